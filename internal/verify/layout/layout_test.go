@@ -43,7 +43,7 @@ var floors = [][]string{
 	{"cmd/lockctl/internal/console"},
 	{"cmd/lockctl/internal/show"},
 	{"cmd/lockctl/internal/session"},
-	{"cmd/lockctl/internal/bench", "cmd/lockctl/internal/demo", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "cmd/lockctl/internal/top"},
+	{"cmd/lockctl/internal/bench", "cmd/lockctl/internal/conform", "cmd/lockctl/internal/demo", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "cmd/lockctl/internal/top"},
 	{"cmd/*", "examples/*"},
 }
 
@@ -66,6 +66,7 @@ var only = map[string][]string{
 	"cmd/lockctl/internal/console":   {"internal/tool"},
 	"cmd/lockctl/internal/show":      {"natslock", "natslock/admin", "kvstore", "internal/tool", "cmd/lockctl/internal/console"},
 	"cmd/lockctl/internal/bench":     {"natslock", "natslock/admin", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
+	"cmd/lockctl/internal/conform":   {"natslock", "natslock/admin", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/demo":      {"natslock", "natslock/admin", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/doctor":    {"natslock", "natslock/admin", "rwlock", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/top":       {"natslock", "natslock/admin", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
@@ -81,6 +82,7 @@ const verify = "internal/verify/"
 
 var forTests = map[string][]string{
 	verify + "example": {"natslock"},
+	verify + "locker":  {"natslock"},
 	verify + "proxy":   {"testutil"},
 	verify + "explore": {"internal/clock"},
 	verify + "machine": {verify + "tier"},
@@ -93,10 +95,10 @@ var forTests = map[string][]string{
 var onlyTests = []string{"testutil", "locktest"}
 
 // needServer are the packages that may start a server.
-var needServer = []string{"testutil", verify + "example", verify + "history", verify + "proxy", "cmd/lockctl", "cmd/lockctl/internal/session", "cmd/lockctl/internal/bench", "cmd/lockctl/internal/demo", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "cmd/lockctl/internal/top"}
+var needServer = []string{"testutil", verify + "example", verify + "history", verify + "proxy", "cmd/lockctl", "cmd/lockctl/internal/session", "cmd/lockctl/internal/bench", "cmd/lockctl/internal/conform", "cmd/lockctl/internal/demo", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "cmd/lockctl/internal/top"}
 
 // knowsNATS are the packages that speak to the server. All others know kvstore.KV.
-var knowsNATS = []string{"kvstore", "natslock", "natslock/admin", "fence", "testutil", "internal/tool", "cmd/*", "cmd/lockctl/internal/session", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "examples/*", verify + "*"}
+var knowsNATS = []string{"kvstore", "natslock", "natslock/admin", "fence", "testutil", "internal/tool", "cmd/*", "cmd/lockctl/internal/session", "cmd/lockctl/internal/conform", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "examples/*", verify + "*"}
 
 type pkg struct {
 	ImportPath string

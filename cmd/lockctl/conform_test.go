@@ -1,0 +1,153 @@
+//go:build unix
+
+package main_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/tier"
+)
+
+// judged is what "lockctl conform --json" says of a case.
+type judged struct {
+	Name, Must, Result, Violated, Expected, Seen string
+	Level                                        int
+}
+
+// lockers builds the program that speaks to "lockctl conform", once.
+var lockers = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(filepath.Dir(binary), "locker")
+	build := exec.Command("go", "build", "-o", path, "../../internal/verify/locker")
+	build.Env = ofShell
+	out, err := build.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+	return path, err
+})
+
+// conform runs cases against a locker.
+func conform(t *testing.T, pattern string, locker ...string) (code int, cases []judged) {
+	t.Helper()
+	path, err := lockers()
+	require.NoError(t, err)
+	args := append([]string{"conform", "--json", "-p", "8", "--run", pattern, "--", path}, locker...)
+	code, out, errs := run(t, nil, args...)
+	for dec := json.NewDecoder(strings.NewReader(out)); dec.More(); {
+		var c judged
+		require.NoError(t, dec.Decode(&c), out)
+		require.NotEqual(t, "error", c.Result, "%s: %s", c.Name, c.Seen)
+		cases = append(cases, c)
+	}
+	require.NotEmpty(t, cases, errs)
+	return code, cases
+}
+
+// requirePassed requires that a locker passes all cases. One that fails runs again, alone: a
+// busy machine can stall a program for longer than a lease of 2 s.
+func requirePassed(t *testing.T, locker ...string) {
+	t.Helper()
+	_, cases := conform(t, "*", locker...)
+	require.Greater(t, len(cases), 40)
+	for _, c := range cases {
+		if c.Result != "ok" {
+			t.Logf("%s: expected %s; seen %s", c.Name, c.Expected, c.Seen)
+			code, again := conform(t, c.Name, locker...)
+			assert.Zero(t, code, "%s: expected %s; seen %s", c.Name, again[0].Expected, again[0].Seen)
+		}
+	}
+}
+
+// The library passes all cases.
+func TestConformLibrary(t *testing.T) {
+	t.Parallel()
+	requirePassed(t)
+}
+
+// weaknesses are the rules that the plain locker can break, and a case that catches each.
+var weaknesses = map[string]string{
+	"validity-from-answer":  "validity",
+	"late-answers":          "late-answer",
+	"unconditional-delete":  "release-exact",
+	"dropped-ttl":           "ttl",
+	"truncated-ttl":         "ttl-fraction",
+	"notification-as-proof": "forged-tombstone",
+	"any-bucket":            "bucket-version",
+	"in-flight-is-held":     "in-flight",
+	"adopts-broken":         "broken-attempt",
+}
+
+// slowWeaknesses are those that show by what never happens.
+var slowWeaknesses = map[string]string{
+	"renews-at-zero":     "renewal-zero",
+	"believes-place":     "place-ended",
+	"late-write-ignored": "late-write",
+}
+
+// caught requires that a case catches a weakness.
+func caught(t *testing.T, weakness, name string) {
+	t.Helper()
+	code, cases := conform(t, name, "-plain", "-weak", weakness)
+	require.Equal(t, 1, code)
+	require.Equal(t, "failed", cases[0].Result)
+	require.NotEmpty(t, cases[0].Expected)
+	require.NotEmpty(t, cases[0].Seen)
+}
+
+// Each rule that a locker breaks is found by the case that is about it.
+func TestConformWeak(t *testing.T) {
+	t.Parallel()
+	for weakness, name := range weaknesses {
+		t.Run(weakness, func(t *testing.T) {
+			t.Parallel()
+			caught(t, weakness, name)
+		})
+	}
+}
+
+// The plain locker passes all cases, so each weakness is what its case finds, and finds again.
+func TestConformPlain(t *testing.T) {
+	tier.Proof(t)
+	requirePassed(t, "-plain")
+	for _, all := range []map[string]string{weaknesses, slowWeaknesses} {
+		for weakness, name := range all {
+			t.Run(weakness, func(t *testing.T) {
+				t.Parallel()
+				for range 2 {
+					caught(t, weakness, name)
+				}
+			})
+		}
+	}
+}
+
+// What the program does wrong before any lock is said.
+func TestConformProgram(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		code int
+		args []string
+		says string
+	}{
+		{64, []string{"conform"}, "a program is missing"},
+		{64, []string{"conform", "--level", "5", "--", "true"}, "--level 5: must be 1 to 4"},
+		{64, []string{"conform", "--run", "nothing", "--", "true"}, "no case up to level 4 matches"},
+		{127, []string{"conform", "--", "no-such-program"}, "cannot run no-such-program"},
+		{1, []string{"conform", "--run", "free", "--", "true"}, "the program has ended"},
+		{1, []string{"conform", "--run", "free", "--", "echo", "no JSON"}, `the line "no JSON"`},
+		{0, []string{"conform", "--list", "--level", "1"}, "(M67)"},
+	} {
+		code, out, errs := run(t, nil, c.args...)
+		require.Equal(t, c.code, code, "%v: %s%s", c.args, out, errs)
+		require.Contains(t, out+errs, c.says, "%v", c.args)
+	}
+}

@@ -1,0 +1,865 @@
+package conform
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
+)
+
+// Case is one test of a locker.
+type Case struct {
+	Name  string        `json:"name"`
+	Level int           `json:"level"`
+	Must  string        `json:"must"` // a sentence of docs/protocol.md
+	TTL   time.Duration `json:"-"`    // that the program is opened with; 0: 3 s
+	// NoBucket leaves it to the case to make the bucket, and Own to start the server.
+	NoBucket bool           `json:"-"`
+	Own      bool           `json:"-"`
+	judge    func(t *trial) // panics with a violation or a fault
+}
+
+var musts = regexp.MustCompile(`\(M(\d+)`)
+
+// numbers are those of the musts in the sentence.
+func (c *Case) numbers() (all []int) {
+	for _, m := range musts.FindAllStringSubmatch(c.Must, -1) {
+		n, _ := strconv.Atoi(m[1]) // of digits
+		all = append(all, n)
+	}
+	return all
+}
+
+// Cases are all, in the order of their levels.
+var Cases = []*Case{
+	// Level 1: one attempt, the validity, and the release.
+	{Name: "free", Level: 1, judge: free, Must: "The *fencing token* of a lease is `revision << 6 | n`."},
+	{Name: "name", Level: 1, judge: names, Must: "Every other byte becomes `=` and two upper-case hexadecimal digits."},
+	{Name: "ttl", Level: 1, judge: ttl, Must: mustRoundUp},
+	{Name: "ttl-fraction", Level: 1, judge: ttl, TTL: 1500 * time.Millisecond, Must: mustRoundUp},
+	{Name: "ttl-range", Level: 1, judge: ttlRange, TTL: 367 * 24 * time.Hour, Must: "A client rounds a fraction up and refuses everything else before any I/O."},
+	{Name: "held", Level: 1, judge: held, Must: "**Nobody overwrites a live record but its owner.**"},
+	{Name: "held-statuses", Level: 1, judge: heldStatuses, Must: "A record under a holder key that is no tombstone must (M34) keep others out, whatever its status."},
+	{Name: "unreadable", Level: 1, judge: unreadable, Must: "An unreadable record under a holder key is a holder of unknown origin: a client must not (M33) overwrite it."},
+	{Name: "tombstone", Level: 1, judge: tombstone, Must: "Its *no* must (M69) be true: a server that cannot lag has shown the holder or the waiter during the call."},
+	{Name: "release", Level: 1, judge: release, Must: "A holder must (M88) first end its work, and then writes a tombstone of status 4, which must (M89) expect the last revision it knows."},
+	{Name: "release-exact", Level: 1, judge: releaseExact, TTL: 10 * time.Second, Must: mustExpect},
+	{Name: "in-flight", Level: 1, judge: inFlight, Must: "It never means that the lock is held"},
+	{Name: "foreign-ack", Level: 1, judge: foreignAck, Must: "An acknowledgement must (M39) have the right stream, a sequence, and no `duplicate` to count."},
+	{Name: "bucket-version", Level: 1, judge: bucketVersion, NoBucket: true, Must: "A client must (M16) refuse a bucket without the entry, and every version that it does not know"},
+	{Name: "bucket-settings", Level: 1, judge: bucketSettings, NoBucket: true, Must: "**A client must (M18) verify the settings** when it opens the bucket and after each reconnect."},
+	{Name: "validity", Level: 1, judge: validityOfClaim, TTL: 2 * time.Second, Must: mustEndInTime},
+	{Name: "late-answer", Level: 1, judge: lateAnswer, TTL: 2 * time.Second, Must: "The validity that an acknowledgement gives must not (M48) count unless the answer arrives before it would end."},
+	{Name: "try-behind-queue", Level: 1, judge: tryBehindQueue, Must: "The queue has a place that is not overdue: the client must (M67) queue, or say no."},
+
+	// Level 2: renewals, and what refusals say.
+	{Name: "renewal", Level: 2, judge: renewal, TTL: 2 * time.Second, Must: "Renewals change the revision, so their records must (M51) carry the token in `t`."},
+	{Name: "validity-renewed", Level: 2, judge: validityOfRenewal, TTL: 2 * time.Second, Must: mustEndInTime},
+	{Name: "late-renewal", Level: 2, judge: lateRenewal, TTL: 2 * time.Second, Must: "For a renewal the answer must (M49) also arrive before the current validity ends."},
+	{Name: "outage", Level: 2, judge: outage, TTL: 2 * time.Second, Must: "At the end of the validity the lease ends, whatever the network does."},
+	{Name: "foreign-revision", Level: 2, judge: foreignRevision, TTL: 2 * time.Second, Must: "Anything else must (M87) end it as lost."},
+	{Name: "renewal-zero", Level: 2, judge: renewalZero, Must: mustNotExpectZero},
+	{Name: "deposed-renewal", Level: 2, judge: deposedRenewal, TTL: 2 * time.Second, Must: "10071 with a lower revision: a deposed leader has answered. It says nothing."},
+	{Name: "broken", Level: 2, judge: broken, TTL: 2 * time.Second, Must: "Its own broken record must (M86) end the lease as broken."},
+	{Name: "release-lost", Level: 2, judge: releaseLost, TTL: 10 * time.Second, Must: "Otherwise the lease was *lost*."},
+
+	// Level 3: the queue, and notifications.
+	{Name: "forged-record", Level: 3, judge: forgedRecord, Must: "So a client must not (M44) claim at a revision, delete a record or end a lease because of a notification alone."},
+	{Name: "queue", Level: 3, judge: queue, Must: "A waiter must (M70) write a place with status 2 under `wait.<name>.<id>`, with an id that is not that of its claim for the lock."},
+	{Name: "fifo", Level: 3, judge: fifo, Must: "The waiter must (M72) list the queue, **(R)** as of its own ticket and of whatever has shown it that a predecessor is gone, and order the places by ticket"},
+	{Name: "give-up", Level: 3, judge: giveUp, Must: mustGiveUp},
+	{Name: "predecessor", Level: 3, judge: predecessor, Must: "any other end of that place, or another id under its key: it lists the queue again;"},
+	{Name: "forged-tombstone", Level: 3, judge: forgedTombstone, Must: "It must not (M75) claim at the revision of a live record."},
+	{Name: "no-notifications", Level: 3, judge: noNotifications, TTL: 2 * time.Second, Must: "Notifications can be lost. Every wait has a timer that reads"},
+	{Name: "place-ended", Level: 3, judge: placeEnded, Must: "Should the place end, it must (M71) queue again under a new id."},
+
+	// Level 4: faults.
+	{Name: "lost-answer", Level: 4, judge: lostAnswer, TTL: 5 * time.Second, Must: "The claim is granted *as of the sending of that attempt*, if it is still in time, and must not (M60) be granted as of a later one."},
+	{Name: "broken-attempt", Level: 4, judge: brokenAttempt, TTL: 5 * time.Second, Must: "A client must not (M59) adopt its own broken record."},
+	{Name: "late-write", Level: 4, judge: lateWrite, TTL: 10 * time.Second, Must: "From then on the acknowledgement of any other of its attempts must (M61) lead to the deletion of exactly that record, and must not (M62) lead to a grant."},
+	{Name: "repeated-answers", Level: 4, judge: repeatedAnswers, Must: "At most one holder of a lock is inside its validity, or any number of readers and no writer, or as many holders as a semaphore has permits."},
+	{Name: "lost-renewal-answer", Level: 4, judge: lostRenewalAnswer, TTL: 4 * time.Second, Must: "A held record of its own id, with a renewal number that it has sent, is a confirmation as of that renewal's sending."},
+	{Name: "overdue", Level: 4, judge: overdue, Own: true, Must: "Only the acknowledged write ends the record, which must (M56) expect exactly r."},
+}
+
+const x = "x" // the name of the lock in most cases
+
+func free(t *trial) {
+	t.open()
+	a := t.try(x)
+	t.expect(a.Result == "ok", "ok: the lock is free", "%s", a)
+	s := t.granted(x, a)
+	t.expect(a.Token == s.revision<<6 || number(s.fields["t"]) == a.Token, fmt.Sprintf("the token %d, of the first write of the claim", s.revision<<6), "%d", a.Token)
+	t.expect(t.status(x).Held, "held, right after the grant", "not held")
+	t.expect(t.ask(request{Do: "unlock", Name: x}).Result == "ok", "ok", "no ok from unlock")
+	t.notHeld(x, "not held, after the release")
+}
+
+func names(t *trial) {
+	t.open()
+	for name, key := range map[string]string{
+		"orders.42": "orders.42", "a..b": "a=2E=2Eb", ".a": "=2Ea", "a b*": "a=20b=2A", "=": "=3D", "é>": "=C3=A9=3E", "A-b_c/d": "A-b_c/d",
+	} {
+		a := t.try(name)
+		t.expect(a.Result == "ok", "ok: the lock is free", "%s", a)
+		s := t.read("lock." + key)
+		t.expect(s.live(), fmt.Sprintf("the lock %q under lock.%s", name, key), "its writes: %s", t.writes())
+	}
+}
+
+func ttl(t *trial) {
+	t.open()
+	s := t.take(x)
+	want := fmt.Sprintf("%ds", int(t.whole().Seconds()))
+	t.expect(s.header.Get("Nats-TTL") == want, fmt.Sprintf("Nats-TTL: %s for a TTL of %v", want, t.ttl), "%q", s.header.Get("Nats-TTL"))
+	t.expect(number(s.fields["l"]) == uint64(t.whole().Seconds()), "the field l "+strings.TrimSuffix(want, "s"), "%d", number(s.fields["l"]))
+}
+
+func ttlRange(t *trial) {
+	t.start()
+	a := t.ask(t.opening())
+	if a.Result == "ok" {
+		a = t.try(x)
+	}
+	t.expect(a.Result == "error", `"error" for a TTL of 367 days`, "%s", a)
+	t.expect(len(t.wire.seen("")) == 0, "no write", "%s", t.writes())
+}
+
+func held(t *trial) {
+	t.rivalTakes(x)
+	before := t.read("lock." + x)
+	t.open()
+	for range 2 { // the second time the program may know the lock
+		a := t.try(x)
+		t.expect(a.Result == "refused", `"refused": the lock is held`, "%s", a)
+		t.untouched(before)
+		t.notHeld(x, "not held: it was refused")
+	}
+}
+
+func heldStatuses(t *trial) {
+	t.open()
+	for _, status := range []int{3, 7, 8, 9} {
+		name := fmt.Sprintf("%s.%d", x, status)
+		t.put("lock."+name, record(status, fmt.Sprint("other", status), time.Minute, map[string]any{"t": 64, "f": true}), 0, time.Minute)
+		before := t.read("lock." + name)
+		a := t.try(name)
+		t.expect(a.Result == "refused", fmt.Sprintf(`"refused": there is a record of status %d`, status), "%s", a)
+		t.untouched(before)
+	}
+}
+
+func unreadable(t *trial) {
+	t.open()
+	for i, value := range [][]byte{{}, []byte("junk"), record(1, "", time.Minute, nil), record(1, "other", time.Minute, map[string]any{"v": 2}), record(12, "other", time.Minute, nil)} {
+		name := fmt.Sprintf("%s.%d", x, i)
+		t.put("lock."+name, value, 0, time.Minute)
+		before := t.read("lock." + name)
+		a := t.try(name)
+		t.expect(a.Result == "refused" || a.Result == "error", fmt.Sprintf(`"refused" or "error": there is the value %.20q`, value), "%s", a)
+		t.untouched(before)
+	}
+}
+
+func tombstone(t *trial) {
+	t.open()
+	l := t.rivalTakes(x)
+	t.need(l.Unlock(t.ctx))
+	t.take(x)
+	// One without a body, as the tools of others write it.
+	revision := t.put("lock.y", record(1, "other", time.Minute, nil), 0, time.Minute)
+	t.publish("lock.y", nil, revision, nats.Header{"Nats-TTL": {"1s"}, "KV-Operation": {"DEL"}})
+	t.take("y")
+}
+
+func release(t *trial) {
+	t.open()
+	s := t.take(x)
+	a := t.ask(request{Do: "unlock", Name: x})
+	t.expect(a.Result == "ok", `"ok": it held the lock`, "%s", a)
+	gone := t.read("lock." + x)
+	t.expect(gone.deleted() && gone.revision > s.revision, "a tombstone of lock."+x, "%s", gone)
+	for _, w := range t.wire.seen("lock." + x) {
+		if w.stored == gone.revision {
+			t.expect(w.expects(s.revision), fmt.Sprintf("a deletion that expects %d, the revision of the record", s.revision), "a %s", w.String())
+			return
+		}
+	}
+	t.expect(false, "a tombstone that the program has written", "%s", gone)
+}
+
+// releaseExact has another client hold the lock by the time of the release.
+func releaseExact(t *trial) {
+	t.open()
+	s := t.take(x)
+	t.erase(s.key, 4, "operator", s.revision)
+	t.rivalTakes(x)
+	before := t.read(s.key)
+	t.ask(request{Do: "unlock", Name: x})
+	t.pause(settled)
+	t.untouched(before)
+}
+
+func inFlight(t *trial) {
+	t.open()
+	t.wire.govern(func(w *write) fate {
+		if w.n > 2 {
+			return fate{}
+		}
+		return fate{drop: true, forged: `{"error":{"code":400,"err_code":10164,"description":"wrong last sequence"},"stream":"KV_` + t.bucket + `","seq":0}`}
+	})
+	a := t.try(x)
+	t.expect(a.Result != "refused", "no refusal: the lock is free", "%s", a)
+	if a.Result == "ok" {
+		t.granted(x, a)
+	}
+}
+
+// foreignAck acknowledges attempts that were never stored, in ways that must not count.
+func foreignAck(t *trial) {
+	t.open()
+	for i, forged := range []string{
+		`{"stream":"KV_other","seq":77}`,
+		`{"stream":"KV_` + t.bucket + `","seq":77,"duplicate":true}`,
+		`{"stream":"KV_` + t.bucket + `"}`,
+	} {
+		name := fmt.Sprintf("%s.%d", x, i)
+		t.wire.govern(func(w *write) fate {
+			if w.n > 1 || w.deletes() {
+				return fate{}
+			}
+			return fate{drop: true, forged: forged}
+		})
+		if a := t.try(name); a.Result == "ok" { // by a later attempt
+			t.granted(name, a)
+		}
+	}
+}
+
+// configured makes the bucket with a change, and has the program open it.
+func (t *trial) configured(change func(c *jetstream.StreamConfig)) answer {
+	c, err := kvstore.Config{Bucket: t.bucket}.StreamConfig()
+	t.need(err)
+	change(&c)
+	_, err = t.js.CreateStream(t.ctx, c)
+	t.need(err)
+	defer func() { t.need(t.js.DeleteStream(t.ctx, c.Name)) }()
+	a := t.ask(t.opening())
+	if a.Result == "ok" {
+		a = t.try(x)
+	}
+	t.expect(len(t.wire.seen("")) == 0 || a.Result == "ok", "no write", "%s", t.writes())
+	return a
+}
+
+func bucketVersion(t *trial) {
+	t.start()
+	for _, version := range []string{"", "1", "3"} {
+		a := t.configured(func(c *jetstream.StreamConfig) {
+			if c.Metadata["natslock.protocol"] = version; version == "" {
+				delete(c.Metadata, "natslock.protocol")
+			}
+		})
+		t.expect(a.Result == "error", fmt.Sprintf(`"error" of open for the version %q`, version), "%s", a)
+	}
+}
+
+// unfit are settings that a client must refuse.
+var unfit = []struct {
+	row    string
+	change func(c *jetstream.StreamConfig)
+}{
+	{"max_msgs_per_subject 2 (M3)", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 }},
+	{"allow_msg_ttl false (M4)", func(c *jetstream.StreamConfig) { c.AllowMsgTTL = false }},
+	{"subject_delete_marker_ttl 1 s (M5)", func(c *jetstream.StreamConfig) {
+		c.SubjectDeleteMarkerTTL, c.AllowRollup, c.DenyPurge = time.Second, true, false
+	}},
+	{"one more subject (M6)", func(c *jetstream.StreamConfig) { c.Subjects = append(c.Subjects, "more."+c.Name) }},
+	{"retention interest (M7)", func(c *jetstream.StreamConfig) { c.Retention = jetstream.InterestPolicy }},
+	{"discard old with a limit (M8)", func(c *jetstream.StreamConfig) {
+		c.Discard, c.DiscardNewPerSubject, c.MaxMsgs = jetstream.DiscardOld, false, 1000
+	}},
+	{"max_age 1 h (M9)", func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }},
+	{"max_msg_size 1,024 (M10)", func(c *jetstream.StreamConfig) { c.MaxMsgSize = 1024 }},
+	{"discard_new_per_subject (M13)", func(c *jetstream.StreamConfig) { c.Discard, c.DiscardNewPerSubject = jetstream.DiscardNew, true }},
+	{"storage memory (M14)", func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }},
+}
+
+func bucketSettings(t *trial) {
+	t.start()
+	for _, row := range unfit {
+		a := t.configured(row.change)
+		t.expect(a.Result == "error", fmt.Sprintf(`"error" of open for a bucket with %s`, row.row), "%s", a)
+	}
+	a := t.configured(func(*jetstream.StreamConfig) {})
+	t.expect(a.Result == "ok", `"ok" for a bucket that is fit`, "%s", a)
+}
+
+func renewal(t *trial) {
+	t.open()
+	s := t.take(x)
+	t.eventually("three renewals", "there are fewer", func() bool { return t.read(s.key).revision > s.revision && number(t.read(s.key).fields["r"]) >= 3 })
+	expect, r := s.revision, uint64(0)
+	for _, w := range t.wire.seen(s.key) {
+		if !w.renewal() || w.stored == 0 {
+			continue
+		}
+		t.expect(w.expects(expect), fmt.Sprintf("a renewal that expects %d, the revision before", expect), "a %s", w.String())
+		t.expect(number(w.fields["t"]) == s.revision<<6, fmt.Sprintf("the token %d", s.revision<<6), "%d", number(w.fields["t"]))
+		t.expect(text(w.fields["id"]) == text(s.fields["id"]), "the id of the claim", "%q", text(w.fields["id"]))
+		t.expect(number(w.fields["r"]) > r, "numbers that rise", "%d after %d", number(w.fields["r"]), r)
+		expect, r = w.stored, number(w.fields["r"])
+	}
+	a := t.status(x)
+	t.expect(a.Held, "held, by renewals that all were acknowledged", "not held")
+	t.expect(!t.program.toldLost(x), "no lost lock", `{"event":"lost"}`)
+}
+
+// first passes the first write under the key of the lock with a fate, and holds all later
+// ones, so that no renewal prolongs a validity.
+func (t *trial) first(do fate) (release func()) {
+	gate := make(chan struct{})
+	t.wire.govern(func(w *write) fate {
+		if w.n == 1 {
+			return do
+		}
+		return fate{hold: gate}
+	})
+	return func() { close(gate) }
+}
+
+func validityOfClaim(t *trial) {
+	t.open()
+	defer t.first(fate{after: 700 * time.Millisecond})()
+	a := t.try(x)
+	t.expect(a.Result == "ok", "ok: the answer came 700 ms after the write, and in time", "%s", a)
+	t.status(x)
+	bound, _ := t.bound(x)
+	t.pauseUntil(bound.Add(rounding))
+	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the sending", t.validity()))
+}
+
+func validityOfRenewal(t *trial) {
+	t.open()
+	gate := make(chan struct{})
+	defer close(gate)
+	t.wire.govern(func(w *write) fate {
+		switch {
+		case w.n == 1:
+			return fate{}
+		case w.n == 2:
+			return fate{after: 500 * time.Millisecond}
+		}
+		return fate{hold: gate}
+	})
+	s := t.take(x)
+	var second write
+	t.eventually("a renewal", "there is none", func() bool {
+		all := t.wire.seen(s.key)
+		if len(all) > 1 {
+			second = all[1]
+		}
+		return second.answered
+	})
+	t.pauseUntil(second.at.Add(600 * time.Millisecond))
+	t.status(x)
+	bound, _ := t.bound(x)
+	t.pauseUntil(bound.Add(rounding))
+	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the sending of the renewal", t.validity()))
+}
+
+func lateAnswer(t *trial) {
+	t.open()
+	late := t.validity() + t.margin/2
+	t.wire.govern(func(*write) fate { return fate{after: late} })
+	ch := t.send(request{Do: "try", Name: x})
+	t.eventually("an attempt", "there is none", func() bool { return len(t.wire.seen("lock."+x)) > 0 })
+	t.eventually("a deletion of the record at its revision", "there is none", func() bool {
+		all := t.wire.seen("lock." + x)
+		for _, w := range all {
+			if w.deletes() && all[0].stored > 0 && w.expects(all[0].stored) {
+				return true
+			}
+		}
+		select {
+		case a := <-ch:
+			t.expect(a.Result != "ok", fmt.Sprintf("no grant: the answer came %v after the sending, and the validity was %v", late, t.validity()), "%s", a)
+			ch = nil
+		default:
+		}
+		return false
+	})
+	t.notHeld(x, "not held: the answer came too late")
+}
+
+// lateRenewal has all answers come when the validity is over.
+func lateRenewal(t *trial) {
+	t.open()
+	gate := make(chan struct{})
+	t.wire.govern(func(w *write) fate {
+		if w.n == 1 {
+			return fate{}
+		}
+		return fate{until: gate}
+	})
+	s := t.take(x)
+	first := t.wire.seen(s.key)[0]
+	t.eventually("a renewal that is stored", "there is none", func() bool { return t.read(s.key).revision > s.revision })
+	t.pauseUntil(first.at.Add(t.validity() + 20*time.Millisecond))
+	t.notHeld(x, "not held: no renewal was answered within the validity")
+	close(gate)
+	t.pause(settled)
+	t.lost(x, "a lock that stays lost: the answers to its renewals came too late")
+}
+
+func outage(t *trial) {
+	t.open()
+	gate := make(chan struct{})
+	defer close(gate)
+	t.wire.govern(func(w *write) fate {
+		if w.n == 1 {
+			return fate{}
+		}
+		return fate{hold: gate}
+	})
+	t.take(x)
+	bound, _ := t.bound(x)
+	t.pauseUntil(bound.Add(rounding))
+	t.notHeld(x, "not held: the validity is over")
+	t.lost(x, "a lock that is lost: nothing was answered for a whole validity")
+}
+
+func foreignRevision(t *trial) {
+	t.open()
+	s := t.take(x)
+	last := s.revision
+	t.erase(s.key, 4, "operator", last)
+	t.rivalTakes(x)
+	before := t.read(s.key)
+	t.lost(x, "a lock that is lost: another client has it")
+	t.pause(settled)
+	t.untouched(before)
+}
+
+// renewalZero lets a renewal pass when the record and its tombstone are gone.
+func renewalZero(t *trial) {
+	t.open()
+	gate := make(chan struct{})
+	t.wire.govern(func(w *write) fate {
+		if w.n == 1 {
+			return fate{}
+		}
+		return fate{hold: gate}
+	})
+	s := t.take(x)
+	t.erase(s.key, 4, "operator", s.revision)
+	t.eventually("a renewal", "there is none", func() bool { return len(t.wire.seen(s.key)) > 1 })
+	t.eventually("the end of the tombstone", "it is still there", func() bool { return t.read(s.key).revision == 0 })
+	close(gate)
+	t.lost(x, "a lock that is lost: its record is gone")
+	t.pause(settled)
+	t.expect(!t.read(s.key).live(), "no record: the lease has ended", "%s", t.read(s.key))
+}
+
+// deposedRenewal answers the first renewal as a leader does that was deposed before the claim.
+func deposedRenewal(t *trial) {
+	t.open()
+	var claimed uint64
+	t.wire.govern(func(w *write) fate {
+		if w.n != 2 {
+			return fate{}
+		}
+		return fate{drop: true, forged: fmt.Sprintf(`{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: %d"},"stream":"KV_%s","seq":0}`, claimed-1, t.bucket)}
+	})
+	// The rule runs behind the first answer, so after this.
+	s := func() stored {
+		s := t.take(x)
+		t.wire.mu.Lock()
+		claimed = s.revision
+		t.wire.mu.Unlock()
+		return s
+	}()
+	t.eventually("a renewal that is stored", "there is none", func() bool { return t.read(s.key).revision > s.revision })
+	t.expect(t.status(x).Held, "held: the refusal named a revision below that of the record", "not held")
+	t.expect(!t.program.toldLost(x), "no lost lock", `{"event":"lost"}`)
+}
+
+func broken(t *trial) {
+	t.open()
+	s := t.take(x)
+	err := t.operator().Break(t.ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: x, ID: text(s.fields["id"]), Reason: "conform"})
+	t.need(err)
+	b := t.read(s.key)
+	t.lost(x, "a lock that is lost: an operator has broken it")
+	a := t.ask(request{Do: "unlock", Name: x})
+	t.expect(a.Result == "lost", `"lost" from unlock`, "%s", a)
+	t.eventually("a deletion of the broken record at its revision", "there is none", func() bool {
+		for _, w := range t.wire.seen(s.key) {
+			if w.deletes() && w.expects(b.revision) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func releaseLost(t *trial) {
+	t.open()
+	s := t.take(x)
+	t.erase(s.key, 4, "operator", s.revision)
+	t.rivalTakes(x)
+	a := t.ask(request{Do: "unlock", Name: x})
+	t.expect(a.Result == "lost", `"lost" from unlock: another client has the lock`, "%s", a)
+}
+
+// forgedRecord notifies a holder of records that nobody has written.
+func forgedRecord(t *trial) {
+	t.open()
+	s := t.take(x)
+	at := t.wire.seen(s.key)[0].at
+	t.pauseUntil(at.Add(1200 * time.Millisecond)) // from a second on it watches its record
+	now := t.read(s.key)
+	t.forge(s.key, now.revision+1000, record(1, "forged", time.Minute, nil), false)
+	t.forge(s.key, now.revision+1001, record(3, text(s.fields["id"]), time.Minute, map[string]any{"t": s.revision << 6, "bb": "forged"}), false)
+	t.forge(s.key, now.revision+1002, record(4, text(s.fields["id"]), 0, nil), true)
+	t.pause(settled)
+	t.eventually("held: its record is as it was", "not held", func() bool { return t.status(x).Held })
+	t.expect(!t.program.toldLost(x), "no lost lock: the notifications were forged", `{"event":"lost"}`)
+	t.expect(t.read(s.key).live(), "its record", "%s", t.read(s.key))
+}
+
+// waits has the program wait for a lock that a rival holds. It returns the program's place.
+func (t *trial) waits(name string) (place stored, granted func() answer) {
+	r := request{Do: "lock", Name: name, Wait: (30 * time.Second).Milliseconds()}
+	ch := t.send(r)
+	return t.place(name), func() answer {
+		a := t.answered(r, ch)
+		t.expect(a.Result == "ok", `"ok": its turn has come`, "%s", a)
+		t.granted(name, a)
+		return a
+	}
+}
+
+func queue(t *trial) {
+	l := t.rivalTakes(x)
+	before := t.read("lock." + x)
+	t.open()
+	place, granted := t.waits(x)
+	seconds := number(place.fields["l"])
+	t.expect(seconds >= 1 && seconds <= 15, "a place whose TTL is 15 s at most", "%d s", seconds)
+	t.expect(strings.HasSuffix(place.key, "."+text(place.fields["id"])), "the id in the key of the place", "%s", place)
+	t.untouched(before)
+	t.need(l.Unlock(t.ctx))
+	a := granted()
+	t.expect(a.Token > l.Token(), "a token above that of the holder before", "%d after %d", a.Token, l.Token())
+	claim := t.read("lock." + x)
+	t.expect(text(claim.fields["id"]) != text(place.fields["id"]), "an id of the claim that is not that of the place", "the same")
+	t.eventually("the end of the place", "it is still there", func() bool { return !t.read(place.key).live() })
+	for _, w := range t.wire.seen(place.key) {
+		if w.deletes() && w.stored > 0 {
+			if status := number(w.fields["s"]); status != 5 {
+				t.violated(mustLeave, "a tombstone of status 5: the first waiter got the lock", "status %d", status)
+			}
+		}
+	}
+}
+
+// grant is what a client of the library got.
+type grant struct {
+	lock *natslock.Lock
+	err  error
+}
+
+// rivalWaits has a client of the library queue. n is how many places there are then.
+func (t *trial) rivalWaits(name string, n int) <-chan grant {
+	c, ch := t.rival(), make(chan grant, 1)
+	go func() {
+		l, err := c.Lock(t.ctx, name, natslock.MaxWait(time.Minute))
+		ch <- grant{l, err}
+	}()
+	t.eventually(fmt.Sprintf("%d places", n), "there are others", func() bool { return len(t.places(name)) == n })
+	return ch
+}
+
+func (t *trial) rivalGranted(ch <-chan grant) *natslock.Lock {
+	select {
+	case g := <-ch:
+		t.need(g.err)
+		t.keep(g.lock)
+		return g.lock
+	case <-time.After(patience):
+		t.expect(false, "a grant to the client of the library, whose turn has come", "none in %v; the program's writes: %s", patience, t.writes())
+	}
+	return nil
+}
+
+func fifo(t *trial) {
+	a := t.rivalTakes(x)
+	before := t.rivalWaits(x, 1)
+	t.open()
+	_, granted := t.waits(x)
+	after := t.rivalWaits(x, 3)
+	t.need(a.Unlock(t.ctx))
+	b := t.rivalGranted(before)
+	t.pause(settled)
+	holder := t.read("lock." + x)
+	t.expect(holder.revision == b.Token()>>6, "the lock with the client that queued first", "%s", holder)
+	t.need(b.Unlock(t.ctx))
+	mine := granted()
+	t.expect(mine.Token > b.Token(), "a token above that of the holder before", "%d after %d", mine.Token, b.Token())
+	select {
+	case <-after:
+		t.expect(false, "the client that queued last still waiting", "it has the lock")
+	default:
+	}
+	t.expect(t.ask(request{Do: "unlock", Name: x}).Result == "ok", "ok", "no ok from unlock")
+	c := t.rivalGranted(after)
+	t.expect(c.Token() > mine.Token, "tokens that rise", "%d after %d", c.Token(), mine.Token)
+}
+
+func giveUp(t *trial) {
+	t.rivalTakes(x)
+	before := t.read("lock." + x)
+	t.open()
+	r := request{Do: "lock", Name: x, Wait: 1500}
+	ch := t.send(r)
+	place := t.place(x)
+	a := t.answered(r, ch)
+	t.expect(a.Result == "refused", `"refused": the time to wait is over`, "%s", a)
+	t.eventually("the end of the place", "it is still there", func() bool { return !t.read(place.key).live() })
+	for _, w := range t.wire.seen(place.key) {
+		if w.deletes() && w.stored > 0 {
+			t.expect(number(w.fields["s"]) == 4, "a tombstone of status 4", "status %d", number(w.fields["s"]))
+		}
+	}
+	t.untouched(before)
+}
+
+func tryBehindQueue(t *trial) {
+	t.open()
+	l := t.rivalTakes(x)
+	t.put("wait."+x+".OTHER", record(2, "OTHER", 15*time.Second, nil), 0, 15*time.Second)
+	t.need(l.Unlock(t.ctx))
+	a := t.try(x)
+	if all := t.wire.seen("lock." + x); a.Result == "ok" && len(all) > 0 && all[0].stored > 0 && all[0].expects(0) {
+		t.need(errors.New("the machine is too slow: the tombstone had ended before the program tried"))
+	}
+	t.expect(a.Result == "refused", `"refused": the lock is free, and another client waits for it`, "%s", a)
+}
+
+func predecessor(t *trial) {
+	t.open()
+	for _, status := range []int{4, 5, 9} {
+		name := fmt.Sprintf("%s.%d", x, status)
+		l := t.rivalTakes(name)
+		id := fmt.Sprint("OTHER", status)
+		ticket := t.put("wait."+name+"."+id, record(2, id, 15*time.Second, nil), 0, 15*time.Second)
+		_, granted := t.waits(name)
+		t.pause(settled)
+		t.erase("wait."+name+"."+id, status, id, ticket)
+		t.need(l.Unlock(t.ctx))
+		granted()
+	}
+}
+
+// forgedTombstone notifies the first waiter of an end of the record that is live.
+func forgedTombstone(t *trial) {
+	l := t.rivalTakes(x)
+	before := t.read("lock." + x)
+	t.open()
+	_, granted := t.waits(x)
+	t.pause(settled) // until it has subscribed
+	for _, revision := range []uint64{before.revision, before.revision + 1000} {
+		t.forge(before.key, revision, record(4, text(before.fields["id"]), 0, nil), true)
+		t.pause(settled)
+		t.untouched(before)
+	}
+	t.need(l.Unlock(t.ctx))
+	granted()
+}
+
+func noNotifications(t *trial) {
+	l := t.rivalTakes(x)
+	t.open()
+	t.wire.deafen()
+	_, granted := t.waits(x)
+	t.pause(settled)
+	t.need(l.Unlock(t.ctx))
+	granted()
+}
+
+// placeEnded deletes the place of a waiter.
+func placeEnded(t *trial) {
+	l := t.rivalTakes(x)
+	t.open()
+	place, granted := t.waits(x)
+	id := text(place.fields["id"])
+	t.erase(place.key, 4, id, place.revision)
+	var again stored
+	t.eventually("a new place with another id", "there is none", func() bool {
+		for _, s := range t.places(x) {
+			again = s
+			return true
+		}
+		return false
+	})
+	t.expect(text(again.fields["id"]) != id, "another id than that of the place that has ended", "the same, %q", id)
+	t.need(l.Unlock(t.ctx))
+	granted()
+}
+
+// patient is a request that waits for longer than an answer takes.
+var patient = request{Do: "lock", Name: x, Wait: 5000}
+
+// lostAnswer stores the first attempt, and loses its answer. No renewal passes.
+func lostAnswer(t *trial) {
+	t.open()
+	gate := make(chan struct{})
+	defer close(gate)
+	t.wire.govern(func(w *write) fate {
+		switch {
+		case w.n == 1:
+			return fate{lose: true}
+		case w.renewal():
+			return fate{hold: gate}
+		}
+		return fate{}
+	})
+	a := t.ask(patient)
+	t.expect(a.Result == "ok", `"ok": the first attempt was stored, and is still in time`, "%s", a)
+	all := t.wire.seen("lock." + x)
+	s := t.read("lock." + x)
+	t.expect(s.revision == all[0].stored && s.live(), "the record of the first attempt", "%s", s)
+	t.expect(a.Token == s.revision<<6, fmt.Sprintf("the token %d, of the first attempt", s.revision<<6), "%d", a.Token)
+	t.status(x)
+}
+
+func brokenAttempt(t *trial) {
+	t.open()
+	gate := make(chan struct{}) // the next attempt comes after the break
+	t.wire.govern(func(w *write) fate {
+		if w.n == 1 {
+			return fate{lose: true}
+		}
+		return fate{hold: gate}
+	})
+	ch := t.send(patient)
+	var s stored
+	t.eventually("an attempt that is stored", "there is none", func() bool { s = t.read("lock." + x); return s.live() })
+	b := t.put(s.key, record(3, text(s.fields["id"]), t.whole(), map[string]any{"t": s.revision << 6, "bb": "operator"}), s.revision, t.whole())
+	close(gate)
+	a := t.answered(patient, ch)
+	if a.Result == "ok" { // a new claim may come, and no adoption
+		now := t.read(s.key)
+		t.expect(text(now.fields["id"]) != text(s.fields["id"]), "no grant: an operator has broken the attempt", "%s", now)
+	}
+	t.eventually("a deletion of the broken record at its revision", "there is none", func() bool {
+		for _, w := range t.wire.seen(s.key) {
+			if w.deletes() && w.expects(b) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// lateWrite holds the first attempt back until the claim is over and the key empty.
+func lateWrite(t *trial) {
+	t.open()
+	gate := make(chan struct{})
+	t.wire.govern(func(w *write) fate {
+		if w.n == 1 {
+			return fate{hold: gate}
+		}
+		return fate{}
+	})
+	a := t.ask(patient)
+	t.expect(a.Result == "ok", `"ok", by the second attempt: the lock is free`, "%s", a)
+	s := t.granted(x, a)
+	t.expect(t.ask(request{Do: "unlock", Name: x}).Result == "ok", "ok", "no ok from unlock")
+	t.eventually("the end of the tombstone", "it is still there", func() bool { return t.read(s.key).revision == 0 })
+	close(gate)
+	var late stored
+	t.eventually("no record, or its deletion", "its first attempt was not stored", func() bool {
+		late.revision = t.wire.seen(s.key)[0].stored
+		return late.revision > 0
+	})
+	t.eventually(fmt.Sprintf("a deletion that expects %d, of the attempt that was stored when its claim was over", late.revision), "there is none", func() bool {
+		for _, w := range t.wire.seen(s.key) {
+			if w.deletes() && w.expects(late.revision) {
+				return true
+			}
+		}
+		return false
+	})
+	t.notHeld(x, "not held: the claim is over")
+}
+
+func repeatedAnswers(t *trial) {
+	t.open()
+	t.wire.govern(func(*write) fate { return fate{repeat: 2} })
+	s := t.take(x)
+	t.pause(1500 * time.Millisecond)
+	t.expect(t.status(x).Held, "held", "not held")
+	t.expect(t.ask(request{Do: "unlock", Name: x}).Result == "ok", "ok", "no ok from unlock")
+	t.pause(settled)
+	t.expect(!t.read(s.key).live(), "no record after the release", "%s", t.read(s.key))
+	t.notHeld(x, "not held, after the release")
+}
+
+// lostRenewalAnswer stores the first renewal, and loses its answer.
+func lostRenewalAnswer(t *trial) {
+	t.open()
+	t.wire.govern(func(w *write) fate {
+		if w.n == 2 {
+			return fate{lose: true}
+		}
+		return fate{}
+	})
+	s := t.take(x)
+	first := t.wire.seen(s.key)[0]
+	t.pauseUntil(first.at.Add(t.validity() + 200*time.Millisecond))
+	a := t.status(x)
+	t.expect(a.Held, "held: its renewals were stored, and only one answer was lost", "not held; its writes: %s", t.writes())
+	t.expect(!t.program.toldLost(x), "no lost lock", `{"event":"lost"}`)
+}
+
+// overdue has a server that has forgotten the TTL of a record.
+func overdue(t *trial) {
+	dir, err := os.MkdirTemp("", "lockctl-conform-")
+	t.need(err)
+	t.last(func() { _ = os.RemoveAll(dir) })
+	store := filepath.Join(dir, "jetstream")
+	stop := t.server(store)
+	t.put("lock."+x, record(1, "other", time.Second, nil), 0, time.Second)
+	before := t.read("lock." + x)
+	stop()
+	t.need(forget(dir))
+	t.last(t.server(store))
+	now := t.read("lock." + x)
+	if now.revision != before.revision {
+		t.need(fmt.Errorf("the server has not forgotten the TTL: %s", now))
+	}
+	t.open()
+	t.pause(1500 * time.Millisecond)
+	a := t.try(x)
+	t.expect(a.Result == "ok", `"ok": the record that is there is overdue, and holds nobody`, "%s", a)
+	t.granted(x, a)
+	for _, w := range t.wire.seen("lock." + x) {
+		if w.stored > 0 && !w.renewal() {
+			t.expect(w.expects(before.revision), fmt.Sprintf("a claim that expects %d, the overdue record", before.revision), "a %s", w.String())
+			return
+		}
+	}
+}

@@ -1,0 +1,302 @@
+// Package conform tests a locker that somebody has written from docs/protocol.md. It runs
+// the program, speaks to it in lines of JSON, and stands between it and a real server. Each
+// case tests one sentence of the protocol, and judges by the records and the writes.
+package conform
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/tool"
+)
+
+// Command is "lockctl conform".
+type Command struct {
+	Level    int      `default:"4" placeholder:"L" help:"Run the cases up to this level, 1 to 4 (default ${default})."`
+	Only     string   `name:"run" short:"r" placeholder:"PATTERN" help:"Run the cases whose names match, as late-*; several are separated by commas."`
+	List     bool     `help:"List the cases and what they test, and run nothing."`
+	Parallel int      `short:"p" default:"6" placeholder:"N" help:"Run so many cases at a time (default ${default})."`
+	JSON     bool     `name:"json" help:"Print an object for each case, one a line."`
+	Program  []string `arg:"" optional:"" passthrough:"partial" help:"The locker, and its arguments."`
+}
+
+// Help is the text of --help behind the flags.
+func (*Command) Help() string {
+	return `Tests a locker in any language that was written from docs/protocol.md.
+
+The program reads requests from standard input and writes answers to standard output,
+one JSON object a line, as docs/protocol/conform.md says. Each case starts the program
+anew. It has a bucket of its own, on a server inside this process, and a proxy between
+the program and the server, which holds, loses, delays, repeats and forges answers.
+Other clients are played by natslock and by raw conditional writes. A case tests one
+sentence of the protocol. It says on failure what was expected and what was seen.
+
+The levels, as docs/protocol.md has them:
+  1  one-shot mutex: the bucket, names, records, validity, try, status and unlock
+  2  renewals and judgement
+  3  the queue, and forged notifications
+  4  lost and late answers, overdue records
+
+Passing shows what the cases test, on one server. Replicas, reader-writer locks,
+semaphores and the optional parts have no cases. The cases take real time: seven seconds in all
+for a program that passes, with six at a time.
+
+  lockctl conform --level 1 -- node locker.js
+  lockctl conform --run 'late-*,lost-*' -- ./locker
+  lockctl conform --list
+
+With --json an object a line: "name", "level", "must", "result" ("ok", "failed",
+"error"), "seconds", and "violated", "expected", "seen" of a failure. With --list only
+the first three.
+
+Exit codes: 0 all cases passed; 1 a case failed; 64 usage; 70 a case could not be
+judged; 126, 127 the program cannot be run; 130 interrupted.`
+}
+
+// AfterApply checks what kong cannot.
+func (c *Command) AfterApply() error {
+	switch {
+	case c.Level < 1 || c.Level > 4:
+		return fmt.Errorf("--level %d: must be 1 to 4", c.Level)
+	case c.Parallel < 1:
+		return fmt.Errorf("--parallel %d: must be positive", c.Parallel)
+	}
+	for _, p := range strings.Split(c.Only, ",") {
+		if _, err := path.Match(p, ""); err != nil {
+			return fmt.Errorf("--run %q: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// result is that of a case. Scripts depend on it: fields are added, never renamed.
+type result struct {
+	*Case
+	Result   string  `json:"result"` // ok, failed, error
+	Seconds  float64 `json:"seconds"`
+	Violated string  `json:"violated,omitempty"` // the sentence, if it is not the one of the case
+	Expected string  `json:"expected,omitempty"`
+	Seen     string  `json:"seen,omitempty"`
+}
+
+// run is one run of the command.
+type run struct {
+	*Command
+	environ []string
+	url     string // of the server that the cases share
+}
+
+// Run runs the cases, and prints what they have found.
+func (c *Command) Run(g *session.Globals) error {
+	cases := c.chosen()
+	if len(cases) == 0 {
+		return tool.Usagef("no case up to level %d matches --run %s; see lockctl conform --list", c.Level, show.Plain(c.Only))
+	}
+	if c.List {
+		return c.list(g, cases)
+	}
+	if len(c.Program) > 0 && c.Program[0] == "--" {
+		c.Program = c.Program[1:]
+	}
+	if len(c.Program) == 0 {
+		return tool.Usagef("a program is missing; see lockctl conform --help")
+	}
+	if _, err := exec.LookPath(c.Program[0]); err != nil {
+		code := tool.ExitNotFound
+		if !errors.Is(err, exec.ErrNotFound) && !errors.Is(err, os.ErrNotExist) {
+			code = tool.ExitNotExec
+		}
+		return tool.Exitf(code, "cannot run %s: %w", show.Plain(c.Program[0]), err)
+	}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var interrupted atomic.Int32
+	go func() {
+		select {
+		case sig := <-signals:
+			interrupted.Store(int32(sig.(syscall.Signal)))
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	dir, err := os.MkdirTemp("", "lockctl-conform-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	srv, err := session.StartServer(filepath.Join(dir, "jetstream"), 0)
+	if err != nil {
+		return err
+	}
+	defer srv.Stop()
+	r := &run{c, g.Environ, srv.URL()}
+	results := r.all(ctx, cases, func(one result) {
+		if c.JSON {
+			fmt.Fprintln(g.Out, show.OneLine(one))
+		}
+	})
+	if ctx.Err() != nil {
+		return &tool.Error{Code: tool.ExitSignal + int(interrupted.Load())}
+	}
+	return c.report(g, results)
+}
+
+// chosen are the cases that the flags choose.
+func (c *Command) chosen() (cases []*Case) {
+	for _, one := range Cases {
+		matches := c.Only == ""
+		for _, p := range strings.Split(c.Only, ",") {
+			ok, _ := path.Match(p, one.Name) // AfterApply has checked it
+			matches = matches || ok
+		}
+		if matches && one.Level <= c.Level {
+			cases = append(cases, one)
+		}
+	}
+	return cases
+}
+
+func (c *Command) list(g *session.Globals, cases []*Case) error {
+	if c.JSON {
+		for _, one := range cases {
+			fmt.Fprintln(g.Out, show.OneLine(one))
+		}
+		return nil
+	}
+	t := show.NewTable(g.Out, "level", "case", "what it tests")
+	for _, one := range cases {
+		t.AppendRow(table.Row{one.Level, one.Name, one.Must})
+	}
+	t.Render()
+	return nil
+}
+
+// all runs the cases, some at a time, and calls done with each result. They come in the
+// order of the cases.
+func (r *run) all(ctx context.Context, cases []*Case, done func(result)) []result {
+	var (
+		mu      sync.Mutex
+		wg      sync.WaitGroup
+		results = make([]result, len(cases))
+		slots   = make(chan struct{}, r.Parallel)
+	)
+	for i, one := range cases {
+		slots <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			results[i] = r.one(ctx, one, "conform"+strconv.Itoa(i))
+			mu.Lock()
+			defer mu.Unlock()
+			if ctx.Err() == nil {
+				done(results[i])
+			}
+		})
+	}
+	wg.Wait()
+	return results
+}
+
+// one runs a case in a bucket of its own.
+func (r *run) one(ctx context.Context, c *Case, bucket string) (res result) {
+	begun := time.Now()
+	t := &trial{Case: c, ctx: ctx, run: r, bucket: bucket, ttl: cmp.Or(c.TTL, 3*time.Second)}
+	res = result{Case: c, Result: "ok"}
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case violation:
+			res.Result, res.Expected, res.Seen = "failed", v.Expected, v.Seen
+			if v.Must != c.Must {
+				res.Violated = v.Must
+			}
+			if t.program != nil {
+				if said := t.program.complaint(); said != "" && !strings.Contains(res.Seen, said) {
+					res.Seen += "; " + said
+				}
+			}
+		case fault:
+			res.Result, res.Seen = "error", v.Error()
+		default:
+			panic(v)
+		}
+		t.end()
+		res.Seconds = time.Since(begun).Round(time.Millisecond).Seconds()
+	}()
+	if !c.Own {
+		t.prepare(r.url)
+	}
+	c.judge(t)
+	t.writesAreSound()
+	return res
+}
+
+func (c *Command) report(g *session.Globals, results []result) error {
+	count := map[string]int{}
+	byLevel := map[int][2]int{} // cases, and those that passed
+	for _, one := range results {
+		count[one.Result]++
+		n := byLevel[one.Level]
+		n[0]++
+		if one.Result == "ok" {
+			n[1]++
+		}
+		byLevel[one.Level] = n
+	}
+	if !c.JSON {
+		t := show.NewTable(g.Out, "level", "case", "", "s")
+		for _, one := range results {
+			t.AppendRow(table.Row{one.Level, one.Name, one.Result, fmt.Sprintf("%.1f", one.Seconds)})
+		}
+		t.Render()
+		for _, one := range results {
+			if one.Result == "ok" {
+				continue
+			}
+			fmt.Fprintf(g.Out, "\n%s (level %d)\n", one.Name, one.Level)
+			if one.Result == "failed" {
+				fmt.Fprintf(g.Out, "  must:     %s\n  expected: %s\n", cmp.Or(one.Violated, one.Must), show.Plain(one.Expected))
+			}
+			fmt.Fprintf(g.Out, "  seen:     %s\n", show.Plain(one.Seen))
+		}
+		fmt.Fprintln(g.Out)
+		levels := []int{}
+		for level := range byLevel {
+			levels = append(levels, level)
+		}
+		slices.Sort(levels)
+		for _, level := range levels {
+			fmt.Fprintf(g.Out, "level %d: %d of %d cases passed\n", level, byLevel[level][1], byLevel[level][0])
+		}
+	}
+	switch {
+	case count["error"] > 0:
+		return tool.Exitf(tool.ExitInternal, "%s could not be judged", show.Count(count["error"], "case"))
+	case count["failed"] > 0:
+		return &tool.Error{Code: tool.ExitConflict}
+	}
+	return nil
+}

@@ -1,0 +1,542 @@
+package conform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
+)
+
+// patience bounds what needs no time. It only ends cases that have failed.
+const patience = 20 * time.Second
+
+// soon is for how long the judge waits for what the program does by itself, at one of its
+// timers.
+const soon = 10 * time.Second
+
+// settled is how long nothing happens before the judge takes it that nothing will.
+const settled = 300 * time.Millisecond
+
+// violation is what a case has found. The program that is judged did not do as it must.
+type violation struct{ Must, Expected, Seen string }
+
+// fault ends a case that cannot be judged: its own means have failed.
+type fault struct{ error }
+
+// trial is one run of a case: a bucket, a program behind a wire, and its opponents.
+type trial struct {
+	*Case
+	ctx     context.Context
+	run     *run
+	url     string // of the server
+	bucket  string
+	ttl     time.Duration // that the program is opened with
+	margin  time.Duration // that the program has said, or the default
+	nc      *nats.Conn    // of the judge
+	js      jetstream.JetStream
+	stream  jetstream.Stream
+	notify  string // the prefix of the subjects of notifications
+	wire    *wire
+	program *program
+	cleanup []func()
+}
+
+func (t *trial) last(f func()) { t.cleanup = append(t.cleanup, f) }
+
+func (t *trial) end() {
+	for i := len(t.cleanup) - 1; i >= 0; i-- {
+		t.cleanup[i]()
+	}
+}
+
+// expect ends the case unless what was expected holds.
+func (t *trial) expect(ok bool, expected, seen string, args ...any) {
+	if !ok {
+		t.violated(t.Must, expected, seen, args...)
+	}
+}
+
+func (t *trial) violated(must, expected, seen string, args ...any) {
+	panic(violation{must, expected, fmt.Sprintf(seen, args...)})
+}
+
+// need ends a case whose own means have failed.
+func (t *trial) need(err error) {
+	if err != nil {
+		panic(fault{err})
+	}
+}
+
+// prepare connects the judge to a server and makes the bucket.
+func (t *trial) prepare(url string) {
+	t.url = url
+	var err error
+	t.nc, err = nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	t.need(err)
+	t.last(t.nc.Close)
+	t.js, err = jetstream.New(t.nc)
+	t.need(err)
+	if t.NoBucket {
+		return
+	}
+	t.rival() // makes the bucket
+	t.stream, err = t.js.Stream(t.ctx, "KV_"+t.bucket)
+	t.need(err)
+	t.notify = strings.TrimSuffix(t.stream.CachedInfo().Config.RePublish.Destination, ">")
+}
+
+// server starts a server of the case's own in a directory.
+func (t *trial) server(dir string) (stop func()) {
+	s, err := session.StartServer(dir, 0)
+	t.need(err)
+	t.prepare(s.URL())
+	return s.Stop
+}
+
+// rival returns a client of the library.
+func (t *trial) rival() *natslock.Client {
+	nc, err := nats.Connect(t.url, nats.MaxReconnects(-1))
+	t.need(err)
+	t.last(nc.Close)
+	c, err := natslock.New(t.ctx, nc, natslock.WithBucket(t.bucket), natslock.WithTTL(time.Minute), natslock.WithOwner("lockctl conform"), natslock.WithLogger(slog.New(slog.DiscardHandler)),
+		natslock.WithTuning(natslock.Tuning{WatchAfter: -1})) // it does not renew before a third of the minute
+	t.need(err)
+	t.last(func() { _ = c.Close(context.WithoutCancel(t.ctx)) })
+	return c
+}
+
+// rivalTakes has a client of the library take a mutex.
+func (t *trial) rivalTakes(name string) *natslock.Lock {
+	l, err := t.rival().Lock(t.ctx, name, natslock.MaxWait(patience))
+	t.need(err)
+	t.keep(l)
+	return l
+}
+
+// keep releases a lock in the end: its client would not close before.
+func (t *trial) keep(l *natslock.Lock) {
+	t.last(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), time.Second)
+		defer cancel()
+		_ = l.Unlock(ctx)
+	})
+}
+
+// start runs the program behind a wire.
+func (t *trial) start() {
+	var err error
+	t.wire, err = newWire(t.url, t.bucket)
+	t.need(err)
+	t.last(t.wire.close)
+	t.program, err = startProgram(t.run.Program, t.run.environ)
+	t.need(err)
+	t.last(t.program.end)
+}
+
+// open starts the program and has it open the bucket.
+func (t *trial) open() {
+	t.start()
+	a := t.ask(t.opening())
+	if a.Result != "ok" {
+		t.violated("The protocol of lines: a bucket that is fit is opened.", `"ok"`, "%s", a)
+	}
+	if t.margin = min(t.whole()/10, time.Second); a.Margin > 0 {
+		t.margin = time.Duration(a.Margin) * time.Millisecond
+		if t.margin < t.whole()/1000 || t.margin > t.whole()/2 {
+			t.violated(mustHaveMargin, "a margin from T/1000 to T/2", "%v for a TTL of %v", t.margin, t.whole())
+		}
+	}
+}
+
+func (t *trial) opening() request {
+	return request{Do: "open", URL: t.wire.url(), Bucket: t.bucket, TTL: t.ttl.Milliseconds()}
+}
+
+// send sends a request, and answered waits for its answer.
+func (t *trial) send(r request) <-chan answer {
+	ch, err := t.program.send(r)
+	if err != nil {
+		t.gone(r)
+	}
+	return ch
+}
+
+func (t *trial) gone(r request) {
+	select { // until its last line is read
+	case <-t.program.ended:
+	case <-time.After(grace):
+	}
+	t.violated("The protocol of lines: each request has one answer.", "an answer to "+r.Do, "the program has ended; %s", t.program.complaint())
+}
+
+// ask sends a request and waits for its answer.
+func (t *trial) ask(r request) answer { return t.answered(r, t.send(r)) }
+
+func (t *trial) answered(r request, ch <-chan answer) (a answer) {
+	limit := time.NewTimer(patience + time.Duration(r.Wait)*time.Millisecond)
+	defer limit.Stop()
+	select {
+	case a = <-ch:
+	case <-t.program.ended:
+		select {
+		case a = <-ch:
+		default:
+			t.gone(r)
+		}
+	case <-limit.C:
+		t.violated("The protocol of lines: each request has one answer.", "an answer to "+r.Do, "none in %v; %s", patience, t.program.complaint())
+	case <-t.ctx.Done():
+		t.need(context.Cause(t.ctx))
+	}
+	switch a.Result {
+	case "ok", "refused", "lost", "error":
+	default:
+		t.violated("The protocol of lines: a result is ok, refused, lost or error.", "one of these", "%s", a)
+	}
+	return a
+}
+
+func (t *trial) try(name string) answer { return t.ask(request{Do: "try", Name: name}) }
+
+// take has the program take a free mutex. It returns its claim.
+func (t *trial) take(name string) stored {
+	a := t.try(name)
+	t.expect(a.Result == "ok", "ok: the lock is free", "%s", a)
+	return t.granted(name, a)
+}
+
+// granted judges a grant by the record, and returns that.
+func (t *trial) granted(name string, a answer) stored {
+	s := t.read("lock." + name)
+	t.expect(s.live() && number(s.fields["s"]) == 1, "a record of status 1 under lock."+name+" behind the answer ok", "%s", s)
+	t.expect(t.wrote(s.key, s.revision), "a grant of the program's own record", "%s, which another client has written", s)
+	t.within(name, a, time.Time{})
+	return s
+}
+
+// wrote says whether the program has written a revision of a key.
+func (t *trial) wrote(key string, revision uint64) bool {
+	for _, w := range t.wire.seen(key) {
+		if w.stored == revision {
+			return true
+		}
+	}
+	return false
+}
+
+// status asks for the state of a lock, and judges the validity.
+func (t *trial) status(name string) answer {
+	asked := time.Now()
+	a := t.ask(request{Do: "status", Name: name})
+	if a.Held {
+		t.within(name, a, asked)
+	}
+	return a
+}
+
+// rounding is by how much a number of milliseconds may be off.
+const rounding = 2 * time.Millisecond
+
+// within judges a validity: it may not last longer than the last write allows. The program
+// answered after the time of asking, so it believes at least until then and what is left.
+func (t *trial) within(name string, a answer, asked time.Time) {
+	bound, w := t.bound(name)
+	if asked.IsZero() { // of a grant: not before its write was stored
+		asked = w.at
+	}
+	left := time.Duration(a.Left) * time.Millisecond
+	if over := asked.Add(left - rounding).Sub(bound); over > 0 {
+		t.violated(mustEndInTime,
+			fmt.Sprintf("a validity that ends %v after the sending of %s", t.validity(), w.String()), "%v left, which ends %v later than that", left, over.Round(time.Millisecond))
+	}
+}
+
+// whole is the TTL in whole seconds.
+func (t *trial) whole() time.Duration {
+	return (t.ttl + time.Second - 1).Truncate(time.Second)
+}
+
+func (t *trial) validity() time.Duration { return t.whole() - t.margin }
+
+// bound is when the validity ends at the latest: that of the last write which is stored.
+func (t *trial) bound(name string) (bound time.Time, of write) {
+	for _, w := range t.wire.seen("lock." + name) {
+		if w.stored > 0 && !w.deletes() && w.stored > of.stored {
+			of = w
+		}
+	}
+	return of.at.Add(t.validity()), of
+}
+
+// notHeld requires that the program does not believe in a lock.
+func (t *trial) notHeld(name, expected string) {
+	a := t.status(name)
+	t.expect(!a.Held, expected, "held, with %d ms left", a.Left)
+}
+
+// lost waits until the program has told that a lock is lost.
+func (t *trial) lost(name, expected string) {
+	t.eventually(expected+`: {"event":"lost","name":"`+name+`"}`, "no such line", func() bool { return t.program.toldLost(name) })
+	t.notHeld(name, expected)
+}
+
+// eventually waits until something is so.
+func (t *trial) eventually(expected, otherwise string, ok func() bool) {
+	for end := time.Now().Add(soon); !ok(); t.pause(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.expect(false, expected, "%s in %v; its writes: %s", otherwise, soon, t.writes())
+		}
+	}
+}
+
+// writes are the program's last writes, in words.
+func (t *trial) writes() string {
+	all := t.wire.seen("")
+	if len(all) == 0 {
+		return "none"
+	}
+	words := []string{}
+	for _, w := range all[max(0, len(all)-5):] {
+		words = append(words, w.String())
+	}
+	return strings.Join(words, ", ")
+}
+
+func (t *trial) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-t.ctx.Done():
+		t.need(context.Cause(t.ctx))
+	}
+}
+
+func (t *trial) pauseUntil(at time.Time) { t.pause(time.Until(at)) }
+
+// stored is a message of the bucket.
+type stored struct {
+	key      string
+	revision uint64 // 0: none
+	header   nats.Header
+	data     []byte
+	fields   map[string]any
+}
+
+func (s stored) deleted() bool { return s.header.Get("KV-Operation") != "" }
+func (s stored) live() bool    { return s.revision > 0 && !s.deleted() }
+
+func (s stored) String() string {
+	switch {
+	case s.revision == 0:
+		return "nothing under " + s.key
+	case s.deleted():
+		return fmt.Sprintf("a tombstone of %s at %d", s.key, s.revision)
+	}
+	return fmt.Sprintf("a record of %s at %d with status %d, id %q and TTL %q", s.key, s.revision, number(s.fields["s"]), text(s.fields["id"]), s.header.Get("Nats-TTL"))
+}
+
+// read reads a key from the leader.
+func (t *trial) read(key string) stored {
+	m, err := t.stream.GetLastMsgForSubject(t.ctx, "$KV."+t.bucket+"."+key)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return stored{key: key}
+	}
+	t.need(err)
+	return stored{key: key, revision: m.Sequence, header: m.Header, data: m.Data, fields: decode(m.Data)}
+}
+
+// places are the keys of the live places of a mutex.
+func (t *trial) places(name string) (all []stored) {
+	info, err := t.stream.Info(t.ctx, jetstream.WithSubjectFilter("$KV."+t.bucket+".wait."+name+".*"))
+	t.need(err)
+	for subject := range info.State.Subjects {
+		if s := t.read(strings.TrimPrefix(subject, "$KV."+t.bucket+".")); s.live() && number(s.fields["s"]) == 2 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// place waits for the place of the program in a queue.
+func (t *trial) place(name string) (place stored) {
+	t.eventually("a place under wait."+name, "there is none", func() bool {
+		for _, s := range t.places(name) {
+			if t.wrote(s.key, s.revision) {
+				place = s
+				return true
+			}
+		}
+		return false
+	})
+	return place
+}
+
+// record is a record of a foreign client.
+func record(status int, id string, ttl time.Duration, more map[string]any) []byte {
+	f := map[string]any{"v": 1, "s": status, "id": id, "c": "CONFORM", "l": int(ttl.Seconds()), "a": 1, "o": "lockctl conform"}
+	for name, value := range more {
+		f[name] = value
+	}
+	data, _ := msgpack.Marshal(f) // of plain values
+	return data
+}
+
+// put publishes to a key under a condition, as a foreign client does.
+func (t *trial) put(key string, data []byte, expect uint64, ttl time.Duration) uint64 {
+	return t.publish(key, data, expect, nats.Header{"Nats-TTL": {strconv.Itoa(int(ttl.Seconds())) + "s"}})
+}
+
+// erase writes a tombstone, as an operator's tool does.
+func (t *trial) erase(key string, status int, id string, expect uint64) uint64 {
+	return t.publish(key, record(status, id, 0, nil), expect, nats.Header{"Nats-TTL": {"1s"}, "KV-Operation": {"DEL"}})
+}
+
+func (t *trial) publish(key string, data []byte, expect uint64, header nats.Header) uint64 {
+	header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(expect, 10))
+	ack, err := t.js.PublishMsg(t.ctx, &nats.Msg{Subject: "$KV." + t.bucket + "." + key, Header: header, Data: data})
+	t.need(err)
+	return ack.Sequence
+}
+
+// forge publishes a notification that no write is behind.
+func (t *trial) forge(key string, revision uint64, data []byte, deleted bool) {
+	h := nats.Header{
+		"Nats-Stream": {"KV_" + t.bucket}, "Nats-Subject": {"$KV." + t.bucket + "." + key},
+		"Nats-Sequence": {strconv.FormatUint(revision, 10)}, "Nats-Time-Stamp": {time.Now().UTC().Format(time.RFC3339Nano)}, "Nats-Last-Sequence": {"0"},
+		"Nats-TTL": {"60s"},
+	}
+	if deleted {
+		h.Set("KV-Operation", "DEL")
+		h.Set("Nats-TTL", "1s")
+	}
+	t.need(t.nc.PublishMsg(&nats.Msg{Subject: t.notify + key, Header: h, Data: data}))
+	t.need(t.nc.Flush())
+}
+
+// untouched requires that the program has not replaced a record. Its owner may have renewed it.
+func (t *trial) untouched(before stored) {
+	now := t.read(before.key)
+	id := text(before.fields["id"])
+	ok := now.revision == before.revision || now.live() && id != "" && text(now.fields["id"]) == id
+	for _, w := range t.wire.seen(before.key) {
+		ok = ok && w.stored <= before.revision
+	}
+	t.expect(ok, before.String()+", as before", "%s; its writes: %s", now, t.writes())
+}
+
+// operator is the library's client of an operator.
+func (t *trial) operator() *admin.Admin { return admin.New(t.rival()) }
+
+// forget makes a stopped server forget all TTLs, as restarts of real servers do.
+func forget(dir string) error {
+	// A version, a count of entries, the sequence that it is up to, and no entry.
+	state := append([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0}, 255, 255, 255, 255, 255, 255, 255, 255)
+	found := 0
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.Name() != "thw.db" {
+			return err
+		}
+		found++
+		return os.WriteFile(path, state, 0o600)
+	})
+	if err == nil && found == 0 {
+		err = errors.New("no stream in files has a record with a TTL")
+	}
+	return err
+}
+
+var (
+	seconds = regexp.MustCompile(`^[1-9][0-9]*s$`)
+	literal = regexp.MustCompile(`^[-A-Za-z0-9_=/]+(\.[-A-Za-z0-9_=/]+)*$`)
+)
+
+// rule is what every write of a locker must keep. It returns what was expected, or "".
+type rule struct {
+	must   string
+	broken func(t *trial, w write) string
+}
+
+// The sentences that are judged in every case.
+const (
+	mustEndInTime     = "A client must (M46) count it from the sending, and must not (M47) work, or say that it holds the lock, after that."
+	mustHaveMargin    = "The *margin* must (M45) be at least T/1000, and at least as long as the client's clock can go wrong in T."
+	mustRoundUp       = "whole seconds with an `s`, which must (M35) be rounded **up**, from `1s` to 366 days"
+	mustExpect        = "A client must not (M36) send a write without an expectation, not even a deletion, and none without a TTL."
+	mustNotExpectZero = "It expects the last revision that the client knows of its record, and must not (M84) expect 0."
+	mustGiveUp        = "A waiter that gives up must (M78) write status 4"
+	mustLeave         = "**After the grant** a waiter must (M77) write the tombstone of its place: status 5 if its place was the first"
+)
+
+// rules are for every write that the program sends, in every case.
+var rules = []rule{
+	{mustExpect, func(_ *trial, w write) string {
+		_, err := strconv.ParseUint(w.expect(), 10, 64)
+		return unless(err == nil, "Nats-Expected-Last-Subject-Sequence with a number")
+	}},
+	{"It must not (M37) send `Nats-Msg-Id`, because a replicated stream acknowledges a duplicate before it compares revisions.", func(_ *trial, w write) string {
+		return unless(w.header.Get("Nats-Msg-Id") == "", "no Nats-Msg-Id")
+	}},
+	{mustRoundUp, func(_ *trial, w write) string {
+		return unless(seconds.MatchString(w.header.Get("Nats-TTL")), "Nats-TTL with whole seconds")
+	}},
+	{"Every write is a plain publish to `$KV.<bucket>.<key>` with a reply subject and these headers:", func(_ *trial, w write) string {
+		return unless(w.reply != "", "a reply subject")
+	}},
+	{"A key must (M24) be literal, and has at most 1,024 bytes.", func(_ *trial, w write) string {
+		return unless(literal.MatchString(w.key) && len(w.key) <= 1024, "a literal key")
+	}},
+	{"`DEL` for a tombstone, with `Nats-TTL: 1s`", func(_ *trial, w write) string {
+		return unless(!w.deletes() || w.header.Get("KV-Operation") == "DEL" && w.header.Get("Nats-TTL") == "1s", "KV-Operation: DEL and Nats-TTL: 1s")
+	}},
+	{"The value of a record is a msgpack map.", func(_ *trial, w write) string {
+		return unless(w.deletes() || number(w.fields["v"]) == 1 && text(w.fields["id"]) != "" && len(w.data) <= 16384, "a record with v 1, s and id")
+	}},
+	{"the TTL in seconds. 0 in a tombstone", func(_ *trial, w write) string {
+		l := strconv.FormatUint(number(w.fields["l"]), 10)
+		return unless(w.deletes() || w.header.Get("Nats-TTL") == l+"s", "Nats-TTL as the field l, which is "+l)
+	}},
+	{mustRoundUp, func(t *trial, w write) string {
+		held := !w.deletes() && strings.HasPrefix(w.key, "lock.") && number(w.fields["s"]) == 1
+		return unless(!held || w.header.Get("Nats-TTL") == strconv.Itoa(int(t.whole().Seconds()))+"s", "Nats-TTL of the "+t.ttl.String()+" that the bucket was opened with")
+	}},
+	{mustNotExpectZero, func(_ *trial, w write) string {
+		return unless(w.deletes() || !w.renewal() || !w.expects(0), "a renewal that expects the last revision")
+	}},
+	{"A renewal is a write of the same record with a number `r`, the token `t` and without `a`.", func(_ *trial, w write) string {
+		return unless(w.deletes() || !w.renewal() || number(w.fields["a"]) == 0 && number(w.fields["t"]) > 0, "r and t, and no a")
+	}},
+	{"the number of the attempt, from 1. Not in renewals", func(_ *trial, w write) string {
+		return unless(w.deletes() || w.renewal() || number(w.fields["a"]) > 0, "a, the number of the attempt")
+	}},
+}
+
+func unless(ok bool, expected string) string {
+	if ok {
+		return ""
+	}
+	return expected
+}
+
+// writesAreSound judges each write that the program has sent. It ends every case.
+func (t *trial) writesAreSound() {
+	for _, w := range t.wire.seen("") {
+		for _, r := range rules {
+			if expected := r.broken(t, w); expected != "" {
+				t.violated(r.must, expected, "a %s", w.String())
+			}
+		}
+	}
+}

@@ -1,0 +1,411 @@
+package conform
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// write is a conditional write of the program, as it passed the wire. The fields above the
+// blank line do not change.
+type write struct {
+	n      int    // of the writes under its key, from 1
+	key    string // without the prefix of the bucket
+	reply  string
+	header nats.Header
+	data   []byte
+	fields map[string]any // of the record; nil: no such map
+	at     time.Time      // when it reached the wire: the program sent it before that
+
+	stored   uint64 // its revision, once the server has acknowledged it
+	answered bool   // the program has the server's answer
+}
+
+func (w *write) deletes() bool         { return w.header.Get("KV-Operation") != "" }
+func (w *write) renewal() bool         { return number(w.fields["r"]) > 0 }
+func (w *write) expect() string        { return w.header.Get("Nats-Expected-Last-Subject-Sequence") }
+func (w *write) expects(r uint64) bool { return w.expect() == strconv.FormatUint(r, 10) }
+
+func (w *write) String() string {
+	what := "record"
+	switch {
+	case w.deletes():
+		what = "tombstone"
+	case w.renewal():
+		what = "renewal"
+	}
+	return fmt.Sprintf("%s of %s that expects %q with TTL %q", what, w.key, w.expect(), w.header.Get("Nats-TTL"))
+}
+
+// fate is what the wire does to a write and to its answer. The zero fate passes both.
+type fate struct {
+	hold   <-chan struct{} // passes the write when this is closed
+	drop   bool            // never passes it
+	forged string          // the answer to a write that is dropped
+	after  time.Duration   // passes the answer so long after the write
+	until  <-chan struct{} // passes the answer when this is closed
+	lose   bool            // never passes it
+	repeat int             // passes it so many times more
+}
+
+// wire stands between the program and the server, speaks the protocol of NATS, and knows
+// the program's writes.
+type wire struct {
+	listener net.Listener
+	target   string
+	prefix   string // of the subjects of the records
+	wg       sync.WaitGroup
+	over     chan struct{}
+
+	mu      sync.Mutex
+	closed  bool
+	conns   map[net.Conn]struct{}
+	rule    func(w *write) fate       // nil: all pass
+	hears   func(subject string) bool // whether a notification passes; nil: all do
+	writes  []*write
+	waiting map[string]*waiting // for answers, by their subjects
+}
+
+// waiting is a write whose answer has not come.
+type waiting struct {
+	*write
+	fate
+}
+
+func newWire(url, bucket string) (*wire, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	w := &wire{
+		listener: l, target: strings.TrimPrefix(url, "nats://"), prefix: "$KV." + bucket + ".",
+		over: make(chan struct{}), conns: map[net.Conn]struct{}{}, waiting: map[string]*waiting{},
+	}
+	w.wg.Go(w.accept)
+	return w, nil
+}
+
+func (w *wire) url() string { return "nats://" + w.listener.Addr().String() }
+
+// govern sets the rule for the writes that come.
+func (w *wire) govern(rule func(w *write) fate) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rule = rule
+}
+
+// deafen has no notification pass.
+func (w *wire) deafen() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hears = func(string) bool { return false }
+}
+
+// seen returns copies of the writes so far, under one key or, with "", under all.
+func (w *wire) seen(key string) (all []write) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, one := range w.writes {
+		if key == "" || one.key == key {
+			all = append(all, *one)
+		}
+	}
+	return all
+}
+
+func (w *wire) close() {
+	w.mu.Lock()
+	w.closed = true
+	for c := range w.conns {
+		_ = c.Close()
+	}
+	w.mu.Unlock()
+	_ = w.listener.Close()
+	close(w.over)
+	w.wg.Wait()
+}
+
+func (w *wire) accept() {
+	for {
+		client, err := w.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", w.target)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		w.mu.Lock()
+		w.conns[client], w.conns[server] = struct{}{}, struct{}{}
+		closed := w.closed
+		w.mu.Unlock()
+		if closed {
+			_, _ = client.Close(), server.Close()
+			return
+		}
+		toClient, toServer := &sink{w: client}, &sink{w: server}
+		end := func() { _, _ = client.Close(), server.Close() }
+		w.wg.Go(func() { defer end(); w.pump(bufio.NewReader(client), toServer, w.fromClient(toClient)) })
+		w.wg.Go(func() { defer end(); w.pump(bufio.NewReader(server), toClient, w.fromServer) })
+	}
+}
+
+// sink is a connection that several goroutines write frames to.
+type sink struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *sink) put(frame []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, _ = s.w.Write(frame) // the reader of this connection finds out
+}
+
+// frame is a line of the protocol, and the message behind it.
+type frame struct {
+	words   [][]byte
+	raw     []byte
+	message []byte // headers and body, for PUB, HPUB, MSG, HMSG
+	header  int    // the length of the headers in it
+}
+
+// subject is that of a message.
+func (f frame) subject() string { return string(f.words[1]) }
+
+// pump passes frames, or leaves them to take.
+func (w *wire) pump(from *bufio.Reader, to *sink, take func(f frame, to *sink) bool) {
+	for {
+		f, err := read(from)
+		if err != nil {
+			return
+		}
+		if !take(f, to) {
+			to.put(f.raw)
+		}
+	}
+}
+
+// read reads a frame.
+func read(from *bufio.Reader) (f frame, err error) {
+	f.raw, err = from.ReadBytes('\n')
+	if err != nil {
+		return f, err
+	}
+	f.words = bytes.Fields(f.raw)
+	if len(f.words) < 3 {
+		return f, nil
+	}
+	verb := string(bytes.ToUpper(f.words[0]))
+	switch verb {
+	case "PUB", "HPUB", "MSG", "HMSG":
+	default:
+		return f, nil
+	}
+	size, err := strconv.ParseUint(string(f.words[len(f.words)-1]), 10, 31)
+	if err != nil {
+		return f, err
+	}
+	if verb[0] == 'H' {
+		if f.header, err = strconv.Atoi(string(f.words[len(f.words)-2])); err != nil || f.header < 0 || f.header > int(size) {
+			return f, fmt.Errorf("%q: no length of headers", f.raw)
+		}
+	}
+	head := len(f.raw)
+	var rest bytes.Buffer
+	if _, err := io.CopyN(&rest, from, int64(size)+2); err != nil {
+		return f, err
+	}
+	f.raw = append(f.raw, rest.Bytes()...)
+	f.message = f.raw[head : head+int(size)]
+	return f, nil
+}
+
+// subscriptions are those of one connection.
+type subscriptions []struct{ pattern, sid string }
+
+func (s *subscriptions) note(f frame) {
+	if n := len(f.words); n >= 3 && bytes.EqualFold(f.words[0], []byte("SUB")) {
+		*s = append(*s, struct{ pattern, sid string }{string(f.words[1]), string(f.words[n-1])})
+	}
+}
+
+// of is the id of the last subscription that has a subject.
+func (s subscriptions) of(subject string) string {
+	tokens := strings.Split(subject, ".")
+	for _, one := range slices.Backward(s) {
+		pattern := strings.Split(one.pattern, ".")
+		rest := pattern[len(pattern)-1] == ">"
+		if len(pattern) > len(tokens) || len(pattern) < len(tokens) && !rest {
+			continue
+		}
+		matches := true
+		for i, p := range pattern {
+			matches = matches && (p == "*" || p == tokens[i] || p == ">" && i == len(pattern)-1)
+		}
+		if matches {
+			return one.sid
+		}
+	}
+	return "0"
+}
+
+// fromClient takes the writes of the program.
+func (w *wire) fromClient(client *sink) func(f frame, server *sink) bool {
+	var inboxes subscriptions
+	return func(f frame, server *sink) bool {
+		if f.message == nil {
+			inboxes.note(f)
+			return false
+		}
+		key, ok := strings.CutPrefix(f.subject(), w.prefix)
+		if !ok {
+			return false
+		}
+		one := &write{key: key, header: nats.Header{}, data: f.message[f.header:], at: time.Now()}
+		if f.header > 0 {
+			if h, err := nats.DecodeHeadersMsg(f.message[:f.header]); err == nil {
+				one.header = h
+			}
+		}
+		sizes := 1
+		if f.header > 0 {
+			sizes = 2
+		}
+		if len(f.words) == 3+sizes {
+			one.reply = string(f.words[2])
+		}
+		one.fields = decode(one.data)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		one.n = 1
+		for _, other := range w.writes {
+			if other.key == key {
+				one.n++
+			}
+		}
+		w.writes = append(w.writes, one)
+		var do fate
+		if w.rule != nil {
+			do = w.rule(one)
+		}
+		w.waiting[one.reply] = &waiting{one, do}
+		switch {
+		case do.drop:
+			if do.forged != "" {
+				delete(w.waiting, one.reply)
+				client.put(fmt.Appendf(nil, "MSG %s %s %d\r\n%s\r\n", one.reply, inboxes.of(one.reply), len(do.forged), do.forged))
+			}
+			return true
+		case do.hold != nil:
+			w.wg.Go(func() {
+				if w.opened(do.hold) {
+					server.put(f.raw)
+				}
+			})
+			return true
+		}
+		return false
+	}
+}
+
+// opened waits until a gate is open. It returns false if the wire is closed before.
+func (w *wire) opened(gate <-chan struct{}) bool {
+	select {
+	case <-gate:
+		return true
+	case <-w.over:
+		return false
+	}
+}
+
+// fromServer takes the answers to writes, and the notifications.
+func (w *wire) fromServer(f frame, client *sink) bool {
+	if f.message == nil {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one := w.waiting[f.subject()]
+	if one == nil {
+		return w.hears != nil && strings.HasPrefix(f.subject(), "natslock.") && !w.hears(f.subject())
+	}
+	delete(w.waiting, f.subject())
+	var ack struct {
+		Seq   uint64
+		Error *struct{}
+	}
+	if json.Unmarshal(f.message[f.header:], &ack) == nil && ack.Error == nil && !one.drop {
+		one.stored = ack.Seq
+	}
+	pass := func() {
+		w.mu.Lock()
+		one.answered = true
+		w.mu.Unlock()
+		for range 1 + one.repeat {
+			client.put(f.raw)
+		}
+	}
+	switch {
+	case one.lose:
+	case one.until != nil:
+		w.wg.Go(func() {
+			if w.opened(one.until) {
+				pass()
+			}
+		})
+	case one.after > 0:
+		due := time.NewTimer(time.Until(one.at.Add(one.after)))
+		w.wg.Go(func() {
+			defer due.Stop()
+			select {
+			case <-due.C:
+				pass()
+			case <-w.over:
+			}
+		})
+	default:
+		one.answered = true
+		for range 1 + one.repeat {
+			client.put(f.raw)
+		}
+	}
+	return true
+}
+
+// decode returns the fields of a record, or nil for what is none.
+func decode(data []byte) (fields map[string]any) {
+	d := msgpack.NewDecoder(bytes.NewReader(data))
+	d.UseLooseInterfaceDecoding(true)
+	if d.Decode(&fields) != nil {
+		return nil
+	}
+	return fields
+}
+
+func number(v any) uint64 {
+	switch n := v.(type) {
+	case int64:
+		return uint64(max(n, 0))
+	case uint64:
+		return n
+	}
+	return 0
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}

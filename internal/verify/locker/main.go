@@ -1,0 +1,212 @@
+// Command locker speaks the lines of "lockctl conform", as docs/protocol/conform.md says. It
+// locks with the library, or with -plain by a locker of its own, which is written from
+// docs/protocol.md. -weak makes that one break a rule, so that a test sees it caught.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"log"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/natslock"
+)
+
+type request struct {
+	ID     int    `json:"id"`
+	Do     string `json:"do"`
+	URL    string `json:"url"`
+	Bucket string `json:"bucket"`
+	TTL    int64  `json:"ttl"`
+	Name   string `json:"name"`
+	Wait   int64  `json:"wait"`
+}
+
+type answer struct {
+	ID     int    `json:"id,omitempty"`
+	Result string `json:"result,omitempty"`
+	Token  uint64 `json:"token,omitempty"`
+	Held   bool   `json:"held,omitempty"`
+	Left   int64  `json:"left,omitempty"`
+	Why    string `json:"why,omitempty"`
+	Event  string `json:"event,omitempty"`
+	Name   string `json:"name,omitempty"`
+}
+
+// mutex is a lock that was granted.
+type mutex interface {
+	Token() uint64
+	Remaining() time.Duration // 0: not held
+	Context() context.Context // ends with the lease
+	Extend(ctx context.Context) error
+	Unlock(ctx context.Context) error
+}
+
+// client takes locks. wait is 0 for one that does not wait.
+type client interface {
+	take(ctx context.Context, name string, wait time.Duration) (mutex, error)
+}
+
+// locker answers the requests of one run.
+type locker struct {
+	plain bool
+	weak  string
+
+	client client
+
+	out   sync.Mutex
+	mu    sync.Mutex
+	locks map[string]mutex // the last of each name
+	ended map[string]bool  // by unlock
+}
+
+func main() {
+	l := &locker{locks: map[string]mutex{}, ended: map[string]bool{}}
+	flag.BoolVar(&l.plain, "plain", false, "use the locker that does without the library")
+	flag.StringVar(&l.weak, "weak", "", "the rule that the plain locker breaks")
+	flag.Parse()
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		var r request
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			log.Fatal(err)
+		}
+		switch r.Do {
+		case "open": // before any other
+			l.say(l.answer(r))
+		case "close":
+			l.say(answer{ID: r.ID, Result: "ok"})
+			return
+		default:
+			go func() { l.say(l.answer(r)) }()
+		}
+	}
+}
+
+func (l *locker) say(a answer) {
+	line, err := json.Marshal(a)
+	if err != nil {
+		log.Fatal(err)
+	}
+	l.out.Lock()
+	defer l.out.Unlock()
+	_, _ = os.Stdout.Write(append(line, '\n'))
+}
+
+func (l *locker) answer(r request) answer {
+	a := answer{ID: r.ID, Result: "ok"}
+	var err error
+	switch r.Do {
+	case "open":
+		err = l.open(r)
+	case "try", "lock":
+		var m mutex
+		if m, err = l.client.take(context.Background(), r.Name, time.Duration(r.Wait)*time.Millisecond); err == nil {
+			l.keep(r.Name, m)
+			a.Token, a.Left = m.Token(), m.Remaining().Milliseconds()
+		}
+	case "unlock":
+		if m := l.of(r.Name); m != nil {
+			l.mu.Lock()
+			l.ended[r.Name] = true
+			l.mu.Unlock()
+			err = m.Unlock(context.Background())
+		}
+	case "extend":
+		if m := l.of(r.Name); m != nil {
+			err = m.Extend(context.Background())
+		}
+	case "status":
+		if m := l.of(r.Name); m != nil {
+			if left := m.Remaining(); left > 0 {
+				a.Held, a.Token, a.Left = true, m.Token(), left.Milliseconds()
+			}
+		}
+	default:
+		err = errors.New("unknown request")
+	}
+	if err != nil {
+		a.Why = err.Error()
+		switch {
+		case errors.Is(err, natslock.ErrLocked), errors.Is(err, natslock.ErrTimeout):
+			a.Result = "refused"
+		case errors.Is(err, natslock.ErrLost), errors.Is(err, natslock.ErrBroken):
+			a.Result = "lost"
+		default:
+			a.Result = "error"
+		}
+	}
+	return a
+}
+
+// of is the last lock of a name.
+func (l *locker) of(name string) mutex {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.locks[name]
+}
+
+// keep remembers a lock, and tells when it is lost.
+func (l *locker) keep(name string, m mutex) {
+	l.mu.Lock()
+	l.locks[name], l.ended[name] = m, false
+	l.mu.Unlock()
+	go func() {
+		<-m.Context().Done()
+		l.mu.Lock()
+		ended := l.ended[name] || l.locks[name] != m
+		l.mu.Unlock()
+		if !ended {
+			l.say(answer{Event: "lost", Name: name})
+		}
+	}()
+}
+
+func (l *locker) open(r request) error {
+	nc, err := nats.Connect(r.URL)
+	if err != nil {
+		return err
+	}
+	ttl := time.Duration(r.TTL) * time.Millisecond
+	if l.plain {
+		l.client, err = newPlain(nc, r.Bucket, ttl, l.weak)
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	c, err := natslock.New(ctx, nc, natslock.WithBucket(r.Bucket), natslock.WithTTL(ttl), natslock.WithCreate(false))
+	if err != nil {
+		nc.Close()
+		return err
+	}
+	l.client = library{c}
+	return nil
+}
+
+// library is the client of natslock.
+type library struct{ *natslock.Client }
+
+func (c library) take(ctx context.Context, name string, wait time.Duration) (mutex, error) {
+	var lock *natslock.Lock
+	var err error
+	if wait == 0 {
+		lock, err = c.TryLock(ctx, name)
+	} else {
+		lock, err = c.Lock(ctx, name, natslock.MaxWait(wait))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ofLibrary{lock}, nil
+}
+
+type ofLibrary struct{ *natslock.Lock }
+
+func (l ofLibrary) Extend(ctx context.Context) error { return l.Lock.Extend(ctx, 0) }

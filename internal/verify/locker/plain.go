@@ -1,0 +1,706 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// plain is a locker that is written from docs/protocol.md, for one server. It shares the
+// names of errors with the library, and nothing else.
+type plain struct {
+	nc     *nats.Conn
+	bucket string
+	id     string // of the client
+	ttl    time.Duration
+	notify string
+	weak   string // the rule that it breaks; "": none
+}
+
+// The rules that a plain locker can break, by the value of -weak. TestConformWeak has the case
+// of "lockctl conform" that catches each.
+const (
+	fromAnswer    = "validity-from-answer"
+	lateCounts    = "late-answers"
+	unconditional = "unconditional-delete"
+	droppedTTL    = "dropped-ttl"
+	truncatedTTL  = "truncated-ttl"
+	hintIsProof   = "notification-as-proof"
+	anySettings   = "any-bucket"
+	adoptsBroken  = "adopts-broken"
+	zeroRenewal   = "renews-at-zero"
+	believesPlace = "believes-place"
+	inFlightHeld  = "in-flight-is-held"
+	overHeld      = "late-write-ignored"
+)
+
+func newPlain(nc *nats.Conn, bucket string, ttl time.Duration, weak string) (*plain, error) {
+	p := &plain{nc: nc, bucket: bucket, id: rand.Text(), weak: weak}
+	if ttl < time.Second || ttl > 24*time.Hour {
+		return nil, fmt.Errorf("a TTL of %v: from 1s to 24h", ttl)
+	}
+	p.ttl = (ttl + time.Second - 1).Truncate(time.Second)
+	if weak == truncatedTTL {
+		p.ttl = ttl.Truncate(time.Second)
+	}
+	var info struct {
+		Config struct {
+			MaxMsgsPerSubject int64  `json:"max_msgs_per_subject"`
+			MaxMsgs           int64  `json:"max_msgs"`
+			MaxBytes          int64  `json:"max_bytes"`
+			MaxAge            int64  `json:"max_age"`
+			MaxMsgSize        int64  `json:"max_msg_size"`
+			AllowMsgTTL       bool   `json:"allow_msg_ttl"`
+			MarkerTTL         int64  `json:"subject_delete_marker_ttl"`
+			Discard           string `json:"discard"`
+			Retention         string `json:"retention"`
+			Storage           string `json:"storage"`
+			Persist           string `json:"persist_mode"`
+			NewPerSubject     bool   `json:"discard_new_per_subject"`
+			NoAck             bool   `json:"no_ack"`
+			Sealed            bool
+			Counter           bool `json:"allow_msg_counter"`
+			Mirror, Sources   any
+			Transform         any `json:"subject_transform"`
+			Replicas          int `json:"num_replicas"`
+			Subjects          []string
+			Republish         struct{ Dest string }
+			Metadata          map[string]string
+		}
+	}
+	if err := p.api("STREAM.INFO.KV_"+bucket, &info); err != nil {
+		return nil, err
+	}
+	c := info.Config
+	limited := c.MaxMsgs > 0 || c.MaxBytes > 0
+	fit := c.MaxMsgsPerSubject == 1 && c.AllowMsgTTL && c.MarkerTTL == 0 && len(c.Subjects) == 1 && c.Retention == "limits" && c.Storage == "file" &&
+		(c.Discard == "new" || !limited) && (c.MaxAge == 0 || c.MaxAge >= int64(366*24*time.Hour)) && (c.MaxMsgSize < 0 || c.MaxMsgSize >= 20480) &&
+		c.Metadata["natslock.protocol"] == "2" && c.Replicas <= 1 && c.Mirror == nil && c.Sources == nil && c.Transform == nil &&
+		!c.NewPerSubject && !c.NoAck && !c.Sealed && !c.Counter && (c.Persist == "" || c.Persist == "default")
+	if !fit && weak != anySettings {
+		return nil, errors.New("the bucket is not fit for locks")
+	}
+	p.notify = strings.TrimSuffix(c.Republish.Dest, ">")
+	return p, nil
+}
+
+func (p *plain) api(subject string, answer any) error {
+	m, err := p.nc.Request("$JS.API."+subject, nil, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(m.Data, answer)
+}
+
+func (p *plain) margin() time.Duration { return max(min(p.ttl/10, time.Second), p.ttl/1000) }
+
+// encoded is a name as a part of a key.
+func encoded(name string) string {
+	var b strings.Builder
+	for i := range len(name) {
+		c := name[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '/', c == '-':
+			b.WriteByte(c)
+		case c == '.' && i > 0 && i < len(name)-1 && name[i-1] != '.' && name[i+1] != '.':
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "=%02X", c)
+		}
+	}
+	return b.String()
+}
+
+// result is what is known of a write.
+type result struct {
+	revision uint64 // stored there
+	last     uint64 // refused: the key is there
+	refused  bool
+	inFlight bool
+	unknown  bool // nothing came in time
+}
+
+// write sends a conditional write, and waits for its answer for a second. A later answer
+// goes to late.
+func (p *plain) write(key string, fields map[string]any, expect uint64, late func(revision uint64)) result {
+	body, err := msgpack.Marshal(fields)
+	if err != nil {
+		return result{unknown: true}
+	}
+	m := &nats.Msg{Subject: "$KV." + p.bucket + "." + key, Reply: p.nc.NewInbox(), Header: nats.Header{}, Data: body}
+	tombstone := fields["l"] == 0
+	if !tombstone || p.weak != unconditional {
+		m.Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(expect, 10))
+	}
+	if tombstone {
+		m.Header.Set("KV-Operation", "DEL")
+		m.Header.Set("Nats-TTL", "1s")
+	} else if p.weak != droppedTTL {
+		m.Header.Set("Nats-TTL", fmt.Sprint(fields["l"], "s"))
+	}
+	answers := make(chan result, 8) // more are duplicates
+	sub, err := p.nc.Subscribe(m.Reply, func(m *nats.Msg) {
+		select {
+		case answers <- p.judged(m):
+		default:
+		}
+	})
+	if err != nil || p.nc.PublishMsg(m) != nil {
+		return result{unknown: true}
+	}
+	patience := time.Second
+	if p.weak == lateCounts {
+		patience = time.Minute
+	}
+	select {
+	case r := <-answers:
+		_ = sub.Unsubscribe()
+		return r
+	case <-time.After(patience):
+	}
+	go func() {
+		defer func() { _ = sub.Unsubscribe() }()
+		select {
+		case r := <-answers:
+			if r.revision > 0 && late != nil {
+				late(r.revision)
+			}
+		case <-time.After(5 * time.Minute):
+		}
+	}()
+	return result{unknown: true}
+}
+
+func (p *plain) judged(m *nats.Msg) result {
+	var ack struct {
+		Stream    string
+		Seq       uint64
+		Duplicate bool
+		Error     *struct {
+			ErrCode     int `json:"err_code"`
+			Description string
+		}
+	}
+	switch err := json.Unmarshal(m.Data, &ack); {
+	case err != nil:
+	case ack.Error == nil:
+		if ack.Stream == "KV_"+p.bucket && ack.Seq > 0 && !ack.Duplicate {
+			return result{revision: ack.Seq}
+		}
+	case ack.Error.ErrCode == 10164:
+		return result{inFlight: true}
+	case ack.Error.ErrCode == 10071:
+		if last, err := strconv.ParseUint(strings.TrimPrefix(ack.Error.Description, "wrong last sequence: "), 10, 64); err == nil {
+			return result{refused: true, last: last}
+		}
+	}
+	return result{unknown: true}
+}
+
+// stored is a record as it was read or notified.
+type stored struct {
+	revision uint64
+	deleted  bool
+	end      time.Time // by the server's clock; zero: never
+	valid    bool      // it is a record
+	fields   map[string]any
+}
+
+func (s stored) live() bool { return s.revision > 0 && !s.deleted }
+func (s stored) number(field string) uint64 {
+	switch n := s.fields[field].(type) {
+	case int64:
+		return uint64(n)
+	case uint64:
+		return n
+	}
+	return 0
+}
+func (s stored) id() string { id, _ := s.fields["id"].(string); return id }
+
+func of(m *nats.Msg) (s stored) {
+	last := func(name string) string {
+		if v := m.Header[name]; len(v) > 0 {
+			return v[len(v)-1]
+		}
+		return ""
+	}
+	s.revision, _ = strconv.ParseUint(last("Nats-Sequence"), 10, 64)
+	s.deleted = m.Header.Get("KV-Operation") != "" || m.Header.Get("Nats-Marker-Reason") != ""
+	at, err := time.Parse(time.RFC3339Nano, last("Nats-Time-Stamp"))
+	ttl, err2 := time.ParseDuration(m.Header.Get("Nats-TTL"))
+	if err == nil && err2 == nil {
+		s.end = at.Add(ttl + 300*time.Millisecond)
+	}
+	d := msgpack.NewDecoder(bytes.NewReader(m.Data))
+	d.UseLooseInterfaceDecoding(true)
+	s.valid = d.Decode(&s.fields) == nil && s.number("v") == 1 && s.number("s") >= 1 && s.number("s") <= 9 && s.id() != ""
+	return s
+}
+
+// read reads a key. On one server every state is the newest.
+func (p *plain) read(key string) (stored, error) {
+	m, err := p.nc.Request("$JS.API.DIRECT.GET.KV_"+p.bucket+".$KV."+p.bucket+"."+key, nil, time.Second)
+	if err != nil {
+		return stored{}, err
+	}
+	if m.Header.Get("Nats-Sequence") == "" {
+		return stored{}, nil
+	}
+	return of(m), nil
+}
+
+// overdue says whether the server's clock is past the end of a record.
+func (p *plain) overdue(s stored) bool {
+	var info struct{ TS time.Time }
+	return s.live() && s.valid && !s.end.IsZero() && p.api("STREAM.INFO.KV_"+p.bucket, &info) == nil && !info.TS.Before(s.end)
+}
+
+// claim is one acquisition.
+type claim struct {
+	p       *plain
+	key, id string
+
+	mu   sync.Mutex
+	over bool
+	sent map[uint64]time.Time // attempts without an acknowledgement
+	n    uint64
+}
+
+func (p *plain) claim(name string) *claim {
+	return &claim{p: p, key: "lock." + encoded(name), id: rand.Text(), sent: map[uint64]time.Time{}}
+}
+
+func (p *plain) record(status int, id string, more map[string]any) map[string]any {
+	f := map[string]any{"v": 1, "s": status, "id": id, "c": p.id, "l": int(p.ttl.Seconds()), "o": "plain"}
+	for name, value := range more {
+		f[name] = value
+	}
+	return f
+}
+
+// remove writes a tombstone at exactly a revision.
+func (p *plain) remove(key string, status int, id string, revision uint64) result {
+	for {
+		r := p.write(key, map[string]any{"v": 1, "s": status, "id": id, "c": p.id, "l": 0}, revision, nil)
+		if !r.inFlight {
+			return r
+		}
+	}
+}
+
+var errLate = errors.New("the answer came too late")
+
+// attempt sends one attempt. It returns the lease, or the state of the key: expect is the
+// revision that the next attempt may expect, if the key is free.
+func (c *claim) attempt(expect uint64) (lock *lease, s stored, err error) {
+	c.mu.Lock()
+	c.n++
+	n, sent := c.n, time.Now()
+	c.sent[n] = sent
+	c.mu.Unlock()
+	r := c.p.write(c.key, c.p.record(1, c.id, map[string]any{"a": n}), expect, func(revision uint64) { c.acked(n, revision) })
+	switch {
+	case r.revision > 0:
+		return c.granted(sent, r.revision)
+	case r.inFlight && c.p.weak == inFlightHeld:
+		return nil, stored{revision: expect, valid: true}, natslock.ErrLocked
+	case r.inFlight:
+		c.mu.Lock()
+		delete(c.sent, n)
+		c.mu.Unlock()
+		return nil, stored{revision: expect, deleted: true}, nil
+	case r.unknown:
+		return nil, stored{revision: expect, deleted: true}, nil
+	case r.last == 0:
+		return nil, stored{}, nil
+	}
+	if s, err = c.p.read(c.key); err != nil {
+		return nil, stored{revision: expect, deleted: true}, nil
+	}
+	if s.live() && s.valid && s.id() == c.id {
+		c.mu.Lock()
+		at, mine := c.sent[s.number("a")]
+		c.mu.Unlock()
+		switch {
+		case s.number("s") == 3 && c.p.weak != adoptsBroken:
+			c.end()
+			c.p.remove(c.key, 4, c.id, s.revision)
+			return nil, s, errors.New("an operator has broken the attempt")
+		case mine || s.number("s") == 3:
+			return c.granted(cmp.Or(at, sent), s.revision)
+		}
+	}
+	return nil, s, nil
+}
+
+func (c *claim) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+}
+
+// acked judges an acknowledgement that came after the second.
+func (c *claim) acked(n, revision uint64) {
+	c.mu.Lock()
+	over, sent := c.over, c.sent[n]
+	late := time.Since(sent) >= c.p.ttl-c.p.margin()
+	c.over = over || late
+	c.mu.Unlock()
+	if (over || late) && c.p.weak != overHeld {
+		c.p.remove(c.key, 4, c.id, revision)
+	} // else the next attempt finds the record
+}
+
+func (c *claim) granted(sent time.Time, revision uint64) (*lease, stored, error) {
+	c.mu.Lock()
+	over := c.over
+	c.over = true
+	c.mu.Unlock()
+	until := sent.Add(c.p.ttl - c.p.margin())
+	if c.p.weak == fromAnswer || c.p.weak == lateCounts {
+		until = time.Now().Add(c.p.ttl - c.p.margin())
+	}
+	if over || !time.Now().Before(until) {
+		c.p.remove(c.key, 4, c.id, revision)
+		return nil, stored{}, errLate
+	}
+	l := &lease{claim: c, token: revision << 6, revision: revision, sent: sent, until: until, renewals: map[uint64]time.Time{}}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	go l.renew()
+	return l, stored{}, nil
+}
+
+// take takes a mutex, and waits for it for so long.
+func (p *plain) take(ctx context.Context, name string, wait time.Duration) (mutex, error) {
+	end := time.Now().Add(max(wait, 10*time.Second))
+	if wait > 0 {
+		end = time.Now().Add(wait)
+	}
+	c := p.claim(name)
+	defer c.end()
+	for expect := uint64(0); time.Now().Before(end); {
+		l, s, err := c.attempt(expect)
+		if l != nil || err != nil {
+			return given(l, err)
+		}
+		if c.isOver() {
+			return nil, errLate
+		}
+		if s.live() && !p.overdue(s) || len(p.queue(name)) > 0 {
+			if wait == 0 {
+				return nil, natslock.ErrLocked
+			}
+			return p.wait(c, name, end)
+		}
+		expect = s.revision
+	}
+	return nil, errors.New("no answer in time")
+}
+
+func (c *claim) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over
+}
+
+func given(l *lease, err error) (mutex, error) {
+	if l == nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// queue lists the places of a mutex in the order of their tickets.
+func (p *plain) queue(name string) (places []stored) {
+	sub, err := p.nc.SubscribeSync(p.nc.NewInbox())
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	body := fmt.Sprintf(`{"multi_last":["$KV.%s.wait.%s.*"],"batch":1024,"max_bytes":8388608}`, p.bucket, encoded(name))
+	if p.nc.PublishRequest("$JS.API.DIRECT.GET.KV_"+p.bucket, sub.Subject, []byte(body)) != nil {
+		return nil
+	}
+	for {
+		m, err := sub.NextMsg(time.Second)
+		if err != nil || m.Header.Get("Nats-Sequence") == "" {
+			break
+		}
+		if s := of(m); s.live() && s.valid && s.number("s") == 2 {
+			places = append(places, s)
+		}
+	}
+	slices.SortFunc(places, func(a, b stored) int { return cmp.Compare(ticket(a), ticket(b)) })
+	return places
+}
+
+func ticket(s stored) uint64 { return cmp.Or(s.number("t"), s.revision) }
+
+// wait queues, and claims the lock when it is the first. It reads with a timer, and when
+// anything of the lock or its queue is notified.
+func (p *plain) wait(c *claim, name string, end time.Time) (mutex, error) {
+	hints := make(chan stored, 64)
+	for _, pattern := range []string{c.key, "wait." + encoded(name) + ".*"} {
+		sub, err := p.nc.Subscribe(p.notify+pattern, func(m *nats.Msg) {
+			select {
+			case hints <- of(m):
+			default:
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = sub.Unsubscribe() }()
+	}
+	var place *lease
+	leave := func(status int) {
+		if place != nil {
+			place.cancel(nil)
+			place.mu.Lock()
+			defer place.mu.Unlock()
+			p.remove(place.key, status, place.id, place.revision)
+		}
+	}
+	timer := time.NewTicker(200 * time.Millisecond)
+	defer timer.Stop()
+	for time.Now().Before(end) {
+		if place == nil || place.ctx.Err() != nil && p.weak != believesPlace {
+			if place = p.queued(name); place == nil {
+				return nil, errors.New("no place in the queue")
+			}
+		}
+		places := p.queue(name)
+		if len(places) > 0 && places[0].id() == place.id || p.weak == believesPlace && place.ctx.Err() != nil {
+			s, err := p.read(c.key)
+			if err == nil && (!s.live() || p.overdue(s)) {
+				l, _, err := c.attempt(s.revision)
+				if l != nil {
+					leave(5)
+					return l, nil
+				}
+				if err != nil {
+					leave(4)
+					return nil, err
+				}
+				continue
+			}
+		}
+		select {
+		case s := <-hints:
+			if p.weak == hintIsProof && s.deleted && s.number("s") == 4 {
+				if l, _, _ := c.attempt(s.revision); l != nil {
+					leave(5)
+					return l, nil
+				}
+			}
+		case <-timer.C:
+		case <-time.After(time.Until(end)):
+		}
+	}
+	leave(4)
+	return nil, natslock.ErrTimeout
+}
+
+// queued writes a place, which is renewed as a lease is.
+func (p *plain) queued(name string) *lease {
+	of := *p
+	of.ttl = min(max(p.ttl, 5*time.Second), 15*time.Second)
+	id := rand.Text()
+	c := &claim{p: &of, id: id, key: "wait." + encoded(name) + "." + id, sent: map[uint64]time.Time{}}
+	for range 10 {
+		sent := time.Now()
+		if r := of.write(c.key, of.record(2, id, map[string]any{"a": 1}), 0, nil); r.revision > 0 {
+			l := &lease{claim: c, status: 2, token: r.revision, revision: r.revision, sent: sent, until: sent.Add(of.ttl - of.margin()), renewals: map[uint64]time.Time{}}
+			l.ctx, l.cancel = context.WithCancelCause(context.Background())
+			go l.renew()
+			return l
+		}
+	}
+	return nil
+}
+
+// lease is a lock that was granted, or a place.
+type lease struct {
+	*claim
+	status int // 0: held
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	token  uint64
+
+	mu          sync.Mutex
+	revision    uint64
+	sent, until time.Time // of the last confirmed write, and its validity
+	renewals    map[uint64]time.Time
+	r           uint64
+}
+
+func (l *lease) Token() uint64            { return l.token }
+func (l *lease) Context() context.Context { return l.ctx }
+
+func (l *lease) Remaining() time.Duration {
+	if l.ctx.Err() != nil {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(time.Until(l.until), 0)
+}
+
+func (l *lease) Extend(context.Context) error {
+	l.again()
+	return context.Cause(l.ctx)
+}
+
+// renew renews the lease until it ends.
+func (l *lease) renew() {
+	pause := l.p.ttl / 3
+	for {
+		l.mu.Lock()
+		due, until := l.sent.Add(pause), l.until
+		l.mu.Unlock()
+		select {
+		case <-time.After(min(time.Until(due), time.Until(until))):
+		case <-l.ctx.Done():
+			return
+		}
+		if !time.Now().Before(until) {
+			l.cancel(natslock.ErrLost)
+			return
+		}
+		done := make(chan struct{})
+		go func() { l.again(); close(done) }()
+		select { // the end does not wait for an answer
+		case <-done:
+		case <-time.After(time.Until(until)):
+			l.mu.Lock()
+			over := !time.Now().Before(l.until)
+			l.mu.Unlock()
+			if over {
+				l.cancel(natslock.ErrLost)
+				return
+			}
+			<-done
+		case <-l.ctx.Done():
+			return
+		}
+		l.mu.Lock()
+		pause = l.p.ttl / 3
+		if time.Since(l.sent) > pause { // not confirmed
+			pause = time.Since(l.sent) + max(l.p.ttl/15, 50*time.Millisecond)
+		}
+		l.mu.Unlock()
+	}
+}
+
+// again sends one renewal.
+func (l *lease) again() {
+	sent := time.Now()
+	l.mu.Lock()
+	l.r++
+	r, expect := l.r, l.revision
+	l.renewals[r] = sent
+	l.mu.Unlock()
+	status := cmp.Or(l.status, 1)
+	fields := l.p.record(status, l.id, map[string]any{"r": r, "t": l.token})
+	confirmed := func(sent time.Time, revision uint64) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if now := time.Now(); l.ctx.Err() != nil || !now.Before(l.until) || !now.Before(sent.Add(l.p.ttl-l.p.margin())) {
+			if l.p.weak != lateCounts {
+				return
+			}
+		}
+		if l.p.weak == fromAnswer {
+			sent = time.Now()
+		}
+		if revision > l.revision {
+			l.revision, l.sent, l.until = revision, sent, sent.Add(l.p.ttl-l.p.margin())
+		}
+	}
+	answer := l.p.write(l.key, fields, expect, func(revision uint64) { confirmed(sent, revision) })
+	switch {
+	case answer.revision > 0:
+		confirmed(sent, answer.revision)
+		return
+	case !answer.refused:
+		return
+	}
+	l.mu.Lock()
+	known := l.revision
+	l.mu.Unlock()
+	if answer.last != 0 && answer.last <= known {
+		return
+	}
+	if answer.last == 0 && l.p.weak == zeroRenewal {
+		l.p.write(l.key, fields, 0, nil)
+	}
+	s, err := l.p.read(l.key)
+	if err != nil {
+		return
+	}
+	l.mu.Lock()
+	at, mine := l.renewals[s.number("r")]
+	l.mu.Unlock()
+	switch {
+	case s.live() && s.revision == known:
+	case s.live() && s.id() == l.id && s.number("s") == uint64(status) && mine:
+		confirmed(at, s.revision)
+	case s.live() && s.id() == l.id && s.number("s") == 3:
+		l.mu.Lock()
+		l.revision = s.revision
+		l.mu.Unlock()
+		l.cancel(natslock.ErrBroken)
+	default:
+		l.cancel(natslock.ErrLost)
+	}
+}
+
+// Unlock deletes the record.
+func (l *lease) Unlock(context.Context) error {
+	defer l.cancel(nil)
+	cause := context.Cause(l.ctx)
+	if cause == nil && l.Remaining() == 0 {
+		cause = natslock.ErrLost
+	}
+	l.cancel(nil)
+	l.mu.Lock()
+	revision := l.revision
+	l.mu.Unlock()
+	tried := false
+	for range 10 {
+		r := l.p.remove(l.key, 4, l.id, revision)
+		if r.revision > 0 {
+			return cause
+		}
+		tried = tried || r.unknown
+		s, err := l.p.read(l.key)
+		switch {
+		case err != nil:
+		case s.live() && s.id() == l.id:
+			if s.number("s") == 3 {
+				cause = natslock.ErrBroken
+			}
+			revision = s.revision
+		case s.deleted && s.id() == l.id && s.number("s") == 4, tried:
+			return cause
+		default:
+			return cmp.Or[error](cause, natslock.ErrLost)
+		}
+	}
+	return errors.New("the server does not confirm the release")
+}
