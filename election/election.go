@@ -115,18 +115,18 @@ func TTL(d time.Duration) Option {
 // finish the item that it is working on and still learn of a loss:
 //
 //	err := e.Run(ctx, func(term context.Context, t *election.Term) error {
-//		for {
+//		for ctx.Err() == nil { // no new item after a SIGTERM
 //			select {
 //			case item := <-items:
 //				if err := process(term, item); err != nil {
 //					return err
 //				}
-//			case <-ctx.Done(): // SIGTERM: resign
-//				return nil
+//			case <-ctx.Done():
 //			case <-term.Done(): // lost
-//				return term.Err()
+//				return t.Err()
 //			}
 //		}
+//		return nil // resigns
 //	})
 //
 // The term's context keeps the values of the campaign's.

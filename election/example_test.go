@@ -209,8 +209,9 @@ func ExampleDetached() {
 	ctx, stop := context.WithCancel(context.Background()) // signal.NotifyContext
 	locks, done := example.Client()
 	defer done()
-	items := make(chan string, 1)
+	items := make(chan string, 2)
 	items <- "order 42"
+	items <- "order 43"
 	process := func(term context.Context, item string) error {
 		stop() // in the middle of it
 		fmt.Println("finished:", item, term.Err())
@@ -219,18 +220,18 @@ func ExampleDetached() {
 
 	e := election.New(locks, "scheduler", election.Detached())
 	err := e.Run(ctx, func(term context.Context, t *election.Term) error {
-		for {
+		for ctx.Err() == nil { // no new item after a SIGTERM
 			select {
 			case item := <-items:
 				if err := process(term, item); err != nil {
 					return err
 				}
-			case <-ctx.Done(): // SIGTERM: resign
-				return nil
+			case <-ctx.Done():
 			case <-term.Done(): // lost
 				return t.Err()
 			}
 		}
+		return nil // resigns
 	})
 	fmt.Println("stopped:", errors.Is(err, context.Canceled))
 	// Output:

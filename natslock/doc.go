@@ -9,7 +9,7 @@
 //
 //	locks, err := natslock.New(ctx, nc) // one for each connection
 //	...
-//	defer locks.Close(context.Background()) // before nc.Close: it waits for the holders
+//	defer locks.Close(context.Background()) // before nc.Close: it waits until all locks are unlocked
 //
 //	err = locks.Do(ctx, "orders.42", func(ctx context.Context, l *natslock.Lock) error {
 //		return update(ctx, l.Token())
@@ -24,9 +24,8 @@
 // lock's context. A deadline on it therefore ends the work too. [MaxWait] bounds the
 // waiting alone. [Detached] separates the lock's context from the end of its parent.
 //
-// The lock is held while [Lock.Remaining] is more than 0. Once that is 0, [Lock.Err] says why: the lock
-// was lost unless the error matches [ErrReleased] or [ErrEnded]. Err is also that of the parent, where
-// only that has ended: the caller unlocks the lock then.
+// The lock is held while [Lock.Remaining] is more than 0. Once that is 0, [Lock.Err] says why. If only the
+// parent context has ended, Err returns its error: the lock is still held, so unlock it.
 //
 // # Outcomes
 //
@@ -35,16 +34,23 @@
 //
 //   - [ErrLocked]: the lock is held or has a queue. TryLock and TryDo return it.
 //   - [ErrTimeout]: the context ended, or MaxWait passed. In an outage the error matches
-//     [ErrUnavailable] too, so ask for that first.
+//     [ErrUnavailable] too, so ask for ErrUnavailable before ErrTimeout.
 //   - [ErrUnavailable]: the server gave no usable answer, the bucket is gone, or the
 //     connection is closed.
 //   - [ErrPermission]: the server refuses the user a subject that the lock needs.
 //   - [ErrClosed]: the client is closed.
 //   - [ErrInvalid]: a name, a TTL, an option or another argument. The client sent nothing.
 //
-// [Lock.Unlock] returns nil when the lock was valid until the call. An error that
-// matches [ErrLost] or [ErrBroken] means that the work may not have been alone. One that
-// matches [ErrEnded] means that work went on after the planned end of an [Until] lock.
+// [Lock.Unlock] returns nil when the lock was held until the call and the server has freed it. Otherwise its
+// error, [Lock.Err] and the cause of [Lock.Context] say how the lock has ended:
+//
+//   - [ErrLost]: without an Unlock. The work may not have been alone. [ErrBroken], by an operator,
+//     matches ErrLost too.
+//   - [ErrClosed]: [Client.Close] gave up waiting for the work, which may not have been alone since.
+//   - [ErrUnavailable], of Unlock only: the work was alone, and the server has not confirmed the release.
+//     The next holder may have to wait for the TTL.
+//   - [ErrReleased], of Err and Context only: it was unlocked, or handed over ([ErrHandedOff]).
+//   - [ErrEnded]: at the planned end of a lock taken with [Until]. Work after that was not protected.
 //
 // # Leases
 //
