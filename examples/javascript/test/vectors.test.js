@@ -1,0 +1,55 @@
+// docs/protocol/vectors.json against the encoder and the decoder. NATSLOCK_VECTORS names another copy.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { decodeName, decodeRecord, encodeName, encodeRecord, lockKey, margin, placeKey, token, ttlSeconds, validity } from "../record.js";
+
+const path = process.env.NATSLOCK_VECTORS ?? new URL("../../../docs/protocol/vectors.json", import.meta.url);
+const vectors = JSON.parse(readFileSync(path));
+const hex = (b) => Buffer.from(b).toString("hex");
+
+test("names", () => {
+  for (const { bytes, encoded } of vectors.names) {
+    assert.equal(encodeName(Buffer.from(bytes, "hex")), encoded);
+    assert.equal(hex(decodeName(encoded)), bytes);
+  }
+  for (const no of ["", "a..b", ".a", "a.", "a=2e", "=41", "a b", "=2", "a=2Eb"]) assert.equal(decodeName(no), null, no);
+  assert.throws(() => encodeName(""), RangeError);
+  assert.throws(() => encodeName(" ".repeat(171)), RangeError);
+});
+
+test("keys of mutexes", () => {
+  const mine = vectors.keys.filter((k) => k.prefix === "lock." || k.prefix === "wait.");
+  assert.ok(mine.length >= 2);
+  for (const { key, name, id } of mine) assert.equal(id ? placeKey(name, id) : lockKey(name), key);
+});
+
+test("tokens", () => {
+  for (const { revision, grant, token: t } of vectors.tokens) assert.equal(token(revision, grant), t);
+});
+
+test("leases", () => {
+  for (const { ttl, margin_ms, valid_ms } of vectors.leases) {
+    assert.equal(margin(ttl), margin_ms);
+    assert.equal(validity(ttl), valid_ms);
+  }
+  assert.equal(ttlSeconds(1001), 2);
+  for (const no of [0, -1, NaN, 86400001]) assert.throws(() => ttlSeconds(no), RangeError);
+});
+
+test("records", () => {
+  for (const [name, { fields, hex: want }] of Object.entries(vectors.records)) {
+    assert.equal(hex(encodeRecord(fields)), want, name);
+    assert.deepEqual(decodeRecord(Buffer.from(want, "hex")), fields, name);
+  }
+});
+
+test("unreadable records", () => {
+  for (const [name, bytes] of Object.entries(vectors.unreadable)) assert.equal(decodeRecord(Buffer.from(bytes, "hex")), null, name);
+});
+
+test("any order, any width, unknown fields", () => {
+  // l as uint64, an unknown field with a map, then s, id, v.
+  const bytes = Buffer.from("85a16ccf000000000000000fa27a7a8101c0a17301a26964a141a17601", "hex");
+  assert.deepEqual(decodeRecord(bytes), { v: 1, s: 1, id: "A", l: 15 });
+});

@@ -1,0 +1,269 @@
+package protocol_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/tier"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// scripts copies examples/javascript, and installs what it depends on. Where that is not to be had it skips.
+func scripts(t *testing.T) (dir string) {
+	t.Helper()
+	for _, tool := range []string{"node", "npm"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("the locker in JavaScript needs %s: %v", tool, err)
+		}
+	}
+	if out, err := exec.CommandContext(t.Context(), "node", "-p", "process.versions.node.split('.')[0]").Output(); err != nil {
+		t.Skipf("node does not run: %v", err)
+	} else if major, _ := strconv.Atoi(string(bytes.TrimSpace(out))); major < 20 {
+		t.Skipf("the locker in JavaScript needs node 20 or later, and this is %s", bytes.TrimSpace(out))
+	}
+	dir = t.TempDir()
+	from := os.DirFS("../../../examples/javascript")
+	for _, pattern := range []string{"*.js", "*.json", "test/*.js"} {
+		names, err := filepath.Glob(filepath.Join("../../../examples/javascript", pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, names)
+		for _, name := range names {
+			rel, err := filepath.Rel("../../../examples/javascript", name)
+			require.NoError(t, err)
+			f, err := from.Open(filepath.ToSlash(rel))
+			require.NoError(t, err)
+			text, err := io.ReadAll(f)
+			require.NoError(t, f.Close())
+			require.NoError(t, err)
+			require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, rel)), 0o755))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, rel), text, 0o600))
+		}
+	}
+	install := exec.CommandContext(t.Context(), "npm", "ci", "--no-audit", "--no-fund", "--prefer-offline")
+	install.Dir = dir
+	if out, err := install.CombinedOutput(); err != nil {
+		t.Skipf("npm ci: %v: %.300s", err, out)
+	}
+	return dir
+}
+
+// scripted is a process of locker.js, which takes and answers one line at a time.
+type scripted struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	in    io.Writer
+	lines chan line
+}
+
+// line is what it says.
+type line struct {
+	Result, Why, Event, Name string
+	Token                    uint64
+	Held                     bool
+}
+
+func startScript(t *testing.T, dir, url string) *scripted {
+	t.Helper()
+	p := &scripted{t: t, cmd: exec.Command("node", "locker.js"), lines: make(chan line, 100)}
+	p.cmd.Dir, p.cmd.Stderr, p.cmd.WaitDelay = dir, os.Stderr, time.Second
+	var err error
+	p.in, err = p.cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := p.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, p.cmd.Start())
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			var l line
+			if json.Unmarshal(s.Bytes(), &l) == nil {
+				p.lines <- l
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-read
+		_ = p.cmd.Wait()
+	})
+	require.Equal(t, "ok", p.ask(map[string]any{"do": "open", "url": url, "ttl": 2000}).Result)
+	return p
+}
+
+// ask sends a request and returns its answer. Calls of one process do not overlap.
+func (p *scripted) ask(request map[string]any) line {
+	text, _ := json.Marshal(request)
+	if _, err := p.in.Write(append(text, '\n')); err != nil {
+		return line{Result: err.Error()}
+	}
+	select {
+	case l := <-p.lines:
+		return l
+	case <-time.After(patience):
+		return line{Result: "no answer"}
+	}
+}
+
+// The locker in JavaScript, which was written from the document alone, and clients of the library take one lock in
+// turn: nobody overlaps, nobody starves, and tokens rise. One that is killed is followed when its record has ended.
+func TestJavaScript(t *testing.T) {
+	tier.Proof(t)
+	dir := scripts(t)
+
+	t.Run("vectors", func(t *testing.T) {
+		vectors, err := filepath.Abs("../../../docs/protocol/vectors.json")
+		require.NoError(t, err)
+		test := exec.CommandContext(t.Context(), "node", "--test", "test/")
+		test.Dir, test.Env = dir, append(os.Environ(), "NATSLOCK_VECTORS="+vectors)
+		out, err := test.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	})
+
+	t.Run("counter", func(t *testing.T) {
+		const each = 40
+		s := testutil.RunServer(t)
+		var inside atomic.Int32
+		var mu sync.Mutex
+		var tokens []uint64
+		work := func(token uint64) {
+			assert.EqualValues(t, 1, inside.Add(1), "two hold the lock")
+			mu.Lock()
+			tokens = append(tokens, token)
+			mu.Unlock()
+			runtime.Gosched()
+			inside.Add(-1)
+		}
+		var wg sync.WaitGroup
+		clients := []*natslock.Client{client(t, s), client(t, s)}
+		programs := []*scripted{startScript(t, dir, s.URL()), startScript(t, dir, s.URL())}
+		began := time.Now()
+		for _, c := range clients {
+			wg.Go(func() {
+				for range each {
+					l, err := c.Lock(t.Context(), "counter", natslock.MaxWait(patience))
+					if !assert.NoError(t, err) {
+						return
+					}
+					work(l.Token())
+					assert.NoError(t, l.Unlock(t.Context()))
+				}
+			})
+		}
+		for _, p := range programs {
+			wg.Go(func() {
+				for range each {
+					l := p.ask(map[string]any{"do": "lock", "name": "counter", "wait": patience.Milliseconds()})
+					if !assert.Equal(t, "ok", l.Result, l.Why) {
+						return
+					}
+					work(l.Token)
+					l = p.ask(map[string]any{"do": "unlock", "name": "counter"})
+					assert.Equal(t, "ok", l.Result, l.Why)
+				}
+			})
+		}
+		wg.Wait()
+		require.Len(t, tokens, 4*each)
+		for i := range tokens[1:] {
+			require.Greater(t, tokens[i+1], tokens[i])
+		}
+		t.Logf("%d grants to two clients of the library and two processes of node in %v", len(tokens), time.Since(began).Round(time.Millisecond))
+	})
+
+	t.Run("killed", func(t *testing.T) {
+		s := testutil.RunServer(t)
+		c, p := client(t, s), startScript(t, dir, s.URL())
+		held := p.ask(map[string]any{"do": "lock", "name": "x", "wait": 1000})
+		require.Equal(t, "ok", held.Result, held.Why)
+		_, err := c.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.NoError(t, p.cmd.Process.Kill())
+		l, err := c.Lock(t.Context(), "x", natslock.MaxWait(patience))
+		require.NoError(t, err)
+		require.Greater(t, l.Token(), held.Token)
+		refused := startScript(t, dir, s.URL())
+		require.Equal(t, "refused", refused.ask(map[string]any{"do": "try", "name": "x"}).Result)
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Equal(t, "ok", refused.ask(map[string]any{"do": "try", "name": "x"}).Result)
+	})
+
+	t.Run("restart", func(t *testing.T) {
+		s := testutil.RunServer(t)
+		c, p := client(t, s), startScript(t, dir, s.URL())
+		held, err := c.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		got := make(chan line, 1)
+		go func() { got <- p.ask(map[string]any{"do": "lock", "name": "x", "wait": patience.Milliseconds()}) }()
+		js, err := jetstream.New(s.Connect())
+		require.NoError(t, err)
+		kv, err := js.KeyValue(t.Context(), "natslock")
+		require.NoError(t, err)
+		places := func() int {
+			keys, err := kv.ListKeysFiltered(t.Context(), "wait.x.*")
+			if err != nil {
+				return 0
+			}
+			n := 0
+			for range keys.Keys() {
+				n++
+			}
+			return n
+		}
+		require.Eventually(t, func() bool { return places() == 1 }, patience, 10*time.Millisecond)
+		s.Restart()
+		require.NoError(t, held.Unlock(t.Context()))
+		l := awaited(t, got)
+		require.Equal(t, "ok", l.Result, l.Why)
+		require.Greater(t, l.Token, held.Token())
+	})
+
+	t.Run("conform", func(t *testing.T) {
+		lockctl := filepath.Join(t.TempDir(), "lockctl")
+		out, err := exec.CommandContext(t.Context(), "go", "build", "-o", lockctl, "../../../cmd/lockctl").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		judge := exec.CommandContext(t.Context(), lockctl, "conform", "--parallel", "4", "--", "node", "locker.js")
+		judge.Dir = dir
+		out, err = judge.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Regexp(t, `level 4: (\d+) of \d+ cases passed`, string(out))
+	})
+
+	t.Run("example", func(t *testing.T) {
+		s := testutil.RunServer(t)
+		run := exec.CommandContext(t.Context(), "node", "example.js")
+		run.Dir, run.Env = dir, append(os.Environ(), "NATS_URL="+s.URL())
+		out, err := run.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, run.Start())
+		lines := bufio.NewScanner(out)
+		require.True(t, lines.Scan())
+		require.Contains(t, lines.Text(), "holds orders.42, token")
+		require.NoError(t, run.Process.Signal(os.Interrupt))
+		last := ""
+		for lines.Scan() {
+			last = lines.Text()
+		}
+		require.NoError(t, run.Wait())
+		require.Equal(t, "released", last)
+		l, err := client(t, s).TryLock(t.Context(), "orders.42") // the bucket that the example has made is fit
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
