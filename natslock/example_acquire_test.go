@@ -310,6 +310,8 @@ func ExampleLock_Unlock() {
 		fmt.Println("alone all the time")
 	case errors.Is(err, natslock.ErrLost):
 		fmt.Println("others may have got in:", err)
+	case errors.Is(err, natslock.ErrClosed):
+		fmt.Println("Client.Close gave up waiting, and others may have got in:", err)
 	case errors.Is(err, natslock.ErrUnavailable):
 		fmt.Println("alone all the time, but the next one may have to wait for the TTL:", err)
 	}

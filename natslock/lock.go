@@ -172,7 +172,8 @@ func (l *Lock) Contended() <-chan struct{} {
 //
 // It returns nil if the call came inside the validity and nothing contradicts that. An
 // error that matches [ErrLost] or [ErrBroken] means that the lock was lost before, so
-// other clients may have held it. An error that matches [ErrEnded] means that the time
+// other clients may have held it. One that matches [ErrClosed] means that [Client.Close] gave
+// up waiting and ended the lock: work after that was not protected. An error that matches [ErrEnded] means that the time
 // of an [Until] lock was over before: work after that time was not protected. An error
 // that matches [ErrUnavailable] means that the lock was valid to the end, but the server
 // did not confirm the release. The next holder may then have to wait for the TTL. The error

@@ -349,7 +349,8 @@ func TestDetached(t *testing.T) {
 	})
 }
 
-// TestCloseEnded: Close with a context that has ended waits for no holder.
+// TestCloseEnded: Close with a context that has ended waits for no holder. An Unlock that comes
+// later says so, and leaves the record to the TTL.
 func TestCloseEnded(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		o := newOutage(t, s)
@@ -359,6 +360,9 @@ func TestCloseEnded(t *testing.T) {
 		cancel()
 		require.ErrorIs(t, o.locks.Close(ended), context.Canceled)
 		require.ErrorIs(t, held.Err(), natslock.ErrClosed)
+		unlock := held.Unlock(t.Context())
+		require.ErrorIs(t, unlock, natslock.ErrClosed)
+		require.NotErrorIs(t, unlock, natslock.ErrLost)
 		_, err := o.other.TryLock(t.Context(), "held")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		time.Sleep(time.Second)
