@@ -19,7 +19,8 @@ func routes(locks *natslock.Client) http.Handler {
 			return
 		}
 		err = pay(l.Context(), r.PathValue("id"), l.Token())
-		if unlock := l.Unlock(r.Context()); errors.Is(unlock, natslock.ErrLost) {
+		unlock := l.Unlock(r.Context()) // ErrUnavailable is no failure: the payment was alone to its end
+		if errors.Is(unlock, natslock.ErrLost) || errors.Is(unlock, natslock.ErrClosed) {
 			err = errors.Join(err, unlock) // the payment may not have been alone
 		}
 		if err != nil {

@@ -1,6 +1,6 @@
 // Command worker takes jobs from a stream, however many processes run. Jobs of one customer
 // run one at a time, and those of different customers side by side. On SIGTERM a worker
-// finishes the job that it has.
+// finishes and acknowledges the job that it has.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -26,34 +27,62 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer nc.Close()
 	locks, err := natslock.New(ctx, nc)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer locks.Close(context.Background())
 	jobs, err := consume(ctx, nc)
 	if err != nil {
 		log.Fatal(err)
 	}
 	context.AfterFunc(ctx, jobs.Stop) // take no more jobs
-	for {
-		job, err := jobs.Next()
-		if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
-			return
-		} else if err != nil {
-			log.Print(err) // the server is away: Next goes on when it is back
-			continue
+	workers := new(sync.WaitGroup)
+	workers.Go(func() {
+		for {
+			job, err := jobs.Next()
+			if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
+				return
+			} else if err != nil {
+				log.Print(err) // the server is away: Next goes on when it is back
+				continue
+			}
+			// The signal ends the wait for the lock, and Detached keeps it from ending the work.
+			err = locks.Do(ctx, job.Subject(), func(ctx context.Context, _ *natslock.Lock) error {
+				return work(ctx, string(job.Data()))
+			}, natslock.Detached(), natslock.MaxWait(10*time.Second))
+			if err != nil {
+				log.Print(err)
+				_ = job.NakWithDelay(time.Second) // not done, or not alone, or done and not released in time: done again
+			} else if err := job.DoubleAck(context.Background()); err != nil {
+				log.Print(err) // it comes again
+			}
 		}
-		// The signal ends the wait for the lock, and Detached keeps it from ending the work.
-		err = locks.Do(ctx, job.Subject(), func(ctx context.Context, _ *natslock.Lock) error {
-			return work(ctx, string(job.Data()))
-		}, natslock.Detached(), natslock.MaxWait(10*time.Second))
-		if err != nil {
-			log.Print(err)
-			_ = job.NakWithDelay(time.Second) // not done, or not alone, or done and not released in time: done again
-		} else if err := job.DoubleAck(context.Background()); err != nil {
-			log.Print(err) // it comes again
-		}
+	})
+
+	<-ctx.Done()
+	end, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	err = errors.Join(
+		locks.Close(end),   // the jobs at work are done
+		wait(end, workers), // and acknowledged
+	)
+	nc.Close() // the connection goes last
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// wait waits until the workers have returned, or until ctx ends.
+func wait(ctx context.Context, workers *sync.WaitGroup) error {
+	done := make(chan struct{})
+	go func() {
+		workers.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }

@@ -26,7 +26,7 @@ var given = map[string]string{
 	"docs/guide/elections.md":       "e *election.Election, schedule func(context.Context, uint64) error, items chan string, process func(context.Context, string) error, show func(string)",
 	"docs/guide/leases.md":          "batches []func(context.Context) error",
 	"docs/guide/periodic.md":        "period time.Duration, report func(context.Context, time.Time, *natslock.Lock) error",
-	"docs/guide/shutdown.md":        "server string, web *http.Server, job jetstream.Msg, work func(context.Context, string) error",
+	"docs/guide/shutdown.md":        "server string, web *http.Server, jobs jetstream.MessagesContext, work func(context.Context, string) error, mux *http.ServeMux, pay func(context.Context, string, uint64) error",
 	"docs/guide/testing.md":         "locks *locktest.Locker, t *testing.T",
 }
 
@@ -35,7 +35,7 @@ var importable = map[string]string{
 	"natslock": module + "/natslock", "rwlock": module + "/rwlock", "semaphore": module + "/semaphore", "election": module + "/election",
 	"fence": module + "/fence", "locktest": module + "/locktest", "testutil": module + "/testutil", "nats": "github.com/nats-io/nats.go",
 	"jetstream": "github.com/nats-io/nats.go/jetstream", "require": "github.com/stretchr/testify/require", "http": "net/http",
-	"signal": "os/signal", "context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "os": "os", "syscall": "syscall", "testing": "testing", "time": "time",
+	"signal": "os/signal", "context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "os": "os", "sync": "sync", "syscall": "syscall", "testing": "testing", "time": "time",
 }
 
 // TestSnippetsCompile compiles each Go block of the guide as it stands: in a function that
