@@ -49,7 +49,7 @@ export class Bucket extends EventEmitter {
   /** Opens the bucket, and creates it only if asked to. P is the API prefix, without one "$JS.API". */
   static async open(nc, { bucket = "natslock", create = false, memory = false, prefix, warn = () => {} } = {}) {
     if (!/^[A-Za-z0-9_-]+$/.test(bucket)) throw new RangeError("a bucket's name has letters, digits, - and _");
-    const b = new Bucket();
+    const b = new Bucket().setMaxListeners(0); // one and more for each lease and waiter
     Object.assign(b, { nc, name: bucket, stream: "KV_" + bucket, memory, warn });
     b.api = (prefix ?? "$JS.API") + ".";
     b.kv = (prefix ? prefix + "." : "") + `$KV.${bucket}.`; // where writes go

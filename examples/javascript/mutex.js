@@ -31,6 +31,8 @@ export class Kept {
   #r = 0;
   #sent = new Map(); // number of a renewal → { sent, ttl }
   #bell = new Bell();
+  #kicked = false;
+  #kick = () => ((this.#kicked = true), this.#bell.ring()); // renews at once
 
   constructor(bucket, key, rec, ttl, rev, sent, number) {
     const { a, ...fields } = rec;
@@ -58,7 +60,7 @@ export class Kept {
     clearTimeout(this.timer);
     this.unwatch?.();
     this.bucket.off("gone", this.gone);
-    this.bucket.off("reconnect", this.#bell.ring);
+    this.bucket.off("reconnect", this.#kick);
     this.#bell.ring();
     this.onEnd(why);
   }
@@ -67,17 +69,18 @@ export class Kept {
   async #run() {
     this.gone = () => this.end("lost"); // M19
     this.bucket.on("gone", this.gone);
-    this.bucket.on("reconnect", this.#bell.ring);
-    const granted = now();
-    let next = this.sent + this.ttl * 1000 / 3;
-    while (!this.ended) {
-      const watch = this.unwatch || this.fields.s !== HELD ? Infinity : granted + 1000;
-      await this.#bell.wait(Math.min(next, watch, this.until) - now());
+    this.bucket.on("reconnect", this.#kick);
+    let watchAt = this.fields.s === HELD ? now() + 1000 : Infinity, retryAt = 0;
+    for (;;) {
+      const due = Math.max(this.sent + this.ttl * 1000 / 3, retryAt);
+      await this.#bell.wait(Math.min(due, watchAt, this.until) - now());
       if (this.ended) return;
-      if (now() >= watch)
-        this.unwatch = this.bucket.watch(this.key, (m) => (m.rec?.id !== this.id || m.gone || m.rec.s !== HELD) && this.#bell.ring());
-      const ok = await this.renew();
-      next = ok ? this.sent + this.ttl * 1000 / 3 : now() + Math.max(50, this.ttl * 1000 / 15);
+      if (now() >= watchAt) { // the renewal behind it proves the subscription
+        watchAt = Infinity;
+        this.unwatch = this.bucket.watch(this.key, (m) => (m.rec?.id !== this.id || m.gone || m.rec.s !== HELD) && this.#kick());
+      } else if (now() < due && !this.#kicked) continue; // another TTL, or a timer that was early
+      this.#kicked = false;
+      retryAt = (await this.renew()) ? 0 : now() + Math.max(50, this.ttl * 1000 / 15);
     }
   }
 
@@ -99,14 +102,15 @@ export class Kept {
     const { sent, ttl } = this.#sent.get(r) ?? {};
     if (sent === undefined || rev <= this.rev) return;
     this.rev = rev;
-    if (this.ended) return;
+    if (this.ended && this.ended !== "lost") return;
     const until = sent + validity(ttl);
-    if (now() >= this.until || now() >= until) { // M48, M49
+    if (this.ended || now() >= this.until || now() >= until) { // M48, M49
       this.bucket.erase(this.key, rev, { ...this.fields, t: this.number }, GONE);
       return this.end("lost");
     }
     Object.assign(this, { sent, ttl, until });
     this.#arm();
+    this.#bell.ring();
     for (const k of this.#sent.keys()) if (k < r) this.#sent.delete(k);
   }
 
@@ -348,14 +352,20 @@ class Acquire {
     const renew = () => ((this.stale = true), ring()); // every waiter proves its subscriptions anew, and reads
     bucket.on("reconnect", renew);
     this.signal?.addEventListener("abort", ring);
+    let failure;
     try {
-      return (await this.newcomer()) ?? (this.wait > 0 ? await this.waiter() : null);
-    } finally {
-      bucket.off("reconnect", renew);
-      this.signal?.removeEventListener("abort", ring);
-      if (!this.claim.lease) this.claim.giveUp();
-      await this.leave();
+      if (!(await this.newcomer()) && this.wait > 0) await this.waiter();
+    } catch (err) {
+      failure = err;
     }
+    bucket.off("reconnect", renew);
+    this.signal?.removeEventListener("abort", ring);
+    const { lease } = this.claim;
+    if (!lease) this.claim.giveUp(); // from here on it grants nothing
+    else if (failure) await lease.release();
+    await this.leave();
+    if (failure) throw failure;
+    return lease;
   }
 
   /** Takes a lock that is free and has no queue. A lease, or null: it is held, or somebody waits. */
@@ -411,9 +421,10 @@ class Acquire {
     while (this.left > 0) {
       try {
         if (!this.place || this.place.ended) await this.requeue(); // M71, M57
-        if (this.claim.lease || !this.place) return this.claim.lease;
+        if (this.claim.lease) return;
+        if (!this.place) continue;
         const step = await this.turn();
-        if (step === "granted") return this.claim.lease;
+        if (step === "granted") return;
         if (step === "full") {
           await this.leave();
           await this.pause();
@@ -423,9 +434,8 @@ class Acquire {
         await this.pause();
       }
       if (this.claim.error) throw this.claim.error;
-      if (this.claim.lease) return this.claim.lease;
+      if (this.claim.lease) return;
     }
-    return null;
   }
 
   /** Queues again. `e` rises if another waiter has deleted the place before its validity was over. */
@@ -480,8 +490,7 @@ class Acquire {
   /** Claims whenever the lock is free or overdue, as the first waiter. */
   async first(lock) {
     this.isFirst = true;
-    let hinted = 0;
-    const unwatch = this.bucket.watch(this.key, (m) => m.gone && ((hinted = Math.max(hinted, m.rev)), this.bell.ring()));
+    const unwatch = this.bucket.watch(this.key, (m) => m.gone && this.bell.ring()); // M43: the loop reads
     try {
       let E = lock?.gone ? lock.rev : 0, past = 0, pauses = this.pauses();
       for (;;) {
@@ -507,7 +516,6 @@ class Acquire {
         else if (m && (await this.bucket.overdue(m))) E = m.rev;
         else {
           E = null;
-          if (hinted > m.rev) continue;
           const end = this.bucket.untilEnd(m) - 300;
           if (end > 0) past = 0;
           const next = end > 0 ? end + 1 : past++ < 15 ? 20 : past < 25 ? 100 : 1000;
