@@ -1,7 +1,7 @@
 // What is written, without a connection: names and keys, records, tokens, times.
 // M numbers are the musts of docs/protocol.md.
 import { randomBytes } from "node:crypto";
-import { decode, encode } from "@msgpack/msgpack";
+import { decodeMulti, encode } from "@msgpack/msgpack";
 
 // --- Keys -------------------------------------------------------------------
 
@@ -46,7 +46,16 @@ const is = {
   int: (x) => typeof x === "number" && Number.isInteger(x),
   str: (x) => typeof x === "string",
   bool: (x) => typeof x === "boolean",
-  map: (x) => typeof x === "object" && x !== null && !Array.isArray(x),
+  map: (x) => Object.prototype.toString.call(x) === "[object Object]" && Object.values(x).every(is.str),
+};
+const text = (x) => (x instanceof Uint8Array ? Buffer.from(x).toString() : x);
+const options = {
+  maxStrLength: 16384, maxBinLength: 16384, maxArrayLength: 16384, maxMapLength: 16384, maxExtLength: 16384,
+  mapKeyConverter: (k) => (typeof text(k) === "string" ? text(k) : "?"), // of what an unknown field holds
+  keyDecoder: { // the package refuses this name, which is one like others
+    canBeCached: () => true,
+    decode: (b, at, n) => Buffer.from(b.buffer, b.byteOffset + at, n).toString().replace(/^__proto__$/, "__proto__?"),
+  },
 };
 
 /** The bytes of a record: the fields in the order of the table, without the zero ones. */
@@ -62,21 +71,19 @@ export function decodeRecord(bytes) {
   if (bytes.length === 0 || bytes.length > 16384) return null;
   let map;
   try {
-    map = decode(bytes, {
-      maxStrLength: 16384, maxBinLength: 16384, maxArrayLength: 16384, maxMapLength: 16384, maxExtLength: 16384,
-      mapKeyConverter: (k) => (typeof k !== "string" ? "?" : k === "__proto__" ? "?proto" : k),
-    });
+    map = decodeMulti(bytes, options).next().value; // what comes behind the map does not matter
   } catch {
     return null;
   }
-  if (!is.map(map)) return null;
+  if (Object.prototype.toString.call(map) !== "[object Object]") return null;
   const rec = { l: 0 };
   for (const [k, type] of Object.entries(types)) {
-    if (map[k] === undefined) continue;
-    if (!is[type](map[k])) return null;
-    rec[k] = map[k];
+    const x = type === "str" ? text(map[k]) : map[k];
+    if (x === undefined || x === null) continue;
+    if (!is[type](x)) return null;
+    rec[k] = x;
   }
-  const fine = rec.v === 1 && rec.s >= 1 && rec.s <= 9 && rec.id && rec.l >= 0 && rec.l <= 31622400 && !(rec.q > 256);
+  const fine = rec.v === 1 && rec.s >= 1 && rec.s <= 9 && rec.id && rec.l >= 0 && rec.l <= 31622400 && !(rec.q > 256 || rec.q < 0);
   return fine ? rec : null;
 }
 
