@@ -145,16 +145,16 @@ func ExampleMinHold() {
 	ctx := context.Background()
 	locks, done := example.Client()
 	defer done()
-	report := func() error {
+	hourly := func() error {
 		return locks.TryDo(ctx, "report.hourly", func(context.Context, *natslock.Lock) error {
 			fmt.Println("the report is written")
 			return nil
 		}, natslock.MinHold(time.Minute))
 	}
 
-	fmt.Println(report())
+	fmt.Println(hourly())
 	time.Sleep(10 * time.Millisecond)
-	fmt.Println("left to the other:", errors.Is(report(), natslock.ErrLocked))
+	fmt.Println("left to the other:", errors.Is(hourly(), natslock.ErrLocked))
 	info, err := admin.New(locks).Inspect(ctx, admin.KindMutex, "report.hourly")
 	if err != nil {
 		log.Fatal(err)

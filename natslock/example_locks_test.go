@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/natslock/locks/internal/verify/example"
@@ -51,6 +54,33 @@ func ExampleClient_OncePer() {
 	// true <nil>
 	// false <nil>
 	// false <nil>
+}
+
+// A daily job that begins at 03:00 UTC, in whichever replica asks first. Each replica has this
+// loop. A SIGTERM ends ctx and, because of Detached, not the job.
+func ExampleClient_OncePer_daily() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	locks, done := example.Client()
+	defer done()
+	report := func(ctx context.Context, begin time.Time, l *natslock.Lock) error {
+		fmt.Println("the report of", begin.Format(time.DateOnly), "with token", l.Token())
+		return ctx.Err()
+	}
+	tick := time.Tick(5 * time.Minute)
+	for ctx.Err() == nil {
+		// A call in the last second of a day counts for the next day.
+		if now := time.Now().UTC(); now.Hour() >= 3 && now.Add(time.Minute).Day() == now.Day() {
+			ran, err := locks.OncePer(ctx, "report", 24*time.Hour, report, natslock.Detached())
+			if err != nil {
+				log.Printf("the report has run: %t: %v", ran, err) // if not, the next tick tries again
+			}
+		}
+		select {
+		case <-tick:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // TryLockAll takes all locks or none.
