@@ -130,7 +130,7 @@ func play(bin string, steps []step) (_ string, err error) {
 
 func (st *stage) prepare(bin string) error {
 	st.env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + st.dir, "XDG_CONFIG_HOME=" + st.dir}
-	for _, script := range []string{"deploy.sh", "query.sh"} {
+	for _, script := range []string{"deploy.sh"} {
 		if err := os.WriteFile(filepath.Join(st.dir, script), []byte("#!/bin/sh\nexec sleep 300\n"), 0o700); err != nil {
 			return err
 		}

@@ -19,11 +19,11 @@ var server = step{line: "lockctl server &", run: "lockctl server --port 0 --dir 
 var sessions = map[string][]step{
 	"README.md": {
 		server,
-		{line: "lockctl run deploy --meta ticket=OPS-1 -- ./deploy.sh &", until: held("deploy")},
-		{line: "lockctl run deploy -- ./deploy.sh &", until: queued("deploy")},
-		{line: "lockctl run --read index -- ./query.sh &", until: held("index")},
+		{line: "lockctl run deploy --meta ticket=OPS-1 -- sleep 60 &", until: held("deploy")},
+		{line: "lockctl run deploy -- sleep 60 &", until: queued("deploy")},
+		{line: "lockctl run --read index -- sleep 60 &", until: held("index")},
 		{line: "lockctl ls"},
-		{line: `lockctl run -n deploy -- ./deploy.sh; echo "exit code $?"`},
+		{line: `lockctl run -n deploy -- sleep 60; echo "exit code $?"`},
 	},
 	"docs/guide/getting-started.md": {
 		server,
