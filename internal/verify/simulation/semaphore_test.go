@@ -97,7 +97,7 @@ func testSemaphoresBrief(t *testing.T, memory bool) {
 			if p.memory = memory; memory {
 				t.Parallel()
 			}
-			history.Verify(t, simulate(t, p, test), history.Options{Least: map[string]int{"grants": 100, "queued": 100}})
+			history.Verify(t, simulate(t, p, test), history.Options{Least: map[string]int{"grants": 30, "queued": 30}})
 		})
 	}
 }
