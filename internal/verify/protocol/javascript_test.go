@@ -63,6 +63,15 @@ func scripts(t *testing.T) (dir string) {
 	return dir
 }
 
+// lockctl builds the command.
+func lockctl(t *testing.T) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "lockctl")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "../../../cmd/lockctl").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return path
+}
+
 // scripted is a process of locker.js, which takes and answers one line at a time.
 type scripted struct {
 	t     *testing.T
@@ -235,12 +244,9 @@ func TestJavaScript(t *testing.T) {
 	})
 
 	t.Run("conform", func(t *testing.T) {
-		lockctl := filepath.Join(t.TempDir(), "lockctl")
-		out, err := exec.CommandContext(t.Context(), "go", "build", "-o", lockctl, "../../../cmd/lockctl").CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		judge := exec.CommandContext(t.Context(), lockctl, "conform", "--parallel", "4", "--", "node", "locker.js")
+		judge := exec.CommandContext(t.Context(), lockctl(t), "conform", "--parallel", "4", "--", "node", "locker.js")
 		judge.Dir = dir
-		out, err = judge.CombinedOutput()
+		out, err := judge.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		require.Regexp(t, `level 4: (\d+) of \d+ cases passed`, string(out))
 	})

@@ -60,7 +60,7 @@ var Cases = []*Case{
 	{Name: "bucket-version", Level: 1, judge: bucketVersion, NoBucket: true, Must: "A client must (M16) refuse a bucket without the entry, and every version that it does not know"},
 	{Name: "bucket-settings", Level: 1, judge: bucketSettings, NoBucket: true, Must: "**A client must (M18) verify the settings** when it opens the bucket and after each reconnect."},
 	{Name: "validity", Level: 1, judge: validityOfClaim, TTL: 2 * time.Second, Must: mustEndInTime},
-	{Name: "late-answer", Level: 1, judge: lateAnswer, TTL: 2 * time.Second, Must: "The validity that an acknowledgement gives must not (M48) count unless the answer arrives before it would end."},
+	{Name: "late-answer", Level: 1, judge: lateAnswer, TTL: 2 * time.Second, Must: mustArriveInTime},
 	{Name: "try-behind-queue", Level: 1, judge: tryBehindQueue, Must: "The queue has a place that is not overdue: the client must (M67) queue, or say no."},
 
 	// Level 2: renewals, and what refusals say.
@@ -87,6 +87,7 @@ var Cases = []*Case{
 	// Level 4: faults.
 	{Name: "lost-answer", Level: 4, judge: lostAnswer, TTL: 5 * time.Second, Must: "The claim is granted *as of the sending of that attempt*, if it is still in time, and must not (M60) be granted as of a later one."},
 	{Name: "broken-attempt", Level: 4, judge: brokenAttempt, TTL: 5 * time.Second, Must: "A client must not (M59) adopt its own broken record."},
+	{Name: "late-answer-waiting", Level: 4, judge: lateAnswerWaiting, TTL: time.Second, Must: mustArriveInTime},
 	{Name: "late-write", Level: 4, judge: lateWrite, TTL: 10 * time.Second, Must: "From then on the acknowledgement of any other of its attempts must (M61) lead to the deletion of exactly that record, and must not (M62) lead to a grant."},
 	{Name: "repeated-answers", Level: 4, judge: repeatedAnswers, Must: "At most one holder of a lock is inside its validity, or any number of readers and no writer, or as many holders as a semaphore has permits."},
 	{Name: "lost-renewal-answer", Level: 4, judge: lostRenewalAnswer, TTL: 4 * time.Second, Must: "A held record of its own id, with a renewal number that it has sent, is a confirmation as of that renewal's sending."},

@@ -472,6 +472,7 @@ type rule struct {
 // The sentences that are judged in every case.
 const (
 	mustEndInTime     = "A client must (M46) count it from the sending, and must not (M47) work, or say that it holds the lock, after that."
+	mustArriveInTime  = "The validity that an acknowledgement gives must not (M48) count unless the answer arrives before it would end."
 	mustHaveMargin    = "The *margin* must (M45) be at least T/1000, and at least as long as the client's clock can go wrong in T."
 	mustRoundUp       = "whole seconds with an `s`, which must (M35) be rounded **up**, from `1s` to 366 days"
 	mustExpect        = "A client must not (M36) send a write without an expectation, not even a deletion, and none without a TTL."

@@ -1,0 +1,170 @@
+package protocol_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/tier"
+)
+
+// edit replaces a text of a file by another one.
+type edit struct{ file, from, to string }
+
+// scriptMutants are errors that authors of lockers make, made in the one in JavaScript. A case of "lockctl conform"
+// finds each, by the must that it breaks.
+var scriptMutants = []struct {
+	name, runs, must string
+	edits            []edit
+}{
+	{"validity from the answer", "validity", "(M46)", []edit{
+		{"mutex.js", "this.ttl, rev, sent, this.#number(rev))", "this.ttl, rev, now(), this.#number(rev))"},
+	}},
+	{"validity of a renewal from the answer", "validity-renewed", "(M46)", []edit{
+		{"mutex.js", "const { sent, ttl } = this.#sent.get(r) ?? {};", "const { ttl } = this.#sent.get(r) ?? {}, sent = now();"},
+	}},
+	{"late answer", "late-answer-waiting", "(M48)", []edit{
+		{"mutex.js", " || now() >= sent + validity(this.ttl)) this.#erase(rev);", ") this.#erase(rev);"},
+	}},
+	{"late answer to a renewal", "late-renewal", "(M49)", []edit{
+		{"mutex.js", "if (this.ended || now() >= this.until || now() >= until) {", "if (false) {"},
+		{"mutex.js", "this.timer = setTimeout(() => (now() >= this.until ? this.end(\"lost\") : this.#arm())", "this.timer = setTimeout(() => (now() >= this.until ? 0 : this.#arm())"},
+	}},
+	{"unconditional delete", "release-exact", "(M36)", []edit{
+		{"bucket.js", "h.set(\"Nats-Expected-Last-Subject-Sequence\"", "if (!tombstone) h.set(\"Nats-Expected-Last-Subject-Sequence\""},
+	}},
+	{"read as proof: a lease goes on as long as its record is there", "outage", "(M46)", []edit{
+		{"mutex.js", "if (a.kind === \"refused\") await this.#refused(a.n);", "if (a.kind !== \"refused\") (await this.#read())?.rec.id === this.id && ((this.until = now() + validity(ttl)), this.#arm()); else await this.#refused(a.n);"},
+	}},
+	{"read as proof: the own record, as of the read", "lost-answer", "(M46)", []edit{
+		{"mutex.js", "this.#grant(att, m.rev); // M60", "att.w.sent = now(); this.#grant(att, m.rev); // M60"},
+	}},
+	{"notification as proof: the lock is free", "forged-tombstone", "(M75)", []edit{
+		{"mutex.js", "(m) => m.gone && this.bell.ring()); // M43: the loop reads", "(m) => m.gone && ((this.freed = m.rev), this.bell.ring()));"},
+		{"mutex.js", "await this.bell.wait(Math.min(next, pauses.next().value, this.left));", "await this.bell.wait(Math.min(next, pauses.next().value, this.left)); if (this.freed) [E, this.freed] = [this.freed, 0];"},
+	}},
+	{"notification as proof: the lease has ended", "forged-record", "(M44)", []edit{
+		{"mutex.js", "m.rec.s !== HELD) && this.#kick());", "m.rec.s !== HELD) && this.end(\"lost\"));"},
+	}},
+	{"dropped TTL", "ttl", "(M35)", []edit{
+		{"bucket.js", "h.set(\"Nats-TTL\"", "if (tombstone) h.set(\"Nats-TTL\""},
+	}},
+	{"dropped TTL of renewals", "renewal", "(M35)", []edit{
+		{"bucket.js", "h.set(\"Nats-TTL\"", "if (!rec.r) h.set(\"Nats-TTL\""},
+	}},
+	{"truncated TTL", "ttl-fraction", "(M35)", []edit{
+		{"record.js", "const s = Math.ceil(ms / 1000);", "const s = Math.floor(ms / 1000);"},
+	}},
+	{"adoption of a broken record", "broken-attempt", "(M59)", []edit{
+		{"mutex.js", "if (m.rec.s === BROKEN) {\n      this.over = true; // M59", "if (false) {\n      this.over = true; // M59"},
+		{"mutex.js", "const att = m.rec.s === this.status && !m.rec.r", "const att = !m.rec.r"},
+	}},
+	{"forgotten guard: a claim without an expectation", "held", "Nobody overwrites a live record but its owner", []edit{
+		{"bucket.js", "h.set(\"Nats-Expected-Last-Subject-Sequence\"", "if (!rec.a) h.set(\"Nats-Expected-Last-Subject-Sequence\""},
+	}},
+	{"own place believed after its end", "place-ended", "(M71)", []edit{
+		{"mutex.js", "get valid() { return !this.ended &&", "get valid() { return this.fields.s === WAITING || !this.ended &&"},
+		{"mutex.js", "if (!this.place || this.place.ended) await this.requeue();", "if (!this.place) await this.requeue();"},
+		{"mutex.js", "if (this.place.ended || this.left <= 0", "if (this.left <= 0"},
+	}},
+}
+
+// mutate applies edits to the files of a directory. Each text has to be there once.
+func mutate(t *testing.T, dir string, edits []edit) {
+	t.Helper()
+	for _, e := range edits {
+		path := filepath.Join(dir, e.file)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, 1, strings.Count(string(text), e.from), "%s has to have once: %s", e.file, e.from)
+		require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(text), e.from, e.to, 1)), 0o600))
+	}
+}
+
+// finding is what "lockctl conform --json" says of a case.
+type finding struct {
+	Name, Must, Result, Violated, Expected, Seen string
+	Seconds                                      float64
+}
+
+// broken is the sentence that was violated.
+func (f finding) broken() string {
+	if f.Violated != "" {
+		return f.Violated
+	}
+	return f.Must
+}
+
+// conform runs cases against the locker in a directory. It returns what each has found, by its name.
+func conform(t *testing.T, lockctl, dir, cases string) map[string]finding {
+	t.Helper()
+	judge := exec.CommandContext(t.Context(), lockctl, "conform", "--json", "--parallel", "4", "--run", cases, "--", "node", "locker.js")
+	judge.Dir = dir
+	out, err := judge.Output()
+	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
+		assert.NoError(t, err, "%s", out) // 1: a case failed
+	}
+	found := map[string]finding{}
+	for dec := json.NewDecoder(strings.NewReader(string(out))); dec.More(); {
+		var f finding
+		if !assert.NoError(t, dec.Decode(&f), "%s", out) {
+			break
+		}
+		found[f.Name] = f
+	}
+	return found
+}
+
+// A case finds each mutant of the locker in JavaScript, and finds it again. The locker itself passes these cases.
+func TestJavaScriptMutants(t *testing.T) {
+	tier.Proof(t)
+	dir, lockctl := scripts(t), lockctl(t)
+
+	cases := []string{}
+	for _, m := range scriptMutants {
+		cases = append(cases, m.runs)
+	}
+	found := conform(t, lockctl, dir, strings.Join(cases, ","))
+	for _, name := range cases {
+		assert.Equal(t, "ok", found[name].Result, "%s: expected %s; seen %s", name, found[name].Expected, found[name].Seen)
+	}
+
+	two := make(chan struct{}, 2)
+	for _, m := range scriptMutants {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			two <- struct{}{}
+			defer func() { <-two }()
+			mutant := t.TempDir()
+			names, err := filepath.Glob(filepath.Join(dir, "*.js*"))
+			require.NoError(t, err)
+			for _, name := range names {
+				text, err := os.ReadFile(name)
+				require.NoError(t, err)
+				require.NoError(t, os.WriteFile(filepath.Join(mutant, filepath.Base(name)), text, 0o600))
+			}
+			require.NoError(t, os.Symlink(filepath.Join(dir, "node_modules"), filepath.Join(mutant, "node_modules")))
+			mutate(t, mutant, m.edits)
+			var twice sync.WaitGroup
+			for range 2 {
+				twice.Go(func() {
+					began := time.Now()
+					f := conform(t, lockctl, mutant, m.runs)[m.runs]
+					assert.Equal(t, "failed", f.Result, "case %s", m.runs)
+					assert.Contains(t, f.broken(), m.must, "case %s: expected %s; seen %s", m.runs, f.Expected, f.Seen)
+					t.Logf("%s in %v: expected %s; seen %s", m.runs, time.Since(began).Round(100*time.Millisecond), f.Expected, f.Seen)
+				})
+			}
+			twice.Wait()
+		})
+	}
+}
