@@ -13,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -198,14 +199,14 @@ func TestResignMessages(t *testing.T) {
 		sent := func(m *member) uint64 { return m.nc.Stats().OutMsgs }
 		ofA, ofB, ofC, begun := sent(a), sent(b), sent(c), time.Now()
 		claims := make(chan uint64, 1)
-		b.faults.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		b.faults.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if strings.HasPrefix(w.Key, "lock.") && !w.Delete {
 				select {
 				case claims <- sent(b) - ofB:
 				default:
 				}
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		require.NoError(t, term.Resign(t.Context()))
 		t2 := next.elected(t)
@@ -249,7 +250,7 @@ func TestResignedGoesToTheBack(t *testing.T) {
 			a := campaign(t, e) // it has read the queue
 			d := begin(t, other.elect("d"))
 			synctest.Wait()
-			other.faults.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Delay(50 * time.Millisecond) })
+			other.faults.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Delay(50 * time.Millisecond) })
 			require.NoError(t, a.Resign(t.Context()))
 			again := begin(t, e)
 			ofD := d.elected(t)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -30,7 +31,7 @@ type member struct {
 	*natslock.Client
 	nc     *nats.Conn
 	link   *testutil.Link
-	faults *testutil.Faults
+	faults *faults.Store
 }
 
 func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
@@ -38,8 +39,8 @@ func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
 	m := &member{}
 	m.nc, m.link = s.ConnectLink()
 	var err error
-	m.Client, err = natslock.New(t.Context(), m.nc, append(opts, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
-		m.faults = testutil.NewFaults(kv, 1)
+	m.Client, err = natslock.New(t.Context(), m.nc, append(opts, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		m.faults = faults.New(kv, 1)
 		return m.faults
 	}))...)
 	require.NoError(t, err)

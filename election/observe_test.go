@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -166,7 +167,7 @@ func TestLeaderOverdue(t *testing.T) {
 		synctest.Wait()
 		a.link.Cut()
 		s.Stop()
-		s.ForgetTTLs()
+		faults.ForgetTTLs(t, s)
 		s.Restart()
 		time.Sleep(10 * time.Second)
 		l, err := e.Leader(t.Context())
@@ -307,7 +308,7 @@ func TestObserveForged(t *testing.T) {
 		// Not even for a moment: what a notification says is read first. A release, the same
 		// leader at a later revision, and one that never was, again and again.
 		reads := 0
-		c.faults.FailReads(func(testutil.ReadOp, string) error { reads++; return nil })
+		c.faults.FailReads(func(faults.ReadOp, string) error { reads++; return nil })
 		for range 1000 {
 			for _, ev := range old {
 				ev.Record.Revision += 1 << 61
@@ -356,7 +357,7 @@ func TestOnChangeRefused(t *testing.T) {
 		x := run(t, m.elect("a", election.OnChange(func(election.Leader) {})), r, "a")
 		r.wait(t, 0)
 		time.Sleep(10 * time.Second)
-		m.faults.FailReads(func(testutil.ReadOp, string) error { return natslock.ErrPermission })
+		m.faults.FailReads(func(faults.ReadOp, string) error { return natslock.ErrPermission })
 		receive(t, x.done, "the end of Run")
 		require.ErrorIs(t, x.err, natslock.ErrPermission)
 		require.NotErrorIs(t, x.err, context.Canceled)

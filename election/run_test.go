@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -141,8 +142,8 @@ func TestRunFaults(t *testing.T) {
 				m.faults.DropAllEvents(true)
 				undo = func() { m.faults.DropAllEvents(false) }
 			case 3:
-				m.faults.Random(testutil.Rates{Drop: 0.2, LoseAnswer: 0.2, Delay: 0.2, MaxDelay: 3 * time.Second})
-				undo = func() { m.faults.Random(testutil.Rates{}) }
+				m.faults.Random(faults.Rates{Drop: 0.2, LoseAnswer: 0.2, Delay: 0.2, MaxDelay: 3 * time.Second})
+				undo = func() { m.faults.Random(faults.Rates{}) }
 			case 4:
 				select {
 				case f.runners[i].resign <- struct{}{}:

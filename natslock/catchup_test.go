@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/kvstore"
@@ -138,7 +139,7 @@ func TestViewsAreNamed(t *testing.T) {
 		reader, err := rwlock.New(newClient(t, s.Connect())).RLock(ctx, "x")
 		require.NoError(t, err)
 		history.Keep(t, reader)
-		c := newClient(t, s.Connect(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return unnamed{kv} }))
+		c := newClient(t, s.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return unnamed{kv} }))
 		info, err := admin.New(c).Inspect(ctx, admin.KindRW, "x")
 		require.NoError(t, err)
 		require.Len(t, info.Readers, 1)

@@ -12,6 +12,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -64,24 +65,24 @@ func TestFreeIsNotGranted(t *testing.T) {
 		mustUnlock(t, mustLock(t, b, "x"))
 		held(a.TryLock(t.Context(), "x")) // expects nothing, meets the tombstone
 		time.Sleep(800 * time.Millisecond)
-		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "lock take" {
 				fa.OnSend(nil)
-				return testutil.Delay(500 * time.Millisecond)
+				return faults.Delay(500 * time.Millisecond)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		held(a.TryLock(t.Context(), "x")) // expects its tombstone, which ends on the way
 		require.Equal(t, 1, fa.Counts().Delayed)
 
 		// Expects the tombstone that it has seen, and meets another.
 		time.Sleep(200 * time.Millisecond)
-		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "lock take" && w.Expect > 0 {
 				fa.OnSend(nil)
-				return testutil.Delay(50 * time.Millisecond)
+				return faults.Delay(50 * time.Millisecond)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		time.AfterFunc(20*time.Millisecond, func() {
 			l, err := b.Lock(context.Background(), "x")
@@ -101,11 +102,11 @@ func TestHeldIsHeld(t *testing.T) {
 		a := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		b, fb := history.Faulty(t, s.Connect(), 1)
 		l := mustLock(t, a.Client, "x", natslock.TTL(time.Hour))
-		fb.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+		fb.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 			if n == 1 {
-				return testutil.Drop
+				return faults.Drop
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		_, err := b.Lock(t.Context(), "x", natslock.MaxWait(10*time.Second))
 		require.ErrorIs(t, err, natslock.ErrTimeout)
@@ -120,11 +121,11 @@ func TestHeldIsHeld(t *testing.T) {
 func TestLateAnswerCleansUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Second), natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.5}))
-		fa.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+		fa.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 			if n == 1 {
-				return testutil.DelayAnswer(600 * time.Millisecond)
+				return faults.DelayAnswer(600 * time.Millisecond)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		begun := time.Now()
 		l, err := a.Lock(t.Context(), "x")
@@ -145,11 +146,11 @@ func TestInFlightIsNotHeld(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 				n := map[string]int{}
-				fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if n[history.Stage(w)]++; n[history.Stage(w)] <= 3 {
-						return testutil.Refuse(kvstore.ErrInFlight)
+						return faults.Refuse(kvstore.ErrInFlight)
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				l, err := pick(a)(t.Context(), "x")
 				require.NoError(t, err)
@@ -175,11 +176,11 @@ func TestInFlightIsTriedAgainSoon(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, fa := history.Faulty(t, s.Connect(), 1)
 				n := 0
-				fa.OnSend(func(int, kvstore.Write) testutil.Fate {
+				fa.OnSend(func(int, kvstore.Write) faults.Fate {
 					if n++; n <= tries {
-						return testutil.Refuse(kvstore.ErrInFlight)
+						return faults.Refuse(kvstore.ErrInFlight)
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				begun := time.Now()
 				l := mustLock(t, a, "x")
@@ -196,7 +197,7 @@ func TestInFlightIsTriedAgainSoon(t *testing.T) {
 func TestRefusalIsReadUpOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := join(t, s)
-		b := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
+		b := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
 		l := mustLock(t, a.Client, "x")
 		_, err := b.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
@@ -209,15 +210,15 @@ func TestRefusalIsReadUpOn(t *testing.T) {
 // An attempt whose answer is lost, or late, is found by the next one. It counts
 // from its own sending, and its late answer changes nothing.
 func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
-	for what, fate := range map[string]testutil.Fate{"lost": testutil.LoseAnswer, "late": testutil.DelayAnswer(2 * time.Second)} {
+	for what, fate := range map[string]faults.Fate{"lost": faults.LoseAnswer, "late": faults.DelayAnswer(2 * time.Second)} {
 		t.Run(what, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-				fa.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+				fa.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 					if n == 1 {
 						return fate
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				sent := time.Now()
 				l, err := a.Lock(t.Context(), "x")
@@ -238,16 +239,16 @@ func TestAdoptedTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		// Valid for 3 of its 4 s; the fourth attempt comes after 3.2 to 3.6 s.
 		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(4*time.Second), natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.5}))
-		fa.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+		fa.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 			switch n {
 			case 1:
-				return testutil.LoseAnswer
+				return faults.LoseAnswer
 			case 2, 3:
-				return testutil.Drop
+				return faults.Drop
 			case 4:
 				assert.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()), "it comes too late to find anything")
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		begun := time.Now()
 		l, err := a.Lock(t.Context(), "x")
@@ -278,9 +279,9 @@ func TestForgedAttempt(t *testing.T) {
 			a, fa := history.Faulty(t, s.Connect(), 1)
 			r := newRaw(t, s.Connect())
 			var forged time.Time
-			fa.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+			fa.OnSend(func(n int, w kvstore.Write) faults.Fate {
 				if n > 1 {
-					return testutil.Pass
+					return faults.Pass
 				}
 				var claim struct {
 					ID string `msgpack:"id"`
@@ -288,7 +289,7 @@ func TestForgedAttempt(t *testing.T) {
 				assert.NoError(t, msgpack.Unmarshal(w.Value, &claim))
 				forged = time.Now()
 				forge(t, r, claim.ID, attempt, 10*time.Second)
-				return testutil.Drop
+				return faults.Drop
 			})
 			l, err := a.Lock(t.Context(), "x")
 			require.NoError(t, err)
@@ -309,11 +310,11 @@ func TestGivenUpDoesNotLand(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
 		fa.DropAllEvents(true)
-		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "lock take" {
-				return testutil.Hold.Silent()
+				return faults.Hold.Silent()
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		_, err = a.Lock(t.Context(), "x", natslock.MaxWait(300*time.Millisecond))
 		require.ErrorIs(t, err, natslock.ErrTimeout)
@@ -330,11 +331,11 @@ func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		fa.DropAllEvents(true)
-		fa.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+		fa.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 			if n == 1 {
-				return testutil.Hold.Silent()
+				return faults.Hold.Silent()
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
@@ -372,11 +373,11 @@ func TestClaimRefusedByDeposedLeader(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, fa := history.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })
 				real := history.OpenStore(t, s.Connect())
-				fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					fa.OnSend(nil)
 					_, err := real.Create(t.Context(), w.Key, w.Value, w.TTL)
 					assert.NoError(t, err)
-					return testutil.Refuse(refusal(w))
+					return faults.Refuse(refusal(w))
 				})
 				begun := time.Now()
 				l, err := a.Lock(t.Context(), "x")

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -129,13 +130,13 @@ func TestCloseWhileSending(t *testing.T) {
 		} {
 			c, f := joinFaulty(t, s)
 			closed := make(chan error, 1)
-			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				if history.Stage(w) != "lock take" {
-					return testutil.Pass
+					return faults.Pass
 				}
 				go func() { closed <- c.Close(context.Background()) }()
 				synctest.Wait() // it waits for the acquire
-				return testutil.NotSent(kvstore.ErrUnavailable)
+				return faults.NotSent(kvstore.ErrUnavailable)
 			})
 			_, err := acquire(c.Client, t.Context(), "l")
 			require.ErrorIs(t, err, natslock.ErrClosed)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -151,11 +152,11 @@ func TestContextEndsBeforeDeletion(t *testing.T) {
 		c, f := history.Faulty(t, s.Connect(), 1)
 		l, err := c.Lock(t.Context(), "l")
 		require.NoError(t, err)
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if !w.Delete || l.Context().Err() == nil {
 				t.Errorf("the work may go on at the write of %s", w.Key)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Equal(t, 2, f.Counts().Sends)

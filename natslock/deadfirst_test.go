@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -272,8 +273,8 @@ func TestDeadFirstInCrashLoop(t *testing.T) {
 func slowly(t *testing.T, bucket *kvstore.Memory, roundTrip time.Duration) *natslock.Client {
 	t.Helper()
 	c, f := history.FaultyInMemory(t, bucket, 1)
-	f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Delay(roundTrip) })
-	f.FailReads(func(testutil.ReadOp, string) error { time.Sleep(roundTrip); return nil })
+	f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Delay(roundTrip) })
+	f.FailReads(func(faults.ReadOp, string) error { time.Sleep(roundTrip); return nil })
 	return c
 }
 
@@ -330,7 +331,7 @@ func TestRenewedPlaceIsKept(t *testing.T) {
 		r := newRaw(t, s.Connect())
 		stuck, f := joinFaulty(t, s)
 		lies := &oldPlaces{}
-		c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			lies.KV = kv
 			return lies
 		}))
@@ -341,11 +342,11 @@ func TestRenewedPlaceIsKept(t *testing.T) {
 		lies.mu.Unlock()
 		w := c.await(t, "l")
 		time.Sleep(7 * time.Second) // the first renewal of the place
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "lock take" {
-				return testutil.Drop
+				return faults.Drop
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		lies.mu.Lock()
 		require.NotZero(t, lies.old.Revision)
@@ -370,7 +371,7 @@ func TestNoEvictionWithoutGrant(t *testing.T) {
 		r := newRaw(t, s.Connect())
 		a, first := join(t, s), join(t, s)
 		lies := &oldLock{}
-		c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			lies.KV = kv
 			return lies
 		}))
@@ -405,8 +406,8 @@ func TestWindowAfterFailedRead(t *testing.T) {
 		w := c.await(t, "l")
 		time.Sleep(3 * time.Second)
 		var looks atomic.Int32
-		f.FailReads(func(op testutil.ReadOp, what string) error {
-			if op != testutil.ReadList || what != "wait.l.*" {
+		f.FailReads(func(op faults.ReadOp, what string) error {
+			if op != faults.ReadList || what != "wait.l.*" {
 				return nil
 			}
 			if looks.Add(1)%2 == 0 {

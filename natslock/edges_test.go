@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -353,7 +354,7 @@ func (blindToSize) MaxValue() int { return kvstore.MaxRecord }
 func TestMaxPayload(t *testing.T) {
 	for _, blind := range []bool{false, true} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 				if blind {
 					return blindToSize{kv}
 				}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -43,7 +44,7 @@ func (f *far) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
 func TestTryLockFarAway(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		near := join(t, s)
-		away := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, way: 110 * time.Millisecond} }))
+		away := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, way: 110 * time.Millisecond} }))
 		mustUnlock(t, mustLock(t, near.Client, "l"))
 		for range 2 { // at another's tombstone, and at its own
 			l, err := away.TryLock(t.Context(), "l")
@@ -57,7 +58,7 @@ func TestTryLockFarAway(t *testing.T) {
 func TestTryLockWithoutList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := join(t, s)
-		b := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, fail: kvstore.ErrUnavailable} }))
+		b := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, fail: kvstore.ErrUnavailable} }))
 		l := mustLock(t, a.Client, "l")
 		_, err := b.TryLock(t.Context(), "l")
 		var locked *natslock.LockedError

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
@@ -25,20 +26,20 @@ import (
 // known too late.
 var fates = []struct {
 	name string
-	fate testutil.Fate
+	fate faults.Fate
 }{
-	{"answer lost", testutil.LoseAnswer},
-	{"dropped", testutil.Drop},
-	{"not sent", testutil.NotSent(fmt.Errorf("%w: test", kvstore.ErrUnavailable))},
-	{"in flight", testutil.Refuse(kvstore.ErrInFlight)},
-	{"applied 700ms later", testutil.Delay(700 * time.Millisecond)},
-	{"applied 3s later", testutil.Delay(3 * time.Second)},
-	{"applied 3s later, silently", testutil.Delay(3 * time.Second).Silent()},
-	{"applied 40s later", testutil.Delay(40 * time.Second)},
-	{"applied 40s later, silently", testutil.Delay(40 * time.Second).Silent()},
-	{"answered 700ms later", testutil.DelayAnswer(700 * time.Millisecond)},
-	{"answered 3s later", testutil.DelayAnswer(3 * time.Second)},
-	{"answered 40s later", testutil.DelayAnswer(40 * time.Second)},
+	{"answer lost", faults.LoseAnswer},
+	{"dropped", faults.Drop},
+	{"not sent", faults.NotSent(fmt.Errorf("%w: test", kvstore.ErrUnavailable))},
+	{"in flight", faults.Refuse(kvstore.ErrInFlight)},
+	{"applied 700ms later", faults.Delay(700 * time.Millisecond)},
+	{"applied 3s later", faults.Delay(3 * time.Second)},
+	{"applied 3s later, silently", faults.Delay(3 * time.Second).Silent()},
+	{"applied 40s later", faults.Delay(40 * time.Second)},
+	{"applied 40s later, silently", faults.Delay(40 * time.Second).Silent()},
+	{"answered 700ms later", faults.DelayAnswer(700 * time.Millisecond)},
+	{"answered 3s later", faults.DelayAnswer(3 * time.Second)},
+	{"answered 40s later", faults.DelayAnswer(40 * time.Second)},
 }
 
 // faultySteps are the writes that go wrong, in [faultAtSteps].
@@ -73,7 +74,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 		t.Parallel()
 		history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 			scenario(t, faultyBucket{
-				client: func(opts ...natslock.Option) (*natslock.Client, *testutil.Faults) {
+				client: func(opts ...natslock.Option) (*natslock.Client, *faults.Store) {
 					return history.FaultyInMemory(t, m, 1, opts...)
 				},
 				left: func() []string { return history.KeysLeftInMemory(t, m) },
@@ -91,7 +92,7 @@ func TestFaultAtEveryStepServer(t *testing.T) {
 	faultAtSteps(t, apart, func(t *testing.T, scenario func(*testing.T, faultyBucket)) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			scenario(t, faultyBucket{
-				client: func(opts ...natslock.Option) (*natslock.Client, *testutil.Faults) {
+				client: func(opts ...natslock.Option) (*natslock.Client, *faults.Store) {
 					return history.Faulty(t, s.Connect(), 1, opts...)
 				},
 				left: func() []string { return history.KeysLeft(t, s.Connect()) },
@@ -102,7 +103,7 @@ func TestFaultAtEveryStepServer(t *testing.T) {
 
 // faultyBucket is where A and B meet: on a server, or in memory.
 type faultyBucket struct {
-	client func(opts ...natslock.Option) (*natslock.Client, *testutil.Faults)
+	client func(opts ...natslock.Option) (*natslock.Client, *faults.Store)
 	left   func() []string // the keys of what is there
 }
 
@@ -132,14 +133,14 @@ func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*
 						target = fb
 					}
 					n, hit := 0, 0
-					target.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					target.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 						if history.Stage(w) == step.stage {
 							if n++; n >= step.first && n <= step.last {
 								hit++
 								return f.fate
 							}
 						}
-						return testutil.Pass
+						return faults.Pass
 					})
 
 					la, err := a.Lock(t.Context(), "x")
@@ -216,17 +217,17 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 				b, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
 				ref := history.NewRecorder()
 				var stuck *kvstore.Write
-				fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if history.Stage(w) == "lock take" {
 						if stuck == nil {
 							stuck = &w
 						}
 						if tc.mute {
-							return testutil.Hold.Silent()
+							return faults.Hold.Silent()
 						}
-						return testutil.Hold
+						return faults.Hold
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				fa.DropAllEvents(tc.deaf)
 				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -282,11 +283,11 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 func TestLateRenewalDoesNotRevive(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
-		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "lock renew" {
-				return testutil.DelayAnswer(4 * time.Second)
+				return faults.DelayAnswer(4 * time.Second)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
@@ -323,15 +324,15 @@ func TestValidityCountsFromSending(t *testing.T) {
 					ref := history.NewRecorder()
 					hit := false
 					var sent time.Time
-					fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 						switch {
 						case !hit && history.Stage(w) == step:
 							hit, sent = true, time.Now()
-							return testutil.DelayAnswer(delay)
+							return faults.DelayAnswer(delay)
 						case hit:
-							return testutil.Drop
+							return faults.Drop
 						}
-						return testutil.Pass
+						return faults.Pass
 					})
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
@@ -358,13 +359,13 @@ func TestFirstAnswerTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 		var sent atomic.Int32 // some by the clean-up, beside the next attempt
-		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if n := sent.Add(1); n == 1 {
-				return testutil.DelayAnswer(4700 * time.Millisecond)
+				return faults.DelayAnswer(4700 * time.Millisecond)
 			} else if history.Stage(w) == "lock take" && n < 6 {
-				return testutil.Drop
+				return faults.Drop
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		begun := time.Now()
 		l, err := a.Lock(t.Context(), "x")
@@ -385,17 +386,17 @@ func TestLateAnswerKeepsThePlace(t *testing.T) {
 		first := c.follow(t)
 		second := join(t, s).follow(t)
 		var takes atomic.Int32
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) != "lock take" {
-				return testutil.Pass
+				return faults.Pass
 			}
 			switch n := takes.Add(1); {
 			case n == 1:
-				return testutil.DelayAnswer(4700 * time.Millisecond)
+				return faults.DelayAnswer(4700 * time.Millisecond)
 			case n < 6: // or a second attempt adopts the record of the first one
-				return testutil.Drop
+				return faults.Drop
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		unlockAll(t, holder, first, second)
 	})
@@ -412,12 +413,12 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 		require.NoError(t, err)
 		ref.Granted(admin.KindMutex, admin.Exclusive, la)
 		held := make(chan struct{}, 100)
-		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "lock renew" {
 				held <- struct{}{}
-				return testutil.Hold
+				return faults.Hold
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		<-held
 		require.NoError(t, admin.New(b).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: la.ID(), Reason: "test"}))
@@ -450,13 +451,13 @@ func TestBreakAgainstLateAnswer(t *testing.T) {
 		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("A"))
 		b, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("B"))
 		n := 0
-		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "lock take" {
 				if n++; n == 1 {
-					return testutil.DelayAnswer(1500 * time.Millisecond)
+					return faults.DelayAnswer(1500 * time.Millisecond)
 				}
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		type result struct {
 			l   *natslock.Lock
@@ -494,11 +495,11 @@ func TestBreakAnswerLost(t *testing.T) {
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
 					n := 0
-					fb.OnSend(func(int, kvstore.Write) testutil.Fate {
+					fb.OnSend(func(int, kvstore.Write) faults.Fate {
 						if n++; n == 1 {
 							return f.fate
 						}
-						return testutil.Pass
+						return faults.Pass
 					})
 					if err := admin.New(b).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: now}); err != nil {
 						// A lost answer may find the holder gone already.
@@ -596,9 +597,9 @@ func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 		require.NoError(t, err)
 		deletes := 0
 		var begun time.Time
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) != "lock delete" {
-				return testutil.Pass
+				return faults.Pass
 			}
 			if deletes++; deletes == 1 {
 				begun = time.Now()
@@ -606,12 +607,12 @@ func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 					_, err := raw.Send(w, func(a kvstore.Answer) { assert.NoError(t, a.Err) })
 					assert.NoError(t, err)
 				})
-				return testutil.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect})
+				return faults.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect})
 			}
 			if time.Since(begun) < 1500*time.Millisecond { // longer than a tombstone
-				return testutil.Refuse(kvstore.ErrInFlight)
+				return faults.Refuse(kvstore.ErrInFlight)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Greater(t, deletes, 2)
@@ -628,13 +629,13 @@ func TestReleaseRefusedAndTaken(t *testing.T) {
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		var next *natslock.Lock
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			f.OnSend(nil)
 			_, err := real.Send(w, func(a kvstore.Answer) { assert.NoError(t, a.Err) })
 			assert.NoError(t, err)
 			next, err = b.Lock(t.Context(), "x")
 			assert.NoError(t, err)
-			return testutil.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect})
+			return faults.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect})
 		})
 		require.NoError(t, l.Unlock(t.Context()))
 		require.NoError(t, next.Unlock(t.Context()))

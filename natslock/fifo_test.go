@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
@@ -258,7 +259,7 @@ func TestFIFOReacquireStarvesNobody(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		greedy := join(t, s)
 		other, f := joinFaulty(t, s)
-		f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Delay(time.Millisecond) })
+		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Delay(time.Millisecond) })
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
 		cycles := 0
@@ -306,11 +307,11 @@ func TestFIFORepeatedClaim(t *testing.T) {
 		refusedFor := func(d time.Duration) *member {
 			m, f := joinFaulty(t, s)
 			until := time.Now().Add(d)
-			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				if history.Stage(w) == "lock take" && w.Expect != 0 && time.Now().Before(until) {
-					return testutil.Refuse(kvstore.ErrInFlight)
+					return faults.Refuse(kvstore.ErrInFlight)
 				}
-				return testutil.Pass
+				return faults.Pass
 			})
 			return m
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/kvstore"
@@ -202,13 +203,13 @@ func TestNoRoom(t *testing.T) {
 		time.Sleep(time.Second)
 		var mu sync.Mutex
 		refused, places := 0, 0
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case w.Key == "lock.l" && !w.Delete && refused < 12:
 				refused++
-				return testutil.Refuse(errFull)
+				return faults.Refuse(errFull)
 			case strings.HasPrefix(w.Key, "wait.l.") && !w.Delete:
 				b, err := record.Decode(w.Value)
 				assert.NoError(t, err)
@@ -217,7 +218,7 @@ func TestNoRoom(t *testing.T) {
 					places++
 				}
 			}
-			return testutil.Fate{}
+			return faults.Fate{}
 		})
 		begun := time.Now()
 		mustUnlock(t, l)
@@ -230,12 +231,12 @@ func TestNoRoom(t *testing.T) {
 }
 
 // twoOfOneRun has two goroutines wait for the lock "l" in one place.
-func twoOfOneRun(t *testing.T, m *member, f *testutil.Faults) (one, two *waiting) {
-	f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+func twoOfOneRun(t *testing.T, m *member, f *faults.Store) (one, two *waiting) {
+	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 		if w.Key == "lock.l" {
-			return testutil.Delay(100 * time.Millisecond)
+			return faults.Delay(100 * time.Millisecond)
 		}
-		return testutil.Fate{}
+		return faults.Fate{}
 	})
 	one = m.begin(t, "l")
 	time.Sleep(10 * time.Millisecond)
@@ -252,13 +253,13 @@ func TestNoRoomForTheNext(t *testing.T) {
 		one, two := twoOfOneRun(t, m, f)
 		var full atomic.Bool
 		full.Store(true)
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if full.Load() && !w.Delete && w.Expect != kvstore.NoRevision {
 				if b, err := record.Decode(w.Value); err == nil && b.Renewal == 0 {
-					return testutil.Refuse(errFull)
+					return faults.Refuse(errFull)
 				}
 			}
-			return testutil.Fate{}
+			return faults.Fate{}
 		})
 		time.Sleep(time.Second)
 		other := m.begin(t, "l", natslock.TTL(20*time.Second)) // a run of its own, which gets no place
@@ -295,11 +296,11 @@ func TestNoRoomOnce(t *testing.T) {
 		time.Sleep(10 * time.Minute) // verified
 		require.ErrorIs(t, m.Healthy(), kvstore.ErrFull)
 		var refused atomic.Int32
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Key == "lock.l" && !w.Delete && refused.Add(1) <= 5 {
-				return testutil.Refuse(errFull)
+				return faults.Refuse(errFull)
 			}
-			return testutil.Fate{}
+			return faults.Fate{}
 		})
 		mustUnlock(t, l)
 		mustUnlock(t, w.granted(t))
@@ -316,7 +317,7 @@ func TestNoRoomPause(t *testing.T) {
 		var mu sync.Mutex
 		full, refused, places := true, 0, 0
 		fourth := make(chan struct{})
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -324,13 +325,13 @@ func TestNoRoomPause(t *testing.T) {
 				if refused++; refused == 4 {
 					close(fourth)
 				}
-				return testutil.Refuse(errFull)
+				return faults.Refuse(errFull)
 			case strings.HasPrefix(w.Key, "wait.l.") && !w.Delete:
 				if b, err := record.Decode(w.Value); err == nil && b.Renewal == 0 {
 					places++
 				}
 			}
-			return testutil.Fate{}
+			return faults.Fate{}
 		})
 		mustUnlock(t, l)
 		<-fourth

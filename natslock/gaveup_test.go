@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -20,14 +21,14 @@ import (
 func TestGivenUpIsGone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		stage string
-		fate  testutil.Fate
+		fate  faults.Fate
 		limit time.Duration
 		held  bool
 	}{
-		"a place":                       {"wait delete", testutil.Delay(30 * time.Millisecond), time.Second, true},
-		"a place without an answer":     {"wait take", testutil.DelayAnswer(30 * time.Millisecond), 10 * time.Millisecond, true},
-		"a claim without an answer":     {"lock take", testutil.DelayAnswer(30 * time.Millisecond), 10 * time.Millisecond, false},
-		"a place that is still to come": {"wait take", testutil.Delay(30 * time.Millisecond), 10 * time.Millisecond, true},
+		"a place":                       {"wait delete", faults.Delay(30 * time.Millisecond), time.Second, true},
+		"a place without an answer":     {"wait take", faults.DelayAnswer(30 * time.Millisecond), 10 * time.Millisecond, true},
+		"a claim without an answer":     {"lock take", faults.DelayAnswer(30 * time.Millisecond), 10 * time.Millisecond, false},
+		"a place that is still to come": {"wait take", faults.Delay(30 * time.Millisecond), 10 * time.Millisecond, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

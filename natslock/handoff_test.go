@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -123,9 +124,9 @@ func TestHandoff(t *testing.T) {
 }
 
 // handFates are those of one write on either side. The caller succeeds all the same.
-var handFates = map[string]testutil.Fate{
-	"lost": testutil.LoseAnswer, "dropped": testutil.Drop, "late": testutil.Delay(1500 * time.Millisecond),
-	"late answer": testutil.DelayAnswer(1500 * time.Millisecond), "in flight": testutil.Refuse(kvstore.ErrInFlight),
+var handFates = map[string]faults.Fate{
+	"lost": faults.LoseAnswer, "dropped": faults.Drop, "late": faults.Delay(1500 * time.Millisecond),
+	"late answer": faults.DelayAnswer(1500 * time.Millisecond), "in flight": faults.Refuse(kvstore.ErrInFlight),
 }
 
 func TestHandoffAnswers(t *testing.T) {
@@ -138,15 +139,15 @@ func TestHandoffAnswers(t *testing.T) {
 					l := mustLock(t, owner.Client, "l", natslock.TTL(handTTL))
 					var n atomic.Int32
 					var early atomic.Bool // the context goes on at the hand-over
-					for _, f := range []*testutil.Faults{f, g} {
-						f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					for _, f := range []*faults.Store{f, g} {
+						f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 							if handsOver(w) && l.Context().Err() == nil {
 								early.Store(true)
 							}
 							if of(w) {
 								return first(int(n.Add(1)), fate)
 							}
-							return testutil.Pass
+							return faults.Pass
 						})
 					}
 					h := handOff(t, l)
@@ -167,20 +168,20 @@ func TestHandoffAnswers(t *testing.T) {
 // A renewal that is on its way at the Handoff neither takes the lock back nor keeps it from
 // being handed over.
 func TestHandoffAgainstRenewal(t *testing.T) {
-	for name, fate := range map[string]testutil.Fate{
-		"before": testutil.LoseAnswer, "after": testutil.Delay(200 * time.Millisecond), "never": testutil.Drop,
+	for name, fate := range map[string]faults.Fate{
+		"before": faults.LoseAnswer, "after": faults.Delay(200 * time.Millisecond), "never": faults.Drop,
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				owner, f := joinFaulty(t, s)
 				l := mustLock(t, owner.Client, "l", natslock.TTL(handTTL))
 				sent := make(chan struct{})
-				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if body, err := record.Decode(w.Value); err == nil && body.Renewal == 1 && body.Status == record.StatusHeld {
 						close(sent)
 						return fate
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				receive(t, sent, "a renewal")
 				h := handOff(t, l)
@@ -260,7 +261,7 @@ func TestAdoptRefused(t *testing.T) {
 		}},
 		"overdue": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
 			h := handOff(t, l)
-			forget(s)
+			forget(t, s)
 			time.Sleep(handTTL + time.Second)
 			return h
 		}},
@@ -303,11 +304,11 @@ func TestAdoptRefused(t *testing.T) {
 func TestAdoptNeverClaims(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		adopter, f := joinFaulty(t, s)
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if adopts(w) {
-				return testutil.Delay(900 * time.Millisecond)
+				return faults.Delay(900 * time.Millisecond)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		for _, deleted := range []time.Duration{0, 300 * time.Millisecond} { // the tombstone is there, or has gone
 			h := handOff(t, mustLock(t, join(t, s).Client, "l", natslock.TTL(handTTL)))
@@ -334,11 +335,11 @@ func TestAdoptGivenUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := handOff(t, mustLock(t, join(t, s).Client, "l"))
 		adopter, f := joinFaulty(t, s)
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if adopts(w) {
-				return testutil.Drop
+				return faults.Drop
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		_, err := adopter.Adopt(t.Context(), h)
 		require.Equal(t, "Unavailable", matched(err), err)
@@ -348,11 +349,11 @@ func TestAdoptGivenUp(t *testing.T) {
 		mustUnlock(t, next)
 
 		h = handOff(t, mustLock(t, join(t, s).Client, "m"))
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if adopts(w) {
-				return testutil.Delay(7 * time.Second)
+				return faults.Delay(7 * time.Second)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		begun := time.Now()
 		_, err = adopter.Adopt(t.Context(), h)
@@ -370,7 +371,7 @@ func TestHandoffUnconfirmed(t *testing.T) {
 				owner, f := joinFaulty(t, s)
 				l := mustLock(t, owner.Client, "l", natslock.TTL(10*time.Second))
 				granted := time.Now()
-				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate { return testutil.Drop })
+				f.OnSend(func(_ int, w kvstore.Write) faults.Fate { return faults.Drop })
 				ctx, want := t.Context(), "Unavailable"
 				if ends {
 					var cancel context.CancelFunc
@@ -401,12 +402,12 @@ func TestHandoffGone(t *testing.T) {
 		for _, broken := range []bool{false, true} {
 			l := mustLock(t, owner.Client, "l")
 			n := 0
-			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				if handsOver(w) && !broken {
 					n++
-					return first(n, testutil.LoseAnswer)
+					return first(n, faults.LoseAnswer)
 				}
-				return testutil.Pass
+				return faults.Pass
 			})
 			want := "Lost"
 			if broken {
@@ -501,7 +502,7 @@ func TestHandoffRefused(t *testing.T) {
 func TestAdoptBehindAMirror(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
-		other := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1} }))
+		other := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1} }))
 		h := handOff(t, mustLock(t, c.Client, "l"))
 		l, err := other.Adopt(t.Context(), h)
 		require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -37,9 +38,9 @@ func TestHeadGivesUp(t *testing.T) {
 		mustUnlock(t, l)
 		time.Sleep(75 * time.Millisecond)
 		var stages []string
-		sends.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		sends.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			stages = append(stages, history.Stage(w))
-			return testutil.Fate{}
+			return faults.Fate{}
 		})
 		out := next.nc.Stats().OutMsgs
 		require.ErrorIs(t, first.failed(t), natslock.ErrTimeout)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -474,7 +475,7 @@ func TestInspectObserverBlocks(t *testing.T) {
 func TestInspectIsCurrent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, waiter := join(t, s), join(t, s)
-		b := newClient(t, s.Connect(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
+		b := newClient(t, s.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
 		l := mustLock(t, a.Client, "x")
 		w := waiter.await(t, "x")
 		info := inspect(t, b, "x")

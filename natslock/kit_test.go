@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -72,10 +73,10 @@ func crowd(t testing.TB, s *testutil.Server, n int, opts ...natslock.Option) []*
 }
 
 // joinFaulty is join with faults between the client and its bucket.
-func joinFaulty(t testing.TB, s *testutil.Server, opts ...natslock.Option) (m *member, f *testutil.Faults) {
+func joinFaulty(t testing.TB, s *testutil.Server, opts ...natslock.Option) (m *member, f *faults.Store) {
 	t.Helper()
-	m = join(t, s, append(opts, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
-		f = testutil.NewFaults(kv, 1)
+	m = join(t, s, append(opts, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		f = faults.New(kv, 1)
 		return f
 	}))...)
 	return m, f

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -28,7 +29,7 @@ func TestOverdueForgedFlood(t *testing.T) {
 		w := c.await(t, "l")
 		m := newRaw(t, s.Connect()).get("lock.l")
 		dead.link.Cut()
-		forget(s)
+		forget(t, s)
 		for !w.over() && time.Since(written) < 2*ttl {
 			time.Sleep(10 * time.Millisecond)
 			f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{
@@ -49,11 +50,11 @@ func TestCloseWhileProbeMeetsWriteInFlight(t *testing.T) {
 		holder := quietHolder(t, s)
 		first := join(t, s).await(t, "l")
 		c, f := joinFaulty(t, s)
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Expect == kvstore.NoRevision {
-				return testutil.Refuse(kvstore.ErrInFlight)
+				return faults.Refuse(kvstore.ErrInFlight)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		w := c.await(t, "l")
 		time.Sleep(time.Second)
@@ -78,19 +79,19 @@ func TestOverduePlaceDeletedByOther(t *testing.T) {
 		synctest.Wait()
 		dead.link.Cut()
 		time.Sleep(time.Second)
-		forget(s)
+		forget(t, s)
 		var readers []*member
 		var deletions sync.WaitGroup // each reader waits for the others' before its own
 		for range 3 {
 			c, f := joinFaulty(t, s)
 			readers = append(readers, c)
 			deletions.Add(1)
-			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				if w.Delete && strings.HasPrefix(w.Key, "rwait.") {
 					deletions.Done()
 					deletions.Wait()
 				}
-				return testutil.Pass
+				return faults.Pass
 			})
 		}
 		time.Sleep(2 * ttl)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -20,7 +21,7 @@ func TestWatchLateRenewal(t *testing.T) {
 	}{"in time": {0, false}, "before two thirds": {8 * time.Second, false}, "after two thirds": {10 * time.Second, true}} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, faults := joinFaulty(t, s, natslock.WithTTL(15*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+				a, faulty := joinFaulty(t, s, natslock.WithTTL(15*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 				viewer := join(t, s)
 				events := make(chan admin.Event, 100)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -34,11 +35,11 @@ func TestWatchLateRenewal(t *testing.T) {
 				}()
 				require.Equal(t, admin.EventWatching, receive(t, events, "the watch").Type)
 				begun := time.Now()
-				renewals(faults, func(int) testutil.Fate {
+				renewals(faulty, func(int) faults.Fate {
 					if time.Since(begun) < of.silent {
-						return testutil.Drop
+						return faults.Drop
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				l := mustLock(t, a.Client, "x")
 				granted := receive(t, events, "the grant")

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -120,13 +121,13 @@ func TestLeaseExtendMeetsRenewal(t *testing.T) {
 			l := mustLock(t, c, fmt.Sprint("l", i), natslock.TTL(3*time.Second))
 			extended := make(chan error, 1)
 			var begun time.Time
-			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				if history.Stage(w) == "lock renew" {
 					f.OnSend(nil)
 					begun = time.Now()
 					go func() { extended <- l.Extend(context.Background(), time.Minute) }()
 				}
-				return testutil.Pass
+				return faults.Pass
 			})
 			require.NoError(t, receive(t, extended, "the extension"))
 			require.Less(t, time.Since(begun), 100*time.Millisecond)

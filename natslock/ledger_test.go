@@ -15,6 +15,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -38,12 +39,12 @@ func TestForgedRecord(t *testing.T) {
 		var claim struct {
 			ID string `msgpack:"id"`
 		}
-		fb.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		fb.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "lock take" {
 				assert.NoError(t, msgpack.Unmarshal(w.Value, &claim))
-				return testutil.Drop
+				return faults.Drop
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		_, err = b.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
@@ -75,13 +76,13 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 				la, err := a.Lock(t.Context(), "x")
 				require.NoError(t, err)
 				n := 0
-				fb.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				fb.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if history.Stage(w) == "lock take" {
 						if n++; n == 1 {
-							return testutil.Hold // expects an empty key
+							return faults.Hold // expects an empty key
 						}
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				got := make(chan *natslock.Lock, 1)
 				go func() {
@@ -95,7 +96,7 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 				// notification, not even of that end, and cannot read. Then B's first
 				// attempt lands.
 				fb.DropEvents(func(kvstore.Event) bool { return true })
-				fb.FailReads(func(testutil.ReadOp, string) error { return kvstore.ErrUnavailable })
+				fb.FailReads(func(faults.ReadOp, string) error { return kvstore.ErrUnavailable })
 				require.NoError(t, admin.New(a).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: true}))
 				r := newRaw(t, s.Connect())
 				for r.get("lock.x") != nil { // servers are some tenths of a second late
@@ -336,9 +337,9 @@ func TestForgedHintOnFixedLease(t *testing.T) {
 		_, err = store.Create(t.Context(), "lock.other", []byte("?"), time.Hour)
 		require.NoError(t, err)
 		var reads atomic.Int64
-		f.FailReads(func(testutil.ReadOp, string) error {
+		f.FailReads(func(faults.ReadOp, string) error {
 			if reads.Add(1) > 100 {
-				return testutil.Hang // lest the bubble never ends
+				return faults.Hang // lest the bubble never ends
 			}
 			return nil
 		})

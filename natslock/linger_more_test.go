@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -54,7 +55,7 @@ func TestLingerGivesWaySlowly(t *testing.T) {
 		other := join(t, s)
 		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
 		synctest.Wait()
-		onStage(f, "lock delete", testutil.Delay(50*time.Millisecond))
+		onStage(f, "lock delete", faults.Delay(50*time.Millisecond))
 		begun := time.Now()
 		l, err := other.TryLock(t.Context(), "l")
 		require.NoError(t, err)
@@ -102,12 +103,12 @@ func TestLingerManyReconnected(t *testing.T) {
 	for _, together := range []bool{true, false} {
 		t.Run(fmt.Sprint(together), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				var f *testutil.Faults
-				c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+				var f *faults.Store
+				c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 					if !together {
 						kv = single{kv}
 					}
-					f = testutil.NewFaults(kv, 1)
+					f = faults.New(kv, 1)
 					return f
 				}))
 				for i := range locks {
@@ -115,8 +116,8 @@ func TestLingerManyReconnected(t *testing.T) {
 				}
 				time.Sleep(21 * time.Second) // between two lists
 				require.Equal(t, locks, c.Stats().Idle)
-				f.FailReads(func(op testutil.ReadOp, _ string) error {
-					if op == testutil.ReadList {
+				f.FailReads(func(op faults.ReadOp, _ string) error {
+					if op == faults.ReadList {
 						time.Sleep(30 * time.Millisecond)
 					}
 					return nil
@@ -196,11 +197,11 @@ func TestLingerBreak(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				c := join(t, s)
 				operator, f := joinFaulty(t, s)
-				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if strings.HasPrefix(w.Key, "wait.") {
-						return testutil.Refuse(kvstore.ErrPermission)
+						return faults.Refuse(kvstore.ErrPermission)
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				for _, lock := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){c.Lock, c.TryLock} {
 					for range 2 { // new, and used again
@@ -252,7 +253,7 @@ func TestLingerIdleBroken(t *testing.T) {
 				mustUnlock(t, mustLock(t, c.Client, "l", lingers, natslock.TTL(time.Hour)))
 				time.Sleep(time.Minute)
 				if how == "unanswered" {
-					onFirst(f, testutil.LoseAnswer)
+					onFirst(f, faults.LoseAnswer)
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -274,14 +275,14 @@ func TestLingerIdleBroken(t *testing.T) {
 }
 
 // onFirst gives a fate to the next write.
-func onFirst(f *testutil.Faults, fate testutil.Fate) {
+func onFirst(f *faults.Store, fate faults.Fate) {
 	first := true
-	f.OnSend(func(int, kvstore.Write) testutil.Fate {
+	f.OnSend(func(int, kvstore.Write) faults.Fate {
 		if first {
 			first = false
 			return fate
 		}
-		return testutil.Pass
+		return faults.Pass
 	})
 }
 
@@ -312,7 +313,7 @@ func TestLingerDrivenOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 		other := join(t, s)
-		onStage(f, "lock take", testutil.LoseAnswer)
+		onStage(f, "lock take", faults.LoseAnswer)
 		first := c.begin(t, "l", lingers, natslock.MaxWait(500*time.Millisecond))
 		synctest.Wait()
 		second := c.follow(t, lingers)
@@ -413,11 +414,11 @@ func TestReplacedDoubtsBucket(t *testing.T) {
 func TestLingerTryUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, slow := joinFaulty(t, s)
-		slow.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		slow.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Delete {
-				return testutil.Delay(20 * time.Millisecond)
+				return faults.Delay(20 * time.Millisecond)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		other, f := joinFaulty(t, s)
 		f.DropEvents(func(kvstore.Event) bool { return true })
@@ -452,11 +453,11 @@ func TestLingerTryBehindAPlace(t *testing.T) {
 func TestLingerTryEvicted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{MaxLingering: 1}))
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Delete {
-				return testutil.Delay(20 * time.Millisecond)
+				return faults.Delay(20 * time.Millisecond)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		for range 10 {
 			mustUnlock(t, mustLock(t, c.Client, "l", lingers))

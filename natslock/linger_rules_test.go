@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -21,9 +22,9 @@ import (
 var lingers = natslock.Linger(time.Hour)
 
 // listSlowly has the lists of a client take a while.
-func listSlowly(f *testutil.Faults, d time.Duration) {
-	f.FailReads(func(op testutil.ReadOp, _ string) error {
-		if op == testutil.ReadList {
+func listSlowly(f *faults.Store, d time.Duration) {
+	f.FailReads(func(op faults.ReadOp, _ string) error {
+		if op == faults.ReadList {
 			time.Sleep(d)
 		}
 		return nil
@@ -31,7 +32,7 @@ func listSlowly(f *testutil.Faults, d time.Duration) {
 }
 
 // deaf has a client lose all notifications.
-func deaf(f *testutil.Faults) { f.DropEvents(func(kvstore.Event) bool { return true }) }
+func deaf(f *faults.Store) { f.DropEvents(func(kvstore.Event) bool { return true }) }
 
 // TestLingerListed: an idle lease is not used before a list has shown that nobody waits.
 func TestLingerListed(t *testing.T) {
@@ -118,8 +119,8 @@ func TestLingerWaits(t *testing.T) {
 					mustUnlock(t, w.granted(t))
 					require.Greater(t, w.lock.Token(), l.Token()+64, "another lease")
 				case "outage":
-					f.FailReads(func(op testutil.ReadOp, _ string) error {
-						if op == testutil.ReadList {
+					f.FailReads(func(op faults.ReadOp, _ string) error {
+						if op == faults.ReadList {
 							return kvstore.ErrUnavailable
 						}
 						return nil
@@ -234,9 +235,9 @@ func TestLingerOwnTry(t *testing.T) {
 		}
 		l = mustLock(t, c.Client, "m", lingers)
 		limit := time.Now().Add(200 * time.Millisecond)
-		f.FailReads(func(op testutil.ReadOp, _ string) error {
-			if op == testutil.ReadList && time.Now().Before(limit) {
-				return testutil.Hang
+		f.FailReads(func(op faults.ReadOp, _ string) error {
+			if op == faults.ReadList && time.Now().Before(limit) {
+				return faults.Hang
 			}
 			return nil
 		})

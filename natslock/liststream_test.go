@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -47,7 +48,7 @@ func TestListInParts(t *testing.T) {
 		history.Keep(t, reader)
 
 		var lists atomic.Int64
-		c := newClient(t, srv.Connect(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return counted{kv, &lists} }))
+		c := newClient(t, srv.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return counted{kv, &lists} }))
 		var names []string
 		readers := 0
 		for info, err := range admin.New(c).List(ctx, "many.*") {

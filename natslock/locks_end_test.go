@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -146,10 +147,10 @@ func TestLockAllContextEndsFirst(t *testing.T) {
 		c, f := joinFaulty(t, s)
 		l, err := c.LockAll(t.Context(), []string{"a", "b", "c"})
 		require.NoError(t, err)
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			assert.True(t, w.Delete)
 			assert.ErrorIs(t, l.Context().Err(), context.Canceled)
-			return testutil.Pass
+			return faults.Pass
 		})
 		mustUnlockAll(t, l)
 	})

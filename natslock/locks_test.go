@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/kvstore"
@@ -73,8 +74,8 @@ func mustUnlockAll(t testing.TB, l *natslock.LockSet) {
 }
 
 // slow has each answer to a write of the client take so long.
-func slow(f *testutil.Faults, d time.Duration) {
-	f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.DelayAnswer(d) })
+func slow(f *faults.Store, d time.Duration) {
+	f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.DelayAnswer(d) })
 }
 
 // Locks that are free cost one message each, to take and to release, and one round trip
@@ -294,11 +295,11 @@ func TestLockAllZero(t *testing.T) {
 
 // Whatever becomes of a write, a LockAll gets its locks, and leaves nothing.
 func TestLockAllFaults(t *testing.T) {
-	for name, fate := range map[string]testutil.Fate{
-		"lost on the way":    testutil.Drop,
-		"its answer is lost": testutil.LoseAnswer,
-		"late":               testutil.Delay(3 * time.Second),
-		"its answer is late": testutil.DelayAnswer(20 * time.Second),
+	for name, fate := range map[string]faults.Fate{
+		"lost on the way":    faults.Drop,
+		"its answer is lost": faults.LoseAnswer,
+		"late":               faults.Delay(3 * time.Second),
+		"its answer is late": faults.DelayAnswer(20 * time.Second),
 	} {
 		for nth := range 7 {
 			t.Run(fmt.Sprintf("write %d, %s", nth+1, name), func(t *testing.T) {
@@ -310,13 +311,13 @@ func TestLockAllFaults(t *testing.T) {
 					b := mustLock(t, other.Client, "b")
 					var mu sync.Mutex
 					n := 0
-					f.OnSend(func(int, kvstore.Write) testutil.Fate {
+					f.OnSend(func(int, kvstore.Write) faults.Fate {
 						mu.Lock()
 						defer mu.Unlock()
 						if n++; n == nth+1 {
 							return fate
 						}
-						return testutil.Pass
+						return faults.Pass
 					})
 					g := c.gather(t, []string{"a", "b", "c"}, natslock.MaxWait(2*time.Minute))
 					time.Sleep(15 * time.Second)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -72,11 +73,11 @@ func TestLoggerBlocks(t *testing.T) {
 		m, f := joinFaulty(t, s, natslock.WithLogger(slog.New(slog.NewTextHandler(stuck(release), nil))))
 		lost := mustLock(t, m.Client, "lost", natslock.TTL(3*time.Second))
 		kept := mustLock(t, m.Client, "kept", natslock.TTL(10*time.Second))
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Key == "lock.lost" {
-				return testutil.Refuse(refusal(w, 10077, "maximum messages exceeded"))
+				return faults.Refuse(refusal(w, 10077, "maximum messages exceeded"))
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		begun := time.Now()
 		receive(t, lost.Context().Done(), "the end")

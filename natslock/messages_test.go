@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -258,10 +259,10 @@ func TestMessagesGivingUp(t *testing.T) {
 func TestMessagesGivingUpUnanswered(t *testing.T) {
 	for name, tc := range map[string]struct {
 		stage string
-		fate  testutil.Fate
+		fate  faults.Fate
 	}{
-		"applied":       {"wait take", testutil.LoseAnswer},
-		"never applied": {"lock take", testutil.Drop}, // at the tombstone that it has left
+		"applied":       {"wait take", faults.LoseAnswer},
+		"never applied": {"lock take", faults.Drop}, // at the tombstone that it has left
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -273,11 +274,11 @@ func TestMessagesGivingUpUnanswered(t *testing.T) {
 				if tc.stage == "wait take" {
 					mustLock(t, other.Client, "l")
 				}
-				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if history.Stage(w) == tc.stage {
 						return tc.fate
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				defer cancel()

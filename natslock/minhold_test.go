@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -67,12 +68,12 @@ func TestMinHoldOnce(t *testing.T) {
 // the server's clock, and no earlier. So does a goroutine of the holder's client, whether or
 // not it wants a minimum hold itself. Lost answers change nothing.
 func TestMinHoldWaits(t *testing.T) {
-	answers := map[string]func(n int) testutil.Fate{
-		"clean":     func(int) testutil.Fate { return testutil.Pass },
-		"lost":      func(n int) testutil.Fate { return first(n, testutil.LoseAnswer) },
-		"dropped":   func(n int) testutil.Fate { return first(n, testutil.Drop) },
-		"late":      func(n int) testutil.Fate { return first(n, testutil.Delay(1500*time.Millisecond)) },
-		"in flight": func(n int) testutil.Fate { return first(n, testutil.Refuse(kvstore.ErrInFlight)) },
+	answers := map[string]func(n int) faults.Fate{
+		"clean":     func(int) faults.Fate { return faults.Pass },
+		"lost":      func(n int) faults.Fate { return first(n, faults.LoseAnswer) },
+		"dropped":   func(n int) faults.Fate { return first(n, faults.Drop) },
+		"late":      func(n int) faults.Fate { return first(n, faults.Delay(1500*time.Millisecond)) },
+		"in flight": func(n int) faults.Fate { return first(n, faults.Refuse(kvstore.ErrInFlight)) },
 	}
 	for name, fate := range answers {
 		for who := range 3 {
@@ -80,9 +81,9 @@ func TestMinHoldWaits(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 					c, f := joinFaulty(t, s)
 					n := 0
-					f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 						if !coolsDown(w) {
-							return testutil.Pass
+							return faults.Pass
 						}
 						n++
 						return fate(n)
@@ -115,18 +116,18 @@ func TestMinHoldWaits(t *testing.T) {
 }
 
 // first is a fate of the first write, and Pass of the others.
-func first(n int, fate testutil.Fate) testutil.Fate {
+func first(n int, fate faults.Fate) faults.Fate {
 	if n == 1 {
 		return fate
 	}
-	return testutil.Pass
+	return faults.Pass
 }
 
 // A renewal that is on its way at the Unlock does not end the minimum hold. The server
 // stores it before the record of the lock in cooldown, after it, or never.
 func TestMinHoldAgainstRenewal(t *testing.T) {
-	for name, fate := range map[string]testutil.Fate{
-		"before": testutil.LoseAnswer, "after": testutil.Delay(200 * time.Millisecond), "never": testutil.Drop,
+	for name, fate := range map[string]faults.Fate{
+		"before": faults.LoseAnswer, "after": faults.Delay(200 * time.Millisecond), "never": faults.Drop,
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -135,12 +136,12 @@ func TestMinHoldAgainstRenewal(t *testing.T) {
 				l := mustLock(t, c.Client, "l", natslock.MinHold(minHold))
 				granted := time.Now()
 				sent := make(chan struct{})
-				f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+				f.OnSend(func(n int, w kvstore.Write) faults.Fate {
 					if body, err := record.Decode(w.Value); err == nil && body.Renewal == 1 && body.Status == record.StatusHeld {
 						close(sent)
 						return fate
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				receive(t, sent, "a renewal")
 				mustUnlock(t, l)
@@ -212,16 +213,16 @@ func TestMinHoldLost(t *testing.T) {
 				other := join(t, s)
 				late := time.Now().Add(5500 * time.Millisecond)
 				var stored atomic.Bool
-				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					switch body, err := record.Decode(w.Value); {
 					case err != nil || body.Status != record.StatusHeld:
-						return testutil.Pass
+						return faults.Pass
 					case body.Renewal == 0:
-						return testutil.Delay(300 * time.Millisecond)
+						return faults.Delay(300 * time.Millisecond)
 					case time.Until(late) < 500*time.Millisecond && stored.CompareAndSwap(false, true):
-						return testutil.DelayAnswer(max(time.Until(late), 0))
+						return faults.DelayAnswer(max(time.Until(late), 0))
 					}
-					return testutil.Drop
+					return faults.Drop
 				})
 				l := mustLock(t, c.Client, "l", natslock.MinHold(least), natslock.TTL(time.Second))
 				granted := time.Now()
@@ -268,7 +269,7 @@ func TestMinHoldOverdue(t *testing.T) {
 		c, other := join(t, s), join(t, s)
 		mustUnlock(t, mustLock(t, c.Client, "l", natslock.MinHold(minHold)))
 		granted := time.Now()
-		forget(s)
+		forget(t, s)
 		w := other.begin(t, "l")
 		mustUnlock(t, w.granted(t))
 		require.GreaterOrEqual(t, w.at.Sub(granted), minHold)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -113,7 +114,7 @@ func TestNamesTTLRefused(t *testing.T) {
 		"replicas": natslock.WithBucketConfig(kvstore.Config{Replicas: -1}), "many replicas": natslock.WithReplicas(7),
 		"bytes": natslock.WithBucketConfig(kvstore.Config{MaxBytes: -2}), "storage": natslock.WithBucketConfig(kvstore.Config{Storage: 7}),
 		"bucket": natslock.WithBucket(""), "owner": natslock.WithOwner(strings.Repeat("x", 2000)),
-		"logger": natslock.WithLogger(nil), "observer": admin.WithObserver(nil), "js": natslock.WithJetStream(nil), "store": testutil.WrapStore(nil),
+		"logger": natslock.WithLogger(nil), "observer": admin.WithObserver(nil), "js": natslock.WithJetStream(nil), "store": faults.WrapStore(nil),
 	} {
 		_, err := natslock.New(t.Context(), c.nc, opt)
 		require.ErrorIs(t, err, natslock.ErrInvalid, name)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/kvstore"
@@ -289,8 +290,8 @@ func TestOncePerUnanswered(t *testing.T) {
 		c, f := joinFaulty(t, s)
 		r := newRaw(t, s.Connect())
 		var runs runs
-		f.FailReads(func(op testutil.ReadOp, _ string) error {
-			if op == testutil.ReadState {
+		f.FailReads(func(op faults.ReadOp, _ string) error {
+			if op == faults.ReadState {
 				return fmt.Errorf("%w: test", kvstore.ErrUnavailable)
 			}
 			return nil
@@ -300,7 +301,7 @@ func TestOncePerUnanswered(t *testing.T) {
 		require.False(t, ran)
 		require.Empty(t, r.live(">"))
 		f.FailReads(nil)
-		f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Drop })
+		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
 		ran, err = c.OncePer(t.Context(), "job", time.Hour, runs.fn)
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.False(t, ran)

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -26,18 +27,18 @@ func refusal(w kvstore.Write, code jetstream.ErrorCode, text string) error {
 // of a wait that is given up says of it.
 var outages = []struct {
 	name, says string
-	begin      func(m *member, f *testutil.Faults)
+	begin      func(m *member, f *faults.Store)
 }{
-	{"silent", "answer", func(m *member, _ *testutil.Faults) { m.link.Blackhole(true) }},
-	{"away", "connection is", func(m *member, _ *testutil.Faults) { m.link.Cut() }},
-	{"full", "maximum bytes exceeded", func(_ *member, f *testutil.Faults) {
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
-			return testutil.Refuse(refusal(w, 10077, "maximum bytes exceeded"))
+	{"silent", "answer", func(m *member, _ *faults.Store) { m.link.Blackhole(true) }},
+	{"away", "connection is", func(m *member, _ *faults.Store) { m.link.Cut() }},
+	{"full", "maximum bytes exceeded", func(_ *member, f *faults.Store) {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+			return faults.Refuse(refusal(w, 10077, "maximum bytes exceeded"))
 		})
 	}},
-	{"too large", "maximum payload exceeded", func(_ *member, f *testutil.Faults) {
-		f.OnSend(func(int, kvstore.Write) testutil.Fate {
-			return testutil.NotSent(fmt.Errorf("%w: %w", kvstore.ErrUnavailable, nats.ErrMaxPayload))
+	{"too large", "maximum payload exceeded", func(_ *member, f *faults.Store) {
+		f.OnSend(func(int, kvstore.Write) faults.Fate {
+			return faults.NotSent(fmt.Errorf("%w: %w", kvstore.ErrUnavailable, nats.ErrMaxPayload))
 		})
 	}},
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -32,9 +33,10 @@ const (
 )
 
 // forget restarts a server, which forgets the TTLs of all that it has stored.
-func forget(s *testutil.Server) {
+func forget(t *testing.T, s *testutil.Server) {
+	t.Helper()
 	s.Stop()
-	s.ForgetTTLs()
+	faults.ForgetTTLs(t, s)
 	s.Restart()
 }
 
@@ -116,7 +118,7 @@ func TestOverdue(t *testing.T) {
 					written := time.Now()
 					dead.link.Cut()
 					time.Sleep(time.Second)
-					forget(s)
+					forget(t, s)
 					time.Sleep(time.Second)
 					if first != nil {
 						mustUnlock(t, first)
@@ -160,7 +162,7 @@ func TestOverdueAfterCrash(t *testing.T) {
 		}
 		died := time.Now()
 		w := b.await(t, "l")
-		forget(s)
+		forget(t, s)
 		l := w.granted(t)
 		require.LessOrEqual(t, w.at.Sub(died), ttl+overdueIn)
 		require.Greater(t, l.Token(), holder.Token())
@@ -185,7 +187,7 @@ func TestOverdueIsRenewed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s, natslock.WithTTL(3*time.Second)), join(t, s, natslock.WithTTL(3*time.Second))
 		l := mustLock(t, a.Client, "l")
-		forget(s)
+		forget(t, s)
 		w := b.await(t, "l")
 		for range 20 {
 			time.Sleep(time.Second)
@@ -233,7 +235,7 @@ func TestOverdueBreak(t *testing.T) {
 		l := mustLock(t, dead.Client, "l", natslock.TTL(ttl))
 		written := time.Now()
 		dead.link.Cut()
-		forget(s)
+		forget(t, s)
 		time.Sleep(ttl + overdueNot - time.Since(written))
 		info := inspect(t, op.Client, "l")
 		require.True(t, info.Holder.Overdue)
@@ -253,7 +255,7 @@ func TestOverdueBreakOfFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 60 * time.Second
 		holder := join(t, s)
-		op := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &aheadBy{kv, overdueNot} }))
+		op := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &aheadBy{kv, overdueNot} }))
 		l := mustLock(t, holder.Client, "l", natslock.TTL(ttl), natslock.NoRenew())
 		begun := time.Now()
 		time.Sleep(30*time.Second - 100*time.Millisecond)
@@ -276,7 +278,7 @@ func TestOverdueBehindForgedRenewals(t *testing.T) {
 		w := c.await(t, "l")
 		m := newRaw(t, s.Connect()).get("lock.l")
 		dead.link.Cut()
-		forget(s)
+		forget(t, s)
 		for !w.over() && time.Since(written) < patience {
 			time.Sleep(10 * time.Millisecond)
 			f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{
@@ -297,7 +299,7 @@ func TestOverdueRace(t *testing.T) {
 		mustLock(t, dead.Client, "l")
 		var wg sync.WaitGroup
 		var inside, grants atomic.Int32
-		forget(s)
+		forget(t, s)
 		for range 5 {
 			c := join(t, s, natslock.WithTTL(ttl))
 			wg.Go(func() {
@@ -329,7 +331,7 @@ func TestOverdueRace(t *testing.T) {
 // A one-shot acquire that cannot delete what is overdue, since the answer is lost,
 // does not return that it is held or queued for.
 func TestOverdueDeletionUnanswered(t *testing.T) {
-	deletesOverdue(t, testutil.LoseAnswer, func(t *testing.T, err error) {
+	deletesOverdue(t, faults.LoseAnswer, func(t *testing.T, err error) {
 		require.NotErrorIs(t, err, natslock.ErrLocked)
 		if err != nil {
 			require.ErrorIs(t, err, natslock.ErrUnavailable)
@@ -340,7 +342,7 @@ func TestOverdueDeletionUnanswered(t *testing.T) {
 // One whose deletion meets a write in flight, that of another client that deletes the same
 // record for one, gets the lock all the same.
 func TestOverdueDeletionInFlight(t *testing.T) {
-	deletesOverdue(t, testutil.Refuse(kvstore.ErrInFlight), func(t *testing.T, err error) { require.NoError(t, err) })
+	deletesOverdue(t, faults.Refuse(kvstore.ErrInFlight), func(t *testing.T, err error) { require.NoError(t, err) })
 }
 
 // Only the leader says whether a record is overdue. Without its answer a one-shot acquire
@@ -369,13 +371,13 @@ func TestOverdueUnasked(t *testing.T) {
 				go func() { _, _ = tc.dead(dead.Client)(context.Background(), natslock.Detached()) }()
 				synctest.Wait()
 				dead.link.Cut()
-				forget(s)
+				forget(t, s)
 				time.Sleep(2 * ttl)
 				if l != nil {
 					mustUnlock(t, l)
 				}
-				f.FailReads(func(op testutil.ReadOp, _ string) error {
-					if op == testutil.ReadState {
+				f.FailReads(func(op faults.ReadOp, _ string) error {
+					if op == faults.ReadState {
 						return fmt.Errorf("%w: test", kvstore.ErrUnavailable)
 					}
 					return nil
@@ -394,7 +396,7 @@ func TestOverdueUnasked(t *testing.T) {
 
 // deletesOverdue has a one-shot acquire meet an overdue record, and its deletion of that
 // come to a fate.
-func deletesOverdue(t *testing.T, fate testutil.Fate, outcome func(t *testing.T, err error)) {
+func deletesOverdue(t *testing.T, fate faults.Fate, outcome func(t *testing.T, err error)) {
 	t.Helper()
 	for victim, stage := range map[string]string{"reader": "read delete", "waiter": "wait delete"} {
 		t.Run(victim, func(t *testing.T) {
@@ -412,17 +414,17 @@ func deletesOverdue(t *testing.T, fate testutil.Fate, outcome func(t *testing.T,
 				go func() { _, _ = tc.dead(dead.Client)(context.Background(), natslock.Detached()) }()
 				synctest.Wait()
 				dead.link.Cut()
-				forget(s)
+				forget(t, s)
 				time.Sleep(2 * ttl)
 				if l != nil {
 					mustUnlock(t, l)
 				}
 				var lost atomic.Int32
-				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if history.Stage(w) == stage && lost.CompareAndSwap(0, 1) {
 						return fate
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				try := tc.next["try"]
 				if try == nil {
@@ -443,7 +445,7 @@ func deletesOverdue(t *testing.T, fate testutil.Fate, outcome func(t *testing.T,
 func TestOverdueWrongClock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := join(t, s, natslock.WithTTL(5*time.Second))
-		c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return &hasty{kv} }))
+		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &hasty{kv} }))
 		l := mustLock(t, holder.Client, "l")
 		w := c.await(t, "l")
 		for range 10 {
@@ -473,7 +475,7 @@ func TestOverdueUnreadable(t *testing.T) {
 		msg.Header.Set("Nats-TTL", "2s")
 		_, err := newRaw(t, s.Connect()).js.PublishMsg(t.Context(), msg)
 		require.NoError(t, err)
-		forget(s)
+		forget(t, s)
 		time.Sleep(10 * time.Second)
 		_, err = c.TryLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrLocked)
@@ -486,18 +488,18 @@ func TestOverdueUnreadable(t *testing.T) {
 func TestOverdueReaderRenews(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 3 * time.Second
-		var f *testutil.Faults
+		var f *faults.Store
 		reader := join(t, s, natslock.WithTTL(ttl))
 		// By its leader's clock, which is wrong, everybody is overdue.
-		writer := join(t, s, natslock.WithTTL(time.Minute), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
-			f = testutil.NewFaults(&aheadBy{kv, time.Hour}, 1)
+		writer := join(t, s, natslock.WithTTL(time.Minute), faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			f = faults.New(&aheadBy{kv, time.Hour}, 1)
 			return f
 		}))
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "read delete" {
-				return testutil.Delay(ttl / 2) // a renewal comes first
+				return faults.Delay(ttl / 2) // a renewal comes first
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		l, err := rwlock.New(reader.Client).RLock(t.Context(), "l")
 		require.NoError(t, err)
@@ -536,7 +538,7 @@ func TestOverduePlaceIsShown(t *testing.T) {
 		}
 		require.False(t, overdue())
 		dead.link.Cut()
-		forget(s)
+		forget(t, s)
 		time.Sleep(16 * time.Second)
 		require.True(t, overdue())
 	})
@@ -557,7 +559,7 @@ func TestRemoveOverdue(t *testing.T) {
 		history.Keep(t, alive)
 		dead.await(t, "a.alive")
 		dead.link.Cut()
-		forget(s)
+		forget(t, s)
 		time.Sleep(2 * time.Second)
 		removed, left, err := admin.New(op.Client).RemoveOverdue(t.Context(), ">", 10)
 		require.NoError(t, err)
@@ -594,16 +596,16 @@ func TestRemoveOverdue(t *testing.T) {
 func TestRemoveOverdueRenewed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := join(t, s, natslock.WithTTL(5*time.Second))
-		var f *testutil.Faults
-		op := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
-			f = testutil.NewFaults(&hasty{&aheadBy{kv, time.Hour}}, 1)
+		var f *faults.Store
+		op := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			f = faults.New(&hasty{&aheadBy{kv, time.Hour}}, 1)
 			return f
 		}))
 		l := mustLock(t, holder.Client, "l")
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			require.True(t, w.Delete)
 			require.NoError(t, l.Extend(context.Background(), 0))
-			return testutil.Pass
+			return faults.Pass
 		})
 		removed, left, err := admin.New(op.Client).RemoveOverdue(t.Context(), ">", 10)
 		require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -54,16 +55,16 @@ func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 		paused.await(t, "l")
 		places := newRaw(t, s.Connect()).live("wait.l.*")
 		require.Len(t, places, 1)
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Key == places[0] && w.Expect != kvstore.NoRevision { // it does not delete the place of the one that it passes
-				return testutil.Drop
+				return faults.Drop
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		w := jumper.await(t, "l", natslock.NoRenew(), natslock.TTL(time.Hour))
 		behind := last.await(t, "l")
-		blind.FailReads(func(op testutil.ReadOp, what string) error {
-			if op == testutil.ReadGet && what == "lock.l" || op == testutil.ReadList && what != "wait.l.*" {
+		blind.FailReads(func(op faults.ReadOp, what string) error {
+			if op == faults.ReadGet && what == "lock.l" || op == faults.ReadList && what != "wait.l.*" {
 				return kvstore.ErrUnavailable // it never sees the lock free
 			}
 			return nil
@@ -163,16 +164,16 @@ func TestPlaceWhoseRenewalIsUnnotified(t *testing.T) {
 		c, f := joinFaulty(t, s)
 		other := join(t, s)
 		places, renewals := 0, 0
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			switch history.Stage(w) {
 			case "wait take":
 				places++
 			case "wait renew":
 				if renewals++; renewals%2 == 1 {
-					return testutil.LoseAnswer
+					return faults.LoseAnswer
 				}
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		holder := quietHolder(t, s)
 		first := c.await(t, "l")
@@ -199,11 +200,11 @@ func TestPlaceLeftUnanswered(t *testing.T) {
 		holder := quietHolder(t, s)
 		w := c.await(t, "l")
 		var lost atomic.Int32
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "wait delete" && lost.CompareAndSwap(0, 1) {
-				return testutil.Drop
+				return faults.Drop
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		w.cancel(nil)
 		w.failed(t)
@@ -218,17 +219,17 @@ func TestPlaceLeftUnanswered(t *testing.T) {
 // lag: a waiter keeps its ticket.
 func TestStaleQueueList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		var f *testutil.Faults
-		c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
-			f = testutil.NewFaults(&lagging{KV: kv, answers: 10}, 1)
+		var f *faults.Store
+		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			f = faults.New(&lagging{KV: kv, answers: 10}, 1)
 			return f
 		}))
 		places := 0
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "wait take" {
 				places++
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		holder := quietHolder(t, s)
 		w := c.await(t, "l")
@@ -279,12 +280,12 @@ func TestPlaceUsedAgain(t *testing.T) {
 // Whatever becomes of the write that takes a place again, its waiter gets in, in
 // the order in which it was queued, or gives up, and nothing of it stays.
 func TestPlaceUsedAgainFaults(t *testing.T) {
-	for name, fate := range map[string]testutil.Fate{
-		"lost on the way":              testutil.Drop,
-		"its answer is lost":           testutil.LoseAnswer,
-		"late":                         testutil.Delay(500 * time.Millisecond),
-		"after its tombstone has gone": testutil.Delay(1500 * time.Millisecond),
-		"its answer is late":           testutil.DelayAnswer(1500 * time.Millisecond),
+	for name, fate := range map[string]faults.Fate{
+		"lost on the way":              faults.Drop,
+		"its answer is lost":           faults.LoseAnswer,
+		"late":                         faults.Delay(500 * time.Millisecond),
+		"after its tombstone has gone": faults.Delay(1500 * time.Millisecond),
+		"its answer is late":           faults.DelayAnswer(1500 * time.Millisecond),
 	} {
 		for _, givesUp := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, gives up %v", name, givesUp), func(t *testing.T) {
@@ -300,12 +301,12 @@ func TestPlaceUsedAgainFaults(t *testing.T) {
 					synctest.Wait()
 
 					again := 0
-					f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 						if w.Key != place[0] || w.Delete {
-							return testutil.Pass
+							return faults.Pass
 						}
 						if again++; again > 1 {
-							return testutil.Pass
+							return faults.Pass
 						}
 						return fate
 					})
@@ -346,7 +347,7 @@ func (forgetful) Current() bool { return false }
 // Where a list may show what the key had before, nothing is used again.
 func TestPlaceIsNewWhereListsLag(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return forgetful{kv} }))
+		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return forgetful{kv} }))
 		r := newRaw(t, s.Connect())
 		holder := quietHolder(t, s)
 		places := map[string]bool{}

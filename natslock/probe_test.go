@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
@@ -64,7 +65,7 @@ func onSlowRoute(kv kvstore.KV) kvstore.KV { return &slowRoute{KV: kv} }
 // subscription known in the cluster.
 func TestSuccessorProbes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, testutil.WrapStore(onSlowRoute))
+		c := join(t, s, faults.WrapStore(onSlowRoute))
 		holder := quietHolder(t, s)
 		gone := join(t, s).await(t, "l")
 		w := c.await(t, "l")
@@ -82,7 +83,7 @@ func TestSuccessorProbes(t *testing.T) {
 // So does a writer that waits for readers to leave.
 func TestDrainProbes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		readers, c := join(t, s), join(t, s, testutil.WrapStore(onSlowRoute))
+		readers, c := join(t, s), join(t, s, faults.WrapStore(onSlowRoute))
 		r, err := rwlock.New(readers.Client).RLock(t.Context(), "l")
 		require.NoError(t, err)
 		granted := make(chan time.Time, 1)

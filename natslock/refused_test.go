@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -38,30 +39,30 @@ func (r *revocable) Denied(key string) error {
 // the log, to the observer and by Healthy, and in the cause of the loss. When the server
 // accepts renewals again, the lock is as it was.
 func TestRefusedRenewal(t *testing.T) {
-	refuse := func(code jetstream.ErrorCode, text string) func(kvstore.Write) testutil.Fate {
-		return func(w kvstore.Write) testutil.Fate { return testutil.Refuse(refusal(w, code, text)) }
+	refuse := func(code jetstream.ErrorCode, text string) func(kvstore.Write) faults.Fate {
+		return func(w kvstore.Write) faults.Fate { return faults.Refuse(refusal(w, code, text)) }
 	}
 	for _, c := range []struct {
 		name, says string
-		fate       func(kvstore.Write) testutil.Fate
+		fate       func(kvstore.Write) faults.Fate
 	}{
 		{"full", "maximum messages exceeded", refuse(10077, "maximum messages exceeded")},
 		{"no resources", "insufficient resources", refuse(10023, "insufficient resources")},
 		{"sealed", "invalid operation on sealed stream", refuse(10109, "invalid operation on sealed stream")},
 		{"too large for the stream", "message size exceeds maximum allowed", refuse(10054, "message size exceeds maximum allowed")},
-		{"too large for the server", "maximum payload exceeded", func(kvstore.Write) testutil.Fate {
-			return testutil.NotSent(fmt.Errorf("%w: %w", kvstore.ErrUnavailable, nats.ErrMaxPayload))
+		{"too large for the server", "maximum payload exceeded", func(kvstore.Write) faults.Fate {
+			return faults.NotSent(fmt.Errorf("%w: %w", kvstore.ErrUnavailable, nats.ErrMaxPayload))
 		}},
-		{"permission", "Permissions Violation", func(kvstore.Write) testutil.Fate { return testutil.Drop }},
+		{"permission", "Permissions Violation", func(kvstore.Write) faults.Fate { return faults.Drop }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				var log journal
 				var user *revocable
-				var f *testutil.Faults
-				m := join(t, s, log.option(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+				var f *faults.Store
+				m := join(t, s, log.option(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 					user = &revocable{KV: kv}
-					f = testutil.NewFaults(user, 1)
+					f = faults.New(user, 1)
 					return f
 				}))
 				l := mustLock(t, m.Client, "l", natslock.TTL(9*time.Second))
@@ -69,7 +70,7 @@ func TestRefusedRenewal(t *testing.T) {
 				fail := func(on bool) {
 					f.OnSend(nil)
 					if on {
-						f.OnSend(func(_ int, w kvstore.Write) testutil.Fate { return c.fate(w) })
+						f.OnSend(func(_ int, w kvstore.Write) faults.Fate { return c.fate(w) })
 					}
 					user.revoked.Store(on && c.name == "permission")
 				}
@@ -118,7 +119,7 @@ func TestOutageIsNoRefusedRenewal(t *testing.T) {
 			fmt.Errorf("%w: %w", kvstore.ErrUnavailable, kvstore.ErrNoStream),
 			fmt.Errorf("%w: not sent, connection is reconnecting", kvstore.ErrUnavailable),
 		} {
-			f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Refuse(err) })
+			f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Refuse(err) })
 			time.Sleep(4 * time.Second)
 			f.OnSend(nil)
 			time.Sleep(4 * time.Second)

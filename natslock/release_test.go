@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -48,7 +49,7 @@ func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) er
 			var next *natslock.Lock
 			begun := time.Now()
 			deposed := func() bool { return time.Since(begun) < 1500*time.Millisecond } // longer than a tombstone
-			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				if !applied {
 					applied = true
 					_, err := real.Send(w, func(a kvstore.Answer) { assert.NoError(t, a.Err) })
@@ -59,11 +60,11 @@ func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) er
 					}
 				}
 				if deposed() {
-					return testutil.Refuse(refusal(w))
+					return faults.Refuse(refusal(w))
 				}
-				return testutil.Pass
+				return faults.Pass
 			})
-			f.FailReads(func(testutil.ReadOp, string) error {
+			f.FailReads(func(faults.ReadOp, string) error {
 				if deposed() {
 					return kvstore.ErrUnavailable
 				}
@@ -95,12 +96,12 @@ func TestReleaseShownAnOldRecord(t *testing.T) {
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		refused := 0
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if refused++; refused > 3 {
-				return testutil.Pass
+				return faults.Pass
 			}
 			stale.answer(kvstore.Record{Key: w.Key, Revision: before.Sequence, TTL: time.Minute}, nil)
-			return testutil.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect, Last: before.Sequence})
+			return faults.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect, Last: before.Sequence})
 		})
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Empty(t, history.KeysLeft(t, s.Connect()), "its own record keeps others out")

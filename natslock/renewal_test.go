@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -20,14 +21,14 @@ import (
 
 // renewals decides the fate of a client's renewals, the first of which has number
 // 1. All other writes pass.
-func renewals(f *testutil.Faults, fate func(n int) testutil.Fate) {
+func renewals(f *faults.Store, fate func(n int) faults.Fate) {
 	n := 0
-	f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 		if history.Stage(w) == "lock renew" {
 			n++
 			return fate(n)
 		}
-		return testutil.Pass
+		return faults.Pass
 	})
 }
 
@@ -76,7 +77,7 @@ func TestReleaseGoesOn(t *testing.T) {
 		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Minute), natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 2 * time.Second}))
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		fa.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Drop })
+		fa.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrUnavailable)
 		require.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()))
 		fa.OnSend(nil)
@@ -91,15 +92,15 @@ func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		var sent []time.Time
-		renewals(fa, func(n int) testutil.Fate {
+		renewals(fa, func(n int) faults.Fate {
 			sent = append(sent, time.Now())
 			switch n {
 			case 1:
-				return testutil.LoseAnswer
+				return faults.LoseAnswer
 			case 2:
-				return testutil.Pass
+				return faults.Pass
 			}
-			return testutil.Drop
+			return faults.Drop
 		})
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
@@ -118,11 +119,11 @@ func TestBreakOfUnseenRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		b, _ := history.Faulty(t, s.Connect(), 1)
-		renewals(fa, func(n int) testutil.Fate {
+		renewals(fa, func(n int) faults.Fate {
 			if n == 1 {
-				return testutil.LoseAnswer
+				return faults.LoseAnswer
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
@@ -150,17 +151,17 @@ func TestCloseMeetsRenewal(t *testing.T) {
 		other, err := a.Lock(t.Context(), "y", natslock.NoRenew())
 		require.NoError(t, err)
 		var renewed time.Time
-		fa.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			switch history.Stage(w) {
 			case "lock renew":
 				renewed = time.Now()
-				return testutil.DelayAnswer(500 * time.Millisecond)
+				return faults.DelayAnswer(500 * time.Millisecond)
 			case "lock delete":
 				if w.Key == "lock.y" {
-					return testutil.Drop // so that Close has something to wait for
+					return faults.Drop // so that Close has something to wait for
 				}
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		time.Sleep(3200 * time.Millisecond)
 		synctest.Wait()
@@ -190,12 +191,12 @@ func TestRenewalsGoTogether(t *testing.T) {
 				a, f := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 				sent := map[string][]time.Time{} // and the instant each was taken
 				var times []time.Time
-				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					sent[w.Key] = append(sent[w.Key], time.Now())
 					if w.Expect > 0 && (len(times) == 0 || !times[len(times)-1].Equal(time.Now())) {
 						times = append(times, time.Now())
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				const locks, rounds = 50, 4
 				var held []*natslock.Lock

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock/admin"
@@ -18,20 +19,20 @@ import (
 )
 
 // joinOver is joinFaulty over a store that a test makes of the client's.
-func joinOver(t *testing.T, s *testutil.Server, over func(kvstore.KV) kvstore.KV) (m *member, f *testutil.Faults) {
+func joinOver(t *testing.T, s *testutil.Server, over func(kvstore.KV) kvstore.KV) (m *member, f *faults.Store) {
 	m = &member{rec: newRecorder(), nc: s.Connect()}
 	m.Client, f = history.FaultyOver(t, m.nc, 1, over, m.rec.option())
 	return m, f
 }
 
 // late delays the first claim that is sent from now on.
-func late(f *testutil.Faults, d time.Duration) {
+func late(f *faults.Store, d time.Duration) {
 	var claims atomic.Int64
-	f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 		if history.Stage(w) == "lock take" && claims.Add(1) == 1 {
-			return testutil.Delay(d)
+			return faults.Delay(d)
 		}
-		return testutil.Pass
+		return faults.Pass
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -23,7 +24,7 @@ func (unwatched) Watch(string, func(kvstore.Event)) (kvstore.Watch, error) {
 // got the lock, touches no other lock of the client.
 func TestRunLateUnlockTouchesNoOtherLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return unwatched{kv} }))
+		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return unwatched{kv} }))
 		lost := mustLock(t, c.Client, "a", natslock.TTL(time.Second), natslock.NoRenew())
 		next := c.begin(t, "a") // a run behind that of the lease
 		synctest.Wait()

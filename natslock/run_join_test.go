@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -28,11 +29,11 @@ func TestRunJoinedInTheFirstWrite(t *testing.T) {
 					holder = quietHolder(t, s)
 				}
 				taps := newTap(t, s.Connect(), ">")
-				f.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+				f.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 					if n == 1 {
-						return testutil.DelayAnswer(300 * time.Millisecond)
+						return faults.DelayAnswer(300 * time.Millisecond)
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				waits := []*waiting{c.begin(t, "l")}
 				synctest.Wait()
@@ -100,9 +101,9 @@ func TestRunOfOnesOwn(t *testing.T) {
 }
 
 // farAway makes each write of a client, and each list, take as long as a round trip.
-func farAway(f *testutil.Faults, trip time.Duration) {
-	f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.DelayAnswer(trip) })
-	f.FailReads(func(testutil.ReadOp, string) error {
+func farAway(f *faults.Store, trip time.Duration) {
+	f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.DelayAnswer(trip) })
+	f.FailReads(func(faults.ReadOp, string) error {
 		time.Sleep(trip)
 		return nil
 	})

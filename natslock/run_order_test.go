@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -21,7 +22,7 @@ import (
 )
 
 // dropPlaces loses the notifications of places on the way to a client.
-func dropPlaces(f *testutil.Faults) {
+func dropPlaces(f *faults.Store) {
 	f.DropEvents(func(ev kvstore.Event) bool {
 		return ev.Kind == kvstore.Put && history.Stage(kvstore.Write{Key: ev.Record.Key, Value: ev.Record.Value}) == "wait take"
 	})
@@ -261,7 +262,7 @@ func TestRunPlaceWithoutASubscription(t *testing.T) {
 		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 		other := join(t, s)
 		holder := quietHolder(t, s)
-		onStage(f, "wait take", testutil.DelayAnswer(100*time.Millisecond))
+		onStage(f, "wait take", faults.DelayAnswer(100*time.Millisecond))
 		first := c.begin(t, "l")
 		synctest.Wait()
 		stranger := other.follow(t)
@@ -283,7 +284,7 @@ func TestRunListedBeforeTheSubscription(t *testing.T) {
 		first := c.follow(t) // lists the queue, and does not subscribe
 		stranger := other.follow(t)
 		time.Sleep(10 * time.Millisecond)
-		f.FailReads(func(testutil.ReadOp, string) error {
+		f.FailReads(func(faults.ReadOp, string) error {
 			time.Sleep(50 * time.Millisecond)
 			return nil
 		})
@@ -326,7 +327,7 @@ func TestRunUnanswered(t *testing.T) {
 			c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 			other := join(t, s)
 			holder := mustLock(t, c.Client, "l")
-			onStage(f, "wait take", testutil.DelayAnswer(500*time.Millisecond))
+			onStage(f, "wait take", faults.DelayAnswer(500*time.Millisecond))
 			first := c.begin(t, "l")
 			synctest.Wait()
 			second := c.follow(t)
@@ -339,7 +340,7 @@ func TestRunUnanswered(t *testing.T) {
 	t.Run("for a second", func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
-			onStage(f, "lock take", testutil.DelayAnswer(1900*time.Millisecond))
+			onStage(f, "lock take", faults.DelayAnswer(1900*time.Millisecond))
 			first := c.begin(t, "l")
 			synctest.Wait()
 			stranger := join(t, s).follow(t)
@@ -353,14 +354,14 @@ func TestRunUnanswered(t *testing.T) {
 			c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 			other, g := joinFaulty(t, s)
 			var takes atomic.Int32
-			g.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			g.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				switch {
 				case history.Stage(w) != "lock take" || w.Expect == 0:
-					return testutil.Pass
+					return faults.Pass
 				case takes.Add(1) == 1: // it queues when this one is refused
-					return testutil.Delay(110 * time.Millisecond)
+					return faults.Delay(110 * time.Millisecond)
 				}
-				return testutil.Refuse(kvstore.ErrInFlight)
+				return faults.Refuse(kvstore.ErrInFlight)
 			})
 			mustUnlock(t, mustLock(t, c.Client, "l"))
 			stranger := other.begin(t, "l")
@@ -368,7 +369,7 @@ func TestRunUnanswered(t *testing.T) {
 			mustUnlock(t, mustLock(t, c.Client, "l")) // reads the queue
 			time.Sleep(90 * time.Millisecond)
 			require.Len(t, inspect(t, c.Client, "l").Queue, 1)
-			onStage(f, "lock take", testutil.DelayAnswer(1900*time.Millisecond))
+			onStage(f, "lock take", faults.DelayAnswer(1900*time.Millisecond))
 			first := c.begin(t, "l") // does not
 			synctest.Wait()
 			g.OnSend(nil)
@@ -391,13 +392,13 @@ func claimFoundAtItsPlace(t *testing.T, givenUp bool) {
 		c, f := joinFaulty(t, s)
 		mustUnlock(t, mustLock(t, join(t, s).Client, "l"))
 		takes := 0
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "lock take" && w.Expect != 0 {
 				if takes++; takes == 1 {
-					return testutil.LoseAnswer
+					return faults.LoseAnswer
 				}
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		first := c.begin(t, "l")
 		synctest.Wait()
@@ -472,10 +473,10 @@ func (s *stayed) List(ctx context.Context, pattern string, least uint64, opts ..
 // before the stranger.
 func TestRunLaggingReplica(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		var f *testutil.Faults
+		var f *faults.Store
 		other := join(t, s)
-		c := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
-			f = testutil.NewFaults(&stayed{KV: kv}, 1)
+		c := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}), faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			f = faults.New(&stayed{KV: kv}, 1)
 			return f
 		}))
 		holder, waits := siblings(t, c, 2)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -35,12 +36,12 @@ func TestRunWaitsForTheClaimBefore(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		holder := mustLock(t, join(t, s).Client, "l")
-		onStage(f, "lock take", testutil.Delay(200*time.Millisecond))
+		onStage(f, "lock take", faults.Delay(200*time.Millisecond))
 		first := c.begin(t, "l")
 		synctest.Wait()
 		odd := c.begin(t, "l", natslock.TTL(20*time.Second))
 		time.Sleep(time.Second)
-		onStage(f, "lock take", testutil.Pass)
+		onStage(f, "lock take", faults.Pass)
 		require.Len(t, inspect(t, c.Client, "l").Queue, 2)
 		unlockAll(t, holder, first, odd)
 	})

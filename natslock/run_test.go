@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -69,12 +70,12 @@ func wantNothing(t *testing.T, s *testutil.Server) {
 }
 
 // onStage gives a fate to the writes of one stage of a lock.
-func onStage(f *testutil.Faults, stage string, fate testutil.Fate) {
-	f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+func onStage(f *faults.Store, stage string, fate faults.Fate) {
+	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 		if history.Stage(w) == stage {
 			return fate
 		}
-		return testutil.Pass
+		return faults.Pass
 	})
 }
 
@@ -114,11 +115,11 @@ func TestRunFirstGivesUp(t *testing.T) {
 				if tc.held {
 					holder = quietHolder(t, s)
 				}
-				f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if d := tc.late[history.Stage(w)]; d > 0 {
-						return testutil.DelayAnswer(d)
+						return faults.DelayAnswer(d)
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				taps := newTap(t, s.Connect(), ">")
 				first := c.begin(t, "l")
@@ -168,19 +169,19 @@ func TestRunRefusalOvertakes(t *testing.T) {
 		other := join(t, s)
 		holder := quietHolder(t, s)
 		var takes atomic.Int32
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			switch history.Stage(w) {
 			case "lock take":
-				return testutil.DelayAnswer(10 * time.Millisecond)
+				return faults.DelayAnswer(10 * time.Millisecond)
 			case "wait take":
 				if takes.Add(1) == 1 {
-					return testutil.DelayAnswer(500 * time.Millisecond)
+					return faults.DelayAnswer(500 * time.Millisecond)
 				}
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
-		f.FailReads(func(op testutil.ReadOp, what string) error {
-			if op == testutil.ReadGet && strings.HasPrefix(what, "wait.l.") {
+		f.FailReads(func(op faults.ReadOp, what string) error {
+			if op == faults.ReadGet && strings.HasPrefix(what, "wait.l.") {
 				time.Sleep(300 * time.Millisecond) // the acknowledgement comes meanwhile
 			}
 			return nil
@@ -209,11 +210,11 @@ func TestRunNoStream(t *testing.T) {
 			if held {
 				quietHolder(t, s)
 			}
-			f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				if held && history.Stage(w) == "lock take" {
-					return testutil.Pass
+					return faults.Pass
 				}
-				return testutil.Refuse(kvstore.ErrNoStream)
+				return faults.Refuse(kvstore.ErrNoStream)
 			})
 			begun := map[*waiting]time.Time{}
 			for range 5 {
@@ -278,7 +279,7 @@ func TestRunAllGiveUp(t *testing.T) {
 					if tc.held {
 						holder = quietHolder(t, s)
 					}
-					onStage(f, tc.stage, testutil.DelayAnswer(500*time.Millisecond))
+					onStage(f, tc.stage, faults.DelayAnswer(500*time.Millisecond))
 					waits = append(waits, c.begin(t, "l"))
 					synctest.Wait()
 					waits = append(waits, c.follow(t), c.follow(t))
@@ -305,10 +306,10 @@ func TestRunAllGiveUp(t *testing.T) {
 }
 
 // noRenewals drops the renewals of the lock until they are wanted again.
-func noRenewals(f *testutil.Faults) { onStage(f, "lock renew", testutil.Drop) }
+func noRenewals(f *faults.Store) { onStage(f, "lock renew", faults.Drop) }
 
 // shortOfTime has the renewals dropped until less than a third of the validity is left.
-func shortOfTime(t *testing.T, f *testutil.Faults, l *natslock.Lock, ttl time.Duration) {
+func shortOfTime(t *testing.T, f *faults.Store, l *natslock.Lock, ttl time.Duration) {
 	t.Helper()
 	noRenewals(f)
 	for l.Remaining() > ttl/4 {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -106,7 +107,7 @@ func TestRunTokensRunOut(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 
-		onStage(f, "lock renew", testutil.DelayAnswer(late))
+		onStage(f, "lock renew", faults.DelayAnswer(late))
 		begun := time.Now()
 		tokens := grants(t, c, 8, 300, 0)
 		wantRising(t, tokens)
@@ -122,13 +123,13 @@ func TestRunTokensOfLostAnswers(t *testing.T) {
 		c, f := joinFaulty(t, s)
 		other := join(t, s)
 		var renewals atomic.Int32
-		f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "lock renew" {
 				if renewals.Add(1)%3 != 0 {
-					return testutil.LoseAnswer
+					return faults.LoseAnswer
 				}
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		tokens := grants(t, c, 8, 640, 10*time.Microsecond)
 		tokens = append(tokens, grants(t, other, 2, 10, time.Millisecond)...)
@@ -209,7 +210,7 @@ func TestRunShowsItsHolderAfterARenewal(t *testing.T) {
 		c, f := joinFaulty(t, s)
 		l, waits := siblings(t, c, 3)
 		time.Sleep(time.Second)
-		onStage(f, "lock renew", testutil.DelayAnswer(60*time.Millisecond))
+		onStage(f, "lock renew", faults.DelayAnswer(60*time.Millisecond))
 		for i, pause := range []time.Duration{200, 20, 300} { // the second one is renewed for
 			mustUnlock(t, l)
 			l = waits[i].granted(t)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -45,7 +46,7 @@ func TestRunListedBeforeItsSubscription(t *testing.T) {
 		lock(t.Context(), c, "first")
 		lock(t.Context(), stranger, "stranger")
 		// The second goroutine of the client subscribes. It does not get to list the queue.
-		f.FailReads(func(testutil.ReadOp, string) error { return fmt.Errorf("%w: by the test", kvstore.ErrUnavailable) })
+		f.FailReads(func(faults.ReadOp, string) error { return fmt.Errorf("%w: by the test", kvstore.ErrUnavailable) })
 		ctx, cancel := context.WithCancel(t.Context())
 		lock(ctx, c, "given up")
 		cancel()

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -134,7 +135,7 @@ func TestSetMetaContext(t *testing.T) {
 		require.NotErrorIs(t, err, natslock.ErrUnavailable)
 		require.Equal(t, sent, c.nc.Stats().OutMsgs)
 
-		f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Drop })
+		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
 		ctx, cancel2 := context.WithTimeout(t.Context(), time.Second)
 		defer cancel2()
 		err = l.SetMeta(ctx, meta("later"))
@@ -147,9 +148,9 @@ func TestSetMetaContext(t *testing.T) {
 		require.Equal(t, meta("later"), shownMeta(t, other.Client, "l"))
 
 		// An answer that is lost: the next renewal confirms the metadata.
-		f.OnSend(func(int, kvstore.Write) testutil.Fate {
+		f.OnSend(func(int, kvstore.Write) faults.Fate {
 			f.OnSend(nil)
-			return testutil.LoseAnswer
+			return faults.LoseAnswer
 		})
 		require.NoError(t, l.SetMeta(t.Context(), meta("last")))
 		require.Equal(t, meta("last"), shownMeta(t, other.Client, "l"))
@@ -169,9 +170,9 @@ func TestSetMetaOfARun(t *testing.T) {
 		require.Equal(t, meta("of the first"), shownMeta(t, other.Client, "l"))
 
 		// It leaves while its metadata are on their way.
-		f.OnSend(func(int, kvstore.Write) testutil.Fate {
+		f.OnSend(func(int, kvstore.Write) faults.Fate {
 			f.OnSend(nil)
-			return testutil.Delay(50 * time.Millisecond)
+			return faults.Delay(50 * time.Millisecond)
 		})
 		result := make(chan error, 1)
 		go func() { result <- first.SetMeta(t.Context(), meta("too late")) }()

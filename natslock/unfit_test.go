@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -167,15 +168,15 @@ func TestUnfitEndsRequests(t *testing.T) {
 // grants nothing, and its record is deleted.
 func TestUnfitClaimUnderWay(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, faults := joinFaulty(t, s)
+		c, faulty := joinFaulty(t, s)
 		r := newRaw(t, s.Connect())
 		mustUnlock(t, mustLock(t, c.Client, "l"))
 		time.Sleep(2 * time.Second)
-		faults.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		faulty.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Key == "lock.l" && !w.Delete {
-				return testutil.DelayAnswer(900 * time.Millisecond)
+				return faults.DelayAnswer(900 * time.Millisecond)
 			}
-			return testutil.Fate{}
+			return faults.Fate{}
 		})
 		claimed := make(chan error, 1)
 		go func() {
@@ -216,7 +217,7 @@ func (s *sender) Send(w kvstore.Write, answer func(kvstore.Answer)) (forget func
 func TestUnfitAfterTheAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		answered, known := make(chan struct{}), make(chan struct{})
-		c := join(t, s, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			return &sender{kv, func() { close(answered); <-known }}
 		}))
 		r := newRaw(t, s.Connect())

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -24,20 +25,20 @@ import (
 // known too late.
 var fates = []struct {
 	name string
-	fate testutil.Fate
+	fate faults.Fate
 }{
-	{"answer lost", testutil.LoseAnswer},
-	{"dropped", testutil.Drop},
-	{"not sent", testutil.NotSent(fmt.Errorf("%w: test", kvstore.ErrUnavailable))},
-	{"in flight", testutil.Refuse(kvstore.ErrInFlight)},
-	{"applied 700ms later", testutil.Delay(700 * time.Millisecond)},
-	{"applied 3s later", testutil.Delay(3 * time.Second)},
-	{"applied 3s later, silently", testutil.Delay(3 * time.Second).Silent()},
-	{"applied 40s later", testutil.Delay(40 * time.Second)},
-	{"applied 40s later, silently", testutil.Delay(40 * time.Second).Silent()},
-	{"answered 700ms later", testutil.DelayAnswer(700 * time.Millisecond)},
-	{"answered 3s later", testutil.DelayAnswer(3 * time.Second)},
-	{"answered 40s later", testutil.DelayAnswer(40 * time.Second)},
+	{"answer lost", faults.LoseAnswer},
+	{"dropped", faults.Drop},
+	{"not sent", faults.NotSent(fmt.Errorf("%w: test", kvstore.ErrUnavailable))},
+	{"in flight", faults.Refuse(kvstore.ErrInFlight)},
+	{"applied 700ms later", faults.Delay(700 * time.Millisecond)},
+	{"applied 3s later", faults.Delay(3 * time.Second)},
+	{"applied 3s later, silently", faults.Delay(3 * time.Second).Silent()},
+	{"applied 40s later", faults.Delay(40 * time.Second)},
+	{"applied 40s later, silently", faults.Delay(40 * time.Second).Silent()},
+	{"answered 700ms later", faults.DelayAnswer(700 * time.Millisecond)},
+	{"answered 3s later", faults.DelayAnswer(3 * time.Second)},
+	{"answered 40s later", faults.DelayAnswer(40 * time.Second)},
 }
 
 // pace measures that nobody stays out for longer than a lease and a bit when
@@ -123,7 +124,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 						peers[who] = newPeer(t, s.Connect(), uint64(i), natslock.WithTTL(faultTTL), natslock.WithOwner(who))
 					}
 					n, hit := 0, &atomic.Int64{}
-					peers[step.who].f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					peers[step.who].f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 						if history.Stage(w) == step.stage {
 							mu.Lock()
 							defer mu.Unlock()
@@ -132,7 +133,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 								return f.fate
 							}
 						}
-						return testutil.Pass
+						return faults.Pass
 					})
 					all.Go(func() {
 						faultStory(t, f.name, peers)
@@ -242,7 +243,7 @@ func TestFailedReadIsRepeatedSoon(t *testing.T) {
 				waiter.write("w", grants)
 				time.Sleep(7 * time.Second) // the early reads are over, and a late one is not due
 				synctest.Wait()
-				waiter.f.FailReads(func(op testutil.ReadOp, _ string) error {
+				waiter.f.FailReads(func(op faults.ReadOp, _ string) error {
 					if waiter.f.Counts().ReadsFailed == 0 {
 						return kvstore.ErrUnavailable
 					}
@@ -266,22 +267,22 @@ func TestFailedReadIsRepeatedSoon(t *testing.T) {
 func TestRepeatedJoin(t *testing.T) {
 	for _, f := range []struct {
 		name string
-		fate testutil.Fate
+		fate faults.Fate
 	}{
-		{"applied at once", testutil.LoseAnswer},
-		{"applied when the second is in", testutil.Delay(3 * time.Second).Silent()},
-		{"applied and answered when the second is in", testutil.Delay(3 * time.Second)},
+		{"applied at once", faults.LoseAnswer},
+		{"applied when the second is in", faults.Delay(3 * time.Second).Silent()},
+		{"applied and answered when the second is in", faults.Delay(3 * time.Second)},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour)), newPeer(t, s.Connect(), 2, natslock.WithTTL(time.Hour))
 				u := history.NewRecorder()
 				u.Tap(t, s.Connect())
-				a.f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+				a.f.OnSend(func(n int, w kvstore.Write) faults.Fate {
 					if n == 1 {
 						return f.fate
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				r, err := a.RLock(t.Context(), "x")
 				require.NoError(t, err)
@@ -308,16 +309,16 @@ func TestRepeatedJoin(t *testing.T) {
 func TestRepeatedJoinUnread(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
-		a.f.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+		a.f.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 			if n == 1 {
-				return testutil.LoseAnswer
+				return faults.LoseAnswer
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		begun := time.Now()
 		var unread atomic.Int64
-		a.f.FailReads(func(op testutil.ReadOp, _ string) error {
-			if op == testutil.ReadGet && time.Since(begun) < 5*time.Second {
+		a.f.FailReads(func(op faults.ReadOp, _ string) error {
+			if op == faults.ReadGet && time.Since(begun) < 5*time.Second {
 				unread.Add(1)
 				return kvstore.ErrUnavailable
 			}
@@ -355,12 +356,12 @@ func TestDeposedLeaderRefuses(t *testing.T) {
 				l, err := take(t.Context(), "x")
 				require.NoError(t, err)
 				refused := map[string]int{}
-				a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+				a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					_, what, _ := strings.Cut(history.Stage(w), " ")
 					if refused[what]++; refused[what] == 1 {
-						return testutil.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect})
+						return faults.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect})
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				time.Sleep(20 * time.Second)
 				require.NoError(t, l.Err())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -30,11 +31,11 @@ func TestProofCountsFromTheGateWrite(t *testing.T) {
 			return nil
 		}}
 		b := liedTo(t, s, liar, natslock.WithTTL(5*time.Second))
-		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "rw take" {
-				return testutil.DelayAnswer(500 * time.Millisecond)
+				return faults.DelayAnswer(500 * time.Millisecond)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		l, err := b.Lock(t.Context(), "x")
 		require.NoError(t, err)
@@ -87,11 +88,11 @@ func TestGateLostInTheDrain(t *testing.T) {
 		}}
 		b := liedTo(t, s, liar, natslock.WithTTL(ttl))
 		begun := time.Now()
-		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "rw renew" && time.Since(begun) < ttl {
-				return testutil.Drop
+				return faults.Drop
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		l, err := b.Lock(t.Context(), "x")
 		require.NoError(t, err)
@@ -164,11 +165,11 @@ func TestWriterBehindSlowReader(t *testing.T) {
 		nobody(t, grants, "beside a writer")
 		a.slow("read take", 500*time.Millisecond)
 		var gate atomic.Int32
-		c.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		c.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "rw take" {
 				gate.Add(1)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		unlock(t, holder)
 		g := <-grants

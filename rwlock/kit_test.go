@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -30,7 +31,7 @@ type peer struct {
 	*rwlock.RWLock
 	c  *natslock.Client
 	nc *nats.Conn
-	f  *testutil.Faults
+	f  *faults.Store
 }
 
 func newPeer(t testing.TB, nc *nats.Conn, seed uint64, opts ...natslock.Option) *peer {
@@ -63,11 +64,11 @@ func claimOf(l *natslock.Lock) string {
 
 // slow delays the peer's writes of a stage on their way to the server.
 func (p *peer) slow(what string, d time.Duration) {
-	p.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+	p.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 		if history.Stage(w) == what {
-			return testutil.Delay(d)
+			return faults.Delay(d)
 		}
-		return testutil.Pass
+		return faults.Pass
 	})
 }
 

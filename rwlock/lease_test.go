@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -156,11 +157,11 @@ func TestUntilBehindReplicas(t *testing.T) {
 			return nil
 		}})
 		renewed := 0
-		a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "rw renew" {
 				renewed++
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		until := time.Now().Add(9500 * time.Millisecond) // no TTL in whole seconds is valid for just that
 		l, err := a.Lock(t.Context(), "x", natslock.Until(until))
@@ -517,18 +518,18 @@ func TestCloseWithUnansweredReader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		p := newPeer(t, s.Connect(), 1)
 		sent := make(chan string, 1)
-		p.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		p.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Guard == "" {
-				return testutil.Pass
+				return faults.Pass
 			}
 			sent <- w.Key
-			return testutil.DelayAnswer(200 * time.Millisecond)
+			return faults.DelayAnswer(200 * time.Millisecond)
 		})
 		over := make(chan error, 1)
 		go func() { _, err := p.RLock(t.Context(), "x"); over <- err }()
 		key := <-sent
 		synctest.Wait() // the claim is stored, and its answer is under way
-		p.f.FailReads(func(_ testutil.ReadOp, asked string) error {
+		p.f.FailReads(func(_ faults.ReadOp, asked string) error {
 			if asked == key {
 				return kvstore.ErrNotFound
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -94,12 +95,12 @@ func TestLingerBehindATry(t *testing.T) {
 		lingers := natslock.Linger(time.Hour)
 		soon(t, a.Lock, time.Second, lingers)
 		time.Sleep(time.Minute)
-		a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			switch {
 			case w.Delete && strings.HasPrefix(w.Key, "rw."), strings.HasPrefix(w.Key, "read."):
-				return testutil.DelayAnswer(400 * time.Millisecond)
+				return faults.DelayAnswer(400 * time.Millisecond)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		tried := make(chan error, 1)
 		go func() { // gives up the idle lease, and gets no answer in time

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -82,9 +83,9 @@ func TestTryLockLeavesNoGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
 		deleted := false
-		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			deleted = deleted || history.Stage(w) == "rw delete"
-			return testutil.Delay(200 * time.Millisecond)
+			return faults.Delay(200 * time.Millisecond)
 		})
 		refused := make(chan error, 1)
 		go func() {
@@ -106,11 +107,11 @@ func TestGivenUpWriterLeavesNoGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
 		l := take(t, a.RLock, "x")
-		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "rw delete" {
-				return testutil.Delay(30 * time.Millisecond)
+				return faults.Delay(30 * time.Millisecond)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		_, err := b.Lock(t.Context(), "x", natslock.MaxWait(time.Second))
 		require.ErrorIs(t, err, natslock.ErrTimeout)
@@ -127,11 +128,11 @@ func TestOnceWithoutLeaderReads(t *testing.T) {
 		unlock(t, take(t, b.c.Lock, "x")) // it reads before it tries again
 		l := take(t, a.c.Lock, "x")
 		lists := 0
-		b.f.FailReads(func(op testutil.ReadOp, _ string) error {
-			if op == testutil.ReadList {
+		b.f.FailReads(func(op faults.ReadOp, _ string) error {
+			if op == faults.ReadList {
 				lists++
 			}
-			if lists > 1 && op != testutil.ReadState {
+			if lists > 1 && op != faults.ReadState {
 				return kvstore.ErrPermission
 			}
 			return nil
@@ -150,8 +151,8 @@ func TestTryLockReaderGoneWhenRead(t *testing.T) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
 		unlock(t, take(t, a.RLock, "x")) // its tombstone is named for a second
 		reads := 0
-		b.f.FailReads(func(op testutil.ReadOp, _ string) error {
-			if op == testutil.ReadGet {
+		b.f.FailReads(func(op faults.ReadOp, _ string) error {
+			if op == faults.ReadGet {
 				reads++
 				time.Sleep(1800 * time.Millisecond) // longer than a tombstone
 			}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -23,8 +24,8 @@ func TestOutageIsNoBusyLock(t *testing.T) {
 			c.f.OnSend(nil)
 			c.f.FailReads(nil)
 			if on {
-				c.f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Drop })
-				c.f.FailReads(func(testutil.ReadOp, string) error { return testutil.Hang })
+				c.f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
+				c.f.FailReads(func(faults.ReadOp, string) error { return faults.Hang })
 			}
 		}
 		type lock = func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)

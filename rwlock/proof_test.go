@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -165,11 +166,11 @@ func TestTwoAnswers(t *testing.T) {
 					}}
 					b := liedTo(t, s, liar, natslock.WithTTL(ttl))
 					writes := 0
-					b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+					b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 						if history.Stage(w) == "rw renew" {
 							writes++
 						}
-						return testutil.Pass
+						return faults.Pass
 					})
 					l, err := b.Lock(t.Context(), "x")
 					require.NoError(t, err)
@@ -294,11 +295,11 @@ func TestCutOffIsNotSlow(t *testing.T) {
 			}
 			return nil
 		}
-		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if cut.Load() && history.Stage(w) == "rw renew" {
-				return testutil.Drop
+				return faults.Drop
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		grants := make(chan grant, 1)
 		// The first answer is in time, but there is a reader in it.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -25,14 +26,14 @@ import (
 func (p *peer) tally(late ...string) func() map[string]int {
 	var mu sync.Mutex
 	n := map[string]int{}
-	p.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+	p.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 		mu.Lock()
 		defer mu.Unlock()
 		n[history.Stage(w)]++
 		if slices.Contains(late, history.Stage(w)) {
-			return testutil.DelayAnswer(100 * time.Millisecond)
+			return faults.DelayAnswer(100 * time.Millisecond)
 		}
-		return testutil.Pass
+		return faults.Pass
 	})
 	return func() map[string]int {
 		synctest.Wait()
@@ -149,7 +150,7 @@ func TestRunReadersUnnotified(t *testing.T) {
 			locks = append(locks, l)
 		}
 		a.f.DropAllEvents(true)
-		a.f.FailReads(func(testutil.ReadOp, string) error { return fmt.Errorf("%w: by the test", kvstore.ErrUnavailable) })
+		a.f.FailReads(func(faults.ReadOp, string) error { return fmt.Errorf("%w: by the test", kvstore.ErrUnavailable) })
 		grants := make(chan grant, 1)
 		b.write("w", grants)
 		begun := time.Now()
@@ -387,8 +388,8 @@ func TestRunWriters(t *testing.T) {
 		require.NoError(t, err)
 		writes := a.tally("rw take")
 		var asked atomic.Int32
-		a.f.FailReads(func(op testutil.ReadOp, _ string) error {
-			if op == testutil.ReadState {
+		a.f.FailReads(func(op faults.ReadOp, _ string) error {
+			if op == faults.ReadState {
 				asked.Add(1)
 			}
 			return nil
@@ -449,11 +450,11 @@ func TestRunWritersLoseTheGate(t *testing.T) {
 			a.write("w", grants)
 		}
 		l := granted(t, grants, 1)[0]
-		a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "rw renew" {
-				return testutil.Drop
+				return faults.Drop
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		r, err := b.RLock(t.Context(), "x")
 		require.NoError(t, err)
@@ -564,11 +565,11 @@ func TestRunReadersUnansweredBehindAGate(t *testing.T) {
 func TestRunReadersEndTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
-		a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "read renew" {
-				return testutil.Drop
+				return faults.Drop
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		const n = 1000
 		for range 10 { // a single round seldom meets that moment
@@ -594,11 +595,11 @@ func TestRunReadersTryAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 5 * time.Second
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl)), newPeer(t, s.Connect(), 2)
-		a.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if history.Stage(w) == "read renew" {
-				return testutil.Drop
+				return faults.Drop
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		var readers []*natslock.Lock
 		for range 2 {
@@ -746,7 +747,7 @@ func TestRunReadersLost(t *testing.T) {
 		require.Equal(t, claimOf(locks[0]), claimOf(locks[1]))
 		require.Equal(t, claimOf(locks[2]), claimOf(locks[3]))
 		require.Equal(t, 4, a.c.Stats().Held)
-		a.f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Drop })
+		a.f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
 		for _, l := range locks {
 			<-l.Context().Done()
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -254,12 +255,12 @@ func TestJoinMeetsWriter(t *testing.T) {
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		unlock(t, l) // a tombstone
-		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Guard != "" && w.Expect > 0 {
 				b.f.OnSend(nil)
-				return testutil.Delay(50 * time.Millisecond)
+				return faults.Delay(50 * time.Millisecond)
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		writer := make(chan *natslock.Lock, 1)
 		time.AfterFunc(20*time.Millisecond, func() {
@@ -423,7 +424,7 @@ func TestUnguardedProof(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 				spoilt := 0
-				c, err := natslock.New(t.Context(), s.Connect(), natslock.WithTTL(5*time.Second), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+				c, err := natslock.New(t.Context(), s.Connect(), natslock.WithTTL(5*time.Second), faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 					return &spoiler{KV: kv, state: func(st kvstore.State) kvstore.State {
 						if spoilt++; spoilt <= 3 {
 							st.Keys = nil // as if nobody were there

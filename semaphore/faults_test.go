@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -21,17 +22,17 @@ import (
 )
 
 // bend gives the writes of a stage a fate, from the first one to the last one of a range.
-func (p *peer) bend(stage string, first, last int, fate testutil.Fate) {
+func (p *peer) bend(stage string, first, last int, fate faults.Fate) {
 	var mu sync.Mutex
 	n := 0
-	p.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+	p.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 		mu.Lock()
 		defer mu.Unlock()
 		if history.Stage(w) != stage {
-			return testutil.Pass
+			return faults.Pass
 		}
 		if n++; n < first || n > last {
-			return testutil.Pass
+			return faults.Pass
 		}
 		return fate
 	})
@@ -40,9 +41,9 @@ func (p *peer) bend(stage string, first, last int, fate testutil.Fate) {
 // A one-shot acquire gets a free permit after a queued acquire of another client has
 // returned. The server is late to delete the place of that client, or refuses to at first.
 func TestTryBehindGrantedWaiter(t *testing.T) {
-	for name, fate := range map[string]testutil.Fate{
-		"late":    testutil.Delay(300 * time.Millisecond),
-		"refused": testutil.Refuse(kvstore.ErrInFlight),
+	for name, fate := range map[string]faults.Fate{
+		"late":    faults.Delay(300 * time.Millisecond),
+		"refused": faults.Refuse(kvstore.ErrInFlight),
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -64,7 +65,7 @@ func TestTryBehindGrantedWaiter(t *testing.T) {
 func TestPlaceWithoutAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
-		b.bend("swait delete", 1, 1000, testutil.LoseAnswer)
+		b.bend("swait delete", 1, 1000, faults.LoseAnswer)
 		begun := time.Now()
 		l := takeOver(t, semaphore.New(a.Client, "x", 2), b, natslock.NoRenew(), natslock.TTL(time.Second))
 		require.Less(t, time.Since(begun), 300*time.Millisecond, "the first lease that was granted")
@@ -82,7 +83,7 @@ func TestFailedReadIsRepeatedSoon(t *testing.T) {
 		w := b.await(t, semaphore.New(b.Client, "x", 1))
 		time.Sleep(7 * time.Second) // the early reads are over, and a late one is not due
 		synctest.Wait()
-		b.f.FailReads(func(testutil.ReadOp, string) error {
+		b.f.FailReads(func(faults.ReadOp, string) error {
 			if b.f.Counts().ReadsFailed < 2 {
 				return kvstore.ErrUnavailable
 			}
@@ -119,14 +120,14 @@ func takeOver(t *testing.T, ours *semaphore.Semaphore, b *peer, opts ...natslock
 // Whatever happens, at most two are inside, all clients get in, and in the end nothing is
 // left.
 func TestFaultAtEveryStep(t *testing.T) {
-	fates := map[string]testutil.Fate{
-		"answer lost": testutil.LoseAnswer, "dropped": testutil.Drop, "in flight": testutil.Refuse(kvstore.ErrInFlight),
-		"not sent":                    testutil.NotSent(fmt.Errorf("%w: test", kvstore.ErrUnavailable)),
-		"applied 700ms later":         testutil.Delay(700 * time.Millisecond),
-		"applied 3s later":            testutil.Delay(3 * time.Second),
-		"applied 40s later, silently": testutil.Delay(40 * time.Second).Silent(),
-		"answered 3s later":           testutil.DelayAnswer(3 * time.Second),
-		"answered 40s later":          testutil.DelayAnswer(40 * time.Second),
+	fates := map[string]faults.Fate{
+		"answer lost": faults.LoseAnswer, "dropped": faults.Drop, "in flight": faults.Refuse(kvstore.ErrInFlight),
+		"not sent":                    faults.NotSent(fmt.Errorf("%w: test", kvstore.ErrUnavailable)),
+		"applied 700ms later":         faults.Delay(700 * time.Millisecond),
+		"applied 3s later":            faults.Delay(3 * time.Second),
+		"applied 40s later, silently": faults.Delay(40 * time.Second).Silent(),
+		"answered 3s later":           faults.DelayAnswer(3 * time.Second),
+		"answered 40s later":          faults.DelayAnswer(40 * time.Second),
 	}
 	const who = "ABCD"
 	for _, step := range []struct {
@@ -189,7 +190,7 @@ func TestRace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
 		sa, sb := semaphore.New(a.Client, "s", 2), semaphore.New(b.Client, "s", 2)
-		a.bend("sem take", 1, 1, testutil.Delay(20*time.Millisecond))
+		a.bend("sem take", 1, 1, faults.Delay(20*time.Millisecond))
 		w := begin(t, sa)
 		synctest.Wait()
 		l := must(t, sb)
@@ -199,7 +200,7 @@ func TestRace(t *testing.T) {
 		unlock(t, l, got)
 
 		// A one-shot acquire reads again.
-		a.bend("sem take", 1, 1, testutil.Delay(20*time.Millisecond))
+		a.bend("sem take", 1, 1, faults.Delay(20*time.Millisecond))
 		time.Sleep(2 * time.Second)
 		held := must(t, semaphore.New(b.Client, "s", 1)) // slot 0
 		done := make(chan error, 1)
@@ -225,7 +226,7 @@ func TestLateClaim(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
 		sa, sb := semaphore.New(a.Client, "s", 2), semaphore.New(b.Client, "s", 2)
-		a.bend("sem take", 1, 1, testutil.Hold)
+		a.bend("sem take", 1, 1, faults.Hold)
 		w := begin(t, sa) // its first attempt is for slot 1
 		synctest.Wait()
 		one := must(t, sb)
@@ -286,7 +287,7 @@ func TestOverdue(t *testing.T) {
 				dead.link.Cut()
 				sem := semaphore.New(b.Client, "s", 1)
 				s.Stop()
-				s.ForgetTTLs()
+				faults.ForgetTTLs(t, s)
 				s.Restart()
 				time.Sleep(time.Second)
 				_, err := sem.TryAcquire(t.Context())
@@ -318,12 +319,12 @@ func TestReadsFailBehindAnother(t *testing.T) {
 		one := must(t, semaphore.New(h.Client, "s", 2))
 		time.Sleep(2 * time.Second)                 // it is renewed once, and not soon again
 		must(t, semaphore.New(dead.Client, "s", 2)) // slot 0
-		b.bend("swait take", 1, 1, testutil.Delay(200*time.Millisecond))
+		b.bend("swait take", 1, 1, faults.Delay(200*time.Millisecond))
 		w2 := begin(t, semaphore.New(b.Client, "s", 2))
 		synctest.Wait()
 		w1 := a.await(t, semaphore.New(a.Client, "s", 1)) // before that one
 		var reads atomic.Int64
-		b.f.FailReads(func(_ testutil.ReadOp, asked string) error {
+		b.f.FailReads(func(_ faults.ReadOp, asked string) error {
 			if asked != "sem.s.*" {
 				return nil
 			}
@@ -331,7 +332,7 @@ func TestReadsFailBehindAnother(t *testing.T) {
 			return kvstore.ErrUnavailable
 		})
 		receive(t, b.queued, "a place in the queue")
-		a.bend("sem take", 1, 1000, testutil.Drop)
+		a.bend("sem take", 1, 1000, faults.Drop)
 		dead.link.Cut()
 		time.Sleep(20 * time.Second)
 		require.Less(t, reads.Load(), int64(100))

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -29,7 +30,7 @@ type peer struct {
 	*natslock.Client
 	nc     *nats.Conn
 	link   *testutil.Link
-	f      *testutil.Faults
+	f      *faults.Store
 	queued chan admin.Event
 }
 

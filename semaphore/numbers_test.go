@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -102,7 +103,7 @@ func TestNumbersLost(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, h := join(t, s), join(t, s), join(t, s)
 		l := must(t, semaphore.New(h.Client, "s", 1))
-		b.bend("sem take", 1, 2, testutil.Drop)
+		b.bend("sem take", 1, 2, faults.Drop)
 		later := begin(t, semaphore.New(b.Client, "s", 2)) // slot 1
 		synctest.Wait()
 		first := a.await(t, semaphore.New(a.Client, "s", 1))
@@ -148,13 +149,13 @@ func TestNewcomerQueues(t *testing.T) {
 		a, b, c := join(t, s), join(t, s), join(t, s)
 		sem := func(p *peer) *semaphore.Semaphore { return semaphore.New(p.Client, "s", 1) }
 		unlock(t, must(t, sem(b)))
-		a.bend("sem take", 1, 1, testutil.Delay(200*time.Millisecond))
+		a.bend("sem take", 1, 1, faults.Delay(200*time.Millisecond))
 		late := begin(t, sem(a))
 		synctest.Wait()
 		l := must(t, sem(b))
 		first := c.await(t, sem(c))
 		time.Sleep(150 * time.Millisecond)
-		c.bend("sem take", 1, 1, testutil.Delay(100*time.Millisecond))
+		c.bend("sem take", 1, 1, faults.Delay(100*time.Millisecond))
 		unlock(t, l)
 		l = first.granted(t)
 		require.False(t, late.over())
@@ -181,7 +182,7 @@ func TestNewcomerOnReplica(t *testing.T) {
 		l := must(t, sem(holder))
 		first := waiter.await(t, sem(waiter))
 		synctest.Wait()
-		waiter.bend("sem take", 1, 1, testutil.Delay(50*time.Millisecond))
+		waiter.bend("sem take", 1, 1, faults.Delay(50*time.Millisecond))
 		unlock(t, l)
 		second := newcomer.await(t, sem(newcomer))
 		l = first.granted(t)
@@ -198,11 +199,11 @@ func TestHeadProves(t *testing.T) {
 		a, b := join(t, s), join(t, s)
 		l := must(t, semaphore.New(a.Client, "s", 1))
 		var steps []string
-		b.f.OnSend(func(_ int, w kvstore.Write) testutil.Fate {
+		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			steps = append(steps, history.Stage(w))
-			return testutil.Pass
+			return faults.Pass
 		})
-		b.f.FailReads(func(op testutil.ReadOp, asked string) error {
+		b.f.FailReads(func(op faults.ReadOp, asked string) error {
 			steps = append(steps, string(op)+" "+asked)
 			return nil
 		})
@@ -239,7 +240,7 @@ func TestReadApart(t *testing.T) {
 			return seen
 		})
 		n := 0
-		f.FailReads(func(_ testutil.ReadOp, asked string) error {
+		f.FailReads(func(_ faults.ReadOp, asked string) error {
 			if asked == "sem.s.*" {
 				if n++; n == 1 {
 					return kvstore.ErrUnavailable
@@ -304,7 +305,7 @@ func (s *lists) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error)
 func (s *lists) on(t *testing.T, server *testutil.Server) *peer {
 	p := &peer{queued: make(chan admin.Event, 10)}
 	c, err := natslock.New(t.Context(), server.Connect(), admin.WithObserver(p.observe),
-		testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { s.KV = kv; return s }))
+		faults.WrapStore(func(kv kvstore.KV) kvstore.KV { s.KV = kv; return s }))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close(context.Background()) })
 	p.Client = c
@@ -340,7 +341,7 @@ func TestOverdueAskedOnce(t *testing.T) {
 				}
 				h.link.Cut()
 				s.Stop()
-				s.ForgetTTLs()
+				faults.ForgetTTLs(t, s)
 				s.Restart()
 				time.Sleep(30 * time.Second)
 				kv := &lists{}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -196,7 +197,7 @@ func TestIdleSlotBesideUsedOne(t *testing.T) {
 			stuck := a.await(t, semaphore.New(a.Client, "s", 2))
 			w := b.await(t, semaphore.New(b.Client, "s", 2))
 			time.Sleep(time.Second)
-			a.bend("sem take", 1, 1000, testutil.Drop)
+			a.bend("sem take", 1, 1000, faults.Drop)
 			unlock(t, first, second)
 			store := history.OpenStore(t, s.Connect())
 			last, err := store.Get(t.Context(), "sem.s.0", 0)
@@ -236,7 +237,7 @@ func TestIdleSlot(t *testing.T) {
 		stuck := a.await(t, semaphore.New(a.Client, "s", 10))
 		w := b.await(t, semaphore.New(b.Client, "s", 10))
 		time.Sleep(time.Second)
-		a.bend("sem take", 1, 1000, testutil.Drop)
+		a.bend("sem take", 1, 1000, faults.Drop)
 		unlock(t, held[4])
 		begun := time.Now()
 		l := w.granted(t)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -71,7 +72,7 @@ func TestStorm(t *testing.T) {
 		var peers []*peer
 		for i := range clients {
 			p := join(t, s, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
-			p.f.Random(testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, Delay: 0.02, DelayAnswer: 0.02, DropEvent: 0.05, MaxDelay: 5 * time.Second})
+			p.f.Random(faults.Rates{Drop: 0.01, LoseAnswer: 0.02, Delay: 0.02, DelayAnswer: 0.02, DropEvent: 0.05, MaxDelay: 5 * time.Second})
 			peers = append(peers, p)
 			c := rec.Client(fmt.Sprint("c", i), p.Client)
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
@@ -124,7 +125,7 @@ func TestStorm(t *testing.T) {
 		})
 		wg.Wait()
 		for _, p := range peers {
-			p.f.Random(testutil.Rates{})
+			p.f.Random(faults.Rates{})
 		}
 		time.Sleep(time.Minute)
 		rec.Left(history.KeysLeft(t, operator.nc)...)
@@ -163,7 +164,7 @@ func TestClusterStorm(t *testing.T) {
 		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 		links = append(links, link)
 		c, f := history.Faulty(t, nc, uint64(i), r3, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
-		f.Random(testutil.Rates{LoseAnswer: 0.005, DelayAnswer: 0.005, MaxDelay: 2 * time.Second})
+		f.Random(faults.Rates{LoseAnswer: 0.005, DelayAnswer: 0.005, MaxDelay: 2 * time.Second})
 		members = append(members, rec.Client(fmt.Sprint("c", i), c))
 		if operator == nil {
 			operator, _ = history.Faulty(t, cl.Connect(), 99, r3)

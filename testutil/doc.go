@@ -1,6 +1,6 @@
 // Package testutil runs real NATS servers for tests, and makes them fail on command.
-// It has an embedded server, a JetStream cluster, a server in a bubble of fake time,
-// connections whose link a test can cut, and a fault injector for the store.
+// It has an embedded server, a JetStream cluster, a server in a bubble of fake time, and
+// connections whose link a test can cut.
 //
 // Nothing imitates the server: code under test meets the behaviour of production. A
 // helper that cannot do its work ends the test with the reason. Everything that a test
@@ -34,33 +34,17 @@
 //		link.Heal()
 //	})
 //
-// Lost and late answers between a client and its store, see [Faults]:
-//
-//	var f *testutil.Faults
-//	c, err := natslock.New(ctx, nc, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
-//		f = testutil.NewFaults(kv, seed)
-//		return f
-//	}))
-//	...
-//	f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
-//		if n == 1 {
-//			return testutil.LoseAnswer
-//		}
-//		return testutil.Pass
-//	})
-//
 // # Which one
 //
 // Use [Bubble] for everything about time on one server: a day passes in a moment, and no
-// timer is late. What happens at one instant still has no order. Use [RunServer] where TCP, users and
-// permissions or a second process matter, and [RunCluster] where replication does. A
-// [Link] disturbs the bytes between one client and the server. [Faults] disturbs single
-// writes, answers and notifications, and a test says which ones.
+// timer is late. What happens at one instant still has no order. Use [RunServer] where TCP,
+// users and permissions or a second process matter, and [RunCluster] where replication
+// does. A [Link] disturbs the bytes between one client and the server. Package locktest has
+// faults of single locks, without a server.
 //
 // # Concurrency
 //
-// Any goroutine may use a [Link] and a [Faults], and may query a [Server] or a
-// [Cluster]. Stop, restart, kill and connect on the test's own goroutine: these calls
+// Any goroutine may use a [Link], and may query a [Server] or a [Cluster]. Stop, restart, kill and connect on the test's own goroutine: these calls
 // end the test when they fail.
 //
 // # Debugging

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -61,31 +60,6 @@ func ExampleLink() {
 			<-l.Context().Done()
 			require.ErrorIs(t, l.Err(), natslock.ErrLost)
 			link.Heal()
-		})
-	}
-}
-
-// The answer to a write is lost: the client finds out whether it holds the lock.
-func ExampleWrapStore() {
-	// In a test:
-	_ = func(t *testing.T) {
-		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			var f *testutil.Faults
-			locks, err := natslock.New(t.Context(), s.Connect(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
-				f = testutil.NewFaults(kv, 1)
-				return f
-			}))
-			require.NoError(t, err)
-			defer locks.Close(context.Background())
-			f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
-				if n == 1 {
-					return testutil.LoseAnswer
-				}
-				return testutil.Pass
-			})
-			l, err := locks.Lock(t.Context(), "orders.42")
-			require.NoError(t, err)
-			require.NoError(t, l.Unlock(t.Context()))
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 )
@@ -21,7 +22,7 @@ func TestOverdueIsShown(t *testing.T) {
 	c := client(t, s)
 	take(t, c, "left", natslock.TTL(4*time.Second), natslock.NoRenew())
 	s.Stop()
-	s.ForgetTTLs()
+	faults.ForgetTTLs(t, s)
 	s.Restart()
 	eventually(t, "it is overdue", func() bool {
 		l := locks(t, s, "ls")
@@ -49,7 +50,7 @@ func TestDoctorRepairs(t *testing.T) {
 		take(t, c, name, natslock.TTL(time.Second), natslock.NoRenew())
 	}
 	s.Stop()
-	s.ForgetTTLs()
+	faults.ForgetTTLs(t, s)
 	s.Restart()
 	hold(t, s, "held")
 	eventually(t, "all are overdue", func() bool {

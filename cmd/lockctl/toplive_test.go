@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -282,7 +283,7 @@ func TestTopLeaseEndsInOutage(t *testing.T) {
 	v.press("j" + keyEnter)
 	v.shows("mutex short: unknown, its lease has ended (as last read: disconnected)", "ago, unless renewed since")
 	v.press(keyEsc)
-	s.ForgetTTLs()
+	faults.ForgetTTLs(t, s)
 	s.Restart()
 	v.until("an overdue lock", func(text string) bool {
 		return strings.Contains(text, "connected") && !strings.Contains(text, "disconnected") &&

@@ -69,7 +69,7 @@ var (
 	//
 	//	func(pid int) natslock.Option
 	Process any
-	// WrapStore puts something between a client and its store, for package testutil:
+	// WrapStore puts something between a client and its store, for fault injectors:
 	//
 	//	func(wrap func(kvstore.KV) kvstore.KV) natslock.Option
 	WrapStore any

@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/testutil"
 )
@@ -50,14 +51,14 @@ func TestSuspended(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				f := testutil.NewFaults(open(t, s.Connect()), 1)
+				f := faults.New(open(t, s.Connect()), 1)
 				renewed := 0
-				f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+				f.OnSend(func(n int, w kvstore.Write) faults.Fate {
 					if n == 2 && !w.Delete {
 						renewed++
-						return testutil.DelayAnswer(400 * time.Millisecond)
+						return faults.DelayAnswer(400 * time.Millisecond)
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				var asleep atomic.Int64
 				e := newClient(t, f, session.Config{TTL: ttl, WatchAfter: -1}, func() clock.Instant {

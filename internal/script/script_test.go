@@ -13,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/script"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -30,10 +31,10 @@ func TestMain(m *testing.M) {
 const ttl = 10 * time.Second
 
 // process is a process of a script: a client with a connection of its own, and with faults.
-func process(t *testing.T, s *testutil.Server, opts ...natslock.Option) (c *natslock.Client, f *testutil.Faults) {
+func process(t *testing.T, s *testutil.Server, opts ...natslock.Option) (c *natslock.Client, f *faults.Store) {
 	t.Helper()
-	c, err := natslock.New(t.Context(), s.Connect(), append(opts, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
-		f = testutil.NewFaults(kv, 1)
+	c, err := natslock.New(t.Context(), s.Connect(), append(opts, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		f = faults.New(kv, 1)
 		return f
 	}))...)
 	require.NoError(t, err)
@@ -236,31 +237,31 @@ func TestExtendAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		at    time.Duration // of the call
-		fates []testutil.Fate
+		fates []faults.Fate
 		valid time.Duration // from the call on, at most
 		want  error
 	}{
-		{"lost answer", 2 * time.Second, []testutil.Fate{testutil.LoseAnswer}, 9 * time.Second, held},
-		{"lost write", 2 * time.Second, []testutil.Fate{testutil.Drop}, 10100 * time.Millisecond, held},
-		{"lost for long", 2 * time.Second, []testutil.Fate{testutil.Drop, testutil.Drop, testutil.Drop}, 13 * time.Second, held},
-		{"in flight", 2 * time.Second, []testutil.Fate{testutil.Refuse(kvstore.ErrInFlight)}, 10 * time.Second, held},
-		{"slow answer", 7 * time.Second, []testutil.Fate{testutil.DelayAnswer(900 * time.Millisecond)}, 9 * time.Second, held},
-		{"stored late", 8500 * time.Millisecond, []testutil.Fate{testutil.Delay(900 * time.Millisecond)}, 0, natslock.ErrLost},
-		{"not stored", 8500 * time.Millisecond, []testutil.Fate{testutil.Drop}, 0, natslock.ErrLost},
+		{"lost answer", 2 * time.Second, []faults.Fate{faults.LoseAnswer}, 9 * time.Second, held},
+		{"lost write", 2 * time.Second, []faults.Fate{faults.Drop}, 10100 * time.Millisecond, held},
+		{"lost for long", 2 * time.Second, []faults.Fate{faults.Drop, faults.Drop, faults.Drop}, 13 * time.Second, held},
+		{"in flight", 2 * time.Second, []faults.Fate{faults.Refuse(kvstore.ErrInFlight)}, 10 * time.Second, held},
+		{"slow answer", 7 * time.Second, []faults.Fate{faults.DelayAnswer(900 * time.Millisecond)}, 9 * time.Second, held},
+		{"stored late", 8500 * time.Millisecond, []faults.Fate{faults.Delay(900 * time.Millisecond)}, 0, natslock.ErrLost},
+		{"not stored", 8500 * time.Millisecond, []faults.Fate{faults.Drop}, 0, natslock.ErrLost},
 		{"too late", 9100 * time.Millisecond, nil, 0, natslock.ErrLost},
-		{"no answer", 2 * time.Second, []testutil.Fate{testutil.Drop, testutil.Drop, testutil.Drop, testutil.Drop, testutil.Drop, testutil.Drop}, 0, natslock.ErrUnavailable},
-		{"refused", 2 * time.Second, []testutil.Fate{testutil.Refuse(kvstore.ErrPermission)}, 0, natslock.ErrPermission},
+		{"no answer", 2 * time.Second, []faults.Fate{faults.Drop, faults.Drop, faults.Drop, faults.Drop, faults.Drop, faults.Drop}, 0, natslock.ErrUnavailable},
+		{"refused", 2 * time.Second, []faults.Fate{faults.Refuse(kvstore.ErrPermission)}, 0, natslock.ErrPermission},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				h := left(t, s, kinds()[0])
 				p, f := process(t, s)
 				n := 0
-				f.OnSend(func(int, kvstore.Write) testutil.Fate {
+				f.OnSend(func(int, kvstore.Write) faults.Fate {
 					if n++; n <= len(c.fates) {
 						return c.fates[n-1]
 					}
-					return testutil.Pass
+					return faults.Pass
 				})
 				time.Sleep(c.at)
 				begun := time.Now()
@@ -293,7 +294,7 @@ func TestExtendStoredLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := left(t, s, kinds()[1])
 		p, f := process(t, s)
-		f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Hold })
+		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Hold })
 		time.Sleep(2 * time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -326,10 +327,10 @@ func TestExtendTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := left(t, s, kinds()[0])
 		slow, f := process(t, s)
-		other, err := natslock.New(t.Context(), s.Connect(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return behind{kv} }))
+		other, err := natslock.New(t.Context(), s.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return behind{kv} }))
 		require.NoError(t, err)
 		defer exit(other)
-		f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Delay(500 * time.Millisecond) })
+		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Delay(500 * time.Millisecond) })
 		time.Sleep(time.Second)
 		said := make(chan script.Lasts, 1)
 		go func() {
@@ -355,7 +356,7 @@ func TestExtendTogetherForLess(t *testing.T) {
 		h := left(t, s, kinds()[0])
 		slow, f := process(t, s)
 		other, _ := process(t, s)
-		f.OnSend(func(int, kvstore.Write) testutil.Fate { return testutil.Delay(500 * time.Millisecond) })
+		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Delay(500 * time.Millisecond) })
 		time.Sleep(2 * time.Second)
 		said := make(chan script.Lasts, 1)
 		go func() {

@@ -13,24 +13,24 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
-	"github.com/natslock/locks/testutil"
 )
 
 // Faulty makes a client whose store is behind a fault injector. It is closed when
 // the test ends, without waiting for the release of locks that the test still holds.
-func Faulty(t testing.TB, nc *nats.Conn, seed uint64, opts ...natslock.Option) (*natslock.Client, *testutil.Faults) {
+func Faulty(t testing.TB, nc *nats.Conn, seed uint64, opts ...natslock.Option) (*natslock.Client, *faults.Store) {
 	t.Helper()
 	return FaultyOver(t, nc, seed, func(kv kvstore.KV) kvstore.KV { return kv }, opts...)
 }
 
 // FaultyOver is [Faulty] with something between the faults and the store.
-func FaultyOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV) kvstore.KV, opts ...natslock.Option) (*natslock.Client, *testutil.Faults) {
+func FaultyOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV) kvstore.KV, opts ...natslock.Option) (*natslock.Client, *faults.Store) {
 	t.Helper()
-	var f *testutil.Faults
-	opts = append(opts, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
-		f = testutil.NewFaults(under(kv), seed)
+	var f *faults.Store
+	opts = append(opts, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		f = faults.New(under(kv), seed)
 		return f
 	}))
 	c, err := natslock.New(t.Context(), nc, opts...)
@@ -40,9 +40,9 @@ func FaultyOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV)
 }
 
 // FaultyInMemory is [Faulty] on a bucket in memory.
-func FaultyInMemory(t testing.TB, m *kvstore.Memory, seed uint64, opts ...natslock.Option) (*natslock.Client, *testutil.Faults) {
+func FaultyInMemory(t testing.TB, m *kvstore.Memory, seed uint64, opts ...natslock.Option) (*natslock.Client, *faults.Store) {
 	t.Helper()
-	f := testutil.NewFaults(m.Open(), seed)
+	f := faults.New(m.Open(), seed)
 	c, err := openOver(f, opts)
 	require.NoError(t, err)
 	closeInTheEnd(t, c)

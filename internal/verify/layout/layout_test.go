@@ -57,7 +57,7 @@ var only = map[string][]string{
 	"semaphore":        {"natslock", "internal/bridge", "internal/record"},
 	"election":         {"natslock", "natslock/admin", "internal/bridge", "internal/clock"},
 	"fence":            {"kvstore", "internal/clock"},
-	"testutil":         {"natslock", "kvstore", "internal/bridge"},
+	"testutil":         {},
 	"locktest":         {"natslock", "natslock/admin", "kvstore", "internal/record", "internal/bridge"},
 	"internal/tool":    {"natslock", "kvstore"},
 	"internal/script":  {"natslock", "natslock/admin", "internal/bridge", "internal/admin", "internal/record", "internal/clock"},
@@ -87,15 +87,16 @@ var forTests = map[string][]string{
 	verify + "explore": {"internal/clock"},
 	verify + "machine": {verify + "tier"},
 	verify + "fleet":   {verify + "explore", "internal/core", "internal/record", "internal/clock", "kvstore"},
+	verify + "faults":  {"natslock", "kvstore", "testutil", "internal/bridge"},
 	verify + "mutants": {verify + "tier"},
-	verify + "history": {"natslock", "natslock/admin", "rwlock", "semaphore", "kvstore", "testutil", "internal/bridge", "internal/record"},
+	verify + "history": {"natslock", "natslock/admin", "rwlock", "semaphore", "kvstore", verify + "faults", "internal/bridge", "internal/record"},
 }
 
 // onlyTests are the packages that are for tests, of users too.
 var onlyTests = []string{"testutil", "locktest"}
 
 // needServer are the packages that may start a server.
-var needServer = []string{"testutil", verify + "example", verify + "history", verify + "proxy", "cmd/lockctl", "cmd/lockctl/internal/session", "cmd/lockctl/internal/bench", "cmd/lockctl/internal/conform", "cmd/lockctl/internal/demo", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "cmd/lockctl/internal/top"}
+var needServer = []string{"testutil", verify + "example", verify + "faults", verify + "history", verify + "proxy", "cmd/lockctl", "cmd/lockctl/internal/session", "cmd/lockctl/internal/bench", "cmd/lockctl/internal/conform", "cmd/lockctl/internal/demo", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "cmd/lockctl/internal/top"}
 
 // knowsNATS are the packages that speak to the server. All others know kvstore.KV.
 var knowsNATS = []string{"kvstore", "natslock", "natslock/admin", "fence", "testutil", "internal/tool", "cmd/*", "cmd/lockctl/internal/session", "cmd/lockctl/internal/conform", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "examples/*", verify + "*"}

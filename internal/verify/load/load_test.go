@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
-	"github.com/natslock/locks/testutil"
 )
 
 // link is a way to a bucket that carries so many writes a second, in their order, and keeps
@@ -130,7 +130,7 @@ func (o over) pass(w kvstore.Write, done func(kvstore.Answer)) (forget func(), e
 func hold(t *testing.T, m *kvstore.Memory, n int) (c *natslock.Client, line *history.Line, l *link, held []*natslock.Lock) {
 	t.Helper()
 	l, line = newLink(t), history.NewLine(m)
-	c, err := line.NewClient(testutil.WrapStore(func(kv kvstore.KV) kvstore.KV { return over{kv, l} }))
+	c, err := line.NewClient(faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return over{kv, l} }))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		l.carry(0)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
@@ -107,10 +108,10 @@ func (m *stroller) wake(t *testing.T) bool {
 		return true
 	}
 	seed := m.rng.Uint64()
-	l, c, err := m.dial(natslock.WithTTL(strollTTL), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
-		f := testutil.NewFaults(kv, seed)
+	l, c, err := m.dial(natslock.WithTTL(strollTTL), faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		f := faults.New(kv, seed)
 		if m.bad {
-			f.Random(testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, Delay: 0.01, DelayAnswer: 0.02, Refuse: 0.01, NotSent: 0.01, MaxDelay: 8 * time.Second, DropEvent: 0.05})
+			f.Random(faults.Rates{Drop: 0.01, LoseAnswer: 0.02, Delay: 0.01, DelayAnswer: 0.02, Refuse: 0.01, NotSent: 0.01, MaxDelay: 8 * time.Second, DropEvent: 0.05})
 		}
 		return f
 	}))

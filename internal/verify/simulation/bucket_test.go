@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
@@ -129,7 +130,7 @@ func (b *onServer) crash(clients []*client) {
 		c.link.Cut()
 	}
 	b.s.Stop()
-	b.s.ForgetTTLs()
+	faults.ForgetTTLs(b.t, b.s)
 	b.s.Restart()
 	for !b.raw.IsConnected() || b.raw.Flush() != nil {
 		time.Sleep(10 * time.Millisecond)

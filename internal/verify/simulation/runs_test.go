@@ -10,11 +10,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
-	"github.com/natslock/locks/testutil"
 )
 
 // TestSimRuns has several goroutines of each client contend for a few locks in memory, one
@@ -77,7 +77,7 @@ func testRunsBrief(t *testing.T, memory bool) {
 		"reading disturbed": func(p *plan) {
 			p.mutexes, p.rws, p.hold, p.think, p.rounds = 0, 1, 20*time.Millisecond, 5*time.Millisecond, 100
 			p.meddles, p.outages, p.closes = time.Second, 10*time.Second, 5*time.Second
-			p.rates = testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}
+			p.rates = faults.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}
 		},
 		"lingering": func(p *plan) {
 			p.linger, p.rws, p.crowd, p.think = 10*time.Second, 1, 2, 5*time.Millisecond
@@ -90,14 +90,14 @@ func testRunsBrief(t *testing.T, memory bool) {
 		},
 		"disturbed": func(p *plan) {
 			p.hold, p.meddles, p.outages, p.closes = 5*time.Millisecond, time.Second, 10*time.Second, 5*time.Second
-			p.rates = testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}
+			p.rates = faults.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := base
 			p.seed = firstSeed()
 			change(&p)
-			p.calm = p.rates == testutil.Rates{}
+			p.calm = p.rates == faults.Rates{}
 			if p.memory = memory; memory {
 				t.Parallel()
 			}
@@ -131,7 +131,7 @@ func crowdOf(seed uint64, hours float64) plan {
 	p.outages, p.meddles, p.forge = pick(0, 20*time.Second, 90*time.Second), pick(5*time.Second, 30*time.Second), pick(0, 10*time.Second)
 	p.crashes, p.closes = pick(0, 0, time.Minute), pick(0, 20*time.Second)
 	bad := rng.Float64()
-	p.rates = testutil.Rates{
+	p.rates = faults.Rates{
 		Drop: 0.01 * bad, LoseAnswer: 0.02 * bad, Delay: 0.02 * bad, DelayAnswer: 0.02 * bad, Refuse: 0.01 * bad, NotSent: 0.01 * bad,
 		MaxDelay: pick(3*time.Millisecond, 300*time.Millisecond, 5*time.Second), DropEvent: 0.1 * float64(rng.IntN(2)),
 	}
@@ -232,7 +232,7 @@ func (m *sim) reopen(c *client, i int) {
 }
 
 // count adds the faults that have hit a client's notifications.
-func (m *sim) count(f *testutil.Faults) {
+func (m *sim) count(f *faults.Store) {
 	n := f.Counts()
 	m.rec.Count("notification dropped", n.EventsDropped)
 	m.rec.Count("notification forged", n.EventsForged)

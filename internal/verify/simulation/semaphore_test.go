@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
-
-	"github.com/natslock/locks/testutil"
 )
 
 // TestSimSemaphores has clients contend for the permits of semaphores in memory, while
@@ -86,14 +85,14 @@ func testSemaphoresBrief(t *testing.T, memory bool) {
 			// keep one waiting for longer than check 6 wants.
 			p.clients, p.workers, p.hours = 4, 2, machine.Quarter(0.1)
 			p.meddles, p.outages = time.Second, 20*time.Second
-			p.rates = testutil.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}
+			p.rates = faults.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := base
 			p.seed = firstSeed()
 			change(&p)
-			p.calm = p.rates == testutil.Rates{}
+			p.calm = p.rates == faults.Rates{}
 			if p.memory = memory; memory {
 				t.Parallel()
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
@@ -50,7 +51,7 @@ type plan struct {
 	outages, meddles, forge  time.Duration // how often, for each client; 0: never
 	crashes                  time.Duration // how often the server starts again and has forgotten all TTLs; 0: never
 	remakes                  int
-	rates                    testutil.Rates
+	rates                    faults.Rates
 
 	rounds int           // of a goroutine in a crowd; 0: a crowd once in a while
 	crowd  int           // goroutines of a client that ask one after the other
@@ -170,7 +171,7 @@ func planOf(seed uint64, hours float64) plan {
 	p.crashes = []time.Duration{3 * time.Minute, 12 * time.Minute}[rand.New(rand.NewPCG(seed, 4)).IntN(2)]
 	p.turn = []time.Duration{0, time.Millisecond}[rand.New(rand.NewPCG(seed, 6)).IntN(2)]
 	bad := 0.5 + rng.Float64()
-	p.rates = testutil.Rates{
+	p.rates = faults.Rates{
 		Drop: 0.02 * bad, LoseAnswer: 0.03 * bad, Delay: 0.03 * bad, DelayAnswer: 0.03 * bad, Refuse: 0.02 * bad, NotSent: 0.01 * bad,
 		MaxDelay: pick(1, 5, 20, 40), DropEvent: 0.05 * bad,
 	}
@@ -188,7 +189,7 @@ func TestSimDay(t *testing.T) {
 		seed: firstSeed(), hours: hours, clients: 4, workers: 2, mutexes: 3, rws: 1,
 		ttl: 5 * time.Second, think: 90 * time.Second, hold: 8 * time.Second, watchAfter: time.Second,
 		turn: time.Millisecond, outages: 20 * time.Minute, meddles: meddles, forge: 10 * time.Minute, crashes: time.Hour, remakes: 2,
-		rates: testutil.Rates{
+		rates: faults.Rates{
 			Drop: 0.02, LoseAnswer: 0.04, Delay: 0.03, DelayAnswer: 0.03, Refuse: 0.02, NotSent: 0.01,
 			MaxDelay: 30 * time.Second, DropEvent: 0.05,
 		},
@@ -214,7 +215,7 @@ type client struct {
 	mu   sync.Mutex // guards Client and c where clients close
 	c    *natslock.Client
 	link line
-	f    *testutil.Faults
+	f    *faults.Store
 	cuts chan struct{} // holds a token while the link is disturbed
 }
 
@@ -259,13 +260,13 @@ func (m *sim) open() {
 // connect gives c a client of its own.
 func (m *sim) connect(c *client, i int) error {
 	name, seed := fmt.Sprint("c", i), m.seed+uint64(i)
-	var f *testutil.Faults
+	var f *faults.Store
 	made, err := c.link.client(m.t.Context(), natslock.WithTTL(m.ttl), natslock.WithOwner(name), natslock.WithTuning(natslock.Tuning{WatchAfter: cmp.Or(m.watchAfter, 1)}),
-		natslock.WithTuning(natslock.Tuning{Turn: cmp.Or(m.turn, -1)}), m.rec.Option(), testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		natslock.WithTuning(natslock.Tuning{Turn: cmp.Or(m.turn, -1)}), m.rec.Option(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			if m.lag > 0 {
 				kv = &wire{KV: kv, lag: m.lag}
 			}
-			f = testutil.NewFaults(kv, seed)
+			f = faults.New(kv, seed)
 			return m.rec.Over(name, f)
 		}))
 	if err != nil {
@@ -278,7 +279,7 @@ func (m *sim) connect(c *client, i int) error {
 }
 
 // now returns the client that c is at present.
-func (c *client) now() (*history.Client, *natslock.Client, *testutil.Faults) {
+func (c *client) now() (*history.Client, *natslock.Client, *faults.Store) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.Client, c.c, c.f
@@ -290,25 +291,25 @@ func (m *sim) disturb(c *client, i int, on bool) {
 	if !on {
 		f.OnSend(nil)
 		f.FailReads(nil)
-		f.Random(testutil.Rates{})
+		f.Random(faults.Rates{})
 		return
 	}
-	names := map[testutil.FateKind]string{
-		testutil.KindDrop: "dropped", testutil.KindLoseAnswer: "answer lost", testutil.KindDelay: "delayed", testutil.KindDelayAnswer: "answer delayed",
-		testutil.KindRefuse: "refused", testutil.KindNotSent: "not sent",
+	names := map[faults.FateKind]string{
+		faults.KindDrop: "dropped", faults.KindLoseAnswer: "answer lost", faults.KindDelay: "delayed", faults.KindDelayAnswer: "answer delayed",
+		faults.KindRefuse: "refused", faults.KindNotSent: "not sent",
 	}
 	seed := m.seed + uint64(i)
-	f.Random(testutil.Rates{DropEvent: m.rates.DropEvent})
-	f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+	f.Random(faults.Rates{DropEvent: m.rates.DropEvent})
+	f.OnSend(func(n int, w kvstore.Write) faults.Fate {
 		fate := m.rates.Fate(seed, n)
-		if fate.Kind != testutil.KindPass {
+		if fate.Kind != faults.KindPass {
 			m.rec.Fault(name.Name, names[fate.Kind])
 		}
 		return fate
 	})
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 2))
-	f.FailReads(func(testutil.ReadOp, string) error {
+	f.FailReads(func(faults.ReadOp, string) error {
 		mu.Lock()
 		bad := rng.Float64() < cmp.Or(m.blind, m.rates.Drop)
 		mu.Unlock()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -36,7 +37,7 @@ func testLingerSteps(t *testing.T, ownerLag, askerLag, wantPlaced, wantTried tim
 		ctx := context.Background()
 		var queued time.Time
 		join := func(lag time.Duration, opts ...natslock.Option) *natslock.Client {
-			c, err := natslock.New(ctx, s.Connect(), append(opts, testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			c, err := natslock.New(ctx, s.Connect(), append(opts, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 				return &wire{KV: kv, lag: lag}
 			}))...)
 			require.NoError(t, err)

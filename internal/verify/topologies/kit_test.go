@@ -14,11 +14,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
-	"github.com/natslock/locks/testutil"
 )
 
 // place is where clients are: the server that they connect to, and how they reach the
@@ -61,7 +61,7 @@ func at(t *testing.T, p place, opts ...natslock.Option) *user {
 	all := append(p.options(t, u.nc),
 		natslock.WithOwner(p.name), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}), admin.WithObserver(u.rec.observe),
 		natslock.WithLogger(slog.New(slog.NewTextHandler(u.log, nil))),
-		testutil.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			u.io = &traffic{KV: kv}
 			return u.io
 		}))

@@ -1,4 +1,6 @@
-package testutil
+// Package faults puts a fault injector between a client and its store. It loses, delays and
+// refuses single writes, answers and notifications, where a testutil.Link knows only bytes.
+package faults
 
 import (
 	"fmt"
@@ -9,23 +11,22 @@ import (
 	"github.com/natslock/locks/kvstore"
 )
 
-// Faults is a [kvstore.KV] that passes everything on to another one, except
-// for what a test wants to go wrong. It knows single writes, answers and
-// notifications, where a [Link] knows only bytes.
+// Store is a [kvstore.KV] that passes everything on to another one, except
+// for what a test wants to go wrong.
 //
-//	f := testutil.NewFaults(store, seed)
-//	f.OnSend(func(n int, w kvstore.Write) testutil.Fate { ... })
+//	f := faults.New(store, seed)
+//	f.OnSend(func(n int, w kvstore.Write) faults.Fate { ... })
 //
 // [WrapStore] gives it to a client.
 //
 // Without rules and rates nothing goes wrong. All methods may be called from
 // any goroutine. Rules run on the goroutine of the call they are asked about,
-// several at a time perhaps, and must not call the Faults' own Send, Get,
+// several at a time perhaps, and must not call the Store's own Send, Get,
 // List, State or Close.
 //
-// Delays are timers, so they cost nothing in a [Bubble]. Make and use a Faults
+// Delays are timers, so they cost nothing in a testutil.Bubble. Make and use a Store
 // on one side of a bubble only.
-type Faults struct {
+type Store struct {
 	wrapped // methods that are not overridden pass through
 	seed    uint64
 
@@ -45,15 +46,15 @@ type Faults struct {
 	running sync.WaitGroup // callbacks and late writes under way
 }
 
-// wrapped names the store that a [Faults] passes on to.
+// wrapped names the store that a [Store] passes on to.
 type wrapped = kvstore.KV
 
-// NewFaults wraps kv. The seed decides what [Faults.Random] makes happen: the
+// New wraps kv. The seed decides what [Store.Random] makes happen: the
 // n-th write meets the same fate whenever the seed and the rates are the same.
 // Which write is the n-th depends on the order of the goroutines. Print the seed
 // when a test fails.
-func NewFaults(kv kvstore.KV, seed uint64) *Faults {
-	return &Faults{
+func New(kv kvstore.KV, seed uint64) *Store {
+	return &Store{
 		wrapped: kv,
 		seed:    seed,
 		watches: make(map[*faultWatch]struct{}),
@@ -63,7 +64,7 @@ func NewFaults(kv kvstore.KV, seed uint64) *Faults {
 }
 
 // Counts returns how often each fault has happened so far.
-func (f *Faults) Counts() Counts {
+func (f *Store) Counts() Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.counts
@@ -72,7 +73,7 @@ func (f *Faults) Counts() Counts {
 // OnSend sets the rule that decides the fate of each write from now on; nil
 // removes it. n counts the calls of Send from 1. Without a rule the rates
 // decide.
-func (f *Faults) OnSend(rule func(n int, w kvstore.Write) Fate) {
+func (f *Store) OnSend(rule func(n int, w kvstore.Write) Fate) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onSend = rule
@@ -80,10 +81,10 @@ func (f *Faults) OnSend(rule func(n int, w kvstore.Write) Fate) {
 
 // Random lets faults happen by chance from now on; the zero Rates ends it. It
 // panics if the rates of the writes add up to more than 1.
-func (f *Faults) Random(r Rates) {
+func (f *Store) Random(r Rates) {
 	const rounding = 1e-9
 	if sum := r.Drop + r.LoseAnswer + r.Delay + r.DelayAnswer + r.Refuse + r.NotSent; sum > 1+rounding {
-		panic(fmt.Sprintf("testutil: rates add up to %v", sum))
+		panic(fmt.Sprintf("faults: rates add up to %v", sum))
 	}
 	if r.MaxDelay <= 0 {
 		r.MaxDelay = time.Second
@@ -96,15 +97,15 @@ func (f *Faults) Random(r Rates) {
 // DropEvents sets the rule that decides which events get lost from now on; nil
 // removes it. It is asked once for every watch that would get the event, about
 // Expired and Recheck events, too, which a real network cannot lose.
-func (f *Faults) DropEvents(rule func(kvstore.Event) bool) {
+func (f *Store) DropEvents(rule func(kvstore.Event) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.drop = rule
 }
 
 // DropAllEvents loses all notifications, that is Put and Deleted events, from
-// now on, or ends that. It replaces the rule of [Faults.DropEvents].
-func (f *Faults) DropAllEvents(on bool) {
+// now on, or ends that. It replaces the rule of [Store.DropEvents].
+func (f *Store) DropAllEvents(on bool) {
 	if !on {
 		f.DropEvents(nil)
 		return
@@ -120,7 +121,7 @@ func isNotification(ev kvstore.Event) bool {
 // Recheck event to all watches, as anybody could who may publish to the
 // notification subject. It calls them one after the other and returns how many
 // there were. No rule applies to forged events.
-func (f *Faults) Forge(ev kvstore.Event) int {
+func (f *Store) Forge(ev kvstore.Event) int {
 	var to []*faultWatch
 	f.mu.Lock()
 	for w := range f.watches {
@@ -141,7 +142,7 @@ func (f *Faults) Forge(ev kvstore.Event) int {
 }
 
 // Send passes the write on, or lets it meet its fate.
-func (f *Faults) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
+func (f *Store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
 	f.mu.Lock()
 	if f.closed {
 		f.mu.Unlock()
@@ -198,7 +199,7 @@ func (f *Faults) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func()
 		}
 		f.mu.Unlock()
 	default:
-		panic(fmt.Sprintf("testutil: unknown fate %d", fate.Kind))
+		panic(fmt.Sprintf("faults: unknown fate %d", fate.Kind))
 	}
 	return a.forget, nil
 }
@@ -212,7 +213,7 @@ func copyOf(w kvstore.Write) kvstore.Write {
 
 // answer leads one write's answer to its caller, unless forgotten.
 type answer struct {
-	f    *Faults
+	f    *Store
 	done func(kvstore.Answer)
 
 	mu        sync.Mutex
@@ -259,14 +260,14 @@ func (a *answer) giveUnless(mute bool) func(kvstore.Answer) {
 }
 
 // count adds one to a field of f.counts.
-func (f *Faults) count(field *int) {
+func (f *Store) count(field *int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	*field++
 }
 
 // call runs fn unless f is closed; Close waits for it.
-func (f *Faults) call(fn func()) {
+func (f *Store) call(fn func()) {
 	f.mu.Lock()
 	if f.closed {
 		f.mu.Unlock()
@@ -279,7 +280,7 @@ func (f *Faults) call(fn func()) {
 }
 
 // after runs fn after d on a goroutine of its own, unless f is closed by then.
-func (f *Faults) after(d time.Duration, fn func()) {
+func (f *Store) after(d time.Duration, fn func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
@@ -299,7 +300,7 @@ func (f *Faults) after(d time.Duration, fn func()) {
 // reads, waits for callbacks under way and closes the wrapped store. Nothing
 // fires any more once it has returned. Do not call it from a callback or a
 // rule. Closing again does nothing.
-func (f *Faults) Close() {
+func (f *Store) Close() {
 	f.mu.Lock()
 	if f.closed {
 		f.mu.Unlock()

@@ -1,4 +1,4 @@
-package testutil
+package faults
 
 import "github.com/natslock/locks/kvstore"
 
@@ -9,7 +9,7 @@ type HeldWrite struct {
 	// Write is the write itself.
 	Write kvstore.Write
 
-	f    *Faults
+	f    *Store
 	done func(kvstore.Answer)
 }
 
@@ -46,7 +46,7 @@ func (h *HeldWrite) take() bool {
 }
 
 // Held returns the writes being held, oldest first.
-func (f *Faults) Held() []*HeldWrite {
+func (f *Store) Held() []*HeldWrite {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]*HeldWrite(nil), f.held...)
@@ -54,7 +54,7 @@ func (f *Faults) Held() []*HeldWrite {
 
 // ReleaseHeld sends all held writes to the server now, in the order in which
 // they were held, and returns how many were sent.
-func (f *Faults) ReleaseHeld() int {
+func (f *Store) ReleaseHeld() int {
 	n := 0
 	for _, h := range f.Held() {
 		if h.Release() {

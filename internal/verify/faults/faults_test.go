@@ -1,4 +1,4 @@
-package testutil_test
+package faults_test
 
 import (
 	"context"
@@ -10,9 +10,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/testutil"
 )
+
+func TestMain(m *testing.M) { testutil.LeakCheck(m) }
 
 // stub is a kvstore.KV that records what reaches it and answers every write
 // at once. It imitates no server: the injector in front of it is under test.
@@ -109,10 +112,10 @@ func (r *result) get() []kvstore.Answer {
 }
 
 // withFaults runs fn in a bubble of its own; no server is needed.
-func withFaults(t *testing.T, fn func(t *testing.T, f *testutil.Faults, s *stub)) {
+func withFaults(t *testing.T, fn func(t *testing.T, f *faults.Store, s *stub)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stub{}
-		f := testutil.NewFaults(s, 1)
+		f := faults.New(s, 1)
 		fn(t, f, s)
 		f.Close()
 	})
@@ -122,31 +125,31 @@ func TestFates(t *testing.T) {
 	broken := errors.New("broken")
 	ok := []kvstore.Answer{{Revision: 1}}
 	for name, c := range map[string]struct {
-		fate        testutil.Fate
+		fate        faults.Fate
 		now, later  []kvstore.Answer // answers at once, and after ten seconds
 		sentNow     bool
 		sentLater   bool
 		err         error
-		counted     testutil.Counts
-		countedLate testutil.Counts
+		counted     faults.Counts
+		countedLate faults.Counts
 	}{
-		"zero":          {testutil.Fate{}, ok, ok, true, true, nil, testutil.Counts{Passed: 1}, testutil.Counts{Passed: 1}},
-		"pass":          {testutil.Pass, ok, ok, true, true, nil, testutil.Counts{Passed: 1}, testutil.Counts{Passed: 1}},
-		"by no rates":   {testutil.ByRates, ok, ok, true, true, nil, testutil.Counts{Passed: 1}, testutil.Counts{Passed: 1}},
-		"drop":          {testutil.Drop, nil, nil, false, false, nil, testutil.Counts{Dropped: 1}, testutil.Counts{Dropped: 1}},
-		"lose answer":   {testutil.LoseAnswer, nil, nil, true, true, nil, testutil.Counts{AnswersLost: 1}, testutil.Counts{AnswersLost: 1}},
-		"delay":         {testutil.Delay(9 * time.Second), nil, ok, false, true, nil, testutil.Counts{}, testutil.Counts{Delayed: 1}},
-		"silent delay":  {testutil.Delay(9 * time.Second).Silent(), nil, nil, false, true, nil, testutil.Counts{}, testutil.Counts{Delayed: 1, AnswersLost: 1}},
-		"long delay":    {testutil.Delay(11 * time.Second), nil, nil, false, false, nil, testutil.Counts{}, testutil.Counts{}},
-		"delay answer":  {testutil.DelayAnswer(9 * time.Second), nil, ok, true, true, nil, testutil.Counts{}, testutil.Counts{AnswersDelayed: 1}},
-		"refuse":        {testutil.Refuse(broken), []kvstore.Answer{{Err: broken}}, []kvstore.Answer{{Err: broken}}, false, false, nil, testutil.Counts{Refused: 1}, testutil.Counts{Refused: 1}},
-		"hold":          {testutil.Hold, nil, nil, false, false, nil, testutil.Counts{Held: 1}, testutil.Counts{Held: 1}},
-		"not sent":      {testutil.NotSent(broken), nil, nil, false, false, broken, testutil.Counts{NotSent: 1}, testutil.Counts{NotSent: 1}},
-		"silent refuse": {testutil.Refuse(broken).Silent(), []kvstore.Answer{{Err: broken}}, []kvstore.Answer{{Err: broken}}, false, false, nil, testutil.Counts{Refused: 1}, testutil.Counts{Refused: 1}},
+		"zero":          {faults.Fate{}, ok, ok, true, true, nil, faults.Counts{Passed: 1}, faults.Counts{Passed: 1}},
+		"pass":          {faults.Pass, ok, ok, true, true, nil, faults.Counts{Passed: 1}, faults.Counts{Passed: 1}},
+		"by no rates":   {faults.ByRates, ok, ok, true, true, nil, faults.Counts{Passed: 1}, faults.Counts{Passed: 1}},
+		"drop":          {faults.Drop, nil, nil, false, false, nil, faults.Counts{Dropped: 1}, faults.Counts{Dropped: 1}},
+		"lose answer":   {faults.LoseAnswer, nil, nil, true, true, nil, faults.Counts{AnswersLost: 1}, faults.Counts{AnswersLost: 1}},
+		"delay":         {faults.Delay(9 * time.Second), nil, ok, false, true, nil, faults.Counts{}, faults.Counts{Delayed: 1}},
+		"silent delay":  {faults.Delay(9 * time.Second).Silent(), nil, nil, false, true, nil, faults.Counts{}, faults.Counts{Delayed: 1, AnswersLost: 1}},
+		"long delay":    {faults.Delay(11 * time.Second), nil, nil, false, false, nil, faults.Counts{}, faults.Counts{}},
+		"delay answer":  {faults.DelayAnswer(9 * time.Second), nil, ok, true, true, nil, faults.Counts{}, faults.Counts{AnswersDelayed: 1}},
+		"refuse":        {faults.Refuse(broken), []kvstore.Answer{{Err: broken}}, []kvstore.Answer{{Err: broken}}, false, false, nil, faults.Counts{Refused: 1}, faults.Counts{Refused: 1}},
+		"hold":          {faults.Hold, nil, nil, false, false, nil, faults.Counts{Held: 1}, faults.Counts{Held: 1}},
+		"not sent":      {faults.NotSent(broken), nil, nil, false, false, broken, faults.Counts{NotSent: 1}, faults.Counts{NotSent: 1}},
+		"silent refuse": {faults.Refuse(broken).Silent(), []kvstore.Answer{{Err: broken}}, []kvstore.Answer{{Err: broken}}, false, false, nil, faults.Counts{Refused: 1}, faults.Counts{Refused: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
-				f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+			withFaults(t, func(t *testing.T, f *faults.Store, s *stub) {
+				f.OnSend(func(n int, w kvstore.Write) faults.Fate {
 					require.Equal(t, 1, n)
 					require.Equal(t, "k", w.Key)
 					return c.fate
@@ -172,8 +175,8 @@ func TestFates(t *testing.T) {
 }
 
 func TestHeldWrites(t *testing.T) {
-	withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
-		f.OnSend(func(n int, w kvstore.Write) testutil.Fate { return testutil.Hold })
+	withFaults(t, func(t *testing.T, f *faults.Store, s *stub) {
+		f.OnSend(func(n int, w kvstore.Write) faults.Fate { return faults.Hold })
 		rs := make([]result, 4)
 		value := []byte("v")
 		for i, key := range []string{"a", "b", "c", "d"} {
@@ -199,19 +202,19 @@ func TestHeldWrites(t *testing.T) {
 		for i, n := range []int{0, 1, 1, 1} {
 			require.Len(t, rs[i].get(), n)
 		}
-		require.Equal(t, testutil.Counts{Sends: 4, Held: 4, Released: 3}, f.Counts())
+		require.Equal(t, faults.Counts{Sends: 4, Held: 4, Released: 3}, f.Counts())
 	})
 }
 
 func TestForget(t *testing.T) {
-	for name, fate := range map[string]testutil.Fate{
-		"delay":        testutil.Delay(time.Second),
-		"delay answer": testutil.DelayAnswer(time.Second),
-		"hold":         testutil.Hold,
+	for name, fate := range map[string]faults.Fate{
+		"delay":        faults.Delay(time.Second),
+		"delay answer": faults.DelayAnswer(time.Second),
+		"hold":         faults.Hold,
 	} {
 		t.Run(name, func(t *testing.T) {
-			withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
-				f.OnSend(func(int, kvstore.Write) testutil.Fate { return fate })
+			withFaults(t, func(t *testing.T, f *faults.Store, s *stub) {
+				f.OnSend(func(int, kvstore.Write) faults.Fate { return fate })
 				var r result
 				forget, err := f.Send(kvstore.Write{Key: "k"}, r.done)
 				require.NoError(t, err)
@@ -225,7 +228,7 @@ func TestForget(t *testing.T) {
 			})
 		})
 	}
-	withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
+	withFaults(t, func(t *testing.T, f *faults.Store, s *stub) {
 		forget, err := f.Send(kvstore.Write{Key: "k"}, func(kvstore.Answer) {})
 		require.NoError(t, err)
 		forget()
@@ -234,12 +237,12 @@ func TestForget(t *testing.T) {
 }
 
 func TestFaultsClose(t *testing.T) {
-	withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
-		fates := []testutil.Fate{
-			testutil.Delay(time.Second), testutil.DelayAnswer(time.Second), testutil.Hold,
-			testutil.Refuse(kvstore.ErrInFlight),
+	withFaults(t, func(t *testing.T, f *faults.Store, s *stub) {
+		fates := []faults.Fate{
+			faults.Delay(time.Second), faults.DelayAnswer(time.Second), faults.Hold,
+			faults.Refuse(kvstore.ErrInFlight),
 		}
-		f.OnSend(func(n int, _ kvstore.Write) testutil.Fate { return fates[n-1] })
+		f.OnSend(func(n int, _ kvstore.Write) faults.Fate { return fates[n-1] })
 		var r result
 		for range fates[:3] {
 			_, err := f.Send(kvstore.Write{Key: "k"}, r.done)
@@ -248,7 +251,7 @@ func TestFaultsClose(t *testing.T) {
 		synctest.Wait()
 		held := f.Held()
 		hung := make(chan error)
-		f.FailReads(func(testutil.ReadOp, string) error { return testutil.Hang })
+		f.FailReads(func(faults.ReadOp, string) error { return faults.Hang })
 		go func() {
 			_, err := f.Get(context.Background(), "k", 0)
 			hung <- err
@@ -280,10 +283,10 @@ func TestFaultsClose(t *testing.T) {
 }
 
 func TestRandomFates(t *testing.T) {
-	run := func(t *testing.T, seed uint64) (c testutil.Counts) {
+	run := func(t *testing.T, seed uint64) (c faults.Counts) {
 		synctest.Test(t, func(t *testing.T) {
-			f := testutil.NewFaults(&stub{}, seed)
-			f.Random(testutil.Rates{
+			f := faults.New(&stub{}, seed)
+			f.Random(faults.Rates{
 				Drop: 0.1, LoseAnswer: 0.1, Delay: 0.1, DelayAnswer: 0.1, Refuse: 0.1, NotSent: 0.1,
 				MaxDelay: time.Minute,
 			})
@@ -310,19 +313,19 @@ func TestRandomFates(t *testing.T) {
 	require.InDelta(t, 300, c.AnswersLost, 80, "those of half the delayed writes included")
 	require.InDelta(t, 800, c.Passed, 120)
 
-	f := testutil.NewFaults(&stub{}, 1)
-	require.Panics(t, func() { f.Random(testutil.Rates{Drop: 0.6, Refuse: 0.5}) })
+	f := faults.New(&stub{}, 1)
+	require.Panics(t, func() { f.Random(faults.Rates{Drop: 0.6, Refuse: 0.5}) })
 }
 
 // A rule may leave some writes to chance.
 func TestRuleBesideRates(t *testing.T) {
-	withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
-		f.Random(testutil.Rates{Drop: 1})
-		f.OnSend(func(n int, w kvstore.Write) testutil.Fate {
+	withFaults(t, func(t *testing.T, f *faults.Store, s *stub) {
+		f.Random(faults.Rates{Drop: 1})
+		f.OnSend(func(n int, w kvstore.Write) faults.Fate {
 			if w.Delete {
-				return testutil.ByRates
+				return faults.ByRates
 			}
-			return testutil.Pass
+			return faults.Pass
 		})
 		for i := range 10 {
 			_, err := f.Send(kvstore.Write{Delete: i%2 == 0}, func(kvstore.Answer) {})
@@ -331,13 +334,13 @@ func TestRuleBesideRates(t *testing.T) {
 		f.OnSend(nil)
 		_, err := f.Send(kvstore.Write{}, func(kvstore.Answer) {})
 		require.NoError(t, err)
-		require.Equal(t, testutil.Counts{Sends: 11, Passed: 5, Dropped: 6}, f.Counts())
+		require.Equal(t, faults.Counts{Sends: 11, Passed: 5, Dropped: 6}, f.Counts())
 		require.Equal(t, 6, f.Counts().Faults())
 	})
 }
 
 func TestEvents(t *testing.T) {
-	withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
+	withFaults(t, func(t *testing.T, f *faults.Store, s *stub) {
 		got := map[string]int{}
 		watch := func(pattern string) kvstore.Watch {
 			w, err := f.Watch(pattern, func(kvstore.Event) { got[pattern]++ })
@@ -371,7 +374,7 @@ func TestEvents(t *testing.T) {
 		require.Equal(t, 4, got["a.b"])
 		require.Equal(t, 3, f.Counts().EventsDropped)
 
-		f.Random(testutil.Rates{DropEvent: 0.5})
+		f.Random(faults.Rates{DropEvent: 0.5})
 		for range 1000 {
 			inner(put)
 			inner(kvstore.Event{Kind: kvstore.Recheck})
@@ -379,7 +382,7 @@ func TestEvents(t *testing.T) {
 		require.InDelta(t, 1504, got["a.b"], 100)
 
 		clear(got)
-		f.Random(testutil.Rates{})
+		f.Random(faults.Rates{})
 		w := watch("late")
 		w.Track(kvstore.Record{})
 		require.Equal(t, 1, s.tracked)
@@ -392,37 +395,37 @@ func TestEvents(t *testing.T) {
 }
 
 func TestFailReads(t *testing.T) {
-	withFaults(t, func(t *testing.T, f *testutil.Faults, s *stub) {
-		reads := map[testutil.ReadOp]func(ctx context.Context) error{
-			testutil.ReadGet: func(ctx context.Context) error {
+	withFaults(t, func(t *testing.T, f *faults.Store, s *stub) {
+		reads := map[faults.ReadOp]func(ctx context.Context) error{
+			faults.ReadGet: func(ctx context.Context) error {
 				r, err := f.Get(ctx, "k", 0)
 				require.Equal(t, err == nil, r.Key == "got")
 				return err
 			},
-			testutil.ReadList: func(ctx context.Context) error {
+			faults.ReadList: func(ctx context.Context) error {
 				l, err := f.List(ctx, "k", 0)
 				require.Equal(t, err == nil, l.Revision == 7)
 				return err
 			},
-			testutil.ReadState: func(ctx context.Context) error {
+			faults.ReadState: func(ctx context.Context) error {
 				st, err := f.State(ctx, "k")
 				require.Equal(t, err == nil, st.LastRevision == 7)
 				return err
 			},
-			testutil.ReadVerify: f.Verify,
+			faults.ReadVerify: f.Verify,
 		}
 		for op, read := range reads {
 			require.NoError(t, read(t.Context()))
 			var verdict error
-			f.FailReads(func(o testutil.ReadOp, what string) error {
+			f.FailReads(func(o faults.ReadOp, what string) error {
 				require.Equal(t, op, o)
-				require.Equal(t, op == testutil.ReadVerify, what == "")
+				require.Equal(t, op == faults.ReadVerify, what == "")
 				return verdict
 			})
 			require.NoError(t, read(t.Context()))
 			verdict = kvstore.ErrNotFound
 			require.ErrorIs(t, read(t.Context()), kvstore.ErrNotFound)
-			verdict = testutil.Hang
+			verdict = faults.Hang
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			start := time.Now()
 			err := read(ctx)
@@ -437,7 +440,7 @@ func TestFailReads(t *testing.T) {
 }
 
 func TestFaultsPassOnTheRest(t *testing.T) {
-	f := testutil.NewFaults(&stub{}, 1)
+	f := faults.New(&stub{}, 1)
 	require.Equal(t, "stub", f.Bucket())
 	require.EqualError(t, f.Healthy(), "ill")
 	require.NotNil(t, f.OnConnection(nil))
@@ -445,14 +448,14 @@ func TestFaultsPassOnTheRest(t *testing.T) {
 
 // Everything at once, for the race detector.
 func TestFaultsConcurrently(t *testing.T) {
-	f := testutil.NewFaults(&stub{}, 1)
-	f.Random(testutil.Rates{Drop: 0.1, LoseAnswer: 0.2, Delay: 0.2, DelayAnswer: 0.2, Refuse: 0.1,
+	f := faults.New(&stub{}, 1)
+	f.Random(faults.Rates{Drop: 0.1, LoseAnswer: 0.2, Delay: 0.2, DelayAnswer: 0.2, Refuse: 0.1,
 		MaxDelay: time.Millisecond, DropEvent: 0.5})
-	f.OnSend(func(n int, _ kvstore.Write) testutil.Fate {
+	f.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 		if n%10 == 0 {
-			return testutil.Hold
+			return faults.Hold
 		}
-		return testutil.ByRates
+		return faults.ByRates
 	})
 	var wg sync.WaitGroup
 	for range 4 {

@@ -1,4 +1,4 @@
-package testutil
+package faults
 
 import (
 	"encoding/binary"
@@ -6,8 +6,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/testutil"
 )
 
 // ForgetTTLs makes a stopped server forget the TTLs of all records that it has stored
@@ -15,21 +18,21 @@ import (
 // came meanwhile. Real servers reach that state when they are killed soon after a
 // start: nats-server 2.15 then logs "TTL state is outdated", and finds only a part of
 // the TTLs. The server keeps the TTLs of later writes as usual.
-func (s *Server) ForgetTTLs() {
-	s.t.Helper()
-	require.False(s.t, s.Running(), "the server runs")
+func ForgetTTLs(t testing.TB, s *testutil.Server) {
+	t.Helper()
+	require.False(t, s.Running(), "the server runs")
 	// The state is a version, a count of entries, the sequence that it is up to,
 	// and the entries: here none, up to the last sequence that there can be.
 	state := binary.LittleEndian.AppendUint64([]byte{1}, 0)
 	state = binary.LittleEndian.AppendUint64(state, math.MaxUint64)
 	found := 0
-	err := filepath.WalkDir(s.dir, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(s.StoreDir(), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.Name() != "thw.db" {
 			return err
 		}
 		found++
 		return os.WriteFile(path, state, 0o600)
 	})
-	require.NoError(s.t, err)
-	require.NotZero(s.t, found, "no stream in files has a record with a TTL")
+	require.NoError(t, err)
+	require.NotZero(t, found, "no stream in files has a record with a TTL")
 }

@@ -1,4 +1,4 @@
-package testutil
+package faults
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 // ReadOp names a reading method of [kvstore.KV].
 type ReadOp string
 
-// The reading methods that [Faults.FailReads] can make fail.
+// The reading methods that [Store.FailReads] can make fail.
 const (
 	ReadGet    ReadOp = "Get"
 	ReadList   ReadOp = "List"
@@ -24,7 +24,7 @@ type errHang struct{}
 
 func (errHang) Error() string { return "no answer until the context is done" }
 
-// Hang, returned by a rule of [Faults.FailReads], lets the read wait until its context is
+// Hang, returned by a rule of [Store.FailReads], lets the read wait until its context is
 // done. The read then fails with an error that matches both kvstore.ErrUnavailable and
 // the context's.
 var Hang error = errHang{}
@@ -33,14 +33,14 @@ var Hang error = errHang{}
 // it. asked is the key or the pattern that the read asks for, and empty for Verify. A list
 // has its pattern alone, even if it reads a record beside. The read returns the rule's
 // error without asking the store. With nil it passes, and with [Hang] it gets no answer.
-func (f *Faults) FailReads(rule func(op ReadOp, asked string) error) {
+func (f *Store) FailReads(rule func(op ReadOp, asked string) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reads = rule
 }
 
 // read asks the rule about a read and reports its verdict.
-func (f *Faults) read(ctx context.Context, op ReadOp, what string) error {
+func (f *Store) read(ctx context.Context, op ReadOp, what string) error {
 	f.mu.Lock()
 	rule := f.reads
 	f.mu.Unlock()
@@ -64,8 +64,8 @@ func (f *Faults) read(ctx context.Context, op ReadOp, what string) error {
 }
 
 // Get is that of the wrapped store, or fails by the rule of
-// [Faults.FailReads].
-func (f *Faults) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+// [Store.FailReads].
+func (f *Store) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
 	if err := f.read(ctx, ReadGet, key); err != nil {
 		return kvstore.Record{}, err
 	}
@@ -73,8 +73,8 @@ func (f *Faults) Get(ctx context.Context, key string, min uint64) (kvstore.Recor
 }
 
 // List is that of the wrapped store, or fails by the rule of
-// [Faults.FailReads].
-func (f *Faults) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+// [Store.FailReads].
+func (f *Store) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
 	if err := f.read(ctx, ReadList, pattern); err != nil {
 		return kvstore.Listing{}, err
 	}
@@ -82,8 +82,8 @@ func (f *Faults) List(ctx context.Context, pattern string, min uint64, opts ...k
 }
 
 // State is that of the wrapped store, or fails by the rule of
-// [Faults.FailReads].
-func (f *Faults) State(ctx context.Context, pattern string) (kvstore.State, error) {
+// [Store.FailReads].
+func (f *Store) State(ctx context.Context, pattern string) (kvstore.State, error) {
 	if err := f.read(ctx, ReadState, pattern); err != nil {
 		return kvstore.State{}, err
 	}
@@ -91,17 +91,17 @@ func (f *Faults) State(ctx context.Context, pattern string) (kvstore.State, erro
 }
 
 // Verify is that of the wrapped store, or fails by the rule of
-// [Faults.FailReads].
-func (f *Faults) Verify(ctx context.Context) error {
+// [Store.FailReads].
+func (f *Store) Verify(ctx context.Context) error {
 	if err := f.read(ctx, ReadVerify, ""); err != nil {
 		return err
 	}
 	return f.wrapped.Verify(ctx)
 }
 
-// Watch watches the wrapped store. Events can get lost by the rule of [Faults.DropEvents]
-// or by the rates, and can come from [Faults.Forge].
-func (f *Faults) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
+// Watch watches the wrapped store. Events can get lost by the rule of [Store.DropEvents]
+// or by the rates, and can come from [Store.Forge].
+func (f *Store) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
 	w := &faultWatch{f: f, pattern: pattern, to: deliver}
 	f.mu.Lock()
 	if f.closed {
@@ -125,7 +125,7 @@ func (f *Faults) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Wat
 }
 
 // drops decides whether an event is lost.
-func (f *Faults) drops(ev kvstore.Event) bool {
+func (f *Store) drops(ev kvstore.Event) bool {
 	f.mu.Lock()
 	rule, rate := f.drop, f.rates.DropEvent
 	f.events++
@@ -142,9 +142,9 @@ func (f *Faults) drops(ev kvstore.Event) bool {
 	return lost
 }
 
-// faultWatch is a watch through a Faults.
+// faultWatch is a watch through a Store.
 type faultWatch struct {
-	f       *Faults
+	f       *Store
 	pattern string
 	to      func(kvstore.Event)
 	inner   kvstore.Watch

@@ -1,4 +1,4 @@
-package testutil
+package faults
 
 import (
 	"math/rand/v2"
@@ -44,10 +44,10 @@ var (
 	// LoseAnswer: the write reaches the server, which applies or refuses it,
 	// and the answer is lost.
 	LoseAnswer = Fate{Kind: KindLoseAnswer}
-	// Hold: the write is kept until [Faults.ReleaseHeld] or
+	// Hold: the write is kept until [Store.ReleaseHeld] or
 	// [HeldWrite.Release]; its answer passes then.
 	Hold = Fate{Kind: KindHold}
-	// ByRates: [Faults.Random] decides. A rule returns it for the writes it
+	// ByRates: [Store.Random] decides. A rule returns it for the writes it
 	// does not care about; without rates it is Pass.
 	ByRates = Fate{Kind: KindByRates}
 )
@@ -75,7 +75,7 @@ func (f Fate) Silent() Fate {
 	return f
 }
 
-// Rates are the probabilities, 0 to 1, of what [Faults.Random] makes happen.
+// Rates are the probabilities, 0 to 1, of what [Store.Random] makes happen.
 // Those about writes exclude each other; their sum must not exceed 1, and what
 // is missing to 1 passes.
 type Rates struct {
