@@ -43,9 +43,9 @@ type answer struct {
 // mutex is a lock that was granted.
 type mutex interface {
 	Token() uint64
-	Remaining() time.Duration // 0: not held
-	Context() context.Context // ends with the lease
-	Extend(ctx context.Context) error
+	Remaining() time.Duration                            // 0: not held
+	Context() context.Context                            // ends with the lease
+	Extend(ctx context.Context, ttl time.Duration) error // 0: the same again
 	Unlock(ctx context.Context) error
 }
 
@@ -121,7 +121,7 @@ func (l *locker) answer(r request) answer {
 		}
 	case "extend":
 		if m := l.of(r.Name); m != nil {
-			err = m.Extend(context.Background())
+			err = m.Extend(context.Background(), time.Duration(r.TTL)*time.Millisecond)
 		}
 	case "status":
 		if m := l.of(r.Name); m != nil {
@@ -170,7 +170,7 @@ func (l *locker) keep(name string, m mutex) {
 }
 
 func (l *locker) open(r request) error {
-	nc, err := nats.Connect(r.URL)
+	nc, err := nats.Connect(r.URL, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.ReconnectBufSize(-1))
 	if err != nil {
 		return err
 	}
@@ -204,9 +204,5 @@ func (c library) take(ctx context.Context, name string, wait time.Duration) (mut
 	if err != nil {
 		return nil, err
 	}
-	return ofLibrary{lock}, nil
+	return lock, nil
 }
-
-type ofLibrary struct{ *natslock.Lock }
-
-func (l ofLibrary) Extend(ctx context.Context) error { return l.Lock.Extend(ctx, 0) }

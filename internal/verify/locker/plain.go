@@ -46,6 +46,16 @@ const (
 	believesPlace = "believes-place"
 	inFlightHeld  = "in-flight-is-held"
 	overHeld      = "late-write-ignored"
+	hastyExtend   = "extends-unanswered"
+	keepsLonger   = "keeps-the-longer-ttl"
+	earlyTurn     = "early-out-of-turn"
+	oneWindow     = "keeps-the-window"
+	gapCounts     = "bridges-the-gap"
+	hintsFree     = "free-by-notification"
+	anyHead       = "deletes-the-renewed-head"
+	allDead       = "deletes-all-before"
+	renewsBroken  = "renews-the-broken"
+	saysReleased  = "says-released"
 )
 
 func newPlain(nc *nats.Conn, bucket string, ttl time.Duration, weak string) (*plain, error) {
@@ -106,7 +116,10 @@ func (p *plain) api(subject string, answer any) error {
 	return json.Unmarshal(m.Data, answer)
 }
 
-func (p *plain) margin() time.Duration { return max(min(p.ttl/10, time.Second), p.ttl/1000) }
+// validity is for how long a holder may work after the sending of a write.
+func (p *plain) validity(ttl time.Duration) time.Duration {
+	return ttl - max(min(ttl/10, time.Second), ttl/1000)
+}
 
 // encoded is a name as a part of a key.
 func encoded(name string) string {
@@ -213,6 +226,7 @@ func (p *plain) judged(m *nats.Msg) result {
 
 // stored is a record as it was read or notified.
 type stored struct {
+	key      string // without the prefix of the bucket
 	revision uint64
 	deleted  bool
 	end      time.Time // by the server's clock; zero: never
@@ -240,6 +254,9 @@ func of(m *nats.Msg) (s stored) {
 		return ""
 	}
 	s.revision, _ = strconv.ParseUint(last("Nats-Sequence"), 10, 64)
+	if parts := strings.SplitN(last("Nats-Subject"), ".", 3); len(parts) == 3 { // $KV.<bucket>.<key>
+		s.key = parts[2]
+	}
 	s.deleted = m.Header.Get("KV-Operation") != "" || m.Header.Get("Nats-Marker-Reason") != ""
 	at, err := time.Parse(time.RFC3339Nano, last("Nats-Time-Stamp"))
 	ttl, err2 := time.ParseDuration(m.Header.Get("Nats-TTL"))
@@ -358,7 +375,7 @@ func (c *claim) end() {
 func (c *claim) acked(n, revision uint64) {
 	c.mu.Lock()
 	over, sent := c.over, c.sent[n]
-	late := time.Since(sent) >= c.p.ttl-c.p.margin()
+	late := time.Since(sent) >= c.p.validity(c.p.ttl)
 	c.over = over || late
 	c.mu.Unlock()
 	if (over || late) && c.p.weak != overHeld {
@@ -371,15 +388,15 @@ func (c *claim) granted(sent time.Time, revision uint64) (*lease, stored, error)
 	over := c.over
 	c.over = true
 	c.mu.Unlock()
-	until := sent.Add(c.p.ttl - c.p.margin())
+	until := sent.Add(c.p.validity(c.p.ttl))
 	if c.p.weak == fromAnswer || c.p.weak == lateCounts {
-		until = time.Now().Add(c.p.ttl - c.p.margin())
+		until = time.Now().Add(c.p.validity(c.p.ttl))
 	}
 	if over || !time.Now().Before(until) {
 		c.p.remove(c.key, 4, c.id, revision)
 		return nil, stored{}, errLate
 	}
-	l := &lease{claim: c, token: revision << 6, revision: revision, sent: sent, until: until, renewals: map[uint64]time.Time{}}
+	l := &lease{claim: c, token: revision << 6, revision: revision, ttl: c.p.ttl, sent: sent, until: until, renewals: map[uint64]sending{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	go l.renew()
 	return l, stored{}, nil
@@ -426,27 +443,38 @@ func given(l *lease, err error) (mutex, error) {
 }
 
 // queue lists the places of a mutex in the order of their tickets.
-func (p *plain) queue(name string) (places []stored) {
+func (p *plain) queue(name string) []stored {
+	_, places, _ := p.state(name)
+	return places
+}
+
+// state reads a lock and its places in one state.
+func (p *plain) state(name string) (lock stored, places []stored, ok bool) {
 	sub, err := p.nc.SubscribeSync(p.nc.NewInbox())
 	if err != nil {
-		return nil
+		return stored{}, nil, false
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	body := fmt.Sprintf(`{"multi_last":["$KV.%s.wait.%s.*"],"batch":1024,"max_bytes":8388608}`, p.bucket, encoded(name))
+	subject := "$KV." + p.bucket + "."
+	body := fmt.Sprintf(`{"multi_last":["%[1]swait.%[2]s.*","%[1]slock.%[2]s"],"batch":1024,"max_bytes":8388608}`, subject, encoded(name))
 	if p.nc.PublishRequest("$JS.API.DIRECT.GET.KV_"+p.bucket, sub.Subject, []byte(body)) != nil {
-		return nil
+		return stored{}, nil, false
 	}
 	for {
 		m, err := sub.NextMsg(time.Second)
 		if err != nil || m.Header.Get("Nats-Sequence") == "" {
+			ok = err == nil
 			break
 		}
-		if s := of(m); s.live() && s.valid && s.number("s") == 2 {
+		switch s := of(m); {
+		case s.key == "lock."+encoded(name):
+			lock = s
+		case s.live() && s.valid && s.number("s") == 2:
 			places = append(places, s)
 		}
 	}
 	slices.SortFunc(places, func(a, b stored) int { return cmp.Compare(ticket(a), ticket(b)) })
-	return places
+	return lock, places, ok
 }
 
 func ticket(s stored) uint64 { return cmp.Or(s.number("t"), s.revision) }
@@ -478,13 +506,27 @@ func (p *plain) wait(c *claim, name string, end time.Time) (mutex, error) {
 	}
 	timer := time.NewTicker(200 * time.Millisecond)
 	defer timer.Stop()
+	var free vacancy
 	for time.Now().Before(end) {
 		if place == nil || place.ctx.Err() != nil && p.weak != believesPlace {
 			if place = p.queued(name); place == nil {
 				return nil, errors.New("no place in the queue")
 			}
 		}
-		places := p.queue(name)
+		lock, places, ok := p.state(name)
+		switch head, due := free.seen(p, lock, places, ok); {
+		case place.ctx.Err() != nil || place.Remaining() == 0:
+			if p.weak != believesPlace {
+				continue
+			}
+		case due && head.id() != place.id:
+			if l, _, _ := c.attempt(lock.revision); l != nil {
+				free.bury(p, head, places, place.id)
+				leave(9)
+				return l, nil
+			}
+			free = vacancy{}
+		}
 		if len(places) > 0 && places[0].id() == place.id || p.weak == believesPlace && place.ctx.Err() != nil {
 			s, err := p.read(c.key)
 			if err == nil && (!s.live() || p.overdue(s)) {
@@ -502,6 +544,12 @@ func (p *plain) wait(c *claim, name string, end time.Time) (mutex, error) {
 		}
 		select {
 		case s := <-hints:
+			if p.weak == hintsFree && s.deleted && s.key == c.key {
+				if l, _, _ := c.attempt(s.revision); l != nil {
+					leave(9)
+					return l, nil
+				}
+			}
 			if p.weak == hintIsProof && s.deleted && s.number("s") == 4 {
 				if l, _, _ := c.attempt(s.revision); l != nil {
 					leave(5)
@@ -516,6 +564,58 @@ func (p *plain) wait(c *claim, name string, end time.Time) (mutex, error) {
 	return nil, natslock.ErrTimeout
 }
 
+// vacancy is the time in which a waiter's reads have shown a lock free, with one head of the queue.
+type vacancy struct {
+	since, last time.Time // the first of these reads, and the last
+	revision    uint64
+	head        string
+}
+
+// seen takes note of a read. It returns the head, and whether the lock may be claimed out of turn.
+func (v *vacancy) seen(p *plain, lock stored, places []stored, ok bool) (head stored, due bool) {
+	now := time.Now()
+	if len(places) > 0 {
+		head = places[0]
+	}
+	if !ok && p.weak == gapCounts {
+		return stored{}, false
+	}
+	open := ok && !lock.live() && head.live()
+	same := head.id() == v.head && (lock.revision == v.revision || lock.revision == 0)
+	if p.weak == oneWindow {
+		open, same = ok && head.live(), true
+	}
+	if gap := now.Sub(v.last) >= time.Second && p.weak != gapCounts; !open || !same || gap || v.since.IsZero() {
+		*v = vacancy{}
+		if !open {
+			return head, false
+		}
+		v.since, v.head = now, head.id()
+	}
+	v.last, v.revision = now, max(v.revision, lock.revision)
+	window := min(1200*time.Millisecond<<min(head.number("e"), 10), time.Duration(head.number("l"))*time.Second)
+	if p.weak == earlyTurn {
+		window = 600 * time.Millisecond
+	}
+	return head, !lock.live() && now.Sub(v.since) >= window
+}
+
+// bury deletes the place of the head after a grant.
+func (v *vacancy) bury(p *plain, head stored, places []stored, mine string) {
+	if time.Since(v.last) >= time.Second {
+		return
+	}
+	for _, s := range places {
+		if s.id() == mine || s.id() != head.id() && p.weak != allDead {
+			break
+		}
+		if p.weak == anyHead {
+			s, _ = p.read(s.key)
+		}
+		p.remove(s.key, 4, s.id(), s.revision)
+	}
+}
+
 // queued writes a place, which is renewed as a lease is.
 func (p *plain) queued(name string) *lease {
 	of := *p
@@ -525,7 +625,7 @@ func (p *plain) queued(name string) *lease {
 	for range 10 {
 		sent := time.Now()
 		if r := of.write(c.key, of.record(2, id, map[string]any{"a": 1}), 0, nil); r.revision > 0 {
-			l := &lease{claim: c, status: 2, token: r.revision, revision: r.revision, sent: sent, until: sent.Add(of.ttl - of.margin()), renewals: map[uint64]time.Time{}}
+			l := &lease{claim: c, status: 2, token: r.revision, revision: r.revision, ttl: of.ttl, sent: sent, until: sent.Add(of.validity(of.ttl)), renewals: map[uint64]sending{}}
 			l.ctx, l.cancel = context.WithCancelCause(context.Background())
 			go l.renew()
 			return l
@@ -544,9 +644,16 @@ type lease struct {
 
 	mu          sync.Mutex
 	revision    uint64
+	ttl         time.Duration
 	sent, until time.Time // of the last confirmed write, and its validity
-	renewals    map[uint64]time.Time
+	renewals    map[uint64]sending
 	r           uint64
+}
+
+// sending is a renewal that was sent.
+type sending struct {
+	at  time.Time
+	ttl time.Duration
 }
 
 func (l *lease) Token() uint64            { return l.token }
@@ -561,14 +668,36 @@ func (l *lease) Remaining() time.Duration {
 	return max(time.Until(l.until), 0)
 }
 
-func (l *lease) Extend(context.Context) error {
-	l.again()
-	return context.Cause(l.ctx)
+// Extend renews the lease now, until that is confirmed or the lease ends.
+func (l *lease) Extend(ctx context.Context, ttl time.Duration) error {
+	ttl = (cmp.Or(ttl, l.lasts()) + time.Second - 1).Truncate(time.Second)
+	for begun := time.Now(); l.ctx.Err() == nil && l.Remaining() > 0; {
+		l.again(ttl)
+		l.mu.Lock()
+		confirmed := !l.sent.Before(begun)
+		l.mu.Unlock()
+		if confirmed || l.p.weak == hastyExtend {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-l.ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return cmp.Or[error](context.Cause(l.ctx), natslock.ErrLost)
+}
+
+func (l *lease) lasts() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ttl
 }
 
 // renew renews the lease until it ends.
 func (l *lease) renew() {
-	pause := l.p.ttl / 3
+	pause := l.lasts() / 3
 	for {
 		l.mu.Lock()
 		due, until := l.sent.Add(pause), l.until
@@ -583,7 +712,7 @@ func (l *lease) renew() {
 			return
 		}
 		done := make(chan struct{})
-		go func() { l.again(); close(done) }()
+		go func() { l.again(l.lasts()); close(done) }()
 		select { // the end does not wait for an answer
 		case <-done:
 		case <-time.After(time.Until(until)):
@@ -599,43 +728,49 @@ func (l *lease) renew() {
 			return
 		}
 		l.mu.Lock()
-		pause = l.p.ttl / 3
+		pause = l.ttl / 3
 		if time.Since(l.sent) > pause { // not confirmed
-			pause = time.Since(l.sent) + max(l.p.ttl/15, 50*time.Millisecond)
+			pause = time.Since(l.sent) + max(l.ttl/15, 50*time.Millisecond)
 		}
 		l.mu.Unlock()
 	}
 }
 
 // again sends one renewal.
-func (l *lease) again() {
-	sent := time.Now()
+func (l *lease) again(ttl time.Duration) {
+	mine := sending{time.Now(), ttl}
 	l.mu.Lock()
 	l.r++
 	r, expect := l.r, l.revision
-	l.renewals[r] = sent
+	l.renewals[r] = mine
+	if ttl < l.ttl && l.p.weak != keepsLonger { // the server may store it
+		if until := mine.at.Add(l.p.validity(ttl)); until.Before(l.until) {
+			l.until = until
+		}
+	}
 	l.mu.Unlock()
 	status := cmp.Or(l.status, 1)
-	fields := l.p.record(status, l.id, map[string]any{"r": r, "t": l.token})
-	confirmed := func(sent time.Time, revision uint64) {
+	fields := l.p.record(status, l.id, map[string]any{"r": r, "t": l.token, "l": int(ttl.Seconds())})
+	confirmed := func(of sending, revision uint64) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if now := time.Now(); l.ctx.Err() != nil || !now.Before(l.until) || !now.Before(sent.Add(l.p.ttl-l.p.margin())) {
+		validity := l.p.validity(of.ttl)
+		if now := time.Now(); l.ctx.Err() != nil || !now.Before(l.until) || !now.Before(of.at.Add(validity)) {
 			if l.p.weak != lateCounts {
 				return
 			}
 		}
 		if l.p.weak == fromAnswer {
-			sent = time.Now()
+			of.at = time.Now()
 		}
 		if revision > l.revision {
-			l.revision, l.sent, l.until = revision, sent, sent.Add(l.p.ttl-l.p.margin())
+			l.revision, l.ttl, l.sent, l.until = revision, of.ttl, of.at, of.at.Add(validity)
 		}
 	}
-	answer := l.p.write(l.key, fields, expect, func(revision uint64) { confirmed(sent, revision) })
+	answer := l.p.write(l.key, fields, expect, func(revision uint64) { confirmed(mine, revision) })
 	switch {
 	case answer.revision > 0:
-		confirmed(sent, answer.revision)
+		confirmed(mine, answer.revision)
 		return
 	case !answer.refused:
 		return
@@ -654,12 +789,14 @@ func (l *lease) again() {
 		return
 	}
 	l.mu.Lock()
-	at, mine := l.renewals[s.number("r")]
+	sent, own := l.renewals[s.number("r")]
 	l.mu.Unlock()
 	switch {
 	case s.live() && s.revision == known:
-	case s.live() && s.id() == l.id && s.number("s") == uint64(status) && mine:
-		confirmed(at, s.revision)
+	case l.p.weak == renewsBroken && s.id() == l.id:
+		confirmed(mine, s.revision)
+	case s.live() && s.id() == l.id && s.number("s") == uint64(status) && own:
+		confirmed(sent, s.revision)
 	case s.live() && s.id() == l.id && s.number("s") == 3:
 		l.mu.Lock()
 		l.revision = s.revision
@@ -692,7 +829,7 @@ func (l *lease) Unlock(context.Context) error {
 		switch {
 		case err != nil:
 		case s.live() && s.id() == l.id:
-			if s.number("s") == 3 {
+			if s.number("s") == 3 && l.p.weak != saysReleased {
 				cause = natslock.ErrBroken
 			}
 			revision = s.revision

@@ -24,9 +24,11 @@ type Case struct {
 	Level int           `json:"level"`
 	Must  string        `json:"must"` // a sentence of docs/protocol.md
 	TTL   time.Duration `json:"-"`    // that the program is opened with; 0: 3 s
-	// NoBucket leaves it to the case to make the bucket, and Own to start the server.
+	// NoBucket leaves it to the case to make the bucket, and Own to start the server. One with
+	// Stops stops the process of the program.
 	NoBucket bool           `json:"-"`
 	Own      bool           `json:"-"`
+	Stops    bool           `json:"-"`
 	judge    func(t *trial) // panics with a violation or a fault
 }
 
@@ -63,6 +65,9 @@ var Cases = []*Case{
 	{Name: "late-answer", Level: 1, judge: lateAnswer, TTL: 2 * time.Second, Must: mustArriveInTime},
 	{Name: "try-behind-queue", Level: 1, judge: tryBehindQueue, Must: "The queue has a place that is not overdue: the client must (M67) queue, or say no."},
 
+	{Name: "stopped-holder", Level: 1, judge: stoppedHolder, TTL: 2 * time.Second, Stops: true, Must: mustEndInTime},
+	{Name: "release-broken", Level: 1, judge: releaseBroken, TTL: 10 * time.Second, Must: "its own broken record: the deletion goes on, and the result is *broken*;"},
+
 	// Level 2: renewals, and what refusals say.
 	{Name: "renewal", Level: 2, judge: renewal, TTL: 2 * time.Second, Must: "Renewals change the revision, so their records must (M51) carry the token in `t`."},
 	{Name: "validity-renewed", Level: 2, judge: validityOfRenewal, TTL: 2 * time.Second, Must: mustEndInTime},
@@ -74,6 +79,13 @@ var Cases = []*Case{
 	{Name: "broken", Level: 2, judge: broken, TTL: 2 * time.Second, Must: "Its own broken record must (M86) end the lease as broken."},
 	{Name: "release-lost", Level: 2, judge: releaseLost, TTL: 10 * time.Second, Must: "Otherwise the lease was *lost*."},
 
+	{Name: "broken-later", Level: 2, judge: brokenLater, Must: "It must (M93) stop, and then deletes the broken record at its revision."},
+	{Name: "broken-at-once", Level: 2, judge: brokenAtOnce, TTL: 2 * time.Second, Must: "Anything else must (M87) end it as lost."},
+	{Name: "extend", Level: 2, judge: extend, TTL: 10 * time.Second, Must: "Renewals change the revision, so their records must (M51) carry the token in `t`."},
+	{Name: "extend-lost", Level: 2, judge: extendLost, TTL: 10 * time.Second, Must: "Anything else must (M87) end it as lost."},
+	{Name: "extend-unanswered", Level: 2, judge: extendUnanswered, TTL: 2 * time.Second, Must: mustEndInTime},
+	{Name: "extend-shorter", Level: 2, judge: extendShorter, TTL: 10 * time.Second, Must: "A renewal with a shorter TTL must (M50) shorten the validity from its sending on, since the server may store it."},
+
 	// Level 3: the queue, and notifications.
 	{Name: "forged-record", Level: 3, judge: forgedRecord, Must: "So a client must not (M44) claim at a revision, delete a record or end a lease because of a notification alone."},
 	{Name: "queue", Level: 3, judge: queue, Must: "A waiter must (M70) write a place with status 2 under `wait.<name>.<id>`, with an id that is not that of its claim for the lock."},
@@ -83,6 +95,15 @@ var Cases = []*Case{
 	{Name: "forged-tombstone", Level: 3, judge: forgedTombstone, Must: "It must not (M75) claim at the revision of a live record."},
 	{Name: "no-notifications", Level: 3, judge: noNotifications, TTL: 2 * time.Second, Must: "Notifications can be lost. Every wait has a timer that reads"},
 	{Name: "place-ended", Level: 3, judge: placeEnded, Must: "Should the place end, it must (M71) queue again under a new id."},
+	{Name: "recall", Level: 3, judge: recall, Must: "A waiter must (M70) write a place with status 2 under `wait.<name>.<id>`, with an id that is not that of its claim for the lock."},
+	{Name: "stopped-first", Level: 3, judge: stoppedFirst, Stops: true, Must: "then it is not the first any more, and must (M76) queue again."},
+	{Name: "out-of-turn", Level: 3, judge: outOfTurn, Must: "A waiter must not (M81) claim out of turn before that."},
+	{Name: "out-of-turn-cycle", Level: 3, judge: outOfTurnCycle, Must: "Its *window* is open while these reads show the key free, at one revision, or without a record after its tombstone, and the same head in place."},
+	{Name: "out-of-turn-head", Level: 3, judge: outOfTurnHead, Must: "Its *window* is open while these reads show the key free, at one revision, or without a record after its tombstone, and the same head in place."},
+	{Name: "out-of-turn-hint", Level: 3, judge: outOfTurnHint, Must: "Only answers to its reads must (M79) count, never a notification."},
+	{Name: "out-of-turn-gap", Level: 3, judge: outOfTurnGap, Must: "A read that fails, a new connection, a suspension, and a second or more between two answers must (M80) begin the window anew: a tombstone lives for 1 s, so no cycle in between can hide."},
+	{Name: "out-of-turn-exact", Level: 3, judge: outOfTurnExact, Must: "the waiter deletes the place of the head by a tombstone of status 4, which must (M82) expect exactly the revision that it has read."},
+	{Name: "out-of-turn-others", Level: 3, judge: outOfTurnOthers, Must: "It must not (M83) delete the place of any other waiter, and no place without a grant."},
 
 	// Level 4: faults.
 	{Name: "lost-answer", Level: 4, judge: lostAnswer, TTL: 5 * time.Second, Must: "The claim is granted *as of the sending of that attempt*, if it is still in time, and must not (M60) be granted as of a later one."},

@@ -170,7 +170,7 @@ func (c *Command) chosen() (cases []*Case) {
 			ok, _ := path.Match(p, one.Name) // AfterApply has checked it
 			matches = matches || ok
 		}
-		if matches && one.Level <= c.Level {
+		if matches && one.Level <= c.Level && (canStop || !one.Stops) {
 			cases = append(cases, one)
 		}
 	}

@@ -18,7 +18,7 @@ type request struct {
 	Do     string `json:"do"`
 	URL    string `json:"url,omitempty"`
 	Bucket string `json:"bucket,omitempty"`
-	TTL    int64  `json:"ttl,omitempty"`  // milliseconds
+	TTL    int64  `json:"ttl,omitempty"`  // milliseconds: of all locks, or of the lock from an extend on
 	Name   string `json:"name,omitempty"` // of the lock
 	Wait   int64  `json:"wait,omitempty"` // milliseconds
 }
@@ -83,6 +83,7 @@ func (t *tail) String() string {
 func startProgram(args []string, environ []string) (*program, error) {
 	p := &program{cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{}), answers: map[int]chan answer{}, lost: map[string]int{}}
 	p.cmd.Env, p.cmd.Stderr, p.cmd.WaitDelay = environ, &p.stderr, time.Second
+	ownGroup(p.cmd)
 	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err

@@ -73,6 +73,7 @@ type wire struct {
 	conns   map[net.Conn]struct{}
 	rule    func(w *write) fate       // nil: all pass
 	hears   func(subject string) bool // whether a notification passes; nil: all do
+	reads   <-chan struct{}           // reads pass when this is closed; nil: at once
 	writes  []*write
 	waiting map[string]*waiting // for answers, by their subjects
 }
@@ -103,6 +104,20 @@ func (w *wire) govern(rule func(w *write) fate) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rule = rule
+}
+
+// blind has no read pass before sees is called. The answers to those that are held come then.
+func (w *wire) blind() (sees func()) {
+	gate := make(chan struct{})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reads = gate
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.reads = nil
+		close(gate)
+	}
 }
 
 // deafen has no notification pass.
@@ -272,7 +287,7 @@ func (w *wire) fromClient(client *sink) func(f frame, server *sink) bool {
 		}
 		key, ok := strings.CutPrefix(f.subject(), w.prefix)
 		if !ok {
-			return false
+			return w.asks(f, server)
 		}
 		one := &write{key: key, header: nats.Header{}, data: f.message[f.header:], at: time.Now()}
 		if f.header > 0 {
@@ -319,6 +334,26 @@ func (w *wire) fromClient(client *sink) func(f frame, server *sink) bool {
 		}
 		return false
 	}
+}
+
+// asks takes the requests of the program that are no writes.
+func (w *wire) asks(f frame, server *sink) bool {
+	request, ok := strings.CutPrefix(f.subject(), "$JS.API.")
+	if !ok {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	read := strings.HasPrefix(request, "DIRECT.GET.") || strings.HasPrefix(request, "STREAM.MSG.GET.")
+	if gate := w.reads; read && gate != nil {
+		w.wg.Go(func() {
+			if w.opened(gate) {
+				server.put(f.raw)
+			}
+		})
+		return true
+	}
+	return false
 }
 
 // opened waits until a gate is open. It returns false if the wire is closed before.

@@ -1,0 +1,15 @@
+//go:build !unix
+
+package conform
+
+import (
+	"errors"
+	"os/exec"
+)
+
+const canStop = false
+
+func ownGroup(*exec.Cmd) {}
+
+func (*program) stop() error   { return errors.ErrUnsupported }
+func (*program) resume() error { return errors.ErrUnsupported }

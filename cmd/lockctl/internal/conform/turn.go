@@ -1,0 +1,272 @@
+package conform
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// window is for how long a lock is free before a waiter claims it out of turn.
+const window = 1200 * time.Millisecond
+
+// behind is a program that waits behind others for a lock that is held. All but the program
+// is played by writes alone, so the others do nothing by themselves.
+type behind struct {
+	t       *trial
+	name    string
+	holder  stored
+	heads   []stored // the places before the program's, the earliest first
+	place   stored   // of the program
+	granted func() answer
+	before  int // how many claims the program had sent
+}
+
+// waitsBehind has the program wait behind so many places of dead clients.
+func (t *trial) waitsBehind(name string, heads int, more map[string]any) *behind {
+	b := &behind{t: t, name: name}
+	t.put("lock."+name, record(1, "HOLDER", time.Minute, nil), 0, time.Minute)
+	b.holder = t.read("lock." + name)
+	for i := range heads {
+		key := fmt.Sprintf("wait.%s.DEAD%d", name, i)
+		t.put(key, record(2, fmt.Sprint("DEAD", i), 15*time.Second, more), 0, 15*time.Second)
+		b.heads = append(b.heads, t.read(key))
+	}
+	b.place, b.granted = t.waits(name)
+	t.pause(settled)
+	b.before = len(b.claims())
+	return b
+}
+
+// free has the lock be free. It returns a time before that.
+func (b *behind) free() time.Time {
+	at := time.Now()
+	b.t.erase(b.holder.key, 4, "HOLDER", b.holder.revision)
+	return at
+}
+
+// claims are the attempts for the lock.
+func (b *behind) claims() (all []write) {
+	for _, w := range b.t.wire.seen("lock." + b.name) {
+		if !w.deletes() && !w.renewal() {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// claimed waits for so long at most for an attempt that is sent out of turn.
+func (b *behind) claimed(most time.Duration) bool {
+	for end := time.Now().Add(most); time.Now().Before(end); b.t.pause(5 * time.Millisecond) {
+		if len(b.claims()) > b.before {
+			return true
+		}
+	}
+	return false
+}
+
+// noneUntil requires that the program sends no attempt before a time.
+func (b *behind) noneUntil(at time.Time, expected string) {
+	b.t.pauseUntil(at)
+	for _, w := range b.claims()[b.before:] {
+		if early := at.Sub(w.at); early > rounding {
+			b.t.expect(false, expected, "a %s, %v before that", w.String(), early.Round(time.Millisecond))
+		}
+	}
+}
+
+// finish ends what is left of the places before the program, so that it is the first, and
+// waits for its grant.
+func (b *behind) finish() {
+	for _, head := range b.heads {
+		if now := b.t.read(head.key); now.live() {
+			b.t.erase(head.key, 4, text(head.fields["id"]), now.revision)
+		}
+	}
+	b.granted()
+}
+
+func outOfTurn(t *trial) {
+	t.open()
+	one, two := t.waitsBehind("x.0", 1, nil), t.waitsBehind("x.1", 1, map[string]any{"e": 1})
+	first, second := one.free(), two.free()
+	one.noneUntil(first.Add(window), "no claim before the lock was free for 1.2 s: there is a place before the program's")
+	two.noneUntil(second.Add(2*window), "no claim before the lock was free for 2.4 s: the head's place has e 1")
+	one.finish()
+	two.finish()
+}
+
+// outOfTurnCycle has the lock be taken and released within the window.
+func outOfTurnCycle(t *trial) {
+	t.open()
+	b := t.waitsBehind(x, 1, nil)
+	b.free()
+	t.pause(window / 2)
+	revision := t.put(b.holder.key, record(1, "HOLDER2", time.Minute, nil), t.read(b.holder.key).revision, time.Minute)
+	t.pause(20 * time.Millisecond)
+	again := time.Now()
+	t.erase(b.holder.key, 4, "HOLDER2", revision)
+	b.noneUntil(again.Add(window), "no claim before the lock was free for 1.2 s: it was taken in between")
+	b.finish()
+}
+
+// outOfTurnHead has the head give up within the window, so that there is another one.
+func outOfTurnHead(t *trial) {
+	t.open()
+	b := t.waitsBehind(x, 2, nil)
+	b.free()
+	t.pause(window * 3 / 4)
+	other := time.Now()
+	t.erase(b.heads[0].key, 4, text(b.heads[0].fields["id"]), b.heads[0].revision)
+	b.noneUntil(other.Add(window), "no claim before the lock was free for 1.2 s with one head: the head has changed in between")
+	b.finish()
+}
+
+// outOfTurnHint has notifications say that the lock is free, which it is not.
+func outOfTurnHint(t *trial) {
+	t.open()
+	b := t.waitsBehind(x, 1, nil)
+	end := time.Now().Add(2 * window)
+	for time.Now().Before(end) {
+		t.forge(b.holder.key, b.holder.revision+1, record(4, "HOLDER", 0, nil), true)
+		t.pause(window / 4)
+	}
+	b.noneUntil(end, "no claim: the lock is held, and there is a place before the program's")
+	t.untouched(b.holder)
+	b.free()
+	b.finish()
+}
+
+// outOfTurnGap has no read be answered for more than a second of the window.
+func outOfTurnGap(t *trial) {
+	t.open()
+	b := t.waitsBehind(x, 1, nil)
+	b.free()
+	t.pause(window / 4)
+	sees := t.wire.blind()
+	t.pause(window)
+	seen := time.Now()
+	sees()
+	b.noneUntil(seen.Add(window), "no claim before the reads have shown for 1.2 s again that the lock is free: none was answered for 1.2 s")
+	b.finish()
+}
+
+// outOfTurnExact has the head renew its place while the program claims the lock.
+func outOfTurnExact(t *trial) {
+	t.open()
+	b := t.waitsBehind(x, 1, nil)
+	gate := make(chan struct{})
+	t.wire.govern(func(w *write) fate {
+		if w.key == b.holder.key && !w.deletes() && !w.renewal() {
+			return fate{hold: gate}
+		}
+		return fate{}
+	})
+	b.free()
+	head := b.heads[0]
+	if !b.claimed(3 * window) { // it claims nothing out of turn, as it may
+		close(gate)
+		b.finish()
+		return
+	}
+	t.put(head.key, record(2, text(head.fields["id"]), 15*time.Second, map[string]any{"a": 0, "r": 1, "t": head.revision}), head.revision, 15*time.Second)
+	renewed := t.read(head.key)
+	close(gate)
+	b.granted()
+	t.pause(settled)
+	t.expect(t.read(head.key).revision == renewed.revision, renewed.String()+": the head has renewed since the program read its place", "%s; the program's writes: %s", t.read(head.key), t.writes())
+}
+
+// outOfTurnOthers has two dead clients before the program.
+func outOfTurnOthers(t *trial) {
+	t.open()
+	b := t.waitsBehind(x, 2, nil)
+	b.free()
+	out := b.claimed(5 * window) // one that is not the second learns of it by a timer
+	if out {
+		b.granted()
+		t.pause(settled)
+	}
+	granted := uint64(0)
+	for _, w := range t.wire.seen("") {
+		switch {
+		case w.key == b.holder.key && !w.deletes() && w.stored > b.holder.revision:
+			granted = w.stored
+		case w.key == b.heads[1].key && !strings.HasPrefix(w.expect(), "9999"):
+			t.expect(false, "the place of the second dead client, as before", "a %s", w.String())
+		case w.key == b.heads[0].key && !strings.HasPrefix(w.expect(), "9999"):
+			t.expect(granted > 0, "no deletion of a place before the grant", "a %s", w.String())
+		case w.key == b.place.key && w.deletes() && w.stored > 0 && number(w.fields["s"]) != 9:
+			t.violated(mustLeave, "a tombstone of status 9: it got the lock out of turn", "status %d", number(w.fields["s"]))
+		}
+	}
+	if !out {
+		b.finish()
+	}
+}
+
+// stopped stops the program for so long, and does something meanwhile. It returns when the
+// program goes on.
+func (t *trial) stopped(d time.Duration, meanwhile func()) time.Time {
+	end := time.Now().Add(d)
+	t.need(t.program.stop())
+	t.last(func() { _ = t.program.resume() })
+	meanwhile()
+	t.pauseUntil(end)
+	now := time.Now()
+	t.need(t.program.resume())
+	return now
+}
+
+// stoppedHolder stops a holder until another client has the lock.
+func stoppedHolder(t *trial) {
+	t.open()
+	s := t.take(x)
+	var before stored
+	t.stopped(0, func() {
+		t.rivalTakes(x) // when the record has ended
+		before = t.read(s.key)
+	})
+	t.notHeld(x, "not held: its process was stopped, and the record has ended since")
+	a := t.ask(request{Do: "unlock", Name: x})
+	t.expect(a.Result != "ok", `no "ok" from unlock: another client has the lock`, "%s", a)
+	t.untouched(before)
+}
+
+// stoppedFirst stops the first waiter until its place has ended, and the lock is free. Another
+// client waits by then.
+func stoppedFirst(t *trial) {
+	t.open()
+	b := t.waitsBehind(x, 0, nil)
+	var other stored
+	at := t.stopped(0, func() {
+		key := "wait." + x + ".LATER"
+		t.put(key, record(2, "LATER", time.Minute, nil), 0, time.Minute)
+		other = t.read(key)
+		for end := time.Now().Add(patience); t.read(b.place.key).live(); t.pause(20 * time.Millisecond) {
+			t.expect(time.Now().Before(end), "the end of its place while the process is stopped", "%s", t.read(b.place.key))
+		}
+		b.free()
+	})
+	b.heads = []stored{other}
+	b.noneUntil(at.Add(window), "no claim, and a new place: its place has ended while the process was stopped, and another client waits")
+	again := t.place(x)
+	t.expect(text(again.fields["id"]) != text(b.place.fields["id"]), "a place of another id than that which has ended", "%s", again)
+	b.finish()
+}
+
+// recall has the program wait for a lock that a client of the library keeps for itself, and
+// has no use for.
+func recall(t *trial) {
+	l, err := t.rival().Lock(t.ctx, x, natslock.Linger(time.Minute))
+	t.need(err)
+	t.need(l.Unlock(t.ctx))
+	t.expect(t.read("lock."+x).live(), "a lock that lingers", "%s", t.read("lock."+x))
+	t.open()
+	r := request{Do: "lock", Name: x, Wait: (30 * time.Second).Milliseconds()}
+	a := t.ask(r)
+	t.expect(a.Result == "ok", `"ok": the client that keeps the lock gives it up for a place`, "%s", a)
+	t.granted(x, a)
+	t.expect(a.Token > l.Token(), "a token above that of the holder before", "%d after %d", a.Token, l.Token())
+}
