@@ -13,8 +13,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/natslock/locks/kvstore"
 )
 
 // bareSide is the limit: the speed of the same server with conditional publishes to
@@ -39,7 +37,7 @@ type bareClient struct {
 	last map[string]uint64 // by subject, the own tombstone
 }
 
-const barePrefix = "$KV." + kvstore.DefaultBucket + "."
+const barePrefix = "$KV.natslock."
 
 // bareValue is as large as a record of the library's.
 var bareValue = make([]byte, 100)
@@ -57,7 +55,7 @@ func openBare(ctx context.Context, s *Servers) (*bareClient, error) {
 	js, err := jetstream.New(nc)
 	if err == nil {
 		var stream jetstream.Stream
-		if stream, err = js.Stream(ctx, "KV_"+kvstore.DefaultBucket); err == nil {
+		if stream, err = js.Stream(ctx, "KV_natslock"); err == nil {
 			notify := strings.TrimSuffix(stream.CachedInfo().Config.RePublish.Destination, ">")
 			return &bareClient{nc: nc, js: js, stream: stream, notify: notify, last: map[string]uint64{}}, nil
 		}

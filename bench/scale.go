@@ -14,7 +14,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -291,7 +290,7 @@ func failOvers(ctx context.Context, s *Servers, n int) (Spread, error) {
 	if err != nil {
 		return Spread{}, err
 	}
-	stream, err := js.Stream(ctx, "KV_"+kvstore.DefaultBucket)
+	stream, err := js.Stream(ctx, "KV_natslock")
 	if err != nil {
 		return Spread{}, err
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )

@@ -8,9 +8,9 @@ import (
 
 	"github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
-	"github.com/natslock/locks/kvstore"
 )
 
 // Other packages of this module need these functions, and users do not.

@@ -20,9 +20,9 @@ import (
 	"github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
-	"github.com/natslock/locks/kvstore"
 )
 
 // Client takes locks in one bucket. One per connection is enough. [New] makes it:

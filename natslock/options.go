@@ -10,6 +10,7 @@ import (
 
 	"github.com/natslock/locks/internal/acquire"
 	"github.com/natslock/locks/internal/clock"
+	kv "github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/kvstore"
@@ -29,7 +30,7 @@ type config struct {
 	lingering int
 	owner     string
 	pid       int // that the records name; 0: that of this process
-	wrap      func(kvstore.KV) kvstore.KV
+	wrap      func(kv.KV) kv.KV
 	now       func() time.Time
 }
 

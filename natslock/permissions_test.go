@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/natslock"
 	lockadmin "github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"

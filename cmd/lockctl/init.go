@@ -17,8 +17,8 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/tool"
-	"github.com/natslock/locks/kvstore"
 )
 
 type initCmd struct {
@@ -175,7 +175,7 @@ func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Con
 	if c.Storage == "" { // as it is, also when that is memory
 		cfg.Storage = info.Config.Storage
 	}
-	repaired, err := cfg.Repaired(info.Config)
+	repaired, err := kvstore.Repaired(cfg, info.Config)
 	if err != nil {
 		return err
 	}

@@ -7,9 +7,9 @@ import (
 	"github.com/natslock/locks/internal/claim"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
-	"github.com/natslock/locks/kvstore"
 )
 
 // This file has the events that the member which drives a run reports to the core: what it is

@@ -5,8 +5,8 @@ import (
 
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/kvstore"
 )
 
 // This file has a client know the places of other clients in the queue of a lock: it subscribes to

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/kvstore"
 )
 
 // EventGap is a mark among the changes: some between its Time and its Until are missing. Without

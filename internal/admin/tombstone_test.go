@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/kvstore"
 )
 
 // The deletion of an overdue place, whose end was reported, is no change. Its tombstone says so, also that

@@ -9,9 +9,9 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
-	"github.com/natslock/locks/kvstore"
 )
 
 // watchCheck is how often a watch asks whether its bucket is still there: a

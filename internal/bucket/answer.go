@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/natslock/locks/internal/core"
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 )
 
 // AnswerOf says what an answer means for a conditional write.

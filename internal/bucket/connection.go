@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 )
 
 var errGone = fmt.Errorf("%w: %w", ErrUnavailable, kvstore.ErrConnectionClosed)

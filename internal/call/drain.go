@@ -9,9 +9,9 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/claim"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
-	"github.com/natslock/locks/kvstore"
 )
 
 // The reader-writer lock is the mutex's machinery with three things of its own.

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
-	"github.com/natslock/locks/kvstore"
 )
 
 // Failure is the error of an acquire that was not granted.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 )
 
 // mailbox is a waiter's view of the keys it watches: the newest event of each that it has not

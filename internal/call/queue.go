@@ -5,9 +5,9 @@ import (
 	"github.com/natslock/locks/internal/claim"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
-	"github.com/natslock/locks/kvstore"
 )
 
 // Wait queues for the lock until a result is final. A run that has a place goes on there. holder is what

@@ -2,9 +2,9 @@ package call
 
 import (
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
-	"github.com/natslock/locks/kvstore"
 )
 
 // A semaphore is the mutex's machinery with several keys to claim. Each permit is a slot,

@@ -3,8 +3,8 @@ package call
 import (
 	"github.com/natslock/locks/internal/claim"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/kvstore"
 )
 
 // enough is how many records a newcomer reads of a lock and its queue to see that

@@ -12,9 +12,9 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
-	"github.com/natslock/locks/kvstore"
 )
 
 // claim is one acquisition: what [core.Claim] needs around it. It sends the attempts, hands over the

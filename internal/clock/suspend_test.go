@@ -13,10 +13,10 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/testutil"
 )
 

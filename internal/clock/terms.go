@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 )
 
 // ErrInvalidTTL says that no lease can have a duration.

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/kvstore"
 )
 
 // trial plays the events of one claim, named "mine", in the order in which they happen:

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 )
 
 // ErrInvalidName says that a string cannot name a lock. It matches [kvstore.ErrInvalid].

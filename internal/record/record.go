@@ -16,7 +16,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 )
 
 // MaxGiven is how large a record may be by what its owner gave: the rest is for

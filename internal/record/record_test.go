@@ -13,7 +13,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 )
 
 // bodies are records as the library writes them.

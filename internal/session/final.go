@@ -8,7 +8,7 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 )
 
 // final is the last write of a record: nearly always a tombstone. It is sent at once, or in its

@@ -3,8 +3,8 @@ package session
 import (
 	"strings"
 
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/kvstore"
 )
 
 // Judge returns for each of the client's leases under a name how to end it by what change

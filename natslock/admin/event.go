@@ -6,8 +6,8 @@ import (
 	"time"
 
 	view "github.com/natslock/locks/internal/admin"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/session"
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 

@@ -6,13 +6,28 @@ import (
 	"log"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/example"
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
+
+func initHistory(ctx context.Context, nc *nats.Conn) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	bucket, err := js.Stream(ctx, "KV_natslock")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := js.CreateStream(ctx, kvstore.HistoryStream(bucket.CachedInfo(), 7*24*time.Hour, 0)); err != nil {
+		log.Fatal(err)
+	}
+}
 
 // The history of a bucket says what has happened to a lock, and where it has a gap.
 func ExampleAdmin_History() {
@@ -24,18 +39,7 @@ func ExampleAdmin_History() {
 		log.Fatal(err)
 	}
 	defer locks.Close(ctx)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		log.Fatal(err)
-	}
-	bucket, err := js.Stream(ctx, "KV_natslock")
-	if err != nil {
-		log.Fatal(err)
-	}
-	// An operator does so once, with "lockctl init --history 7d".
-	if _, err := js.CreateStream(ctx, kvstore.HistoryStream(bucket.CachedInfo(), 7*24*time.Hour, 0)); err != nil {
-		log.Fatal(err)
-	}
+	initHistory(ctx, nc) // an operator does so once, with "lockctl init --history 7d"
 
 	for released := false; !released; { // the server begins to copy a moment later
 		l, err := locks.Lock(ctx, "deploy")

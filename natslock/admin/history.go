@@ -9,7 +9,7 @@ import (
 
 // History yields the events of all locks whose names match pattern (see [Admin.List]) that
 // the history of the bucket has kept, in their order, from since on. The zero time is that
-// of the first one. "lockctl init --history" makes the history; see kvstore.HistoryStream.
+// of the first one. "lockctl init --history" makes the history.
 //
 // The events are those of [Admin.Watch]. Their times are those at which the server copied
 // the writes into the history, a moment after them. Of a holder that took the lock more than

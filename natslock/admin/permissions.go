@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/kvstore"
 )
 
 // Role is the task of a NATS user; see [Permissions].
@@ -49,7 +49,7 @@ type Access struct {
 	// under orders, and not orders itself.
 	Pattern string
 	Role    Role
-	// Bucket is the bucket's name; empty means kvstore.DefaultBucket.
+	// Bucket is the bucket's name; empty means "natslock".
 	Bucket string
 	// Domain is the JetStream domain that the user names to reach the bucket
 	// from outside of it. Leave it out on a server of that domain: the server

@@ -12,8 +12,8 @@ import (
 
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/kvstore"
 )
 
 // knot has all kinds of pointers.

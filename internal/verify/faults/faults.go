@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 )
 
 // Store is a [kvstore.KV] that passes everything on to another one, except

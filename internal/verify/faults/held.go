@@ -1,6 +1,6 @@
 package faults
 
-import "github.com/natslock/locks/kvstore"
+import "github.com/natslock/locks/internal/kvstore"
 
 // HeldWrite is a write that met the fate [Hold].
 type HeldWrite struct {

@@ -2,7 +2,7 @@ package faults
 
 import (
 	"github.com/natslock/locks/internal/bridge"
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 

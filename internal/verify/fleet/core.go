@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/explore"
-	"github.com/natslock/locks/kvstore"
 )
 
 // inside is a value of the type that a field of a struct leads to, which its package does not export.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/explore"
-	"github.com/natslock/locks/kvstore"
 )
 
 // Scope is how much of the world is played, and what may go wrong in it.

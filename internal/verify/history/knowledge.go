@@ -4,8 +4,8 @@ import (
 	"context"
 	"slices"
 
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/kvstore"
 )
 
 // mostKnown is how many revisions of a key are kept, because a token rests on a late

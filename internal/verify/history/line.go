@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/bridge"
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 

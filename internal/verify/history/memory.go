@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 )
 
 // begins is the time when a bucket in memory is made, that of a server in a bubble:

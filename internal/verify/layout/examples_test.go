@@ -21,7 +21,7 @@ var entryPoints = map[string][]string{
 	"semaphore":      {"Semaphore"},
 	"election":       {"Election", "Term"},
 	"fence":          {"Fence", "KV"},
-	"kvstore":        nil,
+	"kvstore":        {"Store"},
 	"testutil":       nil,
 	"locktest":       {"Locker"},
 }

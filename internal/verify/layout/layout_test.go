@@ -26,7 +26,7 @@ const module = "github.com/natslock/locks"
 // [path.Match].
 var floors = [][]string{
 	{"internal/worker"},
-	{"kvstore"},
+	{"internal/kvstore"},
 	{"internal/clock"},
 	{"internal/record"},
 	{"internal/core"},
@@ -36,6 +36,7 @@ var floors = [][]string{
 	{"internal/call"},
 	{"internal/acquire"},
 	{"internal/bridge"},
+	{"kvstore"},
 	{"natslock"},
 	{"natslock/admin"},
 	{"rwlock", "semaphore", "election", "fence", "testutil", "locktest"},
@@ -49,29 +50,30 @@ var floors = [][]string{
 
 // only narrows what a package imports of the floors below it.
 var only = map[string][]string{
-	"internal/admin":   {"internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "kvstore"},
-	"internal/call":    {"internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "kvstore"},
-	"internal/acquire": {"internal/call", "internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "kvstore"},
-	"natslock/admin":   {"natslock", "internal/bridge", "internal/admin", "internal/session", "internal/record", "kvstore"},
-	"rwlock":           {"natslock", "kvstore", "internal/bridge", "internal/record"},
+	"internal/admin":   {"internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "internal/kvstore"},
+	"internal/call":    {"internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/kvstore"},
+	"internal/acquire": {"internal/call", "internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "internal/kvstore"},
+	"kvstore":          {"internal/kvstore"},
+	"natslock/admin":   {"natslock", "internal/bridge", "internal/admin", "internal/session", "internal/record", "internal/kvstore"},
+	"rwlock":           {"natslock", "internal/kvstore", "internal/bridge", "internal/record"},
 	"semaphore":        {"natslock", "internal/bridge", "internal/record"},
 	"election":         {"natslock", "natslock/admin", "internal/bridge", "internal/clock"},
-	"fence":            {"kvstore", "internal/clock"},
+	"fence":            {"internal/kvstore", "internal/clock"},
 	"testutil":         {},
-	"locktest":         {"natslock", "natslock/admin", "kvstore", "internal/record", "internal/bridge"},
-	"internal/tool":    {"natslock", "kvstore"},
+	"locktest":         {"natslock", "natslock/admin", "internal/kvstore", "internal/record", "internal/bridge"},
+	"internal/tool":    {"natslock", "internal/kvstore"},
 	"internal/script":  {"natslock", "natslock/admin", "internal/bridge", "internal/admin", "internal/record", "internal/clock"},
-	"cmd/*":            {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "kvstore", "internal/tool", "internal/script", "cmd/lockctl/internal/*"},
+	"cmd/*":            {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "internal/kvstore", "internal/tool", "internal/script", "cmd/lockctl/internal/*"},
 
 	"cmd/lockctl/internal/console":   {"internal/tool"},
-	"cmd/lockctl/internal/show":      {"natslock", "natslock/admin", "kvstore", "internal/tool", "cmd/lockctl/internal/console"},
-	"cmd/lockctl/internal/bench":     {"natslock", "natslock/admin", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
-	"cmd/lockctl/internal/conform":   {"natslock", "natslock/admin", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
+	"cmd/lockctl/internal/show":      {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/console"},
+	"cmd/lockctl/internal/bench":     {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/*"},
+	"cmd/lockctl/internal/conform":   {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/demo":      {"natslock", "natslock/admin", "internal/tool", "cmd/lockctl/internal/*"},
-	"cmd/lockctl/internal/doctor":    {"natslock", "natslock/admin", "rwlock", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
-	"cmd/lockctl/internal/top":       {"natslock", "natslock/admin", "kvstore", "internal/tool", "cmd/lockctl/internal/*"},
+	"cmd/lockctl/internal/doctor":    {"natslock", "natslock/admin", "rwlock", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/*"},
+	"cmd/lockctl/internal/top":       {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/supervise": {"internal/tool", "cmd/lockctl/internal/*"},
-	"cmd/lockctl/internal/session":   {"natslock", "natslock/admin", "kvstore", "internal/tool", "cmd/lockctl/internal/console", "cmd/lockctl/internal/show"},
+	"cmd/lockctl/internal/session":   {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/console", "cmd/lockctl/internal/show"},
 	"examples/*":                     {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "fence", "kvstore"},
 }
 
@@ -86,10 +88,10 @@ var forTests = map[string][]string{
 	verify + "proxy":   {"testutil"},
 	verify + "explore": {"internal/clock"},
 	verify + "machine": {verify + "tier"},
-	verify + "fleet":   {verify + "explore", "internal/core", "internal/record", "internal/clock", "kvstore"},
-	verify + "faults":  {"natslock", "kvstore", "testutil", "internal/bridge"},
+	verify + "fleet":   {verify + "explore", "internal/core", "internal/record", "internal/clock", "internal/kvstore"},
+	verify + "faults":  {"natslock", "internal/kvstore", "testutil", "internal/bridge"},
 	verify + "mutants": {verify + "tier"},
-	verify + "history": {"natslock", "natslock/admin", "rwlock", "semaphore", "kvstore", verify + "faults", "internal/bridge", "internal/record"},
+	verify + "history": {"natslock", "natslock/admin", "rwlock", "semaphore", "internal/kvstore", verify + "faults", "internal/bridge", "internal/record"},
 }
 
 // onlyTests are the packages that are for tests, of users too.
@@ -99,7 +101,7 @@ var onlyTests = []string{"testutil", "locktest"}
 var needServer = []string{"testutil", verify + "example", verify + "faults", verify + "history", verify + "proxy", "cmd/lockctl", "cmd/lockctl/internal/session", "cmd/lockctl/internal/bench", "cmd/lockctl/internal/conform", "cmd/lockctl/internal/demo", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "cmd/lockctl/internal/top"}
 
 // knowsNATS are the packages that speak to the server. All others know kvstore.KV.
-var knowsNATS = []string{"kvstore", "natslock", "natslock/admin", "fence", "testutil", "internal/tool", "cmd/*", "cmd/lockctl/internal/session", "cmd/lockctl/internal/conform", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "examples/*", verify + "*"}
+var knowsNATS = []string{"internal/kvstore", "kvstore", "natslock", "natslock/admin", "fence", "testutil", "internal/tool", "cmd/*", "cmd/lockctl/internal/session", "cmd/lockctl/internal/conform", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "examples/*", verify + "*"}
 
 type pkg struct {
 	ImportPath string
@@ -200,18 +202,18 @@ func TestJudge(t *testing.T) {
 	for _, arrow := range [][2]string{
 		{"internal/session", "internal/acquire"}, {"internal/admin", "internal/acquire"}, {"internal/claim", "internal/admin"}, {"internal/call", "internal/acquire"}, {"internal/claim", "internal/call"}, {"internal/call", "internal/admin"},
 		{"internal/bucket", "internal/session"}, {"internal/record", "internal/bucket"}, {"internal/clock", "internal/record"},
-		{"kvstore", "internal/clock"}, {"internal/bridge", "natslock"}, {"rwlock", "internal/session"}, {"natslock", "rwlock"},
-		{"election", "kvstore"}, {"election", "rwlock"}, {"fence", "natslock"},
+		{"internal/kvstore", "internal/clock"}, {"internal/bridge", "natslock"}, {"rwlock", "internal/session"}, {"natslock", "rwlock"},
+		{"election", "internal/kvstore"}, {"election", "rwlock"}, {"fence", "natslock"},
 		{"natslock", "testutil"}, {"natslock", "locktest"}, {"locktest", "testutil"}, {"locktest", "internal/session"}, {"cmd/lockctl", "internal/bridge"}, {"cmd/lockctl", "testutil"}, {"examples/new", "internal/record"},
 		{"natslock", "internal/tool"}, {"election", "internal/tool"}, {"examples/new", "internal/tool"}, {"internal/tool", "election"}, {"internal/tool", "internal/session"},
 		{"cmd/lockctl/internal/console", "natslock"}, {"cmd/lockctl/internal/console", "cmd/lockctl/internal/show"}, {"cmd/lockctl/internal/show", "cmd/lockctl/internal/session"}, {"cmd/lockctl/internal/session", "cmd/lockctl/internal/top"}, {"cmd/lockctl/internal/top", "cmd/lockctl/internal/doctor"}, {"internal/tool", "cmd/lockctl/internal/console"},
-		{"natslock", "internal/verify/history"}, {"testutil", "internal/verify/ratios"}, {"internal/verify/model", "kvstore"},
-		{"internal/new", "kvstore"},
+		{"natslock", "internal/verify/history"}, {"testutil", "internal/verify/ratios"}, {"internal/verify/model", "internal/kvstore"},
+		{"internal/new", "internal/kvstore"}, {"internal/session", "kvstore"}, {"kvstore", "internal/bucket"},
 	} {
 		require.Error(t, judge(arrow[0], arrow[1]), "%s -> %s", arrow[0], arrow[1])
 	}
 	for _, arrow := range [][2]string{
-		{"internal/acquire", "internal/call"}, {"internal/call", "internal/claim"}, {"internal/claim", "internal/session"}, {"internal/admin", "internal/session"}, {"internal/record", "kvstore"},
+		{"internal/acquire", "internal/call"}, {"internal/call", "internal/claim"}, {"internal/claim", "internal/session"}, {"internal/admin", "internal/session"}, {"internal/record", "internal/kvstore"},
 		{"natslock", "internal/acquire"}, {"natslock", "internal/bridge"}, {"rwlock", "internal/bridge"}, {"cmd/lockctl", "rwlock"},
 		{"cmd/lockctl", "internal/tool"}, {"internal/tool", "natslock"},
 		{"election", "internal/bridge"}, {"election", "natslock"}, {"fence", "internal/clock"},

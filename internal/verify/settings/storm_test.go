@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
@@ -93,7 +93,7 @@ func TestStorm(t *testing.T) {
 			time.Sleep(time.Duration(rand.N(2000)) * time.Millisecond)
 			info, err = str.Info(t.Context())
 			require.NoError(t, err)
-			sc, err = kvstore.Config{}.Repaired(info.Config)
+			sc, err = kvstore.Repaired(kvstore.Config{}, info.Config)
 			require.NoError(t, err)
 			if sc.Metadata["natslock.protocol"] != "2" { // which is no repair, but for this test
 				sc.Metadata["natslock.protocol"] = "2"

@@ -17,11 +17,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -587,7 +587,7 @@ func (m *sim) close() {
 	}
 	m.bucket.close()
 	synctest.Wait()
-	if n := testutil.Goroutines("locks/internal/session.") + testutil.Goroutines("locks/internal/bucket.") + testutil.Goroutines("locks/internal/acquire.") + testutil.Goroutines("locks/internal/admin.") + testutil.Goroutines("locks/kvstore."); n > 0 {
+	if n := testutil.Goroutines("locks/internal/session.") + testutil.Goroutines("locks/internal/bucket.") + testutil.Goroutines("locks/internal/acquire.") + testutil.Goroutines("locks/internal/admin.") + testutil.Goroutines("locks/internal/kvstore."); n > 0 {
 		m.rec.Left(fmt.Sprintf("%d goroutines", n))
 	}
 	m.rec.Left(m.bucket.left()...)

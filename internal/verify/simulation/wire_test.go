@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 )
 
 // wire is a store that is some time away: requests take that time, and so do answers and

@@ -16,8 +16,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/tier"
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
@@ -64,7 +64,7 @@ func TestOldServerRefused(t *testing.T) {
 	require.NoError(t, err)
 	is := stream.CachedInfo().Config
 	is.AllowDirect = false
-	repaired, err := kvstore.Config{}.Repaired(is)
+	repaired, err := kvstore.Repaired(kvstore.Config{}, is)
 	require.NoError(t, err)
 	require.Equal(t, is, repaired)
 }

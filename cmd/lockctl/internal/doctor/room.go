@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/tool"
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 

@@ -17,8 +17,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/tool"
-	"github.com/natslock/locks/kvstore"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/natslock/admin"
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -22,7 +22,7 @@ import (
 // source by half a minute.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if err := goleak.Find(); err != nil && testutil.Goroutines("locks/kvstore.")+testutil.Goroutines("nats.go.") > 0 {
+	if err := goleak.Find(); err != nil && testutil.Goroutines("locks/internal/kvstore.")+testutil.Goroutines("nats.go.") > 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/natslock/locks/kvstore"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/testutil"
 )
 

@@ -2,34 +2,15 @@ package kvstore_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/example"
-	"github.com/natslock/locks/kvstore"
 )
-
-// Close ends the store and leaves the connection open.
-func ExampleStore_Close() {
-	nc, stop := example.Connect()
-	defer stop()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		log.Fatal(err)
-	}
-	s, err := kvstore.Open(context.Background(), js, kvstore.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	s.Close()
-	_, err = s.Create(context.Background(), "job.42", nil, time.Minute)
-	fmt.Println(errors.Is(err, kvstore.ErrClosed), nc.IsConnected())
-	// Output: true true
-}
 
 // OnConnection reports when the connection is away and when it is back.
 func ExampleStore_OnConnection() {

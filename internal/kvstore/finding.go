@@ -31,7 +31,7 @@ type Finding struct {
 	// The consequence of the value, and its repair. Both are empty if the setting is
 	// as it should be. Operators read them, so they name locks.
 	Why, Repair string
-	// Update says that an update of the stream repairs it; see [Config.Repaired].
+	// Update says that an update of the stream repairs it; see [Repaired].
 	Update bool
 	// Remake says that no update can repair it. The bucket has to be deleted and
 	// re-created, which ends every record in it.
@@ -208,7 +208,7 @@ func verify(want Config, info *jetstream.StreamInfo) (warnings []string, err err
 //
 // If the bucket would still be unfit, it has to be re-created, and the result is c
 // unchanged. So it is if nothing is wrong. The method does no I/O.
-func (cfg Config) Repaired(c jetstream.StreamConfig) (jetstream.StreamConfig, error) {
+func Repaired(cfg Config, c jetstream.StreamConfig) (jetstream.StreamConfig, error) {
 	right, err := cfg.StreamConfig()
 	if err != nil {
 		return c, err

@@ -16,8 +16,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -353,7 +353,7 @@ func repair(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting st
 	str, err := js.Stream(ctx, "KV_"+cfg.Bucket)
 	check(t, err)
 	before := str.CachedInfo().Config
-	repaired, err := cfg.Repaired(before)
+	repaired, err := kvstore.Repaired(cfg, before)
 	check(t, err)
 	hopeless, found := false, false
 	findings, err := kvstore.Examine(cfg, str.CachedInfo())
@@ -380,7 +380,7 @@ func repair(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting st
 			t.Errorf("not repaired: %+v", f)
 		}
 	}
-	again, err := cfg.Repaired(str.CachedInfo().Config)
+	again, err := kvstore.Repaired(cfg, str.CachedInfo().Config)
 	check(t, err)
 	equal(t, "nothing more to repair", reflect.DeepEqual(again, str.CachedInfo().Config), true)
 	s, err := kvstore.Open(ctx, js, cfg)

@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/tier"
-	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/testutil"
 )
 
