@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -27,8 +28,9 @@ type plain struct {
 	bucket string
 	id     string // of the client
 	ttl    time.Duration
-	notify string
-	weak   string // the rule that it breaks; "": none
+	notify string // not changed while waiters subscribe
+	*state
+	weak string // the rule that it breaks; "": none
 }
 
 // The rules that a plain locker can break, by the value of -weak. TestConformWeak has the case
@@ -54,12 +56,18 @@ const (
 	hintsFree     = "free-by-notification"
 	anyHead       = "deletes-the-renewed-head"
 	allDead       = "deletes-all-before"
+	verifiesOnce  = "verifies-once"
+	anyCreation   = "ignores-the-creation"
+	settingsFirst = "settings-before-creation"
+	dropsUnfit    = "drops-what-it-holds"
+	waitersGo     = "waiters-go-on"
+	anyFloor      = "ignores-the-floor"
 	renewsBroken  = "renews-the-broken"
 	saysReleased  = "says-released"
 )
 
 func newPlain(nc *nats.Conn, bucket string, ttl time.Duration, weak string) (*plain, error) {
-	p := &plain{nc: nc, bucket: bucket, id: rand.Text(), weak: weak}
+	p := &plain{nc: nc, bucket: bucket, id: rand.Text(), weak: weak, state: &state{}}
 	if ttl < time.Second || ttl > 24*time.Hour {
 		return nil, fmt.Errorf("a TTL of %v: from 1s to 24h", ttl)
 	}
@@ -67,8 +75,42 @@ func newPlain(nc *nats.Conn, bucket string, ttl time.Duration, weak string) (*pl
 	if weak == truncatedTTL {
 		p.ttl = ttl.Truncate(time.Second)
 	}
+	if err := p.verify(); err != nil {
+		return nil, err
+	}
+	if p.unfit.Load() {
+		return nil, errUnfit
+	}
+	if weak != verifiesOnce {
+		nc.SetReconnectHandler(func(*nats.Conn) { _ = p.verify() })
+	}
+	return p, nil
+}
+
+var errUnfit = errors.New("the bucket is not fit for locks")
+
+// state is what a client knows of the bucket.
+type state struct {
+	unfit   atomic.Bool
+	highest atomic.Uint64 // revision that was acknowledged
+
+	mu      sync.Mutex
+	created string
+	kept    []*lease
+}
+
+// keep remembers a lease or a place, which ends with the bucket.
+func (b *state) keep(l *lease) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.kept = append(b.kept, l)
+}
+
+// verify judges the bucket: the time of its creation, and then its settings.
+func (p *plain) verify() error {
 	var info struct {
-		Config struct {
+		Created string
+		Config  struct {
 			MaxMsgsPerSubject int64  `json:"max_msgs_per_subject"`
 			MaxMsgs           int64  `json:"max_msgs"`
 			MaxBytes          int64  `json:"max_bytes"`
@@ -92,20 +134,30 @@ func newPlain(nc *nats.Conn, bucket string, ttl time.Duration, weak string) (*pl
 			Metadata          map[string]string
 		}
 	}
-	if err := p.api("STREAM.INFO.KV_"+bucket, &info); err != nil {
-		return nil, err
+	if err := p.api("STREAM.INFO.KV_"+p.bucket, &info); err != nil {
+		return err
 	}
 	c := info.Config
+	level, _ := strconv.Atoi(c.Metadata["_nats.level"])
 	limited := c.MaxMsgs > 0 || c.MaxBytes > 0
 	fit := c.MaxMsgsPerSubject == 1 && c.AllowMsgTTL && c.MarkerTTL == 0 && len(c.Subjects) == 1 && c.Retention == "limits" && c.Storage == "file" &&
 		(c.Discard == "new" || !limited) && (c.MaxAge == 0 || c.MaxAge >= int64(366*24*time.Hour)) && (c.MaxMsgSize < 0 || c.MaxMsgSize >= 20480) &&
 		c.Metadata["natslock.protocol"] == "2" && c.Replicas <= 1 && c.Mirror == nil && c.Sources == nil && c.Transform == nil &&
-		!c.NewPerSubject && !c.NoAck && !c.Sealed && !c.Counter && (c.Persist == "" || c.Persist == "default")
-	if !fit && weak != anySettings {
-		return nil, errors.New("the bucket is not fit for locks")
+		!c.NewPerSubject && !c.NoAck && !c.Sealed && !c.Counter && level >= 2 && (c.Persist == "" || c.Persist == "default")
+	unfit := !fit && p.weak != anySettings
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	another := p.created != "" && p.created != info.Created
+	if another && p.weak != anyCreation && !(unfit && p.weak == settingsFirst) || unfit && p.weak == dropsUnfit {
+		for _, l := range p.kept {
+			l.cancel(natslock.ErrLost)
+		}
+		p.kept = nil
 	}
+	p.created = info.Created
+	p.unfit.Store(unfit)
 	p.notify = strings.TrimSuffix(c.Republish.Dest, ">")
-	return p, nil
+	return nil
 }
 
 func (p *plain) api(subject string, answer any) error {
@@ -212,6 +264,8 @@ func (p *plain) judged(m *nats.Msg) result {
 	case err != nil:
 	case ack.Error == nil:
 		if ack.Stream == "KV_"+p.bucket && ack.Seq > 0 && !ack.Duplicate {
+			for known := p.highest.Load(); known < ack.Seq && !p.highest.CompareAndSwap(known, ack.Seq); known = p.highest.Load() {
+			}
 			return result{revision: ack.Seq}
 		}
 	case ack.Error.ErrCode == 10164:
@@ -296,6 +350,8 @@ type claim struct {
 	over bool
 	sent map[uint64]time.Time // attempts without an acknowledgement
 	n    uint64
+	// floor is the highest revision that was acknowledged before the newest attempt.
+	floor uint64
 }
 
 func (p *plain) claim(name string) *claim {
@@ -328,7 +384,7 @@ func (c *claim) attempt(expect uint64) (lock *lease, s stored, err error) {
 	c.mu.Lock()
 	c.n++
 	n, sent := c.n, time.Now()
-	c.sent[n] = sent
+	c.sent[n], c.floor = sent, c.p.highest.Load()
 	c.mu.Unlock()
 	r := c.p.write(c.key, c.p.record(1, c.id, map[string]any{"a": n}), expect, func(revision uint64) { c.acked(n, revision) })
 	switch {
@@ -385,9 +441,17 @@ func (c *claim) acked(n, revision uint64) {
 
 func (c *claim) granted(sent time.Time, revision uint64) (*lease, stored, error) {
 	c.mu.Lock()
-	over := c.over
+	over, floor := c.over, c.floor
 	c.over = true
 	c.mu.Unlock()
+	if revision <= floor && c.p.weak != anyFloor {
+		c.p.remove(c.key, 4, c.id, revision)
+		return nil, stored{}, fmt.Errorf("tokens went backwards, from %d to %d", floor, revision)
+	}
+	if c.p.unfit.Load() && c.p.weak != waitersGo {
+		c.p.remove(c.key, 4, c.id, revision)
+		return nil, stored{}, errUnfit
+	}
 	until := sent.Add(c.p.validity(c.p.ttl))
 	if c.p.weak == fromAnswer || c.p.weak == lateCounts {
 		until = time.Now().Add(c.p.validity(c.p.ttl))
@@ -398,12 +462,16 @@ func (c *claim) granted(sent time.Time, revision uint64) (*lease, stored, error)
 	}
 	l := &lease{claim: c, token: revision << 6, revision: revision, ttl: c.p.ttl, sent: sent, until: until, renewals: map[uint64]sending{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	c.p.keep(l)
 	go l.renew()
 	return l, stored{}, nil
 }
 
 // take takes a mutex, and waits for it for so long.
 func (p *plain) take(ctx context.Context, name string, wait time.Duration) (mutex, error) {
+	if p.unfit.Load() {
+		return nil, errUnfit
+	}
 	end := time.Now().Add(max(wait, 10*time.Second))
 	if wait > 0 {
 		end = time.Now().Add(wait)
@@ -444,12 +512,12 @@ func given(l *lease, err error) (mutex, error) {
 
 // queue lists the places of a mutex in the order of their tickets.
 func (p *plain) queue(name string) []stored {
-	_, places, _ := p.state(name)
+	_, places, _ := p.look(name)
 	return places
 }
 
-// state reads a lock and its places in one state.
-func (p *plain) state(name string) (lock stored, places []stored, ok bool) {
+// look reads a lock and its places in one state.
+func (p *plain) look(name string) (lock stored, places []stored, ok bool) {
 	sub, err := p.nc.SubscribeSync(p.nc.NewInbox())
 	if err != nil {
 		return stored{}, nil, false
@@ -513,7 +581,14 @@ func (p *plain) wait(c *claim, name string, end time.Time) (mutex, error) {
 				return nil, errors.New("no place in the queue")
 			}
 		}
-		lock, places, ok := p.state(name)
+		if p.unfit.Load() && p.weak != waitersGo {
+			select {
+			case <-hints:
+			case <-timer.C:
+			}
+			continue
+		}
+		lock, places, ok := p.look(name)
 		switch head, due := free.seen(p, lock, places, ok); {
 		case place.ctx.Err() != nil || place.Remaining() == 0:
 			if p.weak != believesPlace {
@@ -627,6 +702,7 @@ func (p *plain) queued(name string) *lease {
 		if r := of.write(c.key, of.record(2, id, map[string]any{"a": 1}), 0, nil); r.revision > 0 {
 			l := &lease{claim: c, status: 2, token: r.revision, revision: r.revision, ttl: of.ttl, sent: sent, until: sent.Add(of.validity(of.ttl)), renewals: map[uint64]sending{}}
 			l.ctx, l.cancel = context.WithCancelCause(context.Background())
+			p.keep(l)
 			go l.renew()
 			return l
 		}

@@ -22,8 +22,9 @@ import (
 type Case struct {
 	Name  string        `json:"name"`
 	Level int           `json:"level"`
-	Must  string        `json:"must"` // a sentence of docs/protocol.md
-	TTL   time.Duration `json:"-"`    // that the program is opened with; 0: 3 s
+	Must  string        `json:"must"`           // a sentence of docs/protocol.md
+	Also  string        `json:"also,omitempty"` // other musts that it tests, by their numbers
+	TTL   time.Duration `json:"-"`              // that the program is opened with; 0: 3 s
 	// NoBucket leaves it to the case to make the bucket, and Own to start the server. One with
 	// Stops stops the process of the program.
 	NoBucket bool           `json:"-"`
@@ -32,11 +33,11 @@ type Case struct {
 	judge    func(t *trial) // panics with a violation or a fault
 }
 
-var musts = regexp.MustCompile(`\(M(\d+)`)
+var musts = regexp.MustCompile(`\bM(\d+)`)
 
-// numbers are those of the musts in the sentence.
+// numbers are those of the musts that it tests.
 func (c *Case) numbers() (all []int) {
-	for _, m := range musts.FindAllStringSubmatch(c.Must, -1) {
+	for _, m := range musts.FindAllStringSubmatch(c.Must+" "+c.Also, -1) {
 		n, _ := strconv.Atoi(m[1]) // of digits
 		all = append(all, n)
 	}
@@ -59,8 +60,14 @@ var Cases = []*Case{
 	{Name: "release-exact", Level: 1, judge: releaseExact, TTL: 10 * time.Second, Must: mustExpect},
 	{Name: "in-flight", Level: 1, judge: inFlight, Must: "It never means that the lock is held"},
 	{Name: "foreign-ack", Level: 1, judge: foreignAck, Must: "An acknowledgement must (M39) have the right stream, a sequence, and no `duplicate` to count."},
-	{Name: "bucket-version", Level: 1, judge: bucketVersion, NoBucket: true, Must: "A client must (M16) refuse a bucket without the entry, and every version that it does not know"},
-	{Name: "bucket-settings", Level: 1, judge: bucketSettings, NoBucket: true, Must: "**A client must (M18) verify the settings** when it opens the bucket and after each reconnect."},
+	{Name: "bucket-version", Level: 1, judge: bucketVersion, NoBucket: true, Must: "A client must (M16) refuse a bucket without the entry, and every version that it does not know", Also: "M15"},
+	{Name: "bucket-settings", Level: 1, judge: bucketSettings, NoBucket: true, Must: "**A client must (M18) verify the settings** when it opens the bucket and after each reconnect.", Also: "M3 M4 M5 M6 M7 M8 M9 M10 M13 M14"},
+	{Name: "bucket-rows", Level: 1, judge: bucketRows, Must: "| `mirror`, `sources`, `subject_transform` | unset | foreign messages replace records | must (M12) refuse it |", Also: "M11 M13"},
+	{Name: "bucket-servers", Level: 1, judge: bucketServers, Must: "A client must (M17) refuse *servers* below JetStream API level 2, which is nats-server 2.12."},
+	{Name: "bucket-unfit", Level: 1, judge: bucketUnfit, Must: "A client that knows that the bucket is unfit must (M21) grant nothing, until a verification shows that it is fit again.", Also: "M18"},
+	{Name: "bucket-anew", Level: 1, judge: bucketAnew, TTL: 15 * time.Second, Must: "A bucket with another creation time is another bucket: a client must (M19) take every lease of the old one for ended, whatever the settings of the new one."},
+	{Name: "bucket-anew-unfit", Level: 1, judge: bucketAnewUnfit, TTL: 15 * time.Second, Must: "It must (M20) judge the time before the settings, since the new bucket may be repaired before the next verification."},
+	{Name: "tokens-backwards", Level: 1, judge: tokensBackwards, Must: "It must (M53) refuse a grant whose revision is not above that: the bucket was restored from a backup, or re-created with a lower sequence."},
 	{Name: "validity", Level: 1, judge: validityOfClaim, TTL: 2 * time.Second, Must: mustEndInTime},
 	{Name: "late-answer", Level: 1, judge: lateAnswer, TTL: 2 * time.Second, Must: mustArriveInTime},
 	{Name: "try-behind-queue", Level: 1, judge: tryBehindQueue, Must: "The queue has a place that is not overdue: the client must (M67) queue, or say no."},
@@ -81,6 +88,7 @@ var Cases = []*Case{
 
 	{Name: "broken-later", Level: 2, judge: brokenLater, Must: "It must (M93) stop, and then deletes the broken record at its revision."},
 	{Name: "broken-at-once", Level: 2, judge: brokenAtOnce, TTL: 2 * time.Second, Must: "Anything else must (M87) end it as lost."},
+	{Name: "unfit-held", Level: 2, judge: unfitHeld, TTL: 2 * time.Second, Must: "It goes on renewing what it holds, warns the holders, and releases as always."},
 	{Name: "extend", Level: 2, judge: extend, TTL: 10 * time.Second, Must: "Renewals change the revision, so their records must (M51) carry the token in `t`."},
 	{Name: "extend-lost", Level: 2, judge: extendLost, TTL: 10 * time.Second, Must: "Anything else must (M87) end it as lost."},
 	{Name: "extend-unanswered", Level: 2, judge: extendUnanswered, TTL: 2 * time.Second, Must: mustEndInTime},
@@ -96,6 +104,7 @@ var Cases = []*Case{
 	{Name: "no-notifications", Level: 3, judge: noNotifications, TTL: 2 * time.Second, Must: "Notifications can be lost. Every wait has a timer that reads"},
 	{Name: "place-ended", Level: 3, judge: placeEnded, Must: "Should the place end, it must (M71) queue again under a new id."},
 	{Name: "recall", Level: 3, judge: recall, Must: "A waiter must (M70) write a place with status 2 under `wait.<name>.<id>`, with an id that is not that of its claim for the lock."},
+	{Name: "unfit-waiter", Level: 3, judge: unfitWaiter, Must: "That includes its waiters, and claims whose answers come later: it deletes their records."},
 	{Name: "stopped-first", Level: 3, judge: stoppedFirst, Stops: true, Must: "then it is not the first any more, and must (M76) queue again."},
 	{Name: "out-of-turn", Level: 3, judge: outOfTurn, Must: "A waiter must not (M81) claim out of turn before that."},
 	{Name: "out-of-turn-cycle", Level: 3, judge: outOfTurnCycle, Must: "Its *window* is open while these reads show the key free, at one revision, or without a record after its tombstone, and the same head in place."},
@@ -561,16 +570,24 @@ func forgedRecord(t *trial) {
 	t.expect(t.read(s.key).live(), "its record", "%s", t.read(s.key))
 }
 
-// waits has the program wait for a lock that a rival holds. It returns the program's place.
-func (t *trial) waits(name string) (place stored, granted func() answer) {
+// waitsFor has the program wait for a lock that is held. It returns the program's place.
+func (t *trial) waitsFor(name string) (place stored, answered func() answer) {
 	r := request{Do: "lock", Name: name, Wait: (30 * time.Second).Milliseconds()}
 	ch := t.send(r)
-	return t.place(name), func() answer {
-		a := t.answered(r, ch)
-		t.expect(a.Result == "ok", `"ok": its turn has come`, "%s", a)
-		t.granted(name, a)
-		return a
-	}
+	return t.place(name), func() answer { return t.answered(r, ch) }
+}
+
+// waits does so, and has the program be granted the lock then.
+func (t *trial) waits(name string) (place stored, granted func() answer) {
+	place, answered := t.waitsFor(name)
+	return place, func() answer { return t.turned(name, answered()) }
+}
+
+// turned judges the grant to a waiter.
+func (t *trial) turned(name string, a answer) answer {
+	t.expect(a.Result == "ok", `"ok": its turn has come`, "%s", a)
+	t.granted(name, a)
+	return a
 }
 
 func queue(t *trial) {

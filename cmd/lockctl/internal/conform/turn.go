@@ -20,7 +20,9 @@ type behind struct {
 	heads   []stored // the places before the program's, the earliest first
 	place   stored   // of the program
 	granted func() answer
-	before  int // how many claims the program had sent
+	// answered waits for any answer.
+	answered func() answer
+	before   int // how many claims the program had sent
 }
 
 // waitsBehind has the program wait behind so many places of dead clients.
@@ -33,7 +35,8 @@ func (t *trial) waitsBehind(name string, heads int, more map[string]any) *behind
 		t.put(key, record(2, fmt.Sprint("DEAD", i), 15*time.Second, more), 0, 15*time.Second)
 		b.heads = append(b.heads, t.read(key))
 	}
-	b.place, b.granted = t.waits(name)
+	b.place, b.answered = t.waitsFor(name)
+	b.granted = func() answer { return t.turned(name, b.answered()) }
 	t.pause(settled)
 	b.before = len(b.claims())
 	return b

@@ -74,6 +74,10 @@ type wire struct {
 	rule    func(w *write) fate       // nil: all pass
 	hears   func(subject string) bool // whether a notification passes; nil: all do
 	reads   <-chan struct{}           // reads pass when this is closed; nil: at once
+	config  func(c map[string]any)    // changes what the program sees of the bucket; nil: nothing
+	refuses bool                      // connections
+	infos   map[string]bool           // the subjects of answers with the stream info
+	shown   int                       // how many have passed
 	writes  []*write
 	waiting map[string]*waiting // for answers, by their subjects
 }
@@ -91,7 +95,7 @@ func newWire(url, bucket string) (*wire, error) {
 	}
 	w := &wire{
 		listener: l, target: strings.TrimPrefix(url, "nats://"), prefix: "$KV." + bucket + ".",
-		over: make(chan struct{}), conns: map[net.Conn]struct{}{}, waiting: map[string]*waiting{},
+		over: make(chan struct{}), conns: map[net.Conn]struct{}{}, infos: map[string]bool{}, waiting: map[string]*waiting{},
 	}
 	w.wg.Go(w.accept)
 	return w, nil
@@ -118,6 +122,36 @@ func (w *wire) blind() (sees func()) {
 		w.reads = nil
 		close(gate)
 	}
+}
+
+// show has the program see another configuration of the bucket.
+func (w *wire) show(change func(c map[string]any)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.config = change
+}
+
+// cut ends the connections of the program. New ones are refused until back is called.
+func (w *wire) cut() (back func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.refuses = true
+	for c := range w.conns {
+		_ = c.Close()
+	}
+	clear(w.conns)
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.refuses = false
+	}
+}
+
+// infosShown is how often the program was answered by a stream info.
+func (w *wire) infosShown() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.shown
 }
 
 // deafen has no notification pass.
@@ -157,6 +191,13 @@ func (w *wire) accept() {
 		if err != nil {
 			return
 		}
+		w.mu.Lock()
+		refuses := w.refuses
+		w.mu.Unlock()
+		if refuses {
+			_ = client.Close()
+			continue
+		}
 		server, err := net.Dial("tcp", w.target)
 		if err != nil {
 			_ = client.Close()
@@ -164,11 +205,11 @@ func (w *wire) accept() {
 		}
 		w.mu.Lock()
 		w.conns[client], w.conns[server] = struct{}{}, struct{}{}
-		closed := w.closed
+		closed, refuses := w.closed, w.refuses
 		w.mu.Unlock()
-		if closed {
+		if closed || refuses {
 			_, _ = client.Close(), server.Close()
-			return
+			continue
 		}
 		toClient, toServer := &sink{w: client}, &sink{w: server}
 		end := func() { _, _ = client.Close(), server.Close() }
@@ -199,6 +240,18 @@ type frame struct {
 
 // subject is that of a message.
 func (f frame) subject() string { return string(f.words[1]) }
+
+// reply is where the answer to a published message goes.
+func (f frame) reply() string {
+	sizes := 1
+	if f.header > 0 {
+		sizes = 2
+	}
+	if len(f.words) != 3+sizes {
+		return ""
+	}
+	return string(f.words[2])
+}
 
 // pump passes frames, or leaves them to take.
 func (w *wire) pump(from *bufio.Reader, to *sink, take func(f frame, to *sink) bool) {
@@ -295,13 +348,7 @@ func (w *wire) fromClient(client *sink) func(f frame, server *sink) bool {
 				one.header = h
 			}
 		}
-		sizes := 1
-		if f.header > 0 {
-			sizes = 2
-		}
-		if len(f.words) == 3+sizes {
-			one.reply = string(f.words[2])
-		}
+		one.reply = f.reply()
 		one.fields = decode(one.data)
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -344,6 +391,9 @@ func (w *wire) asks(f frame, server *sink) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if reply := f.reply(); reply != "" && strings.HasPrefix(request, "STREAM.INFO.") {
+		w.infos[reply] = true
+	}
 	read := strings.HasPrefix(request, "DIRECT.GET.") || strings.HasPrefix(request, "STREAM.MSG.GET.")
 	if gate := w.reads; read && gate != nil {
 		w.wg.Go(func() {
@@ -373,6 +423,11 @@ func (w *wire) fromServer(f frame, client *sink) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.infos[f.subject()] {
+		delete(w.infos, f.subject())
+		w.shown++
+		return w.alters(f, client)
+	}
 	one := w.waiting[f.subject()]
 	if one == nil {
 		return w.hears != nil && strings.HasPrefix(f.subject(), "natslock.") && !w.hears(f.subject())
@@ -417,6 +472,31 @@ func (w *wire) fromServer(f frame, client *sink) bool {
 			client.put(f.raw)
 		}
 	}
+	return true
+}
+
+// alters passes a stream info with another configuration.
+func (w *wire) alters(f frame, client *sink) bool {
+	if w.config == nil || f.header > 0 {
+		return false
+	}
+	var info map[string]any
+	d := json.NewDecoder(bytes.NewReader(f.message))
+	d.UseNumber()
+	if d.Decode(&info) != nil {
+		return false
+	}
+	c, ok := info["config"].(map[string]any)
+	if !ok {
+		return false
+	}
+	w.config(c)
+	data, err := json.Marshal(info)
+	if err != nil {
+		return false
+	}
+	head := bytes.Join(f.words[:len(f.words)-1], []byte(" "))
+	client.put(fmt.Appendf(nil, "%s %d\r\n%s\r\n", head, len(data), data))
 	return true
 }
 

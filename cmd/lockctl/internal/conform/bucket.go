@@ -1,0 +1,183 @@
+package conform
+
+import (
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// rows are settings that a client must refuse, as a stream info has them. No server of ours
+// makes such a bucket without others that are refused.
+var rows = []struct {
+	row    string
+	change func(c map[string]any)
+}{
+	{"persist_mode async (M11)", func(c map[string]any) { c["persist_mode"] = "async" }},
+	{"a mirror (M12)", func(c map[string]any) { c["mirror"] = map[string]any{"name": "OTHER"} }},
+	{"sources (M12)", func(c map[string]any) { c["sources"] = []any{map[string]any{"name": "OTHER"}} }},
+	{"a subject_transform (M12)", func(c map[string]any) { c["subject_transform"] = map[string]any{"src": ">", "dest": ">"} }},
+	{"no_ack (M13)", func(c map[string]any) { c["no_ack"] = true }},
+	{"sealed (M13)", func(c map[string]any) { c["sealed"] = true }},
+	{"allow_msg_counter (M13)", func(c map[string]any) { c["allow_msg_counter"] = true }},
+}
+
+// refuses requires that the program does not open a bucket that it sees so.
+func (t *trial) refuses(row string, change func(c map[string]any)) {
+	t.wire.show(change)
+	a := t.ask(t.opening())
+	t.expect(a.Result == "error", `"error" of open for `+row, "%s", a)
+	t.wire.show(nil)
+}
+
+func bucketRows(t *trial) {
+	t.start()
+	for _, one := range rows {
+		t.refuses("a bucket with "+one.row, one.change)
+	}
+	a := t.ask(t.opening())
+	t.expect(a.Result == "ok", `"ok" for a bucket that is fit`, "%s", a)
+}
+
+func bucketServers(t *trial) {
+	t.start()
+	metadata := func(change func(m map[string]any)) func(c map[string]any) {
+		return func(c map[string]any) {
+			if m, ok := c["metadata"].(map[string]any); ok {
+				change(m)
+			}
+		}
+	}
+	t.refuses("a server of level 1", metadata(func(m map[string]any) { m["_nats.level"] = "1" }))
+	t.refuses("a server without a level", metadata(func(m map[string]any) { delete(m, "_nats.level") }))
+	a := t.ask(t.opening())
+	t.expect(a.Result == "ok", `"ok" for a server that is fit`, "%s", a)
+}
+
+// reconnected has the program connect anew, and waits until it has seen the bucket again.
+func (t *trial) reconnected() {
+	before := t.wire.infosShown()
+	t.wire.cut()()
+	if !t.within10(func() bool { return t.wire.infosShown() > before }) {
+		t.violated("**A client must (M18) verify the settings** when it opens the bucket and after each reconnect.", "a request for the stream info after a reconnect", "none in %v", soon)
+	}
+	t.pause(settled)
+}
+
+// within10 waits for something for as long as for a timer of the program.
+func (t *trial) within10(ok func() bool) bool {
+	for end := time.Now().Add(soon); !ok(); t.pause(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+// configure changes the settings of the bucket.
+func (t *trial) configure(change func(c *jetstream.StreamConfig)) {
+	c := t.stream.CachedInfo().Config
+	change(&c)
+	var err error
+	_, err = t.js.UpdateStream(t.ctx, c)
+	t.need(err)
+}
+
+func expires(c *jetstream.StreamConfig)  { c.MaxAge = time.Hour }
+func asBefore(c *jetstream.StreamConfig) { c.MaxAge = 0 }
+
+// bucketUnfit changes a setting while the program is connected.
+func bucketUnfit(t *trial) {
+	t.open()
+	t.take("first")
+	t.configure(expires)
+	t.reconnected()
+	a := t.try(x)
+	t.expect(a.Result != "ok", "no grant: the bucket has a max_age of 1 h since", "%s", a)
+	t.eventually("no record", "it is still there", func() bool { return !t.read("lock." + x).live() })
+	t.configure(asBefore)
+	t.reconnected()
+	t.eventually("ok: the bucket is fit again", "no grant", func() bool { return t.try(x).Result == "ok" })
+}
+
+// anew deletes the bucket and makes it again, so that its first record has a revision.
+func (t *trial) anew(first uint64, change func(c *jetstream.StreamConfig)) {
+	c := t.stream.CachedInfo().Config
+	t.need(t.js.DeleteStream(t.ctx, c.Name))
+	c.FirstSeq = first
+	change(&c)
+	var err error
+	t.stream, err = t.js.CreateStream(t.ctx, c)
+	t.need(err)
+}
+
+// recreated makes the bucket again while the program holds a lock, without its record, and has
+// the program connect anew. No renewal passes.
+func (t *trial) recreated(change func(c *jetstream.StreamConfig)) {
+	t.open()
+	gate := make(chan struct{})
+	t.last(func() { close(gate) })
+	t.wire.govern(func(w *write) fate {
+		if w.n == 1 {
+			return fate{}
+		}
+		return fate{hold: gate}
+	})
+	s := t.take(x)
+	t.anew(s.revision+1000, change)
+	t.reconnected()
+	t.notHeld(x, "not held: the bucket was deleted and made again")
+}
+
+func bucketAnew(t *trial) { t.recreated(asBefore) }
+
+func bucketAnewUnfit(t *trial) {
+	t.recreated(expires)
+	t.configure(asBefore)
+	t.reconnected()
+	t.notHeld(x, "not held: the lease was one of the bucket before")
+}
+
+// tokensBackwards makes the bucket again with low revisions.
+func tokensBackwards(t *trial) {
+	t.open()
+	s := t.take(x)
+	t.expect(t.ask(request{Do: "unlock", Name: x}).Result == "ok", "ok", "no ok from unlock")
+	t.anew(1, asBefore)
+	for range 2 {
+		a := t.try("y")
+		t.expect(a.Result != "ok", "no grant: its token would be below that of the grant before, "+s.String(), "%s, with the token %d", a, a.Token)
+	}
+	t.eventually("no record", "it is still there", func() bool { return !t.read("lock.y").live() })
+}
+
+// unfitHeld changes a setting while the program holds a lock.
+func unfitHeld(t *trial) {
+	t.open()
+	s := t.take(x)
+	t.configure(expires)
+	t.reconnected()
+	now := t.read(s.key)
+	t.eventually("a renewal", "there is none", func() bool { return t.read(s.key).revision > now.revision })
+	t.pause(t.ttl)
+	t.expect(t.status(x).Held, "held: the bucket became unfit after the grant", "not held; its writes: %s", t.writes())
+	t.expect(t.ask(request{Do: "unlock", Name: x}).Result == "ok", "ok", "no ok from unlock")
+	t.expect(!t.read(s.key).live(), "no record after the release", "%s", t.read(s.key))
+}
+
+// unfitWaiter changes a setting while the program waits.
+func unfitWaiter(t *trial) {
+	t.open()
+	b := t.waitsBehind(x, 0, nil)
+	t.configure(expires)
+	t.reconnected()
+	b.free()
+	t.pause(2 * settled)
+	s := t.read(b.holder.key)
+	t.expect(!s.live(), "no grant: the bucket has a max_age of 1 h since", "%s", s)
+	t.configure(asBefore)
+	t.reconnected()
+	if a := b.answered(); a.Result != "error" { // an acquire may end with the bucket
+		t.expect(a.Result == "ok", `"ok": the bucket is fit again`, "%s", a)
+		t.granted(x, a)
+	}
+}
