@@ -1,13 +1,13 @@
 // The bucket: its verification, writes and their answers, reads, notifications.
 import { EventEmitter } from "node:events";
 import { randomBytes } from "node:crypto";
-import { createInbox, headers } from "@nats-io/transport-node";
-import { decodeRecord, encodeRecord, newId, now } from "./record.js";
+import { errors, headers } from "@nats-io/transport-node";
+import { GONE, WAITING, decodeRecord, encodeRecord, newId, now, seconds } from "./record.js";
 
 const DAY = 86400e9; // in nanoseconds
 
 /** What a client refuses and what it warns of, in the configuration of a stream (M3 to M17, and M2). */
-export function judge(info, name, { memory = false } = {}) {
+export function judge(info, name) {
   const c = info.config, bad = [], odd = [];
   const must = (ok, what) => ok || bad.push(what);
   const should = (ok, what) => ok || odd.push(what);
@@ -22,7 +22,7 @@ export function judge(info, name, { memory = false } = {}) {
   must(!c.persist_mode || c.persist_mode === "default", "persist_mode");
   must(!c.mirror && !c.sources?.length && !c.subject_transform, "mirror, sources, subject_transform");
   must(!c.discard_new_per_subject && !c.no_ack && !c.sealed && !c.allow_msg_counter, "discard_new_per_subject, no_ack, sealed, allow_msg_counter");
-  must(c.storage === "file" || c.num_replicas > 1 || memory, "storage");
+  must(c.storage === "file" || c.num_replicas > 1, "storage");
   must(c.metadata?.["natslock.protocol"] === "2", "metadata natslock.protocol");
   must(Number(c.metadata?.["_nats.level"]) >= 2, "JetStream API level below 2 (nats-server 2.12)");
   must(c.num_replicas === 1 && !info.cluster?.replicas?.length && !info.alternates?.some((a) => a.name !== c.name),
@@ -36,25 +36,28 @@ export function judge(info, name, { memory = false } = {}) {
   return { bad, odd };
 }
 
+/** An error whose code says why a request has no answer. */
+function unanswered(err, subject) {
+  const e = err.cause ?? err;
+  const code = e instanceof errors.TimeoutError ? "silent" : e instanceof errors.NoRespondersError ? "none"
+    : e instanceof errors.PermissionViolationError ? "denied" : /max_payload/.test(e.message) ? "large" : "down";
+  return Object.assign(new Error(`${subject}: ${e.message}`), { code });
+}
+
 export class Bucket extends EventEmitter {
   client = newId(); // the id of the client, the same in all its records
   highest = 0; // the highest revision that was acknowledged (M53)
   unfit = ""; // why nothing is granted (M21)
-  #pending = new Map(); // reply token → { subject, take(msg | {denied}) }
+  #up = true;
   #watches = new Set();
   #multi = true; // multi-key reads are permitted
   #ahead = 0; // the server's clock before ours, as far as known
-  #n = 0;
 
-  /** Opens the bucket, and creates it only if asked to. P is the API prefix, without one "$JS.API". */
-  static async open(nc, { bucket = "natslock", create = false, memory = false, prefix, warn = () => {} } = {}) {
+  /** Opens the bucket, and creates it only if asked to. */
+  static async open(nc, { bucket = "natslock", create = false, warn = () => {} } = {}) {
     if (!/^[A-Za-z0-9_-]+$/.test(bucket)) throw new RangeError("a bucket's name has letters, digits, - and _");
     const b = new Bucket().setMaxListeners(0); // one and more for each lease and waiter
-    Object.assign(b, { nc, name: bucket, stream: "KV_" + bucket, memory, warn });
-    b.api = (prefix ?? "$JS.API") + ".";
-    b.kv = (prefix ? prefix + "." : "") + `$KV.${bucket}.`; // where writes go
-    b.inbox = createInbox(nc.options?.inboxPrefix);
-    nc.subscribe(b.inbox + ".*", { callback: (err, msg) => err || b.#arrived(msg) });
+    Object.assign(b, { nc, name: bucket, stream: "KV_" + bucket, subjects: `$KV.${bucket}.`, warn });
     b.#follow();
     let info = await b.info();
     if (info.error?.err_code === 10059 && create) info = await b.#create();
@@ -70,19 +73,16 @@ export class Bucket extends EventEmitter {
     clearTimeout(this.timer);
   }
 
-  /** Follows the connection: a report of a refused permission, an outage, and what a reconnect asks for (M18). */
+  // --- Verification ---
+
+  /** Follows the connection: a reconnect asks for a verification (M18), renewals and reads. */
   async #follow() {
-    this.up = true;
     for await (const s of this.nc.status()) {
-      if (s.type === "disconnect") this.up = false;
-      if (s.type === "reconnect") {
-        this.up = true;
-        await this.#again();
-        this.emit("reconnect");
-      }
-      if (s.type === "error" && s.error?.operation === "publish")
-        for (const [t, p] of this.#pending)
-          if (p.subject === s.error.subject) (this.#pending.delete(t), p.take({ denied: true }));
+      if (s.type === "disconnect") this.#up = false;
+      if (s.type !== "reconnect") continue;
+      this.#up = true;
+      await this.#again();
+      this.emit("reconnect");
     }
   }
 
@@ -101,7 +101,7 @@ export class Bucket extends EventEmitter {
   #verify(info) {
     if (this.created && info.created !== this.created) this.#gone("the bucket was created anew");
     this.created = info.created;
-    const { bad, odd } = judge(info, this.name, this);
+    const { bad, odd } = judge(info, this.name);
     if (this.mirrored) bad.push("a mirror answers: this locker has no level 5");
     const config = JSON.stringify(info.config);
     if (odd.length && config !== this.config) this.warn(`bucket ${this.name} should have other settings: ${odd.join("; ")}`);
@@ -109,11 +109,10 @@ export class Bucket extends EventEmitter {
     this.config = config;
     this.unfit = bad.join("; ");
     const dest = odd.includes("republish") ? "" : info.config.republish.dest;
-    if (dest !== this.dest) {
-      this.dest = dest; // notifications come from there alone
-      for (const w of this.#watches) (w.sub?.unsubscribe(), this.#subscribe(w));
-      this.emit("reconnect");
-    }
+    if (dest === this.dest) return;
+    this.dest = dest; // notifications come from there alone
+    for (const w of this.#watches) (w.sub?.unsubscribe(), this.#subscribe(w));
+    this.emit("reconnect");
   }
 
   #gone(why) {
@@ -126,11 +125,11 @@ export class Bucket extends EventEmitter {
     if (!(api.api?.level >= 2)) throw new Error("the server is below JetStream API level 2 (nats-server 2.12)"); // M17
     const id = randomBytes(8).toString("hex");
     const answer = await this.#json("STREAM.CREATE." + this.stream, {
-      name: this.stream, description: "distributed locks", subjects: [`$KV.${this.name}.>`], retention: "limits",
+      name: this.stream, description: "distributed locks", subjects: [this.subjects + ">"], retention: "limits",
       max_consumers: -1, max_msgs: -1, max_bytes: -1, discard: "new", max_age: 0, max_msgs_per_subject: 1, max_msg_size: -1,
-      storage: this.memory ? "memory" : "file", num_replicas: 1, deny_delete: true, deny_purge: true, allow_direct: true,
+      storage: "file", num_replicas: 1, deny_delete: true, deny_purge: true, allow_direct: true,
       mirror_direct: false, allow_msg_ttl: true, first_seq: (Date.now() - Date.UTC(2016, 0, 1)) * 100,
-      republish: { src: `$KV.${this.name}.>`, dest: `natslock.${this.name}.${id}.>` },
+      republish: { src: this.subjects + ">", dest: `natslock.${this.name}.${id}.>` },
       metadata: { "natslock.id": id, "natslock.protocol": "2" }, allow_atomic: true,
     }, 5000);
     if (answer.error && answer.error.err_code !== 10058) throw new Error("cannot create the bucket: " + answer.error.description);
@@ -139,52 +138,19 @@ export class Bucket extends EventEmitter {
 
   // --- Requests ---
 
-  #arrived(msg) {
-    const t = msg.subject.slice(this.inbox.length + 1);
-    this.#pending.get(t)?.take(msg);
-  }
-
-  /** Whether a message is sent at once. While it is not, none is handed over: the transport would keep it (M38). */
-  get connected() {
-    return this.up && !this.nc.isClosed() && this.nc.protocol?.connected !== false;
-  }
-
-  /** Sends a message, and gives its answers to take until that returns true, or until ms are over. */
-  #send(subject, body, hdrs, ms, take) {
-    if (!this.connected) return take({ down: true });
-    const t = (this.#n++).toString(36);
-    const timer = setTimeout(() => (this.#pending.delete(t), take({ silent: true })), ms);
-    if (ms > 10e3) timer.unref();
-    const entry = {
-      subject,
-      take: (msg) => {
-        if (take(msg)) (clearTimeout(timer), this.#pending.delete(t));
-      },
-    };
-    this.#pending.set(t, entry);
-    try {
-      this.nc.publish(subject, body, { reply: `${this.inbox}.${t}`, headers: hdrs });
+  /** One answer within ms, or an error with code "down", "silent", "none", "denied" or "large". */
+  async #ask(subject, body, timeout = 2000, hdrs) {
+    const { nc } = this;
+    try { // while it is not connected the transport would keep the message, and send it later (M38)
+      if (!this.#up || nc.isClosed() || nc.protocol?.connected === false) throw new Error("not connected");
+      return await nc.request(subject, body, { timeout, headers: hdrs });
     } catch (err) {
-      entry.take(/max_payload/.test(err.message) ? { large: true } : { down: true });
+      throw unanswered(err, subject);
     }
   }
 
-  /** One answer within 2 s, or an error with code "down", "silent" or "denied". */
-  #ask(subject, body, ms = 2000) {
-    return new Promise((ok, no) => {
-      this.#send(subject, body, undefined, ms, (msg) => {
-        for (const code of ["down", "silent", "denied"])
-          if (msg[code]) no(Object.assign(new Error(`${subject}: ${code}`), { code }));
-        ok(msg);
-        return true;
-      });
-    });
-  }
-
   async #json(request, body, ms) {
-    const msg = await this.#ask(this.api + request, body === "" ? "" : JSON.stringify(body), ms);
-    if (msg.headers?.code === 503) throw Object.assign(new Error(request + ": no leader"), { code: "none" });
-    return msg.json();
+    return (await this.#ask("$JS.API." + request, body && JSON.stringify(body), ms)).json();
   }
 
   /** The stream info. It tells the clock of the server, and the keys of a filter in #names. */
@@ -204,11 +170,9 @@ export class Bucket extends EventEmitter {
     if (tombstone) h.set("KV-Operation", "DEL");
     h.set("Nats-TTL", `${tombstone ? 1 : ttl}s`); // M133
     const w = { sent: now(), floor: this.highest, created: this.created };
-    w.answer = new Promise((ok) =>
-      this.#send(this.kv + key, encodeRecord(rec), h, 300e3, (msg) => {
-        ok((w.result = this.#answer(msg)));
-        return true;
-      }));
+    w.answer = this.#ask(this.subjects + key, encodeRecord(rec), 300e3, h)
+      .then((msg) => this.#answer(msg))
+      .catch((err) => ({ kind: err.code ?? "error" }));
     w.soon = () => {
       let timer;
       const late = new Promise((ok) => (timer = setTimeout(ok, 1000, { kind: "silent" })));
@@ -218,76 +182,65 @@ export class Bucket extends EventEmitter {
   }
 
   /** The tombstone of a record of a claim (M89: at exactly a revision). */
-  erase(key, rev, { id, c, t }, status) {
+  erase(key, rev, { id, c, t }, status = GONE) {
     return this.write(key, rev, 1, { v: 1, s: status, id, c, t, l: 0 }, true);
   }
 
   /** Proves a subscription: no key has this revision. The answer names the last one of the key. */
   async probe(key) {
-    const a = await this.write(key, "999999999999999999", 1, { v: 1, s: 4, id: "probe", l: 0 }, true).soon();
-    return a.kind === "refused" ? a.n : null;
+    return (await this.erase(key, "999999999999999999", { id: "probe" }).soon()).n;
   }
 
   /** What an answer to a write means (M39). */
   #answer(msg) {
-    for (const kind of ["down", "silent", "denied", "large"]) if (msg[kind]) return { kind };
-    if (msg.headers?.code === 503 && msg.data.length === 0) return { kind: "none" };
-    let a;
-    try {
-      a = msg.json();
-    } catch {
-      return { kind: "error", text: "no JSON" };
+    const { stream, seq, duplicate, error } = msg.json();
+    if (!error && stream === this.stream && seq > 0 && !duplicate) {
+      this.highest = Math.max(this.highest, seq);
+      return { kind: "stored", rev: seq };
     }
-    if (!a.error) {
-      if (a.stream !== this.stream || !(a.seq > 0) || a.duplicate) return { kind: "error", text: "no acknowledgement" };
-      this.highest = Math.max(this.highest, a.seq);
-      return { kind: "stored", rev: a.seq };
-    }
-    const { err_code: code, description: text } = a.error;
+    const { err_code: code, description: text } = error ?? {};
     const n = /wrong last sequence: (\d+)/.exec(text);
     if (code === 10071 && n) return { kind: "refused", n: Number(n[1]) };
     if (code === 10164) return { kind: "flight" };
     if (code === 10054) return { kind: "large" };
     if (code === 10077 && /maximum/.test(text)) return { kind: "full" };
     this.#again();
-    return { kind: "error", text };
+    return { kind: "error" };
   }
 
   // --- Reads. The bucket is alone, so every state contains what was acknowledged ---
 
+  /** A message with its headers: the last value of each counts. */
   #record(h, data) {
-    const key = h("Nats-Subject")?.slice(`$KV.${this.name}.`.length);
     if (h("Nats-Stream") !== this.stream) {
+      if (!this.mirrored) this.#again();
       this.mirrored = true;
-      throw Object.assign(new Error("an answer of a mirror"), { code: "mirror" });
+      throw new Error("an answer of a mirror");
     }
-    const op = h("KV-Operation");
     return {
-      key, rev: Number(h("Nats-Sequence")), time: Date.parse(h("Nats-Time-Stamp")), ttl: seconds(h("Nats-TTL")),
-      gone: op === "DEL" || op === "PURGE" || !!h("Nats-Marker-Reason"), rec: decodeRecord(data),
+      key: h("Nats-Subject").slice(this.subjects.length), rev: Number(h("Nats-Sequence")),
+      time: Date.parse(h("Nats-Time-Stamp")), ttl: seconds(h("Nats-TTL")), rec: decodeRecord(data),
+      gone: ["DEL", "PURGE"].includes(h("KV-Operation")) || !!h("Nats-Marker-Reason"),
     };
   }
-  #message = (msg) => this.#record((k) => msg.headers?.last(k), msg.data); // the last value of a header counts
+  #message = (msg) => this.#record((k) => msg.headers?.last(k), msg.data);
 
   /** One key by a direct get, or from the leader where those are off: a record, or null. */
   async read(key) {
-    try {
-      const msg = await this.#ask(`${this.api}DIRECT.GET.${this.stream}.$KV.${this.name}.${key}`, "");
-      if (msg.headers?.code === 404) return null;
-      if (!msg.headers?.code) return this.#message(msg);
-    } catch (err) {
-      if (err.code === "mirror") this.#again();
-      else throw err;
-    }
-    const a = await this.#json("STREAM.MSG.GET." + this.stream, { last_by_subj: `$KV.${this.name}.${key}` });
-    if (a.error?.err_code === 10037) return null;
-    if (a.error) throw new Error(a.error.description);
-    const h = new Map([["Nats-Stream", this.stream], ["Nats-Subject", a.message.subject], ["Nats-Sequence", a.message.seq], ["Nats-Time-Stamp", a.message.time]]);
-    for (const line of Buffer.from(a.message.hdrs ?? "", "base64").toString().split("\r\n").slice(1)) {
-      const i = line.indexOf(":");
-      if (i > 0 && !h.has(line.slice(0, i))) h.set(line.slice(0, i), line.slice(i + 1).trim());
-    }
-    return this.#record((k) => h.get(k), Buffer.from(a.message.data ?? "", "base64"));
+    const msg = await this.#ask(`$JS.API.DIRECT.GET.${this.stream}.${this.subjects}${key}`, "").catch((err) => {
+      if (err.code !== "none") throw err;
+    });
+    if (msg?.headers?.code === 404) return null;
+    if (msg && !msg.headers?.code) return this.#message(msg);
+    const { error, message: m } = await this.#json("STREAM.MSG.GET." + this.stream, { last_by_subj: this.subjects + key });
+    if (error?.err_code === 10037) return null;
+    if (error) throw new Error(error.description);
+    const h = new Map();
+    const lines = Buffer.from(m.hdrs ?? "", "base64").toString();
+    for (const [, k, v] of lines.matchAll(/^([^:\r\n]+):[ \t]*(.*?)[ \t]*\r?$/gm)) h.set(k, v);
+    h.set("Nats-Stream", this.stream).set("Nats-Subject", m.subject);
+    h.set("Nats-Sequence", m.seq).set("Nats-Time-Stamp", m.time);
+    return this.#record((k) => h.get(k), Buffer.from(m.data ?? "", "base64"));
   }
 
   /** The lock and its queue in one state (M65), or key by key, the lock first (M138). */
@@ -295,37 +248,37 @@ export class Bucket extends EventEmitter {
     const all = (this.#multi && (await this.#many([queue, lock]))) || (await this.#byKey(lock, queue));
     return {
       lock: all.find((m) => m.key === lock) ?? null,
-      places: all.filter((m) => m.key !== lock && !m.gone && m.rec?.s === 2).sort((x, y) => ticket(x) - ticket(y)),
+      places: all.filter((m) => m.key !== lock && !m.gone && m.rec?.s === WAITING).sort((x, y) => ticket(x) - ticket(y)),
     };
   }
 
   /** A multi-key read: its records, or null where another way has to be taken. */
-  #many(keys) {
-    return new Promise((ok, no) => {
-      const found = [];
-      const body = JSON.stringify({ multi_last: keys.map((k) => `$KV.${this.name}.${k}`), batch: 1024, max_bytes: 8388608 });
-      this.#send(`${this.api}DIRECT.GET.${this.stream}`, body, undefined, 2000, (msg) => {
-        if (msg.denied) this.#multi = false;
-        if (msg.down || msg.silent) return no(Object.assign(new Error("no answer to a read"), { code: "silent" })), true;
+  async #many(keys) {
+    const found = [];
+    const multi_last = keys.map((k) => this.subjects + k);
+    const body = JSON.stringify({ multi_last, batch: 1024, max_bytes: 8388608 });
+    try {
+      const answers = await this.nc.requestMany("$JS.API.DIRECT.GET." + this.stream, body, { maxWait: 2000 });
+      for await (const msg of answers) {
         const code = msg.headers?.code;
-        if (code === 204) return ok(msg.headers.last("Nats-Num-Pending") === "0" ? found : null), true;
-        if (code === 404) return ok(found.length ? null : []), true; // behind records it makes the answer a part
-        if (code || msg.denied) return ok(null), true;
-        try {
-          found.push(this.#message(msg));
-        } catch {
-          return ok(null), true;
-        }
-      });
-    });
+        if (code === 204) return msg.headers.last("Nats-Num-Pending") === "0" ? found : null;
+        if (code === 404 && !found.length) return []; // behind records it makes the answer a part
+        if (code) return null;
+        found.push(this.#message(msg));
+      }
+    } catch (err) {
+      if (unanswered(err).code === "denied") this.#multi = false;
+      return null;
+    }
+    throw new Error("no answer to a list");
   }
 
   async #names(filter) {
     const names = [];
     for (;;) {
-      const a = await this.info({ subjects_filter: `$KV.${this.name}.${filter}`, offset: names.length });
+      const a = await this.info({ subjects_filter: this.subjects + filter, offset: names.length });
       const page = Object.keys(a.state?.subjects ?? {});
-      names.push(...page.map((s) => s.slice(`$KV.${this.name}.`.length)));
+      names.push(...page.map((s) => s.slice(this.subjects.length)));
       if (!page.length || names.length >= (a.total ?? 0)) return names;
     }
   }
@@ -379,12 +332,3 @@ export class Bucket extends EventEmitter {
 
 /** The ticket of a place: the revision of its first write, which renewals carry (M52). */
 export const ticket = (m) => m.rec.t || m.rev;
-
-/** The seconds of a Nats-TTL header, 0 for none. */
-function seconds(text) {
-  if (!text) return 0;
-  if (/^\d+$/.test(text)) return Number(text);
-  let s = 0;
-  for (const [, n, unit] of text.matchAll(/(\d+(?:\.\d+)?)(ms|h|m|s)/g)) s += n * { h: 3600, m: 60, s: 1, ms: 0.001 }[unit];
-  return Math.floor(s);
-}

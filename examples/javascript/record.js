@@ -20,12 +20,6 @@ export function encodeName(name) {
   return out;
 }
 
-/** The bytes of an encoded name, or null if no name encodes to it (M25). */
-export function decodeName(text) {
-  const bytes = Buffer.from(text.replace(/=([0-9A-F]{2})/g, (_, h) => String.fromCharCode(parseInt(h, 16))), "latin1");
-  return bytes.length && encodeName(bytes) === text ? bytes : null;
-}
-
 /** The keys of a mutex (M24: literal, and short enough since a name has at most 512 bytes). */
 export const lockKey = (name) => "lock." + encodeName(name);
 export const placeKey = (name, id) => "wait." + encodeName(name) + "." + id;
@@ -98,6 +92,9 @@ export function ttlSeconds(ms) {
   if (!(ms > 0) || s > 86400) throw new RangeError("a TTL is above 0 and at most 24 h");
   return s;
 }
+
+/** The seconds of a Nats-TTL header, as clients write it, or 0. */
+export const seconds = (text) => Number(/^(\d+)s?$/.exec(text)?.[1] ?? 0);
 
 /** Margin and validity in milliseconds of a TTL in seconds (M45, M130). */
 export const margin = (ttl) => Math.max(Math.min(ttl * 100, 1000), ttl);

@@ -2,18 +2,14 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { decodeName, decodeRecord, encodeName, encodeRecord, lockKey, margin, placeKey, token, ttlSeconds, validity } from "../record.js";
+import { decodeRecord, encodeName, encodeRecord, lockKey, margin, placeKey, token, ttlSeconds, validity } from "../record.js";
 
 const path = process.env.NATSLOCK_VECTORS ?? new URL("../../../docs/protocol/vectors.json", import.meta.url);
 const vectors = JSON.parse(readFileSync(path));
 const hex = (b) => Buffer.from(b).toString("hex");
 
 test("names", () => {
-  for (const { bytes, encoded } of vectors.names) {
-    assert.equal(encodeName(Buffer.from(bytes, "hex")), encoded);
-    assert.equal(hex(decodeName(encoded)), bytes);
-  }
-  for (const no of ["", "a..b", ".a", "a.", "a=2e", "=41", "a b", "=2", "a=2Eb"]) assert.equal(decodeName(no), null, no);
+  for (const { bytes, encoded } of vectors.names) assert.equal(encodeName(Buffer.from(bytes, "hex")), encoded);
   assert.throws(() => encodeName(""), RangeError);
   assert.throws(() => encodeName(" ".repeat(171)), RangeError);
 });

@@ -33,27 +33,27 @@ var scriptMutants = []struct {
 		{"mutex.js", "const { sent, ttl } = this.#sent.get(r) ?? {};", "const { ttl } = this.#sent.get(r) ?? {}, sent = now();"},
 	}},
 	{"late answer", "late-answer-waiting", "(M48)", []edit{
-		{"mutex.js", " || now() >= sent + validity(this.ttl)) this.#erase(rev);", ") this.#erase(rev);"},
+		{"mutex.js", "const late = now() >= sent + validity(this.ttl);", "const late = false;"},
 	}},
 	{"late answer to a renewal", "late-renewal", "(M49)", []edit{
-		{"mutex.js", "if (this.ended || now() >= this.until || now() >= until) {", "if (false) {"},
-		{"mutex.js", "this.timer = setTimeout(() => (now() >= this.until ? this.end(\"lost\") : this.#arm())", "this.timer = setTimeout(() => (now() >= this.until ? 0 : this.#arm())"},
+		{"mutex.js", "if (this.ended || now() >= this.until || now() >= sent + validity(ttl)) {", "if (false) {"},
+		{"mutex.js", "if (now() >= this.until) return this.end(\"lost\");", "if (now() >= this.until) return;"},
 	}},
 	{"unconditional delete", "release-exact", "(M36)", []edit{
 		{"bucket.js", "h.set(\"Nats-Expected-Last-Subject-Sequence\"", "if (!tombstone) h.set(\"Nats-Expected-Last-Subject-Sequence\""},
 	}},
 	{"read as proof: a lease goes on as long as its record is there", "outage", "(M46)", []edit{
-		{"mutex.js", "if (a.kind === \"refused\") await this.#refused(a.n);", "if (a.kind !== \"refused\") (await this.#read())?.rec.id === this.id && ((this.until = now() + validity(ttl)), this.#arm()); else await this.#refused(a.n);"},
+		{"mutex.js", "if (a.kind === \"refused\") await this.#refused(a.n).catch(() => {});", "if (a.kind === \"silent\" && (await this.bucket.read(this.key))?.rec.id === this.id) this.#believe(now(), ttl);"},
 	}},
 	{"read as proof: the own record, as of the read", "lost-answer", "(M46)", []edit{
-		{"mutex.js", "this.#grant(att, m.rev); // M60", "att.w.sent = now(); this.#grant(att, m.rev); // M60"},
+		{"mutex.js", "this.#stored(attempt, m.rev); // M60", "((attempt.w.sent = now()), this.#stored(attempt, m.rev)); // M60"},
 	}},
 	{"notification as proof: the lock is free", "forged-tombstone", "(M75)", []edit{
 		{"mutex.js", "(m) => m.gone && this.bell.ring()); // M43: the loop reads", "(m) => m.gone && ((this.freed = m.rev), this.bell.ring()));"},
 		{"mutex.js", "await this.bell.wait(Math.min(next, pauses.next().value, this.left));", "await this.bell.wait(Math.min(next, pauses.next().value, this.left)); if (this.freed) [E, this.freed] = [this.freed, 0];"},
 	}},
 	{"notification as proof: the lease has ended", "forged-record", "(M44)", []edit{
-		{"mutex.js", "m.rec.s !== HELD) && this.#kick());", "m.rec.s !== HELD) && this.end(\"lost\"));"},
+		{"mutex.js", "(m) => own(m) || this.#kick());", "(m) => own(m) || this.end(\"lost\"));"},
 	}},
 	{"dropped TTL", "ttl", "(M35)", []edit{
 		{"bucket.js", "h.set(\"Nats-TTL\"", "if (tombstone) h.set(\"Nats-TTL\""},
@@ -66,15 +66,13 @@ var scriptMutants = []struct {
 	}},
 	{"adoption of a broken record", "broken-attempt", "(M59)", []edit{
 		{"mutex.js", "if (m.rec.s === BROKEN) {\n      this.over = true; // M59", "if (false) {\n      this.over = true; // M59"},
-		{"mutex.js", "const att = m.rec.s === this.status && !m.rec.r", "const att = !m.rec.r"},
+		{"mutex.js", "const attempt = m.rec.s === this.status && !m.rec.r", "const attempt = !m.rec.r"},
 	}},
 	{"forgotten guard: a claim without an expectation", "held", "Nobody overwrites a live record but its owner", []edit{
 		{"bucket.js", "h.set(\"Nats-Expected-Last-Subject-Sequence\"", "if (!rec.a) h.set(\"Nats-Expected-Last-Subject-Sequence\""},
 	}},
 	{"own place believed after its end", "place-ended", "(M71)", []edit{
 		{"mutex.js", "get valid() { return !this.ended &&", "get valid() { return this.fields.s === WAITING || !this.ended &&"},
-		{"mutex.js", "if (!this.place || this.place.ended) await this.requeue();", "if (!this.place) await this.requeue();"},
-		{"mutex.js", "if (this.place.ended || this.left <= 0", "if (this.left <= 0"},
 	}},
 }
 
