@@ -153,11 +153,11 @@ func singleton(t *testing.T, s *testutil.Server) {
 
 // When the leader ends, the other process leads.
 func failover(t *testing.T, s *testutil.Server) {
-	a := start(t, s, "failover", "-ttl", "2s")
+	a := start(t, s, "failover")
 	first := a.await(`is the leader, token (\d+)`)
-	b := start(t, s, "failover", "-ttl", "2s")
+	b := start(t, s, "failover")
 	b.await(`campaigns`)
-	a.await(`leads, for`)
+	a.await(`leads`)
 	require.Empty(t, b.find(`is the leader`), "two leaders")
 	a.terminate()
 	second := b.await(`is the leader, token (\d+)`)
