@@ -170,7 +170,7 @@ func (l *locker) keep(name string, m mutex) {
 }
 
 func (l *locker) open(r request) error {
-	nc, err := nats.Connect(r.URL, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.ReconnectBufSize(-1))
+	nc, err := nats.Connect(r.URL, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 	if err != nil {
 		return err
 	}

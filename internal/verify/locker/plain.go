@@ -62,6 +62,12 @@ const (
 	dropsUnfit    = "drops-what-it-holds"
 	waitersGo     = "waiters-go-on"
 	anyFloor      = "ignores-the-floor"
+	buffersAll    = "buffers-writes"
+	silenceHeld   = "silence-is-held"
+	needsMulti    = "needs-many-keys"
+	noTimers      = "reads-at-notifications"
+	noOutage      = "fails-in-an-outage"
+	dropsAtOnce   = "drops-at-a-disconnect"
 	renewsBroken  = "renews-the-broken"
 	saysReleased  = "says-released"
 )
@@ -81,6 +87,20 @@ func newPlain(nc *nats.Conn, bucket string, ttl time.Duration, weak string) (*pl
 	if p.unfit.Load() {
 		return nil, errUnfit
 	}
+	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			p.denied.Add(1)
+		}
+	})
+	nc.SetDisconnectErrHandler(func(*nats.Conn, error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, l := range p.kept {
+			if weak == dropsAtOnce {
+				l.cancel(natslock.ErrLost)
+			}
+		}
+	})
 	if weak != verifiesOnce {
 		nc.SetReconnectHandler(func(*nats.Conn) { _ = p.verify() })
 	}
@@ -93,6 +113,9 @@ var errUnfit = errors.New("the bucket is not fit for locks")
 type state struct {
 	unfit   atomic.Bool
 	highest atomic.Uint64 // revision that was acknowledged
+	denied  atomic.Int64  // permissions that were refused
+	// keyByKey says that the user may not read many keys at once.
+	keyByKey atomic.Bool
 
 	mu      sync.Mutex
 	created string
@@ -197,11 +220,15 @@ type result struct {
 	refused  bool
 	inFlight bool
 	unknown  bool // nothing came in time
+	unsent   bool
 }
 
 // write sends a conditional write, and waits for its answer for a second. A later answer
 // goes to late.
 func (p *plain) write(key string, fields map[string]any, expect uint64, late func(revision uint64)) result {
+	if !p.nc.IsConnected() && p.weak != buffersAll {
+		return result{unknown: true, unsent: true}
+	}
 	body, err := msgpack.Marshal(fields)
 	if err != nil {
 		return result{unknown: true}
@@ -386,7 +413,8 @@ func (c *claim) attempt(expect uint64) (lock *lease, s stored, err error) {
 	n, sent := c.n, time.Now()
 	c.sent[n], c.floor = sent, c.p.highest.Load()
 	c.mu.Unlock()
-	r := c.p.write(c.key, c.p.record(1, c.id, map[string]any{"a": n}), expect, func(revision uint64) { c.acked(n, revision) })
+	denied := c.p.denied.Load()
+	r := c.p.write(c.key, c.p.record(1, c.id, map[string]any{"a": n, "at": sent.UnixMilli()}), expect, func(revision uint64) { c.acked(n, revision) })
 	switch {
 	case r.revision > 0:
 		return c.granted(sent, r.revision)
@@ -397,6 +425,13 @@ func (c *claim) attempt(expect uint64) (lock *lease, s stored, err error) {
 		delete(c.sent, n)
 		c.mu.Unlock()
 		return nil, stored{revision: expect, deleted: true}, nil
+	case r.unsent:
+		time.Sleep(20 * time.Millisecond)
+		return nil, stored{revision: expect, deleted: true}, nil
+	case r.unknown && c.p.denied.Load() > denied && c.p.weak != silenceHeld:
+		return nil, stored{}, errors.New("the server permits no write")
+	case r.unknown && c.p.weak == silenceHeld:
+		return nil, stored{revision: expect, valid: true}, natslock.ErrLocked
 	case r.unknown:
 		return nil, stored{revision: expect, deleted: true}, nil
 	case r.last == 0:
@@ -525,16 +560,30 @@ func (p *plain) look(name string) (lock stored, places []stored, ok bool) {
 	defer func() { _ = sub.Unsubscribe() }()
 	subject := "$KV." + p.bucket + "."
 	body := fmt.Sprintf(`{"multi_last":["%[1]swait.%[2]s.*","%[1]slock.%[2]s"],"batch":1024,"max_bytes":8388608}`, subject, encoded(name))
-	if p.nc.PublishRequest("$JS.API.DIRECT.GET.KV_"+p.bucket, sub.Subject, []byte(body)) != nil {
+	if !p.keyByKey.Load() && p.nc.PublishRequest("$JS.API.DIRECT.GET.KV_"+p.bucket, sub.Subject, []byte(body)) != nil {
 		return stored{}, nil, false
 	}
-	for {
+	var all []stored
+	for !ok && !p.keyByKey.Load() {
 		m, err := sub.NextMsg(time.Second)
-		if err != nil || m.Header.Get("Nats-Sequence") == "" {
-			ok = err == nil
-			break
+		switch {
+		case err != nil && p.weak == needsMulti, err != nil && p.denied.Load() == 0:
+			return stored{}, nil, false
+		case err != nil: // the user may not do that
+			p.keyByKey.Store(true)
+		case m.Header.Get("Nats-Sequence") == "":
+			ok = true
+		default:
+			all = append(all, of(m))
 		}
-		switch s := of(m); {
+	}
+	if p.keyByKey.Load() {
+		if all, ok = p.each(name); !ok {
+			return stored{}, nil, false
+		}
+	}
+	for _, s := range all {
+		switch {
 		case s.key == "lock."+encoded(name):
 			lock = s
 		case s.live() && s.valid && s.number("s") == 2:
@@ -545,13 +594,42 @@ func (p *plain) look(name string) (lock stored, places []stored, ok bool) {
 	return lock, places, ok
 }
 
+// each reads the lock, and then the keys of the queue that a stream info names.
+func (p *plain) each(name string) (all []stored, ok bool) {
+	lock, err := p.read("lock." + encoded(name))
+	if err != nil {
+		return nil, false
+	}
+	all = append(all, lock)
+	var info struct {
+		State struct{ Subjects map[string]uint64 }
+	}
+	filter := fmt.Sprintf(`{"subjects_filter":"$KV.%s.wait.%s.*"}`, p.bucket, encoded(name))
+	m, err := p.nc.Request("$JS.API.STREAM.INFO.KV_"+p.bucket, []byte(filter), time.Second)
+	if err != nil || json.Unmarshal(m.Data, &info) != nil {
+		return nil, false
+	}
+	for subject := range info.State.Subjects {
+		s, err := p.read(strings.TrimPrefix(subject, "$KV."+p.bucket+"."))
+		if err != nil {
+			return nil, false
+		}
+		all = append(all, s)
+	}
+	return all, true
+}
+
 func ticket(s stored) uint64 { return cmp.Or(s.number("t"), s.revision) }
 
 // wait queues, and claims the lock when it is the first. It reads with a timer, and when
 // anything of the lock or its queue is notified.
 func (p *plain) wait(c *claim, name string, end time.Time) (mutex, error) {
 	hints := make(chan stored, 64)
-	for _, pattern := range []string{c.key, "wait." + encoded(name) + ".*"} {
+	patterns := []string{c.key, "wait." + encoded(name) + ".*"}
+	if p.weak == noTimers {
+		patterns = patterns[:1]
+	}
+	for _, pattern := range patterns {
 		sub, err := p.nc.Subscribe(p.notify+pattern, func(m *nats.Msg) {
 			select {
 			case hints <- of(m):
@@ -574,6 +652,9 @@ func (p *plain) wait(c *claim, name string, end time.Time) (mutex, error) {
 	}
 	timer := time.NewTicker(200 * time.Millisecond)
 	defer timer.Stop()
+	if p.weak == noTimers {
+		timer.Reset(time.Hour)
+	}
 	var free vacancy
 	for time.Now().Before(end) {
 		if place == nil || place.ctx.Err() != nil && p.weak != believesPlace {
@@ -587,6 +668,9 @@ func (p *plain) wait(c *claim, name string, end time.Time) (mutex, error) {
 			case <-timer.C:
 			}
 			continue
+		}
+		if p.weak == noOutage && !p.nc.IsConnected() {
+			return nil, errors.New("no connection")
 		}
 		lock, places, ok := p.look(name)
 		switch head, due := free.seen(p, lock, places, ok); {

@@ -68,6 +68,9 @@ var Cases = []*Case{
 	{Name: "bucket-anew", Level: 1, judge: bucketAnew, TTL: 15 * time.Second, Must: "A bucket with another creation time is another bucket: a client must (M19) take every lease of the old one for ended, whatever the settings of the new one."},
 	{Name: "bucket-anew-unfit", Level: 1, judge: bucketAnewUnfit, TTL: 15 * time.Second, Must: "It must (M20) judge the time before the settings, since the new bucket may be repaired before the next verification."},
 	{Name: "tokens-backwards", Level: 1, judge: tokensBackwards, Must: "It must (M53) refuse a grant whose revision is not above that: the bucket was restored from a backup, or re-created with a lower sequence."},
+	{Name: "least-privilege", Level: 1, judge: leastPrivilege, Own: true, Must: "A client must (M138) work without them, [key by key](#reading-key-by-key) and from replicas."},
+	{Name: "refused-permission", Level: 1, judge: refusedPermission, Own: true, Must: "A *refused permission* has no answer."},
+	{Name: "buffered-write", Level: 1, judge: bufferedWrite, Must: "It must not (M38) leave writes to a buffer that sends them after a reconnect."},
 	{Name: "validity", Level: 1, judge: validityOfClaim, TTL: 2 * time.Second, Must: mustEndInTime},
 	{Name: "late-answer", Level: 1, judge: lateAnswer, TTL: 2 * time.Second, Must: mustArriveInTime},
 	{Name: "try-behind-queue", Level: 1, judge: tryBehindQueue, Must: "The queue has a place that is not overdue: the client must (M67) queue, or say no."},
@@ -103,6 +106,8 @@ var Cases = []*Case{
 	{Name: "forged-tombstone", Level: 3, judge: forgedTombstone, Must: "It must not (M75) claim at the revision of a live record."},
 	{Name: "no-notifications", Level: 3, judge: noNotifications, TTL: 2 * time.Second, Must: "Notifications can be lost. Every wait has a timer that reads"},
 	{Name: "place-ended", Level: 3, judge: placeEnded, Must: "Should the place end, it must (M71) queue again under a new id."},
+	{Name: "least-privilege-queue", Level: 3, judge: leastPrivilegeQueue, Own: true, Must: "A client must (M138) work without them, [key by key](#reading-key-by-key) and from replicas."},
+	{Name: "reconnect", Level: 3, judge: reconnect, Must: "After a reconnect every subscription needs a new proof, and every waiter reads."},
 	{Name: "recall", Level: 3, judge: recall, Must: "A waiter must (M70) write a place with status 2 under `wait.<name>.<id>`, with an id that is not that of its claim for the lock."},
 	{Name: "unfit-waiter", Level: 3, judge: unfitWaiter, Must: "That includes its waiters, and claims whose answers come later: it deletes their records."},
 	{Name: "stopped-first", Level: 3, judge: stoppedFirst, Stops: true, Must: "then it is not the first any more, and must (M76) queue again."},
@@ -121,6 +126,8 @@ var Cases = []*Case{
 	{Name: "late-write", Level: 4, judge: lateWrite, TTL: 10 * time.Second, Must: "From then on the acknowledgement of any other of its attempts must (M61) lead to the deletion of exactly that record, and must not (M62) lead to a grant."},
 	{Name: "repeated-answers", Level: 4, judge: repeatedAnswers, Must: "At most one holder of a lock is inside its validity, or any number of readers and no writer, or as many holders as a semaphore has permits."},
 	{Name: "lost-renewal-answer", Level: 4, judge: lostRenewalAnswer, TTL: 4 * time.Second, Must: "A held record of its own id, with a renewal number that it has sent, is a confirmation as of that renewal's sending."},
+	{Name: "restart-held", Level: 4, judge: restartHeld, Own: true, TTL: 4 * time.Second, Must: "Without an answer it tries again after T/15, 50 ms at least."},
+	{Name: "restart-waiter", Level: 4, judge: restartWaiter, Own: true, Must: "An outage of the connection is waited out."},
 	{Name: "overdue", Level: 4, judge: overdue, Own: true, Must: "Only the acknowledged write ends the record, which must (M56) expect exactly r."},
 }
 
@@ -880,12 +887,12 @@ func overdue(t *trial) {
 	t.need(err)
 	t.last(func() { _ = os.RemoveAll(dir) })
 	store := filepath.Join(dir, "jetstream")
-	stop := t.server(store)
+	stop := t.server(store, nil)
 	t.put("lock."+x, record(1, "other", time.Second, nil), 0, time.Second)
 	before := t.read("lock." + x)
 	stop()
 	t.need(forget(dir))
-	t.last(t.server(store))
+	t.last(t.server(store, nil))
 	now := t.read("lock." + x)
 	if now.revision != before.revision {
 		t.need(fmt.Errorf("the server has not forgotten the TTL: %s", now))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/vmihailenco/msgpack/v5"
@@ -100,12 +102,46 @@ func (t *trial) prepare(url string) {
 	t.notify = strings.TrimSuffix(t.stream.CachedInfo().Config.RePublish.Destination, ">")
 }
 
-// server starts a server of the case's own in a directory.
-func (t *trial) server(dir string) (stop func()) {
-	s, err := session.StartServer(dir, 0)
+// server starts a server of the case's own in a directory. With a user it takes the program
+// for this one.
+func (t *trial) server(dir string, user *server.User) (stop func()) {
+	var users []*server.User
+	if user != nil {
+		users = []*server.User{user, {Username: "judge", Password: "judge"}}
+	}
+	s, err := session.StartServer(dir, 0, users...)
 	t.need(err)
-	t.prepare(s.URL())
+	url := s.URL()
+	if user != nil {
+		url = strings.Replace(url, "nats://", "nats://judge:judge@", 1)
+	}
+	t.prepare(url)
 	return s.Stop
+}
+
+// ownServer starts a server with an empty directory. It returns what starts it anew.
+func (t *trial) ownServer(user *server.User) (restart func()) {
+	dir, err := os.MkdirTemp("", "lockctl-conform-")
+	t.need(err)
+	t.last(func() { _ = os.RemoveAll(dir) })
+	stop := t.server(dir, user)
+	t.last(func() { stop() })
+	return func() {
+		u, err := url.Parse(t.url)
+		t.need(err)
+		port, err := strconv.Atoi(u.Port())
+		t.need(err)
+		stop()
+		t.pause(2 * settled) // so that the program notices
+		s, err := session.StartServer(dir, port)
+		t.need(err)
+		stop = s.Stop
+		end := time.Now().Add(patience)
+		for _, err = t.stream.Info(t.ctx); err != nil && time.Now().Before(end); _, err = t.stream.Info(t.ctx) {
+			t.pause(20 * time.Millisecond)
+		}
+		t.need(err)
+	}
 }
 
 // rival returns a client of the library.
@@ -164,7 +200,7 @@ func (t *trial) open() {
 }
 
 func (t *trial) opening() request {
-	return request{Do: "open", URL: t.wire.url(), Bucket: t.bucket, TTL: t.ttl.Milliseconds()}
+	return request{Do: "open", URL: "nats://" + t.wire.address(), Bucket: t.bucket, TTL: t.ttl.Milliseconds()}
 }
 
 // send sends a request, and answered waits for its answer.

@@ -94,14 +94,14 @@ func newWire(url, bucket string) (*wire, error) {
 		return nil, err
 	}
 	w := &wire{
-		listener: l, target: strings.TrimPrefix(url, "nats://"), prefix: "$KV." + bucket + ".",
+		listener: l, target: url[strings.LastIndexAny(url, "/@")+1:], prefix: "$KV." + bucket + ".",
 		over: make(chan struct{}), conns: map[net.Conn]struct{}{}, infos: map[string]bool{}, waiting: map[string]*waiting{},
 	}
 	w.wg.Go(w.accept)
 	return w, nil
 }
 
-func (w *wire) url() string { return "nats://" + w.listener.Addr().String() }
+func (w *wire) address() string { return w.listener.Addr().String() }
 
 // govern sets the rule for the writes that come.
 func (w *wire) govern(rule func(w *write) fate) {
