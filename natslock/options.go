@@ -164,7 +164,7 @@ func WithLogger(l *slog.Logger) Option {
 // default. One that is out of its range makes [New] return [ErrInvalid].
 type Tuning struct {
 	// Turn is for how long after a grant by the server the client hands the lock to
-	// goroutines of its own that asked after other clients. Goroutines of one client that
+	// goroutines of its own that came after other clients. Goroutines of one client that
 	// want one lock wait together, and pass it on without a message: that is a hundred times
 	// faster than a hand-over between clients. The others wait longer by one turn of each
 	// client before them. The default is 1 ms, and a negative Turn keeps the exact order of

@@ -57,8 +57,8 @@ func (c *Client) begin(ctx context.Context, req call.Request) (*call.Call, error
 		return nil, fmt.Errorf("acquire lock %q: %w", req.Name, err)
 	}
 	c.b.Listen()
-	a.Asked = true
-	c.s.Asked()
+	a.Requested = true
+	c.s.VerifyIfDue()
 	if err := c.kinds.check(req.Kind, req.Name); err != nil {
 		c.leave()
 		return nil, err
@@ -164,7 +164,7 @@ func (m *member) drive(r *run) (res claim.Result, merged bool) {
 
 // enter makes the member a holder of its run's lease. The first member of a run that
 // writes drains the readers. Those after it enter behind the same gate, which has admitted
-// no reader since: Admit sees to it that it stands.
+// no reader since: Admit sees to it that it is right.
 func (m *member) enter(r *run) claim.Result {
 	a, l := m.a, r.lease
 	if a.Drains() && !r.Drained {

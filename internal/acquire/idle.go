@@ -204,7 +204,7 @@ func (rs *runs) listTogether(ctx context.Context, due []*core.Run) bool {
 		l.Suspect() //safety:idle-unseen
 	}
 	for _, l := range queues {
-		l.listed(record.Queue(places[l]), 0, gates[l.keys.Gate], at)
+		l.noteList(record.Queue(places[l]), 0, gates[l.keys.Gate], at)
 	}
 	return true
 }

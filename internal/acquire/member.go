@@ -146,16 +146,16 @@ func (m *member) part() {
 
 // seen returns what the driver of the run has seen, with the position of the member in the
 // queue. Under mu.
-func (m *member) seen() *call.Shown {
-	r, s := m.run(), new(call.Shown)
+func (m *member) seen() *call.LockState {
+	r, s := m.run(), new(call.LockState)
 	now := m.runs.b.Instant()
 	i := max(slices.Index(r.Members, &m.Member), 0)
-	if shown := r.waited().shown; shown != nil {
-		*s = *shown
+	if known := r.waited().state; known != nil {
+		*s = *known
 	}
 	if r.line != nil && !m.Inside {
 		if r.Leased() {
-			return &call.Shown{Holder: r.lease.Entry(), Ahead: i + 1}
+			return &call.LockState{Holder: r.lease.Entry(), Ahead: i + 1}
 		}
 		for _, x := range r.line.Runs {
 			if x.Leased() && !x.Ended(now) && !(r.Reads() && x.Reads()) { // it has not read that

@@ -168,20 +168,20 @@ func (m *member) Queued(p *session.Place) {
 	}
 }
 
-// Listed notes what a list of the queue has shown to the driver, from a revision on. The
-// list contains the place of the run, and was asked for at an instant.
+// Listed notes what a list of the queue contained, from a revision on. The list contains the
+// place of the run, and the driver requested it at an instant.
 func (m *member) Listed(queue []record.Entry, from uint64, at clock.Instant) {
 	r := m.run()
 	if r.line == nil {
 		return
 	}
-	r.line.listed(queue, from, nil, at)
+	r.line.noteList(queue, from, nil, at)
 	r.line.mu.Lock()
 	defer r.line.unlock()
-	r.Shown()
+	r.PlaceListed()
 }
 
-// Answered notes what the last request of the driver has come to. That
+// Answered notes the outcome of the last request of the driver. That
 // another write is being replicated is neither an outage nor the end of one.
 func (m *member) Answered(err error) {
 	r := m.run()
@@ -197,11 +197,11 @@ func (m *member) Answered(err error) {
 }
 
 // HolderSeen notes what the driver has seen of the lock.
-func (m *member) HolderSeen(s call.Shown) {
+func (m *member) HolderSeen(s call.LockState) {
 	r := m.run()
 	if r.line != nil {
 		r.line.mu.Lock()
 		defer r.line.unlock()
 	}
-	r.waiting().shown = &s
+	r.waiting().state = &s
 }

@@ -62,11 +62,11 @@ type run struct {
 
 // waits is what a run has while goroutines wait: most leases are held, or idle, without it.
 type waits struct {
-	settled  chan struct{} // closed when it has a record, or is over; nil: nobody waits for that
-	timer    *time.Timer   // of its turn
-	answered bool          // the server has said last that the lock is held, or the run queued
-	trouble  error         // what the last request has come to instead; nil: no answer yet, or answered
-	shown    *call.Shown   // nil: nothing
+	settled  chan struct{}   // closed when it has a record, or is over; nil: nobody waits for that
+	timer    *time.Timer     // of its turn
+	answered bool            // the server has said last that the lock is held, or the run queued
+	trouble  error           // why the last request failed; nil: no answer yet, or answered
+	state    *call.LockState // nil: nothing
 }
 
 // waiting returns that, to be set. Under mu, or on the goroutine that drives the run.

@@ -81,7 +81,7 @@ func (l *line) watch(o *core.Others, pattern string, gate bool) bool {
 	return true
 }
 
-// unwatch ends the subscriptions, and forgets what they have shown. Under mu.
+// unwatch ends the subscriptions, and forgets what they have delivered. Under mu.
 func (l *line) unwatch() {
 	for _, w := range []*kvstore.Watch{&l.queue, &l.gate} {
 		if *w != nil {
@@ -117,9 +117,9 @@ func (l *line) notified(o *core.Others, ev kvstore.Event) {
 	}
 }
 
-// listed notes what a list has shown of the queue from a revision on. A gate that is not
-// nil was listed beside it. The list was asked for at an instant.
-func (l *line) listed(queue []record.Entry, from uint64, gate *kvstore.Record, at clock.Instant) {
+// noteList notes what a list of the queue contained from a revision on. A gate that is not
+// nil was read beside it. The client requested the list at an instant.
+func (l *line) noteList(queue []record.Entry, from uint64, gate *kvstore.Record, at clock.Instant) {
 	var entry *record.Entry
 	if gate != nil {
 		e := record.Of(*gate)
@@ -182,6 +182,6 @@ func (l *line) tryList(ctx context.Context, o *core.Others) error {
 	if opts != nil {
 		gate = &got.Beside
 	}
-	l.listed(record.Queue(got.Records), 0, gate, at)
+	l.noteList(record.Queue(got.Records), 0, gate, at)
 	return nil
 }

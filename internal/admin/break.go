@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// breakTries bounds how often a break follows a holder that renews meanwhile.
+// breakTries bounds how often a break tries again because the holder has renewed meanwhile.
 const breakTries = 10
 
 // maxReason bounds the reason of a break, in bytes.
@@ -23,7 +23,7 @@ const maxReason = 1 << 10
 type BreakRequest struct {
 	Kind        record.Kind
 	Name        string
-	ID          string // of the claim that was shown to the operator; see [record.Entry.ClaimID]
+	ID          string // of the claim that the operator saw; see [record.Entry.ClaimID]
 	Reason      string
 	Immediately bool // let the next in at once: an exception to mutual exclusion
 }
@@ -63,7 +63,7 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 		}
 		entry, err := a.b.Read(ctx, key, br.AsOf)
 		switch {
-		case bucket.IsAny(err, bucket.ErrPermission) && br.Shown:
+		case bucket.IsAny(err, bucket.ErrPermission) && br.SeenBroken:
 			return nil // the leader's word is withheld from this user
 		case err != nil:
 			return fmt.Errorf("break lock %q: %w", req.Name, err)

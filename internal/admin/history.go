@@ -128,7 +128,7 @@ func (r *replay) gap(h kvstore.HistoryRecord) {
 }
 
 // lost notes what the lock of a write has lost, as far as the write proves it. A token names the
-// revision of the write that it rests on: one between writes that are there is missing. A claim
+// revision of its write: one between writes that are there is missing. A claim
 // that has taken the place of another one, whose TTL was not over, has come after its deletion.
 //
 // A claim that has left nothing proves nothing, and a record whose TTL ends behind a gap may have

@@ -39,11 +39,11 @@ func (a *Admin) newest(ctx context.Context) (revision uint64, server time.Time, 
 // leader had named another one before the view was read. Otherwise an acquire could be
 // refused because of a holder that the view shows no more. While nobody leads, a view may
 // be ahead. The error is that of a context that has ended.
-func (a *Admin) reached(ctx context.Context, named, shown uint64) error {
-	if named == 0 || shown <= named || a.b.Alone() { //safety:view-reached
+func (a *Admin) reached(ctx context.Context, named, seen uint64) error {
+	if named == 0 || seen <= named || a.b.Alone() { //safety:view-reached
 		return nil
 	}
-	if err := a.b.Reached(ctx, shown); ctx.Err() != nil {
+	if err := a.b.Reached(ctx, seen); ctx.Err() != nil {
 		return err
 	}
 	return nil
@@ -77,13 +77,13 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 	if err != nil {
 		return View{}, err
 	}
-	shown := uint64(0)
+	seen := uint64(0)
 	if kind != record.Semaphore {
 		entry, err := a.read(ctx, keys.Gate, min)
 		if err != nil {
 			return View{}, err
 		}
-		shown = entry.Revision
+		seen = entry.Revision
 		if entry.Live() {
 			v.Holder = entry
 			v.Holder.Overdue = entry.OverdueAt(server)
@@ -93,7 +93,7 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 	if err != nil {
 		return View{}, err
 	}
-	shown = max(shown, l.Revision)
+	seen = max(seen, l.Revision)
 	v.Queue = record.Queue(l.Records)
 	for i := range v.Queue {
 		v.Queue[i].Overdue = v.Queue[i].OverdueAt(server)
@@ -104,7 +104,7 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 		if err != nil {
 			return View{}, err
 		}
-		shown = max(shown, l.Revision)
+		seen = max(seen, l.Revision)
 		for _, r := range l.Records {
 			if k, ok := record.ParseKey(r.Key); ok {
 				v.add(k, entryAt(r, server))
@@ -112,7 +112,7 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 		}
 	}
 	v.sort()
-	return v, a.reached(ctx, min, shown)
+	return v, a.reached(ctx, min, seen)
 }
 
 // add adds what is stored under a key.
@@ -197,7 +197,7 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 	}
 	// Without a leader, a list of what a replica has helps an operator more than none.
 	var all []stored
-	shown := uint64(0)
+	seen := uint64(0)
 	add := func(key string, r kvstore.Record) {
 		if k, ok := record.ParseKey(key); ok {
 			all = append(all, stored{k.Kind(), k.Name, key, r})
@@ -209,7 +209,7 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 			return err
 		}
 		if len(l.Keys) == 0 { // what is read later counts then
-			shown = max(shown, l.Revision)
+			seen = max(seen, l.Revision)
 		}
 		for _, key := range l.Keys {
 			add(key, kvstore.Record{})
@@ -236,16 +236,16 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 			if err != nil {
 				return err
 			}
-			shown = max(shown, l.Revision)
+			seen = max(seen, l.Revision)
 			for _, r := range l.Records {
 				read[r.Key] = r
 			}
 		}
-		if err := a.reached(ctx, reached, shown); err != nil {
+		if err := a.reached(ctx, reached, seen); err != nil {
 			return err
 		}
 		if reached > 0 {
-			reached = max(reached, shown)
+			reached = max(reached, seen)
 		}
 		if !views(all[:part], read, server, yield) {
 			return nil
@@ -253,7 +253,7 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 		clear(all[:part])
 		all = all[part:]
 	}
-	return a.reached(ctx, reached, shown)
+	return a.reached(ctx, reached, seen)
 }
 
 // views shows what is stored of some locks. read has what was not at hand. It returns false if

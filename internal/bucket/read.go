@@ -61,7 +61,7 @@ func (b *Bucket) Leader(parent context.Context, within time.Duration) (kvstore.S
 	return b.leader(parent, within, 0)
 }
 
-// Reached waits until the leader has applied a revision that a read has shown, at most
+// Reached waits until the leader has applied a revision that a read has returned, at most
 // for [AnswerTimeout]. A follower can apply a write before the leader does. Until the
 // leader has, it refuses acquires because of what the read shows no more.
 func (b *Bucket) Reached(parent context.Context, revision uint64) error {

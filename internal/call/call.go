@@ -25,12 +25,12 @@ const (
 
 // Call is one call under way.
 type Call struct {
-	Req    Request
-	Keys   record.Keys
-	Want   core.Want // what the runs know of it
-	Begun  clock.Instant
-	Asked  bool            // it came to a request
-	Parent context.Context // the caller's
+	Req       Request
+	Keys      record.Keys
+	Want      core.Want // what the runs know of it
+	Begun     clock.Instant
+	Requested bool            // the call has begun to send requests
+	Parent    context.Context // the caller's
 
 	c   *Client
 	run Run
@@ -39,19 +39,19 @@ type Call struct {
 	bid *claim.Bid      // its own, or that of the call that drove the run before; nil: it has not driven
 
 	// The state of the lock, as far as it is known.
-	known  Shown
+	known  LockState
 	places core.Places
 	queue  *int   // the length of the queue when it came; nil: not known
 	apart  int    // of those, the places of clients that do not hold the lock
-	asOf   uint64 // a revision that the bucket had reached during this call; 0: not asked for
+	asOf   uint64 // a revision that the bucket had reached during this call; 0: not read
 	named  uint64 // by the leader, during this call, as the last revision of the gate; 0: nothing
 
 	// When it gave up.
-	seen   *Shown // nil: nothing
-	outage error  // the word of the server then; nil: that the lock is held, or the run queued
-	id     string // of the claim that it gave up
+	seen   *LockState // nil: nothing
+	outage error      // the word of the server then; nil: that the lock is held, or the run queued
+	id     string     // of the claim that it gave up
 
-	recallRequest *recallRequest // nil: it has not asked for an idle lease
+	recallRequest *recallRequest // nil: it has requested no idle lease
 	mailbox       *mailbox       // of the record that it waits for
 	queueing      *claim.Bid     // for a place that has no answer yet
 	place         *session.Place // in the queue
@@ -66,8 +66,8 @@ type recallRequest struct {
 	until    clock.Instant // of the wait for answers
 }
 
-// Shown is what a call has seen of the lock.
-type Shown struct {
+// LockState is what a call knows of the lock.
+type LockState struct {
 	Holder record.Entry // zero: not known
 	Ahead  int          // goroutines in the queue before the run, and 1; 0: not known
 }
@@ -80,11 +80,11 @@ type Run interface {
 	Queueing()
 	// Queued takes the place of the run; nil: it has none any more.
 	Queued(*session.Place)
-	// Listed takes what a list of the queue has shown from a revision on. The list contains the place
-	// of the run, and was asked for at an instant.
+	// Listed takes what a list of the queue contained from a revision on. The list contains the place
+	// of the run, and the call requested it at an instant.
 	Listed(queue []record.Entry, from uint64, at clock.Instant)
-	// HolderSeen takes what is known of the lock, and Answered what the last request has come to.
-	HolderSeen(Shown)
+	// HolderSeen takes what is known of the lock, and Answered the outcome of the last request.
+	HolderSeen(LockState)
 	Answered(error)
 	// Holds says whether a lease of this client goes on under a claim.
 	Holds(claim string) bool
@@ -150,7 +150,7 @@ func (a *Call) Claims() bool { return a.bid != nil && a.bid.Own() != "" }
 
 // holderSeen notes the holder of the lock, as far as it is known.
 func (a *Call) holderSeen(holder record.Entry) {
-	s := Shown{Holder: holder}
+	s := LockState{Holder: holder}
 	if a.bid != nil { // else another member has driven the run
 		a.known.Holder = holder
 		s = a.known
@@ -158,7 +158,7 @@ func (a *Call) holderSeen(holder record.Entry) {
 	a.run.HolderSeen(s)
 }
 
-// Answered notes what the last request has come to, for the error of a wait that is given up:
+// Answered notes the outcome of the last request, for the error of a wait that is given up:
 // nil where the server has said that the lock is held, or that the run is queued. A request
 // that the end of the wait has cut short says nothing.
 func (a *Call) Answered(err error) {
@@ -170,7 +170,7 @@ func (a *Call) Answered(err error) {
 // waited is how long the call has waited.
 func (a *Call) waited() time.Duration { return a.c.b.Instant().Sub(a.Begun) }
 
-// TakeOver makes what another call has come to that of this one, which drives the run on.
+// TakeOver gives this call the state of another one, whose run it drives from now on.
 func (a *Call) TakeOver(from *Call) {
 	a.bid, a.queueing, a.place, a.mailbox = from.bid, from.queueing, from.place, from.mailbox
 	a.known, a.places = from.known, from.places
@@ -191,14 +191,14 @@ func (a *Call) TakeOver(from *Call) {
 }
 
 // GivesUp notes what was known when the call gave up; drives says that it has driven its run.
-func (a *Call) GivesUp(seen *Shown, outage error, drives bool) {
+func (a *Call) GivesUp(seen *LockState, outage error, drives bool) {
 	a.seen, a.outage = seen, outage
 	if drives && a.bid != nil {
 		a.id = a.bid.Own()
 	}
 }
 
-// Withdraw gives up what the call has come to, when no other goes on with it. It waits until
+// Withdraw gives up the place or the claim of the call, when no other call takes it over. It waits until
 // its records are gone, so that nobody meets the place of a call that has returned.
 func (a *Call) Withdraw() {
 	left := append(a.bid.Close(), a.queueing.Close()...)

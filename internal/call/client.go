@@ -23,7 +23,7 @@ func NewClient(b *bucket.Bucket, s *session.Session, lingers bool) *Client {
 	return &Client{b: b, s: s, lingers: lingers}
 }
 
-// AsOf returns an instant, and a revision that a list has to contain which is asked for
+// AsOf returns an instant, and a revision that a list has to contain which is requested
 // then: another server than the leader may answer, and lag.
 func (c *Client) AsOf(ctx context.Context) (at clock.Instant, revision uint64, err error) {
 	b := c.b

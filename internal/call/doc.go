@@ -21,7 +21,7 @@
 //
 // # Where to find it
 //
-// request.go and call.go are what is asked for, and what is known of that on the way. survey.go reads a
+// request.go and call.go are the request of a caller, and what the call knows on the way. survey.go reads a
 // lock and its queue before a claim. queue.go, successor.go and first.go are the wait,
 // mailbox.go and longqueue.go what they share. drain.go is the reader-writer lock's own, slots.go the
 // semaphore's. once.go confirms the answers of a one-shot call, and recall.go asks for a lease that

@@ -18,7 +18,7 @@ import (
 //
 // The gate: a writer takes the record rw.<name> like a mutex. Readers join by writing
 // a record of their own on the condition that the gate is free. The server refuses
-// the join when a writer has come first. From the moment the gate stands it admits
+// the join when a writer has come first. From the moment the gate is in place it admits
 // nobody.
 //
 // The drain: a writer that has the gate waits until the readers before it have gone.

@@ -49,7 +49,7 @@ func (a *Call) Locked(holder record.Entry) error {
 func (a *Call) unavailable() error {
 	err := a.outage
 	switch {
-	case !a.Asked:
+	case !a.Requested:
 		return nil
 	case err == nil && a.Req.Once: // it waits for nothing but answers
 		return ErrUnanswered

@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// OneShot returns what a one-shot acquire comes to that had a first result.
+// OneShot returns the result of a one-shot acquire that had a first one.
 func (a *Call) OneShot(res claim.Result) claim.Result {
 	for {
 		if res = a.confirmed(res); res.Outcome != busy {

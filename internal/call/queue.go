@@ -125,7 +125,7 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 		}
 		try = 0
 		a.run.Listed(queue, from, at)
-		before, over, there := w.Shown(queue, vacant, a.c.b.Now())
+		before, over, there := w.Listed(queue, vacant, a.c.b.Now())
 		if !there {
 			return result{Outcome: requeue}, false
 		}

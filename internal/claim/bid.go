@@ -25,7 +25,7 @@ type Result struct {
 
 // Caller is the call that a bid is made for: each of a run, in turn.
 type Caller interface {
-	// Answered takes what the last request has come to: nil where the server has said that the key is
+	// Answered takes the outcome of the last request: nil where the server has said that the key is
 	// held.
 	Answered(err error)
 }
@@ -177,7 +177,7 @@ func (b *Bid) Close() (gone []<-chan struct{}) {
 }
 
 // Mine says whether the record is that of an earlier attempt of the bid, which
-// came to be applied late: the next attempt will adopt it.
+// was applied late: the next attempt will adopt it.
 func (b *Bid) Mine(e record.Entry) bool { return b.cur != nil && e.Live() && e.From(b.cur.state.ID) }
 
 // Own is the id of the claim under way; "": there is none.

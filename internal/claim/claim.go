@@ -157,7 +157,7 @@ func (cl *claim) denied(n int) {
 	cl.forgets[n-1]()
 }
 
-// try makes one attempt and waits until it comes to something. A blind one does
+// try makes one attempt and waits for its outcome. A blind one does
 // not read the record it was refused for.
 func (cl *claim) try(ctx context.Context, expect uint64, blind bool) Result {
 	b := cl.b

@@ -63,7 +63,7 @@ const (
 	Flight
 )
 
-// Repeat says what follows from what an attempt has come to.
+// Repeat says what to do after an attempt.
 type Repeat struct {
 	Decided Outcome // of the bid; Undecided: another attempt
 	Closes  bool    // the claim is over: the next attempt is that of a new one
@@ -96,7 +96,7 @@ func (b *Bid) Bypasses(expect uint64) bool {
 	return b.Until != 0 && expect != 0
 }
 
-// Came takes what an attempt has come to, and why where that is Again. tombstone is the revision that a
+// Came takes the outcome of an attempt, and the reason where that is Again. tombstone is the revision that a
 // free key has; 0: none.
 func (b *Bid) Came(o Outcome, why Trouble, tombstone uint64, now clock.Instant) (r Repeat) {
 	defer func() {

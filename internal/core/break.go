@@ -18,10 +18,10 @@ import (
 // That the claim is gone, or broken already, only a state proves that contains what the leader had stored during
 // the break.
 type Break struct {
-	ID          string // of the claim that was shown to the operator
+	ID          string // of the claim that the operator saw
 	Immediately bool   // let the next one in at once
 	AsOf        uint64 // what the next read has to contain
-	Shown       bool   // a read has shown the broken record
+	SeenBroken  bool   // a read has returned the broken record
 	Lingers     bool   // the claim's record says that its client may keep the lease idle
 
 	sent, confirmed bool
@@ -54,7 +54,7 @@ func (b *Break) Found(e record.Entry, none bool, stored uint64) BreakStep {
 	b.Lingers = b.Lingers || !gone && e.Lingers
 	switch {
 	case (gone || broken) && !b.confirmed: //safety:break-confirmed
-		b.AsOf, b.confirmed, b.Shown = max(b.AsOf, stored), true, broken
+		b.AsOf, b.confirmed, b.SeenBroken = max(b.AsOf, stored), true, broken
 		return BreakRead
 	// Also where the answer to an earlier try was lost.
 	case broken, gone && b.sent && e.Deleted && e.Status == record.StatusBroken && e.From(b.ID):

@@ -2,11 +2,11 @@ package core
 
 import "github.com/natslock/locks/internal/record"
 
-// Denial judges what a one-shot call has found: a no has to have been true at a moment during the call. A
-// server that lags may show a holder, a reader or a waiter that has left. A yes needs no such judgement,
+// Denial judges what a one-shot call has found: a denial has to have been true at a moment during the call. A
+// server that lags may show a holder, a reader or a waiter that has left. A grant needs no such judgement,
 // since the server checks the write.
 //
-//	found --> by a server that cannot lag, or of a revision that the leader has named: the no stands
+//	found --> by a server that cannot lag, or of a revision that the leader has named: the denial is true
 //	      --> the holder's time may be over: ask the server's clock --> found
 //	      --> else: ask the leader, read again as of its word --> found, by the leader
 type Denial struct {
@@ -14,11 +14,11 @@ type Denial struct {
 	Named  uint64 // the revision of the key that the leader has named during the call; 0: nothing
 }
 
-// Doubt says what follows from a finding.
+// Doubt says what to do with a finding.
 type Doubt uint8
 
 const (
-	// NoDoubt: the no stands.
+	// NoDoubt: the denial is true.
 	NoDoubt Doubt = iota
 	// AskClock: whether the server's clock shows the holder to be overdue.
 	AskClock

@@ -8,7 +8,7 @@
 // # Runs
 //
 // The goroutines of a client that want one lock wait together at their client. A run is one or more
-// of them that asked one after the other, with no other client's place between them as far as the
+// of them that called Lock one after the other, with no other client's place between them as far as the
 // client knows. A run has one record at the server: a place while it waits, and then the lease.
 // Its members are served in order, by the client, without a message.
 //
@@ -65,10 +65,10 @@
 //
 // Whether a goroutine may join a run depends on what the client knows of the places of others:
 // others.go. It knows nothing unless it has subscribed to the queue, and what it knows counts for a
-// second after a list, because a notification may be lost. Safety does not rest on any of that: a
+// second after a list, because a notification may be lost. Safety does not depend on any of that: a
 // lock is granted by a conditional write. Order among clients does.
 //
 // # Idle leases
 //
-// A run lingers when its last member has left and has asked for that: linger.go.
+// A run lingers when its last member has left and wants that: linger.go.
 package core

@@ -9,7 +9,7 @@ import (
 )
 
 // Drain is a writer that has the gate of a reader-writer lock, and waits until the readers before it
-// have gone. From the moment the gate stands the server admits no reader.
+// have gone. From the moment the gate is in place the server admits no reader.
 //
 // It asks the leader which readers there are, and reads the record of each. Notifications of their
 // departure are hints: they make it ask, and say which revision a read has to contain.
@@ -161,7 +161,7 @@ func (d *Drain) Answered(l ReaderList, f Failure) DrainStep {
 	return d.next()
 }
 
-// next returns the read of the next reader, or what follows when each is read.
+// next returns the read of the next reader, or the step after the last one.
 func (d *Drain) next() DrainStep {
 	for ; len(d.unread) > 0; d.unread = d.unread[1:] {
 		if key := d.unread[0]; !d.gone[key] {

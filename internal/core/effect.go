@@ -12,7 +12,7 @@ type Client struct {
 	ID   string        // as records name it
 	Turn time.Duration // for how long after its grant a run serves goroutines that pass others
 	Most int           // the number of idle leases that it keeps
-	// Effects are what the events since have asked for, in order. The caller performs them
+	// Effects are what the events since require, in order. The caller performs them
 	// before it lets go of its mutex, and empties them.
 	Effects []Effect
 

@@ -59,7 +59,7 @@ const (
 )
 
 // Found takes the record under the key, as of what the leader had stored when its clock showed a time. The leader
-// was asked at an instant. margin is the part of a TTL that is left unused.
+// was read at an instant. margin is the part of a TTL that is left unused.
 func (x *Extending) Found(e record.Entry, server time.Time, asked clock.Instant, margin float64) ExtendStep {
 	t := clock.NewTerms(e.Record.TTL, margin)
 	by := e.Time.Add(t.Validity())

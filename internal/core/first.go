@@ -77,7 +77,7 @@ func (f *First) Next() (do Decision, k int, revision uint64) {
 	return Prove, 0, 0
 }
 
-// Found takes the record of key k, as a read has shown it, or the refusal of a claim. overdue says that
+// Found takes the record of key k, as a read has returned it, or the refusal of a claim. overdue says that
 // its time is over by the server's clock. own is the id of the claim under way, of which the record may
 // be; "" where that claim has judged the record itself, and does not take it for its own.
 func (f *First) Found(k int, e record.Entry, overdue bool, own string) {

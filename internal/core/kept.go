@@ -46,11 +46,11 @@ type Kept struct {
 	Abandoned bool
 	Resolving bool // a read is to decide
 
-	sent  []Renewal // without an answer, in the order of their sending
-	n     uint64    // number of the last one
-	need  uint64    // one with at least this number is wanted at once
-	asked clock.Instant
-	next  clock.Instant // when the next one is due
+	sent        []Renewal     // without an answer, in the order of their sending
+	n           uint64        // number of the last one
+	need        uint64        // one with at least this number is wanted at once
+	requestedAt clock.Instant // when one was last due or sent
+	next        clock.Instant // when the next one is due
 
 	fraction float64 // of the TTL, after which a record is renewed
 }
@@ -152,11 +152,11 @@ func (k *Kept) Begin(body record.Body, key string, revision uint64, t clock.Term
 		k.Body.Token = record.TokenOrTicket(key, revision)
 	}
 	k.Granted, k.Terms, k.Want, k.Valid = t, t, t, ValidFrom(sent, t)
-	k.Last, k.LastSent, k.asked, k.fraction = revision, sent, sent, fraction
-	k.next = k.following(t, sent)
+	k.Last, k.LastSent, k.requestedAt, k.fraction = revision, sent, sent, fraction
+	k.next = k.nextRenewal(t, sent)
 }
 
-func (k *Kept) following(t clock.Terms, sent clock.Instant) clock.Instant {
+func (k *Kept) nextRenewal(t clock.Terms, sent clock.Instant) clock.Instant {
 	return t.NextRenewal(sent, k.fraction)
 }
 
@@ -185,7 +185,7 @@ func (k *Kept) Tick(now clock.Instant) (u Consequence, renew bool) {
 	case k.Valid.Over(now):
 		u = k.expire(now)
 	case k.Renews() && !k.Resolving && now >= k.next:
-		k.asked, k.next = now, now.Add(max(min(k.Want.TTL, k.Terms.TTL)/15, MinRetry))
+		k.requestedAt, k.next = now, now.Add(max(min(k.Want.TTL, k.Terms.TTL)/15, MinRetry))
 		renew = true
 	}
 	return u, renew
@@ -210,7 +210,7 @@ func (k *Kept) Lag(now clock.Instant) time.Duration {
 	if !k.Renews() {
 		return 0
 	}
-	return max(now.Sub(k.following(k.Terms, k.LastSent)), 0)
+	return max(now.Sub(k.nextRenewal(k.Terms, k.LastSent)), 0)
 }
 
 // Enough is a renewal without an answer that is the one that is wanted; zero: none is.
@@ -238,7 +238,7 @@ func (k *Kept) Send(now clock.Instant, paced uint64) (n uint64, shorter bool) {
 	}
 	k.n++
 	k.sent = append(k.sent, Renewal{N: k.n, At: now, Terms: k.Want, Paced: paced})
-	k.asked = now
+	k.requestedAt = now
 	return k.n, k.Valid.Renewing(now, k.Want)
 }
 
@@ -315,7 +315,7 @@ func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	if s.N < k.need {
 		return false
 	}
-	k.next = k.following(s.Terms, s.At)
+	k.next = k.nextRenewal(s.Terms, s.At)
 	if k.phase > 0 {
 		k.next = s.At.Add(time.Duration(float64(k.phase) * float64(k.next.Sub(s.At))))
 		k.phase = 0
@@ -332,7 +332,7 @@ func (k *Kept) RenewNow(at clock.Instant) {
 }
 
 // RenewSoon has a renewal show what has changed, but not too often.
-func (k *Kept) RenewSoon(now clock.Instant) { k.RenewNow(max(now, k.asked.Add(showEvery))) }
+func (k *Kept) RenewSoon(now clock.Instant) { k.RenewNow(max(now, k.requestedAt.Add(showEvery))) }
 
 // RenewAgain makes another renewal due at an instant, in place of one that was refused.
 func (k *Kept) RenewAgain(at clock.Instant) { k.next = min(k.next, at) }
@@ -356,7 +356,7 @@ func (k *Kept) Reconnected(now clock.Instant, phase float32) (u Consequence) {
 func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 	if k.Renews() {
 		// A flood of forged hints is answered slowly.
-		k.RenewNow(max(now, k.asked.Add(MinRetry/2)))
+		k.RenewNow(max(now, k.requestedAt.Add(MinRetry/2)))
 		return u
 	}
 	k.suspected = max(k.suspected, revision)
@@ -405,7 +405,7 @@ func (k *Kept) Judge(e record.Entry, revision uint64, now clock.Instant) (u Cons
 	case found == Confirms:
 		u = k.confirmed(e.Renewal, e.Revision, now) //safety:found-sending
 		if k.State == StateHeld && e.Renewal < k.need {
-			k.RenewAgain(now) // the refused one was asked for
+			k.RenewAgain(now) // the refused one was wanted
 		}
 	case found == FoundBroken:
 		k.Last = e.Revision // its release deletes the broken record

@@ -7,20 +7,20 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// A run lingers when its last member has left and has asked for that: the client keeps the
+// A run lingers when its last member has left and wants that: the client keeps the
 // lease, which is idle then. The next goroutine of the client that asks for the lock is
 // inside without a message. The client gives an idle lease up when anything asks that
 // cannot join it: another client, which queues, or a goroutine that wants another lease.
 //
-// A goroutine uses an idle lease only while a list of the queue counts, which has shown no
+// A goroutine uses an idle lease only while a list of the queue counts that contained no
 // other client. Without one it waits for a list, and so do those that ask after it.
 //
-// An idle lease is never used again once its release is asked for: recall ends its run first.
+// An idle lease is never used again once its release has begun: recall ends its run first.
 // A lease that the server has just granted is used once before it is given up, because a
 // run is idle only after a member has left it.
 
 const (
-	// freshFor is for how long a list of the queue counts that has shown no other client. If
+	// freshFor is for how long a list of the queue counts that contained no other client. If
 	// a notification is lost, its client waits no longer than that.
 	freshFor = 5 * time.Second
 	// listEvery is how often the client lists the queue of an idle lease.
@@ -61,17 +61,17 @@ func (l *Line) Spare() *Run {
 // lingers says whether the run keeps its lease although no member is left.
 func (r *Run) lingers(now clock.Instant) bool {
 	l := r.Line
-	return r.spare.linger > 0 && !l.c.closed && len(l.Runs) == 1 && !r.asked(now) && r.MayIdle
+	return r.spare.linger > 0 && !l.c.closed && len(l.Runs) == 1 && !r.othersWait(now) && r.MayIdle
 }
 
 // Informed says whether the client would know of another client that waits.
 func (r *Run) Informed(now clock.Instant) bool {
 	o := r.Line.Others
-	return o != nil && o.Queue && o.from == 0 && o.fresh(o.listed, now, freshFor) && //safety:linger-informed
-		(!r.Reads() || o.fresh(o.gate.listed, now, freshFor))
+	return o != nil && o.Queue && o.from == 0 && o.fresh(o.listedAt, now, freshFor) && //safety:linger-informed
+		(!r.Reads() || o.fresh(o.gate.listedAt, now, freshFor))
 }
 
-// listedAt is when the client asked for the list that [Run.Informed] judges. It is 0 without
+// listedAt is when the client requested the list that [Run.Informed] judges. It is 0 without
 // one.
 func (r *Run) listedAt() clock.Instant {
 	o := r.Line.Others
@@ -79,27 +79,27 @@ func (r *Run) listedAt() clock.Instant {
 	case o == nil:
 		return 0
 	case r.Reads():
-		return min(o.listed, o.gate.listed)
+		return min(o.listedAt, o.gate.listedAt)
 	}
-	return o.listed
+	return o.listedAt
 }
 
-// asked says whether another client is known to wait for the lease.
-func (r *Run) asked(now clock.Instant) bool {
+// othersWait says whether another client is known to wait for the lease.
+func (r *Run) othersWait(now clock.Instant) bool {
 	o := r.Line.Others
 	if o == nil {
 		return false
 	}
-	if r.Reads() && o.gate.revision > r.Lease.Revision && o.gate.stands(now) { //safety:gate-recalls
+	if r.Reads() && o.gate.revision > r.Lease.Revision && o.gate.inPlace(now) { //safety:gate-recalls
 		return true
 	}
 	return o.after(0, now, r.Reads()) //safety:place-recalls
 }
 
-// asked follows news of other clients: the idle lease of the line is given up when one
-// asks, and the holders are notified that want that.
-func (l *Line) asked(now clock.Instant) {
-	if r := l.Spare(); r != nil && r.asked(now) {
+// othersChanged handles news of other clients: the client gives the idle lease of the line up
+// when another one waits, and notifies the holders that want that.
+func (l *Line) othersChanged(now clock.Instant) {
+	if r := l.Spare(); r != nil && r.othersWait(now) {
 		r.recall(now)
 	}
 	l.contend(now)
@@ -173,7 +173,7 @@ func (r *Run) take(m *Member, now clock.Instant) {
 	r.letIn(m)
 }
 
-// relist has the queue listed, from a subscription.
+// relist has the client list the queue, after it has subscribed to it.
 func (r *Run) relist() {
 	if !r.spare.listing {
 		r.spare.listing = true
@@ -187,7 +187,7 @@ func (r *Run) Relisted(now clock.Instant) {
 	r.ListedTogether(now)
 }
 
-// ListedTogether follows a list of the queue that was asked for together with those of others.
+// ListedTogether handles a list of the queue that was requested together with those of other runs.
 func (r *Run) ListedTogether(now clock.Instant) {
 	switch {
 	case r.Over || !r.Spare():

@@ -5,7 +5,7 @@ import "github.com/natslock/locks/internal/record"
 // An orphaned write is an attempt without an answer whose claim is over. The server may
 // still apply it, and then its record keeps others out for a TTL. So the client goes on
 // waiting for the answer, watches the key for the record, and takes away what the
-// attempt expects. All of that is a courtesy to waiters; safety does not rest on it.
+// attempt expects. All of that is a courtesy to waiters; safety does not depend on it.
 
 // Taking puts a tombstone where an orphaned write expects none, or where the record is that it expects. If the
 // write was applied, its record is removed. For an expectation above 0 that settles the attempt for ever; for 0 as

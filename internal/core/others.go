@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// silence is for how long a list counts that has shown no other client's place: a
+	// silence is for how long a list counts that contained no other client's place: a
 	// notification of one may be lost.
 	silence = time.Second
 	// unanswered is for how long a first write without an answer is joined. The read of the
-	// queue that a claim rests on may be older than the claim.
+	// queue before a claim may be older than the claim.
 	unanswered = silence - record.Bypass
 )
 
@@ -22,7 +22,7 @@ const (
 // queue and lists it.
 //
 // A list shows what came before it, and the subscription what comes after. So a list counts only
-// if the subscription was in place when it was asked for. An answer of the leader to a write or a
+// if the subscription was in place when it was requested. An answer of the leader to a write or a
 // probe that was sent after the subscription proves that. Another server that takes the subscription
 // over ends the proof.
 type Others struct {
@@ -30,13 +30,13 @@ type Others struct {
 	Gate      bool // subscribed to
 	GateAsked bool // for that subscription
 
-	proven  clock.Instant // since when the subscription is known to be in place; 0: it is not
-	epoch   uint32        // how often another server has taken it over
-	listed  clock.Instant // when the queue was last listed; 0: never
-	from    uint64        // the list was of the places from this revision on
-	listing bool
-	count   uint32 // of the places and gates that have become known
-	gate    gate
+	proven   clock.Instant // since when the subscription is known to be in place; 0: it is not
+	epoch    uint32        // how often another server has taken it over
+	listedAt clock.Instant // when the queue was last listed; 0: never
+	from     uint64        // the list was of the places from this revision on
+	listing  bool
+	count    uint32 // of the places and gates that have become known
+	gate     gate
 
 	places map[string]seat
 	gone   map[string]departure
@@ -59,14 +59,14 @@ type departure struct {
 // gate is what a client knows of the gate of a lock that it reads: the last record.
 type gate struct {
 	live     bool          // it is no tombstone
-	listed   clock.Instant // when it was last asked for beside the queue; 0: never
+	listedAt clock.Instant // when it was last read beside the queue; 0: never
 	revision uint64
 	claim    string        // of the last live record
 	at       clock.Instant // when it became known
 	until    clock.Instant // the end of its TTL, at the latest
 }
 
-func (g *gate) stands(now clock.Instant) bool { return g.live && now < g.until }
+func (g *gate) inPlace(now clock.Instant) bool { return g.live && now < g.until }
 
 // Subscribed notes a new subscription, to the queue or to the gate.
 func (o *Others) Subscribed(gate bool) {
@@ -99,10 +99,10 @@ func (o *Others) Proven() (proven bool, epoch uint32) { return o.proven != 0, o.
 // known says whether the places from a ticket on are known: no notification has been
 // missed since they were listed, and the list is not old.
 func (o *Others) known(ticket uint64, now clock.Instant) bool {
-	return o != nil && o.from <= ticket && o.fresh(o.listed, now, silence) //safety:silence-bounded
+	return o != nil && o.from <= ticket && o.fresh(o.listedAt, now, silence) //safety:silence-bounded
 }
 
-// fresh says whether what was listed at an instant is not older than an age.
+// fresh says whether a list that was requested at an instant is not older than an age.
 func (o *Others) fresh(at, now clock.Instant, age time.Duration) bool {
 	// An older list does not show what came between it and the subscription.
 	return o.proven != 0 && at != 0 && at >= o.proven && now.Sub(at) < age
@@ -131,25 +131,25 @@ func (o *Others) after(ticket uint64, now clock.Instant, reads bool) bool {
 }
 
 // unwritten says whether no writer has come since readers joined at a revision: the gate
-// has not stood since, and no writer is queued.
+// has not been in place since, and no writer is queued.
 func (o *Others) unwritten(since uint64, now clock.Instant) bool {
-	return o.known(0, now) && o.fresh(o.gate.listed, now, silence) && //safety:read-joined
-		!o.after(0, now, true) && !(o.gate.revision > since && o.gate.stands(now))
+	return o.known(0, now) && o.fresh(o.gate.listedAt, now, silence) && //safety:read-joined
+		!o.after(0, now, true) && !(o.gate.revision > since && o.gate.inPlace(now))
 }
 
 // Writers says whether a writer is known to have the gate or to wait.
 func (o *Others) Writers(now clock.Instant) bool {
-	return o != nil && (o.after(0, now, true) || o.gate.stands(now))
+	return o != nil && (o.after(0, now, true) || o.gate.inPlace(now))
 }
 
-// seen notes a place of another client, as a notification shows it, or a list that was
-// asked for at an instant. The list is right about a tombstone that was known before: a
+// seen notes a place of another client, from a notification or from a list that was
+// requested at an instant. The list is right about a tombstone that was known before: a
 // notification can be forged.
-func (o *Others) seen(e record.Entry, listed, now clock.Instant) {
+func (o *Others) seen(e record.Entry, listedAt, now clock.Instant) {
 	if e.Unreadable || e.Status != record.StatusWaiting {
 		return
 	}
-	if d := o.gone[e.Key]; d.revision > e.Revision && (listed == 0 || listed <= d.at) { //safety:departure-listed
+	if d := o.gone[e.Key]; d.revision > e.Revision && (listedAt == 0 || listedAt <= d.at) { //safety:departure-listed
 		return
 	}
 	if s, known := o.places[e.Key]; !known || s.ticket != e.TokenOrTicket() { // keys are used again
@@ -178,15 +178,15 @@ func (o *Others) left(key string, revision uint64, now clock.Instant) {
 	}
 }
 
-// gateSeen notes the record of the gate, as a notification shows it, or a list that was asked
-// for at an instant. The list is right about what was known before: a notification can be
+// gateSeen notes the record of the gate, from a notification or from a list that was requested
+// at an instant. The list is right about what was known before: a notification can be
 // forged. own says that it is a record of this client.
-func (o *Others) gateSeen(e record.Entry, own bool, listed, now clock.Instant) {
+func (o *Others) gateSeen(e record.Entry, own bool, listedAt, now clock.Instant) {
 	g := &o.gate
-	if listed != 0 {
-		g.listed = listed
+	if listedAt != 0 {
+		g.listedAt = listedAt
 	}
-	if e.Revision < g.revision && (listed == 0 || listed <= g.at) {
+	if e.Revision < g.revision && (listedAt == 0 || listedAt <= g.at) {
 		return
 	}
 	// Nobody joins readers whose join has no answer yet: the writer may have come first.
@@ -201,26 +201,26 @@ func (o *Others) gateSeen(e record.Entry, own bool, listed, now clock.Instant) {
 	}
 }
 
-// PlaceSeen follows a notification of a place of another client.
+// PlaceSeen handles a notification of a place of another client.
 func (l *Line) PlaceSeen(o *Others, e record.Entry, now clock.Instant) {
 	o.seen(e, 0, now)
-	l.asked(now)
+	l.othersChanged(now)
 }
 
-// PlaceGone follows a notification that a place of another client has gone.
+// PlaceGone handles a notification that a place of another client has gone.
 func (o *Others) PlaceGone(key string, revision uint64, now clock.Instant) {
 	o.left(key, revision, now)
 }
 
-// GateSeen follows a notification of the gate.
+// GateSeen handles a notification of the gate.
 func (l *Line) GateSeen(o *Others, e record.Entry, now clock.Instant) {
 	o.gateSeen(e, e.Client == l.c.ID, 0, now)
-	l.asked(now)
+	l.othersChanged(now)
 }
 
-// Listed notes what a list has shown of the queue from a revision on: the places of other clients
-// whose TTL is not over by the server's clock. A gate that is not nil was listed beside it. The list
-// was asked for at an instant.
+// Listed notes what a list of the queue contained from a revision on: the places of other clients
+// whose TTL is not over by the server's clock. A gate that is not nil was read beside it. The
+// client requested the list at an instant.
 func (l *Line) Listed(queue []record.Entry, from uint64, gate *record.Entry, at, now clock.Instant, server time.Time) {
 	o := l.Others
 	if o == nil {
@@ -231,25 +231,25 @@ func (l *Line) Listed(queue []record.Entry, from uint64, gate *record.Entry, at,
 			o.seen(e, at, now)
 		}
 	}
-	o.listed, o.from = at, from
+	o.listedAt, o.from = at, from
 	if gate != nil && o.Gate {
 		o.gateSeen(*gate, gate.Client == l.c.ID, at, now)
 	}
-	l.asked(now) //safety:linger-listed
+	l.othersChanged(now) //safety:linger-listed
 }
 
-// refresh has the queue listed before the last list is too old to count. When it is too old,
+// refresh has the client list the queue before the last list is too old to count. When it is too old,
 // the next run that is opened lists.
 func (l *Line) refresh(now clock.Instant) {
 	o := l.Others
 	if o == nil || !o.Queue || o.listing {
 		return
 	}
-	listed := o.listed
+	listedAt := o.listedAt
 	if o.Gate {
-		listed = o.gate.listed
+		listedAt = o.gate.listedAt
 	}
-	if age := now.Sub(listed); listed == 0 || age < silence/2 || age >= silence {
+	if age := now.Sub(listedAt); listedAt == 0 || age < silence/2 || age >= silence {
 		return
 	}
 	o.listing = true

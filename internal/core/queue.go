@@ -8,7 +8,7 @@ import (
 )
 
 // Waiter is a waiter that lists the queue until it knows whom it waits for. A long queue
-// is listed in part, from a revision on.
+// is read in part, from a revision on.
 //
 //	list --> part: further back --> list
 //	     --> a predecessor: successor.go, until that has gone --> list
@@ -18,13 +18,13 @@ type Waiter struct {
 	Ticket uint64
 	Reads  bool
 
-	AsOf    uint64 // what the next list has to contain: the own place, and what has shown that a predecessor is gone
+	AsOf    uint64 // what the next list has to contain: the own place, and the proof that a predecessor is gone
 	Named   bool   // the next list has to have each place that the leader names
 	Further uint   // how often the part that was read was too short
-	Vacant  uint64 // the tombstone of the lock, as last listed; 0: none
+	Vacant  uint64 // the tombstone of the lock, as last read; 0: none
 }
 
-// Standing says what follows from a list.
+// Standing says what a waiter does after a list.
 type Standing uint8
 
 const (
@@ -40,11 +40,11 @@ const (
 // that lags would show it in the next list again.
 func (w *Waiter) Gone(revision uint64) { w.AsOf = max(w.AsOf, w.Ticket, revision) }
 
-// Shown takes a list, as of AsOf, with the tombstone of the lock that was read
+// Listed takes a list, as of AsOf, with the tombstone of the lock that was read
 // beside it. It returns the places before the own one. Those from index over on are right before it and
 // overdue by an estimate of the server's clock: the waiter deletes them, if the leader agrees. The others
 // are deleted by the waiters behind them. there is false if the own place has gone.
-func (w *Waiter) Shown(queue []record.Entry, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
+func (w *Waiter) Listed(queue []record.Entry, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
 	if !w.Named { // else the lock was not read
 		w.Vacant = vacant //safety:vacant-claimed
 	}

@@ -51,7 +51,7 @@ func TestWaiter(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := Waiter{ID: "me", Ticket: 50, Reads: c.reads}
-			before, over, there := w.Shown(c.queue, 0, serverNow)
+			before, over, there := w.Listed(c.queue, 0, serverNow)
 			require.True(t, there)
 			require.Equal(t, len(before), over)
 			s, pred, second := w.Judge(before, c.from, c.alone)
@@ -65,11 +65,11 @@ func TestWaiter(t *testing.T) {
 // TestWaiterOfReplica: that nobody is before it a waiter believes of a list that lacks no live record.
 func TestWaiterOfReplica(t *testing.T) {
 	w := Waiter{ID: "me", Ticket: 50}
-	before, _, _ := w.Shown(listed(), 7, serverNow)
+	before, _, _ := w.Listed(listed(), 7, serverNow)
 	s, _, _ := w.Judge(before, 0, false)
 	require.Equal(t, ListOn, s)
 	require.True(t, w.Named)
-	before, _, _ = w.Shown(listed(), 0, serverNow) // without the lock beside it
+	before, _, _ = w.Listed(listed(), 0, serverNow) // without the lock beside it
 	s, _, _ = w.Judge(before, 0, false)
 	require.Equal(t, Foremost, s)
 	require.EqualValues(t, 7, w.Vacant, "the tombstone that the list before has shown")
@@ -79,12 +79,12 @@ func TestWaiterOfReplica(t *testing.T) {
 func TestWaiterInParts(t *testing.T) {
 	w := Waiter{ID: "me", Ticket: 50}
 	for n := range uint(3) {
-		before, _, _ := w.Shown(listed(), 0, serverNow)
+		before, _, _ := w.Listed(listed(), 0, serverNow)
 		s, _, _ := w.Judge(before, 45, true)
 		require.Equal(t, ListOn, s)
 		require.Equal(t, n+1, w.Further)
 	}
-	before, _, _ := w.Shown(listed("A"), 9, serverNow)
+	before, _, _ := w.Listed(listed("A"), 9, serverNow)
 	s, _, _ := w.Judge(before, 0, true)
 	require.Equal(t, Behind, s)
 	require.Zero(t, w.Further)
@@ -94,7 +94,7 @@ func TestWaiterInParts(t *testing.T) {
 // TestWaiterGone: a list that contains the ticket lacks the own place: it has ended.
 func TestWaiterGone(t *testing.T) {
 	w := Waiter{ID: "you", Ticket: 50}
-	_, _, there := w.Shown(listed("A"), 0, serverNow)
+	_, _, there := w.Listed(listed("A"), 0, serverNow)
 	require.False(t, there)
 }
 
@@ -106,7 +106,7 @@ func TestWaiterBehindTheDead(t *testing.T) {
 		q[i].Time = serverNow.Add(-time.Hour)
 	}
 	w := Waiter{ID: "me", Ticket: 50}
-	before, over, _ := w.Shown(q, 0, serverNow)
+	before, over, _ := w.Listed(q, 0, serverNow)
 	require.Len(t, before, 4)
 	require.Equal(t, 2, over)
 }

@@ -21,7 +21,7 @@ func RequestsRecall(blocker record.Entry, apart int, own, holds bool) bool {
 	return true
 }
 
-// RecallStep says what a one-shot acquire that has asked does next.
+// RecallStep says what a one-shot acquire does after its recall request.
 type RecallStep uint8
 
 const (
@@ -33,7 +33,7 @@ const (
 	RecallRefused
 )
 
-// RecallFound takes the record of a blocker that was asked by a record at a revision. late says that the patience is
+// RecallFound takes the record of a blocker, which a record at a revision has recalled. late says that the patience is
 // over.
 func RecallFound(e record.Entry, blocker string, asked uint64, late bool) RecallStep {
 	switch {

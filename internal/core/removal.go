@@ -70,7 +70,7 @@ func (r *Removal) Wrote(a Answer, alone bool) RemovalStep {
 // says that the read had no answer.
 func (r *Removal) Found(e record.Entry, unread bool, named uint64, alone bool, since time.Duration) RemovalStep {
 	own := e.From(r.ID)
-	// A server has shown an older record than the one that was acknowledged: it lags.
+	// A server has returned an older record than the one that was acknowledged: it lags.
 	unread = unread || !e.Zero() && e.Revision < r.Revision && !alone
 	// A refusal that does not know what was acknowledged may come from a leader that
 	// was deposed. Its successor may have applied the refused write, or do so yet.

@@ -17,7 +17,7 @@ type Line struct {
 	Owner  any     // the caller's
 
 	c      *Client
-	hinted *[]hint // holders that are to be notified of goroutines that wait; nil: none has asked
+	hinted *[]hint // holders that are to be notified of goroutines that wait; nil: none wants that
 
 	// Of most lines that is all there is.
 	firstRun  Run
@@ -401,7 +401,7 @@ func (r *Run) PlaceAt(ticket uint64, now clock.Instant) {
 	for _, m := range r.Members {
 		r.announce(m)
 	}
-	// The first list is still to come: see Shown.
+	// The first list is still to come: see PlaceListed.
 	r.prove(now)
 	r.Line.c.do(Effect{Do: Settle, Run: r})
 	r.resize()
@@ -415,8 +415,8 @@ func (r *Run) PlaceLost() {
 	}
 }
 
-// Shown notes that a list of the queue has contained the place of the run: see [Line.Listed].
-func (r *Run) Shown() { r.writing = writing{} }
+// PlaceListed notes that a list of the queue contains the place of the run: see [Line.Listed].
+func (r *Run) PlaceListed() { r.writing = writing{} }
 
 // prove notes the answer to the first write of a record.
 func (r *Run) prove(now clock.Instant) {
@@ -429,7 +429,7 @@ func (r *Run) prove(now clock.Instant) {
 // driven it. It returns false if nobody is left that the claim was for.
 func (r *Run) Granted(m *Member, lease Lease, now clock.Instant) bool {
 	// A claim whose answer was lost is found late. The goroutines that joined the place of
-	// the run asked after other clients had queued behind the claim.
+	// the run began after other clients had queued behind the claim.
 	found := r.Ticket != 0 && lease.Revision < r.Ticket
 	r.Ticket, r.Lease, r.Driver, r.Drained = 0, lease, nil, false
 	if r.Line == nil {
@@ -667,7 +667,7 @@ func (r *Run) Waiting() int {
 // Contended says whether a goroutine or another client waits for the lease of the run.
 // Readers keep only writers waiting.
 func (r *Run) Contended(now clock.Instant) bool {
-	return r.asked(now) || slices.ContainsFunc(r.Line.Runs, func(x *Run) bool { //safety:contended-asked
+	return r.othersWait(now) || slices.ContainsFunc(r.Line.Runs, func(x *Run) bool { //safety:contended-asked
 		return len(x.Members) > 0 && !(r.Reads() && x.Reads())
 	})
 }

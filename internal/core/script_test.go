@@ -171,7 +171,7 @@ func (s *script) queued(name string, ticket uint64) *script {
 // shown: a list has shown it, and what else is queued.
 func (s *script) shown(name string) *script {
 	s.lists()
-	s.members[name].Run.Shown()
+	s.members[name].Run.PlaceListed()
 	return s
 }
 

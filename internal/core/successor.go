@@ -25,7 +25,7 @@ import (
 //   - It deletes the head's place by a write that expects the revision that it has read.
 //     A place that was renewed since stays.
 //
-// Exclusion does not rest on that: a lock is granted by its own conditional write. A head that
+// Exclusion does not depend on that: a lock is granted by its own conditional write. A head that
 // lives, and was too slow, finds its place gone and queues again. Until it does it may think
 // that it is the first, as its successor does: their claims are conditional. Its new place
 // says how often that has happened, and others watch twice as long before they pass it, each
@@ -69,7 +69,7 @@ type Successor struct {
 	windows   []window      // of each key of the lock
 	readAt    clock.Instant
 	scanAt    clock.Instant     // 0: nothing is known to be free
-	free      map[string]uint64 // the revisions of the keys that the last read has shown free
+	free      map[string]uint64 // the revisions of the keys that were free in the last read
 	again     bool              // the next read is soon, and shows whether they still are
 	hinted    bool              // by notifications only
 	scanLate  Lateness          // of the lock's record
@@ -251,7 +251,7 @@ func (f *Successor) ScanFailed(now clock.Instant, pause time.Duration) {
 	f.scanAt = now.Add(pause)
 }
 
-// View is what a scan has shown, in one state that has the own place.
+// View is what a scan has read, in one state that has the own place.
 type View struct {
 	Keys    []record.Entry // of the lock; tombstones included, zero: nothing
 	Overdue []bool         // of Keys: live, and its TTL is over for certain
@@ -262,7 +262,7 @@ type View struct {
 	Freed   bool          // notifications since then show the lock free
 }
 
-// Scanned takes what a scan has shown. It returns whether to claim a key out of turn.
+// Scanned takes what a scan has read. It returns whether to claim a key out of turn.
 func (f *Successor) Scanned(v View, now clock.Instant) (d Decision, k int, revision uint64) {
 	i := slices.IndexFunc(v.Queue, func(e record.Entry) bool { return e.ID == f.ID })
 	if i < 0 || !slices.ContainsFunc(v.Queue[:i], func(e record.Entry) bool { return e.ID == f.Pred.ID }) {

@@ -21,7 +21,7 @@ type Use struct {
 	watchAt  clock.Instant // when to begin it; [never]: not while the lease is idle
 	since    clock.Instant // since it was idle last
 
-	marked clock.Instant // when its record came to linger; 0: from the claim on
+	marked clock.Instant // when its record began to linger; 0: from the claim on
 }
 
 const never = clock.Instant(math.MaxInt64)
@@ -194,7 +194,7 @@ func (k *Kept) Answer(revision uint64, now clock.Instant) {
 	}
 }
 
-// Wish is what a holder has asked of its lease.
+// Wish is what a holder wants of its lease.
 type Wish struct {
 	Terms clock.Terms   // by Extend; zero: those of the grant
 	Least time.Duration // of the hold; 0: as long as the holder wants

@@ -30,7 +30,7 @@ const (
 	// tick is the unit of a bucket's first sequence.
 	tick = 10 * time.Microsecond
 	// lowFirstSeq separates sequences that started as a time from those that started at
-	// one, or at the time of a clock that is years behind. It stands for July 2025: all
+	// one, or at the time of a clock that is years behind. It is the first sequence of July 2025: all
 	// buckets of this protocol are younger.
 	lowFirstSeq = 3e13
 )
@@ -57,7 +57,7 @@ type Config struct {
 	Replicas int
 	// Storage is file storage unless set otherwise. A memory bucket on one
 	// replica loses every record when its server restarts: it is refused
-	// unless memory storage is asked for here.
+	// unless memory storage is set here.
 	Storage jetstream.StorageType
 	// MaxBytes limits the size, in bytes, of a bucket that Open creates. 0 means no
 	// limit. A full bucket refuses new records, and never evicts live ones. On one server

@@ -154,7 +154,7 @@ func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
 	judge(c.DenyDelete, Worse, "deny_delete", c.DenyDelete, "true", "records can be removed under their holders", byUpdate)
 	judge(c.DenyPurge, Worse, "deny_purge", c.DenyPurge, "true", "records can be removed under their holders", rollup)
 	judge(c.AllowAtomicPublish, Worse, "allow_atomic", c.AllowAtomicPublish, "true", "a later version cannot write several records in one step", byUpdate)
-	// The server echoes what it was asked for, so what counts is where it is.
+	// The server echoes the request, so what counts is where it is.
 	judge(info.State.LastSeq >= lowFirstSeq, Worse, "first_seq", info.State.LastSeq, "the time in ten-microsecond ticks since 2016", "fencing tokens repeat when the bucket is re-created", byRemake)
 	clustered := info.Cluster != nil && info.Cluster.Name != ""
 	replicas := judge(!clustered || c.Replicas > 1, Worse, "num_replicas", c.Replicas, "3 or 5 on a cluster", "locks stop when its server does", byUpdate+" with num_replicas 3")
@@ -179,7 +179,7 @@ func notifies(c jetstream.StreamConfig, own string) string {
 	return strings.TrimSuffix(rp.Destination, ">")
 }
 
-// verify says whether a stream can be a bucket. want is what this client asked
+// verify says whether a stream can be a bucket. want is what this client wants
 // for. Errors make it unsafe, warnings make it slower or riskier.
 func verify(want Config, info *jetstream.StreamInfo) (warnings []string, err error) {
 	findings, err := Examine(want, info)

@@ -20,7 +20,7 @@ const (
 	metaHistoryFrom = "natslock.history.from"
 	hdrSource       = "Nats-Stream-Source"
 	hdrPending      = "Nats-Num-Pending"
-	// historyPage is how many writes are asked for at once.
+	// historyPage is how many writes one request reads.
 	historyPage = 4096
 	// historyLag bounds the wait for the last writes: the server copies them into the
 	// history after it has acknowledged them. historyPoll is the time between two checks.

@@ -29,7 +29,7 @@ type HistoryRecord struct {
 	// writes are missing behind it.
 	Record
 	// Missed is the number of writes that are missing between the previous record and
-	// this one. They may be of keys that were not asked for. After is the time of that
+	// this one. They may be of keys that match no pattern. After is the time of that
 	// previous record.
 	Missed uint64
 	After  time.Time

@@ -179,7 +179,7 @@ func (r Record) Remaining(now time.Time) time.Duration {
 // Listing is the answer to [KV.List].
 type Listing struct {
 	Records []Record
-	// Revision is a revision that the listed state contains.
+	// Revision is a revision that the state of the list contains.
 	Revision uint64
 	// Beside is the record or the tombstone under the key of [Beside]. It is zero if
 	// there is neither.
@@ -253,7 +253,7 @@ func InParts() ListOption { return func(l *listing) { l.parts = true } }
 type State struct {
 	// LastRevision is the last revision that the answering server has applied.
 	LastRevision uint64
-	// Keys are the keys under the pattern asked for, tombstones included.
+	// Keys are the keys under the pattern, tombstones included.
 	Keys []string
 	// Created is the time at which the bucket was created. A bucket with another
 	// time is another bucket.

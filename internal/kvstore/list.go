@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// multiMax is how many keys are asked for at once by name: fewer than the
+	// multiMax is how many keys one request reads by name: fewer than the
 	// 1024 the server answers, and than fit into a message of 1 MiB.
 	multiMax = 256
 	// batchMax is how many records a server sends at most. It answers nothing where
-	// more match, also when only a part of them is asked for.
+	// more match, also for a request of only a part of them.
 	batchMax = 1024
 	// multiBytes bounds one answer. The server's own bound is what it lets a
 	// client fall behind before it disconnects it as a slow consumer.
@@ -45,7 +45,7 @@ func (s *Store) Current() bool {
 // single keys. Then the leader names the keys, and List reads each. It misses no key, but
 // a record can be of a later state than the others, or of an older one if a replica lags.
 func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error) {
-	what, err := asked(pattern, opts)
+	what, err := parseOptions(pattern, opts)
 	if err != nil {
 		return Listing{}, err
 	}
@@ -79,8 +79,8 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 	return l, nil
 }
 
-// asked is what the options of a List ask for, all of it checked.
-func asked(pattern string, opts []ListOption) (what listing, err error) {
+// parseOptions returns what a List with these options reads, or an error for invalid ones.
+func parseOptions(pattern string, opts []ListOption) (what listing, err error) {
 	for _, opt := range opts {
 		if opt == nil {
 			return listing{}, fmt.Errorf("list %q: %w: it is nil", pattern, ErrInvalidOption)
@@ -217,14 +217,14 @@ func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listi
 
 // listNamed reads keys that the leader has named, as of a state that contains revision min.
 func (s *Store) listNamed(ctx context.Context, keys []string, min uint64) (Listing, error) {
-	records, shown, err := s.readKeys(ctx, keys)
+	records, latest, err := s.readKeys(ctx, keys)
 	if err == nil {
 		records, err = s.doubted(ctx, records, min)
 	}
 	if err != nil {
 		return Listing{}, err
 	}
-	l := Listing{Records: records, Revision: max(shown, min)}
+	l := Listing{Records: records, Revision: max(latest, min)}
 	if len(records) == len(keys) || s.Alone() {
 		return l, nil
 	}
@@ -240,8 +240,8 @@ func (s *Store) listNamed(ctx context.Context, keys []string, min uint64) (Listi
 }
 
 // readKeys reads keys, in portions where the multi-key read is possible. A key
-// that is not there is left out. shown is the latest revision of a state that was read.
-func (s *Store) readKeys(ctx context.Context, keys []string) (records []Record, shown uint64, err error) {
+// that is not there is left out. latest is the latest revision of a state that was read.
+func (s *Store) readKeys(ctx context.Context, keys []string) (records []Record, latest uint64, err error) {
 	for keys := range slices.Chunk(keys, multiMax) {
 		subjects := make([]string, len(keys))
 		for i, k := range keys {
@@ -254,17 +254,17 @@ func (s *Store) readKeys(ctx context.Context, keys []string) (records []Record, 
 		if err != nil {
 			return nil, 0, err
 		}
-		records, shown = append(records, l.Records...), max(shown, l.Revision)
+		records, latest = append(records, l.Records...), max(latest, l.Revision)
 	}
 	for _, r := range records { // where each was read by itself
-		shown = max(shown, r.Revision)
+		latest = max(latest, r.Revision)
 	}
-	return records, shown, nil
+	return records, latest, nil
 }
 
 // doubted reads again, from the leader, what a replica shows as deleted in a state
 // that need not contain min: it may have been written again since. Where the
-// leader's read is withheld, what was shown has to do.
+// leader's read is withheld, what the replica has answered has to do.
 func (s *Store) doubted(ctx context.Context, records []Record, min uint64) ([]Record, error) {
 	if s.Alone() || !s.seen.Load().direct { //safety:deleted-as-of
 		return records, nil

@@ -235,7 +235,7 @@ func (s *memoryStore) Get(ctx context.Context, key string, _ uint64) (Record, er
 
 // List returns what is under pattern; see [KV].
 func (s *memoryStore) List(ctx context.Context, pattern string, _ uint64, opts ...ListOption) (Listing, error) {
-	what, err := asked(pattern, opts)
+	what, err := parseOptions(pattern, opts)
 	if err != nil {
 		return Listing{}, err
 	}

@@ -69,7 +69,7 @@ func (s *Store) read(ctx context.Context, key string) (Record, error) {
 	return r, err
 }
 
-// readAsOf reads a key of which a read has shown a state that may be older than
+// readAsOf reads a key again, after a read of a state that may be older than
 // revision min: nothing, or a lower revision. That is the truth if a leader
 // that has applied min confirms it.
 func (s *Store) readAsOf(ctx context.Context, key string, min uint64) (Record, error) {
@@ -153,7 +153,7 @@ func (r *msgGetResponse) apiError() *jetstream.APIError { return r.Error }
 
 // leaderGet reads from the stream's leader. It reads any key, so it may be withheld
 // where reading single keys is granted. A refusal is not an answer: it takes its
-// time to notice, so it is asked for once.
+// time to notice, so one request is enough.
 func (s *Store) leaderGet(ctx context.Context, key string) (Record, error) {
 	if s.leaderOff.Load() {
 		return Record{}, fmt.Errorf("%w: the server has refused this user to read from the stream's leader", ErrPermission)

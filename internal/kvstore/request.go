@@ -231,7 +231,7 @@ func copyOf(m *nats.Msg) *nats.Msg {
 	return &nats.Msg{Subject: m.Subject, Reply: m.Reply, Header: h, Data: slices.Clone(m.Data)}
 }
 
-// statusUnanswerable is that of the answer which stands for none: a connection that drains
+// statusUnanswerable is that of the answer which means that none will come: a connection that drains
 // and uses the old style of requests receives nothing any more.
 const statusUnanswerable = "unanswerable"
 

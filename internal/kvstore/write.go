@@ -182,7 +182,7 @@ func (s *Store) plainAck(data []byte) (uint64, bool) {
 	return n, true
 }
 
-// learnAck keeps what stands before the sequence of an acknowledgement that was
+// learnAck keeps the text before the sequence of an acknowledgement that was
 // decoded, when the sequence is the last thing in it.
 func (s *Store) learnAck(data []byte, sequence uint64) {
 	if head, ok := bytes.CutSuffix(data, []byte(`"seq":`+strconv.FormatUint(sequence, 10)+"}")); ok {

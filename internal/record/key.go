@@ -154,7 +154,7 @@ func encode(name string, keep func(name string, i int) bool) (string, error) {
 	return encoded, nil
 }
 
-// stays says whether byte i of name stands for itself.
+// stays says whether byte i of name is not escaped.
 func stays(name string, i int) bool {
 	switch c := name[i]; {
 	// No wildcard is among them, and no '=': a name is no pattern, and no two names
@@ -168,7 +168,7 @@ func stays(name string, i int) bool {
 }
 
 // decodeName is the inverse of [EncodeName]. It fails for a string that no name
-// encodes to, so that no foreign key is shown as a lock.
+// encodes to, so that no foreign key looks like a lock.
 func decodeName(encoded string) (string, bool) {
 	name := encoded
 	if strings.Contains(encoded, "=") {

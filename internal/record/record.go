@@ -26,7 +26,7 @@ const MaxGiven = kvstore.MaxRecord - 2<<10
 // recordVersion is the version of the record format.
 const recordVersion = 1
 
-// Status says what a record stands for.
+// Status says what a record is.
 type Status uint8
 
 const (
@@ -83,7 +83,7 @@ type Body struct {
 	TTL int64 `msgpack:"l"`
 	// Since is when the claim began, in unix milliseconds of its client.
 	Since int64 `msgpack:"at,omitempty"`
-	// Waited is how long the claim had asked for the lock by then, in milliseconds
+	// Waited is how long the claim had waited for the lock by then, in milliseconds
 	// and at least 1. It is 0 for a claim that did not have to queue.
 	Waited int64 `msgpack:"w,omitempty"`
 	// Grants is how many holders the claim has had. Waits is how long those after the

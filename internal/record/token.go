@@ -5,16 +5,16 @@ import "strings"
 // tokenBits are the low bits of a token: they count the grants of one revision.
 const tokenBits = 6
 
-// GrantsPerRevision is how many grants can rest on one write of a record. Each has a
+// GrantsPerRevision is how many grants one write of a record can have. Each has a
 // fencing token of its own.
 const GrantsPerRevision = 1 << tokenBits
 
-// Token returns the fencing token of grant n, from 0, that rests on the write at a
+// Token returns the fencing token of grant n, from 0, of the write at a
 // revision. Tokens rise with the revision first, and then with n. n is below
 // [GrantsPerRevision]: from there on it would be the token of a later revision.
 func Token(revision uint64, n int) uint64 { return revision<<tokenBits | uint64(n) }
 
-// TokenRevision returns the revision that a fencing token rests on.
+// TokenRevision returns the revision of the write that a fencing token is made of.
 func TokenRevision(token uint64) uint64 { return token >> tokenBits }
 
 // TokenGrant returns the number of the grant that a fencing token is of, among those that

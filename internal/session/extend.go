@@ -26,8 +26,8 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 		t = clock.NewTerms(rounded, l.s.Margin)
 		l.s.mu.Lock()
 		warn := time.Duration(0)
-		if h.asked != nil {
-			warn = h.asked.warnBefore
+		if h.wishes != nil {
+			warn = h.wishes.warnBefore
 		}
 		l.s.mu.Unlock()
 		if warn >= t.Validity() {
@@ -46,7 +46,7 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl != 0 {
 		l.s.mu.Lock()
 		if h.cause == nil {
-			h.asks().Terms = t
+			h.wanted().Terms = t
 			l.wanted()
 		}
 		l.s.mu.Unlock()
@@ -71,10 +71,10 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	asked := ctx.Err() == nil
 	l.s.mu.Lock()
 	if asked && h.cause == nil { //safety:meta-of-holder
-		if x := h.asks(); x.stored == nil {
+		if x := h.wanted(); x.stored == nil {
 			x.stored = &stored{meta: l.Body.Meta}
 		}
-		h.asked.stored.after = l.Renewal()
+		h.wishes.stored.after = l.Renewal()
 		l.Body.Meta = maps.Clone(meta)
 	}
 	l.s.mu.Unlock()
@@ -93,14 +93,14 @@ type stored struct {
 	after uint64 // the first renewal with the others has a greater number
 }
 
-// tooLarge follows the refusal of a renewal by its size. The metadata that made it so are
+// tooLarge handles the refusal of a renewal by its size. The metadata that made it so are
 // given up: the lease is as it was before them. Under mu.
 func (l *Lease) tooLarge(err error) {
 	for h := l.holders; h != nil; h = h.next {
-		if h.asked == nil || h.asked.stored == nil {
+		if h.wishes == nil || h.wishes.stored == nil {
 			continue
 		}
-		l.Body.Meta, h.asked.stored = h.asked.stored.meta, nil
+		l.Body.Meta, h.wishes.stored = h.wishes.stored.meta, nil
 		for _, x := range l.waiting {
 			x.done <- fmt.Errorf("renew lock %q: %w", l.kept.Name, err)
 		}
@@ -109,7 +109,7 @@ func (l *Lease) tooLarge(err error) {
 	}
 }
 
-// confirm waits for the confirmation of what the holder has asked for.
+// confirm waits for the confirmation of what the holder wants.
 func (h *Holder) confirm(ctx context.Context) error {
 	err := h.lease.Confirm(ctx)
 	if _, _, cause := h.Status(); cause != nil { // it left meanwhile

@@ -36,7 +36,7 @@ func (h *Holder) MayHandOff() error {
 		return fmt.Errorf("hand off lock %q: %w: it is a permit of a semaphore", l.kept.Name, record.ErrInvalidOption)
 	case l.Valid.Bounded():
 		return fmt.Errorf("hand off lock %q: %w: it was taken until a given time", l.kept.Name, record.ErrInvalidOption)
-	case h.asked != nil && h.asked.Least > 0:
+	case h.wishes != nil && h.wishes.Least > 0:
 		return fmt.Errorf("hand off lock %q: %w: it has a minimum hold", l.kept.Name, record.ErrInvalidOption)
 	}
 	return nil
@@ -46,7 +46,7 @@ func (h *Holder) MayHandOff() error {
 // context ends first: the work under it must not meet the next holder.
 //
 // It returns nil when the server has confirmed the record. Otherwise the record is left to
-// its TTL. The caller has asked [Holder.MayHandOff].
+// its TTL. The caller has called [Holder.MayHandOff].
 func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	l, s := h.lease, h.lease.s
 	if !s.work.begin() {

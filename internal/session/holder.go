@@ -21,7 +21,7 @@ type Admission struct {
 	Least    time.Duration // for how long the lease keeps others out at least, from now on
 
 	// Warn is called once after each confirmation, WarnBefore before the end of the
-	// validity, on a goroutine of its own; nil: never. It may come to run after the end.
+	// validity, on a goroutine of its own; nil: never. It may run after the end.
 	Warn       func()
 	WarnBefore time.Duration
 }
@@ -38,16 +38,16 @@ type Holder struct {
 
 	// The following fields are under the session's mutex.
 	next   *Holder // of those inside
-	asked  *asked  // nil: nothing
+	wishes *wishes // nil: nothing
 	state  State
 	warned bool
 	cause  *EndError     // of the end; nil while inside
 	left   clock.Instant // when it left a lease that goes on; 0: it has not
 }
 
-// asked is what a holder has asked of its lease. Most holders ask for nothing, and a lease
+// wishes are what a holder wants of its lease. Most holders want nothing, and a lease
 // stays in its size class. Under mu.
-type asked struct {
+type wishes struct {
 	core.Wish
 	warnBefore time.Duration // 0: no early warning
 	onWarn     func()
@@ -55,12 +55,12 @@ type asked struct {
 	stored     *stored       // beside other metadata on their way; nil: there are none
 }
 
-// asks returns what the holder has asked for, to be changed. Under mu.
-func (h *Holder) asks() *asked {
-	if h.asked == nil {
-		h.asked = &asked{}
+// wanted returns the wishes of the holder, to be changed. Under mu.
+func (h *Holder) wanted() *wishes {
+	if h.wishes == nil {
+		h.wishes = &wishes{}
 	}
-	return h.asked
+	return h.wishes
 }
 
 // Admit makes a caller a holder of the lease, and publishes the grant. The server has
@@ -101,10 +101,10 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	h.ctx, h.cancel = ctx, cancel
 	h.next, l.holders = l.holders, h
 	if a.Least > 0 {
-		h.asks().Least, h.asks().Since = a.Least, now
+		h.wanted().Least, h.wanted().Since = a.Least, now
 	}
 	if a.Warn != nil {
-		h.asks().warnBefore, h.asks().onWarn = a.WarnBefore, a.Warn
+		h.wanted().warnBefore, h.wanted().onWarn = a.WarnBefore, a.Warn
 	}
 	l.wanted()
 	ev := h.event(EventGranted, nil)
@@ -132,12 +132,12 @@ func (l *Lease) wanted() {
 	l.moved()
 }
 
-// wish is what the holder has asked of the lease; nil: nothing. Under mu.
+// wish is what the holder wants of the lease; nil: nothing. Under mu.
 func (h *Holder) wish() *core.Wish {
-	if h.asked == nil {
+	if h.wishes == nil {
 		return nil
 	}
-	return &h.asked.Wish
+	return &h.wishes.Wish
 }
 
 func (h *Holder) event(t EventType, cause error) Event {
@@ -156,7 +156,7 @@ func (h *Holder) Lease() *Lease { return h.lease }
 func (h *Holder) Hint() (hint chan struct{}, first bool) {
 	h.lease.s.mu.Lock()
 	defer h.lease.s.mu.Unlock()
-	x := h.asks()
+	x := h.wanted()
 	if first = x.hint == nil; first {
 		x.hint = make(chan struct{})
 	}

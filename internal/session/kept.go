@@ -67,9 +67,9 @@ type duties interface {
 	nextDuty(due clock.Instant) clock.Instant
 	// perform does the duties that are due.
 	perform(now clock.Instant)
-	// confirmed follows the confirmation of renewal n.
+	// confirmed handles the confirmation of renewal n.
 	confirmed(n uint64)
-	// tooLarge follows the refusal of a renewal by its size.
+	// tooLarge handles the refusal of a renewal by its size.
 	tooLarge(err error)
 	// cooldown is for how long the record has to keep others out when its holder leaves now.
 	cooldown(now clock.Instant) time.Duration

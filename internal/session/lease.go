@@ -51,8 +51,8 @@ func (s *Session) Hold(g Granted, until time.Time) *Lease {
 func (l *Lease) nextDuty(due clock.Instant) clock.Instant {
 	due = min(due, l.use.WatchDue())
 	for h := l.holders; h != nil; h = h.next {
-		if h.asked != nil && h.asked.warnBefore > 0 && !h.warned {
-			due = min(due, l.Valid.End.Add(-h.asked.warnBefore))
+		if h.wishes != nil && h.wishes.warnBefore > 0 && !h.warned {
+			due = min(due, l.Valid.End.Add(-h.wishes.warnBefore))
 		}
 	}
 	return due
@@ -64,7 +64,7 @@ func (l *Lease) perform(now clock.Instant) {
 		l.s.Send(l.startWatch)
 	}
 	for h := l.holders; h != nil; h = h.next {
-		if h.asked != nil && h.asked.warnBefore > 0 && now >= l.Valid.End.Add(-h.asked.warnBefore) {
+		if h.wishes != nil && h.wishes.warnBefore > 0 && now >= l.Valid.End.Add(-h.wishes.warnBefore) {
 			h.warn()
 		}
 	}
@@ -74,9 +74,9 @@ func (l *Lease) perform(now clock.Instant) {
 // observer, or behind the warning of another lock, it would come too late. Under
 // mu.
 func (h *Holder) warn() {
-	if h.asked != nil && h.asked.onWarn != nil && !h.warned {
+	if h.wishes != nil && h.wishes.onWarn != nil && !h.warned {
 		h.warned = true
-		go h.asked.onWarn()
+		go h.wishes.onWarn()
 	}
 }
 
@@ -114,8 +114,8 @@ func (l *Lease) confirmed(n uint64) {
 	for h := l.holders; h != nil; h = h.next {
 		l.s.Notify(h.parent, h.event(EventRenewed, nil))
 		h.warned = false
-		if h.asked != nil && h.asked.stored != nil && n > h.asked.stored.after {
-			h.asked.stored = nil
+		if h.wishes != nil && h.wishes.stored != nil && n > h.wishes.stored.after {
+			h.wishes.stored = nil
 		}
 	}
 }
@@ -123,8 +123,8 @@ func (l *Lease) confirmed(n uint64) {
 // cooldown is part of [duties]: what is left of the minimum hold.
 func (l *Lease) cooldown(now clock.Instant) (left time.Duration) {
 	for h := l.holders; h != nil; h = h.next {
-		if h.asked != nil {
-			left = max(left, h.asked.Cooldown(now, l.s.Margin))
+		if h.wishes != nil {
+			left = max(left, h.wishes.Cooldown(now, l.s.Margin))
 		}
 	}
 	return left
@@ -246,7 +246,7 @@ func (l *Lease) forget(x extension, settled bool) bool {
 			break
 		}
 	}
-	if !l.Renews() && l.Wanted() { // a hint that was to be followed by a renewal is followed by a read
+	if !l.Renews() && l.Wanted() { // a read replaces the renewal that would have checked a hint
 		l.apply(l.kept.Suspect(l.Last, l.s.b.Instant()), "")
 	}
 	l.moved()
@@ -283,7 +283,7 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 	return fmt.Errorf("renew lock %q: %w: not confirmed%s: %w", l.kept.Name, bucket.ErrUnavailable, l.failed(), bucket.EndOf(ctx))
 }
 
-// Suspect has the server confirm the lease, whose record a list has not shown.
+// Suspect has the server confirm the lease, whose record a list did not contain.
 func (l *Lease) Suspect() {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()

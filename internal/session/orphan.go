@@ -11,7 +11,7 @@ const orphanLife = 5 * time.Minute
 
 // orphans are the waits for what may come of attempts without an answer whose claim is
 // over. When such an answer comes, the client deletes the record that the attempt has
-// made. That is a courtesy to waiters; safety does not rest on it. This type only ends
+// made. That is a courtesy to waiters; safety does not depend on it. This type only ends
 // the waits.
 type orphans struct {
 	mu sync.Mutex

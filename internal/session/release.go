@@ -99,7 +99,7 @@ func (s *Session) remove(ctx context.Context, r *removal, begun time.Time, limit
 // soonTries is how often a removal meets another write of its key before it takes that for an outage.
 const soonTries = 20
 
-// errBehind: a server has shown an older record than the one it acknowledged.
+// errBehind: a server has returned an older record than the one it acknowledged.
 var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.ErrUnavailable)
 
 // Remove deletes a record of a claim by tombstones, until the server has confirmed that or ctx ends.
@@ -141,7 +141,7 @@ func (k *kept) closing(status record.Status, expect uint64, broken bool) (w kvst
 	return w, err
 }
 
-// deleted follows the acknowledgement of the write: it remembers a tombstone, for the next claim of the key.
+// deleted handles the acknowledgement of the write: it remembers a tombstone, for the next claim of the key.
 func (k *kept) deleted(w kvstore.Write, revision uint64) {
 	if w.Delete && !k.Once {
 		k.s.b.Recent.Left(k.s.b.Instant(), k.Key, !k.IsLock(), revision)

@@ -141,9 +141,9 @@ func (s *Session) connectionChanged(state kvstore.ConnState) {
 	}
 }
 
-// Asked is called with each acquire, and verifies the bucket where that is due: the renewer
+// VerifyIfDue verifies the bucket if that is due. Each acquire calls it, because the renewer
 // does so only for a client that holds something.
-func (s *Session) Asked() {
+func (s *Session) VerifyIfDue() {
 	s.verifyAfter(verifyTaking) //safety:taking-verified
 }
 

@@ -15,10 +15,10 @@ import (
 // the writes into the history, a moment after them. Of a holder that took the lock more than
 // an hour before since and has not renewed it in that hour, the end has no name.
 //
-// A history is not complete. An [EventGap] stands wherever writes are missing: before the
+// A history is not complete. It yields an [EventGap] wherever writes are missing: before the
 // history begins, where the server could not copy a write in time, and where the history
-// is behind the bucket. It counts the writes of all locks. Another EventGap with a name stands
-// where a lock's own records show that a grant or an end of it is missing. The end of a holder
+// is behind the bucket. It counts the writes of all locks. An EventGap with a name says
+// that a grant or an end of that lock is missing, as the lock's own records show. The end of a holder
 // in a gap may be missing, or show as expired, and a hold in a gap may have left nothing.
 //
 // The sequence ends with the events at the time of the call. An error ends it too. It

@@ -248,9 +248,9 @@ func (c *client) canonOthers(w *World) {
 	for _, n := range append(news, count) {
 		*n -= least
 	}
-	proven, listed := field[clock.Instant](o, "proven"), *field[clock.Instant](o, "listed")
+	proven, listed := field[clock.Instant](o, "proven"), *field[clock.Instant](o, "listedAt")
 	if w.Scope.Kind == record.RW {
-		listed = min(listed, *field[clock.Instant](o, "gate", "listed"))
+		listed = min(listed, *field[clock.Instant](o, "gate", "listedAt"))
 	}
 	if *proven != 0 && listed > *proven {
 		*proven = listed

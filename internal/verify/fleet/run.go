@@ -349,13 +349,13 @@ func (r *run) stand(w *World) {
 	queue, keys, _ := c.queue(w, asOf)
 	if l := r.R.Line; l != nil {
 		l.Listed(queue, 0, nil, w.Now, w.Now, wall(w.Now))
-		r.R.Shown()
+		r.R.PlaceListed()
 	}
 	vacant := uint64(0)
 	if len(keys) == 1 && keys[0].Deleted {
 		vacant = keys[0].Revision
 	}
-	before, over, there := r.Waiter.Shown(queue, vacant, wall(w.Now))
+	before, over, there := r.Waiter.Listed(queue, vacant, wall(w.Now))
 	if !there {
 		r.requeue(w)
 		return
