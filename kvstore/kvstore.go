@@ -30,10 +30,21 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// Config describes a bucket: how to find it, and how to create it when it is missing. Its
-// fields are Bucket (the name), Replicas (1, 3 or 5), Storage, MaxBytes, Placement, NoCreate
-// and Logger. The zero value is a bucket in files named "natslock", created when missing.
-// Its method StreamConfig returns the stream of the bucket, for declarative tools.
+// Config describes a bucket: how to find it, and how to create it when it is missing. The
+// zero value is a bucket in files named "natslock", created when missing. Its fields:
+//
+//   - Bucket is the name: letters, digits, '-' and '_'.
+//   - Replicas is how many servers keep the bucket: 1, 3 or 5. 0 means 3 on a cluster and 1
+//     elsewhere.
+//   - Storage is jetstream.FileStorage or jetstream.MemoryStorage. Without replicas, records
+//     in memory end with their server.
+//   - MaxBytes limits the size. 0 means no limit. A full bucket refuses new records.
+//   - Placement says where a missing bucket is created.
+//   - NoCreate makes a missing bucket an error.
+//   - Logger receives warnings about settings that work but should be others.
+//
+// Replicas, Storage, MaxBytes and Placement count when the bucket is created. The method
+// StreamConfig returns the stream of the bucket, for declarative tools.
 type Config = kvstore.Config
 
 // Record is what is stored under a key: Key, Value, Revision, the Time at which the server

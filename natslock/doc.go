@@ -84,7 +84,7 @@
 //
 // # Waiting
 //
-// Waiters queue in the order in which they asked. Each waiter watches its predecessor,
+// Waiters queue in the order of their calls. Each waiter watches its predecessor,
 // and the first one watches the lock, so a release wakes one waiter. The order holds
 // while the lock is busy. A client can pass the queue after a crash or a pause, after a
 // second without any change, or within 100 ms after it saw the queue empty.

@@ -123,7 +123,7 @@ func ownerOf(r *core.Run) *run { return r.Owner.(*run) }
 
 func memberOf(m *core.Member) *member { return m.Want.Owner.(*member) }
 
-// unlock performs what the events under the mutex have asked for, and releases it.
+// unlock performs the effects of the events under the mutex, and releases it.
 func (rs *runs) unlock() {
 	if len(rs.core.Effects) > 0 {
 		rs.perform()
@@ -388,8 +388,8 @@ func (c *Client) WaitingFor(keys record.Keys) (n int) {
 }
 
 // outage is why the server may be unavailable to a member that gives up; nil: it has said
-// last that the lock is held or the run queued. A run waits for those before it in its line:
-// what they were answered counts until it has asked for itself. Under mu.
+// last that the lock is held or the run queued. A run waits for the runs before it in its line:
+// the answers to them count until its own first request has one. Under mu.
 func (r *run) outage() error {
 	if w := r.waited(); w.answered || w.trouble != nil || r.line == nil {
 		return r.said()

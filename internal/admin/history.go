@@ -17,7 +17,7 @@ import (
 // records show to be missing.
 const EventGap = EventWatching + 1
 
-// historyLead is how long before the first change that is asked for a history is read:
+// historyLead is how long before the first change that a caller wants the read of a history begins:
 // the records of that time name the holders whose ends follow.
 const historyLead = time.Hour
 
@@ -119,7 +119,7 @@ func (r *replay) gap(h kvstore.HistoryRecord) {
 		r.missing = nil
 	}
 	if h.Missed > 0 {
-		// Before the first write is one that may not have been asked for.
+		// The write before the first one may be of a key that matches no pattern.
 		r.missing = append(r.missing, span{max(r.revision, h.Revision-min(h.Revision, h.Missed+1)), h.Revision})
 	}
 	if h.Remade || h.Missed > 0 {

@@ -19,7 +19,7 @@ type first struct {
 }
 
 // first waits for the lock, where nobody is before it that it has to wait for. vacant is the tombstone of the lock, if
-// that was free when the queue was listed: a head that has given up leaves a free lock, and the
+// that was free when the queue was read: a head that has given up leaves a free lock, and the
 // next one claims it at once.
 func (a *Call) first(place *session.Place, vacant uint64) result {
 	b, pattern := a.c.b, a.pattern()

@@ -28,7 +28,7 @@ const (
 	// reachFor is how long a queue stays marked as long.
 	reachFor = time.Second
 	// reachFirst is how far before its ticket a client reads at first in a long queue
-	// that it has not listed yet.
+	// that it has not read yet.
 	reachFirst = 16
 	// reachFurther is how often a client reads a part four times as long as the last one,
 	// before it reads the whole queue.

@@ -95,12 +95,12 @@ func (a *Call) survey(revision uint64) result {
 	return result{Outcome: free}
 }
 
-// stale says whether the read that the claims rest on is too old: others may have queued.
+// stale says whether the read before the claims is too old: others may have queued.
 func (a *Call) stale() bool { return a.c.b.Instant() >= a.bid.Until }
 
 // claimKey claims key k for a newcomer at an expected revision, and at the tombstones that the
-// server names, since others may be quicker just now, until the key is held or the read that the claim
-// rests on is too old.
+// server names, since others may be quicker just now, until the key is held or the read before the
+// claim is too old.
 //
 // The read of slots may be of a replica that lags, which has not seen the queue of now. A slot
 // that nobody has claimed since that state has no queue, since its first waiter would have taken

@@ -32,7 +32,7 @@ type Others struct {
 
 	proven   clock.Instant // since when the subscription is known to be in place; 0: it is not
 	epoch    uint32        // how often another server has taken it over
-	listedAt clock.Instant // when the queue was last listed; 0: never
+	listedAt clock.Instant // when the last list of the queue was requested; 0: never
 	from     uint64        // the list was of the places from this revision on
 	listing  bool
 	count    uint32 // of the places and gates that have become known
@@ -97,7 +97,7 @@ func (o *Others) Prove(since clock.Instant, epoch uint32) {
 func (o *Others) Proven() (proven bool, epoch uint32) { return o.proven != 0, o.epoch }
 
 // known says whether the places from a ticket on are known: no notification has been
-// missed since they were listed, and the list is not old.
+// missed since the last list, and that list is not old.
 func (o *Others) known(ticket uint64, now clock.Instant) bool {
 	return o != nil && o.from <= ticket && o.fresh(o.listedAt, now, silence) //safety:silence-bounded
 }

@@ -99,7 +99,7 @@ func (cfg Config) withDefaults() (Config, error) {
 func streamName(bucket string) string    { return "KV_" + bucket }
 func subjectPrefix(bucket string) string { return "$KV." + bucket + "." }
 
-// StreamConfig returns the stream that cfg stands for, as it is created when
+// StreamConfig returns the stream that cfg describes, as it is created when
 // the bucket is missing; for declarative tools. Each call makes a new
 // notification id and a new first sequence. It does no I/O. The error matches
 // [ErrInvalidKey] if cfg has a name that no bucket can have.

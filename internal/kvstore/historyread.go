@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// point is where a write stands in a history and in the bucket.
+// point is the position of a write in a history and in the bucket.
 type point struct {
 	seq, revision uint64
 	at            time.Time

@@ -195,7 +195,7 @@ func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listi
 		if len(missing) == 0 { //safety:list-complete
 			return l, nil
 		}
-		// They have ended since, or the replica asked lags: the leader knows.
+		// They have ended since, or this replica lags: the leader knows.
 		if st, err = s.stateAt(ctx, pattern, min); err != nil {
 			return Listing{}, err
 		}
@@ -228,7 +228,7 @@ func (s *Store) listNamed(ctx context.Context, keys []string, min uint64) (Listi
 	if len(records) == len(keys) || s.Alone() {
 		return l, nil
 	}
-	// They have ended since, or the replica asked lacks them: the leader knows.
+	// They have ended since, or this replica lacks them: the leader knows.
 	found := make(map[string]bool, len(records))
 	for _, r := range records {
 		found[r.Key] = true
@@ -334,7 +334,7 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 			l.Records = append(l.Records, r)
 			return true
 		case "204":
-			// Cut off, where asked to or at multiBytes.
+			// Cut off, at the limit of the request or at multiBytes.
 			if m.Header.Get("Nats-Num-Pending") != "0" { //safety:list-cut-off
 				if l.More = what.atMost > 0 && len(l.Records) == what.atMost; !l.More {
 					return finish(errIncomplete)
@@ -377,7 +377,7 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 	return l, nil
 }
 
-// stateAt is State, asked again until its answer proves what it does not name: it is
+// stateAt requests State again until the answer proves what it does not name: it is
 // complete, and its leader has applied revision min.
 func (s *Store) stateAt(ctx context.Context, pattern string, min uint64) (State, error) {
 	for try := 0; ; try++ {

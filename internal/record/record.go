@@ -65,7 +65,7 @@ type Body struct {
 	// Mode is how a waiter of a reader-writer lock wants in.
 	Mode uint8 `msgpack:"m,omitempty"`
 	// Size is how many goroutines the record stands for: those that wait at a place,
-	// and for a lock those that wait behind its holder too. 0 stands for 1.
+	// and for a lock those that wait behind its holder too. 0 means 1.
 	Size int32 `msgpack:"n,omitempty"`
 	// ID is the claim's: 128 random bits, never used again.
 	ID string `msgpack:"id"`
@@ -87,7 +87,7 @@ type Body struct {
 	// and at least 1. It is 0 for a claim that did not have to queue.
 	Waited int64 `msgpack:"w,omitempty"`
 	// Grants is how many holders the claim has had. Waits is how long those after the
-	// first had asked for the lock, in milliseconds. 0 grants stand for 1.
+	// first had waited for the lock, in milliseconds. 0 grants mean 1.
 	Grants uint64 `msgpack:"g,omitempty"`
 	Waits  int64  `msgpack:"gw,omitempty"`
 	// Lingers marks a lease whose client may keep it idle for a while. InUse is of such a
@@ -419,7 +419,7 @@ func (e Entry) Left() bool {
 func (e Entry) Live() bool { return !e.Zero() && !e.Deleted }
 
 // ClaimID names the claim for operators. A record that cannot be read names none: its
-// revision stands for it.
+// revision replaces the name.
 func (e Entry) ClaimID() string {
 	if e.Unreadable {
 		return fmt.Sprintf("unreadable-%d", e.Revision)

@@ -17,8 +17,8 @@ func Token(revision uint64, n int) uint64 { return revision<<tokenBits | uint64(
 // TokenRevision returns the revision of the write that a fencing token is made of.
 func TokenRevision(token uint64) uint64 { return token >> tokenBits }
 
-// TokenGrant returns the number of the grant that a fencing token is of, among those that
-// rest on its revision.
+// TokenGrant returns the number of the grant that a fencing token is of, among those of
+// its revision.
 func TokenGrant(token uint64) int { return int(token % GrantsPerRevision) }
 
 // TokenOrTicket returns the number that a claim has by the write that was stored under

@@ -14,7 +14,7 @@ import (
 // Extend renews the lease now and waits for the confirmation. ttl 0 keeps the TTL,
 // another TTL ends with the holder's part. Beside other readers it can only lengthen the
 // lease. When ctx ends first the outcome is unknown and the lease as valid as before, or
-// as the shorter TTL asked for makes it.
+// as the shorter ttl makes it.
 func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	l := h.lease
 	var t clock.Terms

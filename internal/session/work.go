@@ -62,10 +62,10 @@ func (w *work) awaitIdle(ctx context.Context) {
 	if w.idled == nil {
 		w.idled = make(chan struct{})
 	}
-	rested := w.idled
+	idled := w.idled
 	w.mu.Unlock()
 	select {
-	case <-rested:
+	case <-idled:
 	case <-ctx.Done():
 	}
 }
