@@ -43,9 +43,8 @@ func status(err error) int {
 		return http.StatusServiceUnavailable // ask first: in an outage a wait matches ErrTimeout too
 	case errors.Is(err, natslock.ErrTimeout), errors.Is(err, natslock.ErrLocked):
 		return http.StatusLocked
-	default:
-		return http.StatusInternalServerError
 	}
+	return http.StatusInternalServerError
 }
 
 // pay stands for the work. It passes the token on and stops when ctx ends.
