@@ -29,7 +29,7 @@ const verbs = {
   async open(r) {
     ttl = r.ttl || ttl;
     const s = ttlSeconds(ttl);
-    nc = await connect({ servers: r.url, maxReconnectAttempts: -1, reconnectTimeWait: 100 });
+    nc = await connect({ servers: r.url.split(","), maxReconnectAttempts: -1, reconnectTimeWait: 100 });
     bucket = await Bucket.open(nc, { bucket: r.bucket || "natslock", create: r.create, warn: console.error });
     return { result: "ok", margin: margin(s) };
   },

@@ -1,6 +1,6 @@
 // The mutex: records that are kept (leases and places), claims and their attempts, the queue.
 import { hostname } from "node:os";
-import { ticket } from "./bucket.js";
+import { ticket } from "./reads.js";
 import { BROKEN, GONE, GRANTED, HELD, PASSED, WAITING, lockKey, placeKey } from "./record.js";
 import { newId, now, sleep, token, ttlSeconds, validity } from "./record.js";
 
@@ -123,7 +123,7 @@ export class Kept {
   /** Judges the refusal of a renewal by a read of the key. */
   async #refused(n) {
     if (n > 0 && n <= this.rev) return; // an own renewal was in between, or no news
-    const m = await this.bucket.read(this.key);
+    const m = await this.bucket.read(this.key, Math.max(n, this.rev));
     if (this.ended || (m && (m.rev < this.rev || (m.rev === this.rev && !m.gone)))) return; // nothing has changed
     const own = m && !m.gone && m.rec?.id === this.id;
     if (own && m.rec.s === this.fields.s && this.#sent.has(m.rec.r)) return this.#confirm(m.rev, m.rec.r); // M85
@@ -136,14 +136,16 @@ export class Kept {
   async release(status = GONE) {
     this.end(this.valid ? "released" : "lost");
     const done = (why) => (this.ended === "released" ? why : this.ended);
-    const last = this.sent + this.ttl * 1000;
+    const begun = now(), last = this.sent + this.ttl * 1000;
     for (let i = 0, maybe = false; ; i++) {
       const { rev } = this;
       const a = await this.bucket.erase(this.key, rev, { ...this.fields, t: this.number }, status).soon(); // M89
       if (a.kind === "stored") return done("released");
       if (a.kind === "denied") return done("unknown");
       if (a.kind === "silent" || a.kind === "flight") maybe = true;
-      const m = a.kind === "refused" ? await this.bucket.read(this.key).catch(() => undefined) : undefined;
+      const newest = Math.max(a.n ?? 0, rev);
+      const m = a.kind === "refused" ? await this.bucket.read(this.key, newest).catch(() => undefined) : undefined;
+      if (a.n < rev && !this.bucket.alone && (m || now() - begun > 1000)) maybe = true; // by a leader that is deposed
       if (m !== undefined && !(m && m.rev < rev)) {
         const own = m?.rec?.id === this.id;
         if (own && m.rec.s === BROKEN) this.ended = "broken";
@@ -228,6 +230,8 @@ class Claim {
 class Acquire {
   bell = new Bell();
   failures = 0;
+  named = 0; // the highest revision that a server has named in an answer
+  hinted = 0; // one that a notification has named since the last read
   place = null;
   e = 0;
 
@@ -261,7 +265,8 @@ class Acquire {
    * try cannot help. */
   async attempt(claim, E) {
     if (this.bucket.unfit) throw new Error(`bucket ${this.bucket.name} is unfit: ${this.bucket.unfit}`); // M21
-    const { kind } = await claim.attempt(E);
+    const { kind, n = 0 } = await claim.attempt(E);
+    this.named = Math.max(this.named, n);
     if (kind === "denied" || kind === "large") claim.error = new Error(`${claim.key}: the server takes no such write (${kind})`);
     if (kind !== "none") this.leaderless = 0;
     else if (now() - (this.leaderless ||= now()) > 15000) claim.error = new Error(`${claim.key}: no leader for 15 s`);
@@ -273,10 +278,17 @@ class Acquire {
     await this.bell.wait(Math.min(backOff(this.failures++), this.left));
   }
 
+  /** What the next read has to contain. A notification counts once, since it may be forged. */
+  asOf() {
+    const N = Math.max(this.named, this.hinted);
+    this.hinted = 0;
+    return N;
+  }
+
   /** The lock, and the places before the own one or, as a newcomer, all. Overdue places are deleted and left out: by a
    * waiter those right before its own, by a newcomer all. Without its own place in the list nothing is before it. */
-  async list() {
-    const { lock, places } = await this.bucket.list(this.key, placeKey(this.name, "*"));
+  async list(byKey = false) {
+    const { lock, places } = await this.bucket.list(this.key, placeKey(this.name, "*"), this.asOf(), byKey);
     this.failures = 0;
     const own = (m) => m.rec.id === this.place.id; // the id, not the key (M27)
     const end = this.place ? places.findIndex(own) : places.length;
@@ -294,7 +306,7 @@ class Acquire {
   async #buried(m) {
     const a = await this.bucket.erase(m.key, m.rev, { id: m.rec.id, c: m.rec.c, t: ticket(m) }).soon();
     if (a.kind !== "refused") return a.kind === "stored";
-    const seen = await this.bucket.read(m.key);
+    const seen = await this.bucket.read(m.key, a.n);
     return !seen || seen.gone;
   }
 
@@ -308,7 +320,8 @@ class Acquire {
       if (kind !== "refused" && oneShot) throw new Error(`${this.key}: no answer to the claim (${kind})`);
       if (kind !== "refused") await this.pause();
       const asked = now();
-      const seen = await this.list().catch((err) => { // M65
+      if (oneShot && !this.bucket.alone) this.named = Math.max(this.named, await this.bucket.last()); // M69
+      const seen = await this.list().catch((err) => { // M65, M66
         if (oneShot) throw err;
       });
       if (!seen || seen.before.length) break; // M67, M69
@@ -341,23 +354,32 @@ class Acquire {
     const claim = new Claim(this, WAITING);
     try {
       while (!claim.over && this.left > 0 && !this.claim.lease) {
-        if ((await this.attempt(claim, 0)) === "refused") claim.judge(await this.bucket.read(claim.key));
+        if ((await this.attempt(claim, 0)) === "refused") claim.judge(await this.bucket.read(claim.key, this.named));
         if (!claim.over) await this.pause();
       }
     } finally {
       claim.over = true;
       this.place = claim.lease;
     }
-    if (this.place) this.place.onEnd = this.bell.ring;
+    if (!this.place) return;
+    this.place.onEnd = this.bell.ring;
+    this.named = Math.max(this.named, this.place.number);
   }
 
   /** Finds out who is before the place (M72), and waits for the end of that, or for the lock. */
   async turn() {
     this.stale = this.isFirst = false;
-    const { lock, before } = await this.list();
+    let { lock, before } = await this.list();
+    if (before?.length === 0 && !this.bucket.alone) ({ lock, before } = await this.list(true)); // M73
     if (!before) this.place.end("lost");
     else if (before.length) await this.behind(before.at(-1));
     else await this.first(lock);
+  }
+
+  /** Takes a notification for a hint (M43, M44). */
+  hear(m) {
+    this.hinted = Math.max(this.hinted, m.rev);
+    this.bell.ring();
   }
 
   /** The pauses after which a waiter reads by itself. */
@@ -370,14 +392,20 @@ class Acquire {
   async behind(pred) {
     let seen = pred, hint = false;
     const other = (m) => m.gone || m.rec?.id !== pred.rec.id;
-    const unwatch = this.bucket.watch(pred.key, (m) => m.rev > pred.rev && other(m) && ((hint = true), this.bell.ring()));
+    const unwatch = this.bucket.watch(pred.key, (m) => {
+      if (m.rev <= pred.rev || !other(m)) return;
+      hint = true;
+      this.hear(m);
+    });
     try {
       const n = await this.bucket.probe(pred.key);
+      this.named = Math.max(this.named, n ?? 0);
       if (n !== undefined && n !== pred.rev) return;
       for (const ms of this.pauses()) {
         if (!hint) await this.bell.wait(Math.min(ms, Math.max(20, this.bucket.untilEnd(seen)), this.left));
         if (hint || this.stale || this.claim.lease || !this.place.valid || this.left <= 0) return;
         seen = await this.bucket.read(pred.key);
+        this.named = Math.max(this.named, seen?.rev ?? 0);
         if (!seen || other(seen) || (await this.bucket.overdue(seen))) return;
       }
     } finally {
@@ -388,7 +416,7 @@ class Acquire {
   /** Claims whenever the lock is free or overdue, as the first waiter, as long as its place lasts (M76). */
   async first(lock) {
     this.isFirst = true;
-    const unwatch = this.bucket.watch(this.key, (m) => m.gone && this.bell.ring()); // M43: the loop reads
+    const unwatch = this.bucket.watch(this.key, (m) => m.gone && this.hear(m)); // M43: the loop reads
     const pauses = this.pauses();
     try {
       for (let E = lock?.gone ? lock.rev : 0, past = 0, full = 0; this.place.valid && this.left > 0 && !this.stale; ) {
@@ -401,7 +429,7 @@ class Acquire {
           else await this.pause();
           if (!this.place) return;
         }
-        const m = await this.bucket.read(this.key);
+        const m = await this.bucket.read(this.key, this.asOf());
         const free = this.claim.judge(m); // M75: never at a live record
         if (this.claim.lease) return;
         if (free || (await this.bucket.overdue(m))) E = m?.rev ?? 0;

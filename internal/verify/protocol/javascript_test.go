@@ -87,7 +87,7 @@ type line struct {
 	Held                     bool
 }
 
-func startScript(t *testing.T, dir, url string) *scripted {
+func startScript(t *testing.T, dir, url string, ttl int) *scripted {
 	t.Helper()
 	p := &scripted{t: t, cmd: exec.Command("node", "locker.js"), lines: make(chan line, 100)}
 	p.cmd.Dir, p.cmd.Stderr, p.cmd.WaitDelay = dir, os.Stderr, time.Second
@@ -112,7 +112,7 @@ func startScript(t *testing.T, dir, url string) *scripted {
 		<-read
 		_ = p.cmd.Wait()
 	})
-	require.Equal(t, "ok", p.ask(map[string]any{"do": "open", "url": url, "ttl": 2000}).Result)
+	require.Equal(t, "ok", p.ask(map[string]any{"do": "open", "url": url, "ttl": ttl}).Result)
 	return p
 }
 
@@ -128,6 +128,60 @@ func (p *scripted) ask(request map[string]any) line {
 	case <-time.After(patience):
 		return line{Result: "no answer"}
 	}
+}
+
+// contend has clients of the library and programs take one lock in turn, 40 times each and for as long as something
+// happens to the servers. Nobody overlaps, and tokens rise.
+func contend(t *testing.T, clients []*natslock.Client, programs []*scripted, happens func()) {
+	t.Helper()
+	const each = 40
+	var inside atomic.Int32
+	var over atomic.Bool
+	var mu sync.Mutex
+	var tokens []uint64
+	work := func(token uint64) {
+		assert.EqualValues(t, 1, inside.Add(1), "two hold the lock")
+		mu.Lock()
+		tokens = append(tokens, token)
+		mu.Unlock()
+		runtime.Gosched()
+		inside.Add(-1)
+	}
+	var wg sync.WaitGroup
+	began := time.Now()
+	for _, c := range clients {
+		wg.Go(func() {
+			for n := 0; n < each || !over.Load(); n++ {
+				l, err := c.Lock(t.Context(), "counter", natslock.MaxWait(patience))
+				if !assert.NoError(t, err) {
+					return
+				}
+				work(l.Token())
+				assert.NoError(t, l.Unlock(t.Context()))
+			}
+		})
+	}
+	for _, p := range programs {
+		wg.Go(func() {
+			for n := 0; n < each || !over.Load(); n++ {
+				l := p.ask(map[string]any{"do": "lock", "name": "counter", "wait": patience.Milliseconds()})
+				if !assert.Equal(t, "ok", l.Result, l.Why) {
+					return
+				}
+				work(l.Token)
+				l = p.ask(map[string]any{"do": "unlock", "name": "counter"})
+				assert.Equal(t, "ok", l.Result, l.Why)
+			}
+		})
+	}
+	happens()
+	over.Store(true)
+	wg.Wait()
+	require.GreaterOrEqual(t, len(tokens), each*(len(clients)+len(programs)))
+	for i := range tokens[1:] {
+		require.Greater(t, tokens[i+1], tokens[i])
+	}
+	t.Logf("%d grants to %d clients of the library and %d processes of node in %v", len(tokens), len(clients), len(programs), time.Since(began).Round(time.Millisecond))
 }
 
 // The locker in JavaScript, which was written from the document alone, and clients of the library take one lock in
@@ -146,59 +200,40 @@ func TestJavaScript(t *testing.T) {
 	})
 
 	t.Run("counter", func(t *testing.T) {
-		const each = 40
 		s := testutil.RunServer(t)
-		var inside atomic.Int32
-		var mu sync.Mutex
-		var tokens []uint64
-		work := func(token uint64) {
-			assert.EqualValues(t, 1, inside.Add(1), "two hold the lock")
-			mu.Lock()
-			tokens = append(tokens, token)
-			mu.Unlock()
-			runtime.Gosched()
-			inside.Add(-1)
+		contend(t, []*natslock.Client{client(t, s), client(t, s)}, []*scripted{startScript(t, dir, s.URL(), 2000), startScript(t, dir, s.URL(), 2000)}, func() {})
+	})
+
+	t.Run("replicas", func(t *testing.T) {
+		cl := testutil.RunCluster(t, 3)
+		clients, programs := []*natslock.Client{}, []*scripted{}
+		for i := range 2 {
+			c, err := natslock.New(t.Context(), cl.ConnectTo(i), natslock.WithTTL(time.Minute), natslock.WithReplicas(3))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = c.Close(t.Context()) })
+			clients = append(clients, c)
+			programs = append(programs, startScript(t, dir, cl.URLs(), 30000))
 		}
-		var wg sync.WaitGroup
-		clients := []*natslock.Client{client(t, s), client(t, s)}
-		programs := []*scripted{startScript(t, dir, s.URL()), startScript(t, dir, s.URL())}
-		began := time.Now()
-		for _, c := range clients {
-			wg.Go(func() {
-				for range each {
-					l, err := c.Lock(t.Context(), "counter", natslock.MaxWait(patience))
-					if !assert.NoError(t, err) {
-						return
-					}
-					work(l.Token())
-					assert.NoError(t, l.Unlock(t.Context()))
-				}
-			})
-		}
-		for _, p := range programs {
-			wg.Go(func() {
-				for range each {
-					l := p.ask(map[string]any{"do": "lock", "name": "counter", "wait": patience.Milliseconds()})
-					if !assert.Equal(t, "ok", l.Result, l.Why) {
-						return
-					}
-					work(l.Token)
-					l = p.ask(map[string]any{"do": "unlock", "name": "counter"})
-					assert.Equal(t, "ok", l.Result, l.Why)
-				}
-			})
-		}
-		wg.Wait()
-		require.Len(t, tokens, 4*each)
-		for i := range tokens[1:] {
-			require.Greater(t, tokens[i+1], tokens[i])
-		}
-		t.Logf("%d grants to two clients of the library and two processes of node in %v", len(tokens), time.Since(began).Round(time.Millisecond))
+		contend(t, clients, programs, func() {
+			cl.StepDown(t, "KV_natslock")
+			cl.StepDown(t, "KV_natslock")
+			i := cl.Index(cl.WaitStreamLeader(t, "KV_natslock"))
+			cl.Kill(i)
+			cl.WaitStreamLeader(t, "KV_natslock")
+			cl.Restart(i)
+		})
+		l, err := clients[0].TryLock(t.Context(), "counter")
+		require.NoError(t, err)
+		require.Equal(t, "refused", programs[0].ask(map[string]any{"do": "try", "name": "counter"}).Result)
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Equal(t, "ok", programs[0].ask(map[string]any{"do": "try", "name": "counter"}).Result)
+		_, err = clients[1].TryLock(t.Context(), "counter")
+		require.ErrorIs(t, err, natslock.ErrLocked)
 	})
 
 	t.Run("killed", func(t *testing.T) {
 		s := testutil.RunServer(t)
-		c, p := client(t, s), startScript(t, dir, s.URL())
+		c, p := client(t, s), startScript(t, dir, s.URL(), 2000)
 		held := p.ask(map[string]any{"do": "lock", "name": "x", "wait": 1000})
 		require.Equal(t, "ok", held.Result, held.Why)
 		_, err := c.TryLock(t.Context(), "x")
@@ -207,7 +242,7 @@ func TestJavaScript(t *testing.T) {
 		l, err := c.Lock(t.Context(), "x", natslock.MaxWait(patience))
 		require.NoError(t, err)
 		require.Greater(t, l.Token(), held.Token)
-		refused := startScript(t, dir, s.URL())
+		refused := startScript(t, dir, s.URL(), 2000)
 		require.Equal(t, "refused", refused.ask(map[string]any{"do": "try", "name": "x"}).Result)
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Equal(t, "ok", refused.ask(map[string]any{"do": "try", "name": "x"}).Result)
@@ -215,7 +250,7 @@ func TestJavaScript(t *testing.T) {
 
 	t.Run("restart", func(t *testing.T) {
 		s := testutil.RunServer(t)
-		c, p := client(t, s), startScript(t, dir, s.URL())
+		c, p := client(t, s), startScript(t, dir, s.URL(), 2000)
 		held, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		got := make(chan line, 1)
