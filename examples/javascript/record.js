@@ -89,7 +89,7 @@ export const token = (revision, grant = 0) => revision * 64 + grant;
 /** The whole seconds of a TTL in milliseconds: rounded up (M35), and in bounds (M129). */
 export function ttlSeconds(ms) {
   const s = Math.ceil(ms / 1000);
-  if (!(ms > 0) || s > 86400) throw new RangeError("a TTL is above 0 and at most 24 h");
+  if (!(ms >= 1000) || s > 86400) throw new RangeError("a TTL has 1 s to 24 h");
   return s;
 }
 
