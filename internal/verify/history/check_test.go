@@ -287,6 +287,8 @@ func TestCheck(t *testing.T) {
 			b.op("a", gate, Try, 4.5, 4.6, Refused).Token = tokenOf(10)
 		}},
 		{"refused by an attempt that landed after the release", nil, landsLate},
+		{"refused by an attempt that was broken before another one was granted", nil, func(b *story) { retries(b, 1) }},
+		{"refused by an attempt after another client was granted", []int{4}, func(b *story) { retries(b, 3); b.Ops[len(b.Ops)-1].Token = tokenOf(20) }},
 		{"refused by one who had not begun", []int{4}, func(b *story) {
 			b.holds("a", mutex, false, 10, 3, 4)
 			b.op("b", mutex, Try, 1, 1.1, Refused).Token = tokenOf(10)
@@ -406,6 +408,18 @@ func landsLate(b *story) {
 	b.op("b", mutex, Try, 8.5, 8.5, Refused).Token = tokenOf(20)
 	e := b.put(mutex, l.hold.ID, 21, 9)
 	e.Status, e.Token = statusBroken, tokenOf(20)
+}
+
+// retries: a's first attempt has no answer and is broken. c is granted the lock in between, and then a. b is refused at a time.
+func retries(b *story, refused float64) {
+	l := b.holds("a", mutex, false, 20, 8, 9)
+	l.take.Call = b.moment(0)
+	l.hold.Asked = l.take.Call
+	b.put(mutex, l.hold.ID, 10, 0.5).Token = 0
+	e := b.put(mutex, l.hold.ID, 11, 1.2)
+	e.Status, e.Token, e.TTL = statusBroken, tokenOf(10), time.Second
+	b.holds("c", mutex, false, 13, 2.5, 4)
+	b.op("b", mutex, Try, refused, refused, Refused).Token = tokenOf(10)
 }
 
 // breakNow: a is broken at 3 and notified at 4, and b is granted the lock in between.

@@ -316,7 +316,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 		gate := gates.of[gates.claims[op.Token]]
 		switch {
 		case op.Outcome != Refused || op.Token == 0 || !op.acquires() || x.h.Lossy:
-		case !known[op.Token] && x.landedLate(lock, op.Token, frees[gate]):
+		case !known[op.Token] && x.otherAttempt(lock, op.Token, gate, frees[gate]):
 		case known[op.Token] || frees[gate].do != "":
 			gate = cmp.Or(gate, op.Token)
 			list = append(list, span{step{"refused", op.Shared, op.Token, gate, "is refused by"}, op.Client, recorded(op.Call), recorded(op.Return)})
@@ -329,12 +329,13 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 	return list, found
 }
 
-// landedLate says whether a token is that of an attempt which came after its claim had been
-// granted by another one, and released. Its record keeps others out, and a break names it.
-func (x *index) landedLate(lock string, token uint64, freed span) bool {
+// otherAttempt says whether a token is that of an attempt of a claim that another attempt had granted: of a later one, which came after
+// the claim had been released, or of an earlier one, which nobody had answered and whose record was gone by then. Its record keeps others
+// out, and a break names it.
+func (x *index) otherAttempt(lock string, token, granted uint64, freed span) bool {
 	for _, e := range x.keys[lock] {
 		if !e.Deleted && e.Token == 0 && record.TokenOrTicket(e.Key, e.Revision) == token {
-			return freed.do != "" && e.At > freed.from.at
+			return freed.do != "" && (e.At > freed.from.at || token < granted)
 		}
 	}
 	return false
