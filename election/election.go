@@ -41,10 +41,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
+	"github.com/natslock/locks/internal/again"
 	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -56,13 +56,7 @@ const MaxValue = 4 << 10
 // ErrNoLeader says that nobody leads at the moment.
 var ErrNoLeader = errors.New("no leader")
 
-var (
-	connectionClosed = bridge.ConnectionClosed.(func(error) bool)
-	logger           = bridge.Logger.(func(*natslock.Client) *slog.Logger)
-
-	patient = bridge.Patient.(func() natslock.LockOption)
-	holder  = bridge.Holder.(func(context.Context, *natslock.Client, string) (*admin.Holder, uint64, error))
-)
+var holder = bridge.Holder.(func(context.Context, *natslock.Client, string) (*admin.Holder, uint64, error))
 
 // Election is an election by name. [New] makes it: the methods of a zero Election that
 // return errors return one matching [natslock.ErrInvalid]. It is safe for concurrent
@@ -196,7 +190,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	if err := e.ready(); err != nil {
 		return nil, err
 	}
-	opts := []natslock.LockOption{patient(), natslock.Meta(metaOf(e.value))}
+	opts := []natslock.LockOption{again.Patient(), natslock.Meta(metaOf(e.value))}
 	l, err := e.c.Lock(ctx, e.name, append(opts, e.opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("election %q: %w", e.name, err)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/natslock/locks/internal/again"
 	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/natslock"
@@ -98,11 +99,11 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 				case err == nil:
 					failed = 0
 					o.leader, o.revision, o.known = l, revision, true
-				case isFinal(err):
+				case again.Final(err):
 					yield(Leader{}, fmt.Errorf("election %q: %w", e.name, err))
 					return
 				default:
-					pause = min(backoff(failed), refreshAfter)
+					pause = min(again.Pause(failed), refreshAfter)
 					failed++
 				}
 			}
@@ -136,7 +137,7 @@ func (e *Election) follow(ctx context.Context, events chan<- admin.Event) {
 				return
 			}
 		}
-		if clock.Sleep(ctx, backoff(failed)) != nil {
+		if clock.Sleep(ctx, again.Pause(failed)) != nil {
 			return
 		}
 		failed++

@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"time"
 
+	"github.com/natslock/locks/internal/again"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/natslock"
 )
@@ -77,14 +76,6 @@ func (t *Term) Resign(ctx context.Context) error {
 	return nil
 }
 
-const (
-	// shortTerm is how long a lead has to last so that the next campaign begins at once.
-	shortTerm = 10 * time.Second
-	// minPause and maxPause bound the pause after a short one.
-	minPause = 100 * time.Millisecond
-	maxPause = 10 * time.Second
-)
-
 // Run campaigns, calls lead for each term, and campaigns again, until ctx ends. lead's
 // context ends when the term does, and the term ends when lead returns or panics. lead
 // must return when its context ends: until then this candidate does not campaign. Run
@@ -127,21 +118,21 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 			var lost bool
 			lost, led = t.serve(lead)
 			if led != nil {
-				logger(e.c).Warn("the leader's work failed", "election", e.name, "token", t.Token(), "error", led)
+				again.Logger(e.c).Warn("the leader's work failed", "election", e.name, "token", t.Token(), "error", led)
 			}
 			switch {
 			case lost:
-			case time.Since(begun) >= shortTerm:
+			case time.Since(begun) >= again.Long:
 				short = 0
 			default:
-				pause = backoff(short)
+				pause = again.Pause(short)
 				short++
 			}
 		case ctx.Err() != nil:
-		case isFinal(err):
+		case again.Final(err):
 			return errors.Join(err, led)
 		default:
-			pause = backoff(failed)
+			pause = again.Pause(failed)
 			failed++
 		}
 		switch {
@@ -149,7 +140,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 		case parent.Err() == nil: // OnChange cannot go on
 			return errors.Join(context.Cause(ctx), led)
 		default:
-			return errors.Join(fmt.Errorf("election %q: %w", e.name, endOf(parent)), led)
+			return errors.Join(fmt.Errorf("election %q: %w", e.name, again.EndOf(parent)), led)
 		}
 	}
 }
@@ -159,7 +150,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 func (t *Term) serve(lead func(context.Context, *Term) error) (lost bool, err error) {
 	ctx := t.Context()
 	defer func() {
-		if isEnd(ctx, err) {
+		if again.IsEnd(ctx, err) {
 			err = nil
 		}
 		lost = errors.Is(t.lock.Err(), natslock.ErrLost)
@@ -169,43 +160,4 @@ func (t *Term) serve(lead func(context.Context, *Term) error) (lost bool, err er
 		err = lead(ctx, t)
 	}
 	return
-}
-
-// isEnd says whether err is the end of ctx, and nothing that is joined with it.
-func isEnd(ctx context.Context, err error) bool {
-	if all, ok := errors.AsType[interface {
-		error
-		Unwrap() []error
-	}](err); ok && err != context.Cause(ctx) {
-		return !slices.ContainsFunc(all.Unwrap(), func(err error) bool { return !isEnd(ctx, err) })
-	}
-	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
-}
-
-// isFinal says whether another try would fail in the same way.
-func isFinal(err error) bool {
-	if connectionClosed(err) {
-		return true
-	}
-	for _, final := range []error{natslock.ErrClosed, natslock.ErrPermission, natslock.ErrInvalid} {
-		if errors.Is(err, final) {
-			return true
-		}
-	}
-	return false
-}
-
-// backoff is the pause after failure number n in a row, from 0, with jitter.
-func backoff(n int) time.Duration {
-	d := min(minPause<<min(n, 10), maxPause)
-	return d - rand.N(d/2)
-}
-
-// endOf returns the error and the cause of a context that has ended.
-func endOf(ctx context.Context) error {
-	cause := context.Cause(ctx)
-	if errors.Is(cause, ctx.Err()) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", ctx.Err(), cause)
 }

@@ -161,6 +161,27 @@ func ExampleLocker_AwaitWaiting() {
 	// <nil>
 }
 
+// The process of another client dies: its lock stays until its lease ends.
+func ExampleLocker_Disconnect() {
+	ctx := context.Background()
+	locks := locktest.New()
+	defer locks.Close()
+	other := locks.NewClient()
+	_, _ = other.Lock(ctx, "report")
+	reconnect := locks.Disconnect(other)
+	_, err := locks.TryLock(ctx, "report")
+	fmt.Println(errors.Is(err, natslock.ErrLocked))
+	_, err = other.TryLock(ctx, "other")
+	fmt.Println(errors.Is(err, natslock.ErrUnavailable))
+	reconnect()
+	_, err = other.TryLock(ctx, "other")
+	fmt.Println(err)
+	// Output:
+	// true
+	// true
+	// <nil>
+}
+
 func ExampleLocker_Waiting() {
 	locks := locktest.New()
 	defer locks.Close()

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +28,7 @@ type store struct {
 	faults *faults
 
 	// The following fields are under the mutex of faults.
+	cut          bool
 	onConnection []func(kvstore.ConnState)
 	watches      map[*watch]struct{}
 }
@@ -50,35 +53,45 @@ func (f *faults) delay(name string, d time.Duration) {
 	}
 }
 
-// fail begins or ends an outage. As a connection does, it notifies the clients, which have
-// missed the notifications of their watches.
+// fail begins or ends an outage of all clients.
 func (f *faults) fail(err error) {
 	f.mu.Lock()
-	was := f.err
-	f.err = err
-	var hooks []func(kvstore.ConnState)
-	var watches []*watch
-	for _, s := range f.stores {
-		hooks = append(hooks, s.onConnection...)
-		for w := range s.watches {
-			watches = append(watches, w)
+	stores := slices.Clone(f.stores)
+	f.mu.Unlock()
+	f.change(stores, func() { f.err = err })
+}
+
+// change changes what goes wrong. As a connection does, it notifies the clients whose outage begins or ends, which
+// have missed the notifications of their watches.
+func (f *faults) change(stores []*store, change func()) {
+	f.mu.Lock()
+	var was []error
+	for _, s := range stores {
+		was = append(was, s.failure())
+	}
+	change()
+	var notify []func()
+	for i, s := range stores {
+		is := s.failure()
+		if (was[i] == nil) == (is == nil) {
+			continue
+		}
+		state := kvstore.Connected
+		if is != nil {
+			state = kvstore.Disconnected
+		}
+		for _, fn := range s.onConnection {
+			notify = append(notify, func() { fn(state) })
+		}
+		if is == nil {
+			for w := range s.watches {
+				notify = append(notify, func() { w.deliver(kvstore.Event{Kind: kvstore.Recheck}) })
+			}
 		}
 	}
 	f.mu.Unlock()
-	state := kvstore.Connected
-	if err != nil {
-		state = kvstore.Disconnected
-	}
-	if (was == nil) == (err == nil) {
-		return
-	}
-	for _, fn := range hooks {
-		fn(state)
-	}
-	if err == nil {
-		for _, w := range watches {
-			w.deliver(kvstore.Event{Kind: kvstore.Recheck})
-		}
+	for _, fn := range notify {
+		fn()
 	}
 }
 
@@ -89,18 +102,29 @@ func (f *faults) clear() {
 	f.delays = nil
 }
 
-func (f *faults) now() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.err
+// now is what goes wrong with the requests of a client.
+func (s *store) now() error {
+	s.faults.mu.Lock()
+	defer s.faults.mu.Unlock()
+	return s.failure()
 }
+
+func (s *store) failure() error {
+	if s.cut {
+		return errCut
+	}
+	return s.faults.err
+}
+
+// errCut is what a client meets that [Locker.Disconnect] has cut off.
+var errCut = fmt.Errorf("%w: the client is disconnected", natslock.ErrUnavailable)
 
 // Send applies the write, later if there is a delay.
 func (s *store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
 	f := s.faults
 	key, _ := record.ParseKey(w.Key)
 	f.mu.Lock()
-	d, failure := f.delays[key.Name], f.err
+	d, failure := f.delays[key.Name], s.failure()
 	f.mu.Unlock()
 	if failure != nil {
 		return nil, failure
@@ -111,7 +135,7 @@ func (s *store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 	w.Value = bytes.Clone(w.Value)
 	forgotten := make(chan struct{})
 	time.AfterFunc(d, func() {
-		if f.now() != nil {
+		if s.now() != nil {
 			return // lost on its way
 		}
 		// An error says that the store is closed, and nobody waits for the answer.
@@ -128,7 +152,7 @@ func (s *store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 
 // Denied returns the failure if it is that of a user without the permission.
 func (s *store) Denied(string) error {
-	if err := s.faults.now(); errors.Is(err, natslock.ErrPermission) {
+	if err := s.now(); errors.Is(err, natslock.ErrPermission) {
 		return err
 	}
 	return nil
@@ -136,7 +160,7 @@ func (s *store) Denied(string) error {
 
 // Get reads, or fails.
 func (s *store) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
-	if err := s.faults.now(); err != nil {
+	if err := s.now(); err != nil {
 		return kvstore.Record{}, err
 	}
 	return s.KV.Get(ctx, key, min)
@@ -144,7 +168,7 @@ func (s *store) Get(ctx context.Context, key string, min uint64) (kvstore.Record
 
 // List reads, or fails.
 func (s *store) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
-	if err := s.faults.now(); err != nil {
+	if err := s.now(); err != nil {
 		return kvstore.Listing{}, err
 	}
 	return s.KV.List(ctx, pattern, min, opts...)
@@ -152,17 +176,17 @@ func (s *store) List(ctx context.Context, pattern string, min uint64, opts ...kv
 
 // State reads, or fails.
 func (s *store) State(ctx context.Context, pattern string) (kvstore.State, error) {
-	if err := s.faults.now(); err != nil {
+	if err := s.now(); err != nil {
 		return kvstore.State{}, err
 	}
 	return s.KV.State(ctx, pattern)
 }
 
 // Verify returns the failure, or nil.
-func (s *store) Verify(context.Context) error { return s.faults.now() }
+func (s *store) Verify(context.Context) error { return s.now() }
 
 // Healthy returns the failure, or nil.
-func (s *store) Healthy() error { return s.faults.now() }
+func (s *store) Healthy() error { return s.now() }
 
 // OnConnection registers fn for the outages.
 func (s *store) OnConnection(fn func(kvstore.ConnState)) (stop func()) {
@@ -183,7 +207,7 @@ type watch struct {
 func (s *store) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
 	w := &watch{s: s, deliver: deliver}
 	inner, err := s.KV.Watch(pattern, func(e kvstore.Event) {
-		if e.Kind == kvstore.Expired || s.faults.now() == nil {
+		if e.Kind == kvstore.Expired || s.now() == nil {
 			deliver(e)
 		}
 	})

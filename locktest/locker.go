@@ -32,6 +32,7 @@ type Locker struct {
 
 	mu      sync.Mutex
 	clients []*natslock.Client // all of them
+	stores  map[*natslock.Client]*store
 }
 
 var _ natslock.Locker = (*Locker)(nil)
@@ -40,7 +41,7 @@ var _ natslock.Locker = (*Locker)(nil)
 // how to reach or create a bucket have no effect. New panics if natslock.New would refuse an
 // option.
 func New(opts ...natslock.Option) *Locker {
-	l := &Locker{memory: kvstore.NewMemory(kvstore.DefaultBucket)}
+	l := &Locker{memory: kvstore.NewMemory(kvstore.DefaultBucket), stores: make(map[*natslock.Client]*store)}
 	l.raw = l.memory.Open()
 	l.client = l.NewClient(opts...)
 	l.other = l.add(l.memory.Open(), []natslock.Option{natslock.WithOwner("locktest")})
@@ -50,7 +51,27 @@ func New(opts ...natslock.Option) *Locker {
 // NewClient returns another client of the same locks, as another process has one. Close
 // closes it. The options are those of [New], and NewClient panics like New.
 func (l *Locker) NewClient(opts ...natslock.Option) *natslock.Client {
-	return l.add(l.faults.around(l.memory.Open()), opts)
+	s := l.faults.around(l.memory.Open())
+	c := l.add(s, opts)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stores[c] = s
+	return c
+}
+
+// Disconnect cuts a client off until reconnect is called: its requests fail, and nothing reaches it. A client that is never
+// reconnected is one whose process has died: its locks stay in the bucket until their TTL, and so do its waiters' places.
+// It panics for a client that [Locker.NewClient] has not made.
+func (l *Locker) Disconnect(c *natslock.Client) (reconnect func()) {
+	l.mu.Lock()
+	s := l.stores[c]
+	l.mu.Unlock()
+	if s == nil {
+		panic("locktest: Disconnect of a client that NewClient has not made")
+	}
+	set := func(cut bool) { l.faults.change([]*store{s}, func() { s.cut = cut }) }
+	set(true)
+	return func() { set(false) }
 }
 
 func (l *Locker) add(kv kvstore.KV, opts []natslock.Option) *natslock.Client {

@@ -20,7 +20,7 @@ func TestTroubleshooting(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs/guide/troubleshooting.md"))
 	require.NoError(t, err)
 	var wanted []string
-	for _, dir := range []string{"natslock", "rwlock", "semaphore", "election", "fence", "kvstore", "locktest", "testutil"} {
+	for _, dir := range []string{"natslock", "rwlock", "semaphore", "election", "partition", "fence", "kvstore", "locktest", "testutil"} {
 		for _, name := range declared(t, dir, func(name string) bool { return strings.HasPrefix(name, "Err") }) {
 			wanted = append(wanted, dir+"."+name)
 		}

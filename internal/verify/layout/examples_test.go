@@ -20,6 +20,7 @@ var entryPoints = map[string][]string{
 	"rwlock":         {"RWLock"},
 	"semaphore":      {"Semaphore"},
 	"election":       {"Election", "Term"},
+	"partition":      {"Group"},
 	"fence":          {"Fence", "KV"},
 	"kvstore":        {"Store"},
 	"testutil":       nil,

@@ -38,8 +38,8 @@ var floors = [][]string{
 	{"internal/bridge"},
 	{"kvstore"},
 	{"natslock"},
-	{"natslock/admin"},
-	{"rwlock", "semaphore", "election", "fence", "testutil", "locktest"},
+	{"natslock/admin", "internal/again"},
+	{"rwlock", "semaphore", "election", "partition", "fence", "testutil", "locktest"},
 	{"internal/tool", "internal/script"},
 	{"cmd/lockctl/internal/console"},
 	{"cmd/lockctl/internal/show"},
@@ -57,13 +57,15 @@ var only = map[string][]string{
 	"natslock/admin":   {"natslock", "internal/bridge", "internal/admin", "internal/session", "internal/record", "internal/kvstore"},
 	"rwlock":           {"natslock", "internal/kvstore", "internal/bridge", "internal/record"},
 	"semaphore":        {"natslock", "internal/bridge", "internal/record"},
-	"election":         {"natslock", "natslock/admin", "internal/bridge", "internal/clock"},
+	"internal/again":   {"natslock", "internal/bridge"},
+	"election":         {"natslock", "natslock/admin", "internal/again", "internal/bridge", "internal/clock"},
+	"partition":        {"natslock", "natslock/admin", "internal/again", "internal/clock"},
 	"fence":            {"internal/kvstore", "internal/clock"},
 	"testutil":         {},
 	"locktest":         {"natslock", "natslock/admin", "internal/kvstore", "internal/record", "internal/bridge"},
 	"internal/tool":    {"natslock", "internal/kvstore"},
 	"internal/script":  {"natslock", "natslock/admin", "internal/bridge", "internal/admin", "internal/record", "internal/clock"},
-	"cmd/*":            {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "internal/kvstore", "internal/tool", "internal/script", "cmd/lockctl/internal/*"},
+	"cmd/*":            {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "partition", "internal/kvstore", "internal/tool", "internal/script", "cmd/lockctl/internal/*"},
 
 	"cmd/lockctl/internal/console":   {"internal/tool"},
 	"cmd/lockctl/internal/show":      {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/console"},
@@ -74,7 +76,7 @@ var only = map[string][]string{
 	"cmd/lockctl/internal/top":       {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/supervise": {"internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/session":   {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/console", "cmd/lockctl/internal/show"},
-	"examples/*":                     {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "fence", "kvstore"},
+	"examples/*":                     {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "partition", "fence", "kvstore"},
 }
 
 // verify is where everything stands that only tests need, and forTests is what each

@@ -32,7 +32,7 @@ var given = map[string]string{
 
 // importable are the packages that a snippet may use, by the name in the snippet.
 var importable = map[string]string{
-	"natslock": module + "/natslock", "rwlock": module + "/rwlock", "semaphore": module + "/semaphore", "election": module + "/election",
+	"natslock": module + "/natslock", "rwlock": module + "/rwlock", "semaphore": module + "/semaphore", "election": module + "/election", "partition": module + "/partition",
 	"fence": module + "/fence", "locktest": module + "/locktest", "testutil": module + "/testutil", "nats": "github.com/nats-io/nats.go",
 	"jetstream": "github.com/nats-io/nats.go/jetstream", "require": "github.com/stretchr/testify/require", "http": "net/http",
 	"signal": "os/signal", "context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "os": "os", "sync": "sync", "syscall": "syscall", "testing": "testing", "time": "time",

@@ -1,0 +1,68 @@
+// Package again holds what the functions that go on over failures share: those named Run of packages election and partition.
+package again
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/natslock"
+)
+
+var (
+	connectionClosed = bridge.ConnectionClosed.(func(error) bool)
+	logger           = bridge.Logger.(func(*natslock.Client) *slog.Logger)
+	patient          = bridge.Patient.(func() natslock.LockOption)
+)
+
+// Logger is that of a client.
+func Logger(c *natslock.Client) *slog.Logger { return logger(c) }
+
+// Patient is the option of an acquire that passes no other client, neither in a turn nor after its own release, and
+// that shows its metadata in the record of the holder only.
+func Patient() natslock.LockOption { return patient() }
+
+// Long is how long something has to go well so that the next failure counts as the first.
+const Long = 10 * time.Second
+
+const (
+	minPause = 100 * time.Millisecond
+	maxPause = 10 * time.Second
+)
+
+// Pause returns the pause after failure number n in a row, from 0: 100 ms at most, and up to 10 s, with jitter.
+func Pause(n int) time.Duration {
+	d := min(minPause<<min(n, 10), maxPause)
+	return d - rand.N(d/2)
+}
+
+// Final says whether another try would fail in the same way.
+func Final(err error) bool {
+	return connectionClosed(err) || slices.ContainsFunc([]error{natslock.ErrClosed, natslock.ErrPermission, natslock.ErrInvalid},
+		func(final error) bool { return errors.Is(err, final) })
+}
+
+// IsEnd says whether err is the end of ctx, and nothing that is joined with it.
+func IsEnd(ctx context.Context, err error) bool {
+	if all, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err); ok && err != context.Cause(ctx) {
+		return !slices.ContainsFunc(all.Unwrap(), func(err error) bool { return !IsEnd(ctx, err) })
+	}
+	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
+}
+
+// EndOf returns the error and the cause of a context that has ended.
+func EndOf(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, ctx.Err()) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", ctx.Err(), cause)
+}

@@ -1,0 +1,15 @@
+package main
+
+// partitionMutants weaken what a worker of a group decides. The lock of a partition keeps others out in any case.
+var partitionMutants = []mutant{
+	{label: "partition-fresh-plan", operator: "never", test: "partition.TestGivesWay",
+		weak: "a holder gives way by a plan that is older than the request"},
+	{label: "partition-kept-meanwhile", operator: "is true", test: "partition.TestKeeps",
+		weak: "a holder gives up a partition that nobody asks for yet"},
+	{label: "partition-granted-late", operator: "never", test: "partition.TestClaims",
+		weak: "a worker keeps a partition that is another one's by the time of the grant"},
+	{label: "partition-one-count", operator: "never", test: "partition.TestRefusesAnotherCount",
+		weak: "a worker shares another number of partitions than the first one"},
+	{label: "partition-quota", operator: "drop", test: "partition.TestPlanBalances",
+		weak: "a member keeps more than its quota"},
+}

@@ -1,0 +1,395 @@
+// Package partition shares a fixed number of partitions among workers: subjects, shards, tenants, jobs. Each partition is
+// owned by one live worker, each worker owns the same number of them, give or take one, and few move when a worker comes or
+// goes. It is built on a [natslock.Client], and uses the client's bucket, leases and errors.
+//
+// # Usage
+//
+//	g := partition.New(locks, "ingest", 64)
+//	err := g.Run(ctx, func(ctx context.Context, p *partition.Partition) error {
+//		for {
+//			select {
+//			case m := <-messages(p.Number()):
+//				if err := process(ctx, m, p.Token()); err != nil {
+//					return err
+//				}
+//			case <-p.Leaving(): // another worker is to have it: the item in work is done
+//				return nil
+//			case <-ctx.Done(): // lost, or too slow to leave
+//				return context.Cause(ctx)
+//			}
+//		}
+//	})
+//
+// [Group.Run] joins the group, calls the function for each partition that the worker gets, each on a goroutine of its own, and
+// leaves when ctx ends.
+//
+// # How it works
+//
+// A worker is a member by a mutex, "ingest.member.<id>", and owns a partition by another one, "ingest.part.<number>". Who
+// is to own what is a function of the members, their weights and the owners as they are. Each worker computes it for itself from one list of
+// these locks, after the members have stayed the same for half a second. A worker waits for the locks of the partitions that it is to have and
+// does not hold. The holder of such a lock sees that, reads the list again, and gives way if the partition is not its own any more.
+// There is no leader, and no plan in the bucket.
+//
+// So workers that disagree about the members lose time, and never exclusion: the lock of a partition
+// decides. The promises are those of package natslock: at most one worker owns a partition inside its validity, and each owner has a fencing token greater than all
+// before it. Pass [Partition.Token] to what the worker writes to: a resource that refuses smaller tokens is safe from a
+// worker that was paused past its validity.
+//
+// # What to expect
+//
+// Of n workers with equal weights each owns p/n partitions, rounded down or up. A worker that joins gets its share from the others, and
+// nothing moves between them. A worker that leaves hands each partition to its next owner when that one asks for it. When it comes back, also under another [ID], it
+// gets what the others got. The partitions of a worker that crashed are owned again after their TTL and a second.
+//
+// A partition has no owner while it moves, for the time between the return of the function there and its call here, a
+// round trip or two. If the function fails, its worker tries again after a pause.
+//
+// lockctl partitions shows a group. All of lockctl works on its locks too.
+package partition
+
+import (
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// MaxPartitions is how many partitions a group can have.
+const MaxPartitions = 100_000
+
+// maxWeight is the greatest weight of a worker.
+const maxWeight = 1000
+
+// defaultDrain is how long a function may take to return when its partition is to move.
+const defaultDrain = 10 * time.Second
+
+// ErrDrainTime is the cause with which the context of a function ends that did not return within the drain time after
+// [Partition.Leaving] was closed: see [Drain].
+var ErrDrainTime = errors.New("the drain time is over")
+
+// Group is a worker's view of a group, and its place in it. [New] makes it: the methods of a zero Group that return errors return
+// one matching [natslock.ErrInvalid]. It is safe for concurrent use.
+type Group struct {
+	c       *natslock.Client
+	name    string
+	count   int
+	err     error // of the arguments
+	id      string
+	weight  int
+	drain   time.Duration
+	meta    map[string]string
+	opts    []natslock.LockOption
+	onEvent func(Event)
+
+	mu      sync.Mutex
+	running bool
+	w       *worker // of the last Run, or nil
+	stats   Stats
+}
+
+// Option configures a [Group].
+type Option func(*Group) error
+
+// ID names the worker. All workers of a group at a time have different ids: a worker whose id is taken waits until the
+// other one has left. By default it is the name of the host and a random part. The ID has at most 200 bytes, or the methods of the
+// Group return [natslock.ErrInvalid].
+func ID(id string) Option {
+	return func(g *Group) error {
+		if id == "" || len(id) > 200 {
+			return fmt.Errorf("%w: the id of a worker has 1 to 200 bytes, this one has %d", natslock.ErrInvalid, len(id))
+		}
+		g.id = id
+		return nil
+	}
+}
+
+// Weight gives the worker n shares instead of 1: a worker of weight 2 owns twice as many partitions as one of weight 1. n is from 1 to
+// 1000, or the methods of the Group return [natslock.ErrInvalid].
+func Weight(n int) Option {
+	return func(g *Group) error {
+		g.weight = n
+		return checkWeight(n)
+	}
+}
+
+func checkWeight(n int) error {
+	if n < 1 || n > maxWeight {
+		return fmt.Errorf("%w: a weight of %d: 1 to %d are possible", natslock.ErrInvalid, n, maxWeight)
+	}
+	return nil
+}
+
+func checkCount(n int) error {
+	if n < 1 || n > MaxPartitions {
+		return fmt.Errorf("%w: %d partitions: 1 to %d are possible", natslock.ErrInvalid, n, MaxPartitions)
+	}
+	return nil
+}
+
+// checkGroup refuses a name that would make a pattern of another meaning.
+func checkGroup(name string) error {
+	if name == "" || strings.ContainsAny(name, "*>") {
+		return fmt.Errorf("%w: a group %q: the name is empty or has a wildcard", natslock.ErrInvalid, name)
+	}
+	return nil
+}
+
+// Drain sets how long the function of a partition may take to return after [Partition.Leaving] was closed: 10 s by default. Then its
+// context ends with the cause [ErrDrainTime]. The worker keeps the partition until the function returns, as long as it takes. A d that is
+// not positive makes the methods of the Group return [natslock.ErrInvalid].
+func Drain(d time.Duration) Option {
+	return func(g *Group) error {
+		if d <= 0 {
+			return fmt.Errorf("%w: a drain time of %v", natslock.ErrInvalid, d)
+		}
+		g.drain = d
+		return nil
+	}
+}
+
+// TTL sets the lease of the membership and of the partitions instead of the client's. It has the limits of [natslock.TTL], or Run
+// returns [natslock.ErrInvalid]. A worker that crashes leaves its partitions without an owner for one TTL. A worker renews
+// each of its leases three times in a TTL.
+func TTL(d time.Duration) Option {
+	return func(g *Group) error {
+		g.opts = append(g.opts, natslock.TTL(d))
+		return nil
+	}
+}
+
+// Meta attaches data to the worker, an address for example: see [Member.Meta]. Every reader of the bucket can see it. The keys
+// "member", "weight" and "partitions" are taken: with one of them the methods of the Group return [natslock.ErrInvalid].
+func Meta(m map[string]string) Option {
+	m = maps.Clone(m)
+	return func(g *Group) error {
+		for _, k := range []string{idKey, weightKey, countKey} {
+			if _, ok := m[k]; ok {
+				return fmt.Errorf("%w: the metadata of a worker have the key %q, which is taken", natslock.ErrInvalid, k)
+			}
+		}
+		g.meta = m
+		return nil
+	}
+}
+
+// OnEvent has [Group.Run] call fn for what happens to the worker. The calls come one after the other, on a goroutine of their own. Run returns
+// when the last of them has. A nil fn makes the methods of the Group return [natslock.ErrInvalid].
+func OnEvent(fn func(Event)) Option {
+	return func(g *Group) error {
+		if fn == nil {
+			return fmt.Errorf("%w: OnEvent: the function is nil", natslock.ErrInvalid)
+		}
+		g.onEvent = fn
+		return nil
+	}
+}
+
+// New returns a worker's view of a group that shares so many partitions: 1 to [MaxPartitions]. The name is the beginning of the
+// names of its locks, without wildcards. The number is the same for all workers of a group, for good: the member that joined first decides, and others are refused with
+// [ErrCount]. New does no I/O and needs no closing. Run reports an argument that cannot be used.
+func New(c *natslock.Client, name string, partitions int, opts ...Option) *Group {
+	g := &Group{c: c, name: name, count: partitions, weight: 1, drain: defaultDrain}
+	if c == nil {
+		g.err = fmt.Errorf("%w: no client", natslock.ErrInvalid)
+	}
+	g.err = cmp.Or(g.err, checkGroup(name), checkCount(partitions))
+	for _, opt := range opts {
+		switch {
+		case g.err != nil:
+		case opt == nil:
+			g.err = fmt.Errorf("%w: an option is nil", natslock.ErrInvalid)
+		default:
+			g.err = opt(g)
+		}
+	}
+	if g.id == "" {
+		host, _ := os.Hostname() // the random part names it too
+		g.id = host[:min(len(host), 100)] + "-" + rand.Text()[:8]
+	}
+	return g
+}
+
+// ready refuses a group that New has not made, or not with these arguments.
+func (g *Group) ready() error {
+	switch {
+	case g == nil || g.c == nil && g.err == nil:
+		return fmt.Errorf("%w: a partition.Group made without New", natslock.ErrInvalid)
+	case g.err != nil:
+		return fmt.Errorf("partitions of %q: %w", g.name, g.err)
+	}
+	return nil
+}
+
+// ID returns the worker's id.
+func (g *Group) ID() string {
+	if g == nil {
+		return ""
+	}
+	return g.id
+}
+
+// worker calls read with what the worker of a Run under way knows. It does nothing if there is none.
+func (g *Group) worker(read func(w *worker)) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.w != nil {
+		read(g.w)
+	}
+}
+
+// Owned returns the numbers of the partitions that the worker holds now, also of those that it is about to leave. It does no I/O.
+func (g *Group) Owned() (numbers []int) {
+	g.worker(func(w *worker) { numbers = w.owned() })
+	return numbers
+}
+
+// Members returns the members as the worker has read them last, those that joined first before the others. It does no I/O.
+func (g *Group) Members() (members []Member) {
+	g.worker(func(w *worker) { members = slices.Clone(w.members) })
+	return members
+}
+
+// Plan returns for each partition the ID of the member that is to own it, by what the worker has read last. It is nil before the
+// first read. It does no I/O.
+func (g *Group) Plan() (ids []string) {
+	g.worker(func(w *worker) { ids = slices.Clone(w.plan) })
+	return ids
+}
+
+// Stats is what a worker has counted since New, and its state.
+type Stats struct {
+	Members  int // as read last
+	Planned  int // partitions that the worker is to own
+	Owned    int // partitions that it holds
+	Waiting  int // partitions that it waits for
+	Draining int // partitions that it holds and is about to leave
+
+	Granted uint64 // partitions that it got
+	Drained uint64 // partitions that it left because another worker is to have them, or because Run ends
+	Slow    uint64 // of these, those whose function did not return within the drain time
+	Failed  uint64 // functions that returned before they were asked to, with an error or without
+	Lost    uint64 // partitions whose lease was lost or broken
+	Reads   uint64 // reads of the group
+}
+
+// Stats returns the counts. It does no I/O.
+func (g *Group) Stats() (s Stats) {
+	if g == nil {
+		return s
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s = g.stats
+	if w := g.w; w != nil {
+		s.Members, s.Reads = len(w.members), s.Reads+w.looks
+		for k, slot := range w.slots {
+			switch {
+			case slot.phase == claiming:
+				s.Waiting++
+			case slot.phase == held:
+				s.Owned++
+			case slot.phase == leaving && !slot.since.IsZero():
+				s.Owned++
+				s.Draining++
+			}
+			if w.mine(k) {
+				s.Planned++
+			}
+		}
+	}
+	return s
+}
+
+// Partition is a partition that the worker owns. [Group.Run] makes it. A zero Partition is like a zero [natslock.Lock]. It is
+// safe for concurrent use.
+type Partition struct {
+	number  int
+	lock    *natslock.Lock
+	leaving chan struct{}
+}
+
+// Number returns the number of the partition, from 0.
+func (p *Partition) Number() int {
+	if p == nil {
+		return 0
+	}
+	return p.number
+}
+
+// Token returns the fencing token: see [natslock.Lock.Token]. The tokens of a partition rise with each owner.
+func (p *Partition) Token() uint64 { return p.Lock().Token() }
+
+// Leaving returns a channel that is closed when another worker is to have the partition, or when Run is about to return. The
+// function then finishes what it has begun, and returns. It has the drain time for that: see [Drain]. It is nil for a
+// zero Partition.
+func (p *Partition) Leaving() <-chan struct{} {
+	if p == nil {
+		return nil
+	}
+	return p.leaving
+}
+
+// Lock returns the lock of the partition. The worker unlocks it when the function has returned.
+func (p *Partition) Lock() *natslock.Lock {
+	if p == nil {
+		return nil
+	}
+	return p.lock
+}
+
+// EventType says what happened to a worker.
+type EventType int
+
+const (
+	// EventJoined: the worker is a member of the group.
+	EventJoined EventType = iota + 1
+	// EventLeft: it is not any more. Err says why, and is nil when Run is about to return.
+	EventLeft
+	// EventGranted: the worker owns a partition, and its function begins.
+	EventGranted
+	// EventLeaving: another worker is to have the partition, or Run is about to return.
+	EventLeaving
+	// EventReleased: the function has returned, and the partition is free. Err is that of the function. It matches
+	// [ErrDrainTime] if that was too slow.
+	EventReleased
+	// EventFailed: the function has returned before it was asked to, with Err or without. The worker tries again after a pause.
+	EventFailed
+	// EventLost: the lease of the partition was lost or broken, and the function has returned. Err says why.
+	EventLost
+	// EventUnavailable: the group cannot be read, or a lock not be taken, and Err says why. The worker tries again.
+	EventUnavailable
+)
+
+// String returns the name of the type, such as "granted".
+func (t EventType) String() string {
+	names := []string{"joined", "left", "granted", "leaving", "released", "failed", "lost", "unavailable"}
+	if t < 1 || int(t) > len(names) {
+		return fmt.Sprintf("EventType(%d)", int(t))
+	}
+	return names[t-1]
+}
+
+// Event is something that happened to a worker: see [OnEvent].
+type Event struct {
+	Type EventType
+	Time time.Time
+	// Partition is the number of the partition, or -1.
+	Partition int
+	// Token is the fencing token of the partition, or of the membership.
+	Token uint64
+	// Held is how long the worker has owned the partition.
+	Held time.Duration
+	Err  error
+}

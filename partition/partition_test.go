@@ -1,0 +1,196 @@
+package partition_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/partition"
+)
+
+// A fleet that grows from one worker to eight and shrinks to three is balanced a second after each change, and moves no more
+// than the newcomer's or the leaver's share.
+func TestGrowAndShrink(t *testing.T) {
+	inBubble(t, 64, func(t *testing.T, c *crew) {
+		for n := 1; n <= 8; n++ {
+			c.join(fmt.Sprintf("w%d", n), nil)
+			time.Sleep(time.Second)
+			c.balanced()
+			moves, gaps := c.ledger.take()
+			if n == 1 {
+				require.Equal(t, 64, moves)
+				continue
+			}
+			require.LessOrEqual(t, moves, (64+n-1)/n, "a join as number %d", n)
+			for _, gap := range gaps {
+				require.Less(t, gap, 10*time.Millisecond)
+			}
+		}
+		for n := 8; n > 3; n-- {
+			before := len(c.all[fmt.Sprintf("w%d", n)].Owned())
+			require.ErrorIs(t, c.leave(fmt.Sprintf("w%d", n)).err, context.Canceled)
+			time.Sleep(time.Second)
+			c.balanced()
+			moves, gaps := c.ledger.take()
+			require.Equal(t, before, moves)
+			for _, gap := range gaps {
+				require.Less(t, gap, 10*time.Millisecond)
+			}
+		}
+	})
+}
+
+// The partitions of a worker that crashed are owned again a second after the TTL, and its successor with the same id gets them back.
+func TestCrash(t *testing.T) {
+	inBubble(t, 64, func(t *testing.T, c *crew) {
+		for n := range 4 {
+			c.join(fmt.Sprintf("w%d", n), nil)
+		}
+		time.Sleep(2 * time.Second)
+		c.balanced()
+		c.ledger.take()
+		had := c.all["w2"].Owned()
+		c.kill("w2")
+		time.Sleep(15*time.Second + time.Second)
+		c.balanced()
+		moves, _ := c.ledger.take()
+		require.Equal(t, len(had), moves)
+
+		c.join("w2", nil)
+		time.Sleep(time.Second)
+		c.balanced()
+		require.Equal(t, had, c.all["w2"].Owned())
+	})
+}
+
+// A worker whose function is slow keeps its partition for the drain time, and then until it returns.
+func TestDrainTime(t *testing.T) {
+	inBubble(t, 2, func(t *testing.T, c *crew) {
+		causes := make(chan error, 2)
+		slow := func(ctx context.Context, p *partition.Partition) error {
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			time.Sleep(time.Minute) // it does not even heed its context
+			return nil
+		}
+		c.join("slow", slow, partition.Drain(3*time.Second))
+		time.Sleep(time.Second)
+		begun := time.Now()
+		c.join("next", nil)
+		require.ErrorIs(t, <-causes, partition.ErrDrainTime)
+		require.InDelta(t, 3.5, time.Since(begun).Seconds(), 0.1)
+		time.Sleep(59 * time.Second)
+		require.Equal(t, map[string]int{"slow": 2}, c.ledger.owned())
+		time.Sleep(2 * time.Second)
+		c.balanced()
+		require.EqualValues(t, 1, c.all["slow"].Stats().Slow)
+	})
+}
+
+// A function that fails is called again after pauses that grow, with another token.
+func TestFailingFunction(t *testing.T) {
+	inBubble(t, 1, func(t *testing.T, c *crew) {
+		calls := 0
+		w := c.join("w", func(context.Context, *partition.Partition) error {
+			calls++
+			return errors.New("no disk")
+		})
+		time.Sleep(time.Minute)
+		require.Greater(t, calls, 8)
+		require.Less(t, calls, 25)
+		require.EqualValues(t, calls, w.Stats().Failed)
+		c.leave("w")
+		failed := 0
+		for _, ev := range w.events {
+			if ev.Type == partition.EventFailed {
+				require.ErrorContains(t, ev.Err, "no disk")
+				failed++
+			}
+		}
+		require.Equal(t, calls, failed)
+	})
+}
+
+// A lock that an operator breaks ends the function, and the worker takes the partition again.
+func TestBrokenPartition(t *testing.T) {
+	inBubble(t, 2, func(t *testing.T, c *crew) {
+		w := c.join("w", nil)
+		time.Sleep(time.Second)
+		require.True(t, c.locks.Break(name+".part.1", "stuck"))
+		time.Sleep(time.Second)
+		c.balanced()
+		require.EqualValues(t, 1, w.Stats().Lost)
+		c.leave("w")
+		lost := false
+		for _, ev := range w.events {
+			if ev.Type == partition.EventLost {
+				lost = true
+				require.ErrorIs(t, ev.Err, natslock.ErrBroken)
+			}
+		}
+		require.True(t, lost)
+	})
+}
+
+// A worker with another number of partitions than the first one is refused, and does no harm.
+func TestOtherCount(t *testing.T) {
+	inBubble(t, 8, func(t *testing.T, c *crew) {
+		c.join("first", nil)
+		time.Sleep(time.Second)
+		c.count = 16
+		w := c.join("other", nil)
+		<-w.done
+		require.ErrorIs(t, w.err, partition.ErrCount)
+		require.ErrorIs(t, w.err, natslock.ErrInvalid)
+		require.ErrorContains(t, w.err, "first")
+		delete(c.all, "other")
+		c.count = 8
+		time.Sleep(time.Second)
+		c.balanced()
+	})
+}
+
+// Workers with weights own in proportion.
+func TestWeights(t *testing.T) {
+	inBubble(t, 60, func(t *testing.T, c *crew) {
+		c.join("one", nil)
+		c.join("two", nil, partition.Weight(2))
+		c.join("three", nil, partition.Weight(3))
+		time.Sleep(3 * time.Second)
+		require.Equal(t, map[string]int{"one": 10, "two": 20, "three": 30}, c.ledger.owned())
+	})
+}
+
+// The only worker leaves at once.
+func TestOnlyOneLeaves(t *testing.T) {
+	inBubble(t, 8, func(t *testing.T, c *crew) {
+		c.join("w", nil)
+		time.Sleep(3 * time.Second)
+		begun := time.Now()
+		c.leave("w")
+		require.Less(t, time.Since(begun), 10*time.Millisecond)
+	})
+}
+
+// When all leave, they wait no longer than they need to see that.
+func TestAllLeave(t *testing.T) {
+	inBubble(t, 8, func(t *testing.T, c *crew) {
+		for n := range 3 {
+			c.join(fmt.Sprintf("w%d", n), nil)
+		}
+		time.Sleep(3 * time.Second)
+		begun := time.Now()
+		for _, w := range c.all {
+			w.leave(nil)
+		}
+		for _, id := range c.ids() {
+			c.leave(id)
+		}
+		require.Less(t, time.Since(begun), 2*time.Second)
+	})
+}

@@ -1,0 +1,143 @@
+package partition
+
+import (
+	"cmp"
+	"hash/fnv"
+	"slices"
+)
+
+// owner is who owns a partition, and the fencing token with which it does. The id is that of a member that is there or was. An empty id is nobody's.
+type owner struct {
+	id    string
+	token uint64
+}
+
+// plan says which member is to own each partition. members are all members, in any order. owners are the owners
+// as they are, by the number of the partition. An id that is no member's owns nothing.
+//
+// It is a function of its arguments alone, so all workers that see the same members and owners agree, and nobody has to store
+// or to announce a plan. It has three properties, which the tests show:
+//
+//   - Each member is to own its quota (see quotas).
+//   - A member keeps what it owns up to its quota. So no partition moves that need not.
+//   - A plan that is carried out in part stays the plan: if any of its moves have been made, or have begun and left
+//     the partition without an owner, the rest is the same. So workers that read the bucket at different moments
+//     of a move want the same.
+//
+// The third one holds because the partitions that are to move choose their new owners one after the other, by number:
+// to take one of them and its place at its new owner away changes no choice of the others.
+//
+// A member that owns too much gives up what it has owned for the shortest time. So a member that left and
+// comes back, in a rolling restart or after a crash, gets back what it had.
+func plan(members []Member, owners []owner) []string {
+	planned := make([]string, len(owners))
+	if len(members) == 0 {
+		return planned
+	}
+	seats := newSeats(members, len(owners))
+	owned := make([][]int, len(seats))
+	index := make(map[string]int, len(seats))
+	for i, s := range seats {
+		index[s.id] = i
+	}
+	for k, o := range owners {
+		if i, ok := index[o.id]; ok {
+			owned[i] = append(owned[i], k)
+		}
+	}
+	open := make([]int, len(seats)) // how many more each is to own
+	for i, s := range seats {
+		keeps := owned[i]
+		if len(keeps) > s.quota {
+			slices.SortFunc(keeps, func(a, b int) int {
+				return cmp.Or(cmp.Compare(owners[a].token, owners[b].token), cmp.Compare(a, b))
+			})
+			keeps = keeps[:s.quota] //safety:partition-quota
+		}
+		for _, k := range keeps {
+			planned[k] = s.id
+		}
+		open[i] = s.quota - len(keeps)
+	}
+	for k := range planned {
+		if planned[k] != "" {
+			continue
+		}
+		best := -1
+		for i := range seats {
+			if open[i] > 0 && (best < 0 || seats[i].before(seats[best], k)) {
+				best = i
+			}
+		}
+		planned[k] = seats[best].id // the quotas sum to all partitions, so one is open
+		open[best]--
+	}
+	return planned
+}
+
+// seat is a member in a plan.
+type seat struct {
+	id     string
+	hash   uint64
+	weight int
+	quota  int
+}
+
+// newSeats returns the members with their quotas, in an order that does not depend on that of members.
+func newSeats(members []Member, partitions int) []seat {
+	seats := make([]seat, len(members))
+	for i, m := range members {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(m.ID)) // never fails
+		seats[i] = seat{id: m.ID, hash: mix(h.Sum64()), weight: max(m.Weight, 1)}
+	}
+	slices.SortFunc(seats, func(a, b seat) int { return cmp.Or(cmp.Compare(b.hash, a.hash), cmp.Compare(a.id, b.id)) })
+	quotas(seats, partitions)
+	return seats
+}
+
+// quotas divides the partitions in proportion to the weights, by highest averages with odd divisors (the method of Webster
+// and Sainte-Laguë). Of members with equal weights each gets the same number, or one more, and the first in the order of the seats get that.
+//
+// A method that divides has to choose: it can keep every quota within one of the exact share for any weights, or see
+// to it that no other member's quota grows when one joins, and none shrinks when one leaves. No method does both (Balinski
+// and Young). This one does the second, so that a join moves partitions to the newcomer only. The quotas
+// for each unit of weight differ by one at most. From the exact share a quota may differ by a little more than one.
+func quotas(seats []seat, partitions int) {
+	total := 0
+	for _, s := range seats {
+		total += s.weight
+	}
+	left := partitions
+	for i := range seats { // nobody gets less than its share less one; this only saves steps
+		seats[i].quota = max(partitions*seats[i].weight/total-len(seats), 0)
+		left -= seats[i].quota
+	}
+	for range left {
+		best := 0
+		for i := range seats {
+			// weight/(2*quota+1) is the average that counts.
+			if seats[i].weight*(2*seats[best].quota+1) > seats[best].weight*(2*seats[i].quota+1) {
+				best = i
+			}
+		}
+		seats[best].quota++
+	}
+}
+
+// score says how much a seat and a partition suit each other: the greatest score of all seats wins. A member that joins or
+// leaves changes no score of the others (rendezvous hashing).
+func (s seat) score(k int) uint64 { return mix(s.hash + mix(uint64(k)+1)) }
+
+func (s seat) before(t seat, k int) bool {
+	return cmp.Or(cmp.Compare(s.score(k), t.score(k)), cmp.Compare(t.id, s.id)) > 0
+}
+
+// mix spreads the bits of x over all bits (the finalizer of SplitMix64).
+func mix(x uint64) uint64 {
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	x *= 0x94d049bb133111eb
+	return x ^ x>>31
+}

@@ -1,0 +1,392 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/again"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
+)
+
+// runner carries out what a worker decides. It decides nothing itself. One goroutine, that of Run, changes the worker, under
+// the mutex of the group so that the group's methods can read it.
+type runner struct {
+	g       *Group
+	w       *worker
+	fn      func(context.Context, *Partition) error
+	ctx     context.Context // that of Run, without its end
+	running sync.WaitGroup
+	happens chan func(now time.Time) // what has happened, for the goroutine of Run
+	over    chan struct{}            // closed when nothing more is to happen
+	end     context.CancelFunc       // of the membership
+	err     error                    // final
+	claims  []context.CancelFunc     // by partition
+	served  []*serving
+	report  func(Event)
+}
+
+// serving is a partition whose function runs.
+type serving struct {
+	*Partition
+	begun  time.Time
+	cancel context.CancelCauseFunc // of the function
+	timer  *time.Timer             // of the drain time, or nil
+}
+
+// Run joins the group and calls fn for each partition that this worker gets, on a goroutine of its own, until ctx ends. It goes on over outages and restarts of
+// the server, after a lease that was lost, and in a bucket that was deleted and re-created.
+//
+// fn's context ends when the worker has lost the partition, or when fn has not returned within the drain time after [Partition.Leaving] was closed. Its cause
+// says why: it matches [natslock.ErrLost], [natslock.ErrBroken], [natslock.ErrClosed] or [ErrDrainTime]. It does not end with ctx, and has its values. The worker keeps the partition until fn returns. When fn
+// returns without having been asked to, with an error or without, the worker gives the partition up and takes it again after a
+// pause of 100 ms at most, and of up to 10 s when that repeats. The client's logger gets a warning with each error of fn, but for one that is nothing but the end of its context.
+//
+// When ctx ends, the worker leaves: it ends its membership, and gives each partition to its next owner when that one
+// asks for it, which takes half a second at least and six at most. If it is the last one, it does not wait. A second Run of the same Group waits for nothing and returns
+// [natslock.ErrInvalid].
+//
+// Run returns an error in every case. It matches ctx's error and cause when ctx has ended. It matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed when the
+// connection was closed for good, [ErrCount] when the group shares another number of partitions, and [natslock.ErrClosed], [natslock.ErrPermission] or
+// [natslock.ErrInvalid] when another try would fail in the same way. When Run returns, all functions have, and the worker owns
+// nothing. So end ctx before [natslock.Client.Close].
+func (g *Group) Run(ctx context.Context, fn func(ctx context.Context, p *Partition) error) error {
+	if err := g.ready(); err != nil {
+		return err
+	}
+	if fn == nil || ctx == nil {
+		return fmt.Errorf("partitions of %q: %w: the function or the context is nil", g.name, natslock.ErrInvalid)
+	}
+	r := &runner{
+		g: g, w: newWorker(g.id, g.count), fn: fn, ctx: context.WithoutCancel(ctx),
+		happens: make(chan func(time.Time)), over: make(chan struct{}),
+		claims: make([]context.CancelFunc, g.count), served: make([]*serving, g.count),
+	}
+	g.mu.Lock()
+	if g.running {
+		g.mu.Unlock()
+		return fmt.Errorf("partitions of %q: %w: this Group runs already", g.name, natslock.ErrInvalid)
+	}
+	g.running, g.w = true, r.w
+	g.mu.Unlock()
+	report, stop := reporting(g.onEvent)
+	r.report = report
+	r.loop(ctx)
+	stop()
+	g.mu.Lock()
+	g.running, g.w = false, nil
+	g.stats.Reads += r.w.looks
+	g.mu.Unlock()
+	if r.err != nil {
+		return fmt.Errorf("partitions of %q: %w", g.name, r.err)
+	}
+	return fmt.Errorf("partitions of %q: %w", g.name, again.EndOf(ctx))
+}
+
+func (r *runner) loop(ctx context.Context) {
+	var membership, watching context.Context
+	membership, r.end = context.WithCancel(r.ctx)
+	watching, stop := context.WithCancel(r.ctx)
+	defer func() {
+		stop()
+		close(r.over)
+		r.running.Wait()
+	}()
+	r.running.Go(func() { r.join(membership) })
+	r.running.Go(func() { r.watch(watching) })
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ended := ctx.Done(); ; {
+		var happened func(time.Time)
+		select {
+		case happened = <-r.happens:
+		case <-timer.C:
+			happened = func(time.Time) {}
+		case <-ended:
+			ended, happened = nil, r.leave
+		}
+		r.g.mu.Lock()
+		now := time.Now()
+		happened(now)
+		effects := r.w.decide(now)
+		next, done := r.w.next(now), r.w.done()
+		r.g.mu.Unlock()
+		for _, e := range effects {
+			r.act(e)
+		}
+		if done {
+			return
+		}
+		timer.Stop()
+		if !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+// tell has the goroutine of Run take what has happened.
+func (r *runner) tell(happened func(now time.Time)) {
+	select {
+	case r.happens <- happened:
+	case <-r.over:
+	}
+}
+
+// leave begins the end. It is called again with another error at most.
+func (r *runner) leave(now time.Time) {
+	if !r.w.closing {
+		r.w.close(now)
+		r.end()
+	}
+}
+
+// fail ends Run with an error that another try would meet again.
+func (r *runner) fail(err error, now time.Time) {
+	if r.err == nil {
+		r.err = err
+	}
+	r.leave(now)
+}
+
+// unavailable reports an error after which the worker tries again, or ends Run.
+func (r *runner) unavailable(k int, err error, now time.Time) {
+	if again.Final(err) {
+		r.fail(err, now)
+		return
+	}
+	r.report(Event{Type: EventUnavailable, Partition: k, Err: err})
+}
+
+func (r *runner) act(e effect) {
+	k := e.partition
+	switch e.action {
+	case claim:
+		ctx, cancel := context.WithCancel(r.ctx)
+		r.claims[k] = cancel
+		r.running.Go(func() {
+			defer cancel()
+			r.own(ctx, k)
+		})
+	case withdraw:
+		r.claims[k]()
+	case drain:
+		s := r.served[k]
+		close(s.leaving)
+		s.timer = time.AfterFunc(r.g.drain, func() { s.cancel(ErrDrainTime) })
+		r.report(Event{Type: EventLeaving, Partition: k, Token: s.Token(), Held: time.Since(s.begun)})
+	case look:
+		r.running.Go(r.look)
+	}
+}
+
+// lock takes a lock of the group. The end of ctx ends the waiting alone.
+func (r *runner) lock(ctx context.Context, name string, meta map[string]string) (*natslock.Lock, error) {
+	opts := []natslock.LockOption{again.Patient(), natslock.Detached(), natslock.Meta(meta)}
+	return r.g.c.Lock(ctx, name, append(opts, r.g.opts...)...)
+}
+
+// look reads the group.
+func (r *runner) look() {
+	ctx, cancel := context.WithTimeout(r.ctx, lookTimeout)
+	defer cancel()
+	state, err := Inspect(ctx, r.g.c, r.g.name)
+	r.tell(func(now time.Time) {
+		if err != nil {
+			r.w.unread(now)
+			r.unavailable(-1, err, now)
+		} else if err := r.w.read(state, now); err != nil {
+			r.fail(err, now)
+		}
+	})
+}
+
+// lookTimeout bounds one read of the group.
+const lookTimeout = 30 * time.Second
+
+// join keeps the worker a member until ctx ends.
+func (r *runner) join(ctx context.Context) {
+	meta := map[string]string{idKey: r.g.id, weightKey: strconv.Itoa(r.g.weight), countKey: strconv.Itoa(r.g.count)}
+	maps.Copy(meta, r.g.meta)
+	for failed := 0; ctx.Err() == nil; {
+		l, err := r.lock(ctx, memberName(r.g.name, r.g.id), meta)
+		if err != nil {
+			if ctx.Err() == nil {
+				r.tell(func(now time.Time) { r.unavailable(-1, err, now) })
+				_ = clock.Sleep(ctx, again.Pause(failed)) // the loop sees the end of ctx
+				failed++
+			}
+			continue
+		}
+		failed = 0
+		r.tell(func(now time.Time) {
+			r.w.joined(l.Token(), now)
+			r.report(Event{Type: EventJoined, Partition: -1, Token: l.Token()})
+		})
+		select {
+		case <-l.Context().Done():
+			err = l.Err()
+		case <-ctx.Done():
+		}
+		_ = l.Unlock(r.ctx) // the TTL ends it at the latest
+		r.tell(func(now time.Time) {
+			r.w.left(now)
+			r.report(Event{Type: EventLeft, Partition: -1, Token: l.Token(), Err: err})
+		})
+	}
+}
+
+// watch notifies the worker of the members that come and go, until ctx ends.
+func (r *runner) watch(ctx context.Context) {
+	for failed := 0; ctx.Err() == nil; failed++ {
+		for ev, err := range admin.New(r.g.c).Watch(ctx, r.g.name+".member.*") {
+			switch {
+			case err != nil:
+				r.tell(func(now time.Time) { r.unavailable(-1, err, now) })
+				continue
+			case ev.Type == admin.EventQueued || ev.Type == admin.EventGaveUp:
+				continue
+			}
+			failed = 0
+			r.tell(func(now time.Time) {
+				// A member whose grant was not notified shows by its renewals.
+				if ev.Type != admin.EventRenewed || !r.w.knows(ev.Token) {
+					r.w.moved(now)
+				}
+			})
+		}
+		_ = clock.Sleep(ctx, again.Pause(failed)) // the loop sees the end of ctx
+	}
+}
+
+// own waits for the lock of a partition, and works on it until it is lost or to be left.
+func (r *runner) own(ctx context.Context, k int) {
+	l, err := r.lock(ctx, lockName(r.g.name, k), map[string]string{idKey: r.g.id})
+	if err != nil {
+		r.tell(func(now time.Time) {
+			withdrawn := r.w.slots[k].withdrawn
+			if r.w.ended(k, !withdrawn, now); !withdrawn {
+				r.unavailable(k, err, now)
+			}
+		})
+		return
+	}
+	s := &serving{Partition: &Partition{number: k, lock: l, leaving: make(chan struct{})}, begun: time.Now()}
+	fctx, cancel := context.WithCancelCause(l.Context())
+	s.cancel = cancel
+	runs := make(chan bool, 1)
+	r.tell(func(now time.Time) {
+		run := r.w.granted(k, now)
+		if run {
+			r.served[k] = s
+			r.g.stats.Granted++
+			r.report(Event{Type: EventGranted, Partition: k, Token: l.Token()})
+		}
+		runs <- run
+	})
+	run := <-runs
+	if run {
+		r.running.Go(func() {
+			select {
+			case <-l.Contended():
+				r.tell(func(time.Time) { r.w.asked(k) })
+			case <-l.Context().Done():
+			}
+		})
+		if fctx.Err() == nil {
+			err = r.fn(fctx, s.Partition)
+		}
+		if again.IsEnd(fctx, err) {
+			err = nil
+		}
+	}
+	if run && err != nil {
+		again.Logger(r.g.c).Warn("the work on a partition failed", "group", r.g.name, "partition", k, "token", s.Token(), "error", err)
+	}
+	cause := l.Err() // why it was lost
+	slow := context.Cause(fctx) == ErrDrainTime
+	cancel(nil)
+	_ = l.Unlock(r.ctx) // the next owner waits for the TTL at most. The function has returned: nobody works on it here any more.
+	r.tell(func(now time.Time) {
+		asked := r.w.slots[k].phase == leaving
+		r.w.ended(k, run && !asked && cause == nil, now)
+		if run {
+			r.served[k] = nil
+			r.returned(s, asked, slow, cause, err)
+		}
+	})
+}
+
+// returned reports the end of a function.
+func (r *runner) returned(s *serving, asked, slow bool, lost, err error) {
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	ev := Event{Type: EventReleased, Partition: s.number, Token: s.Token(), Held: time.Since(s.begun), Err: err}
+	switch {
+	case lost != nil:
+		ev.Type, ev.Err = EventLost, errors.Join(lost, err)
+		r.g.stats.Lost++
+	case asked:
+		r.g.stats.Drained++
+		if slow {
+			r.g.stats.Slow++
+			ev.Err = errors.Join(ErrDrainTime, err)
+		}
+	default:
+		ev.Type = EventFailed
+		r.g.stats.Failed++
+	}
+	r.report(ev)
+}
+
+// reporting calls fn with what is reported, on a goroutine of its own, until stop, which waits for the last call.
+func reporting(fn func(Event)) (report func(Event), stop func()) {
+	if fn == nil {
+		return func(Event) {}, func() {}
+	}
+	var mu sync.Mutex
+	var events []Event
+	wake, done := make(chan struct{}, 1), make(chan struct{})
+	signal := func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+	stopped := false
+	go func() {
+		defer close(done)
+		for range wake {
+			mu.Lock()
+			todo, last := events, stopped
+			events = nil
+			mu.Unlock()
+			for _, ev := range todo {
+				fn(ev)
+			}
+			if last {
+				return
+			}
+		}
+	}()
+	report = func(ev Event) {
+		ev.Time = time.Now()
+		mu.Lock()
+		events = append(events, ev)
+		mu.Unlock()
+		signal()
+	}
+	return report, func() {
+		mu.Lock()
+		stopped = true
+		mu.Unlock()
+		signal()
+		<-done
+	}
+}

@@ -1,0 +1,185 @@
+package partition
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
+)
+
+// Member is a worker of a group, as its record shows it.
+type Member struct {
+	// ID is the worker's: see [ID].
+	ID string
+	// Weight is how many shares the worker gets: see [Weight].
+	Weight int
+	// Token is the fencing token of the membership. The member that joined first has the lowest.
+	Token uint64
+	// Owner is the name that the worker's client gave itself: see [natslock.WithOwner].
+	Owner string
+	// Host and PID are those of the worker's process.
+	Host string
+	PID  int
+	// Since is when the worker joined, by its own clock.
+	Since time.Time
+	// Meta is what the worker says of itself: see [Meta].
+	Meta map[string]string
+
+	count int // the number of partitions that it shares
+}
+
+// Placement is who owns a partition, and who is to own it.
+type Placement struct {
+	// Number is the partition's, from 0.
+	Number int
+	// Member is the ID of the worker that owns the partition, also of one that is leaving the group. It is empty if nobody does.
+	Member string
+	// Holder is the lock's, or nil.
+	Holder *admin.Holder
+	// Planned is the ID of the member that is to own the partition. It is empty without members.
+	Planned string
+	// Waiting is how many workers wait for the lock.
+	Waiting int
+}
+
+// State is a group as the bucket shows it.
+type State struct {
+	// Group is its name.
+	Group string
+	// Count is how many partitions the group has, as its first member says. Without members it is what its owners show, at least.
+	Count int
+	// Members are those that share Count partitions, in the order in which they joined.
+	Members []Member
+	// Refused are members that want to share another number of partitions, and are about to leave.
+	Refused []Member
+	// Partitions are in the order of their numbers.
+	Partitions []Placement
+
+	known map[uint64]struct{} // the tokens of all locks of members, also of those that are none
+}
+
+// The keys of the metadata.
+const (
+	idKey     = "member"
+	weightKey = "weight"
+	countKey  = "partitions"
+)
+
+func memberName(group, id string) string  { return group + ".member." + natslock.Join(id) }
+func lockName(group string, k int) string { return group + ".part." + strconv.Itoa(k) }
+
+// Inspect reads a group: its members, the owner of each partition, and who is to own it. It reads the locks one after the other, not
+// at one moment. A group that nobody is in has neither members nor partitions, and that is no error.
+//
+// The error matches [natslock.ErrInvalid] for a name that no group can have. The other errors are those of [admin.Admin.List].
+func Inspect(ctx context.Context, c *natslock.Client, group string) (State, error) {
+	if err := checkGroup(group); err != nil {
+		return State{}, err
+	}
+	g := State{Group: group, known: make(map[uint64]struct{})}
+	var owned []Placement
+	for info, err := range admin.New(c).List(ctx, group+".>") {
+		if err != nil {
+			return State{}, fmt.Errorf("partitions of %q: %w", group, err)
+		}
+		if info.Kind != admin.KindMutex {
+			continue
+		}
+		rest := strings.TrimPrefix(info.Name, group+".")
+		if number, ok := strings.CutPrefix(rest, "part."); ok {
+			if k, err := strconv.Atoi(number); err == nil && k >= 0 && k < MaxPartitions && info.Name == lockName(group, k) {
+				p := Placement{Number: k, Waiting: info.Waiting()}
+				if h := info.Holder; live(h) {
+					p.Holder, p.Member = h, h.Meta[idKey]
+				}
+				owned = append(owned, p)
+			}
+		} else if strings.HasPrefix(rest, "member.") && live(info.Holder) {
+			g.known[info.Holder.Token] = struct{}{}
+			if m, ok := memberOf(info.Holder); ok && info.Name == memberName(group, m.ID) {
+				g.Members = append(g.Members, m)
+			}
+		}
+	}
+	g.settle(owned)
+	return g, nil
+}
+
+// live says whether a record is that of somebody who holds the lock. One whose lease an operator has broken is about to let go.
+func live(h *admin.Holder) bool {
+	return h != nil && !h.Overdue && h.Broken == nil && !h.Cooldown && !h.HandedOver && !h.Unreadable
+}
+
+// memberOf reads a member's record. Somebody else's lock of such a name is no member.
+func memberOf(h *admin.Holder) (Member, bool) {
+	weight, err := strconv.Atoi(h.Meta[weightKey])
+	count, err2 := strconv.Atoi(h.Meta[countKey])
+	m := Member{
+		ID: h.Meta[idKey], Weight: weight, Token: h.Token, Owner: h.Owner, Host: h.Host, PID: h.PID, Since: h.Since,
+		Meta: maps.Clone(h.Meta), count: count,
+	}
+	for _, k := range []string{idKey, weightKey, countKey} {
+		delete(m.Meta, k)
+	}
+	return m, err == nil && err2 == nil && m.ID != "" && checkWeight(weight) == nil && checkCount(count) == nil
+}
+
+// settle completes what was read. The first member says how many partitions there are.
+func (g *State) settle(owned []Placement) {
+	slices.SortFunc(g.Members, func(a, b Member) int { return cmp.Compare(a.Token, b.Token) })
+	if len(g.Members) > 0 {
+		g.Count = g.Members[0].count
+	} else {
+		for _, p := range owned {
+			g.Count = max(g.Count, p.Number+1)
+		}
+	}
+	counts := func(m Member) bool { return m.count == g.Count }
+	for _, m := range g.Members {
+		if !counts(m) {
+			g.Refused = append(g.Refused, m)
+		}
+	}
+	g.Members = slices.DeleteFunc(g.Members, func(m Member) bool { return !counts(m) })
+	g.Partitions = make([]Placement, g.Count)
+	for k := range g.Partitions {
+		g.Partitions[k].Number = k
+	}
+	for _, p := range owned {
+		if p.Number < g.Count {
+			g.Partitions[p.Number] = p
+		}
+	}
+	for k, id := range g.planned() {
+		g.Partitions[k].Planned = id
+	}
+}
+
+// planned says which member is to own each partition.
+func (g *State) planned() []string {
+	owners := make([]owner, len(g.Partitions))
+	for k, p := range g.Partitions {
+		if p.Holder != nil {
+			owners[k] = owner{p.Member, p.Holder.Token}
+		}
+	}
+	return plan(g.Members, owners)
+}
+
+// has says whether a membership was read.
+func (g *State) has(token uint64) bool {
+	_, ok := g.known[token]
+	return ok
+}
+
+// others returns the members without that of a membership.
+func (g *State) others(token uint64) []Member {
+	return slices.DeleteFunc(slices.Clone(g.Members), func(m Member) bool { return m.Token == token })
+}

@@ -1,0 +1,134 @@
+package partition_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/partition"
+)
+
+var firstSeed = flag.Uint64("seed", 0, "of TestStorm; 0: another one each time")
+
+// Workers join, leave while others join, crash, come back under their ids, lose the server for longer than their leases last and return, fail and
+// are slow, and operators break their locks. No two of them work on a partition at a time, tokens rise, and when all is calm the partitions
+// are shared again within a second after the last lease has ended.
+func TestStorm(t *testing.T) {
+	for i := range 6 {
+		seed := *firstSeed + uint64(i)
+		if *firstSeed == 0 {
+			seed = rand.Uint64N(1 << 40)
+		}
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Logf("go test ./partition -run '^TestStorm$' -seed %d", seed)
+			inBubble(t, []int{1, 7, 24, 64}[seed%4], func(t *testing.T, c *crew) { storm(t, c, rand.New(rand.NewPCG(seed, 1))) })
+		})
+	}
+}
+
+func storm(t *testing.T, c *crew, rng *rand.Rand) {
+	const most = 9
+	cut := map[string]func(){}
+	heal := func(id string) {
+		if reconnect := cut[id]; reconnect != nil {
+			reconnect()
+		}
+		delete(cut, id)
+	}
+	var calm atomic.Bool
+	work := func(ctx context.Context, p *partition.Partition) error {
+		r := rand.New(rand.NewPCG(p.Token(), 2))
+		fails := make(<-chan time.Time)
+		if r.IntN(8) == 0 {
+			fails = time.After(time.Duration(r.IntN(20_000)) * time.Millisecond)
+		}
+		select {
+		case <-fails:
+			if !calm.Load() {
+				return errors.New("failed")
+			}
+			return until(ctx, p)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-p.Leaving():
+		}
+		select { // the item in work
+		case <-time.After(time.Duration(r.IntN(3)*r.IntN(2000)) * time.Millisecond):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	var left []*worker
+	happened := map[string]int{}
+	for range 150 {
+		id := fmt.Sprintf("w%d", rng.IntN(most))
+		does := []string{"join", "join", "leave", "crash", "cut", "heal", "outage", "break"}[rng.IntN(8)]
+		switch _, there := c.all[id]; {
+		case does == "join" && !there:
+			c.join(id, work, partition.Drain(time.Second), partition.Weight(1+rng.IntN(2)))
+		case does == "leave" && there:
+			w := c.all[id]
+			delete(c.all, id)
+			w.leave(nil) // it goes on leaving
+			heal(id)
+			left = append(left, w)
+		case does == "crash" && there && rng.IntN(3) == 0:
+			delete(cut, id) // it never comes back
+			c.kill(id)
+		case does == "cut" && there && cut[id] == nil:
+			cut[id] = c.locks.Disconnect(c.all[id].client)
+		case does == "heal" && cut[id] != nil:
+			heal(id)
+		case does == "outage" && rng.IntN(4) == 0:
+			c.locks.Fail(errors.New("no server"))
+			time.Sleep(time.Duration(rng.IntN(25)) * time.Second)
+			c.locks.Fail(nil)
+		case does == "break":
+			if !c.locks.Break(fmt.Sprintf("%s.part.%d", name, rng.IntN(c.count)), "storm") {
+				continue
+			}
+		default:
+			continue
+		}
+		happened[does]++
+		time.Sleep(time.Duration(rng.IntN(4)*rng.IntN(3000)) * time.Millisecond)
+	}
+	if len(c.all) == 0 {
+		c.join("last", work)
+	}
+	for id := range cut {
+		heal(id)
+	}
+	for _, w := range left {
+		<-w.done
+	}
+	calm.Store(true)
+	// A TTL after the last crash, a second for the members, and a pause after a failure.
+	time.Sleep(15*time.Second + time.Second + 10*time.Second)
+	owned := 0
+	for id, w := range c.all {
+		var want []int
+		for k, planned := range w.Plan() {
+			if planned == id {
+				want = append(want, k)
+			}
+		}
+		require.Len(t, w.Members(), len(c.all), id)
+		require.Equal(t, want, w.Owned(), id)
+		owned += len(want)
+	}
+	require.Equal(t, c.count, owned)
+	moves, gaps := c.ledger.take()
+	slices.Sort(gaps)
+	t.Logf("%d partitions, %d workers at the end: %v; %d grants, half of the gaps below %v", c.count, len(c.all), happened, moves, gaps[len(gaps)/2])
+	require.Greater(t, moves, 2*c.count)
+}

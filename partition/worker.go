@@ -1,0 +1,344 @@
+package partition
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/internal/again"
+	"github.com/natslock/locks/natslock"
+)
+
+// The pace of a worker. An idle group costs none of these.
+const (
+	// settle is how long the members have to stay the same before a worker reads the group, and settleMax how
+	// long a worker waits for that at most. A deployment is one change instead of many.
+	settle    = 500 * time.Millisecond
+	settleMax = 5 * time.Second
+	// lookAfter is how long after a grant a worker reads the group again: its plan was older than the grant.
+	lookAfter = time.Second
+	// While a worker waits for partitions, or another one waits for some that it keeps, their plans differ, or an owner is slow to
+	// give way. It reads the group again, at first after minLook, and then less and less often.
+	minLook = 2 * time.Second
+	maxLook = 10 * time.Second
+	// handOver is how long a worker that leaves waits for the others to ask for its partitions. They read the group after settle, or
+	// settleMax if the members keep changing.
+	handOver = settleMax + time.Second
+)
+
+// phase is what a worker does with a partition.
+//
+//	free --claim--> claiming --grant--> held --drain--> leaving
+//	  ^                 |                 |               |
+//	  +----- end -------+------- end -----+----- end -----+
+//
+// Exclusion does not depend on it: the lock of the partition decides.
+type phase uint8
+
+const (
+	free     phase = iota // nothing
+	claiming              // its acquire is under way
+	held                  // it has the lock, and its function runs
+	leaving               // its function was asked to return
+)
+
+// slot is what a worker knows of one partition.
+type slot struct {
+	phase     phase
+	withdrawn bool      // the claim was given up, and its acquire has not returned yet
+	contended uint64    // the first look that began after another worker asked for it; 0: nobody has asked
+	waiting   bool      // somebody waited for it at the last look
+	failed    int       // failures in a row
+	retry     time.Time // no claim before
+	since     time.Time // of the grant
+}
+
+// worker is what one worker of a group knows, and what it decides by that: plain data, without locks, clocks and I/O. The
+// methods take what has happened, and the time. After each of them decide says what to do.
+type worker struct {
+	id    string
+	slots []slot
+
+	member  bool   // the lock of its membership is held
+	token   uint64 // of the last membership
+	closing bool
+	closeBy time.Time // it waits for the others until then
+
+	members []Member            // as read last
+	known   map[uint64]struct{} // the tokens of all locks of members, as read last
+	plan    []string            // nil: none yet
+
+	changed, changedFirst time.Time // the last and first change of the members that no look has seen; zero: none
+	looking               bool      // a look is under way
+	looks, seen           uint64    // how many looks have begun, and the number of the last one that succeeded
+	wanted                uint64    // a look of this number or a later one is to begin at once
+	lookAt                time.Time // the next look at the latest; zero: none is due
+	pause                 time.Duration
+	failed                int // looks that failed in a row
+}
+
+func newWorker(id string, partitions int) *worker {
+	return &worker{id: id, slots: make([]slot, partitions), pause: minLook}
+}
+
+// action is what a worker does about a partition, or about the group.
+type action int
+
+const (
+	claim    action = iota // acquire its lock
+	withdraw               // give the acquire up
+	drain                  // ask its function to return
+	look                   // read the group
+)
+
+// effect is an action, and the number of the partition.
+type effect struct {
+	action    action
+	partition int
+}
+
+// decide says what to do now.
+func (w *worker) decide(now time.Time) (effects []effect) {
+	for k := range w.slots {
+		switch s := &w.slots[k]; s.phase {
+		case free:
+			if w.mine(k) && !now.Before(s.retry) {
+				*s = slot{phase: claiming, failed: s.failed}
+				effects = append(effects, effect{claim, k})
+			}
+		case claiming:
+			if !w.mine(k) && !s.withdrawn {
+				s.withdrawn = true
+				effects = append(effects, effect{withdraw, k})
+			}
+		case held:
+			if w.givesWay(k, now) {
+				s.phase = leaving
+				effects = append(effects, effect{drain, k})
+			}
+		}
+	}
+	if w.lookAt.IsZero() && w.changed.IsZero() && !w.looking && w.unsettled() {
+		w.lookAt = now.Add(w.pause)
+		w.pause = min(2*w.pause, maxLook)
+	}
+	if due := w.nextLook(); !w.looking && !due.IsZero() && !now.Before(due) {
+		w.looking, w.lookAt, w.changed, w.changedFirst = true, time.Time{}, time.Time{}, time.Time{}
+		w.looks++
+		effects = append(effects, effect{look, -1})
+	}
+	return effects
+}
+
+// mine says whether this worker is to own a partition.
+func (w *worker) mine(k int) bool {
+	return w.member && !w.closing && w.plan != nil && w.plan[k] == w.id
+}
+
+// givesWay says whether the worker gives up a partition that it holds: when it is another one's by a plan that is newer than
+// the other's request. It does not when nobody asks, so that somebody owns the partition meanwhile.
+func (w *worker) givesWay(k int, now time.Time) bool {
+	switch {
+	case w.mine(k):
+		return false
+	case w.closing && (w.alone() || !now.Before(w.closeBy)):
+		return true
+	}
+	s := w.slots[k]
+	if w.seen < s.contended && !w.closing { //safety:partition-fresh-plan
+		return false
+	}
+	return s.contended > 0 //safety:partition-kept-meanwhile
+}
+
+// alone says whether no other worker is there to take over, as the last look has it.
+func (w *worker) alone() bool { return w.seen > 0 && len(w.members) == 0 }
+
+// nextLook is when to read the group next, or zero.
+func (w *worker) nextLook() time.Time {
+	due := w.lookAt
+	earlier := func(t time.Time) {
+		if due.IsZero() || t.Before(due) {
+			due = t
+		}
+	}
+	if !w.changed.IsZero() {
+		at := w.changed.Add(settle)
+		if last := w.changedFirst.Add(settleMax); last.Before(at) {
+			at = last
+		}
+		earlier(at)
+	}
+	if w.wanted > w.looks {
+		earlier(time.Unix(0, 0))
+	}
+	return due
+}
+
+// next is when to decide again if nothing happens, or zero.
+func (w *worker) next(now time.Time) (at time.Time) {
+	earlier := func(t time.Time) {
+		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	if !w.looking {
+		earlier(w.nextLook())
+	}
+	holds := false
+	for k, s := range w.slots {
+		holds = holds || s.phase == held
+		if s.phase == free && w.mine(k) {
+			earlier(s.retry)
+		}
+	}
+	if w.closing && holds && now.Before(w.closeBy) {
+		earlier(w.closeBy)
+	}
+	return at
+}
+
+// lookBy has the worker read the group at a time, or earlier.
+func (w *worker) lookBy(t time.Time) {
+	if w.lookAt.IsZero() || t.Before(w.lookAt) {
+		w.lookAt = t
+	}
+}
+
+// moved: a member has come or gone, or may have.
+func (w *worker) moved(now time.Time) {
+	if w.changed.IsZero() {
+		w.changedFirst = now
+	}
+	w.changed, w.pause = now, minLook
+}
+
+// joined: the worker is a member now.
+func (w *worker) joined(token uint64, now time.Time) {
+	w.member, w.token = true, token
+	w.moved(now)
+}
+
+// left: it is not any more.
+func (w *worker) left(now time.Time) {
+	w.member = false
+	w.moved(now)
+}
+
+// knows says whether the last look has seen a membership.
+func (w *worker) knows(token uint64) bool {
+	_, ok := w.known[token]
+	return ok
+}
+
+// read: the look under way has ended with the state of the group. It returns an error that is final.
+func (w *worker) read(g State, now time.Time) error {
+	w.looking, w.failed = false, 0
+	if w.member && !w.closing {
+		switch {
+		case !g.has(w.token): // a read of before the grant, or the end of the membership is on its way
+			w.lookBy(now.Add(settle))
+			return nil
+		case g.Count != len(w.slots): //safety:partition-one-count
+			return fmt.Errorf("%w: the group has %d partitions, and this worker is to work on %d: %s joined first", ErrCount, g.Count, len(w.slots), g.Members[0].ID)
+		}
+	}
+	w.seen, w.members, w.known = w.looks, g.Members, g.known
+	if w.closing {
+		w.members = g.others(w.token)
+	}
+	if g.Count == len(w.slots) {
+		for k, p := range g.Partitions {
+			w.slots[k].waiting = p.Waiting > 0
+		}
+		if len(g.Members) > 0 {
+			w.plan = g.planned()
+		}
+	}
+	return nil
+}
+
+// unsettled says whether this worker waits, or another one waits for it.
+func (w *worker) unsettled() bool {
+	for _, s := range w.slots {
+		if s.phase == claiming || s.phase == held && s.contended > 0 && s.waiting {
+			return true
+		}
+	}
+	return false
+}
+
+// unread: the look under way has failed.
+func (w *worker) unread(now time.Time) {
+	w.looking = false
+	w.lookBy(now.Add(again.Pause(w.failed)))
+	w.failed++
+}
+
+// granted: a claim has got its lock. It says whether the function is to run. Otherwise the lock is to be released.
+func (w *worker) granted(k int, now time.Time) (run bool) {
+	s := &w.slots[k]
+	if !w.mine(k) { //safety:partition-granted-late
+		s.phase = leaving
+		return false
+	}
+	s.phase, s.withdrawn, s.contended, s.since = held, false, 0, now
+	w.pause = minLook
+	w.lookBy(now.Add(lookAfter))
+	return true
+}
+
+// asked: another worker waits for a partition.
+func (w *worker) asked(k int) {
+	if s := &w.slots[k]; s.phase == held && s.contended == 0 {
+		s.contended = w.looks + 1
+		w.wanted = max(w.wanted, s.contended)
+	}
+}
+
+// ended: the worker has released a partition, or its claim has ended without one. A failure delays the next claim.
+func (w *worker) ended(k int, failure bool, now time.Time) {
+	s := &w.slots[k]
+	next := slot{}
+	if failure {
+		if next.failed = s.failed; s.phase == held && now.Sub(s.since) >= again.Long {
+			next.failed = 0
+		}
+		next.retry = now.Add(again.Pause(next.failed))
+		next.failed++
+	}
+	*s = next
+}
+
+// close: the worker leaves. It gives its partitions to those that ask for them, for a while.
+func (w *worker) close(now time.Time) {
+	w.closing, w.closeBy = true, now.Add(handOver)
+	w.members = slices.DeleteFunc(slices.Clone(w.members), func(m Member) bool { return m.Token == w.token })
+	if !w.changed.IsZero() || w.looking || !w.alone() {
+		w.seen = 0 // who is there has to be read again
+		w.moved(now)
+	}
+}
+
+// done says whether a worker that leaves has nothing left.
+func (w *worker) done() bool {
+	for _, s := range w.slots {
+		if s.phase != free {
+			return false
+		}
+	}
+	return w.closing && !w.member && !w.looking
+}
+
+// owned returns the numbers of the partitions that the worker holds.
+func (w *worker) owned() (numbers []int) {
+	for k, s := range w.slots {
+		if s.phase == held || s.phase == leaving && !s.since.IsZero() {
+			numbers = append(numbers, k)
+		}
+	}
+	return numbers
+}
+
+// ErrCount says that other members of the group share another number of partitions. It matches [natslock.ErrInvalid].
+var ErrCount = fmt.Errorf("%w: another number of partitions", natslock.ErrInvalid)
