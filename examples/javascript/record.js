@@ -1,7 +1,7 @@
 // What is written, without a connection: names and keys, records, tokens, times.
 // M numbers are the musts of docs/protocol.md.
 import { randomBytes } from "node:crypto";
-import { decodeMulti, encode } from "@msgpack/msgpack";
+import { Decoder, encode } from "@msgpack/msgpack";
 
 // --- Keys -------------------------------------------------------------------
 
@@ -32,25 +32,33 @@ export const newId = () => Array.from(randomBytes(26), (b) => "ABCDEFGHIJKLMNOPQ
 export const HELD = 1, WAITING = 2, BROKEN = 3, GONE = 4, GRANTED = 5, PASSED = 9;
 
 const types = {
-  v: "int", s: "int", id: "str", c: "str", a: "int", r: "int", t: "int", l: "int", f: "bool", m: "int", q: "int",
-  at: "int", w: "int", n: "int", e: "int", g: "int", gw: "int", k: "bool", u: "int", by: "int", o: "str", h: "str",
-  p: "int", ps: "int", d: "map", bb: "str", br: "str", ba: "int", z: "str",
+  v: "int", s: "int", id: "str", c: "str", a: "int", r: "uint", t: "uint", l: "int", f: "bool", m: "int", q: "int",
+  at: "int", w: "int", n: "int", e: "int", g: "uint", gw: "int", k: "bool", u: "uint", by: "int", o: "str", h: "str",
+  p: "int", ps: "int", d: "map", bb: "str", br: "str", ba: "int",
 };
 const is = {
-  int: (x) => typeof x === "number" && Number.isInteger(x),
+  int: Number.isInteger,
+  uint: (x) => Number.isInteger(x) && x >= 0 && x < 2 ** 63,
   str: (x) => typeof x === "string",
   bool: (x) => typeof x === "boolean",
-  map: (x) => Object.prototype.toString.call(x) === "[object Object]" && Object.values(x).every(is.str),
+  map: (x) => Object.prototype.toString.call(x) === "[object Object]" && !(noString in x),
 };
+const noString = "\0"; // stands for a key that is none
 const text = (x) => (x instanceof Uint8Array ? Buffer.from(x).toString() : x);
 const options = {
   maxStrLength: 16384, maxBinLength: 16384, maxArrayLength: 16384, maxMapLength: 16384, maxExtLength: 16384,
-  mapKeyConverter: (k) => (typeof text(k) === "string" ? text(k) : "?"), // of what an unknown field holds
+  mapKeyConverter: (k) => (k === null ? "" : is.str(text(k)) ? text(k) : noString),
   keyDecoder: { // the package refuses this name, which is one like others
     canBeCached: () => true,
     decode: (b, at, n) => Buffer.from(b.buffer, b.byteOffset + at, n).toString().replace(/^__proto__$/, "__proto__?"),
   },
 };
+
+/** A float is no integer, also if it is whole. */
+class Reader extends Decoder {
+  readF32 = () => (super.readF32(), NaN);
+  readF64 = () => (super.readF64(), NaN);
+}
 
 /** The bytes of a record: the fields in the order of the table, without the zero ones. */
 export function encodeRecord(rec) {
@@ -65,17 +73,20 @@ export function decodeRecord(bytes) {
   if (bytes.length === 0 || bytes.length > 16384) return null;
   let map;
   try {
-    map = decodeMulti(bytes, options).next().value; // what comes behind the map does not matter
+    map = new Reader(options).decodeMulti(bytes).next().value; // what comes behind the map does not matter
   } catch {
     return null;
   }
-  if (Object.prototype.toString.call(map) !== "[object Object]") return null;
+  if (!is.map(map)) return null;
   const rec = { l: 0 };
   for (const [k, type] of Object.entries(types)) {
     const x = type === "str" ? text(map[k]) : map[k];
     if (x === undefined || x === null) continue;
     if (!is[type](x)) return null;
     rec[k] = x;
+    if (type !== "map") continue;
+    rec[k] = Object.fromEntries(Object.entries(x).map(([name, v]) => [name, v === null ? "" : text(v)]));
+    if (!Object.values(rec[k]).every(is.str)) return null;
   }
   const fine = rec.v === 1 && rec.s >= 1 && rec.s <= 9 && rec.id && rec.l >= 0 && rec.l <= 31622400 && !(rec.q > 256 || rec.q < 0);
   return fine ? rec : null;

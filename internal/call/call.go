@@ -251,7 +251,7 @@ func (a *Call) Drains() bool { return a.Req.Kind == record.RW && !a.Reads() }
 // body is what the record of a claim says.
 func (a *Call) body() record.Body {
 	body := a.c.b.Body(record.StatusHeld, a.Req.Meta)
-	body.Fixed, body.Mode, body.Permits = a.Req.Fixed, uint8(a.Req.Mode), uint16(a.Req.Permits)
+	body.Fixed, body.Mode, body.Permits = a.Req.Fixed, uint8(a.Req.Mode), record.Permits(a.Req.Permits)
 	if a.Req.Linger > 0 {
 		body.Lingers, body.InUse = true, 1
 	}

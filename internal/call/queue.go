@@ -58,7 +58,7 @@ func (a *Call) enqueue(begun clock.Instant) result {
 	var expect uint64
 	if a.queueing == nil {
 		body := c.b.Body(record.StatusWaiting, a.Req.Meta)
-		body.Mode, body.Permits, body.Evictions = uint8(a.Req.Mode), uint16(a.Req.Permits), uint16(a.places.Evictions)
+		body.Mode, body.Permits, body.Evictions = uint8(a.Req.Mode), record.Permits(a.Req.Permits), uint16(a.places.Evictions)
 		if a.Req.Patient { // every list of the queue would carry them //safety:patient-place
 			body.Meta = nil
 		}

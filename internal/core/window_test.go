@@ -15,7 +15,7 @@ import (
 func placeOf(id string, evictions, permits int) record.Entry {
 	return record.Entry{
 		Record: kvstore.Record{Key: "wait.l." + id, Revision: 5, TTL: 15 * time.Second},
-		Body:   record.Body{ID: id, Status: record.StatusWaiting, Evictions: uint16(evictions), Permits: uint16(permits)},
+		Body:   record.Body{ID: id, Status: record.StatusWaiting, Evictions: uint16(evictions), Permits: record.Permits(permits)},
 	}
 }
 

@@ -93,8 +93,8 @@ type Body struct {
 	// Lingers marks a lease whose client may keep it idle for a while. InUse is of such a
 	// lease: 0 if no goroutine was inside when the record was written. Otherwise it is the
 	// revision of the last StatusTrying record that its client answers, or 1.
-	Lingers bool   `msgpack:"k,omitempty"`
-	Permits uint16 `msgpack:"q,omitempty"` // of the semaphore, as the claim knows; 0: another lock
+	Lingers bool    `msgpack:"k,omitempty"`
+	Permits Permits `msgpack:"q,omitempty"` // of the semaphore, as the claim knows; 0: another lock
 	// Evictions is how often a waiter has queued again because another one had deleted its
 	// place.
 	Evictions uint16 `msgpack:"e,omitempty"`
@@ -115,19 +115,25 @@ type Body struct {
 	BrokenAt int64  `msgpack:"ba,omitempty"`
 }
 
-// version takes a byte. The codec would cut off what does not fit, and read version 257 as
-// version 1.
 type version uint8
 
-// DecodeMsgpack implements [msgpack.CustomDecoder].
-func (v *version) DecodeMsgpack(d *msgpack.Decoder) error {
+// Permits is how many permits a semaphore has.
+type Permits uint16
+
+// narrow decodes a number. The codec would cut off what does not fit, and read version 257 as
+// version 1: here that is the largest one, which no field has.
+func narrow[T ~uint8 | ~uint16](to *T, d *msgpack.Decoder) error {
 	n, err := d.DecodeInt64()
-	if err == nil && n != recordVersion {
-		n = 0 // another one
+	if *to = T(n); int64(*to) != n {
+		*to = ^T(0)
 	}
-	*v = version(n)
 	return err
 }
+
+// DecodeMsgpack implements [msgpack.CustomDecoder], as those of the next two types do.
+func (v *version) DecodeMsgpack(d *msgpack.Decoder) error { return narrow(v, d) }
+func (s *Status) DecodeMsgpack(d *msgpack.Decoder) error  { return narrow(s, d) }
+func (p *Permits) DecodeMsgpack(d *msgpack.Decoder) error { return narrow(p, d) }
 
 // metadata decodes entry by entry. The codec would make room for as many entries as a
 // record announces, a million say, before it has read one. Every client that lists reads
@@ -366,7 +372,7 @@ func Decode(value []byte) (Body, error) {
 	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusPassed || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
 		return Body{}, errUnreadable
 	}
-	if b.Permits > MaxPermits {
+	if b.Permits > MaxPermits || int64(b.Token|b.Renewal|b.Grants|b.InUse) < 0 { // one is negative
 		return Body{}, errUnreadable
 	}
 	return b, nil

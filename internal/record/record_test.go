@@ -20,7 +20,7 @@ import (
 func bodies() []Body {
 	return []Body{
 		{Status: StatusHeld, ID: "A", Client: "C", Attempt: 1, TTL: 15, Since: 1, Owner: "o", Host: "h", PID: 7, Started: 2, Meta: map[string]string{"k": "v"}},
-		{Status: StatusHeld, ID: "A", Renewal: math.MaxUint64, Token: math.MaxUint64, TTL: int64(clock.MaxFixedTTL / time.Second), Fixed: true},
+		{Status: StatusHeld, ID: "A", Renewal: math.MaxInt64, Token: math.MaxInt64, TTL: int64(clock.MaxFixedTTL / time.Second), Fixed: true},
 		{Status: StatusWaiting, ID: "A", Mode: uint8(Shared), TTL: 15},
 		{Status: StatusBroken, ID: "A", Token: 9, TTL: 15, BrokenBy: "me", Reason: strings.Repeat("r", 1<<10), BrokenAt: 3},
 		{Status: StatusGone, ID: "A"},
@@ -185,9 +185,9 @@ func TestOneSize(t *testing.T) {
 	for name, change := range map[string]func(b *Body){
 		"a later attempt": func(b *Body) { b.Attempt = 300 },
 		"a first renewal": func(b *Body) { b.Attempt, b.Renewal, b.Token = 0, 1, 64*1_700_000_000_000_000 },
-		"a late renewal":  func(b *Body) { b.Attempt, b.Renewal, b.Token = 0, math.MaxUint32, math.MaxUint64 },
+		"a late renewal":  func(b *Body) { b.Attempt, b.Renewal, b.Token = 0, math.MaxUint32, math.MaxInt64 },
 		"a full run": func(b *Body) {
-			b.Attempt, b.Renewal, b.Token, b.Grants, b.Size, b.Waits, b.InUse = 0, math.MaxUint32, math.MaxUint64, math.MaxUint32, math.MaxInt32, math.MaxUint32, math.MaxUint64
+			b.Attempt, b.Renewal, b.Token, b.Grants, b.Size, b.Waits, b.InUse = 0, math.MaxUint32, math.MaxInt64, math.MaxUint32, math.MaxInt32, math.MaxUint32, math.MaxInt64
 		},
 		"more than 15 fields": func(b *Body) {
 			b.Grants, b.Size, b.Waits, b.InUse, b.Token, b.Renewal = 2, 2, 2, 2, 2, 2

@@ -130,7 +130,7 @@ func (s *stored) entry() (e record.Entry) {
 	e.Record = kvstore.Record{Key: s.Key, Revision: s.Revision, Time: wall(s.At), TTL: s.TTL, Deleted: s.Deleted}
 	e.Body = record.Body{
 		Status: s.Status, Mode: uint8(s.Mode), ID: s.ID, Client: s.Client, Attempt: s.Attempt, Renewal: s.Renewal,
-		Token: s.Token, Evictions: s.Evictions, Permits: s.Permits, TTL: int64(s.TTL / time.Second),
+		Token: s.Token, Evictions: s.Evictions, Permits: record.Permits(s.Permits), TTL: int64(s.TTL / time.Second),
 		Lingers: s.Lingers, InUse: s.InUse,
 	}
 	return e

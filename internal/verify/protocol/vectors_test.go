@@ -42,6 +42,7 @@ type vectors struct {
 	}
 	Records    map[string]vector
 	Unreadable map[string]string
+	Readable   map[string]vector
 	Exchange   []step
 }
 
@@ -148,6 +149,25 @@ func TestRecords(t *testing.T) {
 		require.True(t, statuses[s], "no vector has the status %d", s)
 	}
 	require.Len(t, fields, 28, "a field without a vector")
+}
+
+// TestReadable reads values that no writer should write, and that every reader has to read alike.
+func TestReadable(t *testing.T) {
+	v := read(t)
+	require.NotEmpty(t, v.Readable)
+	for meaning, c := range v.Readable {
+		body, err := record.Decode(c.bytes(t))
+		require.NoError(t, err, meaning)
+		again, err := body.Encode()
+		require.NoError(t, err, meaning)
+		var read map[string]any
+		require.NoError(t, msgpack.Unmarshal(again, &read), meaning)
+		want, err := json.Marshal(c.Fields)
+		require.NoError(t, err)
+		got, err := json.Marshal(read)
+		require.NoError(t, err)
+		require.JSONEq(t, string(want), string(got), meaning)
+	}
 }
 
 // TestUnreadable reads the values that no client may take for a record of its own.
