@@ -100,6 +100,8 @@ func (l *locker) say(a answer) {
 	_, _ = os.Stdout.Write(append(line, '\n'))
 }
 
+var errNone = errors.New("this program has never taken a lock of that name")
+
 func (l *locker) answer(r request) answer {
 	a := answer{ID: r.ID, Result: "ok"}
 	var err error
@@ -118,10 +120,14 @@ func (l *locker) answer(r request) answer {
 			l.ended[r.Name] = true
 			l.mu.Unlock()
 			err = m.Unlock(context.Background())
+		} else {
+			err = errNone
 		}
 	case "extend":
 		if m := l.of(r.Name); m != nil {
 			err = m.Extend(context.Background(), time.Duration(r.TTL)*time.Millisecond)
+		} else {
+			err = errNone
 		}
 	case "status":
 		if m := l.of(r.Name); m != nil {
