@@ -35,12 +35,18 @@ var lockers = sync.OnceValues(func() (string, error) {
 	return path, err
 })
 
-// conform runs cases against a locker.
+// conform runs cases against a locker. A pattern is of the levels, or of a part: "rwlock:drain".
 func conform(t *testing.T, pattern string, locker ...string) (code int, cases []judged) {
 	t.Helper()
 	path, err := lockers()
 	require.NoError(t, err)
-	args := append([]string{"conform", "--json", "-p", "8", "--run", pattern, "--", path}, locker...)
+	args := []string{"conform", "--json", "-p", "8", "--run", pattern}
+	part, pattern, ok := strings.Cut(pattern, ":")
+	if ok {
+		args[len(args)-1] = pattern
+		args = append(args, "--part", part)
+	}
+	args = append(append(args, "--", path), locker...)
 	code, out, errs := run(t, nil, args...)
 	for dec := json.NewDecoder(strings.NewReader(out)); dec.More(); {
 		var c judged
@@ -55,17 +61,19 @@ func conform(t *testing.T, pattern string, locker ...string) (code int, cases []
 // requirePassed requires that a locker passes all cases.
 func requirePassed(t *testing.T, locker ...string) {
 	t.Helper()
-	_, cases := conform(t, "*", locker...)
-	require.Greater(t, len(cases), 70)
-	for _, c := range cases {
-		assert.Equal(t, "ok", c.Result, "%s: expected %s; seen %s", c.Name, c.Expected, c.Seen)
+	for pattern, most := range map[string]int{"*": 70, "rwlock:*": 14, "semaphore:*": 5} {
+		_, cases := conform(t, pattern, locker...)
+		require.Greater(t, len(cases), most)
+		for _, c := range cases {
+			assert.Equal(t, "ok", c.Result, "%s: expected %s; seen %s", c.Name, c.Expected, c.Seen)
+		}
 	}
 }
 
 // The library passes the cases that no stalled program fails: no lease of 2 s decides them.
 func TestConformLibrary(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"free", "name", "ttl", "ttl-fraction", "held", "tombstone", "release", "release-exact"} {
+	for _, name := range []string{"free", "name", "ttl", "ttl-fraction", "held", "tombstone", "release", "release-exact", "rwlock:read", "rwlock:write", "rwlock:try-write", "semaphore:permit"} {
 		code, cases := conform(t, name)
 		assert.Zero(t, code, "%s: expected %s; seen %s", name, cases[0].Expected, cases[0].Seen)
 	}
@@ -78,6 +86,10 @@ var weaknesses = map[string]string{
 	"truncated-ttl":        "ttl-fraction",
 	"any-bucket":           "bucket-version",
 	"in-flight-is-held":    "in-flight",
+	"joins-without-guard":  "rwlock:read",
+	"joins-at-a-live-gate": "rwlock:read-behind-gate",
+	"claims-foreign-slots": "semaphore:permit",
+	"passes-the-queue":     "semaphore:permit-newcomer",
 	"ignores-the-floor":    "tokens-backwards",
 	"says-released":        "release-broken",
 	"extends-unanswered":   "extend-lost",
@@ -86,31 +98,44 @@ var weaknesses = map[string]string{
 
 // slowWeaknesses are those that show by the end of a lease, or by what never happens.
 var slowWeaknesses = map[string]string{
-	"validity-from-answer":     "validity",
-	"late-answers":             "late-answer",
-	"notification-as-proof":    "forged-tombstone",
-	"adopts-broken":            "broken-attempt",
-	"renews-at-zero":           "renewal-zero",
-	"renews-the-broken":        "broken-later",
-	"believes-place":           "place-ended",
-	"late-write-ignored":       "late-write",
-	"verifies-once":            "bucket-unfit",
-	"buffers-writes":           "buffered-write",
-	"silence-is-held":          "refused-permission",
-	"needs-many-keys":          "least-privilege",
-	"reads-at-notifications":   "reconnect",
-	"fails-in-an-outage":       "restart-waiter",
-	"drops-at-a-disconnect":    "restart-held",
-	"ignores-the-creation":     "bucket-anew",
-	"settings-before-creation": "bucket-anew-unfit",
-	"drops-what-it-holds":      "unfit-held",
-	"waiters-go-on":            "unfit-waiter",
-	"early-out-of-turn":        "out-of-turn",
-	"keeps-the-window":         "out-of-turn-cycle",
-	"bridges-the-gap":          "out-of-turn-gap",
-	"free-by-notification":     "out-of-turn-hint",
-	"deletes-the-renewed-head": "out-of-turn-exact",
-	"deletes-all-before":       "out-of-turn-others",
+	"validity-from-answer":      "validity",
+	"late-answers":              "late-answer",
+	"notification-as-proof":     "forged-tombstone",
+	"adopts-broken":             "broken-attempt",
+	"renews-at-zero":            "renewal-zero",
+	"renews-the-broken":         "broken-later",
+	"believes-place":            "place-ended",
+	"late-write-ignored":        "late-write",
+	"verifies-once":             "bucket-unfit",
+	"buffers-writes":            "buffered-write",
+	"silence-is-held":           "refused-permission",
+	"needs-many-keys":           "least-privilege",
+	"reads-at-notifications":    "reconnect",
+	"fails-in-an-outage":        "restart-waiter",
+	"drops-at-a-disconnect":     "restart-held",
+	"ignores-the-creation":      "bucket-anew",
+	"settings-before-creation":  "bucket-anew-unfit",
+	"drops-what-it-holds":       "unfit-held",
+	"waiters-go-on":             "unfit-waiter",
+	"renews-with-guard":         "rwlock:read-renewal",
+	"joins-again-by-one-id":     "rwlock:read-again",
+	"clears-the-gate":           "rwlock:read-clean-up",
+	"passes-writers":            "rwlock:read-behind-writer",
+	"waits-for-readers":         "rwlock:read-beside-readers",
+	"writers-pass-readers":      "rwlock:write-behind-reader",
+	"does-not-drain":            "rwlock:drain",
+	"drains-by-notification":    "rwlock:drain-forged",
+	"takes-the-broken-for-gone": "rwlock:drain-broken",
+	"drains-by-an-old-answer":   "rwlock:drain-old-answer",
+	"drains-by-any-bucket":      "rwlock:drain-anew",
+	"any-free-slot":             "semaphore:permit-queue",
+	"claims-two-slots":          "semaphore:permit-late",
+	"early-out-of-turn":         "out-of-turn",
+	"keeps-the-window":          "out-of-turn-cycle",
+	"bridges-the-gap":           "out-of-turn-gap",
+	"free-by-notification":      "out-of-turn-hint",
+	"deletes-the-renewed-head":  "out-of-turn-exact",
+	"deletes-all-before":        "out-of-turn-others",
 }
 
 // caught requires that a case catches a weakness.
@@ -161,6 +186,7 @@ func TestConformProgram(t *testing.T) {
 	}{
 		{64, []string{"conform"}, "a program is missing"},
 		{64, []string{"conform", "--level", "5", "--", "true"}, "--level 5: must be 1 to 4"},
+		{64, []string{"conform", "--part", "election", "--", "true"}, "--part election: must be rwlock or semaphore"},
 		{64, []string{"conform", "--run", "nothing", "--", "true"}, "no case up to level 4 matches"},
 		{127, []string{"conform", "--", "no-such-program"}, "cannot run no-such-program"},
 		{1, []string{"conform", "--run", "free", "--", "true"}, "the program has ended"},

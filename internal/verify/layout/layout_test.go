@@ -86,7 +86,7 @@ const verify = "internal/verify/"
 
 var forTests = map[string][]string{
 	verify + "example": {"natslock"},
-	verify + "locker":  {"natslock"},
+	verify + "locker":  {"natslock", "rwlock", "semaphore"},
 	verify + "proxy":   {"testutil"},
 	verify + "explore": {"internal/clock"},
 	verify + "machine": {verify + "tier"},

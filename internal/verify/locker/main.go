@@ -17,6 +17,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
 )
 
 type request struct {
@@ -27,6 +29,9 @@ type request struct {
 	TTL    int64  `json:"ttl"`
 	Name   string `json:"name"`
 	Wait   int64  `json:"wait"`
+	// Kind is read, write or permit, of so many. Without one the lock is a mutex.
+	Kind    string `json:"kind"`
+	Permits int    `json:"permits"`
 }
 
 type answer struct {
@@ -49,9 +54,9 @@ type mutex interface {
 	Unlock(ctx context.Context) error
 }
 
-// client takes locks. wait is 0 for one that does not wait.
+// client takes the lock that a request is about. With a wait of 0 it does not wait.
 type client interface {
-	take(ctx context.Context, name string, wait time.Duration) (mutex, error)
+	take(ctx context.Context, r request) (mutex, error)
 }
 
 // locker answers the requests of one run.
@@ -110,7 +115,7 @@ func (l *locker) answer(r request) answer {
 		err = l.open(r)
 	case "try", "lock":
 		var m mutex
-		if m, err = l.client.take(context.Background(), r.Name, time.Duration(r.Wait)*time.Millisecond); err == nil {
+		if m, err = l.client.take(context.Background(), r); err == nil {
 			l.keep(r.Name, m)
 			a.Token, a.Left = m.Token(), m.Remaining().Milliseconds()
 		}
@@ -199,16 +204,37 @@ func (l *locker) open(r request) error {
 // library is the client of natslock.
 type library struct{ *natslock.Client }
 
-func (c library) take(ctx context.Context, name string, wait time.Duration) (mutex, error) {
-	var lock *natslock.Lock
-	var err error
-	if wait == 0 {
-		lock, err = c.TryLock(ctx, name)
-	} else {
-		lock, err = c.Lock(ctx, name, natslock.MaxWait(wait))
+func (c library) take(ctx context.Context, r request) (mutex, error) {
+	wait := natslock.MaxWait(time.Duration(r.Wait) * time.Millisecond)
+	lock := func() (*natslock.Lock, error) {
+		switch r.Kind {
+		case "read":
+			if rw := rwlock.New(c.Client); r.Wait > 0 {
+				return rw.RLock(ctx, r.Name, wait)
+			} else {
+				return rw.TryRLock(ctx, r.Name)
+			}
+		case "write":
+			if rw := rwlock.New(c.Client); r.Wait > 0 {
+				return rw.Lock(ctx, r.Name, wait)
+			} else {
+				return rw.TryLock(ctx, r.Name)
+			}
+		case "permit":
+			if sem := semaphore.New(c.Client, r.Name, r.Permits); r.Wait > 0 {
+				return sem.Acquire(ctx, wait)
+			} else {
+				return sem.TryAcquire(ctx)
+			}
+		}
+		if r.Wait > 0 {
+			return c.Lock(ctx, r.Name, wait)
+		}
+		return c.TryLock(ctx, r.Name)
 	}
+	l, err := lock()
 	if err != nil {
 		return nil, err
 	}
-	return lock, nil
+	return l, nil
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,6 +69,23 @@ const (
 	noTimers      = "reads-at-notifications"
 	noOutage      = "fails-in-an-outage"
 	dropsAtOnce   = "drops-at-a-disconnect"
+	guardsRenewal = "renews-with-guard"
+	noGuard       = "joins-without-guard"
+	joinsAgain    = "joins-again-by-one-id"
+	passesWriters = "passes-writers"
+	waitsReaders  = "waits-for-readers"
+	writerPasses  = "writers-pass-readers"
+	noDrain       = "does-not-drain"
+	hintDrains    = "drains-by-notification"
+	oldDrain      = "drains-by-an-old-answer"
+	anyAnswer     = "drains-by-any-bucket"
+	brokenIsGone  = "takes-the-broken-for-gone"
+	clearsGate    = "clears-the-gate"
+	joinsHeld     = "joins-at-a-live-gate"
+	highSlots     = "claims-foreign-slots"
+	passesQueue   = "passes-the-queue"
+	twoClaims     = "claims-two-slots"
+	anyVacancy    = "any-free-slot"
 	renewsBroken  = "renews-the-broken"
 	saysReleased  = "says-released"
 )
@@ -225,7 +243,7 @@ type result struct {
 
 // write sends a conditional write, and waits for its answer for a second. A later answer
 // goes to late.
-func (p *plain) write(key string, fields map[string]any, expect uint64, late func(revision uint64)) result {
+func (p *plain) write(key string, fields map[string]any, expect uint64, guard string, late func(revision uint64)) result {
 	if !p.nc.IsConnected() && p.weak != buffersAll {
 		return result{unknown: true, unsent: true}
 	}
@@ -237,6 +255,9 @@ func (p *plain) write(key string, fields map[string]any, expect uint64, late fun
 	tombstone := fields["l"] == 0
 	if !tombstone || p.weak != unconditional {
 		m.Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(expect, 10))
+	}
+	if guard != "" {
+		m.Header.Set("Nats-Expected-Last-Subject-Sequence-Subject", "$KV."+p.bucket+"."+guard)
 	}
 	if tombstone {
 		m.Header.Set("KV-Operation", "DEL")
@@ -377,13 +398,21 @@ type claim struct {
 	over bool
 	sent map[uint64]time.Time // attempts without an acknowledgement
 	n    uint64
+	more map[string]any // fields of all its records
+	// guard is the key that the expectations are about, if that is another one.
+	guard string
 	// floor is the highest revision that was acknowledged before the newest attempt.
 	floor uint64
 }
 
-func (p *plain) claim(name string) *claim {
-	return &claim{p: p, key: "lock." + encoded(name), id: rand.Text(), sent: map[uint64]time.Time{}}
+func (p *plain) claim(key string) *claim {
+	return &claim{p: p, key: key, id: rand.Text(), sent: map[uint64]time.Time{}}
 }
+
+// target is what a waiter waits for: a lock, or the gate of one, and its queue.
+type target struct{ key, queue string }
+
+func mutexOf(name string) target { return target{"lock." + encoded(name), "wait." + encoded(name)} }
 
 func (p *plain) record(status int, id string, more map[string]any) map[string]any {
 	f := map[string]any{"v": 1, "s": status, "id": id, "c": p.id, "l": int(p.ttl.Seconds()), "o": "plain"}
@@ -393,10 +422,17 @@ func (p *plain) record(status int, id string, more map[string]any) map[string]an
 	return f
 }
 
+// with returns the fields of both.
+func with(a, b map[string]any) map[string]any {
+	all := maps.Clone(b)
+	maps.Copy(all, a)
+	return all
+}
+
 // remove writes a tombstone at exactly a revision.
 func (p *plain) remove(key string, status int, id string, revision uint64) result {
 	for {
-		r := p.write(key, map[string]any{"v": 1, "s": status, "id": id, "c": p.id, "l": 0}, revision, nil)
+		r := p.write(key, map[string]any{"v": 1, "s": status, "id": id, "c": p.id, "l": 0}, revision, "", nil)
 		if !r.inFlight {
 			return r
 		}
@@ -414,7 +450,7 @@ func (c *claim) attempt(expect uint64) (lock *lease, s stored, err error) {
 	c.sent[n], c.floor = sent, c.p.highest.Load()
 	c.mu.Unlock()
 	denied := c.p.denied.Load()
-	r := c.p.write(c.key, c.p.record(1, c.id, map[string]any{"a": n, "at": sent.UnixMilli()}), expect, func(revision uint64) { c.acked(n, revision) })
+	r := c.p.write(c.key, c.p.record(1, c.id, with(c.more, map[string]any{"a": n, "at": sent.UnixMilli()})), expect, c.guard, func(revision uint64) { c.acked(n, revision) })
 	switch {
 	case r.revision > 0:
 		return c.granted(sent, r.revision)
@@ -437,7 +473,7 @@ func (c *claim) attempt(expect uint64) (lock *lease, s stored, err error) {
 	case r.last == 0:
 		return nil, stored{}, nil
 	}
-	if s, err = c.p.read(c.key); err != nil {
+	if s, err = c.p.read(cmp.Or(c.guard, c.key)); err != nil {
 		return nil, stored{revision: expect, deleted: true}, nil
 	}
 	if s.live() && s.valid && s.id() == c.id {
@@ -495,15 +531,30 @@ func (c *claim) granted(sent time.Time, revision uint64) (*lease, stored, error)
 		c.p.remove(c.key, 4, c.id, revision)
 		return nil, stored{}, errLate
 	}
-	l := &lease{claim: c, token: revision << 6, revision: revision, ttl: c.p.ttl, sent: sent, until: until, renewals: map[uint64]sending{}}
+	l := &lease{claim: c, more: c.more, token: revision << 6, revision: revision, ttl: c.p.ttl, sent: sent, until: until, renewals: map[uint64]sending{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	c.p.keep(l)
 	go l.renew()
 	return l, stored{}, nil
 }
 
-// take takes a mutex, and waits for it for so long.
-func (p *plain) take(ctx context.Context, name string, wait time.Duration) (mutex, error) {
+// take takes a lock, and waits for it for so long.
+func (p *plain) take(_ context.Context, r request) (mutex, error) {
+	wait := time.Duration(r.Wait) * time.Millisecond
+	switch r.Kind {
+	case "read":
+		return p.reader(r.Name, wait)
+	case "write":
+		return p.writer(r.Name, wait)
+	case "permit":
+		return p.permit(r.Name, r.Permits, wait)
+	}
+	l, err := p.one(mutexOf(r.Name), wait)
+	return given(l, err)
+}
+
+// one takes a mutex, or the gate of a reader-writer lock.
+func (p *plain) one(t target, wait time.Duration) (*lease, error) {
 	if p.unfit.Load() {
 		return nil, errUnfit
 	}
@@ -511,21 +562,21 @@ func (p *plain) take(ctx context.Context, name string, wait time.Duration) (mute
 	if wait > 0 {
 		end = time.Now().Add(wait)
 	}
-	c := p.claim(name)
+	c := p.claim(t.key)
 	defer c.end()
 	for expect := uint64(0); time.Now().Before(end); {
 		l, s, err := c.attempt(expect)
 		if l != nil || err != nil {
-			return given(l, err)
+			return l, err
 		}
 		if c.isOver() {
 			return nil, errLate
 		}
-		if s.live() && !p.overdue(s) || len(p.queue(name)) > 0 {
+		if s.live() && !p.overdue(s) || len(p.queue(t)) > 0 {
 			if wait == 0 {
 				return nil, natslock.ErrLocked
 			}
-			return p.wait(c, name, end)
+			return p.wait(c, t, end)
 		}
 		expect = s.revision
 	}
@@ -546,20 +597,20 @@ func given(l *lease, err error) (mutex, error) {
 }
 
 // queue lists the places of a mutex in the order of their tickets.
-func (p *plain) queue(name string) []stored {
-	_, places, _ := p.look(name)
+func (p *plain) queue(t target) []stored {
+	_, places, _ := p.look(t)
 	return places
 }
 
 // look reads a lock and its places in one state.
-func (p *plain) look(name string) (lock stored, places []stored, ok bool) {
+func (p *plain) look(t target) (lock stored, places []stored, ok bool) {
 	sub, err := p.nc.SubscribeSync(p.nc.NewInbox())
 	if err != nil {
 		return stored{}, nil, false
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	subject := "$KV." + p.bucket + "."
-	body := fmt.Sprintf(`{"multi_last":["%[1]swait.%[2]s.*","%[1]slock.%[2]s"],"batch":1024,"max_bytes":8388608}`, subject, encoded(name))
+	body := fmt.Sprintf(`{"multi_last":["%[1]s%[2]s.*","%[1]s%[3]s"],"batch":1024,"max_bytes":8388608}`, subject, t.queue, t.key)
 	if !p.keyByKey.Load() && p.nc.PublishRequest("$JS.API.DIRECT.GET.KV_"+p.bucket, sub.Subject, []byte(body)) != nil {
 		return stored{}, nil, false
 	}
@@ -578,13 +629,13 @@ func (p *plain) look(name string) (lock stored, places []stored, ok bool) {
 		}
 	}
 	if p.keyByKey.Load() {
-		if all, ok = p.each(name); !ok {
+		if all, ok = p.each(t); !ok {
 			return stored{}, nil, false
 		}
 	}
 	for _, s := range all {
 		switch {
-		case s.key == "lock."+encoded(name):
+		case s.key == t.key:
 			lock = s
 		case s.live() && s.valid && s.number("s") == 2:
 			places = append(places, s)
@@ -595,8 +646,8 @@ func (p *plain) look(name string) (lock stored, places []stored, ok bool) {
 }
 
 // each reads the lock, and then the keys of the queue that a stream info names.
-func (p *plain) each(name string) (all []stored, ok bool) {
-	lock, err := p.read("lock." + encoded(name))
+func (p *plain) each(t target) (all []stored, ok bool) {
+	lock, err := p.read(t.key)
 	if err != nil {
 		return nil, false
 	}
@@ -604,7 +655,7 @@ func (p *plain) each(name string) (all []stored, ok bool) {
 	var info struct {
 		State struct{ Subjects map[string]uint64 }
 	}
-	filter := fmt.Sprintf(`{"subjects_filter":"$KV.%s.wait.%s.*"}`, p.bucket, encoded(name))
+	filter := fmt.Sprintf(`{"subjects_filter":"$KV.%s.%s.*"}`, p.bucket, t.queue)
 	m, err := p.nc.Request("$JS.API.STREAM.INFO.KV_"+p.bucket, []byte(filter), time.Second)
 	if err != nil || json.Unmarshal(m.Data, &info) != nil {
 		return nil, false
@@ -623,9 +674,9 @@ func ticket(s stored) uint64 { return cmp.Or(s.number("t"), s.revision) }
 
 // wait queues, and claims the lock when it is the first. It reads with a timer, and when
 // anything of the lock or its queue is notified.
-func (p *plain) wait(c *claim, name string, end time.Time) (mutex, error) {
+func (p *plain) wait(c *claim, t target, end time.Time) (*lease, error) {
 	hints := make(chan stored, 64)
-	patterns := []string{c.key, "wait." + encoded(name) + ".*"}
+	patterns := []string{c.key, t.queue + ".*"}
 	if p.weak == noTimers {
 		patterns = patterns[:1]
 	}
@@ -658,7 +709,7 @@ func (p *plain) wait(c *claim, name string, end time.Time) (mutex, error) {
 	var free vacancy
 	for time.Now().Before(end) {
 		if place == nil || place.ctx.Err() != nil && p.weak != believesPlace {
-			if place = p.queued(name); place == nil {
+			if place = p.queued(t, nil); place == nil {
 				return nil, errors.New("no place in the queue")
 			}
 		}
@@ -672,7 +723,7 @@ func (p *plain) wait(c *claim, name string, end time.Time) (mutex, error) {
 		if p.weak == noOutage && !p.nc.IsConnected() {
 			return nil, errors.New("no connection")
 		}
-		lock, places, ok := p.look(name)
+		lock, places, ok := p.look(t)
 		switch head, due := free.seen(p, lock, places, ok); {
 		case place.ctx.Err() != nil || place.Remaining() == 0:
 			if p.weak != believesPlace {
@@ -685,6 +736,9 @@ func (p *plain) wait(c *claim, name string, end time.Time) (mutex, error) {
 				return l, nil
 			}
 			free = vacancy{}
+		}
+		if p.weak == writerPasses {
+			places = slices.DeleteFunc(places, func(s stored) bool { return s.number("m") == 1 })
 		}
 		if len(places) > 0 && places[0].id() == place.id || p.weak == believesPlace && place.ctx.Err() != nil {
 			s, err := p.read(c.key)
@@ -776,15 +830,15 @@ func (v *vacancy) bury(p *plain, head stored, places []stored, mine string) {
 }
 
 // queued writes a place, which is renewed as a lease is.
-func (p *plain) queued(name string) *lease {
+func (p *plain) queued(t target, more map[string]any) *lease {
 	of := *p
 	of.ttl = min(max(p.ttl, 5*time.Second), 15*time.Second)
 	id := rand.Text()
-	c := &claim{p: &of, id: id, key: "wait." + encoded(name) + "." + id, sent: map[uint64]time.Time{}}
+	c := &claim{p: &of, id: id, key: t.queue + "." + id, sent: map[uint64]time.Time{}}
 	for range 10 {
 		sent := time.Now()
-		if r := of.write(c.key, of.record(2, id, map[string]any{"a": 1}), 0, nil); r.revision > 0 {
-			l := &lease{claim: c, status: 2, token: r.revision, revision: r.revision, ttl: of.ttl, sent: sent, until: sent.Add(of.validity(of.ttl)), renewals: map[uint64]sending{}}
+		if r := of.write(c.key, of.record(2, id, with(more, map[string]any{"a": 1})), 0, "", nil); r.revision > 0 {
+			l := &lease{claim: c, status: 2, more: more, token: r.revision, revision: r.revision, ttl: of.ttl, sent: sent, until: sent.Add(of.validity(of.ttl)), renewals: map[uint64]sending{}}
 			l.ctx, l.cancel = context.WithCancelCause(context.Background())
 			p.keep(l)
 			go l.renew()
@@ -797,7 +851,8 @@ func (p *plain) queued(name string) *lease {
 // lease is a lock that was granted, or a place.
 type lease struct {
 	*claim
-	status int // 0: held
+	status int            // 0: held
+	more   map[string]any // fields of all its records
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	token  uint64
@@ -910,7 +965,7 @@ func (l *lease) again(ttl time.Duration) {
 	}
 	l.mu.Unlock()
 	status := cmp.Or(l.status, 1)
-	fields := l.p.record(status, l.id, map[string]any{"r": r, "t": l.token, "l": int(ttl.Seconds())})
+	fields := l.p.record(status, l.id, with(l.more, map[string]any{"r": r, "t": l.token, "l": int(ttl.Seconds())}))
 	confirmed := func(of sending, revision uint64) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -927,7 +982,11 @@ func (l *lease) again(ttl time.Duration) {
 			l.revision, l.ttl, l.sent, l.until = revision, of.ttl, of.at, of.at.Add(validity)
 		}
 	}
-	answer := l.p.write(l.key, fields, expect, func(revision uint64) { confirmed(mine, revision) })
+	guard := ""
+	if l.p.weak == guardsRenewal {
+		guard = l.guard
+	}
+	answer := l.p.write(l.key, fields, expect, guard, func(revision uint64) { confirmed(mine, revision) })
 	switch {
 	case answer.revision > 0:
 		confirmed(mine, answer.revision)
@@ -942,7 +1001,7 @@ func (l *lease) again(ttl time.Duration) {
 		return
 	}
 	if answer.last == 0 && l.p.weak == zeroRenewal {
-		l.p.write(l.key, fields, 0, nil)
+		l.p.write(l.key, fields, 0, "", nil)
 	}
 	s, err := l.p.read(l.key)
 	if err != nil {

@@ -23,7 +23,11 @@ var rows = []struct {
 
 // refuses requires that the program does not open a bucket that it sees so.
 func (t *trial) refuses(row string, change func(c map[string]any)) {
-	t.wire.show(change)
+	t.wire.show(func(i map[string]any) {
+		if c, ok := i["config"].(map[string]any); ok {
+			change(c)
+		}
+	})
 	a := t.ask(t.opening())
 	t.expect(a.Result == "error", `"error" of open for `+row, "%s", a)
 	t.wire.show(nil)

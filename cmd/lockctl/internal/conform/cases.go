@@ -21,7 +21,8 @@ import (
 // Case is one test of a locker.
 type Case struct {
 	Name  string        `json:"name"`
-	Level int           `json:"level"`
+	Level int           `json:"level"`          // that the program needs
+	Part  string        `json:"part,omitempty"` // that the case is about; "": the level
 	Must  string        `json:"must"`           // a sentence of docs/protocol.md
 	Also  string        `json:"also,omitempty"` // other musts that it tests, by their numbers
 	TTL   time.Duration `json:"-"`              // that the program is opened with; 0: 3 s
@@ -36,22 +37,26 @@ type Case struct {
 var musts = regexp.MustCompile(`\bM(\d+)`)
 
 // numbers are those of the musts that it tests.
-func (c *Case) numbers() (all []int) {
-	for _, m := range musts.FindAllStringSubmatch(c.Must+" "+c.Also, -1) {
+func (c *Case) numbers() []int { return numbersIn(c.Must + " " + c.Also) }
+
+func numbersIn(text string) (all []int) {
+	for _, m := range musts.FindAllStringSubmatch(text, -1) {
 		n, _ := strconv.Atoi(m[1]) // of digits
 		all = append(all, n)
 	}
 	return all
 }
 
-// Cases are all, in the order of their levels.
-var Cases = []*Case{
+// Cases are all, in the order of their levels, and then those of the parts.
+var Cases = append(ofLevels, ofParts...)
+
+var ofLevels = []*Case{
 	// Level 1: one attempt, the validity, and the release.
 	{Name: "free", Level: 1, judge: free, Must: "The *fencing token* of a lease is `revision << 6 | n`."},
 	{Name: "name", Level: 1, judge: names, Must: "Every other byte becomes `=` and two upper-case hexadecimal digits."},
 	{Name: "ttl", Level: 1, judge: ttl, Must: mustRoundUp},
 	{Name: "ttl-fraction", Level: 1, judge: ttl, TTL: 1500 * time.Millisecond, Must: mustRoundUp},
-	{Name: "ttl-range", Level: 1, judge: ttlRange, TTL: 367 * 24 * time.Hour, Must: "A client rounds a fraction up and refuses everything else before any I/O."},
+	{Name: "ttl-range", Level: 1, judge: ttlRange, TTL: 367 * 24 * time.Hour, Must: "A client rounds a fraction up and refuses everything else before any I/O.", Also: "M129"},
 	{Name: "held", Level: 1, judge: held, Must: "**Nobody overwrites a live record but its owner.**"},
 	{Name: "held-statuses", Level: 1, judge: heldStatuses, Must: "A record under a holder key that is no tombstone must (M34) keep others out, whatever its status."},
 	{Name: "unreadable", Level: 1, judge: unreadable, Must: "An unreadable record under a holder key is a holder of unknown origin: a client must not (M33) overwrite it."},
@@ -72,8 +77,8 @@ var Cases = []*Case{
 	{Name: "refused-permission", Level: 1, judge: refusedPermission, Own: true, Must: "A *refused permission* has no answer."},
 	{Name: "buffered-write", Level: 1, judge: bufferedWrite, Must: "It must not (M38) leave writes to a buffer that sends them after a reconnect."},
 	{Name: "validity", Level: 1, judge: validityOfClaim, TTL: 2 * time.Second, Must: mustEndInTime},
-	{Name: "late-answer", Level: 1, judge: lateAnswer, TTL: 2 * time.Second, Must: mustArriveInTime},
-	{Name: "try-behind-queue", Level: 1, judge: tryBehindQueue, Must: "The queue has a place that is not overdue: the client must (M67) queue, or say no."},
+	{Name: "late-answer", Level: 1, judge: lateAnswer, TTL: 2 * time.Second, Must: mustArriveInTime, Also: "M58"},
+	{Name: "try-behind-queue", Level: 1, judge: tryBehindQueue, Must: "The queue has a place that is not overdue: the client must (M67) queue, or say no.", Also: "M65"},
 
 	{Name: "stopped-holder", Level: 1, judge: stoppedHolder, TTL: 2 * time.Second, Stops: true, Must: mustEndInTime},
 	{Name: "release-broken", Level: 1, judge: releaseBroken, TTL: 10 * time.Second, Must: "its own broken record: the deletion goes on, and the result is *broken*;"},
@@ -103,19 +108,19 @@ var Cases = []*Case{
 	{Name: "fifo", Level: 3, judge: fifo, Must: "The waiter must (M72) list the queue, **(R)** as of its own ticket and of whatever has shown it that a predecessor is gone, and order the places by ticket"},
 	{Name: "give-up", Level: 3, judge: giveUp, Must: mustGiveUp},
 	{Name: "predecessor", Level: 3, judge: predecessor, Must: "any other end of that place, or another id under its key: it lists the queue again;"},
-	{Name: "forged-tombstone", Level: 3, judge: forgedTombstone, Must: "It must not (M75) claim at the revision of a live record."},
+	{Name: "forged-tombstone", Level: 3, judge: forgedTombstone, Must: "It must not (M75) claim at the revision of a live record.", Also: "M43"},
 	{Name: "no-notifications", Level: 3, judge: noNotifications, TTL: 2 * time.Second, Must: "Notifications can be lost. Every wait has a timer that reads"},
 	{Name: "place-ended", Level: 3, judge: placeEnded, Must: "Should the place end, it must (M71) queue again under a new id."},
 	{Name: "least-privilege-queue", Level: 3, judge: leastPrivilegeQueue, Own: true, Must: "A client must (M138) work without them, [key by key](#reading-key-by-key) and from replicas."},
 	{Name: "reconnect", Level: 3, judge: reconnect, Must: "After a reconnect every subscription needs a new proof, and every waiter reads."},
 	{Name: "recall", Level: 3, judge: recall, Must: "A waiter must (M70) write a place with status 2 under `wait.<name>.<id>`, with an id that is not that of its claim for the lock."},
 	{Name: "unfit-waiter", Level: 3, judge: unfitWaiter, Must: "That includes its waiters, and claims whose answers come later: it deletes their records."},
-	{Name: "stopped-first", Level: 3, judge: stoppedFirst, Stops: true, Must: "then it is not the first any more, and must (M76) queue again."},
+	{Name: "stopped-first", Level: 3, judge: stoppedFirst, Stops: true, Must: "then it is not the first any more, and must (M76) queue again.", Also: "M57"},
 	{Name: "out-of-turn", Level: 3, judge: outOfTurn, Must: "A waiter must not (M81) claim out of turn before that."},
 	{Name: "out-of-turn-cycle", Level: 3, judge: outOfTurnCycle, Must: "Its *window* is open while these reads show the key free, at one revision, or without a record after its tombstone, and the same head in place."},
 	{Name: "out-of-turn-head", Level: 3, judge: outOfTurnHead, Must: "Its *window* is open while these reads show the key free, at one revision, or without a record after its tombstone, and the same head in place."},
 	{Name: "out-of-turn-hint", Level: 3, judge: outOfTurnHint, Must: "Only answers to its reads must (M79) count, never a notification."},
-	{Name: "out-of-turn-gap", Level: 3, judge: outOfTurnGap, Must: "A read that fails, a new connection, a suspension, and a second or more between two answers must (M80) begin the window anew: a tombstone lives for 1 s, so no cycle in between can hide."},
+	{Name: "out-of-turn-gap", Level: 3, judge: outOfTurnGap, Must: "A read that fails, a new connection, a suspension, and a second or more between two answers must (M80) begin the window anew: a tombstone lives for 1 s, so no cycle in between can hide.", Also: "M135"},
 	{Name: "out-of-turn-exact", Level: 3, judge: outOfTurnExact, Must: "the waiter deletes the place of the head by a tombstone of status 4, which must (M82) expect exactly the revision that it has read."},
 	{Name: "out-of-turn-others", Level: 3, judge: outOfTurnOthers, Must: "It must not (M83) delete the place of any other waiter, and no place without a grant."},
 
@@ -125,7 +130,7 @@ var Cases = []*Case{
 	{Name: "late-answer-waiting", Level: 4, judge: lateAnswerWaiting, TTL: time.Second, Must: mustArriveInTime},
 	{Name: "late-write", Level: 4, judge: lateWrite, TTL: 10 * time.Second, Must: "From then on the acknowledgement of any other of its attempts must (M61) lead to the deletion of exactly that record, and must not (M62) lead to a grant."},
 	{Name: "repeated-answers", Level: 4, judge: repeatedAnswers, Must: "At most one holder of a lock is inside its validity, or any number of readers and no writer, or as many holders as a semaphore has permits."},
-	{Name: "lost-renewal-answer", Level: 4, judge: lostRenewalAnswer, TTL: 4 * time.Second, Must: "A held record of its own id, with a renewal number that it has sent, is a confirmation as of that renewal's sending."},
+	{Name: "lost-renewal-answer", Level: 4, judge: lostRenewalAnswer, TTL: 4 * time.Second, Must: "A held record of its own id, with a renewal number that it has sent, is a confirmation as of that renewal's sending.", Also: "M85"},
 	{Name: "restart-held", Level: 4, judge: restartHeld, Own: true, TTL: 4 * time.Second, Must: "Without an answer it tries again after T/15, 50 ms at least."},
 	{Name: "restart-waiter", Level: 4, judge: restartWaiter, Own: true, Must: "An outage of the connection is waited out."},
 	{Name: "overdue", Level: 4, judge: overdue, Own: true, Must: "Only the acknowledged write ends the record, which must (M56) expect exactly r."},

@@ -31,6 +31,7 @@ import (
 // Command is "lockctl conform".
 type Command struct {
 	Level    int      `default:"4" placeholder:"L" help:"Run the cases up to this level, 1 to 4 (default ${default})."`
+	Part     string   `placeholder:"PART" help:"Run the cases of a part in place of those of the levels: rwlock or semaphore."`
 	Only     string   `name:"run" short:"r" placeholder:"PATTERN" help:"Run the cases whose names match, as late-*; several are separated by commas."`
 	List     bool     `help:"List the cases and what they test, and run nothing."`
 	Parallel int      `short:"p" default:"6" placeholder:"N" help:"Run so many cases at a time (default ${default})."`
@@ -52,20 +53,25 @@ sentence of the protocol. It says on failure what was expected and what was seen
 The levels, as docs/protocol.md has them:
   1  one-shot mutex: the bucket, names, records, validity, try, status and unlock
   2  renewals and judgement
-  3  the queue, and forged notifications
-  4  lost and late answers, overdue records
+  3  the queue, claims out of turn, and forged notifications
+  4  lost and late answers, overdue records, restarts
 
-Passing shows what the cases test, on one server. Replicas, reader-writer locks,
-semaphores and the optional parts have no cases. The cases take real time: seven seconds in all
-for a program that passes, with six at a time.
+The parts need level 3, and their cases come in place of those of the levels:
+  --part rwlock     reader-writer locks
+  --part semaphore  semaphores
+
+Passing shows what the cases test, on one server. Replicas and the optional parts have no
+cases. The cases take real time: 20 seconds in all for a program that passes, with six
+at a time.
 
   lockctl conform --level 1 -- node locker.js
+  lockctl conform --part semaphore -- ./locker
   lockctl conform --run 'late-*,lost-*' -- ./locker
   lockctl conform --list
 
-With --json an object a line: "name", "level", "must", "result" ("ok", "failed",
-"error"), "seconds", and "violated", "expected", "seen" of a failure. With --list only
-the first three.
+With --json an object a line: "name", "level", "part", "must", "also" (the numbers of
+more musts), "result" ("ok", "failed", "error"), "seconds", and "violated", "expected",
+"seen" of a failure. With --list only those before the result.
 
 Exit codes: 0 all cases passed; 1 a case failed; 64 usage; 70 a case could not be
 judged; 126, 127 the program cannot be run; 130 interrupted.`
@@ -76,6 +82,8 @@ func (c *Command) AfterApply() error {
 	switch {
 	case c.Level < 1 || c.Level > 4:
 		return fmt.Errorf("--level %d: must be 1 to 4", c.Level)
+	case c.Part != "" && c.Part != rwlock && c.Part != semaphore:
+		return fmt.Errorf("--part %s: must be %s or %s", c.Part, rwlock, semaphore)
 	case c.Parallel < 1:
 		return fmt.Errorf("--parallel %d: must be positive", c.Parallel)
 	}
@@ -170,7 +178,7 @@ func (c *Command) chosen() (cases []*Case) {
 			ok, _ := path.Match(p, one.Name) // AfterApply has checked it
 			matches = matches || ok
 		}
-		if matches && one.Level <= c.Level && (canStop || !one.Stops) {
+		if matches && one.Part == c.Part && one.Level <= c.Level && (canStop || !one.Stops) {
 			cases = append(cases, one)
 		}
 	}

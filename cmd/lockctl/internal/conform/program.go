@@ -21,6 +21,9 @@ type request struct {
 	TTL    int64  `json:"ttl,omitempty"`  // milliseconds: of all locks, or of the lock from an extend on
 	Name   string `json:"name,omitempty"` // of the lock
 	Wait   int64  `json:"wait,omitempty"` // milliseconds
+	// Kind is "read", "write" or "permit", of Permits. Without one the lock is a mutex.
+	Kind    string `json:"kind,omitempty"`
+	Permits int    `json:"permits,omitempty"`
 }
 
 // answer is a line from the program: the result of a request, or an event.

@@ -74,7 +74,7 @@ type wire struct {
 	rule    func(w *write) fate       // nil: all pass
 	hears   func(subject string) bool // whether a notification passes; nil: all do
 	reads   <-chan struct{}           // reads pass when this is closed; nil: at once
-	config  func(c map[string]any)    // changes what the program sees of the bucket; nil: nothing
+	info    func(i map[string]any)    // changes the stream infos that the program sees; nil: nothing
 	refuses bool                      // connections
 	infos   map[string]bool           // the subjects of answers with the stream info
 	shown   int                       // how many have passed
@@ -124,11 +124,11 @@ func (w *wire) blind() (sees func()) {
 	}
 }
 
-// show has the program see another configuration of the bucket.
-func (w *wire) show(change func(c map[string]any)) {
+// show has the program see other stream infos.
+func (w *wire) show(change func(i map[string]any)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.config = change
+	w.info = change
 }
 
 // cut ends the connections of the program. New ones are refused until back is called.
@@ -475,9 +475,9 @@ func (w *wire) fromServer(f frame, client *sink) bool {
 	return true
 }
 
-// alters passes a stream info with another configuration.
+// alters passes a stream info that is changed.
 func (w *wire) alters(f frame, client *sink) bool {
-	if w.config == nil || f.header > 0 {
+	if w.info == nil || f.header > 0 {
 		return false
 	}
 	var info map[string]any
@@ -486,11 +486,7 @@ func (w *wire) alters(f frame, client *sink) bool {
 	if d.Decode(&info) != nil {
 		return false
 	}
-	c, ok := info["config"].(map[string]any)
-	if !ok {
-		return false
-	}
-	w.config(c)
+	w.info(info)
 	data, err := json.Marshal(info)
 	if err != nil {
 		return false

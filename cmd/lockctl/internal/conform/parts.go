@@ -1,0 +1,466 @@
+package conform
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// The parts that have cases.
+const (
+	rwlock    = "rwlock"
+	semaphore = "semaphore"
+)
+
+var ofParts = []*Case{
+	// The reader-writer lock.
+	{Name: "read", Level: 3, Part: rwlock, judge: reads, Must: "A *reader* must (M94) write `read.<name>.<id>` with the guard header naming `$KV.<bucket>.rw.<name>`.", Also: "M28"},
+	{Name: "read-renewal", Level: 3, Part: rwlock, judge: readRenewal, TTL: 2 * time.Second, Must: "A reader renews and releases its own record like a lease, without a guard: its expectation is about its own key then."},
+	{Name: "read-behind-gate", Level: 3, Part: rwlock, judge: readBehindGate, Must: "A reader must not (M96) claim at it before it has read a tombstone, or an overdue gate, there."},
+	{Name: "read-again", Level: 3, Part: rwlock, judge: readAgain, TTL: 10 * time.Second, Must: "Every attempt to join must (M95) have a new id and so a new key, because the expectation does not protect that key."},
+	{Name: "read-clean-up", Level: 3, Part: rwlock, judge: readCleanUp, TTL: 10 * time.Second, Must: "E is about the gate, so the client must not (M63) write at it."},
+	{Name: "read-behind-writer", Level: 3, Part: rwlock, judge: readBehindWriter, Must: "A reader must (M97) wait for earlier *writers*, and for no reader, and a writer must (M98) wait for every earlier waiter."},
+	{Name: "read-beside-readers", Level: 3, Part: rwlock, judge: readBesideReaders, Must: "A reader must (M97) wait for earlier *writers*, and for no reader, and a writer must (M98) wait for every earlier waiter."},
+	{Name: "write", Level: 3, Part: rwlock, judge: writes, Must: "A *writer* takes the gate `rw.<name>` as a mutex is taken, with the queue `rwait.<name>.*`."},
+	{Name: "write-behind-reader", Level: 3, Part: rwlock, judge: writeBehindReader, Must: "A reader must (M97) wait for earlier *writers*, and for no reader, and a writer must (M98) wait for every earlier waiter."},
+	{Name: "try-write", Level: 3, Part: rwlock, judge: tryWrite, Must: "A writer with the gate must (M99) wait until the readers before it have gone."},
+	{Name: "drain", Level: 3, Part: rwlock, judge: drain, Must: "A writer with the gate must (M99) wait until the readers before it have gone."},
+	{Name: "drain-forged", Level: 3, Part: rwlock, judge: drainForged, Must: "A named reader must not (M102) be taken for gone but by its own tombstone, which the writer has read."},
+	{Name: "drain-broken", Level: 3, Part: rwlock, judge: drainBroken, Must: "A broken reader is live."},
+	{Name: "drain-old-answer", Level: 3, Part: rwlock, judge: drainOldAnswer, Must: "A client must not (M100) take any other answer for a proof."},
+	{Name: "drain-anew", Level: 3, Part: rwlock, judge: drainAnew, Must: "The bucket that answers must (M101) have the same creation time in all answers."},
+
+	// The semaphore.
+	{Name: "permit", Level: 3, Part: semaphore, judge: permit, Must: "A semaphore has 1 to 256 permits, and permit k is the slot `sem.<name>.<k>`."},
+	{Name: "permit-full", Level: 3, Part: semaphore, judge: permitFull, Must: "A client must not (M104) claim slots at or above its own number."},
+	{Name: "permit-queue", Level: 3, Part: semaphore, judge: permitQueue, Must: "A waiter must not (M105) claim slots in its turn before it is the first."},
+	{Name: "permit-newcomer", Level: 3, Part: semaphore, judge: permitNewcomer, Must: "If the queue has a place that is not overdue, it queues."},
+	{Name: "permit-unequal", Level: 3, Part: semaphore, judge: permitUnequal, Must: "A free slot at or above that is no evidence: no waiter claims that one out of turn."},
+	{Name: "permit-late", Level: 3, Part: semaphore, judge: permitLate, TTL: 10 * time.Second, Must: "A claim of one slot must (M108) be over before the claim of another begins. A late acknowledgement of the first must not (M109) become a second grant."},
+}
+
+const guardHeader = "Nats-Expected-Last-Subject-Sequence-Subject"
+
+// puts writes a record of a foreign client, which lasts a minute.
+func (t *trial) puts(key string, status int, id string, more map[string]any) stored {
+	t.put(key, record(status, id, time.Minute, more), 0, time.Minute)
+	return t.read(key)
+}
+
+// ends has the foreign client of a record end it.
+func (t *trial) ends(s stored) { t.erase(s.key, 4, text(s.fields["id"]), s.revision) }
+
+// of is a request for the lock of the part.
+func of(do, kind string, permits int) request {
+	r := request{Do: do, Name: x, Kind: kind, Permits: permits}
+	if do == "lock" {
+		r.Wait = (30 * time.Second).Milliseconds()
+	}
+	return r
+}
+
+// asked is a request without an answer yet.
+type asked struct {
+	t  *trial
+	r  request
+	ch <-chan answer
+}
+
+func (t *trial) asks(r request) *asked { return &asked{t, r, t.send(r)} }
+
+// notBefore requires that no answer comes for so long.
+func (a *asked) notBefore(d time.Duration, expected string) {
+	select {
+	case got := <-a.ch:
+		a.t.expect(false, expected, "%s; its writes: %s", got, a.t.writes())
+	case <-time.After(d):
+	}
+}
+
+// granted waits for the grant. It returns the write that has made its record.
+func (a *asked) granted(prefix, expected string) write {
+	got := a.t.answered(a.r, a.ch)
+	return a.t.holds(prefix, got, expected)
+}
+
+// holds judges a grant by the records under a prefix.
+func (t *trial) holds(prefix string, a answer, expected string) (first write) {
+	t.expect(a.Result == "ok", `"ok": `+expected, "%s", a)
+	for _, w := range t.wire.seen("") {
+		if strings.HasPrefix(w.key, prefix) && w.stored > 0 && !w.deletes() && !w.renewal() {
+			first = w // the newest claim
+		}
+	}
+	t.expect(first.stored > 0, "a record under "+prefix, "its writes: %s", t.writes())
+	s := t.read(first.key)
+	t.expect(s.live() && number(s.fields["s"]) == 1, "a record of status 1 behind the answer ok", "%s", s)
+	t.expect(a.Token == first.stored<<6, fmt.Sprintf("the token %d, of the first write of the claim", first.stored<<6), "%d", a.Token)
+	left := time.Duration(a.Left) * time.Millisecond
+	over := left - t.validity() - rounding
+	t.expect(over <= 0, fmt.Sprintf("a validity of %v at most", t.validity()), "%v left", left)
+	return first
+}
+
+// joins are the attempts of the program to read.
+func (t *trial) joins() (all []write) {
+	for _, w := range t.wire.seen("") {
+		if strings.HasPrefix(w.key, "read."+x+".") && !w.deletes() && !w.renewal() {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+func (t *trial) unlocks(kind string, permits int) {
+	a := t.ask(of("unlock", kind, permits))
+	t.expect(a.Result == "ok", `"ok" from unlock`, "%s", a)
+}
+
+func reads(t *trial) {
+	t.open()
+	t.puts("read."+x+".OTHER", 1, "OTHER", map[string]any{"m": 1})
+	w := t.holds("read."+x+".", t.ask(of("try", "read", 0)), "another client reads, and no client writes")
+	t.expect(w.header.Get(guardHeader) == "$KV."+t.bucket+".rw."+x, "the guard $KV."+t.bucket+".rw."+x, "%q", w.header.Get(guardHeader))
+	t.expect(w.expects(0), "an attempt that expects 0, of the gate", "a %s", w.String())
+	t.expect(strings.HasSuffix(w.key, "."+text(w.fields["id"])) && number(w.fields["m"]) == 1, "the id in the key, and m 1", "the id %q, and m %d", text(w.fields["id"]), number(w.fields["m"]))
+	t.unlocks("read", 0)
+	t.expect(t.read(w.key).deleted(), "a tombstone of "+w.key, "%s", t.read(w.key))
+	// Behind a writer that has gone.
+	t.ends(t.puts("rw."+x, 1, "WRITER", nil))
+	gone, key := t.read("rw."+x), w.key
+	w = t.holds("read."+x+".", t.ask(of("try", "read", 0)), "no client writes")
+	t.expect(w.key != key, "another key than the one before", "%s", w.key)
+	t.expect(w.expects(gone.revision) || t.read("rw."+x).revision == 0, fmt.Sprintf("an attempt that expects %d, the tombstone of the gate", gone.revision), "a %s", w.String())
+}
+
+func readRenewal(t *trial) {
+	t.open()
+	w := t.holds("read."+x+".", t.ask(of("try", "read", 0)), "no client writes")
+	expect := w.stored
+	t.eventually("two renewals", "there are fewer", func() bool { return number(t.read(w.key).fields["r"]) >= 2 })
+	for _, r := range t.wire.seen(w.key) {
+		if r.renewal() && r.stored > 0 {
+			t.expect(r.header.Get(guardHeader) == "", "a renewal without a guard", "the guard %q", r.header.Get(guardHeader))
+			t.expect(r.expects(expect), fmt.Sprintf("a renewal that expects %d, the revision before", expect), "a %s", r.String())
+			expect = r.stored
+		}
+	}
+	t.unlocks("read", 0)
+}
+
+func readBehindGate(t *trial) {
+	t.open()
+	gate := t.puts("rw."+x, 1, "WRITER", nil)
+	a := t.ask(of("try", "read", 0))
+	t.expect(a.Result == "refused", `"refused": another client writes`, "%s", a)
+	waits := t.asks(of("lock", "read", 0))
+	for range 3 {
+		t.forge(gate.key, gate.revision, record(4, "WRITER", 0, nil), true)
+		waits.notBefore(settled, "no grant: another client writes")
+	}
+	for _, w := range t.joins() {
+		t.expect(!w.expects(gate.revision), fmt.Sprintf("no attempt that expects %d, the gate that stands", gate.revision), "a %s", w.String())
+		t.expect(w.header.Get(guardHeader) == "$KV."+t.bucket+".rw."+x, "the guard of the gate in each attempt", "a %s with %q", w.String(), w.header.Get(guardHeader))
+	}
+	t.untouched(gate)
+	t.ends(gate)
+	waits.granted("read."+x+".", "the writer has gone")
+}
+
+// readAgain loses the answer to the first attempt, and passes the second.
+func readAgain(t *trial) {
+	t.open()
+	n := 0
+	t.wire.govern(func(w *write) fate {
+		if strings.HasPrefix(w.key, "read.") && !w.deletes() && !w.renewal() {
+			if n++; n == 1 {
+				return fate{drop: true}
+			}
+		}
+		return fate{}
+	})
+	waits := t.asks(of("lock", "read", 0))
+	waits.granted("read."+x+".", "no client writes")
+	seen := map[string]bool{}
+	for _, w := range t.joins() {
+		t.expect(!seen[w.key], "a new key for each attempt", "two attempts under %s", w.key)
+		seen[w.key] = true
+	}
+}
+
+// readCleanUp loses attempts, and looks at what the program takes away.
+func readCleanUp(t *trial) {
+	t.open()
+	t.ends(t.puts("rw."+x, 1, "WRITER", nil))
+	n := 0
+	t.wire.govern(func(w *write) fate {
+		if strings.HasPrefix(w.key, "read.") && !w.deletes() && !w.renewal() {
+			if n++; n <= 2 {
+				return fate{drop: true}
+			}
+		}
+		return fate{}
+	})
+	a := t.ask(of("try", "read", 0))
+	if a.Result == "ok" {
+		t.unlocks("read", 0)
+	}
+	t.pause(2 * settled)
+	for _, w := range t.wire.seen("rw." + x) {
+		t.expect(w.deletes() && strings.HasPrefix(w.expect(), "9999"), "no write to the gate: the program reads", "a %s", w.String())
+	}
+}
+
+func readBehindWriter(t *trial) {
+	t.open()
+	t.puts("read."+x+".OTHER", 1, "OTHER", map[string]any{"m": 1})
+	gate := t.puts("rw."+x, 1, "WRITER", nil)
+	writer := t.puts("rwait."+x+".NEXT", 2, "NEXT", nil)
+	waits := t.asks(of("lock", "read", 0))
+	waits.notBefore(settled, "no grant: another client writes")
+	t.ends(gate)
+	waits.notBefore(window/2, "no grant: another client waits to write")
+	t.expect(t.read(writer.key).live(), "the place of the writer, as before", "%s", t.read(writer.key))
+	for _, w := range t.joins() {
+		t.expect(w.stored == 0, "no join before the writer's turn", "a %s that was stored", w.String())
+	}
+	t.ends(writer)
+	waits.granted("read."+x+".", "nobody waits before it")
+}
+
+func readBesideReaders(t *trial) {
+	t.open()
+	gate := t.puts("rw."+x, 1, "WRITER", nil)
+	reader := t.puts("rwait."+x+".READER", 2, "READER", map[string]any{"m": 1})
+	waits := t.asks(of("lock", "read", 0))
+	waits.notBefore(settled, "no grant: another client writes")
+	t.ends(gate)
+	waits.granted("read."+x+".", "only a reader waits before it")
+	t.expect(t.read(reader.key).revision == reader.revision, "the place of the other reader, as before", "%s", t.read(reader.key))
+}
+
+func writes(t *trial) {
+	t.open()
+	other := t.puts("rw."+x, 1, "WRITER", nil)
+	a := t.ask(of("try", "write", 0))
+	t.expect(a.Result == "refused", `"refused": another client writes`, "%s", a)
+	waits := t.asks(of("lock", "write", 0))
+	var place write
+	t.eventually("a place under rwait."+x, "there is none", func() bool {
+		for _, w := range t.wire.seen("") {
+			if strings.HasPrefix(w.key, "rwait."+x+".") && w.stored > 0 {
+				place = w
+			}
+		}
+		return place.stored > 0
+	})
+	t.expect(number(place.fields["m"]) == 0, "a place without m, of a writer", "m %d", number(place.fields["m"]))
+	t.untouched(other)
+	t.ends(other)
+	waits.granted("rw."+x, "the other writer has gone")
+	t.unlocks("write", 0)
+	t.expect(!t.read("rw."+x).live(), "no gate after the release", "%s", t.read("rw."+x))
+}
+
+func writeBehindReader(t *trial) {
+	t.open()
+	gate := t.puts("rw."+x, 1, "WRITER", nil)
+	reader := t.puts("rwait."+x+".READER", 2, "READER", map[string]any{"m": 1})
+	waits := t.asks(of("lock", "write", 0))
+	waits.notBefore(settled, "no grant: another client writes")
+	t.ends(gate)
+	waits.notBefore(window/2, "no grant: another client waits to read")
+	t.ends(reader)
+	waits.granted("rw."+x, "nobody waits before it")
+}
+
+func tryWrite(t *trial) {
+	t.open()
+	reader := t.puts("read."+x+".OTHER", 1, "OTHER", map[string]any{"m": 1})
+	a := t.ask(of("try", "write", 0))
+	t.expect(a.Result == "refused", `"refused": another client reads`, "%s", a)
+	t.eventually("no gate", "it stands", func() bool { return !t.read("rw." + x).live() })
+	t.untouched(reader)
+}
+
+// draining has the program write while another client reads. It returns the reader, and the gate.
+func (t *trial) draining(status int) (reader, gate stored, waits *asked) {
+	t.open()
+	reader = t.puts("read."+x+".OTHER", status, "OTHER", map[string]any{"m": 1, "t": 64})
+	waits = t.asks(of("lock", "write", 0))
+	t.eventually("a gate", "there is none", func() bool { gate = t.read("rw." + x); return gate.live() })
+	waits.notBefore(settled, "no grant: another client reads")
+	return reader, gate, waits
+}
+
+func drain(t *trial) {
+	reader, _, waits := t.draining(1)
+	waits.notBefore(2*settled, "no grant: another client reads")
+	t.untouched(reader)
+	t.ends(reader)
+	waits.granted("rw."+x, "the reader has gone")
+}
+
+func drainForged(t *trial) {
+	reader, _, waits := t.draining(1)
+	for range 3 {
+		t.forge(reader.key, reader.revision+1, record(4, "OTHER", 0, nil), true)
+		waits.notBefore(settled, "no grant: another client reads")
+	}
+	t.ends(reader)
+	waits.granted("rw."+x, "the reader has gone")
+}
+
+func drainBroken(t *trial) {
+	reader, _, waits := t.draining(3)
+	waits.notBefore(2*settled, "no grant: the broken reader may still be stopping")
+	t.ends(reader)
+	waits.granted("rw."+x, "the reader has gone")
+}
+
+// drainOldAnswer answers with a state that is older than the gate, and names nobody.
+func drainOldAnswer(t *trial) {
+	t.open()
+	reader := t.puts("read."+x+".OTHER", 1, "OTHER", map[string]any{"m": 1})
+	t.wire.show(func(i map[string]any) {
+		if state, ok := i["state"].(map[string]any); ok {
+			state["last_seq"] = reader.revision - 1
+			delete(state, "subjects")
+			i["total"] = 0
+		}
+	})
+	waits := t.asks(of("lock", "write", 0))
+	waits.notBefore(3*settled, "no grant: another client reads, and the answers are older than the gate")
+	t.wire.show(nil)
+	t.ends(reader)
+	t.grantedOrNot(waits)
+}
+
+// drainAnew answers as another bucket does.
+func drainAnew(t *trial) {
+	_, _, waits := t.draining(1)
+	t.wire.show(func(i map[string]any) {
+		if state, ok := i["state"].(map[string]any); ok {
+			i["created"] = time.Now().UTC().Format(time.RFC3339Nano)
+			delete(state, "subjects")
+			i["total"] = 0
+		}
+	})
+	t.pause(3 * settled)
+	t.wire.show(nil)
+	select {
+	case a := <-waits.ch:
+		t.expect(a.Result != "ok", "no grant: the answers are of a bucket that was created later", "%s", a)
+	default:
+	}
+}
+
+// grantedOrNot waits for an answer that may be an error: the program may have given up.
+func (t *trial) grantedOrNot(waits *asked) {
+	if a := t.answered(waits.r, waits.ch); a.Result != "error" {
+		t.holds("rw."+x, a, "nobody reads")
+	}
+}
+
+func slot(k int) string { return fmt.Sprintf("sem.%s.%d", x, k) }
+
+func permit(t *trial) {
+	t.open()
+	t.puts(slot(0), 1, "OTHER0", map[string]any{"q": 3})
+	t.puts(slot(2), 1, "OTHER2", map[string]any{"q": 3})
+	w := t.holds("sem."+x+".", t.ask(of("try", "permit", 3)), "a slot is free")
+	t.expect(w.key == slot(1), "the slot "+slot(1), "%s", w.key)
+	t.expect(number(w.fields["q"]) == 3, "the field q 3", "%d", number(w.fields["q"]))
+	t.unlocks("permit", 3)
+	t.expect(!t.read(w.key).live(), "no record after the release", "%s", t.read(w.key))
+}
+
+func permitFull(t *trial) {
+	t.open()
+	var all []stored
+	for k := range 2 {
+		all = append(all, t.puts(slot(k), 1, fmt.Sprint("OTHER", k), map[string]any{"q": 4}))
+	}
+	a := t.ask(of("try", "permit", 2))
+	t.expect(a.Result == "refused", `"refused": the two slots that it knows are held`, "%s", a)
+	waits := t.asks(of("lock", "permit", 2))
+	waits.notBefore(2*window, "no grant: the two slots that it knows are held")
+	for _, w := range t.wire.seen("") {
+		t.expect(!strings.HasPrefix(w.key, "sem.") || w.key == slot(0) || w.key == slot(1), "no write to a slot at or above 2", "a %s", w.String())
+	}
+	t.ends(all[1])
+	w := waits.granted("sem."+x+".", "a slot is free")
+	t.expect(w.key == slot(1), "the slot "+slot(1), "%s", w.key)
+}
+
+// full fills the slots of a semaphore, and has others wait for it.
+func (t *trial) full(permits, q int) (slots []stored, head stored) {
+	for k := range permits {
+		slots = append(slots, t.puts(slot(k), 1, fmt.Sprint("OTHER", k), map[string]any{"q": permits}))
+	}
+	return slots, t.puts("swait."+x+".HEAD", 2, "HEAD", map[string]any{"q": q})
+}
+
+func permitQueue(t *trial) {
+	t.open()
+	slots, head := t.full(2, 2)
+	waits := t.asks(of("lock", "permit", 2))
+	waits.notBefore(settled, "no grant: all slots are held")
+	t.ends(slots[0])
+	waits.notBefore(window/2, "no grant: another client waits before it")
+	t.ends(head)
+	waits.granted("sem."+x+".", "nobody waits before it")
+}
+
+func permitNewcomer(t *trial) {
+	t.open()
+	slots, _ := t.full(2, 2)
+	gone := t.publish(slots[1].key, nil, slots[1].revision, nats.Header{"Nats-TTL": {"1s"}, "KV-Operation": {"DEL"}})
+	a := t.ask(of("try", "permit", 2))
+	t.expect(a.Result == "refused", `"refused": a slot is free, and another client waits for it`, "%s", a)
+	now := t.read(slots[1].key)
+	t.expect(!now.live() && now.revision <= gone, "a slot that is free", "%s", now)
+}
+
+// permitUnequal frees a slot that the head does not know of.
+func permitUnequal(t *trial) {
+	t.open()
+	slots, head := t.full(2, 1)
+	waits := t.asks(of("lock", "permit", 2))
+	waits.notBefore(settled, "no grant: all slots are held")
+	t.ends(slots[1])
+	waits.notBefore(2*window, "no grant: another client waits before it, for the slot 0")
+	t.expect(t.read(head.key).live(), "the place of the other, as before", "%s", t.read(head.key))
+	t.ends(head)
+	w := waits.granted("sem."+x+".", "nobody waits before it")
+	t.expect(w.key == slot(1), "the slot "+slot(1), "%s", w.key)
+}
+
+// permitLate answers the first claim when the program may have made another one.
+func permitLate(t *trial) {
+	t.open()
+	var first string
+	t.wire.govern(func(w *write) fate {
+		if !strings.HasPrefix(w.key, "sem.") || w.deletes() || w.renewal() {
+			return fate{}
+		}
+		if first == "" {
+			first = w.key
+			return fate{after: 2500 * time.Millisecond}
+		}
+		return fate{}
+	})
+	waits := t.asks(of("lock", "permit", 3))
+	a := t.answered(waits.r, waits.ch)
+	t.expect(a.Result == "ok", `"ok": three slots are free`, "%s", a)
+	t.pause(2500*time.Millisecond + settled)
+	var live []string
+	for k := range 3 {
+		if t.read(slot(k)).live() {
+			live = append(live, slot(k))
+		}
+	}
+	t.expect(len(live) == 1, "one slot with a record", "%v; its writes: %s", live, t.writes())
+}
