@@ -18,15 +18,15 @@ func TestSentences(t *testing.T) {
 	document := plainText(string(text))
 	names := map[string]bool{}
 	for _, c := range Cases {
-		assert.Contains(t, document, plainText(c.Must), "case %s", c.Name)
+		assert.True(t, strings.Contains(document, plainText(c.Must)), "case %s: protocol.md does not say %q", c.Name, c.Must)
 		assert.False(t, names[c.Name], "two cases %s", c.Name)
 		names[c.Name] = true
 	}
 	for _, must := range []string{mustHaveMargin, mustLeave, mustGiveUp} {
-		assert.Contains(t, document, plainText(must))
+		assert.True(t, strings.Contains(document, plainText(must)), "protocol.md does not say %q", must)
 	}
 	for _, r := range rules {
-		assert.Contains(t, document, plainText(r.must))
+		assert.True(t, strings.Contains(document, plainText(r.must)), "protocol.md does not say %q", r.must)
 	}
 }
 
@@ -99,6 +99,6 @@ func TestLevels(t *testing.T) {
 		}
 	}
 	for _, c := range Cases {
-		assert.Contains(t, string(document), "`"+c.Name+"`", "conform.md lists the cases")
+		assert.True(t, strings.Contains(string(document), "`"+c.Name+"`"), "conform.md does not list %s", c.Name)
 	}
 }

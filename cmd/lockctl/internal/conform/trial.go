@@ -511,7 +511,7 @@ const (
 	mustEndInTime     = "A client must (M46) count it from the sending, and must not (M47) work, or say that it holds the lock, after that."
 	mustArriveInTime  = "The validity that an acknowledgement gives must not (M48) count unless the answer arrives before it would end."
 	mustHaveMargin    = "The *margin* must (M45) be at least T/1000, and at least as long as the client's clock can go wrong in T."
-	mustEndQuickly    = "| TTL of a tombstone, and of a question | 1 s | must (M133) |"
+	mustEndQuickly    = "| TTL of a tombstone, and of a question | 1 s | must (M133)"
 	mustRoundUp       = "whole seconds with an `s`, which must (M35) be rounded **up**, from `1s` to 366 days"
 	mustExpect        = "A client must not (M36) send a write without an expectation, not even a deletion, and none without a TTL."
 	mustNotExpectZero = "It expects the last revision that the client knows of its record, and must not (M84) expect 0."
