@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/verify/example"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/partition"
 )
 
@@ -134,4 +136,20 @@ func ExampleInspect() {
 	stop()
 	<-ended
 	// Output: 1 pod-1 pod-1 <nil>
+}
+
+// A tool looks for groups.
+func ExampleGroups() {
+	g, stop := started()
+	defer stop()
+	locks := []admin.Info{{Kind: admin.KindMutex, Name: "orders"}} // as admin.Admin.List has read them
+	for _, m := range g.Members() {
+		locks = append(locks, admin.Info{Kind: admin.KindMutex, Name: "ingest.member." + m.ID, Holder: &admin.Holder{
+			Holder: natslock.Holder{Token: m.Token, Meta: map[string]string{"member": m.ID, "weight": "1", "partitions": "3"}},
+		}})
+	}
+	for _, state := range partition.Groups(locks) {
+		fmt.Println(state.Group, state.Count, state.Members[0].ID)
+	}
+	// Output: ingest 3 pod-1
 }

@@ -83,33 +83,81 @@ func Inspect(ctx context.Context, c *natslock.Client, group string) (State, erro
 	if err := checkGroup(group); err != nil {
 		return State{}, err
 	}
-	g := State{Group: group, known: make(map[uint64]struct{})}
-	var owned []Placement
+	g := newReading(group)
 	for info, err := range admin.New(c).List(ctx, group+".>") {
 		if err != nil {
 			return State{}, fmt.Errorf("partitions of %q: %w", group, err)
 		}
-		if info.Kind != admin.KindMutex {
+		g.add(info)
+	}
+	g.settle(g.owned)
+	return g.State, nil
+}
+
+// Groups returns the groups among locks, in the order of their names, each as [Inspect] returns it: what [admin.Admin.List] has read
+// for a pattern is enough. A group is there while it has a member, or a worker owns one of its partitions. It does no I/O.
+func Groups(locks []admin.Info) []State {
+	found := make(map[string]*reading)
+	for _, info := range locks {
+		head, _, _ := cutLast(info.Name)
+		group, room, ok := cutLast(head)
+		if !ok || room != "member" && room != "part" || checkGroup(group) != nil {
 			continue
 		}
-		rest := strings.TrimPrefix(info.Name, group+".")
-		if number, ok := strings.CutPrefix(rest, "part."); ok {
-			if k, err := strconv.Atoi(number); err == nil && k >= 0 && k < MaxPartitions && info.Name == lockName(group, k) {
-				p := Placement{Number: k, Waiting: info.Waiting()}
-				if h := info.Holder; live(h) {
-					p.Holder, p.Member = h, h.Meta[idKey]
-				}
-				owned = append(owned, p)
-			}
-		} else if strings.HasPrefix(rest, "member.") && live(info.Holder) {
-			g.known[info.Holder.Token] = struct{}{}
-			if m, ok := memberOf(info.Holder); ok && info.Name == memberName(group, m.ID) {
-				g.Members = append(g.Members, m)
-			}
+		if found[group] == nil {
+			found[group] = newReading(group)
+		}
+		found[group].add(info)
+	}
+	var groups []State
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		g := found[name]
+		if len(g.Members) > 0 || slices.ContainsFunc(g.owned, func(p Placement) bool { return p.Member != "" }) {
+			g.settle(g.owned)
+			groups = append(groups, g.State)
 		}
 	}
-	g.settle(owned)
-	return g, nil
+	return groups
+}
+
+// cutLast cuts a name before its last token.
+func cutLast(name string) (head, last string, ok bool) {
+	if i := strings.LastIndexByte(name, '.'); i >= 0 {
+		return name[:i], name[i+1:], true
+	}
+	return name, "", false
+}
+
+// reading is a group while its locks are read.
+type reading struct {
+	State
+	owned []Placement // in any order
+}
+
+func newReading(group string) *reading {
+	return &reading{State: State{Group: group, known: make(map[uint64]struct{})}}
+}
+
+// add notes a lock of the group.
+func (g *reading) add(info admin.Info) {
+	if info.Kind != admin.KindMutex {
+		return
+	}
+	rest := strings.TrimPrefix(info.Name, g.Group+".")
+	if number, ok := strings.CutPrefix(rest, "part."); ok {
+		if k, err := strconv.Atoi(number); err == nil && k >= 0 && k < MaxPartitions && info.Name == lockName(g.Group, k) {
+			p := Placement{Number: k, Waiting: info.Waiting()}
+			if h := info.Holder; live(h) {
+				p.Holder, p.Member = h, h.Meta[idKey]
+			}
+			g.owned = append(g.owned, p)
+		}
+	} else if strings.HasPrefix(rest, "member.") && live(info.Holder) {
+		g.known[info.Holder.Token] = struct{}{}
+		if m, ok := memberOf(info.Holder); ok && info.Name == memberName(g.Group, m.ID) {
+			g.Members = append(g.Members, m)
+		}
+	}
 }
 
 // live says whether a record is that of somebody who holds the lock. One whose lease an operator has broken is about to let go.
