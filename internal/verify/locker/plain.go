@@ -69,6 +69,12 @@ const (
 	noTimers      = "reads-at-notifications"
 	noOutage      = "fails-in-an-outage"
 	dropsAtOnce   = "drops-at-a-disconnect"
+	oneID         = "one-id"
+	anyPlace      = "any-place"
+	noTicket      = "renews-without-ticket"
+	comparesKeys  = "compares-keys"
+	ownClock      = "own-clock"
+	hintsOverdue  = "overdue-by-notification"
 	guardsRenewal = "renews-with-guard"
 	noGuard       = "joins-without-guard"
 	joinsAgain    = "joins-again-by-one-id"
@@ -365,10 +371,32 @@ func of(m *nats.Msg) (s stored) {
 	if err == nil && err2 == nil {
 		s.end = at.Add(ttl + 300*time.Millisecond)
 	}
-	d := msgpack.NewDecoder(bytes.NewReader(m.Data))
-	d.UseLooseInterfaceDecoding(true)
-	s.valid = d.Decode(&s.fields) == nil && s.number("v") == 1 && s.number("s") >= 1 && s.number("s") <= 9 && s.id() != ""
+	s.fields = decoded(m.Data)
+	s.valid = s.fields != nil && s.number("v") == 1 && s.number("s") >= 1 && s.number("s") <= 9 && s.id() != ""
 	return s
+}
+
+// decoded returns the fields of a record, or nil. It allocates nothing for fields that are
+// announced and not there.
+func decoded(data []byte) map[string]any {
+	d := msgpack.NewDecoder(bytes.NewReader(data))
+	n, err := d.DecodeMapLen()
+	if err != nil || n < 0 || n > len(data) {
+		return nil
+	}
+	fields := map[string]any{}
+	for range n {
+		name, err := d.DecodeString()
+		if err != nil {
+			return nil
+		}
+		value, err := d.DecodeInterfaceLoose()
+		if err != nil {
+			return nil
+		}
+		fields[name] = value
+	}
+	return fields
 }
 
 // read reads a key. On one server every state is the newest.
@@ -386,6 +414,9 @@ func (p *plain) read(key string) (stored, error) {
 // overdue says whether the server's clock is past the end of a record.
 func (p *plain) overdue(s stored) bool {
 	var info struct{ TS time.Time }
+	if p.weak == ownClock {
+		return s.live() && s.valid && !s.end.IsZero() && !time.Now().Before(s.end)
+	}
 	return s.live() && s.valid && !s.end.IsZero() && p.api("STREAM.INFO.KV_"+p.bucket, &info) == nil && !info.TS.Before(s.end)
 }
 
@@ -406,7 +437,11 @@ type claim struct {
 }
 
 func (p *plain) claim(key string) *claim {
-	return &claim{p: p, key: key, id: rand.Text(), sent: map[uint64]time.Time{}}
+	id := rand.Text()
+	if p.weak == oneID {
+		id = p.id
+	}
+	return &claim{p: p, key: key, id: id, sent: map[uint64]time.Time{}}
 }
 
 // target is what a waiter waits for: a lock, or the gate of one, and its queue.
@@ -637,7 +672,7 @@ func (p *plain) look(t target) (lock stored, places []stored, ok bool) {
 		switch {
 		case s.key == t.key:
 			lock = s
-		case s.live() && s.valid && s.number("s") == 2:
+		case s.live() && (s.valid && s.number("s") == 2 || p.weak == anyPlace):
 			places = append(places, s)
 		}
 	}
@@ -707,6 +742,7 @@ func (p *plain) wait(c *claim, t target, end time.Time) (*lease, error) {
 		timer.Reset(time.Hour)
 	}
 	var free vacancy
+	tickets := map[string]uint64{} // by the keys of places
 	for time.Now().Before(end) {
 		if place == nil || place.ctx.Err() != nil && p.weak != believesPlace {
 			if place = p.queued(t, nil); place == nil {
@@ -737,6 +773,14 @@ func (p *plain) wait(c *claim, t target, end time.Time) (*lease, error) {
 			}
 			free = vacancy{}
 		}
+		if p.weak == comparesKeys {
+			for i := range places {
+				if _, ok := tickets[places[i].key]; !ok {
+					tickets[places[i].key] = ticket(places[i])
+				}
+			}
+			slices.SortFunc(places, func(a, b stored) int { return cmp.Compare(tickets[a.key], tickets[b.key]) })
+		}
 		if p.weak == writerPasses {
 			places = slices.DeleteFunc(places, func(s stored) bool { return s.number("m") == 1 })
 		}
@@ -757,6 +801,12 @@ func (p *plain) wait(c *claim, t target, end time.Time) (*lease, error) {
 		}
 		select {
 		case s := <-hints:
+			if p.weak == hintsOverdue && s.key == c.key && !s.end.IsZero() && time.Now().After(s.end) {
+				if l, _, _ := c.attempt(s.revision); l != nil {
+					leave(5)
+					return l, nil
+				}
+			}
 			if p.weak == hintsFree && s.deleted && s.key == c.key {
 				if l, _, _ := c.attempt(s.revision); l != nil {
 					leave(9)
@@ -981,6 +1031,9 @@ func (l *lease) again(ttl time.Duration) {
 		if revision > l.revision {
 			l.revision, l.ttl, l.sent, l.until = revision, of.ttl, of.at, of.at.Add(validity)
 		}
+	}
+	if l.p.weak == noTicket && l.status == 2 {
+		delete(fields, "t")
 	}
 	guard := ""
 	if l.p.weak == guardsRenewal {

@@ -78,6 +78,8 @@ var ofLevels = []*Case{
 	{Name: "buffered-write", Level: 1, judge: bufferedWrite, Must: "It must not (M38) leave writes to a buffer that sends them after a reconnect."},
 	{Name: "validity", Level: 1, judge: validityOfClaim, TTL: 2 * time.Second, Must: mustEndInTime},
 	{Name: "late-answer", Level: 1, judge: lateAnswer, TTL: 2 * time.Second, Must: mustArriveInTime, Also: "M58"},
+	{Name: "ids", Level: 1, judge: ids, Must: "Every claim must (M26) have a new id."},
+	{Name: "places-readable", Level: 1, judge: placesReadable, Must: "A reader must (M29) accept any order and any width, must (M30) ignore unknown fields, and must not (M31) allocate memory for lengths that are announced and not there.", Also: "M32"},
 	{Name: "try-behind-queue", Level: 1, judge: tryBehindQueue, Must: "The queue has a place that is not overdue: the client must (M67) queue, or say no.", Also: "M65"},
 
 	{Name: "stopped-holder", Level: 1, judge: stoppedHolder, TTL: 2 * time.Second, Stops: true, Must: mustEndInTime},
@@ -108,6 +110,8 @@ var ofLevels = []*Case{
 	{Name: "fifo", Level: 3, judge: fifo, Must: "The waiter must (M72) list the queue, **(R)** as of its own ticket and of whatever has shown it that a predecessor is gone, and order the places by ticket"},
 	{Name: "give-up", Level: 3, judge: giveUp, Must: mustGiveUp},
 	{Name: "predecessor", Level: 3, judge: predecessor, Must: "any other end of that place, or another id under its key: it lists the queue again;"},
+	{Name: "place-renewal", Level: 3, judge: placeRenewal, Must: "The *ticket* of a place is the revision of its first write. Its renewals must (M52) carry it in `t`."},
+	{Name: "place-again", Level: 3, judge: placeAgain, Must: "So a client that compares two places must (M27) compare the ids in the records, not the keys."},
 	{Name: "forged-tombstone", Level: 3, judge: forgedTombstone, Must: "It must not (M75) claim at the revision of a live record.", Also: "M43"},
 	{Name: "no-notifications", Level: 3, judge: noNotifications, TTL: 2 * time.Second, Must: "Notifications can be lost. Every wait has a timer that reads"},
 	{Name: "place-ended", Level: 3, judge: placeEnded, Must: "Should the place end, it must (M71) queue again under a new id."},
@@ -133,6 +137,8 @@ var ofLevels = []*Case{
 	{Name: "lost-renewal-answer", Level: 4, judge: lostRenewalAnswer, TTL: 4 * time.Second, Must: "A held record of its own id, with a renewal number that it has sent, is a confirmation as of that renewal's sending.", Also: "M85"},
 	{Name: "restart-held", Level: 4, judge: restartHeld, Own: true, TTL: 4 * time.Second, Must: "Without an answer it tries again after T/15, 50 ms at least."},
 	{Name: "restart-waiter", Level: 4, judge: restartWaiter, Own: true, Must: "An outage of the connection is waited out."},
+	{Name: "overdue-clock", Level: 4, judge: overdueClock, Own: true, Must: "The time must (M55) be a server's, such as `ts` in a stream info.", Also: "M131"},
+	{Name: "overdue-notified", Level: 4, judge: overdueNotified, Must: "The client must (M54) have *read* the record."},
 	{Name: "overdue", Level: 4, judge: overdue, Own: true, Must: "Only the acknowledged write ends the record, which must (M56) expect exactly r."},
 }
 
@@ -886,8 +892,130 @@ func lostRenewalAnswer(t *trial) {
 	t.expect(!t.program.toldLost(x), "no lost lock", `{"event":"lost"}`)
 }
 
-// overdue has a server that has forgotten the TTL of a record.
-func overdue(t *trial) {
+// ids has the program claim, and compares what it called the claims.
+func ids(t *trial) {
+	t.open()
+	seen := map[string]bool{}
+	for range 4 {
+		id := text(t.take(x).fields["id"])
+		t.expect(len(id) >= 16, "an id of at least 128 bits", "%q", id)
+		t.expect(!seen[id], "a new id", "%q again", id)
+		seen[id] = true
+		t.expect(t.ask(request{Do: "unlock", Name: x}).Result == "ok", "ok", "no ok from unlock")
+	}
+}
+
+// readable are values of a place that a reader has to take for one, and those that it must not.
+var readable = []struct {
+	what  string
+	value []byte
+	place bool
+}{
+	{"fields in another order, of the greatest width, and unknown ones", concat(
+		"\xde\x00\x07", "\xa3new\x93\x01\xc0\xc3", "\xd9\x01l\xd3\x00\x00\x00\x00\x00\x00\x00\x0f", "\xda\x00\x02id\xdb\x00\x00\x00\x05OTHER",
+		"\xa1z\xc4\x02\x00\x00", "\xa1s\xce\x00\x00\x00\x02", "\xa1a\xcf\x00\x00\x00\x00\x00\x00\x00\x01", "\xa1v\xd1\x00\x01"), true},
+	{"a map of 4 thousand millions of fields, and none", []byte("\xdf\xff\xff\xff\xff"), false},
+	{"a string of 4 thousand millions of bytes, and none", concat("\x81\xa2id\xdb\xff\xff\xff\xff"), false},
+	{"a version of the record that is not known", record(2, "OTHER", 15*time.Second, map[string]any{"v": 2}), false},
+	{"no id", record(2, "", 15*time.Second, nil), false},
+	{"a status that is a text", record(2, "OTHER", 15*time.Second, map[string]any{"s": "2"}), false},
+	{"a question", record(6, "OTHER", time.Second, nil), false},
+}
+
+func concat(parts ...string) []byte { return []byte(strings.Join(parts, "")) }
+
+// placesReadable has the program try a lock that is free, beside different values of a place.
+func placesReadable(t *trial) {
+	t.open()
+	for i, one := range readable {
+		name := fmt.Sprintf("%s.%d", x, i)
+		revision := t.put("lock."+name, record(1, "HOLDER", time.Minute, nil), 0, time.Minute)
+		t.put("wait."+name+".OTHER", one.value, 0, 15*time.Second)
+		t.erase("lock."+name, 4, "HOLDER", revision)
+		a := t.try(name)
+		if all := t.wire.seen("lock." + name); a.Result == "ok" && len(all) > 0 && all[0].stored > 0 && all[0].expects(0) {
+			t.need(errors.New("the machine is too slow: the tombstone had ended before the program tried"))
+		}
+		if one.place {
+			t.expect(a.Result == "refused", `"refused": another client waits. Its place has `+one.what, "%s", a)
+		} else {
+			t.expect(a.Result == "ok", `"ok": nobody waits. Under a key of the queue is `+one.what, "%s", a)
+		}
+	}
+}
+
+func placeRenewal(t *trial) {
+	t.open()
+	b := t.waitsBehind(x, 0, nil)
+	ticket := b.place.revision
+	if r := number(b.place.fields["t"]); r > 0 {
+		ticket = r
+	}
+	t.eventually("a renewal of the place", "there is none", func() bool { return number(t.read(b.place.key).fields["r"]) > 0 })
+	now := t.read(b.place.key)
+	t.expect(number(now.fields["t"]) == ticket, fmt.Sprintf("the ticket %d", ticket), "%d", number(now.fields["t"]))
+	t.expect(number(now.fields["s"]) == 2 && text(now.fields["id"]) == text(b.place.fields["id"]), "the same place", "%s", now)
+	b.free()
+	b.granted()
+}
+
+// placeAgain has the client before the program leave, and queue again under the same key.
+func placeAgain(t *trial) {
+	t.open()
+	b := t.waitsBehind(x, 1, nil)
+	head := b.heads[0]
+	t.ends(head)
+	gone := t.read(head.key)
+	t.put(head.key, record(2, "AGAIN", 15*time.Second, nil), gone.revision, 15*time.Second)
+	again := t.read(head.key)
+	t.pause(settled)
+	b.free()
+	at := time.Now()
+	b.granted()
+	t.expect(time.Since(at) < 5*time.Second, "a grant: the place before its own has ended, and the new one under that key is a later one", "one after %v", time.Since(at).Round(time.Millisecond))
+	t.untouched(again)
+	for _, w := range t.wire.seen(b.place.key) {
+		if w.deletes() && w.stored > 0 && number(w.fields["s"]) != 5 {
+			t.expect(false, "a tombstone of status 5: its place was the first", "status %d", number(w.fields["s"]))
+		}
+	}
+}
+
+// overdueClock has the server say that the time of an overdue record has not come.
+func overdueClock(t *trial) {
+	before := t.forgotten()
+	t.pause(1500 * time.Millisecond)
+	t.start()
+	t.wire.show(func(i map[string]any) { i["ts"] = before.at.Add(time.Second).UTC().Format(time.RFC3339Nano) })
+	if a := t.ask(t.opening()); a.Result != "ok" {
+		t.violated("The protocol of lines: a bucket that is fit is opened.", `"ok"`, "%s", a)
+	}
+	t.margin = min(t.whole()/10, time.Second)
+	a := t.try(x)
+	t.expect(a.Result != "ok", "no grant: the server's clock is 1 s past the time of the record, which has a TTL of 1 s, and 300 ms are to pass behind that", "%s", a)
+	t.untouched(before)
+	t.wire.show(nil)
+	t.eventually("ok: the record is overdue by the clock of the server", "no grant", func() bool { return t.try(x).Result == "ok" })
+}
+
+// overdueNotified notifies the program of a record that has ended long ago.
+func overdueNotified(t *trial) {
+	t.open()
+	b := t.waitsBehind(x, 0, nil)
+	past := time.Now().Add(-time.Hour)
+	for i := range 3 {
+		t.forgeAt(b.holder.key, b.holder.revision, record(1, "HOLDER", time.Second, nil), past, time.Second)
+		t.forgeAt(b.holder.key, b.holder.revision+uint64(i)+1, record(1, "HOLDER", time.Second, nil), past, time.Second)
+		t.pause(settled)
+	}
+	t.expect(len(b.claims()) == b.before, "no claim: the record that is read has a TTL of a minute", "its writes: %s", t.writes())
+	t.untouched(b.holder)
+	b.free()
+	b.granted()
+}
+
+// forgotten has a server that has forgotten the TTL of a record.
+func (t *trial) forgotten() stored {
 	dir, err := os.MkdirTemp("", "lockctl-conform-")
 	t.need(err)
 	t.last(func() { _ = os.RemoveAll(dir) })
@@ -902,6 +1030,11 @@ func overdue(t *trial) {
 	if now.revision != before.revision {
 		t.need(fmt.Errorf("the server has not forgotten the TTL: %s", now))
 	}
+	return before
+}
+
+func overdue(t *trial) {
+	before := t.forgotten()
 	t.open()
 	t.pause(1500 * time.Millisecond)
 	a := t.try(x)

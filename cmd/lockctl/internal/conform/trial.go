@@ -367,6 +367,7 @@ func (t *trial) pauseUntil(at time.Time) { t.pause(time.Until(at)) }
 type stored struct {
 	key      string
 	revision uint64 // 0: none
+	at       time.Time
 	header   nats.Header
 	data     []byte
 	fields   map[string]any
@@ -392,7 +393,7 @@ func (t *trial) read(key string) stored {
 		return stored{key: key}
 	}
 	t.need(err)
-	return stored{key: key, revision: m.Sequence, header: m.Header, data: m.Data, fields: decode(m.Data)}
+	return stored{key: key, revision: m.Sequence, at: m.Time, header: m.Header, data: m.Data, fields: decode(m.Data)}
 }
 
 // places are the keys of the live places of a mutex.
@@ -460,6 +461,16 @@ func (t *trial) forge(key string, revision uint64, data []byte, deleted bool) {
 		h.Set("Nats-TTL", "1s")
 	}
 	t.need(t.nc.PublishMsg(&nats.Msg{Subject: t.notify + key, Header: h, Data: data}))
+	t.need(t.nc.Flush())
+}
+
+// forgeAt does so for a record that was stored at a time.
+func (t *trial) forgeAt(key string, revision uint64, data []byte, at time.Time, ttl time.Duration) {
+	t.need(t.nc.PublishMsg(&nats.Msg{Subject: t.notify + key, Data: data, Header: nats.Header{
+		"Nats-Stream": {"KV_" + t.bucket}, "Nats-Subject": {"$KV." + t.bucket + "." + key}, "Nats-Last-Sequence": {"0"},
+		"Nats-Sequence": {strconv.FormatUint(revision, 10)}, "Nats-Time-Stamp": {at.UTC().Format(time.RFC3339Nano)},
+		"Nats-TTL": {strconv.Itoa(int(ttl.Seconds())) + "s"},
+	}}))
 	t.need(t.nc.Flush())
 }
 

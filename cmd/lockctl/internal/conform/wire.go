@@ -497,11 +497,21 @@ func (w *wire) alters(f frame, client *sink) bool {
 }
 
 // decode returns the fields of a record, or nil for what is none.
-func decode(data []byte) (fields map[string]any) {
+func decode(data []byte) map[string]any {
 	d := msgpack.NewDecoder(bytes.NewReader(data))
-	d.UseLooseInterfaceDecoding(true)
-	if d.Decode(&fields) != nil {
+	n, err := d.DecodeMapLen()
+	if err != nil || n < 0 || n > len(data) { // no memory for what is announced and not there
 		return nil
+	}
+	fields := map[string]any{}
+	for range n {
+		name, err := d.DecodeString()
+		if err != nil {
+			return nil
+		}
+		if fields[name], err = d.DecodeInterfaceLoose(); err != nil {
+			return nil
+		}
 	}
 	return fields
 }
