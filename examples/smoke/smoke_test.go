@@ -37,6 +37,7 @@ var smokes = map[string]func(t *testing.T, s *testutil.Server){
 	"orders":   orders,
 	"worker":   worker,
 
+	"partitions": partitions,
 	"quickstart": quickstart,
 	"singleton":  singleton,
 

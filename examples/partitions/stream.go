@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/partition"
+)
+
+// partitions is how many there are, in the stream and in the group. It stays as it is.
+const partitions = 8
+
+// streams makes the two streams. The server stores an event of events.<key> under
+// events.<partition>.<key>. A stream that renames messages cannot keep a fence, and the results need one.
+func streams(ctx context.Context, js jetstream.JetStream) error {
+	for _, c := range []jetstream.StreamConfig{
+		{Name: "EVENTS", Subjects: []string{"events.*"}, SubjectTransform: &jetstream.SubjectTransformConfig{
+			Source: "events.*", Destination: fmt.Sprintf("events.{{partition(%d,1)}}.{{wildcard(1)}}", partitions),
+		}},
+		{Name: "RESULTS", Subjects: []string{"results.*.*", "fence.results.*"}},
+	} {
+		if _, err := js.CreateOrUpdateStream(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// worker is what a worker has of a partition.
+type worker struct {
+	number int
+	token  string
+	fence  *fence.Fence
+	events jetstream.MessagesContext
+}
+
+// The headers of a result: the sequence of its event, and the token of its worker.
+const (
+	eventHeader = "Event"
+	tokenHeader = "Fencing-Token"
+)
+
+// open shuts older owners of the partition out, and goes on behind the last result that they have written. So there
+// is nothing to acknowledge, and no event has two results.
+func open(ctx context.Context, js jetstream.JetStream, p *partition.Partition) (*worker, error) {
+	w := &worker{number: p.Number(), token: strconv.FormatUint(p.Token(), 10)}
+	var err error
+	if w.fence, err = fence.Open(ctx, js, "RESULTS", fmt.Sprintf("fence.results.%d", w.number), p.Token()); err != nil {
+		return nil, err
+	}
+	results, err := js.Stream(ctx, "RESULTS")
+	if err != nil {
+		return nil, err
+	}
+	var done uint64
+	last, err := results.GetLastMsgForSubject(ctx, fmt.Sprintf("results.%d.*", w.number)) // of the leader: RESULTS has no direct reads
+	switch {
+	case err == nil:
+		if done, err = strconv.ParseUint(last.Header.Get(eventHeader), 10, 64); err != nil {
+			return nil, err
+		}
+	case !errors.Is(err, jetstream.ErrMsgNotFound):
+		return nil, err
+	}
+	c, err := js.OrderedConsumer(ctx, "EVENTS", jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{fmt.Sprintf("events.%d.*", w.number)},
+		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy, OptStartSeq: done + 1,
+		InactiveThreshold: time.Minute,
+		MaxResetAttempts:  1, // an outage ends Next, so that it does not keep this process from ending
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.events, err = c.Messages()
+	return w, err
+}
+
+// write writes the result of an event. The end of ctx does not cut it short: the fence decides whether it is stored.
+func (w *worker) write(ctx context.Context, event jetstream.Msg) error {
+	at, err := event.Metadata()
+	if err != nil {
+		return err
+	}
+	key := event.Subject()[strings.LastIndexByte(event.Subject(), '.')+1:]
+	result := nats.NewMsg(fmt.Sprintf("results.%d.%s", w.number, key))
+	result.Header.Set(eventHeader, strconv.FormatUint(at.Sequence.Stream, 10))
+	result.Header.Set(tokenHeader, w.token)
+	result.Data = event.Data()
+	_, err = w.fence.PublishMsg(context.WithoutCancel(ctx), result)
+	return err
+}
