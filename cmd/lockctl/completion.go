@@ -16,6 +16,8 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
+	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/partition"
 )
 
 // completionLimit is how long a shell waits for the names of locks, unless a
@@ -68,7 +70,8 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 	}
 	con.Complaints = io.Discard
 	root, err := kongcompletion.Command(parser, kongcompletion.WithPredictor("lock",
-		complete.PredictFunc(func(complete.Args) []string { return lockNames(con, line) })))
+		complete.PredictFunc(func(complete.Args) []string { return namesOf(con, line, lockNames) })),
+		kongcompletion.WithPredictor("group", complete.PredictFunc(func(complete.Args) []string { return namesOf(con, line, groupNames) })))
 	if err != nil {
 		return true
 	}
@@ -91,9 +94,9 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 // way, and what others named their locks must not become a command.
 var typable = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./,+%-]*$`)
 
-// lockNames are the names of the locks there are, on the server that the line
+// namesOf are the names of the locks, or of the groups, on the server that the line
 // is about. None, if there is no answer in time.
-func lockNames(con *console.Console, line string) []string {
+func namesOf(con *console.Console, line string, of func([]admin.Info) []string) []string {
 	var c cli
 	parser, err := newParser(con, &c)
 	if err != nil {
@@ -109,8 +112,9 @@ func lockNames(con *console.Console, line string) []string {
 	}
 	answer := make(chan []string, 1)
 	go func() {
-		names, _ := namesAt(&c.Globals)
-		answer <- names
+		infos, _ := locksAt(&c.Globals)
+		names := of(infos)
+		answer <- slices.DeleteFunc(names, func(name string) bool { return !typable.MatchString(name) })
 	}()
 	select {
 	case names := <-answer:
@@ -120,7 +124,7 @@ func lockNames(con *console.Console, line string) []string {
 	}
 }
 
-func namesAt(g *session.Globals) ([]string, error) {
+func locksAt(g *session.Globals) ([]admin.Info, error) {
 	if g.Embedded {
 		return nil, errors.New("a server started for this would take its time")
 	}
@@ -129,14 +133,21 @@ func namesAt(g *session.Globals) ([]string, error) {
 		return nil, err
 	}
 	defer s.End()
-	infos, err := (&lsCmd{Pattern: ">"}).list(g, s)
-	var names []string
+	return (&lsCmd{Pattern: ">"}).list(g, s)
+}
+
+func lockNames(infos []admin.Info) (names []string) {
 	for _, info := range infos {
-		if typable.MatchString(info.Name) {
-			names = append(names, info.Name)
-		}
+		names = append(names, info.Name)
 	}
-	return slices.Compact(names), err
+	return slices.Compact(names)
+}
+
+func groupNames(infos []admin.Info) (names []string) {
+	for _, group := range partition.Groups(infos) {
+		names = append(names, group.Group)
+	}
+	return names
 }
 
 // globalFlags are the flags on a line, with their values, that every command

@@ -35,22 +35,44 @@ const (
 // display shows the locks again and again. trouble is why they may be out of
 // date, or empty.
 type display interface {
-	show(infos []admin.Info, trouble string) error
+	show(infos []admin.Info, url, trouble string) error
 }
 
-// watch lists, and lists again after every change. It always shows a list, and never the
-// content of a notification.
+// watch shows the list, and shows it again after every change.
 func (c *lsCmd) watch(g *session.Globals) error {
+	var infos []admin.Info
+	var d display = &changeLog{c: c, g: g}
+	if f := console.Terminal(g.Out.W); f != nil && !c.JSON {
+		d = &lsScreen{c: c, screen: screen{f: f}}
+	}
+	show.CheckPattern(g.Console, c.Pattern)
+	return lister{
+		pattern: c.Pattern,
+		list: func(s *session.Session) error {
+			now, err := c.list(g, s)
+			if err == nil {
+				infos = now
+			}
+			return err
+		},
+		show: func(url, trouble string) error { return d.show(infos, url, trouble) },
+	}.run(g)
+}
+
+// lister lists, and lists again after every change of the locks of a pattern. It always shows a list, and never the
+// content of a notification.
+type lister struct {
+	pattern string
+	list    func(*session.Session) error    // keeps the list
+	show    func(url, trouble string) error // shows it
+}
+
+func (l lister) run(g *session.Globals) error {
 	s, err := g.Connect()
 	if err != nil {
 		return err
 	}
 	defer s.End()
-	show.CheckPattern(g.Console, c.Pattern)
-	var d display = &changeLog{c: c, g: g}
-	if f := console.Terminal(g.Out.W); f != nil && !c.JSON {
-		d = &screen{c: c, f: f, url: s.URL}
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	changed := make(chan struct{}, 1)
@@ -66,26 +88,24 @@ func (c *lsCmd) watch(g *session.Globals) error {
 	s.NC.SetClosedHandler(func(nc *nats.Conn) { lost <- nc.LastError() })
 	defer s.NC.SetClosedHandler(nil)
 
-	var infos []admin.Info
 	follows := false
 	for {
 		began := time.Now()
 		trouble := ""
-		switch now, err := c.listAgain(g, s); {
+		switch err := l.listAgain(g, s); {
 		case err == nil:
-			infos = now
 			// After a list: the refusals of seven subscriptions would hide that of the list.
 			// The watch notifies of its beginning, so nothing is missed in between.
 			if !follows {
 				follows = true
-				go c.follow(ctx, s, change)
+				go l.follow(ctx, s, change)
 			}
 		case lasting(err):
 			return err
 		default:
 			trouble = err.Error()
 		}
-		if err := d.show(infos, trouble); err != nil {
+		if err := l.show(s.URL, trouble); err != nil {
 			return err
 		}
 		pause := time.NewTimer(max(watchPause, watchShare*time.Since(began)))
@@ -101,9 +121,9 @@ func (c *lsCmd) watch(g *session.Globals) error {
 }
 
 // follow calls change after each change of the locks, until ctx ends.
-func (c *lsCmd) follow(ctx context.Context, s *session.Session, change func()) {
+func (l lister) follow(ctx context.Context, s *session.Session, change func()) {
 	for ctx.Err() == nil {
-		for ev, err := range admin.New(s.Client).Watch(ctx, c.Pattern) {
+		for ev, err := range admin.New(s.Client).Watch(ctx, l.pattern) {
 			if errors.Is(err, natslock.ErrClosed) {
 				return
 			}
@@ -116,21 +136,21 @@ func (c *lsCmd) follow(ctx context.Context, s *session.Session, change func()) {
 }
 
 // listAgain lists. It opens the bucket with the first list.
-func (c *lsCmd) listAgain(g *session.Globals, s *session.Session) ([]admin.Info, error) {
+func (l lister) listAgain(g *session.Globals, s *session.Session) error {
 	away := fmt.Errorf("no connection to %s", s.URL)
 	if !s.NC.IsConnected() {
-		return nil, away
+		return away
 	}
 	if s.Client == nil {
 		if err := s.Open(g); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	infos, err := c.list(g, s)
+	err := l.list(s)
 	if err != nil && !s.NC.IsConnected() { // lost while it listed
-		return nil, away
+		return away
 	}
-	return infos, err
+	return err
 }
 
 // lasting says whether it is no use to try again.
@@ -147,24 +167,17 @@ func lasting(err error) bool {
 
 // screen is a terminal, which every list redraws.
 type screen struct {
-	c     *lsCmd
 	f     *os.File
-	url   string
 	drawn bool
 }
 
-func (d *screen) show(infos []admin.Info, trouble string) error {
+// draw shows a title and as many rows as there is room for.
+func (d *screen) draw(title, trouble string, rows []string) error {
 	columns, lines := console.TerminalSize(d.f)
-	title := fmt.Sprintf("%s at %s, %s", show.Count(len(infos), "lock"), d.url, time.Now().Format("15:04:05"))
-	both := show.BothKinds(infos)
-	t := d.c.table(nil)
-	for _, info := range infos[:min(len(infos), lines)] { // more cannot be seen
-		t.AppendRows(d.c.rows(info, both[info.Name]))
-	}
-	rows := strings.Split(t.Render(), "\n")
 	if room := max(lines-2, 1); len(rows) > room { // the title, and no line end that scrolls
 		rows = append(rows[:room-1], show.Faint.Sprint("..."))
 	}
+	title += ", " + time.Now().Format("15:04:05")
 	if trouble != "" {
 		title = show.Alarm.Sprint(trouble) + ", " + title
 	}
@@ -182,29 +195,51 @@ func (d *screen) show(infos []admin.Info, trouble string) error {
 	return err
 }
 
-// changeLog is a pipe or a file: the locks, and then those that have changed.
-type changeLog struct {
-	c       *lsCmd
-	g       *session.Globals
-	begun   bool                   // the header is printed
-	empty   bool                   // it has printed that there are none
-	shown   map[show.LockID]string // the printed rows
-	widths  []int
-	trouble string
+// lsScreen shows locks on a terminal.
+type lsScreen struct {
+	screen
+	c *lsCmd
 }
 
-func (d *changeLog) show(infos []admin.Info, trouble string) error {
-	if trouble != "" {
-		if d.trouble == "" {
-			d.g.Complain("%s; trying again", trouble)
-		}
-		d.trouble = trouble
+func (d *lsScreen) show(infos []admin.Info, url, trouble string) error {
+	_, lines := console.TerminalSize(d.f)
+	both := show.BothKinds(infos)
+	t := d.c.table(nil)
+	for _, info := range infos[:min(len(infos), lines)] { // more cannot be seen
+		t.AppendRows(d.c.rows(info, both[info.Name]))
+	}
+	return d.draw(show.Count(len(infos), "lock")+" at "+url, trouble, strings.Split(t.Render(), "\n"))
+}
+
+// changeLog is a pipe or a file: the locks, and then those that have changed.
+type changeLog struct {
+	c      *lsCmd
+	g      *session.Globals
+	begun  bool                   // the header is printed
+	empty  bool                   // it has printed that there are none
+	shown  map[show.LockID]string // the printed rows
+	widths []int
+	outage
+}
+
+// outage is why there is no list, for a pipe or a file: both its ends are complaints.
+type outage struct{ trouble string }
+
+func (o *outage) goesOn(g *session.Globals, trouble string) bool {
+	if trouble != "" && o.trouble == "" {
+		g.Complain("%s; trying again", trouble)
+	}
+	if trouble == "" && o.trouble != "" {
+		g.Complain("connected again")
+	}
+	o.trouble = trouble
+	return trouble != ""
+}
+
+func (d *changeLog) show(infos []admin.Info, _, trouble string) error {
+	if d.outage.goesOn(d.g, trouble) {
 		return nil
 	}
-	if d.trouble != "" {
-		d.g.Complain("connected again")
-	}
-	d.trouble = ""
 	both := show.BothKinds(infos)
 	now := make(map[show.LockID]string, len(infos))
 	var news []admin.Info

@@ -210,7 +210,7 @@ func inside(args []string) bool {
 	}
 	for _, arg := range args {
 		switch arg {
-		case "ls", "info", "break", "init", "doctor", "perms", "check", "history", "acquire", "extend", "release":
+		case "ls", "info", "partitions", "break", "init", "doctor", "perms", "check", "history", "acquire", "extend", "release":
 			return true
 		case "run", "elect", "lock", "bench", "demo", "server", "completion", "watch", "top":
 			return false

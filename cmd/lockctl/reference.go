@@ -50,7 +50,7 @@ func writeReference(w io.Writer, app *kong.Application) {
 	p("## JSON\n\nFields are added, never renamed or removed. Times are RFC 3339 in UTC, durations are seconds.\n" +
 		"Times have fractions of a second, which the `fromdate` of jq refuses:\nwrite `sub(\"\\\\.[0-9]+\"; \"\") | fromdate`.\n")
 	ofLocks, ofGap := show.Shapes()
-	for _, object := range append(ofLocks,
+	for _, object := range append(append(ofLocks, show.GroupShapes()...),
 		show.Shape{Title: "A handle, of acquire and extend", Of: handleJSON{}},
 		show.Shape{Title: "A change of the leader, of elect", Of: changeJSON{}},
 		show.Shape{Title: "A leader", Of: leaderJSON{}},

@@ -68,7 +68,7 @@ var only = map[string][]string{
 	"cmd/*":            {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "partition", "internal/kvstore", "internal/tool", "internal/script", "cmd/lockctl/internal/*"},
 
 	"cmd/lockctl/internal/console":   {"internal/tool"},
-	"cmd/lockctl/internal/show":      {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/console"},
+	"cmd/lockctl/internal/show":      {"natslock", "natslock/admin", "partition", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/console"},
 	"cmd/lockctl/internal/bench":     {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/conform":   {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/demo":      {"natslock", "natslock/admin", "internal/tool", "cmd/lockctl/internal/*"},

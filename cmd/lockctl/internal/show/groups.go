@@ -1,0 +1,134 @@
+package show
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/partition"
+)
+
+// groupJSON is what --json prints of a group. Fields are added, never renamed. The reference
+// prints what the tags say.
+type groupJSON struct {
+	Group      string          `json:"group" doc:"its name"`
+	Count      int             `json:"count" doc:"how many partitions it has, as its first member says; without members it is what its owners show, at least"`
+	Unowned    int             `json:"unowned" doc:"how many partitions nobody owns"`
+	InMotion   int             `json:"in_motion" doc:"how many partitions have an owner and are to have another one"`
+	Members    []memberJSON    `json:"members" doc:"the workers, those that joined first before the others"`
+	Refused    []memberJSON    `json:"refused" doc:"workers that want to share another number of partitions, and are about to leave"`
+	Partitions []partitionJSON `json:"partitions" doc:"all partitions, by their numbers"`
+}
+
+type memberJSON struct {
+	ID     string `json:"id" doc:"of the worker"`
+	Weight int    `json:"weight" doc:"how many shares it gets"`
+	Owned  int    `json:"owned" doc:"how many partitions it owns"`
+	Quota  int    `json:"quota" doc:"how many partitions it is to own"`
+	Token  uint64 `json:"token" doc:"fencing token of the membership; below 2^53 until 2060"`
+	Client
+	Since time.Time         `json:"since" doc:"when it joined, by its own clock"`
+	Meta  map[string]string `json:"meta" doc:"what the worker says of itself"`
+}
+
+type partitionJSON struct {
+	Number   int         `json:"number" doc:"from 0"`
+	Member   string      `json:"member" doc:"the id of the worker that owns it, also of one that is leaving the group; empty: nobody, or a holder that is no worker"`
+	Holder   *holderJSON `json:"holder" doc:"the holder of its lock; null: nobody owns it"`
+	Planned  string      `json:"planned" doc:"the id of the member that is to own it; empty: there are no members"`
+	InMotion bool        `json:"in_motion" doc:"it has an owner and is to have another one"`
+	Waiting  int         `json:"waiting" doc:"how many workers wait for its lock"`
+	Unowned  *time.Time  `json:"unowned_since" doc:"with --watch: each list of this lockctl since then, by its clock, has shown no owner; null: it has one, or nothing is known"`
+}
+
+// GroupShapes returns the objects of groups, in the order of the reference.
+func GroupShapes() []Shape {
+	return []Shape{{"A group, of partitions", groupJSON{}}, {"A member of a group", memberJSON{}}, {"A partition", partitionJSON{}}}
+}
+
+// Group is a group of workers, and what a command tells of it beside that.
+type Group struct {
+	partition.State
+	Unowned map[int]time.Time // since when partitions were seen without an owner; nil: unknown
+}
+
+// Moves says whether a partition has an owner and is to have another one.
+func Moves(p partition.Placement) bool {
+	return p.Holder != nil && p.Planned != "" && p.Planned != p.Member
+}
+
+// Tally counts the partitions of a group that nobody owns, and those that are in motion.
+func Tally(g partition.State) (unowned, moving int) {
+	for _, p := range g.Partitions {
+		switch {
+		case p.Holder == nil:
+			unowned++
+		case Moves(p):
+			moving++
+		}
+	}
+	return unowned, moving
+}
+
+// Shares counts for each worker the partitions that it owns, and those that it is to own.
+func Shares(g partition.State) (owned map[string][]int, quota map[string]int) {
+	owned, quota = make(map[string][]int), make(map[string]int)
+	for _, p := range g.Partitions {
+		if p.Member != "" {
+			owned[p.Member] = append(owned[p.Member], p.Number)
+		}
+		if p.Planned != "" {
+			quota[p.Planned]++
+		}
+	}
+	return owned, quota
+}
+
+// Object is the group for scripts.
+func (g Group) Object() any {
+	out := groupJSON{Group: g.Group, Count: g.Count, Members: []memberJSON{}, Refused: []memberJSON{}, Partitions: []partitionJSON{}}
+	out.Unowned, out.InMotion = Tally(g.State)
+	owned, quota := Shares(g.State)
+	member := func(m partition.Member) memberJSON {
+		return memberJSON{ID: m.ID, Weight: m.Weight, Owned: len(owned[m.ID]), Quota: quota[m.ID], Token: m.Token, Client: Client{m.Owner, m.Host, m.PID}, Since: m.Since.UTC(), Meta: m.Meta}
+	}
+	for _, m := range g.Members {
+		out.Members = append(out.Members, member(m))
+	}
+	for _, m := range g.Refused {
+		out.Refused = append(out.Refused, member(m))
+	}
+	for _, p := range g.Partitions {
+		o := partitionJSON{Number: p.Number, Member: p.Member, Planned: p.Planned, InMotion: Moves(p), Waiting: p.Waiting}
+		if p.Holder != nil {
+			h := holderToJSON(*p.Holder)
+			o.Holder = &h
+		}
+		if at, ok := g.Unowned[p.Number]; ok {
+			at = at.UTC()
+			o.Unowned = &at
+		}
+		out.Partitions = append(out.Partitions, o)
+	}
+	return out
+}
+
+// Ranges is a list of numbers that rise, for reading: "0-3,7".
+func Ranges(numbers []int) string {
+	var b strings.Builder
+	for i := 0; i < len(numbers); {
+		j := i
+		for j+1 < len(numbers) && numbers[j+1] == numbers[j]+1 {
+			j++
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(numbers[i]))
+		if j > i {
+			b.WriteString("-" + strconv.Itoa(numbers[j]))
+		}
+		i = j + 1
+	}
+	return b.String()
+}

@@ -1,0 +1,437 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/partition"
+)
+
+type partitionsCmd struct {
+	Group string `arg:"" optional:"" predictor:"group" help:"The group's name; without one the groups are listed."`
+	Wide  bool   `help:"Also tokens, metadata, and every partition in a line of its own."`
+	Watch bool   `short:"w" help:"Go on, and show what changes."`
+	JSON  bool   `name:"json" help:"Print an array of objects; with --watch an object in a line for each change of a group."`
+}
+
+func (*partitionsCmd) Help() string {
+	return `Shows a group of workers that share partitions (package partition). A line for each
+worker has its weight, how many partitions it owns and is to own (its quota), who it is,
+how long it has been a member, and the numbers of its partitions. A worker that is leaving
+has no weight. Then follow the partitions that nobody owns, and those in motion: these have an
+owner and are to have another one.
+
+lockctl computes who is to own what from the members and the owners, as the workers do. A
+partition that moves has no owner for a moment. A worker that crashed stays a member and an
+owner until its leases have ended. The bucket does not say since when nobody owns a partition:
+--watch shows for how long each list has had no owner for it.
+
+With --watch a terminal shows the group as it is now, until it is interrupted.
+Elsewhere the whole is printed again after each change, below a line with the time.
+Renewals are no changes. lockctl waits until an outage of the server is over.
+
+Who may read the names below the group may use this. Without a group lockctl lists all
+locks, and needs to read them.
+
+  lockctl partitions
+  lockctl partitions ingest --watch
+  lockctl partitions ingest --json | jq '.[].partitions[] | select(.holder == null) | .number'
+
+Exit code: 0, also when nobody is in the group.`
+}
+
+func (c *partitionsCmd) Run(g *session.Globals) error {
+	if c.Watch {
+		return c.watch(g)
+	}
+	s, err := g.Open()
+	if err != nil {
+		return err
+	}
+	defer s.End()
+	groups, err := c.find(g, s)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		objects := make([]any, 0, len(groups))
+		for _, group := range groups {
+			objects = append(objects, group.Object())
+		}
+		return show.WriteJSON(g.Out, objects)
+	}
+	if len(groups) == 0 {
+		g.Complain("%s", c.nobody())
+		return nil
+	}
+	c.print(g.Out, groups)
+	return nil
+}
+
+// nobody says that there is nothing to show.
+func (c *partitionsCmd) nobody() string {
+	if c.Group == "" {
+		return "no groups"
+	}
+	return "nobody is in the group " + show.Plain(c.Group) + show.NoPattern(c.Group)
+}
+
+// find reads the group, or all groups.
+func (c *partitionsCmd) find(g *session.Globals, s *session.Session) (groups []show.Group, err error) {
+	ctx, cancel := g.Bounded()
+	defer cancel()
+	var states []partition.State
+	if c.Group != "" {
+		state, err := partition.Inspect(ctx, s.Client, c.Group)
+		if err != nil {
+			return nil, err
+		}
+		if len(state.Members) > 0 || slices.ContainsFunc(state.Partitions, func(p partition.Placement) bool { return p.Holder != nil }) {
+			states = []partition.State{state}
+		}
+	} else {
+		var infos []admin.Info
+		for info, err := range admin.New(s.Client).List(ctx, ">") {
+			if errors.Is(err, natslock.ErrPermission) {
+				return nil, tool.Exitf(tool.ExitPermission, "%w; name a group whose locks this user may read, as in \"lockctl partitions ingest\"", err)
+			}
+			if err != nil {
+				return nil, err
+			}
+			infos = append(infos, info)
+		}
+		states = partition.Groups(infos)
+	}
+	for _, state := range states {
+		groups = append(groups, show.Group{State: state})
+	}
+	return groups, nil
+}
+
+func (c *partitionsCmd) print(w io.Writer, groups []show.Group) {
+	if c.Group == "" {
+		groupTable(w, groups)
+		return
+	}
+	for _, g := range groups {
+		c.printGroup(w, g)
+	}
+}
+
+// groupTable lists groups.
+func groupTable(w io.Writer, groups []show.Group) {
+	t := numbered(w, 2, "group", "partitions", "members", "unowned", "in motion")
+	for _, g := range groups {
+		unowned, moving := show.Tally(g.State)
+		t.AppendRow(table.Row{show.Plain(g.Group), g.Count, len(g.Members), alarming(unowned), moving})
+	}
+	t.Render()
+}
+
+// numbered is a table whose columns have numbers, from the given one on.
+func numbered(w io.Writer, from int, header ...any) table.Writer {
+	t := show.NewTable(w, header...)
+	var configs []table.ColumnConfig
+	for i := from; i <= len(header); i++ {
+		configs = append(configs, table.ColumnConfig{Number: i, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	}
+	t.SetColumnConfigs(configs)
+	return t
+}
+
+// alarming is a number that is to be 0.
+func alarming(n int) string {
+	if n == 0 {
+		return "0"
+	}
+	return show.Alarm.Sprint(n)
+}
+
+// printGroup prints a group: its members, and what is not as planned. A wide one has all partitions.
+func (c *partitionsCmd) printGroup(w io.Writer, g show.Group) {
+	unowned, moving := show.Tally(g.State)
+	fmt.Fprintf(w, "%s: %s, %s, %s unowned, %d in motion\n\n", show.Plain(g.Group), show.Count(g.Count, "partition"), show.Count(len(g.Members), "member"), alarming(unowned), moving)
+	c.members(w, g)
+	for _, m := range g.Refused {
+		fmt.Fprintln(w, show.Alarm.Sprint(show.Plain(m.ID)+" wants to share another number of partitions, and leaves")+": "+show.Who(m.Owner, m.Host, m.PID))
+	}
+	switch {
+	case c.Wide && g.Count > 0:
+		fmt.Fprintln(w)
+		allPartitions(w, g)
+	case unowned+moving > 0:
+		fmt.Fprintln(w)
+		changes(w, g)
+	}
+}
+
+// members prints a line for each worker: the members, and then owners that are leaving.
+func (c *partitionsCmd) members(w io.Writer, g show.Group) {
+	header := []any{"member", "weight", "owned", "quota", "owner", "joined", "partitions"}
+	if c.Wide {
+		header = append(header, "token", "meta")
+	}
+	t := show.NewTable(w, header...)
+	right := func(n int) table.ColumnConfig {
+		return table.ColumnConfig{Number: n, Align: text.AlignRight, AlignHeader: text.AlignRight}
+	}
+	t.SetColumnConfigs([]table.ColumnConfig{right(2), right(3), right(4), right(6)})
+	owned, quota := show.Shares(g.State)
+	for _, m := range g.Members {
+		row := table.Row{show.Plain(m.ID), m.Weight, len(owned[m.ID]), quota[m.ID], show.Who(m.Owner, m.Host, m.PID), show.Brief(time.Since(m.Since)) + " ago", cmp.Or(show.Ranges(owned[m.ID]), "-")}
+		if c.Wide {
+			row = append(row, m.Token, show.MetaList(m.Meta))
+		}
+		t.AppendRow(row)
+		delete(owned, m.ID)
+	}
+	for _, p := range g.Partitions { // by the first partition of each
+		if numbers := owned[p.Member]; p.Member != "" && numbers != nil {
+			row := table.Row{show.Plain(p.Member) + " (leaving)", "-", len(numbers), 0, show.HolderName(*p.Holder), "-", show.Ranges(numbers)}
+			if c.Wide {
+				row = append(row, "-", "")
+			}
+			t.AppendRow(row)
+			delete(owned, p.Member)
+		}
+	}
+	t.Render()
+}
+
+// ownerOf names the owner of a partition in a cell.
+func ownerOf(p partition.Placement) string {
+	switch {
+	case p.Member != "":
+		return show.Plain(p.Member)
+	case p.Holder != nil: // somebody has locked it by hand
+		return show.HolderName(*p.Holder)
+	}
+	return show.Alarm.Sprint("nobody")
+}
+
+// changes prints the partitions that are not as planned, in a line for each change of the owner.
+func changes(w io.Writer, g show.Group) {
+	type change struct {
+		owner, planned string
+		unowned        bool
+		numbers        []int
+		waiting        int
+		since          time.Time // the first
+	}
+	var all []*change
+	for _, p := range g.Partitions {
+		if p.Holder != nil && !show.Moves(p) {
+			continue
+		}
+		owner, planned := ownerOf(p), cmp.Or(show.Plain(p.Planned), "-")
+		i := slices.IndexFunc(all, func(c *change) bool { return c.owner == owner && c.planned == planned })
+		if i < 0 {
+			i = len(all)
+			all = append(all, &change{owner: owner, planned: planned, unowned: p.Holder == nil})
+		}
+		c := all[i]
+		c.numbers = append(c.numbers, p.Number)
+		c.waiting += p.Waiting
+		if at, ok := g.Unowned[p.Number]; ok && (c.since.IsZero() || at.Before(c.since)) {
+			c.since = at
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *change) int { // unowned ones first
+		return cmp.Compare(strconv.FormatBool(b.unowned), strconv.FormatBool(a.unowned))
+	})
+	header := []any{"owner", "planned", "waiting", "partitions"}
+	if g.Unowned != nil {
+		header = append(header, "unowned for")
+	}
+	t := show.NewTable(w, header...)
+	t.SetColumnConfigs([]table.ColumnConfig{{Number: 3, Align: text.AlignRight, AlignHeader: text.AlignRight}})
+	for _, c := range all {
+		row := table.Row{c.owner, c.planned, c.waiting, show.Ranges(c.numbers)}
+		if g.Unowned != nil {
+			row = append(row, unownedFor(c.since))
+		}
+		t.AppendRow(row)
+	}
+	t.Render()
+}
+
+// unownedFor is for how long a partition was seen without an owner.
+func unownedFor(since time.Time) string {
+	if since.IsZero() {
+		return "-"
+	}
+	return show.Brief(time.Since(since)) + " or more"
+}
+
+// allPartitions prints a line for each partition.
+func allPartitions(w io.Writer, g show.Group) {
+	header := []any{"partition", "owner", "token", "held", "expires", "planned", "waiting"}
+	if g.Unowned != nil {
+		header = append(header, "unowned for")
+	}
+	t := show.NewTable(w, header...)
+	var configs []table.ColumnConfig
+	for _, n := range []int{1, 4, 5, 7} {
+		configs = append(configs, table.ColumnConfig{Number: n, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	}
+	t.SetColumnConfigs(configs)
+	for _, p := range g.Partitions {
+		row := table.Row{p.Number, ownerOf(p), "-", "-", "-", cmp.Or(show.Plain(p.Planned), "-"), p.Waiting}
+		if h := p.Holder; h != nil {
+			row[2], row[3], row[4] = strconv.FormatUint(h.Token, 10), show.Brief(time.Since(h.Since)), show.Expiry(*h)
+		}
+		if g.Unowned != nil {
+			row = append(row, unownedFor(g.Unowned[p.Number]))
+		}
+		t.AppendRow(row)
+	}
+	t.Render()
+}
+
+// watch shows the group, and shows it again after every change.
+func (c *partitionsCmd) watch(g *session.Globals) error {
+	w := groupWatch{c: c, g: g}
+	if f := console.Terminal(g.Out.W); f != nil && !c.JSON {
+		w.screen = &screen{f: f}
+	}
+	pattern := ">"
+	if c.Group != "" {
+		pattern = c.Group + ".>"
+	}
+	return lister{
+		pattern: pattern,
+		list: func(s *session.Session) error {
+			groups, err := c.find(g, s)
+			if err == nil {
+				w.note(groups, time.Now())
+			}
+			return err
+		},
+		show: w.show,
+	}.run(g)
+}
+
+// groupWatch is what --watch has seen.
+type groupWatch struct {
+	c      *partitionsCmd
+	g      *session.Globals
+	screen *screen // nil: a pipe or a file
+
+	groups []show.Group
+	shown  map[string]string // the fingerprints of the printed groups
+	begun  bool
+	outage
+}
+
+// note takes a list. A partition that had no owner in the list before is unowned for as long as it was then.
+func (w *groupWatch) note(groups []show.Group, now time.Time) {
+	before := w.groups
+	w.groups = groups
+	for i := range groups {
+		g := &groups[i]
+		g.Unowned = make(map[int]time.Time)
+		var known map[int]time.Time
+		if j := slices.IndexFunc(before, func(b show.Group) bool { return b.Group == g.Group }); j >= 0 {
+			known = before[j].Unowned
+		}
+		for _, p := range g.Partitions {
+			if p.Holder != nil {
+				continue
+			}
+			g.Unowned[p.Number] = now
+			if at, ok := known[p.Number]; ok {
+				g.Unowned[p.Number] = at
+			}
+		}
+	}
+}
+
+func (w *groupWatch) show(url, trouble string) error {
+	var b strings.Builder
+	if w.screen != nil {
+		if len(w.groups) > 0 {
+			w.c.print(&b, w.groups)
+		} else {
+			b.WriteString(w.c.nobody())
+		}
+		return w.screen.draw("partitions at "+url, trouble, strings.Split(strings.TrimRight(b.String(), "\n"), "\n"))
+	}
+	if w.goesOn(w.g, trouble) {
+		return nil
+	}
+	now := make(map[string]string, len(w.groups))
+	var news []show.Group
+	for _, g := range w.groups {
+		now[g.Group] = groupFingerprint(g)
+		if now[g.Group] != w.shown[g.Group] {
+			news = append(news, g)
+		}
+	}
+	for _, name := range gone(w.shown, now) {
+		news = append(news, show.Group{State: partition.State{Group: name}})
+	}
+	first := !w.begun
+	w.begun, w.shown = true, now
+	switch {
+	case w.c.JSON:
+		for _, g := range news {
+			if _, err := fmt.Fprintln(w.g.Out, show.OneLine(g.Object())); err != nil {
+				return err
+			}
+		}
+		return nil
+	case len(w.groups) == 0:
+		if first || len(news) > 0 {
+			w.g.Complain("%s", w.c.nobody())
+		}
+		return nil
+	case len(news) == 0:
+		return nil
+	}
+	fmt.Fprintln(&b, time.Now().Format("15:04:05"))
+	w.c.print(&b, w.groups)
+	_, err := fmt.Fprintln(w.g.Out, b.String())
+	return err
+}
+
+// gone returns the names that are not there any more, in order.
+func gone(before, now map[string]string) (names []string) {
+	for name := range before {
+		if _, there := now[name]; !there {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// groupFingerprint tells two states of a group apart that are worth printing.
+func groupFingerprint(g show.Group) string {
+	var b strings.Builder
+	fmt.Fprint(&b, g.Count)
+	for _, m := range slices.Concat(g.Members, g.Refused) {
+		fmt.Fprint(&b, " ", m.Token)
+	}
+	for _, p := range g.Partitions {
+		fmt.Fprintf(&b, " %q %d", p.Planned, p.Waiting)
+		if p.Holder != nil {
+			fmt.Fprint(&b, " by ", p.Holder.Token)
+		}
+	}
+	return b.String()
+}
