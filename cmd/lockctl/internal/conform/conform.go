@@ -30,7 +30,7 @@ import (
 
 // Command is "lockctl conform".
 type Command struct {
-	Level    int      `default:"4" placeholder:"L" help:"Run the cases up to this level, 1 to 4 (default ${default})."`
+	Level    int      `default:"4" placeholder:"L" help:"Run the cases up to this level, 1 to 5 (default ${default})."`
 	Part     string   `placeholder:"PART" help:"Run the cases of a part in place of those of the levels: rwlock or semaphore."`
 	Only     string   `name:"run" short:"r" placeholder:"PATTERN" help:"Run the cases whose names match, as late-*; several are separated by commas."`
 	List     bool     `help:"List the cases and what they test, and run nothing."`
@@ -57,11 +57,11 @@ The levels, as docs/protocol.md has them:
   4  lost and late answers, overdue records, restarts
 
 The parts need level 3, and their cases come in place of those of the levels:
-  --part rwlock     reader-writer locks
+  --part rwlock     reader-writer locks, with --level 5 also on replicas
   --part semaphore  semaphores
 
-Passing shows what the cases test, on one server. Replicas and the optional parts have no
-cases. The cases take real time: 20 seconds in all for a program that passes, with six
+Passing shows what the cases test, on one server: replicas are but shown to the program. The
+optional parts have no cases. The cases take real time: 20 seconds in all for a program that passes, with six
 at a time.
 
   lockctl conform --level 1 -- node locker.js
@@ -80,8 +80,8 @@ judged; 126, 127 the program cannot be run; 130 interrupted.`
 // AfterApply checks what kong cannot.
 func (c *Command) AfterApply() error {
 	switch {
-	case c.Level < 1 || c.Level > 4:
-		return fmt.Errorf("--level %d: must be 1 to 4", c.Level)
+	case c.Level < 1 || c.Level > 5:
+		return fmt.Errorf("--level %d: must be 1 to 5", c.Level)
 	case c.Part != "" && c.Part != rwlock && c.Part != semaphore:
 		return fmt.Errorf("--part %s: must be %s or %s", c.Part, rwlock, semaphore)
 	case c.Parallel < 1:

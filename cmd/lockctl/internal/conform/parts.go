@@ -31,6 +31,8 @@ var ofParts = []*Case{
 	{Name: "drain-broken", Level: 3, Part: rwlock, judge: drainBroken, Must: "A broken reader is live."},
 	{Name: "drain-old-answer", Level: 3, Part: rwlock, judge: drainOldAnswer, Must: "A client must not (M100) take any other answer for a proof."},
 	{Name: "drain-anew", Level: 3, Part: rwlock, judge: drainAnew, Must: "The bucket that answers must (M101) have the same creation time in all answers."},
+	{Name: "drain-twice", Level: 5, Part: rwlock, judge: drainTwice, Must: "There the proof must (M103, R) be **two** answers"},
+	{Name: "drain-incomplete", Level: 5, Part: rwlock, judge: drainIncomplete, Must: "So a key that an incomplete answer does not name, a 404 and an empty list prove nothing: a client must not (M40, R) take them for absence where a rule asks for a state."},
 
 	// The semaphore.
 	{Name: "permit", Level: 3, Part: semaphore, judge: permit, Must: "A semaphore has 1 to 256 permits, and permit k is the slot `sem.<name>.<k>`."},
@@ -353,6 +355,60 @@ func drainAnew(t *trial) {
 	select {
 	case a := <-waits.ch:
 		t.expect(a.Result != "ok", "no grant: the answers are of a bucket that was created later", "%s", a)
+	default:
+	}
+}
+
+// replicated makes a stream info one of three replicas. Without a time since when there is a
+// leader it is incomplete.
+func replicated(i map[string]any, led bool) {
+	if c, ok := i["config"].(map[string]any); ok {
+		c["num_replicas"] = 3
+	}
+	cluster := map[string]any{"name": "conform", "replicas": []any{
+		map[string]any{"name": "n1", "current": true, "active": 1000}, map[string]any{"name": "n2", "current": true, "active": 1000},
+	}}
+	if led {
+		cluster["leader"], cluster["leader_since"] = "n0", "2026-01-01T00:00:00Z"
+	}
+	i["cluster"] = cluster
+}
+
+// drainTwice has the program write on a bucket that it sees as one of three replicas.
+func drainTwice(t *trial) {
+	t.start()
+	t.wire.show(func(i map[string]any) { replicated(i, true) })
+	t.opened()
+	a := t.ask(of("lock", "write", 0))
+	w := t.holds("rw."+x, a, "nobody reads")
+	renewed := 0
+	for _, one := range t.wire.seen(w.key) {
+		if one.renewal() && one.stored > 0 {
+			renewed++
+		}
+	}
+	t.expect(renewed > 0, "a renewal of the gate between two answers, before the grant", "no renewal; its writes: %s", t.writes())
+}
+
+// drainIncomplete has the answers to the program name no reader, and no leader.
+func drainIncomplete(t *trial) {
+	t.start()
+	t.wire.show(func(i map[string]any) { replicated(i, true) })
+	t.opened()
+	t.puts("read."+x+".OTHER", 1, "OTHER", map[string]any{"m": 1})
+	waits := t.asks(of("lock", "write", 0))
+	t.eventually("a gate", "there is none", func() bool { return t.read("rw." + x).live() })
+	t.wire.show(func(i map[string]any) {
+		replicated(i, false)
+		if state, ok := i["state"].(map[string]any); ok {
+			delete(state, "subjects")
+			i["total"] = 0
+		}
+	})
+	t.pause(3 * settled)
+	select {
+	case a := <-waits.ch:
+		t.expect(a.Result != "ok", "no grant: another client reads, and no answer has named a leader", "%s", a)
 	default:
 	}
 }
