@@ -3,23 +3,29 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/partition"
 )
 
 type checkCmd struct {
-	Pattern  string        `arg:"" optional:"" default:">" predictor:"lock" help:"Names to check: \"*\" stands for one token, a last \">\" for all that follow."`
-	Held     time.Duration `placeholder:"DURATION" help:"Report a lock that was held for longer."`
-	Waits    time.Duration `placeholder:"DURATION" help:"Report a lock with a longer wait."`
-	Late     time.Duration `placeholder:"DURATION" help:"Report a lock whose renewal is later than planned by more than this."`
-	Queue    *int          `placeholder:"N" help:"Report a lock with more waiters than N."`
-	ExitCode int           `short:"E" name:"exit-code" default:"1" placeholder:"N" help:"Exit with this code when a lock is reported: 2 is critical for Nagios."`
-	JSON     bool          `name:"json" help:"Print an array of the locks that are reported, as ls does."`
+	Pattern    string        `arg:"" optional:"" default:">" predictor:"lock" help:"Names to check: \"*\" stands for one token, a last \">\" for all that follow."`
+	Held       time.Duration `placeholder:"DURATION" help:"Report a lock that was held for longer."`
+	Waits      time.Duration `placeholder:"DURATION" help:"Report a lock with a longer wait."`
+	Late       time.Duration `placeholder:"DURATION" help:"Report a lock whose renewal is later than planned by more than this."`
+	Queue      *int          `placeholder:"N" help:"Report a lock with more waiters than N."`
+	Partitions string        `placeholder:"GROUP" predictor:"group" help:"Check the locks of this group of workers, which must have a member, in place of a pattern."`
+	Unowned    *int          `placeholder:"N" help:"With --partitions: report more than N partitions that nobody owns."`
+	Moving     *int          `placeholder:"N" help:"With --partitions: report more than N partitions that are in motion."`
+	ExitCode   int           `short:"E" name:"exit-code" default:"1" placeholder:"N" help:"Exit with this code when a lock is reported: 2 is critical for Nagios."`
+	JSON       bool          `name:"json" help:"Print an array of the locks that are reported, as ls does."`
 }
 
 func (*checkCmd) Help() string {
@@ -37,8 +43,16 @@ A client renews its lease after a third of the TTL: with a TTL of 15s, after 5s.
 and of this machine. Leases that nobody renews, as those of lockctl acquire, are never late.
 "lockctl watch" shows each late renewal.
 
+With --partitions the locks are those of a group, as "lockctl partitions" shows it. A group
+without a member is beyond any limit. --unowned counts the partitions that nobody owns now,
+and --moving those that have an owner and are to have another one. A partition that moves
+has no owner for a moment, so an alarm should want several reports in a row. Workers wait only
+for partitions that they are to have: --waits tells how long one has been in motion. With
+--json the partitions that are counted are printed as locks.
+
   lockctl check --held 10m --waits 1m --queue 20
   lockctl check 'orders.>' --held 30s -E 2
+  lockctl check --partitions ingest --unowned 0 --waits 1m
 
 Exit codes: 0 all locks are within the limits; 1 one is not, or the code of -E; 64 no
 limit was given; others as for ls. A code that is neither 0 nor that of -E says that
@@ -47,19 +61,29 @@ nothing is known.`
 
 // excess is what is beyond a limit.
 type excess struct {
-	info admin.Info
-	text string
-	by   float64 // times the limit
+	infos []admin.Info // one, unless partitions were counted
+	text  string
+	by    float64 // times the limit
 }
 
 func (c *checkCmd) Run(g *session.Globals) error {
 	switch {
-	case c.Held <= 0 && c.Waits <= 0 && c.Late <= 0 && c.Queue == nil:
-		return tool.Usagef("no limit: give --held, --waits, --late or --queue, and times above 0")
-	case c.Held < 0 || c.Waits < 0 || c.Late < 0 || c.Queue != nil && *c.Queue < 0:
+	case c.Partitions == "" && (c.Unowned != nil || c.Moving != nil):
+		return tool.Usagef("--unowned and --moving are limits of a group: name it with --partitions")
+	case c.Partitions != "" && c.Pattern != ">":
+		return tool.Usagef("--partitions and a pattern exclude each other")
+	case c.Partitions == "" && c.Held <= 0 && c.Waits <= 0 && c.Late <= 0 && c.Queue == nil:
+		return tool.Usagef("no limit: give --held, --waits, --late, --queue or --partitions, and times above 0")
+	case c.Held < 0 || c.Waits < 0 || c.Late < 0 || below0(c.Queue) || below0(c.Unowned) || below0(c.Moving):
 		return tool.Usagef("a limit below 0")
 	case c.ExitCode < 1 || c.ExitCode > 255:
 		return tool.Usagef("the exit code %d is not in 1 to 255", c.ExitCode)
+	}
+	if c.Partitions != "" {
+		if strings.ContainsAny(c.Partitions, "*>") {
+			return tool.Usagef("the group %q has a wildcard: --partitions takes the name of one group", c.Partitions)
+		}
+		c.Pattern = c.Partitions + ".>"
 	}
 	ls := lsCmd{Pattern: c.Pattern, Sort: "name"}
 	infos, err := ls.find(g)
@@ -73,11 +97,18 @@ func (c *checkCmd) Run(g *session.Globals) error {
 			found = append(found, e)
 		}
 	}
+	if c.Partitions != "" {
+		found = append(found, c.judgeGroup(infos)...)
+	}
 	slices.SortStableFunc(found, func(a, b excess) int { return cmp.Compare(b.by, a.by) })
 	if c.JSON {
 		reported := make([]admin.Info, 0, len(found))
 		for _, e := range found {
-			reported = append(reported, e.info)
+			for _, info := range e.infos {
+				if !slices.ContainsFunc(reported, func(r admin.Info) bool { return show.IDOf(r) == show.IDOf(info) }) {
+					reported = append(reported, info)
+				}
+			}
 		}
 		if err := show.PrintJSON(g.Out, reported); err != nil {
 			return err
@@ -95,19 +126,23 @@ func (c *checkCmd) print(g *session.Globals, found []excess, checked int) {
 	switch len(found) {
 	case 0:
 		fmt.Fprintf(g.Out, "ok: %s within the limits\n", show.Count(checked, "lock"))
-		if checked == 0 {
+		if checked == 0 && c.Partitions == "" {
 			show.CheckPattern(g.Console, c.Pattern)
 		}
 	case 1:
 		fmt.Fprintln(g.Out, found[0].text)
 	default:
-		fmt.Fprintf(g.Out, "%s; and %s more\n", found[0].text, show.Count(len(found)-1, "lock"))
+		unit := "lock"
+		if c.Partitions != "" { // some are of the group
+			unit = "report"
+		}
+		fmt.Fprintf(g.Out, "%s; and %s more\n", found[0].text, show.Count(len(found)-1, unit))
 	}
 }
 
 // judge returns by which limit a lock is furthest beyond.
 func (c *checkCmd) judge(info admin.Info, now time.Time) (worst excess, beyond bool) {
-	worst.info = info
+	worst.infos = []admin.Info{info}
 	note := func(by float64, format string, args ...any) {
 		if by > worst.by {
 			worst.by, worst.text, beyond = by, fmt.Sprintf("%s %s", info.Kind, show.Plain(info.Name))+" "+fmt.Sprintf(format, args...), true
@@ -142,6 +177,49 @@ func (c *checkCmd) judge(info admin.Info, now time.Time) (worst excess, beyond b
 		note(float64(waiting)/max(float64(*c.Queue), 0.5), "has %s, the limit is %d", show.Count(waiting, "waiter"), *c.Queue)
 	}
 	return worst, beyond
+}
+
+func below0(n *int) bool { return n != nil && *n < 0 }
+
+// judgeGroup returns the limits of partitions that a group is beyond.
+func (c *checkCmd) judgeGroup(infos []admin.Info) (found []excess) {
+	name := "group " + show.Plain(c.Partitions)
+	groups := partition.Groups(infos)
+	i := slices.IndexFunc(groups, func(g partition.State) bool { return g.Group == c.Partitions })
+	if i < 0 || len(groups[i].Members) == 0 {
+		return []excess{{text: name + " has no members", by: math.Inf(1)}}
+	}
+	judge := func(limit *int, what string, counts func(partition.Placement) bool) {
+		if limit == nil {
+			return
+		}
+		e := excess{}
+		var numbers []int
+		for _, p := range groups[i].Partitions {
+			if counts(p) {
+				numbers = append(numbers, p.Number)
+				e.infos = append(e.infos, lockOf(infos, fmt.Sprintf("%s.part.%d", c.Partitions, p.Number)))
+			}
+		}
+		if n := len(numbers); n > *limit {
+			e.by = float64(n) / max(float64(*limit), 0.5)
+			e.text = fmt.Sprintf("%s has %s %s (%s), the limit is %d", name, show.Count(n, "partition"), what, show.Ranges(numbers), *limit)
+			found = append(found, e)
+		}
+	}
+	judge(c.Unowned, "without an owner", func(p partition.Placement) bool { return p.Holder == nil })
+	judge(c.Moving, "in motion", show.Moves)
+	return found
+}
+
+// lockOf returns a mutex, which is free if it is not there.
+func lockOf(infos []admin.Info, name string) admin.Info {
+	for _, info := range infos {
+		if info.Kind == admin.KindMutex && info.Name == name {
+			return info
+		}
+	}
+	return admin.Info{Kind: admin.KindMutex, Name: name}
 }
 
 // late is by how much the next renewal of a lease is later than planned: a client renews

@@ -3,6 +3,7 @@
 package main_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,4 +46,49 @@ func TestCheck(t *testing.T) {
 			require.Regexp(t, c.out, out)
 		})
 	}
+}
+
+// The limits of a group: what nobody owns, what is in motion, and that somebody is a member.
+func TestCheckPartitions(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	c := client(t, s)
+	enlist(t, c, "ingest", "w0", 1, 8)
+	for k, id := range []string{"w0", "gone"} { // and six are nobody's
+		own(t, c, "ingest", k, id)
+	}
+	own(t, c, "left", 0, "gone")
+	start(t, s, "run", "ingest.part.1", "--", "true")
+	awaitQueue(t, s, "ingest.part.1", 1)
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		out  string // a pattern
+	}{
+		"within":             {[]string{"ingest", "--unowned", "6", "--moving", "1"}, 0, `^ok: 3 locks within the limits\n$`},
+		"a member":           {[]string{"ingest"}, 0, `^ok: 3 locks within the limits\n$`},
+		"unowned":            {[]string{"ingest", "--unowned", "5"}, 1, `^group ingest has 6 partitions without an owner \(2-7\), the limit is 5\n$`},
+		"in motion":          {[]string{"ingest", "--moving", "0", "-E", "2"}, 2, `^group ingest has 1 partition in motion \(1\), the limit is 0\n$`},
+		"both":               {[]string{"ingest", "--unowned", "0", "--moving", "0"}, 1, `^group ingest has 6 partitions .*; and 1 report more\n$`},
+		"in motion for long": {[]string{"ingest", "--waits", "1ns"}, 1, `^mutex ingest\.part\.1 has a wait of \S+ by .*, the limit is 1ns\n$`},
+		"JSON":               {[]string{"ingest", "--waits", "1ns", "--moving", "0", "--json"}, 1, `"name": "ingest\.part\.1"`},
+		"no member":          {[]string{"left", "--unowned", "9"}, 1, `^group left has no members\n$`},
+		"no group":           {[]string{"none"}, 1, `^group none has no members\n$`},
+		"a wildcard":         {[]string{"*", "--unowned", "9"}, 64, `^$`},
+		"below 0":            {[]string{"ingest", "--unowned", "-1"}, 64, `^$`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, out, errs := run(t, s, append([]string{"check", "--partitions"}, c.args...)...)
+			require.Equal(t, c.code, code, "%s%s", out, errs)
+			if name == "JSON" {
+				require.Equal(t, 1, strings.Count(out, `"kind"`), "each lock once")
+			}
+			require.Regexp(t, c.out, out)
+		})
+	}
+	for _, args := range [][]string{{"--unowned", "0"}, {"ingest.>", "--partitions", "ingest"}} {
+		code, _, errs := run(t, s, append([]string{"check"}, args...)...)
+		require.Equal(t, 64, code, errs)
+	}
+	require.Equal(t, []string{"ingest"}, complete(t, s, "lockctl check --partitions i"))
 }
