@@ -25,7 +25,7 @@ func ExampleGroup_Run() {
 		stop() // a service stops on a signal
 		return nil
 	}
-	g := partition.New(locks, "ingest", 1, partition.Drain(5*time.Second))
+	g := partition.New(locks, "ingest", 64, partition.Drain(5*time.Second))
 	err := g.Run(ctx, func(ctx context.Context, p *partition.Partition) error {
 		for {
 			select {

@@ -51,11 +51,11 @@ const (
 // open shuts older owners of the partition out, and goes on behind the last result that they have written. So there
 // is nothing to acknowledge, and no event has two results.
 func open(ctx context.Context, js jetstream.JetStream, p *partition.Partition) (*worker, error) {
-	w := &worker{number: p.Number(), token: strconv.FormatUint(p.Token(), 10)}
-	var err error
-	if w.fence, err = fence.Open(ctx, js, "RESULTS", fmt.Sprintf("fence.results.%d", w.number), p.Token()); err != nil {
+	f, err := fence.Open(ctx, js, "RESULTS", fmt.Sprintf("fence.results.%d", p.Number()), p.Token())
+	if err != nil {
 		return nil, err
 	}
+	w := &worker{number: p.Number(), token: strconv.FormatUint(p.Token(), 10), fence: f}
 	results, err := js.Stream(ctx, "RESULTS")
 	if err != nil {
 		return nil, err
