@@ -109,6 +109,13 @@ func ExampleGroup_Stats() {
 	// Output: 1 3 3
 }
 
+func ExampleGroup_Name() {
+	g, stop := started()
+	defer stop()
+	fmt.Println(g.Name())
+	// Output: ingest
+}
+
 func ExampleGroup_ID() {
 	g, stop := started()
 	defer stop()

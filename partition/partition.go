@@ -229,6 +229,9 @@ func (g *Group) ready() error {
 	return nil
 }
 
+// Name returns the name of the group.
+func (g *Group) Name() string { return g.name }
+
 // ID returns the worker's id.
 func (g *Group) ID() string {
 	if g == nil {

@@ -11,6 +11,9 @@
 //   - natslock_lost_total{lock,cause}: locks that ended without an unlock: "expired",
 //     "broken" by an operator, or "closed" with the client.
 //
+// [Partitions] is a collector of the workers of package partition: natslock_partition_owned{group,id} and
+// ten more.
+//
 // The label stands for many names: by default it is their first token. See [Labels].
 //
 // # What it cannot know

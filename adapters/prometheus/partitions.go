@@ -1,0 +1,67 @@
+package natslockprom
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/natslock/locks/partition"
+)
+
+// partitionMetrics are those of each worker. The registry sorts them by name.
+var partitionMetrics = []partitionMetric{
+	gauge("members", "Members of the group, as the worker has read last.", func(s partition.Stats) int { return s.Members }),
+	gauge("planned", "Partitions that the worker is to own.", func(s partition.Stats) int { return s.Planned }),
+	gauge("owned", "Partitions that the worker holds.", func(s partition.Stats) int { return s.Owned }),
+	gauge("waiting", "Partitions that the worker waits for.", func(s partition.Stats) int { return s.Waiting }),
+	gauge("draining", "Partitions that the worker holds and is about to leave.", func(s partition.Stats) int { return s.Draining }),
+	counter("granted", "Partitions that the worker got.", func(s partition.Stats) uint64 { return s.Granted }),
+	counter("drained", "Partitions that the worker left for another one, or at its end.", func(s partition.Stats) uint64 { return s.Drained }),
+	counter("slow", "Drained partitions whose function did not return within the drain time.", func(s partition.Stats) uint64 { return s.Slow }),
+	counter("failed", "Functions that returned before they were asked to.", func(s partition.Stats) uint64 { return s.Failed }),
+	counter("lost", "Partitions whose lease was lost or broken.", func(s partition.Stats) uint64 { return s.Lost }),
+	counter("reads", "Reads of the group.", func(s partition.Stats) uint64 { return s.Reads }),
+}
+
+type partitionMetric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	of   func(partition.Stats) float64
+}
+
+func partitionDesc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("natslock_partition_"+name, help, []string{"group", "id"}, nil)
+}
+
+func gauge(name, help string, of func(partition.Stats) int) partitionMetric {
+	return partitionMetric{partitionDesc(name, help), prometheus.GaugeValue, func(s partition.Stats) float64 { return float64(of(s)) }}
+}
+
+func counter(name, help string, of func(partition.Stats) uint64) partitionMetric {
+	return partitionMetric{partitionDesc(name+"_total", help), prometheus.CounterValue, func(s partition.Stats) float64 { return float64(of(s)) }}
+}
+
+// Partitions returns a collector of the counts of workers, labelled with the group and the id of the worker. A registry
+// takes one, so give it all groups of a process, each id of a group once. An id that is not set
+// with [partition.ID] is another one in each process, and makes new series with each start.
+func Partitions(groups ...*partition.Group) prometheus.Collector { return workers(groups) }
+
+type workers []*partition.Group
+
+// Describe implements [prometheus.Collector].
+func (workers) Describe(descs chan<- *prometheus.Desc) {
+	for _, m := range partitionMetrics {
+		descs <- m.desc
+	}
+}
+
+// Collect implements [prometheus.Collector]. It does no I/O.
+func (w workers) Collect(metrics chan<- prometheus.Metric) {
+	for _, g := range w {
+		s := g.Stats()
+		group, id := strings.ToValidUTF8(g.Name(), "\uFFFD"), strings.ToValidUTF8(g.ID(), "\uFFFD")
+		for _, m := range partitionMetrics {
+			metrics <- prometheus.MustNewConstMetric(m.desc, m.kind, m.of(s), group, id)
+		}
+	}
+}

@@ -1,0 +1,28 @@
+package natslockprom
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/partition"
+)
+
+// Each count of a worker is in the metric of its name.
+func TestPartitionMetricOf(t *testing.T) {
+	fields := reflect.TypeFor[partition.Stats]()
+	require.Len(t, partitionMetrics, fields.NumField())
+	for i, m := range partitionMetrics {
+		var s partition.Stats
+		field := reflect.ValueOf(&s).Elem().Field(i)
+		if field.CanInt() {
+			field.SetInt(7)
+		} else {
+			field.SetUint(7)
+		}
+		require.Contains(t, m.desc.String(), `"natslock_partition_`+strings.ToLower(fields.Field(i).Name))
+		require.Equal(t, 7.0, m.of(s))
+	}
+}
