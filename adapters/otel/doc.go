@@ -11,8 +11,10 @@
 //   - natslock.held: locks held now.
 //   - natslock.lost: locks that ended without an unlock, by error.type.
 //   - natslock.waiting: acquires queued now, of the clients given to [Observer.Add].
+//   - natslock.partition.owned, and ten more: what the workers given to [Observer.AddGroup] count, by
+//     natslock.group and natslock.worker.id.
 //
-// Their attribute natslock.lock stands for many names: see [Labels]. The spans have the whole
+// The attribute natslock.lock of the others stands for many names: see [Labels]. The spans have the whole
 // name.
 //
 // # Links

@@ -17,6 +17,7 @@ import (
 
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/partition"
 )
 
 // scope is the name of the instrumentation.
@@ -32,6 +33,8 @@ const (
 	TokenKey   = attribute.Key("natslock.lock.token") // of spans of a hold: the fencing token
 	OutcomeKey = attribute.Key("natslock.outcome")    // of an acquire: granted, gave_up
 	EndKey     = attribute.Key("natslock.end")        // of a hold: released, ended, expired, broken, closed
+	GroupKey   = attribute.Key("natslock.group")      // of metrics of partitions
+	WorkerKey  = attribute.Key("natslock.worker.id")  // of metrics of partitions
 	ErrorKey   = attribute.Key("error.type")          // timeout, canceled; expired, broken, closed
 )
 
@@ -62,6 +65,7 @@ type Observer struct {
 	holds   map[lockID][]*hold
 	waits   map[waitID][][]trace.Link
 	clients []*natslock.Client
+	groups  []*partition.Group
 	paused  time.Time // no reads until then
 }
 
@@ -103,7 +107,7 @@ func New(opts ...Option) (*Observer, error) {
 	}
 	o := &Observer{label: c.label, tracer: c.tracers.Tracer(scope), holds: make(map[lockID][]*hold), waits: make(map[waitID][][]trace.Link)}
 	meter := c.meters.Meter(scope)
-	var errs [5]error
+	var errs [6]error
 	seconds := []metric.Float64HistogramOption{metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(durations...)}
 	o.acquire, errs[0] = meter.Float64Histogram("natslock.acquire.duration",
 		append(seconds, metric.WithDescription("Time from the call to the grant, or to giving up."))...)
@@ -114,6 +118,7 @@ func New(opts ...Option) (*Observer, error) {
 		metric.WithDescription("Locks that ended without an unlock and before a planned end."))
 	_, errs[4] = meter.Int64ObservableGauge("natslock.waiting", metric.WithUnit("{acquire}"),
 		metric.WithDescription("Acquires queued now, of all names."), metric.WithInt64Callback(o.waiting))
+	errs[5] = o.ofPartitions(meter)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("natslockotel: %w", err)
 	}

@@ -1,0 +1,68 @@
+package natslockotel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/natslock/locks/partition"
+)
+
+// AddGroup has the Observer count for a worker of partitions, from its Stats: the metrics natslock.partition.owned
+// and the others, with the group and the id of the worker. Add each id of a group once. An id that is not set with [partition.ID]
+// is another one in each process. The Observer keeps the group.
+func (o *Observer) AddGroup(g *partition.Group) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.groups = append(o.groups, g)
+}
+
+// partitionMetric is a metric of each worker.
+type partitionMetric struct {
+	name, unit, description string
+	counts                  bool // a counter, and no gauge
+	of                      func(partition.Stats) int64
+}
+
+var partitionMetrics = []partitionMetric{
+	{"members", "{member}", "Members of the group, as the worker has read last.", false, func(s partition.Stats) int64 { return int64(s.Members) }},
+	{"planned", "{partition}", "Partitions that the worker is to own.", false, func(s partition.Stats) int64 { return int64(s.Planned) }},
+	{"owned", "{partition}", "Partitions that the worker holds.", false, func(s partition.Stats) int64 { return int64(s.Owned) }},
+	{"waiting", "{partition}", "Partitions that the worker waits for.", false, func(s partition.Stats) int64 { return int64(s.Waiting) }},
+	{"draining", "{partition}", "Partitions that the worker holds and is about to leave.", false, func(s partition.Stats) int64 { return int64(s.Draining) }},
+	{"granted", "{partition}", "Partitions that the worker got.", true, func(s partition.Stats) int64 { return int64(s.Granted) }},
+	{"drained", "{partition}", "Partitions that the worker left for another one, or at its end.", true, func(s partition.Stats) int64 { return int64(s.Drained) }},
+	{"slow", "{partition}", "Drained partitions whose function did not return within the drain time.", true, func(s partition.Stats) int64 { return int64(s.Slow) }},
+	{"failed", "{call}", "Functions that returned before they were asked to.", true, func(s partition.Stats) int64 { return int64(s.Failed) }},
+	{"lost", "{partition}", "Partitions whose lease was lost or broken.", true, func(s partition.Stats) int64 { return int64(s.Lost) }},
+	{"reads", "{read}", "Reads of the group.", true, func(s partition.Stats) int64 { return int64(s.Reads) }},
+}
+
+// ofPartitions makes the instruments of workers.
+func (o *Observer) ofPartitions(meter metric.Meter) error {
+	var errs []error
+	for _, m := range partitionMetrics {
+		read := func(_ context.Context, to metric.Int64Observer) error {
+			o.mu.Lock()
+			groups := o.groups
+			o.mu.Unlock()
+			for _, g := range groups {
+				to.Observe(m.of(g.Stats()), metric.WithAttributes(GroupKey.String(text(g.Name())), WorkerKey.String(text(g.ID()))))
+			}
+			return nil
+		}
+		name, unit, about := "natslock.partition."+m.name, metric.WithUnit(m.unit), metric.WithDescription(m.description)
+		var err error
+		if m.counts {
+			_, err = meter.Int64ObservableCounter(name, unit, about, metric.WithInt64Callback(read))
+		} else {
+			_, err = meter.Int64ObservableGauge(name, unit, about, metric.WithInt64Callback(read))
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
