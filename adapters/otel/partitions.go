@@ -27,17 +27,17 @@ type partitionMetric struct {
 }
 
 var partitionMetrics = []partitionMetric{
-	{"members", "{member}", "Members of the group, as the worker has read last.", false, func(s partition.Stats) int64 { return int64(s.Members) }},
-	{"planned", "{partition}", "Partitions that the worker is to own.", false, func(s partition.Stats) int64 { return int64(s.Planned) }},
-	{"owned", "{partition}", "Partitions that the worker holds.", false, func(s partition.Stats) int64 { return int64(s.Owned) }},
-	{"waiting", "{partition}", "Partitions that the worker waits for.", false, func(s partition.Stats) int64 { return int64(s.Waiting) }},
-	{"draining", "{partition}", "Partitions that the worker holds and is about to leave.", false, func(s partition.Stats) int64 { return int64(s.Draining) }},
-	{"granted", "{partition}", "Partitions that the worker got.", true, func(s partition.Stats) int64 { return int64(s.Granted) }},
-	{"drained", "{partition}", "Partitions that the worker left for another one, or at its end.", true, func(s partition.Stats) int64 { return int64(s.Drained) }},
-	{"slow", "{partition}", "Drained partitions whose function did not return within the drain time.", true, func(s partition.Stats) int64 { return int64(s.Slow) }},
-	{"failed", "{call}", "Functions that returned before they were asked to.", true, func(s partition.Stats) int64 { return int64(s.Failed) }},
-	{"lost", "{partition}", "Partitions whose lease was lost or broken.", true, func(s partition.Stats) int64 { return int64(s.Lost) }},
-	{"reads", "{read}", "Reads of the group.", true, func(s partition.Stats) int64 { return int64(s.Reads) }},
+	{"natslock.partition.members", "{member}", "Members of the group, as the worker has read last.", false, func(s partition.Stats) int64 { return int64(s.Members) }},
+	{"natslock.partition.planned", "{partition}", "Partitions that the worker is to own.", false, func(s partition.Stats) int64 { return int64(s.Planned) }},
+	{"natslock.partition.owned", "{partition}", "Partitions that the worker holds.", false, func(s partition.Stats) int64 { return int64(s.Owned) }},
+	{"natslock.partition.waiting", "{partition}", "Partitions that the worker waits for.", false, func(s partition.Stats) int64 { return int64(s.Waiting) }},
+	{"natslock.partition.draining", "{partition}", "Partitions that the worker holds and is about to leave.", false, func(s partition.Stats) int64 { return int64(s.Draining) }},
+	{"natslock.partition.granted", "{partition}", "Partitions that the worker got.", true, func(s partition.Stats) int64 { return int64(s.Granted) }},
+	{"natslock.partition.drained", "{partition}", "Partitions that the worker left for another one, or at its end.", true, func(s partition.Stats) int64 { return int64(s.Drained) }},
+	{"natslock.partition.slow", "{partition}", "Drained partitions whose function did not return within the drain time.", true, func(s partition.Stats) int64 { return int64(s.Slow) }},
+	{"natslock.partition.failed", "{call}", "Functions that returned before they were asked to.", true, func(s partition.Stats) int64 { return int64(s.Failed) }},
+	{"natslock.partition.lost", "{partition}", "Partitions whose lease was lost or broken.", true, func(s partition.Stats) int64 { return int64(s.Lost) }},
+	{"natslock.partition.reads", "{read}", "Reads of the group.", true, func(s partition.Stats) int64 { return int64(s.Reads) }},
 }
 
 // ofPartitions makes the instruments of workers.
@@ -53,15 +53,15 @@ func (o *Observer) ofPartitions(meter metric.Meter) error {
 			}
 			return nil
 		}
-		name, unit, about := "natslock.partition."+m.name, metric.WithUnit(m.unit), metric.WithDescription(m.description)
+		unit, about := metric.WithUnit(m.unit), metric.WithDescription(m.description)
 		var err error
 		if m.counts {
-			_, err = meter.Int64ObservableCounter(name, unit, about, metric.WithInt64Callback(read))
+			_, err = meter.Int64ObservableCounter(m.name, unit, about, metric.WithInt64Callback(read))
 		} else {
-			_, err = meter.Int64ObservableGauge(name, unit, about, metric.WithInt64Callback(read))
+			_, err = meter.Int64ObservableGauge(m.name, unit, about, metric.WithInt64Callback(read))
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			errs = append(errs, fmt.Errorf("%s: %w", m.name, err))
 		}
 	}
 	return errors.Join(errs...)

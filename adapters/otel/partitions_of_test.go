@@ -22,7 +22,7 @@ func TestPartitionMetricOf(t *testing.T) {
 		} else {
 			field.SetUint(7)
 		}
-		require.Equal(t, strings.ToLower(fields.Field(i).Name), m.name)
+		require.Equal(t, "natslock.partition."+strings.ToLower(fields.Field(i).Name), m.name)
 		require.Equal(t, field.CanUint(), m.counts)
 		require.EqualValues(t, 7, m.of(s))
 	}

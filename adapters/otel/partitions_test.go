@@ -57,6 +57,7 @@ func TestPartitionMetrics(t *testing.T) {
 		join(locks.NewClient(), "w1")
 		var all metricdata.ResourceMetrics
 		require.NoError(t, b.reader.Collect(t.Context(), &all))
+		require.Len(t, all.ScopeMetrics, 1)
 		got := map[string]map[string]int64{}
 		add := func(name string, points []metricdata.DataPoint[int64]) {
 			got[name] = map[string]int64{}
