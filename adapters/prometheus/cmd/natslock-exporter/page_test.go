@@ -37,6 +37,7 @@ type shownUpdate struct {
 	Bye    string
 	Lock   *struct {
 		State   string
+		Group   string
 		Holders []struct {
 			Title, Who, Broken string
 			Meta               [][2]string
@@ -252,6 +253,31 @@ func TestPageHistory(t *testing.T) {
 		require.Equal(t, "the page shows the locks orders.> only", story.Why, "a name that is guessed")
 		require.Empty(t, story.Lines)
 	}
+}
+
+// TestPageOfGroup: of locks that the exporter has listed and of those it was notified of.
+func TestPageOfGroup(t *testing.T) {
+	s := testutil.RunServer(t)
+	c, _ := client(t, s)
+	hold(t, c, "team.x.member.w0", natslock.Meta(map[string]string{"member": "w0", "weight": "1", "partitions": "4"}))
+	hold(t, c, "team.x.part.0", natslock.Meta(map[string]string{"member": "w0"}))
+	p := follow(t, s)
+	group := func() string {
+		answer, err := http.Get(p.page() + "group?name=team.x")
+		require.NoError(t, err)
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		require.Equal(t, 200, answer.StatusCode)
+		return string(text)
+	}
+	require.Contains(t, group(), "partitions: 4, members: 1, unowned: 3, in motion: 0")
+	b := p.browse("?kind=mutex&name=team.x.part.1")
+	hold(t, c, "team.x.part.1", natslock.Meta(map[string]string{"member": "gone"}))
+	b.until("its hold", func() bool { return b.last.Lock != nil && b.last.Lock.State == "held" })
+	require.Equal(t, "team.x", b.last.Lock.Group)
+	require.Contains(t, group(), "partitions: 4, members: 1, unowned: 2, in motion: 1")
+	http.DefaultClient.CloseIdleConnections()
 }
 
 // TestNoPage: the page is off by a flag. An address that is taken is an error if it was asked

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/natslock/locks/adapters/prometheus/cmd/natslock-exporter/internal/page"
@@ -114,6 +115,19 @@ func (s *state) changes(all bool) ([]admin.Info, time.Duration) {
 	return infos, s.ahead
 }
 
+// below returns the locks whose names begin with a prefix.
+func (s *state) below(prefix string) (infos []admin.Info) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	for id, l := range s.locks {
+		if strings.HasPrefix(id.name, prefix) {
+			infos = append(infos, l.info())
+		}
+	}
+	return infos
+}
+
 // one returns a lock.
 func (s *state) one(id lockID) (admin.Info, time.Duration) {
 	s.mu.Lock()
@@ -194,6 +208,8 @@ func (s shown) Changes(all bool) ([]admin.Info, time.Duration) { return s.f.stat
 func (s shown) Lock(id page.ID) (admin.Info, time.Duration) {
 	return s.f.state.one(lockID{id.Kind, id.Name})
 }
+
+func (s shown) Below(prefix string) []admin.Info { return s.f.state.below(prefix) }
 
 func (s shown) Healthy() error { return s.f.healthy() }
 

@@ -52,6 +52,7 @@ func (s *server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", file("index.html"))
 	mux.Handle("GET /lock", file("lock.html"))
+	mux.HandleFunc("GET /group", s.group)
 	entries, err := web.ReadDir("web")
 	if err != nil {
 		panic(err) // it is in the program

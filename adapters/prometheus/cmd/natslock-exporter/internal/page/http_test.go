@@ -52,6 +52,8 @@ func TestRequests(t *testing.T) {
 		{"GET", "/", nil, 200, "<title>Locks</title>"},
 		{"HEAD", "/", nil, 200, ""},
 		{"GET", "/lock?kind=mutex&name=a", nil, 200, "<title>Lock</title>"},
+		{"GET", "/group", nil, 400, "name a group"}, {"GET", "/group?name=none", nil, 200, "nobody is in it"}, {"GET", "/group.html", nil, 404, ""},
+		{"GET", "/group?name=%3Cb%3E", nil, 200, "&lt;b&gt;"},
 		{"GET", "/lib.js", nil, 200, "export function"},
 		{"GET", "/index.html", nil, 404, ""},
 		{"GET", "/web/", nil, 404, ""},

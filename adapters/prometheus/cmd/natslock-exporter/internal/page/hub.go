@@ -37,6 +37,8 @@ type Source interface {
 	Changes(all bool) ([]admin.Info, time.Duration)
 	// Lock returns one lock.
 	Lock(ID) (admin.Info, time.Duration)
+	// Below returns the locks whose names begin with a prefix, in any order. It changes nothing for Changes.
+	Below(prefix string) []admin.Info
 	// Healthy returns nil while the source follows the bucket, and otherwise why it does not.
 	Healthy() error
 	// Admin returns what reads a history, or nil.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -71,6 +72,17 @@ func (s *source) Lock(id ID) (admin.Info, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.get(id), 0
+}
+
+func (s *source) Below(prefix string) (infos []admin.Info) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, info := range s.locks {
+		if strings.HasPrefix(id.Name, prefix) {
+			infos = append(infos, info)
+		}
+	}
+	return infos
 }
 
 func (s *source) Healthy() error {

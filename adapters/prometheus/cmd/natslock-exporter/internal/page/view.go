@@ -148,7 +148,8 @@ const most = 200
 type detail struct {
 	Kind    string   `json:"kind"`
 	Name    string   `json:"name"`
-	State   string   `json:"state"` // a sentence
+	Group   string   `json:"group,omitempty"` // for a URL: of a member or a partition of it
+	State   string   `json:"state"`           // a sentence
 	Alarm   bool     `json:"alarm,omitempty"`
 	Holders []holder `json:"holders"`
 	Queue   []waiter `json:"queue"`
@@ -179,6 +180,7 @@ type waiter struct {
 // detailOf is a lock on its own page.
 func detailOf(info admin.Info, ahead time.Duration) detail {
 	d := detail{Kind: info.Kind.String(), Name: tool.Plain(info.Name), State: sentence(info), Holders: []holder{}, Queue: []waiter{}, Waiting: info.Waiting()}
+	d.Group = url.QueryEscape(groupOf(info))
 	_, d.Alarm = stateOf(info)
 	if info.Holder != nil {
 		title := "holder"

@@ -27,6 +27,8 @@ function drawLock() {
   put(by("kind"), lock.kind);
   put(by("state"), lock.state);
   by("state").classList.toggle("bad", lock.alarm ?? false);
+  by("group").hidden = !lock.group;
+  if (lock.group) by("group").href = `group?name=${lock.group}`;
   counting = [];
   ending = [];
   by("holders").replaceChildren(...lock.holders.map((h) => {

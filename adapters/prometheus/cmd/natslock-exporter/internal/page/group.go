@@ -1,0 +1,165 @@
+package page
+
+import (
+	"bytes"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/partition"
+)
+
+// groupPage has no script: the browser loads it again.
+var groupPage = template.Must(template.ParseFS(web, "web/group.html"))
+
+// groupView is a group of workers on its page, as lockctl partitions shows it.
+type groupView struct {
+	Name    string
+	Trouble string // why it is out of date, or empty
+	At      string
+	Found   bool
+	Title   string
+	Workers []workerView
+	Changes []changeView
+}
+
+type workerView struct {
+	ID, Weight, Who, Joined, Partitions string
+	Owned, Quota                        int
+	Link                                string // to its lock
+}
+
+// changeView is a partition that is not as planned.
+type changeView struct {
+	Number         int
+	Link           string
+	Owner, Planned string
+	Unowned        bool
+	Waiting        int
+}
+
+// groupOf returns the name of the group that a lock is of, or an empty one: that of a member or a partition that has a holder.
+func groupOf(info admin.Info) string {
+	if info.Kind != admin.KindMutex || info.Holder == nil || info.Holder.Meta["member"] == "" {
+		return ""
+	}
+	for _, room := range []string{".member.", ".part."} {
+		if i := strings.LastIndex(info.Name, room); i > 0 && !strings.Contains(info.Name[i+len(room):], ".") {
+			return info.Name[:i]
+		}
+	}
+	return ""
+}
+
+func lockLink(name string) string { return "lock?kind=mutex&name=" + url.QueryEscape(name) }
+
+// viewOf is a group among its locks.
+func viewOf(name string, infos []admin.Info, now time.Time) groupView {
+	v := groupView{Name: tool.Plain(name), At: now.UTC().Format("15:04:05 MST")}
+	groups := partition.Groups(infos)
+	i := slices.IndexFunc(groups, func(g partition.State) bool { return g.Group == name })
+	if i < 0 {
+		return v
+	}
+	g := groups[i]
+	owned, quota := make(map[string][]int), make(map[string]int)
+	unowned, moving := 0, 0
+	for _, p := range g.Partitions {
+		if p.Member != "" {
+			owned[p.Member] = append(owned[p.Member], p.Number)
+		}
+		if p.Planned != "" {
+			quota[p.Planned]++
+		}
+		c := changeView{
+			Number: p.Number, Link: lockLink(name + ".part." + strconv.Itoa(p.Number)),
+			Owner: tool.Plain(p.Member), Planned: tool.Plain(p.Planned), Waiting: p.Waiting, Unowned: p.Holder == nil,
+		}
+		switch {
+		case p.Holder == nil:
+			unowned++
+			c.Owner = "nobody"
+		case p.Planned == "" || p.Planned == p.Member:
+			continue
+		default:
+			moving++
+			if p.Member == "" { // somebody has locked it by hand
+				c.Owner = holderName(*p.Holder)
+			}
+		}
+		if len(v.Changes) < most {
+			v.Changes = append(v.Changes, c)
+		}
+	}
+	v.Found = true
+	v.Title = fmt.Sprintf("partitions: %d, members: %d, unowned: %d, in motion: %d", g.Count, len(g.Members), unowned, moving)
+	for _, m := range g.Members {
+		v.Workers = append(v.Workers, workerView{
+			ID: tool.Plain(m.ID), Weight: strconv.Itoa(m.Weight), Who: who(m.Owner, m.Host, m.PID), Joined: m.Since.UTC().Format("2006-01-02 15:04:05Z"),
+			Owned: len(owned[m.ID]), Quota: quota[m.ID], Partitions: numbers(owned[m.ID]), Link: memberLink(infos, m.Token),
+		})
+		delete(owned, m.ID)
+	}
+	for _, p := range g.Partitions { // by the first partition of each
+		if of := owned[p.Member]; p.Member != "" && of != nil {
+			v.Workers = append(v.Workers, workerView{ID: tool.Plain(p.Member) + " (leaving)", Weight: "-", Who: holderName(*p.Holder), Joined: "-", Owned: len(of), Partitions: numbers(of)})
+			delete(owned, p.Member)
+		}
+	}
+	return v
+}
+
+// memberLink is a link to the lock of a membership.
+func memberLink(infos []admin.Info, token uint64) string {
+	for _, info := range infos {
+		if info.Kind == admin.KindMutex && info.Holder != nil && info.Holder.Token == token {
+			return lockLink(info.Name)
+		}
+	}
+	return ""
+}
+
+// numbers is a list of numbers that rise, for reading: "0-3, 7".
+func numbers(all []int) string {
+	var parts []string
+	for i := 0; i < len(all); {
+		j := i
+		for j+1 < len(all) && all[j+1] == all[j]+1 {
+			j++
+		}
+		part := strconv.Itoa(all[i])
+		if j > i {
+			part += "-" + strconv.Itoa(all[j])
+		}
+		parts = append(parts, part)
+		i = j + 1
+	}
+	return strings.Join(parts, ", ")
+}
+
+// group answers the page of a group.
+func (s *server) group(w http.ResponseWriter, r *http.Request) {
+	name := r.URL.Query().Get("name")
+	if name == "" {
+		http.Error(w, "name a group", http.StatusBadRequest)
+		return
+	}
+	v := viewOf(name, s.hub.src.Below(name+"."), time.Now())
+	if err := s.hub.src.Healthy(); err != nil {
+		v.Trouble = err.Error()
+	}
+	var b bytes.Buffer
+	if err := groupPage.Execute(&b, v); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", kinds[".html"])
+	_, _ = w.Write(b.Bytes())
+}

@@ -1,0 +1,56 @@
+package page
+
+import (
+	"errors"
+	"html"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock/admin"
+)
+
+// The page of a group has its workers, and the partitions that are not as planned. The page of a lock of it links there.
+func TestGroup(t *testing.T) {
+	s := newSource()
+	token := uint64(0)
+	set := func(name, member string, more ...string) {
+		token++
+		s.set(name, new(held("web", func(h *admin.Holder) {
+			h.Token, h.Meta = token, map[string]string{"member": member}
+			for i := 0; i < len(more); i += 2 {
+				h.Meta[more[i]] = more[i+1]
+			}
+		})))
+	}
+	set("team.x.member.w0", "w0", "weight", "2", "partitions", "5")
+	set("team.x.member.=3Cb>", "<b>", "weight", "1", "partitions", "5") // not the name that a worker of this id takes
+	set("team.x.part.0", "w0")
+	set("team.x.part.1", "w0")
+	set("team.x.part.3", "<i>")
+	set("team.y.part.0", "w9")
+	h := Handler(running(t, s), nil)
+	text := func() string {
+		page := get(t, h, "GET", "/group?name=team.x").Body.String()
+		require.NotContains(t, page, "<i>")
+		page = regexp.MustCompile(`<[^>]*>`).ReplaceAllString(page, " ")
+		return strings.Join(strings.Fields(html.UnescapeString(page)), " ")
+	}
+	page := text()
+	require.Contains(t, page, "team.x group partitions: 5, members: 1, unowned: 2, in motion: 1")
+	require.Contains(t, page, "w0 2 2 5 web on vm:7 2027-01-15 08:00:00Z 0-1 <i> (leaving) - 1 0 web on vm:7 - 3")
+	require.Contains(t, page, "Waiting 2 nobody w0 0 3 <i> w0 0 4 nobody w0 0 ")
+	require.NotContains(t, page, "out of date")
+	s.fail(errors.New("no connection"))
+	require.Contains(t, text(), "no connection What follows may be out of date.")
+
+	one := func(name string) string { return detailOf(s.get(ID{Name: name}), 0).Group }
+	require.Equal(t, "team.x", one("team.x.part.3"))
+	require.Equal(t, "team.x", one("team.x.member.w0"))
+	set("team.part.0.x", "w0")
+	require.Empty(t, one("team.part.0.x"))
+	s.set("a.part.0", new(held("web")))
+	require.Empty(t, one("a.part.0"), "no worker's")
+}
