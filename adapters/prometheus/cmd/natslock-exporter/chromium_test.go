@@ -64,6 +64,19 @@ func TestPageInChromium(t *testing.T) {
 	small.shot("odd-names-phone")
 	small.close()
 
+	// The page of a partition links to that of its group, which has no script.
+	hold(t, named(t, s, "web-1"), "team.member."+natslock.Join(evil), natslock.Meta(map[string]string{"member": evil, "weight": "1", "partitions": "2"}))
+	hold(t, named(t, s, "web-1"), "team.part.0", natslock.Meta(map[string]string{"member": evil}))
+	group := b.open(page+"lock?kind=mutex&name=team.part.0", phone)
+	group.until(`document.getElementById("group").href !== "" && !document.getElementById("group").hidden`)
+	group.eval(`document.getElementById("group").click()`)
+	group.until(`document.title === "team – group" && document.body.innerText.includes("unowned: 1")`)
+	require.Contains(t, group.eval(`document.body.innerText`), "<img src=x")
+	require.Equal(t, "0", group.eval(`document.querySelectorAll("img").length`))
+	require.Equal(t, "true", group.eval(`document.documentElement.scrollWidth <= innerWidth`), "a phone scrolls in one direction")
+	group.shot("group-phone")
+	group.close()
+
 	// Sorting by the keyboard and the filter.
 	table.eval(`document.querySelector("[data-sort=name] button").focus()`)
 	for _, kind := range []string{"keyDown", "keyUp"} {
