@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -220,4 +221,31 @@ func TestTerminalWatch(t *testing.T) {
 			require.LessOrEqual(t, len(line), 60+len("\x1b[0m\x1b[K"), line)
 		}
 	}
+}
+
+// On a terminal partitions --watch shows the group in place, and for how long nobody has owned a partition.
+func TestTerminalPartitions(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	c := client(t, s)
+	enlist(t, c, "ingest", "w0", 1, 3)
+	own(t, c, "ingest", 0, "w0")
+	term := openTerminal(t, s)
+	require.NoError(t, pty.Setsize(term.ptmx, &pty.Winsize{Rows: 24, Cols: 100}))
+	term.expect("$ ")
+	term.send("NO_COLOR=1 $lockctl partitions ingest --watch\n")
+	term.expect("\x1b[2J\x1b[Hpartitions at nats://")
+	term.expect("ingest: 3 partitions, 1 member, 2 unowned, 0 in motion")
+	eventually(t, "a second and more, without a change", func() bool {
+		return regexp.MustCompile(`1-2 +[\d.]*\ds or more`).MatchString(term.out.String())
+	})
+	last := own(t, c, "ingest", 1, "w0")
+	term.expect("ingest: 3 partitions, 1 member, 1 unowned, 0 in motion")
+	s.Stop()
+	term.expect("\x1b[Hno connection to")
+	s.Restart()
+	require.NoError(t, last.Unlock(timeout(t)))
+	term.expect("2 unowned, 0 in motion")
+	term.send("\x03")
+	term.expect("$ ")
 }
