@@ -84,11 +84,13 @@ func Inspect(ctx context.Context, c *natslock.Client, group string) (State, erro
 		return State{}, err
 	}
 	g := newReading(group)
-	for info, err := range admin.New(c).List(ctx, group+".>") {
-		if err != nil {
-			return State{}, fmt.Errorf("partitions of %q: %w", group, err)
+	for _, locks := range []string{".member.*", ".part.*"} { // one request each, where one for both would be too large
+		for info, err := range admin.New(c).List(ctx, group+locks) {
+			if err != nil {
+				return State{}, fmt.Errorf("partitions of %q: %w", group, err)
+			}
+			g.add(info)
 		}
-		g.add(info)
 	}
 	g.settle(g.owned)
 	return g.State, nil
