@@ -1,6 +1,7 @@
 package partition_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/natslock/locks/internal/verify/history"
@@ -8,6 +9,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if url := os.Getenv(workerURL); url != "" {
+		work(url)
+		return
+	}
 	history.Quiet()
 	testutil.LeakCheck(m)
 }

@@ -254,8 +254,9 @@ func (r *runner) watch(ctx context.Context) {
 			}
 			failed = 0
 			r.tell(func(now time.Time) {
-				// A member whose grant was not notified shows by its renewals.
-				if ev.Type != admin.EventRenewed || !r.w.knows(ev.Token) {
+				if ev.Type == admin.EventRenewed {
+					r.w.renewed(ev.Token, now)
+				} else {
 					r.w.moved(now)
 				}
 			})

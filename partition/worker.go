@@ -225,10 +225,12 @@ func (w *worker) left(now time.Time) {
 	w.moved(now)
 }
 
-// knows says whether the last look has seen a membership.
-func (w *worker) knows(token uint64) bool {
-	_, ok := w.known[token]
-	return ok
+// renewed: a member has renewed its lease. If the last look has not seen that membership, its grant was not notified. While a look is due
+// this says nothing new: a worker that has just joined knows nobody, and the renewals of many members must not put its first look off.
+func (w *worker) renewed(token uint64, now time.Time) {
+	if _, known := w.known[token]; !known && w.changed.IsZero() {
+		w.moved(now)
+	}
 }
 
 // read: the look under way has ended with the state of the group. It returns an error that is final.
@@ -248,20 +250,23 @@ func (w *worker) read(g State, now time.Time) error {
 		w.members = g.others(w.token)
 	}
 	if g.Count == len(w.slots) {
-		for k, p := range g.Partitions {
-			w.slots[k].waiting = p.Waiting > 0
-		}
 		if len(g.Members) > 0 {
 			w.plan = g.planned()
+		}
+		for k, p := range g.Partitions {
+			s := &w.slots[k]
+			if s.waiting = p.Waiting > 0; s.waiting && s.phase == held && s.contended == 0 && !w.mine(k) {
+				s.contended = w.seen // the request was not notified: this list shows it
+			}
 		}
 	}
 	return nil
 }
 
-// unsettled says whether this worker waits, or another one waits for it.
+// unsettled says whether this worker waits, another one waits for it, or is to.
 func (w *worker) unsettled() bool {
-	for _, s := range w.slots {
-		if s.phase == claiming || s.phase == held && s.contended > 0 && s.waiting {
+	for k, s := range w.slots {
+		if s.phase == claiming || s.phase == held && (s.contended > 0 && s.waiting || !w.mine(k)) {
 			return true
 		}
 	}

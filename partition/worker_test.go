@@ -61,6 +61,22 @@ func TestLooksWhenStill(t *testing.T) {
 	require.Equal(t, []effect{{look, -1}}, w.decide(after(settleMax+settle)), "of what came during the look")
 }
 
+// The renewals of members that it does not know yet do not put a worker's first look off, and later one makes it look.
+func TestLooksInSpiteOfRenewals(t *testing.T) {
+	w := newWorker("a", 1)
+	w.joined(1, now)
+	for d := time.Duration(0); d < settle; d += settle / 10 {
+		w.renewed(2, after(d))
+	}
+	require.Equal(t, []effect{{look, -1}}, w.decide(after(settle)))
+	require.NoError(t, w.read(group([]string{"a"}, "a"), after(settle)))
+	w.decide(after(settle))
+	w.renewed(1, after(2*settle))
+	require.True(t, w.changed.IsZero())
+	w.renewed(2, after(2*settle))
+	require.Equal(t, after(3*settle), w.nextLook())
+}
+
 // A read that fails is repeated after pauses that grow.
 func TestLooksAgainAfterFailures(t *testing.T) {
 	w := newWorker("a", 1)
@@ -122,6 +138,7 @@ func TestKeeps(t *testing.T) {
 	require.Len(t, w.decide(now), 1)
 	require.NoError(t, w.read(group([]string{"a", "b"}, "a", "a"), now))
 	require.Empty(t, w.decide(now), "nobody asks")
+	require.Equal(t, after(minLook), w.next(now), "somebody is to ask, and the notification can be lost")
 
 	w.asked(0)
 	require.Equal(t, []effect{{look, -1}}, w.decide(now))
@@ -129,12 +146,25 @@ func TestKeeps(t *testing.T) {
 	g.Partitions[0].Waiting = 1
 	require.NoError(t, w.read(g, now))
 	require.Empty(t, w.decide(now), "it is its own")
-	require.Equal(t, after(minLook), w.next(now), "their plans differ: it looks again")
-	require.Equal(t, []effect{{look, -1}}, w.decide(after(minLook)))
-	g.Partitions[0].Waiting = 0
-	require.NoError(t, w.read(g, after(minLook)))
-	require.Empty(t, w.decide(after(minLook)))
-	require.Zero(t, w.next(after(minLook)), "nobody waits any more")
+	require.Equal(t, after(2*minLook), w.next(now), "their plans differ: it looks again")
+	require.Equal(t, []effect{{look, -1}}, w.decide(after(2*minLook)))
+	require.NoError(t, w.read(group([]string{"a", "b"}, "a", "b"), after(2*minLook)))
+	w.ended(1, false, after(2*minLook))
+	require.Empty(t, w.decide(after(2*minLook)))
+	require.Zero(t, w.next(after(2*minLook)), "nobody waits any more")
+}
+
+// A request that was not notified shows in the list.
+func TestGivesWayByTheList(t *testing.T) {
+	w := member(t, group([]string{"a"}, "", ""))
+	w.decide(now)
+	require.True(t, w.granted(0, now) && w.granted(1, now))
+	w.lookBy(now)
+	w.decide(now)
+	g := group([]string{"a", "b"}, "a", "a")
+	g.Partitions[1].Waiting = 1
+	require.NoError(t, w.read(g, now))
+	require.Equal(t, []effect{{drain, 1}}, w.decide(now))
 }
 
 // While it waits, a worker reads the group less and less often. Without a wait it does not.
@@ -222,7 +252,8 @@ func TestLeaves(t *testing.T) {
 	require.NoError(t, w.read(group([]string{"a", "b"}, "a", "b", "b"), now)) // its own record is still there
 	require.Empty(t, w.decide(now))
 	require.False(t, w.done())
-	require.Equal(t, []effect{{drain, 0}}, w.decide(after(handOver)), "for long enough")
+	require.Contains(t, w.decide(after(handOver)), effect{drain, 0}, "for long enough")
+	require.NoError(t, w.read(group(nil, "a", "b", "b"), after(handOver)))
 	w.ended(0, false, now)
 	require.True(t, w.done())
 
