@@ -8,9 +8,15 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
+// workerURL has TestMain be a worker of the group on a server instead.
+const workerURL = "NATSLOCK_PARTITION_WORKER"
+
+// beWorker is that worker, where the system can stop processes.
+var beWorker func(url string)
+
 func TestMain(m *testing.M) {
 	if url := os.Getenv(workerURL); url != "" {
-		work(url)
+		beWorker(url)
 		return
 	}
 	history.Quiet()

@@ -1,3 +1,5 @@
+//go:build !windows
+
 package partition_test
 
 import (
@@ -25,13 +27,13 @@ import (
 )
 
 const (
-	// workerURL has TestMain be a worker of the group on a server instead.
-	workerURL = "NATSLOCK_PARTITION_WORKER"
-	workerID  = "NATSLOCK_PARTITION_ID"
+	workerID = "NATSLOCK_PARTITION_ID"
 	// processTTL is the lease of these workers.
 	processTTL = 3 * time.Second
 	processes  = 64 // partitions
 )
+
+func init() { beWorker = work }
 
 // work is a worker process. It takes commands on its standard input: cut, heal, leave. It writes on its standard output
 // when it works on a partition: "b" when it begins, "s" for each step while it is inside the validity before and after the step,

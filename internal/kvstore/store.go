@@ -55,6 +55,7 @@ type Store struct {
 	status     chan nats.Status
 	maxPayload atomic.Int64 // of the server, as of the last connection
 	state      atomic.Int32 // a nats.Status: the last one reported; DISCONNECTED: the store does not listen yet
+	reconnects uint64       // of the connection, when the store was made
 	upSince    atomic.Int64 // when the connection came back the last time, since the store was made
 	sender     *worker.Worker
 	ctx        context.Context // ends with the store
@@ -123,6 +124,7 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 		// Through a domain or an import, publishes travel under the prefix too.
 		s.putPrefix = s.apiPrefix + s.prefix
 	}
+	s.reconnects = s.nc.Stats().Reconnects
 	s.seen.Store(&view{})
 	s.doubtedAt.Store(-int64(doubtEvery))
 	s.OnConnection(func(state ConnState) {
@@ -155,7 +157,13 @@ func (s *Store) run() error {
 		if !closed {
 			s.replies, s.status = sub, status
 			s.state.Store(int32(now)) // before the dispatcher tells what came since
-			s.wg.Go(s.dispatch)
+			missed := now == nats.CONNECTED && s.nc.Stats().Reconnects != s.reconnects
+			s.wg.Go(func() {
+				if missed { // the connection was away before the store listened //safety:reconnect-missed
+					s.connChanged(nats.CONNECTED)
+				}
+				s.dispatch()
+			})
 		}
 		s.mu.Unlock()
 		if closed { // meanwhile, by a Close that could not know of these

@@ -252,6 +252,25 @@ func TestDrainingFromTheStart(t *testing.T) {
 	create(t, s, "lock.a", "")
 }
 
+// A store that has sent nothing yet does not listen to its connection. With its first request it learns that the connection was
+// away, and has everybody verify what may have changed meanwhile.
+func TestReconnectBeforeTheFirstWrite(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		open(t, srv.Connect(), kvstore.Config{}) // it creates the bucket, and so listens
+		nc, link := srv.ConnectLink()
+		s := open(t, nc, kvstore.Config{})
+		states := make(chan kvstore.ConnState, 10)
+		s.OnConnection(func(st kvstore.ConnState) { states <- st })
+		link.Cut()
+		link.Heal()
+		for nc.Stats().Reconnects == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		create(t, s, "lock.a", "")
+		equal(t, "state", receive(t, states, "the reconnect"), kvstore.Connected)
+	})
+}
+
 func TestClosedConnection(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		ctx := t.Context()

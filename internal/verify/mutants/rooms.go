@@ -116,6 +116,8 @@ var roomMutants = []mutant{
 		weak: "the deletion of its record does not end the lease"},
 	{label: "break-notified", operator: "is true", test: "natslock.TestBreakTellsTheHolder", beside: "TestKeptNotified",
 		weak: "the notification of a break does not reach the holder"},
+	{label: "reconnect-missed", operator: "never", test: "internal/kvstore.TestReconnectBeforeTheFirstWrite",
+		weak: "a client that has written nothing yet does not verify the bucket after a reconnect"},
 	{label: "bucket-gone", operator: "drop", test: "natslock.TestHandleBucketMadeAgain",
 		weak: "leases outlive the bucket that they were in"},
 	{label: "bucket-new", operator: "never", test: "natslock.TestHandleBucketMadeAgain",

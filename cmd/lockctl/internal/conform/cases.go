@@ -70,7 +70,7 @@ var ofLevels = []*Case{
 	{Name: "bucket-rows", Level: 1, judge: bucketRows, Must: "| `mirror`, `sources`, `subject_transform` | unset | foreign messages replace records | must (M12) refuse it |", Also: "M11 M13"},
 	{Name: "bucket-servers", Level: 1, judge: bucketServers, Must: "A client must (M17) refuse *servers* below JetStream API level 2, which is nats-server 2.12."},
 	{Name: "bucket-unfit", Level: 1, judge: bucketUnfit, Must: "A client that knows that the bucket is unfit must (M21) grant nothing, until a verification shows that it is fit again.", Also: "M18"},
-	{Name: "bucket-anew", Level: 1, judge: bucketAnew, TTL: 15 * time.Second, Must: "A bucket with another creation time is another bucket: a client must (M19) take every lease of the old one for ended, whatever the settings of the new one."},
+	{Name: "bucket-anew", Level: 1, judge: bucketAnew, TTL: 15 * time.Second, Must: "A bucket with another creation time is another bucket: a client must (M19) take every lease of the old one whose record the new one does not have for ended, whatever the settings of the new one."},
 	{Name: "bucket-anew-unfit", Level: 1, judge: bucketAnewUnfit, TTL: 15 * time.Second, Must: "It must (M20) judge the time before the settings, since the new bucket may be repaired before the next verification."},
 	{Name: "tokens-backwards", Level: 1, judge: tokensBackwards, Must: "It must (M53) refuse a grant whose revision is not above that: the bucket was restored from a backup, or re-created with a lower sequence."},
 	{Name: "least-privilege", Level: 1, judge: leastPrivilege, Own: true, Must: "A client must (M138) work without them, [key by key](#reading-key-by-key) and from replicas."},
