@@ -105,11 +105,10 @@ type tenure struct {
 
 // process is a worker.
 type process struct {
-	id      string
-	cmd     *exec.Cmd
-	in      io.WriteCloser
-	read    chan struct{}
-	stopped bool
+	id   string
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	read chan struct{}
 }
 
 // plant runs workers as processes.
@@ -279,7 +278,7 @@ func TestProcesses(t *testing.T) {
 			time.AfterFunc(time.Duration(rng.IntN(5000))*time.Millisecond, func() { x.say("heal") })
 		}
 		time.Sleep(time.Duration(rng.IntN(1500)) * time.Millisecond)
-		_ = i
+	
 	}
 	time.Sleep(5 * time.Second)
 	p.balance("after the storm", processTTL+10*time.Second, workers)
