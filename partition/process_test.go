@@ -260,7 +260,7 @@ func TestProcesses(t *testing.T) {
 
 	// All at once.
 	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range 30 {
+	for range 30 {
 		id := fmt.Sprintf("w%d", 1+rng.IntN(8))
 		switch x, there := workers[id]; {
 		case !there:
@@ -278,7 +278,7 @@ func TestProcesses(t *testing.T) {
 			time.AfterFunc(time.Duration(rng.IntN(5000))*time.Millisecond, func() { x.say("heal") })
 		}
 		time.Sleep(time.Duration(rng.IntN(1500)) * time.Millisecond)
-	
+
 	}
 	time.Sleep(5 * time.Second)
 	p.balance("after the storm", processTTL+10*time.Second, workers)
