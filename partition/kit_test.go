@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/partition"
@@ -88,6 +91,8 @@ type crew struct {
 	count  int
 	ledger *ledger
 	all    map[string]*worker
+	rates  faults.Rates // of what goes wrong between the clients and the bucket
+	faults []*faults.Store
 }
 
 type worker struct {
@@ -131,7 +136,26 @@ func (c *crew) ids() (ids []string) {
 
 // join adds a worker whose function is work, or until without one.
 func (c *crew) join(id string, work func(context.Context, *partition.Partition) error, opts ...partition.Option) *worker {
-	w := &worker{client: c.locks.NewClient(natslock.WithLogger(slog.New(slog.DiscardHandler))), done: make(chan struct{})}
+	wrap := faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		f := faults.New(kv, uint64(len(c.faults)))
+		rates := c.rates
+		if rates.DropEvent > 0 {
+			// A store that misses a deletion on its connection reports the end of the lease later. The one in memory below these
+			// faults has seen the deletion, and does not: only writes can be missed here.
+			rates.DropEvent = 0
+			rng := rand.New(rand.NewPCG(uint64(len(c.faults)), 3))
+			var mu sync.Mutex
+			f.DropEvents(func(ev kvstore.Event) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return ev.Kind == kvstore.Put && rng.Float64() < c.rates.DropEvent
+			})
+		}
+		f.Random(rates)
+		c.faults = append(c.faults, f)
+		return f
+	})
+	w := &worker{client: c.locks.NewClient(natslock.WithLogger(slog.New(slog.DiscardHandler)), wrap), done: make(chan struct{})}
 	if work == nil {
 		work = until
 	}

@@ -64,7 +64,7 @@ import (
 )
 
 // MaxPartitions is how many partitions a group can have.
-const MaxPartitions = 100_000
+const MaxPartitions = 10_000
 
 // maxWeight is the greatest weight of a worker.
 const maxWeight = 1000
@@ -92,7 +92,7 @@ type Group struct {
 
 	mu      sync.Mutex
 	running bool
-	w       *worker // of the last Run, or nil
+	w       *worker // of the Run under way, or nil
 	stats   Stats
 }
 
@@ -230,7 +230,12 @@ func (g *Group) ready() error {
 }
 
 // Name returns the name of the group.
-func (g *Group) Name() string { return g.name }
+func (g *Group) Name() string {
+	if g == nil {
+		return ""
+	}
+	return g.name
+}
 
 // ID returns the worker's id.
 func (g *Group) ID() string {
@@ -252,13 +257,15 @@ func (g *Group) worker(read func(w *worker)) {
 	}
 }
 
-// Owned returns the numbers of the partitions that the worker holds now, also of those that it is about to leave. It does no I/O.
+// Owned returns the numbers of the partitions that the worker holds now, also of those that it is about to leave: none
+// outside of Run. It does no I/O.
 func (g *Group) Owned() (numbers []int) {
 	g.worker(func(w *worker) { numbers = w.owned() })
 	return numbers
 }
 
-// Members returns the members as the worker has read them last, those that joined first before the others. It does no I/O.
+// Members returns the members as the worker has read them last, those that joined first before the others: none outside
+// of Run. It does no I/O.
 func (g *Group) Members() (members []Member) {
 	g.worker(func(w *worker) { members = slices.Clone(w.members) })
 	return members
@@ -273,11 +280,12 @@ func (g *Group) Plan() (ids []string) {
 
 // Stats is what a worker has counted since New, and its state.
 type Stats struct {
-	Members  int // as read last
-	Planned  int // partitions that the worker is to own
-	Owned    int // partitions that it holds
-	Waiting  int // partitions that it waits for
-	Draining int // partitions that it holds and is about to leave
+	Member   bool // whether the worker is a member now: it waits for its id, or for the server
+	Members  int  // as read last
+	Planned  int  // partitions that the worker is to own
+	Owned    int  // partitions that it holds
+	Waiting  int  // partitions that it waits for
+	Draining int  // partitions that it holds and is about to leave
 
 	Granted uint64 // partitions that it got
 	Drained uint64 // partitions that it left because another worker is to have them, or because Run ends
@@ -296,7 +304,7 @@ func (g *Group) Stats() (s Stats) {
 	defer g.mu.Unlock()
 	s = g.stats
 	if w := g.w; w != nil {
-		s.Members, s.Reads = len(w.members), s.Reads+w.looks
+		s.Member, s.Members, s.Reads = w.member, len(w.members), s.Reads+w.looks
 		for k, slot := range w.slots {
 			switch {
 			case slot.phase == claiming:
@@ -360,7 +368,7 @@ const (
 	EventJoined EventType = iota + 1
 	// EventLeft: it is not any more. Err says why, and is nil when Run is about to return.
 	EventLeft
-	// EventGranted: the worker owns a partition, and its function begins.
+	// EventGranted: the worker owns a partition, and its function begins, unless the lock is lost before.
 	EventGranted
 	// EventLeaving: another worker is to have the partition, or Run is about to return.
 	EventLeaving

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -113,6 +114,46 @@ func TestFailingFunction(t *testing.T) {
 			}
 		}
 		require.Equal(t, calls, failed)
+	})
+}
+
+// A function that ends its goroutine, as a failed assertion does, has failed. So has one that unlocks its partition itself.
+func TestFunctionsThatDoNotReturn(t *testing.T) {
+	for what, work := range map[string]func(context.Context, *partition.Partition) error{
+		"exits":   func(context.Context, *partition.Partition) error { runtime.Goexit(); return nil },
+		"unlocks": func(ctx context.Context, p *partition.Partition) error { return p.Lock().Unlock(ctx) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, 1, func(t *testing.T, c *crew) {
+				w := c.join("w", work)
+				time.Sleep(time.Minute)
+				require.InDelta(t, 12, w.Stats().Granted, 10, "after pauses that grow")
+			})
+		})
+	}
+}
+
+// A Run whose client is closed ends at once, with the error of that, and with that of its context if that has ended before.
+func TestClosedClient(t *testing.T) {
+	inBubble(t, 4, func(t *testing.T, c *crew) {
+		c.join("other", nil)
+		for _, canceled := range []bool{false, true} {
+			w := c.join("w", nil)
+			time.Sleep(2 * time.Second)
+			if canceled {
+				w.leave(nil)
+			}
+			begun := time.Now()
+			require.NoError(t, w.client.Close(context.Background()))
+			<-w.done
+			delete(c.all, "w")
+			require.Less(t, time.Since(begun), time.Second)
+			if canceled {
+				require.ErrorIs(t, w.err, context.Canceled)
+			} else {
+				require.ErrorIs(t, w.err, natslock.ErrClosed)
+			}
+		}
 	})
 }
 

@@ -102,7 +102,8 @@ func newSeats(members []Member, partitions int) []seat {
 // A method that divides has to choose: it can keep every quota within one of the exact share for any weights, or see
 // to it that no other member's quota grows when one joins, and none shrinks when one leaves. No method does both (Balinski
 // and Young). This one does the second, so that a join moves partitions to the newcomer only. The quotas
-// for each unit of weight differ by one at most. From the exact share a quota may differ by a little more than one.
+// for each unit of weight differ by one at most. Where each unit gets several partitions, a quota differs from the exact share by
+// about one at most.
 func quotas(seats []seat, partitions int) {
 	total := 0
 	for _, s := range seats {

@@ -107,7 +107,7 @@ func TestPlanBoundsAJoin(t *testing.T) {
 }
 
 // With weights, what the members own for each unit of weight differs by one partition at most, and from the exact
-// share by a little more than one.
+// share by about one with these weights.
 func TestPlanWeighs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	off := 0.0

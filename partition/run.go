@@ -27,6 +27,7 @@ type runner struct {
 	over    chan struct{}            // closed when nothing more is to happen
 	end     context.CancelFunc       // of the membership
 	err     error                    // final
+	reads   context.Context          // of the watch and the looks
 	claims  []context.CancelFunc     // by partition
 	served  []*serving
 	report  func(Event)
@@ -44,18 +45,18 @@ type serving struct {
 // the server, after a lease that was lost, and in a bucket that was deleted and re-created.
 //
 // fn's context ends when the worker has lost the partition, or when fn has not returned within the drain time after [Partition.Leaving] was closed. Its cause
-// says why: it matches [natslock.ErrLost], [natslock.ErrBroken], [natslock.ErrClosed] or [ErrDrainTime]. It does not end with ctx, and has its values. The worker keeps the partition until fn returns. When fn
+// says why: it matches [natslock.ErrLost], [natslock.ErrBroken], [natslock.ErrClosed] or [ErrDrainTime]. A panic of fn ends the process, after the partition was released. It does not end with ctx, and has its values. The worker keeps the partition until fn returns. When fn
 // returns without having been asked to, with an error or without, the worker gives the partition up and takes it again after a
 // pause of 100 ms at most, and of up to 10 s when that repeats. The client's logger gets a warning with each error of fn, but for one that is nothing but the end of its context.
 //
 // When ctx ends, the worker leaves: it ends its membership, and gives each partition to its next owner when that one
-// asks for it, which takes half a second at least and six at most. If it is the last one, it does not wait. A second Run of the same Group waits for nothing and returns
+// asks for it, which takes half a second at least and six at most. If it is the last one, it does not wait. A Run of a Group that runs already returns
 // [natslock.ErrInvalid].
 //
 // Run returns an error in every case. It matches ctx's error and cause when ctx has ended. It matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed when the
 // connection was closed for good, [ErrCount] when the group shares another number of partitions, and [natslock.ErrClosed], [natslock.ErrPermission] or
-// [natslock.ErrInvalid] when another try would fail in the same way. When Run returns, all functions have, and the worker owns
-// nothing. So end ctx before [natslock.Client.Close].
+// [natslock.ErrInvalid] when another try would fail in the same way. When Run returns, all functions have, and the worker has released
+// what it owned. So end ctx before [natslock.Client.Close].
 func (g *Group) Run(ctx context.Context, fn func(ctx context.Context, p *Partition) error) error {
 	if err := g.ready(); err != nil {
 		return err
@@ -90,16 +91,17 @@ func (g *Group) Run(ctx context.Context, fn func(ctx context.Context, p *Partiti
 }
 
 func (r *runner) loop(ctx context.Context) {
-	var membership, watching context.Context
+	var membership context.Context
+	var stop context.CancelFunc
 	membership, r.end = context.WithCancel(r.ctx)
-	watching, stop := context.WithCancel(r.ctx)
+	r.reads, stop = context.WithCancel(r.ctx)
 	defer func() {
 		stop()
 		close(r.over)
 		r.running.Wait()
 	}()
 	r.running.Go(func() { r.join(membership) })
-	r.running.Go(func() { r.watch(watching) })
+	r.running.Go(func() { r.watch(r.reads) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ended := ctx.Done(); ; {
@@ -138,7 +140,7 @@ func (r *runner) tell(happened func(now time.Time)) {
 	}
 }
 
-// leave begins the end. It is called again with another error at most.
+// leave begins the end.
 func (r *runner) leave(now time.Time) {
 	if !r.w.closing {
 		r.w.close(now)
@@ -148,10 +150,12 @@ func (r *runner) leave(now time.Time) {
 
 // fail ends Run with an error that another try would meet again.
 func (r *runner) fail(err error, now time.Time) {
-	if r.err == nil {
+	if r.err == nil && !r.w.closing {
 		r.err = err
 	}
-	r.leave(now)
+	if r.leave(now); again.Closed(err) {
+		r.w.abandon(now)
+	}
 }
 
 // unavailable reports an error after which the worker tries again, or ends Run.
@@ -193,7 +197,7 @@ func (r *runner) lock(ctx context.Context, name string, meta map[string]string) 
 
 // look reads the group.
 func (r *runner) look() {
-	ctx, cancel := context.WithTimeout(r.ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(r.reads, lookTimeout)
 	defer cancel()
 	state, err := Inspect(ctx, r.g.c, r.g.name)
 	r.tell(func(now time.Time) {
@@ -254,9 +258,12 @@ func (r *runner) watch(ctx context.Context) {
 			}
 			failed = 0
 			r.tell(func(now time.Time) {
-				if ev.Type == admin.EventRenewed {
+				switch ev.Type {
+				case admin.EventRenewed:
 					r.w.renewed(ev.Token, now)
-				} else {
+				case admin.EventReleased, admin.EventExpired, admin.EventBroken:
+					r.w.gone(ev.Token, now)
+				default:
 					r.w.moved(now)
 				}
 			})
@@ -290,35 +297,59 @@ func (r *runner) own(ctx context.Context, k int) {
 		}
 		runs <- run
 	})
-	run := <-runs
-	if run {
-		r.running.Go(func() {
-			select {
-			case <-l.Contended():
-				r.tell(func(time.Time) { r.w.asked(k) })
-			case <-l.Context().Done():
-			}
-		})
-		if fctx.Err() == nil {
-			err = r.fn(fctx, s.Partition)
+	run := false
+	select {
+	case run = <-runs:
+	case <-r.over:
+	}
+	// Deferred, because a function can end its goroutine instead of returning.
+	defer func() { r.release(s, fctx, run, err) }()
+	if !run {
+		return
+	}
+	r.running.Go(func() {
+		select {
+		case <-l.Contended():
+			r.tell(func(time.Time) {
+				if r.served[k] == s {
+					r.w.asked(k)
+				}
+			})
+		case <-l.Context().Done():
 		}
-		if again.IsEnd(fctx, err) {
-			err = nil
-		}
+	})
+	if fctx.Err() == nil {
+		err = errExit
+		err = r.fn(fctx, s.Partition)
+	}
+}
+
+// errExit is what is reported of a function that has neither returned nor panicked.
+var errExit = errors.New("the function ended its goroutine")
+
+// release unlocks a partition whose function has returned, or that it is not to be called for.
+func (r *runner) release(s *serving, ctx context.Context, run bool, err error) {
+	k, l := s.number, s.lock
+	if again.IsEnd(ctx, err) {
+		err = nil
 	}
 	if run && err != nil {
 		again.Logger(r.g.c).Warn("the work on a partition failed", "group", r.g.name, "partition", k, "token", s.Token(), "error", err)
 	}
-	cause := l.Err() // why it was lost
-	slow := context.Cause(fctx) == ErrDrainTime
-	cancel(nil)
-	_ = l.Unlock(r.ctx) // the next owner waits for the TTL at most. The function has returned: nobody works on it here any more.
+	lost := l.Err()
+	slow := context.Cause(ctx) == ErrDrainTime
+	s.cancel(nil)
+	// The function has returned, so nobody works on it here any more. If the server does not confirm that, the next owner waits for the TTL at most.
+	if ended := l.Unlock(r.ctx); lost == nil && ended != nil && !errors.Is(ended, natslock.ErrUnavailable) {
+		lost = ended // a loss that only the clock shows yet
+	}
 	r.tell(func(now time.Time) {
 		asked := r.w.slots[k].phase == leaving
-		r.w.ended(k, run && !asked && cause == nil, now)
+		// A loss counts too where it came soon, so that nothing goes round at the speed of the server.
+		r.w.ended(k, run && !asked && (lost == nil || errors.Is(lost, natslock.ErrReleased) || time.Since(s.begun) < again.Long), now)
 		if run {
 			r.served[k] = nil
-			r.returned(s, asked, slow, cause, err)
+			r.returned(s, asked, slow, lost, err)
 		}
 	})
 }

@@ -13,13 +13,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/partition"
 )
 
 var firstSeed = flag.Uint64("seed", 0, "of TestStorm; 0: another one each time")
 
 // Workers join, leave while others join, crash, come back under their ids, lose the server for longer than their leases last and return, fail and
-// are slow, and operators break their locks. No two of them work on a partition at a time, tokens rise, and when all is calm the partitions
+// are slow, writes, answers and notifications get lost or late, and operators break their locks. No two of them work on a partition at a time, tokens rise, and when all is calm the partitions
 // are shared again within a second after the last lease has ended.
 func TestStorm(t *testing.T) {
 	for i := range 6 {
@@ -36,6 +37,7 @@ func TestStorm(t *testing.T) {
 
 func storm(t *testing.T, c *crew, rng *rand.Rand) {
 	const most = 9
+	c.rates = faults.Rates{Drop: 0.01, LoseAnswer: 0.02, Delay: 0.01, DelayAnswer: 0.02, Refuse: 0.01, MaxDelay: 2 * time.Second, DropEvent: 0.05}
 	cut := map[string]func(){}
 	heal := func(id string) {
 		if reconnect := cut[id]; reconnect != nil {
@@ -112,6 +114,12 @@ func storm(t *testing.T, c *crew, rng *rand.Rand) {
 		<-w.done
 	}
 	calm.Store(true)
+	wrong := 0
+	for _, f := range c.faults {
+		f.Random(faults.Rates{})
+		f.DropEvents(nil)
+		wrong += f.Counts().Faults()
+	}
 	// A TTL after the last crash, a second for the members, and a pause after a failure.
 	time.Sleep(15*time.Second + time.Second + 10*time.Second)
 	owned := 0
@@ -129,6 +137,6 @@ func storm(t *testing.T, c *crew, rng *rand.Rand) {
 	require.Equal(t, c.count, owned)
 	moves, gaps := c.ledger.take()
 	slices.Sort(gaps)
-	t.Logf("%d partitions, %d workers at the end: %v; %d grants, half of the gaps below %v", c.count, len(c.all), happened, moves, gaps[len(gaps)/2])
+	t.Logf("%d partitions, %d workers at the end: %v; %d writes went wrong; %d grants, half of the gaps below %v", c.count, len(c.all), happened, wrong, moves, gaps[len(gaps)/2])
 	require.Greater(t, moves, 2*c.count)
 }

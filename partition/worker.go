@@ -2,6 +2,7 @@ package partition
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -47,7 +48,6 @@ type slot struct {
 	phase     phase
 	withdrawn bool      // the claim was given up, and its acquire has not returned yet
 	contended uint64    // the first look that began after another worker asked for it; 0: nobody has asked
-	waiting   bool      // somebody waited for it at the last look
 	failed    int       // failures in a row
 	retry     time.Time // no claim before
 	since     time.Time // of the grant
@@ -60,12 +60,14 @@ type worker struct {
 	slots []slot
 
 	member  bool   // the lock of its membership is held
+	fresh   bool   // it has read the group since it got that lock
 	token   uint64 // of the last membership
 	closing bool
 	closeBy time.Time // it waits for the others until then
 
 	members []Member            // as read last
 	known   map[uint64]struct{} // the tokens of all locks of members, as read last
+	past    map[uint64]struct{} // the tokens of memberships that have ended, as notified, and that the last read still showed
 	plan    []string            // nil: none yet
 
 	changed, changedFirst time.Time // the last and first change of the members that no look has seen; zero: none
@@ -78,7 +80,7 @@ type worker struct {
 }
 
 func newWorker(id string, partitions int) *worker {
-	return &worker{id: id, slots: make([]slot, partitions), pause: minLook}
+	return &worker{id: id, slots: make([]slot, partitions), pause: minLook, past: make(map[uint64]struct{})}
 }
 
 // action is what a worker does about a partition, or about the group.
@@ -102,7 +104,7 @@ func (w *worker) decide(now time.Time) (effects []effect) {
 	for k := range w.slots {
 		switch s := &w.slots[k]; s.phase {
 		case free:
-			if w.mine(k) && !now.Before(s.retry) {
+			if w.fresh && w.mine(k) && !now.Before(s.retry) {
 				*s = slot{phase: claiming, failed: s.failed}
 				effects = append(effects, effect{claim, k})
 			}
@@ -117,6 +119,9 @@ func (w *worker) decide(now time.Time) (effects []effect) {
 				effects = append(effects, effect{drain, k})
 			}
 		}
+	}
+	if w.closing && !now.Before(w.closeBy) {
+		return effects // what it would read changes nothing
 	}
 	if w.lookAt.IsZero() && w.changed.IsZero() && !w.looking && w.unsettled() {
 		w.lookAt = now.Add(w.pause)
@@ -182,13 +187,13 @@ func (w *worker) next(now time.Time) (at time.Time) {
 			at = t
 		}
 	}
-	if !w.looking {
+	if !w.looking && !(w.closing && !now.Before(w.closeBy)) {
 		earlier(w.nextLook())
 	}
 	holds := false
 	for k, s := range w.slots {
 		holds = holds || s.phase == held
-		if s.phase == free && w.mine(k) {
+		if s.phase == free && w.fresh && w.mine(k) {
 			earlier(s.retry)
 		}
 	}
@@ -215,7 +220,7 @@ func (w *worker) moved(now time.Time) {
 
 // joined: the worker is a member now.
 func (w *worker) joined(token uint64, now time.Time) {
-	w.member, w.token = true, token
+	w.member, w.token, w.fresh = true, token, false
 	w.moved(now)
 }
 
@@ -225,9 +230,16 @@ func (w *worker) left(now time.Time) {
 	w.moved(now)
 }
 
+// gone: a membership has ended. A list that still shows it is older than that.
+func (w *worker) gone(token uint64, now time.Time) {
+	w.past[token] = struct{}{}
+	w.moved(now)
+}
+
 // renewed: a member has renewed its lease. If the last look has not seen that membership, its grant was not notified. While a look is due
 // this says nothing new: a worker that has just joined knows nobody, and the renewals of many members must not put its first look off.
 func (w *worker) renewed(token uint64, now time.Time) {
+	delete(w.past, token)
 	if _, known := w.known[token]; !known && w.changed.IsZero() {
 		w.moved(now)
 	}
@@ -245,32 +257,39 @@ func (w *worker) read(g State, now time.Time) error {
 			return fmt.Errorf("%w: the group has %d partitions, and this worker is to work on %d: %s joined first", ErrCount, g.Count, len(w.slots), g.Members[0].ID)
 		}
 	}
-	w.seen, w.members, w.known = w.looks, g.Members, g.known
+	w.seen, w.members, w.known, w.fresh = w.looks, g.Members, g.known, true
+	maps.DeleteFunc(w.past, func(token uint64, _ struct{}) bool { return !g.has(token) })
 	if w.closing {
 		w.members = g.others(w.token)
 	}
 	if g.Count == len(w.slots) {
 		if len(g.Members) > 0 {
-			w.plan = g.planned()
+			w.plan = make([]string, g.Count)
 		}
 		for k, p := range g.Partitions {
-			s := &w.slots[k]
-			if s.waiting = p.Waiting > 0; s.waiting && s.phase == held && s.contended == 0 && !w.mine(k) {
+			if w.plan != nil && len(g.Members) > 0 {
+				w.plan[k] = p.Planned
+			}
+			switch s := &w.slots[k]; {
+			case s.phase != held:
+			case p.Waiting > 0 && s.contended == 0 && !w.mine(k):
 				s.contended = w.seen // the request was not notified: this list shows it
+			case p.Waiting == 0 && s.contended <= w.seen:
+				s.contended = 0 // it was withdrawn. The next one is not notified, so the worker looks: see unsettled
 			}
 		}
 	}
 	return nil
 }
 
-// unsettled says whether this worker waits, another one waits for it, or is to.
+// unsettled says whether this worker waits, another one waits for it or is to, or the list was old.
 func (w *worker) unsettled() bool {
 	for k, s := range w.slots {
-		if s.phase == claiming || s.phase == held && (s.contended > 0 && s.waiting || !w.mine(k)) {
+		if s.phase == claiming || s.phase == held && (s.contended > 0 || !w.mine(k)) {
 			return true
 		}
 	}
-	return false
+	return len(w.past) > 0
 }
 
 // unread: the look under way has failed.
@@ -296,8 +315,9 @@ func (w *worker) granted(k int, now time.Time) (run bool) {
 // asked: another worker waits for a partition.
 func (w *worker) asked(k int) {
 	if s := &w.slots[k]; s.phase == held && s.contended == 0 {
-		s.contended = w.looks + 1
-		w.wanted = max(w.wanted, s.contended)
+		if s.contended = w.looks + 1; !w.closing {
+			w.wanted = max(w.wanted, s.contended)
+		}
 	}
 }
 
@@ -325,6 +345,14 @@ func (w *worker) close(now time.Time) {
 	}
 }
 
+// abandon: nothing can be heard of the others any more. The worker leaves without them.
+func (w *worker) abandon(now time.Time) {
+	if !w.closing {
+		w.close(now)
+	}
+	w.closeBy = now
+}
+
 // done says whether a worker that leaves has nothing left.
 func (w *worker) done() bool {
 	for _, s := range w.slots {
@@ -332,7 +360,7 @@ func (w *worker) done() bool {
 			return false
 		}
 	}
-	return w.closing && !w.member && !w.looking
+	return w.closing && !w.member
 }
 
 // owned returns the numbers of the partitions that the worker holds.

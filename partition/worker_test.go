@@ -121,7 +121,9 @@ func TestGivesWay(t *testing.T) {
 	require.NoError(t, w.read(group([]string{"a", "b"}, "a", "a"), after(settle)))
 	require.Equal(t, []string{"a", "b"}, w.plan)
 	require.Equal(t, []effect{{look, -1}}, w.decide(after(settle)), "the list may be older than the request")
-	require.NoError(t, w.read(group([]string{"a", "b"}, "a", "a"), after(settle)))
+	g := group([]string{"a", "b"}, "a", "a")
+	g.Partitions[1].Waiting = 1
+	require.NoError(t, w.read(g, after(settle)))
 	require.Equal(t, []effect{{drain, 1}}, w.decide(after(settle)))
 	require.Empty(t, w.decide(after(settle)))
 	require.Equal(t, []int{0, 1}, w.owned(), "until its function has returned")
@@ -152,6 +154,55 @@ func TestKeeps(t *testing.T) {
 	w.ended(1, false, after(2*minLook))
 	require.Empty(t, w.decide(after(2*minLook)))
 	require.Zero(t, w.next(after(2*minLook)), "nobody waits any more")
+}
+
+// A request that was withdrawn counts no more: when the plan gives the partition away later, the holder keeps it until somebody asks.
+func TestForgetsAWithdrawnRequest(t *testing.T) {
+	w := member(t, group([]string{"a"}, "", ""))
+	w.decide(now)
+	require.True(t, w.granted(0, now) && w.granted(1, now))
+	w.asked(1)
+	require.Equal(t, []effect{{look, -1}}, w.decide(now))
+	require.NoError(t, w.read(group([]string{"a"}, "a", "a"), now))
+	require.Empty(t, w.decide(now))
+	w.lookBy(now)
+	require.Equal(t, []effect{{look, -1}}, w.decide(now))
+	require.NoError(t, w.read(group([]string{"a", "b"}, "a", "a"), now))
+	require.Empty(t, w.decide(now), "nobody asks yet")
+	require.Equal(t, after(minLook), w.next(now), "the next request is not notified")
+}
+
+// A list that shows a member whose end was notified is old: the worker reads again.
+func TestLooksAgainAfterAnOldList(t *testing.T) {
+	w := member(t, group([]string{"a", "b"}, "a", "b"))
+	w.slots[0] = slot{phase: held, since: now}
+	require.Empty(t, w.decide(now))
+	require.Zero(t, w.next(now))
+	w.gone(2, now)
+	require.Equal(t, []effect{{look, -1}}, w.decide(after(settle)))
+	require.NoError(t, w.read(group([]string{"a", "b"}, "a", "b"), after(settle)))
+	require.Empty(t, w.decide(after(settle)))
+	require.Equal(t, after(settle+minLook), w.next(after(settle)))
+	w.renewed(2, after(settle)) // it was not gone
+	require.Empty(t, w.past)
+}
+
+// A worker that lost its membership and got another one claims nothing by what it read before.
+func TestReadsAfterARejoin(t *testing.T) {
+	w := member(t, group([]string{"a"}, ""))
+	w.left(now)
+	w.joined(9, now)
+	require.Empty(t, w.decide(now))
+	require.Equal(t, after(settle), w.next(now))
+}
+
+// A worker that can hear of nobody any more leaves at once.
+func TestAbandons(t *testing.T) {
+	w := member(t, group([]string{"a", "b"}, "a", "b"))
+	w.slots[0] = slot{phase: held, since: now}
+	w.abandon(now)
+	require.Equal(t, []effect{{drain, 0}}, w.decide(now))
+	require.Zero(t, w.next(now))
 }
 
 // A request that was not notified shows in the list.

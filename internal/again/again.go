@@ -41,9 +41,12 @@ func Pause(n int) time.Duration {
 	return d - rand.N(d/2)
 }
 
+// Closed says whether an error means that the client or its connection was closed for good.
+func Closed(err error) bool { return connectionClosed(err) || errors.Is(err, natslock.ErrClosed) }
+
 // Final says whether another try would fail in the same way.
 func Final(err error) bool {
-	return connectionClosed(err) || slices.ContainsFunc([]error{natslock.ErrClosed, natslock.ErrPermission, natslock.ErrInvalid},
+	return Closed(err) || slices.ContainsFunc([]error{natslock.ErrPermission, natslock.ErrInvalid},
 		func(final error) bool { return errors.Is(err, final) })
 }
 
