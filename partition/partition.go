@@ -280,12 +280,11 @@ func (g *Group) Plan() (ids []string) {
 
 // Stats is what a worker has counted since New, and its state.
 type Stats struct {
-	Member   bool // whether the worker is a member now: it waits for its id, or for the server
-	Members  int  // as read last
-	Planned  int  // partitions that the worker is to own
-	Owned    int  // partitions that it holds
-	Waiting  int  // partitions that it waits for
-	Draining int  // partitions that it holds and is about to leave
+	Members  int // as read last
+	Planned  int // partitions that the worker is to own
+	Owned    int // partitions that it holds
+	Waiting  int // partitions that it waits for
+	Draining int // partitions that it holds and is about to leave
 
 	Granted uint64 // partitions that it got
 	Drained uint64 // partitions that it left because another worker is to have them, or because Run ends
@@ -304,7 +303,7 @@ func (g *Group) Stats() (s Stats) {
 	defer g.mu.Unlock()
 	s = g.stats
 	if w := g.w; w != nil {
-		s.Member, s.Members, s.Reads = w.member, len(w.members), s.Reads+w.looks
+		s.Members, s.Reads = len(w.members), s.Reads+w.looks
 		for k, slot := range w.slots {
 			switch {
 			case slot.phase == claiming:
