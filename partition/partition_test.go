@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,12 +97,13 @@ func TestDrainTime(t *testing.T) {
 // A function that fails is called again after pauses that grow, with another token.
 func TestFailingFunction(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, c *crew) {
-		calls := 0
+		var counted atomic.Int64
 		w := c.join("w", func(context.Context, *partition.Partition) error {
-			calls++
+			counted.Add(1)
 			return errors.New("no disk")
 		})
 		time.Sleep(time.Minute)
+		calls := int(counted.Load())
 		require.Greater(t, calls, 8)
 		require.Less(t, calls, 25)
 		require.EqualValues(t, calls, w.Stats().Failed)
