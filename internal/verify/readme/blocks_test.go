@@ -51,6 +51,9 @@ var notRun = []struct {
 	{page: "docs/operate/lockctl.md", line: "export NATS_URL=nats://127.0.0.1:4222", reason: "is the address of that server"},
 	{page: "docs/operate/lockctl.md", line: "lockctl top 'orders.>'", reason: "draws on a whole screen; the tests of lockctl have one"},
 	{page: "docs/protocol/conform.md", line: "lockctl conform --level 1 -- node locker.js", reason: "needs a locker; TestJavaScript runs one"},
+	{page: "docs/protocol/conform.md", line: "lockctl conform --part rwlock -- node locker.js", reason: "needs a locker; TestConformPlain runs one"},
+	{page: "docs/operate/lockctl.md", line: "lockctl check --partitions ingest --unowned 0 --waits 1m", reason: "needs workers; TestCheckPartitions has some"},
+	{page: "docs/operate/lockctl.md", line: "lockctl conform --part semaphore -- ./locker", reason: "needs a locker; TestConformPlain runs one"},
 	{page: "docs/operate/lockctl.md", line: "lockctl conform --level 1 -- node locker.js", reason: "needs a locker; TestJavaScript runs one"},
 	{page: "docs/operate/lockctl.md", line: "lockctl conform --run 'late-*,lost-*' -- ./locker", reason: "needs a locker; TestConformPlain runs one"},
 	{page: "docs/operate/lockctl.md", line: "lockctl top --sort held", reason: "draws on a whole screen; the tests of lockctl have one"},
@@ -62,7 +65,7 @@ var onCluster = []string{"docs/operate/bucket.md"}
 
 // endless matches the commands that run until a signal ends them. The session runs them
 // in the background, as a reader does in a second terminal.
-var endless = regexp.MustCompile(`^(natslock-exporter |lockctl watch |lockctl elect )`)
+var endless = regexp.MustCompile(`^(natslock-exporter |lockctl watch |lockctl elect |lockctl partitions .*--watch)`)
 
 // programs are the reader's own programs, which the pages run under locks.
 var programs = map[string]string{
