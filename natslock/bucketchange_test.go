@@ -24,6 +24,7 @@ func TestBucketMadeAgainUnfit(t *testing.T) {
 		fixed := mustLock(t, c.Client, "l", natslock.NoRenew(), natslock.TTL(10*time.Minute))
 		time.Sleep(3 * time.Second)
 		require.NoError(t, r.js.DeleteStream(t.Context(), streamName))
+		time.Sleep(time.Millisecond) // of the bubble: the server has removed the files
 		sc, err := kvstore.Config{}.StreamConfig()
 		require.NoError(t, err)
 		sc.Metadata["natslock.protocol"] = "3"

@@ -286,6 +286,8 @@ func TestCheck(t *testing.T) {
 			b.Stream[1].At = sec(4)
 			b.op("a", gate, Try, 4.5, 4.6, Refused).Token = tokenOf(10)
 		}},
+		{"refused by a lease that lingered and was broken", nil, func(b *story) { lingers(b, 3) }},
+		{"refused by a lease that had lingered and was broken", []int{4}, func(b *story) { lingers(b, 4.5) }},
 		{"refused by an attempt that landed after the release", nil, landsLate},
 		{"refused by an attempt that was broken before another one was granted", nil, func(b *story) { retries(b, 1) }},
 		{"refused by an attempt after another client was granted", []int{4}, func(b *story) { retries(b, 3); b.Ops[len(b.Ops)-1].Token = tokenOf(20) }},
@@ -399,6 +401,16 @@ func TestCheck(t *testing.T) {
 			require.Equal(t, c.want, slices.Compact(got), "%v", found)
 		})
 	}
+}
+
+// lingers: a has released the lock and keeps its lease, which is broken at 4. b is refused at a time.
+func lingers(b *story, refused float64) {
+	l := b.holds("a", mutex, false, 10, 0, 2)
+	b.Stream = b.Stream[:len(b.Stream)-1]
+	b.op("b", mutex, Try, refused, refused, Refused).Token = tokenOf(10)
+	b.op("o", mutex, BreakNow, 4, 4, OK).ID = l.hold.ID
+	e := b.del(mutex, l.hold.ID, 15, 4)
+	e.Status, e.Token = statusBroken, tokenOf(10)
 }
 
 // landsLate: a has released the lock. Another attempt of its claim lands, and is broken.

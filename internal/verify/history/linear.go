@@ -272,8 +272,10 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 		}
 		list = append(list, span{step{"take", h.Shared, h.Token, gate, "takes"}, h.Client, recorded(h.Asked), recorded(h.From)})
 		leave := span{step{"leave", h.Shared, h.Token, gate, "leaves"}, h.Client, recorded(h.end()), recorded(h.Unlocked)}
-		switch belief := h.end(); {
-		case victim && ex.at <= belief.At:
+		belief := h.end()
+		out := victim && ex.at <= belief.At
+		switch {
+		case out:
 			leave.label = "is put out"
 			leave.from, leave.to = edge{at: ex.at, class: -1}, edge{at: ex.at, class: 1}
 		case !h.Released || belief != h.Unlock:
@@ -288,7 +290,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 			leave.to = edge{at: max(leave.to.at, leave.from.at), class: 1}
 		}
 		gone := edge{at: x.gone(h), class: 1}
-		stays := !victim && x.h.Tapped && !x.h.Lossy && leave.to.compare(gone) < 0
+		stays := !out && x.h.Tapped && !x.h.Lossy && leave.to.compare(gone) < 0
 		if h.Shared {
 			// The client may keep the lease of its last reader idle. It refuses others
 			// until its record is gone.

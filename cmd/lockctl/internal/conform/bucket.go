@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -109,9 +110,23 @@ func (t *trial) anew(first uint64, change func(c *jetstream.StreamConfig)) {
 	t.need(t.js.DeleteStream(t.ctx, c.Name))
 	c.FirstSeq = first
 	change(&c)
-	var err error
-	t.stream, err = t.js.CreateStream(t.ctx, c)
+	made := func() (err error) {
+		t.stream, err = t.js.CreateStream(t.ctx, c)
+		return err
+	}
+	err := made()
+	for try := 0; busy(err) && try < 100; try++ {
+		time.Sleep(10 * time.Millisecond)
+		err = made()
+	}
 	t.need(err)
+}
+
+// busy says whether a server could not make a stream because it still removes the files of the
+// stream that was just deleted.
+func busy(err error) bool {
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && refused.ErrorCode == 10049
 }
 
 // recreated makes the bucket again while the program holds a lock, without its record, and has
