@@ -39,7 +39,8 @@ owner and are to have another one.
 lockctl computes who is to own what from the members and the owners, as the workers do. A
 partition that moves has no owner for a moment. A worker that crashed stays a member and an
 owner until its leases have ended. The bucket does not say since when nobody owns a partition:
---watch shows for how long each list has had no owner for it.
+--watch shows for how long each list has had no owner for it, and a bucket with a history
+knows: lockctl history ingest.part.7.
 
 With --watch a terminal shows the group as it is now, until it is interrupted.
 Elsewhere the whole is printed again after each change, below a line with the time.
