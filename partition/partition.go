@@ -100,7 +100,7 @@ type Group struct {
 type Option func(*Group) error
 
 // ID names the worker. All workers of a group at a time have different ids: a worker whose id is taken waits until the
-// other one has left. By default it is the name of the host and a random part. The ID has at most 200 bytes, or the methods of the
+// other one has left, and says so each 30 s, with an [EventUnavailable] and a warning of the client's logger. By default it is the name of the host and a random part. The ID has at most 200 bytes, or the methods of the
 // Group return [natslock.ErrInvalid].
 func ID(id string) Option {
 	return func(g *Group) error {

@@ -198,6 +198,30 @@ func TestOtherCount(t *testing.T) {
 	})
 }
 
+// A worker whose id is taken says so, with the one that has it, and takes its place when that one has left.
+func TestTakenID(t *testing.T) {
+	inBubble(t, 8, func(t *testing.T, c *crew) {
+		first := c.join("w", nil)
+		time.Sleep(time.Second)
+		second := c.join("w", nil)
+		time.Sleep(taken + time.Second)
+		require.Empty(t, second.Owned())
+		first.leave(nil)
+		<-first.done
+		time.Sleep(time.Second)
+		c.balanced()
+		c.leave("w")
+		require.Equal(t, partition.EventUnavailable, second.events[0].Type)
+		require.ErrorIs(t, second.events[0].Err, natslock.ErrTimeout)
+		require.ErrorContains(t, second.events[0].Err, `another worker has the id "w"`)
+		require.ErrorContains(t, second.events[0].Err, "held by")
+		require.Equal(t, partition.EventJoined, second.events[1].Type)
+	})
+}
+
+// taken is after how long a worker says that its id is taken.
+const taken = 30 * time.Second
+
 // Workers with weights own in proportion.
 func TestWeights(t *testing.T) {
 	inBubble(t, 60, func(t *testing.T, c *crew) {

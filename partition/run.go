@@ -213,18 +213,31 @@ func (r *runner) look() {
 // lookTimeout bounds one read of the group.
 const lookTimeout = 30 * time.Second
 
+// taken is after how long a worker whose membership is held by another one says so. Its own predecessor, which crashed, is gone by then,
+// unless the TTL is longer.
+const taken = 30 * time.Second
+
 // join keeps the worker a member until ctx ends.
 func (r *runner) join(ctx context.Context) {
 	meta := map[string]string{idKey: r.g.id, weightKey: strconv.Itoa(r.g.weight), countKey: strconv.Itoa(r.g.count)}
 	maps.Copy(meta, r.g.meta)
 	for failed := 0; ctx.Err() == nil; {
-		l, err := r.lock(ctx, memberName(r.g.name, r.g.id), meta)
+		wait, cancel := context.WithTimeout(ctx, taken)
+		l, err := r.lock(wait, memberName(r.g.name, r.g.id), meta)
+		cancel()
 		if err != nil {
-			if ctx.Err() == nil {
-				r.tell(func(now time.Time) { r.unavailable(-1, err, now) })
-				_ = clock.Sleep(ctx, again.Pause(failed)) // the loop sees the end of ctx
-				failed++
+			if ctx.Err() != nil {
+				return
 			}
+			pause := again.Pause(failed)
+			failed++
+			if errors.Is(err, natslock.ErrTimeout) {
+				err = fmt.Errorf("another worker has the id %q: %w", r.g.id, err)
+				pause, failed = 0, 0
+			}
+			again.Logger(r.g.c).Warn("this worker is no member of its group", "group", r.g.name, "error", err)
+			r.tell(func(now time.Time) { r.unavailable(-1, err, now) })
+			_ = clock.Sleep(ctx, pause) // the loop sees the end of ctx
 			continue
 		}
 		failed = 0
