@@ -86,6 +86,13 @@ func TestPartitionMetrics(t *testing.T) {
 	})
 }
 
+// TestPartitionNames: the tests of the alerts read the golden file too.
+func TestPartitionNames(t *testing.T) {
+	locks := locktest.New()
+	defer locks.Close()
+	golden(t, natslockprom.Partitions(partition.New(locks.Client(), "ingest", 8, partition.ID("w0"))), "testdata/partitions.txt")
+}
+
 // A service shows what its workers do.
 func ExamplePartitions() {
 	locks := locktest.New()

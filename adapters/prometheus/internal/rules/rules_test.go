@@ -21,12 +21,21 @@ import (
 
 const operate = "../../../../docs/operate/"
 
-// served returns the labels of each series that the exporter serves, by the name that a
-// query has for it. The golden file is what a test of the exporter compares its answer with.
-func served(t *testing.T) map[string][]string {
+// The golden files are what tests compare the metrics with.
+const (
+	exporter = "../../cmd/natslock-exporter/testdata/metrics.txt"
+	workers  = "../../testdata/partitions.txt" // of services: see natslockprom.Partitions
+)
+
+// served returns the labels of each series of golden files, by the name that a query has for it.
+func served(t *testing.T, files ...string) map[string][]string {
 	t.Helper()
-	text, err := os.ReadFile("../../cmd/natslock-exporter/testdata/metrics.txt")
-	require.NoError(t, err)
+	var text []byte
+	for _, file := range files {
+		part, err := os.ReadFile(file)
+		require.NoError(t, err)
+		text = append(text, part...)
+	}
 	series := regexp.MustCompile(`^(\w+){(.*)} \S+$`)
 	label := regexp.MustCompile(`(\w+)="`)
 	all := map[string][]string{}
@@ -41,7 +50,7 @@ func served(t *testing.T) map[string][]string {
 			all[found[1]] = append(all[found[1]], l[1])
 		}
 	}
-	require.Greater(t, len(all), 10)
+	require.Greater(t, len(all), 10*len(files))
 	return all
 }
 
@@ -56,7 +65,7 @@ func check(t *testing.T, served map[string][]string, query string) (names []stri
 	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
 		switch n := node.(type) {
 		case *parser.VectorSelector:
-			require.Contains(t, served, n.Name, "no metric of the exporter in %s", query)
+			require.Contains(t, served, n.Name, "no such metric: %s", query)
 			names = append(names, n.Name)
 			labels = append(labels, served[n.Name]...)
 			for _, m := range n.LabelMatchers {
@@ -81,7 +90,7 @@ func TestAlerts(t *testing.T) {
 	require.NoError(t, err)
 	groups, errs := rulefmt.Parse(text, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
 	require.Empty(t, errs)
-	metrics := served(t)
+	metrics := served(t, exporter, workers)
 	page, err := os.ReadFile(operate + "monitoring.md")
 	require.NoError(t, err)
 	var alerts []string
@@ -125,7 +134,7 @@ func TestDashboard(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(text, &board))
 	require.NotEmpty(t, board.Panels)
-	metrics := served(t)
+	metrics := served(t, exporter)
 	variables := []string{"__rate_interval"}
 	values := regexp.MustCompile(`^label_values\((.*), (\w+)\)$`)
 	for _, v := range board.Templating.List {
@@ -166,7 +175,7 @@ func TestDashboard(t *testing.T) {
 
 // TestCheck: a metric or a label that is not served is found.
 func TestCheck(t *testing.T) {
-	metrics := served(t)
+	metrics := served(t, exporter)
 	require.True(t, slices.Contains(metrics["natslock_bucket_held"], "lock"))
 	require.Equal(t, []string{"natslock_bucket_held"}, check(t, metrics, `sum by (lock) (natslock_bucket_held{bucket="a"})`))
 	require.NotContains(t, metrics, "natslock_held", "the metric of another program")
