@@ -29,11 +29,11 @@ type Bid struct {
 // down are waited out: they pass, or the wait's context ends.
 const noStreamFor = 15 * time.Second
 
-// crowdedTries is how often a waiter repeats a claim for which the bucket has no room before it gives up
-// its place. Others may leave meanwhile.
+// fullTries is how often a waiter repeats a claim for which the bucket has no room before it gives up
+// its place to make room. Other records may end meanwhile.
 const fullTries = 3
 
-// Trouble is why an attempt is made again.
+// Trouble is why an attempt decided nothing.
 type Trouble uint8
 
 const (
@@ -43,9 +43,9 @@ const (
 	Replicating
 	// Leaderless: the stream has no leader.
 	Leaderless
-	// Crowded: the bucket has no room for the record.
+	// NoSpace: the bucket has no room for the record.
 	NoSpace
-	// Hopeless: it will not pass.
+	// Hopeless: another attempt would fail too.
 	Hopeless
 )
 
@@ -80,15 +80,15 @@ func (b *Bid) Begin(now clock.Instant) {
 }
 
 // Passed says whether the next attempt, at an expectation, could pass goroutines that have queued since the
-// queue was seen empty. The first one of an offer is left to who makes the offer.
+// queue was seen empty. The caller of the offer answers for its first attempt.
 func (b *Bid) Passed(expect uint64, now clock.Instant) bool {
 	b.tries++
 	return b.tries > 1 && b.Bypasses(expect) && now >= b.Until //safety:bypass-repeated
 }
 
-// Bypasses says whether a claim may pass goroutines that have queued since the queue was seen empty. A
-// mutex without a record has no queue: its first waiter would have taken it. A slot can have one,
-// whose first waiter knows of fewer slots.
+// Bypasses says whether a claim may pass goroutines that have queued since the queue was seen empty. While a
+// mutex has no record (expect is 0), nobody is queued: the first waiter would have claimed it. Behind a free
+// slot a first waiter can be queued that knows of fewer slots.
 func (b *Bid) Bypasses(expect uint64) bool {
 	if b.Slot { //safety:slot-bypass-empty
 		return b.Until != 0

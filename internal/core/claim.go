@@ -35,7 +35,7 @@ type Claim struct {
 	replies  []Reply   // that are still to be judged
 	granted  int       // the attempt that became the lease
 
-	// Of most claims that is all there is.
+	// Most claims need no more than one of each.
 	firstAttempt [1]Attempt
 	firstReply   [1]Reply
 }
@@ -77,7 +77,7 @@ const (
 	Full
 	// Never: the write was not sent, or no server takes it.
 	Never
-	// Unsure: nothing that says that the write will never be applied.
+	// Unsure: the write may still be applied.
 	Unsure
 )
 
@@ -215,7 +215,7 @@ func (c *Claim) Found(e record.Entry, now clock.Instant) Verdict {
 	case e.Status == record.StatusBroken: //safety:broken-not-adopted
 		return Verdict{Outcome: Lost, Delete: e.Revision}
 	case c.acknowledged(e.Attempt): //safety:acknowledged-first
-		return Verdict{} // the refusal was quicker than that
+		return Verdict{} // its acknowledgement, which is still to be judged, decides
 	case !c.open(e.Attempt):
 		return Verdict{Outcome: Busy} // not written by this client
 	}

@@ -47,10 +47,10 @@ type Drain struct {
 	Left []record.Entry // the readers in the last answer; zero: one that is named and not found, or has changed
 
 	list     ReaderList
-	knows    bool     // the list is a leader's, and contains the gate write
-	unread   []string // the keys in the list that are still to be read, and the one that is being read
-	shown    record.Entry
-	deleted  bool // a reader, since the list
+	knows    bool         // the list is a leader's, and contains the gate write
+	unread   []string     // the keys in the list that are still to be read, and the one that is being read
+	shown    record.Entry // Once: the reader that was read, and is read again as of the gate's write; zero: none
+	deleted  bool         // a reader, since the list
 	watched  bool
 	gone     map[string]bool   // readers, by tombstones that were read
 	notified map[string]uint64 // the revisions of tombstones that were only notified
@@ -298,6 +298,6 @@ func (d *Drain) Pause(pause time.Duration, server time.Time) time.Duration {
 	return min(pause, d.late.Next())
 }
 
-// Slow says whether a one-shot acquire whose time is over has got its answers too late. It has less time
-// than the proofs take after which another one gives up.
+// Slow says whether the proofs of a one-shot acquire whose time is over took too long. Its time ends
+// before drainTries proofs can fail.
 func (d *Drain) Slow() bool { return d.Once && d.tries > 1 }

@@ -6,8 +6,8 @@ import (
 	"github.com/natslock/locks/internal/clock"
 )
 
-// Client is what the locks of one client have in common. The caller has it, and all of its
-// lines, under one mutex.
+// Client is what the locks of one client have in common. The caller guards it, and all of its
+// lines, by one mutex.
 type Client struct {
 	ID   string        // as records name it
 	Turn time.Duration // for how long after its grant a run serves goroutines that pass others
@@ -21,7 +21,7 @@ type Client struct {
 		oldest, newest *Run // the least and the most recently used one
 		n              int
 	}
-	rings clock.Instant // when the alarm does; 0: it is not set
+	rings clock.Instant // when the alarm is due; 0: it is not set
 }
 
 // Effect is something that the caller has to do.
@@ -53,7 +53,7 @@ const (
 	OnEnd
 	// EndTurn: call [Run.TurnOver] At.
 	EndTurn
-	// KeepTurn: do not call it any more.
+	// KeepTurn: cancel the timer of EndTurn.
 	KeepTurn
 	// Idle: nobody uses the lease of Run.
 	Idle
@@ -83,7 +83,7 @@ type Decision uint8
 const (
 	// Stay: the lock is held, or left to the head for now.
 	Stay Decision = iota
-	// ListAgain: the predecessor has gone, or the own place.
+	// ListAgain: the predecessor's place has gone, or the waiter's own.
 	ListAgain
 	// Take: claim key K at the revision.
 	Take

@@ -33,14 +33,14 @@ type Kept struct {
 	Last      uint64        // the last revision known
 	LastSent  clock.Instant // when the write at Last was sent
 	Break     *string       // by whom and why, as a hint has said; nil: by nobody
-	suspected uint64
+	suspected uint64        // the highest revision that hints have named while it is not renewed; 0: none
 
 	Waiting   int32   // how many wait for a confirmation
 	phase     float32 // of the renewals after one that was sent together with many; 0: it was not
 	Retries   uint8   // of a renewal that met another write, at most 255
 	State     State
 	Cause     End // the first end; 0: it is held
-	Why       Why // that end has come
+	Why       Why // the evidence for Cause
 	Kind      record.Kind
 	Once      bool // the key is never claimed again
 	Abandoned bool
@@ -126,13 +126,13 @@ type Consequence struct {
 	Proven         bool   // of Read: a refusal has named the revision
 	Discard        uint64 // delete the record at this revision: nobody believes in it. See [Consequence.Discards]
 	unlessCooldown bool   // of Discard: not while a minimum hold lasts
-	Confirmed      uint64 // renewal number so much is confirmed
-	Enough         bool   // of Confirmed: none of those that are wanted at once is older
+	Confirmed      uint64 // the number of the renewal that is confirmed; 0: none
+	Enough         bool   // of Confirmed: it is the renewal that was wanted at once, or a later one
 	Soon           bool   // renew again soon: another write is being replicated
 	Doubted        bool   // verify the bucket: it may have gone with the record
 }
 
-// Discards says whether the record at Discard is to be deleted, with what is left of the minimum hold.
+// Discards says whether the record at Discard is to be deleted. rest is what is left of the minimum hold.
 func (u Consequence) Discards(rest time.Duration) bool {
 	return u.Discard != 0 && (rest <= 0 || !u.unlessCooldown) //safety:cooldown-not-discarded
 }
@@ -213,7 +213,7 @@ func (k *Kept) Lag(now clock.Instant) time.Duration {
 	return max(now.Sub(k.nextRenewal(k.Terms, k.LastSent)), 0)
 }
 
-// Enough is a renewal without an answer that is the one that is wanted; zero: none is.
+// Enough is the last renewal, if it has no answer yet and its confirmation would do for what is wanted; zero: none.
 func (k *Kept) Enough() Renewal {
 	if last := len(k.sent) - 1; last >= 0 && k.sent[last].N >= k.need {
 		return k.sent[last]
@@ -230,8 +230,8 @@ func (k *Kept) Unanswered() bool { return len(k.sent) > 0 }
 // Renewal is the number of the last renewal.
 func (k *Kept) Renewal() uint64 { return k.n }
 
-// Send begins a renewal, number paced of those of all records. It returns its number, 0 if there is to be
-// none, and whether the validity is shorter from now on.
+// Send begins a renewal, which is write number paced of the client. It returns the renewal's number, 0 if none is to
+// be sent, and whether the validity is shorter from now on.
 func (k *Kept) Send(now clock.Instant, paced uint64) (n uint64, shorter bool) {
 	if !k.Renews() || k.Resolving {
 		return 0, false
@@ -276,8 +276,8 @@ func (k *Kept) Answered(n uint64, a Answer, now clock.Instant) (u Consequence) {
 			u.Read = max(a.Last, k.Last) //safety:renewal-refused
 		}
 	case a.Last == k.Last && n == k.n && n >= k.need:
-		// It met a renewal sent just before it, which has been confirmed since. Its own reason is still
-		// to be confirmed.
+		// A renewal sent just before this one, and confirmed since, made the server refuse it. What this one
+		// was to confirm is still unconfirmed.
 		k.RenewAgain(now)
 	}
 	return u
@@ -366,8 +366,8 @@ func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 	return u
 }
 
-// Old says whether a notification of a revision shows nothing new. Only what a renewal has proven since is old:
-// the rest may be a break.
+// Old says whether a notification of a revision shows nothing new. It does so only up to the last confirmed revision:
+// a later one may be a break.
 func (k *Kept) Old(revision uint64) bool {
 	return k.State != StateHeld || revision <= k.Last //safety:break-notified
 }
@@ -422,7 +422,7 @@ func (k *Kept) Judge(e record.Entry, revision uint64, now clock.Instant) (u Cons
 	return u
 }
 
-// Trust ends a doubt that no read has decided.
+// Trust keeps the record as held where no read could decide a doubt.
 func (k *Kept) Trust() { k.Resolving, k.suspected = false, 0 }
 
 // expire ends a record whose validity is over: as planned, if it was taken until that time.
@@ -439,7 +439,7 @@ func (k *Kept) Lose(end End, why Why, now clock.Instant) Consequence {
 		return Consequence{}
 	}
 	if k.Break != nil && (end == EndLost || end == EndPlanned) {
-		// Broken so that others got in at once: by now the record is theirs.
+		// Broken immediately, so that others got in at once: the record is theirs by now.
 		end, why = EndBroken, BreakHinted
 	}
 	k.State = StateLost
@@ -466,8 +466,8 @@ func (k *Kept) stop(end End, why Why, now clock.Instant) Consequence {
 	return Consequence{End: end}
 }
 
-// Closing is the record that the holder leaves: a tombstone of it, or, where it hands the lock over, or its minimum hold is
-// left of its minimum hold, one that keeps others out. A broken record is deleted: the operator has decided.
+// Closing is what the holder leaves: a tombstone, or, where it hands the lock over or rest is left of its minimum hold, a
+// record that keeps others out. A broken record is deleted in any case: the operator has decided.
 func (k *Kept) Closing(rest time.Duration, broken bool) (body record.Body, deletes bool) {
 	left := record.StatusCooldown
 	if k.Cause == EndHandedOff {

@@ -7,13 +7,13 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// A run lingers when its last member has left and wants that: the client keeps the
+// A run lingers when its last member has left and asked for that: the client keeps the
 // lease, which is idle then. The next goroutine of the client that asks for the lock is
-// inside without a message. The client gives an idle lease up when anything asks that
-// cannot join it: another client, which queues, or a goroutine that wants another lease.
+// inside without a message. The client gives an idle lease up when another client queues,
+// or when a goroutine asks for the lock with options that this lease does not have.
 //
-// A goroutine uses an idle lease only while a list of the queue counts that contained no
-// other client. Without one it waits for a list, and so do those that ask after it.
+// A goroutine uses an idle lease only while the last list of the queue is fresh and contained
+// no other client. Otherwise it waits for a new list, and so do those that ask after it.
 //
 // An idle lease is never used again once its release has begun: recall ends its run first.
 // A lease that the server has just granted is used once before it is given up, because a
@@ -29,7 +29,7 @@ const (
 	sweepEvery = 10 * time.Millisecond
 )
 
-// spare is what a run has that lingers, or has done so.
+// spare is the state of a run that lingers, or has lingered.
 type spare struct {
 	linger       time.Duration // of the member that left last; 0: none has left
 	ends         clock.Instant // of an idle run
@@ -136,7 +136,7 @@ func (c *Client) keep(r *Run) {
 	c.idle.n++
 }
 
-// Keep has a run linger that did not wait: see [Line.Head].
+// Keep prepares a run that has never waited (see [Line.Head]) for lingering.
 func (r *Run) Keep() {
 	r.relist() // its subscription shows a TryLock elsewhere //safety:try-subscribed
 }
@@ -202,7 +202,7 @@ func (r *Run) ListedTogether(now clock.Instant) {
 	}
 }
 
-// Recall gives up a lease that nobody uses, because something asks for the lock that cannot use it.
+// Recall gives up a lease that nobody uses, because a goroutine or a client that cannot use it wants the lock.
 func (r *Run) Recall(now clock.Instant) { r.recall(now) }
 
 // recall gives up a lease that nobody uses. Members that wait do so in a new run.
@@ -211,7 +211,7 @@ func (r *Run) recall(now clock.Instant) {
 	r.Line.c.do(Effect{Do: Release, Run: r})
 }
 
-// Close has no run of the client linger any more.
+// Close stops all lingering: no lease becomes idle any more.
 func (c *Client) Close() { c.closed = true }
 
 // GiveUpIdle gives up the lease of the line that nobody uses.
@@ -229,8 +229,8 @@ func (c *Client) sweepAt(at clock.Instant) {
 	}
 }
 
-// Sweep gives up the idle leases whose time is over. When the list of a queue is old, it
-// returns that run and those whose lists are half as old, for the caller to list their queues.
+// Sweep gives up the idle leases whose time is over. When one list is listEvery old, Sweep returns
+// all runs whose lists are half as old or more, so that the caller lists their queues together.
 func (c *Client) Sweep(now clock.Instant) (due []*Run) {
 	c.rings = 0
 	ends, relistAt := now.Add(listEvery), now.Add(listEvery)
@@ -263,8 +263,8 @@ func (c *Client) Sweep(now clock.Instant) (due []*Run) {
 // IdleLeases is how many leases nobody uses.
 func (c *Client) IdleLeases() int { return c.idle.n }
 
-// RecallRequested answers a one-shot acquire of another client, which has written a record to ask for the
-// leases of the line: it is given up if it is idle, or its holder uses it.
+// RecallRequested handles the recall request e of a one-shot acquire. The client gives an idle lease up.
+// For one that is in use, a renewal says so. Readers that a reader asks, and leases newer than e, need no answer.
 func (l *Line) RecallRequested(e record.Entry, now clock.Instant) {
 	for _, r := range append([]*Run(nil), l.Runs...) {
 		switch {

@@ -7,20 +7,21 @@ import "github.com/natslock/locks/internal/record"
 // waiting for the answer, watches the key for the record, and takes away what the
 // attempt expects. All of that is a courtesy to waiters; safety does not depend on it.
 
-// Taking puts a tombstone where an orphaned write expects none, or where the record is that it expects. If the
-// write was applied, its record is removed. For an expectation above 0 that settles the attempt for ever; for 0 as
-// long as the tombstone lasts.
+// Taking writes a tombstone at the revision that an orphaned write expects, so that the server has to refuse that write.
+// If the write was applied already, Taking removes its record. For an expectation above 0 that settles the attempt for
+// ever; for 0 as long as the tombstone lasts.
 type Taking struct {
 	Removal
 	Attempt Attempt
-	// OnlyOwn: what the attempt expects is not to be taken away, but the record that it may have written: read
-	// the key of the claim, and call [Taking.Own].
+	// OnlyOwn: remove only the record that the attempt may have written, not what the attempt expects. Read the
+	// key of the claim, and call [Taking.Own].
 	OnlyOwn bool
 	guarded bool
 }
 
-// Takings are those of the attempts of a claim that are open: one for each expectation. That of guarded ones is
-// about another key, the gate. One that adopts expects a lock that another client may adopt.
+// Takings returns one Taking for each expectation of the open attempts of a claim. A guarded attempt expects a
+// revision of another key, the gate. One that adopts expects the record of a lock that another client may adopt.
+// Neither may be replaced: see OnlyOwn.
 func Takings(id string, open []Attempt, guarded, adopts bool) (all []Taking) {
 	taken := make(map[uint64]bool)
 	for _, a := range open {
@@ -44,8 +45,7 @@ func (t *Taking) Own(e record.Entry) bool {
 	return true
 }
 
-// Settled are the attempts, when the removal is over, that cannot be applied any more, or have been and their
-// record is gone.
+// Settled returns the attempts that are settled by the removal: they can no longer be applied, or their record is gone.
 func (t *Taking) Settled() (n []int) {
 	if !t.final {
 		return nil

@@ -34,8 +34,8 @@ type Others struct {
 	epoch    uint32        // how often another server has taken it over
 	listedAt clock.Instant // when the last list of the queue was requested; 0: never
 	from     uint64        // the list was of the places from this revision on
-	listing  bool
-	count    uint32 // of the places and gates that have become known
+	listing  bool          // a List is under way
+	count    uint32        // of the places and gates that have become known
 	gate     gate
 
 	places map[string]seat
@@ -190,7 +190,7 @@ func (o *Others) gateSeen(e record.Entry, own bool, listedAt, now clock.Instant)
 		return
 	}
 	// Nobody joins readers whose join has no answer yet: the writer may have come first.
-	if e.Revision > g.revision && !e.Deleted && e.ClaimID() != g.claim { // no renewal
+	if e.Revision > g.revision && !e.Deleted && e.ClaimID() != g.claim { // and not a renewal
 		if g.claim = e.ClaimID(); !own {
 			o.count++ //safety:gate-news
 		}

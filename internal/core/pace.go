@@ -22,16 +22,16 @@ import (
 // Writes are numbered as they are sent. Their answers come in about that order, so one
 // says of those before it that theirs have come or never will.
 type Pace[R Paced, F Final] struct {
-	Open    bool // the client is closed: nothing waits
-	Pumping bool // the sender is at it
+	Open    bool // the client is closed: no write waits for answers any more
+	Pumping bool // the sender is sending
 
 	ready    readyHeap[R]
 	late     []R // those that an answer would reach too late
 	finals   []F
-	turn     bool   // a final write went last
-	sent     uint64 // the number of the last one
-	answered uint64 // the highest number that was answered
-	heard    clock.Instant
+	turn     bool          // a final write went last
+	sent     uint64        // the number of the last one
+	answered uint64        // the highest number that was answered
+	heard    clock.Instant // when the last answer came, or the first write after all were answered was sent
 	took     time.Duration // from the sending of the last one answered to its answer
 	least    time.Duration // the shortest such time on this connection; 0: not known
 	parts    int64         // the sum of the parts of all records
@@ -65,7 +65,7 @@ const (
 	leastUnderWay = 64
 	// backlog is how long what is under way may take longer than a single one.
 	backlog = 250 * time.Millisecond
-	// deaf is after how long without an answer those to come count as lost.
+	// deaf is how long no answer may come before all that are outstanding count as lost.
 	deaf = time.Second
 )
 
@@ -185,9 +185,9 @@ func (p *Pace[R, F]) bound() uint64 {
 	return uint64(max(leastUnderWay, answerable, time.Duration(p.parts/whole)))
 }
 
-// Add takes that there is a record more, with the terms of its claim: its part in what may always be under way is
-// the renewals that it needs in a fifteenth of its validity, or in a second. Answers that begin to take so long lose
-// none: without this, fewer and fewer would be under way.
+// Add counts a new record with the terms of its claim. For each record the bound allows one renewal per validity, if an
+// answer takes a fifteenth of the validity, or a second if that is less. So a service whose answers become that slow
+// still carries all records: without this part, fewer and fewer renewals would be under way.
 func (p *Pace[R, F]) Add(t clock.Terms) { p.parts += part(t) }
 
 // Remove takes that a record with these terms is over.
@@ -207,8 +207,7 @@ func (p *Pace[R, F]) Queue(f F) {
 	p.finals = append(p.finals, f)
 }
 
-// Withdraw gives up a final write that has not been sent, and says how many waited. It returns false where it is
-// sent.
+// Withdraw gives up a final write, and says how many final writes waited. was is false if f has been sent already.
 func (p *Pace[R, F]) Withdraw(f F) (waited int, was bool) {
 	f.Turn().Over = true
 	return len(p.finals), f.Turn().Queued
@@ -220,17 +219,17 @@ func (p *Pace[R, F]) Finals() int { return len(p.finals) }
 // Ready: see [Pace.Finals].
 func (p *Pace[R, F]) Ready() int { return len(p.ready) }
 
-// whole is a part that is one renewal.
+// whole is one renewal, in the unit of parts.
 const whole = 1_000_000_000
 
 // Resumes says whether the sender has to go on.
 func (p *Pace[R, F]) Resumes() bool { return !p.Pumping && p.waiting() > 0 && (p.Open || p.roomy()) }
 
-// roomy says whether a good number may be under way beside what is: many renewals at a time
-// cost half as much.
+// roomy says whether leastUnderWay/2 more may be under way: renewals that are sent many at a
+// time cost half as much.
 func (p *Pace[R, F]) roomy() bool { return p.sent-p.answered+leastUnderWay/2 <= p.bound() }
 
-// Hear takes an answer to what was sent so long ago.
+// Hear takes the answer to number n, which came took after its sending.
 func (p *Pace[R, F]) Hear(n uint64, took time.Duration, now clock.Instant) {
 	p.Roll(now)
 	p.count++
@@ -246,8 +245,8 @@ func (p *Pace[R, F]) Hear(n uint64, took time.Duration, now clock.Instant) {
 // Refused takes that a number is not under way: the connection has not taken it.
 func (p *Pace[R, F]) Refused(n uint64) { p.answered = max(p.answered, n) }
 
-// Unsent takes that number n was not sent. Another one may have been taken since: its answer
-// says what there is to say.
+// Unsent takes number n back, which was not sent. If a later number has been taken since, n stays
+// taken: the answer to the later one accounts for it.
 func (p *Pace[R, F]) Unsent(n uint64) {
 	if n == p.sent {
 		p.sent--
@@ -255,9 +254,9 @@ func (p *Pace[R, F]) Unsent(n uint64) {
 	}
 }
 
-// UnderWay says whether a renewal only waits for its answer: others are answered since it was
-// sent, and it has not taken much longer than they did, or none is, and it has not taken twice
-// as long as the last one. Else it is lost.
+// UnderWay says whether the answer to a renewal may still come. It counts as lost when a later
+// number is answered, or when it has taken more than twice as long as the last answer did, and
+// backlog more if an answer has come since its sending.
 func (p *Pace[R, F]) UnderWay(s Renewal, now clock.Instant) bool {
 	limit := 2 * p.took
 	if p.heard > s.At {

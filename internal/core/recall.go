@@ -5,8 +5,8 @@ import "github.com/natslock/locks/internal/record"
 // A one-shot acquire that meets a lease which lingers does not know whether that is idle, and asks its client: see
 // [Line.RecallRequested] for the other side.
 
-// RequestsRecall says whether a one-shot acquire asks for the lease of a blocker. apart is how many clients are queued that
-// do not hold the lock. own says that the record is of the same client, and holds that its lease goes on.
+// RequestsRecall says whether a one-shot acquire asks for the lease of a blocker. apart is how many places are queued of clients
+// other than the holder's. own says that the record is of the same client, and holds that its lease goes on.
 func RequestsRecall(blocker record.Entry, apart int, own, holds bool) bool {
 	switch {
 	// The client of an idle lease may have a place that it is about to delete. Where it has a goroutine that
@@ -25,7 +25,7 @@ func RequestsRecall(blocker record.Entry, apart int, own, holds bool) bool {
 type RecallStep uint8
 
 const (
-	// RecallWait: wait for a notification, or the end of the patience.
+	// RecallWait: wait for a notification, or for the end of that time.
 	RecallWait RecallStep = iota
 	// RecallGranted: the blocker has given way.
 	RecallGranted
@@ -33,8 +33,8 @@ const (
 	RecallRefused
 )
 
-// RecallFound takes the record of a blocker, which a record at a revision has recalled. late says that the patience is
-// over.
+// RecallFound takes the record under the blocker's key. asked is the revision of the recall request. late says that the time
+// to wait for an answer is over.
 func RecallFound(e record.Entry, blocker string, asked uint64, late bool) RecallStep {
 	switch {
 	case !e.Live() || e.ID != blocker:

@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Line is the runs of one lock. It exists while a goroutine waits: most locks are held by
-// one goroutine, and no other one wants them.
+// Line is the runs of one lock. Most locks have none: one goroutine holds them, and no other one
+// wants them. A line exists while goroutines wait, a lease lingers, or a holder wants a [Hint].
 type Line struct {
 	Runs   []*Run  // in the order of their opening
 	Others *Others // nil: not subscribed to the queue
@@ -19,7 +19,7 @@ type Line struct {
 	c      *Client
 	hinted *[]hint // holders that are to be notified of goroutines that wait; nil: none wants that
 
-	// Of most lines that is all there is.
+	// Most lines need only one run.
 	firstRun  Run
 	firstRuns [1]*Run
 }
@@ -40,8 +40,8 @@ type Want struct {
 
 // Member is a goroutine in its run: one that waits, or one that is inside.
 //
-// Under one run at a time, it is one of Members while it waits, and counted in Inside from
-// then on. Inside is true when the lease is its, which it may still have to enter.
+// It is in one run at a time: in Run.Members while it waits, and counted in Run.Inside from then
+// on. Its own Inside is true once it may use the lease, even before it has entered.
 type Member struct {
 	Want   *Want // nil once it is served
 	Run    *Run  // nil: it holds the lock, and has no line
@@ -113,8 +113,8 @@ func (r *Run) Leased() bool { return r.Lease.Revision != 0 }
 // Ended says whether the run has a lease that is not valid any more.
 func (r *Run) Ended(now clock.Instant) bool { return r.Leased() && now >= r.Lease.Until }
 
-// Takes says whether the record of the run can be that of another goroutine too. A record
-// has one TTL and one end, and that of readers who are inside together has one metadata.
+// Takes says whether the run's record can serve a goroutine with these wants too. A record has
+// one TTL and one end, and readers who are inside together share its metadata.
 func (r *Run) Takes(w *Want) bool {
 	return !r.Private && !w.Private && r.TTL == w.TTL && //safety:run-own-record
 		r.Mode == w.Mode && (!r.Reads() || maps.Equal(r.Meta, w.Meta))
@@ -142,9 +142,8 @@ func (r *Run) Joinable(now clock.Instant) bool {
 	return false
 }
 
-// Ask makes a goroutine a member: of the last run, where it may join that, or of a new one. It
-// says whether it has done so: a goroutine that asks once, and does not read, uses an idle lease or
-// waits with nobody.
+// Ask makes a goroutine a member of the last run, if it may join that, or of a new one. joined is
+// false for a one-shot acquire that does not read and found no idle lease to use: it gets no run here.
 //
 // A goroutine that would pass another client joins the run all the same in its turn, which ends
 // at an instant after the grant: then those that are not served go to a run behind the others.
@@ -254,8 +253,8 @@ func (l *Line) open(members []*Member, now clock.Instant) *Run {
 	return r
 }
 
-// Head makes a run whose lease a member is inside of the only one of a line that has none; nil makes
-// a new one, which has no [Open]. The caller says what the lease is.
+// Head puts a run into a line that has none. Member m is inside the run's lease. If r is nil, Head makes
+// a new run, without an [Open]. The caller sets the run's Lease.
 func (l *Line) Head(r *Run, m *Member, turnEnds clock.Instant) *Run {
 	if r == nil {
 		r = &l.firstRun
@@ -306,7 +305,7 @@ func (r *Run) cut(now clock.Instant) {
 	r.Line.open(late, now)
 }
 
-// listen has the run end with its lease.
+// listen has the caller report the end of the lease, which ends the run: see [OnEnd].
 func (r *Run) listen() {
 	if r.Leased() && !r.watched {
 		r.watched = true
@@ -314,7 +313,7 @@ func (r *Run) listen() {
 	}
 }
 
-// Listen has the run end with its lease, which a caller wants to know.
+// Listen is listen for a holder that wants to know of waiters.
 func (r *Run) Listen() { r.listen() }
 
 // LeaseEnded ends a run whose lease has ended. Its members wait on, in a new run.
@@ -356,8 +355,8 @@ func (r *Run) close() {
 	}
 }
 
-// Several says whether goroutines wait beside the driver of the run. Then the client subscribes
-// to the queue before it writes a place: the answer proves the subscription.
+// Several says whether other goroutines of the client wait, or hold the lock, besides the driver. Then
+// the client subscribes to the queue before it writes a place: the answer proves the subscription.
 func (r *Run) Several() bool { return r.Behind || len(r.Line.Runs) > 1 || len(r.Members) > 1 }
 
 // begin notes that a first write of a record is sent now.
@@ -372,7 +371,7 @@ func (r *Run) begin(now clock.Instant) {
 // Claiming notes that a claim is sent now, after a subscription that its answer proves.
 func (r *Run) Claiming(now clock.Instant) { r.begin(now) }
 
-// Queueing is called before a place is written, with a first answer or without.
+// Queueing notes that the run is about to write a place: its first one, or another after that was lost.
 func (r *Run) Queueing(now clock.Instant) {
 	r.begin(now)
 	r.writing.place = true
@@ -425,8 +424,8 @@ func (r *Run) prove(now clock.Instant) {
 	}
 }
 
-// Granted makes a lease that of the run, and admits its first member, or all that read. m has
-// driven it. It returns false if nobody is left that the claim was for.
+// Granted gives the run its lease, and admits its first member, or all of them if they read. m drove the
+// run. It returns false if no member is left to use the lease.
 func (r *Run) Granted(m *Member, lease Lease, now clock.Instant) bool {
 	// A claim whose answer was lost is found late. The goroutines that joined the place of
 	// the run began after other clients had queued behind the claim.
@@ -513,8 +512,8 @@ func (r *Run) Merge(host *Run) {
 	host.listen()
 }
 
-// Lost has a member wait on whose lease has ended before it was served. last says that nobody
-// else is to delete the record. opens says that it needs a new run, which [Line.Reopen] opens.
+// Lost has a member wait on because the lease ended before the member had entered. last says that its
+// caller has to delete the record. opens says that it needs a new run, which [Line.Reopen] opens.
 func (m *Member) Lost(now clock.Instant) (last, opens bool) {
 	r := m.Run
 	m.Inside = false
@@ -541,8 +540,8 @@ func (m *Member) Lost(now clock.Instant) (last, opens bool) {
 	return last, opens
 }
 
-// Reopen opens a run for a member of another one that is over: readers that were to enter beside
-// it follow.
+// Reopen opens a new run for a member whose run is over. Readers that were to enter with that member
+// follow it there.
 func (l *Line) Reopen(m *Member, now clock.Instant) {
 	over := m.Run
 	over.MovedTo = l.open([]*Member{m}, now)
@@ -678,7 +677,7 @@ type hint struct {
 	how any
 }
 
-// WantHint has a holder notified when its lease is contended, which is how a [Hint] then says.
+// WantHint has a holder notified when its lease is contended. The [Hint] then carries how.
 func (m *Member) WantHint(how any) {
 	l := m.Run.Line
 	if l.hinted == nil {

@@ -70,8 +70,8 @@ type Successor struct {
 	readAt    clock.Instant
 	scanAt    clock.Instant     // 0: nothing is known to be free
 	free      map[string]uint64 // the revisions of the keys that were free in the last read
-	again     bool              // the next read is soon, and shows whether they still are
-	hinted    bool              // by notifications only
+	again     bool              // the next read is soon, and shows whether they are still free
+	hinted    bool              // only notifications have set scanAt
 	scanLate  Lateness          // of the lock's record
 }
 
@@ -82,7 +82,7 @@ type window struct {
 	head        record.Entry  // the head, as read last
 }
 
-// saw takes a successful read of the key and of the queue.
+// saw takes what a successful read showed: the free key, and the head of the queue.
 func (w *window) saw(key, head record.Entry, at clock.Instant) {
 	anew := w.since == 0 || at.Sub(w.last) >= scanGap //safety:window-gap
 	anew = anew || w.head.ID != head.ID               //safety:window-head
@@ -126,8 +126,8 @@ func (f *Successor) silentAt() clock.Instant {
 // Due says whether to read the predecessor's place now, and whether to watch the lock from now on.
 //
 // The second waiter, and one whose predecessor seems to be dead, may be the first of those that live.
-// It watches the lock from its second read on: of a lock that goes from hand to hand it is the first
-// before that.
+// It watches the lock from its second read on: behind a lock that changes hands quickly it becomes the
+// first before that read.
 func (f *Successor) Due(now clock.Instant) (reads, watches bool) {
 	if !f.silent && f.silentAt() <= now {
 		f.silent, f.readAt = true, now
@@ -148,7 +148,7 @@ func (f *Successor) Moved() {
 	f.restartWindows()
 }
 
-// anew begins all windows anew: something may have gone unseen.
+// restartWindows begins all windows anew: a change may have gone unseen.
 func (f *Successor) restartWindows() {
 	clear(f.windows) //safety:window-anew
 }
@@ -161,9 +161,9 @@ func (f *Successor) Freed(now clock.Instant) {
 	}
 }
 
-// First says whether the tombstone of the predecessor makes the waiter the first. That of a first
-// waiter that was granted makes its successor the first. It does not among readers: several of them
-// can be granted at once, and others can be between the two places.
+// First says whether the predecessor's tombstone makes this waiter the first: it does if the predecessor
+// was first itself, and was granted. In the queue of a reader-writer lock it does not: several readers
+// can be granted at once, and other places can be between the two.
 func (f *Successor) First(tombstone record.Body) bool {
 	return tombstone.Status == record.StatusGranted && tombstone.ID == f.Pred.ID && !f.Reads //safety:no-shortcut
 }
@@ -198,9 +198,9 @@ func (f *Successor) Read(e record.Entry, written, now clock.Instant, left, pause
 }
 
 // ReadBeside takes keys of the lock that were read beside the predecessor's place. own is the id of
-// the waiter's own claim of the lock; "": there is none. A key that is free at the revision of the
-// last read makes it scan. One read alone may meet any hand-over, and a scan reads the whole queue:
-// so it is repeated once, soon. It returns the keys that are held.
+// the waiter's own claim of the lock; "": there is none. A key makes the waiter scan if two reads in a
+// row found it free at one revision: a single read may have hit a hand-over, and a scan reads the whole
+// queue. So the second read follows soon. ReadBeside returns the keys that are held.
 func (f *Successor) ReadBeside(keys []string, beside []record.Entry, own string, server time.Time, now clock.Instant) (held []int) {
 	before, repeated := f.free, f.again
 	f.free, f.again = nil, false

@@ -18,8 +18,8 @@ type Use struct {
 	// The record of a lease is watched from some age on, which spares short critical sections a subscription.
 	// That of an idle lease is not: the next goroutine to ask, or the next renewal, shows a break.
 	Watching bool          // the watch has begun, or never will
-	watchAt  clock.Instant // when to begin it; [never]: not while the lease is idle
-	since    clock.Instant // since it was idle last
+	watchAt  clock.Instant // when the watch is to begin; [never]: not while the lease is idle
+	since    clock.Instant // the end of the last idle time, or the beginning of the use
 
 	marked clock.Instant // when its record began to linger; 0: from the claim on
 }
@@ -43,7 +43,7 @@ const (
 	NotHeld Admission = iota
 	// RunsOut: the handle of one of its holders was dropped, so it is not renewed any more.
 	RunsOut
-	// ConfirmFirst: it has to be confirmed before it can have another holder.
+	// ConfirmFirst: a renewal has to be confirmed before the lease can have another holder.
 	ConfirmFirst
 	// Admitted: it is a holder.
 	Admitted
@@ -132,8 +132,8 @@ func (k *Kept) admits(now clock.Instant) bool {
 	return true
 }
 
-// used takes that an idle lease has a holder again. It is watched if the holder stays for as long as that of
-// another lease that is watched. Most leave sooner, and take no time of the client.
+// used takes that an idle lease has a holder again. The watch begins if the holder stays for watchAfter, as with any
+// other lease. Most holders leave sooner, and cost the client no subscription.
 func (l *Use) used(now clock.Instant, watchAfter time.Duration) {
 	l.Idle, l.since = false, now
 	if !l.Watching && l.watchAt == never {
@@ -141,8 +141,8 @@ func (l *Use) used(now clock.Instant, watchAfter time.Duration) {
 	}
 }
 
-// Unused takes that no holder is inside, or about to be. The TTL of an Extend has ended, and so has the watch: it
-// says whether that was due.
+// Unused takes that no holder is inside, or about to be. That ends the TTL of an Extend, and the watch: unwatch says
+// whether the caller has one to stop.
 func (l *Use) Unused(k *Kept, now clock.Instant, watchAfter time.Duration) (unwatch bool) {
 	l.Idle = true
 	if unwatch = l.Watching && watchAfter >= 0; unwatch {
@@ -186,7 +186,7 @@ func (l *Use) Standing(k *Kept, now clock.Instant) (until clock.Instant, mayIdle
 	return k.Valid.End, !k.Valid.Over(now) && k.Body.Lingers && (l.marked == 0 || k.LastSent > l.marked) //safety:linger-shown
 }
 
-// Answer has a renewal say soon, to the record at a revision, that the lease is in use.
+// Answer has a renewal say soon that the lease is in use. revision is that of the recall request which it answers.
 func (k *Kept) Answer(revision uint64, now clock.Instant) {
 	if k.Body.Lingers {
 		k.Body.InUse = max(k.Body.InUse, revision)

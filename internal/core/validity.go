@@ -22,7 +22,7 @@ func ValidFrom(sent clock.Instant, t clock.Terms) Validity {
 	return Validity{End: t.End(sent), Until: Unbounded} //safety:from-sending
 }
 
-// Bound bounds it.
+// Bound sets the latest end.
 func (v *Validity) Bound(until clock.Instant) { v.Until, v.End = until, min(v.End, until) }
 
 // Bounded says whether it has a latest end, which is set before others know of it, and stays.
@@ -34,8 +34,8 @@ func (v Validity) Over(now clock.Instant) bool { return now >= v.End }
 // Planned says whether it ends as it was to.
 func (v *Validity) Planned() bool { return v.Bounded() && v.End >= v.Until } //safety:planned-end
 
-// Renewing notes that a renewal is sent: from here on the record may have its life, which may be shorter. It
-// says whether that is so.
+// Renewing notes that a renewal is sent. The server may apply it at any time from now on, and its TTL may be shorter than
+// that of the record: then the validity ends earlier at once, and Renewing returns true.
 func (v *Validity) Renewing(sent clock.Instant, t clock.Terms) (shorter bool) {
 	if end := t.End(sent); end < v.End { //safety:shorter-at-once
 		v.End = end
