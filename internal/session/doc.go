@@ -6,8 +6,8 @@
 // Let a write be sent at s and applied by the server at p. s comes before p, and
 // the server removes the record no earlier than p + T by its clock. The holder
 // trusts it until s + T - margin by its own. While the record is there the server
-// accepts no other client's write. Each such write expects no record, a tombstone at a
-// known revision, or exactly the revision of an overdue record. A record is overdue once
+// accepts no other client's claim. A claim expects no record, or exactly the revision of a
+// tombstone, of a lock that was handed over, or of an overdue record. A record is overdue once
 // p + T and a slack have passed on a server's clock (package bucket, read.go). Clocks that run
 // apart by less than the margin, those of two servers by less than margin and slack,
 // therefore never show two holders at once. An answer that comes after the validity it
@@ -15,8 +15,8 @@
 //
 // # Who does what
 //
-// One goroutine, the renewer's, has the times of all records. Under their mutexes it only
-// notes which renewals are due. Another one puts them together, in the order of the pace:
+// One goroutine, the renewer's, has the times of all records. It notes which renewals are
+// due, and does no I/O. The session's sender encodes them in the order of the pace:
 // by the ends of the records, and not more than the answers allow. The store's sender
 // sends them: it alone waits for a network that is stuck. Answers and notifications come
 // on the store's goroutines, which only note them. Clean-up after a claim or a lease runs

@@ -11,10 +11,10 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Extend renews the lease now and waits for the confirmation. ttl 0 keeps the TTL,
-// another TTL ends with the holder's part. Beside other readers it can only lengthen the
-// lease. When ctx ends first the outcome is unknown and the lease as valid as before, or
-// as the shorter ttl makes it.
+// Extend renews the lease now and waits for the confirmation. ttl 0 keeps the TTL.
+// Another ttl applies until this holder leaves. Beside other readers it can only lengthen
+// the lease. When ctx ends first, the outcome is unknown, and the lease is valid as long as
+// before, or only for a shorter ttl.
 func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	l := h.lease
 	var t clock.Terms
@@ -87,14 +87,14 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	return h.confirm(ctx)
 }
 
-// stored are metadata that the server has stored, while others are on their way.
+// stored keeps the metadata that the server has stored, while new ones are on their way.
 type stored struct {
 	meta  map[string]string
-	after uint64 // the first renewal with the others has a greater number
+	after uint64 // the renewals with the new ones have greater numbers
 }
 
-// tooLarge handles the refusal of a renewal by its size. The metadata that made it so are
-// given up: the lease is as it was before them. Under mu.
+// tooLarge handles a renewal that was refused as too large. It restores the metadata from
+// before the SetMeta that caused this. All waiting calls get the error. Under mu.
 func (l *Lease) tooLarge(err error) {
 	for h := l.holders; h != nil; h = h.next {
 		if h.wishes == nil || h.wishes.stored == nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// final is the last write of a record: nearly always a tombstone. It is sent at once, or in its
-// turn where as many writes wait for their answers as the [core.Pace] allows. So an answer comes
-// soon after the sending: one that has not come is lost. To send a write again that only waits
-// at the server would make all those behind it wait for longer.
+// final is the last write of a record: nearly always a tombstone. It is sent at once, or queued
+// while as many writes wait for their answers as the [core.Pace] allows. So the server is not
+// flooded, and answers soon after the sending: an answer that has not come by then is lost. To
+// repeat a write that only waits at the server would delay all those behind it.
 type final struct {
 	r       *renewer
 	w       kvstore.Write

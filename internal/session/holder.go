@@ -37,8 +37,8 @@ type Holder struct {
 	cancel context.CancelCauseFunc
 
 	// The following fields are under the session's mutex.
-	next   *Holder // of those inside
-	wishes *wishes // nil: nothing
+	next   *Holder // in the list of those inside
+	wishes *wishes // nil: it wants nothing special of the lease
 	state  State
 	warned bool
 	cause  *EndError     // of the end; nil while inside
@@ -65,9 +65,9 @@ func (h *Holder) wanted() *wishes {
 
 // Admit makes a caller a holder of the lease, and publishes the grant. The server has
 // granted the lease to the first holder. The next ones are admitted without a message:
-// readers beside each other, others one after the other. h is the zero Holder, to be used
-// if admitted is true. Admit returns the cause when the lease has ended. Without one, and
-// false, the lease has to be confirmed first: see [Lease.Renewed].
+// readers beside each other, others one after the other. h is the zero Holder, which Admit
+// fills in. If the lease has ended, Admit returns the cause. If it returns false and no
+// error, the lease has to be confirmed first: see [Lease.Renewed].
 func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	base := a.Parent
 	if a.Detached {
@@ -152,7 +152,7 @@ func (h *Holder) event(t EventType, cause error) Event {
 // Lease returns the lease that the holder has a part in.
 func (h *Holder) Lease() *Lease { return h.lease }
 
-// Hint returns a channel that stays the holder's, and whether no call has done so before.
+// Hint returns the holder's one channel for hints. first says that this call has made it.
 func (h *Holder) Hint() (hint chan struct{}, first bool) {
 	h.lease.s.mu.Lock()
 	defer h.lease.s.mu.Unlock()
@@ -211,8 +211,8 @@ func (h *Holder) Left() time.Duration {
 }
 
 // Leave ends the holder's part in a lease that goes on. The context ends first: the work
-// under it must not meet the next holder. It returns nil when the call that began now came
-// inside the validity, and otherwise the cause of the end.
+// under it must not meet the next holder. It returns nil if the lease was valid at the
+// instant now, at which the caller began to leave, and otherwise the cause of the end.
 func (h *Holder) Leave(now clock.Instant) error {
 	l := h.lease
 	l.s.mu.Lock()

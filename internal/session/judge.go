@@ -7,11 +7,11 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Judge returns for each of the client's leases under a name how to end it by what change
-// makes of its record. change gets the key of the lease and returns what is under it
-// afterwards: a record or a tombstone of another claim, a broken record, or nothing. The
-// lease has ended then. Without Judge a notification or a renewal would show the client the
-// change. The lease of a writer that waits for readers is none: nobody is inside.
+// Judge returns a function for each of the client's leases under a name, which ends that
+// lease at once. Its argument, change, gets the key of the lease, changes the record there,
+// and returns what is there now: a record or a tombstone of another claim, a broken record,
+// or nothing. Otherwise the client would learn of the change by a notification or a renewal.
+// The lease of a writer that waits for readers does not count: nobody is inside.
 func (s *Session) Judge(name string) (ends []func(change func(key string) kvstore.Record)) {
 	s.renewer.held(func(k *kept) {
 		if l, ok := k.of.(*Lease); ok && k.Name == name && (l.holders != nil || l.use.Idle) {

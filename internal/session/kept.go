@@ -63,7 +63,7 @@ type flight struct {
 // duties are what a lease and a place do beside being renewed. All but over are
 // called under the mutex.
 type duties interface {
-	// nextDuty is due, or the time of an earlier duty.
+	// nextDuty returns the time of the next duty, or due if that is earlier.
 	nextDuty(due clock.Instant) clock.Instant
 	// perform does the duties that are due.
 	perform(now clock.Instant)
@@ -73,13 +73,13 @@ type duties interface {
 	tooLarge(err error)
 	// cooldown is for how long the record has to keep others out when its holder leaves now.
 	cooldown(now clock.Instant) time.Duration
-	// leave takes what is to be ended with the record.
+	// leave takes out what has to be ended together with the record.
 	leave() leavings
-	// over ends it, and publishes the event if that is not 0. Without the mutex.
+	// over ends what leave has taken out, and publishes the event if that is not 0. Without the mutex.
 	over(left leavings, event EventType, cause *EndError)
 }
 
-// leavings are what a record in its end leaves to be ended.
+// leavings are what has to be ended together with a record.
 type leavings struct {
 	holders *Holder // of a lease
 	watch   kvstore.Watch
@@ -126,7 +126,7 @@ func (k *kept) Confirmation() (sent clock.Instant, revision uint64) {
 	return k.LastSent, k.Last
 }
 
-// moved has the renewer come at the right time after a change. Under mu.
+// moved has the renewer reschedule the record after a change of its times. Under mu.
 func (k *kept) moved() {
 	if k.State == Held {
 		k.s.renewer.schedule(k, k.of.nextDuty(k.Due()))
@@ -152,8 +152,8 @@ func (k *kept) tick(now clock.Instant) {
 	over.finish()
 }
 
-// apply does what an event asks for. why is the reason of an end, if the caller knows it. The
-// caller finishes the ending without the mutex. Under mu.
+// apply performs a [core.Consequence]. why is the reason of an end, if the caller knows it. The
+// caller calls [ending.finish] when it has released the mutex. Under mu.
 func (k *kept) apply(u core.Consequence, why string) (over ending) {
 	if u.Confirmed > 0 {
 		over.answered = k.forget(u.Confirmed)
@@ -202,7 +202,7 @@ var events = [...]EventType{
 	core.EndReleased: EventReleased, core.EndHandedOff: EventReleased,
 }
 
-// end takes what is to be ended with the record, whose cause comes from end if it has none yet. Under mu.
+// end returns the ending of the record, whose cause it derives from end if there is none yet. Under mu.
 func (k *kept) end(end core.End, why string) ending {
 	if k.cause == nil {
 		if why == "" || k.Why == core.BreakHinted {
@@ -248,11 +248,11 @@ type ending struct {
 	flights []flight
 	// answered are renewals whose answers nobody waits for any more.
 	answered []flight
-	discard  uint64 // a record that nobody believes in; 0: there is none
+	discard  uint64 // the revision of a record that must not count; 0: there is none
 }
 
-// finish publishes the end, and deletes the record that nobody believes in, so that nobody has to
-// wait for it. Without the mutex.
+// finish publishes the end. It deletes the record to discard, so that nobody has to wait for the end
+// of its TTL. Without the mutex.
 func (e ending) finish() {
 	if e.k == nil {
 		return
@@ -282,7 +282,7 @@ func (k *kept) SetSize(n int) {
 	k.Body.Size = int32(n)
 }
 
-// failed is what is known of a lack of confirmations, for the text of an error. Under mu.
+// failed says why renewals were not confirmed, for the text of an error; "" if that is not known. Under mu.
 func (k *kept) failed() string {
 	if k.failure == nil {
 		return ""

@@ -20,7 +20,7 @@ type Lease struct {
 
 	// The following fields are under the session's mutex.
 	use     core.Use
-	holders *Holder // the newest of those inside, or inside when it ended; nil: nobody
+	holders *Holder // the newest of those that are inside, or were when the lease ended; nil: nobody
 	watch   kvstore.Watch
 	waiting []extension
 	onEnd   func() // called once; may be nil
@@ -80,7 +80,7 @@ func (h *Holder) warn() {
 	}
 }
 
-// atRisk publishes that the lease cannot be renewed any more. Under mu.
+// atRisk warns the holders, and publishes that the lease is at risk for the reason err. Under mu.
 func (l *Lease) atRisk(err error) {
 	for h := l.holders; h != nil; h = h.next {
 		h.warn()
@@ -231,8 +231,8 @@ func (l *Lease) Keep() (stop func() (stopped bool)) {
 	return func() bool { return l.forget(x, true) }
 }
 
-// forget ends a wait for a confirmation. settled says that it does not while the lease is held and the answer
-// to a renewal is still to come: then it returns false.
+// forget ends a wait for a confirmation. If settled is true, it does nothing and returns false while the lease is
+// held and the answer to a renewal is still to come.
 func (l *Lease) forget(x extension, settled bool) bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()

@@ -36,8 +36,8 @@ func (p *Place) Gone() bool {
 	return cause != nil
 }
 
-// Deleted says whether a place that is not there any more has ended before its time. Its
-// client may not have noticed yet.
+// Deleted says whether a place that has gone was deleted, and did not end for want of
+// confirmations. Its client may not have noticed that yet: then it is still held here.
 func (p *Place) Deleted() bool {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()

@@ -12,9 +12,9 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// removal is a record that is ended at the server: one that the client has kept, or one that it
-// has written and does not believe in. Whatever becomes of its writes, they go on until the server
-// has confirmed the end, or their time is over.
+// removal is a record that is ended at the server: one that the client has kept alive, or one that it
+// has written and that does not count. Its writes are repeated until the server has confirmed the
+// end, or their time is over.
 type removal struct {
 	*core.Removal
 	key    string
@@ -42,7 +42,7 @@ func (s *Session) write(r *removal) (w kvstore.Write, err error) {
 func (s *Session) remove(ctx context.Context, r *removal, begun time.Time, limit time.Duration, first *final) (core.RemovalStep, error) {
 	b, end := s.b, begun.Add(limit)
 	for try := 0; ; try++ {
-		// The first write is hardly ever not the last, and ends by itself.
+		// The first write is nearly always the last one, and the wait for its answer is bounded anyway.
 		if try == 1 || try == 0 && time.Until(end) < bucket.AnswerTimeout {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithDeadlineCause(ctx, end, fmt.Errorf("%w: no answer within %v", bucket.ErrUnavailable, limit))
@@ -114,9 +114,9 @@ func (s *Session) End(ctx context.Context, key string, body *record.Body, r *cor
 	return s.remove(ctx, &removal{Removal: r, key: key, body: body}, time.Now(), limit, nil)
 }
 
-// Discard deletes a record that this client has written and does not believe in, of a claim, a
-// renewal or a question, at exactly a revision: a courtesy, so that nobody waits for its TTL. The
-// channel is closed when that is over.
+// Discard deletes a record that this client has written and that does not count (any more), of a claim,
+// a renewal or a recall request, at exactly a revision: a courtesy, so that nobody waits for its TTL.
+// The channel is closed when that is over.
 func (s *Session) Discard(key, id string, revision uint64) <-chan struct{} {
 	over := make(chan struct{})
 	s.Background(func(ctx context.Context) { // callers are goroutines of the store
@@ -235,8 +235,8 @@ func (k *kept) Leave(status record.Status) (deleted <-chan struct{}) {
 	}
 	k.released = make(chan struct{})
 	close(k.released)
-	// Before the record ends, and until the record is gone: the write may be refused because a
-	// renewal was on its way. A Close must not come before the second try.
+	// A Close has to wait from before the record's end until the record is gone: a renewal on its way
+	// may make the server refuse the first write, and then there is a second one.
 	working := false
 	if s.work.begin() { //safety:leave-awaited
 		working = true
@@ -281,7 +281,7 @@ func (l *Lease) Retire() error { return l.finish(context.Background(), false) }
 
 // finish is Release, or Retire if the record is not to be deleted.
 func (l *Lease) finish(ctx context.Context, deletes bool) error {
-	// Before the lease ends: a Close that waits for it must wait for what follows.
+	// Begun before the lease ends: a Close waits for its end, and then for the work that is registered.
 	working := l.s.work.begin()
 	l.s.mu.Lock()
 	if l.released != nil {

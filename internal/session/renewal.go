@@ -18,7 +18,8 @@ import (
 // hashSeed makes the phases of two clients differ.
 var hashSeed = maphash.MakeSeed()
 
-// phase is where in the time between two renewals those of the record come that are spread; above 0.
+// phase is the record's share, above 0 and at most 1, of the time between two renewals after which it is
+// renewed when the renewals of all records are spread again.
 func (k *kept) phase() float32 { return float32(maphash.String(hashSeed, k.Key)>>32+1) / (1 << 32) }
 
 // renew sends a renewal, which is number paced of all. It runs on the goroutine that sends,
@@ -119,7 +120,7 @@ func (k *kept) forget(n uint64) (answered []flight) {
 
 // fails notes why a renewal will not be confirmed. The next one is tried as ever. The client
 // warns once of a server that refuses to renew a lock, whatever the reason: a bucket that is
-// full or sealed, a size, a permission. An outage is none. Under mu.
+// full or sealed, a size, a permission. An outage is no refusal. Under mu.
 func (k *kept) fails(err error) {
 	before := k.failure
 	k.failure = &err
@@ -144,8 +145,8 @@ func (k *kept) resolve(ctx context.Context, revision uint64, proven bool) {
 		rctx, cancel := context.WithTimeout(ctx, min(left, time.Second<<min(try, 3)))
 		at := revision
 		if !proven && !b.Alone() {
-			// The subscription of a lease that is not renewed has no other proof, where
-			// any replica may answer a read. Without an answer the read has to do.
+			// Where any replica may answer a read, only a probe proves the subscription of
+			// a lease that is not renewed. If it has no answer, the read alone has to do.
 			last, _ := b.Probe(rctx, k.Key)
 			at = max(at, last)
 		}

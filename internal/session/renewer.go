@@ -37,7 +37,7 @@ type renewer struct {
 	due     dueHeap // all records that are held
 	pace    core.Pace[*kept, *final]
 	behind  bool // renewals are late: no new lock is taken
-	locks   int  // how many of them are of holders
+	locks   int  // how many of the records in due are locks, and not places
 	running bool
 	stopped bool
 	wake    chan struct{}

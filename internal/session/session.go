@@ -49,7 +49,7 @@ type Session struct {
 	b        *bucket.Bucket
 	renewer  *renewer
 	orphans  orphans
-	sender   *worker.Worker // renewals, and the ends of watches: what is due under a mutex that they take
+	sender   *worker.Worker // sends renewals and ends watches, which a caller under mu cannot do itself
 	notifier notifier
 	work     work
 
@@ -70,8 +70,8 @@ const (
 	// verifyEvery is how often a client verifies the bucket while it has leases or waits:
 	// others can change its settings, and no message says so.
 	verifyEvery = 5 * time.Minute
-	// verifyTaking is how often it does so while it takes locks, which it may not do in an
-	// unfit bucket.
+	// verifyTaking is how often it does so while it takes locks: in an unfit bucket it must not
+	// take any.
 	verifyTaking = 2 * time.Minute
 	// verifyBad is how often it does so while the bucket is bad.
 	verifyBad = 5 * time.Second
@@ -104,7 +104,7 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 // gives up on it.
 func (s *Session) Background(fn func(ctx context.Context)) { s.work.background(fn) }
 
-// Send runs fn on the goroutine of the renewals: the caller has a mutex that fn may take.
+// Send runs fn on the session's sender. It is for callers with a mutex that fn may take.
 func (s *Session) Send(fn func()) { s.sender.Add(fn) }
 
 // Notify hands an event to the observer. ctx is the acquire's.
