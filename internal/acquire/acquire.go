@@ -164,7 +164,7 @@ func (m *member) drive(r *run) (res claim.Result, merged bool) {
 
 // enter makes the member a holder of its run's lease. The first member of a run that
 // writes drains the readers. Those after it enter behind the same gate, which has admitted
-// no reader since: Admit sees to it that it is right.
+// no reader since. Admit refuses all of them once the lease of the gate has ended.
 func (m *member) enter(r *run) claim.Result {
 	a, l := m.a, r.lease
 	if a.Drains() && !r.Drained {
@@ -176,7 +176,7 @@ func (m *member) enter(r *run) claim.Result {
 		m.runs.unlock()
 	}
 	for {
-		// Also a claim whose answer comes now, and a lease that another member leaves.
+		// Checked here, too, for a claim that was acknowledged just now, and a lease that was handed on.
 		if err := a.Unfit(); err != nil { //safety:unfit-grants-none
 			return claim.Result{Outcome: core.Ended, Err: err}
 		}

@@ -3,6 +3,6 @@
 // call), and the lease goes from one to the next.
 //
 // acquire.go is the way of one Lock, from the request to the lease. runs.go has the state, and performs
-// what the core decides. runqueue.go and member.go report to it, and watch.go has it know other clients.
-// idle.go has the leases that linger.
+// what the core decides. runqueue.go and member.go report to the core, and watch.go tells it of other
+// clients. idle.go has the leases that linger.
 package acquire

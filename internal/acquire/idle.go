@@ -27,8 +27,8 @@ const (
 
 // lingersNext is called before the claim of a run that is to linger. Its client subscribes
 // first: the answer to the claim proves the subscription. Then a TryLock of another client
-// has an answer from the first hold on. A member that goes on with the claim of another
-// one begins nothing: what has become known since that claim stays news.
+// has an answer from the first hold on. A member that takes over the claim of another one
+// does not begin a new claim: what has become known since the first one still counts as news.
 func (r *run) lingersNext(a *call.Call) {
 	l := r.line
 	if l == nil || a.Req.Linger == 0 {

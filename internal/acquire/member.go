@@ -158,7 +158,7 @@ func (m *member) seen() *call.LockState {
 			return &call.LockState{Holder: r.lease.Entry(), Ahead: i + 1}
 		}
 		for _, x := range r.line.Runs {
-			if x.Leased() && !x.Ended(now) && !(r.Reads() && x.Reads()) { // it has not read that
+			if x.Leased() && !x.Ended(now) && !(r.Reads() && x.Reads()) { // the driver has not read this lease
 				s.Holder = ownerOf(x).lease.Entry()
 			}
 		}

@@ -60,16 +60,16 @@ type run struct {
 	*waits                   // nil: nothing of that
 }
 
-// waits is what a run has while goroutines wait: most leases are held, or idle, without it.
+// waits is what a run needs only while goroutines wait: most leases are held, or idle, without it.
 type waits struct {
 	settled  chan struct{}   // closed when it has a record, or is over; nil: nobody waits for that
 	timer    *time.Timer     // of its turn
-	answered bool            // the server has said last that the lock is held, or the run queued
+	answered bool            // the server's last answer was that the lock is held, or that the run is queued
 	trouble  error           // why the last request failed; nil: no answer yet, or answered
-	state    *call.LockState // nil: nothing
+	state    *call.LockState // what the driver has seen of the lock; nil: nothing
 }
 
-// waiting returns that, to be set. Under mu, or on the goroutine that drives the run.
+// waiting returns the run's waits, to be changed. Under mu, or on the goroutine that drives the run.
 func (r *run) waiting() *waits {
 	if r.waits == nil {
 		r.waits = new(waits)
@@ -77,7 +77,7 @@ func (r *run) waiting() *waits {
 	return r.waits
 }
 
-// waited is that, to be read.
+// waited returns a copy of the run's waits, to be read.
 func (r *run) waited() waits {
 	if r.waits == nil {
 		return waits{}
@@ -96,7 +96,7 @@ type member struct {
 	wake      chan struct{} // its part in the run has changed; nil: it has not waited
 	coolsDown bool          // its lease may have a cooldown after it
 	turnEnds  clock.Instant // of the run it had
-	gate      string        // of the lock it has alone
+	gate      string        // the key of the lock that it holds without a line; see runs.alone
 
 	released sync.Once
 	result   error // of the release
@@ -297,7 +297,7 @@ func (rs *runs) line(keys record.Keys) *line {
 	return l
 }
 
-// head makes the run, which m is inside of, the first of a line; nil: it has none yet. Under mu.
+// head makes the run that m is inside of the first of a line. own is that run; nil: m has none yet. Under mu.
 func (l *line) head(own *run, m *member) {
 	var state *core.Run
 	if own != nil {
@@ -312,7 +312,7 @@ func (l *line) head(own *run, m *member) {
 	own.line = l
 	body := &own.lease.Body // a copy would read what a renewal changes
 	state.TTL, state.Mode, state.Private = own.lease.Granted.TTL, record.Mode(body.Mode), body.Fixed || m.coolsDown
-	if state.Reads() { // it stays as it is
+	if state.Reads() { // the metadata of readers never change
 		state.Meta = body.Meta
 	}
 	l.updateLeases(l.b.Instant())
@@ -387,9 +387,9 @@ func (c *Client) WaitingFor(keys record.Keys) (n int) {
 	return n
 }
 
-// outage is why the server may be unavailable to a member that gives up; nil: it has said
-// last that the lock is held or the run queued. A run waits for the runs before it in its line:
-// the answers to them count until its own first request has one. Under mu.
+// outage is why the server may be unavailable to a member that gives up; nil: the server's last
+// answer was that the lock is held or the run queued. A run waits for the runs before it in its
+// line: the answers to them count until its own first request has one. Under mu.
 func (r *run) outage() error {
 	if w := r.waited(); w.answered || w.trouble != nil || r.line == nil {
 		return r.said()

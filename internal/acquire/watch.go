@@ -9,10 +9,10 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// This file has a client know the places of other clients in the queue of a lock: it subscribes to
-// the queue and lists it. What that shows is judged by [core.Others].
+// This file keeps a client informed of the places of other clients in the queue of a lock: the client
+// subscribes to the queue and lists it, and [core.Others] judges what that shows.
 
-// inform has the client know the queue of a lock, and the gate too if it reads.
+// inform subscribes to the queue of a lock and lists it, with the gate if the client reads.
 func (l *line) inform(ctx context.Context, reads bool) {
 	if o := l.listen(reads); o != nil {
 		l.list(ctx, o)
