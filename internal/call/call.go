@@ -41,14 +41,14 @@ type Call struct {
 	// The state of the lock, as far as it is known.
 	known  LockState
 	places core.Places
-	queue  *int   // the length of the queue when it came; nil: not known
-	apart  int    // of those, the places of clients that do not hold the lock
+	queue  *int   // how many goroutines were queued when it read the queue last; nil: not known
+	apart  int    // how many places there were of clients that do not hold the lock
 	asOf   uint64 // a revision that the bucket had reached during this call; 0: not read
 	named  uint64 // by the leader, during this call, as the last revision of the gate; 0: nothing
 
 	// When it gave up.
 	seen   *LockState // nil: nothing
-	outage error      // the word of the server then; nil: that the lock is held, or the run queued
+	outage error      // the failure of the last request, or ErrUnanswered; nil: the lock was held, or the run queued
 	id     string     // of the claim that it gave up
 
 	recallRequest *recallRequest // nil: it has requested no idle lease
@@ -72,11 +72,11 @@ type LockState struct {
 	Ahead  int          // goroutines in the queue before the run, and 1; 0: not known
 }
 
-// Run is what a call tells its run, and asks it: see internal/core. Package acquire's member is one.
+// Run is how a call reports to its run, and asks it: see internal/core. Package acquire's member implements it.
 type Run interface {
 	// InOrder waits until the run before has a record.
 	InOrder() error
-	// Queueing is called before a place is written, with a first answer or without.
+	// Queueing is called before a place is written: the first one, or another after that was lost.
 	Queueing()
 	// Queued takes the place of the run; nil: it has none any more.
 	Queued(*session.Place)
@@ -139,7 +139,7 @@ func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
 // Context ends the wait of the call.
 func (a *Call) Context() context.Context { return a.ctx }
 
-// In says to whom the call tells what it does.
+// In sets the run that the call reports to.
 func (a *Call) In(run Run) { a.run = run }
 
 // Driven says whether the call, or the one that has driven its run before, has come as far as the queue.
@@ -180,8 +180,8 @@ func (a *Call) TakeOver(from *Call) {
 	body := a.body()
 	body.Lingers, body.InUse = a.bid.Draft.Body.Lingers, a.bid.Draft.Body.InUse // as the claim says
 	a.bid.Caller, a.bid.Once, a.bid.Draft.Body, a.bid.Draft.Begun = a, a.Req.Once, body, a.Begun
-	// A second join under the same id would overwrite the first one. The late
-	// acknowledgement of either has the client delete the record of the other.
+	// A second join under the same id would overwrite the first one, and the late
+	// acknowledgement of either would make the client delete the record of the other.
 	if a.Reads() { //safety:join-driven-on
 		a.bid.Close()
 	}
@@ -203,7 +203,7 @@ func (a *Call) GivesUp(seen *LockState, outage error, drives bool) {
 func (a *Call) Withdraw() {
 	left := append(a.bid.Close(), a.queueing.Close()...)
 	if a.place != nil { //safety:place-withdrawn
-		// Not as granted: the successor would take itself for the first, and it need not be.
+		// Not StatusGranted: by that the successor would take itself for the first, which it need not be.
 		gone := a.place.Leave(record.StatusGone) //safety:place-left
 		left = append(left, gone)
 	}
@@ -289,9 +289,9 @@ func (a *Call) Bound() (cancel func()) {
 	return cancel
 }
 
-// WhileGranting has the requests of the call end with [bucket.Bucket.Granting], too, and not
-// only its waits: a bucket may be unfit because it answers no write. The caller ends it. A
-// lock that nobody else wants goes without.
+// WhileGranting has [bucket.Bucket.Granting] end the requests of the call, too, and not only its
+// waits: a bucket may be unfit because it answers no write. The caller calls end. The fast way
+// of a lock that nobody else wants does without this.
 func (a *Call) WhileGranting() (end func()) {
 	outer, granting := a.ctx, a.c.b.Granting()
 	ctx, cancel := context.WithCancelCause(outer)

@@ -23,8 +23,8 @@ func NewClient(b *bucket.Bucket, s *session.Session, lingers bool) *Client {
 	return &Client{b: b, s: s, lingers: lingers}
 }
 
-// AsOf returns an instant, and a revision that a list has to contain which is requested
-// then: another server than the leader may answer, and lag.
+// AsOf returns the present instant, and a revision that a list requested from now on has to
+// contain: another server than the leader may answer the list, and lag.
 func (c *Client) AsOf(ctx context.Context) (at clock.Instant, revision uint64, err error) {
 	b := c.b
 	at = b.Instant()

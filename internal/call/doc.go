@@ -1,6 +1,5 @@
 // Package call is how one call of Lock gets its lock at the server: by a claim at once, or from a place
-// in the queue. The waits and the drain take the steps that internal/core decides. What a one-shot call
-// and one that adopts a lock make of a read is decided here: once.go, recall.go, adopt.go.
+// in the queue. internal/core decides the steps and judges what was read; this package performs them.
 //
 // A call does not know the other goroutines of its client. It tells its [Run] what it does.
 //

@@ -50,5 +50,5 @@ type WaitError struct {
 
 func (e *WaitError) Error() string { return fmt.Sprintf("gave up waiting for lock %q", e.Name) }
 
-// ErrUnheard says that the server has given no usable answer to a call.
+// ErrUnanswered says that the server has given no usable answer to a call.
 var ErrUnanswered = fmt.Errorf("%w: no usable answer by then", bucket.ErrUnavailable)

@@ -44,8 +44,8 @@ func (a *Call) Locked(holder record.Entry) error {
 	return err
 }
 
-// unavailable is why a call that gives up may be one in an outage; nil: it is none. Its error
-// matches that of no context: what it names was ended by this client.
+// unavailable says which outage a call that gives up has met; nil: none. The error matches no
+// context's error: it was this client that ended the context of a request, not the caller.
 func (a *Call) unavailable() error {
 	err := a.outage
 	switch {
@@ -63,7 +63,7 @@ func (a *Call) unavailable() error {
 	return nil
 }
 
-// GaveUp is the error of a call that gave up for a cause, which is published, too.
+// GaveUp returns the error of a call that gave up for a cause, and publishes the event.
 func (a *Call) GaveUp(cause error) error {
 	waited := a.waited()
 	if cause == nil { // the bucket is fit again already

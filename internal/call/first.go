@@ -89,8 +89,8 @@ func (f *first) read(k int, revision uint64) result {
 	return result{}
 }
 
-// prove has the leader confirm the subscription to the slots, and name a revision that a list has to
-// contain which misses nothing from before.
+// prove has the leader confirm the subscription to the slots, and name a revision. A list that contains
+// this revision misses nothing from before the subscription.
 func (f *first) prove() result {
 	_, err := f.a.c.b.Probe(f.a.ctx, f.a.Keys.Slot(0))
 	var revision uint64

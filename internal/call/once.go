@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// OneShot returns the result of a one-shot acquire that had a first one.
+// OneShot returns the final result of a one-shot acquire. res is that of its first try.
 func (a *Call) OneShot(res claim.Result) claim.Result {
 	for {
 		if res = a.confirmed(res); res.Outcome != busy {
@@ -24,8 +24,8 @@ func (a *Call) OneShot(res claim.Result) claim.Result {
 	}
 }
 
-// confirmed returns the result of a one-shot acquire when it is a yes, or a no that is
-// true.
+// confirmed returns a result that was true at a moment during the call: r, or that of a later
+// read if r is a denial that [core.Denial] doubts.
 func (a *Call) confirmed(r result) result {
 	b := a.c.b
 	d := core.Denial{Leader: b.Alone(), Named: a.named}
@@ -55,8 +55,8 @@ func (a *Call) confirmed(r result) result {
 	return r
 }
 
-// CurrentReader returns one that reads, before a one-shot writer takes the gate.
-// Without an answer there is none: the drain has the last word.
+// CurrentReader returns a reader that is inside, before a one-shot writer takes the gate. It
+// returns none if the server does not answer: the drain has the last word.
 func (a *Call) CurrentReader() (record.Entry, bool) {
 	b := a.c.b
 	list := func() []record.Entry {

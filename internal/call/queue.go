@@ -10,8 +10,8 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Wait queues for the lock until a result is final. A run that has a place goes on there. holder is what
-// is known of the lock.
+// Wait queues for the lock until a result is final. A run that has a place already waits on at that
+// place. holder is the last known record of the lock.
 func (a *Call) Wait(holder record.Entry) claim.Result {
 	if !holder.Zero() {
 		a.holderSeen(holder)
@@ -51,8 +51,8 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 }
 
 // enqueue writes a place under a new id, at the tombstone of a place that this client
-// has left or under a key of its own. Its revision is the ticket. The client has wanted to
-// write since begun.
+// has left or under a key of its own. Its revision is the ticket. begun is when the call began
+// to queue.
 func (a *Call) enqueue(begun clock.Instant) result {
 	c := a.c
 	var expect uint64
@@ -80,7 +80,7 @@ func (a *Call) enqueue(begun clock.Instant) result {
 			a.Answered(nil)
 			a.bid.Draft.Queued = true
 			return r
-		case free, busy: // another client deleted it, or wrote under it: never used again
+		case free, busy: // another client has deleted the tombstone, or written under this key: take a new one
 			a.queueing.Close()
 		case ended: // another member of the run may wait on
 			return r
@@ -161,8 +161,8 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 	}
 }
 
-// Hold makes the lease of a granted claim. The place it was granted from has done its
-// duty.
+// Hold makes the lease of a granted claim, and gives up the place that the call has waited
+// at, if any.
 func (a *Call) Hold(r claim.Result) *session.Lease {
 	l := a.c.s.Hold(a.bid.Grant(r), a.Req.Until)
 	if a.place != nil {

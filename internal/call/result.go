@@ -5,7 +5,7 @@ import (
 	"github.com/natslock/locks/internal/core"
 )
 
-// result is what came of a step of a call: an outcome of its claims, or one of its wait.
+// result is the outcome of a step of a call: one of its claims, or one of the waits below.
 type result = claim.Result
 
 const (

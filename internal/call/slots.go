@@ -17,8 +17,8 @@ import (
 // those, and all others wait behind it, also while a slot is free that it does not know of.
 // Newcomers claim the highest free slot, so that waiters that know of fewer find theirs.
 //
-// Each goroutine has a place of its own: runs hand a lease on, and here several leases of
-// a client go on at once.
+// Each goroutine has a place of its own. Runs do not fit: a run has one lease, and a client
+// can hold several permits at once.
 
 // await waits for the end of the place that a permit was granted from. Other permits may
 // be free, and a one-shot acquire must not take the place for that of a waiter. Without an

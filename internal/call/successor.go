@@ -34,7 +34,7 @@ func (a *Call) awaitPredecessor(place *session.Place, pred record.Entry, second 
 		ID: place.ID(), Pred: pred, Second: second, Reads: a.Req.Kind == record.RW, Counts: a.Counts(),
 	}}
 	f.freed.box = a.mailbox
-	if !second { // which goes first, if it lives
+	if !second { // the second waiter takes the lock first, if it lives
 		f.Jitter = core.ScanJitter/4 + rand.N(core.ScanJitter*3/4)
 	}
 	if w, err := a.c.b.Watch(pred.Key, a.mailbox.deliver); err == nil {
@@ -66,7 +66,7 @@ func (a *Call) awaitPredecessor(place *session.Place, pred record.Entry, second 
 	}
 }
 
-// due does what is due.
+// due reads the predecessor's place, and scans the lock, where that is due.
 func (f *successor) due() (result, bool) {
 	b := f.a.c.b
 	if f.place.Gone() {
@@ -123,7 +123,7 @@ func (f *successor) read() (entry record.Entry, there bool) {
 	if f.Proven {
 		entry, err = f.readBeside()
 	} else {
-		// As the leader has it, from a state no older than the subscription.
+		// The place as the leader has it, in a state no older than the subscription.
 		var last uint64
 		last, err = b.Probe(a.ctx, f.Pred.Key)
 		f.Proven = err == nil
@@ -278,7 +278,7 @@ func (a *Call) evict() {
 // freed are the keys of a lock that have become free by their notifications. These are hints:
 // they make a waiter read, no more.
 type freed struct {
-	box *mailbox // to be poked
+	box *mailbox // to be signalled
 
 	mu   sync.Mutex
 	keys map[string]bool

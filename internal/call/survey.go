@@ -13,15 +13,15 @@ const enough = 16
 
 // survey reads the lock and its queue, from a state that contains revision, and
 // claims what is free if nobody is queued. It returns busy with a holder if all keys are held. It
-// returns free if one was free, and another client has been quicker: then a new read shows whether
-// that was the last one.
+// returns free if keys were free, and other clients were quicker to claim them: then only a new
+// read shows whether all are held.
 func (a *Call) survey(revision uint64) result {
 	b := a.c.b
 	at := b.Instant()
 	a.queue = nil
-	// Free a moment ago: waiters go first. A state that contains the
-	// tombstone has every waiter that queued before it. Where no replica can lag,
-	// no proof is needed. It would cost a request for an empty queue.
+	// A state that contains the lock's tombstone has every waiter that queued before it, and
+	// waiters go first. Where no replica can lag, the list need not name its revision: for an
+	// empty queue that would cost a second request.
 	opts := []kvstore.ListOption{kvstore.Reached(revision)}
 	if b.Alone() { //safety:newcomer-as-of
 		revision = 0
@@ -98,14 +98,13 @@ func (a *Call) survey(revision uint64) result {
 // stale says whether the read before the claims is too old: others may have queued.
 func (a *Call) stale() bool { return a.c.b.Instant() >= a.bid.Until }
 
-// claimKey claims key k for a newcomer at an expected revision, and at the tombstones that the
-// server names, since others may be quicker just now, until the key is held or the read before the
-// claim is too old.
+// claimKey claims key k for a newcomer at an expected revision. If another client has taken and left
+// the lock meanwhile, it claims again at the new tombstone, until the key is held or the read before
+// the claims is too old.
 //
-// The read of slots may be of a replica that lags, which has not seen the queue of now. A slot
-// that nobody has claimed since that state has no queue, since its first waiter would have taken
-// it, unless that knows of fewer slots. So the newcomer's claim at what it read passes nobody
-// else, and it makes no other.
+// A replica that lags may have answered the read of slots, without the present queue. If a slot has
+// not changed since that read, nobody is queued for it: the first waiter would have claimed it, unless
+// that waiter knows of fewer slots. So the first claim passes nobody else. A second one could.
 func (a *Call) claimKey(k int, expect uint64) result {
 	a.aim(k)
 	for {
@@ -137,7 +136,8 @@ func (a *Call) readAll(revision uint64, opts ...kvstore.ListOption) (keys, queue
 }
 
 // AtOnce tries to take the lock without queueing. That is one write if the client knows
-// the state of the lock, or guesses it. Otherwise it reads the lock and its queue first.
+// the state of the lock, or knows nothing and guesses that it is new. Otherwise it reads the
+// lock and its queue first.
 func (a *Call) AtOnce() claim.Result {
 	if a.Counts() {
 		return a.survey(0)
