@@ -36,13 +36,13 @@ type Draft struct {
 	Keys    record.Keys
 	Vacant  string // the key of the next claim; "": its own
 	Slot    string // the key of a semaphore that is claimed; "": its gate is
-	Guard   string // the literal key that the expectation is about; "": the own
+	Guard   string // the literal key that the expectation is about; "": the claim's own key
 	Body    record.Body
 	TTL     time.Duration
 	Until   time.Time // a given end of the lease; zero: none
 	Begun   clock.Instant
-	Queued  bool // it had to, at least once
-	Returns bool // it takes the room of a record that this call has given up
+	Queued  bool // the call had to queue, at least once
+	Returns bool // the claim takes the room of a record that this call has given up
 	Adopts  bool // a lock that was handed over
 }
 
@@ -77,11 +77,12 @@ type Bid struct {
 	Draft  Draft
 
 	cur        *claim
-	firstClaim claim // of most bids that is all there is
+	firstClaim claim // most bids need only one
 }
 
-// Offer bids for the key at the expected revision. It returns Granted, Free with a tombstone, Busy,
-// Refused, Failed or Ended; and NoRoom where the bucket has no room for the claim of a waiter (Placed).
+// Offer bids for the key at the expected revision. It returns Granted, Free, Busy, Refused, Failed or Ended; and
+// NoRoom where the bucket has no room for the claim of a waiter (Placed). Free comes with the tombstone to expect
+// next, or with the zero entry: another attempt could pass goroutines that have queued, or nothing is left to adopt.
 func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
 	b.Guarded, b.Slot, b.Adopts = b.Draft.Guard != "", b.Draft.Slot != "", b.Draft.Adopts
 	b.Begin(b.B.Instant())
@@ -118,7 +119,7 @@ func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
 			continue
 		}
 		pause := backoffs[next.Backoff](next.N)
-		if b.Bypasses(expect) { // it queues then, and not later
+		if b.Bypasses(expect) { // at Until it stops, and the caller queues
 			pause = min(pause, max(b.Until.Sub(b.B.Instant()), time.Millisecond))
 		}
 		if err := b.Pause(ctx, pause, up); err != nil {
@@ -188,8 +189,8 @@ func (b *Bid) Own() string {
 	return b.cur.state.ID
 }
 
-// Aim has the next claim be of a slot's key. A claim of another key is over: an answer to it that comes
-// later must not become a second grant.
+// Aim sets the slot that the next claim is for. It closes a claim of another slot: a late answer to that
+// must not become a second grant.
 func (b *Bid) Aim(key string) {
 	if b.cur != nil && b.cur.key != key { //safety:slot-claim-closed
 		b.Close()

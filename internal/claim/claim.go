@@ -37,7 +37,7 @@ type claim struct {
 	orphan *session.Orphan // the watch for late records, until each attempt is settled
 	stop   func()          // ends it
 
-	firstForget [1]func() // of most claims that is all there is
+	firstForget [1]func() // most claims need only one
 }
 
 // claim begins a claim of what the draft says.
@@ -91,7 +91,7 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	}
 }
 
-// decided judges the answers that have come, until one decides.
+// decided judges the answers that have come, until one of them decides the attempt or none is left.
 func (cl *claim) decided(ctx context.Context, newest int, blind bool) (Result, bool) {
 	for {
 		cl.mu.Lock()
@@ -147,9 +147,9 @@ func (cl *claim) result(v core.Verdict, entry record.Entry, err error) Result {
 	return res
 }
 
-// denied settles an attempt that the server has refused to pass on. It leaves no
-// orphan, and cleaning up after it would only be refused again, hiding the
-// refusals of others: the connection keeps the last one.
+// denied settles an attempt whose subject the server has forbidden to this user. The
+// attempt leaves no orphan. A clean-up would be forbidden too, and would hide the
+// refusals of other requests: the connection keeps only its last error.
 func (cl *claim) denied(n int) {
 	cl.mu.Lock()
 	cl.state.Settle(n)
@@ -235,7 +235,7 @@ func (cl *claim) send(expect uint64) (int, error) {
 func (cl *claim) sends(a core.Attempt) error {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	// A claim that may have a record already, or has a place, which it frees, adds nothing.
+	// A claim that may have a record already, or frees a place when it is granted, takes no more room.
 	if !cl.adopts && !cl.draft.Queued && !cl.draft.Returns && cl.state.Unwritten() {
 		if err := cl.b.Admits(); err != nil { //safety:room-kept
 			return err

@@ -30,7 +30,7 @@ func (cl *claim) close(n int) (gone []<-chan struct{}) {
 		cl.forgets[n-1]()
 	}
 	if len(open) > 0 {
-		// An answer that has not come for so long does not come soon.
+		// An answer that has not come within GoneWithin does not come soon: the caller does not wait for it.
 		if taken := cl.cleanUp(open, n == 0); cl.b.Instant().Sub(open[0].Sent) < GoneWithin {
 			gone = append(gone, taken)
 		}
