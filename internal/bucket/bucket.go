@@ -121,7 +121,7 @@ func (b *Bucket) grantUntil(ended error) {
 	}
 }
 
-// Refused is why the client granted no locks the last time. It is nil if it always did.
+// Refused is the reason of the last [Bucket.Refuse]. It is nil if there was none.
 func (b *Bucket) Refused() error {
 	if why := b.refused.Load(); why != nil {
 		return *why
@@ -129,8 +129,8 @@ func (b *Bucket) Refused() error {
 	return nil
 }
 
-// Postpone says why no claim and no place is written for a while, or with nil that they are
-// again. It ends nothing: whoever waits goes on.
+// Postpone stops new claims and places for the reason why, until a call with nil allows them
+// again. It ends no wait.
 func (b *Bucket) Postpone(why error) { b.postponed.Store(&why) }
 
 // Admits returns nil, or why no new claim and no place may be written. The error matches
@@ -148,8 +148,8 @@ func (b *Bucket) Quit() {
 	b.quit(ErrClosed)
 }
 
-// Closed says whether the client is closed. The cause of [Bucket.Life] does not: the
-// connection may have been closed before.
+// Closed says whether the client is closed. The cause of [Bucket.Life] does not say so if the
+// connection was closed before the client.
 func (b *Bucket) Closed() bool { return b.closed.Load() }
 
 // Highest is the highest revision that the server has acknowledged to this client.

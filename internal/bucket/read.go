@@ -62,8 +62,8 @@ func (b *Bucket) Leader(parent context.Context, within time.Duration) (kvstore.S
 }
 
 // Reached waits until the leader has applied a revision that a read has returned, at most
-// for [AnswerTimeout]. A follower can apply a write before the leader does. Until the
-// leader has, it refuses acquires because of what the read shows no more.
+// for [AnswerTimeout]. A follower can apply a write before the leader does. Until the leader
+// has applied it, the leader refuses acquires because of a record that the read shows as gone.
 func (b *Bucket) Reached(parent context.Context, revision uint64) error {
 	_, err := b.leader(parent, AnswerTimeout, revision)
 	return err
@@ -106,7 +106,7 @@ func (b *Bucket) leader(parent context.Context, within time.Duration, revision u
 //     judged. A renewal, or another claim, makes the server refuse it.
 
 // AskAllOverdue says which of the entries, which were read, a server's clock shows to be
-// overdue. It asks for the time, once, only where the estimate of that clock says that one is.
+// overdue. It asks for the time, once, only if one is overdue by the local estimate of that clock.
 func (b *Bucket) AskAllOverdue(ctx context.Context, entries []record.Entry) (overdue []bool, err error) {
 	overdue = make([]bool, len(entries))
 	estimate := b.Now()
@@ -126,7 +126,7 @@ func (b *Bucket) AskOverdue(ctx context.Context, entry record.Entry) (bool, erro
 	return overdue[0], err
 }
 
-// Overdue is [Bucket.AskOverdue] for a waiter, which asks again.
+// Overdue is [Bucket.AskOverdue] for a waiter, which treats no answer as no, and asks again later.
 func (b *Bucket) Overdue(ctx context.Context, entry record.Entry) bool {
 	overdue, _ := b.AskOverdue(ctx, entry)
 	return overdue

@@ -8,12 +8,12 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// recentMax bounds the memory of locks released a moment ago.
+// recentMax bounds how many tombstones of locks and places a client remembers.
 const recentMax = 4096
 
-// Recent remembers the tombstones this client has left. Taking a lock again needs no
-// read for a second. The next place in a queue has the key of the last one, so that
-// lists of the queue are not full of tombstones. The zero value is ready.
+// Recent remembers the tombstones that this client has left, for their life of a second. A
+// claim at such a tombstone needs no read while [Known.Until] allows that. The next place in a
+// queue reuses the key of the last one, so that lists hold few tombstones. The zero value is ready.
 type Recent struct {
 	mu     sync.Mutex
 	m      map[string]trace
@@ -130,8 +130,8 @@ func (r *Recent) Unqueued(key string, at clock.Instant) {
 // Known is what a client knows of a lock without asking.
 type Known struct {
 	Tombstone uint64 // its own, of the last second; 0: none
-	// Until when it may be taken without a read of the queue, which was empty a moment
-	// ago. 0: it may not.
+	// Until is when the lock may no longer be taken without a read of the queue: [record.Bypass]
+	// after the queue was seen empty. 0: it may not be now.
 	Until clock.Instant
 }
 

@@ -62,7 +62,7 @@ func (b *Bucket) Delete(ctx context.Context, key string, revision uint64, id str
 	return err
 }
 
-// tryTTL ends the record of a client that has crashed meanwhile.
+// tryTTL is the TTL of a recall request, which ends it if its client crashes.
 const tryTTL = time.Second
 
 // Try writes a record to the queue of a lock that asks the client of its lease whether
