@@ -157,7 +157,7 @@ func encode(name string, keep func(name string, i int) bool) (string, error) {
 // stays says whether byte i of name is not escaped.
 func stays(name string, i int) bool {
 	switch c := name[i]; {
-	// No wildcard is among them, and no '=': a name is no pattern, and no two names
+	// No wildcard and no '=' stays, so that no encoded name is a pattern, and no two names
 	// have one key.
 	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '/', c == '-': //safety:name-escaped
 		return true

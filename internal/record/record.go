@@ -62,7 +62,7 @@ type Body struct {
 	Status  Status  `msgpack:"s"`
 	// Fixed marks a lease that is not renewed.
 	Fixed bool `msgpack:"f,omitempty"`
-	// Mode is how a waiter of a reader-writer lock wants in.
+	// Mode is the [Mode] of the claim: a reader's record and place say Shared.
 	Mode uint8 `msgpack:"m,omitempty"`
 	// Size is how many goroutines the record stands for: those that wait at a place,
 	// and for a lock those that wait behind its holder too. 0 means 1.
@@ -99,8 +99,8 @@ type Body struct {
 	// place.
 	Evictions uint16 `msgpack:"e,omitempty"`
 	InUse     uint64 `msgpack:"u,omitempty"`
-	// By is of a renewal by a process that has nothing but the lock's handle: it counts only if
-	// the server stored it before, in unix milliseconds of the servers. 0: it always does.
+	// By is set by a process that extends the lock with nothing but its handle: the renewal counts
+	// only if the server stored it before By, in unix milliseconds of the servers. 0: it always counts.
 	By int64 `msgpack:"by,omitempty"`
 
 	Owner   string   `msgpack:"o,omitempty"`
@@ -120,8 +120,8 @@ type version uint8
 // Permits is how many permits a semaphore has.
 type Permits uint16
 
-// narrow decodes a number. The codec would cut off what does not fit, and read version 257 as
-// version 1: here that is the largest one, which no field has.
+// narrow decodes a number. The codec would truncate one that does not fit, and read version 257 as
+// version 1. narrow makes it the largest number of the type, which is valid for no field.
 func narrow[T ~uint8 | ~uint16](to *T, d *msgpack.Decoder) error {
 	n, err := d.DecodeInt64()
 	if *to = T(n); int64(*to) != n {
@@ -180,7 +180,7 @@ func (b *Body) EncodeKept(expect uint64) ([]byte, error) {
 
 const (
 	// kept is how many bytes the growing parts of a record that is renewed take together:
-	// a token and a question of nine bytes, five other numbers of five, their keys of 16
+	// Token and InUse of nine bytes, five other numbers of five, their keys of 16
 	// bytes, an expectation of 16 digits, the two bytes by which the head of a map with more
 	// than 15 fields is longer, and the least padding.
 	kept = 2*9 + 5*5 + 16 + 16 + 2 + minPadding
@@ -392,7 +392,7 @@ type Entry struct {
 // Of reads the record r.
 func Of(r kvstore.Record) Entry {
 	b, err := Decode(r.Value)
-	if err == nil && b.Status == StatusWaiting && b.Permits == 0 && strings.HasPrefix(r.Key, SWaitPrefix) { // it could wait for ever, and all others behind it //safety:place-numbered
+	if err == nil && b.Status == StatusWaiting && b.Permits == 0 && strings.HasPrefix(r.Key, SWaitPrefix) { // else this place could block the queue for ever //safety:place-numbered
 		err = errUnreadable
 	}
 	return Entry{Record: r, Body: b, Unreadable: err != nil} //safety:unknown-owner
@@ -436,7 +436,7 @@ func (e Entry) ClaimID() string {
 // BrokenBecause names the operator that broke the record, and the reason.
 func (e Entry) BrokenBecause() string { return fmt.Sprintf("by %s: %s", e.BrokenBy, e.Reason) }
 
-// StoredLate says whether the record is a renewal that the server stored when it did not count any more.
+// StoredLate says whether the record is a renewal that does not count, because the server stored it too late: see By.
 func (e Entry) StoredLate() bool { return e.By != 0 && e.Time.UnixMilli() >= e.By }
 
 // From says whether the claim with this id wrote the record.

@@ -21,9 +21,9 @@ func TokenRevision(token uint64) uint64 { return token >> tokenBits }
 // its revision.
 func TokenGrant(token uint64) int { return int(token % GrantsPerRevision) }
 
-// TokenOrTicket returns the number that a claim has by the write that was stored under
-// key at a revision. A holder has the first fencing token of that revision. A place has
-// a ticket, which is the revision itself.
+// TokenOrTicket returns the number of a claim whose first write was stored under key at a
+// revision. For a place that is its ticket, the revision itself. For any other record it is
+// the first fencing token of that revision.
 func TokenOrTicket(key string, revision uint64) uint64 {
 	if strings.HasPrefix(key, WaitPrefix) || strings.HasPrefix(key, RWaitPrefix) || strings.HasPrefix(key, SWaitPrefix) {
 		return revision
