@@ -21,7 +21,7 @@ type Memory struct {
 	mu      sync.Mutex
 	last    uint64            // the last revision
 	records map[string]Record // tombstones too
-	sweepAt int               // how many of them have the ended ones removed
+	sweepAt int               // at how many records those that have ended are removed
 	stores  map[*memoryStore]struct{}
 }
 
@@ -119,7 +119,7 @@ func matches(pattern, key string) bool {
 	}
 }
 
-// memoryStore is one client's [KV] on a [Memory]. Its fields are under the mutex of that.
+// memoryStore is one client's [KV] on a [Memory], whose mutex guards its fields.
 type memoryStore struct {
 	m       *Memory
 	watches map[*memoryWatch]struct{}

@@ -19,7 +19,7 @@ const (
 	openTimeout = 10 * time.Second
 	// leaderPoll is the time between two checks of a stream without a leader.
 	leaderPoll = 100 * time.Millisecond
-	// connectionPoll is the time between two looks at a connection that is away.
+	// connectionPoll is the time between two checks of a connection that is down.
 	connectionPoll = 20 * time.Millisecond
 	// openGrace is how long Open goes on after its context, to say what it was doing.
 	openGrace = 50 * time.Millisecond
@@ -189,7 +189,7 @@ func (s *Store) create(ctx context.Context) (*infoResponse, error) {
 	return resp, err
 }
 
-// replicas are those of a bucket for which nobody has said how many there are to be.
+// replicas is how many replicas a new bucket gets if the Config does not say.
 func (s *Store) replicas() int {
 	if s.apiPrefix == defaultAPI && s.nc.ConnectedClusterName() == "" {
 		return 1
@@ -216,7 +216,7 @@ func (s *Store) createWith(ctx context.Context, cfg Config) (*infoResponse, erro
 		if apiErr == nil || apiErr.ErrorCode != errCodeNoStore || try == 8 {
 			break
 		}
-		// The files of one that was just deleted may still be in its way.
+		// The files of a stream of this name that was just deleted may still be there.
 		if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
 			return nil, err
 		}

@@ -23,8 +23,8 @@ const (
 	// permissionPoll is the time between two checks of a wait for a refusal: the
 	// server reports a forbidden subject on the connection, not in an answer.
 	permissionPoll = 25 * time.Millisecond
-	// lookEvery is for how long the last error of the connection counts as its last: many may
-	// wait for an answer, and each look at it takes a turn of the sender.
+	// lookEvery is how long the store caches the last error of the connection: many callers may
+	// wait for an answer, and each read of that error takes a turn of the sender.
 	lookEvery = permissionPoll / 5
 )
 
@@ -41,7 +41,7 @@ func (s *Store) onReply(m *nats.Msg) {
 	}
 }
 
-// deliver hands an answer to who awaits it, or why there will be none.
+// deliver hands an answer, or the reason why there will be none, to the function that awaits it.
 func (s *Store) deliver(id uint64, m *nats.Msg, failure error) {
 	s.mu.Lock()
 	done := s.pending[id].done
@@ -67,8 +67,8 @@ func (s *Store) drop(id uint64) {
 	s.mu.Unlock()
 }
 
-// forget drops an answer that is no longer awaited. Whether a write is answered
-// the store itself still wants to know. A request that still waits for the sender is not sent.
+// forget drops an answer that the caller no longer awaits. The store goes on to await that of a
+// write: see orphan. A request that still waits for the sender is not sent.
 func (s *Store) forget(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,8 +25,8 @@ const (
 	subscribeWithin = 100 * time.Millisecond
 )
 
-// stuck says whether the sender has been waiting for the connection for long. One that has
-// come back gets its time anew.
+// stuck says whether the sender has been waiting for the connection for more than stuckAfter.
+// That time begins again when the connection comes back.
 func (s *Store) stuck() bool {
 	return s.sender.Busy() > stuckAfter && s.health.now()-time.Duration(s.upSince.Load()) > stuckAfter
 }

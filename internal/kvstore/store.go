@@ -37,14 +37,14 @@ type Store struct {
 	putPrefix string // prefix as this connection has to publish it
 	inboxes   string // the prefix of every inbox of the connection
 	seen      atomic.Pointer[view]
-	imported  bool                         // a request has one answer
+	imported  bool                         // each request gets one answer only
 	multiOff  atomic.Bool                  // the multi-key read is forbidden to this user
 	leaderOff atomic.Bool                  // the leader's read is
 	clock     atomic.Pointer[clockReading] // the last reading of the server's time
 
 	roomUntil  atomic.Uint64 // the revision up to which there is room for records
 	doubtedAt  atomic.Int64  // when a refusal had the bucket verified, since the store was made
-	mirrorSeen atomic.Bool   // that a mirror answers reads, of which a single server does not inform
+	mirrorSeen atomic.Bool   // a mirror has answered a read: a bucket on one server may have one unnoticed
 
 	start      sync.Once
 	startErr   error

@@ -14,9 +14,9 @@ import (
 // the same pattern.
 type topic struct {
 	pattern string
-	cut     uint32             // where the pattern of the keys begins in it
-	over    bool               // the sender's
-	sub     *nats.Subscription // the sender's
+	cut     uint32             // where the pattern of the keys begins in pattern
+	over    bool               // unsubscribed; used by the sender only
+	sub     *nats.Subscription // used by the sender only
 	watches []*watch           // nearly always one; under Store.mu, and replaced, not changed
 }
 
@@ -28,8 +28,8 @@ func topicOf(prefix, keys string) *topic {
 // keys is the pattern of the keys.
 func (t *topic) keys() string { return t.pattern[t.cut:] }
 
-// subscribe runs on the sender. The subscription has one channel with all others: a
-// subscription costs no goroutine.
+// subscribe runs on the sender. All subscriptions share one channel, so that none of them
+// costs a goroutine.
 func (t *topic) subscribe(s *Store) error {
 	if t.sub != nil || t.over {
 		return nil
@@ -194,7 +194,7 @@ func (w *tracking) end() bool {
 	return true
 }
 
-// Track makes the end of r's TTL an event, and those to come.
+// Track has the end of r's TTL delivered as an event, and the ends of all records to come.
 func (w *tracking) Track(r Record) {
 	w.tracks.Store(true)
 	if r.TTL > 0 && !r.Deleted {
@@ -287,9 +287,9 @@ func (s *Store) dispatch() {
 	}
 }
 
-// flooded looks for notifications that nats.go has dropped, because their queue was full.
-// It looks when a queue that was more than half full has been worked off, or once over. Those
-// that are dropped are newer than all that wait then. It runs on the dispatcher.
+// flooded checks whether nats.go has dropped notifications because their queue was full. It
+// does so when a queue that was half full is empty again, or has been worked off once. What
+// was dropped is newer than all that waited then. It runs on the dispatcher.
 func (s *Store) flooded(m *nats.Msg) {
 	f := &s.flood
 	switch {
