@@ -1,5 +1,5 @@
-// Package admin is what an operator does with locks: it reads them, watches them, and
-// breaks their holders.
+// Package admin is what an operator does with any client's locks: reads, watches and breaks
+// them. It also extends and releases a lock for a process that has only the lock's handle.
 package admin
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Admin reads, watches and breaks the locks of a bucket, those of other clients too.
+// Admin works on the locks of a bucket, those of other clients too.
 type Admin struct {
 	b *bucket.Bucket
 	s *session.Session

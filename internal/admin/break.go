@@ -118,8 +118,8 @@ func (a *Admin) recall(ctx context.Context, kind record.Kind, encoded string, li
 	a.s.Discard(key, id, revision)
 }
 
-// claimKey finds the reader or the slot with the id, or else names another key, as of a state
-// that contains revision. It returns the revision of a state in which it has found none.
+// claimKey returns the key of the claim with the id, by a list that contains revision. If the list shows
+// no such reader or permit, listed is its revision, and key is the gate, or a slot that is not the claim's.
 func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revision uint64) (key string, listed uint64, err error) {
 	var pattern string
 	switch keys.Kind {
@@ -140,7 +140,7 @@ func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revis
 		}
 	}
 	if keys.Kind == record.Semaphore {
-		return keys.Slot(record.MaxPermits - 1), l.Revision, nil // it may be read, and is not of the claim
+		return keys.Slot(record.MaxPermits - 1), l.Revision, nil // a key that this user may read, and that is not the claim's
 	}
 	return keys.Gate, l.Revision, nil
 }

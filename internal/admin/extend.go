@@ -13,8 +13,8 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Left names a lock whose client has left its record in the bucket and holds it on: later
-// processes extend and release it.
+// Left names a lock that no process renews. Its record stays in the bucket when the process that
+// took it ends. Later processes extend and release the lock with this handle.
 type Left struct {
 	Key   string // of the record
 	ID    string // of the claim
@@ -31,7 +31,7 @@ type Extended struct {
 // Valid is what is left of the validity, now.
 func (e Extended) Valid() time.Duration { return e.Until.Sub(clock.Now()) }
 
-// Free is in how long the server frees the lock at the soonest, where nobody extends it.
+// Free is the least time until the server frees the lock, if nobody extends it.
 func (e Extended) Free() time.Duration { return e.Valid() + e.Margin }
 
 // Extend gives the lock a TTL from now on, and at least what it had. The error matches
@@ -68,8 +68,8 @@ func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended
 	}
 }
 
-// pause precedes another try. It returns an error where there is to be none; failed is that of the
-// last request.
+// pause waits before another try. It returns an error if ctx ends, or if another try would fail too.
+// failed is the error of the last request.
 func (a *Admin) pause(ctx context.Context, try int, failed error) error {
 	if bucket.IsAny(failed, bucket.ErrPermission, kvstore.ErrInvalidKey, kvstore.ErrTooLarge) { // no outage
 		return failed

@@ -55,26 +55,26 @@ func (a *Admin) History(ctx context.Context, pattern string, since time.Time) it
 	}
 }
 
-// replay makes the changes of the locks of what was written to the bucket, as a watch does
-// of the notifications.
+// replay turns the writes of a history into changes of locks, as a watch does with
+// notifications.
 type replay struct {
 	yield func(Change) bool
 	since time.Time
 	live  map[string]record.Entry
 	ends  ends
-	held  []*Change // by their time; an end can be found out later than the next change
+	held  []*Change // not yielded yet, in order: the end of a TTL before them may still be found
 	last  time.Time
 	// missing are the revisions between which writes are missing, and revision is that of the
 	// last write.
 	missing  []span
 	revision uint64
-	done     bool // nobody wants more
+	done     bool // yield has returned false
 }
 
 // span is what lies between two revisions, neither of them included.
 type span struct{ after, before uint64 }
 
-// next takes the next write. It returns false when nobody wants more.
+// next takes the next write. It returns false when yield has.
 func (r *replay) next(h kvstore.HistoryRecord) bool {
 	r.gap(h)
 	r.expire(h.Time, h.Key)
@@ -115,7 +115,7 @@ func (r *replay) gap(h kvstore.HistoryRecord) {
 		r.last = h.After
 	}
 	if h.Remade {
-		clear(r.live) // an end that nobody saw is none
+		clear(r.live) // nothing shows how the records of the old bucket ended
 		r.missing = nil
 	}
 	if h.Missed > 0 {
@@ -127,12 +127,12 @@ func (r *replay) gap(h kvstore.HistoryRecord) {
 	}
 }
 
-// lost notes what the lock of a write has lost, as far as the write proves it. A token names the
-// revision of its write: one between writes that are there is missing. A claim
-// that has taken the place of another one, whose TTL was not over, has come after its deletion.
+// lost notes which writes to the lock of s are missing, as far as s proves that. A token names the
+// revision of the claim's first write: if that is inside a gap, that write is missing. If the claim
+// follows another one whose TTL was not over, the tombstone between the two is missing.
 //
-// A claim that has left nothing proves nothing, and a record whose TTL ends behind a gap may have
-// been deleted in it.
+// It finds no claim whose writes are all missing, and no tombstone of a record whose TTL ended before
+// the next claim.
 func (r *replay) lost(s step) {
 	if len(r.missing) == 0 || s.entry.Unreadable {
 		return
@@ -164,8 +164,8 @@ func (r *replay) lacks(from, to uint64) bool {
 	return i < len(r.missing) && r.missing[i].after < to
 }
 
-// expire ends the records whose TTL is over by a time, but that under key: the write to it
-// says more.
+// expire ends the records whose TTL is over at a time, except for the record under key: the write to
+// that key, which follows, tells more of its end.
 func (r *replay) expire(now time.Time, key string) {
 	for len(r.ends) > 0 && !now.Before(r.ends[0].at.Add(record.OverdueSlack)) {
 		e := heap.Pop(&r.ends).(end)
@@ -178,7 +178,7 @@ func (r *replay) expire(now time.Time, key string) {
 	}
 }
 
-// end takes the end of what was kept.
+// end takes that the history has no more writes.
 func (r *replay) end(h *kvstore.History) {
 	if h.Behind > 0 {
 		r.add(Change{Type: EventGap, Time: r.last, Until: h.Now, Missed: h.Behind})

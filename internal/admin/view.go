@@ -35,9 +35,9 @@ func (a *Admin) newest(ctx context.Context) (revision uint64, server time.Time, 
 	return st.LastRevision, st.Time, err
 }
 
-// reached waits until the leader has applied what a view shows, up to a revision. The
-// leader had named another one before the view was read. Otherwise an acquire could be
-// refused because of a holder that the view shows no more. While nobody leads, a view may
+// reached waits until the leader has applied what a view shows, up to the revision seen. named
+// is what the leader named before the view was read. Without the wait the leader could refuse
+// an acquire because of a holder that the view shows as gone. While nobody leads, a view may
 // be ahead. The error is that of a context that has ended.
 func (a *Admin) reached(ctx context.Context, named, seen uint64) error {
 	if named == 0 || seen <= named || a.b.Alone() { //safety:view-reached
@@ -138,8 +138,8 @@ func (v *View) sort() {
 }
 
 // Holder reads the holder of a mutex, without its queue. The entry is zero when the mutex
-// is free. No change up to the revision is newer. It costs one request where a single
-// server keeps the bucket, and otherwise two.
+// is free. The answer contains every change up to the revision. It costs one request where
+// a single server keeps the bucket, and otherwise two.
 func (a *Admin) Holder(ctx context.Context, name string) (holder record.Entry, revision uint64, err error) {
 	encoded, err := record.EncodeName(name)
 	if err != nil {
@@ -195,7 +195,7 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 	if ctx.Err() != nil {
 		return err
 	}
-	// Without a leader, a list of what a replica has helps an operator more than none.
+	// Other errors do not end this: a list by a replica helps an operator more than none.
 	var all []stored
 	seen := uint64(0)
 	add := func(key string, r kvstore.Record) {

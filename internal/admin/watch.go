@@ -62,11 +62,11 @@ type watcher struct {
 	keys    []string      // patterns, one for each of watches
 	missed  chan struct{} // the connection was away
 	created time.Time     // the bucket's
-	checked time.Time     // by the server's clock: no change before was missed
+	checked time.Time     // of the last check, by the server's clock: no earlier change was missed
 
 	mu      sync.Mutex
 	ended   map[string]uint64 // during a read of the locks: the tombstones notified, by key
-	dropped time.Time         // no change before was dropped; zero: none was
+	dropped time.Time         // no change before this time was dropped; zero: no change at all was
 }
 
 // Watch calls deliver for every change of a lock whose name matches pattern.
@@ -295,7 +295,7 @@ func (w *watcher) read(ctx context.Context) {
 }
 
 // lateRenewal is the time since the write before a renewal, if that is more than two thirds
-// of the TTL, and else 0. A client renews its leases after a third.
+// of the TTL, and else 0. By default a client renews its leases after a third.
 func lateRenewal(entry, before record.Entry) time.Duration {
 	apart := entry.Time.Sub(before.Time)
 	if entry.Fixed || !before.From(entry.ID) || apart <= before.Record.TTL*2/3 {
