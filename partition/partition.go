@@ -257,22 +257,22 @@ func (g *Group) worker(read func(w *worker)) {
 	}
 }
 
-// Owned returns the numbers of the partitions that the worker holds now, also of those that it is about to leave: none
-// outside of Run. It does no I/O.
+// Owned returns the numbers of the partitions that the worker holds now, also of those that it is about to leave. Outside
+// of Run it holds none. It does no I/O.
 func (g *Group) Owned() (numbers []int) {
 	g.worker(func(w *worker) { numbers = w.owned() })
 	return numbers
 }
 
-// Members returns the members as the worker has read them last, those that joined first before the others: none outside
-// of Run. It does no I/O.
+// Members returns the members as the worker has read them last, in the order in which they joined. Outside of Run it
+// returns none. It does no I/O.
 func (g *Group) Members() (members []Member) {
 	g.worker(func(w *worker) { members = slices.Clone(w.members) })
 	return members
 }
 
-// Plan returns for each partition the ID of the member that is to own it, by what the worker has read last. It is nil before the
-// first read. It does no I/O.
+// Plan returns for each partition the ID of the member that is to own it, by what the worker has read last. It is nil outside of
+// Run, and before the first read. It does no I/O.
 func (g *Group) Plan() (ids []string) {
 	g.worker(func(w *worker) { ids = slices.Clone(w.plan) })
 	return ids

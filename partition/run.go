@@ -45,7 +45,7 @@ type serving struct {
 // the server, after a lease that was lost, and in a bucket that was deleted and re-created.
 //
 // fn's context ends when the worker has lost the partition, or when fn has not returned within the drain time after [Partition.Leaving] was closed. Its cause
-// says why: it matches [natslock.ErrLost], [natslock.ErrBroken], [natslock.ErrClosed] or [ErrDrainTime]. A panic of fn ends the process, after the partition was released. It does not end with ctx, and has its values. The worker keeps the partition until fn returns. When fn
+// says why: it matches [natslock.ErrLost], [natslock.ErrBroken], [natslock.ErrClosed] or [ErrDrainTime]. It has the values of ctx, and does not end with ctx. A panic of fn ends the process, after the partition was released. The worker keeps the partition until fn returns. When fn
 // returns without having been asked to, with an error or without, the worker gives the partition up and takes it again after a
 // pause of 100 ms at most, and of up to 10 s when that repeats. The client's logger gets a warning with each error of fn, but for one that is nothing but the end of its context.
 //
@@ -213,8 +213,8 @@ func (r *runner) look() {
 // lookTimeout bounds one read of the group.
 const lookTimeout = 30 * time.Second
 
-// taken is after how long a worker whose membership is held by another one says so. Its own predecessor, which crashed, is gone by then,
-// unless the TTL is longer.
+// taken is how long a worker waits for its membership before it reports that another worker has its id. The membership of a crashed
+// predecessor has ended by then, unless the TTL is longer.
 const taken = 30 * time.Second
 
 // join keeps the worker a member until ctx ends.
@@ -358,7 +358,7 @@ func (r *runner) release(s *serving, ctx context.Context, run bool, err error) {
 	}
 	r.tell(func(now time.Time) {
 		asked := r.w.slots[k].phase == leaving
-		// A loss counts too where it came soon, so that nothing goes round at the speed of the server.
+		// A lease that was lost soon after its grant is a failure too: then the worker pauses instead of claiming again at once.
 		r.w.ended(k, run && !asked && (lost == nil || errors.Is(lost, natslock.ErrReleased) || time.Since(s.begun) < again.Long), now)
 		if run {
 			r.served[k] = nil

@@ -40,14 +40,14 @@ const (
 	free     phase = iota // nothing
 	claiming              // its acquire is under way
 	held                  // it has the lock, and its function runs
-	leaving               // its function was asked to return
+	leaving               // its function was asked to return, or its lock came when it was no longer wanted
 )
 
 // slot is what a worker knows of one partition.
 type slot struct {
 	phase     phase
 	withdrawn bool      // the claim was given up, and its acquire has not returned yet
-	contended uint64    // the first look that began after another worker asked for it; 0: nobody has asked
+	contended uint64    // the number of the first look (read of the group) after another worker began to wait for it; 0: none waits
 	failed    int       // failures in a row
 	retry     time.Time // no claim before
 	since     time.Time // of the grant
@@ -236,8 +236,8 @@ func (w *worker) gone(token uint64, now time.Time) {
 	w.moved(now)
 }
 
-// renewed: a member has renewed its lease. If the last look has not seen that membership, its grant was not notified. While a look is due
-// this says nothing new: a worker that has just joined knows nobody, and the renewals of many members must not put its first look off.
+// renewed: a member has renewed its lease. If the last look did not show that membership, the notification of its grant was missed. While a
+// look is due, a renewal changes nothing: a worker that has just joined knows nobody, and renewals of many members must not put its first look off.
 func (w *worker) renewed(token uint64, now time.Time) {
 	delete(w.past, token)
 	if _, known := w.known[token]; !known && w.changed.IsZero() {
@@ -282,7 +282,8 @@ func (w *worker) read(g State, now time.Time) error {
 	return nil
 }
 
-// unsettled says whether this worker waits, another one waits for it or is to, or the list was old.
+// unsettled says whether to read the group again later: this worker waits for a partition, or holds one that another worker waits for or is
+// to own, or the last list still showed a membership that had ended.
 func (w *worker) unsettled() bool {
 	for k, s := range w.slots {
 		if s.phase == claiming || s.phase == held && (s.contended > 0 || !w.mine(k)) {
@@ -335,7 +336,7 @@ func (w *worker) ended(k int, failure bool, now time.Time) {
 	*s = next
 }
 
-// close: the worker leaves. It gives its partitions to those that ask for them, for a while.
+// close: the worker leaves. Until closeBy it gives its partitions to the workers that wait for them, and then it releases the rest.
 func (w *worker) close(now time.Time) {
 	w.closing, w.closeBy = true, now.Add(handOver)
 	w.members = slices.DeleteFunc(slices.Clone(w.members), func(m Member) bool { return m.Token == w.token })
@@ -353,7 +354,7 @@ func (w *worker) abandon(now time.Time) {
 	w.closeBy = now
 }
 
-// done says whether a worker that leaves has nothing left.
+// done says whether a worker that leaves has released its partitions and its membership.
 func (w *worker) done() bool {
 	for _, s := range w.slots {
 		if s.phase != free {
