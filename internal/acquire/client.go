@@ -38,8 +38,8 @@ type closing struct {
 	left    []string // its result
 }
 
-// New returns the acquires of a client. It starts nothing. turn is the turn of its runs:
-// see [DefaultTurn]. The client keeps at most a number of idle leases.
+// New returns a Client, and starts nothing. turn is the turn of its runs: see [DefaultTurn].
+// lingering is the number of idle leases that the client keeps at most.
 func New(b *bucket.Bucket, s *session.Session, turn time.Duration, lingering int) *Client {
 	c := &Client{b: b, s: s, calls: call.NewClient(b, s, lingering > 0), idle: make(chan struct{})}
 	c.runs.b, c.runs.s, c.runs.calls = b, s, c.calls

@@ -104,7 +104,7 @@ func (m *member) Release(ctx context.Context) error {
 		r.line.updateLeases(now)
 		left = r.Next(now)
 		rs.unlock()
-		if left == core.Unused { // a caller that is told that it has released the lock can rely on that
+		if left == core.Unused { // the caller learns whether the lock was released, as with Holder.Release above
 			if err := r.lease.Release(ctx); m.result == nil {
 				m.result = err
 			}

@@ -27,7 +27,7 @@ type mailbox struct {
 
 func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
 
-// turn begins to watch the keys with a prefix, and forgets what was seen of others.
+// turn has the mailbox accept events of the keys with a prefix from now on, and drops all before.
 func (m *mailbox) turn(prefix string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

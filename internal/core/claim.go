@@ -82,7 +82,7 @@ const (
 )
 
 // Final says whether the answer settles an attempt, whichever server gave it. Several
-// servers may believe to lead. All of them refuse an attempt that expects a revision
+// servers may believe that they lead. All of them refuse an attempt that expects a revision
 // which has been replaced.
 func (a Answer) Final(expect uint64) bool {
 	switch a.Refusal {

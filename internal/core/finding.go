@@ -10,12 +10,12 @@ const (
 	FoundGone Finding = iota
 	// AsKnown: it is as it should be.
 	AsKnown
-	// Confirms: it is that of a renewal whose answer was lost. Its own sending counts.
+	// Confirms: a renewal whose answer was lost has written it. The validity counts from the sending of that renewal.
 	Confirms
 	// FoundBroken: an operator has broken it. It keeps the others out until the holder has stopped.
 	FoundBroken
-	// FoundEarlier: it is that of an attempt from before the grant, which landed after the granted record
-	// had gone.
+	// FoundEarlier: an attempt from before the grant has written it, after the granted record had
+	// gone.
 	FoundEarlier
 	// FoundReplaced: another claim has been granted.
 	FoundReplaced

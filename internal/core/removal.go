@@ -97,7 +97,7 @@ func (r *Removal) Found(e record.Entry, unread bool, named uint64, alone bool, s
 	case e.Deleted, e.Left():
 		return Removed // an own write whose answer was lost
 	case e.Revision == r.Revision:
-		return WriteSoon // by a leader that was deposed, which does not know that one
+		return WriteSoon // the write was refused by a deposed leader, which does not know this revision
 	case e.Status == record.StatusBroken:
 		r.Broken = &e
 	}

@@ -64,7 +64,7 @@ type Run struct {
 	Mode    record.Mode
 	Private bool // nobody joins it
 	Behind  bool // it was not the first of its line
-	Queues  bool // a run before it waits or writes: it tries nothing before it has queued
+	Queues  bool // it was opened behind a run that is exclusive, or has no lease yet: it queues before it claims
 	Over    bool
 	Drained bool  // no reader is left behind its gate
 	MayIdle bool  // the record says that its lease lingers, for other clients to see
@@ -597,7 +597,7 @@ func (m *Member) Leave(now clock.Instant) Left {
 
 func (r *Run) goesOn(now clock.Instant) bool {
 	switch {
-	// After the end of the lease too: the last one deletes a broken record.
+	// Also when the lease has ended: the last reader that leaves deletes a broken record.
 	case r.Reads() && r.Inside > 0: //safety:last-leaves
 		return true
 	case r.Line == nil || r.Over:

@@ -100,7 +100,7 @@ func (w *window) patience() time.Duration {
 	return max(min(idleFor<<min(w.head.Evictions, mostDoublings), w.head.Record.TTL), idleFor) //safety:evicted-patience
 }
 
-// Begin begins the wait for a lock of so many keys. The predecessor wrote last at heard.
+// Begin begins the wait for a lock of so many keys. heard is when the predecessor last wrote its place.
 func (f *Successor) Begin(keys int, heard, now clock.Instant) {
 	f.windows, f.lastWrite, f.readAt = make([]window, keys), heard, now
 }

@@ -8,7 +8,7 @@ import (
 
 // Validity is until when a client believes in a record that it keeps alive. A write counts from its sending,
 // and ends a margin before its TTL does. A confirmation that arrives after the current end counts for
-// nothing: what was done under the record has been told to stop.
+// nothing: by then the client has ended the contexts of the work under the record.
 type Validity struct {
 	End   clock.Instant
 	Until clock.Instant // the latest end; [Unbounded]: there is none
