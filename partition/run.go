@@ -26,8 +26,8 @@ type runner struct {
 	happens chan func(now time.Time) // what has happened, for the goroutine of Run
 	over    chan struct{}            // closed when nothing more is to happen
 	end     context.CancelFunc       // of the membership
-	err     error                    // final
-	reads   context.Context          // of the watch and the looks
+	err     error                    // why Run ends before its ctx; nil: it does not
+	reads   context.Context          // of the watch, and of the reads of the group
 	claims  []context.CancelFunc     // by partition
 	served  []*serving
 	report  func(Event)
@@ -132,7 +132,7 @@ func (r *runner) loop(ctx context.Context) {
 	}
 }
 
-// tell has the goroutine of Run take what has happened.
+// tell hands what has happened to the goroutine of Run, which calls it with the time.
 func (r *runner) tell(happened func(now time.Time)) {
 	select {
 	case r.happens <- happened:

@@ -26,7 +26,7 @@ const (
 
 	serverSetting = "nats-server"
 	byServer      = "upgrade every server that may keep the bucket to " + MinServer + " or later"
-	// levelTimeout bounds the question for the API level, which goes unanswered
+	// levelTimeout bounds the request for the API level, which goes unanswered
 	// where it is neither granted nor imported.
 	levelTimeout = time.Second
 )

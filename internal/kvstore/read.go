@@ -57,7 +57,7 @@ func (s *Store) read(ctx context.Context, key string) (Record, error) {
 	r, err := s.directGet(ctx, key)
 	switch {
 	case errors.Is(err, errUnreadable):
-		return s.leaderGet(ctx, key) // it tells the position apart from the headers
+		return s.leaderGet(ctx, key) // its answer has the position outside of the record's headers
 	case errors.Is(err, nats.ErrNoResponders):
 		// An account that imports the bucket may not import this way of reading.
 		// Or an administrator has turned it off.

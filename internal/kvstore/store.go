@@ -75,8 +75,8 @@ type Store struct {
 	silentAt time.Time              // the last of them that counts
 	ackHead  atomic.Pointer[[]byte] // of acknowledgements, up to the sequence
 
-	lastErr    error     // of the connection, as of the last look
-	lookedAt   time.Time // when that began
+	lastErr    error     // of the connection, as read last
+	lookedAt   time.Time // when that read began
 	lastDenied error
 	deniedAt   time.Time
 
@@ -87,7 +87,7 @@ type Store struct {
 type flood struct {
 	high    bool           // some may have been dropped. The dispatcher's, as the next two
 	since   time.Time      // the time of the record before which none was; zero: not known
-	left    int            // how many are delivered before a look at the counts
+	left    int            // how many more to deliver before the counts of dropped ones are read
 	dropped map[*topic]int // those that were reported. The sender's
 }
 
