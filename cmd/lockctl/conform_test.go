@@ -99,6 +99,7 @@ var weaknesses = map[string]string{
 	"says-released":        "release-broken",
 	"extends-unanswered":   "extend-lost",
 	"keeps-the-longer-ttl": "extend-shorter",
+	"extends-by-any-ttl":   "extend-range",
 }
 
 // slowWeaknesses are those that show by the end of a lease, or by what never happens.
@@ -108,6 +109,8 @@ var slowWeaknesses = map[string]string{
 	"notification-as-proof":     "forged-tombstone",
 	"adopts-broken":             "broken-attempt",
 	"renews-at-zero":            "renewal-zero",
+	"renews-without-time":       "renewal",
+	"leaves-a-late-renewal":     "late-renewal",
 	"renews-the-broken":         "broken-later",
 	"believes-place":            "place-ended",
 	"late-write-ignored":        "late-write",

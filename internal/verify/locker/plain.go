@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,6 +95,9 @@ const (
 	anyVacancy    = "any-free-slot"
 	renewsBroken  = "renews-the-broken"
 	saysReleased  = "says-released"
+	noTime        = "renews-without-time"
+	leavesLate    = "leaves-a-late-renewal"
+	anyExtension  = "extends-by-any-ttl"
 )
 
 func newPlain(nc *nats.Conn, bucket string, ttl time.Duration, weak string) (*plain, error) {
@@ -372,8 +376,49 @@ func of(m *nats.Msg) (s stored) {
 		s.end = at.Add(ttl + 300*time.Millisecond)
 	}
 	s.fields = decoded(m.Data)
-	s.valid = s.fields != nil && s.number("v") == 1 && s.number("s") >= 1 && s.number("s") <= 9 && s.id() != ""
+	s.valid = typed(s.fields) && s.number("v") == 1 && s.number("s") >= 1 && s.number("s") <= 9 && s.id() != "" &&
+		s.number("l") <= 366*24*3600 && s.number("q") <= 256 // negative ones are large
 	return s
+}
+
+// types has the fields of each type. Fields of no type have any value.
+var types = map[string]func(v any) bool{
+	" v s a l m q at w n e gw by p ps ba ": isInt, " r t g u ": func(v any) bool { n, ok := v.(int64); return isInt(v) && (!ok || n >= 0) },
+	" id c o h bb br ": isText, " f k ": func(v any) bool { _, ok := v.(bool); return ok },
+	" d ": func(v any) bool {
+		m, ok := v.(map[string]any)
+		for _, one := range m {
+			ok = ok && (one == nil || isText(one))
+		}
+		return ok
+	},
+}
+
+// isInt says whether a value is an integer of 64 bits. A float is none.
+func isInt(v any) bool {
+	n, unsigned := v.(uint64)
+	_, ok := v.(int64)
+	return ok || unsigned && n <= math.MaxInt64
+}
+
+func isText(v any) bool {
+	switch v.(type) {
+	case string, []byte:
+		return true
+	}
+	return false
+}
+
+// typed says whether each field has its type. One that is nil is as one that is absent.
+func typed(fields map[string]any) bool {
+	for name, v := range fields {
+		for names, is := range types {
+			if v != nil && strings.Contains(names, " "+name+" ") && !is(v) {
+				return false
+			}
+		}
+	}
+	return fields != nil
 }
 
 // decoded returns the fields of a record, or nil. It allocates nothing for fields that are
@@ -566,7 +611,11 @@ func (c *claim) granted(sent time.Time, revision uint64) (*lease, stored, error)
 		c.p.remove(c.key, 4, c.id, revision)
 		return nil, stored{}, errLate
 	}
-	l := &lease{claim: c, more: c.more, token: revision << 6, revision: revision, ttl: c.p.ttl, sent: sent, until: until, renewals: map[uint64]sending{}}
+	more := with(c.more, map[string]any{"at": sent.UnixMilli()}) // the attempt that was granted says so
+	if c.p.weak == noTime {
+		more = c.more
+	}
+	l := &lease{claim: c, more: more, token: revision << 6, revision: revision, ttl: c.p.ttl, sent: sent, until: until, renewals: map[uint64]sending{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	c.p.keep(l)
 	go l.renew()
@@ -935,7 +984,11 @@ func (l *lease) Remaining() time.Duration {
 
 // Extend renews the lease now, until that is confirmed or the lease ends.
 func (l *lease) Extend(ctx context.Context, ttl time.Duration) error {
-	ttl = (cmp.Or(ttl, l.lasts()) + time.Second - 1).Truncate(time.Second)
+	ttl = cmp.Or(ttl, l.lasts())
+	if (ttl < time.Second || ttl > 24*time.Hour) && l.p.weak != anyExtension {
+		return fmt.Errorf("a TTL of %v: from 1s to 24h", ttl)
+	}
+	ttl = (ttl + time.Second - 1).Truncate(time.Second)
 	for begun := time.Now(); l.ctx.Err() == nil && l.Remaining() > 0; {
 		l.again(ttl)
 		l.mu.Lock()
@@ -1022,6 +1075,9 @@ func (l *lease) again(ttl time.Duration) {
 		validity := l.p.validity(of.ttl)
 		if now := time.Now(); l.ctx.Err() != nil || !now.Before(l.until) || !now.Before(of.at.Add(validity)) {
 			if l.p.weak != lateCounts {
+				if l.p.weak != leavesLate && !errors.Is(context.Cause(l.ctx), context.Canceled) { // else it is released
+					go l.p.remove(l.key, 4, l.id, revision)
+				}
 				return
 			}
 		}

@@ -39,6 +39,33 @@ var scriptMutants = []struct {
 		{"mutex.js", "if (this.ended || now() >= this.until || now() >= sent + validity(ttl)) {", "if (false) {"},
 		{"mutex.js", "if (now() >= this.until) return this.end(\"lost\");", "if (now() >= this.until) return;"},
 	}},
+	{"record left behind by a late renewal", "late-renewal", "(M49)", []edit{
+		{"mutex.js", "      this.bucket.erase(this.key, rev, { ...this.fields, t: this.number });\n      return this.end(\"lost\");", "      return this.end(\"lost\");"},
+	}},
+	{"renewals without the time of the attempt", "renewal", "a write of the same record", []edit{
+		{"mutex.js", "{ ...this.fields, r, t: this.number, l: ttl }", "{ ...this.fields, at: 0, r, t: this.number, l: ttl }"},
+	}},
+	{"renewals of what says that it is fixed", "renewal", "only the records of [fixed]", []edit{
+		{"mutex.js", "const rec = { v: 1, s: this.status,", "const rec = { v: 1, s: this.status, f: true,"},
+	}},
+	{"TTL below a second, rounded up to one", "ttl-range", "below 1 s before the rounding", []edit{
+		{"record.js", "if (!(ms >= 1000) || s > 86400)", "if (!(ms > 0) || s > 86400)"},
+	}},
+	{"TTL of days, of a lease that is renewed", "ttl-range", "refuses everything else", []edit{
+		{"record.js", "s > 86400)", "s > 366 * 86400)"},
+	}},
+	{"extension by any TTL", "extend-range", "refuses everything else", []edit{
+		{"locker.js", "r.ttl ? ttlSeconds(r.ttl) : undefined", "r.ttl ? Math.ceil(r.ttl / 1000) : undefined"},
+	}},
+	{"one id for all claims", "ids", "(M26)", []edit{
+		{"record.js", "export const newId = () => Array", "let one;\nexport const newId = () => one ??= Array"},
+	}},
+	{"ids of a generator that each process seeds alike", "ids", "(M26)", []edit{
+		{"record.js", "export const newId = () => Array.from(randomBytes(26),", "let seed = 0;\nexport const newId = () => Array.from(Buffer.alloc(26, seed++),"},
+	}},
+	{"a float read as an integer", "places-readable", "(M32)", []edit{
+		{"record.js", "readF64 = () => (super.readF64(), NaN);", "readF64 = () => super.readF64();"},
+	}},
 	{"unconditional delete", "release-exact", "(M36)", []edit{
 		{"bucket.js", "h.set(\"Nats-Expected-Last-Subject-Sequence\"", "if (!tombstone) h.set(\"Nats-Expected-Last-Subject-Sequence\""},
 	}},

@@ -22,7 +22,7 @@ func TestSentences(t *testing.T) {
 		assert.False(t, names[c.Name], "two cases %s", c.Name)
 		names[c.Name] = true
 	}
-	for _, must := range []string{mustHaveMargin, mustLeave, mustGiveUp} {
+	for _, must := range []string{mustHaveMargin, mustLeave, mustGiveUp, mustNotRead} {
 		assert.True(t, strings.Contains(document, plainText(must)), "protocol.md does not say %q", must)
 	}
 	for _, r := range rules {

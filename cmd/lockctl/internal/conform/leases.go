@@ -104,6 +104,22 @@ func extendUnanswered(t *trial) {
 	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the sending of the claim", t.validity()))
 }
 
+// extendRange asks for TTLs that no lease which is renewed may have.
+func extendRange(t *trial) {
+	t.open()
+	t.extends = true
+	for _, ttl := range []time.Duration{time.Millisecond, time.Second - time.Millisecond, 24*time.Hour + time.Millisecond, 367 * 24 * time.Hour} {
+		s := t.take(x)
+		a := t.ask(request{Do: "extend", Name: x, TTL: ttl.Milliseconds()})
+		t.expect(a.Result == "error", fmt.Sprintf(`"error" of extend for a TTL of %v`, ttl), "%s", a)
+		for _, w := range t.wire.seen(s.key) {
+			own := w.header.Get("Nats-TTL")
+			t.expect(w.deletes() || own == t.seconds(), fmt.Sprintf("no write of a TTL of %v", ttl), "a %s", w.String())
+		}
+		t.ask(request{Do: "unlock", Name: x})
+	}
+}
+
 // extendShorter asks for a shorter TTL, and lets nobody answer that.
 func extendShorter(t *trial) {
 	t.open()

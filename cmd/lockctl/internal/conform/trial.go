@@ -312,6 +312,9 @@ func (t *trial) whole() time.Duration {
 	return (t.ttl + time.Second - 1).Truncate(time.Second)
 }
 
+// seconds is the TTL as a header has it.
+func (t *trial) seconds() string { return strconv.Itoa(int(t.whole().Seconds())) + "s" }
+
 func (t *trial) validity() time.Duration { return t.whole() - t.margin }
 
 // bound is when the validity ends at the latest: that of the last write which is stored.
@@ -529,6 +532,9 @@ const (
 	mustHaveMargin    = "The *margin* must (M45) be at least T/1000, and at least as long as the client's clock can go wrong in T."
 	mustEndQuickly    = "| TTL of a tombstone, and of a question | 1 s | must (M133)"
 	mustRoundUp       = "whole seconds with an `s`, which must (M35) be rounded **up**, from `1s` to 366 days"
+	mustRefuseTTL     = "A client rounds a fraction up and refuses everything else before any I/O. That includes what is below 1 s before the rounding."
+	mustNotRead       = "A reader must (M32) take a value for *unreadable* in these cases:"
+	mustRepeat        = "A renewal is a write of the same record with a number `r`, the token `t` and without `a`."
 	mustExpect        = "A client must not (M36) send a write without an expectation, not even a deletion, and none without a TTL."
 	mustNotExpectZero = "It expects the last revision that the client knows of its record, and must not (M84) expect 0."
 	mustGiveUp        = "A waiter that gives up must (M78) write status 4"
@@ -565,17 +571,58 @@ var rules = []rule{
 	}},
 	{mustRoundUp, func(t *trial, w write) string {
 		held := !w.deletes() && strings.HasPrefix(w.key, "lock.") && number(w.fields["s"]) == 1
-		return unless(!held || t.extends || w.header.Get("Nats-TTL") == strconv.Itoa(int(t.whole().Seconds()))+"s", "Nats-TTL of the "+t.ttl.String()+" that the bucket was opened with")
+		return unless(!held || t.extends || w.header.Get("Nats-TTL") == t.seconds(), "Nats-TTL of the "+t.ttl.String()+" that the bucket was opened with")
 	}},
 	{mustNotExpectZero, func(_ *trial, w write) string {
 		return unless(w.deletes() || !w.renewal() || !w.expects(0), "a renewal that expects the last revision")
 	}},
-	{"A renewal is a write of the same record with a number `r`, the token `t` and without `a`.", func(_ *trial, w write) string {
+	{mustRepeat, func(_ *trial, w write) string {
 		return unless(w.deletes() || !w.renewal() || number(w.fields["a"]) == 0 && number(w.fields["t"]) > 0, "r and t, and no a")
+	}},
+	{mustRepeat, func(t *trial, w write) string {
+		if w.deletes() || !w.renewal() {
+			return ""
+		}
+		differ := ""
+		for _, of := range t.wire.seen(w.key) {
+			if !of.deletes() && !of.renewal() && text(of.fields["id"]) == text(w.fields["id"]) {
+				if differ = differs(of.fields, w.fields); differ == "" {
+					return ""
+				}
+			}
+		}
+		return unless(differ == "", "the field "+differ+" as the attempt has it")
+	}},
+	{"From level 2 on only the records of [fixed](#time) leases have `f`.", func(_ *trial, w write) string {
+		return unless(w.deletes() || !w.renewal() || w.fields["f"] == nil || w.fields["by"] != nil, "no f in the renewal: a fixed lease is not renewed")
 	}},
 	{"the number of the attempt, from 1. Not in renewals", func(_ *trial, w write) string {
 		return unless(w.deletes() || w.renewal() || number(w.fields["a"]) > 0, "a, the number of the attempt")
 	}},
+}
+
+// repeated are the fields that a renewal has from the attempt that was granted.
+var repeated = []string{"at", "w", "c", "o", "h", "p", "ps", "m", "q"}
+
+// differs is a field that a renewal has not repeated.
+func differs(attempt, renewal map[string]any) string {
+	for _, field := range repeated {
+		if number(renewal["g"]) > 1 && (field == "at" || field == "w") {
+			continue // of the goroutine that has the lease now
+		}
+		if a, b := plain(attempt[field]), plain(renewal[field]); a != b {
+			return field
+		}
+	}
+	return ""
+}
+
+// plain is a value as a text. One that is absent is as a zero one.
+func plain(v any) string {
+	if s := fmt.Sprint(v); v != nil && s != "0" {
+		return s
+	}
+	return ""
 }
 
 func unless(ok bool, expected string) string {
