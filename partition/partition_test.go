@@ -198,6 +198,43 @@ func TestOtherCount(t *testing.T) {
 	})
 }
 
+// A group gets more partitions when all workers have left and come again, or when the leases of those that crashed have ended. The
+// tokens of the partitions that it had before go on.
+func TestMorePartitions(t *testing.T) {
+	inBubble(t, 8, func(t *testing.T, c *crew) {
+		fleet := []string{"w0", "w1", "w2"}
+		for _, id := range fleet {
+			c.join(id, nil)
+		}
+		time.Sleep(2 * time.Second)
+		for _, id := range fleet {
+			c.leave(id)
+		}
+		c.count = 16
+		for _, id := range fleet {
+			c.join(id, nil)
+		}
+		time.Sleep(2 * time.Second)
+		c.balanced()
+
+		for _, id := range fleet {
+			c.kill(id)
+		}
+		c.count = 32
+		early := c.join("early", nil)
+		<-early.done
+		require.ErrorIs(t, early.err, partition.ErrCount)
+		delete(c.all, "early")
+		time.Sleep(15 * time.Second)
+		for _, id := range fleet {
+			c.join(id, nil)
+		}
+		time.Sleep(2 * time.Second)
+		c.balanced()
+		require.Len(t, c.ledger.tokens, 32)
+	})
+}
+
 // A worker whose id is taken says so, with the one that has it, and takes its place when that one has left.
 func TestTakenID(t *testing.T) {
 	inBubble(t, 8, func(t *testing.T, c *crew) {
