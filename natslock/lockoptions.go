@@ -47,7 +47,7 @@ func lockConfigOf(opts []LockOption) (lockConfig, error) {
 func TTL(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d < clock.MinTTL {
-			return fmt.Errorf("%w: TTL: %v is less than %v", clock.ErrInvalidTTL, d, clock.MinTTL)
+			return fmt.Errorf("%w: %v is less than %v", clock.ErrInvalidTTL, d, clock.MinTTL)
 		}
 		c.req.TTL = d
 		return nil

@@ -18,8 +18,9 @@ func ExampleGroup_Run() {
 	locks, done := example.Client()
 	defer done()
 
-	messages := make(chan string, 1)
-	messages <- "an order"
+	orders := make(chan string, 1)
+	orders <- "an order"
+	messages := func(int) <-chan string { return orders }
 	process := func(_ context.Context, token uint64, m string) error {
 		fmt.Println("processes", m, token > 0)
 		stop() // a service stops on a signal
@@ -27,9 +28,10 @@ func ExampleGroup_Run() {
 	}
 	g := partition.New(locks, "ingest", 64, partition.Drain(5*time.Second))
 	err := g.Run(ctx, func(ctx context.Context, p *partition.Partition) error {
+		work := messages(p.Number())
 		for {
 			select {
-			case m := <-messages: // those of p.Number()
+			case m := <-work:
 				if err := process(ctx, p.Token(), m); err != nil {
 					return err
 				}

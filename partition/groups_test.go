@@ -28,6 +28,8 @@ func TestGroups(t *testing.T) {
 	over.Holder.Overdue = true
 	readers := mutex("rw.member.x", "x", "1", "4")
 	readers.Kind = admin.KindRW
+	again := mutex("restarted.member.r", "r", "1", "1")
+	again.Holder.PID = 7
 	groups := Groups([]admin.Info{
 		mutex("a"), mutex("member.x"), mutex("part.1", "x"), over, readers,
 		mutex("left.part.2", "gone"), // the last worker is leaving
@@ -38,6 +40,7 @@ func TestGroups(t *testing.T) {
 		mutex("b.part.0", "w.1"), mutex("b.part.01", "w.1"), mutex("b.part.x", "w.1"),
 		mutex("nobody.part.3"), mutex("nobody.member.z"),
 		mutex("*.member.v", "v", "1", "2"),
+		again, mutex("restarted.part.0", "r"), // the part is still the former process's
 	})
 	var shown []string
 	for _, g := range groups {
@@ -47,6 +50,9 @@ func TestGroups(t *testing.T) {
 		}
 		for _, p := range g.Partitions {
 			text += " [" + p.Member + ">" + p.Planned + "]"
+			if p.Former {
+				text += "'"
+			}
 		}
 		for _, m := range g.Refused {
 			text += " not " + m.ID
@@ -57,5 +63,6 @@ func TestGroups(t *testing.T) {
 		"b:9 late [w.1>late] [>late] [>late] [>late] [>late] [>late] [>late] [>late] [>late] not w.1",
 		"b.a:2 y [>y] [y>y]",
 		"left:3 [>] [>] [gone>]",
+		"restarted:1 r [r>r]'",
 	}, shown)
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -102,6 +103,37 @@ type worker struct {
 	done   chan struct{}
 	err    error
 	events []partition.Event
+	begun  time.Time
+	log    logged
+}
+
+// logged is what the logger of a client was given.
+type logged struct {
+	mu    sync.Mutex
+	lines strings.Builder
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.Write(b)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.String()
+}
+
+// find returns the first event of a type of a worker that has ended, or of one that is still.
+func (w *worker) find(what partition.EventType) partition.Event {
+	synctest.Wait()
+	for _, ev := range w.events {
+		if ev.Type == what {
+			return ev
+		}
+	}
+	return partition.Event{}
 }
 
 // until works until the worker is to leave or has lost the partition.
@@ -155,7 +187,8 @@ func (c *crew) join(id string, work func(context.Context, *partition.Partition) 
 		c.faults = append(c.faults, f)
 		return f
 	})
-	w := &worker{client: c.locks.NewClient(natslock.WithLogger(slog.New(slog.DiscardHandler)), wrap), done: make(chan struct{})}
+	w := &worker{done: make(chan struct{}), begun: time.Now()}
+	w.client = c.locks.NewClient(natslock.WithLogger(slog.New(slog.NewTextHandler(&w.log, nil))), wrap)
 	if work == nil {
 		work = until
 	}

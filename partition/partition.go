@@ -100,8 +100,8 @@ type Group struct {
 type Option func(*Group) error
 
 // ID names the worker. All workers of a group at a time have different ids: a worker whose id is taken waits until the
-// other one has left, and says so each 30 s, with an [EventUnavailable] and a warning of the client's logger. By default it is the name of the host and a random part. The ID has at most 200 bytes, or the methods of the
-// Group return [natslock.ErrInvalid].
+// other one has left, and says so after a second and then each 30 s, with an [EventUnavailable] and a warning of the client's logger. By default it is the name of the host and a random part. The ID has 1 to 200 bytes, or the methods of the
+// Group return [natslock.ErrInvalid]. In the name of the lock, most bytes that are neither letters nor digits take three of its 512.
 func ID(id string) Option {
 	return func(g *Group) error {
 		if id == "" || len(id) > 200 {
@@ -365,26 +365,30 @@ type EventType int
 const (
 	// EventJoined: the worker is a member of the group.
 	EventJoined EventType = iota + 1
-	// EventLeft: it is not any more. Err says why, and is nil when Run is about to return.
+	// EventLeft: it is not any more. Err says why. When Run is about to return it is nil, or matches [natslock.ErrUnavailable] if the server has
+	// not confirmed that: the membership ends with its TTL then.
 	EventLeft
 	// EventGranted: the worker owns a partition, and its function begins, unless the lock is lost before.
 	EventGranted
 	// EventLeaving: another worker is to have the partition, or Run is about to return.
 	EventLeaving
 	// EventReleased: the function has returned, and the partition is free. Err is that of the function. It matches
-	// [ErrDrainTime] if that was too slow.
+	// [ErrDrainTime] if that was too slow, and [natslock.ErrUnavailable] if the server has not confirmed the release: the
+	// partition is free at the end of its TTL then.
 	EventReleased
 	// EventFailed: the function has returned before it was asked to, with Err or without. The worker tries again after a pause.
 	EventFailed
 	// EventLost: the lease of the partition was lost or broken, and the function has returned. Err says why.
 	EventLost
+	// EventSlow: the function has not returned within the drain time. Its context has ended, and the worker keeps the partition until it does.
+	EventSlow
 	// EventUnavailable: the group cannot be read, or a lock not be taken, and Err says why. The worker tries again.
 	EventUnavailable
 )
 
 // String returns the name of the type, such as "granted".
 func (t EventType) String() string {
-	names := []string{"joined", "left", "granted", "leaving", "released", "failed", "lost", "unavailable"}
+	names := []string{"joined", "left", "granted", "leaving", "released", "failed", "lost", "slow", "unavailable"}
 	if t < 1 || int(t) > len(names) {
 		return fmt.Sprintf("EventType(%d)", int(t))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -90,7 +91,12 @@ func TestDrainTime(t *testing.T) {
 		require.Equal(t, map[string]int{"slow": 2}, c.ledger.owned())
 		time.Sleep(2 * time.Second)
 		c.balanced()
-		require.EqualValues(t, 1, c.all["slow"].Stats().Slow)
+		w := c.all["slow"]
+		require.EqualValues(t, 1, w.Stats().Slow)
+		said := w.find(partition.EventSlow)
+		require.ErrorIs(t, said.Err, partition.ErrDrainTime)
+		require.InDelta(t, 3.5, said.Time.Sub(begun).Seconds(), 0.1)
+		require.Contains(t, w.log.String(), "has not left its partition within the drain time")
 	})
 }
 
@@ -116,6 +122,40 @@ func TestFailingFunction(t *testing.T) {
 			}
 		}
 		require.Equal(t, calls, failed)
+	})
+}
+
+// A function that returns at once, without an error, is worth a word.
+func TestReturningFunction(t *testing.T) {
+	inBubble(t, 1, func(t *testing.T, c *crew) {
+		w := c.join("w", func(context.Context, *partition.Partition) error { return nil })
+		time.Sleep(time.Second)
+		require.Contains(t, w.log.String(), "returned before it was asked to")
+		require.NoError(t, w.find(partition.EventFailed).Err)
+	})
+}
+
+// A worker that leaves while it cannot reach the server says what it has not released, and when that is free. One that stays says once
+// that it does not reach its group, and that it does again.
+func TestOutage(t *testing.T) {
+	inBubble(t, 2, func(t *testing.T, c *crew) {
+		stays := c.join("stays", nil, partition.TTL(time.Minute))
+		leaves := c.join("leaves", nil, partition.TTL(time.Minute))
+		time.Sleep(2 * time.Second)
+		c.balanced()
+		c.locks.Fail(fmt.Errorf("%w: no server", natslock.ErrUnavailable))
+		begun := time.Now()
+		c.leave("leaves")
+		require.LessOrEqual(t, time.Since(begun), 12*time.Second)
+		require.ErrorIs(t, leaves.find(partition.EventReleased).Err, natslock.ErrUnavailable)
+		require.ErrorIs(t, leaves.find(partition.EventLeft).Err, natslock.ErrUnavailable)
+		require.Contains(t, leaves.log.String(), "a partition was not released, and is free at the end of its TTL")
+		time.Sleep(time.Minute)
+		c.locks.Fail(nil)
+		time.Sleep(time.Minute)
+		c.balanced()
+		require.Equal(t, 1, strings.Count(stays.log.String(), "does not reach its group"), stays.log.String())
+		require.Equal(t, 1, strings.Count(stays.log.String(), "reaches its group again"))
 	})
 }
 
@@ -241,23 +281,24 @@ func TestTakenID(t *testing.T) {
 		first := c.join("w", nil)
 		time.Sleep(time.Second)
 		second := c.join("w", nil)
-		time.Sleep(taken + time.Second)
+		time.Sleep(time.Minute)
 		require.Empty(t, second.Owned())
 		first.leave(nil)
 		<-first.done
 		time.Sleep(time.Second)
 		c.balanced()
 		c.leave("w")
+		require.Contains(t, second.log.String(), "another worker has the id")
 		require.Equal(t, partition.EventUnavailable, second.events[0].Type)
 		require.ErrorIs(t, second.events[0].Err, natslock.ErrTimeout)
 		require.ErrorContains(t, second.events[0].Err, `another worker has the id "w"`)
 		require.ErrorContains(t, second.events[0].Err, "held by")
-		require.Equal(t, partition.EventJoined, second.events[1].Type)
+		require.Equal(t, partition.EventUnavailable, second.events[1].Type)
+		require.Equal(t, time.Second, second.events[0].Time.Sub(second.begun))
+		require.Equal(t, 30*time.Second, second.events[1].Time.Sub(second.events[0].Time))
+		require.Equal(t, partition.EventJoined, second.events[2].Type)
 	})
 }
-
-// taken is after how long a worker says that its id is taken.
-const taken = 30 * time.Second
 
 // Workers with weights own in proportion.
 func TestWeights(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/natslock/locks/internal/again"
@@ -31,6 +32,7 @@ type runner struct {
 	claims  []context.CancelFunc     // by partition
 	served  []*serving
 	report  func(Event)
+	cut     atomic.Bool // the group was not reached the last time
 }
 
 // serving is a partition whose function runs.
@@ -45,9 +47,11 @@ type serving struct {
 // the server, after a lease that was lost, and in a bucket that was deleted and re-created.
 //
 // fn's context ends when the worker has lost the partition, or when fn has not returned within the drain time after [Partition.Leaving] was closed. Its cause
-// says why: it matches [natslock.ErrLost], [natslock.ErrBroken], [natslock.ErrClosed] or [ErrDrainTime]. It has the values of ctx, and does not end with ctx. A panic of fn ends the process, after the partition was released. The worker keeps the partition until fn returns. When fn
+// says why: it matches [natslock.ErrLost], [natslock.ErrBroken], [natslock.ErrClosed] or [ErrDrainTime]. It has the values of ctx, and does not end with ctx. The worker keeps the partition until fn returns. A panic of fn ends the process, after the partition was released: the other partitions of the process wait for the TTL, as after a crash. When fn
 // returns without having been asked to, with an error or without, the worker gives the partition up and takes it again after a
-// pause of 100 ms at most, and of up to 10 s when that repeats. The client's logger gets a warning with each error of fn, but for one that is nothing but the end of its context.
+// pause of 100 ms at most, and of up to 10 s when that repeats. The client's logger gets a warning with each error of fn, but for one that is nothing but the end of its context, and
+// for a function that returns without having been asked to, does not return within the drain time, or whose partition could not be released. It
+// gets one when the worker does not reach the group, and a line when it does again.
 //
 // When ctx ends, the worker leaves: it ends its membership, and gives each partition to its next owner when that one
 // asks for it, which takes half a second at least and six at most. If it is the last one, it does not wait. A Run of a Group that runs already returns
@@ -56,7 +60,7 @@ type serving struct {
 // Run returns an error in every case. It matches ctx's error and cause when ctx has ended. It matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed when the
 // connection was closed for good, [ErrCount] when the group shares another number of partitions, and [natslock.ErrClosed], [natslock.ErrPermission] or
 // [natslock.ErrInvalid] when another try would fail in the same way. When Run returns, all functions have, and the worker has released
-// what it owned. So end ctx before [natslock.Client.Close].
+// what it owned, or tried that for 5 s: see [EventReleased]. Run waits for a function that never returns, and [EventSlow] names it. So end ctx before [natslock.Client.Close].
 func (g *Group) Run(ctx context.Context, fn func(ctx context.Context, p *Partition) error) error {
 	if err := g.ready(); err != nil {
 		return err
@@ -167,6 +171,18 @@ func (r *runner) unavailable(k int, err error, now time.Time) {
 	r.report(Event{Type: EventUnavailable, Partition: k, Err: err})
 }
 
+// unreached warns once that the group is not reached.
+func (r *runner) unreached(err error) {
+	if r.reads.Err() == nil && !again.Final(err) && !r.cut.Swap(true) {
+		r.warn("this worker does not reach its group, and tries again", "error", err)
+	}
+}
+
+// warn writes to the log of the client. It is not for use under the mutex of the group, whose methods a handler may call.
+func (r *runner) warn(what string, with ...any) {
+	again.Logger(r.g.c).Warn(what, append([]any{"group", r.g.name}, with...)...)
+}
+
 func (r *runner) act(e effect) {
 	k := e.partition
 	switch e.action {
@@ -182,11 +198,22 @@ func (r *runner) act(e effect) {
 	case drain:
 		s := r.served[k]
 		close(s.leaving)
-		s.timer = time.AfterFunc(r.g.drain, func() { s.cancel(ErrDrainTime) })
+		s.timer = time.AfterFunc(r.g.drain, func() { r.slow(s) })
 		r.report(Event{Type: EventLeaving, Partition: k, Token: s.Token(), Held: time.Since(s.begun)})
 	case look:
 		r.running.Go(r.look)
 	}
+}
+
+// slow ends the context of a function whose drain time is over.
+func (r *runner) slow(s *serving) {
+	s.cancel(ErrDrainTime)
+	r.warn("a function has not left its partition within the drain time", "partition", s.number, "token", s.Token(), "drain time", r.g.drain)
+	r.tell(func(time.Time) {
+		if r.served[s.number] == s {
+			r.report(Event{Type: EventSlow, Partition: s.number, Token: s.Token(), Held: time.Since(s.begun), Err: ErrDrainTime})
+		}
+	})
 }
 
 // lock takes a lock of the group. The end of ctx ends the waiting alone.
@@ -200,6 +227,11 @@ func (r *runner) look() {
 	ctx, cancel := context.WithTimeout(r.reads, lookTimeout)
 	defer cancel()
 	state, err := Inspect(ctx, r.g.c, r.g.name)
+	if err != nil {
+		r.unreached(err)
+	} else if r.cut.Swap(false) {
+		again.Logger(r.g.c).Info("this worker reaches its group again", "group", r.g.name)
+	}
 	r.tell(func(now time.Time) {
 		if err != nil {
 			r.w.unread(now)
@@ -213,34 +245,43 @@ func (r *runner) look() {
 // lookTimeout bounds one read of the group.
 const lookTimeout = 30 * time.Second
 
-// taken is how long a worker waits for its membership before it reports that another worker has its id. The membership of a crashed
-// predecessor has ended by then, unless the TTL is longer.
-const taken = 30 * time.Second
+// A worker whose membership another one holds says so after soon, and then again after often.
+const (
+	soon  = time.Second
+	often = 30 * time.Second
+)
 
 // join keeps the worker a member until ctx ends.
 func (r *runner) join(ctx context.Context) {
 	meta := map[string]string{idKey: r.g.id, weightKey: strconv.Itoa(r.g.weight), countKey: strconv.Itoa(r.g.count)}
 	maps.Copy(meta, r.g.meta)
+	timeout := soon
 	for failed := 0; ctx.Err() == nil; {
-		wait, cancel := context.WithTimeout(ctx, taken)
+		wait, cancel := context.WithTimeout(ctx, timeout)
 		l, err := r.lock(wait, memberName(r.g.name, r.g.id), meta)
 		cancel()
 		if err != nil {
 			if ctx.Err() != nil {
 				return
 			}
-			pause := again.Pause(failed)
+			pause, taken := again.Pause(failed), false
 			failed++
-			if errors.Is(err, natslock.ErrTimeout) {
-				err = fmt.Errorf("another worker has the id %q: %w", r.g.id, err)
-				pause, failed = 0, 0
+			if waited, ok := errors.AsType[*natslock.TimeoutError](err); ok {
+				pause, failed, timeout = 0, 0, often
+				if waited.Holder != nil && !errors.Is(err, natslock.ErrUnavailable) {
+					err, taken = fmt.Errorf("another worker has the id %q: %w", r.g.id, err), true
+				}
 			}
-			again.Logger(r.g.c).Warn("this worker is no member of its group", "group", r.g.name, "error", err)
+			if taken {
+				r.warn("this worker waits until another one with its id has left", "error", err)
+			} else {
+				r.unreached(err)
+			}
 			r.tell(func(now time.Time) { r.unavailable(-1, err, now) })
 			_ = clock.Sleep(ctx, pause) // the loop sees the end of ctx
 			continue
 		}
-		failed = 0
+		failed, timeout = 0, soon
 		r.tell(func(now time.Time) {
 			r.w.joined(l.Token(), now)
 			r.report(Event{Type: EventJoined, Partition: -1, Token: l.Token()})
@@ -250,7 +291,10 @@ func (r *runner) join(ctx context.Context) {
 			err = l.Err()
 		case <-ctx.Done():
 		}
-		_ = l.Unlock(r.ctx) // the TTL ends it at the latest
+		if ended := l.Unlock(r.ctx); errors.Is(ended, natslock.ErrUnavailable) && err == nil {
+			r.warn("this worker's membership was not released, and ends with its TTL", "error", ended)
+			err = ended
+		}
 		r.tell(func(now time.Time) {
 			r.w.left(now)
 			r.report(Event{Type: EventLeft, Partition: -1, Token: l.Token(), Err: err})
@@ -264,6 +308,7 @@ func (r *runner) watch(ctx context.Context) {
 		for ev, err := range admin.New(r.g.c).Watch(ctx, r.g.name+".member.*") {
 			switch {
 			case err != nil:
+				r.unreached(err)
 				r.tell(func(now time.Time) { r.unavailable(-1, err, now) })
 				continue
 			case ev.Type == admin.EventQueued || ev.Type == admin.EventGaveUp:
@@ -337,8 +382,8 @@ func (r *runner) own(ctx context.Context, k int) {
 	}
 }
 
-// errExit is what is reported of a function that has neither returned nor panicked.
-var errExit = errors.New("the function ended its goroutine")
+// errExit is what is reported of a function that has not returned.
+var errExit = errors.New("the function panicked, or ended its goroutine")
 
 // release unlocks a partition whose function has returned, or that it is not to be called for.
 func (r *runner) release(s *serving, ctx context.Context, run bool, err error) {
@@ -346,14 +391,29 @@ func (r *runner) release(s *serving, ctx context.Context, run bool, err error) {
 	if again.IsEnd(ctx, err) {
 		err = nil
 	}
-	if run && err != nil {
-		again.Logger(r.g.c).Warn("the work on a partition failed", "group", r.g.name, "partition", k, "token", s.Token(), "error", err)
-	}
 	lost := l.Err()
+	asked := false
+	select {
+	case <-s.leaving:
+		asked = true
+	default:
+	}
+	switch {
+	case run && err != nil:
+		r.warn("the work on a partition failed", "partition", k, "token", s.Token(), "error", err)
+	case run && !asked && lost == nil:
+		r.warn("a function returned before it was asked to; it has to stay as long as the worker is to own the partition", "partition", k, "token", s.Token())
+	}
 	slow := context.Cause(ctx) == ErrDrainTime
 	s.cancel(nil)
 	// The function has returned, so nobody works on it here any more. If the server does not confirm that, the next owner waits for the TTL at most.
-	if ended := l.Unlock(r.ctx); lost == nil && ended != nil && !errors.Is(ended, natslock.ErrUnavailable) {
+	ended := l.Unlock(r.ctx)
+	switch {
+	case ended == nil || lost != nil:
+	case errors.Is(ended, natslock.ErrUnavailable):
+		r.warn("a partition was not released, and is free at the end of its TTL", "partition", k, "token", s.Token(), "error", ended)
+		err = joined(ended, err)
+	default:
 		lost = ended // a loss that only the clock shows yet
 	}
 	r.tell(func(now time.Time) {
@@ -375,19 +435,27 @@ func (r *runner) returned(s *serving, asked, slow bool, lost, err error) {
 	ev := Event{Type: EventReleased, Partition: s.number, Token: s.Token(), Held: time.Since(s.begun), Err: err}
 	switch {
 	case lost != nil:
-		ev.Type, ev.Err = EventLost, errors.Join(lost, err)
+		ev.Type, ev.Err = EventLost, joined(lost, err)
 		r.g.stats.Lost++
 	case asked:
 		r.g.stats.Drained++
 		if slow {
 			r.g.stats.Slow++
-			ev.Err = errors.Join(ErrDrainTime, err)
+			ev.Err = joined(ErrDrainTime, err)
 		}
 	default:
 		ev.Type = EventFailed
 		r.g.stats.Failed++
 	}
 	r.report(ev)
+}
+
+// joined is an error that matches both, on one line.
+func joined(a, b error) error {
+	if b == nil {
+		return a
+	}
+	return fmt.Errorf("%w; %w", a, b)
 }
 
 // reporting calls fn with what is reported, on a goroutine of its own, until stop, which waits for the last call.

@@ -41,6 +41,8 @@ type Placement struct {
 	Number int
 	// Member is the ID of the worker that owns the partition, also of one that is leaving the group. It is empty if nobody does.
 	Member string
+	// Former says that an earlier process with the ID of a member owns the partition, and not that member.
+	Former bool
 	// Holder is the lock's, or nil.
 	Holder *admin.Holder
 	// Planned is the ID of the member that is to own the partition. It is empty without members.
@@ -167,6 +169,11 @@ func live(h *admin.Holder) bool {
 	return h != nil && !h.Overdue && h.Broken == nil && !h.Cooldown && !h.HandedOver && !h.Unreadable
 }
 
+// holds says whether a lock is one of the member's process.
+func (m *Member) holds(h *admin.Holder) bool {
+	return h != nil && h.Owner == m.Owner && h.Host == m.Host && h.PID == m.PID
+}
+
 // memberOf reads a member's record. Somebody else's lock of such a name is no member.
 func memberOf(h *admin.Holder) (Member, bool) {
 	weight, err := strconv.Atoi(h.Meta[weightKey])
@@ -208,7 +215,9 @@ func (g *State) settle(owned []Placement) {
 		}
 	}
 	for k, id := range g.planned() {
-		g.Partitions[k].Planned = id
+		p := &g.Partitions[k]
+		p.Planned = id
+		p.Former = slices.ContainsFunc(g.Members, func(m Member) bool { return m.ID == p.Member && !m.holds(p.Holder) })
 	}
 }
 

@@ -33,7 +33,7 @@ func (*partitionsCmd) Help() string {
 	return `Shows a group of workers that share partitions (package partition). A line for each
 worker has its weight, how many partitions it owns and is to own (its quota), who it is,
 how long it has been a member, and the numbers of its partitions. A worker that is leaving
-has no weight. Then follow the partitions that nobody owns, and those in motion: these have an
+has no weight, also where another process has its id already. Then follow the partitions that nobody owns, and those in motion: these have an
 owner and are to have another one.
 
 lockctl computes who is to own what from the members and the owners, as the workers do. A
@@ -201,15 +201,31 @@ func (c *partitionsCmd) members(w io.Writer, g show.Group) {
 		t.AppendRow(row)
 		delete(owned, m.ID)
 	}
-	for _, p := range g.Partitions { // by the first partition of each
-		if numbers := owned[p.Member]; p.Member != "" && numbers != nil {
-			row := table.Row{show.Plain(p.Member) + " (leaving)", "-", len(numbers), 0, show.HolderName(*p.Holder), "-", show.Ranges(numbers)}
-			if c.Wide {
-				row = append(row, "-", "")
-			}
-			t.AppendRow(row)
-			delete(owned, p.Member)
+	former := make(map[string][]int) // by the process
+	for _, p := range g.Partitions {
+		if p.Former {
+			name := show.HolderName(*p.Holder)
+			former[name] = append(former[name], p.Number)
 		}
+	}
+	for _, p := range g.Partitions { // by the first partition of each
+		if p.Member == "" {
+			continue
+		}
+		by, name := owned, p.Member
+		if p.Former {
+			by, name = former, show.HolderName(*p.Holder)
+		}
+		numbers := by[name]
+		if numbers == nil {
+			continue
+		}
+		row := table.Row{show.Plain(p.Member) + " (leaving)", "-", len(numbers), 0, show.HolderName(*p.Holder), "-", show.Ranges(numbers)}
+		if c.Wide {
+			row = append(row, "-", "")
+		}
+		t.AppendRow(row)
+		delete(by, name)
 	}
 	t.Render()
 }

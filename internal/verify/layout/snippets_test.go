@@ -25,7 +25,7 @@ var given = map[string]string{
 	"docs/guide/getting-started.md": "server string, makeReport func(context.Context, uint64) error",
 	"docs/guide/elections.md":       "e *election.Election, schedule func(context.Context, uint64) error, items chan string, process func(context.Context, string) error, show func(string), lead func(context.Context, *election.Term) error",
 	"docs/guide/leases.md":          "batches []func(context.Context) error",
-	"docs/guide/partitions.md":      "p *partition.Partition, messages chan string, process func(context.Context, uint64, string) error",
+	"docs/guide/partitions.md":      "p *partition.Partition, messages func(int) chan string, process func(context.Context, uint64, string) error",
 	"docs/guide/periodic.md":        "report func(context.Context, time.Time, *natslock.Lock) error",
 	"docs/guide/shutdown.md":        "server string, web *http.Server, jobs jetstream.MessagesContext, work func(context.Context, string) error, mux *http.ServeMux, pay func(context.Context, string, uint64) error",
 	"docs/guide/testing.md":         "locks *locktest.Locker, t *testing.T",

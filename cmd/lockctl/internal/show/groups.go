@@ -36,6 +36,7 @@ type partitionJSON struct {
 	Member   string      `json:"member" doc:"the id of the worker that owns it, also of one that is leaving the group; empty: nobody, or a holder that is no worker"`
 	Holder   *holderJSON `json:"holder" doc:"the holder of its lock; null: nobody owns it"`
 	Planned  string      `json:"planned" doc:"the id of the member that is to own it; empty: there are no members"`
+	Former   bool        `json:"former" doc:"an earlier process with the id of a member owns it, and not that member"`
 	InMotion bool        `json:"in_motion" doc:"it has an owner and is to have another one"`
 	Waiting  int         `json:"waiting" doc:"how many workers wait for its lock"`
 	Unowned  *time.Time  `json:"unowned_since" doc:"with --watch: each list of this lockctl since then, by its clock, has shown no owner; null: it has one, or nothing is known"`
@@ -54,7 +55,7 @@ type Group struct {
 
 // Moves says whether a partition has an owner and is to have another one.
 func Moves(p partition.Placement) bool {
-	return p.Holder != nil && p.Planned != "" && p.Planned != p.Member
+	return p.Holder != nil && p.Planned != "" && (p.Former || p.Planned != p.Member)
 }
 
 // Tally counts the partitions of a group that nobody owns, and those that are in motion.
@@ -74,7 +75,7 @@ func Tally(g partition.State) (unowned, moving int) {
 func Shares(g partition.State) (owned map[string][]int, quota map[string]int) {
 	owned, quota = make(map[string][]int), make(map[string]int)
 	for _, p := range g.Partitions {
-		if p.Member != "" {
+		if p.Member != "" && !p.Former {
 			owned[p.Member] = append(owned[p.Member], p.Number)
 		}
 		if p.Planned != "" {
@@ -99,7 +100,7 @@ func (g Group) Object() any {
 		out.Refused = append(out.Refused, member(m))
 	}
 	for _, p := range g.Partitions {
-		o := partitionJSON{Number: p.Number, Member: p.Member, Planned: p.Planned, InMotion: Moves(p), Waiting: p.Waiting}
+		o := partitionJSON{Number: p.Number, Member: p.Member, Planned: p.Planned, Former: p.Former, InMotion: Moves(p), Waiting: p.Waiting}
 		if p.Holder != nil {
 			h := holderToJSON(*p.Holder)
 			o.Holder = &h
