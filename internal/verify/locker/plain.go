@@ -160,8 +160,9 @@ func (b *state) keep(l *lease) {
 // verify judges the bucket: the time of its creation, and then its settings.
 func (p *plain) verify() error {
 	var info struct {
-		Created string
-		Config  struct {
+		Created    string
+		Alternates []struct{ Name string } // its mirrors, and the stream itself
+		Config     struct {
 			MaxMsgsPerSubject int64  `json:"max_msgs_per_subject"`
 			MaxMsgs           int64  `json:"max_msgs"`
 			MaxBytes          int64  `json:"max_bytes"`
@@ -195,6 +196,9 @@ func (p *plain) verify() error {
 		(c.Discard == "new" || !limited) && (c.MaxAge == 0 || c.MaxAge >= int64(366*24*time.Hour)) && (c.MaxMsgSize < 0 || c.MaxMsgSize >= 20480) &&
 		c.Metadata["natslock.protocol"] == "2" && c.Replicas <= 1 && c.Mirror == nil && c.Sources == nil && c.Transform == nil &&
 		!c.NewPerSubject && !c.NoAck && !c.Sealed && !c.Counter && level >= 2 && (c.Persist == "" || c.Persist == "default")
+	for _, a := range info.Alternates {
+		fit = fit && a.Name == "KV_"+p.bucket
+	}
 	unfit := !fit && p.weak != anySettings
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -66,6 +66,10 @@ var scriptMutants = []struct {
 	{"a float read as an integer", "places-readable", "(M32)", []edit{
 		{"record.js", "readF64 = () => (super.readF64(), NaN);", "readF64 = () => super.readF64();"},
 	}},
+	{"every bucket taken for one without replicas and mirrors", "bucket-alone", "(M2)", []edit{
+		{"reads.js", "  c.num_replicas === 1 && !cluster", "  true || !cluster"},
+		{"reads.js", "if (h(\"Nats-Stream\") !== this.stream) {", "if (false) {"},
+	}},
 	{"unconditional delete", "release-exact", "(M36)", []edit{
 		{"bucket.js", "h.set(\"Nats-Expected-Last-Subject-Sequence\"", "if (!tombstone) h.set(\"Nats-Expected-Last-Subject-Sequence\""},
 	}},

@@ -2,6 +2,7 @@ package conform
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -41,6 +42,61 @@ func bucketRows(t *trial) {
 	}
 	a := t.ask(t.opening())
 	t.expect(a.Result == "ok", `"ok" for a bucket that is fit`, "%s", a)
+}
+
+// mirrored makes a stream info one of a bucket with a mirror, which a cluster keeps.
+func mirrored(i map[string]any) {
+	replicated(i, true)
+	if c, ok := i["config"].(map[string]any); ok {
+		c["num_replicas"] = 1
+		i["alternates"] = []any{map[string]any{"name": "OTHER", "cluster": "conform"}, map[string]any{"name": c["name"], "cluster": "conform"}}
+	}
+	if c, ok := i["cluster"].(map[string]any); ok {
+		delete(c, "replicas")
+	}
+}
+
+// bucketAlone shows the program a bucket with a mirror, and one with replicas. Its reads are answered from a state in
+// which the lock was held. The program refuses these buckets, or is of level 5 and knows that such an answer proves no
+// no.
+func bucketAlone(t *trial) {
+	old := "MV_" + t.bucket // as long as the name of the bucket's stream
+	for i, of := range []struct {
+		what  string
+		shown func(i map[string]any)
+	}{{"a mirror", mirrored}, {"three replicas", func(i map[string]any) { replicated(i, true) }}} {
+		name := fmt.Sprintf("%s.%d", x, i)
+		t.start()
+		t.wire.show(of.shown)
+		a := t.ask(t.opening())
+		if a.Result != "ok" {
+			t.expect(a.Result == "error", `"error" of open for a bucket with `+of.what, "%s", a)
+			continue
+		}
+		t.margin = min(t.whole()/10, time.Second)
+		holder := t.put("lock."+name, record(1, "HOLDER", time.Minute, nil), 0, time.Minute)
+		end := t.copied(old, holder)
+		t.wire.lag("KV_"+t.bucket, old, of.what != "a mirror")
+		t.erase("lock."+name, 4, "HOLDER", holder)
+		a = t.try(name)
+		t.expect(a.Result != "refused", `"error" of open for a bucket with `+of.what+", or, of level 5, no no: nobody has the lock", "%s of a try, by an answer from a state that is older", a)
+		end()
+	}
+}
+
+// copied makes a stream that has the records of the bucket as they are now, and keeps them.
+func (t *trial) copied(name string, last uint64) (end func()) {
+	c := jetstream.StreamConfig{Name: name, Storage: jetstream.MemoryStorage, MaxMsgsPerSubject: 1, AllowDirect: true, Mirror: &jetstream.StreamSource{Name: "KV_" + t.bucket}}
+	s, err := t.js.CreateStream(t.ctx, c)
+	t.need(err)
+	t.eventually("the records in a mirror", "they are not there", func() bool {
+		info, err := s.Info(t.ctx)
+		return err == nil && info.State.LastSeq >= last
+	})
+	c.Mirror = nil
+	_, err = t.js.UpdateStream(t.ctx, c)
+	t.need(err)
+	return func() { t.need(t.js.DeleteStream(t.ctx, name)) }
 }
 
 func bucketServers(t *trial) {

@@ -68,6 +68,7 @@ var ofLevels = []*Case{
 	{Name: "bucket-version", Level: 1, judge: bucketVersion, NoBucket: true, Must: "A client must (M16) refuse a bucket without the entry, and every version that it does not know", Also: "M15"},
 	{Name: "bucket-settings", Level: 1, judge: bucketSettings, NoBucket: true, Must: "**A client must (M18) verify the settings** when it opens the bucket and after each reconnect.", Also: "M3 M4 M5 M6 M7 M8 M9 M10 M13 M14"},
 	{Name: "bucket-rows", Level: 1, judge: bucketRows, Must: "| `mirror`, `sources`, `subject_transform` | unset | foreign messages replace records | must (M12) refuse it |", Also: "M11 M13"},
+	{Name: "bucket-alone", Level: 1, judge: bucketAlone, Must: "A client below it must (M2) refuse a bucket that is not alone."},
 	{Name: "bucket-servers", Level: 1, judge: bucketServers, Must: "A client must (M17) refuse *servers* below JetStream API level 2, which is nats-server 2.12."},
 	{Name: "bucket-unfit", Level: 1, judge: bucketUnfit, Must: "A client that knows that the bucket is unfit must (M21) grant nothing, until a verification shows that it is fit again.", Also: "M18"},
 	{Name: "bucket-anew", Level: 1, judge: bucketAnew, TTL: 15 * time.Second, Must: "A bucket with another creation time is another bucket: a client must (M19) take every lease of the old one whose record the new one does not have for ended, whatever the settings of the new one."},

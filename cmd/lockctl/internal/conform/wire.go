@@ -80,6 +80,9 @@ type wire struct {
 	shown   int                       // how many have passed
 	writes  []*write
 	waiting map[string]*waiting // for answers, by their subjects
+
+	stream, other string // whose direct gets the other one answers
+	replica       bool   // in the name of the stream
 }
 
 // waiting is a write whose answer has not come.
@@ -129,6 +132,14 @@ func (w *wire) show(change func(i map[string]any)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.info = change
+}
+
+// lag has direct gets of a stream be answered by another one, whose name is as long. It answers in its own name, or in
+// that of the stream, as a replica that lags.
+func (w *wire) lag(stream, other string, replica bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stream, w.other, w.replica = stream, other, replica
 }
 
 // cut ends the connections of the program. New ones are refused until back is called.
@@ -394,6 +405,10 @@ func (w *wire) asks(f frame, server *sink) bool {
 	if reply := f.reply(); reply != "" && strings.HasPrefix(request, "STREAM.INFO.") {
 		w.infos[reply] = true
 	}
+	if w.other != "" && strings.HasPrefix(request, "DIRECT.GET."+w.stream) {
+		server.put(bytes.Replace(f.raw, []byte("DIRECT.GET."+w.stream), []byte("DIRECT.GET."+w.other), 1))
+		return true
+	}
 	read := strings.HasPrefix(request, "DIRECT.GET.") || strings.HasPrefix(request, "STREAM.MSG.GET.")
 	if gate := w.reads; read && gate != nil {
 		w.wg.Go(func() {
@@ -429,6 +444,10 @@ func (w *wire) fromServer(f frame, client *sink) bool {
 		return w.alters(f, client)
 	}
 	one := w.waiting[f.subject()]
+	if one == nil && w.replica && f.header > 0 {
+		client.put(bytes.Replace(f.raw, []byte("Nats-Stream: "+w.other), []byte("Nats-Stream: "+w.stream), 1))
+		return true
+	}
 	if one == nil {
 		return w.hears != nil && strings.HasPrefix(f.subject(), "natslock.") && !w.hears(f.subject())
 	}
