@@ -233,6 +233,8 @@ func (c *partitionsCmd) members(w io.Writer, g show.Group) {
 // ownerOf names the owner of a partition in a cell.
 func ownerOf(p partition.Placement) string {
 	switch {
+	case p.Former:
+		return show.Plain(p.Member) + " (leaving)"
 	case p.Member != "":
 		return show.Plain(p.Member)
 	case p.Holder != nil: // somebody has locked it by hand

@@ -59,6 +59,27 @@ func own(t *testing.T, c *natslock.Client, name string, number int, id string) *
 	return take(t, c, fmt.Sprintf("%s.part.%d", name, number), natslock.TTL(time.Hour), natslock.Meta(map[string]string{"member": id}))
 }
 
+// A process that has left its membership and works on still owns its partitions, also where its successor has the same id.
+func TestPartitionsOfFormerProcess(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	withBucket(t, s)
+	before, now := client(t, s, natslock.WithOwner("before")), client(t, s, natslock.WithOwner("now"))
+	own(t, before, "g", 0, "w")
+	own(t, before, "g", 1, "w")
+	enlist(t, now, "g", "w", 1, 3)
+	own(t, now, "g", 2, "w")
+	_, out, _ := run(t, s, "partitions", "g")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, 8, out)
+	require.Equal(t, "g: 3 partitions, 1 member, 0 unowned, 2 in motion", lines[0])
+	require.Regexp(t, `^w +1 +1 +3 +now on .* 2$`, lines[3])
+	require.Regexp(t, `^w \(leaving\) +- +2 +0 +before on .* 0-1$`, lines[4])
+	require.Regexp(t, `^w \(leaving\) +w +0 +0-1$`, lines[7])
+	code, out, _ := run(t, s, "check", "--partitions", "g", "--moving", "0")
+	require.NotZero(t, code, out)
+}
+
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{

@@ -69,11 +69,19 @@ func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 		return v
 	}
 	g := groups[i]
-	owned, quota := make(map[string][]int), make(map[string]int)
+	type worker struct{ id, former string } // former: the holder, of an earlier process with the id of a member
+	ownerOf := func(p partition.Placement) worker {
+		if p.Former {
+			return worker{p.Member, holderName(*p.Holder)}
+		}
+		return worker{id: p.Member}
+	}
+	owned, quota := make(map[worker][]int), make(map[string]int)
 	unowned, moving := 0, 0
 	for _, p := range g.Partitions {
 		if p.Member != "" {
-			owned[p.Member] = append(owned[p.Member], p.Number)
+			by := ownerOf(p)
+			owned[by] = append(owned[by], p.Number)
 		}
 		if p.Planned != "" {
 			quota[p.Planned]++
@@ -86,11 +94,11 @@ func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 		case p.Holder == nil:
 			unowned++
 			c.Owner = "nobody"
-		case p.Planned == "" || p.Planned == p.Member:
+		case p.Planned == "" || p.Planned == p.Member && !p.Former:
 			continue
 		default:
 			moving++
-			if p.Member == "" { // somebody has locked it by hand
+			if p.Member == "" || p.Former { // somebody has locked it by hand, or started again under the id
 				c.Owner = holderName(*p.Holder)
 			}
 		}
@@ -101,16 +109,17 @@ func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 	v.Found = true
 	v.Title = fmt.Sprintf("partitions: %d, members: %d, unowned: %d, in motion: %d", g.Count, len(g.Members), unowned, moving)
 	for _, m := range g.Members {
+		own := owned[worker{id: m.ID}]
 		v.Workers = append(v.Workers, workerView{
 			ID: tool.Plain(m.ID), Weight: strconv.Itoa(m.Weight), Who: who(m.Owner, m.Host, m.PID), Joined: m.Since.UTC().Format("2006-01-02 15:04:05Z"),
-			Owned: len(owned[m.ID]), Quota: quota[m.ID], Partitions: numbers(owned[m.ID]), Link: memberLink(infos, m.Token),
+			Owned: len(own), Quota: quota[m.ID], Partitions: numbers(own), Link: memberLink(infos, m.Token),
 		})
-		delete(owned, m.ID)
+		delete(owned, worker{id: m.ID})
 	}
 	for _, p := range g.Partitions { // by the first partition of each
-		if of := owned[p.Member]; p.Member != "" && of != nil {
+		if of := owned[ownerOf(p)]; p.Member != "" && of != nil {
 			v.Workers = append(v.Workers, workerView{ID: tool.Plain(p.Member) + " (leaving)", Weight: "-", Who: holderName(*p.Holder), Joined: "-", Owned: len(of), Partitions: numbers(of)})
-			delete(owned, p.Member)
+			delete(owned, ownerOf(p))
 		}
 	}
 	return v

@@ -46,6 +46,15 @@ func TestGroup(t *testing.T) {
 	s.fail(errors.New("no connection"))
 	require.Contains(t, text(), "no connection What follows may be out of date.")
 
+	set("team.z.part.0", "w")
+	s.set("team.z.member.w", new(held("web", func(h *admin.Holder) {
+		h.Token, h.PID, h.Meta = 99, 8, map[string]string{"member": "w", "weight": "1", "partitions": "1"}
+	})))
+	page = regexp.MustCompile(`<[^>]*>`).ReplaceAllString(get(t, h, "GET", "/group?name=team.z").Body.String(), " ")
+	page = strings.Join(strings.Fields(html.UnescapeString(page)), " ")
+	require.Contains(t, page, "members: 1, unowned: 0, in motion: 1")
+	require.Contains(t, page, "w 1 0 1 web on vm:8 2027-01-15 08:00:00Z w (leaving) - 1 0 web on vm:7 - 0")
+
 	one := func(name string) string { return detailOf(s.get(ID{Name: name}), 0).Group }
 	require.Equal(t, "team.x", one("team.x.part.3"))
 	require.Equal(t, "team.x", one("team.x.member.w0"))
