@@ -178,10 +178,7 @@ func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listi
 	l := Listing{Revision: st.LastRevision}
 	missing := st.Keys
 	for try := 0; ; try++ {
-		records, _, err := s.readKeys(ctx, missing)
-		if err == nil {
-			records, err = s.doubted(ctx, records, min)
-		}
+		records, _, err := s.readKeys(ctx, missing, min)
 		if err != nil {
 			return Listing{}, err
 		}
@@ -217,10 +214,7 @@ func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listi
 
 // listNamed reads keys that the leader has named, as of a state that contains revision min.
 func (s *Store) listNamed(ctx context.Context, keys []string, min uint64) (Listing, error) {
-	records, latest, err := s.readKeys(ctx, keys)
-	if err == nil {
-		records, err = s.doubted(ctx, records, min)
-	}
+	records, latest, err := s.readKeys(ctx, keys, min)
 	if err != nil {
 		return Listing{}, err
 	}
@@ -241,15 +235,19 @@ func (s *Store) listNamed(ctx context.Context, keys []string, min uint64) (Listi
 
 // readKeys reads keys, in portions where the multi-key read is possible. A key
 // that is not there is left out. latest is the latest revision of a state that was read.
-func (s *Store) readKeys(ctx context.Context, keys []string) (records []Record, latest uint64, err error) {
+func (s *Store) readKeys(ctx context.Context, keys []string, min uint64) (records []Record, latest uint64, err error) {
 	for keys := range slices.Chunk(keys, multiMax) {
 		subjects := make([]string, len(keys))
 		for i, k := range keys {
 			subjects[i] = s.prefix + k
 		}
 		l, err := s.multiGet(ctx, subjects, listing{})
+		older := err == nil && l.Revision < min
 		if errors.Is(err, errIncomplete) {
 			l.Records, err = s.readAtOnce(ctx, keys)
+		}
+		if err == nil {
+			l.Records, err = s.doubted(ctx, l.Records, min, older)
 		}
 		if err != nil {
 			return nil, 0, err
@@ -262,18 +260,20 @@ func (s *Store) readKeys(ctx context.Context, keys []string) (records []Record, 
 	return records, latest, nil
 }
 
-// doubted reads again, from the leader, what a replica shows as deleted in a state
-// that need not contain min: it may have been written again since. Where the
-// leader's read is withheld, what the replica has answered has to do.
-func (s *Store) doubted(ctx context.Context, records []Record, min uint64) ([]Record, error) {
+// doubted reads again, from the leader, what a replica shows as deleted in a state that
+// need not contain min: it may have been written again since. In a state that is known to
+// be older, a live record may have ended since, too. Where the leader's read is withheld,
+// what the replica has answered has to do.
+func (s *Store) doubted(ctx context.Context, records []Record, min uint64, older bool) ([]Record, error) {
 	if s.Alone() || !s.seen.Load().direct { //safety:deleted-as-of
 		return records, nil
 	}
-	doubtful := func(r Record) bool { return r.Deleted && r.Revision < min }
+	doubtful := func(r Record) bool { return (r.Deleted || older) && r.Revision < min } //safety:older-live
 	var keys []string
+	shown := make(map[string]Record)
 	for _, r := range records {
 		if doubtful(r) {
-			keys = append(keys, r.Key)
+			keys, shown[r.Key] = append(keys, r.Key), r
 		}
 	}
 	sure, err := s.readEach(ctx, keys, s.leaderGet)
@@ -282,6 +282,11 @@ func (s *Store) doubted(ctx context.Context, records []Record, min uint64) ([]Re
 		return records, nil
 	case err != nil:
 		return nil, err
+	}
+	for i, r := range sure {
+		if was := shown[r.Key]; r.Revision < was.Revision { //safety:older-leader
+			sure[i] = was // a deposed leader has answered
+		}
 	}
 	return append(slices.DeleteFunc(records, doubtful), sure...), nil
 }

@@ -1,6 +1,7 @@
 package kvstore_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -238,6 +239,57 @@ func TestListOldTombstone(t *testing.T) {
 		check(t, a.Err)
 		old.Store(tombstone)
 		equal(t, "written again", keysOf(t, s, "wait.l.*", a.Revision), "wait.l.b wait.l.c wait.l.a ")
+	})
+}
+
+// A replica that lags shows a place that has ended since. The leader's word counts, but for that of a deposed one, which shows an
+// older state still.
+func TestListOfOlderState(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		var replica, deposed atomic.Pointer[[]*nats.Msg]
+		s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+			answers := replica.Load()
+			if strings.Contains(m.Subject, "STREAM.MSG.GET") {
+				if answers = deposed.Load(); !bytes.Contains(m.Data, []byte("wait.l.a")) {
+					return false
+				}
+			} else if !strings.HasSuffix(m.Subject, "DIRECT.GET.KV_natslock") {
+				return false
+			}
+			if answers == nil {
+				return false
+			}
+			for _, a := range *answers {
+				check(t, nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: a.Header, Data: a.Data}))
+			}
+			return true
+		})
+		s.PassMany()
+		s.Replicated()
+		nc := srv.Connect()
+		read := func(key string) *nats.Msg {
+			m, err := nc.Request("$JS.API.DIRECT.GET.KV_natslock.$KV.natslock."+key, nil, time.Second)
+			check(t, err)
+			return m
+		}
+		one := create(t, s, "wait.l.a", "one")
+		older, err := nc.Request("$JS.API.STREAM.MSG.GET.KV_natslock", []byte(`{"last_by_subj":"$KV.natslock.wait.l.a"}`), time.Second)
+		check(t, err)
+		a := send(t, s, kvstore.Write{Key: "wait.l.a", Value: []byte("renewed"), Expect: one, TTL: ttl})
+		check(t, a.Err)
+		state := create(t, s, "wait.l.b", "")
+		end := &nats.Msg{Header: nats.Header{"Status": {"204"}, "Nats-Num-Pending": {"0"}, "Nats-UpTo-Sequence": {fmt.Sprint(state)}}}
+		stale := []*nats.Msg{read("wait.l.a"), read("wait.l.b"), end}
+		last, err := s.Delete(t.Context(), "wait.l.a", a.Revision)
+		check(t, err)
+		replica.Store(&stale)
+		equal(t, "of the replica's state", keysOf(t, s, "wait.l.*", state), "wait.l.a wait.l.b ")
+		equal(t, "as of the deletion", keysOf(t, s, "wait.l.*", last), "wait.l.b ")
+
+		deposed.Store(&[]*nats.Msg{older})
+		l, err := s.List(t.Context(), "wait.l.*", last)
+		check(t, err)
+		equal(t, "revision of a", l.Records[0].Revision, a.Revision)
 	})
 }
 
