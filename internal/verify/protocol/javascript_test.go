@@ -208,7 +208,9 @@ func TestJavaScript(t *testing.T) {
 		cl := testutil.RunCluster(t, 3)
 		clients, programs := []*natslock.Client{}, []*scripted{}
 		for i := range 2 {
-			c, err := natslock.New(t.Context(), cl.ConnectTo(i), natslock.WithTTL(time.Minute), natslock.WithReplicas(3))
+			// An election can outlast the 5 s after which Unlock says by default that it is not confirmed.
+			c, err := natslock.New(t.Context(), cl.ConnectTo(i), natslock.WithTTL(time.Minute), natslock.WithReplicas(3),
+				natslock.WithTuning(natslock.Tuning{ReleaseTimeout: patience}))
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = c.Close(t.Context()) })
 			clients = append(clients, c)
