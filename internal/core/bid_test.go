@@ -101,6 +101,17 @@ func TestBidBackoffs(t *testing.T) {
 	require.Equal(t, Repeat{Backoff: Outage}, b.Came(Again, Silence, 0, followBegun), "the silence is a new one")
 	require.Equal(t, Repeat{Backoff: Flight}, b.Came(Again, Replicating, 0, followBegun))
 	require.Equal(t, Repeat{Backoff: Flight, N: 1}, b.Came(Again, Replicating, 0, followBegun))
+
+	b = Bid{}
+	b.Begin(followBegun)
+	for tries := 1; tries <= 5; tries++ {
+		want := Repeat{}
+		if tries > 3 {
+			want = Repeat{Backoff: Short, N: tries - 1}
+		}
+		b.Passed(7, followBegun)
+		require.Equal(t, want, b.Came(Free, 0, 0, followBegun), "the tombstones that it expects expire again and again")
+	}
 }
 
 // TestBidPasses: a claim that rests on a look at the queue is not repeated once that look is too old. A

@@ -172,6 +172,8 @@ func TestKeptRefused(t *testing.T) {
 	require.Equal(t, Consequence{Soon: true}, k.Answered(1, Answer{Refusal: InFlight}, at(5)))
 	require.EqualValues(t, 1, k.Retries)
 	require.Zero(t, k.Answered(1, Answer{Refusal: Unsure}, at(5)))
+	k.Lose(EndBroken, NoReason, at(5))
+	require.Zero(t, k.Answered(1, refusedBy(11), at(6)), "it has ended: there is nothing to read")
 }
 
 // TestKeptJudged: what is found under its key means for a record.
@@ -209,6 +211,13 @@ func TestKeptJudged(t *testing.T) {
 	k.Judge(renewalOf(11, 1), 11, at(6))
 	require.Equal(t, at(16), k.Valid.End, "from its own sending")
 	k = renewing()
+	k.RenewNow(at(5))
+	k.Tick(at(5))
+	k.Send(at(5), 2)
+	require.EqualValues(t, 11, k.Answered(2, refusedBy(11), at(5.1)).Read)
+	require.Equal(t, Consequence{Confirmed: 1}, k.Judge(renewalOf(11, 1), 11, at(5.2)))
+	require.Equal(t, at(5.2), k.Due(), "the refused one was wanted")
+	k = renewing()
 	require.EqualValues(t, 11, k.Judge(renewalOf(11, 1), 11, at(12)).Discard, "found too late")
 }
 
@@ -239,6 +248,8 @@ func TestKeptNotified(t *testing.T) {
 	require.NotEqual(t, at(4.1), k.Due(), "its answer is on the way")
 	require.True(t, k.Old(10))
 	require.False(t, k.Old(11))
+	k.Notified(stored(10, "me", 0, record.StatusBroken), at(4.2))
+	require.Nil(t, k.Break, "it shows nothing new")
 	broken := stored(11, "me", 0, record.StatusBroken)
 	k.Notified(broken, at(5))
 	require.Equal(t, at(5), k.Due(), "a renewal is to prove it")

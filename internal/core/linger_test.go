@@ -35,6 +35,12 @@ func TestIdleUsed(t *testing.T) {
 	s.leaves("C").then("settle 1", "close", "C releases 1").is()
 	require.Zero(t, s.client.IdleLeases())
 
+	s = begin(t) // the client has not subscribed yet
+	s.asks("A", lingers(time.Minute)).claims("A").granted("A", 10)
+	s.leaves("A").then("on end 1", "idle 1", "relist 1", "alarm at 4s").is("idle")
+	require.Same(t, s.run(1), s.line.Spare())
+	require.Nil(t, (*Line)(nil).Spare())
+
 	s = idle(t) // the list for that counts for longer than one for those that wait
 	s.passes(silence / 2).asks("B").thenNothing().is("[B]")
 }

@@ -95,6 +95,13 @@ func TestOthersGate(t *testing.T) {
 	s.passes(ms).lists().asks("C", reads).is("[A B]", "C")
 }
 
+// A list counts for nothing while the client does not subscribe: what has come since is not known.
+func TestOthersUnsubscribed(t *testing.T) {
+	s := begin(t)
+	s.asks("A").claims("A").granted("A", 10).passes(10 * ms)
+	s.lists().asks("B").is("[A]", "B")
+}
+
 // Only a place that was not known is news: a renewal is none, and a key that is used again is some.
 func TestOthersNews(t *testing.T) {
 	s := begin(t)
