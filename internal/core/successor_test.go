@@ -250,8 +250,10 @@ func TestSuccessorLooks(t *testing.T) {
 	require.True(t, w.Scan(false), "by its own reads")
 
 	w = newWaiter(t, 1, Successor{})
+	w.Read(w.Pred, w.now, w.now, placeTTL, time.Minute)
 	w.Freed(w.now)
 	require.False(t, w.Scans(w.now))
+	require.Equal(t, w.now.Add(scanAfter), w.At())
 	require.True(t, w.Scans(w.now.Add(scanAfter)))
 	require.True(t, w.Scan(true), "it is free still")
 	w.stays(0, heldAt(9))
