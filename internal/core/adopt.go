@@ -9,7 +9,7 @@ type Adopting struct {
 	ID    string // of the claim that was handed over
 	Token uint64
 
-	Confirmed bool // the reads are as of what the leader had stored during the call
+	confirmed bool // the reads are as of what the leader had stored during the call
 }
 
 // Adoption says what a record means for an [Adopting].
@@ -53,7 +53,7 @@ func (a *Adopting) Found(e record.Entry) (found Adoption, again bool) {
 func (a *Adopting) Expired() (found Adoption, again bool) { return a.refused(AdoptExpired) }
 
 func (a *Adopting) refused(found Adoption) (Adoption, bool) {
-	again := !a.Confirmed //safety:adopt-confirmed
-	a.Confirmed = true
+	again := !a.confirmed //safety:adopt-confirmed
+	a.confirmed = true
 	return found, again
 }

@@ -29,7 +29,7 @@ import (
 // when the lock has been given up cannot bring it back.
 type Claim struct {
 	ID   string
-	Over bool
+	over bool
 
 	attempts []Attempt // number n is attempts[n-1]
 	replies  []Reply   // that are still to be judged
@@ -170,7 +170,7 @@ func (c *Claim) Answered(r Reply, alone bool) (unwanted bool) {
 		// A leader that was deposed refuses what its successor may apply.
 		a.doubtful = !alone && !r.Answer.Final(a.Expect) //safety:refusal-doubted
 	}
-	if !c.Over {
+	if !c.over {
 		c.replies = append(c.replies, r)
 		return false
 	}
@@ -257,10 +257,10 @@ func (c *Claim) Unwritten() bool {
 // them, its record was found, and no answer to it is needed any more. A claim that is over already
 // has neither.
 func (c *Claim) Close(n int) (unwanted []uint64, open []Attempt, found bool) {
-	if c.Over {
+	if c.over {
 		return nil, nil, false
 	}
-	c.Over, c.granted = true, n
+	c.over, c.granted = true, n
 	for _, r := range c.replies {
 		if r.Answer.Refusal == Acknowledged && r.N != n {
 			unwanted = append(unwanted, r.Answer.Revision)
@@ -297,7 +297,7 @@ func (c *Claim) IsSettled(n int) bool { return c.attempts[n-1].answered }
 
 // Unwanted says whether a record was stored by this claim after it was over.
 func (c *Claim) Unwanted(e record.Entry) bool {
-	return c.Over && e.From(c.ID) && e.Renewal == 0 && e.Attempt != c.granted && //safety:over-notified
+	return c.over && e.From(c.ID) && e.Renewal == 0 && e.Attempt != c.granted && //safety:over-notified
 		(e.Status == record.StatusHeld || e.Status == record.StatusWaiting)
 }
 

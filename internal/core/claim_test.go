@@ -627,7 +627,7 @@ func (o *orders) from(s *scene) {
 			}
 		}
 	}
-	if s.claim.Over {
+	if s.claim.over {
 		if !more {
 			o.ends++
 		}
@@ -675,7 +675,7 @@ var attemptNames = [few + 1]string{1: "to attempt 1: ", 2: "to attempt 2: ", 3: 
 func (o *orders) answered(s *scene, n int, a Answer) {
 	s.answer[n] = &a
 	unwanted := s.claim.Answered(Reply{N: n, Answer: a, At: s.now}, !o.group)
-	s.judging = !s.claim.Over
+	s.judging = !s.claim.over
 	if unwanted {
 		o.deleted(s, &s.asked, a.Revision)
 	}
@@ -796,29 +796,29 @@ func (o *orders) check(s *scene) {
 	for n := 1; n <= made; n++ {
 		acked := s.answer[n] != nil && s.answer[n].Refusal == Acknowledged
 		want := 0
-		if s.claim.Over && acked && n != s.granted {
+		if s.claim.over && acked && n != s.granted {
 			want = 1
 		}
-		if s.claim.Over && s.asked[n] != want {
+		if s.claim.over && s.asked[n] != want {
 			o.fail("%d deletions follow from the answer to attempt %d, not %d", s.asked[n], n, want)
 		}
 		if s.asked[n] > 1 || s.found[n] > 1 || n == s.granted && s.asked[n]+s.found[n] > 0 {
 			o.fail("record %d is deleted", o.revision(n))
 		}
 		e := own(o.revision(n), n)
-		if got := s.claim.Unwanted(e); got != (s.claim.Over && n != s.granted) {
+		if got := s.claim.Unwanted(e); got != (s.claim.over && n != s.granted) {
 			o.fail("the record of attempt %d is unwanted: %v", n, got)
 		}
-		settled = settled && (!s.unanswered(n) || n == s.granted && s.claim.Over)
+		settled = settled && (!s.unanswered(n) || n == s.granted && s.claim.over)
 		unwritten = unwritten && !acked && o.refused(s, n)
 	}
 	if s.claim.Settled() != settled {
 		o.fail("settled: %v", !settled)
 	}
-	if !s.claim.Over && s.claim.Unwritten() != unwritten {
+	if !s.claim.over && s.claim.Unwritten() != unwritten {
 		o.fail("unwritten: %v", !unwritten)
 	}
-	if !s.claim.Over {
+	if !s.claim.over {
 		return
 	}
 	if r, more := s.claim.Next(); more {

@@ -44,7 +44,7 @@ type Kept struct {
 	Kind      record.Kind
 	Once      bool // the key is never claimed again
 	Abandoned bool
-	Resolving bool // a read is to decide
+	resolving bool // a read is to decide
 
 	sent        []Renewal     // without an answer, in the order of their sending
 	n           uint64        // number of the last one
@@ -57,10 +57,10 @@ type Kept struct {
 
 // Renewal is a renewal without an answer yet.
 type Renewal struct {
-	N     uint64
-	At    clock.Instant
-	Terms clock.Terms
-	Paced uint64 // its number among those of all records
+	n     uint64
+	at    clock.Instant
+	terms clock.Terms
+	paced uint64 // its number among those of all records
 }
 
 // State is that of a kept record.
@@ -172,7 +172,7 @@ func (k *Kept) Renews() bool {
 func (k *Kept) Due() clock.Instant {
 	// At the end of the validity the context ends, whether the server answers or not.
 	due := k.Valid.End //safety:due-at-end
-	if k.Renews() && !k.Resolving {
+	if k.Renews() && !k.resolving {
 		due = min(due, k.next)
 	}
 	return due
@@ -184,7 +184,7 @@ func (k *Kept) Tick(now clock.Instant) (u Consequence, renew bool) {
 	case k.State != StateHeld:
 	case k.Valid.Over(now):
 		u = k.expire(now)
-	case k.Renews() && !k.Resolving && now >= k.next:
+	case k.Renews() && !k.resolving && now >= k.next:
 		k.requestedAt, k.next = now, now.Add(max(min(k.Want.TTL, k.Terms.TTL)/15, MinRetry))
 		renew = true
 	}
@@ -215,7 +215,7 @@ func (k *Kept) Lag(now clock.Instant) time.Duration {
 
 // Enough is the last renewal, if it has no answer yet and its confirmation would do for what is wanted; zero: none.
 func (k *Kept) Enough() Renewal {
-	if last := len(k.sent) - 1; last >= 0 && k.sent[last].N >= k.need {
+	if last := len(k.sent) - 1; last >= 0 && k.sent[last].n >= k.need {
 		return k.sent[last]
 	}
 	return Renewal{}
@@ -233,11 +233,11 @@ func (k *Kept) Renewal() uint64 { return k.n }
 // Send begins a renewal, which is write number paced of the client. It returns the renewal's number, 0 if none is to
 // be sent, and whether the validity is shorter from now on.
 func (k *Kept) Send(now clock.Instant, paced uint64) (n uint64, shorter bool) {
-	if !k.Renews() || k.Resolving {
+	if !k.Renews() || k.resolving {
 		return 0, false
 	}
 	k.n++
-	k.sent = append(k.sent, Renewal{N: k.n, At: now, Terms: k.Want, Paced: paced})
+	k.sent = append(k.sent, Renewal{n: k.n, at: now, terms: k.Want, paced: paced})
 	k.requestedAt = now
 	return k.n, k.Valid.Renewing(now, k.Want)
 }
@@ -251,7 +251,7 @@ func (k *Kept) Unsent(n uint64) {
 
 func (k *Kept) index(n uint64) int {
 	for i := range k.sent {
-		if k.sent[i].N == n {
+		if k.sent[i].n == n {
 			return i
 		}
 	}
@@ -271,8 +271,8 @@ func (k *Kept) Answered(n uint64, a Answer, now clock.Instant) (u Consequence) {
 	case a.Last == 0 || a.Last > k.Last:
 		// Also where nothing is there any more: a leader that was deposed refuses as well, and may have
 		// removed what was renewed since. A state that contains the last confirmation shows the truth.
-		if !k.Resolving {
-			k.Resolving, u.Proven = true, true
+		if !k.resolving {
+			k.resolving, u.Proven = true, true
 			u.Read = max(a.Last, k.Last) //safety:renewal-refused
 		}
 	case a.Last == k.Last && n == k.n && n >= k.need:
@@ -307,17 +307,17 @@ func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	s := k.sent[i]
 	k.sent = append(k.sent[:0], k.sent[i+1:]...) // those before expect a revision that is no longer the last
 	if revision > k.Last {
-		k.Last, k.LastSent = revision, s.At
+		k.Last, k.LastSent = revision, s.at
 	}
-	k.Terms = s.Terms
-	k.Valid.Renewed(s.At, s.Terms)
+	k.Terms = s.terms
+	k.Valid.Renewed(s.at, s.terms)
 	k.Retries = 0
-	if s.N < k.need {
+	if s.n < k.need {
 		return false
 	}
-	k.next = k.nextRenewal(s.Terms, s.At)
+	k.next = k.nextRenewal(s.terms, s.at)
 	if k.phase > 0 {
-		k.next = s.At.Add(time.Duration(float64(k.phase) * float64(k.next.Sub(s.At))))
+		k.next = s.at.Add(time.Duration(float64(k.phase) * float64(k.next.Sub(s.at))))
 		k.phase = 0
 	}
 	k.Break = nil // the record is not broken, whatever a hint said
@@ -360,8 +360,8 @@ func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 		return u
 	}
 	k.suspected = max(k.suspected, revision)
-	if k.State == StateHeld && !k.Resolving {
-		k.Resolving, u.Read = true, revision
+	if k.State == StateHeld && !k.resolving {
+		k.resolving, u.Read = true, revision
 	}
 	return u
 }
@@ -390,7 +390,7 @@ func (k *Kept) Notified(e record.Entry, now clock.Instant) (u Consequence) {
 
 // Judge takes the record under the key, read as of a state that contains a revision.
 func (k *Kept) Judge(e record.Entry, revision uint64, now clock.Instant) (u Consequence) {
-	k.Resolving = false
+	k.resolving = false
 	found, current := Find(e, k.Body.ID, k.Body.Status, k.Last, k.n)
 	switch {
 	case k.State != StateHeld:
@@ -423,7 +423,7 @@ func (k *Kept) Judge(e record.Entry, revision uint64, now clock.Instant) (u Cons
 }
 
 // Trust keeps the record as held where no read could decide a doubt.
-func (k *Kept) Trust() { k.Resolving, k.suspected = false, 0 }
+func (k *Kept) Trust() { k.resolving, k.suspected = false, 0 }
 
 // expire ends a record whose validity is over: as planned, if it was taken until that time.
 func (k *Kept) expire(now clock.Instant) Consequence {

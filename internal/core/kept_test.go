@@ -84,7 +84,7 @@ func TestKeptDue(t *testing.T) {
 	k := kept()
 	k.RenewAfter(at(100))
 	require.Equal(t, at(12), k.Due())
-	k.Resolving = true
+	k.resolving = true
 	k.RenewAfter(at(1))
 	require.Equal(t, at(12), k.Due(), "a read decides, not a renewal")
 }
@@ -159,7 +159,7 @@ func TestKeptRefused(t *testing.T) {
 			k := renewing()
 			require.Equal(t, c.want, k.Answered(1, refusedBy(c.last), at(5)))
 			require.Equal(t, StateHeld, k.State)
-			require.Equal(t, c.want.Read > 0, k.Resolving)
+			require.Equal(t, c.want.Read > 0, k.resolving)
 			require.Zero(t, k.Answered(1, refusedBy(c.last), at(5)), "one read at a time")
 		})
 	}
@@ -196,10 +196,10 @@ func TestKeptJudged(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := renewing()
-			k.Resolving = true
+			k.resolving = true
 			require.Equal(t, c.want, k.Judge(c.found, 12, at(6)))
 			require.Equal(t, c.why, k.Why)
-			require.False(t, k.Resolving)
+			require.False(t, k.resolving)
 			if c.why == RecordBroken {
 				require.EqualValues(t, 12, k.Last, "its release deletes the broken record")
 			}
@@ -272,7 +272,7 @@ func TestKeptReconnected(t *testing.T) {
 	require.Zero(t, k.Reconnected(at(5), 0.5))
 	require.Equal(t, at(5), k.Due())
 	n, _ := k.Send(at(5), 2)
-	require.Equal(t, n, k.Enough().N)
+	require.Equal(t, n, k.Enough().n)
 	k.Answered(n, acked(11), at(5.1))
 	require.InDelta(t, 7, k.Due().Sub(at(0)).Seconds(), 0.1, "half of the time between two")
 	n, _ = k.Send(at(7), 3)
@@ -284,7 +284,7 @@ func TestKeptReconnected(t *testing.T) {
 // TestKeptEnough: a renewal on its way is not enough where a later change is to be confirmed.
 func TestKeptEnough(t *testing.T) {
 	k := renewing()
-	require.EqualValues(t, 1, k.Enough().N)
+	require.EqualValues(t, 1, k.Enough().n)
 	k.RenewNow(at(5))
 	require.Zero(t, k.Enough())
 	require.Equal(t, Consequence{Confirmed: 1}, k.Answered(1, acked(11), at(5)))

@@ -259,10 +259,10 @@ func (p *Pace[R, F]) Unsent(n uint64) {
 // backlog more if an answer has come since its sending.
 func (p *Pace[R, F]) UnderWay(s Renewal, now clock.Instant) bool {
 	limit := 2 * p.took
-	if p.heard > s.At {
+	if p.heard > s.at {
 		limit += backlog
 	}
-	return s.Paced > p.answered && now.Sub(s.At) <= limit
+	return s.paced > p.answered && now.Sub(s.at) <= limit
 }
 
 // Behind is how late the renewal is that comes next, where it has to wait for answers; 0: it

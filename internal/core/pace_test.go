@@ -153,7 +153,7 @@ func TestPaceUnderWay(t *testing.T) {
 	s.wants("b", 2*time.Minute)
 	s.wants("c", 3*time.Minute)
 	s.sends("abc")
-	b := Renewal{Paced: 2, At: s.now}
+	b := Renewal{paced: 2, at: s.now}
 	check := func(want bool) {
 		t.Helper()
 		if s.UnderWay(b, s.now) != want {
@@ -166,11 +166,11 @@ func TestPaceUnderWay(t *testing.T) {
 	check(true)
 	s.wait(900 * time.Millisecond)
 	check(false) // it has taken much longer than the others
-	b.At = s.now
+	b.at = s.now
 	s.Hear(1, 100*time.Millisecond, s.now+1)
 	check(true)
 	s.wait(time.Millisecond)
-	b.At = s.now // silence again: twice as long as the last one is not too long
+	b.at = s.now // silence again: twice as long as the last one is not too long
 	s.wait(200 * time.Millisecond)
 	check(true)
 	s.wait(1)

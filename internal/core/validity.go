@@ -11,22 +11,22 @@ import (
 // nothing: by then the client has ended the contexts of the work under the record.
 type Validity struct {
 	End   clock.Instant
-	Until clock.Instant // the latest end; [Unbounded]: there is none
+	Until clock.Instant // the latest end; [unbounded]: there is none
 }
 
-// Unbounded is the latest end of a record that is renewed for as long as it is held.
-const Unbounded = clock.Instant(math.MaxInt64)
+// unbounded is the latest end of a record that is renewed for as long as it is held.
+const unbounded = clock.Instant(math.MaxInt64)
 
 // ValidFrom is the validity by a write that was sent at an instant.
 func ValidFrom(sent clock.Instant, t clock.Terms) Validity {
-	return Validity{End: t.End(sent), Until: Unbounded} //safety:from-sending
+	return Validity{End: t.End(sent), Until: unbounded} //safety:from-sending
 }
 
 // Bound sets the latest end.
 func (v *Validity) Bound(until clock.Instant) { v.Until, v.End = until, min(v.End, until) }
 
 // Bounded says whether it has a latest end, which is set before others know of it, and stays.
-func (v *Validity) Bounded() bool { return v.Until != Unbounded }
+func (v *Validity) Bounded() bool { return v.Until != unbounded }
 
 // Over says whether it has ended.
 func (v Validity) Over(now clock.Instant) bool { return now >= v.End }
