@@ -22,14 +22,33 @@ import (
 var bareSide = Side{
 	Name: "bare publishes", Server: "nats", Waiters: 1,
 	Setup: "the limit: two conditional publishes on natslock's own bucket, no lock",
-	Open: func(ctx context.Context, s *Servers) (Client, error) {
-		return openBare(ctx, s)
+	Open: func(ctx context.Context, s *Servers) (*Client, error) {
+		maker, c, err := openNatslock(ctx, s) // it makes the bucket
+		if err != nil {
+			return nil, err
+		}
+		closeNatslock(maker, c)
+		nc, err := connectNATS(s)
+		if err != nil {
+			return nil, err
+		}
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return nil, err
+		}
+		stream, err := js.Stream(ctx, "KV_natslock")
+		if err != nil {
+			nc.Close()
+			return nil, err
+		}
+		notify := strings.TrimSuffix(stream.CachedInfo().Config.RePublish.Destination, ">")
+		bare := &bareClient{nc: nc, stream: stream, notify: notify, last: map[string]uint64{}}
+		return &Client{Lock: bare.lock, Close: nc.Close}, nil
 	},
 }
 
 type bareClient struct {
 	nc     *nats.Conn
-	js     jetstream.JetStream
 	stream jetstream.Stream
 	notify string // the prefix of a subject's notifications, in place of the bucket's
 
@@ -41,28 +60,6 @@ const barePrefix = "$KV.natslock."
 
 // bareValue is as large as a record of the library's.
 var bareValue = make([]byte, 100)
-
-func openBare(ctx context.Context, s *Servers) (*bareClient, error) {
-	maker, err := openNatslock(ctx, s) // it makes the bucket
-	if err != nil {
-		return nil, err
-	}
-	maker.Close()
-	nc, err := connectNATS(s)
-	if err != nil {
-		return nil, err
-	}
-	js, err := jetstream.New(nc)
-	if err == nil {
-		var stream jetstream.Stream
-		if stream, err = js.Stream(ctx, "KV_natslock"); err == nil {
-			notify := strings.TrimSuffix(stream.CachedInfo().Config.RePublish.Destination, ">")
-			return &bareClient{nc: nc, js: js, stream: stream, notify: notify, last: map[string]uint64{}}, nil
-		}
-	}
-	nc.Close()
-	return nil, err
-}
 
 // refusedError is a publish whose expectation was wrong.
 type refusedError struct{ last uint64 }
@@ -133,7 +130,7 @@ func sequence(ack []byte) (uint64, bool) {
 	return seq, digits > 0
 }
 
-func (c *bareClient) Lock(ctx context.Context, name string) (func(context.Context) error, error) {
+func (c *bareClient) lock(ctx context.Context, name string) (Unlock, uint64, error) {
 	subject := barePrefix + "lock." + name
 	c.mu.Lock()
 	last := c.last[subject]
@@ -148,7 +145,7 @@ func (c *bareClient) Lock(ctx context.Context, name string) (func(context.Contex
 		held, err = c.wait(ctx, subject)
 	}
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	return func(ctx context.Context) error {
 		last, err := c.publish(ctx, subject, held, false)
@@ -159,7 +156,7 @@ func (c *bareClient) Lock(ctx context.Context, name string) (func(context.Contex
 		c.last[subject] = last
 		c.mu.Unlock()
 		return nil
-	}, nil
+	}, 0, nil
 }
 
 // wait claims the lock at the first notification of a tombstone.
@@ -206,97 +203,3 @@ func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
 		}
 	}
 }
-
-// keeper renews many keys as the holder of their locks would.
-type keeper struct {
-	c        *bareClient
-	subjects []string
-	last     []uint64
-	notices  chan *nats.Msg // nil: it has no subscription
-	subs     []*nats.Subscription
-}
-
-// keep makes the keys of a name.
-func (c *bareClient) keep(ctx context.Context, name string, keys int) (*keeper, error) {
-	k := &keeper{c: c, last: make([]uint64, keys)}
-	for i := range keys {
-		k.subjects = append(k.subjects, barePrefix+"lock."+name+"."+strconv.Itoa(i))
-	}
-	return k, k.publish(ctx, 0, keys)
-}
-
-// listen subscribes to the notifications of each key.
-func (k *keeper) listen() error {
-	k.notices = make(chan *nats.Msg, len(k.subjects))
-	for _, subject := range k.subjects {
-		sub, err := k.c.nc.ChanSubscribe(k.c.notify+strings.TrimPrefix(subject, barePrefix), k.notices)
-		if err != nil {
-			return err
-		}
-		k.subs = append(k.subs, sub)
-	}
-	return k.c.nc.Flush()
-}
-
-func (k *keeper) stop() {
-	for _, sub := range k.subs {
-		_ = sub.Unsubscribe()
-	}
-}
-
-// renew publishes asynchronously to all keys, some times to each. It takes as many at a
-// time as are due within each tick, or all at once where that is 0.
-func (k *keeper) renew(ctx context.Context, times, due int, tick time.Duration) error {
-	n := len(k.subjects)
-	if due <= 0 || due > n {
-		due = n
-	}
-	next := time.Now()
-	for range times {
-		for from := 0; from < n; from += due {
-			select {
-			case <-time.After(time.Until(next)):
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			next = next.Add(tick)
-			if err := k.publish(ctx, from, min(from+due, n)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// publish publishes to some of the keys. It waits for the acknowledgements, and with a
-// subscription for the notifications too.
-func (k *keeper) publish(ctx context.Context, from, to int) error {
-	acks := make([]jetstream.PubAckFuture, 0, to-from)
-	for i := from; i < to; i++ {
-		ack, err := k.c.js.PublishMsgAsync(message(k.subjects[i], k.last[i], true))
-		if err != nil {
-			return err
-		}
-		acks = append(acks, ack)
-	}
-	for i, ack := range acks {
-		select {
-		case a := <-ack.Ok():
-			k.last[from+i] = a.Sequence
-		case err := <-ack.Err():
-			return err
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	for i := from; k.notices != nil && i < to; i++ {
-		select {
-		case <-k.notices:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
-}
-
-func (c *bareClient) Close() { c.nc.Close() }

@@ -35,10 +35,6 @@ type childConfig struct {
 	Memory bool
 	Sync   bool
 	Redis  string
-
-	// Of a holder and of another client, which are no servers.
-	URLs []string
-	Lock string
 }
 
 func (c childConfig) name(i int) string { return c.Kind + strconv.Itoa(i) }
@@ -61,10 +57,6 @@ func runChild() {
 			err = runRedis(c)
 		case "etcd":
 			err = runEtcd(c)
-		case "holder":
-			err = runHolder(c)
-		case "other":
-			err = runOther(c)
 		default:
 			err = fmt.Errorf("no such server: %q", c.Kind)
 		}

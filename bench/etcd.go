@@ -17,18 +17,14 @@ var etcdSide = Side{
 	Settle: 120 * time.Millisecond,
 	Setup: "`concurrency.Mutex`, sessions of 15 s, renewed, a session for each lock that is held or waited for at one time. " +
 		"A lock is held for 120 ms before a hand-over, because the server notifies a new waiter only from its next tick of 100 ms on",
-	Unfit: func(c Class) string {
-		if c.Memory {
-			return "it always writes files"
-		}
-		return ""
-	},
-	Open: func(ctx context.Context, s *Servers) (Client, error) {
-		c, err := clientv3.New(clientv3.Config{Endpoints: s.Etcd, DialTimeout: patience, Logger: zap.NewNop()})
+	NotInMemory: "it always writes files",
+	Open: func(_ context.Context, s *Servers) (*Client, error) {
+		client, err := clientv3.New(clientv3.Config{Endpoints: s.addrs["etcd"], DialTimeout: patience, Logger: zap.NewNop()})
 		if err != nil {
 			return nil, err
 		}
-		return &etcdClient{client: c}, nil
+		c := &etcdClient{client: client}
+		return &Client{Lock: c.lock, Close: c.close}, nil
 	},
 }
 
@@ -60,23 +56,23 @@ func (c *etcdClient) giveBack(s *concurrency.Session) {
 	c.mu.Unlock()
 }
 
-func (c *etcdClient) Lock(ctx context.Context, name string) (func(context.Context) error, error) {
+func (c *etcdClient) lock(ctx context.Context, name string) (Unlock, uint64, error) {
 	s, err := c.session()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	m := concurrency.NewMutex(s, "/"+name)
 	if err := m.Lock(ctx); err != nil {
 		c.giveBack(s)
-		return nil, err
+		return nil, 0, err
 	}
 	return func(ctx context.Context) error {
 		defer c.giveBack(s)
 		return m.Unlock(ctx)
-	}, nil
+	}, 0, nil
 }
 
-func (c *etcdClient) Close() {
+func (c *etcdClient) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.idle {

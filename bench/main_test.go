@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,8 +20,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// contend counts under one lock from several goroutines on two clients.
-func contend(t *testing.T, clients []Client, goroutines, each int) *audit {
+// exclude counts under one lock from several goroutines on two clients.
+func exclude(t *testing.T, clients []*Client, goroutines, each int) *audit {
 	t.Helper()
 	var p protected
 	var all sync.WaitGroup
@@ -27,7 +30,7 @@ func contend(t *testing.T, clients []Client, goroutines, each int) *audit {
 	for i := range goroutines {
 		all.Go(func() {
 			for range each {
-				unlock, token, err := lock(ctx, clients[i%len(clients)], "contended")
+				unlock, token, err := clients[i%len(clients)].Lock(ctx, "contended")
 				if !onNil(t, err) {
 					return
 				}
@@ -57,28 +60,26 @@ func onNil(t *testing.T, err error) bool {
 
 // TestSides runs every side that this machine has once, and checks that it excludes.
 func TestSides(t *testing.T) {
-	s, err := startServers(t.Context(), classes[1], t.TempDir(), "redis-server")
-	require.NoError(t, err)
+	s := startServers(t.Context(), classes[1], t.TempDir(), "redis-server")
 	t.Cleanup(s.Stop)
 	for _, side := range sides {
 		t.Run(side.Name, func(t *testing.T) {
 			o := open(t.Context(), side, s)
 			t.Cleanup(o.close)
+			require.Empty(t, o.result.Failures)
 			if o.result.Skipped != "" {
-				require.NotEmpty(t, side.unfit(s), "%s", o.result.Skipped) // it is not there, or else it failed
 				t.Skip(o.result.Skipped)
 			}
 			n := 4
 			if side.Waiters > 0 {
 				n = side.Waiters + 1
 			}
-			require.Zero(t, contend(t, o.clients, n, 3).lost.Load(), "it did not exclude")
-			b := newBench(plan{rounds: 1, step: 50 * time.Millisecond})
-			for i, step := range b.steps() {
+			require.Zero(t, exclude(t, o.clients, n, 3).lost.Load(), "it did not exclude")
+			for i, step := range steps() {
 				if step.waiters > 10 || !side.measures(step) {
 					continue
 				}
-				figures, err := step.run(t.Context(), o, fmt.Sprint("step-", i))
+				figures, err := step.run(t.Context(), o, fmt.Sprint("step-", i), 50*time.Millisecond)
 				require.NoError(t, err, step.title)
 				for name, v := range figures {
 					require.Positive(t, v, name)
@@ -91,42 +92,75 @@ func TestSides(t *testing.T) {
 	}
 }
 
-// broken locks nothing.
-type broken struct{}
-
-func (broken) Lock(context.Context, string) (func(context.Context) error, error) {
-	return func(context.Context) error { return nil }, nil
-}
-
-func (broken) Close() {}
-
 // TestAuditSees: the audit finds a lock that does not exclude.
 func TestAuditSees(t *testing.T) {
-	require.Positive(t, contend(t, []Client{broken{}, broken{}}, 4, 3).lost.Load())
+	broken := &Client{Lock: func(context.Context, string) (Unlock, uint64, error) {
+		return func(context.Context) error { return nil }, 0, nil
+	}}
+	require.Positive(t, exclude(t, []*Client{broken}, 4, 3).lost.Load())
 }
 
-// repeated locks, with the same token each time.
-type repeated struct{ mu *sync.Mutex }
-
-func (r repeated) Lock(ctx context.Context, name string) (func(context.Context) error, error) {
-	unlock, _, err := r.LockFenced(ctx, name)
-	return unlock, err
+// local excludes, with the same token each time.
+func local(token uint64) *Client {
+	var mu sync.Mutex
+	return &Client{
+		Lock: func(context.Context, string) (Unlock, uint64, error) {
+			mu.Lock()
+			return func(context.Context) error { mu.Unlock(); return nil }, token, nil
+		},
+		Close: func() {},
+	}
 }
-
-func (r repeated) LockFenced(context.Context, string) (func(context.Context) error, uint64, error) {
-	r.mu.Lock()
-	return func(context.Context) error { r.mu.Unlock(); return nil }, 7, nil
-}
-
-func (repeated) Close() {}
 
 // TestAuditSeesTokens finds a lock whose tokens do not rise, and reports it.
 func TestAuditSeesTokens(t *testing.T) {
-	a := contend(t, []Client{repeated{new(sync.Mutex)}}, 2, 2)
+	a := exclude(t, []*Client{local(7)}, 2, 2)
 	require.Zero(t, a.lost.Load())
 	require.EqualValues(t, 3, a.stale.Load())
 	r := Result{Classes: []*ClassResult{{Sides: []*SideResult{{Name: "repeated", Stale: a.stale.Load(), Sections: 4}}}}}
 	require.ErrorContains(t, r.Violations(), "3 of 4 fencing tokens")
+}
+
+// TestFailuresAreRows: cases that fail leave the others, and are rows of the report and an
+// error at the end.
+func TestFailuresAreRows(t *testing.T) {
+	give := func(c *Client, err error) func(context.Context, *Servers) (*Client, error) {
+		return func(context.Context, *Servers) (*Client, error) { return c, err }
+	}
+	refuses := &Client{Close: func() {}, Lock: func(_ context.Context, name string) (Unlock, uint64, error) {
+		if strings.Contains(name, stepThroughput) {
+			return nil, 0, errors.New("no | more\nat all")
+		}
+		return func(context.Context) error { return nil }, 0, nil
+	}}
+	servers := &Servers{Class: classes[0], failed: map[string]error{"etcd": errors.New("the server ended: no disk")}}
+	var all []*opened
+	for _, side := range []Side{
+		{Name: bareSide.Name, Server: "nats", Open: give(local(0), nil)},
+		{Name: natslockSide.Name, Server: "nats", Open: give(nil, errors.New("no bucket"))},
+		{Name: redislockSide.Name, Server: "redis", Open: give(refuses, nil)},
+		{Name: etcdSide.Name, Server: "etcd", Open: give(local(0), nil)},
+	} {
+		all = append(all, open(t.Context(), side, servers))
+	}
+	r := Result{Classes: []*ClassResult{plan{rounds: 2, step: time.Millisecond}.measure(t.Context(), classes[0], steps()[:2], all)}}
+	dir := t.TempDir()
+	require.NoError(t, r.write(dir))
+	text, err := os.ReadFile(filepath.Join(dir, "benchmarks.md"))
+	require.NoError(t, err)
+	for _, row := range []string{
+		"natslock | start: no bucket", "etcd | start: the server ended: no disk",
+		"redislock | throughput, round 1: lock: no / more", "redislock | throughput, round 2: lock: no / more",
+	} {
+		require.Contains(t, string(text), "\n| One server, memory | "+row+" |\n")
+		require.ErrorContains(t, r.Failed(), "failed: One server, memory, "+strings.ReplaceAll(row, " | ", ", "))
+	}
+	require.Regexp(t, `\n\| bare publishes \| [\d.]+ .s \|`, string(text))
+	require.Regexp(t, `\n\| redislock \(failed at times, see below\) \| [\d.]+ .s \|.* - \|`, string(text))
+	require.Contains(t, string(text), "\n| etcd (failed, see below) | - |")
+	require.Contains(t, string(text), "](benchmarks/cycle.svg)")
+	require.NotContains(t, string(text), "handover.svg", "nothing was measured for it")
+	require.NoError(t, rewrite(dir))
 }
 
 // TestContentionTable has a row for each side that was measured, and its messages where
@@ -146,41 +180,4 @@ func TestContentionTable(t *testing.T) {
 	require.Contains(t, text, "| rueidislock | - | - | - | 1000 | 10 ms | - |\n")
 	require.NotContains(t, text, "bare")
 	require.NotContains(t, text, "etcd")
-}
-
-// TestLingerTables has the lingering side beside the peers of each class, where it was
-// measured. A page of an older run says nothing about it.
-func TestLingerTables(t *testing.T) {
-	var r Result
-	require.False(t, r.lingered())
-	r.Classes = []*ClassResult{
-		{Class: Class{Title: "Memory"}, Sides: []*SideResult{
-			{Name: "natslock", Figures: map[string][]float64{contended: {50000}}},
-			{Name: "natslock, Linger", Figures: map[string][]float64{
-				cycleP50: {2e-6}, cycleP99: {5e-6}, cycleSent: {1. / 64}, readP50: {4e-6}, readP99: {6e-6},
-				throughput: {400000}, idleLock: {900e-6}, idlePlace: {600e-6}, heldLock: {500e-6}, idleTry: {700e-6}, contended: {60000},
-			}},
-			{Name: "redislock", Figures: map[string][]float64{cycleP50: {200e-6}, throughput: {40000}}},
-		}},
-		{Class: Class{Title: "Three servers"}, Sides: []*SideResult{
-			{Name: "natslock, Linger", Figures: map[string][]float64{cycleP50: {2e-6}}}, {Name: "redislock", Skipped: "one server"},
-		}},
-		{Class: Class{Title: "Files"}, Sides: []*SideResult{{Name: "natslock, Linger", Skipped: "missing"}}},
-	}
-	require.True(t, r.lingered())
-	text := r.lingerTable()
-	require.Contains(t, text, "| Memory | 2 µs | 5 µs | 100 | 64 | 4 µs | 6 µs | 50 | 400000 | 40000 | - |\n")
-	require.Contains(t, text, "| Three servers | 2 µs | - | - |")
-	require.NotContains(t, text, "Files")
-	require.Contains(t, r.askTable(), "| Memory | 900 µs | 600 µs | 500 µs | 1.20 | 700 µs | 60000 | 50000 | 1.20 |\n")
-}
-
-// TestBeside measures another client beside few locks for a moment.
-func TestBeside(t *testing.T) {
-	b, err := beside(t.Context(), t.TempDir(), 100, 0, 2*time.Second)
-	require.NoError(t, err)
-	require.Zero(t, b.Lost)
-	require.Positive(t, b.Renewals)
-	require.Positive(t, b.Other.P50)
-	t.Log(b)
 }

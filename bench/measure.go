@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strconv"
@@ -19,10 +20,8 @@ const (
 	cycleP50    = "cycle_p50"   // an uncontended lock and unlock
 	cycleP99    = "cycle_p99"   //
 	allocs      = "allocs"      // of the client, for each of these cycles
-	cycleSent   = "cycle_sent"  // messages that the client sends, for each of these cycles
 	throughput  = "throughput"  // cycles per second, 64 goroutines on as many names
 	waitingCPU  = "waiting_cpu" // cores used by the clients and their servers while 100 wait
-	messagesPer = "messages"    // per hand-over, of the clients
 	contended   = "contended"   // grants per second, contenders of two clients for one name with empty sections
 	longestWait = "longest"     // of a contender meanwhile
 	sentEach    = "sent"        // messages that the clients send for each of these grants
@@ -79,18 +78,9 @@ func (a *audit) add(p *protected) {
 	a.stale.Add(p.stale.Load())
 }
 
-// lock is Lock, with the fencing token of a side that has one, else 0.
-func lock(ctx context.Context, c Client, name string) (unlock func(context.Context) error, token uint64, err error) {
-	if f, ok := c.(Fencer); ok {
-		return f.LockFenced(ctx, name)
-	}
-	unlock, err = c.Lock(ctx, name)
-	return unlock, 0, err
-}
-
 // under is one critical section with nothing in it.
-func under(ctx context.Context, c Client, name string, p *protected) error {
-	unlock, token, err := lock(ctx, c, name)
+func under(ctx context.Context, c *Client, name string, p *protected) error {
+	unlock, token, err := c.Lock(ctx, name)
 	if err != nil {
 		return fmt.Errorf("lock: %w", err)
 	}
@@ -104,38 +94,31 @@ func under(ctx context.Context, c Client, name string, p *protected) error {
 // warmUp is how many cycles do not count.
 const warmUp = 20
 
-func cycles(ctx context.Context, c Client, name string, d time.Duration, a *audit) (Figures, error) {
+func cycles(ctx context.Context, o *opened, name string, d time.Duration) (Figures, error) {
 	var p protected
-	defer a.add(&p)
+	defer o.audit.add(&p)
 	for range warmUp {
-		if err := under(ctx, c, name, &p); err != nil {
+		if err := under(ctx, o.clients[0], name, &p); err != nil {
 			return nil, err
 		}
 	}
-	var took []time.Duration
+	took := make([]time.Duration, 0, 1<<16)
 	var before, after runtime.MemStats
-	took = slices.Grow(took, 1<<16)
-	sentBefore, counted := sent([]Client{c})
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	for end := time.Now().Add(d); len(took) < 10 || time.Now().Before(end); {
 		begun := time.Now()
-		if err := under(ctx, c, name, &p); err != nil {
+		if err := under(ctx, o.clients[0], name, &p); err != nil {
 			return nil, err
 		}
 		took = append(took, time.Since(begun))
 	}
 	runtime.ReadMemStats(&after)
 	slices.Sort(took)
-	figures := Figures{
+	return Figures{
 		cycleP50: quantile(took, 0.5), cycleP99: quantile(took, 0.99),
 		allocs: float64(after.Mallocs-before.Mallocs) / float64(len(took)),
-	}
-	if counted {
-		sentAfter, _ := sent([]Client{c})
-		figures[cycleSent] = float64(sentAfter-sentBefore) / float64(len(took))
-	}
-	return figures, nil
+	}, nil
 }
 
 // quantile takes sorted times.
@@ -143,7 +126,7 @@ func quantile(took []time.Duration, q float64) float64 {
 	return took[min(int(float64(len(took))*q), len(took)-1)].Seconds()
 }
 
-func manyNames(ctx context.Context, c Client, name string, d time.Duration, a *audit) (Figures, error) {
+func manyNames(ctx context.Context, o *opened, name string, d time.Duration) (Figures, error) {
 	var count atomic.Int64
 	var warm, done sync.WaitGroup
 	errs := make([]error, goroutines)
@@ -153,13 +136,13 @@ func manyNames(ctx context.Context, c Client, name string, d time.Duration, a *a
 		warm.Add(1)
 		done.Go(func() {
 			var p protected
-			defer a.add(&p)
+			defer o.audit.add(&p)
 			own := name + "-" + strconv.Itoa(i)
-			errs[i] = under(ctx, c, own, &p)
+			errs[i] = under(ctx, o.clients[0], own, &p)
 			warm.Done()
 			<-start
 			for errs[i] == nil && time.Now().Before(end) {
-				if errs[i] = under(ctx, c, own, &p); errs[i] == nil {
+				if errs[i] = under(ctx, o.clients[0], own, &p); errs[i] == nil {
 					count.Add(1)
 				}
 			}
@@ -176,9 +159,20 @@ func manyNames(ctx context.Context, c Client, name string, d time.Duration, a *a
 	return Figures{throughput: float64(count.Load()) / time.Since(begun).Seconds()}, nil
 }
 
-// contention has several goroutines of some clients take one name over and over, with
+// contention measures the goroutines of one client, and those of two.
+func contention(ctx context.Context, o *opened, name string, d time.Duration) (Figures, error) {
+	figures, err := contend(ctx, o, o.clients[:1], name+"-local", localSuffix, d)
+	if err != nil {
+		return nil, err
+	}
+	both, err := contend(ctx, o, o.clients, name, "", d)
+	maps.Copy(figures, both)
+	return figures, err
+}
+
+// contend has several goroutines of some clients take one name over and over, with
 // nothing to do under the lock. The names of its figures end in suffix.
-func contention(ctx context.Context, o *opened, clients []Client, name, suffix string, d time.Duration) (Figures, error) {
+func contend(ctx context.Context, o *opened, clients []*Client, name, suffix string, d time.Duration) (Figures, error) {
 	var p protected
 	defer o.audit.add(&p)
 	before, counted := sent(clients)
@@ -190,7 +184,7 @@ func contention(ctx context.Context, o *opened, clients []Client, name, suffix s
 		c := clients[i%len(clients)]
 		done.Go(func() {
 			for asked := time.Now(); errs[i] == nil && time.Since(begun) < d; asked = time.Now() {
-				unlock, token, err := lock(ctx, c, name)
+				unlock, token, err := c.Lock(ctx, name)
 				if err != nil {
 					errs[i] = fmt.Errorf("lock: %w", err)
 					return
@@ -214,14 +208,13 @@ func contention(ctx context.Context, o *opened, clients []Client, name, suffix s
 	return figures, nil
 }
 
-// sent sums the messages that the clients have sent; false: they are not counted.
-func sent(clients []Client) (sum uint64, counted bool) {
+// sent sums the messages that the clients have sent; false if nothing counts them.
+func sent(clients []*Client) (sum uint64, counted bool) {
 	for _, c := range clients {
-		n, ok := c.(Counter)
-		if !ok {
+		if c.Sent == nil {
 			return 0, false
 		}
-		sum += n.Sent()
+		sum += c.Sent()
 	}
 	return sum, true
 }
@@ -237,13 +230,11 @@ const idleTime = time.Second
 // unlock to the return of the next holder's Lock.
 type relay struct {
 	protected
-	name     string
-	waiters  int
-	settle   time.Duration
-	d        time.Duration
-	procs    []*process.Process    // whose CPU is measured while all wait
-	sent     func([]Client) uint64 // the messages of all clients so far; nil: not counted
-	messages func() uint64
+	name    string
+	waiters int
+	settle  time.Duration
+	d       time.Duration
+	procs   []*process.Process // whose CPU is measured while all wait
 
 	queued  chan struct{} // a client calls Lock
 	granted chan struct{} // the client that has released may queue again
@@ -252,32 +243,33 @@ type relay struct {
 	released time.Time
 	took     []time.Duration
 	end      time.Time
-	before   uint64 // messages
 	figures  Figures
 }
 
 // warmRelay is how many hand-overs do not count.
 const warmRelay = 3
 
-func newRelay(o *opened, name string, waiters int, d time.Duration, procs []*process.Process) *relay {
-	return &relay{
-		name: name, waiters: waiters, settle: max(settle, o.Settle), d: d, procs: procs, figures: Figures{},
+// handOver measures the hand-overs with some waiters.
+func handOver(ctx context.Context, o *opened, name string, waiters int, d time.Duration) (Figures, error) {
+	r := &relay{
+		name: name, waiters: waiters, settle: max(settle, o.Settle), d: d, figures: Figures{},
 		queued: make(chan struct{}, 2*waiters+2), granted: make(chan struct{}, waiters+1),
 	}
-}
-
-func (r *relay) measure(ctx context.Context, o *opened) (Figures, error) {
+	if waiters == crowd[len(crowd)-1] {
+		r.procs = o.procs
+	}
 	// Goroutines of one client may hand a lock on among themselves, without the server.
-	clients, leave, err := o.crowd(ctx, r.waiters+1)
-	defer leave()
-	if err != nil {
-		return nil, err
+	clients := slices.Clone(o.clients)
+	for len(clients) < waiters+1 {
+		c, err := o.Open(ctx, o.servers)
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		clients = append(clients, c)
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	if r.sent != nil {
-		r.messages = func() uint64 { return r.sent(clients) }
-	}
 	var all sync.WaitGroup
 	for i := range r.waiters + 1 {
 		time.Sleep(time.Millisecond) // they come one after the other
@@ -299,10 +291,10 @@ func (r *relay) measure(ctx context.Context, o *opened) (Figures, error) {
 
 var errEnough = errors.New("measured")
 
-func (r *relay) run(ctx context.Context, c Client, stop context.CancelCauseFunc) error {
+func (r *relay) run(ctx context.Context, c *Client, stop context.CancelCauseFunc) error {
 	for {
 		r.queued <- struct{}{}
-		unlock, token, err := lock(ctx, c, r.name)
+		unlock, token, err := c.Lock(ctx, r.name)
 		now := time.Now()
 		if err != nil {
 			if ctx.Err() != nil {
@@ -367,14 +359,8 @@ func (r *relay) hold(ctx context.Context, now time.Time, token uint64) (done boo
 	if len(r.took) == warmRelay && r.end.IsZero() {
 		r.took = r.took[:0]
 		r.end = time.Now().Add(r.d)
-		if r.messages != nil {
-			r.before = r.messages()
-		}
 	}
 	done = !r.end.IsZero() && len(r.took) >= 5 && time.Now().After(r.end)
-	if done && r.messages != nil {
-		r.figures[messagesPer] = float64(r.messages()-r.before) / float64(len(r.took))
-	}
 	r.leave(entered)
 	r.released = time.Now()
 	return done, nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -18,44 +17,41 @@ const naivePoll = 50 * time.Millisecond
 var naiveSide = Side{
 	Name: "naive NATS", Server: "nats",
 	Setup: "key-value `Create`, polled every 50 ms, `Delete`; the bucket's TTL is 15 s; no renewal",
-	Open: func(ctx context.Context, s *Servers) (Client, error) {
+	Open: func(ctx context.Context, s *Servers) (*Client, error) {
 		nc, err := connectNATS(s)
 		if err != nil {
 			return nil, err
 		}
 		js, err := jetstream.New(nc)
-		if err == nil {
-			var kv jetstream.KeyValue
-			kv, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
-				Bucket: "naive", TTL: leaseTTL, Storage: storage(s.Class), Replicas: s.Class.Replicas,
-			})
-			if err == nil {
-				return &naiveClient{nc, kv}, nil
-			}
+		if err != nil {
+			return nil, err
 		}
-		nc.Close()
-		return nil, err
+		kv, err := js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: "naive", TTL: leaseTTL, Storage: storage(s.Class), Replicas: s.Class.Replicas,
+		})
+		if err != nil {
+			nc.Close()
+			return nil, err
+		}
+		return &Client{Lock: naiveLock(kv), Sent: sentOn(nc), Close: nc.Close}, nil
 	},
 }
 
-type naiveClient struct {
-	nc *nats.Conn
-	kv jetstream.KeyValue
-}
-
-func (c *naiveClient) Lock(ctx context.Context, name string) (func(context.Context) error, error) {
-	for {
-		_, err := c.kv.Create(ctx, name, []byte("me"))
-		if err == nil {
-			return func(ctx context.Context) error { return c.kv.Delete(ctx, name) }, nil
-		}
-		if !errors.Is(err, jetstream.ErrKeyExists) && !inFlight(err) {
-			return nil, err
-		}
-		select {
-		case <-time.After(naivePoll):
-		case <-ctx.Done():
-			return nil, ctx.Err()
+func naiveLock(kv jetstream.KeyValue) func(context.Context, string) (Unlock, uint64, error) {
+	return func(ctx context.Context, name string) (Unlock, uint64, error) {
+		for {
+			_, err := kv.Create(ctx, name, []byte("me"))
+			if err == nil {
+				return func(ctx context.Context) error { return kv.Delete(ctx, name) }, 0, nil
+			}
+			if !errors.Is(err, jetstream.ErrKeyExists) && !inFlight(err) {
+				return nil, 0, err
+			}
+			select {
+			case <-time.After(naivePoll):
+			case <-ctx.Done():
+				return nil, 0, ctx.Err()
+			}
 		}
 	}
 }
@@ -67,7 +63,3 @@ func inFlight(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == 10164
 }
-
-func (c *naiveClient) Sent() uint64 { return c.nc.Stats().OutMsgs }
-
-func (c *naiveClient) Close() { c.nc.Close() }

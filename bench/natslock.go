@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -14,28 +15,64 @@ import (
 var natslockSide = Side{
 	Name: "natslock", Server: "nats",
 	Setup: "`natslock.New` with its defaults: TTL 15 s, renewed, first in first out",
-	Open: func(ctx context.Context, s *Servers) (Client, error) {
-		return openNatslock(ctx, s)
-	},
+	Open:  natslockWith(nil),
 }
 
 var exactSide = Side{
 	Name: "natslock, no turn", Server: "nats", Only: []string{stepContention},
 	Setup: "the same with `Tuning{Turn: -1}`: goroutines of all clients get in as they came",
-	Open: func(ctx context.Context, s *Servers) (Client, error) {
-		return openNatslock(ctx, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
-	},
+	Open:  natslockWith([]natslock.Option{natslock.WithTuning(natslock.Tuning{Turn: -1})}),
 }
 
-type natslockClient struct {
-	nc *nats.Conn
-	*natslock.Client
-	opts []natslock.LockOption // of each lock
+// lingerSide lingers briefly: locks that are idle after a step must not cost anything in
+// the next steps.
+var lingerSide = Side{
+	Name: "natslock, Linger", Server: "nats", Only: []string{stepCycle, stepThroughput, stepContention},
+	Setup: "natslock with `Linger(time.Second)`: the client keeps the lock until another client asks",
+	Open:  natslockWith(nil, natslock.Linger(time.Second)),
 }
 
-// bucketConfig is the bucket in a class.
-func bucketConfig(c Class) kvstore.Config {
-	return kvstore.Config{Replicas: c.Replicas, Storage: storage(c)}
+// natslockWith returns the Open of a side with options for its clients and for each lock.
+func natslockWith(opts []natslock.Option, each ...natslock.LockOption) func(context.Context, *Servers) (*Client, error) {
+	return func(ctx context.Context, s *Servers) (*Client, error) {
+		nc, c, err := openNatslock(ctx, s, opts...)
+		if err != nil {
+			return nil, err
+		}
+		return &Client{
+			Lock: func(ctx context.Context, name string) (Unlock, uint64, error) {
+				l, err := c.Lock(ctx, name, each...)
+				if err != nil {
+					return nil, 0, err
+				}
+				return l.Unlock, l.Token(), nil
+			},
+			Sent:  sentOn(nc),
+			Close: func() { closeNatslock(nc, c) },
+		}, nil
+	}
+}
+
+func openNatslock(ctx context.Context, s *Servers, opts ...natslock.Option) (*nats.Conn, *natslock.Client, error) {
+	nc, err := connectNATS(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	bucket := kvstore.Config{Replicas: s.Class.Replicas, Storage: storage(s.Class)}
+	opts = append([]natslock.Option{natslock.WithBucketConfig(bucket), natslock.WithTTL(leaseTTL)}, opts...)
+	c, err := natslock.New(ctx, nc, opts...)
+	if err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	return nc, c, nil
+}
+
+func closeNatslock(nc *nats.Conn, c *natslock.Client) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = c.Close(ctx)
+	nc.Close()
 }
 
 func storage(c Class) jetstream.StorageType {
@@ -47,41 +84,10 @@ func storage(c Class) jetstream.StorageType {
 
 // connectNATS connects to the first server, so that all sides on NATS have the same way.
 func connectNATS(s *Servers) (*nats.Conn, error) {
-	return nats.Connect(strings.Join(s.NATS, ","), nats.DontRandomize())
+	return nats.Connect(strings.Join(s.addrs["nats"], ","), nats.DontRandomize())
 }
 
-func openNatslock(ctx context.Context, s *Servers, opts ...natslock.Option) (*natslockClient, error) {
-	nc, err := connectNATS(s)
-	if err != nil {
-		return nil, err
-	}
-	opts = append([]natslock.Option{natslock.WithBucketConfig(bucketConfig(s.Class)), natslock.WithTTL(leaseTTL)}, opts...)
-	c, err := natslock.New(ctx, nc, opts...)
-	if err != nil {
-		nc.Close()
-		return nil, err
-	}
-	return &natslockClient{nc: nc, Client: c}, nil
-}
-
-func (c *natslockClient) Lock(ctx context.Context, name string) (func(context.Context) error, error) {
-	unlock, _, err := c.LockFenced(ctx, name)
-	return unlock, err
-}
-
-func (c *natslockClient) LockFenced(ctx context.Context, name string) (func(context.Context) error, uint64, error) {
-	l, err := c.Client.Lock(ctx, name, c.opts...)
-	if err != nil {
-		return nil, 0, err
-	}
-	return l.Unlock, l.Token(), nil
-}
-
-func (c *natslockClient) Sent() uint64 { return c.nc.Stats().OutMsgs }
-
-func (c *natslockClient) Close() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	_ = c.Client.Close(ctx)
-	c.nc.Close()
+// sentOn counts the messages of a client on a connection of its own.
+func sentOn(nc *nats.Conn) func() uint64 {
+	return func() uint64 { return nc.Stats().OutMsgs }
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"image/color"
 	"math"
@@ -47,29 +46,22 @@ var shapes = []draw.GlyphDrawer{
 	draw.BoxGlyph{}, draw.TriangleGlyph{}, draw.PyramidGlyph{},
 }
 
-func (r *Result) plots(dir string) error {
+// plots draws the plots that have a point, and returns them.
+func (r *Result) plots(dir string) (drawn []plotted, err error) {
 	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 	plotter.DefaultFont = plot.DefaultFont
 	font.DefaultCache.Add(liberation.Collection())
-	if r.Scale != nil {
-		p, err := r.Scale.plot()
-		if err == nil {
-			err = save(p, filepath.Join(dir, "scale.svg"))
-		}
-		if err != nil {
-			return fmt.Errorf("scale.svg: %w", err)
-		}
-	}
 	for _, what := range plottedAll {
 		p, err := r.plot(what)
-		if err == nil {
+		if err == nil && p != nil {
+			drawn = append(drawn, what)
 			err = save(p, filepath.Join(dir, what.File))
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", what.File, err)
+			return nil, fmt.Errorf("%s: %w", what.File, err)
 		}
 	}
-	return nil
+	return drawn, nil
 }
 
 // save writes a plot with its legend beside the data rather than over it.
@@ -94,6 +86,7 @@ func save(p *plot.Plot, file string) error {
 	return os.WriteFile(file, text, 0o644)
 }
 
+// plot returns nil if nothing was measured.
 func (r *Result) plot(what plotted) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = what.Title
@@ -131,7 +124,7 @@ func (r *Result) plot(what plotted) (*plot.Plot, error) {
 		}
 	}
 	if !any {
-		return nil, errors.New("nothing was measured")
+		return nil, nil
 	}
 	if what.figure == "" {
 		p.X.Label.Text = "waiters"
@@ -147,61 +140,6 @@ func (r *Result) plot(what plotted) (*plot.Plot, error) {
 	}
 	p.Y.Min = math.Pow(10, math.Floor(math.Log10(p.Y.Min))) // whole decades have labels
 	p.Y.Max = math.Pow(10, math.Ceil(math.Log10(p.Y.Max)))
-	return p, nil
-}
-
-// plot shows each cost at several numbers of things, as a ratio to the cost at the smallest
-// number. A cost that does not grow stays at one.
-func (s *Scale) plot() (*plot.Plot, error) {
-	type growth struct {
-		title  string
-		points plotter.XYs
-	}
-	growths := []*growth{
-		{title: "hand-over, by waiters"}, {title: "messages per hand-over, by waiters"}, {title: "join and leave, by readers"},
-		{title: "bytes per lock, by held locks"}, {title: "CPU per renewal, by held locks"},
-	}
-	add := func(i, n int, v float64) {
-		if n > 0 {
-			growths[i].points = append(growths[i].points, plotter.XY{X: float64(n), Y: v})
-		}
-	}
-	for _, c := range s.Waiters {
-		add(0, c.Waiters, c.HandOver)
-		add(1, c.Waiters, c.Messages)
-	}
-	for _, j := range s.Readers {
-		add(2, j.Readers, j.P50)
-	}
-	for _, h := range s.Held {
-		add(3, h.Locks, h.Bytes)
-		add(4, h.Locks, h.PerRenewal)
-	}
-	p := plot.New()
-	p.Title.Text = "Growth of costs with numbers, as a ratio to the smallest"
-	p.Title.Padding = vg.Points(8)
-	p.BackgroundColor = color.White
-	p.X.Label.Text = "waiters, readers or locks"
-	p.X.Scale = plot.LogScale{}
-	p.X.Tick.Marker = plot.ConstantTicks(ticks([]int{1, 10, 100, 1000, 10_000, 100_000}))
-	p.Add(plotter.NewGrid())
-	for i, g := range growths {
-		if len(g.points) == 0 || g.points[0].Y == 0 {
-			return nil, fmt.Errorf("%s: nothing was measured", g.title)
-		}
-		base := g.points[0].Y
-		for k := range g.points {
-			g.points[k].Y /= base
-		}
-		line, marks, err := plotter.NewLinePoints(g.points)
-		if err != nil {
-			return nil, err
-		}
-		line.Color, marks.Color, marks.Shape, marks.Radius = palette[i], palette[i], shapes[i], vg.Points(4)
-		p.Add(line, marks)
-		p.Legend.Add(g.title, line, marks)
-	}
-	p.Y.Min, p.Y.Max = 0, max(p.Y.Max*1.2, 2)
 	return p, nil
 }
 

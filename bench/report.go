@@ -31,7 +31,6 @@ type Result struct {
 	Machine  Machine           `json:"machine"`
 	Sections int64             `json:"sections"`
 	Classes  []*ClassResult    `json:"classes"`
-	Scale    *Scale            `json:"scale"`
 	Note     string            `json:"note,omitempty"` // put there by hand, about this run
 }
 
@@ -137,6 +136,15 @@ func (r *Result) Violations() error {
 	return errors.Join(errs...)
 }
 
+// Failed returns the cases that failed, which the report has too.
+func (r *Result) Failed() error {
+	var errs []error
+	for _, row := range r.rows(func(s *SideResult) []string { return s.Failures }) {
+		errs = append(errs, errors.New("failed: "+strings.Join(row, ", ")))
+	}
+	return errors.Join(errs...)
+}
+
 //go:embed report.md.tmpl
 var reportText string
 
@@ -153,21 +161,24 @@ func (r *Result) write(dir string) error {
 	if err := os.WriteFile(filepath.Join(sub, "raw.json"), append(raw, '\n'), 0o644); err != nil {
 		return err
 	}
-	if err := r.plots(sub); err != nil {
+	drawn, err := r.plots(sub)
+	if err != nil {
 		return err
 	}
 	report, err := template.New("report").Funcs(template.FuncMap{
 		"table":   table,
 		"contend": contentionTable,
-		"lingers": r.lingered,
-		"linger":  r.lingerTable,
-		"asked":   r.askTable,
-		"skipped": r.skipped,
-		"failed":  r.failed,
-		"sides":   r.sides,
-		"micro":   func(seconds float64) string { return duration(seconds) },
-		"plots":   func() []plotted { return plottedAll },
-		"div":     func(a, b float64) string { return fmt.Sprintf("%.2f", a/max(b, 1e-12)) },
+		"alone":   r.aloneTable,
+		"skipped": func() string {
+			return listed([]string{"class", "side", "why it is not measured"}, "all are", r.rows(func(s *SideResult) []string {
+				return slices.DeleteFunc([]string{s.Skipped}, func(why string) bool { return why == "" })
+			}))
+		},
+		"failed": func() string {
+			return listed([]string{"class", "side", "what failed"}, "nothing", r.rows(func(s *SideResult) []string { return s.Failures }))
+		},
+		"sides": func() []Side { return sides },
+		"plots": func() []plotted { return drawn },
 	}).Parse(reportText)
 	if err != nil {
 		return err
@@ -177,26 +188,6 @@ func (r *Result) write(dir string) error {
 		return err
 	}
 	return errors.Join(report.Execute(f, r), f.Close())
-}
-
-// sides are the sides that the run had.
-func (r *Result) sides() []Side {
-	return slices.DeleteFunc(slices.Clone(sides), func(s Side) bool {
-		return !slices.ContainsFunc(r.Classes, func(c *ClassResult) bool { return c.side(s.Name).Name != "" })
-	})
-}
-
-// failed has a row for each measurement that failed.
-func (r *Result) failed() []string {
-	var lines []string
-	for _, c := range r.Classes {
-		for _, s := range c.Sides {
-			for _, f := range s.Failures {
-				lines = append(lines, fmt.Sprintf("| %s | %s | %s |", c.Title, s.Name, f))
-			}
-		}
-	}
-	return lines
 }
 
 // rewrite writes the report and the plots of the raw numbers that are there.
@@ -212,57 +203,89 @@ func rewrite(dir string) error {
 	return r.write(dir)
 }
 
-// skipped has a row for each side that was not measured somewhere.
-func (r *Result) skipped() []string {
-	var lines []string
+// rows has a row for each text that of returns of a side in a class.
+func (r *Result) rows(of func(*SideResult) []string) (rows [][]string) {
 	for _, c := range r.Classes {
 		for _, s := range c.Sides {
-			if s.Skipped != "" {
-				lines = append(lines, fmt.Sprintf("| %s | %s | %s |", c.Title, s.Name, s.Skipped))
+			for _, text := range of(s) {
+				rows = append(rows, []string{c.Title, s.Name, text})
 			}
 		}
 	}
-	return lines
+	return rows
 }
 
-// contentionTable is the Markdown table of the contention of a class.
-func contentionTable(c *ClassResult) string {
+// listed is a table of texts. It says nothing if it has no row.
+func listed(columns []string, nothing string, rows [][]string) string {
+	if len(rows) == 0 {
+		rows = [][]string{{"", "", nothing}}
+	}
+	return markdown("---", columns, rows)
+}
+
+// markdown is a table whose columns behind the first are aligned as align says.
+func markdown(align string, columns []string, rows [][]string) string {
 	var b strings.Builder
-	b.WriteString("| 8 contend | one client: grants/s | longest wait | messages sent per grant | two clients: grants/s | longest wait | messages sent per grant |\n")
-	b.WriteString("|---|" + strings.Repeat("---:|", 6) + "\n")
-	for _, s := range c.Sides {
-		if s.median(contended) == 0 && s.median(contended+localSuffix) == 0 {
-			continue
-		}
-		cells := []string{s.Name}
-		for _, suffix := range []string{localSuffix, ""} {
-			messages := "-"
-			if len(s.Figures[sentEach+suffix]) > 0 {
-				messages = fmt.Sprintf("%.3g", s.median(sentEach+suffix))
-			}
-			cells = append(cells, number(s.median(contended+suffix)), duration(s.median(longestWait+suffix)), messages)
-		}
-		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
+	fmt.Fprintf(&b, "| %s |\n|---|%s\n", strings.Join(columns, " | "), strings.Repeat(align+"|", len(columns)-1))
+	for _, row := range rows {
+		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
 	}
 	return b.String()
 }
 
+// contentionTable is the Markdown table of the contention of a class.
+func contentionTable(c *ClassResult) string {
+	columns := []string{"8 contend", "one client: grants/s", "longest wait", "messages sent per grant", "two clients: grants/s", "longest wait", "messages sent per grant"}
+	var rows [][]string
+	for _, s := range c.Sides {
+		if s.median(contended) == 0 && s.median(contended+localSuffix) == 0 {
+			continue
+		}
+		row := []string{s.Name}
+		for _, suffix := range []string{localSuffix, ""} {
+			row = append(row, number(s.median(contended+suffix)), duration(s.median(longestWait+suffix)), s.format(sentEach+suffix, "%.3g"))
+		}
+		rows = append(rows, row)
+	}
+	return markdown("---:", columns, rows)
+}
+
+// aloneTable is the Markdown table of what natslock alone is measured in.
+func (r *Result) aloneTable() string {
+	columns := []string{"", "notification of a break, p50", "p99"}
+	for _, n := range readers {
+		columns = append(columns, fmt.Sprintf("%d readers join, p50", n), "p99")
+	}
+	var rows [][]string
+	for _, c := range r.Classes {
+		s := c.side(natslockSide.Name)
+		if s.median(brokenP50)+s.median(joinP50(readers[0])) == 0 {
+			continue
+		}
+		row := []string{c.Title, duration(s.median(brokenP50)), duration(s.median(brokenP99))}
+		for _, n := range readers {
+			row = append(row, duration(s.median(joinP50(n))), duration(s.median(joinP99(n))))
+		}
+		rows = append(rows, row)
+	}
+	return markdown("---:", columns, rows)
+}
+
 // table is the Markdown table of a class.
 func table(c *ClassResult) string {
-	var b strings.Builder
 	columns := []string{
 		"", "cycle p50", "p99", "to bare", "allocations", "cycles/s, 64 names", "to bare",
 		"hand-over, 1 waits", "10", "100", "cores while 100 wait",
 	}
-	b.WriteString("|" + strings.Join(columns, " | ") + " |\n|---|" + strings.Repeat("---:|", len(columns)-1) + "\n")
-	bare := c.Sides[0]
+	var rows [][]string
+	bare := c.side(bareSide.Name)
 	for _, s := range c.Sides {
-		if s.Skipped == "" && len(s.Figures[cycleP50]) == 0 && len(s.Failures) == 0 {
-			continue // measured elsewhere only
-		}
 		if s.Skipped != "" {
-			fmt.Fprintf(&b, "| %s | skipped |%s\n", s.Name, strings.Repeat(" |", len(columns)-2))
+			rows = append(rows, append([]string{s.Name, "skipped"}, make([]string, len(columns)-2)...))
 			continue
+		}
+		if len(s.Figures[cycleP50]) == 0 && len(s.Failures) == 0 {
+			continue // measured elsewhere only
 		}
 		ratio := func(figure string) string {
 			limit := bare.median(figure)
@@ -275,23 +298,30 @@ func table(c *ClassResult) string {
 				return fmt.Sprintf("%.2f", v)
 			}
 		}
-		cells := []string{
+		row := []string{
 			s.Name, duration(s.median(cycleP50)), duration(s.median(cycleP99)), ratio(cycleP50),
 			number(s.median(allocs)), number(s.median(throughput)), ratio(throughput),
 		}
 		for _, n := range crowd {
-			cells = append(cells, duration(s.median(handOverP50(n))))
+			row = append(row, duration(s.median(handOverP50(n))))
 		}
-		cells = append(cells, "-")
-		if len(s.Figures[waitingCPU]) > 0 {
-			cells[len(cells)-1] = fmt.Sprintf("%.2f", s.median(waitingCPU))
+		switch {
+		case len(s.Failures) > 0 && len(s.Figures) == 0:
+			row[0] += " (failed, see below)"
+		case len(s.Failures) > 0:
+			row[0] += " (failed at times, see below)"
 		}
-		if len(s.Failures) > 0 {
-			cells[0] += " (failed at times, see below)"
-		}
-		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
+		rows = append(rows, append(row, s.format(waitingCPU, "%.2f")))
 	}
-	return b.String()
+	return markdown("---:", columns, rows)
+}
+
+// format formats the median of a figure, which may be 0; "-" if it was not measured.
+func (s *SideResult) format(figure, format string) string {
+	if len(s.Figures[figure]) == 0 {
+		return "-"
+	}
+	return fmt.Sprintf(format, s.median(figure))
 }
 
 func number(v float64) string {

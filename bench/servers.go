@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -25,12 +24,10 @@ const patience = 30 * time.Second
 // Servers are the servers of one class, each a process of its own.
 type Servers struct {
 	Class   Class
-	NATS    []string          // URLs
-	Redis   []string          // host:port
-	Etcd    []string          // URLs
-	Missing map[string]string // why there is none of a kind
+	addrs   map[string][]string // host:port, by kind
+	missing map[string]string   // the kinds that are not installed, and why
+	failed  map[string]error    // the kinds that did not start
 	procs   map[string][]*child
-	dir     string // for the files of processes
 }
 
 // child is a process that ends when its standard input does. Not even a bench
@@ -40,97 +37,70 @@ type child struct {
 	stdin io.Closer
 	ready chan error
 	pid   int32 // of the server itself, set when it is ready
-
-	killed sync.Once
 }
 
-// startServers starts the servers that are installed, with data below dir.
-func startServers(ctx context.Context, class Class, dir, redisServer string) (_ *Servers, err error) {
-	s := &Servers{Class: class, Missing: map[string]string{}, procs: map[string][]*child{}, dir: filepath.Join(dir, class.Name)}
-	defer func() {
-		if err != nil {
-			s.Stop()
-		}
-	}()
+// startServers starts the servers that are installed, with data below dir. A kind that
+// does not start is noted in failed, and does not keep the others from starting.
+func startServers(ctx context.Context, class Class, dir, redisServer string) *Servers {
+	s := &Servers{
+		Class: class, addrs: map[string][]string{}, missing: map[string]string{}, failed: map[string]error{}, procs: map[string][]*child{},
+	}
 	kinds := []string{"nats"}
-	if path, err := exec.LookPath(redisServer); err != nil {
-		s.Missing["redis"] = redisServer + " is not installed"
+	if _, err := exec.LookPath(redisServer); err != nil {
+		s.missing["redis"] = redisServer + " is not installed"
 	} else {
-		redisServer = path
 		kinds = append(kinds, "redis")
 	}
 	if !class.Memory {
 		kinds = append(kinds, "etcd")
 	}
 	for _, kind := range kinds {
-		ports, err := freePorts(2 * class.Replicas)
-		if err != nil {
-			return nil, err
-		}
-		clients, peers := ports[:class.Replicas], ports[class.Replicas:]
-		for i, port := range clients {
-			c := childConfig{
-				Kind: kind, Number: i, Dir: filepath.Join(dir, class.Name, kind+strconv.Itoa(i)),
-				Port: port, Peers: peers, Memory: class.Memory, Sync: class.Sync, Redis: redisServer,
-			}
-			p, err := startChild(c)
-			if err != nil {
-				return nil, err
-			}
-			s.procs[kind] = append(s.procs[kind], p)
-			addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-			switch kind {
-			case "nats":
-				s.NATS = append(s.NATS, "nats://"+addr)
-			case "redis":
-				s.Redis = append(s.Redis, addr)
-			case "etcd":
-				s.Etcd = append(s.Etcd, "http://"+addr)
-			}
-		}
+		s.failed[kind] = s.start(kind, filepath.Join(dir, class.Name), redisServer)
 	}
 	for _, kind := range kinds {
-		if err := s.waitFor(ctx, kind); err != nil {
-			if kind == "nats" {
-				return nil, err
+		for _, p := range s.procs[kind] {
+			if s.failed[kind] == nil {
+				s.failed[kind] = p.wait(ctx)
 			}
-			s.Missing[kind] = err.Error()
 		}
 	}
-	return s, s.placeable(ctx)
+	if s.failed["nats"] == nil {
+		s.failed["nats"] = s.placeable(ctx)
+	}
+	return s
 }
 
-// waitFor waits until the processes of a kind are ready.
-func (s *Servers) waitFor(ctx context.Context, kind string) error {
-	for _, p := range s.procs[kind] {
-		if err := p.wait(ctx, kind); err != nil {
+// start starts the processes of a kind.
+func (s *Servers) start(kind, dir, redisServer string) error {
+	ports, err := freePorts(2 * s.Class.Replicas)
+	if err != nil {
+		return err
+	}
+	clients, peers := ports[:s.Class.Replicas], ports[s.Class.Replicas:]
+	for i, port := range clients {
+		p, err := startChild(childConfig{
+			Kind: kind, Number: i, Dir: filepath.Join(dir, kind+strconv.Itoa(i)),
+			Port: port, Peers: peers, Memory: s.Class.Memory, Sync: s.Class.Sync, Redis: redisServer,
+		})
+		if err != nil {
 			return err
 		}
+		s.procs[kind] = append(s.procs[kind], p)
+		s.addrs[kind] = append(s.addrs[kind], net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	}
 	return nil
 }
 
 // wait waits until the process is ready.
-func (p *child) wait(ctx context.Context, what string) error {
+func (p *child) wait(ctx context.Context) error {
 	select {
 	case err := <-p.ready:
-		if err != nil {
-			return fmt.Errorf("%s does not start: %w", what, err)
-		}
-		return nil
+		return err
 	case <-time.After(patience):
-		return fmt.Errorf("%s was not ready within %v", what, patience)
+		return fmt.Errorf("the server was not ready within %v", patience)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// kill ends the process as a crash does.
-func (p *child) kill() {
-	p.killed.Do(func() {
-		_ = p.cmd.Process.Kill()
-		_ = p.cmd.Wait()
-	})
 }
 
 // placeable waits until the cluster can place streams.
@@ -177,7 +147,7 @@ func (s *Servers) Stop() {
 	}
 }
 
-// startChild starts this program again, as a server or a holder.
+// startChild starts this program again, as a server.
 func startChild(c childConfig) (*child, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, err
@@ -221,13 +191,14 @@ func startChild(c childConfig) (*child, error) {
 			}
 		}
 		said, _ := os.ReadFile(logName)
-		p.ready <- fmt.Errorf("it ended: %s", tail(said, 300))
+		p.ready <- fmt.Errorf("the server ended: %s", tail(said, 300))
 	}()
 	return p, nil
 }
 
+// tail is the end of a text as one line.
 func tail(text []byte, n int) string {
-	return strings.TrimSpace(string(text[max(0, len(text)-n):]))
+	return strings.Join(strings.Fields(string(text[max(0, len(text)-n):])), " ")
 }
 
 // freePorts finds ports that no program listens on.

@@ -9,13 +9,20 @@ import (
 // leaseTTL is how long every side's lock lives without a renewal by its holder.
 const leaseTTL = 15 * time.Second
 
+// Unlock waits until the release has been sent and, where the side reports that,
+// acknowledged.
+type Unlock = func(context.Context) error
+
 // A Client is one process's access to one kind of lock, over connections of its own.
-type Client interface {
-	// Lock waits for the named lock. It is held until unlock is called. unlock waits
-	// until the release has been sent and, where the side reports that, acknowledged.
-	Lock(ctx context.Context, name string) (unlock func(context.Context) error, err error)
+type Client struct {
+	// Lock waits for the named lock, which is held until unlock is called. The token is 0
+	// if the side has none.
+	Lock func(ctx context.Context, name string) (unlock Unlock, token uint64, err error)
+	// Sent returns the number of messages that the client has sent; nil if nothing counts
+	// them.
+	Sent func() uint64
 	// Close gives up the connections. No lock may be held.
-	Close()
+	Close func()
 }
 
 // A Side is one way to lock, as its users run it.
@@ -23,52 +30,42 @@ type Side struct {
 	Name string
 	// Server is the kind of server it needs: "nats", "redis" or "etcd".
 	Server string
-	// Waiters is how many waiters it can be measured with; 0: any number.
+	// Waiters bounds the waiters that it is measured with; 0: any number.
 	Waiters int
-	// Only has the steps it is measured in, by title; nil: all but those that other
-	// sides name.
+	// Only has the steps it is measured in, by title; nil: all.
 	Only []string
 	// Settle is how long a waiter takes to be in its place after all; 0: settle.
 	Settle time.Duration
-	// Setup says in a few words how it was set up, for the report.
+	// Setup tells the report's reader how the side was set up.
 	Setup string
 	// Open connects to the servers of a class.
-	Open func(ctx context.Context, s *Servers) (Client, error)
-	// Unfit says why the side cannot be measured in a class; nil or "": it can.
-	Unfit func(Class) string
-}
-
-// A Fencer is a [Client] whose locks have fencing tokens.
-type Fencer interface {
-	// LockFenced is Lock, and returns the token too.
-	LockFenced(ctx context.Context, name string) (unlock func(context.Context) error, token uint64, err error)
-}
-
-// A Counter is a [Client] that counts the messages that it has sent.
-type Counter interface {
-	Sent() uint64
+	Open func(ctx context.Context, s *Servers) (*Client, error)
+	// NotInMemory and NotReplicated are the reasons why the side cannot be measured in
+	// such classes; "" if it can.
+	NotInMemory, NotReplicated string
 }
 
 // sides are all sides, in the order of the tables. The first is the limit that
 // the others are compared with.
 var sides = []Side{bareSide, natslockSide, exactSide, lingerSide, naiveSide, redsyncSide, redislockSide, rueidislockSide, etcdSide}
 
-// measures says whether the side is measured in a step.
+// measures reports whether the side is measured in a step.
 func (s Side) measures(st step) bool {
 	if s.Only != nil {
 		return slices.Contains(s.Only, st.title)
 	}
-	return !st.named && (s.Waiters == 0 || st.waiters <= s.Waiters)
+	return (st.only == "" || st.only == s.Name) && (s.Waiters == 0 || st.waiters <= s.Waiters)
 }
 
-// unfit says why the side cannot be measured on these servers.
+// unfit returns why the side is not measured on these servers, "" if it is.
 func (s Side) unfit(servers *Servers) string {
-	if s.Unfit != nil {
-		if why := s.Unfit(servers.Class); why != "" {
-			return why
-		}
+	switch {
+	case servers.Class.Memory && s.NotInMemory != "":
+		return s.NotInMemory
+	case servers.Class.Replicas > 1 && s.NotReplicated != "":
+		return s.NotReplicated
 	}
-	return servers.Missing[s.Server]
+	return servers.missing[s.Server]
 }
 
 // A Class is a promise of durability: only sides that give the same one are compared.
