@@ -1,6 +1,6 @@
 // Package layout holds the rules about the layout of the repository. They bound the
 // imports of each package, and ask for package comments, examples, and documents whose
-// links, code and names are right. It has no code outside its tests.
+// links lead somewhere and whose code compiles. It has no code outside its tests.
 package layout
 
 import (

@@ -53,26 +53,7 @@ func TestLinks(t *testing.T) {
 			}
 		})
 	}
-	require.Greater(t, followed, 50)
-}
-
-// TestHeadings finds text under each heading, before the next heading of the same or a
-// higher level.
-func TestHeadings(t *testing.T) {
-	headings := 0
-	for page, source := range documents(t) {
-		for n := parse(source).FirstChild(); n != nil; n = n.NextSibling() {
-			h, ok := n.(*ast.Heading)
-			if !ok {
-				continue
-			}
-			headings++
-			next, another := n.NextSibling().(*ast.Heading)
-			empty := n.NextSibling() == nil || another && next.Level <= h.Level
-			assert.False(t, empty, "%s has nothing under the heading %q", page, plain(h, source))
-		}
-	}
-	require.Greater(t, headings, 50)
+	require.Positive(t, followed)
 }
 
 // TestBlocksNameTheirLanguage finds the language of each code block. Sites color a block by
@@ -90,7 +71,7 @@ func TestBlocksNameTheirLanguage(t *testing.T) {
 			}
 		})
 	}
-	require.Greater(t, blocks, 50)
+	require.Positive(t, blocks)
 }
 
 func parse(source string) ast.Node { return markdown.Parse(text.NewReader([]byte(source))) }
