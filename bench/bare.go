@@ -28,11 +28,7 @@ var bareSide = Side{
 			return nil, err
 		}
 		closeNatslock(maker, c)
-		nc, err := connectNATS(s)
-		if err != nil {
-			return nil, err
-		}
-		js, err := jetstream.New(nc)
+		nc, js, err := connectJetStream(s)
 		if err != nil {
 			return nil, err
 		}

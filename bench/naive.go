@@ -18,11 +18,7 @@ var naiveSide = Side{
 	Name: "naive NATS", Server: "nats",
 	Setup: "key-value `Create`, polled every 50 ms, `Delete`; the bucket's TTL is 15 s; no renewal",
 	Open: func(ctx context.Context, s *Servers) (*Client, error) {
-		nc, err := connectNATS(s)
-		if err != nil {
-			return nil, err
-		}
-		js, err := jetstream.New(nc)
+		nc, js, err := connectJetStream(s)
 		if err != nil {
 			return nil, err
 		}

@@ -87,6 +87,15 @@ func connectNATS(s *Servers) (*nats.Conn, error) {
 	return nats.Connect(strings.Join(s.addrs["nats"], ","), nats.DontRandomize())
 }
 
+func connectJetStream(s *Servers) (*nats.Conn, jetstream.JetStream, error) {
+	nc, err := connectNATS(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	js, err := jetstream.New(nc)
+	return nc, js, err
+}
+
 // sentOn counts the messages of a client on a connection of its own.
 func sentOn(nc *nats.Conn) func() uint64 {
 	return func() uint64 { return nc.Stats().OutMsgs }

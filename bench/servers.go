@@ -105,15 +105,11 @@ func (p *child) wait(ctx context.Context) error {
 
 // placeable waits until the cluster can place streams.
 func (s *Servers) placeable(ctx context.Context) error {
-	nc, err := connectNATS(s)
+	nc, js, err := connectJetStream(s)
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
