@@ -35,7 +35,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/natslock/locks/cmd/lockctl/internal/bench"
 	"github.com/natslock/locks/cmd/lockctl/internal/conform"
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/demo"
@@ -62,7 +61,6 @@ type cli struct {
 	Ls         lsCmd           `cmd:"" aliases:"list" help:"List the locks that are held or waited for."`
 	Info       infoCmd         `cmd:"" help:"Show everything about one lock."`
 	Partitions partitionsCmd   `cmd:"" help:"Show who owns the partitions of a group of workers."`
-	Bench      bench.Command   `cmd:"" help:"Measure the locks of the server."`
 	Conform    conform.Command `cmd:"" help:"Test a locker that was written from the protocol."`
 	Check      checkCmd        `cmd:"" help:"Compare locks with limits, for a monitoring system."`
 	Break      breakCmd        `cmd:"" help:"End another client's hold on a lock."`

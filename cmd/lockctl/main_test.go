@@ -212,7 +212,7 @@ func inside(args []string) bool {
 		switch arg {
 		case "ls", "info", "partitions", "break", "init", "doctor", "perms", "check", "history", "acquire", "extend", "release":
 			return true
-		case "run", "elect", "lock", "bench", "demo", "server", "completion", "watch", "top":
+		case "run", "elect", "lock", "demo", "server", "completion", "watch", "top":
 			return false
 		}
 	}

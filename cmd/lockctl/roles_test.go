@@ -89,8 +89,6 @@ func TestRolesOnCluster(t *testing.T) {
 		{takes, 0, "elect --once orders.e -- true"},
 		{foreign, 0, "elect --once users.e -- true"},
 		{takes, 0, "lock -n orders.l"},
-		{waits, 0, "bench orders.> -c 2"},
-		{"admin", 0, "bench -c 2"},
 		{waits, 0, "doctor orders.>"},
 		{all, 0, "init -f"},
 		{"admin lead", 0, "init -f --max-bytes 100000000"},

@@ -119,11 +119,11 @@ type doctor struct {
 // Run makes the checks and prints them. Its error has the exit code of the worst row, or says
 // why there are none.
 func (c *Command) Run(g *session.Globals) error {
-	name, err := session.OwnName(c.Pattern, "doctor")
+	name, err := ownName(c.Pattern)
 	if err != nil {
 		return err
 	}
-	rwName, _ := session.OwnName(c.Pattern, "doctor")
+	rwName, _ := ownName(c.Pattern)
 	d := &doctor{Command: c, g: g, name: name, rwName: rwName}
 	d.Bucket = g.Bucket
 	d.cfg = kvstore.Config{Bucket: g.Bucket, NoCreate: true, Logger: slog.New(slog.DiscardHandler)}

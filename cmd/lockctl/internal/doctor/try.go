@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -209,4 +210,20 @@ func (d *doctor) readWrite() {
 		}
 	}
 	d.ok("reader-writer lock", "read and written in %s", show.Brief(time.Since(begun)))
+}
+
+// ownName returns a name that the pattern matches and that nobody else uses. A pattern without
+// a wildcard is an error of usage.
+func ownName(pattern string) (string, error) {
+	tokens := strings.Split(pattern, ".")
+	own := false
+	for i, t := range tokens {
+		if t == "*" || t == ">" && i == len(tokens)-1 {
+			tokens[i], own = "lockctl/doctor/"+strings.ToLower(rand.Text()[:10]), true
+		}
+	}
+	if !own {
+		return "", tool.Usagef("the pattern %s matches one name only, whose lock is not for trying: end it in .> or have a *", show.Plain(pattern))
+	}
+	return strings.Join(tokens, "."), nil
 }

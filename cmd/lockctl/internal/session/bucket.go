@@ -3,10 +3,8 @@ package session
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -119,20 +117,4 @@ func (s *Session) Find(g *Globals, name string) ([]admin.Info, error) {
 		}
 	}
 	return infos, nil
-}
-
-// OwnName returns a name that the pattern matches and that nobody else uses, for what
-// a command of lockctl tries itself. A pattern without a wildcard is an error of usage.
-func OwnName(pattern, command string) (string, error) {
-	tokens := strings.Split(pattern, ".")
-	own := false
-	for i, t := range tokens {
-		if t == "*" || t == ">" && i == len(tokens)-1 {
-			tokens[i], own = "lockctl/"+command+"/"+strings.ToLower(rand.Text()[:10]), true
-		}
-	}
-	if !own {
-		return "", tool.Usagef("the pattern %s matches one name only, whose lock is not for trying: end it in .> or have a *", show.Plain(pattern))
-	}
-	return strings.Join(tokens, "."), nil
 }
