@@ -45,8 +45,8 @@ func TestDoctorFindsFullBucket(t *testing.T) {
 		require.Contains(t, d.row(t, row).Repair, "nats stream edit KV_natslock --max-msgs=-1")
 	}
 	// Nobody has the lock that the full bucket refuses: no conflict.
-	for _, command := range []string{"acquire", "lock"} {
-		code, _, errs := run(t, s, command, "--wait", "1s", "y")
+	for _, args := range [][]string{{"acquire", "--wait", "1s", "y"}, {"run", "--wait", "1s", "y", "--", "true"}} {
+		code, _, errs := run(t, s, args...)
 		require.Equal(t, 69, code, errs)
 		require.Contains(t, errs, "1 of max_msgs 1 are used")
 	}

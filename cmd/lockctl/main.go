@@ -4,7 +4,6 @@
 //	lockctl run deploy -- ./deploy.sh      run a command under a lock
 //	lockctl run --read index -- ./query    share a lock with other readers
 //	lockctl elect scheduler -- ./serve     run it on one of several machines
-//	lockctl lock deploy                    hold a lock until standard input ends
 //	lockctl acquire deploy                 take a lock for several commands of a script
 //	lockctl ls 'orders.>'                  list holders and queues
 //	lockctl info deploy                    show one lock in detail
@@ -53,7 +52,6 @@ type cli struct {
 
 	Run     runCmd     `cmd:"" help:"Run a command while holding a lock."`
 	Elect   electCmd   `cmd:"" help:"Run a command while leading, or show who leads."`
-	Lock    lockCmd    `cmd:"" help:"Hold a lock until standard input ends."`
 	Acquire acquireCmd `cmd:"" help:"Take a lock for a script, and print its handle."`
 	Extend  extendCmd  `cmd:"" help:"Give a lock that a script has taken a whole TTL again."`
 	Release releaseCmd `cmd:"" help:"Release a lock that a script has taken."`

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -102,11 +101,6 @@ func start(t *testing.T, s *testutil.Server, args ...string) *process {
 
 func startWith(t *testing.T, s *testutil.Server, stdin string, env []string, args ...string) *process {
 	t.Helper()
-	return startFrom(t, s, strings.NewReader(stdin), env, args...)
-}
-
-func startFrom(t *testing.T, s *testutil.Server, stdin io.Reader, env []string, args ...string) *process {
-	t.Helper()
 	p := &process{t: t, out: &buffer{}, err: &buffer{}, done: make(chan struct{}), args: strings.Join(args, " ")}
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Env = append(cleanEnv(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir())
@@ -114,7 +108,7 @@ func startFrom(t *testing.T, s *testutil.Server, stdin io.Reader, env []string, 
 		p.cmd.Env = append(p.cmd.Env, "NATS_URL="+s.URL())
 	}
 	p.cmd.Env = append(p.cmd.Env, env...)
-	p.cmd.Stdin = stdin
+	p.cmd.Stdin = strings.NewReader(stdin)
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
 	// A process that a bug has left behind with our pipes must fail the test,
 	// not hang it.
@@ -212,7 +206,7 @@ func inside(args []string) bool {
 		switch arg {
 		case "ls", "info", "partitions", "break", "init", "doctor", "perms", "check", "history", "acquire", "extend", "release":
 			return true
-		case "run", "elect", "lock", "demo", "server", "completion", "watch", "top":
+		case "run", "elect", "demo", "server", "completion", "watch", "top":
 			return false
 		}
 	}

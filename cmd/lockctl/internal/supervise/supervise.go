@@ -83,7 +83,7 @@ type Held interface {
 // A lockctl that is stopped, or stuck, does none of this. Then its guard does, and
 // earlier: see orders.
 func (w *Supervision) Run(cmd *exec.Cmd, lock Held, signals <-chan os.Signal, s *session.Session) (Ending, error) {
-	AnnounceOutages(s, lock)
+	announceOutages(s, lock)
 	defer func() {
 		s.NC.SetDisconnectErrHandler(nil)
 		s.NC.SetReconnectHandler(nil)
@@ -143,7 +143,7 @@ func (w *Supervision) Run(cmd *exec.Cmd, lock Held, signals <-chan os.Signal, s 
 // pass passes a signal on to the group.
 func (w *Supervision) pass(j *job, sig os.Signal) {
 	j.signal(sig)
-	w.Asked = w.Asked || slices.Contains(Requests, sig)
+	w.Asked = w.Asked || slices.Contains(requests, sig)
 }
 
 // margin is how long before the server's lease the validity of the lock ends.
@@ -201,9 +201,9 @@ func (w *Supervision) end(j *job, deadline instant, signals <-chan os.Signal) (c
 	return code, true
 }
 
-// AnnounceOutages prints when the connection goes and comes. The lock survives an outage,
+// announceOutages prints when the connection goes and comes. The lock survives an outage,
 // but not for long.
-func AnnounceOutages(s *session.Session, lock Held) {
+func announceOutages(s *session.Session, lock Held) {
 	s.NC.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
 		if !nc.IsClosed() && lock.Remaining() > 0 {
 			s.Complain("connection lost (%v); the lock is lost in %s unless it comes back", err, show.Brief(lock.Remaining()))
