@@ -28,7 +28,6 @@ import (
 	"os"
 	"reflect"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -81,11 +80,6 @@ type cli struct {
 
 const description = `Locks among processes, kept in a NATS JetStream key-value bucket.
 
-As a plugin of the nats command, lockctl shows and breaks locks: "nats lock ls" and the
-like. Plugins lose exit codes, so all that runs a command or holds a lock is left out.
-
-  nats plugins register lock "$(command -v lockctl)"
-
 Exit codes:
   64 usage   69 no server   75 the lock was lost   77 no permission
   78 no bucket, or one not fit for locks   70 anything else`
@@ -117,9 +111,6 @@ func mainCode(con *console.Console, args []string) (code int) {
 	}
 	if completed(con, parser) {
 		return 0
-	}
-	if slices.Equal(args, []string{introspect}) {
-		return con.Report(show.WriteJSON(con.Out, asPlugin(parser.Model)))
 	}
 	for _, arg := range args {
 		if !utf8.ValidString(arg) { // the parser replaces each byte of it that is not

@@ -131,7 +131,7 @@ func markdown(help string) string {
 // language is that of a block of code, by its first line: a command, or a table.
 func language(line string) string {
 	first, _, _ := strings.Cut(strings.TrimSpace(line), " ")
-	if first == "lockctl" || first == "nats" || strings.Contains(first, "=$(") {
+	if first == "lockctl" || strings.Contains(first, "=$(") {
 		return "sh"
 	}
 	return "text"

@@ -43,7 +43,6 @@ var notRun = []struct {
 	{page: "docs/operate/bucket.md", line: "nats stream add --config locks.json", reason: "needs the nats command"},
 	{page: "docs/operate/incidents.md", line: "nats stream rm KV_natslock", reason: "needs the nats command"},
 	{page: "docs/operate/monitoring.md", line: "git clone https://github.com/natslock/locks && cd locks", instead: "cd locks", reason: "needs the network"},
-	{page: "docs/operate/lockctl.md", line: `nats plugins register lock "$(command -v lockctl)"`, reason: "needs the nats command"},
 	{page: "docs/operate/lockctl.md", line: `lockctl break deploy --reason "host is gone"`, instead: `lockctl acquire deploy; lockctl break deploy --reason "host is gone"`, reason: "nobody holds the lock"},
 	{page: "docs/operate/lockctl.md", line: "lockctl break -f deploy --id MAEFS64Q", reason: "the id is made up"},
 	{page: "docs/operate/lockctl.md", line: "lockctl init --print --replicas 3 >locks.json && nats stream add --config locks.json", instead: "lockctl init --print --replicas 3 >locks.json", reason: "needs the nats command"},
