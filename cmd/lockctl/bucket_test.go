@@ -22,7 +22,7 @@ func TestNoBucket(t *testing.T) {
 	for _, args := range [][]string{
 		{"ls"}, {"ls", "--json"}, {"ls", "--watch"}, {"partitions"}, {"partitions", "x"}, {"info", "x"}, {"break", "-f", "x"}, {"watch"}, {"doctor"},
 		{"run", "x", "--", "true"}, {"run", "-n", "x", "--", "true"}, {"run", "--read", "x", "--", "true"},
-		{"elect", "x"}, {"elect", "x", "--once"}, {"elect", "x", "--", "true"}, {"acquire", "x"}, {"acquire", "-n", "x"}, {"extend", aHandle}, {"release", aHandle},
+		{"elect", "x", "--", "true"}, {"acquire", "x"}, {"acquire", "-n", "x"}, {"extend", aHandle}, {"release", aHandle},
 	} {
 		code, out, errs := run(t, s, append([]string{"--bucket", "typo"}, args...)...)
 		require.Equal(t, 78, code, "%q: %s", args, errs)

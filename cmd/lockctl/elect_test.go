@@ -3,7 +3,6 @@
 package main_test
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,44 +17,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// change is a line of "lockctl elect --json".
-type change struct {
-	Time   time.Time
-	Name   string
-	Leader *struct {
-		Token uint64
-		ID    string
-		Owner string
-		PID   int
-		Since time.Time
-		Value string
-	}
-}
-
-// changes are the lines that an observer has printed.
-func changes(t *testing.T, p *process) (all []change) {
+// leads waits until somebody leads x with a token, and returns what info shows of that.
+func leads(t *testing.T, s *testutil.Server, token string) *holder {
 	t.Helper()
-	text := p.out.String()
-	text = text[:strings.LastIndexByte(text, '\n')+1]
-	for line := range strings.Lines(text) {
-		var c change
-		require.NoError(t, json.Unmarshal([]byte(line), &c), line)
-		all = append(all, c)
-	}
-	return all
-}
-
-// observes waits until the last line of an observer is as it should be.
-func observes(t *testing.T, p *process, what string, cond func(change) bool) (last change) {
-	t.Helper()
-	eventually(t, what, func() bool {
-		all := changes(t, p)
-		if len(all) > 0 {
-			last = all[len(all)-1]
-		}
-		return len(all) > 0 && cond(last)
-	})
-	return last
+	return await(t, s, "x", "a leader with token "+token, func(l lock) bool { return l.Holder != nil && uintString(l.Holder.Token) == token }).Holder
 }
 
 // candidate starts a candidate. Its command appends the token of each term to a file, keeps
@@ -79,24 +44,20 @@ func terms(t *testing.T, file string, n int) (tokens []string) {
 }
 
 // Of two candidates one leads. When its process is killed, its command dies with it, and the
-// other one leads when the lease is over. Observers see both, and the vacancy.
+// other one leads when the lease is over.
 func TestElectKilled(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	observer := start(t, s, "elect", "x", "--json")
-	observes(t, observer, "a vacancy", func(c change) bool { return c.Leader == nil && c.Name == "x" })
 	first := start(t, s, "elect", "--ttl", "5s", "--value", "one", "x", "--", "sh", "-c",
 		"echo $LOCK_NAME $LOCK_TTL > "+file("env")+"; echo $LOCK_TOKEN > "+file("1")+"; sleep 60 & echo $! > "+file("pid")+"; wait")
 	pid, token := int(number(t, file("pid"))), number(t, file("1"))
 	require.Equal(t, "x 5", contents(t, file("env")))
-	l := observes(t, observer, "the first", func(c change) bool { return c.Leader != nil }).Leader
-	require.EqualValues(t, token, l.Token)
-	require.Equal(t, "one", l.Value)
+	l := leads(t, s, uintString(uint64(token)))
+	require.Equal(t, map[string]string{"value": "one"}, l.Meta)
 	require.Equal(t, first.cmd.Process.Pid, l.PID)
-	require.Equal(t, locks(t, s, "info", "x")[0].Holder.ID, l.ID)
 	second := candidate(t, s, file("2"), "--ttl", "10m", "--value", "two") // a busy machine may lose a short lease
 	awaitQueue(t, s, "x", 1)
 	require.NoFileExists(t, file("2"))
@@ -108,14 +69,11 @@ func TestElectKilled(t *testing.T) {
 	waited := time.Since(killed)
 	require.Greater(t, waited, 3*time.Second, "before the lease was over")
 	require.Greater(t, next, token)
-	observes(t, observer, "the second", func(c change) bool { return c.Leader != nil && c.Leader.Value == "two" })
+	require.Equal(t, map[string]string{"value": "two"}, leads(t, s, uintString(uint64(next))).Meta)
 	second.signal(syscall.SIGTERM)
 	require.Equal(t, 7, second.wait(), "the code of its command")
 	require.Contains(t, second.err.String(), "leads x with token "+uintString(uint64(next)))
-	observes(t, observer, "a vacancy", func(c change) bool { return c.Leader == nil })
-	observer.signal(syscall.SIGTERM)
-	require.Zero(t, observer.wait())
-	require.Empty(t, observer.err.String())
+	require.Empty(t, locks(t, s, "info", "x"))
 }
 
 // A signal to the leader goes to its command. lockctl resigns when that has ended, and the
@@ -216,9 +174,7 @@ func TestElectOutage(t *testing.T) {
 	s := serve(t)
 	file := filepath.Join(t.TempDir(), "terms")
 	p := candidate(t, s, file, "--ttl", "5s")
-	observer := start(t, s, "elect", "x", "--json")
 	first := terms(t, file, 1)[0]
-	observes(t, observer, "the first term", func(c change) bool { return c.Leader != nil })
 	pid := int(number(t, file+".pid"))
 	late := machine.Lateness(t)
 	s.Stop()
@@ -230,8 +186,7 @@ func TestElectOutage(t *testing.T) {
 	s.Restart()
 	again := terms(t, file, 2)[1]
 	require.Greater(t, again, first)
-	observes(t, observer, "the second term", func(c change) bool { return c.Leader != nil && uintString(c.Leader.Token) == again })
-	require.Contains(t, observer.err.String(), "lost the connection")
+	leads(t, s, again)
 	p.signal(syscall.SIGTERM)
 	require.Equal(t, 7, p.wait())
 }
@@ -277,13 +232,9 @@ func TestElectExitCodes(t *testing.T) {
 		{127, "cannot run no-such-command", []string{"x", "--", "no-such-command"}},
 		{126, "cannot run", []string{"x", "--", os.DevNull}},
 		{64, "a command is missing", []string{"x", "--"}},
-		{64, "--json goes without a command", []string{"--json", "x", "--", "true"}},
-		{64, "--value goes with a command only", []string{"--value", "v", "x"}},
-		{64, "--ttl goes with a command only", []string{"--ttl", "15s", "x", "--once"}},
-		{64, "--create goes with a command only", []string{"--create", "x"}},
+		{64, "a command is missing", []string{"x", "--once"}},
 		{64, "invalid TTL", []string{"--ttl", "0s", "x", "--", "true"}},
 		{64, "invalid lock name", []string{"", "--", "true"}},
-		{64, "invalid lock name", []string{""}},
 		{64, "at most 4096 fit", []string{"--value", strings.Repeat("v", 4097), "x", "--", "true"}},
 		{64, "negative", []string{"--kill-after=-1s", "x", "--", "true"}},
 	} {
@@ -302,37 +253,21 @@ func TestElectExitCodes(t *testing.T) {
 	require.Empty(t, locks(t, s, "ls"))
 }
 
-// A leader is shown as text and as JSON, once and as it changes.
+// info shows the leader and its value, and watch the changes of the leader.
 func TestElectShown(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	code, out, errs := run(t, s, "elect", "x", "--once")
-	require.Equal(t, 1, code)
-	require.Regexp(t, `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d)  x  no leader\n$`, out)
-	require.Empty(t, errs)
-	code, out, _ = run(t, s, "elect", "--json", "--once", "x")
-	require.Equal(t, 1, code)
-	require.Contains(t, out, `"name":"x","leader":null}`)
-
+	events := watch(t, s, "x")
 	file := filepath.Join(t.TempDir(), "term")
-	text := start(t, s, "elect", "x")
-	eventually(t, "the vacancy", func() bool { return strings.HasSuffix(text.out.String(), "no leader\n") })
 	p := candidate(t, s, file, "--value", "10.0.0.7:80\x1b[2J")
 	token := uintString(uint64(number(t, file)))
-	line := `led by \S+:` + uintString(uint64(p.cmd.Process.Pid)) + ` sh for \S+  value "10\.0\.0\.7:80\\x1b\[2J"  token ` + token + `\n`
-	code, out, errs = run(t, s, "elect", "x", "--once")
-	require.Zero(t, code, errs)
-	require.Regexp(t, `^\S+ \S+  x  `+line+`$`, out)
+	require.Equal(t, map[string]string{"value": "10.0.0.7:80\x1b[2J"}, leads(t, s, token).Meta)
+	_, out, _ := run(t, s, "info", "x")
+	require.Regexp(t, `holder +\S+:`+uintString(uint64(p.cmd.Process.Pid))+` sh\n`, out)
+	require.Contains(t, out, `value="10.0.0.7:80\x1b[2J"`)
 	require.NotContains(t, out, "\x1b")
-	_, out, _ = run(t, s, "elect", "x", "--once", "--json")
-	var c change
-	require.NoError(t, json.Unmarshal([]byte(out), &c), out)
-	require.Equal(t, "10.0.0.7:80\x1b[2J", c.Leader.Value)
-	require.Equal(t, token, uintString(c.Leader.Token))
 	p.signal(syscall.SIGTERM)
 	require.Equal(t, 7, p.wait())
-	eventually(t, "the end of the term", func() bool { return strings.Count(text.out.String(), "no leader") == 2 })
-	require.Regexp(t, `(?s)no leader\n\S+ \S+  x  `+line+`\S+ \S+  x  no leader\n$`, text.out.String())
-	text.signal(syscall.SIGINT)
-	require.Zero(t, text.wait())
+	eventually(t, "the end of the term", func() bool { return strings.Contains(events.out.String(), "released") })
+	require.Regexp(t, `(?s)granted .* token `+token+`.*released .* token `+token, events.out.String())
 }

@@ -50,7 +50,7 @@ type cli struct {
 	session.Globals
 
 	Run     runCmd     `cmd:"" help:"Run a command while holding a lock."`
-	Elect   electCmd   `cmd:"" help:"Run a command while leading, or show who leads."`
+	Elect   electCmd   `cmd:"" help:"Run a command while leading."`
 	Acquire acquireCmd `cmd:"" help:"Take a lock for a script, and print its handle."`
 	Extend  extendCmd  `cmd:"" help:"Give a lock that a script has taken a whole TTL again."`
 	Release releaseCmd `cmd:"" help:"Release a lock that a script has taken."`

@@ -52,7 +52,7 @@ func TestFullDisk(t *testing.T) {
 	hold(t, s, "held")
 	for _, args := range [][]string{
 		{"ls"}, {"ls", "--json"}, {"ls", "--watch"}, {"ls", "--watch", "--json"}, {"info", "held"}, {"info", "free"}, {"info", "held", "--json"},
-		{"perms", ">"}, {"perms", ">", "--json"}, {"doctor"}, {"doctor", "--json"}, {"init", "-f"}, {"elect", "--once", "held"},
+		{"perms", ">"}, {"perms", ">", "--json"}, {"doctor"}, {"doctor", "--json"}, {"init", "-f"},
 		{"server", "--port", "0", "--dir", t.TempDir()}, {"break", "-f", "held"},
 		{"--version"}, {"--help"}, {"completion", "-c", "bash"},
 	} {

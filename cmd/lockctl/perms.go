@@ -41,8 +41,8 @@ and on a cluster no lock fails because the replica that answers a read lags.
 With --history the user may run "lockctl history", for any name, and an admin
 "lockctl init --history".
 
-An observer may run ls, info, watch, check, history, "elect NAME" and top, where it
-cannot break a lock. natslock-exporter needs no more. An observer of all names has
+An observer may run ls, info, watch, check, history and top, where it cannot break a
+lock. natslock-exporter needs no more. An observer of all names has
 --read-all and --history. An observer of some names sees only those without them.
 
 With --json an object: "role", "pattern", "bucket", and "publish" and "subscribe",

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -122,21 +124,23 @@ func TestPermsOfObserver(t *testing.T) {
 		said(t, watching, "watching "+pattern)
 		top := display(t, s, nil, as(user, "top", pattern)...)
 		top.shows("connected", strings.Replace(pattern, ">", "1", 1))
-		leading := start(t, s, as(user, "elect", name, "--json")...)
-		observes(t, leading, "a vacancy", func(c change) bool { return c.Leader == nil })
+		g := enter(t, s, user, nats.CustomInboxPrefix("_INBOX_"+user))
+		c := g.client(t)
+		leader, end := iter.Pull2(election.New(c, name).Observe(timeout(t)))
+		defer end()
+		first, err, _ := leader()
+		require.NoError(t, err)
+		require.True(t, first.Vacant())
 		l := take(t, root.client(t), name, natslock.TTL(time.Hour))
 		require.Equal(t, "granted", eventsOf(t, watching, 1)[0].Event)
 		top.shows(name)
-		observes(t, leading, "a leader", func(c change) bool { return c.Leader != nil })
+		next, err, _ := leader()
+		require.NoError(t, err)
+		require.Equal(t, l.Token(), next.Token)
 		require.NoError(t, l.Unlock(t.Context()))
 		top.hides(name)
-		for _, p := range []*process{watching, leading} {
-			require.NotContains(t, strings.ToLower(p.err.String()), "permission", user)
-		}
+		require.NotContains(t, strings.ToLower(watching.err.String()), "permission", user)
 
-		opts := []nats.Option{nats.CustomInboxPrefix("_INBOX_" + user)}
-		g := enter(t, s, user, opts...)
-		c := g.client(t)
 		n := 0
 		for _, err := range admin.New(c).List(t.Context(), "orders.>") {
 			require.NoError(t, err)

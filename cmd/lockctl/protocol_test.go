@@ -33,7 +33,7 @@ func TestForeignProtocol(t *testing.T) {
 			})
 			before := bucketInfo(t, js)
 			for _, args := range [][]string{
-				{"ls"}, {"info", "x"}, {"run", "x", "--", "true"}, {"run", "--read", "x", "--", "true"}, {"break", "-f", "x"}, {"watch"}, {"elect", "x"}, {"elect", "x", "--", "true"}, {"acquire", "x"}, {"release", aHandle}, {"init", "-f"}, {"doctor"},
+				{"ls"}, {"info", "x"}, {"run", "x", "--", "true"}, {"run", "--read", "x", "--", "true"}, {"break", "-f", "x"}, {"watch"}, {"elect", "x", "--", "true"}, {"acquire", "x"}, {"release", aHandle}, {"init", "-f"}, {"doctor"},
 			} {
 				code, out, errs := run(t, s, args...)
 				require.Equal(t, 78, code, "%q: %s%s", args, out, errs)

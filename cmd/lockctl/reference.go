@@ -52,8 +52,6 @@ func writeReference(w io.Writer, app *kong.Application) {
 	ofLocks, ofGap := show.Shapes()
 	for _, object := range append(append(ofLocks, show.GroupShapes()...),
 		show.Shape{Title: "A handle, of acquire and extend", Of: handleJSON{}},
-		show.Shape{Title: "A change of the leader, of elect", Of: changeJSON{}},
-		show.Shape{Title: "A leader", Of: leaderJSON{}},
 		ofGap) {
 		p("### %s\n", object.Title)
 		p("| field | |\n|---|---|")

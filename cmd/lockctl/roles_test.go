@@ -76,7 +76,6 @@ func TestRolesOnCluster(t *testing.T) {
 		{"observer operator admin", 0, "info users.held"},
 		{all, 0, "check orders.> --held 2h"},
 		{"observer lead", 0, "history orders.held"},
-		{all, 0, "elect --once orders.held"},
 		{takes, 0, "run -n orders.new -- true"},
 		{foreign, 0, "run -n users.new -- true"},
 		{takes, 1, "run -n orders.held -- true"},

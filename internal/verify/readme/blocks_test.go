@@ -221,7 +221,7 @@ func command(t *testing.T, page string, number int, line string, used []bool) st
 		t.Logf("%s:%d: not run, there is no jq on the PATH: %s", page, number, line)
 		return ""
 	}
-	if endless.MatchString(line) && !strings.Contains(line, "--once") {
+	if endless.MatchString(line) {
 		return fmt.Sprintf("{ exec %s; } >~/%d.out 2>&1 & begun %d", line, number, number)
 	}
 	return line

@@ -11,7 +11,7 @@ import (
 func TestClock(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 23, 12, 0, 1, 234e6, time.Local)
-	for layout, text := range map[string]string{"2006-01-02 15:04:05Z07:00": Clock(at), "2006-01-02 15:04:05.000Z07:00": ClockMillis(at)} {
+	for layout, text := range map[string]string{"2006-01-02 15:04:05Z07:00": Clock(at), "2006-01-02 15:04:05.000Z07:00": clockMillis(at)} {
 		parsed, err := time.ParseInLocation(layout, text, time.FixedZone("elsewhere", 3600))
 		require.NoError(t, err)
 		require.Equal(t, at.Unix(), parsed.Unix(), "the same instant elsewhere")

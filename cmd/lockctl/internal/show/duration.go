@@ -16,8 +16,8 @@ import (
 // offset of its zone.
 func Clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05Z07:00") }
 
-// ClockMillis is a time as Clock has it, with milliseconds.
-func ClockMillis(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05.000Z07:00") }
+// clockMillis is a time as Clock has it, with milliseconds.
+func clockMillis(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05.000Z07:00") }
 
 // ClockOn is a time for a screen that is read at once: without the date if it is of the day of now.
 func ClockOn(t, now time.Time) string {

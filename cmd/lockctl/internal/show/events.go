@@ -23,7 +23,7 @@ func EventLine(ev admin.Event) string {
 		kind += fmt.Sprint(" ", ev.Holder.Slot)
 	}
 	parts := []string{
-		paint(Faint, ClockMillis(ev.Time)),
+		paint(Faint, clockMillis(ev.Time)),
 		EventType(ev.Type, eventName(ev)),
 		padded(kind, 12),
 		paint(Bold, Plain(ev.Name)),
@@ -101,7 +101,7 @@ type eventJSON struct {
 	Token      uint64            `json:"token,omitempty"`
 	Ticket     uint64            `json:"ticket,omitempty"` // of "queued" and "gave_up", instead of the token
 	ID         string            `json:"id"`
-	Client                       // Owner is "": not known
+	client                       // Owner is "": not known
 	Meta       map[string]string `json:"meta"`
 	TTL        *float64          `json:"ttl"`
 	Expires    *time.Time        `json:"expires"`
@@ -129,7 +129,7 @@ func EventObject(ev admin.Event) string {
 	}
 	if ev.Holder != nil {
 		h := holderToJSON(*ev.Holder)
-		out.Client, out.Meta = h.Client, h.Meta
+		out.client, out.Meta = h.client, h.Meta
 		out.Broken, out.Unreadable, out.Lingers, out.Idle = h.Broken, h.Unreadable, h.Lingers, h.Idle
 		out.Slot, out.Of = h.Slot, h.Of
 		switch ev.Type {

@@ -40,7 +40,7 @@ func GapObject(ev admin.Event) string {
 
 // GapLine is a gap for reading.
 func GapLine(ev admin.Event) string {
-	until := ClockMillis(ev.Until)
+	until := clockMillis(ev.Until)
 	text := "nothing before " + until + " is kept"
 	switch {
 	case errors.Is(ev.Cause, kvstore.ErrRemade):
@@ -54,7 +54,7 @@ func GapLine(ev admin.Event) string {
 	if ev.Time.IsZero() {
 		return Faint.Sprint(text)
 	}
-	return Faint.Sprintf("%s  %-8s  %s", ClockMillis(ev.Time), ev.Type, text)
+	return Faint.Sprintf("%s  %-8s  %s", clockMillis(ev.Time), ev.Type, text)
 }
 
 // atLeast is a number of events that a lock has lost.
@@ -86,5 +86,5 @@ func (g *Gaps) Line() string {
 		return ""
 	}
 	return Faint.Sprintf("%s to the bucket missing in %s from %s to %s: of other locks, or of events that left no trace here; -v shows where",
-		Count(int(g.missed), "write"), Count(g.n, "gap"), ClockMillis(g.from), ClockMillis(g.until))
+		Count(int(g.missed), "write"), Count(g.n, "gap"), clockMillis(g.from), clockMillis(g.until))
 }

@@ -26,7 +26,7 @@ type memberJSON struct {
 	Owned  int    `json:"owned" doc:"how many partitions it owns"`
 	Quota  int    `json:"quota" doc:"how many partitions it is to own"`
 	Token  uint64 `json:"token" doc:"fencing token of the membership; below 2^53 until 2060"`
-	Client
+	client
 	Since time.Time         `json:"since" doc:"when it joined, by its own clock"`
 	Meta  map[string]string `json:"meta" doc:"what the worker says of itself"`
 }
@@ -91,7 +91,7 @@ func (g Group) Object() any {
 	out.Unowned, out.InMotion = Tally(g.State)
 	owned, quota := Shares(g.State)
 	member := func(m partition.Member) memberJSON {
-		return memberJSON{ID: m.ID, Weight: m.Weight, Owned: len(owned[m.ID]), Quota: quota[m.ID], Token: m.Token, Client: Client{m.Owner, m.Host, m.PID}, Since: m.Since.UTC(), Meta: m.Meta}
+		return memberJSON{ID: m.ID, Weight: m.Weight, Owned: len(owned[m.ID]), Quota: quota[m.ID], Token: m.Token, client: client{m.Owner, m.Host, m.PID}, Since: m.Since.UTC(), Meta: m.Meta}
 	}
 	for _, m := range g.Members {
 		out.Members = append(out.Members, member(m))

@@ -28,8 +28,8 @@ type lockJSON struct {
 	BothKinds   bool         `json:"both_kinds" doc:"there is a lock of another kind of the same name; they do not exclude each other"`
 }
 
-// Client is the client of a holder, a waiter or a leader in the output of --json.
-type Client struct {
+// client is the client of a holder or a waiter in the output of --json.
+type client struct {
 	Owner string `json:"owner" doc:"the name that the client gave itself"`
 	Host  string `json:"host" doc:"its machine"`
 	PID   int    `json:"pid" doc:"its process"`
@@ -39,7 +39,7 @@ type Client struct {
 type holderJSON struct {
 	Token uint64 `json:"token" doc:"fencing token; below 2^53 until 2060, so that jq and JavaScript read it exactly"`
 	ID    string `json:"id" doc:"of this claim, never used again; break takes it"`
-	Client
+	client
 	Since      time.Time         `json:"since" doc:"when it took the lock, by its own clock"`
 	Held       float64           `json:"held" doc:"for how long it has been taken, by the clocks of its holder and of this machine"`
 	Waited     float64           `json:"waited" doc:"the time from the call to the grant; 0: it did not queue"`
@@ -71,7 +71,7 @@ type brokenJSON struct {
 type waiterJSON struct {
 	Ticket uint64 `json:"ticket" doc:"the place: lower ones come first"`
 	ID     string `json:"id" doc:"of this claim"`
-	Client
+	client
 	Since      time.Time `json:"since" doc:"since when it waits, by its own clock"`
 	Waited     float64   `json:"waited" doc:"for how long it has waited, by its clock and that of this machine"`
 	Mode       string    `json:"mode" doc:"exclusive or shared"`
@@ -114,7 +114,7 @@ func lockObject(info admin.Info, both bool) lockJSON {
 	}
 	for _, w := range info.Queue {
 		out.Queue = append(out.Queue, waiterJSON{
-			Ticket: w.Ticket, ID: w.ID, Client: Client{w.Owner, w.Host, w.PID},
+			Ticket: w.Ticket, ID: w.ID, client: client{w.Owner, w.Host, w.PID},
 			Since: w.Since.UTC(), Waited: sinceSeconds(w.Since), Mode: w.Mode.String(), Goroutines: w.Goroutines, Of: w.Of, Overdue: w.Overdue,
 		})
 	}
@@ -123,7 +123,7 @@ func lockObject(info admin.Info, both bool) lockJSON {
 
 func holderToJSON(h admin.Holder) holderJSON {
 	out := holderJSON{
-		Token: h.Token, ID: h.ID, Client: Client{h.Owner, h.Host, h.PID},
+		Token: h.Token, ID: h.ID, client: client{h.Owner, h.Host, h.PID},
 		Since: h.Since.UTC(), Held: sinceSeconds(h.Since), Waited: h.Waited.Seconds(), Grants: h.Grants, Waiting: h.Waiting, TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
 		Revision: h.Revision, Unreadable: h.Unreadable, Lingers: h.Lingers, Idle: h.Idle, Cooldown: h.Cooldown, HandedOver: h.HandedOver,
 		Slot: h.Slot, Of: h.Of,
