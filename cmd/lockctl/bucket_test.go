@@ -20,7 +20,7 @@ func TestNoBucket(t *testing.T) {
 	s := serve(t)
 	hold(t, s, "x")
 	for _, args := range [][]string{
-		{"ls"}, {"ls", "--json"}, {"ls", "--watch"}, {"partitions"}, {"partitions", "x"}, {"info", "x"}, {"break", "-f", "x"}, {"watch"}, {"doctor"},
+		{"ls"}, {"ls", "--json"}, {"partitions"}, {"partitions", "--watch"}, {"partitions", "x"}, {"info", "x"}, {"break", "-f", "x"}, {"watch"}, {"doctor"},
 		{"run", "x", "--", "true"}, {"run", "-n", "x", "--", "true"}, {"run", "--read", "x", "--", "true"},
 		{"elect", "x", "--", "true"}, {"acquire", "x"}, {"acquire", "-n", "x"}, {"extend", aHandle}, {"release", aHandle},
 	} {

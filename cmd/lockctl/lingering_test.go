@@ -88,25 +88,6 @@ func TestLingeringIsShown(t *testing.T) {
 	require.NotContains(t, out, "lingers")
 }
 
-// ls --watch prints a lock again when it becomes idle.
-func TestLingeringInWatchedList(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	c := client(t, s, natslock.WithTTL(3*time.Second))
-	l := take(t, c, "m", natslock.Linger(time.Hour))
-	p := start(t, s, "ls", "--watch")
-	shows := func(mode string) {
-		t.Helper()
-		eventually(t, mode, func() bool {
-			lines := strings.Split(strings.TrimSpace(p.out.String()), "\n")
-			return len(lines) > 1 && strings.Fields(lines[len(lines)-1])[2] == mode
-		})
-	}
-	shows("exclusive")
-	require.NoError(t, l.Unlock(timeout(t)))
-	shows("idle")
-}
-
 // break says that a lock was idle, and its client frees it at once.
 func TestLingeringBroken(t *testing.T) {
 	t.Parallel()

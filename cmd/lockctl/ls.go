@@ -22,8 +22,7 @@ type lsCmd struct {
 	Pattern string `arg:"" optional:"" default:">" predictor:"lock" help:"Names to list: \"*\" stands for one token, a last \">\" for all that follow."`
 	Wide    bool   `help:"Also TTL, id, revision and metadata, and every reader in a line of its own."`
 	Sort    string `default:"name" enum:"name,held,expires,queue" placeholder:"BY" help:"name, held (longest first), expires (soonest first) or queue (longest first)."`
-	Watch   bool   `short:"w" help:"Go on, and show what changes."`
-	JSON    bool   `name:"json" help:"Print an array of objects; with --watch an object in a line for each lock."`
+	JSON    bool   `name:"json" help:"Print an array of objects."`
 }
 
 func (*lsCmd) Help() string {
@@ -43,10 +42,7 @@ A name of locks of several kinds is marked: these are different locks, which do 
 exclude each other. A record that lockctl cannot read is
 listed too: it keeps others out all the same.
 
-With --watch a terminal shows the list as it is now, until it is interrupted.
-Elsewhere, and with --json, the locks that change follow the list, each as it is
-then. A lock that has become free is printed once more, as "free". Renewals are no
-changes. lockctl waits until an outage of the server is over.
+"lockctl top" shows the list live, and "lockctl watch" prints what changes.
 
   lockctl ls 'orders.>' --sort held
   lockctl ls --json | jq -r '.[] | select(.queue != []) | .name'
@@ -55,9 +51,6 @@ Exit code: 0, also when there are no locks.`
 }
 
 func (c *lsCmd) Run(g *session.Globals) error {
-	if c.Watch {
-		return c.watch(g)
-	}
 	infos, err := c.find(g)
 	if err != nil {
 		return err
@@ -152,17 +145,14 @@ func (c *lsCmd) columns() []string {
 	return append(columns, "") // a note
 }
 
-// table is one with its header. Columns are at least as wide as widths says.
-func (c *lsCmd) table(w io.Writer, widths ...int) table.Writer {
+// table is one with its header.
+func (c *lsCmd) table(w io.Writer) table.Writer {
 	t := show.NewTable(w)
 	var header table.Row
 	var configs []table.ColumnConfig
 	for i, column := range c.columns() {
 		header = append(header, column)
 		config := table.ColumnConfig{Number: i + 1}
-		if i < len(widths) {
-			config.WidthMin = widths[i]
-		}
 		switch column {
 		case "held", "expires", "readers", "queue", "ttl", "revision":
 			config.Align, config.AlignHeader = text.AlignRight, text.AlignRight

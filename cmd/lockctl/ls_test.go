@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -82,69 +81,6 @@ func TestListSortsAndWidens(t *testing.T) {
 	require.Regexp(t, `^rw +r +shared +\S+ sh +\d+ +\S+ +\S+ +1h30m0s +\d+ +\S+$`, lines[5])
 }
 
-// In a pipe: the list, then what changes, and nothing else.
-func TestWatchInPipe(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	text := start(t, s, "ls", "--watch", "a.*")
-	object := start(t, s, "ls", "--watch", "--json", "a.*")
-	eventually(t, "the news that there is nothing", func() bool { return text.err.String() == "lockctl: no locks\n" })
-	require.Empty(t, object.err.String())
-	c := client(t, s, natslock.WithTTL(6*time.Second)) // longer than the outage
-	first := take(t, c, "a.1")
-	expect := func(n int, pattern string) {
-		t.Helper()
-		eventually(t, fmt.Sprintf("line %d: %s", n, pattern), func() bool { return strings.Count(text.out.String(), "\n") > n })
-		require.Regexp(t, pattern, strings.Split(text.out.String(), "\n")[n])
-		eventually(t, "as much of JSON", func() bool { return strings.Count(object.out.String(), "\n") >= n })
-	}
-	expect(1, `^mutex +a\.1 +exclusive +\S+ +`+uintString(first.Token())+` .* 0$`)
-	take(t, c, "b.1")
-	waiter := start(t, s, "run", "a.1", "--", "true")
-	expect(2, `^mutex +a\.1 +exclusive .* 1$`)
-	confirmed := c.Stats().Renewed
-	eventually(t, "renewals", func() bool { return c.Stats().Renewed >= confirmed+4 })
-	second := take(t, c, "a.2", natslock.Meta(map[string]string{"k": "v"}))
-	expect(3, `^mutex +a\.2 +exclusive `)
-	s.Stop()
-	eventually(t, "an outage", func() bool { return strings.HasSuffix(text.err.String(), "; trying again\n") })
-	s.Restart()
-	eventually(t, "the end of the outage", func() bool { return strings.HasSuffix(text.err.String(), "lockctl: connected again\n") })
-	require.NoError(t, second.Unlock(timeout(t)))
-	expect(4, `^mutex +a\.2 +free +- +- +- +- +- +0$`)
-	require.NoError(t, first.Unlock(timeout(t)))
-	require.Zero(t, waiter.wait())
-	// Between two lists the waiter may have taken and released the lock, so the test
-	// requires no line for its hold.
-	eventually(t, "the end of a.1", func() bool {
-		return regexp.MustCompile(`mutex +a\.1 +free .*\n$`).MatchString(text.out.String())
-	})
-	require.Contains(t, text.err.String(), "no connection to nats://")
-	require.NotContains(t, text.out.String(), "b.1")
-	require.NotContains(t, text.out.String(), "\x1b")
-
-	var objects []lock
-	eventually(t, "the end of a.1, in JSON", func() bool {
-		objects = nil
-		for dec := json.NewDecoder(strings.NewReader(object.out.String())); dec.More(); {
-			var l lock
-			if dec.Decode(&l) != nil {
-				return false
-			}
-			objects = append(objects, l)
-		}
-		last := objects[len(objects)-1]
-		return last.Name == "a.1" && last.Holder == nil && last.Mode == "free"
-	})
-	require.Equal(t, first.Token(), objects[0].Holder.Token)
-	require.Len(t, objects[1].Queue, 1)
-	require.Equal(t, map[string]string{"k": "v"}, objects[2].Holder.Meta)
-	for _, p := range []*process{text, object} {
-		require.NoError(t, p.cmd.Process.Kill())
-		p.wait()
-	}
-}
-
 // When the reader of its output has gone, ls ends quietly, like every tool in a pipe.
 func TestBrokenPipe(t *testing.T) {
 	t.Parallel()
@@ -153,7 +89,7 @@ func TestBrokenPipe(t *testing.T) {
 	for i := range 500 { // more than the pipe takes
 		take(t, c, fmt.Sprintf("perf.%d.%s", i, strings.Repeat("x", 200)))
 	}
-	for _, args := range []string{"ls", "ls --json", "ls --watch", "ls --watch --json"} {
+	for _, args := range []string{"ls", "ls --json"} {
 		cmd := exec.Command("bash", "-c", `set -o pipefail; "$0" -s "$1" `+args+` | head -n 1`, binary, s.URL())
 		cmd.Env = append(cleanEnv(), "XDG_CONFIG_HOME="+t.TempDir())
 		var errs strings.Builder
@@ -219,9 +155,7 @@ func TestWildcardsMisplaced(t *testing.T) {
 			require.Contains(t, errs, strconv.Quote(pattern)+" "+literal, "%q", args)
 		}
 	}
-	for _, args := range [][]string{{"watch", "orders*"}, {"ls", "--watch", "orders*"}} {
-		said(t, start(t, s, args...), literal)
-	}
+	said(t, start(t, s, "watch", "orders*"), literal)
 	for _, pattern := range []string{"orders.*", "orders.>", ">", "*.1", "nothing"} {
 		for _, args := range [][]string{{"ls"}, {"perms"}} {
 			code, _, errs := run(t, s, append(args, pattern)...)

@@ -51,7 +51,7 @@ func TestFullDisk(t *testing.T) {
 	s := serve(t)
 	hold(t, s, "held")
 	for _, args := range [][]string{
-		{"ls"}, {"ls", "--json"}, {"ls", "--watch"}, {"ls", "--watch", "--json"}, {"info", "held"}, {"info", "free"}, {"info", "held", "--json"},
+		{"ls"}, {"ls", "--json"}, {"info", "held"}, {"info", "free"}, {"info", "held", "--json"},
 		{"perms", ">"}, {"perms", ">", "--json"}, {"doctor"}, {"doctor", "--json"}, {"init", "-f"},
 		{"server", "--port", "0", "--dir", t.TempDir()}, {"break", "-f", "held"},
 		{"--version"}, {"--help"}, {"completion", "-c", "bash"},

@@ -159,7 +159,8 @@ func TestPartitions(t *testing.T) {
 	require.Equal(t, []string{"team.ingest"}, complete(t, s, "lockctl --user root --password p partitions t"))
 }
 
-// In a pipe, --watch prints the group after each change. What nobody owns has since when each list has shown so.
+// In a pipe, --watch prints the group after each change, also after an outage. What nobody owns has since when
+// each list has shown so.
 func TestPartitionsWatch(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -195,6 +196,14 @@ func TestPartitionsWatch(t *testing.T) {
 	})
 	require.Regexp(t, `^\d\d:\d\d:\d\d\ningest: `, text.out.String())
 	require.NotContains(t, text.out.String(), "\x1b")
+
+	s.Stop()
+	said(t, text, "no connection to nats://")
+	said(t, text, "; trying again\n")
+	s.Restart()
+	said(t, text, "connected again\n")
+	own(t, c, "ingest", 2, "w0")
+	require.Equal(t, last.Partitions[1].Unowned, state("the third", func(g group) bool { return g.Unowned == 1 }).Partitions[1].Unowned)
 }
 
 // Real workers, until all that is planned is done.

@@ -30,7 +30,6 @@ func TestRefusedUser(t *testing.T) {
 		{[]string{"watch"}, `cannot watch locks >: .*; watch the names that this user may see, such as "orders\.>"`},
 		{[]string{"watch", "*.1"}, `cannot watch locks \*\.1: .*`},
 		{[]string{"ls"}, `list locks ">": .*; list the names that this user may read, such as "orders\.>"`},
-		{[]string{"ls", "--watch"}, `list locks ">": .*; list the names that this user may read, such as "orders\.>"`},
 		{[]string{"partitions", "--watch"}, `list locks ">": .*; name a group whose locks this user may read, as in "lockctl partitions ingest"`},
 		{[]string{"info", "users"}, `inspect lock "users": .*`},
 		{[]string{"break", "-f", "users"}, `inspect lock "users": .*`},

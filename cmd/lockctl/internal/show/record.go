@@ -163,10 +163,6 @@ func WriteJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// LockObject is a lock for scripts, in a line. both says that there is one of another kind of
-// its name.
-func LockObject(info admin.Info, both bool) string { return OneLine(lockObject(info, both)) }
-
 // OneLine is v as JSON. Nothing in v may be of a type that JSON has not.
 func OneLine(v any) string {
 	var b strings.Builder

@@ -1,16 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/nats-io/nats.go"
 
@@ -31,33 +28,6 @@ const (
 	// can be lost. It is also how often the times on a terminal are updated.
 	watchAgain = time.Second
 )
-
-// display shows the locks again and again. trouble is why they may be out of
-// date, or empty.
-type display interface {
-	show(infos []admin.Info, url, trouble string) error
-}
-
-// watch shows the list, and shows it again after every change.
-func (c *lsCmd) watch(g *session.Globals) error {
-	var infos []admin.Info
-	var d display = &changeLog{c: c, g: g}
-	if f := console.Terminal(g.Out.W); f != nil && !c.JSON {
-		d = &lsScreen{c: c, screen: screen{f: f}}
-	}
-	show.CheckPattern(g.Console, c.Pattern)
-	return lister{
-		pattern: c.Pattern,
-		list: func(s *session.Session) error {
-			now, err := c.list(g, s)
-			if err == nil {
-				infos = now
-			}
-			return err
-		},
-		show: func(url, trouble string) error { return d.show(infos, url, trouble) },
-	}.run(g)
-}
 
 // lister lists, and lists again after every change of the locks of a pattern. It always shows a list, and never the
 // content of a notification.
@@ -195,33 +165,6 @@ func (d *screen) draw(title, trouble string, rows []string) error {
 	return err
 }
 
-// lsScreen shows locks on a terminal.
-type lsScreen struct {
-	screen
-	c *lsCmd
-}
-
-func (d *lsScreen) show(infos []admin.Info, url, trouble string) error {
-	_, lines := console.TerminalSize(d.f)
-	both := show.BothKinds(infos)
-	t := d.c.table(nil)
-	for _, info := range infos[:min(len(infos), lines)] { // more cannot be seen
-		t.AppendRows(d.c.rows(info, both[info.Name]))
-	}
-	return d.draw(show.Count(len(infos), "lock")+" at "+url, trouble, strings.Split(t.Render(), "\n"))
-}
-
-// changeLog is a pipe or a file: the locks, and then those that have changed.
-type changeLog struct {
-	c      *lsCmd
-	g      *session.Globals
-	begun  bool                   // the header is printed
-	empty  bool                   // it has printed that there are none
-	shown  map[show.LockID]string // the printed rows
-	widths []int
-	outage
-}
-
 // outage is why there is no list, for a pipe or a file: both its ends are complaints.
 type outage struct{ trouble string }
 
@@ -234,81 +177,4 @@ func (o *outage) goesOn(g *session.Globals, trouble string) bool {
 	}
 	o.trouble = trouble
 	return trouble != ""
-}
-
-func (d *changeLog) show(infos []admin.Info, _, trouble string) error {
-	if d.outage.goesOn(d.g, trouble) {
-		return nil
-	}
-	both := show.BothKinds(infos)
-	now := make(map[show.LockID]string, len(infos))
-	var news []admin.Info
-	for _, info := range infos {
-		id := show.IDOf(info)
-		now[id] = fingerprint(info, both[info.Name])
-		if now[id] != d.shown[id] {
-			news = append(news, info)
-		}
-	}
-	var freed []admin.Info
-	for id := range d.shown {
-		if _, there := now[id]; !there {
-			freed = append(freed, admin.Info{Kind: id.Kind, Name: id.Name})
-		}
-	}
-	slices.SortFunc(freed, func(a, b admin.Info) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind)) })
-	d.shown = now
-	if !d.begun && len(infos) == 0 && !d.empty && !d.c.JSON {
-		d.g.Complain("no locks")
-		d.empty = true
-	}
-	return d.print(append(freed, news...), both)
-}
-
-// fingerprint tells two states of a lock apart that are worth a line.
-func fingerprint(info admin.Info, both bool) string {
-	var b strings.Builder
-	fmt.Fprint(&b, both)
-	for _, h := range show.Holdings(info) {
-		fmt.Fprint(&b, " ", h.Mode, h.Token, h.Broken != nil, h.Waits, h.Unreadable, h.Idle, h.Cooldown, h.HandedOver)
-	}
-	for _, w := range info.Queue {
-		fmt.Fprint(&b, " ", w.ID)
-	}
-	return b.String()
-}
-
-func (d *changeLog) print(infos []admin.Info, both map[string]bool) error {
-	if d.c.JSON {
-		for _, info := range infos {
-			if _, err := fmt.Fprintln(d.g.Out, show.LockObject(info, both[info.Name])); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if len(infos) == 0 {
-		return nil
-	}
-	var rows []table.Row
-	for _, info := range infos {
-		rows = append(rows, d.c.rows(info, both[info.Name])...)
-	}
-	// Later lines stand under the columns of earlier ones.
-	for i := range d.c.columns() {
-		if len(d.widths) <= i {
-			d.widths = append(d.widths, 0)
-		}
-		for _, row := range rows {
-			d.widths[i] = max(d.widths[i], text.StringWidthWithoutEscSequences(fmt.Sprint(row[i])))
-		}
-	}
-	t := d.c.table(d.g.Out, d.widths...)
-	if d.begun {
-		t.ResetHeaders()
-	}
-	d.begun = true
-	t.AppendRows(rows)
-	t.Render()
-	return d.g.Out.Err
 }
