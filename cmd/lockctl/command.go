@@ -49,8 +49,8 @@ func lookUp(con *console.Console, sub string, args []string) (command, error) {
 }
 
 // under returns the command with the lock in its environment.
-func (c command) under(lock supervise.Held, name string, ttl time.Duration, s *session.Session) *exec.Cmd {
-	cmd := &exec.Cmd{
+func (c command) under(lock supervise.Held, name string, ttl time.Duration) *exec.Cmd {
+	return &exec.Cmd{
 		Path: c.path, Args: c.args,
 		Stdin: c.Stdin, Stdout: c.Out.W, Stderr: c.Stderr,
 		Env: append(slices.Clone(c.Environ),
@@ -59,10 +59,6 @@ func (c command) under(lock supervise.Held, name string, ttl time.Duration, s *s
 			"LOCK_TTL="+strconv.Itoa(int(ttl.Seconds())),
 			envHeld+"="+withHeld(c.Console, name, lock.Token())),
 	}
-	if s.Own != nil { // for a lockctl or a service inside the command
-		cmd.Env = append(cmd.Env, "NATS_URL="+s.URL)
-	}
-	return cmd
 }
 
 // outcome is lockctl's end after that of the command. The errors are those of its start

@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -235,8 +236,8 @@ func (a *authority) write(name string, template *x509.Certificate, set ...func(*
 	return cert, key
 }
 
-// The development server keeps what it has, is found by --embedded's users, and
-// ends cleanly.
+// The development server keeps what it has, says where it is to whoever starts another one
+// for the same directory, and ends cleanly.
 func TestServer(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "kept")
@@ -257,6 +258,7 @@ func TestServer(t *testing.T) {
 
 		second := start(t, nil, "server", "--port", "0", "--dir", dir)
 		require.Equal(t, 69, second.wait())
+		require.Contains(t, second.err.String(), "another lockctl server (pid "+strconv.Itoa(p.cmd.Process.Pid)+")")
 		require.Contains(t, second.err.String(), "--server "+url)
 		_, port, err := net.SplitHostPort(url[len("nats://"):])
 		require.NoError(t, err)
@@ -269,6 +271,14 @@ func TestServer(t *testing.T) {
 		p.signal(sig)
 		require.Zero(t, p.wait())
 		require.Empty(t, p.err.String())
+	}
+	home := t.TempDir()
+	p := startWith(t, nil, "", []string{"HOME=" + home, "XDG_CACHE_HOME=" + filepath.Join(home, "cache")}, "server", "--port", "0")
+	line(t, p)
+	kept, err := filepath.Glob(filepath.Join(home, "*", "lockctl", "jetstream"))
+	require.NoError(t, err)
+	if runtime.GOOS != "darwin" { // there the cache is in Library
+		require.Len(t, kept, 1, "under the user's cache directory")
 	}
 	code, _, _ := run(t, nil, "server", "--port", "70000")
 	require.Equal(t, 64, code)

@@ -90,7 +90,7 @@ func (c *electCmd) Run(g *session.Globals) error {
 		}
 		w := supervise.New(g.Console, c.TTL, c.KillAfter)
 		g.Complain("leads %s with token %d", show.Plain(c.Name), t.Token())
-		end, err := w.Run(command.under(t, c.Name, w.TTL, s), t, signals, s)
+		end, err := w.Run(command.under(t, c.Name, w.TTL), t, signals, s)
 		if end.Stuck { // a return would resign
 			close(stuck)
 			select {}

@@ -199,7 +199,7 @@ func gaveUp(t *testing.T, s *testutil.Server, args ...string) (code int, stdout,
 // inside says whether a command line can run inside the test's process: the command has no
 // signals, no terminal and no children.
 func inside(args []string) bool {
-	if slices.Contains(args, "--embedded") || slices.Contains(args, "--watch") {
+	if slices.Contains(args, "--watch") {
 		return false
 	}
 	for _, arg := range args {

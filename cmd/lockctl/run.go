@@ -118,7 +118,7 @@ func (c *runCmd) Run(g *session.Globals) error {
 		return err
 	}
 	w := supervise.New(g.Console, c.TTL, c.KillAfter)
-	cmd := command.under(lock, c.Name, w.TTL, s)
+	cmd := command.under(lock, c.Name, w.TTL)
 	if n, ok := semaphore.Slot(lock); ok {
 		cmd.Env = append(cmd.Env, "LOCK_SLOT="+strconv.Itoa(n))
 	}

@@ -14,7 +14,7 @@ import (
 
 type serverCmd struct {
 	Port int    `short:"p" default:"4222" placeholder:"PORT" help:"Port on the loopback interface (default ${default}); 0 is any free one."`
-	Dir  string `type:"path" placeholder:"DIR" help:"Where the data is kept (default: under the user's cache directory, the place of --embedded)."`
+	Dir  string `type:"path" placeholder:"DIR" help:"Where the data is kept (default: under the user's cache directory)."`
 }
 
 func (*serverCmd) Help() string {
@@ -47,7 +47,7 @@ func (c *serverCmd) Run(g *session.Globals) error {
 	if err != nil {
 		return err
 	}
-	g.Connection, g.Embedded, g.MayCreate = tool.Connection{Server: e.URL(), NoContext: true, Timeout: g.Timeout}, false, true
+	g.Connection, g.MayCreate = tool.Connection{Server: e.URL(), NoContext: true, Timeout: g.Timeout}, true
 	if s, err := g.Open(natslock.WithLogger(slog.New(slog.DiscardHandler))); err == nil {
 		s.End()
 	} else { // the server still serves other requests, such as a repair of the bucket

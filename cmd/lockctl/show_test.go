@@ -236,35 +236,6 @@ func TestUnavailable(t *testing.T) {
 	require.Contains(t, errs, "refuses the login")
 }
 
-// The data of the embedded server outlives the process, and one process at a
-// time can have it.
-func TestEmbedded(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	env := []string{"HOME=" + dir, "XDG_CACHE_HOME=" + filepath.Join(dir, "cache")}
-	token := func() string {
-		p := startWith(t, nil, "", env, "--embedded", "run", "x", "--", "sh", "-c", "echo $LOCK_TOKEN")
-		require.Zero(t, p.wait(), p.err)
-		return strings.TrimSpace(p.out.String())
-	}
-	first := token()
-	require.Less(t, first, token(), "the sequence goes on")
-
-	ready, goOn := filepath.Join(dir, "ready"), filepath.Join(dir, "go")
-	p := startWith(t, nil, "", env, "--embedded", "run", "x", "--", "sh", "-c", "echo > "+ready+"; while ! test -e "+goOn+"; do sleep 0.01; done")
-	contents(t, ready)
-	second := startWith(t, nil, "", env, "--embedded", "ls")
-	require.Equal(t, 69, second.wait())
-	require.Contains(t, second.err.String(), "another lockctl --embedded or server (pid "+uintString(uint64(p.cmd.Process.Pid))+")")
-	_, server, ok := strings.Cut(strings.TrimSpace(second.err.String()), "--server ")
-	require.True(t, ok)
-	ls := startWith(t, nil, "", env, "--server", server, "ls")
-	require.Zero(t, ls.wait())
-	require.Contains(t, ls.out.String(), "mutex")
-	require.NoError(t, os.WriteFile(goOn, nil, 0o600))
-	require.Zero(t, p.wait())
-}
-
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
 	code, out, _ := run(t, nil, "--version")

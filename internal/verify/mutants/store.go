@@ -121,7 +121,7 @@ var lockctlMutants = []mutant{
 		weak: "a guard that was killed has no successor"},
 	{label: "guard-waits", operator: "never", test: "cmd/lockctl/internal/supervise.TestOrders",
 		weak: "the guard acts before a lockctl that runs"},
-	{label: "creation-asked", operator: "always", test: "cmd/lockctl.TestNoBucket",
+	{label: "creation-asked", operator: "is true", test: "cmd/lockctl.TestNoBucket",
 		weak: "lockctl makes a bucket whose name is mistyped"},
 	{label: "replicas", operator: "is 1", test: "cmd/lockctl.TestReplicasOnCluster",
 		weak: "a bucket that lockctl makes on a cluster has one replica"},

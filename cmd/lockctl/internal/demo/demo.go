@@ -56,7 +56,7 @@ func (c *Command) Run(g *session.Globals) error {
 		return err
 	}
 	defer srv.Stop()
-	g.Connection, g.Embedded, g.Bucket, g.MayCreate = tool.Connection{Server: srv.URL(), NoContext: true, Timeout: g.Timeout}, false, "demo", true
+	g.Connection, g.Bucket, g.MayCreate = tool.Connection{Server: srv.URL(), NoContext: true, Timeout: g.Timeout}, "demo", true
 	st.say("server", "nats-server %s in this process, %s", session.ServerVersion, srv.URL())
 
 	d := &demo{stage: st, g: g, ttl: c.TTL}

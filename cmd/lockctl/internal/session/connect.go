@@ -1,6 +1,6 @@
 // Package session reaches the bucket of locks: with the flags that every command has it
-// connects, starts a server in this process if that is wanted, and opens the bucket. A feed
-// follows the locks over outages.
+// connects and opens the bucket. A feed follows the locks over outages. The servers that run
+// in this process are here too.
 package session
 
 import (
@@ -23,15 +23,13 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Session is a connection with a client on it, and the server if that is
-// embedded.
+// Session is a connection with a client on it.
 type Session struct {
 	*natslock.Client
 	*console.Console
 	NC  *nats.Conn
 	JS  jetstream.JetStream // where the bucket is
 	URL string              // without credentials
-	Own *Embedded           // the server in this process; nil: another one
 	// unnotified has the first refusal of a subscription to the notifications.
 	unnotified chan error
 }
@@ -51,14 +49,14 @@ func (g *Globals) Open(opts ...natslock.Option) (_ *Session, err error) {
 	return s, s.Open(g, opts...)
 }
 
-// Open opens the bucket. It creates a missing bucket only if the user asks for it, or
-// if no other user can mean another one. Two operators with a mistyped name, or a
-// forgotten domain, must not get a lock each.
+// Open opens the bucket. It creates a missing bucket only if the user asks for it. Two
+// operators with a mistyped name, or a forgotten domain, must not get a lock each.
 func (s *Session) Open(g *Globals, opts ...natslock.Option) error {
 	ctx, cancel := g.Bounded()
 	defer cancel()
+	create := g.MayCreate //safety:creation-asked
 	opts = append([]natslock.Option{natslock.WithBucket(g.Bucket), natslock.WithJetStream(s.JS), natslock.WithLogger(slog.New(warner{Console: s.Console})),
-		natslock.WithCreate(g.MayCreate || s.Own != nil)}, opts...) //safety:creation-asked
+		natslock.WithCreate(create)}, opts...)
 	err := s.Replicated(func(replicas int) (err error) {
 		made := natslock.WithReplicas(replicas)
 		s.Client, err = natslock.New(ctx, s.NC, append([]natslock.Option{made}, opts...)...)
@@ -140,8 +138,7 @@ func (g *Globals) Bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), g.Timeout)
 }
 
-// Connect connects, to a server started for it if that is wanted, and opens no
-// bucket.
+// Connect connects, and opens no bucket.
 func (g *Globals) Connect() (_ *Session, err error) {
 	s := &Session{Console: g.Console, unnotified: make(chan error, 1)}
 	defer func() {
@@ -149,13 +146,6 @@ func (g *Globals) Connect() (_ *Session, err error) {
 			s.End()
 		}
 	}()
-	how := &g.Connection
-	if g.Embedded {
-		if s.Own, err = StartKept("", 0); err != nil {
-			return nil, err
-		}
-		how = &tool.Connection{Server: s.Own.URL(), NoContext: true, Timeout: g.Timeout}
-	}
 	opts := []nats.Option{
 		nats.Name("lockctl"),
 		nats.Timeout(g.Timeout),
@@ -181,12 +171,12 @@ func (g *Globals) Connect() (_ *Session, err error) {
 			}
 		}),
 	}
-	nc, url, settings, err := how.Dial(opts...)
+	nc, url, settings, err := g.Dial(opts...)
 	if err != nil {
-		return nil, g.connectError(url, err)
+		return nil, g.ConnectError(url, err, "name another one with --server, NATS_URL or --context, or start one with \"lockctl server\"")
 	}
 	s.NC, s.URL = nc, url
-	s.JS, err = how.JetStream(nc, settings)
+	s.JS, err = g.JetStream(nc, settings)
 	return s, err
 }
 
@@ -199,14 +189,6 @@ func doneWithout(err error, bucket string) bool {
 			strings.Contains(text, "$KV."+bucket+`.probe"`))
 }
 
-// connectError says what a user can do about a connection that was not made.
-func (g *Globals) connectError(servers string, err error) error {
-	if _, ok := errors.AsType[*tool.Error](err); !ok && g.Embedded {
-		return tool.Exitf(tool.ExitUnavailable, "cannot connect to the embedded server: %w", err)
-	}
-	return g.ConnectError(servers, err, "name another one with --server, NATS_URL or --context, start one with \"lockctl server\", or try --embedded")
-}
-
 // End leaves locks still held to their TTL.
 func (s *Session) End() {
 	if s.Client != nil {
@@ -216,9 +198,6 @@ func (s *Session) End() {
 	}
 	if s.NC != nil {
 		s.NC.Close()
-	}
-	if s.Own != nil {
-		s.Own.Stop()
 	}
 }
 

@@ -51,9 +51,9 @@ func StartKept(dir string, port int) (*Embedded, error) {
 		who, _ := os.ReadFile(owner)
 		url, pid, ok := strings.Cut(strings.TrimSpace(string(who)), " ")
 		if !ok {
-			return nil, tool.Exitf(tool.ExitUnavailable, "another lockctl --embedded or server uses %s: %w", dir, err)
+			return nil, tool.Exitf(tool.ExitUnavailable, "another lockctl server uses %s: %w", dir, err)
 		}
-		return nil, tool.Exitf(tool.ExitUnavailable, "another lockctl --embedded or server (pid %s) uses %s; its server is yours too: --server %s", pid, dir, url)
+		return nil, tool.Exitf(tool.ExitUnavailable, "another lockctl server (pid %s) uses %s; its server is yours too: --server %s", pid, dir, url)
 	}
 	e, err := StartServer(filepath.Join(dir, "jetstream"), port)
 	if err != nil {

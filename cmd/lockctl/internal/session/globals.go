@@ -10,7 +10,6 @@ import (
 // Globals are the flags that every command has.
 type Globals struct {
 	Bucket           string `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
-	Embedded         bool   `help:"Use a server inside this process, its data under the user's cache directory. The bucket is made if it is not there."`
 	tool.Connection  `embed:"" group:"connection"`
 	*console.Console `kong:"-"`
 	Version          kong.VersionFlag `help:"Print the version."`
