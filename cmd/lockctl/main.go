@@ -33,7 +33,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/natslock/locks/cmd/lockctl/internal/conform"
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/demo"
 	"github.com/natslock/locks/cmd/lockctl/internal/doctor"
@@ -55,17 +54,16 @@ type cli struct {
 	Extend  extendCmd  `cmd:"" help:"Give a lock that a script has taken a whole TTL again."`
 	Release releaseCmd `cmd:"" help:"Release a lock that a script has taken."`
 
-	Ls         lsCmd           `cmd:"" aliases:"list" help:"List the locks that are held or waited for."`
-	Info       infoCmd         `cmd:"" help:"Show everything about one lock."`
-	Partitions partitionsCmd   `cmd:"" help:"Show who owns the partitions of a group of workers."`
-	Conform    conform.Command `cmd:"" help:"Test a locker that was written from the protocol."`
-	Check      checkCmd        `cmd:"" help:"Compare locks with limits, for a monitoring system."`
-	Break      breakCmd        `cmd:"" help:"End another client's hold on a lock."`
-	Init       initCmd         `cmd:"" help:"Make the bucket, or repair the one there is."`
-	Doctor     doctor.Command  `cmd:"" help:"Check all that locks depend on."`
-	Demo       demo.Command    `cmd:"" help:"Show contention, a crash and a break on a server in this process."`
-	Perms      permsCmd        `cmd:"" help:"Print the NATS permissions that a user of locks needs."`
-	Server     serverCmd       `cmd:"" help:"Run a server with JetStream for development."`
+	Ls         lsCmd          `cmd:"" aliases:"list" help:"List the locks that are held or waited for."`
+	Info       infoCmd        `cmd:"" help:"Show everything about one lock."`
+	Partitions partitionsCmd  `cmd:"" help:"Show who owns the partitions of a group of workers."`
+	Check      checkCmd       `cmd:"" help:"Compare locks with limits, for a monitoring system."`
+	Break      breakCmd       `cmd:"" help:"End another client's hold on a lock."`
+	Init       initCmd        `cmd:"" help:"Make the bucket, or repair the one there is."`
+	Doctor     doctor.Command `cmd:"" help:"Check all that locks depend on."`
+	Demo       demo.Command   `cmd:"" help:"Show contention, a crash and a break on a server in this process."`
+	Perms      permsCmd       `cmd:"" help:"Print the NATS permissions that a user of locks needs."`
+	Server     serverCmd      `cmd:"" help:"Run a server with JetStream for development."`
 
 	Completion completionCmd `cmd:"" help:"Let the shell complete commands, flags and the names of locks."`
 	Watch      watchCmd      `cmd:"" help:"Print the events of locks as they happen."`

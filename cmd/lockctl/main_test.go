@@ -32,9 +32,6 @@ import (
 // binary is lockctl as a user has it: the tests run it and nothing else.
 var binary string
 
-// ofShell is the environment before the tests change it: go build finds its cache there.
-var ofShell []string
-
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
 
 func buildAndRun(m *testing.M) int {
@@ -56,7 +53,6 @@ func buildAndRun(m *testing.M) int {
 			signal.Notify(make(chan os.Signal, 1), sig)
 		}
 	}
-	ofShell = os.Environ()
 	// Runs inside this process find contexts of the nats command as the started ones do: none.
 	for _, name := range []string{"HOME", "XDG_CONFIG_HOME"} {
 		if err := os.Setenv(name, dir); err != nil {

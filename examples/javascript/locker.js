@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // Speaks the lines of docs/protocol/conform.md on standard input and output, a JSON object each:
 //   node locker.js
-//   lockctl conform -- node locker.js
+//   lockconform -- node locker.js
 import { createInterface } from "node:readline";
 import { connect } from "@nats-io/transport-node";
 import { Bucket } from "./bucket.js";

@@ -36,7 +36,7 @@ type plain struct {
 }
 
 // The rules that a plain locker can break, by the value of -weak. TestConformWeak has the case
-// of "lockctl conform" that catches each.
+// of lockconform that catches each.
 const (
 	fromAnswer    = "validity-from-answer"
 	lateCounts    = "late-answers"

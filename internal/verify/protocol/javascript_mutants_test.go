@@ -20,7 +20,7 @@ import (
 // edit replaces a text of a file by another one.
 type edit struct{ file, from, to string }
 
-// scriptMutants are errors that authors of lockers make, made in the one in JavaScript. A case of "lockctl conform"
+// scriptMutants are errors that authors of lockers make, made in the one in JavaScript. A case of lockconform
 // finds each, by the must that it breaks.
 var scriptMutants = []struct {
 	name, runs, must string
@@ -119,7 +119,7 @@ func mutate(t *testing.T, dir string, edits []edit) {
 	}
 }
 
-// finding is what "lockctl conform --json" says of a case.
+// finding is what "lockconform --json" says of a case.
 type finding struct {
 	Name, Must, Result, Violated, Expected, Seen string
 	Seconds                                      float64
@@ -134,9 +134,9 @@ func (f finding) broken() string {
 }
 
 // conform runs cases against the locker in a directory. It returns what each has found, by its name.
-func conform(t *testing.T, lockctl, dir, cases string) map[string]finding {
+func conform(t *testing.T, lockconform, dir, cases string) map[string]finding {
 	t.Helper()
-	judge := exec.CommandContext(t.Context(), lockctl, "conform", "--json", "--parallel", "4", "--run", cases, "--", "node", "locker.js")
+	judge := exec.CommandContext(t.Context(), lockconform, "--json", "--parallel", "4", "--run", cases, "--", "node", "locker.js")
 	judge.Dir = dir
 	out, err := judge.Output()
 	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
@@ -156,13 +156,13 @@ func conform(t *testing.T, lockctl, dir, cases string) map[string]finding {
 // A case finds each mutant of the locker in JavaScript, and finds it again. The locker itself passes these cases.
 func TestJavaScriptMutants(t *testing.T) {
 	tier.Proof(t)
-	dir, lockctl := scripts(t), lockctl(t)
+	dir, lockconform := scripts(t), lockconform(t)
 
 	cases := []string{}
 	for _, m := range scriptMutants {
 		cases = append(cases, m.runs)
 	}
-	found := conform(t, lockctl, dir, strings.Join(cases, ","))
+	found := conform(t, lockconform, dir, strings.Join(cases, ","))
 	for _, name := range cases {
 		assert.Equal(t, "ok", found[name].Result, "%s: expected %s; seen %s", name, found[name].Expected, found[name].Seen)
 	}
@@ -187,7 +187,7 @@ func TestJavaScriptMutants(t *testing.T) {
 			for range 2 {
 				twice.Go(func() {
 					began := time.Now()
-					f := conform(t, lockctl, mutant, m.runs)[m.runs]
+					f := conform(t, lockconform, mutant, m.runs)[m.runs]
 					assert.Equal(t, "failed", f.Result, "case %s", m.runs)
 					assert.Contains(t, f.broken(), m.must, "case %s: expected %s; seen %s", m.runs, f.Expected, f.Seen)
 					t.Logf("%s in %v: expected %s; seen %s", m.runs, time.Since(began).Round(100*time.Millisecond), f.Expected, f.Seen)

@@ -63,11 +63,11 @@ func scripts(t *testing.T) (dir string) {
 	return dir
 }
 
-// lockctl builds the command.
-func lockctl(t *testing.T) (path string) {
+// lockconform builds the command.
+func lockconform(t *testing.T) (path string) {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), "lockctl")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "../../../cmd/lockctl").CombinedOutput()
+	path = filepath.Join(t.TempDir(), "lockconform")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "../../../cmd/lockconform").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return path
 }
@@ -281,7 +281,7 @@ func TestJavaScript(t *testing.T) {
 	})
 
 	t.Run("conform", func(t *testing.T) {
-		judge := exec.CommandContext(t.Context(), lockctl(t), "conform", "--parallel", "4", "--", "node", "locker.js")
+		judge := exec.CommandContext(t.Context(), lockconform(t), "--parallel", "4", "--", "node", "locker.js")
 		judge.Dir = dir
 		out, err := judge.CombinedOutput()
 		require.NoError(t, err, "%s", out)

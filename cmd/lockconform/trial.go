@@ -1,4 +1,4 @@
-package conform
+package main
 
 import (
 	"context"
@@ -18,7 +18,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
@@ -109,19 +108,19 @@ func (t *trial) server(dir string, user *server.User) (stop func()) {
 	if user != nil {
 		users = []*server.User{user, {Username: "judge", Password: "judge"}}
 	}
-	s, err := session.StartServer(dir, 0, users...)
+	s, err := startServer(dir, 0, users...)
 	t.need(err)
-	url := s.URL()
+	url := s.ClientURL()
 	if user != nil {
 		url = strings.Replace(url, "nats://", "nats://judge:judge@", 1)
 	}
 	t.prepare(url)
-	return s.Stop
+	return func() { stopServer(s) }
 }
 
 // ownServer starts a server with an empty directory. It returns what starts it anew.
 func (t *trial) ownServer(user *server.User) (restart func()) {
-	dir, err := os.MkdirTemp("", "lockctl-conform-")
+	dir, err := os.MkdirTemp("", "lockconform-")
 	t.need(err)
 	t.last(func() { _ = os.RemoveAll(dir) })
 	stop := t.server(dir, user)
@@ -133,9 +132,9 @@ func (t *trial) ownServer(user *server.User) (restart func()) {
 		t.need(err)
 		stop()
 		t.pause(2 * settled) // so that the program notices
-		s, err := session.StartServer(dir, port)
+		s, err := startServer(dir, port)
 		t.need(err)
-		stop = s.Stop
+		stop = func() { stopServer(s) }
 		end := time.Now().Add(patience)
 		for _, err = t.stream.Info(t.ctx); err != nil && time.Now().Before(end); _, err = t.stream.Info(t.ctx) {
 			t.pause(20 * time.Millisecond)
@@ -149,7 +148,7 @@ func (t *trial) rival() *natslock.Client {
 	nc, err := nats.Connect(t.url, nats.MaxReconnects(-1))
 	t.need(err)
 	t.last(nc.Close)
-	c, err := natslock.New(t.ctx, nc, natslock.WithBucket(t.bucket), natslock.WithTTL(time.Minute), natslock.WithOwner("lockctl conform"), natslock.WithLogger(slog.New(slog.DiscardHandler)),
+	c, err := natslock.New(t.ctx, nc, natslock.WithBucket(t.bucket), natslock.WithTTL(time.Minute), natslock.WithOwner("lockconform"), natslock.WithLogger(slog.New(slog.DiscardHandler)),
 		natslock.WithTuning(natslock.Tuning{WatchAfter: -1})) // it does not renew before a third of the minute
 	t.need(err)
 	t.last(func() { _ = c.Close(context.WithoutCancel(t.ctx)) })
@@ -179,7 +178,7 @@ func (t *trial) start() {
 	t.wire, err = newWire(t.url, t.bucket)
 	t.need(err)
 	t.last(t.wire.close)
-	t.program, err = startProgram(t.run.Program, t.run.environ)
+	t.program, err = startProgram(t.run.Program)
 	t.need(err)
 	t.last(t.program.end)
 }
@@ -432,7 +431,7 @@ func (t *trial) place(name string) (place stored) {
 
 // record is a record of a foreign client.
 func record(status int, id string, ttl time.Duration, more map[string]any) []byte {
-	f := map[string]any{"v": 1, "s": status, "id": id, "c": "CONFORM", "l": int(ttl.Seconds()), "a": 1, "o": "lockctl conform"}
+	f := map[string]any{"v": 1, "s": status, "id": id, "c": "CONFORM", "l": int(ttl.Seconds()), "a": 1, "o": "lockconform"}
 	for name, value := range more {
 		f[name] = value
 	}

@@ -1,13 +1,19 @@
-// Package conform tests a locker that somebody has written from docs/protocol.md. It runs
+// Command lockconform tests a locker that somebody has written from docs/protocol.md. It runs
 // the program, speaks to it in lines of JSON, and stands between it and a real server. Each
 // case tests one sentence of the protocol, and judges by the records and the writes.
-package conform
+//
+//	lockconform --level 1 -- node locker.js
+//
+// docs/protocol/conform.md describes the lines and the cases.
+package main
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,17 +25,34 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"text/tabwriter"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/alecthomas/kong"
 
-	"github.com/natslock/locks/cmd/lockctl/internal/session"
-	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/tool"
 )
 
-// Command is "lockctl conform".
-type Command struct {
+func main() { os.Exit(mainCode(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// mainCode runs one command line and returns the exit code.
+func mainCode(args []string, stdout, stderr io.Writer) int {
+	c := command{out: stdout}
+	parser := kong.Must(&c, kong.Name("lockconform"), kong.Writers(stdout, stderr), kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
+	_, err := parser.Parse(args)
+	if err != nil {
+		err = tool.Usagef("%w; see lockconform --help", err)
+	} else {
+		err = c.runCases()
+	}
+	if coded, ok := errors.AsType[*tool.Error](err); err != nil && (!ok || coded.Err != nil) {
+		fmt.Fprintf(stderr, "lockconform: %v\n", err)
+	}
+	return tool.CodeOf(err)
+}
+
+// command is the command line.
+type command struct {
 	Level    int      `default:"4" placeholder:"L" help:"Run the cases up to this level, 1 to 5 (default ${default})."`
 	Part     string   `placeholder:"PART" help:"Run the cases of a part in place of those of the levels: rwlock or semaphore."`
 	Only     string   `name:"run" short:"r" placeholder:"PATTERN" help:"Run the cases whose names match, as late-*; several are separated by commas."`
@@ -37,10 +60,12 @@ type Command struct {
 	Parallel int      `short:"p" default:"6" placeholder:"N" help:"Run so many cases at a time (default ${default})."`
 	JSON     bool     `name:"json" help:"Print an object for each case, one a line."`
 	Program  []string `arg:"" optional:"" passthrough:"partial" help:"The locker, and its arguments."`
+
+	out io.Writer
 }
 
-// Help is the text of --help behind the flags.
-func (*Command) Help() string {
+// Help is the text of --help before the flags.
+func (*command) Help() string {
 	return `Tests a locker in any language that was written from docs/protocol.md.
 
 The program reads requests from standard input and writes answers to standard output,
@@ -64,10 +89,10 @@ Passing shows what the cases test, on one server: replicas are but shown to the 
 optional parts have no cases. The cases take real time: 20 seconds in all for a program that passes, with six
 at a time.
 
-  lockctl conform --level 1 -- node locker.js
-  lockctl conform --part semaphore -- ./locker
-  lockctl conform --run 'late-*,lost-*' -- ./locker
-  lockctl conform --list
+  lockconform --level 1 -- node locker.js
+  lockconform --part semaphore -- ./locker
+  lockconform --run 'late-*,lost-*' -- ./locker
+  lockconform --list
 
 With --json an object a line: "name", "level", "part", "must", "also" (the numbers of
 more musts), "result" ("ok", "failed", "error"), "seconds", and "violated", "expected",
@@ -78,7 +103,7 @@ judged; 126, 127 the program cannot be run; 130 interrupted.`
 }
 
 // AfterApply checks what kong cannot.
-func (c *Command) AfterApply() error {
+func (c *command) AfterApply() error {
 	switch {
 	case c.Level < 1 || c.Level > 5:
 		return fmt.Errorf("--level %d: must be 1 to 5", c.Level)
@@ -107,32 +132,31 @@ type result struct {
 
 // run is one run of the command.
 type run struct {
-	*Command
-	environ []string
-	url     string // of the server that the cases share
+	*command
+	url string // of the server that the cases share
 }
 
-// Run runs the cases, and prints what they have found.
-func (c *Command) Run(g *session.Globals) error {
+// runCases runs the cases, and prints what they have found.
+func (c *command) runCases() error {
 	cases := c.chosen()
 	if len(cases) == 0 {
-		return tool.Usagef("no case up to level %d matches --run %s; see lockctl conform --list", c.Level, show.Plain(c.Only))
+		return tool.Usagef("no case up to level %d matches --run %s; see lockconform --list", c.Level, tool.Plain(c.Only))
 	}
 	if c.List {
-		return c.list(g, cases)
+		return c.list(cases)
 	}
 	if len(c.Program) > 0 && c.Program[0] == "--" {
 		c.Program = c.Program[1:]
 	}
 	if len(c.Program) == 0 {
-		return tool.Usagef("a program is missing; see lockctl conform --help")
+		return tool.Usagef("a program is missing; see lockconform --help")
 	}
 	if _, err := exec.LookPath(c.Program[0]); err != nil {
 		code := tool.ExitNotFound
 		if !errors.Is(err, exec.ErrNotFound) && !errors.Is(err, os.ErrNotExist) {
 			code = tool.ExitNotExec
 		}
-		return tool.Exitf(code, "cannot run %s: %w", show.Plain(c.Program[0]), err)
+		return tool.Exitf(code, "cannot run %s: %w", tool.Plain(c.Program[0]), err)
 	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -148,30 +172,30 @@ func (c *Command) Run(g *session.Globals) error {
 		case <-ctx.Done():
 		}
 	}()
-	dir, err := os.MkdirTemp("", "lockctl-conform-")
+	dir, err := os.MkdirTemp("", "lockconform-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	srv, err := session.StartServer(filepath.Join(dir, "jetstream"), 0)
+	srv, err := startServer(filepath.Join(dir, "jetstream"), 0)
 	if err != nil {
 		return err
 	}
-	defer srv.Stop()
-	r := &run{c, g.Environ, srv.URL()}
+	defer stopServer(srv)
+	r := &run{c, srv.ClientURL()}
 	results := r.all(ctx, cases, func(one result) {
 		if c.JSON {
-			fmt.Fprintln(g.Out, show.OneLine(one))
+			c.printJSON(one)
 		}
 	})
 	if ctx.Err() != nil {
 		return &tool.Error{Code: tool.ExitSignal + int(interrupted.Load())}
 	}
-	return c.report(g, results)
+	return c.report(results)
 }
 
 // chosen are the cases that the flags choose.
-func (c *Command) chosen() (cases []*Case) {
+func (c *command) chosen() (cases []*Case) {
 	for _, one := range Cases {
 		matches := c.Only == ""
 		for _, p := range strings.Split(c.Only, ",") {
@@ -185,19 +209,29 @@ func (c *Command) chosen() (cases []*Case) {
 	return cases
 }
 
-func (c *Command) list(g *session.Globals, cases []*Case) error {
+// table returns a table without frames, whose columns are two blanks apart.
+func (c *command) table() *tabwriter.Writer { return tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0) }
+
+// printJSON prints v on one line.
+func (c *command) printJSON(v any) {
+	e := json.NewEncoder(c.out)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v)
+}
+
+func (c *command) list(cases []*Case) error {
 	if c.JSON {
 		for _, one := range cases {
-			fmt.Fprintln(g.Out, show.OneLine(one))
+			c.printJSON(one)
 		}
 		return nil
 	}
-	t := show.NewTable(g.Out, "level", "case", "what it tests")
+	t := c.table()
+	fmt.Fprintln(t, "LEVEL\tCASE\tWHAT IT TESTS")
 	for _, one := range cases {
-		t.AppendRow(table.Row{one.Level, one.Name, one.Must})
+		fmt.Fprintf(t, "%d\t%s\t%s\n", one.Level, one.Name, one.Must)
 	}
-	t.Render()
-	return nil
+	return t.Flush()
 }
 
 // all runs the cases, some at a time, and calls done with each result. They come in the
@@ -262,7 +296,7 @@ func (r *run) one(ctx context.Context, c *Case, bucket string) (res result) {
 	return res
 }
 
-func (c *Command) report(g *session.Globals, results []result) error {
+func (c *command) report(results []result) error {
 	count := map[string]int{}
 	byLevel := map[int][2]int{} // cases, and those that passed
 	for _, one := range results {
@@ -275,34 +309,37 @@ func (c *Command) report(g *session.Globals, results []result) error {
 		byLevel[one.Level] = n
 	}
 	if !c.JSON {
-		t := show.NewTable(g.Out, "level", "case", "", "s")
+		t := c.table()
+		fmt.Fprintln(t, "LEVEL\tCASE\t\tS")
 		for _, one := range results {
-			t.AppendRow(table.Row{one.Level, one.Name, one.Result, fmt.Sprintf("%.1f", one.Seconds)})
+			fmt.Fprintf(t, "%d\t%s\t%s\t%.1f\n", one.Level, one.Name, one.Result, one.Seconds)
 		}
-		t.Render()
+		if err := t.Flush(); err != nil {
+			return err
+		}
 		for _, one := range results {
 			if one.Result == "ok" {
 				continue
 			}
-			fmt.Fprintf(g.Out, "\n%s (level %d)\n", one.Name, one.Level)
+			fmt.Fprintf(c.out, "\n%s (level %d)\n", one.Name, one.Level)
 			if one.Result == "failed" {
-				fmt.Fprintf(g.Out, "  must:     %s\n  expected: %s\n", cmp.Or(one.Violated, one.Must), show.Plain(one.Expected))
+				fmt.Fprintf(c.out, "  must:     %s\n  expected: %s\n", cmp.Or(one.Violated, one.Must), tool.Plain(one.Expected))
 			}
-			fmt.Fprintf(g.Out, "  seen:     %s\n", show.Plain(one.Seen))
+			fmt.Fprintf(c.out, "  seen:     %s\n", tool.Plain(one.Seen))
 		}
-		fmt.Fprintln(g.Out)
+		fmt.Fprintln(c.out)
 		levels := []int{}
 		for level := range byLevel {
 			levels = append(levels, level)
 		}
 		slices.Sort(levels)
 		for _, level := range levels {
-			fmt.Fprintf(g.Out, "level %d: %d of %d cases passed\n", level, byLevel[level][1], byLevel[level][0])
+			fmt.Fprintf(c.out, "level %d: %d of %d cases passed\n", level, byLevel[level][1], byLevel[level][0])
 		}
 	}
 	switch {
 	case count["error"] > 0:
-		return tool.Exitf(tool.ExitInternal, "%s could not be judged", show.Count(count["error"], "case"))
+		return tool.Exitf(tool.ExitInternal, "cases that could not be judged: %d", count["error"])
 	case count["failed"] > 0:
 		return &tool.Error{Code: tool.ExitConflict}
 	}

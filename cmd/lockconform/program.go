@@ -1,4 +1,4 @@
-package conform
+package main
 
 import (
 	"bufio"
@@ -83,9 +83,9 @@ func (t *tail) String() string {
 	return strings.TrimSpace(string(t.text))
 }
 
-func startProgram(args []string, environ []string) (*program, error) {
+func startProgram(args []string) (*program, error) {
 	p := &program{cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{}), answers: map[int]chan answer{}, lost: map[string]int{}}
-	p.cmd.Env, p.cmd.Stderr, p.cmd.WaitDelay = environ, &p.stderr, time.Second
+	p.cmd.Stderr, p.cmd.WaitDelay = &p.stderr, time.Second
 	ownGroup(p.cmd)
 	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {

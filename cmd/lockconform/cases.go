@@ -1,4 +1,4 @@
-package conform
+package main
 
 import (
 	"errors"
@@ -1051,7 +1051,7 @@ func overdueNotified(t *trial) {
 
 // forgotten has a server that has forgotten the TTL of a record.
 func (t *trial) forgotten() stored {
-	dir, err := os.MkdirTemp("", "lockctl-conform-")
+	dir, err := os.MkdirTemp("", "lockconform-")
 	t.need(err)
 	t.last(func() { _ = os.RemoveAll(dir) })
 	store := filepath.Join(dir, "jetstream")

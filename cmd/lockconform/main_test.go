@@ -1,14 +1,14 @@
 //go:build unix
 
-package main_test
+package main
 
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -17,38 +17,51 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// judged is what "lockctl conform --json" says of a case.
+// judged is what "lockconform --json" says of a case.
 type judged struct {
 	Name, Must, Result, Violated, Expected, Seen string
 	Level                                        int
 }
 
-// lockers builds the program that speaks to "lockctl conform", once.
-var lockers = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(filepath.Dir(binary), "locker")
-	build := exec.Command("go", "build", "-o", path, "../../internal/verify/locker")
-	build.Env = ofShell
-	out, err := build.CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, out)
-	}
-	return path, err
-})
+// locker is the program that the tests judge.
+var locker string
 
-// conform runs cases against a locker. A pattern is of the levels 1 to 4, or of a part on all levels:
+func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+
+func buildAndRun(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "lockconform-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	locker = filepath.Join(dir, "locker")
+	if out, err := exec.Command("go", "build", "-o", locker, "../../internal/verify/locker").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// lockconform runs one command line.
+func lockconform(args ...string) (code int, stdout, stderr string) {
+	var out, errs strings.Builder
+	code = mainCode(args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// conform runs cases against the locker. A pattern is of the levels 1 to 4, or of a part on all levels:
 // "rwlock:drain".
-func conform(t *testing.T, pattern string, locker ...string) (code int, cases []judged) {
+func conform(t *testing.T, pattern string, flags ...string) (code int, cases []judged) {
 	t.Helper()
-	path, err := lockers()
-	require.NoError(t, err)
-	args := []string{"conform", "--json", "-p", "8", "--run", pattern}
+	args := []string{"--json", "-p", "8", "--run", pattern}
 	part, pattern, ok := strings.Cut(pattern, ":")
 	if ok {
 		args[len(args)-1] = pattern
 		args = append(args, "--part", part, "--level", "5")
 	}
-	args = append(append(args, "--", path), locker...)
-	code, out, errs := run(t, nil, args...)
+	args = append(append(args, "--", locker), flags...)
+	code, out, errs := lockconform(args...)
 	for dec := json.NewDecoder(strings.NewReader(out)); dec.More(); {
 		var c judged
 		require.NoError(t, dec.Decode(&c), out)
@@ -59,14 +72,14 @@ func conform(t *testing.T, pattern string, locker ...string) (code int, cases []
 	return code, cases
 }
 
-// requirePassed requires that a locker passes all cases.
-func requirePassed(t *testing.T, locker ...string) {
+// requirePassed requires that the locker passes all cases.
+func requirePassed(t *testing.T, flags ...string) {
 	t.Helper()
 	for pattern, most := range map[string]int{"*": 78, "rwlock:*": 16, "semaphore:*": 5} {
-		_, cases := conform(t, pattern, locker...)
+		_, cases := conform(t, pattern, flags...)
 		require.Greater(t, len(cases), most)
 		for _, c := range cases {
-			if c.Level > 4 && len(locker) > 0 {
+			if c.Level > 4 && len(flags) > 0 {
 				continue // what the plain locker does not claim
 			}
 			assert.Equal(t, "ok", c.Result, "%s: expected %s; seen %s", c.Name, c.Expected, c.Seen)
@@ -200,16 +213,16 @@ func TestConformProgram(t *testing.T) {
 		args []string
 		says string
 	}{
-		{64, []string{"conform"}, "a program is missing"},
-		{64, []string{"conform", "--level", "6", "--", "true"}, "--level 6: must be 1 to 5"},
-		{64, []string{"conform", "--part", "election", "--", "true"}, "--part election: must be rwlock or semaphore"},
-		{64, []string{"conform", "--run", "nothing", "--", "true"}, "no case up to level 4 matches"},
-		{127, []string{"conform", "--", "no-such-program"}, "cannot run no-such-program"},
-		{1, []string{"conform", "--run", "free", "--", "true"}, "the program has ended"},
-		{1, []string{"conform", "--run", "free", "--", "echo", "no JSON"}, `the line "no JSON"`},
-		{0, []string{"conform", "--list", "--level", "1"}, "(M67)"},
+		{64, nil, "a program is missing"},
+		{64, []string{"--level", "6", "--", "true"}, "--level 6: must be 1 to 5"},
+		{64, []string{"--part", "election", "--", "true"}, "--part election: must be rwlock or semaphore"},
+		{64, []string{"--run", "nothing", "--", "true"}, "no case up to level 4 matches"},
+		{127, []string{"--", "no-such-program"}, "cannot run no-such-program"},
+		{1, []string{"--run", "free", "--", "true"}, "the program has ended"},
+		{1, []string{"--run", "free", "--", "echo", "no JSON"}, `the line "no JSON"`},
+		{0, []string{"--list", "--level", "1"}, "(M67)"},
 	} {
-		code, out, errs := run(t, nil, c.args...)
+		code, out, errs := lockconform(c.args...)
 		require.Equal(t, c.code, code, "%v: %s%s", c.args, out, errs)
 		require.Contains(t, out+errs, c.says, "%v", c.args)
 	}

@@ -1,4 +1,4 @@
-package conform
+package main
 
 import (
 	"os"
@@ -13,7 +13,7 @@ import (
 
 // TestSentences finds what the cases and the rules test in the protocol.
 func TestSentences(t *testing.T) {
-	text, err := os.ReadFile("../../../../docs/protocol.md")
+	text, err := os.ReadFile("../../docs/protocol.md")
 	require.NoError(t, err)
 	document := plainText(string(text))
 	names := map[string]bool{}
@@ -38,7 +38,7 @@ func plainText(s string) string { return strings.TrimSpace(space.ReplaceAllStrin
 // TestLevels compares the level of each case with the table of the protocol: a case must not
 // ask a locker for what its level, or its part, may leave out.
 func TestLevels(t *testing.T) {
-	text, err := os.ReadFile("../../../../docs/protocol.md")
+	text, err := os.ReadFile("../../docs/protocol.md")
 	require.NoError(t, err)
 	levelOf, partOf := map[int]int{}, map[int]string{}
 	parts := map[string]string{"reader-writer lock": rwlock, "semaphore": semaphore}
@@ -79,7 +79,7 @@ func TestLevels(t *testing.T) {
 	for _, m := range numbersIn(mustHaveMargin + mustGiveUp + mustLeave) {
 		tested[m] = true
 	}
-	document, err := os.ReadFile("../../../../docs/protocol/conform.md")
+	document, err := os.ReadFile("../../docs/protocol/conform.md")
 	require.NoError(t, err)
 	said := map[int]bool{}
 	untested := regexp.MustCompile(`(?s)\n## Without a case\n.*`).FindString(string(document))

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// startLimit is how long a server may take to start.
+const startLimit = 10 * time.Second
+
+// startServer starts a server on the loopback interface, with its data in dir. Port 0 is any free
+// one. With users it serves nobody else, and takes a client that names none for the first.
+func startServer(dir string, port int, users ...*server.User) (*server.Server, error) {
+	anybody := ""
+	if len(users) > 0 {
+		anybody = users[0].Username
+	}
+	srv, err := server.NewServer(&server.Options{
+		Users: users, NoAuthUser: anybody,
+		Host: "127.0.0.1", Port: cmp.Or(port, server.RANDOM_PORT),
+		JetStream: true, StoreDir: dir,
+		NoSigs: true, NoLog: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(startLimit) || !srv.JetStreamEnabled() {
+		stopServer(srv)
+		return nil, fmt.Errorf("the server in this process has not started in %v", startLimit)
+	}
+	return srv, nil
+}
+
+// stopServer waits until a server has written what it has.
+func stopServer(srv *server.Server) {
+	srv.Shutdown()
+	srv.WaitForShutdown()
+}
