@@ -69,15 +69,9 @@ func StartKept(dir string, port int) (*Embedded, error) {
 	return e, nil
 }
 
-// StartServer starts a server with its data in dir. Port 0 is any free one. With users it
-// serves nobody else, and takes a client that names none for the first.
-func StartServer(dir string, port int, users ...*server.User) (*Embedded, error) {
-	anybody := ""
-	if len(users) > 0 {
-		anybody = users[0].Username
-	}
+// StartServer starts a server with its data in dir. Port 0 is any free one.
+func StartServer(dir string, port int) (*Embedded, error) {
 	srv, err := server.NewServer(&server.Options{
-		Users: users, NoAuthUser: anybody,
 		Host: "127.0.0.1", Port: cmp.Or(port, server.RANDOM_PORT),
 		JetStream: true, StoreDir: dir,
 		NoSigs: true, NoLog: true, DisableJetStreamBanner: true,
