@@ -3,14 +3,11 @@ package protocol_test
 import (
 	"crypto/rand"
 	"encoding/json"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/election"
@@ -24,11 +21,11 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// both are a client of the library and a locker without it, in one bucket.
-func both(t *testing.T) (*testutil.Server, *natslock.Client, *locker) {
+// both are a client of the library and one without it, in one bucket.
+func both(t *testing.T) (*testutil.Server, *natslock.Client, *raw) {
 	t.Helper()
 	s := testutil.RunServer(t)
-	return s, client(t, s), newLocker(t, s.Connect())
+	return s, client(t, s), newRaw(t, s.Connect())
 }
 
 // awaited is the value that arrives in a channel.
@@ -75,95 +72,65 @@ func taking(take func() (*natslock.Lock, error)) func(t *testing.T) *natslock.Lo
 	}
 }
 
-// TestHandOver has the library wait for the locker, and the locker for the library, in one
+// TestHandOver has the library wait for the plain locker, and that one for the library, in one
 // queue of three.
 func TestHandOver(t *testing.T) {
 	s, c, l := both(t)
+	p := startPlain(t, s)
 	a, err := c.Lock(t.Context(), "x")
 	require.NoError(t, err)
 	places := l.watch("wait.x.*")
+	l.probe("lock.x")
 
-	queued, got := make(chan uint64, 1), make(chan held, 1)
-	go func() { got <- l.lock("x", func(ticket uint64) { queued <- ticket }) }()
-	ticket := awaited(t, queued)
-	require.Equal(t, ticket, l.next(places).revision)
+	got := make(chan line, 1)
+	go func() { got <- p.ask(map[string]any{"do": "lock", "name": "x", "wait": patience.Milliseconds()}) }()
+	first := l.next(places)
+	require.EqualValues(t, 2, first.number("s"), "a place")
 
 	second := client(t, s)
 	last := taking(func() (*natslock.Lock, error) { return second.Lock(t.Context(), "x") })
 	place := l.next(places)
 	require.EqualValues(t, 2, place.number("s"), "a place")
-	require.Greater(t, place.ticket(), ticket)
+	require.NotEqual(t, first.key, place.key)
 
 	require.NoError(t, a.Unlock(t.Context()))
 	h := awaited(t, got)
-	require.Greater(t, h.token, a.Token())
+	require.Equal(t, "ok", h.Result, h.Why)
+	require.Greater(t, h.Token, a.Token())
 	ended := func() (place stored) {
 		for !place.deleted { // its renewals
 			place = l.next(places)
 		}
 		return place
 	}
-	require.EqualValues(t, 5, ended().number("s"), "the locker's place ends as granted")
+	gone := ended()
+	require.Equal(t, first.key, gone.key, "the locker came first")
+	require.EqualValues(t, 5, gone.number("s"), "the locker's place ends as granted")
 	info, err := admin.New(second).Inspect(t.Context(), admin.KindMutex, "x")
 	require.NoError(t, err)
-	require.Equal(t, h.id, info.Holder.ID)
-	require.Equal(t, h.token, info.Holder.Token)
+	require.Equal(t, l.read("lock.x").text("id"), info.Holder.ID)
+	require.Equal(t, h.Token, info.Holder.Token)
 	require.Equal(t, "plain", info.Holder.Owner)
 	require.Len(t, info.Queue, 1)
 
-	h.unlock()
+	require.Equal(t, "ok", p.ask(map[string]any{"do": "unlock", "name": "x"}).Result)
 	b := last(t)
-	require.Greater(t, b.Token(), h.token)
+	require.Greater(t, b.Token(), h.Token)
 	claim := l.read("lock.x")
 	require.EqualValues(t, 1, claim.number("s"))
 	require.Equal(t, b.Token(), claim.revision<<6, "the first write of a claim gives its token")
-	require.EqualValues(t, 5, ended().number("s"), "and so does the library's")
+	gone = ended()
+	require.Equal(t, place.key, gone.key)
+	require.EqualValues(t, 5, gone.number("s"), "and so does the library's")
 	require.NoError(t, b.Unlock(t.Context()))
 	require.True(t, l.read("lock.x").deleted || l.read("lock.x").revision == 0)
 }
 
-// TestContention has lockers and clients of the library take one lock over and over. One
+// TestContention has plain lockers and clients of the library take one lock over and over. One
 // is inside at a time, and the tokens rise.
 func TestContention(t *testing.T) {
-	s, _, _ := both(t)
-	const rounds = 20
-	var (
-		in     inside
-		mu     sync.Mutex
-		tokens []uint64
-		all    sync.WaitGroup
-	)
-	work := func(token uint64) {
-		in.enter(t)
-		mu.Lock()
-		tokens = append(tokens, token)
-		mu.Unlock()
-		in.leave()
-	}
-	for range 2 {
-		l := newLocker(t, s.Connect())
-		all.Go(func() {
-			for range rounds {
-				h := l.lock("hot", func(uint64) {})
-				work(h.token)
-				h.unlock()
-			}
-		})
-		c := client(t, s)
-		all.Go(func() {
-			for range rounds {
-				lock, err := c.Lock(t.Context(), "hot")
-				if !assert.NoError(t, err) {
-					return
-				}
-				work(lock.Token())
-				assert.NoError(t, lock.Unlock(t.Context()))
-			}
-		})
-	}
-	all.Wait()
-	require.Len(t, tokens, 4*rounds)
-	require.True(t, slices.IsSorted(tokens), "tokens rise: %v", tokens)
+	s := testutil.RunServer(t)
+	contend(t, []*natslock.Client{client(t, s), client(t, s)}, []*scripted{startPlain(t, s), startPlain(t, s)}, func() {})
 }
 
 // TestWrites compares the headers of the library's own writes with those that the
@@ -173,7 +140,7 @@ func TestWrites(t *testing.T) {
 	nc := s.Connect()
 	writes, err := nc.SubscribeSync("$KV.natslock.>")
 	require.NoError(t, err)
-	newLocker(t, nc).probe("lock.x") // behind the subscription
+	newRaw(t, nc).probe("lock.x") // behind the subscription
 	require.Equal(t, "$KV.natslock.lock.x", received(t, writes).Subject)
 
 	a, err := c.Lock(t.Context(), "x", natslock.TTL(1500*time.Millisecond))
@@ -193,14 +160,14 @@ func TestWrites(t *testing.T) {
 	}, join.Header)
 }
 
-// TestReaders has a locker read, and write, beside the library.
+// TestReaders has a raw client read, and write, beside the library.
 func TestReaders(t *testing.T) {
 	_, c, l := both(t)
 	rw := rwlock.New(c)
 	gates, readers := l.watch("rw.x"), l.watch("read.x.*")
 	l.probe("rw.x")
 
-	// The locker reads. A writer of the library takes the gate and waits.
+	// The raw client reads. A writer of the library takes the gate and waits.
 	id := rand.Text()
 	guard := []string{"Nats-Expected-Last-Subject-Sequence-Subject", "$KV.natslock.rw.x"}
 	joined, _, ok := l.write("read.x."+id, l.record(1, id, fields{"m": 1}), 0, lease, guard...)
@@ -218,18 +185,11 @@ func TestReaders(t *testing.T) {
 	require.Greater(t, w.Token(), joined<<6)
 	require.NoError(t, w.Unlock(t.Context()))
 
-	// The library reads. The locker takes the gate, and drains.
+	// The library reads. The raw client takes the gate, and drains.
 	r, err := rw.RLock(t.Context(), "x")
 	require.NoError(t, err)
 	require.EqualValues(t, 1, l.next(readers).number("m"))
-	id = rand.Text()
-	standing := l.read("rw.x")
-	taken, last, ok := l.write("rw.x", l.record(1, id, nil), standing.revision, lease)
-	if !ok { // the tombstone of the gate has ended meanwhile
-		require.Zero(t, last)
-		taken, _, ok = l.write("rw.x", l.record(1, id, nil), 0, lease)
-	}
-	require.True(t, ok)
+	id, taken := l.take("rw.x")
 	require.NotEmpty(t, l.reading(taken, "x"))
 	require.NoError(t, r.Unlock(t.Context()))
 	require.True(t, l.next(readers).deleted, "the reader's tombstone is the hint")
@@ -246,7 +206,7 @@ func TestReaders(t *testing.T) {
 	require.NoError(t, r.Unlock(t.Context()))
 }
 
-// TestPermits has a locker and the library share a semaphore of two.
+// TestPermits has a raw client and the library share a semaphore of two.
 func TestPermits(t *testing.T) {
 	_, c, l := both(t)
 	sem := semaphore.New(c, "pool", 2)
@@ -257,7 +217,7 @@ func TestPermits(t *testing.T) {
 	require.NoError(t, err)
 	slot, ok := semaphore.Slot(a)
 	require.True(t, ok)
-	require.Zero(t, slot, "the locker has slot 1")
+	require.Zero(t, slot, "the raw client has slot 1")
 	_, err = sem.TryAcquire(t.Context())
 	require.ErrorIs(t, err, natslock.ErrLocked)
 
@@ -293,30 +253,30 @@ func TestBreaks(t *testing.T) {
 	require.Equal(t, at, l.read("lock.x").revision)
 	require.ErrorIs(t, a.Unlock(t.Context()), natslock.ErrBroken)
 
-	h := l.lock("x", func(uint64) {})
+	id, taken := l.take("lock.x")
 	changes := l.watch("lock.x")
 	l.probe("lock.x")
-	require.NoError(t, admin.New(c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: h.id, Reason: "it hangs"}))
+	require.NoError(t, admin.New(c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: id, Reason: "it hangs"}))
 	seen := l.next(changes)
 	require.EqualValues(t, 3, seen.number("s"))
-	require.Equal(t, h.id, seen.text("id"))
-	require.Equal(t, h.token, seen.number("t"))
+	require.Equal(t, id, seen.text("id"))
+	require.Equal(t, taken<<6, seen.number("t"))
 	require.Equal(t, "it hangs", seen.text("br"))
-	_, last, ok := l.write("lock.x", l.record(1, h.id, fields{"r": 1, "t": h.token}), h.revision, lease)
+	_, last, ok := l.write("lock.x", l.record(1, id, fields{"r": 1, "t": taken << 6}), taken, lease)
 	require.False(t, ok, "the holder cannot renew")
 	require.Equal(t, seen.revision, last)
-	l.remove("lock.x", 4, h.id, last)
+	l.remove("lock.x", 4, id, last)
 	b, err := c.Lock(t.Context(), "x")
 	require.NoError(t, err)
-	require.Greater(t, b.Token(), h.token)
+	require.Greater(t, b.Token(), taken<<6)
 	require.NoError(t, b.Unlock(t.Context()))
 }
 
-// TestIdleLease has a TryLock of the library ask the locker for an idle lease. In a bubble
-// the locker's answer comes within the 250 ms that the library waits for it.
+// TestIdleLease has a TryLock of the library ask the raw client for an idle lease. In a bubble
+// the raw client's answer comes within the 250 ms that the library waits for it.
 func TestIdleLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, l := client(t, s), newLocker(t, s.Connect())
+		c, l := client(t, s), newRaw(t, s.Connect())
 		id := rand.Text()
 		at, _, ok := l.write("lock.x", l.record(1, id, fields{"k": true, "u": 1}), 0, lease)
 		require.True(t, ok)
@@ -353,7 +313,7 @@ func TestOverdue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		conns := []*nats.Conn{s.Connect(), s.Connect()}
 		c := clientOn(t, conns[0])
-		l := newLocker(t, conns[1])
+		l := newRaw(t, conns[1])
 		restarts := uint64(0)
 		forget := func() {
 			s.Stop()
@@ -407,10 +367,10 @@ func TestHandedOver(t *testing.T) {
 	require.Equal(t, handle.Token, was.number("t"))
 	id := rand.Text()
 	at, _, ok := l.write("lock.x", l.record(1, id, fields{"t": handle.Token}), was.revision, lease)
-	require.True(t, ok, "the locker adopts it")
+	require.True(t, ok, "the raw client adopts it")
 
 	at, _, ok = l.write("lock.x", l.record(8, id, fields{"r": 1, "t": handle.Token, "f": true}), at, lease)
-	require.True(t, ok, "the locker hands it back")
+	require.True(t, ok, "the raw client hands it back")
 	b, err := c.Adopt(t.Context(), natslock.Handle{Name: "x", ID: id, Token: handle.Token, TTL: time.Minute})
 	require.NoError(t, err)
 	require.Equal(t, handle.Token, b.Token())
@@ -418,7 +378,7 @@ func TestHandedOver(t *testing.T) {
 	require.NoError(t, b.Unlock(t.Context()))
 }
 
-// TestLeader has the locker lead, and the library observe that.
+// TestLeader has the raw client lead, and the library observe that.
 func TestLeader(t *testing.T) {
 	_, c, l := both(t)
 	id := rand.Text()
@@ -442,7 +402,7 @@ func TestFence(t *testing.T) {
 	_, err = f.Publish(t.Context(), "orders.created", []byte("1"))
 	require.NoError(t, err)
 
-	// The locker opens it with a greater token.
+	// The raw client opens it with a greater token.
 	var got struct {
 		Message struct {
 			Seq  uint64

@@ -156,7 +156,7 @@ func conform(t *testing.T, lockconform, dir, cases string) map[string]finding {
 // A case finds each mutant of the locker in JavaScript, and finds it again. The locker itself passes these cases.
 func TestJavaScriptMutants(t *testing.T) {
 	tier.Proof(t)
-	dir, lockconform := scripts(t), lockconform(t)
+	dir, lockconform := scripts(t), built(t, "cmd/lockconform")
 
 	cases := []string{}
 	for _, m := range scriptMutants {

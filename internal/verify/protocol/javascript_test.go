@@ -63,16 +63,16 @@ func scripts(t *testing.T) (dir string) {
 	return dir
 }
 
-// lockconform builds the command.
-func lockconform(t *testing.T) (path string) {
+// built builds a command of this repository.
+func built(t *testing.T, command string) (path string) {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), "lockconform")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "../../../cmd/lockconform").CombinedOutput()
+	path = filepath.Join(t.TempDir(), filepath.Base(command))
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "../../../"+command).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return path
 }
 
-// scripted is a process of locker.js, which takes and answers one line at a time.
+// scripted is a process of a locker, which takes and answers one line at a time.
 type scripted struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -87,10 +87,24 @@ type line struct {
 	Held                     bool
 }
 
+// startScript starts the locker in JavaScript.
 func startScript(t *testing.T, dir, url string, ttl int) *scripted {
 	t.Helper()
-	p := &scripted{t: t, cmd: exec.Command("node", "locker.js"), lines: make(chan line, 100)}
-	p.cmd.Dir, p.cmd.Stderr, p.cmd.WaitDelay = dir, os.Stderr, time.Second
+	cmd := exec.Command("node", "locker.js")
+	cmd.Dir = dir
+	return start(t, cmd, url, ttl)
+}
+
+// startPlain starts the plain locker in Go. Its leases outlast the test.
+func startPlain(t *testing.T, s *testutil.Server) *scripted {
+	t.Helper()
+	return start(t, exec.Command(built(t, "internal/verify/locker"), "-plain"), s.URL(), 60000)
+}
+
+func start(t *testing.T, cmd *exec.Cmd, url string, ttl int) *scripted {
+	t.Helper()
+	p := &scripted{t: t, cmd: cmd, lines: make(chan line, 100)}
+	p.cmd.Stderr, p.cmd.WaitDelay = os.Stderr, time.Second
 	var err error
 	p.in, err = p.cmd.StdinPipe()
 	require.NoError(t, err)
@@ -112,7 +126,7 @@ func startScript(t *testing.T, dir, url string, ttl int) *scripted {
 		<-read
 		_ = p.cmd.Wait()
 	})
-	require.Equal(t, "ok", p.ask(map[string]any{"do": "open", "url": url, "ttl": ttl}).Result)
+	require.Equal(t, "ok", p.ask(map[string]any{"do": "open", "url": url, "bucket": "natslock", "ttl": ttl}).Result)
 	return p
 }
 
@@ -181,7 +195,7 @@ func contend(t *testing.T, clients []*natslock.Client, programs []*scripted, hap
 	for i := range tokens[1:] {
 		require.Greater(t, tokens[i+1], tokens[i])
 	}
-	t.Logf("%d grants to %d clients of the library and %d processes of node in %v", len(tokens), len(clients), len(programs), time.Since(began).Round(time.Millisecond))
+	t.Logf("%d grants to %d clients of the library and %d processes in %v", len(tokens), len(clients), len(programs), time.Since(began).Round(time.Millisecond))
 }
 
 // The locker in JavaScript, which was written from the document alone, and clients of the library take one lock in
@@ -281,7 +295,7 @@ func TestJavaScript(t *testing.T) {
 	})
 
 	t.Run("conform", func(t *testing.T) {
-		judge := exec.CommandContext(t.Context(), lockconform(t), "--parallel", "4", "--", "node", "locker.js")
+		judge := exec.CommandContext(t.Context(), built(t, "cmd/lockconform"), "--parallel", "4", "--", "node", "locker.js")
 		judge.Dir = dir
 		out, err := judge.CombinedOutput()
 		require.NoError(t, err, "%s", out)
