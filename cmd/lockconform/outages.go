@@ -69,6 +69,7 @@ func bufferedWrite(t *trial) {
 	t.open()
 	t.take("first")
 	back := t.wire.cut()
+	t.pause(settled) // until the program has noticed: a write to the old connection is lost
 	r := request{Do: "try", Name: x}
 	ch := t.send(r)
 	var a *answer
