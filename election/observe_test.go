@@ -11,6 +11,7 @@ import (
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -167,7 +168,7 @@ func TestLeaderOverdue(t *testing.T) {
 		synctest.Wait()
 		a.link.Cut()
 		s.Stop()
-		faults.ForgetTTLs(t, s)
+		kit.ForgetTTLs(t, s)
 		s.Restart()
 		time.Sleep(10 * time.Second)
 		l, err := e.Leader(t.Context())

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
 	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
@@ -28,11 +30,15 @@ type Locker struct {
 	raw    kvstore.KV       // without faults
 	client *natslock.Client // that of the Locker's own methods
 	other  *natslock.Client // without faults: another holder, the operator
-	faults faults
+
+	outages sync.Mutex // held while an outage begins or ends; before mu
+	failure error      // of the requests of all clients
+	cut     map[*natslock.Client]bool
 
 	mu      sync.Mutex
 	clients []*natslock.Client // all of them
-	stores  map[*natslock.Client]*store
+	stores  map[*natslock.Client]*faults.Store
+	delays  map[string]time.Duration // of the records of a name
 }
 
 var _ natslock.Locker = (*Locker)(nil)
@@ -41,7 +47,10 @@ var _ natslock.Locker = (*Locker)(nil)
 // how to reach or create a bucket have no effect. New panics if natslock.New would refuse an
 // option.
 func New(opts ...natslock.Option) *Locker {
-	l := &Locker{memory: kvstore.NewMemory(kvstore.DefaultBucket), stores: make(map[*natslock.Client]*store)}
+	l := &Locker{
+		memory: kvstore.NewMemory(kvstore.DefaultBucket), stores: make(map[*natslock.Client]*faults.Store),
+		cut: make(map[*natslock.Client]bool), delays: make(map[string]time.Duration),
+	}
 	l.raw = l.memory.Open()
 	l.client = l.NewClient(opts...)
 	l.other = l.add(l.memory.Open(), []natslock.Option{natslock.WithOwner("locktest")})
@@ -51,12 +60,27 @@ func New(opts ...natslock.Option) *Locker {
 // NewClient returns another client of the same locks, as another process has one. Close
 // closes it. The options are those of [New], and NewClient panics like New.
 func (l *Locker) NewClient(opts ...natslock.Option) *natslock.Client {
-	s := l.faults.around(l.memory.Open())
+	s := faults.New(l.memory.Open(), 0)
+	s.OnSend(l.fate)
+	l.outages.Lock()
+	defer l.outages.Unlock()
+	s.Fail(l.failure)
 	c := l.add(s, opts)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stores[c] = s
 	return c
+}
+
+// fate delays the records of a name.
+func (l *Locker) fate(_ int, w kvstore.Write) faults.Fate {
+	key, _ := record.ParseKey(w.Key)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if d := l.delays[key.Name]; d > 0 && !w.Delete {
+		return faults.Delay(d)
+	}
+	return faults.Pass
 }
 
 // Disconnect cuts a client off until reconnect is called: its requests fail, and nothing reaches it. A client that is never
@@ -69,9 +93,28 @@ func (l *Locker) Disconnect(c *natslock.Client) (reconnect func()) {
 	if s == nil {
 		panic("locktest: Disconnect of a client that NewClient has not made")
 	}
-	set := func(cut bool) { l.faults.change([]*store{s}, func() { s.cut = cut }) }
-	set(true)
-	return func() { set(false) }
+	l.outage(func() { l.cut[c] = true })
+	return func() { l.outage(func() { delete(l.cut, c) }) }
+}
+
+// errCut is what a client meets that [Locker.Disconnect] has cut off.
+var errCut = fmt.Errorf("%w: the client is disconnected", natslock.ErrUnavailable)
+
+// outage changes which clients fail, and with which error.
+func (l *Locker) outage(change func()) {
+	l.outages.Lock()
+	defer l.outages.Unlock()
+	change()
+	l.mu.Lock()
+	stores := maps.Clone(l.stores)
+	l.mu.Unlock()
+	for c, s := range stores {
+		if l.cut[c] {
+			s.Fail(errCut)
+		} else {
+			s.Fail(l.failure)
+		}
+	}
 }
 
 func (l *Locker) add(kv kvstore.KV, opts []natslock.Option) *natslock.Client {
@@ -92,7 +135,10 @@ func (l *Locker) Client() *natslock.Client { return l.client }
 // Close closes all clients, and does not wait for locks that are still held: their contexts
 // end with natslock.ErrClosed, and waiters get that error.
 func (l *Locker) Close() {
-	l.faults.clear()
+	l.mu.Lock()
+	clear(l.delays)
+	l.mu.Unlock()
+	l.Fail(nil)
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, c := range l.all() {
@@ -202,14 +248,18 @@ func (l *Locker) write(w kvstore.Write) (uint64, error) {
 // clients but that of [Locker.Hold]. A lock whose validity ends before a renewal is confirmed
 // is lost. A release takes no time. A d that is not positive ends the delay, but not for
 // records on their way.
-func (l *Locker) Delay(name string, d time.Duration) { l.faults.delay(name, d) }
+func (l *Locker) Delay(name string, d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.delays[name] = d
+}
 
 // Fail has all requests fail with err from now on, as without a server, and a nil err ends
 // that. It concerns all clients but that of [Locker.Hold]. With natslock.ErrUnavailable the
 // clients act as in an outage: a Lock waits, a TryLock gives up after 5 s at most, and held
 // locks end with their validity. With another error an acquire returns at once, and its error
 // matches err.
-func (l *Locker) Fail(err error) { l.faults.fail(err) }
+func (l *Locker) Fail(err error) { l.outage(func() { l.failure = err }) }
 
 // Inspect returns the state of a lock: the holder, the readers and the queue. It is what
 // admin.Admin.Inspect returns, and no fault concerns it. It panics if the name is invalid.

@@ -17,6 +17,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -36,7 +37,7 @@ const (
 func forget(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	s.Stop()
-	faults.ForgetTTLs(t, s)
+	kit.ForgetTTLs(t, s)
 	s.Restart()
 }
 

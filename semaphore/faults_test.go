@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/semaphore"
@@ -287,7 +288,7 @@ func TestOverdue(t *testing.T) {
 				dead.link.Cut()
 				sem := semaphore.New(b.Client, "s", 1)
 				s.Stop()
-				faults.ForgetTTLs(t, s)
+				kit.ForgetTTLs(t, s)
 				s.Restart()
 				time.Sleep(time.Second)
 				_, err := sem.TryAcquire(t.Context())

@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/semaphore"
@@ -341,7 +342,7 @@ func TestOverdueAskedOnce(t *testing.T) {
 				}
 				h.link.Cut()
 				s.Stop()
-				faults.ForgetTTLs(t, s)
+				kit.ForgetTTLs(t, s)
 				s.Restart()
 				time.Sleep(30 * time.Second)
 				kv := &lists{}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 )
@@ -22,7 +22,7 @@ func TestOverdueIsShown(t *testing.T) {
 	c := client(t, s)
 	take(t, c, "left", natslock.TTL(4*time.Second), natslock.NoRenew())
 	s.Stop()
-	faults.ForgetTTLs(t, s)
+	kit.ForgetTTLs(t, s)
 	s.Restart()
 	eventually(t, "it is overdue", func() bool {
 		l := locks(t, s, "ls")
@@ -50,7 +50,7 @@ func TestDoctorRepairs(t *testing.T) {
 		take(t, c, name, natslock.TTL(time.Second), natslock.NoRenew())
 	}
 	s.Stop()
-	faults.ForgetTTLs(t, s)
+	kit.ForgetTTLs(t, s)
 	s.Restart()
 	hold(t, s, "held")
 	eventually(t, "all are overdue", func() bool {

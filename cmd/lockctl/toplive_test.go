@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -283,7 +283,7 @@ func TestTopLeaseEndsInOutage(t *testing.T) {
 	v.press("j" + keyEnter)
 	v.shows("mutex short: unknown, its lease has ended (as last read: disconnected)", "ago, unless renewed since")
 	v.press(keyEsc)
-	faults.ForgetTTLs(t, s)
+	kit.ForgetTTLs(t, s)
 	s.Restart()
 	v.until("an overdue lock", func(text string) bool {
 		return strings.Contains(text, "connected") && !strings.Contains(text, "disconnected") &&

@@ -30,20 +30,22 @@ type Store struct {
 	wrapped // methods that are not overridden pass through
 	seed    uint64
 
-	mu      sync.Mutex
-	onSend  func(n int, w kvstore.Write) Fate
-	drop    func(kvstore.Event) bool
-	reads   func(op ReadOp, what string) error
-	rates   Rates
-	sends   int
-	events  uint64
-	counts  Counts
-	held    []*HeldWrite
-	watches map[*faultWatch]struct{}
-	timers  map[*time.Timer]struct{}
-	closed  bool
-	done    chan struct{}  // closed by Close
-	running sync.WaitGroup // callbacks and late writes under way
+	mu        sync.Mutex
+	outage    error // of all requests
+	onSend    func(n int, w kvstore.Write) Fate
+	drop      func(kvstore.Event) bool
+	reads     func(op ReadOp, what string) error
+	rates     Rates
+	sends     int
+	events    uint64
+	counts    Counts
+	held      []*HeldWrite
+	watches   map[*faultWatch]struct{}
+	listeners map[*func(kvstore.ConnState)]struct{} // pointers, because functions cannot be compared
+	timers    map[*time.Timer]struct{}
+	closed    bool
+	done      chan struct{}  // closed by Close
+	running   sync.WaitGroup // callbacks and late writes under way
 }
 
 // wrapped names the store that a [Store] passes on to.
@@ -55,11 +57,12 @@ type wrapped = kvstore.KV
 // when a test fails.
 func New(kv kvstore.KV, seed uint64) *Store {
 	return &Store{
-		wrapped: kv,
-		seed:    seed,
-		watches: make(map[*faultWatch]struct{}),
-		timers:  make(map[*time.Timer]struct{}),
-		done:    make(chan struct{}),
+		wrapped:   kv,
+		seed:      seed,
+		watches:   make(map[*faultWatch]struct{}),
+		listeners: make(map[*func(kvstore.ConnState)]struct{}),
+		timers:    make(map[*time.Timer]struct{}),
+		done:      make(chan struct{}),
 	}
 }
 
@@ -150,6 +153,11 @@ func (f *Store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 	}
 	f.sends++
 	f.counts.Sends++
+	if err := f.outage; err != nil {
+		f.counts.NotSent++
+		f.mu.Unlock()
+		return nil, err
+	}
 	n, rule, rates := f.sends, f.onSend, f.rates
 	f.running.Add(1) // under mu, so before Close waits
 	f.mu.Unlock()
@@ -187,6 +195,10 @@ func (f *Store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 		f.count(&f.counts.Dropped)
 	case KindDelay:
 		f.after(fate.After, func() {
+			if f.failure() != nil {
+				f.count(&f.counts.Dropped)
+				return
+			}
 			f.count(&f.counts.Delayed)
 			// An error is a write that never arrived. No caller waits for it any more.
 			_, _ = f.wrapped.Send(copyOf(w), a.giveUnless(fate.Mute))

@@ -439,6 +439,47 @@ func TestFailReads(t *testing.T) {
 	})
 }
 
+func TestOutage(t *testing.T) {
+	withFaults(t, func(t *testing.T, f *faults.Store, s *stub) {
+		var states []kvstore.ConnState
+		stop := f.OnConnection(func(state kvstore.ConnState) { states = append(states, state) })
+		var events []kvstore.EventKind
+		_, err := f.Watch(">", func(ev kvstore.Event) { events = append(events, ev.Kind) })
+		require.NoError(t, err)
+		var r result
+		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Delay(time.Second) })
+		_, err = f.Send(kvstore.Write{Key: "late"}, r.done)
+		require.NoError(t, err)
+
+		f.Fail(kvstore.ErrUnavailable)
+		f.Fail(kvstore.ErrPermission)
+		require.Equal(t, []kvstore.ConnState{kvstore.Disconnected}, states, "the beginning is reported once")
+		_, err = f.Send(kvstore.Write{Key: "k"}, r.done)
+		require.ErrorIs(t, err, kvstore.ErrPermission)
+		_, err = f.Get(t.Context(), "k", 0)
+		require.ErrorIs(t, err, kvstore.ErrPermission)
+		require.ErrorIs(t, f.Verify(t.Context()), kvstore.ErrPermission)
+		require.ErrorIs(t, f.Healthy(), kvstore.ErrPermission)
+		require.ErrorIs(t, f.Denied("k"), kvstore.ErrPermission)
+		for _, kind := range []kvstore.EventKind{kvstore.Put, kvstore.Deleted, kvstore.Recheck, kvstore.Expired} {
+			s.watches[0](kvstore.Event{Kind: kind})
+		}
+		require.Equal(t, []kvstore.EventKind{kvstore.Expired}, events, "of the client's own clock")
+		time.Sleep(2 * time.Second)
+		require.Empty(t, s.keys(), "a delayed write is lost")
+
+		f.Fail(nil)
+		require.Equal(t, []kvstore.ConnState{kvstore.Disconnected, kvstore.Connected}, states)
+		require.Equal(t, []kvstore.EventKind{kvstore.Expired, kvstore.Recheck}, events)
+		require.NoError(t, f.Verify(t.Context()))
+		require.EqualError(t, f.Healthy(), "ill", "the wrapped store answers again")
+		require.Equal(t, faults.Counts{Sends: 2, NotSent: 1, Dropped: 1, ReadsFailed: 2, EventsDropped: 3}, f.Counts())
+		stop()
+		f.Fail(kvstore.ErrUnavailable)
+		require.Len(t, states, 2)
+	})
+}
+
 func TestFaultsPassOnTheRest(t *testing.T) {
 	f := faults.New(&stub{}, 1)
 	require.Equal(t, "stub", f.Bucket())

@@ -39,15 +39,14 @@ func (f *Store) FailReads(rule func(op ReadOp, asked string) error) {
 	f.reads = rule
 }
 
-// read asks the rule about a read and reports its verdict.
+// read returns the error of a read that fails, in an outage or by the rule.
 func (f *Store) read(ctx context.Context, op ReadOp, what string) error {
 	f.mu.Lock()
-	rule := f.reads
+	rule, err := f.reads, f.outage
 	f.mu.Unlock()
-	if rule == nil {
-		return nil
+	if err == nil && rule != nil {
+		err = rule(op, what)
 	}
-	err := rule(op, what)
 	if err == nil {
 		return nil
 	}
@@ -127,11 +126,12 @@ func (f *Store) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watc
 // drops decides whether an event is lost.
 func (f *Store) drops(ev kvstore.Event) bool {
 	f.mu.Lock()
-	rule, rate := f.drop, f.rates.DropEvent
+	rule, rate, out := f.drop, f.rates.DropEvent, f.outage != nil
 	f.events++
 	n := f.events
 	f.mu.Unlock()
-	lost := rule != nil && rule(ev)
+	lost := out && ev.Kind != kvstore.Expired // which the client's own clock says
+	lost = lost || rule != nil && rule(ev)
 	if !lost && rate > 0 && isNotification(ev) {
 		// Another stream of numbers than that of the writes.
 		lost = rand.New(rand.NewPCG(f.seed, ^n)).Float64() < rate

@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/fence"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -317,7 +317,7 @@ func TestOverdue(t *testing.T) {
 		restarts := uint64(0)
 		forget := func() {
 			s.Stop()
-			faults.ForgetTTLs(t, s)
+			kit.ForgetTTLs(t, s)
 			s.Restart()
 			restarts++
 			for _, nc := range conns { // not the status: it is that of before until a connection has noticed

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
-	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -130,7 +130,7 @@ func (b *onServer) crash(clients []*client) {
 		c.link.Cut()
 	}
 	b.s.Stop()
-	faults.ForgetTTLs(b.t, b.s)
+	kit.ForgetTTLs(b.t, b.s)
 	b.s.Restart()
 	for !b.raw.IsConnected() || b.raw.Flush() != nil {
 		time.Sleep(10 * time.Millisecond)

@@ -1,4 +1,4 @@
-package faults
+package kit
 
 import (
 	"encoding/binary"

@@ -1,0 +1,77 @@
+package faults
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/natslock/locks/internal/kvstore"
+)
+
+// Fail begins an outage, and with nil it ends one. In an outage all requests fail with err,
+// which can be another one meanwhile. No notification arrives, and a delayed write whose time
+// comes is lost. As a connection does, the Store reports the beginning and the end to the
+// functions of OnConnection, and the end to the watches, which may have missed something.
+func (f *Store) Fail(err error) {
+	f.mu.Lock()
+	was := f.outage
+	f.outage = err
+	listeners := slices.Collect(maps.Keys(f.listeners))
+	watches := slices.Collect(maps.Keys(f.watches))
+	f.mu.Unlock()
+	state := kvstore.Disconnected
+	switch {
+	case (was == nil) == (err == nil):
+		return
+	case err == nil:
+		state = kvstore.Connected
+	}
+	f.call(func() {
+		for _, fn := range listeners {
+			(*fn)(state)
+		}
+		for _, w := range watches {
+			if err == nil {
+				w.deliver(kvstore.Event{Kind: kvstore.Recheck})
+			}
+		}
+	})
+}
+
+// failure returns the error of the outage, or nil.
+func (f *Store) failure() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.outage
+}
+
+// Denied returns the error of an outage that is a missing permission. Otherwise the wrapped
+// store answers.
+func (f *Store) Denied(key string) error {
+	if err := f.failure(); errors.Is(err, kvstore.ErrPermission) {
+		return err
+	}
+	return f.wrapped.Denied(key)
+}
+
+// Healthy returns the error of an outage. Otherwise the wrapped store answers.
+func (f *Store) Healthy() error {
+	if err := f.failure(); err != nil {
+		return err
+	}
+	return f.wrapped.Healthy()
+}
+
+// OnConnection registers fn for the outages, and for the changes of the wrapped store.
+func (f *Store) OnConnection(fn func(kvstore.ConnState)) (stop func()) {
+	stopInner := f.wrapped.OnConnection(fn)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.listeners[&fn] = struct{}{}
+	return func() {
+		stopInner()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.listeners, &fn)
+	}
+}
