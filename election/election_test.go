@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -369,7 +369,7 @@ func TestTermIsKept(t *testing.T) {
 		e := join(t, s).elect("")
 		kept, err := e.Campaign(context.WithoutCancel(t.Context()))
 		require.NoError(t, err)
-		history.Keep(t, kept)
+		kit.Keep(t, kept)
 		collect()
 		time.Sleep(time.Minute)
 		_, ok := e.IsLeader()
@@ -402,7 +402,7 @@ func TestCampaignInOutage(t *testing.T) {
 		leader, c := join(t, s), join(t, s)
 		kept, err := leader.elect("").Campaign(context.WithoutCancel(t.Context()))
 		require.NoError(t, err)
-		history.Keep(t, kept)
+		kit.Keep(t, kept)
 		campaign := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()

@@ -3,11 +3,11 @@ package election_test
 import (
 	"testing"
 
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
 func TestMain(m *testing.M) {
-	history.Quiet()
+	kit.Quiet()
 	testutil.LeakCheck(m)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -273,7 +273,7 @@ func TestBreakOfFixedLease(t *testing.T) {
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 		kept, err := other.TryLock(t.Context(), "w")
 		require.NoError(t, err)
-		history.Keep(t, kept)
+		kit.Keep(t, kept)
 	})
 }
 

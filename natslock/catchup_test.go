@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -70,10 +70,10 @@ func TestReplicaThatCatchesUp(t *testing.T) {
 				owner := newClient(t, srv.Connect())
 				reader, err := rwlock.New(owner).RLock(ctx, "rw")
 				require.NoError(t, err)
-				history.Keep(t, reader)
+				kit.Keep(t, reader)
 				permit, err := semaphore.New(owner, "permits", 2).Acquire(ctx)
 				require.NoError(t, err)
-				history.Keep(t, permit)
+				kit.Keep(t, permit)
 				handed, err := mustLock(t, owner, "handed").Handoff(ctx)
 				require.NoError(t, err)
 				requests := []admin.BreakRequest{
@@ -138,7 +138,7 @@ func TestViewsAreNamed(t *testing.T) {
 		ctx := t.Context()
 		reader, err := rwlock.New(newClient(t, s.Connect())).RLock(ctx, "x")
 		require.NoError(t, err)
-		history.Keep(t, reader)
+		kit.Keep(t, reader)
 		c := newClient(t, s.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return unnamed{kv} }))
 		info, err := admin.New(c).Inspect(ctx, admin.KindRW, "x")
 		require.NoError(t, err)

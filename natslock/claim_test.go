@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -53,8 +54,8 @@ func (l *lagging) List(ctx context.Context, pattern string, min uint64, opts ...
 // expected (a tombstone, or none any more) has not taken it yet.
 func TestFreeIsNotGranted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1)
-		b, _ := history.Faulty(t, s.Connect(), 1)
+		a, fa := kit.Faulty(t, s.Connect(), 1)
+		b, _ := kit.Faulty(t, s.Connect(), 1)
 		held := func(l *natslock.Lock, err error) {
 			t.Helper()
 			require.NoError(t, err)
@@ -66,7 +67,7 @@ func TestFreeIsNotGranted(t *testing.T) {
 		held(a.TryLock(t.Context(), "x")) // expects nothing, meets the tombstone
 		time.Sleep(800 * time.Millisecond)
 		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "lock take" {
+			if kit.Stage(w) == "lock take" {
 				fa.OnSend(nil)
 				return faults.Delay(500 * time.Millisecond)
 			}
@@ -78,7 +79,7 @@ func TestFreeIsNotGranted(t *testing.T) {
 		// Expects the tombstone that it has seen, and meets another.
 		time.Sleep(200 * time.Millisecond)
 		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "lock take" && w.Expect > 0 {
+			if kit.Stage(w) == "lock take" && w.Expect > 0 {
 				fa.OnSend(nil)
 				return faults.Delay(50 * time.Millisecond)
 			}
@@ -100,7 +101,7 @@ func TestFreeIsNotGranted(t *testing.T) {
 func TestHeldIsHeld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		b, fb := history.Faulty(t, s.Connect(), 1)
+		b, fb := kit.Faulty(t, s.Connect(), 1)
 		l := mustLock(t, a.Client, "x", natslock.TTL(time.Hour))
 		fb.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 			if n == 1 {
@@ -120,7 +121,7 @@ func TestHeldIsHeld(t *testing.T) {
 // answer reports. The next attempt need not wait for the record's end.
 func TestLateAnswerCleansUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Second), natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.5}))
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Second), natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.5}))
 		fa.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 			if n == 1 {
 				return faults.DelayAnswer(600 * time.Millisecond)
@@ -144,10 +145,10 @@ func TestInFlightIsNotHeld(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+				a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 				n := map[string]int{}
 				fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-					if n[history.Stage(w)]++; n[history.Stage(w)] <= 3 {
+					if n[kit.Stage(w)]++; n[kit.Stage(w)] <= 3 {
 						return faults.Refuse(kvstore.ErrInFlight)
 					}
 					return faults.Pass
@@ -160,7 +161,7 @@ func TestInFlightIsNotHeld(t *testing.T) {
 				require.NoError(t, l.Unlock(t.Context()))
 				synctest.Wait()
 				require.Equal(t, map[string]int{"lock take": 4, "lock renew": 4, "lock delete": 4}, n)
-				require.Empty(t, history.KeysLeft(t, s.Connect()))
+				require.Empty(t, kit.KeysLeft(t, s.Connect()))
 			})
 		})
 	}
@@ -174,7 +175,7 @@ func TestInFlightIsTriedAgainSoon(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tries), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, fa := history.Faulty(t, s.Connect(), 1)
+				a, fa := kit.Faulty(t, s.Connect(), 1)
 				n := 0
 				fa.OnSend(func(int, kvstore.Write) faults.Fate {
 					if n++; n <= tries {
@@ -213,7 +214,7 @@ func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
 	for what, fate := range map[string]faults.Fate{"lost": faults.LoseAnswer, "late": faults.DelayAnswer(2 * time.Second)} {
 		t.Run(what, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+				a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 				fa.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 					if n == 1 {
 						return fate
@@ -226,7 +227,7 @@ func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
 				require.Greater(t, time.Since(sent), time.Second, "the first answer was waited for")
 				require.WithinDuration(t, sent.Add(8100*time.Millisecond), history.ValidUntil(l), 10*time.Millisecond)
 				time.Sleep(1500 * time.Millisecond) // not renewed yet
-				require.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()))
+				require.Equal(t, []string{"lock.x"}, kit.KeysLeft(t, s.Connect()))
 				require.NoError(t, l.Unlock(t.Context()))
 			})
 		})
@@ -238,7 +239,7 @@ func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
 func TestAdoptedTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		// Valid for 3 of its 4 s; the fourth attempt comes after 3.2 to 3.6 s.
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(4*time.Second), natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.5}))
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(4*time.Second), natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.5}))
 		fa.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 			switch n {
 			case 1:
@@ -246,7 +247,7 @@ func TestAdoptedTooLate(t *testing.T) {
 			case 2, 3:
 				return faults.Drop
 			case 4:
-				assert.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()), "it comes too late to find anything")
+				assert.Equal(t, []string{"lock.x"}, kit.KeysLeft(t, s.Connect()), "it comes too late to find anything")
 			}
 			return faults.Pass
 		})
@@ -276,7 +277,7 @@ func forge(t testing.TB, r *raw, id string, attempt int, ttl time.Duration) {
 func TestForgedAttempt(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, attempt := range []int{0, 7, -1} {
-			a, fa := history.Faulty(t, s.Connect(), 1)
+			a, fa := kit.Faulty(t, s.Connect(), 1)
 			r := newRaw(t, s.Connect())
 			var forged time.Time
 			fa.OnSend(func(n int, w kvstore.Write) faults.Fate {
@@ -305,13 +306,13 @@ func TestForgedAttempt(t *testing.T) {
 // neither a notification nor the answer.
 func TestGivenUpDoesNotLand(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1)
+		a, fa := kit.Faulty(t, s.Connect(), 1)
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
 		fa.DropAllEvents(true)
 		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "lock take" {
+			if kit.Stage(w) == "lock take" {
 				return faults.Hold.Silent()
 			}
 			return faults.Pass
@@ -321,7 +322,7 @@ func TestGivenUpDoesNotLand(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, 1, fa.ReleaseHeld(), "long before the tombstone's end")
 		synctest.Wait()
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -329,7 +330,7 @@ func TestGivenUpDoesNotLand(t *testing.T) {
 // It is the same claim's, and not the lease's.
 func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		fa.DropAllEvents(true)
 		fa.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 			if n == 1 {
@@ -340,19 +341,19 @@ func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		granted := time.Now()
-		store := history.OpenStore(t, s.Connect())
+		store := kit.OpenStore(t, s.Connect())
 		_, err = store.Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
 		require.NoError(t, err)
 		time.Sleep(1500 * time.Millisecond) // the tombstone ends
 		require.Equal(t, 1, fa.ReleaseHeld())
 		synctest.Wait()
-		require.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()))
+		require.Equal(t, []string{"lock.x"}, kit.KeysLeft(t, s.Connect()))
 		require.NoError(t, l.Err(), "no notification has come")
 		receive(t, l.Context().Done(), "the end")
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.Less(t, time.Since(granted), 11*time.Second, "by the first renewal")
 		synctest.Wait()
-		require.Empty(t, history.KeysLeft(t, s.Connect()), "nobody has to wait for it")
+		require.Empty(t, kit.KeysLeft(t, s.Connect()), "nobody has to wait for it")
 	})
 }
 
@@ -371,8 +372,8 @@ func TestClaimRefusedByDeposedLeader(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, fa := history.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })
-				real := history.OpenStore(t, s.Connect())
+				a, fa := kit.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })
+				real := kit.OpenStore(t, s.Connect())
 				fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					fa.OnSend(nil)
 					_, err := real.Create(t.Context(), w.Key, w.Value, w.TTL)
@@ -384,7 +385,7 @@ func TestClaimRefusedByDeposedLeader(t *testing.T) {
 				require.NoError(t, err)
 				require.Less(t, time.Since(begun), time.Second)
 				require.NoError(t, l.Unlock(t.Context()))
-				require.Empty(t, history.KeysLeft(t, s.Connect()))
+				require.Empty(t, kit.KeysLeft(t, s.Connect()))
 			})
 		})
 	}

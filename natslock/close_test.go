@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -86,7 +87,7 @@ func TestCloseWaitsForHolders(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			kept, err := other.TryLock(t.Context(), name)
 			require.NoError(t, err)
-			history.Keep(t, kept)
+			kit.Keep(t, kept)
 		}
 	})
 }
@@ -131,7 +132,7 @@ func TestCloseWhileSending(t *testing.T) {
 			c, f := joinFaulty(t, s)
 			closed := make(chan error, 1)
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-				if history.Stage(w) != "lock take" {
+				if kit.Stage(w) != "lock take" {
 					return faults.Pass
 				}
 				go func() { closed <- c.Close(context.Background()) }()

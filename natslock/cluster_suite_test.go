@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -27,7 +28,7 @@ func TestClusterSuite(t *testing.T) {
 	cl := testutil.RunCluster(t, 3)
 	var clients []*natslock.Client
 	for i := range 3 {
-		c, _ := history.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
+		c, _ := kit.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		clients = append(clients, c)
 	}
 	a, b, c := clients[0], clients[1], clients[2]
@@ -87,7 +88,7 @@ func TestClusterSuite(t *testing.T) {
 
 	t.Run("a holder cut off", func(t *testing.T) {
 		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-		dead, _ := history.Faulty(t, nc, 9, r3, natslock.WithTTL(2*time.Second))
+		dead, _ := kit.Faulty(t, nc, 9, r3, natslock.WithTTL(2*time.Second))
 		l, err := dead.Lock(ctx, "cut")
 		require.NoError(t, err)
 		late := machine.Lateness(t)
@@ -191,7 +192,7 @@ func TestClusterSuite(t *testing.T) {
 	})
 
 	t.Run("a foreign record", func(t *testing.T) {
-		_, err := history.OpenStore(t, cl.Connect()).Create(ctx, "lock.foreign", []byte("not ours"), time.Minute)
+		_, err := kit.OpenStore(t, cl.Connect()).Create(ctx, "lock.foreign", []byte("not ours"), time.Minute)
 		require.NoError(t, err)
 		_, err = a.TryLock(ctx, "foreign")
 		var locked *natslock.LockedError
@@ -207,7 +208,7 @@ func TestClusterSuite(t *testing.T) {
 	})
 
 	t.Run("closing", func(t *testing.T) {
-		own, _ := history.Faulty(t, cl.Connect(), 10, r3, natslock.WithTTL(3*time.Second))
+		own, _ := kit.Faulty(t, cl.Connect(), 10, r3, natslock.WithTTL(3*time.Second))
 		l, err := own.Lock(ctx, "closed")
 		require.NoError(t, err)
 		over, cancel := context.WithTimeout(ctx, 50*time.Millisecond)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -31,7 +32,7 @@ func TestClusterStepDowns(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 
-	keep, _ := history.Faulty(t, cl.Connect(), 0, r3)
+	keep, _ := kit.Faulty(t, cl.Connect(), 0, r3)
 	kept, err := keep.Lock(t.Context(), "kept throughout", natslock.TTL(15*time.Second))
 	require.NoError(t, err)
 
@@ -39,7 +40,7 @@ func TestClusterStepDowns(t *testing.T) {
 	var mu sync.Mutex
 	done := make([]int, names)
 	for i := range clients {
-		c, _ := history.Faulty(t, cl.Connect(), uint64(i), r3, natslock.WithTTL(10*time.Second))
+		c, _ := kit.Faulty(t, cl.Connect(), uint64(i), r3, natslock.WithTTL(10*time.Second))
 		wg.Go(func() {
 			for n := i; ctx.Err() == nil; n++ {
 				l, err := c.Lock(context.Background(), fmt.Sprint(n%names))
@@ -72,7 +73,7 @@ func TestClusterStepDowns(t *testing.T) {
 	require.NoError(t, kept.Unlock(t.Context()))
 	// Places in the queue are given up in the background, and replicas lag.
 	nc := cl.Connect()
-	require.Eventually(t, func() bool { return len(history.KeysLeft(t, nc)) == 0 }, 20*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return len(kit.KeysLeft(t, nc)) == 0 }, 20*time.Second, 100*time.Millisecond)
 	require.Greater(t, downs, 3)
 	t.Logf("%d grants over %d step-downs", grants(), downs)
 	require.Greater(t, grants(), 30, "not vacuous")
@@ -83,8 +84,8 @@ func TestClusterStepDowns(t *testing.T) {
 func TestClusterLeaderKilled(t *testing.T) {
 	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
-	a, _ := history.Faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 1, r3)
-	b, _ := history.Faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 2, r3)
+	a, _ := kit.Faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 1, r3)
+	b, _ := kit.Faulty(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond), nats.MaxReconnects(-1)), 2, r3)
 	ref := history.NewRecorder()
 	la, err := a.Lock(t.Context(), "x")
 	require.NoError(t, err)
@@ -119,14 +120,14 @@ func TestClusterLeaderKilled(t *testing.T) {
 func TestClusterFIFO(t *testing.T) {
 	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
-	holder, _ := history.Faulty(t, cl.Connect(), 0, r3)
+	holder, _ := kit.Faulty(t, cl.Connect(), 0, r3)
 	l, err := holder.Lock(t.Context(), "x")
 	require.NoError(t, err)
 	const waiters = 12
 	order := make(chan int, waiters)
 	var wg sync.WaitGroup
 	for i := range waiters {
-		c, _ := history.Faulty(t, cl.ConnectTo(i%3), uint64(i), r3)
+		c, _ := kit.Faulty(t, cl.ConnectTo(i%3), uint64(i), r3)
 		wg.Go(func() {
 			assert.NoError(t, c.Do(context.Background(), "x", func(context.Context, *natslock.Lock) error {
 				order <- i

@@ -12,7 +12,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -149,7 +149,7 @@ func TestContextEndsBeforeRelease(t *testing.T) {
 // can profit by it.
 func TestContextEndsBeforeDeletion(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := history.Faulty(t, s.Connect(), 1)
+		c, f := kit.Faulty(t, s.Connect(), 1)
 		l, err := c.Lock(t.Context(), "l")
 		require.NoError(t, err)
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {

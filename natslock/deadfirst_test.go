@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -272,7 +273,7 @@ func TestDeadFirstInCrashLoop(t *testing.T) {
 // slowly joins a client whose writes and reads take the way to a server with a round trip.
 func slowly(t *testing.T, bucket *kvstore.Memory, roundTrip time.Duration) *natslock.Client {
 	t.Helper()
-	c, f := history.FaultyInMemory(t, bucket, 1)
+	c, f := kit.FaultyInMemory(t, bucket, 1)
 	f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Delay(roundTrip) })
 	f.FailReads(func(faults.ReadOp, string) error { time.Sleep(roundTrip); return nil })
 	return c
@@ -343,7 +344,7 @@ func TestRenewedPlaceIsKept(t *testing.T) {
 		w := c.await(t, "l")
 		time.Sleep(7 * time.Second) // the first renewal of the place
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "lock take" {
+			if kit.Stage(w) == "lock take" {
 				return faults.Drop
 			}
 			return faults.Pass

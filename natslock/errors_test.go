@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	lockadmin "github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -184,7 +184,7 @@ func TestErrorKinds(t *testing.T) {
 		{"closed connection", endless, func(_ *testing.T, _ *testutil.Server, m *member) { m.nc.Close() }, map[string]string{
 			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable", "new": "Unavailable",
 		}},
-		{"bucket deleted", endless, func(t *testing.T, s *testutil.Server, _ *member) { history.DeleteBucket(t, s.Connect()) }, map[string]string{
+		{"bucket deleted", endless, func(t *testing.T, s *testutil.Server, _ *member) { kit.DeleteBucket(t, s.Connect()) }, map[string]string{
 			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable",
 		}},
 	} {

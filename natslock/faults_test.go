@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -75,9 +76,9 @@ func TestFaultAtEveryStep(t *testing.T) {
 		history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 			scenario(t, faultyBucket{
 				client: func(opts ...natslock.Option) (*natslock.Client, *faults.Store) {
-					return history.FaultyInMemory(t, m, 1, opts...)
+					return kit.FaultyInMemory(t, m, 1, opts...)
 				},
-				left: func() []string { return history.KeysLeftInMemory(t, m) },
+				left: func() []string { return kit.KeysLeftInMemory(t, m) },
 			})
 		})
 	})
@@ -93,9 +94,9 @@ func TestFaultAtEveryStepServer(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			scenario(t, faultyBucket{
 				client: func(opts ...natslock.Option) (*natslock.Client, *faults.Store) {
-					return history.Faulty(t, s.Connect(), 1, opts...)
+					return kit.Faulty(t, s.Connect(), 1, opts...)
 				},
-				left: func() []string { return history.KeysLeft(t, s.Connect()) },
+				left: func() []string { return kit.KeysLeft(t, s.Connect()) },
 			})
 		})
 	})
@@ -134,7 +135,7 @@ func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*
 					}
 					n, hit := 0, 0
 					target.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-						if history.Stage(w) == step.stage {
+						if kit.Stage(w) == step.stage {
 							if n++; n >= step.first && n <= step.last {
 								hit++
 								return f.fate
@@ -213,12 +214,12 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 				// The stuck write comes through another connection's store, so
 				// that it can land when its client has long crashed.
 				nc, link := s.ConnectLink(nats.MaxReconnects(0))
-				a, fa := history.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
-				b, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
+				a, fa := kit.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
+				b, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
 				ref := history.NewRecorder()
 				var stuck *kvstore.Write
 				fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-					if history.Stage(w) == "lock take" {
+					if kit.Stage(w) == "lock take" {
 						if stuck == nil {
 							stuck = &w
 						}
@@ -241,9 +242,9 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 				ref.Granted(admin.KindMutex, admin.Exclusive, lb)
 				require.NoError(t, lb.Unlock(t.Context()))
 				time.Sleep(3 * time.Second)
-				require.Empty(t, history.KeysLeft(t, s.Connect()), "the key is empty again")
+				require.Empty(t, kit.KeysLeft(t, s.Connect()), "the key is empty again")
 
-				raw := history.OpenStore(t, s.Connect())
+				raw := kit.OpenStore(t, s.Connect())
 				if tc.alive {
 					landed := make(chan struct{}, 8)
 					w, err := raw.Watch("lock.x", func(kvstore.Event) { landed <- struct{}{} })
@@ -282,9 +283,9 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 // validity end: the context ends before, and the answer that comes is useless.
 func TestLateRenewalDoesNotRevive(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "lock renew" {
+			if kit.Stage(w) == "lock renew" {
 				return faults.DelayAnswer(4 * time.Second)
 			}
 			return faults.Pass
@@ -297,11 +298,11 @@ func TestLateRenewalDoesNotRevive(t *testing.T) {
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		// The server has been renewed meanwhile, so the record is still there ...
-		require.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()))
+		require.Equal(t, []string{"lock.x"}, kit.KeysLeft(t, s.Connect()))
 		// ... until the late confirmation comes, which deletes it: well before the
 		// end of its TTL, 6 s after the start.
 		time.Sleep(time.Second)
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.Zero(t, l.Remaining())
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
@@ -319,14 +320,14 @@ func TestValidityCountsFromSending(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s %v", step, delay), func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
-					b, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+					a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+					b, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 					ref := history.NewRecorder()
 					hit := false
 					var sent time.Time
 					fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 						switch {
-						case !hit && history.Stage(w) == step:
+						case !hit && kit.Stage(w) == step:
 							hit, sent = true, time.Now()
 							return faults.DelayAnswer(delay)
 						case hit:
@@ -357,12 +358,12 @@ func TestValidityCountsFromSending(t *testing.T) {
 // over for its holder: it is no grant, and the record does not stay.
 func TestFirstAnswerTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 		var sent atomic.Int32 // some by the clean-up, beside the next attempt
 		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if n := sent.Add(1); n == 1 {
 				return faults.DelayAnswer(4700 * time.Millisecond)
-			} else if history.Stage(w) == "lock take" && n < 6 {
+			} else if kit.Stage(w) == "lock take" && n < 6 {
 				return faults.Drop
 			}
 			return faults.Pass
@@ -387,7 +388,7 @@ func TestLateAnswerKeepsThePlace(t *testing.T) {
 		second := join(t, s).follow(t)
 		var takes atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) != "lock take" {
+			if kit.Stage(w) != "lock take" {
 				return faults.Pass
 			}
 			switch n := takes.Add(1); {
@@ -406,15 +407,15 @@ func TestLateAnswerKeepsThePlace(t *testing.T) {
 // the renewal does not undo the break, whether it was applied before or not.
 func TestBreakAgainstStaleRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("A"))
-		b, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("B"))
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("A"))
+		b, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("B"))
 		ref := history.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		ref.Granted(admin.KindMutex, admin.Exclusive, la)
 		held := make(chan struct{}, 100)
 		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "lock renew" {
+			if kit.Stage(w) == "lock renew" {
 				held <- struct{}{}
 				return faults.Hold
 			}
@@ -448,11 +449,11 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 // not know yet that it was applied: the claim never becomes a lock.
 func TestBreakAgainstLateAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("A"))
-		b, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("B"))
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("A"))
+		b, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("B"))
 		n := 0
 		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "lock take" {
+			if kit.Stage(w) == "lock take" {
 				if n++; n == 1 {
 					return faults.DelayAnswer(1500 * time.Millisecond)
 				}
@@ -490,8 +491,8 @@ func TestBreakAnswerLost(t *testing.T) {
 			t.Run(fmt.Sprintf("%s now=%v", f.name, now), func(t *testing.T) {
 				t.Parallel()
 				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
-					a, _ := history.FaultyInMemory(t, bucket, 1, natslock.WithTTL(5*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
-					b, fb := history.FaultyInMemory(t, bucket, 1, natslock.WithTTL(5*time.Second))
+					a, _ := kit.FaultyInMemory(t, bucket, 1, natslock.WithTTL(5*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
+					b, fb := kit.FaultyInMemory(t, bucket, 1, natslock.WithTTL(5*time.Second))
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
 					n := 0
@@ -509,7 +510,7 @@ func TestBreakAnswerLost(t *testing.T) {
 					require.ErrorIs(t, context.Cause(la.Context()), natslock.ErrBroken)
 					require.ErrorIs(t, la.Unlock(t.Context()), natslock.ErrBroken)
 					time.Sleep(time.Minute)
-					require.Empty(t, history.KeysLeftInMemory(t, bucket))
+					require.Empty(t, kit.KeysLeftInMemory(t, bucket))
 				})
 			})
 		}
@@ -520,13 +521,13 @@ func TestBreakAnswerLost(t *testing.T) {
 // reads by itself every few seconds.
 func TestReleaseUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+		a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		got := make(chan time.Time)
 		var waiters sync.WaitGroup
 		for i := range 2 {
-			b, fb := history.Faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
+			b, fb := kit.Faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
 			fb.DropAllEvents(true)
 			waiters.Go(func() {
 				assert.NoError(t, b.Do(context.Background(), "x", func(context.Context, *natslock.Lock) error {
@@ -551,7 +552,7 @@ func TestNotificationsDropped(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		results := make(chan error, 8)
 		for i := range 8 {
-			c, f := history.Faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
+			c, f := kit.Faulty(t, s.Connect(), uint64(i), natslock.WithTTL(time.Hour))
 			f.DropAllEvents(true)
 			go func() {
 				results <- c.Do(context.Background(), "x", func(context.Context, *natslock.Lock) error {
@@ -566,7 +567,7 @@ func TestNotificationsDropped(t *testing.T) {
 		// A waiter reads after 20, 100 and 500 ms, then every third of its place's TTL:
 		// every 5 to 5.5 s.
 		require.Less(t, time.Since(begun), 8*4*time.Second)
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -575,11 +576,11 @@ func TestNotificationsDropped(t *testing.T) {
 func TestTokensGoBackwards(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		c, _ := history.Faulty(t, nc, 1)
+		c, _ := kit.Faulty(t, nc, 1)
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
-		history.RemakeBucket(t, nc, 1000) // a bucket whose sequences are those of long ago
+		kit.RemakeBucket(t, nc, 1000) // a bucket whose sequences are those of long ago
 		_, err = c.Lock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "backwards")
@@ -591,14 +592,14 @@ func TestTokensGoBackwards(t *testing.T) {
 // then, also when no trace of the deletion is left.
 func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, f := history.Faulty(t, s.Connect(), 1)
-		raw := history.OpenStore(t, s.Connect())
+		a, f := kit.Faulty(t, s.Connect(), 1)
+		raw := kit.OpenStore(t, s.Connect())
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		deletes := 0
 		var begun time.Time
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) != "lock delete" {
+			if kit.Stage(w) != "lock delete" {
 				return faults.Pass
 			}
 			if deletes++; deletes == 1 {
@@ -616,7 +617,7 @@ func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 		})
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Greater(t, deletes, 2)
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -624,8 +625,8 @@ func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 // The releasing client then sees the record of the next holder.
 func TestReleaseRefusedAndTaken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, f := history.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })
-		b, real := join(t, s), history.OpenStore(t, s.Connect())
+		a, f := kit.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })
+		b, real := join(t, s), kit.OpenStore(t, s.Connect())
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		var next *natslock.Lock

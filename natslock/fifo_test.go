@@ -14,7 +14,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -308,7 +308,7 @@ func TestFIFORepeatedClaim(t *testing.T) {
 			m, f := joinFaulty(t, s)
 			until := time.Now().Add(d)
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-				if history.Stage(w) == "lock take" && w.Expect != 0 && time.Now().Before(until) {
+				if kit.Stage(w) == "lock take" && w.Expect != 0 && time.Now().Before(until) {
 					return faults.Refuse(kvstore.ErrInFlight)
 				}
 				return faults.Pass

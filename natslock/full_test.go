@@ -17,7 +17,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -78,7 +78,7 @@ func TestFullReplicas(t *testing.T) {
 				require.ErrorIs(t, err, kvstore.ErrFull)
 				break
 			}
-			history.Keep(t, l)
+			kit.Keep(t, l)
 			held = append(held, l)
 			time.Sleep(time.Millisecond) // the bucket is verified
 		}

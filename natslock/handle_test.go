@@ -15,7 +15,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -170,7 +170,7 @@ func TestHandleBucketOfAClockBehind(t *testing.T) {
 				c := join(t, s)
 				fixed := mustLock(t, c.Client, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
 				time.Sleep(2 * time.Second) // the time of its creation tells buckets apart
-				history.RemakeBucket(t, s.Connect(), record.TokenRevision(fixed.Token())-10)
+				kit.RemakeBucket(t, s.Connect(), record.TokenRevision(fixed.Token())-10)
 				other := join(t, s)
 				for range grants {
 					mustUnlock(t, mustLock(t, other.Client, "other"))

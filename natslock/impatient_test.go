@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -39,7 +40,7 @@ func TestHeadGivesUp(t *testing.T) {
 		time.Sleep(75 * time.Millisecond)
 		var stages []string
 		sends.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			stages = append(stages, history.Stage(w))
+			stages = append(stages, kit.Stage(w))
 			return faults.Fate{}
 		})
 		out := next.nc.Stats().OutMsgs

@@ -16,13 +16,14 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
 func TestMain(m *testing.M) {
-	history.Quiet()
+	kit.Quiet()
 	testutil.LeakCheck(m)
 }
 
@@ -104,7 +105,7 @@ func mustLock(t testing.TB, c *natslock.Client, name string, opts ...natslock.Lo
 	t.Cleanup(cancel)
 	l, err := c.Lock(ctx, name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
 	require.NoError(t, err)
-	history.Keep(t, l)
+	kit.Keep(t, l)
 	return l
 }
 
@@ -134,7 +135,7 @@ func (m *member) await(t testing.TB, name string, opts ...natslock.LockOption) *
 func (m *member) begin(t testing.TB, name string, opts ...natslock.LockOption) *waiting {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
 	w := &waiting{done: make(chan struct{}), cancel: cancel}
-	history.Keep(t, w)
+	kit.Keep(t, w)
 	go func() {
 		defer close(w.done)
 		w.lock, w.err = m.Lock(ctx, name, opts...)

@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -52,7 +53,7 @@ func TestLeaseNoRenew(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		kept, err := c.TryLock(t.Context(), "l")
 		require.NoError(t, err, "the shorter TTL is the server's too")
-		history.Keep(t, kept)
+		kit.Keep(t, kept)
 	})
 }
 
@@ -116,13 +117,13 @@ func TestLeaseExtend(t *testing.T) {
 // one is refused, and is tried again at once.
 func TestLeaseExtendMeetsRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := history.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		c, f := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		for i := range 100 {
 			l := mustLock(t, c, fmt.Sprint("l", i), natslock.TTL(3*time.Second))
 			extended := make(chan error, 1)
 			var begun time.Time
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-				if history.Stage(w) == "lock renew" {
+				if kit.Stage(w) == "lock renew" {
 					f.OnSend(nil)
 					begun = time.Now()
 					go func() { extended <- l.Extend(context.Background(), time.Minute) }()

@@ -18,6 +18,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -30,8 +31,8 @@ import (
 func TestForgedRecord(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		a, _ := history.Faulty(t, nc, 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		b, fb := history.Faulty(t, s.Connect(), 1)
+		a, _ := kit.Faulty(t, nc, 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		b, fb := kit.Faulty(t, s.Connect(), 1)
 		ref := history.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
@@ -40,7 +41,7 @@ func TestForgedRecord(t *testing.T) {
 			ID string `msgpack:"id"`
 		}
 		fb.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "lock take" {
+			if kit.Stage(w) == "lock take" {
 				assert.NoError(t, msgpack.Unmarshal(w.Value, &claim))
 				return faults.Drop
 			}
@@ -50,7 +51,7 @@ func TestForgedRecord(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		fb.OnSend(nil)
 		time.Sleep(20 * time.Second)
-		r, err := history.OpenStore(t, nc).Get(t.Context(), "lock.x", 0)
+		r, err := kit.OpenStore(t, nc).Get(t.Context(), "lock.x", 0)
 		require.NoError(t, err)
 		forged, err := msgpack.Marshal(map[string]any{"v": 1, "s": 1, "id": claim.ID, "a": 1, "l": 15})
 		require.NoError(t, err)
@@ -71,13 +72,13 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 	for name, notified := range map[string]bool{"notified": true, "seen": false} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
-				b, fb := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+				a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
+				b, fb := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
 				la, err := a.Lock(t.Context(), "x")
 				require.NoError(t, err)
 				n := 0
 				fb.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-					if history.Stage(w) == "lock take" {
+					if kit.Stage(w) == "lock take" {
 						if n++; n == 1 {
 							return faults.Hold // expects an empty key
 						}
@@ -138,14 +139,14 @@ func TestUnlockDuringClose(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	require.Empty(t, history.KeysLeft(t, s.Connect()))
+	require.Empty(t, kit.KeysLeft(t, s.Connect()))
 }
 
 // A waiter that cannot reach the server backs off, and is there when it is back.
 func TestOutageBacksOff(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-		c, f := history.Faulty(t, nc, 1)
+		c, f := kit.Faulty(t, nc, 1)
 		link.Cut()
 		got := make(chan *natslock.Lock, 1)
 		go func() {
@@ -168,18 +169,18 @@ func TestOutageBacksOff(t *testing.T) {
 func TestBucketGoneUnderWaiter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		a, _ := history.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second))
-		b, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		a, _ := kit.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second))
+		b, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 		kept, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		history.Keep(t, kept)
+		kit.Keep(t, kept)
 		failed := make(chan error, 1)
 		go func() {
 			_, err := b.Lock(context.Background(), "x")
 			failed <- err
 		}()
 		time.Sleep(time.Second)
-		history.DeleteBucket(t, nc)
+		kit.DeleteBucket(t, nc)
 		gone := time.Now()
 		require.ErrorIs(t, <-failed, natslock.ErrUnavailable)
 		require.Less(t, time.Since(gone), time.Minute)
@@ -190,7 +191,7 @@ func TestBucketGoneUnderWaiter(t *testing.T) {
 // TTL is asked for.
 func TestRenewFractionBeyondValidity(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{RenewFraction: 0.99}), natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.5}), natslock.WithTTL(2*time.Second))
+		c, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{RenewFraction: 0.99}), natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.5}), natslock.WithTTL(2*time.Second))
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
@@ -203,11 +204,11 @@ func TestRenewFractionBeyondValidity(t *testing.T) {
 func TestHealthyAfterRemake(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-		c, _ := history.Faulty(t, nc, 1)
+		c, _ := kit.Faulty(t, nc, 1)
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		link.Cut()
-		history.RemakeBucket(t, s.Connect(), record.TokenRevision(l.Token())+1000)
+		kit.RemakeBucket(t, s.Connect(), record.TokenRevision(l.Token())+1000)
 		link.Heal()
 		<-l.Context().Done()
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
@@ -238,7 +239,7 @@ func TestConnectionClosedBefore(t *testing.T) {
 // A second Close cuts the first one short when its own context ends.
 func TestSecondClose(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, _ := history.Faulty(t, s.Connect(), 1)
+		c, _ := kit.Faulty(t, s.Connect(), 1)
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		first := make(chan error, 1)
@@ -258,8 +259,8 @@ func TestSecondClose(t *testing.T) {
 // waiter must not overwrite that record. Found by TestSim (check 1, seed 7).
 func TestForgedTombstone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		b, fb := history.Faulty(t, s.Connect(), 1)
+		a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		b, fb := kit.Faulty(t, s.Connect(), 1)
 		ref := history.NewRecorder()
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
@@ -272,7 +273,7 @@ func TestForgedTombstone(t *testing.T) {
 			got <- l
 		}()
 		time.Sleep(time.Second)
-		store := history.OpenStore(t, s.Connect())
+		store := kit.OpenStore(t, s.Connect())
 		for range 20 { // renewals in between
 			r, err := store.Get(t.Context(), "lock.x", 0)
 			require.NoError(t, err)
@@ -300,8 +301,8 @@ func TestForgedTombstone(t *testing.T) {
 // handles the notifications that come after it all the same.
 func TestForgedRevisionDeafensNobody(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		b, fb := history.Faulty(t, s.Connect(), 1)
+		a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		b, fb := kit.Faulty(t, s.Connect(), 1)
 		la, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		got := make(chan *natslock.Lock, 1)
@@ -327,11 +328,11 @@ func TestForgedRevisionDeafensNobody(t *testing.T) {
 // 100, by its time).
 func TestForgedHintOnFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := history.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
+		c, f := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		l, err := c.Lock(t.Context(), "x", natslock.TTL(time.Hour), natslock.NoRenew())
 		require.NoError(t, err)
 		time.Sleep(time.Second) // it is watched
-		store := history.OpenStore(t, s.Connect())
+		store := kit.OpenStore(t, s.Connect())
 		r, err := store.Get(t.Context(), "lock.x", 0)
 		require.NoError(t, err)
 		_, err = store.Create(t.Context(), "lock.other", []byte("?"), time.Hour)

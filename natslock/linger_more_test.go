@@ -13,7 +13,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -371,7 +371,7 @@ func TestLingerBucketRemade(t *testing.T) {
 		c, other := join(t, s), join(t, s)
 		mustUnlock(t, mustLock(t, c.Client, "idle", lingers, natslock.TTL(time.Hour)))
 		time.Sleep(2 * time.Second)
-		history.RemakeBucket(t, s.Connect(), 0)
+		kit.RemakeBucket(t, s.Connect(), 0)
 		mustUnlock(t, mustLock(t, other.Client, "idle"))
 		time.Sleep(5 * time.Second)
 		require.Zero(t, c.Stats().Idle)
@@ -381,7 +381,7 @@ func TestLingerBucketRemade(t *testing.T) {
 		l := mustLock(t, c.Client, "used", lingers)
 		next := c.begin(t, "used", lingers)
 		time.Sleep(2 * time.Second)
-		history.RemakeBucket(t, s.Connect(), 0)
+		kit.RemakeBucket(t, s.Connect(), 0)
 		time.Sleep(5 * time.Second)
 		wantLost(t, l, natslock.ErrLost)
 		mustUnlock(t, next.granted(t))
@@ -402,7 +402,7 @@ func TestReplacedDoubtsBucket(t *testing.T) {
 		c, other := join(t, s), join(t, s)
 		short, long := mustLock(t, c.Client, "short"), mustLock(t, c.Client, "long", natslock.TTL(time.Hour))
 		time.Sleep(2 * time.Second)
-		history.RemakeBucket(t, s.Connect(), 0)
+		kit.RemakeBucket(t, s.Connect(), 0)
 		mustLock(t, other.Client, "short")
 		time.Sleep(6 * time.Second) // short was to be renewed
 		wantLost(t, short, natslock.ErrLost)

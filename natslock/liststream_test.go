@@ -11,7 +11,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -41,11 +41,11 @@ func TestListInParts(t *testing.T) {
 			var err error
 			held[i], err = owner.TryLock(ctx, fmt.Sprintf("many.%04d", i), natslock.Detached())
 			require.NoError(t, err)
-			history.Keep(t, held[i])
+			kit.Keep(t, held[i])
 		}
 		reader, err := rwlock.New(newClient(t, srv.Connect())).RLock(ctx, "many.0700")
 		require.NoError(t, err)
-		history.Keep(t, reader)
+		kit.Keep(t, reader)
 
 		var lists atomic.Int64
 		c := newClient(t, srv.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return counted{kv, &lists} }))
@@ -64,7 +64,7 @@ func TestListInParts(t *testing.T) {
 				require.NoError(t, held[n-2].Unlock(ctx))
 				again, err := owner.TryLock(ctx, held[n-2].Name(), natslock.Meta(map[string]string{"taken": "again"}))
 				require.NoError(t, err)
-				history.Keep(t, again)
+				kit.Keep(t, again)
 				time.Sleep(2 * time.Second) // the tombstone is gone, too
 			}
 			if info.Name == held[n-2].Name() {

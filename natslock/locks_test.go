@@ -17,6 +17,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -36,7 +37,7 @@ type gathering struct {
 func (m *member) gather(t testing.TB, names []string, opts ...natslock.LockOption) *gathering {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
 	g := &gathering{done: make(chan struct{}), cancel: cancel}
-	history.Keep(t, g)
+	kit.Keep(t, g)
 	go func() {
 		defer close(g.done)
 		g.locks, g.err = m.LockAll(ctx, names, opts...)
@@ -306,7 +307,7 @@ func TestLockAllFaults(t *testing.T) {
 				t.Parallel()
 				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
 					other, _ := joinInMemory(t, bucket)
-					faulty, f := history.FaultyInMemory(t, bucket, 1)
+					faulty, f := kit.FaultyInMemory(t, bucket, 1)
 					c := &member{Client: faulty}
 					b := mustLock(t, other.Client, "b")
 					var mu sync.Mutex
@@ -330,7 +331,7 @@ func TestLockAllFaults(t *testing.T) {
 					time.Sleep(time.Minute)
 					mustUnlockAll(t, l)
 					time.Sleep(time.Minute)
-					require.Empty(t, history.KeysLeftInMemory(t, bucket))
+					require.Empty(t, kit.KeysLeftInMemory(t, bucket))
 				})
 			})
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -31,7 +31,7 @@ func TestLossIsLogged(t *testing.T) {
 			require.NoError(t, admin.New(other).Break(t.Context(), admin.BreakRequest{Name: l.Name(), ID: l.ID(), Reason: "the host is gone"}))
 		}},
 		{name: "without its bucket", says: "the bucket is gone", end: func(t *testing.T, s *testutil.Server, _ *member, _ *natslock.Lock) {
-			history.DeleteBucket(t, s.Connect())
+			kit.DeleteBucket(t, s.Connect())
 		}},
 		{name: "unlocked", end: func(t *testing.T, _ *testutil.Server, _ *member, l *natslock.Lock) { mustUnlock(t, l) }},
 		{name: "closed", end: func(_ *testing.T, _ *testutil.Server, m *member, _ *natslock.Lock) { closeNow(m.Client) }},
@@ -101,7 +101,7 @@ func (s stuck) Write(p []byte) (int, error) {
 func TestDefaultLogger(t *testing.T) {
 	var log journal
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
-	defer history.Quiet()
+	defer kit.Quiet()
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		quiet := natslock.WithLogger(slog.New(slog.DiscardHandler))
 		lose := func(opts ...natslock.Option) string {

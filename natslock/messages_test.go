@@ -18,7 +18,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -147,7 +147,7 @@ func TestMessagesTryLockBusy(t *testing.T) {
 		mustUnlock(t, l)
 		kept, err := c.TryLock(t.Context(), "l")
 		require.NoError(t, err, "at the tombstone of another")
-		history.Keep(t, kept)
+		kit.Keep(t, kept)
 	})
 }
 
@@ -275,7 +275,7 @@ func TestMessagesGivingUpUnanswered(t *testing.T) {
 					mustLock(t, other.Client, "l")
 				}
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-					if history.Stage(w) == tc.stage {
+					if kit.Stage(w) == tc.stage {
 						return tc.fate
 					}
 					return faults.Pass

@@ -16,7 +16,6 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -422,7 +421,7 @@ func deletesOverdue(t *testing.T, fate faults.Fate, outcome func(t *testing.T, e
 				}
 				var lost atomic.Int32
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-					if history.Stage(w) == stage && lost.CompareAndSwap(0, 1) {
+					if kit.Stage(w) == stage && lost.CompareAndSwap(0, 1) {
 						return fate
 					}
 					return faults.Pass
@@ -497,7 +496,7 @@ func TestOverdueReaderRenews(t *testing.T) {
 			return f
 		}))
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "read delete" {
+			if kit.Stage(w) == "read delete" {
 				return faults.Delay(ttl / 2) // a renewal comes first
 			}
 			return faults.Pass
@@ -557,7 +556,7 @@ func TestRemoveOverdue(t *testing.T) {
 		_, err = rwlock.New(dead.Client).RLock(t.Context(), "a.read", natslock.Detached())
 		require.NoError(t, err)
 		alive := mustLock(t, live.Client, "a.alive")
-		history.Keep(t, alive)
+		kit.Keep(t, alive)
 		dead.await(t, "a.alive")
 		dead.link.Cut()
 		forget(t, s)

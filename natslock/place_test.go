@@ -14,7 +14,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -165,7 +165,7 @@ func TestPlaceWhoseRenewalIsUnnotified(t *testing.T) {
 		other := join(t, s)
 		places, renewals := 0, 0
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			switch history.Stage(w) {
+			switch kit.Stage(w) {
 			case "wait take":
 				places++
 			case "wait renew":
@@ -201,7 +201,7 @@ func TestPlaceLeftUnanswered(t *testing.T) {
 		w := c.await(t, "l")
 		var lost atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "wait delete" && lost.CompareAndSwap(0, 1) {
+			if kit.Stage(w) == "wait delete" && lost.CompareAndSwap(0, 1) {
 				return faults.Drop
 			}
 			return faults.Pass
@@ -226,7 +226,7 @@ func TestStaleQueueList(t *testing.T) {
 		}))
 		places := 0
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "wait take" {
+			if kit.Stage(w) == "wait take" {
 				places++
 			}
 			return faults.Pass

@@ -12,7 +12,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -41,8 +41,8 @@ func TestReleaseBetweenTwoLeaders(t *testing.T) {
 func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) error, taken bool) {
 	t.Run(name, func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			a, f := history.FaultyOver(t, s.Connect(), 1, overReplicas)
-			real, b := history.OpenStore(t, s.Connect()), join(t, s)
+			a, f := kit.FaultyOver(t, s.Connect(), 1, overReplicas)
+			real, b := kit.OpenStore(t, s.Connect()), join(t, s)
 			l, err := a.Lock(t.Context(), "x")
 			require.NoError(t, err)
 			applied := false
@@ -75,7 +75,7 @@ func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) er
 			if taken {
 				mustUnlock(t, next)
 			}
-			require.Empty(t, history.KeysLeft(t, s.Connect()))
+			require.Empty(t, kit.KeysLeft(t, s.Connect()))
 		})
 	})
 }
@@ -86,7 +86,7 @@ func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) er
 func TestReleaseShownAnOldRecord(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		stale := &staleReads{}
-		a, f := history.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV {
+		a, f := kit.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV {
 			stale.KV = kv
 			return stale
 		})
@@ -104,18 +104,18 @@ func TestReleaseShownAnOldRecord(t *testing.T) {
 			return faults.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect, Last: before.Sequence})
 		})
 		require.NoError(t, l.Unlock(t.Context()))
-		require.Empty(t, history.KeysLeft(t, s.Connect()), "its own record keeps others out")
+		require.Empty(t, kit.KeysLeft(t, s.Connect()), "its own record keeps others out")
 	})
 }
 
 // A record that was really gone is a loss on replicas too.
 func TestUnlockOfGoneOnReplicas(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := history.FaultyOver(t, s.Connect(), 1, overReplicas, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		a, _ := kit.FaultyOver(t, s.Connect(), 1, overReplicas, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
 			l, err := a.Lock(t.Context(), "x")
 			require.NoError(t, err)
-			_, err = history.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
+			_, err = kit.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
 			require.NoError(t, err)
 			time.Sleep(stays)
 			require.NoError(t, l.Err(), "no notification has come")

@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -24,7 +24,7 @@ import (
 func renewals(f *faults.Store, fate func(n int) faults.Fate) {
 	n := 0
 	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-		if history.Stage(w) == "lock renew" {
+		if kit.Stage(w) == "lock renew" {
 			n++
 			return fate(n)
 		}
@@ -36,12 +36,12 @@ func renewals(f *faults.Store, fate func(n int) faults.Fate) {
 // nothing is the loss.
 func TestGoneIsNotWrittenAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		r := newRaw(t, s.Connect())
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		granted := time.Now()
-		_, err = history.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
+		_, err = kit.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
 		require.Nil(t, r.get("lock.x"), "its tombstone has ended")
@@ -56,12 +56,12 @@ func TestGoneIsNotWrittenAgain(t *testing.T) {
 // Nor is its release a success: another client may have held the lock meanwhile.
 func TestUnlockOfGone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := history.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		r := newRaw(t, s.Connect())
 		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
 			l, err := a.Lock(t.Context(), "x")
 			require.NoError(t, err)
-			_, err = history.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
+			_, err = kit.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
 			require.NoError(t, err)
 			time.Sleep(stays)
 			require.Equal(t, stays == 0, r.get("lock.x") != nil)
@@ -74,15 +74,15 @@ func TestUnlockOfGone(t *testing.T) {
 // A release that the server does not get in time goes on behind its caller.
 func TestReleaseGoesOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Minute), natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 2 * time.Second}))
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Minute), natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 2 * time.Second}))
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		fa.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrUnavailable)
-		require.Equal(t, []string{"lock.x"}, history.KeysLeft(t, s.Connect()))
+		require.Equal(t, []string{"lock.x"}, kit.KeysLeft(t, s.Connect()))
 		fa.OnSend(nil)
 		time.Sleep(5 * time.Second)
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -90,7 +90,7 @@ func TestReleaseGoesOn(t *testing.T) {
 // counts from its own sending.
 func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		var sent []time.Time
 		renewals(fa, func(n int) faults.Fate {
 			sent = append(sent, time.Now())
@@ -117,8 +117,8 @@ func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 // looks like that renewal, and is the end of the lease.
 func TestBreakOfUnseenRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		b, _ := history.Faulty(t, s.Connect(), 1)
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		b, _ := kit.Faulty(t, s.Connect(), 1)
 		renewals(fa, func(n int) faults.Fate {
 			if n == 1 {
 				return faults.LoseAnswer
@@ -145,14 +145,14 @@ func TestBreakOfUnseenRenewal(t *testing.T) {
 func TestCloseMeetsRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 9 * time.Second
-		a, fa := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		l, err := a.Lock(t.Context(), "x", natslock.Detached())
 		require.NoError(t, err)
 		other, err := a.Lock(t.Context(), "y", natslock.NoRenew())
 		require.NoError(t, err)
 		var renewed time.Time
 		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			switch history.Stage(w) {
+			switch kit.Stage(w) {
 			case "lock renew":
 				renewed = time.Now()
 				return faults.DelayAnswer(500 * time.Millisecond)
@@ -177,7 +177,7 @@ func TestCloseMeetsRenewal(t *testing.T) {
 		require.ErrorIs(t, l.Err(), natslock.ErrClosed)
 		require.Equal(t, 1, fa.Counts().AnswersDelayed, "the confirmation never came")
 		time.Sleep(time.Until(renewed.Add(ttl - 100*time.Millisecond)))
-		require.Contains(t, history.KeysLeft(t, s.Connect()), "lock.x")
+		require.Contains(t, kit.KeysLeft(t, s.Connect()), "lock.x")
 	})
 }
 
@@ -188,7 +188,7 @@ func TestRenewalsGoTogether(t *testing.T) {
 	for ttl, span := range map[time.Duration]time.Duration{15 * time.Second: 100 * time.Millisecond, time.Second: 11 * time.Millisecond} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, f := history.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+				a, f := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 				sent := map[string][]time.Time{} // and the instant each was taken
 				var times []time.Time
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
@@ -21,7 +21,7 @@ import (
 // joinOver is joinFaulty over a store that a test makes of the client's.
 func joinOver(t *testing.T, s *testutil.Server, over func(kvstore.KV) kvstore.KV) (m *member, f *faults.Store) {
 	m = &member{rec: newRecorder(), nc: s.Connect()}
-	m.Client, f = history.FaultyOver(t, m.nc, 1, over, m.rec.option())
+	m.Client, f = kit.FaultyOver(t, m.nc, 1, over, m.rec.option())
 	return m, f
 }
 
@@ -29,7 +29,7 @@ func joinOver(t *testing.T, s *testutil.Server, over func(kvstore.KV) kvstore.KV
 func late(f *faults.Store, d time.Duration) {
 	var claims atomic.Int64
 	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-		if history.Stage(w) == "lock take" && claims.Add(1) == 1 {
+		if kit.Stage(w) == "lock take" && claims.Add(1) == 1 {
 			return faults.Delay(d)
 		}
 		return faults.Pass

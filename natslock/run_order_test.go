@@ -16,7 +16,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -24,7 +24,7 @@ import (
 // dropPlaces loses the notifications of places on the way to a client.
 func dropPlaces(f *faults.Store) {
 	f.DropEvents(func(ev kvstore.Event) bool {
-		return ev.Kind == kvstore.Put && history.Stage(kvstore.Write{Key: ev.Record.Key, Value: ev.Record.Value}) == "wait take"
+		return ev.Kind == kvstore.Put && kit.Stage(kvstore.Write{Key: ev.Record.Key, Value: ev.Record.Value}) == "wait take"
 	})
 }
 
@@ -356,7 +356,7 @@ func TestRunUnanswered(t *testing.T) {
 			var takes atomic.Int32
 			g.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				switch {
-				case history.Stage(w) != "lock take" || w.Expect == 0:
+				case kit.Stage(w) != "lock take" || w.Expect == 0:
 					return faults.Pass
 				case takes.Add(1) == 1: // it queues when this one is refused
 					return faults.Delay(110 * time.Millisecond)
@@ -393,7 +393,7 @@ func claimFoundAtItsPlace(t *testing.T, givenUp bool) {
 		mustUnlock(t, mustLock(t, join(t, s).Client, "l"))
 		takes := 0
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "lock take" && w.Expect != 0 {
+			if kit.Stage(w) == "lock take" && w.Expect != 0 {
 				if takes++; takes == 1 {
 					return faults.LoseAnswer
 				}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -72,7 +72,7 @@ func wantNothing(t *testing.T, s *testutil.Server) {
 // onStage gives a fate to the writes of one stage of a lock.
 func onStage(f *faults.Store, stage string, fate faults.Fate) {
 	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-		if history.Stage(w) == stage {
+		if kit.Stage(w) == stage {
 			return fate
 		}
 		return faults.Pass
@@ -85,7 +85,7 @@ func (p *tap) stages(t *testing.T, by ...*nats.Conn) map[string]int {
 	t.Helper()
 	keys, n := map[string]bool{}, map[string]int{}
 	for _, m := range p.take(t, by...) {
-		stage := history.Stage(kvstore.Write{Key: m.Subject[len(subjects):], Value: m.Data, Delete: m.Header.Get("KV-Operation") != ""})
+		stage := kit.Stage(kvstore.Write{Key: m.Subject[len(subjects):], Value: m.Data, Delete: m.Header.Get("KV-Operation") != ""})
 		if !keys[stage+m.Subject] {
 			keys[stage+m.Subject] = true
 			n[stage]++
@@ -116,7 +116,7 @@ func TestRunFirstGivesUp(t *testing.T) {
 					holder = quietHolder(t, s)
 				}
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-					if d := tc.late[history.Stage(w)]; d > 0 {
+					if d := tc.late[kit.Stage(w)]; d > 0 {
 						return faults.DelayAnswer(d)
 					}
 					return faults.Pass
@@ -170,7 +170,7 @@ func TestRunRefusalOvertakes(t *testing.T) {
 		holder := quietHolder(t, s)
 		var takes atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			switch history.Stage(w) {
+			switch kit.Stage(w) {
 			case "lock take":
 				return faults.DelayAnswer(10 * time.Millisecond)
 			case "wait take":
@@ -211,7 +211,7 @@ func TestRunNoStream(t *testing.T) {
 				quietHolder(t, s)
 			}
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-				if held && history.Stage(w) == "lock take" {
+				if held && kit.Stage(w) == "lock take" {
 					return faults.Pass
 				}
 				return faults.Refuse(kvstore.ErrNoStream)

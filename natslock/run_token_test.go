@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -124,7 +124,7 @@ func TestRunTokensOfLostAnswers(t *testing.T) {
 		other := join(t, s)
 		var renewals atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "lock renew" {
+			if kit.Stage(w) == "lock renew" {
 				if renewals.Add(1)%3 != 0 {
 					return faults.LoseAnswer
 				}
@@ -194,7 +194,7 @@ func TestRunShowsItsHolder(t *testing.T) {
 		mustUnlock(t, holder)
 		renewals := 0
 		for _, m := range taps.take(t, c.nc) {
-			if history.Stage(kvstore.Write{Key: "lock.l", Value: m.Data, Delete: m.Header.Get("KV-Operation") != ""}) == "lock renew" {
+			if kit.Stage(kvstore.Write{Key: "lock.l", Value: m.Data, Delete: m.Header.Get("KV-Operation") != ""}) == "lock renew" {
 				renewals++
 			}
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -22,7 +22,7 @@ import (
 func TestRunListedBeforeItsSubscription(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, stranger := newClient(t, s.Connect()), newClient(t, s.Connect())
-		c, f := history.Faulty(t, s.Connect(), 1)
+		c, f := kit.Faulty(t, s.Connect(), 1)
 		held := mustLock(t, holder, "l")
 		var mu sync.Mutex
 		var order []string

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -19,6 +19,6 @@ func TestMain(m *testing.M) {
 		beWorker(url)
 		return
 	}
-	history.Quiet()
+	kit.Quiet()
 	testutil.LeakCheck(m)
 }

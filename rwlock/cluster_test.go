@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -97,7 +98,7 @@ func TestClusterStorm(t *testing.T) {
 	t.Logf("the last one was through %v after the end", time.Since(stopped))
 	u.Check(t)
 	require.Equal(t, done, counters, "an update was lost")
-	eventually(t, "nothing is left", func() bool { return len(history.KeysLeft(t, cl.Connect())) == 0 })
+	eventually(t, "nothing is left", func() bool { return len(kit.KeysLeft(t, cl.Connect())) == 0 })
 	n := u.History().Counts()
 	t.Logf("%d reads (%d joins, at most %d at once) and %d writes over %d step-downs", n["reads"], n["joins"], n["readers at once"], n["writes"], downs)
 	require.Greater(t, downs, 3)
@@ -203,7 +204,7 @@ func leaderIsolated(t *testing.T) (vacuous string) {
 	old := cl.Index(cl.WaitStreamLeader(t, streamName))
 	r := newPeer(t, cl.ConnectTo((old+1)%3), 1, r3, natslock.WithTTL(ttl))
 	w := newPeer(t, cl.ConnectTo(old), 2, r3, natslock.WithTTL(24*time.Hour))
-	beside := history.OpenStore(t, cl.ConnectTo(old))
+	beside := kit.OpenStore(t, cl.ConnectTo(old))
 	u := history.NewRecorder()
 	u.Tap(t, cl.ConnectTo((old+2)%3))
 	u.Lossy()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -199,7 +200,7 @@ func TestLine(t *testing.T) {
 		require.Less(t, time.Since(begun), time.Duration(len(line)+1)*time.Second+200*time.Millisecond, "somebody was let in by a timer")
 		u.Check(t)
 		require.Equal(t, 4, u.History().Counts()["readers at once"])
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -259,6 +260,6 @@ func newcomer(t *testing.T, under func(kvstore.KV) kvstore.KV) {
 			require.Equal(t, who, g.who)
 			unlock(t, g.l)
 		}
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -125,7 +126,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 					}
 					n, hit := 0, &atomic.Int64{}
 					peers[step.who].f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-						if history.Stage(w) == step.stage {
+						if kit.Stage(w) == step.stage {
 							mu.Lock()
 							defer mu.Unlock()
 							if n++; n >= step.first && n <= step.last {
@@ -142,7 +143,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 				}
 				all.Wait()
 				u.Check(t)
-				assert.Empty(t, history.KeysLeft(t, s.Connect()), "left in the bucket")
+				assert.Empty(t, kit.KeysLeft(t, s.Connect()), "left in the bucket")
 			})
 		})
 	}
@@ -287,7 +288,7 @@ func TestRepeatedJoin(t *testing.T) {
 				r, err := a.RLock(t.Context(), "x")
 				require.NoError(t, err)
 				time.Sleep(4 * time.Second)
-				require.Len(t, history.KeysLeft(t, s.Connect()), 1, "the first join's record stays")
+				require.Len(t, kit.KeysLeft(t, s.Connect()), 1, "the first join's record stays")
 				require.Equal(t, 2, u.History().Counts()["joins"], "two ids")
 				require.NoError(t, r.Extend(t.Context(), 0), "the first join's record is in its place")
 				grants := make(chan grant, 1)
@@ -328,9 +329,9 @@ func TestRepeatedJoinUnread(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(10 * time.Second)
 		require.Positive(t, unread.Load())
-		require.Len(t, history.KeysLeft(t, s.Connect()), 1, "the first join's record stays")
+		require.Len(t, kit.KeysLeft(t, s.Connect()), 1, "the first join's record stays")
 		unlock(t, r)
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -357,7 +358,7 @@ func TestDeposedLeaderRefuses(t *testing.T) {
 				require.NoError(t, err)
 				refused := map[string]int{}
 				a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-					_, what, _ := strings.Cut(history.Stage(w), " ")
+					_, what, _ := strings.Cut(kit.Stage(w), " ")
 					if refused[what]++; refused[what] == 1 {
 						return faults.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect})
 					}
@@ -366,7 +367,7 @@ func TestDeposedLeaderRefuses(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				require.NoError(t, l.Err())
 				require.NoError(t, l.Unlock(t.Context()))
-				require.Empty(t, history.KeysLeft(t, s.Connect()))
+				require.Empty(t, kit.KeysLeft(t, s.Connect()))
 				require.Greater(t, refused["renew"], 1)
 				require.Equal(t, 2, refused["delete"])
 
@@ -374,7 +375,7 @@ func TestDeposedLeaderRefuses(t *testing.T) {
 				a.f.OnSend(nil)
 				l, err = take(t.Context(), "x")
 				require.NoError(t, err)
-				store := history.OpenStore(t, s.Connect())
+				store := kit.OpenStore(t, s.Connect())
 				list, err := store.List(t.Context(), ">", 0)
 				require.NoError(t, err)
 				require.Len(t, list.Records, 1)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -32,7 +32,7 @@ func TestProofCountsFromTheGateWrite(t *testing.T) {
 		}}
 		b := liedTo(t, s, liar, natslock.WithTTL(5*time.Second))
 		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "rw take" {
+			if kit.Stage(w) == "rw take" {
 				return faults.DelayAnswer(500 * time.Millisecond)
 			}
 			return faults.Pass
@@ -89,7 +89,7 @@ func TestGateLostInTheDrain(t *testing.T) {
 		b := liedTo(t, s, liar, natslock.WithTTL(ttl))
 		begun := time.Now()
 		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "rw renew" && time.Since(begun) < ttl {
+			if kit.Stage(w) == "rw renew" && time.Since(begun) < ttl {
 				return faults.Drop
 			}
 			return faults.Pass
@@ -166,7 +166,7 @@ func TestWriterBehindSlowReader(t *testing.T) {
 		a.slow("read take", 500*time.Millisecond)
 		var gate atomic.Int32
 		c.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "rw take" {
+			if kit.Stage(w) == "rw take" {
 				gate.Add(1)
 			}
 			return faults.Pass
@@ -200,7 +200,7 @@ func TestDrainBucketRemade(t *testing.T) {
 			return err == nil && info.Holder != nil
 		})
 		time.Sleep(2 * time.Second) // the time of its creation tells buckets apart
-		history.RemakeBucket(t, s.Connect(), 0)
+		kit.RemakeBucket(t, s.Connect(), 0)
 		l := take(t, newPeer(t, s.Connect(), 3).Lock, "x")
 		time.Sleep(time.Minute)
 		require.Empty(t, grants)

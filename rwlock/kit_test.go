@@ -10,7 +10,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	history.Quiet()
+	kit.Quiet()
 	testutil.LeakCheck(m)
 }
 
@@ -43,7 +43,7 @@ func newPeer(t testing.TB, nc *nats.Conn, seed uint64, opts ...natslock.Option) 
 func newPeerOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV) kvstore.KV, opts ...natslock.Option) *peer {
 	t.Helper()
 	p := &peer{nc: nc}
-	p.c, p.f = history.FaultyOver(t, nc, seed, under, opts...)
+	p.c, p.f = kit.FaultyOver(t, nc, seed, under, opts...)
 	p.RWLock = rwlock.New(p.c)
 	return p
 }
@@ -65,7 +65,7 @@ func claimOf(l *natslock.Lock) string {
 // slow delays the peer's writes of a stage on their way to the server.
 func (p *peer) slow(what string, d time.Duration) {
 	p.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-		if history.Stage(w) == what {
+		if kit.Stage(w) == what {
 			return faults.Delay(d)
 		}
 		return faults.Pass

@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -102,7 +103,7 @@ func TestReadersTogether(t *testing.T) {
 		a := newPeer(t, nc, 1, natslock.WithTTL(5*time.Second))
 		kept, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
-		history.Keep(t, kept)
+		kit.Keep(t, kept)
 		type key struct{}
 		parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "v"))
 		host, err := a.RLock(parent, "x")
@@ -158,7 +159,7 @@ func TestUntilBehindReplicas(t *testing.T) {
 		}})
 		renewed := 0
 		a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "rw renew" {
+			if kit.Stage(w) == "rw renew" {
 				renewed++
 			}
 			return faults.Pass
@@ -255,7 +256,7 @@ func TestLeaseOptions(t *testing.T) {
 			require.NoError(t, l.Err())
 			unlock(t, l, bound)
 		}
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -455,7 +456,7 @@ func TestCloseWithReaders(t *testing.T) {
 		require.Empty(t, closed)
 		unlock(t, l)
 		require.NoError(t, <-closed)
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -478,7 +479,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 			require.ErrorIs(t, (<-grants).err, natslock.ErrClosed)
 		}
 		synctest.Wait()
-		require.Len(t, history.KeysLeft(t, s.Connect()), 1, "the reader's")
+		require.Len(t, kit.KeysLeft(t, s.Connect()), 1, "the reader's")
 		unlock(t, r)
 	})
 }
@@ -488,7 +489,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 func TestForeignReader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
-		_, err := history.OpenStore(t, s.Connect()).Create(t.Context(), "read.x.SOMEBODY", []byte("?"), 5*time.Second)
+		_, err := kit.OpenStore(t, s.Connect()).Create(t.Context(), "read.x.SOMEBODY", []byte("?"), 5*time.Second)
 		require.NoError(t, err)
 		begun := time.Now()
 		_, err = a.TryLock(t.Context(), "x")
@@ -537,6 +538,6 @@ func TestCloseWithUnansweredReader(t *testing.T) {
 		})
 		require.NoError(t, p.c.Close(t.Context()))
 		require.ErrorIs(t, <-over, natslock.ErrClosed)
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }

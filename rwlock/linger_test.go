@@ -13,7 +13,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -68,7 +68,7 @@ func TestLinger(t *testing.T) {
 					}
 					soon(t, idle(a), within)
 					time.Sleep(2 * time.Second)
-					require.Empty(t, history.KeysLeft(t, s.Connect()))
+					require.Empty(t, kit.KeysLeft(t, s.Connect()))
 				})
 			})
 		}
@@ -116,7 +116,7 @@ func TestLingerBehindATry(t *testing.T) {
 		soon(t, a.Lock, 2*time.Second, lingers)
 		require.NoError(t, <-tried)
 		require.NoError(t, a.c.Close(context.Background()))
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -57,7 +58,7 @@ func TestOnceByLaggingReplica(t *testing.T) {
 						cancel()
 						require.ErrorIs(t, receive(t, done, "the waiter"), natslock.ErrTimeout)
 						// The client of the waiter deletes its place in the background.
-						eventually(t, "its place is gone", func() bool { return len(history.KeysLeft(t, s.Connect())) == 1 })
+						eventually(t, "its place is gone", func() bool { return len(kit.KeysLeft(t, s.Connect())) == 1 })
 					}
 				}
 				r.Lag()
@@ -71,7 +72,7 @@ func TestOnceByLaggingReplica(t *testing.T) {
 				_, err = c.try(b)(t.Context(), "x")
 				require.NoError(t, heldBy(l, nil, err))
 				unlock(t, l)
-				require.Empty(t, history.KeysLeft(t, s.Connect()), "it leaves no trace")
+				require.Empty(t, kit.KeysLeft(t, s.Connect()), "it leaves no trace")
 			})
 		})
 	}
@@ -84,7 +85,7 @@ func TestTryLockLeavesNoGate(t *testing.T) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
 		deleted := false
 		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			deleted = deleted || history.Stage(w) == "rw delete"
+			deleted = deleted || kit.Stage(w) == "rw delete"
 			return faults.Delay(200 * time.Millisecond)
 		})
 		refused := make(chan error, 1)
@@ -108,7 +109,7 @@ func TestGivenUpWriterLeavesNoGate(t *testing.T) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
 		l := take(t, a.RLock, "x")
 		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "rw delete" {
+			if kit.Stage(w) == "rw delete" {
 				return faults.Delay(30 * time.Millisecond)
 			}
 			return faults.Pass

@@ -14,7 +14,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -108,7 +108,7 @@ func TestNoProof(t *testing.T) {
 				var truth atomic.Bool
 				liar := &liar{get: tc.get}
 				b := liedTo(t, s, liar, natslock.WithTTL(ttl))
-				store := history.OpenStore(t, s.Connect())
+				store := kit.OpenStore(t, s.Connect())
 				if tc.state != nil {
 					liar.state = func(n int, st *kvstore.State) error {
 						if truth.Load() || n > 4 {
@@ -167,7 +167,7 @@ func TestTwoAnswers(t *testing.T) {
 					b := liedTo(t, s, liar, natslock.WithTTL(ttl))
 					writes := 0
 					b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-						if history.Stage(w) == "rw renew" {
+						if kit.Stage(w) == "rw renew" {
 							writes++
 						}
 						return faults.Pass
@@ -198,7 +198,7 @@ func TestDeposedLeader(t *testing.T) {
 		t.Run(fmt.Sprintf("%v %v", tc.reader, tc.writer), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(tc.reader), natslock.WithTuning(natslock.Tuning{RenewFraction: 0.7}), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-				store := history.OpenStore(t, s.Connect())
+				store := kit.OpenStore(t, s.Connect())
 				r, err := a.RLock(t.Context(), "x")
 				require.NoError(t, err)
 				var truth atomic.Bool
@@ -269,7 +269,7 @@ func TestSlowLink(t *testing.T) {
 			require.ErrorContains(t, err, "800ms")
 			require.Less(t, time.Since(begun), 6*time.Second)
 			synctest.Wait()
-			require.Empty(t, history.KeysLeft(t, s.Connect()))
+			require.Empty(t, kit.KeysLeft(t, s.Connect()))
 			delay.Store(int64(390 * time.Millisecond))
 			l, err := take(t.Context(), "x")
 			require.NoError(t, err)
@@ -296,7 +296,7 @@ func TestCutOffIsNotSlow(t *testing.T) {
 			return nil
 		}
 		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if cut.Load() && history.Stage(w) == "rw renew" {
+			if cut.Load() && kit.Stage(w) == "rw renew" {
 				return faults.Drop
 			}
 			return faults.Pass

@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -29,8 +29,8 @@ func (p *peer) tally(late ...string) func() map[string]int {
 	p.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 		mu.Lock()
 		defer mu.Unlock()
-		n[history.Stage(w)]++
-		if slices.Contains(late, history.Stage(w)) {
+		n[kit.Stage(w)]++
+		if slices.Contains(late, kit.Stage(w)) {
 			return faults.DelayAnswer(100 * time.Millisecond)
 		}
 		return faults.Pass
@@ -134,7 +134,7 @@ func TestRunReaders(t *testing.T) {
 		require.Less(t, time.Since(left), 50*time.Millisecond)
 		require.Greater(t, w.Token(), locks[0].Token())
 		unlock(t, w)
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -259,7 +259,7 @@ func TestRunReadersWait(t *testing.T) {
 		unlock(t, granted(t, grants, 1)...)
 		unlock(t, granted(t, third, 50)...)
 		require.Equal(t, 3, writes()["read delete"])
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -373,7 +373,7 @@ func TestRunReadersMerge(t *testing.T) {
 				if !writer {
 					unlock(t, readers...)
 				}
-				require.Empty(t, history.KeysLeft(t, s.Connect()))
+				require.Empty(t, kit.KeysLeft(t, s.Connect()))
 			})
 		})
 	}
@@ -435,7 +435,7 @@ func TestRunWriters(t *testing.T) {
 		require.Equal(t, drained, asked.Load(), "the readers had gone")
 		sent := writes()
 		require.Equal(t, []int{1, 0}, []int{sent["rw take"], sent["rwait take"]})
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -451,7 +451,7 @@ func TestRunWritersLoseTheGate(t *testing.T) {
 		}
 		l := granted(t, grants, 1)[0]
 		a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "rw renew" {
+			if kit.Stage(w) == "rw renew" {
 				return faults.Drop
 			}
 			return faults.Pass
@@ -521,7 +521,7 @@ func TestRunReadersDrivenOn(t *testing.T) {
 		nobody(t, writes, "over a reader")
 		unlock(t, reader)
 		unlock(t, granted(t, writes, 1)...)
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -566,7 +566,7 @@ func TestRunReadersEndTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
 		a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "read renew" {
+			if kit.Stage(w) == "read renew" {
 				return faults.Drop
 			}
 			return faults.Pass
@@ -596,7 +596,7 @@ func TestRunReadersTryAgain(t *testing.T) {
 		const ttl = 5 * time.Second
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl)), newPeer(t, s.Connect(), 2)
 		a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if history.Stage(w) == "read renew" {
+			if kit.Stage(w) == "read renew" {
 				return faults.Drop
 			}
 			return faults.Pass
@@ -661,7 +661,7 @@ func TestRunReadersClaimFound(t *testing.T) {
 		unlock(t, w)
 		readers := append(granted(t, early, 2), granted(t, late, 2)...)
 		unlock(t, readers...)
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 

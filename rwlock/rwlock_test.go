@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -134,7 +135,7 @@ func TestReadersAndWriters(t *testing.T) {
 		n := u.History().Counts()
 		require.Equal(t, 2, n["readers at once"])
 		require.Equal(t, 5, n["joins"])
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -215,7 +216,7 @@ func TestGiveUp(t *testing.T) {
 			cancel()
 		}
 		unlock(t, r1)
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -244,7 +245,7 @@ func TestOneShot(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		unlock(t, l)
 		time.Sleep(2 * time.Second)
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -318,7 +319,7 @@ func TestSharing(t *testing.T) {
 		require.NoError(t, g.err)
 		require.Greater(t, g.l.Token(), r2.Token())
 		unlock(t, g.l)
-		require.Empty(t, history.KeysLeft(t, s.Connect()))
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
@@ -353,7 +354,7 @@ func TestSharingGoesOn(t *testing.T) {
 			require.NotEqual(t, claimOf(first), claimOf(join(natslock.Meta(map[string]string{"job": "42"}))))
 			require.NotEqual(t, claimOf(first), claimOf(join(natslock.TTL(20*time.Second))))
 			unlock(t, readers...)
-			require.Empty(t, history.KeysLeft(t, s.Connect()))
+			require.Empty(t, kit.KeysLeft(t, s.Connect()))
 		})
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -26,7 +26,7 @@ func TestClusterSuite(t *testing.T) {
 	cl := testutil.RunCluster(t, 3)
 	var clients []*natslock.Client
 	for i := range 3 {
-		c, _ := history.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
+		c, _ := kit.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		clients = append(clients, c)
 	}
 	a, b, c := clients[0], clients[1], clients[2]
@@ -52,7 +52,7 @@ func TestClusterSuite(t *testing.T) {
 
 	t.Run("a holder cut off", func(t *testing.T) {
 		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-		dead, _ := history.Faulty(t, nc, 9, r3, natslock.WithTTL(2*time.Second))
+		dead, _ := kit.Faulty(t, nc, 9, r3, natslock.WithTTL(2*time.Second))
 		l := must(t, semaphore.New(dead, "cut", 2))
 		other := must(t, semaphore.New(b, "cut", 2))
 		late := machine.Lateness(t)

@@ -29,7 +29,7 @@ func (p *peer) bend(stage string, first, last int, fate faults.Fate) {
 	p.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 		mu.Lock()
 		defer mu.Unlock()
-		if history.Stage(w) != stage {
+		if kit.Stage(w) != stage {
 			return faults.Pass
 		}
 		if n++; n < first || n > last {
@@ -178,7 +178,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 				all.Wait()
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				rec.Left(history.KeysLeft(t, nc)...)
+				rec.Left(kit.KeysLeft(t, nc)...)
 				h = rec.History()
 			})
 			history.Verify(t, h, history.Options{Least: map[string]int{"grants": len(who) * len(fates)}})
@@ -253,7 +253,7 @@ func TestForged(t *testing.T) {
 		l := must(t, semaphore.New(a.Client, "s", 1))
 		w := b.await(t, semaphore.New(b.Client, "s", 1))
 		synctest.Wait()
-		store := history.OpenStore(t, s.Connect())
+		store := kit.OpenStore(t, s.Connect())
 		for range 20 {
 			r, err := store.Get(t.Context(), "sem.s.0", 0)
 			require.NoError(t, err)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -30,7 +30,7 @@ func TestContended(t *testing.T) {
 		receive(t, second.Contended(), "the second hint")
 		unlock(t, first)
 		unlock(t, w.granted(t), second)
-		require.Empty(t, history.KeysLeft(t, b.nc))
+		require.Empty(t, kit.KeysLeft(t, b.nc))
 		again := must(t, ours)
 		select {
 		case <-again.Contended():

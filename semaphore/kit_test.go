@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/semaphore"
@@ -17,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	history.Quiet()
+	kit.Quiet()
 	testutil.LeakCheck(m)
 }
 
@@ -39,7 +39,7 @@ func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *peer {
 	t.Helper()
 	p := &peer{queued: make(chan admin.Event, 1000)}
 	p.nc, p.link = s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-	p.Client, p.f = history.Faulty(t, p.nc, 1, append([]natslock.Option{admin.WithObserver(p.observe)}, opts...)...)
+	p.Client, p.f = kit.Faulty(t, p.nc, 1, append([]natslock.Option{admin.WithObserver(p.observe)}, opts...)...)
 	return p
 }
 
@@ -59,7 +59,7 @@ func must(t testing.TB, s *semaphore.Semaphore, opts ...natslock.LockOption) *na
 	t.Cleanup(cancel)
 	l, err := s.Acquire(ctx, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
 	require.NoError(t, err)
-	history.Keep(t, l)
+	kit.Keep(t, l)
 	return l
 }
 
@@ -97,7 +97,7 @@ func (p *peer) await(t testing.TB, s *semaphore.Semaphore, opts ...natslock.Lock
 func begin(t testing.TB, s *semaphore.Semaphore, opts ...natslock.LockOption) *waiting {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	w := &waiting{done: make(chan struct{}), cancel: cancel}
-	history.Keep(t, w)
+	kit.Keep(t, w)
 	go func() {
 		defer close(w.done)
 		w.lock, w.err = s.Acquire(ctx, opts...)

@@ -60,7 +60,7 @@ func TestNumbers(t *testing.T) {
 		require.Zero(t, slot(t, last))
 		unlock(t, last, got, x)
 		synctest.Wait()
-		require.Empty(t, history.KeysLeft(t, a.nc))
+		require.Empty(t, kit.KeysLeft(t, a.nc))
 	})
 }
 
@@ -173,7 +173,7 @@ func TestNewcomerOnReplica(t *testing.T) {
 		r := history.NewReplica(t, s.Connect())
 		over := func() *peer {
 			p := &peer{nc: s.Connect(), queued: make(chan admin.Event, 1000)}
-			p.Client, p.f = history.FaultyOver(t, p.nc, 1, r.Over, admin.WithObserver(p.observe))
+			p.Client, p.f = kit.FaultyOver(t, p.nc, 1, r.Over, admin.WithObserver(p.observe))
 			return p
 		}
 		holder, waiter, newcomer := over(), over(), over()
@@ -201,7 +201,7 @@ func TestHeadProves(t *testing.T) {
 		l := must(t, semaphore.New(a.Client, "s", 1))
 		var steps []string
 		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			steps = append(steps, history.Stage(w))
+			steps = append(steps, kit.Stage(w))
 			return faults.Pass
 		})
 		b.f.FailReads(func(op faults.ReadOp, asked string) error {
@@ -236,7 +236,7 @@ func TestReadApart(t *testing.T) {
 		h := join(t, s)
 		l := must(t, semaphore.New(h.Client, "s", 2))
 		seen := &readFrom{}
-		c, f := history.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV {
+		c, f := kit.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV {
 			seen.KV = kv
 			return seen
 		})

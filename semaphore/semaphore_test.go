@@ -11,7 +11,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -43,7 +43,7 @@ func TestPermits(t *testing.T) {
 		require.Greater(t, l.Token(), held[1].Token())
 		unlock(t, l, held[0], held[2])
 		synctest.Wait()
-		require.Empty(t, history.KeysLeft(t, b.nc))
+		require.Empty(t, kit.KeysLeft(t, b.nc))
 	})
 }
 
@@ -75,7 +75,7 @@ func TestOrder(t *testing.T) {
 				}
 				unlock(t, held[6:]...)
 				synctest.Wait()
-				require.Empty(t, history.KeysLeft(t, h.nc))
+				require.Empty(t, kit.KeysLeft(t, h.nc))
 			})
 		})
 	}
@@ -174,7 +174,7 @@ func TestGivingUp(t *testing.T) {
 		require.NotNil(t, timeout.Holder)
 		require.Equal(t, "a", timeout.Holder.Owner)
 		synctest.Wait()
-		require.Equal(t, []string{"sem.s.0"}, history.KeysLeft(t, a.nc))
+		require.Equal(t, []string{"sem.s.0"}, kit.KeysLeft(t, a.nc))
 
 		closed := b.await(t, sem)
 		require.Equal(t, 1, b.Stats().Waiting)
@@ -199,7 +199,7 @@ func TestIdleSlotBesideUsedOne(t *testing.T) {
 			time.Sleep(time.Second)
 			a.bend("sem take", 1, 1000, faults.Drop)
 			unlock(t, first, second)
-			store := history.OpenStore(t, s.Connect())
+			store := kit.OpenStore(t, s.Connect())
 			last, err := store.Get(t.Context(), "sem.s.0", 0)
 			require.NoError(t, err)
 			begun := time.Now()

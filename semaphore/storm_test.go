@@ -15,6 +15,7 @@ import (
 
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -128,7 +129,7 @@ func TestStorm(t *testing.T) {
 			p.f.Random(faults.Rates{})
 		}
 		time.Sleep(time.Minute)
-		rec.Left(history.KeysLeft(t, operator.nc)...)
+		rec.Left(kit.KeysLeft(t, operator.nc)...)
 		h = rec.History()
 	})
 	n := h.Counts()
@@ -163,11 +164,11 @@ func TestClusterStorm(t *testing.T) {
 	for i := range clients {
 		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 		links = append(links, link)
-		c, f := history.Faulty(t, nc, uint64(i), r3, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
+		c, f := kit.Faulty(t, nc, uint64(i), r3, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		f.Random(faults.Rates{LoseAnswer: 0.005, DelayAnswer: 0.005, MaxDelay: 2 * time.Second})
 		members = append(members, rec.Client(fmt.Sprint("c", i), c))
 		if operator == nil {
-			operator, _ = history.Faulty(t, cl.Connect(), 99, r3)
+			operator, _ = kit.Faulty(t, cl.Connect(), 99, r3)
 		}
 	}
 	rec.Tap(t, cl.Connect())
@@ -226,5 +227,5 @@ func TestClusterStorm(t *testing.T) {
 	require.Greater(t, downs, 3)
 	require.Greater(t, n["grants"], least)
 	history.Verify(t, rec.History(), history.Options{})
-	require.Eventually(t, func() bool { return len(history.KeysLeft(t, cl.Connect())) == 0 }, patience, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return len(kit.KeysLeft(t, cl.Connect())) == 0 }, patience, 100*time.Millisecond)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
@@ -180,7 +180,7 @@ func TestLingeringTryIsNoPlace(t *testing.T) {
 	c := client(t, s)
 	take(t, c, "m", natslock.Linger(time.Hour))
 	p := watch(t, s)
-	b := bucket.New(history.OpenStore(t, s.Connect()), "other", clock.Now)
+	b := bucket.New(kit.OpenStore(t, s.Connect()), "other", clock.Now)
 	key := record.KeysOf(record.Mutex, "m").Place("MAEFS64Q")
 	write := func(status record.Status, expect uint64, ttl time.Duration) uint64 {
 		body := record.Body{Status: status, ID: "MAEFS64Q", Client: "other", TTL: int64(ttl / time.Second)}

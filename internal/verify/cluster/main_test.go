@@ -17,7 +17,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/natslock/locks/internal/kvstore"
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -120,7 +120,7 @@ func mustTake(t testing.TB, c *natslock.Client, w which, opts ...natslock.LockOp
 	defer cancel()
 	l, err := w.take(ctx, c, opts...)
 	require.NoError(t, err, "%v", w)
-	history.Keep(t, l)
+	kit.Keep(t, l)
 	return l
 }
 
@@ -159,7 +159,7 @@ func granted(t testing.TB, got <-chan grant, what string) grant {
 	t.Helper()
 	g := receive(t, got, what)
 	require.NoError(t, g.err, what)
-	history.Keep(t, g.l)
+	kit.Keep(t, g.l)
 	return g
 }
 

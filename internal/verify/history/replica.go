@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 )
 
 // Replica is a replica of a bucket that stops to follow when a test says so: a
@@ -26,9 +26,8 @@ type Replica struct {
 // NewReplica makes a replica of the bucket that nc reaches, which has no record yet.
 func NewReplica(t testing.TB, nc *nats.Conn) *Replica {
 	t.Helper()
-	OpenStore(t, nc) // it has to be there
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
+	kit.OpenStore(t, nc) // it has to be there
+	js := kit.JetStream(t, nc)
 	bucket, err := js.Stream(t.Context(), "KV_"+kvstore.DefaultBucket)
 	require.NoError(t, err)
 	cfg := kvstore.Config{Bucket: "replica"}

@@ -19,7 +19,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -41,7 +41,7 @@ const roleVar = "NATSLOCK_LOAD_ROLE"
 var roles = map[string]func(url string) error{"busy": beBusy}
 
 func TestMain(m *testing.M) {
-	history.Quiet()
+	kit.Quiet()
 	role, url, _ := strings.Cut(os.Getenv(roleVar), " ")
 	if run := roles[role]; run != nil {
 		if err := run(url); err != nil {
@@ -135,7 +135,7 @@ func take(t *testing.T, c *natslock.Client, n int, prefix string, until time.Tim
 	}
 	wg.Wait()
 	held = slices.DeleteFunc(all, func(l *natslock.Lock) bool { return l == nil })
-	history.Keep(t, &held)
+	kit.Keep(t, &held)
 	return held, int(failed.Load())
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -141,7 +142,7 @@ func hold(t *testing.T, m *kvstore.Memory, n int) (c *natslock.Client, line *his
 	for i := range n {
 		h, err := c.TryLock(t.Context(), fmt.Sprint(i), natslock.Detached())
 		require.NoError(t, err)
-		history.Keep(t, h)
+		kit.Keep(t, h)
 		held = append(held, h)
 	}
 	return c, line, l, held

@@ -16,7 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
@@ -24,7 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	history.Quiet()
+	kit.Quiet()
 	testutil.LeakCheck(m)
 }
 

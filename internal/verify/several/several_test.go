@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -23,7 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	history.Quiet()
+	kit.Quiet()
 	testutil.LeakCheck(m)
 }
 
@@ -232,7 +233,7 @@ func TestLockAllServer(t *testing.T) {
 		_, first, err := dial()
 		require.NoError(t, err) // the bucket is there
 		require.NoError(t, first.Close(context.Background()))
-		strollers(t, seed, long, dial, history.OpenStore(t, s.Connect()))
+		strollers(t, seed, long, dial, kit.OpenStore(t, s.Connect()))
 	})
 }
 

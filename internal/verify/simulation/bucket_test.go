@@ -93,7 +93,7 @@ func (l *serverLine) left() string {
 func (b *onServer) tap(rec *history.Recorder) {
 	b.raw = b.s.Connect(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 	rec.Tap(b.t, b.raw)
-	b.store = history.OpenStore(b.t, b.raw)
+	b.store = kit.OpenStore(b.t, b.raw)
 }
 
 func (b *onServer) records() []kvstore.Record {
@@ -118,7 +118,7 @@ func (b *onServer) remove(key string) (uint64, error) {
 	return ack.Sequence, nil
 }
 
-func (b *onServer) left() []string { return history.KeysLeft(b.t, b.raw) }
+func (b *onServer) left() []string { return kit.KeysLeft(b.t, b.raw) }
 func (b *onServer) close()         { b.store.Close() }
 
 // crash starts the server again, which has then forgotten the TTLs of all records that it
@@ -143,7 +143,7 @@ func (b *onServer) crash(clients []*client) {
 
 // remake deletes the bucket and re-creates it.
 func (b *onServer) remake(rec *history.Recorder) {
-	assert.NoError(b.t, rec.Remade(func() (uint64, error) { return history.RemakeBucket(b.t, b.raw, 0), nil }))
+	assert.NoError(b.t, rec.Remade(func() (uint64, error) { return kit.RemakeBucket(b.t, b.raw, 0), nil }))
 }
 
 // inMemory is a bucket in the memory of the test.

@@ -20,6 +20,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -34,7 +35,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	history.Quiet()
+	kit.Quiet()
 	testutil.LeakCheck(m)
 }
 
@@ -535,7 +536,7 @@ func (m *sim) forged(rng *rand.Rand, c *client) {
 		if waits && status == 5 {
 			status = 4 // a forged grant makes its successor first: order is not protected from that
 		}
-		ev.Record.Value = history.WithStatus(r.Value, status)
+		ev.Record.Value = kit.WithStatus(r.Value, status)
 		ev.Record.Revision++
 		if rng.IntN(2) == 0 {
 			ev.Kind, ev.Record.Deleted = kvstore.Deleted, true

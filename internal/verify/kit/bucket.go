@@ -1,4 +1,4 @@
-package history
+package kit
 
 import (
 	"context"
@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/natslock"
 )
@@ -33,30 +35,20 @@ func FaultyOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV)
 		f = faults.New(under(kv), seed)
 		return f
 	}))
-	c, err := natslock.New(t.Context(), nc, opts...)
-	require.NoError(t, err)
-	closeInTheEnd(t, c)
-	return c, f
+	return NewClient(t, nc, opts...), f
 }
 
 // FaultyInMemory is [Faulty] on a bucket in memory.
 func FaultyInMemory(t testing.TB, m *kvstore.Memory, seed uint64, opts ...natslock.Option) (*natslock.Client, *faults.Store) {
 	t.Helper()
 	f := faults.New(m.Open(), seed)
-	c, err := openOver(f, opts)
+	c, err := open(f, opts)
 	require.NoError(t, err)
-	closeInTheEnd(t, c)
+	t.Cleanup(func() { _ = CloseNow(c) })
 	return c, f
 }
 
-// closeInTheEnd closes a client when the test ends, without waiting for its locks.
-func closeInTheEnd(t testing.TB, c *natslock.Client) {
-	t.Cleanup(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = c.Close(ctx)
-	})
-}
+var open = bridge.Open.(func(kvstore.KV, []natslock.Option) (*natslock.Client, error))
 
 // Keep keeps a handle until the test ends: a handle that is dropped is not renewed. Then
 // Keep drops it. The testing package does not drop the functions of Cleanup, so a handle
@@ -71,9 +63,7 @@ func Keep[T any](t testing.TB, handle *T) {
 // OpenStore opens the bucket beside the clients, to do what other programs might do.
 func OpenStore(t testing.TB, nc *nats.Conn) *kvstore.Store {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	store, err := kvstore.Open(context.Background(), js, kvstore.Config{NoCreate: true})
+	store, err := kvstore.Open(context.Background(), JetStream(t, nc), kvstore.Config{NoCreate: true})
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
 	return store
@@ -109,8 +99,8 @@ func live(t testing.TB, store kvstore.KV) (keys []string) {
 // renew", "lock delete", "lock break", and so on for other keys than "lock".
 func Stage(w kvstore.Write) string {
 	var body struct {
-		Status  int    `msgpack:"s"`
-		Renewal uint64 `msgpack:"r"`
+		Status  record.Status `msgpack:"s"`
+		Renewal uint64        `msgpack:"r"`
 	}
 	_ = msgpack.Unmarshal(w.Value, &body)
 	kind, _, _ := strings.Cut(w.Key, ".")
@@ -119,7 +109,7 @@ func Stage(w kvstore.Write) string {
 		return kind + " probe"
 	case w.Delete:
 		return kind + " delete"
-	case body.Status == statusBroken:
+	case body.Status == record.StatusBroken:
 		return kind + " break"
 	case body.Renewal > 0:
 		return kind + " renew"
@@ -130,9 +120,7 @@ func Stage(w kvstore.Write) string {
 // DeleteBucket deletes the bucket.
 func DeleteBucket(t testing.TB, nc *nats.Conn) {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	require.NoError(t, js.DeleteStream(context.Background(), "KV_natslock"))
+	require.NoError(t, JetStream(t, nc).DeleteStream(context.Background(), "KV_natslock"))
 }
 
 // RemakeBucket deletes the bucket and re-creates it, with sequences that start at first. If
@@ -140,8 +128,7 @@ func DeleteBucket(t testing.TB, nc *nats.Conn) {
 func RemakeBucket(t testing.TB, nc *nats.Conn, first uint64) uint64 {
 	t.Helper()
 	DeleteBucket(t, nc)
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
+	js := JetStream(t, nc)
 	cfg, err := kvstore.Config{}.StreamConfig()
 	require.NoError(t, err)
 	if first != 0 {

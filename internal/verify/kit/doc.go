@@ -1,2 +1,0 @@
-// Package kit has the helpers of tests in more than one package.
-package kit
