@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -89,7 +90,7 @@ func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.
 	nc, err := nats.Connect(r.url)
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
-	c := newClient(t, nc, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 20 * time.Second}))
+	c := kit.NewClient(t, nc, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 20 * time.Second}))
 	held, other := mustLock(t, c, "l", natslock.TTL(time.Hour)), join(t, s)
 	require.NoError(t, nc.Flush())
 
@@ -100,7 +101,7 @@ func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.
 		for i := 0; i < 500 && nc.Publish("work", make([]byte, 64<<10)) == nil; i++ {
 		}
 	}()
-	eventually(t, "the connection is stuck", func() bool {
+	kit.Eventually(t, "the connection is stuck", func() bool {
 		free := make(chan struct{})
 		go func() { nc.Status(); close(free) }()
 		select {
@@ -134,7 +135,7 @@ func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.
 		due, _ := ctx.Deadline()
 		done := make(chan error, 1)
 		go func() { done <- call.fn(ctx) }()
-		err := receiveIn(t, within, done, call.what)
+		err := kit.ReceiveIn(t, within, done, call.what)
 		returned[call.what] = time.Since(due)
 		cancel()
 		t.Logf("%s: %v", call.what, err)
@@ -149,9 +150,9 @@ func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.
 	default:
 	}
 	r.start()
-	receiveIn(t, time.Minute, filled, "the application's publishes")
+	kit.ReceiveIn(t, time.Minute, filled, "the application's publishes")
 	mustLock(t, other.Client, "l") // released in the background
-	mustUnlock(t, mustLock(t, c, "m"))
+	kit.Unlock(t, mustLock(t, c, "m"))
 	return returned
 }
 
@@ -178,5 +179,5 @@ func TestCloseBlockedWrite(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- c.Close(ctx) }()
-	require.ErrorIs(t, receiveIn(t, 20*time.Second, done, "Close"), context.DeadlineExceeded)
+	require.ErrorIs(t, kit.ReceiveIn(t, 20*time.Second, done, "Close"), context.DeadlineExceeded)
 }

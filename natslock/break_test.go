@@ -37,7 +37,7 @@ func TestBreakTellsTheHolder(t *testing.T) {
 		holder.rec.wait(t, admin.EventRenewed, "l") // the watch is in place
 		begun := time.Now()
 		breakLock(t, operator.Client, l, "it hangs")
-		receive(t, l.Context().Done(), "the end")
+		kit.Receive(t, l.Context().Done(), "the end")
 		require.Less(t, time.Since(begun), time.Second, "it takes milliseconds, on an idle machine")
 		cause := context.Cause(l.Context())
 		require.ErrorIs(t, cause, natslock.ErrBroken)
@@ -70,15 +70,15 @@ func TestBreakWaitsForTheHolder(t *testing.T) {
 		synctest.Wait()
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken, "notified at once")
 		time.Sleep(20 * time.Second) // the work takes its time to stop
-		require.False(t, w.over())
+		require.False(t, w.Over())
 		_, err := other.TryLock(t.Context(), "l")
 		var locked *natslock.LockedError
 		require.ErrorAs(t, err, &locked)
 		require.ErrorContains(t, err, "broken by ")
 		freed := time.Now()
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
-		next := w.granted(t)
-		require.Less(t, w.at.Sub(freed), 50*time.Millisecond)
+		next := w.Granted(t)
+		require.Less(t, w.At.Sub(freed), 50*time.Millisecond)
 		require.Greater(t, next.Token(), l.Token())
 	})
 }
@@ -96,16 +96,16 @@ func TestBreakOfDeafHolder(t *testing.T) {
 		time.Sleep(time.Second)
 		breakLock(t, other.Client, l, "")
 		broken := time.Now()
-		receive(t, l.Context().Done(), "the end of the validity")
+		kit.Receive(t, l.Context().Done(), "the end of the validity")
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
-		require.False(t, w.over(), "mutual exclusion holds")
-		<-w.done
-		require.NoError(t, w.err)
-		require.LessOrEqual(t, w.at.Sub(broken), ttl+500*time.Millisecond)
+		require.False(t, w.Over(), "mutual exclusion holds")
+		<-w.Done
+		require.NoError(t, w.Err)
+		require.LessOrEqual(t, w.At.Sub(broken), ttl+500*time.Millisecond)
 		// The old holder's writes that were on their way do not bring its lock back.
 		holder.link.Heal()
 		time.Sleep(time.Minute)
-		wantHeld(t, w.lock)
+		wantHeld(t, w.Value)
 		wantLost(t, l, natslock.ErrLost)
 	})
 }
@@ -129,7 +129,7 @@ func TestBreakWithoutWatch(t *testing.T) {
 		w := other.await(t, "m")
 		require.NoError(t, l.Err())
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
-		w.granted(t)
+		w.Granted(t)
 
 		// Or from Extend.
 		l = mustLock(t, holder.Client, "n")
@@ -147,15 +147,15 @@ func TestBreakNow(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		begun := time.Now()
 		breakNow(t, other.Client, l, "now!")
-		next := w.granted(t)
-		require.Less(t, w.at.Sub(begun), 50*time.Millisecond)
+		next := w.Granted(t)
+		require.Less(t, w.At.Sub(begun), 50*time.Millisecond)
 		require.Greater(t, next.Token(), l.Token())
 		synctest.Wait()
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 		time.Sleep(time.Hour)
 		wantHeld(t, next)
-		mustUnlock(t, next)
+		kit.Unlock(t, next)
 
 		// Broken first, then not waited for.
 		l = mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
@@ -163,11 +163,11 @@ func TestBreakNow(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		breakLock(t, other.Client, l, "please")
 		time.Sleep(5 * time.Second)
-		require.False(t, w.over())
+		require.False(t, w.Over())
 		begun = time.Now()
 		breakNow(t, other.Client, l, "enough")
-		next = w.granted(t)
-		require.Less(t, w.at.Sub(begun), 50*time.Millisecond)
+		next = w.Granted(t)
+		require.Less(t, w.At.Sub(begun), 50*time.Millisecond)
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 		wantHeld(t, next)
 	})
@@ -191,7 +191,7 @@ func TestBreakOnlyWhoWasShown(t *testing.T) {
 		holder, other := join(t, s), join(t, s)
 		ctx := t.Context()
 		old := mustLock(t, holder.Client, "l")
-		mustUnlock(t, old)
+		kit.Unlock(t, old)
 		require.ErrorIs(t, admin.New(other.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: old.ID()}), natslock.ErrReleased, "a tombstone")
 		l := mustLock(t, holder.Client, "l", natslock.NoRenew(), natslock.TTL(time.Hour))
 		p := newTap(t, s.Connect(), ">")
@@ -257,10 +257,10 @@ func TestBreakOfFixedLease(t *testing.T) {
 		require.Less(t, end.Sub(begun.Add(ttl)), 1100*time.Millisecond)
 		wantHeld(t, l) // it watches never and renews never
 		w := other.await(t, "l")
-		<-w.done
-		require.NoError(t, w.err)
-		require.GreaterOrEqual(t, w.at.Sub(begun), ttl)
-		require.Less(t, w.at.Sub(begun), ttl+2*time.Second)
+		<-w.Done
+		require.NoError(t, w.Err)
+		require.GreaterOrEqual(t, w.At.Sub(begun), ttl)
+		require.Less(t, w.At.Sub(begun), ttl+2*time.Second)
 		require.Error(t, l.Context().Err())
 
 		// A holder that watches is notified of the break, though it never renews.
@@ -318,7 +318,7 @@ func TestBreakForgedNotification(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		wantHeld(t, renewing)
 		wantHeld(t, fixed)
-		require.False(t, w.over(), "nor does a waiter believe it")
+		require.False(t, w.Over(), "nor does a waiter believe it")
 		require.Less(t, holder.rec.count(admin.EventRenewed, "renewing"), 30, "a flood is answered slowly")
 
 		// The true one is believed afterwards, although its revision is lower.
@@ -328,7 +328,7 @@ func TestBreakForgedNotification(t *testing.T) {
 		require.ErrorIs(t, renewing.Err(), natslock.ErrBroken)
 		require.ErrorIs(t, fixed.Err(), natslock.ErrBroken)
 		renewing.Unlock(t.Context())
-		w.granted(t)
+		w.Granted(t)
 	})
 }
 
@@ -346,7 +346,7 @@ func TestBreakForgedEvent(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		wantHeld(t, l)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -367,11 +367,11 @@ func TestBreakForgedCause(t *testing.T) {
 			require.NoError(t, err)
 			require.Positive(t, f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{Key: key, Revision: m.Sequence + 1, Value: forged}}))
 		}
-		receive(t, until.Context().Done(), "the planned end")
+		kit.Receive(t, until.Context().Done(), "the planned end")
 		wantEnded(t, until)
 		wantHeld(t, renewed)
 		c.link.Cut()
-		receive(t, renewed.Context().Done(), "the end")
+		kit.Receive(t, renewed.Context().Done(), "the end")
 		require.ErrorIs(t, renewed.Err(), natslock.ErrLost)
 		require.NotErrorIs(t, renewed.Err(), natslock.ErrBroken)
 	})
@@ -409,8 +409,8 @@ func TestBreakByHand(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				begun := time.Now()
 				r.remove("lock.l")
-				w.granted(t)
-				require.Less(t, w.at.Sub(begun), 50*time.Millisecond)
+				w.Granted(t)
+				require.Less(t, w.At.Sub(begun), 50*time.Millisecond)
 				synctest.Wait()
 				require.ErrorIs(t, next.Err(), natslock.ErrLost)
 			})

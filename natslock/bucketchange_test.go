@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -30,7 +31,7 @@ func TestBucketMadeAgainUnfit(t *testing.T) {
 		sc.Metadata["natslock.protocol"] = "3"
 		_, err = r.js.CreateStream(t.Context(), sc)
 		require.NoError(t, err)
-		receiveIn(t, 6*time.Second, fixed.Context().Done(), "the end of the lease")
+		kit.ReceiveIn(t, 6*time.Second, fixed.Context().Done(), "the end of the lease")
 		wantLost(t, fixed, natslock.ErrLost)
 		require.ErrorIs(t, c.Healthy(), kvstore.ErrBucketConfig)
 
@@ -40,7 +41,7 @@ func TestBucketMadeAgainUnfit(t *testing.T) {
 		other := join(t, s)
 		l := mustLock(t, other.Client, "l")
 		require.ErrorIs(t, func() error { _, err := c.TryLock(t.Context(), "l"); return err }(), natslock.ErrLocked)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -57,12 +58,12 @@ func TestDirectGetsOff(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		r.reconfigure(func(c *jetstream.StreamConfig) { c.AllowDirect = false })
 		begun := time.Now()
-		mustUnlock(t, l)
-		l = first.granted(t)
+		kit.Unlock(t, l)
+		l = first.Granted(t)
 		_, err := c.TryLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrLocked)
-		mustUnlock(t, l)
-		mustUnlock(t, second.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, second.Granted(t))
 		require.Less(t, time.Since(begun), time.Second)
 		time.Sleep(time.Second)
 		require.Contains(t, log.String(), "allow_direct")
@@ -70,8 +71,8 @@ func TestDirectGetsOff(t *testing.T) {
 		l = mustLock(t, a.Client, "l")
 		next := b.await(t, "l")
 		time.Sleep(time.Second)
-		mustUnlock(t, l)
-		mustUnlock(t, next.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, next.Granted(t))
 
 		r.reconfigure(func(c *jetstream.StreamConfig) { c.AllowDirect = true })
 		l = mustLock(t, a.Client, "l")
@@ -80,8 +81,8 @@ func TestDirectGetsOff(t *testing.T) {
 		asked := tapOf(t, s.Connect(), "$JS.API.DIRECT.GET.>")
 		time.Sleep(6 * time.Second)
 		require.NotEmpty(t, asked.take(t, b.nc), "no direct get after they are on")
-		mustUnlock(t, l)
-		mustUnlock(t, next.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, next.Granted(t))
 	})
 }
 
@@ -104,17 +105,17 @@ func TestRepublishChanged(t *testing.T) {
 		changed := time.Now()
 		f.next(admin.EventWatching) // the events of a while are missing
 		require.LessOrEqual(t, time.Since(changed), 11*time.Second)
-		for w.over() || len(log.String()) == 0 {
+		for w.Over() || len(log.String()) == 0 {
 			time.Sleep(time.Second)
 			require.Less(t, time.Since(changed), 6*time.Minute)
 		}
 		require.Contains(t, log.String(), "republish")
 		time.Sleep(time.Second)
 		released := time.Now()
-		mustUnlock(t, l)
-		l = w.granted(t)
-		require.Less(t, w.at.Sub(released), 100*time.Millisecond, "by a notification")
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
+		l = w.Granted(t)
+		require.Less(t, w.At.Sub(released), 100*time.Millisecond, "by a notification")
+		kit.Unlock(t, l)
 	})
 }
 
@@ -125,7 +126,7 @@ func TestReplicasAddedOnCluster(t *testing.T) {
 	cluster := testutil.RunCluster(t, 3)
 	var clients []*natslock.Client
 	for i := range 3 {
-		clients = append(clients, newClient(t, cluster.ConnectTo(i)))
+		clients = append(clients, kit.NewClient(t, cluster.ConnectTo(i)))
 	}
 	r := newRaw(t, cluster.Connect())
 	for i := range 2000 {
@@ -135,11 +136,11 @@ func TestReplicasAddedOnCluster(t *testing.T) {
 		case 300:
 			time.Sleep(3 * time.Second) // they have joined
 		}
-		mustUnlock(t, mustLock(t, clients[i%3], "l"))
+		kit.Unlock(t, mustLock(t, clients[i%3], "l"))
 		l, err := clients[(i+1)%3].TryLock(t.Context(), "l")
 		require.NotErrorIsf(t, err, natslock.ErrLocked, "%d", i)
 		if err == nil { // else the leader is moving
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func TestReplicaThatCatchesUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 				ctx := t.Context()
-				owner := newClient(t, srv.Connect())
+				owner := kit.NewClient(t, srv.Connect())
 				reader, err := rwlock.New(owner).RLock(ctx, "rw")
 				require.NoError(t, err)
 				kit.Keep(t, reader)
@@ -83,7 +83,7 @@ func TestReplicaThatCatchesUp(t *testing.T) {
 				}
 				var catchesUp atomic.Int32
 				js := replicaOf(t, srv, leader, &catchesUp)
-				c := newClient(t, js.Conn(), natslock.WithJetStream(js))
+				c := kit.NewClient(t, js.Conn(), natslock.WithJetStream(js))
 
 				catchesUp.Store(readsToo)
 				for _, r := range requests {
@@ -111,7 +111,7 @@ func TestReplicaThatCatchesUp(t *testing.T) {
 				}
 				adopted, err := c.Adopt(ctx, handed)
 				require.NoError(t, err)
-				mustUnlock(t, adopted)
+				kit.Unlock(t, adopted)
 			})
 		})
 	}
@@ -136,10 +136,10 @@ func (u unnamed) List(ctx context.Context, pattern string, min uint64, opts ...k
 func TestViewsAreNamed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx := t.Context()
-		reader, err := rwlock.New(newClient(t, s.Connect())).RLock(ctx, "x")
+		reader, err := rwlock.New(kit.NewClient(t, s.Connect())).RLock(ctx, "x")
 		require.NoError(t, err)
 		kit.Keep(t, reader)
-		c := newClient(t, s.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return unnamed{kv} }))
+		c := kit.NewClient(t, s.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return unnamed{kv} }))
 		info, err := admin.New(c).Inspect(ctx, admin.KindRW, "x")
 		require.NoError(t, err)
 		require.Len(t, info.Readers, 1)

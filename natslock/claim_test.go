@@ -63,7 +63,7 @@ func TestFreeIsNotGranted(t *testing.T) {
 			require.ErrorIs(t, err, natslock.ErrLocked)
 			require.NoError(t, l.Unlock(t.Context()))
 		}
-		mustUnlock(t, mustLock(t, b, "x"))
+		kit.Unlock(t, mustLock(t, b, "x"))
 		held(a.TryLock(t.Context(), "x")) // expects nothing, meets the tombstone
 		time.Sleep(800 * time.Millisecond)
 		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -187,7 +187,7 @@ func TestInFlightIsTriedAgainSoon(t *testing.T) {
 				l := mustLock(t, a, "x")
 				require.GreaterOrEqual(t, time.Since(begun), limits[0])
 				require.LessOrEqual(t, time.Since(begun), limits[1])
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 			})
 		})
 	}
@@ -349,7 +349,7 @@ func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []string{"lock.x"}, kit.KeysLeft(t, s.Connect()))
 		require.NoError(t, l.Err(), "no notification has come")
-		receive(t, l.Context().Done(), "the end")
+		kit.Receive(t, l.Context().Done(), "the end")
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.Less(t, time.Since(granted), 11*time.Second, "by the first renewal")
 		synctest.Wait()

@@ -21,9 +21,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// machinery counts the goroutines of the library.
+// machinery counts the goroutines of the library, without one that polls for their end.
 func machinery() int {
-	return testutil.Goroutines("locks/internal/")
+	return testutil.Goroutines("locks/internal/") - testutil.Goroutines("locks/internal/verify/kit.Eventually")
 }
 
 // A holder still at work when its client is closed keeps others out until its
@@ -35,7 +35,7 @@ func TestCloseWithHolderAtWork(t *testing.T) {
 		r := newRaw(t, s.Connect())
 		l := mustLock(t, c.Client, "busy")
 		mustLock(t, c.Client, "also busy", natslock.NoRenew())
-		mustUnlock(t, mustLock(t, c.Client, "done"))
+		kit.Unlock(t, mustLock(t, c.Client, "done"))
 		w := other.await(t, "busy")
 		time.Sleep(3 * time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -55,9 +55,9 @@ func TestCloseWithHolderAtWork(t *testing.T) {
 		require.WithinDuration(t, time.Now(), renewed, ttl/3+time.Second, "kept to the end")
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrClosed)
 		time.Sleep(time.Until(renewed.Add(ttl - 10*time.Millisecond)))
-		require.False(t, w.over(), "the work may still be stopping")
-		w.granted(t)
-		require.LessOrEqual(t, w.at.Sub(renewed), ttl+500*time.Millisecond)
+		require.False(t, w.Over(), "the work may still be stopping")
+		w.Granted(t)
+		require.LessOrEqual(t, w.At.Sub(renewed), ttl+500*time.Millisecond)
 	})
 }
 
@@ -80,9 +80,9 @@ func TestCloseWaitsForHolders(t *testing.T) {
 			if i == 1 {
 				require.NoError(t, l.Extend(t.Context(), time.Minute), "as usual, but for new ones")
 			}
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
-		require.NoError(t, receive(t, closed, "Close"))
+		require.NoError(t, kit.Receive(t, closed, "Close"))
 		require.Equal(t, 15*time.Second, time.Since(begun).Round(100*time.Millisecond))
 		for _, name := range []string{"a", "b", "c"} {
 			kept, err := other.TryLock(t.Context(), name)
@@ -109,7 +109,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 		begun := time.Now()
 		require.NoError(t, c.Close(t.Context()))
 		for _, w := range ws {
-			err := w.failed(t)
+			err := w.Failed(t)
 			require.ErrorIs(t, err, natslock.ErrClosed)
 			require.NotErrorIs(t, err, natslock.ErrTimeout)
 		}
@@ -117,8 +117,8 @@ func TestCloseEndsWaiters(t *testing.T) {
 		require.Len(t, r.live("wait.l.*"), 1)
 		require.Zero(t, c.Stats().Waiting)
 		require.Less(t, time.Since(begun), 100*time.Millisecond)
-		mustUnlock(t, l)
-		last.granted(t)
+		kit.Unlock(t, l)
+		last.Granted(t)
 		require.Less(t, time.Since(begun), 200*time.Millisecond)
 	})
 }
@@ -142,7 +142,7 @@ func TestCloseWhileSending(t *testing.T) {
 			_, err := acquire(c.Client, t.Context(), "l")
 			require.ErrorIs(t, err, natslock.ErrClosed)
 			require.NotErrorIs(t, err, natslock.ErrUnavailable)
-			require.NoError(t, receive(t, closed, "Close"))
+			require.NoError(t, kit.Receive(t, closed, "Close"))
 		}
 	})
 }
@@ -152,7 +152,7 @@ func TestCloseRefusesAll(t *testing.T) {
 	c := join(t, s)
 	ctx := t.Context()
 	require.NoError(t, c.Healthy())
-	mustUnlock(t, mustLock(t, c.Client, "l"))
+	kit.Unlock(t, mustLock(t, c.Client, "l"))
 	require.NoError(t, c.Close(ctx))
 	before := c.nc.Stats().OutMsgs
 	_, err := c.Lock(ctx, "l")
@@ -210,13 +210,13 @@ func TestCloseRaces(t *testing.T) {
 		}
 		done := make(chan struct{})
 		go func() { wg.Wait(); close(done) }()
-		receive(t, done, "all to end")
+		kit.Receive(t, done, "all to end")
 		st := c.Stats()
 		require.Zero(t, st.Held+st.Waiting)
 		require.Equal(t, st.Granted, st.Released)
 		l, err := other.TryLock(t.Context(), "l")
 		require.NoError(t, err, "the record of a client that has closed")
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	}
 }
 
@@ -254,21 +254,21 @@ func TestCloseDrain(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, c.nc.Flush())
 		require.NoError(t, sender.Publish("work", nil))
-		l := receive(t, begun, "the handler")
+		l := kit.Receive(t, begun, "the handler")
 		w := other.await(t, "l")
 		time.Sleep(1500 * time.Millisecond)
 		require.NoError(t, c.nc.Drain())
 		time.Sleep(4 * ttl)
 		require.True(t, c.nc.IsDraining())
 		wantHeld(t, l)
-		require.False(t, w.over())
-		require.NoError(t, receive(t, finished, "the handler"))
+		require.False(t, w.Over())
+		require.NoError(t, kit.Receive(t, finished, "the handler"))
 		ended := time.Now()
-		w.granted(t)
+		w.Granted(t)
 		require.Less(t, time.Since(ended), 100*time.Millisecond, "unlocked, from inside the drain")
 		require.Zero(t, c.Stats().Lost)
 		require.ErrorIs(t, l.Err(), natslock.ErrReleased)
-		eventually(t, "the drain is over", c.nc.IsClosed)
+		kit.Eventually(t, "the drain is over", c.nc.IsClosed)
 	})
 }
 
@@ -287,10 +287,10 @@ func TestCloseOfConnection(t *testing.T) {
 		until := history.ValidUntil(l)
 		closed := time.Now()
 		c.nc.Close()
-		err := w.failed(t)
+		err := w.Failed(t)
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.NotErrorIs(t, err, natslock.ErrTimeout)
-		left := receive(t, warned, "the warning")
+		left := kit.Receive(t, warned, "the warning")
 		require.Greater(t, left, 5*time.Second, "at once")
 		require.ErrorIs(t, c.rec.wait(t, admin.EventAtRisk, "l").Cause, natslock.ErrUnavailable)
 		require.ErrorIs(t, c.Healthy(), natslock.ErrUnavailable)
@@ -308,11 +308,11 @@ func TestCloseOfConnection(t *testing.T) {
 
 		time.Sleep(time.Until(until) - 10*time.Millisecond)
 		wantHeld(t, l)
-		require.False(t, next.over())
-		receive(t, l.Context().Done(), "the end")
+		require.False(t, next.Over())
+		kit.Receive(t, l.Context().Done(), "the end")
 		require.WithinDuration(t, until, time.Now(), 10*time.Millisecond)
 		wantLost(t, l, natslock.ErrLost)
-		next.granted(t)
+		next.Granted(t)
 		require.NoError(t, c.Close(t.Context()))
 	})
 }
@@ -322,7 +322,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
 		// Quiet while it holds: no observer, no watch, no renewal.
-		holder := newClient(t, s.Connect(), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}), natslock.WithTTL(time.Hour))
+		holder := kit.NewClient(t, s.Connect(), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}), natslock.WithTTL(time.Hour))
 		mustLock(t, holder, "theirs")
 		// The connection's own reply subscription and its goroutine.
 		_, err := natslock.New(t.Context(), nc)
@@ -346,9 +346,9 @@ func TestCloseLeavesNothing(t *testing.T) {
 				locks = append(locks, l)
 			}
 			w := m.begin(t, "theirs")
-			eventually(t, "it waits", func() bool {
-				if w.over() {
-					t.Fatal(w.err)
+			kit.Eventually(t, "it waits", func() bool {
+				if w.Over() {
+					t.Fatal(w.Err)
 				}
 				return c.Stats().Waiting == 1
 			})
@@ -361,7 +361,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			}()
 			for _, l := range locks {
 				if round != 1 {
-					mustUnlock(t, l)
+					kit.Unlock(t, l)
 				}
 			}
 			require.Greater(t, running(), goroutines)
@@ -369,14 +369,14 @@ func TestCloseLeavesNothing(t *testing.T) {
 			if round == 2 {
 				stop()
 			}
-			err = closeNow(c)
+			err = kit.CloseNow(c)
 			if round == 1 {
 				require.Error(t, err)
 			}
 			stop()
-			require.ErrorIs(t, w.failed(t), natslock.ErrClosed)
-			receive(t, watched, "the end of Watch")
-			eventually(t, "no goroutine is left", func() bool { return running() <= goroutines })
+			require.ErrorIs(t, w.Failed(t), natslock.ErrClosed)
+			kit.Receive(t, watched, "the end of Watch")
+			kit.Eventually(t, "no goroutine is left", func() bool { return running() <= goroutines })
 			require.Equal(t, subs, nc.NumSubscriptions())
 		}
 		require.True(t, nc.IsConnected())
@@ -387,7 +387,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 func TestCloseIdleClient(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
-		mustUnlock(t, mustLock(t, c.Client, "l"))
+		kit.Unlock(t, mustLock(t, c.Client, "l"))
 		time.Sleep(3 * time.Second)
 		require.Zero(t, machinery()-testutil.Goroutines("locks/internal/kvstore."), "no goroutine without leases")
 		p := newTap(t, s.Connect(), ">")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -22,7 +23,7 @@ func TestClusterHandoff(t *testing.T) {
 	cl := testutil.RunCluster(t, 3)
 	var clients []*natslock.Client
 	for range 3 {
-		clients = append(clients, newClient(t, cl.Connect(), r3, natslock.WithTTL(20*time.Second)))
+		clients = append(clients, kit.NewClient(t, cl.Connect(), r3, natslock.WithTTL(20*time.Second)))
 	}
 	l := mustLock(t, clients[0], "l")
 	token := l.Token()
@@ -35,5 +36,5 @@ func TestClusterHandoff(t *testing.T) {
 		require.Equal(t, "Locked NotHandedOver", matched(err), err)
 		l = next
 	}
-	mustUnlock(t, l)
+	kit.Unlock(t, l)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
@@ -62,13 +63,13 @@ func TestContended(t *testing.T) {
 						}()
 						synctest.Wait()
 						begun := time.Now()
-						receive(t, l.Contended(), "a waiter")
+						kit.Receive(t, l.Contended(), "a waiter")
 						require.Zero(t, time.Since(begun))
 						wantHeld(t, l)
 						cancel()
 						require.Error(t, <-done)
 						require.False(t, open(l), "once closed it stays so")
-						mustUnlock(t, l)
+						kit.Unlock(t, l)
 						require.False(t, open(l))
 						require.Nil(t, new(natslock.Lock).Contended())
 					})
@@ -103,7 +104,7 @@ func TestContendedByNobody(t *testing.T) {
 						defer func() { _ = beside.Unlock(context.Background()) }()
 						sibling, err := rwlock.New(c.Client).RLock(t.Context(), "l", natslock.TTL(ttl))
 						require.NoError(t, err)
-						mustUnlock(t, sibling)
+						kit.Unlock(t, sibling)
 						require.True(t, open(sibling))
 					} else {
 						_, err := other.TryLock(t.Context(), "l")
@@ -121,7 +122,7 @@ func TestContendedByNobody(t *testing.T) {
 						synctest.Wait()
 						require.ErrorIs(t, l.Err(), natslock.ErrLost)
 					} else {
-						mustUnlock(t, l)
+						kit.Unlock(t, l)
 						synctest.Wait()
 					}
 					require.True(t, open(l))
@@ -147,15 +148,15 @@ func TestContendedLateNews(t *testing.T) {
 		begun := time.Now()
 		other.await(t, "l")
 		require.True(t, open(l))
-		receive(t, l.Contended(), "a renewal of the place")
+		kit.Receive(t, l.Contended(), "a renewal of the place")
 		require.LessOrEqual(t, time.Since(begun), 5*time.Second)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 
 		f.DropAllEvents(true)
 		l = mustLock(t, c.Client, "m")
 		other.await(t, "m")
 		require.False(t, open(l), "by the list")
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -166,13 +167,13 @@ func TestContendedInRun(t *testing.T) {
 		l := mustLock(t, c.Client, "l")
 		second, third := c.await(t, "l"), c.await(t, "l")
 		require.False(t, open(l))
-		mustUnlock(t, l)
-		require.False(t, open(second.granted(t)), "the third one waits")
-		mustUnlock(t, second.lock)
-		require.True(t, open(third.granted(t)))
+		kit.Unlock(t, l)
+		require.False(t, open(second.Granted(t)), "the third one waits")
+		kit.Unlock(t, second.Value)
+		require.True(t, open(third.Granted(t)))
 		join(t, s).await(t, "l")
-		require.False(t, open(third.lock))
-		mustUnlock(t, third.lock)
+		require.False(t, open(third.Value))
+		kit.Unlock(t, third.Value)
 	})
 }
 
@@ -197,7 +198,7 @@ func TestContendedSoon(t *testing.T) {
 	subs := holder.nc.NumSubscriptions()
 	subscribed := func(n int) {
 		t.Helper()
-		require.Eventually(t, func() bool { return holder.nc.NumSubscriptions() == n }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return holder.nc.NumSubscriptions() == n }, kit.Patience, time.Millisecond)
 	}
 	var late []time.Duration
 	for i := range rounds {
@@ -210,16 +211,16 @@ func TestContendedSoon(t *testing.T) {
 			notified <- time.Now()
 		}()
 		w := waiter.await(t, name)
-		late = append(late, receive(t, notified, "a waiter").Sub(receive(t, written, "a place")))
-		w.cancel(nil)
-		<-w.done
-		mustUnlock(t, l)
+		late = append(late, kit.Receive(t, notified, "a waiter").Sub(kit.Receive(t, written, "a place")))
+		w.Cancel(nil)
+		<-w.Done
+		kit.Unlock(t, l)
 		subscribed(subs)
 		for len(written) > 0 {
 			<-written
 		}
 	}
-	mustUnlock(t, warm)
+	kit.Unlock(t, warm)
 	slices.Sort(late)
 	t.Logf("notified %v after the place, at the median; %v at most", late[rounds/2], late[rounds-1])
 	require.LessOrEqual(t, late[rounds/2], most)

@@ -74,7 +74,7 @@ func TestContextDeadlineOfParent(t *testing.T) {
 		<-l.Context().Done()
 		require.ErrorIs(t, l.Err(), context.DeadlineExceeded)
 		require.Positive(t, l.Remaining())
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 
 		// MaxWait bounds the waiting and not what comes after.
 		l, err = c.Lock(t.Context(), "l", natslock.MaxWait(time.Second))
@@ -98,7 +98,7 @@ func TestContextDetached(t *testing.T) {
 		require.Equal(t, "value", l.Context().Value(key{}))
 		_, ok := l.Context().Deadline()
 		require.False(t, ok)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrReleased)
 		require.ErrorIs(t, l.Context().Err(), context.Canceled)
 		select {
@@ -116,7 +116,7 @@ func TestContextDetached(t *testing.T) {
 		}()
 		synctest.Wait()
 		cancel()
-		require.ErrorIs(t, receive(t, w, "the end of the wait"), context.Canceled)
+		require.ErrorIs(t, kit.Receive(t, w, "the end of the wait"), context.Canceled)
 	})
 }
 
@@ -139,9 +139,9 @@ func TestContextEndsBeforeRelease(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		mustUnlock(t, l)
-		require.True(t, receive(t, ended, "the next"))
-		receive(t, w, "its unlock")
+		kit.Unlock(t, l)
+		require.True(t, kit.Receive(t, ended, "the next"))
+		kit.Receive(t, w, "its unlock")
 	}
 }
 
@@ -197,7 +197,7 @@ func TestContextMaxWaitRefused(t *testing.T) {
 	require.Equal(t, before, c.nc.Stats().OutMsgs)
 	l, err := c.TryLock(t.Context(), "l", natslock.MaxWait(time.Nanosecond))
 	require.NoError(t, err, "TryLock ignores it")
-	mustUnlock(t, l)
+	kit.Unlock(t, l)
 }
 
 func TestContextDo(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -51,7 +52,7 @@ func TestCorruptRecord(t *testing.T) {
 			rev := r.put("lock.l", value, 0)
 			w := c.await(t, "l")
 			time.Sleep(20 * time.Second)
-			require.False(t, w.over(), "%s: held by an unknown owner", what)
+			require.False(t, w.Over(), "%s: held by an unknown owner", what)
 
 			_, err := c.TryLock(t.Context(), "l")
 			require.ErrorIs(t, err, natslock.ErrLocked)
@@ -63,7 +64,7 @@ func TestCorruptRecord(t *testing.T) {
 			require.ErrorContains(t, err, "unknown")
 
 			limited := operator.await(t, "l", natslock.MaxWait(time.Second))
-			err = limited.failed(t)
+			err = limited.Failed(t)
 			var timeout *natslock.TimeoutError
 			require.ErrorAs(t, err, &timeout)
 			require.Nil(t, timeout.Holder)
@@ -88,9 +89,9 @@ func TestCorruptRecord(t *testing.T) {
 			begun := time.Now()
 			require.Equal(t, rev, r.get("lock.l").Sequence, "never overwritten")
 			r.remove("lock.l")
-			l := w.granted(t)
-			require.Less(t, w.at.Sub(begun), 50*time.Millisecond, "deleted by hand")
-			mustUnlock(t, l)
+			l := w.Granted(t)
+			require.Less(t, w.At.Sub(begun), 50*time.Millisecond, "deleted by hand")
+			kit.Unlock(t, l)
 			time.Sleep(2 * time.Second)
 		}
 	})
@@ -104,10 +105,10 @@ func TestCorruptRecordExpires(t *testing.T) {
 			begun := time.Now()
 			r.put("lock.l", value, 7*time.Second)
 			w := c.await(t, "l")
-			l := w.granted(t)
-			require.GreaterOrEqualf(t, w.at.Sub(begun), 7*time.Second, what)
-			require.LessOrEqualf(t, w.at.Sub(begun), 7500*time.Millisecond, what)
-			mustUnlock(t, l)
+			l := w.Granted(t)
+			require.GreaterOrEqualf(t, w.At.Sub(begun), 7*time.Second, what)
+			require.LessOrEqualf(t, w.At.Sub(begun), 7500*time.Millisecond, what)
+			kit.Unlock(t, l)
 			time.Sleep(2 * time.Second)
 		}
 	})
@@ -133,18 +134,18 @@ func TestCorruptRecordIsBroken(t *testing.T) {
 			require.Equal(t, record.Token(rev, 0), h.Token)
 			require.Equal(t, id(rev), h.ID, "it stays what it was called")
 			require.NoError(t, admin.New(operator.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: id(rev), Reason: "again"}))
-			w.granted(t)
-			require.LessOrEqual(t, w.at.Sub(begun), 20500*time.Millisecond, "it has an end now")
-			mustUnlock(t, w.lock)
+			w.Granted(t)
+			require.LessOrEqual(t, w.At.Sub(begun), 20500*time.Millisecond, "it has an end now")
+			kit.Unlock(t, w.Value)
 			time.Sleep(2 * time.Second)
 
 			rev = r.put("lock.l", value, time.Hour)
 			w = c.await(t, "l")
 			begun = time.Now()
 			require.NoError(t, admin.New(operator.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: id(rev), Reason: "rubbish", Immediately: true}), what)
-			w.granted(t)
-			require.Less(t, w.at.Sub(begun), 50*time.Millisecond)
-			mustUnlock(t, w.lock)
+			w.Granted(t)
+			require.Less(t, w.At.Sub(begun), 50*time.Millisecond)
+			kit.Unlock(t, w.Value)
 			time.Sleep(2 * time.Second)
 		}
 	})
@@ -171,13 +172,13 @@ func TestCorruptQueue(t *testing.T) {
 		require.Len(t, inspect(t, c.Client, "l").Queue, 2)
 		time.Sleep(time.Minute)
 		begun := time.Now()
-		mustUnlock(t, l)
-		mustUnlock(t, first.granted(t))
-		mustUnlock(t, second.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, first.Granted(t))
+		kit.Unlock(t, second.Granted(t))
 		require.Less(t, time.Since(begun), 100*time.Millisecond)
 		got, err := other.TryLock(t.Context(), "l")
 		require.NoError(t, err, "nor does it queue")
-		mustUnlock(t, got)
+		kit.Unlock(t, got)
 		synctest.Wait()
 		for info, err := range admin.New(c.Client).List(t.Context(), ">") {
 			require.NoError(t, err)

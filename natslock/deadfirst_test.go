@@ -213,7 +213,7 @@ func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 					time.Sleep(7 * time.Second) // a place lives for 15 s
 					free := time.Now()
 					release()
-					require.LessOrEqual(t, receive(t, granted, "a grant").Sub(free), onePause)
+					require.LessOrEqual(t, kit.Receive(t, granted, "a grant").Sub(free), onePause)
 					synctest.Wait()
 				})
 			})
@@ -292,7 +292,7 @@ func TestSlowLinkIsServed(t *testing.T) {
 				begun := time.Now()
 				l := mustLock(t, far, "l")
 				require.Less(t, time.Since(begun), 15*time.Second) // passed once, it notices by its renewal after 5 s
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 				served++
 			}
 		})
@@ -354,14 +354,14 @@ func TestRenewedPlaceIsKept(t *testing.T) {
 		require.Greater(t, r.get(lies.of).Sequence, lies.old.Revision)
 		lies.mu.Unlock()
 		free := time.Now()
-		mustUnlock(t, holder)
-		l := w.granted(t)
-		require.Less(t, w.at.Sub(free), onePause)
+		kit.Unlock(t, holder)
+		l := w.Granted(t)
+		require.Less(t, w.At.Sub(free), onePause)
 		synctest.Wait()
 		require.Contains(t, r.live("wait.l.*"), lies.of)
 		f.OnSend(nil)
-		mustUnlock(t, l)
-		mustUnlock(t, first.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, first.Granted(t))
 	})
 }
 
@@ -376,7 +376,7 @@ func TestNoEvictionWithoutGrant(t *testing.T) {
 			lies.KV = kv
 			return lies
 		}))
-		mustUnlock(t, mustLock(t, a.Client, "l"))
+		kit.Unlock(t, mustLock(t, a.Client, "l"))
 		holder := mustLock(t, a.Client, "l")
 		w := first.await(t, "l")
 		places := r.live("wait.l.*")
@@ -386,14 +386,14 @@ func TestNoEvictionWithoutGrant(t *testing.T) {
 		lies.mu.Unlock()
 		time.Sleep(time.Minute)
 		require.Contains(t, r.live("wait.l.*"), places[0])
-		require.False(t, last.over())
+		require.False(t, last.Over())
 		lies.mu.Lock()
 		require.Positive(t, lies.told)
 		lies.lies = false
 		lies.mu.Unlock()
-		mustUnlock(t, holder)
-		mustUnlock(t, w.granted(t))
-		mustUnlock(t, last.granted(t))
+		kit.Unlock(t, holder)
+		kit.Unlock(t, w.Granted(t))
+		kit.Unlock(t, last.Granted(t))
 	})
 }
 
@@ -417,14 +417,14 @@ func TestWindowAfterFailedRead(t *testing.T) {
 			return nil
 		})
 		stuck.link.Blackhole(true)
-		mustUnlock(t, holder)
+		kit.Unlock(t, holder)
 		time.Sleep(5 * time.Second)
 		require.Greater(t, int(looks.Load()), 6)
-		require.False(t, w.over(), "it has seen the lock free for 0.6 s at most")
+		require.False(t, w.Over(), "it has seen the lock free for 0.6 s at most")
 		f.FailReads(nil)
-		mustUnlock(t, w.granted(t))
+		kit.Unlock(t, w.Granted(t))
 		stuck.link.Blackhole(false)
-		mustUnlock(t, first.granted(t))
+		kit.Unlock(t, first.Granted(t))
 	})
 }
 
@@ -462,7 +462,7 @@ func TestMessagesSecondWaiter(t *testing.T) {
 		r.remove("lock.l")
 		_ = holder.Unlock(t.Context()) // it was lost
 		for _, w := range queue {
-			mustUnlock(t, w.granted(t))
+			kit.Unlock(t, w.Granted(t))
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -125,8 +126,8 @@ func TestNewOnConnectionThatIsAway(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.WithinDuration(t, begun.Add(time.Second), time.Now(), 100*time.Millisecond)
 		time.AfterFunc(3*time.Second, link.Heal)
-		c := newClient(t, nc)
-		mustUnlock(t, mustLock(t, c, "l"))
+		c := kit.NewClient(t, nc)
+		kit.Unlock(t, mustLock(t, c, "l"))
 
 		nc = s.Connect()
 		nc.Close()
@@ -145,7 +146,7 @@ func TestCloseInObserver(t *testing.T) {
 			var c *natslock.Client
 			entered, go_ := make(chan struct{}), make(chan struct{})
 			closed := make(chan time.Duration, 1)
-			c = newClient(t, s.Connect(), admin.WithObserver(func(_ context.Context, ev admin.Event) {
+			c = kit.NewClient(t, s.Connect(), admin.WithObserver(func(_ context.Context, ev admin.Event) {
 				if ev.Type != admin.EventReleased {
 					return
 				}
@@ -158,7 +159,7 @@ func TestCloseInObserver(t *testing.T) {
 				}
 				closed <- time.Since(begun)
 			}))
-			mustUnlock(t, mustLock(t, c, "l"))
+			kit.Unlock(t, mustLock(t, c, "l"))
 			<-entered
 			other := make(chan time.Duration, 1)
 			if second { // another Close waits for the observer already
@@ -172,8 +173,8 @@ func TestCloseInObserver(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			close(go_)
-			require.Zero(t, receive(t, closed, "Close in the observer"))
-			require.LessOrEqual(t, receive(t, other, "the other Close"), time.Second)
+			require.Zero(t, kit.Receive(t, closed, "Close in the observer"))
+			require.LessOrEqual(t, kit.Receive(t, other, "the other Close"), time.Second)
 		}
 	})
 }
@@ -221,7 +222,7 @@ func TestNilContext(t *testing.T) {
 			require.ErrorIs(t, err, natslock.ErrInvalid, "number %d", i)
 		}
 		wantHeld(t, l)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		begun := time.Now()
 		require.NoError(t, c.Close(context.Background()))
 		require.Zero(t, time.Since(begun), "nothing is left that it waits for")
@@ -233,7 +234,7 @@ func TestNilContext(t *testing.T) {
 func TestDrainOldRequestStyle(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect(nats.UseOldRequestStyle())
-		c := newClient(t, nc)
+		c := kit.NewClient(t, nc)
 		r := newRaw(t, s.Connect())
 		inside, result := make(chan struct{}), make(chan error, 1)
 		_, err := nc.Subscribe("work", func(*nats.Msg) {
@@ -251,14 +252,14 @@ func TestDrainOldRequestStyle(t *testing.T) {
 		time.Sleep(2900 * time.Millisecond)
 		require.NotEmpty(t, r.live("lock.l"))
 		begun := time.Now()
-		err = receive(t, result, "the handler")
+		err = kit.Receive(t, result, "the handler")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "UseOldRequestStyle")
 		require.NotErrorIs(t, err, natslock.ErrLost)
 		require.Equal(t, 100*time.Millisecond, time.Since(begun).Round(10*time.Millisecond), "at once")
 		synctest.Wait()
 		require.Empty(t, r.live("lock.l"), "nobody waits for its TTL")
-		eventually(t, "the drain is over", nc.IsClosed)
+		kit.Eventually(t, "the drain is over", nc.IsClosed)
 	})
 }
 
@@ -291,15 +292,15 @@ func TestSilentServer(t *testing.T) {
 	defer listener.Close()
 	d := &silentDialer{asked: make(chan struct{}, 1)}
 	nc := s.Connect(nats.SetCustomDialer(d), nats.Timeout(time.Minute), nats.MaxReconnects(-1))
-	c := newClient(t, nc, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: time.Second}))
-	fresh := newClient(t, nc) // it has not sent anything yet
+	c := kit.NewClient(t, nc, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: time.Second}))
+	fresh := kit.NewClient(t, nc) // it has not sent anything yet
 	held, idle := mustLock(t, c, "held", natslock.TTL(time.Hour)), mustLock(t, c, "idle", natslock.TTL(time.Hour))
 	theirs := mustLock(t, join(t, s).Client, "theirs", natslock.TTL(time.Hour))
 	within := func(what string, ctx context.Context, fn func(ctx context.Context) error) error {
 		t.Helper()
 		done := make(chan error, 1)
 		go func() { done <- fn(ctx) }()
-		return receiveIn(t, 15*time.Second, done, what)
+		return kit.ReceiveIn(t, 15*time.Second, done, what)
 	}
 	soon := func() context.Context {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -310,7 +311,7 @@ func TestSilentServer(t *testing.T) {
 	waiting, giveUp := context.WithCancel(t.Context())
 	gaveUp := make(chan error, 1)
 	go func() { _, err := c.Lock(waiting, theirs.Name()); gaveUp <- err }()
-	eventually(t, "it waits", func() bool { return c.Stats().Waiting == 1 })
+	kit.Eventually(t, "it waits", func() bool { return c.Stats().Waiting == 1 })
 
 	d.silent.Store(listener.Addr().(*net.TCPAddr))
 	s.Stop()
@@ -334,7 +335,7 @@ func TestSilentServer(t *testing.T) {
 	}
 	require.ErrorIs(t, within("Healthy", soon(), func(context.Context) error { return c.Healthy() }), natslock.ErrUnavailable)
 	giveUp()
-	require.ErrorIs(t, receiveIn(t, 15*time.Second, gaveUp, "the waiter"), context.Canceled)
+	require.ErrorIs(t, kit.ReceiveIn(t, 15*time.Second, gaveUp, "the waiter"), context.Canceled)
 	require.ErrorIs(t, within("Extend", soon(), func(ctx context.Context) error { return held.Extend(ctx, 0) }), context.DeadlineExceeded)
 	require.ErrorIs(t, within("Unlock", soon(), held.Unlock), context.DeadlineExceeded)
 	require.ErrorIs(t, within("New", soon(), func(ctx context.Context) error { _, err := natslock.New(ctx, nc); return err }), context.DeadlineExceeded)
@@ -376,7 +377,7 @@ func TestMaxPayload(t *testing.T) {
 			wantHeld(t, l)
 			require.Equal(t, meta(20), inspect(t, c.Client, "l").Holder.Meta)
 			require.NoError(t, l.SetMeta(t.Context(), meta(1000)))
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}, testutil.WithConfig(func(o *server.Options) { o.MaxPayload = 3000 }))
 	}
 }

@@ -125,7 +125,7 @@ var entryPoints = []struct {
 	{"New", "new", func(ctx context.Context, s subject) error {
 		c, err := natslock.New(ctx, s.nc)
 		if err == nil {
-			closeNow(c)
+			kit.CloseNow(c)
 		}
 		return err
 	}},
@@ -152,7 +152,7 @@ func TestErrorKinds(t *testing.T) {
 	silent := func(_ *testing.T, _ *testutil.Server, m *member) { m.link.Blackhole(true) }
 	cut := func(t *testing.T, _ *testutil.Server, m *member) {
 		m.link.Cut()
-		eventually(t, "the client has noticed", func() bool { return !m.nc.IsConnected() })
+		kit.Eventually(t, "the client has noticed", func() bool { return !m.nc.IsConnected() })
 	}
 	for _, f := range []struct {
 		name string
@@ -178,7 +178,7 @@ func TestErrorKinds(t *testing.T) {
 		{"cut off", endless, cut, map[string]string{
 			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Timeout Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "new": "Unavailable",
 		}},
-		{"closed client", endless, func(_ *testing.T, _ *testutil.Server, m *member) { closeNow(m.Client) }, map[string]string{
+		{"closed client", endless, func(_ *testing.T, _ *testutil.Server, m *member) { kit.CloseNow(m.Client) }, map[string]string{
 			"handoff": "Closed", "adopt": "Closed", "wait": "Closed", "once": "Closed", "extend": "Closed", "unlock": "Closed", "ask": "Closed", "watch": "Closed",
 		}},
 		{"closed connection", endless, func(_ *testing.T, _ *testutil.Server, m *member) { m.nc.Close() }, map[string]string{
@@ -197,7 +197,7 @@ func TestErrorKinds(t *testing.T) {
 					}
 					m := join(t, s)
 					held := mustLock(t, m.Client, "held", natslock.TTL(10*time.Second))
-					mustUnlock(t, mustLock(t, m.Client, "left"))
+					kit.Unlock(t, mustLock(t, m.Client, "left"))
 					f.fail(t, s, m)
 					err := e.call(f.ctx(t), subject{m, held})
 					require.Equalf(t, want, matched(err), "%s: %v", e.name, err)
@@ -205,7 +205,7 @@ func TestErrorKinds(t *testing.T) {
 						require.Regexp(t, `lock "(free|held|left|rw|job.20260101T000000Z)"`, err.Error(), e.name)
 					}
 					m.link.Heal()
-					closeNow(m.Client)
+					kit.CloseNow(m.Client)
 					time.Sleep(time.Minute) // until the client's records have ended
 				}
 			})
@@ -251,10 +251,10 @@ func TestErrorKindsOfBadInput(t *testing.T) {
 // A user who may read the bucket and write nothing, or may nothing at all.
 func TestErrorKindsOfPermission(t *testing.T) {
 	s := testutil.RunServer(t, testutil.WithConfigText(users))
-	admin := newClient(t, s.Connect(as("admin")...))
+	admin := kit.NewClient(t, s.Connect(as("admin")...))
 	held := mustLock(t, admin, "held")
 	nc := s.Connect(as("reader")...)
-	c := newClient(t, nc)
+	c := kit.NewClient(t, nc)
 	rw := rwlock.New(c)
 	for name, acquire := range map[string]acquireFunc{"Lock": c.Lock, "TryLock": c.TryLock, "rw Lock": rw.Lock, "rw TryLock": rw.TryLock, "RLock": rw.RLock, "TryRLock": rw.TryRLock} {
 		_, err := acquire(t.Context(), "free "+name)
@@ -264,5 +264,5 @@ func TestErrorKindsOfPermission(t *testing.T) {
 	require.Equal(t, "Permission", matched(lockadmin.New(c).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "held", ID: held.ID(), Reason: "test"})))
 	_, err := natslock.New(t.Context(), s.Connect(as("mute")...))
 	require.Equal(t, "Permission", matched(err))
-	mustUnlock(t, held)
+	kit.Unlock(t, held)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -45,11 +46,11 @@ func TestTryLockFarAway(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		near := join(t, s)
 		away := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, way: 110 * time.Millisecond} }))
-		mustUnlock(t, mustLock(t, near.Client, "l"))
+		kit.Unlock(t, mustLock(t, near.Client, "l"))
 		for range 2 { // at another's tombstone, and at its own
 			l, err := away.TryLock(t.Context(), "l")
 			require.NoError(t, err)
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 	})
 }
@@ -64,6 +65,6 @@ func TestTryLockWithoutList(t *testing.T) {
 		var locked *natslock.LockedError
 		require.ErrorAs(t, err, &locked)
 		require.Equal(t, l.Token(), locked.Holder.Token)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }

@@ -35,15 +35,15 @@ func TestFIFOOrder(t *testing.T) {
 	require.True(t, slices.IsSortedFunc(info.Queue, func(a, b admin.Waiter) int { return int(a.Ticket) - int(b.Ticket) }))
 
 	token := holder.Token()
-	mustUnlock(t, holder)
+	kit.Unlock(t, holder)
 	for i, w := range queue {
-		l := w.granted(t)
+		l := w.Granted(t)
 		require.Greater(t, l.Token(), token)
 		token = l.Token()
 		for j, later := range queue[i+1:] {
-			require.Falsef(t, later.over(), "%d was granted while %d held", i+1+j, i)
+			require.Falsef(t, later.Over(), "%d was granted while %d held", i+1+j, i)
 		}
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	}
 }
 
@@ -64,8 +64,8 @@ func TestFIFOGivingUp(t *testing.T) {
 
 		time.Sleep(2 * time.Second)
 		reason := errors.New("the user went away")
-		cancelled.cancel(reason)
-		err := cancelled.failed(t)
+		cancelled.Cancel(reason)
+		err := cancelled.Failed(t)
 		require.ErrorIs(t, err, natslock.ErrTimeout)
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, err, reason)
@@ -81,7 +81,7 @@ func TestFIFOGivingUp(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, r.live("wait.l.*"), 4)
 
-		err = limited.failed(t)
+		err = limited.Failed(t)
 		require.ErrorIs(t, err, natslock.ErrTimeout)
 		require.NotErrorIs(t, err, context.DeadlineExceeded, "no context of the caller's ended")
 		require.ErrorAs(t, err, &timeout)
@@ -89,15 +89,15 @@ func TestFIFOGivingUp(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, r.live("wait.l.*"), 3)
 
-		deadline.cancel(context.DeadlineExceeded)
-		require.ErrorIs(t, deadline.failed(t), natslock.ErrTimeout)
+		deadline.Cancel(context.DeadlineExceeded)
+		require.ErrorIs(t, deadline.Failed(t), natslock.ErrTimeout)
 		synctest.Wait()
 		require.Len(t, r.live("wait.l.*"), 2)
 
 		begun := time.Now()
-		mustUnlock(t, holder)
-		mustUnlock(t, first.granted(t))
-		mustUnlock(t, last.granted(t))
+		kit.Unlock(t, holder)
+		kit.Unlock(t, first.Granted(t))
+		kit.Unlock(t, last.Granted(t))
 		require.Less(t, time.Since(begun), 200*time.Millisecond, "those gone hold nobody up")
 		synctest.Wait()
 		require.Empty(t, r.live(">"), "nothing is left")
@@ -146,26 +146,26 @@ func TestFIFODeadWaiter(t *testing.T) {
 					dead.nc.Close()
 				}
 				died := time.Now()
-				mustUnlock(t, holder)
-				mustUnlock(t, before.granted(t))
+				kit.Unlock(t, holder)
+				kit.Unlock(t, before.Granted(t))
 				require.Less(t, time.Since(died), 100*time.Millisecond)
 				// In either order: a lock that is free for a second may be taken out
 				// of turn.
 				var wg sync.WaitGroup
 				for _, w := range []*waiting{after, last} {
 					wg.Go(func() {
-						<-w.done
-						if w.err == nil {
-							w.err = w.lock.Unlock(context.Background())
+						<-w.Done
+						if w.Err == nil {
+							w.Err = w.Value.Unlock(context.Background())
 						}
 					})
 				}
 				wg.Wait()
-				require.NoError(t, after.err)
-				require.NoError(t, last.err)
+				require.NoError(t, after.Err)
+				require.NoError(t, last.Err)
 				require.LessOrEqual(t, time.Since(died), ttl+500*time.Millisecond)
 				if how == "closed" {
-					require.ErrorIs(t, dies.failed(t), natslock.ErrUnavailable)
+					require.ErrorIs(t, dies.Failed(t), natslock.ErrUnavailable)
 				}
 			})
 		})
@@ -186,8 +186,8 @@ func TestFIFODeadWaiterWhileHeld(t *testing.T) {
 		time.Sleep(ttl + 500*time.Millisecond)
 		require.Len(t, inspect(t, a.Client, "l").Queue, 1)
 		free := time.Now()
-		mustUnlock(t, holder)
-		after.granted(t)
+		kit.Unlock(t, holder)
+		after.Granted(t)
 		require.Less(t, time.Since(free), 100*time.Millisecond, "it is first already")
 	})
 }
@@ -204,10 +204,10 @@ func TestFIFOHolderDiesOlderThanTheQueue(t *testing.T) {
 		gone := b.await(t, "l")
 		w := c.await(t, "l")
 		time.Sleep(2 * time.Second)
-		gone.cancel(nil)
-		gone.failed(t)
-		w.granted(t)
-		require.LessOrEqual(t, w.at.Sub(begun), ttl+500*time.Millisecond)
+		gone.Cancel(nil)
+		gone.Failed(t)
+		w.Granted(t)
+		require.LessOrEqual(t, w.At.Sub(begun), ttl+500*time.Millisecond)
 	})
 }
 
@@ -225,13 +225,13 @@ func TestFIFOPredecessorDiesOlderThanTheQueue(t *testing.T) {
 			dead.link.Cut()
 			died := time.Now()
 			time.Sleep(time.Second)
-			gone.cancel(nil)
-			gone.failed(t)
+			gone.Cancel(nil)
+			gone.Failed(t)
 			time.Sleep(time.Until(died.Add(ttl + 300*time.Millisecond)))
 			free := time.Now()
-			mustUnlock(t, holder)
-			w.granted(t)
-			require.Less(t, w.at.Sub(free), 200*time.Millisecond)
+			kit.Unlock(t, holder)
+			w.Granted(t)
+			require.Less(t, w.At.Sub(free), 200*time.Millisecond)
 		})
 	}
 }
@@ -247,9 +247,9 @@ func TestFIFOIdleLockIsTakenOutOfTurn(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		paused.link.Blackhole(true)
 		free := time.Now()
-		mustUnlock(t, holder)
-		w.granted(t)
-		require.Less(t, w.at.Sub(free), 6*time.Second, "well before the TTL of 15 s")
+		kit.Unlock(t, holder)
+		w.Granted(t)
+		require.Less(t, w.At.Sub(free), 6*time.Second, "well before the TTL of 15 s")
 	})
 }
 
@@ -289,7 +289,7 @@ func TestFIFOReacquireStarvesNobody(t *testing.T) {
 			begun := time.Now()
 			l := mustLock(t, other.Client, "l")
 			worst = max(worst, time.Since(begun))
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 			time.Sleep(37 * time.Millisecond)
 		}
 		close(stop)
@@ -316,12 +316,12 @@ func TestFIFORepeatedClaim(t *testing.T) {
 			return m
 		}
 		early, late := refusedFor(500*time.Millisecond), refusedFor(250*time.Millisecond)
-		mustUnlock(t, mustLock(t, join(t, s).Client, "l"))
+		kit.Unlock(t, mustLock(t, join(t, s).Client, "l"))
 		first := early.begin(t, "l")
 		time.Sleep(60 * time.Millisecond)
 		second := late.begin(t, "l")
-		l := first.granted(t)
-		require.False(t, second.over())
+		l := first.Granted(t)
+		require.False(t, second.Over())
 		unlockAll(t, l, second)
 	})
 }
@@ -345,7 +345,7 @@ func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
 	greedy.rec.wait(t, admin.EventReleased, "l")
 	for range 5 {
 		begun := time.Now()
-		mustUnlock(t, mustLock(t, other.Client, "l"))
+		kit.Unlock(t, mustLock(t, other.Client, "l"))
 		require.Less(t, time.Since(begun), 2*time.Second)
 	}
 	cancel()
@@ -369,9 +369,9 @@ func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 		lists := tapOf(t, s.Connect(), "$JS.API.DIRECT.GET."+streamName)
 		tapped.take(t, c.nc)
 		all.take(t, c.nc)
-		mustUnlock(t, holder)
+		kit.Unlock(t, holder)
 		for i, w := range queue {
-			l := w.granted(t)
+			l := w.Granted(t)
 			synctest.Wait()
 			msgs := tapped.take(t)
 			claims, releases := 0, 0
@@ -386,7 +386,7 @@ func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 			require.LessOrEqualf(t, claims, 2, "hand-over %d: the winner's, and one of the one who is first then", i)
 			require.GreaterOrEqual(t, claims, 1)
 			require.LessOrEqual(t, len(all.take(t)), 4, "and the tombstone of the winner's place")
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 		require.Empty(t, lists.take(t), "the next one learns that it is first, and does not list")
 	})
@@ -407,26 +407,26 @@ func TestFIFOManyWaiters(t *testing.T) {
 					return n
 				}
 				r := newRaw(t, s.Connect())
-				mustUnlock(t, mustLock(t, members[1].Client, "warm"))
+				kit.Unlock(t, mustLock(t, members[1].Client, "warm"))
 				before := members[1].nc.NumSubscriptions()
 				holder := mustLock(t, members[0].Client, "l")
 				var wg sync.WaitGroup
 				for i := range n {
 					w := members[i%clients].begin(t, "l")
 					wg.Go(func() {
-						<-w.done
-						if w.err == nil {
-							w.err = w.lock.Unlock(context.Background())
+						<-w.Done
+						if w.Err == nil {
+							w.Err = w.Value.Unlock(context.Background())
 						}
-						if w.err != nil {
-							t.Error(w.err)
+						if w.Err != nil {
+							t.Error(w.Err)
 						}
 					})
 				}
 				time.Sleep(2 * time.Second)
 				require.Equal(t, n, waiting())
 				begun := time.Now()
-				mustUnlock(t, holder)
+				kit.Unlock(t, holder)
 				wg.Wait()
 				require.Less(t, time.Since(begun), time.Second, "no hand-over waits for a timer")
 				synctest.Wait()
@@ -474,13 +474,13 @@ func TestLongQueue(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Len(t, tapped.take(t, c.nc), 2, "the attempts of the two newcomers, and of nobody else")
 
-		mustUnlock(t, holder)
-		l := waiters[0].granted(t)
+		kit.Unlock(t, holder)
+		l := waiters[0].Granted(t)
 		synctest.Wait()
 		require.Len(t, tapped.take(t, c.nc), 1+1+1, "its release, it, and the one who is first now")
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		for _, w := range waiters[1:] {
-			mustUnlock(t, w.granted(t))
+			kit.Unlock(t, w.Granted(t))
 		}
 	})
 }
@@ -504,9 +504,9 @@ func TestLongQueueInBusyBucket(t *testing.T) {
 		waiters = append(waiters, c.await(t, "l"))
 		synctest.Wait()
 		require.Less(t, c.nc.Stats().InMsgs-read, uint64(50), "the queue has 100 records")
-		mustUnlock(t, holder)
+		kit.Unlock(t, holder)
 		for _, w := range waiters {
-			mustUnlock(t, w.granted(t))
+			kit.Unlock(t, w.Granted(t))
 		}
 	})
 }
@@ -522,22 +522,22 @@ func TestNewcomerReadsAPart(t *testing.T) {
 			gone = append(gone, m.await(t, "l"))
 		}
 		for _, w := range gone {
-			w.cancel(nil)
-			w.failed(t)
+			w.Cancel(nil)
+			w.Failed(t)
 		}
 		synctest.Wait() // their tombstones are before the place of the next one
 		first := b.await(t, "l")
 		b.link.Blackhole(true)
-		mustUnlock(t, holder)
+		kit.Unlock(t, holder)
 		read := c.nc.Stats().InMsgs
 		w := c.begin(t, "l")
 		time.Sleep(500 * time.Millisecond)
-		require.False(t, w.over(), "it has passed who waits")
+		require.False(t, w.Over(), "it has passed who waits")
 		// The lock is free and the first waiter does not take it: so it reads the queue once
 		// more, which has 20 tombstones.
 		require.Less(t, c.nc.Stats().InMsgs-read, uint64(60+25))
 		b.link.Blackhole(false)
-		mustUnlock(t, first.granted(t))
-		mustUnlock(t, w.granted(t))
+		kit.Unlock(t, first.Granted(t))
+		kit.Unlock(t, w.Granted(t))
 	})
 }

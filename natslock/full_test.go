@@ -68,7 +68,7 @@ func TestFullReplicas(t *testing.T) {
 			})
 		})
 		join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: limit})) // makes it
-		c := newClient(t, js.Conn(), natslock.WithJetStream(js), natslock.WithTTL(time.Hour))
+		c := kit.NewClient(t, js.Conn(), natslock.WithJetStream(js), natslock.WithTTL(time.Hour))
 		first := mustLock(t, c, "first")
 		var held []*natslock.Lock
 		for i := 0; ; i++ {
@@ -125,8 +125,8 @@ func TestFullOfWaiters(t *testing.T) {
 			})
 		})
 		join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: limit})) // makes it
-		l := mustLock(t, newClient(t, js.Conn(), natslock.WithJetStream(js)), "l")
-		waiter := newClient(t, js.Conn(), natslock.WithJetStream(js))
+		l := mustLock(t, kit.NewClient(t, js.Conn(), natslock.WithJetStream(js)), "l")
+		waiter := kit.NewClient(t, js.Conn(), natslock.WithJetStream(js))
 		got := make(chan error, 1)
 		go func() {
 			l, err := waiter.Lock(t.Context(), "l", natslock.MaxWait(10*time.Minute))
@@ -139,7 +139,7 @@ func TestFullOfWaiters(t *testing.T) {
 		full.Store(true)
 		time.Sleep(5 * time.Minute) // the bucket is verified
 		require.ErrorIs(t, waiter.Healthy(), kvstore.ErrFull)
-		late := newClient(t, js.Conn(), natslock.WithJetStream(js))
+		late := kit.NewClient(t, js.Conn(), natslock.WithJetStream(js))
 		require.ErrorIs(t, late.Healthy(), kvstore.ErrFull)
 		_, err := late.TryLock(t.Context(), "other")
 		require.ErrorIs(t, err, kvstore.ErrFull)
@@ -168,7 +168,7 @@ func (x sort) fullOfPlaces(t *testing.T, s *testutil.Server) {
 	join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 16 << 10})) // makes it
 	clients := make([]*natslock.Client, waiters)
 	for i := range clients {
-		clients[i] = newClient(t, s.Connect())
+		clients[i] = kit.NewClient(t, s.Connect())
 	}
 	release := x.hold(t, clients[0])
 	served := make(chan error, waiters)
@@ -221,8 +221,8 @@ func TestNoRoom(t *testing.T) {
 			return faults.Fate{}
 		})
 		begun := time.Now()
-		mustUnlock(t, l)
-		mustUnlock(t, w.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, w.Granted(t))
 		mu.Lock()
 		defer mu.Unlock()
 		require.Equal(t, 3, places, "one for each four refusals")
@@ -264,20 +264,20 @@ func TestNoRoomForTheNext(t *testing.T) {
 		time.Sleep(time.Second)
 		other := m.begin(t, "l", natslock.TTL(20*time.Second)) // a run of its own, which gets no place
 		time.Sleep(time.Second)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		time.Sleep(time.Second)
-		one.cancel(errors.New("gave up"))
-		require.ErrorIs(t, one.failed(t), kvstore.ErrFull)
+		one.Cancel(errors.New("gave up"))
+		require.ErrorIs(t, one.Failed(t), kvstore.ErrFull)
 		time.Sleep(10 * time.Second)
-		require.False(t, two.over())
+		require.False(t, two.Over())
 		full.Store(false)
 		time.Sleep(10 * time.Second)
 		first, second := two, other
-		if other.over() {
+		if other.Over() {
 			first, second = other, two
 		}
-		mustUnlock(t, first.granted(t))
-		mustUnlock(t, second.granted(t))
+		kit.Unlock(t, first.Granted(t))
+		kit.Unlock(t, second.Granted(t))
 	})
 }
 
@@ -302,8 +302,8 @@ func TestNoRoomOnce(t *testing.T) {
 			}
 			return faults.Fate{}
 		})
-		mustUnlock(t, l)
-		mustUnlock(t, w.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, w.Granted(t))
 	})
 }
 
@@ -333,11 +333,11 @@ func TestNoRoomPause(t *testing.T) {
 			}
 			return faults.Fate{}
 		})
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		<-fourth
 		time.Sleep(5 * time.Millisecond) // it has given up its place
-		one.cancel(errors.New("gave up"))
-		_ = one.failed(t)
+		one.Cancel(errors.New("gave up"))
+		_ = one.Failed(t)
 		three := m.begin(t, "l", natslock.TTL(20*time.Second)) // a run of its own
 		time.Sleep(12 * time.Second)
 		mu.Lock()
@@ -346,10 +346,10 @@ func TestNoRoomPause(t *testing.T) {
 		mu.Unlock()
 		time.Sleep(10 * time.Second)
 		first, second := two, three
-		if three.over() {
+		if three.Over() {
 			first, second = three, two
 		}
-		mustUnlock(t, first.granted(t))
-		mustUnlock(t, second.granted(t))
+		kit.Unlock(t, first.Granted(t))
+		kit.Unlock(t, second.Granted(t))
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -22,8 +23,8 @@ import (
 // shown. Nothing else comes of it.
 func FuzzStored(f *testing.F) {
 	s := testutil.RunServer(f)
-	c := newClient(f, s.Connect(), natslock.WithTTL(time.Second))
-	other := newClient(f, s.Connect(), natslock.WithTTL(time.Second))
+	c := kit.NewClient(f, s.Connect(), natslock.WithTTL(time.Second))
+	other := kit.NewClient(f, s.Connect(), natslock.WithTTL(time.Second))
 	nc := s.Connect()
 	for _, value := range foreign(f) {
 		f.Add(value, false)
@@ -49,12 +50,12 @@ func FuzzStored(f *testing.F) {
 		if operation != "" {
 			m.Header.Set("KV-Operation", operation)
 		}
-		ack, err := nc.RequestMsg(m, patience)
+		ack, err := nc.RequestMsg(m, kit.Patience)
 		require.NoError(t, err)
 		require.NotContains(t, string(ack.Data), "error")
 	}
 	f.Fuzz(func(t *testing.T, value []byte, deleted bool) {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
 		defer cancel()
 		operation := ""
 		if deleted {

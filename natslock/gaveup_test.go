@@ -42,11 +42,11 @@ func TestGivenUpIsGone(t *testing.T) {
 				require.ErrorIs(t, err, natslock.ErrTimeout)
 				require.NotErrorIs(t, err, natslock.ErrLocked)
 				if tc.held {
-					mustUnlock(t, holder)
+					kit.Unlock(t, holder)
 				}
 				l, err := join(t, s).TryLock(t.Context(), "l")
 				require.NoError(t, err)
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 			})
 		})
 	}
@@ -67,14 +67,14 @@ func TestGivingUpInSilence(t *testing.T) {
 				c.link.Cut()
 			}
 			time.Sleep(time.Second)
-			w.cancel(nil)
-			require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+			w.Cancel(nil)
+			require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 			require.Equal(t, time.Second+late, time.Since(begun), name)
 			c.link.Heal()
 			time.Sleep(10 * time.Second)
 			require.Empty(t, newRaw(t, s.Connect()).live("wait.l.*"))
 		}
-		mustUnlock(t, holder)
+		kit.Unlock(t, holder)
 	})
 }
 
@@ -89,7 +89,7 @@ func TestClusterGivenUp(t *testing.T) {
 		clients = append(clients, c)
 	}
 	for name, wait := range map[string]func(c *natslock.Client) error{
-		"patience": func(c *natslock.Client) error {
+		"kit.Patience": func(c *natslock.Client) error {
 			_, err := c.Lock(t.Context(), "l", natslock.MaxWait(20*time.Millisecond))
 			return err
 		},
@@ -110,10 +110,10 @@ func TestClusterGivenUp(t *testing.T) {
 				l, err := holder.Lock(t.Context(), "l")
 				require.NoError(t, err)
 				require.ErrorIs(t, wait(waiter), natslock.ErrTimeout)
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 				l, err = newcomer.TryLock(t.Context(), "l")
 				require.NoError(t, err, "round %d", i)
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 			}
 		})
 	}

@@ -1,12 +1,10 @@
 package natslock_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"runtime"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,28 +20,7 @@ import (
 )
 
 // journal is a log that a test can read.
-type journal struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.String()
-}
-
-func (j *journal) Reset() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.buf.Reset()
-}
+type journal struct{ kit.Log }
 
 func (j *journal) option() natslock.Option {
 	return natslock.WithLogger(slog.New(slog.NewTextHandler(j, nil)))
@@ -64,7 +41,7 @@ func TestHandleDropped(t *testing.T) {
 		return l.Token()
 	}()
 	require.Empty(t, log.String())
-	eventually(t, "it is noticed", func() bool {
+	kit.Eventually(t, "it is noticed", func() bool {
 		runtime.GC()
 		return log.String() != ""
 	})
@@ -75,7 +52,7 @@ func TestHandleDropped(t *testing.T) {
 	wantHeld(t, kept)
 	require.NotContains(t, log.String(), "lock=kept")
 	require.Equal(t, 1, c.Stats().Held)
-	mustUnlock(t, next)
+	kit.Unlock(t, next)
 }
 
 // One that was unlocked, or is in use by Do, is not.
@@ -103,7 +80,7 @@ func TestHandleInUse(t *testing.T) {
 func mustUnlockAndDrop(t *testing.T, c *natslock.Client) {
 	l, err := c.Lock(t.Context(), "l")
 	require.NoError(t, err)
-	mustUnlock(t, l)
+	kit.Unlock(t, l)
 }
 
 // A bucket that is deleted or re-created takes its locks with it.
@@ -123,8 +100,8 @@ func TestHandleBucketDeleted(t *testing.T) {
 		time.Sleep(6 * time.Minute)
 		wantLost(t, fixed, natslock.ErrLost)
 		require.ErrorIs(t, c.Healthy(), kvstore.ErrNotFound)
-		require.ErrorIs(t, w.failed(t), natslock.ErrUnavailable)
-		require.ErrorContains(t, w.err, "bucket")
+		require.ErrorIs(t, w.Failed(t), natslock.ErrUnavailable)
+		require.ErrorContains(t, w.Err, "bucket")
 		_, err := c.TryLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 	})
@@ -173,13 +150,13 @@ func TestHandleBucketOfAClockBehind(t *testing.T) {
 				kit.RemakeBucket(t, s.Connect(), record.TokenRevision(fixed.Token())-10)
 				other := join(t, s)
 				for range grants {
-					mustUnlock(t, mustLock(t, other.Client, "other"))
+					kit.Unlock(t, mustLock(t, other.Client, "other"))
 				}
 				c.link.Cut()
 				c.link.Heal()
 				time.Sleep(time.Second)
 				wantLost(t, fixed, natslock.ErrLost)
-				mustUnlock(t, mustLock(t, other.Client, "fixed"))
+				kit.Unlock(t, mustLock(t, other.Client, "fixed"))
 			})
 		})
 	}
@@ -190,7 +167,7 @@ func TestHandleBucketOfAClockBehind(t *testing.T) {
 func rejoin(t *testing.T, s *testutil.Server) *member {
 	t.Helper()
 	nc := s.Connect()
-	eventually(t, "the bucket can be made", func() bool {
+	kit.Eventually(t, "the bucket can be made", func() bool {
 		c, err := natslock.New(t.Context(), nc)
 		return err == nil && c.Close(t.Context()) == nil
 	})
@@ -208,18 +185,18 @@ func TestHandleServerRestart(t *testing.T) {
 	for range 3 {
 		renewed := c.rec.count(admin.EventRenewed, "l")
 		s.Restart()
-		eventually(t, "it is confirmed", func() bool { return c.rec.count(admin.EventRenewed, "l") > renewed })
+		kit.Eventually(t, "it is confirmed", func() bool { return c.rec.count(admin.EventRenewed, "l") > renewed })
 		wantHeld(t, l)
 		wantHeld(t, fixed)
-		require.False(t, w.over())
+		require.False(t, w.Over())
 	}
 	require.NoError(t, l.Extend(t.Context(), 0))
 	require.NoError(t, fixed.Extend(t.Context(), 0))
 	token := l.Token()
-	mustUnlock(t, l)
-	require.Greater(t, w.granted(t).Token(), token)
-	mustUnlock(t, w.lock)
-	mustUnlock(t, fixed)
+	kit.Unlock(t, l)
+	require.Greater(t, w.Granted(t).Token(), token)
+	kit.Unlock(t, w.Value)
+	kit.Unlock(t, fixed)
 }
 
 // And one that stays away for longer does not.
@@ -229,16 +206,16 @@ func TestHandleServerAway(t *testing.T) {
 		l := mustLock(t, c.Client, "l", natslock.TTL(10*time.Second))
 		kept := mustLock(t, c.Client, "kept", natslock.TTL(time.Minute))
 		s.Stop()
-		receive(t, l.Context().Done(), "the end")
+		kit.Receive(t, l.Context().Done(), "the end")
 		wantLost(t, l, natslock.ErrLost)
 		w := c.begin(t, "l") // an outage is waited out
 		time.Sleep(20 * time.Second)
-		require.False(t, w.over())
+		require.False(t, w.Over())
 		s.Restart()
 		begun := time.Now()
-		w.granted(t)
-		require.Less(t, w.at.Sub(begun), 5*time.Second)
-		require.Greater(t, w.lock.Token(), l.Token())
+		w.Granted(t)
+		require.Less(t, w.At.Sub(begun), 5*time.Second)
+		require.Greater(t, w.Value.Token(), l.Token())
 		synctest.Wait()
 		wantHeld(t, kept)
 		time.Sleep(time.Minute)

@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -103,7 +104,7 @@ func TestHandoff(t *testing.T) {
 					require.Empty(t, ch)
 				}
 				require.NoError(t, next.Extend(t.Context(), 0))
-				mustUnlock(t, next)
+				kit.Unlock(t, next)
 				_, err = adopter.Adopt(t.Context(), h)
 				require.ErrorIs(t, err, natslock.ErrNotHandedOver)
 				token := h.Token
@@ -116,7 +117,7 @@ func TestHandoff(t *testing.T) {
 					}
 					require.Greater(t, l.Token(), token)
 					token = l.Token()
-					mustUnlock(t, l)
+					kit.Unlock(t, l)
 				}
 			})
 		})
@@ -158,7 +159,7 @@ func TestHandoffAnswers(t *testing.T) {
 					require.Positive(t, n.Load())
 					time.Sleep(time.Minute)
 					wantHeld(t, next)
-					mustUnlock(t, next)
+					kit.Unlock(t, next)
 				})
 			})
 		}
@@ -183,12 +184,12 @@ func TestHandoffAgainstRenewal(t *testing.T) {
 					}
 					return faults.Pass
 				})
-				receive(t, sent, "a renewal")
+				kit.Receive(t, sent, "a renewal")
 				h := handOff(t, l)
 				time.Sleep(time.Second)
 				next, err := join(t, s).Adopt(t.Context(), h)
 				require.NoError(t, err)
-				mustUnlock(t, next)
+				kit.Unlock(t, next)
 			})
 		})
 	}
@@ -228,7 +229,7 @@ func TestHandoffRace(t *testing.T) {
 		require.Equal(t, token, l.Token())
 	}
 	require.EqualValues(t, 1, most.Load())
-	mustUnlock(t, l)
+	kit.Unlock(t, l)
 }
 
 // Only the record that was handed over is adopted.
@@ -269,7 +270,7 @@ func TestAdoptRefused(t *testing.T) {
 			h := handOff(t, l)
 			next, err := owner.Adopt(t.Context(), h)
 			require.NoError(t, err)
-			mustUnlock(t, next)
+			kit.Unlock(t, next)
 			return h
 		}},
 		"deleted": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
@@ -346,7 +347,7 @@ func TestAdoptGivenUp(t *testing.T) {
 		time.Sleep(time.Second) // what it does in the background
 		next, err := join(t, s).Adopt(t.Context(), h)
 		require.NoError(t, err, "the first one has not taken it away")
-		mustUnlock(t, next)
+		kit.Unlock(t, next)
 
 		h = handOff(t, mustLock(t, join(t, s).Client, "m"))
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -358,7 +359,7 @@ func TestAdoptGivenUp(t *testing.T) {
 		begun := time.Now()
 		_, err = adopter.Adopt(t.Context(), h)
 		require.Equal(t, "Unavailable", matched(err), err)
-		mustUnlock(t, mustLock(t, join(t, s).Client, "m"))
+		kit.Unlock(t, mustLock(t, join(t, s).Client, "m"))
 		require.Less(t, time.Since(begun), 9*time.Second)
 	})
 }
@@ -387,8 +388,8 @@ func TestHandoffUnconfirmed(t *testing.T) {
 				f.OnSend(nil)
 				other := join(t, s)
 				w := other.begin(t, "l")
-				mustUnlock(t, w.granted(t))
-				require.GreaterOrEqual(t, w.at.Sub(granted), 10*time.Second)
+				kit.Unlock(t, w.Granted(t))
+				require.GreaterOrEqual(t, w.At.Sub(granted), 10*time.Second)
 			})
 		})
 	}
@@ -419,7 +420,7 @@ func TestHandoffGone(t *testing.T) {
 			_, err := l.Handoff(t.Context())
 			require.Equal(t, want, matched(err), err)
 			require.Equal(t, want, matched(l.Unlock(t.Context())))
-			mustUnlock(t, mustLock(t, join(t, s).Client, "l"))
+			kit.Unlock(t, mustLock(t, join(t, s).Client, "l"))
 		}
 	})
 }
@@ -442,8 +443,8 @@ func TestHandoffOfTheDead(t *testing.T) {
 				adopter.link.Blackhole(true) // dies in turn
 				require.NotZero(t, l.Token())
 			}
-			mustUnlock(t, w.granted(t))
-			require.GreaterOrEqual(t, w.at.Sub(handed), handTTL)
+			kit.Unlock(t, w.Granted(t))
+			require.GreaterOrEqual(t, w.At.Sub(handed), handTTL)
 		}
 	})
 }
@@ -471,7 +472,7 @@ func TestHandoffRefused(t *testing.T) {
 			require.Equal(t, tc.want, matched(err), name)
 			if name != "zero" {
 				wantHeld(t, tc.l)
-				mustUnlock(t, tc.l)
+				kit.Unlock(t, tc.l)
 				_, err = tc.l.Handoff(t.Context())
 				require.ErrorIs(t, err, natslock.ErrReleased)
 			}
@@ -493,7 +494,7 @@ func TestHandoffRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.Greater(t, l.Remaining(), 50*time.Minute)
 		require.Equal(t, "me", inspect(t, c.Client, "l").Holder.Meta["by"])
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -507,7 +508,7 @@ func TestAdoptBehindAMirror(t *testing.T) {
 		l, err := other.Adopt(t.Context(), h)
 		require.NoError(t, err)
 		require.Equal(t, h.Token, l.Token())
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -545,7 +546,7 @@ func TestHandoffWatched(t *testing.T) {
 				l, err := c.Adopt(t.Context(), h)
 				require.NoError(t, err)
 				require.Equal(t, h.Token, w.next(admin.EventGranted).Token)
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 				w.next(admin.EventReleased)
 			}
 			time.Sleep(time.Minute)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -28,22 +29,22 @@ func TestGivingUpAtHandOver(t *testing.T) {
 		holder := mustLock(t, c.Client, "l")
 		leaves, last := c.await(t, "l"), c.await(t, "l")
 		var both sync.WaitGroup
-		both.Go(func() { leaves.cancel(nil) })
+		both.Go(func() { leaves.Cancel(nil) })
 		both.Go(func() { assert.NoError(t, holder.Unlock(context.Background())) })
-		if <-leaves.done; leaves.err == nil {
-			mustUnlock(t, leaves.lock)
+		if <-leaves.Done; leaves.Err == nil {
+			kit.Unlock(t, leaves.Value)
 		} else {
-			require.ErrorIs(t, leaves.err, natslock.ErrTimeout)
+			require.ErrorIs(t, leaves.Err, natslock.ErrTimeout)
 			gaveUp++
 		}
-		l := last.granted(t)
+		l := last.Granted(t)
 		both.Wait()
 		require.False(t, t.Failed())
 		require.ErrorIs(t, holder.Err(), natslock.ErrReleased)
 		claim, _, _ := strings.Cut(l.ID(), ".")
 		require.NoError(t, admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: claim}))
 		require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrBroken)
-		receive(t, l.Context().Done(), "the end of the context")
+		kit.Receive(t, l.Context().Done(), "the end of the context")
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 	}
 	t.Logf("%d of %d gave up", gaveUp, rounds)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -24,7 +25,7 @@ func TestHealthyAfterUnansweredRelease(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, `"lock.l" has gone unanswered`)
 		c.link.Heal()
-		mustUnlock(t, mustLock(t, c.Client, "after"))
+		kit.Unlock(t, mustLock(t, c.Client, "after"))
 		require.NoError(t, c.Healthy())
 	})
 }
@@ -48,7 +49,7 @@ func TestRenewalLag(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		require.Zero(t, c.Stats().RenewalLag)
 		for _, held := range []*natslock.Lock{fixed, long, l} {
-			mustUnlock(t, held)
+			kit.Unlock(t, held)
 		}
 		require.NoError(t, c.Close(t.Context()))
 		require.Zero(t, c.Stats().RenewalLag)
@@ -59,8 +60,8 @@ func TestRenewalLag(t *testing.T) {
 func TestHealthyClosed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		c := newClient(t, nc)
-		mustUnlock(t, mustLock(t, c, "l"))
+		c := kit.NewClient(t, nc)
+		kit.Unlock(t, mustLock(t, c, "l"))
 		nc.Close()
 		require.ErrorIs(t, c.Healthy(), natslock.ErrUnavailable)
 		require.NoError(t, c.Close(t.Context()))

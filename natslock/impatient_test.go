@@ -36,7 +36,7 @@ func TestHeadGivesUp(t *testing.T) {
 		// second waiter at a lock that is free for 50 ms.
 		time.Sleep(200 * time.Millisecond)
 		deaf.DropAllEvents(true)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		time.Sleep(75 * time.Millisecond)
 		var stages []string
 		sends.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -44,13 +44,13 @@ func TestHeadGivesUp(t *testing.T) {
 			return faults.Fate{}
 		})
 		out := next.nc.Stats().OutMsgs
-		require.ErrorIs(t, first.failed(t), natslock.ErrTimeout)
-		got := second.granted(t)
-		require.Equal(t, 300*time.Millisecond, second.at.Sub(begun))
+		require.ErrorIs(t, first.Failed(t), natslock.ErrTimeout)
+		got := second.Granted(t)
+		require.Equal(t, 300*time.Millisecond, second.At.Sub(begun))
 		time.Sleep(50 * time.Millisecond)
 		require.Equal(t, []string{"lock take", "wait delete"}, stages)
 		require.EqualValues(t, 3, next.nc.Stats().OutMsgs-out, "a list, a claim, and the end of the place")
-		mustUnlock(t, got)
+		kit.Unlock(t, got)
 	})
 }
 
@@ -64,7 +64,7 @@ func TestMessagesGivenUp(t *testing.T) {
 		gives := func(m *member, sent int) {
 			t.Helper()
 			out := m.nc.Stats().OutMsgs
-			require.ErrorIs(t, m.begin(t, "l", natslock.MaxWait(15*time.Millisecond)).failed(t), natslock.ErrTimeout)
+			require.ErrorIs(t, m.begin(t, "l", natslock.MaxWait(15*time.Millisecond)).Failed(t), natslock.ErrTimeout)
 			time.Sleep(time.Millisecond)
 			require.EqualValues(t, sent, m.nc.Stats().OutMsgs-out)
 		}
@@ -72,12 +72,12 @@ func TestMessagesGivenUp(t *testing.T) {
 		w := first.begin(t, "l")
 		synctest.Wait()
 		gives(second, 6)
-		mustUnlock(t, l)
-		mustUnlock(t, w.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, w.Granted(t))
 	})
 }
 
-// A queue serves those first whose patience is nearly over, so impatient callers give up at its
+// A queue serves those first whose kit.Patience is nearly over, so impatient callers give up at its
 // head. Each of them costs the next one the round trips until it may claim, here of 1 ms: the end of
 // the place, a list, and the claim. With a claim that expects 0 and is read up on these are five, and
 // the grants are a twentieth of what patient callers get, not a seventh.

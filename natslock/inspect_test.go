@@ -13,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -137,7 +138,7 @@ func TestInspectLockedErrorQueued(t *testing.T) {
 		b.await(t, "l")
 		time.Sleep(3 * time.Second)
 		b.link.Blackhole(true) // a waiter that gets no notification of the release
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		_, err := c.TryLock(t.Context(), "l")
 		var locked *natslock.LockedError
 		require.ErrorAs(t, err, &locked)
@@ -153,7 +154,7 @@ func TestInspectList(t *testing.T) {
 	for _, name := range []string{"orders", "orders.1", "orders.2", "orders.2.x", "ordersx", "users.1", "users.1.y", "odd name"} {
 		mustLock(t, c.Client, name)
 	}
-	mustUnlock(t, mustLock(t, c.Client, "orders.gone"))
+	kit.Unlock(t, mustLock(t, c.Client, "orders.gone"))
 	other.await(t, "orders")
 	other.await(t, "orders.2")
 	other.await(t, "orders.2.x")
@@ -268,13 +269,13 @@ func TestInspectWatch(t *testing.T) {
 		w := b.await(t, "orders.1")
 		require.Equal(t, []string{"queued orders.1"}, all.reported())
 		gone := c.await(t, "orders.1")
-		gone.cancel(nil)
-		gone.failed(t)
+		gone.Cancel(nil)
+		gone.Failed(t)
 		require.Equal(t, []string{"queued orders.1", "gave up orders.1"}, all.reported())
 		time.Sleep(time.Minute) // renewals are left out here
 		require.Empty(t, all.reported())
-		mustUnlock(t, l)
-		l = w.granted(t)
+		kit.Unlock(t, l)
+		l = w.Granted(t)
 		require.Equal(t, []string{"released orders.1", "granted orders.1"}, all.reported())
 		time.Sleep(2 * time.Second)
 		breakLock(t, viewer.Client, l, "because")
@@ -294,13 +295,13 @@ func TestInspectWatch(t *testing.T) {
 			"broken orders.1", "released orders.1", "granted orders.1", "expired orders.1", "granted orders.1", "broken orders.1",
 		}, some.reported())
 		require.Empty(t, below.reported(), "waiters of orders.1 are not below it")
-		mustUnlock(t, mustLock(t, a.Client, "users"))
-		mustUnlock(t, mustLock(t, a.Client, "orders.1.x"))
+		kit.Unlock(t, mustLock(t, a.Client, "users"))
+		kit.Unlock(t, mustLock(t, a.Client, "orders.1.x"))
 		require.Empty(t, some.reported())
 		require.Equal(t, []string{"granted orders.1.x", "released orders.1.x"}, below.reported())
 		stop()
 		for _, st := range []*story{all, some, below} {
-			receive(t, st.done, "the end of Watch")
+			kit.Receive(t, st.done, "the end of Watch")
 		}
 		require.Equal(t, []string{"granted users", "released users", "granted orders.1.x", "released orders.1.x"}, all.reported(), "no error at the end")
 	})
@@ -321,9 +322,9 @@ func TestInspectWatchDetails(t *testing.T) {
 				events <- ev
 			}
 		}()
-		require.Equal(t, admin.EventWatching, receive(t, events, "the mark").Type)
+		require.Equal(t, admin.EventWatching, kit.Receive(t, events, "the mark").Type)
 		l := mustLock(t, a.Client, "l", natslock.Meta(map[string]string{"k": "v"}))
-		ev := receive(t, events, "an event")
+		ev := kit.Receive(t, events, "an event")
 		require.Equal(t, admin.EventGranted, ev.Type)
 		require.Equal(t, admin.KindMutex, ev.Kind)
 		require.Equal(t, l.Token(), ev.Token)
@@ -332,16 +333,16 @@ func TestInspectWatchDetails(t *testing.T) {
 		require.Equal(t, map[string]string{"k": "v"}, ev.Holder.Meta)
 		require.WithinDuration(t, time.Now(), ev.Time, time.Second)
 		time.Sleep(1500 * time.Millisecond)
-		ev = receive(t, events, "an event")
+		ev = kit.Receive(t, events, "an event")
 		require.Equal(t, admin.EventRenewed, ev.Type)
 		require.Equal(t, l.Token(), ev.Token)
 		breakNow(t, viewer.Client, l, "why")
-		ev = receive(t, events, "an event")
+		ev = kit.Receive(t, events, "an event")
 		require.Equal(t, admin.EventBroken, ev.Type)
 		require.Equal(t, l.Token(), ev.Token)
 		require.Equal(t, "why", ev.Holder.Broken.Reason)
-		closeNow(viewer.Client)
-		require.ErrorIs(t, receive(t, ended, "the end"), natslock.ErrClosed)
+		kit.CloseNow(viewer.Client)
+		require.ErrorIs(t, kit.Receive(t, ended, "the end"), natslock.ErrClosed)
 	})
 }
 
@@ -354,8 +355,8 @@ func TestInspectStats(t *testing.T) {
 		w := b.await(t, "l")
 		require.Equal(t, natslock.Stats{Held: 2, Granted: 2}, a.Stats())
 		require.Equal(t, natslock.Stats{Waiting: 1}, b.Stats())
-		w.cancel(nil)
-		w.failed(t)
+		w.Cancel(nil)
+		w.Failed(t)
 		require.Equal(t, natslock.Stats{GaveUp: 1}, b.Stats())
 		<-l2.Context().Done()
 		synctest.Wait()
@@ -365,7 +366,7 @@ func TestInspectStats(t *testing.T) {
 		require.Equal(t, natslock.Stats{Granted: 2, Renewed: 1, Lost: 1, Broken: 1}, a.Stats())
 		_ = l.Unlock(t.Context())
 		_ = l2.Unlock(t.Context())
-		mustUnlock(t, mustLock(t, a.Client, "n"))
+		kit.Unlock(t, mustLock(t, a.Client, "n"))
 		require.Equal(t, natslock.Stats{Granted: 3, Renewed: 1, Released: 1, Lost: 1, Broken: 1}, a.Stats(), "an Unlock of what is lost releases nothing")
 	})
 }
@@ -409,10 +410,10 @@ func TestInspectObserver(t *testing.T) {
 		}()
 		b.rec.wait(t, admin.EventQueued, "l")
 		time.Sleep(800 * time.Millisecond)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		<-begun
 		time.Sleep(1500 * time.Millisecond)
-		mustUnlock(t, got)
+		kit.Unlock(t, got)
 		synctest.Wait()
 		var types []string
 		for i, ev := range b.rec.all() {
@@ -442,7 +443,7 @@ func TestInspectObserver(t *testing.T) {
 		mark := b.rec.len()
 		l = mustLock(t, a.Client, "l")
 		w := b.await(t, "l", natslock.MaxWait(time.Second))
-		require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+		require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 		synctest.Wait()
 		for _, ev := range b.rec.all()[mark:] {
 			types = append(types, ev.Type.String())
@@ -453,7 +454,7 @@ func TestInspectObserver(t *testing.T) {
 		var timeout *natslock.TimeoutError
 		require.ErrorAs(t, ev.Cause, &timeout)
 		require.Equal(t, time.Second, ev.Waited.Round(time.Millisecond))
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -462,11 +463,11 @@ func TestInspectObserverBlocks(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		release := make(chan struct{})
 		defer close(release)
-		c := newClient(t, s.Connect(), admin.WithObserver(func(context.Context, admin.Event) { <-release }))
+		c := kit.NewClient(t, s.Connect(), admin.WithObserver(func(context.Context, admin.Event) { <-release }))
 		l := mustLock(t, c, "l")
 		time.Sleep(time.Minute)
 		wantHeld(t, l)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -475,7 +476,7 @@ func TestInspectObserverBlocks(t *testing.T) {
 func TestInspectIsCurrent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, waiter := join(t, s), join(t, s)
-		b := newClient(t, s.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
+		b := kit.NewClient(t, s.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
 		l := mustLock(t, a.Client, "x")
 		w := waiter.await(t, "x")
 		info := inspect(t, b, "x")
@@ -490,7 +491,7 @@ func TestInspectIsCurrent(t *testing.T) {
 			n++
 		}
 		require.Equal(t, 1, n)
-		mustUnlock(t, l)
-		mustUnlock(t, w.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, w.Granted(t))
 	})
 }

@@ -24,15 +24,13 @@ import (
 
 func TestMain(m *testing.M) {
 	kit.Quiet()
+	kit.Patience = 30 * time.Second
 	testutil.LeakCheck(m)
 }
 
 const (
 	subjects   = "$KV.natslock."
 	streamName = "KV_natslock"
-	// patience bounds every wait for an event: far more than it can take, so
-	// that a test which fails says so instead of hanging.
-	patience = 30 * time.Second
 )
 
 // member is a client on a connection of its own, with a link to disturb.
@@ -47,7 +45,7 @@ func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
 	t.Helper()
 	m := &member{rec: newRecorder()}
 	m.nc, m.link = s.ConnectLink()
-	m.Client = newClient(t, m.nc, append([]natslock.Option{m.rec.option()}, opts...)...)
+	m.Client = kit.NewClient(t, m.nc, append([]natslock.Option{m.rec.option()}, opts...)...)
 	return m
 }
 
@@ -58,7 +56,7 @@ func joinInMemory(t testing.TB, bucket *kvstore.Memory, opts ...natslock.Option)
 	m, line := &member{rec: newRecorder()}, history.NewLine(bucket)
 	c, err := line.NewClient(append([]natslock.Option{m.rec.option()}, opts...)...)
 	require.NoError(t, err)
-	t.Cleanup(func() { closeNow(c); line.Close() })
+	t.Cleanup(func() { kit.CloseNow(c); line.Close() })
 	m.Client = c
 	return m, line
 }
@@ -76,52 +74,19 @@ func crowd(t testing.TB, s *testutil.Server, n int, opts ...natslock.Option) []*
 // joinFaulty is join with faults between the client and its bucket.
 func joinFaulty(t testing.TB, s *testutil.Server, opts ...natslock.Option) (m *member, f *faults.Store) {
 	t.Helper()
-	m = join(t, s, append(opts, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
-		f = faults.New(kv, 1)
-		return f
-	}))...)
+	m = &member{rec: newRecorder()}
+	m.nc, m.link = s.ConnectLink()
+	m.Client, f = kit.Faulty(t, m.nc, 1, append([]natslock.Option{m.rec.option()}, opts...)...)
 	return m, f
-}
-
-// newClient makes a client that is closed when the test ends.
-func newClient(t testing.TB, nc *nats.Conn, opts ...natslock.Option) *natslock.Client {
-	t.Helper()
-	c, err := natslock.New(t.Context(), nc, opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() { closeNow(c) })
-	return c
-}
-
-// closeNow closes a client without waiting for its holders.
-func closeNow(c *natslock.Client) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return c.Close(ctx)
 }
 
 func mustLock(t testing.TB, c *natslock.Client, name string, opts ...natslock.LockOption) *natslock.Lock {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	l, err := c.Lock(ctx, name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
-	require.NoError(t, err)
-	kit.Keep(t, l)
-	return l
+	return kit.Must(t, c.Lock, name, opts...)
 }
 
-func mustUnlock(t testing.TB, l *natslock.Lock) {
-	t.Helper()
-	require.NoError(t, l.Unlock(context.Background()))
-}
-
-// waiting is a Lock under way on a goroutine of its own.
-type waiting struct {
-	done   chan struct{}
-	cancel context.CancelCauseFunc
-	lock   *natslock.Lock
-	err    error
-	at     time.Time
-}
+// waiting is a Lock under way.
+type waiting = kit.Call[*natslock.Lock]
 
 // await begins to wait for a lock and returns when it is queued.
 func (m *member) await(t testing.TB, name string, opts ...natslock.LockOption) *waiting {
@@ -133,80 +98,7 @@ func (m *member) await(t testing.TB, name string, opts ...natslock.LockOption) *
 }
 
 func (m *member) begin(t testing.TB, name string, opts ...natslock.LockOption) *waiting {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
-	w := &waiting{done: make(chan struct{}), cancel: cancel}
-	kit.Keep(t, w)
-	go func() {
-		defer close(w.done)
-		w.lock, w.err = m.Lock(ctx, name, opts...)
-		w.at = time.Now()
-	}()
-	return w
-}
-
-// granted returns the lock when it has been granted.
-func (w *waiting) granted(t testing.TB) *natslock.Lock {
-	t.Helper()
-	receive(t, w.done, "a grant")
-	require.NoError(t, w.err)
-	return w.lock
-}
-
-// failed returns the error when the wait is over without a lock.
-func (w *waiting) failed(t testing.TB) error {
-	t.Helper()
-	receive(t, w.done, "the end of a wait")
-	require.Error(t, w.err)
-	return w.err
-}
-
-func (w *waiting) over() bool {
-	select {
-	case <-w.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// receive waits for a value or the closing of ch.
-func receive[T any](t testing.TB, ch <-chan T, what string) T {
-	t.Helper()
-	return receiveIn(t, patience, ch, what)
-}
-
-func receiveIn[T any](t testing.TB, d time.Duration, ch <-chan T, what string) T {
-	t.Helper()
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case v := <-ch:
-		return v
-	case <-timer.C:
-		t.Fatalf("waited %v in vain for %s", d, what)
-		panic("unreachable")
-	}
-}
-
-// eventually polls for what has no event to wait for.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in %v: %s", patience, what)
-		}
-	}
-}
-
-// quickly runs fn and fails the test if it waited for a time-out.
-func quickly(t testing.TB, limit time.Duration, what string, fn func() error) error {
-	t.Helper()
-	begun := time.Now()
-	err := fn()
-	if d := time.Since(begun); d > limit {
-		t.Fatalf("%s took %v, more than %v: %v", what, d, limit, err)
-	}
-	return err
+	return kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return m.Lock(ctx, name, opts...) })
 }
 
 // recorder keeps the events that an observer gets.
@@ -260,7 +152,7 @@ func (r *recorder) wait(t testing.TB, typ admin.EventType, name string) admin.Ev
 
 func (r *recorder) waitFrom(t testing.TB, from int, typ admin.EventType, name string) admin.Event {
 	t.Helper()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(kit.Patience)
 	defer timer.Stop()
 	for {
 		r.mu.Lock()

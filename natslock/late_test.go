@@ -12,6 +12,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
@@ -30,16 +31,16 @@ func TestOverdueForgedFlood(t *testing.T) {
 		m := newRaw(t, s.Connect()).get("lock.l")
 		dead.link.Cut()
 		forget(t, s)
-		for !w.over() && time.Since(written) < 2*ttl {
+		for !w.Over() && time.Since(written) < 2*ttl {
 			time.Sleep(10 * time.Millisecond)
 			f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{
 				Key: "lock.l", Value: m.Data, Revision: m.Sequence, Time: time.Now().Add(-time.Hour), TTL: ttl,
 			}})
 			synctest.Wait()
 		}
-		require.True(t, w.over(), "put off for ever")
-		require.LessOrEqual(t, w.at.Sub(written), ttl+overdueIn)
-		mustUnlock(t, w.granted(t))
+		require.True(t, w.Over(), "put off for ever")
+		require.LessOrEqual(t, w.At.Sub(written), ttl+overdueIn)
+		kit.Unlock(t, w.Granted(t))
 	})
 }
 
@@ -59,11 +60,11 @@ func TestCloseWhileProbeMeetsWriteInFlight(t *testing.T) {
 		w := c.await(t, "l")
 		time.Sleep(time.Second)
 		begun := time.Now()
-		require.NoError(t, closeNow(c.Client))
+		require.NoError(t, kit.CloseNow(c.Client))
 		require.LessOrEqual(t, time.Since(begun), 2*time.Second)
-		require.ErrorIs(t, w.failed(t), natslock.ErrClosed)
-		mustUnlock(t, holder)
-		mustUnlock(t, first.granted(t))
+		require.ErrorIs(t, w.Failed(t), natslock.ErrClosed)
+		kit.Unlock(t, holder)
+		kit.Unlock(t, first.Granted(t))
 	})
 }
 
@@ -95,13 +96,13 @@ func TestOverduePlaceDeletedByOther(t *testing.T) {
 			})
 		}
 		time.Sleep(2 * ttl)
-		mustUnlock(t, writer) // a tombstone, so that the readers read the queue
+		kit.Unlock(t, writer) // a tombstone, so that the readers read the queue
 		var wg sync.WaitGroup
 		for _, c := range readers {
 			wg.Go(func() {
 				l, err := rwlock.New(c.Client).TryRLock(t.Context(), "l")
 				if assert.NoError(t, err) {
-					mustUnlock(t, l)
+					kit.Unlock(t, l)
 				}
 			})
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -33,7 +34,7 @@ func TestWatchLateRenewal(t *testing.T) {
 						}
 					}
 				}()
-				require.Equal(t, admin.EventWatching, receive(t, events, "the watch").Type)
+				require.Equal(t, admin.EventWatching, kit.Receive(t, events, "the watch").Type)
 				begun := time.Now()
 				renewals(faulty, func(int) faults.Fate {
 					if time.Since(begun) < of.silent {
@@ -42,10 +43,10 @@ func TestWatchLateRenewal(t *testing.T) {
 					return faults.Pass
 				})
 				l := mustLock(t, a.Client, "x")
-				granted := receive(t, events, "the grant")
+				granted := kit.Receive(t, events, "the grant")
 				require.Equal(t, admin.EventGranted, granted.Type)
 				for i := range 2 {
-					ev := receive(t, events, "a renewal")
+					ev := kit.Receive(t, events, "a renewal")
 					require.Equal(t, admin.EventRenewed, ev.Type)
 					if of.late && i == 0 {
 						require.Equal(t, ev.Time.Sub(granted.Time), ev.Late)
@@ -54,7 +55,7 @@ func TestWatchLateRenewal(t *testing.T) {
 						require.Zero(t, ev.Late, "%v after the grant", ev.Time.Sub(granted.Time))
 					}
 				}
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 			})
 		})
 	}

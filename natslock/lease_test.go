@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -77,9 +78,9 @@ func TestLeaseHolderCutOff(t *testing.T) {
 				}
 				time.Sleep(time.Until(until) - time.Millisecond)
 				wantHeld(t, l)
-				receive(t, l.Context().Done(), "the end")
+				kit.Receive(t, l.Context().Done(), "the end")
 				require.WithinDuration(t, until, time.Now(), time.Millisecond)
-				require.False(t, w.over())
+				require.False(t, w.Over())
 				begun := time.Now()
 				wantLost(t, l, natslock.ErrLost)
 				require.Zero(t, time.Since(begun), "Unlock waits for nobody")
@@ -89,9 +90,9 @@ func TestLeaseHolderCutOff(t *testing.T) {
 				ev := holder.rec.wait(t, admin.EventExpired, "l")
 				require.ErrorIs(t, ev.Cause, natslock.ErrLost)
 
-				next := w.granted(t)
-				require.LessOrEqual(t, w.at.Sub(renewed), ttl+500*time.Millisecond)
-				require.GreaterOrEqual(t, w.at.Sub(until), 500*time.Millisecond, "the margin")
+				next := w.Granted(t)
+				require.LessOrEqual(t, w.At.Sub(renewed), ttl+500*time.Millisecond)
+				require.GreaterOrEqual(t, w.At.Sub(until), 500*time.Millisecond, "the margin")
 				require.Greater(t, next.Token(), l.Token())
 
 				// The renewals that were held back arrive now, and change nothing.
@@ -116,12 +117,12 @@ func TestLeaseBlockedWrite(t *testing.T) {
 	holder.link.BlockWrites(true)
 	defer holder.link.BlockWrites(false) // before the client is closed
 	until := history.ValidUntil(l)
-	receive(t, l.Context().Done(), "the end")
+	kit.Receive(t, l.Context().Done(), "the end")
 	require.WithinDuration(t, until, time.Now(), 700*time.Millisecond)
 	wantLost(t, l, natslock.ErrLost)
 	require.WithinDuration(t, until, time.Now(), 900*time.Millisecond, "nor is Unlock of a lost lock delayed")
 	wantHeld(t, slow)
-	receive(t, slow.Context().Done(), "the end")
+	kit.Receive(t, slow.Context().Done(), "the end")
 	wantLost(t, slow, natslock.ErrLost)
 }
 
@@ -141,10 +142,10 @@ func TestLeaseShortCut(t *testing.T) {
 			holder.link.Heal()
 		}
 		wantHeld(t, l)
-		require.False(t, w.over())
+		require.False(t, w.Over())
 		require.Zero(t, holder.Stats().Lost)
-		mustUnlock(t, l)
-		mustUnlock(t, w.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, w.Granted(t))
 
 		// Renewals that were on their way may be lost: the client renews all locks after a
 		// reconnect.
@@ -175,7 +176,7 @@ func TestLeaseRenewals(t *testing.T) {
 		require.InDelta(t, 90, int(c.Stats().Renewed), 1)
 		wantHeld(t, l)
 		token := l.Token()
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		require.Equal(t, token, l.Token(), "renewals do not change the token")
 
 		before := c.nc // the server may acknowledge a write before it has passed it on
@@ -212,18 +213,18 @@ func TestLeaseWatchAfter(t *testing.T) {
 		require.Equal(t, before, subs(c))
 		time.Sleep(20 * time.Millisecond)
 		require.Equal(t, before+1, subs(c))
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		synctest.Wait()
 		require.Equal(t, before, subs(c))
 
 		c = join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
-		mustUnlock(t, mustLock(t, c.Client, "warm"))
+		kit.Unlock(t, mustLock(t, c.Client, "warm"))
 		synctest.Wait()
 		before = subs(c)
 		l = mustLock(t, c.Client, "l")
 		synctest.Wait()
 		require.Equal(t, before+1, subs(c))
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 
 		c = join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		mustLock(t, c.Client, "l")
@@ -289,7 +290,7 @@ func TestLeaseDay(t *testing.T) {
 		time.Sleep(day)
 		for _, l := range locks {
 			wantHeld(t, l)
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 		require.Zero(t, c.Stats().Lost)
 		require.InDelta(t, day/(20*time.Second)+day/(100*time.Second)+day/(200*time.Second), int(c.Stats().Renewed), 20)
@@ -319,8 +320,8 @@ func TestLeaseUnlockAfterTheEnd(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		wantHeld(t, m)
 		wantHeld(t, next)
-		mustUnlock(t, m)
-		mustUnlock(t, next)
+		kit.Unlock(t, m)
+		kit.Unlock(t, next)
 	})
 }
 
@@ -356,7 +357,7 @@ func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
 	block(t, c)
 	done := make(chan error, 1)
 	go func() { done <- l.Unlock(context.Background()) }()
-	err := receiveIn(t, 10*time.Second, done, "Unlock")
+	err := kit.ReceiveIn(t, 10*time.Second, done, "Unlock")
 	require.ErrorIs(t, err, natslock.ErrUnavailable)
 	require.NotErrorIs(t, err, natslock.ErrLost)
 	require.ErrorIs(t, l.Err(), natslock.ErrReleased)
@@ -375,11 +376,11 @@ func TestBrokenReleaseBlockedWrite(t *testing.T) {
 	block(t, c)
 	done := make(chan error, 2)
 	go func() { done <- l.Unlock(context.Background()) }()
-	require.ErrorIs(t, receiveIn(t, 10*time.Second, done, "Unlock"), natslock.ErrBroken)
+	require.ErrorIs(t, kit.ReceiveIn(t, 10*time.Second, done, "Unlock"), natslock.ErrBroken)
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	go func() { done <- c.Close(ctx) }()
-	require.NoError(t, receiveIn(t, 10*time.Second, done, "Close"))
+	require.NoError(t, kit.ReceiveIn(t, 10*time.Second, done, "Close"))
 	c.link.BlockWrites(false)
 	mustLock(t, join(t, s).Client, "l") // deleted in the background, or its TTL is 30 s
 }
@@ -390,7 +391,7 @@ func block(t *testing.T, c *member) {
 	t.Cleanup(func() { c.link.BlockWrites(false) })
 	c.link.BlockWrites(true)
 	require.NoError(t, c.nc.Publish("x", nil))
-	eventually(t, "the connection is stuck", func() bool {
+	kit.Eventually(t, "the connection is stuck", func() bool {
 		free := make(chan struct{})
 		go func() { c.nc.Status(); close(free) }()
 		select {

@@ -29,7 +29,7 @@ func TestLeaseNoRenew(t *testing.T) {
 		time.Sleep(8 * time.Second)
 		require.Len(t, p.take(t, c.nc), 1, "not renewed")
 		wantHeld(t, l)
-		receive(t, l.Context().Done(), "the end")
+		kit.Receive(t, l.Context().Done(), "the end")
 		require.Equal(t, 9*time.Second, time.Since(begun).Round(time.Millisecond))
 		wantLost(t, l, natslock.ErrLost)
 
@@ -48,7 +48,7 @@ func TestLeaseNoRenew(t *testing.T) {
 		require.NoError(t, l.Extend(t.Context(), 2*time.Second))
 		require.Equal(t, 1800*time.Millisecond, l.Remaining().Round(time.Millisecond))
 		begun = time.Now()
-		receive(t, l.Context().Done(), "the end")
+		kit.Receive(t, l.Context().Done(), "the end")
 		require.Equal(t, 1800*time.Millisecond, time.Since(begun).Round(time.Millisecond))
 		time.Sleep(500 * time.Millisecond)
 		kept, err := c.TryLock(t.Context(), "l")
@@ -108,7 +108,7 @@ func TestLeaseExtend(t *testing.T) {
 		c.link.Heal()
 		time.Sleep(2 * time.Hour)
 		l = mustLock(t, c.Client, "l")
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrReleased)
 	})
 }
@@ -130,13 +130,13 @@ func TestLeaseExtendMeetsRenewal(t *testing.T) {
 				}
 				return faults.Pass
 			})
-			require.NoError(t, receive(t, extended, "the extension"))
+			require.NoError(t, kit.Receive(t, extended, "the extension"))
 			require.Less(t, time.Since(begun), 100*time.Millisecond)
 			time.Sleep(20 * time.Second)
 			begun = time.Now()
 			require.NoError(t, l.Extend(t.Context(), 0))
 			require.Less(t, time.Since(begun), 100*time.Millisecond)
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 	})
 }
@@ -155,7 +155,7 @@ func TestLeaseUntil(t *testing.T) {
 			require.ErrorIs(t, l.Extend(t.Context(), time.Hour), natslock.ErrInvalid)
 			require.Len(t, p.take(t, c.nc), 1)
 			if d > time.Hour { // a waiter would renew its place all the while
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 				p.take(t, c.nc)
 				continue
 			}
@@ -163,22 +163,22 @@ func TestLeaseUntil(t *testing.T) {
 			p.take(t, other.nc)
 			time.Sleep(d - time.Millisecond)
 			wantHeld(t, l)
-			require.False(t, w.over())
+			require.False(t, w.Over())
 			require.Equal(t, record.TokenRevision(l.Token()), r.get("lock."+name).Sequence, "not renewed")
 			<-l.Context().Done()
 			require.Equal(t, end.UnixMilli(), time.Now().UnixMilli())
 			wantEnded(t, l)
-			<-w.done
-			require.NoError(t, w.err)
-			require.Less(t, w.at.Sub(end), 2*time.Second+margin(d), "the server frees it soon after")
-			mustUnlock(t, w.lock)
+			<-w.Done
+			require.NoError(t, w.Err)
+			require.Less(t, w.At.Sub(end), 2*time.Second+margin(d), "the server frees it soon after")
+			kit.Unlock(t, w.Value)
 			p.take(t, c.nc, other.nc)
 		}
 
 		// Unlock ends it before.
 		l := mustLock(t, c.Client, "early", natslock.Until(time.Now().Add(time.Hour)))
-		mustUnlock(t, l)
-		mustUnlock(t, mustLock(t, other.Client, "early"))
+		kit.Unlock(t, l)
+		kit.Unlock(t, mustLock(t, other.Client, "early"))
 
 		// The lease that is left shrinks while the client waits.
 		l = mustLock(t, c.Client, "busy")
@@ -186,12 +186,12 @@ func TestLeaseUntil(t *testing.T) {
 		w := other.await(t, "busy", natslock.Until(time.Now().Add(10*time.Second)))
 		missed := other.await(t, "busy", natslock.Until(time.Now().Add(3*time.Second)))
 		time.Sleep(6 * time.Second)
-		mustUnlock(t, l)
-		l = w.granted(t)
+		kit.Unlock(t, l)
+		l = w.Granted(t)
 		require.Equal(t, 4*time.Second, l.Remaining().Round(10*time.Millisecond))
-		mustUnlock(t, l)
-		require.ErrorIs(t, missed.failed(t), natslock.ErrTimeout)
-		require.Equal(t, 3*time.Second, missed.at.Sub(asked).Round(10*time.Millisecond), "there is nothing left to wait for")
+		kit.Unlock(t, l)
+		require.ErrorIs(t, missed.Failed(t), natslock.ErrTimeout)
+		require.Equal(t, 3*time.Second, missed.At.Sub(asked).Round(10*time.Millisecond), "there is nothing left to wait for")
 	})
 }
 
@@ -265,7 +265,7 @@ func TestLeaseEarlyWarning(t *testing.T) {
 		require.Empty(t, warnings, "renewals come in time")
 		for range 3 { // armed again by each confirmation
 			c.link.Blackhole(true)
-			w := receive(t, warnings, "a warning")
+			w := kit.Receive(t, warnings, "a warning")
 			require.Same(t, l, w.lock)
 			require.Equal(t, 4*time.Second, w.left.Round(10*time.Millisecond))
 			time.Sleep(1500 * time.Millisecond)
@@ -277,8 +277,8 @@ func TestLeaseEarlyWarning(t *testing.T) {
 			require.NoError(t, c.Healthy())
 		}
 		c.link.Blackhole(true)
-		w := receive(t, warnings, "a warning")
-		receive(t, l.Context().Done(), "the end")
+		w := kit.Receive(t, warnings, "a warning")
+		kit.Receive(t, l.Context().Done(), "the end")
 		require.Equal(t, 4*time.Second, time.Since(w.at).Round(10*time.Millisecond), "so long before the end")
 		require.Empty(t, warnings)
 
@@ -303,11 +303,11 @@ func TestLeaseEarlyWarningIsDue(t *testing.T) {
 		mustLock(t, c.Client, "blocks", natslock.TTL(ttl), warning(func() { <-release }))
 		mustLock(t, c.Client, "late", natslock.TTL(ttl), warning(func() {}))
 		for range 1000 {
-			mustUnlock(t, mustLock(t, c.Client, "events"))
+			kit.Unlock(t, mustLock(t, c.Client, "events"))
 		}
 		c.link.Blackhole(true)
 		for range 2 {
-			require.Equal(t, before, receive(t, warned, "a warning").Round(10*time.Millisecond))
+			require.Equal(t, before, kit.Receive(t, warned, "a warning").Round(10*time.Millisecond))
 		}
 		time.Sleep(time.Minute)
 		require.Empty(t, warned, "once, and not after the end")
@@ -346,9 +346,9 @@ func TestLeaseEarlyWarningBlocks(t *testing.T) {
 			natslock.EarlyWarning(8*time.Second, func(*natslock.Lock) { <-release }))
 		kept := mustLock(t, c.Client, "kept", natslock.TTL(3*time.Second))
 		begun := time.Now()
-		receive(t, l.Context().Done(), "the end")
+		kit.Receive(t, l.Context().Done(), "the end")
 		require.Equal(t, 9*time.Second, time.Since(begun).Round(10*time.Millisecond))
 		wantHeld(t, kept)
-		mustUnlock(t, kept)
+		kit.Unlock(t, kept)
 	})
 }

@@ -31,7 +31,7 @@ func TestLingerUsedMeanwhile(t *testing.T) {
 				c, f := joinFaulty(t, s)
 				other := join(t, s)
 				deaf(f)
-				mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+				kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 				synctest.Wait() // listed
 				time.Sleep(100 * time.Millisecond)
 				w := other.await(t, "l")
@@ -39,9 +39,9 @@ func TestLingerUsedMeanwhile(t *testing.T) {
 				time.Sleep(used[0])
 				l := mustLock(t, c.Client, "l", lingers)
 				time.Sleep(used[1])
-				mustUnlock(t, l)
-				mustUnlock(t, w.granted(t))
-				require.LessOrEqual(t, w.at.Sub(begun), 5*time.Second)
+				kit.Unlock(t, l)
+				kit.Unlock(t, w.Granted(t))
+				require.LessOrEqual(t, w.At.Sub(begun), 5*time.Second)
 			})
 		})
 	}
@@ -53,14 +53,14 @@ func TestLingerGivesWaySlowly(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		other := join(t, s)
-		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 		synctest.Wait()
 		onStage(f, "lock delete", faults.Delay(50*time.Millisecond))
 		begun := time.Now()
 		l, err := other.TryLock(t.Context(), "l")
 		require.NoError(t, err)
 		require.Equal(t, 50*time.Millisecond, time.Since(begun))
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -70,7 +70,7 @@ func TestLingerListedLate(t *testing.T) {
 		c, f := joinFaulty(t, s)
 		other := join(t, s)
 		deaf(f)
-		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 		synctest.Wait() // listed
 		l := mustLock(t, c.Client, "l", lingers)
 		w := other.await(t, "l")
@@ -80,8 +80,8 @@ func TestLingerListedLate(t *testing.T) {
 		third := c.follow(t, lingers)
 		unlockAll(t, l, second, third)
 		begun := time.Now()
-		mustUnlock(t, w.granted(t))
-		require.Equal(t, 100*time.Millisecond, w.at.Sub(begun))
+		kit.Unlock(t, w.Granted(t))
+		require.Equal(t, 100*time.Millisecond, w.At.Sub(begun))
 	})
 }
 
@@ -112,7 +112,7 @@ func TestLingerManyReconnected(t *testing.T) {
 					return f
 				}))
 				for i := range locks {
-					mustUnlock(t, mustLock(t, c.Client, fmt.Sprint("l", i), lingers))
+					kit.Unlock(t, mustLock(t, c.Client, fmt.Sprint("l", i), lingers))
 				}
 				time.Sleep(21 * time.Second) // between two lists
 				require.Equal(t, locks, c.Stats().Idle)
@@ -126,7 +126,7 @@ func TestLingerManyReconnected(t *testing.T) {
 				time.Sleep(3900 * time.Millisecond)
 				for range 10 {
 					begun := time.Now()
-					mustUnlock(t, mustLock(t, c.Client, fmt.Sprint("l", locks-1), lingers))
+					kit.Unlock(t, mustLock(t, c.Client, fmt.Sprint("l", locks-1), lingers))
 					require.LessOrEqual(t, time.Since(begun), 100*time.Millisecond)
 					time.Sleep(500 * time.Millisecond)
 				}
@@ -142,7 +142,7 @@ func TestLingerExtended(t *testing.T) {
 		c := join(t, s)
 		l := mustLock(t, c.Client, "l", lingers)
 		require.NoError(t, l.Extend(t.Context(), time.Hour))
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		time.Sleep(time.Second)
 		require.Equal(t, 1, c.Stats().Idle)
 		require.Equal(t, 15*time.Second, inspect(t, c.Client, "l").Holder.TTL)
@@ -155,7 +155,7 @@ func TestLingerTryGivesUp(t *testing.T) {
 		c, f := joinFaulty(t, s)
 		l := mustLock(t, c.Client, "l", lingers)
 		listSlowly(f, 100*time.Millisecond)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
 		failed := make(chan error, 1)
@@ -167,8 +167,8 @@ func TestLingerTryGivesUp(t *testing.T) {
 		w := c.follow(t, lingers)
 		require.Equal(t, 0, c.Stats().Held, "nobody is inside")
 		require.Error(t, <-failed)
-		mustUnlock(t, w.granted(t))
-		require.Equal(t, l.Token()+1, w.lock.Token(), "the same lease")
+		kit.Unlock(t, w.Granted(t))
+		require.Equal(t, l.Token()+1, w.Value.Token(), "the same lease")
 	})
 }
 
@@ -184,7 +184,7 @@ func TestLingerNone(t *testing.T) {
 		_, err := other.TryLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Zero(t, time.Since(begun))
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		wantNothing(t, s)
 	})
 }
@@ -207,7 +207,7 @@ func TestLingerBreak(t *testing.T) {
 					for range 2 { // new, and used again
 						l, err := lock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
 						require.NoError(t, err)
-						mustUnlock(t, l)
+						kit.Unlock(t, l)
 						time.Sleep(10 * time.Second)
 						l, err = lock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
 						require.NoError(t, err)
@@ -233,12 +233,12 @@ func TestLingerIdleUnwatched(t *testing.T) {
 		for range 3 {
 			time.Sleep(2 * time.Second)
 			require.Equal(t, unwatched+1, c.nc.NumSubscriptions())
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 			time.Sleep(time.Minute)
 			require.Equal(t, unwatched, c.nc.NumSubscriptions())
 			l = mustLock(t, c.Client, "l", lingers)
 		}
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -250,7 +250,7 @@ func TestLingerIdleBroken(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				c := join(t, s)
 				operator, f := joinFaulty(t, s)
-				mustUnlock(t, mustLock(t, c.Client, "l", lingers, natslock.TTL(time.Hour)))
+				kit.Unlock(t, mustLock(t, c.Client, "l", lingers, natslock.TTL(time.Hour)))
 				time.Sleep(time.Minute)
 				if how == "unanswered" {
 					onFirst(f, faults.LoseAnswer)
@@ -268,7 +268,7 @@ func TestLingerIdleBroken(t *testing.T) {
 				synctest.Wait() // c is notified
 				_, err = c.TryLock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
 				require.ErrorIs(t, err, natslock.ErrLocked)
-				mustUnlock(t, held)
+				kit.Unlock(t, held)
 			})
 		})
 	}
@@ -292,18 +292,18 @@ func TestLingerCrowd(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
 		holder := mustLock(t, c.Client, "l", lingers)
-		mustUnlock(t, holder)
+		kit.Unlock(t, holder)
 		synctest.Wait()
 		l := mustLock(t, c.Client, "l", lingers)
 		for range 30 {
 			w := c.follow(t, lingers)
 			time.Sleep(100 * time.Millisecond)
-			mustUnlock(t, l)
-			l = w.granted(t)
+			kit.Unlock(t, l)
+			l = w.Granted(t)
 		}
 		claim, _, _ := strings.Cut(l.ID(), ".")
 		require.Equal(t, holder.ID(), claim, "one lease")
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -318,20 +318,20 @@ func TestLingerDrivenOn(t *testing.T) {
 		synctest.Wait()
 		second := c.follow(t, lingers)
 		stranger := other.follow(t)
-		require.Error(t, first.failed(t))
+		require.Error(t, first.Failed(t))
 		time.Sleep(100 * time.Millisecond) // the second one has the claim
 		third := c.follow(t, lingers)
 		f.OnSend(nil)
-		l := second.granted(t)
-		mustUnlock(t, l)
+		l := second.Granted(t)
+		kit.Unlock(t, l)
 		select {
-		case <-stranger.done:
-		case <-third.done:
+		case <-stranger.Done:
+		case <-third.Done:
 			t.Error("it was served before a client that had queued")
-			mustUnlock(t, third.lock)
+			kit.Unlock(t, third.Value)
 		}
-		mustUnlock(t, stranger.granted(t))
-		third.granted(t)
+		kit.Unlock(t, stranger.Granted(t))
+		third.Granted(t)
 	})
 }
 
@@ -345,22 +345,22 @@ func TestLingerDropped(t *testing.T) {
 	c := join(t, s, log.option())
 	opts := []natslock.LockOption{lingers, natslock.TTL(time.Second)}
 	first := mustLock(t, c.Client, "l", opts...)
-	mustUnlock(t, first)
+	kit.Unlock(t, first)
 	token := func() uint64 {
 		l, err := c.Lock(t.Context(), "l", opts...)
 		require.NoError(t, err)
 		return l.Token()
 	}()
 	require.Greater(t, token, first.Token())
-	eventually(t, "it is noticed", func() bool {
+	kit.Eventually(t, "it is noticed", func() bool {
 		runtime.GC()
 		return log.String() != ""
 	})
 	next := mustLock(t, other.Client, "l")
 	require.Greater(t, next.Token(), token)
 	require.Zero(t, c.Stats().Idle)
-	mustUnlock(t, next)
-	mustUnlock(t, mustLock(t, c.Client, "l", opts...))
+	kit.Unlock(t, next)
+	kit.Unlock(t, mustLock(t, c.Client, "l", opts...))
 	require.Equal(t, 1, c.Stats().Idle)
 }
 
@@ -369,10 +369,10 @@ func TestLingerDropped(t *testing.T) {
 func TestLingerBucketRemade(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
-		mustUnlock(t, mustLock(t, c.Client, "idle", lingers, natslock.TTL(time.Hour)))
+		kit.Unlock(t, mustLock(t, c.Client, "idle", lingers, natslock.TTL(time.Hour)))
 		time.Sleep(2 * time.Second)
 		kit.RemakeBucket(t, s.Connect(), 0)
-		mustUnlock(t, mustLock(t, other.Client, "idle"))
+		kit.Unlock(t, mustLock(t, other.Client, "idle"))
 		time.Sleep(5 * time.Second)
 		require.Zero(t, c.Stats().Idle)
 	})
@@ -384,14 +384,14 @@ func TestLingerBucketRemade(t *testing.T) {
 		kit.RemakeBucket(t, s.Connect(), 0)
 		time.Sleep(5 * time.Second)
 		wantLost(t, l, natslock.ErrLost)
-		mustUnlock(t, next.granted(t))
+		kit.Unlock(t, next.Granted(t))
 		time.Sleep(time.Minute)
 		require.Equal(t, 1, c.Stats().Idle)
 		begun := time.Now()
 		l, err := join(t, s).TryLock(t.Context(), "used")
 		require.NoError(t, err)
 		require.Less(t, time.Since(begun), 10*time.Millisecond)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -423,13 +423,13 @@ func TestLingerTryUnnotified(t *testing.T) {
 		other, f := joinFaulty(t, s)
 		f.DropEvents(func(kvstore.Event) bool { return true })
 		for range 5 {
-			mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+			kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 			time.Sleep(time.Minute)
 			begun := time.Now()
 			l, err := other.TryLock(t.Context(), "l")
 			require.NoError(t, err)
 			require.LessOrEqual(t, time.Since(begun), 260*time.Millisecond)
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 	})
 }
@@ -440,11 +440,11 @@ func TestLingerTryBehindAPlace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other, third := join(t, s), join(t, s), join(t, s)
 		for range 50 {
-			mustUnlock(t, mustLock(t, c.Client, "l", lingers))
-			mustUnlock(t, mustLock(t, other.Client, "l", lingers)) // queues
+			kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+			kit.Unlock(t, mustLock(t, other.Client, "l", lingers)) // queues
 			l, err := third.TryLock(t.Context(), "l")
 			require.NoError(t, err)
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 	})
 }
@@ -460,13 +460,13 @@ func TestLingerTryEvicted(t *testing.T) {
 			return faults.Pass
 		})
 		for range 10 {
-			mustUnlock(t, mustLock(t, c.Client, "l", lingers))
-			mustUnlock(t, mustLock(t, c.Client, "other", lingers))
+			kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+			kit.Unlock(t, mustLock(t, c.Client, "other", lingers))
 			l, err := c.TryLock(t.Context(), "l", lingers)
 			require.NoError(t, err)
 			_, err = c.TryLock(t.Context(), "l", lingers)
 			require.ErrorIs(t, err, natslock.ErrLocked)
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 	})
 }

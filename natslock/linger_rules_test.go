@@ -12,6 +12,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -48,22 +49,22 @@ func TestLingerListed(t *testing.T) {
 					queued = other.await(t, "l")
 				}
 				listSlowly(f, 100*time.Millisecond)
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 				begun := time.Now()
 				first, second := c.follow(t, lingers), c.follow(t, lingers)
 				given := c.begin(t, "l", lingers, natslock.MaxWait(50*time.Millisecond))
-				require.ErrorIs(t, given.failed(t), natslock.ErrTimeout)
-				require.False(t, first.over())
+				require.ErrorIs(t, given.Failed(t), natslock.ErrTimeout)
+				require.False(t, first.Over())
 				if stranger {
-					l = queued.granted(t)
-					require.Less(t, l.Token(), first.tokenAfter(t, l))
-					mustUnlock(t, second.granted(t))
-					require.Greater(t, second.lock.Token(), first.lock.Token())
+					l = queued.Granted(t)
+					require.Less(t, l.Token(), tokenAfter(t, l, first))
+					kit.Unlock(t, second.Granted(t))
+					require.Greater(t, second.Value.Token(), first.Value.Token())
 				} else {
-					mustUnlock(t, first.granted(t))
+					kit.Unlock(t, first.Granted(t))
 					require.Equal(t, 100*time.Millisecond, time.Since(begun))
-					require.Equal(t, l.Token()+1, first.lock.Token(), "the same lease")
-					mustUnlock(t, second.granted(t))
+					require.Equal(t, l.Token()+1, first.Value.Token(), "the same lease")
+					kit.Unlock(t, second.Granted(t))
 					require.Equal(t, 1, c.Stats().Idle)
 				}
 				require.NoError(t, c.Close(context.Background()))
@@ -75,11 +76,11 @@ func TestLingerListed(t *testing.T) {
 
 // tokenAfter unlocks a lock, has the waiting goroutine granted and unlock, and returns its
 // token.
-func (w *waiting) tokenAfter(t *testing.T, l *natslock.Lock) uint64 {
+func tokenAfter(t *testing.T, l *natslock.Lock, w *waiting) uint64 {
 	t.Helper()
-	mustUnlock(t, l)
-	mustUnlock(t, w.granted(t))
-	return w.lock.Token()
+	kit.Unlock(t, l)
+	kit.Unlock(t, w.Granted(t))
+	return w.Value.Token()
 }
 
 // TestLingerGivenUp: the goroutine that has waited for a list gives up, and the lease is
@@ -89,9 +90,9 @@ func TestLingerGivenUp(t *testing.T) {
 		c, f := joinFaulty(t, s)
 		l := mustLock(t, c.Client, "l", lingers)
 		listSlowly(f, 100*time.Millisecond)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		w := c.begin(t, "l", lingers, natslock.MaxWait(50*time.Millisecond))
-		require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+		require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 		time.Sleep(time.Second)
 		require.Zero(t, c.Stats().Idle)
 		wantNothing(t, s)
@@ -108,16 +109,16 @@ func TestLingerWaits(t *testing.T) {
 				l := mustLock(t, c.Client, "l", lingers)
 				time.Sleep(10 * time.Second) // the lease is watched
 				listSlowly(f, time.Second)
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 				w := c.follow(t, lingers)
 				switch end {
 				case "close":
-					require.NoError(t, closeNow(c.Client))
-					require.ErrorIs(t, w.failed(t), natslock.ErrClosed)
+					require.NoError(t, kit.CloseNow(c.Client))
+					require.ErrorIs(t, w.Failed(t), natslock.ErrClosed)
 				case "break":
 					require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: l.ID()}))
-					mustUnlock(t, w.granted(t))
-					require.Greater(t, w.lock.Token(), l.Token()+64, "another lease")
+					kit.Unlock(t, w.Granted(t))
+					require.Greater(t, w.Value.Token(), l.Token()+64, "another lease")
 				case "outage":
 					f.FailReads(func(op faults.ReadOp, _ string) error {
 						if op == faults.ReadList {
@@ -127,9 +128,9 @@ func TestLingerWaits(t *testing.T) {
 					})
 					time.Sleep(3 * time.Second)
 					f.FailReads(nil)
-					mustUnlock(t, w.granted(t))
+					kit.Unlock(t, w.Granted(t))
 				}
-				require.NoError(t, closeNow(c.Client))
+				require.NoError(t, kit.CloseNow(c.Client))
 				wantNothing(t, s)
 			})
 		})
@@ -146,13 +147,13 @@ func TestLingerShown(t *testing.T) {
 				l := mustLock(t, c.Client, "l")
 				w := c.follow(t, lingers)
 				again := c.follow(t, lingers)
-				mustUnlock(t, l)
-				mustUnlock(t, w.granted(t))
-				last := again.granted(t)
+				kit.Unlock(t, l)
+				kit.Unlock(t, w.Granted(t))
+				last := again.Granted(t)
 				if shown {
 					time.Sleep(time.Second)
 				}
-				mustUnlock(t, last)
+				kit.Unlock(t, last)
 				synctest.Wait()
 				h := inspect(t, c.Client, "l").Holder
 				require.Equal(t, shown, h != nil)
@@ -172,13 +173,13 @@ func TestLingerAnswers(t *testing.T) {
 		l := mustLock(t, c.Client, "l", lingers)
 		_, err := other.TryLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrLocked)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		require.False(t, inspect(t, other.Client, "l").Holder.Idle, "as of its last renewal")
 		begun := time.Now()
 		l, err = other.TryLock(t.Context(), "l")
 		require.NoError(t, err)
 		require.Less(t, time.Since(begun), 10*time.Millisecond)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -198,12 +199,12 @@ func TestLingerTryOnce(t *testing.T) {
 			}
 			return false
 		})
-		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 		synctest.Wait()
 		l, err := other.TryLock(t.Context(), "l")
 		require.NoError(t, err)
-		mustUnlock(t, l)
-		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		kit.Unlock(t, l)
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 		synctest.Wait()
 		require.Equal(t, 1, c.Stats().Idle)
 		require.Len(t, tried, 1)
@@ -220,7 +221,7 @@ func TestLingerOwnTry(t *testing.T) {
 		c, f := joinFaulty(t, s)
 		l := mustLock(t, c.Client, "l", lingers)
 		listSlowly(f, 100*time.Millisecond)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		token := l.Token()
 		for _, wait := range []time.Duration{100 * time.Millisecond, 0} {
 			begun := time.Now()
@@ -231,7 +232,7 @@ func TestLingerOwnTry(t *testing.T) {
 			token = l.Token()
 			_, err = c.TryLock(t.Context(), "l", lingers)
 			require.ErrorIs(t, err, natslock.ErrLocked)
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 		l = mustLock(t, c.Client, "m", lingers)
 		limit := time.Now().Add(200 * time.Millisecond)
@@ -241,7 +242,7 @@ func TestLingerOwnTry(t *testing.T) {
 			}
 			return nil
 		})
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		begun := time.Now()
 		again, err := c.TryLock(t.Context(), "m", lingers)
 		require.Equal(t, 250*time.Millisecond, time.Since(begun))
@@ -257,7 +258,7 @@ func TestLingerOwnTry(t *testing.T) {
 func TestLingerQueued(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
-		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 		time.Sleep(time.Minute + time.Second) // between two lists of the idle lease
 		deaf(f)
 		w := join(t, s).await(t, "l")
@@ -265,7 +266,7 @@ func TestLingerQueued(t *testing.T) {
 		_, err := join(t, s).TryLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Zero(t, time.Since(begun), "it does not ask")
-		mustUnlock(t, w.granted(t))
+		kit.Unlock(t, w.Granted(t))
 	})
 }
 
@@ -276,7 +277,7 @@ func TestLingerMany(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
 		for i := range locks {
-			mustUnlock(t, mustLock(t, c.Client, fmt.Sprint("l", i), lingers))
+			kit.Unlock(t, mustLock(t, c.Client, fmt.Sprint("l", i), lingers))
 		}
 		time.Sleep(20 * time.Second)
 		before := c.nc.Stats().OutMsgs
@@ -287,7 +288,7 @@ func TestLingerMany(t *testing.T) {
 		other := join(t, s)
 		begun := time.Now()
 		for i := range locks {
-			mustUnlock(t, mustLock(t, other.Client, fmt.Sprint("l", i)))
+			kit.Unlock(t, mustLock(t, other.Client, fmt.Sprint("l", i)))
 		}
 		require.Less(t, time.Since(begun), time.Second)
 		synctest.Wait()
@@ -302,7 +303,7 @@ func TestLingerManyUnnotified(t *testing.T) {
 		c, f := joinFaulty(t, s)
 		other := join(t, s)
 		for i := range 300 {
-			mustUnlock(t, mustLock(t, c.Client, fmt.Sprint("l", i), lingers))
+			kit.Unlock(t, mustLock(t, c.Client, fmt.Sprint("l", i), lingers))
 		}
 		time.Sleep(20 * time.Second)
 		deaf(f)
@@ -312,7 +313,7 @@ func TestLingerManyUnnotified(t *testing.T) {
 			waits = append(waits, other.begin(t, fmt.Sprint("l", 3*i)))
 		}
 		for _, w := range waits {
-			mustUnlock(t, w.granted(t))
+			kit.Unlock(t, w.Granted(t))
 		}
 		require.LessOrEqual(t, time.Since(begun), 5*time.Second)
 		require.Equal(t, 200, c.Stats().Idle)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -21,7 +22,7 @@ func TestScaleIdle(t *testing.T) {
 		const ttl = 15 * time.Second
 		n := machine.Part(10_000)
 		c, other := join(t, s), join(t, s)
-		mustUnlock(t, mustLock(t, other.Client, "warm"))
+		kit.Unlock(t, mustLock(t, other.Client, "warm"))
 		settled := func() int {
 			time.Sleep(5 * time.Second) // watches begin, writers end
 			synctest.Wait()
@@ -30,7 +31,7 @@ func TestScaleIdle(t *testing.T) {
 		name := func(i int) string { return fmt.Sprint("idle.", i) }
 		keep := func(from, to int) {
 			for i := from; i < to; i++ {
-				mustUnlock(t, mustLock(t, c.Client, name(i), natslock.Linger(time.Hour), natslock.TTL(ttl)))
+				kit.Unlock(t, mustLock(t, c.Client, name(i), natslock.Linger(time.Hour), natslock.TTL(ttl)))
 			}
 		}
 		keep(0, 10)
@@ -52,7 +53,7 @@ func TestScaleIdle(t *testing.T) {
 		require.Zero(t, c.Stats().Lost)
 		for i := 0; i < n; i += 1000 {
 			begun := time.Now()
-			mustUnlock(t, mustLock(t, other.Client, name(i)))
+			kit.Unlock(t, mustLock(t, other.Client, name(i)))
 			require.Less(t, time.Since(begun), 10*time.Millisecond)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -24,7 +25,7 @@ func TestLingerCycles(t *testing.T) {
 			l := mustLock(t, c.Client, "l", lingers)
 			require.Greater(t, l.Token(), token)
 			token = l.Token()
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 		cycle()
 		synctest.Wait() // subscribed, and the queue listed
@@ -37,7 +38,7 @@ func TestLingerCycles(t *testing.T) {
 		require.LessOrEqual(t, len(taps.take(t, c.nc)), 20)
 		l, err := c.TryLock(t.Context(), "l")
 		require.NoError(t, err)
-		mustUnlock(t, l) // it does not linger
+		kit.Unlock(t, l) // it does not linger
 		require.Nil(t, inspect(t, c.Client, "l").Holder)
 		wantNothing(t, s)
 	})
@@ -48,7 +49,7 @@ func TestLingerEnds(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
 		for _, d := range []time.Duration{time.Second, 7 * time.Second, time.Minute} {
-			mustUnlock(t, mustLock(t, c.Client, "l", natslock.Linger(d)))
+			kit.Unlock(t, mustLock(t, c.Client, "l", natslock.Linger(d)))
 			time.Sleep(d - time.Millisecond)
 			require.NotNil(t, inspect(t, c.Client, "l").Holder, d)
 			time.Sleep(10 * time.Millisecond)
@@ -62,15 +63,15 @@ func TestLingerEnds(t *testing.T) {
 func TestLingerRecalled(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
-		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 		time.Sleep(time.Minute)
 		begun := time.Now()
 		l := mustLock(t, other.Client, "l")
 		require.Less(t, time.Since(begun), 10*time.Millisecond)
 		w := c.follow(t, lingers)
 		third := join(t, s).follow(t)
-		mustUnlock(t, l)
-		mine := w.granted(t)
+		kit.Unlock(t, l)
+		mine := w.Granted(t)
 		unlockAll(t, mine, third)
 		wantNothing(t, s)
 	})
@@ -81,11 +82,11 @@ func TestLingerLostNotification(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		other := join(t, s)
-		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 		time.Sleep(time.Minute)
 		f.DropEvents(func(kvstore.Event) bool { return true })
 		begun := time.Now()
-		mustUnlock(t, mustLock(t, other.Client, "l"))
+		kit.Unlock(t, mustLock(t, other.Client, "l"))
 		require.LessOrEqual(t, time.Since(begun), 5*time.Second+10*time.Millisecond)
 	})
 }
@@ -95,7 +96,7 @@ func TestLingerSibling(t *testing.T) {
 	for _, try := range []bool{false, true} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			c := join(t, s)
-			mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+			kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 			time.Sleep(time.Minute)
 			begun := time.Now()
 			lock := c.Lock
@@ -105,7 +106,7 @@ func TestLingerSibling(t *testing.T) {
 			l, err := lock(t.Context(), "l", natslock.TTL(20*time.Second))
 			require.NoError(t, err)
 			require.Less(t, time.Since(begun), 10*time.Millisecond)
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 			wantNothing(t, s)
 		})
 	}
@@ -116,7 +117,7 @@ func TestLingerClose(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
 		for _, name := range []string{"a", "b"} {
-			mustUnlock(t, mustLock(t, c.Client, name, lingers))
+			kit.Unlock(t, mustLock(t, c.Client, name, lingers))
 		}
 		begun := time.Now()
 		require.NoError(t, c.Client.Close(context.Background()))
@@ -130,14 +131,14 @@ func TestLingerTryLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		other := join(t, s)
-		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 		time.Sleep(time.Minute)
 		begun := time.Now()
 		l, err := other.TryLock(t.Context(), "l")
 		require.NoError(t, err)
 		require.Less(t, time.Since(begun), 10*time.Millisecond)
-		mustUnlock(t, l)
-		mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+		kit.Unlock(t, l)
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 		time.Sleep(time.Second)
 		l = mustLock(t, c.Client, "l", lingers)
 		time.Sleep(time.Second)
@@ -152,10 +153,10 @@ func TestLingerTryLock(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.InDelta(t, 250, time.Since(begun).Milliseconds(), 10)
 		f.DropEvents(nil)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		l, err = other.TryLock(t.Context(), "l")
 		require.NoError(t, err)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		l, err = c.TryLock(t.Context(), "l", lingers)
 		require.NoError(t, err)
 		time.Sleep(time.Second)
@@ -163,8 +164,8 @@ func TestLingerTryLock(t *testing.T) {
 		_, err = other.TryLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Less(t, time.Since(begun), 110*time.Millisecond, "the lease of a TryLock")
-		mustUnlock(t, l)
-		mustUnlock(t, mustLock(t, other.Client, "l"))
+		kit.Unlock(t, l)
+		kit.Unlock(t, mustLock(t, other.Client, "l"))
 		time.Sleep(2 * time.Second)
 		wantNothing(t, s)
 	})
@@ -175,7 +176,7 @@ func TestLingerEvicted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s, natslock.WithTuning(natslock.Tuning{MaxLingering: 2}))
 		for _, name := range []string{"a", "b", "a", "c"} {
-			mustUnlock(t, mustLock(t, c.Client, name, lingers))
+			kit.Unlock(t, mustLock(t, c.Client, name, lingers))
 		}
 		synctest.Wait()
 		require.Equal(t, 2, c.Stats().Idle)
@@ -191,7 +192,7 @@ func TestLingerBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
 		for _, crashed := range []bool{false, true} {
-			mustUnlock(t, mustLock(t, c.Client, "l", lingers))
+			kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 			time.Sleep(time.Minute)
 			h := inspect(t, other.Client, "l").Holder
 			require.True(t, h.Lingers && h.Idle)
@@ -200,7 +201,7 @@ func TestLingerBroken(t *testing.T) {
 			}
 			begun := time.Now()
 			require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: h.ID}))
-			mustUnlock(t, mustLock(t, other.Client, "l"))
+			kit.Unlock(t, mustLock(t, other.Client, "l"))
 			if !crashed {
 				require.Less(t, time.Since(begun), 10*time.Millisecond)
 				require.Zero(t, c.Stats().Idle)
@@ -218,7 +219,7 @@ func TestLingerLost(t *testing.T) {
 		c, other := join(t, s), join(t, s)
 		l := mustLock(t, c.Client, "l", lingers)
 		token := l.Token()
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		time.Sleep(time.Minute)
 		c.link.Cut()
 		begun := time.Now()
@@ -226,7 +227,7 @@ func TestLingerLost(t *testing.T) {
 		require.Less(t, time.Since(begun), 15*time.Second+500*time.Millisecond)
 		require.Greater(t, l.Token(), token)
 		require.Zero(t, c.Stats().Idle)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		require.Zero(t, c.Stats().Lost, "nobody held it")
 	})
 }
@@ -238,7 +239,7 @@ func TestLingerTwoClients(t *testing.T) {
 		begun := time.Now()
 		for range 20 {
 			for _, m := range []*member{a, b} {
-				mustUnlock(t, mustLock(t, m.Client, "l", lingers))
+				kit.Unlock(t, mustLock(t, m.Client, "l", lingers))
 				synctest.Wait()
 			}
 		}

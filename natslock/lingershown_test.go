@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -49,7 +50,7 @@ func TestLingerTrySeenByNobody(t *testing.T) {
 			require.Zero(t, locked.Queued)
 			var waited *natslock.TimeoutError
 			impatient := late.begin(t, "l", natslock.MaxWait(time.Millisecond))
-			require.ErrorAs(t, impatient.failed(t), &waited)
+			require.ErrorAs(t, impatient.Failed(t), &waited)
 			require.LessOrEqual(t, waited.Position, 1)
 			require.Error(t, <-tried)
 			time.Sleep(3 * time.Second)
@@ -78,22 +79,22 @@ func TestLingerWatched(t *testing.T) {
 		}()
 		next := func(typ admin.EventType, idle bool) {
 			t.Helper()
-			ev := receive(t, events, typ.String())
+			ev := kit.Receive(t, events, typ.String())
 			for typ == admin.EventReleased && ev.Type == admin.EventRenewed {
 				require.True(t, ev.Holder.Idle)
-				ev = receive(t, events, typ.String())
+				ev = kit.Receive(t, events, typ.String())
 			}
 			require.Equal(t, typ, ev.Type)
 			require.True(t, ev.Holder.Lingers)
 			require.Equal(t, idle, ev.Holder.Idle)
 			require.Equal(t, "alice", ev.Holder.Owner)
 		}
-		require.Equal(t, admin.EventWatching, receive(t, events, "the watch").Type)
+		require.Equal(t, admin.EventWatching, kit.Receive(t, events, "the watch").Type)
 		l := mustLock(t, c.Client, "l", natslock.Linger(12*time.Second))
 		next(admin.EventGranted, false)
 		h := inspect(t, viewer.Client, "l").Holder
 		require.True(t, h.Lingers && !h.Idle)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		synctest.Wait()
 		require.False(t, inspect(t, viewer.Client, "l").Holder.Idle, "the record is older")
 		require.Equal(t, 1, c.Stats().Idle)
@@ -103,7 +104,7 @@ func TestLingerWatched(t *testing.T) {
 		next(admin.EventReleased, true)
 		h = inspect(t, viewer.Client, "plain").Holder
 		require.False(t, h.Lingers || h.Idle)
-		mustUnlock(t, plain)
+		kit.Unlock(t, plain)
 	})
 }
 
@@ -114,7 +115,7 @@ func TestLingerObserved(t *testing.T) {
 		for what, end := range map[string]func(c, other *member){
 			"the end of its time": func(*member, *member) {},
 			"another client": func(_, other *member) {
-				mustUnlock(t, mustLock(t, other.Client, "l"))
+				kit.Unlock(t, mustLock(t, other.Client, "l"))
 			},
 			"a break": func(_, other *member) {
 				h := inspect(t, other.Client, "l").Holder
@@ -128,7 +129,7 @@ func TestLingerObserved(t *testing.T) {
 			for range 3 {
 				l := mustLock(t, c.Client, "l", natslock.Linger(30*time.Second))
 				ids = append(ids, l.ID())
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 				synctest.Wait()
 			}
 			require.Equal(t, 1, c.Stats().Idle, what)

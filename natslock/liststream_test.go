@@ -35,7 +35,7 @@ func TestListInParts(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		const n, part = 1500, 256
 		ctx := t.Context()
-		owner := newClient(t, srv.Connect())
+		owner := kit.NewClient(t, srv.Connect())
 		held := make([]*natslock.Lock, n)
 		for i := range held {
 			var err error
@@ -43,12 +43,12 @@ func TestListInParts(t *testing.T) {
 			require.NoError(t, err)
 			kit.Keep(t, held[i])
 		}
-		reader, err := rwlock.New(newClient(t, srv.Connect())).RLock(ctx, "many.0700")
+		reader, err := rwlock.New(kit.NewClient(t, srv.Connect())).RLock(ctx, "many.0700")
 		require.NoError(t, err)
 		kit.Keep(t, reader)
 
 		var lists atomic.Int64
-		c := newClient(t, srv.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return counted{kv, &lists} }))
+		c := kit.NewClient(t, srv.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return counted{kv, &lists} }))
 		var names []string
 		readers := 0
 		for info, err := range admin.New(c).List(ctx, "many.*") {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	lockadmin "github.com/natslock/locks/natslock/admin"
@@ -43,15 +44,15 @@ func TestLockAllLosesWhileWaiting(t *testing.T) {
 				time.Sleep(2 * time.Second)
 				begun := time.Now()
 				want := lose(t, r, holder.Client, *inspect(t, holder.Client, "a").Holder)
-				err := g.failed(t)
+				err := g.Failed(t)
 				require.ErrorIs(t, err, want)
 				require.NotErrorIs(t, err, natslock.ErrTimeout)
 				require.ErrorContains(t, err, `"a"`)
 				require.ErrorContains(t, err, `"b"`)
-				require.Less(t, g.at.Sub(begun), time.Second)
+				require.Less(t, g.At.Sub(begun), time.Second)
 				time.Sleep(time.Second)
 				require.Equal(t, []string{"lock.b"}, r.live(">"))
-				mustUnlock(t, b)
+				kit.Unlock(t, b)
 			})
 		})
 	}
@@ -64,7 +65,7 @@ func TestLockAllNoRenew(t *testing.T) {
 		b := mustLock(t, holder.Client, "b")
 		_, err := c.LockAll(t.Context(), []string{"a", "b"}, natslock.NoRenew(), natslock.TTL(5*time.Second))
 		require.ErrorIs(t, err, natslock.ErrLost)
-		mustUnlock(t, b)
+		kit.Unlock(t, b)
 		until := time.Now().Add(10 * time.Second)
 		l, err := c.LockAll(t.Context(), []string{"a", "b"}, natslock.Until(until))
 		require.NoError(t, err)
@@ -90,7 +91,7 @@ func TestLockAllContext(t *testing.T) {
 		require.NoError(t, lockadmin.New(admin.Client).Break(t.Context(), lockadmin.BreakRequest{
 			Kind: lockadmin.KindMutex, Name: "b", ID: inspect(t, admin.Client, "b").Holder.ID, Reason: "test",
 		}))
-		receive(t, l.Context().Done(), "the end of the context")
+		kit.Receive(t, l.Context().Done(), "the end of the context")
 		cause := context.Cause(l.Context())
 		require.ErrorIs(t, cause, natslock.ErrBroken)
 		require.ErrorContains(t, cause, `"b"`)
@@ -170,16 +171,16 @@ func TestLockAllGivesUp(t *testing.T) {
 			}
 			g := c.gather(t, []string{"a", "b", "c", "d", "e"}, opts...)
 			time.Sleep(6 * time.Second)
-			mustUnlock(t, b)
+			kit.Unlock(t, b)
 			time.Sleep(4*time.Second - time.Millisecond)
-			require.False(t, g.over())
+			require.False(t, g.Over())
 			require.Len(t, r.live("lock.*"), 5)
 			time.Sleep(time.Millisecond)
 			reason := errors.New("the user went away")
 			if !limit {
-				g.cancel(reason)
+				g.Cancel(reason)
 			}
-			err := g.failed(t)
+			err := g.Failed(t)
 			var timeout *natslock.TimeoutError
 			require.ErrorAs(t, err, &timeout)
 			require.Equal(t, "e", timeout.Name)
@@ -193,7 +194,7 @@ func TestLockAllGivesUp(t *testing.T) {
 			}
 			synctest.Wait()
 			require.Equal(t, []string{"lock.e"}, r.live(">"))
-			mustUnlock(t, e)
+			kit.Unlock(t, e)
 		}
 	})
 }
@@ -202,7 +203,7 @@ func TestLockAllGivesUp(t *testing.T) {
 func TestLockAllOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
-		mustUnlock(t, mustLock(t, c.Client, "warm"))
+		kit.Unlock(t, mustLock(t, c.Client, "warm"))
 		c.link.Blackhole(true)
 		begun := time.Now()
 		_, err := c.LockAll(t.Context(), []string{"a", "b"}, natslock.MaxWait(2*time.Second))
@@ -213,7 +214,7 @@ func TestLockAllOutage(t *testing.T) {
 		g := c.gather(t, []string{"a", "b"})
 		time.Sleep(20 * time.Second)
 		c.link.Blackhole(false)
-		mustUnlockAll(t, g.granted(t))
+		mustUnlockAll(t, g.Granted(t))
 	})
 }
 
@@ -230,14 +231,14 @@ func TestLockAllClose(t *testing.T) {
 		c.rec.wait(t, lockadmin.EventQueued, "b")
 		closed := make(chan error, 1)
 		go func() { closed <- c.Close(context.Background()) }()
-		err = g.failed(t)
+		err = g.Failed(t)
 		require.ErrorIs(t, err, natslock.ErrClosed)
 		synctest.Wait()
 		require.Equal(t, []string{"lock.b", "lock.x", "lock.y"}, r.live(">"))
 		require.Empty(t, closed)
 		mustUnlockAll(t, held)
-		require.NoError(t, receive(t, closed, "the end of Close"))
-		mustUnlock(t, b)
+		require.NoError(t, kit.Receive(t, closed, "the end of Close"))
+		kit.Unlock(t, b)
 		for _, acquire := range []func(context.Context, []string, ...natslock.LockOption) (*natslock.LockSet, error){c.LockAll, c.TryLockAll} {
 			_, err = acquire(t.Context(), []string{"a", "b"})
 			require.ErrorIs(t, err, natslock.ErrClosed)
@@ -260,11 +261,11 @@ func TestLockAllDropped(t *testing.T) {
 		require.NoError(t, l.Err())
 		return l.Context()
 	}()
-	eventually(t, "it is noticed", func() bool {
+	kit.Eventually(t, "it is noticed", func() bool {
 		runtime.GC()
 		return strings.Contains(log.String(), "lock=a") && strings.Contains(log.String(), "lock=b")
 	})
-	receive(t, ctx.Done(), "the end of the context")
+	kit.Receive(t, ctx.Done(), "the end of the context")
 	require.ErrorIs(t, context.Cause(ctx), natslock.ErrLost)
 	l, err := other.LockAll(t.Context(), []string{"a", "b"})
 	require.NoError(t, err)

@@ -25,48 +25,11 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// gathering is a LockAll under way on a goroutine of its own.
-type gathering struct {
-	done   chan struct{}
-	cancel context.CancelCauseFunc
-	locks  *natslock.LockSet
-	err    error
-	at     time.Time
-}
+// gathering is a LockAll under way.
+type gathering = kit.Call[*natslock.LockSet]
 
 func (m *member) gather(t testing.TB, names []string, opts ...natslock.LockOption) *gathering {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
-	g := &gathering{done: make(chan struct{}), cancel: cancel}
-	kit.Keep(t, g)
-	go func() {
-		defer close(g.done)
-		g.locks, g.err = m.LockAll(ctx, names, opts...)
-		g.at = time.Now()
-	}()
-	return g
-}
-
-func (g *gathering) granted(t testing.TB) *natslock.LockSet {
-	t.Helper()
-	receive(t, g.done, "a grant of all")
-	require.NoError(t, g.err)
-	return g.locks
-}
-
-func (g *gathering) failed(t testing.TB) error {
-	t.Helper()
-	receive(t, g.done, "the end of a LockAll")
-	require.Error(t, g.err)
-	return g.err
-}
-
-func (g *gathering) over() bool {
-	select {
-	case <-g.done:
-		return true
-	default:
-		return false
-	}
+	return kit.Begin(t, func(ctx context.Context) (*natslock.LockSet, error) { return m.LockAll(ctx, names, opts...) })
 }
 
 func mustUnlockAll(t testing.TB, l *natslock.LockSet) {
@@ -91,7 +54,7 @@ func TestLockAllMessages(t *testing.T) {
 			}
 			return names
 		}
-		mustUnlock(t, mustLock(t, c.Client, "warm")) // starts the client's subscription
+		kit.Unlock(t, mustLock(t, c.Client, "warm")) // starts the client's subscription
 		time.Sleep(time.Minute)
 		slow(f, rtt)
 		measure := func(what string, messages uint64, trips int, fn func()) {
@@ -140,7 +103,7 @@ func TestTryLockAllRefused(t *testing.T) {
 		require.Zero(t, time.Since(begun))
 		require.Equal(t, []string{"lock.c"}, r.live(">"))
 		require.Len(t, p.take(t, c.nc), 7, "4 attempts, 3 releases")
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		all, err = c.TryLockAll(t.Context(), []string{"d", "c", "b", "a"})
 		require.NoError(t, err)
 		require.Equal(t, []string{"a", "b", "c", "d"}, all.Names())
@@ -166,22 +129,22 @@ func TestLockAllCrossing(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, r.live("wait.a.*"), 2)
 		require.Empty(t, r.live("wait.b.*"))
-		mustUnlock(t, b)
-		mustUnlock(t, a)
+		kit.Unlock(t, b)
+		kit.Unlock(t, a)
 		synctest.Wait()
-		require.NotEqual(t, both[0].over(), both[1].over(), "one of them has both")
+		require.NotEqual(t, both[0].Over(), both[1].Over(), "one of them has both")
 		for range both {
 			for _, g := range both {
-				if g.over() && g.locks != nil {
-					mustUnlockAll(t, g.granted(t))
-					g.locks = nil
+				if g.Over() && g.Value != nil {
+					mustUnlockAll(t, g.Granted(t))
+					g.Value = nil
 				}
 			}
 			synctest.Wait()
 		}
 		for _, g := range both {
-			receive(t, g.done, "the end")
-			require.NoError(t, g.err)
+			kit.Receive(t, g.Done, "the end")
+			require.NoError(t, g.Err)
 		}
 		require.Empty(t, r.live(">"))
 	})
@@ -199,13 +162,13 @@ func TestLockAllKeepsSmaller(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []string{"lock.a", "lock.b"}, r.live("lock.*"))
 		d := mustLock(t, other.Client, "d")
-		mustUnlock(t, b)
+		kit.Unlock(t, b)
 		c.rec.wait(t, admin.EventQueued, "d")
 		synctest.Wait()
 		require.Equal(t, []string{"lock.a", "lock.b", "lock.c", "lock.d"}, r.live("lock.*"))
-		require.False(t, g.over())
-		mustUnlock(t, d)
-		l := g.granted(t)
+		require.False(t, g.Over())
+		kit.Unlock(t, d)
+		l := g.Granted(t)
 		require.Equal(t, []string{"a", "b", "c", "d"}, l.Names())
 		require.Greater(t, l.Token("d"), d.Token())
 		require.NoError(t, l.Err())
@@ -322,8 +285,8 @@ func TestLockAllFaults(t *testing.T) {
 					})
 					g := c.gather(t, []string{"a", "b", "c"}, natslock.MaxWait(2*time.Minute))
 					time.Sleep(15 * time.Second)
-					mustUnlock(t, b)
-					l := g.granted(t)
+					kit.Unlock(t, b)
+					l := g.Granted(t)
 					for _, name := range l.Names() {
 						_, err := other.TryLock(t.Context(), name)
 						require.ErrorIs(t, err, natslock.ErrLocked)
@@ -409,11 +372,11 @@ func TestLockAllLingers(t *testing.T) {
 		time.Sleep(time.Second)
 		l, err := other.TryLock(t.Context(), "c")
 		require.NoError(t, err)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		_, err = other.TryLock(t.Context(), "a")
 		require.ErrorIs(t, err, natslock.ErrLocked)
-		mustUnlock(t, b)
-		mustUnlockAll(t, g.granted(t))
+		kit.Unlock(t, b)
+		mustUnlockAll(t, g.Granted(t))
 	})
 }
 

@@ -27,19 +27,19 @@ func TestLossIsLogged(t *testing.T) {
 			m.link.Blackhole(true)
 		}},
 		{name: "broken", says: "the host is gone", end: func(t *testing.T, s *testutil.Server, _ *member, l *natslock.Lock) {
-			other := newClient(t, s.Connect())
+			other := kit.NewClient(t, s.Connect())
 			require.NoError(t, admin.New(other).Break(t.Context(), admin.BreakRequest{Name: l.Name(), ID: l.ID(), Reason: "the host is gone"}))
 		}},
 		{name: "without its bucket", says: "the bucket is gone", end: func(t *testing.T, s *testutil.Server, _ *member, _ *natslock.Lock) {
 			kit.DeleteBucket(t, s.Connect())
 		}},
-		{name: "unlocked", end: func(t *testing.T, _ *testutil.Server, _ *member, l *natslock.Lock) { mustUnlock(t, l) }},
-		{name: "closed", end: func(_ *testing.T, _ *testutil.Server, m *member, _ *natslock.Lock) { closeNow(m.Client) }},
+		{name: "unlocked", end: func(t *testing.T, _ *testutil.Server, _ *member, l *natslock.Lock) { kit.Unlock(t, l) }},
+		{name: "closed", end: func(_ *testing.T, _ *testutil.Server, m *member, _ *natslock.Lock) { kit.CloseNow(m.Client) }},
 		{name: "planned", end: func(*testing.T, *testutil.Server, *member, *natslock.Lock) {}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				newClient(t, s.Connect()) // it makes the bucket, which is warned of
+				kit.NewClient(t, s.Connect()) // it makes the bucket, which is warned of
 				var log journal
 				m := join(t, s, log.option())
 				opts := []natslock.LockOption{natslock.TTL(5 * time.Second)}
@@ -49,7 +49,7 @@ func TestLossIsLogged(t *testing.T) {
 				l := mustLock(t, m.Client, "l", opts...)
 				time.Sleep(2 * time.Second)
 				c.end(t, s, m, l)
-				receive(t, l.Context().Done(), "the end")
+				kit.Receive(t, l.Context().Done(), "the end")
 				synctest.Wait()
 				if c.says == "" {
 					require.Empty(t, log.String())
@@ -68,7 +68,7 @@ func TestLossIsLogged(t *testing.T) {
 // A handler that blocks delays the renewals and the end of no lock.
 func TestLoggerBlocks(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		newClient(t, s.Connect())
+		kit.NewClient(t, s.Connect())
 		release := make(chan struct{})
 		m, f := joinFaulty(t, s, natslock.WithLogger(slog.New(slog.NewTextHandler(stuck(release), nil))))
 		lost := mustLock(t, m.Client, "lost", natslock.TTL(3*time.Second))
@@ -80,12 +80,12 @@ func TestLoggerBlocks(t *testing.T) {
 			return faults.Pass
 		})
 		begun := time.Now()
-		receive(t, lost.Context().Done(), "the end")
+		kit.Receive(t, lost.Context().Done(), "the end")
 		require.Less(t, time.Since(begun), 3*time.Second)
 		time.Sleep(time.Minute)
 		wantHeld(t, kept)
 		close(release)
-		mustUnlock(t, kept)
+		kit.Unlock(t, kept)
 	})
 }
 
@@ -109,10 +109,10 @@ func TestDefaultLogger(t *testing.T) {
 			m := join(t, s, opts...)
 			l := mustLock(t, m.Client, "l", natslock.TTL(time.Second))
 			m.link.Blackhole(true)
-			receive(t, l.Context().Done(), "the end")
+			kit.Receive(t, l.Context().Done(), "the end")
 			synctest.Wait()
 			m.link.Heal()
-			closeNow(m.Client)
+			kit.CloseNow(m.Client)
 			time.Sleep(10 * time.Second)
 			return log.String()
 		}

@@ -54,7 +54,7 @@ func TestMessagesUncontended(t *testing.T) {
 				require.Empty(t, msgs[0].Header.Get("Nats-Msg-Id"))
 				require.Empty(t, msgs[0].Header.Get("Nats-Rollup"))
 
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 				require.Equal(t, 1, sent())
 				msgs = p.take(t, c.nc)
 				require.Len(t, msgs, 1)
@@ -75,7 +75,7 @@ func TestMessagesUncontended(t *testing.T) {
 					require.LessOrEqual(t, n, 2)
 					lists += n - 1
 					require.Len(t, p.take(t, c.nc), 1)
-					mustUnlock(t, l)
+					kit.Unlock(t, l)
 					require.Equal(t, 1, sent())
 					require.Len(t, p.take(t, c.nc), 1)
 				}
@@ -89,23 +89,23 @@ func TestMessagesUncontended(t *testing.T) {
 func TestMessagesHotPath(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
-		mustUnlock(t, mustLock(t, c.Client, "l"))
-		mustUnlock(t, mustLock(t, c.Client, "l"))
+		kit.Unlock(t, mustLock(t, c.Client, "l"))
+		kit.Unlock(t, mustLock(t, c.Client, "l"))
 		for range 3 {
 			out := c.nc.Stats().OutMsgs
 			for range 100 {
-				mustUnlock(t, mustLock(t, c.Client, "l"))
+				kit.Unlock(t, mustLock(t, c.Client, "l"))
 			}
 			require.EqualValues(t, 200, c.nc.Stats().OutMsgs-out)
 			time.Sleep(150 * time.Millisecond)
 			out = c.nc.Stats().OutMsgs
-			mustUnlock(t, mustLock(t, c.Client, "l"))
+			kit.Unlock(t, mustLock(t, c.Client, "l"))
 			require.EqualValues(t, 3, c.nc.Stats().OutMsgs-out, "one look")
 		}
 		// When its tombstone has gone the lock is one that never was.
 		time.Sleep(2 * time.Second)
 		out := c.nc.Stats().OutMsgs
-		mustUnlock(t, mustLock(t, c.Client, "l"))
+		kit.Unlock(t, mustLock(t, c.Client, "l"))
 		require.EqualValues(t, 2, c.nc.Stats().OutMsgs-out)
 	})
 }
@@ -123,7 +123,7 @@ func TestMessagesHeld(t *testing.T) {
 		require.InDelta(t, 24, n, 1, "12 in a minute")
 		require.Equal(t, n, now.OutMsgs-stats.OutMsgs)
 		require.Equal(t, 2*n, now.InMsgs-stats.InMsgs)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -144,7 +144,7 @@ func TestMessagesTryLockBusy(t *testing.T) {
 		require.Len(t, p.take(t, c.nc), 10, "one attempt each")
 		require.Equal(t, last, r.stream().CachedInfo().State.LastSeq, "nothing was stored")
 		require.Zero(t, c.nc.NumSubscriptions()-holder.nc.NumSubscriptions())
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		kept, err := c.TryLock(t.Context(), "l")
 		require.NoError(t, err, "at the tombstone of another")
 		kit.Keep(t, kept)
@@ -160,7 +160,7 @@ func TestMessagesTryLockAlternating(t *testing.T) {
 			m := members[i%3]
 			l, err := m.TryLock(t.Context(), "l")
 			require.NoErrorf(t, err, "%d", i)
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 			time.Sleep(time.Duration(i) * 7 * time.Millisecond)
 		}
 	})
@@ -195,7 +195,7 @@ func TestMessagesWaiting(t *testing.T) {
 		out := c.nc.Stats().OutMsgs
 		time.Sleep(10 * time.Minute)
 		require.InDelta(t, 12*10, int(c.nc.Stats().OutMsgs-out), 3, "a holder")
-		mustUnlock(t, other)
+		kit.Unlock(t, other)
 		synctest.Wait()
 	})
 }
@@ -212,7 +212,7 @@ func TestMessagesLongQueue(t *testing.T) {
 		c.await(t, "l")
 		synctest.Wait()
 		require.Less(t, int(c.nc.Stats().InMsgs-in), 16+64+10)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -222,7 +222,7 @@ func TestMessagesGivingUp(t *testing.T) {
 	s := testutil.RunServer(t)
 	holder, c := join(t, s), join(t, s)
 	holds := mustLock(t, holder.Client, "l")
-	mustUnlock(t, mustLock(t, c.Client, "other")) // for a client's lasting subscriptions
+	kit.Unlock(t, mustLock(t, c.Client, "other")) // for a client's lasting subscriptions
 	before := c.nc.NumSubscriptions()
 	var wg sync.WaitGroup
 	var refused, gaveUp atomic.Int64
@@ -249,9 +249,9 @@ func TestMessagesGivingUp(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d were refused, %d gave up", refused.Load(), gaveUp.Load())
 	require.Positive(t, gaveUp.Load())
-	eventually(t, "no subscription is left", func() bool { return c.nc.NumSubscriptions() <= before })
+	kit.Eventually(t, "no subscription is left", func() bool { return c.nc.NumSubscriptions() <= before })
 	require.Zero(t, c.Stats().Waiting)
-	mustUnlock(t, holds)
+	kit.Unlock(t, holds)
 }
 
 // Nor does one whose attempt got no answer, once its record has been found and
@@ -270,7 +270,7 @@ func TestMessagesGivingUpUnanswered(t *testing.T) {
 				other := join(t, s)
 				l := mustLock(t, c.Client, "l")
 				before := c.nc.NumSubscriptions()
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 				if tc.stage == "wait take" {
 					mustLock(t, other.Client, "l")
 				}
@@ -305,7 +305,7 @@ func TestMessagesCounters(t *testing.T) {
 	for i := range clients {
 		nc := s.Connect()
 		conns = append(conns, nc)
-		c := newClient(t, nc, natslock.WithTTL(time.Minute))
+		c := kit.NewClient(t, nc, natslock.WithTTL(time.Minute))
 		wg.Go(func() {
 			for j := range rounds {
 				k := (i + j) % names
@@ -325,7 +325,7 @@ func TestMessagesCounters(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
-	receiveIn(t, 2*patience, done, "all to count")
+	kit.ReceiveIn(t, 2*kit.Patience, done, "all to count")
 	for k := range names {
 		require.Equal(t, clients*rounds/names, counters[k])
 	}
@@ -402,18 +402,18 @@ func TestMessagesAfterAnother(t *testing.T) {
 			}
 		}
 		require.Equal(t, 1, sent(a, lock(a)))
-		mustUnlock(t, held)
+		kit.Unlock(t, held)
 		require.Equal(t, 3, sent(b, lock(b)), "a newcomer: refused, a look, granted")
-		mustUnlock(t, held)
+		kit.Unlock(t, held)
 		for range 3 {
 			time.Sleep(150 * time.Millisecond)
 			require.Equal(t, 2, sent(a, lock(a)), "it has had it itself: a look, granted")
-			mustUnlock(t, held)
+			kit.Unlock(t, held)
 			time.Sleep(150 * time.Millisecond)
 			require.Equal(t, 2, sent(b, try(b)))
 			require.Equal(t, 2, sent(c, try(c)), "busy: refused, a look")
 			require.Equal(t, 1, sent(a, try(a)), "busy, and it has had it: a look")
-			mustUnlock(t, held)
+			kit.Unlock(t, held)
 		}
 	})
 }

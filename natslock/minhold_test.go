@@ -13,6 +13,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -99,16 +100,16 @@ func TestMinHoldWaits(t *testing.T) {
 					granted := time.Now()
 					w := waiter.await(t, "l", opts...)
 					time.Sleep(10 * time.Millisecond)
-					mustUnlock(t, l)
+					kit.Unlock(t, l)
 					require.ErrorIs(t, l.Err(), natslock.ErrReleased)
 					require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrReleased)
-					next := w.granted(t)
-					kept := w.at.Sub(granted)
+					next := w.Granted(t)
+					kept := w.At.Sub(granted)
 					require.GreaterOrEqual(t, kept, minHold)
 					require.LessOrEqual(t, kept, minHold+2*time.Second)
 					require.Greater(t, next.Token(), l.Token())
 					require.Positive(t, n)
-					mustUnlock(t, next)
+					kit.Unlock(t, next)
 				})
 			})
 		}
@@ -143,8 +144,8 @@ func TestMinHoldAgainstRenewal(t *testing.T) {
 					}
 					return faults.Pass
 				})
-				receive(t, sent, "a renewal")
-				mustUnlock(t, l)
+				kit.Receive(t, sent, "a renewal")
+				kit.Unlock(t, l)
 				info := inspect(t, other.Client, "l")
 				require.True(t, info.Holder.Cooldown)
 				require.False(t, info.Holder.Expires.Before(granted.Add(minHold)))
@@ -164,17 +165,17 @@ func TestMinHoldOver(t *testing.T) {
 		c, other := join(t, s), join(t, s)
 		l := mustLock(t, c.Client, "l", natslock.MinHold(2*time.Second))
 		time.Sleep(2 * time.Second)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		info := inspect(t, other.Client, "l")
 		require.NotNil(t, info.Holder, "the client's clock may be fast")
 		require.True(t, info.Holder.Cooldown)
 		time.Sleep(time.Until(info.Holder.Expires) + 300*time.Millisecond)
 		l = mustLock(t, c.Client, "l", natslock.MinHold(2*time.Second))
 		time.Sleep(2300 * time.Millisecond)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		l, err := other.TryLock(t.Context(), "l")
 		require.NoError(t, err)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -193,11 +194,11 @@ func TestMinHoldCrash(t *testing.T) {
 			}
 			dead.link.Blackhole(true)
 			w := other.await(t, "l")
-			next := w.granted(t)
-			require.GreaterOrEqual(t, w.at.Sub(granted), minHold)
-			require.Less(t, w.at.Sub(granted), minHold+2*time.Second)
+			next := w.Granted(t)
+			require.GreaterOrEqual(t, w.At.Sub(granted), minHold)
+			require.Less(t, w.At.Sub(granted), minHold+2*time.Second)
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
-			mustUnlock(t, next)
+			kit.Unlock(t, next)
 		}
 	})
 }
@@ -227,15 +228,15 @@ func TestMinHoldLost(t *testing.T) {
 				l := mustLock(t, c.Client, "l", natslock.MinHold(least), natslock.TTL(time.Second))
 				granted := time.Now()
 				w := other.await(t, "l")
-				receive(t, l.Context().Done(), "the loss")
+				kit.Receive(t, l.Context().Done(), "the loss")
 				require.True(t, stored.Load())
 				time.Sleep(time.Until(late) + 50*time.Millisecond)
 				require.ErrorIs(t, l.Err(), natslock.ErrLost)
 				if unlocks {
 					require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 				}
-				mustUnlock(t, w.granted(t))
-				require.GreaterOrEqual(t, w.at.Sub(granted), least)
+				kit.Unlock(t, w.Granted(t))
+				require.GreaterOrEqual(t, w.At.Sub(granted), least)
 			})
 		})
 	}
@@ -251,13 +252,13 @@ func TestMinHoldBroken(t *testing.T) {
 			begun := time.Now()
 			w := other.await(t, "l")
 			if !held {
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 			}
 			require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: l.ID(), Reason: "test"}))
 			if held {
 				require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 			}
-			mustUnlock(t, w.granted(t))
+			kit.Unlock(t, w.Granted(t))
 			require.Less(t, time.Since(begun), time.Second)
 		}
 	})
@@ -267,13 +268,13 @@ func TestMinHoldBroken(t *testing.T) {
 func TestMinHoldOverdue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
-		mustUnlock(t, mustLock(t, c.Client, "l", natslock.MinHold(minHold)))
+		kit.Unlock(t, mustLock(t, c.Client, "l", natslock.MinHold(minHold)))
 		granted := time.Now()
 		forget(t, s)
 		w := other.begin(t, "l")
-		mustUnlock(t, w.granted(t))
-		require.GreaterOrEqual(t, w.at.Sub(granted), minHold)
-		require.Less(t, w.at.Sub(granted), minHold+overdueIn)
+		kit.Unlock(t, w.Granted(t))
+		require.GreaterOrEqual(t, w.At.Sub(granted), minHold)
+		require.Less(t, w.At.Sub(granted), minHold+overdueIn)
 	})
 }
 
@@ -284,13 +285,13 @@ func TestMinHoldOfWriter(t *testing.T) {
 		l, err := rwlock.New(c.Client).Lock(t.Context(), "l", natslock.MinHold(minHold))
 		require.NoError(t, err)
 		granted := time.Now()
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		_, err = rwlock.New(other.Client).TryRLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		read, err := rwlock.New(other.Client).RLock(t.Context(), "l")
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, time.Since(granted), minHold)
-		mustUnlock(t, read)
+		kit.Unlock(t, read)
 	})
 }
 
@@ -303,13 +304,13 @@ func TestMinHoldWaitTogether(t *testing.T) {
 		for range 3 {
 			waiters = append(waiters, c.await(t, "l", natslock.MinHold(minHold)))
 		}
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		granted := time.Now()
 		for i, w := range waiters {
-			l := w.granted(t)
-			require.GreaterOrEqual(t, w.at.Sub(granted), min(time.Duration(i), 1)*minHold)
-			granted = w.at
-			mustUnlock(t, l)
+			l := w.Granted(t)
+			require.GreaterOrEqual(t, w.At.Sub(granted), min(time.Duration(i), 1)*minHold)
+			granted = w.At
+			kit.Unlock(t, l)
 		}
 	})
 }
@@ -319,22 +320,22 @@ func TestMinHoldWaitTogether(t *testing.T) {
 func TestMinHoldJoinsNothing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
-		mustUnlock(t, mustLock(t, c.Client, "l", natslock.Linger(time.Hour)))
+		kit.Unlock(t, mustLock(t, c.Client, "l", natslock.Linger(time.Hour)))
 		l := mustLock(t, c.Client, "l", natslock.MinHold(minHold))
 		granted := time.Now()
 		var waiters []*waiting
 		for range 3 {
 			waiters = append(waiters, c.await(t, "l", natslock.TTL(6*time.Second)))
 		}
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		time.Sleep(minHold - time.Millisecond)
 		synctest.Wait()
 		for _, w := range waiters {
-			require.False(t, w.over())
+			require.False(t, w.Over())
 		}
 		for _, w := range waiters {
-			mustUnlock(t, w.granted(t))
-			require.GreaterOrEqual(t, w.at.Sub(granted), minHold)
+			kit.Unlock(t, w.Granted(t))
+			require.GreaterOrEqual(t, w.At.Sub(granted), minHold)
 		}
 	})
 }
@@ -344,10 +345,10 @@ func TestMinHoldWatched(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
 		w := follow(t, join(t, s), "l")
-		mustUnlock(t, mustLock(t, c.Client, "l", natslock.MinHold(minHold)))
+		kit.Unlock(t, mustLock(t, c.Client, "l", natslock.MinHold(minHold)))
 		w.next(admin.EventGranted)
 		w.next(admin.EventReleased)
-		mustUnlock(t, mustLock(t, c.Client, "l"))
+		kit.Unlock(t, mustLock(t, c.Client, "l"))
 		w.next(admin.EventQueued)
 		w.next(admin.EventGranted)
 		w.next(admin.EventReleased)

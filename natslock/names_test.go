@@ -14,6 +14,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -59,8 +60,8 @@ func TestNamesAreKeptApart(t *testing.T) {
 	// Waiting and handing over work under each.
 	for name, l := range held {
 		w := other.await(t, name)
-		mustUnlock(t, l)
-		mustUnlock(t, w.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, w.Granted(t))
 	}
 	for info, err := range admin.New(other.Client).List(t.Context(), ">") {
 		require.NoError(t, err)
@@ -129,7 +130,7 @@ func TestNamesTTLRefused(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, time.Second + 1, 24 * time.Hour} {
 		l, err := c.TryLock(t.Context(), fmt.Sprint(ttl), natslock.TTL(ttl))
 		require.NoError(t, err)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	}
 }
 
@@ -141,7 +142,7 @@ func TestTinyRenewFraction(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		wantHeld(t, l)
 		require.LessOrEqual(t, c.Stats().Renewed, uint64(10*20+1), "20 in a TTL")
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -168,7 +169,7 @@ func TestOddValues(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.Zero(t, warned)
 		wantHeld(t, l)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		require.NoError(t, c.Close(t.Context()))
 	})
 }

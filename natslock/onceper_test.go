@@ -17,6 +17,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -146,7 +147,7 @@ func TestOncePerCrash(t *testing.T) {
 			})
 			assert.Error(t, err)
 		})
-		receive(t, begun, "the run")
+		kit.Receive(t, begun, "the run")
 		c.nc.Close()
 		for range 58 {
 			time.Sleep(time.Second)
@@ -186,7 +187,7 @@ func TestOncePerBroken(t *testing.T) {
 		ran, err := c.OncePer(t.Context(), "job", time.Minute, func(ctx context.Context, _ time.Time, l *natslock.Lock) error {
 			// Not ctx: the break ends it, maybe before its answer.
 			require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: l.Name(), ID: l.ID(), Reason: "test"}))
-			receive(t, ctx.Done(), "the break")
+			kit.Receive(t, ctx.Done(), "the break")
 			return nil
 		})
 		require.True(t, ran)

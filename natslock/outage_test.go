@@ -13,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -72,7 +73,7 @@ func TestOutageIsNoBusyLock(t *testing.T) {
 			t.Run(outage.name+"/"+acquire.name, func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 					c, f := joinFaulty(t, s)
-					mustUnlock(t, mustLock(t, c.Client, "known"))
+					kit.Unlock(t, mustLock(t, c.Client, "known"))
 					outage.begin(c, f)
 					synctest.Wait()
 					begun := time.Now()
@@ -89,7 +90,7 @@ func TestOutageIsNoBusyLock(t *testing.T) {
 					}
 					c.link.Heal()
 					f.OnSend(nil)
-					mustUnlock(t, mustLock(t, c.Client, "l"))
+					kit.Unlock(t, mustLock(t, c.Client, "l"))
 				})
 			})
 		}
@@ -115,7 +116,7 @@ func TestOutageOfAWaiter(t *testing.T) {
 				}()
 				time.Sleep(time.Second)
 				outage.begin(c, f)
-				for _, err := range []error{first.failed(t), receive(t, second, "the end of the second")} {
+				for _, err := range []error{first.Failed(t), kit.Receive(t, second, "the end of the second")} {
 					require.ErrorIs(t, err, natslock.ErrTimeout)
 					if outage.name == "full" || outage.name == "too large" {
 						// The client need not write: it reads that the lock is held.
@@ -146,7 +147,7 @@ func TestBusyLockIsNoOutage(t *testing.T) {
 				}()
 			}
 			for range cap(errs) {
-				err := receive(t, errs, "the end of a wait")
+				err := kit.Receive(t, errs, "the end of a wait")
 				require.ErrorIs(t, err, natslock.ErrTimeout)
 				require.NotErrorIs(t, err, natslock.ErrUnavailable)
 			}
@@ -156,7 +157,7 @@ func TestBusyLockIsNoOutage(t *testing.T) {
 		c.link.Blackhole(true)
 		time.Sleep(3 * time.Second)
 		c.link.Heal()
-		err := w.failed(t)
+		err := w.Failed(t)
 		require.ErrorIs(t, err, natslock.ErrTimeout)
 		require.NotErrorIs(t, err, natslock.ErrUnavailable)
 	})

@@ -121,14 +121,14 @@ func TestOverdue(t *testing.T) {
 					forget(t, s)
 					time.Sleep(time.Second)
 					if first != nil {
-						mustUnlock(t, first)
+						kit.Unlock(t, first)
 					}
 					if name == "try" || name == "try write" || name == "try read" {
 						_, err = next(b.Client)(t.Context())
 						require.ErrorIs(t, err, natslock.ErrLocked)
 						time.Sleep(ttl + overdueIn - time.Since(written))
 					}
-					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
 					defer cancel()
 					l, err := next(b.Client)(ctx)
 					require.NoError(t, err)
@@ -136,10 +136,10 @@ func TestOverdue(t *testing.T) {
 						require.GreaterOrEqual(t, time.Since(written), ttl+overdueNot)
 					}
 					require.LessOrEqual(t, time.Since(written), ttl+overdueIn)
-					mustUnlock(t, l)
+					kit.Unlock(t, l)
 					l, err = next(b.Client)(ctx)
 					require.NoError(t, err, "and again")
-					mustUnlock(t, l)
+					kit.Unlock(t, l)
 				})
 			})
 		}
@@ -163,18 +163,18 @@ func TestOverdueAfterCrash(t *testing.T) {
 		died := time.Now()
 		w := b.await(t, "l")
 		forget(t, s)
-		l := w.granted(t)
-		require.LessOrEqual(t, w.at.Sub(died), ttl+overdueIn)
+		l := w.Granted(t)
+		require.LessOrEqual(t, w.At.Sub(died), ttl+overdueIn)
 		require.Greater(t, l.Token(), holder.Token())
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		for _, m := range a {
 			m.link.Heal()
 		}
 		var wg sync.WaitGroup
 		for _, w := range places { // they have queued again, in any order
 			wg.Go(func() {
-				if <-w.done; assert.NoError(t, w.err) {
-					assert.NoError(t, w.lock.Unlock(context.Background()))
+				if <-w.Done; assert.NoError(t, w.Err) {
+					assert.NoError(t, w.Value.Unlock(context.Background()))
 				}
 			})
 		}
@@ -191,12 +191,12 @@ func TestOverdueIsRenewed(t *testing.T) {
 		w := b.await(t, "l")
 		for range 20 {
 			time.Sleep(time.Second)
-			require.False(t, w.over())
+			require.False(t, w.Over())
 			_, err := b.TryLock(t.Context(), "l")
 			require.ErrorIs(t, err, natslock.ErrLocked)
 		}
-		mustUnlock(t, l)
-		mustUnlock(t, w.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, w.Granted(t))
 	})
 }
 
@@ -217,13 +217,13 @@ func TestOverdueForged(t *testing.T) {
 			time.Sleep(2 * time.Second)
 		}
 		synctest.Wait()
-		require.False(t, w.over())
+		require.False(t, w.Over())
 		for _, msg := range tapped.take(t, c.nc) {
 			require.Equal(t, "0", msg.Header.Get("Nats-Expected-Last-Subject-Sequence"))
 		}
 		require.Positive(t, holder.Remaining())
-		mustUnlock(t, holder)
-		mustUnlock(t, w.granted(t))
+		kit.Unlock(t, holder)
+		kit.Unlock(t, w.Granted(t))
 	})
 }
 
@@ -244,7 +244,7 @@ func TestOverdueBreak(t *testing.T) {
 		fresh, err := op.TryLock(t.Context(), "l")
 		require.NoError(t, err)
 		require.False(t, inspect(t, op.Client, "l").Holder.Overdue)
-		mustUnlock(t, fresh)
+		kit.Unlock(t, fresh)
 	})
 }
 
@@ -279,14 +279,14 @@ func TestOverdueBehindForgedRenewals(t *testing.T) {
 		m := newRaw(t, s.Connect()).get("lock.l")
 		dead.link.Cut()
 		forget(t, s)
-		for !w.over() && time.Since(written) < patience {
+		for !w.Over() && time.Since(written) < kit.Patience {
 			time.Sleep(10 * time.Millisecond)
 			f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{
 				Key: "lock.l", Value: m.Data, Revision: m.Sequence, Time: time.Now(), TTL: ttl,
 			}})
 		}
-		mustUnlock(t, w.granted(t))
-		require.Less(t, w.at.Sub(written), ttl+6*time.Second)
+		kit.Unlock(t, w.Granted(t))
+		require.Less(t, w.At.Sub(written), ttl+6*time.Second)
 	})
 }
 
@@ -374,7 +374,7 @@ func TestOverdueUnasked(t *testing.T) {
 				forget(t, s)
 				time.Sleep(2 * ttl)
 				if l != nil {
-					mustUnlock(t, l)
+					kit.Unlock(t, l)
 				}
 				f.FailReads(func(op faults.ReadOp, _ string) error {
 					if op == faults.ReadState {
@@ -388,7 +388,7 @@ func TestOverdueUnasked(t *testing.T) {
 				f.FailReads(nil)
 				l, err = tc.try(c.Client)(t.Context())
 				require.NoError(t, err)
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 			})
 		})
 	}
@@ -417,7 +417,7 @@ func deletesOverdue(t *testing.T, fate faults.Fate, outcome func(t *testing.T, e
 				forget(t, s)
 				time.Sleep(2 * ttl)
 				if l != nil {
-					mustUnlock(t, l)
+					kit.Unlock(t, l)
 				}
 				var lost atomic.Int32
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -434,7 +434,7 @@ func deletesOverdue(t *testing.T, fate faults.Fate, outcome func(t *testing.T, e
 				require.EqualValues(t, 1, lost.Load())
 				outcome(t, err)
 				if err == nil {
-					mustUnlock(t, l)
+					kit.Unlock(t, l)
 				}
 			})
 		})
@@ -453,9 +453,9 @@ func TestOverdueWrongClock(t *testing.T) {
 			_, err := c.TryLock(t.Context(), "l")
 			require.ErrorIs(t, err, natslock.ErrLocked)
 		}
-		require.False(t, w.over())
-		mustUnlock(t, l)
-		mustUnlock(t, w.granted(t))
+		require.False(t, w.Over())
+		kit.Unlock(t, l)
+		kit.Unlock(t, w.Granted(t))
 	})
 }
 
@@ -468,7 +468,7 @@ func (h *hasty) Now() time.Time { return h.KV.Now().Add(time.Hour) }
 func TestOverdueUnreadable(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
-		mustUnlock(t, mustLock(t, c.Client, "l"))
+		kit.Unlock(t, mustLock(t, c.Client, "l"))
 		time.Sleep(2 * time.Second)
 		msg := nats.NewMsg(subjects + "lock.l")
 		msg.Data = []byte("not ours")
@@ -508,7 +508,7 @@ func TestOverdueReaderRenews(t *testing.T) {
 		_, err = rwlock.New(writer.Client).Lock(ctx, "l")
 		require.ErrorIs(t, err, natslock.ErrTimeout)
 		wantHeld(t, l)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -579,8 +579,8 @@ func TestRemoveOverdue(t *testing.T) {
 		require.Positive(t, alive.Remaining())
 		next := mustLock(t, op.Client, "a.mutex")
 		require.Greater(t, next.Token(), was.Token())
-		mustUnlock(t, next)
-		mustUnlock(t, alive)
+		kit.Unlock(t, next)
+		kit.Unlock(t, alive)
 		time.Sleep(2 * time.Second)
 		wantNothing(t, s)
 
@@ -612,6 +612,6 @@ func TestRemoveOverdueRenewed(t *testing.T) {
 		require.Equal(t, []int{0, 1}, []int{removed, left})
 		require.Positive(t, l.Remaining())
 		require.NoError(t, l.Extend(t.Context(), 0))
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }

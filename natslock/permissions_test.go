@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	lockadmin "github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -37,19 +38,19 @@ func as(user string) []nats.Option {
 
 func TestPermissionDenied(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		admin := newClient(t, s.Connect(as("admin")...))
+		admin := kit.NewClient(t, s.Connect(as("admin")...))
 		l := mustLock(t, admin, "l")
-		c := newClient(t, s.Connect(as("reader")...))
+		c := kit.NewClient(t, s.Connect(as("reader")...))
 		ctx := t.Context()
 		for _, name := range []string{"free", "l"} {
-			err := quickly(t, time.Second, "TryLock", func() error { _, err := c.TryLock(ctx, name); return err })
+			err := kit.Quickly(t, time.Second, "TryLock", func() error { _, err := c.TryLock(ctx, name); return err })
 			require.ErrorIs(t, err, natslock.ErrPermission)
-			err = quickly(t, time.Second, "Lock", func() error { _, err := c.Lock(ctx, name); return err })
+			err = kit.Quickly(t, time.Second, "Lock", func() error { _, err := c.Lock(ctx, name); return err })
 			require.ErrorIs(t, err, natslock.ErrPermission)
 			require.ErrorContains(t, err, "$KV.natslock.lock."+name)
 		}
 		require.Equal(t, l.Token(), inspect(t, c, "l").Holder.Token, "it may read")
-		err := quickly(t, time.Second, "Break", func() error {
+		err := kit.Quickly(t, time.Second, "Break", func() error {
 			return lockadmin.New(c).Break(ctx, lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "l", ID: l.ID()})
 		})
 		require.ErrorIs(t, err, natslock.ErrPermission)
@@ -61,20 +62,20 @@ func TestPermissionDenied(t *testing.T) {
 // names, and for no other.
 func TestPermissionForSomeNames(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		admin := newClient(t, s.Connect(as("admin")...))
+		admin := kit.NewClient(t, s.Connect(as("admin")...))
 		ctx := t.Context()
 		c := &member{rec: newRecorder()}
 		c.nc = s.Connect(as("orders")...)
-		c.Client = newClient(t, c.nc, c.rec.option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
+		c.Client = kit.NewClient(t, c.nc, c.rec.option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		l := mustLock(t, admin, "orders.1")
 		w := c.await(t, "orders.1")
 		begun := time.Now()
-		mustUnlock(t, l)
-		w.granted(t)
-		require.Less(t, w.at.Sub(begun), time.Second)
+		kit.Unlock(t, l)
+		w.Granted(t)
+		require.Less(t, w.At.Sub(begun), time.Second)
 		require.NotNil(t, inspect(t, c.Client, "orders.1").Holder)
-		mustUnlock(t, w.lock)
-		err := quickly(t, time.Second, "Lock", func() error { _, err := c.Lock(ctx, "users.1"); return err })
+		kit.Unlock(t, w.Value)
+		err := kit.Quickly(t, time.Second, "Lock", func() error { _, err := c.Lock(ctx, "users.1"); return err })
 		require.ErrorIs(t, err, natslock.ErrPermission)
 		_, err = c.TryLock(ctx, "orders")
 		require.ErrorIs(t, err, natslock.ErrPermission)
@@ -85,8 +86,8 @@ func TestPermissionForSomeNames(t *testing.T) {
 // have written to the bucket since.
 func TestPermissionToInspectInBusyBucket(t *testing.T) {
 	s := testutil.RunServer(t, testutil.WithConfigText(users))
-	admin := newClient(t, s.Connect(as("admin")...))
-	c := newClient(t, s.Connect(as("orders")...))
+	admin := kit.NewClient(t, s.Connect(as("admin")...))
+	c := kit.NewClient(t, s.Connect(as("orders")...))
 	l := mustLock(t, admin, "orders.1")
 	mustLock(t, admin, "users.1") // a later revision
 	require.Equal(t, l.Token(), inspect(t, c, "orders.1").Holder.Token)
@@ -95,13 +96,13 @@ func TestPermissionToInspectInBusyBucket(t *testing.T) {
 // A client that may not subscribe to the notifications gets in by its timers.
 func TestPermissionToListenDenied(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		admin := newClient(t, s.Connect(as("admin")...))
+		admin := kit.NewClient(t, s.Connect(as("admin")...))
 		l := mustLock(t, admin, "l")
 		var deaf []*member
 		for range 3 {
 			c := &member{rec: newRecorder()}
 			c.nc = s.Connect(as("deaf")...)
-			c.Client = newClient(t, c.nc, c.rec.option())
+			c.Client = kit.NewClient(t, c.nc, c.rec.option())
 			deaf = append(deaf, c)
 		}
 		// They get in in any order. When the lock has been free for more than a second, the
@@ -110,18 +111,18 @@ func TestPermissionToListenDenied(t *testing.T) {
 		for _, c := range append(deaf, deaf[0]) { // two goroutines of the first one
 			w := c.await(t, "l")
 			wg.Go(func() {
-				<-w.done
-				if w.err == nil {
-					w.err = w.lock.Unlock(context.Background())
+				<-w.Done
+				if w.Err == nil {
+					w.Err = w.Value.Unlock(context.Background())
 				}
-				if w.err != nil {
-					t.Error(w.err)
+				if w.Err != nil {
+					t.Error(w.Err)
 				}
 			})
 		}
 		time.Sleep(10 * time.Second)
 		begun := time.Now()
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		wg.Wait()
 		require.Less(t, time.Since(begun), 15*time.Second)
 	}, testutil.WithConfigText(users))
@@ -130,8 +131,8 @@ func TestPermissionToListenDenied(t *testing.T) {
 // Without a reply there is no answer at all.
 func TestPermissionForInboxDenied(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		newClient(t, s.Connect(as("admin")...))
-		err := quickly(t, time.Second, "New", func() error {
+		kit.NewClient(t, s.Connect(as("admin")...))
+		err := kit.Quickly(t, time.Second, "New", func() error {
 			_, err := natslock.New(t.Context(), s.Connect(as("mute")...))
 			return err
 		})
@@ -141,7 +142,7 @@ func TestPermissionForInboxDenied(t *testing.T) {
 
 func TestPermissionWithoutJetStream(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		err := quickly(t, time.Second, "New", func() error {
+		err := kit.Quickly(t, time.Second, "New", func() error {
 			_, err := natslock.New(t.Context(), s.Connect())
 			return err
 		})
@@ -154,13 +155,13 @@ func TestPermissionToCreate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		_, err := natslock.New(t.Context(), s.Connect(as("admin")...), natslock.WithCreate(false))
 		require.ErrorIs(t, err, kvstore.ErrNotFound)
-		err = quickly(t, time.Second, "New", func() error {
+		err = kit.Quickly(t, time.Second, "New", func() error {
 			_, err := natslock.New(t.Context(), s.Connect(as("orders")...))
 			return err
 		})
 		require.ErrorIs(t, err, natslock.ErrPermission)
-		newClient(t, s.Connect(as("admin")...))
-		newClient(t, s.Connect(as("orders")...), natslock.WithCreate(false))
+		kit.NewClient(t, s.Connect(as("admin")...))
+		kit.NewClient(t, s.Connect(as("orders")...), natslock.WithCreate(false))
 	}, testutil.WithConfigText(users))
 }
 

@@ -35,13 +35,13 @@ func TestGivingUpMakesNobodyFirst(t *testing.T) {
 		first, gone, last := c[0].await(t, "l"), c[1].await(t, "l"), c[2].await(t, "l")
 		time.Sleep(time.Second)
 		tapped := newTap(t, s.Connect(), "lock.l")
-		gone.cancel(nil)
-		gone.failed(t)
+		gone.Cancel(nil)
+		gone.Failed(t)
 		time.Sleep(10 * time.Second)
 		require.Empty(t, tapped.take(t, c[0].nc, c[2].nc), "somebody has tried to take the lock")
-		mustUnlock(t, holder)
-		mustUnlock(t, first.granted(t))
-		mustUnlock(t, last.granted(t))
+		kit.Unlock(t, holder)
+		kit.Unlock(t, first.Granted(t))
+		kit.Unlock(t, last.Granted(t))
 	})
 }
 
@@ -71,8 +71,8 @@ func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 		})
 		time.Sleep(3 * time.Second)
 		paused.link.Blackhole(true)
-		mustUnlock(t, holder)
-		l := w.granted(t)
+		kit.Unlock(t, holder)
+		l := w.Granted(t)
 		synctest.Wait()
 		tapped := newTap(t, s.Connect(), "lock.l")
 		time.Sleep(2 * time.Second) // the paused one's place is still there
@@ -80,8 +80,8 @@ func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 		require.Empty(t, tapped.take(t, last.nc), "somebody has tried to take the lock")
 		require.Positive(t, blind.Counts().ReadsFailed)
 		blind.FailReads(nil)
-		mustUnlock(t, l)
-		behind.granted(t)
+		kit.Unlock(t, l)
+		behind.Granted(t)
 	})
 }
 
@@ -102,14 +102,14 @@ func TestPlaceDeleted(t *testing.T) {
 			}
 		}
 		require.Len(t, r.live("wait.l.*"), 2)
-		gone.cancel(nil) // makes the last waiter read the queue
-		gone.failed(t)
+		gone.Cancel(nil) // makes the last waiter read the queue
+		gone.Failed(t)
 		synctest.Wait()
 		require.Len(t, r.live("wait.l.*"), 2, "it queues again")
 		require.Empty(t, tapped.take(t, c[0].nc, c[2].nc), "somebody has tried to take the lock")
-		mustUnlock(t, holder)
-		mustUnlock(t, first.granted(t))
-		mustUnlock(t, last.granted(t))
+		kit.Unlock(t, holder)
+		kit.Unlock(t, first.Granted(t))
+		kit.Unlock(t, last.Granted(t))
 	})
 }
 
@@ -127,8 +127,8 @@ func TestPlaceIsShort(t *testing.T) {
 				require.Equal(t, want, r.get(keys[0]).Header.Get("Nats-TTL"))
 				time.Sleep(20 * time.Second)
 			}
-			w.cancel(nil)
-			w.failed(t)
+			w.Cancel(nil)
+			w.Failed(t)
 			synctest.Wait()
 		}
 	})
@@ -149,11 +149,11 @@ func TestPlaceOutlastsPause(t *testing.T) {
 			c.link.Blackhole(false)
 		}
 		synctest.Wait()
-		mustUnlock(t, holder)
-		l := first.granted(t)
-		require.False(t, second.over(), "it was overtaken")
-		mustUnlock(t, l)
-		mustUnlock(t, second.granted(t))
+		kit.Unlock(t, holder)
+		l := first.Granted(t)
+		require.False(t, second.Over(), "it was overtaken")
+		kit.Unlock(t, l)
+		kit.Unlock(t, second.Granted(t))
 	})
 }
 
@@ -182,11 +182,11 @@ func TestPlaceWhoseRenewalIsUnnotified(t *testing.T) {
 		synctest.Wait()
 		require.Greater(t, f.Counts().AnswersLost, 3)
 		require.Equal(t, 1, places, "it has queued again")
-		mustUnlock(t, holder)
-		l := first.granted(t)
-		require.False(t, second.over(), "it was overtaken")
-		mustUnlock(t, l)
-		mustUnlock(t, second.granted(t))
+		kit.Unlock(t, holder)
+		l := first.Granted(t)
+		require.False(t, second.Over(), "it was overtaken")
+		kit.Unlock(t, l)
+		kit.Unlock(t, second.Granted(t))
 	})
 }
 
@@ -206,12 +206,12 @@ func TestPlaceLeftUnanswered(t *testing.T) {
 			}
 			return faults.Pass
 		})
-		w.cancel(nil)
-		w.failed(t)
+		w.Cancel(nil)
+		w.Failed(t)
 		time.Sleep(1500 * time.Millisecond)
 		require.EqualValues(t, 1, lost.Load())
 		require.Empty(t, r.live("wait.l.*"))
-		mustUnlock(t, holder)
+		kit.Unlock(t, holder)
 	})
 }
 
@@ -236,8 +236,8 @@ func TestStaleQueueList(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		require.Equal(t, 1, places)
-		mustUnlock(t, holder)
-		require.NoError(t, w.granted(t).Unlock(context.Background()))
+		kit.Unlock(t, holder)
+		require.NoError(t, w.Granted(t).Unlock(context.Background()))
 	})
 }
 
@@ -260,18 +260,18 @@ func TestPlaceUsedAgain(t *testing.T) {
 				place := r.live("wait.l.*")
 				second := c.await(t, "l")
 				f.DropEvents(func(ev kvstore.Event) bool { return ev.Record.Key == place[0] && lost(ev) })
-				mustUnlock(t, holder)
-				l := first.granted(t)
+				kit.Unlock(t, holder)
+				l := first.Granted(t)
 				begun := time.Now()
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 				third := b.await(t, "l")
-				l = second.granted(t)
+				l = second.Granted(t)
 				require.Less(t, time.Since(begun), time.Second, "nobody takes it out of turn before")
-				require.False(t, third.over())
+				require.False(t, third.Over())
 				synctest.Wait() // the second one's place has been left
 				require.Equal(t, place, r.live("wait.l.*"))
-				mustUnlock(t, l)
-				mustUnlock(t, third.granted(t))
+				kit.Unlock(t, l)
+				kit.Unlock(t, third.Granted(t))
 			})
 		})
 	}
@@ -296,8 +296,8 @@ func TestPlaceUsedAgainFaults(t *testing.T) {
 					holder := quietHolder(t, s)
 					w := c.await(t, "l")
 					place := r.live("wait.l.*")
-					w.cancel(nil)
-					w.failed(t)
+					w.Cancel(nil)
+					w.Failed(t)
 					synctest.Wait()
 
 					again := 0
@@ -313,21 +313,21 @@ func TestPlaceUsedAgainFaults(t *testing.T) {
 					if givesUp {
 						w = c.begin(t, "l")
 						time.Sleep(100 * time.Millisecond)
-						w.cancel(nil)
-						w.failed(t)
+						w.Cancel(nil)
+						w.Failed(t)
 						next := b.await(t, "l")
 						time.Sleep(3 * time.Second)
 						require.Len(t, r.live("wait.l.*"), 1, "the other's")
-						mustUnlock(t, holder)
-						mustUnlock(t, next.granted(t))
+						kit.Unlock(t, holder)
+						kit.Unlock(t, next.Granted(t))
 					} else {
 						w = c.await(t, "l")
 						next := b.await(t, "l")
-						mustUnlock(t, holder)
-						l := w.granted(t)
-						require.False(t, next.over())
-						mustUnlock(t, l)
-						mustUnlock(t, next.granted(t))
+						kit.Unlock(t, holder)
+						l := w.Granted(t)
+						require.False(t, next.Over())
+						kit.Unlock(t, l)
+						kit.Unlock(t, next.Granted(t))
 					}
 					require.Positive(t, again, "the place was taken again")
 					time.Sleep(3 * time.Second)
@@ -356,12 +356,12 @@ func TestPlaceIsNewWhereListsLag(t *testing.T) {
 			for _, key := range r.live("wait.l.*") {
 				places[key] = true
 			}
-			w.cancel(nil)
-			w.failed(t)
+			w.Cancel(nil)
+			w.Failed(t)
 			synctest.Wait()
 		}
 		require.Len(t, places, 3)
-		mustUnlock(t, holder)
+		kit.Unlock(t, holder)
 	})
 }
 
@@ -380,8 +380,8 @@ func TestPlaceNotUsedAgain(t *testing.T) {
 				holder := quietHolder(t, s)
 				w := c.await(t, "l")
 				place := r.live("wait.l.*")
-				w.cancel(nil)
-				w.failed(t)
+				w.Cancel(nil)
+				w.Failed(t)
 				synctest.Wait()
 				after(r, place[0])
 				w = c.await(t, "l")
@@ -390,8 +390,8 @@ func TestPlaceNotUsedAgain(t *testing.T) {
 				keys := r.live("wait.l.*")
 				keys = slices.DeleteFunc(keys, func(k string) bool { return k == place[0] })
 				require.Len(t, keys, 1, "a new one")
-				mustUnlock(t, holder)
-				mustUnlock(t, w.granted(t))
+				kit.Unlock(t, holder)
+				kit.Unlock(t, w.Granted(t))
 			})
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -26,14 +27,14 @@ func TestLeastPrivilegeHandOver(t *testing.T) {
 	require.NoError(t, err)
 	cluster := testutil.RunCluster(t, 3, testutil.WithConfigText(fmt.Sprintf(
 		"authorization { users: [ { user: all, password: p }, { user: least, password: p, %s } ] }", least)))
-	newClient(t, cluster.Connect(as("all")...), natslock.WithReplicas(3))
+	kit.NewClient(t, cluster.Connect(as("all")...), natslock.WithReplicas(3))
 	for _, user := range []string{"all", "least"} {
 		var refused atomic.Int32
 		var clients [2]*member
 		for i := range clients {
 			c := &member{rec: newRecorder()}
 			c.nc = cluster.ConnectTo(i, nats.UserInfo(user, "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { refused.Add(1) }))
-			c.Client = newClient(t, c.nc, c.rec.option())
+			c.Client = kit.NewClient(t, c.nc, c.rec.option())
 			clients[i] = c
 		}
 		const n = 100
@@ -42,12 +43,12 @@ func TestLeastPrivilegeHandOver(t *testing.T) {
 		for i := range n {
 			w := clients[(i+1)%2].await(t, "l")
 			begun := time.Now()
-			mustUnlock(t, l)
-			w.granted(t)
-			took = append(took, w.at.Sub(begun))
-			l = w.lock
+			kit.Unlock(t, l)
+			w.Granted(t)
+			took = append(took, w.At.Sub(begun))
+			l = w.Value
 		}
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		slices.Sort(took)
 		t.Logf("user %s: median %v, 90%% within %v, %d refusals", user, took[n/2], took[n*9/10], refused.Load())
 		// Those under way when the first one is refused are refused too.
@@ -60,10 +61,10 @@ func TestLeastPrivilegeHandOver(t *testing.T) {
 			l := mustLock(t, clients[0].Client, fmt.Sprint("fresh", i))
 			before := clients[1].nc.Stats().OutMsgs
 			w := clients[1].await(t, l.Name())
-			mustUnlock(t, l)
-			w.granted(t)
+			kit.Unlock(t, l)
+			w.Granted(t)
 			sent = append(sent, clients[1].nc.Stats().OutMsgs-before)
-			mustUnlock(t, w.lock)
+			kit.Unlock(t, w.Value)
 		}
 		t.Logf("user %s: messages of a wait %v", user, sent)
 		require.LessOrEqual(t, slices.Min(sent), uint64(13), "the queue was read more than once")

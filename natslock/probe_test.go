@@ -11,6 +11,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
@@ -70,13 +71,13 @@ func TestSuccessorProbes(t *testing.T) {
 		gone := join(t, s).await(t, "l")
 		w := c.await(t, "l")
 		time.Sleep(time.Second) // its early reads are over
-		gone.cancel(nil)
-		gone.failed(t)
+		gone.Cancel(nil)
+		gone.Failed(t)
 		synctest.Wait()
 		released := time.Now()
-		mustUnlock(t, holder)
-		mustUnlock(t, w.granted(t))
-		require.Less(t, w.at.Sub(released), 100*time.Millisecond)
+		kit.Unlock(t, holder)
+		kit.Unlock(t, w.Granted(t))
+		require.Less(t, w.At.Sub(released), 100*time.Millisecond)
 	})
 }
 
@@ -96,7 +97,7 @@ func TestDrainProbes(t *testing.T) {
 		}()
 		time.Sleep(time.Second) // its early reads are over
 		released := time.Now()
-		mustUnlock(t, r)
-		require.Less(t, receive(t, granted, "a grant").Sub(released), 100*time.Millisecond)
+		kit.Unlock(t, r)
+		require.Less(t, kit.Receive(t, granted, "a grant").Sub(released), 100*time.Millisecond)
 	})
 }

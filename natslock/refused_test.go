@@ -16,6 +16,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -95,7 +96,7 @@ func TestRefusedRenewal(t *testing.T) {
 
 				log.Reset()
 				fail(true)
-				receive(t, l.Context().Done(), "the end")
+				kit.Receive(t, l.Context().Done(), "the end")
 				cause := context.Cause(l.Context())
 				require.ErrorIs(t, cause, natslock.ErrLost)
 				require.ErrorContains(t, cause, c.says)
@@ -138,12 +139,12 @@ func TestRevokedPermission(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var log journal
 		nc := s.Connect(nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-		c := newClient(t, nc, log.option())
+		c := kit.NewClient(t, nc, log.option())
 		l := mustLock(t, c, "l", natslock.TTL(6*time.Second))
 		revoked := options.Clone()
 		revoked.Users = user(&server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"$KV.>"}}})
 		require.NoError(t, s.Server().ReloadOptions(revoked))
-		receive(t, l.Context().Done(), "the end")
+		kit.Receive(t, l.Context().Done(), "the end")
 		require.ErrorContains(t, context.Cause(l.Context()), "Permissions Violation")
 		synctest.Wait()
 		require.Contains(t, log.String(), "refuses to renew")

@@ -73,7 +73,7 @@ func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) er
 			require.NoError(t, l.Unlock(t.Context()))
 			require.Greater(t, time.Since(begun), 1500*time.Millisecond)
 			if taken {
-				mustUnlock(t, next)
+				kit.Unlock(t, next)
 			}
 			require.Empty(t, kit.KeysLeft(t, s.Connect()))
 		})
@@ -91,7 +91,7 @@ func TestReleaseShownAnOldRecord(t *testing.T) {
 			return stale
 		})
 		b := join(t, s)
-		mustUnlock(t, mustLock(t, b.Client, "x"))
+		kit.Unlock(t, mustLock(t, b.Client, "x"))
 		before := newRaw(t, s.Connect()).get("lock.x")
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)

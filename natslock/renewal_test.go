@@ -45,7 +45,7 @@ func TestGoneIsNotWrittenAgain(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
 		require.Nil(t, r.get("lock.x"), "its tombstone has ended")
-		receive(t, l.Context().Done(), "the end")
+		kit.Receive(t, l.Context().Done(), "the end")
 		require.Less(t, time.Since(granted), 11*time.Second, "by the first renewal")
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		time.Sleep(time.Minute)
@@ -104,7 +104,7 @@ func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 		})
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		receive(t, l.Context().Done(), "the end")
+		kit.Receive(t, l.Context().Done(), "the end")
 		ended := time.Now()
 		synctest.Wait()
 		require.Greater(t, sent[1].Sub(sent[0]), 500*time.Millisecond)
@@ -131,7 +131,7 @@ func TestBreakOfUnseenRenewal(t *testing.T) {
 		require.Equal(t, 1, fa.Counts().AnswersLost)
 		require.NoError(t, admin.New(b).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: l.ID(), Reason: "test"}))
 		broken := time.Now()
-		receive(t, l.Context().Done(), "the end")
+		kit.Receive(t, l.Context().Done(), "the end")
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 		require.Less(t, time.Since(broken), 2*time.Second, "by the next renewal")
 		time.Sleep(2 * time.Second)
@@ -172,7 +172,7 @@ func TestCloseMeetsRenewal(t *testing.T) {
 			assert.ErrorIs(t, other.Unlock(context.Background()), natslock.ErrUnavailable)
 		}()
 		time.Sleep(time.Millisecond)
-		require.ErrorContains(t, closeNow(a), `"x"`)
+		require.ErrorContains(t, kit.CloseNow(a), `"x"`)
 		<-released
 		require.ErrorIs(t, l.Err(), natslock.ErrClosed)
 		require.Equal(t, 1, fa.Counts().AnswersDelayed, "the confirmation never came")
@@ -217,7 +217,7 @@ func TestRenewalsGoTogether(t *testing.T) {
 				}
 				require.LessOrEqual(t, len(times), rounds*(locks/10+1), "not each by itself")
 				for _, l := range held {
-					mustUnlock(t, l)
+					kit.Unlock(t, l)
 				}
 			})
 		})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -29,23 +30,23 @@ func TestRunDroppedHandle(t *testing.T) {
 	holder := mustLock(t, c.Client, "l", natslock.TTL(ttl))
 	time.Sleep(10 * time.Millisecond) // longer than a turn
 	first := c.await(t, "l", natslock.TTL(ttl))
-	eventually(t, "it has a place", func() bool { return len(inspect(t, c.Client, "l").Queue) == 1 })
+	kit.Eventually(t, "it has a place", func() bool { return len(inspect(t, c.Client, "l").Queue) == 1 })
 	second, third := c.await(t, "l", natslock.TTL(ttl)), c.await(t, "l", natslock.TTL(ttl))
-	mustUnlock(t, holder)
-	token := first.granted(t).Token()
-	first.lock = nil
-	eventually(t, "it is noticed", func() bool {
+	kit.Unlock(t, holder)
+	token := first.Granted(t).Token()
+	first.Value = nil
+	kit.Eventually(t, "it is noticed", func() bool {
 		runtime.GC()
 		return log.String() != ""
 	})
 	dropped := time.Now()
-	eventually(t, "the others queue", func() bool { return len(inspect(t, c.Client, "l").Queue) > 0 })
+	kit.Eventually(t, "the others queue", func() bool { return len(inspect(t, c.Client, "l").Queue) > 0 })
 	require.Less(t, time.Since(dropped), ttl/2, "at once")
-	next := second.granted(t)
-	require.Less(t, second.at.Sub(dropped), ttl+time.Second)
+	next := second.Granted(t)
+	require.Less(t, second.At.Sub(dropped), ttl+time.Second)
 	require.Greater(t, next.Token(), token)
-	mustUnlock(t, next)
-	mustUnlock(t, third.granted(t))
+	kit.Unlock(t, next)
+	kit.Unlock(t, third.Granted(t))
 }
 
 // The TTL of an Extend ends with its member: the next one has that of the run.
@@ -58,14 +59,14 @@ func TestRunExtend(t *testing.T) {
 				r := newRaw(t, s.Connect())
 				stored := func() string { return r.get("lock.l").Header.Get("Nats-TTL") }
 				holder, waits := siblings(t, c, 2)
-				mustUnlock(t, holder)
-				l := waits[0].granted(t)
+				kit.Unlock(t, holder)
+				l := waits[0].Granted(t)
 				require.NoError(t, l.Extend(t.Context(), ttl))
 				require.Equal(t, fmt.Sprintf("%.0fs", ttl.Seconds()), stored())
 				time.Sleep(time.Minute)
 				wantHeld(t, l)
-				mustUnlock(t, l)
-				l = waits[1].granted(t)
+				kit.Unlock(t, l)
+				l = waits[1].Granted(t)
 				time.Sleep(200 * time.Millisecond)
 				require.Equal(t, "15s", stored())
 				require.LessOrEqual(t, l.Remaining(), own)
@@ -73,7 +74,7 @@ func TestRunExtend(t *testing.T) {
 				time.Sleep(time.Minute)
 				wantHeld(t, l)
 				require.Equal(t, "15s", stored())
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 			})
 		})
 	}
@@ -85,8 +86,8 @@ func insideOf(t *testing.T, c, other *member) (l *natslock.Lock, waits []*waitin
 	t.Helper()
 	holder, waits := siblings(t, c, 3)
 	stranger = other.follow(t)
-	mustUnlock(t, holder)
-	l = waits[0].granted(t)
+	kit.Unlock(t, holder)
+	l = waits[0].Granted(t)
 	time.Sleep(2 * time.Second) // the client watches the lock by now
 	return l, waits[1:], stranger
 }
@@ -97,23 +98,23 @@ func TestRunBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
 		l, waits, stranger := insideOf(t, c, other)
-		mustUnlock(t, l)                                                  // so that the one inside is not the first of the lease
-		l, waits = waits[0].granted(t), []*waiting{c.follow(t), waits[1]} // in the order of their places
+		kit.Unlock(t, l)                                                  // so that the one inside is not the first of the lease
+		l, waits = waits[0].Granted(t), []*waiting{c.follow(t), waits[1]} // in the order of their places
 		shown := inspect(t, other.Client, "l").Holder
 		require.NotEmpty(t, shown.ID)
 		require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: shown.ID, Reason: "test"}))
 		broken := time.Now()
-		receive(t, l.Context().Done(), "the end of the holder's part")
+		kit.Receive(t, l.Context().Done(), "the end of the holder's part")
 		require.Less(t, time.Since(broken), 100*time.Millisecond)
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrBroken)
 		time.Sleep(5 * time.Second)
 		for _, w := range append(waits, stranger) {
-			require.False(t, w.over(), "the broken holder is still inside")
+			require.False(t, w.Over(), "the broken holder is still inside")
 		}
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 		begun := time.Now()
-		unlockAll(t, stranger.granted(t), waits...)
+		unlockAll(t, stranger.Granted(t), waits...)
 		require.Less(t, time.Since(begun), time.Second)
 		require.EqualValues(t, 1, c.Stats().Broken)
 		time.Sleep(2 * time.Second)
@@ -130,13 +131,13 @@ func TestRunBrokenBetween(t *testing.T) {
 		l, waits, stranger := insideOf(t, c, other)
 		shortOfTime(t, f, l, 15*time.Second)
 		id := inspect(t, other.Client, "l").Holder.ID
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		synctest.Wait()
-		require.False(t, waits[0].over(), "it waits for a renewal")
+		require.False(t, waits[0].Over(), "it waits for a renewal")
 		f.OnSend(nil)
 		require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: id, Reason: "test"}))
 		begun := time.Now()
-		unlockAll(t, stranger.granted(t), waits...)
+		unlockAll(t, stranger.Granted(t), waits...)
 		require.Less(t, time.Since(begun), time.Second)
 		time.Sleep(2 * time.Second)
 		wantNothing(t, s)
@@ -156,9 +157,9 @@ func TestRunLost(t *testing.T) {
 					c.link.Blackhole(true)
 					<-l.Context().Done()
 					require.LessOrEqual(t, time.Since(begun), 15*time.Second)
-					next := stranger.granted(t)
+					next := stranger.Granted(t)
 					require.Less(t, time.Since(begun), 17*time.Second)
-					require.False(t, waits[0].over())
+					require.False(t, waits[0].Over())
 					c.link.Heal()
 					time.Sleep(10 * time.Second)
 					wantLost(t, l, natslock.ErrLost)
@@ -168,7 +169,7 @@ func TestRunLost(t *testing.T) {
 					<-l.Context().Done()
 					require.LessOrEqual(t, time.Since(begun), time.Second)
 					wantLost(t, l, natslock.ErrLost)
-					unlockAll(t, stranger.granted(t), waits...)
+					unlockAll(t, stranger.Granted(t), waits...)
 				}
 				require.EqualValues(t, 1, c.Stats().Lost)
 				time.Sleep(20 * time.Second)
@@ -187,17 +188,17 @@ func TestRunCrash(t *testing.T) {
 		last := other.follow(t)
 		c.link.Cut()
 		crashed := time.Now()
-		next := stranger.granted(t)
+		next := stranger.Granted(t)
 		require.Less(t, time.Since(crashed), 17*time.Second)
 		require.Greater(t, next.Token(), l.Token())
 		require.Error(t, l.Err(), "it ended before")
-		mustUnlock(t, next)
-		mustUnlock(t, last.granted(t))
+		kit.Unlock(t, next)
+		kit.Unlock(t, last.Granted(t))
 		require.Less(t, time.Since(crashed), 18*time.Second)
 		for _, w := range waits {
-			require.False(t, w.over())
-			w.cancel(nil)
-			require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+			require.False(t, w.Over())
+			w.Cancel(nil)
+			require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 		}
 		time.Sleep(20 * time.Second)
 		wantNothing(t, s)
@@ -217,25 +218,25 @@ func TestRunClose(t *testing.T) {
 			closed := make(chan error, 1)
 			go func() { closed <- c.Close(ctx) }()
 			for _, w := range waits {
-				require.ErrorIs(t, w.failed(t), natslock.ErrClosed)
+				require.ErrorIs(t, w.Failed(t), natslock.ErrClosed)
 			}
 			require.Less(t, time.Since(begun), 100*time.Millisecond)
 			time.Sleep(5 * time.Second)
 			wantHeld(t, l)
-			require.False(t, stranger.over())
+			require.False(t, stranger.Over())
 			if patient {
-				mustUnlock(t, l)
-				require.NoError(t, receive(t, closed, "the end of Close"))
+				kit.Unlock(t, l)
+				require.NoError(t, kit.Receive(t, closed, "the end of Close"))
 				require.Less(t, time.Since(begun), 6*time.Second)
 				begun = time.Now()
-				mustUnlock(t, stranger.granted(t))
+				kit.Unlock(t, stranger.Granted(t))
 				require.Less(t, time.Since(begun), time.Second)
 			} else {
-				require.Error(t, receive(t, closed, "the end of Close"))
+				require.Error(t, kit.Receive(t, closed, "the end of Close"))
 				require.Equal(t, 10*time.Second, time.Since(begun))
 				require.ErrorIs(t, l.Err(), natslock.ErrClosed)
 				require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrClosed)
-				mustUnlock(t, stranger.granted(t))
+				kit.Unlock(t, stranger.Granted(t))
 			}
 			time.Sleep(2 * time.Second)
 			wantNothing(t, s)
@@ -248,15 +249,15 @@ func TestRunCloseEndsTheWaitForARenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		holder, waits := siblings(t, c, 2)
-		mustUnlock(t, holder)
-		l := waits[0].granted(t)
+		kit.Unlock(t, holder)
+		l := waits[0].Granted(t)
 		shortOfTime(t, f, l, 15*time.Second)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		synctest.Wait()
-		require.False(t, waits[1].over())
+		require.False(t, waits[1].Over())
 		begun := time.Now()
 		require.NoError(t, c.Close(t.Context()))
-		require.ErrorIs(t, waits[1].failed(t), natslock.ErrClosed)
+		require.ErrorIs(t, waits[1].Failed(t), natslock.ErrClosed)
 		require.Less(t, time.Since(begun), 100*time.Millisecond)
 		time.Sleep(2 * time.Second)
 		wantNothing(t, s)
@@ -269,20 +270,20 @@ func TestRunHandleEndsItsOwnPart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
 		holder, waits := siblings(t, c, 3)
-		mustUnlock(t, holder)
-		first := waits[0].granted(t)
-		mustUnlock(t, first)
-		second := waits[1].granted(t)
+		kit.Unlock(t, holder)
+		first := waits[0].Granted(t)
+		kit.Unlock(t, first)
+		second := waits[1].Granted(t)
 		require.Error(t, first.Context().Err())
 		require.ErrorIs(t, context.Cause(first.Context()), natslock.ErrReleased)
 		require.ErrorIs(t, first.Err(), natslock.ErrReleased)
 		require.ErrorIs(t, first.Err(), natslock.ErrReleased)
 		require.Zero(t, first.Remaining())
-		mustUnlock(t, first) // again
+		kit.Unlock(t, first) // again
 		require.ErrorIs(t, first.Extend(t.Context(), time.Minute), natslock.ErrReleased)
 		synctest.Wait()
 		wantHeld(t, second)
-		require.False(t, waits[2].over())
+		require.False(t, waits[2].Over())
 		require.NotEqual(t, first.ID(), second.ID())
 		unlockAll(t, second, waits[2])
 		wantNothing(t, s)
@@ -297,13 +298,13 @@ func TestRunLeftTooLate(t *testing.T) {
 			c, f := joinFaulty(t, s)
 			holder, waits := siblings(t, c, 2)
 			noRenewals(f)
-			mustUnlock(t, holder)
-			l := waits[0].granted(t)
+			kit.Unlock(t, holder)
+			l := waits[0].Granted(t)
 			synctest.Wait()
 			time.Sleep(l.Remaining())
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 			f.OnSend(nil)
-			mustUnlock(t, waits[1].granted(t))
+			kit.Unlock(t, waits[1].Granted(t))
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -31,9 +32,9 @@ func TestRunLateUnlockTouchesNoOtherLock(t *testing.T) {
 		time.Sleep(lost.Remaining())
 		third := c.begin(t, "a") // it notices that the lease has ended
 		synctest.Wait()
-		third.cancel(nil)
-		third.failed(t)
-		mustUnlock(t, next.granted(t))
+		third.Cancel(nil)
+		third.Failed(t)
+		kit.Unlock(t, next.Granted(t))
 		inside := mustLock(t, c.Client, "l") // in the line that has become free
 		var waits []*waiting
 		for range 2 {
@@ -44,7 +45,7 @@ func TestRunLateUnlockTouchesNoOtherLock(t *testing.T) {
 		synctest.Wait()
 		wantHeld(t, inside)
 		for _, w := range waits {
-			require.False(t, w.over(), "two holders of a lock are inside")
+			require.False(t, w.Over(), "two holders of a lock are inside")
 		}
 		unlockAll(t, inside, waits...)
 	})

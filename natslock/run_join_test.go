@@ -12,6 +12,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -46,7 +47,7 @@ func TestRunJoinedInTheFirstWrite(t *testing.T) {
 					require.Len(t, inspect(t, c.Client, "l").Queue, 1)
 				} else {
 					require.Empty(t, inspect(t, c.Client, "l").Queue)
-					holder = waits[0].granted(t)
+					holder = waits[0].Granted(t)
 					waits = waits[1:]
 				}
 				unlockAll(t, holder, waits...)
@@ -84,17 +85,17 @@ func TestRunOfOnesOwn(t *testing.T) {
 		r := newRaw(t, s.Connect())
 		l := holder
 		for i, w := range waits {
-			mustUnlock(t, l)
-			l = w.granted(t)
+			kit.Unlock(t, l)
+			l = w.Granted(t)
 			synctest.Wait()
 			for _, later := range waits[i+1:] {
-				require.False(t, later.over())
+				require.False(t, later.Over())
 			}
 			if ttls[i] != "" {
 				require.Equal(t, ttls[i], r.get("lock.l").Header.Get("Nats-TTL"), "grant %d", i)
 			}
 		}
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		time.Sleep(2 * time.Second)
 		wantNothing(t, s)
 	})
@@ -135,7 +136,7 @@ func TestRunOfAThousand(t *testing.T) {
 					time.Sleep(time.Second)
 					require.LessOrEqual(t, len(inspect(t, join(t, s).Client, "l").Queue), 2)
 					require.Equal(t, n, c.Stats().Waiting)
-					mustUnlock(t, holder)
+					kit.Unlock(t, holder)
 					wg.Wait()
 					sent[n] = c.nc.Stats().OutMsgs - out
 					time.Sleep(2 * time.Second)
@@ -154,9 +155,9 @@ func TestRunPosition(t *testing.T) {
 		c, other := join(t, s, natslock.WithOwner("ours")), join(t, s, natslock.WithOwner("theirs"))
 		gaveUp := func(w *waiting) *natslock.TimeoutError {
 			t.Helper()
-			w.cancel(nil)
+			w.Cancel(nil)
 			var e *natslock.TimeoutError
-			require.ErrorAs(t, w.failed(t), &e)
+			require.ErrorAs(t, w.Failed(t), &e)
 			require.NotNil(t, e.Holder)
 			synctest.Wait()
 			return e
@@ -167,8 +168,8 @@ func TestRunPosition(t *testing.T) {
 		require.Equal(t, "ours", e.Holder.Owner)
 		require.Equal(t, holder.Token(), e.Holder.Token)
 
-		mustUnlock(t, holder)
-		inside := waits[0].granted(t)
+		kit.Unlock(t, holder)
+		inside := waits[0].Granted(t)
 		e = gaveUp(waits[2])
 		require.Equal(t, 2, e.Position)
 		require.Equal(t, "ours", e.Holder.Owner)
@@ -176,8 +177,8 @@ func TestRunPosition(t *testing.T) {
 
 		// Behind other goroutines, which are one place.
 		waits = append(waits[1:2], c.follow(t), c.follow(t))
-		mustUnlock(t, inside)
-		inside = waits[0].granted(t)
+		kit.Unlock(t, inside)
+		inside = waits[0].Granted(t)
 		behind := other.follow(t)
 		e = gaveUp(behind)
 		require.Equal(t, 1, e.Position, "those that are served before it wait for no place")
@@ -205,11 +206,11 @@ func TestRunStats(t *testing.T) {
 		holder, waits := siblings(t, c, 5)
 		require.Equal(t, 5, c.Stats().Waiting)
 		require.Equal(t, 1, c.Stats().Held)
-		waits[4].cancel(nil)
-		waits[4].failed(t)
+		waits[4].Cancel(nil)
+		waits[4].Failed(t)
 		require.Equal(t, 4, c.Stats().Waiting)
-		mustUnlock(t, holder)
-		l := waits[0].granted(t)
+		kit.Unlock(t, holder)
+		l := waits[0].Granted(t)
 		synctest.Wait()
 		require.Equal(t, 3, c.Stats().Waiting)
 		require.Equal(t, 1, c.Stats().Held)
@@ -255,10 +256,10 @@ func TestRunWaitersAreCountedOnce(t *testing.T) {
 	}()
 	for range 1000 {
 		w := c.await(t, "l")
-		w.cancel(nil)
-		require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+		w.Cancel(nil)
+		require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 	}
 	close(over)
 	require.Equal(t, 1, <-most)
-	mustUnlock(t, l)
+	kit.Unlock(t, l)
 }

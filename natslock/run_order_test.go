@@ -87,8 +87,8 @@ func TestRunTurn(t *testing.T) {
 				holder := quietHolder(t, s)
 				first := c.follow(t)
 				stranger := other.follow(t)
-				mustUnlock(t, holder)
-				l := first.granted(t)
+				kit.Unlock(t, holder)
+				l := first.Granted(t)
 				late := make([]*waiting, n)
 				for i := range late { // time stands
 					late[i] = c.await(t, "l")
@@ -99,12 +99,12 @@ func TestRunTurn(t *testing.T) {
 				token := l.Token()
 				for i, w := range order {
 					time.Sleep(tc.section)
-					mustUnlock(t, l)
-					l = w.granted(t)
+					kit.Unlock(t, l)
+					l = w.Granted(t)
 					require.Greater(t, l.Token(), token, "grant %d", i)
 					token = l.Token()
 				}
-				mustUnlock(t, l)
+				kit.Unlock(t, l)
 				time.Sleep(2 * time.Second)
 				wantNothing(t, s)
 			})
@@ -119,11 +119,11 @@ func TestRunTurnEndsWithNobodyBehind(t *testing.T) {
 		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: 5 * time.Millisecond})), join(t, s)
 		holder, waits := siblings(t, c, 2)
 		leaves := other.follow(t)
-		mustUnlock(t, holder)
-		l := waits[0].granted(t)
+		kit.Unlock(t, holder)
+		l := waits[0].Granted(t)
 		late := c.follow(t)
-		leaves.cancel(nil)
-		leaves.failed(t)
+		leaves.Cancel(nil)
+		leaves.Failed(t)
 		synctest.Wait()
 		time.Sleep(10 * time.Millisecond) // longer than a turn
 		stranger := other.follow(t)
@@ -142,8 +142,8 @@ func TestRunAfterTheTurn(t *testing.T) {
 				holder := quietHolder(t, s)
 				first := c.follow(t)
 				stranger := other.follow(t)
-				mustUnlock(t, holder)
-				l := first.granted(t)
+				kit.Unlock(t, holder)
+				l := first.Granted(t)
 				time.Sleep(2 * time.Millisecond)
 				late := c.follow(t)
 				if passes {
@@ -166,10 +166,10 @@ func TestRunTurnEndsWithASection(t *testing.T) {
 			holder := quietHolder(t, s)
 			first := c.follow(t)
 			stranger := other.follow(t)
-			mustUnlock(t, holder)
-			l := first.granted(t)
+			kit.Unlock(t, holder)
+			l := first.Granted(t)
 			late := c.follow(t)
-			time.Sleep(time.Until(first.at.Add(turn)))
+			time.Sleep(time.Until(first.At.Add(turn)))
 			unlockAll(t, l, stranger, late)
 		})
 	}
@@ -182,8 +182,8 @@ func TestRunBehindAStranger(t *testing.T) {
 			c, other := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1})), join(t, s)
 			holder, waits := siblings(t, c, 2)
 			if granted {
-				mustUnlock(t, holder)
-				holder, waits = waits[0].granted(t), waits[1:]
+				kit.Unlock(t, holder)
+				holder, waits = waits[0].Granted(t), waits[1:]
 			}
 			waits = append(waits, c.follow(t)) // joins
 			stranger := other.follow(t)
@@ -205,8 +205,8 @@ func TestRunLostNotification(t *testing.T) {
 			other := join(t, s)
 			holder, waits := siblings(t, c, 2)
 			if granted {
-				mustUnlock(t, holder)
-				holder, waits = waits[0].granted(t), waits[1:]
+				kit.Unlock(t, holder)
+				holder, waits = waits[0].Granted(t), waits[1:]
 			}
 			dropPlaces(f)
 			stranger := other.follow(t)
@@ -232,7 +232,7 @@ func TestRunForgedDeparture(t *testing.T) {
 			}
 		}
 		time.Sleep(600 * time.Millisecond)
-		c.follow(t).cancel(nil) // has the queue listed
+		c.follow(t).Cancel(nil) // has the queue listed
 		time.Sleep(10 * time.Millisecond)
 		late := c.follow(t)
 		waits = append(waits, stranger, late)
@@ -289,8 +289,8 @@ func TestRunListedBeforeTheSubscription(t *testing.T) {
 			return nil
 		})
 		second := c.follow(t) // subscribes, and gives up before its list
-		second.cancel(nil)
-		second.failed(t)
+		second.Cancel(nil)
+		second.Failed(t)
 		synctest.Wait()
 		late := c.follow(t)
 		f.FailReads(nil)
@@ -307,12 +307,12 @@ func TestRunGrowsAfterStrangersHaveLeft(t *testing.T) {
 		holder := quietHolder(t, s)
 		stranger := other.follow(t)
 		first := c.follow(t)
-		mustUnlock(t, holder)
-		mustUnlock(t, stranger.granted(t))
-		l := first.granted(t)
+		kit.Unlock(t, holder)
+		kit.Unlock(t, stranger.Granted(t))
+		l := first.Granted(t)
 		second := c.follow(t)
-		mustUnlock(t, l)
-		l = second.granted(t)
+		kit.Unlock(t, l)
+		l = second.Granted(t)
 		third := c.follow(t)
 		require.Empty(t, inspect(t, c.Client, "l").Queue)
 		unlockAll(t, l, third)
@@ -346,7 +346,7 @@ func TestRunUnanswered(t *testing.T) {
 			stranger := join(t, s).follow(t)
 			time.Sleep(1100 * time.Millisecond)
 			late := c.begin(t, "l")
-			unlockAll(t, first.granted(t), stranger, late)
+			unlockAll(t, first.Granted(t), stranger, late)
 		})
 	})
 	t.Run("for a second from its read of the queue", func(t *testing.T) {
@@ -363,10 +363,10 @@ func TestRunUnanswered(t *testing.T) {
 				}
 				return faults.Refuse(kvstore.ErrInFlight)
 			})
-			mustUnlock(t, mustLock(t, c.Client, "l"))
+			kit.Unlock(t, mustLock(t, c.Client, "l"))
 			stranger := other.begin(t, "l")
 			time.Sleep(60 * time.Millisecond)
-			mustUnlock(t, mustLock(t, c.Client, "l")) // reads the queue
+			kit.Unlock(t, mustLock(t, c.Client, "l")) // reads the queue
 			time.Sleep(90 * time.Millisecond)
 			require.Len(t, inspect(t, c.Client, "l").Queue, 1)
 			onStage(f, "lock take", faults.DelayAnswer(1900*time.Millisecond))
@@ -375,7 +375,7 @@ func TestRunUnanswered(t *testing.T) {
 			g.OnSend(nil)
 			time.Sleep(950 * time.Millisecond)
 			late := c.begin(t, "l")
-			unlockAll(t, first.granted(t), stranger, late)
+			unlockAll(t, first.Granted(t), stranger, late)
 		})
 	})
 }
@@ -390,7 +390,7 @@ func TestRunClaimFoundAtItsPlace(t *testing.T) {
 func claimFoundAtItsPlace(t *testing.T, givenUp bool) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
-		mustUnlock(t, mustLock(t, join(t, s).Client, "l"))
+		kit.Unlock(t, mustLock(t, join(t, s).Client, "l"))
 		takes := 0
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if kit.Stage(w) == "lock take" && w.Expect != 0 {
@@ -412,12 +412,12 @@ func claimFoundAtItsPlace(t *testing.T, givenUp bool) {
 		if givenUp {
 			synctest.Wait()
 			for _, w := range []*waiting{first, second} {
-				w.cancel(nil)
-				require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+				w.Cancel(nil)
+				require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 			}
-			unlockAll(t, stranger.granted(t), late)
+			unlockAll(t, stranger.Granted(t), late)
 		} else {
-			unlockAll(t, first.granted(t), second, stranger, late)
+			unlockAll(t, first.Granted(t), second, stranger, late)
 		}
 		wantNothing(t, s)
 	})

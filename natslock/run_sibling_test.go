@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -21,8 +22,8 @@ func TestRunTurnEndsEarly(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // longer than its turn
 		first := c.follow(t)
 		stranger := other.follow(t)
-		mustUnlock(t, holder)
-		l := first.granted(t)
+		kit.Unlock(t, holder)
+		l := first.Granted(t)
 		late := c.follow(t)
 		odd := c.follow(t, natslock.TTL(20*time.Second))
 		time.Sleep(200 * time.Millisecond)

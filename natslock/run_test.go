@@ -47,16 +47,16 @@ func (m *member) follow(t *testing.T, opts ...natslock.LockOption) *waiting {
 func unlockAll(t *testing.T, l *natslock.Lock, waits ...*waiting) (locks []*natslock.Lock) {
 	t.Helper()
 	token := l.Token()
-	mustUnlock(t, l)
+	kit.Unlock(t, l)
 	for i, w := range waits {
-		l := w.granted(t)
+		l := w.Granted(t)
 		synctest.Wait()
 		for _, later := range waits[i+1:] {
-			require.False(t, later.over(), "more than one is inside")
+			require.False(t, later.Over(), "more than one is inside")
 		}
 		require.Greater(t, l.Token(), token)
 		token = l.Token()
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		locks = append(locks, l)
 	}
 	return locks
@@ -132,14 +132,14 @@ func TestRunFirstGivesUp(t *testing.T) {
 					// The first one is alone at its place: nobody has listed the queue.
 					require.Len(t, queue, 2)
 				}
-				first.cancel(nil)
-				require.ErrorIs(t, first.failed(t), context.Canceled)
+				first.Cancel(nil)
+				require.ErrorIs(t, first.Failed(t), context.Canceled)
 				synctest.Wait()
 				if tc.place {
 					require.Equal(t, queue[1:], inspect(t, c.Client, "l").Queue)
 				}
 				if holder == nil {
-					holder = second.granted(t)
+					holder = second.Granted(t)
 					require.Less(t, c.rec.wait(t, admin.EventGranted, "l").Waited, late+time.Millisecond)
 					unlockAll(t, holder, third)
 				} else {
@@ -192,8 +192,8 @@ func TestRunRefusalOvertakes(t *testing.T) {
 		time.Sleep(20 * time.Millisecond) // the place is sent
 		stranger := other.follow(t)
 		time.Sleep(400 * time.Millisecond)
-		first.cancel(nil)
-		first.failed(t)
+		first.Cancel(nil)
+		first.Failed(t)
 		time.Sleep(time.Second)
 		require.EqualValues(t, 2, takes.Load(), "two attempts under one id")
 		unlockAll(t, holder, second, stranger)
@@ -225,8 +225,8 @@ func TestRunNoStream(t *testing.T) {
 				time.Sleep(1500 * time.Millisecond) // the next ones open a run
 			}
 			for w, at := range begun {
-				require.ErrorIs(t, w.failed(t), kvstore.ErrNoStream)
-				require.Less(t, w.at.Sub(at), 25*time.Second)
+				require.ErrorIs(t, w.Failed(t), kvstore.ErrNoStream)
+				require.Less(t, w.At.Sub(at), 25*time.Second)
 			}
 		})
 	}
@@ -240,10 +240,10 @@ func TestRunKeepsItsTicket(t *testing.T) {
 		behind := other.follow(t)
 		before := inspect(t, c.Client, "l").Queue
 		require.Len(t, before, 2)
-		waits[0].cancel(nil)
-		waits[0].failed(t)
-		waits[2].cancel(nil)
-		waits[2].failed(t)
+		waits[0].Cancel(nil)
+		waits[0].Failed(t)
+		waits[2].Cancel(nil)
+		waits[2].Failed(t)
 		synctest.Wait()
 		time.Sleep(20 * time.Second) // longer than a place lives
 		after := inspect(t, c.Client, "l").Queue
@@ -285,8 +285,8 @@ func TestRunAllGiveUp(t *testing.T) {
 					waits = append(waits, c.follow(t), c.follow(t))
 				}
 				for _, w := range waits {
-					w.cancel(nil)
-					require.ErrorIs(t, w.failed(t), natslock.ErrTimeout)
+					w.Cancel(nil)
+					require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 				}
 				time.Sleep(600 * time.Millisecond) // the answer has come
 				synctest.Wait()
@@ -294,9 +294,9 @@ func TestRunAllGiveUp(t *testing.T) {
 				require.Zero(t, c.Stats().Waiting)
 				begun := time.Now()
 				if holder != nil {
-					mustUnlock(t, holder)
+					kit.Unlock(t, holder)
 				}
-				mustUnlock(t, mustLock(t, other.Client, "l"))
+				kit.Unlock(t, mustLock(t, other.Client, "l"))
 				require.Less(t, time.Since(begun), 100*time.Millisecond, "nothing keeps others out")
 				time.Sleep(2 * time.Second)
 				wantNothing(t, s)
@@ -324,14 +324,14 @@ func TestRunMemberNeedsTime(t *testing.T) {
 		const ttl = 15 * time.Second
 		c, f := joinFaulty(t, s)
 		holder, waits := siblings(t, c, 3)
-		mustUnlock(t, holder)
-		first := waits[0].granted(t)
+		kit.Unlock(t, holder)
+		first := waits[0].Granted(t)
 		shortOfTime(t, f, first, ttl)
-		mustUnlock(t, first)
+		kit.Unlock(t, first)
 		time.Sleep(time.Second)
-		require.False(t, waits[1].over(), "with less than a third of the validity left")
+		require.False(t, waits[1].Over(), "with less than a third of the validity left")
 		f.OnSend(nil)
-		second := waits[1].granted(t)
+		second := waits[1].Granted(t)
 		require.Greater(t, second.Remaining(), ttl/2, "a renewal was confirmed")
 		require.Greater(t, second.Token(), first.Token())
 		unlockAll(t, second, waits[2])
@@ -346,21 +346,21 @@ func TestRunGrantedWithNobodyLeft(t *testing.T) {
 			c, f := joinFaulty(t, s)
 			stranger := join(t, s)
 			holder, waits := siblings(t, c, 2+others)
-			mustUnlock(t, holder)
-			first := waits[0].granted(t)
+			kit.Unlock(t, holder)
+			first := waits[0].Granted(t)
 			behind := stranger.follow(t)
 			shortOfTime(t, f, first, 15*time.Second)
-			mustUnlock(t, first)
+			kit.Unlock(t, first)
 			synctest.Wait()
-			require.False(t, waits[1].over())
-			waits[1].cancel(nil) // it has the lease, and waits for a renewal
-			waits[1].failed(t)
+			require.False(t, waits[1].Over())
+			waits[1].Cancel(nil) // it has the lease, and waits for a renewal
+			waits[1].Failed(t)
 			if others > 0 {
 				f.OnSend(nil)
-				mustUnlock(t, waits[2].granted(t))
+				kit.Unlock(t, waits[2].Granted(t))
 			}
 			begun := time.Now()
-			mustUnlock(t, behind.granted(t))
+			kit.Unlock(t, behind.Granted(t))
 			require.Less(t, time.Since(begun), 100*time.Millisecond)
 			time.Sleep(2 * time.Second)
 			wantNothing(t, s)

@@ -50,7 +50,7 @@ func grants(t *testing.T, c *member, goroutines, n int, section time.Duration) (
 		})
 	}
 	synctest.Wait()
-	mustUnlock(t, first)
+	kit.Unlock(t, first)
 	wg.Wait()
 	return tokens
 }
@@ -75,7 +75,7 @@ func wantRising(t *testing.T, tokens []uint64) {
 func TestRunTokens(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
-		mustUnlock(t, mustLock(t, other.Client, "l"))
+		kit.Unlock(t, mustLock(t, other.Client, "l"))
 		var all []uint64
 		for _, section := range []time.Duration{0, 10 * time.Microsecond} {
 			const n = 640
@@ -87,7 +87,7 @@ func TestRunTokens(t *testing.T) {
 			require.LessOrEqual(t, sent, uint64(n/32+16), "messages for %d grants", n)
 			l := mustLock(t, other.Client, "l")
 			all = append(append(all, tokens...), l.Token())
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 		wantRising(t, all)
 		time.Sleep(2 * time.Second)
@@ -103,7 +103,7 @@ func TestRunTokensRunOut(t *testing.T) {
 		holder, waits := siblings(t, c, 3)
 		_ = unlockAll(t, holder, waits[:1]...)
 		for _, w := range waits[1:] {
-			mustUnlock(t, w.granted(t))
+			kit.Unlock(t, w.Granted(t))
 		}
 		time.Sleep(2 * time.Second)
 
@@ -168,17 +168,17 @@ func TestRunShowsItsHolder(t *testing.T) {
 		l := holder
 		for i, w := range waits {
 			time.Sleep(time.Second)
-			mustUnlock(t, l)
-			l = w.granted(t)
+			kit.Unlock(t, l)
+			l = w.Granted(t)
 			time.Sleep(101 * time.Millisecond)
 			synctest.Wait()
 			shown := inspect(t, other.Client, "l").Holder
 			require.Equal(t, names[i], shown.Meta["name"])
-			require.WithinDuration(t, w.at, shown.Since, time.Millisecond)
+			require.WithinDuration(t, w.At, shown.Since, time.Millisecond)
 			require.Equal(t, l.Token(), shown.Token)
 			require.Positive(t, shown.Waited)
 		}
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 
 		// Many short sections.
 		time.Sleep(2 * time.Second)
@@ -186,12 +186,12 @@ func TestRunShowsItsHolder(t *testing.T) {
 		holder, waits = siblings(t, c, 50)
 		begun := time.Now()
 		for _, w := range waits {
-			mustUnlock(t, holder)
-			holder = w.granted(t)
+			kit.Unlock(t, holder)
+			holder = w.Granted(t)
 			time.Sleep(10 * time.Millisecond)
 		}
 		took := time.Since(begun)
-		mustUnlock(t, holder)
+		kit.Unlock(t, holder)
 		renewals := 0
 		for _, m := range taps.take(t, c.nc) {
 			if kit.Stage(kvstore.Write{Key: "lock.l", Value: m.Data, Delete: m.Header.Get("KV-Operation") != ""}) == "lock renew" {
@@ -212,11 +212,11 @@ func TestRunShowsItsHolderAfterARenewal(t *testing.T) {
 		time.Sleep(time.Second)
 		onStage(f, "lock renew", faults.DelayAnswer(60*time.Millisecond))
 		for i, pause := range []time.Duration{200, 20, 300} { // the second one is renewed for
-			mustUnlock(t, l)
-			l = waits[i].granted(t)
+			kit.Unlock(t, l)
+			l = waits[i].Granted(t)
 			time.Sleep(pause * time.Millisecond)
 		}
 		require.Equal(t, l.Token(), inspect(t, c.Client, "l").Holder.Token)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }

@@ -21,7 +21,7 @@ import (
 // subscribed does not show the places that came between the two.
 func TestRunListedBeforeItsSubscription(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, stranger := newClient(t, s.Connect()), newClient(t, s.Connect())
+		holder, stranger := kit.NewClient(t, s.Connect()), kit.NewClient(t, s.Connect())
 		c, f := kit.Faulty(t, s.Connect(), 1)
 		held := mustLock(t, holder, "l")
 		var mu sync.Mutex

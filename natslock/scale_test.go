@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -22,7 +23,7 @@ func TestScaleHeld(t *testing.T) {
 	n := machine.Part(10_000)
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
-		mustUnlock(t, mustLock(t, other.Client, "warm"))
+		kit.Unlock(t, mustLock(t, other.Client, "warm"))
 		settled := func() int {
 			time.Sleep(5 * time.Second) // watches begin, writers end
 			synctest.Wait()
@@ -51,7 +52,7 @@ func TestScaleHeld(t *testing.T) {
 				_, err := other.TryLock(t.Context(), l.Name())
 				require.ErrorIs(t, err, natslock.ErrLocked)
 			}
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 		require.LessOrEqual(t, settled(), few)
 	})
@@ -82,16 +83,16 @@ func TestScaleHeldTCP(t *testing.T) {
 	}
 	wg.Wait()
 	require.False(t, t.Failed())
-	eventually(t, "the goroutines settle", func() bool { return machinery() <= before+1 })
+	kit.Eventually(t, "the goroutines settle", func() bool { return machinery() <= before+1 })
 	require.Equal(t, n+1, c.Stats().Held)
 	// A short cut: all are confirmed again, none is lost.
-	eventually(t, "all are watched", func() bool { return c.Stats().Renewed == n+1 })
+	kit.Eventually(t, "all are watched", func() bool { return c.Stats().Renewed == n+1 })
 	c.link.Cut()
 	c.link.Heal()
-	eventually(t, "all are confirmed after the reconnect", func() bool { return c.Stats().Renewed == 2*(n+1) })
+	kit.Eventually(t, "all are confirmed after the reconnect", func() bool { return c.Stats().Renewed == 2*(n+1) })
 	require.Zero(t, c.Stats().Lost)
 	for _, l := range locks {
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	}
 }
 
@@ -126,8 +127,8 @@ func TestScaleWaiters(t *testing.T) {
 				require.Equal(t, n+1, c.Stats().Waiting)
 				require.InDelta(t, n, runtime.NumGoroutine()-before, 3)
 				for _, w := range ws {
-					w.cancel(nil)
-					<-w.done
+					w.Cancel(nil)
+					<-w.Done
 				}
 				time.Sleep(5 * time.Second)
 				synctest.Wait() // for what runs at this very instant

@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -65,7 +66,7 @@ func TestSetMeta(t *testing.T) {
 
 		require.NoError(t, l.SetMeta(t.Context(), nil))
 		require.Empty(t, shownMeta(t, other.Client, "l"))
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -94,7 +95,7 @@ func TestSetMetaRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, writer.SetMeta(t.Context(), meta("w")))
 		for _, l := range []*natslock.Lock{l, fixed, until, reader, writer} {
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 	})
 }
@@ -104,7 +105,7 @@ func TestSetMetaEnded(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
 		released, lost, broken := mustLock(t, c.Client, "released"), mustLock(t, c.Client, "lost"), mustLock(t, c.Client, "broken")
-		mustUnlock(t, released)
+		kit.Unlock(t, released)
 		require.ErrorIs(t, released.SetMeta(t.Context(), meta("x")), natslock.ErrReleased)
 		require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "broken", ID: broken.ID()}))
 		require.ErrorIs(t, broken.SetMeta(t.Context(), meta("x")), natslock.ErrBroken, "the write finds it broken")
@@ -154,7 +155,7 @@ func TestSetMetaContext(t *testing.T) {
 		})
 		require.NoError(t, l.SetMeta(t.Context(), meta("last")))
 		require.Equal(t, meta("last"), shownMeta(t, other.Client, "l"))
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -177,24 +178,24 @@ func TestSetMetaOfARun(t *testing.T) {
 		result := make(chan error, 1)
 		go func() { result <- first.SetMeta(t.Context(), meta("too late")) }()
 		synctest.Wait()
-		mustUnlock(t, first)
-		l := next.granted(t)
-		require.ErrorIs(t, receive(t, result, "the end of SetMeta"), natslock.ErrReleased)
+		kit.Unlock(t, first)
+		l := next.Granted(t)
+		require.ErrorIs(t, kit.Receive(t, result, "the end of SetMeta"), natslock.ErrReleased)
 		time.Sleep(time.Second)
 		require.Equal(t, meta("next"), shownMeta(t, other.Client, "l"))
 		require.ErrorIs(t, first.SetMeta(t.Context(), meta("after")), natslock.ErrReleased)
 		time.Sleep(6 * time.Second)
 		require.Equal(t, meta("next"), shownMeta(t, other.Client, "l"))
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 
 		// Nor do those of an idle lock pass to its next holder.
 		idle := mustLock(t, c.Client, "idle", natslock.Linger(time.Minute))
 		require.NoError(t, idle.SetMeta(t.Context(), meta("idle")))
-		mustUnlock(t, idle)
+		kit.Unlock(t, idle)
 		again := mustLock(t, c.Client, "idle", natslock.Linger(time.Minute))
 		time.Sleep(time.Second)
 		require.Empty(t, shownMeta(t, other.Client, "idle"))
-		mustUnlock(t, again)
+		kit.Unlock(t, again)
 	})
 }
 
@@ -210,10 +211,10 @@ func TestSetMetaTogether(t *testing.T) {
 			go func() { results <- l.SetMeta(t.Context(), meta(v)) }()
 		}
 		for range all {
-			require.NoError(t, receive(t, results, "a confirmation"))
+			require.NoError(t, kit.Receive(t, results, "a confirmation"))
 		}
 		shown := shownMeta(t, other.Client, "l")
 		require.True(t, maps.Equal(meta(all[shown["v"]]), shown), "%v", shown)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -51,13 +52,13 @@ func TestRunShown(t *testing.T) {
 		require.Equal(t, 5, locked.Queued)
 		impatient := b.begin(t, "l", natslock.MaxWait(time.Second))
 		var late *natslock.TimeoutError
-		require.ErrorAs(t, impatient.failed(t), &late)
+		require.ErrorAs(t, impatient.Failed(t), &late)
 		require.Equal(t, 6, late.Position)
 
-		mustUnlock(t, holder)
-		mustUnlock(t, queue[0].granted(t))
+		kit.Unlock(t, holder)
+		kit.Unlock(t, queue[0].Granted(t))
 		for i, w := range queue[1:] {
-			l := w.granted(t)
+			l := w.Granted(t)
 			time.Sleep(1100 * time.Millisecond)
 			info := inspect(t, viewer.Client, "l")
 			require.Equal(t, l.Token(), info.Holder.Token)
@@ -67,18 +68,18 @@ func TestRunShown(t *testing.T) {
 			require.Equal(t, 3-i, b.Stats().Waiting)
 			require.WithinDuration(t, time.Now().Add(-1100*time.Millisecond), info.Holder.Since, 10*time.Millisecond)
 			impatient := b.begin(t, "l", natslock.MaxWait(time.Millisecond))
-			require.ErrorAs(t, impatient.failed(t), &late)
+			require.ErrorAs(t, impatient.Failed(t), &late)
 			require.Equal(t, 4-i, late.Position)
 			require.Equal(t, l.Token(), late.Holder.Token)
-			mustUnlock(t, l)
+			kit.Unlock(t, l)
 		}
 		// Too short for a renewal: the release has them.
 		l := mustLock(t, b.Client, "l")
 		first, second := b.await(t, "l"), b.await(t, "l")
 		synctest.Wait()
-		mustUnlock(t, l)
-		mustUnlock(t, first.granted(t))
-		mustUnlock(t, second.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, first.Granted(t))
+		kit.Unlock(t, second.Granted(t))
 		synctest.Wait()
 		stop()
 		<-ended

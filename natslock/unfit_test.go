@@ -11,6 +11,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -33,7 +34,7 @@ func (m *member) reconnect(t testing.TB) {
 	before := m.nc.Stats().Reconnects
 	m.link.Cut()
 	m.link.Heal()
-	eventually(t, "the connection is back", func() bool { return m.nc.Stats().Reconnects > before && m.nc.IsConnected() })
+	kit.Eventually(t, "the connection is back", func() bool { return m.nc.Stats().Reconnects > before && m.nc.IsConnected() })
 }
 
 // A client that knows that its bucket is unfit grants nothing, warns its holders, and says
@@ -61,17 +62,17 @@ func TestUnfitRefuses(t *testing.T) {
 			r.reconfigure(change)
 			a.reconnect(t)
 			b.reconnect(t)
-			require.Same(t, held, receiveIn(t, time.Second, warned, "the early warning"))
+			require.Same(t, held, kit.ReceiveIn(t, time.Second, warned, "the early warning"))
 			ev := a.rec.wait(t, admin.EventAtRisk, "held")
 			require.ErrorIs(t, ev.Cause, kvstore.ErrBucketConfig)
 			require.ErrorContains(t, ev.Cause, setting)
 			require.Contains(t, log.String(), setting)
 			require.Contains(t, log.String(), "level=ERROR")
 			for _, w := range []*waiting{queued, queuedHere} {
-				receiveIn(t, time.Second, w.done, "the end of the wait")
-				require.ErrorIs(t, w.err, kvstore.ErrBucketConfig)
-				require.ErrorContains(t, w.err, `acquire lock "held"`)
-				require.ErrorContains(t, w.err, setting)
+				kit.ReceiveIn(t, time.Second, w.Done, "the end of the wait")
+				require.ErrorIs(t, w.Err, kvstore.ErrBucketConfig)
+				require.ErrorContains(t, w.Err, `acquire lock "held"`)
+				require.ErrorContains(t, w.Err, setting)
 			}
 			require.ErrorIs(t, b.rec.wait(t, admin.EventGaveUp, "held").Cause, kvstore.ErrBucketConfig)
 
@@ -88,14 +89,14 @@ func TestUnfitRefuses(t *testing.T) {
 			}
 			require.Empty(t, tap.take(t, a.nc, b.nc))
 			wantHeld(t, held)
-			mustUnlock(t, held) // frees the lock all the same
+			kit.Unlock(t, held) // frees the lock all the same
 
 			_, err := r.js.UpdateStream(t.Context(), fit)
 			require.NoError(t, err)
 			time.Sleep(6 * time.Second)
 			for _, c := range []*member{a, b} {
 				require.NoError(t, c.Healthy())
-				mustUnlock(t, mustLock(t, c.Client, "held"))
+				kit.Unlock(t, mustLock(t, c.Client, "held"))
 			}
 			require.Contains(t, log.String(), "fit again")
 		})
@@ -157,7 +158,7 @@ func TestUnfitEndsRequests(t *testing.T) {
 			}
 		}
 		for range clients {
-			e := receive(t, ends, "the end of an acquire")
+			e := kit.Receive(t, ends, "the end of an acquire")
 			require.ErrorIs(t, e.err, kvstore.ErrBucketConfig, e.i)
 			require.LessOrEqual(t, e.at.Sub(known[e.i]), 100*time.Millisecond, e.i) // for its place
 		}
@@ -170,7 +171,7 @@ func TestUnfitClaimUnderWay(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, faulty := joinFaulty(t, s)
 		r := newRaw(t, s.Connect())
-		mustUnlock(t, mustLock(t, c.Client, "l"))
+		kit.Unlock(t, mustLock(t, c.Client, "l"))
 		time.Sleep(2 * time.Second)
 		faulty.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Key == "lock.l" && !w.Delete {
@@ -186,9 +187,9 @@ func TestUnfitClaimUnderWay(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" })
 		c.reconnect(t)
-		eventually(t, "it is noticed", func() bool { return errors.Is(c.Healthy(), kvstore.ErrBucketConfig) })
+		kit.Eventually(t, "it is noticed", func() bool { return errors.Is(c.Healthy(), kvstore.ErrBucketConfig) })
 		noticed := time.Now()
-		require.ErrorIs(t, receive(t, claimed, "the end of the claim"), kvstore.ErrBucketConfig)
+		require.ErrorIs(t, kit.Receive(t, claimed, "the end of the claim"), kvstore.ErrBucketConfig)
 		require.LessOrEqual(t, time.Since(noticed), 100*time.Millisecond) // for its record
 		time.Sleep(time.Second)
 		require.Empty(t, r.live(">"))
@@ -226,12 +227,12 @@ func TestUnfitAfterTheAnswer(t *testing.T) {
 			_, err := c.TryLock(t.Context(), "l")
 			claimed <- err
 		}()
-		receive(t, answered, "the answer")
+		kit.Receive(t, answered, "the answer")
 		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" })
 		c.reconnect(t)
-		eventually(t, "it is noticed", func() bool { return errors.Is(c.Healthy(), kvstore.ErrBucketConfig) })
+		kit.Eventually(t, "it is noticed", func() bool { return errors.Is(c.Healthy(), kvstore.ErrBucketConfig) })
 		close(known)
-		require.ErrorIs(t, receive(t, claimed, "the end of the claim"), kvstore.ErrBucketConfig)
+		require.ErrorIs(t, kit.Receive(t, claimed, "the end of the claim"), kvstore.ErrBucketConfig)
 		time.Sleep(time.Second)
 		require.Empty(t, r.live(">"))
 	})

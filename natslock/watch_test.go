@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -42,7 +43,7 @@ func follow(t *testing.T, m *member, pattern string) *follower {
 
 func (f *follower) next(typ admin.EventType) admin.Event {
 	f.t.Helper()
-	ev := receive(f.t, f.events, typ.String())
+	ev := kit.Receive(f.t, f.events, typ.String())
 	require.Equal(f.t, typ, ev.Type)
 	return ev
 }
@@ -66,14 +67,14 @@ func TestWatchTellsWho(t *testing.T) {
 		ev := f.next(admin.EventQueued)
 		require.Equal(t, "carol", ev.Holder.Owner)
 		time.Sleep(40 * time.Second) // past many renewals
-		gone.cancel(nil)
-		gone.failed(t)
+		gone.Cancel(nil)
+		gone.Failed(t)
 		ev = f.next(admin.EventGaveUp)
 		require.Equal(t, "carol", ev.Holder.Owner)
 		require.Equal(t, 40*time.Second, ev.Waited.Round(100*time.Millisecond))
 
-		mustUnlock(t, l)
-		next := w.granted(t)
+		kit.Unlock(t, l)
+		next := w.Granted(t)
 		ev = f.next(admin.EventReleased)
 		require.Equal(t, "alice", ev.Holder.Owner)
 		require.Equal(t, map[string]string{"k": "v"}, ev.Holder.Meta)
@@ -92,9 +93,9 @@ func TestWatchTellsWho(t *testing.T) {
 		info, err = admin.New(viewer.Client).Inspect(t.Context(), admin.KindMutex, "l")
 		require.NoError(t, err)
 		require.Equal(t, ev.Waited, info.Holder.Waited)
-		mustUnlock(t, next)
+		kit.Unlock(t, next)
 		f.next(admin.EventReleased)
-		mustUnlock(t, mustLock(t, a.Client, "l"))
+		kit.Unlock(t, mustLock(t, a.Client, "l"))
 		require.Zero(t, f.next(admin.EventGranted).Waited)
 		f.next(admin.EventReleased)
 		f.nothing()
@@ -136,14 +137,14 @@ func TestWatchExpiryBeforeNextGrant(t *testing.T) {
 		f.next(admin.EventGranted)
 		w := b.await(t, "l")
 		f.next(admin.EventQueued)
-		next := w.granted(t)
+		next := w.Granted(t)
 		require.Less(t, time.Since(begun), 4*time.Second, "before the watcher's clock ends the lease")
 		ev := f.next(admin.EventExpired)
 		require.Equal(t, l.Token(), ev.Token)
 		require.Equal(t, "alice", ev.Holder.Owner)
 		require.WithinDuration(t, begun.Add(3*time.Second), ev.Time, 100*time.Millisecond)
 		require.Equal(t, next.Token(), f.next(admin.EventGranted).Token)
-		mustUnlock(t, next)
+		kit.Unlock(t, next)
 		f.next(admin.EventReleased)
 		time.Sleep(time.Minute)
 		f.nothing()
@@ -159,7 +160,7 @@ func TestWatchMissedRelease(t *testing.T) {
 		l := mustLock(t, a.Client, "l")
 		f.next(admin.EventGranted)
 		viewer.link.Blackhole(true)
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		viewer.link.Cut()
 		viewer.link.Heal()
 		f.next(admin.EventWatching)
@@ -174,7 +175,7 @@ func TestWatchMarksOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s)
 		f := follow(t, viewer, ">")
-		mustUnlock(t, mustLock(t, a.Client, "l"))
+		kit.Unlock(t, mustLock(t, a.Client, "l"))
 		f.next(admin.EventGranted)
 		f.next(admin.EventReleased)
 		viewer.link.Cut()
@@ -184,7 +185,7 @@ func TestWatchMarksOutage(t *testing.T) {
 		viewer.link.Heal()
 		f.next(admin.EventWatching)
 		synctest.Wait()
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		require.Equal(t, "alice", f.next(admin.EventReleased).Holder.Owner, "known from the look")
 		time.Sleep(time.Minute)
 		f.nothing()
@@ -202,17 +203,17 @@ func TestWatchOfRemadeBucket(t *testing.T) {
 		time.Sleep(time.Second) // buckets are told apart by when they were made
 		require.NoError(t, js.DeleteStream(streamName))
 		a := join(t, s) // makes it again
-		err = receive(t, f.ended, "the end of the watch")
+		err = kit.Receive(t, f.ended, "the end of the watch")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "re-created")
 		time.Sleep(time.Second) // or what else has found the new bucket is a gap of the next watch
 		f = follow(t, viewer, ">")
-		mustUnlock(t, mustLock(t, a.Client, "l"))
+		kit.Unlock(t, mustLock(t, a.Client, "l"))
 		f.next(admin.EventGranted)
 		f.next(admin.EventReleased)
 
 		require.NoError(t, js.DeleteStream(streamName))
-		err = receive(t, f.ended, "the end of the watch")
+		err = kit.Receive(t, f.ended, "the end of the watch")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "not found")
 	})
@@ -228,13 +229,13 @@ func TestWatchGrantedOutOfTurn(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		f := follow(t, viewer, ">")
 		paused.link.Blackhole(true)
-		mustUnlock(t, holder)
-		l := w.granted(t)
+		kit.Unlock(t, holder)
+		l := w.Granted(t)
 		f.next(admin.EventReleased)
 		ev := f.next(admin.EventGranted)
 		require.Equal(t, "carol", ev.Holder.Owner)
 		synctest.Wait()
-		mustUnlock(t, l)
+		kit.Unlock(t, l)
 		// Of the two waiters the other one has left: its place was deleted.
 		f.next(admin.EventGaveUp)
 		f.next(admin.EventReleased)

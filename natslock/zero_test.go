@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -60,7 +61,7 @@ func TestZeroLock(t *testing.T) {
 		require.Zero(t, l.ID())
 		require.Zero(t, l.Token())
 		require.Zero(t, l.Remaining())
-		receive(t, l.Context().Done(), "the end of no lock")
+		kit.Receive(t, l.Context().Done(), "the end of no lock")
 		refused(t, context.Cause(l.Context()), "no acquire has returned")
 		refused(t, l.Err(), "no acquire has returned")
 		refused(t, l.Extend(ctx, 0), "no acquire has returned")
@@ -86,5 +87,5 @@ func TestNilOption(t *testing.T) {
 	require.Equal(t, before, c.nc.Stats().OutMsgs, "nothing is sent")
 	l := mustLock(t, c.Client, "x")
 	refused(t, l.Do(nil), "nil")
-	mustUnlock(t, l)
+	kit.Unlock(t, l)
 }

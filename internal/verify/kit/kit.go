@@ -124,7 +124,9 @@ func Bounded(t testing.TB) context.Context {
 // of locks that the test still holds.
 func NewClient(t testing.TB, nc *nats.Conn, opts ...natslock.Option) *natslock.Client {
 	t.Helper()
-	c, err := natslock.New(Bounded(t), nc, opts...)
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	c, err := natslock.New(ctx, nc, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = CloseNow(c) })
 	return c
