@@ -14,6 +14,7 @@ import (
 
 	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -61,87 +62,87 @@ func heldBy(l *natslock.Lock, got *natslock.Lock, err error) error {
 // Client c is connected to the third. An error is a wrong answer.
 var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) error{
 	"Break of a holder": func(t *testing.T, a, b, _ *peer, name string) error {
-		l := take(t, a.c.Lock, name)
+		l := kit.Must(t, a.c.Lock, name)
 		err := admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: l.ID(), Reason: "test"})
 		return errors.Join(err, end(l, err == nil))
 	},
 	"Break of a reader": func(t *testing.T, a, b, _ *peer, name string) error {
-		l := take(t, a.RLock, name)
+		l := kit.Must(t, a.RLock, name)
 		err := admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindRW, Name: name, ID: l.ID(), Reason: "test"})
 		return errors.Join(err, end(l, err == nil))
 	},
 	"Break of a writer": func(t *testing.T, a, b, _ *peer, name string) error {
-		l := take(t, a.Lock, name)
+		l := kit.Must(t, a.Lock, name)
 		err := admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindRW, Name: name, ID: l.ID(), Reason: "test"})
 		return errors.Join(err, end(l, err == nil))
 	},
 	"Break after the unlock of a broken lock": func(t *testing.T, a, b, _ *peer, name string) error {
-		l := take(t, a.c.Lock, name)
+		l := kit.Must(t, a.c.Lock, name)
 		if err := errors.Join(admin.New(a.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: l.ID(), Reason: "test"}), end(l, true)); err != nil {
 			return err
 		}
 		return want(admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: l.ID(), Reason: "test"}), natslock.ErrReleased)
 	},
 	"Break of an earlier holder": func(t *testing.T, a, b, c *peer, name string) error {
-		before := take(t, c.c.Lock, name)
-		unlock(t, before)
-		l := take(t, a.c.Lock, name)
+		before := kit.Must(t, c.c.Lock, name)
+		kit.Unlock(t, before)
+		l := kit.Must(t, a.c.Lock, name)
 		err := want(admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: before.ID(), Reason: "test"}), natslock.ErrReleased)
 		return errors.Join(err, end(l, false))
 	},
 	"TryLock after Unlock": func(t *testing.T, a, b, _ *peer, name string) error {
-		unlock(t, take(t, a.c.Lock, name))
+		kit.Unlock(t, kit.Must(t, a.c.Lock, name))
 		return freed(b.c.TryLock(t.Context(), name))
 	},
 	"TryLock after Lock": func(t *testing.T, a, b, c *peer, name string) error {
-		unlock(t, take(t, c.c.Lock, name))
-		l := take(t, a.c.Lock, name)
+		kit.Unlock(t, kit.Must(t, c.c.Lock, name))
+		l := kit.Must(t, a.c.Lock, name)
 		got, err := b.c.TryLock(t.Context(), name)
 		return errors.Join(heldBy(l, got, err), end(l, false))
 	},
 	"TryLock behind a waiter that has given up": func(t *testing.T, a, b, c *peer, name string) error {
-		l := take(t, a.c.Lock, name)
+		l := kit.Must(t, a.c.Lock, name)
 		gaveUp(t, a, func(ctx context.Context) error {
 			_, err := c.c.Lock(ctx, name)
 			return err
 		}, admin.KindMutex, name)
-		unlock(t, l)
+		kit.Unlock(t, l)
 		return freed(b.c.TryLock(t.Context(), name))
 	},
 	"TryLock after a waiter was granted and has unlocked": func(t *testing.T, a, b, c *peer, name string) error {
-		l := take(t, a.c.Lock, name)
+		l := kit.Must(t, a.c.Lock, name)
 		done := make(chan error, 1)
 		go func() { done <- freed(c.c.Lock(t.Context(), name)) }()
 		queued(t, a, admin.KindMutex, name, 1)
-		unlock(t, l)
-		require.NoError(t, receive(t, done, "the waiter"))
+		kit.Unlock(t, l)
+		require.NoError(t, kit.Receive(t, done, "the waiter"))
 		queued(t, a, admin.KindMutex, name, 0)
 		return freed(b.c.TryLock(t.Context(), name))
 	},
 	"write TryLock after RUnlock": func(t *testing.T, a, b, _ *peer, name string) error {
-		unlock(t, take(t, a.RLock, name))
+		kit.Unlock(t, kit.Must(t, a.RLock, name))
 		return freed(b.TryLock(t.Context(), name))
 	},
 	"write TryLock after RLock": func(t *testing.T, a, b, _ *peer, name string) error {
-		l := take(t, a.RLock, name)
+		l := kit.Must(t, a.RLock, name)
 		got, err := b.TryLock(t.Context(), name)
 		return errors.Join(heldBy(l, got, err), end(l, false))
 	},
 	"write TryLock after Unlock": func(t *testing.T, a, b, _ *peer, name string) error {
-		unlock(t, take(t, a.Lock, name))
+		kit.Unlock(t, kit.Must(t, a.Lock, name))
 		return freed(b.TryLock(t.Context(), name))
 	},
 	"TryRLock after Unlock": func(t *testing.T, a, b, _ *peer, name string) error {
-		unlock(t, take(t, a.Lock, name))
+		kit.Unlock(t, kit.Must(t, a.Lock, name))
 		return freed(b.TryRLock(t.Context(), name))
 	},
 	"TryRLock after Lock": func(t *testing.T, a, b, _ *peer, name string) error {
-		l := take(t, a.Lock, name)
+		l := kit.Must(t, a.Lock, name)
 		got, err := b.TryRLock(t.Context(), name)
 		return errors.Join(heldBy(l, got, err), end(l, false))
 	},
 	"TryRLock behind a writer that has given up": func(t *testing.T, a, b, c *peer, name string) error {
-		l := take(t, a.RLock, name)
+		l := kit.Must(t, a.RLock, name)
 		gaveUp(t, a, func(ctx context.Context) error {
 			_, err := c.Lock(ctx, name)
 			return err
@@ -150,32 +151,23 @@ var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) erro
 		return errors.Join(err, end(l, false))
 	},
 	"TryRLock after a refused write TryLock": func(t *testing.T, a, b, c *peer, name string) error {
-		l := take(t, a.RLock, name)
+		l := kit.Must(t, a.RLock, name)
 		got, err := c.TryLock(t.Context(), name)
 		return errors.Join(heldBy(l, got, err), freed(b.TryRLock(t.Context(), name)), end(l, false))
 	},
 	"Inspect after Lock and Unlock": func(t *testing.T, a, b, _ *peer, name string) error {
-		l := take(t, a.c.Lock, name)
+		l := kit.Must(t, a.c.Lock, name)
 		info, err := admin.New(b.c).Inspect(t.Context(), admin.KindMutex, name)
 		if err == nil && (info.Holder == nil || info.Holder.Token != l.Token()) {
 			err = fmt.Errorf("inspected holder %+v, must have token %d", info.Holder, l.Token())
 		}
-		unlock(t, l)
+		kit.Unlock(t, l)
 		info, again := admin.New(b.c).Inspect(t.Context(), admin.KindMutex, name)
 		if again == nil && info.Holder != nil {
 			again = fmt.Errorf("inspected holder with token %d, must be none", info.Holder.Token)
 		}
 		return errors.Join(err, again)
 	},
-}
-
-func take(t *testing.T, acquire func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error), name string) *natslock.Lock {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	l, err := acquire(ctx, name, natslock.Detached())
-	require.NoError(t, err)
-	return l
 }
 
 // end unlocks, which says what it must: that the lock was broken, or nothing.
@@ -189,7 +181,7 @@ func end(l *natslock.Lock, broken bool) error {
 // queued waits until n are queued, by the word of client p.
 func queued(t *testing.T, p *peer, kind admin.Kind, name string, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d queued", n), func() bool {
+	kit.Eventually(t, fmt.Sprintf("%d queued", n), func() bool {
 		info, err := admin.New(p.c).Inspect(t.Context(), kind, name)
 		return err == nil && len(info.Queue) == n && (kind == admin.KindMutex || info.Holder == nil || n > 0)
 	})
@@ -203,12 +195,12 @@ func gaveUp(t *testing.T, p *peer, lock func(context.Context) error, kind admin.
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- lock(ctx) }()
-	eventually(t, "a waiter", func() bool {
+	kit.Eventually(t, "a waiter", func() bool {
 		info, err := admin.New(p.c).Inspect(t.Context(), kind, name)
 		return err == nil && (len(info.Queue) == 1 || kind == admin.KindRW && info.Holder != nil)
 	})
 	cancel()
-	require.ErrorIs(t, receive(t, done, "the waiter"), natslock.ErrTimeout)
+	require.ErrorIs(t, kit.Receive(t, done, "the waiter"), natslock.ErrTimeout)
 	queued(t, p, kind, name, 0)
 }
 
@@ -325,11 +317,11 @@ func TestViewsWaitForLeader(t *testing.T) {
 				})
 				release := func() *natslock.Lock {
 					store.last.Store(0)
-					l := take(t, c.take(a), "x")
+					l := kit.Must(t, c.take(a), "x")
 					st, err := store.State(t.Context(), "")
 					require.NoError(t, err)
 					store.last.Store(st.LastRevision)
-					unlock(t, l)
+					kit.Unlock(t, l)
 					return l
 				}
 				l := release()
@@ -338,7 +330,7 @@ func TestViewsWaitForLeader(t *testing.T) {
 				time.Sleep(900 * time.Millisecond)
 				require.Empty(t, done, "ahead of the leader")
 				store.last.Store(0)
-				require.NoError(t, receive(t, done, "the view"))
+				require.NoError(t, kit.Receive(t, done, "the view"))
 
 				l = release()
 				begun := time.Now()

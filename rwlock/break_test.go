@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -29,10 +30,10 @@ func TestBreakByLaggingReplica(t *testing.T) {
 				newPeer(t, s.Connect(), 0)
 				r := history.NewReplica(t, s.Connect())
 				a, b := newPeerOver(t, s.Connect(), 1, r.Over), newPeerOver(t, s.Connect(), 2, r.Over)
-				old := take(t, c.take(a), "x")
+				old := kit.Must(t, c.take(a), "x")
 				r.Lag()
-				unlock(t, old)
-				l := take(t, c.take(a), "x")
+				kit.Unlock(t, old)
+				l := kit.Must(t, c.take(a), "x")
 				require.ErrorIs(t, admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: c.kind, Name: "x", ID: old.ID(), Reason: "test"}), natslock.ErrReleased)
 				require.NoError(t, admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}))
 				require.NoError(t, end(l, true))
@@ -41,7 +42,7 @@ func TestBreakByLaggingReplica(t *testing.T) {
 				newPeer(t, s.Connect(), 0)
 				r := history.NewReplica(t, s.Connect())
 				a, b := newPeerOver(t, s.Connect(), 1, r.Over), newPeerOver(t, s.Connect(), 2, r.Over)
-				l := take(t, c.take(a), "x")
+				l := kit.Must(t, c.take(a), "x")
 				require.NoError(t, admin.New(a.c).Break(t.Context(), admin.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}))
 				r.Lag()
 				require.NoError(t, admin.New(b.c).Break(t.Context(), admin.BreakRequest{Kind: c.kind, Name: "x", ID: l.ID(), Reason: "test"}), "it is broken")

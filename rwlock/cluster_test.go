@@ -98,7 +98,7 @@ func TestClusterStorm(t *testing.T) {
 	t.Logf("the last one was through %v after the end", time.Since(stopped))
 	u.Check(t)
 	require.Equal(t, done, counters, "an update was lost")
-	eventually(t, "nothing is left", func() bool { return len(kit.KeysLeft(t, cl.Connect())) == 0 })
+	kit.Eventually(t, "nothing is left", func() bool { return len(kit.KeysLeft(t, cl.Connect())) == 0 })
 	n := u.History().Counts()
 	t.Logf("%d reads (%d joins, at most %d at once) and %d writes over %d step-downs", n["reads"], n["joins"], n["readers at once"], n["writes"], downs)
 	require.Greater(t, downs, 3)
@@ -148,12 +148,12 @@ func leaderKilled(t *testing.T) (vacuous string) {
 	u.Granted(admin.KindRW, admin.Shared, r)
 	grants := make(chan grant, 2)
 	b.write("b", grants)
-	eventually(t, "the gate stands", func() bool {
+	kit.Eventually(t, "the gate stands", func() bool {
 		info, err := admin.New(a.c).Inspect(t.Context(), admin.KindRW, "x")
 		return err == nil && info.Holder != nil
 	})
 	c.read("c", grants)
-	eventually(t, "a reader is queued", func() bool { return c.c.Stats().Waiting == 1 })
+	kit.Eventually(t, "a reader is queued", func() bool { return c.c.Stats().Waiting == 1 })
 	left := r.Remaining()
 	cl.Kill(cl.Index(cl.StreamLeader(streamName)))
 	killed, extended := time.Now(), make(chan error, 1)
@@ -163,27 +163,27 @@ func leaderKilled(t *testing.T) (vacuous string) {
 	err = <-extended
 	if why := late(election, left); err != nil && why != "" {
 		for range 2 {
-			g := receive(t, grants, "a grant after the lease")
+			g := kit.Receive(t, grants, "a grant after the lease")
 			require.NoError(t, g.err)
-			unlock(t, g.l)
+			kit.Unlock(t, g.l)
 		}
 		return why
 	}
 	require.NoError(t, err, "confirmed by the next leader")
 	require.NoError(t, r.Err())
 	require.Empty(t, grants)
-	unlock(t, r)
+	kit.Unlock(t, r)
 	released := time.Now()
-	g := receive(t, grants, "the writer")
+	g := kit.Receive(t, grants, "the writer")
 	require.NoError(t, g.err)
 	require.Equal(t, "b", g.who)
 	u.Granted(admin.KindRW, admin.Exclusive, g.l)
 	require.Less(t, time.Since(released), 16*time.Second)
-	unlock(t, g.l)
-	g = receive(t, grants, "the reader")
+	kit.Unlock(t, g.l)
+	g = kit.Receive(t, grants, "the reader")
 	require.NoError(t, g.err)
 	u.Granted(admin.KindRW, admin.Shared, g.l)
-	unlock(t, g.l)
+	kit.Unlock(t, g.l)
 	u.Check(t)
 	return ""
 }
@@ -214,7 +214,7 @@ func leaderIsolated(t *testing.T) (vacuous string) {
 	grants := make(chan grant, 1)
 	w.write("w", grants)
 	var gate uint64
-	eventually(t, "the gate stands", func() bool {
+	kit.Eventually(t, "the gate stands", func() bool {
 		info, err := admin.New(w.c).Inspect(t.Context(), admin.KindRW, "x")
 		if err != nil || info.Holder == nil {
 			return false
@@ -265,9 +265,9 @@ func leaderIsolated(t *testing.T) (vacuous string) {
 	if why != "" && (lies < 20 || rl.Remaining() == 0) {
 		cl.Rejoin(old)
 		_ = rl.Unlock(t.Context())
-		g := receive(t, grants, "the writer")
+		g := kit.Receive(t, grants, "the writer")
 		require.NoError(t, g.err)
-		unlock(t, g.l)
+		kit.Unlock(t, g.l)
 		return why
 	}
 	require.Equal(t, 20, lies, "the old leader told the truth: nothing was tested")
@@ -286,14 +286,14 @@ func leaderIsolated(t *testing.T) (vacuous string) {
 		t.Fatalf("the writer got in, or not (%v), over the reader with %v left", g.err, rl.Remaining())
 	default:
 	}
-	unlock(t, rl)
+	kit.Unlock(t, rl)
 	released := time.Now()
-	g := receive(t, grants, "the writer")
+	g := kit.Receive(t, grants, "the writer")
 	require.NoError(t, g.err)
 	u.Granted(admin.KindRW, admin.Exclusive, g.l)
 	require.Less(t, time.Since(released), 16*time.Second)
 	require.Greater(t, g.l.Token(), rl.Token())
-	unlock(t, g.l)
+	kit.Unlock(t, g.l)
 	u.Check(t)
 	return ""
 }

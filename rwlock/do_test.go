@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
@@ -42,7 +43,7 @@ func TestTryDo(t *testing.T) {
 			} else {
 				require.Equal(t, 2, ran)
 			}
-			unlock(t, take(t, b.Lock, "x"))
+			kit.Unlock(t, kit.Must(t, b.Lock, "x"))
 		}
 	})
 }

@@ -72,7 +72,7 @@ func (c *crowd) outsider(t *testing.T, u *history.Recorder, p *peer, writes bool
 		most, longest = max(most, c.grants.Load()-before), max(longest, time.Since(begun))
 		u.Granted(admin.KindRW, modeOf(writes), l)
 		time.Sleep(5 * time.Millisecond)
-		unlock(t, l)
+		kit.Unlock(t, l)
 	}
 	return most, longest
 }
@@ -173,7 +173,7 @@ func TestLine(t *testing.T) {
 		require.Len(t, info.Queue, len(line))
 		time.Sleep(20 * time.Second) // over some renewals of their places
 		begun := time.Now()
-		unlock(t, first)
+		kit.Unlock(t, first)
 		for at := 0; at < len(line); {
 			n := 1
 			for line[at] == 'R' && at+n < len(line) && line[at+n] == 'R' {
@@ -191,10 +191,10 @@ func TestLine(t *testing.T) {
 			require.ElementsMatch(t, want, got)
 			nobody(t, grants, "out of turn")
 			for _, l := range in[1:] {
-				unlock(t, l)
+				kit.Unlock(t, l)
 				nobody(t, grants, "beside the last reader")
 			}
-			unlock(t, in[0])
+			kit.Unlock(t, in[0])
 			at += n
 		}
 		require.Less(t, time.Since(begun), time.Duration(len(line)+1)*time.Second+200*time.Millisecond, "somebody was let in by a timer")
@@ -240,7 +240,7 @@ func newcomer(t *testing.T, under func(kvstore.KV) kvstore.KV) {
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		b.slow("rw take", 300*time.Millisecond)
-		unlock(t, l)
+		kit.Unlock(t, l)
 		synctest.Wait()
 		_, err = c.TryRLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked, "a reader past the line")
@@ -253,12 +253,12 @@ func newcomer(t *testing.T, under func(kvstore.KV) kvstore.KV) {
 		require.NoError(t, first.err)
 		require.Equal(t, "queued", first.who)
 		nobody(t, grants, "beside a writer")
-		unlock(t, first.l)
+		kit.Unlock(t, first.l)
 		for _, who := range []string{"reader", "writer"} {
 			g := <-grants
 			require.NoError(t, g.err)
 			require.Equal(t, who, g.who)
-			unlock(t, g.l)
+			kit.Unlock(t, g.l)
 		}
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})

@@ -251,12 +251,12 @@ func TestFailedReadIsRepeatedSoon(t *testing.T) {
 					return nil
 				})
 				begun := time.Now()
-				unlock(t, h)
+				kit.Unlock(t, h)
 				g := <-grants
 				require.NoError(t, g.err)
 				require.Equal(t, 1, waiter.f.Counts().ReadsFailed)
 				require.Less(t, time.Since(begun), 100*time.Millisecond)
-				unlock(t, g.l)
+				kit.Unlock(t, g.l)
 			})
 		})
 	}
@@ -294,12 +294,12 @@ func TestRepeatedJoin(t *testing.T) {
 				grants := make(chan grant, 1)
 				b.write("w", grants)
 				nobody(t, grants, "over a reader")
-				unlock(t, r)
+				kit.Unlock(t, r)
 				begun := time.Now()
 				g := <-grants
 				require.NoError(t, g.err)
 				require.Less(t, time.Since(begun), 50*time.Millisecond)
-				unlock(t, g.l)
+				kit.Unlock(t, g.l)
 			})
 		})
 	}
@@ -330,7 +330,7 @@ func TestRepeatedJoinUnread(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		require.Positive(t, unread.Load())
 		require.Len(t, kit.KeysLeft(t, s.Connect()), 1, "the first join's record stays")
-		unlock(t, r)
+		kit.Unlock(t, r)
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }

@@ -40,7 +40,7 @@ func TestProofCountsFromTheGateWrite(t *testing.T) {
 		l, err := b.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		require.Equal(t, 3, liar.asked)
-		unlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -68,10 +68,10 @@ func TestListIsNoProof(t *testing.T) {
 		grants := make(chan grant, 1)
 		b.write("w", grants)
 		nobody(t, grants, "over a reader")
-		unlock(t, r)
+		kit.Unlock(t, r)
 		g := <-grants
 		require.NoError(t, g.err)
-		unlock(t, g.l)
+		kit.Unlock(t, g.l)
 	})
 }
 
@@ -98,7 +98,7 @@ func TestGateLostInTheDrain(t *testing.T) {
 		require.NoError(t, err)
 		require.Positive(t, l.Remaining())
 		require.Positive(t, b.f.Counts().Dropped)
-		unlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -116,11 +116,11 @@ func TestDrainUnnotified(t *testing.T) {
 			nobody(t, grants, "over a reader")
 		}
 		gone := time.Now()
-		unlock(t, r)
+		kit.Unlock(t, r)
 		g := <-grants
 		require.NoError(t, g.err)
 		require.Less(t, g.at.Sub(gone), 4*time.Second)
-		unlock(t, g.l)
+		kit.Unlock(t, g.l)
 	})
 }
 
@@ -142,10 +142,10 @@ func TestOwnWriterEndsSharing(t *testing.T) {
 		synctest.Wait()
 		_, err = a.TryRLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked, "shared past a writer")
-		unlock(t, r1, r2, guest)
+		kit.Unlock(t, r1, r2, guest)
 		g := <-grants
 		require.NoError(t, g.err)
-		unlock(t, g.l)
+		kit.Unlock(t, g.l)
 	})
 }
 
@@ -171,7 +171,7 @@ func TestWriterBehindSlowReader(t *testing.T) {
 			}
 			return faults.Pass
 		})
-		unlock(t, holder)
+		kit.Unlock(t, holder)
 		g := <-grants
 		require.Equal(t, "reader", g.who)
 		require.NoError(t, g.err)
@@ -179,10 +179,10 @@ func TestWriterBehindSlowReader(t *testing.T) {
 		require.Zero(t, gate.Load(), "the writer has tried to pass a reader")
 		slow := <-grants
 		require.Equal(t, "slow reader", slow.who)
-		unlock(t, g.l, slow.l)
+		kit.Unlock(t, g.l, slow.l)
 		g = <-grants
 		require.NoError(t, g.err)
-		unlock(t, g.l)
+		kit.Unlock(t, g.l)
 	})
 }
 
@@ -195,20 +195,20 @@ func TestDrainBucketRemade(t *testing.T) {
 		require.NoError(t, err)
 		grants := make(chan grant, 1)
 		a.write("a", grants)
-		eventually(t, "the gate stands", func() bool {
+		kit.Eventually(t, "the gate stands", func() bool {
 			info, err := admin.New(b.c).Inspect(t.Context(), admin.KindRW, "x")
 			return err == nil && info.Holder != nil
 		})
 		time.Sleep(2 * time.Second) // the time of its creation tells buckets apart
 		kit.RemakeBucket(t, s.Connect(), 0)
-		l := take(t, newPeer(t, s.Connect(), 3).Lock, "x")
+		l := kit.Must(t, newPeer(t, s.Connect(), 3).Lock, "x")
 		time.Sleep(time.Minute)
 		require.Empty(t, grants)
-		unlock(t, l)
-		g := receive(t, grants, "the writer")
+		kit.Unlock(t, l)
+		g := kit.Receive(t, grants, "the writer")
 		require.NoError(t, g.err)
 		require.Greater(t, g.l.Token(), l.Token())
-		unlock(t, g.l)
+		kit.Unlock(t, g.l)
 		require.ErrorIs(t, r.Unlock(t.Context()), natslock.ErrLost)
 	})
 }

@@ -22,10 +22,6 @@ func TestMain(m *testing.M) {
 	testutil.LeakCheck(m)
 }
 
-// patience bounds every wait for an event outside of bubbles: far more than it
-// can take, so that a test which fails says so instead of hanging.
-const patience = 60 * time.Second
-
 // peer is a client with its reader-writer locks and the faults of its store.
 type peer struct {
 	*rwlock.RWLock
@@ -70,30 +66,6 @@ func (p *peer) slow(what string, d time.Duration) {
 		}
 		return faults.Pass
 	})
-}
-
-// receive waits for a value or the closing of ch.
-func receive[T any](t testing.TB, ch <-chan T, what string) T {
-	t.Helper()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case v := <-ch:
-		return v
-	case <-timer.C:
-		t.Fatalf("waited %v in vain for %s", patience, what)
-		panic("unreachable")
-	}
-}
-
-// eventually polls for what has no event to wait for.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in %v: %s", patience, what)
-		}
-	}
 }
 
 // spoiler changes what the leader says of its state.

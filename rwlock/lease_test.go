@@ -49,12 +49,12 @@ func TestTokens(t *testing.T) {
 				require.NoError(t, r.Extend(t.Context(), 0)) // renewals keep the token
 			}
 			require.Equal(t, highest, readers[4].Token())
-			unlock(t, readers...)
+			kit.Unlock(t, readers...)
 			g := <-grants
 			require.NoError(t, g.err)
 			require.Greater(t, g.l.Token(), highest)
 			last = g.l.Token()
-			unlock(t, g.l)
+			kit.Unlock(t, g.l)
 		}
 	})
 }
@@ -71,7 +71,7 @@ func TestReleasedIsNotShared(t *testing.T) {
 		guest, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
 		require.Equal(t, claimOf(host), claimOf(guest))
-		unlock(t, host) // the guest keeps the lease
+		kit.Unlock(t, host) // the guest keeps the lease
 		require.NoError(t, guest.Err())
 		a.slow("read delete", 500*time.Millisecond)
 		released := make(chan error)
@@ -85,13 +85,13 @@ func TestReleasedIsNotShared(t *testing.T) {
 		a.f.OnSend(nil)
 		require.Positive(t, again.Remaining())
 		grants := make(chan grant, 1)
-		unlock(t, first)
+		kit.Unlock(t, first)
 		b.write("w", grants)
 		nobody(t, grants, "over a reader")
-		unlock(t, again)
+		kit.Unlock(t, again)
 		g := <-grants
 		require.NoError(t, g.err)
-		unlock(t, g.l)
+		kit.Unlock(t, g.l)
 	})
 }
 
@@ -124,7 +124,7 @@ func TestReadersTogether(t *testing.T) {
 		require.NoError(t, guest.Err())
 		require.NoError(t, detached.Err())
 		require.Equal(t, "v", detached.Context().Value(key{}))
-		unlock(t, host)
+		kit.Unlock(t, host)
 		require.ErrorIs(t, host.Err(), natslock.ErrReleased)
 		require.ErrorIs(t, host.Extend(t.Context(), 0), natslock.ErrReleased, "a reader that has left speaks for nobody")
 		require.False(t, history.ValidUntil(host).After(time.Now()))
@@ -194,7 +194,7 @@ func TestLeaseOptions(t *testing.T) {
 			require.ErrorIs(t, l.Err(), natslock.ErrEnded)
 			require.GreaterOrEqual(t, time.Since(begun), 10*time.Second)
 			require.Less(t, time.Since(begun), 12500*time.Millisecond)
-			unlock(t, next)
+			kit.Unlock(t, next)
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrEnded)
 
 			// NoRenew: what Extend does not prolong is over.
@@ -243,7 +243,7 @@ func TestLeaseOptions(t *testing.T) {
 			// The renewed one lives on.
 			time.Sleep(time.Minute)
 			require.NoError(t, l.Err())
-			unlock(t, l)
+			kit.Unlock(t, l)
 
 			// Detached.
 			ctx, cancel := context.WithCancel(t.Context())
@@ -254,7 +254,7 @@ func TestLeaseOptions(t *testing.T) {
 			cancel()
 			<-bound.Context().Done()
 			require.NoError(t, l.Err())
-			unlock(t, l, bound)
+			kit.Unlock(t, l, bound)
 		}
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
@@ -276,7 +276,7 @@ func TestDo(t *testing.T) {
 					require.ErrorIs(t, err, natslock.ErrLocked)
 				} else {
 					require.NoError(t, err)
-					unlock(t, r)
+					kit.Unlock(t, r)
 				}
 				return reason
 			}), reason)
@@ -293,7 +293,7 @@ func TestDo(t *testing.T) {
 			asked := time.Now()
 			require.ErrorIs(t, do(t.Context(), "x", nil, natslock.MaxWait(time.Second)), natslock.ErrInvalid)
 			require.Zero(t, time.Since(asked), "refused before the wait")
-			unlock(t, l)
+			kit.Unlock(t, l)
 		}
 	})
 }
@@ -363,13 +363,13 @@ func TestSeen(t *testing.T) {
 			require.Equal(t, admin.KindRW, info.Kind)
 		}
 
-		unlock(t, r1, r2)
+		kit.Unlock(t, r1, r2)
 		w := <-grants
 		require.Equal(t, "w", w.who)
-		unlock(t, w.l)
+		kit.Unlock(t, w.l)
 		r := <-grants
 		require.Equal(t, "r", r.who)
-		unlock(t, r.l, m)
+		kit.Unlock(t, r.l, m)
 		synctest.Wait()
 		cancel()
 		watching.Wait()
@@ -424,7 +424,7 @@ func TestCloseWithReaders(t *testing.T) {
 		closed := make(chan error, 1)
 		go func() { closed <- a.c.Close(ctx) }()
 		time.Sleep(time.Second)
-		unlock(t, readers[1])
+		kit.Unlock(t, readers[1])
 		_, err := a.RLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrClosed)
 		_, err = a.TryRLock(t.Context(), "y")
@@ -445,7 +445,7 @@ func TestCloseWithReaders(t *testing.T) {
 		require.NoError(t, g.err)
 		require.Greater(t, g.at.Sub(over), 2*time.Second, "their records were deleted")
 		require.Less(t, g.at.Sub(over), ttl+500*time.Millisecond)
-		unlock(t, g.l)
+		kit.Unlock(t, g.l)
 		require.ErrorIs(t, readers[2].Unlock(t.Context()), natslock.ErrClosed)
 
 		// A client whose readers leave in time closes well.
@@ -454,7 +454,7 @@ func TestCloseWithReaders(t *testing.T) {
 		go func() { closed <- b.c.Close(context.Background()) }()
 		time.Sleep(time.Second)
 		require.Empty(t, closed)
-		unlock(t, l)
+		kit.Unlock(t, l)
 		require.NoError(t, <-closed)
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
@@ -480,7 +480,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 		}
 		synctest.Wait()
 		require.Len(t, kit.KeysLeft(t, s.Connect()), 1, "the reader's")
-		unlock(t, r)
+		kit.Unlock(t, r)
 	})
 }
 
@@ -499,7 +499,7 @@ func TestForeignReader(t *testing.T) {
 		require.Nil(t, locked.Holder)
 		r, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
-		unlock(t, r)
+		kit.Unlock(t, r)
 		info, err := admin.New(a.c).Inspect(t.Context(), admin.KindRW, "x")
 		require.NoError(t, err)
 		require.Len(t, info.Readers, 1)
@@ -508,7 +508,7 @@ func TestForeignReader(t *testing.T) {
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, time.Since(begun), 5*time.Second)
 		require.Less(t, time.Since(begun), 5500*time.Millisecond)
-		unlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 

@@ -27,7 +27,7 @@ func soon(t *testing.T, lock locking, within time.Duration, opts ...natslock.Loc
 	l, err := lock(t.Context(), "x", append([]natslock.LockOption{natslock.MaxWait(time.Minute)}, opts...)...)
 	require.NoError(t, err)
 	require.LessOrEqual(t, time.Since(begun), within)
-	unlock(t, l)
+	kit.Unlock(t, l)
 	synctest.Wait()
 }
 
@@ -129,7 +129,7 @@ func TestLingerTryBesideAReader(t *testing.T) {
 		require.NoError(t, err)
 		_, err = a.TryLock(t.Context(), "x")
 		require.NoError(t, heldBy(l, nil, err))
-		unlock(t, l)
+		kit.Unlock(t, l)
 		soon(t, a.TryLock, time.Second)
 	})
 }
@@ -156,7 +156,7 @@ func TestLingerReadersTogether(t *testing.T) {
 		for i := range 50 {
 			l, err := a.RLock(t.Context(), fmt.Sprint(i), natslock.Linger(time.Hour))
 			require.NoError(t, err)
-			unlock(t, l)
+			kit.Unlock(t, l)
 		}
 		time.Sleep(30 * time.Second)
 		before := lists.Load()

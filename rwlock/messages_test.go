@@ -37,7 +37,7 @@ func TestMessagesUncontended(t *testing.T) {
 		a := newPeer(t, s.Connect(), 1)
 		rl, err := a.RLock(t.Context(), "warm")
 		require.NoError(t, err) // with the first write comes the subscription for its answer
-		unlock(t, rl)
+		kit.Unlock(t, rl)
 		synctest.Wait()
 		for i := range 3 {
 			name := fmt.Sprint(i)
@@ -46,7 +46,7 @@ func TestMessagesUncontended(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, traffic{1, 1}, before.since(a.nc), "RLock")
 			before = trafficOf(a.nc)
-			unlock(t, l)
+			kit.Unlock(t, l)
 			require.Equal(t, traffic{1, 1}, before.since(a.nc), "Unlock of a reader")
 
 			before = trafficOf(a.nc)
@@ -54,7 +54,7 @@ func TestMessagesUncontended(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, traffic{2, 2}, before.since(a.nc), "Lock: the gate, and who reads")
 			before = trafficOf(a.nc)
-			unlock(t, l)
+			kit.Unlock(t, l)
 			require.Equal(t, traffic{1, 1}, before.since(a.nc), "Unlock of a writer")
 		}
 	})
@@ -85,14 +85,14 @@ func TestMessagesOfOneAmongMany(t *testing.T) {
 			for range rounds {
 				l, err := joiner.RLock(t.Context(), "x")
 				require.NoError(t, err)
-				unlock(t, l)
+				kit.Unlock(t, l)
 			}
 			require.Equal(t, traffic{2 * rounds, 2 * rounds}, own.since(joiner.nc), "beside %d readers", n)
 			for i, p := range readers {
 				require.Equal(t, traffic{}, before[i].since(p.nc), "reader %d of %d", i, n)
 			}
 		}
-		unlock(t, locks...)
+		kit.Unlock(t, locks...)
 	})
 }
 
@@ -123,7 +123,7 @@ func TestGoroutines(t *testing.T) {
 		for _, l := range locks {
 			require.Positive(t, l.Remaining())
 		}
-		unlock(t, locks...)
+		kit.Unlock(t, locks...)
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }

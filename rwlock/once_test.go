@@ -43,8 +43,8 @@ func TestOnceByLaggingReplica(t *testing.T) {
 				r := history.NewReplica(t, s.Connect())
 				a, b, w := newPeerOver(t, s.Connect(), 1, r.Over), newPeerOver(t, s.Connect(), 2, r.Over), newPeerOver(t, s.Connect(), 3, r.Over)
 				// Its own tombstone is what b expects: nothing but a read says more.
-				unlock(t, take(t, c.before(b), "x"))
-				l := take(t, c.before(a), "x")
+				kit.Unlock(t, kit.Must(t, c.before(b), "x"))
+				l := kit.Must(t, c.before(a), "x")
 				over := func() {}
 				if c.waits != nil {
 					ctx, cancel := context.WithCancel(t.Context())
@@ -53,25 +53,25 @@ func TestOnceByLaggingReplica(t *testing.T) {
 						_, err := c.waits(w)(ctx, "x")
 						done <- err
 					}()
-					eventually(t, "a waiter", func() bool { return w.c.Stats().Waiting == 1 })
+					kit.Eventually(t, "a waiter", func() bool { return w.c.Stats().Waiting == 1 })
 					over = func() {
 						cancel()
-						require.ErrorIs(t, receive(t, done, "the waiter"), natslock.ErrTimeout)
+						require.ErrorIs(t, kit.Receive(t, done, "the waiter"), natslock.ErrTimeout)
 						// The client of the waiter deletes its place in the background.
-						eventually(t, "its place is gone", func() bool { return len(kit.KeysLeft(t, s.Connect())) == 1 })
+						kit.Eventually(t, "its place is gone", func() bool { return len(kit.KeysLeft(t, s.Connect())) == 1 })
 					}
 				}
 				r.Lag()
 				over()
-				unlock(t, l)
+				kit.Unlock(t, l)
 				got, err := c.try(b)(t.Context(), "x")
 				require.NoError(t, err)
-				unlock(t, got)
+				kit.Unlock(t, got)
 
-				l = take(t, c.before(a), "x")
+				l = kit.Must(t, c.before(a), "x")
 				_, err = c.try(b)(t.Context(), "x")
 				require.NoError(t, heldBy(l, nil, err))
-				unlock(t, l)
+				kit.Unlock(t, l)
 				require.Empty(t, kit.KeysLeft(t, s.Connect()), "it leaves no trace")
 			})
 		})
@@ -94,11 +94,11 @@ func TestTryLockLeavesNoGate(t *testing.T) {
 			refused <- err
 		}()
 		time.Sleep(50 * time.Millisecond) // before the gate is taken
-		l := take(t, a.RLock, "x")
-		require.NoError(t, heldBy(l, nil, receive(t, refused, "the refusal")))
+		l := kit.Must(t, a.RLock, "x")
+		require.NoError(t, heldBy(l, nil, kit.Receive(t, refused, "the refusal")))
 		require.True(t, deleted, "it has taken the gate")
 		require.NoError(t, freed(c.TryRLock(t.Context(), "x")))
-		unlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -107,7 +107,7 @@ func TestTryLockLeavesNoGate(t *testing.T) {
 func TestGivenUpWriterLeavesNoGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
-		l := take(t, a.RLock, "x")
+		l := kit.Must(t, a.RLock, "x")
 		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if kit.Stage(w) == "rw delete" {
 				return faults.Delay(30 * time.Millisecond)
@@ -117,7 +117,7 @@ func TestGivenUpWriterLeavesNoGate(t *testing.T) {
 		_, err := b.Lock(t.Context(), "x", natslock.MaxWait(time.Second))
 		require.ErrorIs(t, err, natslock.ErrTimeout)
 		require.NoError(t, freed(c.TryRLock(t.Context(), "x")))
-		unlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -126,8 +126,8 @@ func TestOnceWithoutLeaderReads(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		over := func(kv kvstore.KV) kvstore.KV { return notAlone{kv} }
 		a, b := newPeerOver(t, s.Connect(), 1, over), newPeerOver(t, s.Connect(), 2, over)
-		unlock(t, take(t, b.c.Lock, "x")) // it reads before it tries again
-		l := take(t, a.c.Lock, "x")
+		kit.Unlock(t, kit.Must(t, b.c.Lock, "x")) // it reads before it tries again
+		l := kit.Must(t, a.c.Lock, "x")
 		lists := 0
 		b.f.FailReads(func(op faults.ReadOp, _ string) error {
 			if op == faults.ReadList {
@@ -141,7 +141,7 @@ func TestOnceWithoutLeaderReads(t *testing.T) {
 		_, err := b.c.TryLock(t.Context(), "x")
 		require.NoError(t, heldBy(l, nil, err))
 		require.Greater(t, lists, 1, "it has asked for more")
-		unlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -150,7 +150,7 @@ func TestOnceWithoutLeaderReads(t *testing.T) {
 func TestTryLockReaderGoneWhenRead(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
-		unlock(t, take(t, a.RLock, "x")) // its tombstone is named for a second
+		kit.Unlock(t, kit.Must(t, a.RLock, "x")) // its tombstone is named for a second
 		reads := 0
 		b.f.FailReads(func(op faults.ReadOp, _ string) error {
 			if op == faults.ReadGet {
@@ -162,7 +162,7 @@ func TestTryLockReaderGoneWhenRead(t *testing.T) {
 		l, err := b.TryLock(t.Context(), "x")
 		require.NoError(t, err)
 		require.Equal(t, 1, reads, "it has to be named")
-		unlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -185,26 +185,26 @@ func TestOnceRoundTrips(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Equal(t, 1, sent(try), "never held")
-		unlock(t, l)
-		unlock(t, take(t, a.c.Lock, "y"))
+		kit.Unlock(t, l)
+		kit.Unlock(t, kit.Must(t, a.c.Lock, "y"))
 		require.Equal(t, 3, sent(func() {
 			var err error
 			l, err = b.c.TryLock(t.Context(), "y")
 			require.NoError(t, err)
 		}), "refused, listed, taken at the tombstone of another")
-		unlock(t, l)
-		held := take(t, a.c.Lock, "z")
+		kit.Unlock(t, l)
+		held := kit.Must(t, a.c.Lock, "z")
 		require.Equal(t, 2, sent(func() {
 			_, err := b.c.TryLock(t.Context(), "z")
 			require.NoError(t, heldBy(held, nil, err))
 		}), "refused and listed")
-		unlock(t, held)
+		kit.Unlock(t, held)
 		require.Equal(t, 1, sent(func() {
 			var err error
 			l, err = b.TryRLock(t.Context(), "r")
 			require.NoError(t, err)
 		}), "a reader where nobody was")
-		unlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 

@@ -127,10 +127,10 @@ func TestNoProof(t *testing.T) {
 					nobody(t, grants, "on a worthless proof")
 				}
 				truth.Store(true)
-				unlock(t, r)
+				kit.Unlock(t, r)
 				g := <-grants
 				require.NoError(t, g.err)
-				unlock(t, g.l)
+				kit.Unlock(t, g.l)
 			})
 		})
 	}
@@ -176,7 +176,7 @@ func TestTwoAnswers(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, tc.asked, liar.asked)
 					require.GreaterOrEqual(t, writes, tc.asked-1, "a gate write between any two")
-					unlock(t, l)
+					kit.Unlock(t, l)
 				})
 			})
 		}
@@ -240,10 +240,10 @@ func TestDeposedLeader(t *testing.T) {
 				require.Positive(t, lies, "it was not asked at the time")
 				require.Positive(t, r.Remaining())
 				truth.Store(true)
-				unlock(t, r)
+				kit.Unlock(t, r)
 				g := <-grants
 				require.NoError(t, g.err)
-				unlock(t, g.l)
+				kit.Unlock(t, g.l)
 			})
 		})
 	}
@@ -273,7 +273,7 @@ func TestSlowLink(t *testing.T) {
 			delay.Store(int64(390 * time.Millisecond))
 			l, err := take(t.Context(), "x")
 			require.NoError(t, err)
-			unlock(t, l)
+			kit.Unlock(t, l)
 		}
 	})
 }
@@ -310,10 +310,10 @@ func TestCutOffIsNotSlow(t *testing.T) {
 			nobody(t, grants, "on answers that no gate write came between")
 		}
 		cut.Store(false)
-		unlock(t, r)
+		kit.Unlock(t, r)
 		g := <-grants
 		require.NoError(t, g.err)
-		unlock(t, g.l)
+		kit.Unlock(t, g.l)
 	})
 }
 
@@ -340,7 +340,7 @@ func TestBehindIsNotSlow(t *testing.T) {
 				require.NoError(t, err)
 				require.Greater(t, liar.asked, 20)
 				require.Greater(t, time.Since(begun), 20*time.Second, "asked in a tight loop")
-				unlock(t, l)
+				kit.Unlock(t, l)
 
 				liar.asked = 0
 				_, err = b.TryLock(t.Context(), "x")
@@ -368,7 +368,7 @@ func TestBrokenReaderIsListed(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorIs(t, r.Err(), natslock.ErrLost)
 		require.GreaterOrEqual(t, time.Since(broken), 15*time.Second)
-		unlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -410,10 +410,10 @@ func TestDrainByLaggingReplica(t *testing.T) {
 		b.write("writer", grants)
 		nobody(t, grants, "beside a reader")
 		left := time.Now()
-		unlock(t, r)
+		kit.Unlock(t, r)
 		g := <-grants
 		require.NoError(t, g.err)
 		require.Less(t, g.at.Sub(left), 100*time.Millisecond)
-		unlock(t, g.l)
+		kit.Unlock(t, g.l)
 	})
 }

@@ -58,7 +58,7 @@ func (p *peer) readAll(n int) chan grant {
 func granted(t *testing.T, grants <-chan grant, n int) (locks []*natslock.Lock) {
 	t.Helper()
 	for range n {
-		g := receive(t, grants, "a grant")
+		g := kit.Receive(t, grants, "a grant")
 		require.NoError(t, g.err)
 		locks = append(locks, g.l)
 	}
@@ -111,7 +111,7 @@ func TestRunReaders(t *testing.T) {
 			require.Equal(t, claimOf(locks[0]), claimOf(l))
 			locks = append(locks, l)
 		}
-		unlock(t, locks[:100]...)
+		kit.Unlock(t, locks[:100]...)
 		require.Equal(t, traffic{}, before.since(a.nc))
 
 		// Two seconds later the client has to list again, and once.
@@ -126,14 +126,14 @@ func TestRunReaders(t *testing.T) {
 		b.write("w", grants)
 		time.Sleep(10 * time.Millisecond)
 		a.refused(t, "past a writer")
-		unlock(t, locks[1:]...)
+		kit.Unlock(t, locks[1:]...)
 		nobody(t, grants, "over a reader")
 		left := time.Now()
-		unlock(t, locks[0])
+		kit.Unlock(t, locks[0])
 		w := granted(t, grants, 1)[0]
 		require.Less(t, time.Since(left), 50*time.Millisecond)
 		require.Greater(t, w.Token(), locks[0].Token())
-		unlock(t, w)
+		kit.Unlock(t, w)
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
@@ -164,8 +164,8 @@ func TestRunReadersUnnotified(t *testing.T) {
 		}
 		require.Greater(t, last, 500*time.Millisecond)
 		require.Less(t, last, time.Second)
-		unlock(t, locks...)
-		unlock(t, granted(t, grants, 1)...)
+		kit.Unlock(t, locks...)
+		kit.Unlock(t, granted(t, grants, 1)...)
 	})
 }
 
@@ -180,7 +180,7 @@ func TestRunReadersOfTheQueueOnly(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		_, err = a.TryRLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked, "it does not wait with the others")
-		unlock(t, l)
+		kit.Unlock(t, l)
 		readers := granted(t, reads, 3)
 		sent := a.tally()
 		r, err := a.RLock(t.Context(), "x")
@@ -191,8 +191,8 @@ func TestRunReadersOfTheQueueOnly(t *testing.T) {
 		b.write("w", grants)
 		time.Sleep(10 * time.Millisecond)
 		a.refused(t, "past a gate")
-		unlock(t, readers...)
-		unlock(t, granted(t, grants, 1)...)
+		kit.Unlock(t, readers...)
+		kit.Unlock(t, granted(t, grants, 1)...)
 	})
 }
 
@@ -209,11 +209,11 @@ func TestRunReadersBehindAPlace(t *testing.T) {
 		b.write("w", grants)
 		time.Sleep(10 * time.Millisecond)
 		b.slow("rw take", 500*time.Millisecond)
-		unlock(t, l)
+		kit.Unlock(t, l)
 		readers := granted(t, reads, 2)
 		a.refused(t, "past a writer's place")
-		unlock(t, readers...)
-		unlock(t, granted(t, grants, 1)...)
+		kit.Unlock(t, readers...)
+		kit.Unlock(t, granted(t, grants, 1)...)
 	})
 }
 
@@ -247,17 +247,17 @@ func TestRunReadersWait(t *testing.T) {
 		third := a.readAll(50)
 		queue(5)
 		require.Equal(t, 151, a.c.Stats().Waiting)
-		unlock(t, l)
+		kit.Unlock(t, l)
 		inside := append(granted(t, first, 50), granted(t, second, 50)...)
 		for _, l := range inside {
 			require.Equal(t, claimOf(inside[0]), claimOf(l))
 		}
 		inside = append(append(inside, granted(t, alone, 1)...), granted(t, other, 1)...)
-		unlock(t, inside[1:]...)
+		kit.Unlock(t, inside[1:]...)
 		nobody(t, grants, "over a reader")
-		unlock(t, inside[0])
-		unlock(t, granted(t, grants, 1)...)
-		unlock(t, granted(t, third, 50)...)
+		kit.Unlock(t, inside[0])
+		kit.Unlock(t, granted(t, grants, 1)...)
+		kit.Unlock(t, granted(t, third, 50)...)
 		require.Equal(t, 3, writes()["read delete"])
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
@@ -292,7 +292,7 @@ func TestRunReadersBroken(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrLocked, "behind a gate")
 		left := time.Now()
 		require.ErrorIs(t, readers[0].Unlock(t.Context()), natslock.ErrBroken)
-		unlock(t, granted(t, grants, 1)...)
+		kit.Unlock(t, granted(t, grants, 1)...)
 		require.Less(t, time.Since(left), 50*time.Millisecond)
 	})
 }
@@ -308,12 +308,12 @@ func TestRunReadersExtend(t *testing.T) {
 		require.Greater(t, readers[0].Remaining(), ttl-2*time.Second)
 		require.NoError(t, readers[0].Extend(t.Context(), time.Minute))
 		require.Greater(t, readers[1].Remaining(), 50*time.Second)
-		unlock(t, readers[0])
+		kit.Unlock(t, readers[0])
 		synctest.Wait()
 		require.Less(t, readers[1].Remaining(), ttl)
 		require.NoError(t, readers[1].Extend(t.Context(), 5*time.Second))
 		require.Less(t, readers[1].Remaining(), 5*time.Second)
-		unlock(t, readers[1])
+		kit.Unlock(t, readers[1])
 	})
 }
 
@@ -329,14 +329,14 @@ func TestRunReadersDropped(t *testing.T) {
 		l, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
 		require.NotEqual(t, claimOf(readers[1]), claimOf(l))
-		unlock(t, l, readers[1])
+		kit.Unlock(t, l, readers[1])
 		<-readers[2].Context().Done()
 		require.ErrorIs(t, readers[2].Err(), natslock.ErrLost)
 		require.Less(t, time.Since(dropped), ttl)
 		w, err := b.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		require.Greater(t, time.Since(dropped), ttl-100*time.Millisecond)
-		unlock(t, w)
+		kit.Unlock(t, w)
 		require.ErrorIs(t, readers[2].Unlock(t.Context()), natslock.ErrLost)
 	})
 }
@@ -361,17 +361,17 @@ func TestRunReadersMerge(t *testing.T) {
 				if writer {
 					nobody(t, reads, "past a writer")
 					require.Equal(t, 1, writes()["rwait take"])
-					unlock(t, readers...)
-					unlock(t, granted(t, grants, 1)...)
+					kit.Unlock(t, readers...)
+					kit.Unlock(t, granted(t, grants, 1)...)
 				}
 				more := granted(t, reads, 50)
 				for _, l := range more {
 					require.Equal(t, claimOf(more[0]), claimOf(l))
 					require.Equal(t, !writer, claimOf(l) == claimOf(readers[0]))
 				}
-				unlock(t, more...)
+				kit.Unlock(t, more...)
 				if !writer {
-					unlock(t, readers...)
+					kit.Unlock(t, readers...)
 				}
 				require.Empty(t, kit.KeysLeft(t, s.Connect()))
 			})
@@ -415,10 +415,10 @@ func TestRunWriters(t *testing.T) {
 		}
 		before := gate()
 		cancel()
-		require.ErrorIs(t, receive(t, first, "the end of the wait"), natslock.ErrTimeout)
+		require.ErrorIs(t, kit.Receive(t, first, "the end of the wait"), natslock.ErrTimeout)
 		nobody(t, grants, "over a reader")
 		require.Equal(t, before, gate())
-		unlock(t, r)
+		kit.Unlock(t, r)
 		token, drained := uint64(0), int32(0)
 		for i := range n {
 			l := granted(t, grants, 1)[0]
@@ -430,7 +430,7 @@ func TestRunWriters(t *testing.T) {
 				_, err := b.TryRLock(t.Context(), "x")
 				require.ErrorIs(t, err, natslock.ErrLocked)
 			}
-			unlock(t, l)
+			kit.Unlock(t, l)
 		}
 		require.Equal(t, drained, asked.Load(), "the readers had gone")
 		sent := writes()
@@ -463,11 +463,11 @@ func TestRunWritersLoseTheGate(t *testing.T) {
 		a.f.OnSend(nil)
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 		nobody(t, grants, "over a reader")
-		unlock(t, r)
+		kit.Unlock(t, r)
 		for range 2 {
 			l := granted(t, grants, 1)[0]
 			require.Greater(t, l.Token(), r.Token())
-			unlock(t, l)
+			kit.Unlock(t, l)
 		}
 	})
 }
@@ -485,14 +485,14 @@ func TestRunOfEachMode(t *testing.T) {
 		a.write("w2", writes)
 		w := granted(t, writes, 1)[0]
 		nobody(t, reads, "beside a writer")
-		unlock(t, w)
+		kit.Unlock(t, w)
 		readers := granted(t, reads, 2)
 		require.Equal(t, claimOf(readers[0]), claimOf(readers[1]))
 		nobody(t, writes, "beside readers")
 		_, err := b.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
-		unlock(t, readers...)
-		unlock(t, granted(t, writes, 1)...)
+		kit.Unlock(t, readers...)
+		kit.Unlock(t, granted(t, writes, 1)...)
 	})
 }
 
@@ -513,14 +513,14 @@ func TestRunReadersDrivenOn(t *testing.T) {
 		a.read("second", second)
 		time.Sleep(50 * time.Millisecond)
 		cancel()
-		require.ErrorIs(t, receive(t, first, "the end of the wait"), natslock.ErrTimeout)
+		require.ErrorIs(t, kit.Receive(t, first, "the end of the wait"), natslock.ErrTimeout)
 		reader := granted(t, second, 1)[0]
 		time.Sleep(200 * time.Millisecond) // the other join is answered
 		writes := make(chan grant, 1)
 		b.write("w", writes)
 		nobody(t, writes, "over a reader")
-		unlock(t, reader)
-		unlock(t, granted(t, writes, 1)...)
+		kit.Unlock(t, reader)
+		kit.Unlock(t, granted(t, writes, 1)...)
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
@@ -554,9 +554,9 @@ func TestRunReadersUnansweredBehindAGate(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		readers = append(readers, granted(t, reads, 1)...)
 		nobody(t, reads, "past a gate")
-		unlock(t, readers...)
-		unlock(t, granted(t, writes, 1)...)
-		unlock(t, granted(t, reads, 1)...)
+		kit.Unlock(t, readers...)
+		kit.Unlock(t, granted(t, writes, 1)...)
+		kit.Unlock(t, granted(t, reads, 1)...)
 	})
 }
 
@@ -623,10 +623,10 @@ func TestRunReadersTryAgain(t *testing.T) {
 		<-readers[0].Context().Done()
 		lost := time.Now()
 		require.Zero(t, a.c.Stats().Held)
-		require.ErrorIs(t, receive(t, tries, "an answer"), natslock.ErrLocked)
+		require.ErrorIs(t, kit.Receive(t, tries, "an answer"), natslock.ErrLocked)
 		require.Less(t, time.Since(lost), 100*time.Millisecond)
-		unlock(t, granted(t, writes, 1)...)
-		unlock(t, granted(t, waits, 1)...)
+		kit.Unlock(t, granted(t, writes, 1)...)
+		kit.Unlock(t, granted(t, waits, 1)...)
 		for _, l := range readers {
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 		}
@@ -652,15 +652,15 @@ func TestRunReadersClaimFound(t *testing.T) {
 		b.write("w", writes)
 		time.Sleep(50 * time.Millisecond)
 		cancel()
-		require.ErrorIs(t, receive(t, first, "the end of the wait"), natslock.ErrTimeout)
+		require.ErrorIs(t, kit.Receive(t, first, "the end of the wait"), natslock.ErrTimeout)
 		time.Sleep(20 * time.Millisecond) // the next member has sent its place
 		late := a.readAll(2)
 		w := granted(t, writes, 1)[0]
 		nobody(t, early, "beside a writer")
 		nobody(t, late, "beside a writer")
-		unlock(t, w)
+		kit.Unlock(t, w)
 		readers := append(granted(t, early, 2), granted(t, late, 2)...)
-		unlock(t, readers...)
+		kit.Unlock(t, readers...)
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
@@ -689,8 +689,8 @@ func TestRunReadersBrokenBeforeEntry(t *testing.T) {
 		for _, l := range readers {
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 		}
-		unlock(t, granted(t, writes, 1)...)
-		unlock(t, granted(t, joins, 1)...)
+		kit.Unlock(t, granted(t, writes, 1)...)
+		kit.Unlock(t, granted(t, joins, 1)...)
 	})
 }
 
@@ -708,7 +708,7 @@ func TestRunReadersOfOtherMetadata(t *testing.T) {
 		other, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
 		require.NotEqual(t, claimOf(first), claimOf(other))
-		unlock(t, first, same, other)
+		kit.Unlock(t, first, same, other)
 	})
 }
 
@@ -727,8 +727,8 @@ func TestRunReadersTimeout(t *testing.T) {
 		var timeout *natslock.TimeoutError
 		require.ErrorAs(t, err, &timeout)
 		require.Equal(t, info.Holder.ID, timeout.Holder.ID)
-		unlock(t, readers...)
-		unlock(t, granted(t, writes, 1)...)
+		kit.Unlock(t, readers...)
+		kit.Unlock(t, granted(t, writes, 1)...)
 	})
 }
 

@@ -53,13 +53,6 @@ func nobody(t *testing.T, grants chan grant, why string) {
 	}
 }
 
-func unlock(t *testing.T, ls ...*natslock.Lock) {
-	t.Helper()
-	for _, l := range ls {
-		require.NoError(t, l.Unlock(context.Background()))
-	}
-}
-
 // TestReadersAndWriters lets a queue pass: readers are in together, a writer is in alone,
 // and no client passes a waiting writer.
 func TestReadersAndWriters(t *testing.T) {
@@ -105,32 +98,32 @@ func TestReadersAndWriters(t *testing.T) {
 		}
 		require.Equal(t, []admin.Mode{admin.Shared, admin.Shared, admin.Exclusive, admin.Shared}, modes)
 
-		unlock(t, r1)
+		kit.Unlock(t, r1)
 		nobody(t, grants, "a writer over the last reader")
 		began := time.Now()
-		unlock(t, r2)
+		kit.Unlock(t, r2)
 		w1 := <-grants
 		require.Equal(t, "w1", w1.who)
 		require.NoError(t, w1.err)
 		require.Less(t, w1.at.Sub(began), 50*time.Millisecond)
 		u.Granted(admin.KindRW, admin.Exclusive, w1.l)
 		nobody(t, grants, "beside a writer")
-		unlock(t, w1.l)
+		kit.Unlock(t, w1.l)
 		first, second := <-grants, <-grants
 		require.ElementsMatch(t, []string{"r3", "r4"}, []string{first.who, second.who}, "consecutive readers enter together")
 		u.Granted(admin.KindRW, admin.Shared, first.l)
 		u.Granted(admin.KindRW, admin.Shared, second.l)
 		nobody(t, grants, "over readers")
-		unlock(t, first.l, second.l)
+		kit.Unlock(t, first.l, second.l)
 		w2 := <-grants
 		require.Equal(t, "w2", w2.who)
 		u.Granted(admin.KindRW, admin.Exclusive, w2.l)
 		nobody(t, grants, "beside a writer")
-		unlock(t, w2.l)
+		kit.Unlock(t, w2.l)
 		r5 := <-grants
 		require.Equal(t, "r5", r5.who)
 		u.Granted(admin.KindRW, admin.Shared, r5.l)
-		unlock(t, r5.l)
+		kit.Unlock(t, r5.l)
 		u.Check(t)
 		n := u.History().Counts()
 		require.Equal(t, 2, n["readers at once"])
@@ -172,12 +165,12 @@ func TestKilled(t *testing.T) {
 				link.Cut()
 				cut := time.Now()
 				if holder != nil {
-					unlock(t, holder)
+					kit.Unlock(t, holder)
 				}
 				g := <-grants
 				require.NoError(t, g.err)
 				assert.Less(t, g.at.Sub(cut), ttl+500*time.Millisecond)
-				unlock(t, g.l)
+				kit.Unlock(t, g.l)
 			})
 		})
 	}
@@ -212,10 +205,10 @@ func TestGiveUp(t *testing.T) {
 			g := <-grants
 			require.NoError(t, g.err)
 			require.Less(t, g.at.Sub(left), 50*time.Millisecond)
-			unlock(t, g.l)
+			kit.Unlock(t, g.l)
 			cancel()
 		}
-		unlock(t, r1)
+		kit.Unlock(t, r1)
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
@@ -238,12 +231,12 @@ func TestOneShot(t *testing.T) {
 		}
 		r2, err := b.TryRLock(t.Context(), "x")
 		require.NoError(t, err)
-		unlock(t, r, r2)
+		kit.Unlock(t, r, r2)
 		l, err := b.TryLock(t.Context(), "x")
 		require.NoError(t, err)
 		_, err = a.TryRLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
-		unlock(t, l)
+		kit.Unlock(t, l)
 		time.Sleep(2 * time.Second)
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
@@ -255,7 +248,7 @@ func TestJoinMeetsWriter(t *testing.T) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		unlock(t, l) // a tombstone
+		kit.Unlock(t, l) // a tombstone
 		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Guard != "" && w.Expect > 0 {
 				b.f.OnSend(nil)
@@ -272,7 +265,7 @@ func TestJoinMeetsWriter(t *testing.T) {
 		_, err = b.TryRLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Equal(t, 1, b.f.Counts().Delayed)
-		unlock(t, <-writer)
+		kit.Unlock(t, <-writer)
 	})
 }
 
@@ -297,7 +290,7 @@ func TestSharing(t *testing.T) {
 			shared = append(shared, l)
 		}
 		require.Equal(t, before, nc.Stats().OutMsgs, "sharing costs no message")
-		unlock(t, shared[:50]...)
+		kit.Unlock(t, shared[:50]...)
 		for _, l := range shared[:50] {
 			require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrReleased)
 			require.ErrorIs(t, l.Err(), natslock.ErrReleased)
@@ -311,14 +304,14 @@ func TestSharing(t *testing.T) {
 		synctest.Wait()
 		_, err = a.TryRLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked, "shared past a writer")
-		unlock(t, r1, r2)
-		unlock(t, shared[50:99]...)
+		kit.Unlock(t, r1, r2)
+		kit.Unlock(t, shared[50:99]...)
 		nobody(t, grants, "a writer over the last reader")
-		unlock(t, shared[99])
+		kit.Unlock(t, shared[99])
 		g := <-grants
 		require.NoError(t, g.err)
 		require.Greater(t, g.l.Token(), r2.Token())
-		unlock(t, g.l)
+		kit.Unlock(t, g.l)
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
@@ -353,7 +346,7 @@ func TestSharingGoesOn(t *testing.T) {
 			require.EqualValues(t, 2, warned.Load())
 			require.NotEqual(t, claimOf(first), claimOf(join(natslock.Meta(map[string]string{"job": "42"}))))
 			require.NotEqual(t, claimOf(first), claimOf(join(natslock.TTL(20*time.Second))))
-			unlock(t, readers...)
+			kit.Unlock(t, readers...)
 			require.Empty(t, kit.KeysLeft(t, s.Connect()))
 		})
 	}
@@ -370,7 +363,7 @@ func TestMixedKinds(t *testing.T) {
 	require.ErrorContains(t, err, "different locks")
 	_, err = a.TryLock(t.Context(), "m")
 	require.ErrorIs(t, err, natslock.ErrInvalid)
-	unlock(t, l)
+	kit.Unlock(t, l)
 }
 
 // TestBreakReader breaks one reader: the writer gets in when it has stopped, or
@@ -402,7 +395,7 @@ func TestBreakReader(t *testing.T) {
 				if !stops {
 					require.GreaterOrEqual(t, g.at.Sub(broken), 6*time.Second)
 				}
-				unlock(t, g.l)
+				kit.Unlock(t, g.l)
 				u.Check(t)
 			})
 		})
@@ -444,10 +437,10 @@ func TestUnguardedProof(t *testing.T) {
 				b.write("w", grants)
 				nobody(t, grants, "on a worthless proof")
 				require.GreaterOrEqual(t, spoilt, 3)
-				unlock(t, r)
+				kit.Unlock(t, r)
 				g := <-grants
 				require.NoError(t, g.err)
-				unlock(t, g.l)
+				kit.Unlock(t, g.l)
 			})
 		})
 	}
