@@ -91,11 +91,11 @@ func TestFailedReadIsRepeatedSoon(t *testing.T) {
 			return nil
 		})
 		begun := time.Now()
-		unlock(t, l)
-		l = w.granted(t)
+		kit.Unlock(t, l)
+		l = w.Granted(t)
 		require.Equal(t, 2, b.f.Counts().ReadsFailed)
 		require.Less(t, time.Since(begun), 100*time.Millisecond)
-		unlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -196,9 +196,9 @@ func TestRace(t *testing.T) {
 		synctest.Wait()
 		l := must(t, sb)
 		require.Equal(t, 1, slot(t, l))
-		got := w.granted(t)
+		got := w.Granted(t)
 		require.Zero(t, slot(t, got))
-		unlock(t, l, got)
+		kit.Unlock(t, l, got)
 
 		// A one-shot acquire reads again.
 		a.bend("sem take", 1, 1, faults.Delay(20*time.Millisecond))
@@ -215,9 +215,9 @@ func TestRace(t *testing.T) {
 		synctest.Wait()
 		l = must(t, sb) // slot 1, which a's claim is on its way to
 		require.Equal(t, 1, slot(t, l))
-		unlock(t, held)
-		require.NoError(t, receive(t, done, "the one-shot acquire"))
-		unlock(t, l)
+		kit.Unlock(t, held)
+		require.NoError(t, kit.Receive(t, done, "the one-shot acquire"))
+		kit.Unlock(t, l)
 	})
 }
 
@@ -232,9 +232,9 @@ func TestLateClaim(t *testing.T) {
 		synctest.Wait()
 		one := must(t, sb)
 		require.Equal(t, 1, slot(t, one))
-		got := w.granted(t) // its second attempt is refused
+		got := w.Granted(t) // its second attempt is refused
 		require.Zero(t, slot(t, got))
-		unlock(t, one)
+		kit.Unlock(t, one)
 		time.Sleep(2 * time.Second) // its tombstone has gone
 		require.Equal(t, 1, a.f.ReleaseHeld())
 		synctest.Wait()
@@ -242,7 +242,7 @@ func TestLateClaim(t *testing.T) {
 		require.Len(t, inspect(t, b.Client, "s").Permits, 1, "the late one is deleted")
 		l := must(t, sb)
 		require.Equal(t, 1, slot(t, l))
-		unlock(t, l, got)
+		kit.Unlock(t, l, got)
 	})
 }
 
@@ -265,13 +265,13 @@ func TestForged(t *testing.T) {
 			} {
 				require.Equal(t, 1, b.f.Forge(ev))
 				synctest.Wait()
-				require.False(t, w.over())
+				require.False(t, w.Over())
 				require.NoError(t, l.Err())
 			}
 			time.Sleep(time.Second)
 		}
-		unlock(t, l)
-		unlock(t, w.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, w.Granted(t))
 	})
 }
 
@@ -305,7 +305,7 @@ func TestOverdue(t *testing.T) {
 				}
 				require.GreaterOrEqual(t, time.Since(written), ttl+300*time.Millisecond)
 				require.Less(t, time.Since(written), ttl+time.Second)
-				unlock(t, l)
+				kit.Unlock(t, l)
 			})
 		})
 	}
@@ -332,15 +332,15 @@ func TestReadsFailBehindAnother(t *testing.T) {
 			reads.Add(1)
 			return kvstore.ErrUnavailable
 		})
-		receive(t, b.queued, "a place in the queue")
+		kit.Receive(t, b.queued, "a place in the queue")
 		a.bend("sem take", 1, 1000, faults.Drop)
 		dead.link.Cut()
 		time.Sleep(20 * time.Second)
 		require.Less(t, reads.Load(), int64(100))
 		a.f.OnSend(nil)
-		zero := w1.granted(t)
+		zero := w1.Granted(t)
 		b.f.FailReads(nil)
-		unlock(t, one)
-		unlock(t, w2.granted(t), zero)
+		kit.Unlock(t, one)
+		kit.Unlock(t, w2.Granted(t), zero)
 	})
 }

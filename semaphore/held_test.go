@@ -26,10 +26,10 @@ func TestContended(t *testing.T) {
 			}
 		}
 		w := b.await(t, theirs)
-		receive(t, first.Contended(), "the first hint")
-		receive(t, second.Contended(), "the second hint")
-		unlock(t, first)
-		unlock(t, w.granted(t), second)
+		kit.Receive(t, first.Contended(), "the first hint")
+		kit.Receive(t, second.Contended(), "the second hint")
+		kit.Unlock(t, first)
+		kit.Unlock(t, w.Granted(t), second)
 		require.Empty(t, kit.KeysLeft(t, b.nc))
 		again := must(t, ours)
 		select {
@@ -37,7 +37,7 @@ func TestContended(t *testing.T) {
 			t.Fatal("notified although nobody waits any more")
 		default:
 		}
-		unlock(t, again)
+		kit.Unlock(t, again)
 	})
 }
 
@@ -49,6 +49,6 @@ func TestHandoffRefused(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrInvalid)
 		require.ErrorContains(t, err, "permit of a semaphore")
 		require.NoError(t, l.Err())
-		unlock(t, l)
+		kit.Unlock(t, l)
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -36,12 +37,12 @@ func TestMessagesFree(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		p := join(t, s)
 		sem := semaphore.New(p.Client, "s", 8)
-		unlock(t, must(t, sem))
+		kit.Unlock(t, must(t, sem))
 		for range 10 {
 			out := p.nc.Stats().OutMsgs
 			l := must(t, sem)
 			require.EqualValues(t, 2, p.nc.Stats().OutMsgs-out)
-			unlock(t, l)
+			kit.Unlock(t, l)
 			require.EqualValues(t, 3, p.nc.Stats().OutMsgs-out)
 		}
 	})
@@ -96,8 +97,8 @@ func TestMessagesOneIsWoken(t *testing.T) {
 				before[j] = p.nc.Stats().OutMsgs
 			}
 			writes()
-			unlock(t, held[i])
-			held = append(held, w.granted(t))
+			kit.Unlock(t, held[i])
+			held = append(held, w.Granted(t))
 			synctest.Wait()
 			// The release, the claim, the tombstone of the place, and the proof of the
 			// subscription of the next waiter.
@@ -111,6 +112,6 @@ func TestMessagesOneIsWoken(t *testing.T) {
 			}
 			require.LessOrEqual(t, woken, 2)
 		}
-		unlock(t, held[20:]...)
+		kit.Unlock(t, held[20:]...)
 	})
 }

@@ -41,24 +41,24 @@ func TestNumbers(t *testing.T) {
 		w4 := b.await(t, four)
 		late := c.await(t, semaphore.New(c.Client, "s", 2))
 		time.Sleep(10 * time.Minute)
-		require.False(t, w2.over(), "it does not know of that slot")
-		require.False(t, w4.over(), "behind it")
-		require.False(t, late.over(), "behind both")
+		require.False(t, w2.Over(), "it does not know of that slot")
+		require.False(t, w4.Over(), "behind it")
+		require.False(t, late.Over(), "behind both")
 
-		unlock(t, one)
-		got := w2.granted(t)
+		kit.Unlock(t, one)
+		got := w2.Granted(t)
 		require.Equal(t, 1, slot(t, got))
-		x := w4.granted(t)
+		x := w4.Granted(t)
 		require.Equal(t, 2, slot(t, x), "no other waiter is before it now")
-		unlock(t, three)
+		kit.Unlock(t, three)
 		synctest.Wait()
-		require.False(t, late.over(), "it does not know of that slot")
+		require.False(t, late.Over(), "it does not know of that slot")
 		_, err = four.TryAcquire(ctx)
 		require.ErrorIs(t, err, natslock.ErrLocked)
-		unlock(t, zero)
-		last := late.granted(t)
+		kit.Unlock(t, zero)
+		last := late.Granted(t)
 		require.Zero(t, slot(t, last))
-		unlock(t, last, got, x)
+		kit.Unlock(t, last, got, x)
 		synctest.Wait()
 		require.Empty(t, kit.KeysLeft(t, a.nc))
 	})
@@ -85,14 +85,14 @@ func TestNumbersDeadFirst(t *testing.T) {
 				time.Sleep(time.Second)
 				a.link.Cut()
 				begun := time.Now()
-				unlock(t, held[c.frees])
-				l := w2.granted(t)
+				kit.Unlock(t, held[c.frees])
+				l := w2.Granted(t)
 				require.Greater(t, time.Since(begun), c.least)
 				require.Less(t, time.Since(begun), c.most)
 				require.Equal(t, 1-c.frees, slot(t, l))
-				unlock(t, l, held[1-c.frees])
-				w1.cancel()
-				<-w1.done
+				kit.Unlock(t, l, held[1-c.frees])
+				w1.Cancel(nil)
+				<-w1.Done
 			})
 		})
 	}
@@ -109,17 +109,17 @@ func TestNumbersLost(t *testing.T) {
 		synctest.Wait()
 		first := a.await(t, semaphore.New(a.Client, "s", 1))
 		time.Sleep(time.Minute)
-		require.False(t, later.over())
-		unlock(t, l)
-		l = first.granted(t)
-		unlock(t, later.granted(t), l)
+		require.False(t, later.Over())
+		kit.Unlock(t, l)
+		l = first.Granted(t)
+		kit.Unlock(t, later.Granted(t), l)
 	})
 }
 
 // A waiter takes the slots of those before it when they have given up, and when they have died.
 func TestNumbersGivenUp(t *testing.T) {
 	for name, leave := range map[string]func(p *peer, w *waiting){
-		"gives up": func(_ *peer, w *waiting) { w.cancel() },
+		"gives up": func(_ *peer, w *waiting) { w.Cancel(nil) },
 		"dies":     func(p *peer, _ *waiting) { p.link.Cut() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,12 +132,12 @@ func TestNumbersGivenUp(t *testing.T) {
 				synctest.Wait()
 				leave(a, w1)
 				synctest.Wait()
-				unlock(t, held[1]) // slot 0
-				l := w2.granted(t)
+				kit.Unlock(t, held[1]) // slot 0
+				l := w2.Granted(t)
 				require.Zero(t, slot(t, l))
-				unlock(t, l, held[0])
-				w1.cancel()
-				<-w1.done
+				kit.Unlock(t, l, held[0])
+				w1.Cancel(nil)
+				<-w1.Done
 			})
 		})
 	}
@@ -149,7 +149,7 @@ func TestNewcomerQueues(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := join(t, s), join(t, s), join(t, s)
 		sem := func(p *peer) *semaphore.Semaphore { return semaphore.New(p.Client, "s", 1) }
-		unlock(t, must(t, sem(b)))
+		kit.Unlock(t, must(t, sem(b)))
 		a.bend("sem take", 1, 1, faults.Delay(200*time.Millisecond))
 		late := begin(t, sem(a))
 		synctest.Wait()
@@ -157,11 +157,11 @@ func TestNewcomerQueues(t *testing.T) {
 		first := c.await(t, sem(c))
 		time.Sleep(150 * time.Millisecond)
 		c.bend("sem take", 1, 1, faults.Delay(100*time.Millisecond))
-		unlock(t, l)
-		l = first.granted(t)
-		require.False(t, late.over())
-		unlock(t, l)
-		unlock(t, late.granted(t))
+		kit.Unlock(t, l)
+		l = first.Granted(t)
+		require.False(t, late.Over())
+		kit.Unlock(t, l)
+		kit.Unlock(t, late.Granted(t))
 	})
 }
 
@@ -178,18 +178,18 @@ func TestNewcomerOnReplica(t *testing.T) {
 		}
 		holder, waiter, newcomer := over(), over(), over()
 		sem := func(p *peer) *semaphore.Semaphore { return semaphore.New(p.Client, "s", 1) }
-		unlock(t, must(t, sem(holder)))
+		kit.Unlock(t, must(t, sem(holder)))
 		r.Lag()
 		l := must(t, sem(holder))
 		first := waiter.await(t, sem(waiter))
 		synctest.Wait()
 		waiter.bend("sem take", 1, 1, faults.Delay(50*time.Millisecond))
-		unlock(t, l)
+		kit.Unlock(t, l)
 		second := newcomer.await(t, sem(newcomer))
-		l = first.granted(t)
-		require.False(t, second.over())
-		unlock(t, l)
-		unlock(t, second.granted(t))
+		l = first.Granted(t)
+		require.False(t, second.Over())
+		kit.Unlock(t, l)
+		kit.Unlock(t, second.Granted(t))
 	})
 }
 
@@ -211,8 +211,8 @@ func TestHeadProves(t *testing.T) {
 		w := b.await(t, semaphore.New(b.Client, "s", 1))
 		synctest.Wait()
 		require.Equal(t, []string{"List sem.s.*", "swait take", "List swait.s.*", "sem probe", "List sem.s.*"}, steps)
-		unlock(t, l)
-		unlock(t, w.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, w.Granted(t))
 	})
 }
 
@@ -252,7 +252,7 @@ func TestReadApart(t *testing.T) {
 		got := must(t, semaphore.New(c, "s", 2))
 		require.Len(t, seen.least, 1)
 		require.GreaterOrEqual(t, seen.least[0], l.Token()>>6)
-		unlock(t, l, got)
+		kit.Unlock(t, l, got)
 	})
 }
 
@@ -265,11 +265,11 @@ func TestPlaceWithoutNumber(t *testing.T) {
 		body := record.Body{Version: 1, Status: record.StatusWaiting, ID: "x", Client: "faulty", Attempt: 1}
 		value, err := body.Encode()
 		require.NoError(t, err)
-		_, err = a.nc.Request("$KV.natslock.swait.s.x", value, patience)
+		_, err = a.nc.Request("$KV.natslock.swait.s.x", value, kit.Patience)
 		require.NoError(t, err)
 		w := a.await(t, two)
-		unlock(t, held...)
-		unlock(t, w.granted(t), must(t, two))
+		kit.Unlock(t, held...)
+		kit.Unlock(t, w.Granted(t), must(t, two))
 	})
 }
 
@@ -323,10 +323,10 @@ func TestNewcomerListsLate(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		first := a.await(t, semaphore.New(a.Client, "s", 1))
 		time.Sleep(time.Second)
-		passed := later.over()
-		unlock(t, l)
-		l = first.granted(t)
-		unlock(t, later.granted(t), l)
+		passed := later.Over()
+		kit.Unlock(t, l)
+		l = first.Granted(t)
+		kit.Unlock(t, later.Granted(t), l)
 		require.False(t, passed)
 	})
 }
@@ -355,7 +355,7 @@ func TestOverdueAskedOnce(t *testing.T) {
 				l, err := take(t.Context())
 				require.NoError(t, err)
 				require.EqualValues(t, 1, kv.asked.Load()-before)
-				unlock(t, l)
+				kit.Unlock(t, l)
 			})
 		})
 	}
@@ -369,6 +369,6 @@ func TestTryListsLate(t *testing.T) {
 		l := must(t, semaphore.New(h.Client, "s", 2))
 		got, err := semaphore.New(b.Client, "s", 2).TryAcquire(t.Context())
 		require.NoError(t, err)
-		unlock(t, l, got)
+		kit.Unlock(t, l, got)
 	})
 }

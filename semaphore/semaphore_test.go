@@ -36,12 +36,12 @@ func TestPermits(t *testing.T) {
 		require.NotNil(t, locked.Holder)
 		require.Zero(t, locked.Queued)
 		require.ErrorContains(t, err, `semaphore "s" has no free permit, one is held by `)
-		unlock(t, held[1])
+		kit.Unlock(t, held[1])
 		l, err := sem.TryAcquire(ctx)
 		require.NoError(t, err)
 		require.Equal(t, 1, slot(t, l))
 		require.Greater(t, l.Token(), held[1].Token())
-		unlock(t, l, held[0], held[2])
+		kit.Unlock(t, l, held[0], held[2])
 		synctest.Wait()
 		require.Empty(t, kit.KeysLeft(t, b.nc))
 	})
@@ -65,15 +65,15 @@ func TestOrder(t *testing.T) {
 					queue = append(queue, p.await(t, semaphore.New(p.Client, "s", 2)))
 				}
 				for i, w := range queue {
-					unlock(t, held[i])
-					l := w.granted(t)
+					kit.Unlock(t, held[i])
+					l := w.Granted(t)
 					held = append(held, l)
 					synctest.Wait()
 					for _, later := range queue[i+1:] {
-						require.False(t, later.over(), "after %d", i)
+						require.False(t, later.Over(), "after %d", i)
 					}
 				}
-				unlock(t, held[6:]...)
+				kit.Unlock(t, held[6:]...)
 				synctest.Wait()
 				require.Empty(t, kit.KeysLeft(t, h.nc))
 			})
@@ -93,11 +93,11 @@ func TestKilled(t *testing.T) {
 		gone := dead.await(t, sem)
 		w := late.await(t, semaphore.New(late.Client, "s", 2))
 		dead.link.Cut()
-		l := w.granted(t)
+		l := w.Granted(t)
 		assert.WithinDuration(t, begun.Add(5*time.Second), time.Now(), time.Second)
-		unlock(t, l, other)
-		gone.cancel()
-		<-gone.done
+		kit.Unlock(t, l, other)
+		gone.Cancel(nil)
+		<-gone.Done
 	})
 }
 
@@ -109,9 +109,9 @@ func TestUnnotified(t *testing.T) {
 		w := b.await(t, semaphore.New(b.Client, "s", 1))
 		time.Sleep(2 * time.Second)
 		b.f.DropAllEvents(true)
-		unlock(t, l)
+		kit.Unlock(t, l)
 		begun := time.Now()
-		unlock(t, w.granted(t))
+		kit.Unlock(t, w.Granted(t))
 		require.Less(t, time.Since(begun), 6*time.Second)
 	})
 }
@@ -139,7 +139,7 @@ func TestZero(t *testing.T) {
 		require.ErrorIs(t, sem.Do(ctx, nil), natslock.ErrInvalid)
 		_, err := semaphore.New(p.Client, "", 1).Acquire(ctx)
 		require.ErrorIs(t, err, natslock.ErrInvalid)
-		unlock(t, must(t, sem))
+		kit.Unlock(t, must(t, sem))
 		_, err = p.Lock(ctx, "s")
 		require.ErrorIs(t, err, natslock.ErrInvalid)
 		require.ErrorContains(t, err, "both as a semaphore and as a mutex")
@@ -149,7 +149,7 @@ func TestZero(t *testing.T) {
 		require.False(t, ok)
 		_, ok = semaphore.Slot(nil)
 		require.False(t, ok)
-		unlock(t, m)
+		kit.Unlock(t, m)
 	})
 }
 
@@ -162,14 +162,14 @@ func TestGivingUp(t *testing.T) {
 		sem := semaphore.New(b.Client, "s", 1)
 		first := b.await(t, sem)
 		bounded := b.await(t, sem, natslock.MaxWait(2*time.Second))
-		<-bounded.done
+		<-bounded.Done
 		var timeout *natslock.TimeoutError
-		require.ErrorAs(t, bounded.err, &timeout)
+		require.ErrorAs(t, bounded.Err, &timeout)
 		require.Equal(t, 2, timeout.Position)
-		first.cancel()
-		<-first.done
-		require.ErrorIs(t, first.err, context.Canceled)
-		require.ErrorAs(t, first.err, &timeout)
+		first.Cancel(nil)
+		<-first.Done
+		require.ErrorIs(t, first.Err, context.Canceled)
+		require.ErrorAs(t, first.Err, &timeout)
 		require.Equal(t, 1, timeout.Position)
 		require.NotNil(t, timeout.Holder)
 		require.Equal(t, "a", timeout.Holder.Owner)
@@ -179,10 +179,10 @@ func TestGivingUp(t *testing.T) {
 		closed := b.await(t, sem)
 		require.Equal(t, 1, b.Stats().Waiting)
 		require.NoError(t, b.Close(t.Context()))
-		<-closed.done
-		require.ErrorIs(t, closed.err, natslock.ErrClosed)
+		<-closed.Done
+		require.ErrorIs(t, closed.Err, natslock.ErrClosed)
 		require.Equal(t, 1, a.Stats().Held)
-		unlock(t, l)
+		kit.Unlock(t, l)
 	})
 }
 
@@ -198,12 +198,12 @@ func TestIdleSlotBesideUsedOne(t *testing.T) {
 			w := b.await(t, semaphore.New(b.Client, "s", 2))
 			time.Sleep(time.Second)
 			a.bend("sem take", 1, 1000, faults.Drop)
-			unlock(t, first, second)
+			kit.Unlock(t, first, second)
 			store := kit.OpenStore(t, s.Connect())
 			last, err := store.Get(t.Context(), "sem.s.0", 0)
 			require.NoError(t, err)
 			begun := time.Now()
-			for revision := last.Revision; !w.over() && time.Since(begun) < 20*time.Second; time.Sleep(700 * time.Millisecond) {
+			for revision := last.Revision; !w.Over() && time.Since(begun) < 20*time.Second; time.Sleep(700 * time.Millisecond) {
 				for _, end := range []bool{false, true} {
 					answer := make(chan kvstore.Answer, 1)
 					_, err := store.Send(kvstore.Write{Key: "sem.s.0", Value: []byte("another's"), TTL: time.Second, Delete: end, Expect: revision},
@@ -214,12 +214,12 @@ func TestIdleSlotBesideUsedOne(t *testing.T) {
 					revision = got.Revision
 				}
 			}
-			l := w.granted(t)
+			l := w.Granted(t)
 			require.Less(t, time.Since(begun), 8*time.Second)
 			require.Equal(t, 1, slot(t, l))
 			a.f.OnSend(nil)
-			unlock(t, l)
-			unlock(t, stuck.granted(t))
+			kit.Unlock(t, l)
+			kit.Unlock(t, stuck.Granted(t))
 		})
 	}
 }
@@ -238,14 +238,14 @@ func TestIdleSlot(t *testing.T) {
 		w := b.await(t, semaphore.New(b.Client, "s", 10))
 		time.Sleep(time.Second)
 		a.bend("sem take", 1, 1000, faults.Drop)
-		unlock(t, held[4])
+		kit.Unlock(t, held[4])
 		begun := time.Now()
-		l := w.granted(t)
+		l := w.Granted(t)
 		require.Less(t, time.Since(begun), 8*time.Second)
 		require.Equal(t, slot(t, held[4]), slot(t, l))
-		require.False(t, stuck.over())
+		require.False(t, stuck.Over())
 		a.f.OnSend(nil)
-		unlock(t, l)
-		unlock(t, stuck.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, stuck.Granted(t))
 	})
 }

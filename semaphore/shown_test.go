@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/semaphore"
@@ -52,9 +53,9 @@ func TestShown(t *testing.T) {
 			n++
 		}
 		require.Equal(t, 1, n)
-		w.cancel()
-		<-w.done
-		unlock(t, held...)
+		w.Cancel(nil)
+		<-w.Done
+		kit.Unlock(t, held...)
 		synctest.Wait()
 		require.Empty(t, inspect(t, b.Client, "s.1").Permits)
 		for l := range admin.New(b.Client).List(t.Context(), ">") {
@@ -75,15 +76,15 @@ func TestBreak(t *testing.T) {
 		require.ErrorIs(t, admin.New(b.Client).Break(ctx, req), natslock.ErrReleased)
 		req.ID = zero.ID()
 		require.NoError(t, admin.New(b.Client).Break(ctx, req))
-		receive(t, zero.Context().Done(), "the end of the lock")
+		kit.Receive(t, zero.Context().Done(), "the end of the lock")
 		require.ErrorIs(t, zero.Err(), natslock.ErrBroken)
 		require.NoError(t, one.Err())
 		require.NoError(t, admin.New(b.Client).Break(ctx, req), "again")
 		time.Sleep(3 * time.Second)
-		require.False(t, w.over(), "its holder has not stopped")
+		require.False(t, w.Over(), "its holder has not stopped")
 		require.NotNil(t, inspect(t, b.Client, "s").Permits[0].Broken)
 		require.ErrorIs(t, zero.Unlock(ctx), natslock.ErrBroken)
-		l := w.granted(t)
+		l := w.Granted(t)
 		require.Zero(t, slot(t, l))
 
 		req.ID, req.Immediately = l.ID(), true
@@ -92,7 +93,7 @@ func TestBreak(t *testing.T) {
 		require.Zero(t, slot(t, next))
 		require.Greater(t, next.Token(), l.Token())
 		require.ErrorIs(t, l.Unlock(ctx), natslock.ErrLost)
-		unlock(t, next, one)
+		kit.Unlock(t, next, one)
 	})
 }
 
@@ -110,14 +111,14 @@ func TestWatch(t *testing.T) {
 				}
 			}
 		}()
-		require.Equal(t, admin.EventWatching, receive(t, events, "the mark").Type)
+		require.Equal(t, admin.EventWatching, kit.Receive(t, events, "the mark").Type)
 		sem := semaphore.New(a.Client, "s", 1)
 		l := must(t, sem)
 		w := a.await(t, sem)
-		unlock(t, l)
-		unlock(t, w.granted(t))
+		kit.Unlock(t, l)
+		kit.Unlock(t, w.Granted(t))
 		for _, want := range []admin.EventType{admin.EventGranted, admin.EventQueued, admin.EventReleased, admin.EventGranted, admin.EventReleased} {
-			ev := receive(t, events, "an event")
+			ev := kit.Receive(t, events, "an event")
 			require.Equal(t, want, ev.Type)
 			require.Equal(t, admin.KindSemaphore, ev.Kind)
 			require.Equal(t, 1, ev.Holder.Of)

@@ -227,5 +227,5 @@ func TestClusterStorm(t *testing.T) {
 	require.Greater(t, downs, 3)
 	require.Greater(t, n["grants"], least)
 	history.Verify(t, rec.History(), history.Options{})
-	require.Eventually(t, func() bool { return len(kit.KeysLeft(t, cl.Connect())) == 0 }, patience, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return len(kit.KeysLeft(t, cl.Connect())) == 0 }, kit.Patience, 100*time.Millisecond)
 }
