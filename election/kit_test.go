@@ -13,18 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/election"
-	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
-const (
-	// name is that of the election in each test.
-	name = "the.election"
-	// patience bounds every wait for an event.
-	patience = 30 * time.Second
-)
+// name is that of the election in each test.
+const name = "the.election"
 
 // member is a client on a connection of its own, with a link to disturb.
 type member struct {
@@ -38,17 +34,7 @@ func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
 	t.Helper()
 	m := &member{}
 	m.nc, m.link = s.ConnectLink()
-	var err error
-	m.Client, err = natslock.New(t.Context(), m.nc, append(opts, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
-		m.faults = faults.New(kv, 1)
-		return m.faults
-	}))...)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = m.Close(ctx)
-	})
+	m.Client, m.faults = kit.Faulty(t, m.nc, 1, opts...)
 	return m
 }
 
@@ -59,57 +45,16 @@ func (m *member) elect(v string, opts ...election.Option) *election.Election {
 // campaign leads at once, or fails.
 func campaign(t testing.TB, e *election.Election) *election.Term {
 	t.Helper()
-	return begin(t, e).elected(t)
+	return begin(t, e).Granted(t)
 }
 
-// candidacy is a campaign on a goroutine of its own.
-type candidacy struct {
-	done   chan struct{}
-	cancel context.CancelFunc
-	term   *election.Term
-	err    error
-	at     time.Time
-}
+// candidacy is a campaign under way.
+type candidacy = kit.Call[*election.Term]
 
 func begin(t testing.TB, e *election.Election) *candidacy {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	c := &candidacy{done: make(chan struct{}), cancel: cancel}
-	t.Cleanup(func() { cancel(); <-c.done })
-	go func() {
-		defer close(c.done)
-		c.term, c.err = e.Campaign(ctx)
-		c.at = time.Now()
-	}()
+	c := kit.Begin(t, e.Campaign)
+	t.Cleanup(func() { c.Cancel(nil); <-c.Done })
 	return c
-}
-
-func (c *candidacy) elected(t testing.TB) *election.Term {
-	t.Helper()
-	receive(t, c.done, "an election")
-	require.NoError(t, c.err)
-	return c.term
-}
-
-func (c *candidacy) over() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
-}
-
-func receive[T any](t testing.TB, ch <-chan T, what string) T {
-	t.Helper()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case v := <-ch:
-		return v
-	case <-timer.C:
-		t.Fatalf("waited %v in vain for %s", patience, what)
-		panic("unreachable")
-	}
 }
 
 // runner is a Run on a goroutine of its own, whose lead stays until it is ended.
@@ -196,7 +141,7 @@ func (r *reign) all() []period {
 // wait returns term n, from 0, when it has begun.
 func (r *reign) wait(t testing.TB, n int) period {
 	t.Helper()
-	timer := time.NewTimer(10 * patience)
+	timer := time.NewTimer(10 * kit.Patience)
 	defer timer.Stop()
 	for {
 		r.mu.Lock()
@@ -254,7 +199,7 @@ func observe(t testing.TB, e *election.Election) *observed {
 			begun()
 		}
 	}()
-	receive(t, first, "the first state")
+	kit.Receive(t, first, "the first state")
 	return o
 }
 

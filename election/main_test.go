@@ -2,6 +2,7 @@ package election_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
@@ -9,5 +10,6 @@ import (
 
 func TestMain(m *testing.M) {
 	kit.Quiet()
+	kit.Patience = 30 * time.Second
 	testutil.LeakCheck(m)
 }

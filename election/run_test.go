@@ -19,6 +19,7 @@ import (
 
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -286,7 +287,7 @@ func TestRunNewBucket(t *testing.T) {
 func create(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	nc := s.Connect()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(kit.Patience); ; time.Sleep(10 * time.Millisecond) {
 		c, err := natslock.New(t.Context(), nc)
 		if err == nil {
 			require.NoError(t, c.Close(t.Context()))
@@ -332,7 +333,7 @@ func TestRunEnds(t *testing.T) {
 		x := run(t, other.elect(""), newReign(), "other")
 		synctest.Wait()
 		require.NoError(t, other.Close(closing(t)))
-		receive(t, x.done, "the end of Run")
+		kit.Receive(t, x.done, "the end of Run")
 		require.ErrorIs(t, x.err, natslock.ErrClosed)
 		require.NoError(t, term.Resign(t.Context()))
 	})
@@ -366,7 +367,7 @@ func TestClosedConnection(t *testing.T) {
 				m.nc.Close()
 			}
 			for what, ch := range map[string]chan error{"Run": ran, "Observe": observed} {
-				err := receive(t, ch, what)
+				err := kit.Receive(t, ch, what)
 				require.ErrorIs(t, err, natslock.ErrUnavailable, what)
 				require.ErrorIs(t, err, nats.ErrConnectionClosed, what)
 			}
@@ -395,7 +396,7 @@ func TestRunDetached(t *testing.T) {
 						}
 					})
 				}()
-				term := receive(t, leads, "the lead")
+				term := kit.Receive(t, leads, "the lead")
 				follows := run(t, next.elect("b"), newReign(), "b")
 				stop()
 				time.Sleep(time.Minute)
@@ -405,12 +406,12 @@ func TestRunDetached(t *testing.T) {
 				require.False(t, ok)
 				if lost {
 					m.link.Cut()
-					require.ErrorIs(t, receive(t, done, "the end of Run"), context.Canceled)
+					require.ErrorIs(t, kit.Receive(t, done, "the end of Run"), context.Canceled)
 					require.ErrorIs(t, term.Err(), natslock.ErrLost)
 					return
 				}
 				close(ends)
-				require.ErrorIs(t, receive(t, done, "the end of Run"), context.Canceled)
+				require.ErrorIs(t, kit.Receive(t, done, "the end of Run"), context.Canceled)
 				synctest.Wait()
 				_, ok = follows.IsLeader()
 				require.True(t, ok, "it has resigned")
