@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/testutil"
 )
@@ -19,7 +20,7 @@ import (
 // change changes the settings of the bucket.
 func change(t *testing.T, nc *nats.Conn, set func(*jetstream.StreamConfig)) {
 	t.Helper()
-	js := stream(t, nc)
+	js := kit.JetStream(t, nc)
 	str, err := js.Stream(t.Context(), "KV_natslock")
 	check(t, err)
 	sc := str.CachedInfo().Config
@@ -155,7 +156,7 @@ func TestRepublishMoved(t *testing.T) {
 				t.Fatalf("no word of it in the log: %s", &log)
 			}
 			if step.moves {
-				equal(t, "event", receive(t, events, "a recheck").Kind, kvstore.Recheck)
+				equal(t, "event", kit.Receive(t, events, "a recheck").Kind, kvstore.Recheck)
 				var err error
 				rev, err = s.Update(t.Context(), "lock.a", nil, ttl, rev)
 				check(t, err)

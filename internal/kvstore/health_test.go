@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
@@ -86,7 +87,7 @@ func TestHealthyUnanswered(t *testing.T) {
 		time.Sleep(time.Second)
 		wantErr(t, s.Healthy(), kvstore.ErrUnavailable)
 		link.Heal()
-		receive(t, back, "the connection")
+		kit.Receive(t, back, "the connection")
 		time.Sleep(time.Second)
 		check(t, s.Healthy())
 	})
@@ -140,11 +141,11 @@ func TestHealthyFull(t *testing.T) {
 		s := open(t, nc, kvstore.Config{})
 		create(t, s, "lock.a", "")
 		limit := func(n int64) {
-			info, err := stream(t, nc).Stream(t.Context(), "KV_natslock")
+			info, err := kit.JetStream(t, nc).Stream(t.Context(), "KV_natslock")
 			check(t, err)
 			cfg := info.CachedInfo().Config
 			cfg.MaxMsgs = n
-			_, err = stream(t, nc).UpdateStream(t.Context(), cfg)
+			_, err = kit.JetStream(t, nc).UpdateStream(t.Context(), cfg)
 			check(t, err)
 		}
 		limit(1)
@@ -186,7 +187,7 @@ func TestHealthyWithoutStream(t *testing.T) {
 		nc := srv.Connect()
 		s := open(t, nc, kvstore.Config{})
 		create(t, s, "lock.a", "")
-		check(t, stream(t, nc).DeleteStream(t.Context(), "KV_natslock"))
+		check(t, kit.JetStream(t, nc).DeleteStream(t.Context(), "KV_natslock"))
 		for range 5 {
 			check(t, s.Healthy())
 			wantErr(t, send(t, s, kvstore.Write{Key: "lock.a", TTL: ttl}).Err, kvstore.ErrNoStream)
@@ -233,7 +234,7 @@ func TestStoppedStream(t *testing.T) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
 		defer cancel()
-		other, err := kvstore.Open(ctx, stream(t, nc), kvstore.Config{NoCreate: true})
+		other, err := kvstore.Open(ctx, kit.JetStream(t, nc), kvstore.Config{NoCreate: true})
 		if err == nil {
 			other.Close()
 		}
@@ -246,13 +247,13 @@ func TestStoppedStream(t *testing.T) {
 		}
 	}
 	silent(t, s, "lock.c")
-	err = receive(t, opened, "the end of Open")
+	err = kit.Receive(t, opened, "the end of Open")
 	wantErr(t, err, kvstore.ErrUnavailable, kvstore.ErrNoStream, context.DeadlineExceeded)
 	if !strings.Contains(err.Error(), "no leader") {
 		t.Fatalf("error is %v", err)
 	}
 
-	check(t, stream(t, nc).DeleteStream(t.Context(), "KV_natslock"))
+	check(t, kit.JetStream(t, nc).DeleteStream(t.Context(), "KV_natslock"))
 	open(t, nc, kvstore.Config{Replicas: 3})
 	err = s.Verify(t.Context())
 	for ; errors.Is(err, kvstore.ErrUnavailable); err = s.Verify(t.Context()) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -12,7 +13,7 @@ import (
 func TestHistoryMissing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		nc := srv.Connect()
-		js := stream(t, nc)
+		js := kit.JetStream(t, nc)
 		s := open(t, nc, kvstore.Config{})
 		bucket, err := js.Stream(t.Context(), "KV_natslock")
 		check(t, err)

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -35,17 +36,10 @@ const (
 	fast = time.Second
 )
 
-func stream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
-	t.Helper()
-	js, err := jetstream.New(nc)
-	check(t, err)
-	return js
-}
-
 // open opens a bucket and closes the store when the test ends.
 func open(t testing.TB, nc *nats.Conn, cfg kvstore.Config) *kvstore.Store {
 	t.Helper()
-	return openJS(t, stream(t, nc), cfg)
+	return openJS(t, kit.JetStream(t, nc), cfg)
 }
 
 func openJS(t testing.TB, js jetstream.JetStream, cfg kvstore.Config) *kvstore.Store {
@@ -69,7 +63,7 @@ func makeStream(t testing.TB, nc *nats.Conn, set func(*jetstream.StreamConfig)) 
 	sc, err := kvstore.Config{}.StreamConfig()
 	check(t, err)
 	set(&sc)
-	str, err := stream(t, nc).CreateStream(t.Context(), sc)
+	str, err := kit.JetStream(t, nc).CreateStream(t.Context(), sc)
 	check(t, err)
 	return str
 }
@@ -111,30 +105,7 @@ func send(t testing.TB, s kvstore.KV, w kvstore.Write) kvstore.Answer {
 	ch := make(chan kvstore.Answer, 1)
 	_, err := s.Send(w, func(a kvstore.Answer) { ch <- a })
 	check(t, err)
-	return receive(t, ch, "an answer")
-}
-
-// receive waits for a value, far longer than it should take.
-func receive[T any](t testing.TB, ch <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(20 * time.Second):
-		t.Fatalf("waited in vain for %s", what)
-		panic("unreachable")
-	}
-}
-
-// quickly fails the test when fn waited for a time-out.
-func quickly(t testing.TB, what string, fn func() error) error {
-	t.Helper()
-	begun := time.Now()
-	err := fn()
-	if d := time.Since(begun); d > fast {
-		t.Fatalf("%s took %v: %v", what, d, err)
-	}
-	return err
+	return kit.Receive(t, ch, "an answer")
 }
 
 // watch collects a watch's events.
@@ -150,7 +121,7 @@ func watch(t testing.TB, s kvstore.KV, pattern string) (kvstore.Watch, <-chan kv
 // wantEvent receives an event and checks what it is about.
 func wantEvent(t testing.TB, events <-chan kvstore.Event, kind kvstore.EventKind, key string, revision uint64) kvstore.Event {
 	t.Helper()
-	e := receive(t, events, "an event")
+	e := kit.Receive(t, events, "an event")
 	if e.Kind != kind || e.Record.Key != key || e.Record.Revision != revision {
 		t.Fatalf("got event %v of %q at %d, want %v of %q at %d", e.Kind, e.Record.Key, e.Record.Revision, kind, key, revision)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -34,7 +35,7 @@ func TestOpenCreates(t *testing.T) {
 		t.Fatalf("the log does not name the new bucket and its account: %s", &log)
 	}
 
-	str, err := stream(t, nc).Stream(ctx, "KV_natslock")
+	str, err := kit.JetStream(t, nc).Stream(ctx, "KV_natslock")
 	check(t, err)
 	got := str.CachedInfo().Config
 	if got.FirstSeq < kvstore.FirstSeq(begun) || got.FirstSeq > kvstore.FirstSeq(time.Now()) {
@@ -107,12 +108,12 @@ func TestOpenExisting(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
 	one := open(t, nc, kvstore.Config{})
 	create(t, one, "lock.a", "held")
-	before, err := stream(t, nc).Stream(ctx, "KV_natslock")
+	before, err := kit.JetStream(t, nc).Stream(ctx, "KV_natslock")
 	check(t, err)
 
 	// The settings that a call asks for count only for a bucket that has to be made.
 	two := open(t, nc, kvstore.Config{NoCreate: true, MaxBytes: 1 << 20, Storage: jetstream.MemoryStorage})
-	after, err := stream(t, nc).Stream(ctx, "KV_natslock")
+	after, err := kit.JetStream(t, nc).Stream(ctx, "KV_natslock")
 	check(t, err)
 	if a, b := before.CachedInfo().Config, after.CachedInfo().Config; !reflect.DeepEqual(a, b) {
 		t.Fatalf("opening changed\n%+v\nto\n%+v", a, b)
@@ -140,7 +141,7 @@ func race(t *testing.T, cfg kvstore.Config, connect func(i int) *nats.Conn) {
 	const n = 8
 	ch := make(chan result, n)
 	for i := range n {
-		js := stream(t, connect(i))
+		js := kit.JetStream(t, connect(i))
 		go func() {
 			s, err := kvstore.Open(t.Context(), js, cfg)
 			if err == nil {
@@ -152,7 +153,7 @@ func race(t *testing.T, cfg kvstore.Config, connect func(i int) *nats.Conn) {
 	}
 	var made time.Time
 	for range n {
-		r := receive(t, ch, "an opened bucket")
+		r := kit.Receive(t, ch, "an opened bucket")
 		check(t, r.err)
 		if made.IsZero() {
 			made = r.s.Created()
@@ -164,7 +165,7 @@ func race(t *testing.T, cfg kvstore.Config, connect func(i int) *nats.Conn) {
 func TestOpenRefuses(t *testing.T) {
 	ctx := t.Context()
 	nc := testutil.RunServer(t).Connect()
-	js := stream(t, nc)
+	js := kit.JetStream(t, nc)
 
 	_, err := kvstore.Open(ctx, js, kvstore.Config{NoCreate: true})
 	wantErr(t, err, kvstore.ErrNotFound)
@@ -240,7 +241,7 @@ func TestMemoryStorage(t *testing.T) {
 	ctx := t.Context()
 	nc := testutil.RunServer(t).Connect()
 	makeStream(t, nc, func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage })
-	_, err := kvstore.Open(ctx, stream(t, nc), kvstore.Config{})
+	_, err := kvstore.Open(ctx, kit.JetStream(t, nc), kvstore.Config{})
 	wantConfigError(t, err, "storage")
 	s := open(t, nc, kvstore.Config{Storage: jetstream.MemoryStorage})
 	create(t, s, "lock.a", "")
@@ -265,7 +266,7 @@ func wantConfigError(t *testing.T, err error, setting string) *kvstore.ConfigErr
 
 func TestUnsafeSettings(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
-	js := stream(t, nc)
+	js := kit.JetStream(t, nc)
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "other", Subjects: []string{"other.>"}, AllowDirect: true})
 	check(t, err)
 	for i, c := range []struct {
@@ -409,14 +410,14 @@ func TestOtherProtocol(t *testing.T) {
 			nc := testutil.RunServer(t).Connect()
 			s := open(t, nc, kvstore.Config{})
 			create(t, s, "lock.a", "")
-			str, err := stream(t, nc).Stream(t.Context(), "KV_natslock")
+			str, err := kit.JetStream(t, nc).Stream(t.Context(), "KV_natslock")
 			check(t, err)
 			sc := str.CachedInfo().Config
 			c.set(sc.Metadata)
-			_, err = stream(t, nc).UpdateStream(t.Context(), sc)
+			_, err = kit.JetStream(t, nc).UpdateStream(t.Context(), sc)
 			check(t, err)
 
-			_, opened := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+			_, opened := kvstore.Open(t.Context(), kit.JetStream(t, nc), kvstore.Config{})
 			for _, err := range []error{opened, s.Verify(t.Context())} {
 				found := wantConfigError(t, err, "metadata.natslock.protocol")
 				repair := otherRelease
@@ -447,16 +448,16 @@ func TestSealed(t *testing.T) {
 	str := makeStream(t, nc, func(c *jetstream.StreamConfig) { c.DenyDelete, c.DenyPurge = false, false })
 	sc := str.CachedInfo().Config
 	sc.Sealed = true
-	_, err := stream(t, nc).UpdateStream(t.Context(), sc)
+	_, err := kit.JetStream(t, nc).UpdateStream(t.Context(), sc)
 	check(t, err)
-	_, err = kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+	_, err = kvstore.Open(t.Context(), kit.JetStream(t, nc), kvstore.Config{})
 	wantConfigError(t, err, "sealed")
 }
 
 func TestSeveralUnsafeSettings(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
 	makeStream(t, nc, func(c *jetstream.StreamConfig) { c.MaxAge, c.MaxMsgSize = time.Hour, 100 })
-	_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+	_, err := kvstore.Open(t.Context(), kit.JetStream(t, nc), kvstore.Config{})
 	wantConfigError(t, err, "max_age")
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok || len(joined.Unwrap()) != 2 {
@@ -467,7 +468,7 @@ func TestSeveralUnsafeSettings(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
-	js := stream(t, nc)
+	js := kit.JetStream(t, nc)
 	for i, c := range []struct {
 		about string
 		set   func(*jetstream.StreamConfig)
@@ -521,7 +522,7 @@ func TestCluster(t *testing.T) {
 	cluster := testutil.RunCluster(t, 3)
 	race(t, kvstore.Config{Bucket: "raced", Replicas: 3}, func(i int) *nats.Conn { return cluster.ConnectTo(i % 3) })
 	nc := cluster.Connect()
-	js := stream(t, nc)
+	js := kit.JetStream(t, nc)
 	s := open(t, nc, kvstore.Config{Bucket: "single", Replicas: 1})
 	if w := strings.Join(s.Warnings(), "\n"); !strings.Contains(w, "one replica") {
 		t.Fatalf("no word of the single replica: %q", w)
@@ -574,8 +575,8 @@ func TestCluster(t *testing.T) {
 func TestJetStreamOff(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		nc := srv.Connect()
-		err := quickly(t, "Open", func() error {
-			_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+		err := kit.Quickly(t, fast, "Open", func() error {
+			_, err := kvstore.Open(t.Context(), kit.JetStream(t, nc), kvstore.Config{})
 			return err
 		})
 		wantErr(t, err, kvstore.ErrUnavailable, nats.ErrNoResponders)
@@ -585,8 +586,8 @@ func TestJetStreamOff(t *testing.T) {
 func TestJetStreamOffForAccount(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		nc := srv.Connect(nats.UserInfo("a", "a"))
-		err := quickly(t, "Open", func() error {
-			_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+		err := kit.Quickly(t, fast, "Open", func() error {
+			_, err := kvstore.Open(t.Context(), kit.JetStream(t, nc), kvstore.Config{})
 			return err
 		})
 		wantErr(t, err, kvstore.ErrUnavailable)
@@ -599,7 +600,7 @@ func TestVerify(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		ctx := t.Context()
 		nc := srv.Connect()
-		js := stream(t, nc)
+		js := kit.JetStream(t, nc)
 		s := open(t, nc, kvstore.Config{})
 		last := create(t, s, "lock.a", "")
 		check(t, s.Verify(ctx))
@@ -621,8 +622,8 @@ func TestVerify(t *testing.T) {
 		}
 
 		check(t, js.DeleteStream(ctx, "KV_natslock"))
-		wantErr(t, quickly(t, "Verify", func() error { return s.Verify(ctx) }), kvstore.ErrNotFound)
-		wantErr(t, quickly(t, "Create", func() error {
+		wantErr(t, kit.Quickly(t, fast, "Verify", func() error { return s.Verify(ctx) }), kvstore.ErrNotFound)
+		wantErr(t, kit.Quickly(t, fast, "Create", func() error {
 			_, err := s.Create(ctx, "lock.a", nil, ttl)
 			return err
 		}), kvstore.ErrUnavailable, kvstore.ErrNoStream)
@@ -632,7 +633,7 @@ func TestVerify(t *testing.T) {
 		other := open(t, nc, kvstore.Config{})
 		wantErr(t, s.Verify(ctx), kvstore.ErrRemade)
 		check(t, s.Verify(ctx))
-		equal(t, "event", receive(t, events, "a recheck").Kind, kvstore.Recheck)
+		equal(t, "event", kit.Receive(t, events, "a recheck").Kind, kvstore.Recheck)
 		equal(t, "made at", s.Created(), other.Created())
 		rev := create(t, other, "lock.a", "")
 		if rev <= last {
@@ -652,6 +653,6 @@ func TestVerifyDisconnected(t *testing.T) {
 	states := make(chan kvstore.ConnState, 10)
 	s.OnConnection(func(st kvstore.ConnState) { states <- st })
 	link.Cut()
-	receive(t, states, "the cut")
+	kit.Receive(t, states, "the cut")
 	wantErr(t, s.Verify(t.Context()), kvstore.ErrUnavailable)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -154,7 +155,7 @@ func TestListMany(t *testing.T) {
 			}
 			var last uint64
 			for range c.n {
-				a := receive(t, answers, "an answer")
+				a := kit.Receive(t, answers, "an answer")
 				check(t, a.Err)
 				last = max(last, a.Revision)
 			}
@@ -239,7 +240,7 @@ func TestPermissionsPerPrefix(t *testing.T) {
 			equal(t, "queue", keysOf(t, s, "wait.orders.1.*", rev), want)
 			return nil
 		}
-		check(t, quickly(t, "List", list))
+		check(t, kit.Quickly(t, fast, "List", list))
 		before := nc.Stats().OutMsgs
 		check(t, list())
 		equal(t, "requests of the second list", nc.Stats().OutMsgs-before, 1+50)
@@ -247,14 +248,14 @@ func TestPermissionsPerPrefix(t *testing.T) {
 		check(t, err)
 		// The user may not ask the leader for a record, but the leader's stream info lists the
 		// keys.
-		check(t, quickly(t, "Get", func() error {
+		check(t, kit.Quickly(t, fast, "Get", func() error {
 			_, err := s.Get(ctx, "wait.orders.2.1", rev)
 			wantErr(t, err, kvstore.ErrNotFound)
 			return nil
 		}))
 
 		rev = create(t, admin, "lock.other", "")
-		wantErr(t, quickly(t, "Create", func() error {
+		wantErr(t, kit.Quickly(t, fast, "Create", func() error {
 			_, err := s.Create(ctx, "lock.other", nil, ttl)
 			return err
 		}), kvstore.ErrPermission, nats.ErrPermissionViolation)
@@ -271,10 +272,10 @@ func TestPermissionDenied(t *testing.T) {
 		user := func(name string) *nats.Conn { return srv.Connect(nats.UserInfo(name, "x")) }
 		wantDenied := func(what string, fn func() error) {
 			t.Helper()
-			wantErr(t, quickly(t, what, fn), kvstore.ErrPermission)
+			wantErr(t, kit.Quickly(t, fast, what, fn), kvstore.ErrPermission)
 		}
 		openAs := func(name string) func() error {
-			js := stream(t, user(name))
+			js := kit.JetStream(t, user(name))
 			return func() error { _, err := kvstore.Open(ctx, js, kvstore.Config{}); return err }
 		}
 		wantDenied("create the bucket", openAs("nocreate"))
@@ -371,7 +372,7 @@ func TestReadTimeout(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			ended := afterSending(nc, func() error { return fn(ctx) })
 			cancel(why)
-			wantErr(t, quickly(t, what, func() error { return <-ended }), context.Canceled, why)
+			wantErr(t, kit.Quickly(t, fast, what, func() error { return <-ended }), context.Canceled, why)
 		}
 	})
 }

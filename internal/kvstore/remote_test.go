@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/url"
 	"runtime"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/testutil"
 )
@@ -50,7 +50,7 @@ func exercise(t *testing.T, s kvstore.KV, name string) {
 	_, err = s.Get(ctx, "lock.none", last)
 	wantErr(t, err, kvstore.ErrNotFound)
 	for _, min := range []uint64{0, last} {
-		check(t, quickly(t, "List", func() error {
+		check(t, kit.Quickly(t, fast, "List", func() error {
 			equal(t, "list", keysOf(t, s, "*."+name+".>", min), one+" "+two+" ")
 			return nil
 		}))
@@ -70,7 +70,7 @@ func exercise(t *testing.T, s kvstore.KV, name string) {
 // The client is connected to a leaf node without JetStream, the bucket is in
 // the hub's domain.
 func TestThroughDomain(t *testing.T) {
-	port := freePort(t)
+	port := kit.FreePort(t)
 	hub := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
 		o.JetStreamDomain = "hub"
 		o.LeafNode.Host, o.LeafNode.Port = "127.0.0.1", port
@@ -84,7 +84,7 @@ func TestThroughDomain(t *testing.T) {
 	nc := leaf.Connect()
 	connected(t, nc, hub.Connect())
 
-	_, err := kvstore.Open(t.Context(), stream(t, nc), kvstore.Config{})
+	_, err := kvstore.Open(t.Context(), kit.JetStream(t, nc), kvstore.Config{})
 	wantErr(t, err, kvstore.ErrUnavailable, nats.ErrNoResponders)
 	js, err := jetstream.NewWithDomain(nc, "hub")
 	check(t, err)
@@ -116,14 +116,6 @@ func connected(t *testing.T, from, to *nats.Conn) {
 			t.Fatal("never connected")
 		}
 	}
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // openProxied opens a bucket through a proxy that passes requests on, unless
@@ -416,7 +408,7 @@ func TestServerTooOld(t *testing.T) {
 		})
 		_, err := kvstore.Open(t.Context(), old, kvstore.Config{})
 		wantConfigError(t, err, "nats-server")
-		_, err = stream(t, srv.Connect()).Stream(t.Context(), "KV_natslock")
+		_, err = kit.JetStream(t, srv.Connect()).Stream(t.Context(), "KV_natslock")
 		wantErr(t, err, jetstream.ErrStreamNotFound)
 		open(t, srv.Connect(), kvstore.Config{})
 		_, err = kvstore.Open(t.Context(), old, kvstore.Config{})

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -99,7 +100,7 @@ func TestWatchRaces(t *testing.T) {
 		}()
 	}
 	for range n {
-		receive(t, done, "the watches")
+		kit.Receive(t, done, "the watches")
 	}
 	check(t, s.Healthy()) // asked behind the ends of the subscriptions
 	equal(t, "subscriptions", nc.NumSubscriptions(), before)
@@ -118,7 +119,7 @@ func TestWatchRaces(t *testing.T) {
 	}
 	s.Close()
 	for range n {
-		receive(t, done, "the watches' end")
+		kit.Receive(t, done, "the watches' end")
 	}
 	equal(t, "subscriptions", nc.NumSubscriptions(), 1)
 }
@@ -126,7 +127,7 @@ func TestWatchRaces(t *testing.T) {
 func TestForgedNotifications(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
 	s := open(t, nc, kvstore.Config{})
-	str, err := stream(t, nc).Stream(t.Context(), "KV_natslock")
+	str, err := kit.JetStream(t, nc).Stream(t.Context(), "KV_natslock")
 	check(t, err)
 	subject := "natslock.natslock." + str.CachedInfo().Config.Metadata["natslock.id"] + ".lock.a"
 	_, events := watch(t, s, "lock.a")
@@ -172,7 +173,7 @@ func TestWatchAfterReconnect(t *testing.T) {
 	_, events := watch(t, s, "lock.a")
 	link.Cut()
 	link.Heal()
-	equal(t, "event", receive(t, events, "a recheck").Kind, kvstore.Recheck)
+	equal(t, "event", kit.Receive(t, events, "a recheck").Kind, kvstore.Recheck)
 	rev, err := s.Update(t.Context(), "lock.a", nil, ttl, rev)
 	check(t, err)
 	wantEvent(t, events, kvstore.Put, "lock.a", rev)
@@ -184,7 +185,7 @@ func TestServerRestart(t *testing.T) {
 	rev := create(t, s, "lock.a", "held")
 	_, events := watch(t, s, "lock.a")
 	srv.Restart()
-	equal(t, "event", receive(t, events, "a recheck").Kind, kvstore.Recheck)
+	equal(t, "event", kit.Receive(t, events, "a recheck").Kind, kvstore.Recheck)
 	check(t, s.Verify(t.Context()))
 	rev, err := s.Update(t.Context(), "lock.a", nil, ttl, rev)
 	check(t, err)
@@ -246,7 +247,7 @@ func TestExpired(t *testing.T) {
 		// Closing the store ends the timing too.
 		_, err = s.Create(ctx, "lock.c", nil, 2*time.Second)
 		check(t, err)
-		receive(t, events, "the event")
+		kit.Receive(t, events, "the event")
 		s.Close()
 		at(20 * time.Second)
 		none()

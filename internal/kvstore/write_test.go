@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -212,7 +213,7 @@ func TestDraining(t *testing.T) {
 	_, err := nc.Subscribe("work", func(*nats.Msg) { close(started); <-finish })
 	check(t, err)
 	check(t, nc.Publish("work", nil))
-	receive(t, started, "the handler")
+	kit.Receive(t, started, "the handler")
 
 	check(t, nc.Drain())
 	equal(t, "status", nc.Status(), nats.DRAINING_SUBS)
@@ -232,7 +233,7 @@ func TestDraining(t *testing.T) {
 	check(t, err)
 
 	close(finish)
-	receive(t, closed, "the end of the connection")
+	kit.Receive(t, closed, "the end of the connection")
 	_, err = s.Create(ctx, "lock.b", nil, ttl)
 	wantErr(t, err, kvstore.ErrUnavailable)
 	wantErr(t, s.Healthy(), kvstore.ErrUnavailable)
@@ -247,7 +248,7 @@ func TestDrainingFromTheStart(t *testing.T) {
 	check(t, err)
 	defer close(finish)
 	check(t, nc.Publish("work", nil))
-	receive(t, started, "the handler")
+	kit.Receive(t, started, "the handler")
 	check(t, nc.Drain())
 	create(t, s, "lock.a", "")
 }
@@ -267,7 +268,7 @@ func TestReconnectBeforeTheFirstWrite(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		create(t, s, "lock.a", "")
-		equal(t, "state", receive(t, states, "the reconnect"), kvstore.Connected)
+		equal(t, "state", kit.Receive(t, states, "the reconnect"), kvstore.Connected)
 	})
 }
 
@@ -288,9 +289,9 @@ func TestClosedConnection(t *testing.T) {
 			return err
 		})
 		nc.Close()
-		wantErr(t, quickly(t, "waiting call", func() error { return <-waiting }), kvstore.ErrUnavailable)
-		equal(t, "state", receive(t, states, "the connection's end"), kvstore.Closed)
-		equal(t, "event", receive(t, events, "a recheck").Kind, kvstore.Recheck)
+		wantErr(t, kit.Quickly(t, fast, "waiting call", func() error { return <-waiting }), kvstore.ErrUnavailable)
+		equal(t, "state", kit.Receive(t, states, "the connection's end"), kvstore.Closed)
+		equal(t, "event", kit.Receive(t, events, "a recheck").Kind, kvstore.Recheck)
 
 		for what, fn := range map[string]func() error{
 			"Create": func() error { _, err := s.Create(ctx, "lock.b", nil, ttl); return err },
@@ -305,11 +306,11 @@ func TestClosedConnection(t *testing.T) {
 			},
 			"Healthy": s.Healthy,
 			"Open": func() error {
-				_, err := kvstore.Open(ctx, stream(t, nc), kvstore.Config{})
+				_, err := kvstore.Open(ctx, kit.JetStream(t, nc), kvstore.Config{})
 				return err
 			},
 		} {
-			wantErr(t, quickly(t, what, fn), kvstore.ErrUnavailable)
+			wantErr(t, kit.Quickly(t, fast, what, fn), kvstore.ErrUnavailable)
 		}
 	})
 }
@@ -326,7 +327,7 @@ func TestCloseEndsWaitingCalls(t *testing.T) {
 			return err
 		})
 		s.Close()
-		wantErr(t, quickly(t, "waiting call", func() error { return <-waiting }), kvstore.ErrClosed)
+		wantErr(t, kit.Quickly(t, fast, "waiting call", func() error { return <-waiting }), kvstore.ErrClosed)
 		s.Close() // twice does no harm
 		_, err := s.Create(t.Context(), "lock.b", nil, ttl)
 		wantErr(t, err, kvstore.ErrClosed)
@@ -372,10 +373,10 @@ func TestStuck(t *testing.T) {
 	wantErr(t, s.Healthy(), kvstore.ErrUnavailable)
 	time.Sleep(200 * time.Millisecond) // the claim is as old by now
 	link.BlockWrites(false)
-	a := receive(t, claim, "what came of the claim")
+	a := kit.Receive(t, claim, "what came of the claim")
 	wantErr(t, a.Err, kvstore.ErrUnavailable)
 	equal(t, "certainly not sent", kvstore.NotSent(a.Err), true)
-	check(t, receive(t, tombstone, "the answer to the tombstone").Err)
+	check(t, kit.Receive(t, tombstone, "the answer to the tombstone").Err)
 	create(t, s, "lock.b", "")
 }
 
@@ -407,14 +408,14 @@ func TestDisconnected(t *testing.T) {
 	stop := s.OnConnection(func(st kvstore.ConnState) { states <- st })
 
 	link.Cut()
-	equal(t, "state", receive(t, states, "the cut"), kvstore.Disconnected)
+	equal(t, "state", kit.Receive(t, states, "the cut"), kvstore.Disconnected)
 	_, err := s.Send(kvstore.Write{Key: "lock.b", TTL: ttl}, func(kvstore.Answer) { t.Error("answered") })
 	wantErr(t, err, kvstore.ErrUnavailable)
 	_, err = s.Get(ctx, "lock.a", 0)
 	wantErr(t, err, kvstore.ErrUnavailable)
 	wantErr(t, s.Healthy(), kvstore.ErrUnavailable)
 	link.Heal()
-	equal(t, "state", receive(t, states, "the connection"), kvstore.Connected)
+	equal(t, "state", kit.Receive(t, states, "the connection"), kvstore.Connected)
 	stop()
 	_, err = s.Get(ctx, "lock.b", 0)
 	wantErr(t, err, kvstore.ErrNotFound)
@@ -441,10 +442,10 @@ func TestLateAnswers(t *testing.T) {
 	_, err = s.Get(ctx, "lock.a", 0)
 	wantErr(t, err, context.DeadlineExceeded)
 	link.Blackhole(false)
-	a := receive(t, answers, "the second write's answer")
+	a := kit.Receive(t, answers, "the second write's answer")
 	check(t, a.Err)
 	equal(t, "revision", a.Revision, rev+2) // the forgotten one was applied all the same
-	wantErr(t, receive(t, answers, "the third write's answer").Err, kvstore.ErrExists)
+	wantErr(t, kit.Receive(t, answers, "the third write's answer").Err, kvstore.ErrExists)
 	if len(answers) > 0 {
 		t.Fatal("a forgotten answer was delivered")
 	}
