@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/partition"
@@ -104,25 +104,7 @@ type worker struct {
 	err    error
 	events []partition.Event
 	begun  time.Time
-	log    logged
-}
-
-// logged is what the logger of a client was given.
-type logged struct {
-	mu    sync.Mutex
-	lines strings.Builder
-}
-
-func (l *logged) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lines.Write(b)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lines.String()
+	log    kit.Log
 }
 
 // find returns the first event of a type of a worker that has ended, or of one that is still.

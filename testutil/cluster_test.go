@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
@@ -17,12 +18,12 @@ import (
 // nowhere.
 func put(t *testing.T, kv jetstream.KeyValue, value string) {
 	t.Helper()
-	eventually(t, func() bool {
+	kit.Eventually(t, "a write of "+value, func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		_, err := kv.PutString(ctx, "k", value)
 		return err == nil
-	}, "a write of "+value)
+	})
 }
 
 // The tests of clusters run beside each other: elections are mostly waiting.
@@ -56,7 +57,7 @@ func TestClusterStepDownAndStop(t *testing.T) {
 	c.Restart(i)
 	require.Equal(t, url, first.URL())
 	put(t, kv, "4")
-	eventually(t, nc.IsConnected, "the client is back")
+	kit.Eventually(t, "the client is back", nc.IsConnected)
 }
 
 func TestClusterIsolate(t *testing.T) {
@@ -74,12 +75,12 @@ func TestClusterIsolate(t *testing.T) {
 		// An answer can come to this server before the interest in it has, and nats.go
 		// does not ask again by itself.
 		var kv jetstream.KeyValue
-		eventually(t, func() bool {
+		kit.Eventually(t, "the bucket is found", func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			kv, err = js.KeyValue(ctx, "b")
 			return err == nil
-		}, "the bucket is found")
+		})
 		return kv
 	}
 	inside, outside := kvOf(i), kvOf((i+1)%3)
@@ -93,10 +94,10 @@ func TestClusterIsolate(t *testing.T) {
 	put(t, outside, "kept")
 
 	c.Rejoin(i)
-	eventually(t, func() bool {
+	kit.Eventually(t, "the isolated server learns", func() bool {
 		e, err := inside.Get(context.Background(), "k")
 		return err == nil && string(e.Value()) == "kept"
-	}, "the isolated server learns")
+	})
 }
 
 func TestClusterKill(t *testing.T) {
@@ -117,7 +118,7 @@ func TestClusterKill(t *testing.T) {
 	put(t, kv, "2")
 	c.Restart(i)
 	put(t, kv, "3")
-	eventually(t, nc.IsConnected, "the client is back")
+	kit.Eventually(t, "the client is back", nc.IsConnected)
 }
 
 func TestClusterLink(t *testing.T) {
@@ -126,8 +127,8 @@ func TestClusterLink(t *testing.T) {
 	up := make(chan struct{}, 1)
 	nc, link := c.ConnectLink(nats.ReconnectHandler(func(*nats.Conn) { up <- struct{}{} }))
 	link.Cut()
-	eventually(t, func() bool { return !nc.IsConnected() }, "cut off from both")
-	eventually(t, func() bool { return link.Dials() > 4 }, "refused by both")
+	kit.Eventually(t, "cut off from both", func() bool { return !nc.IsConnected() })
+	kit.Eventually(t, "refused by both", func() bool { return link.Dials() > 4 })
 	link.Heal()
 	<-up
 }

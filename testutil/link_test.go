@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -47,12 +48,12 @@ func TestLinkCutAndHeal(t *testing.T) {
 
 		link.Cut()
 		require.Equal(t, "down", <-states)
-		eventually(t, func() bool { return link.Dials() > 2 }, "it tries to come back")
+		kit.Eventually(t, "it tries to come back", func() bool { return link.Dials() > 2 })
 		pause(time.Minute)
 		require.False(t, nc.IsConnected())
 		_, err := link.Dial("tcp", "127.0.0.1:1")
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-		eventually(t, func() bool { return s.Server().NumClients() == 0 }, "the server notices")
+		kit.Eventually(t, "the server notices", func() bool { return s.Server().NumClients() == 0 })
 
 		link.Heal()
 		require.Equal(t, "up", <-states)
@@ -149,7 +150,7 @@ func TestLinkBlackholeForAClosedClient(t *testing.T) {
 		require.Empty(t, got)
 		link.Heal()
 		<-got
-		eventually(t, func() bool { return s.Server().NumClients() == 1 }, "the connection ends then")
+		kit.Eventually(t, "the connection ends then", func() bool { return s.Server().NumClients() == 1 })
 	})
 }
 

@@ -36,13 +36,3 @@ func bucket(t *testing.T, nc *nats.Conn, replicas int) jetstream.KeyValue {
 		}
 	}
 }
-
-// eventually waits for a condition that the test has no signal for.
-func eventually(t *testing.T, cond func() bool, what string) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}

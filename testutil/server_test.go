@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -58,13 +59,13 @@ func TestStopAndStartAgain(t *testing.T) {
 	s.Stop()
 	s.Stop()
 	require.False(t, s.Running())
-	eventually(t, func() bool { return !nc.IsConnected() }, "the client notices")
+	kit.Eventually(t, "the client notices", func() bool { return !nc.IsConnected() })
 	_, err := nats.Connect(s.URL())
 	require.Error(t, err)
 	_, err = s.InProcessConn()
 	require.Error(t, err)
 	s.Restart()
-	eventually(t, nc.IsConnected, "the client is back")
+	kit.Eventually(t, "the client is back", nc.IsConnected)
 }
 
 func TestWithoutJetStream(t *testing.T) {
@@ -98,7 +99,7 @@ func TestUsers(t *testing.T) {
 			require.ErrorIs(t, <-denied, nats.ErrPermissionViolation)
 
 			s.Restart()
-			eventually(t, nc.IsConnected, "the user is still known")
+			kit.Eventually(t, "the user is still known", nc.IsConnected)
 		})
 	}
 }
@@ -152,7 +153,7 @@ func TestWithLog(t *testing.T) {
 	s := testutil.RunServer(tb, testutil.WithLog())
 	require.Positive(t, testutil.Goroutines("nats-server/v2/server"))
 	s.Stop()
-	eventually(t, func() bool { return testutil.Goroutines("nats-server/v2/server") == 0 }, "it is gone")
+	kit.Eventually(t, "it is gone", func() bool { return testutil.Goroutines("nats-server/v2/server") == 0 })
 	require.Contains(t, tb.text(), "Server is ready")
 	require.Contains(t, tb.text(), "Initiating Shutdown")
 }
