@@ -15,6 +15,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -25,7 +26,7 @@ var r3 = natslock.WithReplicas(3)
 
 // patient lets a release outlast an election. By default Unlock says after 5 s that
 // it is not confirmed.
-var patient = natslock.WithTuning(natslock.Tuning{ReleaseTimeout: patience})
+var patient = natslock.WithTuning(natslock.Tuning{ReleaseTimeout: kit.Patience})
 
 // runCluster starts three servers. The tests of clusters run beside each other:
 // most of what they do is waiting for elections.
@@ -44,7 +45,7 @@ func runCluster(t *testing.T) *testutil.Cluster {
 func TestRollingRestart(t *testing.T) {
 	tier.Proof(t)
 	cl := runCluster(t)
-	keeper := newClient(t, cl.Connect(), r3, patient)
+	keeper := kit.NewClient(t, cl.Connect(), r3, patient)
 	var kept []*natslock.Lock
 	var tokens []uint64
 	for _, w := range oneOfEach {
@@ -70,8 +71,8 @@ func TestRollingRestart(t *testing.T) {
 
 func nothingLeft(t *testing.T, nc *nats.Conn) {
 	t.Helper()
-	store := openStore(t, nc)
-	eventually(t, "nothing is left", func() bool {
+	store := kit.OpenStore(t, nc)
+	kit.Eventually(t, "nothing is left", func() bool {
 		l, err := store.List(t.Context(), ">", 0)
 		return err == nil && len(l.Records) == 0
 	})
@@ -82,7 +83,7 @@ func nothingLeft(t *testing.T, nc *nats.Conn) {
 func TestSuccessorStopped(t *testing.T) {
 	tier.Proof(t)
 	cl := runCluster(t)
-	keeper := newClient(t, cl.Connect(), r3, patient)
+	keeper := kit.NewClient(t, cl.Connect(), r3, patient)
 	var kept []*natslock.Lock
 	for _, w := range oneOfEach {
 		kept = append(kept, mustTake(t, keeper, w))
@@ -115,16 +116,16 @@ func TestLeaderPartitioned(t *testing.T) {
 	tier.Proof(t)
 	const ttl = 10 * time.Second // an election may take 9 s: the next holder waits for the lease, not for that
 	cl := runCluster(t)
-	newClient(t, cl.Connect(), r3)
+	kit.NewClient(t, cl.Connect(), r3)
 	// Every 10 s, from its election on, a leader checks whether it has lost its followers
 	// 10 s before. A new leader therefore goes on for almost 20 s.
 	cl.StepDown(t, streamName)
 	leader := cl.WaitStreamLeader(t, streamName)
 	old := cl.Index(leader)
-	inside := newClient(t, cl.ConnectTo(old), r3, natslock.WithTTL(ttl), patient)
-	insider, across := openStore(t, cl.ConnectTo(old)), openStore(t, cl.ConnectTo((old+1)%3))
-	outside := newClient(t, cl.ConnectTo((old+1)%3), r3, natslock.WithTTL(ttl), patient)
-	long := newClient(t, cl.ConnectTo((old+2)%3), r3, natslock.WithTTL(time.Minute), patient)
+	inside := kit.NewClient(t, cl.ConnectTo(old), r3, natslock.WithTTL(ttl), patient)
+	insider, across := kit.OpenStore(t, cl.ConnectTo(old)), kit.OpenStore(t, cl.ConnectTo((old+1)%3))
+	outside := kit.NewClient(t, cl.ConnectTo((old+1)%3), r3, natslock.WithTTL(ttl), patient)
+	long := kit.NewClient(t, cl.ConnectTo((old+2)%3), r3, natslock.WithTTL(time.Minute), patient)
 	ref := newReferee()
 
 	var held []*natslock.Lock
@@ -152,11 +153,11 @@ func TestLeaderPartitioned(t *testing.T) {
 		_, err := fresh.take(ctx, inside)
 		claim <- err
 	}()
-	require.ErrorIs(t, receive(t, claim, "the claim"), natslock.ErrTimeout)
+	require.ErrorIs(t, kit.Receive(t, claim, "the claim"), natslock.ErrTimeout)
 	require.Same(t, leader, cl.StreamLeader(streamName), "it still believes to lead")
 
 	// Its answers are stale as soon as the other side has gone on.
-	eventually(t, "another leader takes writes", func() bool {
+	kit.Eventually(t, "another leader takes writes", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
 		_, err := across.Create(ctx, "mark.x", nil, time.Minute)
@@ -188,7 +189,7 @@ func TestLeaderPartitioned(t *testing.T) {
 		ref.granted(oneOfEach[i].against(), g.l)
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.Greater(t, g.l.Token(), l.Token())
-		receive(t, l.Context().Done(), "the end of a lock")
+		kit.Receive(t, l.Context().Done(), "the end of a lock")
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 	}
 
@@ -219,13 +220,13 @@ func TestPublishComesBack(t *testing.T) {
 	opts := func(owner string) []natslock.Option {
 		lease := ttl
 		if owner == "there" {
-			lease = 10 * patience // nobody has to wait for it
+			lease = 10 * kit.Patience // nobody has to wait for it
 		}
 		// A release waits for the election that may come behind the cut.
 		return []natslock.Option{r3, natslock.WithTTL(lease), natslock.WithOwner(owner), patient}
 	}
-	alive := newClient(t, cl.Connect(), opts("alive")...)
-	wire := tap(t, openStore(t, cl.Connect()))
+	alive := kit.NewClient(t, cl.Connect(), opts("alive")...)
+	wire := tap(t, kit.OpenStore(t, cl.Connect()))
 	ref := newReferee()
 	owners := []string{"there", "crashed", "waits"}
 
@@ -238,7 +239,7 @@ func TestPublishComesBack(t *testing.T) {
 		var crash func()
 		for _, owner := range owners {
 			nc := cl.ConnectTo(old)
-			clients[owner] = newClient(t, nc, opts(owner)...)
+			clients[owner] = kit.NewClient(t, nc, opts(owner)...)
 			if owner == "crashed" {
 				crash = nc.Close
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -84,9 +85,9 @@ func TestDeadFirstKilled(t *testing.T) {
 		timer = ttl/3 + ttl/30
 	)
 	cl := testutil.RunCluster(t, 3) // not beside other tests: it measures
-	first, second := newClient(t, cl.Connect(), r3), newClient(t, cl.Connect(), r3, natslock.WithOwner("second"))
+	first, second := kit.NewClient(t, cl.Connect(), r3), kit.NewClient(t, cl.Connect(), r3, natslock.WithOwner("second"))
 	mutex := which{Name: "l", Kind: admin.KindMutex}
-	seen := tapTurns(t, openStore(t, cl.Connect()), mutex.key())
+	seen := tapTurns(t, kit.OpenStore(t, cl.Connect()), mutex.key())
 	queue := func() (owners []string) {
 		info, err := admin.New(first).Inspect(t.Context(), mutex.Kind, mutex.Name)
 		require.NoError(t, err)
@@ -113,7 +114,7 @@ func TestDeadFirstKilled(t *testing.T) {
 	} {
 		passed := t.Run(fmt.Sprint(x.dead, " ", x.ago), func(t *testing.T) {
 			from := time.Now()
-			eventually(t, "the lock goes from hand to hand", func() bool { return len(seen.since(from, time.Now())) > 10*live })
+			kit.Eventually(t, "the lock goes from hand to hand", func() bool { return len(seen.since(from, time.Now())) > 10*live })
 			late := machine.Lateness(t)
 			begun := time.Now()
 			time.Sleep(span)
@@ -122,7 +123,7 @@ func TestDeadFirstKilled(t *testing.T) {
 			// Those that die queue behind the second client, and all others behind them.
 			others := slices.Repeat([]string{"live"}, live)
 			waits := func(owners []string) {
-				eventually(t, fmt.Sprint(owners, " wait"), func() bool { return slices.Equal(queue(), owners) })
+				kit.Eventually(t, fmt.Sprint(owners, " wait"), func() bool { return slices.Equal(queue(), owners) })
 			}
 			l := mustTake(t, first, mutex)
 			waits(others)
@@ -150,7 +151,7 @@ func TestDeadFirstKilled(t *testing.T) {
 
 			free := time.Now()
 			require.NoError(t, l.Unlock(t.Context()))
-			eventually(t, "nobody waits for the dead", func() bool { return !slices.Contains(queue(), "dying") })
+			kit.Eventually(t, "nobody waits for the dead", func() bool { return !slices.Contains(queue(), "dying") })
 			begun = time.Now()
 			time.Sleep(span)
 			after := len(seen.since(begun, begun.Add(span)))

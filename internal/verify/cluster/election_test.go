@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -130,7 +131,7 @@ func (c *candidates) next(what string, fits func(termReport) bool) termReport {
 	c.t.Helper()
 	for i := 0; ; i++ {
 		if i == len(c.kept) {
-			c.kept = append(c.kept, receive(c.t, c.reports, what))
+			c.kept = append(c.kept, kit.Receive(c.t, c.reports, what))
 		}
 		if r := c.kept[i]; fits(r) {
 			c.kept = slices.Delete(c.kept, i, i+1)
@@ -145,7 +146,7 @@ func (c *candidates) next(what string, fits func(termReport) bool) termReport {
 func TestElectionProcesses(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
-	watcher := newClient(t, s.Connect(), natslock.WithTTL(processTTL))
+	watcher := kit.NewClient(t, s.Connect(), natslock.WithTTL(processTTL))
 	e := election.New(watcher, "processes")
 	c := &candidates{t: t, s: s, reports: make(chan termReport, 100), running: map[string]*process{}, proxies: map[string]*proxy{}}
 	for range 3 {
@@ -261,7 +262,7 @@ func TestElectionCluster(t *testing.T) {
 	defer cancel()
 	var all []*election.Election
 	for range 3 {
-		e := election.New(newClient(t, cl.Connect(), r3, patient), "cluster")
+		e := election.New(kit.NewClient(t, cl.Connect(), r3, patient), "cluster")
 		all = append(all, e)
 		running.Go(func() {
 			_ = e.Run(ctx, func(ctx context.Context, term *election.Term) error {
@@ -285,7 +286,7 @@ func TestElectionCluster(t *testing.T) {
 	// leads returns the number of terms when the candidates and observers agree on the last.
 	leads := func(what string) (n int) {
 		t.Helper()
-		eventually(t, what, func() bool {
+		kit.Eventually(t, what, func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			if n = len(terms); n == 0 || leading != 1 {
@@ -300,7 +301,7 @@ func TestElectionCluster(t *testing.T) {
 		token := terms[n-1]
 		mu.Unlock()
 		for _, e := range all {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
 			for l, err := range e.Observe(ctx) {
 				require.NoError(t, err)
 				if l.Token >= token {
@@ -314,16 +315,16 @@ func TestElectionCluster(t *testing.T) {
 	}
 	n := leads("the first leader")
 	resign <- struct{}{}
-	eventually(t, "another leader", func() bool { return leads("a leader") > n })
+	kit.Eventually(t, "another leader", func() bool { return leads("a leader") > n })
 	n = leads("a leader")
 	cl.StepDown(t, streamName)
 	resign <- struct{}{}
-	eventually(t, "another leader", func() bool { return leads("a leader") > n })
+	kit.Eventually(t, "another leader", func() bool { return leads("a leader") > n })
 	i := cl.Index(cl.WaitStreamLeader(t, streamName))
 	n = leads("a leader")
 	cl.Kill(i)
 	resign <- struct{}{}
-	eventually(t, "another leader", func() bool { return leads("a leader after a crash") > n })
+	kit.Eventually(t, "another leader", func() bool { return leads("a leader after a crash") > n })
 	cl.Restart(i)
 	leads("a leader after a restart")
 }

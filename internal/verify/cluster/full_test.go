@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 )
@@ -29,7 +30,7 @@ func TestFullCluster(t *testing.T) {
 	var wg sync.WaitGroup
 	until := time.Now().Add(6 * ttl)
 	for i := range clients {
-		c := newClient(t, cl.Connect(), small, natslock.WithTTL(ttl), patient)
+		c := kit.NewClient(t, cl.Connect(), small, natslock.WithTTL(ttl), patient)
 		all = append(all, c)
 		wg.Go(func() {
 			refused := 0
@@ -72,5 +73,5 @@ func TestFullCluster(t *testing.T) {
 	for _, l := range held {
 		require.NoError(t, l.Unlock(t.Context()))
 	}
-	require.NoError(t, receive(t, waiting, "the waiter, as soon as there is room"))
+	require.NoError(t, kit.Receive(t, waiting, "the waiter, as soon as there is room"))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
@@ -47,7 +48,7 @@ func startLoad(t *testing.T, clients int, connect func() *nats.Conn, opts ...nat
 	ld.end = end
 	t.Cleanup(func() { ld.over.Do(func() { end(); ld.wg.Wait() }) })
 	for i := range clients {
-		c := newClient(t, connect(), opts...)
+		c := kit.NewClient(t, connect(), opts...)
 		for g := range 2 {
 			ld.wg.Go(func() { ld.work(ctx, c, rand.New(rand.NewPCG(uint64(i), uint64(g)))) })
 		}
@@ -94,13 +95,13 @@ func (ld *load) total() (n int) {
 func (ld *load) more(n int) {
 	ld.t.Helper()
 	n += ld.total()
-	eventually(ld.t, "the clients are at work", func() bool { return ld.total() >= n })
+	kit.Eventually(ld.t, "the clients are at work", func() bool { return ld.total() >= n })
 }
 
 // stop ends the load, when there is something to judge, and judges it.
 func (ld *load) stop() {
 	ld.t.Helper()
-	eventually(ld.t, "readers have met", func() bool {
+	kit.Eventually(ld.t, "readers have met", func() bool {
 		ld.ref.mu.Lock()
 		defer ld.ref.mu.Unlock()
 		return ld.ref.most > 1 && ld.ref.reads > 10

@@ -26,9 +26,6 @@ import (
 
 const (
 	streamName = "KV_natslock"
-	// patience bounds every wait for an event: far more than it can take, so
-	// that a test which fails says so instead of hanging.
-	patience = 60 * time.Second
 
 	roleVar  = "NATSLOCK_TIERS_ROLE"
 	orderVar = "NATSLOCK_TIERS_ORDER"
@@ -99,24 +96,9 @@ func (w which) against() which {
 	return w
 }
 
-// newClient makes a client that is closed when the test ends.
-func newClient(t testing.TB, nc *nats.Conn, opts ...natslock.Option) *natslock.Client {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	c, err := natslock.New(ctx, nc, opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = c.Close(ctx) // it does not wait for locks that the test still holds
-	})
-	return c
-}
-
 func mustTake(t testing.TB, c *natslock.Client, w which, opts ...natslock.LockOption) *natslock.Lock {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), kit.Patience)
 	defer cancel()
 	l, err := w.take(ctx, c, opts...)
 	require.NoError(t, err, "%v", w)
@@ -140,7 +122,7 @@ func await(t testing.TB, c *natslock.Client, w which) <-chan grant {
 		l, err := w.take(context.Background(), c)
 		got <- grant{l, err, time.Now()}
 	}()
-	eventually(t, w.String()+" waits", func() bool {
+	kit.Eventually(t, w.String()+" waits", func() bool {
 		if len(got) > 0 || c.Stats().Waiting > before {
 			return true
 		}
@@ -157,44 +139,10 @@ func await(t testing.TB, c *natslock.Client, w which) <-chan grant {
 // granted returns the lock of a wait that must end with one.
 func granted(t testing.TB, got <-chan grant, what string) grant {
 	t.Helper()
-	g := receive(t, got, what)
+	g := kit.Receive(t, got, what)
 	require.NoError(t, g.err, what)
 	kit.Keep(t, g.l)
 	return g
-}
-
-func receive[T any](t testing.TB, ch <-chan T, what string) T {
-	t.Helper()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case v := <-ch:
-		return v
-	case <-timer.C:
-		t.Fatalf("waited %v in vain for %s", patience, what)
-		panic("unreachable")
-	}
-}
-
-// eventually polls for a condition that has no event to wait for.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in %v: %s", patience, what)
-		}
-	}
-}
-
-// openStore opens the bucket beside the clients.
-func openStore(t testing.TB, nc *nats.Conn) *kvstore.Store {
-	t.Helper()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	store, err := kvstore.Open(context.Background(), js, kvstore.Config{NoCreate: true})
-	require.NoError(t, err)
-	t.Cleanup(store.Close)
-	return store
 }
 
 // stored is the record under the only key that matches the pattern.
@@ -267,9 +215,7 @@ var errStale = errors.New("the resource has seen a greater token")
 
 func makeResource(t testing.TB, nc *nats.Conn) resource {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	kv, err := js.CreateKeyValue(context.Background(), jetstream.KeyValueConfig{Bucket: "work"})
+	kv, err := kit.JetStream(t, nc).CreateKeyValue(context.Background(), jetstream.KeyValueConfig{Bucket: "work"})
 	require.NoError(t, err)
 	return resource{kv}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -68,7 +69,7 @@ func (p *process) read(v any) {
 		text, err := p.out.ReadBytes('\n')
 		got <- line{text, err}
 	}()
-	l := receive(p.t, got, "a message of the process")
+	l := kit.Receive(p.t, got, "a message of the process")
 	require.NoError(p.t, l.err)
 	require.NoError(p.t, json.Unmarshal(l.text, v))
 }
@@ -101,8 +102,8 @@ func newStage(t *testing.T) *stage {
 	t.Helper()
 	st := &stage{s: testutil.RunServer(t)}
 	nc := st.s.Connect()
-	st.c = newClient(t, nc, natslock.WithTTL(processTTL))
-	st.store, st.work = openStore(t, nc), makeResource(t, nc)
+	st.c = kit.NewClient(t, nc, natslock.WithTTL(processTTL))
+	st.store, st.work = kit.OpenStore(t, nc), makeResource(t, nc)
 	st.wire = tap(t, st.store)
 	return st
 }
@@ -129,7 +130,7 @@ func TestHolderKilled(t *testing.T) {
 	gate := which{Name: "g", Kind: admin.KindRW}
 	mine := mustTake(t, st.c, which{Name: "g", Kind: admin.KindRW, Mode: admin.Shared})
 	q := st.startHolder(t, []which{gate})
-	eventually(t, "the gate stands", func() bool {
+	kit.Eventually(t, "the gate stands", func() bool {
 		info, err := admin.New(st.c).Inspect(t.Context(), admin.KindRW, "g")
 		return err == nil && info.Holder != nil
 	})
@@ -152,12 +153,12 @@ func TestHolderKilled(t *testing.T) {
 		default:
 			h.token = info.Readers[0].Token
 		}
-		other := newClient(t, st.s.Connect(), natslock.WithTTL(processTTL))
+		other := kit.NewClient(t, st.s.Connect(), natslock.WithTTL(processTTL))
 		h.next = await(t, other, w.against())
 		all = append(all, h)
 	}
 	for _, h := range all {
-		eventually(t, "it is renewed", func() bool { return st.wire.lastBefore(h.key, math.MaxUint64).Revision > record.TokenRevision(h.token) })
+		kit.Eventually(t, "it is renewed", func() bool { return st.wire.lastBefore(h.key, math.MaxUint64).Revision > record.TokenRevision(h.token) })
 	}
 	late := machine.Lateness(t)
 	p.kill()
@@ -209,7 +210,7 @@ func TestHolderStopped(t *testing.T) {
 	for _, p := range ps {
 		p.read(new(int))
 	}
-	other := newClient(t, st.s.Connect(), natslock.WithTTL(processTTL))
+	other := kit.NewClient(t, st.s.Connect(), natslock.WithTTL(processTTL))
 	taken := func(yield func(*held) bool) {
 		for i, h := range all {
 			if i%4 < 3 && !yield(h) {
@@ -226,13 +227,13 @@ func TestHolderStopped(t *testing.T) {
 	for h := range taken {
 		h.got = granted(t, h.next, h.String()).l
 		// The next holder is at work. The earlier one may have been stopped while it wrote.
-		eventually(t, "the next holder writes", func() (done bool) {
+		kit.Eventually(t, "the next holder writes", func() (done bool) {
 			var err error
 			h.wrote, err = st.work.write(t.Context(), h.Name, h.got.Token())
 			return err == nil
 		})
 	}
-	eventually(t, "the others' records are gone too", func() bool {
+	kit.Eventually(t, "the others' records are gone too", func() bool {
 		l, err := st.store.List(t.Context(), "lock.nobody.*", 0)
 		return err == nil && len(l.Records) == 0
 	})

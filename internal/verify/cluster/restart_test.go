@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -27,7 +28,7 @@ func TestForgottenTTLs(t *testing.T) {
 	t.Parallel()
 	const names, ttl = 200, 3 * time.Second
 	s := startServer(t)
-	a := newClient(t, s.connect(), natslock.WithTTL(ttl))
+	a := kit.NewClient(t, s.connect(), natslock.WithTTL(ttl))
 	var locks []which
 	for i := range names {
 		locks = append(locks, which{Name: fmt.Sprint("n", i), Kind: admin.Kind(i % 2), Mode: admin.Mode(i / 2 % 2 * (i % 2))})
@@ -48,8 +49,8 @@ func TestForgottenTTLs(t *testing.T) {
 	time.Sleep(100 * time.Millisecond) // the server writes its state now and then
 	s.stop()
 	s.start()
-	store := openStore(t, s.connect())
-	eventually(t, "the tombstones are gone", func() bool {
+	store := kit.OpenStore(t, s.connect())
+	kit.Eventually(t, "the tombstones are gone", func() bool {
 		cycle(which{Name: "other", Kind: admin.KindMutex})
 		state, err := store.State(t.Context(), ">")
 		return err == nil && len(state.Keys) < names/10
@@ -57,8 +58,8 @@ func TestForgottenTTLs(t *testing.T) {
 	time.Sleep(200 * time.Millisecond) // likewise
 	s.crash()
 	nc := s.connect()
-	b := newClient(t, nc, natslock.WithTTL(ttl))
-	l, err := openStore(t, nc).List(t.Context(), ">", 0)
+	b := kit.NewClient(t, nc, natslock.WithTTL(ttl))
+	l, err := kit.OpenStore(t, nc).List(t.Context(), ">", 0)
 	require.NoError(t, err)
 	t.Logf("%d of %d locks are back, %v after their last record", len(l.Records), names, time.Since(written))
 

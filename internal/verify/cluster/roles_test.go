@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -314,7 +315,7 @@ func beServer(text []byte) error {
 		srv.Shutdown()
 		srv.WaitForShutdown()
 	}()
-	if !srv.ReadyForConnections(patience / 2) {
+	if !srv.ReadyForConnections(kit.Patience / 2) {
 		return errors.New("the server does not get ready")
 	}
 	fmt.Println(opts.Port)

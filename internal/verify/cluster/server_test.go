@@ -5,8 +5,6 @@ package cluster_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"testing"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -29,24 +28,9 @@ type serverProcess struct {
 
 func startServer(t *testing.T) *serverProcess {
 	t.Helper()
-	s := &serverProcess{t: t, order: serverOrder{Port: freePort(t), StoreDir: t.TempDir()}}
+	s := &serverProcess{t: t, order: serverOrder{Port: kit.FreePort(t), StoreDir: t.TempDir()}}
 	s.start()
 	return s
-}
-
-// freePort finds a port below those that are given to outgoing connections, so that
-// no other connection gets it by chance while the server is restarted.
-func freePort(t *testing.T) int {
-	t.Helper()
-	for range 100 {
-		port := 15000 + rand.IntN(17000)
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			require.NoError(t, l.Close())
-			return port
-		}
-	}
-	t.Fatal("no free port")
-	return 0
 }
 
 func (s *serverProcess) start() {
@@ -91,14 +75,14 @@ func TestServerKilledOnFile(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
 	s := startServer(t)
-	keeper := newClient(t, s.connect())
+	keeper := kit.NewClient(t, s.connect())
 	var kept []*natslock.Lock
 	var tokens []uint64
 	for _, w := range oneOfEach {
 		l := mustTake(t, keeper, w)
 		kept, tokens = append(kept, l), append(tokens, l.Token())
 	}
-	waiter := newClient(t, s.connect())
+	waiter := kit.NewClient(t, s.connect())
 	next := await(t, waiter, oneOfEach[0])
 
 	ld := startLoad(t, 4, s.connect, natslock.WithTTL(3*time.Second))
@@ -120,8 +104,8 @@ func TestServerKilledOnFile(t *testing.T) {
 	g := granted(t, next, "the waiter")
 	require.Greater(t, g.l.Token(), tokens[0])
 	require.NoError(t, g.l.Unlock(t.Context()))
-	eventually(t, "nothing is left", func() bool {
-		l, err := openStore(t, s.connect()).List(t.Context(), ">", 0)
+	kit.Eventually(t, "nothing is left", func() bool {
+		l, err := kit.OpenStore(t, s.connect()).List(t.Context(), ">", 0)
 		return err == nil && len(l.Records) == 0
 	})
 }
@@ -135,7 +119,7 @@ func TestServerKilledInMemory(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	opts := []natslock.Option{natslock.WithBucketConfig(kvstore.Config{Storage: jetstream.MemoryStorage}), natslock.WithTTL(10 * time.Minute)}
-	holder, waiter := newClient(t, s.connect(), opts...), newClient(t, s.connect(), opts...)
+	holder, waiter := kit.NewClient(t, s.connect(), opts...), kit.NewClient(t, s.connect(), opts...)
 	var held []*natslock.Lock
 	for _, w := range oneOfEach {
 		held = append(held, mustTake(t, holder, w))
@@ -146,7 +130,7 @@ func TestServerKilledInMemory(t *testing.T) {
 	}
 	s.crash()
 	for _, l := range held {
-		receive(t, l.Context().Done(), "the end of a lock")
+		kit.Receive(t, l.Context().Done(), "the end of a lock")
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 		require.ErrorContains(t, context.Cause(l.Context()), "bucket")
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
@@ -154,11 +138,11 @@ func TestServerKilledInMemory(t *testing.T) {
 	}
 	require.ErrorIs(t, holder.Healthy(), kvstore.ErrNotFound)
 	for i, w := range waits {
-		g := receive(t, w, "the end of a wait")
+		g := kit.Receive(t, w, "the end of a wait")
 		require.ErrorIs(t, g.err, natslock.ErrUnavailable, "%v", oneOfEach[i])
 		require.ErrorContains(t, g.err, "bucket")
 	}
-	fresh := newClient(t, s.connect(), opts...)
+	fresh := kit.NewClient(t, s.connect(), opts...)
 	for i, w := range oneOfEach {
 		l := mustTake(t, fresh, w)
 		require.Greater(t, l.Token(), held[i].Token())
@@ -178,8 +162,8 @@ func TestDeletedComesBack(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
 	s := startServer(t)
-	a, b := newClient(t, s.connect(), natslock.WithTTL(ttl)), newClient(t, s.connect(), natslock.WithTTL(ttl))
-	store := openStore(t, s.connect())
+	a, b := kit.NewClient(t, s.connect(), natslock.WithTTL(ttl)), kit.NewClient(t, s.connect(), natslock.WithTTL(ttl))
+	store := kit.OpenStore(t, s.connect())
 	long := which{Name: "long", Kind: admin.KindMutex}
 	older := mustTake(t, a, which{Name: "older", Kind: admin.KindMutex}, natslock.TTL(time.Hour), natslock.NoRenew())
 	released := map[string]*natslock.Lock{}
@@ -191,13 +175,13 @@ func TestDeletedComesBack(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 	}
 	at := time.Now()
-	eventually(t, "the tombstones are gone", func() bool {
+	kit.Eventually(t, "the tombstones are gone", func() bool {
 		state, err := store.State(t.Context(), ">")
 		return err == nil && len(state.Keys) == 1
 	})
 	s.crash()
 	var back []kvstore.Record
-	eventually(t, "the server answers", func() bool {
+	kit.Eventually(t, "the server answers", func() bool {
 		l, err := store.List(t.Context(), ">", 0)
 		back = l.Records
 		return err == nil
@@ -207,7 +191,7 @@ func TestDeletedComesBack(t *testing.T) {
 	}
 	t.Logf("%d of %d records came back", len(back)-1, len(released))
 	require.Equal(t, 1, a.Stats().Held)
-	eventually(t, "the client is connected again", func() bool { return b.Healthy() == nil })
+	kit.Eventually(t, "the client is connected again", func() bool { return b.Healthy() == nil })
 	_, err := b.TryLock(t.Context(), "long")
 	var locked *natslock.LockedError
 	require.ErrorAs(t, err, &locked)

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -28,7 +29,7 @@ func TestStoreRolledBack(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "store")
 	backup := filepath.Join(t.TempDir(), "backup")
 	s := testutil.RunServer(t, testutil.WithStoreDir(dir))
-	old := newClient(t, s.Connect(), natslock.WithTTL(5*time.Second))
+	old := kit.NewClient(t, s.Connect(), natslock.WithTTL(5*time.Second))
 	x := which{Name: "x", Kind: admin.KindMutex}
 	// The protected resource is elsewhere: it was not rolled back.
 	highest := uint64(0)
@@ -65,7 +66,7 @@ func TestStoreRolledBack(t *testing.T) {
 	require.NoError(t, os.CopyFS(dir, os.DirFS(backup)))
 	s.Restart()
 	for _, l := range append(held, within) {
-		receive(t, l.Context().Done(), "the end of what was held")
+		kit.Receive(t, l.Context().Done(), "the end of what was held")
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
@@ -79,7 +80,7 @@ func TestStoreRolledBack(t *testing.T) {
 	_, err := old.TryLock(t.Context(), "y")
 	require.ErrorContains(t, err, "backwards")
 
-	newcomer := newClient(t, s.Connect())
+	newcomer := kit.NewClient(t, s.Connect())
 	l := mustTake(t, newcomer, x)
 	require.Positive(t, l.Remaining(), "it cannot know")
 	require.Greater(t, l.Token(), copied)
@@ -92,7 +93,7 @@ func TestStoreRolledBack(t *testing.T) {
 	require.NoError(t, js.DeleteStream(t.Context(), streamName))
 	before := highest
 	var remade *natslock.Client
-	eventually(t, "the bucket can be made", func() bool {
+	kit.Eventually(t, "the bucket can be made", func() bool {
 		remade, err = natslock.New(t.Context(), s.Connect())
 		return err == nil
 	})

@@ -93,19 +93,6 @@ func busy(t *testing.T) {
 	}
 }
 
-// join returns a client on a connection of its own.
-func join(t *testing.T, nc *nats.Conn, opts ...natslock.Option) *natslock.Client {
-	t.Helper()
-	c, err := natslock.New(t.Context(), nc, opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = c.Close(ctx)
-	})
-	return c
-}
-
 // takers is how many goroutines take locks at a time.
 const takers = 32
 
@@ -247,7 +234,7 @@ type other struct {
 
 func beside(t *testing.T, nc *nats.Conn) *other {
 	t.Helper()
-	c, o := join(t, nc), &other{}
+	c, o := kit.NewClient(t, nc), &other{}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {

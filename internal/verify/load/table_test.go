@@ -10,6 +10,7 @@ import (
 
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/internal/verify/tier"
@@ -38,7 +39,7 @@ func TestNarrowLinkTCP(t *testing.T) {
 			nc, err := nats.Connect(link.URL())
 			require.NoError(t, err)
 			t.Cleanup(nc.Close)
-			client := join(t, nc)
+			client := kit.NewClient(t, nc)
 			held, _ := take(t, client, locks, "", time.Time{})
 			if c.busy {
 				busy(t)
@@ -63,7 +64,7 @@ func TestRestartOfMany(t *testing.T) {
 	locks := either(30_000, 50_000)
 	s := testutil.RunServer(t)
 	nc := s.Connect()
-	c := join(t, nc)
+	c := kit.NewClient(t, nc)
 	held, _ := take(t, c, locks, "", time.Time{})
 	time.Sleep(2 * time.Second) // their watches begin, with a renewal of each
 	busy(t)
@@ -100,7 +101,7 @@ func TestMoreThanItCarries(t *testing.T) {
 	nc, err := nats.Connect(link.URL())
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
-	c := join(t, nc, natslock.WithTTL(ttl))
+	c := kit.NewClient(t, nc, natslock.WithTTL(ttl))
 	busy(t)
 	passed := follow(t, link.Passed)
 	begun := time.Now()
@@ -128,7 +129,7 @@ func TestHeldByFour(t *testing.T) {
 	var conns []*nats.Conn
 	for range clients {
 		nc := s.Connect()
-		c := join(t, nc)
+		c := kit.NewClient(t, nc)
 		l, _ := take(t, c, locks/clients, fmt.Sprintf("%d.", len(all)), time.Time{})
 		held, all, conns = append(held, l...), append(all, c), append(conns, nc)
 	}
@@ -167,7 +168,7 @@ func TestReconnectSpreadsTCP(t *testing.T) {
 	const locks, part = 10_000, 500 * time.Millisecond
 	s := testutil.RunServer(t)
 	nc, link := s.ConnectLink()
-	c := join(t, nc)
+	c := kit.NewClient(t, nc)
 	o := beside(t, s.Connect())
 	late := machine.Lateness(t)
 	held, _ := take(t, c, locks, "", time.Time{})

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -161,7 +162,7 @@ func TestStoppedWatcher(t *testing.T) {
 	tier.Proof(t)
 	const locks, stop = 20_000, 2 * time.Second
 	s := testutil.RunServer(t)
-	c := join(t, s.Connect(), natslock.WithTTL(time.Minute))
+	c := kit.NewClient(t, s.Connect(), natslock.WithTTL(time.Minute))
 	w := startWatcher(t, s)
 	w.signal(syscall.SIGSTOP)
 	stopped := time.Now()
@@ -181,7 +182,7 @@ func TestWatcherKeepsUp(t *testing.T) {
 	tier.Proof(t)
 	const locks, ttl, during = 20_000, 3 * time.Second, 10 * time.Second
 	s := testutil.RunServer(t)
-	c := join(t, s.Connect(), natslock.WithTTL(ttl))
+	c := kit.NewClient(t, s.Connect(), natslock.WithTTL(ttl))
 	w := startWatcher(t, s)
 	take(t, c, locks, "", time.Time{})
 	time.Sleep(ttl)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -29,7 +30,7 @@ func TestRoleUserElection(t *testing.T) {
 			elected <- t
 		}
 	}()
-	eventually(t, "the second waits", func() bool { return second.Stats().Waiting == 1 })
+	kit.Eventually(t, "the second waits", func() bool { return second.Stats().Waiting == 1 })
 	l, err := elect(second, "").Leader(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "first", string(l.Value))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
@@ -55,9 +56,9 @@ func TestInsiderReplySubject(t *testing.T) {
 
 	t.Run("an answer", func(t *testing.T) {
 		victim, next := a.as(all), a.as(all)
-		l := must(t, victim.Lock, "users.1")
+		l := kit.Must(t, victim.Lock, "users.1")
 		insider.send(t, "$JS.API.STREAM.INFO.KV_natslock", "$KV.natslock.lock.users.1")
-		ended(t, l)
+		kit.Receive(t, l.Context().Done(), "the end of the lock")
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		info, err := admin.New(next.Client).Inspect(t.Context(), admin.KindMutex, "users.1")
 		require.NoError(t, err)
@@ -65,13 +66,13 @@ func TestInsiderReplySubject(t *testing.T) {
 		_, err = bounded(t, next.Lock, "users.1", natslock.MaxWait(time.Second))
 		require.ErrorIs(t, err, natslock.ErrTimeout, "no client gets in by it")
 		require.NoError(t, admin.New(a.as("operator").Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "users.1", ID: info.Holder.ID, Reason: "forged", Immediately: true}))
-		unlock(t, must(t, next.Lock, "users.1"))
+		kit.Unlock(t, kit.Must(t, next.Lock, "users.1"))
 	})
 	t.Run("a tombstone", func(t *testing.T) {
 		victim, next := a.as(all, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), a.as(all)
-		l := must(t, victim.Lock, "users.2")
+		l := kit.Must(t, victim.Lock, "users.2")
 		ended := func(key string) {
-			eventually(t, "a tombstone under "+key, func() bool {
+			kit.Eventually(t, "a tombstone under "+key, func() bool {
 				m := a.last("lock." + key)
 				return m != nil && m.Header.Get("KV-Operation") == "DEL"
 			})
@@ -80,7 +81,7 @@ func TestInsiderReplySubject(t *testing.T) {
 		ended("orders.own") // else the answer below is that there is nothing
 		insider.send(t, "$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.orders.own", "$KV.natslock.lock.users.2")
 		ended("users.2")
-		other := must(t, next.Lock, "users.2")
+		other := kit.Must(t, next.Lock, "users.2")
 		require.NoError(t, l.Err(), "two clients believe to hold it until the first one renews")
 		require.Greater(t, other.Token(), l.Token(), "a resource that checks tokens is safe")
 		require.Error(t, l.Extend(t.Context(), 0))
@@ -96,13 +97,13 @@ func TestTenants(t *testing.T) {
 	a := openTenants(t)
 	a.as("owner")
 	orders, users, other := a.tenant("orders"), a.tenant("users"), a.tenant("users")
-	queued(t, must(t, users.Lock, "users.1"), other, other.Lock)
-	queued(t, must(t, users.rw.Lock, "users.2"), other, other.rw.RLock)
+	queued(t, kit.Must(t, users.Lock, "users.1"), other, other.Lock)
+	queued(t, kit.Must(t, users.rw.Lock, "users.2"), other, other.rw.RLock)
 	_, err := bounded(t, orders.TryLock, "users.1")
 	require.ErrorIs(t, err, natslock.ErrUnavailable)
 
-	l := must(t, users.Lock, "users.1")
-	own := must(t, orders.Lock, "orders.1")
+	l := kit.Must(t, users.Lock, "users.1")
+	own := kit.Must(t, orders.Lock, "orders.1")
 	orders.send(t, "locks.API.$KV.natslock.lock.orders.own", "", "KV-Operation", "DEL")
 	for _, at := range []string{
 		"$KV.natslock.lock.users.1", "locks.API.$KV.natslock.lock.users.1",
@@ -116,7 +117,7 @@ func TestTenants(t *testing.T) {
 			"locks.API.$KV.natslock.lock.orders.own",
 		} {
 			orders.send(t, asked, at)
-			_, err := answers.NextMsg(patience)
+			_, err := answers.NextMsg(kit.Patience)
 			require.NoError(t, err, "the answer stays in the account")
 		}
 		orders.send(t, "$KV.natslock.lock.users.1", "")
@@ -124,7 +125,7 @@ func TestTenants(t *testing.T) {
 	for _, l := range []*natslock.Lock{l, own} {
 		require.NoError(t, l.Extend(t.Context(), 0))
 		require.NoError(t, l.Err())
-		unlock(t, l)
+		kit.Unlock(t, l)
 	}
 }
 
@@ -141,10 +142,10 @@ func TestInsiderOwnNames(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, info.Holder.Unreadable)
 	require.NoError(t, admin.New(op.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "orders.1", ID: info.Holder.ID, Reason: "rubbish", Immediately: true}))
-	l := must(t, user.Lock, "orders.1")
+	l := kit.Must(t, user.Lock, "orders.1")
 	// Nothing obliges the user to write with a condition. The holder learns of the write.
 	insider.send(t, "$KV.natslock.lock.orders.1", "")
-	ended(t, l)
+	kit.Receive(t, l.Context().Done(), "the end of the lock")
 	require.ErrorIs(t, l.Err(), natslock.ErrLost)
 }
 
@@ -158,7 +159,7 @@ func TestInsiderNameOfAPrefix(t *testing.T) {
 	for _, key := range []string{"lock.orders", "rw.orders", "read.orders.x", "wait.orders.x", "rwait.orders.x", "sem.orders.0", "swait.orders.x"} {
 		require.True(t, insider.deniedPublish(t, nats.NewMsg("$KV.natslock."+key)), key)
 	}
-	unlock(t, must(t, owner.rw.Lock, "orders"))
+	kit.Unlock(t, kit.Must(t, owner.rw.Lock, "orders"))
 }
 
 // TestInsiderUnrestricted: the bucket's settings refuse some changes to all users, and
@@ -167,7 +168,7 @@ func TestInsiderUnrestricted(t *testing.T) {
 	a := open(t)
 	a.as("admin")
 	u, insider := a.as(all), a.as(all)
-	l := must(t, u.Lock, "l", natslock.TTL(2*time.Second))
+	l := kit.Must(t, u.Lock, "l", natslock.TTL(2*time.Second))
 	s := a.stream()
 	require.Error(t, s.Purge(t.Context()))
 	require.Error(t, s.DeleteMsg(t.Context(), record.TokenRevision(l.Token())))
@@ -197,9 +198,9 @@ func TestInsiderUnrestricted(t *testing.T) {
 	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
 	err = l.Extend(t.Context(), 0) // with a re-created bucket or with none
 	require.Error(t, err)
-	next := must(t, a.as(all).Lock, "l")
+	next := kit.Must(t, a.as(all).Lock, "l")
 	require.Greater(t, next.Token(), token, "fencing outlives the bucket")
-	unlock(t, next)
+	kit.Unlock(t, next)
 }
 
 // TestInsiderForgesAnswers: answers to requests that were not made yet count for nothing,
@@ -215,14 +216,14 @@ func TestInsiderForgesAnswers(t *testing.T) {
 		require.NoError(t, insider.nc.Flush())
 		inboxes := map[string]bool{}
 		for n, _, _ := seen.Pending(); n > 0; n-- {
-			m, err := seen.NextMsg(patience)
+			m, err := seen.NextMsg(kit.Patience)
 			require.NoError(t, err)
 			inboxes[m.Subject[:strings.LastIndexByte(m.Subject, '.')+1]] = true
 		}
 		return inboxes
 	}
 	holder := a.as("orders")
-	l := must(t, holder.Lock, "orders.1")
+	l := kit.Must(t, holder.Lock, "orders.1")
 	require.NoError(t, holder.nc.Flush())
 	holders := answered()
 	victim := a.as("orders")
@@ -243,11 +244,11 @@ func TestInsiderForgesAnswers(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := admin.New(victim.Client).Inspect(t.Context(), admin.KindMutex, "orders.1")
 		return err == nil
-	}, patience, time.Millisecond)
+	}, kit.Patience, time.Millisecond)
 	_, err = bounded(t, victim.TryLock, "orders.1")
 	require.ErrorIs(t, err, natslock.ErrLocked)
 	require.NoError(t, l.Extend(t.Context(), 0))
-	unlock(t, l)
+	kit.Unlock(t, l)
 }
 
 // TestSecretsAreNotLogged: neither the contents of records nor the password of a user is in
@@ -258,15 +259,15 @@ func TestSecretsAreNotLogged(t *testing.T) {
 	const secret = "s3cr3t"
 	u := a.as(lacking("orders", "natslock.natslock.*.*.orders.>"), natslock.WithTTL(time.Second)) // a warning
 	meta := natslock.Meta(map[string]string{"key": secret})
-	l := must(t, u.Lock, "orders.1", meta)
-	eventually(t, "it has warned", func() bool { return strings.Contains(u.log.String(), "WARN") })
+	l := kit.Must(t, u.Lock, "orders.1", meta)
+	kit.Eventually(t, "it has warned", func() bool { return strings.Contains(u.log.String(), "WARN") })
 	forbidden(t, u.Lock, "users.1")
 	_, locked := bounded(t, u.TryLock, "orders.1", meta)
 	require.ErrorIs(t, locked, natslock.ErrLocked)
 	_, timeout := bounded(t, a.as("orders").Lock, "orders.1", meta, natslock.MaxWait(100*time.Millisecond))
 	require.ErrorIs(t, timeout, natslock.ErrTimeout)
 	a.s.Stop()
-	ended(t, l) // lost, which is said
+	kit.Receive(t, l.Context().Done(), "the end of the lock") // lost, which is said
 	require.ErrorIs(t, l.Err(), natslock.ErrLost)
 	_, down := bounded(t, u.TryLock, "orders.1", meta)
 	require.ErrorIs(t, down, natslock.ErrUnavailable)

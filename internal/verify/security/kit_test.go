@@ -1,7 +1,6 @@
 package security_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"os"
@@ -9,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -32,8 +30,6 @@ const (
 	document = "../../../docs/permissions.conf"
 	tenants  = "../../../docs/tenants.conf"
 	password = "change me"
-	// patience bounds every wait for an event: far more than it can take.
-	patience = 60 * time.Second
 )
 
 // account is a server with the documented users, and another user for each of their
@@ -117,7 +113,7 @@ type person struct {
 	*natslock.Client
 	rw  *rwlock.RWLock
 	nc  *nats.Conn
-	log *logged
+	log *kit.Log
 
 	mu      sync.Mutex
 	refused []string
@@ -127,7 +123,7 @@ type person struct {
 func (a *account) connect(user string) *person {
 	a.t.Helper()
 	role, _, _ := strings.Cut(user, " ")
-	p := &person{log: &logged{}}
+	p := &person{log: &kit.Log{}}
 	opts := []nats.Option{nats.UserInfo(user, password), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -148,19 +144,13 @@ func (a *account) try(user string, opts ...natslock.Option) (*person, error) {
 }
 
 func (a *account) use(p *person, user string, opts ...natslock.Option) error {
-	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
-	defer cancel()
-	c, err := natslock.New(ctx, p.nc, append([]natslock.Option{natslock.WithOwner(user), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}),
+	c, err := natslock.New(kit.Bounded(a.t), p.nc, append([]natslock.Option{natslock.WithOwner(user), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}),
 		natslock.WithLogger(slog.New(slog.NewTextHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug})))}, opts...)...)
 	if err != nil {
 		return err
 	}
 	p.Client, p.rw = c, rwlock.New(c)
-	a.t.Cleanup(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = c.Close(ctx) // it does not wait for locks that the test still holds
-	})
+	a.t.Cleanup(func() { _ = kit.CloseNow(c) })
 	return nil
 }
 
@@ -217,67 +207,15 @@ func (p *person) acquire(ctx context.Context, name string, opts ...natslock.Lock
 	return semaphore.New(p.Client, name, 1).Acquire(ctx, opts...)
 }
 
-type taking func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error)
-
-func must(t *testing.T, take taking, name string, opts ...natslock.LockOption) *natslock.Lock {
+func bounded(t *testing.T, take kit.Taking, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	t.Helper()
-	l, err := bounded(t, take, name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
-	require.NoError(t, err)
-	return l
-}
-
-func bounded(t *testing.T, take taking, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return take(ctx, name, opts...)
+	return take(kit.Bounded(t), name, opts...)
 }
 
 // forbidden expects an acquire to be refused for a permission, and soon.
-func forbidden(t *testing.T, take taking, name string) {
+func forbidden(t *testing.T, take kit.Taking, name string) {
 	t.Helper()
 	_, err := bounded(t, take, name)
 	require.ErrorIs(t, err, natslock.ErrPermission)
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
-}
-
-func unlock(t *testing.T, l *natslock.Lock) {
-	t.Helper()
-	require.NoError(t, l.Unlock(context.Background()))
-}
-
-func ended(t *testing.T, l *natslock.Lock) {
-	t.Helper()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-l.Context().Done():
-	case <-timer.C:
-		t.Fatal("the lock never ended")
-	}
-}
-
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in %v: %s", patience, what)
-		}
-	}
-}
-
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }

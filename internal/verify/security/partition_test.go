@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	lockadmin "github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/partition"
@@ -44,13 +45,13 @@ func joined(t *testing.T, p *person, group, id string) (g *partition.Group, leav
 // shared has two workers join a group one after the other, share it, and the second one leave.
 func shared(t *testing.T, group string, first, second *person, meanwhile func()) {
 	g, _, _ := joined(t, first, group, "first")
-	eventually(t, "the first one owns all", func() bool { return len(g.Owned()) == groupCount })
+	kit.Eventually(t, "the first one owns all", func() bool { return len(g.Owned()) == groupCount })
 	g2, leave, ended := joined(t, second, group, "second")
-	eventually(t, "each owns its half", func() bool { return len(g.Owned()) == groupCount/2 && len(g2.Owned()) == groupCount/2 })
+	kit.Eventually(t, "each owns its half", func() bool { return len(g.Owned()) == groupCount/2 && len(g2.Owned()) == groupCount/2 })
 	meanwhile()
 	leave()
 	require.ErrorIs(t, <-ended, context.Canceled)
-	eventually(t, "the first one owns all again", func() bool { return len(g.Owned()) == groupCount })
+	kit.Eventually(t, "the first one owns all again", func() bool { return len(g.Owned()) == groupCount })
 	require.Zero(t, g.Stats().Failed+g.Stats().Lost+g2.Stats().Failed+g2.Stats().Lost)
 }
 

@@ -12,12 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	lockadmin "github.com/natslock/locks/natslock/admin"
 )
 
 // queued takes a lock that is held, whose holder releases it when a client waits.
-func queued(t *testing.T, held *natslock.Lock, waiter *person, take taking) time.Duration {
+func queued(t *testing.T, held *natslock.Lock, waiter *person, take kit.Taking) time.Duration {
 	t.Helper()
 	type result struct {
 		l   *natslock.Lock
@@ -26,17 +27,17 @@ func queued(t *testing.T, held *natslock.Lock, waiter *person, take taking) time
 	}
 	got := make(chan result, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), kit.Patience)
 		defer cancel()
 		l, err := take(ctx, held.Name(), natslock.Detached())
 		got <- result{l, err, time.Now()}
 	}()
-	eventually(t, "it waits", func() bool { return waiter.Stats().Waiting == 1 })
+	kit.Eventually(t, "it waits", func() bool { return waiter.Stats().Waiting == 1 })
 	released := time.Now()
-	unlock(t, held)
+	kit.Unlock(t, held)
 	r := <-got
 	require.NoError(t, r.err)
-	unlock(t, r.l)
+	kit.Unlock(t, r.l)
 	return r.at.Sub(released)
 }
 
@@ -46,41 +47,41 @@ func TestRoleUser(t *testing.T) {
 	a := open(t)
 	a.as("admin")
 	u, other := a.as("orders"), a.as("orders")
-	queued(t, must(t, other.Lock, "orders.1"), u, u.Lock)
-	queued(t, must(t, other.rw.Lock, "orders.2"), u, u.rw.Lock)
-	queued(t, must(t, other.rw.Lock, "orders.3"), u, u.rw.RLock)
-	queued(t, must(t, other.acquire, "orders.5"), u, u.acquire)
-	l := must(t, other.Lock, "orders.1")
+	queued(t, kit.Must(t, other.Lock, "orders.1"), u, u.Lock)
+	queued(t, kit.Must(t, other.rw.Lock, "orders.2"), u, u.rw.Lock)
+	queued(t, kit.Must(t, other.rw.Lock, "orders.3"), u, u.rw.RLock)
+	queued(t, kit.Must(t, other.acquire, "orders.5"), u, u.acquire)
+	l := kit.Must(t, other.Lock, "orders.1")
 	_, err := bounded(t, u.TryLock, "orders.1")
 	require.ErrorIs(t, err, natslock.ErrLocked)
 	info, err := lockadmin.New(u.Client).Inspect(t.Context(), lockadmin.KindMutex, "orders.1")
 	require.NoError(t, err)
 	require.Equal(t, l.Token(), info.Holder.Token)
 	require.NoError(t, lockadmin.New(u.Client).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "orders.1", ID: l.ID(), Reason: "within its names"}))
-	ended(t, l)
+	kit.Receive(t, l.Context().Done(), "the end of the lock")
 	require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 	// Others have written since, and the leader's own read would show any key.
-	unlock(t, must(t, other.Lock, "orders.9"))
-	gate := must(t, other.rw.Lock, "orders.4")
-	unlock(t, must(t, other.Lock, "orders.9"))
+	kit.Unlock(t, kit.Must(t, other.Lock, "orders.9"))
+	gate := kit.Must(t, other.rw.Lock, "orders.4")
+	kit.Unlock(t, kit.Must(t, other.Lock, "orders.9"))
 	info, err = lockadmin.New(u.Client).Inspect(t.Context(), lockadmin.KindRW, "orders.4")
 	require.NoError(t, err)
 	require.Equal(t, gate.Token(), info.Holder.Token)
-	unlock(t, gate)
-	permit := must(t, other.acquire, "orders.5")
+	kit.Unlock(t, gate)
+	permit := kit.Must(t, other.acquire, "orders.5")
 	info, err = lockadmin.New(u.Client).Inspect(t.Context(), lockadmin.KindSemaphore, "orders.5")
 	require.NoError(t, err)
 	require.Len(t, info.Permits, 1)
 	gone := lockadmin.BreakRequest{Kind: lockadmin.KindSemaphore, Name: "orders.5", ID: "another"}
 	require.ErrorIs(t, lockadmin.New(u.Client).Break(t.Context(), gone), natslock.ErrReleased)
 	require.NoError(t, lockadmin.New(u.Client).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindSemaphore, Name: "orders.5", ID: permit.ID()}))
-	ended(t, permit)
+	kit.Receive(t, permit.Context().Done(), "the end of the lock")
 	require.ErrorIs(t, permit.Unlock(t.Context()), natslock.ErrBroken)
-	r := must(t, other.rw.RLock, "orders.2")
+	r := kit.Must(t, other.rw.RLock, "orders.2")
 	info, err = lockadmin.New(u.Client).Inspect(t.Context(), lockadmin.KindRW, "orders.2")
 	require.NoError(t, err)
 	require.Len(t, info.Readers, 1)
-	unlock(t, r)
+	kit.Unlock(t, r)
 	for _, p := range []*person{u, other} {
 		// Reads that would show any key. It goes on without them.
 		for _, what := range p.complaints() {
@@ -99,45 +100,45 @@ func TestRoleUserNeedsAll(t *testing.T) {
 	a := open(t)
 	a.as("admin")
 	full := a.as("orders")
-	held := must(t, full.Lock, "orders.held")
-	writing := must(t, full.rw.Lock, "orders.writing")
-	taken := must(t, full.acquire, "orders.taken")
+	held := kit.Must(t, full.Lock, "orders.held")
+	writing := kit.Must(t, full.rw.Lock, "orders.writing")
+	taken := kit.Must(t, full.acquire, "orders.taken")
 	expect := map[string]func(user string){
 		"$KV.natslock.lock.orders.>": func(user string) {
 			u := a.as(user)
 			forbidden(t, u.Lock, "orders.free")
-			unlock(t, must(t, u.rw.Lock, "orders.free_rw"))
+			kit.Unlock(t, kit.Must(t, u.rw.Lock, "orders.free_rw"))
 		},
 		"$KV.natslock.wait.orders.*.>": func(user string) {
 			u := a.as(user)
 			forbidden(t, u.Lock, "orders.held")
-			unlock(t, must(t, u.Lock, "orders.free"))
+			kit.Unlock(t, kit.Must(t, u.Lock, "orders.free"))
 		},
 		"$KV.natslock.rw.orders.>": func(user string) {
 			u := a.as(user)
 			forbidden(t, u.rw.Lock, "orders.free_rw")
-			unlock(t, must(t, u.rw.RLock, "orders.free_rw"))
+			kit.Unlock(t, kit.Must(t, u.rw.RLock, "orders.free_rw"))
 		},
 		"$KV.natslock.read.orders.*.>": func(user string) {
 			u := a.as(user)
 			forbidden(t, u.rw.RLock, "orders.free_rw")
-			unlock(t, must(t, u.rw.Lock, "orders.free_rw"))
+			kit.Unlock(t, kit.Must(t, u.rw.Lock, "orders.free_rw"))
 		},
 		"$KV.natslock.rwait.orders.*.>": func(user string) {
 			u := a.as(user)
 			forbidden(t, u.rw.RLock, "orders.writing")
 			forbidden(t, u.rw.Lock, "orders.writing")
-			unlock(t, must(t, u.rw.Lock, "orders.free_rw"))
+			kit.Unlock(t, kit.Must(t, u.rw.Lock, "orders.free_rw"))
 		},
 		"$KV.natslock.sem.orders.*.>": func(user string) {
 			u := a.as(user)
 			forbidden(t, u.acquire, "orders.free_sem")
-			unlock(t, must(t, u.Lock, "orders.free"))
+			kit.Unlock(t, kit.Must(t, u.Lock, "orders.free"))
 		},
 		"$KV.natslock.swait.orders.*.>": func(user string) {
 			u := a.as(user)
 			forbidden(t, u.acquire, "orders.taken")
-			unlock(t, must(t, u.acquire, "orders.free_sem"))
+			kit.Unlock(t, kit.Must(t, u.acquire, "orders.free_sem"))
 		},
 		"$JS.API.STREAM.INFO.KV_natslock": func(user string) {
 			_, err := a.try(user)
@@ -147,16 +148,16 @@ func TestRoleUserNeedsAll(t *testing.T) {
 			u := a.as(user)
 			forbidden(t, u.Lock, "orders.held")
 			forbidden(t, u.TryLock, "orders.held")
-			unlock(t, must(t, u.Lock, "orders.untouched"))
+			kit.Unlock(t, kit.Must(t, u.Lock, "orders.untouched"))
 		},
 		"natslock.natslock.*.*.orders.>": func(user string) { // slower, and it says so
 			u := a.as(user)
-			queued(t, must(t, full.Lock, "orders.deaf"), u, u.Lock)
-			l := must(t, u.Lock, "orders.deaf", natslock.TTL(time.Second))
-			eventually(t, "it says that it is deaf", func() bool {
+			queued(t, kit.Must(t, full.Lock, "orders.deaf"), u, u.Lock)
+			l := kit.Must(t, u.Lock, "orders.deaf", natslock.TTL(time.Second))
+			kit.Eventually(t, "it says that it is deaf", func() bool {
 				return strings.Contains(u.log.String(), "no notification of a change has ever arrived")
 			})
-			unlock(t, l)
+			kit.Unlock(t, l)
 		},
 		"_INBOX_orders.>": func(user string) {
 			_, err := a.try(user)
@@ -164,9 +165,9 @@ func TestRoleUserNeedsAll(t *testing.T) {
 		},
 	}
 	oneByOne(t, "orders", expect)
-	unlock(t, held)
-	unlock(t, writing)
-	unlock(t, taken)
+	kit.Unlock(t, held)
+	kit.Unlock(t, writing)
+	kit.Unlock(t, taken)
 }
 
 // oneByOne runs the expectations of a role without each of its permissions, and wants one
@@ -189,14 +190,14 @@ func TestRoleObserver(t *testing.T) {
 	user, o := a.as("orders"), a.as("observer")
 	kept := a.history()
 	seen := o.watch(t)
-	l := must(t, user.Lock, "orders.1")
-	r := must(t, user.rw.RLock, "orders.2")
+	l := kit.Must(t, user.Lock, "orders.1")
+	r := kit.Must(t, user.rw.RLock, "orders.2")
 	require.Equal(t, 2, o.list(t))
-	eventually(t, "it has seen the grant", func() bool { return seen(lockadmin.EventGranted) })
-	unlock(t, l)
-	unlock(t, r)
-	l = must(t, user.Lock, "orders.1")
-	eventually(t, "a copy of a write", func() bool {
+	kit.Eventually(t, "it has seen the grant", func() bool { return seen(lockadmin.EventGranted) })
+	kit.Unlock(t, l)
+	kit.Unlock(t, r)
+	l = kit.Must(t, user.Lock, "orders.1")
+	kit.Eventually(t, "a copy of a write", func() bool {
 		info, err := kept.Info(t.Context())
 		require.NoError(t, err)
 		return info.State.Msgs > 0
@@ -239,7 +240,7 @@ func TestRoleObserver(t *testing.T) {
 	err := lockadmin.New(o.Client).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "orders.1", ID: l.ID()})
 	require.ErrorIs(t, err, natslock.ErrPermission)
 	require.NoError(t, l.Err())
-	unlock(t, l)
+	kit.Unlock(t, l)
 }
 
 // history makes the history of the bucket.
@@ -292,7 +293,7 @@ func (p *person) watch(t *testing.T) (seen func(lockadmin.EventType) bool) {
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
-	eventually(t, "it watches", func() bool { return p.nc.NumSubscriptions() >= before+5 })
+	kit.Eventually(t, "it watches", func() bool { return p.nc.NumSubscriptions() >= before+5 })
 	require.NoError(t, p.nc.Flush())
 	have := map[lockadmin.EventType]bool{}
 	return func(typ lockadmin.EventType) bool {
@@ -310,7 +311,7 @@ func TestRoleOperator(t *testing.T) {
 	user, op := a.as("orders"), a.as("operator")
 	takes := map[string]struct {
 		kind lockadmin.Kind
-		take taking
+		take kit.Taking
 	}{
 		"$KV.natslock.lock.>": {lockadmin.KindMutex, user.Lock},
 		"$KV.natslock.rw.>":   {lockadmin.KindRW, user.rw.Lock},
@@ -320,7 +321,7 @@ func TestRoleOperator(t *testing.T) {
 	names := map[lockadmin.Kind]string{lockadmin.KindMutex: "orders.1", lockadmin.KindRW: "orders.2", lockadmin.KindSemaphore: "orders.3"}
 	breaking := func(by *person, permission string) (*natslock.Lock, error) {
 		x := takes[permission]
-		l := must(t, x.take, names[x.kind])
+		l := kit.Must(t, x.take, names[x.kind])
 		return l, lockadmin.New(by.Client).Break(t.Context(), lockadmin.BreakRequest{Kind: x.kind, Name: names[x.kind], ID: l.ID(), Reason: "a test"})
 	}
 	expect := map[string]func(string){
@@ -329,14 +330,14 @@ func TestRoleOperator(t *testing.T) {
 			require.ErrorIs(t, err, natslock.ErrPermission)
 		},
 		"$JS.API.DIRECT.GET.KV_natslock": func(user string) { // one request for each record instead
-			l := must(t, takes["$KV.natslock.lock.>"].take, "orders.1")
+			l := kit.Must(t, takes["$KV.natslock.lock.>"].take, "orders.1")
 			require.Equal(t, 1, a.as(user).list(t))
-			unlock(t, l)
+			kit.Unlock(t, l)
 		},
 		"$JS.API.DIRECT.GET.KV_natslock.>": func(user string) {
 			l, err := breaking(a.as(user), "$KV.natslock.lock.>")
 			require.ErrorIs(t, err, natslock.ErrPermission)
-			unlock(t, l)
+			kit.Unlock(t, l)
 		},
 		"natslock.natslock.>": func(user string) { // it sees no changes
 			o := a.as(user)
@@ -351,23 +352,23 @@ func TestRoleOperator(t *testing.T) {
 	for permission := range takes {
 		l, err := breaking(op, permission)
 		require.NoError(t, err)
-		ended(t, l)
+		kit.Receive(t, l.Context().Done(), "the end of the lock")
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 		expect[permission] = func(user string) {
 			l, err := breaking(a.as(user), permission)
 			require.ErrorIs(t, err, natslock.ErrPermission)
 			require.NoError(t, l.Err())
-			unlock(t, l)
+			kit.Unlock(t, l)
 		}
 	}
 	require.Empty(t, op.complaints())
 	oneByOne(t, "operator", expect)
 
 	// A break is a write, so an operator can take a lock that is free. It cannot queue.
-	unlock(t, must(t, op.TryLock, "free"))
-	l := must(t, user.Lock, "orders.1")
+	kit.Unlock(t, kit.Must(t, op.TryLock, "free"))
+	l := kit.Must(t, user.Lock, "orders.1")
 	forbidden(t, op.Lock, "orders.1")
-	unlock(t, l)
+	kit.Unlock(t, l)
 }
 
 // TestRoleAdmin: it makes the bucket.
@@ -405,8 +406,8 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 	a.as("admin")
 	owner := a.as(all)
 	for _, name := range []string{"users.1", "orders"} {
-		must(t, owner.Lock, name)
-		must(t, owner.rw.Lock, "rw."+name)
+		kit.Must(t, owner.Lock, name)
+		kit.Must(t, owner.rw.Lock, "rw."+name)
 	}
 	dest := a.stream().CachedInfo().Config.RePublish.Destination
 	notices := strings.TrimSuffix(dest, ">")

@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -29,30 +29,12 @@ func TestMain(m *testing.M) { testutil.LeakCheck(m) }
 
 const stream = "KV_natslock"
 
-// journal is a log that a test can read.
-type journal struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.Write(p)
-}
-
-func (j *journal) has(text string) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return strings.Contains(j.buf.String(), text)
-}
-
 // client is one with everything that a test looks at.
 type client struct {
 	*natslock.Client
 	nc   *nats.Conn
 	link *testutil.Link
-	log  journal
+	log  kit.Log
 
 	mu     sync.Mutex
 	atRisk map[string]error
@@ -62,8 +44,7 @@ func join(t *testing.T, s *testutil.Server) *client {
 	t.Helper()
 	c := &client{atRisk: make(map[string]error)}
 	c.nc, c.link = s.ConnectLink()
-	var err error
-	c.Client, err = natslock.New(t.Context(), c.nc, natslock.WithLogger(slog.New(slog.NewTextHandler(&c.log, nil))),
+	c.Client = kit.NewClient(t, c.nc, natslock.WithLogger(slog.New(slog.NewTextHandler(&c.log, nil))),
 		admin.WithObserver(func(_ context.Context, ev admin.Event) {
 			if ev.Type == admin.EventAtRisk {
 				c.mu.Lock()
@@ -71,12 +52,6 @@ func join(t *testing.T, s *testutil.Server) *client {
 				c.atRisk[ev.Name] = ev.Cause
 			}
 		}))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = c.Close(ctx)
-	})
 	return c
 }
 
@@ -249,7 +224,7 @@ func TestChanges(t *testing.T) {
 			require.NoError(t, err, ch.setting)
 			a.reconnect()
 			b.reconnect()
-			require.Truef(t, ch.want == nothing || a.log.has(ch.setting) && b.log.has(ch.setting), "%s: not logged: %s", ch.setting, &b.log.buf)
+			require.Truef(t, ch.want == nothing || strings.Contains(a.log.String(), ch.setting) && strings.Contains(b.log.String(), ch.setting), "%s: not logged: %s", ch.setting, &b.log)
 
 			if ch.want == unfit {
 				for kind, k := range kinds {
@@ -296,7 +271,7 @@ func TestChanges(t *testing.T) {
 					require.NoError(t, l.Unlock(t.Context()))
 				}
 				require.NoError(t, b.Healthy())
-				require.True(t, b.log.has("fit again"))
+				require.True(t, strings.Contains(b.log.String(), "fit again"))
 				t.Logf("%-28s unfit: refused, and granted again after the repair", ch.setting)
 				return
 			}

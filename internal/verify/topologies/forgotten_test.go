@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 )
@@ -45,23 +46,23 @@ func TestForgottenDomain(t *testing.T) {
 		require.Contains(t, lost.log.String(), "domain=leaf")
 		// The reason for the warning: the two do not exclude each other, and do not
 		// get each other's notifications.
-		a, b := must(t, hub.Lock, "both"), must(t, lost.Lock, "both")
+		a, b := kit.Must(t, hub.Lock, "both"), kit.Must(t, lost.Lock, "both")
 		require.NoError(t, a.Err())
 		require.NoError(t, b.Err())
 		before := hub.io.notices()
-		unlock(t, b)
+		kit.Unlock(t, b)
 		require.NoError(t, a.Extend(t.Context(), 0))
-		eventually(t, "the hub is notified of its own renewal", func() bool { return hub.io.notices() > before })
+		kit.Eventually(t, "the hub is notified of its own renewal", func() bool { return hub.io.notices() > before })
 		require.NoError(t, a.Err())
-		unlock(t, a)
+		kit.Unlock(t, a)
 
 		// And with the domain everything is as it should be.
-		c := must(t, hub.Lock, "both")
+		c := kit.Must(t, hub.Lock, "both")
 		far, err := throughDomain(t.Context(), n.last().connect())
 		require.NoError(t, err)
 		_, err = far.TryLock(t.Context(), "both")
 		require.ErrorIs(t, err, natslock.ErrLocked)
-		unlock(t, c)
+		kit.Unlock(t, c)
 		require.NoError(t, far.Close(t.Context()))
 	})
 	t.Run("misspelt", func(t *testing.T) {
@@ -98,7 +99,7 @@ func TestForgottenImport(t *testing.T) {
 		_, err := u.TryLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, remedy)
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
 		defer cancel()
 		begun := time.Now()
 		_, err = u.rw.Lock(ctx, "d")
@@ -117,14 +118,14 @@ func TestForgottenImport(t *testing.T) {
 		t.Parallel()
 		n := accountsWithout(t, "GET")
 		owner, u := at(t, n.places[0]), at(t, n.last())
-		l := must(t, u.Lock, "free") // nothing to read
-		unlock(t, l)
-		l = must(t, owner.Lock, "busy")
+		l := kit.Must(t, u.Lock, "free") // nothing to read
+		kit.Unlock(t, l)
+		l = kit.Must(t, owner.Lock, "busy")
 		_, err := u.TryLock(t.Context(), "busy")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "GET.KV_natslock")
 		require.ErrorContains(t, err, remedy)
-		unlock(t, l)
+		kit.Unlock(t, l)
 	})
 	t.Run("creation", func(t *testing.T) {
 		t.Parallel()
@@ -147,14 +148,14 @@ func TestLinkTooSlow(t *testing.T) {
 	n := slowLinkOf(t, 120*time.Millisecond)
 	at(t, n.places[0], n.opts...)
 	u := at(t, n.last())
-	for name, take := range map[string]taking{"waiting": u.rw.Lock, "once": u.rw.TryLock} {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+	for name, take := range map[string]kit.Taking{"waiting": u.rw.Lock, "once": u.rw.TryLock} {
+		ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
 		defer cancel()
 		_, err := take(ctx, name)
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "too slow")
 		require.ErrorContains(t, err, "two writes and two answers have to fit into 800ms")
 	}
-	unlock(t, must(t, u.Lock, "alone"))
-	unlock(t, must(t, u.rw.RLock, "reading"))
+	kit.Unlock(t, kit.Must(t, u.Lock, "alone"))
+	kit.Unlock(t, kit.Must(t, u.rw.RLock, "reading"))
 }

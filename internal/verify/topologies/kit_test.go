@@ -1,7 +1,6 @@
 package topologies_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -51,13 +51,13 @@ type user struct {
 	nc  *nats.Conn
 	io  *traffic
 	rec *recorder
-	log *logged
+	log *kit.Log
 }
 
 // at makes a client at a place. It is closed when the test ends.
 func at(t *testing.T, p place, opts ...natslock.Option) *user {
 	t.Helper()
-	u := &user{nc: p.connect(), rec: &recorder{more: make(chan struct{})}, log: &logged{}}
+	u := &user{nc: p.connect(), rec: &recorder{more: make(chan struct{})}, log: &kit.Log{}}
 	all := append(p.options(t, u.nc),
 		natslock.WithOwner(p.name), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}), admin.WithObserver(u.rec.observe),
 		natslock.WithLogger(slog.New(slog.NewTextHandler(u.log, nil))),
@@ -65,15 +65,8 @@ func at(t *testing.T, p place, opts ...natslock.Option) *user {
 			u.io = &traffic{KV: kv}
 			return u.io
 		}))
-	var err error
-	u.Client, err = natslock.New(t.Context(), u.nc, append(all, opts...)...)
-	require.NoError(t, err, "at %s", p.name)
+	u.Client = kit.NewClient(t, u.nc, append(all, opts...)...)
 	u.rw = rwlock.New(u.Client)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = u.Close(ctx) // it does not wait for locks that the test still holds
-	})
 	return u
 }
 
@@ -132,7 +125,7 @@ func (e *traffic) notices() int {
 // timer. Its next read is 2.5 s away then.
 func (e *traffic) patient(t *testing.T, kind, name string) {
 	t.Helper()
-	eventually(t, "the waiter for "+name+" has settled", func() bool {
+	kit.Eventually(t, "the waiter for "+name+" has settled", func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		// Three: a waiter behind another one reads both records in turn.
@@ -168,7 +161,7 @@ func (r *recorder) observe(_ context.Context, ev admin.Event) {
 // wait returns when the observer has got n events of the kind about the lock.
 func (r *recorder) wait(t *testing.T, typ admin.EventType, name string, n int) {
 	t.Helper()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(kit.Patience)
 	defer timer.Stop()
 	for {
 		r.mu.Lock()
@@ -189,24 +182,6 @@ func (r *recorder) wait(t *testing.T, typ admin.EventType, name string, n int) {
 			t.Fatalf("%d of %d %v events of %q", count, n, typ, name)
 		}
 	}
-}
-
-// logged keeps the lines of a client's logger.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // referee says when two locks that exclude each other are inside their validity at a
@@ -252,26 +227,12 @@ func (r *referee) check(t *testing.T, atLeast int) {
 }
 
 // attempt is an acquire under way.
-type attempt struct {
-	done chan struct{}
-	lock *natslock.Lock
-	err  error
-	at   time.Time
-}
-
-type taking func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error)
+type attempt = kit.Call[*natslock.Lock]
 
 // await begins to take the lock and returns when it is queued for it.
-func (u *user) await(t *testing.T, take taking, name string) *attempt {
+func (u *user) await(t *testing.T, take kit.Taking, name string) *attempt {
 	t.Helper()
-	a := &attempt{done: make(chan struct{})}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
-	t.Cleanup(cancel)
-	go func() {
-		defer close(a.done)
-		a.lock, a.err = take(ctx, name, natslock.Detached())
-		a.at = time.Now()
-	}()
+	a := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return take(ctx, name, natslock.Detached()) })
 	u.rec.wait(t, admin.EventQueued, name, 1)
 	return a
 }
@@ -283,57 +244,6 @@ func (u *user) await(t *testing.T, take taking, name string) *attempt {
 func (u *user) listening(t *testing.T, n network) {
 	t.Helper()
 	if !n.silent {
-		eventually(t, "it is notified", func() bool { return u.io.notices() > 0 })
-	}
-}
-
-func (a *attempt) granted(t *testing.T) *natslock.Lock {
-	t.Helper()
-	<-a.done
-	require.NoError(t, a.err)
-	return a.lock
-}
-
-func (a *attempt) waits() bool {
-	select {
-	case <-a.done:
-		return false
-	default:
-		return true
-	}
-}
-
-func must(t *testing.T, take taking, name string, opts ...natslock.LockOption) *natslock.Lock {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	l, err := take(ctx, name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
-	require.NoError(t, err)
-	return l
-}
-
-func unlock(t *testing.T, l *natslock.Lock) {
-	t.Helper()
-	require.NoError(t, l.Unlock(context.Background()))
-}
-
-func ended(t *testing.T, l *natslock.Lock) {
-	t.Helper()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-l.Context().Done():
-	case <-timer.C:
-		t.Fatal("the lock never ended")
-	}
-}
-
-// eventually polls for a condition that has no event to wait for.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in %v: %s", patience, what)
-		}
+		kit.Eventually(t, "it is notified", func() bool { return u.io.notices() > 0 })
 	}
 }

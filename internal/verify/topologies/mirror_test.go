@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -42,24 +43,24 @@ func TestMirrorOfTheDead(t *testing.T) {
 	dead := at(t, p)
 	const locks = 5
 	for i := range locks {
-		must(t, dead.Lock, fmt.Sprint("dead", i), natslock.TTL(3*time.Second))
-		must(t, dead.rw.RLock, fmt.Sprint("dead_rw", i), natslock.TTL(3*time.Second))
+		kit.Must(t, dead.Lock, fmt.Sprint("dead", i), natslock.TTL(3*time.Second))
+		kit.Must(t, dead.rw.RLock, fmt.Sprint("dead_rw", i), natslock.TTL(3*time.Second))
 	}
 	waiter := at(t, p, natslock.WithTTL(time.Second))
 	w := waiter.await(t, waiter.Lock, "dead0")
 	waiter.nc.Close() // its place in the queue is a dead one as well
-	<-w.done
+	<-w.Done
 	dead.nc.Close()
 
 	u := at(t, p)
 	var ref referee
-	l := must(t, u.Lock, "dead0")
+	l := kit.Must(t, u.Lock, "dead0")
 	ref.granted(l, true)
-	unlock(t, l)
+	kit.Unlock(t, l)
 	store, err := p.open(u.nc)
 	require.NoError(t, err)
 	defer store.Close()
-	eventually(t, "the bucket has removed the dead", func() bool {
+	kit.Eventually(t, "the bucket has removed the dead", func() bool {
 		st, err := store.State(t.Context(), "*.>")
 		require.NoError(t, err)
 		return len(st.Keys) == 0
@@ -85,11 +86,11 @@ func TestMirrorOfTheDead(t *testing.T) {
 	require.Equal(t, 1, strings.Count(u.log.String(), "KV_natslock_mirror"))
 	require.Contains(t, u.log.String(), "remove it or its mirror_direct")
 	for i := range locks {
-		l := must(t, u.TryLock, fmt.Sprint("dead", i))
+		l := kit.Must(t, u.TryLock, fmt.Sprint("dead", i))
 		ref.granted(l, true)
-		unlock(t, l)
-		l = must(t, u.rw.TryLock, fmt.Sprint("dead_rw", i))
-		unlock(t, l)
+		kit.Unlock(t, l)
+		l = kit.Must(t, u.rw.TryLock, fmt.Sprint("dead_rw", i))
+		kit.Unlock(t, l)
 	}
 	ref.check(t, 1+locks)
 }

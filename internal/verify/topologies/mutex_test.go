@@ -13,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
@@ -35,10 +36,10 @@ func uncontended(t *testing.T, n network) {
 	for _, p := range n.places {
 		u := at(t, p, n.opts...)
 		for range 3 {
-			l := must(t, u.Lock, "free")
+			l := kit.Must(t, u.Lock, "free")
 			ref.granted(l, true)
 			require.NoError(t, l.Err())
-			unlock(t, l)
+			kit.Unlock(t, l)
 			require.ErrorIs(t, l.Err(), natslock.ErrReleased)
 		}
 	}
@@ -48,17 +49,17 @@ func uncontended(t *testing.T, n network) {
 func oneShot(t *testing.T, n network) {
 	near, far := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
 	var ref referee
-	l := must(t, near.TryLock, "once")
+	l := kit.Must(t, near.TryLock, "once")
 	ref.granted(l, true)
 	_, err := far.TryLock(t.Context(), "once")
 	var locked *natslock.LockedError
 	require.ErrorAs(t, err, &locked)
 	require.Equal(t, n.places[0].name, locked.Holder.Owner)
 	require.Equal(t, l.Token(), locked.Holder.Token)
-	unlock(t, l)
-	l = must(t, far.TryLock, "once")
+	kit.Unlock(t, l)
+	l = kit.Must(t, far.TryLock, "once")
 	ref.granted(l, true)
-	unlock(t, l)
+	kit.Unlock(t, l)
 	ref.check(t, 2)
 }
 
@@ -73,7 +74,7 @@ func handOver(t *testing.T, n network) {
 	}
 	var queue []*attempt
 	var users []*user
-	holder := must(t, at(t, n.places[0], n.opts...).Lock, "line")
+	holder := kit.Must(t, at(t, n.places[0], n.opts...).Lock, "line")
 	ref.granted(holder, true)
 	for i := range waiters {
 		u := at(t, n.place(i+1), n.opts...)
@@ -83,14 +84,14 @@ func handOver(t *testing.T, n network) {
 	for i, next := range queue {
 		users[i].io.patient(t, "lock", "line")
 		for j, later := range queue[i:] {
-			require.True(t, later.waits(), "waiter %d is in before %d", i+j, i)
+			require.False(t, later.Over(), "waiter %d is in before %d", i+j, i)
 		}
 		before := users[i].io.notices()
 		released := time.Now()
-		unlock(t, holder)
-		holder = next.granted(t)
+		kit.Unlock(t, holder)
+		holder = next.Granted(t)
 		ref.granted(holder, true)
-		took := next.at.Sub(released)
+		took := next.At.Sub(released)
 		t.Logf("to %s: %v", n.place(i+1).name, took)
 		if n.silent {
 			require.Zero(t, users[i].io.notices())
@@ -100,13 +101,13 @@ func handOver(t *testing.T, n network) {
 			require.Greater(t, users[i].io.notices(), before)
 		}
 	}
-	unlock(t, holder)
+	kit.Unlock(t, holder)
 	ref.check(t, 1+waiters)
 }
 
 func boundedWait(t *testing.T, n network) {
 	near, far := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
-	l := must(t, near.Lock, "bound")
+	l := kit.Must(t, near.Lock, "bound")
 	_, err := far.Lock(t.Context(), "bound", natslock.MaxWait(time.Second))
 	var timeout *natslock.TimeoutError
 	require.ErrorAs(t, err, &timeout)
@@ -114,22 +115,22 @@ func boundedWait(t *testing.T, n network) {
 		require.Equal(t, n.places[0].name, timeout.Holder.Owner)
 	}
 	require.Less(t, timeout.Waited, 10*time.Second)
-	eventually(t, "it has left the queue", func() bool {
+	kit.Eventually(t, "it has left the queue", func() bool {
 		info, err := admin.New(near.Client).Inspect(t.Context(), admin.KindMutex, "bound")
 		return err == nil && len(info.Queue) == 0
 	})
-	unlock(t, l)
+	kit.Unlock(t, l)
 }
 
 // breaking: an operator elsewhere breaks a lock, and its holder is notified at once. No
 // client gets in before the holder has stopped.
 func breaking(t *testing.T, n network) {
 	holder, operator := at(t, n.last(), n.opts...), at(t, n.places[0], n.opts...)
-	l := must(t, holder.Lock, "broken")
+	l := kit.Must(t, holder.Lock, "broken")
 	holder.listening(t, n)
 	begun := time.Now()
 	require.NoError(t, admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "broken", ID: l.ID(), Reason: "a story"}))
-	ended(t, l)
+	kit.Receive(t, l.Context().Done(), "the end of the lock")
 	took := time.Since(begun)
 	t.Logf("notified in %v", took)
 	if n.silent {
@@ -141,13 +142,13 @@ func breaking(t *testing.T, n network) {
 	_, err := operator.TryLock(t.Context(), "broken")
 	require.ErrorIs(t, err, natslock.ErrLocked)
 	require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
-	unlock(t, must(t, operator.Lock, "broken"))
+	kit.Unlock(t, kit.Must(t, operator.Lock, "broken"))
 }
 
 // deleted: the holder whose record is deleted by hand is notified at once.
 func deleted(t *testing.T, n network) {
 	holder := at(t, n.last(), n.opts...)
-	l := must(t, holder.Lock, "deleted")
+	l := kit.Must(t, holder.Lock, "deleted")
 	holder.listening(t, n)
 	nc := n.places[0].connect()
 	by, err := n.places[0].open(nc)
@@ -163,7 +164,7 @@ func deleted(t *testing.T, n network) {
 		_, err = by.Delete(t.Context(), "lock.deleted", r.Revision)
 	}
 	require.NoError(t, err)
-	ended(t, l)
+	kit.Receive(t, l.Context().Done(), "the end of the lock")
 	took := time.Since(begun)
 	if n.silent {
 		require.Less(t, took, byTimers, "at its next renewal")
@@ -180,18 +181,18 @@ func deleted(t *testing.T, n network) {
 func gone(t *testing.T, n network) {
 	var ref referee
 	dead, next := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
-	l := must(t, dead.Lock, "gone", natslock.TTL(3*time.Second))
+	l := kit.Must(t, dead.Lock, "gone", natslock.TTL(3*time.Second))
 	ref.granted(l, true)
 	w := next.await(t, next.Lock, "gone")
 	dead.nc.Close()
 	closed := time.Now()
-	got := w.granted(t)
+	got := w.Granted(t)
 	ref.granted(got, true)
-	took := w.at.Sub(closed)
+	took := w.At.Sub(closed)
 	t.Logf("after %v", took)
 	require.Less(t, took, deadFor)
 	require.ErrorIs(t, l.Err(), natslock.ErrLost)
-	unlock(t, got)
+	kit.Unlock(t, got)
 	ref.check(t, 2)
 }
 
@@ -200,8 +201,8 @@ func gone(t *testing.T, n network) {
 func renewing(t *testing.T, n network) {
 	const ttl = 3 * time.Second
 	u := at(t, n.last(), n.opts...)
-	l := must(t, u.Lock, "kept", natslock.TTL(ttl))
-	r := must(t, u.rw.RLock, "kept_reading", natslock.TTL(ttl))
+	l := kit.Must(t, u.Lock, "kept", natslock.TTL(ttl))
+	r := kit.Must(t, u.rw.RLock, "kept_reading", natslock.TTL(ttl))
 	begun := time.Now()
 	select {
 	case <-l.Context().Done():
@@ -212,8 +213,8 @@ func renewing(t *testing.T, n network) {
 	}
 	u.rec.wait(t, admin.EventRenewed, "kept", 3)
 	u.rec.wait(t, admin.EventRenewed, "kept_reading", 3)
-	unlock(t, l)
-	unlock(t, r)
+	kit.Unlock(t, l)
+	kit.Unlock(t, r)
 	if n.silent {
 		require.Equal(t, 1, strings.Count(u.log.String(), "no notification of a change has ever arrived"))
 	} else {
@@ -248,27 +249,27 @@ func inspecting(t *testing.T, n network) {
 	}
 	if !n.silent {
 		// Watch does not say when it has begun.
-		eventually(t, "the watch is on", func() bool {
-			unlock(t, must(t, near.Lock, "seen"))
+		kit.Eventually(t, "the watch is on", func() bool {
+			kit.Unlock(t, kit.Must(t, near.Lock, "seen"))
 			return saw(admin.EventGranted) && saw(admin.EventReleased)
 		})
 	}
-	l := must(t, near.Lock, "seen", natslock.Meta(map[string]string{"job": "j"}))
+	l := kit.Must(t, near.Lock, "seen", natslock.Meta(map[string]string{"job": "j"}))
 	w := near.await(t, near.Lock, "seen")
-	read := must(t, near.rw.RLock, "seen_rw")
+	read := kit.Must(t, near.rw.RLock, "seen_rw")
 
 	var info admin.Info
-	eventually(t, "its holder", func() (there bool) { // within a second, on an idle machine
+	kit.Eventually(t, "its holder", func() (there bool) { // within a second, on an idle machine
 		var err error
 		info, err = admin.New(far.Client).Inspect(ctx, admin.KindMutex, "seen")
 		return err == nil && info.Holder != nil && info.Holder.Token == l.Token()
 	})
 	require.Equal(t, "j", info.Holder.Meta["job"])
-	eventually(t, "its queue", func() bool { // a replica may lag
+	kit.Eventually(t, "its queue", func() bool { // a replica may lag
 		info, err := admin.New(far.Client).Inspect(ctx, admin.KindMutex, "seen")
 		return err == nil && len(info.Queue) == 1
 	})
-	eventually(t, "both are listed", func() bool {
+	kit.Eventually(t, "both are listed", func() bool {
 		found := 0
 		for info, err := range admin.New(far.Client).List(ctx, "*") {
 			require.NoError(t, err)
@@ -281,11 +282,11 @@ func inspecting(t *testing.T, n network) {
 		}
 		return found == 2
 	})
-	unlock(t, l)
-	unlock(t, w.granted(t))
-	unlock(t, read)
+	kit.Unlock(t, l)
+	kit.Unlock(t, w.Granted(t))
+	kit.Unlock(t, read)
 	if !n.silent {
-		eventually(t, "the watch reports the queue", func() bool { return saw(admin.EventQueued) })
+		kit.Eventually(t, "the watch reports the queue", func() bool { return saw(admin.EventQueued) })
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
@@ -19,7 +20,7 @@ func readingAndWriting(t *testing.T, n network) {
 	var ref referee
 	r1, r2 := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
 	w, r3 := at(t, n.last(), n.opts...), at(t, n.places[0], n.opts...)
-	a, b := must(t, r1.rw.RLock, "doc"), must(t, r2.rw.RLock, "doc")
+	a, b := kit.Must(t, r1.rw.RLock, "doc"), kit.Must(t, r2.rw.RLock, "doc")
 	ref.granted(a, false)
 	ref.granted(b, false)
 	require.NoError(t, a.Err())
@@ -27,13 +28,8 @@ func readingAndWriting(t *testing.T, n network) {
 	_, err := w.rw.TryLock(t.Context(), "doc")
 	require.ErrorIs(t, err, natslock.ErrLocked)
 
-	writer := &attempt{done: make(chan struct{})}
-	go func() {
-		defer close(writer.done)
-		writer.lock, writer.err = w.rw.Lock(context.WithoutCancel(t.Context()), "doc")
-		writer.at = time.Now()
-	}()
-	eventually(t, "the gate stands", func() bool {
+	writer := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return w.rw.Lock(ctx, "doc") })
+	kit.Eventually(t, "the gate stands", func() bool {
 		info, err := admin.New(r1.Client).Inspect(t.Context(), admin.KindRW, "doc")
 		return err == nil && info.Holder != nil
 	})
@@ -42,28 +38,28 @@ func readingAndWriting(t *testing.T, n network) {
 		require.ErrorIs(t, err, natslock.ErrLocked, "at %s", p.name)
 	}
 	reader := r3.await(t, r3.rw.RLock, "doc")
-	unlock(t, a)
+	kit.Unlock(t, a)
 	w.io.patient(t, "read", "doc")
-	require.True(t, writer.waits(), "one reader is left")
+	require.False(t, writer.Over(), "one reader is left")
 	limit := handedOver
 	if n.silent {
 		limit = byTimers
 	}
 	released := time.Now()
-	unlock(t, b)
-	l := writer.granted(t)
+	kit.Unlock(t, b)
+	l := writer.Granted(t)
 	ref.granted(l, true)
-	t.Logf("the writer: %v", writer.at.Sub(released))
-	require.Less(t, writer.at.Sub(released), limit)
+	t.Logf("the writer: %v", writer.At.Sub(released))
+	require.Less(t, writer.At.Sub(released), limit)
 	r3.io.patient(t, "rw", "doc")
-	require.True(t, reader.waits(), "it came behind the writer")
+	require.False(t, reader.Over(), "it came behind the writer")
 	released = time.Now()
-	unlock(t, l)
-	l = reader.granted(t)
+	kit.Unlock(t, l)
+	l = reader.Granted(t)
 	ref.granted(l, false)
-	t.Logf("the reader: %v", reader.at.Sub(released))
-	require.Less(t, reader.at.Sub(released), handedOver)
-	unlock(t, l)
+	t.Logf("the reader: %v", reader.At.Sub(released))
+	require.Less(t, reader.At.Sub(released), handedOver)
+	kit.Unlock(t, l)
 	ref.check(t, 4)
 }
 
@@ -72,17 +68,17 @@ func readingAndWriting(t *testing.T, n network) {
 func readerGone(t *testing.T, n network) {
 	var ref referee
 	dead, next := at(t, n.last(), n.opts...), at(t, n.places[0], n.opts...)
-	r := must(t, dead.rw.RLock, "left", natslock.TTL(2*time.Second))
+	r := kit.Must(t, dead.rw.RLock, "left", natslock.TTL(2*time.Second))
 	ref.granted(r, false)
 	dead.nc.Close()
 	closed := time.Now()
-	l := must(t, next.rw.Lock, "left")
+	l := kit.Must(t, next.rw.Lock, "left")
 	ref.granted(l, true)
 	took := time.Since(closed)
 	t.Logf("after %v", took)
 	require.Less(t, took, deadFor)
 	require.ErrorIs(t, r.Err(), natslock.ErrLost)
-	unlock(t, l)
+	kit.Unlock(t, l)
 	ref.check(t, 2)
 }
 

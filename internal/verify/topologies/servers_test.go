@@ -3,7 +3,6 @@ package topologies_test
 import (
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -26,12 +26,7 @@ func TestMain(m *testing.M) {
 	testutil.LeakCheck(m)
 }
 
-const (
-	documents = "../../../docs/operate/topologies"
-	// patience bounds every wait for an event: far more than it can take, so
-	// that a test which fails says so instead of hanging.
-	patience = 60 * time.Second
-)
+const documents = "../../../docs/operate/topologies"
 
 // host starts a server that the documented file configures for a machine.
 type host struct {
@@ -62,7 +57,7 @@ func start(t *testing.T, slow time.Duration, hosts ...host) []*testutil.Server {
 		}
 		texts[i] = listen.ReplaceAllStringFunc(string(text), func(s string) string {
 			_, port, _ := strings.Cut(s, ":")
-			addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+			addr := fmt.Sprintf("127.0.0.1:%d", kit.FreePort(t))
 			own[h.name+".example.net:"+port] = addr
 			return addr
 		})
@@ -99,36 +94,10 @@ func start(t *testing.T, slow time.Duration, hosts ...host) []*testutil.Server {
 	return servers
 }
 
-var (
-	takenMu sync.Mutex
-	taken   = map[int]bool{}
-)
-
-// freePort finds a port that no program listens on, below those that the operating
-// system gives to outgoing connections. It returns each port once.
-func freePort(t *testing.T) int {
-	t.Helper()
-	takenMu.Lock()
-	defer takenMu.Unlock()
-	for range 100 {
-		port := 15000 + rand.IntN(17000)
-		if taken[port] {
-			continue
-		}
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			taken[port] = true
-			require.NoError(t, l.Close())
-			return port
-		}
-	}
-	t.Fatal("no free port")
-	return 0
-}
-
 // formed waits until the servers have one meta leader that knows all of them.
 func formed(t *testing.T, servers []*testutil.Server) {
 	t.Helper()
-	eventually(t, "the servers have a leader", func() bool {
+	kit.Eventually(t, "the servers have a leader", func() bool {
 		for _, s := range servers {
 			if s.Server().JetStreamIsLeader() {
 				return len(s.Server().JetStreamClusterPeers()) == len(servers)
@@ -137,7 +106,7 @@ func formed(t *testing.T, servers []*testutil.Server) {
 		return false
 	})
 	for _, s := range servers {
-		eventually(t, "the servers have caught up", s.Server().JetStreamIsCurrent)
+		kit.Eventually(t, "the servers have caught up", s.Server().JetStreamIsCurrent)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -148,7 +149,7 @@ func leafDomain(t *testing.T) network {
 func joined(t *testing.T, servers []*testutil.Server) {
 	t.Helper()
 	for _, s := range servers {
-		eventually(t, "the leaf has reached the hub", func() bool { return s.Server().NumLeafNodes() > 0 })
+		kit.Eventually(t, "the leaf has reached the hub", func() bool { return s.Server().NumLeafNodes() > 0 })
 	}
 }
 

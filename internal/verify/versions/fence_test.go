@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
@@ -15,13 +16,13 @@ import (
 func TestFenceOldServerRefused(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
-	js := jetStream(t, connect(t, run(t, old, "", "")))
-	s, err := js.CreateStream(bounded(t), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
+	js := kit.JetStream(t, connect(t, run(t, old, "", "")))
+	s, err := js.CreateStream(kit.Bounded(t), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
 	require.NoError(t, err)
-	_, err = fence.Open(bounded(t), js, "ORDERS", "orders.fence", 10)
+	_, err = fence.Open(kit.Bounded(t), js, "ORDERS", "orders.fence", 10)
 	require.ErrorIs(t, err, fence.ErrUnfit)
 	require.ErrorContains(t, err, "nats-server is 2.11.4 and must be 2.12 or later")
-	info, err := s.Info(bounded(t))
+	info, err := s.Info(kit.Bounded(t))
 	require.NoError(t, err)
 	require.Zero(t, info.State.LastSeq)
 }

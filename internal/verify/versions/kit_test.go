@@ -2,7 +2,6 @@ package versions_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,13 +9,11 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/internal/verify/kit"
 )
 
 const (
@@ -24,9 +21,6 @@ const (
 	old = "v2.11.4"
 	// oldest is the first release line that is supported.
 	oldest = "v2.12.1"
-	// patience bounds every wait for an event: far more than it can take, so
-	// that a test which fails says so instead of hanging.
-	patience = 60 * time.Second
 )
 
 var binaries string // where the servers are built
@@ -112,7 +106,7 @@ func run(t *testing.T, version, config, domain string) (url string) {
 	var ports struct {
 		Nats []string `json:"nats"`
 	}
-	eventually(t, "the server says where it listens", func() bool {
+	kit.Eventually(t, "the server says where it listens", func() bool {
 		found, _ := filepath.Glob(filepath.Join(dir, "*.ports"))
 		if len(found) != 1 {
 			return false
@@ -129,40 +123,4 @@ func connect(t *testing.T, url string, opts ...nats.Option) *nats.Conn {
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	return nc
-}
-
-func jetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
-	t.Helper()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	return js
-}
-
-// open makes a client that is closed when the test ends.
-func open(t *testing.T, nc *nats.Conn, opts ...natslock.Option) *natslock.Client {
-	t.Helper()
-	c, err := natslock.New(bounded(t), nc, opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = c.Close(ctx)
-	})
-	return c
-}
-
-// bounded is a context for calls that must not take long.
-func bounded(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in %v: %s", patience, what)
-		}
-	}
 }

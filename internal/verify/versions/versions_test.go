@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -39,7 +39,7 @@ func makeByHand(t *testing.T, js jetstream.JetStream) {
 	t.Helper()
 	config, err := kvstore.Config{}.StreamConfig()
 	require.NoError(t, err)
-	_, err = js.CreateStream(bounded(t), config)
+	_, err = js.CreateStream(kit.Bounded(t), config)
 	require.NoError(t, err)
 }
 
@@ -47,20 +47,20 @@ func TestOldServerRefused(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
 	nc := connect(t, run(t, old, "", ""))
-	js := jetStream(t, nc)
+	js := kit.JetStream(t, nc)
 
-	_, err := natslock.New(bounded(t), nc)
+	_, err := natslock.New(kit.Bounded(t), nc)
 	refused(t, err, "2.11 (JetStream API level 1)")
 	require.ErrorContains(t, err, "the bucket was not made")
-	_, err = js.Stream(bounded(t), "KV_natslock")
+	_, err = js.Stream(kit.Bounded(t), "KV_natslock")
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 
 	makeByHand(t, js)
-	_, err = natslock.New(bounded(t), nc)
+	_, err = natslock.New(kit.Bounded(t), nc)
 	refused(t, err, "2.11.4 (JetStream API level 1)")
 
 	// A bucket that an update cannot repair is left alone.
-	stream, err := js.Stream(bounded(t), "KV_natslock")
+	stream, err := js.Stream(kit.Bounded(t), "KV_natslock")
 	require.NoError(t, err)
 	is := stream.CachedInfo().Config
 	is.AllowDirect = false
@@ -76,7 +76,7 @@ func TestOldServerRefusedUnasked(t *testing.T) {
 	t.Parallel()
 	nc := connect(t, run(t, old, `authorization { users: [ { user: u, password: p, permissions: { publish: { deny: ["$JS.API.INFO"] } } } ] }`, ""),
 		nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	_, err := natslock.New(bounded(t), nc)
+	_, err := natslock.New(kit.Bounded(t), nc)
 	refused(t, err, "2.11.4 (JetStream API level 1)")
 }
 
@@ -87,7 +87,7 @@ func TestServersBehindLeafNodes(t *testing.T) {
 	t.Parallel()
 	t.Run("old hub", func(t *testing.T) {
 		t.Parallel()
-		port := freePort(t)
+		port := kit.FreePort(t)
 		run(t, old, fmt.Sprintf(`leafnodes { listen: "127.0.0.1:%d" }`, port), "hub")
 		hub, err := url.Parse(fmt.Sprintf("nats-leaf://127.0.0.1:%d", port))
 		require.NoError(t, err)
@@ -99,15 +99,15 @@ func TestServersBehindLeafNodes(t *testing.T) {
 		js, err := jetstream.NewWithDomain(nc, "hub")
 		require.NoError(t, err)
 		reached(t, js)
-		_, err = natslock.New(bounded(t), nc, natslock.WithJetStream(js))
+		_, err = natslock.New(kit.Bounded(t), nc, natslock.WithJetStream(js))
 		refused(t, err, "2.11 (JetStream API level 1)")
 		makeByHand(t, js)
-		_, err = natslock.New(bounded(t), nc, natslock.WithJetStream(js))
+		_, err = natslock.New(kit.Bounded(t), nc, natslock.WithJetStream(js))
 		refused(t, err, "2.11.4 (JetStream API level 1)")
 	})
 	t.Run("old leaf", func(t *testing.T) {
 		t.Parallel()
-		port := freePort(t)
+		port := kit.FreePort(t)
 		testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
 			o.JetStreamDomain, o.LeafNode.Host, o.LeafNode.Port = "hub", "127.0.0.1", port
 		}))
@@ -116,25 +116,17 @@ func TestServersBehindLeafNodes(t *testing.T) {
 		js, err := jetstream.NewWithDomain(nc, "hub")
 		require.NoError(t, err)
 		reached(t, js)
-		c := open(t, nc, natslock.WithJetStream(js))
+		c := kit.NewClient(t, nc, natslock.WithJetStream(js))
 		exclusive(t, c, c)
-		_, err = natslock.New(bounded(t), nc)
+		_, err = natslock.New(kit.Bounded(t), nc)
 		refused(t, err, "2.11 (JetStream API level 1)") // in the leaf's own JetStream
 	})
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // reached returns when the JetStream of js answers.
 func reached(t *testing.T, js jetstream.JetStream) {
 	t.Helper()
-	eventually(t, "JetStream answers", func() bool {
+	kit.Eventually(t, "JetStream answers", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := js.AccountInfo(ctx)
@@ -146,11 +138,11 @@ func TestOldestServer(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
 	url := run(t, oldest, "", "")
-	a, b := open(t, connect(t, url)), open(t, connect(t, url))
+	a, b := kit.NewClient(t, connect(t, url)), kit.NewClient(t, connect(t, url))
 	exclusive(t, a, b)
 	exclusive(t, b, a)
 
-	ctx, name := bounded(t), "books"
+	ctx, name := kit.Bounded(t), "books"
 	ra, rb := rwlock.New(a), rwlock.New(b)
 	one, err := ra.RLock(ctx, name)
 	require.NoError(t, err)
@@ -192,7 +184,7 @@ func TestOldestServerListsTheEnd(t *testing.T) {
 // exclusive takes a mutex with one client while another one waits for it.
 func exclusive(t *testing.T, a, b *natslock.Client) {
 	t.Helper()
-	ctx, name := bounded(t), "jobs"
+	ctx, name := kit.Bounded(t), "jobs"
 	l, err := a.TryLock(ctx, name)
 	require.NoError(t, err)
 	_, err = b.TryLock(ctx, name)
@@ -206,7 +198,7 @@ func exclusive(t *testing.T, a, b *natslock.Client) {
 		l, err := b.Lock(ctx, name)
 		got <- grant{l, err}
 	}()
-	eventually(t, "the second client waits", func() bool { return b.Stats().Waiting == 1 })
+	kit.Eventually(t, "the second client waits", func() bool { return b.Stats().Waiting == 1 })
 	require.NoError(t, l.Extend(ctx, 0))
 	require.Empty(t, got)
 	require.NoError(t, l.Unlock(ctx))
@@ -224,9 +216,9 @@ func TestLockctlRefusesOldServer(t *testing.T) {
 	_, err := goTool("../../..", "build", "-o", lockctl, "./cmd/lockctl")
 	require.NoError(t, err)
 	server := run(t, old, "", "")
-	js := jetStream(t, connect(t, server))
+	js := kit.JetStream(t, connect(t, server))
 	refuses := func(says string, args ...string) {
-		out, err := exec.CommandContext(bounded(t), lockctl, append([]string{"--no-context", "--server", server}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(kit.Bounded(t), lockctl, append([]string{"--no-context", "--server", server}, args...)...).CombinedOutput()
 		exit, ok := errors.AsType[*exec.ExitError](err)
 		require.True(t, ok, "%q: %v %s", args, err, out)
 		require.Equal(t, 78, exit.ExitCode(), "%q: %s", args, out)
@@ -234,7 +226,7 @@ func TestLockctlRefusesOldServer(t *testing.T) {
 		require.Contains(t, string(out), "2.12 or later", "%q", args)
 	}
 	refuses("2.11 (JetStream API level 1)", "init", "-f")
-	_, err = js.Stream(bounded(t), "KV_natslock")
+	_, err = js.Stream(kit.Bounded(t), "KV_natslock")
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 	refuses("2.11.4", "doctor")
 
