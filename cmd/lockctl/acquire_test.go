@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -402,7 +403,7 @@ func TestAcquireUnread(t *testing.T) {
 	for name, out := range outputs {
 		cmd := exec.Command(binary, "-s", s.URL(), "acquire", name)
 		cmd.Env = append(cleanEnv(), "XDG_CONFIG_HOME="+t.TempDir())
-		cmd.Stdout, cmd.Stderr = out, &buffer{}
+		cmd.Stdout, cmd.Stderr = out, &kit.Log{}
 		require.Error(t, cmd.Run())
 		require.Equal(t, 70, cmd.ProcessState.ExitCode(), name)
 		require.Contains(t, fmt.Sprint(cmd.Stderr), "cannot print the handle of lock "+name)
@@ -415,13 +416,13 @@ func TestAcquireUnread(t *testing.T) {
 type script struct {
 	t    *testing.T
 	cmd  *exec.Cmd
-	out  *buffer
+	out  *kit.Log
 	done chan struct{}
 }
 
 func startScript(t *testing.T, s *testutil.Server, text string) *script {
 	t.Helper()
-	p := &script{t: t, cmd: exec.Command("sh", "-c", text), out: &buffer{}, done: make(chan struct{})}
+	p := &script{t: t, cmd: exec.Command("sh", "-c", text), out: &kit.Log{}, done: make(chan struct{})}
 	p.cmd.Env = append(cleanEnv(), "XDG_CONFIG_HOME="+t.TempDir(), "NATS_URL="+s.URL(), "lockctl="+binary)
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	p.cmd.WaitDelay = 2 * time.Second
@@ -441,7 +442,7 @@ func (p *script) wait() int {
 	select {
 	case <-p.done:
 		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(patience):
+	case <-time.After(kit.Patience):
 		p.t.Fatalf("the script does not end: %s", p.out)
 		return -1
 	}

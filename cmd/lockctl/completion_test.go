@@ -16,6 +16,7 @@ import (
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -156,7 +157,7 @@ func TestCompletionByTab(t *testing.T) {
 				_ = cmd.Wait()
 				_ = terminal.Close()
 			}()
-			var out buffer
+			var out kit.Log
 			go func() { _, _ = io.Copy(&out, terminal) }()
 			// types types, and waits for what the shell makes of it.
 			types := func(text, want string) {
@@ -164,7 +165,7 @@ func TestCompletionByTab(t *testing.T) {
 				before := len(out.String())
 				_, err := terminal.WriteString(text)
 				require.NoError(t, err)
-				eventually(t, shell+" completes "+text, func() bool { return strings.Contains(ansi.Strip(out.String()[before:]), want) })
+				kit.Eventually(t, shell+" completes "+text, func() bool { return strings.Contains(ansi.Strip(out.String()[before:]), want) })
 			}
 			types(c.setup+" && echo set''up\r", "setup")
 			for _, tab := range []struct{ text, want string }{

@@ -27,6 +27,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -298,16 +299,16 @@ func TestTokenIsNotShown(t *testing.T) {
 	p := startWith(t, s, "", env, "run", "--ttl", "60s", "x", "--", "sh", "-c", "echo inside; exec sleep 60")
 	line(t, p)
 	s.Stop()
-	eventually(t, "an outage", func() bool { return strings.Contains(p.err.String(), "connection lost") })
+	kit.Eventually(t, "an outage", func() bool { return strings.Contains(p.err.String(), "connection lost") })
 	s.Restart()
-	eventually(t, "the end of the outage", func() bool { return strings.Contains(p.err.String(), "connected again to "+s.URL()) })
+	kit.Eventually(t, "the end of the outage", func() bool { return strings.Contains(p.err.String(), "connected again to "+s.URL()) })
 	require.NotContains(t, p.err.String(), "s3cret")
 }
 
 // line waits for the first line of output.
 func line(t *testing.T, p *process) (text string) {
 	t.Helper()
-	eventually(t, "a line of lockctl "+p.args, func() bool {
+	kit.Eventually(t, "a line of lockctl "+p.args, func() bool {
 		var whole bool
 		text, _, whole = strings.Cut(p.out.String(), "\n")
 		return whole

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
@@ -115,7 +116,7 @@ func TestDoctorHistoryRemade(t *testing.T) {
 	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
 	withBucket(t, s)
 	overwrite(t, s, 1)
-	eventually(t, "a history that goes on", func() bool { return historyInfo(t, js).State.LastSeq > before })
+	kit.Eventually(t, "a history that goes on", func() bool { return historyInfo(t, js).State.LastSeq > before })
 	require.Equal(t, "ok", doctor(t, s).row(t, "history").Status)
 
 	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
@@ -136,7 +137,7 @@ func TestDoctorHistoryWithoutSource(t *testing.T) {
 	})
 	code, _, errs := run(t, s, "init", "-f", "--history", "7d")
 	require.Zero(t, code, errs)
-	eventually(t, "the error of the source", func() bool { return historyInfo(t, js).Sources[0].Error != nil })
+	kit.Eventually(t, "the error of the source", func() bool { return historyInfo(t, js).Sources[0].Error != nil })
 	d := doctor(t, s)
 	require.Equal(t, []string{"error history"}, d.troubles())
 	require.Contains(t, d.row(t, "history").Found, "the server cannot copy KV_natslock: consumer inactive threshold")
@@ -170,7 +171,7 @@ func TestDoctorHistoryOfUser(t *testing.T) {
 	code, _, errs := run(t, s, "--user", "root", "--password", "p", "init", "-f", "--history", "7d")
 	require.Zero(t, code, errs)
 	js := jetStream(t, s, asRoot...)
-	eventually(t, "a copy of a write", func() bool {
+	kit.Eventually(t, "a copy of a write", func() bool {
 		row("may") // writes
 		return historyInfo(t, js).State.Msgs > 0
 	})
@@ -199,10 +200,10 @@ func TestDoctorHistoryOnCluster(t *testing.T) {
 	require.Equal(t, "ok", doctor(t, s).row(t, "history").Status)
 	cluster.StopServer(i)
 	cluster.WaitStreamLeader(t, "KV_natslock")
-	eventually(t, "a history without a leader", func() bool {
+	kit.Eventually(t, "a history without a leader", func() bool {
 		d := doctor(t, s)
 		return strings.Contains(strings.Join(d.troubles(), " "), "error history") && d.row(t, "history").Found == "stream HISTORY_natslock has no leader: all of its servers are offline"
 	})
 	cluster.Restart(i)
-	eventually(t, "a history that is well", func() bool { return len(doctor(t, s).troubles()) == 0 })
+	kit.Eventually(t, "a history that is well", func() bool { return len(doctor(t, s).troubles()) == 0 })
 }

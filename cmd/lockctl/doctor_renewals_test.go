@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -43,7 +44,7 @@ func TestDoctorCountsRenewals(t *testing.T) {
 	require.NoError(t, err)
 	away := take(t, cut, "b.1", natslock.TTL(9*time.Second))
 	link.Cut()
-	eventually(t, "a warning", func() bool {
+	kit.Eventually(t, "a warning", func() bool {
 		d = doctor(t, s, "b.>")
 		return d.row(t, "renewals").Status == "warning"
 	})

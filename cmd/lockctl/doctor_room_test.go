@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -162,7 +163,7 @@ func TestDoctorFindsStoppedStream(t *testing.T) {
 	nc := s.Connect(nats.UserInfo("orders", "p"))
 	poison := nats.NewMsg("$KV.natslock.lock.orders.b")
 	poison.Header.Set("Nats-Expected-Last-Msg-Id", "none")
-	answer, err := nc.RequestMsg(poison, patience)
+	answer, err := nc.RequestMsg(poison, kit.Patience)
 	require.NoError(t, err)
 	var refused struct {
 		Error struct {
@@ -171,7 +172,7 @@ func TestDoctorFindsStoppedStream(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(answer.Data, &refused))
 	require.Equal(t, 10070, refused.Error.Code, "%s", answer.Data)
-	eventually(t, "a stream without a leader", func() bool { return cluster.StreamLeader("KV_natslock") == nil })
+	kit.Eventually(t, "a stream without a leader", func() bool { return cluster.StreamLeader("KV_natslock") == nil })
 
 	d := doctor(t, s, root...)
 	require.Equal(t, []string{"error bucket"}, d.troubles())
@@ -181,7 +182,7 @@ func TestDoctorFindsStoppedStream(t *testing.T) {
 
 	require.NoError(t, jetStream(t, s, nats.UserInfo("root", "p")).DeleteStream(t.Context(), "KV_natslock"))
 	withBucket(t, s, root...)
-	eventually(t, "a bucket that is well", func() bool { return len(doctor(t, s, root...).troubles()) == 0 })
+	kit.Eventually(t, "a bucket that is well", func() bool { return len(doctor(t, s, root...).troubles()) == 0 })
 }
 
 // A server that has lost the majority shows the other replicas as present. The doctor asks for
@@ -196,7 +197,7 @@ func TestDoctorWithoutMajority(t *testing.T) {
 	cluster.Kill(2)
 	left := cluster.Servers()[0]
 	js := jetStream(t, left)
-	eventually(t, "a cluster and a stream without a leader", func() bool {
+	kit.Eventually(t, "a cluster and a stream without a leader", func() bool {
 		_, err := js.AccountInfo(t.Context())
 		return err != nil && cluster.StreamLeader("KV_natslock") == nil
 	})
@@ -205,7 +206,7 @@ func TestDoctorWithoutMajority(t *testing.T) {
 	require.Equal(t, 69, d.ExitCode)
 	require.Contains(t, d.row(t, "bucket").Repair, "start the missing servers", "%+v", d.row(t, "bucket"))
 	cluster.Restart(1)
-	eventually(t, "a bucket with a leader", func() bool { return !slices.Contains(doctor(t, left).troubles(), "error bucket") })
+	kit.Eventually(t, "a bucket with a leader", func() bool { return !slices.Contains(doctor(t, left).troubles(), "error bucket") })
 }
 
 // A leader that is cut off from its followers answers requests, and no write.
@@ -234,7 +235,7 @@ func TestDoctorFindsSilentLeader(t *testing.T) {
 	default: // the doctor came so late that the leader had stepped down
 		require.Equal(t, []string{"error bucket"}, troubles)
 	}
-	eventually(t, "a bucket that is well", func() bool { return len(doctor(t, cluster.Servers()[0]).troubles()) == 0 })
+	kit.Eventually(t, "a bucket that is well", func() bool { return len(doctor(t, cluster.Servers()[0]).troubles()) == 0 })
 }
 
 // While clients write, a replica is often a write behind for a moment. The doctor names only
@@ -246,7 +247,7 @@ func TestDoctorOfBusyCluster(t *testing.T) {
 	s := cluster.Servers()[0]
 	withBucket(t, s)
 	cluster.WaitStreamLeader(t, "KV_natslock")
-	eventually(t, "a bucket that is well", func() bool { return len(doctor(t, s).troubles()) == 0 })
+	kit.Eventually(t, "a bucket that is well", func() bool { return len(doctor(t, s).troubles()) == 0 })
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
@@ -130,7 +131,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	// It changes nothing and leaves nothing.
 	require.Equal(t, before, bucketInfo(t, js).Config)
 	require.Empty(t, locks(t, s, "ls"))
-	eventually(t, "the end of the tombstones", func() bool { return bucketInfo(t, js).State.Msgs == 0 })
+	kit.Eventually(t, "the end of the tombstones", func() bool { return bucketInfo(t, js).State.Msgs == 0 })
 
 	// The same for people.
 	code, out, errs := run(t, s, "doctor")
@@ -231,7 +232,7 @@ func TestDoctorTriesPermissions(t *testing.T) {
 	})))
 	as := func(user string, args ...string) diagnosis {
 		t.Helper()
-		return doctor(t, s, append(args, "--user", user, "--password", "p", "--timeout", patience.String())...)
+		return doctor(t, s, append(args, "--user", user, "--password", "p", "--timeout", kit.Patience.String())...)
 	}
 	code, _, errs := run(t, s, "init", "-f", "--user", "root", "--password", "p")
 	require.Zero(t, code, errs)
@@ -271,7 +272,7 @@ func TestDoctorTriesPermissions(t *testing.T) {
 // A leaf node that has a JetStream of its own has a bucket of its own.
 func TestDoctorFindsSecondBucket(t *testing.T) {
 	t.Parallel()
-	port := freePort(t)
+	port := kit.FreePort(t)
 	hub := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
 		o.JetStreamDomain = "hub"
 		o.LeafNode.Host, o.LeafNode.Port = "127.0.0.1", port
@@ -283,7 +284,7 @@ func TestDoctorFindsSecondBucket(t *testing.T) {
 	}))
 	code, _, errs := run(t, hub, "init", "-f")
 	require.Zero(t, code, errs)
-	eventually(t, "the hub's bucket, from the leaf", func() bool {
+	kit.Eventually(t, "the hub's bucket, from the leaf", func() bool {
 		code, _, _ := run(t, leaf, "--js-domain", "hub", "--timeout", "1s", "ls")
 		js, err := jetstream.NewWithDomain(leaf.Connect(), "hub")
 		require.NoError(t, err)
@@ -307,7 +308,7 @@ func TestDoctorFindsSecondBucket(t *testing.T) {
 	// notification of a change while it listens.
 	stop := cycle(t, hub, "busy", 1, 0)
 	defer stop()
-	eventually(t, "a doctor that hears of the hub's bucket", func() bool {
+	kit.Eventually(t, "a doctor that hears of the hub's bucket", func() bool {
 		d = doctor(t, leaf)
 		return len(d.troubles()) == 1 && strings.Contains(d.Checks[len(d.Checks)-1].Found, "notifications of a second bucket natslock have arrived meanwhile")
 	})
@@ -329,7 +330,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	code, out, errs = run(t, s, "init", "-f", "--replicas", "3")
 	require.Zero(t, code, errs)
 	require.Regexp(t, `num_replicas +1 +-> +3`, out)
-	eventually(t, "three replicas that are up to date", func() bool { return len(doctor(t, s).troubles()) == 0 })
+	kit.Eventually(t, "three replicas that are up to date", func() bool { return len(doctor(t, s).troubles()) == 0 })
 	js, err := jetstream.New(s.Connect())
 	require.NoError(t, err)
 	kept, err := js.Stream(t.Context(), "KV_natslock")
@@ -346,7 +347,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	require.Equal(t, 3, versions, "of all servers")
 
 	cluster.StopServer(2)
-	eventually(t, "a replica seen to be offline", func() bool {
+	kit.Eventually(t, "a replica seen to be offline", func() bool {
 		d = doctor(t, s, "--timeout", "2s")
 		return slices.Contains(d.troubles(), "warning replicas") && strings.Contains(d.row(t, "replicas").Found, "offline")
 	})

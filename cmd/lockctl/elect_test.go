@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
@@ -35,7 +36,7 @@ func candidate(t *testing.T, s *testutil.Server, file string, flags ...string) *
 // terms returns the tokens of a candidate's terms, once there are n.
 func terms(t *testing.T, file string, n int) (tokens []string) {
 	t.Helper()
-	eventually(t, "a term", func() bool {
+	kit.Eventually(t, "a term", func() bool {
 		b, _ := os.ReadFile(file)
 		tokens = strings.Fields(string(b))
 		return len(tokens) >= n
@@ -181,7 +182,7 @@ func TestElectOutage(t *testing.T) {
 	stopped := time.Now()
 	gone(t, pid)
 	require.Less(t, time.Since(stopped), 5*time.Second+200*time.Millisecond+3*late(), "after the end of the lease")
-	eventually(t, "that it says so", func() bool { return strings.Contains(p.err.String(), "campaigning for x again") })
+	kit.Eventually(t, "that it says so", func() bool { return strings.Contains(p.err.String(), "campaigning for x again") })
 	require.Contains(t, p.err.String(), "connection lost")
 	s.Restart()
 	again := terms(t, file, 2)[1]
@@ -268,6 +269,6 @@ func TestElectShown(t *testing.T) {
 	require.NotContains(t, out, "\x1b")
 	p.signal(syscall.SIGTERM)
 	require.Equal(t, 7, p.wait())
-	eventually(t, "the end of the term", func() bool { return strings.Contains(events.out.String(), "released") })
+	kit.Eventually(t, "the end of the term", func() bool { return strings.Contains(events.out.String(), "released") })
 	require.Regexp(t, `(?s)granted .* token `+token+`.*released .* token `+token, events.out.String())
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/natslock/locks/internal/verify/kit"
 )
 
 // guardOf returns the pid of a lockctl's guard; 0: there is none.
@@ -43,9 +45,9 @@ func TestGuardKilled(t *testing.T) {
 	p := start(t, s, "run", "x", "--", "sh", "-c", "sh -c 'echo $$ > "+file+"; exec sleep 60' & wait")
 	stranger := int(number(t, file)) // that dies with nobody by itself
 	var first, second int
-	eventually(t, "a guard", func() bool { first = guardOf(p.cmd.Process.Pid); return first != 0 })
+	kit.Eventually(t, "a guard", func() bool { first = guardOf(p.cmd.Process.Pid); return first != 0 })
 	require.NoError(t, syscall.Kill(first, syscall.SIGKILL))
-	eventually(t, "another guard", func() bool { second = guardOf(p.cmd.Process.Pid); return second != 0 && second != first })
+	kit.Eventually(t, "another guard", func() bool { second = guardOf(p.cmd.Process.Pid); return second != 0 && second != first })
 	require.True(t, running(stranger))
 	p.signal(syscall.SIGKILL)
 	p.wait()
@@ -74,7 +76,7 @@ func guarded(t *testing.T) (group *exec.Cmd, orders *os.File) {
 	})
 	_, err = orders.WriteString("nonsense\n")
 	require.NoError(t, err)
-	eventually(t, "that the guard reads", func() bool {
+	kit.Eventually(t, "that the guard reads", func() bool {
 		n, err := unix.IoctlGetInt(int(r.Fd()), unix.TIOCINQ)
 		return err == nil && n == 0
 	})
@@ -90,7 +92,7 @@ func ended(t *testing.T, cmd *exec.Cmd) *os.ProcessState {
 	go func() { _ = cmd.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(patience):
+	case <-time.After(kit.Patience):
 		t.Fatal("the group does not end")
 	}
 	return cmd.ProcessState

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -46,7 +47,7 @@ func remember(t *testing.T, s *testutil.Server, flags ...string) {
 func sourcing(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	js := jetStream(t, s)
-	eventually(t, "a history that copies", func() bool { return historyInfo(t, js).Sources[0].Active >= 0 })
+	kit.Eventually(t, "a history that copies", func() bool { return historyInfo(t, js).Sources[0].Active >= 0 })
 }
 
 func historyInfo(t *testing.T, js jetstream.JetStream) *jetstream.StreamInfo {
@@ -61,7 +62,7 @@ func historyInfo(t *testing.T, js jetstream.JetStream) *jetstream.StreamInfo {
 func copied(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	js := jetStream(t, s)
-	eventually(t, "a copy of the last write", func() bool {
+	kit.Eventually(t, "a copy of the last write", func() bool {
 		stream, err := js.Stream(t.Context(), "HISTORY_natslock")
 		require.NoError(t, err)
 		last, err := stream.GetMsg(t.Context(), stream.CachedInfo().State.LastSeq)
@@ -124,7 +125,7 @@ func kinds(all []event) []string {
 func idle(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	js := jetStream(t, s)
-	eventually(t, "an empty bucket", func() bool { return bucketInfo(t, js).State.Msgs == 0 })
+	kit.Eventually(t, "an empty bucket", func() bool { return bucketInfo(t, js).State.Msgs == 0 })
 }
 
 // A history has all that happened to a lock, and keeps it when the bucket has nothing of
@@ -164,7 +165,7 @@ func TestHistory(t *testing.T) {
 	// busy machine that is too fast for the copies of the release and of the grant.
 	want := regexp.MustCompile(`^gap granted queued ((released|gap 1) granted|(released gap 1|gap 2) renewed) queued gave_up broken released granted expired$`)
 	var all []event
-	eventually(t, "the end of the dead", func() bool { // which counts 300 ms later
+	kit.Eventually(t, "the end of the dead", func() bool { // which counts 300 ms later
 		all = remembers(t, s, "orders.1")
 		return all[len(all)-1].Event == "expired"
 	})
@@ -369,7 +370,7 @@ func TestPermsOfHistory(t *testing.T) {
 	code, _, errs = as("admin", "init", "-f", "--history", "8d")
 	require.Zero(t, code, errs)
 	js := jetStream(t, s, asRoot...)
-	eventually(t, "a copy of a write", func() bool {
+	kit.Eventually(t, "a copy of a write", func() bool {
 		code, _, errs = as("user", "run", "orders.1", "--", "true")
 		require.Zero(t, code, errs)
 		return historyInfo(t, js).State.LastSeq > 0
@@ -427,7 +428,7 @@ func TestHistoryLarge(t *testing.T) {
 			require.NoError(t, err)
 		}
 		<-js.PublishAsyncComplete()
-		eventually(t, "the copies", func() bool { return historyInfo(t, js).State.LastSeq >= before+uint64(n) })
+		kit.Eventually(t, "the copies", func() bool { return historyInfo(t, js).State.LastSeq >= before+uint64(n) })
 	}
 	write(nats.Header{"Nats-TTL": {"3600s"}}, record.Body{Status: record.StatusHeld, TTL: 3600, Attempt: 1, Mode: uint8(record.Shared),
 		Owner: "web-1", Host: "web-1.example.org", PID: 4711, Since: time.Now().UnixMilli()})

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -187,7 +188,7 @@ func TestInitPrint(t *testing.T) {
 	_, out, _ = run(t, nil, "init", "--print")
 	s := testutil.RunServer(t)
 	js := jetStream(t, s)
-	answer, err := js.Conn().Request("$JS.API.STREAM.CREATE.KV_natslock", []byte(out), patience)
+	answer, err := js.Conn().Request("$JS.API.STREAM.CREATE.KV_natslock", []byte(out), kit.Patience)
 	require.NoError(t, err)
 	require.NotContains(t, string(answer.Data), `"error"`)
 	code, out, errs = run(t, s, "init")

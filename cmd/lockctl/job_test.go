@@ -14,6 +14,7 @@ import (
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -22,7 +23,7 @@ import (
 type terminal struct {
 	t    *testing.T
 	ptmx *os.File
-	out  *buffer
+	out  *kit.Log
 	read int // how much of out was expected so far
 }
 
@@ -43,7 +44,7 @@ func openTerminal(t *testing.T, s *testutil.Server) *terminal {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	require.NoError(t, cmd.Start())
-	term := &terminal{t: t, ptmx: ptmx, out: &buffer{}}
+	term := &terminal{t: t, ptmx: ptmx, out: &kit.Log{}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -75,7 +76,7 @@ func (term *terminal) send(text string) {
 // expect waits for text to appear after what was expected before.
 func (term *terminal) expect(text string) {
 	term.t.Helper()
-	eventually(term.t, fmt.Sprintf("%q on the terminal", text), func() bool {
+	kit.Eventually(term.t, fmt.Sprintf("%q on the terminal", text), func() bool {
 		out := term.out.String()
 		i := strings.Index(out[term.read:], text)
 		if i >= 0 {
@@ -93,7 +94,7 @@ func TestTerminal(t *testing.T) {
 	term := openTerminal(t, s)
 	term.expect("$ ")
 	term.send("$lockctl run x -- cat\n")
-	eventually(t, "the lock", func() bool { return len(locks(t, s, "ls")) == 1 })
+	kit.Eventually(t, "the lock", func() bool { return len(locks(t, s, "ls")) == 1 })
 	term.send("hello\n")
 	term.expect("hello\r\nhello\r\n")
 	term.send("\x1a") // ^Z
@@ -110,7 +111,7 @@ func TestTerminal(t *testing.T) {
 
 	// Not a shell, which may miss what comes while it starts something.
 	term.send("$lockctl run x -- cat\n")
-	eventually(t, "the lock", func() bool { return len(locks(t, s, "ls")) == 1 })
+	kit.Eventually(t, "the lock", func() bool { return len(locks(t, s, "ls")) == 1 })
 	term.send("running\n")
 	term.expect("running\r\nrunning\r\n")
 	term.send("\x03") // ^C
@@ -198,7 +199,7 @@ func TestTerminalPartitions(t *testing.T) {
 	term.send("NO_COLOR=1 $lockctl partitions ingest --watch\n")
 	term.expect("\x1b[2J\x1b[Hpartitions at nats://")
 	term.expect("ingest: 3 partitions, 1 member, 2 unowned, 0 in motion")
-	eventually(t, "a second and more, without a change", func() bool {
+	kit.Eventually(t, "a second and more, without a change", func() bool {
 		return regexp.MustCompile(`1-2 +[\d.]*\ds or more`).MatchString(term.out.String())
 	})
 	last := own(t, c, "ingest", 1, "w0")

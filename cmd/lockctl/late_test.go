@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 )
@@ -35,8 +36,8 @@ func TestLateRenewal(t *testing.T) {
 		return code
 	}
 	require.Zero(t, check())
-	eventually(t, "a late renewal", func() bool { return check() == 1 })
-	eventually(t, "the renewal", func() bool { return strings.Contains(w.out.String(), `"late"`) })
+	kit.Eventually(t, "a late renewal", func() bool { return check() == 1 })
+	kit.Eventually(t, "the renewal", func() bool { return strings.Contains(w.out.String(), `"late"`) })
 	evs := eventsOf(t, w, 2)
 	require.Equal(t, []string{"granted", "late"}, kinds(evs))
 	require.Greater(t, *evs[1].After, 10.0)

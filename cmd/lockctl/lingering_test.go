@@ -35,7 +35,7 @@ func lingering(t *testing.T, s *testutil.Server) *natslock.Client {
 	idle(c.Lock(timeout(t), "m", linger))
 	idle(rwlock.New(c).RLock(timeout(t), "r", linger))
 	idle(rwlock.New(other).RLock(timeout(t), "r", linger))
-	eventually(t, "the renewals", func() bool {
+	kit.Eventually(t, "the renewals", func() bool {
 		ls := locks(t, s, "ls")
 		return len(ls) == 2 && ls[0].Holder.Idle && len(ls[1].Readers) == 2 && ls[1].Readers[0].Idle && ls[1].Readers[1].Idle
 	})
@@ -99,7 +99,7 @@ func TestLingeringBroken(t *testing.T) {
 	v.shows("broken: ")
 	require.Zero(t, v.ends())
 	await := func() bool { return len(locks(t, s, "info", "m")) == 0 }
-	eventually(t, "it is free", await)
+	kit.Eventually(t, "it is free", await)
 	code, out, _ := run(t, s, "break", "-f", "r")
 	require.Equal(t, 64, code)
 	require.Regexp(t, `(?m)^rw +idle +worker`, out)
@@ -146,13 +146,13 @@ func TestLingeringInWatch(t *testing.T) {
 	text, object := watch(t, s, "-v", "m"), watch(t, s, "-v", "--json", "m")
 	l := take(t, c, "m", natslock.Linger(time.Hour))
 	require.NoError(t, l.Unlock(timeout(t)))
-	eventually(t, "a renewal", func() bool {
+	kit.Eventually(t, "a renewal", func() bool {
 		return strings.Contains(text.out.String(), "renewed") && strings.Contains(object.out.String(), "renewed")
 	})
 	code, _, errs := run(t, s, "run", "m", "--", "true")
 	require.Zero(t, code, errs)
-	eventually(t, "the other's release", func() bool { return strings.Count(object.out.String(), `"released"`) == 2 })
-	eventually(t, "the same text", func() bool { return strings.Count(text.out.String(), "released ") == 2 })
+	kit.Eventually(t, "the other's release", func() bool { return strings.Count(object.out.String(), `"released"`) == 2 })
+	kit.Eventually(t, "the same text", func() bool { return strings.Count(text.out.String(), "released ") == 2 })
 	lines := strings.Split(strings.TrimSpace(text.out.String()), "\n")
 	evs := eventsOf(t, object, len(lines))
 	require.Equal(t, "granted", evs[0].Event)
@@ -204,7 +204,7 @@ func TestLingeringTryIsNoPlace(t *testing.T) {
 	require.NotContains(t, out, "unreadable")
 	write(record.StatusGone, revision, 0)
 	take(t, c, "last")
-	eventually(t, "the last grant", func() bool { return strings.Contains(p.out.String(), " last ") })
+	kit.Eventually(t, "the last grant", func() bool { return strings.Contains(p.out.String(), " last ") })
 	require.Contains(t, p.out.String(), "broken")
 	require.NotContains(t, p.out.String(), "queued")
 	require.NotContains(t, p.out.String(), "gave up")

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -56,7 +57,7 @@ func TestListSortsAndWidens(t *testing.T) {
 	take(t, c, "b", natslock.TTL(time.Hour), natslock.Meta(map[string]string{"job": "42"}))
 	take(t, c, "c", natslock.TTL(2*time.Minute))
 	began := time.Now().UnixMilli() // "since" is in milliseconds
-	eventually(t, "the next millisecond", func() bool { return time.Now().UnixMilli() > began })
+	kit.Eventually(t, "the next millisecond", func() bool { return time.Now().UnixMilli() > began })
 	l := take(t, c, "a", natslock.TTL(30*time.Minute))
 	hold(t, s, "r", "--read", "--ttl", "90m")
 	hold(t, s, "r", "--read", "--ttl", "90m")

@@ -3,7 +3,6 @@
 package main_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	main "github.com/natslock/locks/cmd/lockctl"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
@@ -75,15 +74,11 @@ func moreAtOnce() {
 	}
 }
 
-// patience is how long something may take that takes no time: it only ends
-// tests that have failed.
-const patience = time.Minute
-
 // process is a lockctl that was started.
 type process struct {
 	t        *testing.T
 	cmd      *exec.Cmd
-	out, err *buffer
+	out, err *kit.Log
 	done     chan struct{}
 	args     string
 }
@@ -97,7 +92,7 @@ func start(t *testing.T, s *testutil.Server, args ...string) *process {
 
 func startWith(t *testing.T, s *testutil.Server, stdin string, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, out: &buffer{}, err: &buffer{}, done: make(chan struct{}), args: strings.Join(args, " ")}
+	p := &process{t: t, out: &kit.Log{}, err: &kit.Log{}, done: make(chan struct{}), args: strings.Join(args, " ")}
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Env = append(cleanEnv(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir())
 	if s != nil {
@@ -139,7 +134,7 @@ func (p *process) wait() int {
 	select {
 	case <-p.done:
 		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(patience):
+	case <-time.After(kit.Patience):
 		p.t.Fatalf("lockctl %s does not end\nstderr: %s", p.args, p.err)
 		return -1
 	}
@@ -174,7 +169,7 @@ func run(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, st
 	if s != nil {
 		environ = append(environ, "NATS_URL="+s.URL())
 	}
-	var out, errs buffer
+	var out, errs kit.Log
 	code = main.Main(environ, strings.NewReader(""), &out, &errs, args...)
 	return code, out.String(), errs.String()
 }
@@ -183,7 +178,7 @@ func run(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, st
 // before the server has answered, which is no conflict: then it waits for longer.
 func gaveUp(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	for wait := 100 * time.Millisecond; wait < patience; wait *= 4 {
+	for wait := 100 * time.Millisecond; wait < kit.Patience; wait *= 4 {
 		code, stdout, stderr = run(t, s, slices.Insert(slices.Clone(args), 1, "--wait", wait.String())...)
 		if code != 69 {
 			break
@@ -209,39 +204,11 @@ func inside(args []string) bool {
 	return false
 }
 
-// buffer collects output that is read while it is written.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
-// eventually waits for a condition that there is no signal for.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
 // contents returns what is in a file, once there is a whole line.
 func contents(t *testing.T, path string) string {
 	t.Helper()
 	var text string
-	eventually(t, "a line in "+filepath.Base(path), func() bool {
+	kit.Eventually(t, "a line in "+filepath.Base(path), func() bool {
 		b, err := os.ReadFile(path)
 		text = string(b)
 		return err == nil && strings.HasSuffix(text, "\n")
@@ -269,7 +236,7 @@ func within(t *testing.T, limit, took time.Duration, why ...any) {
 // gone waits until a process has ended.
 func gone(t *testing.T, pid int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("the end of process %d", pid), func() bool { return !running(pid) })
+	kit.Eventually(t, fmt.Sprintf("the end of process %d", pid), func() bool { return !running(pid) })
 }
 
 // running says whether a process is there and more than a zombie: in a container
@@ -338,7 +305,7 @@ func awaitQueue(t *testing.T, s *testutil.Server, name string, n int) {
 // await waits until the only lock of the name is as it should be, and returns it.
 func await(t *testing.T, s *testutil.Server, name, what string, cond func(lock) bool) (l lock) {
 	t.Helper()
-	eventually(t, what+", of "+name, func() bool {
+	kit.Eventually(t, what+", of "+name, func() bool {
 		ls := locks(t, s, "info", name)
 		if len(ls) == 1 {
 			l = ls[0]
@@ -359,7 +326,7 @@ func hold(t *testing.T, s *testutil.Server, name string, flags ...string) (p *pr
 }
 
 func timeout(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	main "github.com/natslock/locks/cmd/lockctl"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -30,7 +31,7 @@ func intoFull(t *testing.T, s *testutil.Server, args ...string) (code int, stder
 	defer full.Close()
 	cmd := exec.CommandContext(timeout(t), binary, args...)
 	cmd.Env = append(cleanEnv(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir(), "NATS_URL="+s.URL())
-	errs := &buffer{}
+	errs := &kit.Log{}
 	cmd.Stdout, cmd.Stderr = full, errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	_ = cmd.Run()
@@ -60,7 +61,7 @@ func TestFullDisk(t *testing.T) {
 		code := 0
 		// One command is enough to show what a process gets from a full device.
 		if inside(args) && !slices.Equal(args, []string{"ls"}) {
-			var said buffer
+			var said kit.Log
 			code = main.Main([]string{"NATS_URL=" + s.URL()}, strings.NewReader(""), fullDisk{}, &said, args...)
 			errs = said.String()
 		} else {
@@ -83,7 +84,7 @@ func TestFullDiskWatch(t *testing.T) {
 	}()
 	// It may not watch yet at the first of them.
 	var end string
-	eventually(t, "the end of the watch", func() bool {
+	kit.Eventually(t, "the end of the watch", func() bool {
 		require.NoError(t, c.Do(timeout(t), "x", func(context.Context, *natslock.Lock) error { return nil }))
 		select {
 		case end = <-ended:

@@ -24,7 +24,7 @@ func TestOverdueIsShown(t *testing.T) {
 	s.Stop()
 	kit.ForgetTTLs(t, s)
 	s.Restart()
-	eventually(t, "it is overdue", func() bool {
+	kit.Eventually(t, "it is overdue", func() bool {
 		l := locks(t, s, "ls")
 		return len(l) == 1 && l[0].Holder.Overdue
 	})
@@ -53,7 +53,7 @@ func TestDoctorRepairs(t *testing.T) {
 	kit.ForgetTTLs(t, s)
 	s.Restart()
 	hold(t, s, "held")
-	eventually(t, "all are overdue", func() bool {
+	kit.Eventually(t, "all are overdue", func() bool {
 		n := 0
 		for _, l := range locks(t, s, "ls") {
 			if l.Holder.Overdue {

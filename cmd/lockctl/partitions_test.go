@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/partition"
 	"github.com/natslock/locks/testutil"
@@ -174,7 +175,7 @@ func TestPartitionsWatch(t *testing.T) {
 	// state returns the last line of JSON that fits.
 	state := func(what string, fits func(g group) bool) (g group) {
 		t.Helper()
-		eventually(t, what, func() bool {
+		kit.Eventually(t, what, func() bool {
 			lines := strings.Split(strings.TrimSpace(object.out.String()), "\n")
 			return json.Unmarshal([]byte(lines[len(lines)-1]), &g) == nil && fits(g)
 		})
@@ -191,7 +192,7 @@ func TestPartitionsWatch(t *testing.T) {
 	last := state("two again", func(g group) bool { return g.Unowned == 2 })
 	require.Equal(t, first.Partitions[2].Unowned, last.Partitions[2].Unowned)
 	require.True(t, last.Partitions[1].Unowned.After(*first.Partitions[1].Unowned))
-	eventually(t, "the text of it", func() bool {
+	kit.Eventually(t, "the text of it", func() bool {
 		return regexp.MustCompile(`nobody +w0 +0 +1-2 +\S+ or more\n\n$`).MatchString(text.out.String())
 	})
 	require.Regexp(t, `^\d\d:\d\d:\d\d\ningest: `, text.out.String())
@@ -226,7 +227,7 @@ func TestPartitionsOfWorkers(t *testing.T) {
 			})
 		})
 	}
-	eventually(t, "a group at rest", func() bool {
+	kit.Eventually(t, "a group at rest", func() bool {
 		_, out, _ := run(t, s, "partitions", "ingest")
 		return strings.HasPrefix(out, "ingest: 8 partitions, 2 members, 0 unowned, 0 in motion\n\n") &&
 			len(regexp.MustCompile(`(?m)^w[01] +1 +4 +4 `).FindAllString(out, -1)) == 2 && strings.Count(out, "\n") == 5

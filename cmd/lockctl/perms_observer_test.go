@@ -18,6 +18,7 @@ import (
 
 	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -37,7 +38,7 @@ func observed(t *testing.T) (s *testutil.Server, root *guest, first *natslock.Lo
 	code, _, errs := run(t, s, "--user", "root", "--password", "p", "init", "-f", "--history", "7d")
 	require.Zero(t, code, errs)
 	js := jetStream(t, s, asRoot...)
-	eventually(t, "a history that copies", func() bool { return historyInfo(t, js).Sources[0].Active >= 0 })
+	kit.Eventually(t, "a history that copies", func() bool { return historyInfo(t, js).Sources[0].Active >= 0 })
 	root = enter(t, s, "root")
 	a, b := root.client(t, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), root.client(t, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 	take(t, a, "users.1", natslock.TTL(time.Hour))

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -129,7 +129,7 @@ func wait(t *testing.T, watcher *natslock.Client, kind admin.Kind, name string, 
 		defer close(w.done)
 		w.lock, w.err = acquire(ctx, name)
 	}()
-	eventually(t, "a waiter for "+name, func() bool {
+	kit.Eventually(t, "a waiter for "+name, func() bool {
 		return queued() > before
 	})
 	return w
@@ -180,7 +180,7 @@ func useLocks(t *testing.T, a, b *natslock.Client, name string) {
 		defer close(writer.done)
 		writer.lock, writer.err = ra.Lock(ctx, rwName)
 	}()
-	eventually(t, "the writer's gate", func() bool {
+	kit.Eventually(t, "the writer's gate", func() bool {
 		info, err := admin.New(b).Inspect(ctx, admin.KindRW, rwName)
 		require.NoError(t, err)
 		return info.Holder != nil && len(info.Readers) == 2
@@ -362,7 +362,7 @@ func TestPermsRefuse(t *testing.T) {
 			}
 		}
 	}()
-	eventually(t, "the operator's watch", func() bool {
+	kit.Eventually(t, "the operator's watch", func() bool {
 		require.NoError(t, l.Extend(ctx, 0))
 		select {
 		case <-watching:
@@ -420,7 +420,7 @@ func TestPermsOfAdmin(t *testing.T) {
 // of the domain itself.
 func TestPermsThroughDomain(t *testing.T) {
 	t.Parallel()
-	port := freePort(t)
+	port := kit.FreePort(t)
 	hub := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{"user": block(t, "orders.>", "--read-all")})),
 		testutil.WithConfig(func(o *server.Options) {
 			o.JetStreamDomain = "hub"
@@ -439,7 +439,7 @@ func TestPermsThroughDomain(t *testing.T) {
 		return natslock.WithJetStream(js)
 	}
 	root := enter(t, leaf, "root")
-	eventually(t, "the leaf node's connection", func() bool {
+	kit.Eventually(t, "the leaf node's connection", func() bool {
 		_, err := natslock.New(timeout(t), root.Conn, domain(root))
 		require.True(t, err == nil || errors.Is(err, natslock.ErrUnavailable), "%v", err)
 		return err == nil
@@ -452,14 +452,6 @@ func TestPermsThroughDomain(t *testing.T) {
 		_, err := one.client(t, domain(one)).TryLock(t.Context(), "users.1")
 		require.ErrorIs(t, err, natslock.ErrPermission)
 	}
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 func TestPermsUsage(t *testing.T) {

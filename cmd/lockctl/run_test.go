@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 )
@@ -304,7 +305,7 @@ func TestRunSurvivesRestart(t *testing.T) {
 	p := start(t, s, "run", "x", "--", "sh", "-c", "echo > "+ready+"; while ! test -e "+goOn+"; do sleep 0.01; done; exit 5")
 	contents(t, ready)
 	s.Restart()
-	eventually(t, "a reconnect", func() bool { return strings.Contains(p.err.String(), "connected again") })
+	kit.Eventually(t, "a reconnect", func() bool { return strings.Contains(p.err.String(), "connected again") })
 	require.NoError(t, os.WriteFile(goOn, nil, 0o600))
 	require.Equal(t, 5, p.wait())
 	require.Empty(t, locks(t, s, "ls"))

@@ -23,6 +23,7 @@ import (
 	"github.com/hinshun/vt10x"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -163,7 +164,7 @@ func (v *screen) textLocked() string {
 // until waits for the terminal to show what is wanted.
 func (v *screen) until(what string, cond func(text string) bool) string {
 	v.t.Helper()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(kit.Patience)
 	defer timer.Stop()
 	for {
 		v.mu.Lock()
@@ -234,7 +235,7 @@ func (v *screen) ends() int {
 	select {
 	case <-v.done:
 		return v.cmd.ProcessState.ExitCode()
-	case <-time.After(patience):
+	case <-time.After(kit.Patience):
 		v.t.Fatal("the program does not end")
 		return -1
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
@@ -95,7 +96,7 @@ func TestScriptStorm(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	metrics := exporter(t, s)
 	watching := start(t, s, "watch", "storm.>", "--json", "--verbose")
-	eventually(t, "a watch", func() bool { return strings.Contains(watching.err.String(), "watching storm") })
+	kit.Eventually(t, "a watch", func() bool { return strings.Contains(watching.err.String(), "watching storm") })
 
 	dir := t.TempDir()
 	sorts := []string{"'' storm.m", "--write storm.rw", "--read storm.rw", "'--permits 2' storm.s"}
@@ -109,7 +110,7 @@ func TestScriptStorm(t *testing.T) {
 	}
 	said, writers := make(claims), make(map[string]bool)
 	for _, p := range scripts {
-		p.waitFor(3 * patience)
+		p.waitFor(3 * kit.Patience)
 		require.Zero(t, p.cmd.ProcessState.ExitCode(), p.out)
 		require.NotContains(t, p.out.String(), "BESIDE")
 		for line := range strings.Lines(p.out.String()) {
@@ -120,7 +121,7 @@ func TestScriptStorm(t *testing.T) {
 		}
 	}
 
-	eventually(t, "the end of what was forgotten", func() bool { return len(locks(t, s, "ls", "storm.>")) == 0 })
+	kit.Eventually(t, "the end of what was forgotten", func() bool { return len(locks(t, s, "ls", "storm.>")) == 0 })
 	for _, flags := range [][]string{{"storm.m"}, {"storm.rw", "--read"}, {"storm.s", "--permits", "2"}} {
 		h := word(t, s, append([]string{"acquire", "--ttl", "10m"}, flags...)...)
 		said.add(strings.Split(h, ":")[2], "granted")
@@ -168,7 +169,7 @@ func TestScriptStorm(t *testing.T) {
 		}
 	}
 	var seen claims
-	eventually(t, "the last event", func() bool {
+	kit.Eventually(t, "the last event", func() bool {
 		seen = holdsOf(t, strings.NewReader(watching.out.String()))
 		return seen.total("granted") == len(want) && seen.total("expired") >= want.total("expired") && seen.total("released") >= want.total("released")
 	})
@@ -179,7 +180,7 @@ func TestScriptStorm(t *testing.T) {
 	copied(t, s)
 	var kept claims
 	var missed int
-	eventually(t, "the history agrees with the watch", func() bool { // the record of a broken claim may end between the two
+	kit.Eventually(t, "the history agrees with the watch", func() bool { // the record of a broken claim may end between the two
 		_, out, _ = run(t, s, "history", "storm.>", "--json", "--verbose")
 		seen, kept, missed = holdsOf(t, strings.NewReader(watching.out.String())), holdsOf(t, strings.NewReader(out)), missedOf(t, out)
 		for _, what := range []string{"granted", "renewed", "released", "expired", "broken"} {
@@ -194,7 +195,7 @@ func TestScriptStorm(t *testing.T) {
 		ended(kept)
 	}
 
-	eventually(t, "the metrics", func() bool {
+	kit.Eventually(t, "the metrics", func() bool {
 		m := metrics()
 		seen = holdsOf(t, strings.NewReader(watching.out.String()))
 		return m["grants_total"] == len(want) && m["held"] == 3 && m["breaks_total"] == want.total("broken") && m["expiries_total"] == seen.total("expired")
@@ -252,11 +253,11 @@ func exporter(t *testing.T, s *testutil.Server) func() map[string]int {
 	require.NoError(t, err, string(out))
 	cmd := exec.Command(path, "--listen=127.0.0.1:0", "--no-page", "--server="+s.URL(), "--pattern=storm.>")
 	cmd.Env = append(cleanEnv(), "XDG_CONFIG_HOME="+t.TempDir())
-	log := &buffer{}
+	log := &kit.Log{}
 	cmd.Stderr = log
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait() })
-	eventually(t, "an exporter", func() bool { return strings.Contains(log.String(), "following the bucket") })
+	kit.Eventually(t, "an exporter", func() bool { return strings.Contains(log.String(), "following the bucket") })
 	url := regexp.MustCompile(`url=(http://\S+/metrics)`).FindStringSubmatch(log.String())[1]
 	metric := regexp.MustCompile(`(?m)^natslock_bucket_(\w+){bucket="natslock",lock="storm.>"} (\d+)$`)
 	return func() map[string]int {

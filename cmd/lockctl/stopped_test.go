@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
@@ -120,7 +121,7 @@ func TestRunOnceBehindStopped(t *testing.T) {
 		holder.wait()
 		stream, err := jetStream(t, s).Stream(t.Context(), "KV_natslock")
 		require.NoError(t, err)
-		eventually(t, "the end of the tombstone", func() bool {
+		kit.Eventually(t, "the end of the tombstone", func() bool {
 			_, err := stream.GetLastMsgForSubject(t.Context(), "$KV.natslock."+kind.key)
 			return errors.Is(err, jetstream.ErrMsgNotFound)
 		})
@@ -139,7 +140,7 @@ func TestDemoStandsStill(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
 	p := start(t, nil, "demo")
-	eventually(t, "a grant", func() bool { return strings.Contains(p.out.String(), "gets it, token ") })
+	kit.Eventually(t, "a grant", func() bool { return strings.Contains(p.out.String(), "gets it, token ") })
 	pause(t, p)
 	time.Sleep(2 * time.Second)
 	p.signal(syscall.SIGCONT)

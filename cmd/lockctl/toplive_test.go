@@ -128,7 +128,7 @@ func TestTopFrames(t *testing.T) {
 	begun, before := time.Now(), v.written()
 	events := watch(t, s, "hot")
 	count := func() int { return strings.Count(events.out.String(), "\n") }
-	eventually(t, "many events", func() bool { return count() > 1000 })
+	kit.Eventually(t, "many events", func() bool { return count() > 1000 })
 	frames, over := v.written()-before, time.Since(begun)
 	t.Logf("%d events, %d writes in %v", count(), frames, over)
 	require.Less(t, float64(frames), 45*over.Seconds(), "some frames come in two parts")

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
@@ -64,14 +65,14 @@ func watch(t *testing.T, s *testutil.Server, args ...string) *process {
 // said waits until p has written a text to standard error.
 func said(t *testing.T, p *process, text string) {
 	t.Helper()
-	eventually(t, "lockctl says "+text, func() bool { return strings.Contains(p.err.String(), text) })
+	kit.Eventually(t, "lockctl says "+text, func() bool { return strings.Contains(p.err.String(), text) })
 }
 
 // linesOf waits for n lines on standard output.
 func linesOf(t *testing.T, p *process, n int) []string {
 	t.Helper()
 	var lines []string
-	eventually(t, "events", func() bool {
+	kit.Eventually(t, "events", func() bool {
 		lines = strings.SplitAfter(p.out.String(), "\n")
 		return len(lines) > n // the last one is empty
 	})
@@ -176,9 +177,9 @@ func TestWatchRenewalsAndExpiry(t *testing.T) {
 		}
 		require.Equal(t, types, got)
 	}
-	eventually(t, "a renewal", func() bool { return strings.Contains(w.out.String(), "renewed") })
+	kit.Eventually(t, "a renewal", func() bool { return strings.Contains(w.out.String(), "renewed") })
 	pause(t, p)
-	eventually(t, "the end", func() bool { return strings.Contains(w.out.String(), "expired") })
+	kit.Eventually(t, "the end", func() bool { return strings.Contains(w.out.String(), "expired") })
 	n := strings.Count(w.out.String(), "\n")
 	said(n, "renewed", "expired")
 	evs := eventsOf(t, w, n)
@@ -227,7 +228,7 @@ func TestWatchWithoutBucket(t *testing.T) {
 	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
 	said(t, w, "there is no such bucket; waiting for it")
 	withBucket(t, s)
-	eventually(t, "another watch", func() bool { return strings.Count(w.err.String(), "watching >") == 2 })
+	kit.Eventually(t, "another watch", func() bool { return strings.Count(w.err.String(), "watching >") == 2 })
 	p, _ := hold(t, s, "x")
 	p.signal(syscall.SIGTERM)
 	p.wait()
@@ -253,7 +254,7 @@ func TestWatchGrantedOutOfTurn(t *testing.T) {
 	holder.wait()
 	require.Zero(t, next.wait(), next.err)
 	var types []string
-	eventually(t, "the release", func() bool {
+	kit.Eventually(t, "the release", func() bool {
 		types = nil
 		for line := range strings.Lines(w.out.String()) {
 			var ev event
