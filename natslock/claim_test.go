@@ -66,13 +66,7 @@ func TestFreeIsNotGranted(t *testing.T) {
 		kit.Unlock(t, mustLock(t, b, "x"))
 		held(a.TryLock(t.Context(), "x")) // expects nothing, meets the tombstone
 		time.Sleep(800 * time.Millisecond)
-		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if kit.Stage(w) == "lock take" {
-				fa.OnSend(nil)
-				return faults.Delay(500 * time.Millisecond)
-			}
-			return faults.Pass
-		})
+		fa.OnSend(kit.Between("lock take", 1, 1, faults.Delay(500*time.Millisecond)))
 		held(a.TryLock(t.Context(), "x")) // expects its tombstone, which ends on the way
 		require.Equal(t, 1, fa.Counts().Delayed)
 
@@ -311,12 +305,7 @@ func TestGivenUpDoesNotLand(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
 		fa.DropAllEvents(true)
-		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if kit.Stage(w) == "lock take" {
-				return faults.Hold.Silent()
-			}
-			return faults.Pass
-		})
+		fa.OnSend(kit.At("lock take", faults.Hold.Silent()))
 		_, err = a.Lock(t.Context(), "x", natslock.MaxWait(300*time.Millisecond))
 		require.ErrorIs(t, err, natslock.ErrTimeout)
 		synctest.Wait()

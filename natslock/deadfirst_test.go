@@ -343,12 +343,7 @@ func TestRenewedPlaceIsKept(t *testing.T) {
 		lies.mu.Unlock()
 		w := c.await(t, "l")
 		time.Sleep(7 * time.Second) // the first renewal of the place
-		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if kit.Stage(w) == "lock take" {
-				return faults.Drop
-			}
-			return faults.Pass
-		})
+		f.OnSend(kit.At("lock take", faults.Drop))
 		lies.mu.Lock()
 		require.NotZero(t, lies.old.Revision)
 		require.Greater(t, r.get(lies.of).Sequence, lies.old.Revision)

@@ -23,26 +23,6 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// The fates that a write can meet and that leave its outcome open, or make it
-// known too late.
-var fates = []struct {
-	name string
-	fate faults.Fate
-}{
-	{"answer lost", faults.LoseAnswer},
-	{"dropped", faults.Drop},
-	{"not sent", faults.NotSent(fmt.Errorf("%w: test", kvstore.ErrUnavailable))},
-	{"in flight", faults.Refuse(kvstore.ErrInFlight)},
-	{"applied 700ms later", faults.Delay(700 * time.Millisecond)},
-	{"applied 3s later", faults.Delay(3 * time.Second)},
-	{"applied 3s later, silently", faults.Delay(3 * time.Second).Silent()},
-	{"applied 40s later", faults.Delay(40 * time.Second)},
-	{"applied 40s later, silently", faults.Delay(40 * time.Second).Silent()},
-	{"answered 700ms later", faults.DelayAnswer(700 * time.Millisecond)},
-	{"answered 3s later", faults.DelayAnswer(3 * time.Second)},
-	{"answered 40s later", faults.DelayAnswer(40 * time.Second)},
-}
-
 // faultySteps are the writes that go wrong, in [faultAtSteps].
 var faultySteps = []struct {
 	stage string
@@ -116,7 +96,7 @@ type faultyBucket struct {
 // Of the fates each step meets those that are apart by so many; the next step meets others.
 func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*testing.T, faultyBucket))) {
 	for i, step := range faultySteps {
-		for j, f := range fates {
+		for j, f := range kit.Fates {
 			if (i+j)%apart != 0 {
 				continue
 			}
@@ -124,7 +104,7 @@ func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*
 			if step.ofB {
 				who = "B"
 			}
-			t.Run(fmt.Sprintf("%s %s %d-%d/%s", who, step.stage, step.first, step.last, f.name), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s %s %d-%d/%s", who, step.stage, step.first, step.last, f.Name), func(t *testing.T) {
 				in(t, func(t *testing.T, bucket faultyBucket) {
 					a, fa := bucket.client(natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
 					b, fb := bucket.client(natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
@@ -133,16 +113,7 @@ func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*
 					if step.ofB {
 						target = fb
 					}
-					n, hit := 0, 0
-					target.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-						if kit.Stage(w) == step.stage {
-							if n++; n >= step.first && n <= step.last {
-								hit++
-								return f.fate
-							}
-						}
-						return faults.Pass
-					})
+					target.OnSend(kit.Between(step.stage, step.first, step.last, f.Fate))
 
 					la, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
@@ -176,7 +147,8 @@ func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*
 					got := <-gotB
 					require.False(t, got.IsZero(), "B failed")
 					assert.Less(t, got.Sub(released), 6500*time.Millisecond, "B waited longer than the lease and a bit")
-					assert.Positive(t, hit, "the fault was never injected")
+					n := target.Counts()
+					assert.Positive(t, n.Sends-n.Passed, "the fault was never injected")
 
 					time.Sleep(2 * time.Minute) // late writes land, and are deleted
 					ref.Check(t)
@@ -284,12 +256,7 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 func TestLateRenewalDoesNotRevive(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
-		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if kit.Stage(w) == "lock renew" {
-				return faults.DelayAnswer(4 * time.Second)
-			}
-			return faults.Pass
-		})
+		fa.OnSend(kit.At("lock renew", faults.DelayAnswer(4*time.Second)))
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		end := history.ValidUntil(l)
@@ -486,9 +453,9 @@ func TestBreakAgainstLateAnswer(t *testing.T) {
 
 // TestBreakAnswerLost loses the answer to the break itself.
 func TestBreakAnswerLost(t *testing.T) {
-	for _, f := range fates {
+	for _, f := range kit.Fates {
 		for _, now := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s now=%v", f.name, now), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s now=%v", f.Name, now), func(t *testing.T) {
 				t.Parallel()
 				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
 					a, _ := kit.FaultyInMemory(t, bucket, 1, natslock.WithTTL(5*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
@@ -498,7 +465,7 @@ func TestBreakAnswerLost(t *testing.T) {
 					n := 0
 					fb.OnSend(func(int, kvstore.Write) faults.Fate {
 						if n++; n == 1 {
-							return f.fate
+							return f.Fate
 						}
 						return faults.Pass
 					})

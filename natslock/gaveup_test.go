@@ -37,7 +37,7 @@ func TestGivenUpIsGone(t *testing.T) {
 				if tc.held {
 					holder = quietHolder(t, s)
 				}
-				onStage(f, tc.stage, tc.fate)
+				f.OnSend(kit.At(tc.stage, tc.fate))
 				_, err := c.Lock(t.Context(), "l", natslock.MaxWait(tc.limit))
 				require.ErrorIs(t, err, natslock.ErrTimeout)
 				require.NotErrorIs(t, err, natslock.ErrLocked)

@@ -55,7 +55,7 @@ func TestLingerGivesWaySlowly(t *testing.T) {
 		other := join(t, s)
 		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 		synctest.Wait()
-		onStage(f, "lock delete", faults.Delay(50*time.Millisecond))
+		f.OnSend(kit.At("lock delete", faults.Delay(50*time.Millisecond)))
 		begun := time.Now()
 		l, err := other.TryLock(t.Context(), "l")
 		require.NoError(t, err)
@@ -313,7 +313,7 @@ func TestLingerDrivenOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 		other := join(t, s)
-		onStage(f, "lock take", faults.LoseAnswer)
+		f.OnSend(kit.At("lock take", faults.LoseAnswer))
 		first := c.begin(t, "l", lingers, natslock.MaxWait(500*time.Millisecond))
 		synctest.Wait()
 		second := c.follow(t, lingers)

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/kit"
@@ -274,12 +273,7 @@ func TestMessagesGivingUpUnanswered(t *testing.T) {
 				if tc.stage == "wait take" {
 					mustLock(t, other.Client, "l")
 				}
-				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-					if kit.Stage(w) == tc.stage {
-						return tc.fate
-					}
-					return faults.Pass
-				})
+				f.OnSend(kit.At(tc.stage, tc.fate))
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				defer cancel()
 				_, err := c.Lock(ctx, "l")

@@ -262,7 +262,7 @@ func TestRunPlaceWithoutASubscription(t *testing.T) {
 		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 		other := join(t, s)
 		holder := quietHolder(t, s)
-		onStage(f, "wait take", faults.DelayAnswer(100*time.Millisecond))
+		f.OnSend(kit.At("wait take", faults.DelayAnswer(100*time.Millisecond)))
 		first := c.begin(t, "l")
 		synctest.Wait()
 		stranger := other.follow(t)
@@ -327,7 +327,7 @@ func TestRunUnanswered(t *testing.T) {
 			c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
 			other := join(t, s)
 			holder := mustLock(t, c.Client, "l")
-			onStage(f, "wait take", faults.DelayAnswer(500*time.Millisecond))
+			f.OnSend(kit.At("wait take", faults.DelayAnswer(500*time.Millisecond)))
 			first := c.begin(t, "l")
 			synctest.Wait()
 			second := c.follow(t)
@@ -340,7 +340,7 @@ func TestRunUnanswered(t *testing.T) {
 	t.Run("for a second", func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
-			onStage(f, "lock take", faults.DelayAnswer(1900*time.Millisecond))
+			f.OnSend(kit.At("lock take", faults.DelayAnswer(1900*time.Millisecond)))
 			first := c.begin(t, "l")
 			synctest.Wait()
 			stranger := join(t, s).follow(t)
@@ -369,7 +369,7 @@ func TestRunUnanswered(t *testing.T) {
 			kit.Unlock(t, mustLock(t, c.Client, "l")) // reads the queue
 			time.Sleep(90 * time.Millisecond)
 			require.Len(t, inspect(t, c.Client, "l").Queue, 1)
-			onStage(f, "lock take", faults.DelayAnswer(1900*time.Millisecond))
+			f.OnSend(kit.At("lock take", faults.DelayAnswer(1900*time.Millisecond)))
 			first := c.begin(t, "l") // does not
 			synctest.Wait()
 			g.OnSend(nil)

@@ -69,16 +69,6 @@ func wantNothing(t *testing.T, s *testutil.Server) {
 	require.Empty(t, newRaw(t, s.Connect()).live(">"))
 }
 
-// onStage gives a fate to the writes of one stage of a lock.
-func onStage(f *faults.Store, stage string, fate faults.Fate) {
-	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-		if kit.Stage(w) == stage {
-			return fate
-		}
-		return faults.Pass
-	})
-}
-
 // stages counts the keys that were published to since the last call, by the stage of the
 // write.
 func (p *tap) stages(t *testing.T, by ...*nats.Conn) map[string]int {
@@ -279,7 +269,7 @@ func TestRunAllGiveUp(t *testing.T) {
 					if tc.held {
 						holder = quietHolder(t, s)
 					}
-					onStage(f, tc.stage, faults.DelayAnswer(500*time.Millisecond))
+					f.OnSend(kit.At(tc.stage, faults.DelayAnswer(500*time.Millisecond)))
 					waits = append(waits, c.begin(t, "l"))
 					synctest.Wait()
 					waits = append(waits, c.follow(t), c.follow(t))
@@ -306,7 +296,7 @@ func TestRunAllGiveUp(t *testing.T) {
 }
 
 // noRenewals drops the renewals of the lock until they are wanted again.
-func noRenewals(f *faults.Store) { onStage(f, "lock renew", faults.Drop) }
+func noRenewals(f *faults.Store) { f.OnSend(kit.At("lock renew", faults.Drop)) }
 
 // shortOfTime has the renewals dropped until less than a third of the validity is left.
 func shortOfTime(t *testing.T, f *faults.Store, l *natslock.Lock, ttl time.Duration) {

@@ -107,7 +107,7 @@ func TestRunTokensRunOut(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 
-		onStage(f, "lock renew", faults.DelayAnswer(late))
+		f.OnSend(kit.At("lock renew", faults.DelayAnswer(late)))
 		begun := time.Now()
 		tokens := grants(t, c, 8, 300, 0)
 		wantRising(t, tokens)
@@ -210,7 +210,7 @@ func TestRunShowsItsHolderAfterARenewal(t *testing.T) {
 		c, f := joinFaulty(t, s)
 		l, waits := siblings(t, c, 3)
 		time.Sleep(time.Second)
-		onStage(f, "lock renew", faults.DelayAnswer(60*time.Millisecond))
+		f.OnSend(kit.At("lock renew", faults.DelayAnswer(60*time.Millisecond)))
 		for i, pause := range []time.Duration{200, 20, 300} { // the second one is renewed for
 			kit.Unlock(t, l)
 			l = waits[i].Granted(t)

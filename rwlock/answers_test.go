@@ -208,7 +208,6 @@ func gaveUp(t *testing.T, p *peer, lock func(context.Context) error, kind admin.
 // was acknowledged: each answer is true, whichever replica lags.
 func TestAnswersOnCluster(t *testing.T) {
 	tier.Proof(t)
-	needCluster(t)
 	cycles := 60
 	if v := os.Getenv(cyclesVar); v != "" {
 		var err error

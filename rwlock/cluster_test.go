@@ -24,19 +24,11 @@ const streamName = "KV_natslock"
 
 var r3 = natslock.WithReplicas(3)
 
-func needCluster(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("a cluster takes seconds; -short was given")
-	}
-}
-
 // TestClusterStorm has readers and writers contend on three replicas while the stream's
 // leader steps down again and again. No reader joins behind a gate, no writer is active
 // over a reader, and no update is lost.
 func TestClusterStorm(t *testing.T) {
 	tier.Proof(t)
-	needCluster(t)
 	cl := testutil.RunCluster(t, 3)
 	const clients, goroutines, names = 5, 3, 2
 	var peers []*peer
@@ -110,7 +102,6 @@ func TestClusterStorm(t *testing.T) {
 // run together, after everything before and before everything behind.
 func TestClusterOutage(t *testing.T) {
 	tier.Proof(t)
-	needCluster(t)
 	for name, outage := range map[string]func(*testing.T) (vacuous string){"killed": leaderKilled, "isolated": leaderIsolated} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

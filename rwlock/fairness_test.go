@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
@@ -239,7 +240,7 @@ func newcomer(t *testing.T, under func(kvstore.KV) kvstore.KV) {
 		b.write("queued", grants)
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
-		b.slow("rw take", 300*time.Millisecond)
+		b.f.OnSend(kit.At("rw take", faults.Delay(300*time.Millisecond)))
 		kit.Unlock(t, l)
 		synctest.Wait()
 		_, err = c.TryRLock(t.Context(), "x")

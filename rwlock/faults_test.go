@@ -22,26 +22,6 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// The fates that a write can meet and that leave its outcome open, or make it
-// known too late.
-var fates = []struct {
-	name string
-	fate faults.Fate
-}{
-	{"answer lost", faults.LoseAnswer},
-	{"dropped", faults.Drop},
-	{"not sent", faults.NotSent(fmt.Errorf("%w: test", kvstore.ErrUnavailable))},
-	{"in flight", faults.Refuse(kvstore.ErrInFlight)},
-	{"applied 700ms later", faults.Delay(700 * time.Millisecond)},
-	{"applied 3s later", faults.Delay(3 * time.Second)},
-	{"applied 3s later, silently", faults.Delay(3 * time.Second).Silent()},
-	{"applied 40s later", faults.Delay(40 * time.Second)},
-	{"applied 40s later, silently", faults.Delay(40 * time.Second).Silent()},
-	{"answered 700ms later", faults.DelayAnswer(700 * time.Millisecond)},
-	{"answered 3s later", faults.DelayAnswer(3 * time.Second)},
-	{"answered 40s later", faults.DelayAnswer(40 * time.Second)},
-}
-
 // pace measures that nobody stays out for longer than a lease and a bit when
 // nobody is in: from the last release, or grant, to the next grant.
 type pace struct {
@@ -118,27 +98,17 @@ func TestFaultAtEveryStep(t *testing.T) {
 				u := history.NewRecorder()
 				u.Tap(t, s.Connect())
 				var all sync.WaitGroup
-				var mu sync.Mutex
-				for _, f := range fates { // each with clients and a lock of its own
+				for _, f := range kit.Fates { // each with clients and a lock of its own
 					peers := map[string]*peer{}
 					for i, who := range []string{"A", "W", "B", "V"} {
 						peers[who] = newPeer(t, s.Connect(), uint64(i), natslock.WithTTL(faultTTL), natslock.WithOwner(who))
 					}
-					n, hit := 0, &atomic.Int64{}
-					peers[step.who].f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-						if kit.Stage(w) == step.stage {
-							mu.Lock()
-							defer mu.Unlock()
-							if n++; n >= step.first && n <= step.last {
-								hit.Add(1)
-								return f.fate
-							}
-						}
-						return faults.Pass
-					})
+					target := peers[step.who].f
+					target.OnSend(kit.Between(step.stage, step.first, step.last, f.Fate))
 					all.Go(func() {
-						faultStory(t, f.name, peers)
-						assert.Positive(t, hit.Load(), "%s was never injected", f.name)
+						faultStory(t, f.Name, peers)
+						n := target.Counts()
+						assert.Positive(t, n.Sends-n.Passed, "%s was never injected", f.Name)
 					})
 				}
 				all.Wait()

@@ -31,12 +31,7 @@ func TestProofCountsFromTheGateWrite(t *testing.T) {
 			return nil
 		}}
 		b := liedTo(t, s, liar, natslock.WithTTL(5*time.Second))
-		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if kit.Stage(w) == "rw take" {
-				return faults.DelayAnswer(500 * time.Millisecond)
-			}
-			return faults.Pass
-		})
+		b.f.OnSend(kit.At("rw take", faults.DelayAnswer(500*time.Millisecond)))
 		l, err := b.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		require.Equal(t, 3, liar.asked)
@@ -163,7 +158,7 @@ func TestWriterBehindSlowReader(t *testing.T) {
 		nobody(t, grants, "beside a writer")
 		c.write("writer", grants)
 		nobody(t, grants, "beside a writer")
-		a.slow("read take", 500*time.Millisecond)
+		a.f.OnSend(kit.At("read take", faults.Delay(500*time.Millisecond)))
 		var gate atomic.Int32
 		c.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if kit.Stage(w) == "rw take" {

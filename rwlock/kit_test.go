@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -56,16 +55,6 @@ func modeOf(writes bool) admin.Mode {
 func claimOf(l *natslock.Lock) string {
 	id, _, _ := strings.Cut(l.ID(), ".")
 	return id
-}
-
-// slow delays the peer's writes of a stage on their way to the server.
-func (p *peer) slow(what string, d time.Duration) {
-	p.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-		if kit.Stage(w) == what {
-			return faults.Delay(d)
-		}
-		return faults.Pass
-	})
 }
 
 // spoiler changes what the leader says of its state.

@@ -73,7 +73,7 @@ func TestReleasedIsNotShared(t *testing.T) {
 		require.Equal(t, claimOf(host), claimOf(guest))
 		kit.Unlock(t, host) // the guest keeps the lease
 		require.NoError(t, guest.Err())
-		a.slow("read delete", 500*time.Millisecond)
+		a.f.OnSend(kit.At("read delete", faults.Delay(500*time.Millisecond)))
 		released := make(chan error)
 		go func() { released <- guest.Unlock(context.Background()) }()
 		synctest.Wait()

@@ -108,12 +108,7 @@ func TestGivenUpWriterLeavesNoGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
 		l := kit.Must(t, a.RLock, "x")
-		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if kit.Stage(w) == "rw delete" {
-				return faults.Delay(30 * time.Millisecond)
-			}
-			return faults.Pass
-		})
+		b.f.OnSend(kit.At("rw delete", faults.Delay(30*time.Millisecond)))
 		_, err := b.Lock(t.Context(), "x", natslock.MaxWait(time.Second))
 		require.ErrorIs(t, err, natslock.ErrTimeout)
 		require.NoError(t, freed(c.TryRLock(t.Context(), "x")))

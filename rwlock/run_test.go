@@ -208,7 +208,7 @@ func TestRunReadersBehindAPlace(t *testing.T) {
 		grants := make(chan grant, 1)
 		b.write("w", grants)
 		time.Sleep(10 * time.Millisecond)
-		b.slow("rw take", 500*time.Millisecond)
+		b.f.OnSend(kit.At("rw take", faults.Delay(500*time.Millisecond)))
 		kit.Unlock(t, l)
 		readers := granted(t, reads, 2)
 		a.refused(t, "past a writer's place")
@@ -450,12 +450,7 @@ func TestRunWritersLoseTheGate(t *testing.T) {
 			a.write("w", grants)
 		}
 		l := granted(t, grants, 1)[0]
-		a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if kit.Stage(w) == "rw renew" {
-				return faults.Drop
-			}
-			return faults.Pass
-		})
+		a.f.OnSend(kit.At("rw renew", faults.Drop))
 		r, err := b.RLock(t.Context(), "x")
 		require.NoError(t, err)
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
@@ -476,7 +471,7 @@ func TestRunWritersLoseTheGate(t *testing.T) {
 func TestRunOfEachMode(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
-		a.slow("rw take", 100*time.Millisecond)
+		a.f.OnSend(kit.At("rw take", faults.Delay(100*time.Millisecond)))
 		writes := make(chan grant, 2)
 		a.write("w1", writes)
 		synctest.Wait()
@@ -565,12 +560,7 @@ func TestRunReadersUnansweredBehindAGate(t *testing.T) {
 func TestRunReadersEndTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
-		a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if kit.Stage(w) == "read renew" {
-				return faults.Drop
-			}
-			return faults.Pass
-		})
+		a.f.OnSend(kit.At("read renew", faults.Drop))
 		const n = 1000
 		for range 10 { // a single round seldom meets that moment
 			var readers []*natslock.Lock
@@ -595,12 +585,7 @@ func TestRunReadersTryAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 5 * time.Second
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl)), newPeer(t, s.Connect(), 2)
-		a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if kit.Stage(w) == "read renew" {
-				return faults.Drop
-			}
-			return faults.Pass
-		})
+		a.f.OnSend(kit.At("read renew", faults.Drop))
 		var readers []*natslock.Lock
 		for range 2 {
 			l, err := a.RLock(t.Context(), "x")
@@ -671,7 +656,7 @@ func TestRunReadersBrokenBeforeEntry(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 15 * time.Second
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
-		a.slow("read renew", ttl*2/5)
+		a.f.OnSend(kit.At("read renew", faults.Delay(ttl*2/5)))
 		var readers []*natslock.Lock
 		for range 2 {
 			l, err := a.RLock(t.Context(), "x")

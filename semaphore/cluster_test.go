@@ -22,7 +22,6 @@ import (
 // connected to another server.
 func TestClusterSuite(t *testing.T) {
 	tier.Proof(t)
-	needCluster(t)
 	cl := testutil.RunCluster(t, 3)
 	var clients []*natslock.Client
 	for i := range 3 {

@@ -22,23 +22,6 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// bend gives the writes of a stage a fate, from the first one to the last one of a range.
-func (p *peer) bend(stage string, first, last int, fate faults.Fate) {
-	var mu sync.Mutex
-	n := 0
-	p.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-		mu.Lock()
-		defer mu.Unlock()
-		if kit.Stage(w) != stage {
-			return faults.Pass
-		}
-		if n++; n < first || n > last {
-			return faults.Pass
-		}
-		return fate
-	})
-}
-
 // A one-shot acquire gets a free permit after a queued acquire of another client has
 // returned. The server is late to delete the place of that client, or refuses to at first.
 func TestTryBehindGrantedWaiter(t *testing.T) {
@@ -50,7 +33,7 @@ func TestTryBehindGrantedWaiter(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, b := join(t, s), join(t, s)
 				ours := semaphore.New(a.Client, "x", 2)
-				b.bend("swait delete", 1, 1, fate)
+				b.f.OnSend(kit.Between("swait delete", 1, 1, fate))
 				l := takeOver(t, ours, b)
 				other, err := ours.TryAcquire(t.Context())
 				require.NoError(t, err)
@@ -66,7 +49,7 @@ func TestTryBehindGrantedWaiter(t *testing.T) {
 func TestPlaceWithoutAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
-		b.bend("swait delete", 1, 1000, faults.LoseAnswer)
+		b.f.OnSend(kit.At("swait delete", faults.LoseAnswer))
 		begun := time.Now()
 		l := takeOver(t, semaphore.New(a.Client, "x", 2), b, natslock.NoRenew(), natslock.TTL(time.Second))
 		require.Less(t, time.Since(begun), 300*time.Millisecond, "the first lease that was granted")
@@ -154,7 +137,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 					for i := range who {
 						p := join(t, s, natslock.WithTTL(5*time.Second), rec.Option())
 						if i == step.who {
-							p.bend(step.stage, step.first, step.last, f)
+							p.f.OnSend(kit.Between(step.stage, step.first, step.last, f))
 						}
 						clients = append(clients, rec.Client(fmt.Sprintf("%c %s", who[i], fate), p.Client))
 					}
@@ -191,7 +174,7 @@ func TestRace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
 		sa, sb := semaphore.New(a.Client, "s", 2), semaphore.New(b.Client, "s", 2)
-		a.bend("sem take", 1, 1, faults.Delay(20*time.Millisecond))
+		a.f.OnSend(kit.Between("sem take", 1, 1, faults.Delay(20*time.Millisecond)))
 		w := begin(t, sa)
 		synctest.Wait()
 		l := must(t, sb)
@@ -201,7 +184,7 @@ func TestRace(t *testing.T) {
 		kit.Unlock(t, l, got)
 
 		// A one-shot acquire reads again.
-		a.bend("sem take", 1, 1, faults.Delay(20*time.Millisecond))
+		a.f.OnSend(kit.Between("sem take", 1, 1, faults.Delay(20*time.Millisecond)))
 		time.Sleep(2 * time.Second)
 		held := must(t, semaphore.New(b.Client, "s", 1)) // slot 0
 		done := make(chan error, 1)
@@ -227,7 +210,7 @@ func TestLateClaim(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
 		sa, sb := semaphore.New(a.Client, "s", 2), semaphore.New(b.Client, "s", 2)
-		a.bend("sem take", 1, 1, faults.Hold)
+		a.f.OnSend(kit.Between("sem take", 1, 1, faults.Hold))
 		w := begin(t, sa) // its first attempt is for slot 1
 		synctest.Wait()
 		one := must(t, sb)
@@ -320,7 +303,7 @@ func TestReadsFailBehindAnother(t *testing.T) {
 		one := must(t, semaphore.New(h.Client, "s", 2))
 		time.Sleep(2 * time.Second)                 // it is renewed once, and not soon again
 		must(t, semaphore.New(dead.Client, "s", 2)) // slot 0
-		b.bend("swait take", 1, 1, faults.Delay(200*time.Millisecond))
+		b.f.OnSend(kit.Between("swait take", 1, 1, faults.Delay(200*time.Millisecond)))
 		w2 := begin(t, semaphore.New(b.Client, "s", 2))
 		synctest.Wait()
 		w1 := a.await(t, semaphore.New(a.Client, "s", 1)) // before that one
@@ -333,7 +316,7 @@ func TestReadsFailBehindAnother(t *testing.T) {
 			return kvstore.ErrUnavailable
 		})
 		kit.Receive(t, b.queued, "a place in the queue")
-		a.bend("sem take", 1, 1000, faults.Drop)
+		a.f.OnSend(kit.At("sem take", faults.Drop))
 		dead.link.Cut()
 		time.Sleep(20 * time.Second)
 		require.Less(t, reads.Load(), int64(100))

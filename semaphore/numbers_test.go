@@ -104,7 +104,7 @@ func TestNumbersLost(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, h := join(t, s), join(t, s), join(t, s)
 		l := must(t, semaphore.New(h.Client, "s", 1))
-		b.bend("sem take", 1, 2, faults.Drop)
+		b.f.OnSend(kit.Between("sem take", 1, 2, faults.Drop))
 		later := begin(t, semaphore.New(b.Client, "s", 2)) // slot 1
 		synctest.Wait()
 		first := a.await(t, semaphore.New(a.Client, "s", 1))
@@ -150,13 +150,13 @@ func TestNewcomerQueues(t *testing.T) {
 		a, b, c := join(t, s), join(t, s), join(t, s)
 		sem := func(p *peer) *semaphore.Semaphore { return semaphore.New(p.Client, "s", 1) }
 		kit.Unlock(t, must(t, sem(b)))
-		a.bend("sem take", 1, 1, faults.Delay(200*time.Millisecond))
+		a.f.OnSend(kit.Between("sem take", 1, 1, faults.Delay(200*time.Millisecond)))
 		late := begin(t, sem(a))
 		synctest.Wait()
 		l := must(t, sem(b))
 		first := c.await(t, sem(c))
 		time.Sleep(150 * time.Millisecond)
-		c.bend("sem take", 1, 1, faults.Delay(100*time.Millisecond))
+		c.f.OnSend(kit.Between("sem take", 1, 1, faults.Delay(100*time.Millisecond)))
 		kit.Unlock(t, l)
 		l = first.Granted(t)
 		require.False(t, late.Over())
@@ -183,7 +183,7 @@ func TestNewcomerOnReplica(t *testing.T) {
 		l := must(t, sem(holder))
 		first := waiter.await(t, sem(waiter))
 		synctest.Wait()
-		waiter.bend("sem take", 1, 1, faults.Delay(50*time.Millisecond))
+		waiter.f.OnSend(kit.Between("sem take", 1, 1, faults.Delay(50*time.Millisecond)))
 		kit.Unlock(t, l)
 		second := newcomer.await(t, sem(newcomer))
 		l = first.Granted(t)

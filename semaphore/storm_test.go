@@ -140,19 +140,11 @@ func TestStorm(t *testing.T) {
 
 var r3 = natslock.WithReplicas(3)
 
-func needCluster(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("a cluster takes seconds; -short was given")
-	}
-}
-
 // TestClusterStorm has 20 clients on three servers contend for three permits on three
 // replicas. Meanwhile the stream's leader steps down again and again, clients are cut off,
 // answers are late or lost, and holders are broken.
 func TestClusterStorm(t *testing.T) {
 	tier.Proof(t)
-	needCluster(t)
 	cl := testutil.RunCluster(t, 3)
 	const clients, permits = 20, 3
 	want := history.Want{Kind: admin.KindSemaphore, Name: "storm", Permits: permits}

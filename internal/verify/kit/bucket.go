@@ -3,8 +3,11 @@ package kit
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,6 +118,44 @@ func Stage(w kvstore.Write) string {
 		return kind + " renew"
 	}
 	return kind + " take"
+}
+
+// At is a rule for [faults.Store.OnSend]: the writes of a stage meet a fate.
+func At(stage string, fate faults.Fate) func(int, kvstore.Write) faults.Fate {
+	return Between(stage, 1, math.MaxInt, fate)
+}
+
+// Between is [At] for the writes of a stage from the first to the last one of a range,
+// counted from 1.
+func Between(stage string, first, last int, fate faults.Fate) func(int, kvstore.Write) faults.Fate {
+	var n atomic.Int64
+	return func(_ int, w kvstore.Write) faults.Fate {
+		if Stage(w) == stage {
+			if n := int(n.Add(1)); first <= n && n <= last {
+				return fate
+			}
+		}
+		return faults.Pass
+	}
+}
+
+// Fates are those that leave the outcome of a write open, or make it known too late.
+var Fates = []struct {
+	Name string
+	Fate faults.Fate
+}{
+	{"answer lost", faults.LoseAnswer},
+	{"dropped", faults.Drop},
+	{"not sent", faults.NotSent(fmt.Errorf("%w: test", kvstore.ErrUnavailable))},
+	{"in flight", faults.Refuse(kvstore.ErrInFlight)},
+	{"applied 700ms later", faults.Delay(700 * time.Millisecond)},
+	{"applied 3s later", faults.Delay(3 * time.Second)},
+	{"applied 3s later, silently", faults.Delay(3 * time.Second).Silent()},
+	{"applied 40s later", faults.Delay(40 * time.Second)},
+	{"applied 40s later, silently", faults.Delay(40 * time.Second).Silent()},
+	{"answered 700ms later", faults.DelayAnswer(700 * time.Millisecond)},
+	{"answered 3s later", faults.DelayAnswer(3 * time.Second)},
+	{"answered 40s later", faults.DelayAnswer(40 * time.Second)},
 }
 
 // DeleteBucket deletes the bucket.
