@@ -18,32 +18,6 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Notifications that anybody can forge do not put off the read by which a waiter
-// finds that the record of a dead holder is overdue.
-func TestOverdueForgedFlood(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		const ttl = 5 * time.Second
-		dead := join(t, s, natslock.WithTTL(ttl))
-		c, f := joinFaulty(t, s)
-		mustLock(t, dead.Client, "l")
-		written := time.Now()
-		w := c.await(t, "l")
-		m := newRaw(t, s.Connect()).get("lock.l")
-		dead.link.Cut()
-		forget(t, s)
-		for !w.Over() && time.Since(written) < 2*ttl {
-			time.Sleep(10 * time.Millisecond)
-			f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{
-				Key: "lock.l", Value: m.Data, Revision: m.Sequence, Time: time.Now().Add(-time.Hour), TTL: ttl,
-			}})
-			synctest.Wait()
-		}
-		require.True(t, w.Over(), "put off for ever")
-		require.LessOrEqual(t, w.At.Sub(written), ttl+overdueIn)
-		kit.Unlock(t, w.Granted(t))
-	})
-}
-
 // A waiter whose question for the last revision meets a write in flight, again and
 // again, does not hold up the closing of its client.
 func TestCloseWhileProbeMeetsWriteInFlight(t *testing.T) {

@@ -267,27 +267,33 @@ func TestOverdueBreakOfFixedLease(t *testing.T) {
 	})
 }
 
-// Forged renewals, however many, do not keep a waiter from reading by itself.
+// Forged notifications, however many, do not put off the read by which a waiter finds that
+// the record of a dead holder is overdue: neither renewals nor records that are old.
 func TestOverdueBehindForgedRenewals(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		const ttl = 5 * time.Second
-		dead := join(t, s, natslock.WithTTL(ttl))
-		c, f := joinFaulty(t, s)
-		mustLock(t, dead.Client, "l")
-		written := time.Now()
-		w := c.await(t, "l")
-		m := newRaw(t, s.Connect()).get("lock.l")
-		dead.link.Cut()
-		forget(t, s)
-		for !w.Over() && time.Since(written) < kit.Patience {
-			time.Sleep(10 * time.Millisecond)
-			f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{
-				Key: "lock.l", Value: m.Data, Revision: m.Sequence, Time: time.Now(), TTL: ttl,
-			}})
-		}
-		kit.Unlock(t, w.Granted(t))
-		require.Less(t, w.At.Sub(written), ttl+6*time.Second)
-	})
+	for name, age := range map[string]time.Duration{"new": 0, "old": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				const ttl = 5 * time.Second
+				dead := join(t, s, natslock.WithTTL(ttl))
+				c, f := joinFaulty(t, s)
+				mustLock(t, dead.Client, "l")
+				written := time.Now()
+				w := c.await(t, "l")
+				m := newRaw(t, s.Connect()).get("lock.l")
+				dead.link.Cut()
+				forget(t, s)
+				for !w.Over() && time.Since(written) < kit.Patience {
+					time.Sleep(10 * time.Millisecond)
+					f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{
+						Key: "lock.l", Value: m.Data, Revision: m.Sequence, Time: time.Now().Add(-age), TTL: ttl,
+					}})
+					synctest.Wait()
+				}
+				kit.Unlock(t, w.Granted(t))
+				require.LessOrEqual(t, w.At.Sub(written), ttl+overdueIn)
+			})
+		})
+	}
 }
 
 // Of all that claim an overdue record one gets it: the others meet the record of that
@@ -359,23 +365,8 @@ func TestOverdueUnasked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				const ttl = 5 * time.Second
-				dead, holder := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
 				c, f := joinFaulty(t, s)
-				var l *natslock.Lock
-				if tc.first != nil {
-					var err error
-					l, err = tc.first(holder.Client)(t.Context())
-					require.NoError(t, err)
-				}
-				go func() { _, _ = tc.dead(dead.Client)(context.Background(), natslock.Detached()) }()
-				synctest.Wait()
-				dead.link.Cut()
-				forget(t, s)
-				time.Sleep(2 * ttl)
-				if l != nil {
-					kit.Unlock(t, l)
-				}
+				leaveOverdue(t, s, tc.dead, tc.first)
 				f.FailReads(func(op faults.ReadOp, _ string) error {
 					if op == faults.ReadState {
 						return fmt.Errorf("%w: test", kvstore.ErrUnavailable)
@@ -386,11 +377,33 @@ func TestOverdueUnasked(t *testing.T) {
 				require.ErrorIs(t, err, natslock.ErrUnavailable)
 				require.NotErrorIs(t, err, natslock.ErrLocked)
 				f.FailReads(nil)
-				l, err = tc.try(c.Client)(t.Context())
+				l, err := tc.try(c.Client)(t.Context())
 				require.NoError(t, err)
 				kit.Unlock(t, l)
 			})
 		})
+	}
+}
+
+// leaveOverdue has a client that asks for a lock die, behind the first holder if there is
+// one. When it returns, that holder has unlocked, and the record of the dead client is overdue.
+func leaveOverdue(t *testing.T, s *testutil.Server, asks, first func(*natslock.Client) take) {
+	t.Helper()
+	const ttl = 5 * time.Second
+	dead, holder := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
+	var l *natslock.Lock
+	if first != nil {
+		var err error
+		l, err = first(holder.Client)(t.Context())
+		require.NoError(t, err)
+	}
+	go func() { _, _ = asks(dead.Client)(context.Background(), natslock.Detached()) }()
+	synctest.Wait()
+	dead.link.Cut()
+	forget(t, s)
+	time.Sleep(2 * ttl)
+	if l != nil {
+		kit.Unlock(t, l)
 	}
 }
 
@@ -401,37 +414,17 @@ func deletesOverdue(t *testing.T, fate faults.Fate, outcome func(t *testing.T, e
 	for victim, stage := range map[string]string{"reader": "read delete", "waiter": "wait delete"} {
 		t.Run(victim, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				const ttl = 5 * time.Second
-				dead, holder := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
 				c, f := joinFaulty(t, s)
 				tc := overdueCases[victim]
-				var l *natslock.Lock
-				if tc.first != nil {
-					var err error
-					l, err = tc.first(holder.Client)(t.Context())
-					require.NoError(t, err)
-				}
-				go func() { _, _ = tc.dead(dead.Client)(context.Background(), natslock.Detached()) }()
-				synctest.Wait()
-				dead.link.Cut()
-				forget(t, s)
-				time.Sleep(2 * ttl)
-				if l != nil {
-					kit.Unlock(t, l)
-				}
-				var lost atomic.Int32
-				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-					if kit.Stage(w) == stage && lost.CompareAndSwap(0, 1) {
-						return fate
-					}
-					return faults.Pass
-				})
+				leaveOverdue(t, s, tc.dead, tc.first)
+				f.OnSend(kit.Between(stage, 1, 1, fate))
 				try := tc.next["try"]
 				if try == nil {
 					try = tc.next["try write"]
 				}
 				l, err := try(c.Client)(t.Context())
-				require.EqualValues(t, 1, lost.Load())
+				n := f.Counts()
+				require.Equal(t, 1, n.Sends-n.Passed)
 				outcome(t, err)
 				if err == nil {
 					kit.Unlock(t, l)
@@ -495,12 +488,7 @@ func TestOverdueReaderRenews(t *testing.T) {
 			f = faults.New(&aheadBy{kv, time.Hour}, 1)
 			return f
 		}))
-		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if kit.Stage(w) == "read delete" {
-				return faults.Delay(ttl / 2) // a renewal comes first
-			}
-			return faults.Pass
-		})
+		f.OnSend(kit.At("read delete", faults.Delay(ttl/2))) // a renewal comes first
 		l, err := rwlock.New(reader.Client).RLock(t.Context(), "l")
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 4*ttl)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -237,34 +236,6 @@ func TestWatchWithoutBucket(t *testing.T) {
 	require.True(t, evs[0].Remade)
 	require.Equal(t, p.cmd.Process.Pid, evs[2].PID)
 	require.Equal(t, 1, strings.Count(w.err.String(), "no such bucket"), "said once")
-}
-
-// A waiter that gets the lock past one that is stopped is granted it, and does not give up.
-func TestWatchGrantedOutOfTurn(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	holder, pid := hold(t, s, "x")
-	stopped := start(t, s, "run", "x", "--", "true")
-	awaitQueue(t, s, "x", 1)
-	next := start(t, s, "run", "x", "--", "true")
-	awaitQueue(t, s, "x", 2)
-	w := watch(t, s, "--json")
-	pause(t, stopped)
-	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
-	holder.wait()
-	require.Zero(t, next.wait(), next.err)
-	var types []string
-	kit.Eventually(t, "the release", func() bool {
-		types = nil
-		for line := range strings.Lines(w.out.String()) {
-			var ev event
-			if json.Unmarshal([]byte(line), &ev) == nil && ev.PID == next.cmd.Process.Pid {
-				types = append(types, ev.Event)
-			}
-		}
-		return slices.Contains(types, "released")
-	})
-	require.Equal(t, []string{"granted", "released"}, types)
 }
 
 func TestWatchRefuses(t *testing.T) {
