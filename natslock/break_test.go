@@ -34,7 +34,7 @@ func TestBreakTellsTheHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, operator := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), join(t, s, natslock.WithOwner("olga"))
 		l := mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
-		holder.rec.wait(t, admin.EventRenewed, "l") // the watch is in place
+		holder.rec.Wait(t, admin.EventRenewed, "l") // the watch is in place
 		begun := time.Now()
 		breakLock(t, operator.Client, l, "it hangs")
 		kit.Receive(t, l.Context().Done(), "the end")
@@ -52,7 +52,7 @@ func TestBreakTellsTheHolder(t *testing.T) {
 		require.WithinDuration(t, time.Now(), info.Holder.Broken.At, time.Minute)
 
 		wantLost(t, l, natslock.ErrBroken)
-		ev := holder.rec.wait(t, admin.EventBroken, "l")
+		ev := holder.rec.Wait(t, admin.EventBroken, "l")
 		require.ErrorIs(t, ev.Cause, natslock.ErrBroken)
 		require.EqualValues(t, 1, holder.Stats().Broken)
 		require.Zero(t, holder.Stats().Lost)
@@ -319,7 +319,7 @@ func TestBreakForgedNotification(t *testing.T) {
 		wantHeld(t, renewing)
 		wantHeld(t, fixed)
 		require.False(t, w.Over(), "nor does a waiter believe it")
-		require.Less(t, holder.rec.count(admin.EventRenewed, "renewing"), 30, "a flood is answered slowly")
+		require.Less(t, holder.rec.Count(admin.EventRenewed, "renewing"), 30, "a flood is answered slowly")
 
 		// The true one is believed afterwards, although its revision is lower.
 		breakLock(t, other.Client, renewing, "")

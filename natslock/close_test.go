@@ -200,7 +200,7 @@ func TestCloseRaces(t *testing.T) {
 				}
 			})
 		}
-		c.rec.wait(t, admin.EventReleased, "l")
+		c.rec.Wait(t, admin.EventReleased, "l")
 		for range 2 {
 			wg.Go(func() {
 				if err := c.Close(context.Background()); err != nil {
@@ -292,7 +292,7 @@ func TestCloseOfConnection(t *testing.T) {
 		require.NotErrorIs(t, err, natslock.ErrTimeout)
 		left := kit.Receive(t, warned, "the warning")
 		require.Greater(t, left, 5*time.Second, "at once")
-		require.ErrorIs(t, c.rec.wait(t, admin.EventAtRisk, "l").Cause, natslock.ErrUnavailable)
+		require.ErrorIs(t, c.rec.Wait(t, admin.EventAtRisk, "l").Cause, natslock.ErrUnavailable)
 		require.ErrorIs(t, c.Healthy(), natslock.ErrUnavailable)
 		require.Zero(t, time.Since(closed).Round(10*time.Millisecond))
 		wantHeld(t, l)

@@ -81,14 +81,14 @@ func (x sort) hold(t *testing.T, c *natslock.Client) (release func()) {
 func (x sort) dies(t *testing.T, bucket *kvstore.Memory) {
 	t.Helper()
 	m, line := joinInMemory(t, bucket)
-	mark := m.rec.len()
+	mark := m.rec.Len()
 	go func() {
 		l, err := x.dead(context.WithoutCancel(t.Context()), m.Client)
 		if err == nil {
 			_ = l.Unlock(context.Background())
 		}
 	}()
-	m.rec.waitFrom(t, mark, admin.EventQueued, "l")
+	m.rec.WaitFrom(t, mark, admin.EventQueued, "l")
 	time.Sleep(time.Second)
 	line.Cut()
 }
@@ -209,7 +209,7 @@ func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 						}
 						_ = l.Unlock(context.Background())
 					}()
-					m.rec.wait(t, admin.EventQueued, "l")
+					m.rec.Wait(t, admin.EventQueued, "l")
 					time.Sleep(7 * time.Second) // a place lives for 15 s
 					free := time.Now()
 					release()
@@ -257,7 +257,7 @@ func TestDeadFirstInCrashLoop(t *testing.T) {
 						_ = l.Unlock(context.Background())
 					}
 				}()
-				m.rec.wait(t, admin.EventQueued, "l")
+				m.rec.Wait(t, admin.EventQueued, "l")
 				line.Cut()
 			})
 			t.Logf("%d grants in half a minute, %d without deaths, pauses %v", seen.grants, calm.grants, seen.pauses)

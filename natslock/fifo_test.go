@@ -342,7 +342,7 @@ func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
 			}
 		}
 	})
-	greedy.rec.wait(t, admin.EventReleased, "l")
+	greedy.rec.Wait(t, admin.EventReleased, "l")
 	for range 5 {
 		begun := time.Now()
 		kit.Unlock(t, mustLock(t, other.Client, "l"))

@@ -37,7 +37,7 @@ func TestHandleDropped(t *testing.T) {
 	token := func() uint64 {
 		l, err := c.Lock(t.Context(), "dropped", natslock.TTL(time.Second), natslock.EarlyWarning(time.Millisecond, func(*natslock.Lock) {}))
 		require.NoError(t, err)
-		c.rec.wait(t, admin.EventRenewed, "dropped")
+		c.rec.Wait(t, admin.EventRenewed, "dropped")
 		return l.Token()
 	}()
 	require.Empty(t, log.String())
@@ -183,9 +183,9 @@ func TestHandleServerRestart(t *testing.T) {
 	fixed := mustLock(t, c.Client, "fixed", natslock.TTL(time.Minute), natslock.NoRenew())
 	w := other.await(t, "l")
 	for range 3 {
-		renewed := c.rec.count(admin.EventRenewed, "l")
+		renewed := c.rec.Count(admin.EventRenewed, "l")
 		s.Restart()
-		kit.Eventually(t, "it is confirmed", func() bool { return c.rec.count(admin.EventRenewed, "l") > renewed })
+		kit.Eventually(t, "it is confirmed", func() bool { return c.rec.Count(admin.EventRenewed, "l") > renewed })
 		wantHeld(t, l)
 		wantHeld(t, fixed)
 		require.False(t, w.Over())

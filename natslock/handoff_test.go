@@ -59,7 +59,7 @@ func TestHandoff(t *testing.T) {
 				var waiters []chan *natslock.Lock
 				for _, c := range []*member{owner, owner, stranger} {
 					ch := make(chan *natslock.Lock, 1)
-					mark := c.rec.len()
+					mark := c.rec.Len()
 					go func() {
 						wait := mutexOf
 						if name == "writer" {
@@ -68,7 +68,7 @@ func TestHandoff(t *testing.T) {
 						l, _ := wait(c.Client)(context.WithoutCancel(t.Context()))
 						ch <- l
 					}()
-					c.rec.waitFrom(t, mark, admin.EventQueued, "l")
+					c.rec.WaitFrom(t, mark, admin.EventQueued, "l")
 					waiters = append(waiters, ch)
 				}
 				h := handOff(t, l)

@@ -52,12 +52,12 @@ func TestInspect(t *testing.T) {
 			require.Greater(t, info.Queue[1].Ticket, q.Ticket)
 			require.Empty(t, info.Readers)
 		}
-		check(a.rec.wait(t, admin.EventRenewed, "l").Time) // the watch begins with one
+		check(a.rec.Wait(t, admin.EventRenewed, "l").Time) // the watch begins with one
 		ticket := info.Queue[0].Ticket
-		time.Sleep(time.Until(a.rec.wait(t, admin.EventRenewed, "l").Time.Add(21300 * time.Millisecond)))
-		renewals := a.rec.count(admin.EventRenewed, "l")
+		time.Sleep(time.Until(a.rec.Wait(t, admin.EventRenewed, "l").Time.Add(21300 * time.Millisecond)))
+		renewals := a.rec.Count(admin.EventRenewed, "l")
 		var last admin.Event
-		for _, ev := range a.rec.all() {
+		for _, ev := range a.rec.All() {
 			if ev.Type == admin.EventRenewed {
 				last = ev
 			}
@@ -408,7 +408,7 @@ func TestInspectObserver(t *testing.T) {
 			defer cancel()
 			got, _ = b.Lock(ctx, "l", natslock.Detached())
 		}()
-		b.rec.wait(t, admin.EventQueued, "l")
+		b.rec.Wait(t, admin.EventQueued, "l")
 		time.Sleep(800 * time.Millisecond)
 		kit.Unlock(t, l)
 		<-begun
@@ -416,15 +416,13 @@ func TestInspectObserver(t *testing.T) {
 		kit.Unlock(t, got)
 		synctest.Wait()
 		var types []string
-		for i, ev := range b.rec.all() {
+		for i, ev := range b.rec.All() {
 			types = append(types, ev.Type.String())
 			require.Equal(t, "l", ev.Name)
 			require.Equal(t, admin.KindMutex, ev.Kind)
 			require.NotEmpty(t, ev.ID)
 			require.Nil(t, ev.Holder)
-			b.rec.mu.Lock()
-			ctx := b.rec.ctxs[i]
-			b.rec.mu.Unlock()
+			ctx := b.rec.Contexts()[i]
 			require.Equal(t, "mine", ctx.Value(key{}), "the acquire's values")
 			require.NoError(t, ctx.Err(), "and not its end")
 			switch ev.Type {
@@ -440,16 +438,16 @@ func TestInspectObserver(t *testing.T) {
 		require.Equal(t, []string{"queued", "granted", "renewed", "released"}, types)
 
 		types = nil
-		mark := b.rec.len()
+		mark := b.rec.Len()
 		l = mustLock(t, a.Client, "l")
 		w := b.await(t, "l", natslock.MaxWait(time.Second))
 		require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 		synctest.Wait()
-		for _, ev := range b.rec.all()[mark:] {
+		for _, ev := range b.rec.All()[mark:] {
 			types = append(types, ev.Type.String())
 		}
 		require.Equal(t, []string{"queued", "gave up"}, types)
-		ev := b.rec.all()[mark+1]
+		ev := b.rec.All()[mark+1]
 		require.ErrorIs(t, ev.Cause, natslock.ErrTimeout)
 		var timeout *natslock.TimeoutError
 		require.ErrorAs(t, ev.Cause, &timeout)

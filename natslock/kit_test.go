@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -38,14 +37,14 @@ type member struct {
 	*natslock.Client
 	nc   *nats.Conn
 	link *testutil.Link
-	rec  *recorder
+	rec  *kit.Observer
 }
 
 func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
 	t.Helper()
-	m := &member{rec: newRecorder()}
+	m := &member{rec: kit.NewObserver()}
 	m.nc, m.link = s.ConnectLink()
-	m.Client = kit.NewClient(t, m.nc, append([]natslock.Option{m.rec.option()}, opts...)...)
+	m.Client = kit.NewClient(t, m.nc, append([]natslock.Option{m.rec.Option()}, opts...)...)
 	return m
 }
 
@@ -53,8 +52,8 @@ func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
 // line to it.
 func joinInMemory(t testing.TB, bucket *kvstore.Memory, opts ...natslock.Option) (*member, *history.Line) {
 	t.Helper()
-	m, line := &member{rec: newRecorder()}, history.NewLine(bucket)
-	c, err := line.NewClient(append([]natslock.Option{m.rec.option()}, opts...)...)
+	m, line := &member{rec: kit.NewObserver()}, history.NewLine(bucket)
+	c, err := line.NewClient(append([]natslock.Option{m.rec.Option()}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { kit.CloseNow(c); line.Close() })
 	m.Client = c
@@ -74,9 +73,9 @@ func crowd(t testing.TB, s *testutil.Server, n int, opts ...natslock.Option) []*
 // joinFaulty is join with faults between the client and its bucket.
 func joinFaulty(t testing.TB, s *testutil.Server, opts ...natslock.Option) (m *member, f *faults.Store) {
 	t.Helper()
-	m = &member{rec: newRecorder()}
+	m = &member{rec: kit.NewObserver()}
 	m.nc, m.link = s.ConnectLink()
-	m.Client, f = kit.Faulty(t, m.nc, 1, append([]natslock.Option{m.rec.option()}, opts...)...)
+	m.Client, f = kit.Faulty(t, m.nc, 1, append([]natslock.Option{m.rec.Option()}, opts...)...)
 	return m, f
 }
 
@@ -91,85 +90,14 @@ type waiting = kit.Call[*natslock.Lock]
 // await begins to wait for a lock and returns when it is queued.
 func (m *member) await(t testing.TB, name string, opts ...natslock.LockOption) *waiting {
 	t.Helper()
-	mark := m.rec.len()
+	mark := m.rec.Len()
 	w := m.begin(t, name, opts...)
-	m.rec.waitFrom(t, mark, admin.EventQueued, name)
+	m.rec.WaitFrom(t, mark, admin.EventQueued, name)
 	return w
 }
 
 func (m *member) begin(t testing.TB, name string, opts ...natslock.LockOption) *waiting {
 	return kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return m.Lock(ctx, name, opts...) })
-}
-
-// recorder keeps the events that an observer gets.
-type recorder struct {
-	mu     sync.Mutex
-	events []admin.Event
-	ctxs   []context.Context
-	more   chan struct{} // closed and replaced with every event
-}
-
-func newRecorder() *recorder { return &recorder{more: make(chan struct{})} }
-
-func (r *recorder) option() natslock.Option {
-	return admin.WithObserver(func(ctx context.Context, ev admin.Event) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.events = append(r.events, ev)
-		r.ctxs = append(r.ctxs, ctx)
-		close(r.more)
-		r.more = make(chan struct{})
-	})
-}
-
-func (r *recorder) len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.events)
-}
-
-func (r *recorder) all() []admin.Event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.events)
-}
-
-func (r *recorder) count(typ admin.EventType, name string) int {
-	n := 0
-	for _, ev := range r.all() {
-		if ev.Type == typ && ev.Name == name {
-			n++
-		}
-	}
-	return n
-}
-
-// wait returns the first event of the kind, now or later.
-func (r *recorder) wait(t testing.TB, typ admin.EventType, name string) admin.Event {
-	t.Helper()
-	return r.waitFrom(t, 0, typ, name)
-}
-
-func (r *recorder) waitFrom(t testing.TB, from int, typ admin.EventType, name string) admin.Event {
-	t.Helper()
-	timer := time.NewTimer(kit.Patience)
-	defer timer.Stop()
-	for {
-		r.mu.Lock()
-		for _, ev := range r.events[from:] {
-			if ev.Type == typ && ev.Name == name {
-				r.mu.Unlock()
-				return ev
-			}
-		}
-		more := r.more
-		r.mu.Unlock()
-		select {
-		case <-more:
-		case <-timer.C:
-			t.Fatalf("waited in vain for %v of %q", typ, name)
-		}
-	}
 }
 
 // tap counts what is published to the bucket's subjects, refused or not.

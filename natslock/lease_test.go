@@ -63,7 +63,7 @@ func TestLeaseHolderCutOff(t *testing.T) {
 				w := other.await(t, "l")
 				time.Sleep(5 * time.Second)
 				var renewed time.Time
-				for _, ev := range holder.rec.all() {
+				for _, ev := range holder.rec.All() {
 					if ev.Type == admin.EventRenewed {
 						renewed = ev.Time
 					}
@@ -87,7 +87,7 @@ func TestLeaseHolderCutOff(t *testing.T) {
 				require.NotErrorIs(t, l.Err(), natslock.ErrBroken)
 				require.EqualValues(t, 1, holder.Stats().Lost)
 				require.Zero(t, holder.Stats().Held)
-				ev := holder.rec.wait(t, admin.EventExpired, "l")
+				ev := holder.rec.Wait(t, admin.EventExpired, "l")
 				require.ErrorIs(t, ev.Cause, natslock.ErrLost)
 
 				next := w.Granted(t)

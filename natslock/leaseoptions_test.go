@@ -208,12 +208,12 @@ func TestLeaseUntilEnds(t *testing.T) {
 		err := c.Do(t.Context(), "l", work(11*time.Second), until())
 		require.ErrorIs(t, err, natslock.ErrEnded)
 		require.NotErrorIs(t, err, natslock.ErrLost)
-		ev := c.rec.wait(t, admin.EventEnded, "l")
+		ev := c.rec.Wait(t, admin.EventEnded, "l")
 		require.ErrorIs(t, ev.Cause, natslock.ErrEnded)
 		require.Equal(t, "ended", ev.Type.String())
 		synctest.Wait()
 		require.Equal(t, natslock.Stats{Granted: 2, Released: 1, Ended: 1}, c.Stats())
-		require.Zero(t, c.rec.count(admin.EventExpired, "l"))
+		require.Zero(t, c.rec.Count(admin.EventExpired, "l"))
 
 		// An end before that is a loss, or a break.
 		l := mustLock(t, c.Client, "l", until())

@@ -140,7 +140,7 @@ func TestLingerObserved(t *testing.T) {
 			for _, id := range ids {
 				want = append(want, "granted "+id, "released "+id)
 			}
-			for _, ev := range c.rec.all() {
+			for _, ev := range c.rec.All() {
 				if ev.Type != admin.EventRenewed {
 					got = append(got, ev.Type.String()+" "+ev.ID)
 				}

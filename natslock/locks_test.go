@@ -124,7 +124,7 @@ func TestLockAllCrossing(t *testing.T) {
 			c[1].gather(t, []string{"b", "a"}, natslock.MaxWait(time.Minute)),
 		}
 		for _, m := range c {
-			m.rec.wait(t, admin.EventQueued, "a")
+			m.rec.Wait(t, admin.EventQueued, "a")
 		}
 		synctest.Wait()
 		require.Len(t, r.live("wait.a.*"), 2)
@@ -158,12 +158,12 @@ func TestLockAllKeepsSmaller(t *testing.T) {
 		r := newRaw(t, s.Connect())
 		b := mustLock(t, holder.Client, "b")
 		g := c.gather(t, []string{"d", "c", "b", "a"})
-		c.rec.wait(t, admin.EventQueued, "b")
+		c.rec.Wait(t, admin.EventQueued, "b")
 		synctest.Wait()
 		require.Equal(t, []string{"lock.a", "lock.b"}, r.live("lock.*"))
 		d := mustLock(t, other.Client, "d")
 		kit.Unlock(t, b)
-		c.rec.wait(t, admin.EventQueued, "d")
+		c.rec.Wait(t, admin.EventQueued, "d")
 		synctest.Wait()
 		require.Equal(t, []string{"lock.a", "lock.b", "lock.c", "lock.d"}, r.live("lock.*"))
 		require.False(t, g.Over())
@@ -368,7 +368,7 @@ func TestLockAllLingers(t *testing.T) {
 		other := join(t, s)
 		b := mustLock(t, other.Client, "b")
 		g := c.gather(t, names, natslock.Linger(time.Minute))
-		c.rec.wait(t, admin.EventQueued, "b")
+		c.rec.Wait(t, admin.EventQueued, "b")
 		time.Sleep(time.Second)
 		l, err := other.TryLock(t.Context(), "c")
 		require.NoError(t, err)

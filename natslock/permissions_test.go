@@ -64,9 +64,9 @@ func TestPermissionForSomeNames(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		admin := kit.NewClient(t, s.Connect(as("admin")...))
 		ctx := t.Context()
-		c := &member{rec: newRecorder()}
+		c := &member{rec: kit.NewObserver()}
 		c.nc = s.Connect(as("orders")...)
-		c.Client = kit.NewClient(t, c.nc, c.rec.option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
+		c.Client = kit.NewClient(t, c.nc, c.rec.Option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		l := mustLock(t, admin, "orders.1")
 		w := c.await(t, "orders.1")
 		begun := time.Now()
@@ -100,9 +100,9 @@ func TestPermissionToListenDenied(t *testing.T) {
 		l := mustLock(t, admin, "l")
 		var deaf []*member
 		for range 3 {
-			c := &member{rec: newRecorder()}
+			c := &member{rec: kit.NewObserver()}
 			c.nc = s.Connect(as("deaf")...)
-			c.Client = kit.NewClient(t, c.nc, c.rec.option())
+			c.Client = kit.NewClient(t, c.nc, c.rec.Option())
 			deaf = append(deaf, c)
 		}
 		// They get in in any order. When the lock has been free for more than a second, the

@@ -32,9 +32,9 @@ func TestLeastPrivilegeHandOver(t *testing.T) {
 		var refused atomic.Int32
 		var clients [2]*member
 		for i := range clients {
-			c := &member{rec: newRecorder()}
+			c := &member{rec: kit.NewObserver()}
 			c.nc = cluster.ConnectTo(i, nats.UserInfo(user, "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { refused.Add(1) }))
-			c.Client = kit.NewClient(t, c.nc, c.rec.option())
+			c.Client = kit.NewClient(t, c.nc, c.rec.Option())
 			clients[i] = c
 		}
 		const n = 100

@@ -77,7 +77,7 @@ func TestRefusedRenewal(t *testing.T) {
 				}
 				fail(true)
 				time.Sleep(4500 * time.Millisecond)
-				require.ErrorContains(t, m.rec.wait(t, admin.EventAtRisk, "l").Cause, c.says)
+				require.ErrorContains(t, m.rec.Wait(t, admin.EventAtRisk, "l").Cause, c.says)
 				err := m.Healthy()
 				require.ErrorIs(t, err, natslock.ErrUnavailable)
 				require.ErrorContains(t, err, c.says)
@@ -100,7 +100,7 @@ func TestRefusedRenewal(t *testing.T) {
 				cause := context.Cause(l.Context())
 				require.ErrorIs(t, cause, natslock.ErrLost)
 				require.ErrorContains(t, cause, c.says)
-				require.ErrorContains(t, m.rec.wait(t, admin.EventExpired, "l").Cause, c.says)
+				require.ErrorContains(t, m.rec.Wait(t, admin.EventExpired, "l").Cause, c.says)
 				require.Equal(t, 1, strings.Count(log.String(), "refuses to renew"), "once: %s", log.String())
 				fail(false)
 			})

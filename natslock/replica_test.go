@@ -20,8 +20,8 @@ import (
 
 // joinOver is joinFaulty over a store that a test makes of the client's.
 func joinOver(t *testing.T, s *testutil.Server, over func(kvstore.KV) kvstore.KV) (m *member, f *faults.Store) {
-	m = &member{rec: newRecorder(), nc: s.Connect()}
-	m.Client, f = kit.FaultyOver(t, m.nc, 1, over, m.rec.option())
+	m = &member{rec: kit.NewObserver(), nc: s.Connect()}
+	m.Client, f = kit.FaultyOver(t, m.nc, 1, over, m.rec.Option())
 	return m, f
 }
 
@@ -71,7 +71,7 @@ func TestFirstOnReplica(t *testing.T) {
 		l := mustLock(t, holder.Client, "l")
 		first := waiter.await(t, "l")
 		synctest.Wait()
-		store.lacks = "wait.l." + waiter.rec.wait(t, admin.EventQueued, "l").ID
+		store.lacks = "wait.l." + waiter.rec.Wait(t, admin.EventQueued, "l").ID
 		second := behind.await(t, "l")
 		synctest.Wait()
 		require.Empty(t, store.lacks, "it has read the replica")

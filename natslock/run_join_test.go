@@ -223,9 +223,9 @@ func TestRunStats(t *testing.T) {
 		require.Zero(t, st.Waiting)
 		require.Zero(t, st.Held)
 		require.Zero(t, st.Lost)
-		require.Equal(t, 5, c.rec.count(admin.EventQueued, "l"))
-		require.Equal(t, 5, c.rec.count(admin.EventGranted, "l"))
-		require.Equal(t, 5, c.rec.count(admin.EventReleased, "l"))
+		require.Equal(t, 5, c.rec.Count(admin.EventQueued, "l"))
+		require.Equal(t, 5, c.rec.Count(admin.EventGranted, "l"))
+		require.Equal(t, 5, c.rec.Count(admin.EventReleased, "l"))
 		ids := map[string]bool{holder.ID(): true, l.ID(): true}
 		for _, l := range locks {
 			ids[l.ID()] = true

@@ -130,7 +130,7 @@ func TestRunFirstGivesUp(t *testing.T) {
 				}
 				if holder == nil {
 					holder = second.Granted(t)
-					require.Less(t, c.rec.wait(t, admin.EventGranted, "l").Waited, late+time.Millisecond)
+					require.Less(t, c.rec.Wait(t, admin.EventGranted, "l").Waited, late+time.Millisecond)
 					unlockAll(t, holder, third)
 				} else {
 					time.Sleep(2 * time.Second)

@@ -63,7 +63,7 @@ func TestUnfitRefuses(t *testing.T) {
 			a.reconnect(t)
 			b.reconnect(t)
 			require.Same(t, held, kit.ReceiveIn(t, time.Second, warned, "the early warning"))
-			ev := a.rec.wait(t, admin.EventAtRisk, "held")
+			ev := a.rec.Wait(t, admin.EventAtRisk, "held")
 			require.ErrorIs(t, ev.Cause, kvstore.ErrBucketConfig)
 			require.ErrorContains(t, ev.Cause, setting)
 			require.Contains(t, log.String(), setting)
@@ -74,7 +74,7 @@ func TestUnfitRefuses(t *testing.T) {
 				require.ErrorContains(t, w.Err, `acquire lock "held"`)
 				require.ErrorContains(t, w.Err, setting)
 			}
-			require.ErrorIs(t, b.rec.wait(t, admin.EventGaveUp, "held").Cause, kvstore.ErrBucketConfig)
+			require.ErrorIs(t, b.rec.Wait(t, admin.EventGaveUp, "held").Cause, kvstore.ErrBucketConfig)
 
 			tap := newTap(t, s.Connect(), ">")
 			time.Sleep(2 * time.Second) // the places are gone

@@ -50,16 +50,16 @@ type user struct {
 	rw  *rwlock.RWLock
 	nc  *nats.Conn
 	io  *traffic
-	rec *recorder
+	rec *kit.Observer
 	log *kit.Log
 }
 
 // at makes a client at a place. It is closed when the test ends.
 func at(t *testing.T, p place, opts ...natslock.Option) *user {
 	t.Helper()
-	u := &user{nc: p.connect(), rec: &recorder{more: make(chan struct{})}, log: &kit.Log{}}
+	u := &user{nc: p.connect(), rec: kit.NewObserver(), log: &kit.Log{}}
 	all := append(p.options(t, u.nc),
-		natslock.WithOwner(p.name), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}), admin.WithObserver(u.rec.observe),
+		natslock.WithOwner(p.name), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}), u.rec.Option(),
 		natslock.WithLogger(slog.New(slog.NewTextHandler(u.log, nil))),
 		faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			u.io = &traffic{KV: kv}
@@ -143,47 +143,6 @@ func (e *traffic) patient(t *testing.T, kind, name string) {
 	})
 }
 
-// recorder keeps the events of a client's observer.
-type recorder struct {
-	mu     sync.Mutex
-	events []admin.Event
-	more   chan struct{}
-}
-
-func (r *recorder) observe(_ context.Context, ev admin.Event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.events = append(r.events, ev)
-	close(r.more)
-	r.more = make(chan struct{})
-}
-
-// wait returns when the observer has got n events of the kind about the lock.
-func (r *recorder) wait(t *testing.T, typ admin.EventType, name string, n int) {
-	t.Helper()
-	timer := time.NewTimer(kit.Patience)
-	defer timer.Stop()
-	for {
-		r.mu.Lock()
-		count := 0
-		for _, ev := range r.events {
-			if ev.Type == typ && ev.Name == name {
-				count++
-			}
-		}
-		more := r.more
-		r.mu.Unlock()
-		if count >= n {
-			return
-		}
-		select {
-		case <-more:
-		case <-timer.C:
-			t.Fatalf("%d of %d %v events of %q", count, n, typ, name)
-		}
-	}
-}
-
 // referee says when two locks that exclude each other are inside their validity at a
 // time, or when a token does not rise.
 type referee struct {
@@ -233,7 +192,7 @@ type attempt = kit.Call[*natslock.Lock]
 func (u *user) await(t *testing.T, take kit.Taking, name string) *attempt {
 	t.Helper()
 	a := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return take(ctx, name, natslock.Detached()) })
-	u.rec.wait(t, admin.EventQueued, name, 1)
+	u.rec.Wait(t, admin.EventQueued, name)
 	return a
 }
 

@@ -211,8 +211,9 @@ func renewing(t *testing.T, n network) {
 		t.Fatalf("after %v: %v", time.Since(begun), r.Err())
 	case <-time.After(3 * ttl):
 	}
-	u.rec.wait(t, admin.EventRenewed, "kept", 3)
-	u.rec.wait(t, admin.EventRenewed, "kept_reading", 3)
+	for _, name := range []string{"kept", "kept_reading"} {
+		kit.Eventually(t, "three renewals", func() bool { return u.rec.Count(admin.EventRenewed, name) >= 3 })
+	}
 	kit.Unlock(t, l)
 	kit.Unlock(t, r)
 	if n.silent {
