@@ -8,11 +8,11 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -45,13 +45,12 @@ type Line struct {
 	cuts   int // how often
 	hole   bool
 	held   []func() // what the hole has swallowed, in both directions
-	stores map[*lined]struct{}
-	number int // of the last hook
+	stores map[*holed]*faults.Store
 }
 
 // NewLine returns a line to a bucket in memory.
 func NewLine(m *kvstore.Memory) *Line {
-	return &Line{memory: m, direct: m.Open(), stores: map[*lined]struct{}{}}
+	return &Line{memory: m, direct: m.Open(), stores: map[*holed]*faults.Store{}}
 }
 
 // NewClient connects a client. The options are those of natslock.New.
@@ -59,12 +58,16 @@ func (l *Line) NewClient(opts ...natslock.Option) (*natslock.Client, error) {
 	return openOver(l.store(), opts)
 }
 
-func (l *Line) store() *lined {
-	s := &lined{KV: l.memory.Open(), l: l, done: make(chan struct{}), watches: map[*linedWatch]struct{}{}, hooks: map[int]func(kvstore.ConnState){}}
+func (l *Line) store() *faults.Store {
+	h := &holed{KV: l.memory.Open(), l: l, done: make(chan struct{})}
+	f := faults.New(h, 0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.stores[s] = struct{}{}
-	return s
+	l.stores[h] = f
+	if l.cut {
+		f.Fail(errCut)
+	}
+	return f
 }
 
 // Close ends the line, and returns how many stores its clients have left open.
@@ -78,13 +81,10 @@ func (l *Line) Close() (left int) {
 // Cut loses what is under way, and fails all requests until [Line.Heal].
 func (l *Line) Cut() {
 	l.mu.Lock()
-	was := l.cut
 	l.cut, l.held = true, nil
 	l.cuts++
 	l.mu.Unlock()
-	if !was {
-		l.changed(kvstore.Disconnected)
-	}
+	l.fail(errCut)
 }
 
 // Heal ends a cut a moment later, and a black hole at once.
@@ -104,7 +104,7 @@ func (l *Line) Heal() {
 		}
 		l.mu.Unlock()
 		if over {
-			l.changed(kvstore.Connected)
+			l.fail(nil)
 		}
 	})
 }
@@ -131,25 +131,13 @@ func (l *Line) Blackhole(on bool) {
 	l.mu.Unlock()
 }
 
-// changed notifies the clients of a change of the connection, and their watches that they
-// may have missed something.
-func (l *Line) changed(state kvstore.ConnState) {
-	var hooks []func(kvstore.ConnState)
-	var watches []*linedWatch
+// fail begins or ends the outage of all clients.
+func (l *Line) fail(err error) {
 	l.mu.Lock()
-	for s := range l.stores {
-		hooks = append(hooks, slices.Collect(maps.Values(s.hooks))...)
-		watches = append(watches, slices.Collect(maps.Keys(s.watches))...)
-	}
+	stores := slices.Collect(maps.Values(l.stores))
 	l.mu.Unlock()
-	for _, fn := range hooks {
-		fn(state)
-	}
-	if state != kvstore.Connected {
-		return
-	}
-	for _, w := range watches {
-		w.deliver(kvstore.Event{Kind: kvstore.Recheck})
+	for _, s := range stores {
+		s.Fail(err)
 	}
 }
 
@@ -168,61 +156,40 @@ func (l *Line) back(cuts int, fn func()) {
 	l.mu.Unlock()
 }
 
-// lined is a client's store over a line. Its watches and hooks are under the mutex of that.
-type lined struct {
+// holed is a client's store, below the outages: what it sends and gets passes the hole.
+type holed struct {
 	kvstore.KV
-	l       *Line
-	done    chan struct{}
-	closed  atomic.Bool
-	watches map[*linedWatch]struct{}
-	hooks   map[int]func(kvstore.ConnState)
+	l    *Line
+	done chan struct{}
 }
 
-func (s *lined) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
-	if s.closed.Load() {
-		return nil, kvstore.ErrClosed
-	}
-	var forgotten atomic.Bool
+func (s *holed) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
 	s.l.mu.Lock()
-	cut, hole, cuts := s.l.cut, s.l.hole, s.l.cuts
-	answered := func(a kvstore.Answer) {
-		s.l.back(cuts, func() {
-			if !forgotten.Load() && !s.closed.Load() {
-				done(a)
-			}
-		})
-	}
-	if !cut && hole {
+	hole, cuts := s.l.hole, s.l.cuts
+	answered := func(a kvstore.Answer) { s.l.back(cuts, func() { done(a) }) }
+	if hole {
 		w.Value = bytes.Clone(w.Value)
 		s.l.held = append(s.l.held, func() {
 			_, _ = s.l.direct.Send(w, answered) // an error says that the test has ended
 		})
 	}
 	s.l.mu.Unlock()
-	switch {
-	case cut:
-		return nil, errCut
-	case !hole:
-		if _, err := s.KV.Send(w, answered); err != nil {
-			return nil, err
-		}
+	if hole {
+		return func() {}, nil
 	}
-	return func() { forgotten.Store(true) }, nil
+	return s.KV.Send(w, answered)
 }
 
 // ask lets a question through, or says why it got no answer.
-func (s *lined) ask(ctx context.Context) error {
+func (s *holed) ask(ctx context.Context) error {
 	s.l.mu.Lock()
-	cut, hole := s.l.cut, s.l.hole
+	hole := s.l.hole
 	through := make(chan struct{})
-	if !cut && hole {
+	if hole {
 		s.l.held = append(s.l.held, func() { close(through) })
 	}
 	s.l.mu.Unlock()
-	switch {
-	case cut:
-		return errCut
-	case !hole:
+	if !hole {
 		return nil
 	}
 	wait := time.NewTimer(answerWait)
@@ -239,104 +206,48 @@ func (s *lined) ask(ctx context.Context) error {
 	}
 }
 
-func (s *lined) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+func (s *holed) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
 	if err := s.ask(ctx); err != nil {
 		return kvstore.Record{}, err
 	}
 	return s.KV.Get(ctx, key, min)
 }
 
-func (s *lined) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+func (s *holed) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
 	if err := s.ask(ctx); err != nil {
 		return kvstore.Listing{}, err
 	}
 	return s.KV.List(ctx, pattern, min, opts...)
 }
 
-func (s *lined) State(ctx context.Context, pattern string) (kvstore.State, error) {
+func (s *holed) State(ctx context.Context, pattern string) (kvstore.State, error) {
 	if err := s.ask(ctx); err != nil {
 		return kvstore.State{}, err
 	}
 	return s.KV.State(ctx, pattern)
 }
 
-func (s *lined) Verify(ctx context.Context) error {
+func (s *holed) Verify(ctx context.Context) error {
 	if err := s.ask(ctx); err != nil {
 		return err
 	}
 	return s.KV.Verify(ctx)
 }
 
-func (s *lined) Healthy() error {
-	s.l.mu.Lock()
-	defer s.l.mu.Unlock()
-	if s.l.cut {
-		return errCut
-	}
-	return nil
-}
-
-func (s *lined) OnConnection(fn func(kvstore.ConnState)) (stop func()) {
-	s.l.mu.Lock()
-	defer s.l.mu.Unlock()
-	s.l.number++
-	n := s.l.number
-	s.hooks[n] = fn
-	return func() {
-		s.l.mu.Lock()
-		defer s.l.mu.Unlock()
-		delete(s.hooks, n)
-	}
-}
-
-// linedWatch is a watch over a line.
-type linedWatch struct {
-	kvstore.Watch
-	s       *lined
-	stopped atomic.Bool
-	to      func(kvstore.Event)
-}
-
-func (w *linedWatch) deliver(ev kvstore.Event) {
-	if !w.stopped.Load() && !w.s.closed.Load() {
-		w.to(ev)
-	}
-}
-
-func (s *lined) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
-	w := &linedWatch{s: s, to: deliver}
-	inner, err := s.KV.Watch(pattern, func(ev kvstore.Event) {
+func (s *holed) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
+	return s.KV.Watch(pattern, func(ev kvstore.Event) {
 		if ev.Kind == kvstore.Expired { // of the client's own clock
-			w.deliver(ev)
+			deliver(ev)
 			return
 		}
 		s.l.mu.Lock()
 		cuts := s.l.cuts
 		s.l.mu.Unlock()
-		s.l.back(cuts, func() { w.deliver(ev) })
+		s.l.back(cuts, func() { deliver(ev) })
 	})
-	if err != nil {
-		return nil, err
-	}
-	w.Watch = inner
-	s.l.mu.Lock()
-	defer s.l.mu.Unlock()
-	s.watches[w] = struct{}{}
-	return w, nil
 }
 
-func (w *linedWatch) Stop() {
-	w.stopped.Store(true)
-	w.s.l.mu.Lock()
-	delete(w.s.watches, w)
-	w.s.l.mu.Unlock()
-	w.Watch.Stop()
-}
-
-func (s *lined) Close() {
-	if s.closed.Swap(true) {
-		return
-	}
+func (s *holed) Close() {
 	close(s.done)
 	s.l.mu.Lock()
 	delete(s.l.stores, s)
