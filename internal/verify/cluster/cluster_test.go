@@ -15,6 +15,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -126,20 +127,20 @@ func TestLeaderPartitioned(t *testing.T) {
 	insider, across := kit.OpenStore(t, cl.ConnectTo(old)), kit.OpenStore(t, cl.ConnectTo((old+1)%3))
 	outside := kit.NewClient(t, cl.ConnectTo((old+1)%3), r3, natslock.WithTTL(ttl), patient)
 	long := kit.NewClient(t, cl.ConnectTo((old+2)%3), r3, natslock.WithTTL(time.Minute), patient)
-	ref := newReferee()
+	ref := history.NewRecorder()
 
 	var held []*natslock.Lock
 	var waits []<-chan grant
 	for _, w := range oneOfEach {
 		l := mustTake(t, inside, w)
-		ref.granted(w, l)
+		ref.Granted(w.Kind, w.Mode, l)
 		held = append(held, l)
 		waits = append(waits, await(t, outside, w.against()))
 	}
 	// A client releases it on the other side when this side is cut off.
 	gone := which{Name: "gone", Kind: admin.KindMutex}
 	lg := mustTake(t, long, gone)
-	ref.granted(gone, lg)
+	ref.Granted(gone.Kind, gone.Mode, lg)
 	cl.Isolate(old)
 	cut := time.Now()
 
@@ -165,7 +166,7 @@ func TestLeaderPartitioned(t *testing.T) {
 	})
 	require.NoError(t, lg.Unlock(t.Context()))
 	fl := mustTake(t, outside, fresh)
-	ref.granted(fresh, fl)
+	ref.Granted(fresh.Kind, fresh.Mode, fl)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	state, err := insider.State(ctx, "lock.*")
@@ -186,7 +187,7 @@ func TestLeaderPartitioned(t *testing.T) {
 
 	for i, l := range held {
 		g := granted(t, waits[i], "the next holder")
-		ref.granted(oneOfEach[i].against(), g.l)
+		ref.Granted(oneOfEach[i].Kind, admin.Exclusive, g.l)
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.Greater(t, g.l.Token(), l.Token())
 		kit.Receive(t, l.Context().Done(), "the end of a lock")
@@ -197,15 +198,15 @@ func TestLeaderPartitioned(t *testing.T) {
 	require.Positive(t, fl.Remaining())
 	require.NoError(t, fl.Extend(t.Context(), 0))
 	l := mustTake(t, inside, gone)
-	ref.granted(gone, l)
+	ref.Granted(gone.Kind, gone.Mode, l)
 	require.Greater(t, l.Token(), lg.Token())
 	require.NoError(t, l.Unlock(t.Context()))
 	require.NoError(t, fl.Unlock(t.Context()))
 	l = mustTake(t, inside, fresh)
-	ref.granted(fresh, l)
+	ref.Granted(fresh.Kind, fresh.Mode, l)
 	require.Greater(t, l.Token(), fl.Token())
 	require.NoError(t, l.Unlock(t.Context()))
-	ref.check(t)
+	ref.Check(t)
 }
 
 // TestPublishComesBack leaves the stream's leader without its followers for some
@@ -227,7 +228,7 @@ func TestPublishComesBack(t *testing.T) {
 	}
 	alive := kit.NewClient(t, cl.Connect(), opts("alive")...)
 	wire := tap(t, kit.OpenStore(t, cl.Connect()))
-	ref := newReferee()
+	ref := history.NewRecorder()
 	owners := []string{"there", "crashed", "waits"}
 
 	// The followers may have elected one of themselves before they are back. Then the
@@ -280,14 +281,14 @@ func TestPublishComesBack(t *testing.T) {
 		var adopted []*natslock.Lock
 		for i, w := range oneOfEach {
 			g := granted(t, waits[i], "the client that waits")
-			ref.granted(name("waits", w), g.l)
+			ref.Granted(w.Kind, w.Mode, g.l)
 			adopted = append(adopted, g.l)
 		}
 		for _, w := range oneOfEach {
 			for _, owner := range owners[:2] {
 				w := name(owner, w).against()
 				l := mustTake(t, alive, w)
-				ref.granted(w, l)
+				ref.Granted(w.Kind, w.Mode, l)
 				require.NoError(t, l.Unlock(t.Context()))
 			}
 		}
@@ -310,5 +311,5 @@ func TestPublishComesBack(t *testing.T) {
 	require.Positive(t, back["there"], "no publish has come back: nothing was tested")
 	require.Positive(t, back["crashed"])
 	require.Positive(t, back["waits"])
-	ref.check(t)
+	ref.Check(t)
 }

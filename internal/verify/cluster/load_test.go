@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -20,7 +21,7 @@ import (
 // that only the locks protect.
 type load struct {
 	t    *testing.T
-	ref  *referee
+	ref  *history.Recorder
 	end  context.CancelFunc
 	wg   sync.WaitGroup
 	over sync.Once
@@ -40,7 +41,7 @@ var contended = []which{
 
 func startLoad(t *testing.T, clients int, connect func() *nats.Conn, opts ...natslock.Option) *load {
 	t.Helper()
-	ld := &load{t: t, ref: newReferee(), counters: map[string]*int{}, done: map[string]int{}}
+	ld := &load{t: t, ref: history.NewRecorder(), counters: map[string]*int{}, done: map[string]int{}}
 	for _, w := range contended {
 		ld.counters[w.Name] = new(int)
 	}
@@ -63,7 +64,7 @@ func (ld *load) work(ctx context.Context, c *natslock.Client, rng *rand.Rand) {
 		if !assert.NoError(ld.t, err, "%v", w) {
 			return
 		}
-		ld.ref.granted(w, l)
+		ld.ref.Granted(w.Kind, w.Mode, l)
 		count := ld.counters[w.Name]
 		if w.Mode == admin.Exclusive {
 			*count++
@@ -102,14 +103,13 @@ func (ld *load) more(n int) {
 func (ld *load) stop() {
 	ld.t.Helper()
 	kit.Eventually(ld.t, "readers have met", func() bool {
-		ld.ref.mu.Lock()
-		defer ld.ref.mu.Unlock()
-		return ld.ref.most > 1 && ld.ref.reads > 10
+		n := ld.ref.History().Counts()
+		return n["readers at once"] > 1 && n["reads"] > 10
 	})
 	ld.over.Do(func() { ld.end(); ld.wg.Wait() })
-	ld.ref.check(ld.t)
+	ld.ref.Check(ld.t)
 	for name, n := range ld.counters {
 		require.Equal(ld.t, ld.done[name], *n, "an update of %s was lost", name)
 	}
-	ld.t.Logf("%d grants to one, %d to readers, at most %d at once", ld.ref.sole, ld.ref.reads, ld.ref.most)
+	ld.t.Logf("%v", ld.ref.History().Counts())
 }

@@ -2,7 +2,6 @@ package topologies_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -141,48 +140,6 @@ func (e *traffic) patient(t *testing.T, kind, name string) {
 		}
 		return asked[2].at.Sub(asked[1].at) > 450*time.Millisecond
 	})
-}
-
-// referee says when two locks that exclude each other are inside their validity at a
-// time, or when a token does not rise.
-type referee struct {
-	mu     sync.Mutex
-	in     map[*natslock.Lock]bool // true: alone
-	token  uint64                  // highest of a lock that was held alone
-	grants int
-	fouls  []string
-}
-
-// granted must be called right after the grant.
-func (r *referee) granted(l *natslock.Lock, alone bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.grants++
-	for other, otherAlone := range r.in {
-		switch {
-		case other.Remaining() == 0:
-			delete(r.in, other)
-		case (alone || otherAlone) && l.Remaining() > 0:
-			r.fouls = append(r.fouls, fmt.Sprintf("tokens %d and %d are both inside their validity", other.Token(), l.Token()))
-		}
-	}
-	if l.Token() <= r.token {
-		r.fouls = append(r.fouls, fmt.Sprintf("token %d after %d", l.Token(), r.token))
-	}
-	if r.in == nil {
-		r.in = map[*natslock.Lock]bool{}
-	}
-	if r.in[l] = alone; alone {
-		r.token = max(r.token, l.Token())
-	}
-}
-
-func (r *referee) check(t *testing.T, atLeast int) {
-	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	require.Empty(t, r.fouls)
-	require.GreaterOrEqual(t, r.grants, atLeast)
 }
 
 // attempt is an acquire under way.

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -53,9 +54,9 @@ func TestMirrorOfTheDead(t *testing.T) {
 	dead.nc.Close()
 
 	u := at(t, p)
-	var ref referee
+	ref := history.NewRecorder()
 	l := kit.Must(t, u.Lock, "dead0")
-	ref.granted(l, true)
+	ref.Granted(admin.KindMutex, admin.Exclusive, l)
 	kit.Unlock(t, l)
 	store, err := p.open(u.nc)
 	require.NoError(t, err)
@@ -87,10 +88,10 @@ func TestMirrorOfTheDead(t *testing.T) {
 	require.Contains(t, u.log.String(), "remove it or its mirror_direct")
 	for i := range locks {
 		l := kit.Must(t, u.TryLock, fmt.Sprint("dead", i))
-		ref.granted(l, true)
+		ref.Granted(admin.KindMutex, admin.Exclusive, l)
 		kit.Unlock(t, l)
 		l = kit.Must(t, u.rw.TryLock, fmt.Sprint("dead_rw", i))
 		kit.Unlock(t, l)
 	}
-	ref.check(t, 1+locks)
+	history.Verify(t, ref.History(), history.Options{Least: map[string]int{"grants": 1 + locks}})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -32,25 +33,25 @@ const byTimers = 8 * time.Second
 const deadFor = 7 * time.Second
 
 func uncontended(t *testing.T, n network) {
-	var ref referee
+	ref := history.NewRecorder()
 	for _, p := range n.places {
 		u := at(t, p, n.opts...)
 		for range 3 {
 			l := kit.Must(t, u.Lock, "free")
-			ref.granted(l, true)
+			ref.Granted(admin.KindMutex, admin.Exclusive, l)
 			require.NoError(t, l.Err())
 			kit.Unlock(t, l)
 			require.ErrorIs(t, l.Err(), natslock.ErrReleased)
 		}
 	}
-	ref.check(t, 3*len(n.places))
+	history.Verify(t, ref.History(), history.Options{Least: map[string]int{"grants": 3 * len(n.places)}})
 }
 
 func oneShot(t *testing.T, n network) {
 	near, far := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
-	var ref referee
+	ref := history.NewRecorder()
 	l := kit.Must(t, near.TryLock, "once")
-	ref.granted(l, true)
+	ref.Granted(admin.KindMutex, admin.Exclusive, l)
 	_, err := far.TryLock(t.Context(), "once")
 	var locked *natslock.LockedError
 	require.ErrorAs(t, err, &locked)
@@ -58,16 +59,16 @@ func oneShot(t *testing.T, n network) {
 	require.Equal(t, l.Token(), locked.Holder.Token)
 	kit.Unlock(t, l)
 	l = kit.Must(t, far.TryLock, "once")
-	ref.granted(l, true)
+	ref.Granted(admin.KindMutex, admin.Exclusive, l)
 	kit.Unlock(t, l)
-	ref.check(t, 2)
+	history.Verify(t, ref.History(), history.Options{Least: map[string]int{"grants": 2}})
 }
 
 // handOver has a holder at one place and waiters at others. They get in in the order of
 // their coming, each notified at once and not by its timers. A waiter that sees the lock
 // idle may pass a waiter that is not notified, so there is only one waiter then.
 func handOver(t *testing.T, n network) {
-	var ref referee
+	ref := history.NewRecorder()
 	waiters := 3
 	if n.silent {
 		waiters = 1
@@ -75,7 +76,7 @@ func handOver(t *testing.T, n network) {
 	var queue []*attempt
 	var users []*user
 	holder := kit.Must(t, at(t, n.places[0], n.opts...).Lock, "line")
-	ref.granted(holder, true)
+	ref.Granted(admin.KindMutex, admin.Exclusive, holder)
 	for i := range waiters {
 		u := at(t, n.place(i+1), n.opts...)
 		users = append(users, u)
@@ -90,7 +91,7 @@ func handOver(t *testing.T, n network) {
 		released := time.Now()
 		kit.Unlock(t, holder)
 		holder = next.Granted(t)
-		ref.granted(holder, true)
+		ref.Granted(admin.KindMutex, admin.Exclusive, holder)
 		took := next.At.Sub(released)
 		t.Logf("to %s: %v", n.place(i+1).name, took)
 		if n.silent {
@@ -102,7 +103,7 @@ func handOver(t *testing.T, n network) {
 		}
 	}
 	kit.Unlock(t, holder)
-	ref.check(t, 1+waiters)
+	history.Verify(t, ref.History(), history.Options{Least: map[string]int{"grants": 1 + waiters}})
 }
 
 func boundedWait(t *testing.T, n network) {
@@ -179,21 +180,21 @@ func deleted(t *testing.T, n network) {
 // gone: a holder whose connection has ended keeps others out for its TTL, and no
 // longer.
 func gone(t *testing.T, n network) {
-	var ref referee
+	ref := history.NewRecorder()
 	dead, next := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
 	l := kit.Must(t, dead.Lock, "gone", natslock.TTL(3*time.Second))
-	ref.granted(l, true)
+	ref.Granted(admin.KindMutex, admin.Exclusive, l)
 	w := next.await(t, next.Lock, "gone")
 	dead.nc.Close()
 	closed := time.Now()
 	got := w.Granted(t)
-	ref.granted(got, true)
+	ref.Granted(admin.KindMutex, admin.Exclusive, got)
 	took := w.At.Sub(closed)
 	t.Logf("after %v", took)
 	require.Less(t, took, deadFor)
 	require.ErrorIs(t, l.Err(), natslock.ErrLost)
 	kit.Unlock(t, got)
-	ref.check(t, 2)
+	history.Verify(t, ref.History(), history.Options{Least: map[string]int{"grants": 2}})
 }
 
 // renewing: leases outlive their TTL several times. The TTL is long enough for a busy
@@ -293,7 +294,7 @@ func inspecting(t *testing.T, n network) {
 
 // counting has clients at all places raise an unguarded number at once.
 func counting(t *testing.T, n network) {
-	var ref referee
+	ref := history.NewRecorder()
 	count := 0
 	var wg sync.WaitGroup
 	const goroutines, rounds = 4, 4
@@ -302,7 +303,7 @@ func counting(t *testing.T, n network) {
 		wg.Go(func() {
 			for range rounds {
 				assert.NoError(t, u.Do(context.WithoutCancel(t.Context()), "count", func(_ context.Context, l *natslock.Lock) error {
-					ref.granted(l, true)
+					ref.Granted(admin.KindMutex, admin.Exclusive, l)
 					count++
 					return nil
 				}), fmt.Sprint(i))
@@ -311,5 +312,5 @@ func counting(t *testing.T, n network) {
 	}
 	wg.Wait()
 	require.Equal(t, goroutines*rounds, count)
-	ref.check(t, goroutines*rounds)
+	history.Verify(t, ref.History(), history.Options{Least: map[string]int{"grants": goroutines * rounds}})
 }

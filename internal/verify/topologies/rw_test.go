@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -17,12 +18,12 @@ import (
 // readingAndWriting: readers are in together, at all places. A writer waits for all of
 // them and keeps later readers out. Each waiter is notified at once.
 func readingAndWriting(t *testing.T, n network) {
-	var ref referee
+	ref := history.NewRecorder()
 	r1, r2 := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
 	w, r3 := at(t, n.last(), n.opts...), at(t, n.places[0], n.opts...)
 	a, b := kit.Must(t, r1.rw.RLock, "doc"), kit.Must(t, r2.rw.RLock, "doc")
-	ref.granted(a, false)
-	ref.granted(b, false)
+	ref.Granted(admin.KindRW, admin.Shared, a)
+	ref.Granted(admin.KindRW, admin.Shared, b)
 	require.NoError(t, a.Err())
 	require.NoError(t, b.Err())
 	_, err := w.rw.TryLock(t.Context(), "doc")
@@ -48,7 +49,7 @@ func readingAndWriting(t *testing.T, n network) {
 	released := time.Now()
 	kit.Unlock(t, b)
 	l := writer.Granted(t)
-	ref.granted(l, true)
+	ref.Granted(admin.KindRW, admin.Exclusive, l)
 	t.Logf("the writer: %v", writer.At.Sub(released))
 	require.Less(t, writer.At.Sub(released), limit)
 	r3.io.patient(t, "rw", "doc")
@@ -56,35 +57,35 @@ func readingAndWriting(t *testing.T, n network) {
 	released = time.Now()
 	kit.Unlock(t, l)
 	l = reader.Granted(t)
-	ref.granted(l, false)
+	ref.Granted(admin.KindRW, admin.Shared, l)
 	t.Logf("the reader: %v", reader.At.Sub(released))
 	require.Less(t, reader.At.Sub(released), handedOver)
 	kit.Unlock(t, l)
-	ref.check(t, 4)
+	history.Verify(t, ref.History(), history.Options{Least: map[string]int{"grants": 4}})
 }
 
 // readerGone: a reader whose connection has ended keeps the writer out for its
 // TTL, and no longer.
 func readerGone(t *testing.T, n network) {
-	var ref referee
+	ref := history.NewRecorder()
 	dead, next := at(t, n.last(), n.opts...), at(t, n.places[0], n.opts...)
 	r := kit.Must(t, dead.rw.RLock, "left", natslock.TTL(2*time.Second))
-	ref.granted(r, false)
+	ref.Granted(admin.KindRW, admin.Shared, r)
 	dead.nc.Close()
 	closed := time.Now()
 	l := kit.Must(t, next.rw.Lock, "left")
-	ref.granted(l, true)
+	ref.Granted(admin.KindRW, admin.Exclusive, l)
 	took := time.Since(closed)
 	t.Logf("after %v", took)
 	require.Less(t, took, deadFor)
 	require.ErrorIs(t, r.Err(), natslock.ErrLost)
 	kit.Unlock(t, l)
-	ref.check(t, 2)
+	history.Verify(t, ref.History(), history.Options{Least: map[string]int{"grants": 2}})
 }
 
 // readingAndCounting has readers and writers at an unguarded number.
 func readingAndCounting(t *testing.T, n network) {
-	var ref referee
+	ref := history.NewRecorder()
 	count := 0
 	var wg sync.WaitGroup
 	const goroutines, rounds = 4, 4
@@ -92,15 +93,15 @@ func readingAndCounting(t *testing.T, n network) {
 		u := at(t, n.place(i), n.opts...)
 		wg.Go(func() {
 			for k := range rounds {
-				take, writes := u.rw.RLock, (i+k)%3 == 0
+				take, mode, writes := u.rw.RLock, admin.Shared, (i+k)%3 == 0
 				if writes {
-					take = u.rw.Lock
+					take, mode = u.rw.Lock, admin.Exclusive
 				}
 				l, err := take(context.WithoutCancel(t.Context()), "rw_count")
 				if !assert.NoError(t, err) {
 					return
 				}
-				ref.granted(l, writes)
+				ref.Granted(admin.KindRW, mode, l)
 				if writes {
 					count++
 				} else {
@@ -114,5 +115,5 @@ func readingAndCounting(t *testing.T, n network) {
 	}
 	wg.Wait()
 	require.Equal(t, 6, count)
-	ref.check(t, goroutines*rounds)
+	history.Verify(t, ref.History(), history.Options{Least: map[string]int{"grants": goroutines * rounds}})
 }
