@@ -130,7 +130,7 @@ func TestLeaderPartitioned(t *testing.T) {
 	ref := history.NewRecorder()
 
 	var held []*natslock.Lock
-	var waits []<-chan grant
+	var waits []*waiting
 	for _, w := range oneOfEach {
 		l := mustTake(t, inside, w)
 		ref.Granted(w.Kind, w.Mode, l)
@@ -186,10 +186,10 @@ func TestLeaderPartitioned(t *testing.T) {
 	t.Logf("stale up to %v after the cut", time.Since(cut))
 
 	for i, l := range held {
-		g := granted(t, waits[i], "the next holder")
-		ref.Granted(oneOfEach[i].Kind, admin.Exclusive, g.l)
+		next := waits[i].Granted(t)
+		ref.Granted(oneOfEach[i].Kind, admin.Exclusive, next)
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
-		require.Greater(t, g.l.Token(), l.Token())
+		require.Greater(t, next.Token(), l.Token())
 		kit.Receive(t, l.Context().Done(), "the end of a lock")
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 	}
@@ -253,7 +253,7 @@ func TestPublishComesBack(t *testing.T) {
 		cl.Isolate((old + 2) % 3)
 		cut := time.Now()
 		var wg sync.WaitGroup
-		var waits []<-chan grant
+		var waits []*waiting
 		for _, w := range oneOfEach {
 			for _, owner := range owners[:2] {
 				wg.Go(func() {
@@ -263,26 +263,21 @@ func TestPublishComesBack(t *testing.T) {
 					assert.ErrorIs(t, err, natslock.ErrTimeout, "granted without a quorum")
 				})
 			}
-			got := make(chan grant, 1)
-			waits = append(waits, got)
-			go func() {
-				l, err := name("waits", w).take(context.Background(), clients["waits"])
-				got <- grant{l, err, time.Now()}
-			}()
+			waits = append(waits, begin(t, clients["waits"], name("waits", w)))
 		}
 		wg.Wait()
 		crash()
 		for _, w := range waits {
-			require.Empty(t, w, "granted without a quorum")
+			require.False(t, w.Over(), "granted without a quorum")
 		}
 		cl.Rejoin((old + 1) % 3)
 		cl.Rejoin((old + 2) % 3)
 		cl.WaitStreamLeader(t, streamName)
 		var adopted []*natslock.Lock
 		for i, w := range oneOfEach {
-			g := granted(t, waits[i], "the client that waits")
-			ref.Granted(w.Kind, w.Mode, g.l)
-			adopted = append(adopted, g.l)
+			l := waits[i].Granted(t)
+			ref.Granted(w.Kind, w.Mode, l)
+			adopted = append(adopted, l)
 		}
 		for _, w := range oneOfEach {
 			for _, owner := range owners[:2] {

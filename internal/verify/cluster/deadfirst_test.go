@@ -137,7 +137,7 @@ func TestDeadFirstKilled(t *testing.T) {
 			dead := slices.Repeat([]string{"dying"}, x.dead)
 			waits(append(order, dead...))
 			require.NoError(t, l.Unlock(t.Context()))
-			l = granted(t, got, "the second client's lock").l
+			l = got.Granted(t)
 			order = append(dead, others...)
 			waits(order)
 			for _, p := range dying {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -106,24 +105,20 @@ func mustTake(t testing.TB, c *natslock.Client, w which, opts ...natslock.LockOp
 	return l
 }
 
-// grant is the end of a wait.
-type grant struct {
-	l   *natslock.Lock
-	err error
-	at  time.Time
+// waiting is an acquire under way.
+type waiting = kit.Call[*natslock.Lock]
+
+func begin(t testing.TB, c *natslock.Client, w which) *waiting {
+	return kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return w.take(ctx, c) })
 }
 
 // await queues for a lock and returns when it has its place.
-func await(t testing.TB, c *natslock.Client, w which) <-chan grant {
+func await(t testing.TB, c *natslock.Client, w which) *waiting {
 	t.Helper()
 	before := c.Stats().Waiting
-	got := make(chan grant, 1)
-	go func() {
-		l, err := w.take(context.Background(), c)
-		got <- grant{l, err, time.Now()}
-	}()
+	got := begin(t, c, w)
 	kit.Eventually(t, w.String()+" waits", func() bool {
-		if len(got) > 0 || c.Stats().Waiting > before {
+		if got.Over() || c.Stats().Waiting > before {
 			return true
 		}
 		if w.Kind == admin.KindMutex || w.Mode == admin.Shared {
@@ -134,15 +129,6 @@ func await(t testing.TB, c *natslock.Client, w which) <-chan grant {
 		return err == nil && info.Holder != nil && len(info.Readers) > 0
 	})
 	return got
-}
-
-// granted returns the lock of a wait that must end with one.
-func granted(t testing.TB, got <-chan grant, what string) grant {
-	t.Helper()
-	g := kit.Receive(t, got, what)
-	require.NoError(t, g.err, what)
-	kit.Keep(t, g.l)
-	return g
 }
 
 // stored is the record under the only key that matches the pattern.

@@ -139,7 +139,7 @@ func TestHolderKilled(t *testing.T) {
 		which
 		key   string
 		token uint64
-		next  <-chan grant
+		next  *waiting
 	}
 	var all []held
 	for _, w := range append([]which{{Name: "g", Kind: admin.KindRW}}, oneOfEach...) {
@@ -165,16 +165,16 @@ func TestHolderKilled(t *testing.T) {
 	q.kill()
 	require.NoError(t, mine.Unlock(t.Context()))
 	for _, h := range all {
-		g := granted(t, h.next, h.String())
-		require.Greater(t, g.l.Token(), h.token)
-		last := st.wire.lastBefore(h.key, record.TokenRevision(g.l.Token()))
-		waited := g.at.Sub(last.Time)
+		l := h.next.Granted(t)
+		require.Greater(t, l.Token(), h.token)
+		last := st.wire.lastBefore(h.key, record.TokenRevision(l.Token()))
+		waited := h.next.At.Sub(last.Time)
 		// The server, the waiter and this test may each be held up once.
 		limit := processTTL + 500*time.Millisecond + 3*late()
 		t.Logf("%v: in %v after the last renewal, of %v", h, waited, limit)
 		require.GreaterOrEqual(t, waited, processTTL, "%v", h)
 		require.LessOrEqual(t, waited, limit, "%v", h)
-		require.NoError(t, g.l.Unlock(t.Context()))
+		require.NoError(t, l.Unlock(t.Context()))
 	}
 }
 
@@ -188,7 +188,7 @@ func TestHolderStopped(t *testing.T) {
 	st := newStage(t)
 	type held struct {
 		which
-		next  <-chan grant
+		next  *waiting
 		got   *natslock.Lock
 		wrote uint64
 	}
@@ -225,7 +225,7 @@ func TestHolderStopped(t *testing.T) {
 		p.signal(syscall.SIGSTOP)
 	}
 	for h := range taken {
-		h.got = granted(t, h.next, h.String()).l
+		h.got = h.next.Granted(t)
 		// The next holder is at work. The earlier one may have been stopped while it wrote.
 		kit.Eventually(t, "the next holder writes", func() (done bool) {
 			var err error

@@ -97,13 +97,13 @@ func TestServerKilledOnFile(t *testing.T) {
 		require.Equal(t, tokens[i], l.Token())
 		require.Positive(t, l.Remaining())
 	}
-	require.Empty(t, next)
+	require.False(t, next.Over())
 	for _, l := range kept {
 		require.NoError(t, l.Unlock(t.Context()))
 	}
-	g := granted(t, next, "the waiter")
-	require.Greater(t, g.l.Token(), tokens[0])
-	require.NoError(t, g.l.Unlock(t.Context()))
+	l := next.Granted(t)
+	require.Greater(t, l.Token(), tokens[0])
+	require.NoError(t, l.Unlock(t.Context()))
 	kit.Eventually(t, "nothing is left", func() bool {
 		l, err := kit.OpenStore(t, s.connect()).List(t.Context(), ">", 0)
 		return err == nil && len(l.Records) == 0
@@ -124,7 +124,7 @@ func TestServerKilledInMemory(t *testing.T) {
 	for _, w := range oneOfEach {
 		held = append(held, mustTake(t, holder, w))
 	}
-	var waits []<-chan grant
+	var waits []*waiting
 	for _, w := range oneOfEach {
 		waits = append(waits, await(t, waiter, w.against()))
 	}
@@ -138,9 +138,9 @@ func TestServerKilledInMemory(t *testing.T) {
 	}
 	require.ErrorIs(t, holder.Healthy(), kvstore.ErrNotFound)
 	for i, w := range waits {
-		g := kit.Receive(t, w, "the end of a wait")
-		require.ErrorIs(t, g.err, natslock.ErrUnavailable, "%v", oneOfEach[i])
-		require.ErrorContains(t, g.err, "bucket")
+		err := w.Failed(t)
+		require.ErrorIs(t, err, natslock.ErrUnavailable, "%v", oneOfEach[i])
+		require.ErrorContains(t, err, "bucket")
 	}
 	fresh := kit.NewClient(t, s.connect(), opts...)
 	for i, w := range oneOfEach {
