@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -22,13 +23,13 @@ func TestCheck(t *testing.T) {
 
 // A greater token supersedes a smaller one, and not the other way round.
 func TestOpen(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
 	older := open(t, js, 10)
 	publish(t, older, "a")
 	younger := open(t, js, 20)
 	stale(t, older, fence.ErrSuperseded)
-	_, err := fence.Open(bounded(t), js, stream, subject, 19)
+	_, err := fence.Open(kit.Bounded(t), js, stream, subject, 19)
 	require.ErrorIs(t, err, fence.ErrSuperseded)
 	require.ErrorContains(t, err, "token 20")
 	require.NoError(t, younger.Err())
@@ -39,7 +40,7 @@ func TestOpen(t *testing.T) {
 // The same token opens the fence again, after a crash for example. The fence that was
 // open with it is superseded.
 func TestSameToken(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
 	for _, lanes := range []int{1, 3} {
 		crashed := open(t, js, 10, fence.WithLanes(lanes))
@@ -55,15 +56,15 @@ func TestSameToken(t *testing.T) {
 // A holder moves the lanes of the holders before it, however few it has itself. That
 // also holds where the holder between them has crashed in its Open.
 func TestLanes(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
 	older := open(t, js, 10, fence.WithLanes(8))
 	// The next one got as far as the first step of its Open.
-	_, err := js.Publish(bounded(t), subject, mark(15, 8))
+	_, err := js.Publish(kit.Bounded(t), subject, mark(15, 8))
 	require.NoError(t, err)
 	open(t, js, 20, fence.WithLanes(2))
 	for range 8 {
-		_, err := older.Publish(bounded(t), data, []byte("stale"))
+		_, err := older.Publish(kit.Bounded(t), data, []byte("stale"))
 		require.ErrorIs(t, err, fence.ErrSuperseded)
 	}
 	for i := 1; i < 8; i++ {
@@ -76,9 +77,9 @@ func TestLanes(t *testing.T) {
 // The number of lanes is recorded before the first of them is written: a holder that
 // crashed in between may still have writes on their way to them.
 func TestLanesRecorded(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
-	_, err := js.Publish(bounded(t), subject, mark(15, 4))
+	_, err := js.Publish(kit.Bounded(t), subject, mark(15, 4))
 	require.NoError(t, err)
 	open(t, js, 20, fence.WithLanes(2))
 	require.Equal(t, uint64(20), markOf(t, s, subject+".3").Token)
@@ -86,18 +87,18 @@ func TestLanesRecorded(t *testing.T) {
 }
 
 func TestPublishMsg(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
 	f := open(t, js, 10)
 	m := &nats.Msg{Subject: data, Data: []byte("x"), Header: nats.Header{"Trace": {"1"}, "Nats-Msg-Id": {"id"}}}
-	ack, err := f.PublishMsg(bounded(t), m)
+	ack, err := f.PublishMsg(kit.Bounded(t), m)
 	require.NoError(t, err)
 	require.False(t, ack.Duplicate)
 	require.Len(t, m.Header, 2)
-	got, err := s.GetMsg(bounded(t), ack.Sequence)
+	got, err := s.GetMsg(kit.Bounded(t), ack.Sequence)
 	require.NoError(t, err)
 	require.Equal(t, "1", got.Header.Get("Trace"))
-	ack, err = f.PublishMsg(bounded(t), m)
+	ack, err = f.PublishMsg(kit.Bounded(t), m)
 	require.NoError(t, err)
 	require.True(t, ack.Duplicate)
 
@@ -106,30 +107,30 @@ func TestPublishMsg(t *testing.T) {
 		"Nats-Expected-Last-Subject-Sequence-Subject": data, "nats-expected-last-sequence": "1",
 		"Nats-Rollup": "all", "Nats-Schedule": "@at 2040-01-01T00:00:00Z", "Nats-Batch-Id": "x",
 	} {
-		_, err := f.PublishMsg(bounded(t), &nats.Msg{Subject: data, Header: nats.Header{name: {value}}})
+		_, err := f.PublishMsg(kit.Bounded(t), &nats.Msg{Subject: data, Header: nats.Header{name: {value}}})
 		require.ErrorIs(t, err, fence.ErrInvalid, name)
 	}
 	for _, to := range []string{"", "orders.*", "orders.>", "orders..x", "orders.a b", subject, subject + ".1"} {
-		_, err := f.Publish(bounded(t), to, nil)
+		_, err := f.Publish(kit.Bounded(t), to, nil)
 		require.ErrorIs(t, err, fence.ErrInvalid, to)
 	}
-	_, err = f.PublishMsg(bounded(t), nil)
+	_, err = f.PublishMsg(kit.Bounded(t), nil)
 	require.ErrorIs(t, err, fence.ErrInvalid)
 	require.NoError(t, f.Err())
 }
 
 // A message to another stream is refused, also where that stream would take it.
 func TestOtherStream(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	orders(t, js, nil)
-	other, err := js.CreateStream(bounded(t), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"other.>"}})
+	other, err := js.CreateStream(kit.Bounded(t), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"other.>"}})
 	require.NoError(t, err)
 	f := open(t, js, 10)
-	_, err = f.Publish(bounded(t), "other.x", nil)
+	_, err = f.Publish(kit.Bounded(t), "other.x", nil)
 	_, ok := asAPI(err)
 	require.True(t, ok, "%v", err)
 	require.NotErrorIs(t, err, fence.ErrUnknown)
-	_, err = f.Publish(bounded(t), "nowhere.x", nil)
+	_, err = f.Publish(kit.Bounded(t), "nowhere.x", nil)
 	require.ErrorIs(t, err, jetstream.ErrNoStreamResponse)
 	require.NotErrorIs(t, err, fence.ErrUnknown)
 	require.Empty(t, stored(t, other, ">"))
@@ -137,46 +138,46 @@ func TestOtherStream(t *testing.T) {
 }
 
 func TestPublishBatch(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
 	f := open(t, js, 10)
 	a, b := &nats.Msg{Subject: data, Data: []byte("a")}, &nats.Msg{Subject: data, Data: []byte("b")}
-	ack, err := f.PublishBatch(bounded(t), a, b)
+	ack, err := f.PublishBatch(kit.Bounded(t), a, b)
 	require.NoError(t, err)
 	require.Empty(t, a.Header)
-	last, err := s.GetLastMsgForSubject(bounded(t), data)
+	last, err := s.GetLastMsgForSubject(kit.Bounded(t), data)
 	require.NoError(t, err)
 	require.Equal(t, last.Sequence, ack.Sequence)
 
 	expecting := func(to, sequence string) *nats.Msg {
 		return &nats.Msg{Subject: to, Header: nats.Header{jetstream.ExpectedLastSubjSeqHeader: {sequence}}, Data: []byte("c")}
 	}
-	_, err = f.PublishBatch(bounded(t), expecting("orders.c", "99"), a)
+	_, err = f.PublishBatch(kit.Bounded(t), expecting("orders.c", "99"), a)
 	require.ErrorIs(t, err, jetstream.ErrKeyExists)
 	require.NotErrorIs(t, err, fence.ErrSuperseded)
-	_, err = f.PublishBatch(bounded(t), expecting("orders.c", "0"), a)
+	_, err = f.PublishBatch(kit.Bounded(t), expecting("orders.c", "0"), a)
 	require.NoError(t, err)
-	_, err = f.PublishBatch(bounded(t), expecting("orders.c", "0"))
+	_, err = f.PublishBatch(kit.Bounded(t), expecting("orders.c", "0"))
 	require.ErrorIs(t, err, fence.ErrInvalid)
-	_, err = f.PublishBatch(bounded(t))
+	_, err = f.PublishBatch(kit.Bounded(t))
 	require.ErrorIs(t, err, fence.ErrInvalid)
-	_, err = f.PublishBatch(bounded(t), nil, a)
+	_, err = f.PublishBatch(kit.Bounded(t), nil, a)
 	require.ErrorIs(t, err, fence.ErrInvalid)
-	_, err = f.PublishBatch(bounded(t), make([]*nats.Msg, fence.MaxBatch+1)...)
+	_, err = f.PublishBatch(kit.Bounded(t), make([]*nats.Msg, fence.MaxBatch+1)...)
 	require.ErrorIs(t, err, fence.ErrInvalid)
 	require.Equal(t, []string{"a", "b", "a"}, stored(t, s, data))
 
 	c := s.CachedInfo().Config
 	c.AllowAtomicPublish = false
-	_, err = js.UpdateStream(bounded(t), c)
+	_, err = js.UpdateStream(kit.Bounded(t), c)
 	require.NoError(t, err)
-	_, err = open(t, js, 11).PublishBatch(bounded(t), a)
+	_, err = open(t, js, 11).PublishBatch(kit.Bounded(t), a)
 	require.ErrorIs(t, err, fence.ErrUnfit)
 }
 
 func TestKV(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
-	ctx := bounded(t)
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
+	ctx := kit.Bounded(t)
 	bucket, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "b", History: 5})
 	require.NoError(t, err)
 	f, err := fence.Open(ctx, js, "KV_b", "$KV.b.fence", 10)
@@ -211,8 +212,8 @@ func TestKV(t *testing.T) {
 
 // Create and Update are there where the bucket's stream takes batches.
 func TestKVExpecting(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
-	ctx := bounded(t)
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
+	ctx := kit.Bounded(t)
 	bucket, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "b"})
 	require.NoError(t, err)
 	s, err := js.Stream(ctx, "KV_b")
@@ -258,7 +259,7 @@ func TestKVExpecting(t *testing.T) {
 }
 
 func TestArguments(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
 	for _, bad := range []struct {
 		stream, subject string
@@ -269,10 +270,10 @@ func TestArguments(t *testing.T) {
 		{stream, "orders..x", 1, nil}, {stream, "a b", 1, nil}, {stream, subject, 0, nil}, {stream, subject, 1, []fence.Option{nil}},
 		{stream, subject, 1, []fence.Option{fence.WithLanes(0)}}, {stream, subject, 1, []fence.Option{fence.WithLanes(fence.MaxLanes + 1)}},
 	} {
-		_, err := fence.Open(bounded(t), js, bad.stream, bad.subject, bad.token, bad.opts...)
+		_, err := fence.Open(kit.Bounded(t), js, bad.stream, bad.subject, bad.token, bad.opts...)
 		require.ErrorIs(t, err, fence.ErrInvalid, "%+v", bad)
 	}
-	_, err := fence.Open(bounded(t), nil, stream, subject, 1)
+	_, err := fence.Open(kit.Bounded(t), nil, stream, subject, 1)
 	require.ErrorIs(t, err, fence.ErrInvalid)
 	ended, end := context.WithCancel(t.Context())
 	end()

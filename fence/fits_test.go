@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/proxy"
 	"github.com/natslock/locks/testutil"
 )
@@ -19,8 +20,8 @@ import (
 // Open refuses each stream that would lose, refuse or rename the message of a fence, and
 // writes nothing there.
 func TestUnfit(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
-	_, err := js.CreateStream(bounded(t), jetstream.StreamConfig{Name: "ORIGIN", Subjects: []string{"origin"}})
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
+	_, err := js.CreateStream(kit.Bounded(t), jetstream.StreamConfig{Name: "ORIGIN", Subjects: []string{"origin"}})
 	require.NoError(t, err)
 	for name, c := range map[string]jetstream.StreamConfig{
 		"max_age":          {MaxAge: time.Hour},
@@ -46,32 +47,32 @@ func TestUnfit(t *testing.T) {
 			if c.Subjects == nil && c.Mirror == nil {
 				c.Subjects = []string{"orders.>"}
 			}
-			s, err := js.CreateStream(bounded(t), c)
+			s, err := js.CreateStream(kit.Bounded(t), c)
 			require.NoError(t, err)
-			defer func() { require.NoError(t, js.DeleteStream(bounded(t), c.Name)) }()
-			_, err = fence.Open(bounded(t), js, c.Name, subject, 10, fence.WithLanes(2))
+			defer func() { require.NoError(t, js.DeleteStream(kit.Bounded(t), c.Name)) }()
+			_, err = fence.Open(kit.Bounded(t), js, c.Name, subject, 10, fence.WithLanes(2))
 			require.ErrorIs(t, err, fence.ErrUnfit)
-			info, err := s.Info(bounded(t))
+			info, err := s.Info(kit.Bounded(t))
 			require.NoError(t, err)
 			require.Zero(t, info.State.LastSeq)
 		})
 	}
-	_, err = fence.Open(bounded(t), js, stream, subject, 10)
+	_, err = fence.Open(kit.Bounded(t), js, stream, subject, 10)
 	require.ErrorIs(t, err, fence.ErrUnfit)
 	require.ErrorContains(t, err, "no such stream")
 }
 
 func TestSealed(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
 	f := open(t, js, 10)
 	c := s.CachedInfo().Config
 	c.Sealed, c.DenyDelete, c.DenyPurge = true, true, true
-	_, err := js.UpdateStream(bounded(t), c)
+	_, err := js.UpdateStream(kit.Bounded(t), c)
 	require.NoError(t, err)
-	_, err = fence.Open(bounded(t), js, stream, subject, 11)
+	_, err = fence.Open(kit.Bounded(t), js, stream, subject, 11)
 	require.ErrorIs(t, err, fence.ErrUnfit)
-	_, err = f.Publish(bounded(t), data, nil)
+	_, err = f.Publish(kit.Bounded(t), data, nil)
 	_, refused := asAPI(err)
 	require.True(t, refused, "%v", err)
 	require.NoError(t, f.Err())
@@ -80,7 +81,7 @@ func TestSealed(t *testing.T) {
 // A bucket with a history of one, and a stream that refuses new messages when it is full,
 // keep the message of a fence.
 func TestFits(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	orders(t, js, func(c *jetstream.StreamConfig) {
 		c.MaxMsgsPerSubject, c.Discard, c.MaxMsgs = 1, jetstream.DiscardNew, 4
 	})
@@ -88,19 +89,19 @@ func TestFits(t *testing.T) {
 	for range 5 {
 		publish(t, f, "x")
 	}
-	older, err := f.Publish(bounded(t), "orders.1", nil)
+	older, err := f.Publish(kit.Bounded(t), "orders.1", nil)
 	require.NoError(t, err)
-	_, err = f.Publish(bounded(t), "orders.2", nil)
+	_, err = f.Publish(kit.Bounded(t), "orders.2", nil)
 	require.NoError(t, err)
 	// Now it is full. The next holder gets no fence, and nothing is stored without one.
-	_, err = f.Publish(bounded(t), "orders.3", nil)
+	_, err = f.Publish(kit.Bounded(t), "orders.3", nil)
 	_, refused := asAPI(err)
 	require.True(t, refused, "%v", err)
 	require.NotErrorIs(t, err, fence.ErrUnknown)
 	require.NoError(t, f.Err())
-	s, err := js.Stream(bounded(t), stream)
+	s, err := js.Stream(kit.Bounded(t), stream)
 	require.NoError(t, err)
-	require.NoError(t, s.DeleteMsg(bounded(t), older.Sequence))
+	require.NoError(t, s.DeleteMsg(kit.Bounded(t), older.Sequence))
 	open(t, js, 11)
 	stale(t, f, fence.ErrSuperseded)
 }
@@ -116,7 +117,7 @@ func TestRenamed(t *testing.T) {
 	account, err := srv.Server().LookupAccount("A")
 	require.NoError(t, err)
 	require.NoError(t, account.EnableJetStream(nil, nil))
-	js := jetStream(t, srv.Connect(nats.UserInfo("a", "a")))
+	js := kit.JetStream(t, srv.Connect(nats.UserInfo("a", "a")))
 	orders(t, js, nil)
 	f := open(t, js, 10)
 	require.NoError(t, account.AddMapping(subject, "orders.elsewhere"))
@@ -127,9 +128,9 @@ func TestRenamed(t *testing.T) {
 	require.Error(t, err, "the message did not move the fence")
 	publish(t, f, "goes on")
 
-	s, err := js.Stream(bounded(t), stream)
+	s, err := js.Stream(kit.Bounded(t), stream)
 	require.NoError(t, err)
-	require.NoError(t, s.Purge(bounded(t)))
+	require.NoError(t, s.Purge(kit.Bounded(t)))
 	ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	_, err = fence.Open(ctx, js, stream, subject, 11)
@@ -141,38 +142,38 @@ func TestRenamed(t *testing.T) {
 func TestLost(t *testing.T) {
 	for name, remove := range map[string]func(t *testing.T, js jetstream.JetStream, s jetstream.Stream){
 		"purge of the subject": func(t *testing.T, _ jetstream.JetStream, s jetstream.Stream) {
-			require.NoError(t, s.Purge(bounded(t), jetstream.WithPurgeSubject(subject)))
+			require.NoError(t, s.Purge(kit.Bounded(t), jetstream.WithPurgeSubject(subject)))
 		},
 		"purge of the stream": func(t *testing.T, _ jetstream.JetStream, s jetstream.Stream) {
-			require.NoError(t, s.Purge(bounded(t)))
+			require.NoError(t, s.Purge(kit.Bounded(t)))
 		},
 		"deletion of the message": func(t *testing.T, _ jetstream.JetStream, s jetstream.Stream) {
-			m, err := s.GetLastMsgForSubject(bounded(t), subject)
+			m, err := s.GetLastMsgForSubject(kit.Bounded(t), subject)
 			require.NoError(t, err)
-			require.NoError(t, s.DeleteMsg(bounded(t), m.Sequence))
+			require.NoError(t, s.DeleteMsg(kit.Bounded(t), m.Sequence))
 		},
 		"limit set later": func(t *testing.T, js jetstream.JetStream, s jetstream.Stream) {
 			c := s.CachedInfo().Config
 			c.MaxMsgs = 1
-			_, err := js.UpdateStream(bounded(t), c)
+			_, err := js.UpdateStream(kit.Bounded(t), c)
 			require.NoError(t, err)
-			_, err = js.Publish(bounded(t), data, nil)
+			_, err = js.Publish(kit.Bounded(t), data, nil)
 			require.NoError(t, err)
 			c.MaxMsgs = -1
-			_, err = js.UpdateStream(bounded(t), c)
+			_, err = js.UpdateStream(kit.Bounded(t), c)
 			require.NoError(t, err)
 		},
 		"stream made again, with sequences above": func(t *testing.T, js jetstream.JetStream, _ jetstream.Stream) {
-			require.NoError(t, js.DeleteStream(bounded(t), stream))
+			require.NoError(t, js.DeleteStream(kit.Bounded(t), stream))
 			orders(t, js, func(c *jetstream.StreamConfig) { c.FirstSeq = 1000 })
 		},
 		"roll-up of the stream": func(t *testing.T, js jetstream.JetStream, s jetstream.Stream) {
-			_, err := js.PublishMsg(bounded(t), &nats.Msg{Subject: data, Header: nats.Header{jetstream.MsgRollup: {"all"}}})
+			_, err := js.PublishMsg(kit.Bounded(t), &nats.Msg{Subject: data, Header: nats.Header{jetstream.MsgRollup: {"all"}}})
 			require.NoError(t, err)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			js := jetStream(t, testutil.RunServer(t).Connect())
+			js := kit.JetStream(t, testutil.RunServer(t).Connect())
 			s := orders(t, js, func(c *jetstream.StreamConfig) { c.AllowRollup = true })
 			f := open(t, js, 10)
 			remove(t, js, s)
@@ -189,19 +190,19 @@ func TestLost(t *testing.T) {
 // All fences are refused until an operator has purged the subject.
 func TestForeign(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, kv jetstream.KeyValue){
-		"delete": func(t *testing.T, kv jetstream.KeyValue) { require.NoError(t, kv.Delete(bounded(t), "fence")) },
-		"purge":  func(t *testing.T, kv jetstream.KeyValue) { require.NoError(t, kv.Purge(bounded(t), "fence")) },
+		"delete": func(t *testing.T, kv jetstream.KeyValue) { require.NoError(t, kv.Delete(kit.Bounded(t), "fence")) },
+		"purge":  func(t *testing.T, kv jetstream.KeyValue) { require.NoError(t, kv.Purge(kit.Bounded(t), "fence")) },
 		"put": func(t *testing.T, kv jetstream.KeyValue) {
-			_, err := kv.Put(bounded(t), "fence", []byte(`{"token":99}`))
+			_, err := kv.Put(kit.Bounded(t), "fence", []byte(`{"token":99}`))
 			require.NoError(t, err)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			js := jetStream(t, testutil.RunServer(t).Connect())
-			bucket, err := js.CreateKeyValue(bounded(t), jetstream.KeyValueConfig{Bucket: "b"})
+			js := kit.JetStream(t, testutil.RunServer(t).Connect())
+			bucket, err := js.CreateKeyValue(kit.Bounded(t), jetstream.KeyValueConfig{Bucket: "b"})
 			require.NoError(t, err)
 			open := func(token uint64) (*fence.KV, error) {
-				f, err := fence.Open(bounded(t), js, "KV_b", "$KV.b.fence", token)
+				f, err := fence.Open(kit.Bounded(t), js, "KV_b", "$KV.b.fence", token)
 				if err != nil {
 					return nil, err
 				}
@@ -210,14 +211,14 @@ func TestForeign(t *testing.T) {
 			kv, err := open(10)
 			require.NoError(t, err)
 			spoil(t, bucket)
-			_, err = kv.Put(bounded(t), "k", nil)
+			_, err = kv.Put(kit.Bounded(t), "k", nil)
 			require.ErrorIs(t, err, fence.ErrLost)
 			_, err = open(9)
 			require.ErrorIs(t, err, fence.ErrUnfit)
 			require.ErrorContains(t, err, "purge")
-			s, err := js.Stream(bounded(t), "KV_b")
+			s, err := js.Stream(kit.Bounded(t), "KV_b")
 			require.NoError(t, err)
-			require.NoError(t, s.Purge(bounded(t), jetstream.WithPurgeSubject("$KV.b.fence")))
+			require.NoError(t, s.Purge(kit.Bounded(t), jetstream.WithPurgeSubject("$KV.b.fence")))
 			_, err = open(11)
 			require.NoError(t, err)
 		})
@@ -226,13 +227,13 @@ func TestForeign(t *testing.T) {
 
 // The lanes of an earlier holder are found after a purge has removed their number.
 func TestPurgedLanes(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
 	older := open(t, js, 10, fence.WithLanes(4))
-	require.NoError(t, s.Purge(bounded(t), jetstream.WithPurgeSubject(subject)))
+	require.NoError(t, s.Purge(kit.Bounded(t), jetstream.WithPurgeSubject(subject)))
 	open(t, js, 20)
 	for range 8 {
-		_, err := older.Publish(bounded(t), data, []byte("stale"))
+		_, err := older.Publish(kit.Bounded(t), data, []byte("stale"))
 		require.ErrorIs(t, err, fence.ErrSuperseded)
 		fence.Forget(older)
 	}
@@ -242,25 +243,25 @@ func TestPurgedLanes(t *testing.T) {
 // A purge amid the Open of an older holder hides its lanes from the next one. Its last step
 // then finds the next one.
 func TestPurgedInOpen(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
 	meanwhile := once(js, subject+".1", 1, func() {
-		require.NoError(t, s.Purge(bounded(t), jetstream.WithPurgeSubject(subject)))
+		require.NoError(t, s.Purge(kit.Bounded(t), jetstream.WithPurgeSubject(subject)))
 		open(t, js, 20)
 	})
-	_, err := fence.Open(bounded(t), meanwhile, stream, subject, 10, fence.WithLanes(2))
+	_, err := fence.Open(kit.Bounded(t), meanwhile, stream, subject, 10, fence.WithLanes(2))
 	require.ErrorIs(t, err, fence.ErrSuperseded)
 }
 
 // A holder that comes between another one's reading and its writing is not overwritten.
 func TestOpenMeanwhile(t *testing.T) {
 	for _, lane := range []string{subject, subject + ".1"} {
-		js := jetStream(t, testutil.RunServer(t).Connect())
+		js := kit.JetStream(t, testutil.RunServer(t).Connect())
 		s := orders(t, js, nil)
 		open(t, js, 5, fence.WithLanes(2))
 		var younger *fence.Fence
 		meanwhile := once(js, lane, 1, func() { younger = open(t, js, 20, fence.WithLanes(2)) })
-		_, err := fence.Open(bounded(t), meanwhile, stream, subject, 10, fence.WithLanes(2))
+		_, err := fence.Open(kit.Bounded(t), meanwhile, stream, subject, 10, fence.WithLanes(2))
 		require.ErrorIs(t, err, fence.ErrSuperseded)
 		for range 4 {
 			publish(t, younger, "x")
@@ -270,11 +271,11 @@ func TestOpenMeanwhile(t *testing.T) {
 }
 
 func TestStaleBatch(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
 	older := open(t, js, 10)
 	open(t, js, 20)
-	_, err := older.PublishBatch(bounded(t), &nats.Msg{Subject: data}, &nats.Msg{Subject: data})
+	_, err := older.PublishBatch(kit.Bounded(t), &nats.Msg{Subject: data}, &nats.Msg{Subject: data})
 	require.ErrorIs(t, err, fence.ErrSuperseded)
 	require.Empty(t, stored(t, s, data))
 }
@@ -285,20 +286,20 @@ func TestDomain(t *testing.T) {
 	nc := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.JetStreamDomain = "hub" })).Connect()
 	js, err := jetstream.NewWithDomain(nc, "hub")
 	require.NoError(t, err)
-	bucket, err := js.CreateKeyValue(bounded(t), jetstream.KeyValueConfig{Bucket: "b"})
+	bucket, err := js.CreateKeyValue(kit.Bounded(t), jetstream.KeyValueConfig{Bucket: "b"})
 	require.NoError(t, err)
 	var fences [2]*fence.KV
 	for i := range fences {
-		f, err := fence.Open(bounded(t), js, "KV_b", "$KV.b.fence", uint64(i+1), fence.WithLanes(2))
+		f, err := fence.Open(kit.Bounded(t), js, "KV_b", "$KV.b.fence", uint64(i+1), fence.WithLanes(2))
 		require.NoError(t, err)
 		fences[i], err = f.KV("b")
 		require.NoError(t, err)
 	}
-	revision, err := fences[1].Put(bounded(t), "k", []byte("v"))
+	revision, err := fences[1].Put(kit.Bounded(t), "k", []byte("v"))
 	require.NoError(t, err)
-	_, err = fences[0].Put(bounded(t), "k", []byte("stale"))
+	_, err = fences[0].Put(kit.Bounded(t), "k", []byte("stale"))
 	require.ErrorIs(t, err, fence.ErrSuperseded)
-	e, err := bucket.Get(bounded(t), "k")
+	e, err := bucket.Get(kit.Bounded(t), "k")
 	require.NoError(t, err)
 	require.Equal(t, revision, e.Revision())
 }
@@ -310,8 +311,8 @@ func TestPermission(t *testing.T) {
 			Publish: &server.SubjectPermission{Allow: []string{"$JS.API.>", data}},
 		}}}
 	}))
-	orders(t, jetStream(t, srv.Connect(nats.UserInfo("a", "a"))), nil)
-	js := jetStream(t, srv.Connect(nats.UserInfo("b", "b"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})))
+	orders(t, kit.JetStream(t, srv.Connect(nats.UserInfo("a", "a"))), nil)
+	js := kit.JetStream(t, srv.Connect(nats.UserInfo("b", "b"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})))
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	_, err := fence.Open(ctx, js, stream, subject, 1)
@@ -323,17 +324,17 @@ func TestPermission(t *testing.T) {
 // A fence is not opened on a server that is too old. The proof tier has such a server.
 func TestServerTooOld(t *testing.T) {
 	srv := testutil.RunServer(t)
-	s, err := jetStream(t, srv.Connect()).CreateStream(bounded(t), jetstream.StreamConfig{Name: stream, Subjects: []string{"orders.>"}})
+	s, err := kit.JetStream(t, srv.Connect()).CreateStream(kit.Bounded(t), jetstream.StreamConfig{Name: stream, Subjects: []string{"orders.>"}})
 	require.NoError(t, err)
 	js := proxy.JetStream(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
 		return strings.Contains(m.Subject, "STREAM.INFO") && proxy.Rewrite(t, nc, m, func(info map[string]any) {
 			info["config"].(map[string]any)["metadata"] = map[string]any{"_nats.ver": "2.11.4"}
 		})
 	})
-	_, err = fence.Open(bounded(t), js, stream, subject, 10)
+	_, err = fence.Open(kit.Bounded(t), js, stream, subject, 10)
 	require.ErrorIs(t, err, fence.ErrUnfit)
 	require.ErrorContains(t, err, "nats-server is 2.11.4 and must be 2.12 or later")
-	info, err := s.Info(bounded(t))
+	info, err := s.Info(kit.Bounded(t))
 	require.NoError(t, err)
 	require.Zero(t, info.State.LastSeq)
 }

@@ -7,41 +7,24 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
 func TestMain(m *testing.M) { testutil.LeakCheck(m) }
 
-// patience bounds every wait for an event: a test that fails says so instead of hanging.
-const patience = 60 * time.Second
-
 const (
 	stream  = "ORDERS"
 	subject = "orders.fence"
 	data    = "orders.data"
 )
-
-func bounded(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func jetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
-	t.Helper()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	return js
-}
 
 // orders makes a stream, with settings of its own if set is not nil.
 func orders(t testing.TB, js jetstream.JetStream, set func(*jetstream.StreamConfig)) jetstream.Stream {
@@ -50,7 +33,7 @@ func orders(t testing.TB, js jetstream.JetStream, set func(*jetstream.StreamConf
 	if set != nil {
 		set(&c)
 	}
-	s, err := js.CreateStream(bounded(t), c)
+	s, err := js.CreateStream(kit.Bounded(t), c)
 	require.NoError(t, err)
 	return s
 }
@@ -58,7 +41,7 @@ func orders(t testing.TB, js jetstream.JetStream, set func(*jetstream.StreamConf
 // open opens the fence, which has to succeed.
 func open(t testing.TB, js jetstream.JetStream, token uint64, opts ...fence.Option) *fence.Fence {
 	t.Helper()
-	f, err := fence.Open(bounded(t), js, stream, subject, token, opts...)
+	f, err := fence.Open(kit.Bounded(t), js, stream, subject, token, opts...)
 	require.NoError(t, err)
 	return f
 }
@@ -66,7 +49,7 @@ func open(t testing.TB, js jetstream.JetStream, token uint64, opts ...fence.Opti
 // publish publishes through f, which has to succeed.
 func publish(t testing.TB, f *fence.Fence, text string) *jetstream.PubAck {
 	t.Helper()
-	ack, err := f.Publish(bounded(t), data, []byte(text))
+	ack, err := f.Publish(kit.Bounded(t), data, []byte(text))
 	require.NoError(t, err)
 	return ack
 }
@@ -74,10 +57,10 @@ func publish(t testing.TB, f *fence.Fence, text string) *jetstream.PubAck {
 // stale has the server refuse each way to write through f.
 func stale(t testing.TB, f *fence.Fence, want error) {
 	t.Helper()
-	_, err := f.Publish(bounded(t), data, []byte("stale"))
+	_, err := f.Publish(kit.Bounded(t), data, []byte("stale"))
 	require.ErrorIs(t, err, want)
 	require.ErrorIs(t, f.Err(), want)
-	_, err = f.PublishBatch(bounded(t), &nats.Msg{Subject: data, Data: []byte("stale")})
+	_, err = f.PublishBatch(kit.Bounded(t), &nats.Msg{Subject: data, Data: []byte("stale")})
 	require.ErrorIs(t, err, want)
 }
 
@@ -95,7 +78,7 @@ func stored(t testing.TB, s jetstream.Stream, filter string) (texts []string) {
 // fewer messages than the leader, because a consumer reads the replica of its own server.
 func logOf(t testing.TB, s jetstream.Stream, filter string) []jetstream.Msg {
 	t.Helper()
-	ctx := bounded(t)
+	ctx := kit.Bounded(t)
 	for {
 		all, err := readLog(ctx, s, filter)
 		if err == nil {
@@ -127,7 +110,7 @@ func readLog(ctx context.Context, s jetstream.Stream, filter string) (all []jets
 		return nil, fmt.Errorf("the consumer has %d messages, the leader %d", info.NumPending, want)
 	}
 	for left := int(info.NumPending); left > 0; {
-		batch, err := c.Fetch(min(left, 1000), jetstream.FetchMaxWait(patience/4))
+		batch, err := c.Fetch(min(left, 1000), jetstream.FetchMaxWait(kit.Patience/4))
 		if err != nil {
 			return nil, err
 		}
@@ -154,7 +137,7 @@ func markOf(t testing.TB, s jetstream.Stream, subject string) (m struct {
 	Lanes int
 }) {
 	t.Helper()
-	raw, err := s.GetLastMsgForSubject(bounded(t), subject)
+	raw, err := s.GetLastMsgForSubject(kit.Bounded(t), subject)
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(raw.Data, &m))
 	return m

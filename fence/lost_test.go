@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -43,7 +44,7 @@ func suffer(t *testing.T, js jetstream.JetStream, to string, fates ...fate) jets
 			for k, v := range m.Header {
 				copied.Header[k] = v
 			}
-			delayed = append(delayed, func() (*jetstream.PubAck, error) { return js.PublishMsg(bounded(t), &copied) })
+			delayed = append(delayed, func() (*jetstream.PubAck, error) { return js.PublishMsg(kit.Bounded(t), &copied) })
 		case pass:
 			ack, err := send()
 			for _, d := range delayed {
@@ -65,10 +66,10 @@ func TestOpenLostAnswers(t *testing.T) {
 		"late twice": {late, loseAll, late, pass},
 	} {
 		t.Run(name, func(t *testing.T) {
-			js := jetStream(t, testutil.RunServer(t).Connect())
+			js := kit.JetStream(t, testutil.RunServer(t).Connect())
 			s := orders(t, js, nil)
 			older := open(t, js, 10)
-			f, err := fence.Open(bounded(t), suffer(t, js, subject, fates...), stream, subject, 20)
+			f, err := fence.Open(kit.Bounded(t), suffer(t, js, subject, fates...), stream, subject, 20)
 			require.NoError(t, err)
 			require.Len(t, logOf(t, s, subject), 2)
 			publish(t, f, "x")
@@ -80,9 +81,9 @@ func TestOpenLostAnswers(t *testing.T) {
 
 // The first fence of a stream has no sequence to compare with.
 func TestFirstOpenLostAnswers(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
-	f, err := fence.Open(bounded(t), suffer(t, js, subject, loseAll, loseAnswer), stream, subject, 20)
+	f, err := fence.Open(kit.Bounded(t), suffer(t, js, subject, loseAll, loseAnswer), stream, subject, 20)
 	require.NoError(t, err)
 	require.Len(t, logOf(t, s, subject), 1)
 	publish(t, f, "x")
@@ -92,12 +93,12 @@ func TestFirstOpenLostAnswers(t *testing.T) {
 // fence nevertheless.
 func TestOpenUnanswered(t *testing.T) {
 	srv := testutil.RunServer(t)
-	js := jetStream(t, srv.Connect())
+	js := kit.JetStream(t, srv.Connect())
 	s := orders(t, js, nil)
 	older := open(t, js, 10)
 	nc, link := srv.ConnectLink()
 	// The write goes into the black hole, everything before it does not.
-	holed := once(jetStream(t, nc), subject, 1, func() { link.Blackhole(true) })
+	holed := once(kit.JetStream(t, nc), subject, 1, func() { link.Blackhole(true) })
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	_, err := fence.Open(ctx, holed, stream, subject, 20)
@@ -105,21 +106,21 @@ func TestOpenUnanswered(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	publish(t, older, "nothing is excluded")
 	link.Blackhole(false)
-	require.NoError(t, nc.FlushWithContext(bounded(t)))
+	require.NoError(t, nc.FlushWithContext(kit.Bounded(t)))
 	// It arrives now, and the fence has moved after all.
-	require.Eventually(t, func() bool { return markOf(t, s, subject).Token == 20 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return markOf(t, s, subject).Token == 20 }, kit.Patience, time.Millisecond)
 	stale(t, older, fence.ErrSuperseded)
 	open(t, js, 30)
 }
 
 // A write whose answer is lost is sent once. The next one goes on.
 func TestWriteLostAnswer(t *testing.T) {
-	js := jetStream(t, testutil.RunServer(t).Connect())
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
-	f, err := fence.Open(bounded(t), suffer(t, js, data, loseAnswer, loseAll), stream, subject, 20)
+	f, err := fence.Open(kit.Bounded(t), suffer(t, js, data, loseAnswer, loseAll), stream, subject, 20)
 	require.NoError(t, err)
 	for _, text := range []string{"text-1", "text-2"} {
-		_, err = f.Publish(bounded(t), data, []byte(text))
+		_, err = f.Publish(kit.Bounded(t), data, []byte(text))
 		require.ErrorIs(t, err, fence.ErrUnknown)
 		require.NotContains(t, err.Error(), text, "an error shows no value")
 		require.NoError(t, f.Err())
@@ -138,10 +139,10 @@ func TestLateWrite(t *testing.T) {
 	}{"same fence": {0, 4}, "same token": {10, 0}, "greater token": {20, 0}} {
 		t.Run(name, func(t *testing.T) {
 			srv := testutil.RunServer(t)
-			js := jetStream(t, srv.Connect())
+			js := kit.JetStream(t, srv.Connect())
 			s := orders(t, js, nil)
 			nc, link := srv.ConnectLink()
-			f := open(t, jetStream(t, nc), 10, fence.WithLanes(2))
+			f := open(t, kit.JetStream(t, nc), 10, fence.WithLanes(2))
 			link.Blackhole(true)
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
@@ -158,7 +159,7 @@ func TestLateWrite(t *testing.T) {
 			}
 			link.Blackhole(false)
 			// Behind the late writes on the same connection, and answered in the same order.
-			_, err = nc.RequestWithContext(bounded(t), "orders.last", nil)
+			_, err = nc.RequestWithContext(kit.Bounded(t), "orders.last", nil)
 			require.NoError(t, err)
 			var late int
 			for _, text := range stored(t, s, data) {
@@ -172,10 +173,10 @@ func TestLateWrite(t *testing.T) {
 // A holder that is stopped while its lock ends, and that goes on writing afterwards.
 func TestPausedHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
-		js := jetStream(t, srv.Connect())
+		js := kit.JetStream(t, srv.Connect())
 		s := orders(t, js, nil)
 		paused, link := lockOf(t, srv)
-		f := open(t, jetStream(t, srv.Connect()), paused.Token())
+		f := open(t, kit.JetStream(t, srv.Connect()), paused.Token())
 		publish(t, f, "before the pause")
 		link.Cut()
 		next, _ := lockOf(t, srv) // waits until the lease has ended

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
@@ -83,7 +84,7 @@ func (r *race) rounds(writes int, js func() jetstream.JetStream, between func(ro
 	perRound := int64(max(150, writes/80))
 	for round, token := 0, uint64(1); r.sent.Load() < int64(writes); round, token = round+1, token+2 {
 		with := lanes[round%len(lanes)]
-		older, err := fence.Open(bounded(r.t), js(), stream, subject, token, fence.WithLanes(with[0]))
+		older, err := fence.Open(kit.Bounded(r.t), js(), stream, subject, token, fence.WithLanes(with[0]))
 		require.NoError(r.t, err)
 		r.opened.Store(token)
 		var target atomic.Int64
@@ -97,7 +98,7 @@ func (r *race) rounds(writes int, js func() jetstream.JetStream, between func(ro
 			})
 		}
 		wg.Go(func() {
-			younger, err := fence.Open(bounded(r.t), js(), stream, subject, token+1, fence.WithLanes(with[1]))
+			younger, err := fence.Open(kit.Bounded(r.t), js(), stream, subject, token+1, fence.WithLanes(with[1]))
 			if err != nil {
 				r.t.Error(err)
 				target.Store(0) // the writers end
@@ -149,7 +150,7 @@ func newRace(t *testing.T, s jetstream.Stream) *race {
 
 func TestRace(t *testing.T) {
 	srv := testutil.RunServer(t)
-	a, b := jetStream(t, srv.Connect()), jetStream(t, srv.Connect())
+	a, b := kit.JetStream(t, srv.Connect()), kit.JetStream(t, srv.Connect())
 	r := newRace(t, orders(t, a, nil))
 	var turn atomic.Int64
 	r.rounds(*racing, func() jetstream.JetStream {
@@ -166,7 +167,7 @@ func TestRaceReplicated(t *testing.T) {
 	c := testutil.RunCluster(t, 3)
 	var conns []jetstream.JetStream
 	for range 3 {
-		conns = append(conns, jetStream(t, c.Connect(nats.MaxReconnects(-1))))
+		conns = append(conns, kit.JetStream(t, c.Connect(nats.MaxReconnects(-1))))
 	}
 	r := newRace(t, orders(t, conns[0], func(c *jetstream.StreamConfig) { c.Replicas = 3 }))
 	var turn atomic.Int64

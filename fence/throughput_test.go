@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/fence"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -36,8 +37,8 @@ func TestThroughput(t *testing.T) {
 		t.Skip("it measures, see -throughput")
 	}
 	measured := [2][]string{
-		measure(t, jetStream(t, testutil.RunServer(t).Connect()), 1),
-		measure(t, jetStream(t, testutil.RunCluster(t, 3).Connect()), 3),
+		measure(t, kit.JetStream(t, testutil.RunServer(t).Connect()), 1),
+		measure(t, kit.JetStream(t, testutil.RunCluster(t, 3).Connect()), 3),
 	}
 	var table strings.Builder
 	for i, r1 := range measured[0] {
@@ -49,9 +50,9 @@ func TestThroughput(t *testing.T) {
 // measure returns the rows of a table: a name, unguarded, fenced.
 func measure(t *testing.T, js jetstream.JetStream, replicas int) (rows []string) {
 	orders(t, js, func(c *jetstream.StreamConfig) { c.Replicas, c.Storage = replicas, jetstream.FileStorage })
-	one, err := fence.Open(bounded(t), js, stream, "orders.one", 1)
+	one, err := fence.Open(kit.Bounded(t), js, stream, "orders.one", 1)
 	require.NoError(t, err)
-	eight, err := fence.Open(bounded(t), js, stream, "orders.eight", 1, fence.WithLanes(8))
+	eight, err := fence.Open(kit.Bounded(t), js, stream, "orders.eight", 1, fence.WithLanes(8))
 	require.NoError(t, err)
 	value := make([]byte, 100)
 	batch := make([]*nats.Msg, 100)
@@ -86,7 +87,7 @@ func measure(t *testing.T, js jetstream.JetStream, replicas int) (rows []string)
 
 // rate returns how many messages are published in a second.
 func (w way) rate(t *testing.T) float64 {
-	ctx := bounded(t)
+	ctx := kit.Bounded(t)
 	var n atomic.Int64
 	var wg sync.WaitGroup
 	begin := time.Now()

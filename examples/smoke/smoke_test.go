@@ -5,7 +5,6 @@
 package smoke_test
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"os"
@@ -15,13 +14,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
@@ -196,7 +195,7 @@ const patience = 30 * time.Second
 type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
-	out  *buffer
+	out  *kit.Log
 	done chan struct{}
 }
 
@@ -209,7 +208,7 @@ func start(t *testing.T, s *testutil.Server, name string, args ...string) *proce
 
 func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{t: t, cmd: cmd, out: &buffer{}, done: make(chan struct{})}
+	p := &process{t: t, cmd: cmd, out: &kit.Log{}, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	require.NoError(t, p.cmd.Start())
 	go func() {
@@ -266,22 +265,4 @@ func number(t *testing.T, text string) int {
 	n, err := strconv.Atoi(text)
 	require.NoError(t, err)
 	return n
-}
-
-// buffer collects output that is read while it is written.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
