@@ -438,14 +438,23 @@ func TestLingerTryUnnotified(t *testing.T) {
 // that it waited at. A TryLock gets the lock nevertheless.
 func TestLingerTryBehindAPlace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other, third := join(t, s), join(t, s), join(t, s)
-		for range 50 {
-			kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
-			kit.Unlock(t, mustLock(t, other.Client, "l", lingers)) // queues
-			l, err := third.TryLock(t.Context(), "l")
-			require.NoError(t, err)
-			kit.Unlock(t, l)
-		}
+		c, third := join(t, s), join(t, s)
+		other, f := joinFaulty(t, s)
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+			switch kit.Stage(w) {
+			case "wait delete": // TryLock finds the place
+				return faults.Hold
+			case "lock delete": // its request has arrived
+				f.ReleaseHeld()
+			}
+			return faults.Pass
+		})
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+		kit.Unlock(t, mustLock(t, other.Client, "l", lingers)) // queues
+		l, err := third.TryLock(t.Context(), "l")
+		require.NoError(t, err)
+		require.Equal(t, 1, f.Counts().Held)
+		kit.Unlock(t, l)
 	})
 }
 
