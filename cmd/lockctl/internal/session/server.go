@@ -24,9 +24,9 @@ const startPoll = 10 * time.Millisecond
 // ServerVersion is that of a server in this process.
 const ServerVersion = server.VERSION
 
-// Embedded is a NATS server in this process, on the loopback interface. It ends with the
+// Server is a NATS server in this process, on the loopback interface. It ends with the
 // process.
-type Embedded struct {
+type Server struct {
 	srv    *server.Server
 	unlock func()
 }
@@ -34,7 +34,7 @@ type Embedded struct {
 // StartKept starts a server whose data is kept under dir, by default under the user's cache
 // directory. One process at a time can have it: the server does not protect its own directory,
 // so a file lock does. Port 0 is any free one.
-func StartKept(dir string, port int) (*Embedded, error) {
+func StartKept(dir string, port int) (*Server, error) {
 	if dir == "" {
 		cache, err := os.UserCacheDir()
 		if err != nil {
@@ -55,22 +55,22 @@ func StartKept(dir string, port int) (*Embedded, error) {
 		}
 		return nil, tool.Exitf(tool.ExitUnavailable, "another lockctl server (pid %s) uses %s; its server is yours too: --server %s", pid, dir, url)
 	}
-	e, err := StartServer(filepath.Join(dir, "jetstream"), port)
+	s, err := StartServer(filepath.Join(dir, "jetstream"), port)
 	if err != nil {
 		unlock()
 		return nil, err
 	}
-	e.unlock = unlock
+	s.unlock = unlock
 	// The name of the server, for a process that finds the directory taken.
-	if err := os.WriteFile(owner, fmt.Appendf(nil, "%s %d\n", e.URL(), os.Getpid()), 0o600); err != nil {
-		e.Stop()
+	if err := os.WriteFile(owner, fmt.Appendf(nil, "%s %d\n", s.URL(), os.Getpid()), 0o600); err != nil {
+		s.Stop()
 		return nil, tool.Exitf(tool.ExitUnavailable, "the server's data: %w", err)
 	}
-	return e, nil
+	return s, nil
 }
 
 // StartServer starts a server with its data in dir. Port 0 is any free one.
-func StartServer(dir string, port int) (*Embedded, error) {
+func StartServer(dir string, port int) (*Server, error) {
 	srv, err := server.NewServer(&server.Options{
 		Host: "127.0.0.1", Port: cmp.Or(port, server.RANDOM_PORT),
 		JetStream: true, StoreDir: dir,
@@ -89,17 +89,17 @@ func StartServer(dir string, port int) (*Embedded, error) {
 			return nil, tool.Exitf(tool.ExitUnavailable, "server in this process: %s", cmp.Or(log.first(), "not ready after "+show.Brief(startLimit)))
 		}
 	}
-	return &Embedded{srv: srv, unlock: func() {}}, nil
+	return &Server{srv: srv, unlock: func() {}}, nil
 }
 
 // URL is that of the server.
-func (e *Embedded) URL() string { return e.srv.ClientURL() }
+func (s *Server) URL() string { return s.srv.ClientURL() }
 
 // Stop waits until the server has written what it has.
-func (e *Embedded) Stop() {
-	e.srv.Shutdown()
-	e.srv.WaitForShutdown()
-	e.unlock()
+func (s *Server) Stop() {
+	s.srv.Shutdown()
+	s.srv.WaitForShutdown()
+	s.unlock()
 }
 
 // serverLog keeps the server's first error and drops the rest.
