@@ -20,6 +20,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -208,7 +209,7 @@ func TestWire(t *testing.T) {
 	}
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		created, err := nc.Request("$JS.API.STREAM.CREATE.KV_natslock", bucket.Bytes(), patience)
+		created, err := nc.Request("$JS.API.STREAM.CREATE.KV_natslock", bucket.Bytes(), kit.Patience)
 		require.NoError(t, err)
 		var asked, got any
 		answer := struct{ Config *any }{&got}
@@ -241,7 +242,7 @@ func TestWire(t *testing.T) {
 					from = notified[w.by]
 				}
 				require.NotNil(t, from, "%+v", w)
-				m, err := from.NextMsg(patience)
+				m, err := from.NextMsg(kit.Patience)
 				require.NoError(t, err, "%+v", w)
 				w.got(t, m)
 			default:

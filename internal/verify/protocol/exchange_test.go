@@ -12,11 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
 )
-
-// patience bounds every wait for an event: far more than it can take.
-const patience = time.Minute
 
 // step is one step of the exchange: a message with its answers, a subscription, or a
 // notification that arrives on one.
@@ -90,7 +88,7 @@ func (p *peer) do(t *testing.T, v vectors, e step) {
 		p.subs[e.Subscribe] = sub
 	case e.Notification != "":
 		require.Contains(t, p.subs, e.Notification)
-		m, err := p.subs[e.Notification].NextMsg(patience)
+		m, err := p.subs[e.Notification].NextMsg(kit.Patience)
 		require.NoError(t, err)
 		require.Equal(t, e.Notification, m.Subject)
 		v.compare(t, *e.Message, m)
@@ -104,7 +102,7 @@ func (p *peer) do(t *testing.T, v vectors, e step) {
 		require.NoError(t, p.nc.PublishMsg(out))
 		require.NotEmpty(t, e.Answers)
 		for _, want := range e.Answers {
-			m, err := answers.NextMsg(patience)
+			m, err := answers.NextMsg(kit.Patience)
 			require.NoError(t, err)
 			v.compare(t, want, m)
 		}

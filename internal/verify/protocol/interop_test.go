@@ -1,6 +1,7 @@
 package protocol_test
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"testing"
@@ -28,48 +29,10 @@ func both(t *testing.T) (*testutil.Server, *natslock.Client, *raw) {
 	return s, client(t, s), newRaw(t, s.Connect())
 }
 
-// awaited is the value that arrives in a channel.
-func awaited[T any](t *testing.T, ch <-chan T) (v T) {
-	t.Helper()
-	select {
-	case v = <-ch:
-	case <-time.After(patience):
-		require.Fail(t, "it never comes")
-	}
-	return v
-}
-
 // client returns a client of the library. Its leases outlast the test.
 func client(t *testing.T, s *testutil.Server) *natslock.Client {
 	t.Helper()
-	return clientOn(t, s.Connect())
-}
-
-func clientOn(t *testing.T, nc *nats.Conn) *natslock.Client {
-	t.Helper()
-	c, err := natslock.New(t.Context(), nc, natslock.WithTTL(time.Minute))
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = c.Close(t.Context()) })
-	return c
-}
-
-// taking is an acquire of the library in the background.
-func taking(take func() (*natslock.Lock, error)) func(t *testing.T) *natslock.Lock {
-	type result struct {
-		l   *natslock.Lock
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		l, err := take()
-		done <- result{l, err}
-	}()
-	return func(t *testing.T) *natslock.Lock {
-		t.Helper()
-		r := awaited(t, done)
-		require.NoError(t, r.err)
-		return r.l
-	}
+	return kit.NewClient(t, s.Connect(), natslock.WithTTL(time.Minute))
 }
 
 // TestHandOver has the library wait for the plain locker, and that one for the library, in one
@@ -83,18 +46,18 @@ func TestHandOver(t *testing.T) {
 	l.probe("lock.x")
 
 	got := make(chan line, 1)
-	go func() { got <- p.ask(map[string]any{"do": "lock", "name": "x", "wait": patience.Milliseconds()}) }()
+	go func() { got <- p.ask(map[string]any{"do": "lock", "name": "x", "wait": kit.Patience.Milliseconds()}) }()
 	first := l.next(places)
 	require.EqualValues(t, 2, first.number("s"), "a place")
 
 	second := client(t, s)
-	last := taking(func() (*natslock.Lock, error) { return second.Lock(t.Context(), "x") })
+	last := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return second.Lock(ctx, "x") })
 	place := l.next(places)
 	require.EqualValues(t, 2, place.number("s"), "a place")
 	require.NotEqual(t, first.key, place.key)
 
 	require.NoError(t, a.Unlock(t.Context()))
-	h := awaited(t, got)
+	h := kit.Receive(t, got, "the answer of the program")
 	require.Equal(t, "ok", h.Result, h.Why)
 	require.Greater(t, h.Token, a.Token())
 	ended := func() (place stored) {
@@ -114,7 +77,7 @@ func TestHandOver(t *testing.T) {
 	require.Len(t, info.Queue, 1)
 
 	require.Equal(t, "ok", p.ask(map[string]any{"do": "unlock", "name": "x"}).Result)
-	b := last(t)
+	b := last.Granted(t)
 	require.Greater(t, b.Token(), h.Token)
 	claim := l.read("lock.x")
 	require.EqualValues(t, 1, claim.number("s"))
@@ -173,7 +136,7 @@ func TestReaders(t *testing.T) {
 	joined, _, ok := l.write("read.x."+id, l.record(1, id, fields{"m": 1}), 0, lease, guard...)
 	require.True(t, ok)
 	l.next(readers)
-	write := taking(func() (*natslock.Lock, error) { return rw.Lock(t.Context(), "x") })
+	write := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return rw.Lock(ctx, "x") })
 	gate := l.next(gates)
 	late := rand.Text()
 	_, last, ok := l.write("read.x."+late, l.record(1, late, fields{"m": 1}), 0, lease, guard...)
@@ -181,7 +144,7 @@ func TestReaders(t *testing.T) {
 	require.Equal(t, gate.revision, last)
 	l.remove("read.x."+id, 4, id, joined)
 	l.next(readers)
-	w := write(t)
+	w := write.Granted(t)
 	require.Greater(t, w.Token(), joined<<6)
 	require.NoError(t, w.Unlock(t.Context()))
 
@@ -198,10 +161,10 @@ func TestReaders(t *testing.T) {
 	// A reader of the library queues behind the gate.
 	places := l.watch("rwait.x.*")
 	l.probe("rw.x")
-	read := taking(func() (*natslock.Lock, error) { return rw.RLock(t.Context(), "x") })
+	read := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return rw.RLock(ctx, "x") })
 	require.EqualValues(t, 1, l.next(places).number("m"), "the place of a reader")
 	l.remove("rw.x", 4, id, taken)
-	r = read(t)
+	r = read.Granted(t)
 	require.Greater(t, r.Token(), taken<<6)
 	require.NoError(t, r.Unlock(t.Context()))
 }
@@ -223,10 +186,10 @@ func TestPermits(t *testing.T) {
 
 	places := l.watch("swait.pool.*")
 	l.probe("sem.pool.1")
-	wait := taking(func() (*natslock.Lock, error) { return sem.Acquire(t.Context()) })
+	wait := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return sem.Acquire(ctx) })
 	require.EqualValues(t, 2, l.next(places).number("q"), "a place says how many permits its client knows of")
 	l.remove("sem.pool.1", 4, id, taken)
-	b := wait(t)
+	b := wait.Granted(t)
 	slot, _ = semaphore.Slot(b)
 	require.Equal(t, 1, slot)
 	require.NoError(t, a.Unlock(t.Context()))
@@ -247,7 +210,7 @@ func TestBreaks(t *testing.T) {
 	at, _, ok := l.write("lock.x", broken, was.revision, lease)
 	require.True(t, ok)
 	require.ErrorIs(t, a.Extend(t.Context(), 0), natslock.ErrBroken)
-	awaited(t, a.Context().Done())
+	kit.Receive(t, a.Context().Done(), "the end of the context")
 	_, err = c.TryLock(t.Context(), "x")
 	require.ErrorIs(t, err, natslock.ErrLocked, "a broken record keeps others out")
 	require.Equal(t, at, l.read("lock.x").revision)
@@ -294,14 +257,14 @@ func TestIdleLease(t *testing.T) {
 		require.EqualValues(t, 6, q.number("s"))
 		at, _, ok = l.write("lock.x", l.record(1, id, fields{"k": true, "u": q.revision, "r": 1, "t": token}), at, lease)
 		require.True(t, ok)
-		require.ErrorIs(t, awaited(t, refused), natslock.ErrLocked)
+		require.ErrorIs(t, kit.Receive(t, refused, "the refusal"), natslock.ErrLocked)
 		require.True(t, l.next(questions).deleted, "the question ends with the call")
 
 		// Idle: the lease is given up.
-		try := taking(func() (*natslock.Lock, error) { return c.TryLock(t.Context(), "x") })
+		try := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return c.TryLock(ctx, "x") })
 		require.EqualValues(t, 6, l.next(questions).number("s"))
 		l.remove("lock.x", 4, id, at)
-		granted := try(t)
+		granted := try.Granted(t)
 		require.Greater(t, granted.Token(), token)
 		require.NoError(t, granted.Unlock(t.Context()))
 	})
@@ -312,7 +275,7 @@ func TestIdleLease(t *testing.T) {
 func TestOverdue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		conns := []*nats.Conn{s.Connect(), s.Connect()}
-		c := clientOn(t, conns[0])
+		c := kit.NewClient(t, conns[0], natslock.WithTTL(time.Minute))
 		l := newRaw(t, conns[1])
 		restarts := uint64(0)
 		forget := func() {

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -139,7 +140,7 @@ func (p *scripted) ask(request map[string]any) line {
 	select {
 	case l := <-p.lines:
 		return l
-	case <-time.After(patience):
+	case <-time.After(kit.Patience):
 		return line{Result: "no answer"}
 	}
 }
@@ -166,7 +167,7 @@ func contend(t *testing.T, clients []*natslock.Client, programs []*scripted, hap
 	for _, c := range clients {
 		wg.Go(func() {
 			for n := 0; n < each || !over.Load(); n++ {
-				l, err := c.Lock(t.Context(), "counter", natslock.MaxWait(patience))
+				l, err := c.Lock(t.Context(), "counter", natslock.MaxWait(kit.Patience))
 				if !assert.NoError(t, err) {
 					return
 				}
@@ -178,7 +179,7 @@ func contend(t *testing.T, clients []*natslock.Client, programs []*scripted, hap
 	for _, p := range programs {
 		wg.Go(func() {
 			for n := 0; n < each || !over.Load(); n++ {
-				l := p.ask(map[string]any{"do": "lock", "name": "counter", "wait": patience.Milliseconds()})
+				l := p.ask(map[string]any{"do": "lock", "name": "counter", "wait": kit.Patience.Milliseconds()})
 				if !assert.Equal(t, "ok", l.Result, l.Why) {
 					return
 				}
@@ -224,7 +225,7 @@ func TestJavaScript(t *testing.T) {
 		for i := range 2 {
 			// An election can outlast the 5 s after which Unlock says by default that it is not confirmed.
 			c, err := natslock.New(t.Context(), cl.ConnectTo(i), natslock.WithTTL(time.Minute), natslock.WithReplicas(3),
-				natslock.WithTuning(natslock.Tuning{ReleaseTimeout: patience}))
+				natslock.WithTuning(natslock.Tuning{ReleaseTimeout: kit.Patience}))
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = c.Close(t.Context()) })
 			clients = append(clients, c)
@@ -255,7 +256,7 @@ func TestJavaScript(t *testing.T) {
 		_, err := c.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.NoError(t, p.cmd.Process.Kill())
-		l, err := c.Lock(t.Context(), "x", natslock.MaxWait(patience))
+		l, err := c.Lock(t.Context(), "x", natslock.MaxWait(kit.Patience))
 		require.NoError(t, err)
 		require.Greater(t, l.Token(), held.Token)
 		refused := startScript(t, dir, s.URL(), 2000)
@@ -270,7 +271,7 @@ func TestJavaScript(t *testing.T) {
 		held, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		got := make(chan line, 1)
-		go func() { got <- p.ask(map[string]any{"do": "lock", "name": "x", "wait": patience.Milliseconds()}) }()
+		go func() { got <- p.ask(map[string]any{"do": "lock", "name": "x", "wait": kit.Patience.Milliseconds()}) }()
 		js, err := jetstream.New(s.Connect())
 		require.NoError(t, err)
 		kv, err := js.KeyValue(t.Context(), "natslock")
@@ -286,10 +287,10 @@ func TestJavaScript(t *testing.T) {
 			}
 			return n
 		}
-		require.Eventually(t, func() bool { return places() == 1 }, patience, 10*time.Millisecond)
+		kit.Eventually(t, "a place", func() bool { return places() == 1 })
 		s.Restart()
 		require.NoError(t, held.Unlock(t.Context()))
-		l := awaited(t, got)
+		l := kit.Receive(t, got, "the answer of the program")
 		require.Equal(t, "ok", l.Result, l.Why)
 		require.Greater(t, l.Token, held.Token())
 	})

@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/natslock/locks/internal/verify/kit"
 )
 
 // This file plays another client by single writes and reads, as docs/protocol.md has them. It
@@ -80,7 +82,7 @@ func (l *raw) api(subject string, request, answer any) {
 	l.t.Helper()
 	body, err := json.Marshal(request)
 	require.NoError(l.t, err)
-	m, err := l.nc.Request("$JS.API."+subject, body, patience)
+	m, err := l.nc.Request("$JS.API."+subject, body, kit.Patience)
 	require.NoError(l.t, err)
 	require.NoError(l.t, json.Unmarshal(m.Data, answer))
 }
@@ -107,7 +109,7 @@ func (l *raw) write(key string, body fields, expect uint64, ttl string, more ...
 		m.Header.Set(more[i], more[i+1])
 	}
 	for {
-		answer, err := l.nc.RequestMsg(m, patience)
+		answer, err := l.nc.RequestMsg(m, kit.Patience)
 		require.NoError(l.t, err)
 		var ack struct {
 			Seq   uint64
@@ -175,7 +177,7 @@ func (l *raw) of(m *nats.Msg) stored {
 // read reads the record under a key.
 func (l *raw) read(key string) stored {
 	l.t.Helper()
-	m, err := l.nc.Request("$JS.API.DIRECT.GET.KV_natslock.$KV.natslock."+key, nil, patience)
+	m, err := l.nc.Request("$JS.API.DIRECT.GET.KV_natslock.$KV.natslock."+key, nil, kit.Patience)
 	require.NoError(l.t, err)
 	if m.Header.Get("Nats-Sequence") == "" {
 		require.Equal(l.t, "404", m.Header.Get("Status"))
@@ -206,7 +208,7 @@ func (l *raw) watch(pattern string) *nats.Subscription {
 // next is the next notification.
 func (l *raw) next(sub *nats.Subscription) stored {
 	l.t.Helper()
-	m, err := sub.NextMsg(patience)
+	m, err := sub.NextMsg(kit.Patience)
 	require.NoError(l.t, err)
 	return l.of(m)
 }
@@ -227,7 +229,7 @@ func (l *raw) take(key string) (id string, revision uint64) {
 // received is the next message of a subscription.
 func received(t testing.TB, sub *nats.Subscription) *nats.Msg {
 	t.Helper()
-	m, err := sub.NextMsg(patience)
+	m, err := sub.NextMsg(kit.Patience)
 	require.NoError(t, err)
 	return m
 }
@@ -262,7 +264,7 @@ func (l *raw) publish(subject, data, guard string, expect uint64) uint64 {
 	m := &nats.Msg{Subject: subject, Data: []byte(data), Header: nats.Header{}}
 	m.Header.Set("Nats-Expected-Last-Subject-Sequence", decimal(expect))
 	m.Header.Set("Nats-Expected-Last-Subject-Sequence-Subject", guard)
-	answer, err := l.nc.RequestMsg(m, patience)
+	answer, err := l.nc.RequestMsg(m, kit.Patience)
 	require.NoError(l.t, err)
 	var ack struct{ Seq uint64 }
 	require.NoError(l.t, json.Unmarshal(answer.Data, &ack))
