@@ -48,7 +48,12 @@ func (b *Bucket) ReadBeside(ctx context.Context, entry record.Entry, key string)
 
 // ListSoon is List with a bounded wait for the answer.
 func (b *Bucket) ListSoon(parent context.Context, pattern string, revision uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
-	ctx, cancel := answerWithin(parent, 2*AnswerTimeout)
+	return b.ListWithin(parent, 2*AnswerTimeout, pattern, revision, opts...)
+}
+
+// ListWithin is List with a bound for the wait for the answer.
+func (b *Bucket) ListWithin(parent context.Context, within time.Duration, pattern string, revision uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	ctx, cancel := answerWithin(parent, within)
 	defer cancel()
 	l, err := b.List(ctx, pattern, revision, opts...)
 	return l, bounded(parent, ctx, err)

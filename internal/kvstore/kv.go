@@ -184,8 +184,11 @@ type Listing struct {
 	// Beside is the record or the tombstone under the key of [Beside]. It is zero if
 	// there is neither.
 	Beside Record
-	// More says that [AtMost] has left out records.
+	// More says that [AtMost] has left out records, and Left how many; 0: not known.
 	More bool
+	Left int
+	// Whole says that List could not read a part, and has read all: the records before [From] too.
+	Whole bool
 	// Keys are those under the pattern, as the leader names them, where [InParts] had List
 	// read no records.
 	Keys []string
@@ -216,7 +219,7 @@ func From(revision uint64) ListOption { return func(l *listing) { l.from = revis
 func Beside(key string) ListOption { return func(l *listing) { l.beside = key } }
 
 // Also lists what is under other patterns too, in the same state. If one request cannot
-// read that, List returns an error that matches [ErrUnavailable]. It goes without [Beside].
+// read that, List returns an error that matches [ErrApart]. It goes without [Beside].
 func Also(patterns ...string) ListOption { return func(l *listing) { l.also = patterns } }
 
 // Tombstones lists the tombstones too; see [Record.Deleted].
@@ -228,9 +231,10 @@ func Tombstones() ListOption { return func(l *listing) { l.dead = true } }
 // revision.
 func Reached(revision uint64) ListOption { return func(l *listing) { l.reached = revision } }
 
-// AtMost ends the answer after n records. Tombstones and the record of [Beside] count.
-// If one request cannot read the list, List reads it whole, or not at all if there is a
-// live record under the key of Beside.
+// AtMost ends the answer after the n records of the lowest revisions. Tombstones and the record of [Beside]
+// count. An answer that was cut off may be of any state: it shows what there is, and not what is missing. If no
+// request can read a part, List reads all (see Listing.Whole), or nothing but the record under the key of
+// Beside if that is live.
 func AtMost(n int) ListOption { return func(l *listing) { l.atMost = n } }
 
 // Named has the leader name the keys, and reads each of them: no key is missing. The answer

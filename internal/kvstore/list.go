@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,8 +28,16 @@ const (
 	multiBytes = 2 * multiMax * MaxRecord
 )
 
-// errIncomplete: the answer to a multi-key read is not all there is.
-var errIncomplete = errors.New("incomplete answer")
+// ErrApart says that this user, or this bucket, allows no request that reads several keys in one state. It matches
+// [ErrUnavailable].
+var ErrApart = fmt.Errorf("%w: not in one request", ErrUnavailable)
+
+var (
+	// errIncomplete: the answer to a multi-key read is not all there is.
+	errIncomplete = errors.New("incomplete answer")
+	// errTooMany: the server reads the last records of so many keys not even in part.
+	errTooMany = fmt.Errorf("%w: too many keys", errIncomplete)
+)
 
 // Alone says whether only one server answers; see [KV].
 func (s *Store) Alone() bool { return s.seen.Load().alone && !s.mirrorSeen.Load() }
@@ -58,6 +67,9 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 	default:
 		l, err = s.snapshot(ctx, pattern, min, what)
 	}
+	if errors.Is(err, errTooMany) && what.also == nil && !what.parts && (what.atMost > 0 || s.Alone()) {
+		l, err = s.listPages(ctx, pattern, min, what)
+	}
 	switch {
 	case !errors.Is(err, errIncomplete):
 	case what.parts:
@@ -65,9 +77,11 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 		st, err = s.stateAt(ctx, pattern, min)
 		l = Listing{Revision: st.LastRevision, Keys: st.Keys}
 	case what.also != nil:
-		err = fmt.Errorf("%w: and %d other patterns: not in one request", ErrUnavailable, len(what.also))
+		err = fmt.Errorf("%w: and %d other patterns", ErrApart, len(what.also))
 	default:
-		l, err = s.listSlowly(ctx, pattern, min, what)
+		if l, err = s.listSlowly(ctx, pattern, min, what); what.atMost > 0 && !l.More {
+			l.Whole, what.from = true, 0
+		}
 	}
 	switch {
 	case errors.Is(err, ErrNotFound): // there is no bucket, which is no empty list
@@ -107,7 +121,7 @@ func parseOptions(pattern string, opts []ListOption) (what listing, err error) {
 // answer makes what was read the answer to a List: live records in order.
 func (l *Listing) answer(what listing) {
 	l.Records = slices.DeleteFunc(l.Records, func(r Record) bool {
-		if what.beside != "" && r.Key == what.beside {
+		if what.beside != "" && r.Key == what.beside { // else it was read before
 			l.Beside = r
 			return true
 		}
@@ -136,7 +150,7 @@ func (s *Store) snapshot(ctx context.Context, pattern string, min uint64, what l
 			s.doubtRefusal(doubtEvery)
 		}
 		// An older state need not contain the places that were taken since.
-		if err != nil || l.Revision >= min { //safety:list-as-of
+		if err != nil || l.More || l.Revision >= min { //safety:list-as-of
 			return l, err
 		}
 		if l.Revision == 0 {
@@ -148,6 +162,34 @@ func (s *Store) snapshot(ctx context.Context, pattern string, min uint64, what l
 		case !again:
 			return Listing{}, errIncomplete
 		}
+	}
+}
+
+// listPages reads a list that is too long for one request, in the order of the revisions: first the record beside it, and
+// then as much as is wanted. A record that is written meanwhile gets behind what was read, so it is not missed.
+func (s *Store) listPages(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
+	var l Listing
+	if what.beside != "" {
+		var err error
+		if l.Beside, err = s.Get(ctx, what.beside, min); err != nil && !errors.Is(err, ErrNotFound) {
+			return Listing{}, err
+		}
+	}
+	page, last := listing{from: max(what.from, 1), atMost: cmp.Or(what.atMost, batchMax)}, make(map[string]Record)
+	for {
+		part, err := s.snapshot(ctx, pattern, max(min, l.Beside.Revision), page)
+		if err != nil {
+			return Listing{}, err
+		}
+		for _, r := range part.Records {
+			last[r.Key] = r
+		}
+		l.Revision = max(l.Revision, part.Revision)
+		if !part.More || what.atMost > 0 {
+			l.Records, l.More, l.Left = slices.Collect(maps.Values(last)), part.More, part.Left
+			return l, nil
+		}
+		page.from = part.Revision + 1
 	}
 }
 
@@ -297,8 +339,8 @@ type multiRequest struct {
 	Subjects []string `json:"multi_last,omitempty"`
 	Next     string   `json:"next_by_subj,omitempty"`
 	From     uint64   `json:"seq,omitempty"`
-	Batch    int      `json:"batch"`
-	MaxBytes int      `json:"max_bytes"`
+	Batch    int      `json:"batch,omitempty"`
+	MaxBytes int      `json:"max_bytes,omitempty"`
 }
 
 // multiGet reads the last records of many subjects, tombstones included, from
@@ -317,6 +359,9 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 		// A key has one record. Asked for the last ones, the server counts those before
 		// the revision too, and refuses more than 1024.
 		request.Subjects, request.Next = nil, subjects[0]
+		if what.atMost == 1 { // answered by the record alone: the server does not count the others
+			request.Batch, request.MaxBytes = 0, 0
+		}
 	}
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -337,10 +382,15 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 				return finish(errIncomplete)
 			}
 			l.Records = append(l.Records, r)
+			if request.Batch == 0 {
+				l.Revision, l.More = r.Revision, true
+				return finish(nil)
+			}
 			return true
 		case "204":
 			// Cut off, at the limit of the request or at multiBytes.
-			if m.Header.Get("Nats-Num-Pending") != "0" { //safety:list-cut-off
+			if pending := m.Header.Get("Nats-Num-Pending"); pending != "0" { //safety:list-cut-off
+				l.Left, _ = strconv.Atoi(pending)
 				if l.More = what.atMost > 0 && len(l.Records) == what.atMost; !l.More {
 					return finish(errIncomplete)
 				}
@@ -356,7 +406,9 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 				return finish(errIncomplete)
 			}
 			return finish(nil)
-		case "413", "503": // too many keys, or nobody answers: direct gets are off, or not imported
+		case "413":
+			return finish(errTooMany)
+		case "503": // nobody answers: direct gets are off, or not imported
 			return finish(errIncomplete)
 		default:
 			return finish(fmt.Errorf("%w: status %s %s on %s", ErrUnavailable, status, m.Header.Get(hdrDescription), subject))
@@ -366,9 +418,13 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 		return Listing{}, err
 	}
 	defer forget()
-	err, waitErr := await(ctx, s, ch, subject, repeatAfter)
+	within := repeatAfter
+	if s.Alone() { // and who else should answer? A server that is late has more to do by each other request.
+		within = 2 * replyTimeout
+	}
+	err, waitErr := await(ctx, s, ch, subject, within)
 	switch {
-	case errors.Is(waitErr, errNoAnswer) && ctx.Err() == nil:
+	case errors.Is(waitErr, errNoAnswer) && ctx.Err() == nil && !s.Alone():
 		return Listing{}, errIncomplete // the leader may answer where this replica did not
 	case errors.Is(waitErr, ErrPermission):
 		// This request reads any key, so it may be withheld where reading

@@ -255,9 +255,13 @@ func (s *memoryStore) List(ctx context.Context, pattern string, _ uint64, opts .
 		case r.Revision < what.from && r.Key != what.beside:
 		case what.atMost > 0 && len(l.Records) == what.atMost:
 			l.More = true
+			l.Left++
 		default:
 			l.Records = append(l.Records, r)
 		}
+	}
+	if what.from > 0 && what.atMost == 1 && len(l.Records) == 1 { // a server does not count the others
+		l.More, l.Left = true, 0
 	}
 	l.answer(what)
 	return l, nil

@@ -83,7 +83,10 @@ func TestMemoryIsLikeAServer(t *testing.T) {
 			case 3:
 				from, atMost, beside, also := uint64(random.IntN(3)), random.IntN(4), random.IntN(2) == 0, random.IntN(3) == 0
 				if from > 0 || also {
-					beside, atMost = false, 0
+					beside = false
+				}
+				if also {
+					atMost = 0
 				}
 				ask = func(s *side) string {
 					var opts []kvstore.ListOption
@@ -102,7 +105,7 @@ func TestMemoryIsLikeAServer(t *testing.T) {
 					l, err := s.kv.List(t.Context(), pattern, 0, opts...)
 					check(t, err)
 					counts["listed"] += len(l.Records)
-					return fmt.Sprint("list", s.show(l.Records...), s.show(l.Beside), l.More)
+					return fmt.Sprint("list", s.show(l.Records...), s.show(l.Beside), l.More, l.Left)
 				}
 			case 4:
 				if random.IntN(2) == 0 {

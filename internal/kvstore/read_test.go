@@ -171,6 +171,28 @@ func TestListMany(t *testing.T) {
 			st, err := s.State(t.Context(), "wait.>")
 			check(t, err)
 			equal(t, "number of keys", len(st.Keys), c.n)
+			// The beginning, and a part, do not depend on the length.
+			lock := create(t, s, "lock.a", "")
+			first := l.Records[0].Revision
+			in := nc.Stats().InMsgs
+			l, err = s.List(t.Context(), "wait.a.*", lock, kvstore.Beside("lock.a"), kvstore.AtMost(3))
+			check(t, err)
+			if name == "records" { // it is read by itself where one request cannot
+				equal(t, "the record beside", l.Beside.Revision, lock)
+			}
+			equal(t, "more", l.More, true)
+			equal(t, "those listed", len(l.Records), 3)
+			equal(t, "the oldest", l.Records[0].Revision, first)
+			l, err = s.List(t.Context(), "wait.a.*", lock, kvstore.From(first+7), kvstore.AtMost(2))
+			check(t, err)
+			equal(t, "left out", l.Left, c.n-7-2)
+			equal(t, "the first of the part", l.Records[0].Revision, first+7)
+			l, err = s.List(t.Context(), "wait.a.*", lock, kvstore.From(first+7), kvstore.AtMost(1))
+			check(t, err)
+			equal(t, "one record", fmt.Sprint(len(l.Records), l.Records[0].Revision-first, l.More), "1 7 true")
+			if got := nc.Stats().InMsgs - in; got > 20 {
+				t.Fatalf("%d messages", got)
+			}
 		})
 	}
 }

@@ -23,6 +23,8 @@ const (
 	// permissionPoll is the time between two checks of a wait for a refusal: the
 	// server reports a forbidden subject on the connection, not in an answer.
 	permissionPoll = 25 * time.Millisecond
+	// pollMost is the longest time between two of these checks: each is twice as long after the last one as that was.
+	pollMost = 400 * time.Millisecond
 	// lookEvery is how long the store caches the last error of the connection: many callers may
 	// wait for an answer, and each read of that error takes a turn of the sender.
 	lookEvery = permissionPoll / 5
@@ -381,7 +383,9 @@ func await[T any](ctx context.Context, s *Store, ch <-chan T, subject string, li
 		return v, nil
 	default:
 	}
-	poll := time.NewTicker(permissionPoll)
+	// A refusal comes soon, if at all. Later each look would only keep a busy machine busy.
+	pause := permissionPoll
+	poll := time.NewTimer(pause)
 	defer poll.Stop()
 	begun := time.Now()
 	for {
@@ -399,9 +403,12 @@ func await[T any](ctx context.Context, s *Store, ch <-chan T, subject string, li
 			if s.state.Load() == int32(nats.CLOSED) {
 				return zero, fmt.Errorf("%w: no answer on %s: %w", ErrUnavailable, subject, nats.ErrConnectionClosed)
 			}
-			if time.Since(begun) >= limit {
+			left := limit - time.Since(begun)
+			if left <= 0 {
 				return zero, fmt.Errorf("%w on %s", errNoAnswer, subject)
 			}
+			pause = min(2*pause, pollMost)
+			poll.Reset(min(pause, left))
 		}
 	}
 }
