@@ -470,7 +470,7 @@ func TestLongQueue(t *testing.T) {
 		read := c.nc.Stats().InMsgs
 		waiters = append(waiters, c.await(t, "l"))
 		synctest.Wait()
-		require.Less(t, c.nc.Stats().InMsgs-read, uint64(15))
+		require.Less(t, c.nc.Stats().InMsgs-read, uint64(50), "the queue, if that is short, and a part")
 		time.Sleep(time.Second)
 		require.Len(t, tapped.take(t, c.nc), 2, "the attempts of the two newcomers, and of nobody else")
 

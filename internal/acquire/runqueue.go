@@ -168,14 +168,16 @@ func (m *member) Queued(p *session.Place) {
 	}
 }
 
-// Listed notes what a list of the queue contained, from a revision on. The list contains the
-// place of the run, and the driver requested it at an instant.
-func (m *member) Listed(queue []record.Entry, from uint64, at clock.Instant) {
+// Listed notes what a list of the queue contained, from a revision on, if that was not cut off. The list contains
+// the place of the run, and the driver requested it at an instant.
+func (m *member) Listed(queue []record.Entry, from uint64, cut bool, at clock.Instant) {
 	r := m.run()
 	if r.line == nil {
 		return
 	}
-	r.line.noteList(queue, from, nil, at)
+	if !cut { // else it lacks those behind the run
+		r.line.noteList(queue, from, nil, at)
+	}
 	r.line.mu.Lock()
 	defer r.line.unlock()
 	r.PlaceListed()

@@ -54,6 +54,8 @@ type Call struct {
 	recallRequest *recallRequest // nil: it has requested no idle lease
 	mailbox       *mailbox       // of the record that it waits for
 	queueing      *claim.Bid     // for a place that has no answer yet
+	surveyed      uint64         // a revision of the state that was read before that; 0: not known
+	length        int            // of the queue then
 	place         *session.Place // in the queue
 	placeStatus   record.Status  // for the tombstone of the place
 	passed        record.Entry   // the place at the head, of a claim that was granted out of turn
@@ -80,9 +82,9 @@ type Run interface {
 	Queueing()
 	// Queued takes the place of the run; nil: it has none any more.
 	Queued(*session.Place)
-	// Listed takes what a list of the queue contained from a revision on. The list contains the place
-	// of the run, and the call requested it at an instant.
-	Listed(queue []record.Entry, from uint64, at clock.Instant)
+	// Listed takes what a list of the queue contained from a revision on, or only the beginning of that. The
+	// list contains the place of the run, and the call requested it at an instant.
+	Listed(queue []record.Entry, from uint64, cut bool, at clock.Instant)
 	// HolderSeen takes what is known of the lock, and Answered the outcome of the last request.
 	HolderSeen(LockState)
 	Answered(error)
@@ -173,7 +175,7 @@ func (a *Call) waited() time.Duration { return a.c.b.Instant().Sub(a.Begun) }
 // TakeOver gives this call the state of another one, whose run it drives from now on.
 func (a *Call) TakeOver(from *Call) {
 	a.bid, a.queueing, a.place, a.mailbox = from.bid, from.queueing, from.place, from.mailbox
-	a.known, a.places = from.known, from.places
+	a.known, a.places, a.surveyed, a.length = from.known, from.places, from.surveyed, from.length
 	if a.bid == nil {
 		return
 	}

@@ -6,7 +6,6 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/kvstore"
-	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
 
@@ -15,7 +14,6 @@ type Client struct {
 	b       *bucket.Bucket
 	s       *session.Session
 	lingers bool
-	long    longQueues
 }
 
 // NewClient returns the calls of a client. lingers says that it keeps idle leases at all.
@@ -34,15 +32,4 @@ func (c *Client) AsOf(ctx context.Context) (at clock.Instant, revision uint64, e
 		revision = st.LastRevision
 	}
 	return at, revision, err
-}
-
-// list lists the queue under a pattern, as of a state that contains a revision: all of it,
-// or the records from a revision on. vacant is the tombstone of the lock, where that was read
-// beside the queue and is free.
-func (c *Client) list(ctx context.Context, pattern string, revision, from uint64, opts ...kvstore.ListOption) (queue []record.Entry, vacant uint64, err error) {
-	l, err := c.b.ListSoon(ctx, pattern, revision, append(opts, kvstore.From(from))...)
-	if l.Beside.Deleted { // a claim at a live record would replace it //safety:vacant-read
-		vacant = l.Beside.Revision
-	}
-	return record.Queue(l.Records), vacant, err
 }

@@ -36,8 +36,8 @@ func (a *Call) Locked(holder record.Entry) error {
 	}
 	if a.queue != nil {
 		err.Queued = *a.queue
-	} else if queue, _, listErr := a.c.list(a.ctx, a.Keys.Place("*"), a.asOf, 0); listErr == nil {
-		for _, e := range queue {
+	} else if l, listErr := a.c.b.ListSoon(a.ctx, a.Keys.Place("*"), a.asOf); listErr == nil {
+		for _, e := range record.Queue(l.Records) {
 			err.Queued += e.Goroutines()
 		}
 	}

@@ -84,8 +84,9 @@ type backstop struct {
 	silent int // reads in a row without an answer
 }
 
+var early = [...]time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond}
+
 func (b *backstop) next() time.Duration {
-	early := [...]time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond}
 	if b.tries++; b.tries <= len(early) {
 		return early[b.tries-1]
 	}

@@ -1,6 +1,9 @@
 package call
 
 import (
+	"errors"
+	"time"
+
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/claim"
 	"github.com/natslock/locks/internal/clock"
@@ -91,24 +94,14 @@ func (a *Call) enqueue(begun clock.Instant) result {
 	}
 }
 
-// waitInQueue waits at a place in the queue. It returns a final result and whether
-// the place was the first, or requeue when the place has gone.
+// waitInQueue waits at a place in the queue. It returns a final result and whether no other
+// place was before it, or requeue when the place has gone.
 func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
-	pattern := a.Keys.Place("*")
 	w := core.Waiter{ID: place.ID(), Ticket: place.Ticket(), Reads: a.Reads()}
-	w.Gone(0)
+	w.Begin(a.surveyed, a.length, a.c.b.Instant().Add(a.placeTTL()/3))
 	for try := 0; ; {
 		up := a.c.b.Online()
-		from, at := uint64(0), a.c.b.Instant()
-		w.Named = w.Named || !a.c.b.Current() // a list reads each key anyway
-		var opts []kvstore.ListOption
-		if w.Named {
-			opts = append(opts, kvstore.Named())
-		} else if from = a.c.long.from(at, pattern, w.Ticket, w.Further); from == 0 && !a.Counts() { // one request reads both
-			opts = append(opts, kvstore.Beside(a.Keys.Gate))
-		}
-		// A state without the own place may lack earlier places too.
-		queue, vacant, err := a.c.list(a.ctx, pattern, w.AsOf, from, opts...) //safety:queue-as-of
+		before, over, read, err := a.readAhead(place, &w, listWithin<<min(try, 2))
 		if err != nil {
 			if bucket.IsAny(err, bucket.ErrPermission) {
 				return result{Outcome: failed, Err: err}, false
@@ -124,9 +117,7 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 			continue
 		}
 		try = 0
-		a.run.Listed(queue, from, at)
-		before, over, there := w.Listed(queue, vacant, a.c.b.Now())
-		if !there {
+		if over < 0 {
 			return result{Outcome: requeue}, false
 		}
 		a.Answered(nil)
@@ -135,30 +126,95 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 			a.c.s.Logger.Debug("delete overdue places", "lock", a.Req.Name, "error", err)
 		}
 		before = append(before[:over], rest...)
-		if from == 0 {
+		if read.From == 0 && !read.Cut && !read.Named {
 			a.known.Ahead = 1
 			for _, e := range before {
 				a.known.Ahead += e.Goroutines()
 			}
 			a.holderSeen(a.known.Holder)
 		}
-		switch standing, pred, second := w.Judge(before, from, a.c.b.Alone()); standing {
+		switch standing, ahead := w.Judge(before, read); standing {
 		case core.ListOn:
 			continue
 		case core.Behind:
-			a.c.long.found(a.c.b.Instant(), pattern, w.Ticket-pred.TokenOrTicket(), len(queue), from == 0)
-			if r = a.awaitPredecessor(place, pred, second); r.Outcome != compete {
+			if r = a.awaitPredecessor(place, &w, ahead); r.Outcome != compete {
 				break
 			}
 			fallthrough
 		case core.Foremost:
-			return a.first(place, w.Vacant), true
+			return a.first(place, w.Vacant), ahead.Next
 		}
 		if r.Outcome != relist {
 			return r, false // out of turn, if at all
 		}
 		w.Gone(r.Entry.Revision)
 	}
+}
+
+// listWithin bounds the wait of a waiter for the answer to its first list. It waits twice as long for the next ones: a
+// server that is late has more to do by each list that is asked for again.
+const listWithin = 2 * bucket.AnswerTimeout
+
+// readAhead reads the places before the own one, or those that are left of them. Those from index over on are
+// overdue; over is negative if the own place has gone.
+func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Duration) (before []record.Entry, over int, read core.Read, err error) {
+	b := a.c.b
+	read.Alone = b.Alone()
+	there := false
+	if known := w.Known(); len(known) > 0 {
+		l, err := b.ListWithin(a.ctx, within, place.Key, w.AsOf, kvstore.Also(known...), kvstore.Tombstones())
+		if err == nil {
+			read.Named = true
+			if before, over, there = w.Recalled(entries(l.Records), b.Now()); !there {
+				over = -1
+			}
+			return before, over, read, nil
+		}
+		if !errors.Is(err, kvstore.ErrApart) {
+			return nil, 0, read, err
+		}
+		w.Forget()
+	}
+	if !b.Current() && w.Reach != core.Named { // a list reads each key anyway
+		w.Reach = core.Named
+	}
+	at := b.Instant()
+	from, most := w.Reach.Extent(w.Ticket)
+	opts := []kvstore.ListOption{kvstore.From(from), kvstore.AtMost(most)}
+	switch {
+	case w.Reach == core.Named:
+		opts = append(opts, kvstore.Named())
+	case from == 0 && !a.Counts(): // one request reads both
+		opts = append(opts, kvstore.Beside(a.Keys.Gate))
+	}
+	// A state without the own place may lack earlier places too.
+	l, err := b.ListWithin(a.ctx, within, a.Keys.Place("*"), w.AsOf, opts...) //safety:queue-as-of
+	if err != nil {
+		return nil, 0, read, err
+	}
+	var vacant uint64
+	if l.Beside.Deleted { // a claim at a live record would replace it //safety:vacant-read
+		vacant = l.Beside.Revision
+	}
+	if l.Whole {
+		from, w.Reach = 0, max(w.Reach, core.Whole)
+	}
+	queue := record.Queue(l.Records)
+	read.From, read.Cut = from, l.More
+	a.run.Listed(queue, from, l.More, at)
+	if before, over, there = w.Listed(queue, l.More, vacant, b.Now()); !there {
+		over = -1
+	}
+	return before, over, read, nil
+}
+
+// entries reads records.
+func entries(records []kvstore.Record) []record.Entry {
+	all := make([]record.Entry, len(records))
+	for i, r := range records {
+		all[i] = record.Of(r)
+	}
+	return all
 }
 
 // Hold makes the lease of a granted claim, and gives up the place that the call has waited

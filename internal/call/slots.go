@@ -54,8 +54,8 @@ func (a *Call) pattern() string {
 // readSlots lists the slots, and what is under another pattern ("" for nothing), in one
 // state that contains a revision. A user that may not do so with one request reads the
 // slots first: the rest is then from a state that contains them.
-func (a *Call) readSlots(revision uint64, beside string, opts ...kvstore.ListOption) (all []record.Entry, rest []kvstore.Record, more bool, err error) {
-	b, pattern := a.c.b, a.Keys.Slots()
+func (a *Call) readSlots(revision uint64, beside string, opts ...kvstore.ListOption) (all []record.Entry, rest []kvstore.Record, left int, err error) {
+	b, pattern, given := a.c.b, a.Keys.Slots(), len(opts)
 	opts = append(opts, kvstore.Tombstones())
 	if beside != "" {
 		opts = append(opts, kvstore.Also(beside))
@@ -64,13 +64,15 @@ func (a *Call) readSlots(revision uint64, beside string, opts ...kvstore.ListOpt
 	if err != nil && beside != "" && a.Over() == nil {
 		if l, err = b.ListSoon(a.ctx, pattern, revision, kvstore.Tombstones()); err == nil {
 			var other kvstore.Listing
-			other, err = b.ListSoon(a.ctx, beside, max(revision, l.Revision)) //safety:slots-first
+			other, err = b.ListSoon(a.ctx, beside, max(revision, l.Revision), opts[:given]...) //safety:slots-first
+			left = leftOut(other)
 			l.Records = append(l.Records, other.Records...)
 		}
 	}
 	if err != nil {
-		return nil, nil, false, err
+		return nil, nil, 0, err
 	}
+	a.surveyed = max(l.Revision, 1) // an empty state names none
 	all = make([]record.Entry, a.Req.Permits)
 	for _, r := range l.Records {
 		switch k, ok := record.ParseKey(r.Key); {
@@ -82,5 +84,5 @@ func (a *Call) readSlots(revision uint64, beside string, opts ...kvstore.ListOpt
 			rest = append(rest, r)
 		}
 	}
-	return all, rest, l.More, nil
+	return all, rest, left + leftOut(l), nil
 }

@@ -19,23 +19,29 @@ type successor struct {
 	core.Successor
 	a      *Call
 	place  *session.Place
+	w      *core.Waiter
 	watch  kvstore.Watch // nil: the timers remain
 	back   backstop
 	lock   kvstore.Watch // of the lock; nil: not watched
 	freed  freed
-	failed int // scans in a row without an answer
+	slots  []string // that are read beside the predecessor's place
+	failed int      // scans in a row without an answer
 }
 
 // awaitPredecessor waits behind the predecessor until it has gone, and then reads the queue
-// again (relist) or is the first (compete). second says that nobody is before the predecessor.
-func (a *Call) awaitPredecessor(place *session.Place, pred record.Entry, second bool) result {
+// again (relist) or is the first (compete).
+func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core.Ahead) result {
+	pred := ahead.Pred
 	a.mailbox.turn(pred.Key)
-	f := successor{a: a, place: place, back: backstop{place: a.placeTTL()}, Successor: core.Successor{
-		ID: place.ID(), Pred: pred, Second: second, Reads: a.Req.Kind == record.RW, Counts: a.Counts(),
+	f := successor{a: a, place: place, w: w, back: backstop{place: a.placeTTL()}, Successor: core.Successor{
+		ID: place.ID(), Ahead: ahead, Counts: a.Counts(), Seeks: w.Seeks(),
 	}}
 	f.freed.box = a.mailbox
-	if !second { // the second waiter takes the lock first, if it lives
+	if !f.Second() { // the second waiter takes the lock first, if it lives
 		f.Jitter = core.ScanJitter/4 + rand.N(core.ScanJitter*3/4)
+	}
+	if f.Head.Zero() { // far back it has time for the next read
+		f.back.tries = len(early) - 1
 	}
 	if w, err := a.c.b.Watch(pred.Key, a.mailbox.deliver); err == nil {
 		defer w.Stop()
@@ -158,10 +164,10 @@ func (f *successor) readBeside() (now record.Entry, err error) {
 	keys := []string{a.Keys.Gate}
 	var beside []record.Entry
 	if a.Counts() {
-		keys = keys[:0]
-		for i, begin := 0, rand.IntN(a.Req.Permits); i < min(enough, a.Req.Permits); i++ {
-			keys = append(keys, a.Keys.Slot((begin+i)%a.Req.Permits))
+		if len(f.slots) == 0 || !f.Near() && len(f.slots) > 1 || f.Near() && len(f.slots) == 1 {
+			f.chooseSlots()
 		}
+		keys = f.slots
 		var l kvstore.Listing
 		if l, err = b.ListSoon(a.ctx, f.Pred.Key, f.Pred.Revision, kvstore.Also(keys...), kvstore.Tombstones()); err == nil {
 			beside = make([]record.Entry, len(keys))
@@ -189,6 +195,21 @@ func (f *successor) readBeside() (now record.Entry, err error) {
 	return now, nil
 }
 
+// mostSlots is how many slots a waiter reads beside its predecessor's place.
+const mostSlots = 16
+
+// chooseSlots chooses the slots that are read beside the predecessor's place: some, or one for a waiter that is not near
+// the head.
+func (f *successor) chooseSlots() {
+	n, begin := f.a.Req.Permits, rand.IntN(f.a.Req.Permits)
+	f.slots = nil
+	for i := range min(mostSlots, n) {
+		if f.slots = append(f.slots, f.a.Keys.Slot((begin+i)%n)); !f.Near() {
+			return
+		}
+	}
+}
+
 // written is when the predecessor has written the place that was read.
 func (f *successor) written(pred record.Entry) clock.Instant {
 	b := f.a.c.b
@@ -210,10 +231,14 @@ func (f *successor) scan() (result, bool) {
 	if !f.Scan(f.freed.any()) {
 		return result{}, false
 	}
+	if f.Head.Zero() {
+		f.w.Seek(b.Instant(), a.placeTTL()/3)
+		return result{Outcome: relist}, true
+	}
 	f.freed.forget()
 	v := core.View{Sent: b.Instant()}
 	var err error
-	v.Keys, v.Queue, _, err = a.readAll(f.place.Ticket())
+	v.Keys, v.Queue, err = f.view()
 	if err != nil {
 		a.Answered(err)
 		f.ScanFailed(b.Instant(), clock.OutageBackoff(f.failed))
@@ -241,6 +266,31 @@ func (f *successor) scan() (result, bool) {
 		return f.take(k, revision)
 	}
 	return result{}, false
+}
+
+// view reads the lock, and of the queue the head, the predecessor and the own place.
+func (f *successor) view() (keys, queue []record.Entry, err error) {
+	a := f.a
+	l, err := a.c.b.ListSoon(a.ctx, f.place.Key, f.place.Ticket(), kvstore.Also(a.pattern(), f.Pred.Key, f.Head.Key), kvstore.Tombstones())
+	if errors.Is(err, kvstore.ErrApart) {
+		keys, queue, _, err = a.readAll(f.place.Ticket())
+	}
+	if err != nil || keys != nil {
+		return keys, queue, err
+	}
+	keys = make([]record.Entry, max(a.Req.Permits, 1))
+	var places []kvstore.Record
+	for _, r := range l.Records {
+		switch k, ok := record.ParseKey(r.Key); {
+		case r.Key == a.Keys.Gate || ok && k.Prefix == record.SlotPrefix:
+			if k.Slot < len(keys) {
+				keys[k.Slot] = record.Of(r)
+			}
+		case !r.Deleted:
+			places = append(places, r)
+		}
+	}
+	return keys, record.Queue(places), nil
 }
 
 // take claims key k out of turn. false: another client was quicker.

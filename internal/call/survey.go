@@ -7,9 +7,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// enough is how many records a newcomer reads of a lock and its queue to see that
-// it has to queue.
-const enough = 16
+// enough is how many records beyond those of the lock a newcomer reads to see that it has to queue.
+const enough = 4
 
 // survey reads the lock and its queue, from a state that contains revision, and
 // claims what is free if nobody is queued. It returns busy with a holder if all keys are held. It
@@ -29,7 +28,7 @@ func (a *Call) survey(revision uint64) result {
 	if !a.Req.Once { // else the length is reported
 		opts = append(opts, kvstore.AtMost(a.Req.Permits+enough))
 	}
-	keys, queue, more, err := a.readAll(revision, opts...)
+	keys, queue, left, err := a.readAll(revision, opts...)
 	if err != nil {
 		a.Answered(err)
 		if !a.Req.Once {
@@ -43,12 +42,10 @@ func (a *Call) survey(revision uint64) result {
 		}
 		return a.noAnswer(err)
 	}
-	if more {
-		a.c.long.isLong(at, a.Keys.Place("*"))
-		if a.Counts() { // some slots are not known either
-			a.Answered(nil)
-			return result{Outcome: busy}
-		}
+	a.length = len(queue) + left
+	if left > 0 && a.Counts() { // some slots are not known either
+		a.Answered(nil)
+		return result{Outcome: busy}
 	}
 	queue, err = b.Clear(a.ctx, queue)
 	a.queue, a.apart = new(0), 0
@@ -58,7 +55,7 @@ func (a *Call) survey(revision uint64) result {
 			a.apart++
 		}
 	}
-	v := core.Arrival{Keys: keys, Overdue: make([]bool, len(keys)), Waiting: len(queue), More: more, Own: a.bid.Own()}
+	v := core.Arrival{Keys: keys, Overdue: make([]bool, len(keys)), Waiting: len(queue), More: left > 0, Own: a.bid.Own()}
 	switch {
 	case err != nil && a.Req.Once: // an overdue record neither holds nor queues
 		return a.noAnswer(err)
@@ -121,18 +118,28 @@ func (a *Call) claimKey(k int, expect uint64) result {
 	}
 }
 
-// readAll reads the keys of the lock, and the queue, in one state that contains a revision.
-func (a *Call) readAll(revision uint64, opts ...kvstore.ListOption) (keys, queue []record.Entry, more bool, err error) {
+// readAll reads the keys of the lock, and the queue, in one state that contains a revision. left says how many records
+// were left out.
+func (a *Call) readAll(revision uint64, opts ...kvstore.ListOption) (keys, queue []record.Entry, left int, err error) {
 	if a.Counts() {
-		keys, places, more, err := a.readSlots(revision, a.Keys.Place("*"), opts...)
-		return keys, record.Queue(places), more, err
+		keys, places, left, err := a.readSlots(revision, a.Keys.Place("*"), opts...)
+		return keys, record.Queue(places), left, err
 	}
 	l, err := a.c.b.ListSoon(a.ctx, a.Keys.Place("*"), revision, append(opts, kvstore.Beside(a.Keys.Gate))...)
+	a.surveyed = max(l.Revision, 1) // an empty state names none
 	keys = make([]record.Entry, 1)
 	if l.Beside.Revision != 0 {
 		keys[0] = record.Of(l.Beside)
 	}
-	return keys, record.Queue(l.Records), l.More, err
+	return keys, record.Queue(l.Records), leftOut(l), err
+}
+
+// leftOut is how many records a list has left out at least.
+func leftOut(l kvstore.Listing) int {
+	if l.More {
+		return max(l.Left, 1)
+	}
+	return 0
 }
 
 // AtOnce tries to take the lock without queueing. That is one write if the client knows

@@ -1,34 +1,95 @@
 package core
 
 import (
+	"math"
 	"slices"
 	"time"
 
+	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 )
 
-// Waiter is a waiter that lists the queue until it knows whom it waits for. A long queue
-// is read in part, from a revision on.
+// Waiter reads the queue until it knows whom it waits for. It needs the nearest place before its own, and
+// not the queue: the lists of a thousand clients that come at once would hold up their writes.
 //
-//	list --> part: further back --> list
-//	     --> a predecessor: successor.go, until that has gone --> list
-//	     --> nobody: once more, by a list that lacks no live record --> the first
+//	begin: the queue from its start on, or a part of it from right before the ticket on
+//	       if it is long, or if many seem to have come together
+//	   --> a predecessor, which it waits for: successor.go
+//	   --> nobody in a part: from farther and farther before the ticket on, and at last the whole queue
+//	   --> nobody at all: once more, by a list that lacks no live record --> the first
+//	the predecessor has gone: what is left of the places that were before it, or a list as in the beginning
+//
+// No place can get a lower ticket than one that is queued already. So the places that a list has shown before
+// the waiter are all that it ever waits for, and later it reads these by their keys.
+//
+// A part may be cut off behind so many records. The server sends them in the order of their revisions, and a
+// renewed place has a revision behind its ticket. So what was cut off may contain places with an earlier ticket:
+// such a list shows whom to wait for, but not that nobody else is between, unless no ticket is left there.
 type Waiter struct {
 	ID     string // of the claim of the place
 	Ticket uint64
 	Reads  bool
 
-	AsOf    uint64 // what the next list has to contain: the own place, and the proof that a predecessor is gone
-	Named   bool   // the next list has to have each place that the leader names
-	Further uint   // how often the part that was read was too short
-	Vacant  uint64 // the tombstone of the lock, as last read; 0: none
+	AsOf   uint64 // what the next list has to contain: the own place, and the proof that a predecessor is gone
+	Reach  Reach  // of the next list
+	Vacant uint64 // the tombstone of the lock, as last read; 0: none
+
+	before []record.Entry // the places before its own, without a gap; nil if there may be gaps
+	kept   int            // the number of these when they were listed
+	whole  bool           // they were the whole queue before it
+	served bool           // one of them was granted with no place before it: those before that one are over
+	seeks  bool           // it looks for the head of a long queue, to take the lock out of turn
+	seekAt clock.Instant  // when it may do that
+}
+
+// Reach is how much of the queue a list reads.
+type Reach uint8
+
+const (
+	// Glance reads the record of the ticket right before the own one, if that is a place.
+	Glance Reach = iota
+	// Start reads the queue from its start on: all of it if it is short.
+	Start
+	// Near reads a part from a little before the ticket on. Each of the others begins four times as far before it.
+	Near
+	Far
+	Farther
+	Farthest
+	// Whole reads the queue whatever its length.
+	Whole
+	// Named has the leader name each place.
+	Named
+)
+
+const (
+	// shortQueue is the number of places that a list from the start reads.
+	shortQueue = 32
+	// nearReach is the number of tickets before the own one in the shortest part.
+	nearReach = 4
+	// headReach is the number of places that may be before a waiter that looks for the head.
+	headReach = 2
+)
+
+// Extent returns from which revision on a list has to read the queue, 0 for all of it, and how many
+// records it reads at most, 0 for all.
+func (r Reach) Extent(ticket uint64) (from uint64, most int) {
+	switch r {
+	case Glance:
+		return ticket - 1, 1
+	case Start:
+		return 0, shortQueue + 2 // the own place, and the lock
+	case Near, Far, Farther, Farthest:
+		n := nearReach << (2 * (r - Near))
+		return ticket - min(uint64(n), ticket-1), n + 2
+	}
+	return 0, 0
 }
 
 // Standing says what a waiter does after a list.
 type Standing uint8
 
 const (
-	// ListOn: list once more, as Named and Further say.
+	// ListOn: list once more, as Reach says.
 	ListOn Standing = iota
 	// Behind: wait for the predecessor.
 	Behind
@@ -36,50 +97,211 @@ const (
 	Foremost
 )
 
+// Ahead is what a waiter knows of the places before it.
+type Ahead struct {
+	Pred record.Entry // the predecessor
+	Head record.Entry // the first of the queue; zero: not known
+	Rank int          // how many places are before it, as far as is known
+	Sure bool         // no other place that it has to wait for is between the predecessor and the waiter
+	Next bool         // no other place at all is; of the foremost waiter: no place at all is before it
+}
+
 // Gone takes that the predecessor has gone, which a state shows that contains a revision; 0: not known. A replica
 // that lags would show it in the next list again.
-func (w *Waiter) Gone(revision uint64) { w.AsOf = max(w.AsOf, w.Ticket, revision) }
+func (w *Waiter) Gone(revision uint64) {
+	if w.AsOf = max(w.AsOf, revision); w.Reach > Start {
+		w.Reach = Whole // unless it knows whom to read
+	}
+}
 
-// Listed takes a list, as of AsOf, with the tombstone of the lock that was read
-// beside it. It returns the places before the own one. Those from index over on are right before it and
-// overdue by an estimate of the server's clock: the waiter deletes them, if the leader agrees. The others
-// are deleted by the waiters behind them. there is false if the own place has gone.
-func (w *Waiter) Listed(queue []record.Entry, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
-	if !w.Named { // else the lock was not read
+// Seek has the waiter find out who is the head of a long queue, if it is near that. The next time is after a pause.
+func (w *Waiter) Seek(now clock.Instant, pause time.Duration) {
+	w.seeks, w.seekAt = true, now.Add(pause)
+}
+
+// Seeks is when the waiter may do that. One that knows only its predecessor cannot see whether it is near the head.
+func (w *Waiter) Seeks() clock.Instant {
+	if w.Reach == Glance {
+		return math.MaxInt64
+	}
+	return w.seekAt
+}
+
+// Begin begins the wait. surveyed is a revision of the state that was read before the place was written, 0 if none is
+// known, and length that of the queue in it. If much has been written since, many may have come together, each
+// right behind another one. seekAt is when the waiter may look for the head of a long queue.
+func (w *Waiter) Begin(surveyed uint64, length int, seekAt clock.Instant) {
+	w.AsOf, w.seekAt = w.Ticket, seekAt
+	switch w.Reach = Start; {
+	case length > shortQueue:
+		w.Reach = Near
+	case surveyed > 0 && w.Ticket-surveyed > shortQueue:
+		w.Reach = Glance
+	}
+}
+
+// Known returns the keys of the places before it, if it knows them.
+func (w *Waiter) Known() (keys []string) {
+	for _, e := range w.before {
+		keys = append(keys, e.Key)
+	}
+	return keys
+}
+
+// Forget takes that these keys cannot be read together.
+func (w *Waiter) Forget() { w.before = nil }
+
+// Listed takes a list, as of AsOf, with the tombstone of the lock that was read beside it, or a part of one: cut
+// says that there are records behind it. It returns the places before the own one. Those from index over on are
+// right before it and overdue by an estimate of the server's clock: the waiter deletes them, if the leader agrees.
+// The others are deleted by the waiters behind them. there is false if the own place has gone.
+func (w *Waiter) Listed(queue []record.Entry, cut bool, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
+	if w.Reach != Named { // else the lock was not read
 		w.Vacant = vacant //safety:vacant-claimed
 	}
 	i := slices.IndexFunc(queue, func(e record.Entry) bool { return e.ID == w.ID })
-	if i < 0 {
+	switch {
+	case i >= 0:
+	case w.Reach == Glance && len(queue) > 0 && queue[0].TokenOrTicket() < w.Ticket:
+		i = 1
+	case cut: // it is behind the cut
+		return nil, 0, true
+	default:
 		return nil, 0, false
 	}
-	before, over = queue[:i], i
-	for over > 0 && before[over-1].OverdueAt(estimate) {
-		over--
-	}
+	before, over = trailing(queue[:i], estimate)
 	return before, over, true
 }
 
-// Judge decides by the places before the own one that are left, of a list from a revision on. alone says
-// that one server only may have answered. second says that nobody is before the predecessor.
-func (w *Waiter) Judge(before []record.Entry, from uint64, alone bool) (s Standing, pred record.Entry, second bool) {
+// Recalled takes the records under the keys that it knows, and under its own, tombstones included. It
+// returns what [Waiter.Listed] returns.
+func (w *Waiter) Recalled(records []record.Entry, estimate time.Time) (before []record.Entry, over int, there bool) {
+	served := uint64(0) // all before this ticket are over
+	for _, e := range records {
+		switch i := slices.IndexFunc(w.before, func(b record.Entry) bool { return b.Key == e.Key }); {
+		case e.ID == w.ID && e.Live():
+			there = true
+		case i < 0 || w.before[i].ID != e.ID:
+		case e.Live():
+			before = append(before, e)
+		case e.Status == record.StatusGranted: //safety:served-before
+			served = max(served, w.before[i].TokenOrTicket())
+		}
+	}
+	if served > 0 {
+		w.served = true
+		before = slices.DeleteFunc(before, func(e record.Entry) bool { return e.TokenOrTicket() < served })
+	}
+	record.SortByTicket(before)
+	before, over = trailing(before, estimate)
+	return before, over, there
+}
+
+// trailing returns the index from which on places are overdue by an estimate of the server's clock.
+func trailing(before []record.Entry, estimate time.Time) ([]record.Entry, int) {
+	over := len(before)
+	for over > 0 && before[over-1].OverdueAt(estimate) {
+		over--
+	}
+	return before, over
+}
+
+// Read says how a list was read.
+type Read struct {
+	From  uint64 // it has the records from this revision on
+	Cut   bool   // and not all of them
+	Named bool   // by keys that were known
+	Alone bool   // one server only may have answered
+}
+
+// Judge decides by the places before the own one that are left, of a list.
+func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 	i := len(before) - 1
 	for i >= 0 && !w.blocks(before[i]) { //safety:earlier-first
 		i--
 	}
+	if w.Reach == Glance { // it waits for this one, whatever that wants, or lists the queue
+		i = len(before) - 1
+	}
+	if r.Named {
+		return w.judgeKnown(before, i, r.Alone)
+	}
 	switch {
-	case i >= 0 && before[i].TokenOrTicket() >= from:
-		w.Named, w.Further, w.Vacant = false, 0, 0
-		return Behind, before[i], len(before) == 1 && from == 0
-	case from > 0: // it is further back, if there is one //safety:part-of-queue
-		w.Further++
-		return ListOn, pred, false
-	case !w.Named && !alone: //safety:first-by-leader
+	case i >= 0 && r.From > 0 && before[i].TokenOrTicket() >= r.From:
+		w.keep(before, i, r)
+		return Behind, aheadOf(before, i, w.before != nil)
+	case w.Reach == Glance:
+		w.Reach = Start
+		return ListOn, a
+	case r.From > 0 || r.Cut: // it is further back, if there is one //safety:part-of-queue
+		w.Reach = min(w.Reach+1, Whole)
+		return ListOn, a
+	case i >= 0:
+		if w.Vacant, w.before = 0, nil; w.Reach == Whole {
+			w.keep(before, i, r)
+		} else {
+			w.Reach = Start
+		}
+		a = aheadOf(before, i, true)
+		a.Head = before[0]
+		return Behind, a
+	case w.Reach != Named && !r.Alone: //safety:first-by-leader
 		// A replica that catches up first removes what was overwritten, and stores later
 		// what has overwritten it: it lacks the places that were renewed.
-		w.Named = true
-		return ListOn, pred, false
+		w.Reach = Named
+		return ListOn, a
 	}
-	return Foremost, pred, false
+	a.Next = len(before) == 0 //safety:foremost-alone
+	return Foremost, a
+}
+
+// aheadOf is what a waiter knows that waits for place i of those before it.
+func aheadOf(before []record.Entry, i int, sure bool) Ahead {
+	a := Ahead{Pred: before[i], Rank: len(before), Sure: sure}
+	a.Next = sure && i == len(before)-1 //safety:next-behind
+	return a
+}
+
+// keep has the waiter read these places again by their keys, of which i is the predecessor. Of a part that was cut off
+// it keeps those behind which no ticket is left for another place, if the predecessor is among them.
+func (w *Waiter) keep(before []record.Entry, i int, r Read) {
+	w.Vacant, w.served, w.whole = 0, false, r.From == 0
+	first := 0
+	for first < len(before) && before[first].TokenOrTicket() < r.From { // others like it may be missing //safety:part-begins
+		first++
+	}
+	for r.Cut && first < len(before) && w.Ticket-before[first].TokenOrTicket() != uint64(len(before)-first) { //safety:part-gapless
+		first++
+	}
+	if w.before, w.kept = nil, 0; first <= i {
+		w.before, w.kept = before[first:], len(before)-first
+	}
+}
+
+// judgeKnown judges what is left of the places that were before it, of which i is the last one that blocks it.
+func (w *Waiter) judgeKnown(before []record.Entry, i int, alone bool) (s Standing, a Ahead) {
+	near := w.seeks && len(before) <= headReach && len(before) < w.kept
+	w.seeks = false
+	switch {
+	case i >= 0 && !near:
+		w.before = before
+		if a = aheadOf(before, i, true); w.whole || w.served {
+			a.Head = before[0]
+		}
+		return Behind, a
+	case i < 0 && (w.served || w.whole && alone):
+		a.Next = len(before) == 0
+		return Foremost, a
+	}
+	switch w.before = nil; {
+	case w.Reach == Glance:
+		w.Reach = Start
+	case i < 0 && w.whole:
+		w.Reach = Named
+	default:
+		w.Reach = Whole
+	}
+	return ListOn, a
 }
 
 // blocks says whether a waiter that came earlier has to go first.
@@ -96,7 +318,7 @@ type Places struct {
 }
 
 // Had takes how the wait at a place has ended: gone says that the place has gone, evicted that it is deleted,
-// and first that it was the first. It returns what the tombstone of the place is to say, and the number of the
+// and first that no other place was before it. It returns what the tombstone of the place is to say, and the number of the
 // pause before the next place, which is later and later for want of room: the room that its place had may be
 // enough for others. 0: at once.
 func (p *Places) Had(o Outcome, gone, evicted, first bool) (left record.Status, pause int) {

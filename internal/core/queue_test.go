@@ -1,6 +1,7 @@
 package core
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -26,75 +27,277 @@ func listed(others ...string) (queue []record.Entry) {
 
 var serverNow = time.Unix(1000, 0)
 
+// waiterAt is a waiter "me" with the ticket 50 that has begun its wait.
+func waiterAt(reads bool, reach Reach) Waiter {
+	w := Waiter{ID: "me", Ticket: 50, Reads: reads}
+	w.Begin(0, 0, 0)
+	w.Reach = reach
+	return w
+}
+
+// judged is what a waiter makes of a list.
+func judged(w *Waiter, queue []record.Entry, r Read) (Standing, Ahead) {
+	before, _, there := w.Listed(queue, r.Cut, 0, serverNow)
+	if !there {
+		panic("the own place has gone")
+	}
+	return w.Judge(before, r)
+}
+
 // TestWaiter: a waiter lists the queue, and waits for the last one before it that has to go first.
 func TestWaiter(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		reads  bool
-		from   uint64
-		queue  []record.Entry
-		alone  bool
-		want   Standing
-		pred   string
-		second bool
+		name  string
+		reads bool
+		reach Reach
+		read  Read
+		queue []record.Entry
+		want  Standing
+		pred  string
+		head  string
+		next  bool
 	}{
-		{"alone in the queue of one server", false, 0, listed(), true, Foremost, "", false},
-		{"behind a head", false, 0, listed("A"), true, Behind, "A", true},
-		{"behind two", false, 0, listed("A", "B"), true, Behind, "B", false},
-		{"a writer waits for readers", false, 0, listed("A", "-b"), true, Behind, "-b", false},
-		{"a reader passes readers", true, 0, listed("A", "-b"), true, Behind, "A", false},
-		{"a reader waits for no reader", true, 0, listed("-a", "-b"), true, Foremost, "", false},
-		{"in a part of a long queue", false, 15, listed("A", "B"), true, Behind, "B", false},
-		{"of which the part shows no writer", true, 15, listed("-a", "-b"), true, ListOn, "", false},
-		{"nor one from there on", true, 15, listed("A", "-b"), true, ListOn, "", false},
-		{"nobody, by one of several servers", false, 0, listed(), false, ListOn, "", false},
+		{"alone in the queue of one server", false, Start, Read{Alone: true}, listed(), Foremost, "", "", true},
+		{"behind a head", false, Start, Read{Alone: true}, listed("A"), Behind, "A", "A", true},
+		{"behind two", false, Start, Read{Alone: true}, listed("A", "B"), Behind, "B", "A", true},
+		{"a writer waits for readers", false, Start, Read{Alone: true}, listed("A", "-b"), Behind, "-b", "A", true},
+		{"a reader passes readers", true, Start, Read{Alone: true}, listed("A", "-b"), Behind, "A", "A", false},
+		{"a reader waits for no reader", true, Start, Read{Alone: true}, listed("-a", "-b"), Foremost, "", "", false},
+		{"in a part of a long queue", false, Near, Read{From: 15}, listed("A", "B"), Behind, "B", "", true},
+		{"of which the part shows no writer", true, Near, Read{From: 15}, listed("-a", "-b"), ListOn, "", "", false},
+		{"nor one from there on", true, Near, Read{From: 15}, listed("A", "-b"), ListOn, "", "", false},
+		{"the start of a long queue", false, Start, Read{Cut: true}, listed("A", "B"), ListOn, "", "", false},
+		{"a part that may lack another place", false, Near, Read{From: 15, Cut: true}, listed("A", "B"), Behind, "B", "", false},
+		{"nobody, by one of several servers", false, Start, Read{}, listed(), ListOn, "", "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := Waiter{ID: "me", Ticket: 50, Reads: c.reads}
-			before, over, there := w.Listed(c.queue, 0, serverNow)
-			require.True(t, there)
-			require.Equal(t, len(before), over)
-			s, pred, second := w.Judge(before, c.from, c.alone)
+			w := waiterAt(c.reads, c.reach)
+			s, a := judged(&w, c.queue, c.read)
 			require.Equal(t, c.want, s)
-			require.Equal(t, c.pred, pred.ID)
-			require.Equal(t, c.second, second)
+			require.Equal(t, c.pred, a.Pred.ID)
+			require.Equal(t, c.head, a.Head.ID)
+			require.Equal(t, c.next, a.Next)
 		})
+	}
+}
+
+// TestWaiterBegins: a waiter begins with the start of the queue, with a part of one that is known to be long, or
+// with the record right before its ticket if much has been written since it read the lock.
+func TestWaiterBegins(t *testing.T) {
+	for _, c := range []struct {
+		surveyed uint64
+		length   int
+		want     Reach
+	}{{0, 0, Start}, {90, 0, Start}, {90, shortQueue, Start}, {90, shortQueue + 1, Near}, {100 - shortQueue, 0, Start}, {99 - shortQueue, 3, Glance}} {
+		w := Waiter{ID: "me", Ticket: 100}
+		w.Begin(c.surveyed, c.length, 7)
+		require.Equal(t, c.want, w.Reach, c)
+		require.EqualValues(t, 100, w.AsOf)
+	}
+	from, most := Glance.Extent(100)
+	require.Equal(t, []any{uint64(99), 1}, []any{from, most})
+	from, most = Start.Extent(100)
+	require.Equal(t, []any{uint64(0), shortQueue + 2}, []any{from, most})
+	from, most = Farthest.Extent(100)
+	require.Equal(t, []any{uint64(1), 256 + 2}, []any{from, most}, "an early ticket")
+	from, most = Whole.Extent(100)
+	require.Equal(t, []any{uint64(0), 0}, []any{from, most})
+}
+
+// placed gives a place a ticket, which it keeps when it is renewed at a revision.
+func placed(e record.Entry, ticket, revision uint64) record.Entry {
+	e.Token, e.Revision = ticket, revision
+	return e
+}
+
+// TestWaiterCutOff: a part that was cut off lacks places that were renewed. Its predecessor's tombstone makes a waiter
+// the first only if no ticket is left for another place between the two.
+func TestWaiterCutOff(t *testing.T) {
+	q := listed("A", "B", "C")
+	for _, c := range []struct {
+		name       string
+		a, b, c    uint64 // tickets
+		renewed    uint64 // the revision of C
+		from       uint64
+		sure       bool
+		kept       []string
+		keptUncut  []string
+		uncutsSure bool
+	}{
+		{"tickets without a gap", 47, 48, 49, 49, 46, true, []string{"A", "B", "C"}, []string{"A", "B", "C"}, true},
+		{"a gap right before its own", 46, 47, 48, 48, 46, false, nil, []string{"A", "B", "C"}, true},
+		{"a gap further back", 40, 48, 49, 49, 40, true, []string{"B", "C"}, []string{"A", "B", "C"}, true},
+		{"renewed, without a gap", 47, 48, 49, 51, 46, true, []string{"A", "B", "C"}, []string{"A", "B", "C"}, true},
+		{"a ticket from before the part", 30, 48, 49, 49, 46, true, []string{"B", "C"}, []string{"B", "C"}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			queue := []record.Entry{placed(q[0], c.a, max(c.a, c.from)), placed(q[1], c.b, c.b), placed(q[2], c.c, c.renewed), q[3]}
+			queue[3] = placed(queue[3], 50, 50)
+			for _, cut := range []bool{true, false} {
+				w := waiterAt(false, Near)
+				s, a := judged(&w, queue, Read{From: c.from, Cut: cut, Alone: true})
+				require.Equal(t, Behind, s)
+				require.Equal(t, "C", a.Pred.ID)
+				want, sure := c.kept, c.sure
+				if !cut {
+					want, sure = c.keptUncut, c.uncutsSure
+				}
+				require.Equal(t, sure, a.Sure)
+				var kept []string
+				for _, e := range w.before {
+					kept = append(kept, e.ID)
+				}
+				require.Equal(t, want, kept)
+			}
+		})
+	}
+}
+
+// TestWaiterGlance: the place right before the ticket is the predecessor, also of a reader that a reader does not block.
+// Anything else has the waiter list the queue.
+func TestWaiterGlance(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		reads bool
+		queue []record.Entry
+		want  Standing
+	}{
+		{"a place", false, []record.Entry{placed(listed("A")[0], 49, 49)}, Behind},
+		{"a reader before a reader", true, []record.Entry{placed(listed("-a")[0], 49, 49)}, Behind},
+		{"an earlier ticket that was renewed right before", false, []record.Entry{placed(listed("A")[0], 48, 49)}, ListOn},
+		{"the own place", false, []record.Entry{placed(listed()[0], 50, 50)}, ListOn},
+		{"a later one", false, []record.Entry{placed(listed("A")[0], 51, 51)}, ListOn},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := waiterAt(c.reads, Glance)
+			s, a := judged(&w, c.queue, Read{From: 49, Cut: true, Alone: true})
+			require.Equal(t, c.want, s)
+			if s == ListOn {
+				require.Equal(t, Start, w.Reach)
+				return
+			}
+			require.True(t, a.Sure && a.Next)
+			require.EqualValues(t, math.MaxInt64, w.Seeks(), "it does not see whether the head is near")
+			// The predecessor has given up: then it lists the queue.
+			w.Gone(60)
+			before, _, there := w.Recalled([]record.Entry{placed(listed()[0], 50, 50)}, serverNow)
+			require.True(t, there)
+			s, _ = w.Judge(before, Read{Named: true, Alone: true})
+			require.Equal(t, ListOn, s)
+			require.Equal(t, Start, w.Reach)
+		})
+	}
+}
+
+// tombstone is the record that a place leaves.
+func tombstone(e record.Entry, s record.Status) record.Entry {
+	e.Deleted, e.Status = true, s
+	return e
+}
+
+// TestWaiterRecalls: once its predecessor has gone, a waiter reads what is left of the places before it. A tombstone
+// of one that was granted with nobody before it shows that all before that one are over. Without such a proof, or
+// a list of the whole queue, the absence of those that it knows is not enough.
+func TestWaiterRecalls(t *testing.T) {
+	q := listed("A", "B", "-c", "D")
+	begun := func(reads bool, from uint64, reach Reach) Waiter {
+		w := waiterAt(reads, reach)
+		s, a := judged(&w, q, Read{From: from, Alone: true})
+		require.Equal(t, Behind, s)
+		require.True(t, a.Sure)
+		w.Gone(60)
+		return w
+	}
+	for _, c := range []struct {
+		name  string
+		w     Waiter
+		found []record.Entry
+		alone bool
+		want  Standing
+		pred  string
+		reach Reach
+		next  bool
+	}{
+		{"one is left", begun(false, 15, Near), []record.Entry{q[1], q[4]}, true, Behind, "B", Whole, true},
+		{"a reader is left, for a reader", begun(true, 15, Near), []record.Entry{q[2], q[4]}, true, ListOn, "", Whole, false},
+		{"nobody, of a part", begun(false, 15, Near), []record.Entry{q[4]}, true, ListOn, "", Whole, false},
+		{"nobody, of the whole queue", begun(false, 0, Whole), []record.Entry{q[4]}, true, Foremost, "", Whole, true},
+		{"the same, by one of several servers", begun(false, 0, Whole), []record.Entry{q[4]}, false, ListOn, "", Named, false},
+		{"one was granted as the first", begun(false, 15, Near), []record.Entry{tombstone(q[3], record.StatusGranted), q[4]}, false, Foremost, "", Whole, true},
+		{"one was granted out of turn", begun(false, 15, Near), []record.Entry{tombstone(q[3], record.StatusPassed), q[4]}, true, ListOn, "", Whole, false},
+		{"the key of one is another's", begun(false, 15, Near), []record.Entry{stored(70, "X", 1, record.StatusWaiting), q[4]}, true, ListOn, "", Whole, false},
+		{"a reader waits behind the granted one", begun(true, 15, Near), []record.Entry{tombstone(q[1], record.StatusGranted), q[2], q[4]}, true, Foremost, "", Whole, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before, _, there := c.w.Recalled(c.found, serverNow)
+			require.True(t, there)
+			s, a := c.w.Judge(before, Read{Named: true, Alone: c.alone})
+			require.Equal(t, c.want, s)
+			require.Equal(t, c.pred, a.Pred.ID)
+			require.Equal(t, c.reach, c.w.Reach)
+			require.Equal(t, c.next, a.Next)
+		})
+	}
+	w := begun(false, 15, Near)
+	_, _, there := w.Recalled(q[:4], serverNow)
+	require.False(t, there, "the own place has gone")
+}
+
+// TestWaiterSeeks: a waiter in a long queue finds the head by a list of all places, and only if few of those that it knows are
+// left.
+func TestWaiterSeeks(t *testing.T) {
+	q := listed("A", "B", "C", "D")
+	for left, want := range map[int]Standing{4: Behind, 3: Behind, 2: ListOn, 1: ListOn} {
+		w := waiterAt(false, Near)
+		_, _ = judged(&w, q, Read{From: 5, Alone: true})
+		w.Seek(3, time.Second)
+		require.EqualValues(t, 3+time.Second, w.Seeks())
+		before, _, _ := w.Recalled(q[4-left:], serverNow)
+		s, a := w.Judge(before, Read{Named: true, Alone: true})
+		require.Equal(t, want, s, left)
+		if want == ListOn {
+			require.Equal(t, Whole, w.Reach)
+			s, a = judged(&w, q[4-left:], Read{Alone: true})
+			require.Equal(t, Behind, s)
+			require.Equal(t, q[4-left].ID, a.Head.ID)
+		}
+		require.Equal(t, "D", a.Pred.ID)
 	}
 }
 
 // TestWaiterOfReplica: that nobody is before it a waiter believes of a list that lacks no live record.
 func TestWaiterOfReplica(t *testing.T) {
-	w := Waiter{ID: "me", Ticket: 50}
-	before, _, _ := w.Listed(listed(), 7, serverNow)
-	s, _, _ := w.Judge(before, 0, false)
+	w := waiterAt(false, Start)
+	before, _, _ := w.Listed(listed(), false, 7, serverNow)
+	s, _ := w.Judge(before, Read{})
 	require.Equal(t, ListOn, s)
-	require.True(t, w.Named)
-	before, _, _ = w.Listed(listed(), 0, serverNow) // without the lock beside it
-	s, _, _ = w.Judge(before, 0, false)
+	require.Equal(t, Named, w.Reach)
+	before, _, _ = w.Listed(listed(), false, 0, serverNow) // without the lock beside it
+	s, _ = w.Judge(before, Read{})
 	require.Equal(t, Foremost, s)
 	require.EqualValues(t, 7, w.Vacant, "the tombstone that the list before has shown")
 }
 
 // TestWaiterInParts: each list that is too short has the next one reach further back.
 func TestWaiterInParts(t *testing.T) {
-	w := Waiter{ID: "me", Ticket: 50}
-	for n := range uint(3) {
-		before, _, _ := w.Listed(listed(), 0, serverNow)
-		s, _, _ := w.Judge(before, 45, true)
+	w := waiterAt(false, Near)
+	for _, next := range []Reach{Far, Farther, Farthest, Whole} {
+		s, _ := judged(&w, listed(), Read{From: 45, Alone: true})
 		require.Equal(t, ListOn, s)
-		require.Equal(t, n+1, w.Further)
+		require.Equal(t, next, w.Reach)
 	}
-	before, _, _ := w.Listed(listed("A"), 9, serverNow)
-	s, _, _ := w.Judge(before, 0, true)
+	before, _, _ := w.Listed(listed("A"), false, 9, serverNow)
+	s, a := w.Judge(before, Read{Alone: true})
 	require.Equal(t, Behind, s)
-	require.Zero(t, w.Further)
+	require.Equal(t, "A", a.Head.ID)
 	require.Zero(t, w.Vacant, "once the predecessor has gone, the lock may be another's")
 }
 
 // TestWaiterGone: a list that contains the ticket lacks the own place: it has ended.
 func TestWaiterGone(t *testing.T) {
-	w := Waiter{ID: "you", Ticket: 50}
-	_, _, there := w.Listed(listed("A"), 0, serverNow)
+	w := waiterAt(false, Start)
+	w.ID = "you"
+	_, _, there := w.Listed(listed("A"), false, 0, serverNow)
 	require.False(t, there)
 }
 
@@ -106,7 +309,7 @@ func TestWaiterBehindTheDead(t *testing.T) {
 		q[i].Time = serverNow.Add(-time.Hour)
 	}
 	w := Waiter{ID: "me", Ticket: 50}
-	before, over, _ := w.Listed(q, 0, serverNow)
+	before, over, _ := w.Listed(q, false, 0, serverNow)
 	require.Len(t, before, 4)
 	require.Equal(t, 2, over)
 }
@@ -114,6 +317,7 @@ func TestWaiterBehindTheDead(t *testing.T) {
 // TestWaiterAsOf: the next list contains what has shown that the predecessor is gone.
 func TestWaiterAsOf(t *testing.T) {
 	w := Waiter{ID: "me", Ticket: 7}
+	w.Begin(0, 0, 0)
 	w.Gone(0)
 	require.EqualValues(t, 7, w.AsOf)
 	w.Gone(12)

@@ -52,16 +52,15 @@ const (
 )
 
 // Successor is a waiter behind its predecessor. It reads the predecessor's place by its timers
-// (readAt). When the lock seems to be free it scans (scanAt): it reads the lock and the whole queue,
+// (readAt). When the lock seems to be free it scans (scanAt): it reads the lock, the head, its predecessor and its own place,
 // again and again, until another client has taken the lock or its own window is over.
 type Successor struct {
-	ID     string // of the claim of its place
-	Pred   record.Entry
-	Second bool          // the predecessor is the head of the queue
-	Reads  bool          // several waiters can be granted at once
+	ID     string        // of the claim of its place
+	Ahead                // whom it waits for
 	Counts bool          // of a semaphore
 	Jitter time.Duration // by how much it waits longer than the second waiter
 	Proven bool          // the subscription to the predecessor's place is in place
+	Seeks  clock.Instant // from when on it may look for the head, where that is not known
 
 	silent    bool          // the predecessor seems to be dead
 	lastWrite clock.Instant // when the predecessor wrote last, as far as is known
@@ -85,7 +84,6 @@ type window struct {
 // saw takes what a successful read showed: the free key, and the head of the queue.
 func (w *window) saw(key, head record.Entry, at clock.Instant) {
 	anew := w.since == 0 || at.Sub(w.last) >= scanGap //safety:window-gap
-	anew = anew || w.head.ID != head.ID               //safety:window-head
 	if key.Revision != 0 && key.Revision != w.revision {
 		anew = true //safety:window-unchanged
 	}
@@ -99,6 +97,13 @@ func (w *window) saw(key, head record.Entry, at clock.Instant) {
 func (w *window) patience() time.Duration {
 	return max(min(idleFor<<min(w.head.Evictions, mostDoublings), w.head.Record.TTL), idleFor) //safety:evicted-patience
 }
+
+// Second says whether nobody is before the predecessor.
+func (f *Successor) Second() bool { return f.Head.ID == f.Pred.ID }
+
+// Near says whether the waiter may be the first of those that live: it is the second or the third one, or its
+// predecessor seems to be dead. Far back in a long queue it leaves that to those before it.
+func (f *Successor) Near() bool { return !f.Head.Zero() && (f.Rank <= headReach || f.silent) }
 
 // Begin begins the wait for a lock of so many keys. heard is when the predecessor last wrote its place.
 func (f *Successor) Begin(keys int, heard, now clock.Instant) {
@@ -133,7 +138,7 @@ func (f *Successor) Due(now clock.Instant) (reads, watches bool) {
 		f.silent, f.readAt = true, now
 	}
 	reads = f.readAt <= now
-	return reads, reads && f.Proven && (f.Second || f.silent)
+	return reads, reads && f.Proven && (f.Second() || f.silent && f.Near())
 }
 
 // Wrote notes that the predecessor has renewed its place.
@@ -161,11 +166,10 @@ func (f *Successor) Freed(now clock.Instant) {
 	}
 }
 
-// First says whether the predecessor's tombstone makes this waiter the first: it does if the predecessor
-// was first itself, and was granted. In the queue of a reader-writer lock it does not: several readers
-// can be granted at once, and other places can be between the two.
+// First says whether the predecessor's tombstone makes this waiter the first: it does if the predecessor was granted, no
+// place was before that, and no place that the waiter has to wait for is between the two.
 func (f *Successor) First(tombstone record.Body) bool {
-	return tombstone.Status == record.StatusGranted && tombstone.ID == f.Pred.ID && !f.Reads //safety:no-shortcut
+	return tombstone.Status == record.StatusGranted && tombstone.ID == f.Pred.ID && f.Sure //safety:shortcut-sure
 }
 
 // Failed notes that a read has had no answer. The next one is after a pause.
@@ -194,6 +198,9 @@ func (f *Successor) Read(e record.Entry, written, now clock.Instant, left, pause
 		return true, true
 	}
 	f.late = 0
+	if f.silent && f.silentAt() > now { // its renewal was not notified
+		f.silent = false
+	}
 	return true, false
 }
 
@@ -212,7 +219,7 @@ func (f *Successor) ReadBeside(keys []string, beside []record.Entry, own string,
 		}
 		revision, shown := before[keys[i]]
 		switch stays := shown && revision == e.Revision; {
-		case f.scanAt == 0 && (stays || mine):
+		case f.scanAt == 0 && mine, f.scanAt == 0 && stays && f.maySeek(now):
 			f.scanAt, f.hinted = now, false
 		case !stays:
 			f.again = !repeated
@@ -223,6 +230,11 @@ func (f *Successor) ReadBeside(keys []string, beside []record.Entry, own string,
 		f.free[keys[i]] = e.Revision
 	}
 	return held
+}
+
+// maySeek says whether the waiter may scan: it knows the head, or looks for it now and then only.
+func (f *Successor) maySeek(now clock.Instant) bool {
+	return !f.Head.Zero() || now >= f.Seeks
 }
 
 // isOver says whether nobody holds a key any more, or its time is over by the server's clock.
@@ -251,7 +263,8 @@ func (f *Successor) ScanFailed(now clock.Instant, pause time.Duration) {
 	f.scanAt = now.Add(pause)
 }
 
-// View is what a scan has read, in one state that has the own place.
+// View is what a scan has read, in one state that has the own place: of the queue the head, the predecessor and
+// that place are enough.
 type View struct {
 	Keys    []record.Entry // of the lock; tombstones included, zero: nothing
 	Overdue []bool         // of Keys: live, and its TTL is over for certain
@@ -265,7 +278,8 @@ type View struct {
 // Scanned takes what a scan has read. It returns whether to claim a key out of turn.
 func (f *Successor) Scanned(v View, now clock.Instant) (d Decision, k int, revision uint64) {
 	i := slices.IndexFunc(v.Queue, func(e record.Entry) bool { return e.ID == f.ID })
-	if i < 0 || !slices.ContainsFunc(v.Queue[:i], func(e record.Entry) bool { return e.ID == f.Pred.ID }) {
+	// Another head has a window of its own.
+	if i <= 0 || v.Queue[0].ID != f.Head.ID || !slices.ContainsFunc(v.Queue[:i], func(e record.Entry) bool { return e.ID == f.Pred.ID }) { //safety:window-head
 		return ListAgain, 0, 0
 	}
 	best, ends, head := -1, false, v.Queue[0]

@@ -26,7 +26,9 @@ const (
 func newWaiter(t *testing.T, keys int, f Successor) *waiter {
 	w := &waiter{t: t, Successor: f, now: followBegun}
 	w.queue = []record.Entry{placeOf("A", 0, keys), placeOf("B", 0, keys), placeOf("me", 0, keys)}
-	w.ID, w.Pred, w.Counts = "me", w.queue[1], keys > 1
+	if w.ID, w.Counts = "me", keys > 1; w.Pred.ID == "" {
+		w.Ahead = Ahead{Pred: w.queue[1], Head: w.queue[0], Rank: 2, Sure: true, Next: true}
+	}
 	w.Begin(keys, w.now, w.now)
 	return w
 }
@@ -145,11 +147,37 @@ func TestSuccessorHeadOfFewer(t *testing.T) {
 		})
 	}
 
-	// A slot that was the evidence against one head is none against the next, which knows of fewer.
+	// A slot that was the evidence against one head is none against the next: the waiter lists the queue again.
 	w := newWaiter(t, 2, Successor{})
 	w.stays(0, heldAt(3), freeAt(7)).stays(600*time.Millisecond, heldAt(3), freeAt(7))
 	w.queue[0] = placeOf("C", 0, 1)
-	w.stays(600*time.Millisecond, heldAt(3), freeAt(7)).stays(600*time.Millisecond, heldAt(3), freeAt(7))
+	d, _, _ := w.looks(600*time.Millisecond, heldAt(3), freeAt(7))
+	require.Equal(t, ListAgain, d)
+}
+
+// A waiter far back in a long queue does not watch the lock, and looks for the head now and then only.
+func TestSuccessorFarBack(t *testing.T) {
+	keys, server := []string{"lock.l"}, time.Now()
+	w := newWaiter(t, 1, Successor{})
+	w.Head, w.Seeks, w.Proven = record.Entry{}, w.now.Add(time.Minute), true
+	reads, watches := w.Due(w.now.Add(placeTTL))
+	require.True(t, reads)
+	require.False(t, watches, "also behind one that is silent")
+	require.False(t, w.Near())
+	for range 3 {
+		w.ReadBeside(keys, []record.Entry{freeAt(9)}, "", server, w.now)
+	}
+	require.False(t, w.Scans(w.now))
+	w.now = w.now.Add(time.Minute)
+	w.ReadBeside(keys, []record.Entry{freeAt(9)}, "", server, w.now)
+	require.True(t, w.Scans(w.now), "it is time")
+	w.Head = w.queue[0]
+	require.True(t, w.Near())
+	w.Rank = 3
+	require.True(t, w.Near(), "its predecessor is silent")
+	there, _ := w.Read(w.Pred, w.now, w.now, placeTTL, time.Minute)
+	require.True(t, there)
+	require.False(t, w.Near(), "a renewal was read that was not notified")
 }
 
 // An own claim without an answer, which turns up, is adopted at once. A queue without the predecessor,
@@ -184,7 +212,7 @@ func TestSuccessorOverdue(t *testing.T) {
 	require.Equal(t, Take, d)
 }
 
-// The tombstone of a first waiter that was granted makes its successor the first, and no other one.
+// The tombstone of a waiter that was granted with nobody before it makes its successor the first, and no other one.
 func TestSuccessorFirst(t *testing.T) {
 	granted := record.Body{ID: "B", Status: record.StatusGranted}
 	first := func(f Successor, tombstone record.Body) bool {
@@ -192,7 +220,9 @@ func TestSuccessorFirst(t *testing.T) {
 		return w.First(tombstone)
 	}
 	require.True(t, first(Successor{}, granted))
-	require.False(t, first(Successor{Reads: true}, granted), "several readers are granted at once")
+	unsure := newWaiter(t, 1, Successor{})
+	unsure.Sure = false
+	require.False(t, unsure.First(granted), "another place may be between")
 	require.False(t, first(Successor{}, record.Body{ID: "C", Status: record.StatusGranted}), "of another place")
 	require.False(t, first(Successor{}, record.Body{ID: "B", Status: record.StatusGone}), "it has given up")
 	require.False(t, first(Successor{}, record.Body{ID: "B", Status: record.StatusPassed}), "out of turn")
@@ -202,7 +232,10 @@ func TestSuccessorFirst(t *testing.T) {
 // else when the predecessor has been silent for longer than those that live are.
 func TestSuccessorTimers(t *testing.T) {
 	for _, second := range []bool{true, false} {
-		w := newWaiter(t, 1, Successor{Second: second})
+		w := newWaiter(t, 1, Successor{})
+		if second {
+			w.Head = w.Pred
+		}
 		reads, watches := w.Due(w.now)
 		require.True(t, reads)
 		require.False(t, watches, "the subscription is not proven")

@@ -54,8 +54,6 @@ func TestWindow(t *testing.T) {
 	w.saw(freeAt(7), renewed, later)
 	require.Equal(t, at, w.since, "the head has renewed its place")
 	require.EqualValues(t, 8, w.head.Revision, "its deletion expects what was read last")
-	w.saw(freeAt(7), placeOf("B", 0, 0), later.Add(time.Millisecond))
-	require.Equal(t, later.Add(time.Millisecond), w.since, "another head")
 
 	w = &window{}
 	w.saw(record.Entry{}, head, at)
