@@ -19,6 +19,8 @@ import (
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -210,9 +212,58 @@ func TestMessagesLongQueue(t *testing.T) {
 		in := c.nc.Stats().InMsgs
 		c.await(t, "l")
 		synctest.Wait()
-		require.Less(t, int(c.nc.Stats().InMsgs-in), 16+64+10)
+		require.Less(t, int(c.nc.Stats().InMsgs-in), 20)
 		kit.Unlock(t, l)
 	})
+}
+
+// Clients that come at once read what they need, and not the queue: the messages for each do not grow with
+// their number. So do those for the permits of a semaphore, and for readers and writers.
+func TestMessagesCrowd(t *testing.T) {
+	for name, takes := range map[string]func(c *natslock.Client, i int) (*natslock.Lock, error){
+		"mutex": func(c *natslock.Client, i int) (*natslock.Lock, error) { return c.Lock(context.Background(), "l") },
+		"semaphore": func(c *natslock.Client, i int) (*natslock.Lock, error) {
+			return semaphore.New(c, "l", 5).Acquire(context.Background())
+		},
+		"readers and writers": func(c *natslock.Client, i int) (*natslock.Lock, error) {
+			if i%10 == 0 {
+				return rwlock.New(c).Lock(context.Background(), "l")
+			}
+			return rwlock.New(c).RLock(context.Background(), "l")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			perClient := map[int]float64{}
+			for _, n := range []int{50, 200} {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					members := crowd(t, s, n)
+					var before uint64
+					for _, m := range members {
+						before += m.nc.Stats().InMsgs
+					}
+					var wg sync.WaitGroup
+					for i, m := range members {
+						wg.Go(func() {
+							l, err := takes(m.Client, i)
+							if assert.NoError(t, err) {
+								time.Sleep(time.Millisecond)
+								assert.NoError(t, l.Unlock(context.Background()))
+							}
+						})
+					}
+					wg.Wait()
+					in := -before
+					for _, m := range members {
+						in += m.nc.Stats().InMsgs
+					}
+					perClient[n] = float64(in) / float64(n)
+				})
+			}
+			t.Logf("messages for each client: %.1f of 50, %.1f of 200", perClient[50], perClient[200])
+			require.Less(t, perClient[200], 1.5*perClient[50])
+			require.Less(t, perClient[200], 100.0)
+		})
+	}
 }
 
 // An acquire that was given up, or tried in vain, leaves no subscription once its
