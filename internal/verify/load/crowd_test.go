@@ -1,0 +1,186 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/election"
+	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/internal/verify/tier"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+// crowd is a kind of lock that many clients want at once. The i-th of them takes it, and returns how it is given back.
+type crowd struct {
+	name  string
+	most  int // clients
+	takes func(ctx context.Context, c *natslock.Client, i int) (giveBack func() error, err error)
+}
+
+var crowds = []crowd{
+	{"mutex", 3000, func(ctx context.Context, c *natslock.Client, i int) (func() error, error) {
+		return unlocking(c.Lock(ctx, "crowd"))
+	}},
+	{"semaphore of 5", 3000, func(ctx context.Context, c *natslock.Client, i int) (func() error, error) {
+		return unlocking(semaphore.New(c, "crowd", 5).Acquire(ctx))
+	}},
+	{"readers, a tenth of writers", 3000, func(ctx context.Context, c *natslock.Client, i int) (func() error, error) {
+		if i%10 == 0 {
+			return unlocking(rwlock.New(c).Lock(ctx, "crowd"))
+		}
+		return unlocking(rwlock.New(c).RLock(ctx, "crowd"))
+	}},
+	{"readers", 3000, func(ctx context.Context, c *natslock.Client, i int) (func() error, error) {
+		return unlocking(rwlock.New(c).RLock(ctx, "crowd"))
+	}},
+	{"election", 300, func(ctx context.Context, c *natslock.Client, i int) (func() error, error) {
+		term, err := election.New(c, "crowd").Campaign(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return func() error { return term.Resign(context.Background()) }, nil
+	}},
+}
+
+func unlocking(l *natslock.Lock, err error) (func() error, error) {
+	if err != nil {
+		return nil, err
+	}
+	return func() error { return l.Unlock(context.Background()) }, nil
+}
+
+// gathered is what came of a crowd.
+type gathered struct {
+	served   int
+	took     time.Duration // until the last one had left
+	gap      time.Duration // the longest time without a grant
+	messages float64       // from the server, for each client
+}
+
+// gather has n clients, each on a connection of its own, ask at once, work for a millisecond, and leave.
+func (w crowd) gather(t *testing.T, n int) (g gathered) {
+	t.Helper()
+	s := testutil.RunServer(t)
+	conns, clients := make([]*nats.Conn, n), make([]*natslock.Client, n)
+	for i := range n {
+		conns[i] = s.Connect()
+		clients[i] = kit.NewClient(t, conns[i])
+	}
+	in := func() (sum uint64) {
+		for _, nc := range conns {
+			sum += nc.Stats().InMsgs
+		}
+		return sum
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer stop()
+	grants := make(chan time.Time, n)
+	begin := make(chan struct{})
+	var wg sync.WaitGroup
+	for i, c := range clients {
+		wg.Go(func() {
+			<-begin
+			giveBack, err := w.takes(ctx, c, i)
+			if err != nil {
+				return
+			}
+			grants <- time.Now()
+			time.Sleep(time.Millisecond)
+			_ = giveBack() // a slow machine may not confirm it in time
+		})
+	}
+	before, begun := in(), time.Now()
+	close(begin)
+	wg.Wait()
+	g.took, g.messages = time.Since(begun), float64(in()-before)/float64(n)
+	close(grants)
+	last := begun
+	for at := range grants {
+		g.served++
+		g.gap = max(g.gap, at.Sub(last))
+		last = at
+	}
+	return g
+}
+
+// TestCrowd has many clients want one lock at once, as a deployment of as many pods does. All are served, and what that
+// costs each client does not grow with the crowd: the messages are at most twice as many, and the time is logged.
+func TestCrowd(t *testing.T) {
+	tier.Proof(t)
+	for _, w := range crowds {
+		t.Run(w.name, func(t *testing.T) {
+			var few gathered
+			for _, n := range []int{100, 300, 1000, 3000} {
+				if n > w.most || n == 1000 && !*full {
+					continue
+				}
+				g := w.gather(t, n)
+				t.Logf("n = %d: %d served in %v, %.1f ms each, longest gap %v, %.0f messages for each",
+					n, g.served, g.took.Round(time.Millisecond), float64(g.took.Microseconds())/1000/float64(n), g.gap.Round(time.Millisecond), g.messages)
+				require.Equal(t, n, g.served)
+				if n == 100 {
+					few = g
+				}
+				require.LessOrEqual(t, g.messages, 2*few.messages)
+			}
+		})
+	}
+}
+
+// TestManyGoroutinesOfSemaphore has four clients of so many goroutines each want the permits of a semaphore for 10 ms. Five
+// permits allow 500 calls a second.
+func TestManyGoroutinesOfSemaphore(t *testing.T) {
+	tier.Proof(t)
+	for _, n := range []int{2, 12, 25, 50} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			s := testutil.RunServer(t)
+			ctx, stop := context.WithTimeout(t.Context(), either(5*time.Second, 20*time.Second))
+			defer stop()
+			var calls atomic.Int64
+			var conns []*nats.Conn
+			var wg sync.WaitGroup
+			begun := time.Now()
+			for range 4 {
+				nc := s.Connect()
+				conns = append(conns, nc)
+				sem := semaphore.New(kit.NewClient(t, nc), "rate", 5)
+				for range n {
+					wg.Go(func() {
+						for ctx.Err() == nil {
+							l, err := sem.Acquire(ctx)
+							if err != nil {
+								if !errors.Is(err, ctx.Err()) {
+									t.Error(err)
+								}
+								return
+							}
+							time.Sleep(10 * time.Millisecond)
+							_ = l.Unlock(context.Background())
+							calls.Add(1)
+						}
+					})
+				}
+			}
+			<-ctx.Done()
+			rate := float64(calls.Load()) / time.Since(begun).Seconds()
+			var in uint64
+			for _, nc := range conns {
+				in += nc.Stats().InMsgs
+			}
+			t.Logf("4 clients of %d goroutines: %.0f calls/s, %.0f messages a call", n, rate, float64(in)/float64(max(calls.Load(), 1)))
+			wg.Wait()
+			require.Greater(t, rate, 100.0)
+		})
+	}
+}
