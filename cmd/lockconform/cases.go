@@ -111,7 +111,7 @@ var ofLevels = []*Case{
 	{Name: "queue", Level: 3, judge: queue, Must: "A waiter must (M70) write a place with status 2 under `wait.<name>.<id>`, with an id that is not that of its claim for the lock."},
 	{Name: "fifo", Level: 3, judge: fifo, Must: "The waiter must (M72) list the queue, **(R)** as of its own ticket and of whatever has shown it that a predecessor is gone, and order the places by ticket"},
 	{Name: "give-up", Level: 3, judge: giveUp, Must: mustGiveUp},
-	{Name: "predecessor", Level: 3, judge: predecessor, Must: "any other end of that place, or another id under its key: it lists the queue again;"},
+	{Name: "predecessor", Level: 3, judge: predecessor, Must: "any other end of that place, or another id under its key: it lists the queue again"},
 	{Name: "place-renewal", Level: 3, judge: placeRenewal, Must: "The *ticket* of a place is the revision of its first write. Its renewals must (M52) carry it in `t`."},
 	{Name: "place-again", Level: 3, judge: placeAgain, Must: "So a client that compares two places must (M27) compare the ids in the records, not the keys."},
 	{Name: "forged-tombstone", Level: 3, judge: forgedTombstone, Must: "It must not (M75) claim at the revision of a live record.", Also: "M43"},

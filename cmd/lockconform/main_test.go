@@ -106,6 +106,7 @@ var weaknesses = map[string]string{
 	"one-id":               "ids",
 	"joins-without-guard":  "rwlock:read",
 	"joins-at-a-live-gate": "rwlock:read-behind-gate",
+	"first-behind-readers": "rwlock:read-beside-readers",
 	"claims-foreign-slots": "semaphore:permit",
 	"passes-the-queue":     "semaphore:permit-newcomer",
 	"ignores-the-floor":    "tokens-backwards",

@@ -21,10 +21,10 @@ var ofParts = []*Case{
 	{Name: "read-behind-gate", Level: 3, Part: rwlock, judge: readBehindGate, Must: "A reader must not (M96) claim at it before it has read a tombstone, or an overdue gate, there."},
 	{Name: "read-again", Level: 3, Part: rwlock, judge: readAgain, TTL: 10 * time.Second, Must: "An attempt to join that follows one without an answer must (M95) have a new id and so a new key, because the expectation does not protect that key."},
 	{Name: "read-clean-up", Level: 3, Part: rwlock, judge: readCleanUp, TTL: 10 * time.Second, Must: "E is about the gate, so the client must not (M63) write at it."},
-	{Name: "read-behind-writer", Level: 3, Part: rwlock, judge: readBehindWriter, Must: "A reader must (M97) wait for earlier *writers*, and for no reader, and a writer must (M98) wait for every earlier waiter."},
-	{Name: "read-beside-readers", Level: 3, Part: rwlock, judge: readBesideReaders, Must: "A reader must (M97) wait for earlier *writers*, and for no reader, and a writer must (M98) wait for every earlier waiter."},
+	{Name: "read-behind-writer", Level: 3, Part: rwlock, judge: readBehindWriter, Must: "A reader must (M97) wait for earlier *writers*, and for no reader once it knows that no writer is before it, and a writer must (M98) wait for every earlier waiter."},
+	{Name: "read-beside-readers", Level: 3, Part: rwlock, judge: readBesideReaders, Must: "A reader must (M97) wait for earlier *writers*, and for no reader once it knows that no writer is before it, and a writer must (M98) wait for every earlier waiter."},
 	{Name: "write", Level: 3, Part: rwlock, judge: writes, Must: "A *writer* takes the gate `rw.<name>` as a mutex is taken, with the queue `rwait.<name>.*`."},
-	{Name: "write-behind-reader", Level: 3, Part: rwlock, judge: writeBehindReader, Must: "A reader must (M97) wait for earlier *writers*, and for no reader, and a writer must (M98) wait for every earlier waiter."},
+	{Name: "write-behind-reader", Level: 3, Part: rwlock, judge: writeBehindReader, Must: "A reader must (M97) wait for earlier *writers*, and for no reader once it knows that no writer is before it, and a writer must (M98) wait for every earlier waiter."},
 	{Name: "try-write", Level: 3, Part: rwlock, judge: tryWrite, Must: "A writer with the gate must (M99) wait until the readers before it have gone."},
 	{Name: "drain", Level: 3, Part: rwlock, judge: drain, Must: "A writer with the gate must (M99) wait until the readers before it have gone."},
 	{Name: "drain-forged", Level: 3, Part: rwlock, judge: drainForged, Must: "A named reader must not (M102) be taken for gone but by its own tombstone, which the writer has read."},
@@ -241,6 +241,18 @@ func readBesideReaders(t *trial) {
 	t.ends(gate)
 	waits.granted("read."+x+".", "only a reader waits before it")
 	t.expect(t.read(reader.key).revision == reader.revision, "the place of the other reader, as before", "%s", t.read(reader.key))
+	var left write
+	t.eventually("the end of its place", "it is still there", func() bool {
+		for _, w := range t.wire.seen("") {
+			if strings.HasPrefix(w.key, "rwait."+x+".") && w.deletes() && w.stored > 0 {
+				left = w
+			}
+		}
+		return left.stored > 0
+	})
+	if status := number(left.fields["s"]); status != 9 {
+		t.violated(mustLeave, "a tombstone of status 9: another reader was queued before it", "status %d", status)
+	}
 }
 
 func writes(t *trial) {

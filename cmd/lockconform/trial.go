@@ -537,7 +537,7 @@ const (
 	mustExpect        = "A client must not (M36) send a write without an expectation, not even a deletion, and none without a TTL."
 	mustNotExpectZero = "It expects the last revision that the client knows of its record, and must not (M84) expect 0."
 	mustGiveUp        = "A waiter that gives up must (M78) write status 4"
-	mustLeave         = "**After the grant** a waiter must (M77) write the tombstone of its place: status 5 if its place was the first"
+	mustLeave         = "**After the grant** a waiter must (M77) write the tombstone of its place: status 5 if no place at all was before it, and else status 9."
 )
 
 // rules are for every write that the program sends, in every case.

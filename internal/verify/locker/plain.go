@@ -81,6 +81,7 @@ const (
 	joinsAgain    = "joins-again-by-one-id"
 	passesWriters = "passes-writers"
 	waitsReaders  = "waits-for-readers"
+	firstOfAny    = "first-behind-readers"
 	writerPasses  = "writers-pass-readers"
 	noDrain       = "does-not-drain"
 	hintDrains    = "drains-by-notification"

@@ -22,7 +22,7 @@ type queuing struct {
 	place *lease
 }
 
-// leave ends the place. Status 5 is no shortcut for the next one here.
+// leave ends the place.
 func (q *queuing) leave(status int) {
 	if q.place == nil {
 		return
@@ -65,6 +65,7 @@ func (p *plain) reader(name string, wait time.Duration) (mutex, error) {
 		end = time.Now().Add(wait)
 	}
 	id := rand.Text()
+	granted := 5 // the status of the place then
 	for time.Now().Before(end) {
 		gate, places, ok := p.look(t)
 		if !ok {
@@ -94,6 +95,9 @@ func (p *plain) reader(name string, wait time.Duration) (mutex, error) {
 				continue
 			}
 		}
+		if granted = 5; len(q.before(places)) > 0 && p.weak != firstOfAny { // other readers
+			granted = 9
+		}
 		if p.weak != joinsAgain {
 			id = rand.Text()
 		}
@@ -105,7 +109,7 @@ func (p *plain) reader(name string, wait time.Duration) (mutex, error) {
 		l, _, err := c.attempt(gate.revision)
 		c.end()
 		if l != nil {
-			q.leave(5)
+			q.leave(granted)
 			return l, nil
 		}
 		if p.weak == clearsGate {
