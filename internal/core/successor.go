@@ -206,8 +206,8 @@ func (f *Successor) Read(e record.Entry, written, now clock.Instant, left, pause
 
 // ReadBeside takes keys of the lock that were read beside the predecessor's place. own is the id of
 // the waiter's own claim of the lock; "": there is none. A key makes the waiter scan if two reads in a
-// row found it free at one revision: a single read may have hit a hand-over, and a scan reads the whole
-// queue. So the second read follows soon. ReadBeside returns the keys that are held.
+// row found it free at one revision: a single read may have hit a hand-over. So the second read
+// follows soon. ReadBeside returns the keys that are held.
 func (f *Successor) ReadBeside(keys []string, beside []record.Entry, own string, server time.Time, now clock.Instant) (held []int) {
 	before, repeated := f.free, f.again
 	f.free, f.again = nil, false

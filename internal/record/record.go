@@ -39,8 +39,8 @@ const (
 	StatusBroken
 	// StatusGone is the body of a tombstone: released or given up.
 	StatusGone
-	// StatusGranted is the body of the tombstone of a queue's first waiter
-	// that was granted the lock: its successor is first now.
+	// StatusGranted is the body of the tombstone of a waiter that was granted the lock when no
+	// place was before its own: its successor is first now.
 	StatusGranted
 	// StatusTrying is the record of a one-shot acquire that asks for an idle lease. It is
 	// no place in the queue.
@@ -51,8 +51,8 @@ const (
 	// StatusHanded is the record of a lock that its holder has handed over. Nobody holds the
 	// lock until a client adopts it.
 	StatusHanded
-	// StatusPassed is the body of the tombstone of a waiter that was granted the lock out of
-	// turn. Those before it still wait, so its successor is not the first.
+	// StatusPassed is the body of the tombstone of a waiter that was granted the lock while
+	// others were before it: out of turn, or beside other readers. So its successor is not the first.
 	StatusPassed
 )
 
