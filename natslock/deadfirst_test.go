@@ -222,6 +222,46 @@ func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 	}
 }
 
+// The head of a crowd that came at once dies. Those behind it know only the places right before their own: the next one
+// looks for the head when its timer has shown the lock free.
+func TestDeadFirstOfCrowd(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder := quietHolder(t, s)
+		const n = 60
+		granted := make(chan int, n)
+		byOwner := map[string]*member{}
+		var wg sync.WaitGroup
+		for i := range n {
+			owner := fmt.Sprint("pod-", i)
+			m := join(t, s, natslock.WithOwner(owner))
+			byOwner[owner] = m
+			wg.Go(func() {
+				l, err := m.Lock(t.Context(), "l", natslock.MaxWait(10*time.Minute))
+				if err == nil {
+					granted <- i
+					_ = l.Unlock(context.Background())
+				}
+			})
+		}
+		synctest.Wait()
+		info, err := admin.New(join(t, s).Client).Inspect(t.Context(), admin.KindMutex, "l")
+		require.NoError(t, err)
+		require.Len(t, info.Queue, n)
+		dead := byOwner[info.Queue[0].Owner]
+		dead.link.Cut()
+		time.Sleep(time.Second)
+		free := time.Now()
+		kit.Unlock(t, holder)
+		kit.Receive(t, granted, "a grant")
+		require.Less(t, time.Since(free), 8*time.Second, "a third of its place's TTL, and the pause")
+		for range n - 2 {
+			kit.Receive(t, granted, "a grant")
+		}
+		dead.link.Heal()
+		wg.Wait()
+	})
+}
+
 // A replica that waits and dies, every ten seconds. Where readers go in and out, a writer finds
 // the gate free and does not queue. It queues, and dies, behind a writer that is inside.
 func TestDeadFirstInCrashLoop(t *testing.T) {

@@ -199,6 +199,13 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 	if l.Whole {
 		from, w.Reach = 0, max(w.Reach, core.Whole)
 	}
+	if w.Reach == core.Glance && len(l.Records) > 0 && l.Records[0].Revision == from {
+		next, err := b.ListWithin(a.ctx, within, a.Keys.Place("*"), w.AsOf, kvstore.From(from+1), kvstore.AtMost(most))
+		if err != nil {
+			return nil, 0, read, err
+		}
+		l.Records = append(l.Records, next.Records...)
+	}
 	queue := record.Queue(l.Records)
 	read.From, read.Cut = from, l.More
 	a.run.Listed(queue, from, l.More, at)

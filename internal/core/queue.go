@@ -46,7 +46,8 @@ type Waiter struct {
 type Reach uint8
 
 const (
-	// Glance reads the record of the ticket right before the own one, if that is a place.
+	// Glance reads the two records right before the ticket, if they are places: one by one, since the server
+	// counts what is behind a part, which takes longer the longer the queue is.
 	Glance Reach = iota
 	// Start reads the queue from its start on: all of it if it is short.
 	Start
@@ -75,7 +76,7 @@ const (
 func (r Reach) Extent(ticket uint64) (from uint64, most int) {
 	switch r {
 	case Glance:
-		return ticket - 1, 1
+		return ticket - 2, 1
 	case Start:
 		return 0, shortQueue + 2 // the own place, and the lock
 	case Near, Far, Farther, Farthest:
@@ -121,7 +122,7 @@ func (w *Waiter) Seek(now clock.Instant, pause time.Duration) {
 
 // Seeks is when the waiter may do that. One that knows only its predecessor cannot see whether it is near the head.
 func (w *Waiter) Seeks() clock.Instant {
-	if w.Reach == Glance {
+	if w.kept == 1 {
 		return math.MaxInt64
 	}
 	return w.seekAt
@@ -162,8 +163,9 @@ func (w *Waiter) Listed(queue []record.Entry, cut bool, vacant uint64, estimate 
 	i := slices.IndexFunc(queue, func(e record.Entry) bool { return e.ID == w.ID })
 	switch {
 	case i >= 0:
-	case w.Reach == Glance && len(queue) > 0 && queue[0].TokenOrTicket() < w.Ticket:
-		i = 1
+	case w.Reach == Glance:
+		for i = 0; i < len(queue) && queue[i].TokenOrTicket() < w.Ticket; i++ {
+		}
 	case cut: // it is behind the cut
 		return nil, 0, true
 	default:
@@ -226,10 +228,13 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 	if r.Named {
 		return w.judgeKnown(before, i, r.Alone)
 	}
-	switch {
-	case i >= 0 && r.From > 0 && before[i].TokenOrTicket() >= r.From:
+	if part := i >= 0 && r.From > 0 && before[i].TokenOrTicket() >= r.From; part {
 		w.keep(before, i, r)
-		return Behind, aheadOf(before, i, w.before != nil)
+		if w.before != nil || w.Reach != Glance {
+			return Behind, aheadOf(before, i, w.before != nil)
+		}
+	}
+	switch {
 	case w.Reach == Glance:
 		w.Reach = Start
 		return ListOn, a
@@ -294,7 +299,7 @@ func (w *Waiter) judgeKnown(before []record.Entry, i int, alone bool) (s Standin
 		return Foremost, a
 	}
 	switch w.before = nil; {
-	case w.Reach == Glance:
+	case w.Reach == Glance && !near:
 		w.Reach = Start
 	case i < 0 && w.whole:
 		w.Reach = Named

@@ -2,6 +2,7 @@ package core
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -95,7 +96,7 @@ func TestWaiterBegins(t *testing.T) {
 		require.EqualValues(t, 100, w.AsOf)
 	}
 	from, most := Glance.Extent(100)
-	require.Equal(t, []any{uint64(99), 1}, []any{from, most})
+	require.Equal(t, []any{uint64(98), 1}, []any{from, most})
 	from, most = Start.Extent(100)
 	require.Equal(t, []any{uint64(0), shortQueue + 2}, []any{from, most})
 	from, most = Farthest.Extent(100)
@@ -156,28 +157,37 @@ func TestWaiterCutOff(t *testing.T) {
 // TestWaiterGlance: the place right before the ticket is the predecessor, also of a reader that a reader does not block.
 // Anything else has the waiter list the queue.
 func TestWaiterGlance(t *testing.T) {
+	a, b := placed(listed("A")[0], 48, 48), placed(listed("B")[0], 49, 49)
 	for _, c := range []struct {
 		name  string
 		reads bool
 		queue []record.Entry
 		want  Standing
+		seeks bool
 	}{
-		{"a place", false, []record.Entry{placed(listed("A")[0], 49, 49)}, Behind},
-		{"a reader before a reader", true, []record.Entry{placed(listed("-a")[0], 49, 49)}, Behind},
-		{"an earlier ticket that was renewed right before", false, []record.Entry{placed(listed("A")[0], 48, 49)}, ListOn},
-		{"the own place", false, []record.Entry{placed(listed()[0], 50, 50)}, ListOn},
-		{"a later one", false, []record.Entry{placed(listed("A")[0], 51, 51)}, ListOn},
+		{"two places", false, []record.Entry{a, b}, Behind, true},
+		{"one place", false, []record.Entry{b}, Behind, false},
+		{"a reader before a reader", true, []record.Entry{placed(listed("-b")[0], 49, 49)}, Behind, false},
+		{"an earlier ticket before it", false, []record.Entry{placed(listed("A")[0], 30, 48), b}, Behind, false},
+		{"an earlier ticket that was renewed right before", false, []record.Entry{a, placed(listed("B")[0], 30, 49)}, ListOn, false},
+		{"a gap", false, []record.Entry{a, placed(listed()[0], 50, 50)}, ListOn, false},
+		{"the own place", false, []record.Entry{placed(listed()[0], 50, 50)}, ListOn, false},
+		{"a later one", false, []record.Entry{placed(listed("A")[0], 51, 51)}, ListOn, false},
+		{"nothing", false, nil, ListOn, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := waiterAt(c.reads, Glance)
-			s, a := judged(&w, c.queue, Read{From: 49, Cut: true, Alone: true})
+			queue := slices.Clone(c.queue)
+			record.SortByTicket(queue)
+			s, ahead := judged(&w, queue, Read{From: 48, Cut: true, Alone: true})
 			require.Equal(t, c.want, s)
 			if s == ListOn {
 				require.Equal(t, Start, w.Reach)
 				return
 			}
-			require.True(t, a.Sure && a.Next)
-			require.EqualValues(t, math.MaxInt64, w.Seeks(), "it does not see whether the head is near")
+			require.EqualValues(t, 49, ahead.Pred.TokenOrTicket())
+			require.True(t, ahead.Sure && ahead.Next)
+			require.Equal(t, c.seeks, w.Seeks() != math.MaxInt64, "it sees whether the head is near")
 			// The predecessor has given up: then it lists the queue.
 			w.Gone(60)
 			before, _, there := w.Recalled([]record.Entry{placed(listed()[0], 50, 50)}, serverNow)
@@ -187,6 +197,14 @@ func TestWaiterGlance(t *testing.T) {
 			require.Equal(t, Start, w.Reach)
 		})
 	}
+	// The one before the predecessor has gone: the predecessor may be the head.
+	w := waiterAt(false, Glance)
+	_, _ = judged(&w, []record.Entry{a, b}, Read{From: 48, Cut: true, Alone: true})
+	w.Seek(1, time.Second)
+	before, _, _ := w.Recalled([]record.Entry{b, placed(listed()[0], 50, 50)}, serverNow)
+	s, _ := w.Judge(before, Read{Named: true, Alone: true})
+	require.Equal(t, ListOn, s)
+	require.Equal(t, Whole, w.Reach)
 }
 
 // tombstone is the record that a place leaves.
