@@ -36,7 +36,8 @@ type Waiter struct {
 
 	before []record.Entry // the places before its own, without a gap; nil if there may be gaps
 	kept   int            // the number of these when they were listed
-	whole  bool           // they were the whole queue before it
+	whole  bool           // they were the whole queue before it,
+	alone  bool           // as the only server has answered
 	served bool           // one of them was granted with no place before it: those before that one are over
 	seeks  bool           // it looks for the head of a long queue, to take the lock out of turn
 	seekAt clock.Instant  // when it may do that
@@ -163,11 +164,9 @@ func (w *Waiter) Listed(queue []record.Entry, cut bool, vacant uint64, estimate 
 	i := slices.IndexFunc(queue, func(e record.Entry) bool { return e.ID == w.ID })
 	switch {
 	case i >= 0:
-	case w.Reach == Glance:
+	case cut: // it is behind that
 		for i = 0; i < len(queue) && queue[i].TokenOrTicket() < w.Ticket; i++ {
 		}
-	case cut: // it is behind the cut
-		return nil, 0, true
 	default:
 		return nil, 0, false
 	}
@@ -226,7 +225,7 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 		i = len(before) - 1
 	}
 	if r.Named {
-		return w.judgeKnown(before, i, r.Alone)
+		return w.judgeKnown(before, i)
 	}
 	if part := i >= 0 && r.From > 0 && before[i].TokenOrTicket() >= r.From; part {
 		w.keep(before, i, r)
@@ -270,7 +269,7 @@ func aheadOf(before []record.Entry, i int, sure bool) Ahead {
 // keep has the waiter read these places again by their keys, of which i is the predecessor. Of a part that was cut off
 // it keeps those behind which no ticket is left for another place, if the predecessor is among them.
 func (w *Waiter) keep(before []record.Entry, i int, r Read) {
-	w.Vacant, w.served, w.whole = 0, false, r.From == 0
+	w.Vacant, w.served, w.whole, w.alone = 0, false, r.From == 0, r.Alone
 	first := 0
 	for first < len(before) && before[first].TokenOrTicket() < r.From { // others like it may be missing //safety:part-begins
 		first++
@@ -284,7 +283,7 @@ func (w *Waiter) keep(before []record.Entry, i int, r Read) {
 }
 
 // judgeKnown judges what is left of the places that were before it, of which i is the last one that blocks it.
-func (w *Waiter) judgeKnown(before []record.Entry, i int, alone bool) (s Standing, a Ahead) {
+func (w *Waiter) judgeKnown(before []record.Entry, i int) (s Standing, a Ahead) {
 	near := w.seeks && len(before) <= headReach && len(before) < w.kept
 	w.seeks = false
 	switch {
@@ -294,7 +293,7 @@ func (w *Waiter) judgeKnown(before []record.Entry, i int, alone bool) (s Standin
 			a.Head = before[0]
 		}
 		return Behind, a
-	case i < 0 && (w.served || w.whole && alone):
+	case i < 0 && (w.served || w.whole && w.alone):
 		a.Next = len(before) == 0
 		return Foremost, a
 	}

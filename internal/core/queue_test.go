@@ -149,6 +149,11 @@ func TestWaiterCutOff(t *testing.T) {
 					kept = append(kept, e.ID)
 				}
 				require.Equal(t, want, kept)
+				if cut { // and so if its own place was renewed, and is behind the cut
+					hidden := waiterAt(false, Near)
+					s, a := judged(&hidden, queue[:3], Read{From: c.from, Cut: true, Alone: true})
+					require.Equal(t, []any{Behind, "C", sure}, []any{s, a.Pred.ID, a.Sure})
+				}
 			}
 		})
 	}
@@ -218,38 +223,38 @@ func tombstone(e record.Entry, s record.Status) record.Entry {
 // a list of the whole queue, the absence of those that it knows is not enough.
 func TestWaiterRecalls(t *testing.T) {
 	q := listed("A", "B", "-c", "D")
-	begun := func(reads bool, from uint64, reach Reach) Waiter {
+	begunBy := func(reads bool, from uint64, reach Reach, alone bool) Waiter {
 		w := waiterAt(reads, reach)
-		s, a := judged(&w, q, Read{From: from, Alone: true})
+		s, a := judged(&w, q, Read{From: from, Alone: alone})
 		require.Equal(t, Behind, s)
 		require.True(t, a.Sure)
 		w.Gone(60)
 		return w
 	}
+	begun := func(reads bool, from uint64, reach Reach) Waiter { return begunBy(reads, from, reach, true) }
 	for _, c := range []struct {
 		name  string
 		w     Waiter
 		found []record.Entry
-		alone bool
 		want  Standing
 		pred  string
 		reach Reach
 		next  bool
 	}{
-		{"one is left", begun(false, 15, Near), []record.Entry{q[1], q[4]}, true, Behind, "B", Whole, true},
-		{"a reader is left, for a reader", begun(true, 15, Near), []record.Entry{q[2], q[4]}, true, ListOn, "", Whole, false},
-		{"nobody, of a part", begun(false, 15, Near), []record.Entry{q[4]}, true, ListOn, "", Whole, false},
-		{"nobody, of the whole queue", begun(false, 0, Whole), []record.Entry{q[4]}, true, Foremost, "", Whole, true},
-		{"the same, by one of several servers", begun(false, 0, Whole), []record.Entry{q[4]}, false, ListOn, "", Named, false},
-		{"one was granted as the first", begun(false, 15, Near), []record.Entry{tombstone(q[3], record.StatusGranted), q[4]}, false, Foremost, "", Whole, true},
-		{"one was granted out of turn", begun(false, 15, Near), []record.Entry{tombstone(q[3], record.StatusPassed), q[4]}, true, ListOn, "", Whole, false},
-		{"the key of one is another's", begun(false, 15, Near), []record.Entry{stored(70, "X", 1, record.StatusWaiting), q[4]}, true, ListOn, "", Whole, false},
-		{"a reader waits behind the granted one", begun(true, 15, Near), []record.Entry{tombstone(q[1], record.StatusGranted), q[2], q[4]}, true, Foremost, "", Whole, false},
+		{"one is left", begun(false, 15, Near), []record.Entry{q[1], q[4]}, Behind, "B", Whole, true},
+		{"a reader is left, for a reader", begun(true, 15, Near), []record.Entry{q[2], q[4]}, ListOn, "", Whole, false},
+		{"nobody, of a part", begun(false, 15, Near), []record.Entry{q[4]}, ListOn, "", Whole, false},
+		{"nobody, of the whole queue", begun(false, 0, Whole), []record.Entry{q[4]}, Foremost, "", Whole, true},
+		{"the same, by one of several servers", begunBy(false, 0, Whole, false), []record.Entry{q[4]}, ListOn, "", Named, false},
+		{"one was granted as the first", begun(false, 15, Near), []record.Entry{tombstone(q[3], record.StatusGranted), q[4]}, Foremost, "", Whole, true},
+		{"one was granted out of turn", begun(false, 15, Near), []record.Entry{tombstone(q[3], record.StatusPassed), q[4]}, ListOn, "", Whole, false},
+		{"the key of one is another's", begun(false, 15, Near), []record.Entry{stored(70, "X", 1, record.StatusWaiting), q[4]}, ListOn, "", Whole, false},
+		{"a reader waits behind the granted one", begun(true, 15, Near), []record.Entry{tombstone(q[1], record.StatusGranted), q[2], q[4]}, Foremost, "", Whole, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before, _, there := c.w.Recalled(c.found, serverNow)
 			require.True(t, there)
-			s, a := c.w.Judge(before, Read{Named: true, Alone: c.alone})
+			s, a := c.w.Judge(before, Read{Named: true, Alone: true})
 			require.Equal(t, c.want, s)
 			require.Equal(t, c.pred, a.Pred.ID)
 			require.Equal(t, c.reach, c.w.Reach)
