@@ -40,7 +40,7 @@ const (
 // notifications to a waiter
 const (
 	nothing     int8 = iota
-	wasGranted       // the predecessor's tombstone says that it was granted, being first
+	wasGranted       // the predecessor's tombstone says that it was granted, with no place at all before it
 	wasLeft          // the predecessor's place has ended otherwise
 	lockChanged      // the lock's tombstone
 )
@@ -53,7 +53,8 @@ type waiter struct {
 	key                  int8 // 1: left its last place by itself, and may queue under the same key again
 	again                int8 // 1: has queued under the same key
 	paused               int8
-	asFirst              int8 // was first when it won
+	next                 int8 // 1: no place at all is between the one that it follows and its own, or before it, being first
+	asFirst              int8 // 1: no place at all was before it when it won
 	holds                int8
 	window               int8 // since it saw the queue empty less than 100 ms have passed
 	seen                 int8 // the lock's tombstone when it saw the queue empty
@@ -111,7 +112,9 @@ func (c *queueScope) system() system[queueState] {
 					w.ticket = 0
 				}
 				if w.phase != following {
-					w.behind = 0
+					if w.behind = 0; w.phase != first {
+						w.next = 0
+					}
 				}
 				if w.place == 0 || c.weak != placeBelieved {
 					w.again = 0
@@ -146,13 +149,19 @@ func (c *queueScope) acts(s *queueState) bool {
 }
 
 // predecessor returns the client that i has to follow, in the queue as of a state with the
-// revisions below upTo; -1: none.
-func (c *queueScope) predecessor(s *queueState, i, upTo int8) (follows int8) {
+// revisions below upTo; -1: none. next is true if no place at all is between the two.
+func (c *queueScope) predecessor(s *queueState, i, upTo int8) (follows int8, next bool) {
+	follows = c.last(s, i, upTo, true)
+	return follows, follows == c.last(s, i, upTo, false)
+}
+
+// last returns the last one before i: of all, or of those that i has to follow.
+func (c *queueScope) last(s *queueState, i, upTo int8, blocking bool) (follows int8) {
 	follows, latest := int8(-1), int8(0)
 	me := s.c[i]
 	for j := range int8(len(c.modes)) {
 		w := s.c[j]
-		if c.rw() && c.reads(i) && c.reads(j) && me.ticket != 0 {
+		if blocking && c.rw() && c.reads(i) && c.reads(j) && me.ticket != 0 {
 			continue // a reader waits for earlier writers only
 		}
 		before := func(ticket int8) bool {
@@ -270,7 +279,7 @@ func (c *queueScope) win(i int8, ordinary bool) func(n *queueState, w *waiter) {
 			n.wrong = 1
 		}
 		w.asFirst = 0
-		if w.phase == first {
+		if w.phase == first && (w.next == 1 || c.weak == readersBefore) {
 			w.asFirst = 1
 		}
 		if !c.reads(i) {
@@ -287,7 +296,11 @@ func (c *queueScope) win(i int8, ordinary bool) func(n *queueState, w *waiter) {
 func (c *queueScope) relist(i, upTo int8) func(n *queueState, w *waiter) {
 	return func(n *queueState, w *waiter) {
 		w.note, w.orphan = nothing, 0 // the list shows an orphan of its own, and it deletes that
-		if w.follows = c.predecessor(n, i, upTo); w.follows >= 0 {
+		follows, next := c.predecessor(n, i, upTo)
+		if w.next = 0; next {
+			w.next = 1
+		}
+		if w.follows = follows; follows >= 0 {
 			w.phase = following
 			if w.behind = n.c[w.follows%4].ticket; w.follows >= 4 {
 				w.behind = n.c[w.follows-4].orphan
@@ -363,9 +376,8 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 			}
 			return
 		}
-		shortcut := !c.rw() || c.weak == shortcutInRW
 		switch {
-		case w.note == wasGranted && shortcut:
+		case w.note == wasGranted:
 			do(step, func(n *queueState, w *waiter) { w.phase, w.note, w.follows = first, nothing, 0 }, "sees that the waiter before it was granted: is first")
 		case w.note != nothing:
 			do(step, c.relist(i, everything), "lists the queue again, the place before its own has gone")
@@ -417,7 +429,7 @@ func (c *queueScope) arrives(s queueState, i int8, do doStep) {
 	case s.lock == tombstone:
 		sees := func(k kind, upTo int8, words string) {
 			n := s
-			if c.predecessor(&n, i, upTo) < 0 {
+			if follows, _ := c.predecessor(&n, i, upTo); follows < 0 {
 				do(k, func(n *queueState, w *waiter) {
 					w.window, w.seen = 1, n.freed
 					if k == fault {

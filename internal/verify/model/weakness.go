@@ -29,9 +29,14 @@ const (
 	noBackstop      weakness = "waiters without timers"
 	placeBelieved   weakness = "any client with the key of the predecessor's place taken for the predecessor"
 	staleQueue      weakness = "a queue listed from a state without the own ticket"
-	shortcutInRW    weakness = "a writer first when its immediate predecessor was granted"
+	readersBefore   weakness = "a reader granted with readers before it, whose tombstone says that nobody was"
 	newcomerJoins   weakness = "a newcomer reader past the queue"
 	newcomerSeesOld weakness = "a newcomer that sees the queue as it was before the lock became free"
+
+	partWithGaps      weakness = "a part that was cut off believed to lack nobody between its places"
+	partFromBeginning weakness = "a part believed to begin with the queue"
+	partBeginBefore   weakness = "a renewed place from before the begin of a part kept, with nobody behind it"
+	knownOnly         weakness = "a waiter first when the places that it knows have gone"
 
 	evictsUngranted   weakness = "the head's place deleted without an own grant"
 	evictsBehind      weakness = "the predecessor's place deleted, which is not the head's"
