@@ -9,25 +9,15 @@ package model
 // since stays. The head may go on in between, and believe that it is the first until it looks
 // for its place: then there are two firsts for a moment.
 //
-// A slow head is alive and runs, but a read and a claim take it longer than a waiter
-// watches: by an admission control, or over a slow link. Its place says how often it was
-// deleted, and the next one is watched for longer. Of the waiters only those that run and are
-// not slow are entitled to their places.
+// A head whose read and claim take longer than a waiter watches is paused here: of the waiters
+// only those that run are entitled to their places.
 
-const (
-	keepsPlace  = "a running waiter that is not passed keeps its place"
-	boundLosses = "a slow waiter loses its place a bounded number of times"
-)
-
-// slowly says whether i is a first waiter whose claim takes longer than the others watch.
-func (c *queueScope) slowly(w *waiter, i int8) bool {
-	return i == 0 && c.slow > w.evictions && w.phase == first
-}
+const keepsPlace = "a running waiter that is not passed keeps its place"
 
 // entitled says whether a client waits, runs, and does its part when its turn comes.
 func (c *queueScope) entitled(s *queueState, i int8) bool {
 	w := s.c[i]
-	if w.paused == 1 || w.place != 1 || w.phase < queued || w.phase > first || c.slowly(&w, i) {
+	if w.paused == 1 || w.place != 1 || w.phase < queued || w.phase > first {
 		return false
 	}
 	// It may follow a place that has gone, and not know it.
@@ -98,12 +88,6 @@ func (c *queueScope) evicts(i int8) func(n *queueState, w *waiter) {
 			n.wrong = 3
 		}
 		p.place, p.key = 0, 0
-		if c.slow > 0 && who == 0 && p.phase != dead {
-			p.evictions++
-			if p.evicted++; p.evicted > c.slow {
-				n.wrong = 4
-			}
-		}
 	}
 }
 

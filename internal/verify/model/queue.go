@@ -21,7 +21,6 @@ type queueScope struct {
 	prompt  bool // no client takes the lock out of turn, and all get in nevertheless
 	forgets bool // the server does not remove ended places, nor the lock of a dead holder
 	revives int8 // restarts that bring an ended place back
-	slow    int8 // how often the first client loses its place before the others watch for long enough
 	weak    weakness
 }
 
@@ -63,7 +62,6 @@ type waiter struct {
 	past                 int8 // the ticket of its place that ended last: a restart may bring it back
 	evicts, read         int8 // 1 + the place that it deletes (as follows), and the ticket read there
 	wrongs               int8 // 1: whose waiter was entitled to it when the lock was taken
-	evictions, evicted   int8 // how often its place was deleted: as the place says, and in truth
 	idle                 int8 // of a variant: it has seen the lock free once
 }
 
@@ -89,7 +87,7 @@ func (c *queueScope) system() system[queueState] {
 	}
 	return system[queueState]{
 		name: c.name, init: s, next: c.steps, records: c.records,
-		broken: func(s queueState) string { return [...]string{"", fifo, exclusion, keepsPlace, boundLosses}[s.wrong] },
+		broken: func(s queueState) string { return [...]string{"", fifo, exclusion, keepsPlace}[s.wrong] },
 		goal: func(s queueState) bool {
 			for _, w := range s.c {
 				if w.phase != gone && w.phase != dead {
@@ -140,8 +138,8 @@ func (c *queueScope) reads(i int8) bool { return c.modes[i] == 'R' }
 
 // acts says whether a client that runs is about to take the lock.
 func (c *queueScope) acts(s *queueState) bool {
-	for i, w := range s.c {
-		if w.paused == 0 && !c.slowly(&w, int8(i)) && (w.phase == queued || w.phase == first || w.phase == won && w.place == 1 || w.phase == following && (w.note != nothing || w.place != 1)) {
+	for _, w := range s.c {
+		if w.paused == 0 && (w.phase == queued || w.phase == first || w.phase == won && w.place == 1 || w.phase == following && (w.note != nothing || w.place != 1)) {
 			return true
 		}
 	}
@@ -361,11 +359,7 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 		}
 	case following, first:
 		if w.place != 1 {
-			do(step, func(n *queueState, w *waiter) {
-				if enqueue(n, w); c.weak == lossesForgotten {
-					w.evictions = 0
-				}
-			}, "sees that its place has ended, and queues again")
+			do(step, enqueue, "sees that its place has ended, and queues again")
 		}
 		if c.weak == evictsUngranted && w.evicts != 0 {
 			do(step, c.evicts(i), "deletes the place of the head, and has no grant")
@@ -403,7 +397,7 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 				w.past = w.ticket
 			}
 			w.phase, w.key, w.place, w.asFirst = holds, w.place%latePlace, 0, 0
-			w.evicts, w.read, w.wrongs, w.evictions, w.evicted, w.idle = 0, 0, 0, 0, 0, 0
+			w.evicts, w.read, w.wrongs, w.idle = 0, 0, 0, 0
 		}, "leaves its place")
 	case holds:
 		c.leaves(s, i, do)

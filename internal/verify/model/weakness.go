@@ -43,7 +43,6 @@ const (
 	evictsAtOnce      weakness = "a lock taken out of turn, and the head's place deleted, by one read"
 	evictsAnyRevision weakness = "the head's place deleted at a later revision than the one read"
 	windowOverGap     weakness = "a lock taken for unchanged between two reads that are far apart"
-	lossesForgotten   weakness = "a waiter that queues again and forgets that its place was deleted"
 
 	keptForever           weakness = "an overdue record that no client claims or deletes"
 	overdueByOtherTTL     weakness = "a record overdue by the TTL of another one"
