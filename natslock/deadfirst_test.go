@@ -320,28 +320,6 @@ func slowly(t *testing.T, bucket *kvstore.Memory, roundTrip time.Duration) *nats
 	return c
 }
 
-// A waiter that lives behind a slow link takes two round trips to read a lock that is free and
-// to claim it, longer than the others wait for it. It loses its place for that, and is served
-// all the same: each time they wait for longer.
-func TestSlowLinkIsServed(t *testing.T) {
-	x := sorts()[0]
-	history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
-		far := slowly(t, bucket, 700*time.Millisecond)
-		served := 0
-		seen := x.run(t, bucket, 3, 0, func() {}, func() {
-			for range 4 {
-				begun := time.Now()
-				l := mustLock(t, far, "l")
-				require.Less(t, time.Since(begun), 15*time.Second) // passed once, it notices by its renewal after 5 s
-				kit.Unlock(t, l)
-				served++
-			}
-		})
-		require.Equal(t, 4, served)
-		require.Greater(t, seen.grants, 500)
-	})
-}
-
 // oldPlaces shows places of one client as they were when it was first asked, like a replica
 // that lags or lies. The rest is current.
 type oldPlaces struct {

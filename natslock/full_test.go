@@ -193,8 +193,7 @@ func (x sort) fullOfPlaces(t *testing.T, s *testutil.Server) {
 // errFull is the refusal of a full bucket.
 var errFull = fmt.Errorf("%w: %w: maximum bytes exceeded", kvstore.ErrUnavailable, kvstore.ErrFull)
 
-// TestNoRoom: a waiter whose claim has no room repeats it, and gives up its place at times, which nobody
-// has deleted. It takes its time for both.
+// TestNoRoom: a waiter whose claim has no room repeats it, and gives up its place at times. It takes its time for both.
 func TestNoRoom(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := mustLock(t, join(t, s).Client, "l")
@@ -213,7 +212,6 @@ func TestNoRoom(t *testing.T) {
 			case strings.HasPrefix(w.Key, "wait.l.") && !w.Delete:
 				b, err := record.Decode(w.Value)
 				assert.NoError(t, err)
-				assert.Zero(t, b.Evictions)
 				if b.Renewal == 0 {
 					places++
 				}

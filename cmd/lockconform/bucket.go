@@ -242,7 +242,7 @@ func unfitHeld(t *trial) {
 // unfitWaiter changes a setting while the program waits.
 func unfitWaiter(t *trial) {
 	t.open()
-	b := t.waitsBehind(x, 0, nil)
+	b := t.waitsBehind(0)
 	t.configure(expires)
 	t.reconnected()
 	b.free()

@@ -126,9 +126,9 @@ var ofLevels = []*Case{
 	{Name: "out-of-turn-cycle", Level: 3, judge: outOfTurnCycle, Must: "Its *window* is open while these reads show the key free, at one revision, or without a record after its tombstone, and the same head in place."},
 	{Name: "out-of-turn-head", Level: 3, judge: outOfTurnHead, Must: "Its *window* is open while these reads show the key free, at one revision, or without a record after its tombstone, and the same head in place."},
 	{Name: "out-of-turn-hint", Level: 3, judge: outOfTurnHint, Must: "Only answers to its reads must (M79) count, never a notification."},
-	{Name: "out-of-turn-gap", Level: 3, judge: outOfTurnGap, Must: "A read that fails, a new connection, a suspension, and a second or more between two answers must (M80) begin the window anew: a tombstone lives for 1 s, so no cycle in between can hide.", Also: "M135"},
+	{Name: "out-of-turn-gap", Level: 3, judge: outOfTurnGap, Must: "A read that fails, a new connection, a suspension, and a second or more between two answers must (M80) begin the window anew: a tombstone lives for 1 s, so no cycle in between can hide."},
 	{Name: "out-of-turn-exact", Level: 3, judge: outOfTurnExact, Must: "the waiter deletes the place of the head by a tombstone of status 4, which must (M82) expect exactly the revision that it has read."},
-	{Name: "out-of-turn-others", Level: 3, judge: outOfTurnOthers, Must: "It must not (M83) delete the place of any other waiter, and no place without a grant."},
+	{Name: "out-of-turn-others", Level: 3, judge: outOfTurnOthers, Must: "It must not (M83) delete the place of any other waiter, and no place without such a grant."},
 
 	// Level 4: faults.
 	{Name: "lost-answer", Level: 4, judge: lostAnswer, TTL: 5 * time.Second, Must: "The claim is granted *as of the sending of that attempt*, if it is still in time, and must not (M60) be granted as of a later one."},
@@ -981,7 +981,7 @@ func placesReadable(t *trial) {
 
 func placeRenewal(t *trial) {
 	t.open()
-	b := t.waitsBehind(x, 0, nil)
+	b := t.waitsBehind(0)
 	ticket := b.place.revision
 	if r := number(b.place.fields["t"]); r > 0 {
 		ticket = r
@@ -997,7 +997,7 @@ func placeRenewal(t *trial) {
 // placeAgain has the client before the program leave, and queue again under the same key.
 func placeAgain(t *trial) {
 	t.open()
-	b := t.waitsBehind(x, 1, nil)
+	b := t.waitsBehind(1)
 	head := b.heads[0]
 	t.ends(head)
 	gone := t.read(head.key)
@@ -1036,7 +1036,7 @@ func overdueClock(t *trial) {
 // overdueNotified notifies the program of a record that has ended long ago.
 func overdueNotified(t *trial) {
 	t.open()
-	b := t.waitsBehind(x, 0, nil)
+	b := t.waitsBehind(0)
 	past := time.Now().Add(-time.Hour)
 	for i := range 3 {
 		t.forgeAt(b.holder.key, b.holder.revision, record(1, "HOLDER", time.Second, nil), past, time.Second)

@@ -15,7 +15,6 @@ const window = 1200 * time.Millisecond
 // is played by writes alone, so the others do nothing by themselves.
 type behind struct {
 	t       *trial
-	name    string
 	holder  stored
 	heads   []stored // the places before the program's, the earliest first
 	place   stored   // of the program
@@ -26,17 +25,17 @@ type behind struct {
 }
 
 // waitsBehind has the program wait behind so many places of dead clients.
-func (t *trial) waitsBehind(name string, heads int, more map[string]any) *behind {
-	b := &behind{t: t, name: name}
-	t.put("lock."+name, record(1, "HOLDER", time.Minute, nil), 0, time.Minute)
-	b.holder = t.read("lock." + name)
+func (t *trial) waitsBehind(heads int) *behind {
+	b := &behind{t: t}
+	t.put("lock."+x, record(1, "HOLDER", time.Minute, nil), 0, time.Minute)
+	b.holder = t.read("lock." + x)
 	for i := range heads {
-		key := fmt.Sprintf("wait.%s.DEAD%d", name, i)
-		t.put(key, record(2, fmt.Sprint("DEAD", i), 15*time.Second, more), 0, 15*time.Second)
+		key := fmt.Sprintf("wait.%s.DEAD%d", x, i)
+		t.put(key, record(2, fmt.Sprint("DEAD", i), 15*time.Second, nil), 0, 15*time.Second)
 		b.heads = append(b.heads, t.read(key))
 	}
-	b.place, b.answered = t.waitsFor(name)
-	b.granted = func() answer { return t.turned(name, b.answered()) }
+	b.place, b.answered = t.waitsFor(x)
+	b.granted = func() answer { return t.turned(x, b.answered()) }
 	t.pause(settled)
 	b.before = len(b.claims())
 	return b
@@ -51,7 +50,7 @@ func (b *behind) free() time.Time {
 
 // claims are the attempts for the lock.
 func (b *behind) claims() (all []write) {
-	for _, w := range b.t.wire.seen("lock." + b.name) {
+	for _, w := range b.t.wire.seen("lock." + x) {
 		if !w.deletes() && !w.renewal() {
 			all = append(all, w)
 		}
@@ -92,18 +91,16 @@ func (b *behind) finish() {
 
 func outOfTurn(t *trial) {
 	t.open()
-	one, two := t.waitsBehind("x.0", 1, nil), t.waitsBehind("x.1", 1, map[string]any{"e": 1})
-	first, second := one.free(), two.free()
-	one.noneUntil(first.Add(window), "no claim before the lock was free for 1.2 s: there is a place before the program's")
-	two.noneUntil(second.Add(2*window), "no claim before the lock was free for 2.4 s: the head's place has e 1")
-	one.finish()
-	two.finish()
+	b := t.waitsBehind(1)
+	free := b.free()
+	b.noneUntil(free.Add(window), "no claim before the lock was free for 1.2 s: there is a place before the program's")
+	b.finish()
 }
 
 // outOfTurnCycle has the lock be taken and released within the window.
 func outOfTurnCycle(t *trial) {
 	t.open()
-	b := t.waitsBehind(x, 1, nil)
+	b := t.waitsBehind(1)
 	b.free()
 	t.pause(window / 2)
 	revision := t.put(b.holder.key, record(1, "HOLDER2", time.Minute, nil), t.read(b.holder.key).revision, time.Minute)
@@ -117,7 +114,7 @@ func outOfTurnCycle(t *trial) {
 // outOfTurnHead has the head give up within the window, so that there is another one.
 func outOfTurnHead(t *trial) {
 	t.open()
-	b := t.waitsBehind(x, 2, nil)
+	b := t.waitsBehind(2)
 	b.free()
 	t.pause(window * 3 / 4)
 	other := time.Now()
@@ -129,7 +126,7 @@ func outOfTurnHead(t *trial) {
 // outOfTurnHint has notifications say that the lock is free, which it is not.
 func outOfTurnHint(t *trial) {
 	t.open()
-	b := t.waitsBehind(x, 1, nil)
+	b := t.waitsBehind(1)
 	end := time.Now().Add(2 * window)
 	for time.Now().Before(end) {
 		t.forge(b.holder.key, b.holder.revision+1, record(4, "HOLDER", 0, nil), true)
@@ -144,7 +141,7 @@ func outOfTurnHint(t *trial) {
 // outOfTurnGap has no read be answered for more than a second of the window.
 func outOfTurnGap(t *trial) {
 	t.open()
-	b := t.waitsBehind(x, 1, nil)
+	b := t.waitsBehind(1)
 	b.free()
 	t.pause(window / 4)
 	sees := t.wire.blind()
@@ -158,7 +155,7 @@ func outOfTurnGap(t *trial) {
 // outOfTurnExact has the head renew its place while the program claims the lock.
 func outOfTurnExact(t *trial) {
 	t.open()
-	b := t.waitsBehind(x, 1, nil)
+	b := t.waitsBehind(1)
 	gate := make(chan struct{})
 	t.wire.govern(func(w *write) fate {
 		if w.key == b.holder.key && !w.deletes() && !w.renewal() {
@@ -184,7 +181,7 @@ func outOfTurnExact(t *trial) {
 // outOfTurnOthers has two dead clients before the program.
 func outOfTurnOthers(t *trial) {
 	t.open()
-	b := t.waitsBehind(x, 2, nil)
+	b := t.waitsBehind(2)
 	b.free()
 	out := b.claimed(5 * window) // one that is not the second learns of it by a timer
 	if out {
@@ -241,7 +238,7 @@ func stoppedHolder(t *trial) {
 // client waits by then.
 func stoppedFirst(t *trial) {
 	t.open()
-	b := t.waitsBehind(x, 0, nil)
+	b := t.waitsBehind(0)
 	var other stored
 	at := t.stopped(0, func() {
 		key := "wait." + x + ".LATER"

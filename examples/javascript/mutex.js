@@ -181,10 +181,9 @@ class Claim {
   /** Sends the next attempt, and more while another write is in flight. The last answer, or "silent" after 1 s. */
   async attempt(E) {
     for (let i = 0; ; i++) {
-      const { fields, e, begun, place } = this.call, a = this.attempts.size + 1;
+      const { fields, begun, place } = this.call, a = this.attempts.size + 1;
       const rec = { v: 1, s: this.status, id: this.id, c: this.bucket.client, a, l: this.ttl, at: Date.now(), ...fields };
-      if (this.status === WAITING) rec.e = e;
-      else if (place) rec.w = Math.max(1, Math.round(now() - begun));
+      if (place) rec.w = Math.max(1, Math.round(now() - begun));
       const attempt = { rec, w: this.bucket.write(this.key, E, this.ttl, rec) };
       this.attempts.set(a, attempt);
       attempt.w.answer.then((x) => x.kind === "stored" && this.#stored(attempt, x.rev));
@@ -233,7 +232,6 @@ class Acquire {
   named = 0; // the highest revision that a server has named in an answer
   hinted = 0; // one that a notification has named since the last read
   place = null;
-  e = 0;
 
   constructor(bucket, name, { ttl = 15000, wait = Infinity, owner, metadata, signal } = {}) {
     Object.assign(this, { bucket, name, wait, signal, ttl: ttlSeconds(ttl), key: lockKey(name), begun: now() });
@@ -346,10 +344,8 @@ class Acquire {
     }
   }
 
-  /** Writes a place under a new id and key (M70), and keeps it. `e` rises if another waiter has deleted the place
-   * before, while its validity lasted. */
+  /** Writes a place under a new id and key (M70), and keeps it. */
   async enqueue() {
-    if (this.place?.ended === "lost" && now() < this.place.until) this.e++;
     this.place = null;
     const claim = new Claim(this, WAITING);
     try {

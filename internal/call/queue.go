@@ -38,7 +38,7 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 		r, first := a.waitInQueue(a.place)
 		a.bid.Placed = false
 		var pause int
-		a.placeStatus, pause = a.places.Had(r.Outcome, r.Outcome == requeue, a.place.Deleted(), first)
+		a.placeStatus, pause = a.places.Had(r.Outcome, r.Outcome == requeue, first)
 		if !a.places.Again {
 			return r
 		}
@@ -61,7 +61,7 @@ func (a *Call) enqueue(begun clock.Instant) result {
 	var expect uint64
 	if a.queueing == nil {
 		body := c.b.Body(record.StatusWaiting, a.Req.Meta)
-		body.Mode, body.Permits, body.Evictions = uint8(a.Req.Mode), record.Permits(a.Req.Permits), uint16(a.places.Evictions)
+		body.Mode, body.Permits = uint8(a.Req.Mode), record.Permits(a.Req.Permits)
 		if a.Req.Patient { // every list of the queue would carry them //safety:patient-place
 			body.Meta = nil
 		}

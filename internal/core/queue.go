@@ -315,24 +315,21 @@ func (w *Waiter) blocks(earlier record.Entry) bool {
 
 // Places is what a waiter remembers of the places that it has had.
 type Places struct {
-	Evictions int  // how often other waiters have deleted its place
-	Again     bool // it has had a place, and is to have another one
-	Returns   bool // the last place was given up for want of room, and the next one takes that room
-	full      int  // how often it was given up so
+	Again   bool // it has had a place, and is to have another one
+	Returns bool // the last place was given up for want of room, and the next one takes that room
+	full    int  // how often it was given up so
 }
 
-// Had takes how the wait at a place has ended: gone says that the place has gone, evicted that it is deleted,
-// and first that no other place was before it. It returns what the tombstone of the place is to say, and the number of the
+// Had takes how the wait at a place has ended: gone says that the place has gone, and first that no other
+// place was before it. It returns what the tombstone of the place is to say, and the number of the
 // pause before the next place, which is later and later for want of room: the room that its place had may be
 // enough for others. 0: at once.
-func (p *Places) Had(o Outcome, gone, evicted, first bool) (left record.Status, pause int) {
+func (p *Places) Had(o Outcome, gone, first bool) (left record.Status, pause int) {
 	switch {
 	case o == Granted && first:
 		return record.StatusGranted, 0
 	case o == Granted:
 		return record.StatusPassed, 0
-	case gone && evicted: // by a waiter that has passed it
-		p.Evictions++ //safety:evictions-counted
 	case o == NoRoom:
 		p.full++
 		pause = p.full

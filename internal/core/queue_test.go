@@ -351,22 +351,20 @@ func TestWaiterAsOf(t *testing.T) {
 // TestPlaces: what a waiter remembers of the places that it has had, and what their tombstones say.
 func TestPlaces(t *testing.T) {
 	var p Places
-	has := func(o Outcome, gone, evicted, first bool, left record.Status, pause int, want Places) {
+	has := func(o Outcome, gone, first bool, left record.Status, pause int, want Places) {
 		t.Helper()
-		s, n := p.Had(o, gone, evicted, first)
+		s, n := p.Had(o, gone, first)
 		require.Equal(t, left, s)
 		require.Equal(t, pause, n)
 		require.Equal(t, want, p)
 	}
-	has(Free, true, false, false, record.StatusGone, 0, Places{Again: true}) // its TTL was over
+	has(Free, true, false, record.StatusGone, 0, Places{Again: true}) // its TTL was over
 	p.Has()
-	has(Free, true, true, false, record.StatusGone, 0, Places{Again: true, Evictions: 1})
+	has(NoRoom, false, true, record.StatusGone, 1, Places{Again: true, Returns: true, full: 1})
 	p.Has()
-	has(NoRoom, false, false, true, record.StatusGone, 1, Places{Again: true, Returns: true, Evictions: 1, full: 1})
+	has(NoRoom, false, true, record.StatusGone, 2, Places{Again: true, Returns: true, full: 2})
 	p.Has()
-	has(NoRoom, false, false, true, record.StatusGone, 2, Places{Again: true, Returns: true, Evictions: 1, full: 2})
-	p.Has()
-	has(Ended, false, false, false, record.StatusGone, 0, Places{Evictions: 1, full: 2})
-	has(Granted, false, false, false, record.StatusPassed, 0, Places{Evictions: 1, full: 2})
-	has(Granted, false, false, true, record.StatusGranted, 0, Places{Evictions: 1, full: 2})
+	has(Ended, false, false, record.StatusGone, 0, Places{full: 2})
+	has(Granted, false, false, record.StatusPassed, 0, Places{full: 2})
+	has(Granted, false, true, record.StatusGranted, 0, Places{full: 2})
 }

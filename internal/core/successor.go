@@ -18,7 +18,7 @@ import (
 // the waiter goes from the free lock to the deletion by these steps:
 //
 //   - Its own successful reads, never a notification, have seen the key free and unchanged for
-//     the patience, and all of them with the same head in place. Two answers in a row are less
+//     1.2 s, and all of them with the same head in place. Two answers in a row are less
 //     than a second apart: a tombstone lives for a second, so no cycle in between can hide. A
 //     read that fails, a new connection, a suspension and a longer gap begin the window anew.
 //   - Its claim at what it has read is acknowledged, soon after the last read.
@@ -26,10 +26,8 @@ import (
 //     A place that was renewed since stays.
 //
 // Exclusion does not depend on that: a lock is granted by its own conditional write. A head that
-// lives, and was too slow, finds its place gone and queues again. Until it does it may think
-// that it is the first, as its successor does: their claims are conditional. Its new place
-// says how often that has happened, and others watch twice as long before they pass it, each
-// time.
+// lives, and was too slow, finds its place gone and queues again, at the end. Until it does it may
+// think that it is the first, as its successor does: their claims are conditional.
 
 const (
 	// idleFor is how long a waiter sees a lock free before it takes it out of turn.
@@ -47,8 +45,6 @@ const (
 	ScanJitter = 200 * time.Millisecond
 	// renewedLate is by how much a renewal may be late before a waiter watches the lock.
 	renewedLate = 500 * time.Millisecond
-	// mostDoublings is enough for the longest TTL of a place.
-	mostDoublings = 4
 )
 
 // Successor is a waiter behind its predecessor. It reads the predecessor's place by its timers
@@ -91,11 +87,6 @@ func (w *window) saw(key, head record.Entry, at clock.Instant) {
 		w.since = at
 	}
 	w.last, w.revision, w.head = at, key.Revision, head
-}
-
-// patience is for how long the key has to stay free.
-func (w *window) patience() time.Duration {
-	return max(min(idleFor<<min(w.head.Evictions, mostDoublings), w.head.Record.TTL), idleFor) //safety:evicted-patience
 }
 
 // Second says whether nobody is before the predecessor.
@@ -323,7 +314,7 @@ func (f *Successor) Scanned(v View, now clock.Instant) (d Decision, k int, revis
 }
 
 // takesAt is when the waiter takes the key that a window is about.
-func (f *Successor) takesAt(w *window) clock.Instant { return w.since.Add(w.patience() + f.Jitter) }
+func (f *Successor) takesAt(w *window) clock.Instant { return w.since.Add(idleFor + f.Jitter) }
 
 // Missed notes that another client was quicker to claim key k.
 func (f *Successor) Missed(k int, now clock.Instant) {

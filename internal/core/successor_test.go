@@ -25,7 +25,7 @@ const (
 
 func newWaiter(t *testing.T, keys int, f Successor) *waiter {
 	w := &waiter{t: t, Successor: f, now: followBegun}
-	w.queue = []record.Entry{placeOf("A", 0, keys), placeOf("B", 0, keys), placeOf("me", 0, keys)}
+	w.queue = []record.Entry{placeOf("A", keys), placeOf("B", keys), placeOf("me", keys)}
 	if w.ID, w.Counts = "me", keys > 1; w.Pred.ID == "" {
 		w.Ahead = Ahead{Pred: w.queue[1], Head: w.queue[0], Rank: 2, Sure: true, Next: true}
 	}
@@ -63,7 +63,7 @@ func heldAt(revision uint64) record.Entry {
 	return e
 }
 
-// A waiter takes a lock that its own reads have seen free for the patience of the head, at what it
+// A waiter takes a lock that its own reads have seen free for 1.2 s, at what it
 // has read, and deletes the place of the head as it was read.
 func TestSuccessorTakesAnIdleLock(t *testing.T) {
 	w := newWaiter(t, 1, Successor{})
@@ -132,7 +132,7 @@ func TestSuccessorHeadOfFewer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWaiter(t, c.own, Successor{})
-			w.Counts, w.queue[0] = true, placeOf("A", 0, c.head)
+			w.Counts, w.queue[0] = true, placeOf("A", c.head)
 			w.stays(0, c.keys...).stays(600*time.Millisecond, c.keys...)
 			if c.takes < 0 {
 				w.stays(600*time.Millisecond, c.keys...).stays(time.Minute, c.keys...)
@@ -150,7 +150,7 @@ func TestSuccessorHeadOfFewer(t *testing.T) {
 	// A slot that was the evidence against one head is none against the next: the waiter lists the queue again.
 	w := newWaiter(t, 2, Successor{})
 	w.stays(0, heldAt(3), freeAt(7)).stays(600*time.Millisecond, heldAt(3), freeAt(7))
-	w.queue[0] = placeOf("C", 0, 1)
+	w.queue[0] = placeOf("C", 1)
 	d, _, _ := w.looks(600*time.Millisecond, heldAt(3), freeAt(7))
 	require.Equal(t, ListAgain, d)
 }

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"math"
 	"testing"
 	"time"
 
@@ -12,10 +11,10 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-func placeOf(id string, evictions, permits int) record.Entry {
+func placeOf(id string, permits int) record.Entry {
 	return record.Entry{
 		Record: kvstore.Record{Key: "wait.l." + id, Revision: 5, TTL: 15 * time.Second},
-		Body:   record.Body{ID: id, Status: record.StatusWaiting, Evictions: uint16(evictions), Permits: record.Permits(permits)},
+		Body:   record.Body{ID: id, Status: record.StatusWaiting, Permits: record.Permits(permits)},
 	}
 }
 
@@ -27,7 +26,7 @@ func freeAt(revision uint64) record.Entry {
 // Everything else begins it anew.
 func TestWindow(t *testing.T) {
 	const at = clock.Instant(-5 * time.Second)
-	head := placeOf("A", 0, 0)
+	head := placeOf("A", 0)
 	begun := func() *window {
 		w := &window{}
 		w.saw(freeAt(7), head, at)
@@ -59,17 +58,4 @@ func TestWindow(t *testing.T) {
 	w.saw(record.Entry{}, head, at)
 	w.saw(record.Entry{}, head, at.Add(time.Second))
 	require.Equal(t, at.Add(time.Second), w.since, "a second went unseen: nothing then and nothing now is no proof")
-}
-
-// Each deletion of its place doubles the time for which a waiter is waited for, up to the
-// place's TTL.
-func TestWindowPatience(t *testing.T) {
-	for evictions, want := range map[int]time.Duration{
-		0: 1200 * time.Millisecond, 1: 2400 * time.Millisecond, 3: 9600 * time.Millisecond,
-		4: 15 * time.Second, math.MaxUint16: 15 * time.Second,
-	} {
-		w := window{head: placeOf("A", evictions, 0)}
-		require.Equal(t, want, w.patience(), "%d", evictions)
-	}
-	require.Equal(t, idleFor, (&window{}).patience(), "no head")
 }

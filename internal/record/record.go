@@ -95,10 +95,7 @@ type Body struct {
 	// revision of the last StatusTrying record that its client answers, or 1.
 	Lingers bool    `msgpack:"k,omitempty"`
 	Permits Permits `msgpack:"q,omitempty"` // of the semaphore, as the claim knows; 0: another lock
-	// Evictions is how often a waiter has queued again because another one had deleted its
-	// place.
-	Evictions uint16 `msgpack:"e,omitempty"`
-	InUse     uint64 `msgpack:"u,omitempty"`
+	InUse   uint64  `msgpack:"u,omitempty"`
 	// By is set by a process that extends the lock with nothing but its handle: the renewal counts
 	// only if the server stored it before By, in unix milliseconds of the servers. 0: it always counts.
 	By int64 `msgpack:"by,omitempty"`
@@ -256,7 +253,6 @@ func (b *Body) fields(w *fieldWriter) {
 	w.number("at", b.Since)
 	w.number("w", b.Waited)
 	w.grows("n", uint64(b.Size))
-	w.number("e", int64(b.Evictions))
 	w.grows("g", b.Grants)
 	w.grows("gw", uint64(b.Waits))
 	if w.has("k", b.Lingers) {

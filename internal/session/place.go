@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/internal/core"
 )
 
 // Place is a place of this client in the queue of a lock: the record that is kept
@@ -34,14 +33,6 @@ func (p *Place) Ticket() uint64 { return p.Revision }
 func (p *Place) Gone() bool {
 	_, _, cause := p.Status()
 	return cause != nil
-}
-
-// Deleted says whether a place that has gone was deleted, and did not end for want of
-// confirmations. Its client may not have noticed that yet: then it is still held here.
-func (p *Place) Deleted() bool {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	return p.State == Held || p.State == Lost && p.Why != core.Unconfirmed
 }
 
 func (p *Place) nextDuty(due clock.Instant) clock.Instant { return due }

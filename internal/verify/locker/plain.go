@@ -910,7 +910,7 @@ func (v *vacancy) seen(p *plain, lock stored, places []stored, ok bool) (head st
 		v.since, v.head = now, head.id()
 	}
 	v.last, v.revision = now, max(v.revision, lock.revision)
-	window := min(1200*time.Millisecond<<min(head.number("e"), 10), time.Duration(head.number("l"))*time.Second)
+	window := 1200 * time.Millisecond
 	if p.weak == earlyTurn {
 		window = 600 * time.Millisecond
 	}
