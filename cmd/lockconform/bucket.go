@@ -73,7 +73,7 @@ func bucketAlone(t *trial) {
 			t.expect(a.Result == "error", `"error" of open for a bucket with `+of.what, "%s", a)
 			continue
 		}
-		t.margin = min(t.whole()/10, time.Second)
+		t.margin = t.usual()
 		holder := t.put("lock."+name, record(1, "HOLDER", time.Minute, nil), 0, time.Minute)
 		end := t.copied(old, holder)
 		t.wire.lag("KV_"+t.bucket, old, of.what != "a mirror")
@@ -242,7 +242,7 @@ func unfitHeld(t *trial) {
 // unfitWaiter changes a setting while the program waits.
 func unfitWaiter(t *trial) {
 	t.open()
-	b := t.waitsBehind(0)
+	b := t.waitsBehind(x, 0)
 	t.configure(expires)
 	t.reconnected()
 	b.free()

@@ -78,22 +78,29 @@ var ofLevels = []*Case{
 	{Name: "refused-permission", Level: 1, judge: refusedPermission, Own: true, Must: "A *refused permission* has no answer."},
 	{Name: "buffered-write", Level: 1, judge: bufferedWrite, Must: "It must not (M38) leave writes to a buffer that sends them after a reconnect."},
 	{Name: "validity", Level: 1, judge: validityOfClaim, TTL: 2 * time.Second, Must: mustEndInTime},
+	{Name: "margin", Level: 1, judge: marginOfLong, TTL: 24 * time.Hour, Must: mustHaveMargin, Also: "M130"},
 	{Name: "late-answer", Level: 1, judge: lateAnswer, TTL: 2 * time.Second, Must: mustArriveInTime, Also: "M58"},
 	{Name: "ids", Level: 1, judge: ids, Must: "Every claim must (M26) have a new id."},
 	{Name: "places-readable", Level: 1, judge: placesReadable, Must: "A reader must (M29) accept any order and any width, must (M30) ignore unknown fields, and must not (M31) allocate memory for lengths that are announced and not there.", Also: "M32"},
 	{Name: "try-behind-queue", Level: 1, judge: tryBehindQueue, Must: "The queue has a place that is not overdue: the client must (M67) queue, or say no.", Also: "M65"},
 
+	{Name: "no-answer", Level: 1, judge: noAnswer, TTL: 2 * time.Second, Must: "Its *no* must (M69) be true: a server that cannot lag has shown the holder or the waiter during the call."},
+	{Name: "answer-of-another", Level: 1, judge: answerOfAnother, TTL: 10 * time.Second, Must: "The client judges each attempt by itself:"},
+	{Name: "earlier-answer", Level: 1, judge: earlierAnswer, TTL: 10 * time.Second, Must: "The client judges each attempt by itself:"},
+	{Name: "unfit-answer", Level: 1, judge: unfitAnswer, TTL: 10 * time.Second, Must: "That includes its waiters, and claims whose answers come later: it deletes their records.", Also: "M21"},
 	{Name: "stopped-holder", Level: 1, judge: stoppedHolder, TTL: 2 * time.Second, Stops: true, Must: mustEndInTime},
 	{Name: "release-broken", Level: 1, judge: releaseBroken, TTL: 10 * time.Second, Must: "its own broken record: the deletion goes on, and the result is *broken*;"},
 
 	// Level 2: renewals, and what refusals say.
 	{Name: "renewal", Level: 2, judge: renewal, TTL: 2 * time.Second, Must: "Renewals change the revision, so their records must (M51) carry the token in `t`."},
 	{Name: "validity-renewed", Level: 2, judge: validityOfRenewal, TTL: 2 * time.Second, Must: mustEndInTime},
+	{Name: "earlier-renewal", Level: 2, judge: earlierRenewal, TTL: 6 * time.Second, Must: mustEndInTime},
 	{Name: "late-renewal", Level: 2, judge: lateRenewal, TTL: 2 * time.Second, Must: "For a renewal the answer must (M49) also arrive before the current validity ends. If it does not, the lease is lost, and the client deletes the record at exactly its revision."},
 	{Name: "outage", Level: 2, judge: outage, TTL: 2 * time.Second, Must: "At the end of the validity the lease ends, whatever the network does."},
 	{Name: "foreign-revision", Level: 2, judge: foreignRevision, TTL: 2 * time.Second, Must: "Anything else must (M87) end it as lost."},
 	{Name: "renewal-zero", Level: 2, judge: renewalZero, Must: mustNotExpectZero},
 	{Name: "deposed-renewal", Level: 2, judge: deposedRenewal, TTL: 2 * time.Second, Must: "10071 with a lower revision: a deposed leader has answered. It says nothing."},
+	{Name: "renewal-error", Level: 2, judge: renewalError, TTL: 4 * time.Second, Must: "A renewal that is refused does not end the lease by itself, because a deposed leader refuses as well:", Also: "M85"},
 	{Name: "broken", Level: 2, judge: broken, TTL: 2 * time.Second, Must: "Its own broken record must (M86) end the lease as broken."},
 	{Name: "release-lost", Level: 2, judge: releaseLost, TTL: 10 * time.Second, Must: "Otherwise the lease was *lost*."},
 
@@ -109,7 +116,8 @@ var ofLevels = []*Case{
 	// Level 3: the queue, and notifications.
 	{Name: "forged-record", Level: 3, judge: forgedRecord, Must: "So a client must not (M44) claim at a revision, delete a record or end a lease because of a notification alone."},
 	{Name: "queue", Level: 3, judge: queue, Must: "A waiter must (M70) write a place with status 2 under `wait.<name>.<id>`, with an id that is not that of its claim for the lock."},
-	{Name: "fifo", Level: 3, judge: fifo, Must: "The waiter must (M72) list the queue, **(R)** as of its own ticket and of whatever has shown it that a predecessor is gone, and order the places by ticket"},
+	{Name: "fifo", Level: 3, judge: fifo, Must: mustOrder},
+	{Name: "queue-order", Level: 3, judge: queueOrder, Must: mustOrder},
 	{Name: "give-up", Level: 3, judge: giveUp, Must: mustGiveUp},
 	{Name: "predecessor", Level: 3, judge: predecessor, Must: "any other end of that place, or another id under its key: it lists the queue again"},
 	{Name: "place-renewal", Level: 3, judge: placeRenewal, Must: "The *ticket* of a place is the revision of its first write. Its renewals must (M52) carry it in `t`."},
@@ -624,21 +632,19 @@ func (t *trial) turned(name string, a answer) answer {
 }
 
 func queue(t *trial) {
-	l := t.rivalTakes(x)
-	before := t.read("lock." + x)
 	t.open()
-	place, granted := t.waits(x)
-	seconds := number(place.fields["l"])
+	b := t.waitsBehind(x, 1)
+	seconds := number(b.place.fields["l"])
 	t.expect(seconds >= 1 && seconds <= 15, "a place whose TTL is 15 s at most", "%d s", seconds)
-	t.expect(strings.HasSuffix(place.key, "."+text(place.fields["id"])), "the id in the key of the place", "%s", place)
-	t.untouched(before)
-	t.need(l.Unlock(t.ctx))
-	a := granted()
-	t.expect(a.Token > l.Token(), "a token above that of the holder before", "%d after %d", a.Token, l.Token())
+	t.expect(strings.HasSuffix(b.place.key, "."+text(b.place.fields["id"])), "the id in the key of the place", "%s", b.place)
+	t.untouched(b.holder)
+	b.leaves(b.free())
+	a := b.finish()
+	t.expect(a.Token > b.holder.revision<<6, "a token above that of the holder before", "%d after %d", a.Token, b.holder.revision<<6)
 	claim := t.read("lock." + x)
-	t.expect(text(claim.fields["id"]) != text(place.fields["id"]), "an id of the claim that is not that of the place", "the same")
-	t.eventually("the end of the place", "it is still there", func() bool { return !t.read(place.key).live() })
-	for _, w := range t.wire.seen(place.key) {
+	t.expect(text(claim.fields["id"]) != text(b.place.fields["id"]), "an id of the claim that is not that of the place", "the same")
+	t.eventually("the end of the place", "it is still there", func() bool { return !t.read(b.place.key).live() })
+	for _, w := range t.wire.seen(b.place.key) {
 		if w.deletes() && w.stored > 0 {
 			if status := number(w.fields["s"]); status != 5 {
 				t.violated(mustLeave, "a tombstone of status 5: the first waiter got the lock", "status %d", status)
@@ -676,20 +682,20 @@ func (t *trial) rivalGranted(ch <-chan grant) *natslock.Lock {
 	return nil
 }
 
+// fifo has the program wait between a client that takes its time and one of the library.
 func fifo(t *trial) {
-	a := t.rivalTakes(x)
-	before := t.rivalWaits(x, 1)
 	t.open()
-	_, granted := t.waits(x)
+	b := t.waitsBehind(x, 1)
 	after := t.rivalWaits(x, 3)
-	t.need(a.Unlock(t.ctx))
-	b := t.rivalGranted(before)
+	b.leaves(b.free())
+	first := t.put(b.holder.key, record(1, "FIRST", time.Minute, nil), t.read(b.holder.key).revision, time.Minute)
+	t.erase(b.heads[0].key, 5, text(b.heads[0].fields["id"]), b.heads[0].revision)
 	t.pause(settled)
-	holder := t.read("lock." + x)
-	t.expect(holder.revision == b.Token()>>6, "the lock with the client that queued first", "%s", holder)
-	t.need(b.Unlock(t.ctx))
-	mine := granted()
-	t.expect(mine.Token > b.Token(), "a token above that of the holder before", "%d after %d", mine.Token, b.Token())
+	holder := t.read(b.holder.key)
+	t.expect(holder.revision == first, "the lock with the client that queued first", "%s", holder)
+	t.erase(b.holder.key, 4, "FIRST", first)
+	mine := b.granted()
+	t.expect(mine.Token > first<<6, "a token above that of the holder before", "%d after %d", mine.Token, first<<6)
 	select {
 	case <-after:
 		t.expect(false, "the client that queued last still waiting", "it has the lock")
@@ -730,18 +736,18 @@ func tryBehindQueue(t *trial) {
 	t.expect(a.Result == "refused", `"refused": the lock is free, and another client waits for it`, "%s", a)
 }
 
+// predecessor has the client before the program leave while another one has the lock, which was free
+// before that.
 func predecessor(t *trial) {
 	t.open()
 	for _, status := range []int{4, 5, 9} {
-		name := fmt.Sprintf("%s.%d", x, status)
-		l := t.rivalTakes(name)
-		id := fmt.Sprint("OTHER", status)
-		ticket := t.put("wait."+name+"."+id, record(2, id, 15*time.Second, nil), 0, 15*time.Second)
-		_, granted := t.waits(name)
+		b := t.waitsBehind(fmt.Sprintf("%s.%d", x, status), 1)
+		b.leaves(b.free())
+		other := t.put(b.holder.key, record(1, "OTHER", time.Minute, nil), t.read(b.holder.key).revision, time.Minute)
+		t.erase(b.heads[0].key, status, text(b.heads[0].fields["id"]), b.heads[0].revision)
 		t.pause(settled)
-		t.erase("wait."+name+"."+id, status, id, ticket)
-		t.need(l.Unlock(t.ctx))
-		granted()
+		t.erase(b.holder.key, 4, "OTHER", other)
+		b.granted()
 	}
 }
 
@@ -981,7 +987,7 @@ func placesReadable(t *trial) {
 
 func placeRenewal(t *trial) {
 	t.open()
-	b := t.waitsBehind(0)
+	b := t.waitsBehind(x, 1)
 	ticket := b.place.revision
 	if r := number(b.place.fields["t"]); r > 0 {
 		ticket = r
@@ -990,14 +996,14 @@ func placeRenewal(t *trial) {
 	now := t.read(b.place.key)
 	t.expect(number(now.fields["t"]) == ticket, fmt.Sprintf("the ticket %d", ticket), "%d", number(now.fields["t"]))
 	t.expect(number(now.fields["s"]) == 2 && text(now.fields["id"]) == text(b.place.fields["id"]), "the same place", "%s", now)
-	b.free()
-	b.granted()
+	b.leaves(b.free())
+	b.finish()
 }
 
 // placeAgain has the client before the program leave, and queue again under the same key.
 func placeAgain(t *trial) {
 	t.open()
-	b := t.waitsBehind(1)
+	b := t.waitsBehind(x, 1)
 	head := b.heads[0]
 	t.ends(head)
 	gone := t.read(head.key)
@@ -1025,7 +1031,7 @@ func overdueClock(t *trial) {
 	if a := t.ask(t.opening()); a.Result != "ok" {
 		t.violated("The protocol of lines: a bucket that is fit is opened.", `"ok"`, "%s", a)
 	}
-	t.margin = min(t.whole()/10, time.Second)
+	t.margin = t.usual()
 	a := t.try(x)
 	t.expect(a.Result != "ok", "no grant: the server's clock is 1 s past the time of the record, which has a TTL of 1 s, and 300 ms are to pass behind that", "%s", a)
 	t.untouched(before)
@@ -1036,7 +1042,7 @@ func overdueClock(t *trial) {
 // overdueNotified notifies the program of a record that has ended long ago.
 func overdueNotified(t *trial) {
 	t.open()
-	b := t.waitsBehind(0)
+	b := t.waitsBehind(x, 0)
 	past := time.Now().Add(-time.Hour)
 	for i := range 3 {
 		t.forgeAt(b.holder.key, b.holder.revision, record(1, "HOLDER", time.Second, nil), past, time.Second)

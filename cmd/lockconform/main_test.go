@@ -75,7 +75,7 @@ func conform(t *testing.T, pattern string, flags ...string) (code int, cases []j
 // requirePassed requires that the locker passes all cases.
 func requirePassed(t *testing.T, flags ...string) {
 	t.Helper()
-	for pattern, most := range map[string]int{"*": 78, "rwlock:*": 16, "semaphore:*": 5} {
+	for pattern, most := range map[string]int{"*": 86, "rwlock:*": 16, "semaphore:*": 5} {
 		_, cases := conform(t, pattern, flags...)
 		require.Greater(t, len(cases), most)
 		for _, c := range cases {
@@ -114,6 +114,10 @@ var weaknesses = map[string]string{
 	"extends-unanswered":   "extend-lost",
 	"keeps-the-longer-ttl": "extend-shorter",
 	"extends-by-any-ttl":   "extend-range",
+	"margin-of-a-second":   "margin",
+	"zero-is-held":         "no-answer",
+	"unavailable-is-held":  "no-answer",
+	"takes-any-answer":     "answer-of-another",
 }
 
 // slowWeaknesses are those that show by the end of a lease, or by what never happens.
@@ -135,7 +139,12 @@ var slowWeaknesses = map[string]string{
 	"overdue-by-notification":   "overdue-notified",
 	"verifies-once":             "bucket-unfit",
 	"buffers-writes":            "buffered-write",
-	"silence-is-held":           "refused-permission",
+	"silence-is-held":           "no-answer",
+	"grants-in-an-unfit-bucket": "unfit-answer",
+	"ends-at-an-error":          "renewal-error",
+	"takes-an-earlier-answer":   "earlier-renewal",
+	"orders-by-revision":        "queue-order",
+	"waits-for-nobody":          "fifo",
 	"needs-many-keys":           "least-privilege",
 	"reads-at-notifications":    "reconnect",
 	"fails-in-an-outage":        "restart-waiter",
@@ -194,6 +203,10 @@ func TestConformPlain(t *testing.T) {
 	for _, name := range []string{"bucket-alone", "rwlock:drain-twice", "rwlock:drain-incomplete"} {
 		caught(t, "any-bucket", name) // it takes a bucket with replicas or a mirror for one without
 	}
+	for _, name := range []string{"queue", "predecessor", "place-renewal"} {
+		caught(t, "waits-for-nobody", name)
+	}
+	caught(t, "takes-an-earlier-answer", "earlier-answer")
 	for _, all := range []map[string]string{weaknesses, slowWeaknesses} {
 		for weakness, name := range all {
 			t.Run(weakness, func(t *testing.T) {

@@ -96,7 +96,7 @@ func bufferedWrite(t *trial) {
 // reconnect frees the lock while a waiter has no connection.
 func reconnect(t *trial) {
 	t.open()
-	b := t.waitsBehind(0)
+	b := t.waitsBehind(x, 0)
 	back := t.wire.cut()
 	b.free()
 	t.pause(settled)
@@ -123,7 +123,7 @@ func restartHeld(t *trial) {
 func restartWaiter(t *trial) {
 	restart := t.ownServer(nil)
 	t.open()
-	b := t.waitsBehind(0)
+	b := t.waitsBehind(x, 0)
 	restart()
 	b.free()
 	a := b.granted()

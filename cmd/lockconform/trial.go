@@ -195,7 +195,15 @@ func (t *trial) opened() {
 	if a.Result != "ok" {
 		t.violated("The protocol of lines: a bucket that is fit is opened.", `"ok"`, "%s", a)
 	}
-	if t.margin = min(t.whole()/10, time.Second); a.Margin > 0 {
+	t.says(a)
+}
+
+// usual is the margin of a program that has not said another one.
+func (t *trial) usual() time.Duration { return max(min(t.whole()/10, time.Second), t.whole()/1000) }
+
+// says takes the margin from the answer to an open.
+func (t *trial) says(a answer) {
+	if t.margin = t.usual(); a.Margin > 0 {
 		t.margin = time.Duration(a.Margin) * time.Millisecond
 		if t.margin < t.whole()/1000 || t.margin > t.whole()/2 {
 			t.violated(mustHaveMargin, "a margin from T/1000 to T/2", "%v for a TTL of %v", t.margin, t.whole())
@@ -529,6 +537,7 @@ const (
 	mustEndInTime     = "A client must (M46) count it from the sending, and must not (M47) work, or say that it holds the lock, after that."
 	mustArriveInTime  = "The validity that an acknowledgement gives must not (M48) count unless the answer arrives before it would end."
 	mustHaveMargin    = "The *margin* must (M45) be at least T/1000, and at least as long as the client's clock can go wrong in T."
+	mustOrder         = "The waiter must (M72) list the queue, **(R)** as of its own ticket and of whatever has shown it that a predecessor is gone, and order the places by ticket"
 	mustEndQuickly    = "| TTL of a tombstone, and of a question | 1 s | must (M133)"
 	mustRoundUp       = "whole seconds with an `s`, which must (M35) be rounded **up**, from `1s` to 366 days"
 	mustRefuseTTL     = "A client rounds a fraction up and refuses everything else before any I/O. That includes what is below 1 s before the rounding."

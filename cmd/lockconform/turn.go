@@ -15,6 +15,7 @@ const window = 1200 * time.Millisecond
 // is played by writes alone, so the others do nothing by themselves.
 type behind struct {
 	t       *trial
+	name    string
 	holder  stored
 	heads   []stored // the places before the program's, the earliest first
 	place   stored   // of the program
@@ -25,17 +26,17 @@ type behind struct {
 }
 
 // waitsBehind has the program wait behind so many places of dead clients.
-func (t *trial) waitsBehind(heads int) *behind {
-	b := &behind{t: t}
-	t.put("lock."+x, record(1, "HOLDER", time.Minute, nil), 0, time.Minute)
-	b.holder = t.read("lock." + x)
+func (t *trial) waitsBehind(name string, heads int) *behind {
+	b := &behind{t: t, name: name}
+	t.put("lock."+name, record(1, "HOLDER", time.Minute, nil), 0, time.Minute)
+	b.holder = t.read("lock." + name)
 	for i := range heads {
-		key := fmt.Sprintf("wait.%s.DEAD%d", x, i)
+		key := fmt.Sprintf("wait.%s.DEAD%d", name, i)
 		t.put(key, record(2, fmt.Sprint("DEAD", i), 15*time.Second, nil), 0, 15*time.Second)
 		b.heads = append(b.heads, t.read(key))
 	}
-	b.place, b.answered = t.waitsFor(x)
-	b.granted = func() answer { return t.turned(x, b.answered()) }
+	b.place, b.answered = t.waitsFor(name)
+	b.granted = func() answer { return t.turned(name, b.answered()) }
 	t.pause(settled)
 	b.before = len(b.claims())
 	return b
@@ -50,7 +51,7 @@ func (b *behind) free() time.Time {
 
 // claims are the attempts for the lock.
 func (b *behind) claims() (all []write) {
-	for _, w := range b.t.wire.seen("lock." + x) {
+	for _, w := range b.t.wire.seen("lock." + b.name) {
 		if !w.deletes() && !w.renewal() {
 			all = append(all, w)
 		}
@@ -78,20 +79,45 @@ func (b *behind) noneUntil(at time.Time, expected string) {
 	}
 }
 
+// leaves requires that the program leaves a lock that is free since then to the places before
+// its own.
+func (b *behind) leaves(free time.Time) {
+	b.noneUntil(free.Add(window/2), "no claim: the lock is free, and another client waits before it")
+}
+
 // finish ends what is left of the places before the program, so that it is the first, and
 // waits for its grant.
-func (b *behind) finish() {
+func (b *behind) finish() answer {
 	for _, head := range b.heads {
 		if now := b.t.read(head.key); now.live() {
 			b.t.erase(head.key, 4, text(head.fields["id"]), now.revision)
 		}
 	}
-	b.granted()
+	return b.granted()
+}
+
+// renewed has the client of a place renew it.
+func (t *trial) renewed(place stored) stored {
+	t.put(place.key, record(2, text(place.fields["id"]), 15*time.Second, map[string]any{"a": 0, "r": 1, "t": place.revision}), place.revision, 15*time.Second)
+	return t.read(place.key)
+}
+
+// queueOrder has the earliest place be renewed, and the one before the program's end.
+func queueOrder(t *trial) {
+	t.open()
+	b := t.waitsBehind(x, 2)
+	t.renewed(b.heads[0])
+	t.pause(settled)
+	t.ends(b.heads[1])
+	t.pause(settled)
+	at := b.free()
+	b.noneUntil(at.Add(window), "no claim before the lock was free for 1.2 s: a place before its own is there, which was renewed later, and has the lower ticket")
+	b.finish()
 }
 
 func outOfTurn(t *trial) {
 	t.open()
-	b := t.waitsBehind(1)
+	b := t.waitsBehind(x, 1)
 	free := b.free()
 	b.noneUntil(free.Add(window), "no claim before the lock was free for 1.2 s: there is a place before the program's")
 	b.finish()
@@ -100,7 +126,7 @@ func outOfTurn(t *trial) {
 // outOfTurnCycle has the lock be taken and released within the window.
 func outOfTurnCycle(t *trial) {
 	t.open()
-	b := t.waitsBehind(1)
+	b := t.waitsBehind(x, 1)
 	b.free()
 	t.pause(window / 2)
 	revision := t.put(b.holder.key, record(1, "HOLDER2", time.Minute, nil), t.read(b.holder.key).revision, time.Minute)
@@ -114,7 +140,7 @@ func outOfTurnCycle(t *trial) {
 // outOfTurnHead has the head give up within the window, so that there is another one.
 func outOfTurnHead(t *trial) {
 	t.open()
-	b := t.waitsBehind(2)
+	b := t.waitsBehind(x, 2)
 	b.free()
 	t.pause(window * 3 / 4)
 	other := time.Now()
@@ -126,7 +152,7 @@ func outOfTurnHead(t *trial) {
 // outOfTurnHint has notifications say that the lock is free, which it is not.
 func outOfTurnHint(t *trial) {
 	t.open()
-	b := t.waitsBehind(1)
+	b := t.waitsBehind(x, 1)
 	end := time.Now().Add(2 * window)
 	for time.Now().Before(end) {
 		t.forge(b.holder.key, b.holder.revision+1, record(4, "HOLDER", 0, nil), true)
@@ -141,7 +167,7 @@ func outOfTurnHint(t *trial) {
 // outOfTurnGap has no read be answered for more than a second of the window.
 func outOfTurnGap(t *trial) {
 	t.open()
-	b := t.waitsBehind(1)
+	b := t.waitsBehind(x, 1)
 	b.free()
 	t.pause(window / 4)
 	sees := t.wire.blind()
@@ -155,7 +181,7 @@ func outOfTurnGap(t *trial) {
 // outOfTurnExact has the head renew its place while the program claims the lock.
 func outOfTurnExact(t *trial) {
 	t.open()
-	b := t.waitsBehind(1)
+	b := t.waitsBehind(x, 1)
 	gate := make(chan struct{})
 	t.wire.govern(func(w *write) fate {
 		if w.key == b.holder.key && !w.deletes() && !w.renewal() {
@@ -170,8 +196,7 @@ func outOfTurnExact(t *trial) {
 		b.finish()
 		return
 	}
-	t.put(head.key, record(2, text(head.fields["id"]), 15*time.Second, map[string]any{"a": 0, "r": 1, "t": head.revision}), head.revision, 15*time.Second)
-	renewed := t.read(head.key)
+	renewed := t.renewed(head)
 	close(gate)
 	b.granted()
 	t.pause(settled)
@@ -181,7 +206,7 @@ func outOfTurnExact(t *trial) {
 // outOfTurnOthers has two dead clients before the program.
 func outOfTurnOthers(t *trial) {
 	t.open()
-	b := t.waitsBehind(2)
+	b := t.waitsBehind(x, 2)
 	b.free()
 	out := b.claimed(5 * window) // one that is not the second learns of it by a timer
 	if out {
@@ -238,7 +263,7 @@ func stoppedHolder(t *trial) {
 // client waits by then.
 func stoppedFirst(t *trial) {
 	t.open()
-	b := t.waitsBehind(0)
+	b := t.waitsBehind(x, 0)
 	var other stored
 	at := t.stopped(0, func() {
 		key := "wait." + x + ".LATER"

@@ -52,7 +52,7 @@ func (w *write) String() string {
 type fate struct {
 	hold   <-chan struct{} // passes the write when this is closed
 	drop   bool            // never passes it
-	forged string          // the answer to a write that is dropped
+	forged string          // the answer to a write that is dropped; headers alone begin with NATS/1.0
 	after  time.Duration   // passes the answer so long after the write
 	until  <-chan struct{} // passes the answer when this is closed
 	lose   bool            // never passes it
@@ -74,6 +74,8 @@ type wire struct {
 	rule    func(w *write) fate       // nil: all pass
 	hears   func(subject string) bool // whether a notification passes; nil: all do
 	reads   <-chan struct{}           // reads pass when this is closed; nil: at once
+	asking  <-chan struct{}           // requests for a stream info do
+	asked   int                       // how many of those have come
 	info    func(i map[string]any)    // changes the stream infos that the program sees; nil: nothing
 	refuses bool                      // connections
 	infos   map[string]bool           // the subjects of answers with the stream info
@@ -123,6 +125,26 @@ func (w *wire) blind() (sees func()) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.reads = nil
+		close(gate)
+	}
+}
+
+// holdInfos has no request for a stream info pass before pass is called.
+func (w *wire) holdInfos() (held func() bool, pass func()) {
+	gate := make(chan struct{})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asking = gate
+	before := w.asked
+	held = func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.asked > before
+	}
+	return held, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.asking = nil
 		close(gate)
 	}
 }
@@ -379,7 +401,11 @@ func (w *wire) fromClient(client *sink) func(f frame, server *sink) bool {
 		case do.drop:
 			if do.forged != "" {
 				delete(w.waiting, one.reply)
-				client.put(fmt.Appendf(nil, "MSG %s %s %d\r\n%s\r\n", one.reply, inboxes.of(one.reply), len(do.forged), do.forged))
+				verb, sizes := "MSG", strconv.Itoa(len(do.forged))
+				if strings.HasPrefix(do.forged, "NATS/1.0") {
+					verb, sizes = "HMSG", sizes+" "+sizes
+				}
+				client.put(fmt.Appendf(nil, "%s %s %s %s\r\n%s\r\n", verb, one.reply, inboxes.of(one.reply), sizes, do.forged))
 			}
 			return true
 		case do.hold != nil:
@@ -402,15 +428,20 @@ func (w *wire) asks(f frame, server *sink) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	var gate <-chan struct{}
 	if reply := f.reply(); reply != "" && strings.HasPrefix(request, "STREAM.INFO.") {
 		w.infos[reply] = true
+		w.asked++
+		gate = w.asking
 	}
 	if w.other != "" && strings.HasPrefix(request, "DIRECT.GET."+w.stream) {
 		server.put(bytes.Replace(f.raw, []byte("DIRECT.GET."+w.stream), []byte("DIRECT.GET."+w.other), 1))
 		return true
 	}
-	read := strings.HasPrefix(request, "DIRECT.GET.") || strings.HasPrefix(request, "STREAM.MSG.GET.")
-	if gate := w.reads; read && gate != nil {
+	if strings.HasPrefix(request, "DIRECT.GET.") || strings.HasPrefix(request, "STREAM.MSG.GET.") {
+		gate = w.reads
+	}
+	if gate != nil {
 		w.wg.Go(func() {
 			if w.opened(gate) {
 				server.put(f.raw)

@@ -99,6 +99,15 @@ const (
 	noTime        = "renews-without-time"
 	leavesLate    = "leaves-a-late-renewal"
 	anyExtension  = "extends-by-any-ttl"
+	byRevision    = "orders-by-revision"
+	waitsForNone  = "waits-for-nobody"
+	lateUnfit     = "grants-in-an-unfit-bucket"
+	zeroIsHeld    = "zero-is-held"
+	busyIsHeld    = "unavailable-is-held"
+	anyReply      = "takes-any-answer"
+	staleReply    = "takes-an-earlier-answer"
+	oneSecond     = "margin-of-a-second"
+	errorEnds     = "ends-at-an-error"
 )
 
 func newPlain(nc *nats.Conn, bucket string, ttl time.Duration, weak string) (*plain, error) {
@@ -149,6 +158,7 @@ type state struct {
 	mu      sync.Mutex
 	created string
 	kept    []*lease
+	waiting []chan result // of a client that tells no answer from another
 }
 
 // keep remembers a lease or a place, which ends with the bucket.
@@ -226,6 +236,9 @@ func (p *plain) api(subject string, answer any) error {
 
 // validity is for how long a holder may work after the sending of a write.
 func (p *plain) validity(ttl time.Duration) time.Duration {
+	if p.weak == oneSecond {
+		return ttl - min(ttl/10, time.Second)
+	}
 	return ttl - max(min(ttl/10, time.Second), ttl/1000)
 }
 
@@ -252,7 +265,8 @@ type result struct {
 	last     uint64 // refused: the key is there
 	refused  bool
 	inFlight bool
-	unknown  bool // nothing came in time
+	unknown  bool // nothing came in time, or
+	failed   bool // an answer that does not say what has become of the write
 	unsent   bool
 }
 
@@ -281,7 +295,14 @@ func (p *plain) write(key string, fields map[string]any, expect uint64, guard st
 		m.Header.Set("Nats-TTL", fmt.Sprint(fields["l"], "s"))
 	}
 	answers := make(chan result, 8) // more are duplicates
+	if p.weak == anyReply || p.weak == staleReply {
+		p.await(answers)
+	}
 	sub, err := p.nc.Subscribe(m.Reply, func(m *nats.Msg) {
+		if p.weak == anyReply || p.weak == staleReply {
+			p.next() <- p.judged(m)
+			return
+		}
 		select {
 		case answers <- p.judged(m):
 		default:
@@ -313,6 +334,26 @@ func (p *plain) write(key string, fields map[string]any, expect uint64, guard st
 	return result{unknown: true}
 }
 
+// await has a write be the last that waits for an answer.
+func (p *plain) await(answers chan result) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting = append(p.waiting, answers)
+}
+
+// next is the first write that waits, or the last.
+func (p *plain) next() chan result {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := 0
+	if p.weak == staleReply {
+		i = len(p.waiting) - 1
+	}
+	answers := p.waiting[i]
+	p.waiting = slices.Delete(p.waiting, i, i+1)
+	return answers
+}
+
 func (p *plain) judged(m *nats.Msg) result {
 	var ack struct {
 		Stream    string
@@ -338,7 +379,7 @@ func (p *plain) judged(m *nats.Msg) result {
 			return result{refused: true, last: last}
 		}
 	}
-	return result{unknown: true}
+	return result{unknown: true, failed: true}
 }
 
 // stored is a record as it was read or notified.
@@ -551,7 +592,7 @@ func (c *claim) attempt(expect uint64) (lock *lease, s stored, err error) {
 		return nil, stored{revision: expect, deleted: true}, nil
 	case r.unknown && c.p.denied.Load() > denied && c.p.weak != silenceHeld:
 		return nil, stored{}, errors.New("the server permits no write")
-	case r.unknown && c.p.weak == silenceHeld:
+	case r.unknown && c.p.weak == silenceHeld, r.failed && c.p.weak == busyIsHeld, r.refused && r.last == 0 && c.p.weak == zeroIsHeld:
 		return nil, stored{revision: expect, valid: true}, natslock.ErrLocked
 	case r.unknown:
 		return nil, stored{revision: expect, deleted: true}, nil
@@ -604,7 +645,7 @@ func (c *claim) granted(sent time.Time, revision uint64) (*lease, stored, error)
 		c.p.remove(c.key, 4, c.id, revision)
 		return nil, stored{}, fmt.Errorf("tokens went backwards, from %d to %d", floor, revision)
 	}
-	if c.p.unfit.Load() && c.p.weak != waitersGo {
+	if c.p.unfit.Load() && c.p.weak != waitersGo && c.p.weak != lateUnfit {
 		c.p.remove(c.key, 4, c.id, revision)
 		return nil, stored{}, errUnfit
 	}
@@ -647,7 +688,7 @@ func (p *plain) one(t target, wait time.Duration) (*lease, error) {
 	if p.unfit.Load() {
 		return nil, errUnfit
 	}
-	end := time.Now().Add(max(wait, 10*time.Second))
+	end := time.Now().Add(min(p.ttl, 5*time.Second))
 	if wait > 0 {
 		end = time.Now().Add(wait)
 	}
@@ -730,7 +771,12 @@ func (p *plain) look(t target) (lock stored, places []stored, ok bool) {
 			places = append(places, s)
 		}
 	}
-	slices.SortFunc(places, func(a, b stored) int { return cmp.Compare(ticket(a), ticket(b)) })
+	slices.SortFunc(places, func(a, b stored) int {
+		if p.weak == byRevision {
+			return cmp.Compare(a.revision, b.revision)
+		}
+		return cmp.Compare(ticket(a), ticket(b))
+	})
 	return lock, places, ok
 }
 
@@ -838,7 +884,7 @@ func (p *plain) wait(c *claim, t target, end time.Time) (*lease, error) {
 		if p.weak == writerPasses {
 			places = slices.DeleteFunc(places, func(s stored) bool { return s.number("m") == 1 })
 		}
-		if len(places) > 0 && places[0].id() == place.id || p.weak == believesPlace && place.ctx.Err() != nil {
+		if len(places) > 0 && places[0].id() == place.id || p.weak == believesPlace && place.ctx.Err() != nil || p.weak == waitsForNone {
 			s, err := p.read(c.key)
 			if err == nil && (!s.live() || p.overdue(s)) {
 				l, _, err := c.attempt(s.revision)
@@ -1104,6 +1150,9 @@ func (l *lease) again(ttl time.Duration) {
 	switch {
 	case answer.revision > 0:
 		confirmed(mine, answer.revision)
+		return
+	case answer.failed && l.p.weak == errorEnds:
+		l.cancel(natslock.ErrLost)
 		return
 	case !answer.refused:
 		return
