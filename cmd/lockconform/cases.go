@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -731,7 +730,7 @@ func tryBehindQueue(t *trial) {
 	t.need(l.Unlock(t.ctx))
 	a := t.try(x)
 	if all := t.wire.seen("lock." + x); a.Result == "ok" && len(all) > 0 && all[0].stored > 0 && all[0].expects(0) {
-		t.need(errors.New("the machine is too slow: the tombstone had ended before the program tried"))
+		t.need(tooSlow("the tombstone had ended before the program tried"))
 	}
 	t.expect(a.Result == "refused", `"refused": the lock is free, and another client waits for it`, "%s", a)
 }
@@ -973,7 +972,7 @@ func placesReadable(t *trial) {
 		t.erase("lock."+name, 4, "HOLDER", revision)
 		a := t.try(name)
 		if all := t.wire.seen("lock." + name); a.Result == "ok" && len(all) > 0 && all[0].stored > 0 && all[0].expects(0) {
-			t.need(errors.New("the machine is too slow: the tombstone had ended before the program tried"))
+			t.need(tooSlow("the tombstone had ended before the program tried"))
 		}
 		if one.place {
 			t.expect(a.Result == "refused", `"refused": another client waits. Its place has `+one.what, "%s", a)

@@ -5,11 +5,13 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -219,6 +221,36 @@ func TestConformPlain(t *testing.T) {
 	}
 }
 
+// A broken rule of a write comes first in what is said, whatever the case has found.
+func TestConformRuleFirst(t *testing.T) {
+	t.Parallel()
+	code, cases := conform(t, "ttl", "-plain", "-weak", "writes-floats")
+	require.Equal(t, 1, code)
+	require.Equal(t, mustNotRead, cases[0].Violated)
+	require.Contains(t, cases[0].Seen, "unreadable: l is a float")
+	require.Contains(t, cases[0].Seen, "then expected: ")
+}
+
+// On a machine that stops nothing is the fault of the program, but the writes that it has sent.
+func TestConformSlowMachine(t *testing.T) {
+	t.Parallel()
+	srv, err := startServer(t.TempDir(), 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { stopServer(srv) })
+	for weakness, expected := range map[string]string{"in-flight-is-held": "error", "dropped-ttl": "failed"} {
+		name := weaknesses[weakness]
+		c := &command{Names: name, Level: 4, Parallel: 1, Program: []string{locker, "-plain", "-weak", weakness}, out: io.Discard}
+		r := &run{command: c, url: srv.ClientURL(), late: func() time.Duration { return time.Second }}
+		results := r.all(t.Context(), c.chosen(), func(result) {})
+		require.Equal(t, expected, results[0].Result, "%s", results[0].Seen)
+		require.Equal(t, expected == "error", strings.Contains(results[0].Seen, "the machine is too slow: a timer was 1s late"))
+		if expected == "error" {
+			require.ErrorContains(t, c.report(results), "cases that could not be judged: 1")
+		}
+	}
+	require.Zero(t, len((&command{Names: "held", Only: 2, Level: 2}).chosen()), "a case of another level than the only one")
+}
+
 // What the program does wrong before any lock is said.
 func TestConformProgram(t *testing.T) {
 	t.Parallel()
@@ -229,12 +261,14 @@ func TestConformProgram(t *testing.T) {
 	}{
 		{64, nil, "a program is missing"},
 		{64, []string{"--level", "6", "--", "true"}, "--level 6: must be 1 to 5"},
+		{64, []string{"--only", "6", "--", "true"}, "--only 6: must be 1 to 5"},
 		{64, []string{"--part", "election", "--", "true"}, "--part election: must be rwlock or semaphore"},
 		{64, []string{"--run", "nothing", "--", "true"}, "no case up to level 4 matches"},
 		{127, []string{"--", "no-such-program"}, "cannot run no-such-program"},
 		{1, []string{"--run", "free", "--", "true"}, "the program has ended"},
 		{1, []string{"--run", "free", "--", "echo", "no JSON"}, `the line "no JSON"`},
 		{0, []string{"--list", "--level", "1"}, "(M67)"},
+		{0, []string{"--list", "--only", "2", "--run", "held,renewal"}, "renewal"},
 	} {
 		code, out, errs := lockconform(c.args...)
 		require.Equal(t, c.code, code, "%v: %s%s", c.args, out, errs)

@@ -18,9 +18,10 @@ type request struct {
 	Do     string `json:"do"`
 	URL    string `json:"url,omitempty"`
 	Bucket string `json:"bucket,omitempty"`
-	TTL    int64  `json:"ttl,omitempty"`  // milliseconds: of all locks, or of the lock from an extend on
-	Name   string `json:"name,omitempty"` // of the lock
-	Wait   int64  `json:"wait,omitempty"` // milliseconds
+	TTL    int64  `json:"ttl,omitempty"`   // milliseconds: of all locks, or of the lock from an extend on
+	Level  int    `json:"level,omitempty"` // up to which it is tested
+	Name   string `json:"name,omitempty"`  // of the lock
+	Wait   int64  `json:"wait,omitempty"`  // milliseconds
 	// Kind is "read", "write" or "permit", of Permits. Without one the lock is a mutex.
 	Kind    string `json:"kind,omitempty"`
 	Permits int    `json:"permits,omitempty"`

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -33,10 +34,38 @@ const soon = 10 * time.Second
 const settled = 300 * time.Millisecond
 
 // violation is what a case has found. The program that is judged did not do as it must.
-type violation struct{ Must, Expected, Seen string }
+type violation struct {
+	Must, Expected, Seen string
+	certain              bool // on any machine
+}
 
 // fault ends a case that cannot be judged: its own means have failed.
 type fault struct{ error }
+
+// tooSlow is a fault of the machine.
+type tooSlow string
+
+func (s tooSlow) Error() string { return "the machine is too slow: " + string(s) }
+
+// lateness measures by how much the timers of this process are late at most.
+func lateness() (most func() time.Duration, stop func()) {
+	const tick = 20 * time.Millisecond
+	var longest atomic.Int64
+	end := make(chan struct{})
+	go func() {
+		for due := time.Now().Add(tick); ; due = time.Now().Add(tick) {
+			select {
+			case <-time.After(tick):
+			case <-end:
+				return
+			}
+			if late := int64(time.Since(due)); late > longest.Load() {
+				longest.Store(late)
+			}
+		}
+	}()
+	return func() time.Duration { return time.Duration(longest.Load()) }, func() { close(end) }
+}
 
 // trial is one run of a case: a bucket, a program behind a wire, and its opponents.
 type trial struct {
@@ -73,7 +102,7 @@ func (t *trial) expect(ok bool, expected, seen string, args ...any) {
 }
 
 func (t *trial) violated(must, expected, seen string, args ...any) {
-	panic(violation{must, expected, fmt.Sprintf(seen, args...)})
+	panic(violation{must, expected, fmt.Sprintf(seen, args...), false})
 }
 
 // need ends a case whose own means have failed.
@@ -212,7 +241,7 @@ func (t *trial) says(a answer) {
 }
 
 func (t *trial) opening() request {
-	return request{Do: "open", URL: "nats://" + t.wire.address(), Bucket: t.bucket, TTL: t.ttl.Milliseconds()}
+	return request{Do: "open", URL: "nats://" + t.wire.address(), Bucket: t.bucket, TTL: t.ttl.Milliseconds(), Level: t.run.Level}
 }
 
 // send sends a request, and answered waits for its answer.
@@ -229,7 +258,7 @@ func (t *trial) gone(r request) {
 	case <-t.program.ended:
 	case <-time.After(grace):
 	}
-	t.violated("The protocol of lines: each request has one answer.", "an answer to "+r.Do, "the program has ended; %s", t.program.complaint())
+	panic(violation{"The protocol of lines: each request has one answer.", "an answer to " + r.Do, "the program has ended; " + t.program.complaint(), true})
 }
 
 // ask sends a request and waits for its answer.
@@ -398,7 +427,7 @@ func (s stored) String() string {
 	case s.deleted():
 		return fmt.Sprintf("a tombstone of %s at %d", s.key, s.revision)
 	}
-	return fmt.Sprintf("a record of %s at %d with status %d, id %q and TTL %q", s.key, s.revision, number(s.fields["s"]), text(s.fields["id"]), s.header.Get("Nats-TTL"))
+	return fmt.Sprintf("a record of %s at %d with status %d, id %q and TTL %q%s", s.key, s.revision, number(s.fields["s"]), text(s.fields["id"]), s.header.Get("Nats-TTL"), unreadablePart(s.fields))
 }
 
 // read reads a key from the leader.
@@ -570,6 +599,9 @@ var rules = []rule{
 	{mustEndQuickly, func(_ *trial, w write) string {
 		return unless(!w.deletes() || w.header.Get("KV-Operation") == "DEL" && w.header.Get("Nats-TTL") == "1s", "KV-Operation: DEL and Nats-TTL: 1s")
 	}},
+	{mustNotRead, func(_ *trial, w write) string {
+		return unless(w.deletes() || unreadableBy(w.fields) == "", "a record that others can read")
+	}},
 	{"The value of a record is a msgpack map.", func(_ *trial, w write) string {
 		return unless(w.deletes() || number(w.fields["v"]) == 1 && text(w.fields["id"]) != "" && len(w.data) <= 16384, "a record with v 1, s and id")
 	}},
@@ -640,16 +672,21 @@ func unless(ok bool, expected string) string {
 	return expected
 }
 
-// writesAreSound judges each write that the program has sent. It ends every case.
-func (t *trial) writesAreSound() {
+// brokenRule judges each write that the program has sent. It ends every case, and comes before
+// what the case has found.
+func (t *trial) brokenRule() (v violation, broken bool) {
+	if t.wire == nil {
+		return v, false
+	}
 	for _, w := range t.wire.seen("") {
 		if !strings.Contains(w.key, ".") && w.stored == 0 {
 			continue // a question whether the stream stores, to a key of no lock
 		}
 		for _, r := range rules {
 			if expected := r.broken(t, w); expected != "" {
-				t.violated(r.must, expected, "a %s", w.String())
+				return violation{r.must, expected, "a " + w.String(), true}, true
 			}
 		}
 	}
+	return v, false
 }

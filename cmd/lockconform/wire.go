@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -45,7 +46,11 @@ func (w *write) String() string {
 	case w.renewal():
 		what = "renewal"
 	}
-	return fmt.Sprintf("%s of %s that expects %q with TTL %q", what, w.key, w.expect(), w.header.Get("Nats-TTL"))
+	unreadable := ""
+	if !w.deletes() {
+		unreadable = unreadablePart(w.fields)
+	}
+	return fmt.Sprintf("%s of %s that expects %q with TTL %q%s", what, w.key, w.expect(), w.header.Get("Nats-TTL"), unreadable)
 }
 
 // fate is what the wire does to a write and to its answer. The zero fate passes both.
@@ -564,6 +569,49 @@ func decode(data []byte) map[string]any {
 		}
 	}
 	return fields
+}
+
+// kinds have the fields of each type. A field of another name has any value.
+var kinds = map[string]string{
+	"an integer": " v s a r t l m q at w n e g gw u by p ps ba ", "a string": " id c o h bb br ", "a bool": " f k ", "a map": " d ",
+}
+
+// unreadableBy says which value of a record has another type than its field, or "".
+func unreadableBy(fields map[string]any) string {
+	if fields == nil {
+		return "it is no such map"
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		kind := "another value"
+		switch fields[name].(type) {
+		case nil:
+			continue // as if it were absent
+		case int64, uint64:
+			kind = "an integer"
+		case float32, float64:
+			kind = "a float"
+		case string, []byte:
+			kind = "a string"
+		case bool:
+			kind = "a bool"
+		case map[string]any:
+			kind = "a map"
+		}
+		for want, names := range kinds {
+			if strings.Contains(names, " "+name+" ") && kind != want {
+				return name + " is " + kind
+			}
+		}
+	}
+	return ""
+}
+
+// unreadablePart is that as a part of a sentence.
+func unreadablePart(fields map[string]any) string {
+	if by := unreadableBy(fields); by != "" {
+		return ", unreadable: " + by
+	}
+	return ""
 }
 
 func number(v any) uint64 {

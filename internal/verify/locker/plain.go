@@ -108,6 +108,7 @@ const (
 	staleReply    = "takes-an-earlier-answer"
 	oneSecond     = "margin-of-a-second"
 	errorEnds     = "ends-at-an-error"
+	floatTTL      = "writes-floats"
 )
 
 func newPlain(nc *nats.Conn, bucket string, ttl time.Duration, weak string) (*plain, error) {
@@ -275,6 +276,9 @@ type result struct {
 func (p *plain) write(key string, fields map[string]any, expect uint64, guard string, late func(revision uint64)) result {
 	if !p.nc.IsConnected() && p.weak != buffersAll {
 		return result{unknown: true, unsent: true}
+	}
+	if ttl, _ := fields["l"].(int); ttl > 0 && p.weak == floatTTL {
+		fields = with(map[string]any{"l": float64(ttl)}, fields)
 	}
 	body, err := msgpack.Marshal(fields)
 	if err != nil {

@@ -99,7 +99,7 @@ var scriptMutants = []struct {
 		{"mutex.js", "if (m.rec.s === BROKEN) {\n      this.over = true; // M59", "if (false) {\n      this.over = true; // M59"},
 		{"mutex.js", "const attempt = m.rec.s === this.status && !m.rec.r", "const attempt = !m.rec.r"},
 	}},
-	{"forgotten guard: a claim without an expectation", "held", "Nobody overwrites a live record but its owner", []edit{
+	{"forgotten guard: a claim without an expectation", "held", "(M36)", []edit{
 		{"bucket.js", "h.set(\"Nats-Expected-Last-Subject-Sequence\"", "if (!rec.a) h.set(\"Nats-Expected-Last-Subject-Sequence\""},
 	}},
 	{"own place believed after its end", "place-ended", "(M71)", []edit{
