@@ -3,6 +3,8 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -171,20 +173,26 @@ func (c *initCmd) make(g *session.Globals, s *session.Session, cfg kvstore.Confi
 type change struct{ setting, is, will string }
 
 // repair changes a bucket that is there.
-func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Config, info *jetstream.StreamInfo) error {
+func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Config, info *kvstore.Info) error {
 	if c.Storage == "" { // as it is, also when that is memory
 		cfg.Storage = info.Config.Storage
 	}
-	repaired, err := kvstore.Repaired(cfg, info.Config)
+	is, err := info.Settings()
 	if err != nil {
 		return err
 	}
-	changes, err := difference(info.Config, repaired)
+	repaired, err := kvstore.Repaired(cfg, is)
+	if err != nil {
+		return err
+	}
+	changes, err := difference(is, repaired)
 	if err != nil {
 		return err
 	}
 	after := *info
-	after.Config = repaired
+	if after.Raw, err = json.Marshal(repaired); err != nil {
+		return err
+	}
 	left, err := kvstore.Examine(cfg, &after)
 	if err != nil {
 		return err
@@ -211,8 +219,7 @@ func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Con
 	if err := c.confirm(g, "Change it?"); err != nil {
 		return err
 	}
-	info, err = c.update(g, s, info.Config, repaired)
-	if err != nil {
+	if info, err = c.update(g, s, info.Config.Name, is, repaired); err != nil {
 		return err
 	}
 	fmt.Fprintf(g.Out, "changed %s of bucket %s\n", show.Count(len(changes), "setting"), g.Bucket)
@@ -257,24 +264,46 @@ func showLeft(w io.Writer, stream string, left []kvstore.Finding) {
 }
 
 // update changes the stream, unless another user has changed it since it was shown.
-func (c *initCmd) update(g *session.Globals, s *session.Session, shown, repaired jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
+func (c *initCmd) update(g *session.Globals, s *session.Session, stream string, shown, wanted any) (*kvstore.Info, error) {
 	ctx, cancel := s.Unrefused(g.Timeout)
 	defer cancel()
-	stream, err := s.JS.Stream(ctx, shown.Name)
+	now, err := ask(ctx, s, "STREAM.INFO."+stream, nil)
 	if err != nil {
 		return nil, s.NotDone(err)
 	}
-	since, err := difference(shown, stream.CachedInfo().Config)
+	since, err := difference(shown, now.Raw)
 	if err != nil {
 		return nil, err
 	}
 	if len(since) > 0 {
 		return nil, tool.Exitf(tool.ExitConflict, "another user has changed %s meanwhile: nothing was changed", since[0].setting)
 	}
-	if stream, err = s.JS.UpdateStream(ctx, repaired); err != nil {
-		return nil, s.NotDone(err)
+	body, err := json.Marshal(wanted)
+	if err != nil {
+		return nil, err
 	}
-	return stream.CachedInfo(), nil
+	info, err := ask(ctx, s, "STREAM.UPDATE."+stream, body)
+	return info, s.NotDone(err)
+}
+
+// ask does a request about a stream. nats.go would leave out the settings that it does not
+// know, and an update unset them.
+func ask(ctx context.Context, s *session.Session, op string, body []byte) (*kvstore.Info, error) {
+	m, err := s.NC.RequestWithContext(ctx, kvstore.API(s.JS)+op, body)
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Error *jetstream.APIError `json:"error"`
+		kvstore.Info
+	}
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return nil, err
+	}
+	if answer.Error != nil {
+		return nil, answer.Error
+	}
+	return &answer.Info, nil
 }
 
 // confirm asks on the terminal, where the user can answer.

@@ -103,7 +103,7 @@ func TestInitRepairs(t *testing.T) {
 	require.Equal(t, 78, code, errs)
 	code, out, _ := run(t, s, "init")
 	require.Equal(t, 64, code)
-	for _, want := range []string{`allow_msg_ttl +unset +-> +true`, `max_msgs_per_subject +5 +-> +1`, `discard +old +-> +new`, `republish.dest +unset +-> +natslock\.natslock\.[a-z0-9]+\.>`, `max_age +1h0m0s +-> +0`, `first_seq +\d+ +should be`} {
+	for _, want := range []string{`allow_msg_ttl +false +-> +true`, `max_msgs_per_subject +5 +-> +1`, `discard +old +-> +new`, `republish.dest +unset +-> +natslock\.natslock\.[a-z0-9]+\.>`, `max_age +1h0m0s +-> +0`, `first_seq +\d+ +should be`} {
 		require.Regexp(t, want, out)
 	}
 	require.Equal(t, before.Config, bucketInfo(t, js).Config, "shown, not done")

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -21,13 +22,13 @@ func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Co
 	if err != nil {
 		return err
 	}
-	wanted := kvstore.HistoryStream(bucket, c.History, c.HistorySize)
+	wanted := kvstore.HistoryStream(&bucket.StreamInfo, c.History, c.HistorySize)
 	ctx, cancel := s.Unrefused(g.Timeout)
 	defer cancel()
-	stream, err := s.JS.Stream(ctx, wanted.Name)
+	info, err := ask(ctx, s, "STREAM.INFO."+wanted.Name, nil)
 	switch {
 	case err == nil:
-		return c.changeHistory(g, s, stream.CachedInfo().Config, wanted)
+		return c.changeHistory(g, s, info, wanted)
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
 		return s.NotDone(err)
 	}
@@ -43,7 +44,7 @@ func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Co
 	if bucket, err = s.Bucket(g, cfg); err != nil {
 		return err
 	}
-	if _, err := s.JS.CreateStream(ctx, kvstore.HistoryStream(bucket, c.History, c.HistorySize)); err != nil {
+	if _, err := s.JS.CreateStream(ctx, kvstore.HistoryStream(&bucket.StreamInfo, c.History, c.HistorySize)); err != nil {
 		return s.NotDone(err)
 	}
 	fmt.Fprintf(g.Out, "made the history of bucket %s\n", g.Bucket)
@@ -51,11 +52,15 @@ func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Co
 }
 
 // changeHistory changes a history that is there.
-func (c *initCmd) changeHistory(g *session.Globals, s *session.Session, is, wanted jetstream.StreamConfig) error {
-	to := is
-	to.MaxAge, to.Replicas = wanted.MaxAge, wanted.Replicas
+func (c *initCmd) changeHistory(g *session.Globals, s *session.Session, info *kvstore.Info, wanted jetstream.StreamConfig) error {
+	is, err := info.Settings()
+	if err != nil {
+		return err
+	}
+	to := maps.Clone(is)
+	to["max_age"], to["num_replicas"] = wanted.MaxAge, wanted.Replicas
 	if c.HistorySize > 0 {
-		to.MaxBytes = wanted.MaxBytes
+		to["max_bytes"] = wanted.MaxBytes
 	}
 	changes, err := difference(is, to)
 	if err != nil {
@@ -70,7 +75,7 @@ func (c *initCmd) changeHistory(g *session.Globals, s *session.Session, is, want
 	if err := c.confirm(g, "Change it?"); err != nil {
 		return err
 	}
-	if _, err := c.update(g, s, is, to); err != nil {
+	if _, err := c.update(g, s, wanted.Name, is, to); err != nil {
 		return err
 	}
 	fmt.Fprintf(g.Out, "changed %s of the history of bucket %s\n", show.Count(len(changes), "setting"), g.Bucket)

@@ -8,13 +8,11 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // difference is what tells two configurations apart, by the JSON names of the
 // settings.
-func difference(a, b jetstream.StreamConfig) ([]change, error) {
+func difference(a, b any) ([]change, error) {
 	is, err := settings(a)
 	if err != nil {
 		return nil, err
@@ -35,7 +33,7 @@ func difference(a, b jetstream.StreamConfig) ([]change, error) {
 }
 
 // settings are all of a configuration, those inside others with a path.
-func settings(c jetstream.StreamConfig) (map[string]string, error) {
+func settings(c any) (map[string]string, error) {
 	data, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
@@ -46,9 +44,10 @@ func settings(c jetstream.StreamConfig) (map[string]string, error) {
 	if err := dec.Decode(&raw); err != nil {
 		return nil, err
 	}
-	for name, d := range map[string]time.Duration{"max_age": c.MaxAge, "duplicate_window": c.Duplicates, "subject_delete_marker_ttl": c.SubjectDeleteMarkerTTL} {
-		if d != 0 { // in JSON a number of nanoseconds
-			raw[name] = d
+	for _, name := range []string{"max_age", "duplicate_window", "subject_delete_marker_ttl"} {
+		n, _ := raw[name].(json.Number)
+		if d, err := n.Int64(); err == nil && d != 0 { // a number of nanoseconds
+			raw[name] = time.Duration(d)
 		}
 	}
 	out := make(map[string]string)

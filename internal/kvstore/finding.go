@@ -1,9 +1,12 @@
 package kvstore
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -51,128 +54,150 @@ const (
 	byUpgrade = "upgrade nats-server to " + MinServer + " or later, then re-create the bucket"
 )
 
+// rule is what is asked of one setting.
+type rule struct {
+	setting string
+	bad     Level // of a value that does not fit
+	// right is the value that a repair sets, nil for none. Where another fits too, fits
+	// tells, and want says it.
+	right any
+	fits  func(value any) bool
+	want  string
+	is    string // says what the value is where that is more than the setting
+	// See [Finding].
+	why, repair string
+}
+
+// free are the settings that may have any value. All others have a rule.
+var free = []string{"name", "description", "metadata", "placement", "max_msgs", "max_bytes", "max_consumers", "consumer_limits",
+	"duplicate_window", "compression", "mirror_direct", "template_owner"}
+
+// rules returns what is asked of the settings of the bucket of cfg. Those that are Unfit
+// must be as here: with another value two may hold one lock, or nobody ever gets one. Those
+// that are Worse are warned about.
+func rules(cfg Config, info *Info, s Settings) []rule {
+	own := subjectPrefix(cfg.Bucket) + ">"
+	level, server := serverOf(info.Config.Metadata)
+	spoken, named := info.Config.Metadata[metaProtocol]
+	is, remedy := fmt.Sprintf("%.32q", spoken), byRelease
+	if !named { // and no update changes records
+		is, remedy = "unset", byRecords
+	}
+	limited := !off(s["max_msgs"]) || !off(s["max_bytes"])
+	single := info.Config.Replicas <= 1
+	storage := text("storage", s["storage"])
+	if storage == "memory" && single {
+		storage += " on one replica"
+	}
+	retention, rollup := byUpdate, byUpdate
+	if s["retention"] == "workqueue" {
+		retention = byRemake
+	}
+	if !off(s["allow_msg_schedules"]) {
+		rollup = byRemake // the server turns it on with them, and purges too
+	}
+	clustered, replicas := info.Cluster != nil && info.Cluster.Name != "", ""
+	if clustered && single {
+		replicas = fmt.Sprintf("one replica on cluster %q", info.Cluster.Name)
+	}
+	return []rule{
+		{setting: serverSetting, bad: Unfit, is: server, fits: func(any) bool { return level >= minLevel }, want: MinServer + " or later", //safety:server-level
+			why: "older servers skip the conditions of writes, so that two hold a lock", repair: byServer},
+		{setting: "metadata." + metaProtocol, bad: Unfit, is: is, fits: func(any) bool { return spoken == protocol }, want: strconv.Quote(protocol), //safety:protocol
+			why: "clients of different protocols do not exclude each other", repair: remedy},
+		{setting: "mirror", bad: Unfit, why: "a mirror cannot be written", repair: "open the mirrored bucket itself"},
+		{setting: "sources", bad: Unfit, why: "sourced messages overwrite live records", repair: byUpdate},
+		{setting: "subject_transform", bad: Unfit, why: "records end up under other keys", repair: byUpdate},
+		{setting: "subjects", bad: Unfit, right: []string{own}, why: "records are missed, or others' messages taken for records", repair: byUpdate},
+		{setting: "max_msgs_per_subject", bad: Unfit, right: 1, why: "with history the server prolongs short TTLs", repair: byUpdate}, //safety:one-record
+		{setting: "allow_msg_ttl", bad: Unfit, right: true, why: "locks would never expire", //safety:ttl-allowed
+			repair: byUpdate + "; if it stays off the server is too old (" + byUpgrade + ")"},
+		{setting: "subject_delete_marker_ttl", bad: Unfit, why: "delete markers wipe acknowledged writes", repair: byUpdate}, //safety:no-markers
+		{setting: "discard_new_per_subject", bad: Unfit, why: "it refuses renewals", repair: byUpdate},
+		{setting: "discard", bad: Unfit, right: "new", fits: func(v any) bool { return v == "new" || !limited }, //safety:no-eviction
+			why: "a full bucket would evict held locks", repair: byUpdate},
+		{setting: "max_age", bad: Unfit, right: 0, fits: atLeast(int64(maxTTL)), want: fmt.Sprintf("0 or at least %v", maxTTL), why: "long leases end early", repair: byUpdate},
+		{setting: "retention", bad: Unfit, right: "limits", why: "records vanish when a consumer has read them", repair: retention},
+		{setting: "no_ack", bad: Unfit, why: "no write is ever confirmed", repair: byUpdate},
+		{setting: "sealed", bad: Unfit, why: "nothing can be written", repair: byRemake},
+		{setting: "allow_msg_counter", bad: Unfit, why: "it refuses plain records", repair: byRemake},
+		{setting: "persist_mode", bad: Unfit, fits: func(v any) bool { return v == "default" || off(v) }, want: "default",
+			why: "asynchronous persistence acknowledges before the disk", repair: byRemake},
+		{setting: "storage", bad: Unfit, is: storage, want: "file, or 3 replicas", //safety:survives-restart
+			fits: func(v any) bool {
+				return v == "file" || v == "memory" && (!single || cfg.Storage == jetstream.MemoryStorage)
+			},
+			why: "every lock is forgotten when the server restarts", repair: byRemake + "; or ask for memory storage explicitly"},
+
+		{setting: "max_msg_size", bad: Worse, right: -1, fits: atLeast(minMsgSize), want: fmt.Sprintf("-1 or at least %d", minMsgSize),
+			why: "long records are refused", repair: byUpdate},
+		{setting: "republish", bad: Worse, fits: func(any) bool { return notifies(info.Config.RePublish, own) != "" }, want: own + " to a subject of its own",
+			why: "waiters poll on timers, and a broken holder learns of it at its next renewal", repair: byUpdate},
+		{setting: "allow_direct", bad: Worse, right: true, why: "every read asks the stream's leader", repair: byUpdate},
+		{setting: "allow_rollup_hdrs", bad: Worse, why: "every user that may write one key can wipe the bucket", repair: rollup},
+		{setting: "allow_msg_schedules", bad: Worse, why: "every user that may write one key can make the server write others", repair: byRemake},
+		{setting: "deny_delete", bad: Worse, right: true, why: "records can be removed under their holders", repair: byUpdate},
+		{setting: "deny_purge", bad: Worse, right: true, why: "records can be removed under their holders", repair: rollup},
+		{setting: "allow_atomic", bad: Worse, right: true, why: "a later version cannot write several records in one step", repair: byUpdate},
+		// The server echoes the request, so what counts is where it is.
+		{setting: "first_seq", bad: Worse, is: strconv.FormatUint(info.State.LastSeq, 10), fits: func(any) bool { return info.State.LastSeq >= lowFirstSeq },
+			want: "the time in ten-microsecond ticks since 2016", why: "fencing tokens repeat when the bucket is re-created", repair: byRemake},
+		{setting: "num_replicas", bad: Worse, is: replicas, fits: func(any) bool { return !clustered || !single }, want: "3 or 5 on a cluster",
+			why: "locks stop when its server does", repair: byUpdate + " with num_replicas 3"},
+	}
+}
+
+// judge returns the verdict on a value.
+func (r rule) judge(value any) Finding {
+	f := Finding{Setting: r.setting, Value: cmp.Or(r.is, text(r.setting, value)), Want: cmp.Or(r.want, text(r.setting, r.right))}
+	if r.fits == nil && same(value, r.right) || r.fits != nil && r.fits(value) {
+		return f
+	}
+	f.Level, f.Why, f.Repair = r.bad, r.why, r.repair
+	f.Update, f.Remake = strings.HasPrefix(r.repair, byUpdate), strings.HasPrefix(r.repair, byRemake)
+	return f
+}
+
 // Examine judges every setting of a stream that is to be a bucket, in a fixed order. The
-// result includes the settings that are right. info is the answer of a server, and names
+// result includes the settings that are right, and of those that this package does not know
+// the ones that are set. info is the answer of a server, and names
 // the version of the server that leads the stream. Of cfg it uses Bucket, and Storage: a
 // memory bucket on one replica is right only if cfg asks for it. Examine does no I/O.
 // The error matches [ErrInvalidKey] if the bucket name in cfg is not valid.
-func Examine(cfg Config, info *jetstream.StreamInfo) ([]Finding, error) {
+func Examine(cfg Config, info *Info) ([]Finding, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	c := info.Config
-	own := subjectPrefix(cfg.Bucket) + ">"
+	s, err := info.Settings()
+	if err != nil {
+		return nil, err
+	}
 	var all []Finding
-	judge := func(ok bool, bad Level, setting string, value any, want, why, repair string) *Finding {
-		f := Finding{Setting: setting, Value: fmt.Sprint(value), Want: want}
-		if !ok {
-			f.Level, f.Why, f.Repair = bad, why, repair
-			f.Update, f.Remake = strings.HasPrefix(repair, byUpdate), strings.HasPrefix(repair, byRemake)
+	known := slices.Clone(free)
+	for _, r := range rules(cfg, info, s) {
+		all = append(all, r.judge(s[r.setting]))
+		known = append(known, r.setting)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		// Servers that are upgraded one by one name new settings. None may stop the clients.
+		if !slices.Contains(known, name) && !off(s[name]) {
+			all = append(all, rule{setting: name, bad: Worse, why: "this program does not know the setting, nor whether locks are safe with it",
+				repair: "unset it, or use a release of this program that knows it"}.judge(s[name]))
 		}
-		all = append(all, f)
-		return &all[len(all)-1]
-	}
-
-	level, server := serverOf(c.Metadata)
-	judge(level >= minLevel, Unfit, serverSetting, server, MinServer+" or later", //safety:server-level
-		"older servers skip the conditions of writes, so that two hold a lock", byServer)
-	spoken, named := c.Metadata[metaProtocol]
-	value, repair := fmt.Sprintf("%.32q", spoken), byRelease
-	if !named { // and no update changes records
-		value, repair = "unset", byRecords
-	}
-	judge(spoken == protocol, Unfit, "metadata."+metaProtocol, value, strconv.Quote(protocol), //safety:protocol
-		"clients of different protocols do not exclude each other", repair)
-
-	mirror, sources, transform := "unset", "unset", "unset"
-	if c.Mirror != nil {
-		mirror = c.Mirror.Name
-	}
-	if len(c.Sources) > 0 {
-		sources = c.Sources[0].Name
-	}
-	if c.SubjectTransform != nil {
-		transform = c.SubjectTransform.Destination
-	}
-	judge(c.Mirror == nil, Unfit, "mirror", mirror, "unset", "a mirror cannot be written", "open the mirrored bucket itself")
-	judge(len(c.Sources) == 0, Unfit, "sources", sources, "unset", "sourced messages overwrite live records", byUpdate)
-	judge(c.SubjectTransform == nil, Unfit, "subject_transform", transform, "unset", "records end up under other keys", byUpdate)
-	if c.Mirror == nil {
-		judge(len(c.Subjects) == 1 && c.Subjects[0] == own, Unfit, "subjects", c.Subjects, own, "records are missed, or others' messages taken for records", byUpdate)
-	}
-	judge(c.MaxMsgsPerSubject == 1, Unfit, "max_msgs_per_subject", c.MaxMsgsPerSubject, "1", //safety:one-record
-		"with history the server prolongs short TTLs", byUpdate)
-	judge(c.AllowMsgTTL, Unfit, "allow_msg_ttl", c.AllowMsgTTL, "true", "locks would never expire", //safety:ttl-allowed
-		byUpdate+"; if it stays off the server is too old ("+byUpgrade+")")
-	judge(c.SubjectDeleteMarkerTTL == 0, Unfit, "subject_delete_marker_ttl", c.SubjectDeleteMarkerTTL, "0", //safety:no-markers
-		"delete markers wipe acknowledged writes", byUpdate)
-	judge(!c.DiscardNewPerSubject, Unfit, "discard_new_per_subject", c.DiscardNewPerSubject, "false", "it refuses renewals", byUpdate)
-	limited := c.MaxBytes > 0 || c.MaxMsgs > 0
-	judge(!limited || c.Discard == jetstream.DiscardNew, Unfit, "discard", //safety:no-eviction
-		strings.ToLower(strings.TrimPrefix(c.Discard.String(), "Discard")), "new",
-		"a full bucket would evict held locks", byUpdate)
-	judge(c.MaxAge <= 0 || c.MaxAge >= maxTTL, Unfit, "max_age", c.MaxAge, fmt.Sprintf("0 or at least %v", maxTTL), "long leases end early", byUpdate)
-	retention := byUpdate
-	if c.Retention == jetstream.WorkQueuePolicy {
-		retention = byRemake
-	}
-	judge(c.Retention == jetstream.LimitsPolicy, Unfit, "retention", strings.ToLower(c.Retention.String()), "limits", "records vanish when a consumer has read them", retention)
-	judge(!c.NoAck, Unfit, "no_ack", c.NoAck, "false", "no write is ever confirmed", byUpdate)
-	judge(!c.Sealed, Unfit, "sealed", c.Sealed, "false", "nothing can be written", byRemake)
-	judge(!c.AllowMsgCounter, Unfit, "allow_msg_counter", c.AllowMsgCounter, "false", "it refuses plain records", byRemake)
-	persist := "default"
-	if c.PersistMode != jetstream.DefaultPersistMode {
-		persist = "async"
-	}
-	judge(persist == "default", Unfit, "persist_mode", persist, "default", "asynchronous persistence acknowledges before the disk", byRemake)
-	judge(c.MaxMsgSize <= 0 || c.MaxMsgSize >= minMsgSize, Unfit, "max_msg_size", c.MaxMsgSize, fmt.Sprintf("-1 or at least %d", minMsgSize), "long records are refused", byUpdate)
-	storage := strings.ToLower(c.Storage.String())
-	if c.Storage == jetstream.MemoryStorage && c.Replicas <= 1 {
-		storage += " on one replica"
-	}
-	judge(c.Storage != jetstream.MemoryStorage || c.Replicas > 1 || cfg.Storage == jetstream.MemoryStorage, Unfit, "storage", storage, //safety:survives-restart
-		"file, or 3 replicas",
-		"every lock is forgotten when the server restarts", byRemake+"; or ask for memory storage explicitly")
-
-	republish := "unset"
-	if c.RePublish != nil {
-		republish = c.RePublish.Source + " to " + c.RePublish.Destination
-		if c.RePublish.HeadersOnly {
-			republish += ", headers only"
-		}
-	}
-	judge(notifies(c, own) != "", Worse, "republish", republish, own+" to a subject of its own",
-		"waiters poll on timers, and a broken holder learns of it at its next renewal", byUpdate)
-	judge(c.AllowDirect, Worse, "allow_direct", c.AllowDirect, "true", "every read asks the stream's leader", byUpdate)
-	rollup := byUpdate
-	if c.AllowMsgSchedules {
-		rollup = byRemake // the server turns it on with them, and purges too
-	}
-	judge(!c.AllowRollup, Worse, "allow_rollup_hdrs", c.AllowRollup, "false", "every user that may write one key can wipe the bucket", rollup)
-	judge(!c.AllowMsgSchedules, Worse, "allow_msg_schedules", c.AllowMsgSchedules, "false", "every user that may write one key can make the server write others", byRemake)
-	judge(c.DenyDelete, Worse, "deny_delete", c.DenyDelete, "true", "records can be removed under their holders", byUpdate)
-	judge(c.DenyPurge, Worse, "deny_purge", c.DenyPurge, "true", "records can be removed under their holders", rollup)
-	judge(c.AllowAtomicPublish, Worse, "allow_atomic", c.AllowAtomicPublish, "true", "a later version cannot write several records in one step", byUpdate)
-	// The server echoes the request, so what counts is where it is.
-	judge(info.State.LastSeq >= lowFirstSeq, Worse, "first_seq", info.State.LastSeq, "the time in ten-microsecond ticks since 2016", "fencing tokens repeat when the bucket is re-created", byRemake)
-	clustered := info.Cluster != nil && info.Cluster.Name != ""
-	replicas := judge(!clustered || c.Replicas > 1, Worse, "num_replicas", c.Replicas, "3 or 5 on a cluster", "locks stop when its server does", byUpdate+" with num_replicas 3")
-	if clustered && c.Replicas == 1 {
-		replicas.Value = fmt.Sprintf("one replica on cluster %q", info.Cluster.Name)
 	}
 	for _, a := range info.Alternates {
-		if a.Name != c.Name {
-			judge(false, Worse, "alternates", fmt.Sprintf("stream %q mirrors this bucket", a.Name), "none", "it may answer reads with holders long gone", "remove it or its mirror_direct")
+		if a.Name != s["name"] {
+			all = append(all, rule{setting: "alternates", bad: Worse, want: "none", why: "it may answer reads with holders long gone",
+				repair: "remove it or its mirror_direct"}.judge(fmt.Sprintf("stream %q mirrors this bucket", a.Name)))
 		}
 	}
 	return all, nil
 }
 
-// notifies returns the prefix of the subjects to which the stream copies its keys, with
+// notifies returns the prefix of the subjects to which a stream copies its keys, with
 // a dot. It is "" for a stream that copies none.
-func notifies(c jetstream.StreamConfig, own string) string {
-	rp := c.RePublish
+func notifies(rp *jetstream.RePublish, own string) string {
 	if rp == nil || rp.HeadersOnly || rp.Source != own || !strings.HasSuffix(rp.Destination, ".>") {
 		return ""
 	}
@@ -181,7 +206,7 @@ func notifies(c jetstream.StreamConfig, own string) string {
 
 // verify says whether a stream can be a bucket. want is what this client wants
 // for. Errors make it unsafe, warnings make it slower or riskier.
-func verify(want Config, info *jetstream.StreamInfo) (warnings []string, err error) {
+func verify(want Config, info *Info) (warnings []string, err error) {
 	findings, err := Examine(want, info)
 	if err != nil {
 		return nil, err
@@ -200,66 +225,63 @@ func verify(want Config, info *jetstream.StreamInfo) (warnings []string, err err
 	return warnings, errors.Join(errs...)
 }
 
-// Repaired returns the configuration c of a bucket's stream, with every setting
+// Repaired returns the settings s of a bucket's stream, with every setting
 // repaired that an update of the stream can repair. It also sets Replicas, MaxBytes and
 // Placement to the values of cfg, where cfg has them. [Examine] reports the settings
 // that are left. The error matches [ErrInvalidKey] if the bucket name in cfg is not
 // valid.
 //
-// If the bucket would still be unfit, it has to be re-created, and the result is c
+// If the bucket would still be unfit, it has to be re-created, and the result is s
 // unchanged. So it is if nothing is wrong. The method does no I/O.
-func Repaired(cfg Config, c jetstream.StreamConfig) (jetstream.StreamConfig, error) {
+func Repaired(cfg Config, s Settings) (Settings, error) {
 	right, err := cfg.StreamConfig()
 	if err != nil {
-		return c, err
+		return s, err
 	}
-	m := c
-	m.Sources, m.SubjectTransform = nil, nil
-	m.Subjects = right.Subjects
-	m.MaxMsgsPerSubject = right.MaxMsgsPerSubject
-	m.AllowMsgTTL = true
-	m.SubjectDeleteMarkerTTL = 0
-	m.DiscardNewPerSubject = false
-	if m.MaxAge < maxTTL {
-		m.MaxAge = 0
+	if cfg, err = cfg.withDefaults(); err != nil {
+		return s, err
 	}
-	if m.Retention == jetstream.InterestPolicy {
-		m.Retention = jetstream.LimitsPolicy
-	}
-	m.NoAck = false
-	if m.MaxMsgSize > 0 && m.MaxMsgSize < minMsgSize {
-		m.MaxMsgSize = -1
-	}
-	m.AllowDirect, m.DenyDelete, m.AllowAtomicPublish = true, true, true
-	if !m.AllowMsgSchedules {
-		m.AllowRollup, m.DenyPurge = false, true
-	}
-	if notifies(m, right.RePublish.Source) == "" {
-		m.RePublish = right.RePublish
-		m.Metadata = maps.Clone(c.Metadata)
-		if m.Metadata == nil {
-			m.Metadata = map[string]string{}
-		}
-		m.Metadata[metaID] = right.Metadata[metaID]
-	}
-	if cfg.Replicas > 0 {
-		m.Replicas = cfg.Replicas
-	}
-	if cfg.MaxBytes > 0 {
-		m.MaxBytes = cfg.MaxBytes
-	}
-	if m.MaxBytes > 0 || m.MaxMsgs > 0 {
-		m.Discard = jetstream.DiscardNew
-	}
-	if cfg.Placement != nil {
-		m.Placement = cfg.Placement
-	}
-	left, err := Examine(cfg, &jetstream.StreamInfo{Config: m})
-	for _, f := range left {
-		// A configuration that no server has answered with names no server.
-		if f.Level == Unfit && (f.Setting != serverSetting || m.Metadata[metaLevel] != "") {
-			return c, err
+	m := maps.Clone(s)
+	set := func(name string, value any, wanted bool) {
+		if wanted {
+			m[name] = value
 		}
 	}
-	return m, err
+	set("num_replicas", cfg.Replicas, cfg.Replicas > 0)
+	set("max_bytes", cfg.MaxBytes, cfg.MaxBytes > 0)
+	set("placement", cfg.Placement, cfg.Placement != nil)
+	plain := &Info{}
+	if plain.Raw, err = json.Marshal(m); err == nil {
+		m, err = plain.Settings()
+	}
+	if err != nil {
+		return s, err
+	}
+	plain.State.LastSeq = lowFirstSeq // which no update changes
+	for _, r := range rules(cfg, plain, m) {
+		switch f := r.judge(m[r.setting]); {
+		case f.Level == Fine:
+		case r.setting == "republish":
+			m[r.setting] = right.RePublish
+			metadata, _ := m["metadata"].(map[string]any)
+			if metadata == nil {
+				metadata = map[string]any{}
+			}
+			metadata[metaID] = right.Metadata[metaID]
+			m["metadata"] = metadata
+		case f.Update && r.right == nil:
+			delete(m, r.setting)
+		case f.Update:
+			m[r.setting] = r.right
+		case f.Level == Unfit:
+			// A configuration that no server has answered with names no server.
+			if r.setting != serverSetting || plain.Config.Metadata[metaLevel] != "" {
+				return s, nil
+			}
+		}
+	}
+	if plain.Raw, err = json.Marshal(m); err != nil {
+		return s, err
+	}
+	return plain.Settings()
 }

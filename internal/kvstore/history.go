@@ -117,7 +117,7 @@ func (s *Store) History(ctx context.Context) (*History, error) {
 // refresh reads the state of the history and its last write.
 func (h *History) refresh(ctx context.Context, bucket *infoResponse) error {
 	var info infoResponse
-	err := h.s.api(ctx, "STREAM.INFO."+h.stream, nil, &info, own)
+	err := h.s.infoOf(ctx, "STREAM.INFO."+h.stream, nil, &info, own)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return fmt.Errorf("%w: there is no stream %s", ErrNoHistory, h.stream)

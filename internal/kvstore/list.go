@@ -480,7 +480,7 @@ func (s *Store) State(ctx context.Context, pattern string) (State, error) {
 		if req.Offset == 0 {
 			// The server takes its state before its list of subjects, so the
 			// first page's state is contained in every page.
-			st = State{LastRevision: info.State.LastSeq, Created: info.Created, Time: info.TimeStamp, Replicas: servers(&info.StreamInfo), Notifies: notifies(info.Config, s.prefix+">") != ""}
+			st = State{LastRevision: info.State.LastSeq, Created: info.Created, Time: info.TimeStamp, Replicas: servers(&info.StreamInfo), Notifies: notifies(info.Config.RePublish, s.prefix+">") != ""}
 			led = ledSince(&info.StreamInfo)
 			st.Complete = st.Replicas == 1 || !led.IsZero() //safety:state-complete
 		}

@@ -1,11 +1,11 @@
 package kvstore
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -142,7 +142,7 @@ func open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %q: %w", cfg.Bucket, err)
 	}
-	if err := s.adopt(&info.StreamInfo); err != nil {
+	if err := s.adopt(&info.Info); err != nil {
 		return nil, err
 	}
 	if err := s.awaitLeader(ctx, &info.StreamInfo); err != nil {
@@ -211,7 +211,7 @@ func (s *Store) createWith(ctx context.Context, cfg Config) (*infoResponse, erro
 	var apiErr *jetstream.APIError
 	for try := 0; ; try++ {
 		resp = new(infoResponse) // an answer without an error leaves the error of the previous answer
-		err = s.api(ctx, "STREAM.CREATE."+s.stream, body, resp, own)
+		err = s.infoOf(ctx, "STREAM.CREATE."+s.stream, body, resp, own)
 		apiErr, _ = errors.AsType[*jetstream.APIError](err)
 		if apiErr == nil || apiErr.ErrorCode != errCodeNoStore || try == 8 {
 			break
@@ -312,15 +312,15 @@ func (s *Store) account(ctx context.Context) string {
 }
 
 // adopt verifies a stream and remembers what the store needs to know of it, fit or not.
-func (s *Store) adopt(info *jetstream.StreamInfo) error {
+func (s *Store) adopt(info *Info) error {
 	warnings, err := verify(s.cfg, info)
-	s.roomUntil.Store(roomUntil(info))
+	s.roomUntil.Store(roomUntil(&info.StreamInfo))
 	s.seen.Store(&view{
 		warnings: warnings, direct: info.Config.AllowDirect, created: info.Created,
-		notify: notifies(info.Config, s.prefix+">"),
-		alone:  single(info),
-		room:   Room(info),
-		config: info.Config,
+		notify: notifies(info.Config.RePublish, s.prefix+">"),
+		alone:  single(&info.StreamInfo),
+		room:   Room(&info.StreamInfo),
+		config: info.Raw,
 	})
 	return err
 }
@@ -342,7 +342,7 @@ func (s *Store) Verify(ctx context.Context) error {
 		return fmt.Errorf("verify bucket %q: %w", s.cfg.Bucket, err)
 	}
 	before := s.seen.Load()
-	unfit := s.adopt(&info.StreamInfo)
+	unfit := s.adopt(&info.Info)
 	now := s.seen.Load()
 	for _, w := range now.warnings {
 		if !slices.Contains(before.warnings, w) {
@@ -380,7 +380,7 @@ type view struct {
 	room     error
 	created  time.Time
 	warnings []string
-	config   jetstream.StreamConfig
+	config   json.RawMessage
 }
 
 type infoRequest struct {
@@ -390,7 +390,7 @@ type infoRequest struct {
 
 type infoResponse struct {
 	Error *jetstream.APIError `json:"error,omitempty"`
-	jetstream.StreamInfo
+	Info
 	Total  int `json:"total"`
 	Offset int `json:"offset"`
 	Limit  int `json:"limit"`
@@ -403,16 +403,16 @@ func (r *infoResponse) apiError() *jetstream.APIError { return r.Error }
 func (s *Store) info(ctx context.Context, req infoRequest) (*infoResponse, error) {
 	resp, err := s.ask(ctx, req, own)
 	if err == nil {
-		s.compare(&resp.StreamInfo)
+		s.compare(&resp.Info)
 	}
 	return resp, err
 }
 
 // compare compares an answer with what was verified last.
-func (s *Store) compare(info *jetstream.StreamInfo) {
+func (s *Store) compare(info *Info) {
 	seen := s.seen.Load()
-	alone := single(info)
-	if seen.created.Equal(info.Created) && seen.alone == alone && reflect.DeepEqual(seen.config, info.Config) {
+	alone := single(&info.StreamInfo)
+	if seen.created.Equal(info.Created) && seen.alone == alone && bytes.Equal(seen.config, info.Raw) {
 		return
 	}
 	if !alone {
@@ -449,11 +449,19 @@ func (s *Store) ask(ctx context.Context, req infoRequest, route route) (*infoRes
 		body, _ = json.Marshal(req)
 	}
 	var resp infoResponse
-	if err := s.api(ctx, "STREAM.INFO."+s.stream, body, &resp, route); err != nil {
+	if err := s.infoOf(ctx, "STREAM.INFO."+s.stream, body, &resp, route); err != nil {
 		return nil, err
 	}
 	s.clockRead(resp.TimeStamp)
 	return &resp, nil
+}
+
+// infoOf does a request that is answered with the settings of a stream.
+func (s *Store) infoOf(ctx context.Context, op string, body []byte, resp *infoResponse, route route) error {
+	if err := s.api(ctx, op, body, resp, route); err != nil {
+		return err
+	}
+	return resp.read()
 }
 
 // apiReply is a JSON answer of the JetStream API.

@@ -3,6 +3,7 @@ package kvstore_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -307,7 +308,6 @@ func TestUnsafeSettings(t *testing.T) {
 		{"persist_mode", func(c *jetstream.StreamConfig) {
 			c.PersistMode, c.AllowAtomicPublish = jetstream.AsyncPersistMode, false
 		}},
-		{"max_msg_size", func(c *jetstream.StreamConfig) { c.MaxMsgSize = kvstore.MaxRecord }},
 		{"storage", func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }},
 		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "1" }},
 		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" }},
@@ -351,13 +351,14 @@ func TestUnsafeSettings(t *testing.T) {
 func repair(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting string) {
 	t.Helper()
 	ctx := t.Context()
-	str, err := js.Stream(ctx, "KV_"+cfg.Bucket)
+	info, err := kvstore.Inspect(ctx, js, cfg)
 	check(t, err)
-	before := str.CachedInfo().Config
+	before, err := info.Settings()
+	check(t, err)
 	repaired, err := kvstore.Repaired(cfg, before)
 	check(t, err)
 	hopeless, found := false, false
-	findings, err := kvstore.Examine(cfg, str.CachedInfo())
+	findings, err := kvstore.Examine(cfg, info)
 	check(t, err)
 	for _, f := range findings {
 		wrong := f.Level != kvstore.Fine
@@ -372,18 +373,26 @@ func repair(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting st
 		equal(t, "left alone", reflect.DeepEqual(repaired, before), true)
 		return
 	}
-	str, err = js.UpdateStream(ctx, repaired)
+	data, err := json.Marshal(repaired)
 	check(t, err)
-	left, err := kvstore.Examine(cfg, str.CachedInfo())
+	var sc jetstream.StreamConfig
+	check(t, json.Unmarshal(data, &sc))
+	_, err = js.UpdateStream(ctx, sc)
+	check(t, err)
+	info, err = kvstore.Inspect(ctx, js, cfg)
+	check(t, err)
+	left, err := kvstore.Examine(cfg, info)
 	check(t, err)
 	for _, f := range left {
 		if f.Level == kvstore.Unfit || f.Level == kvstore.Worse && !f.Remake {
 			t.Errorf("not repaired: %+v", f)
 		}
 	}
-	again, err := kvstore.Repaired(cfg, str.CachedInfo().Config)
+	now, err := info.Settings()
 	check(t, err)
-	equal(t, "nothing more to repair", reflect.DeepEqual(again, str.CachedInfo().Config), true)
+	again, err := kvstore.Repaired(cfg, now)
+	check(t, err)
+	equal(t, "nothing more to repair", reflect.DeepEqual(again, now), true)
 	s, err := kvstore.Open(ctx, js, cfg)
 	check(t, err)
 	defer s.Close()
@@ -428,7 +437,7 @@ func TestOtherProtocol(t *testing.T) {
 					": clients of different protocols do not exclude each other")
 				equal(t, "found", found.Value, c.value)
 			}
-			info, err := str.Info(t.Context())
+			info, err := kvstore.Inspect(t.Context(), kit.JetStream(t, nc), kvstore.Config{})
 			check(t, err)
 			findings, err := kvstore.Examine(kvstore.Config{}, info)
 			check(t, err)
@@ -456,14 +465,14 @@ func TestSealed(t *testing.T) {
 
 func TestSeveralUnsafeSettings(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
-	makeStream(t, nc, func(c *jetstream.StreamConfig) { c.MaxAge, c.MaxMsgSize = time.Hour, 100 })
+	makeStream(t, nc, func(c *jetstream.StreamConfig) { c.MaxAge, c.Retention = time.Hour, jetstream.InterestPolicy })
 	_, err := kvstore.Open(t.Context(), kit.JetStream(t, nc), kvstore.Config{})
 	wantConfigError(t, err, "max_age")
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok || len(joined.Unwrap()) != 2 {
 		t.Fatalf("%v should join two errors", err)
 	}
-	wantConfigError(t, joined.Unwrap()[1], "max_msg_size")
+	wantConfigError(t, joined.Unwrap()[1], "retention")
 }
 
 func TestWarnings(t *testing.T) {
@@ -478,6 +487,7 @@ func TestWarnings(t *testing.T) {
 		{"republish", func(c *jetstream.StreamConfig) {
 			c.RePublish.Source = strings.TrimSuffix(c.RePublish.Source, ">") + "lock.>"
 		}},
+		{"max_msg_size", func(c *jetstream.StreamConfig) { c.MaxMsgSize = kvstore.MaxRecord }},
 		{"allow_direct", func(c *jetstream.StreamConfig) { c.AllowDirect = false }},
 		{"allow_rollup_hdrs", func(c *jetstream.StreamConfig) { c.AllowRollup, c.DenyPurge = true, false }},
 		{"deny_delete", func(c *jetstream.StreamConfig) { c.DenyDelete = false }},

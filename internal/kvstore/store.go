@@ -93,13 +93,24 @@ type flood struct {
 
 var _ KV = (*Store)(nil)
 
+// API is the prefix of the subjects of js, with a dot.
+func API(js jetstream.JetStream) string {
+	switch opts := js.Options(); {
+	case opts.Domain != "":
+		return "$JS." + opts.Domain + ".API."
+	case opts.APIPrefix != "":
+		return strings.TrimSuffix(opts.APIPrefix, ".") + "."
+	}
+	return defaultAPI
+}
+
 func newStore(js jetstream.JetStream, cfg Config) *Store {
 	s := &Store{
 		nc:        js.Conn(),
 		cfg:       cfg,
 		stream:    streamName(cfg.Bucket),
 		prefix:    subjectPrefix(cfg.Bucket),
-		apiPrefix: defaultAPI,
+		apiPrefix: API(js),
 		pending:   make(map[uint64]awaited),
 		health:    health{made: time.Now()},
 		topics:    make(map[string]*topic),
@@ -107,12 +118,7 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 		sender:    worker.New(),
 	}
 	s.ctx, s.end = context.WithCancel(context.Background())
-	opts := js.Options()
-	switch {
-	case opts.Domain != "":
-		s.apiPrefix = "$JS." + opts.Domain + ".API."
-	case opts.APIPrefix != "":
-		s.apiPrefix = strings.TrimSuffix(opts.APIPrefix, ".") + "."
+	if js.Options().Domain == "" {
 		// A service import passes one answer per request, unless its export says
 		// otherwise. Then each record needs a request of its own.
 		s.imported = s.apiPrefix != defaultAPI

@@ -259,9 +259,9 @@ func TestWire(t *testing.T) {
 
 		js, err := jetstream.New(nc)
 		require.NoError(t, err)
-		stream, err := js.Stream(t.Context(), "KV_natslock")
+		info, err := kvstore.Inspect(t.Context(), js, kvstore.Config{})
 		require.NoError(t, err)
-		findings, err := kvstore.Examine(kvstore.Config{}, stream.CachedInfo())
+		findings, err := kvstore.Examine(kvstore.Config{}, info)
 		require.NoError(t, err)
 		for _, f := range findings {
 			require.Equal(t, kvstore.Fine, f.Level, "%+v", f)

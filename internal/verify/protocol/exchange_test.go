@@ -69,9 +69,9 @@ func TestExchange(t *testing.T) {
 		}
 		js, err := jetstream.New(s.Connect())
 		require.NoError(t, err)
-		info, err := js.Stream(t.Context(), "KV_natslock")
+		info, err := kvstore.Inspect(t.Context(), js, kvstore.Config{})
 		require.NoError(t, err)
-		findings, err := kvstore.Examine(kvstore.Config{}, info.CachedInfo())
+		findings, err := kvstore.Examine(kvstore.Config{}, info)
 		require.NoError(t, err)
 		for _, f := range findings {
 			require.Equal(t, kvstore.Fine, f.Level, "%+v", f)

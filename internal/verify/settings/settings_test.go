@@ -137,7 +137,7 @@ var changes = []struct {
 	{setting: "retention", set: func(c *jetstream.StreamConfig) { c.Retention = jetstream.InterestPolicy }, want: unfit, gone: true},
 	{setting: "discard", set: func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = 1<<20, jetstream.DiscardOld }, want: unfit},
 	{setting: "max_age", set: func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, want: unfit, gone: true},
-	{setting: "max_msg_size", set: func(c *jetstream.StreamConfig) { c.MaxMsgSize = 4096 }, want: unfit},
+	{setting: "max_msg_size", set: func(c *jetstream.StreamConfig) { c.MaxMsgSize = 4096 }, want: worse},
 	{setting: "persist_mode", set: func(c *jetstream.StreamConfig) { c.PersistMode = jetstream.AsyncPersistMode }},
 	{setting: "mirror", set: func(c *jetstream.StreamConfig) {
 		c.Mirror, c.Subjects, c.FirstSeq = &jetstream.StreamSource{Name: "other"}, nil, 0

@@ -2,6 +2,7 @@ package settings
 
 import (
 	"context"
+	"encoding/json"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -91,10 +92,16 @@ func TestStorm(t *testing.T) {
 				clients[round%len(clients)].reconnect()
 			}
 			time.Sleep(time.Duration(rand.N(2000)) * time.Millisecond)
-			info, err = str.Info(t.Context())
+			changed, err := kvstore.Inspect(t.Context(), js, kvstore.Config{})
 			require.NoError(t, err)
-			sc, err = kvstore.Repaired(kvstore.Config{}, info.Config)
+			is, err := changed.Settings()
 			require.NoError(t, err)
+			is, err = kvstore.Repaired(kvstore.Config{}, is)
+			require.NoError(t, err)
+			data, err := json.Marshal(is)
+			require.NoError(t, err)
+			sc = jetstream.StreamConfig{}
+			require.NoError(t, json.Unmarshal(data, &sc))
 			if sc.Metadata["natslock.protocol"] != "2" { // which is no repair, but for this test
 				sc.Metadata["natslock.protocol"] = "2"
 			}

@@ -60,10 +60,11 @@ func TestOldServerRefused(t *testing.T) {
 	refused(t, err, "2.11.4 (JetStream API level 1)")
 
 	// A bucket that an update cannot repair is left alone.
-	stream, err := js.Stream(kit.Bounded(t), "KV_natslock")
+	info, err := kvstore.Inspect(kit.Bounded(t), js, kvstore.Config{})
 	require.NoError(t, err)
-	is := stream.CachedInfo().Config
-	is.AllowDirect = false
+	is, err := info.Settings()
+	require.NoError(t, err)
+	is["allow_direct"] = false
 	repaired, err := kvstore.Repaired(kvstore.Config{}, is)
 	require.NoError(t, err)
 	require.Equal(t, is, repaired)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -17,8 +18,8 @@ import (
 func TestSecondBucket(t *testing.T) {
 	t.Parallel()
 	nc := testutil.RunServer(t).Connect()
-	d := &doctor{g: &session.Globals{Bucket: "natslock"}, s: &session.Session{NC: nc}, info: &jetstream.StreamInfo{Config: jetstream.StreamConfig{
-		RePublish: &jetstream.RePublish{Destination: "natslock.natslock.own.>"}}}}
+	d := &doctor{g: &session.Globals{Bucket: "natslock"}, s: &session.Session{NC: nc}, info: &kvstore.Info{StreamInfo: jetstream.StreamInfo{Config: jetstream.StreamConfig{
+		RePublish: &jetstream.RePublish{Destination: "natslock.natslock.own.>"}}}}}
 	heard := d.listen()
 	word := func(bucket string, header nats.Header) {
 		t.Helper()
@@ -95,10 +96,10 @@ func TestRoom(t *testing.T) {
 		used     uint64
 		want     string
 	}{{3, 75000, checkOK}, {3, 80000, checkError}, {1, 80000, checkOK}, {1, 92000, checkWarning}, {1, 95000, checkError}, {1, 100000, checkError}} {
-		d := &doctor{info: &jetstream.StreamInfo{
+		d := &doctor{info: &kvstore.Info{StreamInfo: jetstream.StreamInfo{
 			Config: jetstream.StreamConfig{Name: "KV_b", Replicas: tc.replicas, MaxBytes: 100000},
 			State:  jetstream.StreamState{Bytes: tc.used, Msgs: 300},
-		}}
+		}}}
 		d.room()
 		require.Equal(t, tc.want, d.Checks[0].Status, tc)
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
@@ -112,7 +111,7 @@ type doctor struct {
 	// The names of the locks that it tries, and the subject of the mutex's
 	// notifications.
 	name, rwName, subject string
-	info                  *jetstream.StreamInfo
+	info                  *kvstore.Info
 	diagnosis
 }
 

@@ -40,7 +40,7 @@ type kept struct {
 func (d *doctor) history() {
 	ctx, cancel := d.quietly()
 	defer cancel()
-	h, name := kept{bucket: d.info}, kvstore.HistoryStream(d.info, 0, 0).Name
+	h, name := kept{bucket: &d.info.StreamInfo}, kvstore.HistoryStream(&d.info.StreamInfo, 0, 0).Name
 	err := h.ask(ctx, d, name)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):

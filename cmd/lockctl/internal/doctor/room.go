@@ -31,7 +31,7 @@ func (d *doctor) room() {
 	switch {
 	case full:
 		d.add("room", checkError, d.enlarge(), "%s: the bucket is full, and the server refuses new locks and places in queues", found)
-	case kvstore.Room(d.info) != nil:
+	case kvstore.Room(&d.info.StreamInfo) != nil:
 		d.add("room", checkError, d.enlarge(), "%s: clients take no new lock, because the rest is for the renewals of what is held and for those that wait already", found)
 	case nearly(state.Msgs, c.MaxMsgs) || nearly(state.Bytes, c.MaxBytes):
 		d.add("room", checkWarning, d.enlarge(), "%s: a full bucket refuses new locks and places in queues", found)

@@ -18,31 +18,14 @@ import (
 )
 
 // Bucket returns the bucket's stream, also of a bucket that is not fit for locks.
-func (s *Session) Bucket(g *Globals, cfg kvstore.Config) (*jetstream.StreamInfo, error) {
+func (s *Session) Bucket(g *Globals, cfg kvstore.Config) (*kvstore.Info, error) {
 	ctx, cancel := g.Bounded()
 	defer cancel()
-	cfg.NoCreate, cfg.Logger = true, nil
-	// The store tells refusals and outages apart, and waits for a leader.
-	store, err := kvstore.Open(ctx, s.JS, cfg)
-	switch {
-	case err == nil:
-		store.Close()
-	case errors.Is(err, nats.ErrNoResponders):
-		return nil, s.NoJetStream()
-	case !errors.Is(err, kvstore.ErrBucketConfig):
-		return nil, err
+	info, err := kvstore.Inspect(ctx, s.JS, cfg)
+	if errors.Is(err, nats.ErrNoResponders) {
+		err = s.NoJetStream()
 	}
-	for {
-		try, cancel := context.WithTimeout(ctx, time.Second)
-		stream, err := s.JS.Stream(try, StreamOf(cfg))
-		cancel()
-		switch {
-		case err == nil:
-			return stream.CachedInfo(), nil
-		case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded): // no answer: it may have no leader yet
-			return nil, fmt.Errorf("%w: bucket %s: %w", natslock.ErrUnavailable, g.Bucket, err)
-		}
-	}
+	return info, err
 }
 
 // StreamOf names the stream of a bucket.

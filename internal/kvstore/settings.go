@@ -1,0 +1,130 @@
+package kvstore
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Settings is the configuration of a stream as its server names it in JSON, numbers as
+// [json.Number]. It has the settings that no release of this package knows too.
+type Settings map[string]any
+
+// Info is the answer of a server about a stream.
+type Info struct {
+	// StreamInfo leaves out of the configuration what nats.go cannot read.
+	jetstream.StreamInfo
+	// Raw is the whole configuration.
+	Raw json.RawMessage `json:"config"`
+}
+
+// Settings returns the configuration of the stream. It fills Config too.
+func (i *Info) Settings() (s Settings, err error) {
+	if err := i.read(); err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(i.Raw))
+	dec.UseNumber()
+	return s, dec.Decode(&s)
+}
+
+// read fills Config. A value that nats.go does not know, as one of a later server, must
+// not make the rest unreadable.
+func (i *Info) read() error {
+	i.Config = jetstream.StreamConfig{}
+	if json.Unmarshal(i.Raw, &i.Config) == nil {
+		return nil
+	}
+	var each map[string]json.RawMessage
+	if err := json.Unmarshal(i.Raw, &each); err != nil {
+		return fmt.Errorf("%w: unreadable settings: %w", ErrUnavailable, err)
+	}
+	i.Config = jetstream.StreamConfig{}
+	for name, value := range each {
+		if one, err := json.Marshal(map[string]json.RawMessage{name: value}); err == nil {
+			_ = json.Unmarshal(one, &i.Config)
+		}
+	}
+	return nil
+}
+
+// Inspect returns the stream of the bucket of cfg, fit or not, when it has a leader. It
+// makes no bucket. Its errors are those of [Open].
+func Inspect(ctx context.Context, js jetstream.JetStream, cfg Config) (*Info, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := newStore(js, cfg)
+	defer s.Close()
+	info, err := s.ask(ctx, infoRequest{}, shared)
+	if err == nil && info.Cluster != nil && info.Cluster.Leader == "" {
+		if err = s.awaitLeader(ctx, &info.StreamInfo); err == nil {
+			info, err = s.ask(ctx, infoRequest{}, shared)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %q: %w", cfg.Bucket, err)
+	}
+	return &info.Info, nil
+}
+
+// atLeast accepts a limit that is off or not below least.
+func atLeast(least int64) func(value any) bool {
+	return func(value any) bool {
+		n, _ := value.(json.Number)
+		i, err := n.Int64()
+		return off(value) || err == nil && (i < 0 || i >= least)
+	}
+}
+
+// off says whether a value is what a server means by a setting that nobody has set.
+func off(value any) bool {
+	switch v := value.(type) {
+	case nil:
+		return true
+	case bool:
+		return !v
+	case string:
+		return v == ""
+	case json.Number:
+		n, err := v.Float64()
+		return err == nil && (n == 0 || n == -1)
+	case map[string]any:
+		return len(v) == 0
+	case []any:
+		return len(v) == 0
+	}
+	return false
+}
+
+// same says whether two values mean the same to a server.
+func same(a, b any) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return off(a) && off(b) || errX == nil && errY == nil && bytes.Equal(x, y)
+}
+
+// text is a value for a message.
+func text(name string, value any) string {
+	switch v := value.(type) {
+	case nil:
+		return "unset"
+	case string:
+		return fmt.Sprintf("%.64s", v)
+	case json.Number:
+		if n, err := v.Int64(); err == nil && (name == "max_age" || name == "subject_delete_marker_ttl") {
+			return time.Duration(n).String()
+		}
+	}
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false) // subjects have a >
+	_ = enc.Encode(value)
+	return fmt.Sprintf("%.256s", strings.TrimSpace(b.String()))
+}
