@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -14,13 +15,13 @@ var rows = []struct {
 	row    string
 	change func(c map[string]any)
 }{
-	{"persist_mode async (M11)", func(c map[string]any) { c["persist_mode"] = "async" }},
-	{"a mirror (M12)", func(c map[string]any) { c["mirror"] = map[string]any{"name": "OTHER"} }},
-	{"sources (M12)", func(c map[string]any) { c["sources"] = []any{map[string]any{"name": "OTHER"}} }},
-	{"a subject_transform (M12)", func(c map[string]any) { c["subject_transform"] = map[string]any{"src": ">", "dest": ">"} }},
-	{"no_ack (M13)", func(c map[string]any) { c["no_ack"] = true }},
-	{"sealed (M13)", func(c map[string]any) { c["sealed"] = true }},
-	{"allow_msg_counter (M13)", func(c map[string]any) { c["allow_msg_counter"] = true }},
+	{"persist_mode async", func(c map[string]any) { c["persist_mode"] = "async" }},
+	{"a mirror", func(c map[string]any) { c["mirror"] = map[string]any{"name": "OTHER"} }},
+	{"sources", func(c map[string]any) { c["sources"] = []any{map[string]any{"name": "OTHER"}} }},
+	{"a subject_transform", func(c map[string]any) { c["subject_transform"] = map[string]any{"src": ">", "dest": ">"} }},
+	{"no_ack", func(c map[string]any) { c["no_ack"] = true }},
+	{"sealed", func(c map[string]any) { c["sealed"] = true }},
+	{"allow_msg_counter", func(c map[string]any) { c["allow_msg_counter"] = true }},
 }
 
 // refuses requires that the program does not open a bucket that it sees so.
@@ -40,8 +41,13 @@ func bucketRows(t *trial) {
 	for _, one := range rows {
 		t.refuses("a bucket with "+one.row, one.change)
 	}
+	t.wire.show(func(i map[string]any) {
+		if c, ok := i["config"].(map[string]any); ok {
+			maps.Copy(c, map[string]any{"allow_direct": false, "max_consumers": 9, "description": x, "of_a_later_server": true})
+		}
+	})
 	a := t.ask(t.opening())
-	t.expect(a.Result == "ok", `"ok" for a bucket that is fit`, "%s", a)
+	t.expect(a.Result == "ok", `"ok" for a bucket that is fit, with a setting of a later server`, "%s", a)
 }
 
 // mirrored makes a stream info one of a bucket with a mirror, which a cluster keeps.

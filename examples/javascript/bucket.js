@@ -6,33 +6,41 @@ import { GONE, encodeRecord, newId, now } from "./record.js";
 
 const DAY = 86400e9; // in nanoseconds
 
-/** What a client refuses and what it warns of, in the configuration of a stream (M3 to M17). */
+/** What a server means by a setting that nobody has set. */
+const off = (v) => v == null || [false, 0, -1, ""].includes(v) || (typeof v === "object" && !Object.keys(v).length);
+
+// Settings that may be as they like.
+const FREE = ["name", "description", "placement", "max_msgs", "max_bytes", "max_consumers", "consumer_limits", "duplicate_window",
+  "compression", "mirror_direct", "template_owner", "metadata"];
+
+/** What a client refuses (M3, M16, M17) and what it warns of, in the configuration of a stream. */
 export function judge(info, name) {
-  const c = info.config, bad = [], odd = [];
-  const must = (ok, what) => ok || bad.push(what);
-  const should = (ok, what) => ok || odd.push(what);
-  must(c.max_msgs_per_subject === 1, "max_msgs_per_subject");
-  must(c.allow_msg_ttl, "allow_msg_ttl");
-  must(!c.subject_delete_marker_ttl, "subject_delete_marker_ttl");
-  must(c.subjects?.length === 1 && c.subjects[0] === `$KV.${name}.>`, "subjects");
-  must(c.retention === "limits", "retention");
-  must(c.discard === "new" || !(c.max_bytes > 0 || c.max_msgs > 0), "discard");
-  must(!c.max_age || c.max_age >= 366 * DAY, "max_age");
-  must(!(c.max_msg_size > 0 && c.max_msg_size < 20480), "max_msg_size");
-  must(!c.persist_mode || c.persist_mode === "default", "persist_mode");
-  must(!c.mirror && !c.sources?.length && !c.subject_transform, "mirror, sources, subject_transform");
-  must(!c.discard_new_per_subject && !c.no_ack && !c.sealed && !c.allow_msg_counter, "discard_new_per_subject, no_ack, sealed, allow_msg_counter");
-  must(c.storage === "file" || c.num_replicas > 1, "storage");
-  must(c.metadata?.["natslock.protocol"] === "2", "metadata natslock.protocol");
-  must(Number(c.metadata?.["_nats.level"]) >= 2, "JetStream API level below 2 (nats-server 2.12)");
-  should(c.republish?.src === `$KV.${name}.>` && /^natslock\.[^.]+\.[^.]+\.>$/.test(c.republish.dest), "republish");
-  should(c.allow_direct, "allow_direct");
-  should(!c.allow_rollup_hdrs, "allow_rollup_hdrs");
-  should(!c.allow_msg_schedules, "allow_msg_schedules");
-  should(c.deny_delete && c.deny_purge, "deny_delete, deny_purge");
-  should(c.num_replicas > 1 || !info.cluster?.name, "num_replicas");
-  should(c.first_seq >= 3e13 || info.state?.last_seq >= 3e13, "first_seq");
-  return { bad, odd };
+  const c = info.config;
+  const must = {
+    max_msgs_per_subject: c.max_msgs_per_subject === 1,
+    allow_msg_ttl: c.allow_msg_ttl === true,
+    subjects: c.subjects?.length === 1 && c.subjects[0] === `$KV.${name}.>`,
+    retention: c.retention === "limits",
+    discard: c.discard === "new" || (off(c.max_bytes) && off(c.max_msgs)),
+    max_age: off(c.max_age) || c.max_age >= 366 * DAY,
+    persist_mode: off(c.persist_mode) || c.persist_mode === "default",
+    storage: c.storage === "file" || (c.storage === "memory" && c.num_replicas > 1),
+    "metadata natslock.protocol": c.metadata?.["natslock.protocol"] === "2",
+    "JetStream API level 2 (nats-server 2.12)": Number(c.metadata?.["_nats.level"]) >= 2,
+  };
+  for (const s of ["subject_delete_marker_ttl", "mirror", "sources", "subject_transform", "discard_new_per_subject", "no_ack",
+    "sealed", "allow_msg_counter"]) must[s] = off(c[s]);
+  const should = {
+    max_msg_size: off(c.max_msg_size) || c.max_msg_size >= 20480,
+    republish: c.republish?.src === `$KV.${name}.>` && !c.republish.headers_only && /^natslock\.[^.]+\.[^.]+\.>$/.test(c.republish.dest),
+    num_replicas: c.num_replicas > 1 || !info.cluster?.name,
+    first_seq: c.first_seq >= 3e13 || info.state?.last_seq >= 3e13,
+  };
+  for (const s of ["allow_direct", "deny_delete", "deny_purge", "allow_atomic"]) should[s] = c[s] === true;
+  // Those that are to be off, and those that a later server names.
+  for (const s of Object.keys(c)) if (!FREE.includes(s) && !(s in must) && !(s in should)) should[s] = off(c[s]);
+  const wrong = (of) => Object.keys(of).filter((s) => !of[s]);
+  return { bad: wrong(must), odd: wrong(should) };
 }
 
 export class Bucket extends Reads {

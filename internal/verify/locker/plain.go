@@ -174,40 +174,25 @@ func (p *plain) verify() error {
 	var info struct {
 		Created    string
 		Alternates []struct{ Name string } // its mirrors, and the stream itself
-		Config     struct {
-			MaxMsgsPerSubject int64  `json:"max_msgs_per_subject"`
-			MaxMsgs           int64  `json:"max_msgs"`
-			MaxBytes          int64  `json:"max_bytes"`
-			MaxAge            int64  `json:"max_age"`
-			MaxMsgSize        int64  `json:"max_msg_size"`
-			AllowMsgTTL       bool   `json:"allow_msg_ttl"`
-			MarkerTTL         int64  `json:"subject_delete_marker_ttl"`
-			Discard           string `json:"discard"`
-			Retention         string `json:"retention"`
-			Storage           string `json:"storage"`
-			Persist           string `json:"persist_mode"`
-			NewPerSubject     bool   `json:"discard_new_per_subject"`
-			NoAck             bool   `json:"no_ack"`
-			Sealed            bool
-			Counter           bool `json:"allow_msg_counter"`
-			Mirror, Sources   any
-			Transform         any `json:"subject_transform"`
-			Replicas          int `json:"num_replicas"`
-			Subjects          []string
-			Republish         struct{ Dest string }
-			Metadata          map[string]string
-		}
+		Config     map[string]any
 	}
 	if err := p.api("STREAM.INFO.KV_"+p.bucket, &info); err != nil {
 		return err
 	}
 	c := info.Config
-	level, _ := strconv.Atoi(c.Metadata["_nats.level"])
-	limited := c.MaxMsgs > 0 || c.MaxBytes > 0
-	fit := c.MaxMsgsPerSubject == 1 && c.AllowMsgTTL && c.MarkerTTL == 0 && len(c.Subjects) == 1 && c.Retention == "limits" && c.Storage == "file" &&
-		(c.Discard == "new" || !limited) && (c.MaxAge == 0 || c.MaxAge >= int64(366*24*time.Hour)) && (c.MaxMsgSize < 0 || c.MaxMsgSize >= 20480) &&
-		c.Metadata["natslock.protocol"] == "2" && c.Replicas <= 1 && c.Mirror == nil && c.Sources == nil && c.Transform == nil &&
-		!c.NewPerSubject && !c.NoAck && !c.Sealed && !c.Counter && level >= 2 && (c.Persist == "" || c.Persist == "default")
+	metadata, _ := c["metadata"].(map[string]any)
+	said, _ := metadata["_nats.level"].(string)
+	level, _ := strconv.Atoi(said)
+	number := func(name string) float64 { n, _ := c[name].(float64); return n }
+	limited := number("max_msgs") > 0 || number("max_bytes") > 0
+	fit := c["max_msgs_per_subject"] == 1.0 && c["allow_msg_ttl"] == true && fmt.Sprint(c["subjects"]) == "[$KV."+p.bucket+".>]" &&
+		c["retention"] == "limits" && c["storage"] == "file" && (c["discard"] == "new" || !limited) &&
+		(number("max_age") <= 0 || number("max_age") >= float64(366*24*time.Hour)) && number("num_replicas") <= 1 &&
+		metadata["natslock.protocol"] == "2" && level >= 2
+	for _, off := range []string{"subject_delete_marker_ttl", "mirror", "sources", "subject_transform", "discard_new_per_subject",
+		"no_ack", "sealed", "allow_msg_counter", "persist_mode"} {
+		fit = fit && slices.Contains([]string{"<nil>", "false", "0", "[]", "", "default"}, fmt.Sprint(c[off]))
+	}
 	for _, a := range info.Alternates {
 		fit = fit && a.Name == "KV_"+p.bucket
 	}
@@ -223,7 +208,9 @@ func (p *plain) verify() error {
 	}
 	p.created = info.Created
 	p.unfit.Store(unfit)
-	p.notify = strings.TrimSuffix(c.Republish.Dest, ">")
+	republish, _ := c["republish"].(map[string]any)
+	dest, _ := republish["dest"].(string)
+	p.notify = strings.TrimSuffix(dest, ">")
 	return nil
 }
 
