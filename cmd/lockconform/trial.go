@@ -160,7 +160,7 @@ func (t *trial) ownServer(user *server.User) (restart func()) {
 		port, err := strconv.Atoi(u.Port())
 		t.need(err)
 		stop()
-		t.pause(2 * settled) // so that the program notices
+		t.pause(4 * settled) // so that the program notices, also when it waits for an answer
 		s, err := startServer(dir, port)
 		t.need(err)
 		stop = func() { stopServer(s) }
