@@ -262,6 +262,32 @@ func TestDeadFirstOfCrowd(t *testing.T) {
 	})
 }
 
+// Much is written in the bucket while two clients queue, as if many had come together. They find out that the queue is
+// short, so a dead head costs them one pause.
+func TestDeadFirstInBusyBucket(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder := quietHolder(t, s)
+		dead, slow := joinFaulty(t, s)
+		c, slower := joinFaulty(t, s)
+		slow.OnSend(kit.At("wait take", faults.Delay(200*time.Millisecond)))
+		slower.OnSend(kit.At("wait take", faults.Delay(210*time.Millisecond)))
+		first, w := dead.begin(t, "l"), c.begin(t, "l")
+		time.Sleep(100 * time.Millisecond)
+		r := newRaw(t, s.Connect())
+		for i := range 40 {
+			r.put(fmt.Sprint("lock.other", i), []byte("x"), time.Minute)
+		}
+		time.Sleep(2 * time.Second)
+		dead.link.Cut()
+		free := time.Now()
+		kit.Unlock(t, holder)
+		kit.Unlock(t, w.Granted(t))
+		require.Less(t, time.Since(free), onePause)
+		dead.link.Heal()
+		kit.Unlock(t, first.Granted(t))
+	})
+}
+
 // A replica that waits and dies, every ten seconds. Where readers go in and out, a writer finds
 // the gate free and does not queue. It queues, and dies, behind a writer that is inside.
 func TestDeadFirstInCrashLoop(t *testing.T) {

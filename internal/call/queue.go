@@ -2,6 +2,7 @@ package call
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/natslock/locks/internal/bucket"
@@ -43,7 +44,7 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 			return r
 		}
 		a.place.Leave(a.placeStatus)
-		a.place = nil
+		a.place, a.surveyed, a.length = nil, 0, 0
 		a.run.Queued(nil)
 		if pause > 0 {
 			if err := a.bid.Pause(a.ctx, clock.OutageBackoff(pause), a.c.b.Online()); err != nil {
@@ -98,7 +99,7 @@ func (a *Call) enqueue(begun clock.Instant) result {
 // place was before it, or requeue when the place has gone.
 func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 	w := core.Waiter{ID: place.ID(), Ticket: place.Ticket(), Reads: a.Reads()}
-	w.Begin(a.surveyed, a.length, a.c.b.Instant().Add(a.placeTTL()/3))
+	w.Begin(a.surveyed, a.length)
 	for try := 0; ; {
 		up := a.c.b.Online()
 		before, over, read, err := a.readAhead(place, &w, listWithin<<min(try, 2))
@@ -161,11 +162,11 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 	b := a.c.b
 	read.Alone = b.Alone()
 	there := false
-	if known := w.Known(); len(known) > 0 {
+	if known := w.Known(); len(known) > 0 && !w.Lists() {
 		l, err := b.ListWithin(a.ctx, within, place.Key, w.AsOf, kvstore.Also(known...), kvstore.Tombstones())
 		if err == nil {
 			read.Named = true
-			if before, over, there = w.Recalled(entries(l.Records), b.Now()); !there {
+			if before, over, there = w.Recalled(entries(l.Records), read.Alone, b.Now()); !there {
 				over = -1
 			}
 			return before, over, read, nil
@@ -179,7 +180,7 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 		w.Reach = core.Named
 	}
 	at := b.Instant()
-	from, most := w.Reach.Extent(w.Ticket)
+	from, most := w.Extent()
 	opts := []kvstore.ListOption{kvstore.From(from), kvstore.AtMost(most)}
 	switch {
 	case w.Reach == core.Named:
@@ -196,15 +197,19 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 	if l.Beside.Deleted { // a claim at a live record would replace it //safety:vacant-read
 		vacant = l.Beside.Revision
 	}
-	if l.Whole {
-		from, w.Reach = 0, max(w.Reach, core.Whole)
-	}
-	if w.Reach == core.Glance && len(l.Records) > 0 && l.Records[0].Revision == from {
+	if w.Reach == core.Glance && !l.Whole && len(l.Records) > 0 && l.Records[0].Revision == from {
 		next, err := b.ListWithin(a.ctx, within, a.Keys.Place("*"), w.AsOf, kvstore.From(from+1), kvstore.AtMost(most))
 		if err != nil {
 			return nil, 0, read, err
 		}
-		l.Records = append(l.Records, next.Records...)
+		// The later one of two states counts: a renewed place may be in both.
+		l.Records = slices.DeleteFunc(l.Records, func(r kvstore.Record) bool {
+			return slices.ContainsFunc(next.Records, func(n kvstore.Record) bool { return n.Key == r.Key })
+		})
+		l.Records, l.Whole = append(l.Records, next.Records...), next.Whole
+	}
+	if l.Whole {
+		from, w.Reach = 0, max(w.Reach, core.Whole)
 	}
 	queue := record.Queue(l.Records)
 	read.From, read.Cut = from, l.More

@@ -7,8 +7,9 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// enough is how many records beyond those of the lock a newcomer reads to see that it has to queue.
-const enough = 4
+// enough is how many records a newcomer reads, beyond those of the lock, to see that it has to queue. Tombstones count: a
+// list that they cut off has it queue at a free lock.
+const enough = 8
 
 // survey reads the lock and its queue, from a state that contains revision, and
 // claims what is free if nobody is queued. It returns busy with a holder if all keys are held. It
@@ -26,7 +27,7 @@ func (a *Call) survey(revision uint64) result {
 		revision = 0
 	}
 	if !a.Req.Once { // else the length is reported
-		opts = append(opts, kvstore.AtMost(a.Req.Permits+enough))
+		opts = append(opts, kvstore.AtMost(max(a.Req.Permits, 1)+enough))
 	}
 	keys, queue, left, err := a.readAll(revision, opts...)
 	if err != nil {
@@ -126,7 +127,9 @@ func (a *Call) readAll(revision uint64, opts ...kvstore.ListOption) (keys, queue
 		return keys, record.Queue(places), left, err
 	}
 	l, err := a.c.b.ListSoon(a.ctx, a.Keys.Place("*"), revision, append(opts, kvstore.Beside(a.Keys.Gate))...)
-	a.surveyed = max(l.Revision, 1) // an empty state names none
+	if err == nil {
+		a.surveyed = max(l.Revision, 1) // an empty state names none
+	}
 	keys = make([]record.Entry, 1)
 	if l.Beside.Revision != 0 {
 		keys[0] = record.Of(l.Beside)

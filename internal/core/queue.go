@@ -1,7 +1,6 @@
 package core
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -34,14 +33,27 @@ type Waiter struct {
 	Reach  Reach  // of the next list
 	Vacant uint64 // the tombstone of the lock, as last read; 0: none
 
-	before []record.Entry // the places before its own, without a gap; nil if there may be gaps
-	kept   int            // the number of these when they were listed
-	whole  bool           // they were the whole queue before it,
-	alone  bool           // as the only server has answered
-	served bool           // one of them was granted with no place before it: those before that one are over
-	seeks  bool           // it looks for the head of a long queue, to take the lock out of turn
-	seekAt clock.Instant  // when it may do that
+	before  []record.Entry // the places before its own, without a gap; nil if there may be gaps
+	kept    int            // the number of these when they were listed
+	glanced bool           // they are those right before it, which it follows whatever they want
+	whole   bool           // they were the whole queue before it,
+	alone   bool           // as the only server has answered
+	served  bool           // one of them was granted with no place before it: those before that one are over
+	missing bool           // one of them was not shown by one of several servers, though no tombstone was either
+	seeks   seeking        // for the head, to take the lock out of turn
+	seekAt  clock.Instant  // when it may look for that again
 }
+
+// seeking says what a waiter does to find out who is the head, which it has not read.
+type seeking uint8
+
+const (
+	seeksNothing seeking = iota
+	// seeksShort lists the queue from its start on: it may be short.
+	seeksShort
+	// seeksNear reads what is left of the places that it knows. Only if these are few is it worth a list of a long queue.
+	seeksNear
+)
 
 // Reach is how much of the queue a list reads.
 type Reach uint8
@@ -72,9 +84,16 @@ const (
 	headReach = 2
 )
 
-// Extent returns from which revision on a list has to read the queue, 0 for all of it, and how many
+// Extent returns from which revision on the next list has to read the queue, 0 for all of it, and how many
 // records it reads at most, 0 for all.
-func (r Reach) Extent(ticket uint64) (from uint64, most int) {
+func (w *Waiter) Extent() (from uint64, most int) {
+	if w.Lists() {
+		return Start.extent(w.Ticket)
+	}
+	return w.Reach.extent(w.Ticket)
+}
+
+func (r Reach) extent(ticket uint64) (from uint64, most int) {
 	switch r {
 	case Glance:
 		return ticket - 2, 1
@@ -116,24 +135,27 @@ func (w *Waiter) Gone(revision uint64) {
 	}
 }
 
-// Seek has the waiter find out who is the head of a long queue, if it is near that. The next time is after a pause.
+// Seek has the waiter find out who is the head. The next time is after a pause.
 func (w *Waiter) Seek(now clock.Instant, pause time.Duration) {
-	w.seeks, w.seekAt = true, now.Add(pause)
+	w.seeks, w.seekAt = seeksShort, now.Add(pause)
 }
 
-// Seeks is when the waiter may do that. One that knows only its predecessor cannot see whether it is near the head.
-func (w *Waiter) Seeks() clock.Instant {
-	if w.kept == 1 {
-		return math.MaxInt64
-	}
-	return w.seekAt
+// Seeks is when the waiter may do that.
+func (w *Waiter) Seeks() clock.Instant { return w.seekAt }
+
+// Lists says whether the waiter lists the queue next, though it knows the places before it.
+func (w *Waiter) Lists() bool { return w.seeks == seeksShort }
+
+// Knows says whether it knows the place with an id before its own.
+func (w *Waiter) Knows(id string) bool {
+	return slices.ContainsFunc(w.before, func(e record.Entry) bool { return e.ID == id })
 }
 
 // Begin begins the wait. surveyed is a revision of the state that was read before the place was written, 0 if none is
 // known, and length that of the queue in it. If much has been written since, many may have come together, each
-// right behind another one. seekAt is when the waiter may look for the head of a long queue.
-func (w *Waiter) Begin(surveyed uint64, length int, seekAt clock.Instant) {
-	w.AsOf, w.seekAt = w.Ticket, seekAt
+// right behind another one.
+func (w *Waiter) Begin(surveyed uint64, length int) {
+	w.AsOf = w.Ticket
 	switch w.Reach = Start; {
 	case length > shortQueue:
 		w.Reach = Near
@@ -174,21 +196,27 @@ func (w *Waiter) Listed(queue []record.Entry, cut bool, vacant uint64, estimate 
 	return before, over, true
 }
 
-// Recalled takes the records under the keys that it knows, and under its own, tombstones included. It
-// returns what [Waiter.Listed] returns.
-func (w *Waiter) Recalled(records []record.Entry, estimate time.Time) (before []record.Entry, over int, there bool) {
-	served := uint64(0) // all before this ticket are over
+// Recalled takes the records under the keys that it knows, and under its own, tombstones included. alone says that one
+// server only may have answered: another one may lack a place that was renewed. It returns what
+// [Waiter.Listed] returns.
+func (w *Waiter) Recalled(records []record.Entry, alone bool, estimate time.Time) (before []record.Entry, over int, there bool) {
+	served, shown := uint64(0), 0 // all before this ticket are over
 	for _, e := range records {
-		switch i := slices.IndexFunc(w.before, func(b record.Entry) bool { return b.Key == e.Key }); {
+		i := slices.IndexFunc(w.before, func(b record.Entry) bool { return b.Key == e.Key })
+		if i >= 0 {
+			shown++
+		}
+		switch {
 		case e.ID == w.ID && e.Live():
 			there = true
 		case i < 0 || w.before[i].ID != e.ID:
-		case e.Live():
+		case e.Live() && e.TokenOrTicket() == w.before[i].TokenOrTicket(): // else its claim was stored once more, behind others
 			before = append(before, e)
-		case e.Status == record.StatusGranted: //safety:served-before
+		case e.Deleted && e.Status == record.StatusGranted: //safety:served-before
 			served = max(served, w.before[i].TokenOrTicket())
 		}
 	}
+	w.missing = !alone && shown < len(w.before) //safety:recalled-missing
 	if served > 0 {
 		w.served = true
 		before = slices.DeleteFunc(before, func(e record.Entry) bool { return e.TokenOrTicket() < served })
@@ -221,20 +249,28 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 	for i >= 0 && !w.blocks(before[i]) { //safety:earlier-first
 		i--
 	}
-	if w.Reach == Glance { // it waits for this one, whatever that wants, or lists the queue
-		i = len(before) - 1
-	}
 	if r.Named {
 		return w.judgeKnown(before, i)
 	}
-	if part := i >= 0 && r.From > 0 && before[i].TokenOrTicket() >= r.From; part {
-		w.keep(before, i, r)
-		if w.before != nil || w.Reach != Glance {
+	if w.Lists() { // from the start on
+		if w.seeks = seeksNothing; r.Cut {
+			w.seeks = seeksNear
+			return ListOn, a
+		}
+		w.Reach = Start
+	}
+	glance := w.Reach == Glance
+	if glance { // it follows the place right before it, or lists the queue
+		i = len(before) - 1
+	}
+	if i >= 0 && r.From > 0 && before[i].TokenOrTicket() >= r.From {
+		if w.keep(before, i, r); w.before != nil || !glance {
+			w.glanced = glance
 			return Behind, aheadOf(before, i, w.before != nil)
 		}
 	}
 	switch {
-	case w.Reach == Glance:
+	case glance:
 		w.Reach = Start
 		return ListOn, a
 	case r.From > 0 || r.Cut: // it is further back, if there is one //safety:part-of-queue
@@ -269,7 +305,7 @@ func aheadOf(before []record.Entry, i int, sure bool) Ahead {
 // keep has the waiter read these places again by their keys, of which i is the predecessor. Of a part that was cut off
 // it keeps those behind which no ticket is left for another place, if the predecessor is among them.
 func (w *Waiter) keep(before []record.Entry, i int, r Read) {
-	w.Vacant, w.served, w.whole, w.alone = 0, false, r.From == 0, r.Alone
+	w.Vacant, w.served, w.glanced, w.whole, w.alone = 0, false, false, r.From == 0, r.Alone
 	first := 0
 	for first < len(before) && before[first].TokenOrTicket() < r.From { // others like it may be missing //safety:part-begins
 		first++
@@ -284,9 +320,13 @@ func (w *Waiter) keep(before []record.Entry, i int, r Read) {
 
 // judgeKnown judges what is left of the places that were before it, of which i is the last one that blocks it.
 func (w *Waiter) judgeKnown(before []record.Entry, i int) (s Standing, a Ahead) {
-	near := w.seeks && len(before) <= headReach && len(before) < w.kept
-	w.seeks = false
+	if w.glanced {
+		i = len(before) - 1
+	}
+	near := w.seeks == seeksNear && len(before) <= headReach && len(before) < w.kept
+	w.seeks = seeksNothing
 	switch {
+	case w.missing: // the leader knows
 	case i >= 0 && !near:
 		w.before = before
 		if a = aheadOf(before, i, true); w.whole || w.served {
@@ -298,10 +338,10 @@ func (w *Waiter) judgeKnown(before []record.Entry, i int) (s Standing, a Ahead) 
 		return Foremost, a
 	}
 	switch w.before = nil; {
-	case w.Reach == Glance && !near:
-		w.Reach = Start
-	case i < 0 && w.whole:
+	case w.missing || i < 0 && w.whole:
 		w.Reach = Named
+	case w.glanced && !near:
+		w.Reach = Start
 	default:
 		w.Reach = Whole
 	}

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"math"
 	"slices"
 	"testing"
 	"time"
@@ -31,7 +30,7 @@ var serverNow = time.Unix(1000, 0)
 // waiterAt is a waiter "me" with the ticket 50 that has begun its wait.
 func waiterAt(reads bool, reach Reach) Waiter {
 	w := Waiter{ID: "me", Ticket: 50, Reads: reads}
-	w.Begin(0, 0, 0)
+	w.Begin(0, 0)
 	w.Reach = reach
 	return w
 }
@@ -91,17 +90,17 @@ func TestWaiterBegins(t *testing.T) {
 		want     Reach
 	}{{0, 0, Start}, {90, 0, Start}, {90, shortQueue, Start}, {90, shortQueue + 1, Near}, {100 - shortQueue, 0, Start}, {99 - shortQueue, 3, Glance}} {
 		w := Waiter{ID: "me", Ticket: 100}
-		w.Begin(c.surveyed, c.length, 7)
+		w.Begin(c.surveyed, c.length)
 		require.Equal(t, c.want, w.Reach, c)
 		require.EqualValues(t, 100, w.AsOf)
 	}
-	from, most := Glance.Extent(100)
+	from, most := Glance.extent(100)
 	require.Equal(t, []any{uint64(98), 1}, []any{from, most})
-	from, most = Start.Extent(100)
+	from, most = Start.extent(100)
 	require.Equal(t, []any{uint64(0), shortQueue + 2}, []any{from, most})
-	from, most = Farthest.Extent(100)
+	from, most = Farthest.extent(100)
 	require.Equal(t, []any{uint64(1), 256 + 2}, []any{from, most}, "an early ticket")
-	from, most = Whole.Extent(100)
+	from, most = Whole.extent(100)
 	require.Equal(t, []any{uint64(0), 0}, []any{from, most})
 }
 
@@ -168,17 +167,16 @@ func TestWaiterGlance(t *testing.T) {
 		reads bool
 		queue []record.Entry
 		want  Standing
-		seeks bool
 	}{
-		{"two places", false, []record.Entry{a, b}, Behind, true},
-		{"one place", false, []record.Entry{b}, Behind, false},
-		{"a reader before a reader", true, []record.Entry{placed(listed("-b")[0], 49, 49)}, Behind, false},
-		{"an earlier ticket before it", false, []record.Entry{placed(listed("A")[0], 30, 48), b}, Behind, false},
-		{"an earlier ticket that was renewed right before", false, []record.Entry{a, placed(listed("B")[0], 30, 49)}, ListOn, false},
-		{"a gap", false, []record.Entry{a, placed(listed()[0], 50, 50)}, ListOn, false},
-		{"the own place", false, []record.Entry{placed(listed()[0], 50, 50)}, ListOn, false},
-		{"a later one", false, []record.Entry{placed(listed("A")[0], 51, 51)}, ListOn, false},
-		{"nothing", false, nil, ListOn, false},
+		{"two places", false, []record.Entry{a, b}, Behind},
+		{"one place", false, []record.Entry{b}, Behind},
+		{"a reader before a reader", true, []record.Entry{placed(listed("-b")[0], 49, 49)}, Behind},
+		{"an earlier ticket before it", false, []record.Entry{placed(listed("A")[0], 30, 48), b}, Behind},
+		{"an earlier ticket that was renewed right before", false, []record.Entry{a, placed(listed("B")[0], 30, 49)}, ListOn},
+		{"a gap", false, []record.Entry{a, placed(listed()[0], 50, 50)}, ListOn},
+		{"the own place", false, []record.Entry{placed(listed()[0], 50, 50)}, ListOn},
+		{"a later one", false, []record.Entry{placed(listed("A")[0], 51, 51)}, ListOn},
+		{"nothing", false, nil, ListOn},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := waiterAt(c.reads, Glance)
@@ -192,10 +190,9 @@ func TestWaiterGlance(t *testing.T) {
 			}
 			require.EqualValues(t, 49, ahead.Pred.TokenOrTicket())
 			require.True(t, ahead.Sure && ahead.Next)
-			require.Equal(t, c.seeks, w.Seeks() != math.MaxInt64, "it sees whether the head is near")
 			// The predecessor has given up: then it lists the queue.
 			w.Gone(60)
-			before, _, there := w.Recalled([]record.Entry{placed(listed()[0], 50, 50)}, serverNow)
+			before, _, there := w.Recalled([]record.Entry{placed(listed()[0], 50, 50)}, true, serverNow)
 			require.True(t, there)
 			s, _ = w.Judge(before, Read{Named: true, Alone: true})
 			require.Equal(t, ListOn, s)
@@ -205,9 +202,12 @@ func TestWaiterGlance(t *testing.T) {
 	// The one before the predecessor has gone: the predecessor may be the head.
 	w := waiterAt(false, Glance)
 	_, _ = judged(&w, []record.Entry{a, b}, Read{From: 48, Cut: true, Alone: true})
+	require.True(t, w.Knows("A") && !w.Knows("me"))
 	w.Seek(1, time.Second)
-	before, _, _ := w.Recalled([]record.Entry{b, placed(listed()[0], 50, 50)}, serverNow)
-	s, _ := w.Judge(before, Read{Named: true, Alone: true})
+	s, _ := judged(&w, nil, Read{Cut: true, Alone: true})
+	require.Equal(t, ListOn, s, "the queue is long")
+	before, _, _ := w.Recalled([]record.Entry{b, placed(listed()[0], 50, 50)}, true, serverNow)
+	s, _ = w.Judge(before, Read{Named: true, Alone: true})
 	require.Equal(t, ListOn, s)
 	require.Equal(t, Whole, w.Reach)
 }
@@ -252,7 +252,7 @@ func TestWaiterRecalls(t *testing.T) {
 		{"a reader waits behind the granted one", begun(true, 15, Near), []record.Entry{tombstone(q[1], record.StatusGranted), q[2], q[4]}, Foremost, "", Whole, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before, _, there := c.w.Recalled(c.found, serverNow)
+			before, _, there := c.w.Recalled(c.found, true, serverNow)
 			require.True(t, there)
 			s, a := c.w.Judge(before, Read{Named: true, Alone: true})
 			require.Equal(t, c.want, s)
@@ -262,20 +262,36 @@ func TestWaiterRecalls(t *testing.T) {
 		})
 	}
 	w := begun(false, 15, Near)
-	_, _, there := w.Recalled(q[:4], serverNow)
+	_, _, there := w.Recalled(q[:4], true, serverNow)
 	require.False(t, there, "the own place has gone")
 }
 
-// TestWaiterSeeks: a waiter in a long queue finds the head by a list of all places, and only if few of those that it knows are
-// left.
+// TestWaiterSeeks: a waiter that does not know the head lists the queue, which may be short. In a long one it lists all
+// places only if few of those that it knows are left.
 func TestWaiterSeeks(t *testing.T) {
 	q := listed("A", "B", "C", "D")
-	for left, want := range map[int]Standing{4: Behind, 3: Behind, 2: ListOn, 1: ListOn} {
+	begun := func() Waiter {
 		w := waiterAt(false, Near)
 		_, _ = judged(&w, q, Read{From: 5, Alone: true})
+		require.False(t, w.Lists())
 		w.Seek(3, time.Second)
 		require.EqualValues(t, 3+time.Second, w.Seeks())
-		before, _, _ := w.Recalled(q[4-left:], serverNow)
+		require.True(t, w.Lists())
+		_, most := w.Extent()
+		require.Equal(t, shortQueue+2, most)
+		return w
+	}
+	w := begun()
+	s, a := judged(&w, q, Read{Alone: true})
+	require.Equal(t, Behind, s)
+	require.Equal(t, "A", a.Head.ID, "a short queue")
+	require.False(t, w.Lists())
+	for left, want := range map[int]Standing{4: Behind, 3: Behind, 2: ListOn, 1: ListOn} {
+		w := begun()
+		s, _ := judged(&w, q[:1], Read{Cut: true, Alone: true})
+		require.Equal(t, ListOn, s)
+		require.False(t, w.Lists(), "it reads what it knows")
+		before, _, _ := w.Recalled(q[4-left:], true, serverNow)
 		s, a := w.Judge(before, Read{Named: true, Alone: true})
 		require.Equal(t, want, s, left)
 		if want == ListOn {
@@ -286,6 +302,31 @@ func TestWaiterSeeks(t *testing.T) {
 		}
 		require.Equal(t, "D", a.Pred.ID)
 	}
+}
+
+// TestWaiterMissing: one of several servers may lack a place that was renewed. A place that is not shown, without a
+// tombstone, is asked of the leader. And a claim that was stored again has another place.
+func TestWaiterMissing(t *testing.T) {
+	q := listed("A", "B", "C")
+	begun := func() Waiter {
+		w := waiterAt(false, Near)
+		_, _ = judged(&w, q, Read{From: 5})
+		return w
+	}
+	w := begun()
+	before, _, _ := w.Recalled([]record.Entry{q[0], tombstone(q[2], record.StatusGone), q[3]}, false, serverNow)
+	s, _ := w.Judge(before, Read{Named: true})
+	require.Equal(t, ListOn, s)
+	require.Equal(t, Named, w.Reach)
+	w = begun()
+	before, _, _ = w.Recalled([]record.Entry{q[0], tombstone(q[1], record.StatusGone), tombstone(q[2], record.StatusGone), q[3]}, false, serverNow)
+	s, a := w.Judge(before, Read{Named: true})
+	require.Equal(t, Behind, s)
+	require.Equal(t, "A", a.Pred.ID)
+	w = begun()
+	before, _, _ = w.Recalled([]record.Entry{q[0], q[1], placed(q[2], 80, 80), q[3]}, true, serverNow)
+	_, a = w.Judge(before, Read{Named: true, Alone: true})
+	require.Equal(t, "B", a.Pred.ID)
 }
 
 // TestWaiterOfReplica: that nobody is before it a waiter believes of a list that lacks no live record.
@@ -340,7 +381,7 @@ func TestWaiterBehindTheDead(t *testing.T) {
 // TestWaiterAsOf: the next list contains what has shown that the predecessor is gone.
 func TestWaiterAsOf(t *testing.T) {
 	w := Waiter{ID: "me", Ticket: 7}
-	w.Begin(0, 0, 0)
+	w.Begin(0, 0)
 	w.Gone(0)
 	require.EqualValues(t, 7, w.AsOf)
 	w.Gone(12)

@@ -57,6 +57,7 @@ type Successor struct {
 	Jitter time.Duration // by how much it waits longer than the second waiter
 	Proven bool          // the subscription to the predecessor's place is in place
 	Seeks  clock.Instant // from when on it may look for the head, where that is not known
+	Own    string        // the key that an earlier attempt of the own claim has got after all, which is to be adopted; "": none
 
 	silent    bool          // the predecessor seems to be dead
 	lastWrite clock.Instant // when the predecessor wrote last, as far as is known
@@ -181,7 +182,7 @@ func (f *Successor) readNext(now clock.Instant, pause time.Duration) {
 // if its record is over. Another claim may have its key by now, behind all that have queued since.
 func (f *Successor) Read(e record.Entry, written, now clock.Instant, left, pause time.Duration) (there, over bool) {
 	f.readNext(now, pause)
-	if !e.Live() || e.ID != f.Pred.ID {
+	if !e.Live() || e.ID != f.Pred.ID || e.TokenOrTicket() != f.Pred.TokenOrTicket() {
 		return false, false
 	}
 	if f.lastWrite = max(f.lastWrite, written); left == 0 {
@@ -210,7 +211,9 @@ func (f *Successor) ReadBeside(keys []string, beside []record.Entry, own string,
 		}
 		revision, shown := before[keys[i]]
 		switch stays := shown && revision == e.Revision; {
-		case f.scanAt == 0 && mine, f.scanAt == 0 && stays && f.maySeek(now):
+		case mine:
+			f.Own = keys[i]
+		case f.scanAt == 0 && stays && f.maySeek(now):
 			f.scanAt, f.hinted = now, false
 		case !stays:
 			f.again = !repeated

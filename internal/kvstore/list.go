@@ -60,6 +60,8 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 	}
 	var l Listing
 	switch {
+	case len(what.also) >= multiMax: // such a request might not fit into a message
+		err = errIncomplete
 	case len(what.keys) > 0:
 		l, err = s.listNamed(ctx, what.keys, min)
 	case what.named && what.also == nil && !s.Alone():
@@ -149,7 +151,8 @@ func (s *Store) snapshot(ctx context.Context, pattern string, min uint64, what l
 			s.crowded(s.seen.Load())
 			s.doubtRefusal(doubtEvery)
 		}
-		// An older state need not contain the places that were taken since.
+		// An older state need not contain the places that were taken since. A list that was cut off shows what
+		// there is, and proves nothing to be missing.
 		if err != nil || l.More || l.Revision >= min { //safety:list-as-of
 			return l, err
 		}
@@ -175,9 +178,13 @@ func (s *Store) listPages(ctx context.Context, pattern string, min uint64, what 
 			return Listing{}, err
 		}
 	}
-	page, last := listing{from: max(what.from, 1), atMost: cmp.Or(what.atMost, batchMax)}, make(map[string]Record)
+	page, last := listing{from: max(what.from, 1), atMost: cmp.Or(what.atMost, batchMax), reached: what.reached}, make(map[string]Record)
+	asOf := max(min, l.Beside.Revision)
+	if what.atMost == 0 { // of one server, whose states contain what it has acknowledged: a page names no state but its last record
+		asOf = 0
+	}
 	for {
-		part, err := s.snapshot(ctx, pattern, max(min, l.Beside.Revision), page)
+		part, err := s.snapshot(ctx, pattern, asOf, page)
 		if err != nil {
 			return Listing{}, err
 		}
@@ -418,13 +425,16 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 		return Listing{}, err
 	}
 	defer forget()
+	// Who else should answer for the only server? One that is late has more to do by each other request. What a waiter
+	// reads it reads again; for all else an answer may be lost.
+	patient := s.Alone() && (what.atMost > 0 || len(what.also) > 0)
 	within := repeatAfter
-	if s.Alone() { // and who else should answer? A server that is late has more to do by each other request.
+	if patient {
 		within = 2 * replyTimeout
 	}
 	err, waitErr := await(ctx, s, ch, subject, within)
 	switch {
-	case errors.Is(waitErr, errNoAnswer) && ctx.Err() == nil && !s.Alone():
+	case errors.Is(waitErr, errNoAnswer) && ctx.Err() == nil && !patient:
 		return Listing{}, errIncomplete // the leader may answer where this replica did not
 	case errors.Is(waitErr, ErrPermission):
 		// This request reads any key, so it may be withheld where reading

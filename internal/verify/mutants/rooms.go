@@ -222,6 +222,8 @@ var roomMutants = []mutant{
 		weak: "a reader that waits for nobody says that nobody was before it"},
 	{label: "served-before", operator: "always", test: "internal/core.TestWaiterRecalls",
 		weak: "a place that has gone anyhow shows that those before it are over"},
+	{label: "recalled-missing", operator: "is false", test: "internal/core.TestWaiterMissing",
+		weak: "a place that a replica lacks is taken for one that has gone"},
 	{label: "part-begins", operator: "never", test: "internal/core.TestWaiterCutOff",
 		weak: "a waiter reads again places from before a part, and misses those between"},
 	{label: "part-gapless", operator: "never", test: "internal/core.TestWaiterCutOff",
