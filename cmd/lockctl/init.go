@@ -177,23 +177,15 @@ func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Con
 	if c.Storage == "" { // as it is, also when that is memory
 		cfg.Storage = info.Config.Storage
 	}
-	is, err := info.Settings()
+	repaired, err := kvstore.Repaired(cfg, info)
 	if err != nil {
 		return err
 	}
-	repaired, err := kvstore.Repaired(cfg, is)
+	changes, err := difference(info.Raw, repaired.Raw)
 	if err != nil {
 		return err
 	}
-	changes, err := difference(is, repaired)
-	if err != nil {
-		return err
-	}
-	after := *info
-	if after.Raw, err = json.Marshal(repaired); err != nil {
-		return err
-	}
-	left, err := kvstore.Examine(cfg, &after)
+	left, err := kvstore.Examine(cfg, repaired)
 	if err != nil {
 		return err
 	}
@@ -219,7 +211,7 @@ func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Con
 	if err := c.confirm(g, "Change it?"); err != nil {
 		return err
 	}
-	if info, err = c.update(g, s, info.Config.Name, is, repaired); err != nil {
+	if info, err = c.update(g, s, info.Config.Name, info.Raw, repaired.Raw); err != nil {
 		return err
 	}
 	fmt.Fprintf(g.Out, "changed %s of bucket %s\n", show.Count(len(changes), "setting"), g.Bucket)

@@ -225,23 +225,26 @@ func verify(want Config, info *Info) (warnings []string, err error) {
 	return warnings, errors.Join(errs...)
 }
 
-// Repaired returns the settings s of a bucket's stream, with every setting
+// Repaired returns the stream of a bucket with every setting
 // repaired that an update of the stream can repair. It also sets Replicas, MaxBytes and
 // Placement to the values of cfg, where cfg has them. [Examine] reports the settings
 // that are left. The error matches [ErrInvalidKey] if the bucket name in cfg is not
 // valid.
 //
-// If the bucket would still be unfit, it has to be re-created, and the result is s
+// If the bucket would still be unfit, it has to be re-created, and the result is info
 // unchanged. So it is if nothing is wrong. The method does no I/O.
-func Repaired(cfg Config, s Settings) (Settings, error) {
+func Repaired(cfg Config, info *Info) (*Info, error) {
 	right, err := cfg.StreamConfig()
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	if cfg, err = cfg.withDefaults(); err != nil {
-		return s, err
+		return nil, err
 	}
-	m := maps.Clone(s)
+	m, err := info.Settings()
+	if err != nil {
+		return nil, err
+	}
 	set := func(name string, value any, wanted bool) {
 		if wanted {
 			m[name] = value
@@ -255,7 +258,7 @@ func Repaired(cfg Config, s Settings) (Settings, error) {
 		m, err = plain.Settings()
 	}
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	plain.State.LastSeq = lowFirstSeq // which no update changes
 	for _, r := range rules(cfg, plain, m) {
@@ -276,12 +279,13 @@ func Repaired(cfg Config, s Settings) (Settings, error) {
 		case f.Level == Unfit:
 			// A configuration that no server has answered with names no server.
 			if r.setting != serverSetting || plain.Config.Metadata[metaLevel] != "" {
-				return s, nil
+				return info, nil
 			}
 		}
 	}
-	if plain.Raw, err = json.Marshal(m); err != nil {
-		return s, err
+	after := *info
+	if after.Raw, err = json.Marshal(m); err != nil {
+		return nil, err
 	}
-	return plain.Settings()
+	return &after, after.read()
 }

@@ -3,7 +3,6 @@ package kvstore_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -353,9 +352,7 @@ func repair(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting st
 	ctx := t.Context()
 	info, err := kvstore.Inspect(ctx, js, cfg)
 	check(t, err)
-	before, err := info.Settings()
-	check(t, err)
-	repaired, err := kvstore.Repaired(cfg, before)
+	repaired, err := kvstore.Repaired(cfg, info)
 	check(t, err)
 	hopeless, found := false, false
 	findings, err := kvstore.Examine(cfg, info)
@@ -370,14 +367,10 @@ func repair(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting st
 	}
 	equal(t, "found", found, true)
 	if hopeless {
-		equal(t, "left alone", reflect.DeepEqual(repaired, before), true)
+		equal(t, "left alone", repaired == info, true)
 		return
 	}
-	data, err := json.Marshal(repaired)
-	check(t, err)
-	var sc jetstream.StreamConfig
-	check(t, json.Unmarshal(data, &sc))
-	_, err = js.UpdateStream(ctx, sc)
+	_, err = js.UpdateStream(ctx, repaired.Config)
 	check(t, err)
 	info, err = kvstore.Inspect(ctx, js, cfg)
 	check(t, err)
@@ -390,9 +383,11 @@ func repair(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting st
 	}
 	now, err := info.Settings()
 	check(t, err)
-	again, err := kvstore.Repaired(cfg, now)
+	again, err := kvstore.Repaired(cfg, info)
 	check(t, err)
-	equal(t, "nothing more to repair", reflect.DeepEqual(again, now), true)
+	more, err := again.Settings()
+	check(t, err)
+	equal(t, "nothing more to repair", reflect.DeepEqual(more, now), true)
 	s, err := kvstore.Open(ctx, js, cfg)
 	check(t, err)
 	defer s.Close()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -85,29 +86,18 @@ func atLeast(least int64) func(value any) bool {
 
 // off says whether a value is what a server means by a setting that nobody has set.
 func off(value any) bool {
-	switch v := value.(type) {
-	case nil:
-		return true
-	case bool:
-		return !v
-	case string:
-		return v == ""
-	case json.Number:
-		n, err := v.Float64()
-		return err == nil && (n == 0 || n == -1)
-	case map[string]any:
-		return len(v) == 0
-	case []any:
-		return len(v) == 0
-	}
-	return false
+	return slices.Contains([]string{"null", "false", "0", "-1", `""`, "{}", "[]"}, asJSON(value))
 }
 
 // same says whether two values mean the same to a server.
-func same(a, b any) bool {
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
-	return off(a) && off(b) || errX == nil && errY == nil && bytes.Equal(x, y)
+func same(a, b any) bool { return off(a) && off(b) || asJSON(a) == asJSON(b) }
+
+func asJSON(value any) string {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false) // subjects have a >
+	_ = enc.Encode(value)
+	return strings.TrimSpace(b.String())
 }
 
 // text is a value for a message.
@@ -122,9 +112,5 @@ func text(name string, value any) string {
 			return time.Duration(n).String()
 		}
 	}
-	var b strings.Builder
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // subjects have a >
-	_ = enc.Encode(value)
-	return fmt.Sprintf("%.256s", strings.TrimSpace(b.String()))
+	return fmt.Sprintf("%.256s", asJSON(value))
 }

@@ -171,9 +171,9 @@ func TestLaterServer(t *testing.T) {
 
 		info, err := kvstore.Inspect(t.Context(), js, kvstore.Config{})
 		check(t, err)
-		is, err := info.Settings()
+		after, err := kvstore.Repaired(kvstore.Config{}, info)
 		check(t, err)
-		repaired, err := kvstore.Repaired(kvstore.Config{}, is)
+		repaired, err := after.Settings()
 		check(t, err)
 		equal(t, "compression", repaired["compression"], any("zstd"))
 		equal(t, "later", fmt.Sprint(repaired["later"]), "map[on:true]")
@@ -185,11 +185,14 @@ func TestLaterServer(t *testing.T) {
 func TestRepairedReplicas(t *testing.T) {
 	is := fitSettings(t)
 	is["storage"], is["allow_direct"] = "memory", false
-	repaired, err := kvstore.Repaired(kvstore.Config{}, is)
+	raw, err := json.Marshal(is)
 	check(t, err)
-	equal(t, "left alone", repaired["allow_direct"], any(false))
-	repaired, err = kvstore.Repaired(kvstore.Config{Replicas: 3}, is)
+	info := &kvstore.Info{Raw: raw}
+	repaired, err := kvstore.Repaired(kvstore.Config{}, info)
 	check(t, err)
-	equal(t, "allow_direct", repaired["allow_direct"], any(true))
-	equal(t, "num_replicas", repaired["num_replicas"], any(json.Number("3")))
+	equal(t, "left alone", repaired, info)
+	repaired, err = kvstore.Repaired(kvstore.Config{Replicas: 3}, info)
+	check(t, err)
+	equal(t, "allow_direct", repaired.Config.AllowDirect, true)
+	equal(t, "num_replicas", repaired.Config.Replicas, 3)
 }

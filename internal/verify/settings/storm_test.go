@@ -2,7 +2,6 @@ package settings
 
 import (
 	"context"
-	"encoding/json"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -94,14 +93,9 @@ func TestStorm(t *testing.T) {
 			time.Sleep(time.Duration(rand.N(2000)) * time.Millisecond)
 			changed, err := kvstore.Inspect(t.Context(), js, kvstore.Config{})
 			require.NoError(t, err)
-			is, err := changed.Settings()
+			changed, err = kvstore.Repaired(kvstore.Config{}, changed)
 			require.NoError(t, err)
-			is, err = kvstore.Repaired(kvstore.Config{}, is)
-			require.NoError(t, err)
-			data, err := json.Marshal(is)
-			require.NoError(t, err)
-			sc = jetstream.StreamConfig{}
-			require.NoError(t, json.Unmarshal(data, &sc))
+			sc = changed.Config
 			if sc.Metadata["natslock.protocol"] != "2" { // which is no repair, but for this test
 				sc.Metadata["natslock.protocol"] = "2"
 			}

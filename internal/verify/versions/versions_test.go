@@ -62,12 +62,9 @@ func TestOldServerRefused(t *testing.T) {
 	// A bucket that an update cannot repair is left alone.
 	info, err := kvstore.Inspect(kit.Bounded(t), js, kvstore.Config{})
 	require.NoError(t, err)
-	is, err := info.Settings()
+	repaired, err := kvstore.Repaired(kvstore.Config{}, info)
 	require.NoError(t, err)
-	is["allow_direct"] = false
-	repaired, err := kvstore.Repaired(kvstore.Config{}, is)
-	require.NoError(t, err)
-	require.Equal(t, is, repaired)
+	require.Same(t, info, repaired)
 }
 
 // A user that may make the bucket and not ask for the API level learns the
