@@ -154,9 +154,8 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 // has been free for a second in spite of its queue counts as free: its first waiter is
 // stopped. The next waiter takes such a lock too.
 //
-// TryLock takes a lock that its client keeps idle: see [Linger]. If another client may keep
-// the lock idle, TryLock asks that client for it. A client that is using the lock answers
-// so. If it does not answer within 250 ms, it keeps the lock.
+// TryLock takes a lock that its client keeps idle: see [Linger]. A lock that another client keeps
+// idle is held, and [LockedError] says that it is idle: [Client.Lock] gets it at once.
 //
 // TryLock returns the held lock, or an error and no lock. When the lock is held or has
 // a queue, the error is a *[LockedError], which matches [ErrLocked] and names the

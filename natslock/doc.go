@@ -109,10 +109,10 @@
 // lock that nobody writes is read without a message.
 //
 // Exclusion, order and tokens are those of other locks. The client gives an idle lock up at
-// once when another client waits for it, or asks with TryLock. A lost notification delays
-// that by 5 s at most. The price is that of a crash: an idle lock of a client that has
-// crashed keeps others out until its TTL ends, as a held lock does. See [Linger],
-// [Tuning] and [Stats].
+// once when another client waits for it. A lost notification delays that by 5 s at most. To
+// TryLock of another client an idle lock is held, and [LockedError] says that it is idle. The
+// price is that of a crash: an idle lock of a client that has crashed keeps others out until
+// its TTL ends, as a held lock does. See [Linger], [Tuning] and [Stats].
 //
 // # Locks that outlast their holder
 //

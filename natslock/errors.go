@@ -65,6 +65,10 @@ type LockedError struct {
 	Holder *Holder
 	// Own is true when this client holds the lock itself.
 	Own bool
+	// Lingers is true when the client of Holder may keep the lock idle: see [Linger]. Idle is
+	// true when nobody was inside as that client wrote the record, up to a third of the TTL
+	// ago. [Client.Lock] gets an idle lock at once, and a one-shot acquire does not.
+	Lingers, Idle bool
 	// Queued is the number of waiters.
 	Queued int
 
@@ -84,6 +88,12 @@ func (e *LockedError) Error() string {
 		fmt.Fprintf(&b, "this client itself (token %d)", e.Holder.Token)
 	case e.Holder != nil:
 		b.WriteString(describe(*e.Holder, e.entry))
+		switch {
+		case e.Idle:
+			b.WriteString(", idle when last renewed")
+		case e.Lingers:
+			b.WriteString(", which lingers and may be idle")
+		}
 	case e.Queued > 0 && !e.entry.Unreadable:
 		b.Reset()
 		fmt.Fprintf(&b, "lock %q has a queue", e.Name)
@@ -143,7 +153,10 @@ func (e *TimeoutError) Unwrap() error { return e.cause }
 // public turns the errors of the machinery into those documented here.
 func public(err error) error {
 	if busy, ok := errors.AsType[*call.BusyError](err); ok {
-		return &LockedError{Name: busy.Name, Holder: knownHolder(busy.Holder), Own: busy.Own, Queued: busy.Queued, entry: busy.Holder, permits: busy.Kind == record.Semaphore}
+		h := busy.Holder
+		lingers := h.Lingers && h.Status == record.StatusHeld
+		return &LockedError{Name: busy.Name, Holder: knownHolder(h), Own: busy.Own, Lingers: lingers, Idle: lingers && h.InUse == 0,
+			Queued: busy.Queued, entry: h, permits: busy.Kind == record.Semaphore}
 	}
 	if wait, ok := errors.AsType[*call.WaitError](err); ok {
 		return &TimeoutError{Name: wait.Name, Waited: wait.Waited, Holder: knownHolder(wait.Holder), Position: wait.Position, entry: wait.Holder, cause: wait.Cause}

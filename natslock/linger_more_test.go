@@ -47,23 +47,6 @@ func TestLingerUsedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestLingerGivesWaySlowly: the record of an idle lease may still say that it was used,
-// which is no answer to a TryLock.
-func TestLingerGivesWaySlowly(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
-		synctest.Wait()
-		f.OnSend(kit.At("lock delete", faults.Delay(50*time.Millisecond)))
-		begun := time.Now()
-		l, err := other.TryLock(t.Context(), "l")
-		require.NoError(t, err)
-		require.Equal(t, 50*time.Millisecond, time.Since(begun))
-		kit.Unlock(t, l)
-	})
-}
-
 // TestLingerListedLate: any list that shows another client recalls an idle lease.
 func TestLingerListedLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -242,8 +225,8 @@ func TestLingerIdleUnwatched(t *testing.T) {
 	})
 }
 
-// TestLingerIdleBroken: no goroutine uses an idle lease after a break. That holds for one
-// that lets others in at once, and for one whose answer was lost.
+// TestLingerIdleBroken: no goroutine uses an idle lease that was broken 5 s ago. That holds for a
+// break that lets others in at once, and for one whose answer was lost.
 func TestLingerIdleBroken(t *testing.T) {
 	for _, how := range []string{"immediately", "unanswered"} {
 		t.Run(how, func(t *testing.T) {
@@ -265,7 +248,7 @@ func TestLingerIdleBroken(t *testing.T) {
 					require.NoError(t, err)
 				}
 				held := mustLock(t, operator.Client, "l")
-				synctest.Wait() // c is notified
+				time.Sleep(5 * time.Second) // c has listed its idle leases
 				_, err = c.TryLock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
 				require.ErrorIs(t, err, natslock.ErrLocked)
 				kit.Unlock(t, held)
@@ -388,10 +371,8 @@ func TestLingerBucketRemade(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.Equal(t, 1, c.Stats().Idle)
 		begun := time.Now()
-		l, err := join(t, s).TryLock(t.Context(), "used")
-		require.NoError(t, err)
+		kit.Unlock(t, mustLock(t, join(t, s).Client, "used"))
 		require.Less(t, time.Since(begun), 10*time.Millisecond)
-		kit.Unlock(t, l)
 	})
 }
 
@@ -407,75 +388,5 @@ func TestReplacedDoubtsBucket(t *testing.T) {
 		time.Sleep(6 * time.Second) // short was to be renewed
 		wantLost(t, short, natslock.ErrLost)
 		wantLost(t, long, natslock.ErrLost)
-	})
-}
-
-// TestLingerTryUnnotified: a TryLock that is not notified gets an idle lock after 250 ms.
-func TestLingerTryUnnotified(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, slow := joinFaulty(t, s)
-		slow.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if w.Delete {
-				return faults.Delay(20 * time.Millisecond)
-			}
-			return faults.Pass
-		})
-		other, f := joinFaulty(t, s)
-		f.DropEvents(func(kvstore.Event) bool { return true })
-		for range 5 {
-			kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
-			time.Sleep(time.Minute)
-			begun := time.Now()
-			l, err := other.TryLock(t.Context(), "l")
-			require.NoError(t, err)
-			require.LessOrEqual(t, time.Since(begun), 260*time.Millisecond)
-			kit.Unlock(t, l)
-		}
-	})
-}
-
-// TestLingerTryBehindAPlace: the client of an idle lease may be about to delete the place
-// that it waited at. A TryLock gets the lock nevertheless.
-func TestLingerTryBehindAPlace(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, third := join(t, s), join(t, s)
-		other, f := joinFaulty(t, s)
-		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			switch kit.Stage(w) {
-			case "wait delete": // TryLock finds the place
-				return faults.Hold
-			case "lock delete": // its request has arrived
-				f.ReleaseHeld()
-			}
-			return faults.Pass
-		})
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
-		kit.Unlock(t, mustLock(t, other.Client, "l", lingers)) // queues
-		l, err := third.TryLock(t.Context(), "l")
-		require.NoError(t, err)
-		require.Equal(t, 1, f.Counts().Held)
-		kit.Unlock(t, l)
-	})
-}
-
-// TestLingerTryEvicted: a TryLock gets a lock whose idle lease its own client is giving up.
-func TestLingerTryEvicted(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{MaxLingering: 1}))
-		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if w.Delete {
-				return faults.Delay(20 * time.Millisecond)
-			}
-			return faults.Pass
-		})
-		for range 10 {
-			kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
-			kit.Unlock(t, mustLock(t, c.Client, "other", lingers))
-			l, err := c.TryLock(t.Context(), "l", lingers)
-			require.NoError(t, err)
-			_, err = c.TryLock(t.Context(), "l", lingers)
-			require.ErrorIs(t, err, natslock.ErrLocked)
-			kit.Unlock(t, l)
-		}
 	})
 }

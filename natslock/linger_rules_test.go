@@ -3,7 +3,6 @@ package natslock_test
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -165,55 +164,6 @@ func TestLingerShown(t *testing.T) {
 	}
 }
 
-// TestLingerAnswers: an answer to a TryLock names it. The record of an idle lease may
-// still say that it was used.
-func TestLingerAnswers(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		l := mustLock(t, c.Client, "l", lingers)
-		_, err := other.TryLock(t.Context(), "l")
-		require.ErrorIs(t, err, natslock.ErrLocked)
-		kit.Unlock(t, l)
-		require.False(t, inspect(t, other.Client, "l").Holder.Idle, "as of its last renewal")
-		begun := time.Now()
-		l, err = other.TryLock(t.Context(), "l")
-		require.NoError(t, err)
-		require.Less(t, time.Since(begun), 10*time.Millisecond)
-		kit.Unlock(t, l)
-	})
-}
-
-// TestLingerTryOnce: the notification of a TryLock recalls no lease that was granted after
-// it.
-func TestLingerTryOnce(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
-		var mu sync.Mutex
-		var tried []kvstore.Event
-		f.DropEvents(func(ev kvstore.Event) bool {
-			mu.Lock()
-			defer mu.Unlock()
-			if ev.Kind == kvstore.Put && len(tried) == 0 {
-				tried = append(tried, ev)
-			}
-			return false
-		})
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
-		synctest.Wait()
-		l, err := other.TryLock(t.Context(), "l")
-		require.NoError(t, err)
-		kit.Unlock(t, l)
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
-		synctest.Wait()
-		require.Equal(t, 1, c.Stats().Idle)
-		require.Len(t, tried, 1)
-		require.Equal(t, 1, f.Forge(tried[0]))
-		synctest.Wait()
-		require.Equal(t, 1, c.Stats().Idle)
-	})
-}
-
 // TestLingerOwnTry: a TryLock of the client itself uses its idle lease, after a list if
 // that is still to come. Without an answer the client gives the lease up.
 func TestLingerOwnTry(t *testing.T) {
@@ -251,22 +201,6 @@ func TestLingerOwnTry(t *testing.T) {
 			return
 		}
 		require.Greater(t, again.Token(), l.Token()+64, "another lease")
-	})
-}
-
-// TestLingerQueued: a TryLock of another client passes no waiter.
-func TestLingerQueued(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
-		time.Sleep(time.Minute + time.Second) // between two lists of the idle lease
-		deaf(f)
-		w := join(t, s).await(t, "l")
-		begun := time.Now()
-		_, err := join(t, s).TryLock(t.Context(), "l")
-		require.ErrorIs(t, err, natslock.ErrLocked)
-		require.Zero(t, time.Since(begun), "it does not ask")
-		kit.Unlock(t, w.Granted(t))
 	})
 }
 

@@ -126,48 +126,50 @@ func TestLingerClose(t *testing.T) {
 	})
 }
 
-// TryLock of another client gets an idle lock, and is refused by one that is in use.
+// TryLock of another client is refused by a lock that lingers, without a write beside its claim. The
+// error says whether the lock was idle when it was last renewed, and Lock gets it at once.
 func TestLingerTryLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
-		time.Sleep(time.Minute)
-		begun := time.Now()
-		l, err := other.TryLock(t.Context(), "l")
-		require.NoError(t, err)
-		require.Less(t, time.Since(begun), 10*time.Millisecond)
-		kit.Unlock(t, l)
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
-		time.Sleep(time.Second)
-		l = mustLock(t, c.Client, "l", lingers)
-		time.Sleep(time.Second)
-		begun = time.Now()
-		_, err = other.TryLock(t.Context(), "l")
-		require.ErrorIs(t, err, natslock.ErrLocked)
-		require.Less(t, time.Since(begun), 110*time.Millisecond)
-		require.Empty(t, inspect(t, c.Client, "l").Queue)
-		f.DropEvents(func(kvstore.Event) bool { return true })
-		begun = time.Now()
-		_, err = other.TryLock(t.Context(), "l")
-		require.ErrorIs(t, err, natslock.ErrLocked)
-		require.InDelta(t, 250, time.Since(begun).Milliseconds(), 10)
-		f.DropEvents(nil)
-		kit.Unlock(t, l)
-		l, err = other.TryLock(t.Context(), "l")
-		require.NoError(t, err)
-		kit.Unlock(t, l)
-		l, err = c.TryLock(t.Context(), "l", lingers)
-		require.NoError(t, err)
-		time.Sleep(time.Second)
-		begun = time.Now()
-		_, err = other.TryLock(t.Context(), "l")
-		require.ErrorIs(t, err, natslock.ErrLocked)
-		require.Less(t, time.Since(begun), 110*time.Millisecond, "the lease of a TryLock")
-		kit.Unlock(t, l)
-		kit.Unlock(t, mustLock(t, other.Client, "l"))
-		time.Sleep(2 * time.Second)
-		wantNothing(t, s)
+		c := join(t, s)
+		other, f := joinFaulty(t, s)
+		refused := func(idle bool, text string) {
+			t.Helper()
+			writes := f.Counts().Sends
+			begun, sent := time.Now(), other.nc.Stats().OutMsgs
+			_, err := other.TryLock(t.Context(), "l")
+			var locked *natslock.LockedError
+			require.ErrorAs(t, err, &locked)
+			require.Zero(t, time.Since(begun))
+			require.LessOrEqual(t, other.nc.Stats().OutMsgs-sent, uint64(3), "its claim, a read, and now and then a verification")
+			require.LessOrEqual(t, f.Counts().Sends-writes, 1)
+			require.True(t, locked.Lingers)
+			require.Equal(t, idle, locked.Idle)
+			require.Contains(t, err.Error(), text)
+		}
+		free := func() {
+			t.Helper()
+			begun := time.Now()
+			kit.Unlock(t, mustLock(t, other.Client, "l"))
+			require.Less(t, time.Since(begun), 10*time.Millisecond)
+			time.Sleep(2 * time.Second)
+			wantNothing(t, s)
+		}
+		for name, lock := range map[string]func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){"Lock": c.Lock, "TryLock": c.TryLock} {
+			l, err := lock(t.Context(), "l", lingers)
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+			refused(false, "which lingers and may be idle")
+			sent := c.nc.Stats().OutMsgs
+			kit.Unlock(t, l)
+			l = mustLock(t, c.Client, "l", lingers)
+			require.LessOrEqual(t, c.nc.Stats().OutMsgs-sent, uint64(1), "%s: a list, from a subscription that is older", name)
+			kit.Unlock(t, l)
+			refused(false, "which lingers and may be idle")
+			time.Sleep(time.Minute)
+			refused(true, "idle when last renewed")
+			require.Equal(t, 1, c.Stats().Idle, name)
+			free()
+		}
 	})
 }
 

@@ -7,61 +7,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
-
-// The record of a TryLock that asks for an idle lock is no place. No view counts it and no
-// watch reports it. That holds when its client deletes it, and when its client crashes.
-func TestLingerTrySeenByNobody(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		asker, viewer := join(t, s), join(t, s)
-		w := follow(t, viewer, ">")
-		mustLock(t, c.Client, "l", natslock.Linger(time.Hour))
-		w.next(admin.EventGranted)
-		f.DropEvents(func(kvstore.Event) bool { return true }) // no answer
-		for _, crashes := range []bool{false, true} {
-			tried := make(chan error, 1)
-			go func() {
-				_, err := asker.TryLock(t.Context(), "l")
-				tried <- err
-			}()
-			time.Sleep(100 * time.Millisecond)
-			require.Len(t, newRaw(t, s.Connect()).live(">"), 2, "the lock and the record of the TryLock")
-			begun := follow(t, viewer, ">") // it reads the record
-			if crashes {
-				asker.link.Blackhole(true)
-			}
-			info := inspect(t, viewer.Client, "l")
-			require.Zero(t, info.Waiting())
-			require.Empty(t, info.Queue)
-			for listed, err := range admin.New(viewer.Client).List(t.Context(), ">") {
-				require.NoError(t, err)
-				require.Empty(t, listed.Queue)
-			}
-			late := join(t, s)
-			var locked *natslock.LockedError
-			_, err := late.TryLock(t.Context(), "l")
-			require.ErrorAs(t, err, &locked)
-			require.Zero(t, locked.Queued)
-			var waited *natslock.TimeoutError
-			impatient := late.begin(t, "l", natslock.MaxWait(time.Millisecond))
-			require.ErrorAs(t, impatient.Failed(t), &waited)
-			require.LessOrEqual(t, waited.Position, 1)
-			require.Error(t, <-tried)
-			time.Sleep(3 * time.Second)
-			for _, w := range []*follower{w, begun} {
-				w.next(admin.EventQueued)
-				w.next(admin.EventGaveUp)
-				w.nothing()
-			}
-		}
-	})
-}
 
 // A watch and the views show that a lock lingers, and whether it was idle when its record
 // was written.

@@ -116,8 +116,8 @@ const (
 // Linger has the client keep the lock for up to d when the last of its goroutines has
 // unlocked it. The next Lock of this client then costs no message, which suits a service
 // that takes the same lock again and again. The client gives an idle lock up at once when
-// another client waits for it or asks with [Client.TryLock], or when a goroutine asks with
-// another TTL or mode. Close gives all of them up. The goroutine that unlocks last decides.
+// another client waits for it, or when a goroutine asks with another TTL or mode. To
+// [Client.TryLock] of another client it is held: see [LockedError]. Close gives all of them up. The goroutine that unlocks last decides.
 //
 // A client that crashes keeps an idle lock until its TTL, and a client whose notification
 // was lost keeps it for 5 s more. An idle lock costs a renewal every third of its TTL,

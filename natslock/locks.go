@@ -50,7 +50,7 @@ var errNoLocks = fmt.Errorf("%w: a natslock.LockSet that no acquire has returned
 // releases the rest, and waits for one name after the other. The options count for each
 // lock: [TTL], [Meta], [Until], [NoRenew], [Linger] and [EarlyWarning]. A [NoRenew] lease
 // can end while LockAll waits for another name. With [Linger] the client keeps the locks
-// idle that LockAll releases, and gives each up when another client asks.
+// idle that LockAll releases, and gives each up when another client waits.
 //
 // LockAll returns all locks, or an error and no lock. Then it has released those that it
 // got, which [Stats] counts. It waits for the server's confirmation of that

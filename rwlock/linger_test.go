@@ -32,7 +32,7 @@ func soon(t *testing.T, lock locking, within time.Duration, opts ...natslock.Loc
 }
 
 // A side of a reader-writer lock that lingers is taken again without a message, and given
-// up at once to the others.
+// up at once to the others that wait. A one-shot acquire of another client learns that it is idle.
 func TestLinger(t *testing.T) {
 	lingers := natslock.Linger(time.Hour)
 	const within = 10 * time.Millisecond
@@ -64,6 +64,15 @@ func TestLinger(t *testing.T) {
 						}
 						require.LessOrEqual(t, before.since(a.nc).out, uint64(1))
 						time.Sleep(time.Minute)
+						if who == "another's TryLock" || who == "another's TryRLock" && !strings.Contains(name, "read") {
+							_, err := other(a, b)(t.Context(), "x")
+							var locked *natslock.LockedError
+							require.ErrorAs(t, err, &locked)
+							require.True(t, locked.Idle)
+							require.Equal(t, 1, a.c.Stats().Idle)
+							soon(t, b.Lock, within)
+							continue
+						}
 						soon(t, other(a, b), within)
 					}
 					soon(t, idle(a), within)
@@ -120,8 +129,7 @@ func TestLingerBehindATry(t *testing.T) {
 	})
 }
 
-// A one-shot writer meets a reader of its own client whose lease is to linger. The reader is inside: the
-// writer need not ask for the lease.
+// A one-shot writer meets a reader of its own client whose lease is to linger, and who is inside.
 func TestLingerTryBesideAReader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)

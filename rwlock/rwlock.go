@@ -116,8 +116,7 @@ func (rw *RWLock) Lock(ctx context.Context, name string, opts ...natslock.LockOp
 }
 
 // TryLock takes the lock for writing if nobody holds it or waits for it, and never
-// queues. It asks for idle locks as [natslock.Client.TryLock] does. Otherwise the error
-// matches [natslock.ErrLocked]. Other errors are those of [natslock.Client.TryLock].
+// queues. Otherwise the error matches [natslock.ErrLocked]. Other errors are those of [natslock.Client.TryLock].
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, record.Exclusive, false, name, opts)
 }
@@ -136,7 +135,7 @@ func (rw *RWLock) RLock(ctx context.Context, name string, opts ...natslock.LockO
 }
 
 // TryRLock takes the lock for reading if no writer holds it and nobody waits for it,
-// and never queues. It asks for idle locks as [natslock.Client.TryLock] does. Otherwise the error matches [natslock.ErrLocked]. Other errors are
+// and never queues. Otherwise the error matches [natslock.ErrLocked]. Other errors are
 // those of [natslock.Client.TryLock].
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, record.Shared, false, name, opts)

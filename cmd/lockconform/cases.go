@@ -946,7 +946,7 @@ var readable = []struct {
 	{"a version of the record that is not known", record(2, "OTHER", 15*time.Second, map[string]any{"v": 2}), false},
 	{"no id", record(2, "", 15*time.Second, nil), false},
 	{"a status that is a text", record(2, "OTHER", 15*time.Second, map[string]any{"s": "2"}), false},
-	{"a question", record(6, "OTHER", time.Second, nil), false},
+	{"a status that is none", record(6, "OTHER", time.Second, nil), false},
 	{"a TTL that is a float", record(2, "OTHER", 15*time.Second, map[string]any{"l": 15.0}), false},
 	{"a status that is a float", record(2, "OTHER", 15*time.Second, map[string]any{"s": float32(2)}), false},
 	{"a ticket that is a float", record(2, "OTHER", 15*time.Second, map[string]any{"t": 1e13}), false},

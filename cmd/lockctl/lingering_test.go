@@ -10,10 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/bucket"
-	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/internal/kvstore"
-	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
@@ -60,7 +56,7 @@ func TestLingeringIsShown(t *testing.T) {
 	require.Equal(t, 3, strings.Count(out, " idle "), out)
 	_, out, _ = run(t, s, "info", "m")
 	require.Contains(t, out, "mutex m: held, idle when last renewed\n")
-	require.Regexp(t, `lingers +idle when last renewed: another client that asks gets it`, out)
+	require.Regexp(t, `lingers +idle when last renewed: another client that waits gets it`, out)
 	_, out, _ = run(t, s, "info", "r")
 	require.Contains(t, out, "rw r: held by 2 readers, idle when last renewed\n")
 
@@ -170,42 +166,4 @@ func TestLingeringInWatch(t *testing.T) {
 	require.Subset(t, idle, []string{"renewed", "released"})
 	last := evs[len(evs)-1]
 	require.False(t, last.Lingers || last.Idle)
-}
-
-// The record of a one-shot acquire that asks for an idle lock is no place and no garbage
-// to lockctl.
-func TestLingeringTryIsNoPlace(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	c := client(t, s)
-	take(t, c, "m", natslock.Linger(time.Hour))
-	p := watch(t, s)
-	b := bucket.New(kit.OpenStore(t, s.Connect()), "other", clock.Now)
-	key := record.KeysOf(record.Mutex, "m").Place("MAEFS64Q")
-	write := func(status record.Status, expect uint64, ttl time.Duration) uint64 {
-		body := record.Body{Status: status, ID: "MAEFS64Q", Client: "other", TTL: int64(ttl / time.Second)}
-		value, err := body.Encode()
-		require.NoError(t, err)
-		revision, err := b.Write(timeout(t), kvstore.Write{Key: key, Value: value, Expect: expect, TTL: ttl, Delete: expect != 0})
-		require.NoError(t, err)
-		return revision
-	}
-	revision := write(record.StatusTrying, 0, time.Minute) // a second, in life
-	ls := locks(t, s, "ls")
-	require.Len(t, ls, 1)
-	require.Empty(t, ls[0].Queue)
-	require.Empty(t, locks(t, s, "info", "m")[0].Queue)
-	_, out, _ := run(t, s, "info", "m")
-	require.NotContains(t, out, "queue")
-	row := doctor(t, s).row(t, "expiry")
-	require.Equal(t, "ok", row.Status)
-	code, out, errs := run(t, s, "break", "-f", "m")
-	require.Zero(t, code, errs)
-	require.NotContains(t, out, "unreadable")
-	write(record.StatusGone, revision, 0)
-	take(t, c, "last")
-	kit.Eventually(t, "the last grant", func() bool { return strings.Contains(p.out.String(), " last ") })
-	require.Contains(t, p.out.String(), "broken")
-	require.NotContains(t, p.out.String(), "queued")
-	require.NotContains(t, p.out.String(), "gave up")
 }

@@ -24,14 +24,10 @@ func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error)
 	}
 	defer c.leave()
 	defer a.Bound()()
-	defer a.EndRecallRequest()
 	if req.Once && !c.runs.readyIdle(a) && a.Drains() {
-		a.In(&member{runs: &c.runs, a: a}) // of no run yet
 		// Before the gate is taken: a one-shot writer stalls no reader.
-		for reader, ok := a.CurrentReader(); ok; reader, ok = a.CurrentReader() {
-			if now, gone := a.RequestRecall(reader); !gone {
-				return nil, a.Locked(now)
-			}
+		if reader, ok := a.CurrentReader(); ok {
+			return nil, a.Locked(reader)
 		}
 	}
 	m := c.runs.ask(a)
@@ -155,7 +151,7 @@ func (m *member) drive(r *run) (res claim.Result, merged bool) {
 	defer a.WhileGranting()()
 	switch {
 	case a.Req.Once:
-		res = a.OneShot(res)
+		res = a.Confirmed(res)
 	case res.Outcome == core.Free || res.Outcome == core.Busy:
 		res = a.Wait(res.Entry)
 	}

@@ -26,9 +26,9 @@ const (
 )
 
 // lingersNext is called before the claim of a run that is to linger. Its client subscribes
-// first: the answer to the claim proves the subscription. Then a TryLock of another client
-// has an answer from the first hold on. A member that takes over the claim of another one
-// does not begin a new claim: what has become known since the first one still counts as news.
+// first: the answer to the claim proves the subscription. A member that takes over the claim
+// of another one does not begin a new claim: what has become known since the first one still
+// counts as news.
 func (r *run) lingersNext(a *call.Call) {
 	l := r.line
 	if l == nil || a.Req.Linger == 0 {

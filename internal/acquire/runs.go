@@ -2,7 +2,6 @@ package acquire
 
 import (
 	"cmp"
-	"slices"
 	"sync"
 	"time"
 
@@ -172,8 +171,6 @@ func (rs *runs) perform() {
 			if released := r.lease.Drop(); r.released == nil {
 				r.released = released
 			}
-		case core.InUse:
-			r.lease.Answer(e.N)
 		case core.List:
 			rs.s.Background(e.Line.Owner.(*line).refresh)
 		case core.Relist:
@@ -412,17 +409,4 @@ func (r *run) said() error {
 		return nil
 	}
 	return cmp.Or(w.trouble, call.ErrUnanswered)
-}
-
-// Holds says whether a lease of the client goes on under a claim. Otherwise a record of that
-// claim is about to be deleted.
-func (m *member) Holds(claim string) bool {
-	rs, gate := m.runs, m.a.Keys.Gate
-	rs.mu.Lock()
-	defer rs.unlock()
-	if rs.alone[gate] != nil {
-		return true
-	}
-	l := rs.lines[gate]
-	return l != nil && slices.ContainsFunc(l.Runs, func(r *core.Run) bool { return r.Leased() && ownerOf(r).lease.ID() == claim })
 }

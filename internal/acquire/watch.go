@@ -97,7 +97,7 @@ func (l *line) notified(o *core.Others, ev kvstore.Event) {
 	now := l.b.Instant()
 	var e record.Entry
 	if ev.Kind == kvstore.Put || ev.Record.Key == l.keys.Gate {
-		if e = record.Of(ev.Record); ev.Kind == kvstore.Put && e.Client == l.b.Client && e.Key != l.keys.Gate && e.Status != record.StatusTrying {
+		if e = record.Of(ev.Record); ev.Kind == kvstore.Put && e.Client == l.b.Client && e.Key != l.keys.Gate {
 			return
 		}
 	}
@@ -106,8 +106,6 @@ func (l *line) notified(o *core.Others, ev kvstore.Event) {
 	switch {
 	case ev.Kind != kvstore.Recheck && ev.Record.Key == l.keys.Gate:
 		l.GateSeen(o, e, now)
-	case ev.Kind == kvstore.Put && e.Status == record.StatusTrying:
-		l.RecallRequested(e, now)
 	case ev.Kind == kvstore.Put:
 		l.PlaceSeen(o, e, now)
 	case ev.Kind == kvstore.Deleted:

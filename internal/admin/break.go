@@ -92,7 +92,6 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 		}
 		switch next {
 		case core.BreakDone:
-			a.recall(ctx, req.Kind, encoded, br.Lingers)
 			return nil
 		case core.BreakTaken:
 			return fmt.Errorf("break lock %q: the claim %.64q is gone, %.64q holds it now: %w", req.Name, req.ID, entry.ClaimID(), session.ErrReleased)
@@ -103,19 +102,6 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 			return fmt.Errorf("break lock %q: %w", req.Name, bucket.EndOf(ctx))
 		}
 	}
-}
-
-// recall has the client of an idle lease release it: that client does not watch the record.
-// Where the user may write nothing to the queue, the next renewal shows the break.
-func (a *Admin) recall(ctx context.Context, kind record.Kind, encoded string, lingers bool) {
-	if !lingers { //safety:break-recalls
-		return
-	}
-	key, id, revision, err := a.b.Try(ctx, record.KeysOf(kind, encoded), record.Exclusive)
-	if err != nil {
-		return
-	}
-	a.s.Discard(key, id, revision)
 }
 
 // claimKey returns the key of the claim with the id, by a list that contains revision. If the list shows

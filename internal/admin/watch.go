@@ -329,8 +329,6 @@ func changeOf(s step) (Change, bool) {
 		c.Mode = record.Shared
 	}
 	switch {
-	case waiting && c.Entry.Status == record.StatusTrying:
-		return Change{}, false // no place
 	case s.kind == kvstore.Put && waiting && entry.Renewal > 0:
 		return Change{}, false // it still waits
 	case s.kind == kvstore.Put && waiting:

@@ -2,7 +2,6 @@ package bucket
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -60,24 +59,6 @@ func (b *Bucket) Delete(ctx context.Context, key string, revision uint64, id str
 	}
 	_, err = b.WriteAlone(ctx, kvstore.Write{Key: key, Value: value, Expect: revision, Delete: true})
 	return err
-}
-
-// tryTTL is the TTL of a recall request, which ends it if its client crashes.
-const tryTTL = time.Second
-
-// Try writes a record to the queue of a lock that asks the client of its lease whether
-// that is idle. The record is no place: it keeps nobody waiting. The caller deletes it.
-func (b *Bucket) Try(ctx context.Context, keys record.Keys, mode record.Mode) (key, id string, revision uint64, err error) {
-	id = rand.Text()
-	key = keys.Place(id)
-	body := b.Body(record.StatusTrying, nil)
-	body.ID, body.Mode, body.TTL = id, uint8(mode), int64(tryTTL/time.Second)
-	value, err := body.Encode()
-	if err != nil {
-		return "", "", 0, err
-	}
-	revision, err = b.WriteAlone(ctx, kvstore.Write{Key: key, Value: value, TTL: tryTTL})
-	return key, id, revision, err
 }
 
 // Probe asks the stream's leader for the last revision of a key, 0 if there is none,

@@ -42,7 +42,6 @@ type Call struct {
 	known  LockState
 	places core.Places
 	queue  *int   // how many goroutines were queued when it read the queue last; nil: not known
-	apart  int    // how many places there were of clients that do not hold the lock
 	asOf   uint64 // a revision that the bucket had reached during this call; 0: not read
 	named  uint64 // by the leader, during this call, as the last revision of the gate; 0: nothing
 
@@ -51,21 +50,13 @@ type Call struct {
 	outage error      // the failure of the last request, or ErrUnanswered; nil: the lock was held, or the run queued
 	id     string     // of the claim that it gave up
 
-	recallRequest *recallRequest // nil: it has requested no idle lease
-	mailbox       *mailbox       // of the record that it waits for
-	queueing      *claim.Bid     // for a place that has no answer yet
-	surveyed      uint64         // a revision of the state that was read before that; 0: not known
-	length        int            // of the queue then
-	place         *session.Place // in the queue
-	placeStatus   record.Status  // for the tombstone of the place
-	passed        record.Entry   // the place at the head, of a claim that was granted out of turn
-}
-
-// recallRequest is the record that a one-shot acquire has written.
-type recallRequest struct {
-	key, id  string
-	revision uint64
-	until    clock.Instant // of the wait for answers
+	mailbox     *mailbox       // of the record that it waits for
+	queueing    *claim.Bid     // for a place that has no answer yet
+	surveyed    uint64         // a revision of the state that was read before that; 0: not known
+	length      int            // of the queue then
+	place       *session.Place // in the queue
+	placeStatus record.Status  // for the tombstone of the place
+	passed      record.Entry   // the place at the head, of a claim that was granted out of turn
 }
 
 // LockState is what a call knows of the lock.
@@ -88,8 +79,6 @@ type Run interface {
 	// HolderSeen takes what is known of the lock, and Answered the outcome of the last request.
 	HolderSeen(LockState)
 	Answered(error)
-	// Holds says whether a lease of this client goes on under a claim.
-	Holds(claim string) bool
 }
 
 // New checks a request, before any I/O.

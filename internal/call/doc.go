@@ -23,6 +23,6 @@
 // request.go and call.go are the request of a caller, and what the call knows on the way. survey.go reads a
 // lock and its queue before a claim. queue.go, successor.go and first.go are the wait,
 // mailbox.go and longqueue.go what they share. drain.go is the reader-writer lock's own, slots.go the
-// semaphore's. once.go confirms the answers of a one-shot call, and recall.go asks for a lease that
-// lingers. adopt.go takes a lock that was handed over. failure.go says how a call has failed.
+// semaphore's. once.go confirms the answers of a one-shot call.
+// adopt.go takes a lock that was handed over. failure.go says how a call has failed.
 package call

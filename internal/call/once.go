@@ -4,29 +4,13 @@ import (
 	"context"
 
 	"github.com/natslock/locks/internal/bucket"
-	"github.com/natslock/locks/internal/claim"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/record"
 )
 
-// OneShot returns the final result of a one-shot acquire. res is that of its first try.
-func (a *Call) OneShot(res claim.Result) claim.Result {
-	for {
-		if res = a.confirmed(res); res.Outcome != busy {
-			return res
-		}
-		now, gone := a.RequestRecall(res.Entry)
-		if !gone {
-			res.Entry = now
-			return res
-		}
-		res = a.survey(a.asOf)
-	}
-}
-
-// confirmed returns a result that was true at a moment during the call: r, or that of a later
-// read if r is a denial that [core.Denial] doubts.
-func (a *Call) confirmed(r result) result {
+// Confirmed returns a result of a one-shot acquire that was true at a moment during the call: r, or that
+// of a later read if r is a denial that [core.Denial] doubts.
+func (a *Call) Confirmed(r result) result {
 	b := a.c.b
 	d := core.Denial{Leader: b.Alone(), Named: a.named}
 	for r.Outcome == free || r.Outcome == busy {

@@ -49,12 +49,9 @@ func (a *Call) survey(revision uint64) result {
 		return result{Outcome: busy}
 	}
 	queue, err = b.Clear(a.ctx, queue)
-	a.queue, a.apart = new(0), 0
+	a.queue = new(0)
 	for _, e := range queue {
 		*a.queue += e.Goroutines()
-		if !keys[0].Live() || e.Client != keys[0].Client { //safety:recall-request-own-place
-			a.apart++
-		}
 	}
 	v := core.Arrival{Keys: keys, Overdue: make([]bool, len(keys)), Waiting: len(queue), More: left > 0, Own: a.bid.Own()}
 	switch {

@@ -22,7 +22,6 @@ type Break struct {
 	Immediately bool   // let the next one in at once
 	AsOf        uint64 // what the next read has to contain
 	SeenBroken  bool   // a read has returned the broken record
-	Lingers     bool   // the claim's record says that its client may keep the lease idle
 
 	sent, confirmed bool
 }
@@ -51,7 +50,6 @@ func (b *Break) Found(e record.Entry, none bool, stored uint64) BreakStep {
 	}
 	gone := !e.Live() || e.ClaimID() != b.ID                                              //safety:break-shown
 	broken := !gone && e.Status == record.StatusBroken && !e.Unreadable && !b.Immediately //safety:break-once
-	b.Lingers = b.Lingers || !gone && e.Lingers
 	switch {
 	case (gone || broken) && !b.confirmed: //safety:break-confirmed
 		b.AsOf, b.confirmed, b.SeenBroken = max(b.AsOf, stored), true, broken

@@ -44,7 +44,7 @@
 // # Operators
 //
 // Which record a break meets, what proves that there is none, and how long a broken record keeps others out: break.go. What a client
-// may adopt: adopt.go. Whom a one-shot acquire asks for an idle lease, and what the answer means: recall.go.
+// may adopt: adopt.go.
 //
 // # Waiters
 //

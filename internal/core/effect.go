@@ -59,8 +59,6 @@ const (
 	Idle
 	// Release: release the lease of Run, which nobody uses.
 	Release
-	// InUse: tell the one-shot acquire whose record has revision N that the lease of Run is in use.
-	InUse
 	// List: list the queue of Line; call [Line.Listed], and [Line.Refreshed] in any case.
 	List
 	// Relist: subscribe to the queue of Run's line and list it; call [Line.Listed], and

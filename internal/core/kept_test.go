@@ -391,12 +391,6 @@ func TestUseShown(t *testing.T) {
 	l.Admit(k, Entrant{Meta: map[string]string{"a": "b"}}, at(1), time.Second)
 	require.Equal(t, "b", k.Body.Meta["a"])
 	require.Equal(t, at(1), k.Due(), "shown soon")
-	k = kept()
-	k.Answer(7, at(1))
-	require.Zero(t, k.Body.InUse, "nobody asks a lease that does not linger")
-	k.Body.Lingers = true
-	k.Answer(7, at(1))
-	require.EqualValues(t, 7, k.Body.InUse)
 }
 
 // TestUseWatched: a lease is watched when a holder has stayed for a second, and not while it is idle.

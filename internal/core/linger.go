@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/internal/record"
 )
 
 // A run lingers when its last member has left and asked for that: the client keeps the
@@ -138,7 +137,7 @@ func (c *Client) keep(r *Run) {
 
 // Keep prepares a run that has never waited (see [Line.Head]) for lingering.
 func (r *Run) Keep() {
-	r.relist() // its subscription shows a TryLock elsewhere //safety:try-subscribed
+	r.relist() // its subscription shows the places of other clients //safety:try-subscribed
 }
 
 // use takes an idle run for a goroutine that asks.
@@ -262,18 +261,3 @@ func (c *Client) Sweep(now clock.Instant) (due []*Run) {
 
 // IdleLeases is how many leases nobody uses.
 func (c *Client) IdleLeases() int { return c.idle.n }
-
-// RecallRequested handles the recall request e of a one-shot acquire. The client gives an idle lease up.
-// For one that is in use, a renewal says so. Readers that a reader asks, and leases newer than e, need no answer.
-func (l *Line) RecallRequested(e record.Entry, now clock.Instant) {
-	for _, r := range append([]*Run(nil), l.Runs...) {
-		switch {
-		case !r.Leased() || r.Reads() && record.Mode(e.Mode) == record.Shared:
-		case e.Revision < r.Lease.Revision: //safety:recall-request-older
-		case r.Idle():
-			r.recall(now)
-		default:
-			l.c.do(Effect{Do: InUse, Run: r, N: e.Revision})
-		}
-	}
-}

@@ -251,24 +251,3 @@ func TestIdleAfterATry(t *testing.T) {
 	s.informed().relisted(1).thenNothing()
 	s.leaves("A").then("on end 1", "idle 1", "alarm at 4s").is("idle")
 }
-
-// A one-shot acquire of another client that asks for the lease gets it if it is idle. Otherwise it
-// is told that somebody is inside.
-func TestRecallRequested(t *testing.T) {
-	s := idle(t)
-	s.requestsRecall(9).thenNothing().is("idle") // the lease was granted after it
-	s.requestsRecall(11).then("settle 1", "close", "release 1").is()
-
-	s = idle(t)
-	s.asks("B").requestsRecall(11).then("in use 1 for 11").is("[B]")
-
-	s = idle(t)
-	s.passes(freshFor).asks("B").requestsRecall(11).then("in use 1 for 11").is("idle? B") // B is to have it
-
-	s = idle(t, reads)
-	s.requestsRecall(11, reads).thenNothing().is("idle") // readers are inside together
-	s.requestsRecall(12).then("settle 1", "close", "release 1").is()
-
-	s = begin(t)
-	s.asks("A").requestsRecall(11).thenNothing().is("A")
-}

@@ -39,9 +39,9 @@ func TestOthers(t *testing.T) {
 			s.queuesUnseen("me", 11)
 			s.lists()
 		}, true},
-		"a question": {func(s *script) {
+		"a record that is no place": {func(s *script) {
 			s.queuesUnseen("x", 11)
-			s.queue[0].Status = record.StatusTrying
+			s.queue[0].Status = record.StatusHeld
 			s.lists()
 		}, true},
 		"an unreadable record": {func(s *script) {

@@ -388,15 +388,6 @@ func (s *script) opens(revision uint64) *script {
 	return s
 }
 
-// requestsRecall: a one-shot acquire of another client asks for an idle lease.
-func (s *script) requestsRecall(revision uint64, options ...option) *script {
-	e := s.queuesUnseen("request", revision, options...)
-	s.queue = s.queue[:len(s.queue)-1] // it is no place
-	e.Status = record.StatusTrying
-	s.event().line.RecallRequested(e, s.now)
-	return s
-}
-
 // tends: the alarm rings. The core returns the runs whose queues are to be listed together.
 func (s *script) tends() *script {
 	for _, r := range s.event().client.Sweep(s.now) {
@@ -494,7 +485,6 @@ func (s *script) effects() (all []string) {
 			KeepTurn: fmt.Sprintf("keep turn %d", r),
 			Idle:     fmt.Sprintf("idle %d", r),
 			Release:  fmt.Sprintf("release %d", r),
-			InUse:    fmt.Sprintf("in use %d for %d", r, e.N),
 			List:     "list",
 			Relist:   fmt.Sprintf("relist %d", r),
 			Alarm:    fmt.Sprintf("alarm at %v", at),

@@ -186,14 +186,6 @@ func (l *Use) Standing(k *Kept, now clock.Instant) (until clock.Instant, mayIdle
 	return k.Valid.End, !k.Valid.Over(now) && k.Body.Lingers && (l.marked == 0 || k.LastSent > l.marked) //safety:linger-shown
 }
 
-// Answer has a renewal say soon that the lease is in use. revision is that of the recall request which it answers.
-func (k *Kept) Answer(revision uint64, now clock.Instant) {
-	if k.Body.Lingers {
-		k.Body.InUse = max(k.Body.InUse, revision)
-		k.RenewSoon(now)
-	}
-}
-
 // Wish is what a holder wants of its lease.
 type Wish struct {
 	Terms clock.Terms   // by Extend; zero: those of the grant

@@ -42,9 +42,7 @@ const (
 	// StatusGranted is the body of the tombstone of a waiter that was granted the lock when no
 	// place was before its own: its successor is first now.
 	StatusGranted
-	// StatusTrying is the record of a one-shot acquire that asks for an idle lease. It is
-	// no place in the queue.
-	StatusTrying
+	_ // 6 means nothing
 	// StatusCooldown is the record of a lock whose holder has released it. It keeps others
 	// out until the holder's minimum hold is over.
 	StatusCooldown
@@ -91,8 +89,7 @@ type Body struct {
 	Grants uint64 `msgpack:"g,omitempty"`
 	Waits  int64  `msgpack:"gw,omitempty"`
 	// Lingers marks a lease whose client may keep it idle for a while. InUse is of such a
-	// lease: 0 if no goroutine was inside when the record was written. Otherwise it is the
-	// revision of the last StatusTrying record that its client answers, or 1.
+	// lease: 0 if no goroutine was inside when the record was written, and otherwise 1.
 	Lingers bool    `msgpack:"k,omitempty"`
 	Permits Permits `msgpack:"q,omitempty"` // of the semaphore, as the claim knows; 0: another lock
 	InUse   uint64  `msgpack:"u,omitempty"`

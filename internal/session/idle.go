@@ -22,11 +22,3 @@ func (l *Lease) Idle() {
 	}
 	l.moved()
 }
-
-// Answer has a renewal say soon, to the recall request at a revision, that the lease is in use.
-func (l *Lease) Answer(revision uint64) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	l.kept.Answer(revision, l.s.b.Instant())
-	l.moved()
-}

@@ -115,7 +115,7 @@ func (s *Session) End(ctx context.Context, key string, body *record.Body, r *cor
 }
 
 // Discard deletes a record that this client has written and that does not count (any more), of a claim,
-// a renewal or a recall request, at exactly a revision: a courtesy, so that nobody waits for its TTL.
+// or a renewal, at exactly a revision: a courtesy, so that nobody waits for its TTL.
 // The channel is closed when that is over.
 func (s *Session) Discard(key, id string, revision uint64) <-chan struct{} {
 	over := make(chan struct{})

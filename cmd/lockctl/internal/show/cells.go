@@ -63,7 +63,7 @@ func BreakQuestion(h Holding, now bool) string {
 		question += fmt.Sprintf(", in %v at the latest", h.TTL)
 	}
 	if h.wasIdle() {
-		question += ". The lock was idle when last renewed: its client gives it to any other that asks"
+		question += ". The lock was idle when last renewed: its client gives it to any other that waits"
 	}
 	return question
 }

@@ -95,9 +95,9 @@ func PrintHolder(w io.Writer, h Holding) {
 	}
 	switch {
 	case h.wasIdle():
-		row("lingers", "idle when last renewed: another client that asks gets it")
+		row("lingers", "idle when last renewed: another client that waits gets it")
 	case h.Lingers:
-		row("lingers", "its client may keep it idle, until another client asks")
+		row("lingers", "its client may keep it idle, until another client waits")
 	}
 	if h.Waiting > 0 {
 		row("behind it", Count(h.Waiting, "goroutine")+" of its client")
