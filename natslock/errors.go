@@ -155,7 +155,7 @@ func public(err error) error {
 	if busy, ok := errors.AsType[*call.BusyError](err); ok {
 		h := busy.Holder
 		lingers := h.Lingers && h.Status == record.StatusHeld
-		return &LockedError{Name: busy.Name, Holder: knownHolder(h), Own: busy.Own, Lingers: lingers, Idle: lingers && h.InUse == 0,
+		return &LockedError{Name: busy.Name, Holder: knownHolder(h), Own: busy.Own, Lingers: lingers, Idle: lingers && !h.InUse,
 			Queued: busy.Queued, entry: h, permits: busy.Kind == record.Semaphore}
 	}
 	if wait, ok := errors.AsType[*call.WaitError](err); ok {

@@ -33,7 +33,7 @@ export const HELD = 1, WAITING = 2, BROKEN = 3, GONE = 4, GRANTED = 5, PASSED = 
 
 const types = {
   v: "int", s: "int", id: "str", c: "str", a: "int", r: "uint", t: "uint", l: "int", f: "bool", m: "int", q: "int",
-  at: "int", w: "int", n: "int", g: "uint", gw: "int", k: "bool", u: "uint", by: "int", o: "str", h: "str",
+  at: "int", w: "int", n: "int", g: "uint", gw: "int", k: "bool", u: "bool", by: "int", o: "str", h: "str",
   p: "int", ps: "int", d: "map", bb: "str", br: "str", ba: "int",
 };
 const is = {

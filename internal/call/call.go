@@ -244,7 +244,7 @@ func (a *Call) body() record.Body {
 	body := a.c.b.Body(record.StatusHeld, a.Req.Meta)
 	body.Fixed, body.Mode, body.Permits = a.Req.Fixed, uint8(a.Req.Mode), record.Permits(a.Req.Permits)
 	if a.Req.Linger > 0 {
-		body.Lingers, body.InUse = true, 1
+		body.Lingers, body.InUse = true, true
 	}
 	return body
 }

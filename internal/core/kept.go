@@ -479,6 +479,6 @@ func (k *Kept) Closing(rest time.Duration, broken bool) (body record.Body, delet
 	if rest <= 0 || broken { //safety:cooldown-kept
 		return body, true
 	}
-	body.Status, body.Fixed, body.Lingers, body.InUse, body.TTL = left, true, false, 0, int64(clock.CeilSecond(rest)/time.Second)
+	body.Status, body.Fixed, body.Lingers, body.InUse, body.TTL = left, true, false, false, int64(clock.CeilSecond(rest)/time.Second)
 	return body, false
 }

@@ -83,9 +83,7 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 		body.Lingers, l.marked = true, now
 		k.RenewSoon(now)
 	}
-	if body.Lingers {
-		body.InUse = max(body.InUse, 1)
-	}
+	body.InUse = body.Lingers
 	if l.Idle {
 		l.used(now, watchAfter)
 	}

@@ -89,10 +89,10 @@ type Body struct {
 	Grants uint64 `msgpack:"g,omitempty"`
 	Waits  int64  `msgpack:"gw,omitempty"`
 	// Lingers marks a lease whose client may keep it idle for a while. InUse is of such a
-	// lease: 0 if no goroutine was inside when the record was written, and otherwise 1.
+	// lease: a goroutine was inside when the record was written.
 	Lingers bool    `msgpack:"k,omitempty"`
 	Permits Permits `msgpack:"q,omitempty"` // of the semaphore, as the claim knows; 0: another lock
-	InUse   uint64  `msgpack:"u,omitempty"`
+	InUse   bool    `msgpack:"u,omitempty"`
 	// By is set by a process that extends the lock with nothing but its handle: the renewal counts
 	// only if the server stored it before By, in unix milliseconds of the servers. 0: it always counts.
 	By int64 `msgpack:"by,omitempty"`
@@ -174,10 +174,10 @@ func (b *Body) EncodeKept(expect uint64) ([]byte, error) {
 
 const (
 	// kept is how many bytes the growing parts of a record that is renewed take together:
-	// Token and InUse of nine bytes, five other numbers of five, their keys of 16
+	// Token of nine bytes, five other numbers of five, InUse of one, their keys of 16
 	// bytes, an expectation of 16 digits, the two bytes by which the head of a map with more
 	// than 15 fields is longer, and the least padding.
-	kept = 2*9 + 5*5 + 16 + 16 + 2 + minPadding
+	kept = 9 + 5*5 + 1 + 16 + 16 + 2 + minPadding
 	// minPadding is the size of padding of no bytes: its key, and the head of its value.
 	minPadding = 4
 )
@@ -255,7 +255,12 @@ func (b *Body) fields(w *fieldWriter) {
 	if w.has("k", b.Lingers) {
 		w.err = w.enc.EncodeBool(true)
 	}
-	w.grows("u", b.InUse)
+	if b.InUse {
+		w.growing += 3
+	}
+	if w.has("u", b.InUse) {
+		w.err = w.enc.EncodeBool(true)
+	}
 	w.grows("by", uint64(b.By))
 	w.text("o", b.Owner)
 	w.text("h", b.Host)
@@ -365,7 +370,7 @@ func Decode(value []byte) (Body, error) {
 	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusPassed || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
 		return Body{}, errUnreadable
 	}
-	if b.Permits > MaxPermits || int64(b.Token|b.Renewal|b.Grants|b.InUse) < 0 { // one is negative
+	if b.Permits > MaxPermits || int64(b.Token|b.Renewal|b.Grants) < 0 { // one is negative
 		return Body{}, errUnreadable
 	}
 	return b, nil

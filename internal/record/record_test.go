@@ -187,10 +187,10 @@ func TestOneSize(t *testing.T) {
 		"a first renewal": func(b *Body) { b.Attempt, b.Renewal, b.Token = 0, 1, 64*1_700_000_000_000_000 },
 		"a late renewal":  func(b *Body) { b.Attempt, b.Renewal, b.Token = 0, math.MaxUint32, math.MaxInt64 },
 		"a full run": func(b *Body) {
-			b.Attempt, b.Renewal, b.Token, b.Grants, b.Size, b.Waits, b.InUse = 0, math.MaxUint32, math.MaxInt64, math.MaxUint32, math.MaxInt32, math.MaxUint32, math.MaxInt64
+			b.Attempt, b.Renewal, b.Token, b.Grants, b.Size, b.Waits, b.InUse = 0, math.MaxUint32, math.MaxInt64, math.MaxUint32, math.MaxInt32, math.MaxUint32, true
 		},
 		"more than 15 fields": func(b *Body) {
-			b.Grants, b.Size, b.Waits, b.InUse, b.Token, b.Renewal = 2, 2, 2, 2, 2, 2
+			b.Grants, b.Size, b.Waits, b.InUse, b.Token, b.Renewal = 2, 2, 2, true, 2, 2
 		},
 		"a longer lease":     func(b *Body) { b.TTL = 31_622_400 },
 		"rests for its hold": func(b *Body) { b.Status = StatusCooldown },

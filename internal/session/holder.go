@@ -227,7 +227,7 @@ func (h *Holder) Leave(now clock.Instant) error {
 		}
 		*p, h.next = h.next, nil
 		if l.holders == nil {
-			l.Body.InUse = 0
+			l.Body.InUse = false
 		}
 		l.wanted()
 	}

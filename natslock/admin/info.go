@@ -169,7 +169,7 @@ func holderOf(e record.Entry) *Holder {
 	h.Waiting, h.Grants = e.Goroutines()-1, e.Granted()
 	h.Cooldown, h.HandedOver = e.Status == record.StatusCooldown, e.Status == record.StatusHanded
 	h.Fixed = e.Fixed
-	h.Lingers, h.Idle = e.Lingers, e.Lingers && e.InUse == 0
+	h.Lingers, h.Idle = e.Lingers, e.Lingers && !e.InUse
 	if e.Status == record.StatusBroken {
 		h.Broken = &Broken{By: e.BrokenBy, Reason: e.Reason, At: time.UnixMilli(e.BrokenAt)}
 	}
