@@ -150,6 +150,7 @@ type BreakRequest struct {
 	// notified of the break (see [natslock.Tuning]) before the next client had the lock.
 	// Otherwise its next renewal shows that another client has the lock, and the cause
 	// matches [natslock.ErrLost] alone: a lock that is known to be another's ends without delay.
+	// A client that kept the lock idle learns of the break within 5 s.
 	Immediately bool
 }
 
