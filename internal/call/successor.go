@@ -35,7 +35,7 @@ func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core
 	pred := ahead.Pred
 	a.mailbox.turn(pred.Key)
 	f := successor{a: a, place: place, w: w, back: backstop{place: a.placeTTL()}, Successor: core.Successor{
-		ID: place.ID(), Ahead: ahead, Counts: a.Counts(), Seeks: w.Seeks(),
+		ID: place.ID(), Ahead: ahead, Counts: a.Counts(), Shared: a.Req.Kind == record.RW, Seeks: w.Seeks(),
 	}}
 	f.freed.box = a.mailbox
 	if !f.Second() { // the second waiter takes the lock first, if it lives

@@ -54,6 +54,7 @@ type Successor struct {
 	ID     string        // of the claim of its place
 	Ahead                // whom it waits for
 	Counts bool          // of a semaphore
+	Shared bool          // of a reader-writer lock
 	Jitter time.Duration // by how much it waits longer than the second waiter
 	Proven bool          // the subscription to the predecessor's place is in place
 	Seeks  clock.Instant // from when on it may look for the head, where that is not known
@@ -158,10 +159,13 @@ func (f *Successor) Freed(now clock.Instant) {
 	}
 }
 
-// First says whether the predecessor's tombstone makes this waiter the first: it does if the predecessor was granted, no
-// place was before that, and no place that the waiter has to wait for is between the two.
+// First says whether the notification of the predecessor's tombstone makes this waiter the first: it does if the predecessor
+// was granted, no place was before that, and no place that the waiter has to wait for is between the two. A notification
+// may be forged. In the queue of a reader-writer lock that would let a waiter pass for good, since several are granted at
+// once, so there the waiter reads the tombstone: see [Waiter.Recalled].
 func (f *Successor) First(tombstone record.Body) bool {
-	return tombstone.Status == record.StatusGranted && tombstone.ID == f.Pred.ID && f.Sure //safety:shortcut-sure
+	known := f.Sure && !f.Shared                                                          //safety:no-shortcut
+	return tombstone.Status == record.StatusGranted && tombstone.ID == f.Pred.ID && known //safety:shortcut-sure
 }
 
 // Failed notes that a read has had no answer. The next one is after a pause.

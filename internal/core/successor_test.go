@@ -220,6 +220,7 @@ func TestSuccessorFirst(t *testing.T) {
 		return w.First(tombstone)
 	}
 	require.True(t, first(Successor{}, granted))
+	require.False(t, first(Successor{Shared: true}, granted), "it reads the tombstone")
 	unsure := newWaiter(t, 1, Successor{})
 	unsure.Sure = false
 	require.False(t, unsure.First(granted), "another place may be between")

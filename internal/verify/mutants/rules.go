@@ -56,7 +56,7 @@ var rules = []rule{
 	{"nothing is claimed or deleted on the word of a notification", []string{"release-verified", "notification-verified"}},
 	{"the first waiter claims at the revision of a tombstone, never of a live record", []string{"vacant-read"}},
 	{"a queue is listed as of the own ticket", []string{"queue-as-of", "first-by-leader"}},
-	{"a waiter is first by its predecessor's tombstone only if nobody can be between", []string{"shortcut-sure", "recalled-missing", "part-begins", "part-gapless", "next-behind", "foremost-alone", "served-before"}},
+	{"a waiter is first by its predecessor's tombstone only if nobody can be between", []string{"shortcut-sure", "no-shortcut", "recalled-missing", "part-begins", "part-gapless", "next-behind", "foremost-alone", "served-before"}},
 	{"a lock is taken out of turn after reads that leave nothing unseen", []string{"idle-lock", "window-gap", "window-unchanged", "window-head", "window-anew"}},
 	{"a place is deleted after an own grant, at the revision read, and only the head's", []string{"evicted-granted", "evicted-as-read", "evicted-entitled"}},
 	{"a client passes the queue for 100 ms at most", []string{"bypass-bounded", "bypass-repeated"}},
