@@ -26,7 +26,6 @@ type successor struct {
 	freed  freed
 	slots  []string // that are read beside the predecessor's place
 	failed int      // scans in a row without an answer
-	peeked bool
 }
 
 // awaitPredecessor waits behind the predecessor until it has gone, and then reads the queue
@@ -84,6 +83,7 @@ func (f *successor) due() (result, bool) {
 		f.watchLock()
 	}
 	if reads {
+		first := !f.Proven
 		if now, there := f.read(); !there {
 			return result{Outcome: relist, Entry: now}, true
 		}
@@ -92,7 +92,7 @@ func (f *successor) due() (result, bool) {
 			f.Own = ""
 			return f.take(k.Slot, 0)
 		}
-		if f.peek() {
+		if !first && f.Head.Zero() && f.w.Peeks() && f.short() {
 			f.w.Seek(b.Instant(), f.a.placeTTL()/3)
 			return result{Outcome: relist}, true
 		}
@@ -103,13 +103,9 @@ func (f *successor) due() (result, bool) {
 	return f.scan()
 }
 
-// peek says whether the queue may be short after all: the place that was written before all others is one of those that
-// the waiter knows. It looks once, at its first timer.
-func (f *successor) peek() bool {
-	if !f.Head.Zero() || !f.Proven || f.peeked || f.back.tries < len(early) {
-		return false
-	}
-	f.peeked = true
+// short says whether the queue may be short after all: the place that was written before all others is one of those that
+// the waiter knows.
+func (f *successor) short() bool {
 	l, err := f.a.c.b.ListSoon(f.a.ctx, f.a.Keys.Place("*"), f.place.Ticket(), kvstore.From(1), kvstore.AtMost(1))
 	return err == nil && len(l.Records) > 0 && f.w.Knows(record.Of(l.Records[0]).ID)
 }

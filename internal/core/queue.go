@@ -42,6 +42,7 @@ type Waiter struct {
 	missing bool           // one of them was not shown by one of several servers, though no tombstone was either
 	seeks   seeking        // for the head, to take the lock out of turn
 	seekAt  clock.Instant  // when it may look for that again
+	peeked  bool           // it has looked whether the queue is short
 }
 
 // seeking says what a waiter does to find out who is the head, which it has not read.
@@ -142,6 +143,13 @@ func (w *Waiter) Seek(now clock.Instant, pause time.Duration) {
 
 // Seeks is when the waiter may do that.
 func (w *Waiter) Seeks() clock.Instant { return w.seekAt }
+
+// Peeks says whether the waiter looks now whether the queue is short. It does so once.
+func (w *Waiter) Peeks() bool {
+	first := !w.peeked
+	w.peeked = true
+	return first
+}
 
 // Lists says whether the waiter lists the queue next, though it knows the places before it.
 func (w *Waiter) Lists() bool { return w.seeks == seeksShort }
