@@ -51,6 +51,7 @@ var notRun = []struct {
 	{page: "docs/operate/lockctl.md", line: "lockctl top 'orders.>'", reason: "draws on a whole screen; the tests of lockctl have one"},
 	{page: "docs/protocol/conform.md", line: "go install github.com/natslock/locks/cmd/lockconform@latest", instead: "go -C locks install ./cmd/lockconform", reason: "needs the network"},
 	{page: "docs/protocol/conform.md", line: "lockconform --level 1 -- node locker.js", reason: "needs a locker; TestJavaScript runs one"},
+	{page: "docs/protocol/conform.md", line: "lockconform --only 2 -- node locker.js", reason: "needs a locker; TestConformPlain runs one"},
 	{page: "docs/protocol/conform.md", line: "lockconform --part rwlock -- node locker.js", reason: "needs a locker; TestConformPlain runs one"},
 	{page: "docs/operate/lockctl.md", line: "lockctl check --partitions ingest --unowned 0 --waits 1m", reason: "needs workers; TestCheckPartitions has some"},
 	{page: "docs/operate/lockctl.md", line: "lockctl top --sort held", reason: "draws on a whole screen; the tests of lockctl have one"},
