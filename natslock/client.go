@@ -16,10 +16,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/natslock/locks/internal/acquire"
 	"github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/cohort"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -30,7 +30,7 @@ import (
 // [ErrInvalid], the others zero values.
 type Client struct {
 	session *session.Session
-	locks   *acquire.Client
+	locks   *cohort.Client
 	admin   *admin.Admin
 	bucket  *bucket.Bucket
 	now     func() time.Time // the wall clock
@@ -122,7 +122,7 @@ func (cfg config) client(kv kvstore.KV) *Client {
 		b.StandFor(cfg.pid)
 	}
 	held := session.New(b, cfg.session)
-	return &Client{session: held, locks: acquire.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), bucket: b, now: cfg.now}
+	return &Client{session: held, locks: cohort.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), bucket: b, now: cfg.now}
 }
 
 // Lock takes the mutex. It waits in the order of arrival until ctx ends or [MaxWait]
@@ -189,11 +189,11 @@ func (c *Client) take(ctx context.Context, cfg lockConfig) (*Lock, error) {
 	if cfg.req.Once {
 		cfg.req.MaxWait = 0
 	}
-	return cfg.handle(func(req call.Request) (acquire.Holding, error) { return c.locks.Acquire(ctx, req) })
+	return cfg.handle(func(req call.Request) (cohort.Holding, error) { return c.locks.Acquire(ctx, req) })
 }
 
 // handle returns the handle of a lock that get has got.
-func (c *lockConfig) handle(get func(call.Request) (acquire.Holding, error)) (*Lock, error) {
+func (c *lockConfig) handle(get func(call.Request) (cohort.Holding, error)) (*Lock, error) {
 	var warns *warning
 	if c.warn != nil {
 		warns = &warning{fn: c.warn, ready: make(chan struct{})}
@@ -210,7 +210,7 @@ func (c *lockConfig) handle(get func(call.Request) (acquire.Holding, error)) (*L
 	}
 	// A handle that is dropped can never unlock: its lease runs out instead of
 	// being renewed for ever.
-	l.cleanup = runtime.AddCleanup(l, acquire.Holding.Abandon, inner)
+	l.cleanup = runtime.AddCleanup(l, cohort.Holding.Abandon, inner)
 	return l, nil
 }
 

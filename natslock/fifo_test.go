@@ -442,15 +442,13 @@ func TestFIFOManyWaiters(t *testing.T) {
 // are in there.
 func TestLongQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
 		often := join(t, s, natslock.WithTuning(natslock.Tuning{RenewFraction: 0.07})) // of 5 s
 		r := newRaw(t, s.Connect())
 		holder := quietHolder(t, s)
 		waiters := []*waiting{often.await(t, "l", natslock.TTL(time.Second), natslock.NoRenew())}
-		for _, m := range crowd(t, s, 40) {
+		for _, m := range crowd(t, s, 41) {
 			waiters = append(waiters, m.await(t, "l"))
 		}
-		waiters = append(waiters, c.await(t, "l")) // it has read the queue, which is long
 		synctest.Wait()
 		tapped := newTap(t, s.Connect(), "lock.l")
 		// The waiter before the last has a ticket from long ago. Other clients write, and
@@ -459,20 +457,18 @@ func TestLongQueue(t *testing.T) {
 			r.put(fmt.Sprint("lock.other", i), []byte("x"), time.Minute)
 		}
 		time.Sleep(400 * time.Millisecond)
-		waiters = append(waiters, c.await(t, "l"))
-		synctest.Wait()
-		// Then two whose predecessor is near: the second one knows that. With another
-		// client before each, none of them shares a place.
-		for _, m := range []*member{join(t, s), c, join(t, s)} {
+		newcomers := crowd(t, s, 4)
+		for _, m := range newcomers[:3] { // the predecessors of the last two are near
 			waiters = append(waiters, m.await(t, "l"))
-			synctest.Wait() // until c knows of the other client
+			synctest.Wait()
 		}
+		c := newcomers[3]
 		read := c.nc.Stats().InMsgs
 		waiters = append(waiters, c.await(t, "l"))
 		synctest.Wait()
 		require.Less(t, c.nc.Stats().InMsgs-read, uint64(50), "the queue, if that is short, and a part")
 		time.Sleep(time.Second)
-		require.Len(t, tapped.take(t, c.nc), 2, "the attempts of the two newcomers, and of nobody else")
+		require.Len(t, tapped.take(t, c.nc), 4, "the attempts of the newcomers, and of nobody else")
 
 		kit.Unlock(t, holder)
 		l := waiters[0].Granted(t)

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/natslock/locks/internal/acquire"
 	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/cohort"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
@@ -136,5 +136,5 @@ func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock
 	}
 	cfg.req.MaxWait = 0
 	from := session.Handed{Kind: h.kind, Name: h.Name, ID: h.ID, Token: h.Token, TTL: h.TTL}
-	return cfg.handle(func(req call.Request) (acquire.Holding, error) { return c.locks.Adopt(ctx, req, from) })
+	return cfg.handle(func(req call.Request) (cohort.Holding, error) { return c.locks.Adopt(ctx, req, from) })
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
@@ -19,8 +20,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestLingerUsedMeanwhile: a use between two lists puts off no list. So another client
-// waits for five seconds at most if the notification of its place was lost.
+// TestLingerUsedMeanwhile: another client waits for five seconds at most if the notification of its
+// place was lost, although the lease is used meanwhile. It renews its place after that time.
 func TestLingerUsedMeanwhile(t *testing.T) {
 	for name, used := range map[string][2]time.Duration{
 		"briefly": {3800 * time.Millisecond, 0},
@@ -30,7 +31,7 @@ func TestLingerUsedMeanwhile(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				c, f := joinFaulty(t, s)
 				other := join(t, s)
-				deaf(f)
+				dropPlaces(f)
 				kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
 				synctest.Wait() // listed
 				time.Sleep(100 * time.Millisecond)
@@ -42,6 +43,7 @@ func TestLingerUsedMeanwhile(t *testing.T) {
 				kit.Unlock(t, l)
 				kit.Unlock(t, w.Granted(t))
 				require.LessOrEqual(t, w.At.Sub(begun), 5*time.Second)
+				require.Positive(t, f.Counts().EventsDropped)
 			})
 		})
 	}
@@ -284,34 +286,6 @@ func TestLingerCrowd(t *testing.T) {
 	})
 }
 
-// TestLingerDrivenOn: a goroutine that goes on with the unanswered claim of another one
-// does not let others join that claim again.
-func TestLingerDrivenOn(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{Turn: -1}))
-		other := join(t, s)
-		f.OnSend(kit.At("lock take", faults.LoseAnswer))
-		first := c.begin(t, "l", lingers, natslock.MaxWait(500*time.Millisecond))
-		synctest.Wait()
-		second := c.follow(t, lingers)
-		stranger := other.follow(t)
-		require.Error(t, first.Failed(t))
-		time.Sleep(100 * time.Millisecond) // the second one has the claim
-		third := c.follow(t, lingers)
-		f.OnSend(nil)
-		l := second.Granted(t)
-		kit.Unlock(t, l)
-		select {
-		case <-stranger.Done:
-		case <-third.Done:
-			t.Error("it was served before a client that had queued")
-			kit.Unlock(t, third.Value)
-		}
-		kit.Unlock(t, stranger.Granted(t))
-		third.Granted(t)
-	})
-}
-
 // TestLingerDropped: a handle that was dropped is noticed, also where it was a part in a
 // lease that had been idle. The lease is not idle again.
 func TestLingerDropped(t *testing.T) {
@@ -341,17 +315,20 @@ func TestLingerDropped(t *testing.T) {
 	require.Equal(t, 1, c.Stats().Idle)
 }
 
-// TestLingerBucketRemade: a client uses no idle lease of a bucket that was re-created for
-// longer than five seconds. Its subscriptions are to the new bucket then.
+// TestLingerBucketRemade: a client uses no idle lease of a bucket that was re-created more
+// than five seconds ago. Its subscriptions are to the new bucket then.
 func TestLingerBucketRemade(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
 		kit.Unlock(t, mustLock(t, c.Client, "idle", lingers, natslock.TTL(time.Hour)))
 		time.Sleep(2 * time.Second)
 		kit.RemakeBucket(t, s.Connect(), 0)
-		kit.Unlock(t, mustLock(t, other.Client, "idle"))
+		held := mustLock(t, other.Client, "idle")
 		time.Sleep(5 * time.Second)
+		_, err := c.TryLock(t.Context(), "idle", lingers, natslock.TTL(time.Hour))
+		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Zero(t, c.Stats().Idle)
+		kit.Unlock(t, held)
 	})
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
@@ -362,11 +339,32 @@ func TestLingerBucketRemade(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		wantLost(t, l, natslock.ErrLost)
 		kit.Unlock(t, next.Granted(t))
+		kit.Unlock(t, mustLock(t, c.Client, "used", lingers)) // proves its subscription
 		time.Sleep(time.Minute)
 		require.Equal(t, 1, c.Stats().Idle)
 		begun := time.Now()
 		kit.Unlock(t, mustLock(t, join(t, s).Client, "used"))
 		require.Less(t, time.Since(begun), 10*time.Millisecond)
+	})
+}
+
+// TestLingerRepublishGone: a client keeps no idle lease of a bucket that does not publish its changes any more, and
+// no new one.
+func TestLingerRepublishGone(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+		time.Sleep(time.Second)
+		newRaw(t, s.Connect()).reconfigure(func(c *jetstream.StreamConfig) { c.RePublish = nil })
+		changed := time.Now()
+		for c.Stats().Idle > 0 {
+			time.Sleep(time.Second)
+			require.Less(t, time.Since(changed), 6*time.Minute)
+		}
+		kit.Unlock(t, mustLock(t, other.Client, "l"))
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+		require.Zero(t, c.Stats().Idle)
+		wantNothing(t, s)
 	})
 }
 

@@ -165,7 +165,7 @@ func TestLingerShown(t *testing.T) {
 }
 
 // TestLingerOwnTry: a TryLock of the client itself uses its idle lease, after a list if
-// that is still to come. Without an answer the client gives the lease up.
+// that is still to come. If that fails, the client gives the lease up.
 func TestLingerOwnTry(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
@@ -195,7 +195,7 @@ func TestLingerOwnTry(t *testing.T) {
 		kit.Unlock(t, l)
 		begun := time.Now()
 		again, err := c.TryLock(t.Context(), "m", lingers)
-		require.Equal(t, 250*time.Millisecond, time.Since(begun))
+		require.Equal(t, 2*time.Second, time.Since(begun), "as long as a list may take")
 		if err != nil { // the server has not deleted the record yet
 			require.ErrorIs(t, err, natslock.ErrLocked)
 			return
@@ -231,7 +231,7 @@ func TestLingerMany(t *testing.T) {
 	})
 }
 
-// TestLingerManyUnnotified: the lists of many locks together show those that wait.
+// TestLingerManyUnnotified: the renewals of places show those that wait for many locks.
 func TestLingerManyUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
@@ -240,7 +240,7 @@ func TestLingerManyUnnotified(t *testing.T) {
 			kit.Unlock(t, mustLock(t, c.Client, fmt.Sprint("l", i), lingers))
 		}
 		time.Sleep(20 * time.Second)
-		deaf(f)
+		dropPlaces(f)
 		begun := time.Now()
 		var waits []*waiting
 		for i := range 100 {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -77,18 +76,44 @@ func TestLingerRecalled(t *testing.T) {
 	})
 }
 
-// A lost notification keeps another client waiting for five seconds.
+// A client that was not notified of a waiter learns of it by the renewal of its place, or when
+// a goroutine asks for the lease after five seconds. Otherwise the waiter waits until the time is over.
 func TestLingerLostNotification(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
-		time.Sleep(time.Minute)
-		f.DropEvents(func(kvstore.Event) bool { return true })
-		begun := time.Now()
-		kit.Unlock(t, mustLock(t, other.Client, "l"))
-		require.LessOrEqual(t, time.Since(begun), 5*time.Second+10*time.Millisecond)
-	})
+	for name, tc := range map[string]struct{ asks, waits time.Duration }{
+		"place":    {time.Hour, 5 * time.Second},
+		"all":      {5 * time.Second, 5 * time.Second},
+		"all long": {time.Hour, 20 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				lingers := natslock.Linger(80 * time.Second)
+				c, f := joinFaulty(t, s)
+				other := join(t, s)
+				kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+				time.Sleep(time.Minute)
+				if deaf(f); name == "place" {
+					dropPlaces(f)
+				}
+				w := other.follow(t)
+				begun := time.Now()
+				var own *waiting
+				if tc.asks < tc.waits*2 {
+					time.Sleep(tc.asks)
+					own = c.follow(t, lingers)
+				}
+				l := w.Granted(t)
+				require.InDelta(t, tc.waits, w.At.Sub(begun), float64(100*time.Millisecond))
+				if own != nil {
+					require.False(t, own.Over(), "another one is inside")
+					f.DropEvents(nil)
+				}
+				kit.Unlock(t, l)
+				if own != nil {
+					kit.Unlock(t, own.Granted(t))
+				}
+			})
+		})
+	}
 }
 
 // A goroutine of the client that wants another lease has the idle one given up at once.
@@ -260,5 +285,7 @@ func TestLingerInvalid(t *testing.T) {
 			_, err := c.Lock(t.Context(), "l", opts...)
 			require.ErrorIs(t, err, natslock.ErrInvalid)
 		}
+		_, err := join(t, s, exactly()).Lock(t.Context(), "l", lingers)
+		require.ErrorIs(t, err, natslock.ErrInvalid, "each goroutine queues by itself")
 	})
 }

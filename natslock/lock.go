@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/natslock/locks/internal/acquire"
+	"github.com/natslock/locks/internal/cohort"
 	"github.com/natslock/locks/internal/session"
 )
 
@@ -18,7 +18,7 @@ import (
 // A zero Lock holds nothing: its methods that return errors return one matching
 // [ErrInvalid], its context has ended, and the others return zero values.
 type Lock struct {
-	lease   acquire.Holding
+	lease   cohort.Holding
 	cleanup runtime.Cleanup
 }
 
@@ -48,7 +48,7 @@ var noContext = func() context.Context {
 }()
 
 // holding returns what the lock holds.
-func (l *Lock) holding() acquire.Holding {
+func (l *Lock) holding() cohort.Holding {
 	if l == nil || l.lease == nil {
 		return noLock{}
 	}

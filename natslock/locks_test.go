@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -377,6 +378,58 @@ func TestLockAllLingers(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		kit.Unlock(t, b)
 		mustUnlockAll(t, g.Granted(t))
+	})
+}
+
+// A TryLockAll enters the locks that its client keeps idle, and is refused by those that another client
+// keeps. It takes none of them then.
+func TestTryLockAllLingers(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		names := []string{"a", "b", "c"}
+		kit.Unlock(t, mustLock(t, other.Client, "b", natslock.Linger(time.Minute)))
+		_, err := c.TryLockAll(t.Context(), names, natslock.Linger(time.Minute))
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.Equal(t, 1, other.Stats().Idle)
+		require.Zero(t, c.Stats().Held)
+		kit.Unlock(t, mustLock(t, c.Client, "b", natslock.Linger(time.Minute)))
+		for range 3 {
+			l, err := c.TryLockAll(t.Context(), names, natslock.Linger(time.Minute))
+			require.NoError(t, err)
+			require.Equal(t, 3, c.Stats().Held)
+			_, err = c.TryLockAll(t.Context(), names)
+			require.ErrorIs(t, err, natslock.ErrLocked, "its own goroutine holds them")
+			mustUnlockAll(t, l)
+			time.Sleep(time.Second)
+			require.Equal(t, 3, c.Stats().Idle)
+		}
+	})
+}
+
+// Two clients that take the same locks in crossing orders, and keep them idle, take turns.
+func TestLockAllCrossingLingers(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const rounds = 50
+		var inside atomic.Int32
+		var wg sync.WaitGroup
+		begun := time.Now()
+		for _, names := range [][]string{{"a", "b"}, {"b", "a"}} {
+			c := join(t, s)
+			wg.Go(func() {
+				for range rounds {
+					l, err := c.LockAll(t.Context(), names, natslock.Linger(time.Minute))
+					if !assert.NoError(t, err) {
+						return
+					}
+					assert.EqualValues(t, 1, inside.Add(1))
+					time.Sleep(5 * time.Millisecond)
+					inside.Add(-1)
+					assert.NoError(t, l.Unlock(context.WithoutCancel(t.Context())))
+				}
+			})
+		}
+		wg.Wait()
+		require.Less(t, time.Since(begun), 2*rounds*5*time.Millisecond+time.Second)
 	})
 }
 

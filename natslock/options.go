@@ -8,8 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/natslock/locks/internal/acquire"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/cohort"
 	kv "github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -36,7 +36,7 @@ type config struct {
 
 // configOf is what options make of the defaults.
 func configOf(opts []Option) (config, error) {
-	cfg := config{create: true, turn: acquire.DefaultTurn, lingering: acquire.DefaultMaxLingering, now: time.Now, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
+	cfg := config{create: true, turn: cohort.DefaultTurn, lingering: cohort.DefaultMaxLingering, now: time.Now, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
 	for _, opt := range opts {
 		if opt == nil {
 			return config{}, fmt.Errorf("natslock: %w", errNilOption)
@@ -215,7 +215,7 @@ func WithTuning(t Tuning) Option {
 		c.session.RenewFraction = cmp.Or(t.RenewFraction, c.session.RenewFraction)
 		c.session.Margin = cmp.Or(t.SafetyMargin, c.session.Margin)
 		if t.Turn != 0 {
-			c.turn = max(t.Turn, 0)
+			c.turn = t.Turn
 		}
 		if t.MaxLingering != 0 {
 			c.lingering = max(t.MaxLingering, 0)

@@ -96,8 +96,7 @@ func TestScaleHeldTCP(t *testing.T) {
 	}
 }
 
-// Each waiter needs its caller's goroutine and no other, whether it has a place in a
-// queue of its own or waits with the others of its client.
+// Waiters need their callers' goroutines, and one more for each lock that the client queues for.
 func TestScaleWaiters(t *testing.T) {
 	const n = 200
 	for what, name := range map[string]func(i int) string{
@@ -125,7 +124,7 @@ func TestScaleWaiters(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				synctest.Wait()
 				require.Equal(t, n+1, c.Stats().Waiting)
-				require.InDelta(t, n, runtime.NumGoroutine()-before, 3)
+				require.InDelta(t, n+len(held)-1, runtime.NumGoroutine()-before, 3) // one queue is from before
 				for _, w := range ws {
 					w.Cancel(nil)
 					<-w.Done

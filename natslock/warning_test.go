@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/natslock/locks/internal/acquire"
 	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/cohort"
 	"github.com/natslock/locks/internal/session"
 )
 
@@ -27,7 +27,7 @@ func TestWarningDoesNotBeginAfterTheEnd(t *testing.T) {
 	for state, want := range map[session.State]int{session.Held: 1, session.Released: 0, session.Lost: 0, session.Ended: 0} {
 		given, done := 0, make(chan struct{})
 		cfg := lockConfig{warn: func(*Lock) { given++ }}
-		l, err := cfg.handle(func(req call.Request) (acquire.Holding, error) {
+		l, err := cfg.handle(func(req call.Request) (cohort.Holding, error) {
 			go func() { defer close(done); req.OnWarn() }()
 			return over{state: state}, nil
 		})

@@ -145,31 +145,28 @@ func TestSharingUnnotified(t *testing.T) {
 	})
 }
 
-// TestLine queues readers and writers of many clients behind a writer. They go
+// TestLine queues readers and writers behind a writer, each of them another client. They go
 // by ticket: writers one by one, the readers between two of them together.
 func TestLine(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		u := history.NewRecorder()
-		var peers []*peer
-		for i := range 4 {
-			peers = append(peers, newPeer(t, s.Connect(), uint64(i)))
-		}
-		first, err := peers[0].Lock(t.Context(), "x")
+		holder := newPeer(t, s.Connect(), 100)
+		first, err := holder.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		u.Granted(admin.KindRW, admin.Exclusive, first)
 		const line = "RRWRWWWRRRRWRWW"
 		grants := make(chan grant, len(line))
 		for i, mode := range line {
-			who := fmt.Sprint(i)
+			p, who := newPeer(t, s.Connect(), uint64(i)), fmt.Sprint(i)
 			if mode == 'R' {
-				peers[i%4].read(who, grants)
+				p.read(who, grants)
 			} else {
-				peers[i%4].write(who, grants)
+				p.write(who, grants)
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
 		synctest.Wait()
-		info, err := admin.New(peers[0].c).Inspect(t.Context(), admin.KindRW, "x")
+		info, err := admin.New(holder.c).Inspect(t.Context(), admin.KindRW, "x")
 		require.NoError(t, err)
 		require.Len(t, info.Queue, len(line))
 		time.Sleep(20 * time.Second) // over some renewals of their places

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -50,6 +51,10 @@ func modeOf(writes bool) admin.Mode {
 	}
 	return admin.Shared
 }
+
+// overTurn lets the turn of a lease end that was granted just now. Readers join it without
+// knowing of others until then.
+func overTurn() { time.Sleep(2 * time.Millisecond) }
 
 // claimOf is the id of the claim behind a lock: readers of a client share it.
 func claimOf(l *natslock.Lock) string {

@@ -301,7 +301,7 @@ func TestDo(t *testing.T) {
 // TestSeen: Inspect, List and Watch tell readers, writers and the queue apart.
 func TestSeen(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := newPeer(t, s.Connect(), 1, natslock.WithOwner("alice")), newPeer(t, s.Connect(), 2, natslock.WithOwner("bob"))
+		a, b, c := newPeer(t, s.Connect(), 1, natslock.WithOwner("alice")), newPeer(t, s.Connect(), 2, natslock.WithOwner("bob")), newPeer(t, s.Connect(), 3, natslock.WithOwner("carol"))
 		ctx, cancel := context.WithCancel(t.Context())
 		var mu sync.Mutex
 		var events []admin.Event
@@ -332,7 +332,7 @@ func TestSeen(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		synctest.Wait()
 		go func() {
-			l, err := a.RLock(context.Background(), "orders.7")
+			l, err := c.RLock(context.Background(), "orders.7")
 			grants <- grant{"r", l, err, time.Now()}
 		}()
 		time.Sleep(10 * time.Millisecond)
@@ -354,7 +354,7 @@ func TestSeen(t *testing.T) {
 		require.Equal(t, []uint64{r1.Token(), r2.Token()}, []uint64{info.Readers[0].Token, info.Readers[1].Token})
 		require.Len(t, info.Queue, 1)
 		require.Equal(t, admin.Shared, info.Queue[0].Mode)
-		require.Equal(t, "alice", info.Queue[0].Owner)
+		require.Equal(t, "carol", info.Queue[0].Owner)
 		mutex, err := admin.New(a.c).Inspect(t.Context(), admin.KindMutex, "orders.7")
 		require.NoError(t, err)
 		require.Nil(t, mutex.Holder, "another lock")

@@ -26,8 +26,8 @@ import (
 func TestNumbers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx := t.Context()
-		a, b, c := join(t, s), join(t, s), join(t, s)
-		two, four := semaphore.New(a.Client, "s", 2), semaphore.New(b.Client, "s", 4)
+		h, a, b, c := join(t, s), join(t, s), join(t, s), join(t, s)
+		two, four := semaphore.New(h.Client, "s", 2), semaphore.New(b.Client, "s", 4)
 		one := must(t, two)
 		zero := must(t, two)
 		_, err := two.TryAcquire(ctx)
@@ -35,7 +35,7 @@ func TestNumbers(t *testing.T) {
 		three := must(t, four)
 		require.Equal(t, 3, slot(t, three), "the highest")
 
-		w2 := a.await(t, two)
+		w2 := a.await(t, semaphore.New(a.Client, "s", 2))
 		_, err = four.TryAcquire(ctx)
 		require.ErrorIs(t, err, natslock.ErrLocked, "slot 2 is free, and a client waits")
 		w4 := b.await(t, four)

@@ -101,7 +101,7 @@ func TestBreak(t *testing.T) {
 func TestWatch(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx, cancel := context.WithCancel(t.Context())
-		a, b := join(t, s), join(t, s)
+		a, b, c := join(t, s), join(t, s), join(t, s)
 		events, over := make(chan admin.Event, 100), make(chan struct{})
 		go func() {
 			defer close(over)
@@ -112,9 +112,8 @@ func TestWatch(t *testing.T) {
 			}
 		}()
 		require.Equal(t, admin.EventWatching, kit.Receive(t, events, "the mark").Type)
-		sem := semaphore.New(a.Client, "s", 1)
-		l := must(t, sem)
-		w := a.await(t, sem)
+		l := must(t, semaphore.New(a.Client, "s", 1))
+		w := c.await(t, semaphore.New(c.Client, "s", 1))
 		kit.Unlock(t, l)
 		kit.Unlock(t, w.Granted(t))
 		for _, want := range []admin.EventType{admin.EventGranted, admin.EventQueued, admin.EventReleased, admin.EventGranted, admin.EventReleased} {

@@ -114,7 +114,7 @@ type awaited struct {
 	done chan struct{}
 }
 
-// wait starts an acquire and returns when another client sees it queue.
+// wait starts an acquire and returns when the watcher sees it queue, or has it wait behind its own lock.
 func wait(t *testing.T, watcher *natslock.Client, kind admin.Kind, name string, acquire func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)) *awaited {
 	t.Helper()
 	w := &awaited{done: make(chan struct{})}
@@ -122,7 +122,7 @@ func wait(t *testing.T, watcher *natslock.Client, kind admin.Kind, name string, 
 	queued := func() int {
 		info, err := admin.New(watcher).Inspect(ctx, kind, name)
 		require.NoError(t, err)
-		return len(info.Queue)
+		return len(info.Queue) + watcher.Stats().Waiting
 	}
 	before := queued() // or a client that has just released the lock could take it again meanwhile
 	go func() {
@@ -345,7 +345,7 @@ func TestPermsRefuse(t *testing.T) {
 	require.NoError(t, err)
 	r, err := rwlock.New(holder).RLock(t.Context(), "orders.2")
 	require.NoError(t, err)
-	waiting := wait(t, holder, admin.KindMutex, "orders.1", holder.Lock)
+	waiting := wait(t, holder, admin.KindMutex, "orders.1", root.client(t).Lock)
 	g := enter(t, s, "operator")
 	c := g.client(t)
 	broken := make(chan struct{})

@@ -27,8 +27,8 @@ const (
 type Call struct {
 	Req       Request
 	Keys      record.Keys
-	Want      core.Want // what the runs know of it
 	Begun     clock.Instant
+	Since     clock.Instant   // of the time in which the stream may have no leader; 0: the first request
 	Requested bool            // the call has begun to send requests
 	Parent    context.Context // the caller's
 
@@ -67,8 +67,6 @@ type LockState struct {
 
 // Run is how a call reports to its run, and asks it: see internal/core. Package acquire's member implements it.
 type Run interface {
-	// InOrder waits until the run before has a record.
-	InOrder() error
 	// Queueing is called before a place is written: the first one, or another after that was lost.
 	Queueing()
 	// Queued takes the place of the run; nil: it has none any more.
@@ -123,21 +121,17 @@ func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
 			return nil, fmt.Errorf("lock %q: %w: the metadata make a record larger than %d bytes: it has %d", req.Name, record.ErrInvalidOption, limit, given)
 		}
 	}
-	a.Want = core.Want{TTL: a.ttl, Mode: a.Req.Mode, Meta: a.Req.Meta, Private: a.private(), Once: a.Req.Once, Patient: a.Req.Patient}
 	return a, nil
 }
+
+// TTL is that of the lease.
+func (a *Call) TTL() time.Duration { return a.ttl }
 
 // Context ends the wait of the call.
 func (a *Call) Context() context.Context { return a.ctx }
 
 // In sets the run that the call reports to.
 func (a *Call) In(run Run) { a.run = run }
-
-// Driven says whether the call, or the one that has driven its run before, has come as far as the queue.
-func (a *Call) Driven() bool { return a.place != nil || a.queueing != nil || a.places.Again }
-
-// Claims says whether a claim is under way.
-func (a *Call) Claims() bool { return a.bid != nil && a.bid.Own() != "" }
 
 // holderSeen notes the holder of the lock, as far as it is known.
 func (a *Call) holderSeen(holder record.Entry) {
@@ -212,6 +206,9 @@ func (a *Call) Unused(gate *session.Lease) {
 	}
 }
 
+// Await waits until what the call has waited with is gone.
+func (a *Call) Await(gone <-chan struct{}) { a.leaves(gone) }
+
 // leaves waits until records that the call has given up are gone. The wait for the lock may
 // have ended, and does not bound this.
 func (a *Call) leaves(left ...<-chan struct{}) {
@@ -229,9 +226,9 @@ func (a *Call) leaves(left ...<-chan struct{}) {
 	}
 }
 
-// private says whether the lease is for this call only. A lease that has a cooldown after its
+// Private reports whether the lease is for this call only. A lease that has a cooldown after its
 // holder serves no other goroutine.
-func (a *Call) private() bool { return a.Req.Fixed || a.Req.MinHold > 0 } //safety:cooldown-private
+func (a *Call) Private() bool { return a.Req.Fixed || a.Req.MinHold > 0 } //safety:cooldown-private
 
 // Reads says whether the call is for a reader.
 func (a *Call) Reads() bool { return a.Req.Mode == record.Shared }
@@ -254,7 +251,7 @@ func (a *Call) Prepare() {
 	if a.bid != nil {
 		return
 	}
-	a.bid = &claim.Bid{B: a.c.b, S: a.c.s, Caller: a, Bid: core.Bid{Once: a.Req.Once}, Draft: claim.Draft{
+	a.bid = &claim.Bid{B: a.c.b, S: a.c.s, Caller: a, Bid: core.Bid{Once: a.Req.Once, Begun: a.Since}, Draft: claim.Draft{
 		Name: a.Req.Name, Keys: a.Keys, Body: a.body(), TTL: a.ttl, Until: a.Req.Until, Begun: a.Begun,
 	}}
 	if a.Reads() { // each claim is a reader of its own, which the gate must admit

@@ -1,6 +1,7 @@
 package call
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"time"
@@ -25,12 +26,8 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 	}
 	for {
 		if a.place == nil {
-			begun := a.c.b.Instant()
-			if a.queueing == nil {
-				if err := a.run.InOrder(); err != nil {
-					return result{Outcome: ended, Err: err}
-				}
-			}
+			begun := cmp.Or(a.Since, a.c.b.Instant())
+			a.Since = 0
 			if r := a.enqueue(begun); r.Outcome != granted {
 				return r
 			}

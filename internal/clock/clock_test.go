@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/acquire"
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/cohort"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -24,10 +24,10 @@ import (
 )
 
 // newClient makes a client whose clock is the given one; nil: the machine's.
-func newClient(t *testing.T, kv kvstore.KV, cfg session.Config, now func() clock.Instant) *acquire.Client {
+func newClient(t *testing.T, kv kvstore.KV, cfg session.Config, now func() clock.Instant) *cohort.Client {
 	t.Helper()
 	b := bucket.New(kv, "", now)
-	c := acquire.New(b, session.New(b, cfg), acquire.DefaultTurn, acquire.DefaultMaxLingering)
+	c := cohort.New(b, session.New(b, cfg), cohort.DefaultTurn, cohort.DefaultMaxLingering)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -45,7 +45,7 @@ func open(t *testing.T, nc *nats.Conn) kvstore.KV {
 	return store
 }
 
-func newTestClient(t *testing.T, nc *nats.Conn, ttl time.Duration, now func() clock.Instant) *acquire.Client {
+func newTestClient(t *testing.T, nc *nats.Conn, ttl time.Duration, now func() clock.Instant) *cohort.Client {
 	t.Helper()
 	return newClient(t, open(t, nc), session.Config{TTL: ttl}, now)
 }
@@ -64,12 +64,12 @@ var conflicts = []two{
 
 // next is the holding that gets the lock after the first, with the time of its grant.
 type next struct {
-	l  acquire.Holding
+	l  cohort.Holding
 	at time.Time
 }
 
 // await queues for the lock.
-func await(t *testing.T, e *acquire.Client, req call.Request) <-chan next {
+func await(t *testing.T, e *cohort.Client, req call.Request) <-chan next {
 	got := make(chan next, 1)
 	go func() {
 		l, err := e.Acquire(context.Background(), req)

@@ -9,10 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/acquire"
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/cohort"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -29,20 +29,20 @@ func TestSuspended(t *testing.T) {
 		name string
 		at   time.Duration
 		nap  time.Duration
-		then func(t *testing.T, l acquire.Holding)
+		then func(t *testing.T, l cohort.Holding)
 	}{
-		{"state", 1500 * time.Millisecond, 8 * time.Second, func(t *testing.T, l acquire.Holding) {
+		{"state", 1500 * time.Millisecond, 8 * time.Second, func(t *testing.T, l cohort.Holding) {
 			state, left, cause := l.Status()
 			require.Equal(t, session.Lost, state)
 			require.Zero(t, left)
 			require.ErrorIs(t, cause, session.ErrLost)
 			require.ErrorIs(t, context.Cause(l.Context()), session.ErrLost)
 		}},
-		{"release", 1500 * time.Millisecond, 8 * time.Second, func(t *testing.T, l acquire.Holding) {
+		{"release", 1500 * time.Millisecond, 8 * time.Second, func(t *testing.T, l cohort.Holding) {
 			require.ErrorIs(t, l.Release(t.Context()), session.ErrLost)
 		}},
 		// The renewal sent after 3.3 s, or a little less, would last until 12.3 s.
-		{"confirmation", 3500 * time.Millisecond, 6 * time.Second, func(t *testing.T, l acquire.Holding) {
+		{"confirmation", 3500 * time.Millisecond, 6 * time.Second, func(t *testing.T, l cohort.Holding) {
 			time.Sleep(300 * time.Millisecond)
 			state, _, cause := l.Status()
 			require.Equal(t, session.Lost, state)

@@ -24,10 +24,10 @@ type Bid struct {
 	silent int
 }
 
-// noStreamFor is how long a bid endures a stream without a leader, electing
+// NoStreamFor is how long a bid endures a stream without a leader, electing
 // one having been measured to take 4 to 9 s. Silence and a connection that is
 // down are waited out: they pass, or the wait's context ends.
-const noStreamFor = 15 * time.Second
+const NoStreamFor = 15 * time.Second
 
 // fullTries is how often a waiter repeats a claim for which the bucket has no room before it gives up
 // its place to make room. Other records may end meanwhile.
@@ -129,7 +129,7 @@ func (b *Bid) Came(o Outcome, why Trouble, tombstone uint64, now clock.Instant) 
 	switch {
 	case why == NoSpace && b.Placed && b.full >= fullTries: // its place is the room that there is //safety:place-makes-room
 		return Repeat{Decided: NoRoom, Closes: true}
-	case why == Hopeless, b.Once && why != Replicating, why == Leaderless && now.Sub(b.Begun) > noStreamFor:
+	case why == Hopeless, b.Once && why != Replicating, why == Leaderless && now.Sub(b.Begun) > NoStreamFor:
 		r.Decided = Failed
 	case why == Replicating:
 		r.Backoff, r.N = Flight, b.flights

@@ -77,7 +77,7 @@ func TestBidLeaderless(t *testing.T) {
 	var b Bid
 	at := followBegun
 	b.Begin(at)
-	at = at.Add(noStreamFor)
+	at = at.Add(NoStreamFor)
 	require.Equal(t, Outage, b.Came(Again, Leaderless, 0, at).Backoff)
 	b.Begin(at)
 	at = at.Add(time.Millisecond)

@@ -155,8 +155,10 @@ func TestRepublishMoved(t *testing.T) {
 			if !strings.Contains(log.String(), "republish") {
 				t.Fatalf("no word of it in the log: %s", &log)
 			}
+			ev := kit.Receive(t, events, "a recheck")
+			equal(t, "event", ev.Kind, kvstore.Recheck)
+			equal(t, "silent", ev.Silent, step.id == "")
 			if step.moves {
-				equal(t, "event", kit.Receive(t, events, "a recheck").Kind, kvstore.Recheck)
 				var err error
 				rev, err = s.Update(t.Context(), "lock.a", nil, ttl, rev)
 				check(t, err)

@@ -303,6 +303,8 @@ type Event struct {
 	// It is set if this watch tracks records, has seen that record and has not
 	// delivered its end.
 	Before Record
+	// Silent is true for a Recheck if the bucket does not publish its changes any more.
+	Silent bool
 	// Since is, for a Recheck because of dropped events, the server's time before which none
 	// was dropped. It is zero if that is not known.
 	Since time.Time

@@ -144,9 +144,10 @@ func (w *watch) Stop() {
 
 // move has the watches subscribe to other subjects, and says whether there were any: the
 // bucket was re-created, or an update has changed its notifications. While it has none, the
-// watches stay where they are.
+// watches stay where they are, and are told so.
 func (s *Store) move(to string) (moved bool) {
 	if to == "" {
+		s.tell(Event{Kind: Recheck, Silent: true})
 		return false
 	}
 	type change struct{ old, now *topic }
@@ -405,7 +406,10 @@ func (s *Store) reportClosed() {
 }
 
 // recheck notifies all watches that they may have missed events.
-func (s *Store) recheck(since time.Time) {
+func (s *Store) recheck(since time.Time) { s.tell(Event{Kind: Recheck, Since: since}) }
+
+// tell delivers an event to all watches.
+func (s *Store) tell(ev Event) {
 	var all []*watch
 	s.mu.Lock()
 	for _, t := range s.topics {
@@ -413,6 +417,6 @@ func (s *Store) recheck(since time.Time) {
 	}
 	s.mu.Unlock()
 	for _, w := range all {
-		w.deliver(Event{Kind: Recheck, Since: since})
+		w.deliver(ev)
 	}
 }

@@ -55,10 +55,11 @@ func Check(h *History, o Options) []Violation {
 			}
 			found = append(found, x.writersOverReaders(lock)...)
 			found = append(found, x.order(lock)...)
-			found = append(found, x.joined(lock)...)
-			found = append(found, x.beside(lock)...)
+			found = append(found, x.bound(lock, lock)...)
+			found = append(found, x.fifo(lock, x.ops[lock])...)
+			found = append(found, x.exact(lock)...)
+			found = append(found, x.outOfLine(lock, x.ops[lock], lock)...)
 			found = append(found, x.shown(lock)...)
-			found = append(found, x.calls(lock)...)
 		}
 		found = append(found, x.waits()...)
 	}

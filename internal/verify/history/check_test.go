@@ -37,7 +37,7 @@ func (b *story) op(client, lock string, do Action, call, ret float64, out Outcom
 }
 
 func (b *story) put(key, id string, revision uint64, at float64) *Entry {
-	b.Stream = append(b.Stream, Entry{Key: key, ID: id, Revision: revision, At: sec(at), TTL: sec(5), Status: 1, Since: sec(at), Token: record.TokenOrTicket(key, revision)})
+	b.Stream = append(b.Stream, Entry{Key: key, ID: id, Owner: id[:min(1, len(id))], Revision: revision, At: sec(at), TTL: sec(5), Status: 1, Since: sec(at), Token: record.TokenOrTicket(key, revision)})
 	return &b.Stream[len(b.Stream)-1]
 }
 
@@ -356,6 +356,10 @@ func TestCheck(t *testing.T) {
 		}},
 		{"a waiter for a held lock", nil, func(b *story) {
 			b.holds("a", mutex, false, 10, 0, 4)
+			b.queues(b.op("b", mutex, Lock, 1, 9, GaveUp), 11, 1, 9)
+		}},
+		{"a waiter for a held lock that is not in line", []int{6}, func(b *story) {
+			b.holds("a", mutex, false, 10, 0, 4)
 			b.op("b", mutex, Lock, 1, 9, GaveUp)
 		}},
 		{"a waiter left outside in the end", []int{6}, func(b *story) {
@@ -374,7 +378,7 @@ func TestCheck(t *testing.T) {
 			for i := range 5 {
 				b.holds("a", gate, true, uint64(10+10*i), float64(3*i), float64(3*i)+3)
 			}
-			b.op("b", gate, Lock, 1, 16, GaveUp)
+			b.queues(b.op("b", gate, Lock, 1, 16, GaveUp), 5000, 1, 16).TTL = sec(20)
 		}},
 		{"a reader left outside by readers", []int{6}, func(b *story) {
 			for i := range 5 {

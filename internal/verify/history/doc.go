@@ -35,28 +35,40 @@
 //  3. A resource that refuses smaller tokens takes nothing from a superseded
 //     holder, and refuses no holder inside its validity.
 //  4. The operations are linearizable against a model of a lease.
-//  5. Grants follow the order of tickets. A run passes another client that has
-//     queued in its turn only.
-//  6. No waiter stays out for longer than the TTL and a second while the lock is free.
+//  5. Clients are served in the order in which they queue, and the goroutines of a
+//     client in the order in which they asked: see Order below.
+//  6. No waiter stays out for longer than the TTL and a second while the lock is free,
+//     or while its client has neither a place in the queue nor a lease.
 //  7. Nothing of the library is left: no key, goroutine or subscription.
 //  8. The history is not vacuous.
 //
 // A history without a tap is not judged by the rules about the stream, and a history
 // without operations not by those about waiting.
 //
-// # Runs
+// # Order
 //
-// The goroutines of a client that hold a mutex one after the other have one claim and one
-// record. The id of each holder begins with that of the claim, see [claimOf]. A grant that
-// the client makes by itself has no record, and its token may have the revision of the
-// token before.
+// The goroutines of a client that want one lock in one mode, with like options, are a
+// cohort. They share a place in the queue and a lease. The id of each holder begins with that
+// of the claim, see [claimOf]. A grant that the client makes by itself has no record, and its
+// token may have the revision of the token before. Check 5 wants:
+//
+//   - A claim passes no place that was written before its own.
+//   - While a foreign place waits, the cohort serves the goroutines that asked before the
+//     place could be known, and for one turn, see [History]. Only the first goroutine of a
+//     lease may have asked later: it has the place of its cohort. Each place but that of the
+//     cohort is foreign, also one of the same client in the other mode.
+//   - A goroutine passes no other one of its cohort that has asked before and waits.
+//   - Without turns, goroutines that ask when a place is known are granted the lock after it.
+//
+// The recorder has to see [admin.EventQueued], with the context of the acquire, for each
+// goroutine that comes to wait at a place. [Want] names the options that make a cohort.
 //
 // # Semaphores
 //
 // Each slot of a semaphore is judged as a lock of its own, so there are never more holders
 // than slots. Check 1 wants each holder in a slot below its number of permits. Checks 5
-// and 6 are about all slots. A slot goes to the earliest waiter. A waiter stays out only while all
-// slots are taken that all clients know of.
+// and 6 are about all slots. A slot goes to the earliest place, or to a goroutine of the cohort
+// that gives it back. A waiter stays out only while all slots are taken that all clients know of.
 //
 // # Exceptions
 //

@@ -58,9 +58,12 @@ type Op struct {
 	Client string `json:"client"`
 	// Lock is the key of the mutex, or of the reader-writer lock's gate. Of a semaphore it
 	// is the key of the slot, and without a grant the part of it that slots share.
-	Lock    string  `json:"lock,omitempty"`
-	Shared  bool    `json:"shared,omitempty"`
-	Permits int     `json:"permits,omitempty"` // of the semaphore, as the caller knows
+	Lock    string `json:"lock,omitempty"`
+	Shared  bool   `json:"shared,omitempty"`
+	Permits int    `json:"permits,omitempty"` // of the semaphore, as the caller knows
+	// Cohort names the options of an acquire that decide which goroutines of the client may
+	// share its lease. [Alone]: it shares none.
+	Cohort  string  `json:"cohort,omitempty"`
 	Do      Action  `json:"do"`
 	Call    Moment  `json:"call"`
 	Return  Moment  `json:"return"` // zero: pending
@@ -98,6 +101,9 @@ type Ticket struct {
 	At     time.Duration `json:"at"` // when its owner learned of it
 }
 
+// Alone is the cohort of a goroutine whose lease no other goroutine may have.
+const Alone = "alone"
+
 // Hold is a lock in the belief of its holder, from the return of the acquire
 // until the call of Unlock, the loss, or the last validity end.
 type Hold struct {
@@ -106,6 +112,7 @@ type Hold struct {
 	Shared bool          `json:"shared,omitempty"`
 	ID     string        `json:"id"`
 	Token  uint64        `json:"token"`
+	Cohort string        `json:"cohort,omitempty"`
 	Asked  Moment        `json:"asked"` // the acquire's call
 	From   Moment        `json:"from"`
 	Until  time.Duration `json:"until"`
@@ -213,14 +220,13 @@ type History struct {
 	Holds []*Hold       `json:"holds"`
 	// Stream is in the order of revisions; Tapped says that it was recorded.
 	Stream []Entry `json:"stream,omitempty"`
-	// Turn is for how long after its grant a run may serve goroutines that came after
-	// other clients.
+	// Turn is for how long after its grant a cohort may serve goroutines that came after a
+	// foreign place was known. 0: none, clients serve in the exact order.
 	Turn time.Duration `json:"turn,omitempty"`
-	// Notice is for how long at most a client does not know of a place of another client.
+	// Notice is for how long at most a client does not know of a foreign place.
 	// Default [silence].
 	Notice time.Duration `json:"notice,omitempty"`
-	// Calm: nothing fails. A goroutine that calls when a place is known is granted the
-	// lock after it.
+	// Calm: nothing fails.
 	Calm   bool `json:"calm,omitempty"`
 	Tapped bool `json:"tapped,omitempty"`
 	// Lossy: entries of the stream may be missing, as when a leader steps down after

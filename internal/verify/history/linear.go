@@ -266,7 +266,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 		if gate == h.Token && !h.Shared {
 			from := recorded(h.Asked)
 			if records := x.claims[h.claim()]; len(records) > 0 && records[0].At < h.Asked.At {
-				from = edge{at: records[0].At, class: -1} // another member of its run had asked for it
+				from = edge{at: records[0].At, class: -1} // another goroutine of its cohort had asked for it
 			}
 			list = append(list, span{step{"claim", false, h.Token, gate, "claims"}, h.Client, from, recorded(h.From)})
 		}
@@ -303,7 +303,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 		list = append(list, leave)
 		free := leave
 		free.do, free.label = "free", "frees"
-		if stays { // those that wait in the run may be granted the lock, and give it up
+		if stays { // those that wait in the cohort may be granted the lock, and give it up
 			free.to = gone
 		}
 		if before, ok := frees[gate]; !ok || before.from.compare(free.from) < 0 {

@@ -35,18 +35,19 @@ type place struct {
 // claim of a lock that was idle, or whose holder's lease had run out. A claim may pass a
 // waiter that had left, and a waiter that was dying without another renewal. It may pass a
 // waiter that had queued for less than the bypass when the attempt was sent.
-// [index.joined] judges the grants that a client makes by itself.
+// [index.bound] judges the grants that a client makes by itself.
 func (x *index) order(lock string) (found []Violation) {
 	l := x.locks[lock]
 	if l == nil {
 		return nil
 	}
 	places := x.places(lock)
-	runs := x.runs(lock)
+	tenures := x.tenures(lock, false)
+	opens := x.opens(lock)
 	ended := 0 // the places before this one are over
 	var grants []*Op
 	for _, op := range x.ops[lock] {
-		if op.acquires() && op.Outcome == OK && claimOf(op.ID) == op.ID && op.ID != "" {
+		if op.acquires() && op.Outcome == OK && opens[op.ID] {
 			grants = append(grants, op)
 		}
 	}
@@ -54,7 +55,7 @@ func (x *index) order(lock string) (found []Violation) {
 	for _, op := range grants {
 		key := lock
 		if op.Shared {
-			key = "read." + encodedAs(lock) + "." + op.ID
+			key = "read." + encodedAs(lock) + "." + claimOf(op.ID)
 		}
 		at := record.TokenRevision(op.Token)
 		granted, ok := x.before(key, at+1)
@@ -86,7 +87,7 @@ func (x *index) order(lock string) (found []Violation) {
 				break
 			}
 			if p.op.ID == op.ID || op.Shared && p.op.Shared || newcomer && p.first.At >= granted.Since-bypass ||
-				served(runs, p, granted.Revision) || !x.inGame(p, granted) {
+				served(tenures, p, granted.Revision) || !x.inGame(p, granted) {
 				continue
 			}
 			found = append(found, Violation{Check: 5, Lock: lock, At: granted.At, What: fmt.Sprintf(
@@ -136,7 +137,7 @@ func (x *index) inGame(p place, granted Entry) bool {
 // interval is a time in which no waiter has to get in.
 type interval struct {
 	from, until time.Duration
-	id          string
+	id, owner   string
 }
 
 // busy returns when records under the keys were alive, in order.
@@ -154,10 +155,24 @@ func (x *index) busy(keys ...string) (list []interval) {
 			if i+1 < len(events) {
 				until = min(until, events[i+1].At)
 			}
-			list = append(list, interval{e.At, until, e.ID})
+			list = append(list, interval{e.At, until, e.ID, e.Owner})
 		}
 	}
 	slices.SortFunc(list, func(a, b interval) int { return cmp.Compare(a.from, b.from) })
+	return list
+}
+
+// disturbed returns when a client could not work as it should.
+func (x *index) disturbed(client string) (list []interval) {
+	for _, d := range x.h.Disturbances {
+		if d.Client == "" || d.Client == client {
+			until := d.Until
+			if until > d.From {
+				until += time.Second // to connect again
+			}
+			list = append(list, interval{from: d.From, until: until})
+		}
+	}
 	return list
 }
 

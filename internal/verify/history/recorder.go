@@ -46,9 +46,9 @@ func (r *Recorder) Lossy() { r.h.Lossy = true }
 // TTL says how long the longest lease is that is renewed.
 func (r *Recorder) TTL(d time.Duration) { r.h.TTL = d }
 
-// Runs is for a history in fake time. It says how long a turn of the clients is, and how
-// long at most a client does not know of a place. It also says whether nothing fails.
-func (r *Recorder) Runs(turn, notice time.Duration, calm bool) {
+// Turn is for a history in fake time. It sets how long a turn of the clients is, and how
+// long at most a client does not know of a foreign place. calm: nothing fails.
+func (r *Recorder) Turn(turn, notice time.Duration, calm bool) {
 	r.h.Turn, r.h.Notice, r.h.Calm = turn, notice, calm
 }
 
@@ -143,11 +143,14 @@ type Want struct {
 	Try  bool // do not wait
 	// Permits is the number of permits of a semaphore.
 	Permits int
+	// Cohort names the options that decide which goroutines of the client may share a
+	// lease, as in [Op].
+	Cohort string
 }
 
 // Acquire takes a lock, by the method that users would call.
 func (c *Client) Acquire(ctx context.Context, w Want, opts ...natslock.LockOption) (*Held, error) {
-	op := Op{Client: c.Name, Lock: gateKey(w.Kind, w.Name), Shared: w.Mode == admin.Shared, Permits: w.Permits, Do: Lock, Bounded: ctx.Done() != nil}
+	op := Op{Client: c.Name, Lock: gateKey(w.Kind, w.Name), Shared: w.Mode == admin.Shared, Permits: w.Permits, Cohort: w.Cohort, Do: Lock, Bounded: ctx.Done() != nil}
 	if w.Try {
 		op.Do = Try
 	}
@@ -220,7 +223,7 @@ func (r *Recorder) granted(c *Client, p *pending, l *natslock.Lock) *Held {
 	p.op.Return, p.op.Outcome, p.op.Token, p.op.ID = r.now(), OK, l.Token(), l.ID()
 	h.hold = &Hold{
 		Client: p.op.Client, Lock: p.op.Lock, Shared: p.op.Shared, ID: l.ID(), Token: l.Token(),
-		Asked: p.op.Call, From: p.op.Return,
+		Cohort: p.op.Cohort, Asked: p.op.Call, From: p.op.Return,
 	}
 	if k := r.known[p.op.Client]; k != nil && !p.op.Shared {
 		h.hold.Unknown = !k.of(p.op.Lock, h.hold.Token)

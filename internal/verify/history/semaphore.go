@@ -38,10 +38,10 @@ func semaphoreOf(lock string) string {
 
 // semaphores judges each semaphore by the rules about all of its slots.
 func (x *index) semaphores() (found []Violation) {
-	all := map[string][]*Op{}
+	all, locks := map[string][]*Op{}, map[string][]string{}
 	for lock, ops := range x.ops {
 		if s := semaphoreOf(lock); s != "" {
-			all[s] = append(all[s], ops...)
+			all[s], locks[s] = append(all[s], ops...), append(locks[s], lock)
 		}
 	}
 	for s, ops := range all {
@@ -51,7 +51,11 @@ func (x *index) semaphores() (found []Violation) {
 					"%s has slot %d of %d", op.Client, n, op.Permits)})
 			}
 		}
-		found = append(found, x.slotOrder(s, ops)...)
+		slices.SortStableFunc(ops, func(a, b *Op) int { return a.Call.compare(b.Call) })
+		found = append(found, x.slotOrder(s, ops, x.opens(locks[s]...), x.places(locks[s]...))...)
+		found = append(found, x.bound(s, locks[s]...)...)
+		found = append(found, x.fifo(s, ops)...)
+		found = append(found, x.outOfLine(s, ops, append(slices.DeleteFunc(locks[s], func(lock string) bool { return lock == s }), s)...)...)
 		found = append(found, x.slotWaits(s, ops)...)
 	}
 	return found
@@ -59,18 +63,9 @@ func (x *index) semaphores() (found []Violation) {
 
 // slotOrder finds grants of slots that passed a goroutine which had waited longer, whatever
 // slots that knows of. It excuses the same grants as [index.order].
-func (x *index) slotOrder(s string, ops []*Op) (found []Violation) {
-	var places []place
+func (x *index) slotOrder(s string, ops []*Op, opens map[string]bool, places []place) (found []Violation) {
 	for _, op := range ops {
-		for i, t := range op.Tickets {
-			if first, ok := x.before(x.waitKey(s, t.ID), t.Ticket+1); ok && t.Ticket > 0 && first.Revision == t.Ticket {
-				places = append(places, place{op, i, first})
-			}
-		}
-	}
-	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.first.Revision, b.first.Revision) })
-	for _, op := range ops {
-		if _, ok := slotOf(op.Lock); !ok || !op.acquires() || op.Outcome != OK {
+		if _, ok := slotOf(op.Lock); !ok || !op.acquires() || op.Outcome != OK || !opens[op.ID] {
 			continue
 		}
 		at := record.TokenRevision(op.Token)
@@ -137,16 +132,7 @@ func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 				taken[n+1] = both(taken[n], slots[n])
 			}
 		}
-		var disturbed []interval
-		for _, d := range x.h.Disturbances {
-			if d.Client == "" || d.Client == op.Client {
-				end := d.Until
-				if end > d.From {
-					end += time.Second // to connect again
-				}
-				disturbed = append(disturbed, interval{from: d.From, until: end})
-			}
-		}
+		disturbed := x.disturbed(op.Client)
 		report := func(gap interval, which string) {
 			found = append(found, Violation{Check: 6, Lock: s, At: gap.until, What: fmt.Sprintf(
 				"%s waited from %v to %v, undisturbed, for one of %d slots, of which %s was free (called at %v)",

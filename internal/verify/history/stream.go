@@ -34,6 +34,7 @@ type index struct {
 // lockIndex is the stream's information on one lock.
 type lockIndex struct {
 	readers []string        // their keys
+	places  []string        // the keys of those in the queue
 	written map[uint64]bool // tokens that its records may stand for
 }
 
@@ -110,8 +111,14 @@ func (x *index) note(e Entry) {
 	if role == "sem" { // a refusal names any of its holders
 		x.written(semaphoreOf(lock), e)
 	}
-	if role == "read" && len(x.keys[e.Key]) == 1 {
+	if len(x.keys[e.Key]) > 1 {
+		return
+	}
+	switch role {
+	case "read":
 		l.readers = append(l.readers, e.Key)
+	case "wait", "rwait", "swait":
+		l.places = append(l.places, e.Key)
 	}
 }
 

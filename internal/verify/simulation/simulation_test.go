@@ -56,7 +56,7 @@ type plan struct {
 
 	rounds int           // of a goroutine in a crowd; 0: a crowd once in a while
 	crowd  int           // goroutines of a client that ask one after the other
-	turn   time.Duration // of the clients' runs
+	turn   time.Duration // of the clients
 	lag    time.Duration // from a client to the server, or back
 	calm   bool          // nothing fails
 	blind  float64       // how many reads fail; 0: as many as writes are lost
@@ -123,7 +123,9 @@ func TestSim(t *testing.T) {
 	seeds(t, 6, func(seed uint64) plan {
 		p := planOf(seed, hours).inMemory()
 		// In half of the plans the bucket is some way off, so more is under way at a time.
-		p.lag = []time.Duration{0, 2 * time.Millisecond}[rand.New(rand.NewPCG(seed, 8)).IntN(2)]
+		rng := rand.New(rand.NewPCG(seed, 8))
+		p.lag = []time.Duration{0, 2 * time.Millisecond}[rng.IntN(2)]
+		p.turn = []time.Duration{0, time.Millisecond, time.Millisecond}[rng.IntN(3)]
 		return p
 	}, leastOf, happened...)
 }
@@ -235,7 +237,7 @@ func simulate(t *testing.T, p plan, test string) *history.History {
 		m := &sim{plan: p, t: t, bucket: b, rec: history.NewRecorder()}
 		m.rec.Repeat(repeat)
 		m.rec.TTL(p.ttl)
-		m.rec.Runs(p.turn, p.notice(), p.calm)
+		m.rec.Turn(p.turn, p.notice(), p.calm)
 		m.open()
 		m.run()
 		m.close()
@@ -411,6 +413,13 @@ func (m *sim) permit(c *client, n int) history.Want {
 	return history.Want{Kind: admin.KindSemaphore, Name: fmt.Sprint("s", n), Permits: m.permits(slices.Index(m.clients, c), n)}
 }
 
+// alone notes that a goroutine queues by itself, where clients have no turns.
+func (m *sim) alone(w *history.Want) {
+	if m.turn == 0 && w.Kind != admin.KindSemaphore && w.Mode != admin.Shared {
+		w.Cohort = history.Alone
+	}
+}
+
 // contend does one thing a client may do with a lock.
 func (m *sim) contend(rng *rand.Rand, c *client) {
 	time.Sleep(rand2(rng, m.think))
@@ -426,9 +435,10 @@ func (m *sim) contend(rng *rand.Rand, c *client) {
 		time.AfterFunc(rand2(rng, 4*m.ttl), cancel)
 		bounded = true
 	}
+	m.alone(&w)
 	parked := rng.IntN(20) == 0
 	if parked && rng.IntN(2) == 0 {
-		opts = append(opts, natslock.NoRenew()) // expires under its holder
+		opts, w.Cohort = append(opts, natslock.NoRenew()), history.Alone // expires under its holder
 	}
 	h, err := c.Acquire(ctx, w, opts...)
 	if err != nil {

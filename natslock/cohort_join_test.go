@@ -1,6 +1,7 @@
 package natslock_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -18,9 +19,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Goroutines that ask in the middle of the first write of a run join it: one claim and
-// one record, or one place, serve all of them.
-func TestRunJoinedInTheFirstWrite(t *testing.T) {
+// One claim and one record, or one place, serve all goroutines that ask during the first write.
+func TestCohortJoinedInTheFirstWrite(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		t.Run(fmt.Sprintf("refused %v", refused), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -60,9 +60,8 @@ func TestRunJoinedInTheFirstWrite(t *testing.T) {
 	}
 }
 
-// A goroutine whose lease differs from that of the others has a run of its own, which
-// nobody joins. The order stays.
-func TestRunOfOnesOwn(t *testing.T) {
+// Goroutines whose record would differ wait apart, and in turns with the others as if they were another client.
+func TestCohortsOfOneClient(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
 		holder, waits := siblings(t, c, 1)
@@ -72,32 +71,137 @@ func TestRunOfOnesOwn(t *testing.T) {
 			waits, ttls = append(waits, c.follow(t, opts...)), append(ttls, ttl)
 			require.Len(t, inspect(t, c.Client, "l").Queue, places)
 		}
-		begin(1, "15s")
-		begin(2, "20s", natslock.TTL(20*time.Second))
-		begin(2, "20s", natslock.TTL(20*time.Second)) // joins
-		begin(3, "20s", natslock.TTL(20*time.Second), natslock.NoRenew())
-		begin(4, "20s", natslock.TTL(20*time.Second)) // does not join that
-		begin(5, "15s")
-		begin(6, "", natslock.Until(time.Now().Add(time.Minute)))
-		begin(7, "", natslock.Until(time.Now().Add(time.Minute)))
-		begin(8, "15s")
-		begin(8, "15s")
+		begin(1, "60s", natslock.TTL(time.Minute))
+		begin(1, "60s", natslock.TTL(time.Minute)) // after the ticket of the one before
+		begin(2, "60s", natslock.TTL(time.Minute), natslock.NoRenew())
+		begin(2, "60s", natslock.TTL(time.Minute)) // waits with the first two
+		begin(2, "15s")                            // with the holder, who was known to be waited for
+		begin(3, "", natslock.Until(time.Now().Add(time.Minute)))
+		begin(4, "", natslock.Until(time.Now().Add(time.Minute)))
+		begin(4, "15s")
 		r := newRaw(t, s.Connect())
 		l := holder
-		for i, w := range waits {
-			kit.Unlock(t, l)
-			l = w.Granted(t)
-			synctest.Wait()
-			for _, later := range waits[i+1:] {
-				require.False(t, later.Over())
+		order := []int{0, 1, 3, 6, 7, 5, 8, 2, 4}
+		for i, n := range order {
+			var later []*waiting
+			for _, n := range order[i+1:] {
+				later = append(later, waits[n])
 			}
-			if ttls[i] != "" {
-				require.Equal(t, ttls[i], r.get("lock.l").Header.Get("Nats-TTL"), "grant %d", i)
+			time.Sleep(2 * time.Millisecond) // longer than a turn
+			l = unlockFor(t, l, waits[n], later...)
+			if ttls[n] != "" {
+				require.Equal(t, ttls[n], r.get("lock.l").Header.Get("Nats-TTL"), "grant %d", i)
 			}
 		}
 		kit.Unlock(t, l)
 		time.Sleep(2 * time.Second)
 		wantNothing(t, s)
+	})
+}
+
+// Goroutines that come while a TryLock of their client has no answer get the lock after it, and also where it
+// is refused.
+func TestCohortBehindATry(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		t.Run(fmt.Sprintf("refused %v", refused), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s)
+				var holder *natslock.Lock
+				if refused {
+					holder = quietHolder(t, s)
+				}
+				f.OnSend(func(n int, _ kvstore.Write) faults.Fate {
+					if n == 1 {
+						return faults.DelayAnswer(300 * time.Millisecond)
+					}
+					return faults.Pass
+				})
+				try := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return c.TryLock(ctx, "l") })
+				synctest.Wait()
+				waits := []*waiting{c.follow(t), c.follow(t), c.follow(t)}
+				if refused {
+					require.ErrorIs(t, try.Failed(t), natslock.ErrLocked)
+					time.Sleep(100 * time.Millisecond)
+					require.Len(t, inspect(t, c.Client, "l").Queue, 1)
+				} else {
+					holder = try.Granted(t)
+				}
+				_, err := c.TryLock(t.Context(), "l") // asks beside those that wait
+				require.ErrorIs(t, err, natslock.ErrLocked)
+				unlockAll(t, holder, waits...)
+				wantNothing(t, s)
+			})
+		})
+	}
+}
+
+// A client whose place gets no answer holds up none of its goroutines that give up, and those that come later wait anew.
+func TestCohortSilence(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		holder := quietHolder(t, s)
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+			if kit.Stage(w) == "lock take" {
+				return faults.Pass
+			}
+			return faults.Drop
+		})
+		waits := []*waiting{c.follow(t), c.follow(t, natslock.MaxWait(700*time.Millisecond)), c.follow(t)}
+		begun := time.Now()
+		require.ErrorIs(t, waits[1].Failed(t), natslock.ErrTimeout)
+		require.Equal(t, 700*time.Millisecond, waits[1].At.Sub(begun))
+		for _, w := range []*waiting{waits[0], waits[2]} { // the last one waits for what was sent
+			begun = time.Now()
+			w.Cancel(nil)
+			require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
+			require.LessOrEqual(t, w.At.Sub(begun), 100*time.Millisecond)
+		}
+		next := c.follow(t)
+		time.Sleep(500 * time.Millisecond)
+		require.Empty(t, inspect(t, c.Client, "l").Queue)
+		f.OnSend(nil)
+		time.Sleep(5 * time.Second)
+		require.Len(t, inspect(t, c.Client, "l").Queue, 1)
+		unlockAll(t, holder, next)
+		time.Sleep(2 * time.Second)
+		wantNothing(t, s)
+	})
+}
+
+// unwatched is a store of a bucket that does not publish its changes.
+type unwatched struct{ kvstore.KV }
+
+func (unwatched) Watch(string, func(kvstore.Event)) (kvstore.Watch, error) {
+	return nil, kvstore.ErrNoWatch
+}
+
+// A holder that unlocks late, after its lease has ended and a goroutine of its client has
+// got the lock, touches no other lock of the client.
+func TestCohortLateUnlockTouchesNoOtherLock(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return unwatched{kv} }))
+		lost := mustLock(t, c.Client, "a", natslock.TTL(time.Second), natslock.NoRenew())
+		next := c.begin(t, "a")
+		synctest.Wait()
+		time.Sleep(lost.Remaining())
+		third := c.begin(t, "a") // it notices that the lease has ended
+		synctest.Wait()
+		third.Cancel(nil)
+		third.Failed(t)
+		kit.Unlock(t, next.Granted(t))
+		inside := mustLock(t, c.Client, "l")
+		var waits []*waiting
+		for range 2 {
+			waits = append(waits, c.begin(t, "l"))
+			synctest.Wait()
+		}
+		require.ErrorIs(t, lost.Unlock(t.Context()), natslock.ErrLost)
+		synctest.Wait()
+		wantHeld(t, inside)
+		for _, w := range waits {
+			require.False(t, w.Over(), "two holders of a lock are inside")
+		}
+		unlockAll(t, inside, waits...)
 	})
 }
 
@@ -110,9 +214,9 @@ func farAway(f *faults.Store, trip time.Duration) {
 	})
 }
 
-// A thousand goroutines of a client have at most two places behind another client, and
-// cost it no more messages than ten.
-func TestRunOfAThousand(t *testing.T) {
+// A thousand goroutines of a client have one place behind another client, and cost it no more
+// messages than ten.
+func TestCohortOfAThousand(t *testing.T) {
 	for _, every := range []time.Duration{0, 20 * time.Microsecond, 3 * time.Millisecond} {
 		t.Run(fmt.Sprint("every ", every), func(t *testing.T) {
 			sent := map[int]uint64{}
@@ -134,7 +238,7 @@ func TestRunOfAThousand(t *testing.T) {
 						}
 					}
 					time.Sleep(time.Second)
-					require.LessOrEqual(t, len(inspect(t, join(t, s).Client, "l").Queue), 2)
+					require.Len(t, inspect(t, join(t, s).Client, "l").Queue, 1)
 					require.Equal(t, n, c.Stats().Waiting)
 					kit.Unlock(t, holder)
 					wg.Wait()
@@ -149,8 +253,8 @@ func TestRunOfAThousand(t *testing.T) {
 	}
 }
 
-// A member that gives up says how many goroutines were before it, and whose the lock is.
-func TestRunPosition(t *testing.T) {
+// A goroutine that gives up says how many goroutines were before it, and whose the lock is.
+func TestCohortPosition(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s, natslock.WithOwner("ours")), join(t, s, natslock.WithOwner("theirs"))
 		gaveUp := func(w *waiting) *natslock.TimeoutError {
@@ -188,7 +292,8 @@ func TestRunPosition(t *testing.T) {
 		holder = mustLock(t, other.Client, "l")
 		waits = []*waiting{c.follow(t), c.follow(t), c.follow(t), c.follow(t)}
 		time.Sleep(20 * time.Second) // the place's renewal says how many wait there
-		last := other.follow(t)
+		last := join(t, s).follow(t)
+		time.Sleep(10 * time.Second)
 		require.Equal(t, 5, gaveUp(last).Position)
 		e = gaveUp(waits[3])
 		require.Equal(t, 4, e.Position)
@@ -200,7 +305,7 @@ func TestRunPosition(t *testing.T) {
 }
 
 // Stats and events count goroutines and grants.
-func TestRunStats(t *testing.T) {
+func TestCohortStats(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
 		holder, waits := siblings(t, c, 5)
@@ -234,10 +339,10 @@ func TestRunStats(t *testing.T) {
 	})
 }
 
-// TestRunWaitersAreCountedOnce reads the statistics all the time. Meanwhile one goroutine of
+// TestCohortWaitersAreCountedOnce reads the statistics all the time. Meanwhile one goroutine of
 // the holder's client waits, gives up and waits again. It counts once, not also for its
 // place in the queue.
-func TestRunWaitersAreCountedOnce(t *testing.T) {
+func TestCohortWaitersAreCountedOnce(t *testing.T) {
 	c := join(t, testutil.RunServer(t))
 	l := mustLock(t, c.Client, "l")
 	over, most := make(chan struct{}), make(chan int)

@@ -17,10 +17,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A handle that is dropped in the middle of a run lets the lease run out. The members
-// behind it queue at once, and are in as soon as the record has gone. This is in real
+// A handle that is dropped while others of its client wait lets the lease run out. Those
+// queue at once, and are in as soon as the record has gone. This is in real
 // time, since cleanups run outside of a bubble.
-func TestRunDroppedHandle(t *testing.T) {
+func TestCohortDroppedHandle(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
 	const ttl = 2 * time.Second
@@ -30,7 +30,6 @@ func TestRunDroppedHandle(t *testing.T) {
 	holder := mustLock(t, c.Client, "l", natslock.TTL(ttl))
 	time.Sleep(10 * time.Millisecond) // longer than a turn
 	first := c.await(t, "l", natslock.TTL(ttl))
-	kit.Eventually(t, "it has a place", func() bool { return len(inspect(t, c.Client, "l").Queue) == 1 })
 	second, third := c.await(t, "l", natslock.TTL(ttl)), c.await(t, "l", natslock.TTL(ttl))
 	kit.Unlock(t, holder)
 	token := first.Granted(t).Token()
@@ -49,8 +48,8 @@ func TestRunDroppedHandle(t *testing.T) {
 	kit.Unlock(t, third.Granted(t))
 }
 
-// The TTL of an Extend ends with its member: the next one has that of the run.
-func TestRunExtend(t *testing.T) {
+// The TTL of an Extend ends with its holder: the next one has that of the lease.
+func TestCohortExtend(t *testing.T) {
 	for _, ttl := range []time.Duration{5 * time.Second, time.Minute} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -80,7 +79,7 @@ func TestRunExtend(t *testing.T) {
 	}
 }
 
-// insideOf returns the first member of a run of three, inside, with two behind it and
+// insideOf returns the first one of three goroutines that waited together, inside, with two behind it and
 // a stranger behind all of them.
 func insideOf(t *testing.T, c, other *member) (l *natslock.Lock, waits []*waiting, stranger *waiting) {
 	t.Helper()
@@ -92,14 +91,13 @@ func insideOf(t *testing.T, c, other *member) (l *natslock.Lock, waits []*waitin
 	return l, waits[1:], stranger
 }
 
-// A break ends the part of the member inside. The members behind it queue again, at the
-// back.
-func TestRunBroken(t *testing.T) {
+// A break ends the part of the holder inside. The goroutines behind it queue at the back.
+func TestCohortBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
 		l, waits, stranger := insideOf(t, c, other)
-		kit.Unlock(t, l)                                                  // so that the one inside is not the first of the lease
-		l, waits = waits[0].Granted(t), []*waiting{c.follow(t), waits[1]} // in the order of their places
+		kit.Unlock(t, l) // so that the one inside is not the first of the lease
+		l, waits = waits[0].Granted(t), []*waiting{waits[1], c.follow(t)}
 		shown := inspect(t, other.Client, "l").Holder
 		require.NotEmpty(t, shown.ID)
 		require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: shown.ID, Reason: "test"}))
@@ -122,9 +120,9 @@ func TestRunBroken(t *testing.T) {
 	})
 }
 
-// A break between two members is of nobody inside: the broken record is deleted, and
+// A break between two holders is of nobody inside: the broken record is deleted, and
 // keeps nobody out.
-func TestRunBrokenBetween(t *testing.T) {
+func TestCohortBrokenBetween(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		other := join(t, s)
@@ -144,9 +142,8 @@ func TestRunBrokenBetween(t *testing.T) {
 	})
 }
 
-// The end of the validity ends the part of the member inside. The members behind it queue
-// again.
-func TestRunLost(t *testing.T) {
+// The end of the validity ends the part of the holder inside. The goroutines behind it queue.
+func TestCohortLost(t *testing.T) {
 	for _, how := range []string{"cut off", "record deleted"} {
 		t.Run(how, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -179,9 +176,8 @@ func TestRunLost(t *testing.T) {
 	}
 }
 
-// When a client crashes with a run, others are in after the TTL of its record, and of its
-// places.
-func TestRunCrash(t *testing.T) {
+// When a client crashes while its goroutines wait, others are in after the TTL of its record.
+func TestCohortCrash(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
 		l, waits, stranger := insideOf(t, c, other)
@@ -205,9 +201,9 @@ func TestRunCrash(t *testing.T) {
 	})
 }
 
-// Close ends the members that wait. The one inside keeps its lock until it unlocks, or
+// Close ends those that wait. The one inside keeps its lock until it unlocks, or
 // until Close does not wait any longer.
-func TestRunClose(t *testing.T) {
+func TestCohortClose(t *testing.T) {
 	for _, patient := range []bool{true, false} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			c, other := join(t, s), join(t, s)
@@ -244,8 +240,8 @@ func TestRunClose(t *testing.T) {
 	}
 }
 
-// Close ends a member that has the lease and waits for a renewal.
-func TestRunCloseEndsTheWaitForARenewal(t *testing.T) {
+// Close ends a goroutine that has the lease and waits for a renewal.
+func TestCohortCloseEndsTheWaitForARenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		holder, waits := siblings(t, c, 2)
@@ -264,9 +260,9 @@ func TestRunCloseEndsTheWaitForARenewal(t *testing.T) {
 	})
 }
 
-// A handle ends its own part of the lease. Its context ends before the next member is
-// served. Later calls of the handle do not touch that member.
-func TestRunHandleEndsItsOwnPart(t *testing.T) {
+// A handle ends its own part of the lease. Its context ends before the next goroutine is
+// served. Later calls of the handle do not touch that one.
+func TestCohortHandleEndsItsOwnPart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
 		holder, waits := siblings(t, c, 3)
@@ -290,9 +286,9 @@ func TestRunHandleEndsItsOwnPart(t *testing.T) {
 	})
 }
 
-// A member that leaves when the validity is over has lost the lock, also if the client has
+// A holder that leaves when the validity is over has lost the lock, also if the client has
 // not noticed the end.
-func TestRunLeftTooLate(t *testing.T) {
+func TestCohortLeftTooLate(t *testing.T) {
 	for range 15 { // which timer is first is chance
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			c, f := joinFaulty(t, s)

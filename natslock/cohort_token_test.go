@@ -72,7 +72,7 @@ func wantRising(t *testing.T, tokens []uint64) {
 }
 
 // Local grants cost one message in 32, and their tokens rise.
-func TestRunTokens(t *testing.T) {
+func TestCohortTokens(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
 		kit.Unlock(t, mustLock(t, other.Client, "l"))
@@ -83,7 +83,7 @@ func TestRunTokens(t *testing.T) {
 			tokens := grants(t, c, 8, n, section)
 			require.Len(t, tokens, n)
 			sent := c.nc.Stats().OutMsgs - out
-			// To begin and to end a run, and to list its queue, costs a dozen.
+			// To begin and to end a lease, and to list its queue, costs a dozen.
 			require.LessOrEqual(t, sent, uint64(n/32+16), "messages for %d grants", n)
 			l := mustLock(t, other.Client, "l")
 			all = append(append(all, tokens...), l.Token())
@@ -96,7 +96,7 @@ func TestRunTokens(t *testing.T) {
 }
 
 // When the numbers of a revision run out, the next grant waits for a renewal.
-func TestRunTokensRunOut(t *testing.T) {
+func TestCohortTokensRunOut(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const late = 300 * time.Millisecond
 		c, f := joinFaulty(t, s)
@@ -118,7 +118,7 @@ func TestRunTokensRunOut(t *testing.T) {
 }
 
 // Tokens rise although the answers to renewals are lost.
-func TestRunTokensOfLostAnswers(t *testing.T) {
+func TestCohortTokensOfLostAnswers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		other := join(t, s)
@@ -140,7 +140,7 @@ func TestRunTokensOfLostAnswers(t *testing.T) {
 }
 
 // A renewal between two grants begins the count again, and never lowers a token.
-func TestRunTokensAcrossRenewals(t *testing.T) {
+func TestCohortTokensAcrossRenewals(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
 		tokens := grants(t, c, 3, 60, 2*time.Second)
@@ -154,8 +154,8 @@ func TestRunTokensAcrossRenewals(t *testing.T) {
 	})
 }
 
-// The record follows the member that is inside, with at most one renewal in 100 ms.
-func TestRunShowsItsHolder(t *testing.T) {
+// The record follows the holder that is inside, with at most one renewal in 100 ms.
+func TestCohortShowsItsHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), join(t, s)
 		holder := mustLock(t, c.Client, "l")
@@ -205,7 +205,7 @@ func TestRunShowsItsHolder(t *testing.T) {
 
 // A renewal that was sent for the holder before does not show the next one: another
 // renewal follows.
-func TestRunShowsItsHolderAfterARenewal(t *testing.T) {
+func TestCohortShowsItsHolderAfterARenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		l, waits := siblings(t, c, 3)

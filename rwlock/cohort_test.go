@@ -74,9 +74,9 @@ func (p *peer) refused(t *testing.T, why string) {
 	require.ErrorIs(t, err, natslock.ErrTimeout, why)
 }
 
-// TestRunReaders: a hundred goroutines that read make one lease, and so do a hundred that
+// TestCohortReaders: a hundred goroutines that read make one lease, and so do a hundred that
 // come later. A writer waits for those that are inside, and for no others.
-func TestRunReaders(t *testing.T) {
+func TestCohortReaders(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
 		writes := a.tally("read take") // so that all ask before it is answered
@@ -91,8 +91,9 @@ func TestRunReaders(t *testing.T) {
 		require.Len(t, ids, 100, "each has an id of its own")
 		require.Equal(t, 100, a.c.Stats().Held)
 
-		// The next reader subscribes. The leader refuses a write of it, and lists the queue
-		// and the gate.
+		// The first reader after the turn subscribes. The leader refuses a write of it, and lists
+		// the queue and the gate.
+		overTurn()
 		before := trafficOf(a.nc)
 		l, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
@@ -138,9 +139,9 @@ func TestRunReaders(t *testing.T) {
 	})
 }
 
-// TestRunReadersUnnotified: when every notification of a gate is lost, and the queue cannot be
+// TestCohortReadersUnnotified: when every notification of a gate is lost, and the queue cannot be
 // listed, readers join for a second at most.
-func TestRunReadersUnnotified(t *testing.T) {
+func TestCohortReadersUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
 		var locks []*natslock.Lock
@@ -148,6 +149,7 @@ func TestRunReadersUnnotified(t *testing.T) {
 			l, err := a.RLock(t.Context(), "x")
 			require.NoError(t, err)
 			locks = append(locks, l)
+			overTurn()
 		}
 		a.f.DropAllEvents(true)
 		a.f.FailReads(func(faults.ReadOp, string) error { return fmt.Errorf("%w: by the test", kvstore.ErrUnavailable) })
@@ -169,9 +171,10 @@ func TestRunReadersUnnotified(t *testing.T) {
 	})
 }
 
-// TestRunReadersOfTheQueueOnly: readers that have waited in the queue know it, and not the
-// gate. A writer that finds the lock without a queue takes the gate without a place in it.
-func TestRunReadersOfTheQueueOnly(t *testing.T) {
+// TestCohortReadersOfTheQueueOnly: readers that have waited in the queue have listed it, and not the
+// gate. The next one lists both. A writer that finds the lock without a queue takes the gate without
+// a place in it.
+func TestCohortReadersOfTheQueueOnly(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
 		l, err := b.Lock(t.Context(), "x")
@@ -182,10 +185,12 @@ func TestRunReadersOfTheQueueOnly(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrLocked, "it does not wait with the others")
 		kit.Unlock(t, l)
 		readers := granted(t, reads, 3)
-		sent := a.tally()
+		synctest.Wait()
+		overTurn()
+		before := trafficOf(a.nc)
 		r, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
-		require.Equal(t, 1, sent()["rw probe"], "the subscription to the gate is not proven")
+		require.Equal(t, traffic{1, 1}, before.since(a.nc), "the gate was not listed")
 		readers = append(readers, r)
 		grants := make(chan grant, 1)
 		b.write("w", grants)
@@ -196,9 +201,9 @@ func TestRunReadersOfTheQueueOnly(t *testing.T) {
 	})
 }
 
-// TestRunReadersBehindAPlace: a writer has queued, and the server does not have its gate
+// TestCohortReadersBehindAPlace: a writer has queued, and the server does not have its gate
 // yet. Nobody joins the readers before it.
-func TestRunReadersBehindAPlace(t *testing.T) {
+func TestCohortReadersBehindAPlace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
 		l, err := c.Lock(t.Context(), "x")
@@ -217,11 +222,12 @@ func TestRunReadersBehindAPlace(t *testing.T) {
 	})
 }
 
-// TestRunReadersWait: goroutines that read wait together, past the readers of other
-// clients, and not past a writer.
-func TestRunReadersWait(t *testing.T) {
+// TestCohortReadersWait: goroutines that read wait together at one place. Those that have asked before
+// its ticket enter together, past the readers of other clients, and not past a writer. Those that
+// have asked since wait together for the next lease.
+func TestCohortReadersWait(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
+		a, b, c, d := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3), newPeer(t, s.Connect(), 4)
 		queue := func(n int) {
 			t.Helper()
 			time.Sleep(10 * time.Millisecond)
@@ -233,39 +239,46 @@ func TestRunReadersWait(t *testing.T) {
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		writes := a.tally()
-		alone := a.readAll(1)
+		first := a.readAll(50)
 		queue(1)
-		first := a.readAll(50) // the client has subscribed from here on
-		queue(2)
 		other := b.readAll(1)
-		queue(3)
+		queue(2)
 		second := a.readAll(50)
-		queue(3)
+		queue(2)
 		grants := make(chan grant, 1)
-		c.write("w", grants)
-		queue(4)
+		d.write("w", grants)
+		queue(3)
 		third := a.readAll(50)
-		queue(5)
-		require.Equal(t, 151, a.c.Stats().Waiting)
+		queue(3)
+		require.Equal(t, 150, a.c.Stats().Waiting)
 		kit.Unlock(t, l)
-		inside := append(granted(t, first, 50), granted(t, second, 50)...)
+		inside := granted(t, first, 50)
 		for _, l := range inside {
 			require.Equal(t, claimOf(inside[0]), claimOf(l))
 		}
-		inside = append(append(inside, granted(t, alone, 1)...), granted(t, other, 1)...)
+		inside = append(inside, granted(t, other, 1)...)
+		nobody(t, second, "past a writer")
+		nobody(t, third, "past a writer")
 		kit.Unlock(t, inside[1:]...)
 		nobody(t, grants, "over a reader")
 		kit.Unlock(t, inside[0])
-		kit.Unlock(t, granted(t, grants, 1)...)
-		kit.Unlock(t, granted(t, third, 50)...)
-		require.Equal(t, 3, writes()["read delete"])
+		w := granted(t, grants, 1)
+		nobody(t, second, "beside a writer")
+		kit.Unlock(t, w...)
+		inside = append(granted(t, second, 50), granted(t, third, 50)...)
+		for _, l := range inside {
+			require.Equal(t, claimOf(inside[0]), claimOf(l))
+		}
+		kit.Unlock(t, inside...)
+		sent := writes()
+		require.Equal(t, []int{2, 2}, []int{sent["rwait take"], sent["read delete"]})
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 	})
 }
 
-// TestRunReadersBroken: a break ends the contexts of all readers, and the broken record
+// TestCohortReadersBroken: a break ends the contexts of all readers, and the broken record
 // keeps writers out until the last reader has stopped.
-func TestRunReadersBroken(t *testing.T) {
+func TestCohortReadersBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), newPeer(t, s.Connect(), 2)
 		readers := granted(t, a.readAll(3), 3)
@@ -297,9 +310,9 @@ func TestRunReadersBroken(t *testing.T) {
 	})
 }
 
-// TestRunReadersExtend: a reader lengthens the lease of those beside it, for as long as it
+// TestCohortReadersExtend: a reader lengthens the lease of those beside it, for as long as it
 // is inside. It does not shorten it unless it is alone.
-func TestRunReadersExtend(t *testing.T) {
+func TestCohortReadersExtend(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 15 * time.Second
 		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl))
@@ -317,9 +330,9 @@ func TestRunReadersExtend(t *testing.T) {
 	})
 }
 
-// TestRunReadersDropped: the handle of one reader is dropped. The lease runs out, and
+// TestCohortReadersDropped: the handle of one reader is dropped. The lease runs out, and
 // nobody joins it any more.
-func TestRunReadersDropped(t *testing.T) {
+func TestCohortReadersDropped(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 5 * time.Second
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl)), newPeer(t, s.Connect(), 2)
@@ -341,9 +354,10 @@ func TestRunReadersDropped(t *testing.T) {
 	})
 }
 
-// TestRunReadersMerge: goroutines that come when a second has gone by in silence wait for one
-// list together, and join the readers inside. If a writer has come, they queue together.
-func TestRunReadersMerge(t *testing.T) {
+// TestCohortReadersMerge: goroutines that come when a second has gone by in silence wait for one
+// list together, and join the readers inside. If a writer has come, they queue together when the
+// lease of those readers has ended.
+func TestCohortReadersMerge(t *testing.T) {
 	for _, writer := range []bool{false, true} {
 		t.Run(fmt.Sprintf("writer %v", writer), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -360,9 +374,12 @@ func TestRunReadersMerge(t *testing.T) {
 				reads := a.readAll(50)
 				if writer {
 					nobody(t, reads, "past a writer")
-					require.Equal(t, 1, writes()["rwait take"])
+					require.Zero(t, writes()["rwait take"])
 					kit.Unlock(t, readers...)
-					kit.Unlock(t, granted(t, grants, 1)...)
+					w := granted(t, grants, 1)
+					nobody(t, reads, "beside a writer")
+					require.Equal(t, 1, writes()["rwait take"])
+					kit.Unlock(t, w...)
 				}
 				more := granted(t, reads, 50)
 				for _, l := range more {
@@ -379,9 +396,9 @@ func TestRunReadersMerge(t *testing.T) {
 	}
 }
 
-// TestRunWriters: the goroutines of a client that write have one gate, and drain the
+// TestCohortWriters: the goroutines of a client that write have one gate, and drain the
 // readers before it once. When the member that drains gives up, the next member goes on.
-func TestRunWriters(t *testing.T) {
+func TestCohortWriters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
 		r, err := b.RLock(t.Context(), "x")
@@ -439,9 +456,9 @@ func TestRunWriters(t *testing.T) {
 	})
 }
 
-// TestRunWritersLoseTheGate: a writer loses its gate, and a reader gets in. The next member
+// TestCohortWritersLoseTheGate: a writer loses its gate, and a reader gets in. The next member
 // of its run has to drain that one.
-func TestRunWritersLoseTheGate(t *testing.T) {
+func TestCohortWritersLoseTheGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second)), newPeer(t, s.Connect(), 2)
 		a.tally("rw take")
@@ -467,11 +484,20 @@ func TestRunWritersLoseTheGate(t *testing.T) {
 	})
 }
 
-// TestRunOfEachMode: goroutines that read and goroutines that write do not join each other.
-func TestRunOfEachMode(t *testing.T) {
+// TestCohortOfEachMode: goroutines that read and goroutines that write do not join each other, also
+// when their claims have no answer yet.
+func TestCohortOfEachMode(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
-		a.f.OnSend(kit.At("rw take", faults.Delay(100*time.Millisecond)))
+		a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+			switch kit.Stage(w) {
+			case "rw take":
+				return faults.Delay(100 * time.Millisecond)
+			case "read take":
+				return faults.Delay(200 * time.Millisecond)
+			}
+			return faults.Pass
+		})
 		writes := make(chan grant, 2)
 		a.write("w1", writes)
 		synctest.Wait()
@@ -491,10 +517,10 @@ func TestRunOfEachMode(t *testing.T) {
 	})
 }
 
-// TestRunReadersDrivenOn: the member that has sent the join of a run gives up, and the next
+// TestCohortReadersDrivenOn: the member that has sent the join of a run gives up, and the next
 // one goes on. The acknowledgement of the first join comes late. It does not cost the next
 // one its record.
-func TestRunReadersDrivenOn(t *testing.T) {
+func TestCohortReadersDrivenOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
 		a.tally("read take")
@@ -520,16 +546,17 @@ func TestRunReadersDrivenOn(t *testing.T) {
 	})
 }
 
-// TestRunReadersUnansweredBehindAGate: a join has no answer yet, and the client knows of a
-// gate. A goroutine that reads does not join that run.
-func TestRunReadersUnansweredBehindAGate(t *testing.T) {
+// TestCohortReadersUnansweredBehindAGate: a join has no answer yet, and the client knows of a
+// gate. A goroutine that reads does not get in with it.
+func TestCohortReadersUnansweredBehindAGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
 		var readers []*natslock.Lock
-		for range 2 { // the client has subscribed from here on
+		for range 2 {
 			l, err := a.RLock(t.Context(), "x")
 			require.NoError(t, err)
 			readers = append(readers, l)
+			overTurn() // the second one has the client subscribe
 		}
 		a.tally("read take")
 		meta := natslock.Meta(map[string]string{"k": "v"})
@@ -555,9 +582,9 @@ func TestRunReadersUnansweredBehindAGate(t *testing.T) {
 	})
 }
 
-// TestRunReadersEndTogether: the lease of many readers is lost. When the context of the first
+// TestCohortReadersEndTogether: the lease of many readers is lost. When the context of the first
 // one has ended, the client holds nothing.
-func TestRunReadersEndTogether(t *testing.T) {
+func TestCohortReadersEndTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
 		a.f.OnSend(kit.At("read renew", faults.Drop))
@@ -579,9 +606,9 @@ func TestRunReadersEndTogether(t *testing.T) {
 	})
 }
 
-// TestRunReadersTryAgain: the lease that a TryRLock joins ends before it is admitted. It gets
+// TestCohortReadersTryAgain: the lease that a TryRLock joins ends before it is admitted. It gets
 // its answer then, and does not wait in the run of the others.
-func TestRunReadersTryAgain(t *testing.T) {
+func TestCohortReadersTryAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 5 * time.Second
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl)), newPeer(t, s.Connect(), 2)
@@ -618,10 +645,10 @@ func TestRunReadersTryAgain(t *testing.T) {
 	})
 }
 
-// TestRunReadersClaimFound: a join is applied, a writer has its gate then, and the member that
+// TestCohortReadersClaimFound: a join is applied, a writer has its gate then, and the member that
 // has sent the join gives up. Its acknowledgement comes when the next member has a place, which
 // others have joined. None of those gets in before the writer.
-func TestRunReadersClaimFound(t *testing.T) {
+func TestCohortReadersClaimFound(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
 		a.tally("read take", "rwait take")
@@ -650,9 +677,9 @@ func TestRunReadersClaimFound(t *testing.T) {
 	})
 }
 
-// TestRunReadersBrokenBeforeEntry: the lease that a goroutine joins is broken before it is
+// TestCohortReadersBrokenBeforeEntry: the lease that a goroutine joins is broken before it is
 // admitted. The broken record keeps writers out until the readers inside have stopped.
-func TestRunReadersBrokenBeforeEntry(t *testing.T) {
+func TestCohortReadersBrokenBeforeEntry(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 15 * time.Second
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
@@ -679,9 +706,9 @@ func TestRunReadersBrokenBeforeEntry(t *testing.T) {
 	})
 }
 
-// TestRunReadersOfOtherMetadata: a goroutine with other metadata than the only reader has a
+// TestCohortReadersOfOtherMetadata: a goroutine with other metadata than the only reader has a
 // lease of its own.
-func TestRunReadersOfOtherMetadata(t *testing.T) {
+func TestCohortReadersOfOtherMetadata(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
 		meta := natslock.Meta(map[string]string{"job": "42"})
@@ -697,9 +724,9 @@ func TestRunReadersOfOtherMetadata(t *testing.T) {
 	})
 }
 
-// TestRunReadersTimeout: goroutines of a client read, and a writer waits behind its gate. The
+// TestCohortReadersTimeout: goroutines of a client read, and a writer waits behind its gate. The
 // error of a goroutine that gives up reading names the writer, and not those readers.
-func TestRunReadersTimeout(t *testing.T) {
+func TestCohortReadersTimeout(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
 		readers := granted(t, a.readAll(2), 2)
@@ -717,9 +744,9 @@ func TestRunReadersTimeout(t *testing.T) {
 	})
 }
 
-// TestRunReadersLost: the leases of readers that joined one after the other end. The client
+// TestCohortReadersLost: the leases of readers that joined one after the other end. The client
 // counts nobody as a holder any more, and each Unlock says what has happened.
-func TestRunReadersLost(t *testing.T) {
+func TestCohortReadersLost(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
 		meta := natslock.Meta(map[string]string{"job": "42"})

@@ -19,10 +19,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// The tests of runs have names that begin with TestRun. A run is one or more goroutines
-// of a client that wait together: see internal/core/run.go.
+// The tests of cohorts have names that begin with TestCohort. The goroutines of a client that want a lock are a
+// cohort: see internal/cohort.
 
-// siblings has a goroutine of the client hold a lock, and n others wait in one run.
+// siblings has a goroutine of the client hold a lock, and n others wait for it, who have no place.
 func siblings(t *testing.T, c *member, n int, opts ...natslock.LockOption) (holder *natslock.Lock, waits []*waiting) {
 	t.Helper()
 	holder = mustLock(t, c.Client, "l", opts...)
@@ -30,7 +30,7 @@ func siblings(t *testing.T, c *member, n int, opts ...natslock.LockOption) (hold
 	for range n {
 		waits = append(waits, c.follow(t, opts...))
 	}
-	require.Len(t, inspect(t, c.Client, "l").Queue, 1, "one place for all")
+	require.Empty(t, inspect(t, c.Client, "l").Queue, "their client has the lock")
 	return holder, waits
 }
 
@@ -84,14 +84,14 @@ func (p *tap) stages(t *testing.T, by ...*nats.Conn) map[string]int {
 	return n
 }
 
-// Whenever the first member of a run gives up, the others go on with what it has come to.
-func TestRunFirstGivesUp(t *testing.T) {
+// Whenever the first goroutine gives up, the others get the lock. Those at a place keep it.
+func TestCohortFirstGivesUp(t *testing.T) {
 	const late = 500 * time.Millisecond
 	for _, tc := range []struct {
 		name  string
 		late  map[string]time.Duration // answers, by the stage of the write
 		held  bool                     // by another client
-		place bool                     // the run has one when the first member gives up
+		place bool                     // there is one when the first goroutine gives up
 	}{
 		{"claim that is granted", map[string]time.Duration{"lock take": late}, false, false},
 		{"claim that is refused", map[string]time.Duration{"lock take": late}, true, false},
@@ -119,31 +119,27 @@ func TestRunFirstGivesUp(t *testing.T) {
 				time.Sleep(late / 5) // the place is sent
 				queue := inspect(t, c.Client, "l").Queue
 				if tc.place {
-					// The first one is alone at its place: nobody has listed the queue.
-					require.Len(t, queue, 2)
+					require.Len(t, queue, 1)
 				}
 				first.Cancel(nil)
 				require.ErrorIs(t, first.Failed(t), context.Canceled)
 				synctest.Wait()
 				if tc.place {
-					require.Equal(t, queue[1:], inspect(t, c.Client, "l").Queue)
+					require.Equal(t, queue, inspect(t, c.Client, "l").Queue)
 				}
 				if holder == nil {
 					holder = second.Granted(t)
-					require.Less(t, c.rec.Wait(t, admin.EventGranted, "l").Waited, late+time.Millisecond)
+					// The claim of the first one is deleted after its answer, and theirs takes as long.
+					require.Less(t, c.rec.Wait(t, admin.EventGranted, "l").Waited, 3*late)
 					unlockAll(t, holder, third)
 				} else {
 					time.Sleep(2 * time.Second)
 					require.Len(t, inspect(t, c.Client, "l").Queue, 1)
 					unlockAll(t, holder, second, third)
 				}
-				places := 1
-				if !tc.held {
-					places = 0
-				} else if tc.place {
-					places = 2
+				if tc.held {
+					require.Equal(t, 1, taps.stages(t, c.nc)["wait take"])
 				}
-				require.Equal(t, places, taps.stages(t, c.nc)["wait take"])
 				time.Sleep(2 * time.Second)
 				wantNothing(t, s)
 			})
@@ -151,10 +147,11 @@ func TestRunFirstGivesUp(t *testing.T) {
 	}
 }
 
-// When the next member drives on, the refusal of its attempt may overtake the
-// acknowledgement of the first attempt. The run keeps the place and its ticket.
-func TestRunRefusalOvertakes(t *testing.T) {
+// The refusal of a second attempt may overtake the acknowledgement of the first one. The
+// client keeps the place and its ticket, also when the goroutine that asked first gives up.
+func TestCohortRefusalOvertakes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const attempt = 2 * time.Second // until the next one
 		c, f := joinFaulty(t, s)
 		other := join(t, s)
 		holder := quietHolder(t, s)
@@ -165,7 +162,7 @@ func TestRunRefusalOvertakes(t *testing.T) {
 				return faults.DelayAnswer(10 * time.Millisecond)
 			case "wait take":
 				if takes.Add(1) == 1 {
-					return faults.DelayAnswer(500 * time.Millisecond)
+					return faults.DelayAnswer(attempt + 500*time.Millisecond)
 				}
 			}
 			return faults.Pass
@@ -184,7 +181,7 @@ func TestRunRefusalOvertakes(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		first.Cancel(nil)
 		first.Failed(t)
-		time.Sleep(time.Second)
+		time.Sleep(attempt + time.Second)
 		require.EqualValues(t, 2, takes.Load(), "two attempts under one id")
 		unlockAll(t, holder, second, stranger)
 		time.Sleep(2 * time.Second)
@@ -193,7 +190,7 @@ func TestRunRefusalOvertakes(t *testing.T) {
 }
 
 // A bucket without a leader fails all goroutines that ask, and not one after the other.
-func TestRunNoStream(t *testing.T) {
+func TestCohortNoStream(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			c, f := joinFaulty(t, s)
@@ -212,7 +209,7 @@ func TestRunNoStream(t *testing.T) {
 					begun[c.begin(t, "l")] = time.Now()
 					synctest.Wait()
 				}
-				time.Sleep(1500 * time.Millisecond) // the next ones open a run
+				time.Sleep(1500 * time.Millisecond)
 			}
 			for w, at := range begun {
 				require.ErrorIs(t, w.Failed(t), kvstore.ErrNoStream)
@@ -222,11 +219,15 @@ func TestRunNoStream(t *testing.T) {
 	}
 }
 
-// A run whose place has several members keeps its ticket when the first one gives up.
-func TestRunKeepsItsTicket(t *testing.T) {
+// A place that several goroutines wait at keeps its ticket when the first one gives up.
+func TestCohortKeepsItsTicket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
-		holder, waits := siblings(t, c, 4)
+		holder := quietHolder(t, s)
+		var waits []*waiting
+		for range 4 {
+			waits = append(waits, c.follow(t))
+		}
 		behind := other.follow(t)
 		before := inspect(t, c.Client, "l").Queue
 		require.Len(t, before, 2)
@@ -240,14 +241,14 @@ func TestRunKeepsItsTicket(t *testing.T) {
 		require.Len(t, after, 2)
 		require.Equal(t, before[0].Ticket, after[0].Ticket)
 		require.Equal(t, before[0].ID, after[0].ID)
-		unlockAll(t, holder, waits[1], waits[3], behind)
+		unlockAll(t, holder, waits[1], waits[3], behind) // in one turn
 		time.Sleep(2 * time.Second)
 		wantNothing(t, s)
 	})
 }
 
-// A run whose members have all given up leaves nothing behind.
-func TestRunAllGiveUp(t *testing.T) {
+// Goroutines that have all given up leave nothing behind.
+func TestCohortAllGiveUp(t *testing.T) {
 	for _, tc := range []struct {
 		name, stage string
 		held        bool
@@ -308,8 +309,8 @@ func shortOfTime(t *testing.T, f *faults.Store, l *natslock.Lock, ttl time.Durat
 	wantHeld(t, l)
 }
 
-// A member gets a third of the validity, or waits for a renewal.
-func TestRunMemberNeedsTime(t *testing.T) {
+// A goroutine gets a third of the validity, or waits for a renewal.
+func TestCohortNextNeedsTime(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 15 * time.Second
 		c, f := joinFaulty(t, s)
@@ -329,8 +330,8 @@ func TestRunMemberNeedsTime(t *testing.T) {
 	})
 }
 
-// A lease that is granted to a member that gives up is released, or goes to the next one.
-func TestRunGrantedWithNobodyLeft(t *testing.T) {
+// A lease that is granted to a goroutine that gives up is released, or goes to the next one.
+func TestCohortGrantedWithNobodyLeft(t *testing.T) {
 	for _, others := range []int{0, 1} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			c, f := joinFaulty(t, s)

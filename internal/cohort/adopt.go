@@ -1,0 +1,87 @@
+package cohort
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+)
+
+// HandOff ends the holder's part in the lease and hands the lock over: see [session.Holder.HandOff]. Those that wait
+// seek another lease.
+func (h *holder) HandOff(ctx context.Context) (handed session.Handed, err error) {
+	if err := h.MayHandOff(); err != nil {
+		return handed, err
+	}
+	if ctx.Err() != nil {
+		return handed, fmt.Errorf("hand off lock %q: nothing was sent, it is held: %w", h.Name(), context.Cause(ctx))
+	}
+	_, _, err = h.Status()
+	h.released.Do(func() {
+		h.part()
+		handed, h.result = h.Holder.HandOff(ctx)
+		err = h.result
+	})
+	if err == nil && handed.ID == "" { // another call has ended it meanwhile
+		_, _, err = h.Status()
+	}
+	return handed, err
+}
+
+// Adopt takes a lock that its holder has handed over, by a claim that expects exactly the
+// handed-over record and keeps its token. The error matches [call.ErrNotHandedOver] if there
+// is none, or it has expired.
+func (c *Client) Adopt(ctx context.Context, req call.Request, from session.Handed) (Holding, error) {
+	req.Kind, req.Name, req.Once = from.Kind, from.Name, true
+	if req.TTL == 0 {
+		req.TTL = from.TTL
+	}
+	a, err := c.begin(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	defer a.Bound()()
+	h := &holder{a: a}
+	c.mu.Lock()
+	k := c.lockOf(a.Keys).open(group{mode: a.Req.Mode, ttl: a.TTL()}, true)
+	h.cohort = k
+	k.founder = true
+	c.unlock()
+	a.In(h)
+	res := a.Adopt(from)
+	var lease *session.Lease
+	if res.Outcome == core.Granted {
+		lease = a.Hold(res)
+	}
+	c.mu.Lock()
+	k.founder = false
+	if lease != nil {
+		t := k.hold(lease, c.b.Instant())
+		t.drained = true // by the holder that has handed it over
+		t.admit(h)
+	}
+	k.settle()
+	c.unlock()
+	if lease == nil {
+		a.Withdraw()
+		if errors.Is(res.Err, call.ErrNotHandedOver) {
+			return nil, fmt.Errorf("adopt lock %q: %w", req.Name, res.Err)
+		}
+		return nil, a.Failure(res)
+	}
+	if res = h.enter(); res.Outcome == core.Granted {
+		h.a = nil
+		return h, nil
+	}
+	h.part()
+	lease.Leave(record.StatusGone)
+	if res.Outcome == core.Ended {
+		return nil, a.GaveUp(res.Err)
+	}
+	return nil, fmt.Errorf("adopt lock %q: %w: its lease has ended", req.Name, session.ErrLost)
+}

@@ -1,0 +1,238 @@
+package cohort
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/internal/worker"
+)
+
+const (
+	// DefaultTurn is how long after its grant a lease serves goroutines that came while other clients
+	// were queued.
+	DefaultTurn = time.Millisecond
+	// DefaultMaxLingering bounds the idle leases of a client.
+	DefaultMaxLingering = 10_000
+)
+
+// Client is how one client gets locks. The session holds them.
+//
+// Nothing that runs under mu calls code of the user or waits for the network: what has to follow is put off
+// with later, and unlock does it.
+type Client struct {
+	b     *bucket.Bucket
+	s     *session.Session
+	calls *call.Client
+	turn  time.Duration
+	most  int // idle leases
+
+	mu        sync.Mutex
+	after     []func()               // what unlock is to do
+	locks     map[string]*lock       // by gate
+	kinds     map[string]record.Kind // under which this client uses a name
+	idle      idleList
+	closed    bool
+	acquiring int           // goroutines that acquire, and seekers
+	quiet     chan struct{} // closed when closed and acquiring is 0
+
+	closing closing
+}
+
+// closing is one Close under way, which others wait for.
+type closing struct {
+	cut     chan struct{} // closed when another Close runs out of time
+	cutOnce sync.Once
+	over    chan struct{}
+	left    []string // its result
+}
+
+// New returns a Client, and starts nothing. turn is the turn of its leases: see [DefaultTurn]. If it is negative, each
+// goroutine that wants an exclusive lock queues by itself. lingering is the number of idle leases that the client
+// keeps at most.
+func New(b *bucket.Bucket, s *session.Session, turn time.Duration, lingering int) *Client {
+	c := &Client{b: b, s: s, calls: call.NewClient(b, s, lingering > 0), turn: turn, most: lingering}
+	c.locks, c.kinds, c.quiet = make(map[string]*lock), make(map[string]record.Kind), make(chan struct{})
+	c.closing.cut, c.closing.over = make(chan struct{}), make(chan struct{})
+	return c
+}
+
+// later puts off what must not run under mu.
+func (c *Client) later(fn func()) { c.after = append(c.after, fn) }
+
+// unlock releases mu and does what was put off.
+func (c *Client) unlock() {
+	after := c.after
+	c.after = nil
+	c.mu.Unlock()
+	for _, fn := range after {
+		fn()
+	}
+}
+
+// enter registers an acquire or a seeker, so that Close can end it and wait for it. Under mu.
+func (c *Client) enter() bool {
+	if c.closed {
+		return false
+	}
+	c.acquiring++
+	return true
+}
+
+func (c *Client) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.acquiring--
+	if c.closed && c.acquiring == 0 {
+		close(c.quiet)
+	}
+}
+
+// Close takes no new locks, ends the waiters, and closes the session; see
+// [session.Session.Close]. It returns the names still held.
+//
+// Another Close waits for the first one, and cuts its waiting short when its own
+// ctx ends.
+func (c *Client) Close(ctx context.Context) []string {
+	c.mu.Lock()
+	first := !c.closed
+	if first {
+		c.closed = true
+		c.b.Quit()
+		if c.acquiring == 0 {
+			close(c.quiet)
+		}
+	}
+	c.mu.Unlock()
+	under := &c.closing
+	if worker.Within() { // an observer, for which a Close would wait
+		c.s.ClosedWithin()
+	}
+	if !first {
+		select {
+		case <-under.over:
+		case <-ctx.Done():
+			under.cutOnce.Do(func() { close(under.cut) })
+			<-under.over
+		}
+		return under.left
+	}
+	c.recallIdle()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // ends with ctx, at the end of this function
+		select {
+		case <-under.cut:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	defer close(under.over)
+	// Waiters leave without waiting for the server, unless the network holds
+	// up a write of theirs.
+	select {
+	case <-c.quiet:
+	case <-ctx.Done():
+		t := time.NewTimer(c.s.ReleaseTimeout)
+		defer t.Stop()
+		select {
+		case <-c.quiet:
+		case <-t.C:
+		}
+	}
+	under.left = c.s.Close(ctx)
+	return under.left
+}
+
+// Held returns how many locks are held, how many goroutines wait in a queue, and how many
+// leases are idle.
+func (c *Client) Held() (locks, waiting, idle int) {
+	locks = c.s.Held()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.b.Instant()
+	for _, l := range c.locks {
+		for _, k := range l.cohorts {
+			waiting += k.waiting()
+			for _, t := range k.tenures {
+				switch {
+				case t.inside == 0:
+					idle++
+					locks--
+				case t.inside > 1 && !t.lease.Ended(now): // a lease that has ended counts for nobody
+					locks += t.inside - 1
+				}
+			}
+		}
+	}
+	return max(locks, 0), waiting, idle
+}
+
+// WaitingFor returns how many goroutines of the client wait for a lock: in its queue, or
+// behind a gate that readers have to leave.
+func (c *Client) WaitingFor(keys record.Keys) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.locks[keys.Gate]
+	if l == nil {
+		return 0
+	}
+	for _, k := range l.cohorts {
+		n += k.waiting()
+		for _, t := range k.tenures {
+			if keys.Kind == record.RW && !k.reads() && !t.drained {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+var kindNames = [...]string{record.Mutex: "a mutex", record.RW: "a reader-writer lock", record.Semaphore: "a semaphore"}
+
+// maxKinds bounds the memory of names; beyond it some are forgotten.
+const maxKinds = 1 << 16
+
+// Check notes that all of the names are used as kind, before an acquire of all of them has sent anything. Otherwise
+// it notes none of them, and the error matches [record.ErrInvalidName]: using a name as two kinds would be two
+// locks under one name. Acquire does so for each.
+func (c *Client) Check(kind record.Kind, names ...string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range names {
+		if err := c.checkKind(kind, name); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		c.noteKind(kind, name)
+	}
+	return nil
+}
+
+// checkKind is part of [Client.Check]. Under mu.
+func (c *Client) checkKind(kind record.Kind, name string) error {
+	if was, ok := c.kinds[name]; ok && was != kind {
+		return fmt.Errorf("%w: this client uses %q both as %s and as %s, which are different locks", record.ErrInvalidName, name, kindNames[was], kindNames[kind])
+	}
+	return nil
+}
+
+// noteKind is part of [Client.Check]. Under mu.
+func (c *Client) noteKind(kind record.Kind, name string) {
+	if _, ok := c.kinds[name]; ok {
+		return
+	}
+	if len(c.kinds) >= maxKinds {
+		for n := range c.kinds {
+			delete(c.kinds, n)
+			break
+		}
+	}
+	c.kinds[name] = kind
+}

@@ -1,0 +1,514 @@
+package cohort
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+)
+
+// lock is what a client keeps of a lock that its goroutines hold or want. All of it is under Client.mu.
+type lock struct {
+	c       *Client
+	keys    record.Keys
+	cohorts []*cohort
+	others  *others       // nil: not subscribed to the queue
+	queue   kvstore.Watch // nil: not subscribed
+	gate    kvstore.Watch // nil: not subscribed
+	blocked *time.Timer   // of readers that wait for the end of a writer's record; nil: none
+
+	// Most locks have one cohort, and that one lease.
+	firsts [1]*cohort
+	first  cohort
+}
+
+// group is what the goroutines of a cohort have in common: a record has one mode, one TTL and one end, and readers
+// who are inside together share its metadata.
+type group struct {
+	mode    record.Mode
+	ttl     time.Duration
+	permits int
+	meta    map[string]string // of readers
+}
+
+func (g *group) equal(h *group) bool {
+	return g.mode == h.mode && g.ttl == h.ttl && g.permits == h.permits && maps.Equal(g.meta, h.meta)
+}
+
+// cohort is the goroutines of a client that can share one record: see the package's comment.
+type cohort struct {
+	lock     *lock
+	group    group
+	private  bool // for one goroutine
+	fifo     fifo
+	asked    uint64  // the number of the goroutine that has asked last
+	clear    uint64  // asked when the client knew last that nobody else waits
+	founder  bool    // one is under way
+	oneShots int     // under way
+	seeker   *seeker // nil: none
+	tenures  []*tenure
+	known    *known    // nil: nothing
+	hinted   []*holder // that want to know when the lock is contended
+
+	firsts [1]*tenure
+	first  tenure
+}
+
+// known is what the client has learned while it tried to get the lock, for errors.
+type known struct {
+	answered bool  // the server's last answer was that the lock is held, or that the cohort is queued
+	trouble  error // why the last request failed; nil: no answer yet, or answered
+	state    call.LockState
+}
+
+// tenure is a lease of a cohort.
+type tenure struct {
+	cohort   *cohort
+	lease    *session.Lease
+	inside   int  // holders, and goroutines that are about to be
+	over     bool // nobody enters any more: the lease has ended, is released, or goes with its last holders
+	drained  bool // no reader is left behind the gate
+	listened bool // the end of the lease is reported
+	deciding bool // nobody is inside: the client lists the queue before it hands the lease on
+	idle     bool // nobody is inside: it lingers
+	marked   bool
+	mark     uint64 // the last goroutine that is owed the lease
+	turnEnds clock.Instant
+
+	idleSince, idleEnds clock.Instant
+	older, newer        *tenure // among the idle ones of the client
+}
+
+// fifo is a list of goroutines that wait.
+type fifo struct {
+	first, last *holder
+	n           int
+}
+
+// insert puts a goroutine where it belongs: behind those that asked before it.
+func (f *fifo) insert(h *holder) {
+	after := f.last
+	for after != nil && after.number > h.number {
+		after = after.prev
+	}
+	h.prev, h.next = after, f.first
+	if after != nil {
+		h.next, after.next = after.next, h
+	} else {
+		f.first = h
+	}
+	if h.next != nil {
+		h.next.prev = h
+	} else {
+		f.last = h
+	}
+	f.n++
+	h.waits = true
+}
+
+func (f *fifo) remove(h *holder) {
+	if h.prev == nil {
+		f.first = h.next
+	} else {
+		h.prev.next = h.next
+	}
+	if h.next == nil {
+		f.last = h.prev
+	} else {
+		h.next.prev = h.prev
+	}
+	h.prev, h.next, h.waits = nil, nil, false
+	f.n--
+}
+
+func (k *cohort) reads() bool { return k.group.mode == record.Shared }
+
+// limit is how many leases the cohort may have.
+func (k *cohort) limit() int { return max(k.group.permits, 1) }
+
+// waiting is how many goroutines of the cohort wait behind others.
+func (k *cohort) waiting() int {
+	if len(k.tenures) > 0 || k.seeker != nil && k.seeker.place != nil {
+		return k.fifo.n
+	}
+	return 0
+}
+
+// lockOf returns the lock with these keys. It may be new.
+func (c *Client) lockOf(keys record.Keys) *lock {
+	l := c.locks[keys.Gate]
+	if l == nil {
+		l = &lock{c: c, keys: keys}
+		l.cohorts = l.firsts[:0]
+		c.locks[keys.Gate] = l
+	}
+	return l
+}
+
+// find returns the cohort that a goroutine can join; nil: there is none.
+func (l *lock) find(g *group) *cohort {
+	for _, k := range l.cohorts {
+		if !k.private && k.group.equal(g) {
+			return k
+		}
+	}
+	return nil
+}
+
+func (l *lock) open(g group, private bool) *cohort {
+	k := &l.first
+	if k.lock != nil {
+		k = new(cohort)
+	}
+	k.lock, k.group, k.private = l, g, private
+	k.tenures = k.firsts[:0]
+	l.cohorts = append(l.cohorts, k)
+	return k
+}
+
+// settle forgets a cohort that has nothing left, and a lock without cohorts.
+func (k *cohort) settle() {
+	l := k.lock
+	if k.fifo.n > 0 || k.founder || k.oneShots > 0 || k.seeker != nil || len(k.tenures) > 0 {
+		return
+	}
+	i := slices.Index(l.cohorts, k)
+	if i < 0 {
+		return
+	}
+	l.cohorts = slices.Delete(l.cohorts, i, i+1)
+	if len(l.cohorts) == 0 {
+		l.unwatch()
+		delete(l.c.locks, l.keys.Gate)
+	}
+}
+
+// role is what a goroutine does that asks for a lock.
+type role uint8
+
+const (
+	waits role = iota
+	founds
+	enters
+)
+
+// ask makes the caller a goroutine of a cohort.
+func (c *Client) ask(h *holder) (does role) {
+	c.mu.Lock()
+	defer c.unlock()
+	a, now := h.a, c.b.Instant()
+	l := c.lockOf(a.Keys)
+	g := group{mode: a.Req.Mode, ttl: a.TTL(), permits: a.Req.Permits}
+	if a.Reads() {
+		g.meta = a.Req.Meta
+	}
+	private := a.Private() || a.Req.Patient || c.turn < 0 && !a.Reads() && !a.Counts() //safety:run-own-record
+	var k *cohort
+	if !private {
+		k = l.find(&g)
+	}
+	if k == nil {
+		k = l.open(g, private)
+	}
+	h.cohort = k
+	k.asked++
+	h.number = k.asked
+	k.oneShots++ // so that the cohort is not forgotten meanwhile
+	defer func() {
+		switch {
+		case does != founds:
+			k.oneShots--
+			k.seek(now)
+		case !a.Req.Once:
+			k.oneShots--
+			k.founder = true
+		}
+	}()
+	h.awaits = l.recallFor(h)
+	for i := len(k.tenures) - 1; i >= 0; i-- {
+		if t := k.tenures[i]; t.lease.Ended(now) { // and its holder has not released it yet
+			if t.inside == 0 {
+				t.recall()
+			} else {
+				t.drop()
+			}
+		}
+	}
+	if t := k.idleTenure(); t != nil {
+		return t.take(h, now)
+	}
+	if t := k.shared(); t != nil && k.judge(t, nil, now) == handOn {
+		t.admit(h)
+		return enters
+	}
+	if a.Req.Once || k.fifo.n == 0 && !k.founder && len(k.tenures) < k.limit() && l.standing(k, now) != somebody {
+		return founds
+	}
+	k.push(h, now)
+	return waits
+}
+
+// recallFor gives up the idle leases whose records would refuse the claim of a goroutine.
+func (l *lock) recallFor(h *holder) (gone <-chan struct{}) {
+	for i := len(l.cohorts) - 1; i >= 0; i-- { //safety:idle-before
+		x := l.cohorts[i]
+		if t := x.idleTenure(); t != nil && x != h.cohort && !(x.reads() && h.cohort.reads()) {
+			gone = t.recall()
+		}
+	}
+	return gone
+}
+
+// shared returns the lease that readers can join; nil: there is none.
+func (k *cohort) shared() *tenure {
+	if !k.reads() || len(k.tenures) == 0 || k.tenures[0].inside == 0 || k.fifo.n > 0 {
+		return nil
+	}
+	return k.tenures[0]
+}
+
+// push has a goroutine wait in the FIFO.
+func (k *cohort) push(h *holder, now clock.Instant) {
+	if k.lock.standing(k, now) == nobody {
+		k.clear = h.number
+	}
+	k.fifo.insert(h)
+	k.joined(h, now)
+}
+
+// joined is called when a goroutine has joined the FIFO.
+func (k *cohort) joined(h *holder, now clock.Instant) {
+	if h.wake == nil {
+		h.wake = make(chan struct{}, 1)
+	}
+	k.seek(now)
+	k.resize()
+	for _, t := range k.tenures {
+		t.listen()
+	}
+	if len(k.tenures) > 0 || k.seeker != nil && k.seeker.place != nil {
+		k.announce(h)
+	}
+	if len(k.tenures) > 0 {
+		k.lock.refresh(now)
+	}
+	k.lock.contend(now)
+	if k.reads() && len(k.tenures) > 0 && k.fifo.first == h {
+		k.serve(k.tenures[0], nil, now)
+	}
+}
+
+// announce publishes that a goroutine waits: with the ticket of the place, or behind the
+// holder of the lease.
+func (k *cohort) announce(h *holder) {
+	h.queued = true
+	ev := session.Event{Type: session.EventQueued, Kind: h.a.Req.Kind, Name: h.a.Req.Name}
+	switch {
+	case k.seeker != nil && k.seeker.place != nil:
+		ev.ID, ev.Token = k.seeker.place.ID(), k.seeker.place.Ticket()
+	case len(k.tenures) > 0:
+		ev.ID = k.tenures[0].lease.ID()
+	}
+	k.lock.c.s.Notify(h.a.Parent, ev)
+}
+
+// announceAll publishes that the FIFO waits: at a new place, or, those that were not announced before, behind a holder.
+func (k *cohort) announceAll(placed bool) {
+	for h := k.fifo.first; h != nil; h = h.next {
+		if placed || !h.queued {
+			k.announce(h)
+		}
+	}
+}
+
+// resize notes the number of goroutines in the record, for its next renewal.
+func (k *cohort) resize() {
+	switch {
+	case k.seeker != nil && k.seeker.place != nil:
+		k.seeker.place.SetSize(k.fifo.n)
+	case len(k.tenures) > 0:
+		k.tenures[0].lease.SetSize(k.fifo.n + 1)
+	}
+}
+
+// hold makes a lease a tenure of the cohort.
+func (k *cohort) hold(l *session.Lease, now clock.Instant) *tenure {
+	t := &k.first
+	if t.cohort != nil {
+		t = new(tenure)
+	}
+	*t = tenure{cohort: k, lease: l, turnEnds: now.Add(max(k.lock.c.turn, 0))} //safety:turn-bounded
+	k.tenures = append(k.tenures, t)
+	return t
+}
+
+// admit lets a goroutine in: it enters the lease on its own goroutine.
+func (t *tenure) admit(h *holder) {
+	t.inside++
+	t.deciding, t.idle = false, false
+	h.tenure = t
+}
+
+// listen has the end of the lease reported.
+func (t *tenure) listen() {
+	if t.listened || t.over {
+		return
+	}
+	t.listened = true
+	if !t.lease.OnEnd(t.ended) {
+		t.cohort.lock.c.later(t.ended)
+	}
+}
+
+// ended is called when the lease has ended.
+func (t *tenure) ended() {
+	c := t.cohort.lock.c
+	c.mu.Lock()
+	defer c.unlock()
+	switch {
+	case t.over:
+	case t.inside == 0: // a broken record keeps others out until it is deleted
+		t.recall()
+	default:
+		t.drop()
+	}
+}
+
+// drop takes a tenure out of its cohort: nobody enters it any more, and the FIFO seeks another lease.
+func (t *tenure) drop() {
+	if t.over {
+		return
+	}
+	k := t.cohort
+	t.over = true
+	if t.idle {
+		k.lock.c.idle.remove(t)
+	}
+	k.tenures = slices.DeleteFunc(k.tenures, func(x *tenure) bool { return x == t })
+	k.seek(k.lock.c.b.Instant())
+	k.settle()
+}
+
+// verdict says what becomes of a lease that the first goroutine of the FIFO could have.
+type verdict uint8
+
+const (
+	handOn   verdict = iota // to that goroutine
+	askFirst                // list the queue: nobody is known to wait, and nobody is known not to
+	release                 // others are before it
+)
+
+// judge says whether a goroutine may enter the lease: the first of the FIFO, or a reader that has just come (nil).
+func (k *cohort) judge(t *tenure, h *holder, now clock.Instant) verdict {
+	switch {
+	case h != nil && t.marked && h.number <= t.mark: //safety:owed-bounded
+		return handOn
+	}
+	standing, inTurn := k.lock.standing(k, now), now < t.turnEnds //safety:turn-ends
+	switch {
+	case standing == nobody, inTurn && !(k.reads() && standing == somebody): // no turn of readers is past a writer
+		return handOn
+	case standing == unknown:
+		return askFirst
+	}
+	return release
+}
+
+// serve decides what becomes of a lease that a goroutine may have: when a holder has left it, when readers
+// wait beside it, and when more is known of others. by is the holder that has left, which releases the lease if it
+// is to be released; nil: the client does so.
+func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
+	for !t.over && (t.inside == 0 || k.reads()) {
+		h := k.fifo.first
+		if h == nil {
+			break
+		}
+		switch k.judge(t, h, now) {
+		case handOn:
+			k.fifo.remove(h)
+			t.admit(h)
+			h.signal()
+			k.resize()
+			continue
+		case askFirst:
+			t.deciding = t.inside == 0
+			k.lock.list()
+			if t.inside > 0 {
+				k.lock.wakeReaders(now)
+			}
+			return
+		case release:
+			if t.inside > 0 {
+				k.lock.wakeReaders(now)
+				return
+			}
+			t.giveUp(by)
+			return
+		}
+	}
+	k.unqueued()
+	switch {
+	case t.inside > 0:
+	case !t.over && by != nil && t.lingers(by.linger, now):
+		t.idles(by.linger, now)
+	default:
+		t.giveUp(by)
+	}
+}
+
+// giveUp releases a lease that nobody is inside of.
+func (t *tenure) giveUp(by *holder) {
+	t.drop()
+	if by != nil {
+		by.releases = true
+		return
+	}
+	t.lease.Drop()
+}
+
+// unqueued ends the seeker of a cohort in which nobody waits.
+func (k *cohort) unqueued() {
+	if k.fifo.n == 0 && k.seeker != nil {
+		k.seeker.cancel()
+		k.seeker = nil
+		k.settle()
+	}
+}
+
+// lost has a goroutine go on whose lease has ended before it had entered. It is before those that waited behind it.
+// The record of a lease that nobody was inside of is to be deleted.
+func (h *holder) lost() (does role) {
+	k, t := h.cohort, h.tenure
+	c := k.lock.c
+	c.mu.Lock()
+	h.tenure = nil
+	t.inside--
+	again := false
+	switch {
+	case !slices.Contains(k.lock.cohorts, k): // nobody else waits
+		again = true
+	case h.a.Req.Once:
+		k.oneShots++
+		does = founds
+	default:
+		k.fifo.insert(h)
+	}
+	t.drop()
+	if does == waits && !again {
+		k.joined(h, c.b.Instant())
+	}
+	last := t.inside == 0 //safety:last-again
+	c.unlock()
+	if last {
+		t.lease.Leave(record.StatusGone) // a broken record keeps others out until it is deleted
+	}
+	if again {
+		return c.ask(h)
+	}
+	return does
+}

@@ -1,0 +1,507 @@
+package cohort
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/claim"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+)
+
+// Holding is what a caller holds: a part in a lease.
+type Holding interface {
+	Name() string
+	ID() string
+	Token() uint64
+	Context() context.Context
+	Status() (session.State, time.Duration, error)
+	Left() time.Duration
+	Extend(ctx context.Context, ttl time.Duration) error
+	SetMeta(ctx context.Context, meta map[string]string) error
+	Contended() <-chan struct{}
+	HandOff(ctx context.Context) (session.Handed, error)
+	Release(ctx context.Context) error
+	Retire() error
+	Abandon()
+}
+
+// holder is one call of Acquire, and what the call returns: first a goroutine that wants a lock, then its part in a lease.
+type holder struct {
+	session.Holder            // once it is inside
+	a              *call.Call // nil once it is inside
+
+	// Under Client.mu.
+	cohort     *cohort
+	tenure     *tenure         // that it is inside of, or about to enter; nil: it waits
+	prev, next *holder         // in the FIFO
+	number     uint64          // in the order in which the goroutines of the cohort have asked
+	waits      bool            // it is in the FIFO
+	queued     bool            // announced as waiting
+	confirms   bool            // the lease was idle for long
+	releases   bool            // it has to release the lease that it has left
+	failure    claim.Result    // of the cohort: it waits no more
+	awaits     <-chan struct{} // the release of an idle lease, which its claim waits for; nil: none
+	wake       chan struct{}   // it is admitted, or fails; nil: it has not waited
+	hint       chan struct{}   // closed when the lock is contended
+
+	linger   time.Duration
+	released sync.Once
+	result   error // of the release
+}
+
+// signal wakes a goroutine that waits.
+func (h *holder) signal() {
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Acquire takes the lock that req names. It returns what is held, or an error: a
+// [call.BusyError] (only with Once), a [call.WaitError] when the context or the maximum wait ended
+// the wait, or one that matches another sentinel.
+func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error) {
+	a, err := c.begin(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	defer a.Bound()()
+	h := &holder{a: a, linger: a.Req.Linger}
+	a.In(h)
+	if req.Once && a.Drains() && !c.lingering(a) {
+		// Before the gate is taken: a one-shot writer stalls no reader.
+		if reader, ok := a.CurrentReader(); ok {
+			return nil, a.Locked(reader)
+		}
+	}
+	if err := h.acquire(c, c.ask(h)); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// begin checks a request, and registers the call. The caller leaves.
+func (c *Client) begin(ctx context.Context, req call.Request) (*call.Call, error) {
+	a, err := c.calls.New(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if c.turn < 0 && a.Req.Linger > 0 && !a.Reads() {
+		return nil, fmt.Errorf("lock %q: %w: Linger goes with no Turn below 0, where each goroutine queues by itself", req.Name, record.ErrInvalidOption)
+	}
+	if ctx.Err() != nil {
+		return nil, a.GaveUp(context.Cause(ctx))
+	}
+	if err := a.Unfit(); err != nil { // before anything is sent
+		return nil, a.GaveUp(err)
+	}
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, fmt.Errorf("acquire lock %q: %w", req.Name, errClosed)
+	}
+	err = c.checkKind(req.Kind, req.Name)
+	if err == nil {
+		c.noteKind(req.Kind, req.Name)
+		c.enter()
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	c.b.Listen()
+	a.Requested = true
+	c.s.VerifyIfDue()
+	return a, nil
+}
+
+// lingering reports whether the client has an idle lease that a one-shot writer can enter.
+func (c *Client) lingering(a *call.Call) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.locks[a.Keys.Gate]
+	if l == nil {
+		return false
+	}
+	for _, k := range l.cohorts {
+		if k.idleTenure() != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// acquire waits for the lock. What the goroutine does first was said by [Client.ask].
+func (h *holder) acquire(c *Client, does role) error {
+	for {
+		var res claim.Result
+		switch does {
+		case founds:
+			res, does = h.found(c)
+		case enters:
+			res = h.enter()
+		default:
+			res, does = h.wait(c)
+		}
+		switch {
+		case res.Outcome == core.Undecided:
+		case res.Outcome == core.Granted:
+			h.a = nil
+			return nil
+		case res.Outcome == core.Lost:
+			does = h.lost()
+		default:
+			wait := h.giveUp(c)
+			err := h.a.Failure(res)
+			wait()
+			return err
+		}
+	}
+}
+
+// wait waits in the FIFO until the goroutine is admitted.
+func (h *holder) wait(c *Client) (claim.Result, role) {
+	select {
+	case <-h.wake:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		switch {
+		case h.tenure != nil:
+			return claim.Result{}, enters
+		case h.failure.Outcome != core.Undecided:
+			return h.failure, waits
+		}
+		return claim.Result{}, waits
+	case <-h.a.Context().Done():
+	case <-c.b.Granting().Done():
+	}
+	return claim.Result{Outcome: core.Ended, Err: h.a.Over()}, waits
+}
+
+// found gets the lock with a first write on the caller's goroutine. Where that is refused, the caller waits in the FIFO,
+// and the seeker goes on with its claim.
+func (h *holder) found(c *Client) (claim.Result, role) {
+	a := h.a
+	res := h.firstWrite(c)
+	var lease *session.Lease
+	if res.Outcome == core.Granted {
+		lease = a.Hold(res)
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	k, now := h.cohort, c.b.Instant()
+	if a.Req.Once {
+		k.oneShots--
+	} else {
+		k.founder = false
+	}
+	switch {
+	case lease != nil:
+		t := k.hold(lease, now)
+		t.admit(h)
+		if k.fifo.n > 0 {
+			t.listen()
+			k.announceAll(false)
+			k.resize()
+			if k.reads() {
+				k.serve(t, nil, now)
+			}
+			k.seek(now)
+		}
+		return claim.Result{}, enters
+	case !a.Req.Once && (res.Outcome == core.Free || res.Outcome == core.Busy):
+		k.fifo.insert(h) // before those that have come since
+		k.seekFrom(a, now)
+		k.joined(h, now)
+		return claim.Result{}, waits
+	}
+	if errors.Is(res.Err, kvstore.ErrNoStream) && !a.Req.Once {
+		k.fail(res, now) // it concerns all
+	}
+	k.seek(now)
+	k.settle()
+	return res, waits
+}
+
+// firstWrite tries to get the lock at once.
+func (h *holder) firstWrite(c *Client) claim.Result {
+	a := h.a
+	for h.awaits != nil {
+		select {
+		case <-h.awaits:
+		case <-a.Context().Done():
+			return claim.Result{Outcome: core.Ended, Err: a.Over()}
+		case <-c.b.Granting().Done():
+			return claim.Result{Outcome: core.Ended, Err: a.Over()}
+		}
+		c.mu.Lock()
+		h.awaits = h.cohort.lock.recallFor(h) // another one may have become idle
+		c.unlock()
+	}
+	a.Prepare()
+	var o *others
+	var epoch uint32
+	if h.linger > 0 { // before the claim, whose answer proves the subscription //safety:try-subscribed
+		o, epoch = h.cohort.lock.subscribe()
+	}
+	res := a.AtOnce()
+	if o != nil && res.Outcome == core.Granted {
+		c.mu.Lock()
+		o.prove(c.b.Instant(), epoch)
+		c.mu.Unlock()
+	}
+	if a.Req.Once && res.Outcome != core.Granted {
+		defer a.WhileGranting()()
+		res = a.Confirmed(res)
+	}
+	return res
+}
+
+// enter makes the goroutine a holder of its lease. The first one that writes drains the readers. Those after
+// it enter behind the same gate, which has admitted no reader since. Admit refuses all of them once the
+// lease of the gate has ended.
+func (h *holder) enter() claim.Result {
+	a, t := h.a, h.tenure
+	c := h.cohort.lock.c
+	if a.Drains() && !t.drained {
+		if res := a.Drain(t.lease); res.Outcome != core.Granted {
+			return res
+		}
+		c.mu.Lock()
+		t.drained = true
+		c.mu.Unlock()
+	}
+	if h.confirms {
+		h.confirms = false
+		_ = t.lease.Confirm(a.Context()) // Admit has the last word
+	}
+	for {
+		// Checked here, too, for a claim that was acknowledged just now, and a lease that was handed on.
+		if err := a.Unfit(); err != nil { //safety:unfit-grants-none
+			return claim.Result{Outcome: core.Ended, Err: err}
+		}
+		if cause := a.Over(); cause != nil && !a.Req.Once {
+			return claim.Result{Outcome: core.Ended, Err: cause}
+		}
+		admitted, err := t.lease.Admit(&h.Holder, session.Admission{
+			Parent: a.Parent, Detached: a.Req.Detached, Meta: a.Req.Meta, Begun: a.Begun, Queued: h.wake != nil,
+			Lingers: h.linger > 0, Least: a.Req.MinHold, Warn: a.Req.OnWarn, WarnBefore: a.Req.WarnBefore,
+		})
+		switch {
+		case err != nil:
+			return claim.Result{Outcome: core.Lost}
+		case !admitted:
+			_ = t.lease.Renewed(a.Context()) // an error shows in the next try
+			continue
+		}
+		return claim.Result{Outcome: core.Granted}
+	}
+}
+
+// giveUp takes the goroutine out of its cohort. wait waits until its records are gone, so that nobody meets the place of
+// a call that has returned.
+func (h *holder) giveUp(c *Client) (wait func()) {
+	c.mu.Lock()
+	defer c.unlock()
+	k, t, now := h.cohort, h.tenure, c.b.Instant()
+	seen, outage := k.seen(h, now)
+	founded := !h.waits && t == nil && h.failure.Outcome == core.Undecided
+	h.a.GivesUp(seen, outage, founded)
+	switch {
+	case t != nil:
+		t.inside--
+		h.tenure = nil
+		if k.fifo.n == 0 && t.inside == 0 {
+			t.drop()
+			return func() { h.a.Unused(t.lease) }
+		}
+		k.serve(t, nil, now)
+	case h.waits:
+		k.fifo.remove(h)
+		k.resize()
+		if k.fifo.n > 0 {
+			break
+		}
+		for _, t := range k.tenures {
+			if t.deciding {
+				defer k.serve(t, nil, now)
+			}
+		}
+		if s := k.seeker; s != nil {
+			k.unqueued()
+			return func() { h.a.Await(s.gone) }
+		}
+	case founded:
+		return h.a.Withdraw
+	}
+	return func() {}
+}
+
+// seen returns what is known of the lock, with the position of a goroutine in the queue, and why the server may
+// be unavailable to it; nil: the server's last answer was that the lock is held or the cohort queued.
+func (k *cohort) seen(h *holder, now clock.Instant) (*call.LockState, error) {
+	s := new(call.LockState)
+	var outage error = call.ErrUnanswered
+	if k.known != nil {
+		*s = k.known.state
+		switch {
+		case k.known.answered:
+			outage = nil
+		case k.known.trouble != nil:
+			outage = k.known.trouble
+		}
+	}
+	i := 0
+	for x := k.fifo.first; x != nil && x != h; x = x.next {
+		i++
+	}
+	for _, x := range k.lock.cohorts {
+		for _, t := range x.tenures {
+			switch {
+			case t == h.tenure || t.lease.Ended(now):
+			case k.reads() && x.reads():
+				if x == k { // it waits beside readers of its client
+					outage = nil
+				}
+			default:
+				s.Holder = t.lease.Entry()
+				if x == k && len(k.tenures) >= k.limit() {
+					s.Ahead = i + 1
+					if k.judge(t, h, now) == release {
+						s.Ahead += len(k.lock.others.places)
+					}
+					return s, nil
+				}
+			}
+		}
+	}
+	if o := k.lock.others; k.reads() && o != nil && o.gate.inPlace(now) {
+		s.Holder = o.gate.entry
+	}
+	if s.Ahead > 0 {
+		s.Ahead += i
+	}
+	return s, outage
+}
+
+// Release ends the holder's part in the lease. The first goroutine that waits is admitted, the other readers go on, or the
+// lease is released: then see [session.Lease.Release]. Further calls wait for the first and return its
+// result.
+func (h *holder) Release(ctx context.Context) error {
+	h.released.Do(func() {
+		k, t := h.cohort, h.tenure
+		c := k.lock.c
+		c.mu.Lock()
+		h.unhint()
+		now := c.b.Instant()
+		if !t.goesOn(h, now) {
+			t.inside--
+			t.drop()
+			c.unlock()
+			h.result = h.Holder.Release(ctx)
+			return
+		}
+		c.unlock()
+		// First: the next holder may release at once, or end the lease by giving up.
+		h.result = h.Holder.Leave(now) //safety:one-at-a-time
+		c.mu.Lock()
+		t.inside--
+		k.serve(t, h, c.b.Instant())
+		releases := h.releases
+		c.unlock()
+		if releases { //safety:run-unused-released
+			if err := t.lease.Release(ctx); h.result == nil {
+				h.result = err
+			}
+		}
+	})
+	return h.result
+}
+
+// goesOn reports whether the lease has a use when a holder leaves it.
+func (t *tenure) goesOn(h *holder, now clock.Instant) bool {
+	k := t.cohort
+	switch {
+	// Also when the lease has ended: the last reader that leaves deletes a broken record.
+	case t.inside > 1: //safety:last-leaves
+		return true
+	case t.over:
+		return false
+	case k.fifo.n > 0:
+		return k.judge(t, k.fifo.first, now) != release
+	}
+	return t.lingers(h.linger, now)
+}
+
+// Retire ends the holder's part in a lease that is not renewed, and leaves the record: see
+// [session.Lease.Retire]. It is for a lease that has no other holder.
+func (h *holder) Retire() error {
+	h.released.Do(func() {
+		h.result = h.Holder.Retire()
+		h.part()
+	})
+	return h.result
+}
+
+// Abandon has the lease run out: the handle of a holder was dropped. Nobody joins those that read beside it.
+func (h *holder) Abandon() {
+	h.released.Do(func() {
+		h.Holder.Abandon()
+		h.part()
+	})
+}
+
+// part takes a lease out of its cohort that nobody else is to get.
+func (h *holder) part() {
+	c := h.cohort.lock.c
+	c.mu.Lock()
+	defer c.unlock()
+	h.unhint()
+	h.tenure.inside--
+	h.tenure.drop()
+}
+
+// Contended returns a channel that is closed when a goroutine or another client waits for
+// what the holder has. The first call has the client subscribe to the queue and list it,
+// in the background. The subscription ends with the lease.
+func (h *holder) Contended() <-chan struct{} {
+	c := h.cohort.lock.c
+	c.mu.Lock()
+	defer c.unlock()
+	k, t, now := h.cohort, h.tenure, c.b.Instant()
+	if h.hint != nil {
+		return h.hint
+	}
+	h.hint = make(chan struct{})
+	if t.over || t.lease.Ended(now) {
+		return h.hint
+	}
+	if k.contended(now) {
+		close(h.hint)
+		return h.hint
+	}
+	k.hinted = append(k.hinted, h)
+	t.listen()
+	k.lock.refresh(now)
+	return h.hint
+}
+
+// unhint has a holder that leaves notified no more.
+func (h *holder) unhint() {
+	k := h.cohort
+	for i, x := range k.hinted {
+		if x == h {
+			k.hinted = append(k.hinted[:i], k.hinted[i+1:]...)
+			return
+		}
+	}
+}

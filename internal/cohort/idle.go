@@ -1,0 +1,158 @@
+package cohort
+
+import (
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+)
+
+// A lease lingers when its last holder has left and asked for that: the client keeps it, and the next goroutine
+// that asks for the lock is inside without a message. The client gives an idle lease up when another client queues, and
+// when a goroutine asks for the lock that the lease cannot serve. It keeps one only while a subscription shows
+// who queues. A notification may be lost, so a goroutine enters an idle lease only if the client has listed the queue
+// within [idleSilence], or lists it first. An idle lease that nobody enters ends when its time is over.
+//
+// An idle lease is never used again once its release has begun: recall takes it out of its cohort first.
+
+// sweepEvery is the shortest time between two rounds through the idle leases.
+const sweepEvery = 10 * time.Millisecond
+
+// idleList has the idle leases of a client, in the order in which they became idle.
+type idleList struct {
+	oldest, newest *tenure
+	n              int
+	alarm          *time.Timer   // of the next round; nil: no lease has been idle
+	rings          clock.Instant // when it is due; 0: it is not set
+}
+
+func (l *idleList) add(t *tenure) {
+	t.idle, t.older, t.newer = true, l.newest, nil
+	if t.older == nil {
+		l.oldest = t
+	} else {
+		t.older.newer = t
+	}
+	l.newest = t
+	l.n++
+}
+
+func (l *idleList) remove(t *tenure) {
+	if t.older == nil {
+		l.oldest = t.newer
+	} else {
+		t.older.newer = t.newer
+	}
+	if t.newer == nil {
+		l.newest = t.older
+	} else {
+		t.newer.older = t.older
+	}
+	t.idle, t.older, t.newer = false, nil, nil
+	l.n--
+}
+
+// idleTenure returns the lease of the cohort that lingers; nil: none does.
+func (k *cohort) idleTenure() *tenure {
+	if len(k.tenures) > 0 && k.tenures[0].idle {
+		return k.tenures[0]
+	}
+	return nil
+}
+
+// lingers reports whether the client keeps the lease although nobody is inside.
+func (t *tenure) lingers(linger time.Duration, now clock.Instant) bool {
+	k := t.cohort
+	l := k.lock
+	if linger == 0 || l.c.closed || k.private || !l.others.proves(k.reads()) || l.standing(k, now) == somebody {
+		return false
+	}
+	until, shown := t.lease.Validity(now)
+	return shown && now < until
+}
+
+// idles makes the lease idle.
+func (t *tenure) idles(linger time.Duration, now clock.Instant) {
+	c := t.cohort.lock.c
+	t.idleSince, t.idleEnds = now, now.Add(linger)
+	t.turnEnds, t.marked = now, false // the turn does not count for an idle lease
+	c.idle.add(t)
+	t.listen()
+	t.lease.Idle()
+	if l := t.cohort.lock; !l.others.quiet(t.cohort.reads(), now) { // others may have come before the subscription
+		l.list()
+	}
+	if c.idle.n > c.most {
+		c.idle.oldest.recall()
+	}
+	c.sweepAt(t.idleEnds)
+}
+
+// take lets a goroutine enter an idle lease, or has it wait for a list. After a while it makes sure first that the record
+// is still there.
+func (t *tenure) take(h *holder, now clock.Instant) role {
+	k := t.cohort
+	l := k.lock
+	l.c.idle.remove(t)
+	sent, _ := t.lease.Confirmation()
+	h.confirms = now.Sub(t.idleSince) > idleSilence && now.Sub(sent) > idleSilence //safety:idle-confirmed
+	if !l.others.quiet(k.reads(), now) {                                           //safety:idle-informed
+		t.deciding = true
+		l.list()
+		k.push(h, now)
+		return waits
+	}
+	if now.Sub(l.others.heardAt(k.reads())) >= idleSilence*4/5 {
+		l.list() // before the last one is too old
+	}
+	t.admit(h)
+	return enters
+}
+
+// recall gives up a lease that nobody is inside of. The channel is closed when its record is gone.
+func (t *tenure) recall() (gone <-chan struct{}) {
+	t.drop() //safety:recall-closes
+	return t.lease.Drop()
+}
+
+// recallIdle gives up all idle leases.
+func (c *Client) recallIdle() {
+	c.mu.Lock()
+	defer c.unlock()
+	for c.idle.oldest != nil {
+		c.idle.oldest.recall()
+	}
+}
+
+// sweepAt sets the alarm of the next round through the idle leases.
+func (c *Client) sweepAt(at clock.Instant) {
+	if c.idle.rings != 0 && c.idle.rings <= at {
+		return
+	}
+	c.idle.rings = at
+	if in := at.Sub(c.b.Instant()); c.idle.alarm == nil {
+		c.idle.alarm = time.AfterFunc(in, c.sweep)
+	} else {
+		c.idle.alarm.Reset(in)
+	}
+}
+
+// sweep gives up the idle leases whose time is over.
+func (c *Client) sweep() {
+	c.mu.Lock()
+	defer c.unlock()
+	c.idle.rings = 0
+	now := c.b.Instant()
+	var next clock.Instant
+	for t := c.idle.oldest; t != nil; {
+		newer := t.newer
+		if now >= t.idleEnds {
+			t.recall()
+		} else if next == 0 || t.idleEnds < next {
+			next = t.idleEnds
+		}
+		t = newer
+	}
+	if next != 0 {
+		c.sweepAt(max(next, now.Add(sweepEvery)))
+	}
+}

@@ -1,0 +1,512 @@
+package cohort
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
+)
+
+const (
+	// silence limits the age of a list that showed nobody: the notification of a place may be lost.
+	silence = time.Second
+	// idleSilence is the limit for a goroutine that enters an idle lease. A waiter renews its place as often, which
+	// is notified too.
+	idleSilence = 5 * time.Second
+)
+
+// standing says what is known of those outside of a cohort that want its lock. Being wrong costs fairness for a moment,
+// and never exclusion.
+type standing uint8
+
+const (
+	unknown standing = iota
+	nobody
+	somebody
+)
+
+// others is what a client knows of the places of other clients in the queue of a lock. It has none for a lock that only
+// one of its goroutines wants.
+//
+// A list shows what came before it, and the subscription what comes after. So a list counts only if the
+// subscription was in place when it was requested. An answer of the leader to a write or a probe that was
+// sent after the subscription proves that. When another server takes the subscription over, the proof ends.
+//
+// It is plain data, under Client.mu.
+type others struct {
+	queueIn, gateIn bool          // subscribed to
+	asked           [2]bool       // for the subscription to the queue, and to the gate
+	proven          clock.Instant // since when the subscriptions are known to be in place; 0: they are not
+	epoch           uint32        // how often that has ended
+	listedAt        clock.Instant // when the last whole list of the queue was requested; 0: never
+	listing         bool          // a list is under way
+	gate            gateSeen
+
+	places map[string]seat
+	gone   map[string]departure
+	swept  clock.Instant
+}
+
+// seat is the place of another client.
+type seat struct {
+	reads bool
+	until clock.Instant // the end of its TTL, at the latest
+}
+
+// departure is the tombstone of a place, which an older list may still show.
+type departure struct {
+	revision uint64
+	at       clock.Instant
+}
+
+// gateSeen is the last known record of the gate of a lock that the client reads.
+type gateSeen struct {
+	entry    record.Entry
+	live     bool          // it is no tombstone
+	listedAt clock.Instant // when it was last read beside the queue; 0: never
+	revision uint64
+	at       clock.Instant // when it became known
+	until    clock.Instant // the end of its TTL, at the latest
+}
+
+func (g *gateSeen) inPlace(now clock.Instant) bool { return g.live && now < g.until }
+
+// subscribed records a new subscription, to the queue or to the gate.
+func (o *others) subscribed(gate bool) {
+	if gate {
+		o.gateIn = true
+	} else {
+		o.queueIn = true
+	}
+	o.moved() // an answer to an earlier write is no proof of this one //safety:gate-subscribed
+}
+
+// moved ends the proof of the subscriptions: another server serves them now.
+func (o *others) moved() {
+	o.proven = 0 //safety:queue-recheck
+	o.epoch++
+}
+
+// prove records that the subscriptions are in place since an instant at the latest, unless the proof has ended since epoch.
+func (o *others) prove(since clock.Instant, epoch uint32) {
+	if o.proven == 0 && o.epoch == epoch {
+		o.proven = since
+	}
+}
+
+// proves reports whether the client would learn of somebody who comes.
+func (o *others) proves(reads bool) bool {
+	return o != nil && o.proven != 0 && o.queueIn && (!reads || o.gateIn)
+}
+
+// fresh reports whether a list that was requested at an instant still counts.
+func (o *others) fresh(at, now clock.Instant) bool {
+	// An older list does not show what came between it and the subscription.
+	return o.proven != 0 && at != 0 && at >= o.proven && now.Sub(at) < silence //safety:silence-bounded
+}
+
+// quiet reports whether a goroutine may enter an idle lease as far as others are concerned.
+func (o *others) quiet(reads bool, now clock.Instant) bool {
+	at := o.heardAt(reads)
+	return o.proves(reads) && at != 0 && at >= o.proven && now.Sub(at) < idleSilence //safety:linger-informed
+}
+
+// heardAt is when the last list was requested that shows all who matter; 0: never.
+func (o *others) heardAt(reads bool) clock.Instant {
+	if o == nil {
+		return 0
+	}
+	if !reads {
+		return o.listedAt
+	}
+	if o.listedAt == 0 || o.gate.listedAt == 0 {
+		return 0
+	}
+	return min(o.listedAt, o.gate.listedAt)
+}
+
+// standing judges what is known for a goroutine that would enter a lease of revision held. Readers let readers pass.
+func (o *others) standing(reads bool, now clock.Instant) standing {
+	switch {
+	case o == nil:
+		return unknown
+	case o.earliest(reads, now) != 0:
+		return somebody
+	case o.proves(reads) && o.fresh(o.heardAt(reads), now):
+		return nobody
+	}
+	return unknown
+}
+
+// earliest returns the first end of a record that keeps goroutines out, 0 if there is none. It forgets places
+// whose TTL is over.
+func (o *others) earliest(reads bool, now clock.Instant) (until clock.Instant) {
+	note := func(end clock.Instant) {
+		if until == 0 || end < until {
+			until = end
+		}
+	}
+	for key, s := range o.places {
+		switch {
+		case now >= s.until:
+			delete(o.places, key)
+		case !(reads && s.reads):
+			note(s.until)
+		}
+	}
+	if reads && o.gate.inPlace(now) {
+		note(o.gate.until)
+	}
+	return until
+}
+
+// placeSeen records a place of another client, from a notification or from a list that was requested at an
+// instant. The list is right about a tombstone that was known before: a notification can be forged.
+func (o *others) placeSeen(e record.Entry, listedAt, now clock.Instant) {
+	if e.Unreadable || e.Status != record.StatusWaiting {
+		return
+	}
+	if d := o.gone[e.Key]; d.revision > e.Revision && (listedAt == 0 || listedAt < d.at) { //safety:departure-listed
+		return
+	}
+	if o.places == nil {
+		o.places = make(map[string]seat)
+	}
+	o.places[e.Key] = seat{record.Mode(e.Mode) == record.Shared, now.Add(e.Record.TTL + record.OverdueSlack)}
+}
+
+// placeGone records that a place has gone.
+func (o *others) placeGone(key string, revision uint64, now clock.Instant) {
+	delete(o.places, key)
+	if o.gone == nil {
+		o.gone = make(map[string]departure)
+	}
+	o.gone[key] = departure{revision, now}
+	if o.swept == 0 || now.Sub(o.swept) > record.TombstoneLife {
+		o.swept = now
+		for key, d := range o.gone {
+			if now.Sub(d.at) > 2*record.TombstoneLife {
+				delete(o.gone, key)
+			}
+		}
+	}
+}
+
+// gateSeen records the gate, from a notification or from a list that was requested at an instant. The list is right
+// about what was known before: a notification can be forged.
+func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
+	g := &o.gate
+	if e.Revision < g.revision && (listedAt == 0 || listedAt < g.at) {
+		return
+	}
+	if listedAt != 0 {
+		g.listedAt = listedAt
+	}
+	g.entry, g.revision, g.live, g.at = e, e.Revision, e.Live(), now
+	if g.until = now.Add(e.Record.TTL + record.OverdueSlack); e.Record.TTL == 0 {
+		g.until = math.MaxInt64
+	}
+}
+
+// standing is what is known of those outside of a cohort that want the lock: other clients, and goroutines of
+// this one that the cohort's record cannot serve.
+func (l *lock) standing(k *cohort, now clock.Instant) standing {
+	for _, x := range l.cohorts {
+		switch {
+		case x == k || x.reads() && k.reads():
+		case x.fifo.n > 0, k.reads() && (x.founder || len(x.tenures) > 0):
+			return somebody
+		}
+	}
+	return l.others.standing(k.reads(), now)
+}
+
+// anyReads reports whether a cohort of the lock reads, so that the gate matters.
+func (l *lock) anyReads() bool {
+	for _, k := range l.cohorts {
+		if k.reads() {
+			return true
+		}
+	}
+	return false
+}
+
+// changed is called when more is known of others.
+func (l *lock) changed(now clock.Instant) {
+	for i := len(l.cohorts) - 1; i >= 0; i-- {
+		k := l.cohorts[i]
+		standing := l.standing(k, now)
+		if standing == nobody {
+			k.clear = k.asked
+		}
+		waits := standing == somebody
+		for j := len(k.tenures) - 1; j >= 0; j-- {
+			t := k.tenures[j]
+			switch {
+			case waits && t.idle: //safety:place-recalls
+				t.recall()
+			case waits && !t.marked:
+				// Those that asked since then may have come after the first one of the others.
+				t.marked, t.mark = true, k.clear //safety:mark-once
+			}
+		}
+		if k.reads() && k.fifo.n > 0 && len(k.tenures) > 0 && k.tenures[0].inside > 0 {
+			k.serve(k.tenures[0], nil, now)
+		}
+	}
+	l.contend(now)
+}
+
+// wakeReaders has the readers that wait beside a lease judged again, if nothing is notified before: when the record of
+// the writer ends that keeps them out, or a while after a list that did not succeed.
+func (l *lock) wakeReaders(now clock.Instant) {
+	if l.blocked != nil {
+		return
+	}
+	until := now.Add(silence)
+	if l.others != nil {
+		until = cmp.Or(l.others.earliest(true, now), until)
+	}
+	if until == math.MaxInt64 {
+		return
+	}
+	l.blocked = time.AfterFunc(until.Sub(now), func() {
+		l.c.mu.Lock()
+		defer l.c.unlock()
+		l.blocked = nil
+		l.changed(l.c.b.Instant())
+	})
+}
+
+// refresh lists the queue before the last list is too old to count.
+func (l *lock) refresh(now clock.Instant) {
+	if o := l.others; o != nil && o.fresh(o.listedAt, now) && now.Sub(o.listedAt) < silence/2 {
+		return
+	}
+	l.list()
+}
+
+// list lists the queue in the background, from a subscription that is in place.
+func (l *lock) list() {
+	o := l.others
+	if o == nil {
+		o = &others{}
+		l.others = o
+	}
+	if o.listing {
+		return
+	}
+	o.listing = true
+	l.c.s.Background(func(ctx context.Context) {
+		err := l.inform(ctx, o)
+		if err != nil {
+			l.c.s.Logger.Debug("list the queue", "key", l.keys.Gate, "error", err)
+		}
+		l.c.mu.Lock()
+		defer l.c.unlock()
+		l.listed(l.c.b.Instant())
+		o.listing = false // now: what is not known after a list is not asked for at once again
+	})
+}
+
+// listed is called when a list is over, whether or not it has succeeded.
+func (l *lock) listed(now clock.Instant) {
+	l.changed(now)
+	for i := len(l.cohorts) - 1; i >= 0; i-- {
+		k := l.cohorts[i]
+		for j := len(k.tenures) - 1; j >= 0; j-- {
+			t := k.tenures[j]
+			if !t.deciding {
+				continue
+			}
+			t.deciding = false
+			if h := k.fifo.first; h == nil || k.judge(t, h, now) == askFirst {
+				t.giveUp(nil) // the server does not say: the others go first
+				continue
+			}
+			k.serve(t, nil, now)
+		}
+	}
+}
+
+// inform subscribes to the queue and lists it, with the gate if the client reads. It waits for the server.
+func (l *lock) inform(ctx context.Context, o *others) error {
+	c := l.c
+	l.subscribe()
+	c.mu.Lock()
+	proven, epoch, reads := o.proven != 0, o.epoch, l.anyReads()
+	subscribed := o.queueIn && (o.gateIn || !reads)
+	c.mu.Unlock()
+	switch {
+	case !subscribed: // a list would count for nothing
+		return errNoWatch
+	case !proven:
+		if _, err := c.b.Probe(ctx, l.probed()); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		o.prove(c.b.Instant(), epoch)
+		c.mu.Unlock()
+	}
+	at, revision, err := c.calls.AsOf(ctx)
+	if err != nil {
+		return err
+	}
+	var opts []kvstore.ListOption
+	if reads {
+		opts = append(opts, kvstore.Beside(l.keys.Gate))
+	}
+	got, err := c.b.ListSoon(ctx, l.keys.Place("*"), revision, opts...)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l.noteList(o, record.Queue(got.Records), at)
+	if reads {
+		o.gateSeen(record.Of(got.Beside), at, c.b.Instant())
+	}
+	return nil
+}
+
+// probed is the key whose refused write proves a subscription: one that a user of the lock may write.
+func (l *lock) probed() string {
+	if l.keys.Kind == record.Semaphore {
+		return l.keys.Slot(0)
+	}
+	return l.keys.Gate
+}
+
+var errNoWatch = errors.New("the queue cannot be watched")
+
+// noteList records what a whole list of the queue showed that was requested at an instant.
+func (l *lock) noteList(o *others, queue []record.Entry, at clock.Instant) {
+	l.notePlaces(o, queue, at)
+	o.listedAt = at
+}
+
+func (l *lock) notePlaces(o *others, queue []record.Entry, at clock.Instant) {
+	now, server := l.c.b.Instant(), l.c.b.Now()
+	for _, e := range queue {
+		if e.Client != l.c.b.Client && !e.OverdueAt(server) {
+			o.placeSeen(e, at, now)
+		}
+	}
+}
+
+// subscribe begins to watch the queue, and the gate if the client reads. The answer to what is written afterwards proves
+// the subscription. It returns what is known, and the epoch of the proof.
+func (l *lock) subscribe() (o *others, epoch uint32) {
+	c := l.c
+	c.mu.Lock()
+	if l.others == nil {
+		l.others = &others{}
+	}
+	o = l.others
+	wanted := [2]bool{true, l.keys.Kind == record.RW && l.anyReads()}
+	for i := range wanted {
+		wanted[i] = wanted[i] && !o.asked[i]
+		o.asked[i] = o.asked[i] || wanted[i]
+	}
+	c.mu.Unlock()
+	for i, pattern := range [2]string{l.keys.Place("*"), l.keys.Gate} {
+		if !wanted[i] {
+			continue
+		}
+		w, err := c.b.Watch(pattern, func(ev kvstore.Event) { l.notified(o, ev) })
+		c.mu.Lock()
+		switch {
+		case err != nil:
+			o.asked[i] = false
+		case l.others != o: // nobody waits any more
+			c.s.Send(w.Stop)
+		default:
+			*[2]*kvstore.Watch{&l.queue, &l.gate}[i] = w
+			o.subscribed(i == 1)
+		}
+		c.mu.Unlock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return o, o.epoch
+}
+
+// silenced gives up what the subscriptions were for: the bucket does not publish its changes any more.
+func (l *lock) silenced() {
+	for i := len(l.cohorts) - 1; i >= 0; i-- {
+		if t := l.cohorts[i].idleTenure(); t != nil {
+			defer t.recall()
+		}
+	}
+	l.unwatch()
+}
+
+// unwatch ends the subscriptions, and forgets what they have delivered.
+func (l *lock) unwatch() {
+	for _, w := range []*kvstore.Watch{&l.queue, &l.gate} {
+		if *w != nil {
+			l.c.s.Send((*w).Stop)
+			*w = nil
+		}
+	}
+	if l.blocked != nil {
+		l.blocked.Stop()
+		l.blocked = nil
+	}
+	l.others = nil
+}
+
+// notified handles a change in the queue, or of the gate.
+func (l *lock) notified(o *others, ev kvstore.Event) {
+	now := l.c.b.Instant()
+	var e record.Entry
+	if ev.Kind == kvstore.Put || ev.Record.Key == l.keys.Gate {
+		if e = record.Of(ev.Record); ev.Kind == kvstore.Put && e.Client == l.c.b.Client && e.Key != l.keys.Gate {
+			return // of the cohorts of this client the lock knows more
+		}
+	}
+	l.c.mu.Lock()
+	defer l.c.unlock()
+	if l.others != o {
+		return
+	}
+	switch {
+	case ev.Kind == kvstore.Recheck: // another server serves the subscription now
+		o.moved()
+		if ev.Silent {
+			l.silenced()
+		}
+		return
+	case ev.Record.Key == l.keys.Gate:
+		o.gateSeen(e, 0, now)
+	case ev.Kind == kvstore.Put:
+		o.placeSeen(e, 0, now)
+	case ev.Kind == kvstore.Deleted:
+		o.placeGone(ev.Record.Key, ev.Record.Revision, now)
+	default:
+		return
+	}
+	l.changed(now)
+}
+
+// contended reports whether somebody waits for a lease of the cohort. Readers keep only writers waiting.
+func (k *cohort) contended(now clock.Instant) bool {
+	return k.fifo.n > 0 && !k.reads() || k.lock.standing(k, now) == somebody //safety:contended-asked
+}
+
+// contend notifies the holders that want to know whether somebody waits.
+func (l *lock) contend(now clock.Instant) {
+	for _, k := range l.cohorts {
+		if len(k.hinted) > 0 && k.contended(now) {
+			for _, h := range k.hinted {
+				close(h.hint)
+			}
+			k.hinted = nil
+		}
+	}
+}

@@ -1,0 +1,247 @@
+package cohort
+
+import (
+	"context"
+	"errors"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/claim"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+)
+
+var errClosed = bucket.ErrClosed
+
+// seeker is the goroutine that gets a lease for the FIFO of a cohort. It ends with a lease, with an error, or when nobody
+// waits any more: then it withdraws its claim and its place, and what arrives for them later is judged as ever.
+type seeker struct {
+	cohort *cohort
+	a      *call.Call
+	ctx    context.Context
+	cancel context.CancelFunc
+	queues bool          // others are before the cohort: it queues before it claims
+	gone   chan struct{} // closed when it is over
+
+	// Under Client.mu.
+	place *session.Place // in the queue; nil: none
+	asked uint64         // the end of the FIFO when the seeker began
+	mark  uint64         // the end of the FIFO when the ticket was sent; 0: none was
+	proof func()         // to be called when the place is acknowledged
+}
+
+// seek starts a seeker for a cohort whose goroutines wait, if it may have another lease.
+func (k *cohort) seek(now clock.Instant) { k.seekFrom(nil, now) }
+
+// seekFrom is seek with the claim of a founder that was refused.
+func (k *cohort) seekFrom(founder *call.Call, now clock.Instant) {
+	c := k.lock.c
+	if k.seeker != nil || k.founder || k.fifo.n == 0 || len(k.tenures) >= k.limit() || !c.enter() {
+		if founder != nil {
+			c.later(founder.Withdraw)
+		}
+		return
+	}
+	first := k.fifo.first
+	s := &seeker{cohort: k, asked: k.asked, gone: make(chan struct{}), queues: founder != nil || k.lock.standing(k, now) == somebody}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	req := first.a.Req
+	req.Once, req.MaxWait, req.OnWarn = false, 0, nil
+	k.seeker = s
+	a, err := c.calls.New(s.ctx, req)
+	if err == nil {
+		a.Begun, a.Requested = first.a.Begun, true
+		a.In(s)
+		if founder != nil {
+			a.TakeOver(founder)
+		}
+		s.a = a
+	}
+	c.later(func() {
+		go func() {
+			defer c.leave()
+			defer close(s.gone)
+			defer s.cancel()
+			if err != nil { // the time that it was wanted for is over
+				s.failed(claim.Result{Outcome: core.Failed, Err: err})
+				return
+			}
+			s.run()
+		}()
+	})
+}
+
+func (s *seeker) run() {
+	a := s.a
+	a.Prepare()
+	end := a.WhileGranting()
+	res := claim.Result{Outcome: core.Busy}
+	if !s.queues {
+		res = a.AtOnce()
+	}
+	if res.Outcome == core.Free || res.Outcome == core.Busy {
+		res = a.Wait(res.Entry)
+	}
+	end()
+	if res.Outcome == core.Granted {
+		if l := a.Hold(res); !s.granted(l) {
+			l.Leave(record.StatusGone) //safety:claim-unwanted
+		}
+		return
+	}
+	s.failed(res)
+	a.Withdraw()
+}
+
+// granted makes the lease that was got one of the cohort. It returns false if nobody waits any more.
+func (s *seeker) granted(l *session.Lease) bool {
+	k := s.cohort
+	c := k.lock.c
+	c.mu.Lock()
+	defer c.unlock()
+	if k.seeker != s {
+		return false
+	}
+	now := c.b.Instant()
+	k.seeker = nil
+	t := k.hold(l, now)
+	t.marked, t.mark = s.mark != 0, s.mark
+	if s.place != nil && l.Revision < s.place.Ticket() { // a claim from before, whose answer was lost //safety:claim-found
+		t.mark = s.asked
+	}
+	t.listen()
+	k.serve(t, nil, now)
+	if !t.over {
+		k.announceAll(false)
+	}
+	k.seek(now)
+	k.resize()
+	return true
+}
+
+// failed ends the wait of all that wait.
+func (s *seeker) failed(res claim.Result) {
+	k := s.cohort
+	c := k.lock.c
+	c.mu.Lock()
+	defer c.unlock()
+	if k.seeker == s {
+		k.seeker = nil
+		k.fail(res, c.b.Instant())
+	}
+}
+
+// fail ends the wait of all that wait. If the stream has had no leader for long, those that have not seen much of that
+// get another seeker.
+func (k *cohort) fail(res claim.Result, now clock.Instant) {
+	leaderless := errors.Is(res.Err, kvstore.ErrNoStream)
+	for h := k.fifo.first; h != nil; {
+		next := h.next
+		if !leaderless || now.Sub(h.a.Begun) >= core.NoStreamFor/2 {
+			k.fifo.remove(h)
+			h.failure = res
+			h.signal()
+		}
+		h = next
+	}
+	k.seek(now)
+	if s := k.seeker; s != nil && s.a != nil {
+		s.a.Since = s.a.Begun
+	}
+	k.settle()
+}
+
+// The following methods are of [call.Run], for a seeker and for a founder.
+
+func (s *seeker) Queueing() {
+	k := s.cohort
+	l := k.lock
+	c := l.c
+	c.mu.Lock()
+	others := k.fifo.n > 1 || len(l.cohorts) > 1
+	for h := k.fifo.first; h != nil && !others; h = h.next {
+		others = h.linger > 0
+	}
+	c.mu.Unlock()
+	s.proof = nil
+	if others { // before the write: its answer proves the subscription
+		o, epoch := l.subscribe() //safety:queue-subscribed
+		s.proof = func() { o.prove(c.b.Instant(), epoch) }
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.mark = k.asked
+}
+
+func (s *seeker) Queued(p *session.Place) {
+	k := s.cohort
+	c := k.lock.c
+	c.mu.Lock()
+	defer c.unlock()
+	s.place = p
+	if k.seeker != s {
+		return
+	}
+	if p != nil {
+		if s.proof != nil {
+			s.proof()
+		}
+		k.announceAll(true)
+		k.resize()
+	}
+}
+
+func (s *seeker) Listed(queue []record.Entry, from uint64, cut bool, at clock.Instant) {
+	l := s.cohort.lock
+	l.c.mu.Lock()
+	defer l.c.unlock()
+	o := l.others
+	if o == nil {
+		return
+	}
+	l.notePlaces(o, queue, at)
+	if from == 0 && !cut {
+		o.listedAt = at
+	}
+	l.changed(l.c.b.Instant())
+}
+
+func (s *seeker) Answered(err error)             { s.cohort.answered(err) }
+func (s *seeker) HolderSeen(seen call.LockState) { s.cohort.holderSeen(seen) }
+
+func (h *holder) Queueing()                                          {}
+func (h *holder) Queued(*session.Place)                              {}
+func (h *holder) Listed([]record.Entry, uint64, bool, clock.Instant) {}
+func (h *holder) Answered(err error)                                 { h.cohort.answered(err) }
+func (h *holder) HolderSeen(seen call.LockState)                     { h.cohort.holderSeen(seen) }
+
+// answered records the outcome of the last request. That another write is being replicated is neither an outage nor the
+// end of one.
+func (k *cohort) answered(err error) {
+	c := k.lock.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := k.learned()
+	if (w.answered || w.trouble != nil) && errors.Is(err, kvstore.ErrInFlight) {
+		return
+	}
+	w.answered, w.trouble = err == nil, err
+}
+
+// holderSeen records what was seen of the lock.
+func (k *cohort) holderSeen(seen call.LockState) {
+	c := k.lock.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k.learned().state = seen
+}
+
+func (k *cohort) learned() *known {
+	if k.known == nil {
+		k.known = &known{}
+	}
+	return k.known
+}

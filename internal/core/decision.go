@@ -1,0 +1,22 @@
+package core
+
+// Decision says what a waiter, the first or another one, does next.
+type Decision uint8
+
+const (
+	// Stay: the lock is held, or left to the head for now.
+	Stay Decision = iota
+	// ListAgain: the predecessor's place has gone, or the waiter's own.
+	ListAgain
+	// Take: claim key K at the revision.
+	Take
+	// Reclaim: claim key K at 0. It has a record of an earlier attempt of the own claim. That comes before
+	// the claims of other keys, which would end the own one.
+	Reclaim
+	// Verify: read key K as of the revision.
+	Verify
+	// Prove: have the leader refuse a write, and name a revision that it has reached since.
+	Prove
+	// ReadAll: read all keys, in one state that contains the revision.
+	ReadAll
+)

@@ -1,0 +1,472 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/natslock/locks/internal/record"
+)
+
+const (
+	// silence is how long a client may go without knowing of a place. It believes a list
+	// of the queue for a second. A busy machine may take a while longer.
+	silence = 1500 * time.Millisecond
+	// unlisted is how much longer a client uses a lease that lingers without a list.
+	unlisted = 4 * time.Second
+	// forgotten is for how long the forged end of a place makes a client forget the place.
+	forgotten = 20 * time.Second
+	// leaving is how long a goroutine that gives up may take to return.
+	leaving = time.Second
+	// noted is how late a busy machine may record a call.
+	noted = time.Second
+)
+
+// tenure is a lease of a cohort: the goroutines of one client that want a lock in one mode,
+// with like options. It is named by its claim.
+type tenure struct {
+	Entry          // the first record
+	holds  []*Hold // in the order in which they were served
+	place  Ticket  // it was granted from; the zero ticket: not known
+	direct bool    // it never queued
+}
+
+// from returns when the first holder was granted.
+func (t *tenure) from() time.Duration { return t.holds[0].From.At }
+
+// tenures returns the leases of a lock, a slot included, in the order of their records: those of
+// readers, or the others.
+func (x *index) tenures(lock string, shared bool) (list []*tenure) {
+	byClaim := map[string]*tenure{}
+	keys := []string{lock}
+	if shared {
+		if keys = nil; x.locks[lock] != nil {
+			keys = x.locks[lock].readers
+		}
+	}
+	for _, key := range keys {
+		for _, e := range x.keys[key] {
+			if e.Deleted || e.ID == "" || byClaim[e.ID] != nil {
+				continue
+			}
+			byClaim[e.ID] = &tenure{Entry: e}
+			list = append(list, byClaim[e.ID])
+		}
+	}
+	slices.SortFunc(list, func(a, b *tenure) int { return cmp.Compare(a.Revision, b.Revision) })
+	ops := map[string]*Op{}
+	for _, op := range x.ops[lock] {
+		if op.acquires() && op.ID != "" {
+			ops[op.ID] = op
+		}
+	}
+	for _, h := range x.holds[lock] {
+		t := byClaim[h.claim()]
+		if t == nil || h.Shared != shared {
+			continue
+		}
+		t.holds = append(t.holds, h)
+		op := ops[h.ID]
+		if len(t.holds) > 1 && h.local() || op == nil {
+			continue
+		}
+		t.direct = len(op.Tickets) == 0
+		for _, ticket := range op.Tickets {
+			if ticket.Ticket != 0 && ticket.Ticket < t.Revision { // it joined a lease, and not a place
+				t.place = ticket
+			}
+		}
+	}
+	return list
+}
+
+// passed reports whether the lease was granted although a place was before it. [index.order]
+// judges that.
+func (t *tenure) passed(p place) bool {
+	return p.first.Revision < t.Revision && (t.place.ID == "" || p.first.Revision < t.place.Ticket)
+}
+
+// opens returns the ids of the holders that leases began with: the others were served by those
+// who left.
+func (x *index) opens(locks ...string) map[string]bool {
+	ids := map[string]bool{}
+	for _, lock := range locks {
+		for _, t := range append(x.tenures(lock, false), x.tenures(lock, true)...) {
+			for i, h := range t.holds {
+				if i == 0 || !h.local() {
+					ids[h.ID] = true
+				}
+			}
+		}
+	}
+	return ids
+}
+
+// served reports whether the cohort that waited at a place may have been granted before a
+// revision: then it stands there no more.
+func served(tenures []*tenure, p place, revision uint64) bool {
+	i, _ := slices.BinarySearchFunc(tenures, p.first.Revision, func(t *tenure, at uint64) int { return cmp.Compare(t.Revision, at) })
+	for _, t := range tenures[i:] {
+		if t.Revision >= revision {
+			break
+		}
+		if t.Owner == p.first.Owner && !t.direct && (t.place.ID == "" || t.place.ID == p.first.ID) {
+			return true
+		}
+	}
+	return false
+}
+
+// notice returns the time for which the client of a holder need not have known of a foreign
+// place when the holder asked. Where anything fails, it is longer for an idle lease.
+func (x *index) notice(h *Hold) time.Duration {
+	notice := cmp.Or(x.h.Notice, silence)
+	if x.h.Calm {
+		return notice
+	}
+	for _, other := range x.holds[h.Lock] {
+		if other.claim() == h.claim() && other.From.compare(h.Asked) < 0 && (other.Unlock.zero() || other.Unlock.compare(h.Asked) > 0) {
+			return notice
+		}
+	}
+	return notice + unlisted
+}
+
+// bound finds goroutines that were served past a foreign place. A cohort serves the first of
+// its goroutines by its own place in the queue. While a foreign place waits, a cohort serves
+// after that those that asked before the place could be known, and for one turn. A foreign
+// place is each place but that of the cohort. Beside readers, only the places and gates of
+// writers count, and the turn is over when a writer queues after the grant.
+func (x *index) bound(lock string, locks ...string) (found []Violation) {
+	if x.h.Lossy {
+		return nil
+	}
+	var exclusive []*tenure
+	var holds []*Hold
+	of := map[string]*tenure{}
+	for _, l := range locks {
+		list := x.tenures(l, false)
+		exclusive = append(exclusive, list...)
+		for _, t := range append(list, x.tenures(l, true)...) {
+			of[t.ID] = t
+		}
+		holds = append(holds, x.holds[l]...)
+	}
+	slices.SortStableFunc(holds, func(a, b *Hold) int { return a.From.compare(b.From) })
+	slices.SortFunc(exclusive, func(a, b *tenure) int { return cmp.Compare(a.Revision, b.Revision) })
+	before := map[*tenure]*Hold{}
+	waiting, places := []place(nil), x.places(locks...)
+	for _, h := range holds {
+		for len(places) > 0 && places[0].first.At < h.From.At {
+			waiting = append(waiting, places[0])
+			places = places[1:]
+		}
+		now := Entry{At: h.From.At, Revision: x.revisionAt(h.From.At) + 1}
+		waiting = slices.DeleteFunc(waiting, func(p place) bool {
+			e, ok := x.before(p.first.Key, now.Revision)
+			return !ok || e.Deleted || p.op.end() <= now.At
+		})
+		t := of[h.claim()]
+		if t == nil {
+			continue
+		}
+		inTurn := x.inTurn(t, before[t], h)
+		before[t] = h
+		if h == t.holds[0] || !h.local() || h.Client == "" || x.misled(h.Client, h.Asked.At) || x.misled(h.Client, h.From.At) {
+			continue
+		}
+		known := func(e Entry) bool { return e.At+x.notice(h) < h.Asked.At }
+		if gate, ok := x.before(h.Lock, now.Revision); h.Shared && ok && !gate.Deleted && now.At < gate.ends() {
+			if first := x.claims[gate.ID]; len(first) > 0 && first[0].Revision > t.Revision && known(first[0]) {
+				found = append(found, Violation{Check: 5, Lock: lock, At: h.From.At, What: fmt.Sprintf(
+					"%s, called at %v, read in the lease of %s, joined at %v, behind the gate of %v at %d",
+					h.Client, h.Asked.At, short(t.ID), t.At, first[0].At, first[0].Revision)})
+				continue
+			}
+		}
+		n, slot := slotOf(h.Lock)
+		for _, p := range waiting {
+			switch {
+			case p.op.Shared && h.Shared, slot && n >= p.op.Permits, own(p.op, h):
+				continue
+			case inTurn && (!h.Shared || p.first.Revision < t.Revision):
+				continue
+			case !known(p.first), t.passed(p) && h.Asked.At <= t.from():
+				continue
+			case served(exclusive, p, now.Revision), !x.inGame(p, now):
+				continue
+			}
+			found = append(found, Violation{Check: 5, Lock: lock, At: h.From.At, What: fmt.Sprintf(
+				"%s, called at %v, was served in the lease of %s, granted at %v, before %s, who had queued with %d at %v",
+				h.Client, h.Asked.At, short(t.ID), t.from(), p.op.Client, p.first.Revision, p.first.At)})
+			break
+		}
+	}
+	return found
+}
+
+// own reports whether a place is that of the holder's cohort.
+func own(op *Op, h *Hold) bool {
+	return op.Client == h.Client && op.Shared == h.Shared && op.Cohort == h.Cohort
+}
+
+// inTurn reports whether a cohort has granted the lock by itself in the turn of a lease.
+func (x *index) inTurn(t *tenure, before, h *Hold) bool {
+	ends := t.from() + x.h.Turn
+	if x.h.Turn > 0 && h.From.At < ends {
+		return true
+	}
+	// Its turn came in time. It has waited for a revision, for more tokens.
+	return h.Token%record.GrantsPerRevision == 0 && before != nil && before.Unlock.At < ends
+}
+
+// exact finds goroutines that were granted a lock before others that had queued when they
+// called, where nothing fails and clients have no turns: there each goroutine of mutexes and
+// of writers has a place of its own. A goroutine that has not queued yet may be passed: it may
+// find the lock free again and again, and others may be quicker.
+func (x *index) exact(lock string) (found []Violation) {
+	if !x.h.Calm || x.h.Turn > 0 {
+		return nil
+	}
+	of := map[string]*tenure{}
+	for _, t := range x.tenures(lock, false) {
+		of[t.ID] = t
+	}
+	type waiter struct {
+		*Op
+		since time.Duration
+		place Entry
+	}
+	var waiting []waiter
+	for _, p := range x.places(lock) {
+		if p.number == len(p.op.Tickets)-1 {
+			waiting = append(waiting, waiter{p.op, max(p.op.Call.At, p.first.At), p.first})
+		}
+	}
+	slices.SortStableFunc(waiting, func(a, b waiter) int { return cmp.Compare(a.since, b.since) })
+	for _, h := range x.holds[lock] {
+		for len(waiting) > 0 && waiting[0].end() <= h.From.At {
+			waiting = waiting[1:]
+		}
+		t := of[h.claim()]
+		if t == nil {
+			continue
+		}
+		notice := x.h.Notice
+		if t.place.ID == "" { // it may never have queued
+			notice += bypass
+		}
+		for _, w := range waiting {
+			if w.since+notice >= h.Asked.At {
+				break
+			}
+			if w.end() <= h.From.At {
+				continue
+			}
+			// One that gives up returns when its place is gone, or a little later.
+			if e, ok := x.before(w.place.Key, x.revisionAt(h.From.At)+1); w.Outcome != OK && (!ok || e.Deleted || e.ID != w.place.ID) {
+				continue
+			}
+			found = append(found, Violation{Check: 5, Lock: lock, At: h.From.At, What: fmt.Sprintf(
+				"%s, called at %v, was granted token %d before %s, called at %v and queued at %v",
+				h.Client, h.Asked.At, h.Token, w.Client, w.Call.At, w.since)})
+			break
+		}
+	}
+	return found
+}
+
+// cohort names goroutines of a client that are served in the order in which they asked.
+type cohort struct {
+	client, options string
+	shared          bool
+	permits         int
+	claim           string // of the lease, where only that is judged
+}
+
+// fifo finds goroutines that were granted a lock while another one of their cohort waited that
+// had asked before them. Where anything fails, it compares the goroutines of one lease: a
+// client may have several claims then, and the answers of some are lost.
+func (x *index) fifo(lock string, ops []*Op) (found []Violation) {
+	cohorts := map[cohort][]*Op{}
+	for _, op := range ops { // in the order of the calls
+		if op.Do == Lock && op.Client != "" && op.Cohort != Alone && (x.h.Calm || op.ID != "") {
+			c := cohort{op.Client, op.Cohort, op.Shared, op.Permits, ""}
+			if !x.h.Calm {
+				c.claim = claimOf(op.ID)
+			}
+			cohorts[c] = append(cohorts[c], op)
+		}
+	}
+	ask := time.Duration(0)
+	if x.h.Notice == 0 { // the machine's clock
+		ask = noted
+	}
+	waited := func(op *Op) time.Duration {
+		switch {
+		case op.Return.zero():
+			return never
+		case op.Outcome == OK:
+			return op.Return.At
+		}
+		return op.Return.At - leaving
+	}
+	for c, ops := range cohorts {
+		together := time.Duration(0)
+		if c.shared || c.permits > 1 { // those that enter together return in any order
+			together = ask + x.h.Notice
+		}
+		var last *Op // of those that asked before, the last one to wait
+		earlier := ops
+		for _, op := range ops {
+			for ; len(earlier) > 0 && earlier[0].Call.At+ask < op.Call.At; earlier = earlier[1:] {
+				if last == nil || waited(earlier[0]) > waited(last) {
+					last = earlier[0]
+				}
+			}
+			if last != nil && op.Outcome == OK && op.Return.At+together < waited(last) {
+				found = append(found, Violation{Check: 5, Lock: lock, At: op.Return.At, What: fmt.Sprintf(
+					"%s, called at %v, was granted token %d at %v before another goroutine of it, called at %v, which waited until %v",
+					op.Client, op.Call.At, op.Token, op.Return.At, last.Call.At, last.end())})
+			}
+		}
+	}
+	return found
+}
+
+// outOfLine finds acquires that waited, undisturbed, for longer than the TTL and a second,
+// while their client had neither a place nor a lease in their mode. Others could have the lock
+// as often as they liked.
+func (x *index) outOfLine(lock string, ops []*Op, locks ...string) (found []Violation) {
+	limit := max(x.h.TTL, shortest) + time.Second
+	if x.h.TTL == 0 || x.h.Lossy {
+		return nil
+	}
+	type line struct {
+		client string
+		shared bool
+	}
+	clients := map[string]string{} // by the id that records show
+	own := func(client, id string) {
+		for _, e := range x.claims[id] {
+			clients[e.Owner] = client
+		}
+	}
+	for _, op := range ops {
+		own(op.Client, claimOf(op.ID))
+		for _, t := range op.Tickets {
+			own(op.Client, t.ID)
+		}
+	}
+	lines := map[line][]interval{}
+	add := func(shared bool, key string) {
+		for _, v := range x.busy(key) {
+			l := line{clients[v.owner], shared}
+			lines[l] = append(lines[l], v)
+		}
+	}
+	for _, lock := range locks {
+		add(false, lock)
+		if l := x.locks[lock]; l != nil {
+			for _, key := range l.readers {
+				add(true, key)
+			}
+			for _, key := range l.places {
+				add(x.keys[key][0].Shared, key)
+			}
+		}
+	}
+	for _, op := range ops {
+		from, until := op.Call.At, min(op.end(), x.h.Ended)
+		if op.Do != Lock || op.Client == "" || until-from <= limit {
+			continue
+		}
+		if gap, ok := longer(limit, from, until, lines[line{op.Client, op.Shared}], x.disturbed(op.Client)); ok {
+			found = append(found, Violation{Check: 6, Lock: lock, At: gap.until, What: fmt.Sprintf(
+				"%s waited from %v to %v, undisturbed, with no place in the queue and no lease (called at %v)", op.Client, gap.from, gap.until, op.Call.At)})
+		}
+	}
+	return found
+}
+
+// shown finds records that show holders that their claim has not had, and tombstones that
+// do not count all of them.
+func (x *index) shown(lock string) (found []Violation) {
+	holders := map[string][]*Hold{}
+	for _, h := range x.holds[lock] {
+		if !h.Shared && h.Client != "" {
+			holders[h.claim()] = append(holders[h.claim()], h)
+		}
+	}
+	for _, e := range x.keys[lock] {
+		all := holders[e.ID]
+		if len(all) == 0 || e.Token == 0 || e.Status != statusHeld && e.Status != statusGone {
+			continue
+		}
+		count, known := uint64(0), e.Token == record.Token(record.TokenRevision(all[0].Token), 0)
+		for _, h := range all {
+			if h.From.At <= e.At {
+				count, known = count+1, known || h.Token == e.Token
+			}
+		}
+		why := ""
+		switch shows := max(e.Grants, 1); {
+		case count > 0 && (shows > count || e.Deleted && shows < count):
+			why = fmt.Sprintf("counts %d grants of %d", shows, count)
+		case !known:
+			why = fmt.Sprintf("has the token %d, which no holder had", e.Token)
+		default:
+			continue
+		}
+		found = append(found, Violation{Check: 2, Lock: lock, At: e.At, What: fmt.Sprintf("the record %d of %s %s", e.Revision, short(e.ID), why)})
+	}
+	return found
+}
+
+// misled says whether a client got a forged notification of a place shortly before.
+func (x *index) misled(client string, at time.Duration) bool {
+	list := x.forged[client]
+	i, _ := slices.BinarySearch(list, at-forgotten)
+	return i < len(list) && list[i] <= at
+}
+
+// revisionAt returns the last revision of the stream up to a time.
+func (x *index) revisionAt(at time.Duration) uint64 {
+	i, _ := slices.BinarySearchFunc(x.h.Stream, at, func(e Entry, at time.Duration) int {
+		if e.At <= at {
+			return -1
+		}
+		return 1
+	})
+	if i == 0 {
+		return 0
+	}
+	return x.h.Stream[i-1].Revision
+}
+
+// places are the places in the queue of a lock, or of slots, that goroutines knew to be
+// theirs, in the order of the tickets. Those of one cohort have the same one.
+func (x *index) places(locks ...string) (list []place) {
+	for _, lock := range locks {
+		for _, op := range x.ops[lock] {
+			for i, t := range op.Tickets {
+				key := x.waitKey(lock, t.ID)
+				// It is not the key's first record if that had gone before it was known.
+				if first, ok := x.before(key, t.Ticket+1); ok && t.Ticket > 0 && first.Revision == t.Ticket {
+					list = append(list, place{op, i, first})
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(list, func(a, b place) int { return cmp.Compare(a.first.Revision, b.first.Revision) })
+	return list
+}
+
+// became says whether a place was the first one when its cohort was granted the lock, after
+// a revision.
+func (x *index) became(p place, revision uint64) bool {
+	return slices.ContainsFunc(x.keys[p.first.Key], func(e Entry) bool {
+		return e.Revision > revision && e.Deleted && e.Status == statusGranted && e.ID == p.first.ID
+	})
+}

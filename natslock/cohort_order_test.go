@@ -1,0 +1,496 @@
+package natslock_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// exactly has each goroutine of a client queue by itself.
+func exactly() natslock.Option { return natslock.WithTuning(natslock.Tuning{Turn: -1}) }
+
+// unlockLate is [unlockAll] with holders that stay inside for longer than a turn.
+func unlockLate(t *testing.T, l *natslock.Lock, waits ...*waiting) {
+	t.Helper()
+	for i, w := range waits {
+		time.Sleep(2 * time.Millisecond)
+		l = unlockFor(t, l, w, waits[i+1:]...)
+	}
+	kit.Unlock(t, l)
+}
+
+// unlockFor unlocks a lock, and returns that of the goroutine that gets it. The later ones go on waiting.
+func unlockFor(t *testing.T, l *natslock.Lock, w *waiting, later ...*waiting) *natslock.Lock {
+	t.Helper()
+	token := l.Token()
+	kit.Unlock(t, l)
+	l = w.Granted(t)
+	synctest.Wait()
+	for _, w := range later {
+		require.False(t, w.Over(), "another one is inside")
+	}
+	require.Greater(t, l.Token(), token)
+	return l
+}
+
+// dropPlaces loses the notifications of places on the way to a client.
+func dropPlaces(f *faults.Store) {
+	f.DropEvents(func(ev kvstore.Event) bool {
+		return ev.Kind == kvstore.Put && kit.Stage(kvstore.Write{Key: ev.Record.Key, Value: ev.Record.Value}) == "wait take"
+	})
+}
+
+// Clients are served in the order in which they queue, and the goroutines of a client among
+// themselves. With a negative turn each goroutine keeps its place in the order of arrival.
+func TestCohortOrder(t *testing.T) {
+	for _, tc := range []struct{ asks, served string }{
+		{"AAAA", "1234"},
+		{"BAAA", "1234"},
+		// A goroutine whose client holds the lock queues when that lease ends.
+		{"ABA", "123"},
+		{"AABA", "1234"},
+		{"ABAB", "1234"},
+		// The second B comes after the ticket of the first, and the second A before A's next one.
+		{"ABBA", "1243"},
+		{"AABACB", "123546"},
+		{"ABCBCA", "123645"},
+	} {
+		for _, turn := range []time.Duration{-1, time.Nanosecond} {
+			t.Run(fmt.Sprint(tc.asks, " ", turn), func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					clients := map[rune]*member{}
+					for i, name := range "ABC" { // whose wall clocks differ
+						clients[name] = join(t, s, natslock.WithTuning(natslock.Tuning{Turn: turn}), skewed(time.Duration(1-i)*time.Hour))
+					}
+					var asked []*waiting
+					for _, name := range tc.asks {
+						time.Sleep(time.Millisecond)
+						asked = append(asked, clients[name].follow(t))
+					}
+					order := tc.served
+					if turn < 0 {
+						order = "123456"[:len(asked)]
+					}
+					var waits []*waiting
+					for _, n := range order {
+						waits = append(waits, asked[n-'1'])
+					}
+					unlockLate(t, waits[0].Granted(t), waits[1:]...)
+					time.Sleep(2 * time.Second)
+					wantNothing(t, s)
+				})
+			})
+		}
+	}
+}
+
+// The goroutines of a busy client keep their order, and each client has its share: see [TestCohortOrder].
+func TestCohortOrderOfArrival(t *testing.T) {
+	for _, exact := range []bool{true, false} {
+		t.Run(fmt.Sprint(exact), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				clients := make([]*member, 4)
+				for i := range clients {
+					if clients[i] = join(t, s); exact {
+						clients[i] = join(t, s, exactly())
+					}
+				}
+				var mu sync.Mutex
+				var got []int
+				of := map[int][]int{}
+				var inside int
+				var wg sync.WaitGroup
+				who := func(i int) int { return (i*7 + i/5) % 4 }
+				for i := range 40 {
+					c := clients[who(i)]
+					wg.Go(func() {
+						l, err := c.Lock(t.Context(), "l")
+						if !assert.NoError(t, err) {
+							return
+						}
+						mu.Lock()
+						got = append(got, i)
+						of[who(i)] = append(of[who(i)], i)
+						inside++
+						assert.Equal(t, 1, inside)
+						mu.Unlock()
+						time.Sleep(5 * time.Millisecond)
+						mu.Lock()
+						inside--
+						mu.Unlock()
+						assert.NoError(t, l.Unlock(t.Context()))
+					})
+					time.Sleep(3 * time.Millisecond)
+				}
+				wg.Wait()
+				require.Len(t, got, 40)
+				for who, asked := range of {
+					require.True(t, slices.IsSorted(asked), "client %d: %v", who, asked)
+				}
+				if exact {
+					require.True(t, slices.IsSorted(got), "%v", got)
+				}
+				for i, n := range got {
+					// 16 goroutines wait at most: nobody is passed by more than one round of the clients.
+					require.InDelta(t, n, i, 8, "%v", got)
+				}
+				time.Sleep(2 * time.Second)
+				wantNothing(t, s)
+			})
+		})
+	}
+}
+
+// In its turn a client serves goroutines that came late, but none longer than that.
+func TestCohortTurn(t *testing.T) {
+	for _, tc := range []struct {
+		section time.Duration
+		passes  int // late goroutines that are served before the stranger
+	}{
+		{5 * time.Millisecond, 0},
+		{300 * time.Microsecond, 3}, // at 0.3, 0.6 and 0.9 ms
+	} {
+		t.Run(fmt.Sprint(tc.section), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				const n = 500
+				c, other := join(t, s), join(t, s)
+				holder := quietHolder(t, s)
+				first := c.follow(t)
+				stranger := other.follow(t)
+				kit.Unlock(t, holder)
+				l := first.Granted(t)
+				late := make([]*waiting, n)
+				for i := range late { // time stands
+					late[i] = c.await(t, "l")
+				}
+				order := append([]*waiting{}, late[:tc.passes]...)
+				order = append(order, stranger)
+				order = append(order, late[tc.passes:]...)
+				token := l.Token()
+				for i, w := range order {
+					time.Sleep(tc.section)
+					kit.Unlock(t, l)
+					l = w.Granted(t)
+					require.Greater(t, l.Token(), token, "grant %d", i)
+					token = l.Token()
+				}
+				kit.Unlock(t, l)
+				time.Sleep(2 * time.Second)
+				wantNothing(t, s)
+			})
+		})
+	}
+}
+
+// The mark is set once: a goroutine that came when another client waited is not owed the lease
+// after that client has left.
+func TestCohortMarkedOnce(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		holder, waits := siblings(t, c, 2)
+		leaves := other.follow(t)
+		l := unlockFor(t, holder, waits[0])
+		late := c.follow(t)
+		leaves.Cancel(nil)
+		leaves.Failed(t)
+		synctest.Wait()
+		stranger := other.follow(t)
+		unlockLate(t, l, waits[1], stranger, late)
+		time.Sleep(2 * time.Second)
+		wantNothing(t, s)
+	})
+}
+
+// A goroutine that asks when the turn is over waits behind the stranger.
+func TestCohortAfterTheTurn(t *testing.T) {
+	for turn, passes := range map[time.Duration]bool{-1: false, time.Millisecond: false, 5 * time.Millisecond: true} {
+		t.Run(fmt.Sprint(turn), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, other := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: turn})), join(t, s)
+				holder := quietHolder(t, s)
+				first := c.follow(t)
+				stranger := other.follow(t)
+				kit.Unlock(t, holder)
+				l := first.Granted(t)
+				time.Sleep(2 * time.Millisecond)
+				late := c.follow(t)
+				if passes {
+					unlockAll(t, l, late, stranger)
+				} else {
+					unlockAll(t, l, stranger, late)
+				}
+			})
+		})
+	}
+}
+
+// A section that ends at the same instant as the turn admits no late goroutine. The client
+// may notice either end first.
+func TestCohortTurnEndsWithASection(t *testing.T) {
+	const turn = 5 * time.Millisecond
+	for range 20 {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c, other := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: turn})), join(t, s)
+			holder := quietHolder(t, s)
+			first := c.follow(t)
+			stranger := other.follow(t)
+			kit.Unlock(t, holder)
+			l := first.Granted(t)
+			late := c.follow(t)
+			time.Sleep(time.Until(first.At.Add(turn)))
+			unlockAll(t, l, stranger, late)
+		})
+	}
+}
+
+// A goroutine is not owed the lease that asks when the client knows of a stranger. It waits without a place.
+func TestCohortBehindAStranger(t *testing.T) {
+	for _, granted := range []bool{false, true} {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c, other := join(t, s), join(t, s)
+			holder, waits := siblings(t, c, 2)
+			if granted {
+				holder, waits = unlockFor(t, holder, waits[0], waits[1]), waits[1:]
+			}
+			waits = append(waits, c.follow(t))
+			stranger := other.follow(t)
+			late := c.follow(t)
+			require.Len(t, inspect(t, c.Client, "l").Queue, 1)
+			unlockLate(t, holder, append(waits, stranger, late)...)
+			time.Sleep(2 * time.Second)
+			wantNothing(t, s)
+		})
+	}
+}
+
+// Where the client was not notified of a stranger's place, a list shows it: silence is not knowledge. That
+// list is the leader's, and no older than a second or the subscription.
+func TestCohortUnnotified(t *testing.T) {
+	for name, learn := range map[string]func(t *testing.T, s *testutil.Server, c *member, f *faults.Store, waits []*waiting) []*waiting{
+		"silence": func(t *testing.T, s *testutil.Server, _ *member, f *faults.Store, waits []*waiting) []*waiting {
+			dropPlaces(f)
+			stranger := join(t, s).follow(t)
+			time.Sleep(time.Second)
+			require.Positive(t, f.Counts().EventsDropped)
+			return append(waits, stranger)
+		},
+		"another server serves": func(t *testing.T, s *testutil.Server, _ *member, f *faults.Store, waits []*waiting) []*waiting {
+			dropPlaces(f)
+			stranger := join(t, s).follow(t)
+			require.Positive(t, f.Forge(kvstore.Event{Kind: kvstore.Recheck}))
+			return append(waits, stranger)
+		},
+		"a replica that lags": func(t *testing.T, s *testutil.Server, c *member, f *faults.Store, waits []*waiting) []*waiting {
+			dropPlaces(f)
+			stranger := join(t, s).follow(t)
+			time.Sleep(600 * time.Millisecond)
+			waits = append(waits, c.follow(t)) // has the queue listed again
+			time.Sleep(600 * time.Millisecond)
+			require.Positive(t, f.Counts().EventsDropped)
+			return append(waits, stranger)
+		},
+		// It hides the place until the next list only.
+		"a forged tombstone": func(t *testing.T, s *testutil.Server, c *member, f *faults.Store, waits []*waiting) []*waiting {
+			stranger := join(t, s).follow(t)
+			place := inspect(t, c.Client, "l").Queue[0]
+			keys := newRaw(t, s.Connect()).live("wait.l.*")
+			require.Len(t, keys, 1)
+			require.Positive(t, f.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: kvstore.Record{Key: keys[0], Revision: place.Ticket + 1<<32, Deleted: true}}))
+			time.Sleep(600 * time.Millisecond)
+			c.follow(t).Cancel(nil) // has the queue listed
+			time.Sleep(10 * time.Millisecond)
+			return append(waits, stranger)
+		},
+	} {
+		for _, granted := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, granted), func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+					var f *faults.Store
+					c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+						if strings.Contains(name, "replica") {
+							kv = &stayed{KV: kv}
+						}
+						f = faults.New(kv, 1)
+						return f
+					}))
+					holder, waits := siblings(t, c, 2)
+					if granted {
+						holder, waits = unlockFor(t, holder, waits[0], waits[1]), waits[1:]
+					}
+					waits = learn(t, s, c, f, waits)
+					late := c.follow(t)
+					unlockLate(t, holder, append(waits, late)...)
+				})
+			})
+		}
+	}
+}
+
+// A goroutine that comes when the place of its client was sent is not owed the lease, though the place has no
+// answer yet and nothing was listed.
+func TestCohortAskedAfterTheTicket(t *testing.T) {
+	for _, listed := range []bool{true, false} {
+		t.Run(fmt.Sprint(listed), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s)
+				other := join(t, s)
+				holder := quietHolder(t, s)
+				f.OnSend(kit.At("wait take", faults.DelayAnswer(100*time.Millisecond)))
+				first := c.begin(t, "l")
+				synctest.Wait()
+				stranger := other.follow(t)
+				second := c.follow(t) // while the place has no answer
+				if !listed {          // the second one subscribes. It does not get to list the queue
+					f.FailReads(func(faults.ReadOp, string) error { return fmt.Errorf("%w: by the test", kvstore.ErrUnavailable) })
+				}
+				time.Sleep(200 * time.Millisecond)
+				f.OnSend(nil)
+				gone := c.follow(t)
+				gone.Cancel(nil)
+				gone.Failed(t)
+				require.Len(t, inspect(t, other.Client, "l").Queue, 2)
+				late := c.follow(t)
+				f.FailReads(nil)
+				unlockLate(t, holder, first, stranger, second, late)
+			})
+		})
+	}
+}
+
+// Strangers that have left keep no goroutine from a lease of its client.
+func TestCohortGrowsAfterStrangersHaveLeft(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		holder := quietHolder(t, s)
+		stranger := other.follow(t)
+		first := c.follow(t)
+		l := unlockFor(t, holder, stranger, first)
+		l = unlockFor(t, l, first)
+		claim, _, _ := strings.Cut(l.ID(), ".")
+		for range 3 {
+			time.Sleep(2 * time.Millisecond)
+			next := c.follow(t)
+			require.Empty(t, inspect(t, c.Client, "l").Queue)
+			l = unlockFor(t, l, next)
+			same, _, _ := strings.Cut(l.ID(), ".")
+			require.Equal(t, claim, same, "one lease")
+		}
+		kit.Unlock(t, l)
+	})
+}
+
+// A goroutine that comes while the first claim of its client has no answer gets the lease
+// only after a list: others may have queued meanwhile.
+func TestCohortUnanswered(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		f.OnSend(kit.At("lock take", faults.DelayAnswer(1900*time.Millisecond)))
+		first := c.begin(t, "l")
+		synctest.Wait()
+		stranger := join(t, s).follow(t)
+		time.Sleep(1100 * time.Millisecond)
+		late := c.begin(t, "l")
+		unlockLate(t, first.Granted(t), stranger, late)
+	})
+}
+
+// A claim whose answer was lost may be found when its client has a place already. Goroutines
+// that came after the place asked after the clients that queued before it.
+func TestCohortClaimFoundAtItsPlace(t *testing.T) {
+	for _, givenUp := range []bool{false, true} {
+		t.Run(fmt.Sprint(givenUp), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s)
+				kit.Unlock(t, mustLock(t, join(t, s).Client, "l"))
+				takes := 0
+				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+					if kit.Stage(w) == "lock take" && w.Expect != 0 {
+						if takes++; takes == 1 {
+							return faults.LoseAnswer
+						}
+					}
+					return faults.Pass
+				})
+				first := c.begin(t, "l")
+				synctest.Wait()
+				second := c.begin(t, "l") // while the claim has no answer
+				time.Sleep(200 * time.Millisecond)
+				stranger := join(t, s).follow(t)
+				for len(inspect(t, c.Client, "l").Queue) == 1 {
+					time.Sleep(20 * time.Millisecond)
+				}
+				late := c.begin(t, "l") // at the place
+				if givenUp {
+					synctest.Wait()
+					for _, w := range []*waiting{first, second} {
+						w.Cancel(nil)
+						require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
+					}
+					unlockLate(t, late.Granted(t), stranger) // in the turn
+				} else {
+					unlockLate(t, first.Granted(t), second, stranger, late)
+				}
+				wantNothing(t, s)
+			})
+		})
+	}
+}
+
+// A goroutine whose place has ended queues again behind the others. Those that ask after that pass nobody.
+func TestCohortQueuesAgain(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s, exactly())
+		holder := quietHolder(t, s)
+		first := c.follow(t)
+		second := c.follow(t)
+		time.Sleep(4900 * time.Millisecond)
+		r := newRaw(t, s.Connect())
+		for _, key := range r.live("wait.l.*") {
+			if id := inspect(t, c.Client, "l").Queue[0].ID; strings.HasSuffix(key, id) {
+				r.remove(key)
+				break
+			}
+		}
+		time.Sleep(200 * time.Millisecond) // its renewal is refused
+		require.Len(t, inspect(t, c.Client, "l").Queue, 2)
+		third := c.follow(t)
+		unlockAll(t, holder, second, first, third)
+	})
+}
+
+// stayed is a store whose replica shows a queue as a client has read it last, unless it
+// is to contain a revision.
+type stayed struct {
+	kvstore.KV
+	mu   sync.Mutex
+	last kvstore.Listing
+}
+
+func (s *stayed) Alone() bool { return false }
+
+func (s *stayed) List(ctx context.Context, pattern string, least uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if least == 0 && pattern == "wait.l.*" {
+		return s.last, nil
+	}
+	l, err := s.KV.List(ctx, pattern, least, opts...)
+	if err == nil && pattern == "wait.l.*" {
+		s.last = l
+	}
+	return l, err
+}
