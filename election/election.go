@@ -190,7 +190,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	if err := e.ready(); err != nil {
 		return nil, err
 	}
-	opts := []natslock.LockOption{again.Patient(), natslock.Meta(metaOf(e.value))}
+	opts := []natslock.LockOption{again.Patient(), again.For("election"), natslock.Meta(metaOf(e.value))}
 	l, err := e.c.Lock(ctx, e.name, append(opts, e.opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("election %q: %w", e.name, err)

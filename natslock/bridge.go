@@ -24,6 +24,12 @@ func init() {
 			return nil
 		}
 	}
+	bridge.Purpose = func(p string) LockOption {
+		return func(c *lockConfig) error {
+			c.req.Purpose = record.Purpose(p)
+			return nil
+		}
+	}
 	bridge.Logger = func(c *Client) *slog.Logger { return c.session.Logger }
 	bridge.ConnectionClosed = func(err error) bool { return errors.Is(err, kvstore.ErrConnectionClosed) }
 	bridge.Public, bridge.HolderOf = public, holderOf

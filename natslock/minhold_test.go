@@ -148,6 +148,7 @@ func TestMinHoldAgainstRenewal(t *testing.T) {
 				kit.Unlock(t, l)
 				info := inspect(t, other.Client, "l")
 				require.True(t, info.Holder.Cooldown)
+				require.Equal(t, "rest", info.Holder.Purpose)
 				require.False(t, info.Holder.Expires.Before(granted.Add(minHold)))
 				time.Sleep(time.Until(granted.Add(minHold)) - time.Millisecond)
 				_, err := other.TryLock(t.Context(), "l")

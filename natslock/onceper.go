@@ -113,7 +113,7 @@ func (c *Client) onceConfig(name string, period time.Duration, fn func(context.C
 	case r.TTL != 0 || r.Fixed || !r.Until.IsZero() || r.Linger != 0 || r.MinHold != 0:
 		return cfg, invalid("OncePer", "goes with none of TTL, NoRenew, Until, Linger and MinHold")
 	}
-	cfg.req.Kind, cfg.req.Once = record.Mutex, true
+	cfg.req.Kind, cfg.req.Once, cfg.req.Purpose = record.Mutex, true, record.Job
 	return cfg, nil
 }
 

@@ -116,6 +116,7 @@ func TestOncePerUsed(t *testing.T) {
 		require.Equal(t, []string{key}, r.live(">"))
 		again(other)
 		again(c)
+		require.Equal(t, "job", inspect(t, other.Client, key[len("lock."):]).Holder.Purpose)
 		require.Zero(t, c.Stats().Held)
 		require.NoError(t, c.Close(context.Background()), "it waits for nothing")
 		time.Sleep(time.Until(begun.Add(time.Hour + 30*time.Second)))

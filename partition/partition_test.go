@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/partition"
 )
 
@@ -27,6 +28,14 @@ func TestGrowAndShrink(t *testing.T) {
 			moves, gaps := c.ledger.take()
 			if n == 1 {
 				require.Equal(t, 64, moves)
+				n := 0
+				for l, err := range admin.New(c.all["w1"].client).List(t.Context(), ">") {
+					require.NoError(t, err)
+					n++
+					require.Equal(t, strings.Contains(l.Name, ".member."), l.Holder.Purpose == "member", l.Name)
+					require.Equal(t, l.Holder.Purpose != "member", l.Holder.Purpose == "partition", l.Name)
+				}
+				require.Equal(t, 65, n)
 				continue
 			}
 			require.LessOrEqual(t, moves, (64+n-1)/n, "a join as number %d", n)

@@ -217,8 +217,8 @@ func (r *runner) slow(s *serving) {
 }
 
 // lock takes a lock of the group. The end of ctx ends the waiting alone.
-func (r *runner) lock(ctx context.Context, name string, meta map[string]string) (*natslock.Lock, error) {
-	opts := []natslock.LockOption{again.Patient(), natslock.Detached(), natslock.Meta(meta)}
+func (r *runner) lock(ctx context.Context, name string, purpose string, meta map[string]string) (*natslock.Lock, error) {
+	opts := []natslock.LockOption{again.Patient(), again.For(purpose), natslock.Detached(), natslock.Meta(meta)}
 	return r.g.c.Lock(ctx, name, append(opts, r.g.opts...)...)
 }
 
@@ -258,7 +258,7 @@ func (r *runner) join(ctx context.Context) {
 	timeout := soon
 	for failed := 0; ctx.Err() == nil; {
 		wait, cancel := context.WithTimeout(ctx, timeout)
-		l, err := r.lock(wait, memberName(r.g.name, r.g.id), meta)
+		l, err := r.lock(wait, memberName(r.g.name, r.g.id), "member", meta)
 		cancel()
 		if err != nil {
 			if ctx.Err() != nil {
@@ -332,7 +332,7 @@ func (r *runner) watch(ctx context.Context) {
 
 // own waits for the lock of a partition, and works on it until it is lost or to be left.
 func (r *runner) own(ctx context.Context, k int) {
-	l, err := r.lock(ctx, lockName(r.g.name, k), map[string]string{idKey: r.g.id})
+	l, err := r.lock(ctx, lockName(r.g.name, k), "partition", map[string]string{idKey: r.g.id})
 	if err != nil {
 		r.tell(func(now time.Time) {
 			withdrawn := r.w.slots[k].withdrawn

@@ -275,6 +275,7 @@ type holder struct {
 	ID              string
 	PID             int
 	Owner, Host     string
+	Purpose         string
 	Since           time.Time
 	TTL             float64
 	Expires         *time.Time

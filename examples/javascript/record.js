@@ -33,13 +33,14 @@ export const HELD = 1, WAITING = 2, BROKEN = 3, GONE = 4, GRANTED = 5, PASSED = 
 
 const types = {
   v: "int", s: "int", id: "str", c: "str", a: "int", r: "uint", t: "uint", l: "int", f: "bool", m: "int", q: "int",
-  at: "int", w: "int", n: "int", g: "uint", gw: "int", k: "bool", u: "bool", by: "int", o: "str", h: "str",
+  at: "int", w: "int", n: "int", g: "uint", gw: "int", k: "bool", u: "bool", by: "int", y: "purpose", o: "str", h: "str",
   p: "int", ps: "int", d: "map", bb: "str", br: "str", ba: "int",
 };
 const is = {
   int: Number.isInteger,
   uint: (x) => Number.isInteger(x) && x >= 0 && x < 2 ** 63,
   str: (x) => typeof x === "string",
+  purpose: (x) => is.str(x) && x !== "" && Buffer.byteLength(x) <= 16, // another value counts as absent
   bool: (x) => typeof x === "boolean",
   map: (x) => Object.prototype.toString.call(x) === "[object Object]" && !(noString in x),
 };
@@ -80,8 +81,8 @@ export function decodeRecord(bytes) {
   if (!is.map(map)) return null;
   const rec = { l: 0 };
   for (const [k, type] of Object.entries(types)) {
-    const x = type === "str" ? text(map[k]) : map[k];
-    if (x === undefined || x === null) continue;
+    const x = type === "str" || type === "purpose" ? text(map[k]) : map[k];
+    if (x === undefined || x === null || (type === "purpose" && !is.purpose(x))) continue;
     if (!is[type](x)) return null;
     rec[k] = x;
     if (type !== "map") continue;

@@ -18,6 +18,7 @@ var (
 	connectionClosed = bridge.ConnectionClosed.(func(error) bool)
 	logger           = bridge.Logger.(func(*natslock.Client) *slog.Logger)
 	patient          = bridge.Patient.(func() natslock.LockOption)
+	purpose          = bridge.Purpose.(func(string) natslock.LockOption)
 )
 
 // Logger is that of a client.
@@ -26,6 +27,9 @@ func Logger(c *natslock.Client) *slog.Logger { return logger(c) }
 // Patient is the option of an acquire that passes no other client, neither in a turn nor after its own release, and
 // that shows its metadata in the record of the holder only.
 func Patient() natslock.LockOption { return patient() }
+
+// For says in the records of a lock what it is for.
+func For(p string) natslock.LockOption { return purpose(p) }
 
 // Long is how long something has to go well so that the next failure counts as the first.
 const Long = 10 * time.Second

@@ -14,6 +14,10 @@ var (
 	//
 	//	func() natslock.LockOption
 	Patient any
+	// Purpose says in the records of a lock what it is for, for packages election, partition and script:
+	//
+	//	func(p string) natslock.LockOption
+	Purpose any
 	// Holder reads the holder of a mutex as the stream's leader has it, without its queue.
 	// It is nil if the mutex is free. No change up to the revision is newer. It is for
 	// package election:

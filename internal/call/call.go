@@ -240,6 +240,7 @@ func (a *Call) Drains() bool { return a.Req.Kind == record.RW && !a.Reads() }
 func (a *Call) body() record.Body {
 	body := a.c.b.Body(record.StatusHeld, a.Req.Meta)
 	body.Fixed, body.Mode, body.Permits = a.Req.Fixed, uint8(a.Req.Mode), record.Permits(a.Req.Permits)
+	body.Purpose = a.Req.Purpose
 	if a.Req.Linger > 0 {
 		body.Lingers, body.InUse = true, true
 	}

@@ -59,7 +59,7 @@ func (a *Call) enqueue(begun clock.Instant) result {
 	var expect uint64
 	if a.queueing == nil {
 		body := c.b.Body(record.StatusWaiting, a.Req.Meta)
-		body.Mode, body.Permits = uint8(a.Req.Mode), record.Permits(a.Req.Permits)
+		body.Mode, body.Permits, body.Purpose = uint8(a.Req.Mode), record.Permits(a.Req.Permits), a.Req.Purpose
 		if a.Req.Patient { // every list of the queue would carry them //safety:patient-place
 			body.Meta = nil
 		}

@@ -26,6 +26,7 @@ type Request struct {
 	Linger   time.Duration     // keep the lease so long for the next goroutine; 0: do not
 	MinHold  time.Duration     // keep others out so long at least; 0: as long as it is held
 	Permits  int               // of a semaphore
+	Purpose  record.Purpose    // shown to operators
 
 	WarnBefore time.Duration // 0: no early warning
 	OnWarn     func()

@@ -469,9 +469,9 @@ func (k *Kept) stop(end End, why Why, now clock.Instant) Consequence {
 // Closing is what the holder leaves: a tombstone, or, where it hands the lock over or rest is left of its minimum hold, a
 // record that keeps others out. A broken record is deleted in any case: the operator has decided.
 func (k *Kept) Closing(rest time.Duration, broken bool) (body record.Body, deletes bool) {
-	left := record.StatusCooldown
+	left, purpose := record.StatusCooldown, record.Rest
 	if k.Cause == EndHandedOff {
-		left, rest = record.StatusHanded, k.Granted.TTL
+		left, purpose, rest = record.StatusHanded, k.Body.Purpose, k.Granted.TTL
 	}
 	body = k.Body
 	body.Renewal = k.n + 1
@@ -479,6 +479,7 @@ func (k *Kept) Closing(rest time.Duration, broken bool) (body record.Body, delet
 	if rest <= 0 || broken { //safety:cooldown-kept
 		return body, true
 	}
-	body.Status, body.Fixed, body.Lingers, body.InUse, body.TTL = left, true, false, false, int64(clock.CeilSecond(rest)/time.Second)
+	body.Status, body.Purpose, body.Fixed, body.Lingers, body.InUse = left, purpose, true, false, false
+	body.TTL = int64(clock.CeilSecond(rest) / time.Second)
 	return body, false
 }

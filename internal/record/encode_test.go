@@ -13,7 +13,7 @@ import (
 func TestBodyIsWhole(t *testing.T) {
 	full := Body{
 		Status: StatusBroken, ID: "i", Client: "c", Attempt: 1, Renewal: 2, Token: 1 << 62, TTL: 3, Fixed: true, Mode: 1, Permits: 13, Since: -4, Waited: 8,
-		Size: 9, Grants: 10, Waits: 11, Lingers: true, InUse: true, By: 14,
+		Size: 9, Grants: 10, Waits: 11, Lingers: true, InUse: true, By: 14, Purpose: Job,
 		Owner: "o", Host: "h", PID: 5, Started: 6, Meta: metadata{"k": "v"}, BrokenBy: "b", Reason: "r", BrokenAt: 7,
 	}
 	value, err := full.Encode()

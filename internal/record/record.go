@@ -97,6 +97,8 @@ type Body struct {
 	// only if the server stored it before By, in unix milliseconds of the servers. 0: it always counts.
 	By int64 `msgpack:"by,omitempty"`
 
+	// Purpose is for operators, and no rule reads it.
+	Purpose Purpose  `msgpack:"y,omitempty"`
 	Owner   string   `msgpack:"o,omitempty"`
 	Host    string   `msgpack:"h,omitempty"`
 	PID     int      `msgpack:"p,omitempty"`
@@ -107,6 +109,35 @@ type Body struct {
 	BrokenBy string `msgpack:"bb,omitempty"`
 	Reason   string `msgpack:"br,omitempty"`
 	BrokenAt int64  `msgpack:"ba,omitempty"`
+}
+
+// Purpose says what a record is for, where it stays or waits for long by design. Alarms leave such records out.
+// Other packages have words of their own.
+type Purpose string
+
+const (
+	Job  Purpose = "job"  // a period of a job, which is taken until its end
+	Rest Purpose = "rest" // of a minimum hold: the holder has left
+)
+
+const maxPurpose = 16 // bytes
+
+// DecodeMsgpack implements [msgpack.CustomDecoder]. A value that cannot be a purpose counts as absent: a record
+// must not keep others out forever, or lose its place, because of a field that no rule reads.
+func (p *Purpose) DecodeMsgpack(d *msgpack.Decoder) error {
+	*p = ""
+	c, err := d.PeekCode()
+	if err != nil {
+		return err
+	}
+	if !msgpcode.IsString(c) && !msgpcode.IsBin(c) {
+		return d.Skip()
+	}
+	s, err := d.DecodeString()
+	if len(s) <= maxPurpose {
+		*p = Purpose(s)
+	}
+	return err
 }
 
 type version uint8
@@ -174,10 +205,12 @@ func (b *Body) EncodeKept(expect uint64) ([]byte, error) {
 
 const (
 	// kept is how many bytes the growing parts of a record that is renewed take together:
-	// Token of nine bytes, five other numbers of five, InUse of one, their keys of 16
-	// bytes, an expectation of 16 digits, the two bytes by which the head of a map with more
-	// than 15 fields is longer, and the least padding.
-	kept = 9 + 5*5 + 1 + 16 + 16 + 2 + minPadding
+	// Token of nine bytes, five other numbers of five, Fixed and InUse of one each, their keys of 18
+	// bytes, a purpose of restSize, an expectation of 16 digits, the two bytes by which the head
+	// of a map with more than 15 fields is longer, and the least padding.
+	kept = 9 + 5*5 + 2 + 18 + restSize + 16 + 2 + minPadding
+	// restSize is the size of [Rest] with its key and its head: the last record of a lease can get it.
+	restSize = 3 + len(Rest)
 	// minPadding is the size of padding of no bytes: its key, and the head of its value.
 	minPadding = 4
 )
@@ -242,6 +275,9 @@ func (b *Body) fields(w *fieldWriter) {
 	w.grows("t", b.Token)
 	w.growing += 2 + intSize(uint64(b.TTL))
 	w.must("l", b.TTL)
+	if b.Fixed {
+		w.growing += 3
+	}
 	if w.has("f", b.Fixed) {
 		w.err = w.enc.EncodeBool(true)
 	}
@@ -262,6 +298,10 @@ func (b *Body) fields(w *fieldWriter) {
 		w.err = w.enc.EncodeBool(true)
 	}
 	w.grows("by", uint64(b.By))
+	w.text("y", string(b.Purpose))
+	if b.Purpose != "" {
+		w.growing += min(3+len(b.Purpose), restSize)
+	}
 	w.text("o", b.Owner)
 	w.text("h", b.Host)
 	w.number("p", int64(b.PID))

@@ -181,6 +181,17 @@ func TestOneSize(t *testing.T) {
 		}
 		return len(v) + len(fmt.Sprint(expect))
 	}
+	purposes := map[Purpose]int{}
+	for _, p := range []Purpose{"election", "member", "partition", "script", Job, Rest} {
+		b := claim
+		b.Purpose = p
+		purposes[p] = size(b, 0) - size(claim, 0)
+	}
+	for p, more := range purposes { // that of a minimum hold is Rest at last
+		if more < purposes[Rest] || more > 0 != (len(p) > len(Rest)) {
+			t.Errorf("%s takes %d bytes more, and %s %d", p, more, Rest, purposes[Rest])
+		}
+	}
 	want := size(claim, 0)
 	for name, change := range map[string]func(b *Body){
 		"a later attempt": func(b *Body) { b.Attempt = 300 },
@@ -193,7 +204,7 @@ func TestOneSize(t *testing.T) {
 			b.Grants, b.Size, b.Waits, b.InUse, b.Token, b.Renewal = 2, 2, 2, true, 2, 2
 		},
 		"a longer lease":     func(b *Body) { b.TTL = 31_622_400 },
-		"rests for its hold": func(b *Body) { b.Status = StatusCooldown },
+		"rests for its hold": func(b *Body) { b.Status, b.Fixed, b.Purpose = StatusCooldown, true, Rest },
 	} {
 		for _, expect := range []uint64{0, 1, 9_999_999_999_999_999} {
 			b := claim

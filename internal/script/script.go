@@ -85,6 +85,11 @@ func (h *Handle) UnmarshalText(text []byte) error {
 // For has the locks of a client name the script's process as their holder.
 func For(pid int) natslock.Option { return bridge.Process.(func(int) natslock.Option)(pid) }
 
+// Options of the acquire of a lock that is left to its handle.
+func Options() []natslock.LockOption {
+	return []natslock.LockOption{natslock.NoRenew(), bridge.Purpose.(func(string) natslock.LockOption)("script")}
+}
+
 // Leave ends a lock that the client does not renew, and leaves its record to those that have the
 // handle. ttl is that of the lock. The error matches natslock.ErrLost if the lock was lost before.
 func Leave(l *natslock.Lock, ttl time.Duration) (Handle, Lasts, error) {

@@ -95,6 +95,10 @@ type Holder struct {
 	// Fixed says that the client does not renew the lease by itself: see [natslock.NoRenew] and
 	// [natslock.Until].
 	Fixed bool
+	// Purpose says what the lock is for, where it is held or kept for long by design: "election", "member" and
+	// "partition" (package partition), "script", "job" ([natslock.Client.OncePer]), "rest" (of a minimum hold). It is
+	// empty for all others. Clients of other languages may have other words, of at most 16 bytes.
+	Purpose string
 	// Waiting is how many goroutines of the holder's client waited behind the holder
 	// when the record was written.
 	Waiting int
@@ -136,6 +140,7 @@ type Waiter struct {
 	Owner      string
 	Host       string
 	PID        int
+	Purpose    string    // see [Holder]
 	Since      time.Time // by the waiter's own clock
 	Mode       Mode
 	// Of is the number of permits that the semaphore has, as the waiter knows. It is 0 for
@@ -168,7 +173,7 @@ func holderOf(e record.Entry) *Holder {
 	h.Waited = time.Duration(e.Waited) * time.Millisecond
 	h.Waiting, h.Grants = e.Goroutines()-1, e.Granted()
 	h.Cooldown, h.HandedOver = e.Status == record.StatusCooldown, e.Status == record.StatusHanded
-	h.Fixed = e.Fixed
+	h.Fixed, h.Purpose = e.Fixed, string(e.Purpose)
 	h.Lingers, h.Idle = e.Lingers, e.Lingers && !e.InUse
 	if e.Status == record.StatusBroken {
 		h.Broken = &Broken{By: e.BrokenBy, Reason: e.Reason, At: time.UnixMilli(e.BrokenAt)}
@@ -178,7 +183,7 @@ func holderOf(e record.Entry) *Holder {
 
 func waiterOf(e record.Entry) Waiter {
 	w := Waiter{
-		Ticket: e.TokenOrTicket(), Goroutines: e.Goroutines(), ID: e.ID, Owner: e.Owner, Host: e.Host, PID: e.PID,
+		Ticket: e.TokenOrTicket(), Goroutines: e.Goroutines(), ID: e.ID, Owner: e.Owner, Host: e.Host, PID: e.PID, Purpose: string(e.Purpose),
 		Since: time.UnixMilli(e.Since), Mode: Mode(e.Mode), Of: int(e.Permits), Overdue: e.Overdue, TTL: e.Record.TTL,
 	}
 	if w.TTL > 0 {

@@ -121,6 +121,9 @@ func PrintHolder(w io.Writer, h Holding) {
 	if b := h.Broken; b != nil {
 		row("broken", Alarm.Sprintf("%s ago by %s: %s", Brief(time.Since(b.At)), Plain(b.By), Plain(b.Reason)))
 	}
+	if h.Purpose != "" {
+		row("for", Plain(h.Purpose))
+	}
 	if len(h.Meta) > 0 {
 		row("meta", MetaList(h.Meta))
 	}

@@ -56,6 +56,7 @@ type holderJSON struct {
 	Idle       bool              `json:"idle" doc:"no goroutine was inside when the client last renewed the lock; one may be by now"`
 	Cooldown   bool              `json:"cooldown" doc:"nobody holds the lock any more; it keeps others out until its minimum hold is over"`
 	HandedOver bool              `json:"handed_over" doc:"nobody holds the lock until a client adopts it"`
+	Purpose    string            `json:"purpose" doc:"what it is for: election, member, partition, script, job, or rest (of a minimum hold); empty: not said"`
 	Slot       int               `json:"slot" doc:"of a semaphore: the number of its permit, from 0"`
 	Of         int               `json:"of" doc:"of a semaphore: how many permits there are, as its client knows; 0: another lock"`
 }
@@ -75,6 +76,7 @@ type waiterJSON struct {
 	Since      time.Time `json:"since" doc:"since when it waits, by its own clock"`
 	Waited     float64   `json:"waited" doc:"for how long it has waited, by its clock and that of this machine"`
 	Mode       string    `json:"mode" doc:"exclusive or shared"`
+	Purpose    string    `json:"purpose" doc:"what it waits for: see the holder"`
 	Goroutines int       `json:"goroutines" doc:"how many goroutines of its client wait at the place"`
 	Of         int       `json:"of" doc:"of a semaphore: how many permits there are, as its client knows; 0: another lock"`
 	Overdue    bool      `json:"overdue" doc:"the place has ended and the server has not removed the record: it keeps nobody waiting"`
@@ -114,7 +116,7 @@ func lockObject(info admin.Info, both bool) lockJSON {
 	}
 	for _, w := range info.Queue {
 		out.Queue = append(out.Queue, waiterJSON{
-			Ticket: w.Ticket, ID: w.ID, client: client{w.Owner, w.Host, w.PID},
+			Ticket: w.Ticket, ID: w.ID, client: client{w.Owner, w.Host, w.PID}, Purpose: w.Purpose,
 			Since: w.Since.UTC(), Waited: sinceSeconds(w.Since), Mode: w.Mode.String(), Goroutines: w.Goroutines, Of: w.Of, Overdue: w.Overdue,
 		})
 	}
@@ -126,7 +128,7 @@ func holderToJSON(h admin.Holder) holderJSON {
 		Token: h.Token, ID: h.ID, client: client{h.Owner, h.Host, h.PID},
 		Since: h.Since.UTC(), Held: sinceSeconds(h.Since), Waited: h.Waited.Seconds(), Grants: h.Grants, Waiting: h.Waiting, TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
 		Revision: h.Revision, Unreadable: h.Unreadable, Lingers: h.Lingers, Idle: h.Idle, Cooldown: h.Cooldown, HandedOver: h.HandedOver,
-		Slot: h.Slot, Of: h.Of,
+		Purpose: h.Purpose, Slot: h.Slot, Of: h.Of,
 	}
 	if out.Meta == nil {
 		out.Meta = map[string]string{}
