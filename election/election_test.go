@@ -181,7 +181,7 @@ func TestPlacesWithoutValues(t *testing.T) {
 			body, err := record.Decode(m.Data)
 			require.NoError(t, err)
 			require.Empty(t, body.Meta)
-			require.EqualValues(t, "election", body.Purpose)
+			require.Equal(t, "election", body.Purpose.String())
 		}
 		require.NoError(t, term.Resign(t.Context()))
 	})

@@ -26,7 +26,7 @@ func init() {
 	}
 	bridge.Purpose = func(p string) LockOption {
 		return func(c *lockConfig) error {
-			c.req.Purpose = record.Purpose(p)
+			c.req.Purpose = record.PurposeOf(p)
 			return nil
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
@@ -112,20 +113,40 @@ type Body struct {
 }
 
 // Purpose says what a record is for, where it stays or waits for long by design. Alarms leave such records out.
-// Other packages have words of their own.
-type Purpose string
+// Other packages have words of their own. It takes 8 bytes: each lease that a client holds has one.
+type Purpose struct{ word unique.Handle[string] }
+
+// PurposeOf returns the purpose that a word names; "": none.
+func PurposeOf(word string) (p Purpose) {
+	if word != "" {
+		p.word = unique.Make(word)
+	}
+	return p
+}
+
+func (p Purpose) String() string {
+	if p == (Purpose{}) {
+		return ""
+	}
+	return p.word.Value()
+}
 
 const (
-	Job  Purpose = "job"  // a period of a job, which is taken until its end
-	Rest Purpose = "rest" // of a minimum hold: the holder has left
+	maxPurpose = 16 // bytes
+	rest       = "rest"
 )
 
-const maxPurpose = 16 // bytes
+var (
+	// Job is that of a period of a job, which is taken until its end.
+	Job = PurposeOf("job")
+	// Rest is that of what is left of a minimum hold, whose holder has left.
+	Rest = PurposeOf(rest)
+)
 
 // DecodeMsgpack implements [msgpack.CustomDecoder]. A value that cannot be a purpose counts as absent: a record
 // must not keep others out forever, or lose its place, because of a field that no rule reads.
 func (p *Purpose) DecodeMsgpack(d *msgpack.Decoder) error {
-	*p = ""
+	*p = Purpose{}
 	c, err := d.PeekCode()
 	if err != nil {
 		return err
@@ -135,7 +156,7 @@ func (p *Purpose) DecodeMsgpack(d *msgpack.Decoder) error {
 	}
 	s, err := d.DecodeString()
 	if len(s) <= maxPurpose {
-		*p = Purpose(s)
+		*p = PurposeOf(s)
 	}
 	return err
 }
@@ -210,7 +231,7 @@ const (
 	// of a map with more than 15 fields is longer, and the least padding.
 	kept = 9 + 5*5 + 2 + 18 + restSize + 16 + 2 + minPadding
 	// restSize is the size of [Rest] with its key and its head: the last record of a lease can get it.
-	restSize = 3 + len(Rest)
+	restSize = 3 + len(rest)
 	// minPadding is the size of padding of no bytes: its key, and the head of its value.
 	minPadding = 4
 )
@@ -298,9 +319,9 @@ func (b *Body) fields(w *fieldWriter) {
 		w.err = w.enc.EncodeBool(true)
 	}
 	w.grows("by", uint64(b.By))
-	w.text("y", string(b.Purpose))
-	if b.Purpose != "" {
-		w.growing += min(3+len(b.Purpose), restSize)
+	if word := b.Purpose.String(); word != "" {
+		w.text("y", word)
+		w.growing += min(3+len(word), restSize)
 	}
 	w.text("o", b.Owner)
 	w.text("h", b.Host)

@@ -173,7 +173,7 @@ func holderOf(e record.Entry) *Holder {
 	h.Waited = time.Duration(e.Waited) * time.Millisecond
 	h.Waiting, h.Grants = e.Goroutines()-1, e.Granted()
 	h.Cooldown, h.HandedOver = e.Status == record.StatusCooldown, e.Status == record.StatusHanded
-	h.Fixed, h.Purpose = e.Fixed, string(e.Purpose)
+	h.Fixed, h.Purpose = e.Fixed, e.Purpose.String()
 	h.Lingers, h.Idle = e.Lingers, e.Lingers && !e.InUse
 	if e.Status == record.StatusBroken {
 		h.Broken = &Broken{By: e.BrokenBy, Reason: e.Reason, At: time.UnixMilli(e.BrokenAt)}
@@ -183,7 +183,7 @@ func holderOf(e record.Entry) *Holder {
 
 func waiterOf(e record.Entry) Waiter {
 	w := Waiter{
-		Ticket: e.TokenOrTicket(), Goroutines: e.Goroutines(), ID: e.ID, Owner: e.Owner, Host: e.Host, PID: e.PID, Purpose: string(e.Purpose),
+		Ticket: e.TokenOrTicket(), Goroutines: e.Goroutines(), ID: e.ID, Owner: e.Owner, Host: e.Host, PID: e.PID, Purpose: e.Purpose.String(),
 		Since: time.UnixMilli(e.Since), Mode: Mode(e.Mode), Of: int(e.Permits), Overdue: e.Overdue, TTL: e.Record.TTL,
 	}
 	if w.TTL > 0 {
