@@ -351,6 +351,34 @@ func TestOverdueDeletionInFlight(t *testing.T) {
 	deletesOverdue(t, faults.Refuse(kvstore.ErrInFlight), func(t *testing.T, err error) { require.NoError(t, err) })
 }
 
+// A waiter ends an overdue lock by a tombstone, and claims that. A deletion that is refused for want of room is
+// tried again.
+func TestOverdueLockIsDeleted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		dead, next func(*natslock.Client) take
+		gate       string
+	}{
+		"mutex":  {mutexOf, mutexOf, "lock"},
+		"writer": {writerOf, writerOf, "rw"},
+		"reader": {writerOf, readerOf, "rw"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s)
+				leaveOverdue(t, s, tc.dead, nil)
+				f.OnSend(kit.Between(tc.gate+" delete", 1, 2, faults.Refuse(kvstore.ErrFull)))
+				begun := time.Now()
+				l, err := tc.next(c.Client)(t.Context())
+				require.NoError(t, err)
+				require.Less(t, time.Since(begun), 500*time.Millisecond)
+				n := f.Counts()
+				require.Equal(t, 2, n.Sends-n.Passed)
+				kit.Unlock(t, l)
+			})
+		})
+	}
+}
+
 // Only the leader says whether a record is overdue. Without its answer a one-shot acquire
 // neither gets the lock nor says that it is held.
 func TestOverdueUnasked(t *testing.T) {
@@ -411,7 +439,7 @@ func leaveOverdue(t *testing.T, s *testutil.Server, asks, first func(*natslock.C
 // come to a fate.
 func deletesOverdue(t *testing.T, fate faults.Fate, outcome func(t *testing.T, err error)) {
 	t.Helper()
-	for victim, stage := range map[string]string{"reader": "read delete", "waiter": "wait delete"} {
+	for victim, stage := range map[string]string{"holder": "lock delete", "reader": "read delete", "waiter": "wait delete", "writer": "rw delete"} {
 		t.Run(victim, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				c, f := joinFaulty(t, s)

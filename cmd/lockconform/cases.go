@@ -136,6 +136,9 @@ var ofLevels = []*Case{
 	{Name: "out-of-turn-gap", Level: 3, judge: outOfTurnGap, Must: "A read that fails, a new connection, a suspension, and a second or more between two answers must (M80) begin the window anew: a tombstone lives for 1 s, so no cycle in between can hide."},
 	{Name: "out-of-turn-exact", Level: 3, judge: outOfTurnExact, Must: "the waiter deletes the place of the head by a tombstone of status 4, which must (M82) expect exactly the revision that it has read."},
 	{Name: "out-of-turn-others", Level: 3, judge: outOfTurnOthers, Must: "It must not (M83) delete the place of any other waiter, and no place without such a grant."},
+	{Name: "overdue-clock", Level: 3, judge: overdueClock, Own: true, Must: "The time must (M55) be a server's, such as `ts` in a stream info.", Also: "M131"},
+	{Name: "overdue-notified", Level: 3, judge: overdueNotified, Must: "The client must (M54) have *read* the record."},
+	{Name: "overdue", Level: 3, judge: overdue, Own: true, Must: "Only the acknowledged tombstone ends the record, which must (M56) expect exactly r."},
 
 	// Level 4: faults.
 	{Name: "lost-answer", Level: 4, judge: lostAnswer, TTL: 5 * time.Second, Must: "The claim is granted *as of the sending of that attempt*, if it is still in time, and must not (M60) be granted as of a later one."},
@@ -146,9 +149,6 @@ var ofLevels = []*Case{
 	{Name: "lost-renewal-answer", Level: 4, judge: lostRenewalAnswer, TTL: 4 * time.Second, Must: "A held record of its own id, with a renewal number that it has sent, is a confirmation as of that renewal's sending.", Also: "M85"},
 	{Name: "restart-held", Level: 4, judge: restartHeld, Own: true, TTL: 4 * time.Second, Must: "Without an answer it tries again after T/15, 50 ms at least."},
 	{Name: "restart-waiter", Level: 4, judge: restartWaiter, Own: true, Must: "An outage of the connection is waited out."},
-	{Name: "overdue-clock", Level: 4, judge: overdueClock, Own: true, Must: "The time must (M55) be a server's, such as `ts` in a stream info.", Also: "M131"},
-	{Name: "overdue-notified", Level: 4, judge: overdueNotified, Must: "The client must (M54) have *read* the record."},
-	{Name: "overdue", Level: 4, judge: overdue, Own: true, Must: "Only the acknowledged write ends the record, which must (M56) expect exactly r."},
 }
 
 const x = "x" // the name of the lock in most cases
@@ -1081,7 +1081,7 @@ func overdue(t *trial) {
 	t.granted(x, a)
 	for _, w := range t.wire.seen("lock." + x) {
 		if w.stored > 0 && !w.renewal() {
-			t.expect(w.expects(before.revision), fmt.Sprintf("a claim that expects %d, the overdue record", before.revision), "a %s", w.String())
+			t.expect(w.deletes() && w.expects(before.revision), fmt.Sprintf("a tombstone that expects %d, the overdue record", before.revision), "a %s", w.String())
 			return
 		}
 	}

@@ -78,8 +78,8 @@ sentence of the protocol. It says on failure what was expected and what was seen
 The levels, as docs/protocol.md has them:
   1  one-shot mutex: the bucket, names, records, validity, try, status and unlock
   2  renewals and judgement
-  3  the queue, claims out of turn, and forged notifications
-  4  lost and late answers, overdue records, restarts
+  3  the queue, claims out of turn, forged notifications, and overdue records
+  4  lost and late answers, restarts
 
 The parts need level 3, and their cases come in place of those of the levels:
   --part rwlock     reader-writer locks, with --level 5 also on replicas

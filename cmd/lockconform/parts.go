@@ -18,7 +18,7 @@ var ofParts = []*Case{
 	// The reader-writer lock.
 	{Name: "read", Level: 3, Part: rwlock, judge: reads, Must: "A *reader* must (M94) write `read.<name>.<id>` with the guard header naming `$KV.<bucket>.rw.<name>`.", Also: "M28"},
 	{Name: "read-renewal", Level: 3, Part: rwlock, judge: readRenewal, TTL: 2 * time.Second, Must: "A reader renews and releases its own record like a lease, without a guard: its expectation is about its own key then."},
-	{Name: "read-behind-gate", Level: 3, Part: rwlock, judge: readBehindGate, Must: "A reader must not (M96) claim at it before it has read a tombstone, or an overdue gate, there."},
+	{Name: "read-behind-gate", Level: 3, Part: rwlock, judge: readBehindGate, Must: "A reader must not (M96) claim at it before it has read a tombstone there."},
 	{Name: "read-again", Level: 3, Part: rwlock, judge: readAgain, TTL: 10 * time.Second, Must: "An attempt to join that follows one without an answer must (M95) have a new id and so a new key, because the expectation does not protect that key."},
 	{Name: "read-clean-up", Level: 3, Part: rwlock, judge: readCleanUp, TTL: 10 * time.Second, Must: "E is about the gate, so the client must not (M63) write at it."},
 	{Name: "read-behind-writer", Level: 3, Part: rwlock, judge: readBehindWriter, Must: "A reader must (M97) wait for earlier *writers*, and for no reader once it knows that no writer is before it, and a writer must (M98) wait for every earlier waiter."},

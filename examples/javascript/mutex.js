@@ -293,19 +293,20 @@ class Acquire {
     if (end < 0) return { lock, before: null };
     const before = places.slice(0, end);
     for (let i = end - 1; i >= 0; i--) {
-      if (!(await this.bucket.overdue(before[i]))) {
-        if (this.place) break;
-      } else if (await this.#buried(before[i])) before.splice(i, 1);
+      const now = await this.#buried(before[i]);
+      if (!now || now.gone) before.splice(i, 1);
+      else if (this.place) break;
     }
     return { lock, before };
   }
 
-  /** Deletes an overdue place at exactly its revision (M56). Whether it is gone. */
+  /** What is under the key of a record that was read. If it is overdue, it is deleted first, at exactly its revision
+   * (M56). */
   async #buried(m) {
+    if (!m || m.gone || !(await this.bucket.overdue(m))) return m;
     const a = await this.bucket.erase(m.key, m.rev, { id: m.rec.id, c: m.rec.c, t: ticket(m) }).soon();
-    if (a.kind !== "refused") return a.kind === "stored";
-    const seen = await this.bucket.read(m.key, a.n);
-    return !seen || seen.gone;
+    if (a.kind === "refused") return this.bucket.read(m.key, a.n);
+    return a.kind === "stored" ? { ...m, rev: a.rev, gone: true } : m;
   }
 
   /** Takes a lock that is free and has no queue. Without a lease it is held, or somebody waits. */
@@ -323,9 +324,10 @@ class Acquire {
         if (oneShot) throw err;
       });
       if (!seen || seen.before.length) break; // M67, M69
-      const free = this.claim.judge(seen.lock) || (oneShot && (await this.bucket.overdue(seen.lock)));
+      const lock = oneShot ? await this.#buried(seen.lock) : seen.lock;
+      const free = this.claim.judge(lock);
       if (this.claim.lease || !free || (!oneShot && now() - asked > 100)) break; // M68, M134
-      E = seen.lock?.rev ?? 0;
+      E = lock?.rev ?? 0;
     }
     return this.claim.lease;
   }
@@ -409,7 +411,7 @@ class Acquire {
     }
   }
 
-  /** Claims whenever the lock is free or overdue, as the first waiter, as long as its place lasts (M76). */
+  /** Claims whenever the lock is free, as the first waiter, as long as its place lasts (M76). */
   async first(lock) {
     this.isFirst = true;
     const unwatch = this.bucket.watch(this.key, (m) => m.gone && this.hear(m)); // M43: the loop reads
@@ -425,10 +427,10 @@ class Acquire {
           else await this.pause();
           if (!this.place) return;
         }
-        const m = await this.bucket.read(this.key, this.asOf());
+        const m = await this.#buried(await this.bucket.read(this.key, this.asOf()));
         const free = this.claim.judge(m); // M75: never at a live record
         if (this.claim.lease) return;
-        if (free || (await this.bucket.overdue(m))) E = m?.rev ?? 0;
+        if (free) E = m?.rev ?? 0;
         else {
           E = null;
           const end = this.bucket.untilEnd(m) - 300;

@@ -158,7 +158,7 @@ func (a *Admin) Holder(ctx context.Context, name string) (holder record.Entry, r
 	if err != nil || !entry.Live() {
 		return record.Entry{}, revision, err
 	}
-	entry.Overdue, err = a.b.AskOverdue(ctx, entry) //safety:holder-overdue
+	entry.Overdue, err = a.b.Overdue(ctx, entry) //safety:holder-overdue
 	return entry, revision, err
 }
 

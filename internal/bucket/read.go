@@ -101,71 +101,73 @@ func (b *Bucket) leader(parent context.Context, within time.Duration, revision u
 // waits for the removal alone. A record is overdue when a server's clock has
 // passed the record's own time, its TTL and a slack. An overdue record has no
 // holder: the belief in it ended a margin before its TTL did, and a renewal since
-// then has made another revision.
+// then has made another revision. A client deletes it, and goes on as if it had ended.
 //
 // Three lines keep that safe:
 //
 //   - The record was read. A notification can be forged, so its times prove nothing.
 //   - The time is a server's. The local clock only says when to ask for it.
-//   - The write that replaces the record expects exactly the revision that was
+//   - The tombstone that replaces the record expects exactly the revision that was
 //     judged. A renewal, or another claim, makes the server refuse it.
 
-// AskAllOverdue says which of the entries, which were read, a server's clock shows to be
-// overdue. It asks for the time, once, only if one is overdue by the local estimate of that clock.
-func (b *Bucket) AskAllOverdue(ctx context.Context, entries []record.Entry) (overdue []bool, err error) {
-	overdue = make([]bool, len(entries))
-	estimate := b.Now()
-	if !slices.ContainsFunc(entries, func(e record.Entry) bool { return e.OverdueAt(estimate) }) {
-		return overdue, nil
+// Overdue reports whether a server's clock shows the entry, which was read, to be overdue. It asks for
+// the time only if the local estimate of that clock says so.
+func (b *Bucket) Overdue(ctx context.Context, entry record.Entry) (bool, error) {
+	if !entry.OverdueAt(b.Now()) {
+		return false, nil
 	}
 	st, err := b.Leader(ctx, AnswerTimeout)
-	for i, e := range entries {
-		overdue[i] = err == nil && e.OverdueAt(st.Time) //safety:overdue-asked
-	}
-	return overdue, err
+	return err == nil && entry.OverdueAt(st.Time), err
 }
 
-// AskOverdue is [Bucket.AskAllOverdue] for one entry.
-func (b *Bucket) AskOverdue(ctx context.Context, entry record.Entry) (bool, error) {
-	overdue, err := b.AskAllOverdue(ctx, []record.Entry{entry})
-	return overdue[0], err
-}
-
-// Overdue is [Bucket.AskOverdue] for a waiter, which treats no answer as no, and asks again later.
-func (b *Bucket) Overdue(ctx context.Context, entry record.Entry) bool {
-	overdue, _ := b.AskOverdue(ctx, entry)
-	return overdue
-}
-
-// Clear deletes the overdue ones among entries, each at exactly its revision, and
-// returns the others. An entry whose deletion was refused or not answered is
-// among them, unless a read shows that another client has deleted the record.
-func (b *Bucket) Clear(ctx context.Context, entries []record.Entry) (rest []record.Entry, err error) {
+// Bury deletes the overdue ones among entries, which were read, each at exactly its revision. It returns what is
+// under the keys then: tombstones, what a refusal has it read, and the other entries as they are. It asks for the
+// time as [Bucket.Overdue] does, once. After an error the rest of the entries is as it was.
+func (b *Bucket) Bury(ctx context.Context, entries ...record.Entry) ([]record.Entry, error) {
 	estimate := b.Now()
-	if !slices.ContainsFunc(entries, func(entry record.Entry) bool { return entry.OverdueAt(estimate) }) {
+	if !slices.ContainsFunc(entries, func(e record.Entry) bool { return e.OverdueAt(estimate) }) {
 		return entries, nil
 	}
 	st, err := b.Leader(ctx, AnswerTimeout)
 	if err != nil {
 		return entries, err
 	}
-	for i, entry := range entries {
-		if entry.OverdueAt(st.Time) { //safety:place-overdue
-			err = b.DeleteOverdue(ctx, entry)
-			if err == nil {
-				continue
-			}
-			conflict, refused := errors.AsType[*kvstore.ConflictError](err)
-			if !refused { // the others would fare no better
-				return append(rest, entries[i:]...), err
-			}
-			if now, err := b.Read(ctx, entry.Key, max(conflict.Last, entry.Revision)); err == nil && !now.Live() { //safety:clear-refused
-				continue
+	entries = slices.Clone(entries)
+	for i, e := range entries {
+		if e.OverdueAt(st.Time) { //safety:overdue-asked
+			if entries[i], err = b.bury(ctx, e); err != nil { // the others would fare no better
+				break
 			}
 		}
-		rest = append(rest, entry)
 	}
-	return rest, nil
+	return entries, err
+}
+
+func (b *Bucket) bury(ctx context.Context, e record.Entry) (record.Entry, error) {
+	revision, err := b.delete(ctx, e.Key, e.Revision, e.ID)
+	conflict, refused := errors.AsType[*kvstore.ConflictError](err)
+	switch {
+	case err == nil: //safety:clear-refused
+		return record.Entry{Record: kvstore.Record{Key: e.Key, Revision: revision, Deleted: true}}, nil
+	case !refused:
+		return e, err
+	}
+	if now, err := b.Read(ctx, e.Key, max(conflict.Last, e.Revision)); err == nil {
+		return now, nil
+	}
+	return e, nil
+}
+
+// Clear deletes the overdue places among a queue, and returns the others. A place whose deletion was refused or
+// not answered is among them, unless a read shows that another client has deleted it.
+func (b *Bucket) Clear(ctx context.Context, queue []record.Entry) (rest []record.Entry, err error) {
+	now, err := b.Bury(ctx, queue...)
+	for i, e := range now {
+		if e.Live() {
+			rest = append(rest, queue[i])
+		}
+	}
+	return rest, err
 }
 
 // DeleteOverdue replaces an overdue record by a tombstone that names its claim.

@@ -53,12 +53,16 @@ func (b *Bucket) Tombstone(status record.Status, body record.Body) ([]byte, erro
 // Delete replaces the record under a key, at exactly a revision, by the tombstone of a
 // claim that holds nothing.
 func (b *Bucket) Delete(ctx context.Context, key string, revision uint64, id string) error {
+	_, err := b.delete(ctx, key, revision, id)
+	return err
+}
+
+func (b *Bucket) delete(ctx context.Context, key string, revision uint64, id string) (tombstone uint64, err error) {
 	value, err := b.Tombstone(record.StatusGone, record.Body{ID: id})
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = b.WriteAlone(ctx, kvstore.Write{Key: key, Value: value, Expect: revision, Delete: true})
-	return err
+	return b.WriteAlone(ctx, kvstore.Write{Key: key, Value: value, Expect: revision, Delete: true})
 }
 
 // Probe asks the stream's leader for the last revision of a key, 0 if there is none,

@@ -23,8 +23,10 @@ func (a *Call) Adopt(from session.Handed) claim.Result {
 	entry, err := a.c.b.Read(a.ctx, a.Keys.Gate, 0)
 	for err == nil {
 		found, again := adopting.Found(entry)
-		if found == core.Adoptable && a.c.b.Overdue(a.ctx, entry) {
-			found, again = adopting.Expired()
+		if found == core.Adoptable {
+			if over, _ := a.c.b.Overdue(a.ctx, entry); over {
+				found, again = adopting.Expired()
+			}
 		}
 		refusal := refusals[found](entry)
 		if found == core.Adoptable {

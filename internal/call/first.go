@@ -62,19 +62,27 @@ func (f *first) claim(k int, revision uint64) result {
 	if r.Outcome != free && r.Outcome != busy {
 		return r
 	}
-	f.found(k, r.Entry, f.overdue(r.Entry), "")
+	f.found(k, f.bury(r.Entry)[0], "")
 	return result{}
 }
 
 // found reports the record of key k.
-func (f *first) found(k int, e record.Entry, overdue bool, own string) {
-	f.Found(k, e, overdue, own)
+func (f *first) found(k int, e record.Entry, own string) {
+	f.Found(k, e, own)
 	if f.Tracks(k, f.a.c.b.Now()) {
 		f.watch.Track(e.Record)
 	}
 }
 
-func (f *first) overdue(e record.Entry) bool { return f.a.c.b.Overdue(f.a.ctx, e) }
+// bury deletes the overdue ones among records. One whose deletion fails, for want of room for example, is
+// read again by the timers.
+func (f *first) bury(records ...record.Entry) []record.Entry {
+	now, err := f.a.c.b.Bury(f.a.ctx, records...)
+	if err != nil {
+		f.a.c.s.Logger.Debug("delete an overdue lock", "lock", f.a.Req.Name, "error", err)
+	}
+	return now
+}
 
 // read reads key k.
 func (f *first) read(k int, revision uint64) result {
@@ -82,7 +90,7 @@ func (f *first) read(k int, revision uint64) result {
 	switch {
 	case err == nil:
 		f.answered()
-		f.found(k, e, f.overdue(e), f.a.bid.Own())
+		f.found(k, f.bury(e)[0], f.a.bid.Own())
 	case !f.Unread():
 		return f.failed(err)
 	}
@@ -112,9 +120,8 @@ func (f *first) readAll(revision uint64) result {
 	}
 	f.answered()
 	f.FoundAll()
-	overdue, _ := f.a.c.b.AskAllOverdue(f.a.ctx, all)
-	for k, e := range all {
-		f.found(k, e, overdue[k], f.a.bid.Own())
+	for k, e := range f.bury(all...) {
+		f.found(k, e, f.a.bid.Own())
 	}
 	return result{}
 }

@@ -17,7 +17,7 @@ func (a *Call) Confirmed(r result) result {
 		queued := a.queue != nil && *a.queue > 0
 		doubt := d.Found(r.Outcome == busy, r.Entry, queued)
 		if doubt == core.AskClock {
-			overdue, err := b.AskOverdue(a.ctx, r.Entry)
+			overdue, err := b.Overdue(a.ctx, r.Entry)
 			if err != nil {
 				return a.noAnswer(err)
 			}

@@ -264,11 +264,9 @@ func (f *successor) scan() (result, bool) {
 	}
 	f.failed = 0
 	v.Own, v.Server, v.Freed = a.bid.Own(), b.Now(), f.freed.any()
-	v.Overdue, _ = b.AskAllOverdue(a.ctx, v.Keys)
-	for k, e := range v.Keys {
-		switch {
-		case !e.Live() || a.bid.Mine(e) || v.Overdue[k]:
-		default:
+	v.Keys, _ = b.Bury(a.ctx, v.Keys...)
+	for _, e := range v.Keys {
+		if e.Live() && !a.bid.Mine(e) {
 			a.Answered(nil)
 			a.holderSeen(e)
 			if f.lock != nil {

@@ -53,7 +53,7 @@ func (a *Call) survey(revision uint64) result {
 	for _, e := range queue {
 		*a.queue += e.Goroutines()
 	}
-	v := core.Arrival{Keys: keys, Overdue: make([]bool, len(keys)), Waiting: len(queue), More: left > 0, Own: a.bid.Own()}
+	v := core.Arrival{Keys: keys, Waiting: len(queue), More: left > 0, Own: a.bid.Own()}
 	switch {
 	case err != nil && a.Req.Once: // an overdue record neither holds nor queues
 		return a.noAnswer(err)
@@ -63,7 +63,7 @@ func (a *Call) survey(revision uint64) result {
 	// An overdue record is older than the queue: a replica that lags may show it
 	// without the waiters, so a newcomer queues behind it.
 	case a.Req.Once && (b.Alone() || a.asOf > 0):
-		v.Overdue, err = b.AskAllOverdue(a.ctx, keys)
+		v.Keys, err = b.Bury(a.ctx, keys...)
 	}
 	claims, holder := v.Claims()
 	if len(claims) == 0 {

@@ -21,8 +21,8 @@ import (
 // to a write did not come in time, the validity counts from the time that the server has given the record.
 //
 // The write expects the revision that was read, so nobody else can have written the key in between. That is not
-// enough. A reader joins beside an overdue gate, and a writer may pass a reader whose validity is over, and neither
-// changes the record. So an extension counts only if the server stored it inside the validity of the record before.
+// enough. The server may have removed the record and bring it back after a crash, and a writer may pass a reader whose
+// validity is over: neither changes the record. So an extension counts only if the server stored it inside the validity of the record before.
 // The record says by when ([record.Body.By]), because the next process to read it remembers nothing either.
 type Extending struct {
 	ID    string // of the claim

@@ -12,8 +12,8 @@ import (
 // write, so no mistake about a key makes a second holder. What a mistake can do is to claim at the
 // revision of a live record, which would replace it. So a claim expects
 //
-//   - the revision of a tombstone or of an overdue record that the waiter itself has read, or that
-//     has refused its last claim. A notification may be forged: it makes the waiter read, no more;
+//   - the revision of a tombstone that the waiter itself has read or written (in place of an overdue record), or
+//     that has refused its last claim. A notification may be forged: it makes the waiter read, no more;
 //   - or nothing (0), where the time of the record is over by the estimate of the server's clock. The
 //     server refuses that while the record is there.
 //
@@ -77,17 +77,16 @@ func (f *First) Next() (do Decision, k int, revision uint64) {
 	return Prove, 0, 0
 }
 
-// Found takes the record of key k, as a read has returned it, or the refusal of a claim. overdue says that
-// its time is over by the server's clock. own is the id of the claim under way, of which the record may
+// Found takes the record of key k, as a read has returned it, or the refusal of a claim. The driver has deleted
+// an overdue one. own is the id of the claim under way, of which the record may
 // be; "" where that claim has judged the record itself, and does not take it for its own.
-func (f *First) Found(k int, e record.Entry, overdue bool, own string) {
+func (f *First) Found(k int, e record.Entry, own string) {
 	x := &f.keys[k]
 	x.Entry, x.do, x.at = e, Take, e.Revision
 	switch {
 	case !e.Live(): //safety:release-verified
 	case isOwn(e, own):
 		x.do, x.at = Reclaim, 0
-	case overdue:
 	default:
 		x.do = Stay
 	}
@@ -132,7 +131,7 @@ func (f *First) Expired(k int) { f.keys[k].do, f.keys[k].at = Take, 0 }
 func (f *First) Moved() { f.reread(0) }
 
 // Due notes that it is [First.At]. The claim of a key whose time is over takes no longer than a read of
-// it. One that is overdue is read, since its claim expects its revision.
+// it. One that is overdue is read, and deleted.
 func (f *First) Due(server time.Time) {
 	_, left := f.Shortest(server)
 	switch {

@@ -50,7 +50,7 @@ func (h *head) stays(d time.Duration) *head {
 }
 
 func (h *head) found(k int, e record.Entry) *head {
-	h.Found(k, e, false, ownClaim)
+	h.Found(k, e, ownClaim)
 	return h
 }
 
@@ -124,18 +124,18 @@ func TestFirstAdopts(t *testing.T) {
 			h.does(ReadAll, 0, 0).FoundAll()
 		}
 		h.found(0, mine(8)).does(Reclaim, 0, 0)
-		h.Found(0, mine(8), false, "") // the refusal of that claim
+		h.Found(0, mine(8), "") // the refusal of that claim
 		h.does(Stay, 0, 0)
 		h.Put(0, mine(9), ownClaim)
 		h.does(Reclaim, 0, 0)
-		h.Found(0, mine(9), false, "")
+		h.Found(0, mine(9), "")
 		h.Put(0, mine(10), "")
 		h.does(Stay, 0, 0)
 	}
 }
 
 // The end of a record is tried by claims that expect nothing, in short pauses while the server may only
-// be late. A record that is overdue is read, and claimed at its revision.
+// be late. A record that is overdue is read, and deleted: its tombstone is claimed.
 func TestFirstExpired(t *testing.T) {
 	h := newHead(t, 0).does(Take, 0, 7).found(0, heldFor(8, time.Second))
 	require.True(t, h.Tracks(0, h.server))
@@ -154,9 +154,7 @@ func TestFirstExpired(t *testing.T) {
 	for range 2 {
 		h.stays(100*time.Millisecond).does(Verify, 0, 0).found(0, heldFor(8, time.Second))
 	}
-	h.stays(100*time.Millisecond).does(Verify, 0, 0)
-	h.Found(0, heldFor(8, time.Second), true, ownClaim)
-	h.does(Take, 0, 8)
+	h.stays(100*time.Millisecond).does(Verify, 0, 0).found(0, freeAt(9)).does(Take, 0, 9)
 	h.found(0, heldFor(9, time.Hour)).stays(5 * time.Second) // it was renewed
 	h.does(Verify, 0, 0).found(0, heldFor(9, time.Hour))
 	require.Equal(t, 2, h.pauses)

@@ -75,7 +75,7 @@ type Successor struct {
 // window is for how long a waiter has seen a key free.
 type window struct {
 	since, last clock.Instant // of the first and the last answer; 0: it was not free
-	revision    uint64        // of the tombstone or the overdue record; 0: there is nothing
+	revision    uint64        // of the tombstone; 0: there is nothing
 	head        record.Entry  // the head, as read last
 }
 
@@ -264,13 +264,12 @@ func (f *Successor) ScanFailed(now clock.Instant, pause time.Duration) {
 // View is what a scan has read, in one state that has the own place: of the queue the head, the predecessor and
 // that place are enough.
 type View struct {
-	Keys    []record.Entry // of the lock; tombstones included, zero: nothing
-	Overdue []bool         // of Keys: live, and its TTL is over for certain
-	Queue   []record.Entry
-	Sent    clock.Instant // when the read was sent
-	Server  time.Time     // by the estimate of the server's clock
-	Own     string        // the id of the own claim of the lock; "": there is none
-	Freed   bool          // notifications since then show the lock free
+	Keys   []record.Entry // of the lock; tombstones included, also in place of what was overdue; zero: nothing
+	Queue  []record.Entry
+	Sent   clock.Instant // when the read was sent
+	Server time.Time     // by the estimate of the server's clock
+	Own    string        // the id of the own claim of the lock; "": there is none
+	Freed  bool          // notifications since then show the lock free
 }
 
 // Scanned takes what a scan has read. It returns whether to claim a key out of turn.
@@ -287,7 +286,7 @@ func (f *Successor) Scanned(v View, now clock.Instant) (d Decision, k int, revis
 		case isOwn(e, v.Own): // an earlier attempt, to be adopted
 			f.scanAt = now.Add(scanAfter)
 			return Take, k, 0
-		case e.Live() && !v.Overdue[k]:
+		case e.Live():
 			*w = window{}
 			ends = ends || isOver(e, v.Server)
 			continue
@@ -338,7 +337,7 @@ func (f *Successor) Evicts(k int, now clock.Instant) (head record.Entry, evicts 
 // Lateness yields the pauses after which a waiter checks a record whose TTL is over
 // by the estimate of the server's clock. They are short while the server may only be
 // a moment late. They are longer when the server has not removed an overdue record,
-// and no claim has got it either.
+// and the waiter cannot delete it either.
 type Lateness int
 
 // Next returns the next pause.

@@ -36,7 +36,7 @@ func newWaiter(t *testing.T, keys int, f Successor) *waiter {
 // looks takes a look at keys, of which those that are zero are free, some time later.
 func (w *waiter) looks(after time.Duration, keys ...record.Entry) (d Decision, k int, revision uint64) {
 	w.now = w.now.Add(after)
-	return w.Scanned(View{Keys: keys, Overdue: make([]bool, len(keys)), Queue: w.queue, Sent: w.now}, w.now)
+	return w.Scanned(View{Keys: keys, Queue: w.queue, Sent: w.now}, w.now)
 }
 
 // stays: a look leaves the lock alone.
@@ -184,29 +184,29 @@ func TestSuccessorFarBack(t *testing.T) {
 // or without the own place, is listed again.
 func TestSuccessorQueue(t *testing.T) {
 	w := newWaiter(t, 1, Successor{})
-	d, k, revision := w.Scanned(View{Keys: []record.Entry{stored(9, "claim", 1, record.StatusHeld)}, Overdue: make([]bool, 1), Queue: w.queue, Own: "claim"}, w.now)
+	d, k, revision := w.Scanned(View{Keys: []record.Entry{stored(9, "claim", 1, record.StatusHeld)}, Queue: w.queue, Own: "claim"}, w.now)
 	require.Equal(t, []any{Take, 0, uint64(0)}, []any{d, k, revision})
 	for name, queue := range map[string][]record.Entry{
 		"the predecessor has gone": {w.queue[0], w.queue[2]},
 		"the own place has gone":   w.queue[:2],
 		"it queues behind":         {w.queue[2], w.queue[1]},
 	} {
-		d, _, _ := w.Scanned(View{Keys: []record.Entry{{}}, Overdue: make([]bool, 1), Queue: queue}, w.now)
+		d, _, _ := w.Scanned(View{Keys: []record.Entry{{}}, Queue: queue}, w.now)
 		require.Equal(t, ListAgain, d, name)
 	}
 }
 
-// An overdue record counts as free. One whose time is over by the estimate only is looked at soon.
+// A record whose time is over by the estimate is looked at soon. The tombstone in its place is of a free lock.
 func TestSuccessorOverdue(t *testing.T) {
 	w := newWaiter(t, 1, Successor{})
 	over := heldAt(9)
 	over.Record.TTL = time.Second
 	server := over.Record.Time.Add(time.Minute)
-	d, _, _ := w.Scanned(View{Keys: []record.Entry{over}, Overdue: []bool{false}, Queue: w.queue, Server: server}, w.now)
+	d, _, _ := w.Scanned(View{Keys: []record.Entry{over}, Queue: w.queue, Server: server}, w.now)
 	require.Equal(t, Stay, d)
 	require.True(t, w.Scans(w.now.Add(20*time.Millisecond)))
 	for range 3 {
-		d, _, _ = w.Scanned(View{Keys: []record.Entry{over}, Overdue: []bool{true}, Queue: w.queue, Server: server}, w.now)
+		d, _, _ = w.Scanned(View{Keys: []record.Entry{freeAt(10)}, Queue: w.queue, Server: server}, w.now)
 		w.now = w.now.Add(600 * time.Millisecond)
 	}
 	require.Equal(t, Take, d)

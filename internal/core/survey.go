@@ -4,8 +4,7 @@ import "github.com/natslock/locks/internal/record"
 
 // Arrival is what a call that is not queued has read of a lock and its queue, in one state.
 type Arrival struct {
-	Keys    []record.Entry // of the lock; tombstones included, zero: nothing
-	Overdue []bool         // of Keys: live, and its time is over for certain
+	Keys    []record.Entry // of the lock; tombstones included, also in place of what was overdue; zero: nothing
 	Waiting int            // places in the queue
 	More    bool           // others may wait: only a part of the queue was read
 	Own     string         // the id of the claim under way; "": there is none
@@ -27,7 +26,7 @@ func (v Arrival) Claims() (claims []KeyAt, holder record.Entry) {
 		case isOwn(e, v.Own):
 			claims = append([]KeyAt{{k, 0}}, claims...)
 		// A claim at the revision of a live record would replace it.
-		case e.Live() && !v.Overdue[k]: //safety:newcomer-held
+		case e.Live(): //safety:newcomer-held
 			holder = e
 			held++
 		default:

@@ -22,7 +22,6 @@ func TestArrival(t *testing.T) {
 		{"nothing", Arrival{Keys: []record.Entry{none}}, []KeyAt{{0, 0}}, ""},
 		{"a tombstone", Arrival{Keys: []record.Entry{gone}}, []KeyAt{{0, 9}}, ""},
 		{"held", Arrival{Keys: []record.Entry{held}}, nil, "holder"},
-		{"overdue", Arrival{Keys: []record.Entry{held}, Overdue: []bool{true}}, []KeyAt{{0, 7}}, ""},
 		{"an earlier attempt", Arrival{Keys: []record.Entry{own}, Own: "me"}, []KeyAt{{0, 0}}, ""},
 		{"others wait", Arrival{Keys: []record.Entry{gone}, Waiting: 1}, nil, ""},
 		{"others may wait", Arrival{Keys: []record.Entry{gone}, More: true}, nil, ""},
@@ -32,9 +31,6 @@ func TestArrival(t *testing.T) {
 		{"permits: all held", Arrival{Keys: []record.Entry{held, held}}, nil, "holder"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.arrival.Overdue == nil {
-				c.arrival.Overdue = make([]bool, len(c.arrival.Keys))
-			}
 			claims, holder := c.arrival.Claims()
 			require.Equal(t, c.claims, claims)
 			require.Equal(t, c.holder, holder.ID)

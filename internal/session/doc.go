@@ -7,7 +7,7 @@
 // the server removes the record no earlier than p + T by its clock. The holder
 // trusts it until s + T - margin by its own. While the record is there the server
 // accepts no other client's claim. A claim expects no record, or exactly the revision of a
-// tombstone, of a lock that was handed over, or of an overdue record. A record is overdue once
+// tombstone, or of a lock that was handed over. Others may delete a record that is overdue: once
 // p + T and a slack have passed on a server's clock (package bucket, read.go). Clocks that run
 // apart by less than the margin, those of two servers by less than margin and slack,
 // therefore never show two holders at once. An answer that comes after the validity it

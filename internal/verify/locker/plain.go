@@ -502,6 +502,17 @@ func (p *plain) overdue(s stored) bool {
 	return s.live() && s.valid && !s.end.IsZero() && p.api("STREAM.INFO.KV_"+p.bucket, &info) == nil && !info.TS.Before(s.end)
 }
 
+// buried returns what is under the key of a record that was read. It deletes an overdue one before.
+func (p *plain) buried(s stored) stored {
+	if !p.overdue(s) {
+		return s
+	}
+	if r := p.remove(s.key, 4, s.id(), s.revision); r.revision > 0 {
+		return stored{key: s.key, revision: r.revision, deleted: true}
+	}
+	return s
+}
+
 // claim is one acquisition.
 type claim struct {
 	p       *plain
@@ -693,7 +704,7 @@ func (p *plain) one(t target, wait time.Duration) (*lease, error) {
 		if c.isOver() {
 			return nil, errLate
 		}
-		if s.live() && !p.overdue(s) || len(p.queue(t)) > 0 {
+		if s = p.buried(s); s.live() || len(p.queue(t)) > 0 {
 			if wait == 0 {
 				return nil, natslock.ErrLocked
 			}
@@ -877,7 +888,10 @@ func (p *plain) wait(c *claim, t target, end time.Time) (*lease, error) {
 		}
 		if len(places) > 0 && places[0].id() == place.id || p.weak == believesPlace && place.ctx.Err() != nil || p.weak == waitsForNone {
 			s, err := p.read(c.key)
-			if err == nil && (!s.live() || p.overdue(s)) {
+			if err == nil {
+				s = p.buried(s)
+			}
+			if err == nil && !s.live() {
 				l, _, err := c.attempt(s.revision)
 				if l != nil {
 					leave(5)

@@ -224,8 +224,10 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 	case idle:
 		if claim := c.fresh(s, i); claim != 0 {
 			attempts(claim, "claims")
+			c.buries(s, i, to)
 		}
 	case trying:
+		c.buries(s, i, to)
 		if x.n < c.attempts[i] {
 			attempts(x.claim, "tries again")
 		}

@@ -95,7 +95,7 @@ func (c *queueScope) evicts(i int8) func(n *queueState, w *waiter) {
 // client does that has got it so.
 func (c *queueScope) passing(s queueState, i int8, do doStep) {
 	w := s.c[i]
-	free := s.lock != held
+	free := s.lock == none || s.lock == tombstone
 	if c.weak == evictsUngranted && w.evicts == 0 {
 		do(step, func(n *queueState, w *waiter) { c.marks(n, i) }, "takes the lock for free, by a read of old")
 	}

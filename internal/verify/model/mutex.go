@@ -223,7 +223,7 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 		say := func(k kind, n lockState, lost string) {
 			to.do(k, n, "%s: %s %d.%d of %c expecting %d: %s%s", who, lockVerbs[w.verb], w.claim, w.n, 'A'+w.client, w.expect, codes[code], lost)
 		}
-		if w.verb == breakLock {
+		if w.verb == breakLock || w.verb == deleteLock && w.claim == 0 { // nobody waits for the answer
 			say(k, n, "")
 			return
 		}

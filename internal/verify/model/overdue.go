@@ -2,8 +2,8 @@ package model
 
 import "slices"
 
-// The rule "Overdue", for both locks: a client may claim, join at, or delete a
-// record that the server has not removed in time. Its write expects exactly the
+// The rule "Overdue", for both locks: a client deletes a record that the server has not
+// removed in time, and goes on as if it had ended. The tombstone expects exactly the
 // record's revision.
 
 // servers is how servers treat records that have ended.
@@ -68,18 +68,31 @@ func (c *lockScope) since(old lockRecord, variant weakness) int8 {
 
 // expects are the revisions that an attempt may expect, by the servers' answers.
 func (c *lockScope) expects(s *lockState) []int8 {
-	revs := []int8{0}
-	if s.rec.kind == tombstone || c.overdue(s.rec) {
+	if s.rec.kind == tombstone || s.rec.live() && c.weak == claimedOnNotification {
+		return []int8{0, s.rec.rev}
+	}
+	return []int8{0}
+}
+
+// buries deletes an overdue record that client i has read, at its revision.
+func (c *lockScope) buries(s lockState, i int8, to *steps[lockState]) {
+	var revs []int8
+	if c.overdue(s.rec) {
 		revs = append(revs, s.rec.rev)
 	}
-	believed := s.oldLast > 0 && c.overdue(s.old)
-	if believed && s.old.rev != s.rec.rev {
+	if s.oldLast > 0 && c.overdue(s.old) {
 		revs = append(revs, s.old.rev)
+		if s.rec.live() && c.weak == overdueKey {
+			revs = append(revs, s.rec.rev)
+		}
 	}
-	if s.rec.live() && !c.overdue(s.rec) && (c.weak == claimedOnNotification || c.weak == overdueKey && believed) {
-		revs = append(revs, s.rec.rev)
+	slices.Sort(revs)
+	for _, rev := range slices.Compact(revs) {
+		n, w := s, lockWrite{verb: deleteLock, client: i, expect: rev}
+		if !slices.Contains(s.ways[:], w) && c.send(&n, w) {
+			to.do(step, n, "%c: deletes the overdue record at revision %d", 'A'+i, rev)
+		}
 	}
-	return revs
 }
 
 // ended keeps the record that a write or a removal ends: a restart may bring it
@@ -90,9 +103,16 @@ func (c *lockScope) ended(n *lockState) {
 	}
 }
 
-// free says whether a newcomer may expect the gate's revision.
-func (c *rwScope) free(g gateKey) bool {
-	return g.free() || c.weak != keptForever && c.past(g.age, c.gateTTL)
+// buriesGate deletes an overdue gate at its revision.
+func (c *rwScope) buriesGate(s rwState, to *steps[rwState]) {
+	w := rwWrite{verb: buryGate, who: s.gate.writer, expect: s.gate.rev}
+	if s.gate.free() || !c.past(s.gate.age, c.gateTTL) || c.weak == keptForever || slices.Contains(s.ways[:], w) {
+		return
+	}
+	n := s
+	if put(n.ways[:c.ways], w, rwWrite.compare) {
+		to.do(step, n, "a client: deletes the overdue gate at revision %d", w.expect)
+	}
 }
 
 // listed says whether a writer counts the reader under key j, which the list of readers
@@ -195,6 +215,17 @@ func (c *queueScope) bury(s queueState, w waiter, do doStep) {
 		}
 		n.end(w.follows, wasLeft)
 	}, "deletes the overdue place before it, by its timer")
+}
+
+// buryLock deletes the overdue lock, for a waiter that reads it.
+func (c *queueScope) buryLock(s queueState, do doStep) {
+	if s.lock != overdueLock {
+		return
+	}
+	do(step, func(n *queueState, _ *waiter) {
+		n.lock, n.freed = tombstone, n.next
+		n.next++
+	}, "deletes the overdue lock")
 }
 
 // comesBack brings a place back after its end. Either a restart of the server does that,

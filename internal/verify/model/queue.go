@@ -199,7 +199,7 @@ func (c *queueScope) steps(s queueState, to *steps[queueState]) {
 		if c.forgets {
 			removal = fault
 		}
-		to.do(removal, n, "server: removes the lock's tombstone: no client has acted for a second")
+		to.do(removal, n, "server: removes the lock's record: no client has acted for a second")
 	}
 	for i := range int8(len(c.modes)) {
 		do := func(k kind, change func(n *queueState, w *waiter), words string, args ...any) {
@@ -365,7 +365,8 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 			do(step, c.evicts(i), "deletes the place of the head, and has no grant")
 		}
 		if w.phase == first {
-			if s.lock != held {
+			c.buryLock(s, do)
+			if s.lock == none || s.lock == tombstone {
 				do(step, c.win(i, true), "takes the lock, being first")
 			}
 			return
@@ -381,6 +382,7 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 				do(step, c.relist(i, everything), "lists the queue again, by its timer")
 			}
 			c.bury(s, w, do)
+			c.buryLock(s, do)
 			c.passing(s, i, do)
 		}
 	case won:

@@ -12,7 +12,7 @@ func (c *rwScope) reader(s rwState, i int8, to *steps[rwState]) {
 		}
 	}
 	joins := func() {
-		if !c.free(s.gate) && c.weak != joinAtLiveGate {
+		if c.buriesGate(s, to); !s.gate.free() && c.weak != joinAtLiveGate {
 			return
 		}
 		id := r.ids

@@ -65,9 +65,10 @@ const (
 	renewGate
 	deleteGate
 	breakGate
+	buryGate // a client deletes an overdue gate
 )
 
-var rwVerbs = [...]string{"", "join", "renewal", "deletion", "break", "deletion as overdue", "gate claim", "gate renewal", "gate deletion", "gate break"}
+var rwVerbs = [...]string{"", "join", "renewal", "deletion", "break", "deletion as overdue", "gate claim", "gate renewal", "gate deletion", "gate break", "deletion of the gate as overdue"}
 
 // readKey is one reader's record. Reader i has the keys 2i and 2i+1: a join that is
 // repeated has a new id. since is the time that a variant of the rule "Overdue" adds to
@@ -301,7 +302,7 @@ func (c *rwScope) server(s rwState, to *steps[rwState]) {
 		n := s
 		take(n.ways[:], i)
 		a := c.apply(&n, w)
-		if w.verb == breakRead || w.verb == buryRead || w.verb == breakGate {
+		if w.verb == breakRead || w.verb == buryRead || w.verb == breakGate || w.verb == buryGate {
 			to.do(step, n, "server: %s expecting %d: %s", rwVerbs[w.verb], w.expect, codes[a.code])
 			continue
 		}
@@ -410,11 +411,11 @@ func (c *rwScope) apply(n *rwState, w rwWrite) rwAnswer {
 				age = c.certain(g.age, c.weak)
 			}
 		}
-		if !g.free() && g.writer != who && !c.past(g.age, c.gateTTL) {
+		if !g.free() && (g.writer != who || w.verb == buryGate) && !c.past(g.age, c.gateTTL) {
 			n.wrong = 2
 		}
 		c.endedGate(n)
-		kinds := [...]int8{claimGate: held, renewGate: held, deleteGate: tombstone, breakGate: broken}
+		kinds := [...]int8{claimGate: held, renewGate: held, deleteGate: tombstone, breakGate: broken, buryGate: tombstone}
 		*g = gateKey{rev: rev, kind: kinds[w.verb], writer: who, renewal: w.n, age: age}
 	}
 	n.next++

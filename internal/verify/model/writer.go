@@ -19,7 +19,7 @@ func (c *rwScope) writer(s rwState, i int8, to *steps[rwState]) {
 	}
 	switch w.phase {
 	case idle:
-		if !c.free(s.gate) {
+		if c.buriesGate(s, to); !s.gate.free() {
 			return
 		}
 		do(rwWrite{verb: claimGate, expect: s.gate.rev}, func(n *rwState, w *writer) { *w = writer{phase: trying} }, "claims the gate")

@@ -52,7 +52,7 @@ var rules = []rule{
 	{"the next holder's record stays", []string{"release-own"}},
 	{"tokens rise", []string{"tokens-forward", "token-revision", "token-full"}},
 	{"a member has a third of the validity left", []string{"admitted-inside", "admitted-early"}},
-	{"an overdue record is replaced at exactly its revision, by a server's clock", []string{"overdue", "overdue-asked"}},
+	{"an overdue record is deleted at exactly its revision, by a server's clock", []string{"overdue", "overdue-asked"}},
 	{"nothing is claimed or deleted on the word of a notification", []string{"release-verified", "notification-verified"}},
 	{"the first waiter claims at the revision of a tombstone, never of a live record", []string{"vacant-read"}},
 	{"a queue is listed as of the own ticket", []string{"queue-as-of", "first-by-leader"}},
