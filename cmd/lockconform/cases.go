@@ -55,7 +55,7 @@ var ofLevels = []*Case{
 	{Name: "name", Level: 1, judge: names, Must: "Every other byte becomes `=` and two upper-case hexadecimal digits."},
 	{Name: "ttl", Level: 1, judge: ttl, Must: mustRoundUp},
 	{Name: "ttl-fraction", Level: 1, judge: ttl, TTL: 1500 * time.Millisecond, Must: mustRoundUp},
-	{Name: "ttl-range", Level: 1, judge: ttlRange, TTL: 367 * 24 * time.Hour, Must: mustRefuseTTL, Also: "M129"},
+	{Name: "ttl-range", Level: 1, judge: ttlRange, TTL: 367 * 24 * time.Hour, Must: mustRefuseTTL},
 	{Name: "held", Level: 1, judge: held, Must: "**Nobody overwrites a live record but its owner.**"},
 	{Name: "held-statuses", Level: 1, judge: heldStatuses, Must: "A record under a holder key that is no tombstone must (M34) keep others out, whatever its status."},
 	{Name: "unreadable", Level: 1, judge: unreadable, Must: "An unreadable record under a holder key is a holder of unknown origin: a client must not (M33) overwrite it."},
@@ -77,7 +77,7 @@ var ofLevels = []*Case{
 	{Name: "refused-permission", Level: 1, judge: refusedPermission, Own: true, Must: "A *refused permission* has no answer."},
 	{Name: "buffered-write", Level: 1, judge: bufferedWrite, Must: "It must not (M38) leave writes to a buffer that sends them after a reconnect."},
 	{Name: "validity", Level: 1, judge: validityOfClaim, TTL: 2 * time.Second, Must: mustEndInTime},
-	{Name: "margin", Level: 1, judge: marginOfLong, TTL: 24 * time.Hour, Must: mustHaveMargin, Also: "M130"},
+	{Name: "margin", Level: 1, judge: marginOfLong, TTL: 24 * time.Hour, Must: mustHaveMargin},
 	{Name: "late-answer", Level: 1, judge: lateAnswer, TTL: 2 * time.Second, Must: mustArriveInTime, Also: "M58"},
 	{Name: "ids", Level: 1, judge: ids, Must: "Every claim must (M26) have a new id."},
 	{Name: "places-readable", Level: 1, judge: placesReadable, Must: "A reader must (M29) accept any order and any width, must (M30) ignore unknown fields, and must not (M31) allocate memory for lengths that are announced and not there.", Also: "M32"},
@@ -109,7 +109,7 @@ var ofLevels = []*Case{
 	{Name: "extend", Level: 2, judge: extend, TTL: 10 * time.Second, Must: "Renewals change the revision, so their records must (M51) carry the token in `t`."},
 	{Name: "extend-lost", Level: 2, judge: extendLost, TTL: 10 * time.Second, Must: "Anything else must (M87) end it as lost."},
 	{Name: "extend-unanswered", Level: 2, judge: extendUnanswered, TTL: 2 * time.Second, Must: mustEndInTime},
-	{Name: "extend-range", Level: 2, judge: extendRange, TTL: 10 * time.Second, Must: mustRefuseTTL, Also: "M129"},
+	{Name: "extend-range", Level: 2, judge: extendRange, TTL: 10 * time.Second, Must: mustRefuseTTL},
 	{Name: "extend-shorter", Level: 2, judge: extendShorter, TTL: 10 * time.Second, Must: "A renewal with a shorter TTL must (M50) shorten the validity from its sending on, since the server may store it."},
 
 	// Level 3: the queue, and notifications.
@@ -136,7 +136,7 @@ var ofLevels = []*Case{
 	{Name: "out-of-turn-gap", Level: 3, judge: outOfTurnGap, Must: "A read that fails, a new connection, a suspension, and a second or more between two answers must (M80) begin the window anew: a tombstone lives for 1 s, so no cycle in between can hide."},
 	{Name: "out-of-turn-exact", Level: 3, judge: outOfTurnExact, Must: "the waiter deletes the place of the head by a tombstone of status 4, which must (M82) expect exactly the revision that it has read."},
 	{Name: "out-of-turn-others", Level: 3, judge: outOfTurnOthers, Must: "It must not (M83) delete the place of any other waiter, and no place without such a grant."},
-	{Name: "overdue-clock", Level: 3, judge: overdueClock, Own: true, Must: "The time must (M55) be a server's, such as `ts` in a stream info.", Also: "M131"},
+	{Name: "overdue-clock", Level: 3, judge: overdueClock, Own: true, Must: "The time must (M55) be a server's, such as `ts` in a stream info."},
 	{Name: "overdue-notified", Level: 3, judge: overdueNotified, Must: "The client must (M54) have *read* the record."},
 	{Name: "overdue", Level: 3, judge: overdue, Own: true, Must: "Only the acknowledged tombstone ends the record, which must (M56) expect exactly r."},
 

@@ -567,7 +567,7 @@ const (
 	mustArriveInTime  = "The validity that an acknowledgement gives must not (M48) count unless the answer arrives before it would end."
 	mustHaveMargin    = "The *margin* must (M45) be at least T/1000, and at least as long as the client's clock can go wrong in T."
 	mustOrder         = "The waiter must (M72) list the queue, **(R)** as of its own ticket and of whatever has shown it that a predecessor is gone, and order the places by ticket"
-	mustEndQuickly    = "| TTL of a tombstone | 1 s | must (M133)"
+	mustEndQuickly    = "| `KV-Operation` | `DEL` for a tombstone, with `Nats-TTL: 1s` |"
 	mustRoundUp       = "whole seconds with an `s`, which must (M35) be rounded **up**, from `1s` to 366 days"
 	mustRefuseTTL     = "A client rounds a fraction up and refuses everything else before any I/O. That includes what is below 1 s before the rounding."
 	mustNotRead       = "A reader must (M32) take a value for *unreadable* in these cases:"

@@ -139,7 +139,7 @@ export class Bucket extends Reads {
     const h = headers();
     h.set("Nats-Expected-Last-Subject-Sequence", String(expect));
     if (tombstone) h.set("KV-Operation", "DEL");
-    h.set("Nats-TTL", `${tombstone ? 1 : ttl}s`); // M133
+    h.set("Nats-TTL", `${tombstone ? 1 : ttl}s`);
     const w = { sent: now(), floor: this.highest, created: this.created };
     w.answer = this.ask(this.subjects + key, encodeRecord(rec), 300e3, h)
       .then((msg) => this.#answer(msg))

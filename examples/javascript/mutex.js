@@ -326,7 +326,7 @@ class Acquire {
       if (!seen || seen.before.length) break; // M67, M69
       const lock = oneShot ? await this.#buried(seen.lock) : seen.lock;
       const free = this.claim.judge(lock);
-      if (this.claim.lease || !free || (!oneShot && now() - asked > 100)) break; // M68, M134
+      if (this.claim.lease || !free || (!oneShot && now() - asked > 100)) break; // M68
       E = lock?.rev ?? 0;
     }
     return this.claim.lease;

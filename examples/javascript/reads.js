@@ -192,7 +192,7 @@ export class Reads extends EventEmitter {
     return found.concat(await Promise.all(lacking.map((key) => repeated(() => one(key))))).filter(Boolean);
   }
 
-  /** When a record ends by the clock of the servers: 300 ms after its TTL (M131), and a millisecond for what
+  /** When a record ends by the clock of the servers: 300 ms after its TTL, and a millisecond for what
    * its time was truncated by. A record without a TTL and an unreadable one are never overdue. */
   endOf = (m) => (m.ttl && m.rec ? m.time + m.ttl * 1000 + 301 : Infinity);
 

@@ -98,7 +98,7 @@ export function decodeRecord(bytes) {
 /** The fencing token of the first grant at a revision. It stays below 2^53 until 2060. */
 export const token = (revision, grant = 0) => revision * 64 + grant;
 
-/** The whole seconds of a TTL in milliseconds: rounded up (M35), and in bounds (M129). */
+/** The whole seconds of a TTL in milliseconds: rounded up (M35), and in bounds. */
 export function ttlSeconds(ms) {
   const s = Math.ceil(ms / 1000);
   if (!(ms >= 1000) || s > 86400) throw new RangeError("a TTL has 1 s to 24 h");
@@ -108,7 +108,7 @@ export function ttlSeconds(ms) {
 /** The seconds of a Nats-TTL header, as clients write it, or 0. */
 export const seconds = (text) => Number(/^(\d+)s?$/.exec(text)?.[1] ?? 0);
 
-/** Margin and validity in milliseconds of a TTL in seconds (M45, M130). */
+/** Margin and validity in milliseconds of a TTL in seconds (M45). */
 export const margin = (ttl) => Math.max(Math.min(ttl * 100, 1000), ttl);
 export const validity = (ttl) => ttl * 1000 - margin(ttl);
 
