@@ -26,6 +26,16 @@ const (
 	shorterNotHeeded     weakness = "a shorter TTL asked for, and not heeded before it is confirmed"
 	notificationBelieved weakness = "a deletion on the word of a notification"
 
+	handsOverInside  weakness = "a lock handed over before the work under it has ended"
+	handsOverLate    weakness = "a lock handed over by a confirmation that came after the end of its validity"
+	giverCleansUp    weakness = "a giver that deletes its record when it gets no answer"
+	adopterCleansUp  weakness = "an adopter that puts a tombstone where its open attempt expects the record"
+	adoptsUnderOneID weakness = "an adoption under the id of the giver"
+	adoptsUnfixed    weakness = "a record adopted that its holder renews"
+	adoptsAnything   weakness = "an adoption of a lock that is free, or whose record is overdue"
+	adoptsBroken     weakness = "a broken record adopted"
+	adoptsLate       weakness = "an adoption that counts after the end of the record that it has replaced"
+
 	noBackstop      weakness = "waiters without timers"
 	placeBelieved   weakness = "any client with the key of the predecessor's place taken for the predecessor"
 	staleQueue      weakness = "a queue listed from a state without the own ticket"
