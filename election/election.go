@@ -257,10 +257,10 @@ func metaOf(value []byte) map[string]string {
 }
 
 // leaderOf returns the leader that a record shows. One that an operator has deposed leads
-// no more, although the record still keeps the next one out. Nor does the holder of the
-// mutex that has left it to rest, or handed it over.
+// no more, although the record still keeps the next one out. Nor does one that does not
+// renew its record: it has handed the mutex over, or left it for the rest of a minimum hold.
 func leaderOf(h *admin.Holder) Leader {
-	if h == nil || h.Overdue || h.Broken != nil || h.Cooldown || h.HandedOver { //safety:leader-deposed
+	if h == nil || h.Overdue || h.Broken != nil || h.Fixed { //safety:leader-deposed
 		return Leader{}
 	}
 	l := Leader{Token: h.Token, ID: h.ID, Owner: h.Owner, Host: h.Host, PID: h.PID, Since: h.Since}

@@ -166,6 +166,16 @@ func TestCohortSilence(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		wantNothing(t, s)
 	})
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) { // Close
+		c, f := joinFaulty(t, s)
+		quietHolder(t, s)
+		f.OnSend(kit.At("wait take", faults.Drop))
+		w := c.follow(t)
+		begun := time.Now()
+		require.NoError(t, c.Close(t.Context()))
+		require.ErrorIs(t, w.Failed(t), natslock.ErrClosed)
+		require.LessOrEqual(t, time.Since(begun), 5*time.Second, "longer than a release may take")
+	})
 }
 
 // unwatched is a store of a bucket that does not publish its changes.

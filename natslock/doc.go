@@ -119,7 +119,7 @@
 // With [MinHold] a lock keeps others out for a while after the grant, however early its
 // holder unlocks: replicas whose clocks differ run a short job once. [Lock.Handoff] leaves
 // a lock in the bucket for another process, which takes it with [Client.Adopt] and keeps
-// its token. Nobody holds such a record, so an operator frees it at once.
+// its token. A break of such a record waits until its TTL has passed, or frees the lock at once.
 // [Lock.Contended] notifies a holder when a goroutine or another client waits.
 //
 // # What is not promised

@@ -84,7 +84,7 @@ func (e *LockedError) Error() string {
 		fmt.Fprintf(&b, "lock %q is held by ", e.Name)
 	}
 	switch {
-	case e.Own && e.Holder != nil && e.entry.Status != record.StatusCooldown && e.entry.Status != record.StatusHanded:
+	case e.Own && e.Holder != nil && !e.entry.Left():
 		fmt.Fprintf(&b, "this client itself (token %d)", e.Holder.Token)
 	case e.Holder != nil:
 		b.WriteString(describe(*e.Holder, e.entry))

@@ -159,12 +159,12 @@ func ExampleMinHold() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("cooldown:", info.Holder.Cooldown)
+	fmt.Println("not renewed any more:", info.Holder.Fixed)
 	// Output:
 	// the report is written
 	// <nil>
 	// left to the other: true
-	// cooldown: true
+	// not renewed any more: true
 }
 
 // Handoff leaves a lock in the bucket for another process, which adopts it with the handle.

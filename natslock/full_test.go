@@ -228,8 +228,8 @@ func TestNoRoom(t *testing.T) {
 	})
 }
 
-// twoOfOneRun has two goroutines wait for the lock "l" in one place.
-func twoOfOneRun(t *testing.T, m *member, f *faults.Store) (one, two *waiting) {
+// twoAtOnePlace has two goroutines wait for the lock "l" at one place.
+func twoAtOnePlace(t *testing.T, m *member, f *faults.Store) (one, two *waiting) {
 	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 		if w.Key == "lock.l" {
 			return faults.Delay(100 * time.Millisecond)
@@ -238,17 +238,17 @@ func twoOfOneRun(t *testing.T, m *member, f *faults.Store) (one, two *waiting) {
 	})
 	one = m.begin(t, "l")
 	time.Sleep(10 * time.Millisecond)
-	two = m.begin(t, "l") // joins its run, whose claim has no answer yet
+	two = m.begin(t, "l") // while its claim has no answer
 	time.Sleep(time.Second)
 	return one, two
 }
 
-// TestNoRoomForTheNext: a member that drives its run on waits for room, as the one before it did.
+// TestNoRoomForTheNext: where the first goroutine gives up, the next one waits for room, as that one did.
 func TestNoRoomForTheNext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := mustLock(t, join(t, s).Client, "l")
 		m, f := joinFaulty(t, s)
-		one, two := twoOfOneRun(t, m, f)
+		one, two := twoAtOnePlace(t, m, f)
 		var full atomic.Bool
 		full.Store(true)
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -260,7 +260,7 @@ func TestNoRoomForTheNext(t *testing.T) {
 			return faults.Fate{}
 		})
 		time.Sleep(time.Second)
-		other := m.begin(t, "l", natslock.TTL(20*time.Second)) // a run of its own, which gets no place
+		other := m.begin(t, "l", natslock.TTL(20*time.Second)) // in another cohort, which gets no place
 		time.Sleep(time.Second)
 		kit.Unlock(t, l)
 		time.Sleep(time.Second)
@@ -305,13 +305,13 @@ func TestNoRoomOnce(t *testing.T) {
 	})
 }
 
-// TestNoRoomPause: a member that drives its run on while that has no place queues, and does not claim past
-// others. Nor does it keep the later runs of its client from queueing.
+// TestNoRoomPause: where the first goroutine gives up while its client has no place, the next one queues, and does not
+// claim past others. Nor does it keep the other cohorts of its client from queueing.
 func TestNoRoomPause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := mustLock(t, join(t, s).Client, "l")
 		m, f := joinFaulty(t, s)
-		one, two := twoOfOneRun(t, m, f)
+		one, two := twoAtOnePlace(t, m, f)
 		var mu sync.Mutex
 		full, refused, places := true, 0, 0
 		fourth := make(chan struct{})
@@ -336,10 +336,10 @@ func TestNoRoomPause(t *testing.T) {
 		time.Sleep(5 * time.Millisecond) // it has given up its place
 		one.Cancel(errors.New("gave up"))
 		_ = one.Failed(t)
-		three := m.begin(t, "l", natslock.TTL(20*time.Second)) // a run of its own
+		three := m.begin(t, "l", natslock.TTL(20*time.Second)) // in another cohort
 		time.Sleep(12 * time.Second)
 		mu.Lock()
-		require.GreaterOrEqual(t, places, 2, "one for each run")
+		require.GreaterOrEqual(t, places, 2, "one for each cohort")
 		full = false
 		mu.Unlock()
 		time.Sleep(10 * time.Second)

@@ -21,7 +21,7 @@ type Handle struct {
 	Name  string        // of the lock
 	ID    string        // of the claim that was handed over, as [Holder.ID] shows it
 	Token uint64        // the fencing token, which the adopted lock has too
-	TTL   time.Duration // for how long the lock can be adopted, and the TTL of the adopted lock
+	TTL   time.Duration // of the record that the lock is left as, and of the adopted lock
 
 	kind record.Kind
 }
@@ -77,18 +77,21 @@ func (h Handle) check() error {
 // the handle: in this process, another one, or a later one ([Client.Adopt]). The fencing
 // token stays. The lock's context ends first, with a cause that matches [ErrHandedOff].
 // Stop the work under the lock before the call. Nobody gets the lock in between, for one
-// TTL: then it is free. Goroutines and clients that wait go on waiting.
+// TTL: then it is free. It can be adopted until a margin before that ([Tuning]). Goroutines
+// and clients that wait go on waiting. The record is that of a holder which does not renew it
+// any more. If an operator breaks it, nobody can adopt the lock.
 //
-// It returns the handle when the server has confirmed the record. An [Lock.Unlock] after
+// It returns the handle when the server has confirmed the record, inside the validity that
+// the lock had. An [Lock.Unlock] after
 // that does nothing and returns nil. Otherwise the error says what has become of the lock:
 //
 //   - [ErrInvalid]: a lock with [Until] or [MinHold], one that is read, or a permit of
 //     a semaphore, cannot be handed over. It is still held.
 //   - ctx's error alone: ctx had ended before the call. The lock is still held.
 //   - [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost] or [ErrBroken]: the lock had
-//     ended, or an operator broke it meanwhile.
-//   - [ErrUnavailable]: the server did not confirm the record before ctx ended or the
-//     release timeout passed ([Tuning]). The lock has ended here, there is
+//     ended, or an operator broke it meanwhile: then the TTL frees it.
+//   - [ErrUnavailable]: the server did not confirm the record before ctx ended, the
+//     release timeout passed ([Tuning]), or the validity was over. The lock has ended here, there is
 //     no handle, and the TTL frees the lock. The error matches ctx's if that ended.
 //   - [ErrClosed]: the client was closed.
 func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
@@ -111,11 +114,12 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 // one TTL if that is shorter.
 //
 // Adopt returns the held lock, or an error and no lock. It takes nothing but the record
-// that was handed over, so a second Adopt is refused. The error then matches
+// that was handed over, at the revision that it has read. So of two at once one is refused, and
+// so is a second Adopt, also where the process of the first one has died. The error then matches
 // [ErrNotHandedOver], and says what the bucket has instead. It also matches [ErrLocked]
-// if the owner keeps the lock, or another claim has taken it. It matches [ErrBroken] if an
-// operator broke it. It matches [ErrLost] if the record has expired or is gone for another
-// reason. If the error matches [ErrUnavailable] or ctx's error, the server may have applied
+// if the holder keeps the lock, or another claim has taken it. It matches [ErrBroken] if an
+// operator broke it. It matches [ErrLost] if the validity of the record is over, or the record is
+// gone for another reason. If the error matches [ErrUnavailable] or ctx's error, the server may have applied
 // the request. The lock is free after its TTL at the latest. Other errors are those of [Client.TryLock].
 //
 // [Until], [Linger] and [MinHold] are refused with [ErrInvalid], and so is a handle

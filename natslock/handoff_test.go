@@ -23,10 +23,10 @@ import (
 
 const handTTL = 6 * time.Second
 
-// handsOver and adopts say what a write is for.
-func handsOver(w kvstore.Write) bool {
+// lastRenewal and adopts report what a write is for.
+func lastRenewal(w kvstore.Write) bool {
 	body, err := record.Decode(w.Value)
-	return err == nil && !w.Delete && body.Status == record.StatusHanded
+	return err == nil && !w.Delete && body.Status == record.StatusHeld && body.Renewal > 0 && body.Fixed
 }
 
 func adopts(w kvstore.Write) bool {
@@ -86,7 +86,7 @@ func TestHandoff(t *testing.T) {
 				}
 				info, err := admin.New(stranger.Client).Inspect(t.Context(), kind, "l")
 				require.NoError(t, err)
-				require.True(t, info.Holder.HandedOver)
+				require.True(t, info.Holder.Fixed)
 				require.Equal(t, h.ID, info.Holder.ID)
 
 				time.Sleep(handTTL - time.Second)
@@ -94,7 +94,7 @@ func TestHandoff(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, h.Token, next.Token())
 				require.NotEqual(t, h.ID, next.ID())
-				for _, c := range []*member{owner, stranger, adopter} {
+				for _, c := range []*member{owner, stranger, adopter} { // the handle is delivered again
 					_, err = c.Adopt(t.Context(), h)
 					require.Equal(t, "Locked NotHandedOver", matched(err), err)
 				}
@@ -131,7 +131,7 @@ var handFates = map[string]faults.Fate{
 }
 
 func TestHandoffAnswers(t *testing.T) {
-	for side, of := range map[string]func(kvstore.Write) bool{"handoff": handsOver, "adopt": adopts} {
+	for side, of := range map[string]func(kvstore.Write) bool{"handoff": lastRenewal, "adopt": adopts} {
 		for name, fate := range handFates {
 			t.Run(side+"/"+name, func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -142,7 +142,7 @@ func TestHandoffAnswers(t *testing.T) {
 					var early atomic.Bool // the context goes on at the hand-over
 					for _, f := range []*faults.Store{f, g} {
 						f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-							if handsOver(w) && l.Context().Err() == nil {
+							if lastRenewal(w) && l.Context().Err() == nil {
 								early.Store(true)
 							}
 							if of(w) {
@@ -156,7 +156,7 @@ func TestHandoffAnswers(t *testing.T) {
 					next, err := adopter.Adopt(t.Context(), h)
 					require.NoError(t, err)
 					require.Equal(t, h.Token, next.Token())
-					require.Positive(t, n.Load())
+					require.Contains(t, []int32{1, 2}, n.Load(), "it is not written over itself")
 					time.Sleep(time.Minute)
 					wantHeld(t, next)
 					kit.Unlock(t, next)
@@ -178,7 +178,7 @@ func TestHandoffAgainstRenewal(t *testing.T) {
 				l := mustLock(t, owner.Client, "l", natslock.TTL(handTTL))
 				sent := make(chan struct{})
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-					if body, err := record.Decode(w.Value); err == nil && body.Renewal == 1 && body.Status == record.StatusHeld {
+					if body, err := record.Decode(w.Value); err == nil && body.Renewal == 1 && !body.Fixed {
 						close(sent)
 						return fate
 					}
@@ -260,6 +260,11 @@ func TestAdoptRefused(t *testing.T) {
 			time.Sleep(handTTL + 300*time.Millisecond)
 			return h
 		}},
+		"in its margin": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
+			h := handOff(t, l)
+			time.Sleep(handTTL - 500*time.Millisecond)
+			return h
+		}},
 		"overdue": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
 			h := handOff(t, l)
 			forget(t, s)
@@ -300,29 +305,157 @@ func TestAdoptRefused(t *testing.T) {
 	}
 }
 
+// Two adopters have read the same record. The write of the first one is stored later, and refused: its record never counts.
+func TestAdoptTwoAtOnce(t *testing.T) {
+	for name, fate := range map[string]faults.Fate{
+		"late": faults.Delay(500 * time.Millisecond), "no answer": faults.Delay(1500 * time.Millisecond),
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				one, f := joinFaulty(t, s)
+				other := join(t, s)
+				h := handOff(t, mustLock(t, join(t, s).Client, "l", natslock.TTL(handTTL)))
+				sent := make(chan struct{})
+				n := 0
+				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+					if !adopts(w) {
+						return faults.Pass
+					}
+					if n++; n == 1 {
+						close(sent)
+					}
+					return first(n, fate)
+				})
+				refused := make(chan error, 1)
+				go func() {
+					_, err := one.Adopt(t.Context(), h)
+					refused <- err
+				}()
+				kit.Receive(t, sent, "the first adoption")
+				next, err := other.Adopt(t.Context(), h, natslock.TTL(time.Hour), natslock.NoRenew())
+				require.NoError(t, err)
+				err = kit.Receive(t, refused, "its refusal")
+				require.Equal(t, "Locked NotHandedOver", matched(err), err)
+				time.Sleep(time.Minute)
+				wantHeld(t, next)
+				kit.Unlock(t, next)
+			})
+		})
+	}
+}
+
+// Answers to the renewals of the giver that come after the adoption change nothing: it writes nothing more.
+func TestHandoffLateAnswers(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		giver, f := joinFaulty(t, s)
+		l := mustLock(t, giver.Client, "l", natslock.TTL(handTTL))
+		sent := make(chan struct{})
+		n := 0
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+			if n++; n == 1 {
+				close(sent)
+			}
+			if n <= 2 { // a renewal, and the last one
+				return faults.DelayAnswer(3 * time.Second)
+			}
+			return faults.Pass
+		})
+		kit.Receive(t, sent, "a renewal")
+		h := handOff(t, l)
+		next, err := join(t, s).Adopt(t.Context(), h)
+		require.NoError(t, err)
+		p := newTap(t, s.Connect(), "$KV.>")
+		time.Sleep(4 * time.Second)
+		for _, m := range p.take(t, giver.nc) {
+			body, err := record.Decode(m.Data)
+			require.NoError(t, err)
+			require.Equal(t, next.ID(), body.ID, "the giver writes nothing")
+		}
+		wantHeld(t, next)
+		kit.Unlock(t, next)
+	})
+}
+
+// A last renewal that is confirmed after the end of the validity hands nothing over. Behind an overdue gate a reader may
+// be inside by then.
+func TestHandoffTooLate(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		giver, f := joinFaulty(t, s)
+		l := mustLock(t, giver.Client, "l", natslock.TTL(2*time.Second), natslock.NoRenew())
+		granted := time.Now()
+		n := 0
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+			switch n++; n {
+			case 1:
+				return faults.Delay(1900 * time.Millisecond)
+			case 2:
+				return faults.Drop
+			}
+			return faults.Pass // it is refused, and a read shows the first one
+		})
+		h, err := l.Handoff(t.Context())
+		require.Equal(t, "Unavailable", matched(err), err)
+		require.Zero(t, h)
+		require.True(t, inspect(t, join(t, s).Client, "l").Holder.Fixed, "its record ends by the TTL")
+		w := join(t, s).begin(t, "l")
+		kit.Unlock(t, w.Granted(t))
+		require.GreaterOrEqual(t, w.At.Sub(granted), 3900*time.Millisecond)
+	})
+}
+
+// An adoption that is stored after the end of the record that it replaces does not count. Behind a gate a reader has
+// joined beside that record, and has not changed it.
+func TestAdoptTooLate(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		l, err := rwlock.New(join(t, s).Client).Lock(t.Context(), "l", natslock.TTL(2*time.Second))
+		require.NoError(t, err)
+		h := handOff(t, l)
+		forget(t, s)
+		adopter, f := joinFaulty(t, s)
+		handed, n := time.Now(), 0
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+			switch {
+			case !adopts(w) || time.Since(handed) > 3*time.Second:
+				return faults.Pass
+			case n > 0:
+				return faults.Drop
+			}
+			n++
+			return faults.Delay(3500 * time.Millisecond)
+		})
+		refused := make(chan error, 1)
+		go func() {
+			_, err := adopter.Adopt(t.Context(), h, natslock.TTL(time.Hour))
+			refused <- err
+		}()
+		read, err := rwlock.New(join(t, s).Client).RLock(t.Context(), "l")
+		require.NoError(t, err)
+		err = kit.Receive(t, refused, "the refusal")
+		require.Equal(t, "Lost NotHandedOver", matched(err), err)
+		wantHeld(t, read)
+		kit.Unlock(t, read)
+	})
+}
+
 // A record that is gone when the adopter's write arrives is not claimed: not even a lock
 // that is free.
 func TestAdoptNeverClaims(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		adopter, f := joinFaulty(t, s)
-		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if adopts(w) {
-				return faults.Delay(900 * time.Millisecond)
-			}
-			return faults.Pass
-		})
-		for _, deleted := range []time.Duration{0, 300 * time.Millisecond} { // the tombstone is there, or has gone
+		for _, dropped := range []int{0, 1} { // the tombstone is there, or has gone
 			h := handOff(t, mustLock(t, join(t, s).Client, "l", natslock.TTL(handTTL)))
-			wait := 500 * time.Millisecond
-			if deleted > 0 {
-				wait = 0
-				time.Sleep(handTTL - 500*time.Millisecond) // it expires under way
-			}
-			go func() {
-				if time.Sleep(wait); wait > 0 {
-					newRaw(t, s.Connect()).remove("lock.l")
+			n := 0
+			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+				switch {
+				case !adopts(w):
+					return faults.Pass
+				case n < dropped:
+					n++
+					return faults.Drop
 				}
-			}()
+				return faults.Delay(900 * time.Millisecond)
+			})
+			time.AfterFunc(500*time.Millisecond, func() { newRaw(t, s.Connect()).put("lock.l", nil, time.Second, "KV-Operation", "DEL") })
 			_, err := adopter.Adopt(t.Context(), h)
 			require.Equal(t, "Lost NotHandedOver", matched(err), err)
 			require.Empty(t, newRaw(t, s.Connect()).live("lock.>"))
@@ -364,15 +497,22 @@ func TestAdoptGivenUp(t *testing.T) {
 	})
 }
 
-// A Handoff that is not confirmed leaves the record to its TTL.
+// A Handoff that is not confirmed makes no handle, and leaves the record to its TTL, whether the server has stored its last
+// renewal or not.
 func TestHandoffUnconfirmed(t *testing.T) {
-	for name, ends := range map[string]bool{"release timeout": false, "context": true} {
+	for name, c := range map[string]struct {
+		ends bool
+		fate faults.Fate
+	}{
+		"release timeout": {false, faults.Drop}, "context": {true, faults.Drop}, "stored": {false, faults.LoseAnswer},
+	} {
 		t.Run(name, func(t *testing.T) {
+			ends := c.ends
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				owner, f := joinFaulty(t, s)
 				l := mustLock(t, owner.Client, "l", natslock.TTL(10*time.Second))
 				granted := time.Now()
-				f.OnSend(func(_ int, w kvstore.Write) faults.Fate { return faults.Drop })
+				f.OnSend(func(_ int, w kvstore.Write) faults.Fate { return c.fate })
 				ctx, want := t.Context(), "Unavailable"
 				if ends {
 					var cancel context.CancelFunc
@@ -387,6 +527,7 @@ func TestHandoffUnconfirmed(t *testing.T) {
 				require.Equal(t, want, matched(l.Unlock(t.Context())))
 				f.OnSend(nil)
 				other := join(t, s)
+				require.Equal(t, name == "stored", inspect(t, other.Client, "l").Holder.Fixed)
 				w := other.begin(t, "l")
 				kit.Unlock(t, w.Granted(t))
 				require.GreaterOrEqual(t, w.At.Sub(granted), 10*time.Second)
@@ -396,7 +537,8 @@ func TestHandoffUnconfirmed(t *testing.T) {
 }
 
 // A Handoff whose record is gone before its confirmation is not one, although the server
-// may have stored that record. Nor is the Handoff of a lock that an operator has broken.
+// may have stored that record. Nor is the Handoff of a lock that an operator has broken, whose record stays until its
+// TTL has passed.
 func TestHandoffGone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		owner, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -404,7 +546,7 @@ func TestHandoffGone(t *testing.T) {
 			l := mustLock(t, owner.Client, "l")
 			n := 0
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-				if handsOver(w) && !broken {
+				if lastRenewal(w) && !broken {
 					n++
 					return first(n, faults.LoseAnswer)
 				}
@@ -533,7 +675,7 @@ func TestHandleText(t *testing.T) {
 	require.True(t, errors.Is(err, natslock.ErrInvalid))
 }
 
-// The watch reports a hand-over as a release, and an adoption as a grant.
+// The watch reports an adoption as a release and a grant, and the end of a lock that nobody has adopted as a release.
 func TestHandoffWatched(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
@@ -541,14 +683,14 @@ func TestHandoffWatched(t *testing.T) {
 		for _, adopted := range []bool{true, false} {
 			h := handOff(t, mustLock(t, c.Client, "l"))
 			w.next(admin.EventGranted)
-			require.Equal(t, h.Token, w.next(admin.EventReleased).Token)
 			if adopted {
 				l, err := c.Adopt(t.Context(), h)
 				require.NoError(t, err)
+				require.Equal(t, h.ID, w.next(admin.EventReleased).ID)
 				require.Equal(t, h.Token, w.next(admin.EventGranted).Token)
 				kit.Unlock(t, l)
-				w.next(admin.EventReleased)
 			}
+			w.next(admin.EventReleased)
 			time.Sleep(time.Minute)
 			w.nothing()
 		}

@@ -66,13 +66,11 @@ func describe(h Holder, e record.Entry) string {
 		s += " on " + h.Host
 	}
 	s += fmt.Sprintf(" (token %d)", h.Token)
-	switch e.Status {
-	case record.StatusBroken:
+	switch {
+	case e.Status == record.StatusBroken:
 		s += ", broken by " + e.BrokenBy
-	case record.StatusHanded:
-		s += ", handed over and not adopted"
-	case record.StatusCooldown:
-		s += ", unlocked before its minimum hold was over"
+	case e.Left():
+		s += ", which does not renew it any more"
 	}
 	return s
 }

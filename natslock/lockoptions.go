@@ -140,11 +140,11 @@ func Linger(d time.Duration) LockOption {
 // clocks that differ by less than d: the job runs once.
 //
 // An Unlock before d ends the lock's context, and leaves the record in the bucket until d,
-// rounded up to whole seconds. The lock is in cooldown: nobody holds it. Other clients and the
-// goroutines of this client wait for it as for a lock that is held. They get it when d is
-// over, up to 1 s later and a little more, or when an operator frees it. Unlock
-// returns nil when the server has confirmed that record. An Unlock after d releases the
-// lock as always. Package admin shows that.
+// rounded up to whole seconds. Other clients and the goroutines of this client wait for it as
+// for a lock that is held. They get it when d is over, up to 1 s later and a little more, or when an
+// operator breaks it at once. Unlock returns nil when the server has confirmed that record. An
+// Unlock after d releases the lock as always. To package admin the lock is held until then, by a
+// holder that does not renew it.
 //
 // The TTL of the lock is at least d and the margin. So others stay out for d if the client
 // crashes or loses the lock too, and stay out longer than by a shorter [TTL].

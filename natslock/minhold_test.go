@@ -22,12 +22,6 @@ import (
 
 const minHold = 5 * time.Second
 
-// coolsDown says whether w writes the record of a lock in cooldown.
-func coolsDown(w kvstore.Write) bool {
-	body, err := record.Decode(w.Value)
-	return err == nil && !w.Delete && body.Status == record.StatusCooldown
-}
-
 // Replicas start a job of 10 ms at the same time, by clocks that are a second apart. It
 // runs once, and again after the minimum hold. So it does on the goroutines of one client.
 func TestMinHoldOnce(t *testing.T) {
@@ -56,7 +50,7 @@ func TestMinHoldOnce(t *testing.T) {
 						var locked *natslock.LockedError
 						require.ErrorAs(t, tick(period+n), &locked)
 						require.Equal(t, shared, locked.Own)
-						require.ErrorContains(t, locked, "unlocked before its minimum hold was over")
+						require.ErrorContains(t, locked, "which does not renew it any more")
 					}
 				}
 				require.Len(t, ran, 3)
@@ -83,7 +77,7 @@ func TestMinHoldWaits(t *testing.T) {
 					c, f := joinFaulty(t, s)
 					n := 0
 					f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-						if !coolsDown(w) {
+						if !lastRenewal(w) {
 							return faults.Pass
 						}
 						n++
@@ -138,7 +132,7 @@ func TestMinHoldAgainstRenewal(t *testing.T) {
 				granted := time.Now()
 				sent := make(chan struct{})
 				f.OnSend(func(n int, w kvstore.Write) faults.Fate {
-					if body, err := record.Decode(w.Value); err == nil && body.Renewal == 1 && body.Status == record.StatusHeld {
+					if body, err := record.Decode(w.Value); err == nil && body.Renewal == 1 && !body.Fixed {
 						close(sent)
 						return fate
 					}
@@ -147,7 +141,7 @@ func TestMinHoldAgainstRenewal(t *testing.T) {
 				kit.Receive(t, sent, "a renewal")
 				kit.Unlock(t, l)
 				info := inspect(t, other.Client, "l")
-				require.True(t, info.Holder.Cooldown)
+				require.True(t, info.Holder.Fixed)
 				require.Equal(t, "rest", info.Holder.Purpose)
 				require.False(t, info.Holder.Expires.Before(granted.Add(minHold)))
 				time.Sleep(time.Until(granted.Add(minHold)) - time.Millisecond)
@@ -169,7 +163,7 @@ func TestMinHoldOver(t *testing.T) {
 		kit.Unlock(t, l)
 		info := inspect(t, other.Client, "l")
 		require.NotNil(t, info.Holder, "the client's clock may be fast")
-		require.True(t, info.Holder.Cooldown)
+		require.True(t, info.Holder.Fixed)
 		time.Sleep(time.Until(info.Holder.Expires) + 300*time.Millisecond)
 		l = mustLock(t, c.Client, "l", natslock.MinHold(2*time.Second))
 		time.Sleep(2300 * time.Millisecond)
@@ -243,24 +237,32 @@ func TestMinHoldLost(t *testing.T) {
 	}
 }
 
-// A break frees a lock in cooldown at once. A break of its holder frees it when the holder
-// has stopped.
+// A break of the rest of a minimum hold waits for its end, or frees the lock at once. A break of its holder frees it when
+// the holder has stopped.
 func TestMinHoldBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
 		for _, held := range []bool{false, true} {
-			l := mustLock(t, c.Client, "l", natslock.MinHold(time.Hour))
-			begun := time.Now()
-			w := other.await(t, "l")
-			if !held {
-				kit.Unlock(t, l)
+			for _, now := range []bool{false, true} {
+				l := mustLock(t, c.Client, "l", natslock.MinHold(20*time.Second))
+				begun := time.Now()
+				w := other.await(t, "l")
+				if !held {
+					kit.Unlock(t, l)
+				}
+				require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: l.ID(), Reason: "test", Immediately: now}))
+				if held && now {
+					require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+				} else if held {
+					require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
+				}
+				kit.Unlock(t, w.Granted(t))
+				if held || now {
+					require.Less(t, time.Since(begun), time.Second)
+				} else {
+					require.GreaterOrEqual(t, time.Since(begun), 20*time.Second)
+				}
 			}
-			require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: l.ID(), Reason: "test"}))
-			if held {
-				require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
-			}
-			kit.Unlock(t, w.Granted(t))
-			require.Less(t, time.Since(begun), time.Second)
 		}
 	})
 }
@@ -341,16 +343,16 @@ func TestMinHoldJoinsNothing(t *testing.T) {
 	})
 }
 
-// The watch reports the Unlock of a lock in cooldown as its release, once.
+// The watch reports the end of a minimum hold as the release of its lock.
 func TestMinHoldWatched(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
 		w := follow(t, join(t, s), "l")
 		kit.Unlock(t, mustLock(t, c.Client, "l", natslock.MinHold(minHold)))
 		w.next(admin.EventGranted)
-		w.next(admin.EventReleased)
 		kit.Unlock(t, mustLock(t, c.Client, "l"))
 		w.next(admin.EventQueued)
+		w.next(admin.EventReleased)
 		w.next(admin.EventGranted)
 		w.next(admin.EventReleased)
 		w.nothing()

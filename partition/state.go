@@ -164,9 +164,10 @@ func (g *reading) add(info admin.Info) {
 	}
 }
 
-// live says whether a record is that of somebody who holds the lock. One whose lease an operator has broken is about to let go.
+// live reports whether a record is that of somebody who holds the lock, and renews it. One whose lease an operator has
+// broken is about to let go.
 func live(h *admin.Holder) bool {
-	return h != nil && !h.Overdue && h.Broken == nil && !h.Cooldown && !h.HandedOver && !h.Unreadable
+	return h != nil && !h.Overdue && h.Broken == nil && !h.Fixed && !h.Unreadable
 }
 
 // holds says whether a lock is one of the member's process.

@@ -770,3 +770,89 @@ func TestCohortReadersLost(t *testing.T) {
 		}
 	})
 }
+
+// TestCohortOwnWriter: goroutines of a client that read do not keep its own writer out. Those that ask
+// after it wait, although the others have a place before it.
+func TestCohortOwnWriter(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+		l, err := b.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		first := a.readAll(2)
+		time.Sleep(10 * time.Millisecond)
+		writes := make(chan grant, 2)
+		a.write("w1", writes)
+		time.Sleep(10 * time.Millisecond)
+		second := a.readAll(2)
+		time.Sleep(10 * time.Millisecond)
+		kit.Unlock(t, l)
+		readers := granted(t, first, 2)
+		nobody(t, second, "past its own writer")
+		a.write("w2", writes) // behind the other one
+		nobody(t, writes, "over readers")
+		kit.Unlock(t, readers...)
+		w := granted(t, writes, 1)
+		nobody(t, writes, "beside a writer")
+		nobody(t, second, "beside a writer")
+		kit.Unlock(t, w...)
+		for range 2 { // one after the other, in either order
+			select {
+			case g := <-writes:
+				require.NoError(t, g.err)
+				nobody(t, second, "beside a writer")
+				kit.Unlock(t, g.l)
+			case g := <-second:
+				require.NoError(t, g.err)
+				readers := append(granted(t, second, 1), g.l)
+				nobody(t, writes, "over readers")
+				kit.Unlock(t, readers...)
+			}
+		}
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
+	})
+}
+
+// TestCohortBehindATry: a TryLock finds a reader behind its gate, and a Lock of its client waits. That one
+// goes on behind the same gate. A gate that nobody else waits for is given up.
+func TestCohortBehindATry(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		t.Run(fmt.Sprintf("another waits %v", waits), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
+				var gates atomic.Int32
+				a.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+					if kit.Stage(w) == "rw take" {
+						gates.Add(1)
+						return faults.Delay(100 * time.Millisecond)
+					}
+					return faults.Pass
+				})
+				tries, writes := make(chan error, 1), make(chan grant, 1)
+				go func() {
+					_, err := a.TryLock(t.Context(), "x")
+					tries <- err
+				}()
+				time.Sleep(50 * time.Millisecond)
+				r, err := b.RLock(t.Context(), "x")
+				require.NoError(t, err)
+				if waits {
+					a.write("w", writes)
+				}
+				require.ErrorIs(t, kit.Receive(t, tries, "an answer"), natslock.ErrLocked)
+				synctest.Wait()
+				again, err := b.TryRLock(t.Context(), "x", natslock.TTL(time.Minute))
+				if !waits {
+					require.NoError(t, err, "the gate is left")
+					kit.Unlock(t, again, r)
+				} else {
+					require.ErrorIs(t, err, natslock.ErrLocked, "the gate is gone")
+					nobody(t, writes, "over a reader")
+					kit.Unlock(t, r)
+					kit.Unlock(t, granted(t, writes, 1)...)
+					require.EqualValues(t, 1, gates.Load())
+				}
+				require.Empty(t, kit.KeysLeft(t, s.Connect()))
+			})
+		})
+	}
+}

@@ -129,7 +129,7 @@ func TestUnlockAfterShutdown(t *testing.T) {
 			if hold == 0 {
 				require.Nil(t, info.Holder)
 			} else {
-				require.True(t, info.Holder.Cooldown)
+				require.True(t, info.Holder.Fixed)
 			}
 			require.Empty(t, r.reported())
 			require.Zero(t, locker.Held(name).Token())

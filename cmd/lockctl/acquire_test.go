@@ -119,7 +119,6 @@ func TestAcquire(t *testing.T) {
 			h := word(t, s, append([]string{"acquire", "a b", "--meta", "k=v", "--ttl", "10m"}, k.flags...)...)
 			begun := heldBy(t, s, "a b", h)
 			require.Equal(t, k.kind, locks(t, s, "info", "a b")[0].Kind)
-			require.False(t, begun.HandedOver)
 			require.Equal(t, 600.0, begun.TTL)
 			waiter := k.behind(t, s, "a b", "echo $LOCK_TOKEN")
 
@@ -213,7 +212,7 @@ func TestAcquireBroken(t *testing.T) {
 	}
 }
 
-// A lock that a program has handed over has no holder. Its break frees it at once, and says so.
+// A lock that a program has handed over is no script's. Its break waits for its end, or lets the next one in at once.
 func TestBreakHandedOver(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -229,7 +228,9 @@ func TestBreakHandedOver(t *testing.T) {
 	refused(t, s, 64, "only a program can adopt it", "extend", string(text))
 	code, out, errs := run(t, s, "break", "-f", "x")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "broken: free now, whether the program that has left it has stopped or not")
+	require.Regexp(t, `free when the holder has stopped, in 59m\d\ds at the latest`, out)
+	code, _, errs = run(t, s, "break", "-f", "--now", "x")
+	require.Zero(t, code, errs)
 	require.Empty(t, locks(t, s, "ls"))
 }
 

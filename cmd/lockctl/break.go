@@ -39,9 +39,9 @@ script that gives the id breaks that claim and never a later one. A record that
 lockctl cannot read has an id too, made of its revision.
 
 A lock of "lockctl acquire" has no process to notify. It is free when the script releases
-it, or when its TTL has passed, and the script's next extend or release fails. A lock of
-the mode "handed" has no holder: a program has left it to another one that was to adopt it
-(Lock.Handoff). Its break frees it at once, and waits for neither. Nor has one in cooldown.
+it, or when its TTL has passed, and the script's next extend or release fails. Nor has one
+that its holder has left: to a program that is to adopt it (Lock.Handoff), or for the rest
+of a minimum hold. It is free when its TTL has passed, or at once by --now.
 
 Of a reader-writer lock this breaks the writer or one reader, of a semaphore one
 holder; the others go on. Where several could be meant they are listed and nothing is broken: choose
@@ -197,10 +197,6 @@ func (c *breakCmd) outcome(g *session.Globals, s *session.Session, broken show.H
 	switch {
 	case c.Now:
 		return fmt.Sprintf("broken: %s now; the %s is notified, and may still be at work", broken.Freed(), broken.Role())
-	case broken.HandedOver && broken.Left():
-		return "broken: free now, whether the program that has left it has stopped or not; nobody can adopt it any more"
-	case broken.Left():
-		return "broken: nobody held it, the lock was freed"
 	case broken.Waits:
 		return "broken: the writer gives way, and queues again if it was still waiting"
 	}

@@ -33,8 +33,8 @@ func (*checkCmd) Help() string {
 the lock that is furthest beyond its limit and how many more there are. At the limit
 itself a lock is within it.
 
-A lock counts as held while a holder may be inside. A lock that is idle, in cooldown, handed
-over or overdue does not. Of readers and permits the oldest counts.
+A lock counts as held while a holder may be inside. A lock that is idle or overdue does
+not. Of readers and permits the oldest counts.
 A writer that keeps readers out and waits for those inside is a waiter. Times are by the
 clocks of holders and waiters and of this machine.
 
@@ -158,7 +158,7 @@ func (c *checkCmd) judge(info admin.Info, now time.Time) (worst excess, beyond b
 			note(float64(d)/float64(c.Late), "is renewed late by %s, %s after the last time, the limit is %v", h.Name(), show.Brief(now.Sub(h.Expires.Add(-h.TTL))), c.Late)
 		}
 		switch d := now.Sub(h.Since); {
-		case h.Idle || h.Cooldown || h.HandedOver || h.Overdue:
+		case h.Idle || h.Overdue:
 		case h.Waits:
 			waits(h.Since, h.Name())
 		case c.Held > 0 && d > c.Held:
@@ -225,7 +225,7 @@ func lockOf(infos []admin.Info, name string) admin.Info {
 // late is by how much the next renewal of a lease is later than planned: a client renews
 // after a third of the TTL.
 func late(h admin.Holder, now time.Time) time.Duration {
-	if h.Fixed || h.Unreadable || h.Cooldown || h.HandedOver || h.Overdue || h.Broken != nil || h.Expires.IsZero() {
+	if h.Fixed || h.Unreadable || h.Overdue || h.Broken != nil || h.Expires.IsZero() {
 		return 0
 	}
 	return now.Sub(h.Expires) + h.TTL - h.TTL/3

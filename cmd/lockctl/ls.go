@@ -32,9 +32,7 @@ and waiters. Several readers share a line, with the longest time held and the la
 end of a lease. A writer that waits for them to leave has a line of its own.
 "lockctl info" lists all of them. The mode "idle" is that of a lock that its client
 keeps for goroutines of its own: none of them was inside when the client last renewed
-the lock. The client gives the lock up when another client waits. The mode "cooldown" is
-that of a lock that was unlocked before its minimum hold was over: nobody holds it.
-Nobody holds a lock of the mode "handed" either, until a client adopts it.
+the lock. The client gives the lock up when another client waits.
 
 Of a semaphore the mode says how many permits are taken, and of how many.
 

@@ -284,8 +284,6 @@ type holder struct {
 	Unreadable      bool
 	Overdue         bool
 	Lingers, Idle   bool
-	Cooldown        bool
-	HandedOver      bool `json:"handed_over"`
 }
 
 func locks(t *testing.T, s *testutil.Server, args ...string) []lock {

@@ -3,6 +3,7 @@
 package main_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -267,46 +268,37 @@ func TestDemo(t *testing.T) {
 	require.Empty(t, errs)
 }
 
-// ls, info and their JSON show a lock in cooldown, and break frees it at once.
-func TestLookAtRestingLock(t *testing.T) {
+// ls and info show a lock that its holder has left, for the rest of a minimum hold or to an adopter, as one that nobody
+// renews. A break waits for its end, or lets the next one in at once.
+func TestLookAtLeftLock(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	withBucket(t, s)
-	c := client(t, s, natslock.WithOwner("scheduler"))
-	l, err := c.Lock(timeout(t), "job", natslock.MinHold(time.Hour))
-	require.NoError(t, err)
-	require.False(t, locks(t, s, "ls")[0].Holder.Cooldown)
-	require.NoError(t, l.Unlock(timeout(t)))
-	require.True(t, locks(t, s, "ls")[0].Holder.Cooldown)
-	_, out, _ := run(t, s, "ls")
-	require.Regexp(t, `(?m)^mutex +job +cooldown +scheduler on .* 59m`, out)
-	_, out, _ = run(t, s, "info", "job")
-	require.Contains(t, out, "mutex job: cooldown: nobody holds it")
-	require.Regexp(t, `free +in 59m\d\ds, or at once by lockctl break`, out)
-	code, out, errs := run(t, s, "break", "-f", "job")
-	require.Zero(t, code, errs)
-	require.Contains(t, out+errs, "the lock was freed")
-	_, out, _ = run(t, s, "info", "job")
-	require.Equal(t, "job is free\n", out)
-}
-
-// ls, info and their JSON show a lock that was handed over, and break frees it at once.
-func TestLookAtHandedLock(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	withBucket(t, s)
-	l, err := client(t, s, natslock.WithOwner("builder")).Lock(timeout(t), "build", natslock.TTL(time.Hour))
-	require.NoError(t, err)
-	_, err = l.Handoff(timeout(t))
-	require.NoError(t, err)
-	require.True(t, locks(t, s, "ls")[0].Holder.HandedOver)
-	_, out, _ := run(t, s, "ls")
-	require.Regexp(t, `(?m)^mutex +build +handed +builder on .* 59m`, out)
-	_, out, _ = run(t, s, "info", "build")
-	require.Contains(t, out, "mutex build: handed over: nobody holds it")
-	require.Regexp(t, `free +in 59m\d\ds, or at once by lockctl break`, out)
-	code, _, errs := run(t, s, "break", "-f", "build")
-	require.Zero(t, code, errs)
-	_, out, _ = run(t, s, "info", "build")
-	require.Equal(t, "build is free\n", out)
+	for name, leave := range map[string]func(c *natslock.Client) error{
+		"minimum hold": func(c *natslock.Client) error {
+			l, err := c.Lock(timeout(t), "job", natslock.MinHold(time.Hour))
+			return errors.Join(err, l.Unlock(timeout(t)))
+		},
+		"hand-over": func(c *natslock.Client) error {
+			l, err := c.Lock(timeout(t), "job", natslock.TTL(time.Hour))
+			_, err2 := l.Handoff(timeout(t))
+			return errors.Join(err, err2)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t)
+			withBucket(t, s)
+			require.NoError(t, leave(client(t, s, natslock.WithOwner("scheduler"))))
+			_, out, _ := run(t, s, "ls")
+			require.Regexp(t, `(?m)^mutex +job +exclusive +scheduler on .* 59m`, out)
+			_, out, _ = run(t, s, "info", "job")
+			require.Regexp(t, `expires +in 59m\d\ds, TTL 1h0m0s: its holder does not renew it`, out)
+			code, out, errs := run(t, s, "break", "-f", "job")
+			require.Zero(t, code, errs)
+			require.Regexp(t, `free when the holder has stopped, in 59m\d\ds at the latest`, out)
+			code, _, errs = run(t, s, "break", "-f", "--now", "job")
+			require.Zero(t, code, errs)
+			_, out, _ = run(t, s, "info", "job")
+			require.Equal(t, "job is free\n", out)
+		})
+	}
 }

@@ -44,22 +44,22 @@ func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended
 	if err != nil {
 		return Extended{}, fmt.Errorf("extend lock %q: %w", name, err)
 	}
-	x := core.Extending{ID: l.ID, Token: l.Token, TTL: ttl}
+	x := core.Extending{Handle: core.Handle{ID: l.ID, Token: l.Token}, TTL: ttl}
 	var failed error // the last request that had no answer
 	for try := 0; ; try++ {
 		step, e, err := a.found(ctx, &x, l)
-		if err == nil && step == core.ExtendWrite {
+		if err == nil && step == core.HandleWrite {
 			step, err = a.extend(ctx, &x, e)
 		}
 		failed = err
 		switch {
 		case err != nil:
-		case step == core.ExtendDone:
+		case step == core.HandleDone:
 			if x.Valid > a.b.Instant() {
 				return Extended{TTL: x.Terms.TTL, Margin: x.Terms.Margin, Until: x.Valid}, nil
 			}
-			return Extended{}, l.ended(core.ExtendLate, e)
-		case step != core.ExtendRead:
+			return Extended{}, l.ended(core.HandleLate, e)
+		case step != core.HandleRead:
 			return Extended{}, l.ended(step, e)
 		}
 		if err := a.pause(ctx, try, failed); err != nil {
@@ -88,33 +88,22 @@ func (a *Admin) pause(ctx context.Context, try int, failed error) error {
 }
 
 // found reads the record of l as of what the leader has stored.
-func (a *Admin) found(ctx context.Context, x *core.Extending, l Left) (core.ExtendStep, record.Entry, error) {
-	asked := a.b.Instant()
-	st, err := a.b.Leader(ctx, bucket.AnswerTimeout)
+func (a *Admin) found(ctx context.Context, x *core.Extending, l Left) (core.HandleStep, record.Entry, error) {
+	e, st, asked, err := a.b.ReadNow(ctx, l.Key, x.AsOf)
 	if err != nil {
-		return core.ExtendRead, record.Entry{}, err
-	}
-	e, err := a.b.Read(ctx, l.Key, max(x.AsOf, st.LastRevision)) //safety:extend-as-of
-	if bucket.IsAny(err, bucket.ErrPermission) {                 // the leader's read is withheld, but not a write that it refuses
-		var last uint64
-		if last, err = a.b.Probe(ctx, l.Key); err == nil && last > 0 {
-			e, err = a.b.Read(ctx, l.Key, max(x.AsOf, last))
-		}
-	}
-	if err != nil {
-		return core.ExtendRead, record.Entry{}, err
+		return core.HandleRead, record.Entry{}, err
 	}
 	return x.Found(e, st.Time, asked, a.s.Margin), e, nil
 }
 
 // extend writes the record that was found again.
-func (a *Admin) extend(ctx context.Context, x *core.Extending, e record.Entry) (core.ExtendStep, error) {
+func (a *Admin) extend(ctx context.Context, x *core.Extending, e record.Entry) (core.HandleStep, error) {
 	b := e.Body
 	b.Token, b.Attempt, b.Renewal, b.Fixed = e.TokenOrTicket(), 0, b.Renewal+1, true
 	b.TTL, b.By = int64(x.Terms.TTL/time.Second), x.By.UnixMilli()
 	value, err := b.EncodeKept(e.Revision)
 	if err != nil {
-		return core.ExtendRead, err
+		return core.HandleRead, err
 	}
 	w := kvstore.Write{Key: e.Key, Value: value, Expect: e.Revision, TTL: x.Terms.TTL} //safety:extend-expects
 	sent := a.b.Instant()
@@ -126,7 +115,7 @@ func (a *Admin) extend(ctx context.Context, x *core.Extending, e record.Entry) (
 // Release ends the lock. It returns nil if the lock was held until then. Otherwise the error is
 // that of [Admin.Extend]; a record of the lock that is there is deleted all the same.
 func (a *Admin) Release(ctx context.Context, l Left) error {
-	x := core.Extending{ID: l.ID, Token: l.Token, TTL: clock.MinTTL}
+	x := core.Extending{Handle: core.Handle{ID: l.ID, Token: l.Token}, TTL: clock.MinTTL}
 	for try := 0; ; try++ {
 		step, e, err := a.found(ctx, &x, l)
 		switch {
@@ -135,7 +124,7 @@ func (a *Admin) Release(ctx context.Context, l Left) error {
 				return fmt.Errorf("release lock %q (token %d): not confirmed: %w; it is free when its TTL has passed", l.name(), l.Token, err)
 			}
 			continue
-		case !e.Live() || step == core.ExtendTaken:
+		case !e.Live() || step == core.HandleTaken || step == core.HandleKept:
 			return l.ended(step, e)
 		}
 		b := e.Body
@@ -146,10 +135,10 @@ func (a *Admin) Release(ctx context.Context, l Left) error {
 		case err != nil:
 			return fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL has passed", l.name(), l.Token, err)
 		case r.Broken != nil:
-			return l.ended(core.ExtendBroken, *r.Broken)
+			return l.ended(core.HandleBroken, *r.Broken)
 		case last == core.LostBefore:
-			return l.ended(core.ExtendGone, e)
-		case step != core.ExtendWrite: // broken, or late
+			return l.ended(core.HandleGone, e)
+		case step != core.HandleWrite: // broken, or late
 			return l.ended(step, e)
 		}
 		return nil
@@ -162,14 +151,16 @@ func (l Left) name() string {
 }
 
 // ended is the error of a lock that is not held any more.
-func (l Left) ended(step core.ExtendStep, e record.Entry) error {
+func (l Left) ended(step core.HandleStep, e record.Entry) error {
 	end := session.EndError{Name: l.name(), Token: l.Token, Kind: session.ErrLost}
 	switch step {
-	case core.ExtendBroken:
+	case core.HandleBroken:
 		end.Kind, end.Why = session.ErrBroken, e.BrokenBecause()
-	case core.ExtendTaken:
+	case core.HandleTaken:
 		end.Why = "another claim has its record"
-	case core.ExtendLate:
+	case core.HandleKept:
+		end.Why = "its holder renews it: the handle is of no script"
+	case core.HandleLate:
 		end.Why = "its validity is over"
 	default:
 		end.Why = "its record is gone"

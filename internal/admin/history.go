@@ -149,7 +149,7 @@ func (r *replay) lost(s step) {
 	if r.lacks(origin, origin) {
 		n++
 	}
-	if b := s.before; b.Live() && !b.Left() && !b.Unreadable && b.Record.TTL > 0 && r.lacks(b.Revision+1, s.entry.Revision-1) &&
+	if b := s.before; b.Live() && !s.entry.Adopts(b) && !b.Unreadable && b.Record.TTL > 0 && r.lacks(b.Revision+1, s.entry.Revision-1) &&
 		b.Time.Add(b.Record.TTL).After(s.entry.Time.Add(record.OverdueSlack)) {
 		n++
 	}

@@ -185,6 +185,11 @@ func endBefore(s step) (Change, bool) {
 	if before.From(entry.ID) || before.Unreadable && entry.Status == record.StatusBroken {
 		return Change{}, false // renewed or broken
 	}
+	if entry.Adopts(before) {
+		c, ok := changeOf(step{kind: kvstore.Expired, entry: before})
+		c.Time = entry.Time
+		return c, ok
+	}
 	if before.Time.Add(before.Record.TTL).After(entry.Time.Add(record.OverdueSlack)) {
 		return Change{}, false
 	}
@@ -335,10 +340,6 @@ func changeOf(s step) (Change, bool) {
 		c.Type = session.EventQueued
 	case s.kind == kvstore.Put && entry.Status == record.StatusBroken:
 		c.Type = session.EventBroken
-	case s.kind == kvstore.Put && entry.Left():
-		c.Type = session.EventReleased
-	case s.kind == kvstore.Expired && entry.Left():
-		return Change{}, false // its release was reported
 	case s.kind == kvstore.Put && !waiting && entry.Renewal == 0:
 		c.Type, c.Grants, c.Waited = session.EventGranted, 1, time.Duration(entry.Waited)*time.Millisecond
 	case s.kind == kvstore.Put:
@@ -357,6 +358,8 @@ func changeOf(s step) (Change, bool) {
 		c.Type = session.EventReleased
 	case s.kind == kvstore.Expired && waiting:
 		c.Type, c.Time = session.EventGaveUp, entry.Time.Add(entry.Record.TTL)
+	case s.kind == kvstore.Expired && entry.Left(): // as its holder has planned
+		c.Type, c.Time = session.EventReleased, entry.Time.Add(entry.Record.TTL)
 	case s.kind == kvstore.Expired:
 		c.Type, c.Time = session.EventLost, entry.Time.Add(entry.Record.TTL)
 	default:

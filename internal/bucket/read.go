@@ -27,6 +27,23 @@ func (b *Bucket) Read(parent context.Context, key string, revision uint64) (reco
 	return record.Of(r), nil
 }
 
+// ReadNow returns the record under a key as of what the leader has stored during the call, and of a revision. The leader
+// was asked for its state at an instant.
+func (b *Bucket) ReadNow(ctx context.Context, key string, revision uint64) (e record.Entry, st kvstore.State, asked clock.Instant, err error) {
+	asked = b.Instant()
+	if st, err = b.Leader(ctx, AnswerTimeout); err != nil {
+		return e, st, asked, err
+	}
+	e, err = b.Read(ctx, key, max(revision, st.LastRevision)) //safety:read-now
+	if IsAny(err, ErrPermission) {                            // the leader's read is withheld, but not a write that it refuses
+		var last uint64
+		if last, err = b.Probe(ctx, key); err == nil && last > 0 {
+			e, err = b.Read(ctx, key, max(revision, last))
+		}
+	}
+	return e, st, asked, err
+}
+
 // ReadBeside returns the record that is now under the key of entry, and the record
 // under another key. entry was read before. One request is enough for a user that may
 // read many keys.

@@ -41,9 +41,10 @@ type Draft struct {
 	TTL     time.Duration
 	Until   time.Time // a given end of the lease; zero: none
 	Begun   clock.Instant
-	Queued  bool // the call had to queue, at least once
-	Returns bool // the claim takes the room of a record that this call has given up
-	Adopts  bool // a lock that was handed over
+	Queued  bool          // the call had to queue, at least once
+	Returns bool          // the claim takes the room of a record that this call has given up
+	Adopts  bool          // a lock that was handed over
+	By      clock.Instant // of an adoption: see [core.Attempt]
 }
 
 // terms are those of an attempt made now: what is left until a given end shrinks

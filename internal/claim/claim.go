@@ -214,7 +214,7 @@ func (cl *claim) send(expect uint64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := cl.sends(core.Attempt{Expect: expect, Terms: t, Floor: b.Highest(), Since: body.Since, Waited: body.Waited, Meta: body.Meta, Sent: b.Instant()}); err != nil {
+	if err := cl.sends(core.Attempt{Expect: expect, Terms: t, Floor: b.Highest(), Since: body.Since, Waited: body.Waited, Meta: body.Meta, By: cl.draft.By, Sent: b.Instant()}); err != nil {
 		return 0, err
 	}
 	// The expectation is about the guard, where there is one: the server refuses a reader

@@ -39,7 +39,8 @@ func (cl *claim) close(n int) (gone []<-chan struct{}) {
 }
 
 // cleanUp deals with attempts without an answer when the claim is over. When the claim was
-// given up, it takes away what they expect. Then it closes the channel.
+// given up, it takes away what they expect, but for the record that an adoption expects: another client may adopt that.
+// Then it closes the channel.
 func (cl *claim) cleanUp(open []core.Attempt, givenUp bool) <-chan struct{} {
 	over := make(chan struct{})
 	for _, a := range open {
@@ -50,12 +51,12 @@ func (cl *claim) cleanUp(open []core.Attempt, givenUp bool) <-chan struct{} {
 		if w, err := cl.b.Watch(cl.key, cl.appeared); err == nil {
 			cl.watchWhileOpen(w)
 		}
-		if !givenUp { //safety:expectation-taken
+		if !givenUp || cl.adopts { //safety:expectation-taken
 			return
 		}
 		ctx, cancel := context.WithTimeout(ctx, open[len(open)-1].Terms.TTL)
 		defer cancel()
-		for _, t := range core.Takings(cl.state.ID, open, cl.guard != "", cl.adopts) {
+		for _, t := range core.Takings(cl.state.ID, open, cl.guard != "") {
 			cl.takeAway(ctx, &t)
 		}
 	})

@@ -84,8 +84,8 @@ func (b *Break) Wrote(a Answer, expected, stored uint64) BreakStep {
 // BrokenFor is the TTL of the broken record that replaces e. 0: a tombstone replaces it, which frees the lock. server is
 // the server's time before the break. usual stands in for the TTL of a record that has none, which another program wrote.
 func (b *Break) BrokenFor(e record.Entry, server time.Time, usual time.Duration) time.Duration {
-	// An overdue record has no holder to wait for, nor has one that a holder has left.
-	if b.Immediately || e.OverdueAt(server) || e.Left() { //safety:break-waits
+	// An overdue record has no holder to wait for.
+	if b.Immediately || e.OverdueAt(server) { //safety:break-waits
 		return 0
 	}
 	// Not shorter than what it replaces: its holder may not have noticed yet.

@@ -76,10 +76,6 @@ func TestBrokenFor(t *testing.T) {
 	e.Fixed = true
 	require.Equal(t, 15*time.Second, b.BrokenFor(e, begin.Add(record.OverdueSlack), time.Minute))
 	require.Equal(t, 14*time.Second, b.BrokenFor(e, begin.Add(record.OverdueSlack+1900*time.Millisecond), time.Minute))
-	for _, left := range []record.Status{record.StatusHanded, record.StatusCooldown} {
-		e.Status = left
-		require.Zero(t, b.BrokenFor(e, begin, time.Minute))
-	}
 	none := stored(10, "me", 1, record.StatusHeld)
 	require.Equal(t, time.Minute, b.BrokenFor(none, begin, time.Minute))
 }

@@ -50,6 +50,7 @@ type Attempt struct {
 	Since  int64             // the sending as the record has it, in unix milliseconds
 	Waited int64             // and of the wait before it
 	Meta   map[string]string // of the record
+	By     clock.Instant     // an adoption has to be known before, when the record that it replaces ends; 0: at any time
 
 	answered bool
 	acked    bool // the reply decides, as soon as it is judged
@@ -226,7 +227,7 @@ func (c *Claim) Found(e record.Entry, now clock.Instant) Verdict {
 func (c *Claim) take(n int, revision uint64, at clock.Instant) Verdict {
 	a := c.attempts[n-1]
 	// The record may have ended since, and another client may hold the lock.
-	if at >= a.Terms.End(a.Sent) { //safety:late-answer
+	if at >= a.Terms.End(a.Sent) || a.By != 0 && at >= a.By { //safety:late-answer
 		return Verdict{Outcome: Lost, Delete: revision}
 	}
 	// A resource that checks tokens has to see them rise.

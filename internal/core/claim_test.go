@@ -378,6 +378,34 @@ func TestClaimJudged(t *testing.T) {
 	}
 }
 
+// TestClaimAdopts: an adoption counts before the end of the record that it replaces only.
+func TestClaimAdopts(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		at   int // seconds, of the acknowledgement
+		want Outcome
+	}{
+		{"before the end of the record that it replaces", 4, Granted},
+		{"at that end", 5, Lost},
+		{"after that", 6, Lost},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var claim Claim
+			claim.Begin("mine")
+			by := clock.Instant(0).Add(5 * time.Second)
+			claim.Send(Attempt{Expect: 7, By: by, Terms: clock.Terms{TTL: valid + time.Second, Margin: time.Second}})
+			now := clock.Instant(0).Add(time.Duration(c.at) * time.Second)
+			found := own(8, 1)
+			require.Equal(t, c.want, claim.Found(found, now).Outcome, "found without an answer")
+			claim.Answered(Reply{N: 1, Answer: Answer{Revision: 8}, At: now}, true)
+			r, _ := claim.Next()
+			v := claim.Judge(r, 1, now)
+			require.Equal(t, c.want, v.Outcome)
+			require.Equal(t, c.want == Lost, v.Delete == 8)
+		})
+	}
+}
+
 // The acknowledgement of an attempt of a claim that is over has its record deleted, once, and grants
 // nothing.
 func TestClaimOver(t *testing.T) {

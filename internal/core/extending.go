@@ -25,9 +25,8 @@ import (
 // validity is over: neither changes the record. So an extension counts only if the server stored it inside the validity of the record before.
 // The record says by when ([record.Body.By]), because the next process to read it remembers nothing either.
 type Extending struct {
-	ID    string // of the claim
-	Token uint64
-	TTL   time.Duration // that is wanted, of whole seconds
+	Handle
+	TTL time.Duration // that is wanted, of whole seconds
 
 	AsOf     uint64        // what the next read has to contain
 	Terms    clock.Terms   // of the next write, and of what was extended
@@ -38,44 +37,17 @@ type Extending struct {
 	first    uint64        // revision of the first record that was read
 }
 
-// ExtendStep says what is done next, or what has become of the lock.
-type ExtendStep uint8
-
-const (
-	// ExtendRead: read again, as of AsOf.
-	ExtendRead ExtendStep = iota
-	// ExtendWrite: write the record again, at the revision that was read.
-	ExtendWrite
-	// ExtendDone: it is extended.
-	ExtendDone
-	// ExtendGone: its record is gone.
-	ExtendGone
-	// ExtendTaken: another claim has it.
-	ExtendTaken
-	// ExtendBroken: an operator has broken it.
-	ExtendBroken
-	// ExtendLate: its record is there, and its validity is over.
-	ExtendLate
-)
-
 // Found takes the record under the key, as of what the leader had stored when its clock showed a time. The leader
 // was read at an instant. margin is the part of a TTL that is left unused.
-func (x *Extending) Found(e record.Entry, server time.Time, asked clock.Instant, margin float64) ExtendStep {
+func (x *Extending) Found(e record.Entry, server time.Time, asked clock.Instant, margin float64) HandleStep {
+	step, left := x.Judge(e, server, margin)
+	if step != HandleWrite {
+		return step
+	}
 	t := clock.NewTerms(e.Record.TTL, margin)
-	by := e.Time.Add(t.Validity())
-	left := by.Sub(server) // and less than that when the answer of the leader comes
-	switch own := e.From(x.ID); {
-	case own && e.Status == record.StatusBroken:
-		return ExtendBroken
-	case !e.Live():
-		return ExtendGone
-	case !own || e.Status != record.StatusHeld || e.TokenOrTicket() != x.Token: //safety:extend-own
-		return ExtendTaken
-	case e.StoredLate() || left <= 0: //safety:extend-late
-		return ExtendLate
-	case x.first != 0 && e.Revision > x.first && e.Record.TTL >= x.TTL: //safety:extend-found
+	if x.first != 0 && e.Revision > x.first && e.Record.TTL >= x.TTL { //safety:extend-found
 		x.Terms, x.Valid, x.Last = t, asked.Add(left), e.Revision
-		return ExtendDone
+		return HandleDone
 	}
 	if x.first == 0 {
 		x.first = e.Revision
@@ -83,18 +55,18 @@ func (x *Extending) Found(e record.Entry, server time.Time, asked clock.Instant,
 	// What was believed of the record so far stays true, also where less is wanted now.
 	ttl := max(x.TTL, clock.CeilSecond(min(left+t.Margin, e.Record.TTL))) //safety:extend-never-shorter
 	x.Terms = clock.NewTerms(ttl, margin)
-	x.By, x.deadline = by, asked.Add(left)
-	return ExtendWrite
+	x.By, x.deadline = server.Add(left), asked.Add(left)
+	return HandleWrite
 }
 
 // Wrote takes the answer to the write, which was sent at an instant and expected a revision.
-func (x *Extending) Wrote(a Answer, expected uint64, sent, now clock.Instant) ExtendStep {
+func (x *Extending) Wrote(a Answer, expected uint64, sent, now clock.Instant) HandleStep {
 	v := ValidFrom(sent, x.Terms)
 	if a.Refusal == Acknowledged && v.InTime(now) && now < x.deadline { //safety:extend-in-time
 		x.Valid, x.Last = v.End, a.Revision
-		return ExtendDone
+		return HandleDone
 	}
 	// Refused by a leader that was deposed it names less.
 	x.AsOf = max(x.AsOf, expected, a.Last, a.Revision)
-	return ExtendRead
+	return HandleRead
 }

@@ -29,7 +29,6 @@ func TestFind(t *testing.T) {
 		{"an attempt from before the grant", stored(12, "me", 1, record.StatusHeld), FoundEarlier, true},
 		{"broken", stored(12, "me", 0, record.StatusBroken), FoundBroken, false},
 		{"broken with immediate effect", ended(12, "me", record.StatusBroken), FoundBroken, false},
-		{"at rest", stored(12, "me", 0, record.StatusCooldown), FoundEarlier, false},
 		{"another's", stored(12, "you", 1, record.StatusHeld), FoundReplaced, false},
 		{"a tombstone", ended(12, "me", record.StatusGone), FoundGone, false},
 		{"nothing", record.Entry{}, FoundGone, false},

@@ -466,20 +466,23 @@ func (k *Kept) stop(end End, why Why, now clock.Instant) Consequence {
 	return Consequence{End: end}
 }
 
-// Closing is what the holder leaves: a tombstone, or, where it hands the lock over or rest is left of its minimum hold, a
-// record that keeps others out. A broken record is deleted in any case: the operator has decided.
+// Final returns the number of the last renewal, which [Kept.Closing] writes.
+func (k *Kept) Final() uint64 { return k.n + 1 }
+
+// Closing returns what the holder leaves: a tombstone, or its last renewal, which is fixed, where it hands the lock over or
+// rest is left of its minimum hold. A broken record is deleted in any case: the operator has decided.
 func (k *Kept) Closing(rest time.Duration, broken bool) (body record.Body, deletes bool) {
-	left, purpose := record.StatusCooldown, record.Rest
+	purpose := record.Rest
 	if k.Cause == EndHandedOff {
-		left, purpose, rest = record.StatusHanded, k.Body.Purpose, k.Granted.TTL
+		purpose, rest = k.Body.Purpose, k.Granted.TTL
 	}
 	body = k.Body
-	body.Renewal = k.n + 1
+	body.Renewal = k.Final()
 	broken = broken || k.Cause == EndBroken
 	if rest <= 0 || broken { //safety:cooldown-kept
 		return body, true
 	}
-	body.Status, body.Purpose, body.Fixed, body.Lingers, body.InUse = left, purpose, true, false, false
+	body.Purpose, body.Fixed, body.Lingers, body.InUse = purpose, true, false, false
 	body.TTL = int64(clock.CeilSecond(rest) / time.Second)
 	return body, false
 }

@@ -293,24 +293,27 @@ func TestKeptEnough(t *testing.T) {
 
 // TestKeptClosing: what a holder leaves.
 func TestKeptClosing(t *testing.T) {
-	status := func(end End, rest time.Duration, broken bool) (record.Status, int64, bool) {
+	closing := func(end End, rest time.Duration, broken bool) (record.Body, bool) {
 		k := renewing()
+		k.Body.Lingers, k.Body.InUse = true, true
 		k.Release(end, at(5))
 		body, deletes := k.Closing(rest, broken)
 		require.EqualValues(t, 2, body.Renewal)
-		return body.Status, body.TTL, deletes
+		require.EqualValues(t, 2, k.Final())
+		require.Equal(t, record.StatusHeld, body.Status)
+		return body, deletes
 	}
-	_, _, deletes := status(EndReleased, 0, false)
+	_, deletes := closing(EndReleased, 0, false)
 	require.True(t, deletes)
-	left, ttl, deletes := status(EndReleased, 1500*time.Millisecond, false)
-	require.Equal(t, record.StatusCooldown, left)
-	require.EqualValues(t, 2, ttl)
+	last, deletes := closing(EndReleased, 1500*time.Millisecond, false)
+	require.EqualValues(t, 2, last.TTL)
+	require.Equal(t, []bool{true, false, false}, []bool{last.Fixed, last.Lingers, last.InUse})
 	require.False(t, deletes)
-	_, _, deletes = status(EndReleased, time.Second, true)
+	_, deletes = closing(EndReleased, time.Second, true)
 	require.True(t, deletes, "the operator has decided")
-	left, ttl, deletes = status(EndHandedOff, 0, false)
-	require.Equal(t, record.StatusHanded, left)
-	require.EqualValues(t, 15, ttl)
+	last, deletes = closing(EndHandedOff, 0, false)
+	require.True(t, last.Fixed)
+	require.EqualValues(t, 15, last.TTL)
 	require.False(t, deletes)
 	k := renewing()
 	k.Lose(EndBroken, NoReason, at(5))

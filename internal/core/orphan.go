@@ -13,23 +13,18 @@ import "github.com/natslock/locks/internal/record"
 type Taking struct {
 	Removal
 	Attempt Attempt
-	// OnlyOwn: remove only the record that the attempt may have written, not what the attempt expects. Read the
-	// key of the claim, and call [Taking.Own].
+	// OnlyOwn is set for a guarded attempt, whose expectation is about the gate: remove only the record that the
+	// attempt may have written. Read the key of the claim, and call [Taking.Own].
 	OnlyOwn bool
-	guarded bool
 }
 
-// Takings returns one Taking for each expectation of the open attempts of a claim. A guarded attempt expects a
-// revision of another key, the gate. One that adopts expects the record of a lock that another client may adopt.
-// Neither may be replaced: see OnlyOwn.
-func Takings(id string, open []Attempt, guarded, adopts bool) (all []Taking) {
+// Takings returns one Taking for each expectation of the open attempts of a claim, which are guarded or not.
+func Takings(id string, open []Attempt, guarded bool) (all []Taking) {
 	taken := make(map[uint64]bool)
 	for _, a := range open {
 		if !taken[a.Expect] {
 			taken[a.Expect] = true
-			t := Taking{Attempt: a, guarded: guarded, Removal: Removal{ID: id, Revision: a.Expect}}
-			t.OnlyOwn = guarded || adopts //safety:adopt-leaves
-			all = append(all, t)
+			all = append(all, Taking{Attempt: a, OnlyOwn: guarded, Removal: Removal{ID: id, Revision: a.Expect}})
 		}
 	}
 	return all
@@ -53,7 +48,7 @@ func (t *Taking) Settled() (n []int) {
 	if t.attempt > 0 {
 		n = append(n, t.attempt)
 	}
-	if t.Attempt.Expect > 0 && !t.guarded { // a later revision kills it for ever
+	if t.Attempt.Expect > 0 && !t.OnlyOwn { // a later revision kills it for ever
 		n = append(n, t.Attempt.N)
 	}
 	return n

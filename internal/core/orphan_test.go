@@ -10,7 +10,7 @@ import (
 
 // taking is that of attempt 2 of the claim "me", which expected a revision.
 func taking(expect uint64) *Taking {
-	return &Takings("me", []Attempt{{N: 2, Expect: expect}}, false, false)[0]
+	return &Takings("me", []Attempt{{N: 2, Expect: expect}}, false)[0]
 }
 
 func refusedBy(revision uint64) Answer { return Answer{Refusal: Conflict, Last: revision} }
@@ -53,21 +53,18 @@ func TestTakingOfAnothers(t *testing.T) {
 	require.Empty(t, k.Settled())
 }
 
-// TestTakingAdopted: what a join expects is the gate, and an adoption expects a lock that another client
-// may adopt. Neither is taken away. The record that the attempt may have left is.
-func TestTakingAdopted(t *testing.T) {
-	for _, guarded := range []bool{true, false} {
-		k := Takings("me", []Attempt{{N: 2, Expect: 7}}, guarded, !guarded)[0]
-		require.True(t, k.OnlyOwn)
-		require.False(t, k.Own(stored(7, "you", 1, record.StatusHanded)))
-		require.True(t, k.Own(stored(8, "me", 2, record.StatusHeld)))
-		require.EqualValues(t, 8, k.Revision)
-	}
+// TestTakingGuarded: what a join expects is the gate, which stays. The record that the attempt may have left does not.
+func TestTakingGuarded(t *testing.T) {
+	k := Takings("me", []Attempt{{N: 2, Expect: 7}}, true)[0]
+	require.True(t, k.OnlyOwn)
+	require.False(t, k.Own(stored(7, "you", 1, record.StatusHeld)))
+	require.True(t, k.Own(stored(8, "me", 2, record.StatusHeld)))
+	require.EqualValues(t, 8, k.Revision)
 }
 
 // TestTakings: attempts that expect the same are taken away once.
 func TestTakings(t *testing.T) {
-	all := Takings("me", []Attempt{{N: 1}, {N: 2}, {N: 3, Expect: 7}}, false, false)
+	all := Takings("me", []Attempt{{N: 1}, {N: 2}, {N: 3, Expect: 7}}, false)
 	require.Len(t, all, 2)
 	require.Equal(t, 1, all[0].Attempt.N)
 	require.EqualValues(t, 7, all[1].Revision)

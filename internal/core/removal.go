@@ -6,10 +6,9 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Removal is the end of a record of one claim, by a conditional write: a tombstone at the revision that it has,
-// or, of one that the client has kept, the record of a lock in cooldown, or of one that is handed over. An attempt or a
-// renewal may still be on its way, and any answer may be lost, so a write that is refused is followed by a
-// read:
+// Removal is the end of a record of one claim, by a conditional write: a tombstone at the revision that it has, or
+// the last renewal of a record that the client has kept. An attempt or a renewal may still be on its way, and any
+// answer may be lost, so a write that is refused is followed by a read:
 //
 //	write --> acknowledged: over
 //	      --> refused --> read --> own, and newer: write at that revision
@@ -18,7 +17,8 @@ import (
 //	      --> no answer: it may have been applied; write again
 type Removal struct {
 	ID       string // of the claim
-	HandsOff bool   // what is written is a lock that another client may adopt
+	Final    uint64 // the number of the last renewal; 0: there is none
+	HandsOff bool   // the last renewal is for an adopter: if it fails, nothing else is written
 	Exact    bool   // no other record than the one at Revision is meant
 	Revision uint64 // what the next write expects
 
@@ -83,8 +83,11 @@ func (r *Removal) Found(e record.Entry, unread bool, named uint64, alone bool, s
 	switch {
 	case unread:
 		return WriteLater
-	// An earlier write that was applied and is gone has left nothing to adopt.
-	case r.HandsOff && r.Broken == nil && (!own || e.Deleted && e.Status != record.StatusBroken): //safety:handed-gone
+	// An earlier write that was applied and is gone has left nothing to adopt. What an operator has broken stays.
+	case r.HandsOff && (!own || e.Deleted || e.Status == record.StatusBroken): //safety:handed-gone
+		if own && e.Status == record.StatusBroken {
+			r.Broken = &e
+		}
 		return LostBefore
 	case !own && (r.unanswered || r.Broken != nil): //safety:release-unanswered
 		return Removed // by an earlier write, and taken since
@@ -94,7 +97,7 @@ func (r *Removal) Found(e record.Entry, unread bool, named uint64, alone bool, s
 	case e.Deleted && e.Status == record.StatusBroken:
 		r.Broken = &e
 		return Removed
-	case e.Deleted, e.Left():
+	case e.Deleted || r.Final > 0 && e.Renewal >= r.Final && e.Status == record.StatusHeld: //safety:last-found
 		return Removed // an own write whose answer was lost
 	case e.Revision == r.Revision:
 		return WriteSoon // the write was refused by a deposed leader, which does not know this revision

@@ -47,7 +47,13 @@ func TestRemovalFound(t *testing.T) {
 		unread bool
 	}
 	at := func(e record.Entry) found { return found{entry: e, named: 11, alone: true} }
-	handing := func(r *Removal) { r.HandsOff = true }
+	leaving := func(r *Removal) { r.Final = 3 }
+	handing := func(r *Removal) { r.Final, r.HandsOff = 3, true }
+	renewal := func(n uint64) record.Entry {
+		e := stored(11, "me", 0, record.StatusHeld)
+		e.Renewal = n
+		return e
+	}
 	lost := func(r *Removal) { r.Wrote(Answer{Refusal: Unsure}, true) }
 	for _, c := range []struct {
 		name  string
@@ -60,8 +66,11 @@ func TestRemovalFound(t *testing.T) {
 		{"nothing", nil, at(record.Entry{}), LostBefore},
 		{"the next holder's, where an answer was lost", lost, at(stored(11, "you", 1, record.StatusHeld)), Removed},
 		{"its own tombstone", nil, at(ended(11, "me", record.StatusGone)), Removed},
-		{"its own rest", nil, at(stored(11, "me", 1, record.StatusCooldown)), Removed},
-		{"what it hands over", handing, at(stored(11, "me", 1, record.StatusHanded)), Removed},
+		{"its last renewal", leaving, at(renewal(3)), Removed},
+		{"a renewal before its last one", leaving, at(renewal(2)), WriteAgain},
+		{"its last renewal, broken", leaving, at(stored(11, "me", 0, record.StatusBroken)), WriteAgain},
+		{"what it hands over", handing, at(renewal(3)), Removed},
+		{"a renewal before what it hands over", handing, at(renewal(2)), WriteAgain},
 		{"another's, where it hands over", handing, at(stored(11, "you", 1, record.StatusHeld)), LostBefore},
 		{"an own tombstone, where it hands over and an answer was lost", func(r *Removal) { handing(r); lost(r) }, at(ended(11, "me", record.StatusGone)), LostBefore},
 		{"its record, by a leader that does not know it", nil, found{entry: stored(10, "me", 1, record.StatusHeld), named: 9}, WriteSoon},
@@ -89,10 +98,16 @@ func TestRemovalOfRenewed(t *testing.T) {
 	require.EqualValues(t, 11, r.Revision)
 }
 
-// TestRemovalBroken: the operator's word stays, whatever is found after it. It is deleted, not handed over.
+// TestRemovalBroken: the operator's word stays, whatever is found after it. It is deleted, but where a lock was to be
+// handed over: there it is left as it is.
 func TestRemovalBroken(t *testing.T) {
+	for _, e := range []record.Entry{stored(11, "me", 1, record.StatusBroken), ended(11, "me", record.StatusBroken)} {
+		r := removal()
+		r.HandsOff = true
+		require.Equal(t, LostBefore, r.Found(e, false, 11, true, 0))
+		require.NotNil(t, r.Broken)
+	}
 	r := removal()
-	r.HandsOff = true
 	require.Equal(t, WriteAgain, r.Found(stored(11, "me", 1, record.StatusBroken), false, 11, true, 0))
 	require.NotNil(t, r.Broken)
 	require.Equal(t, Removed, r.Found(stored(12, "you", 1, record.StatusHeld), false, 12, true, 0))

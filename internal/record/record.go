@@ -43,13 +43,9 @@ const (
 	// StatusGranted is the body of the tombstone of a waiter that was granted the lock when no
 	// place was before its own: its successor is first now.
 	StatusGranted
-	_ // 6 means nothing
-	// StatusCooldown is the record of a lock whose holder has released it. It keeps others
-	// out until the holder's minimum hold is over.
-	StatusCooldown
-	// StatusHanded is the record of a lock that its holder has handed over. Nobody holds the
-	// lock until a client adopts it.
-	StatusHanded
+	_ // 6, 7 and 8 mean nothing
+	_
+	_
 	// StatusPassed is the body of the tombstone of a waiter that was granted the lock while
 	// others were before it: out of turn, or beside other readers. So its successor is not the first.
 	StatusPassed
@@ -59,7 +55,8 @@ const (
 type Body struct {
 	Version version `msgpack:"v"`
 	Status  Status  `msgpack:"s"`
-	// Fixed marks a lease that is not renewed.
+	// Fixed marks a lease that is not renewed. A holder that leaves its record, to an adopter or for the rest of a
+	// minimum hold, writes it with its last renewal.
 	Fixed bool `msgpack:"f,omitempty"`
 	// Mode is the [Mode] of the claim: a reader's record and place say Shared.
 	Mode uint8 `msgpack:"m,omitempty"`
@@ -475,9 +472,14 @@ func (e Entry) Goroutines() int { return max(int(e.Size), 1) }
 // Granted is how many holders the claim has had.
 func (e Entry) Granted() uint64 { return max(e.Grants, 1) }
 
-// Left says whether the record keeps others out although nobody holds the lock by it.
-func (e Entry) Left() bool {
-	return e.Live() && (e.Status == StatusCooldown || e.Status == StatusHanded)
+// Left reports whether the record looks like the last renewal of its holder, for views. The renewal of a lease that was
+// fixed from the grant on looks the same.
+func (e Entry) Left() bool { return e.Status == StatusHeld && e.Fixed && e.Renewal > 0 && e.By == 0 }
+
+// Adopts reports whether the record is that of a claim which has adopted the lock of another one, whose record it has
+// replaced.
+func (e Entry) Adopts(before Entry) bool {
+	return e.Attempt > 0 && e.Body.Token != 0 && before.Left() && e.Body.Token == before.Body.Token && e.ID != before.ID
 }
 
 // Live says whether the record keeps others out.

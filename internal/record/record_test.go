@@ -26,7 +26,7 @@ func bodies() []Body {
 		{Status: StatusGone, ID: "A"},
 		{Status: StatusGranted, ID: "A", Token: 9},
 		{Status: StatusPassed, ID: "A", Token: 9},
-		{Status: StatusCooldown, ID: "A", Renewal: 2, Token: 9, TTL: 3, Fixed: true},
+		{Status: StatusHeld, ID: "A", Renewal: 2, Token: 9, TTL: 3, Fixed: true},
 	}
 }
 
@@ -199,8 +199,8 @@ func TestOneSize(t *testing.T) {
 		"more than 15 fields": func(b *Body) {
 			b.Grants, b.Size, b.Waits, b.InUse, b.Token, b.Renewal = 2, 2, 2, true, 2, 2
 		},
-		"a longer lease":     func(b *Body) { b.TTL = 31_622_400 },
-		"rests for its hold": func(b *Body) { b.Status, b.Fixed, b.Purpose = StatusCooldown, true, Rest },
+		"a longer lease":   func(b *Body) { b.TTL = 31_622_400 },
+		"its last renewal": func(b *Body) { b.Fixed, b.Renewal, b.Purpose = true, 3, Rest },
 	} {
 		for _, expect := range []uint64{0, 1, 9_999_999_999_999_999} {
 			b := claim

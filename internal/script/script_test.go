@@ -158,7 +158,7 @@ func heldByHandle(t *testing.T, s *testutil.Server, k kind) {
 		require.NoError(t, err, i)
 		require.Equal(t, []time.Duration{ttl, 9 * time.Second, ttl}, []time.Duration{lasts.TTL, lasts.Valid(), lasts.Free()})
 		held := holderOf(t, c, h)
-		require.Equal(t, []any{h.Token, begun.Since, true, false, ttl}, []any{held.Token, held.Since, held.Fixed, held.HandedOver, held.TTL})
+		require.Equal(t, []any{h.Token, begun.Since, true, ttl}, []any{held.Token, held.Since, held.Fixed, held.TTL})
 		exit(c)
 	}
 	// It keeps its end where less is wanted.

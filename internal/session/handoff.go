@@ -42,11 +42,11 @@ func (h *Holder) MayHandOff() error {
 	return nil
 }
 
-// HandOff ends the lease, and leaves its record to a client that adopts the lock. The
+// HandOff ends the lease, and leaves its record to a client that adopts the lock, by a last renewal, which is fixed. The
 // context ends first: the work under it must not meet the next holder.
 //
-// It returns nil when the server has confirmed the record. Otherwise the record is left to
-// its TTL. The caller has called [Holder.MayHandOff].
+// It returns nil when the server has confirmed that renewal inside the validity before. Otherwise the record is left to
+// its TTL. In any case nothing else is written under the id of the claim. The caller has called [Holder.MayHandOff].
 func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	l, s := h.lease, h.lease.s
 	if !s.work.begin() {
@@ -61,6 +61,7 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	}
 	l.released = make(chan struct{})
 	defer close(l.released)
+	valid := l.Valid // before it ends here
 	ended := l.release(core.EndHandedOff)
 	l.s.mu.Unlock()
 	ended.finish() //safety:handoff-context-first
@@ -85,6 +86,9 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 		}
 	case <-stuck.C:
 		d.err = fmt.Errorf("%w: the network takes no writes", bucket.ErrUnavailable)
+	}
+	if d.found == nil && d.err == nil && !valid.InTime(s.b.Instant()) { //safety:handoff-in-time
+		d.err = fmt.Errorf("%w: the confirmation came after the end of its validity", bucket.ErrUnavailable)
 	}
 	switch {
 	case d.found != nil:

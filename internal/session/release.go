@@ -156,17 +156,17 @@ type deletion struct {
 
 // delete ends the record, which has ended here, at the server.
 func (k *kept) delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *final) (d deletion) {
-	r := core.Removal{ID: k.Body.ID, HandsOff: k.Cause == core.EndHandedOff, Revision: k.Last}
+	r := core.Removal{ID: k.Body.ID, HandsOff: k.Cause == core.EndHandedOff, Final: k.Final(), Revision: k.Last}
 	step, err := k.s.remove(ctx, &removal{Removal: &r, key: k.Key, k: k, status: status}, begun, limit, first)
 	switch {
 	case err != nil:
 		d.err = err
+	case r.Broken != nil:
+		d.found = &EndError{Name: k.Name, Token: k.Body.Token, Kind: ErrBroken, Why: r.Broken.BrokenBecause()}
 	case step == core.LostBefore && r.HandsOff:
 		d.found = &EndError{Name: k.Name, Token: k.Body.Token, Kind: ErrLost, Why: "its record was gone when it was to be handed over"}
 	case step == core.LostBefore:
 		d.found = &EndError{Name: k.Name, Token: k.Body.Token, Kind: ErrLost, Why: "its record was gone when it was to be released"}
-	case r.Broken != nil:
-		d.found = &EndError{Name: k.Name, Token: k.Body.Token, Kind: ErrBroken, Why: r.Broken.BrokenBecause()}
 	}
 	return d
 }

@@ -22,7 +22,9 @@ const (
 	// EventRenewed: the server confirmed a lease for longer.
 	EventRenewed
 	// EventReleased: the holder unlocked. To Watch: the client released the lock, which it
-	// may have kept idle for a while (see [natslock.Linger]).
+	// may have kept idle for a while (see [natslock.Linger]), or the rest of a minimum hold
+	// is over ([natslock.MinHold]). A lock that was handed over ([natslock.Lock.Handoff]) is released
+	// when a client adopts it, or when its TTL has passed.
 	EventReleased
 	// EventExpired: a lease ended, and its client neither renewed nor released it.
 	// To an observer: this client lost the lock, and the event's Cause says why. Watch

@@ -86,14 +86,9 @@ type Holder struct {
 	// goroutine of the client was inside when the client wrote the record, at the grant or
 	// at its last renewal. One may be inside by now.
 	Lingers, Idle bool
-	// Cooldown says that the holder has unlocked the lock before its minimum hold was over:
-	// see [natslock.MinHold]. Nobody holds the lock, and it keeps others out until Expires.
-	Cooldown bool
-	// HandedOver says that the holder has handed the lock over: see [natslock.Lock.Handoff]. Nobody
-	// holds the lock until a client adopts it, and it keeps others out until Expires.
-	HandedOver bool
-	// Fixed says that the client does not renew the lease by itself: see [natslock.NoRenew] and
-	// [natslock.Until].
+	// Fixed says that the client does not renew the lease by itself ([natslock.NoRenew], [natslock.Until]), or
+	// not any more: it has handed the lock over ([natslock.Lock.Handoff]), or unlocked it before its minimum
+	// hold was over ([natslock.MinHold]).
 	Fixed bool
 	// Purpose says what the lock is for, where it is held or kept for long by design: "election", "member" and
 	// "partition" (package partition), "script", "job" ([natslock.Client.OncePer]), "rest" (of a minimum hold). It is
@@ -172,7 +167,6 @@ func holderOf(e record.Entry) *Holder {
 	}
 	h.Waited = time.Duration(e.Waited) * time.Millisecond
 	h.Waiting, h.Grants = e.Goroutines()-1, e.Granted()
-	h.Cooldown, h.HandedOver = e.Status == record.StatusCooldown, e.Status == record.StatusHanded
 	h.Fixed, h.Purpose = e.Fixed, e.Purpose.String()
 	h.Lingers, h.Idle = e.Lingers, e.Lingers && !e.InUse
 	if e.Status == record.StatusBroken {

@@ -146,7 +146,7 @@ func TestRecords(t *testing.T) {
 		}
 	}
 	for s := record.StatusHeld; s <= record.StatusPassed; s++ {
-		require.Equal(t, s != 6, statuses[s], "vectors of the status %d, but 6 means nothing", s)
+		require.Equal(t, s < 6 || s > 8, statuses[s], "vectors of the status %d, but 6 to 8 mean nothing", s)
 	}
 	require.Len(t, fields, 28, "a field without a vector")
 }

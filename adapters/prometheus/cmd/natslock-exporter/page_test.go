@@ -163,7 +163,7 @@ func TestPage(t *testing.T) {
 	left := hold(t, a, "left", natslock.TTL(time.Hour))
 	h, err := left.Handoff(context.Background())
 	require.NoError(t, err)
-	table.until("a hand-off", func() bool { return table.row("left").State == "handed" })
+	table.until("a hand-off", func() bool { return table.row("left").State == "exclusive" })
 	adopted, err := w.Adopt(context.Background(), h)
 	require.NoError(t, err)
 	table.until("its end", func() bool { return table.row("left").State == "exclusive" })

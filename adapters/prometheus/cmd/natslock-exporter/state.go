@@ -26,7 +26,6 @@ type state struct {
 	claims  map[string]*claim   // by the claim's ID, which is never used again
 	groups  map[string]*group   // by label
 	changed map[string]struct{} // the claims of events during a list: those are newer than it
-	lefts   map[*lock]struct{}  // those with a record that is left
 	viewed  map[lockID]struct{} // the locks that have changed since the page asked; nil: there is no page
 	ahead   time.Duration       // of the server's clock, of this machine's
 
@@ -47,7 +46,6 @@ type lock struct {
 	queue []*claim  // in the order of the events
 	mutex *claim    // the holder, of a mutex
 	freed time.Time // the end of the last hold, while a waiter is to follow; zero otherwise
-	left  []leaving // the records that keep others out, and that nobody holds the lock by; for the page
 }
 
 // claim is a record in the bucket: that of a holder, or a place in a queue.
@@ -89,7 +87,6 @@ func newState(label func(string) string, online func() bool) *state {
 	return &state{
 		label: label, now: time.Now, online: online, counters: newCounters(),
 		locks: make(map[lockID]*lock), claims: make(map[string]*claim), groups: make(map[string]*group),
-		lefts: make(map[*lock]struct{}),
 	}
 }
 
@@ -149,7 +146,6 @@ func (s *state) listed(infos []admin.Info, gap uint64) {
 	defer s.mu.Unlock()
 	changed := s.changed
 	s.changed = nil
-	s.forgetLeft(changed)
 	for _, info := range infos {
 		l := s.lock(lockID{info.Kind, info.Name})
 		holders := slices.Concat(info.Permits, info.Readers)
@@ -160,8 +156,6 @@ func (s *state) listed(infos []admin.Info, gap uint64) {
 			_, newer := changed[h.ID]
 			switch {
 			case newer || h.Overdue:
-			case h.Cooldown || h.HandedOver: // nobody holds the lock by it
-				s.leave(l, &h, modeOf(info, h))
 			default:
 				c := s.holds(l, h.ID, &h)
 				c.since, c.listed, c.mode = h.Since, true, modeOf(info, h)
@@ -252,9 +246,6 @@ func (s *state) took(l *lock, ev admin.Event) *claim {
 // ended follows the end of a hold. Under mu.
 func (s *state) ended(l *lock, ev admin.Event) {
 	s.remove(ev.ID)
-	if h := ev.Holder; h != nil && ev.Type == admin.EventReleased && (h.Cooldown || h.HandedOver) {
-		s.leave(l, h, ev.Mode)
-	}
 	if len(l.queue) > 0 && (len(l.held) == 0 || l.id.kind == admin.KindSemaphore) {
 		l.freed = ev.Time
 	}
@@ -288,7 +279,7 @@ func (s *state) lock(id lockID) *lock {
 
 // drop forgets a lock without claims. Under mu.
 func (s *state) drop(l *lock) {
-	if len(l.held) == 0 && len(l.queue) == 0 && len(l.left) == 0 {
+	if len(l.held) == 0 && len(l.queue) == 0 {
 		delete(s.locks, l.id)
 	}
 }
@@ -300,7 +291,6 @@ const overdue = time.Second
 // expire forgets the holds that are over without an event. Under mu.
 func (s *state) expire() {
 	now := s.now()
-	s.expireLeft(now)
 	for id, c := range s.claims {
 		if c.holds && !c.until.IsZero() && now.After(c.until) {
 			s.remove(id)
@@ -318,7 +308,6 @@ func (s *state) holds(l *lock, id string, h *admin.Holder) *claim {
 		s.claims[id] = c
 		l.held = append(l.held, c)
 	}
-	s.stays(l, id)
 	if l.id.kind == admin.KindMutex && l.mutex != c {
 		if l.mutex != nil { // its end was missed: a mutex has one holder
 			s.remove(l.mutex.id)

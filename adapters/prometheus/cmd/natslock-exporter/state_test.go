@@ -97,7 +97,6 @@ func TestListAndEvents(t *testing.T) {
 	list := []admin.Info{
 		{Name: "released", Holder: holder("1")},
 		{Name: "held", Holder: holder("2"), Queue: []admin.Waiter{{ID: "3"}, {ID: "4"}, {ID: "5", Overdue: true}}},
-		{Name: "rests", Holder: &admin.Holder{Holder: natslock.Holder{ID: "6"}, Cooldown: true}},
 		{Name: "read", Kind: admin.KindRW, Readers: []admin.Holder{*holder("7"), *holder("8")}},
 	}
 	s.apply(event(admin.EventReleased, "released", "1"))
@@ -113,7 +112,7 @@ func TestListAndEvents(t *testing.T) {
 	for label, t := range all {
 		held[label] = t.held
 	}
-	require.Equal(t, map[string]int{"released": 0, "held": 1, "rests": 0, "read": 2, "new": 0}, held, "the second list does not have new")
+	require.Equal(t, map[string]int{"released": 0, "held": 1, "read": 2, "new": 0}, held, "the second list does not have new")
 	require.Equal(t, 2, all["held"].queued)
 
 	// A mutex has one holder: a grant ends a hold whose end was missed.

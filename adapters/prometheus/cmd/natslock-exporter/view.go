@@ -11,13 +11,6 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// leaving is a record that keeps others out although nobody holds the lock by it.
-type leaving struct {
-	holder admin.Holder
-	mode   admin.Mode
-	until  time.Time // zero: without an end
-}
-
 // show has the state keep what the page shows. It precedes the first event.
 func (s *state) show() { s.viewed = make(map[lockID]struct{}) }
 
@@ -32,57 +25,6 @@ func (s *state) view(l *lock) {
 func (s *state) shows(c *claim, w admin.Waiter) {
 	if s.viewed != nil {
 		c.waiter = &w
-	}
-}
-
-// leave keeps a record that nobody holds the lock by. Under mu.
-func (s *state) leave(l *lock, h *admin.Holder, mode admin.Mode) {
-	if s.viewed == nil {
-		return
-	}
-	s.stays(l, h.ID)
-	var until time.Time
-	if !h.Expires.IsZero() {
-		until = h.Expires.Add(overdue - s.ahead)
-	}
-	l.left = append(l.left, leaving{*h, mode, until})
-	s.lefts[l] = struct{}{}
-}
-
-// stays forgets the records that were left before a hold. Under mu.
-func (s *state) stays(l *lock, id string) {
-	if len(l.left) == 0 {
-		return
-	}
-	s.keepLeft(l, func(r leaving) bool { return l.id.kind != admin.KindMutex && r.holder.ID != id })
-}
-
-// forgetLeft forgets the records that were left, but for those of events during a list. Under
-// mu.
-func (s *state) forgetLeft(changed map[string]struct{}) {
-	for l := range s.lefts {
-		s.keepLeft(l, func(r leaving) bool { _, newer := changed[r.holder.ID]; return newer })
-		s.drop(l)
-	}
-}
-
-// expireLeft forgets those that are over. Under mu.
-func (s *state) expireLeft(now time.Time) {
-	for l := range s.lefts {
-		s.keepLeft(l, func(r leaving) bool { return r.until.IsZero() || now.Before(r.until) })
-		s.drop(l)
-	}
-}
-
-// keepLeft keeps some of the records that were left. Under mu.
-func (s *state) keepLeft(l *lock, keep func(leaving) bool) {
-	before := len(l.left)
-	l.left = slices.DeleteFunc(l.left, func(r leaving) bool { return !keep(r) })
-	if len(l.left) == 0 {
-		delete(s.lefts, l)
-	}
-	if len(l.left) != before {
-		s.view(l)
 	}
 }
 
@@ -153,11 +95,6 @@ func (l *lock) info() admin.Info {
 		}
 		h.Since = c.since
 		info = with(info, h, c.mode)
-	}
-	for _, r := range l.left {
-		if info.Holder == nil || r.mode == admin.Shared || l.id.kind == admin.KindSemaphore { // else another has it since
-			info = with(info, r.holder, r.mode)
-		}
 	}
 	for _, c := range l.queue {
 		if c.waiter != nil {

@@ -54,7 +54,7 @@ func TestRenewed(t *testing.T) {
 	t.Parallel()
 	require.True(t, renewed(admin.Holder{}))
 	require.True(t, renewed(admin.Holder{Lingers: true, Idle: true}))
-	for _, h := range []admin.Holder{{Fixed: true}, {Cooldown: true}, {HandedOver: true}, {Unreadable: true}, {Overdue: true}, {Broken: &admin.Broken{}}} {
+	for _, h := range []admin.Holder{{Fixed: true}, {Unreadable: true}, {Overdue: true}, {Broken: &admin.Broken{}}} {
 		require.False(t, renewed(h), "%+v", h)
 	}
 }

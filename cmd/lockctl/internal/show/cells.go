@@ -52,12 +52,6 @@ func BreakQuestion(h Holding, now bool) string {
 	if now {
 		return fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.Role())
 	}
-	if h.Left() && h.HandedOver {
-		return "Break it? Nobody holds it (handed): the next one gets in at once, without a wait for the program that has left it or the one that is to adopt it"
-	}
-	if h.Left() {
-		return "Break it? Nobody holds it (" + h.ModeName() + "): the next one gets in at once"
-	}
 	question := fmt.Sprintf("Break it? %s gets in before the %s has stopped or its lease is over", kept, h.Role())
 	if !h.Expires.IsZero() {
 		question += fmt.Sprintf(", in %v at the latest", h.TTL)

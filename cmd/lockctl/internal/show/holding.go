@@ -113,34 +113,19 @@ func (h Holding) Name() string {
 // wasIdle says whether no goroutine was inside when the client last renewed the lock.
 func (h Holding) wasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
 
-// ModeName is the mode for a cell of a table, or "idle", "cooldown" or "handed", or the slot of a
-// semaphore.
+// ModeName is the mode for a cell of a table, or "idle", or the slot of a semaphore.
 func (h Holding) ModeName() string {
 	switch {
 	case h.wasIdle():
 		return idleMode
-	case h.coolsDown():
-		return cooldownMode
-	case h.Left():
-		return handedMode
 	case h.Kind == admin.KindSemaphore:
 		return h.Title
 	}
 	return h.Mode.String()
 }
 
-const (
-	// idleMode is the mode of a lock that nobody was inside when it was last renewed.
-	idleMode     = "idle"
-	cooldownMode = "cooldown"
-	handedMode   = "handed"
-)
-
-// coolsDown says whether nobody holds the lock any more, and its minimum hold goes on.
-func (h Holding) coolsDown() bool { return h.Cooldown && !h.Overdue }
-
-// Left says whether the record keeps others out although nobody holds the lock by it.
-func (h Holding) Left() bool { return (h.Cooldown || h.HandedOver) && !h.Overdue }
+// idleMode is the mode of a lock that nobody was inside when it was last renewed.
+const idleMode = "idle"
 
 // AllIdle says whether all holders of a lock were idle when their clients last renewed it.
 func AllIdle(held []Holding) bool {

@@ -62,10 +62,6 @@ func StateOf(info admin.Info, held []Holding) string {
 		return Alarm.Sprint("overdue: nobody holds it, the next acquire gets it")
 	case info.Holder.Broken != nil:
 		return Alarm.Sprintf("broken, its %s may still be stopping", held[0].Role())
-	case held[0].coolsDown():
-		return "cooldown: nobody holds it, and it keeps others out until its minimum hold is over"
-	case held[0].Left():
-		return "handed over: nobody holds it until a client adopts it"
 	case info.Kind == admin.KindRW:
 		return "held by a writer" + idle
 	}
@@ -111,8 +107,8 @@ func PrintHolder(w io.Writer, h Holding) {
 		row("expires", fmt.Sprintf("%s ago, unless renewed since", Brief(time.Since(h.Expires))))
 	case h.Broken != nil:
 		row(h.Freed(), fmt.Sprintf("in %s at the latest", ExpiresIn(h.Holder)))
-	case h.Left():
-		row(h.Freed(), "in "+ExpiresIn(h.Holder)+", or at once by lockctl break")
+	case h.Fixed:
+		row("expires", fmt.Sprintf("in %s, TTL %v: its holder does not renew it", ExpiresIn(h.Holder), h.TTL))
 	case h.Unreadable:
 		row("expires", "in "+ExpiresIn(h.Holder))
 	default:

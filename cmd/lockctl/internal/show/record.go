@@ -54,8 +54,6 @@ type holderJSON struct {
 	Unreadable bool              `json:"unreadable" doc:"the record is none of lockctl's, or of a later version: held by an unknown owner"`
 	Lingers    bool              `json:"lingers" doc:"its client may keep the lock idle, for goroutines of its own"`
 	Idle       bool              `json:"idle" doc:"no goroutine was inside when the client last renewed the lock; one may be by now"`
-	Cooldown   bool              `json:"cooldown" doc:"nobody holds the lock any more; it keeps others out until its minimum hold is over"`
-	HandedOver bool              `json:"handed_over" doc:"nobody holds the lock until a client adopts it"`
 	Purpose    string            `json:"purpose" doc:"what it is for: election, member, partition, script, job, or rest (of a minimum hold); empty: not said"`
 	Slot       int               `json:"slot" doc:"of a semaphore: the number of its permit, from 0"`
 	Of         int               `json:"of" doc:"of a semaphore: how many permits there are, as its client knows; 0: another lock"`
@@ -127,7 +125,7 @@ func holderToJSON(h admin.Holder) holderJSON {
 	out := holderJSON{
 		Token: h.Token, ID: h.ID, client: client{h.Owner, h.Host, h.PID},
 		Since: h.Since.UTC(), Held: sinceSeconds(h.Since), Waited: h.Waited.Seconds(), Grants: h.Grants, Waiting: h.Waiting, TTL: h.TTL.Seconds(), Overdue: h.Overdue, Meta: h.Meta,
-		Revision: h.Revision, Unreadable: h.Unreadable, Lingers: h.Lingers, Idle: h.Idle, Cooldown: h.Cooldown, HandedOver: h.HandedOver,
+		Revision: h.Revision, Unreadable: h.Unreadable, Lingers: h.Lingers, Idle: h.Idle,
 		Purpose: h.Purpose, Slot: h.Slot, Of: h.Of,
 	}
 	if out.Meta == nil {

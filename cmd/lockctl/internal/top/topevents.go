@@ -59,9 +59,7 @@ func (p places) applied(info admin.Info, ev admin.Event) admin.Info {
 			return replaced(info, h)
 		}
 	case admin.EventReleased:
-		if !h.Cooldown && !h.HandedOver { // else the record keeps others out
-			return without(info, h.ID)
-		}
+		return without(info, h.ID)
 	case admin.EventExpired:
 		// The lease is over by this machine's clock. Only the server knows whether it
 		// was renewed, or is overdue: until then the lease is shown as over.

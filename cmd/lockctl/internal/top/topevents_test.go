@@ -69,13 +69,9 @@ func TestAppliedToMutex(t *testing.T) {
 func TestAppliedInDoubt(t *testing.T) {
 	t.Parallel()
 	held := after(admin.Info{}, admin.Event{Type: evGranted, Holder: claim("a", 1, 1)})
-	cooling, handedOver := claim("a", 1, 2), claim("a", 1, 2)
-	cooling.Cooldown, handedOver.HandedOver = true, true
 	for _, ev := range []admin.Event{
 		{Type: admin.EventExpired, Holder: claim("a", 1, 1)},
 		{Type: admin.EventBroken, Holder: claim("a", 1, 2)}, // without an end: deleted
-		{Type: evReleased, Holder: cooling},
-		{Type: evReleased, Holder: handedOver},
 	} {
 		require.Equal(t, held, after(held, ev), ev.Type)
 	}

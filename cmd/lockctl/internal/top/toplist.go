@@ -156,7 +156,7 @@ func (m *top) mode(info admin.Info) string {
 		return overdueMode
 	case !m.shot.held(info):
 		return unknownMode
-	case show.AllIdle(held), held[0].Left():
+	case show.AllIdle(held):
 		return held[0].ModeName()
 	case len(info.Permits) > 0:
 		return show.PermitsOf(info)

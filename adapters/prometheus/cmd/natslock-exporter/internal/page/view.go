@@ -103,10 +103,6 @@ func stateOf(info admin.Info) (state string, alarm bool) {
 		}
 	case held[0].Broken != nil:
 		return "broken", true
-	case held[0].Cooldown:
-		return "cooldown", alarm
-	case held[0].HandedOver:
-		return "handed", alarm
 	case idle:
 		return "idle", alarm
 	default:
@@ -278,10 +274,6 @@ func sentence(info admin.Info) string {
 		return "held by " + readers
 	case h.Broken != nil:
 		return "broken, its holder may still be stopping"
-	case h.Cooldown:
-		return "cooldown: nobody holds it, and it keeps others out until its minimum hold is over"
-	case h.HandedOver:
-		return "handed over: nobody holds it until a client adopts it"
 	case h.Idle:
 		return "held, idle when last renewed"
 	case info.Kind == admin.KindRW:

@@ -28,8 +28,6 @@ func idle(h *admin.Holder)       { h.Idle = true }
 func broken(h *admin.Holder)     { h.Broken = &admin.Broken{By: "ops", Reason: "hangs"} }
 func endless(h *admin.Holder)    { h.TTL, h.Expires = 0, time.Time{} }
 func unreadable(h *admin.Holder) { h.Unreadable = true }
-func cooling(h *admin.Holder)    { h.Cooldown = true }
-func handed(h *admin.Holder)     { h.HandedOver = true }
 func later(h *admin.Holder)      { h.Since, h.Expires = noon.Add(time.Minute), noon.Add(2*time.Minute) }
 
 func of(slot, permits int) func(*admin.Holder) {
@@ -56,8 +54,6 @@ func TestRow(t *testing.T) {
 		{"broken", one(broken), row{Kind: "mutex", Name: "a", State: "broken", Alarm: true, Holder: "web on vm:7", Since: at, Expires: end}},
 		{"never ends", one(endless), row{Kind: "mutex", Name: "a", State: "exclusive", Holder: "web on vm:7", Since: at}},
 		{"unreadable", one(unreadable), row{Kind: "mutex", Name: "a", State: "exclusive", Alarm: true, Holder: "unknown (unreadable record)", Since: at, Expires: end}},
-		{"cooldown", one(cooling), row{Kind: "mutex", Name: "a", State: "cooldown", Holder: "web on vm:7", Since: at, Expires: end}},
-		{"handed over", one(handed), row{Kind: "mutex", Name: "a", State: "handed", Holder: "web on vm:7", Since: at, Expires: end}},
 		{"only waited for", admin.Info{Name: "a", Queue: queued.Queue[1:]}, row{Kind: "mutex", Name: "a", State: "free", Queue: 1, Wait: at}},
 		{"readers", admin.Info{Kind: admin.KindRW, Name: "a", Readers: []admin.Holder{held("one", later), held("two")}},
 			row{Kind: "rw", Name: "a", State: "shared 2", Holder: "one on vm:7 and 1 more", Since: at, Expires: last}},
@@ -78,8 +74,6 @@ func TestDetail(t *testing.T) {
 	sentences := map[string]admin.Info{"free": {}, "free, waited for": {Queue: []admin.Waiter{{}}}}
 	for want, change := range map[string]func(*admin.Holder){
 		"broken, its holder may still be stopping": broken, "held, idle when last renewed": idle, "held": later,
-		"handed over: nobody holds it until a client adopts it":                             handed,
-		"cooldown: nobody holds it, and it keeps others out until its minimum hold is over": cooling,
 	} {
 		h := held("web", change)
 		sentences[want] = admin.Info{Holder: &h}

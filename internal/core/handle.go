@@ -1,0 +1,61 @@
+package core
+
+import (
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/record"
+)
+
+// Handle names the claim of a lock whose process has left its fixed record in the bucket. A process that has the handle
+// extends the record under the same id ([Extending]), or adopts the lock by a claim of its own. Either is a conditional
+// write at exactly the revision that was read, so of two at once one is refused.
+//
+// The condition is not enough behind a gate: a reader that joins beside an overdue gate does not change its record. So
+// the write counts only if it is known before the validity of the record ends.
+type Handle struct {
+	ID    string // of the claim
+	Token uint64
+}
+
+// HandleStep is the next step with a handle, or what has become of its lock.
+type HandleStep uint8
+
+const (
+	// HandleRead: read again.
+	HandleRead HandleStep = iota
+	// HandleWrite: write at the revision that was read.
+	HandleWrite
+	// HandleDone: it is extended.
+	HandleDone
+	// HandleGone: its record is gone.
+	HandleGone
+	// HandleTaken: another claim has it.
+	HandleTaken
+	// HandleKept: its holder renews it.
+	HandleKept
+	// HandleBroken: an operator has broken it.
+	HandleBroken
+	// HandleLate: its record is there, and its validity is over.
+	HandleLate
+)
+
+// Judge judges the record under the key, as of what the leader had stored when its clock showed a time. If the record may
+// be replaced, Judge returns HandleWrite and what was left of its validity then. margin is the part of a TTL that is left
+// unused.
+func (h Handle) Judge(e record.Entry, server time.Time, margin float64) (step HandleStep, left time.Duration) {
+	left = e.Time.Add(clock.NewTerms(e.Record.TTL, margin).Validity()).Sub(server)
+	switch own := e.From(h.ID); {
+	case own && e.Status == record.StatusBroken:
+		return HandleBroken, 0
+	case !e.Live():
+		return HandleGone, 0
+	case !own || e.Status != record.StatusHeld || e.TokenOrTicket() != h.Token: //safety:handle-own
+		return HandleTaken, 0
+	case !e.Fixed: //safety:handle-fixed
+		return HandleKept, 0
+	case e.StoredLate() || left <= 0: //safety:handle-late
+		return HandleLate, 0
+	}
+	return HandleWrite, left
+}
