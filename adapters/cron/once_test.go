@@ -138,7 +138,7 @@ func launch(t *testing.T, s *testutil.Server, opts ...cronlock.Option) []*replic
 }
 
 // Three replicas whose clocks differ run a short job once per tick, also when the first of
-// them stops. The others are refused because the lock is in cooldown. Tokens rise.
+// them stops. The others are refused because of its minimum hold. Tokens rise.
 func TestOncePerTick(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		replicas := launch(t, s)
@@ -307,7 +307,7 @@ func TestDefaultLogger(t *testing.T) {
 		require.Contains(t, printed.String(), "no paper")
 		require.Contains(t, printed.String(), name)
 		printed.Reset()
-		job.Run() // the lock is in cooldown
+		job.Run() // its minimum hold goes on
 		require.Empty(t, printed.String())
 	})
 }

@@ -184,7 +184,7 @@ func newRun(l *Locker, lock *natslock.Lock) *run {
 	})}
 }
 
-// Unlock releases the lock, or leaves it in cooldown until the end of the minimum hold. It
+// Unlock releases the lock, or leaves its record until the end of the minimum hold. It
 // ignores the context, which has ended if gocron stops the job. It waits for the server
 // until the client's release timeout passes. Its errors are those of [natslock.Lock.Unlock];
 // gocron drops them, so see [OnError].

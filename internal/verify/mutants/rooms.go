@@ -451,7 +451,7 @@ var roomMutants = []mutant{
 	{label: "all-given-back", operator: "drop", test: "natslock.TestLockAllKeepsSmaller",
 		weak: "an acquire of several locks keeps greater names while it waits for a smaller one"},
 	{label: "all-no-cooldown", operator: "never", test: "natslock.TestLockAllInvalid",
-		weak: "an acquire of several locks that fails leaves some of them in cooldown"},
+		weak: "an acquire of several locks that fails leaves some of them for the rest of a minimum hold"},
 	{label: "all-or-nothing", operator: "arg 1 plus 1", test: "natslock.TestTryLockAllRefused",
 		weak: "an acquire of several locks that fails keeps one of them"},
 	{label: "all-end-together", operator: "drop", test: "natslock.TestLockAllContext",
