@@ -70,7 +70,7 @@ func describe(h Holder, e record.Entry) string {
 	case e.Status == record.StatusBroken:
 		s += ", broken by " + e.BrokenBy
 	case e.Left():
-		s += ", which does not renew it any more"
+		s += ", which does not renew it: it is fixed, handed over, or kept for a minimum hold"
 	}
 	return s
 }

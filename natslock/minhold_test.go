@@ -50,7 +50,7 @@ func TestMinHoldOnce(t *testing.T) {
 						var locked *natslock.LockedError
 						require.ErrorAs(t, tick(period+n), &locked)
 						require.Equal(t, shared, locked.Own)
-						require.ErrorContains(t, locked, "which does not renew it any more")
+						require.ErrorContains(t, locked, "kept for a minimum hold")
 					}
 				}
 				require.Len(t, ran, 3)
