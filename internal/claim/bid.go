@@ -99,7 +99,7 @@ func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
 		if b.cur == nil {
 			b.cur = b.claim()
 		}
-		r := b.cur.try(ctx, expect, b.Blind)
+		r := b.cur.try(ctx, expect, b.Blind, b.Patience()*bucket.AnswerTimeout)
 		switch r.Outcome {
 		case core.Again:
 			b.Caller.Answered(r.Err)

@@ -157,9 +157,9 @@ func (cl *claim) denied(n int) {
 	cl.forgets[n-1]()
 }
 
-// try makes one attempt and waits for its outcome. A blind one does
+// try makes one attempt and waits for its outcome, at most for within. A blind one does
 // not read the record it was refused for.
-func (cl *claim) try(ctx context.Context, expect uint64, blind bool) Result {
+func (cl *claim) try(ctx context.Context, expect uint64, blind bool, within time.Duration) Result {
 	b := cl.b
 	n, err := cl.send(expect)
 	switch {
@@ -190,10 +190,10 @@ func (cl *claim) try(ctx context.Context, expect uint64, blind bool) Result {
 				cl.denied(n)
 				return Result{Outcome: core.Failed, Err: err}
 			}
-			if waited >= bucket.AnswerTimeout {
+			if waited >= within {
 				return Result{Outcome: core.Again, Err: fmt.Errorf("%w: no answer within %v", bucket.ErrUnavailable, waited)}
 			}
-			pause = min(2*pause, bucket.AnswerTimeout-waited)
+			pause = min(2*pause, within-waited)
 			waited += pause
 			timer.Reset(pause)
 		}

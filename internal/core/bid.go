@@ -96,6 +96,15 @@ func (b *Bid) Bypasses(expect uint64) bool {
 	return b.Until != 0 && expect != 0
 }
 
+// Patience returns the factor by which the next attempt waits longer for its answer than the first one. A server that is
+// late has more to do by each attempt that is repeated.
+func (b *Bid) Patience() time.Duration {
+	if b.Once {
+		return 1
+	}
+	return 1 << min(b.silent, 2)
+}
+
 // Came takes the outcome of an attempt, and the reason where that is Again. tombstone is the revision that a
 // free key has; 0: none.
 func (b *Bid) Came(o Outcome, why Trouble, tombstone uint64, now clock.Instant) (r Repeat) {

@@ -92,11 +92,14 @@ func TestBidBackoffs(t *testing.T) {
 	var b Bid
 	b.Begin(followBegun)
 	for n := range 3 {
+		require.EqualValues(t, 1<<n, b.Patience(), "each waits longer for its answer")
 		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.Came(Again, Silence, 0, followBegun))
 	}
+	require.EqualValues(t, 4, b.Patience(), "up to a bound")
 	for range 3 {
 		require.Equal(t, Repeat{Closes: true}, b.Came(Lost, 0, 0, followBegun))
 	}
+	require.EqualValues(t, 1, b.Patience(), "the server answers again")
 	require.Equal(t, Repeat{Closes: true, Backoff: Outage, N: 4}, b.Came(Lost, 0, 0, followBegun))
 	require.Equal(t, Repeat{Backoff: Outage}, b.Came(Again, Silence, 0, followBegun), "the silence is a new one")
 	require.Equal(t, Repeat{Backoff: Flight}, b.Came(Again, Replicating, 0, followBegun))
