@@ -14,12 +14,16 @@ import (
 // Write sends w and waits for its answer, at most [AnswerTimeout]: then the outcome
 // is unknown.
 func (b *Bucket) Write(ctx context.Context, w kvstore.Write) (uint64, error) {
+	return b.writeWithin(ctx, AnswerTimeout, w)
+}
+
+func (b *Bucket) writeWithin(ctx context.Context, within time.Duration, w kvstore.Write) (uint64, error) {
 	ch := make(chan kvstore.Answer, 1)
 	forget, err := b.Send(w, func(a kvstore.Answer) { ch <- a })
 	if err != nil {
 		return 0, err
 	}
-	a, answered := b.Answer(ctx, ch, w.Key, AnswerTimeout)
+	a, answered := b.Answer(ctx, ch, w.Key, within)
 	if !answered {
 		forget()
 	}
@@ -30,10 +34,14 @@ func (b *Bucket) Write(ctx context.Context, w kvstore.Write) (uint64, error) {
 // may delete the same record. It waits for the answer and for the other writes, at most
 // [AnswerTimeout].
 func (b *Bucket) WriteAlone(ctx context.Context, w kvstore.Write) (uint64, error) {
-	ctx, cancel := answerWithin(ctx, AnswerTimeout)
+	return b.writeAloneWithin(ctx, AnswerTimeout, w)
+}
+
+func (b *Bucket) writeAloneWithin(ctx context.Context, within time.Duration, w kvstore.Write) (uint64, error) {
+	ctx, cancel := answerWithin(ctx, within)
 	defer cancel()
 	for try := 0; ; try++ {
-		revision, err := b.Write(ctx, w)
+		revision, err := b.writeWithin(ctx, within, w)
 		if !errors.Is(err, kvstore.ErrInFlight) {
 			return revision, err
 		}
@@ -69,7 +77,12 @@ func (b *Bucket) delete(ctx context.Context, key string, revision uint64, id str
 // by a write that it refuses. The answer proves that the subscriptions which were
 // made before are in place; see [kvstore.NoRevision].
 func (b *Bucket) Probe(ctx context.Context, key string) (last uint64, err error) {
-	_, err = b.WriteAlone(ctx, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true}) //safety:probe-refused
+	return b.ProbeWithin(ctx, AnswerTimeout, key)
+}
+
+// ProbeWithin is Probe with a bound for the wait for the answer.
+func (b *Bucket) ProbeWithin(ctx context.Context, within time.Duration, key string) (last uint64, err error) {
+	_, err = b.writeAloneWithin(ctx, within, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true}) //safety:probe-refused
 	conflict, refused := errors.AsType[*kvstore.ConflictError](err)
 	switch {
 	case refused:

@@ -1,6 +1,7 @@
 package call
 
 import (
+	"context"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ type mailbox struct {
 	events  []kvstore.Event // in the order in which the keys have changed first
 	recheck bool
 	wake    chan struct{}
+	cut     context.CancelFunc // of the requests that a deletion makes obsolete; nil: there are none
 }
 
 func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
@@ -48,8 +50,26 @@ func (m *mailbox) deliver(ev kvstore.Event) {
 		m.mu.Unlock()
 		return
 	}
+	m.cutShort()
 	m.mu.Unlock()
 	m.signal()
+}
+
+// untilDeleted returns a context that ends when a deletion has been notified.
+func (m *mailbox) untilDeleted(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cut = cancel
+	m.cutShort()
+	return ctx, cancel
+}
+
+// cutShort ends the context of untilDeleted if a deletion has been notified. Under mu.
+func (m *mailbox) cutShort() {
+	if m.cut != nil && slices.ContainsFunc(m.events, func(ev kvstore.Event) bool { return ev.Kind == kvstore.Deleted }) {
+		m.cut()
+	}
 }
 
 func (m *mailbox) signal() {

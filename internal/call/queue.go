@@ -177,8 +177,11 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 		w.Reach = core.Named
 	}
 	at := b.Instant()
-	from, most := w.Extent()
+	from, most, singly := w.Extent()
 	opts := []kvstore.ListOption{kvstore.From(from), kvstore.AtMost(most)}
+	if singly {
+		opts[1] = kvstore.AtMost(1)
+	}
 	switch {
 	case w.Reach == core.Named:
 		opts = append(opts, kvstore.Named())
@@ -194,8 +197,8 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 	if l.Beside.Deleted { // a claim at a live record would replace it //safety:vacant-read
 		vacant = l.Beside.Revision
 	}
-	if w.Reach == core.Glance && !l.Whole && len(l.Records) > 0 && l.Records[0].Revision == from {
-		next, err := b.ListWithin(a.ctx, within, a.Keys.Place("*"), w.AsOf, kvstore.From(from+1), kvstore.AtMost(most))
+	for n := 1; singly && n < most && !l.Whole && l.Revision+1 < w.Ticket; n++ {
+		next, err := b.ListWithin(a.ctx, within, a.Keys.Place("*"), w.AsOf, kvstore.From(l.Revision+1), kvstore.AtMost(1))
 		if err != nil {
 			return nil, 0, read, err
 		}
@@ -203,7 +206,7 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 		l.Records = slices.DeleteFunc(l.Records, func(r kvstore.Record) bool {
 			return slices.ContainsFunc(next.Records, func(n kvstore.Record) bool { return n.Key == r.Key })
 		})
-		l.Records, l.Whole = append(l.Records, next.Records...), next.Whole
+		l.Records, l.Revision, l.Whole = append(l.Records, next.Records...), next.Revision, next.Whole
 	}
 	if l.Whole {
 		from, w.Reach = 0, max(w.Reach, core.Whole)

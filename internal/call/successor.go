@@ -84,7 +84,9 @@ func (f *successor) due() (result, bool) {
 	}
 	if reads {
 		first := !f.Proven
-		if now, there := f.read(); !there {
+		ctx, cancel := f.a.mailbox.untilDeleted(f.a.ctx)
+		defer cancel()
+		if now, there := f.read(ctx); !there {
 			return result{Outcome: relist, Entry: now}, true
 		}
 		if f.Own != "" {
@@ -92,7 +94,7 @@ func (f *successor) due() (result, bool) {
 			f.Own = ""
 			return f.take(k.Slot, 0)
 		}
-		if !first && f.Head.Zero() && f.w.Peeks() && f.short() {
+		if !first && f.Head.Zero() && f.w.Peeks() && f.short(ctx) {
 			f.w.Seek(b.Instant(), f.a.placeTTL()/3)
 			return result{Outcome: relist}, true
 		}
@@ -103,10 +105,16 @@ func (f *successor) due() (result, bool) {
 	return f.scan()
 }
 
-// short says whether the queue may be short after all: the place that was written before all others is one of those that
-// the waiter knows.
-func (f *successor) short() bool {
-	l, err := f.a.c.b.ListSoon(f.a.ctx, f.a.Keys.Place("*"), f.place.Ticket(), kvstore.From(1), kvstore.AtMost(1))
+// short reports whether the queue may be short after all: the place that was written before all others is one of those
+// that the waiter knows. The server looks at the whole queue to find that place. So the waiter first reads one that it
+// knows before its predecessor, which is cheap: if that is there, the predecessor is not the head.
+func (f *successor) short(ctx context.Context) bool {
+	if e := f.w.Beyond(f.Pred.ID); !e.Zero() {
+		if now, err := f.a.c.b.Read(ctx, e.Key, 0); err != nil || now.Live() && now.ID == e.ID {
+			return false
+		}
+	}
+	l, err := f.a.c.b.ListSoon(ctx, f.a.Keys.Place("*"), f.place.Ticket(), kvstore.From(1), kvstore.AtMost(1))
 	return err == nil && len(l.Records) > 0 && f.w.Knows(record.Of(l.Records[0]).ID)
 }
 
@@ -139,24 +147,27 @@ func (f *successor) notified() (result, bool) {
 }
 
 // read reads the predecessor's record, and the lock beside it once the subscription is
-// proven. It says whether the predecessor is there, and what is there now.
-func (f *successor) read() (entry record.Entry, there bool) {
+// proven. It says whether the predecessor is there, and what is there now. The notification that the predecessor has
+// gone cuts it short: its tombstone, which is read next, lives for a second.
+func (f *successor) read(ctx context.Context) (entry record.Entry, there bool) {
 	a, b := f.a, f.a.c.b
 	var err error
 	if f.Proven {
-		entry, err = f.readBeside()
+		entry, err = f.readBeside(ctx)
 	} else {
 		// The place as the leader has it, in a state no older than the subscription.
 		var last uint64
-		last, err = b.Probe(a.ctx, f.Pred.Key)
+		last, err = b.ProbeWithin(ctx, listWithin<<min(f.back.silent, 2), f.Pred.Key)
 		f.Proven = err == nil
 		if entry = f.Pred; f.Proven && last != f.Pred.Revision {
-			entry, err = b.Read(a.ctx, f.Pred.Key, last)
+			entry, err = b.Read(ctx, f.Pred.Key, last)
 		}
 	}
 	pause := f.back.after(err == nil)
 	if err != nil {
-		a.Answered(err)
+		if ctx.Err() == nil || a.ctx.Err() != nil {
+			a.Answered(err)
+		}
 		f.Failed(b.Instant(), pause)
 		return entry, true // not known; the timers will try again
 	}
@@ -176,7 +187,7 @@ func (f *successor) read() (entry record.Entry, there bool) {
 }
 
 // readBeside reads the predecessor's record, and the lock or some of the slots.
-func (f *successor) readBeside() (now record.Entry, err error) {
+func (f *successor) readBeside(ctx context.Context) (now record.Entry, err error) {
 	a, b := f.a, f.a.c.b
 	keys := []string{a.Keys.Gate}
 	var beside []record.Entry
@@ -186,7 +197,7 @@ func (f *successor) readBeside() (now record.Entry, err error) {
 		}
 		keys = f.slots
 		var l kvstore.Listing
-		if l, err = b.ListSoon(a.ctx, f.Pred.Key, f.Pred.Revision, kvstore.Also(keys...), kvstore.Tombstones()); err == nil {
+		if l, err = b.ListSoon(ctx, f.Pred.Key, f.Pred.Revision, kvstore.Also(keys...), kvstore.Tombstones()); err == nil {
 			beside = make([]record.Entry, len(keys))
 			for _, r := range l.Records {
 				if i := slices.Index(keys, r.Key); i >= 0 {
@@ -199,7 +210,7 @@ func (f *successor) readBeside() (now record.Entry, err error) {
 	}
 	if beside == nil { // or this user may not read them with one request
 		beside = make([]record.Entry, 1)
-		if now, beside[0], err = b.ReadBeside(a.ctx, f.Pred, keys[0]); err != nil {
+		if now, beside[0], err = b.ReadBeside(ctx, f.Pred, keys[0]); err != nil {
 			return now, err
 		}
 	}
@@ -249,7 +260,13 @@ func (f *successor) scan() (result, bool) {
 		return result{}, false
 	}
 	if f.Head.Zero() {
-		f.w.Seek(b.Instant(), a.placeTTL()/3)
+		pause := a.placeTTL() / 3
+		ctx, cancel := a.mailbox.untilDeleted(a.ctx)
+		defer cancel()
+		if !f.Looks(f.short(ctx), b.Instant(), pause) {
+			return result{}, false
+		}
+		f.w.Seek(b.Instant(), pause)
 		return result{Outcome: relist}, true
 	}
 	f.freed.forget()

@@ -24,6 +24,10 @@ import (
 // A part may be cut off behind so many records. The server sends them in the order of their revisions, and a
 // renewed place has a revision behind its ticket. So what was cut off may contain places with an earlier ticket:
 // such a list shows whom to wait for, but not that nobody else is between, unless no ticket is left there.
+//
+// In a crowd, where many have come together, it reads each part record by record: the server counts what is behind a list
+// of several, which takes longer the longer the queue is. And it follows the place right before its own whatever that
+// wants, so that the readers behind a writer do not all read at once.
 type Waiter struct {
 	ID     string // of the claim of the place
 	Ticket uint64
@@ -35,7 +39,7 @@ type Waiter struct {
 
 	before  []record.Entry // the places before its own, without a gap; nil if there may be gaps
 	kept    int            // the number of these when they were listed
-	glanced bool           // they are those right before it, which it follows whatever they want
+	glanced bool           // it follows the last one of them, whatever that wants
 	whole   bool           // they were the whole queue before it,
 	alone   bool           // as the only server has answered
 	served  bool           // one of them was granted with no place before it: those before that one are over
@@ -43,6 +47,8 @@ type Waiter struct {
 	seeks   seeking        // for the head, to take the lock out of turn
 	seekAt  clock.Instant  // when it may look for that again
 	peeked  bool           // it has looked whether the queue is short
+	long    bool           // a read has shown that the queue is not short
+	crowd   bool           // many seem to have come together with it
 }
 
 // seeking says what a waiter does to find out who is the head, which it has not read.
@@ -60,8 +66,7 @@ const (
 type Reach uint8
 
 const (
-	// Glance reads the two records right before the ticket, if they are places: one by one, since the server
-	// counts what is behind a part, which takes longer the longer the queue is.
+	// Glance reads the two records right before the ticket, if they are places.
 	Glance Reach = iota
 	// Start reads the queue from its start on: all of it if it is short.
 	Start
@@ -81,23 +86,29 @@ const (
 	shortQueue = 32
 	// nearReach is the number of tickets before the own one in the shortest part.
 	nearReach = 4
+	// crowdReads is the number of records that a waiter in a crowd reads of a part.
+	crowdReads = 4
 	// headReach is the number of places that may be before a waiter that looks for the head.
 	headReach = 2
 )
 
 // Extent returns from which revision on the next list has to read the queue, 0 for all of it, and how many
-// records it reads at most, 0 for all.
-func (w *Waiter) Extent() (from uint64, most int) {
+// records it reads at most, 0 for all. singly says to read them one by one.
+func (w *Waiter) Extent() (from uint64, most int, singly bool) {
 	if w.Lists() {
-		return Start.extent(w.Ticket)
+		from, most = Start.extent(w.Ticket)
+		return from, most, false
 	}
-	return w.Reach.extent(w.Ticket)
+	if from, most = w.Reach.extent(w.Ticket); w.crowd && from > 0 {
+		return from, min(most, crowdReads), true
+	}
+	return from, most, false
 }
 
 func (r Reach) extent(ticket uint64) (from uint64, most int) {
 	switch r {
 	case Glance:
-		return ticket - 2, 1
+		return ticket - min(2, ticket-1), 2
 	case Start:
 		return 0, shortQueue + 2 // the own place, and the lock
 	case Near, Far, Farther, Farthest:
@@ -131,8 +142,11 @@ type Ahead struct {
 // Gone takes that the predecessor has gone, which a state shows that contains a revision; 0: not known. A replica
 // that lags would show it in the next list again.
 func (w *Waiter) Gone(revision uint64) {
-	if w.AsOf = max(w.AsOf, revision); w.Reach > Start {
-		w.Reach = Whole // unless it knows whom to read
+	switch w.AsOf = max(w.AsOf, revision); { // and unless it knows whom to read
+	case w.crowd && w.Reach < Whole:
+		w.Reach = Near
+	case w.Reach > Start:
+		w.Reach = Whole
 	}
 }
 
@@ -159,16 +173,27 @@ func (w *Waiter) Knows(id string) bool {
 	return slices.ContainsFunc(w.before, func(e record.Entry) bool { return e.ID == id })
 }
 
+// Beyond returns the place right before another one that the waiter knows; zero: it knows none.
+func (w *Waiter) Beyond(id string) record.Entry {
+	if i := slices.IndexFunc(w.before, func(e record.Entry) bool { return e.ID == id }); i > 0 {
+		return w.before[i-1]
+	}
+	return record.Entry{}
+}
+
 // Begin begins the wait. surveyed is a revision of the state that was read before the place was written, 0 if none is
-// known, and length that of the queue in it. If much has been written since, many may have come together, each
-// right behind another one.
+// known, and length that of the queue in it. If much has been written since, or nobody knows how much, many may have come
+// together, each right behind another one. Then two cheap reads are likely to do, where a list would add to the load.
 func (w *Waiter) Begin(surveyed uint64, length int) {
 	w.AsOf = w.Ticket
-	switch w.Reach = Start; {
-	case length > shortQueue:
-		w.Reach = Near
-	case surveyed > 0 && w.Ticket-surveyed > shortQueue:
+	w.long, w.crowd = length > shortQueue, w.Ticket-surveyed > shortQueue
+	switch {
+	case w.crowd:
 		w.Reach = Glance
+	case w.long:
+		w.Reach = Near
+	default:
+		w.Reach = Start
 	}
 }
 
@@ -267,22 +292,19 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 		}
 		w.Reach = Start
 	}
-	glance := w.Reach == Glance
-	if glance { // it follows the place right before it, or lists the queue
+	glanced := w.crowd && r.From > 0
+	if glanced {
 		i = len(before) - 1
 	}
 	if i >= 0 && r.From > 0 && before[i].TokenOrTicket() >= r.From {
-		if w.keep(before, i, r); w.before != nil || !glance {
-			w.glanced = glance
+		if w.keep(before, i, r); w.before != nil || w.Reach != Glance {
+			w.glanced = glanced
 			return Behind, aheadOf(before, i, w.before != nil)
 		}
 	}
 	switch {
-	case glance:
-		w.Reach = Start
-		return ListOn, a
 	case r.From > 0 || r.Cut: // it is further back, if there is one //safety:part-of-queue
-		w.Reach = min(w.Reach+1, Whole)
+		w.widen()
 		return ListOn, a
 	case i >= 0:
 		if w.Vacant, w.before = 0, nil; w.Reach == Whole {
@@ -308,6 +330,21 @@ func aheadOf(before []record.Entry, i int, sure bool) Ahead {
 	a := Ahead{Pred: before[i], Rank: len(before), Sure: sure}
 	a.Next = sure && i == len(before)-1 //safety:next-behind
 	return a
+}
+
+// widen has the next list reach further back. In a crowd the server has no time for lists, so there the start of the queue,
+// which may be short after all, comes late.
+func (w *Waiter) widen() {
+	switch {
+	case w.Reach == Glance:
+		w.Reach = Near
+	case w.Reach == Start && w.crowd:
+		w.long, w.Reach = true, Farther
+	case w.Reach == Far && w.crowd && !w.long:
+		w.Reach = Start
+	default:
+		w.Reach = min(w.Reach+1, Whole)
+	}
 }
 
 // keep has the waiter read these places again by their keys, of which i is the predecessor. Of a part that was cut off
@@ -349,7 +386,7 @@ func (w *Waiter) judgeKnown(before []record.Entry, i int) (s Standing, a Ahead) 
 	case w.missing || i < 0 && w.whole:
 		w.Reach = Named
 	case w.glanced && !near:
-		w.Reach = Start
+		w.Reach = Near
 	default:
 		w.Reach = Whole
 	}

@@ -30,8 +30,8 @@ var serverNow = time.Unix(1000, 0)
 // waiterAt is a waiter "me" with the ticket 50 that has begun its wait.
 func waiterAt(reads bool, reach Reach) Waiter {
 	w := Waiter{ID: "me", Ticket: 50, Reads: reads}
-	w.Begin(0, 0)
-	w.Reach = reach
+	w.Begin(40, 0)
+	w.Reach, w.crowd = reach, reach == Glance
 	return w
 }
 
@@ -82,20 +82,20 @@ func TestWaiter(t *testing.T) {
 }
 
 // TestWaiterBegins: a waiter begins with the start of the queue, with a part of one that is known to be long, or
-// with the record right before its ticket if much has been written since it read the lock.
+// with the record right before its ticket if much has been written since it read the lock, or if it has not read that.
 func TestWaiterBegins(t *testing.T) {
 	for _, c := range []struct {
 		surveyed uint64
 		length   int
 		want     Reach
-	}{{0, 0, Start}, {90, 0, Start}, {90, shortQueue, Start}, {90, shortQueue + 1, Near}, {100 - shortQueue, 0, Start}, {99 - shortQueue, 3, Glance}} {
+	}{{0, 0, Glance}, {90, 0, Start}, {90, shortQueue, Start}, {90, shortQueue + 1, Near}, {100 - shortQueue, 0, Start}, {99 - shortQueue, 3, Glance}, {99 - shortQueue, shortQueue + 1, Glance}} {
 		w := Waiter{ID: "me", Ticket: 100}
 		w.Begin(c.surveyed, c.length)
 		require.Equal(t, c.want, w.Reach, c)
 		require.EqualValues(t, 100, w.AsOf)
 	}
 	from, most := Glance.extent(100)
-	require.Equal(t, []any{uint64(98), 1}, []any{from, most})
+	require.Equal(t, []any{uint64(98), 2}, []any{from, most})
 	from, most = Start.extent(100)
 	require.Equal(t, []any{uint64(0), shortQueue + 2}, []any{from, most})
 	from, most = Farthest.extent(100)
@@ -159,7 +159,7 @@ func TestWaiterCutOff(t *testing.T) {
 }
 
 // TestWaiterGlance: the place right before the ticket is the predecessor, also of a reader that a reader does not block.
-// Anything else has the waiter list the queue.
+// Anything else has the waiter read from further back on.
 func TestWaiterGlance(t *testing.T) {
 	a, b := placed(listed("A")[0], 48, 48), placed(listed("B")[0], 49, 49)
 	for _, c := range []struct {
@@ -185,24 +185,25 @@ func TestWaiterGlance(t *testing.T) {
 			s, ahead := judged(&w, queue, Read{From: 48, Cut: true, Alone: true})
 			require.Equal(t, c.want, s)
 			if s == ListOn {
-				require.Equal(t, Start, w.Reach)
+				require.Equal(t, Near, w.Reach)
 				return
 			}
 			require.EqualValues(t, 49, ahead.Pred.TokenOrTicket())
 			require.True(t, ahead.Sure && ahead.Next)
-			// The predecessor has given up: then it lists the queue.
+			// The predecessor has given up: then it reads from further back on.
 			w.Gone(60)
 			before, _, there := w.Recalled([]record.Entry{placed(listed()[0], 50, 50)}, true, serverNow)
 			require.True(t, there)
 			s, _ = w.Judge(before, Read{Named: true, Alone: true})
 			require.Equal(t, ListOn, s)
-			require.Equal(t, Start, w.Reach)
+			require.Equal(t, Near, w.Reach)
 		})
 	}
 	// The one before the predecessor has gone: the predecessor may be the head.
 	w := waiterAt(false, Glance)
 	_, _ = judged(&w, []record.Entry{a, b}, Read{From: 48, Cut: true, Alone: true})
 	require.True(t, w.Knows("A") && !w.Knows("me"))
+	require.Equal(t, []string{"A", "", ""}, []string{w.Beyond("B").ID, w.Beyond("A").ID, w.Beyond("X").ID})
 	w.Seek(1, time.Second)
 	s, _ := judged(&w, nil, Read{Cut: true, Alone: true})
 	require.Equal(t, ListOn, s, "the queue is long")
@@ -277,7 +278,7 @@ func TestWaiterSeeks(t *testing.T) {
 		w.Seek(3, time.Second)
 		require.EqualValues(t, 3+time.Second, w.Seeks())
 		require.True(t, w.Lists())
-		_, most := w.Extent()
+		_, most, _ := w.Extent()
 		require.Equal(t, shortQueue+2, most)
 		return w
 	}
@@ -355,6 +356,44 @@ func TestWaiterInParts(t *testing.T) {
 	require.Equal(t, Behind, s)
 	require.Equal(t, "A", a.Head.ID)
 	require.Zero(t, w.Vacant, "once the predecessor has gone, the lock may be another's")
+}
+
+// TestWaiterInCrowd: where many have come together, a waiter reads single records, from farther and farther before its
+// ticket on. It lists the start of the queue late, and only if that may be short. It follows the first place that it
+// finds, whatever that wants, and once that has gone it reads single records again.
+func TestWaiterInCrowd(t *testing.T) {
+	for _, c := range []struct {
+		length int
+		want   []Reach
+	}{
+		{0, []Reach{Glance, Near, Far, Start, Farther, Farthest, Whole}},
+		{shortQueue + 1, []Reach{Glance, Near, Far, Farther, Farthest, Whole}},
+	} {
+		w := Waiter{ID: "me", Ticket: 50, Reads: true}
+		w.Begin(0, c.length)
+		for _, reach := range c.want[:len(c.want)-1] {
+			require.Equal(t, reach, w.Reach)
+			from, most, singly := w.Extent()
+			require.Equal(t, reach != Start, singly)
+			require.True(t, !singly || most <= crowdReads)
+			s, _ := judged(&w, listed(), Read{From: from, Cut: true, Alone: true})
+			require.Equal(t, ListOn, s)
+		}
+		require.Equal(t, Whole, w.Reach)
+	}
+	w := Waiter{ID: "me", Ticket: 50, Reads: true}
+	w.Begin(0, 0)
+	w.Reach = Far
+	s, a := judged(&w, listed("A", "B", "C", "-d")[2:], Read{From: 34, Cut: true, Alone: true})
+	require.Equal(t, Behind, s)
+	require.Equal(t, "-d", a.Pred.ID, "a reader before a reader")
+	require.False(t, a.Sure || a.Next, "others may be between")
+	require.Empty(t, w.Known())
+	w.Gone(60)
+	require.Equal(t, Near, w.Reach)
+	w.Reach = Whole
+	w.Gone(61)
+	require.Equal(t, Whole, w.Reach)
 }
 
 // TestWaiterGone: a list that contains the ticket lacks the own place: it has ended.

@@ -235,6 +235,18 @@ func (f *Successor) maySeek(now clock.Instant) bool {
 	return !f.Head.Zero() || now >= f.Seeks
 }
 
+// Looks reports whether the waiter lists the queue to find the head, which it does not know. oldest says that its
+// predecessor, or a place that it knows before that, was written before all others. Otherwise a predecessor that renews
+// its place does the looking: a thousand waiters that see a lock free do not list the queue all at once. They look
+// again after a pause.
+func (f *Successor) Looks(oldest bool, now clock.Instant, pause time.Duration) bool {
+	if oldest || f.silent {
+		return true
+	}
+	f.scanAt, f.hinted, f.Seeks = 0, false, now.Add(pause)
+	return false
+}
+
 // isOver says whether nobody holds a key any more, or its time is over by the server's clock.
 func isOver(e record.Entry, server time.Time) bool { return !e.Live() || e.Remaining(server) == 0 }
 

@@ -171,6 +171,13 @@ func TestSuccessorFarBack(t *testing.T) {
 	w.now = w.now.Add(time.Minute)
 	w.ReadBeside(keys, []record.Entry{freeAt(9)}, "", server, w.now)
 	require.True(t, w.Scans(w.now), "it is time")
+	require.True(t, w.Looks(false, w.now, time.Minute), "its predecessor is silent")
+	patient := newWaiter(t, 1, Successor{})
+	patient.scanAt = patient.now
+	require.True(t, patient.Looks(true, patient.now, time.Minute), "it knows the oldest place")
+	require.False(t, patient.Looks(false, patient.now, time.Minute), "its predecessor looks")
+	require.False(t, patient.Scans(patient.now))
+	require.Equal(t, patient.now.Add(time.Minute), patient.Seeks)
 	w.Head = w.queue[0]
 	require.True(t, w.Near())
 	w.Rank = 3
