@@ -96,10 +96,11 @@ func (b *Bid) Bypasses(expect uint64) bool {
 	return b.Until != 0 && expect != 0
 }
 
-// Patience returns the factor by which the next attempt waits longer for its answer than the first one. A server that is
-// late has more to do by each attempt that is repeated.
+// Patience returns the factor by which the next attempt waits longer for its answer than the first one. Only a join waits
+// longer, since it is repeated under a new id, and what it has left behind is taken away: a server that is late has more to
+// do by each. The answer to any attempt of another claim decides it, however late.
 func (b *Bid) Patience() time.Duration {
-	if b.Once {
+	if b.Once || !b.Guarded {
 		return 1
 	}
 	return 1 << min(b.silent, 2)

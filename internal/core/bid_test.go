@@ -92,14 +92,12 @@ func TestBidBackoffs(t *testing.T) {
 	var b Bid
 	b.Begin(followBegun)
 	for n := range 3 {
-		require.EqualValues(t, 1<<n, b.Patience(), "each waits longer for its answer")
+		require.EqualValues(t, 1, b.Patience())
 		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.Came(Again, Silence, 0, followBegun))
 	}
-	require.EqualValues(t, 4, b.Patience(), "up to a bound")
 	for range 3 {
 		require.Equal(t, Repeat{Closes: true}, b.Came(Lost, 0, 0, followBegun))
 	}
-	require.EqualValues(t, 1, b.Patience(), "the server answers again")
 	require.Equal(t, Repeat{Closes: true, Backoff: Outage, N: 4}, b.Came(Lost, 0, 0, followBegun))
 	require.Equal(t, Repeat{Backoff: Outage}, b.Came(Again, Silence, 0, followBegun), "the silence is a new one")
 	require.Equal(t, Repeat{Backoff: Flight}, b.Came(Again, Replicating, 0, followBegun))
@@ -115,6 +113,21 @@ func TestBidBackoffs(t *testing.T) {
 		b.Passed(7, followBegun)
 		require.Equal(t, want, b.Came(Free, 0, 0, followBegun), "the tombstones that it expects expire again and again")
 	}
+}
+
+// TestBidPatience: each join after one without an answer waits longer for its own, up to a bound.
+func TestBidPatience(t *testing.T) {
+	b := Bid{Guarded: true}
+	b.Begin(followBegun)
+	for _, want := range []time.Duration{1, 2, 4, 4} {
+		require.Equal(t, want, b.Patience())
+		b.Came(Again, Silence, 0, followBegun)
+	}
+	b.Came(Lost, 0, 0, followBegun)
+	require.EqualValues(t, 1, b.Patience(), "the server answers again")
+	b = Bid{Guarded: true, Once: true}
+	b.Came(Again, Silence, 0, followBegun)
+	require.EqualValues(t, 1, b.Patience(), "a one-shot")
 }
 
 // TestBidPasses: a claim that rests on a look at the queue is not repeated once that look is too old. A
