@@ -33,6 +33,7 @@ func (a *Call) survey(revision uint64) result {
 	if err != nil {
 		a.Answered(err)
 		if !a.Req.Once {
+			a.surveyed = 1               // the server may be late because many come together
 			return result{Outcome: busy} // for all that is known
 		}
 		if a.Counts() {

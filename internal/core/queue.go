@@ -182,11 +182,11 @@ func (w *Waiter) Beyond(id string) record.Entry {
 }
 
 // Begin begins the wait. surveyed is a revision of the state that was read before the place was written, 0 if none is
-// known, and length that of the queue in it. If much has been written since, or nobody knows how much, many may have come
-// together, each right behind another one. Then two cheap reads are likely to do, where a list would add to the load.
+// known, and length that of the queue in it. If much has been written since, many may have come together, each right
+// behind another one. Then two cheap reads are likely to do, where a list would add to the load.
 func (w *Waiter) Begin(surveyed uint64, length int) {
 	w.AsOf = w.Ticket
-	w.long, w.crowd = length > shortQueue, w.Ticket-surveyed > shortQueue
+	w.long, w.crowd = length > shortQueue, surveyed > 0 && w.Ticket-surveyed > shortQueue
 	switch {
 	case w.crowd:
 		w.Reach = Glance

@@ -82,13 +82,13 @@ func TestWaiter(t *testing.T) {
 }
 
 // TestWaiterBegins: a waiter begins with the start of the queue, with a part of one that is known to be long, or
-// with the record right before its ticket if much has been written since it read the lock, or if it has not read that.
+// with the record right before its ticket if much has been written since it read the lock.
 func TestWaiterBegins(t *testing.T) {
 	for _, c := range []struct {
 		surveyed uint64
 		length   int
 		want     Reach
-	}{{0, 0, Glance}, {90, 0, Start}, {90, shortQueue, Start}, {90, shortQueue + 1, Near}, {100 - shortQueue, 0, Start}, {99 - shortQueue, 3, Glance}, {99 - shortQueue, shortQueue + 1, Glance}} {
+	}{{0, 0, Start}, {90, 0, Start}, {90, shortQueue, Start}, {90, shortQueue + 1, Near}, {100 - shortQueue, 0, Start}, {99 - shortQueue, 3, Glance}, {99 - shortQueue, shortQueue + 1, Glance}} {
 		w := Waiter{ID: "me", Ticket: 100}
 		w.Begin(c.surveyed, c.length)
 		require.Equal(t, c.want, w.Reach, c)
@@ -370,7 +370,7 @@ func TestWaiterInCrowd(t *testing.T) {
 		{shortQueue + 1, []Reach{Glance, Near, Far, Farther, Farthest, Whole}},
 	} {
 		w := Waiter{ID: "me", Ticket: 50, Reads: true}
-		w.Begin(0, c.length)
+		w.Begin(1, c.length)
 		for _, reach := range c.want[:len(c.want)-1] {
 			require.Equal(t, reach, w.Reach)
 			from, most, singly := w.Extent()
@@ -382,7 +382,7 @@ func TestWaiterInCrowd(t *testing.T) {
 		require.Equal(t, Whole, w.Reach)
 	}
 	w := Waiter{ID: "me", Ticket: 50, Reads: true}
-	w.Begin(0, 0)
+	w.Begin(1, 0)
 	w.Reach = Far
 	s, a := judged(&w, listed("A", "B", "C", "-d")[2:], Read{From: 34, Cut: true, Alone: true})
 	require.Equal(t, Behind, s)
