@@ -343,6 +343,9 @@ func (k *cohort) hold(l *session.Lease, now clock.Instant) *tenure {
 		t = new(tenure)
 	}
 	*t = tenure{cohort: k, lease: l, turnEnds: now.Add(max(k.lock.c.turn, 0))} //safety:turn-bounded
+	if k.reads() && k.lock.standing(k, now) != somebody { // readers have no turn, but enter together
+		t.marked, t.mark = true, k.asked
+	}
 	k.tenures = append(k.tenures, t)
 	return t
 }
@@ -411,7 +414,7 @@ func (k *cohort) judge(t *tenure, h *holder, now clock.Instant) verdict {
 	}
 	standing, inTurn := k.lock.standing(k, now), now < t.turnEnds //safety:turn-ends
 	switch {
-	case standing == nobody, inTurn && !(k.reads() && standing == somebody): // no turn of readers is past a writer
+	case standing == nobody, inTurn && !k.reads():
 		return handOn
 	case standing == unknown:
 		return askFirst

@@ -108,7 +108,9 @@ func (s *seeker) granted(l *session.Lease) bool {
 	now := c.b.Instant()
 	k.seeker = nil
 	t := k.hold(l, now)
-	t.marked, t.mark = s.mark != 0, s.mark
+	if s.mark != 0 && !t.marked {
+		t.marked, t.mark = true, s.mark
+	}
 	if s.place != nil && l.Revision < s.place.Ticket() { // a claim from before, whose answer was lost //safety:claim-found
 		t.mark = s.asked
 	}

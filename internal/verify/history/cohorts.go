@@ -354,7 +354,9 @@ func (x *index) outOfLine(lock string, ops []*Op, locks ...string) (found []Viol
 		}
 	}
 	for _, op := range ops {
-		own(op.Client, claimOf(op.ID))
+		if op.acquires() { // a break names the lease of somebody else
+			own(op.Client, claimOf(op.ID))
+		}
 		for _, t := range op.Tickets {
 			own(op.Client, t.ID)
 		}
