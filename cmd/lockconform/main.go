@@ -1,4 +1,4 @@
-// Command lockconform tests a locker that somebody has written from docs/protocol.md. It runs
+// Command lockconform tests a locker that somebody has written from docs/protocol. It runs
 // the program, speaks to it in lines of JSON, and stands between it and a real server. Each
 // case tests one sentence of the protocol, and judges by the records and the writes.
 //
@@ -66,7 +66,7 @@ type command struct {
 
 // Help is the text of --help before the flags.
 func (*command) Help() string {
-	return `Tests a locker in any language that was written from docs/protocol.md.
+	return `Tests a locker in any language that was written from docs/protocol.
 
 The program reads requests from standard input and writes answers to standard output,
 one JSON object a line, as docs/protocol/conform.md says. Each case starts the program
@@ -75,7 +75,7 @@ the program and the server, which holds, loses, delays, repeats and forges answe
 Other clients are played by natslock and by raw conditional writes. A case tests one
 sentence of the protocol. It says on failure what was expected and what was seen.
 
-The levels, as docs/protocol.md has them:
+The levels, as docs/protocol has them:
   1  one-shot mutex: the bucket, names, records, validity, try, status and unlock
   2  renewals and judgement
   3  the queue, claims out of turn, forged notifications, and overdue records

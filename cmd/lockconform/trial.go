@@ -564,18 +564,19 @@ type rule struct {
 // The sentences that are judged in every case.
 const (
 	mustEndInTime     = "A client must (M46) count it from the sending, and must not (M47) work, or say that it holds the lock, after that."
-	mustArriveInTime  = "The validity that an acknowledgement gives must not (M48) count unless the answer arrives before it would end."
+	mustArriveInTime  = "It must not (M48) count unless it arrives before the validity that it gives would end."
 	mustHaveMargin    = "The *margin* must (M45) be at least T/1000, and at least as long as the client's clock can go wrong in T."
-	mustOrder         = "The waiter must (M72) list the queue, **(R)** as of its own ticket and of whatever has shown it that a predecessor is gone, and order the places by ticket"
-	mustEndQuickly    = "| `KV-Operation` | `DEL` for a tombstone, with `Nats-TTL: 1s` |"
-	mustRoundUp       = "whole seconds with an `s`, which must (M35) be rounded **up**, from `1s` to 366 days"
-	mustRefuseTTL     = "A client rounds a fraction up and refuses everything else before any I/O. That includes what is below 1 s before the rounding."
-	mustNotRead       = "A reader must (M32) take a value for *unreadable* in these cases:"
+	mustOrder         = "The waiter must (M72) list the queue, and order the places by ticket."
+	mustEndQuickly    = "of a tombstone: `DEL`, with `Nats-TTL: 1s`"
+	mustRoundUp       = "A fraction must (M35) be rounded **up**."
+	mustRefuseTTL     = "A client refuses everything else before any I/O, also what is below 1 s before the rounding."
+	mustNotRead       = "It must (M32) take a value for *unreadable* in exactly these cases, because readers have to agree on a queue."
 	mustRepeat        = "A renewal is a write of the same record with a number `r`, the token `t` and without `a`."
 	mustExpect        = "A client must not (M36) send a write without an expectation, not even a deletion, and none without a TTL."
 	mustNotExpectZero = "It expects the last revision that the client knows of its record, and must not (M84) expect 0."
-	mustGiveUp        = "A waiter that gives up must (M78) write status 4"
-	mustLeave         = "**After the grant** a waiter must (M77) write the tombstone of its place: status 5 if no place at all was before it, and else status 9."
+	mustGiveUp        = "A waiter that gives up writes status 4"
+	mustNameTheEnded  = "Its `id` is that of the record that it ends, even if that is another client's"
+	mustLeave         = "That must not (M77) have status 5 unless no place at all was before it, because its successor claims at once. Otherwise it has status 9."
 )
 
 // rules are for every write that the program sends, in every case.
@@ -587,7 +588,7 @@ var rules = []rule{
 	{"It must not (M37) send `Nats-Msg-Id`, because a replicated stream acknowledges a duplicate before it compares revisions.", func(_ *trial, w write) string {
 		return unless(w.header.Get("Nats-Msg-Id") == "", "no Nats-Msg-Id")
 	}},
-	{mustRoundUp, func(_ *trial, w write) string {
+	{"whole seconds with an `s`", func(_ *trial, w write) string {
 		return unless(seconds.MatchString(w.header.Get("Nats-TTL")), "Nats-TTL with whole seconds")
 	}},
 	{"Every write is a plain publish to `$KV.<bucket>.<key>` with a reply subject and these headers:", func(_ *trial, w write) string {
@@ -633,7 +634,7 @@ var rules = []rule{
 		}
 		return unless(differ == "", "the field "+differ+" as the attempt has it")
 	}},
-	{"From level 2 on only the records of [fixed](#time) leases have `f`.", func(_ *trial, w write) string {
+	{"From level 2 on only the records of *fixed* leases, which nobody renews, have `f`.", func(_ *trial, w write) string {
 		return unless(w.deletes() || !w.renewal() || w.fields["f"] == nil || w.fields["by"] != nil, "no f in the renewal: a fixed lease is not renewed")
 	}},
 	{"the number of the attempt, from 1. Not in renewals", func(_ *trial, w write) string {

@@ -222,6 +222,9 @@ func outOfTurnOthers(t *trial) {
 			t.expect(false, "the place of the second dead client, as before", "a %s", w.String())
 		case w.key == b.heads[0].key && !strings.HasPrefix(w.expect(), "9999"):
 			t.expect(granted > 0, "no deletion of a place before the grant", "a %s", w.String())
+			if id := text(w.fields["id"]); w.deletes() && id != text(b.heads[0].fields["id"]) {
+				t.violated(mustNameTheEnded, "the tombstone of DEAD0", "that of %q", id)
+			}
 		case w.key == b.place.key && w.deletes() && w.stored > 0 && number(w.fields["s"]) != 9:
 			t.violated(mustLeave, "a tombstone of status 9: it got the lock out of turn", "status %d", number(w.fields["s"]))
 		}

@@ -93,7 +93,7 @@ export class Bucket extends Reads {
     else if (info && !info.error) this.#verify(info);
   }
 
-  /** Judges the creation time before the settings (M19, M20), and then those (M18). */
+  /** Judges the creation time before the settings (M19), and then those (M18). */
   #verify(info) {
     if (this.created && info.created !== this.created) this.#gone("the bucket was created anew");
     this.created = info.created;
@@ -179,7 +179,7 @@ export class Bucket extends Reads {
     return { kind: "error" };
   }
 
-  // --- Notifications: hints (M43) ---
+  // --- Notifications: hints (M44) ---
 
   /** Calls hint with each record that is stored under a key. It proves nothing (M44). */
   watch(key, hint) {

@@ -128,7 +128,7 @@ export class Kept {
     const own = m && !m.gone && m.rec?.id === this.id;
     if (own && m.rec.s === this.fields.s && this.#sent.has(m.rec.r)) return this.#confirm(m.rev, m.rec.r); // M85
     if (own && m.rec.s === BROKEN) this.rev = m.rev;
-    this.end(own && m.rec.s === BROKEN ? "broken" : "lost"); // M86, M87
+    this.end(own && m.rec.s === BROKEN ? "broken" : "lost"); // M87
   }
 
   /** Ends the record, which the holder's work has to precede (M88). The result is "released", "lost", "broken", or
@@ -201,7 +201,7 @@ class Claim {
     this.over = true;
     const { sent, floor, created } = attempt.w;
     if (rev <= floor) this.error = new Error(`${this.key}: tokens went backwards, from ${floor} to ${rev}`); // M53
-    const late = now() >= sent + validity(this.ttl); // M48, M58
+    const late = now() >= sent + validity(this.ttl); // M48, M61
     if (late || this.error || this.bucket.unfit || created !== this.bucket.created) this.#erase(rev); // M21
     else this.lease = new Kept(this.bucket, this.key, attempt.rec, this.ttl, rev, sent, this.#number(rev));
     this.call.bell.ring();
@@ -214,7 +214,7 @@ class Claim {
   /** What a read of the key says: whether it is free. It may end the claim. */
   judge(m) {
     if (!m || m.gone) return true;
-    if (m.rec?.id !== this.id || this.over) return false; // M33, M34
+    if (m.rec?.id !== this.id || this.over) return false; // M34
     if (m.rec.s === BROKEN) {
       this.over = true; // M59
       this.#erase(m.rev);
@@ -304,7 +304,7 @@ class Acquire {
    * (M56). */
   async #buried(m) {
     if (!m || m.gone || !(await this.bucket.overdue(m))) return m;
-    const a = await this.bucket.erase(m.key, m.rev, { id: m.rec.id, c: m.rec.c, t: ticket(m) }).soon();
+    const a = await this.bucket.erase(m.key, m.rev, { id: m.rec.id, c: this.bucket.client, t: ticket(m) }).soon();
     if (a.kind === "refused") return this.bucket.read(m.key, a.n);
     return a.kind === "stored" ? { ...m, rev: a.rev, gone: true } : m;
   }
@@ -338,7 +338,7 @@ class Acquire {
     while (this.left > 0 && !this.claim.lease) {
       try {
         if (this.place?.valid) await this.turn();
-        else await this.enqueue(); // M57, M71
+        else await this.enqueue(); // M71
       } catch (err) {
         if (err.final) throw err;
         await this.pause();
@@ -374,7 +374,7 @@ class Acquire {
     else await this.first(lock);
   }
 
-  /** Takes a notification for a hint (M43, M44). */
+  /** Takes a notification for a hint (M44). */
   hear(m) {
     this.hinted = Math.max(this.hinted, m.rev);
     this.bell.ring();
@@ -411,10 +411,10 @@ class Acquire {
     }
   }
 
-  /** Claims whenever the lock is free, as the first waiter, as long as its place lasts (M76). */
+  /** Claims whenever the lock is free, as the first waiter, as long as its place lasts (M71). */
   async first(lock) {
     this.isFirst = true;
-    const unwatch = this.bucket.watch(this.key, (m) => m.gone && this.hear(m)); // M43: the loop reads
+    const unwatch = this.bucket.watch(this.key, (m) => m.gone && this.hear(m)); // M44: the loop reads
     const pauses = this.pauses();
     try {
       for (let E = lock?.gone ? lock.rev : 0, past = 0, full = 0; this.place.valid && this.left > 0 && !this.stale; ) {
@@ -444,7 +444,7 @@ class Acquire {
     }
   }
 
-  /** Leaves the queue: status 5 after a grant as the first, 9 after another (M77), else 4 (M78). A waiter that gives
+  /** Leaves the queue: status 5 after a grant as the first, 9 after another (M77), else 4. A waiter that gives
    * up waits 100 ms for that. */
   async leave() {
     const { place } = this;

@@ -51,7 +51,7 @@ export class Reads extends EventEmitter {
     return (await this.ask("$JS.API." + request, body && JSON.stringify(body), ms)).json();
   }
 
-  /** The stream info. It tells the clock of the server, whether the bucket is alone (M22), and the keys of a filter. */
+  /** The stream info. It tells the clock of the server, whether the bucket is alone, and the keys of a filter. */
   async info(body = "") {
     const info = await this.json("STREAM.INFO." + this.stream, body);
     if (info.ts) this.#ahead = Date.parse(info.ts) - now();
@@ -127,7 +127,7 @@ export class Reads extends EventEmitter {
     });
   }
 
-  /** The lock and its queue in one state as of revision N (M65, M66), or key by key (M138). To be sure is to have the
+  /** The lock and its queue in one state as of revision N (M65, M66), or key by key. To be sure is to have the
    * leader name the keys: a replica that catches up lacks some (M73). */
   async list(lock, queue, N = 0, sure = false) {
     if (this.alone) [N, sure] = [0, false];

@@ -1,5 +1,5 @@
 // What is written, without a connection: names and keys, records, tokens, times.
-// M numbers are the musts of docs/protocol.md.
+// M numbers are the musts of docs/protocol.
 import { randomBytes } from "node:crypto";
 import { Decoder, encode } from "@msgpack/msgpack";
 
@@ -69,7 +69,7 @@ export function encodeRecord(rec) {
 }
 
 /** The record in bytes, or null if it is unreadable (M32). Fields come in any order and width (M29), unknown
- * ones are ignored (M30), and no length that is announced is believed (M31). */
+ * ones are ignored, and no length that is announced is believed. */
 export function decodeRecord(bytes) {
   if (bytes.length === 0 || bytes.length > 16384) return null;
   let map;

@@ -158,7 +158,7 @@ func (w *writer) then(want string) *writer {
 	return w
 }
 
-// The sequence of docs/protocol.md: a writer waits for the reader before its gate, and is notified that
+// The sequence of docs/protocol: a writer waits for the reader before its gate, and is notified that
 // this has gone. Its tombstone, as read, is what counts.
 func TestDrain(t *testing.T) {
 	shuts(t, 1, 12).names(12).then("drained")

@@ -45,7 +45,11 @@ test("unreadable records", () => {
 });
 
 test("readable records", () => {
-  for (const [name, { fields, hex }] of Object.entries(vectors.readable)) assert.deepEqual(decodeRecord(Buffer.from(hex, "hex")), fields, name);
+  for (const [name, { fields, hex, any = [] }] of Object.entries(vectors.readable)) {
+    const read = decodeRecord(Buffer.from(hex, "hex"));
+    for (const field of any) delete read?.[field];
+    assert.deepEqual(read, fields, name);
+  }
 });
 
 test("what the library reads, too", () => {

@@ -69,7 +69,7 @@ func (x *turns) since(begin, end time.Time) (some []turn) {
 // servers, while processes behind them contend for it. The lock is given out of turn once for
 // each, and goes from hand to hand then as before, though the places of the dead would last
 // for seconds more. Behind two that have died lately, the next may learn of the free lock by
-// its timer only (docs/protocol.md, out of turn): so the first pause may be longer there.
+// its timer only (docs/protocol, out of turn): so the first pause may be longer there.
 func TestDeadFirstKilled(t *testing.T) {
 	tier.Proof(t)
 	const (

@@ -1,6 +1,6 @@
 // Command locker speaks the lines of lockconform, as docs/protocol/conform.md says. It
 // locks with the library, or with -plain by a locker of its own, which is written from
-// docs/protocol.md. -weak makes that one break a rule, so that a test sees it caught.
+// docs/protocol. -weak makes that one break a rule, so that a test sees it caught.
 package main
 
 import (

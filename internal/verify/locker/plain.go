@@ -23,7 +23,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// plain is a locker that is written from docs/protocol.md, for one server. It shares the
+// plain is a locker that is written from docs/protocol, for one server. It shares the
 // names of errors with the library, and nothing else.
 type plain struct {
 	nc     *nats.Conn

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -24,94 +25,45 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// documents are the specification: the document, and those that belong to it.
-var documents = []string{
-	"../../../docs/protocol.md", "../../../docs/protocol/election.md", "../../../docs/protocol/several.md",
-	"../../../docs/protocol/fence.md", "../../../docs/protocol/evidence.md",
-}
-
-func document(t *testing.T, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(name)
-	require.NoError(t, err)
-	return string(text)
-}
+const root = "../../.."
 
 var (
-	fenced   = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```$")
-	mustWord = regexp.MustCompile(`(?i)\bmust\b`)
-	numbered = regexp.MustCompile(`^must(?:\s+not)?\s+\(M(\d+)(, R)?\)`)
-	inLevels = regexp.MustCompile(`M(\d+)(?: to M(\d+))?`)
+	fenced = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```$")
+	cited  = regexp.MustCompile(`\bM(\d+)\b`)
 )
 
 // deleted are the numbers of musts that there are no more. No other must gets them.
 var deleted = []int{
-	4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 64, 111, 112, 113, 115, 121, 129, 130, 131, 132, 133, 134, 135, 136, 137, 140, 150,
+	1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 20, 22, 25, 30, 31, 33, 43, 57, 58, 64, 76, 78, 79, 86, 100, 110, 111, 112, 113,
+	115, 119, 121, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 140, 150,
 }
 
-// TestMusts: each must of the specification has a number of its own, none but the deleted ones is missing, and the table of
-// levels says of each one whom it binds. So a test can cite a must, and a level has its list.
+// TestMusts: each must of the specification has a number of its own, and none but the deleted ones is missing. So a test can
+// cite a must, and a change can delete one.
 func TestMusts(t *testing.T) {
-	const defines = "*Must* and *must not* mark rules"
-	require.Contains(t, document(t, documents[0]), defines)
-	replicas := map[int]bool{} // by number: whether the must is about replicas
-	for _, name := range documents {
-		text := strings.Replace(fenced.ReplaceAllString(document(t, name), ""), defines, "", 1)
-		for _, at := range mustWord.FindAllStringIndex(text, -1) {
-			m := numbered.FindStringSubmatch(text[at[0]:])
-			if !assert.NotNil(t, m, "%s: a must without a number: %.80q", name, text[at[0]:]) {
-				continue
-			}
+	musts := kit.Specify(t, root).Musts
+	highest := slices.Max(slices.Collect(maps.Keys(musts)))
+	require.Greater(t, highest, 100)
+	levels := map[kit.Rule]int{}
+	for n := 1; n <= highest; n++ {
+		must, there := musts[n]
+		assert.Equal(t, !slices.Contains(deleted, n), there, "M%d: a must keeps its number, and none has that of a deleted one", n)
+		levels[must]++
+	}
+	for level := 1; level <= 5; level++ {
+		assert.Positive(t, levels[kit.Rule{Level: level}], "level %d", level)
+	}
+	scripts, err := filepath.Glob(root + "/examples/javascript/*.js")
+	require.NoError(t, err)
+	for _, script := range scripts {
+		text, err := os.ReadFile(script)
+		require.NoError(t, err)
+		for _, m := range cited.FindAllStringSubmatch(string(text), -1) {
 			n, err := strconv.Atoi(m[1])
 			require.NoError(t, err)
-			_, taken := replicas[n]
-			assert.False(t, taken, "%s: M%d has another must already", name, n)
-			replicas[n] = m[2] != ""
+			assert.Contains(t, musts, n, "%s cites M%d, which there is not", script, n)
 		}
 	}
-	highest := slices.Max(slices.Collect(maps.Keys(replicas)))
-	require.Greater(t, highest, 100)
-	for n := 1; n <= highest; n++ {
-		_, there := replicas[n]
-		assert.Equal(t, !slices.Contains(deleted, n), there, "M%d: a must keeps its number, and none has that of a deleted one", n)
-	}
-
-	bound := map[int]string{}
-	for _, row := range strings.Split(section(t, "## Levels"), "\n") {
-		cells := strings.Split(row, "|")
-		if len(cells) != 5 {
-			continue
-		}
-		for _, m := range inLevels.FindAllStringSubmatch(cells[3], -1) {
-			first, _ := strconv.Atoi(m[1])
-			last := first
-			if m[2] != "" {
-				last, _ = strconv.Atoi(m[2])
-			}
-			for n := first; n <= last; n++ {
-				about, there := replicas[n]
-				assert.True(t, there, "the levels name M%d, which there is not", n)
-				assert.Empty(t, bound[n], "M%d is in two levels", n)
-				bound[n] = strings.TrimSpace(cells[1])
-				if strings.HasPrefix(bound[n], "5 ") {
-					assert.True(t, about, "M%d of level 5 is not marked with R", n)
-				}
-			}
-		}
-	}
-	for n := range replicas {
-		assert.NotEmpty(t, bound[n], "no level has M%d", n)
-	}
-}
-
-// section is the part of the document under a heading, up to the next one of its rank.
-func section(t *testing.T, heading string) string {
-	t.Helper()
-	_, text, found := strings.Cut(document(t, documents[0]), "\n"+heading+"\n")
-	require.True(t, found, heading)
-	rank, _, _ := strings.Cut(heading, " ")
-	text, _, _ = strings.Cut(text, "\n"+rank+" ")
-	return text
 }
 
 // wired is one message of the transcript.
@@ -205,7 +157,7 @@ func (w wired) got(t *testing.T, m *nats.Msg) {
 func TestWire(t *testing.T) {
 	var transcript []wired
 	var bucket bytes.Buffer
-	for _, block := range fenced.FindAllStringSubmatch(section(t, "## One lock on the wire"), -1) {
+	for _, block := range fenced.FindAllStringSubmatch(kit.Specify(t, root).Pages["wire"], -1) {
 		if block[1] == "json" {
 			require.NoError(t, json.Compact(&bucket, []byte(block[2])))
 		} else {

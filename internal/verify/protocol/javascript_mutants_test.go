@@ -80,7 +80,7 @@ var scriptMutants = []struct {
 		{"mutex.js", "this.#stored(attempt, m.rev); // M60", "((attempt.w.sent = now()), this.#stored(attempt, m.rev)); // M60"},
 	}},
 	{"notification as proof: the lock is free", "forged-tombstone", "(M75)", []edit{
-		{"mutex.js", "(m) => m.gone && this.hear(m)); // M43: the loop reads", "(m) => m.gone && ((this.freed = m.rev), this.bell.ring()));"},
+		{"mutex.js", "(m) => m.gone && this.hear(m)); // M44: the loop reads", "(m) => m.gone && ((this.freed = m.rev), this.bell.ring()));"},
 		{"mutex.js", "await this.bell.wait(Math.min(next, pauses.next().value, this.left));", "await this.bell.wait(Math.min(next, pauses.next().value, this.left)); if (this.freed) [E, this.freed] = [this.freed, 0];"},
 	}},
 	{"notification as proof: the lease has ended", "forged-record", "(M44)", []edit{

@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 )
 
-// This file plays another client by single writes and reads, as docs/protocol.md has them. It
+// This file plays another client by single writes and reads, as docs/protocol has them. It
 // shares no code with the library. Its leases outlast the tests, so it renews nothing.
 
 // lease is the TTL of all its records.

@@ -121,7 +121,7 @@ const (
 	nothing // the server takes the update, and changes nothing
 )
 
-// changes are all settings of the table in docs/protocol.md.
+// changes are all settings of the table in docs/protocol/reference.md.
 var changes = []struct {
 	setting string
 	set     func(*jetstream.StreamConfig)
