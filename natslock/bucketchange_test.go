@@ -28,14 +28,14 @@ func TestBucketMadeAgainUnfit(t *testing.T) {
 		time.Sleep(time.Millisecond) // of the bubble: the server has removed the files
 		sc, err := kvstore.Config{}.StreamConfig()
 		require.NoError(t, err)
-		sc.Metadata["natslock.protocol"] = "3"
+		sc.Metadata["natslock.protocol"] = "4"
 		_, err = r.js.CreateStream(t.Context(), sc)
 		require.NoError(t, err)
 		kit.ReceiveIn(t, 6*time.Second, fixed.Context().Done(), "the end of the lease")
 		wantLost(t, fixed, natslock.ErrLost)
 		require.ErrorIs(t, c.Healthy(), kvstore.ErrBucketConfig)
 
-		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "2" })
+		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" })
 		time.Sleep(6 * time.Second)
 		require.NoError(t, c.Healthy())
 		other := join(t, s)

@@ -43,7 +43,7 @@ func TestUnfitRefuses(t *testing.T) {
 	for setting, change := range map[string]func(*jetstream.StreamConfig){
 		"discard": func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = 1<<20, jetstream.DiscardOld },
 		"metadata.natslock.protocol": func(c *jetstream.StreamConfig) {
-			c.Metadata["natslock.protocol"] = "3"
+			c.Metadata["natslock.protocol"] = "4"
 		},
 	} {
 		t.Log(setting)
@@ -185,7 +185,7 @@ func TestUnfitClaimUnderWay(t *testing.T) {
 			claimed <- err
 		}()
 		time.Sleep(10 * time.Millisecond)
-		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" })
+		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "4" })
 		c.reconnect(t)
 		kit.Eventually(t, "it is noticed", func() bool { return errors.Is(c.Healthy(), kvstore.ErrBucketConfig) })
 		noticed := time.Now()
@@ -228,7 +228,7 @@ func TestUnfitAfterTheAnswer(t *testing.T) {
 			claimed <- err
 		}()
 		kit.Receive(t, answered, "the answer")
-		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" })
+		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "4" })
 		c.reconnect(t)
 		kit.Eventually(t, "it is noticed", func() bool { return errors.Is(c.Healthy(), kvstore.ErrBucketConfig) })
 		close(known)

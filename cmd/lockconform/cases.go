@@ -334,7 +334,7 @@ func (t *trial) configured(change func(c *jetstream.StreamConfig)) answer {
 
 func bucketVersion(t *trial) {
 	t.start()
-	for _, version := range []string{"", "1", "3"} {
+	for _, version := range []string{"", "2", "4"} {
 		a := t.configured(func(c *jetstream.StreamConfig) {
 			if c.Metadata["natslock.protocol"] = version; version == "" {
 				delete(c.Metadata, "natslock.protocol")

@@ -21,13 +21,14 @@ func TestForeignProtocol(t *testing.T) {
 		remake           bool
 	}{
 		{"unset", "stop its users, delete it, let a client create it; or use another bucket", true},
+		{"2", "as docs/operate/upgrading.md has it under 2 to 3; or use another bucket", true},
 		{"7", "use a release of this program that knows the bucket's protocol, or another bucket", false},
 	} {
 		t.Run(c.protocol, func(t *testing.T) {
 			t.Parallel()
 			s := testutil.RunServer(t)
 			js := makeBucket(t, s, func(sc *jetstream.StreamConfig) {
-				if sc.Metadata["natslock.protocol"], sc.RePublish = c.protocol, nil; c.remake { // nobody knows which
+				if sc.Metadata["natslock.protocol"], sc.RePublish = c.protocol, nil; c.protocol == "unset" { // nobody knows which
 					delete(sc.Metadata, "natslock.protocol")
 				}
 			})

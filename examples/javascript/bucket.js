@@ -25,7 +25,7 @@ export function judge(info, name) {
     max_age: off(c.max_age) || c.max_age >= 366 * DAY,
     persist_mode: off(c.persist_mode) || c.persist_mode === "default",
     storage: c.storage === "file" || (c.storage === "memory" && c.num_replicas > 1),
-    "metadata natslock.protocol": c.metadata?.["natslock.protocol"] === "2",
+    "metadata natslock.protocol": c.metadata?.["natslock.protocol"] === "3",
     "JetStream API level 2 (nats-server 2.12)": Number(c.metadata?.["_nats.level"]) >= 2,
   };
   for (const s of ["subject_delete_marker_ttl", "mirror", "sources", "subject_transform", "discard_new_per_subject", "no_ack",
@@ -125,7 +125,7 @@ export class Bucket extends Reads {
       storage: "file", num_replicas: replicas, deny_delete: true, deny_purge: true, allow_direct: true,
       mirror_direct: false, allow_msg_ttl: true, first_seq: (Date.now() - Date.UTC(2016, 0, 1)) * 100,
       republish: { src: this.subjects + ">", dest: `natslock.${this.name}.${id}.>` },
-      metadata: { "natslock.id": id, "natslock.protocol": "2" }, allow_atomic: true,
+      metadata: { "natslock.id": id, "natslock.protocol": "3" }, allow_atomic: true,
     }, 5000);
     if (answer.error && answer.error.err_code !== 10058) throw new Error("cannot create the bucket: " + answer.error.description);
     return this.info();

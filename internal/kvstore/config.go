@@ -24,7 +24,7 @@ const (
 	// protocol is the version of the protocol of keys, records and headers that
 	// this release knows. A bucket's metadata names the version that its records
 	// follow. A bucket without an entry is refused.
-	protocol     = "2"
+	protocol     = "3"
 	metaProtocol = "natslock.protocol"
 	metaID       = "natslock.id"
 	// tick is the unit of a bucket's first sequence.

@@ -51,6 +51,7 @@ const (
 	byRemake  = "only re-creating the bucket can change it: stop its users, delete it, let a client create it"
 	byRelease = "use a release of this program that knows the bucket's protocol, or another bucket"
 	byRecords = byRemake + "; or use another bucket"
+	byOwner   = byRemake + ", as docs/operate/upgrading.md has it under 2 to 3; or use another bucket"
 	byUpgrade = "upgrade nats-server to " + MinServer + " or later, then re-create the bucket"
 )
 
@@ -80,8 +81,11 @@ func rules(cfg Config, info *Info, s Settings) []rule {
 	level, server := serverOf(info.Config.Metadata)
 	spoken, named := info.Config.Metadata[metaProtocol]
 	is, remedy := fmt.Sprintf("%.32q", spoken), byRelease
-	if !named { // and no update changes records
+	switch { // no update changes records
+	case !named:
 		is, remedy = "unset", byRecords
+	case spoken == "1" || spoken == "2":
+		remedy = byOwner
 	}
 	limited := !off(s["max_msgs"]) || !off(s["max_bytes"])
 	single := info.Config.Replicas <= 1

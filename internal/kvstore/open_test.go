@@ -67,7 +67,7 @@ func TestOpenCreates(t *testing.T) {
 		AllowAtomicPublish: true,
 		FirstSeq:           got.FirstSeq,
 		RePublish:          &jetstream.RePublish{Source: "$KV.natslock.>", Destination: "natslock.natslock." + id + ".>"},
-		Metadata:           map[string]string{"natslock.id": id, "natslock.protocol": "2"},
+		Metadata:           map[string]string{"natslock.id": id, "natslock.protocol": "3"},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Fatalf("created\n%+v\nwant\n%+v", got, want)
@@ -308,12 +308,12 @@ func TestUnsafeSettings(t *testing.T) {
 			c.PersistMode, c.AllowAtomicPublish = jetstream.AsyncPersistMode, false
 		}},
 		{"storage", func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }},
-		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "1" }},
-		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" }},
+		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "2" }},
+		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "4" }},
 		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "" }},
 		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { delete(c.Metadata, "natslock.protocol") }},
 		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) {
-			c.Metadata["natslock.protocol"], c.RePublish = "02", nil // the repair of which writes metadata too
+			c.Metadata["natslock.protocol"], c.RePublish = "03", nil // the repair of which writes metadata too
 		}},
 		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata, c.RePublish = nil, nil }},
 	} {
@@ -400,15 +400,18 @@ func repair(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting st
 func TestOtherProtocol(t *testing.T) {
 	const reCreate = "only re-creating the bucket can change it: stop its users, delete it, let a client create it; or use another bucket"
 	const otherRelease = "use a release of this program that knows the bucket's protocol, or another bucket"
+	const upgrade = "only re-creating the bucket can change it: stop its users, delete it, let a client create it, as docs/operate/upgrading.md has it under 2 to 3; or use another bucket"
 	for _, c := range []struct {
 		name   string
 		set    func(map[string]string)
 		value  string
+		repair string
 		remake bool
 	}{
-		{"earlier", func(m map[string]string) { m["natslock.protocol"] = "1" }, `"1"`, false},
-		{"unnamed", func(m map[string]string) { delete(m, "natslock.protocol") }, "unset", true},
-		{"later", func(m map[string]string) { m["natslock.protocol"] = "3" }, `"3"`, false},
+		{"first", func(m map[string]string) { m["natslock.protocol"] = "1" }, `"1"`, upgrade, true},
+		{"earlier", func(m map[string]string) { m["natslock.protocol"] = "2" }, `"2"`, upgrade, true},
+		{"unnamed", func(m map[string]string) { delete(m, "natslock.protocol") }, "unset", reCreate, true},
+		{"later", func(m map[string]string) { m["natslock.protocol"] = "4" }, `"4"`, otherRelease, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			nc := testutil.RunServer(t).Connect()
@@ -424,11 +427,7 @@ func TestOtherProtocol(t *testing.T) {
 			_, opened := kvstore.Open(t.Context(), kit.JetStream(t, nc), kvstore.Config{})
 			for _, err := range []error{opened, s.Verify(t.Context())} {
 				found := wantConfigError(t, err, "metadata.natslock.protocol")
-				repair := otherRelease
-				if c.remake {
-					repair = reCreate
-				}
-				equal(t, "error", err.Error(), `bucket "natslock": metadata.natslock.protocol is `+c.value+`, must be "2": `+repair+
+				equal(t, "error", err.Error(), `bucket "natslock": metadata.natslock.protocol is `+c.value+`, must be "3": `+c.repair+
 					": clients of different protocols do not exclude each other")
 				equal(t, "found", found.Value, c.value)
 			}

@@ -58,7 +58,7 @@ func TestRawSettings(t *testing.T) {
 		{"allow_msg_counter", `true`, kvstore.Unfit},
 		{"storage", `"memory"`, kvstore.Unfit},
 		{"storage", `"of a later server"`, kvstore.Unfit},
-		{"metadata.natslock.protocol", `"1"`, kvstore.Unfit},
+		{"metadata.natslock.protocol", `"2"`, kvstore.Unfit},
 		{"metadata.natslock.protocol", ``, kvstore.Unfit},
 		{"nats-server", `"1"`, kvstore.Unfit},
 		{"nats-server", ``, kvstore.Unfit},

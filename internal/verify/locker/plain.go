@@ -188,7 +188,7 @@ func (p *plain) verify() error {
 	fit := c["max_msgs_per_subject"] == 1.0 && c["allow_msg_ttl"] == true && fmt.Sprint(c["subjects"]) == "[$KV."+p.bucket+".>]" &&
 		c["retention"] == "limits" && c["storage"] == "file" && (c["discard"] == "new" || !limited) &&
 		(number("max_age") <= 0 || number("max_age") >= float64(366*24*time.Hour)) && number("num_replicas") <= 1 &&
-		metadata["natslock.protocol"] == "2" && level >= 2
+		metadata["natslock.protocol"] == "3" && level >= 2
 	for _, off := range []string{"subject_delete_marker_ttl", "mirror", "sources", "subject_transform", "discard_new_per_subject",
 		"no_ack", "sealed", "allow_msg_counter", "persist_mode"} {
 		fit = fit && slices.Contains([]string{"<nil>", "false", "0", "[]", "", "default"}, fmt.Sprint(c[off]))

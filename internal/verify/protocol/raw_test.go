@@ -72,7 +72,7 @@ func newRaw(t testing.TB, nc *nats.Conn) *raw {
 		}
 	}
 	l.api("STREAM.INFO.KV_natslock", nil, &info)
-	require.Equal(t, "2", info.Config.Metadata["natslock.protocol"])
+	require.Equal(t, "3", info.Config.Metadata["natslock.protocol"])
 	l.notify = strings.TrimSuffix(info.Config.Republish.Dest, ">")
 	return l
 }

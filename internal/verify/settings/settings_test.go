@@ -151,7 +151,7 @@ var changes = []struct {
 	{setting: "sealed", set: func(c *jetstream.StreamConfig) { c.Sealed, c.DenyDelete, c.DenyPurge = true, true, true }, want: unfit, gone: true},
 	{setting: "allow_msg_counter", set: func(c *jetstream.StreamConfig) { c.AllowMsgCounter = true }},
 	{setting: "storage", set: func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }},
-	{setting: "metadata.natslock.protocol", set: func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" }, want: unfit},
+	{setting: "metadata.natslock.protocol", set: func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "4" }, want: unfit},
 	{setting: "metadata.natslock.protocol", set: func(c *jetstream.StreamConfig) { delete(c.Metadata, "natslock.protocol") }, want: unfit},
 	{setting: "republish", set: func(c *jetstream.StreamConfig) { c.RePublish.Destination = "natslock.natslock.other.>" }, want: worse},
 	{setting: "republish", set: func(c *jetstream.StreamConfig) { c.RePublish = nil }, want: worse, within: 6 * time.Second, silent: true},

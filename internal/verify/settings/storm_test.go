@@ -96,8 +96,8 @@ func TestStorm(t *testing.T) {
 			changed, err = kvstore.Repaired(kvstore.Config{}, changed)
 			require.NoError(t, err)
 			sc = changed.Config
-			if sc.Metadata["natslock.protocol"] != "2" { // which is no repair, but for this test
-				sc.Metadata["natslock.protocol"] = "2"
+			if sc.Metadata["natslock.protocol"] != "3" { // which is no repair, but for this test
+				sc.Metadata["natslock.protocol"] = "3"
 			}
 			sc.MaxBytes, sc.Discard = -1, jetstream.DiscardNew
 			if sc.RePublish == nil || sc.RePublish.HeadersOnly {
