@@ -450,6 +450,35 @@ func TestCohortClaimFoundAtItsPlace(t *testing.T) {
 	}
 }
 
+// Those that came after the claim are not owed the lease either, though they came before the ticket.
+func TestCohortClaimFoundOfManyWaiting(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		holder, waits := siblings(t, c, 2)
+		time.Sleep(2 * time.Second) // the client watches the lock
+		takes := 0
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+			if kit.Stage(w) == "lock take" && w.Expect != 0 {
+				if takes++; takes == 1 {
+					return faults.LoseAnswer
+				}
+			}
+			return faults.Pass
+		})
+		newRaw(t, s.Connect()).remove("lock.l")
+		<-holder.Context().Done()
+		time.Sleep(200 * time.Millisecond)
+		require.Equal(t, 1, takes)
+		stranger := join(t, s).follow(t)
+		require.Len(t, inspect(t, c.Client, "l").Queue, 1)
+		late := c.begin(t, "l")
+		synctest.Wait()
+		wantLost(t, holder, natslock.ErrLost)
+		unlockLate(t, waits[0].Granted(t), waits[1], stranger, late)
+		wantNothing(t, s)
+	})
+}
+
 // A goroutine whose place has ended queues again behind the others. Those that ask after that pass nobody.
 func TestCohortQueuesAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
