@@ -398,7 +398,7 @@ func TestCohortReadersMerge(t *testing.T) {
 }
 
 // TestCohortWriters: the goroutines of a client that write have one gate, and drain the
-// readers before it once. When the member that drains gives up, the next member goes on.
+// readers before it once. When the goroutine that drains gives up, the next one goes on.
 func TestCohortWriters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
@@ -457,8 +457,8 @@ func TestCohortWriters(t *testing.T) {
 	})
 }
 
-// TestCohortWritersLoseTheGate: a writer loses its gate, and a reader gets in. The next member
-// of its run has to drain that one.
+// TestCohortWritersLoseTheGate: a writer loses its gate, and a reader gets in. The next writer
+// of its client has to drain that one.
 func TestCohortWritersLoseTheGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second)), newPeer(t, s.Connect(), 2)
@@ -517,7 +517,7 @@ func TestCohortOfEachMode(t *testing.T) {
 	})
 }
 
-// TestCohortReadersDrivenOn: the member that has sent the join of a run gives up, and the next
+// TestCohortReadersDrivenOn: the goroutine that has sent the join gives up, and the next
 // one goes on. The acknowledgement of the first join comes late. It does not cost the next
 // one its record.
 func TestCohortReadersDrivenOn(t *testing.T) {
@@ -607,7 +607,7 @@ func TestCohortReadersEndTogether(t *testing.T) {
 }
 
 // TestCohortReadersTryAgain: the lease that a TryRLock joins ends before it is admitted. It gets
-// its answer then, and does not wait in the run of the others.
+// its answer then, and does not wait with the others.
 func TestCohortReadersTryAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 5 * time.Second
@@ -645,8 +645,8 @@ func TestCohortReadersTryAgain(t *testing.T) {
 	})
 }
 
-// TestCohortReadersClaimFound: a join is applied, a writer has its gate then, and the member that
-// has sent the join gives up. Its acknowledgement comes when the next member has a place, which
+// TestCohortReadersClaimFound: a join is applied, a writer has its gate then, and the goroutine
+// that has sent the join gives up. Its acknowledgement comes when the next one has a place, which
 // others have joined. None of those gets in before the writer.
 func TestCohortReadersClaimFound(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -665,7 +665,7 @@ func TestCohortReadersClaimFound(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		cancel()
 		require.ErrorIs(t, kit.Receive(t, first, "the end of the wait"), natslock.ErrTimeout)
-		time.Sleep(20 * time.Millisecond) // the next member has sent its place
+		time.Sleep(20 * time.Millisecond) // the next one has sent its place
 		late := a.readAll(2)
 		w := granted(t, writes, 1)[0]
 		nobody(t, early, "beside a writer")
