@@ -252,8 +252,8 @@ func TestLookAtReadersAndWriters(t *testing.T) {
 	var raw []map[string]any
 	require.NoError(t, json.Unmarshal([]byte(out), &raw))
 	require.ElementsMatch(t, []string{"kind", "name", "mode", "holder", "readers", "permits", "queue", "writer_waits", "both_kinds"}, keys(raw[0]))
-	require.ElementsMatch(t, []string{"ticket", "id", "owner", "host", "pid", "since", "waited", "mode", "goroutines", "of", "overdue"}, keys(raw[0]["queue"].([]any)[0]))
-	holderKeys := []string{"token", "id", "owner", "host", "pid", "since", "held", "waited", "grants", "waiting", "ttl", "expires", "overdue", "meta", "broken", "revision", "unreadable", "lingers", "idle", "slot", "of"}
+	require.ElementsMatch(t, []string{"ticket", "id", "owner", "host", "pid", "since", "waited", "purpose", "mode", "goroutines", "of", "overdue"}, keys(raw[0]["queue"].([]any)[0]))
+	holderKeys := []string{"token", "id", "owner", "host", "pid", "since", "held", "waited", "purpose", "grants", "waiting", "ttl", "expires", "overdue", "meta", "broken", "revision", "unreadable", "lingers", "idle", "slot", "of"}
 	require.ElementsMatch(t, holderKeys, keys(raw[0]["holder"]))
 	require.ElementsMatch(t, holderKeys, keys(raw[0]["readers"].([]any)[1]))
 
