@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -456,10 +457,10 @@ func TestCohortClaimFoundOfManyWaiting(t *testing.T) {
 		c, f := joinFaulty(t, s)
 		holder, waits := siblings(t, c, 2)
 		time.Sleep(2 * time.Second) // the client watches the lock
-		takes := 0
+		var takes atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if kit.Stage(w) == "lock take" && w.Expect != 0 {
-				if takes++; takes == 1 {
+				if takes.Add(1) == 1 {
 					return faults.LoseAnswer
 				}
 			}
@@ -468,7 +469,7 @@ func TestCohortClaimFoundOfManyWaiting(t *testing.T) {
 		newRaw(t, s.Connect()).remove("lock.l")
 		<-holder.Context().Done()
 		time.Sleep(200 * time.Millisecond)
-		require.Equal(t, 1, takes)
+		require.EqualValues(t, 1, takes.Load())
 		stranger := join(t, s).follow(t)
 		require.Len(t, inspect(t, c.Client, "l").Queue, 1)
 		late := c.begin(t, "l")
