@@ -34,7 +34,7 @@ var floors = [][]string{
 	{"internal/session"},
 	{"internal/claim", "internal/admin"},
 	{"internal/call"},
-	{"internal/acquire"},
+	{"internal/cohort"},
 	{"internal/bridge"},
 	{"kvstore"},
 	{"natslock"},
@@ -50,22 +50,22 @@ var floors = [][]string{
 
 // only narrows what a package imports of the floors below it.
 var only = map[string][]string{
-	"internal/admin":   {"internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "internal/kvstore"},
-	"internal/call":    {"internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/kvstore"},
-	"internal/acquire": {"internal/call", "internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "internal/kvstore"},
-	"kvstore":          {"internal/kvstore"},
-	"natslock/admin":   {"natslock", "internal/bridge", "internal/admin", "internal/session", "internal/record", "internal/kvstore"},
-	"rwlock":           {"natslock", "internal/kvstore", "internal/bridge", "internal/record"},
-	"semaphore":        {"natslock", "internal/bridge", "internal/record"},
-	"internal/again":   {"natslock", "internal/bridge"},
-	"election":         {"natslock", "natslock/admin", "internal/again", "internal/bridge", "internal/clock"},
-	"partition":        {"natslock", "natslock/admin", "internal/again", "internal/clock"},
-	"fence":            {"internal/kvstore", "internal/clock"},
-	"testutil":         {},
-	"locktest":         {"natslock", "natslock/admin", "internal/kvstore", "internal/record", "internal/bridge"},
-	"internal/tool":    {"natslock", "internal/kvstore"},
-	"internal/script":  {"natslock", "natslock/admin", "internal/bridge", "internal/admin", "internal/record", "internal/clock"},
-	"cmd/*":            {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "partition", "internal/kvstore", "internal/tool", "internal/script", "cmd/lockctl/internal/*"},
+	"internal/admin":  {"internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "internal/kvstore"},
+	"internal/call":   {"internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/kvstore"},
+	"internal/cohort": {"internal/call", "internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "internal/kvstore"},
+	"kvstore":         {"internal/kvstore"},
+	"natslock/admin":  {"natslock", "internal/bridge", "internal/admin", "internal/session", "internal/record", "internal/kvstore"},
+	"rwlock":          {"natslock", "internal/kvstore", "internal/bridge", "internal/record"},
+	"semaphore":       {"natslock", "internal/bridge", "internal/record"},
+	"internal/again":  {"natslock", "internal/bridge"},
+	"election":        {"natslock", "natslock/admin", "internal/again", "internal/bridge", "internal/clock"},
+	"partition":       {"natslock", "natslock/admin", "internal/again", "internal/clock"},
+	"fence":           {"internal/kvstore", "internal/clock"},
+	"testutil":        {},
+	"locktest":        {"natslock", "natslock/admin", "internal/kvstore", "internal/record", "internal/bridge"},
+	"internal/tool":   {"natslock", "internal/kvstore"},
+	"internal/script": {"natslock", "natslock/admin", "internal/bridge", "internal/admin", "internal/record", "internal/clock"},
+	"cmd/*":           {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "partition", "internal/kvstore", "internal/tool", "internal/script", "cmd/lockctl/internal/*"},
 
 	"cmd/lockctl/internal/console":   {"internal/tool"},
 	"cmd/lockctl/internal/show":      {"natslock", "natslock/admin", "partition", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/console"},
@@ -201,7 +201,7 @@ func TestImports(t *testing.T) {
 // TestJudge shows that the rule refuses the arrows that must not be.
 func TestJudge(t *testing.T) {
 	for _, arrow := range [][2]string{
-		{"internal/session", "internal/acquire"}, {"internal/admin", "internal/acquire"}, {"internal/claim", "internal/admin"}, {"internal/call", "internal/acquire"}, {"internal/claim", "internal/call"}, {"internal/call", "internal/admin"},
+		{"internal/session", "internal/cohort"}, {"internal/admin", "internal/cohort"}, {"internal/claim", "internal/admin"}, {"internal/call", "internal/cohort"}, {"internal/claim", "internal/call"}, {"internal/call", "internal/admin"},
 		{"internal/bucket", "internal/session"}, {"internal/record", "internal/bucket"}, {"internal/clock", "internal/record"},
 		{"internal/kvstore", "internal/clock"}, {"internal/bridge", "natslock"}, {"rwlock", "internal/session"}, {"natslock", "rwlock"},
 		{"election", "internal/kvstore"}, {"election", "rwlock"}, {"fence", "natslock"},
@@ -214,8 +214,8 @@ func TestJudge(t *testing.T) {
 		require.Error(t, judge(arrow[0], arrow[1]), "%s -> %s", arrow[0], arrow[1])
 	}
 	for _, arrow := range [][2]string{
-		{"internal/acquire", "internal/call"}, {"internal/call", "internal/claim"}, {"internal/claim", "internal/session"}, {"internal/admin", "internal/session"}, {"internal/record", "internal/kvstore"},
-		{"natslock", "internal/acquire"}, {"natslock", "internal/bridge"}, {"rwlock", "internal/bridge"}, {"cmd/lockctl", "rwlock"},
+		{"internal/cohort", "internal/call"}, {"internal/call", "internal/claim"}, {"internal/claim", "internal/session"}, {"internal/admin", "internal/session"}, {"internal/record", "internal/kvstore"},
+		{"natslock", "internal/cohort"}, {"natslock", "internal/bridge"}, {"rwlock", "internal/bridge"}, {"cmd/lockctl", "rwlock"},
 		{"cmd/lockctl", "internal/tool"}, {"internal/tool", "natslock"},
 		{"election", "internal/bridge"}, {"election", "natslock"}, {"fence", "internal/clock"},
 	} {
