@@ -157,7 +157,7 @@ func (f *successor) read(ctx context.Context) (entry record.Entry, there bool) {
 	} else {
 		// The place as the leader has it, in a state no older than the subscription.
 		var last uint64
-		last, err = b.ProbeWithin(ctx, listWithin<<min(f.back.silent, 2), f.Pred.Key)
+		last, err = b.ProbeWithin(ctx, listWithin/2<<min(f.back.silent, 1), f.Pred.Key)
 		f.Proven = err == nil
 		if entry = f.Pred; f.Proven && last != f.Pred.Revision {
 			entry, err = b.Read(ctx, f.Pred.Key, last)

@@ -343,7 +343,7 @@ func (k *cohort) hold(l *session.Lease, now clock.Instant) *tenure {
 		t = new(tenure)
 	}
 	*t = tenure{cohort: k, lease: l, turnEnds: now.Add(max(k.lock.c.turn, 0))} //safety:turn-bounded
-	if k.reads() && k.lock.standing(k, now) != somebody { // readers have no turn, but enter together
+	if k.reads() && k.lock.standing(k, now) == nobody {                        // readers have no turn, but enter together
 		t.marked, t.mark = true, k.asked
 	}
 	k.tenures = append(k.tenures, t)
@@ -430,6 +430,10 @@ func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 		h := k.fifo.first
 		if h == nil {
 			break
+		}
+		if k.founder && t.inside == 0 { // which has asked before, and joins the FIFO if it is refused
+			t.deciding = true
+			return
 		}
 		switch k.judge(t, h, now) {
 		case handOn:

@@ -203,6 +203,7 @@ func (h *holder) found(c *Client) (claim.Result, role) {
 		k.oneShots--
 	} else {
 		k.founder = false
+		defer k.decide(now)
 	}
 	switch {
 	case lease != nil:

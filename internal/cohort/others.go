@@ -320,15 +320,19 @@ func (l *lock) listed(now clock.Instant) {
 	for i := len(l.cohorts) - 1; i >= 0; i-- {
 		k := l.cohorts[i]
 		for j := len(k.tenures) - 1; j >= 0; j-- {
-			t := k.tenures[j]
-			if !t.deciding {
-				continue
-			}
-			t.deciding = false
-			if h := k.fifo.first; h == nil || k.judge(t, h, now) == askFirst {
+			if t, h := k.tenures[j], k.fifo.first; t.deciding && !k.founder && (h == nil || k.judge(t, h, now) == askFirst) {
 				t.giveUp(nil) // the server does not say: the others go first
-				continue
 			}
+		}
+		k.decide(now)
+	}
+}
+
+// decide hands on the leases that nobody is inside of and that are waited for.
+func (k *cohort) decide(now clock.Instant) {
+	for j := len(k.tenures) - 1; j >= 0; j-- {
+		if t := k.tenures[j]; t.deciding {
+			t.deciding = false
 			k.serve(t, nil, now)
 		}
 	}

@@ -103,7 +103,7 @@ func (b *Bid) Patience() time.Duration {
 	if b.Once || !b.Guarded {
 		return 1
 	}
-	return 1 << min(b.silent, 2)
+	return 1 << min(b.silent, 1)
 }
 
 // Came takes the outcome of an attempt, and the reason where that is Again. tombstone is the revision that a

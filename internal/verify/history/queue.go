@@ -162,13 +162,22 @@ func (x *index) busy(keys ...string) (list []interval) {
 	return list
 }
 
+// patience is how long a client may wait for the answer to a request that was lost.
+const patience = 2 * time.Second
+
+// unanswered are the disturbances after which a client waits for an answer in vain.
+var unanswered = map[string]bool{"dropped": true, "answer lost": true, "read failed": true}
+
 // disturbed returns when a client could not work as it should.
 func (x *index) disturbed(client string) (list []interval) {
 	for _, d := range x.h.Disturbances {
 		if d.Client == "" || d.Client == client {
 			until := d.Until
-			if until > d.From {
+			switch {
+			case until > d.From:
 				until += time.Second // to connect again
+			case unanswered[d.What]:
+				until += patience
 			}
 			list = append(list, interval{from: d.From, until: until})
 		}

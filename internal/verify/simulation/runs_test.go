@@ -76,7 +76,7 @@ func testRunsBrief(t *testing.T, memory bool) {
 		},
 		"reading unnotified": func(p *plan) {
 			p.mutexes, p.rws, p.hold, p.think, p.rounds = 0, 1, 30*time.Millisecond, time.Millisecond, 60
-			p.rates.DropEvent, p.blind = 0.9, 0.8
+			p.rates.DropEvent, p.blind = 0.9, 0.5
 		},
 		"reading disturbed": func(p *plan) {
 			p.mutexes, p.rws, p.hold, p.think, p.rounds = 0, 1, 20*time.Millisecond, 5*time.Millisecond, 100
@@ -87,10 +87,10 @@ func testRunsBrief(t *testing.T, memory bool) {
 			p.linger, p.rws, p.crowd, p.think = 10*time.Second, 1, 2, 5*time.Millisecond
 		},
 		"lingering unnotified": func(p *plan) {
-			p.linger, p.rws, p.crowd, p.hold, p.rates.DropEvent, p.blind = 10*time.Second, 1, 4, 10*time.Millisecond, 0.9, 0.8
+			p.linger, p.rws, p.crowd, p.hold, p.rates.DropEvent, p.blind = 10*time.Second, 1, 4, 10*time.Millisecond, 0.9, 0.5
 		},
 		"unnotified": func(p *plan) {
-			p.rounds, p.hold, p.rates.DropEvent, p.blind = machine.Half(100), 30*time.Millisecond, 0.9, 0.8
+			p.rounds, p.hold, p.rates.DropEvent, p.blind = machine.Half(100), 30*time.Millisecond, 0.9, 0.5
 		},
 		"disturbed": func(p *plan) {
 			p.hold, p.meddles, p.outages, p.closes = 5*time.Millisecond, time.Second, 10*time.Second, 5*time.Second
