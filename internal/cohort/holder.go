@@ -377,8 +377,8 @@ func (k *cohort) seen(h *holder, now clock.Instant) (*call.LockState, error) {
 				s.Holder = t.lease.Entry()
 				if x == k && len(k.tenures) >= k.limit() {
 					s.Ahead = i + 1
-					if k.judge(t, h, now) == release {
-						s.Ahead += len(k.lock.others.places)
+					if o := k.lock.others; o != nil && k.judge(t, h, now) == release {
+						s.Ahead += len(o.places)
 					}
 					return s, nil
 				}

@@ -413,6 +413,9 @@ func (l *lock) subscribe() (o *others, epoch uint32) {
 	}
 	o = l.others
 	wanted := [2]bool{true, l.keys.Kind == record.RW && l.anyReads()}
+	if c.locks[l.keys.Gate] != l { // nobody wants it any more
+		wanted = [2]bool{}
+	}
 	for i := range wanted {
 		wanted[i] = wanted[i] && !o.asked[i]
 		o.asked[i] = o.asked[i] || wanted[i]
