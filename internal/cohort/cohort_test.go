@@ -1,0 +1,507 @@
+package cohort
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+)
+
+const (
+	ms   = time.Millisecond
+	ttl  = 10 * time.Second
+	noon = clock.Instant(12 * time.Hour) // when a test begins
+)
+
+// seen is what a client knows that has listed the queue, and the gate, from proven subscriptions.
+func seen(at clock.Instant) *others {
+	return &others{queueIn: true, gateIn: true, proven: at, listedAt: at, gate: gateSeen{listedAt: at}}
+}
+
+// place is the place of another client.
+func place(revision uint64, change ...func(*record.Entry)) record.Entry {
+	e := record.Entry{
+		Record: kvstore.Record{Key: "wait.x.other", Revision: revision, TTL: ttl},
+		Body:   record.Body{ID: "other", Client: "other", Status: record.StatusWaiting},
+	}
+	for _, c := range change {
+		c(&e)
+	}
+	return e
+}
+
+func reads(e *record.Entry) { e.Mode = uint8(record.Shared) }
+
+// gate is the record of another client's writer.
+func gate(revision uint64) record.Entry {
+	return record.Entry{Record: kvstore.Record{Key: "gate.x", Revision: revision, TTL: ttl}, Body: record.Body{ID: "writer", Status: record.StatusHeld}}
+}
+
+// inMemory is a client of a bucket in memory, and of a clock that stands unless the test sets it.
+func inMemory(t *testing.T, turn time.Duration) (*Client, *atomic.Int64) {
+	now := new(atomic.Int64)
+	now.Store(int64(noon))
+	b := bucket.New(kvstore.NewMemory(kvstore.DefaultBucket).Open(), "", func() clock.Instant { return clock.Instant(now.Load()) })
+	s := session.New(b, session.Config{TTL: ttl, WatchAfter: -1})
+	c := New(b, s, turn, 1)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		c.Close(ctx)
+	})
+	return c, now
+}
+
+// granted is what a claim of the client has got at a revision.
+func granted(c *Client, revision uint64) session.Granted {
+	return session.Granted{
+		Name: "x", Key: "lock.x", Revision: revision, Body: record.Body{ID: "me", Status: record.StatusHeld},
+		Terms: clock.NewTerms(ttl, clock.DefaultMargin), Sent: c.b.Instant(),
+	}
+}
+
+// newCohort is a cohort of a mutex, or of the readers of a lock.
+func newCohort(c *Client, mode record.Mode) *cohort {
+	kind := record.Mutex
+	if mode == record.Shared {
+		kind = record.RW
+	}
+	return c.lockOf(record.KeysOf(kind, "x")).open(group{mode: mode, ttl: ttl}, false)
+}
+
+// asks adds goroutines to a cohort, which wait.
+func (k *cohort) asks(n int) (all []*holder) {
+	for range n {
+		k.asked++
+		h := &holder{cohort: k, number: k.asked, queued: true, wake: make(chan struct{}, 1)}
+		k.fifo.insert(h)
+		all = append(all, h)
+	}
+	return all
+}
+
+// The FIFO is in the order in which the goroutines have asked, whenever they join it.
+func TestFIFO(t *testing.T) {
+	for name, tc := range map[string]struct{ inserts, removes, left []uint64 }{
+		"in order":                   {[]uint64{1, 2, 3}, nil, []uint64{1, 2, 3}},
+		"a founder that was refused": {[]uint64{2, 3, 1}, nil, []uint64{1, 2, 3}},
+		"one between":                {[]uint64{1, 3, 2}, nil, []uint64{1, 2, 3}},
+		"the first leaves":           {[]uint64{1, 2, 3}, []uint64{1}, []uint64{2, 3}},
+		"the last leaves":            {[]uint64{1, 2, 3}, []uint64{3}, []uint64{1, 2}},
+		"one between leaves":         {[]uint64{1, 2, 3}, []uint64{2}, []uint64{1, 3}},
+		"all leave":                  {[]uint64{2, 1}, []uint64{1, 2}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var f fifo
+			all := map[uint64]*holder{}
+			for _, n := range tc.inserts {
+				all[n] = &holder{number: n}
+				f.insert(all[n])
+				require.True(t, all[n].waits)
+			}
+			for _, n := range tc.removes {
+				f.remove(all[n])
+				require.False(t, all[n].waits)
+			}
+			var forward, back []uint64
+			for h := f.first; h != nil; h = h.next {
+				forward = append(forward, h.number)
+			}
+			for h := f.last; h != nil; h = h.prev {
+				back = append([]uint64{h.number}, back...)
+			}
+			require.Equal(t, tc.left, forward)
+			require.Equal(t, tc.left, back)
+			require.Len(t, tc.left, f.n)
+		})
+	}
+}
+
+// A client knows of no other waiter only by a list of the last second, from subscriptions that are in place.
+func TestOthers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		since  func(*others)
+		later  time.Duration
+		writes standing // for those that write, or take a mutex
+		reads  standing
+	}{
+		"nobody":                   {func(*others) {}, 0, nobody, nobody},
+		"before the silence":       {func(*others) {}, silence - 1, nobody, nobody},
+		"silence":                  {func(*others) {}, silence, unknown, unknown},
+		"no list":                  {func(o *others) { o.listedAt, o.gate.listedAt = 0, 0 }, 0, unknown, unknown},
+		"a list of the queue only": {func(o *others) { o.gate.listedAt = 0 }, 0, nobody, unknown},
+		"listed before the proof":  {func(o *others) { o.listedAt-- }, 0, unknown, unknown},
+		"no proof":                 {func(o *others) { o.proven = 0 }, 0, unknown, unknown},
+		"subscribed to the queue":  {func(o *others) { o.gateIn = false }, 0, nobody, unknown},
+		"another server serves":    {func(o *others) { o.moved() }, 0, unknown, unknown},
+		"a new subscription":       {func(o *others) { o.subscribed(true) }, 0, unknown, unknown},
+		"proven again": {func(o *others) {
+			o.moved()
+			o.prove(noon, o.epoch)
+		}, 0, nobody, nobody},
+		"proven by an earlier answer": {func(o *others) {
+			epoch := o.epoch
+			o.moved()
+			o.prove(noon, epoch)
+		}, 0, unknown, unknown},
+		"a place":                {func(o *others) { o.placeSeen(place(11), 0, noon) }, 0, somebody, somebody},
+		"a place of a reader":    {func(o *others) { o.placeSeen(place(11, reads), 0, noon) }, 0, somebody, nobody},
+		"a place without a list": {func(o *others) { o.placeSeen(place(11), 0, noon); o.moved() }, 0, somebody, somebody},
+		"a place that has gone": {func(o *others) {
+			o.placeSeen(place(11), 0, noon)
+			o.placeGone(place(11).Key, 12, noon)
+		}, 0, nobody, nobody},
+		"a place that has ended": {func(o *others) {
+			o.placeSeen(place(11), 0, noon.Add(-ttl-record.OverdueSlack))
+		}, 0, nobody, nobody},
+		"an unreadable record": {func(o *others) { o.placeSeen(place(11, func(e *record.Entry) { e.Unreadable = true }), 0, noon) }, 0, nobody, nobody},
+		"a record that is no place": {func(o *others) {
+			o.placeSeen(place(11, func(e *record.Entry) { e.Status = record.StatusHeld }), 0, noon)
+		}, 0, nobody, nobody},
+		"a notification overtaken by the tombstone": {func(o *others) {
+			o.placeGone(place(11).Key, 12, noon)
+			o.placeSeen(place(11), 0, noon)
+		}, 0, nobody, nobody},
+		"an older list after the tombstone": {func(o *others) {
+			o.placeGone(place(11).Key, 12, noon)
+			o.placeSeen(place(11), noon.Add(-ms), noon)
+		}, 0, nobody, nobody},
+		"a list after a forged tombstone": {func(o *others) {
+			o.placeGone(place(11).Key, 1<<40, noon)
+			o.placeSeen(place(11), noon.Add(ms), noon.Add(2*ms))
+		}, 0, somebody, somebody},
+		"a gate":                {func(o *others) { o.gateSeen(gate(11), 0, noon) }, 0, nobody, somebody},
+		"a gate that has ended": {func(o *others) { o.gateSeen(gate(11), 0, noon.Add(-ttl-record.OverdueSlack)) }, 0, nobody, nobody},
+		"an older notification": {func(o *others) {
+			o.gateSeen(record.Entry{Record: kvstore.Record{Revision: 12, Deleted: true}}, 0, noon)
+			o.gateSeen(gate(11), 0, noon)
+		}, 0, nobody, nobody},
+		"a list after a forgery": {func(o *others) { o.gateSeen(gate(1<<40), 0, noon); o.gateSeen(record.Entry{}, noon.Add(ms), noon) }, 2 * ms, nobody, nobody},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := seen(noon)
+			tc.since(o)
+			now := noon.Add(tc.later)
+			require.Equal(t, tc.writes, o.standing(false, now), "for a writer")
+			require.Equal(t, tc.reads, o.standing(true, now), "for a reader")
+		})
+	}
+	var none *others
+	require.Equal(t, unknown, none.standing(false, noon))
+}
+
+// A goroutine enters an idle lease only if its client has listed the queue within 5 s.
+func TestOthersQuiet(t *testing.T) {
+	for name, tc := range map[string]struct {
+		since         func(*others)
+		later         time.Duration
+		writes, reads bool
+	}{
+		"listed":                   {func(*others) {}, 0, true, true},
+		"before 5 s":               {func(*others) {}, idleSilence - 1, true, true},
+		"after 5 s":                {func(*others) {}, idleSilence, false, false},
+		"a list of the queue only": {func(o *others) { o.gate.listedAt = 0 }, 0, true, false},
+		"another server serves":    {func(o *others) { o.moved() }, 0, false, false},
+		"listed before the proof":  {func(o *others) { o.proven++ }, 0, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := seen(noon)
+			tc.since(o)
+			require.Equal(t, tc.writes, o.quiet(false, noon.Add(tc.later)))
+			require.Equal(t, tc.reads, o.quiet(true, noon.Add(tc.later)))
+		})
+	}
+}
+
+// For a cohort, the other cohorts of its lock count as other clients do. Readers let readers pass.
+func TestStanding(t *testing.T) {
+	for name, tc := range map[string]struct {
+		of, other record.Mode
+		has       func(*cohort)
+		want      standing
+	}{
+		"none waits":                {record.Exclusive, record.Exclusive, func(*cohort) {}, nobody},
+		"one waits":                 {record.Exclusive, record.Exclusive, func(k *cohort) { k.asks(1) }, somebody},
+		"readers beside readers":    {record.Shared, record.Shared, func(k *cohort) { k.asks(1) }, nobody},
+		"readers beside a writer":   {record.Exclusive, record.Shared, func(k *cohort) { k.asks(1) }, somebody},
+		"a writer beside readers":   {record.Shared, record.Exclusive, func(k *cohort) { k.asks(1) }, somebody},
+		"a founder that writes":     {record.Shared, record.Exclusive, func(k *cohort) { k.founder = true }, somebody},
+		"a writer inside":           {record.Shared, record.Exclusive, func(k *cohort) { k.tenures = append(k.tenures, &tenure{}) }, somebody},
+		"a founder of a mutex":      {record.Exclusive, record.Exclusive, func(k *cohort) { k.founder = true }, nobody},
+		"those of the cohort alone": {record.Exclusive, record.Exclusive, func(k *cohort) { k.lock.cohorts[0].asks(2) }, nobody},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &lock{others: seen(noon)}
+			k := l.open(group{mode: tc.of}, false)
+			tc.has(l.open(group{mode: tc.other}, false))
+			require.Equal(t, tc.want, l.standing(k, noon))
+		})
+	}
+}
+
+// The first goroutine gets a lease that it is owed, or in the turn, or while nobody else waits.
+func TestJudge(t *testing.T) {
+	place := func(o *others) { o.placeSeen(place(11), 0, noon) }
+	silent := func(o *others) { o.moved() }
+	for name, tc := range map[string]struct {
+		mode   record.Mode
+		mark   uint64 // 0: none
+		knows  func(*others)
+		later  time.Duration // after the grant; the turn lasts for 1 ms
+		joins  bool          // a reader that has just come
+		served verdict
+	}{
+		"nobody else waits":            {served: handOn, later: ms},
+		"owed":                         {mark: 5, knows: place, later: ms, served: handOn},
+		"not owed":                     {mark: 4, knows: place, later: ms, served: release},
+		"no mark":                      {knows: place, later: ms, served: release},
+		"in the turn":                  {mark: 4, knows: place, later: ms - 1, served: handOn},
+		"in the turn, not known":       {knows: silent, later: ms - 1, served: handOn},
+		"not known":                    {knows: silent, later: ms, served: askFirst},
+		"readers, nobody else waits":   {mode: record.Shared, served: handOn, joins: true},
+		"readers, in the turn":         {mode: record.Shared, knows: place, served: release},
+		"readers, not known":           {mode: record.Shared, knows: silent, served: askFirst},
+		"readers, owed":                {mode: record.Shared, mark: 5, knows: place, served: handOn},
+		"a reader comes, others owed":  {mode: record.Shared, mark: 5, knows: place, joins: true, served: release},
+		"a reader comes, not known":    {mode: record.Shared, mark: 5, knows: silent, joins: true, served: askFirst},
+		"readers, a gate is in place":  {mode: record.Shared, knows: func(o *others) { o.gateSeen(gate(11), 0, noon) }, served: release},
+		"a mutex, whose gate is known": {knows: func(o *others) { o.gateSeen(gate(11), 0, noon) }, later: ms, served: handOn},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &lock{c: &Client{turn: ms}, others: seen(noon)}
+			k := l.open(group{mode: tc.mode}, false)
+			tn := k.hold(nil, noon)
+			if tn.marked, tn.mark = tc.mark != 0, tc.mark; tc.knows != nil {
+				tc.knows(l.others)
+			}
+			h := &holder{cohort: k, number: 5}
+			if tc.joins {
+				h = nil
+			}
+			require.Equal(t, tc.served, k.judge(tn, h, noon.Add(tc.later)))
+		})
+	}
+}
+
+// The turn of a lease begins with its grant. A negative one is none.
+func TestTurnBounded(t *testing.T) {
+	for turn, lasts := range map[time.Duration]time.Duration{ms: ms, 0: 0, -1: 0} {
+		k := (&lock{c: &Client{turn: turn}}).open(group{}, false)
+		require.Equal(t, noon.Add(lasts), k.hold(nil, noon).turnEnds)
+	}
+}
+
+// A lease that was claimed without a ticket gets its mark when the first waiter outside of the cohort becomes
+// known. Those that asked while nobody else was known to wait, or not to wait, may have come after that one.
+func TestMarked(t *testing.T) {
+	l := &lock{c: &Client{}, others: seen(noon)}
+	k := l.open(group{}, false)
+	tn := k.hold(nil, noon)
+	k.asks(2)
+	l.changed(noon) // by a list, which shows nobody
+	k.asks(1)
+	require.False(t, tn.marked)
+	l.others.placeSeen(place(11), 0, noon)
+	l.changed(noon)
+	require.True(t, tn.marked)
+	require.EqualValues(t, 2, tn.mark, "nobody is known to have come after the third one")
+
+	k.asks(2)
+	l.others.placeGone(place(11).Key, 12, noon)
+	l.changed(noon)
+	l.others.placeSeen(place(13), 0, noon)
+	l.changed(noon)
+	require.EqualValues(t, 2, tn.mark, "set once")
+}
+
+// Readers who wait when nobody else does are inside together with the first one.
+func TestReadersMarked(t *testing.T) {
+	for name, tc := range map[string]struct {
+		knows func(*others)
+		mark  bool
+	}{
+		"nobody else waits": {func(*others) {}, true},
+		"not known":         {func(o *others) { o.moved() }, false},
+		"a writer waits":    {func(o *others) { o.placeSeen(place(11), 0, noon) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &lock{c: &Client{}, others: seen(noon)}
+			tc.knows(l.others)
+			k := l.open(group{mode: record.Shared}, false)
+			k.asks(3)
+			tn := k.hold(nil, noon)
+			require.Equal(t, tc.mark, tn.marked)
+			if tc.mark {
+				require.EqualValues(t, 3, tn.mark)
+			}
+		})
+	}
+}
+
+// A holder is notified of goroutines of its client, and of other clients, that wait for what it has.
+func TestContended(t *testing.T) {
+	for name, tc := range map[string]struct {
+		mode      record.Mode
+		has       func(*cohort)
+		contended bool
+	}{
+		"nobody":                 {record.Exclusive, func(*cohort) {}, false},
+		"a goroutine":            {record.Exclusive, func(k *cohort) { k.asks(1) }, true},
+		"another client":         {record.Exclusive, func(k *cohort) { k.lock.others.placeSeen(place(11), 0, noon) }, true},
+		"not known":              {record.Exclusive, func(k *cohort) { k.lock.others.moved() }, false},
+		"a reader behind a list": {record.Shared, func(k *cohort) { k.asks(1) }, false},
+		"a reader elsewhere":     {record.Shared, func(k *cohort) { k.lock.others.placeSeen(place(11, reads), 0, noon) }, false},
+		"a writer":               {record.Shared, func(k *cohort) { k.lock.others.placeSeen(place(11), 0, noon) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &lock{c: &Client{}, others: seen(noon)}
+			k := l.open(group{mode: tc.mode}, false)
+			tc.has(k)
+			require.Equal(t, tc.contended, k.contended(noon))
+			h := &holder{cohort: k, hint: make(chan struct{})}
+			k.hinted = append(k.hinted, h)
+			l.contend(noon)
+			select {
+			case <-h.hint:
+				require.True(t, tc.contended)
+			default:
+				require.False(t, tc.contended)
+			}
+		})
+	}
+}
+
+// A lease goes on when a holder leaves it while others are inside, or while the first goroutine that waits may have it.
+func TestGoesOn(t *testing.T) {
+	for name, tc := range map[string]struct {
+		has    func(*tenure)
+		goesOn bool
+	}{
+		"the last one":             {func(*tenure) {}, false},
+		"another one is inside":    {func(tn *tenure) { tn.inside++ }, true},
+		"broken, another inside":   {func(tn *tenure) { tn.inside++; tn.over = true }, true},
+		"broken":                   {func(tn *tenure) { tn.over = true; tn.cohort.asks(1) }, false},
+		"one waits":                {func(tn *tenure) { tn.cohort.asks(1) }, true},
+		"one waits, not known":     {func(tn *tenure) { tn.cohort.asks(1); tn.cohort.lock.others = nil }, true},
+		"one waits, behind others": {func(tn *tenure) { tn.cohort.asks(1); tn.cohort.lock.others.placeSeen(place(11), 0, noon) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := (&lock{c: &Client{}, others: seen(noon)}).open(group{}, false)
+			tn := k.hold(nil, noon)
+			tn.inside = 1
+			tc.has(tn)
+			require.Equal(t, tc.goesOn, tn.goesOn(&holder{cohort: k, tenure: tn}, noon))
+		})
+	}
+}
+
+// Goroutines are owed a lease up to the end of the FIFO when their ticket was sent. If it is a claim from before the
+// ticket, whose answer was lost, they are up to its end when the seeker began.
+func TestSeekerGranted(t *testing.T) {
+	const ticket = 20
+	for name, tc := range map[string]struct {
+		lease uint64
+		mark  uint64
+	}{
+		"at the place":          {ticket + 1, 3},
+		"by an earlier attempt": {ticket - 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := inMemory(t, 0)
+			k := newCohort(c, record.Exclusive)
+			all := k.asks(4)
+			of := granted(c, ticket)
+			of.Key, of.Body.Status = "wait.x.me", record.StatusWaiting
+			s := &seeker{cohort: k, asked: 1, mark: 3, place: c.s.Queue(of, func() {})}
+			k.seeker = s
+			l := c.s.Hold(granted(c, tc.lease), time.Time{})
+			require.True(t, s.granted(l))
+			require.Equal(t, k.tenures[0], all[0].tenure, "the first one is admitted")
+			require.True(t, all[1].waits)
+			require.Equal(t, tc.mark, k.tenures[0].mark)
+			require.Nil(t, k.seeker)
+		})
+	}
+}
+
+// hooked is the context of a user, which calls fn when one that is derived from it ends.
+type hooked struct {
+	context.Context
+	fn *func()
+}
+
+func (h hooked) Value(key any) any {
+	if *h.fn != nil {
+		(*h.fn)()
+	}
+	return h.Context.Value(key)
+}
+
+// The turn may end while a holder leaves. The lease is released, and not left to run out.
+func TestReleasedAfterTheTurn(t *testing.T) {
+	c, now := inMemory(t, ms)
+	k := newCohort(c, record.Exclusive)
+	l := c.s.Hold(granted(c, 1), time.Time{})
+	tn := k.hold(l, noon)
+	h := &holder{cohort: k}
+	tn.admit(h)
+	var ends func()
+	admitted, err := l.Admit(&h.Holder, session.Admission{Parent: hooked{t.Context(), &ends}})
+	require.NoError(t, err)
+	require.True(t, admitted)
+	k.lock.others = seen(noon)
+	k.lock.others.placeSeen(place(11), 0, noon)
+	waits := k.asks(1)[0]
+	k.seeker = &seeker{cohort: k} // another one is not started
+	ends = func() { now.Store(int64(noon.Add(ms))) }
+	_ = h.Release(t.Context()) // the bucket does not have the record
+	require.Equal(t, noon.Add(ms), c.b.Instant())
+	require.True(t, waits.waits, "behind the others")
+	require.Empty(t, k.tenures)
+	require.True(t, l.Ended(c.b.Instant()))
+	k.fifo.remove(waits)
+}
+
+// An idle lease is given up when another client queues, and when a goroutine asks that it cannot serve. Nobody enters it
+// after that.
+func TestIdleRecalled(t *testing.T) {
+	for name, tc := range map[string]struct {
+		mode     record.Mode
+		happens  func(*lock)
+		recalled bool
+	}{
+		"nothing":               {record.Exclusive, func(l *lock) { l.changed(noon) }, false},
+		"a place":               {record.Exclusive, func(l *lock) { l.others.placeSeen(place(11), 0, noon); l.changed(noon) }, true},
+		"a reader elsewhere":    {record.Shared, func(l *lock) { l.others.placeSeen(place(11, reads), 0, noon); l.changed(noon) }, false},
+		"a gate":                {record.Shared, func(l *lock) { l.others.gateSeen(gate(11), 0, noon); l.changed(noon) }, true},
+		"a list without answer": {record.Exclusive, func(l *lock) { l.others.moved(); l.changed(noon) }, false},
+		"no notifications":      {record.Exclusive, func(l *lock) { l.silenced() }, true},
+		"another TTL":           {record.Exclusive, func(l *lock) { l.recallFor(&holder{cohort: l.open(group{ttl: 1}, false)}) }, true},
+		"another reader": {record.Shared, func(l *lock) {
+			l.recallFor(&holder{cohort: l.open(group{mode: record.Shared, meta: map[string]string{"a": "b"}}, false)})
+		}, false},
+		"an own writer": {record.Shared, func(l *lock) { l.recallFor(&holder{cohort: l.open(group{}, false)}) }, true},
+		"the same":      {record.Exclusive, func(l *lock) { l.recallFor(&holder{cohort: l.cohorts[0]}) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := inMemory(t, 0)
+			k := newCohort(c, tc.mode)
+			k.lock.others = seen(noon)
+			l := c.s.Hold(granted(c, 1), time.Time{})
+			tn := k.hold(l, noon)
+			c.idle.add(tn)
+			tc.happens(k.lock)
+			require.Equal(t, tc.recalled, l.Ended(noon))
+			require.Equal(t, tc.recalled, k.idleTenure() == nil)
+			require.Equal(t, tc.recalled, c.idle.n == 0)
+		})
+	}
+}
