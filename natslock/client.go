@@ -125,7 +125,7 @@ func (cfg config) client(kv kvstore.KV) *Client {
 	return &Client{session: held, locks: cohort.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), bucket: b, now: cfg.now}
 }
 
-// Lock takes the mutex. It waits in the order of arrival until ctx ends or [MaxWait]
+// Lock takes the mutex. It waits in the queue until ctx ends or [MaxWait]
 // passes. Without either it waits without a limit, over outages of the server too.
 //
 // ctx is also the parent of the lock's context: a deadline on ctx ends the work under

@@ -84,16 +84,20 @@
 //
 // # Waiting
 //
-// Waiters queue in the order of their calls. Each waiter watches its predecessor,
-// and the first one watches the lock, so a release wakes one waiter. The order holds
-// while the lock is busy. A client can pass the queue after a crash or a pause, after a
-// second without any change, or within 100 ms after it saw the queue empty.
+// Clients are served in the order in which they queue, goroutines of a client among
+// themselves. Each client watches its predecessor, and the first one watches the lock, so
+// a release wakes one client. The order holds while the lock is busy. A client can pass
+// the queue after a crash or a pause, after a second without any change, or within 100 ms
+// after it saw the queue empty.
 //
-// The goroutines of one client that want the same lock wait together. They have one
-// place in the queue, and hand the lease on without a message. Each has a token of its
-// own. They pass other clients only in the first millisecond after a grant by the
-// server: see [Tuning]. A goroutine with its own [TTL], [NoRenew], [Until] or [MinHold]
-// has a place of its own, unless others ask with the same TTL.
+// The goroutines of one client that want the same lock have one place in the queue, and
+// hand the lease on without a message. Each has a token of its own. The lease serves those
+// that asked before another client queued, and in the first millisecond after a grant by
+// the server also those that came later. The others wait behind that client: a goroutine
+// whose client holds the lock queues when that lease ends. So behind a very long hold it
+// waits for all clients that queue meanwhile. With a negative [Tuning].Turn each goroutine
+// queues by itself, in the exact order. Goroutines that ask with another [TTL] than others
+// have a place of their own, and each one with [NoRenew], [Until] or [MinHold].
 //
 // Locks are not reentrant: a client that takes a lock twice waits for itself.
 //
@@ -109,7 +113,8 @@
 // lock that nobody writes is read without a message.
 //
 // Exclusion, order and tokens are those of other locks. The client gives an idle lock up at
-// once when another client waits for it. A lost notification delays that by 5 s at most. To
+// once when another client waits for it. A lost notification delays that by 5 s at most,
+// and a topology without notifications by the linger time. To
 // TryLock of another client an idle lock is held, and [LockedError] says that it is idle. The
 // price is that of a crash: an idle lock of a client that has crashed keeps others out until
 // its TTL ends, as a held lock does. See [Linger], [Tuning] and [Stats].

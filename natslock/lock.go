@@ -156,8 +156,7 @@ func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 // subscriptions end with the lock. The client learns of a place in the queue as it is
 // written, or with its next renewal, 5 s later at most, if the notification is lost. A
 // [Client.TryLock] does not queue, so it closes no channel. A user that may not read the
-// queue learns only of the goroutines of its client. For a permit of a semaphore these do
-// not count: they close no channel.
+// queue learns only of the goroutines of its client.
 func (l *Lock) Contended() <-chan struct{} {
 	ch := l.holding().Contended()
 	runtime.KeepAlive(l)

@@ -116,15 +116,23 @@ const (
 // Linger has the client keep the lock for up to d when the last of its goroutines has
 // unlocked it. The next Lock of this client then costs no message, which suits a service
 // that takes the same lock again and again. The client gives an idle lock up at once when
-// another client waits for it, or when a goroutine asks with another TTL or mode. To
-// [Client.TryLock] of another client it is held: see [LockedError]. Close gives all of them up. The goroutine that unlocks last decides.
+// another client queues for it, or when a goroutine asks with another TTL or mode. To
+// [Client.TryLock] of another client it is held: see [LockedError]. Close gives all of them
+// up. The goroutine that unlocks last decides.
 //
-// A client that crashes keeps an idle lock until its TTL, and a client whose notification
-// was lost keeps it for 5 s more. An idle lock costs a renewal every third of its TTL,
-// and every 4 s a part of a read: one shows the queues of 128 locks. [Stats.Idle] counts
-// the idle locks, and package admin shows them. d is positive and at most
-// one hour, or the acquire returns [ErrInvalid], and so does Linger together with
-// [Until] or [NoRenew].
+// The client keeps a lock idle only while its subscription to the queue is known to be in
+// place. If the notification of a waiter is lost, the client learns of it from the renewal
+// of the waiter's place, within 5 s, or from a list: a goroutine that takes an idle lock
+// lists the queue first, unless the client has done so in the last 5 s. Where notifications
+// never arrive, an idle lock that nobody takes again stays for all of d. If the bucket does
+// not publish its changes any more, the client gives its idle locks up when it verifies the
+// bucket next, within 5 minutes.
+//
+// A client that crashes keeps an idle lock until its TTL ends. An idle lock costs a renewal
+// every third of its TTL. [Stats.Idle] counts the idle locks, and package admin shows them.
+// d is positive and at most one hour, or the acquire returns [ErrInvalid]. So does Linger
+// together with [Until], [NoRenew] or [MinHold], with a negative [Tuning].Turn, and for a
+// permit of a semaphore.
 func Linger(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxLinger {

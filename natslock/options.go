@@ -163,12 +163,15 @@ func WithLogger(l *slog.Logger) Option {
 // Tuning has the settings that hardly any service needs to change. The zero value of each field keeps the
 // default. One that is out of its range makes [New] return [ErrInvalid].
 type Tuning struct {
-	// Turn is for how long after a grant by the server the client hands the lock to
-	// goroutines of its own that came after other clients. Goroutines of one client that
-	// want one lock wait together, and pass it on without a message: that is a hundred times
-	// faster than a hand-over between clients. The others wait longer by one turn of each
-	// client before them. The default is 1 ms, and a negative Turn keeps the exact order of
-	// arrival. It is at most 1 s. Goroutines that read a reader-writer lock have no turn.
+	// Turn limits the time after a grant by the server in which the client hands the lock to
+	// goroutines of its own that came after another client had queued. Other clients wait
+	// longer by one turn of each client before them. The default is 1 ms, and the most 1 s.
+	// Readers of a reader-writer lock have no turn.
+	//
+	// With a negative Turn each goroutine that wants a mutex or a write lock queues by
+	// itself: goroutines of all clients are served in the exact order in which they queue,
+	// and each hand-over takes messages. [Linger] is refused then, with [ErrInvalid], but for
+	// readers. The permits of a semaphore only have no turn.
 	Turn time.Duration
 	// WatchAfter is how long the client holds a lock before it watches the record. The
 	// default of 1 s spares short critical sections the subscription. A client that

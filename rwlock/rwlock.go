@@ -1,5 +1,5 @@
 // Package rwlock provides distributed reader-writer locks on a [natslock.Client]: any
-// number of readers, or one writer, in the order in which they asked. It uses the
+// number of readers, or one writer. It uses the
 // client's bucket, leases, options and errors, and returns a [natslock.Lock].
 //
 // A mutex and a reader-writer lock with the same name are different locks. One client
@@ -31,12 +31,14 @@
 //
 // # Fairness
 //
-// Readers and writers wait in one queue. A reader enters when no writer waits before
-// it, and a writer when no client does. So consecutive readers enter together, a later
-// reader never passes a waiting writer, and neither side starves. The exceptions are
-// those of package natslock: after a crash or a pause the order can change.
+// Clients are served in the order in which they queue, goroutines of a client among
+// themselves, as in package natslock. Readers and writers have one queue. A reader enters
+// when no writer waits before it, and a writer when no client does. So consecutive readers
+// enter together, a later reader never passes a writer that its client knows of, and
+// neither side starves. After a crash or a pause the order can change.
 //
-// Readers of one client share a lease, and cost no message while no writer has come. See
+// Readers of one client share a lease, and cost no message while no writer has come. Once
+// one has, further readers wait for it, and queue when their client's lease ends. See
 // [RWLock.RLock].
 //
 // # Tokens

@@ -1,5 +1,5 @@
 // Package semaphore provides distributed semaphores on a [natslock.Client]: at most a
-// given number of holders at a time, in the order in which they asked. It uses the
+// given number of holders at a time. It uses the
 // client's bucket, leases, options and errors, and returns a [natslock.Lock] for each
 // permit.
 //
@@ -24,10 +24,13 @@
 //
 // # Order
 //
-// Every goroutine that waits has a place of its own in one queue, and the first one takes
-// the next slot that is free. So a slot goes to the goroutine that has waited longest, and
-// nobody is granted a permit past it, whatever numbers of permits they pass. The exceptions are those of package natslock: after a crash or a pause the order can change.
-// A slot that is released wakes one waiter.
+// Clients are served in the order in which they queue, goroutines of a client among
+// themselves. Each client has one place in the queue, and the first one takes the next slot
+// that is free, whatever numbers of permits they pass. A client that wants more permits then
+// queues again at the end. A permit that is given back goes on to a goroutine of the same
+// client, without a message, if that asked before another client queued, or in the first
+// millisecond after the grant. Otherwise the slot is released, which wakes one client. After
+// a crash or a pause the order can change: see package natslock.
 //
 // # Different numbers
 //
@@ -52,8 +55,8 @@
 //
 // # Methods of the lock
 //
-// [natslock.Lock.Contended] of a permit is closed when another client waits, and not for
-// goroutines of the same client. [natslock.Lock.Handoff] refuses a permit.
+// [natslock.Lock.Contended] of a permit is closed when another client or another goroutine of
+// this one waits. [natslock.Lock.Handoff] refuses a permit.
 package semaphore
 
 import (

@@ -17,8 +17,8 @@ import (
 // those, and all others wait behind it, also while a slot is free that it does not know of.
 // Newcomers claim the highest free slot, so that waiters that know of fewer find theirs.
 //
-// Each goroutine has a place of its own. Runs do not fit: a run has one lease, and a client
-// can hold several permits at once.
+// A client has one place for all its goroutines, and queues again after a grant while others of
+// them wait. It hands its permits on among them: see package cohort.
 
 // await waits for the end of the place that a permit was granted from. Other permits may
 // be free, and a one-shot acquire must not take the place for that of a waiter. Without an
