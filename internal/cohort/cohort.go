@@ -207,7 +207,7 @@ func (c *Client) ask(h *holder) (does role) {
 	if a.Reads() {
 		g.meta = a.Req.Meta
 	}
-	private := a.Private() || a.Req.Patient || c.turn < 0 && !a.Reads() && !a.Counts() //safety:run-own-record
+	private := a.Private() || a.Req.Patient || c.turn < 0 && !a.Reads() && !a.Counts() //safety:cohort-apart
 	var k *cohort
 	if !private {
 		k = l.find(&g)
@@ -343,9 +343,6 @@ func (k *cohort) hold(l *session.Lease, now clock.Instant) *tenure {
 		t = new(tenure)
 	}
 	*t = tenure{cohort: k, lease: l, turnEnds: now.Add(max(k.lock.c.turn, 0))} //safety:turn-bounded
-	if k.reads() && k.lock.standing(k, now) == nobody {                        // readers have no turn, but enter together
-		t.marked, t.mark = true, k.asked
-	}
 	k.tenures = append(k.tenures, t)
 	return t
 }

@@ -322,30 +322,6 @@ func TestMarked(t *testing.T) {
 	require.EqualValues(t, 2, tn.mark, "set once")
 }
 
-// Readers who wait when nobody else does are inside together with the first one.
-func TestReadersMarked(t *testing.T) {
-	for name, tc := range map[string]struct {
-		knows func(*others)
-		mark  bool
-	}{
-		"nobody else waits": {func(*others) {}, true},
-		"not known":         {func(o *others) { o.moved() }, false},
-		"a writer waits":    {func(o *others) { o.placeSeen(place(11), 0, noon) }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l := &lock{c: &Client{}, others: seen(noon)}
-			tc.knows(l.others)
-			k := l.open(group{mode: record.Shared}, false)
-			k.asks(3)
-			tn := k.hold(nil, noon)
-			require.Equal(t, tc.mark, tn.marked)
-			if tc.mark {
-				require.EqualValues(t, 3, tn.mark)
-			}
-		})
-	}
-}
-
 // A holder is notified of goroutines of its client, and of other clients, that wait for what it has.
 func TestContended(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -214,6 +214,8 @@ func (h *holder) found(c *Client) (claim.Result, role) {
 			k.announceAll(false)
 			k.resize()
 			if k.reads() {
+				// Readers that came before the answer enter with the founder, unless a writer is known.
+				t.marked, t.mark = k.lock.standing(k, now) != somebody, k.asked
 				k.serve(t, nil, now)
 			}
 			k.seek(now)
@@ -419,7 +421,7 @@ func (h *holder) Release(ctx context.Context) error {
 		k.serve(t, h, c.b.Instant())
 		releases := h.releases
 		c.unlock()
-		if releases { //safety:run-unused-released
+		if releases { //safety:left-released
 			if err := t.lease.Release(ctx); h.result == nil {
 				h.result = err
 			}

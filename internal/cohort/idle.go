@@ -63,7 +63,7 @@ func (k *cohort) idleTenure() *tenure {
 func (t *tenure) lingers(linger time.Duration, now clock.Instant) bool {
 	k := t.cohort
 	l := k.lock
-	if linger == 0 || l.c.closed || k.private || !l.others.proves(k.reads()) || l.standing(k, now) == somebody {
+	if linger == 0 || l.c.closed || k.private || k.founder || !l.others.proves(k.reads()) || l.standing(k, now) == somebody {
 		return false
 	}
 	until, shown := t.lease.Validity(now)

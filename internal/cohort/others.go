@@ -250,9 +250,9 @@ func (l *lock) changed(now clock.Instant) {
 			switch {
 			case waits && t.idle: //safety:place-recalls
 				t.recall()
-			case waits && !t.marked:
+			case waits && !t.marked: //safety:mark-once
 				// Those that asked since then may have come after the first one of the others.
-				t.marked, t.mark = true, k.clear //safety:mark-once
+				t.marked, t.mark = true, k.clear
 			}
 		}
 		if k.reads() && k.fifo.n > 0 && len(k.tenures) > 0 && k.tenures[0].inside > 0 {

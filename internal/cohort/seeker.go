@@ -108,9 +108,7 @@ func (s *seeker) granted(l *session.Lease) bool {
 	now := c.b.Instant()
 	k.seeker = nil
 	t := k.hold(l, now)
-	if s.mark != 0 && !t.marked {
-		t.marked, t.mark = true, s.mark
-	}
+	t.marked, t.mark = s.mark != 0, s.mark
 	if s.place != nil && l.Revision < s.place.Ticket() { // a claim from before, whose answer was lost //safety:claim-found
 		t.mark = s.asked
 	}
@@ -156,7 +154,7 @@ func (k *cohort) fail(res claim.Result, now clock.Instant) {
 	k.settle()
 }
 
-// The following methods are of [call.Run], for a seeker and for a founder.
+// The following methods are of [call.Cohort], for a seeker and for a founder.
 
 func (s *seeker) Queueing() {
 	k := s.cohort
@@ -169,8 +167,8 @@ func (s *seeker) Queueing() {
 	}
 	c.mu.Unlock()
 	s.proof = nil
-	if others { // before the write: its answer proves the subscription
-		o, epoch := l.subscribe() //safety:queue-subscribed
+	if others { // before the write, whose answer proves the subscription //safety:queue-subscribed
+		o, epoch := l.subscribe()
 		s.proof = func() { o.prove(c.b.Instant(), epoch) }
 	}
 	c.mu.Lock()

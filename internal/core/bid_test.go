@@ -119,7 +119,7 @@ func TestBidBackoffs(t *testing.T) {
 func TestBidPatience(t *testing.T) {
 	b := Bid{Guarded: true}
 	b.Begin(followBegun)
-	for _, want := range []time.Duration{1, 2, 4, 4} {
+	for _, want := range []time.Duration{1, 2, 2, 2} {
 		require.Equal(t, want, b.Patience())
 		b.Came(Again, Silence, 0, followBegun)
 	}

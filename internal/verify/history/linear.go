@@ -242,6 +242,21 @@ func decide(lock string, from state, ops []porcupine.Operation, at time.Duration
 	return []Violation{v}
 }
 
+// readersRecord reports whether an acquire was refused by the record of readers, and that was there during the call.
+func (x *index) readersRecord(lock string, op *Op) bool {
+	for _, h := range x.holds[lock] {
+		if !h.Shared || h.Token != op.Token || len(x.claims[h.claim()]) == 0 {
+			continue
+		}
+		for _, v := range x.busy(x.claims[h.claim()][0].Key) {
+			if v.from <= op.Return.At && op.Call.At <= v.until {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // spans makes the operations of the model.
 func (x *index) spans(lock string) (list []span, found []Violation) {
 	gates := x.gates(lock)
@@ -319,6 +334,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 		switch {
 		case op.Outcome != Refused || op.Token == 0 || !op.acquires() || x.h.Lossy:
 		case !known[op.Token] && x.otherAttempt(lock, op.Token, gate, frees[gate]):
+		case x.readersRecord(lock, op): // it refuses also while it lingers, and nobody is in
 		case known[op.Token] || frees[gate].do != "":
 			gate = cmp.Or(gate, op.Token)
 			list = append(list, span{step{"refused", op.Shared, op.Token, gate, "is refused by"}, op.Client, recorded(op.Call), recorded(op.Return)})
