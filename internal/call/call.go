@@ -33,10 +33,10 @@ type Call struct {
 	Parent    context.Context // the caller's
 
 	c   *Client
-	run Run
+	of  Cohort
 	ttl time.Duration
 	ctx context.Context // ends the waiting
-	bid *claim.Bid      // its own, or that of the call that drove the run before; nil: it has not driven
+	bid *claim.Bid      // its own, or that of a founder that was refused; nil: it has claimed nothing yet
 
 	// The state of the lock, as far as it is known.
 	known  LockState
@@ -47,7 +47,7 @@ type Call struct {
 
 	// When it gave up.
 	seen   *LockState // nil: nothing
-	outage error      // the failure of the last request, or ErrUnanswered; nil: the lock was held, or the run queued
+	outage error      // the failure of the last request, or ErrUnanswered; nil: the lock was held, or the cohort queued
 	id     string     // of the claim that it gave up
 
 	mailbox     *mailbox       // of the record that it waits for
@@ -62,20 +62,21 @@ type Call struct {
 // LockState is what a call knows of the lock.
 type LockState struct {
 	Holder record.Entry // zero: not known
-	Ahead  int          // goroutines in the queue before the run, and 1; 0: not known
+	Ahead  int          // goroutines in the queue before the place, and 1; 0: not known
 }
 
-// Run is how a call reports to its run, and asks it: see internal/core. Package acquire's member implements it.
-type Run interface {
-	// Queueing is called before a place is written: the first one, or another after that was lost.
+// Cohort is what a call reports to: the goroutine of package cohort that makes the call.
+type Cohort interface {
+	// Queueing is called before a place is written: the first one, or another one after that was lost.
 	Queueing()
-	// Queued takes the place of the run; nil: it has none any more.
+	// Queued reports the place; nil: there is none any more.
 	Queued(*session.Place)
-	// Listed takes what a list of the queue contained from a revision on, or only the beginning of that. The
-	// list contains the place of the run, and the call requested it at an instant.
+	// Listed reports what a list of the queue contained from a revision on. If it was cut off, that is only the
+	// beginning. The list contains the place, and the call requested it at an instant.
 	Listed(queue []record.Entry, from uint64, cut bool, at clock.Instant)
-	// HolderSeen takes what is known of the lock, and Answered the outcome of the last request.
+	// HolderSeen reports what is known of the lock.
 	HolderSeen(LockState)
+	// Answered reports the outcome of the last request.
 	Answered(error)
 }
 
@@ -130,60 +131,48 @@ func (a *Call) TTL() time.Duration { return a.ttl }
 // Context ends the wait of the call.
 func (a *Call) Context() context.Context { return a.ctx }
 
-// In sets the run that the call reports to.
-func (a *Call) In(run Run) { a.run = run }
+// In sets what the call reports to.
+func (a *Call) In(of Cohort) { a.of = of }
 
 // holderSeen notes the holder of the lock, as far as it is known.
 func (a *Call) holderSeen(holder record.Entry) {
 	s := LockState{Holder: holder}
-	if a.bid != nil { // else another member has driven the run
+	if a.bid != nil { // else another call has claimed
 		a.known.Holder = holder
 		s = a.known
 	}
-	a.run.HolderSeen(s)
+	a.of.HolderSeen(s)
 }
 
 // Answered notes the outcome of the last request, for the error of a wait that is given up:
-// nil where the server has said that the lock is held, or that the run is queued. A request
+// nil where the server has said that the lock is held, or that the cohort is queued. A request
 // that the end of the wait has cut short says nothing.
 func (a *Call) Answered(err error) {
 	if err == nil || a.Over() == nil {
-		a.run.Answered(err)
+		a.of.Answered(err)
 	}
 }
 
 // waited is how long the call has waited.
 func (a *Call) waited() time.Duration { return a.c.b.Instant().Sub(a.Begun) }
 
-// TakeOver gives this call the state of another one, whose run it drives from now on.
+// TakeOver has this call go on with the claim of a founder that was refused.
 func (a *Call) TakeOver(from *Call) {
-	a.bid, a.queueing, a.place, a.mailbox = from.bid, from.queueing, from.place, from.mailbox
-	a.known, a.places, a.surveyed, a.length = from.known, from.places, from.surveyed, from.length
-	if a.bid == nil {
-		return
-	}
+	a.bid, a.known, a.surveyed, a.length = from.bid, from.known, from.surveyed, from.length
 	body := a.body()
 	body.Lingers, body.InUse = a.bid.Draft.Body.Lingers, a.bid.Draft.Body.InUse // as the claim says
 	a.bid.Caller, a.bid.Once, a.bid.Draft.Body, a.bid.Draft.Begun = a, a.Req.Once, body, a.Begun
-	// A second join under the same id would overwrite the first one, and the late
-	// acknowledgement of either would make the client delete the record of the other.
-	if a.Reads() { //safety:join-driven-on
-		a.bid.Close()
-	}
-	if a.queueing != nil {
-		a.queueing.Caller = a
-	}
 }
 
-// GivesUp notes what was known when the call gave up; drives says that it has driven its run.
-func (a *Call) GivesUp(seen *LockState, outage error, drives bool) {
+// GivesUp notes what was known when the call gave up. claims reports whether the claim under way is its own.
+func (a *Call) GivesUp(seen *LockState, outage error, claims bool) {
 	a.seen, a.outage = seen, outage
-	if drives && a.bid != nil {
+	if claims && a.bid != nil {
 		a.id = a.bid.Own()
 	}
 }
 
-// Withdraw gives up the place or the claim of the call, when no other call takes it over. It waits until
+// Withdraw gives up the place and the claim of the call. It waits until
 // its records are gone, so that nobody meets the place of a call that has returned.
 func (a *Call) Withdraw() {
 	left := append(a.bid.Close(), a.queueing.Close()...)
@@ -247,7 +236,7 @@ func (a *Call) body() record.Body {
 	return body
 }
 
-// Prepare makes the bid of a call that drives its run. The others need none.
+// Prepare makes the bid of a call that claims. A call that only waits in its FIFO needs none.
 func (a *Call) Prepare() {
 	if a.bid != nil {
 		return

@@ -1,7 +1,7 @@
 // Package call is how one call of Lock gets its lock at the server: by a claim at once, or from a place
 // in the queue. internal/core decides the steps and judges what was read; this package performs them.
 //
-// A call does not know the other goroutines of its client. It tells its [Run] what it does.
+// A call does not know the other goroutines of its client. It reports what it does to its [Cohort].
 //
 // # The queue
 //

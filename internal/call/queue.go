@@ -15,22 +15,17 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Wait queues for the lock until a result is final. A run that has a place already waits on at that
-// place. holder is the last known record of the lock.
+// Wait queues for the lock until a result is final. holder is the last known record of the lock.
 func (a *Call) Wait(holder record.Entry) claim.Result {
 	if !holder.Zero() {
 		a.holderSeen(holder)
 	}
-	if a.mailbox == nil {
-		a.mailbox = newMailbox()
-	}
+	a.mailbox = newMailbox()
 	for {
-		if a.place == nil {
-			begun := cmp.Or(a.Since, a.c.b.Instant())
-			a.Since = 0
-			if r := a.enqueue(begun); r.Outcome != granted {
-				return r
-			}
+		begun := cmp.Or(a.Since, a.c.b.Instant())
+		a.Since = 0
+		if r := a.enqueue(begun); r.Outcome != granted {
+			return r
 		}
 		a.bid.Placed = true
 		r, first := a.waitInQueue(a.place)
@@ -42,7 +37,7 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 		}
 		a.place.Leave(a.placeStatus)
 		a.place, a.surveyed, a.length = nil, 0, 0
-		a.run.Queued(nil)
+		a.of.Queued(nil)
 		if pause > 0 {
 			if err := a.bid.Pause(a.ctx, clock.OutageBackoff(pause), a.c.b.Online()); err != nil {
 				return result{Outcome: ended, Err: err}
@@ -57,33 +52,31 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 func (a *Call) enqueue(begun clock.Instant) result {
 	c := a.c
 	var expect uint64
-	if a.queueing == nil {
-		body := c.b.Body(record.StatusWaiting, a.Req.Meta)
-		body.Mode, body.Permits, body.Purpose = uint8(a.Req.Mode), record.Permits(a.Req.Permits), a.Req.Purpose
-		if a.Req.Patient { // every list of the queue would carry them //safety:patient-place
-			body.Meta = nil
-		}
-		a.queueing = &claim.Bid{B: c.b, S: c.s, Caller: a, Bid: core.Bid{Begun: begun}, Draft: claim.Draft{
-			Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL(), Returns: a.places.Returns,
-		}}
-		if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
-			a.queueing.Draft.Vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.Keys.Place(""))
-		}
-		a.run.Queueing()
+	body := c.b.Body(record.StatusWaiting, a.Req.Meta)
+	body.Mode, body.Permits, body.Purpose = uint8(a.Req.Mode), record.Permits(a.Req.Permits), a.Req.Purpose
+	if a.Req.Patient { // every list of the queue would carry them //safety:patient-place
+		body.Meta = nil
 	}
+	a.queueing = &claim.Bid{B: c.b, S: c.s, Caller: a, Bid: core.Bid{Begun: begun}, Draft: claim.Draft{
+		Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL(), Returns: a.places.Returns,
+	}}
+	if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
+		a.queueing.Draft.Vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.Keys.Place(""))
+	}
+	a.of.Queueing()
 	for ; ; expect = 0 {
 		switch r := a.queueing.Offer(a.ctx, expect); r.Outcome {
 		case granted:
 			g := a.queueing.Grant(r)
 			a.queueing, a.place = nil, c.s.Queue(g, a.mailbox.signal)
 			a.places.Has()
-			a.run.Queued(a.place)
+			a.of.Queued(a.place)
 			a.Answered(nil)
 			a.bid.Draft.Queued = true
 			return r
 		case free, busy: // another client has deleted the tombstone, or written under this key: take a new one
 			a.queueing.Close()
-		case ended: // another member of the run may wait on
+		case ended: // the place is given up by Withdraw
 			return r
 		default:
 			a.queueing.Close()
@@ -213,7 +206,7 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 	}
 	queue := record.Queue(l.Records)
 	read.From, read.Cut = from, l.More
-	a.run.Listed(queue, from, l.More, at)
+	a.of.Listed(queue, from, l.More, at)
 	if before, over, there = w.Listed(queue, l.More, vacant, b.Now()); !there {
 		over = -1
 	}

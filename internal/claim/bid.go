@@ -23,7 +23,7 @@ type Result struct {
 	revision uint64       // Granted: the record's
 }
 
-// Caller is the call that a bid is made for. Another call of its run may take its place.
+// Caller is the call that a bid is made for. Another call may take its place.
 type Caller interface {
 	// Answered takes the outcome of the last request: nil where the server has said that the key is
 	// held.
