@@ -15,7 +15,7 @@ type Bid struct {
 	Adopts  bool // a lock that was handed over
 
 	Until clock.Instant // when its claims begin to pass goroutines that may have queued; 0: they pass none
-	Begun clock.Instant // of the offer under way, which another member may go on with; 0: none
+	Begun clock.Instant // of the offer under way, which another call may go on with; 0: none
 
 	// Of the offer under way.
 	tries, losses, flights, full int
@@ -128,7 +128,7 @@ func (b *Bid) Came(o Outcome, why Trouble, tombstone uint64, now clock.Instant) 
 			r.Backoff, r.N = Outage, b.losses
 		}
 		return r
-	case o == Failed: // a claim that has deleted its record is over, whichever member goes on
+	case o == Failed: // a claim that has deleted its record is over, whichever call goes on
 		return Repeat{Decided: Failed, Closes: true}
 	case o != Again:
 		return Repeat{Decided: o}

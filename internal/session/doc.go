@@ -25,6 +25,6 @@
 // What a record's events mean is decided by the core: [core.Kept] has the states, [core.Use] who
 // is inside, [core.Pace] what is sent next, [core.Removal] how a record ends. This package performs that.
 //
-// One mutex guards all records of a client. That of the runs (package acquire) comes before it.
+// One mutex guards all records of a client. That of the cohorts (package cohort) comes before it.
 // Neither is held across I/O or a call of user code.
 package session

@@ -51,8 +51,7 @@ type wishes struct {
 	core.Wish
 	warnBefore time.Duration // 0: no early warning
 	onWarn     func()
-	hint       chan struct{} // see Hint; nil: none yet
-	stored     *stored       // beside other metadata on their way; nil: there are none
+	stored     *stored // beside other metadata on their way; nil: there are none
 }
 
 // wanted returns the wishes of the holder, to be changed. Under mu.
@@ -151,17 +150,6 @@ func (h *Holder) event(t EventType, cause error) Event {
 
 // Lease returns the lease that the holder has a part in.
 func (h *Holder) Lease() *Lease { return h.lease }
-
-// Hint returns the holder's one channel for hints. first says that this call has made it.
-func (h *Holder) Hint() (hint chan struct{}, first bool) {
-	h.lease.s.mu.Lock()
-	defer h.lease.s.mu.Unlock()
-	x := h.wanted()
-	if first = x.hint == nil; first {
-		x.hint = make(chan struct{})
-	}
-	return x.hint, first
-}
 
 // Name returns the lock's name.
 func (h *Holder) Name() string { return h.lease.kept.Name }

@@ -283,15 +283,6 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 	return fmt.Errorf("renew lock %q: %w: not confirmed%s: %w", l.kept.Name, bucket.ErrUnavailable, l.failed(), bucket.EndOf(ctx))
 }
 
-// Suspect has the server confirm the lease, whose record a list did not contain.
-func (l *Lease) Suspect() {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	if l.State == Held {
-		l.apply(l.kept.Suspect(l.Last, l.s.b.Instant()), "") // which ends nothing
-	}
-}
-
 // startWatch subscribes to the own record. The renewal that follows proves
 // that the subscription is in place and that nothing was missed before. It
 // runs on the goroutine that sends.

@@ -56,7 +56,7 @@ type Session struct {
 	verified atomic.Int64 // the instant of the last verification of the bucket
 
 	// mu guards the records that are kept alive, their holders, and the renewer. It
-	// is taken after that of the runs (package acquire), and not held across I/O or a call of user code.
+	// is taken after that of the cohorts (package cohort), and not held across I/O or a call of user code.
 	mu sync.Mutex
 
 	verdict   sync.Mutex // guards the following fields
