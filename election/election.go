@@ -176,7 +176,7 @@ func (e *Election) ready() error {
 	return nil
 }
 
-// Campaign waits until this candidate leads, in the order in which the candidates asked,
+// Campaign waits until this candidate leads, in the order in which the candidates queue,
 // and returns the term. It waits over outages of the server too.
 //
 // ctx is also the parent of the term's context: when ctx ends, so does the work, unless [Detached] is given. The

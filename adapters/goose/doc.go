@@ -15,7 +15,7 @@
 // it only then. Down, DownTo, ApplyVersion, Status and GetDBVersion always take it, and
 // HasPending and GetVersions never. goose keeps the lock for all migrations of the call.
 //
-// The replicas wait in the order in which they asked. The first one applies all migrations,
+// The replicas wait in the order in which they queue. The first one applies all migrations,
 // and the others find none.
 //
 // # When the lock is lost
