@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
@@ -46,10 +47,14 @@ func gate(revision uint64) record.Entry {
 }
 
 // inMemory is a client of a bucket in memory, and of a clock that stands unless the test sets it.
-func inMemory(t *testing.T, turn time.Duration) (*Client, *atomic.Int64) {
+func inMemory(t *testing.T, turn time.Duration, wrap ...func(kvstore.KV) kvstore.KV) (*Client, *atomic.Int64) {
 	now := new(atomic.Int64)
 	now.Store(int64(noon))
-	b := bucket.New(kvstore.NewMemory(kvstore.DefaultBucket).Open(), "", func() clock.Instant { return clock.Instant(now.Load()) })
+	var kv kvstore.KV = kvstore.NewMemory(kvstore.DefaultBucket).Open()
+	for _, w := range wrap {
+		kv = w(kv)
+	}
+	b := bucket.New(kv, "", func() clock.Instant { return clock.Instant(now.Load()) })
 	s := session.New(b, session.Config{TTL: ttl, WatchAfter: -1})
 	c := New(b, s, turn, 1)
 	t.Cleanup(func() {
@@ -406,6 +411,42 @@ func TestSeekerGranted(t *testing.T) {
 			require.Nil(t, k.seeker)
 		})
 	}
+}
+
+// sending is a store that calls a function before each write.
+type sending struct {
+	kvstore.KV
+	fn func(kvstore.Write)
+}
+
+func (s *sending) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
+	s.fn(w)
+	return s.KV.Send(w, done)
+}
+
+// The seeker gets a lease that nobody waits for any more. It is deleted at once.
+func TestSeekerUnwanted(t *testing.T) {
+	kv := &sending{}
+	c, now := inMemory(t, 0, func(inner kvstore.KV) kvstore.KV { kv.KV = inner; return kv })
+	a, err := c.calls.New(t.Context(), call.Request{Kind: record.Mutex, Name: "x"})
+	require.NoError(t, err)
+	k := newCohort(c, record.Exclusive)
+	kv.fn = func(w kvstore.Write) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if k.fifo.n > 0 { // the claim
+			k.fifo.remove(k.fifo.first)
+			k.seeker = nil // without a cancellation: the answer comes first
+		}
+	}
+	c.mu.Lock()
+	k.asks(1)[0].a = a
+	k.seek(clock.Instant(now.Load()))
+	s := k.seeker
+	c.unlock()
+	<-s.gone
+	require.Empty(t, k.tenures)
+	require.Zero(t, c.s.Held())
 }
 
 // hooked is the context of a user, which calls fn when one that is derived from it ends.

@@ -58,8 +58,8 @@ var handMutants = []mutant{
 		weak: "a renewal of a gate is stored when a process without memory extends it"},
 	{label: "drain-kept", operator: "drop", test: "internal/script.TestWriterDrains",
 		weak: "the gate of a fixed lease ends while readers are before it"},
-	{label: "contended-asked", operator: "never 1", test: "natslock.TestContended/lock,_stranger_after", beside: "TestContended",
-		weak: "a holder is not notified of the clients that wait"},
-	{label: "contended-asked", operator: "never 2", test: "natslock.TestContended/lock,_sibling_after", beside: "TestContended",
+	{label: "contended-asked", operator: "never 1", test: "natslock.TestContended/lock,_sibling_after", beside: "TestContended/a_goroutine",
 		weak: "a holder is not notified of the goroutines of its client that wait"},
+	{label: "contended-asked", operator: "never 2", test: "natslock.TestContended/lock,_stranger_after", beside: "TestContended/another_client",
+		weak: "a holder is not notified of the clients that wait"},
 }

@@ -25,7 +25,7 @@ func (m mutant) name() string {
 }
 
 // mutants are all of them.
-var mutants = slices.Concat(storeMutants, bucketMutants, lockctlMutants, roomMutants, runMutants, handMutants, semaphoreMutants, fenceMutants, partitionMutants)
+var mutants = slices.Concat(storeMutants, bucketMutants, lockctlMutants, roomMutants, cohortMutants, handMutants, semaphoreMutants, fenceMutants, partitionMutants)
 
 // apply returns the weakened file and its name. The error says why the mutant does
 // not fit.
