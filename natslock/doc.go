@@ -92,12 +92,13 @@
 //
 // The goroutines of one client that want the same lock have one place in the queue, and
 // hand the lease on without a message. Each has a token of its own. The lease serves those
-// that asked before another client queued, and in the first millisecond after a grant by
-// the server also those that came later. The others wait behind that client: a goroutine
-// whose client holds the lock queues when that lease ends. So behind a very long hold it
-// waits for all clients that queue meanwhile. With a negative [Tuning].Turn each goroutine
-// queues by itself, in the exact order. Goroutines that ask with another [TTL] than others
-// have a place of their own, and each one with [NoRenew], [Until] or [MinHold].
+// that asked before their client queued or, if it got the lock at once, before another
+// client did. It serves later ones in the first millisecond after a grant by the server,
+// and as long as no other client waits. A goroutine that it does not serve queues when the
+// lease ends: behind a very long hold it waits for all clients that queue meanwhile. With a
+// negative [Tuning].Turn each goroutine queues by itself, in the exact order. Goroutines
+// that ask with another [TTL] than others have a place of their own, and each one with
+// [NoRenew], [Until] or [MinHold].
 //
 // Locks are not reentrant: a client that takes a lock twice waits for itself.
 //

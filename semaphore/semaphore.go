@@ -28,8 +28,8 @@
 // themselves. Each client has one place in the queue, and the first one takes the next slot
 // that is free, whatever numbers of permits they pass. A client that wants more permits then
 // queues again at the end. A permit that is given back goes on to a goroutine of the same
-// client, without a message, if that asked before another client queued, or in the first
-// millisecond after the grant. Otherwise the slot is released, which wakes one client. After
+// client, without a message, if that asked before its client queued, in the first
+// millisecond after the grant, and while no other client waits. Otherwise the slot is released, which wakes one client. After
 // a crash or a pause the order can change: see package natslock.
 //
 // # Different numbers
