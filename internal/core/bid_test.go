@@ -71,8 +71,7 @@ func TestBidCrowded(t *testing.T) {
 	}
 }
 
-// TestBidLeaderless: a stream without a leader is endured for a time, which goes on where another
-// member of the run makes the next offer.
+// TestBidLeaderless: a stream without a leader is endured for a time, which goes on in the next offer.
 func TestBidLeaderless(t *testing.T) {
 	var b Bid
 	at := followBegun

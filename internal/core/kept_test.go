@@ -322,7 +322,7 @@ func TestKeptClosing(t *testing.T) {
 	require.True(t, deletes)
 }
 
-// TestUseAdmits: a member is let in inside the validity only, with a third of it left, and with a number of its own.
+// TestUseAdmits: a goroutine is let in inside the validity only, with a third of it left, and with a number of its own.
 func TestUseAdmits(t *testing.T) {
 	admit := func(k *Kept, l *Use, s float64) Admission {
 		a, _ := l.Admit(k, Entrant{}, at(s), time.Second)

@@ -29,9 +29,9 @@ func held(t *testing.T) *Lease {
 	}, time.Time{})
 }
 
-// Goroutines join the run of a place until its driver has noted the grant. The race
+// Goroutines join the FIFO of a place until its seeker has noted the grant. The race
 // detector judges.
-func TestTombstoneOfARunThatGrows(t *testing.T) {
+func TestTombstoneOfAPlaceThatGrows(t *testing.T) {
 	k := &Place{}
 	k.s, k.of = &Session{b: bucket.New(nil, "", nil)}, k
 	done := make(chan struct{})

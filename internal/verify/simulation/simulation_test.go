@@ -598,7 +598,7 @@ func (m *sim) close() {
 	}
 	m.bucket.close()
 	synctest.Wait()
-	if n := testutil.Goroutines("locks/internal/session.") + testutil.Goroutines("locks/internal/bucket.") + testutil.Goroutines("locks/internal/acquire.") + testutil.Goroutines("locks/internal/admin.") + testutil.Goroutines("locks/internal/kvstore."); n > 0 {
+	if n := testutil.Goroutines("locks/internal/session.") + testutil.Goroutines("locks/internal/bucket.") + testutil.Goroutines("locks/internal/cohort.") + testutil.Goroutines("locks/internal/admin.") + testutil.Goroutines("locks/internal/kvstore."); n > 0 {
 		m.rec.Left(fmt.Sprintf("%d goroutines", n))
 	}
 	m.rec.Left(m.bucket.left()...)
