@@ -21,7 +21,7 @@ var cohortMutants = []mutant{
 		weak: "a list from before the subscription shows that no other client is queued"},
 	{label: "silence-of-leader", operator: "never", test: "natslock.TestCohortUnnotified/a_replica_that_lagstrue",
 		weak: "a replica that lags shows that no other client is queued"},
-	{label: "queue-subscribed", operator: "never", test: "natslock.TestCohortKeepsItsTicket",
+	{label: "queue-subscribed", operator: "never", test: "rwlock.TestCohortReadersOfTheQueueOnly",
 		weak: "a client does not subscribe to the queue in which several of its goroutines wait"},
 	{label: "queue-recheck", operator: "drop", test: "natslock.TestCohortUnnotified/another_server_servestrue", beside: "TestOthers/another_server_serves",
 		weak: "notifications count on although another server serves the subscription"},
