@@ -195,6 +195,7 @@ const (
 	waits role = iota
 	founds
 	enters
+	informs // lists the queue first
 )
 
 // ask makes the caller a goroutine of a cohort.

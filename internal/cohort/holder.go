@@ -45,6 +45,7 @@ type holder struct {
 	number     uint64          // in the order in which the goroutines of the cohort have asked
 	waits      bool            // it is in the FIFO
 	queued     bool            // announced as waiting
+	informed   bool            // it has listed the queue, before it enters an idle lease
 	confirms   bool            // the lease was idle for long
 	releases   bool            // it has to release the lease that it has left
 	failure    claim.Result    // of the cohort: it waits no more
@@ -149,6 +150,8 @@ func (h *holder) acquire(c *Client, does role) error {
 			res, does = h.found(c)
 		case enters:
 			res = h.enter()
+		case informs:
+			does = h.inform(c)
 		default:
 			res, does = h.wait(c)
 		}
@@ -185,6 +188,27 @@ func (h *holder) wait(c *Client) (claim.Result, role) {
 	case <-c.b.Granting().Done():
 	}
 	return claim.Result{Outcome: core.Ended, Err: h.a.Over()}, waits
+}
+
+// informWithin bounds how long a one-shot acquire waits for a list of the queue.
+const informWithin = 250 * time.Millisecond
+
+// inform has a one-shot acquire list the queue before it enters an idle lease, and ask again.
+func (h *holder) inform(c *Client) role {
+	h.informed = true
+	l := h.cohort.lock
+	c.mu.Lock()
+	o := l.others
+	c.mu.Unlock()
+	if o != nil {
+		ctx, cancel := context.WithTimeout(h.a.Context(), informWithin)
+		defer cancel()
+		_ = l.inform(ctx, o) // without an answer the lease is given up
+		c.mu.Lock()
+		l.changed(c.b.Instant())
+		c.unlock()
+	}
+	return c.ask(h)
 }
 
 // found gets the lock with a first write on the caller's goroutine. Where that is refused, the caller waits in the FIFO,
@@ -303,6 +327,9 @@ func (h *holder) enter() claim.Result {
 		case err != nil:
 			return claim.Result{Outcome: core.Lost}
 		case !admitted:
+			if cause := a.Over(); cause != nil { // of a one-shot, which waits for nothing then
+				return claim.Result{Outcome: core.Ended, Err: cause}
+			}
 			_ = t.lease.Renewed(a.Context()) // an error shows in the next try
 			continue
 		}

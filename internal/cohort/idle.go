@@ -87,23 +87,32 @@ func (t *tenure) idles(linger time.Duration, now clock.Instant) {
 	c.sweepAt(t.idleEnds)
 }
 
-// take lets a goroutine enter an idle lease, or has it wait for a list. After a while it makes sure first that the record
-// is still there.
+// take lets a goroutine enter an idle lease, if the client has listed the queue lately. Otherwise the goroutine waits for a
+// list. A one-shot acquire lists the queue itself, and claims the lock if that did not succeed. After a while the client
+// makes sure first that the record is still there.
 func (t *tenure) take(h *holder, now clock.Instant) role {
 	k := t.cohort
 	l := k.lock
-	l.c.idle.remove(t)
-	sent, _ := t.lease.Confirmation()
-	h.confirms = now.Sub(t.idleSince) > idleSilence && now.Sub(sent) > idleSilence //safety:idle-confirmed
-	if !l.others.quiet(k.reads(), now) {                                           //safety:idle-informed
-		t.deciding = true
-		l.list()
-		k.push(h, now)
-		return waits
+	if !l.others.quiet(k.reads(), now) { //safety:idle-informed
+		switch {
+		case !h.a.Req.Once:
+			l.c.idle.remove(t)
+			t.deciding = true
+			l.list()
+			k.push(h, now)
+			return waits
+		case !h.informed:
+			return informs
+		}
+		h.awaits = t.recall()
+		return founds
 	}
 	if now.Sub(l.others.heardAt(k.reads())) >= idleSilence*4/5 {
 		l.list() // before the last one is too old
 	}
+	l.c.idle.remove(t)
+	sent, _ := t.lease.Confirmation()
+	h.confirms = now.Sub(t.idleSince) > idleSilence && now.Sub(sent) > idleSilence //safety:idle-confirmed
 	t.admit(h)
 	return enters
 }

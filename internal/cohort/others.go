@@ -262,24 +262,23 @@ func (l *lock) changed(now clock.Instant) {
 	l.contend(now)
 }
 
-// wakeReaders has the readers that wait beside a lease judged again, if nothing is notified before: when the record of
-// the writer ends that keeps them out, or a while after a list that did not succeed.
+// wakeReaders has the client list the queue again for readers that wait beside a lease, if nothing is notified before:
+// when the record of the writer ends that keeps them out, and after a while, since the end of a record may be missed.
 func (l *lock) wakeReaders(now clock.Instant) {
 	if l.blocked != nil {
 		return
 	}
-	until := now.Add(silence)
+	until := now.Add(silence) // after a list that did not succeed
 	if l.others != nil {
-		until = cmp.Or(l.others.earliest(true, now), until)
-	}
-	if until == math.MaxInt64 {
-		return
+		until = min(cmp.Or(l.others.earliest(true, now), until), now.Add(idleSilence))
 	}
 	l.blocked = time.AfterFunc(until.Sub(now), func() {
 		l.c.mu.Lock()
 		defer l.c.unlock()
 		l.blocked = nil
-		l.changed(l.c.b.Instant())
+		if len(l.cohorts) > 0 {
+			l.list()
+		}
 	})
 }
 
@@ -485,6 +484,12 @@ func (l *lock) notified(o *others, ev kvstore.Event) {
 	switch {
 	case ev.Kind == kvstore.Recheck: // another server serves the subscription now
 		o.moved()
+		for _, k := range l.cohorts {
+			if k.reads() && k.fifo.n > 0 && len(k.tenures) > 0 { // what they wait for may be over
+				defer l.list()
+				break
+			}
+		}
 		if ev.Silent {
 			l.silenced()
 		}

@@ -257,7 +257,7 @@ func inspecting(t *testing.T, n network) {
 		})
 	}
 	l := kit.Must(t, near.Lock, "seen", natslock.Meta(map[string]string{"job": "j"}))
-	w := near.await(t, near.Lock, "seen")
+	w := far.await(t, far.Lock, "seen")
 	read := kit.Must(t, near.rw.RLock, "seen_rw")
 
 	var info admin.Info

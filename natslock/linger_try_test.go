@@ -1,0 +1,58 @@
+package natslock_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// TestLingerTryQueuesNot: a TryLock that finds an idle lease lists the queue first. If another client waits there, it
+// says that the lock is taken, and does not queue.
+func TestLingerTryQueuesNot(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		other := join(t, s)
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+		time.Sleep(time.Minute)
+		deaf(f)
+		w := other.follow(t)
+		time.Sleep(time.Second)
+		begun := time.Now()
+		_, err := c.TryLock(t.Context(), "l")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.Less(t, time.Since(begun), time.Second)
+		kit.Unlock(t, w.Granted(t))
+	})
+}
+
+// TestLingerTryEnds: the context of a TryLock ends while the idle lease would have to be confirmed first. The call
+// returns then.
+func TestLingerTryEnds(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+		synctest.Wait()
+		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
+		for begun := time.Now(); time.Since(begun) < 9*time.Second; {
+			time.Sleep(1500 * time.Millisecond)
+			kit.Unlock(t, kit.Must(t, c.TryLock, "l", lingers))
+			synctest.Wait()
+		}
+		time.Sleep(1500 * time.Millisecond) // two thirds of the validity are over
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		begun := time.Now()
+		_, err := c.TryLock(ctx, "l", lingers)
+		require.Error(t, err)
+		require.Less(t, time.Since(begun), time.Second)
+	})
+}
