@@ -192,7 +192,7 @@ var roomMutants = []mutant{
 		weak: "a dead first waiter costs a pause with each hand-over"},
 	{label: "evicted-as-read", operator: "arg 3 is 0", test: "natslock.TestDeadFirst/mutex_1",
 		weak: "the deletion of the head's place expects another revision than the one read"},
-	{label: "waiter-reads", operator: "plus 3600000000000", test: "natslock.TestReleaseUnnotified",
+	{label: "waiter-reads", operator: "plus 3600000000000", test: "natslock.TestReleaseUnnotified/1",
 		weak: "a waiter without a notification does not read by itself"},
 	{label: "release-verified", operator: "always", test: "natslock.TestForgedTombstone", beside: "TestFirstForged",
 		weak: "a notification makes a waiter claim at the revision of a live record"},
