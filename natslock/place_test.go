@@ -262,6 +262,7 @@ func TestPlaceUsedAgain(t *testing.T) {
 				f.DropEvents(func(ev kvstore.Event) bool { return ev.Record.Key == place[0] && lost(ev) })
 				kit.Unlock(t, holder)
 				l := first.Granted(t)
+				synctest.Wait() // its client knows that the first one's place has been left
 				begun := time.Now()
 				kit.Unlock(t, l)
 				third := b.await(t, "l")
