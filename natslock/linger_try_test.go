@@ -56,3 +56,24 @@ func TestLingerTryEnds(t *testing.T) {
 		require.Less(t, time.Since(begun), time.Second)
 	})
 }
+
+// TestLingerTryBesideAFounder: a TryLock is granted, and lingers, while the first write of another goroutine is on its
+// way. That one does not wait for the end of the idle lease.
+func TestLingerTryBesideAFounder(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		first := true
+		f.OnSend(func(int, kvstore.Write) faults.Fate {
+			if first {
+				first = false
+				return faults.Delay(100 * time.Millisecond)
+			}
+			return faults.Pass
+		})
+		w := c.follow(t, lingers)
+		kit.Unlock(t, kit.Must(t, c.TryLock, "l", lingers))
+		begun := time.Now()
+		kit.Unlock(t, w.Granted(t))
+		require.Less(t, time.Since(begun), time.Second)
+	})
+}
