@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -139,10 +140,10 @@ func TestCrowd(t *testing.T) {
 }
 
 // TestManyGoroutinesOfSemaphore has four clients of so many goroutines each want the permits of a semaphore for 10 ms. Five
-// permits allow 500 calls a second.
+// permits allow 500 calls a second. What a call costs does not grow with the goroutines, and they are served in turn.
 func TestManyGoroutinesOfSemaphore(t *testing.T) {
 	tier.Proof(t)
-	for _, n := range []int{2, 12, 25, 50} {
+	for _, n := range []int{2, 12, 25, 50, 250} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			s := testutil.RunServer(t)
 			ctx, stop := context.WithTimeout(t.Context(), either(5*time.Second, 20*time.Second))
@@ -150,12 +151,14 @@ func TestManyGoroutinesOfSemaphore(t *testing.T) {
 			var calls atomic.Int64
 			var conns []*nats.Conn
 			var wg sync.WaitGroup
+			served := make([][]int, 4) // of each goroutine of each client
 			begun := time.Now()
-			for range 4 {
+			for i := range served {
 				nc := s.Connect()
 				conns = append(conns, nc)
 				sem := semaphore.New(kit.NewClient(t, nc), "rate", 5)
-				for range n {
+				served[i] = make([]int, n)
+				for g := range n {
 					wg.Go(func() {
 						for ctx.Err() == nil {
 							l, err := sem.Acquire(ctx)
@@ -168,6 +171,7 @@ func TestManyGoroutinesOfSemaphore(t *testing.T) {
 							time.Sleep(10 * time.Millisecond)
 							_ = l.Unlock(context.Background())
 							calls.Add(1)
+							served[i][g]++
 						}
 					})
 				}
@@ -178,9 +182,18 @@ func TestManyGoroutinesOfSemaphore(t *testing.T) {
 			for _, nc := range conns {
 				in += nc.Stats().InMsgs
 			}
-			t.Logf("4 clients of %d goroutines: %.0f calls/s, %.0f messages a call", n, rate, float64(in)/float64(max(calls.Load(), 1)))
+			messages := float64(in) / float64(max(calls.Load(), 1))
 			wg.Wait()
+			apart := 0
+			for _, all := range served {
+				apart = max(apart, slices.Max(all)-slices.Min(all))
+			}
+			t.Logf("4 clients of %d goroutines: %.0f calls/s, %.1f messages a call, the goroutines of a client at most %d calls apart", n, rate, messages, apart)
 			require.Greater(t, rate, 100.0)
+			if n > 5 { // with fewer goroutines than permits each call queues
+				require.LessOrEqual(t, apart, 4)
+				require.Less(t, messages, 20.0)
+			}
 		})
 	}
 }
