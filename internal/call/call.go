@@ -159,6 +159,7 @@ func (a *Call) waited() time.Duration { return a.c.b.Instant().Sub(a.Begun) }
 // TakeOver has this call go on with the claim of a founder that was refused.
 func (a *Call) TakeOver(from *Call) {
 	a.bid, a.known, a.surveyed, a.length = from.bid, from.known, from.surveyed, from.length
+	from.bid = nil // it may have to claim anew
 	body := a.body()
 	body.Lingers, body.InUse = a.bid.Draft.Body.Lingers, a.bid.Draft.Body.InUse // as the claim says
 	a.bid.Caller, a.bid.Once, a.bid.Draft.Body, a.bid.Draft.Begun = a, a.Req.Once, body, a.Begun

@@ -351,7 +351,7 @@ func (k *cohort) hold(l *session.Lease, now clock.Instant) *tenure {
 // admit lets a goroutine in: it enters the lease on its own goroutine.
 func (t *tenure) admit(h *holder) {
 	t.inside++
-	t.deciding, t.idle = false, false
+	t.deciding = false
 	h.tenure = t
 }
 
@@ -382,14 +382,14 @@ func (t *tenure) ended() {
 
 // drop takes a tenure out of its cohort: nobody enters it any more, and the FIFO seeks another lease.
 func (t *tenure) drop() {
-	if t.over {
-		return
-	}
 	k := t.cohort
-	t.over = true
 	if t.idle {
 		k.lock.c.idle.remove(t)
 	}
+	if t.over {
+		return
+	}
+	t.over = true
 	k.tenures = slices.DeleteFunc(k.tenures, func(x *tenure) bool { return x == t })
 	k.seek(k.lock.c.b.Instant())
 	k.settle()
@@ -428,6 +428,9 @@ func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 		h := k.fifo.first
 		if h == nil {
 			break
+		}
+		if t.idle {
+			k.lock.c.idle.remove(t)
 		}
 		if k.founder && t.inside == 0 { // which has asked before, and joins the FIFO if it is refused
 			t.deciding = true

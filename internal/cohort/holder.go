@@ -48,10 +48,11 @@ type holder struct {
 	informed   bool            // it has listed the queue, before it enters an idle lease
 	confirms   bool            // the lease was idle for long
 	releases   bool            // it has to release the lease that it has left
-	failure    claim.Result    // of the cohort: it waits no more
+	failure    *claim.Result   // of the cohort: it waits no more; nil: none
 	awaits     <-chan struct{} // the release of an idle lease, which its claim waits for; nil: none
 	wake       chan struct{}   // it is admitted, or fails; nil: it has not waited
 	hint       chan struct{}   // closed when the lock is contended
+	left       bool            // it holds the lock no more
 
 	linger   time.Duration
 	released sync.Once
@@ -180,8 +181,8 @@ func (h *holder) wait(c *Client) (claim.Result, role) {
 		switch {
 		case h.tenure != nil:
 			return claim.Result{}, enters
-		case h.failure.Outcome != core.Undecided:
-			return h.failure, waits
+		case h.failure != nil:
+			return *h.failure, waits
 		}
 		return claim.Result{}, waits
 	case <-h.a.Context().Done():
@@ -344,7 +345,7 @@ func (h *holder) giveUp(c *Client) (wait func()) {
 	defer c.unlock()
 	k, t, now := h.cohort, h.tenure, c.b.Instant()
 	seen, outage := k.seen(h, now)
-	founded := !h.waits && t == nil && h.failure.Outcome == core.Undecided
+	founded := !h.waits && t == nil && h.failure == nil
 	h.a.GivesUp(seen, outage, founded)
 	switch {
 	case t != nil:
@@ -512,7 +513,7 @@ func (h *holder) Contended() <-chan struct{} {
 		return h.hint
 	}
 	h.hint = make(chan struct{})
-	if t.over || t.lease.Ended(now) {
+	if h.left || t.over || t.lease.Ended(now) {
 		return h.hint
 	}
 	if k.contended(now) {
@@ -527,6 +528,7 @@ func (h *holder) Contended() <-chan struct{} {
 
 // unhint has a holder that leaves notified no more.
 func (h *holder) unhint() {
+	h.left = true
 	k := h.cohort
 	for i, x := range k.hinted {
 		if x == h {

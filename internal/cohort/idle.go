@@ -123,12 +123,15 @@ func (t *tenure) recall() (gone <-chan struct{}) {
 	return t.lease.Drop()
 }
 
-// recallIdle gives up all idle leases.
+// recallIdle gives up all idle leases: the client closes.
 func (c *Client) recallIdle() {
 	c.mu.Lock()
 	defer c.unlock()
 	for c.idle.oldest != nil {
 		c.idle.oldest.recall()
+	}
+	if c.idle.alarm != nil {
+		c.idle.alarm.Stop()
 	}
 }
 

@@ -142,7 +142,7 @@ func (k *cohort) fail(res claim.Result, now clock.Instant) {
 		next := h.next
 		if !leaderless || now.Sub(h.a.Begun) >= core.NoStreamFor/2 {
 			k.fifo.remove(h)
-			h.failure = res
+			h.failure = &res
 			h.signal()
 		}
 		h = next
