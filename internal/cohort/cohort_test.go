@@ -188,7 +188,10 @@ func TestOthers(t *testing.T) {
 		"an older notification": {func(o *others) {
 			o.gateSeen(record.Entry{Record: kvstore.Record{Revision: 12, Deleted: true}}, 0, noon)
 			o.gateSeen(gate(11), 0, noon)
-		}, 0, nobody, nobody},
+		}, 0, nobody, unknown},
+		"a tombstone of the gate, which may be forged": {func(o *others) {
+			o.gateSeen(record.Entry{Record: kvstore.Record{Revision: 12, Deleted: true}}, 0, noon)
+		}, 0, nobody, unknown},
 		"a list after a forgery": {func(o *others) { o.gateSeen(gate(1<<40), 0, noon); o.gateSeen(record.Entry{}, noon.Add(ms), noon) }, 2 * ms, nobody, nobody},
 	} {
 		t.Run(name, func(t *testing.T) {

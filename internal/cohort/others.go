@@ -204,8 +204,11 @@ func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
 	if e.Revision < g.revision && (listedAt == 0 || listedAt < g.at) {
 		return
 	}
-	if listedAt != 0 {
+	switch {
+	case listedAt != 0:
 		g.listedAt = listedAt
+	case !e.Live(): // a notification may be forged: a list has to show that the gate has gone
+		g.listedAt = 0
 	}
 	g.entry, g.revision, g.live, g.at = e, e.Revision, e.Live(), now
 	if g.until = now.Add(e.Record.TTL + record.OverdueSlack); e.Record.TTL == 0 {
