@@ -273,7 +273,7 @@ func (l *lock) wakeReaders(now clock.Instant) {
 	}
 	until := now.Add(silence) // after a list that did not succeed
 	if l.others != nil {
-		until = min(cmp.Or(l.others.earliest(true, now), until), now.Add(idleSilence))
+		until = min(cmp.Or(l.others.earliest(true, now), until), now.Add(2*silence))
 	}
 	l.blocked = time.AfterFunc(until.Sub(now), func() {
 		l.c.mu.Lock()

@@ -168,18 +168,23 @@ const patience = 2 * time.Second
 // unanswered are the disturbances after which a client waits for an answer in vain.
 var unanswered = map[string]bool{"dropped": true, "answer lost": true, "read failed": true}
 
+// interval is the time for which a client could not work as it should.
+func (d Disturbance) interval() interval {
+	until := d.Until
+	switch {
+	case until > d.From:
+		until += time.Second // to connect again
+	case unanswered[d.What]:
+		until += patience
+	}
+	return interval{from: d.From, until: until}
+}
+
 // disturbed returns when a client could not work as it should.
 func (x *index) disturbed(client string) (list []interval) {
 	for _, d := range x.h.Disturbances {
 		if d.Client == "" || d.Client == client {
-			until := d.Until
-			switch {
-			case until > d.From:
-				until += time.Second // to connect again
-			case unanswered[d.What]:
-				until += patience
-			}
-			list = append(list, interval{from: d.From, until: until})
+			list = append(list, d.interval())
 		}
 	}
 	return list
@@ -194,11 +199,7 @@ func (x *index) waits() (found []Violation) {
 	}
 	disturbed := map[string][]interval{}
 	for _, d := range x.h.Disturbances {
-		until := d.Until
-		if until > d.From {
-			until += time.Second // to connect again
-		}
-		disturbed[d.Client] = append(disturbed[d.Client], interval{from: d.From, until: until})
+		disturbed[d.Client] = append(disturbed[d.Client], d.interval())
 	}
 	for _, list := range disturbed {
 		slices.SortFunc(list, func(a, b interval) int { return cmp.Compare(a.from, b.from) })
