@@ -162,3 +162,26 @@ func TestBusyLockIsNoOutage(t *testing.T) {
 		require.NotErrorIs(t, err, natslock.ErrUnavailable)
 	})
 }
+
+// What a client has learned while one goroutine waited says nothing of the wait of a later one: the error of that one
+// tells the outage that it has met.
+func TestOutageOfALaterWait(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		holder := quietHolder(t, s)
+		first := c.follow(t)
+		kit.Unlock(t, holder)
+		l := first.Granted(t) // the server has answered the first one
+		second := c.begin(t, "l", natslock.MaxWait(2500*time.Millisecond))
+		synctest.Wait()
+		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
+		f.FailReads(func(faults.ReadOp, string) error { return kvstore.ErrUnavailable })
+		time.Sleep(2 * time.Second) // what the client knows of others is old
+		_ = l.Unlock(t.Context())
+		err := second.Failed(t)
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		f.OnSend(nil)
+		f.FailReads(nil)
+	})
+}

@@ -227,7 +227,7 @@ func (c *Client) ask(h *holder) (does role) {
 			k.seek(now)
 		case !a.Req.Once:
 			k.oneShots--
-			k.founder = true
+			k.founder, k.known = true, nil
 		}
 	}()
 	h.awaits = l.recallFor(h)
@@ -404,10 +404,9 @@ const (
 	release                 // others are before it
 )
 
-// judge says whether a goroutine may enter the lease: the first of the FIFO, or a reader that has just come (nil).
+// judge decides whether a goroutine enters the lease: the first of the FIFO, or a reader that has just come (nil).
 func (k *cohort) judge(t *tenure, h *holder, now clock.Instant) verdict {
-	switch {
-	case h != nil && t.marked && h.number <= t.mark: //safety:owed-bounded
+	if h != nil && t.marked && h.number <= t.mark { //safety:owed-bounded
 		return handOn
 	}
 	standing, inTurn := k.lock.standing(k, now), now < t.turnEnds //safety:turn-ends

@@ -530,20 +530,21 @@ func TestIdleRecalled(t *testing.T) {
 // is over.
 func TestIdleIsEntered(t *testing.T) {
 	c, now := inMemory(t, ms)
-	c.mu.Lock()
-	k := newCohort(c, record.Exclusive)
-	k.lock.others = seen(noon)
-	tn := k.hold(c.s.Hold(granted(c, 7), time.Time{}), noon)
-	tn.idles(time.Second, noon)
-	require.Equal(t, 1, c.idle.n)
-	h := k.asks(1)[0]
-	k.serve(tn, nil, noon)
-	require.Same(t, tn, h.tenure)
-	require.Zero(t, c.idle.n)
-	c.unlock()
+	var tn *tenure
+	func() {
+		c.mu.Lock()
+		defer c.unlock()
+		k := newCohort(c, record.Exclusive)
+		k.lock.others = seen(noon)
+		tn = k.hold(c.s.Hold(granted(c, 7), time.Time{}), noon)
+		tn.idles(time.Second, noon)
+		require.Equal(t, 1, c.idle.n)
+		h := k.asks(1)[0]
+		k.serve(tn, nil, noon)
+		require.Same(t, tn, h.tenure)
+		require.Zero(t, c.idle.n)
+	}()
 	now.Add(int64(2 * time.Second))
 	c.sweep()
-	c.mu.Lock()
-	defer c.unlock()
 	require.False(t, tn.over)
 }

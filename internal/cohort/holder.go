@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/claim"
 	"github.com/natslock/locks/internal/clock"
@@ -109,7 +110,7 @@ func (c *Client) begin(ctx context.Context, req call.Request) (*call.Call, error
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
-		return nil, fmt.Errorf("acquire lock %q: %w", req.Name, errClosed)
+		return nil, fmt.Errorf("acquire lock %q: %w", req.Name, bucket.ErrClosed)
 	}
 	err = c.checkKind(req.Kind, req.Name)
 	if err == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/claim"
 	"github.com/natslock/locks/internal/clock"
@@ -13,8 +12,6 @@ import (
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
-
-var errClosed = bucket.ErrClosed
 
 // seeker is the goroutine that gets a lease for the FIFO of a cohort. It ends with a lease, with an error, or when nobody
 // waits any more: then it withdraws its claim and its place, and what arrives for them later is judged as ever.
@@ -44,6 +41,9 @@ func (k *cohort) seekFrom(founder *call.Call, now clock.Instant) {
 			c.later(founder.Withdraw)
 		}
 		return
+	}
+	if founder == nil {
+		k.known = nil // it was of another wait
 	}
 	first := k.fifo.first
 	s := &seeker{cohort: k, asked: k.asked, gone: make(chan struct{}), queues: founder != nil || k.lock.standing(k, now) == somebody}
