@@ -135,7 +135,13 @@ func TestUnfitEndsRequests(t *testing.T) {
 				return err
 			},
 		} {
-			c := join(t, s)
+			c, f := joinFaulty(t, s)
+			f.FailReads(func(op faults.ReadOp, _ string) error {
+				if op == faults.ReadState { // a writer that drains waits for its answer
+					return faults.Hang
+				}
+				return nil
+			})
 			clients = append(clients, c)
 			go func() {
 				err := w(t.Context(), c.Client)

@@ -127,8 +127,10 @@ func (t *tenure) recall() (gone <-chan struct{}) {
 func (c *Client) recallIdle() {
 	c.mu.Lock()
 	defer c.unlock()
-	for c.idle.oldest != nil {
-		c.idle.oldest.recall()
+	for t := c.idle.oldest; t != nil; {
+		newer := t.newer
+		t.recall()
+		t = newer
 	}
 	if c.idle.alarm != nil {
 		c.idle.alarm.Stop()

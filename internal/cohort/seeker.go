@@ -77,7 +77,6 @@ func (k *cohort) seekFrom(founder *call.Call, now clock.Instant) {
 func (s *seeker) run() {
 	a := s.a
 	a.Prepare()
-	end := a.WhileGranting()
 	res := claim.Result{Outcome: core.Busy}
 	if !s.queues {
 		res = a.AtOnce()
@@ -85,7 +84,6 @@ func (s *seeker) run() {
 	if res.Outcome == core.Free || res.Outcome == core.Busy {
 		res = a.Wait(res.Entry)
 	}
-	end()
 	if res.Outcome == core.Granted {
 		if l := a.Hold(res); !s.granted(l) {
 			l.Leave(record.StatusGone) //safety:claim-unwanted
