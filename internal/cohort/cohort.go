@@ -47,9 +47,9 @@ type cohort struct {
 	private  bool // for one goroutine
 	fifo     fifo
 	asked    uint64  // the number of the goroutine that has asked last
-	clear    uint64  // asked when the client knew last that nobody else waits
-	founder  bool    // one is under way
-	oneShots int     // under way
+	clear    uint64  // the last goroutine that had asked when the client last knew that nobody else waits
+	founder  bool    // a founder's first write is under way
+	oneShots int     // one-shot acquires under way
 	seeker   *seeker // nil: none
 	tenures  []*tenure
 	known    *known    // nil: nothing
@@ -70,13 +70,13 @@ type known struct {
 type tenure struct {
 	cohort   *cohort
 	lease    *session.Lease
-	inside   int  // holders, and goroutines that are about to be
-	over     bool // nobody enters any more: the lease has ended, is released, or goes with its last holders
-	drained  bool // no reader is left behind the gate
-	listened bool // the end of the lease is reported
-	deciding bool // nobody is inside: the client lists the queue before it hands the lease on
-	idle     bool // nobody is inside: it lingers
-	marked   bool
+	inside   int    // holders, and goroutines that are about to be
+	over     bool   // nobody enters any more: the lease has ended, is released, or goes with its last holders
+	drained  bool   // no reader is left behind the gate
+	listened bool   // the end of the lease is reported
+	deciding bool   // nobody is inside: the client lists the queue before it hands the lease on
+	idle     bool   // nobody is inside: it lingers
+	marked   bool   // the lease has its mark, which it keeps
 	mark     uint64 // the last goroutine that is owed the lease
 	turnEnds clock.Instant
 
@@ -188,7 +188,7 @@ func (k *cohort) settle() {
 	}
 }
 
-// role is what a goroutine does that asks for a lock.
+// role is the next step of a goroutine that wants a lock.
 type role uint8
 
 const (
@@ -395,7 +395,7 @@ func (t *tenure) drop() {
 	k.settle()
 }
 
-// verdict says what becomes of a lease that the first goroutine of the FIFO could have.
+// verdict is what becomes of a lease that the first goroutine of the FIFO could have.
 type verdict uint8
 
 const (

@@ -17,15 +17,17 @@
 //   - tenures: the leases, each with the holders that are inside. A tenure without a holder is being decided (the client
 //     lists the queue before it hands the lease on), or idle ([natslock.Linger]).
 //
-// A cohort without any of them is forgotten.
+// A cohort without any of them is forgotten. A one-shot acquire that is granted beside a founder or a seeker adds a
+// lease: for a while the cohort of a mutex then has that lease and a place, which waits behind it.
 //
 // # Who is next
 //
 // When the last holder leaves a lease, the first goroutine of the FIFO gets it without a message while one of these
 // is true: it is owed the lease, nobody else is known to wait, or the turn lasts. Otherwise the client releases
 // the lock, and the FIFO queues behind the others. The goroutines up to the mark are owed the lease. The mark is
-// the end of the FIFO when the cohort's ticket was sent. A lease that was claimed without a ticket gets its mark when the
-// client learns of the first waiter outside of the cohort. No clock is compared for it: a
+// the last goroutine that had asked when the cohort's ticket was sent. A lease that was claimed without a ticket gets its
+// mark when the client learns of the first waiter outside of the cohort: those are owed it that had asked when the
+// client last knew that nobody waited. Readers have no turn. No clock is compared for the mark: a
 // place that is renewed has a new server time, and clocks differ.
 //
 // That order is about fairness alone. Exclusion does not depend on it: the lease is valid, its holders

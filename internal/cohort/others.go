@@ -20,7 +20,7 @@ const (
 	idleSilence = 5 * time.Second
 )
 
-// standing says what is known of those outside of a cohort that want its lock. Being wrong costs fairness for a moment,
+// standing is what a client knows of those outside of a cohort that want its lock. Being wrong costs fairness for a moment,
 // and never exclusion.
 type standing uint8
 
@@ -130,7 +130,7 @@ func (o *others) heardAt(reads bool) clock.Instant {
 	return min(o.listedAt, o.gate.listedAt)
 }
 
-// standing judges what is known for a goroutine that would enter a lease of revision held. Readers let readers pass.
+// standing judges the places that are known, and for readers the gate. Readers let readers pass.
 func (o *others) standing(reads bool, now clock.Instant) standing {
 	switch {
 	case o == nil:

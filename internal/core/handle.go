@@ -11,8 +11,8 @@ import (
 // extends the record under the same id ([Extending]), or adopts the lock by a claim of its own. Either is a conditional
 // write at exactly the revision that was read, so of two at once one is refused.
 //
-// The condition is not enough behind a gate: a reader that joins beside an overdue gate does not change its record. So
-// the write counts only if it is known before the validity of the record ends.
+// The condition is not enough: a server that forgets TTLs may have removed the record and bring it back after a crash, and
+// others were inside meanwhile. So the write counts only if it is known before the validity of the record ends.
 type Handle struct {
 	ID    string // of the claim
 	Token uint64

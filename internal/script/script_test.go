@@ -288,8 +288,8 @@ func TestExtendAnswers(t *testing.T) {
 	}
 }
 
-// An extension that the server stored after the validity before counts for no process, because a
-// reader may have joined beside an overdue gate meanwhile.
+// An extension that the server stored after the validity before counts for no process: the server may have removed the
+// record and brought it back after a crash, and others may have been inside meanwhile.
 func TestExtendStoredLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := left(t, s, kinds()[1])

@@ -4,8 +4,8 @@ import "fmt"
 
 // handScope bounds the exploration of a hand-over. A giver holds a lock, and hands it over by its last renewal, which
 // is fixed. Two adopters have the handle, and each claims exactly the record that it has read. A stranger claims the
-// lock when the record has ended. Behind a gate the stranger is a reader: it joins beside an overdue record, and leaves
-// it in place.
+// lock when the record has ended. Behind a gate the stranger is a reader, which joins beside an overdue record and leaves it
+// in place. That is worse than what the protocol allows, where the reader deletes such a record first.
 type handScope struct {
 	name        string
 	ttl, margin int8
