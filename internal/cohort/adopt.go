@@ -46,7 +46,7 @@ func (c *Client) Adopt(ctx context.Context, req call.Request, from session.Hande
 	}
 	defer c.leave()
 	defer a.Bound()()
-	h := &holder{a: a}
+	h := &holder{c: c, a: a}
 	c.mu.Lock()
 	k := c.lockOf(a.Keys).open(group{mode: a.Req.Mode, ttl: a.TTL()}, true)
 	h.cohort = k

@@ -35,6 +35,7 @@ type Client struct {
 	mu        sync.Mutex
 	after     []func()               // what unlock is to do
 	locks     map[string]*lock       // by gate
+	lone      map[string]*holder     // by gate: see holder.fold
 	kinds     map[string]record.Kind // under which this client uses a name
 	idle      idleList
 	closed    bool
@@ -57,7 +58,8 @@ type closing struct {
 // keeps at most.
 func New(b *bucket.Bucket, s *session.Session, turn time.Duration, lingering int) *Client {
 	c := &Client{b: b, s: s, calls: call.NewClient(b, s, lingering > 0), turn: turn, most: lingering}
-	c.locks, c.kinds, c.quiet = make(map[string]*lock), make(map[string]record.Kind), make(chan struct{})
+	c.locks, c.lone = make(map[string]*lock), make(map[string]*holder)
+	c.kinds, c.quiet = make(map[string]record.Kind), make(chan struct{})
 	c.closing.cut, c.closing.over = make(chan struct{}), make(chan struct{})
 	return c
 }

@@ -146,8 +146,34 @@ func (c *Client) lockOf(keys record.Keys) *lock {
 		l = &lock{c: c, keys: keys}
 		l.cohorts = l.firsts[:0]
 		c.locks[keys.Gate] = l
+		if h := c.lone[keys.Gate]; h != nil {
+			l.unfold(h)
+		}
 	}
 	return l
+}
+
+// fold forgets the lock and the cohort of a holder that nobody else of the client waits for: most locks are held so, and
+// a client may hold very many. [lock.unfold] makes them again for the next goroutine that asks.
+func (h *holder) fold() {
+	k, t := h.cohort, h.tenure
+	l := k.lock
+	if k.private || k.reads() || k.group.permits > 0 || h.linger > 0 || t.over || t.listened || t.inside > 1 ||
+		len(l.cohorts) > 1 || len(k.tenures) > 1 || k.fifo.n > 0 || k.founder || k.oneShots > 0 || k.seeker != nil || l.others != nil {
+		return
+	}
+	delete(l.c.locks, l.keys.Gate)
+	l.c.lone[l.keys.Gate] = h
+	h.gate, h.turnEnds, h.cohort, h.tenure = l.keys.Gate, t.turnEnds, nil, nil
+}
+
+func (l *lock) unfold(h *holder) {
+	delete(l.c.lone, h.gate)
+	lease := h.Holder.Lease()
+	k := l.open(group{mode: record.Exclusive, ttl: lease.Granted.TTL}, false)
+	t := k.hold(lease, l.c.b.Instant())
+	t.turnEnds, t.drained, t.inside = h.turnEnds, true, 1
+	h.cohort, h.tenure = k, t
 }
 
 // find returns the cohort that a goroutine can join; nil: there is none.

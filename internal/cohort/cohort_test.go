@@ -86,7 +86,7 @@ func newCohort(c *Client, mode record.Mode) *cohort {
 func (k *cohort) asks(n int) (all []*holder) {
 	for range n {
 		k.asked++
-		h := &holder{cohort: k, number: k.asked, queued: true, wake: make(chan struct{}, 1)}
+		h := &holder{c: k.lock.c, cohort: k, number: k.asked, queued: true, wake: make(chan struct{}, 1)}
 		k.fifo.insert(h)
 		all = append(all, h)
 	}
@@ -290,7 +290,7 @@ func TestJudge(t *testing.T) {
 			if tn.marked, tn.mark = tc.mark != 0, tc.mark; tc.knows != nil {
 				tc.knows(l.others)
 			}
-			h := &holder{cohort: k, number: 5}
+			h := &holder{c: k.lock.c, cohort: k, number: 5}
 			if tc.joins {
 				h = nil
 			}
@@ -471,7 +471,7 @@ func TestReleasedAfterTheTurn(t *testing.T) {
 	k := newCohort(c, record.Exclusive)
 	l := c.s.Hold(granted(c, 1), time.Time{})
 	tn := k.hold(l, noon)
-	h := &holder{cohort: k}
+	h := &holder{c: c, cohort: k}
 	tn.admit(h)
 	var ends func()
 	admitted, err := l.Admit(&h.Holder, session.Admission{Parent: hooked{t.Context(), &ends}})
@@ -504,12 +504,12 @@ func TestIdleRecalled(t *testing.T) {
 		"a gate":                {record.Shared, func(l *lock) { l.others.gateSeen(gate(11), 0, noon); l.changed(noon) }, true},
 		"a list without answer": {record.Exclusive, func(l *lock) { l.others.moved(); l.changed(noon) }, false},
 		"no notifications":      {record.Exclusive, func(l *lock) { l.silenced() }, true},
-		"another TTL":           {record.Exclusive, func(l *lock) { l.recallFor(&holder{cohort: l.open(group{ttl: 1}, false)}) }, true},
+		"another TTL":           {record.Exclusive, func(l *lock) { l.recallFor(&holder{c: l.c, cohort: l.open(group{ttl: 1}, false)}) }, true},
 		"another reader": {record.Shared, func(l *lock) {
-			l.recallFor(&holder{cohort: l.open(group{mode: record.Shared, meta: map[string]string{"a": "b"}}, false)})
+			l.recallFor(&holder{c: l.c, cohort: l.open(group{mode: record.Shared, meta: map[string]string{"a": "b"}}, false)})
 		}, false},
-		"an own writer": {record.Shared, func(l *lock) { l.recallFor(&holder{cohort: l.open(group{}, false)}) }, true},
-		"the same":      {record.Exclusive, func(l *lock) { l.recallFor(&holder{cohort: l.cohorts[0]}) }, false},
+		"an own writer": {record.Shared, func(l *lock) { l.recallFor(&holder{c: l.c, cohort: l.open(group{}, false)}) }, true},
+		"the same":      {record.Exclusive, func(l *lock) { l.recallFor(&holder{c: l.c, cohort: l.cohorts[0]}) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _ := inMemory(t, 0)
@@ -547,4 +547,36 @@ func TestIdleIsEntered(t *testing.T) {
 	now.Add(int64(2 * time.Second))
 	c.sweep()
 	require.False(t, tn.over)
+}
+
+// A holder that nobody else waits for keeps no lock and no cohort. The next goroutine that asks finds them as they were.
+func TestFold(t *testing.T) {
+	c, _ := inMemory(t, ms)
+	c.mu.Lock()
+	defer c.unlock()
+	k := newCohort(c, record.Exclusive)
+	tn := k.hold(c.s.Hold(granted(c, 7), time.Time{}), noon)
+	h := &holder{c: c, cohort: k}
+	admitted, err := tn.lease.Admit(&h.Holder, session.Admission{Parent: t.Context(), Begun: noon})
+	require.NoError(t, err)
+	require.True(t, admitted)
+	tn.admit(h)
+	k.asks(1)
+	h.fold()
+	require.Same(t, k, h.cohort, "somebody waits")
+	k.fifo.remove(k.fifo.first)
+	h.fold()
+	require.Nil(t, h.cohort)
+	require.Empty(t, c.locks)
+	require.Len(t, c.lone, 1)
+
+	l := c.lockOf(record.KeysOf(record.Mutex, "x"))
+	require.Empty(t, c.lone)
+	require.Len(t, l.cohorts, 1)
+	require.Same(t, l.cohorts[0], h.cohort)
+	require.Equal(t, k.group, h.cohort.group)
+	require.Equal(t, []*tenure{h.tenure}, h.cohort.tenures)
+	require.Equal(t, 1, h.tenure.inside)
+	require.Equal(t, tn.turnEnds, h.tenure.turnEnds)
+	require.True(t, h.tenure.drained)
 }

@@ -36,11 +36,12 @@ type Holding interface {
 
 // holder is one call of Acquire, and what the call returns: first a goroutine that wants a lock, then its part in a lease.
 type holder struct {
-	session.Holder            // once it is inside
+	session.Holder // once it is inside
+	c              *Client
 	a              *call.Call // nil once it is inside
 
 	// Under Client.mu.
-	cohort     *cohort
+	cohort     *cohort         // nil: the holder has been folded
 	tenure     *tenure         // that it is inside of, or about to enter; nil: it waits
 	prev, next *holder         // in the FIFO
 	number     uint64          // in the order in which the goroutines of the cohort have asked
@@ -54,6 +55,8 @@ type holder struct {
 	wake       chan struct{}   // it is admitted, or fails; nil: it has not waited
 	hint       chan struct{}   // closed when the lock is contended
 	left       bool            // it holds the lock no more
+	gate       string          // of a holder that has been folded
+	turnEnds   clock.Instant   // and of its lease
 
 	linger   time.Duration
 	released sync.Once
@@ -78,7 +81,7 @@ func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error)
 	}
 	defer c.leave()
 	defer a.Bound()()
-	h := &holder{a: a, linger: a.Req.Linger}
+	h := &holder{c: c, a: a, linger: a.Req.Linger}
 	a.In(h)
 	if req.Once && a.Drains() && !c.lingering(a) {
 		// Before the gate is taken: a one-shot writer stalls no reader.
@@ -160,7 +163,10 @@ func (h *holder) acquire(c *Client, does role) error {
 		switch {
 		case res.Outcome == core.Undecided:
 		case res.Outcome == core.Granted:
+			c.mu.Lock()
 			h.a = nil
+			h.fold()
+			c.mu.Unlock()
 			return nil
 		case res.Outcome == core.Lost:
 			does = h.lost()
@@ -300,7 +306,7 @@ func (h *holder) firstWrite(c *Client) claim.Result {
 // lease of the gate has ended.
 func (h *holder) enter() claim.Result {
 	a, t := h.a, h.tenure
-	c := h.cohort.lock.c
+	c := h.c
 	if a.Drains() && !t.drained {
 		if res := a.Drain(t.lease); res.Outcome != core.Granted {
 			return res
@@ -417,7 +423,7 @@ func (k *cohort) seen(h *holder, now clock.Instant) (*call.LockState, error) {
 		}
 	}
 	if o := k.lock.others; k.reads() && o != nil && o.gate.inPlace(now) {
-		s.Holder = o.gate.entry
+		s.Holder = *o.gate.entry
 	}
 	if s.Ahead > 0 {
 		s.Ahead += i
@@ -430,9 +436,16 @@ func (k *cohort) seen(h *holder, now clock.Instant) (*call.LockState, error) {
 // result.
 func (h *holder) Release(ctx context.Context) error {
 	h.released.Do(func() {
-		k, t := h.cohort, h.tenure
-		c := k.lock.c
+		c := h.c
 		c.mu.Lock()
+		if h.cohort == nil {
+			delete(c.lone, h.gate)
+			h.left = true
+			c.mu.Unlock()
+			h.result = h.Holder.Release(ctx)
+			return
+		}
+		k, t := h.cohort, h.tenure
 		h.unhint()
 		now := c.b.Instant()
 		if !t.goesOn(h, now) {
@@ -494,9 +507,14 @@ func (h *holder) Abandon() {
 
 // part takes a lease out of its cohort that nobody else is to get.
 func (h *holder) part() {
-	c := h.cohort.lock.c
+	c := h.c
 	c.mu.Lock()
 	defer c.unlock()
+	if h.cohort == nil {
+		delete(c.lone, h.gate)
+		h.left = true
+		return
+	}
 	h.unhint()
 	h.tenure.inside--
 	h.tenure.drop()
@@ -506,15 +524,22 @@ func (h *holder) part() {
 // what the holder has. The first call has the client subscribe to the queue and list it,
 // in the background. The subscription ends with the lease.
 func (h *holder) Contended() <-chan struct{} {
-	c := h.cohort.lock.c
+	c := h.c
 	c.mu.Lock()
 	defer c.unlock()
-	k, t, now := h.cohort, h.tenure, c.b.Instant()
 	if h.hint != nil {
 		return h.hint
 	}
 	h.hint = make(chan struct{})
-	if h.left || t.over || t.lease.Ended(now) {
+	if h.cohort == nil && !h.left {
+		encoded, _ := record.EncodeName(h.Name()) // which has been encoded before
+		c.lockOf(record.KeysOf(h.Holder.Lease().Kind, encoded))
+	}
+	if h.left {
+		return h.hint
+	}
+	k, t, now := h.cohort, h.tenure, c.b.Instant()
+	if t.over || t.lease.Ended(now) {
 		return h.hint
 	}
 	if k.contended(now) {

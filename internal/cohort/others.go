@@ -66,7 +66,7 @@ type departure struct {
 
 // gateSeen is the last known record of the gate of a lock that the client reads.
 type gateSeen struct {
-	entry    record.Entry
+	entry    *record.Entry // the last one that was live; nil: none
 	live     bool          // it is no tombstone
 	listedAt clock.Instant // when it was last read beside the queue; 0: never
 	revision uint64
@@ -210,7 +210,10 @@ func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
 	case !e.Live(): // a notification may be forged: a list has to show that the gate has gone
 		g.listedAt = 0
 	}
-	g.entry, g.revision, g.live, g.at = e, e.Revision, e.Live(), now
+	g.revision, g.live, g.at = e.Revision, e.Live(), now
+	if g.live {
+		g.entry = &e
+	}
 	if g.until = now.Add(e.Record.TTL + record.OverdueSlack); e.Record.TTL == 0 {
 		g.until = math.MaxInt64
 	}
