@@ -130,7 +130,7 @@ func (a *Admin) Release(ctx context.Context, l Left) error {
 		b := e.Body
 		b.Token = e.TokenOrTicket()
 		r := core.Removal{ID: l.ID, Revision: e.Revision}
-		last, err := a.s.End(ctx, l.Key, &b, &r, a.s.ReleaseTimeout)
+		last, err := a.s.RemoveGranted(ctx, l.Key, &b, &r, a.s.ReleaseTimeout)
 		switch {
 		case err != nil:
 			return fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL has passed", l.name(), l.Token, err)

@@ -242,8 +242,8 @@ func (a *Call) Prepare() {
 	if a.bid != nil {
 		return
 	}
-	a.bid = &claim.Bid{B: a.c.b, S: a.c.s, Caller: a, Bid: core.Bid{Once: a.Req.Once, Begun: a.Since}, Draft: claim.Draft{
-		Name: a.Req.Name, Keys: a.Keys, Body: a.body(), TTL: a.ttl, Until: a.Req.Until, Begun: a.Begun,
+	a.bid = &claim.Bid{B: a.c.b, K: a.c.s.Keeper, Caller: a, Bid: core.Bid{Once: a.Req.Once, Begun: a.Since}, Draft: claim.Draft{
+		Name: a.Req.Name, Keys: a.Keys, Body: a.body(), TTL: a.ttl, Margin: a.c.s.Margin, Until: a.Req.Until, Begun: a.Begun,
 	}}
 	if a.Reads() { // each claim is a reader of its own, which the gate must admit
 		a.bid.Draft.Guard = a.Keys.Gate

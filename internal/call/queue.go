@@ -57,8 +57,8 @@ func (a *Call) enqueue(begun clock.Instant) result {
 	if a.Req.Patient { // every list of the queue would carry them //safety:patient-place
 		body.Meta = nil
 	}
-	a.queueing = &claim.Bid{B: c.b, S: c.s, Caller: a, Bid: core.Bid{Begun: begun}, Draft: claim.Draft{
-		Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL(), Returns: a.places.Returns,
+	a.queueing = &claim.Bid{B: c.b, K: c.s.Keeper, Caller: a, Bid: core.Bid{Begun: begun}, Draft: claim.Draft{
+		Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL(), Margin: c.s.Margin, Returns: a.places.Returns,
 	}}
 	if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
 		a.queueing.Draft.Vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.Keys.Place(""))

@@ -349,7 +349,7 @@ func (a *Call) evict() {
 	if a.passed = (record.Entry{}); head.Zero() {
 		return
 	}
-	a.c.s.Background(func(ctx context.Context) {
+	a.c.s.Work.Go(func(ctx context.Context) {
 		err := a.c.b.Delete(ctx, head.Key, head.Revision, head.ID) //safety:evicted-as-read
 		if err != nil && !errors.Is(err, kvstore.ErrConflict) {
 			a.c.s.Logger.Debug("delete the place of a waiter that was passed", "lock", a.Req.Name, "error", err)

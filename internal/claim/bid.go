@@ -9,9 +9,9 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/keeper"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/internal/session"
 )
 
 // Result is an outcome with what belongs to it.
@@ -39,6 +39,7 @@ type Draft struct {
 	Guard   string // the literal key that the expectation is about; "": the claim's own key
 	Body    record.Body
 	TTL     time.Duration
+	Margin  float64   // of the TTL, in which the client believes in the record no more
 	Until   time.Time // a given end of the lease; zero: none
 	Begun   clock.Instant
 	Queued  bool          // the call had to queue, at least once
@@ -49,11 +50,11 @@ type Draft struct {
 
 // terms are those of an attempt made now: what is left until a given end shrinks
 // while waiting.
-func (d *Draft) terms(margin float64) (clock.Terms, error) {
+func (d *Draft) terms() (clock.Terms, error) {
 	if d.Until.IsZero() {
-		return clock.NewTerms(d.TTL, margin), nil
+		return clock.NewTerms(d.TTL, d.Margin), nil
 	}
-	t, err := clock.TermsUntil(time.Until(d.Until), margin)
+	t, err := clock.TermsUntil(time.Until(d.Until), d.Margin)
 	if err != nil {
 		return t, fmt.Errorf("lock %q: its time was over before it was free: %w", d.Name, err)
 	}
@@ -72,7 +73,7 @@ func (d *Draft) waited(now clock.Instant) int64 {
 type Bid struct {
 	core.Bid
 	B      *bucket.Bucket
-	S      *session.Session
+	K      *keeper.Keeper
 	Caller Caller
 	Blind  bool // the record that has refused an attempt is not read
 	Draft  Draft
@@ -200,7 +201,7 @@ func (b *Bid) Aim(key string) {
 }
 
 // Grant ends the claim that r has granted, and returns what it has become.
-func (b *Bid) Grant(r Result) session.Granted {
+func (b *Bid) Grant(r Result) keeper.Granted {
 	cl := b.cur
 	b.cur = nil
 	cl.close(r.n)
@@ -209,7 +210,7 @@ func (b *Bid) Grant(r Result) session.Granted {
 	cl.mu.Unlock()
 	body := cl.draft.Body
 	body.ID, body.Since, body.Waited, body.Meta = cl.state.ID, a.Since, a.Waited, a.Meta
-	return session.Granted{
+	return keeper.Granted{
 		Kind: cl.draft.Keys.Kind, Name: cl.draft.Name, Key: cl.key, Once: cl.guard != "", Revision: r.revision,
 		Body: body, Terms: a.Terms, Sent: a.Sent,
 	}

@@ -12,16 +12,16 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/keeper"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/internal/session"
 )
 
 // claim is one acquisition: what [core.Claim] needs around it. It sends the attempts, hands over the
 // answers, and reads what the judgement asks for.
 type claim struct {
 	b     *bucket.Bucket
-	s     *session.Session
+	k     *keeper.Keeper
 	key   string
 	guard string
 
@@ -34,8 +34,8 @@ type claim struct {
 	adopts bool
 	errs   map[int]error // of the answers to be judged that are neither yes nor no
 	wake   chan struct{}
-	orphan *session.Orphan // the watch for late records, until each attempt is settled
-	stop   func()          // ends it
+	orphan *keeper.Orphan // the watch for late records, until each attempt is settled
+	stop   func()         // ends it
 
 	firstForget [1]func() // most claims need only one
 }
@@ -47,7 +47,7 @@ func (b *Bid) claim() *claim {
 		cl = new(claim)
 	}
 	id := rand.Text()
-	cl.b, cl.s, cl.draft, cl.guard, cl.adopts, cl.wake = b.B, b.S, d, d.Guard, d.Adopts, make(chan struct{}, 1)
+	cl.b, cl.k, cl.draft, cl.guard, cl.adopts, cl.wake = b.B, b.K, d, d.Guard, d.Adopts, make(chan struct{}, 1)
 	switch {
 	case d.Vacant != "": // a key that was left serves one claim
 		cl.key, d.Vacant = d.Vacant, ""
@@ -74,7 +74,7 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	cl.mu.Lock()
 	// The deletion begins before the wait for the answer ends: a Close waits for one of them.
 	if cl.state.Answered(core.Reply{N: n, Answer: answer, At: at}, b.Alone()) {
-		cl.s.Discard(cl.key, cl.state.ID, a.Revision)
+		cl.k.Discard(cl.key, cl.state.ID, a.Revision)
 	}
 	if answer.Refusal > core.Conflict {
 		if cl.errs == nil {
@@ -128,7 +128,7 @@ func (cl *claim) refusedBy() string { return cmp.Or(cl.guard, cl.key) }
 // result performs a verdict.
 func (cl *claim) result(v core.Verdict, entry record.Entry, err error) Result {
 	if v.Delete != 0 {
-		cl.s.Discard(cl.key, cl.state.ID, v.Delete)
+		cl.k.Discard(cl.key, cl.state.ID, v.Delete)
 	}
 	res := Result{Outcome: v.Outcome, n: v.N, revision: v.Revision}
 	switch v.Outcome {
@@ -203,7 +203,7 @@ func (cl *claim) try(ctx context.Context, expect uint64, blind bool, within time
 // send makes an attempt and returns its number.
 func (cl *claim) send(expect uint64) (int, error) {
 	b, n := cl.b, cl.state.Attempts()+1
-	t, err := cl.draft.terms(cl.s.Margin)
+	t, err := cl.draft.terms()
 	if err != nil {
 		return 0, err
 	}

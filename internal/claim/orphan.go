@@ -7,9 +7,9 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/keeper"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/internal/session"
 )
 
 // GoneWithin is how long a call that gives up waits until its records are gone. A few
@@ -24,7 +24,7 @@ func (cl *claim) close(n int) (gone []<-chan struct{}) {
 	unwanted, open, found := cl.state.Close(n)
 	cl.mu.Unlock()
 	for _, revision := range unwanted {
-		gone = append(gone, cl.s.Discard(cl.key, cl.state.ID, revision))
+		gone = append(gone, cl.k.Discard(cl.key, cl.state.ID, revision))
 	}
 	if found {
 		cl.forgets[n-1]()
@@ -44,9 +44,9 @@ func (cl *claim) close(n int) (gone []<-chan struct{}) {
 func (cl *claim) cleanUp(open []core.Attempt, givenUp bool) <-chan struct{} {
 	over := make(chan struct{})
 	for _, a := range open {
-		cl.s.Await(&session.Orphan{}, cl.forgets[a.N-1])
+		cl.k.Await(&keeper.Orphan{}, cl.forgets[a.N-1])
 	}
-	cl.s.Background(func(ctx context.Context) {
+	cl.k.Work.Go(func(ctx context.Context) {
 		defer close(over)
 		if w, err := cl.b.Watch(cl.key, cl.appeared); err == nil {
 			cl.watchWhileOpen(w)
@@ -68,8 +68,8 @@ func (cl *claim) watchWhileOpen(w kvstore.Watch) {
 	cl.mu.Lock()
 	settled := cl.state.Settled()
 	if !settled {
-		cl.orphan, cl.stop = &session.Orphan{}, w.Stop
-		cl.s.Await(cl.orphan, w.Stop)
+		cl.orphan, cl.stop = &keeper.Orphan{}, w.Stop
+		cl.k.Await(cl.orphan, w.Stop)
 	}
 	cl.mu.Unlock()
 	if settled {
@@ -88,7 +88,7 @@ func (cl *claim) settle(n int) {
 }
 
 // settled returns the watch for late records when each attempt is settled, once. Under mu.
-func (cl *claim) settled() (watch *session.Orphan) {
+func (cl *claim) settled() (watch *keeper.Orphan) {
 	if cl.orphan != nil && cl.state.Settled() {
 		watch, cl.orphan = cl.orphan, nil
 	}
@@ -96,10 +96,10 @@ func (cl *claim) settled() (watch *session.Orphan) {
 }
 
 // endWatch ends the watch for late records; nil: there is none to end.
-func (cl *claim) endWatch(watch *session.Orphan) {
+func (cl *claim) endWatch(watch *keeper.Orphan) {
 	if watch != nil {
-		cl.s.Settle(watch)
-		cl.s.Send(cl.stop)
+		cl.k.Settle(watch)
+		cl.k.Send(cl.stop)
 	}
 }
 
@@ -115,7 +115,7 @@ func (cl *claim) takeAway(ctx context.Context, t *core.Taking) {
 			return
 		}
 	}
-	if cl.s.Remove(ctx, cl.key, &t.Removal) != nil {
+	if cl.k.Remove(ctx, cl.key, &t.Removal) != nil {
 		return
 	}
 	for _, n := range t.Settled() {
@@ -167,9 +167,9 @@ func (cl *claim) appeared(ev kvstore.Event) {
 	cl.mu.Unlock()
 	if unwanted {
 		// Anybody may forge a notification: the record itself has to say so.
-		cl.s.Background(func(ctx context.Context) {
+		cl.k.Work.Go(func(ctx context.Context) {
 			if e, err := cl.b.Read(ctx, cl.key, ev.Record.Revision); err == nil && cl.state.Strays(e) { //safety:notification-verified
-				cl.s.Discard(cl.key, cl.state.ID, e.Revision)
+				cl.k.Discard(cl.key, cl.state.ID, e.Revision)
 			}
 		})
 	}

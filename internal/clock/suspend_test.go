@@ -13,6 +13,7 @@ import (
 	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/cohort"
+	"github.com/natslock/locks/internal/keeper"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -91,7 +92,7 @@ func TestSuspendedBeforeAdmission(t *testing.T) {
 		admit := func(nap time.Duration) (*session.Holder, error) {
 			body := b.Body(record.StatusHeld, nil)
 			body.ID = "id"
-			l := held.Hold(session.Granted{
+			l := held.Hold(keeper.Granted{
 				Name: "x", Key: "lock.x", Revision: 1, Body: body,
 				Terms: clock.NewTerms(10*time.Second, held.Margin), Sent: b.Instant(),
 			}, time.Time{})

@@ -280,15 +280,16 @@ func (c *Client) ask(h *holder) (does role) {
 	return waits
 }
 
-// recallFor gives up the idle leases whose records would refuse the claim of a goroutine.
-func (l *lock) recallFor(h *holder) (gone <-chan struct{}) {
+// recallFor gives up the idle leases whose records would refuse the claim of a goroutine, and returns the last one; nil if
+// there is none.
+func (l *lock) recallFor(h *holder) (recalled *session.Lease) {
 	for i := len(l.cohorts) - 1; i >= 0; i-- { //safety:idle-before
 		x := l.cohorts[i]
 		if t := x.idleTenure(); t != nil && x != h.cohort && !(x.reads() && h.cohort.reads()) {
-			gone = t.recall()
+			recalled = t.recall()
 		}
 	}
-	return gone
+	return recalled
 }
 
 // shared returns the lease that readers can join; nil: there is none.
@@ -501,7 +502,13 @@ func (t *tenure) giveUp(by *holder) {
 		by.releases = true
 		return
 	}
-	t.lease.Drop()
+	t.leave()
+}
+
+// leave has the record of a tenure deleted that is over. What follows from the end takes the mutex again.
+func (t *tenure) leave() {
+	l := t.lease
+	t.cohort.lock.c.later(func() { l.Leave(record.StatusGone) })
 }
 
 // unqueued ends the seeker of a cohort in which nobody waits.

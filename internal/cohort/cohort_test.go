@@ -11,6 +11,7 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/keeper"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -66,8 +67,8 @@ func inMemory(t *testing.T, turn time.Duration, wrap ...func(kvstore.KV) kvstore
 }
 
 // granted is what a claim of the client has got at a revision.
-func granted(c *Client, revision uint64) session.Granted {
-	return session.Granted{
+func granted(c *Client, revision uint64) keeper.Granted {
+	return keeper.Granted{
 		Name: "x", Key: "lock.x", Revision: revision, Body: record.Body{ID: "me", Status: record.StatusHeld},
 		Terms: clock.NewTerms(ttl, clock.DefaultMargin), Sent: c.b.Instant(),
 	}
@@ -518,7 +519,9 @@ func TestIdleRecalled(t *testing.T) {
 			l := c.s.Hold(granted(c, 1), time.Time{})
 			tn := k.hold(l, noon)
 			c.idle.add(tn)
+			c.mu.Lock()
 			tc.happens(k.lock)
+			c.unlock()
 			require.Equal(t, tc.recalled, l.Ended(noon))
 			require.Equal(t, tc.recalled, k.idleTenure() == nil)
 			require.Equal(t, tc.recalled, c.idle.n == 0)

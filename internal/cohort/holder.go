@@ -41,22 +41,22 @@ type holder struct {
 	a              *call.Call // nil once it is inside
 
 	// Under Client.mu.
-	cohort     *cohort         // nil: the holder has been folded
-	tenure     *tenure         // that it is inside of, or about to enter; nil: it waits
-	prev, next *holder         // in the FIFO
-	number     uint64          // in the order in which the goroutines of the cohort have asked
-	waits      bool            // it is in the FIFO
-	queued     bool            // announced as waiting
-	informed   bool            // it has listed the queue, before it enters an idle lease
-	confirms   bool            // the lease was idle for long
-	releases   bool            // it has to release the lease that it has left
-	failure    *claim.Result   // of the cohort: it waits no more; nil: none
-	awaits     <-chan struct{} // the release of an idle lease, which its claim waits for; nil: none
-	wake       chan struct{}   // it is admitted, or fails; nil: it has not waited
-	hint       chan struct{}   // closed when the lock is contended
-	left       bool            // it holds the lock no more
-	gate       string          // of a holder that has been folded
-	turnEnds   clock.Instant   // and of its lease
+	cohort     *cohort        // nil: the holder has been folded
+	tenure     *tenure        // that it is inside of, or about to enter; nil: it waits
+	prev, next *holder        // in the FIFO
+	number     uint64         // in the order in which the goroutines of the cohort have asked
+	waits      bool           // it is in the FIFO
+	queued     bool           // announced as waiting
+	informed   bool           // it has listed the queue, before it enters an idle lease
+	confirms   bool           // the lease was idle for long
+	releases   bool           // it has to release the lease that it has left
+	failure    *claim.Result  // of the cohort: it waits no more; nil: none
+	awaits     *session.Lease // an idle lease that was given up: the claim waits until its record is gone; nil if there is none
+	wake       chan struct{}  // it is admitted, or fails; nil: it has not waited
+	hint       chan struct{}  // closed when the lock is contended
+	left       bool           // it holds the lock no more
+	gate       string         // of a holder that has been folded
+	turnEnds   clock.Instant  // and of its lease
 
 	linger   time.Duration
 	released sync.Once
@@ -272,7 +272,7 @@ func (h *holder) firstWrite(c *Client) claim.Result {
 	a := h.a
 	for h.awaits != nil {
 		select {
-		case <-h.awaits:
+		case <-h.awaits.Leave(record.StatusGone): // which has begun
 		case <-a.Context().Done():
 			return claim.Result{Outcome: core.Ended, Err: a.Over()}
 		case <-c.b.Granting().Done():

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/session"
 )
 
 // A lease lingers when its last holder has left and asked for that: the client keeps it, and the next goroutine
@@ -117,10 +118,11 @@ func (t *tenure) take(h *holder, now clock.Instant) role {
 	return enters
 }
 
-// recall gives up a lease that nobody is inside of. The channel is closed when its record is gone.
-func (t *tenure) recall() (gone <-chan struct{}) {
+// recall gives up a lease that nobody is inside of.
+func (t *tenure) recall() *session.Lease {
 	t.drop() //safety:recall-closes
-	return t.lease.Drop()
+	t.leave()
+	return t.lease
 }
 
 // recallIdle gives up all idle leases: the client closes.

@@ -307,7 +307,7 @@ func (l *lock) list() {
 		return
 	}
 	o.listing = true
-	l.c.s.Background(func(ctx context.Context) {
+	l.c.s.Work.Go(func(ctx context.Context) {
 		err := l.inform(ctx, o)
 		if err != nil {
 			l.c.s.Logger.Debug("list the queue", "key", l.keys.Gate, "error", err)

@@ -107,7 +107,7 @@ func (s *seeker) granted(l *session.Lease) bool {
 	k.seeker = nil
 	t := k.hold(l, now)
 	t.marked, t.mark = s.mark != 0, s.mark
-	if s.place != nil && l.Revision < s.place.Ticket() { // a claim from before, whose answer was lost //safety:claim-found
+	if s.place != nil && record.TokenRevision(l.Body.Token) < s.place.Ticket() { // a claim from before, whose answer was lost //safety:claim-found
 		t.mark = s.asked
 	}
 	t.listen()

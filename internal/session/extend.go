@@ -21,35 +21,35 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl != 0 {
 		rounded, err := clock.RoundTTL(ttl, l.Body.Fixed)
 		if err != nil {
-			return fmt.Errorf("extend lock %q: %w", l.kept.Name, err)
+			return fmt.Errorf("extend lock %q: %w", l.Name, err)
 		}
 		t = clock.NewTerms(rounded, l.s.Margin)
-		l.s.mu.Lock()
+		l.s.Lock()
 		warn := time.Duration(0)
 		if h.wishes != nil {
 			warn = h.wishes.warnBefore
 		}
-		l.s.mu.Unlock()
+		l.s.Unlock()
 		if warn >= t.Validity() {
-			return fmt.Errorf("extend lock %q: %w: a lease of %v is valid for %v, which is not longer than the early warning of %v", l.kept.Name, clock.ErrInvalidTTL, rounded, t.Validity(), warn)
+			return fmt.Errorf("extend lock %q: %w: a lease of %v is valid for %v, which is not longer than the early warning of %v", l.Name, clock.ErrInvalidTTL, rounded, t.Validity(), warn)
 		}
 	}
 	if _, _, cause := h.Status(); cause != nil {
 		return cause
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("extend lock %q: not asked for: %w", l.kept.Name, bucket.EndOf(ctx))
+		return fmt.Errorf("extend lock %q: not asked for: %w", l.Name, bucket.EndOf(ctx))
 	}
 	if l.Valid.Bounded() { // set once, before the lease was shared
-		return fmt.Errorf("%w: lock %q was taken until a given time and cannot be extended", clock.ErrInvalidTTL, l.kept.Name)
+		return fmt.Errorf("%w: lock %q was taken until a given time and cannot be extended", clock.ErrInvalidTTL, l.Name)
 	}
 	if ttl != 0 {
-		l.s.mu.Lock()
+		l.s.Lock()
 		if h.cause == nil {
 			h.wanted().Terms = t
 			l.wanted()
 		}
-		l.s.mu.Unlock()
+		l.s.Unlock()
 	}
 	return h.confirm(ctx)
 }
@@ -62,14 +62,14 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	given, limit, fits := l.s.b.Body(record.StatusHeld, meta).Fits(l.s.b.MaxValue())
 	switch {
 	case l.shared():
-		return fmt.Errorf("set the metadata of lock %q: %w: readers share a record, whose metadata stay", l.kept.Name, record.ErrInvalidOption)
+		return fmt.Errorf("set the metadata of lock %q: %w: readers share a record, whose metadata stay", l.Name, record.ErrInvalidOption)
 	case l.Body.Fixed:
-		return fmt.Errorf("set the metadata of lock %q: %w: the client does not renew this lease, and a write would begin its TTL again", l.kept.Name, record.ErrInvalidOption)
+		return fmt.Errorf("set the metadata of lock %q: %w: the client does not renew this lease, and a write would begin its TTL again", l.Name, record.ErrInvalidOption)
 	case !fits:
-		return fmt.Errorf("set the metadata of lock %q: %w: the metadata make a record larger than %d bytes: it has %d", l.kept.Name, record.ErrInvalidOption, limit, given)
+		return fmt.Errorf("set the metadata of lock %q: %w: the metadata make a record larger than %d bytes: it has %d", l.Name, record.ErrInvalidOption, limit, given)
 	}
 	asked := ctx.Err() == nil
-	l.s.mu.Lock()
+	l.s.Lock()
 	if asked && h.cause == nil { //safety:meta-of-holder
 		if x := h.wanted(); x.stored == nil {
 			x.stored = &stored{meta: l.Body.Meta}
@@ -77,12 +77,12 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 		h.wishes.stored.after = l.Renewal()
 		l.Body.Meta = maps.Clone(meta)
 	}
-	l.s.mu.Unlock()
+	l.s.Unlock()
 	switch _, _, cause := h.Status(); {
 	case cause != nil:
 		return cause
 	case !asked:
-		return fmt.Errorf("set the metadata of lock %q: not asked for: %w", l.kept.Name, bucket.EndOf(ctx))
+		return fmt.Errorf("set the metadata of lock %q: not asked for: %w", l.Name, bucket.EndOf(ctx))
 	}
 	return h.confirm(ctx)
 }
@@ -91,22 +91,6 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 type stored struct {
 	meta  map[string]string
 	after uint64 // the renewals with the new ones have greater numbers
-}
-
-// tooLarge handles a renewal that was refused as too large. It restores the metadata from
-// before the SetMeta that caused this. All waiting calls get the error. Under mu.
-func (l *Lease) tooLarge(err error) {
-	for h := l.holders; h != nil; h = h.next {
-		if h.wishes == nil || h.wishes.stored == nil {
-			continue
-		}
-		l.Body.Meta, h.wishes.stored = h.wishes.stored.meta, nil
-		for _, x := range l.waiting {
-			x.done <- fmt.Errorf("renew lock %q: %w", l.kept.Name, err)
-		}
-		l.waiting, l.Waiting = nil, 0
-		l.RenewNow(l.s.b.Instant())
-	}
 }
 
 // confirm waits for the confirmation of what the holder wants.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/keeper"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -27,17 +28,17 @@ func (h *Holder) MayHandOff() error {
 	if _, _, cause := h.Status(); cause != nil {
 		return cause
 	}
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+	l.s.Lock()
+	defer l.s.Unlock()
 	switch {
 	case l.shared():
-		return fmt.Errorf("hand off lock %q: %w: it is held for reading", l.kept.Name, record.ErrInvalidOption)
+		return fmt.Errorf("hand off lock %q: %w: it is held for reading", l.Name, record.ErrInvalidOption)
 	case l.Kind == record.Semaphore:
-		return fmt.Errorf("hand off lock %q: %w: it is a permit of a semaphore", l.kept.Name, record.ErrInvalidOption)
+		return fmt.Errorf("hand off lock %q: %w: it is a permit of a semaphore", l.Name, record.ErrInvalidOption)
 	case l.Valid.Bounded():
-		return fmt.Errorf("hand off lock %q: %w: it was taken until a given time", l.kept.Name, record.ErrInvalidOption)
+		return fmt.Errorf("hand off lock %q: %w: it was taken until a given time", l.Name, record.ErrInvalidOption)
 	case h.wishes != nil && h.wishes.Least > 0:
-		return fmt.Errorf("hand off lock %q: %w: it has a minimum hold", l.kept.Name, record.ErrInvalidOption)
+		return fmt.Errorf("hand off lock %q: %w: it has a minimum hold", l.Name, record.ErrInvalidOption)
 	}
 	return nil
 }
@@ -49,52 +50,56 @@ func (h *Holder) MayHandOff() error {
 // its TTL. In any case nothing else is written under the id of the claim. The caller has called [Holder.MayHandOff].
 func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	l, s := h.lease, h.lease.s
-	if !s.work.begin() {
-		return Handed{}, fmt.Errorf("hand off lock %q: %w", l.kept.Name, bucket.ErrClosed)
+	if !s.Work.Begin() {
+		return Handed{}, fmt.Errorf("hand off lock %q: %w", l.Name, bucket.ErrClosed)
 	}
-	l.s.mu.Lock()
-	if l.State != Held || l.released != nil {
+	s.Lock()
+	var over chan struct{}
+	first := false
+	if l.State == Held {
+		over, first = l.BeginEnd()
+	}
+	if !first {
 		cause := l.cause
-		l.s.mu.Unlock()
-		s.work.done()
+		s.Unlock()
+		s.Work.Done()
 		return Handed{}, cause
 	}
-	l.released = make(chan struct{})
-	defer close(l.released)
+	defer close(over)
 	valid := l.Valid // before it ends here
-	ended := l.release(core.EndHandedOff)
-	l.s.mu.Unlock()
-	ended.finish() //safety:handoff-context-first
+	l.EndBy(core.EndHandedOff)
+	s.Unlock() // which ends the context
 
 	limit := s.ReleaseTimeout
-	working, cancel := context.WithCancelCause(s.work.ctx)
+	working, cancel := context.WithCancelCause(s.Work.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(bucket.EndOf(ctx)) })()
-	done := make(chan deletion, 1)
+	done := make(chan keeper.Deletion, 1)
 	go func() {
-		defer s.work.done()
-		done <- l.delete(working, record.StatusGone, time.Now(), limit, nil)
+		defer s.Work.Done()
+		done <- l.Delete(working, record.StatusGone, time.Now(), limit, nil)
 	}()
 	stuck := time.NewTimer(limit + limit/10)
 	defer stuck.Stop()
-	var d deletion
+	var d keeper.Deletion
 	select {
 	case d = <-done:
 	case <-working.Done():
-		if d.err = bucket.ErrClosed; ctx.Err() != nil {
-			d.err = fmt.Errorf("%w: not confirmed: %w", bucket.ErrUnavailable, bucket.EndOf(ctx))
+		if d.Err = bucket.ErrClosed; ctx.Err() != nil {
+			d.Err = fmt.Errorf("%w: not confirmed: %w", bucket.ErrUnavailable, bucket.EndOf(ctx))
 		}
 	case <-stuck.C:
-		d.err = fmt.Errorf("%w: the network takes no writes", bucket.ErrUnavailable)
+		d.Err = fmt.Errorf("%w: the network takes no writes", bucket.ErrUnavailable)
 	}
-	if d.found == nil && d.err == nil && !valid.InTime(s.b.Instant()) { //safety:handoff-in-time
-		d.err = fmt.Errorf("%w: the confirmation came after the end of its validity", bucket.ErrUnavailable)
+	found := l.endFound(d)
+	if found == nil && d.Err == nil && !valid.InTime(s.b.Instant()) { //safety:handoff-in-time
+		d.Err = fmt.Errorf("%w: the confirmation came after the end of its validity", bucket.ErrUnavailable)
 	}
 	switch {
-	case d.found != nil:
-		return Handed{}, l.results(d.found)
-	case d.err != nil:
-		return Handed{}, l.results(fmt.Errorf("hand off lock %q (token %d): %w; it is free when its TTL of %v has passed", l.kept.Name, h.token, d.err, l.Terms.TTL))
+	case found != nil:
+		return Handed{}, l.resultIs(found)
+	case d.Err != nil:
+		return Handed{}, l.resultIs(fmt.Errorf("hand off lock %q (token %d): %w; it is free when its TTL of %v has passed", l.Name, h.token, d.Err, l.Terms.TTL))
 	}
-	return Handed{Kind: l.Kind, Name: l.kept.Name, ID: l.Body.ID, Token: h.token, TTL: l.Granted.TTL}, nil
+	return Handed{Kind: l.Kind, Name: l.Name, ID: l.Body.ID, Token: h.token, TTL: l.Granted.TTL}, nil
 }

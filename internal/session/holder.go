@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"time"
 
@@ -36,7 +35,7 @@ type Holder struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	// The following fields are under the session's mutex.
+	// The following fields are under the keeper's mutex.
 	next   *Holder // in the list of those inside
 	wishes *wishes // nil: it wants nothing special of the lease
 	state  State
@@ -46,7 +45,7 @@ type Holder struct {
 }
 
 // wishes are what a holder wants of its lease. Most holders want nothing, and a lease
-// stays in its size class. Under mu.
+// stays in its size class. Under the mutex.
 type wishes struct {
 	core.Wish
 	warnBefore time.Duration // 0: no early warning
@@ -54,7 +53,7 @@ type wishes struct {
 	stored     *stored // beside other metadata on their way; nil: there are none
 }
 
-// wanted returns the wishes of the holder, to be changed. Under mu.
+// wanted returns the wishes of the holder, to be changed. Under the mutex.
 func (h *Holder) wanted() *wishes {
 	if h.wishes == nil {
 		h.wishes = &wishes{}
@@ -73,22 +72,20 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 		base = context.WithoutCancel(a.Parent)
 	}
 	ctx, cancel := context.WithCancelCause(base) // which calls methods of a context that may be the user's
-	var over ending
 	defer func() {
-		over.finish()
 		if !admitted {
 			cancel(nil)
 		}
 	}()
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+	l.s.Lock()
+	defer l.s.Unlock()
 	now := l.s.b.Instant()
 	waited := now.Sub(a.Begun)
 	entrant := core.Entrant{Waited: waited, Queued: a.Queued, Lingers: a.Lingers, Meta: a.Meta, Wall: time.Now().UnixMilli()}
 	switch admission, u := l.use.Admit(&l.Kept, entrant, now, l.s.WatchAfter); admission {
 	case core.NotHeld:
 		if u.End != core.NoEnd {
-			over = l.apply(u, "")
+			l.Apply(u, "")
 		}
 		return false, l.cause
 	case core.RunsOut:
@@ -112,26 +109,19 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	return true, nil
 }
 
-// shared says whether the lease is that of readers, who are inside together.
+// shared reports whether the lease is that of readers, who are inside together.
 func (l *Lease) shared() bool { return l.Shared() }
 
-// errAbandoned says that a lease runs out, since the handle of a holder was dropped.
-var errAbandoned = errors.New("the handle of its holder was dropped")
-
-// wanted has the lease renewed at once when its holders want another TTL: the longest one
-// counts, and that of an Extend ends with its holder. Under mu.
-func (l *Lease) wanted() {
-	var longest clock.Terms
-	for h := l.holders; h != nil; h = h.next {
-		longest = h.wish().Longer(longest, l.Granted)
+// warn gives the early warning, once per confirmation, on a goroutine of its own: behind an
+// observer, or behind the warning of another lock, it would come too late. Under the mutex.
+func (h *Holder) warn() {
+	if h.wishes != nil && h.wishes.onWarn != nil && !h.warned {
+		h.warned = true
+		go h.wishes.onWarn()
 	}
-	if l.holders != nil {
-		l.WantTerms(longest, l.s.b.Instant())
-	}
-	l.moved()
 }
 
-// wish is what the holder wants of the lease; nil: nothing. Under mu.
+// wish is what the holder wants of the lease; nil: nothing. Under the mutex.
 func (h *Holder) wish() *core.Wish {
 	if h.wishes == nil {
 		return nil
@@ -141,7 +131,7 @@ func (h *Holder) wish() *core.Wish {
 
 func (h *Holder) event(t EventType, cause error) Event {
 	l := h.lease
-	ev := Event{Type: t, Kind: l.Kind, Name: l.kept.Name, Token: h.token, Cause: cause}
+	ev := Event{Type: t, Kind: l.Kind, Name: l.Name, Token: h.token, Cause: cause}
 	if l.s.notifier.observe != nil {
 		ev.ID = h.ID() // which is made for each holder but the first
 	}
@@ -152,10 +142,10 @@ func (h *Holder) event(t EventType, cause error) Event {
 func (h *Holder) Lease() *Lease { return h.lease }
 
 // Name returns the lock's name.
-func (h *Holder) Name() string { return h.lease.kept.Name }
+func (h *Holder) Name() string { return h.lease.Name }
 
 // Key returns the key of the lease.
-func (h *Holder) Key() string { return h.lease.kept.Key }
+func (h *Holder) Key() string { return h.lease.Key }
 
 // ID returns the holder's id: that of the claim for its first holder, with a number for
 // the next ones.
@@ -178,8 +168,8 @@ func (h *Holder) Context() context.Context { return h.ctx }
 func (h *Holder) Status() (State, time.Duration, error) {
 	l := h.lease
 	_, left, _ := l.Status()
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+	l.s.Lock()
+	defer l.s.Unlock()
 	if h.cause != nil {
 		return h.state, 0, h.cause
 	}
@@ -189,8 +179,8 @@ func (h *Holder) Status() (State, time.Duration, error) {
 // Left returns how much of the validity is left, negative when it has ended.
 func (h *Holder) Left() time.Duration {
 	l := h.lease
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+	l.s.Lock()
+	defer l.s.Unlock()
 	end := l.Valid.End
 	if h.left != 0 {
 		end = h.left
@@ -203,11 +193,11 @@ func (h *Holder) Left() time.Duration {
 // instant now, at which the caller began to leave, and otherwise the cause of the end.
 func (h *Holder) Leave(now clock.Instant) error {
 	l := h.lease
-	l.s.mu.Lock()
-	lost := l.check(now) //safety:leave-judged
+	l.s.Lock()
+	l.EndIfOver(now) //safety:leave-judged
 	cause := h.cause
 	if cause == nil {
-		h.cause = &EndError{Name: l.kept.Name, Token: h.token, Kind: ErrReleased}
+		h.cause = &EndError{Name: l.Name, Token: h.token, Kind: ErrReleased}
 		h.left = now
 		p := &l.holders
 		for *p != h {
@@ -220,8 +210,7 @@ func (h *Holder) Leave(now clock.Instant) error {
 		l.wanted()
 	}
 	h.state = Released
-	l.s.mu.Unlock()
-	lost.finish()
+	l.s.Unlock()
 	if cause != nil {
 		return cause
 	}

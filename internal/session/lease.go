@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -9,23 +10,40 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/keeper"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 )
 
+// State is the state of a lease or a place.
+type State = core.State
+
+// The states: see [core.State].
+const (
+	Held     = core.StateHeld
+	Lost     = core.StateLost
+	Released = core.StateReleased
+	Ended    = core.StateEnded
+)
+
 // Lease is a lock of this client: the record that is kept alive. At most one [Holder] is
 // inside at a time, but for readers, who share their lease.
+//
+// When the record ends, the holders, the watch, the waits for a confirmation and what is to be called stay as they are: so
+// [Lease.Over] reads them without the mutex.
 type Lease struct {
-	kept
+	keeper.Record
+	s *Session
 
-	// The following fields are under the session's mutex.
+	// The following fields are under the keeper's mutex.
 	use     core.Use
-	holders *Holder // the newest of those that are inside, or were when the lease ended; nil: nobody
+	holders *Holder // the newest of those that are inside, or were when the lease ended; nil if there are none
 	watch   kvstore.Watch
 	waiting []extension
-	onEnd   func() // called once; may be nil
+	onEnd   func()    // called once; may be nil
+	cause   *EndError // of the end; nil while the lease is held
 
-	result *error // of the release, when released is closed; nil: it has none
+	result *error // of the release when that is over; nil if it has none
 }
 
 // extension waits for the confirmation of a renewal later than number after.
@@ -36,19 +54,31 @@ type extension struct {
 
 // Hold makes a granted claim a lease. A lease with a given end (until is not zero) ends
 // then at the latest.
-func (s *Session) Hold(g Granted, until time.Time) *Lease {
-	l := &Lease{}
-	l.init(s, g, l)
+func (s *Session) Hold(g keeper.Granted, until time.Time) *Lease {
+	l := &Lease{s: s}
+	s.Make(&l.Record, g, l)
 	if !until.IsZero() {
 		l.Valid.Bound(s.b.Instant().Add(time.Until(until)))
 	}
 	l.use.Begin(s.b.Instant(), s.WatchAfter)
-	s.renewer.add(&l.kept)
+	s.Take(&l.Record)
 	return l
 }
 
-// nextDuty is part of [duties]: a lease is watched from some age on, and warns early.
-func (l *Lease) nextDuty(due clock.Instant) clock.Instant {
+// sentinels of the ends.
+var sentinels = [...]error{
+	core.EndLost: ErrLost, core.EndBroken: ErrBroken, core.EndPlanned: ErrEnded, core.EndClosed: bucket.ErrClosed,
+	core.EndReleased: ErrReleased, core.EndHandedOff: ErrHandedOff,
+}
+
+// events of the ends.
+var events = [...]EventType{
+	core.EndLost: EventLost, core.EndBroken: EventBroken, core.EndPlanned: EventEnded, core.EndClosed: EventLost,
+	core.EndReleased: EventReleased, core.EndHandedOff: EventReleased,
+}
+
+// NextDuty is part of [keeper.Owner]: a lease is watched from some age on, and warns early.
+func (l *Lease) NextDuty(due clock.Instant) clock.Instant {
 	due = min(due, l.use.WatchDue())
 	for h := l.holders; h != nil; h = h.next {
 		if h.wishes != nil && h.wishes.warnBefore > 0 && !h.warned {
@@ -58,8 +88,8 @@ func (l *Lease) nextDuty(due clock.Instant) clock.Instant {
 	return due
 }
 
-// perform is part of [duties].
-func (l *Lease) perform(now clock.Instant) {
+// Perform is part of [keeper.Owner].
+func (l *Lease) Perform(now clock.Instant) {
 	if l.use.Watch(now, l.s.WatchAfter) {
 		l.s.Send(l.startWatch)
 	}
@@ -70,37 +100,8 @@ func (l *Lease) perform(now clock.Instant) {
 	}
 }
 
-// warn gives the early warning, once per confirmation, on a goroutine of its own: behind an
-// observer, or behind the warning of another lock, it would come too late. Under
-// mu.
-func (h *Holder) warn() {
-	if h.wishes != nil && h.wishes.onWarn != nil && !h.warned {
-		h.warned = true
-		go h.wishes.onWarn()
-	}
-}
-
-// atRisk warns the holders, and publishes that the lease is at risk for the reason err. Under mu.
-func (l *Lease) atRisk(err error) {
-	for h := l.holders; h != nil; h = h.next {
-		h.warn()
-		l.s.Notify(h.parent, h.event(EventAtRisk, err))
-	}
-}
-
-// refused publishes that the server refuses to renew the lease. That may pass, so the early
-// warning comes when it is due. Under mu.
-func (l *Lease) refused(err error) {
-	err = fmt.Errorf("renew lock %q: %w", l.kept.Name, err)
-	for h := l.holders; h != nil; h = h.next {
-		l.s.Notify(h.parent, h.event(EventAtRisk, err))
-	}
-	l.s.warn(`the server refuses to renew a lock, which is lost unless a later renewal is accepted; "lockctl doctor" shows what is wrong`, "lock", l.kept.Name, "token", l.Body.Token,
-		"left", l.Valid.End.Sub(l.s.b.Instant()).Round(time.Millisecond), "error", err)
-}
-
-// confirmed is part of [duties].
-func (l *Lease) confirmed(n uint64) {
+// Confirmed is part of [keeper.Owner].
+func (l *Lease) Confirmed(n uint64) {
 	waiting := l.waiting[:0]
 	for _, x := range l.waiting {
 		if x.after < n {
@@ -120,8 +121,42 @@ func (l *Lease) confirmed(n uint64) {
 	}
 }
 
-// cooldown is part of [duties]: what is left of the minimum hold.
-func (l *Lease) cooldown(now clock.Instant) (left time.Duration) {
+// AtRisk is part of [keeper.Owner].
+func (l *Lease) AtRisk(err error) {
+	for h := l.holders; h != nil; h = h.next {
+		h.warn()
+		l.s.Notify(h.parent, h.event(EventAtRisk, err))
+	}
+}
+
+// Refused is part of [keeper.Owner]. The refusal may pass, so the early warning comes when it is due.
+func (l *Lease) Refused(err error) {
+	err = fmt.Errorf("renew lock %q: %w", l.Name, err)
+	for h := l.holders; h != nil; h = h.next {
+		l.s.Notify(h.parent, h.event(EventAtRisk, err))
+	}
+	l.s.warn(`the server refuses to renew a lock, which is lost unless a later renewal is accepted; "lockctl doctor" shows what is wrong`, "lock", l.Name, "token", l.Body.Token,
+		"left", l.Valid.End.Sub(l.s.b.Instant()).Round(time.Millisecond), "error", err)
+}
+
+// TooLarge is part of [keeper.Owner]. It restores the metadata from before the SetMeta that made the record too
+// large. All waiting calls get the error.
+func (l *Lease) TooLarge(err error) {
+	for h := l.holders; h != nil; h = h.next {
+		if h.wishes == nil || h.wishes.stored == nil {
+			continue
+		}
+		l.Body.Meta, h.wishes.stored = h.wishes.stored.meta, nil
+		for _, x := range l.waiting {
+			x.done <- fmt.Errorf("renew lock %q: %w", l.Name, err)
+		}
+		l.waiting, l.Waiting = nil, 0
+		l.RenewNow(l.s.b.Instant())
+	}
+}
+
+// Cooldown is part of [keeper.Owner]: what is left of the minimum hold.
+func (l *Lease) Cooldown(now clock.Instant) (left time.Duration) {
 	for h := l.holders; h != nil; h = h.next {
 		if h.wishes != nil {
 			left = max(left, h.wishes.Cooldown(now, l.s.Margin))
@@ -130,57 +165,68 @@ func (l *Lease) cooldown(now clock.Instant) (left time.Duration) {
 	return left
 }
 
-// leave is part of [duties].
-func (l *Lease) leave() leavings {
-	left := leavings{holders: l.holders, watch: l.watch, waiting: l.waiting, onEnd: l.onEnd}
+// NoteEnd is part of [keeper.Owner].
+func (l *Lease) NoteEnd(end core.End, why string) {
+	l.cause = &EndError{Name: l.Name, Token: l.Body.Token, Kind: sentinels[end], Why: why}
 	for h := l.holders; h != nil; h = h.next {
 		if h.cause == nil {
 			h.cause, h.state = l.cause, l.State
 		}
 	}
-	l.watch, l.waiting, l.onEnd, l.use.Watching = nil, nil, nil, true
-	return left
 }
 
-// over is part of [duties].
-func (l *Lease) over(left leavings, event EventType, cause *EndError) {
+// Over is part of [keeper.Owner].
+func (l *Lease) Over() {
+	event := events[l.Cause]
 	// A Close says itself what it has left.
-	if left.holders != nil && (event == EventLost || event == EventBroken) && cause.Kind != bucket.ErrClosed {
-		l.s.warn("a held lock was lost; the work under it may not be alone any more", "lock", l.kept.Name, "token", cause.Token, "cause", cause)
+	if l.holders != nil && (l.Cause == core.EndLost || l.Cause == core.EndBroken) {
+		l.s.warn("a held lock was lost; the work under it may not be alone any more", "lock", l.Name, "token", l.cause.Token, "cause", l.cause)
 	}
-	for h := left.holders; h != nil; h = h.next {
-		h.end(event, cause)
+	for h := l.holders; h != nil; h = h.next {
+		h.end(event, l.cause)
 	}
-	for _, x := range left.waiting {
-		x.done <- cause
+	for _, x := range l.waiting {
+		x.done <- l.cause
 	}
-	if left.watch != nil {
-		l.s.Send(left.watch.Stop)
+	if l.watch != nil {
+		l.s.Send(l.watch.Stop)
 	}
-	if left.onEnd != nil {
-		left.onEnd()
+	if l.onEnd != nil {
+		l.onEnd()
 	}
 }
 
 // ID returns the id of the claim.
 func (l *Lease) ID() string { return l.Body.ID }
 
-// Ended says whether the lease has ended, or is to run out.
-func (l *Lease) Ended(now clock.Instant) bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return !l.holdsAt(now)
+// Status is [keeper.Record.Status], with the cause of the end.
+func (l *Lease) Status() (State, time.Duration, error) {
+	state, left := l.Record.Status()
+	if state == Held {
+		return state, left, nil
+	}
+	return state, 0, l.cause
 }
 
-// holdsAt says whether the lease goes on at an instant. Under mu.
-func (l *Lease) holdsAt(now clock.Instant) bool {
-	return l.State == Held && !l.Abandoned && !l.Valid.Over(now)
+// Ended reports whether the lease has ended, or is to run out.
+func (l *Lease) Ended(now clock.Instant) bool {
+	l.s.Lock()
+	defer l.s.Unlock()
+	return l.State != Held || l.Abandoned || l.Valid.Over(now)
+}
+
+// Validity returns the end of the lease's validity, which is before any time if it has ended, and
+// whether it may be idle now: the record says so to other clients.
+func (l *Lease) Validity(now clock.Instant) (until clock.Instant, mayIdle bool) {
+	l.s.Lock()
+	defer l.s.Unlock()
+	return l.use.Standing(&l.Kept, now)
 }
 
 // OnEnd has fn called when the lease ends; false when it has ended already.
 func (l *Lease) OnEnd(fn func()) (held bool) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+	l.s.Lock()
+	defer l.s.Unlock()
 	if l.State != Held {
 		return false
 	}
@@ -192,18 +238,31 @@ func (l *Lease) OnEnd(fn func()) (held bool) {
 	return true
 }
 
+// Idle notes that no holder is inside, or about to be.
+func (l *Lease) Idle() {
+	l.s.Lock()
+	defer l.s.Unlock()
+	if l.use.Unused(&l.Kept, l.s.b.Instant(), l.s.WatchAfter) && l.State == Held {
+		if l.watch != nil {
+			l.s.Send(l.watch.Stop)
+		}
+		l.watch = nil
+	}
+	l.Moved()
+}
+
 // Abandon stops the renewals of a lease of which a holder has lost its handle, so
 // that nobody will ever release it.
 func (l *Lease) Abandon() {
-	l.s.mu.Lock()
+	l.s.Lock()
 	l.Abandoned = true
 	held, ttl, token := l.State == Held, l.Terms.TTL, l.Body.Token
-	l.moved()
-	l.s.mu.Unlock()
+	l.Moved()
+	l.s.Unlock()
 	if held {
 		// Not by warn: this goroutine is the runtime's, and may be outside of a bubble.
 		l.s.Logger.Warn("a held lock was dropped without Unlock; it is renewed no more and ends by its TTL",
-			"lock", l.kept.Name, "token", token, "ttl", ttl)
+			"lock", l.Name, "token", token, "ttl", ttl)
 	}
 }
 
@@ -219,24 +278,30 @@ func (l *Lease) Renewed(ctx context.Context) error {
 	return l.confirm(ctx, false)
 }
 
-// Keep has the lease renewed in time, also a fixed one, until stop is called. stop does nothing, and returns
+// Keep has the lease renewed in time, even a fixed one, until stop is called. stop does nothing, and returns
 // false, while the answer to a renewal is still to come: that may be stored when nobody knows of it any more.
 func (l *Lease) Keep() (stop func() (stopped bool)) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+	l.s.Lock()
+	defer l.s.Unlock()
+	if l.State != Held {
+		return func() bool { return true }
+	}
 	x := extension{after: math.MaxUint64, done: make(chan error, 1)} // which no renewal ends
 	l.waiting = append(l.waiting, x)
 	l.Waiting++
-	l.moved()
+	l.Moved()
 	return func() bool { return l.forget(x, true) }
 }
 
 // forget ends a wait for a confirmation. If settled is true, it does nothing and returns false while the lease is
 // held and the answer to a renewal is still to come.
 func (l *Lease) forget(x extension, settled bool) bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	if settled && l.State == Held && l.Unanswered() { //safety:kept-settled
+	l.s.Lock()
+	defer l.s.Unlock()
+	if l.State != Held {
+		return true
+	}
+	if settled && l.Unanswered() { //safety:kept-settled
 		return false
 	}
 	for i := range l.waiting {
@@ -247,18 +312,18 @@ func (l *Lease) forget(x extension, settled bool) bool {
 		}
 	}
 	if !l.Renews() && l.Wanted() { // a read replaces the renewal that would have checked a hint
-		l.apply(l.kept.Suspect(l.Last, l.s.b.Instant()), "")
+		l.Apply(l.Suspect(l.Last, l.s.b.Instant()), "")
 	}
-	l.moved()
+	l.Moved()
 	return true
 }
 
 // confirm waits for a confirmation: of a renewal that is sent from now on, or of any.
 func (l *Lease) confirm(ctx context.Context, fresh bool) error {
-	l.s.mu.Lock()
+	l.s.Lock()
 	if l.State != Held {
 		cause := l.cause
-		l.s.mu.Unlock()
+		l.s.Unlock()
 		return cause
 	}
 	x := extension{done: make(chan error, 1)}
@@ -269,18 +334,18 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 	l.Waiting++
 	if fresh || !l.Unanswered() {
 		l.RenewNow(l.s.b.Instant())
-		l.moved()
+		l.Moved()
 	}
-	l.s.mu.Unlock()
+	l.s.Unlock()
 	select {
 	case err := <-x.done:
 		return err
 	case <-ctx.Done():
 	}
 	l.forget(x, false)
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return fmt.Errorf("renew lock %q: %w: not confirmed%s: %w", l.kept.Name, bucket.ErrUnavailable, l.failed(), bucket.EndOf(ctx))
+	l.s.Lock()
+	defer l.s.Unlock()
+	return fmt.Errorf("renew lock %q: %w: not confirmed%s: %w", l.Name, bucket.ErrUnavailable, l.Failed(), bucket.EndOf(ctx))
 }
 
 // startWatch subscribes to the own record. The renewal that follows proves
@@ -291,42 +356,71 @@ func (l *Lease) startWatch() {
 	if err != nil {
 		return // the next renewal shows a break
 	}
-	l.s.mu.Lock()
+	l.s.Lock()
 	if l.State == Held && l.use.Watching && l.watch == nil {
 		l.watch = w
-		l.apply(l.kept.Suspect(l.Last, l.s.b.Instant()), "")
+		l.Apply(l.Suspect(l.Last, l.s.b.Instant()), "")
 		w = nil
 	}
-	l.s.mu.Unlock()
+	l.s.Unlock()
 	if w != nil {
 		w.Stop()
 	}
 }
 
-// notified takes a change of the own record.
+// notified handles a change of the own record.
 func (l *Lease) notified(ev kvstore.Event) {
 	if ev.Kind != kvstore.Put && ev.Kind != kvstore.Deleted {
 		return
 	}
-	l.s.mu.Lock()
+	l.s.Lock()
 	old := l.Old(ev.Record.Revision)
-	l.s.mu.Unlock()
+	l.s.Unlock()
 	if old { // most are: of an own renewal whose answer was quicker
 		return
 	}
 	entry := record.Of(ev.Record)
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	l.apply(l.kept.Notified(entry, l.s.b.Instant()), "") // which ends nothing
+	l.s.Lock()
+	defer l.s.Unlock()
+	l.Apply(l.Notified(entry, l.s.b.Instant()), "")
 }
 
-// Entry returns the record as the client knows it, for errors and views.
-func (l *Lease) Entry() record.Entry {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	age := l.s.b.Instant().Sub(l.LastSent)
-	return record.Entry{
-		Record: kvstore.Record{Key: l.Key, Revision: l.Last, TTL: l.Terms.TTL, Time: l.s.b.Now().Add(-age)},
-		Body:   l.Body,
+// errAbandoned says that a lease runs out, since the handle of a holder was dropped.
+var errAbandoned = errors.New("the handle of its holder was dropped")
+
+// wanted has the lease renewed at once when its holders want another TTL: the longest one
+// counts, and that of an Extend ends with its holder. Under the mutex.
+func (l *Lease) wanted() {
+	var longest clock.Terms
+	for h := l.holders; h != nil; h = h.next {
+		longest = h.wish().Longer(longest, l.Granted)
 	}
+	if l.holders != nil {
+		l.WantTerms(longest, l.s.b.Instant())
+	}
+	l.Moved()
+}
+
+// Judge returns a function for each of the client's leases under a name, which ends that
+// lease at once. Its argument, change, gets the key of the lease, changes the record there,
+// and returns what is there now: a record or a tombstone of another claim, a broken record,
+// or nothing. Otherwise the client would learn of the change by a notification or a renewal.
+// The lease of a writer that waits for readers does not count: nobody is inside.
+func (s *Session) Judge(name string) (ends []func(change func(key string) kvstore.Record)) {
+	s.Each(func(k *keeper.Record) {
+		if l, ok := k.Owner().(*Lease); ok && k.Name == name && (l.holders != nil || l.use.Idle) {
+			ends = append(ends, l.endBy)
+		}
+	})
+	return ends
+}
+
+func (l *Lease) endBy(change func(key string) kvstore.Record) {
+	ended := make(chan struct{})
+	if !l.OnEnd(func() { close(ended) }) {
+		return
+	}
+	r := change(l.Key)
+	l.JudgeAt(record.Of(r), r.Revision)
+	<-ended // a renewal may have found the change at the same time
 }

@@ -1,24 +1,28 @@
 package session
 
 import (
+	"strings"
 	"time"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/keeper"
+	"github.com/natslock/locks/internal/record"
 )
 
 // Place is a place of this client in the queue of a lock: the record that is kept
-// alive, and a waiter to wake when it has gone.
+// alive, and a waiter to wake when it has ended.
 type Place struct {
-	kept
+	keeper.Record
 	wake func()
 }
 
-// Queue makes a granted claim a place. wake is called when the place has gone; it must
+// Queue makes a granted claim a place. wake is called when the place has ended; it must
 // not block.
-func (s *Session) Queue(g Granted, wake func()) *Place {
+func (s *Session) Queue(g keeper.Granted, wake func()) *Place {
 	p := &Place{wake: wake}
-	p.init(s, g, p)
-	s.renewer.add(&p.kept)
+	s.Make(&p.Record, g, p)
+	s.Take(&p.Record)
 	return p
 }
 
@@ -27,24 +31,34 @@ func (p *Place) ID() string { return p.Body.ID }
 
 // Ticket is the revision at which the place was first written: lower ones are served
 // first.
-func (p *Place) Ticket() uint64 { return p.Revision }
+func (p *Place) Ticket() uint64 { return p.Body.Token }
 
-// Gone says whether the place has ended.
+// Gone reports whether the place has ended.
 func (p *Place) Gone() bool {
-	_, _, cause := p.Status()
-	return cause != nil
+	state, _ := p.Status()
+	return state != Held
 }
 
-func (p *Place) nextDuty(due clock.Instant) clock.Instant { return due }
-func (p *Place) perform(clock.Instant)                    {}
-func (p *Place) confirmed(uint64)                         {}
-func (p *Place) tooLarge(error)                           {}
-func (p *Place) cooldown(clock.Instant) time.Duration     { return 0 }
-func (p *Place) leave() leavings                          { return leavings{} }
+// A place has no duties of its own, and only its waiter cares for its end: see [keeper.Owner].
 
-// over is part of [duties]. A place that had ended before wakes its waiter no more.
-func (p *Place) over(_ leavings, event EventType, _ *EndError) {
-	if event != 0 {
-		p.wake()
-	}
+func (p *Place) NextDuty(due clock.Instant) clock.Instant { return due }
+func (p *Place) Perform(clock.Instant)                    {}
+func (p *Place) Confirmed(uint64)                         {}
+func (p *Place) Refused(error)                            {}
+func (p *Place) TooLarge(error)                           {}
+func (p *Place) AtRisk(error)                             {}
+func (p *Place) Cooldown(clock.Instant) time.Duration     { return 0 }
+func (p *Place) NoteEnd(core.End, string)                 {}
+
+// Over is part of [keeper.Owner].
+func (p *Place) Over() { p.wake() }
+
+// Places returns how many places the client has in the queue of a lock.
+func (s *Session) Places(keys record.Keys) (n int) {
+	s.Each(func(k *keeper.Record) {
+		if strings.HasPrefix(k.Key, keys.Place("")) {
+			n++
+		}
+	})
+	return n
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -12,7 +13,9 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/keeper"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/worker"
 )
 
@@ -45,25 +48,17 @@ type Config struct {
 // [Session.Close].
 type Session struct {
 	Config
+	*keeper.Keeper
 
 	b        *bucket.Bucket
-	renewer  *renewer
-	orphans  orphans
-	sender   *worker.Worker // sends renewals and ends watches, which a caller under mu cannot do itself
 	notifier notifier
-	work     work
 
 	verified atomic.Int64 // the instant of the last verification of the bucket
-
-	// mu guards the records that are kept alive, their holders, and the renewer. It
-	// is taken after that of the cohorts (package cohort), and not held across I/O or a call of user code.
-	mu sync.Mutex
+	doubted  atomic.Bool  // a verification of the bucket is under way
 
 	verdict   sync.Mutex // guards the following fields
 	badBucket error      // the result of Verify
 	again     bool       // a bad bucket is verified again and again
-
-	doubted atomic.Bool // a verification of the bucket is under way
 }
 
 const (
@@ -86,12 +81,11 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Session{
-		Config: cfg, b: b, sender: worker.New(),
-		notifier: notifier{observe: cfg.Observe, worker: worker.New()},
-	}
-	s.work.ctx, s.work.end = context.WithCancel(context.Background())
-	s.renewer = newRenewer(s)
+	s := &Session{Config: cfg, b: b, notifier: notifier{observe: cfg.Observe, worker: worker.New()}}
+	s.Keeper = keeper.New(b, keeper.Config{
+		RenewFraction: cfg.RenewFraction, Doubted: s.doubtBucket, Warn: s.warn,
+		Holding: func() { s.verifyAfter(verifyEvery) },
+	})
 	s.verified.Store(int64(b.Instant())) // when it was opened
 	b.Notify(s.connectionChanged)
 	if full := b.Room(); full != nil {
@@ -99,13 +93,6 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 	}
 	return s
 }
-
-// Background runs clean-up work that outlives its caller. Its context ends when Close
-// gives up on it.
-func (s *Session) Background(fn func(ctx context.Context)) { s.work.background(fn) }
-
-// Send runs fn on the session's sender. It is for callers with a mutex that fn may take.
-func (s *Session) Send(fn func()) { s.sender.Add(fn) }
 
 // Notify hands an event to the observer. ctx is the acquire's.
 func (s *Session) Notify(ctx context.Context, ev Event) { s.notifier.notify(ctx, ev) }
@@ -125,17 +112,15 @@ func (s *Session) warn(msg string, args ...any) {
 // Count returns how often a transition has happened.
 func (s *Session) Count(t EventType) uint64 { return s.notifier.counts[t].Load() }
 
-// Held returns how many locks are held.
-func (s *Session) Held() int { return s.renewer.count() }
-
 // connectionChanged runs on a goroutine of the store and must not block.
 func (s *Session) connectionChanged(state kvstore.ConnState) {
 	switch state {
 	case kvstore.Connected:
-		s.renewer.renewAll()
-		s.Background(s.Verify)
+		s.RenewAll()
+		s.Work.Go(s.Verify)
 	case kvstore.Closed:
-		s.renewer.connectionClosed()
+		// Nothing will be renewed any more. The contexts last to the end of their validity.
+		s.WarnAll(fmt.Errorf("%w: connection closed", bucket.ErrUnavailable))
 	case kvstore.Doubtful:
 		s.doubtBucket()
 	}
@@ -151,7 +136,7 @@ func (s *Session) VerifyIfDue() {
 func (s *Session) verifyAfter(d time.Duration) {
 	now, last := s.b.Instant(), s.verified.Load()
 	if now.Sub(clock.Instant(last)) >= d && s.verified.CompareAndSwap(last, int64(now)) {
-		s.Background(s.Verify)
+		s.Work.Go(s.Verify)
 	}
 }
 
@@ -170,10 +155,10 @@ func (s *Session) Verify(ctx context.Context) {
 		s.judged(nil)
 	case bucket.IsAny(err, kvstore.ErrNotFound):
 		s.judged(err)
-		s.renewer.loseAll(err.Error())
+		s.LoseAll(core.EndLost, err.Error())
 	}
 	if remade { // fit or not
-		s.loseAbsent(ctx, kvstore.ErrRemade.Error()) //safety:bucket-gone
+		s.LoseAbsent(func(key string, revision uint64) (record.Entry, error) { return s.b.Read(ctx, key, revision) }, kvstore.ErrRemade.Error()) //safety:bucket-gone
 	}
 }
 
@@ -200,7 +185,7 @@ func (s *Session) judged(bad error) {
 	case unfit && (!wasUnfit || bad.Error() != was.Error()):
 		s.Logger.Error("lock bucket is unfit: this client grants no lock until it is repaired",
 			"bucket", s.b.KV.Bucket(), "held", s.Held(), "error", bad)
-		s.renewer.warnAll(bad)
+		s.WarnAll(bad)
 	case full && !bucket.IsAny(was, kvstore.ErrFull):
 		s.Logger.Warn("lock bucket is full: this client takes no new lock until there is room",
 			"bucket", s.b.KV.Bucket(), "held", s.Held(), "error", bad)
@@ -208,7 +193,7 @@ func (s *Session) judged(bad error) {
 		s.Logger.Warn("lock bucket is fit again", "bucket", s.b.KV.Bucket())
 	}
 	if begins {
-		s.Background(s.verifyAgain)
+		s.Work.Go(s.verifyAgain)
 	}
 }
 
@@ -233,30 +218,10 @@ func (s *Session) doubtBucket() {
 	if s.doubted.Swap(true) {
 		return
 	}
-	s.Background(func(ctx context.Context) {
+	s.Work.Go(func(ctx context.Context) {
 		s.Verify(ctx)
 		s.doubted.Store(false)
 	})
-}
-
-// loseAbsent ends the records that a read does not show in the bucket, and those without an
-// answer. The client may have been granted others in the new bucket already. A comparison of
-// revisions proves nothing: those of the new bucket begin below old ones where the clock that
-// they come from is behind.
-func (s *Session) loseAbsent(ctx context.Context, why string) {
-	var rest []*kept
-	s.renewer.held(func(k *kept) { rest = append(rest, k) })
-	for _, k := range rest {
-		_, revision := k.Confirmation()
-		entry, err := s.b.Read(ctx, k.Key, revision)
-		if err == nil && entry.Live() && entry.From(k.Body.ID) { //safety:bucket-new
-			continue
-		}
-		k.s.mu.Lock()
-		lost := k.lose(core.EndLost, why)
-		k.s.mu.Unlock()
-		lost.finish()
-	}
 }
 
 // Healthy returns nil, or all that endangers the locks: the connection, a stream
@@ -268,11 +233,8 @@ func (s *Session) Healthy() error {
 	s.verdict.Lock()
 	bad := s.badBucket
 	s.verdict.Unlock()
-	return errors.Join(s.b.Healthy(), bad, s.renewer.atRisk())
+	return errors.Join(s.b.Healthy(), bad, s.AtRisk())
 }
-
-// RenewalLag is by how much the latest renewal of a lock is late.
-func (s *Session) RenewalLag() time.Duration { return s.renewer.lag() }
 
 // ClosedWithin says that an observer closes the client: Close does not wait for it.
 func (s *Session) ClosedWithin() { s.notifier.worker.StopWithin() }
@@ -282,7 +244,7 @@ func (s *Session) ClosedWithin() { s.notifier.worker.StopWithin() }
 // holders' work may still be stopping. It returns the names still held. Clean-up
 // under way may take a release timeout longer.
 func (s *Session) Close(ctx context.Context) (left []string) {
-	left = s.renewer.close(ctx)
+	left = s.Keeper.Close(ctx)
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ReleaseTimeout)
 	defer cancel()
 	tail := make(chan struct{})
@@ -291,11 +253,7 @@ func (s *Session) Close(ctx context.Context) (left []string) {
 		if s.b.Healthy() != nil {
 			cancel()
 		}
-		s.sender.Stop(grace)
-		s.work.awaitIdle(grace)
-		s.work.cancel()
-		s.work.awaitIdle(context.Background())
-		s.orphans.close()
+		s.Finish(grace)
 		s.notifier.worker.Stop(grace)
 		s.b.KV.Close()
 	}()

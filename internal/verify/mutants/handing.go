@@ -38,8 +38,6 @@ var handMutants = []mutant{
 		weak: "a lock is handed over by a confirmation that came after the end of its validity"},
 	{label: "last-found", operator: "never 2", test: "natslock.TestHandoffAnswers/handoff/lost", beside: "TestRemovalFound/its_last_renewal",
 		weak: "a last renewal whose answer was lost is written again over itself"},
-	{label: "handoff-context-first", operator: "drop", test: "natslock.TestHandoffAnswers/handoff/lost",
-		weak: "the context of a lock that was handed over goes on"},
 	{label: "handed-gone", operator: "never", test: "natslock.TestHandoffGone", beside: "TestRemovalFound/an_own_tombstone,_where_it_hands_over_and_an_answer_was_lost",
 		weak: "a lock counts as handed over although its record is gone"},
 	{label: "extend-found", operator: "always 2", test: "internal/script.TestExtendAnswers/lost_write", beside: "TestExtending/the_write_was_lost",

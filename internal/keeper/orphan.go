@@ -1,34 +1,32 @@
-package session
+package keeper
 
 import (
 	"sync"
 	"time"
 )
 
-// orphanLife is how long the client waits for the answer to an attempt whose claim
-// is over.
+// orphanLife limits the wait for the answer to an attempt whose claim is over.
 const orphanLife = 5 * time.Minute
 
-// orphans are the waits for what may come of attempts without an answer whose claim is
-// over. When such an answer comes, the client deletes the record that the attempt has
-// made. That is a courtesy to waiters; safety does not depend on it. This type only ends
-// the waits.
+// orphans are the waits for writes without an answer that nobody wants any more: attempts of a claim that is over,
+// renewals of a record that has ended. When such an answer comes, the client deletes the record that the write has
+// made. That is a courtesy to waiters; safety does not depend on it. This type only ends the waits.
 type orphans struct {
 	mu sync.Mutex
 	m  map[*Orphan]struct{}
 }
 
-// Orphan is one wait. The zero value has not begun.
+// Orphan is one such wait. The zero value has not begun.
 type Orphan struct {
 	drop    func()
 	timer   *time.Timer
 	settled bool // there is nothing to wait for any more
 }
 
-// Await begins the wait: drop is called when it has lasted long enough, or the session
-// is closed, unless [Session.Settle] comes first.
-func (s *Session) Await(o *Orphan, drop func()) {
-	g := &s.orphans
+// Await begins the wait. It calls drop when the wait has lasted for [orphanLife], or the client is closed, unless
+// [Keeper.Settle] comes first.
+func (r *Keeper) Await(o *Orphan, drop func()) {
+	g := &r.orphans
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if o.settled {
@@ -41,15 +39,15 @@ func (s *Session) Await(o *Orphan, drop func()) {
 	o.drop = drop
 	o.timer = time.AfterFunc(orphanLife, func() {
 		if g.settle(o) {
-			s.Send(drop) // it may be the end of a subscription: I/O
+			r.Send(drop) // it may be the end of a subscription: I/O
 		}
 	})
 }
 
 // Settle ends the wait without calling its drop.
-func (s *Session) Settle(o *Orphan) { s.orphans.settle(o) }
+func (r *Keeper) Settle(o *Orphan) { r.orphans.settle(o) }
 
-// settle says whether it is this call that has settled o.
+// settle reports whether it is this call that has settled o.
 func (g *orphans) settle(o *Orphan) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

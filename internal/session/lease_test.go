@@ -10,6 +10,7 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/keeper"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 )
@@ -23,26 +24,10 @@ func held(t *testing.T) *Lease {
 		cancel()
 		s.Close(ctx)
 	})
-	return s.Hold(Granted{
+	return s.Hold(keeper.Granted{
 		Name: "l", Key: "lock.l", Revision: 1, Body: record.Body{ID: "me", Status: record.StatusHeld},
 		Terms: clock.NewTerms(time.Minute, clock.DefaultMargin), Sent: b.Instant(),
 	}, time.Time{})
-}
-
-// Goroutines join the FIFO of a place until its seeker has noted the grant. The race
-// detector judges.
-func TestTombstoneOfAPlaceThatGrows(t *testing.T) {
-	k := &Place{}
-	k.s, k.of = &Session{b: bucket.New(nil, "", nil)}, k
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		k.SetSize(2)
-	}()
-	if _, err := k.closing(record.StatusGranted, 1, false); err != nil {
-		t.Error(err)
-	}
-	<-done
 }
 
 // asking is a context of a user, whose methods ask for the state of a lock.
@@ -77,11 +62,10 @@ func TestAdmitCallsUsersOutside(t *testing.T) {
 func TestLostAfterABreak(t *testing.T) {
 	l := held(t)
 	why := "by an operator: it hung"
-	l.s.mu.Lock()
+	l.s.Lock()
 	l.Break = &why
-	over := l.lose(core.EndLost, "the bucket is gone")
-	l.s.mu.Unlock()
-	over.finish()
+	l.Fail(core.EndLost, "the bucket is gone")
+	l.s.Unlock()
 	_, _, cause := l.Status()
 	require.ErrorIs(t, cause, ErrBroken)
 	require.ErrorContains(t, cause, why)
@@ -93,17 +77,17 @@ func TestKeepSettles(t *testing.T) {
 	l.Body.Fixed = true
 	stop := l.Keep()
 	now := l.s.b.Instant()
-	l.s.mu.Lock()
+	l.s.Lock()
 	require.True(t, l.Renews())
 	n, _ := l.Send(now, 1)
-	l.s.mu.Unlock()
+	l.s.Unlock()
 	require.False(t, stop())
-	l.s.mu.Lock()
+	l.s.Lock()
 	require.True(t, l.Renews())
 	l.Answered(n, core.Answer{Revision: 2}, now)
-	l.s.mu.Unlock()
+	l.s.Unlock()
 	require.True(t, stop())
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+	l.s.Lock()
+	defer l.s.Unlock()
 	require.False(t, l.Renews())
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/keeper"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -66,9 +67,9 @@ func connect(t *testing.T, srv *testutil.Server) *bucket.Bucket {
 }
 
 // claim claims a mutex that is free.
-func claim(t *testing.T, b *bucket.Bucket, name string) session.Granted {
+func claim(t *testing.T, b *bucket.Bucket, name string) keeper.Granted {
 	t.Helper()
-	g := session.Granted{
+	g := keeper.Granted{
 		Kind: record.Mutex, Name: name, Key: record.KeysOf(record.Mutex, name).Gate,
 		Body: b.Body(record.StatusHeld, nil), Terms: clock.NewTerms(session.DefaultTTL, clock.DefaultMargin), Sent: b.Instant(),
 	}

@@ -1,0 +1,473 @@
+package keeper
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/worker"
+)
+
+const (
+	// linger is how long the renewer stays when there is nothing to renew, so that taking and
+	// releasing one lock over and over does not start a goroutine each time.
+	linger = time.Second
+	// napMax bounds one sleep while there are records: Go's timers do not run
+	// while the machine is suspended, the leases do.
+	napMax = time.Second
+)
+
+// Config is what a keeper needs of its client.
+type Config struct {
+	RenewFraction float64 // of a TTL, after which a record is renewed
+	// Holding is called each second at least while there are records.
+	Holding func()
+	// Doubted is called when a record has gone, which may mean that the bucket has. It must not block.
+	Doubted func()
+	// Warn logs a warning. It must not block.
+	Warn func(msg string, args ...any)
+}
+
+// Keeper renews every record of a client, ends those that are over, and removes them from the bucket.
+//
+// The renewer is one goroutine with one timer for all records, and it does no I/O at all: the context of a lease has to end
+// at the end of its validity whatever the network does. The sender, a second goroutine, encodes the renewals that are due in
+// the order of the pace. Clean-up runs in the group.
+//
+// The mutex guards all records and the renewer. It is held for a few instructions at a time, and not across I/O or a call
+// of user code. What an event under it leads to (the end of a context, a deletion) is put off until [Keeper.Unlock].
+type Keeper struct {
+	Work *worker.Group // the clean-up, for which Close waits
+
+	cfg     Config
+	b       *bucket.Bucket
+	sender  *worker.Worker // sends renewals, and ends subscriptions: a caller under the mutex cannot do that itself
+	orphans orphans
+
+	mu      sync.Mutex
+	sequel  sequel   // what Unlock does: nearly always at most one
+	sequels []sequel // and the others
+
+	// The renewer's, under mu.
+	due     dueHeap // all records that are held
+	pace    core.Pace[*Record, *Write]
+	behind  bool // renewals are late: no new lock is taken
+	locks   int  // how many of the records in due are locks, and not places
+	running bool
+	stopped bool
+	wake    chan struct{}
+	sleep   clock.Instant // when the goroutine wakes by itself
+	empty   chan struct{} // closed when no lock is held any more; nil if nobody waits for that
+	wg      sync.WaitGroup
+}
+
+// New returns a keeper. It starts nothing.
+func New(b *bucket.Bucket, cfg Config) *Keeper {
+	return &Keeper{Work: worker.NewGroup(), cfg: cfg, b: b, sender: worker.New(), wake: make(chan struct{}, 1)}
+}
+
+// sequel is what follows from an event of a record when the mutex is released.
+type sequel struct {
+	k        *Record
+	over     bool     // the record has ended
+	open     []flight // of a record that has ended: the answer may still have a record to delete
+	answered []flight // renewals whose answers nobody waits for any more
+	discard  uint64   // the revision of a record that must not count; 0 if there is none
+}
+
+// do does what follows. A record to discard is deleted so that nobody has to wait for the end of its TTL.
+func (s *sequel) do() {
+	for _, f := range s.answered {
+		if f.forget != nil {
+			f.forget()
+		}
+	}
+	for _, f := range s.open {
+		if f.forget != nil {
+			s.k.keeper.Await(&Orphan{}, f.forget)
+		}
+	}
+	if s.over {
+		s.k.owner.Over() //safety:context-first
+	}
+	if s.discard > 0 {
+		s.k.keeper.Discard(s.k.Key, s.k.Body.ID, s.discard)
+	}
+}
+
+// later puts off what must not happen under the mutex.
+func (r *Keeper) later(s sequel) {
+	if r.sequel.k == nil {
+		r.sequel = s
+	} else {
+		r.sequels = append(r.sequels, s)
+	}
+}
+
+// Lock locks all records of the client.
+func (r *Keeper) Lock() { r.mu.Lock() }
+
+// Unlock releases the mutex, and then does what was put off. Its caller must not hold another mutex if a record may have
+// ended.
+func (r *Keeper) Unlock() {
+	first, others := r.sequel, r.sequels
+	r.sequel, r.sequels = sequel{}, nil
+	r.mu.Unlock()
+	if first.k == nil {
+		return
+	}
+	first.do()
+	for i := range others {
+		others[i].do()
+	}
+}
+
+// Send runs fn on the sender. It is for callers with a mutex that fn may take.
+func (r *Keeper) Send(fn func()) { r.sender.Add(fn) }
+
+// Take lets the renewer take charge of a record, which [Keeper.Make] has made.
+func (r *Keeper) Take(k *Record) {
+	r.mu.Lock()
+	defer r.Unlock()
+	due := k.owner.NextDuty(k.Due())
+	k.slot.due = due
+	heap.Push(&r.due, k)
+	r.pace.Add(k.Granted)
+	if k.IsLock() {
+		r.locks++
+	}
+	r.start(due)
+	r.nudge(due)
+	if r.stopped { // granted while the client was closed: nobody would renew it
+		k.Fail(core.EndClosed, "")
+	}
+}
+
+// forget forgets a record that has ended. Under mu.
+func (r *Keeper) forget(k *Record) {
+	if k.slot.index < 0 {
+		return
+	}
+	heap.Remove(&r.due, int(k.slot.index))
+	r.pace.Remove(k, k.Granted)
+	if k.IsLock() {
+		r.locks--
+	}
+	if r.empty != nil && r.locks == 0 {
+		close(r.empty)
+		r.empty = nil
+	}
+}
+
+// start starts the renewer, which has nothing to do before due. Under mu.
+func (r *Keeper) start(due clock.Instant) {
+	if !r.stopped && !r.running {
+		r.running, r.sleep = true, due
+		r.wg.Go(r.run)
+	}
+}
+
+// nudge wakes the renewer if it would oversleep due. Under mu.
+func (r *Keeper) nudge(due clock.Instant) {
+	if due < r.sleep {
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// schedule sets when to come back to a record that is held. Under mu.
+func (r *Keeper) schedule(k *Record, due clock.Instant) {
+	if k.slot.index >= 0 {
+		k.slot.due = due
+		heap.Fix(&r.due, int(k.slot.index))
+		r.nudge(due)
+	}
+}
+
+// wantRenewal has a record renewed as soon as its turn comes, unless a renewal that is enough is under way. Under mu.
+func (r *Keeper) wantRenewal(k *Record) {
+	if k.slot.index >= 0 && !r.pace.UnderWay(k.Enough(), r.b.Instant()) {
+		r.pace.Want(k, k.Late(), k.Valid.End)
+		r.pump()
+	}
+}
+
+// postpone lets nobody take a new lock while the renewals of those that are held are late, as
+// [Keeper.AtRisk] understands it: the service is slower than they are due. Under mu.
+func (r *Keeper) postpone(now clock.Instant) {
+	by := r.pace.Behind(now)
+	if by == 0 && !r.behind {
+		return
+	}
+	var why error
+	if by > 0 {
+		why = fmt.Errorf("%w: the renewals of the locks that this client holds come first, and are behind by %v: %d wait",
+			bucket.ErrUnavailable, by.Round(time.Millisecond), r.pace.Ready())
+	}
+	r.b.Postpone(why)
+	switch begins := by > 0; {
+	case begins && !r.behind:
+		r.cfg.Warn("renewals are late: the client takes no new lock until they are not", "bucket", r.b.KV.Bucket(), "held", r.locks, "error", why)
+		r.behind = true
+	case !begins:
+		r.cfg.Warn("renewals are in time again", "bucket", r.b.KV.Bucket(), "held", r.locks)
+		r.behind = false
+	}
+}
+
+// pump has the sender send what is ready. Under mu.
+func (r *Keeper) pump() {
+	if r.pace.Resumes() {
+		r.pace.Pumping = r.sender.Add(r.sendReady)
+	}
+}
+
+// sendReady sends what is ready. It runs on the sender.
+func (r *Keeper) sendReady() {
+	for {
+		now := r.b.Instant()
+		r.mu.Lock()
+		k, w, n := r.pace.Next(now)
+		if n == 0 {
+			r.pace.Pumping = false
+			r.mu.Unlock()
+			return
+		}
+		r.mu.Unlock()
+		if w != nil {
+			w.send(n, now)
+		} else if !k.renew(n) {
+			r.mu.Lock()
+			r.pace.Unsent(n)
+			r.mu.Unlock()
+		}
+	}
+}
+
+// answerArrived handles the answer to number n of all writes, which was sent at time sent. refused is true if the
+// connection has not taken the write.
+func (r *Keeper) answerArrived(n uint64, sent, now clock.Instant, refused bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if refused {
+		r.pace.Refused(n)
+	} else {
+		r.pace.Hear(n, now.Sub(sent), now)
+	}
+	r.pump()
+}
+
+// run is the renewer.
+func (r *Keeper) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	idle := false
+	var ripe []*Record
+	for {
+		r.mu.Lock()
+		now := r.b.Instant()
+		ripe = ripe[:0]
+		for len(r.due) > 0 && r.due[0].slot.due <= now {
+			k := r.due[0]
+			ripe = append(ripe, k)
+			k.slot.due = now.Add(napMax) // until its tick sets it
+			heap.Fix(&r.due, 0)
+		}
+		r.mu.Unlock()
+		for i, k := range ripe {
+			k.tick(now)
+			ripe[i] = nil
+		}
+		r.mu.Lock()
+		r.pace.Roll(now)
+		r.pump()
+		r.postpone(now)
+		if len(r.due) > 0 { //safety:bucket-verified
+			r.cfg.Holding()
+		}
+		nap := napMax
+		switch {
+		case len(r.due) > 0:
+			idle = false
+			nap = min(nap, r.due[0].slot.due.Sub(now))
+		case r.pace.Finals() > 0 && !r.stopped:
+			idle = false
+		default:
+			if idle || r.stopped {
+				r.running = false
+				r.mu.Unlock()
+				return
+			}
+			idle = true
+			nap = linger
+		}
+		r.sleep = now.Add(nap)
+		r.mu.Unlock()
+		timer.Reset(max(nap, 0))
+		select {
+		case <-timer.C:
+		case <-r.wake:
+		}
+	}
+}
+
+// Each calls fn for every record that is held, under the mutex, which it releases in between.
+func (r *Keeper) Each(fn func(k *Record)) {
+	r.mu.Lock()
+	all := slices.Clone(r.due)
+	r.mu.Unlock()
+	for _, k := range all {
+		r.mu.Lock()
+		if k.State == core.StateHeld {
+			fn(k)
+		}
+		r.Unlock()
+	}
+}
+
+// RenewAll makes every renewal due now: the connection is back, and what was on its way when it
+// broke is lost. None waits longer: a server that has lost records over its restart refuses the
+// renewals of locks that another client may get now. The pace bounds how many are under way at once,
+// and the renewals after those are spread again.
+func (r *Keeper) RenewAll() {
+	now := r.b.Instant()
+	r.mu.Lock()
+	r.pace.Reset()
+	r.mu.Unlock()
+	r.Each(func(k *Record) { k.Apply(k.Reconnected(now, k.phase()), "") })
+}
+
+// WarnAll tells the owners that their records are at risk.
+func (r *Keeper) WarnAll(why error) {
+	r.Each(func(k *Record) { k.owner.AtRisk(why) })
+}
+
+// LoseAll ends every record, and returns the names of the locks among them.
+func (r *Keeper) LoseAll(end core.End, why string) (locks []string) {
+	r.Each(func(k *Record) {
+		if k.IsLock() {
+			locks = append(locks, k.Name)
+		}
+		k.Fail(end, why)
+	})
+	return locks
+}
+
+// AtRisk returns an error when a record has gone unconfirmed for more than two
+// thirds of its validity, or the server has refused to renew it.
+func (r *Keeper) AtRisk() error {
+	now := r.b.Instant()
+	var n int
+	var name, why string
+	r.Each(func(k *Record) {
+		refused := k.IsLock() && k.Renews() && k.failure != nil && kvstore.Refused(*k.failure)
+		if refused || k.Kept.AtRisk(now) {
+			if n++; why == "" {
+				name, why = k.Name, k.Failed()
+			}
+		}
+	})
+	if n > 0 {
+		return fmt.Errorf("%w: renewals of %d locks are overdue, %q among them%s", bucket.ErrUnavailable, n, name, why)
+	}
+	return nil
+}
+
+// RenewalLag returns by how much the latest renewal of a lock is late; 0 if all are in time.
+func (r *Keeper) RenewalLag() (late time.Duration) {
+	now := r.b.Instant()
+	r.Each(func(k *Record) {
+		if k.IsLock() {
+			late = max(late, k.Lag(now))
+		}
+	})
+	return late
+}
+
+// Held returns how many locks are held.
+func (r *Keeper) Held() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.locks
+}
+
+// Close waits for the locks to be released until ctx ends, then ends the rest and returns their names. What ended records
+// still need goes on: see [Keeper.Finish].
+func (r *Keeper) Close(ctx context.Context) (left []string) {
+	r.mu.Lock()
+	var empty chan struct{}
+	if r.locks > 0 {
+		empty = make(chan struct{})
+		r.empty = empty
+	}
+	r.mu.Unlock()
+	if empty != nil {
+		select {
+		case <-empty:
+		case <-ctx.Done():
+		}
+	}
+	r.mu.Lock()
+	r.empty = nil
+	r.stopped, r.pace.Open = true, true
+	r.pump()
+	r.mu.Unlock()
+	left = r.LoseAll(core.EndClosed, "")
+	r.mu.Lock()
+	r.sleep = clock.Instant(1<<63 - 1)
+	r.nudge(0)
+	r.mu.Unlock()
+	r.wg.Wait()
+	return left
+}
+
+// Finish waits for writes and clean-up under way until grace ends, and ends the rest.
+func (r *Keeper) Finish(grace context.Context) {
+	r.sender.Stop(grace)
+	r.Work.Wait(grace)
+	r.Work.Cancel()
+	r.Work.Wait(context.Background())
+	r.orphans.close()
+}
+
+// slot is a record's place in the heap. Under the mutex.
+type slot struct {
+	due   clock.Instant
+	index int32 // -1 if it is not in it
+	ready int32 // in the heap of the pace
+}
+
+// Slot is part of [core.Paced].
+func (k *Record) Slot() *int32 { return &k.slot.ready }
+
+// dueHeap orders records by when the renewer has to come back to them.
+type dueHeap []*Record
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].slot.due < h[j].slot.due }
+func (h dueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].slot.index, h[j].slot.index = int32(i), int32(j)
+}
+func (h *dueHeap) Push(x any) {
+	k := x.(*Record)
+	k.slot.index = int32(len(*h))
+	*h = append(*h, k)
+}
+func (h *dueHeap) Pop() any {
+	old := *h
+	k := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	k.slot.index = -1
+	return k
+}

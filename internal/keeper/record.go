@@ -1,0 +1,269 @@
+package keeper
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
+)
+
+// Granted is a claim that the server has granted: what a lease or a place begins as.
+type Granted struct {
+	Kind     record.Kind
+	Once     bool   // the key is never claimed again
+	Name     string // the lock's
+	Key      string
+	Revision uint64      // of the record
+	Body     record.Body // repeated by the renewals, with the id of the claim
+	Terms    clock.Terms
+	Sent     clock.Instant // when the attempt that was granted was sent
+}
+
+// Record is a record of this client that is kept alive: that of a lease or of a place in a queue.
+// [core.Kept] has its states and judges its events. Record does what the judgements ask for.
+type Record struct {
+	keeper *Keeper
+	owner  Owner
+
+	Name string
+	Key  string
+
+	// The following fields are under the keeper's mutex.
+	core.Kept
+	failure *error        // why the last renewal was not confirmed; nil if that is not known
+	flights []flight      // renewals without an answer
+	over    chan struct{} // closed when the end by the holder is over; nil if it has not begun: see [Record.BeginEnd]
+	slot    slot
+}
+
+// flight is a renewal without an answer. forget ends the wait for that.
+type flight struct {
+	n      uint64
+	forget func()
+}
+
+// Owner is the lease or the place whose record is kept alive. All methods but Over are called under the mutex.
+type Owner interface {
+	// NextDuty returns the time of the owner's next duty, or due if that is earlier.
+	NextDuty(due clock.Instant) clock.Instant
+	// Perform does the duties that are due.
+	Perform(now clock.Instant)
+	// Confirmed handles the confirmation of renewal n.
+	Confirmed(n uint64)
+	// Refused handles the refusal of a renewal by a server that may accept a later one.
+	Refused(err error)
+	// TooLarge handles the refusal of a renewal because of its size.
+	TooLarge(err error)
+	// AtRisk handles what may keep all further renewals from being confirmed.
+	AtRisk(err error)
+	// Cooldown returns for how long the record has to keep others out if its holder leaves now.
+	Cooldown(now clock.Instant) time.Duration
+	// NoteEnd notes that the record has ended, with the evidence in words. It is called once.
+	NoteEnd(end core.End, why string)
+	// Over does what has to follow from the end. It is called once, after NoteEnd, without the mutex.
+	Over()
+}
+
+// Make makes k the record of a granted claim. owner is the lease or the place that k is a part of. Nobody renews the record
+// before [Keeper.Take].
+func (r *Keeper) Make(k *Record, g Granted, owner Owner) {
+	k.keeper, k.owner, k.Kind, k.Once, k.Name, k.Key = r, owner, g.Kind, g.Once, g.Name, g.Key
+	k.Begin(g.Body, g.Key, g.Revision, g.Terms, g.Sent, r.cfg.RenewFraction)
+	k.slot.index, k.slot.ready = -1, core.NotReady
+}
+
+// Owner returns the lease or the place whose record it is.
+func (k *Record) Owner() Owner { return k.owner }
+
+// EndIfOver ends the record if its validity is over at time now. Under the mutex.
+func (k *Record) EndIfOver(now clock.Instant) {
+	if u := k.Check(now); u.End != core.NoEnd {
+		k.Apply(u, "")
+	}
+}
+
+// Status returns the state, and what is left of the validity. It does no I/O, and it reads the clock itself: it is right
+// even where the renewer's goroutine has not run yet.
+func (k *Record) Status() (core.State, time.Duration) {
+	r := k.keeper
+	r.mu.Lock()
+	defer r.Unlock()
+	now := r.b.Instant()
+	k.EndIfOver(now)
+	return k.State, k.Valid.End.Sub(now)
+}
+
+// Confirmation returns when the last write that the server has acknowledged was
+// sent, and at which revision it is stored.
+func (k *Record) Confirmation() (sent clock.Instant, revision uint64) {
+	k.keeper.mu.Lock()
+	defer k.keeper.mu.Unlock()
+	return k.LastSent, k.Last
+}
+
+// SetSize sets the number of goroutines that the record stands for. The next renewal writes it.
+func (k *Record) SetSize(n int) {
+	k.keeper.mu.Lock()
+	defer k.keeper.mu.Unlock()
+	k.Body.Size = int32(n)
+}
+
+// Moved has the renewer come back to the record in time after a change of its times. Under the mutex.
+func (k *Record) Moved() {
+	if k.State == core.StateHeld {
+		k.keeper.schedule(k, k.owner.NextDuty(k.Due()))
+	}
+}
+
+// Fail ends a record that is held, other than by its holder. why is the evidence in words. Under the mutex.
+func (k *Record) Fail(end core.End, why string) {
+	k.Apply(k.Lose(end, core.NoReason, k.keeper.b.Instant()), why)
+}
+
+// EndBy ends the record by its holder, unless it has ended before. Under the mutex.
+func (k *Record) EndBy(end core.End) {
+	if u := k.Release(end, k.keeper.b.Instant()); u.End != core.NoEnd {
+		k.ended(u.End, "")
+	}
+}
+
+// tick does what is due.
+func (k *Record) tick(now clock.Instant) {
+	r := k.keeper
+	r.mu.Lock()
+	defer r.Unlock()
+	if k.State != core.StateHeld {
+		return
+	}
+	u, renew := k.Tick(now)
+	if k.State == core.StateHeld {
+		k.owner.Perform(now)
+	}
+	if renew {
+		r.wantRenewal(k)
+	}
+	k.Apply(u, "")
+}
+
+// Apply does what a judgement asks for. why is the evidence for an end in words, if the caller knows it. What must not
+// happen under the mutex follows in [Keeper.Unlock]. Under the mutex.
+func (k *Record) Apply(u core.Consequence, why string) {
+	r := k.keeper
+	if u.Confirmed > 0 {
+		k.failure = nil
+		if u.Enough {
+			r.pace.Drop(k) // it does not wait for its turn any more
+		}
+		k.owner.Confirmed(u.Confirmed)
+		if answered := k.landed(u.Confirmed); len(answered) > 0 {
+			r.later(sequel{k: k, answered: answered})
+		}
+	}
+	if u.Soon {
+		k.RenewAfter(r.b.Instant().Add(clock.InFlightBackoff(int(k.Retries))))
+	}
+	if u.End != core.NoEnd {
+		k.ended(u.End, why)
+	}
+	if u.Discard > 0 && u.Discards(k.owner.Cooldown(r.b.Instant())) {
+		r.later(sequel{k: k, discard: u.Discard})
+	}
+	if u.Read > 0 {
+		k.resolveLater(u.Read, u.Proven)
+	}
+	k.Moved()
+}
+
+// ended is the end of the record. Under the mutex.
+func (k *Record) ended(end core.End, why string) {
+	if why == "" || k.Why == core.BreakHinted {
+		why = k.reason()
+	}
+	r := k.keeper
+	r.forget(k)
+	k.owner.NoteEnd(end, why)
+	r.later(sequel{k: k, over: true, open: k.flights})
+	k.flights = nil
+}
+
+// reason is the evidence for the end in words. Under the mutex.
+func (k *Record) reason() string {
+	switch k.Why {
+	case core.Unconfirmed:
+		why := "its lease ended without a confirmation from the server" + k.Failed()
+		if k.slot.ready != core.NotReady {
+			why += ": its renewal still waited, because the service answers fewer than are due"
+		}
+		return why
+	case core.ConfirmedLate:
+		return "the confirmation of its renewal came after its validity had ended"
+	case core.RecordGone:
+		return "its record is gone"
+	case core.RecordDeleted:
+		return "its record was deleted"
+	case core.BreakHinted:
+		return *k.Break
+	}
+	return ""
+}
+
+// Failed says for the text of an error why renewals were not confirmed; "" if that is not known. Under the mutex.
+func (k *Record) Failed() string {
+	if k.failure == nil {
+		return ""
+	}
+	return fmt.Sprintf(": its renewal failed: %v", *k.failure)
+}
+
+// Entry returns the record as the client knows it, for errors and views.
+func (k *Record) Entry() record.Entry {
+	r := k.keeper
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	age := r.b.Instant().Sub(k.LastSent)
+	return record.Entry{
+		Record: kvstore.Record{Key: k.Key, Revision: k.Last, TTL: k.Terms.TTL, Time: r.b.Now().Add(-age)},
+		Body:   k.Body,
+	}
+}
+
+// JudgeAt judges the record by what is under its key as of a state that contains revision.
+func (k *Record) JudgeAt(entry record.Entry, revision uint64) {
+	r := k.keeper
+	r.mu.Lock()
+	defer r.Unlock()
+	u := k.Judge(entry, revision, r.b.Instant())
+	why := ""
+	switch k.Why {
+	case core.RecordBroken:
+		why = entry.BrokenBecause()
+	case core.RecordReplaced:
+		why = fmt.Sprintf("its record was replaced at revision %d", entry.Revision)
+	}
+	k.Apply(u, why)
+	if u.Doubted {
+		r.cfg.Doubted()
+	}
+}
+
+// LoseAbsent ends the records that a read does not show in the bucket, and those without an
+// answer. The client may have been granted others in the new bucket already. A comparison of
+// revisions proves nothing: those of the new bucket begin below old ones where the clock that
+// they come from is behind.
+func (r *Keeper) LoseAbsent(read func(key string, revision uint64) (record.Entry, error), why string) {
+	var all []*Record
+	r.Each(func(k *Record) { all = append(all, k) })
+	for _, k := range all {
+		_, revision := k.Confirmation()
+		entry, err := read(k.Key, revision)
+		if err == nil && entry.Live() && entry.From(k.Body.ID) { //safety:bucket-new
+			continue
+		}
+		r.mu.Lock()
+		k.Fail(core.EndLost, why)
+		r.Unlock()
+	}
+}

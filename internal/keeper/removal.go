@@ -1,0 +1,262 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
+)
+
+// removal is a record that is ended at the server: one that the client has kept alive, or one that it
+// has written and that does not count. Its writes are repeated until the server has confirmed the
+// end, or their time is over.
+type removal struct {
+	*core.Removal
+	key    string
+	k      *Record      // nil if the client did not keep the record
+	body   *record.Body // of a record that was not kept, for its tombstone; nil if it was never granted
+	status record.Status
+}
+
+// write is the next write.
+func (r *Keeper) write(m *removal) (w kvstore.Write, err error) {
+	if m.k != nil {
+		return m.k.closing(m.status, m.Revision, m.Broken != nil)
+	}
+	body := record.Body{ID: m.ID}
+	if m.body != nil {
+		body = *m.body
+	}
+	w = kvstore.Write{Key: m.key, Expect: m.Revision, Delete: true}
+	w.Value, err = r.b.Tombstone(record.StatusGone, body)
+	return w, err
+}
+
+// remove ends a record until limit has passed since begun. first is a write that was posted at
+// begun; nil if there was none. If the error is nil, the step is the last one.
+func (r *Keeper) remove(ctx context.Context, m *removal, begun time.Time, limit time.Duration, first *Write) (core.RemovalStep, error) {
+	b, end := r.b, begun.Add(limit)
+	for try := 0; ; try++ {
+		// The first write is nearly always the last one, and the wait for its answer is bounded anyway.
+		if try == 1 || try == 0 && time.Until(end) < bucket.AnswerTimeout {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadlineCause(ctx, end, fmt.Errorf("%w: no answer within %v", bucket.ErrUnavailable, limit))
+			defer cancel()
+		}
+		up := b.Online()
+		if first == nil {
+			w, err := r.write(m)
+			if err != nil {
+				return core.WriteLater, err
+			}
+			first = r.Post(w)
+		}
+		w, answer := first.Write, first.wait(ctx, time.Until(end))
+		first = nil
+		err, refusal := answer.Err, bucket.AnswerOf(answer)
+		next := m.Wrote(refusal, b.Alone())
+		if next == core.ReadRecord {
+			var entry record.Entry
+			// As of a state that contains the last write known: a leader that was
+			// deposed refuses as well, and may have removed what was renewed since.
+			entry, err = b.Read(ctx, m.key, max(refusal.Last, m.Revision)) //safety:release-read
+			if next = m.Found(entry, err != nil, refusal.Last, b.Alone(), time.Since(begun)); err == nil {
+				err = errBehind
+			}
+		}
+		switch next {
+		case core.Removed, core.LostBefore:
+			if answer.Err == nil && m.k != nil {
+				m.k.deleted(w, answer.Revision)
+			}
+			return next, nil
+		case core.WriteAgain:
+			continue
+		}
+		if ctx.Err() != nil && bucket.IsAny(err, context.DeadlineExceeded, context.Canceled, bucket.ErrNoAnswer) {
+			err = context.Cause(ctx)
+		}
+		if ctx.Err() != nil || bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed, kvstore.ErrConnectionClosed, kvstore.ErrDraining) {
+			return next, bucket.Unavailable(err)
+		}
+		pause := clock.OutageBackoff(try)
+		if next == core.WriteSoon {
+			if pause = clock.InFlightBackoff(try); try >= soonTries {
+				pause = clock.OutageBackoff(try - soonTries)
+			}
+		}
+		if b.Sleep(ctx, pause, up) != nil {
+			return next, bucket.Unavailable(err)
+		}
+	}
+}
+
+// soonTries is how often a removal meets another write of its key before it takes that for an outage.
+const soonTries = 20
+
+// errBehind: a server has returned an older record than the one it acknowledged.
+var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.ErrUnavailable)
+
+// Remove deletes a record of a claim by tombstones, until the server has confirmed that or ctx ends.
+func (r *Keeper) Remove(ctx context.Context, key string, what *core.Removal) error {
+	_, err := r.remove(ctx, &removal{Removal: what, key: key}, time.Now(), orphanLife, nil)
+	return err
+}
+
+// RemoveGranted is [Keeper.Remove] for a claim that was granted, whose record has a body, and not for longer than limit.
+// If the error is nil, the step is the last one.
+func (r *Keeper) RemoveGranted(ctx context.Context, key string, body *record.Body, what *core.Removal, limit time.Duration) (core.RemovalStep, error) {
+	return r.remove(ctx, &removal{Removal: what, key: key, body: body}, time.Now(), limit, nil)
+}
+
+// Discard deletes the record of a claim at exactly a revision, which this client has written and which does not count: a
+// courtesy, so that nobody waits for its TTL. The channel is closed when that is over.
+func (r *Keeper) Discard(key, id string, revision uint64) <-chan struct{} {
+	over := make(chan struct{})
+	r.Work.Go(func(ctx context.Context) { // callers are goroutines of the store
+		defer close(over)
+		_ = r.Remove(ctx, key, &core.Removal{ID: id, Revision: revision, Exact: true})
+	})
+	return over
+}
+
+// closing is the write that ends the record at a revision, broken or not.
+func (k *Record) closing(status record.Status, expect uint64, broken bool) (w kvstore.Write, err error) {
+	k.keeper.mu.Lock()
+	body, deletes := k.Closing(k.owner.Cooldown(k.keeper.b.Instant()), broken)
+	k.keeper.mu.Unlock()
+	w = kvstore.Write{Key: k.Key, Expect: expect, Delete: deletes}
+	if deletes {
+		w.Value, err = k.keeper.b.Tombstone(status, body)
+	} else {
+		w.TTL = time.Duration(body.TTL) * time.Second
+		w.Value, err = body.EncodeKept(expect)
+	}
+	return w, err
+}
+
+// deleted remembers a tombstone that the server has acknowledged, for the next claim of the key.
+func (k *Record) deleted(w kvstore.Write, revision uint64) {
+	if w.Delete && !k.Once {
+		k.keeper.b.Recent.Left(k.keeper.b.Instant(), k.Key, !k.IsLock(), revision)
+	}
+}
+
+// Deletion is what came of ending a record at the server.
+type Deletion struct {
+	Err    error         // the record may still be there; nil if it has ended
+	Broken *record.Entry // the record as an operator had broken it; nil if none had
+	Gone   bool          // it had ended before, and the lock may be another client's
+}
+
+// Delete ends the record, which has ended here, at the server: until limit has passed since begun. first is the first
+// write, posted at begun; nil if there was none.
+func (k *Record) Delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *Write) Deletion {
+	m := core.Removal{ID: k.Body.ID, HandsOff: k.Cause == core.EndHandedOff, Final: k.Final(), Revision: k.Last}
+	step, err := k.keeper.remove(ctx, &removal{Removal: &m, key: k.Key, k: k, status: status}, begun, limit, first)
+	if err != nil {
+		return Deletion{Err: err}
+	}
+	return Deletion{Broken: m.Broken, Gone: step == core.LostBefore}
+}
+
+// DeleteLater deletes the record in the background, for as long as it can last.
+func (k *Record) DeleteLater() {
+	if !k.keeper.b.Gone() { // otherwise nothing will reach the server
+		k.keeper.Work.Go(func(ctx context.Context) {
+			k.Delete(ctx, record.StatusGone, time.Now(), k.Terms.TTL, nil)
+		})
+	}
+}
+
+// DeleteWithin deletes the record and waits for that at most for d, and until ctx ends; then
+// the deletion goes on in the background. It ends the work that its caller has begun in the group.
+//
+// Most deletions are over with the first write, and need no goroutine.
+func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
+	r := k.keeper
+	w, err := k.closing(record.StatusGone, k.Last, false)
+	if err != nil {
+		r.Work.Done()
+		return Deletion{Err: err}
+	}
+	begun := time.Now()
+	first := r.Post(w)
+	if a, answered := first.soon(ctx, min(bucket.DeniedAfter, d)); answered {
+		if a.Err == nil {
+			k.deleted(w, a.Revision)
+			r.Work.Done()
+			return Deletion{}
+		}
+		first.answers <- a
+	}
+	done := make(chan Deletion, 1)
+	go func() {
+		defer r.Work.Done()
+		deletion := k.Delete(r.Work.Context(), record.StatusGone, begun, d, first)
+		done <- deletion
+		if deletion.Err != nil {
+			k.DeleteLater() //safety:release-goes-on
+		}
+	}()
+	stuck := time.NewTimer(d + d/10 - time.Since(begun))
+	defer stuck.Stop()
+	select {
+	case deletion := <-done:
+		return deletion
+	case <-ctx.Done():
+		return Deletion{Err: fmt.Errorf("%w: not confirmed, and going on: %w", bucket.ErrUnavailable, bucket.EndOf(ctx))}
+	case <-stuck.C:
+		return Deletion{Err: fmt.Errorf("%w: the network takes no writes", bucket.ErrUnavailable)}
+	}
+}
+
+// BeginEnd begins the end of the record by its holder. over is closed when it is over: by the caller if first is true.
+// Under the mutex.
+func (k *Record) BeginEnd() (over chan struct{}, first bool) {
+	if first = k.over == nil; first {
+		k.over = make(chan struct{})
+	}
+	return k.over, first
+}
+
+// Leave ends a place in a queue, or a lock without a holder, without waiting for the answer. The tombstone's body
+// tells a successor in the queue, and only it, whether it is first now. The channel is closed when the record is gone, or
+// nothing more is done about it.
+func (k *Record) Leave(status record.Status) (gone <-chan struct{}) {
+	r := k.keeper
+	r.mu.Lock()
+	over, first := k.BeginEnd()
+	if !first {
+		r.mu.Unlock()
+		return over
+	}
+	// A Close has to wait from before the record's end until the record is gone: a renewal on its way
+	// may make the server refuse the first write, and then there is a second one.
+	working := false
+	if r.Work.Begin() { //safety:leave-awaited
+		working = true
+	}
+	k.EndBy(core.EndReleased)
+	r.Unlock()
+	begun := time.Now()
+	var write *Write
+	if w, err := k.closing(status, k.Last, false); err == nil {
+		write = r.Post(w) // now, before what the caller sends next
+	}
+	if !working {
+		close(over)
+		return over
+	}
+	go func() {
+		defer r.Work.Done()
+		defer close(over)
+		k.Delete(r.Work.Context(), status, begun, k.Terms.TTL, write)
+	}()
+	return over
+}

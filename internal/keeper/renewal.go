@@ -1,0 +1,171 @@
+package keeper
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"hash/maphash"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
+)
+
+// hashSeed makes the phases of two clients differ.
+var hashSeed = maphash.MakeSeed()
+
+// phase is the record's share, above 0 and at most 1, of the time between two renewals, after which it is
+// renewed when the renewals of all records are spread again.
+func (k *Record) phase() float32 {
+	return float32(maphash.String(hashSeed, k.Key)>>32+1) / (1 << 32)
+}
+
+// renew sends a renewal as number paced of all writes. It runs on the goroutine that sends,
+// and reports whether it has sent one.
+func (k *Record) renew(paced uint64) bool {
+	r := k.keeper
+	r.mu.Lock()
+	now, silent := r.b.Instant(), k.Unanswered()
+	n, shorter := k.Send(now, paced)
+	if n == 0 {
+		r.mu.Unlock()
+		return false
+	}
+	body, t, expect := k.Body, k.Want, k.Last
+	k.flights = append(k.flights, flight{n: n})
+	if shorter {
+		k.Moved()
+	}
+	r.mu.Unlock()
+
+	body.Renewal, body.TTL = n, int64(t.TTL/time.Second)
+	value, err := body.EncodeKept(expect)
+	var forget func()
+	if err == nil {
+		forget, err = r.b.Send(kvstore.Write{Key: k.Key, Value: value, Expect: expect, TTL: t.TTL}, func(a kvstore.Answer) { k.answered(n, a, paced, now) })
+	}
+	denied := error(nil)
+	if silent { // the server does not answer a write that it forbids
+		denied = r.b.Denied(k.Key)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if failure := cmp.Or(err, denied); failure != nil {
+		k.fails(failure)
+	}
+	if err != nil { // nothing was sent
+		k.Unsent(n)
+		if errors.Is(err, kvstore.ErrTooLarge) && k.State == core.StateHeld {
+			k.owner.TooLarge(err)
+			k.Moved()
+		}
+	}
+	for i := range k.flights {
+		if k.flights[i].n == n {
+			if err != nil {
+				k.flights = append(k.flights[:i], k.flights[i+1:]...)
+			} else {
+				k.flights[i].forget = forget
+			}
+			return err == nil
+		}
+	}
+	if forget != nil && k.State != core.StateHeld {
+		r.Await(&Orphan{}, forget)
+	}
+	return err == nil
+}
+
+// answered handles the answer to renewal n, number paced of all writes, which was sent at time sent. It runs
+// on a goroutine of the store.
+func (k *Record) answered(n uint64, a kvstore.Answer, paced uint64, sent clock.Instant) {
+	r := k.keeper
+	now := r.b.Instant()
+	r.answerArrived(paced, sent, now, kvstore.NotSent(a.Err))
+	if a.Err == nil {
+		r.b.Acknowledged(a.Revision)
+	}
+	answer := bucket.AnswerOf(a)
+	r.mu.Lock()
+	defer r.Unlock()
+	if k.State == core.StateHeld {
+		switch {
+		case errors.Is(a.Err, kvstore.ErrTooLarge):
+			k.owner.TooLarge(a.Err)
+		case answer.Refusal == core.InFlight:
+			failure := a.Err
+			k.failure = cmp.Or(k.failure, &failure)
+		case answer.Refusal > core.Conflict:
+			k.fails(a.Err)
+		}
+	}
+	k.Apply(k.Answered(n, answer, now), "")
+}
+
+// landed takes the renewals up to n out of the flights: they are answered, or expect a revision that is no longer the
+// last. The caller ends the waits for their answers without the mutex. Under the mutex.
+func (k *Record) landed(n uint64) (answered []flight) {
+	left := k.flights[:0]
+	for _, f := range k.flights {
+		if f.n > n {
+			left = append(left, f)
+		} else {
+			answered = append(answered, f)
+		}
+	}
+	k.flights = left
+	return answered
+}
+
+// fails notes why a renewal will not be confirmed. The next one is tried as ever. The owner hears once of a server that
+// refuses to renew the record, whatever the reason: a bucket that is full or sealed, a size, a permission. An outage is
+// no refusal. Under the mutex.
+func (k *Record) fails(err error) {
+	before := k.failure
+	k.failure = &err
+	if k.State == core.StateHeld && (before == nil || !kvstore.Refused(*before)) && kvstore.Refused(err) {
+		k.owner.Refused(err)
+	}
+}
+
+// resolveLater reads the record, after a refusal or a hint that has named revision, and judges by it. proven is true for
+// a refusal.
+func (k *Record) resolveLater(revision uint64, proven bool) {
+	k.keeper.Work.Go(func(ctx context.Context) { k.resolve(ctx, revision, proven) })
+}
+
+func (k *Record) resolve(ctx context.Context, revision uint64, proven bool) {
+	r := k.keeper
+	for try := 0; ; try++ {
+		state, left := k.Status()
+		if state != core.StateHeld {
+			return
+		}
+		rctx, cancel := context.WithTimeout(ctx, min(left, time.Second<<min(try, 3)))
+		at := revision
+		if !proven && !r.b.Alone() {
+			// Where any replica may answer a read, only a probe proves the subscription of
+			// a lease that is not renewed. If it has no answer, the read alone has to do.
+			last, _ := r.b.Probe(rctx, k.Key)
+			at = max(at, last)
+		}
+		entry, err := r.b.Read(rctx, k.Key, at)
+		cancel()
+		if err == nil {
+			k.JudgeAt(entry, revision)
+			return
+		}
+		if !proven && try >= 3 || ctx.Err() != nil {
+			r.mu.Lock()
+			k.Trust()
+			k.Moved()
+			r.mu.Unlock()
+			return
+		}
+		if clock.Sleep(ctx, clock.ShortBackoff(try)) != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
+)
+
+// Write is the last write of a record: nearly always a tombstone. It is sent at once, or queued
+// while as many writes wait for their answers as the [core.Pace] allows. So the server is not
+// flooded, and answers soon after the sending: an answer that has not come by then is lost. To
+// repeat a write that only waits at the server would delay all those behind it.
+type Write struct {
+	kvstore.Write
+	keeper  *Keeper
+	answers chan kvstore.Answer
+	forget  func()        // nil if it was not sent
+	turn    chan struct{} // closed when it has been sent; nil if it was sent at once
+	place   core.Turn     // under the keeper's mutex
+}
+
+// Turn is part of [core.Final].
+func (w *Write) Turn() *core.Turn { return &w.place }
+
+// Post sends what: now if the pace allows that, and otherwise in its turn.
+func (r *Keeper) Post(what kvstore.Write) *Write {
+	w := &Write{Write: what, keeper: r, answers: make(chan kvstore.Answer, 1)}
+	now := r.b.Instant()
+	r.mu.Lock()
+	n := r.pace.Take(now)
+	if n == 0 {
+		w.turn = make(chan struct{})
+		r.pace.Queue(w)
+		r.start(now.Add(napMax))
+		r.pump()
+	}
+	r.mu.Unlock()
+	if n > 0 {
+		w.send(n, now)
+	}
+	return w
+}
+
+// send sends w as number n of all writes.
+func (w *Write) send(n uint64, now clock.Instant) {
+	r := w.keeper
+	forget, err := r.b.Send(w.Write, func(a kvstore.Answer) {
+		r.answerArrived(n, now, r.b.Instant(), kvstore.NotSent(a.Err))
+		w.answers <- a
+	})
+	if err != nil {
+		r.answerArrived(n, now, now, true)
+		w.answers <- kvstore.Answer{Err: err}
+	}
+	w.forget = forget
+	if w.turn != nil {
+		close(w.turn)
+	}
+}
+
+// soon waits for the answer, at most for d and until ctx ends.
+func (w *Write) soon(ctx context.Context, d time.Duration) (a kvstore.Answer, answered bool) {
+	b := w.keeper.b
+	t := b.Timer(d)
+	defer b.TimerDone(t)
+	select {
+	case a = <-w.answers:
+		if a.Err == nil {
+			b.Acknowledged(a.Revision)
+		}
+		return a, true
+	case <-t.C:
+		return a, false
+	case <-ctx.Done():
+		return a, false
+	}
+}
+
+// wait waits for the answer, for as long as a write takes and at most for d. The time counts
+// from the sending.
+func (w *Write) wait(ctx context.Context, d time.Duration) kvstore.Answer {
+	b, begun := w.keeper.b, time.Now()
+	if w.turn != nil {
+		t := b.Timer(d)
+		defer b.TimerDone(t)
+		select {
+		case <-w.turn:
+		case <-t.C:
+			if n, was := w.withdraw(); was {
+				return kvstore.Answer{Err: fmt.Errorf("%w: not sent yet, because the service answers slowly: %d deletions of this client wait", bucket.ErrUnavailable, n)}
+			}
+		case <-ctx.Done():
+			if _, was := w.withdraw(); was {
+				return kvstore.Answer{Err: context.Cause(ctx)}
+			}
+		}
+		<-w.turn
+		d -= time.Since(begun)
+	}
+	a, answered := b.Answer(ctx, w.answers, w.Key, max(min(d, bucket.AnswerTimeout), 0))
+	if !answered && w.forget != nil {
+		w.forget()
+	}
+	return a
+}
+
+// withdraw gives up a write that has not been sent, and returns how many of them waited. was is false if
+// w has been sent.
+func (w *Write) withdraw() (waited int, was bool) {
+	w.keeper.mu.Lock()
+	defer w.keeper.mu.Unlock()
+	return w.keeper.pace.Withdraw(w)
+}

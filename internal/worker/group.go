@@ -1,0 +1,82 @@
+package worker
+
+import (
+	"context"
+	"sync"
+)
+
+// Group runs functions on goroutines of their own, which outlive their callers. A Close waits for them.
+type Group struct {
+	ctx context.Context // of the functions; it ends when the Close gives up on them
+	end context.CancelFunc
+
+	mu    sync.Mutex
+	ended bool
+	n     int           // running
+	idled chan struct{} // closed when n falls to 0; nil if nobody waits for that
+}
+
+// NewGroup returns a group in which nothing runs.
+func NewGroup() *Group {
+	g := &Group{}
+	g.ctx, g.end = context.WithCancel(context.Background())
+	return g
+}
+
+// Context is the context that the group's functions get.
+func (g *Group) Context() context.Context { return g.ctx }
+
+// Begin registers work that the caller itself does, and ends with Done. It returns false after a Cancel: then there is
+// nothing to end.
+func (g *Group) Begin() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended {
+		return false
+	}
+	g.n++
+	return true
+}
+
+// Done ends what Begin has registered.
+func (g *Group) Done() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.n--; g.n == 0 && g.idled != nil {
+		close(g.idled)
+		g.idled = nil
+	}
+}
+
+// Go runs fn. After a Cancel it does nothing.
+func (g *Group) Go(fn func(ctx context.Context)) {
+	if g.Begin() {
+		go func() { defer g.Done(); fn(g.ctx) }()
+	}
+}
+
+// Cancel refuses further functions and ends the context of those that run.
+func (g *Group) Cancel() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ended = true
+	g.end()
+}
+
+// Wait waits until nothing runs, or until ctx ends. A [sync.WaitGroup] does not do: functions begin during the wait.
+func (g *Group) Wait(ctx context.Context) {
+	g.mu.Lock()
+	if g.n == 0 {
+		g.mu.Unlock()
+		return
+	}
+	if g.idled == nil {
+		g.idled = make(chan struct{})
+	}
+	idled := g.idled
+	g.mu.Unlock()
+	select {
+	case <-idled:
+	case <-ctx.Done():
+	}
+}
