@@ -372,3 +372,25 @@ func TestTryListsLate(t *testing.T) {
 		kit.Unlock(t, l, got)
 	})
 }
+
+// A goroutine whose client holds permits, and may have more, is queued when its client's place is at the server, and not
+// before: others that come then are behind it.
+func TestQueuedWithThePlace(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder, b := join(t, s), join(t, s)
+		must(t, semaphore.New(holder.Client, "s", 1))
+		four := semaphore.New(b.Client, "s", 4)
+		must(t, four)
+		a := join(t, s)
+		a.await(t, semaphore.New(a.Client, "s", 1)) // the head, which knows of one slot only
+		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+			if strings.HasPrefix(w.Key, record.SWaitPrefix) {
+				return faults.Delay(time.Second)
+			}
+			return faults.Fate{}
+		})
+		asked := time.Now()
+		b.await(t, four)
+		require.GreaterOrEqual(t, time.Since(asked), time.Second)
+	})
+}

@@ -319,7 +319,7 @@ func (k *cohort) joined(h *holder, now clock.Instant) {
 	for _, t := range k.tenures {
 		t.listen()
 	}
-	if len(k.tenures) > 0 || k.seeker != nil && k.seeker.place != nil {
+	if k.seeker == nil && len(k.tenures) > 0 || k.seeker != nil && k.seeker.place != nil { // otherwise with its place, or its grant
 		k.announce(h)
 	}
 	if len(k.tenures) > 0 {
