@@ -69,7 +69,7 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		}
 		none := len(st.Keys) == 0 && st.Complete //safety:break-led
-		next := br.Found(entry, none, st.LastRevision)
+		next := br.RecordRead(entry, none, st.LastRevision)
 		if next == core.BreakGone || next == core.BreakTaken || next == core.BreakDone && entry.Deleted {
 			if err := a.reached(ctx, st.LastRevision, max(listed, entry.Revision)); err != nil {
 				return fmt.Errorf("break lock %q: %w", req.Name, err)
@@ -83,7 +83,7 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 			}
 			revision, err := a.b.Write(ctx, w)
 			answer := bucket.AnswerOf(kvstore.Answer{Revision: revision, Err: err})
-			if next = br.Wrote(answer, entry.Revision, st.LastRevision); next != core.BreakDone && (bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed) || try == breakTries) {
+			if next = br.WriteAnswered(answer, entry.Revision, st.LastRevision); next != core.BreakDone && (bucket.IsAny(err, bucket.ErrPermission, kvstore.ErrClosed) || try == breakTries) {
 				return fmt.Errorf("break lock %q: %w", req.Name, err)
 			}
 			if answer.Refusal > core.Conflict { // the next read shows the outcome

@@ -93,7 +93,7 @@ func (a *Admin) found(ctx context.Context, x *core.Extending, l Left) (core.Hand
 	if err != nil {
 		return core.HandleRead, record.Entry{}, err
 	}
-	return x.Found(e, st.Time, asked, a.s.Margin), e, nil
+	return x.RecordRead(e, st.Time, asked, a.s.Margin), e, nil
 }
 
 // extend writes the record that was found again.
@@ -108,7 +108,7 @@ func (a *Admin) extend(ctx context.Context, x *core.Extending, e record.Entry) (
 	w := kvstore.Write{Key: e.Key, Value: value, Expect: e.Revision, TTL: x.Terms.TTL} //safety:extend-expects
 	sent := a.b.Instant()
 	revision, err := a.b.Write(ctx, w)
-	step := x.Wrote(bucket.AnswerOf(kvstore.Answer{Revision: revision, Err: err}), e.Revision, sent, a.b.Instant())
+	step := x.WriteAnswered(bucket.AnswerOf(kvstore.Answer{Revision: revision, Err: err}), e.Revision, sent, a.b.Instant())
 	return step, err
 }
 

@@ -72,7 +72,7 @@ type Cohort interface {
 	// Queued reports the place; nil: there is none any more.
 	Queued(*session.Place)
 	// Listed reports what a list of the queue contained from a revision on. If it was cut off, that is only the
-	// beginning. The list contains the place, and the call requested it at an instant.
+	// beginning. The list contains the place, and the call requested it at a time.
 	Listed(queue []record.Entry, from uint64, cut bool, at clock.Instant)
 	// HolderSeen reports what is known of the lock.
 	HolderSeen(LockState)
@@ -131,8 +131,8 @@ func (a *Call) TTL() time.Duration { return a.ttl }
 // Context ends the wait of the call.
 func (a *Call) Context() context.Context { return a.ctx }
 
-// In sets what the call reports to.
-func (a *Call) In(of Cohort) { a.of = of }
+// Join sets what the call reports to.
+func (a *Call) Join(of Cohort) { a.of = of }
 
 // holderSeen notes the holder of the lock, as far as it is known.
 func (a *Call) holderSeen(holder record.Entry) {
@@ -144,10 +144,10 @@ func (a *Call) holderSeen(holder record.Entry) {
 	a.of.HolderSeen(s)
 }
 
-// Answered notes the outcome of the last request, for the error of a wait that is given up:
+// RequestAnswered notes the outcome of the last request, for the error of a wait that is given up:
 // nil where the server has said that the lock is held, or that the cohort is queued. A request
 // that the end of the wait has cut short says nothing.
-func (a *Call) Answered(err error) {
+func (a *Call) RequestAnswered(err error) {
 	if err == nil || a.Over() == nil {
 		a.of.Answered(err)
 	}
@@ -220,10 +220,10 @@ func (a *Call) leaves(left ...<-chan struct{}) {
 // holder serves no other goroutine.
 func (a *Call) Private() bool { return a.Req.Fixed || a.Req.MinHold > 0 } //safety:cooldown-private
 
-// Reads says whether the call is for a reader.
+// Reads reports whether the call is for a reader.
 func (a *Call) Reads() bool { return a.Req.Mode == record.Shared }
 
-// Drains says whether the lock is granted behind a gate that readers have to leave.
+// Drains reports whether the lock is granted behind a gate that readers have to leave.
 func (a *Call) Drains() bool { return a.Req.Kind == record.RW && !a.Reads() }
 
 // body is what the record of a claim says.
@@ -314,7 +314,7 @@ func (a *Call) Unfit() error {
 	return nil
 }
 
-// Counts says whether the call is for a semaphore.
+// Counts reports whether the call is for a semaphore.
 func (a *Call) Counts() bool { return a.Req.Kind == record.Semaphore }
 
 // deleted waits for the end of a record that the call leaves, for a time at most.

@@ -74,7 +74,7 @@ func (a *Call) Drain(gate *session.Lease) claim.Result {
 				return result{Outcome: granted}
 			}
 			if err := gate.Confirm(a.ctx); err != nil {
-				a.Answered(err)
+				a.RequestAnswered(err)
 			}
 			s = core.DrainStep{}
 		case core.ReaderInside:
@@ -112,13 +112,13 @@ func (d *drain) ask() core.DrainStep {
 	st, err := b.State(ctx, a.Keys.Reader("*"))
 	at := b.Instant()
 	d.takeDepartures()
-	s := d.Answered(core.ReaderList{
+	s := d.ReadersListed(core.ReaderList{
 		Keys: st.Keys, Last: st.LastRevision, Complete: st.Complete, Replicas: st.Replicas, Created: st.Created, Time: st.Time,
 		At: at, Gate: gate, Sent: sent, Alone: b.Alone(),
 	}, failureOf(err))
 	for s.Do == core.ReadReader || s.Do == core.DeleteReader {
 		if s.Do == core.DeleteReader {
-			s = d.Deleted(b.DeleteOverdue(ctx, s.Entry) == nil)
+			s = d.OverdueDeleted(b.DeleteOverdue(ctx, s.Entry) == nil)
 			continue
 		}
 		var entry record.Entry
@@ -129,7 +129,7 @@ func (d *drain) ask() core.DrainStep {
 			err = nil
 		}
 		d.takeDepartures()
-		s = d.Read(entry, failureOf(err))
+		s = d.ReaderRead(entry, failureOf(err))
 	}
 	if s.Do == core.GateRemade {
 		a.c.s.Verify(ctx)
@@ -139,7 +139,7 @@ func (d *drain) ask() core.DrainStep {
 		a.holderSeen(d.Left[0])
 	}
 	if err != nil || len(d.Left) > 0 {
-		a.Answered(err)
+		a.RequestAnswered(err)
 	}
 	d.err = err
 	return s
@@ -159,7 +159,7 @@ func failureOf(err error) core.Failure {
 func (d *drain) confirm() core.DrainStep {
 	ctx, cancel := context.WithTimeout(d.a.ctx, bucket.AnswerTimeout)
 	defer cancel()
-	return d.Confirmed(d.gate.Confirm(ctx) == nil)
+	return d.GateConfirmed(d.gate.Confirm(ctx) == nil)
 }
 
 // subscribe begins to watch the readers.
@@ -184,7 +184,7 @@ func (d *drain) subscribe(probes bool) core.DrainStep {
 			_, _ = b.Probe(d.a.ctx, d.a.Keys.Gate)
 		}
 	}
-	return d.Watched(err == nil)
+	return d.SubscriptionMade(err == nil)
 }
 
 // takeDepartures has the core know the departures that were notified.
@@ -192,7 +192,7 @@ func (d *drain) takeDepartures() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for key, revision := range d.departed {
-		d.Departed(key, revision)
+		d.ReaderDeparted(key, revision)
 	}
 	clear(d.departed)
 }

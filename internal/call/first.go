@@ -68,7 +68,7 @@ func (f *first) claim(k int, revision uint64) result {
 
 // found reports the record of key k.
 func (f *first) found(k int, e record.Entry, own string) {
-	f.Found(k, e, own)
+	f.KeyRead(k, e, own)
 	if f.Tracks(k, f.a.c.b.Now()) {
 		f.watch.Track(e.Record)
 	}
@@ -91,7 +91,7 @@ func (f *first) read(k int, revision uint64) result {
 	case err == nil:
 		f.answered()
 		f.found(k, f.bury(e)[0], f.a.bid.Own())
-	case !f.Unread():
+	case !f.KeyNotRead():
 		return f.failed(err)
 	}
 	return result{}
@@ -108,7 +108,7 @@ func (f *first) prove() result {
 	if err != nil {
 		return f.failed(err)
 	}
-	f.Proved(revision)
+	f.SubscriptionProven(revision)
 	return result{}
 }
 
@@ -119,7 +119,7 @@ func (f *first) readAll(revision uint64) result {
 		return f.failed(err)
 	}
 	f.answered()
-	f.FoundAll()
+	f.AllRead()
 	for k, e := range f.bury(all...) {
 		f.found(k, e, f.a.bid.Own())
 	}
@@ -127,7 +127,7 @@ func (f *first) readAll(revision uint64) result {
 }
 
 func (f *first) answered() {
-	f.a.Answered(nil)
+	f.a.RequestAnswered(nil)
 	f.back.silent = 0
 }
 
@@ -137,9 +137,9 @@ func (f *first) failed(err error) result {
 	if f.Counts && bucket.IsAny(err, bucket.ErrPermission) {
 		return result{Outcome: failed, Err: err}
 	}
-	a.Answered(err)
+	a.RequestAnswered(err)
 	a.c.s.Logger.Debug("read a lock at the head of its queue", "lock", a.Req.Name, "error", err)
-	f.Failed(a.c.b.Instant(), f.back.after(false))
+	f.ReadFailed(a.c.b.Instant(), f.back.after(false))
 	return result{}
 }
 
@@ -155,7 +155,7 @@ func (f *first) stay() result {
 	case <-a.mailbox.wake:
 		f.notified()
 	case <-timer.C:
-		f.Due(b.Now())
+		f.TimeCame(b.Now())
 	case <-a.ctx.Done():
 		return result{Outcome: ended, Err: a.Over()}
 	}
@@ -170,14 +170,14 @@ func (f *first) notified() {
 		switch {
 		case !ok || !f.Has(key.Slot):
 		case ev.Kind == kvstore.Put:
-			f.Put(key.Slot, record.Of(ev.Record), f.a.bid.Own())
+			f.RecordNotified(key.Slot, record.Of(ev.Record), f.a.bid.Own())
 		case ev.Kind == kvstore.Deleted:
-			f.Deleted(key.Slot, ev.Record.Revision)
+			f.TombstoneNotified(key.Slot, ev.Record.Revision)
 		case ev.Kind == kvstore.Expired:
-			f.Expired(key.Slot)
+			f.RecordExpired(key.Slot)
 		}
 	}
 	if recheck {
-		f.Moved()
+		f.SubscriptionMoved()
 	}
 }

@@ -15,13 +15,13 @@ func (a *Call) Confirmed(r result) result {
 	d := core.Denial{Leader: b.Alone(), Named: a.named}
 	for r.Outcome == free || r.Outcome == busy {
 		queued := a.queue != nil && *a.queue > 0
-		doubt := d.Found(r.Outcome == busy, r.Entry, queued)
+		doubt := d.LockRead(r.Outcome == busy, r.Entry, queued)
 		if doubt == core.AskClock {
 			overdue, err := b.Overdue(a.ctx, r.Entry)
 			if err != nil {
 				return a.noAnswer(err)
 			}
-			doubt = d.Clock(overdue)
+			doubt = d.ClockRead(overdue)
 		}
 		if doubt == core.NoDoubt {
 			return r

@@ -31,7 +31,7 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 		r, first := a.waitInQueue(a.place)
 		a.bid.Placed = false
 		var pause int
-		a.placeStatus, pause = a.places.Had(r.Outcome, r.Outcome == requeue, first)
+		a.placeStatus, pause = a.places.PlaceEnded(r.Outcome, r.Outcome == requeue, first)
 		if !a.places.Again {
 			return r
 		}
@@ -69,9 +69,9 @@ func (a *Call) enqueue(begun clock.Instant) result {
 		case granted:
 			g := a.queueing.Grant(r)
 			a.queueing, a.place = nil, c.s.Queue(g, a.mailbox.signal)
-			a.places.Has()
+			a.places.PlaceBegun()
 			a.of.Queued(a.place)
-			a.Answered(nil)
+			a.RequestAnswered(nil)
 			a.bid.Draft.Queued = true
 			return r
 		case free, busy: // another client has deleted the tombstone, or written under this key: take a new one
@@ -97,7 +97,7 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 			if bucket.IsAny(err, bucket.ErrPermission) {
 				return result{Outcome: failed, Err: err}, false
 			}
-			a.Answered(err)
+			a.RequestAnswered(err)
 			if err := a.bid.Pause(a.ctx, clock.OutageBackoff(try), up); err != nil {
 				return result{Outcome: ended, Err: err}, false
 			}
@@ -111,7 +111,7 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 		if over < 0 {
 			return result{Outcome: requeue}, false
 		}
-		a.Answered(nil)
+		a.RequestAnswered(nil)
 		rest, err := a.c.b.Clear(a.ctx, before[over:])
 		if err != nil { // the timers will try again
 			a.c.s.Logger.Debug("delete overdue places", "lock", a.Req.Name, "error", err)
@@ -138,7 +138,7 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 		if r.Outcome != relist {
 			return r, false // out of turn, if at all
 		}
-		w.Gone(r.Entry.Revision)
+		w.PlaceGone(r.Entry.Revision)
 	}
 }
 
@@ -156,7 +156,7 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 		l, err := b.ListWithin(a.ctx, within, place.Key, w.AsOf, kvstore.Also(known...), kvstore.Tombstones())
 		if err == nil {
 			read.Named = true
-			if before, over, there = w.Recalled(entries(l.Records), read.Alone, b.Now()); !there {
+			if before, over, there = w.KnownRead(entries(l.Records), read.Alone, b.Now()); !there {
 				over = -1
 			}
 			return before, over, read, nil
@@ -207,7 +207,7 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 	queue := record.Queue(l.Records)
 	read.From, read.Cut = from, l.More
 	a.of.Listed(queue, from, l.More, at)
-	if before, over, there = w.Listed(queue, l.More, vacant, b.Now()); !there {
+	if before, over, there = w.QueueListed(queue, l.More, vacant, b.Now()); !there {
 		over = -1
 	}
 	return before, over, read, nil

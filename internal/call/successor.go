@@ -133,21 +133,21 @@ func (f *successor) notified() (result, bool) {
 	case ev.Kind == kvstore.Put && record.Of(ev.Record).ID != f.Pred.ID:
 		return result{Outcome: relist}, true // its tombstone was overtaken
 	case ev.Kind == kvstore.Put:
-		f.Wrote(now)
+		f.PlaceWritten(now)
 	case ev.Kind == kvstore.Expired || recheck:
 		f.Doubt(now)
 	}
 	if recheck {
-		f.Moved()
+		f.SubscriptionMoved()
 	}
 	if f.freed.any() {
-		f.Freed(now)
+		f.LockFreed(now)
 	}
 	return result{}, false
 }
 
 // read reads the predecessor's record, and the lock beside it once the subscription is
-// proven. It says whether the predecessor is there, and what is there now. The notification that the predecessor has
+// proven. It reports whether the predecessor is there, and what is there now. The notification that the predecessor has
 // gone cuts it short: its tombstone, which is read next, lives for a second.
 func (f *successor) read(ctx context.Context) (entry record.Entry, there bool) {
 	a, b := f.a, f.a.c.b
@@ -166,16 +166,16 @@ func (f *successor) read(ctx context.Context) (entry record.Entry, there bool) {
 	pause := f.back.after(err == nil)
 	if err != nil {
 		if ctx.Err() == nil || a.ctx.Err() != nil {
-			a.Answered(err)
+			a.RequestAnswered(err)
 		}
-		f.Failed(b.Instant(), pause)
+		f.ReadFailed(b.Instant(), pause)
 		return entry, true // not known; the timers will try again
 	}
-	there, over := f.Read(entry, f.written(entry), b.Instant(), entry.Remaining(b.Now()), pause)
+	there, over := f.PlaceRead(entry, f.written(entry), b.Instant(), entry.Remaining(b.Now()), pause)
 	if !there {
 		return entry, false
 	}
-	a.Answered(nil)
+	a.RequestAnswered(nil)
 	if over {
 		rest, err := b.Clear(a.ctx, []record.Entry{entry})
 		return entry, err != nil || len(rest) > 0
@@ -214,7 +214,7 @@ func (f *successor) readBeside(ctx context.Context) (now record.Entry, err error
 			return now, err
 		}
 	}
-	for _, i := range f.ReadBeside(keys, beside, a.bid.Own(), b.Now(), b.Instant()) {
+	for _, i := range f.KeysRead(keys, beside, a.bid.Own(), b.Now(), b.Instant()) {
 		if f.lock != nil {
 			f.lock.Track(beside[i].Record)
 		}
@@ -274,7 +274,7 @@ func (f *successor) scan() (result, bool) {
 	var err error
 	v.Keys, v.Queue, err = f.view()
 	if err != nil {
-		a.Answered(err)
+		a.RequestAnswered(err)
 		f.ScanFailed(b.Instant(), clock.OutageBackoff(f.failed))
 		f.failed++
 		return result{}, false
@@ -284,14 +284,14 @@ func (f *successor) scan() (result, bool) {
 	v.Keys, _ = b.Bury(a.ctx, v.Keys...)
 	for _, e := range v.Keys {
 		if e.Live() && !a.bid.Mine(e) {
-			a.Answered(nil)
+			a.RequestAnswered(nil)
 			a.holderSeen(e)
 			if f.lock != nil {
 				f.lock.Track(e.Record)
 			}
 		}
 	}
-	switch d, k, revision := f.Scanned(v, b.Instant()); d {
+	switch d, k, revision := f.LockScanned(v, b.Instant()); d {
 	case core.ListAgain:
 		return result{Outcome: relist}, true
 	case core.Take:

@@ -31,7 +31,7 @@ func (a *Call) survey(revision uint64) result {
 	}
 	keys, queue, left, err := a.readAll(revision, opts...)
 	if err != nil {
-		a.Answered(err)
+		a.RequestAnswered(err)
 		if !a.Req.Once {
 			a.surveyed = 1               // the server may be late because many come together
 			return result{Outcome: busy} // for all that is known
@@ -46,7 +46,7 @@ func (a *Call) survey(revision uint64) result {
 	}
 	a.length = len(queue) + left
 	if left > 0 && a.Counts() { // some slots are not known either
-		a.Answered(nil)
+		a.RequestAnswered(nil)
 		return result{Outcome: busy}
 	}
 	queue, err = b.Clear(a.ctx, queue)
@@ -72,7 +72,7 @@ func (a *Call) survey(revision uint64) result {
 			return a.noAnswer(err)
 		}
 		if err == nil {
-			a.Answered(nil)
+			a.RequestAnswered(nil)
 		}
 		return result{Outcome: busy, Entry: holder}
 	}
@@ -91,7 +91,7 @@ func (a *Call) survey(revision uint64) result {
 	return result{Outcome: free}
 }
 
-// stale says whether the read before the claims is too old: others may have queued.
+// stale reports whether the read before the claims is too old: others may have queued.
 func (a *Call) stale() bool { return a.c.b.Instant() >= a.bid.Until }
 
 // claimKey claims key k for a newcomer at an expected revision. If another client has taken and left

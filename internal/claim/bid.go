@@ -25,9 +25,9 @@ type Result struct {
 
 // Caller is the call that a bid is made for. Another call may take its place.
 type Caller interface {
-	// Answered takes the outcome of the last request: nil where the server has said that the key is
+	// RequestAnswered handles the outcome of the last request: nil where the server has said that the key is
 	// held.
-	Answered(err error)
+	RequestAnswered(err error)
 }
 
 // Draft is what the claims of a bid have in common.
@@ -89,7 +89,7 @@ func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
 	b.Guarded, b.Slot, b.Adopts = b.Draft.Guard != "", b.Draft.Slot != "", b.Draft.Adopts
 	b.Begin(b.B.Instant())
 	for {
-		if b.Passed(expect, b.B.Instant()) {
+		if b.MayPass(expect, b.B.Instant()) {
 			b.Begun = 0
 			return Result{Outcome: core.Free}
 		}
@@ -103,13 +103,13 @@ func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
 		r := b.cur.try(ctx, expect, b.Blind, b.Patience()*bucket.AnswerTimeout)
 		switch r.Outcome {
 		case core.Again:
-			b.Caller.Answered(r.Err)
+			b.Caller.RequestAnswered(r.Err)
 		case core.Busy:
-			b.Caller.Answered(nil)
+			b.Caller.RequestAnswered(nil)
 		case core.Free:
 			expect = 0
 		}
-		next := b.Came(r.Outcome, troubleOf(r.Err), r.Entry.Revision, b.B.Instant())
+		next := b.AttemptEnded(r.Outcome, troubleOf(r.Err), r.Entry.Revision, b.B.Instant())
 		if next.Closes {
 			b.Close()
 		}
@@ -179,7 +179,7 @@ func (b *Bid) Close() (gone []<-chan struct{}) {
 	return gone
 }
 
-// Mine says whether the record is that of an earlier attempt of the bid, which
+// Mine reports whether the record is that of an earlier attempt of the bid, which
 // was applied late: the next attempt will adopt it.
 func (b *Bid) Mine(e record.Entry) bool { return b.cur != nil && e.Live() && e.From(b.cur.state.ID) }
 

@@ -73,7 +73,7 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	answer := bucket.AnswerOf(a)
 	cl.mu.Lock()
 	// The deletion begins before the wait for the answer ends: a Close waits for one of them.
-	if cl.state.Answered(core.Reply{N: n, Answer: answer, At: at}, b.Alone()) {
+	if cl.state.AnswerArrived(core.Reply{N: n, Answer: answer, At: at}, b.Alone()) {
 		cl.k.Discard(cl.key, cl.state.ID, a.Revision)
 	}
 	if answer.Refusal > core.Conflict {
@@ -100,7 +100,7 @@ func (cl *claim) decided(ctx context.Context, newest int, blind bool) (Result, b
 			cl.mu.Unlock()
 			return Result{}, false
 		}
-		v, err := cl.state.Judge(r, newest, cl.b.Instant()), cl.errs[r.N]
+		v, err := cl.state.JudgeReply(r, newest, cl.b.Instant()), cl.errs[r.N]
 		cl.mu.Unlock()
 		var entry record.Entry
 		switch {
@@ -113,7 +113,7 @@ func (cl *claim) decided(ctx context.Context, newest int, blind bool) (Result, b
 				return Result{Outcome: core.Again, Err: err}, true
 			}
 			cl.mu.Lock()
-			v = cl.state.Found(entry, cl.b.Instant())
+			v = cl.state.RecordRead(entry, cl.b.Instant())
 			cl.mu.Unlock()
 		}
 		if v.Outcome != core.Undecided {
@@ -224,7 +224,7 @@ func (cl *claim) send(expect uint64) (int, error) {
 	if err != nil {
 		cl.mu.Lock()
 		defer cl.mu.Unlock()
-		cl.state.Unsend()
+		cl.state.AttemptNotSent()
 		return 0, err
 	}
 	cl.forgets = append(cl.forgets, forget)
@@ -241,6 +241,6 @@ func (cl *claim) sends(a core.Attempt) error {
 			return err
 		}
 	}
-	cl.state.Send(a)
+	cl.state.AttemptSent(a)
 	return nil
 }

@@ -110,7 +110,7 @@ func (cl *claim) takeAway(ctx context.Context, t *core.Taking) {
 		if err != nil {
 			return
 		}
-		if !t.Own(entry) {
+		if !t.OwnRecordRead(entry) {
 			cl.awaitAnswer(ctx, t.Attempt.N) //safety:guarded-awaited
 			return
 		}

@@ -52,7 +52,7 @@ func (c *Client) Adopt(ctx context.Context, req call.Request, from session.Hande
 	h.cohort = k
 	k.founder = true
 	c.unlock()
-	a.In(h)
+	a.Join(h)
 	res := a.Adopt(from)
 	var lease *session.Lease
 	if res.Outcome == core.Granted {

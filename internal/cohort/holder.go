@@ -82,7 +82,7 @@ func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error)
 	defer c.leave()
 	defer a.Bound()()
 	h := &holder{c: c, a: a, linger: a.Req.Linger}
-	a.In(h)
+	a.Join(h)
 	if req.Once && a.Drains() && !c.lingering(a) {
 		// Before the gate is taken: a one-shot writer stalls no reader.
 		if reader, ok := a.CurrentReader(); ok {

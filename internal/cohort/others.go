@@ -104,7 +104,7 @@ func (o *others) proves(reads bool) bool {
 	return o != nil && o.proven != 0 && o.queueIn && (!reads || o.gateIn)
 }
 
-// fresh reports whether a list that was requested at an instant still counts.
+// fresh reports whether a list that was requested at a time still counts.
 func (o *others) fresh(at, now clock.Instant) bool {
 	// An older list does not show what came between it and the subscription.
 	return o.proven != 0 && at != 0 && at >= o.proven && now.Sub(at) < silence //safety:silence-bounded
@@ -197,7 +197,7 @@ func (o *others) placeGone(key string, revision uint64, now clock.Instant) {
 	}
 }
 
-// gateSeen records the gate, from a notification or from a list that was requested at an instant. The list is right
+// gateSeen records the gate, from a notification or from a list that was requested at a time. The list is right
 // about what was known before: a notification can be forged.
 func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
 	g := &o.gate
@@ -393,7 +393,7 @@ func (l *lock) probed() string {
 
 var errNoWatch = errors.New("the queue cannot be watched")
 
-// noteList records what a whole list of the queue showed that was requested at an instant.
+// noteList records what a whole list of the queue showed that was requested at a time.
 func (l *lock) noteList(o *others, queue []record.Entry, at clock.Instant) {
 	l.notePlaces(o, queue, at)
 	o.listedAt = at

@@ -54,7 +54,7 @@ func (k *cohort) seekFrom(founder *call.Call, now clock.Instant) {
 	a, err := c.calls.New(s.ctx, req)
 	if err == nil {
 		a.Begun, a.Requested = first.a.Begun, true
-		a.In(s)
+		a.Join(s)
 		if founder != nil {
 			a.TakeOver(founder)
 		}

@@ -79,14 +79,14 @@ func (b *Bid) Begin(now clock.Instant) {
 	}
 }
 
-// Passed says whether the next attempt, at an expectation, could pass goroutines that have queued since the
+// MayPass reports whether the next attempt, at an expectation, could pass goroutines that have queued since the
 // queue was seen empty. The caller of the offer answers for its first attempt.
-func (b *Bid) Passed(expect uint64, now clock.Instant) bool {
+func (b *Bid) MayPass(expect uint64, now clock.Instant) bool {
 	b.tries++
 	return b.tries > 1 && b.Bypasses(expect) && now >= b.Until //safety:bypass-repeated
 }
 
-// Bypasses says whether a claim may pass goroutines that have queued since the queue was seen empty. While a
+// Bypasses reports whether a claim may pass goroutines that have queued since the queue was seen empty. While a
 // mutex has no record (expect is 0), nobody is queued: the first waiter would have claimed it. Behind a free
 // slot a first waiter can be queued that knows of fewer slots.
 func (b *Bid) Bypasses(expect uint64) bool {
@@ -106,9 +106,9 @@ func (b *Bid) Patience() time.Duration {
 	return 1 << min(b.silent, 1)
 }
 
-// Came takes the outcome of an attempt, and the reason where that is Again. tombstone is the revision that a
+// AttemptEnded takes the outcome of an attempt, and the reason where that is Again. tombstone is the revision that a
 // free key has; 0: none.
-func (b *Bid) Came(o Outcome, why Trouble, tombstone uint64, now clock.Instant) (r Repeat) {
+func (b *Bid) AttemptEnded(o Outcome, why Trouble, tombstone uint64, now clock.Instant) (r Repeat) {
 	defer func() {
 		if r.Decided != Undecided && r.Decided != Ended && r.Decided != Failed {
 			b.Begun = 0

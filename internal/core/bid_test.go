@@ -44,8 +44,8 @@ func TestBid(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := c.bid
 			b.Begin(followBegun)
-			require.False(t, b.Passed(7, followBegun))
-			require.Equal(t, c.want, b.Came(c.came.outcome, c.came.why, c.came.tombstone, followBegun))
+			require.False(t, b.MayPass(7, followBegun))
+			require.Equal(t, c.want, b.AttemptEnded(c.came.outcome, c.came.why, c.came.tombstone, followBegun))
 		})
 	}
 }
@@ -55,19 +55,19 @@ func TestBidCrowded(t *testing.T) {
 	b := Bid{Placed: true}
 	b.Begin(followBegun)
 	for n := range fullTries {
-		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.Came(Again, NoSpace, 0, followBegun))
+		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.AttemptEnded(Again, NoSpace, 0, followBegun))
 	}
-	require.Equal(t, Repeat{Decided: NoRoom, Closes: true}, b.Came(Again, NoSpace, 0, followBegun))
+	require.Equal(t, Repeat{Decided: NoRoom, Closes: true}, b.AttemptEnded(Again, NoSpace, 0, followBegun))
 	b = Bid{Placed: true}
 	b.Begin(followBegun)
 	for range fullTries {
-		b.Came(Again, Silence, 0, followBegun)
+		b.AttemptEnded(Again, Silence, 0, followBegun)
 	}
-	require.Equal(t, Undecided, b.Came(Again, NoSpace, 0, followBegun).Decided, "an outage is no want of room")
+	require.Equal(t, Undecided, b.AttemptEnded(Again, NoSpace, 0, followBegun).Decided, "an outage is no want of room")
 	b = Bid{}
 	b.Begin(followBegun)
 	for n := range 2 * fullTries {
-		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.Came(Again, NoSpace, 0, followBegun), "it has no place")
+		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.AttemptEnded(Again, NoSpace, 0, followBegun), "it has no place")
 	}
 }
 
@@ -77,11 +77,11 @@ func TestBidLeaderless(t *testing.T) {
 	at := followBegun
 	b.Begin(at)
 	at = at.Add(NoStreamFor)
-	require.Equal(t, Outage, b.Came(Again, Leaderless, 0, at).Backoff)
+	require.Equal(t, Outage, b.AttemptEnded(Again, Leaderless, 0, at).Backoff)
 	b.Begin(at)
 	at = at.Add(time.Millisecond)
-	require.Equal(t, Failed, b.Came(Again, Leaderless, 0, at).Decided)
-	b.Came(Busy, 0, 0, at)
+	require.Equal(t, Failed, b.AttemptEnded(Again, Leaderless, 0, at).Decided)
+	b.AttemptEnded(Busy, 0, 0, at)
 	require.Zero(t, b.Begun, "an answer ends that time")
 }
 
@@ -92,15 +92,15 @@ func TestBidBackoffs(t *testing.T) {
 	b.Begin(followBegun)
 	for n := range 3 {
 		require.EqualValues(t, 1, b.Patience())
-		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.Came(Again, Silence, 0, followBegun))
+		require.Equal(t, Repeat{Backoff: Outage, N: n}, b.AttemptEnded(Again, Silence, 0, followBegun))
 	}
 	for range 3 {
-		require.Equal(t, Repeat{Closes: true}, b.Came(Lost, 0, 0, followBegun))
+		require.Equal(t, Repeat{Closes: true}, b.AttemptEnded(Lost, 0, 0, followBegun))
 	}
-	require.Equal(t, Repeat{Closes: true, Backoff: Outage, N: 4}, b.Came(Lost, 0, 0, followBegun))
-	require.Equal(t, Repeat{Backoff: Outage}, b.Came(Again, Silence, 0, followBegun), "the silence is a new one")
-	require.Equal(t, Repeat{Backoff: Flight}, b.Came(Again, Replicating, 0, followBegun))
-	require.Equal(t, Repeat{Backoff: Flight, N: 1}, b.Came(Again, Replicating, 0, followBegun))
+	require.Equal(t, Repeat{Closes: true, Backoff: Outage, N: 4}, b.AttemptEnded(Lost, 0, 0, followBegun))
+	require.Equal(t, Repeat{Backoff: Outage}, b.AttemptEnded(Again, Silence, 0, followBegun), "the silence is a new one")
+	require.Equal(t, Repeat{Backoff: Flight}, b.AttemptEnded(Again, Replicating, 0, followBegun))
+	require.Equal(t, Repeat{Backoff: Flight, N: 1}, b.AttemptEnded(Again, Replicating, 0, followBegun))
 
 	b = Bid{}
 	b.Begin(followBegun)
@@ -109,8 +109,8 @@ func TestBidBackoffs(t *testing.T) {
 		if tries > 3 {
 			want = Repeat{Backoff: Short, N: tries - 1}
 		}
-		b.Passed(7, followBegun)
-		require.Equal(t, want, b.Came(Free, 0, 0, followBegun), "the tombstones that it expects expire again and again")
+		b.MayPass(7, followBegun)
+		require.Equal(t, want, b.AttemptEnded(Free, 0, 0, followBegun), "the tombstones that it expects expire again and again")
 	}
 }
 
@@ -120,12 +120,12 @@ func TestBidPatience(t *testing.T) {
 	b.Begin(followBegun)
 	for _, want := range []time.Duration{1, 2, 2, 2} {
 		require.Equal(t, want, b.Patience())
-		b.Came(Again, Silence, 0, followBegun)
+		b.AttemptEnded(Again, Silence, 0, followBegun)
 	}
-	b.Came(Lost, 0, 0, followBegun)
+	b.AttemptEnded(Lost, 0, 0, followBegun)
 	require.EqualValues(t, 1, b.Patience(), "the server answers again")
 	b = Bid{Guarded: true, Once: true}
-	b.Came(Again, Silence, 0, followBegun)
+	b.AttemptEnded(Again, Silence, 0, followBegun)
 	require.EqualValues(t, 1, b.Patience(), "a one-shot")
 }
 
@@ -148,8 +148,8 @@ func TestBidPasses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.bid.Begin(followBegun)
-			require.False(t, c.bid.Passed(c.expect, c.at), "who makes the offer has looked just now")
-			require.Equal(t, c.want, c.bid.Passed(c.expect, c.at))
+			require.False(t, c.bid.MayPass(c.expect, c.at), "who makes the offer has looked just now")
+			require.Equal(t, c.want, c.bid.MayPass(c.expect, c.at))
 		})
 	}
 }

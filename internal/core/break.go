@@ -42,9 +42,9 @@ const (
 	BreakTaken
 )
 
-// Found takes the record under the key of the claim. The leader has stored up to a revision; none says that it has
+// RecordRead takes the record under the key of the claim. The leader has stored up to a revision; none says that it has
 // nothing under the key in a state that is complete.
-func (b *Break) Found(e record.Entry, none bool, stored uint64) BreakStep {
+func (b *Break) RecordRead(e record.Entry, none bool, stored uint64) BreakStep {
 	if none && stored >= max(b.AsOf, e.Revision) { //safety:break-complete
 		e = record.Entry{} // a replica has not removed it yet
 	}
@@ -66,8 +66,8 @@ func (b *Break) Found(e record.Entry, none bool, stored uint64) BreakStep {
 	return BreakWrite
 }
 
-// Wrote takes the answer to the write, which expected a revision. The leader had stored up to another one before.
-func (b *Break) Wrote(a Answer, expected, stored uint64) BreakStep {
+// WriteAnswered takes the answer to the write, which expected a revision. The leader had stored up to another one before.
+func (b *Break) WriteAnswered(a Answer, expected, stored uint64) BreakStep {
 	if a.Refusal == Acknowledged {
 		return BreakDone
 	}

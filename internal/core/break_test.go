@@ -31,7 +31,7 @@ func TestBreak(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := &Break{ID: "me", Immediately: c.now}
 			for i, e := range c.found {
-				require.Equal(t, c.want[i], b.Found(e, false, 20), i)
+				require.Equal(t, c.want[i], b.RecordRead(e, false, 20), i)
 			}
 			if c.want[0] == BreakRead {
 				require.EqualValues(t, 20, b.AsOf)
@@ -44,23 +44,23 @@ func TestBreak(t *testing.T) {
 func TestBreakEmpty(t *testing.T) {
 	mine := stored(10, "me", 1, record.StatusHeld)
 	b := &Break{ID: "me"}
-	require.Equal(t, BreakRead, b.Found(mine, true, 10))
-	require.Equal(t, BreakGone, b.Found(mine, true, 10))
-	require.Equal(t, BreakWrite, (&Break{ID: "me"}).Found(mine, true, 9))
-	require.Equal(t, BreakWrite, (&Break{ID: "me", AsOf: 11}).Found(mine, true, 10))
+	require.Equal(t, BreakRead, b.RecordRead(mine, true, 10))
+	require.Equal(t, BreakGone, b.RecordRead(mine, true, 10))
+	require.Equal(t, BreakWrite, (&Break{ID: "me"}).RecordRead(mine, true, 9))
+	require.Equal(t, BreakWrite, (&Break{ID: "me", AsOf: 11}).RecordRead(mine, true, 10))
 }
 
 // TestBreakWrote: a refused break follows the holder that has renewed.
 func TestBreakWrote(t *testing.T) {
 	b := &Break{ID: "me"}
-	require.Equal(t, BreakDone, b.Wrote(Answer{Revision: 11}, 10, 20))
-	require.Equal(t, BreakRead, b.Wrote(Answer{Refusal: Unsure}, 10, 20))
+	require.Equal(t, BreakDone, b.WriteAnswered(Answer{Revision: 11}, 10, 20))
+	require.Equal(t, BreakRead, b.WriteAnswered(Answer{Refusal: Unsure}, 10, 20))
 	require.Zero(t, b.AsOf)
-	require.Equal(t, BreakRead, b.Wrote(refusedBy(12), 10, 11))
+	require.Equal(t, BreakRead, b.WriteAnswered(refusedBy(12), 10, 11))
 	require.EqualValues(t, 12, b.AsOf)
-	require.Equal(t, BreakGone, b.Found(record.Entry{}, false, 20), "it needs no other proof")
+	require.Equal(t, BreakGone, b.RecordRead(record.Entry{}, false, 20), "it needs no other proof")
 	b = &Break{ID: "me"}
-	b.Wrote(refusedBy(0), 10, 20)
+	b.WriteAnswered(refusedBy(0), 10, 20)
 	require.EqualValues(t, 20, b.AsOf)
 }
 

@@ -82,7 +82,7 @@ const (
 	Unsure
 )
 
-// Final says whether the answer settles an attempt, whichever server gave it. Several
+// Final reports whether the answer settles an attempt, whichever server gave it. Several
 // servers may believe that they lead. All of them refuse an attempt that expects a revision
 // which has been replaced.
 func (a Answer) Final(expect uint64) bool {
@@ -151,20 +151,20 @@ func (c *Claim) Attempts() int { return len(c.attempts) }
 // Attempt returns attempt n.
 func (c *Claim) Attempt(n int) Attempt { return c.attempts[n-1] }
 
-// Send notes an attempt that is sent now, and returns its number.
-func (c *Claim) Send(a Attempt) int {
+// AttemptSent notes an attempt that is sent now, and returns its number.
+func (c *Claim) AttemptSent(a Attempt) int {
 	a.N = len(c.attempts) + 1
 	c.attempts = append(c.attempts, a)
 	return a.N
 }
 
-// Unsend forgets the last attempt, which was not sent.
-func (c *Claim) Unsend() { c.attempts = c.attempts[:len(c.attempts)-1] }
+// AttemptNotSent forgets the last attempt, which was not sent.
+func (c *Claim) AttemptNotSent() { c.attempts = c.attempts[:len(c.attempts)-1] }
 
-// Answered takes an answer, however late. alone says that one server only may answer. unwanted
+// AnswerArrived takes an answer, however late. alone says that one server only may answer. unwanted
 // says that its record is to be deleted: nobody else would release the record of a claim that is
 // over.
-func (c *Claim) Answered(r Reply, alone bool) (unwanted bool) {
+func (c *Claim) AnswerArrived(r Reply, alone bool) (unwanted bool) {
 	a := &c.attempts[r.N-1]
 	if r.Answer.Refusal != Unsure {
 		a.answered, a.acked = true, r.Answer.Refusal == Acknowledged
@@ -188,8 +188,8 @@ func (c *Claim) Next() (r Reply, ok bool) {
 	return r, true
 }
 
-// Judge decides by one reply. The refusal of an attempt that is not the newest is no news.
-func (c *Claim) Judge(r Reply, newest int, now clock.Instant) Verdict {
+// JudgeReply decides by one reply. The refusal of an attempt that is not the newest is no news.
+func (c *Claim) JudgeReply(r Reply, newest int, now clock.Instant) Verdict {
 	switch {
 	case r.Answer.Refusal == Acknowledged:
 		// Judged late is late, too: the lease would begin when it is over already.
@@ -204,10 +204,10 @@ func (c *Claim) Judge(r Reply, newest int, now clock.Instant) Verdict {
 	return Verdict{Outcome: Refused, Revision: r.Answer.Last}
 }
 
-// Found decides by the record that has refused the newest attempt, from a state that contains the
+// RecordRead decides by the record that has refused the newest attempt, from a state that contains the
 // refusal. The record of another claim is never adopted, nor one that an operator has broken. That
 // of an earlier attempt whose answer was lost counts from its own sending.
-func (c *Claim) Found(e record.Entry, now clock.Instant) Verdict {
+func (c *Claim) RecordRead(e record.Entry, now clock.Instant) Verdict {
 	switch {
 	case !e.Live():
 		return Verdict{Outcome: Free}
@@ -237,18 +237,18 @@ func (c *Claim) take(n int, revision uint64, at clock.Instant) Verdict {
 	return Verdict{Outcome: Granted, N: n, Revision: revision}
 }
 
-// open says whether attempt n was made and may have been applied without an answer.
+// open reports whether attempt n was made and may have been applied without an answer.
 func (c *Claim) open(n int) bool {
 	return n >= 1 && n <= len(c.attempts) && (!c.attempts[n-1].answered || c.attempts[n-1].doubtful) //safety:attempt-open
 }
 
-// acknowledged says whether the server has acknowledged attempt n. Its reply is among those
+// acknowledged reports whether the server has acknowledged attempt n. Its reply is among those
 // that are still to be judged.
 func (c *Claim) acknowledged(n int) bool {
 	return n >= 1 && n <= len(c.attempts) && c.attempts[n-1].acked
 }
 
-// Unwritten says whether no attempt can have left a record.
+// Unwritten reports whether no attempt can have left a record.
 func (c *Claim) Unwritten() bool {
 	return !slices.ContainsFunc(c.attempts, func(a Attempt) bool { return !a.answered || a.acked || a.doubtful }) //safety:room-refused
 }
@@ -288,21 +288,21 @@ func (c *Claim) Settle(n int) {
 	}
 }
 
-// Settled says whether each attempt has an answer.
+// Settled reports whether each attempt has an answer.
 func (c *Claim) Settled() bool {
 	return !slices.ContainsFunc(c.attempts, func(a Attempt) bool { return !a.answered })
 }
 
-// IsSettled says whether attempt n has an answer.
+// IsSettled reports whether attempt n has an answer.
 func (c *Claim) IsSettled(n int) bool { return c.attempts[n-1].answered }
 
-// Unwanted says whether a record was stored by this claim after it was over.
+// Unwanted reports whether a record was stored by this claim after it was over.
 func (c *Claim) Unwanted(e record.Entry) bool {
 	return c.over && e.From(c.ID) && e.Renewal == 0 && e.Attempt != c.granted && //safety:over-notified
 		(e.Status == record.StatusHeld || e.Status == record.StatusWaiting)
 }
 
-// Strays says whether a record, as read, is that of an attempt that was not granted.
+// Strays reports whether a record, as read, is that of an attempt that was not granted.
 func (c *Claim) Strays(e record.Entry) bool {
 	return e.From(c.ID) && e.Live() && e.Renewal == 0 && e.Attempt != c.granted
 }

@@ -55,13 +55,13 @@ func (c *trial) justBefore(seconds int) *trial {
 }
 
 func (c *trial) sends(expect uint64) *trial {
-	c.claim.Send(Attempt{Expect: expect, Terms: clock.Terms{TTL: valid + time.Second, Margin: time.Second}, Sent: c.now, Floor: c.floor})
+	c.claim.AttemptSent(Attempt{Expect: expect, Terms: clock.Terms{TTL: valid + time.Second, Margin: time.Second}, Sent: c.now, Floor: c.floor})
 	return c
 }
 
 func (c *trial) answers(n int, a Answer) *trial {
 	c.said = "nothing"
-	if c.claim.Answered(Reply{N: n, Answer: a, At: c.now}, !c.group) {
+	if c.claim.AnswerArrived(Reply{N: n, Answer: a, At: c.now}, !c.group) {
 		c.said = fmt.Sprintf("delete %d", a.Revision)
 	}
 	return c
@@ -84,13 +84,13 @@ func (c *trial) judged(want string) *trial {
 	c.t.Helper()
 	r, more := c.claim.Next()
 	require.True(c.t, more, "no answer is to be judged")
-	c.said = told(c.claim.Judge(r, c.claim.Attempts(), c.now))
+	c.said = told(c.claim.JudgeReply(r, c.claim.Attempts(), c.now))
 	return c.is(want)
 }
 
 // finds: a record is read, as of the revision that has refused the newest attempt.
 func (c *trial) finds(e record.Entry) *trial {
-	c.said = told(c.claim.Found(e, c.now))
+	c.said = told(c.claim.RecordRead(e, c.now))
 	return c
 }
 
@@ -313,7 +313,7 @@ func TestClaimJudged(t *testing.T) {
 		}},
 		{"one that could not be sent", func(c *trial) {
 			c.at(0).sends(0)
-			c.sends(0).claim.Unsend()
+			c.sends(0).claim.AttemptNotSent()
 			c.refuses(1, 7).judged("refused by 7")
 			c.finds(own(7, 2)).is("busy")
 			c.sends(0).acknowledges(2, 9).judged("granted 2 at 9")
@@ -393,13 +393,13 @@ func TestClaimAdopts(t *testing.T) {
 			var claim Claim
 			claim.Begin("mine")
 			by := clock.Instant(0).Add(5 * time.Second)
-			claim.Send(Attempt{Expect: 7, By: by, Terms: clock.Terms{TTL: valid + time.Second, Margin: time.Second}})
+			claim.AttemptSent(Attempt{Expect: 7, By: by, Terms: clock.Terms{TTL: valid + time.Second, Margin: time.Second}})
 			now := clock.Instant(0).Add(time.Duration(c.at) * time.Second)
 			found := own(8, 1)
-			require.Equal(t, c.want, claim.Found(found, now).Outcome, "found without an answer")
-			claim.Answered(Reply{N: 1, Answer: Answer{Revision: 8}, At: now}, true)
+			require.Equal(t, c.want, claim.RecordRead(found, now).Outcome, "found without an answer")
+			claim.AnswerArrived(Reply{N: 1, Answer: Answer{Revision: 8}, At: now}, true)
 			r, _ := claim.Next()
-			v := claim.Judge(r, 1, now)
+			v := claim.JudgeReply(r, 1, now)
 			require.Equal(t, c.want, v.Outcome)
 			require.Equal(t, c.want == Lost, v.Delete == 8)
 		})
@@ -683,7 +683,7 @@ func (o *orders) from(s *scene) {
 		o.then(*s, "judged", func(s *scene) { o.judge(s) })
 	case made < o.most:
 		o.then(*s, "sent", func(s *scene) {
-			s.claim.Send(Attempt{Expect: 5, Terms: clock.Terms{TTL: valid + time.Second, Margin: time.Second}, Sent: s.now, Floor: known})
+			s.claim.AttemptSent(Attempt{Expect: 5, Terms: clock.Terms{TTL: valid + time.Second, Margin: time.Second}, Sent: s.now, Floor: known})
 			s.sent[made+1] = s.now
 			s.now = s.now.Add(time.Second)
 		})
@@ -702,7 +702,7 @@ var attemptNames = [few + 1]string{1: "to attempt 1: ", 2: "to attempt 2: ", 3: 
 
 func (o *orders) answered(s *scene, n int, a Answer) {
 	s.answer[n] = &a
-	unwanted := s.claim.Answered(Reply{N: n, Answer: a, At: s.now}, !o.group)
+	unwanted := s.claim.AnswerArrived(Reply{N: n, Answer: a, At: s.now}, !o.group)
 	s.judging = !s.claim.over
 	if unwanted {
 		o.deleted(s, &s.asked, a.Revision)
@@ -714,7 +714,7 @@ func (o *orders) judge(s *scene) {
 	if s.judging = more; !more {
 		return
 	}
-	v := s.claim.Judge(r, s.claim.Attempts(), s.now)
+	v := s.claim.JudgeReply(r, s.claim.Attempts(), s.now)
 	if v.Delete != 0 {
 		o.deleted(s, &s.asked, v.Delete)
 	}
@@ -730,7 +730,7 @@ func (o *orders) judge(s *scene) {
 
 func (o *orders) find(s *scene, e record.Entry) {
 	s.reading = false
-	v := s.claim.Found(e, s.now)
+	v := s.claim.RecordRead(e, s.now)
 	if v.Delete != 0 {
 		o.deleted(s, &s.found, v.Delete)
 	}

@@ -26,9 +26,9 @@ const (
 	AskLeader
 )
 
-// Found takes that a read has found the lock free, or busy: by a live record of a holder, or behind queued
+// LockRead takes that a read has found the lock free, or busy: by a live record of a holder, or behind queued
 // waiters.
-func (d *Denial) Found(busy bool, holder record.Entry, queued bool) Doubt {
+func (d *Denial) LockRead(busy bool, holder record.Entry, queued bool) Doubt {
 	switch {
 	case busy && d.Leader && (holder.Live() || queued): //safety:denied-by-leader
 		return NoDoubt
@@ -38,8 +38,8 @@ func (d *Denial) Found(busy bool, holder record.Entry, queued bool) Doubt {
 	return AskLeader
 }
 
-// Clock takes what the server's clock says of a holder.
-func (d *Denial) Clock(overdue bool) Doubt {
+// ClockRead takes what the server's clock says of a holder.
+func (d *Denial) ClockRead(overdue bool) Doubt {
 	if overdue {
 		return AskLeader
 	}

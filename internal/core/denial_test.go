@@ -29,10 +29,10 @@ func TestDenial(t *testing.T) {
 		{"free, and another was quicker", Denial{Leader: true}, false, record.Entry{}, false, AskLeader},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			require.Equal(t, c.want, c.d.Found(c.busy, c.holder, c.queued))
+			require.Equal(t, c.want, c.d.LockRead(c.busy, c.holder, c.queued))
 		})
 	}
 	d := Denial{Named: 7}
-	require.Equal(t, NoDoubt, d.Clock(false))
-	require.Equal(t, AskLeader, d.Clock(true), "an overdue record holds nothing")
+	require.Equal(t, NoDoubt, d.ClockRead(false))
+	require.Equal(t, AskLeader, d.ClockRead(true), "an overdue record holds nothing")
 }

@@ -99,15 +99,15 @@ type DrainStep struct {
 type DrainAction uint8
 
 const (
-	// AskReaders: ask the leader for the readers, and call [Drain.Answered].
+	// AskReaders: ask the leader for the readers, and call [Drain.ReadersListed].
 	AskReaders DrainAction = iota
-	// ReadReader: read the record under Key, and call [Drain.Read].
+	// ReadReader: read the record under Key, and call [Drain.ReaderRead].
 	ReadReader
-	// DeleteReader: delete the record Entry at its revision, and call [Drain.Deleted].
+	// DeleteReader: delete the record Entry at its revision, and call [Drain.OverdueDeleted].
 	DeleteReader
-	// ConfirmGate: renew the gate now, and call [Drain.Confirmed].
+	// ConfirmGate: renew the gate now, and call [Drain.GateConfirmed].
 	ConfirmGate
-	// WatchReaders: subscribe to the departures of readers, and call [Drain.Watched].
+	// WatchReaders: subscribe to the departures of readers, and call [Drain.SubscriptionMade].
 	WatchReaders
 	// AwaitReaders: wait for a notification, at most for [Drain.Pause]. Then ask again.
 	AwaitReaders
@@ -135,16 +135,16 @@ const (
 	NotPermitted
 )
 
-// Departed takes a notification that a reader's record has got a tombstone.
-func (d *Drain) Departed(key string, revision uint64) {
+// ReaderDeparted takes a notification that a reader's record has got a tombstone.
+func (d *Drain) ReaderDeparted(key string, revision uint64) {
 	if d.notified == nil {
 		d.notified = make(map[string]uint64)
 	}
 	d.notified[key] = revision
 }
 
-// Answered takes an answer about the readers.
-func (d *Drain) Answered(l ReaderList, f Failure) DrainStep {
+// ReadersListed takes an answer about the readers.
+func (d *Drain) ReadersListed(l ReaderList, f Failure) DrainStep {
 	d.list, d.unread, d.Left, d.deleted = l, l.Keys, d.Left[:0], false
 	if f != NoFailure {
 		return d.failed(f)
@@ -175,8 +175,8 @@ func (d *Drain) next() DrainStep {
 	return d.judge()
 }
 
-// Read takes the record of the reader that was to be read; zero: there is none.
-func (d *Drain) Read(e record.Entry, f Failure) DrainStep {
+// ReaderRead takes the record of the reader that was to be read; zero: there is none.
+func (d *Drain) ReaderRead(e record.Entry, f Failure) DrainStep {
 	key, before := d.unread[0], d.shown
 	d.shown = record.Entry{}
 	switch {
@@ -217,9 +217,9 @@ func (d *Drain) leaves(key string) {
 	d.gone[key] = true
 }
 
-// Deleted notes whether the overdue reader was deleted: a renewal would have made the server refuse
+// OverdueDeleted notes whether the overdue reader was deleted: a renewal would have made the server refuse
 // that. Otherwise it has changed, or is unknown.
-func (d *Drain) Deleted(acknowledged bool) DrainStep {
+func (d *Drain) OverdueDeleted(acknowledged bool) DrainStep {
 	if acknowledged { //safety:reader-deleted
 		d.leaves(d.unread[0])
 		d.deleted = true
@@ -260,17 +260,17 @@ func (d *Drain) prove() DrainStep {
 	return DrainStep{Do: ConfirmGate}
 }
 
-// Confirmed notes whether a gate write was acknowledged that was sent after the last answer. The next
+// GateConfirmed notes whether a gate write was acknowledged that was sent after the last answer. The next
 // answer contains it if it counts. Without one the link is not slow but the server cut off.
-func (d *Drain) Confirmed(acknowledged bool) DrainStep {
+func (d *Drain) GateConfirmed(acknowledged bool) DrainStep {
 	if acknowledged { //safety:gate-written-between
 		d.renewed = true
 	}
 	return DrainStep{Do: AskReaders}
 }
 
-// Watched notes whether the subscription was made.
-func (d *Drain) Watched(made bool) DrainStep {
+// SubscriptionMade notes whether the subscription was made.
+func (d *Drain) SubscriptionMade(made bool) DrainStep {
 	if d.watched = made; made {
 		return DrainStep{Do: AskReaders}
 	}
@@ -298,6 +298,6 @@ func (d *Drain) Pause(pause time.Duration, server time.Time) time.Duration {
 	return min(pause, d.late.Next())
 }
 
-// Slow says whether the proofs of a one-shot acquire whose time is over took too long. Its time ends
+// Slow reports whether the proofs of a one-shot acquire whose time is over took too long. Its time ends
 // before drainTries proofs can fail.
 func (d *Drain) Slow() bool { return d.Once && d.tries > 1 }

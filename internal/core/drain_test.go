@@ -46,7 +46,7 @@ func shuts(t *testing.T, replicas int, gate uint64) *writer {
 // names: an answer of a server that has applied a revision names readers.
 func (w *writer) names(last uint64, readers ...string) *writer {
 	w.list.Last, w.list.Keys = last, readers
-	w.step = w.Answered(w.list, NoFailure)
+	w.step = w.ReadersListed(w.list, NoFailure)
 	return w
 }
 
@@ -58,7 +58,7 @@ func (w *writer) namesAt(at time.Duration, last uint64, readers ...string) *writ
 
 // fails: there is no answer.
 func (w *writer) fails(f Failure) *writer {
-	w.step = w.Answered(ReaderList{}, f)
+	w.step = w.ReadersListed(ReaderList{}, f)
 	return w
 }
 
@@ -71,7 +71,7 @@ func (w *writer) record(key string, revision uint64) record.Entry {
 
 // reads: the record of the reader is live.
 func (w *writer) reads(key string, revision uint64) *writer {
-	w.step = w.Read(w.record(key, revision), NoFailure)
+	w.step = w.ReaderRead(w.record(key, revision), NoFailure)
 	return w
 }
 
@@ -79,7 +79,7 @@ func (w *writer) reads(key string, revision uint64) *writer {
 func (w *writer) readsOver(key string, revision uint64, ago time.Duration) *writer {
 	e := w.record(key, revision)
 	e.Time = drainTime.Add(-readerTTL - ago)
-	w.step = w.Read(e, NoFailure)
+	w.step = w.ReaderRead(e, NoFailure)
 	return w
 }
 
@@ -87,38 +87,38 @@ func (w *writer) readsOver(key string, revision uint64, ago time.Duration) *writ
 func (w *writer) readsGone(key string, revision uint64) *writer {
 	e := w.record(key, revision)
 	e.Deleted = true
-	w.step = w.Read(e, NoFailure)
+	w.step = w.ReaderRead(e, NoFailure)
 	return w
 }
 
 // readsNothing: there is neither, or the request has failed.
 func (w *writer) readsNothing(f Failure) *writer {
-	w.step = w.Read(record.Entry{}, f)
+	w.step = w.ReaderRead(record.Entry{}, f)
 	return w
 }
 
 // deletes: the deletion of an overdue reader is acknowledged, or not.
 func (w *writer) deletes(acknowledged bool) *writer {
-	w.step = w.Deleted(acknowledged)
+	w.step = w.OverdueDeleted(acknowledged)
 	return w
 }
 
 // renews: the gate is written once more, at an instant, and stored at a revision.
 func (w *writer) renews(at time.Duration, revision uint64) *writer {
 	w.list.Gate, w.list.Sent = revision, gateSent.Add(at)
-	w.step = w.Confirmed(true)
+	w.step = w.GateConfirmed(true)
 	return w
 }
 
 // renewsUnanswered: that has no answer.
 func (w *writer) renewsUnanswered() *writer {
-	w.step = w.Confirmed(false)
+	w.step = w.GateConfirmed(false)
 	return w
 }
 
 // watches: the subscription is in place.
 func (w *writer) watches() *writer {
-	w.step = w.Watched(true)
+	w.step = w.SubscriptionMade(true)
 	return w
 }
 
@@ -168,7 +168,7 @@ func TestDrain(t *testing.T) {
 	w.watches().then("ask")
 	w.names(12, "R").then("read R").reads("R", 11).then("wait for readers")
 	require.Equal(t, []record.Entry{w.record("R", 11)}, w.Left)
-	w.Departed("R", 13)
+	w.ReaderDeparted("R", 13)
 	w.waits().names(13, "R").then("read R as of 13").readsGone("R", 13).then("drained")
 }
 
@@ -199,7 +199,7 @@ func TestDrainNoProof(t *testing.T) {
 		"named, and not found":         {func(w *writer) { w.names(12, "R").readsNothing(NoFailure) }, "wait for readers"},
 		"named, and not to be read":    {func(w *writer) { w.names(12, "R").readsNothing(NoAnswer) }, "wait"},
 		"named, and forbidden":         {func(w *writer) { w.names(12, "R").readsNothing(NotPermitted) }, "forbidden"},
-		"named, and notified only":     {func(w *writer) { w.Departed("R", 13); w.names(13, "R").reads("R", 11) }, "wait for readers"},
+		"named, and notified only":     {func(w *writer) { w.ReaderDeparted("R", 13); w.names(13, "R").reads("R", 11) }, "wait for readers"},
 		"one not to be read, one gone": {func(w *writer) { w.names(12, "Q", "R").reads("Q", 10).readsNothing(NoAnswer) }, "wait"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -336,10 +336,10 @@ func TestDrainRemade(t *testing.T) {
 // The revision of a tombstone that was notified may be forged. A read waits for it once.
 func TestDrainForgedDeparture(t *testing.T) {
 	w := shuts(t, 3, 12)
-	w.watches().Departed("R", 1_000_000)
+	w.watches().ReaderDeparted("R", 1_000_000)
 	w.names(12, "R").then("read R as of 1000000").readsNothing(NoAnswer).then("wait").waits()
 	w.names(12, "R").then("read R").reads("R", 11).then("wait for readers").waits()
-	w.Departed("R", 13)
+	w.ReaderDeparted("R", 13)
 	w.names(13, "R").then("read R as of 13")
 }
 
@@ -350,10 +350,10 @@ func TestDrainWatches(t *testing.T) {
 	w := shuts(t, 3, 12)
 	w.fails(NoAnswer).then("wait").waits()
 	w.names(11).then("watch and probe")
-	w.step = w.Watched(false)
+	w.step = w.SubscriptionMade(false)
 	w.then("wait").waits()
 	w.names(12, "R").reads("R", 11).then("watch and probe")
-	w.step = w.Watched(false)
+	w.step = w.SubscriptionMade(false)
 	w.then("wait for readers").waits()
 	w.names(12, "R").reads("R", 11).then("watch and probe").watches().then("ask")
 	w.names(12, "R").reads("R", 11).then("wait for readers")
@@ -412,7 +412,7 @@ func TestDrainPause(t *testing.T) {
 		if e.Record.TTL = max(test.left, 0); test.left == 0 {
 			e.Record.TTL, e.Time = time.Second, drainTime.Add(-time.Second)
 		}
-		w.names(12, "R").step = w.Read(e, NoFailure)
+		w.names(12, "R").step = w.ReaderRead(e, NoFailure)
 		require.Equal(t, test.pause, w.Pause(drainWait, drainTime), name)
 		require.Equal(t, test.tracked, len(w.Left) == 1, name)
 	}

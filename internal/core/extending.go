@@ -37,9 +37,9 @@ type Extending struct {
 	first    uint64        // revision of the first record that was read
 }
 
-// Found takes the record under the key, as of what the leader had stored when its clock showed a time. The leader
-// was read at an instant. margin is the part of a TTL that is left unused.
-func (x *Extending) Found(e record.Entry, server time.Time, asked clock.Instant, margin float64) HandleStep {
+// RecordRead takes the record under the key, as of what the leader had stored when its clock showed a time. The leader
+// was read at a time. margin is the part of a TTL that is left unused.
+func (x *Extending) RecordRead(e record.Entry, server time.Time, asked clock.Instant, margin float64) HandleStep {
 	step, left := x.Judge(e, server, margin)
 	if step != HandleWrite {
 		return step
@@ -59,8 +59,8 @@ func (x *Extending) Found(e record.Entry, server time.Time, asked clock.Instant,
 	return HandleWrite
 }
 
-// Wrote takes the answer to the write, which was sent at an instant and expected a revision.
-func (x *Extending) Wrote(a Answer, expected uint64, sent, now clock.Instant) HandleStep {
+// WriteAnswered takes the answer to the write, which was sent at a time and expected a revision.
+func (x *Extending) WriteAnswered(a Answer, expected uint64, sent, now clock.Instant) HandleStep {
 	v := ValidFrom(sent, x.Terms)
 	if a.Refusal == Acknowledged && v.InTime(now) && now < x.deadline { //safety:extend-in-time
 		x.Valid, x.Last = v.End, a.Revision

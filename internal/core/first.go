@@ -77,10 +77,10 @@ func (f *First) Next() (do Decision, k int, revision uint64) {
 	return Prove, 0, 0
 }
 
-// Found takes the record of key k, as a read has returned it, or the refusal of a claim. The driver has deleted
+// KeyRead takes the record of key k, as a read has returned it, or the refusal of a claim. The driver has deleted
 // an overdue one. own is the id of the claim under way, of which the record may
 // be; "" where that claim has judged the record itself, and does not take it for its own.
-func (f *First) Found(k int, e record.Entry, own string) {
+func (f *First) KeyRead(k int, e record.Entry, own string) {
 	x := &f.keys[k]
 	x.Entry, x.do, x.at = e, Take, e.Revision
 	switch {
@@ -92,26 +92,28 @@ func (f *First) Found(k int, e record.Entry, own string) {
 	}
 }
 
-// Proved notes that the subscription was in place when the leader had a revision.
-func (f *First) Proved(revision uint64) { f.proven, f.asOf = true, revision }
+// SubscriptionProven notes that the subscription was in place when the leader had a revision.
+func (f *First) SubscriptionProven(revision uint64) { f.proven, f.asOf = true, revision }
 
-// FoundAll notes that all keys have been read: see [First.Found].
-func (f *First) FoundAll() { f.all, f.asOf = false, 0 }
+// AllRead notes that all keys have been read: see [First.KeyRead].
+func (f *First) AllRead() { f.all, f.asOf = false, 0 }
 
-// Unread notes that the read of one key has had no answer. true: all are read at once instead.
-func (f *First) Unread() bool {
+// KeyNotRead notes that the read of one key has had no answer. true: all are read at once instead.
+func (f *First) KeyNotRead() bool {
 	f.all = f.Counts
 	return f.all
 }
 
-// Failed notes that a read has had no answer. The next one is after a pause.
-func (f *First) Failed(now clock.Instant, pause time.Duration) { f.all, f.due = false, now.Add(pause) }
+// ReadFailed notes that a read has had no answer. The next one is after a pause.
+func (f *First) ReadFailed(now clock.Instant, pause time.Duration) {
+	f.all, f.due = false, now.Add(pause)
+}
 
-// Has says whether there is a key k: other clients may know of more.
+// Has reports whether there is a key k: other clients may know of more.
 func (f *First) Has(k int) bool { return k < len(f.keys) }
 
-// Put takes a record that was notified.
-func (f *First) Put(k int, e record.Entry, own string) {
+// RecordNotified takes a record that was notified.
+func (f *First) RecordNotified(k int, e record.Entry, own string) {
 	x := &f.keys[k]
 	if e.Revision > x.Revision {
 		x.Entry = e
@@ -121,18 +123,20 @@ func (f *First) Put(k int, e record.Entry, own string) {
 	}
 }
 
-// Deleted notes the notification of a tombstone. Any client may forge that.
-func (f *First) Deleted(k int, revision uint64) { f.keys[k].do, f.keys[k].at = Verify, revision }
+// TombstoneNotified notes the notification of a tombstone. Any client may forge that.
+func (f *First) TombstoneNotified(k int, revision uint64) {
+	f.keys[k].do, f.keys[k].at = Verify, revision
+}
 
-// Expired notes that the time of the record of key k is over: a claim decides.
-func (f *First) Expired(k int) { f.keys[k].do, f.keys[k].at = Take, 0 }
+// RecordExpired notes that the time of the record of key k is over: a claim decides.
+func (f *First) RecordExpired(k int) { f.keys[k].do, f.keys[k].at = Take, 0 }
 
-// Moved notes that another server serves the subscription now.
-func (f *First) Moved() { f.reread(0) }
+// SubscriptionMoved notes that another server serves the subscription now.
+func (f *First) SubscriptionMoved() { f.reread(0) }
 
-// Due notes that it is [First.At]. The claim of a key whose time is over takes no longer than a read of
+// TimeCame notes that it is [First.At]. The claim of a key whose time is over takes no longer than a read of
 // it. One that is overdue is read, and deleted.
-func (f *First) Due(server time.Time) {
+func (f *First) TimeCame(server time.Time) {
 	_, left := f.Shortest(server)
 	switch {
 	case f.Counts:
@@ -147,7 +151,7 @@ func (f *First) Due(server time.Time) {
 // Record is the record of key k, as far as is known.
 func (f *First) Record(k int) record.Entry { return f.keys[k].Entry }
 
-// Tracks says whether to have the end of the record of key k notified. An end that has come is checked
+// Tracks reports whether to have the end of the record of key k notified. An end that has come is checked
 // by the timers.
 func (f *First) Tracks(k int, server time.Time) bool {
 	return f.Watched && f.keys[k].Live() && f.keys[k].Remaining(server) != 0

@@ -45,12 +45,12 @@ func (h *head) stays(d time.Duration) *head {
 	at := h.At(h.now, h.server, func() time.Duration { h.pauses++; return 5 * time.Second })
 	require.Equal(h.t, d, at.Sub(h.now))
 	h.now, h.server = at, h.server.Add(d)
-	h.Due(h.server)
+	h.TimeCame(h.server)
 	return h
 }
 
 func (h *head) found(k int, e record.Entry) *head {
-	h.Found(k, e, ownClaim)
+	h.KeyRead(k, e, ownClaim)
 	return h
 }
 
@@ -58,13 +58,13 @@ func (h *head) found(k int, e record.Entry) *head {
 func (h *head) read(keys ...record.Entry) *head {
 	h.t.Helper()
 	h.does(Prove, 0, 0)
-	h.Proved(9)
+	h.SubscriptionProven(9)
 	h.does(ReadAll, 0, 9)
 	return h.foundAll(keys...)
 }
 
 func (h *head) foundAll(keys ...record.Entry) *head {
-	h.FoundAll()
+	h.AllRead()
 	for k, e := range keys {
 		h.found(k, e)
 	}
@@ -87,7 +87,7 @@ func mine(revision uint64) record.Entry { return stored(revision, ownClaim, 1, r
 // answer proves its subscription. After a release it reads, and claims what it has read.
 func TestFirstMutex(t *testing.T) {
 	h := newHead(t, 0).does(Take, 0, 7).found(0, heldLong(8)).does(Stay, 0, 0)
-	h.Deleted(0, 9)
+	h.TombstoneNotified(0, 9)
 	h.does(Verify, 0, 9).found(0, freeAt(9)).does(Take, 0, 9)
 	h.found(0, freeAt(11)).does(Take, 0, 11) // another client was quicker, and has left
 	h.found(0, record.Entry{}).does(Take, 0, 0)
@@ -97,17 +97,17 @@ func TestFirstMutex(t *testing.T) {
 // may follow from one, which the server refuses while there is a record.
 func TestFirstForged(t *testing.T) {
 	h := newHead(t, 0).does(Take, 0, 7).found(0, heldLong(8))
-	h.Deleted(0, 99)
+	h.TombstoneNotified(0, 99)
 	h.does(Verify, 0, 99).found(0, heldLong(8)).does(Stay, 0, 0)
-	h.Expired(0)
+	h.RecordExpired(0)
 	h.does(Take, 0, 0).found(0, heldLong(8)).does(Stay, 0, 0)
-	h.Put(0, heldFor(1<<62, time.Second), ownClaim)
+	h.RecordNotified(0, heldFor(1<<62, time.Second), ownClaim)
 	h.does(Stay, 0, 0)
 	h.found(0, heldLong(8))
 	require.EqualValues(t, 8, h.Record(0).Revision, "what was read counts")
 
 	h = newHead(t, 2).read(heldLong(5), heldLong(6))
-	h.Deleted(1, 99)
+	h.TombstoneNotified(1, 99)
 	h.does(Verify, 1, 99).found(1, heldLong(6)).does(Stay, 0, 0)
 	require.False(t, h.Has(2), "other clients know of more slots")
 }
@@ -120,16 +120,16 @@ func TestFirstAdopts(t *testing.T) {
 		if permits == 0 {
 			h.does(Take, 0, 7)
 		} else {
-			h.does(Prove, 0, 0).Proved(0)
-			h.does(ReadAll, 0, 0).FoundAll()
+			h.does(Prove, 0, 0).SubscriptionProven(0)
+			h.does(ReadAll, 0, 0).AllRead()
 		}
 		h.found(0, mine(8)).does(Reclaim, 0, 0)
-		h.Found(0, mine(8), "") // the refusal of that claim
+		h.KeyRead(0, mine(8), "") // the refusal of that claim
 		h.does(Stay, 0, 0)
-		h.Put(0, mine(9), ownClaim)
+		h.RecordNotified(0, mine(9), ownClaim)
 		h.does(Reclaim, 0, 0)
-		h.Found(0, mine(9), "")
-		h.Put(0, mine(10), "")
+		h.KeyRead(0, mine(9), "")
+		h.RecordNotified(0, mine(10), "")
 		h.does(Stay, 0, 0)
 	}
 }
@@ -168,21 +168,21 @@ func TestFirstTimers(t *testing.T) {
 	pause := func() time.Duration { return 5 * time.Second }
 	h := newHead(t, 0).does(Take, 0, 7).found(0, heldLong(8))
 	require.Equal(t, h.now.Add(5*time.Second), h.At(h.now, h.server, pause))
-	h.Put(0, heldLong(9), ownClaim)
-	h.Put(0, heldLong(7), ownClaim)
+	h.RecordNotified(0, heldLong(9), ownClaim)
+	h.RecordNotified(0, heldLong(7), ownClaim)
 	require.EqualValues(t, 9, h.Record(0).Revision, "it was renewed")
 	require.Equal(t, h.now.Add(5*time.Second), h.At(h.now.Add(time.Second), h.server, pause))
-	h.Expired(0)
+	h.RecordExpired(0)
 	h.does(Take, 0, 0).found(0, heldLong(10))
 	require.Equal(t, h.now.Add(11*time.Second), h.At(h.now.Add(6*time.Second), h.server, pause), "it was due while the claim was under way")
-	h.Failed(h.now, 50*time.Millisecond)
+	h.ReadFailed(h.now, 50*time.Millisecond)
 	require.Equal(t, h.now.Add(50*time.Millisecond), h.At(h.now, h.server, pause))
 
 	h = newHead(t, 0).does(Take, 0, 7).found(0, heldFor(8, time.Second))
 	h.Watched = false
 	require.Equal(t, h.now.Add(time.Second), h.At(h.now, h.server, pause))
 	require.False(t, h.Tracks(0, h.server))
-	h.Failed(h.now, 0)
+	h.ReadFailed(h.now, 0)
 	h.found(0, heldFor(9, 0)) // without an end
 	require.Equal(t, h.now.Add(5*time.Second), h.At(h.now, h.server, pause))
 
@@ -200,32 +200,32 @@ func TestFirstSlots(t *testing.T) {
 	h.foundAll(heldLong(13), freeAt(14), mine(8), freeAt(15)).does(Reclaim, 2, 0).does(Take, 3, 15).does(Take, 1, 14)
 
 	h = newHead(t, 2).does(Prove, 0, 0)
-	h.Failed(h.now, time.Second)
+	h.ReadFailed(h.now, time.Second)
 	h.stays(time.Second).does(Prove, 0, 0)
-	h.Proved(9)
+	h.SubscriptionProven(9)
 	h.does(ReadAll, 0, 9)
-	h.Failed(h.now, time.Second)
+	h.ReadFailed(h.now, time.Second)
 	h.stays(time.Second).does(ReadAll, 0, 9)
 	h.foundAll(heldLong(5), heldLong(6))
-	h.Deleted(0, 20)
+	h.TombstoneNotified(0, 20)
 	h.does(Verify, 0, 20)
-	require.True(t, h.Unread(), "the notification does not come again")
+	require.True(t, h.KeyNotRead(), "the notification does not come again")
 	h.does(ReadAll, 0, 0).foundAll(freeAt(20), heldLong(6)).does(Take, 0, 20)
 
 	h = newHead(t, 0).does(Take, 0, 7).found(0, heldLong(8))
-	h.Deleted(0, 9)
+	h.TombstoneNotified(0, 9)
 	h.does(Verify, 0, 9)
-	require.False(t, h.Unread(), "of one key that would be the same read")
+	require.False(t, h.KeyNotRead(), "of one key that would be the same read")
 }
 
 // When another server serves the subscription, that is proven again, and all keys are read.
 func TestFirstMoved(t *testing.T) {
 	h := newHead(t, 2).read(heldLong(5), heldLong(6)).does(Stay, 0, 0)
-	h.Moved()
+	h.SubscriptionMoved()
 	h.read(heldLong(5), freeAt(7)).does(Take, 1, 7)
 
 	h = newHead(t, 0).does(Take, 0, 7).found(0, heldLong(8)).does(Stay, 0, 0)
-	h.Moved()
+	h.SubscriptionMoved()
 	h.does(Take, 0, 0)
 }
 

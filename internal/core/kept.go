@@ -122,7 +122,7 @@ const (
 // Consequence is what the caller does after an event.
 type Consequence struct {
 	End            End    // it has ended now, so: publish that. 0: it has not
-	Read           uint64 // read the record as of this revision, and call [Kept.Judge]; 0: do not
+	Read           uint64 // read the record as of this revision, and call [Kept.RecordRead]; 0: do not
 	Proven         bool   // of Read: a refusal has named the revision
 	Discard        uint64 // delete the record at this revision: nobody believes in it. See [Consequence.Discards]
 	unlessCooldown bool   // of Discard: not while a minimum hold lasts
@@ -132,7 +132,7 @@ type Consequence struct {
 	Doubted        bool   // verify the bucket: it may have gone with the record
 }
 
-// Discards says whether the record at Discard is to be deleted. rest is what is left of the minimum hold.
+// Discards reports whether the record at Discard is to be deleted. rest is what is left of the minimum hold.
 func (u Consequence) Discards(rest time.Duration) bool {
 	return u.Discard != 0 && (rest <= 0 || !u.unlessCooldown) //safety:cooldown-not-discarded
 }
@@ -143,7 +143,7 @@ const MinRetry = 50 * time.Millisecond
 // showEvery is how often at most a record is renewed only to show its holder.
 const showEvery = 100 * time.Millisecond
 
-// Begin makes k what a claim was granted under a key, by a write that was sent at an instant. It is renewed after
+// Begin makes k what a claim was granted under a key, by a write that was sent at a time. It is renewed after
 // a fraction of its TTL.
 func (k *Kept) Begin(body record.Body, key string, revision uint64, t clock.Terms, sent clock.Instant, fraction float64) {
 	k.Body = body
@@ -160,10 +160,10 @@ func (k *Kept) nextRenewal(t clock.Terms, sent clock.Instant) clock.Instant {
 	return t.NextRenewal(sent, k.fraction)
 }
 
-// IsLock says whether the record is that of a holder, and not of a waiter.
+// IsLock reports whether the record is that of a holder, and not of a waiter.
 func (k *Kept) IsLock() bool { return k.Body.Status == record.StatusHeld }
 
-// Renews says whether the record is renewed: a fixed one is so only while somebody waits for that.
+// Renews reports whether the record is renewed: a fixed one is so only while somebody waits for that.
 func (k *Kept) Renews() bool {
 	return k.State == StateHeld && !k.Abandoned && (!k.Body.Fixed || k.Waiting > 0)
 }
@@ -202,7 +202,7 @@ func (k *Kept) Check(now clock.Instant) (u Consequence) {
 // Late is from when on a renewal that is due is late, so that it goes before all writes that end records.
 func (k *Kept) Late() clock.Instant { return k.Valid.End.Add(-k.Terms.Validity() / 3) }
 
-// AtRisk says whether the record is renewed, and two thirds of its validity have passed without a confirmation.
+// AtRisk reports whether the record is renewed, and two thirds of its validity have passed without a confirmation.
 func (k *Kept) AtRisk(now clock.Instant) bool { return k.Renews() && now > k.Late() }
 
 // Lag is by how much the renewal of the record is late.
@@ -221,29 +221,29 @@ func (k *Kept) Enough() Renewal {
 	return Renewal{}
 }
 
-// Wanted says whether a renewal is wanted that has not been sent.
+// Wanted reports whether a renewal is wanted that has not been sent.
 func (k *Kept) Wanted() bool { return k.n < k.need }
 
-// Unanswered says whether a renewal is on its way.
+// Unanswered reports whether a renewal is on its way.
 func (k *Kept) Unanswered() bool { return len(k.sent) > 0 }
 
 // Renewal is the number of the last renewal.
 func (k *Kept) Renewal() uint64 { return k.n }
 
-// Send begins a renewal, which is write number paced of the client. It returns the renewal's number, 0 if none is to
+// BeginRenewal begins a renewal, which is write number paced of the client. It returns the renewal's number, 0 if none is to
 // be sent, and whether the validity is shorter from now on.
-func (k *Kept) Send(now clock.Instant, paced uint64) (n uint64, shorter bool) {
+func (k *Kept) BeginRenewal(now clock.Instant, paced uint64) (n uint64, shorter bool) {
 	if !k.Renews() || k.resolving {
 		return 0, false
 	}
 	k.n++
 	k.sent = append(k.sent, Renewal{n: k.n, at: now, terms: k.Want, paced: paced})
 	k.requestedAt = now
-	return k.n, k.Valid.Renewing(now, k.Want)
+	return k.n, k.Valid.RenewalSent(now, k.Want)
 }
 
-// Unsent takes that renewal n was not sent.
-func (k *Kept) Unsent(n uint64) {
+// RenewalNotSent takes that renewal n was not sent.
+func (k *Kept) RenewalNotSent(n uint64) {
 	if i := k.index(n); i >= 0 {
 		k.sent = append(k.sent[:i], k.sent[i+1:]...)
 	}
@@ -258,11 +258,11 @@ func (k *Kept) index(n uint64) int {
 	return -1
 }
 
-// Answered takes the answer to renewal n.
-func (k *Kept) Answered(n uint64, a Answer, now clock.Instant) (u Consequence) {
+// AnswerArrived takes the answer to renewal n.
+func (k *Kept) AnswerArrived(n uint64, a Answer, now clock.Instant) (u Consequence) {
 	switch {
 	case a.Refusal == Acknowledged:
-		return k.confirmed(n, a.Revision, now)
+		return k.renewalConfirmed(n, a.Revision, now)
 	case k.State != StateHeld:
 	case a.Refusal == InFlight:
 		k.Retries = min(k.Retries, math.MaxUint8-1) + 1
@@ -283,8 +283,8 @@ func (k *Kept) Answered(n uint64, a Answer, now clock.Instant) (u Consequence) {
 	return u
 }
 
-// confirmed takes a renewal that the server has stored at a revision.
-func (k *Kept) confirmed(n, revision uint64, now clock.Instant) (u Consequence) {
+// renewalConfirmed takes a renewal that the server has stored at a revision.
+func (k *Kept) renewalConfirmed(n, revision uint64, now clock.Instant) (u Consequence) {
 	switch {
 	case k.State == StateReleased:
 		return u // the release deletes whatever there is
@@ -296,12 +296,12 @@ func (k *Kept) confirmed(n, revision uint64, now clock.Instant) (u Consequence) 
 	case k.State == StateLost && k.Cause != EndLost: //safety:closed-not-deleted
 		return u // closed: the work may still be stopping
 	}
-	u = k.Lose(EndLost, ConfirmedLate, now)
+	u = k.EndUnasked(EndLost, ConfirmedLate, now)
 	u.Discard, u.unlessCooldown = revision, true
 	return u
 }
 
-// prolong moves the validity to that of the renewal sent[i], inside the validity. It says whether that is the
+// prolong moves the validity to that of the renewal sent[i], inside the validity. It reports whether that is the
 // one that was wanted, or a later one.
 func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	s := k.sent[i]
@@ -310,7 +310,7 @@ func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 		k.Last, k.LastSent = revision, s.at
 	}
 	k.Terms = s.terms
-	k.Valid.Renewed(s.at, s.terms)
+	k.Valid.RenewalConfirmed(s.at, s.terms)
 	k.Retries = 0
 	if s.n < k.need {
 		return false
@@ -324,7 +324,7 @@ func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	return true
 }
 
-// RenewNow makes a renewal due at an instant. It is sent after this moment: the answer to one that is on its way
+// RenewNow makes a renewal due at a time. It is sent after this moment: the answer to one that is on its way
 // already would not show a later change.
 func (k *Kept) RenewNow(at clock.Instant) {
 	k.need = k.n + 1
@@ -334,10 +334,10 @@ func (k *Kept) RenewNow(at clock.Instant) {
 // RenewSoon has a renewal show what has changed, but not too often.
 func (k *Kept) RenewSoon(now clock.Instant) { k.RenewNow(max(now, k.requestedAt.Add(showEvery))) }
 
-// RenewAgain makes another renewal due at an instant, in place of one that was refused.
+// RenewAgain makes another renewal due at a time, in place of one that was refused.
 func (k *Kept) RenewAgain(at clock.Instant) { k.next = min(k.next, at) }
 
-// RenewAfter makes the next renewal due at an instant, and not before.
+// RenewAfter makes the next renewal due at a time, and not before.
 func (k *Kept) RenewAfter(at clock.Instant) { k.next = at }
 
 // Reconnected takes that the connection is back: what was on its way when it broke is lost. All records are
@@ -366,14 +366,14 @@ func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 	return u
 }
 
-// Old says whether a notification of a revision shows nothing new. It does so only up to the last confirmed revision:
+// Old reports whether a notification of a revision shows nothing new. It does so only up to the last confirmed revision:
 // a later one may be a break.
 func (k *Kept) Old(revision uint64) bool {
 	return k.State != StateHeld || revision <= k.Last //safety:break-notified
 }
 
-// Notified takes the record of a notification.
-func (k *Kept) Notified(e record.Entry, now clock.Instant) (u Consequence) {
+// RecordNotified takes the record of a notification.
+func (k *Kept) RecordNotified(e record.Entry, now clock.Instant) (u Consequence) {
 	if k.Old(e.Revision) {
 		return u
 	}
@@ -388,8 +388,8 @@ func (k *Kept) Notified(e record.Entry, now clock.Instant) (u Consequence) {
 	return k.Suspect(e.Revision, now)
 }
 
-// Judge takes the record under the key, read as of a state that contains a revision.
-func (k *Kept) Judge(e record.Entry, revision uint64, now clock.Instant) (u Consequence) {
+// RecordRead takes the record under the key, read as of a state that contains a revision.
+func (k *Kept) RecordRead(e record.Entry, revision uint64, now clock.Instant) (u Consequence) {
 	k.resolving = false
 	found, current := Find(e, k.Body.ID, k.Body.Status, k.Last, k.n)
 	switch {
@@ -403,20 +403,20 @@ func (k *Kept) Judge(e record.Entry, revision uint64, now clock.Instant) (u Cons
 			k.Break = nil // the record is not broken, whatever a hint said
 		}
 	case found == Confirms:
-		u = k.confirmed(e.Renewal, e.Revision, now) //safety:found-sending
+		u = k.renewalConfirmed(e.Renewal, e.Revision, now) //safety:found-sending
 		if k.State == StateHeld && e.Renewal < k.need {
 			k.RenewAgain(now) // the refused one was wanted
 		}
 	case found == FoundBroken:
 		k.Last = e.Revision // its release deletes the broken record
-		u = k.Lose(EndBroken, RecordBroken, now)
+		u = k.EndUnasked(EndBroken, RecordBroken, now)
 	case found == FoundEarlier:
-		u = k.Lose(EndLost, RecordGone, now)
+		u = k.EndUnasked(EndLost, RecordGone, now)
 		u.Discard = e.Revision
 	case found == FoundReplaced:
-		u = k.Lose(EndLost, RecordReplaced, now) //safety:found-replaced
+		u = k.EndUnasked(EndLost, RecordReplaced, now) //safety:found-replaced
 	default:
-		u = k.Lose(EndLost, RecordDeleted, now) //safety:found-deleted
+		u = k.EndUnasked(EndLost, RecordDeleted, now) //safety:found-deleted
 	}
 	u.Doubted = !current //safety:bucket-doubted
 	return u
@@ -428,13 +428,13 @@ func (k *Kept) Trust() { k.resolving, k.suspected = false, 0 }
 // expire ends a record whose validity is over: as planned, if it was taken until that time.
 func (k *Kept) expire(now clock.Instant) Consequence {
 	if k.Valid.Planned() {
-		return k.Lose(EndPlanned, NoReason, now)
+		return k.EndUnasked(EndPlanned, NoReason, now)
 	}
-	return k.Lose(EndLost, Unconfirmed, now)
+	return k.EndUnasked(EndLost, Unconfirmed, now)
 }
 
-// Lose ends a record that is held.
-func (k *Kept) Lose(end End, why Why, now clock.Instant) Consequence {
+// EndUnasked ends a record that is held.
+func (k *Kept) EndUnasked(end End, why Why, now clock.Instant) Consequence {
 	if k.State != StateHeld {
 		return Consequence{}
 	}
@@ -449,8 +449,8 @@ func (k *Kept) Lose(end End, why Why, now clock.Instant) Consequence {
 	return k.stop(end, why, now)
 }
 
-// Release ends the record by its holder. End is 0 where it had ended before.
-func (k *Kept) Release(end End, now clock.Instant) (u Consequence) {
+// EndByHolder ends the record by its holder. End is 0 where it had ended before.
+func (k *Kept) EndByHolder(end End, now clock.Instant) (u Consequence) {
 	was := k.State
 	k.State = StateReleased
 	if was == StateHeld {

@@ -33,7 +33,7 @@ func fixed() *Kept {
 // renewing has sent a renewal at 4 s. The next one is due much later.
 func renewing() *Kept {
 	k := kept()
-	k.Send(at(4), 1)
+	k.BeginRenewal(at(4), 1)
 	k.RenewAfter(at(9))
 	return k
 }
@@ -104,18 +104,18 @@ func TestKeptCheck(t *testing.T) {
 func TestKeptRenewed(t *testing.T) {
 	k := kept()
 	for i, sent := range []float64{4, 5, 6} {
-		n, shorter := k.Send(at(sent), uint64(i))
+		n, shorter := k.BeginRenewal(at(sent), uint64(i))
 		require.EqualValues(t, i+1, n)
 		require.False(t, shorter)
 	}
-	require.Equal(t, Consequence{Confirmed: 2, Enough: true}, k.Answered(2, acked(12), at(7)))
+	require.Equal(t, Consequence{Confirmed: 2, Enough: true}, k.AnswerArrived(2, acked(12), at(7)))
 	require.Equal(t, at(17), k.Valid.End)
 	require.EqualValues(t, 12, k.Last)
 	require.Equal(t, at(5), k.LastSent)
-	require.Zero(t, k.Answered(1, acked(11), at(8)), "older than what is confirmed")
+	require.Zero(t, k.AnswerArrived(1, acked(11), at(8)), "older than what is confirmed")
 	require.EqualValues(t, 12, k.Last)
 	require.True(t, k.Unanswered())
-	k.Unsent(3)
+	k.RenewalNotSent(3)
 	require.False(t, k.Unanswered())
 }
 
@@ -123,7 +123,7 @@ func TestKeptRenewed(t *testing.T) {
 // the work may still be stopping, or while a minimum hold lasts.
 func TestKeptLate(t *testing.T) {
 	k := renewing()
-	u := k.Answered(1, acked(11), at(12))
+	u := k.AnswerArrived(1, acked(11), at(12))
 	require.Equal(t, EndLost, u.End)
 	require.EqualValues(t, 11, u.Discard)
 	require.Equal(t, ConfirmedLate, k.Why)
@@ -131,16 +131,16 @@ func TestKeptLate(t *testing.T) {
 	require.False(t, u.Discards(time.Second))
 
 	k = renewing()
-	k.Lose(EndLost, NoReason, at(5))
-	require.EqualValues(t, 11, k.Answered(1, acked(11), at(6)).Discard)
+	k.EndUnasked(EndLost, NoReason, at(5))
+	require.EqualValues(t, 11, k.AnswerArrived(1, acked(11), at(6)).Discard)
 	for _, end := range []End{EndClosed, EndBroken} {
 		k = renewing()
-		k.Lose(end, NoReason, at(5))
-		require.Zero(t, k.Answered(1, acked(11), at(6)))
+		k.EndUnasked(end, NoReason, at(5))
+		require.Zero(t, k.AnswerArrived(1, acked(11), at(6)))
 	}
 	k = renewing()
-	k.Release(EndReleased, at(5))
-	require.Zero(t, k.Answered(1, acked(11), at(6)), "the release deletes what there is")
+	k.EndByHolder(EndReleased, at(5))
+	require.Zero(t, k.AnswerArrived(1, acked(11), at(6)), "the release deletes what there is")
 }
 
 // TestKeptRefused: a refused renewal ends nothing. It leads to a read of a state that contains the last
@@ -157,23 +157,23 @@ func TestKeptRefused(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := renewing()
-			require.Equal(t, c.want, k.Answered(1, refusedBy(c.last), at(5)))
+			require.Equal(t, c.want, k.AnswerArrived(1, refusedBy(c.last), at(5)))
 			require.Equal(t, StateHeld, k.State)
 			require.Equal(t, c.want.Read > 0, k.resolving)
-			require.Zero(t, k.Answered(1, refusedBy(c.last), at(5)), "one read at a time")
+			require.Zero(t, k.AnswerArrived(1, refusedBy(c.last), at(5)), "one read at a time")
 		})
 	}
 	k := renewing()
-	k.Send(at(5), 2)
-	k.Answered(1, acked(11), at(5.1))
-	require.Zero(t, k.Answered(2, refusedBy(11), at(5.2)))
+	k.BeginRenewal(at(5), 2)
+	k.AnswerArrived(1, acked(11), at(5.1))
+	require.Zero(t, k.AnswerArrived(2, refusedBy(11), at(5.2)))
 	require.Equal(t, at(5.2), k.Due(), "it met the one before it")
 	k = renewing()
-	require.Equal(t, Consequence{Soon: true}, k.Answered(1, Answer{Refusal: InFlight}, at(5)))
+	require.Equal(t, Consequence{Soon: true}, k.AnswerArrived(1, Answer{Refusal: InFlight}, at(5)))
 	require.EqualValues(t, 1, k.Retries)
-	require.Zero(t, k.Answered(1, Answer{Refusal: Unsure}, at(5)))
-	k.Lose(EndBroken, NoReason, at(5))
-	require.Zero(t, k.Answered(1, refusedBy(11), at(6)), "it has ended: there is nothing to read")
+	require.Zero(t, k.AnswerArrived(1, Answer{Refusal: Unsure}, at(5)))
+	k.EndUnasked(EndBroken, NoReason, at(5))
+	require.Zero(t, k.AnswerArrived(1, refusedBy(11), at(6)), "it has ended: there is nothing to read")
 }
 
 // TestKeptJudged: what is found under its key means for a record.
@@ -197,7 +197,7 @@ func TestKeptJudged(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			k := renewing()
 			k.resolving = true
-			require.Equal(t, c.want, k.Judge(c.found, 12, at(6)))
+			require.Equal(t, c.want, k.RecordRead(c.found, 12, at(6)))
 			require.Equal(t, c.why, k.Why)
 			require.False(t, k.resolving)
 			if c.why == RecordBroken {
@@ -205,20 +205,20 @@ func TestKeptJudged(t *testing.T) {
 			}
 		})
 	}
-	require.True(t, renewing().Judge(earlier, 12, at(6)).Discards(time.Second), "nobody believes in it")
+	require.True(t, renewing().RecordRead(earlier, 12, at(6)).Discards(time.Second), "nobody believes in it")
 	k := renewing()
-	k.Send(at(5), 2)
-	k.Judge(renewalOf(11, 1), 11, at(6))
+	k.BeginRenewal(at(5), 2)
+	k.RecordRead(renewalOf(11, 1), 11, at(6))
 	require.Equal(t, at(16), k.Valid.End, "from its own sending")
 	k = renewing()
 	k.RenewNow(at(5))
 	k.Tick(at(5))
-	k.Send(at(5), 2)
-	require.EqualValues(t, 11, k.Answered(2, refusedBy(11), at(5.1)).Read)
-	require.Equal(t, Consequence{Confirmed: 1}, k.Judge(renewalOf(11, 1), 11, at(5.2)))
+	k.BeginRenewal(at(5), 2)
+	require.EqualValues(t, 11, k.AnswerArrived(2, refusedBy(11), at(5.1)).Read)
+	require.Equal(t, Consequence{Confirmed: 1}, k.RecordRead(renewalOf(11, 1), 11, at(5.2)))
 	require.Equal(t, at(5.2), k.Due(), "the refused one was wanted")
 	k = renewing()
-	require.EqualValues(t, 11, k.Judge(renewalOf(11, 1), 11, at(12)).Discard, "found too late")
+	require.EqualValues(t, 11, k.RecordRead(renewalOf(11, 1), 11, at(12)).Discard, "found too late")
 }
 
 // TestKeptSuspected: a hint leads to a renewal, or to a read of a record that is not renewed. It ends nothing.
@@ -234,8 +234,8 @@ func TestKeptSuspected(t *testing.T) {
 	k = fixed()
 	require.Equal(t, Consequence{Read: 11}, k.Suspect(11, at(5)))
 	require.Zero(t, k.Suspect(13, at(5.1)), "one read at a time")
-	require.Equal(t, Consequence{Read: 13}, k.Judge(stored(10, "me", 1, record.StatusHeld), 11, at(5.2)), "it came during the read")
-	require.Zero(t, k.Judge(stored(10, "me", 1, record.StatusHeld), 13, at(5.3)))
+	require.Equal(t, Consequence{Read: 13}, k.RecordRead(stored(10, "me", 1, record.StatusHeld), 11, at(5.2)), "it came during the read")
+	require.Zero(t, k.RecordRead(stored(10, "me", 1, record.StatusHeld), 13, at(5.3)))
 	k.Suspect(14, at(6))
 	k.Trust()
 	require.Equal(t, Consequence{Read: 15}, k.Suspect(15, at(7)))
@@ -244,26 +244,26 @@ func TestKeptSuspected(t *testing.T) {
 // TestKeptNotified: what a notification of its own record means.
 func TestKeptNotified(t *testing.T) {
 	k := renewing()
-	require.Zero(t, k.Notified(renewalOf(11, 1), at(4.1)))
+	require.Zero(t, k.RecordNotified(renewalOf(11, 1), at(4.1)))
 	require.NotEqual(t, at(4.1), k.Due(), "its answer is on the way")
 	require.True(t, k.Old(10))
 	require.False(t, k.Old(11))
-	k.Notified(stored(10, "me", 0, record.StatusBroken), at(4.2))
+	k.RecordNotified(stored(10, "me", 0, record.StatusBroken), at(4.2))
 	require.Nil(t, k.Break, "it shows nothing new")
 	broken := stored(11, "me", 0, record.StatusBroken)
-	k.Notified(broken, at(5))
+	k.RecordNotified(broken, at(5))
 	require.Equal(t, at(5), k.Due(), "a renewal is to prove it")
 	require.NotNil(t, k.Break)
 	u, _ := k.Tick(at(12))
 	require.Equal(t, EndBroken, u.End, "lost, and the hint says why")
 	k = renewing()
-	k.Notified(broken, at(5))
-	k.Answered(1, acked(12), at(5))
+	k.RecordNotified(broken, at(5))
+	k.AnswerArrived(1, acked(12), at(5))
 	require.NotNil(t, k.Break, "it was sent before")
-	n, _ := k.Send(at(5), 2)
-	k.Answered(n, acked(13), at(5.5))
+	n, _ := k.BeginRenewal(at(5), 2)
+	k.AnswerArrived(n, acked(13), at(5.5))
 	require.Nil(t, k.Break, "a renewal that was sent since is confirmed")
-	require.Equal(t, Consequence{Read: 14}, fixed().Notified(stored(14, "you", 1, record.StatusHeld), at(5)))
+	require.Equal(t, Consequence{Read: 14}, fixed().RecordNotified(stored(14, "you", 1, record.StatusHeld), at(5)))
 }
 
 // TestKeptReconnected: all records are renewed at once, and later ones are spread.
@@ -271,12 +271,12 @@ func TestKeptReconnected(t *testing.T) {
 	k := renewing()
 	require.Zero(t, k.Reconnected(at(5), 0.5))
 	require.Equal(t, at(5), k.Due())
-	n, _ := k.Send(at(5), 2)
+	n, _ := k.BeginRenewal(at(5), 2)
 	require.Equal(t, n, k.Enough().n)
-	k.Answered(n, acked(11), at(5.1))
+	k.AnswerArrived(n, acked(11), at(5.1))
 	require.InDelta(t, 7, k.Due().Sub(at(0)).Seconds(), 0.1, "half of the time between two")
-	n, _ = k.Send(at(7), 3)
-	k.Answered(n, acked(12), at(7.1))
+	n, _ = k.BeginRenewal(at(7), 3)
+	k.AnswerArrived(n, acked(12), at(7.1))
 	require.InDelta(t, 11, k.Due().Sub(at(0)).Seconds(), 0.2)
 	require.Equal(t, Consequence{Read: 10}, fixed().Reconnected(at(5), 0.5))
 }
@@ -287,7 +287,7 @@ func TestKeptEnough(t *testing.T) {
 	require.EqualValues(t, 1, k.Enough().n)
 	k.RenewNow(at(5))
 	require.Zero(t, k.Enough())
-	require.Equal(t, Consequence{Confirmed: 1}, k.Answered(1, acked(11), at(5)))
+	require.Equal(t, Consequence{Confirmed: 1}, k.AnswerArrived(1, acked(11), at(5)))
 	require.Equal(t, at(5), k.Due(), "it is still due")
 }
 
@@ -296,7 +296,7 @@ func TestKeptClosing(t *testing.T) {
 	closing := func(end End, rest time.Duration, broken bool) (record.Body, bool) {
 		k := renewing()
 		k.Body.Lingers, k.Body.InUse = true, true
-		k.Release(end, at(5))
+		k.EndByHolder(end, at(5))
 		body, deletes := k.Closing(rest, broken)
 		require.EqualValues(t, 2, body.Renewal)
 		require.EqualValues(t, 2, k.Final())
@@ -316,8 +316,8 @@ func TestKeptClosing(t *testing.T) {
 	require.EqualValues(t, 15, last.TTL)
 	require.False(t, deletes)
 	k := renewing()
-	k.Lose(EndBroken, NoReason, at(5))
-	k.Release(EndReleased, at(5))
+	k.EndUnasked(EndBroken, NoReason, at(5))
+	k.EndByHolder(EndReleased, at(5))
 	_, deletes = k.Closing(time.Second, false)
 	require.True(t, deletes)
 }
@@ -341,7 +341,7 @@ func TestUseAdmits(t *testing.T) {
 	require.Equal(t, NotHeld, a)
 	require.Equal(t, EndLost, u.End)
 	k = kept()
-	k.Lose(EndBroken, NoReason, at(1))
+	k.EndUnasked(EndBroken, NoReason, at(1))
 	require.Equal(t, NotHeld, admit(k, &Use{}, 2))
 }
 
@@ -358,8 +358,8 @@ func TestUseTokens(t *testing.T) {
 	require.Less(t, last, record.Token(11, 0))
 	require.Equal(t, at(1), k.Due(), "the next revision was asked for in time")
 	require.False(t, k.admits(at(1)))
-	n, _ := k.Send(at(1), 1)
-	k.Answered(n, acked(12), at(1.1))
+	n, _ := k.BeginRenewal(at(1), 1)
+	k.AnswerArrived(n, acked(12), at(1.1))
 	require.True(t, k.admits(at(1.2)))
 	require.Equal(t, record.Token(12, 0), k.Body.Token)
 	k.Body.Mode = uint8(record.Shared)
@@ -376,12 +376,12 @@ func TestUseShown(t *testing.T) {
 	until, idle := l.Standing(k, at(1))
 	require.Equal(t, at(12), until)
 	require.False(t, idle, "the record does not say so yet")
-	n, _ := k.Send(at(1), 1)
-	k.Answered(n, acked(11), at(1.1))
+	n, _ := k.BeginRenewal(at(1), 1)
+	k.AnswerArrived(n, acked(11), at(1.1))
 	_, idle = l.Standing(k, at(1.2))
 	require.False(t, idle, "sent at the same instant")
-	n, _ = k.Send(at(2), 2)
-	k.Answered(n, acked(12), at(2.1))
+	n, _ = k.BeginRenewal(at(2), 2)
+	k.AnswerArrived(n, acked(12), at(2.1))
 	_, idle = l.Standing(k, at(2.2))
 	require.True(t, idle)
 	_, idle = l.Standing(k, at(14))
@@ -404,20 +404,20 @@ func TestUseWatched(t *testing.T) {
 	require.False(t, l.Watch(at(0.9), time.Second))
 	require.True(t, l.Watch(at(1), time.Second))
 	require.False(t, l.Watch(at(2), time.Second), "once")
-	require.True(t, l.Unused(k, at(3), time.Second))
+	require.True(t, l.BecomeIdle(k, at(3), time.Second))
 	require.Equal(t, never, l.WatchDue())
-	require.False(t, l.Unused(k, at(3), time.Second))
+	require.False(t, l.BecomeIdle(k, at(3), time.Second))
 	l.Admit(k, Entrant{}, at(4), time.Second)
 	require.False(t, l.Watch(at(4.9), time.Second))
 	require.True(t, l.Watch(at(5), time.Second), "a second after it was used again")
 
 	l = &Use{}
 	l.Begin(at(0), time.Second)
-	l.Unused(k, at(0.5), time.Second)
+	l.BecomeIdle(k, at(0.5), time.Second)
 	l.Admit(k, Entrant{}, at(0.6), time.Second)
 	require.False(t, l.Watch(at(1), time.Second))
 	require.Equal(t, at(1.6), l.WatchDue())
-	l.Unused(k, at(1.2), time.Second)
+	l.BecomeIdle(k, at(1.2), time.Second)
 	require.False(t, l.Watch(at(1.6), time.Second))
 	require.Equal(t, never, l.WatchDue())
 	l = &Use{}
@@ -441,9 +441,9 @@ func TestWish(t *testing.T) {
 	require.NotEqual(t, at(1), k.Due())
 	k.WantTerms(of(60), at(1))
 	require.Equal(t, at(1), k.Due())
-	k.Send(at(1), 1)
+	k.BeginRenewal(at(1), 1)
 	k.RenewAfter(at(9))
-	(&Use{}).Unused(k, at(2), time.Second)
+	(&Use{}).BecomeIdle(k, at(2), time.Second)
 	require.Equal(t, keptTerms, k.Want, "an idle lease has the TTL of its grant")
 	require.Equal(t, at(2), k.Due())
 }

@@ -14,7 +14,7 @@ type Taking struct {
 	Removal
 	Attempt Attempt
 	// OnlyOwn is set for a guarded attempt, whose expectation is about the gate: remove only the record that the
-	// attempt may have written. Read the key of the claim, and call [Taking.Own].
+	// attempt may have written. Read the key of the claim, and call [Taking.OwnRecordRead].
 	OnlyOwn bool
 }
 
@@ -30,9 +30,9 @@ func Takings(id string, open []Attempt, guarded bool) (all []Taking) {
 	return all
 }
 
-// Own takes the record under the claim's key. It says whether that is to be removed. Otherwise the client waits for
+// OwnRecordRead takes the record under the claim's key. It reports whether that is to be removed. Otherwise the client waits for
 // the answer to the attempt: the server may have answered the read before it stored the claim.
-func (t *Taking) Own(e record.Entry) bool {
+func (t *Taking) OwnRecordRead(e record.Entry) bool {
 	if !e.Live() || !e.From(t.ID) {
 		return false
 	}

@@ -22,7 +22,7 @@ func TestTaking(t *testing.T) {
 		k := taking(expect)
 		require.False(t, k.OnlyOwn)
 		require.Empty(t, k.Settled())
-		require.Equal(t, Removed, k.Wrote(Answer{Revision: 9}, true))
+		require.Equal(t, Removed, k.WriteAnswered(Answer{Revision: 9}, true))
 		require.Equal(t, want, k.Settled(), "expected %d", expect)
 	}
 }
@@ -30,11 +30,11 @@ func TestTaking(t *testing.T) {
 // TestTakingOfOwn: the attempt was applied, or an earlier one. Its record is deleted at its revision.
 func TestTakingOfOwn(t *testing.T) {
 	k := taking(7)
-	require.Equal(t, ReadRecord, k.Wrote(refusedBy(8), true))
-	require.Equal(t, WriteAgain, k.Found(stored(8, "me", 1, record.StatusHeld), false, 8, true, 0))
+	require.Equal(t, ReadRecord, k.WriteAnswered(refusedBy(8), true))
+	require.Equal(t, WriteAgain, k.RecordRead(stored(8, "me", 1, record.StatusHeld), false, 8, true, 0))
 	require.EqualValues(t, 8, k.Revision)
 	require.Empty(t, k.Settled(), "it is still there")
-	require.Equal(t, Removed, k.Wrote(Answer{Revision: 9}, true))
+	require.Equal(t, Removed, k.WriteAnswered(Answer{Revision: 9}, true))
 	require.Equal(t, []int{1, 2}, k.Settled(), "the one that was applied, and the one that was to be taken")
 }
 
@@ -42,14 +42,14 @@ func TestTakingOfOwn(t *testing.T) {
 func TestTakingOfAnothers(t *testing.T) {
 	for _, e := range []record.Entry{stored(8, "you", 1, record.StatusHeld), ended(8, "me", record.StatusGone)} {
 		k := taking(7)
-		require.LessOrEqual(t, k.Found(e, false, 8, true, 0), LostBefore)
+		require.LessOrEqual(t, k.RecordRead(e, false, 8, true, 0), LostBefore)
 		require.Equal(t, []int{2}, k.Settled(), "it expects a revision that has been replaced")
 		k = taking(0)
-		require.LessOrEqual(t, k.Found(e, false, 8, true, 0), LostBefore)
+		require.LessOrEqual(t, k.RecordRead(e, false, 8, true, 0), LostBefore)
 		require.Empty(t, k.Settled(), "the key may be empty again")
 	}
 	k := taking(7)
-	require.Equal(t, LostBefore, k.Found(record.Entry{}, false, 0, true, 0))
+	require.Equal(t, LostBefore, k.RecordRead(record.Entry{}, false, 0, true, 0))
 	require.Empty(t, k.Settled())
 }
 
@@ -57,8 +57,8 @@ func TestTakingOfAnothers(t *testing.T) {
 func TestTakingGuarded(t *testing.T) {
 	k := Takings("me", []Attempt{{N: 2, Expect: 7}}, true)[0]
 	require.True(t, k.OnlyOwn)
-	require.False(t, k.Own(stored(7, "you", 1, record.StatusHeld)))
-	require.True(t, k.Own(stored(8, "me", 2, record.StatusHeld)))
+	require.False(t, k.OwnRecordRead(stored(7, "you", 1, record.StatusHeld)))
+	require.True(t, k.OwnRecordRead(stored(8, "me", 2, record.StatusHeld)))
 	require.EqualValues(t, 8, k.Revision)
 }
 

@@ -69,9 +69,9 @@ const (
 	deaf = time.Second
 )
 
-// Want has a record renewed, which is late from an instant before the end of its validity on.
+// QueueRenewal has a record renewed, which is late from an instant before the end of its validity on.
 // It does nothing if that waits already.
-func (p *Pace[R, F]) Want(k R, late, end clock.Instant) {
+func (p *Pace[R, F]) QueueRenewal(k R, late, end clock.Instant) {
 	if *k.Slot() == NotReady {
 		p.ready = append(p.ready, waiting[R]{k, late, end}) // heap.Push would allocate
 		*k.Slot() = int32(len(p.ready) - 1)
@@ -90,7 +90,7 @@ func (p *Pace[R, F]) Drop(k R) {
 // Next returns the record to renew now, or the last write of one, with its number. Without
 // either there is none.
 func (p *Pace[R, F]) Next(now clock.Instant) (k R, f F, n uint64) {
-	p.Roll(now)
+	p.TimePassed(now)
 	if !p.room() {
 		return k, f, 0
 	}
@@ -106,7 +106,7 @@ func (p *Pace[R, F]) Next(now clock.Instant) (k R, f F, n uint64) {
 
 // Take numbers a write that ends a record, if nothing has to be sent before it; 0: it waits.
 func (p *Pace[R, F]) Take(now clock.Instant) (n uint64) {
-	p.Roll(now)
+	p.TimePassed(now)
 	if !p.room() || !p.Open && p.waiting() > 0 {
 		return 0
 	}
@@ -125,7 +125,7 @@ func (p *Pace[R, F]) number(now clock.Instant) uint64 {
 // waiting is how many wait to be sent.
 func (p *Pace[R, F]) waiting() int { return len(p.ready) + len(p.late) + len(p.finals) }
 
-// room says whether one more may be under way.
+// room reports whether one more may be under way.
 func (p *Pace[R, F]) room() bool { return p.Open || p.sent-p.answered < p.bound() }
 
 // final takes the final write that has waited for longest, if it is its turn.
@@ -201,8 +201,8 @@ func part(t clock.Terms) int64 {
 	return int64(min(time.Second, v/15)) * whole / int64(v)
 }
 
-// Queue has a final write wait for its turn.
-func (p *Pace[R, F]) Queue(f F) {
+// QueueFinal has a final write wait for its turn.
+func (p *Pace[R, F]) QueueFinal(f F) {
 	f.Turn().Queued = true
 	p.finals = append(p.finals, f)
 }
@@ -222,16 +222,16 @@ func (p *Pace[R, F]) Ready() int { return len(p.ready) }
 // whole is one renewal, in the unit of parts.
 const whole = 1_000_000_000
 
-// Resumes says whether the sender has to go on.
+// Resumes reports whether the sender has to go on.
 func (p *Pace[R, F]) Resumes() bool { return !p.Pumping && p.waiting() > 0 && (p.Open || p.roomy()) }
 
-// roomy says whether leastUnderWay/2 more may be under way: renewals that are sent many at a
+// roomy reports whether leastUnderWay/2 more may be under way: renewals that are sent many at a
 // time cost half as much.
 func (p *Pace[R, F]) roomy() bool { return p.sent-p.answered+leastUnderWay/2 <= p.bound() }
 
-// Hear takes the answer to number n, which came took after its sending.
-func (p *Pace[R, F]) Hear(n uint64, took time.Duration, now clock.Instant) {
-	p.Roll(now)
+// AnswerArrived takes the answer to number n, which came took after its sending.
+func (p *Pace[R, F]) AnswerArrived(n uint64, took time.Duration, now clock.Instant) {
+	p.TimePassed(now)
 	p.count++
 	p.heard = now
 	if n > p.answered {
@@ -242,19 +242,19 @@ func (p *Pace[R, F]) Hear(n uint64, took time.Duration, now clock.Instant) {
 	}
 }
 
-// Refused takes that a number is not under way: the connection has not taken it.
-func (p *Pace[R, F]) Refused(n uint64) { p.answered = max(p.answered, n) }
+// WriteRefused takes that a number is not under way: the connection has not taken it.
+func (p *Pace[R, F]) WriteRefused(n uint64) { p.answered = max(p.answered, n) }
 
-// Unsent takes number n back, which was not sent. If a later number has been taken since, n stays
+// WriteNotSent takes number n back, which was not sent. If a later number has been taken since, n stays
 // taken: the answer to the later one accounts for it.
-func (p *Pace[R, F]) Unsent(n uint64) {
+func (p *Pace[R, F]) WriteNotSent(n uint64) {
 	if n == p.sent {
 		p.sent--
 		p.answered = min(p.answered, p.sent)
 	}
 }
 
-// UnderWay says whether the answer to a renewal may still come. It counts as lost when a later
+// UnderWay reports whether the answer to a renewal may still come. It counts as lost when a later
 // number is answered, or when it has taken more than twice as long as the last answer did, and
 // backlog more if an answer has come since its sending.
 func (p *Pace[R, F]) UnderWay(s Renewal, now clock.Instant) bool {
@@ -274,8 +274,8 @@ func (p *Pace[R, F]) Behind(now clock.Instant) time.Duration {
 	return max(now.Sub(p.ready[0].late), 0)
 }
 
-// Roll begins a new second, and gives up on answers that do not come.
-func (p *Pace[R, F]) Roll(now clock.Instant) {
+// TimePassed begins a new second, and gives up on answers that do not come.
+func (p *Pace[R, F]) TimePassed(now clock.Instant) {
 	if p.sent == 0 { // instants may be negative
 		p.second, p.heard = now, now
 	}

@@ -43,7 +43,7 @@ func (s *story) wants(names string, left time.Duration) {
 			k = &pacedRecord{names[i : i+1], NotReady}
 			s.all[names[i]] = k
 		}
-		s.Want(k, s.now.Add(left-left/3), s.now.Add(left))
+		s.QueueRenewal(k, s.now.Add(left-left/3), s.now.Add(left))
 	}
 }
 
@@ -80,7 +80,7 @@ func TestPaceLate(t *testing.T) {
 	s.wants("x", time.Minute)
 	s.sends("x")
 	s.wait(700 * time.Millisecond)
-	s.Hear(1, 700*time.Millisecond, s.now)
+	s.AnswerArrived(1, 700*time.Millisecond, s.now)
 	s.wants("abc", 600*time.Millisecond)
 	s.wants("d", 800*time.Millisecond)
 	s.Drop(s.all['b'])
@@ -93,7 +93,7 @@ func TestPaceBound(t *testing.T) {
 	many := func(n int) (sent int) {
 		for i := range n {
 			k := &pacedRecord{slot: NotReady}
-			s.Want(k, s.now, s.now.Add(time.Duration(i)+time.Minute))
+			s.QueueRenewal(k, s.now, s.now.Add(time.Duration(i)+time.Minute))
 		}
 		for k, _, _ := s.Next(s.now); k != nil; k, _, _ = s.Next(s.now) {
 			sent++
@@ -115,7 +115,7 @@ func TestPaceBound(t *testing.T) {
 			t.Fatal("resumes for few")
 		}
 		s.wait(time.Millisecond)
-		s.Hear(uint64(n+1), 10*time.Millisecond, s.now)
+		s.AnswerArrived(uint64(n+1), 10*time.Millisecond, s.now)
 	}
 	if !s.Resumes() {
 		t.Fatal("does not resume")
@@ -124,11 +124,11 @@ func TestPaceBound(t *testing.T) {
 	// 4,000 answers a second, of 10 ms each: 1,040 under way.
 	for s.sent < 4000 {
 		s.wait(time.Second / 4000)
-		s.Hear(s.answered+1, 10*time.Millisecond, s.now)
+		s.AnswerArrived(s.answered+1, 10*time.Millisecond, s.now)
 		many(1)
 	}
 	s.wait(time.Second)
-	s.Hear(s.sent, 10*time.Millisecond, s.now)
+	s.AnswerArrived(s.sent, 10*time.Millisecond, s.now)
 	if n := many(0); n < 700 || n > 1100 {
 		t.Fatalf("%d under way", n)
 	}
@@ -162,12 +162,12 @@ func TestPaceUnderWay(t *testing.T) {
 	}
 	s.wait(100 * time.Millisecond)
 	check(false) // silence
-	s.Hear(1, 100*time.Millisecond, s.now)
+	s.AnswerArrived(1, 100*time.Millisecond, s.now)
 	check(true)
 	s.wait(900 * time.Millisecond)
 	check(false) // it has taken much longer than the others
 	b.at = s.now
-	s.Hear(1, 100*time.Millisecond, s.now+1)
+	s.AnswerArrived(1, 100*time.Millisecond, s.now+1)
 	check(true)
 	s.wait(time.Millisecond)
 	b.at = s.now // silence again: twice as long as the last one is not too long
@@ -175,7 +175,7 @@ func TestPaceUnderWay(t *testing.T) {
 	check(true)
 	s.wait(1)
 	check(false)
-	s.Hear(3, 100*time.Millisecond, s.now)
+	s.AnswerArrived(3, 100*time.Millisecond, s.now)
 	check(false)
 	b = Renewal{}
 	check(false)
@@ -189,12 +189,12 @@ func TestPaceUnsent(t *testing.T) {
 		if k, _, n := s.Next(s.now); k == nil || n != 1 {
 			t.Fatal(n)
 		}
-		s.Unsent(s.sent)
+		s.WriteNotSent(s.sent)
 	}
 	s.wants("a", time.Minute)
 	s.sends("a")
 	s.Reset()
-	s.Unsent(s.sent)
+	s.WriteNotSent(s.sent)
 	s.wants("a", time.Minute)
 	s.sends("a")
 }
@@ -250,7 +250,7 @@ func TestPaceUnsentBefore(t *testing.T) {
 	if s.Take(s.now) != n+1 {
 		t.Fatal("not the next number")
 	}
-	s.Unsent(n)
+	s.WriteNotSent(n)
 	if s.sent != n+1 || s.answered > s.sent {
 		t.Fatal(s.sent, s.answered)
 	}

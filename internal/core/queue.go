@@ -139,9 +139,9 @@ type Ahead struct {
 	Next bool         // no other place at all is; of the foremost waiter: no place at all is before it
 }
 
-// Gone takes that the predecessor has gone, which a state shows that contains a revision; 0: not known. A replica
+// PlaceGone takes that the predecessor has gone, which a state shows that contains a revision; 0: not known. A replica
 // that lags would show it in the next list again.
-func (w *Waiter) Gone(revision uint64) {
+func (w *Waiter) PlaceGone(revision uint64) {
 	switch w.AsOf = max(w.AsOf, revision); { // and unless it knows whom to read
 	case w.crowd && w.Reach < Whole:
 		w.Reach = Near
@@ -158,17 +158,17 @@ func (w *Waiter) Seek(now clock.Instant, pause time.Duration) {
 // Seeks is when the waiter may do that.
 func (w *Waiter) Seeks() clock.Instant { return w.seekAt }
 
-// Peeks says whether the waiter looks now whether the queue is short. It does so once.
+// Peeks reports whether the waiter looks now whether the queue is short. It does so once.
 func (w *Waiter) Peeks() bool {
 	first := !w.peeked
 	w.peeked = true
 	return first
 }
 
-// Lists says whether the waiter lists the queue next, though it knows the places before it.
+// Lists reports whether the waiter lists the queue next, though it knows the places before it.
 func (w *Waiter) Lists() bool { return w.seeks == seeksShort }
 
-// Knows says whether it knows the place with an id before its own.
+// Knows reports whether it knows the place with an id before its own.
 func (w *Waiter) Knows(id string) bool {
 	return slices.ContainsFunc(w.before, func(e record.Entry) bool { return e.ID == id })
 }
@@ -208,11 +208,11 @@ func (w *Waiter) Known() (keys []string) {
 // Forget takes that these keys cannot be read together.
 func (w *Waiter) Forget() { w.before = nil }
 
-// Listed takes a list, as of AsOf, with the tombstone of the lock that was read beside it, or a part of one: cut
+// QueueListed takes a list, as of AsOf, with the tombstone of the lock that was read beside it, or a part of one: cut
 // says that there are records behind it. It returns the places before the own one. Those from index over on are
 // right before it and overdue by an estimate of the server's clock: the waiter deletes them, if the leader agrees.
 // The others are deleted by the waiters behind them. there is false if the own place has gone.
-func (w *Waiter) Listed(queue []record.Entry, cut bool, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
+func (w *Waiter) QueueListed(queue []record.Entry, cut bool, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
 	if w.Reach != Named { // else the lock was not read
 		w.Vacant = vacant //safety:vacant-claimed
 	}
@@ -229,10 +229,10 @@ func (w *Waiter) Listed(queue []record.Entry, cut bool, vacant uint64, estimate 
 	return before, over, true
 }
 
-// Recalled takes the records under the keys that it knows, and under its own, tombstones included. alone says that one
+// KnownRead takes the records under the keys that it knows, and under its own, tombstones included. alone says that one
 // server only may have answered: another one may lack a place that was renewed. It returns what
-// [Waiter.Listed] returns.
-func (w *Waiter) Recalled(records []record.Entry, alone bool, estimate time.Time) (before []record.Entry, over int, there bool) {
+// [Waiter.QueueListed] returns.
+func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Time) (before []record.Entry, over int, there bool) {
 	served, shown := uint64(0), 0 // all before this ticket are over
 	for _, e := range records {
 		i := slices.IndexFunc(w.before, func(b record.Entry) bool { return b.Key == e.Key })
@@ -393,7 +393,7 @@ func (w *Waiter) judgeKnown(before []record.Entry, i int) (s Standing, a Ahead) 
 	return ListOn, a
 }
 
-// blocks says whether a waiter that came earlier has to go first.
+// blocks reports whether a waiter that came earlier has to go first.
 func (w *Waiter) blocks(earlier record.Entry) bool {
 	return !w.Reads || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
 }
@@ -405,11 +405,11 @@ type Places struct {
 	full    int  // how often it was given up so
 }
 
-// Had takes how the wait at a place has ended: gone says that the place has gone, and first that no other
+// PlaceEnded takes how the wait at a place has ended: gone says that the place has gone, and first that no other
 // place was before it. It returns what the tombstone of the place is to say, and the number of the
 // pause before the next place, which is later and later for want of room: the room that its place had may be
 // enough for others. 0: at once.
-func (p *Places) Had(o Outcome, gone, first bool) (left record.Status, pause int) {
+func (p *Places) PlaceEnded(o Outcome, gone, first bool) (left record.Status, pause int) {
 	switch {
 	case o == Granted && first:
 		return record.StatusGranted, 0
@@ -423,5 +423,5 @@ func (p *Places) Had(o Outcome, gone, first bool) (left record.Status, pause int
 	return record.StatusGone, pause
 }
 
-// Has takes that the waiter has a place again.
-func (p *Places) Has() { p.Again, p.Returns = false, false }
+// PlaceBegun takes that the waiter has a place again.
+func (p *Places) PlaceBegun() { p.Again, p.Returns = false, false }

@@ -37,7 +37,7 @@ func waiterAt(reads bool, reach Reach) Waiter {
 
 // judged is what a waiter makes of a list.
 func judged(w *Waiter, queue []record.Entry, r Read) (Standing, Ahead) {
-	before, _, there := w.Listed(queue, r.Cut, 0, serverNow)
+	before, _, there := w.QueueListed(queue, r.Cut, 0, serverNow)
 	if !there {
 		panic("the own place has gone")
 	}
@@ -191,8 +191,8 @@ func TestWaiterGlance(t *testing.T) {
 			require.EqualValues(t, 49, ahead.Pred.TokenOrTicket())
 			require.True(t, ahead.Sure && ahead.Next)
 			// The predecessor has given up: then it reads from further back on.
-			w.Gone(60)
-			before, _, there := w.Recalled([]record.Entry{placed(listed()[0], 50, 50)}, true, serverNow)
+			w.PlaceGone(60)
+			before, _, there := w.KnownRead([]record.Entry{placed(listed()[0], 50, 50)}, true, serverNow)
 			require.True(t, there)
 			s, _ = w.Judge(before, Read{Named: true, Alone: true})
 			require.Equal(t, ListOn, s)
@@ -207,7 +207,7 @@ func TestWaiterGlance(t *testing.T) {
 	w.Seek(1, time.Second)
 	s, _ := judged(&w, nil, Read{Cut: true, Alone: true})
 	require.Equal(t, ListOn, s, "the queue is long")
-	before, _, _ := w.Recalled([]record.Entry{b, placed(listed()[0], 50, 50)}, true, serverNow)
+	before, _, _ := w.KnownRead([]record.Entry{b, placed(listed()[0], 50, 50)}, true, serverNow)
 	s, _ = w.Judge(before, Read{Named: true, Alone: true})
 	require.Equal(t, ListOn, s)
 	require.Equal(t, Whole, w.Reach)
@@ -229,7 +229,7 @@ func TestWaiterRecalls(t *testing.T) {
 		s, a := judged(&w, q, Read{From: from, Alone: alone})
 		require.Equal(t, Behind, s)
 		require.True(t, a.Sure)
-		w.Gone(60)
+		w.PlaceGone(60)
 		return w
 	}
 	begun := func(reads bool, from uint64, reach Reach) Waiter { return begunBy(reads, from, reach, true) }
@@ -253,7 +253,7 @@ func TestWaiterRecalls(t *testing.T) {
 		{"a reader waits behind the granted one", begun(true, 15, Near), []record.Entry{tombstone(q[1], record.StatusGranted), q[2], q[4]}, Foremost, "", Whole, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before, _, there := c.w.Recalled(c.found, true, serverNow)
+			before, _, there := c.w.KnownRead(c.found, true, serverNow)
 			require.True(t, there)
 			s, a := c.w.Judge(before, Read{Named: true, Alone: true})
 			require.Equal(t, c.want, s)
@@ -263,7 +263,7 @@ func TestWaiterRecalls(t *testing.T) {
 		})
 	}
 	w := begun(false, 15, Near)
-	_, _, there := w.Recalled(q[:4], true, serverNow)
+	_, _, there := w.KnownRead(q[:4], true, serverNow)
 	require.False(t, there, "the own place has gone")
 }
 
@@ -292,7 +292,7 @@ func TestWaiterSeeks(t *testing.T) {
 		s, _ := judged(&w, q[:1], Read{Cut: true, Alone: true})
 		require.Equal(t, ListOn, s)
 		require.False(t, w.Lists(), "it reads what it knows")
-		before, _, _ := w.Recalled(q[4-left:], true, serverNow)
+		before, _, _ := w.KnownRead(q[4-left:], true, serverNow)
 		s, a := w.Judge(before, Read{Named: true, Alone: true})
 		require.Equal(t, want, s, left)
 		if want == ListOn {
@@ -315,17 +315,17 @@ func TestWaiterMissing(t *testing.T) {
 		return w
 	}
 	w := begun()
-	before, _, _ := w.Recalled([]record.Entry{q[0], tombstone(q[2], record.StatusGone), q[3]}, false, serverNow)
+	before, _, _ := w.KnownRead([]record.Entry{q[0], tombstone(q[2], record.StatusGone), q[3]}, false, serverNow)
 	s, _ := w.Judge(before, Read{Named: true})
 	require.Equal(t, ListOn, s)
 	require.Equal(t, Named, w.Reach)
 	w = begun()
-	before, _, _ = w.Recalled([]record.Entry{q[0], tombstone(q[1], record.StatusGone), tombstone(q[2], record.StatusGone), q[3]}, false, serverNow)
+	before, _, _ = w.KnownRead([]record.Entry{q[0], tombstone(q[1], record.StatusGone), tombstone(q[2], record.StatusGone), q[3]}, false, serverNow)
 	s, a := w.Judge(before, Read{Named: true})
 	require.Equal(t, Behind, s)
 	require.Equal(t, "A", a.Pred.ID)
 	w = begun()
-	before, _, _ = w.Recalled([]record.Entry{q[0], q[1], placed(q[2], 80, 80), q[3]}, true, serverNow)
+	before, _, _ = w.KnownRead([]record.Entry{q[0], q[1], placed(q[2], 80, 80), q[3]}, true, serverNow)
 	_, a = w.Judge(before, Read{Named: true, Alone: true})
 	require.Equal(t, "B", a.Pred.ID)
 }
@@ -333,11 +333,11 @@ func TestWaiterMissing(t *testing.T) {
 // TestWaiterOfReplica: that nobody is before it a waiter believes of a list that lacks no live record.
 func TestWaiterOfReplica(t *testing.T) {
 	w := waiterAt(false, Start)
-	before, _, _ := w.Listed(listed(), false, 7, serverNow)
+	before, _, _ := w.QueueListed(listed(), false, 7, serverNow)
 	s, _ := w.Judge(before, Read{})
 	require.Equal(t, ListOn, s)
 	require.Equal(t, Named, w.Reach)
-	before, _, _ = w.Listed(listed(), false, 0, serverNow) // without the lock beside it
+	before, _, _ = w.QueueListed(listed(), false, 0, serverNow) // without the lock beside it
 	s, _ = w.Judge(before, Read{})
 	require.Equal(t, Foremost, s)
 	require.EqualValues(t, 7, w.Vacant, "the tombstone that the list before has shown")
@@ -351,7 +351,7 @@ func TestWaiterInParts(t *testing.T) {
 		require.Equal(t, ListOn, s)
 		require.Equal(t, next, w.Reach)
 	}
-	before, _, _ := w.Listed(listed("A"), false, 9, serverNow)
+	before, _, _ := w.QueueListed(listed("A"), false, 9, serverNow)
 	s, a := w.Judge(before, Read{Alone: true})
 	require.Equal(t, Behind, s)
 	require.Equal(t, "A", a.Head.ID)
@@ -389,10 +389,10 @@ func TestWaiterInCrowd(t *testing.T) {
 	require.Equal(t, "-d", a.Pred.ID, "a reader before a reader")
 	require.False(t, a.Sure || a.Next, "others may be between")
 	require.Empty(t, w.Known())
-	w.Gone(60)
+	w.PlaceGone(60)
 	require.Equal(t, Near, w.Reach)
 	w.Reach = Whole
-	w.Gone(61)
+	w.PlaceGone(61)
 	require.Equal(t, Whole, w.Reach)
 }
 
@@ -400,7 +400,7 @@ func TestWaiterInCrowd(t *testing.T) {
 func TestWaiterGone(t *testing.T) {
 	w := waiterAt(false, Start)
 	w.ID = "you"
-	_, _, there := w.Listed(listed("A"), false, 0, serverNow)
+	_, _, there := w.QueueListed(listed("A"), false, 0, serverNow)
 	require.False(t, there)
 }
 
@@ -412,7 +412,7 @@ func TestWaiterBehindTheDead(t *testing.T) {
 		q[i].Time = serverNow.Add(-time.Hour)
 	}
 	w := Waiter{ID: "me", Ticket: 50}
-	before, over, _ := w.Listed(q, false, 0, serverNow)
+	before, over, _ := w.QueueListed(q, false, 0, serverNow)
 	require.Len(t, before, 4)
 	require.Equal(t, 2, over)
 }
@@ -421,10 +421,10 @@ func TestWaiterBehindTheDead(t *testing.T) {
 func TestWaiterAsOf(t *testing.T) {
 	w := Waiter{ID: "me", Ticket: 7}
 	w.Begin(0, 0)
-	w.Gone(0)
+	w.PlaceGone(0)
 	require.EqualValues(t, 7, w.AsOf)
-	w.Gone(12)
-	w.Gone(0)
+	w.PlaceGone(12)
+	w.PlaceGone(0)
 	require.EqualValues(t, 12, w.AsOf)
 }
 
@@ -433,17 +433,17 @@ func TestPlaces(t *testing.T) {
 	var p Places
 	has := func(o Outcome, gone, first bool, left record.Status, pause int, want Places) {
 		t.Helper()
-		s, n := p.Had(o, gone, first)
+		s, n := p.PlaceEnded(o, gone, first)
 		require.Equal(t, left, s)
 		require.Equal(t, pause, n)
 		require.Equal(t, want, p)
 	}
 	has(Free, true, false, record.StatusGone, 0, Places{Again: true}) // its TTL was over
-	p.Has()
+	p.PlaceBegun()
 	has(NoRoom, false, true, record.StatusGone, 1, Places{Again: true, Returns: true, full: 1})
-	p.Has()
+	p.PlaceBegun()
 	has(NoRoom, false, true, record.StatusGone, 2, Places{Again: true, Returns: true, full: 2})
-	p.Has()
+	p.PlaceBegun()
 	has(Ended, false, false, record.StatusGone, 0, Places{full: 2})
 	has(Granted, false, false, record.StatusPassed, 0, Places{full: 2})
 	has(Granted, false, true, record.StatusGranted, 0, Places{full: 2})

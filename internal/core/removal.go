@@ -46,8 +46,8 @@ const (
 	WriteLater
 )
 
-// Wrote takes the answer to a write. alone says that one server only may answer.
-func (r *Removal) Wrote(a Answer, alone bool) RemovalStep {
+// WriteAnswered takes the answer to a write. alone says that one server only may answer.
+func (r *Removal) WriteAnswered(a Answer, alone bool) RemovalStep {
 	switch {
 	case a.Refusal == Acknowledged:
 		r.final = true
@@ -66,9 +66,9 @@ func (r *Removal) Wrote(a Answer, alone bool) RemovalStep {
 	return WriteLater
 }
 
-// Found takes the record after a refusal that has named a revision, so long after the first write. unread
+// RecordRead takes the record after a refusal that has named a revision, so long after the first write. unread
 // says that the read had no answer.
-func (r *Removal) Found(e record.Entry, unread bool, named uint64, alone bool, since time.Duration) RemovalStep {
+func (r *Removal) RecordRead(e record.Entry, unread bool, named uint64, alone bool, since time.Duration) RemovalStep {
 	own := e.From(r.ID)
 	// A server has returned an older record than the one that was acknowledged: it lags.
 	unread = unread || !e.Zero() && e.Revision < r.Revision && !alone

@@ -33,7 +33,7 @@ func TestRemovalWrote(t *testing.T) {
 		{Unsure, true, WriteLater, true},
 	} {
 		r := removal()
-		require.Equal(t, c.want, r.Wrote(Answer{Refusal: c.refusal}, c.alone))
+		require.Equal(t, c.want, r.WriteAnswered(Answer{Refusal: c.refusal}, c.alone))
 		require.Equal(t, c.unanswered, r.unanswered)
 	}
 }
@@ -54,7 +54,7 @@ func TestRemovalFound(t *testing.T) {
 		e.Renewal = n
 		return e
 	}
-	lost := func(r *Removal) { r.Wrote(Answer{Refusal: Unsure}, true) }
+	lost := func(r *Removal) { r.WriteAnswered(Answer{Refusal: Unsure}, true) }
 	for _, c := range []struct {
 		name  string
 		is    func(*Removal)
@@ -86,7 +86,7 @@ func TestRemovalFound(t *testing.T) {
 			if c.is != nil {
 				c.is(r)
 			}
-			require.Equal(t, c.want, r.Found(c.found.entry, c.found.unread, c.found.named, c.found.alone, 0))
+			require.Equal(t, c.want, r.RecordRead(c.found.entry, c.found.unread, c.found.named, c.found.alone, 0))
 		})
 	}
 }
@@ -94,7 +94,7 @@ func TestRemovalFound(t *testing.T) {
 // TestRemovalOfRenewed: the next write expects the renewal that was still on its way.
 func TestRemovalOfRenewed(t *testing.T) {
 	r := removal()
-	r.Found(stored(11, "me", 1, record.StatusHeld), false, 11, true, 0)
+	r.RecordRead(stored(11, "me", 1, record.StatusHeld), false, 11, true, 0)
 	require.EqualValues(t, 11, r.Revision)
 }
 
@@ -104,27 +104,27 @@ func TestRemovalBroken(t *testing.T) {
 	for _, e := range []record.Entry{stored(11, "me", 1, record.StatusBroken), ended(11, "me", record.StatusBroken)} {
 		r := removal()
 		r.HandsOff = true
-		require.Equal(t, LostBefore, r.Found(e, false, 11, true, 0))
+		require.Equal(t, LostBefore, r.RecordRead(e, false, 11, true, 0))
 		require.NotNil(t, r.Broken)
 	}
 	r := removal()
-	require.Equal(t, WriteAgain, r.Found(stored(11, "me", 1, record.StatusBroken), false, 11, true, 0))
+	require.Equal(t, WriteAgain, r.RecordRead(stored(11, "me", 1, record.StatusBroken), false, 11, true, 0))
 	require.NotNil(t, r.Broken)
-	require.Equal(t, Removed, r.Found(stored(12, "you", 1, record.StatusHeld), false, 12, true, 0))
+	require.Equal(t, Removed, r.RecordRead(stored(12, "you", 1, record.StatusHeld), false, 12, true, 0))
 	r = removal()
-	require.Equal(t, Removed, r.Found(ended(11, "me", record.StatusBroken), false, 11, true, 0))
+	require.Equal(t, Removed, r.RecordRead(ended(11, "me", record.StatusBroken), false, 11, true, 0))
 	require.NotNil(t, r.Broken)
 }
 
 // TestRemovalLate: an empty key shows no tombstone for longer than a second, so one may have been there.
 func TestRemovalLate(t *testing.T) {
-	require.Equal(t, Removed, removal().Found(record.Entry{}, false, 9, false, 2*time.Second))
+	require.Equal(t, Removed, removal().RecordRead(record.Entry{}, false, 9, false, 2*time.Second))
 }
 
 // TestRemovalExact: another record than the one that is meant stays.
 func TestRemovalExact(t *testing.T) {
 	r := removal()
 	r.Exact = true
-	require.Equal(t, Removed, r.Wrote(refusedBy(11), true))
-	require.Equal(t, WriteLater, r.Wrote(Answer{Refusal: Unsure}, true))
+	require.Equal(t, Removed, r.WriteAnswered(refusedBy(11), true))
+	require.Equal(t, WriteLater, r.WriteAnswered(Answer{Refusal: Unsure}, true))
 }

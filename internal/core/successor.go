@@ -91,10 +91,10 @@ func (w *window) saw(key, head record.Entry, at clock.Instant) {
 	w.last, w.revision, w.head = at, key.Revision, head
 }
 
-// Second says whether nobody is before the predecessor.
+// Second reports whether nobody is before the predecessor.
 func (f *Successor) Second() bool { return f.Head.ID == f.Pred.ID }
 
-// Near says whether the waiter may be the first of those that live: it is the second or the third one, or its
+// Near reports whether the waiter may be the first of those that live: it is the second or the third one, or its
 // predecessor seems to be dead. Far back in a long queue it leaves that to those before it.
 func (f *Successor) Near() bool { return !f.Head.Zero() && (f.Rank <= headReach || f.silent) }
 
@@ -121,7 +121,7 @@ func (f *Successor) silentAt() clock.Instant {
 	return f.lastWrite.Add(f.Pred.Record.TTL/3 + renewedLate)
 }
 
-// Due says whether to read the predecessor's place now, and whether to watch the lock from now on.
+// Due reports whether to read the predecessor's place now, and whether to watch the lock from now on.
 //
 // The second waiter, and one whose predecessor seems to be dead, may be the first of those that live.
 // It watches the lock from its second read on: behind a lock that changes hands quickly it becomes the
@@ -134,14 +134,14 @@ func (f *Successor) Due(now clock.Instant) (reads, watches bool) {
 	return reads, reads && f.Proven && (f.Second() || f.silent && f.Near())
 }
 
-// Wrote notes that the predecessor has renewed its place.
-func (f *Successor) Wrote(now clock.Instant) { f.lastWrite = now }
+// PlaceWritten notes that the predecessor has renewed its place.
+func (f *Successor) PlaceWritten(now clock.Instant) { f.lastWrite = now }
 
 // Doubt has the waiter read the predecessor's place now.
 func (f *Successor) Doubt(now clock.Instant) { f.readAt = now }
 
-// Moved notes that another server serves the subscription now: nothing was seen meanwhile.
-func (f *Successor) Moved() {
+// SubscriptionMoved notes that another server serves the subscription now: nothing was seen meanwhile.
+func (f *Successor) SubscriptionMoved() {
 	f.Proven = false
 	f.restartWindows()
 }
@@ -151,25 +151,25 @@ func (f *Successor) restartWindows() {
 	clear(f.windows) //safety:window-anew
 }
 
-// Freed notes that the lock has become free by its notifications. A head that is alive takes it in a
+// LockFreed notes that the lock has become free by its notifications. A head that is alive takes it in a
 // moment, and that is notified too.
-func (f *Successor) Freed(now clock.Instant) {
+func (f *Successor) LockFreed(now clock.Instant) {
 	if f.scanAt == 0 {
 		f.scanAt, f.hinted = now.Add(scanAfter), true
 	}
 }
 
-// First says whether the notification of the predecessor's tombstone makes this waiter the first: it does if the predecessor
+// First reports whether the notification of the predecessor's tombstone makes this waiter the first: it does if the predecessor
 // was granted, no place was before that, and no place that the waiter has to wait for is between the two. A notification
 // may be forged. In the queue of a reader-writer lock that would let a waiter pass for good, since several are granted at
-// once, so there the waiter reads the tombstone: see [Waiter.Recalled].
+// once, so there the waiter reads the tombstone: see [Waiter.KnownRead].
 func (f *Successor) First(tombstone record.Body) bool {
 	known := f.Sure && !f.Shared                                                          //safety:no-shortcut
 	return tombstone.Status == record.StatusGranted && tombstone.ID == f.Pred.ID && known //safety:shortcut-sure
 }
 
-// Failed notes that a read has had no answer. The next one is after a pause.
-func (f *Successor) Failed(now clock.Instant, pause time.Duration) {
+// ReadFailed notes that a read has had no answer. The next one is after a pause.
+func (f *Successor) ReadFailed(now clock.Instant, pause time.Duration) {
 	f.restartWindows()
 	f.readNext(now, pause)
 }
@@ -181,10 +181,10 @@ func (f *Successor) readNext(now clock.Instant, pause time.Duration) {
 	f.readAt = now.Add(pause)
 }
 
-// Read takes the predecessor's place, as it was read, and written at an instant. left is what its
-// TTL has left by the estimate of the server's clock. It says whether the predecessor is there, and
+// PlaceRead takes the predecessor's place, as it was read, and written at a time. left is what its
+// TTL has left by the estimate of the server's clock. It reports whether the predecessor is there, and
 // if its record is over. Another claim may have its key by now, behind all that have queued since.
-func (f *Successor) Read(e record.Entry, written, now clock.Instant, left, pause time.Duration) (there, over bool) {
+func (f *Successor) PlaceRead(e record.Entry, written, now clock.Instant, left, pause time.Duration) (there, over bool) {
 	f.readNext(now, pause)
 	if !e.Live() || e.ID != f.Pred.ID || e.TokenOrTicket() != f.Pred.TokenOrTicket() {
 		return false, false
@@ -200,11 +200,11 @@ func (f *Successor) Read(e record.Entry, written, now clock.Instant, left, pause
 	return true, false
 }
 
-// ReadBeside takes keys of the lock that were read beside the predecessor's place. own is the id of
+// KeysRead takes keys of the lock that were read beside the predecessor's place. own is the id of
 // the waiter's own claim of the lock; "": there is none. A key makes the waiter scan if two reads in a
 // row found it free at one revision: a single read may have hit a hand-over. So the second read
 // follows soon. ReadBeside returns the keys that are held.
-func (f *Successor) ReadBeside(keys []string, beside []record.Entry, own string, server time.Time, now clock.Instant) (held []int) {
+func (f *Successor) KeysRead(keys []string, beside []record.Entry, own string, server time.Time, now clock.Instant) (held []int) {
 	before, repeated := f.free, f.again
 	f.free, f.again = nil, false
 	for i, e := range beside {
@@ -230,7 +230,7 @@ func (f *Successor) ReadBeside(keys []string, beside []record.Entry, own string,
 	return held
 }
 
-// maySeek says whether the waiter may scan: it knows the head, or looks for it now and then only.
+// maySeek reports whether the waiter may scan: it knows the head, or looks for it now and then only.
 func (f *Successor) maySeek(now clock.Instant) bool {
 	return !f.Head.Zero() || now >= f.Seeks
 }
@@ -247,13 +247,13 @@ func (f *Successor) Looks(oldest bool, now clock.Instant, pause time.Duration) b
 	return false
 }
 
-// isOver says whether nobody holds a key any more, or its time is over by the server's clock.
+// isOver reports whether nobody holds a key any more, or its time is over by the server's clock.
 func isOver(e record.Entry, server time.Time) bool { return !e.Live() || e.Remaining(server) == 0 }
 
-// isOwn says whether a record is that of an attempt of the own claim.
+// isOwn reports whether a record is that of an attempt of the own claim.
 func isOwn(e record.Entry, own string) bool { return own != "" && e.Live() && e.From(own) } //safety:own-record
 
-// Scans says whether to scan now: see [Successor.Scanned].
+// Scans reports whether to scan now: see [Successor.LockScanned].
 func (f *Successor) Scans(now clock.Instant) bool { return f.scanAt != 0 && f.scanAt <= now }
 
 // Scan begins a scan. freed says that notifications show the lock free. If that was all that made it
@@ -284,8 +284,8 @@ type View struct {
 	Freed  bool          // notifications since then show the lock free
 }
 
-// Scanned takes what a scan has read. It returns whether to claim a key out of turn.
-func (f *Successor) Scanned(v View, now clock.Instant) (d Decision, k int, revision uint64) {
+// LockScanned takes what a scan has read. It returns whether to claim a key out of turn.
+func (f *Successor) LockScanned(v View, now clock.Instant) (d Decision, k int, revision uint64) {
 	i := slices.IndexFunc(v.Queue, func(e record.Entry) bool { return e.ID == f.ID })
 	// Another head has a window of its own.
 	if i <= 0 || v.Queue[0].ID != f.Head.ID || !slices.ContainsFunc(v.Queue[:i], func(e record.Entry) bool { return e.ID == f.Pred.ID }) { //safety:window-head
@@ -325,7 +325,7 @@ func (f *Successor) Scanned(v View, now clock.Instant) (d Decision, k int, revis
 	default:
 		f.scanLate, f.scanAt = 0, 0
 		if v.Freed { // it was notified since the read
-			f.Freed(now)
+			f.LockFreed(now)
 		}
 	}
 	return Stay, 0, 0

@@ -36,7 +36,7 @@ func newWaiter(t *testing.T, keys int, f Successor) *waiter {
 // looks takes a look at keys, of which those that are zero are free, some time later.
 func (w *waiter) looks(after time.Duration, keys ...record.Entry) (d Decision, k int, revision uint64) {
 	w.now = w.now.Add(after)
-	return w.Scanned(View{Keys: keys, Queue: w.queue, Sent: w.now}, w.now)
+	return w.LockScanned(View{Keys: keys, Queue: w.queue, Sent: w.now}, w.now)
 }
 
 // stays: a look leaves the lock alone.
@@ -88,8 +88,8 @@ func TestSuccessorBeginsAnew(t *testing.T) {
 		"the head has it":           {func(w *waiter) { w.stays(0, heldAt(8)) }, 9},
 		"another tombstone":         {func(w *waiter) { w.stays(0, freeAt(8)) }, 9},
 		"a look fails":              {func(w *waiter) { w.ScanFailed(w.now, time.Second) }, 7},
-		"a read fails":              {func(w *waiter) { w.Failed(w.now, time.Second) }, 7},
-		"another server serves it":  {func(w *waiter) { w.Moved() }, 7},
+		"a read fails":              {func(w *waiter) { w.ReadFailed(w.now, time.Second) }, 7},
+		"another server serves it":  {func(w *waiter) { w.SubscriptionMoved() }, 7},
 		"another claim was quicker": {func(w *waiter) { w.Missed(0, w.now) }, 7},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -165,11 +165,11 @@ func TestSuccessorFarBack(t *testing.T) {
 	require.False(t, watches, "also behind one that is silent")
 	require.False(t, w.Near())
 	for range 3 {
-		w.ReadBeside(keys, []record.Entry{freeAt(9)}, "", server, w.now)
+		w.KeysRead(keys, []record.Entry{freeAt(9)}, "", server, w.now)
 	}
 	require.False(t, w.Scans(w.now))
 	w.now = w.now.Add(time.Minute)
-	w.ReadBeside(keys, []record.Entry{freeAt(9)}, "", server, w.now)
+	w.KeysRead(keys, []record.Entry{freeAt(9)}, "", server, w.now)
 	require.True(t, w.Scans(w.now), "it is time")
 	require.True(t, w.Looks(false, w.now, time.Minute), "its predecessor is silent")
 	patient := newWaiter(t, 1, Successor{})
@@ -182,7 +182,7 @@ func TestSuccessorFarBack(t *testing.T) {
 	require.True(t, w.Near())
 	w.Rank = 3
 	require.True(t, w.Near(), "its predecessor is silent")
-	there, _ := w.Read(w.Pred, w.now, w.now, placeTTL, time.Minute)
+	there, _ := w.PlaceRead(w.Pred, w.now, w.now, placeTTL, time.Minute)
 	require.True(t, there)
 	require.False(t, w.Near(), "a renewal was read that was not notified")
 }
@@ -191,14 +191,14 @@ func TestSuccessorFarBack(t *testing.T) {
 // or without the own place, is listed again.
 func TestSuccessorQueue(t *testing.T) {
 	w := newWaiter(t, 1, Successor{})
-	d, k, revision := w.Scanned(View{Keys: []record.Entry{stored(9, "claim", 1, record.StatusHeld)}, Queue: w.queue, Own: "claim"}, w.now)
+	d, k, revision := w.LockScanned(View{Keys: []record.Entry{stored(9, "claim", 1, record.StatusHeld)}, Queue: w.queue, Own: "claim"}, w.now)
 	require.Equal(t, []any{Take, 0, uint64(0)}, []any{d, k, revision})
 	for name, queue := range map[string][]record.Entry{
 		"the predecessor has gone": {w.queue[0], w.queue[2]},
 		"the own place has gone":   w.queue[:2],
 		"it queues behind":         {w.queue[2], w.queue[1]},
 	} {
-		d, _, _ := w.Scanned(View{Keys: []record.Entry{{}}, Queue: queue}, w.now)
+		d, _, _ := w.LockScanned(View{Keys: []record.Entry{{}}, Queue: queue}, w.now)
 		require.Equal(t, ListAgain, d, name)
 	}
 }
@@ -209,11 +209,11 @@ func TestSuccessorOverdue(t *testing.T) {
 	over := heldAt(9)
 	over.Record.TTL = time.Second
 	server := over.Record.Time.Add(time.Minute)
-	d, _, _ := w.Scanned(View{Keys: []record.Entry{over}, Queue: w.queue, Server: server}, w.now)
+	d, _, _ := w.LockScanned(View{Keys: []record.Entry{over}, Queue: w.queue, Server: server}, w.now)
 	require.Equal(t, Stay, d)
 	require.True(t, w.Scans(w.now.Add(20*time.Millisecond)))
 	for range 3 {
-		d, _, _ = w.Scanned(View{Keys: []record.Entry{freeAt(10)}, Queue: w.queue, Server: server}, w.now)
+		d, _, _ = w.LockScanned(View{Keys: []record.Entry{freeAt(10)}, Queue: w.queue, Server: server}, w.now)
 		w.now = w.now.Add(600 * time.Millisecond)
 	}
 	require.Equal(t, Take, d)
@@ -248,14 +248,14 @@ func TestSuccessorTimers(t *testing.T) {
 		require.True(t, reads)
 		require.False(t, watches, "the subscription is not proven")
 		w.Proven = true
-		there, over := w.Read(w.Pred, w.now, w.now, placeTTL, time.Minute)
+		there, over := w.PlaceRead(w.Pred, w.now, w.now, placeTTL, time.Minute)
 		require.True(t, there)
 		require.False(t, over)
 		silent := w.now.Add(placeTTL/3 + renewedLate)
 		require.Equal(t, silent, w.At())
 		reads, _ = w.Due(silent - 1)
 		require.False(t, reads)
-		w.Wrote(w.now.Add(time.Second))
+		w.PlaceWritten(w.now.Add(time.Second))
 		require.Equal(t, silent.Add(time.Second), w.At(), "it has renewed its place")
 		reads, watches = w.Due(silent.Add(time.Second))
 		require.True(t, reads)
@@ -263,9 +263,9 @@ func TestSuccessorTimers(t *testing.T) {
 		w.Doubt(w.now)
 		_, watches = w.Due(w.now)
 		require.True(t, watches, "it has been silent")
-		there, _ = w.Read(record.Entry{}, w.now, w.now, 0, time.Minute)
+		there, _ = w.PlaceRead(record.Entry{}, w.now, w.now, 0, time.Minute)
 		require.False(t, there)
-		there, over = w.Read(w.Pred, w.now, w.now, 0, time.Minute)
+		there, over = w.PlaceRead(w.Pred, w.now, w.now, 0, time.Minute)
 		require.True(t, there && over, "its time is over")
 		require.Equal(t, w.now.Add(20*time.Millisecond), w.At())
 	}
@@ -277,28 +277,28 @@ func TestSuccessorLooks(t *testing.T) {
 	server := time.Now()
 	keys := []string{"lock.l"}
 	w := newWaiter(t, 1, Successor{})
-	require.Equal(t, []int{0}, w.ReadBeside(keys, []record.Entry{heldAt(6)}, "", time.Time{}, w.now))
-	require.Empty(t, w.ReadBeside(keys, []record.Entry{freeAt(7)}, "", server, w.now))
-	w.Read(w.Pred, w.now, w.now, placeTTL, time.Minute)
+	require.Equal(t, []int{0}, w.KeysRead(keys, []record.Entry{heldAt(6)}, "", time.Time{}, w.now))
+	require.Empty(t, w.KeysRead(keys, []record.Entry{freeAt(7)}, "", server, w.now))
+	w.PlaceRead(w.Pred, w.now, w.now, placeTTL, time.Minute)
 	require.Equal(t, w.now.Add(readAgain), w.At(), "soon again")
 	require.False(t, w.Scans(w.now))
-	w.ReadBeside(keys, []record.Entry{freeAt(9)}, "", server, w.now)
-	w.Read(w.Pred, w.now, w.now, placeTTL, time.Minute)
+	w.KeysRead(keys, []record.Entry{freeAt(9)}, "", server, w.now)
+	w.PlaceRead(w.Pred, w.now, w.now, placeTTL, time.Minute)
 	require.False(t, w.Scans(w.now), "from hand to hand")
 	require.Greater(t, w.At(), w.now.Add(time.Second), "and once only")
-	w.ReadBeside(keys, []record.Entry{freeAt(9)}, "", server, w.now)
+	w.KeysRead(keys, []record.Entry{freeAt(9)}, "", server, w.now)
 	require.True(t, w.Scans(w.now))
 	require.True(t, w.Scan(false), "by its own reads")
 
 	w = newWaiter(t, 1, Successor{})
-	w.Read(w.Pred, w.now, w.now, placeTTL, time.Minute)
-	w.Freed(w.now)
+	w.PlaceRead(w.Pred, w.now, w.now, placeTTL, time.Minute)
+	w.LockFreed(w.now)
 	require.False(t, w.Scans(w.now))
 	require.Equal(t, w.now.Add(scanAfter), w.At())
 	require.True(t, w.Scans(w.now.Add(scanAfter)))
 	require.True(t, w.Scan(true), "it is free still")
 	w.stays(0, heldAt(9))
-	w.Freed(w.now)
+	w.LockFreed(w.now)
 	require.False(t, w.Scan(false), "the head has it")
 	require.False(t, w.Scans(w.now.Add(time.Hour)))
 }

@@ -85,7 +85,7 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 	}
 	body.InUse = body.Lingers
 	if l.Idle {
-		l.used(now, watchAfter)
+		l.becomeUsed(now, watchAfter)
 	}
 	// The attempt that was granted may have been another caller's. A lease that lingers is taken often, and an
 	// ordinary renewal shows its holder.
@@ -96,14 +96,14 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 	return Admitted, u
 }
 
-// Shared says whether the record is that of readers, who are inside together.
+// Shared reports whether the record is that of readers, who are inside together.
 func (k *Kept) Shared() bool { return record.Mode(k.Body.Mode) == record.Shared }
 
 // renewAhead is the grant on one revision that asks for the next revision, so that it is there when the numbers
 // of this one run out.
 const renewAhead = record.GrantsPerRevision / 2
 
-// admits says whether the lease can have another holder now, and numbers its grant.
+// admits reports whether the lease can have another holder now, and numbers its grant.
 func (k *Kept) admits(now clock.Instant) bool {
 	// A holder that begins needs time to work in.
 	if k.Valid.End.Sub(now) < k.Terms.Validity()/3 { //safety:admitted-early
@@ -130,18 +130,18 @@ func (k *Kept) admits(now clock.Instant) bool {
 	return true
 }
 
-// used takes that an idle lease has a holder again. The watch begins if the holder stays for watchAfter, as with any
+// becomeUsed takes that an idle lease has a holder again. The watch begins if the holder stays for watchAfter, as with any
 // other lease. Most holders leave sooner, and cost the client no subscription.
-func (l *Use) used(now clock.Instant, watchAfter time.Duration) {
+func (l *Use) becomeUsed(now clock.Instant, watchAfter time.Duration) {
 	l.Idle, l.since = false, now
 	if !l.Watching && l.watchAt == never {
 		l.watchAt = now.Add(watchAfter) //safety:use-watched
 	}
 }
 
-// Unused takes that no holder is inside, or about to be. That ends the TTL of an Extend, and the watch: unwatch says
+// BecomeIdle takes that no holder is inside, or about to be. That ends the TTL of an Extend, and the watch: unwatch says
 // whether the caller has one to stop.
-func (l *Use) Unused(k *Kept, now clock.Instant, watchAfter time.Duration) (unwatch bool) {
+func (l *Use) BecomeIdle(k *Kept, now clock.Instant, watchAfter time.Duration) (unwatch bool) {
 	l.Idle = true
 	if unwatch = l.Watching && watchAfter >= 0; unwatch {
 		l.Watching, l.watchAt = false, never
@@ -160,7 +160,7 @@ func (l *Use) WatchDue() clock.Instant {
 	return l.watchAt
 }
 
-// Watch says whether the watch of the record begins now.
+// Watch reports whether the watch of the record begins now.
 func (l *Use) Watch(now clock.Instant, watchAfter time.Duration) bool {
 	switch {
 	case l.Watching || now < l.watchAt:

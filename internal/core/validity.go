@@ -17,7 +17,7 @@ type Validity struct {
 // unbounded is the latest end of a record that is renewed for as long as it is held.
 const unbounded = clock.Instant(math.MaxInt64)
 
-// ValidFrom is the validity by a write that was sent at an instant.
+// ValidFrom is the validity by a write that was sent at a time.
 func ValidFrom(sent clock.Instant, t clock.Terms) Validity {
 	return Validity{End: t.End(sent), Until: unbounded} //safety:from-sending
 }
@@ -25,18 +25,18 @@ func ValidFrom(sent clock.Instant, t clock.Terms) Validity {
 // Bound sets the latest end.
 func (v *Validity) Bound(until clock.Instant) { v.Until, v.End = until, min(v.End, until) }
 
-// Bounded says whether it has a latest end, which is set before others know of it, and stays.
+// Bounded reports whether it has a latest end, which is set before others know of it, and stays.
 func (v *Validity) Bounded() bool { return v.Until != unbounded }
 
-// Over says whether it has ended.
+// Over reports whether it has ended.
 func (v Validity) Over(now clock.Instant) bool { return now >= v.End }
 
-// Planned says whether it ends as it was to.
+// Planned reports whether it ends as it was to.
 func (v *Validity) Planned() bool { return v.Bounded() && v.End >= v.Until } //safety:planned-end
 
-// Renewing notes that a renewal is sent. The server may apply it at any time from now on, and its TTL may be shorter than
+// RenewalSent notes that a renewal is sent. The server may apply it at any time from now on, and its TTL may be shorter than
 // that of the record: then the validity ends earlier at once, and Renewing returns true.
-func (v *Validity) Renewing(sent clock.Instant, t clock.Terms) (shorter bool) {
+func (v *Validity) RenewalSent(sent clock.Instant, t clock.Terms) (shorter bool) {
 	if end := t.End(sent); end < v.End { //safety:shorter-at-once
 		v.End = end
 		return true
@@ -44,11 +44,11 @@ func (v *Validity) Renewing(sent clock.Instant, t clock.Terms) (shorter bool) {
 	return false
 }
 
-// InTime says whether a confirmation counts that arrives now.
+// InTime reports whether a confirmation counts that arrives now.
 func (v Validity) InTime(now clock.Instant) bool { return now < v.End } //safety:late-renewal
 
-// Renewed takes the confirmation, in time, of a renewal.
-func (v *Validity) Renewed(sent clock.Instant, t clock.Terms) {
+// RenewalConfirmed takes the confirmation, in time, of a renewal.
+func (v *Validity) RenewalConfirmed(sent clock.Instant, t clock.Terms) {
 	v.End = max(v.End, t.End(sent)) //safety:renewal-from-sending
 	// The renewals of a gate must not outlast the time that its lock was taken until.
 	if v.Bounded() { //safety:until-kept

@@ -23,11 +23,11 @@ func TestValidity(t *testing.T) {
 	v := ValidFrom(0, validFor(9))
 	require.Equal(t, seconds(9), v.End)
 	require.True(t, v.InTime(seconds(9)-1))
-	v.Renewing(seconds(3), validFor(9))
+	v.RenewalSent(seconds(3), validFor(9))
 	require.Equal(t, seconds(9), v.End, "it may never be stored")
-	v.Renewed(seconds(3), validFor(9))
+	v.RenewalConfirmed(seconds(3), validFor(9))
 	require.Equal(t, seconds(12), v.End)
-	v.Renewed(seconds(1), validFor(9))
+	v.RenewalConfirmed(seconds(1), validFor(9))
 	require.Equal(t, seconds(12), v.End, "an older one that was confirmed later")
 	require.False(t, v.Planned())
 }
@@ -43,9 +43,9 @@ func TestValidityLate(t *testing.T) {
 // TestValidityShorter: a renewal with a shorter TTL may replace the record from its sending on.
 func TestValidityShorter(t *testing.T) {
 	v := ValidFrom(0, validFor(9))
-	require.True(t, v.Renewing(seconds(1), validFor(2)))
+	require.True(t, v.RenewalSent(seconds(1), validFor(2)))
 	require.Equal(t, seconds(3), v.End)
-	require.False(t, v.Renewing(seconds(2), validFor(2)))
+	require.False(t, v.RenewalSent(seconds(2), validFor(2)))
 }
 
 // TestValidityBounded: no renewal outlasts the time that a lock was taken until.
@@ -54,7 +54,7 @@ func TestValidityBounded(t *testing.T) {
 	v.Bound(seconds(10))
 	require.Equal(t, seconds(9), v.End)
 	require.False(t, v.Planned())
-	v.Renewed(seconds(3), validFor(9))
+	v.RenewalConfirmed(seconds(3), validFor(9))
 	require.Equal(t, seconds(10), v.End)
 	require.True(t, v.Planned())
 	v.Bound(seconds(4))

@@ -196,7 +196,7 @@ func (r *Keeper) schedule(k *Record, due clock.Instant) {
 // wantRenewal has a record renewed as soon as its turn comes, unless a renewal that is enough is under way. Under mu.
 func (r *Keeper) wantRenewal(k *Record) {
 	if k.slot.index >= 0 && !r.pace.UnderWay(k.Enough(), r.b.Instant()) {
-		r.pace.Want(k, k.Late(), k.Valid.End)
+		r.pace.QueueRenewal(k, k.Late(), k.Valid.End)
 		r.pump()
 	}
 }
@@ -247,7 +247,7 @@ func (r *Keeper) sendReady() {
 			w.send(n, now)
 		} else if !k.renew(n) {
 			r.mu.Lock()
-			r.pace.Unsent(n)
+			r.pace.WriteNotSent(n)
 			r.mu.Unlock()
 		}
 	}
@@ -259,9 +259,9 @@ func (r *Keeper) answerArrived(n uint64, sent, now clock.Instant, refused bool) 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if refused {
-		r.pace.Refused(n)
+		r.pace.WriteRefused(n)
 	} else {
-		r.pace.Hear(n, now.Sub(sent), now)
+		r.pace.AnswerArrived(n, now.Sub(sent), now)
 	}
 	r.pump()
 }
@@ -288,7 +288,7 @@ func (r *Keeper) run() {
 			ripe[i] = nil
 		}
 		r.mu.Lock()
-		r.pace.Roll(now)
+		r.pace.TimePassed(now)
 		r.pump()
 		r.postpone(now)
 		if len(r.due) > 0 { //safety:bucket-verified

@@ -120,12 +120,12 @@ func (k *Record) Moved() {
 
 // Fail ends a record that is held, other than by its holder. why is the evidence in words. Under the mutex.
 func (k *Record) Fail(end core.End, why string) {
-	k.Apply(k.Lose(end, core.NoReason, k.keeper.b.Instant()), why)
+	k.Apply(k.EndUnasked(end, core.NoReason, k.keeper.b.Instant()), why)
 }
 
 // EndBy ends the record by its holder, unless it has ended before. Under the mutex.
 func (k *Record) EndBy(end core.End) {
-	if u := k.Release(end, k.keeper.b.Instant()); u.End != core.NoEnd {
+	if u := k.EndByHolder(end, k.keeper.b.Instant()); u.End != core.NoEnd {
 		k.ended(u.End, "")
 	}
 }
@@ -230,12 +230,12 @@ func (k *Record) Entry() record.Entry {
 	}
 }
 
-// JudgeAt judges the record by what is under its key as of a state that contains revision.
-func (k *Record) JudgeAt(entry record.Entry, revision uint64) {
+// RecordRead judges the record by what is under its key as of a state that contains revision.
+func (k *Record) RecordRead(entry record.Entry, revision uint64) {
 	r := k.keeper
 	r.mu.Lock()
 	defer r.Unlock()
-	u := k.Judge(entry, revision, r.b.Instant())
+	u := k.Kept.RecordRead(entry, revision, r.b.Instant())
 	why := ""
 	switch k.Why {
 	case core.RecordBroken:

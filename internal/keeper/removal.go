@@ -59,13 +59,13 @@ func (r *Keeper) remove(ctx context.Context, m *removal, begun time.Time, limit 
 		w, answer := first.Write, first.wait(ctx, time.Until(end))
 		first = nil
 		err, refusal := answer.Err, bucket.AnswerOf(answer)
-		next := m.Wrote(refusal, b.Alone())
+		next := m.WriteAnswered(refusal, b.Alone())
 		if next == core.ReadRecord {
 			var entry record.Entry
 			// As of a state that contains the last write known: a leader that was
 			// deposed refuses as well, and may have removed what was renewed since.
 			entry, err = b.Read(ctx, m.key, max(refusal.Last, m.Revision)) //safety:release-read
-			if next = m.Found(entry, err != nil, refusal.Last, b.Alone(), time.Since(begun)); err == nil {
+			if next = m.RecordRead(entry, err != nil, refusal.Last, b.Alone(), time.Since(begun)); err == nil {
 				err = errBehind
 			}
 		}

@@ -28,7 +28,7 @@ func (k *Record) renew(paced uint64) bool {
 	r := k.keeper
 	r.mu.Lock()
 	now, silent := r.b.Instant(), k.Unanswered()
-	n, shorter := k.Send(now, paced)
+	n, shorter := k.BeginRenewal(now, paced)
 	if n == 0 {
 		r.mu.Unlock()
 		return false
@@ -56,7 +56,7 @@ func (k *Record) renew(paced uint64) bool {
 		k.fails(failure)
 	}
 	if err != nil { // nothing was sent
-		k.Unsent(n)
+		k.RenewalNotSent(n)
 		if errors.Is(err, kvstore.ErrTooLarge) && k.State == core.StateHeld {
 			k.owner.TooLarge(err)
 			k.Moved()
@@ -101,7 +101,7 @@ func (k *Record) answered(n uint64, a kvstore.Answer, paced uint64, sent clock.I
 			k.fails(a.Err)
 		}
 	}
-	k.Apply(k.Answered(n, answer, now), "")
+	k.Apply(k.AnswerArrived(n, answer, now), "")
 }
 
 // landed takes the renewals up to n out of the flights: they are answered, or expect a revision that is no longer the
@@ -154,7 +154,7 @@ func (k *Record) resolve(ctx context.Context, revision uint64, proven bool) {
 		entry, err := r.b.Read(rctx, k.Key, at)
 		cancel()
 		if err == nil {
-			k.JudgeAt(entry, revision)
+			k.RecordRead(entry, revision)
 			return
 		}
 		if !proven && try >= 3 || ctx.Err() != nil {

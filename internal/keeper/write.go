@@ -35,7 +35,7 @@ func (r *Keeper) Post(what kvstore.Write) *Write {
 	n := r.pace.Take(now)
 	if n == 0 {
 		w.turn = make(chan struct{})
-		r.pace.Queue(w)
+		r.pace.QueueFinal(w)
 		r.start(now.Add(napMax))
 		r.pump()
 	}

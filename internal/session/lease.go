@@ -242,7 +242,7 @@ func (l *Lease) OnEnd(fn func()) (held bool) {
 func (l *Lease) Idle() {
 	l.s.Lock()
 	defer l.s.Unlock()
-	if l.use.Unused(&l.Kept, l.s.b.Instant(), l.s.WatchAfter) && l.State == Held {
+	if l.use.BecomeIdle(&l.Kept, l.s.b.Instant(), l.s.WatchAfter) && l.State == Held {
 		if l.watch != nil {
 			l.s.Send(l.watch.Stop)
 		}
@@ -382,7 +382,7 @@ func (l *Lease) notified(ev kvstore.Event) {
 	entry := record.Of(ev.Record)
 	l.s.Lock()
 	defer l.s.Unlock()
-	l.Apply(l.Notified(entry, l.s.b.Instant()), "")
+	l.Apply(l.RecordNotified(entry, l.s.b.Instant()), "")
 }
 
 // errAbandoned says that a lease runs out, since the handle of a holder was dropped.
@@ -421,6 +421,6 @@ func (l *Lease) endBy(change func(key string) kvstore.Record) {
 		return
 	}
 	r := change(l.Key)
-	l.JudgeAt(record.Of(r), r.Revision)
+	l.RecordRead(record.Of(r), r.Revision)
 	<-ended // a renewal may have found the change at the same time
 }
