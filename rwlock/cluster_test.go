@@ -3,13 +3,9 @@ package rwlock_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/history"
@@ -23,79 +19,6 @@ import (
 const streamName = "KV_natslock"
 
 var r3 = natslock.WithReplicas(3)
-
-// TestClusterStorm has readers and writers contend on three replicas while the stream's
-// leader steps down again and again. No reader joins behind a gate, no writer is active
-// over a reader, and no update is lost.
-func TestClusterStorm(t *testing.T) {
-	tier.Proof(t)
-	cl := testutil.RunCluster(t, 3)
-	const clients, goroutines, names = 5, 3, 2
-	var peers []*peer
-	for i := range clients {
-		peers = append(peers, newPeer(t, cl.Connect(nats.ReconnectWait(50*time.Millisecond)), uint64(i), r3, natslock.WithTTL(10*time.Second)))
-	}
-	u := history.NewRecorder()
-	u.Tap(t, cl.Connect())
-	u.Lossy()
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	var counters, done [names]int // the first guarded by the locks alone
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	for i, p := range peers {
-		for g := range goroutines {
-			wg.Go(func() {
-				rng := rand.New(rand.NewPCG(uint64(i), uint64(g)))
-				for ctx.Err() == nil {
-					k := rng.IntN(names)
-					take, writes := p.RLock, rng.IntN(3) == 0
-					if writes {
-						take = p.Lock
-					}
-					l, err := take(context.Background(), fmt.Sprint(k))
-					if !assert.NoError(t, err) {
-						return
-					}
-					u.Granted(admin.KindRW, modeOf(writes), l)
-					if writes {
-						counters[k]++
-						mu.Lock()
-						done[k]++
-						mu.Unlock()
-					} else {
-						seen := counters[k]
-						time.Sleep(20 * time.Millisecond) // long enough for others to join
-						assert.Equal(t, seen, counters[k], "written under a reader")
-					}
-					assert.NoError(t, l.Err())
-					assert.NoError(t, l.Unlock(context.Background()))
-				}
-			})
-		}
-	}
-	// A busy machine grants less between two step-downs: then it takes longer.
-	vacuous := func() bool {
-		n := u.History().Counts()
-		return n["reads"] <= 30 || n["writes"] <= 15 || n["readers at once"] <= 1
-	}
-	downs := 0
-	for begun := time.Now(); time.Since(begun) < 8*time.Second || vacuous() && time.Since(begun) < time.Minute; downs++ {
-		cl.StepDown(t, streamName)
-		time.Sleep(500 * time.Millisecond)
-	}
-	stopped := time.Now()
-	stop()
-	wg.Wait()
-	t.Logf("the last one was through %v after the end", time.Since(stopped))
-	u.Check(t)
-	require.Equal(t, done, counters, "an update was lost")
-	kit.Eventually(t, "nothing is left", func() bool { return len(kit.KeysLeft(t, cl.Connect())) == 0 })
-	n := u.History().Counts()
-	t.Logf("%d reads (%d joins, at most %d at once) and %d writes over %d step-downs", n["reads"], n["joins"], n["readers at once"], n["writes"], downs)
-	require.Greater(t, downs, 3)
-	require.False(t, vacuous())
-}
 
 // TestClusterOutage kills, and in another cluster cuts off, the server that leads
 // the stream while a writer drains a reader. Most of it is waiting, so the two

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -139,85 +138,3 @@ func TestStorm(t *testing.T) {
 }
 
 var r3 = natslock.WithReplicas(3)
-
-// TestClusterStorm has 20 clients on three servers contend for three permits on three
-// replicas. Meanwhile the stream's leader steps down again and again, clients are cut off,
-// answers are late or lost, and holders are broken.
-func TestClusterStorm(t *testing.T) {
-	tier.Proof(t)
-	cl := testutil.RunCluster(t, 3)
-	const clients, permits = 20, 3
-	want := history.Want{Kind: admin.KindSemaphore, Name: "storm", Permits: permits}
-	rec := history.NewRecorder()
-	var in inside
-	var links []*testutil.Link
-	var members []*history.Client
-	var operator *natslock.Client
-	for i := range clients {
-		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
-		links = append(links, link)
-		c, f := kit.Faulty(t, nc, uint64(i), r3, natslock.WithTTL(3*time.Second), rec.Option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
-		f.Random(faults.Rates{LoseAnswer: 0.005, DelayAnswer: 0.005, MaxDelay: 2 * time.Second})
-		members = append(members, rec.Client(fmt.Sprint("c", i), c))
-		if operator == nil {
-			operator, _ = kit.Faulty(t, cl.Connect(), 99, r3)
-		}
-	}
-	rec.Tap(t, cl.Connect())
-	rec.Lossy()
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	var wg sync.WaitGroup
-	for i, c := range members {
-		rng := rand.New(rand.NewPCG(7, uint64(i)))
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				w := want
-				w.Try = rng.IntN(5) == 0
-				held, err := c.Acquire(ctx, w, natslock.Detached())
-				if err != nil {
-					assert.True(t, w.Try || errors.Is(err, natslock.ErrTimeout), err)
-					continue
-				}
-				in.work(held, time.Duration(rng.IntN(30))*time.Millisecond)
-				_ = held.Unlock(context.Background())
-			}
-		})
-	}
-	wg.Go(func() {
-		rng := rand.New(rand.NewPCG(7, 100))
-		for ctx.Err() == nil {
-			link := links[rng.IntN(len(links))]
-			link.Cut()
-			time.Sleep(time.Duration(rng.IntN(4000)) * time.Millisecond)
-			link.Heal()
-		}
-	})
-	wg.Go(func() {
-		boss := rec.Client("operator", operator)
-		for ctx.Err() == nil {
-			time.Sleep(300 * time.Millisecond)
-			info, err := admin.New(operator).Inspect(ctx, want.Kind, want.Name)
-			if err == nil && len(info.Permits) > 0 {
-				_ = boss.Break(context.Background(), want.Kind, want.Name, info.Permits[0], false)
-			}
-		}
-	})
-	// A busy machine grants less between two step-downs: then it takes longer.
-	const least = 100
-	grants := func() int { return rec.History().Counts()["grants"] }
-	downs := 0
-	for begun := time.Now(); time.Since(begun) < 10*time.Second || grants() <= least && time.Since(begun) < time.Minute; downs++ {
-		cl.StepDown(t, "KV_natslock")
-		time.Sleep(time.Second)
-	}
-	stop()
-	wg.Wait()
-	n := rec.History().Counts()
-	t.Logf("%d grants over %d step-downs, at most %d inside: %v", n["grants"], downs, in.most, n)
-	require.LessOrEqual(t, in.most, permits)
-	require.Greater(t, downs, 3)
-	require.Greater(t, n["grants"], least)
-	history.Verify(t, rec.History(), history.Options{})
-	require.Eventually(t, func() bool { return len(kit.KeysLeft(t, cl.Connect())) == 0 }, kit.Patience, 100*time.Millisecond)
-}
