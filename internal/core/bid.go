@@ -6,34 +6,33 @@ import (
 	"github.com/natslock/locks/internal/clock"
 )
 
-// Bid is how the attempts to write one record are repeated until something decides.
+// Bid repeats the attempts to write one record until something decides.
 type Bid struct {
 	Once    bool // an unavailable server is an answer
 	Guarded bool // a join
 	Slot    bool // a permit of a semaphore
 	Placed  bool // by a waiter that has a place
-	Adopts  bool // a lock that was handed over
+	Adopts  bool // to take over a lock that was handed over
 
-	Until clock.Instant // when its claims begin to pass goroutines that may have queued; 0: they pass none
-	Begun clock.Instant // of the offer under way, which another call may go on with; 0: none
+	Until clock.Instant // the time from which its claims may pass goroutines that have queued; 0 if they pass none
+	Begun clock.Instant // the beginning of the offer under way, which another call may continue; 0 if there is none
 
-	// Of the offer under way.
+	// The rest is about the offer under way.
 	tries, losses, flights, full int
-	// silent counts the tries in a row that were not answered: when an outage is over, attempts from before
-	// it may turn up and be lost.
+	// silent counts consecutive tries without an answer. When an outage is over, attempts from before it may turn up
+	// and be lost.
 	silent int
 }
 
-// NoStreamFor is how long a bid endures a stream without a leader, electing
-// one having been measured to take 4 to 9 s. Silence and a connection that is
-// down are waited out: they pass, or the wait's context ends.
+// NoStreamFor limits how long a bid endures a stream without a leader: elections took 4 to 9 s when measured. A bid
+// waits out silence and a broken connection: they pass, or the context of the wait ends.
 const NoStreamFor = 15 * time.Second
 
-// fullTries is how often a waiter repeats a claim for which the bucket has no room before it gives up
-// its place to make room. Other records may end meanwhile.
+// fullTries limits the claims of a waiter for which the bucket has no room. Meanwhile other records may end. Then the
+// waiter gives up its place to make room.
 const fullTries = 3
 
-// Trouble is why an attempt decided nothing.
+// Trouble is the reason why an attempt decided nothing.
 type Trouble uint8
 
 const (
@@ -49,26 +48,26 @@ const (
 	Hopeless
 )
 
-// Backoff says which pause comes before the next attempt.
+// Backoff selects the pause before the next attempt.
 type Backoff uint8
 
 const (
 	// None: no pause.
 	None Backoff = iota
-	// Short: of [clock.ShortBackoff].
+	// Short is a pause of [clock.ShortBackoff].
 	Short
-	// Outage: of [clock.OutageBackoff].
+	// Outage is a pause of [clock.OutageBackoff].
 	Outage
-	// Flight: of [clock.InFlightBackoff].
+	// Flight is a pause of [clock.InFlightBackoff].
 	Flight
 )
 
-// Repeat says what to do after an attempt.
+// Repeat tells what to do after an attempt.
 type Repeat struct {
-	Decided Outcome // of the bid; Undecided: another attempt
-	Closes  bool    // the claim is over: the next attempt is that of a new one
+	Decided Outcome // the outcome of the bid; Undecided if it needs another attempt
+	Closes  bool    // the claim is over: the next attempt belongs to a new one
 	Backoff Backoff // before the next attempt
-	N       int     // of the backoff
+	N       int     // the argument of Backoff
 }
 
 // Begin begins an offer.
@@ -79,16 +78,16 @@ func (b *Bid) Begin(now clock.Instant) {
 	}
 }
 
-// MayPass reports whether the next attempt, at an expectation, could pass goroutines that have queued since the
-// queue was seen empty. The caller of the offer answers for its first attempt.
+// MayPass reports whether the next attempt, which expects revision expect, could pass goroutines that have queued since
+// the queue was seen empty. The caller of the offer answers for its first attempt.
 func (b *Bid) MayPass(expect uint64, now clock.Instant) bool {
 	b.tries++
 	return b.tries > 1 && b.Bypasses(expect) && now >= b.Until //safety:bypass-repeated
 }
 
-// Bypasses reports whether a claim may pass goroutines that have queued since the queue was seen empty. While a
-// mutex has no record (expect is 0), nobody is queued: the first waiter would have claimed it. Behind a free
-// slot a first waiter can be queued that knows of fewer slots.
+// Bypasses reports whether a claim may pass goroutines that have queued since the queue was seen empty. While a mutex
+// has no record (expect is 0), nobody is queued: the first waiter would have claimed it. A free slot proves less: a
+// first waiter that knows of fewer slots may be queued.
 func (b *Bid) Bypasses(expect uint64) bool {
 	if b.Slot { //safety:slot-bypass-empty
 		return b.Until != 0
@@ -96,9 +95,10 @@ func (b *Bid) Bypasses(expect uint64) bool {
 	return b.Until != 0 && expect != 0
 }
 
-// Patience returns the factor by which the next attempt waits longer for its answer than the first one. Only a join waits
-// longer, since it is repeated under a new id, and what it has left behind is taken away: a server that is late has more to
-// do by each. The answer to any attempt of another claim decides it, however late.
+// Patience returns the factor by which the next attempt waits longer for its answer than the first one. It exceeds 1
+// only for a join. A join without an answer is repeated under a new id, and what it left behind has to be removed, so
+// each repetition adds work for a slow server. Other claims need no patience: the answer to any attempt decides them,
+// however late.
 func (b *Bid) Patience() time.Duration {
 	if b.Once || !b.Guarded {
 		return 1
@@ -106,8 +106,8 @@ func (b *Bid) Patience() time.Duration {
 	return 1 << min(b.silent, 1)
 }
 
-// AttemptEnded takes the outcome of an attempt, and the reason where that is Again. tombstone is the revision that a
-// free key has; 0: none.
+// AttemptEnded handles outcome o of an attempt; why is the reason if o is Again. tombstone is the revision of the
+// tombstone of a free key, 0 if there is none.
 func (b *Bid) AttemptEnded(o Outcome, why Trouble, tombstone uint64, now clock.Instant) (r Repeat) {
 	defer func() {
 		if r.Decided != Undecided && r.Decided != Ended && r.Decided != Failed {
@@ -115,7 +115,7 @@ func (b *Bid) AttemptEnded(o Outcome, why Trouble, tombstone uint64, now clock.I
 		}
 	}()
 	switch {
-	case o == Free && tombstone == 0 && !b.Adopts: // the tombstone that was expected has expired //safety:adopt-never-free
+	case o == Free && tombstone == 0 && !b.Adopts: // the expected tombstone has expired //safety:adopt-never-free
 		if b.tries > 3 {
 			r.Backoff, r.N = Short, b.tries-1
 		}
@@ -128,7 +128,7 @@ func (b *Bid) AttemptEnded(o Outcome, why Trouble, tombstone uint64, now clock.I
 			r.Backoff, r.N = Outage, b.losses
 		}
 		return r
-	case o == Failed: // a claim that has deleted its record is over, whichever call goes on
+	case o == Failed: // a claim that has deleted its record is over, even if another call continues the bid
 		return Repeat{Decided: Failed, Closes: true}
 	case o != Again:
 		return Repeat{Decided: o}
@@ -137,7 +137,7 @@ func (b *Bid) AttemptEnded(o Outcome, why Trouble, tombstone uint64, now clock.I
 		r.Closes = true
 	}
 	switch {
-	case why == NoSpace && b.Placed && b.full >= fullTries: // its place is the room that there is //safety:place-makes-room
+	case why == NoSpace && b.Placed && b.full >= fullTries: // its place is the only room //safety:place-makes-room
 		return Repeat{Decided: NoRoom, Closes: true}
 	case why == Hopeless, b.Once && why != Replicating, why == Leaderless && now.Sub(b.Begun) > NoStreamFor:
 		r.Decided = Failed

@@ -14,19 +14,18 @@ import (
 //	     |                                    --> no answer: read again
 //	     --> gone, or broken already: read as of what the leader has stored, and then: done, or nobody to break
 //
-// A replica or a mirror that lags may answer a read. Where it shows the claim, the conditional write is the proof.
-// That the claim is gone, or broken already, only a state proves that contains what the leader had stored during
-// the break.
+// A replica or a mirror that lags may answer a read. If it shows the claim, the conditional write is the proof. Only a
+// state that contains what the leader had stored during the break proves that the claim is gone or already broken.
 type Break struct {
-	ID          string // of the claim that the operator saw
-	Immediately bool   // let the next one in at once
-	AsOf        uint64 // what the next read has to contain
+	ID          string // the claim that the operator saw
+	Immediately bool   // let the next client in at once
+	AsOf        uint64 // the revision that the next read has to contain
 	SeenBroken  bool   // a read has returned the broken record
 
 	sent, confirmed bool
 }
 
-// BreakStep says what is done next.
+// BreakStep is the next step of a break.
 type BreakStep uint8
 
 const (
@@ -38,12 +37,12 @@ const (
 	BreakDone
 	// BreakGone: the claim is gone.
 	BreakGone
-	// BreakTaken: it is gone, and another one has its record.
+	// BreakTaken: the claim is gone, and another one has the lock.
 	BreakTaken
 )
 
-// RecordRead takes the record under the key of the claim. The leader has stored up to a revision; none says that it has
-// nothing under the key in a state that is complete.
+// RecordRead handles the record under the key of the claim. stored is the last revision that the leader has stored.
+// none means that the key is empty in a complete state.
 func (b *Break) RecordRead(e record.Entry, none bool, stored uint64) BreakStep {
 	if none && stored >= max(b.AsOf, e.Revision) { //safety:break-complete
 		e = record.Entry{} // a replica has not removed it yet
@@ -54,7 +53,7 @@ func (b *Break) RecordRead(e record.Entry, none bool, stored uint64) BreakStep {
 	case (gone || broken) && !b.confirmed: //safety:break-confirmed
 		b.AsOf, b.confirmed, b.SeenBroken = max(b.AsOf, stored), true, broken
 		return BreakRead
-	// Also where the answer to an earlier try was lost.
+	// The second case: the answer to an earlier write was lost.
 	case broken, gone && b.sent && e.Deleted && e.Status == record.StatusBroken && e.From(b.ID):
 		return BreakDone
 	case gone && e.Live():
@@ -66,7 +65,8 @@ func (b *Break) RecordRead(e record.Entry, none bool, stored uint64) BreakStep {
 	return BreakWrite
 }
 
-// WriteAnswered takes the answer to the write, which expected a revision. The leader had stored up to another one before.
+// WriteAnswered handles the answer to the write, which expected a revision. stored is the last revision that the leader
+// had stored before.
 func (b *Break) WriteAnswered(a Answer, expected, stored uint64) BreakStep {
 	if a.Refusal == Acknowledged {
 		return BreakDone
@@ -81,21 +81,22 @@ func (b *Break) WriteAnswered(a Answer, expected, stored uint64) BreakStep {
 	return BreakRead
 }
 
-// BrokenFor is the TTL of the broken record that replaces e. 0: a tombstone replaces it, which frees the lock. server is
-// the server's time before the break. usual stands in for the TTL of a record that has none, which another program wrote.
+// BrokenFor returns the TTL of the broken record that replaces e, or 0 if a tombstone replaces it, which frees the
+// lock. server is the server's time before the break. usual stands in for the TTL of a record that has none, because
+// another program wrote it.
 func (b *Break) BrokenFor(e record.Entry, server time.Time, usual time.Duration) time.Duration {
 	// An overdue record has no holder to wait for.
 	if b.Immediately || e.OverdueAt(server) { //safety:break-waits
 		return 0
 	}
-	// Not shorter than what it replaces: its holder may not have noticed yet.
+	// The broken record lasts as long as the one that it replaces: the holder may not have noticed yet.
 	ttl := e.Record.TTL //safety:broken-outlasts
 	if ttl == 0 {
 		ttl = usual
 	}
 	if e.Fixed && !e.Unreadable {
-		// The clock of the server that has stamped the record may be ahead. From that server's time on, minus the
-		// record's own, is an age that the record certainly has.
+		// The clock of the server that stamped the record may be ahead. The record is at least as old as the
+		// difference, less the slack.
 		age := max(server.Sub(e.Time)-record.OverdueSlack, 0) //safety:broken-age
 		ttl = max(clock.CeilSecond(ttl-age), time.Second)     //safety:broken-remainder
 	}

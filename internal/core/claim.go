@@ -7,35 +7,34 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Claim is one acquisition under one id: the attempts made under it, of which at most one becomes
-// a lease, or a place.
+// Claim is one acquisition under one id. Of the attempts made under that id, at most one becomes a lease or a place.
 //
-// An attempt is a conditional write. Its answer may be lost, late, or overtaken by that of another
-// one, so each attempt is judged alone, by its own expectation and its own sending:
+// An attempt is a conditional write. Its answer may be lost, late, or overtaken by the answer to another attempt. So
+// each attempt is judged alone, by its own expectation and its own time of sending:
 //
 //	           acknowledged in time, or its record is found in time
 //	open ---------------------------------------------------------> granted
 //	  |
-//	  |   acknowledged after the end of its own validity, or at a revision below
-//	  +-- one that is known: its record is deleted ----------------> lost
+//	  |   acknowledged after the end of its own validity, or at a revision
+//	  +-- below one that is known: its record is deleted -----------> lost
 //	  |
 //	  +-- refused: it is never applied ----------------------------> answered
 //
-// Where there are replicas, a refusal is doubtful: a leader that was deposed refuses a write
-// that its successor applies. Such an attempt is granted all the same when its record is found.
+// If there are replicas, a refusal is doubtful: a deposed leader refuses a write that its successor applies. Such an
+// attempt is still granted when its record is found.
 //
-// When the claim is over (granted, given up, lost by a late answer, or found broken), an acknowledgement of another of its
-// attempts only causes the deletion of exactly that record, never a grant. So an answer that comes
-// when the lock has been given up cannot bring it back.
+// A claim is over when it was granted, given up, lost by a late answer, or found broken. From then on an
+// acknowledgement of another of its attempts only causes the deletion of exactly that record, never a grant. So an
+// answer that arrives after the lock was given up cannot bring it back.
 type Claim struct {
 	ID   string
 	over bool
 
-	attempts []Attempt // number n is attempts[n-1]
-	replies  []Reply   // that are still to be judged
-	granted  int       // the attempt that became the lease
+	attempts []Attempt // attempt n is attempts[n-1]
+	replies  []Reply   // not judged yet
+	granted  int       // the number of the attempt that became the lease
 
-	// Most claims need no more than one of each.
+	// Most claims need only one of each.
 	firstAttempt [1]Attempt
 	firstReply   [1]Reply
 }
@@ -47,30 +46,30 @@ type Attempt struct {
 	Terms  clock.Terms
 	Sent   clock.Instant
 	Floor  uint64            // the highest revision known when it was sent
-	Since  int64             // the sending as the record has it, in unix milliseconds
-	Waited int64             // and of the wait before it
-	Meta   map[string]string // of the record
-	By     clock.Instant     // an adoption has to be known before, when the record that it replaces ends; 0: at any time
+	Since  int64             // the time of sending in the record, in Unix milliseconds
+	Waited int64             // the wait before it in the record, in milliseconds
+	Meta   map[string]string // the metadata of the record
+	By     clock.Instant     // an adoption has to be known before this time; 0 if not limited
 
 	answered bool
-	acked    bool // the reply decides, as soon as it is judged
-	doubtful bool // refused, maybe by a leader that was deposed: another may have applied it
+	acked    bool // the reply decides as soon as it is judged
+	doubtful bool // refused, perhaps by a deposed leader: its successor may have applied it
 }
 
-// Answer is what the server has said to a write.
+// Answer is the server's answer to a write.
 type Answer struct {
 	Refusal  Refusal
-	Revision uint64 // Acknowledged: of the record
-	Last     uint64 // Conflict: the revision that the key has; 0: none
+	Revision uint64 // of the record, if Acknowledged
+	Last     uint64 // the revision of the key, if Conflict; 0 if it has none
 }
 
-// Refusal says how an answer is no acknowledgement.
+// Refusal is the kind of an answer: the acknowledgement, or a reason against it.
 type Refusal uint8
 
 const (
-	// Acknowledged: it is one.
+	// Acknowledged: no refusal.
 	Acknowledged Refusal = iota
-	// Conflict: the key has another revision than the one that was expected.
+	// Conflict: the key does not have the expected revision.
 	Conflict
 	// InFlight: another write of the key is being replicated.
 	InFlight
@@ -82,9 +81,8 @@ const (
 	Unsure
 )
 
-// Final reports whether the answer settles an attempt, whichever server gave it. Several
-// servers may believe that they lead. All of them refuse an attempt that expects a revision
-// which has been replaced.
+// Final reports whether the answer settles an attempt that expects revision expect, whichever server gave it. Several
+// servers may believe that they lead. All of them refuse an attempt that expects a revision which has been replaced.
 func (a Answer) Final(expect uint64) bool {
 	switch a.Refusal {
 	case Conflict:
@@ -95,40 +93,40 @@ func (a Answer) Final(expect uint64) bool {
 	return true
 }
 
-// Reply is an answer to attempt N, and when it came.
+// Reply is the answer to attempt N, and the time At of its arrival.
 type Reply struct {
 	N      int
 	Answer Answer
 	At     clock.Instant
 }
 
-// Verdict is what a reply, or a record that was read, means for a claim.
+// Verdict is the meaning of a reply, or of a record that was read, for a claim.
 type Verdict struct {
 	Outcome  Outcome
-	N        int    // Granted: the attempt
-	Revision uint64 // Granted: of its record. Refused: what the key has at least
-	Delete   uint64 // the record of the claim at this revision is to be deleted; 0: none
+	N        int    // the attempt, if Granted
+	Revision uint64 // of the record, if Granted; a lower bound for that of the key, if Refused
+	Delete   uint64 // delete the claim's record at this revision; 0 if there is none to delete
 }
 
-// Outcome says what came of a step towards a lock.
+// Outcome is the result of a step towards a lock.
 type Outcome uint8
 
 const (
-	// Undecided: it decides nothing.
+	// Undecided: the step decides nothing.
 	Undecided Outcome = iota
 	// Granted: acknowledged, or found, in time.
 	Granted
 	// Again: not sent, refused for a passing reason, or without an answer.
 	Again
-	// Free: refused, but nobody holds the key: a tombstone, or nothing.
+	// Free: refused, but nobody holds the key: it has a tombstone, or nothing.
 	Free
 	// Refused: by a record that was not read.
 	Refused
-	// Busy: refused, and another claim has the key; or others are queued.
+	// Busy: refused because another claim has the key, or others are queued.
 	Busy
 	// Lost: the claim is over without a grant; a new one may be made.
 	Lost
-	// Backwards: the bucket has given a lower revision than one that is known.
+	// Backwards: the bucket has given a revision below one that is known.
 	Backwards
 	// NoRoom: the bucket has no room for the record.
 	NoRoom
@@ -145,7 +143,7 @@ func (c *Claim) Begin(id string) {
 	c.ID, c.attempts, c.replies = id, c.firstAttempt[:0], c.firstReply[:0]
 }
 
-// Attempts is how many attempts were made.
+// Attempts returns the number of attempts made.
 func (c *Claim) Attempts() int { return len(c.attempts) }
 
 // Attempt returns attempt n.
@@ -161,14 +159,13 @@ func (c *Claim) AttemptSent(a Attempt) int {
 // AttemptNotSent forgets the last attempt, which was not sent.
 func (c *Claim) AttemptNotSent() { c.attempts = c.attempts[:len(c.attempts)-1] }
 
-// AnswerArrived takes an answer, however late. alone says that one server only may answer. unwanted
-// says that its record is to be deleted: nobody else would release the record of a claim that is
-// over.
+// AnswerArrived records an answer, however late. alone means that only one server may answer. If unwanted is true, the
+// caller deletes the record: the claim is over, so nobody else would release it.
 func (c *Claim) AnswerArrived(r Reply, alone bool) (unwanted bool) {
 	a := &c.attempts[r.N-1]
 	if r.Answer.Refusal != Unsure {
 		a.answered, a.acked = true, r.Answer.Refusal == Acknowledged
-		// A leader that was deposed refuses what its successor may apply.
+		// A deposed leader refuses what its successor may apply.
 		a.doubtful = !alone && !r.Answer.Final(a.Expect) //safety:refusal-doubted
 	}
 	if !c.over {
@@ -188,11 +185,11 @@ func (c *Claim) Next() (r Reply, ok bool) {
 	return r, true
 }
 
-// JudgeReply decides by one reply. The refusal of an attempt that is not the newest is no news.
+// JudgeReply decides by one reply. The refusal of an attempt other than the newest is no news.
 func (c *Claim) JudgeReply(r Reply, newest int, now clock.Instant) Verdict {
 	switch {
 	case r.Answer.Refusal == Acknowledged:
-		// Judged late is late, too: the lease would begin when it is over already.
+		// A reply that is judged late counts as late, because the lease would begin after its own end.
 		return c.take(r.N, r.Answer.Revision, max(r.At, now))
 	case r.N != newest:
 		return Verdict{}
@@ -204,9 +201,9 @@ func (c *Claim) JudgeReply(r Reply, newest int, now clock.Instant) Verdict {
 	return Verdict{Outcome: Refused, Revision: r.Answer.Last}
 }
 
-// RecordRead decides by the record that has refused the newest attempt, from a state that contains the
-// refusal. The record of another claim is never adopted, nor one that an operator has broken. That
-// of an earlier attempt whose answer was lost counts from its own sending.
+// RecordRead decides by the record that has refused the newest attempt, read from a state that contains the refusal. A
+// record of another claim is never adopted, nor one that an operator has broken. The record of an earlier attempt whose
+// answer was lost counts from its own sending.
 func (c *Claim) RecordRead(e record.Entry, now clock.Instant) Verdict {
 	switch {
 	case !e.Live():
@@ -216,14 +213,14 @@ func (c *Claim) RecordRead(e record.Entry, now clock.Instant) Verdict {
 	case e.Status == record.StatusBroken: //safety:broken-not-adopted
 		return Verdict{Outcome: Lost, Delete: e.Revision}
 	case c.acknowledged(e.Attempt): //safety:acknowledged-first
-		return Verdict{} // its acknowledgement, which is still to be judged, decides
+		return Verdict{} // its acknowledgement, not judged yet, decides
 	case !c.open(e.Attempt):
 		return Verdict{Outcome: Busy} // not written by this client
 	}
 	return c.take(e.Attempt, e.Revision, now) //safety:own-sending
 }
 
-// take grants attempt n, stored at revision, when it became known in time.
+// take grants attempt n, stored at revision, if that was known in time.
 func (c *Claim) take(n int, revision uint64, at clock.Instant) Verdict {
 	a := c.attempts[n-1]
 	// The record may have ended since, and another client may hold the lock.
@@ -242,8 +239,7 @@ func (c *Claim) open(n int) bool {
 	return n >= 1 && n <= len(c.attempts) && (!c.attempts[n-1].answered || c.attempts[n-1].doubtful) //safety:attempt-open
 }
 
-// acknowledged reports whether the server has acknowledged attempt n. Its reply is among those
-// that are still to be judged.
+// acknowledged reports whether the server has acknowledged attempt n. The reply waits to be judged.
 func (c *Claim) acknowledged(n int) bool {
 	return n >= 1 && n <= len(c.attempts) && c.attempts[n-1].acked
 }
@@ -253,10 +249,9 @@ func (c *Claim) Unwritten() bool {
 	return !slices.ContainsFunc(c.attempts, func(a Attempt) bool { return !a.answered || a.acked || a.doubtful }) //safety:room-refused
 }
 
-// Close ends the claim: attempt n was granted, or none if it is 0. The records at unwanted are to be
-// deleted. The attempts that are open have no answer, and may still be applied; where n is one of
-// them, its record was found, and no answer to it is needed any more. A claim that is over already
-// has neither.
+// Close ends the claim; attempt n was granted, none if n is 0. The caller deletes the records at the revisions in
+// unwanted. The attempts in open have no answer and may still be applied. found means that attempt n was granted by its
+// record, so its answer is not needed any more. If the claim is over already, Close returns nothing.
 func (c *Claim) Close(n int) (unwanted []uint64, open []Attempt, found bool) {
 	if c.over {
 		return nil, nil, false
@@ -280,8 +275,7 @@ func (c *Claim) Close(n int) (unwanted []uint64, open []Attempt, found bool) {
 	return unwanted, open, found
 }
 
-// Settle notes that attempt n cannot be applied any more, or has been and its record is
-// deleted.
+// Settle notes that attempt n cannot be applied any more, or was applied and its record deleted.
 func (c *Claim) Settle(n int) {
 	if n >= 1 && n <= len(c.attempts) {
 		c.attempts[n-1].answered = true
@@ -296,13 +290,13 @@ func (c *Claim) Settled() bool {
 // IsSettled reports whether attempt n has an answer.
 func (c *Claim) IsSettled(n int) bool { return c.attempts[n-1].answered }
 
-// Unwanted reports whether a record was stored by this claim after it was over.
+// Unwanted reports whether this claim, when it was over, stored record e.
 func (c *Claim) Unwanted(e record.Entry) bool {
 	return c.over && e.From(c.ID) && e.Renewal == 0 && e.Attempt != c.granted && //safety:over-notified
 		(e.Status == record.StatusHeld || e.Status == record.StatusWaiting)
 }
 
-// Strays reports whether a record, as read, is that of an attempt that was not granted.
+// Strays reports whether e, as read, is the record of an attempt that was not granted.
 func (c *Claim) Strays(e record.Entry) bool {
 	return e.From(c.ID) && e.Live() && e.Renewal == 0 && e.Attempt != c.granted
 }

@@ -1,6 +1,6 @@
 package core
 
-// Decision says what a waiter, the first or another one, does next.
+// Decision is the next step of a waiter, the first or another one.
 type Decision uint8
 
 const (
@@ -10,8 +10,8 @@ const (
 	ListAgain
 	// Take: claim key K at the revision.
 	Take
-	// Reclaim: claim key K at 0. It has a record of an earlier attempt of the own claim. That comes before
-	// the claims of other keys, which would end the own one.
+	// Reclaim: claim key K at 0, because it has a record of an earlier attempt of the waiter's claim. This precedes
+	// claims of other keys, which would end that claim.
 	Reclaim
 	// Verify: read key K as of the revision.
 	Verify

@@ -2,31 +2,31 @@ package core
 
 import "github.com/natslock/locks/internal/record"
 
-// Denial judges what a one-shot call has found: a denial has to have been true at a moment during the call. A
-// server that lags may show a holder, a reader or a waiter that has left. A grant needs no such judgement,
-// since the server checks the write.
+// Denial judges what a one-shot call has found: a denial has to have been true at a moment during the call. A server
+// that lags may show a holder, a reader or a waiter that has left. A grant needs no such judgement, because the server
+// checks the write.
 //
 //	found --> by a server that cannot lag, or of a revision that the leader has named: the denial is true
 //	      --> the holder's time may be over: ask the server's clock --> found
-//	      --> else: ask the leader, read again as of its word --> found, by the leader
+//	      --> otherwise: ask the leader, and read again as of its answer --> found, by the leader
 type Denial struct {
-	Leader bool   // what was found is of a server that cannot lag, or as of the leader's word
-	Named  uint64 // the revision of the key that the leader has named during the call; 0: nothing
+	Leader bool   // the finding is from a server that cannot lag, or as of the leader's answer
+	Named  uint64 // the revision of the key that the leader has named during the call; 0 if it has named none
 }
 
-// Doubt says what to do with a finding.
+// Doubt tells what to do with a finding.
 type Doubt uint8
 
 const (
 	// NoDoubt: the denial is true.
 	NoDoubt Doubt = iota
-	// AskClock: whether the server's clock shows the holder to be overdue.
+	// AskClock: ask whether the holder is overdue by the server's clock.
 	AskClock
-	// AskLeader: read again, as of the leader's word.
+	// AskLeader: read again, as of the leader's answer.
 	AskLeader
 )
 
-// LockRead takes that a read has found the lock free, or busy: by a live record of a holder, or behind queued
+// LockRead handles a read that has found the lock free or busy: busy by the live record of a holder, or by queued
 // waiters.
 func (d *Denial) LockRead(busy bool, holder record.Entry, queued bool) Doubt {
 	switch {
@@ -38,7 +38,7 @@ func (d *Denial) LockRead(busy bool, holder record.Entry, queued bool) Doubt {
 	return AskLeader
 }
 
-// ClockRead takes what the server's clock says of a holder.
+// ClockRead handles the answer of the server's clock about a holder.
 func (d *Denial) ClockRead(overdue bool) Doubt {
 	if overdue {
 		return AskLeader

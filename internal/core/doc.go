@@ -1,27 +1,26 @@
-// Package core has the decisions of packages session, claim, call and admin as plain data: what an answer means for a
-// claim, whom a waiter waits for, when no reader is left. It has no goroutine, mutex, channel, timer, clock
-// or I/O. Each method is an event, which comes with its instant, changes the state, and returns what is to be done
-// next.
+// Package core makes the decisions of packages session, claim, call and admin on plain data: what an answer means for a
+// claim, whom a waiter waits for, when no reader is left. It has no goroutines, mutexes, channels, timers, clocks or
+// I/O. Each method handles one event at a given time: it changes the state and returns what to do next.
 //
-// How the goroutines of a client share a lock is not decided here, but in package cohort.
+// Package cohort, not this one, decides how the goroutines of a client share a lock.
 //
 // # Claims
 //
-// A client gets a record by a claim: conditional writes whose answers may be lost or late. claim.go judges each
-// of them, and returns which records are to be deleted. bid.go repeats them. orphan.go takes away what a claim that is
-// over may have left. denial.go judges whether a one-shot call may say that the lock is held.
+// A client gets a record by a claim: conditional writes whose answers may be lost or late. claim.go judges each answer
+// and returns the records to delete. bid.go repeats the writes. orphan.go removes what a claim that is over may have
+// left. denial.go judges whether a one-shot call may report that the lock is held.
 //
 // # Kept records
 //
-// kept.go has the states of a lease or a place, its renewals, and what ends it. validity.go bounds the time in which
-// the client believes in it. finding.go judges what a read finds under its key. use.go lets holders into a lease,
-// each with its token and its TTL. pace.go chooses the next renewal to send. removal.go ends the record.
+// kept.go has the states of a lease or a place, its renewals, and what ends it. validity.go bounds the time for which
+// the client believes in it. finding.go judges what a read finds under its key. use.go lets holders into a lease, each
+// with its token and its TTL. pace.go chooses the next renewal to send. removal.go ends the record.
 //
 // # Waiters
 //
-// survey.go chooses what a newcomer claims. queue.go finds whom a waiter waits for. successor.go is a
-// waiter behind another one: when it reads, when it doubts that the head lives, and when it takes the lock out
-// of turn. first.go is the first waiter: which keys it reads and claims, and when.
+// survey.go chooses what a newcomer claims. queue.go finds whom a waiter waits for. successor.go is a waiter behind
+// another one: when it reads, when it doubts that the head is alive, and when it takes the lock out of turn. first.go
+// is the first waiter: which keys it reads and claims, and when.
 //
 // # Drains
 //
@@ -29,12 +28,12 @@
 //
 // # Operators
 //
-// break.go finds the record that a break meets, or the proof that there is none, and says how long a broken record
-// keeps others out.
+// break.go finds the record to break, or the proof that there is none, and computes how long a broken record keeps
+// others out.
 //
 // # Scripts
 //
-// A script has nothing but the handle of a lock that no process renews. handle.go judges whether the record is still the
-// one that the handle names, so that it may be extended or adopted. extending.go is the extension. The release is that
-// of removal.go.
+// A script has only the handle of a lock that no process renews. handle.go judges whether the record is still the one
+// that the handle names, so that a script may extend or adopt it. extending.go is the extension. removal.go is the
+// release.
 package core

@@ -7,45 +7,45 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// The first waiter of a queue claims a key of the lock as soon as nobody seems to hold it: a mutex and
-// a reader-writer lock have one key, a semaphore has one for each permit. A claim is a conditional
-// write, so no mistake about a key makes a second holder. What a mistake can do is to claim at the
-// revision of a live record, which would replace it. So a claim expects
+// The first waiter of a queue claims a key of the lock as soon as nobody seems to hold it. A mutex and a reader-writer
+// lock have one key, a semaphore has one for each permit. A claim is a conditional write, so no mistake about a key
+// makes a second holder, unless the claim names the revision of a live record, which it would replace. So a claim
+// expects
 //
-//   - the revision of a tombstone that the waiter itself has read or written (in place of an overdue record), or
-//     that has refused its last claim. A notification may be forged: it makes the waiter read, no more;
-//   - or nothing (0), where the time of the record is over by the estimate of the server's clock. The
-//     server refuses that while the record is there.
+//   - the revision of a tombstone that the waiter itself has read or written (instead of an overdue record), or that
+//     has refused its last claim. A notification may be forged, so it only makes the waiter read;
+//   - or nothing (0), if the record's time is over by the estimate of the server's clock. The server refuses such a
+//     claim while the record is there.
 //
-// It misses no release, because it reads the keys after its subscription is in place, and again by
-// its timers: a notification may be lost, and the end of a record may come without one. What proves
-// the subscription is a write that the server refuses. For one key that is the first claim itself.
-// For several it is a probe, and then a read of all keys as of a revision that the leader has named.
+// The waiter misses no release, because it reads the keys after its subscription is in place, and again by its timers:
+// a notification may be lost, and a record may end without one. A write that the server refuses proves the
+// subscription. For one key, the first claim itself is that write. For several keys it is a probe, followed by a read
+// of all keys as of a revision that the leader has named.
 
-// First is the first waiter. The driver asks for the [First.Next] step, takes it, and reports what has
-// come of it, until a claim is granted. For each key there is at most one step to take. Without any it stays
-// until a notification comes, or until [First.At].
+// First is the first waiter. The driver asks [First.Next] for a step, does it, and reports the result, until a claim is
+// granted. Each key has at most one step to do. If no key has one, the waiter stays until a notification arrives, or
+// until [First.At].
 type First struct {
-	Counts  bool // of a semaphore
-	Watched bool // changes are notified, and the ends of the records that the driver tracks
+	Counts  bool // for a semaphore
+	Watched bool // the driver has notifications of changes, and of the ends of the records that it tracks
 
 	keys   []firstKey
-	all    bool   // all keys are to be read
+	all    bool   // read all keys
 	proven bool   // the subscription is in place
-	asOf   uint64 // what the next read of all keys has to contain
+	asOf   uint64 // the revision that the next read of all keys has to contain
 	due    clock.Instant
 	late   Lateness
 }
 
-// firstKey is a key of the lock: the record that is known, and the step to take.
+// firstKey is a key of the lock: its record as known, and its step.
 type firstKey struct {
 	record.Entry
 	do Decision
 	at uint64
 }
 
-// Begin begins the wait for a lock of so many keys. vacant is the tombstone of its only key, as it was
-// read beside the queue, or 0.
+// Begin begins the wait for a lock with the given number of keys. vacant is the tombstone of its only key, as read
+// beside the queue, or 0.
 func (f *First) Begin(keys int, vacant uint64, now clock.Instant) {
 	f.keys, f.due = make([]firstKey, keys), now
 	f.reread(vacant)
@@ -58,10 +58,10 @@ func (f *First) reread(vacant uint64) {
 	}
 }
 
-// Next returns the next step. The driver takes it at once.
+// Next returns the next step. The driver does it at once.
 func (f *First) Next() (do Decision, k int, revision uint64) {
 	for _, do := range [...]Decision{Reclaim, Take, Verify} {
-		for k := len(f.keys) - 1; k >= 0; k-- { // the highest, so that those that know of fewer find theirs
+		for k := len(f.keys) - 1; k >= 0; k-- { // the highest first, for waiters that know of fewer
 			if x := &f.keys[k]; x.do == do {
 				x.do = Stay
 				return do, k, x.at
@@ -77,9 +77,9 @@ func (f *First) Next() (do Decision, k int, revision uint64) {
 	return Prove, 0, 0
 }
 
-// KeyRead takes the record of key k, as a read has returned it, or the refusal of a claim. The driver has deleted
-// an overdue one. own is the id of the claim under way, of which the record may
-// be; "" where that claim has judged the record itself, and does not take it for its own.
+// KeyRead handles the record of key k, as a read or the refusal of a claim has returned it. The driver has deleted an
+// overdue one. own is the id of the claim under way, which may have written the record; "" if that claim has judged the
+// record itself, and does not adopt it.
 func (f *First) KeyRead(k int, e record.Entry, own string) {
 	x := &f.keys[k]
 	x.Entry, x.do, x.at = e, Take, e.Revision
@@ -92,27 +92,27 @@ func (f *First) KeyRead(k int, e record.Entry, own string) {
 	}
 }
 
-// SubscriptionProven notes that the subscription was in place when the leader had a revision.
+// SubscriptionProven notes that the subscription was in place when the leader had this revision.
 func (f *First) SubscriptionProven(revision uint64) { f.proven, f.asOf = true, revision }
 
-// AllRead notes that all keys have been read: see [First.KeyRead].
+// AllRead notes that each key was given to [First.KeyRead].
 func (f *First) AllRead() { f.all, f.asOf = false, 0 }
 
-// KeyNotRead notes that the read of one key has had no answer. true: all are read at once instead.
+// KeyNotRead notes that the read of one key had no answer. It reports whether to read all keys at once instead.
 func (f *First) KeyNotRead() bool {
 	f.all = f.Counts
 	return f.all
 }
 
-// ReadFailed notes that a read has had no answer. The next one is after a pause.
+// ReadFailed notes that a read had no answer. The next read follows after pause.
 func (f *First) ReadFailed(now clock.Instant, pause time.Duration) {
 	f.all, f.due = false, now.Add(pause)
 }
 
-// Has reports whether there is a key k: other clients may know of more.
+// Has reports whether key k is known. Other clients may know of more keys.
 func (f *First) Has(k int) bool { return k < len(f.keys) }
 
-// RecordNotified takes a record that was notified.
+// RecordNotified handles a record from a notification.
 func (f *First) RecordNotified(k int, e record.Entry, own string) {
 	x := &f.keys[k]
 	if e.Revision > x.Revision {
@@ -123,19 +123,19 @@ func (f *First) RecordNotified(k int, e record.Entry, own string) {
 	}
 }
 
-// TombstoneNotified notes the notification of a tombstone. Any client may forge that.
+// TombstoneNotified handles the notification of a tombstone, which any client may forge.
 func (f *First) TombstoneNotified(k int, revision uint64) {
 	f.keys[k].do, f.keys[k].at = Verify, revision
 }
 
-// RecordExpired notes that the time of the record of key k is over: a claim decides.
+// RecordExpired notes that the time of the record of key k is over. A claim decides.
 func (f *First) RecordExpired(k int) { f.keys[k].do, f.keys[k].at = Take, 0 }
 
-// SubscriptionMoved notes that another server serves the subscription now.
+// SubscriptionMoved notes that another server now serves the subscription.
 func (f *First) SubscriptionMoved() { f.reread(0) }
 
-// TimeCame notes that it is [First.At]. The claim of a key whose time is over takes no longer than a read of
-// it. One that is overdue is read, and deleted.
+// TimeCame notes that the time is [First.At]. If the time of the record is over, a claim takes no longer than a read.
+// An overdue record is read, and deleted.
 func (f *First) TimeCame(server time.Time) {
 	_, left := f.Shortest(server)
 	switch {
@@ -148,17 +148,17 @@ func (f *First) TimeCame(server time.Time) {
 	}
 }
 
-// Record is the record of key k, as far as is known.
+// Record returns the record of key k, as far as known.
 func (f *First) Record(k int) record.Entry { return f.keys[k].Entry }
 
-// Tracks reports whether to have the end of the record of key k notified. An end that has come is checked
-// by the timers.
+// Tracks reports whether the driver tracks the end of the record of key k. If its time is over already, the timers
+// check it.
 func (f *First) Tracks(k int, server time.Time) bool {
 	return f.Watched && f.keys[k].Live() && f.keys[k].Remaining(server) != 0
 }
 
-// Shortest returns the key whose record has the least time left by the estimate of the server's clock;
-// left is negative if none of them ends. k is negative if none is held.
+// Shortest returns the key whose record has the least time left by the estimate of the server's clock. left is negative
+// if none of the records ends, k is negative if no key is held.
 func (f *First) Shortest(server time.Time) (k int, left time.Duration) {
 	k, left = -1, -1
 	for i := range f.keys {
@@ -172,8 +172,8 @@ func (f *First) Shortest(server time.Time) (k int, left time.Duration) {
 	return k, left
 }
 
-// At is when the waiter reads by itself. A notification, which can be forged, never puts that off.
-// pause yields the time to the next read, where that is due.
+// At returns the time of the waiter's next read. A notification, which may be forged, never puts it off. pause yields
+// the time to the next read, if a read is due now.
 func (f *First) At(now clock.Instant, server time.Time, pause func() time.Duration) clock.Instant {
 	switch _, left := f.Shortest(server); {
 	case left == 0 && f.due <= now:

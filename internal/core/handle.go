@@ -7,18 +7,18 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Handle names the claim of a lock whose process has left its fixed record in the bucket. A process that has the handle
+// Handle names the claim of a lock whose process has left its fixed record in the bucket. A process with the handle
 // extends the record under the same id ([Extending]), or adopts the lock by a claim of its own. Either is a conditional
-// write at exactly the revision that was read, so of two at once one is refused.
+// write at exactly the revision that was read, so of two concurrent ones the server refuses one.
 //
-// The condition is not enough: a server that forgets TTLs may have removed the record and bring it back after a crash, and
-// others were inside meanwhile. So the write counts only if it is known before the validity of the record ends.
+// The condition is not enough: a server that forgets TTLs may have removed the record and bring it back after a crash,
+// when others were inside meanwhile. So the write counts only if it is known before the validity of the record ends.
 type Handle struct {
 	ID    string // of the claim
 	Token uint64
 }
 
-// HandleStep is the next step with a handle, or what has become of its lock.
+// HandleStep is the next step with a handle, or the end of its lock.
 type HandleStep uint8
 
 const (
@@ -26,23 +26,23 @@ const (
 	HandleRead HandleStep = iota
 	// HandleWrite: write at the revision that was read.
 	HandleWrite
-	// HandleDone: it is extended.
+	// HandleDone: the lock is extended.
 	HandleDone
-	// HandleGone: its record is gone.
+	// HandleGone: the record is gone.
 	HandleGone
-	// HandleTaken: another claim has it.
+	// HandleTaken: another claim has the lock.
 	HandleTaken
-	// HandleKept: its holder renews it.
+	// HandleKept: the holder renews the record.
 	HandleKept
-	// HandleBroken: an operator has broken it.
+	// HandleBroken: an operator has broken the lock.
 	HandleBroken
-	// HandleLate: its record is there, and its validity is over.
+	// HandleLate: the record is there, but its validity is over.
 	HandleLate
 )
 
-// Judge judges the record under the key, as of what the leader had stored when its clock showed a time. If the record may
-// be replaced, Judge returns HandleWrite and what was left of its validity then. margin is the part of a TTL that is left
-// unused.
+// Judge judges the record under the key, as of what the leader had stored when its clock showed server. If the record
+// may be replaced, Judge returns HandleWrite and what was left of its validity then. margin is the unused part of a
+// TTL.
 func (h Handle) Judge(e record.Entry, server time.Time, margin float64) (step HandleStep, left time.Duration) {
 	left = e.Time.Add(clock.NewTerms(e.Record.TTL, margin).Validity()).Sub(server)
 	switch own := e.From(h.ID); {

@@ -13,18 +13,17 @@ import (
 //	       validity over, replaced, deleted, broken
 //	Held -------------------------------------------> Lost, or Ended as planned
 //	  |                                                 |
-//	  |  Release                                        |  Release
+//	  |  EndByHolder                                    |  EndByHolder
 //	  +-------------------> Released <------------------+
 //
-// A renewal expects the last revision known, never 0, so it can neither bring back a record that has gone nor
-// overwrite a stranger's. Its confirmation counts from its own sending, and only inside the validity that it
-// would prolong.
+// A renewal expects the last revision known, never 0, so it can neither bring back a record that has gone nor overwrite
+// a stranger's. Its confirmation counts from its own sending, and only inside the validity that it would prolong.
 //
-// What ends a record before its time is proven: by a read as of a state that contains the last confirmation.
-// A hint (a notification, a list without the record) may be forged or old, and a leader that was deposed may
-// refuse a renewal. Both only lead to that read, or to a renewal.
+// Only proof ends a record before its time: a read as of a state that contains the last confirmation. A hint (a
+// notification, a list without the record) may be forged or old, and a deposed leader may refuse a renewal. Both only
+// lead to that read, or to a renewal.
 type Kept struct {
-	Body    record.Body // as the next renewal writes it, with the id of the claim
+	Body    record.Body // the body of the next renewal, with the id of the claim
 	Granted clock.Terms // of the claim
 	Terms   clock.Terms // of the last confirmation
 	Want    clock.Terms // of the next renewal
@@ -32,27 +31,27 @@ type Kept struct {
 	Valid     Validity
 	Last      uint64        // the last revision known
 	LastSent  clock.Instant // when the write at Last was sent
-	Break     *string       // by whom and why, as a hint has said; nil: by nobody
-	suspected uint64        // the highest revision that hints have named while it is not renewed; 0: none
+	Break     *string       // by whom it was broken and why, according to a hint; nil if no hint said so
+	suspected uint64        // the highest revision that hints named while the record was not renewed; 0 if none did
 
-	Waiting   int32   // how many wait for a confirmation
-	phase     float32 // of the renewals after one that was sent together with many; 0: it was not
-	Retries   uint8   // of a renewal that met another write, at most 255
+	Waiting   int32   // the number of goroutines that wait for a confirmation
+	phase     float32 // spreads the renewals after one that was sent together with many; 0 if there was none
+	Retries   uint8   // the number of times that a renewal met another write, at most 255
 	State     State
-	Cause     End // the first end; 0: it is held
+	Cause     End // the first end; 0 while it is held
 	Why       Why // the evidence for Cause
 	Kind      record.Kind
 	Once      bool // the key is never claimed again
 	Abandoned bool
-	resolving bool // a read is to decide
+	resolving bool // a read is to decide a doubt
 
-	sent        []Renewal     // without an answer, in the order of their sending
-	n           uint64        // number of the last one
-	need        uint64        // one with at least this number is wanted at once
-	requestedAt clock.Instant // when one was last due or sent
-	next        clock.Instant // when the next one is due
+	sent        []Renewal     // the renewals without an answer, in the order of sending
+	n           uint64        // the number of the last renewal
+	need        uint64        // a renewal with at least this number is wanted at once
+	requestedAt clock.Instant // when a renewal was last due or sent
+	next        clock.Instant // when the next renewal is due
 
-	fraction float64 // of the TTL, after which a record is renewed
+	fraction float64 // the fraction of the TTL after which a record is renewed
 }
 
 // Renewal is a renewal without an answer yet.
@@ -60,10 +59,10 @@ type Renewal struct {
 	n     uint64
 	at    clock.Instant
 	terms clock.Terms
-	paced uint64 // its number among those of all records
+	paced uint64 // its number among the writes of the client
 }
 
-// State is that of a kept record.
+// State is the state of a kept record.
 type State uint8
 
 const (
@@ -71,19 +70,19 @@ const (
 	StateHeld State = iota
 	// StateLost: over without a release.
 	StateLost
-	// StateReleased by its holder.
+	// StateReleased: ended by its holder.
 	StateReleased
 	// StateEnded: over at the time until which it was taken.
 	StateEnded
 )
 
-// End says how a kept record has ended.
+// End is the way in which a kept record has ended.
 type End uint8
 
 const (
-	// NoEnd: it has not.
+	// NoEnd: it has not ended.
 	NoEnd End = iota
-	// EndLost: it is not this client's any more, or nobody knows.
+	// EndLost: the record is not this client's any more, or nobody knows.
 	EndLost
 	// EndBroken: an operator has broken it.
 	EndBroken
@@ -107,32 +106,32 @@ const (
 	Unconfirmed
 	// ConfirmedLate: a confirmation came after the end of the validity.
 	ConfirmedLate
-	// RecordGone: there is nothing, or a record from before the grant.
+	// RecordGone: the key has nothing, or a record from before the grant.
 	RecordGone
 	// RecordReplaced: another claim has been granted.
 	RecordReplaced
-	// RecordDeleted: somebody has deleted it.
+	// RecordDeleted: someone has deleted it.
 	RecordDeleted
 	// RecordBroken: the record found says who has broken it.
 	RecordBroken
-	// BreakHinted: so does Break, and now the end has proven it.
+	// BreakHinted: a hint said that it was broken, and now the end proves it.
 	BreakHinted
 )
 
-// Consequence is what the caller does after an event.
+// Consequence tells the caller what to do after an event.
 type Consequence struct {
-	End            End    // it has ended now, so: publish that. 0: it has not
-	Read           uint64 // read the record as of this revision, and call [Kept.RecordRead]; 0: do not
-	Proven         bool   // of Read: a refusal has named the revision
-	Discard        uint64 // delete the record at this revision: nobody believes in it. See [Consequence.Discards]
-	unlessCooldown bool   // of Discard: not while a minimum hold lasts
-	Confirmed      uint64 // the number of the renewal that is confirmed; 0: none
-	Enough         bool   // of Confirmed: it is the renewal that was wanted at once, or a later one
+	End            End    // the record has ended now: publish this end. 0 if it has not
+	Read           uint64 // read the record as of this revision, and call [Kept.RecordRead]; 0 if no read is needed
+	Proven         bool   // a refusal has named the revision Read
+	Discard        uint64 // delete the record at this revision, nobody believes in it: see [Consequence.Discards]
+	unlessCooldown bool   // do not discard while a minimum hold lasts
+	Confirmed      uint64 // the number of the renewal that is confirmed; 0 if none is
+	Enough         bool   // Confirmed is the renewal that was wanted at once, or a later one
 	Soon           bool   // renew again soon: another write is being replicated
 	Doubted        bool   // verify the bucket: it may have gone with the record
 }
 
-// Discards reports whether the record at Discard is to be deleted. rest is what is left of the minimum hold.
+// Discards reports whether to delete the record at Discard. rest is what is left of the minimum hold.
 func (u Consequence) Discards(rest time.Duration) bool {
 	return u.Discard != 0 && (rest <= 0 || !u.unlessCooldown) //safety:cooldown-not-discarded
 }
@@ -140,15 +139,15 @@ func (u Consequence) Discards(rest time.Duration) bool {
 // MinRetry is the shortest time between two renewals of one record.
 const MinRetry = 50 * time.Millisecond
 
-// showEvery is how often at most a record is renewed only to show its holder.
+// showEvery is the shortest time between two renewals that only show a holder.
 const showEvery = 100 * time.Millisecond
 
-// Begin makes k what a claim was granted under a key, by a write that was sent at a time. It is renewed after
-// a fraction of its TTL.
+// Begin makes k the record that a claim was granted under key, by a write that was sent at the time sent. k is renewed
+// after the given fraction of its TTL.
 func (k *Kept) Begin(body record.Body, key string, revision uint64, t clock.Terms, sent clock.Instant, fraction float64) {
 	k.Body = body
 	k.Body.Attempt = 0
-	if k.Body.Token == 0 { // else it was adopted //safety:adopted-token
+	if k.Body.Token == 0 { // if it was not adopted //safety:adopted-token
 		k.Body.Token = record.TokenOrTicket(key, revision)
 	}
 	k.Granted, k.Terms, k.Want, k.Valid = t, t, t, ValidFrom(sent, t)
@@ -160,17 +159,17 @@ func (k *Kept) nextRenewal(t clock.Terms, sent clock.Instant) clock.Instant {
 	return t.NextRenewal(sent, k.fraction)
 }
 
-// IsLock reports whether the record is that of a holder, and not of a waiter.
+// IsLock reports whether the record is a holder's, not a waiter's.
 func (k *Kept) IsLock() bool { return k.Body.Status == record.StatusHeld }
 
-// Renews reports whether the record is renewed: a fixed one is so only while somebody waits for that.
+// Renews reports whether the record is renewed. A fixed record is renewed only while a goroutine waits for that.
 func (k *Kept) Renews() bool {
 	return k.State == StateHeld && !k.Abandoned && (!k.Body.Fixed || k.Waiting > 0)
 }
 
-// Due is when [Kept.Tick] has to be called.
+// Due returns the time at which to call [Kept.Tick].
 func (k *Kept) Due() clock.Instant {
-	// At the end of the validity the context ends, whether the server answers or not.
+	// The context ends with the validity, whether the server answers or not.
 	due := k.Valid.End //safety:due-at-end
 	if k.Renews() && !k.resolving {
 		due = min(due, k.next)
@@ -178,7 +177,7 @@ func (k *Kept) Due() clock.Instant {
 	return due
 }
 
-// Tick does what is due: the end, or a renewal.
+// Tick ends the record, or begins a renewal, if that is due.
 func (k *Kept) Tick(now clock.Instant) (u Consequence, renew bool) {
 	switch {
 	case k.State != StateHeld:
@@ -199,13 +198,13 @@ func (k *Kept) Check(now clock.Instant) (u Consequence) {
 	return u
 }
 
-// Late is from when on a renewal that is due is late, so that it goes before all writes that end records.
+// Late returns the time after which a due renewal counts as late, and goes before all writes that end records.
 func (k *Kept) Late() clock.Instant { return k.Valid.End.Add(-k.Terms.Validity() / 3) }
 
 // AtRisk reports whether the record is renewed, and two thirds of its validity have passed without a confirmation.
 func (k *Kept) AtRisk(now clock.Instant) bool { return k.Renews() && now > k.Late() }
 
-// Lag is by how much the renewal of the record is late.
+// Lag returns the delay of a late renewal, 0 if none is late.
 func (k *Kept) Lag(now clock.Instant) time.Duration {
 	if !k.Renews() {
 		return 0
@@ -213,7 +212,7 @@ func (k *Kept) Lag(now clock.Instant) time.Duration {
 	return max(now.Sub(k.nextRenewal(k.Terms, k.LastSent)), 0)
 }
 
-// Enough is the last renewal, if it has no answer yet and its confirmation would do for what is wanted; zero: none.
+// Enough returns the last renewal if it has no answer yet and its confirmation would do for what is wanted, else zero.
 func (k *Kept) Enough() Renewal {
 	if last := len(k.sent) - 1; last >= 0 && k.sent[last].n >= k.need {
 		return k.sent[last]
@@ -221,17 +220,17 @@ func (k *Kept) Enough() Renewal {
 	return Renewal{}
 }
 
-// Wanted reports whether a renewal is wanted that has not been sent.
+// Wanted reports whether a renewal that was not sent yet is wanted.
 func (k *Kept) Wanted() bool { return k.n < k.need }
 
 // Unanswered reports whether a renewal is on its way.
 func (k *Kept) Unanswered() bool { return len(k.sent) > 0 }
 
-// Renewal is the number of the last renewal.
+// Renewal returns the number of the last renewal.
 func (k *Kept) Renewal() uint64 { return k.n }
 
-// BeginRenewal begins a renewal, which is write number paced of the client. It returns the renewal's number, 0 if none is to
-// be sent, and whether the validity is shorter from now on.
+// BeginRenewal begins a renewal by the client's write number paced. It returns the number of the renewal, 0 if none is
+// to be sent, and whether the validity is shorter from now on.
 func (k *Kept) BeginRenewal(now clock.Instant, paced uint64) (n uint64, shorter bool) {
 	if !k.Renews() || k.resolving {
 		return 0, false
@@ -242,7 +241,7 @@ func (k *Kept) BeginRenewal(now clock.Instant, paced uint64) (n uint64, shorter 
 	return k.n, k.Valid.RenewalSent(now, k.Want)
 }
 
-// RenewalNotSent takes that renewal n was not sent.
+// RenewalNotSent notes that renewal n was not sent.
 func (k *Kept) RenewalNotSent(n uint64) {
 	if i := k.index(n); i >= 0 {
 		k.sent = append(k.sent[:i], k.sent[i+1:]...)
@@ -258,7 +257,7 @@ func (k *Kept) index(n uint64) int {
 	return -1
 }
 
-// AnswerArrived takes the answer to renewal n.
+// AnswerArrived handles the answer to renewal n.
 func (k *Kept) AnswerArrived(n uint64, a Answer, now clock.Instant) (u Consequence) {
 	switch {
 	case a.Refusal == Acknowledged:
@@ -269,43 +268,43 @@ func (k *Kept) AnswerArrived(n uint64, a Answer, now clock.Instant) (u Consequen
 		u.Soon = true
 	case a.Refusal != Conflict:
 	case a.Last == 0 || a.Last > k.Last:
-		// Also where nothing is there any more: a leader that was deposed refuses as well, and may have
-		// removed what was renewed since. A state that contains the last confirmation shows the truth.
+		// The read is needed even if the key is empty: a deposed leader refuses too, and may have removed what was
+		// renewed since. A state that contains the last confirmation shows the truth.
 		if !k.resolving {
 			k.resolving, u.Proven = true, true
 			u.Read = max(a.Last, k.Last) //safety:renewal-refused
 		}
 	case a.Last == k.Last && n == k.n && n >= k.need:
-		// A renewal sent just before this one, and confirmed since, made the server refuse it. What this one
-		// was to confirm is still unconfirmed.
+		// A renewal that was sent just before this one, and confirmed since, made the server refuse this one. What this
+		// one was to confirm is still unconfirmed.
 		k.RenewAgain(now)
 	}
 	return u
 }
 
-// renewalConfirmed takes a renewal that the server has stored at a revision.
+// renewalConfirmed handles the confirmation of renewal n, which the server has stored at revision.
 func (k *Kept) renewalConfirmed(n, revision uint64, now clock.Instant) (u Consequence) {
 	switch {
 	case k.State == StateReleased:
-		return u // the release deletes whatever there is
+		return u // the release deletes whatever is there
 	case k.State == StateHeld && k.Valid.InTime(now):
 		if i := k.index(n); i >= 0 {
 			u.Confirmed, u.Enough = n, k.prolong(i, revision)
 		}
-		return u // confirmed, or older than what is confirmed already
+		return u // confirmed, or older than what is confirmed
 	case k.State == StateLost && k.Cause != EndLost: //safety:closed-not-deleted
-		return u // closed: the work may still be stopping
+		return u // closed or broken: the work may still be stopping
 	}
 	u = k.EndUnasked(EndLost, ConfirmedLate, now)
 	u.Discard, u.unlessCooldown = revision, true
 	return u
 }
 
-// prolong moves the validity to that of the renewal sent[i], inside the validity. It reports whether that is the
-// one that was wanted, or a later one.
+// prolong moves the validity to that of renewal sent[i]. The current one is not over. prolong reports whether the
+// renewal is the wanted one, or a later one.
 func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	s := k.sent[i]
-	k.sent = append(k.sent[:0], k.sent[i+1:]...) // those before expect a revision that is no longer the last
+	k.sent = append(k.sent[:0], k.sent[i+1:]...) // the earlier ones expect a revision that is no longer the last
 	if revision > k.Last {
 		k.Last, k.LastSent = revision, s.at
 	}
@@ -324,25 +323,24 @@ func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	return true
 }
 
-// RenewNow makes a renewal due at a time. It is sent after this moment: the answer to one that is on its way
-// already would not show a later change.
+// RenewNow makes a renewal due at time at. The renewal is sent after this moment: the answer to an earlier one would
+// not show a later change.
 func (k *Kept) RenewNow(at clock.Instant) {
 	k.need = k.n + 1
 	k.next = min(k.next, at)
 }
 
-// RenewSoon has a renewal show what has changed, but not too often.
+// RenewSoon makes a renewal due that shows a change, but not too often.
 func (k *Kept) RenewSoon(now clock.Instant) { k.RenewNow(max(now, k.requestedAt.Add(showEvery))) }
 
-// RenewAgain makes another renewal due at a time, in place of one that was refused.
+// RenewAgain makes another renewal due at time at, instead of one that was refused.
 func (k *Kept) RenewAgain(at clock.Instant) { k.next = min(k.next, at) }
 
-// RenewAfter makes the next renewal due at a time, and not before.
+// RenewAfter makes the next renewal due at time at, and not before.
 func (k *Kept) RenewAfter(at clock.Instant) { k.next = at }
 
-// Reconnected takes that the connection is back: what was on its way when it broke is lost. All records are
-// renewed at once, and the renewals after that are spread again, over the time between two by phase, which is
-// above 0 and at most 1.
+// Reconnected handles a new connection: what was on its way on the old one is lost. All records are renewed at once.
+// phase, which is above 0 and at most 1, spreads the renewals after that over the time between two.
 func (k *Kept) Reconnected(now clock.Instant, phase float32) (u Consequence) {
 	if !k.Renews() {
 		return k.Suspect(k.Last, now)
@@ -352,7 +350,7 @@ func (k *Kept) Reconnected(now clock.Instant, phase float32) (u Consequence) {
 	return u
 }
 
-// Suspect acts on a hint that the record has changed, which named a revision.
+// Suspect handles a hint, which named revision, that the record has changed.
 func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 	if k.Renews() {
 		// A flood of forged hints is answered slowly.
@@ -366,13 +364,13 @@ func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 	return u
 }
 
-// Old reports whether a notification of a revision shows nothing new. It does so only up to the last confirmed revision:
-// a later one may be a break.
+// Old reports whether a notification of revision shows nothing new. It reports true only up to the last confirmed
+// revision: a later one may be a break.
 func (k *Kept) Old(revision uint64) bool {
 	return k.State != StateHeld || revision <= k.Last //safety:break-notified
 }
 
-// RecordNotified takes the record of a notification.
+// RecordNotified handles the record in a notification.
 func (k *Kept) RecordNotified(e record.Entry, now clock.Instant) (u Consequence) {
 	if k.Old(e.Revision) {
 		return u
@@ -383,12 +381,12 @@ func (k *Kept) RecordNotified(e record.Entry, now clock.Instant) (u Consequence)
 		k.Break = &why
 	}
 	if own && e.Live() && e.Status == record.StatusHeld && e.Renewal > 0 && e.Renewal <= k.n {
-		return u // the own renewal; its answer is on the way
+		return u // a renewal of its own; the answer is on its way
 	}
 	return k.Suspect(e.Revision, now)
 }
 
-// RecordRead takes the record under the key, read as of a state that contains a revision.
+// RecordRead handles the record under the key, read as of a state that contains revision.
 func (k *Kept) RecordRead(e record.Entry, revision uint64, now clock.Instant) (u Consequence) {
 	k.resolving = false
 	found, current := Find(e, k.Body.ID, k.Body.Status, k.Last, k.n)
@@ -398,17 +396,17 @@ func (k *Kept) RecordRead(e record.Entry, revision uint64, now clock.Instant) (u
 		hint := k.suspected
 		k.suspected = 0
 		if hint > revision {
-			u = k.Suspect(hint, now) // it came during the read
+			u = k.Suspect(hint, now) // the hint came during the read
 		} else {
 			k.Break = nil // the record is not broken, whatever a hint said
 		}
 	case found == Confirms:
 		u = k.renewalConfirmed(e.Renewal, e.Revision, now) //safety:found-sending
 		if k.State == StateHeld && e.Renewal < k.need {
-			k.RenewAgain(now) // the refused one was wanted
+			k.RenewAgain(now) // the refused renewal was wanted
 		}
 	case found == FoundBroken:
-		k.Last = e.Revision // its release deletes the broken record
+		k.Last = e.Revision // the release deletes the broken record
 		u = k.EndUnasked(EndBroken, RecordBroken, now)
 	case found == FoundEarlier:
 		u = k.EndUnasked(EndLost, RecordGone, now)
@@ -422,7 +420,7 @@ func (k *Kept) RecordRead(e record.Entry, revision uint64, now clock.Instant) (u
 	return u
 }
 
-// Trust keeps the record as held where no read could decide a doubt.
+// Trust keeps the record as held if no read could decide a doubt.
 func (k *Kept) Trust() { k.resolving, k.suspected = false, 0 }
 
 // expire ends a record whose validity is over: as planned, if it was taken until that time.
@@ -433,13 +431,13 @@ func (k *Kept) expire(now clock.Instant) Consequence {
 	return k.EndUnasked(EndLost, Unconfirmed, now)
 }
 
-// EndUnasked ends a record that is held.
+// EndUnasked ends a held record without its holder's request.
 func (k *Kept) EndUnasked(end End, why Why, now clock.Instant) Consequence {
 	if k.State != StateHeld {
 		return Consequence{}
 	}
 	if k.Break != nil && (end == EndLost || end == EndPlanned) {
-		// Broken immediately, so that others got in at once: the record is theirs by now.
+		// It was broken immediately, so others got in at once: by now the record is theirs.
 		end, why = EndBroken, BreakHinted
 	}
 	k.State = StateLost
@@ -449,7 +447,7 @@ func (k *Kept) EndUnasked(end End, why Why, now clock.Instant) Consequence {
 	return k.stop(end, why, now)
 }
 
-// EndByHolder ends the record by its holder. End is 0 where it had ended before.
+// EndByHolder ends the record for its holder. u.End is 0 if the record had ended before.
 func (k *Kept) EndByHolder(end End, now clock.Instant) (u Consequence) {
 	was := k.State
 	k.State = StateReleased
@@ -469,8 +467,8 @@ func (k *Kept) stop(end End, why Why, now clock.Instant) Consequence {
 // Final returns the number of the last renewal, which [Kept.Closing] writes.
 func (k *Kept) Final() uint64 { return k.n + 1 }
 
-// Closing returns what the holder leaves: a tombstone, or its last renewal, which is fixed, where it hands the lock over or
-// rest is left of its minimum hold. A broken record is deleted in any case: the operator has decided.
+// Closing returns what the holder leaves: a tombstone, or its last renewal, which is fixed. The latter is for a
+// hand-over, or if rest is left of the minimum hold. A broken record is always deleted: the operator has decided.
 func (k *Kept) Closing(rest time.Duration, broken bool) (body record.Body, deletes bool) {
 	purpose := record.Rest
 	if k.Cause == EndHandedOff {

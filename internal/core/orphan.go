@@ -2,23 +2,22 @@ package core
 
 import "github.com/natslock/locks/internal/record"
 
-// An orphaned write is an attempt without an answer whose claim is over. The server may
-// still apply it, and then its record keeps others out for a TTL. So the client goes on
-// waiting for the answer, watches the key for the record, and takes away what the
-// attempt expects. All of that is a courtesy to waiters; safety does not depend on it.
+// An orphaned write is an attempt without an answer whose claim is over. The server may still apply it, and then its
+// record keeps others out for a TTL. So the client still waits for the answer, watches the key for the record, and
+// replaces what the attempt expects. All of that is a courtesy to waiters; safety does not depend on it.
 
-// Taking writes a tombstone at the revision that an orphaned write expects, so that the server has to refuse that write.
-// If the write was applied already, Taking removes its record. For an expectation above 0 that settles the attempt for
-// ever; for 0 as long as the tombstone lasts.
+// Taking writes a tombstone at the revision that an orphaned write expects, so that the server has to refuse that
+// write. If the write was applied already, Taking removes its record. For an expectation above 0 that settles the
+// attempt forever, for 0 as long as the tombstone lasts.
 type Taking struct {
 	Removal
 	Attempt Attempt
-	// OnlyOwn is set for a guarded attempt, whose expectation is about the gate: remove only the record that the
-	// attempt may have written. Read the key of the claim, and call [Taking.OwnRecordRead].
+	// OnlyOwn is set for a guarded attempt, whose expectation is about the gate. It means to remove only the record
+	// that the attempt may have written: read the key of the claim, and call [Taking.OwnRecordRead].
 	OnlyOwn bool
 }
 
-// Takings returns one Taking for each expectation of the open attempts of a claim, which are guarded or not.
+// Takings returns one Taking for each expectation of the open attempts of a claim. guarded is true if they are guarded.
 func Takings(id string, open []Attempt, guarded bool) (all []Taking) {
 	taken := make(map[uint64]bool)
 	for _, a := range open {
@@ -30,8 +29,8 @@ func Takings(id string, open []Attempt, guarded bool) (all []Taking) {
 	return all
 }
 
-// OwnRecordRead takes the record under the claim's key. It reports whether that is to be removed. Otherwise the client waits for
-// the answer to the attempt: the server may have answered the read before it stored the claim.
+// OwnRecordRead handles the record under the claim's key, and reports whether to remove it. Otherwise the client waits
+// for the answer to the attempt: the server may have answered the read before it stored the claim.
 func (t *Taking) OwnRecordRead(e record.Entry) bool {
 	if !e.Live() || !e.From(t.ID) {
 		return false
@@ -40,7 +39,7 @@ func (t *Taking) OwnRecordRead(e record.Entry) bool {
 	return true
 }
 
-// Settled returns the attempts that are settled by the removal: they can no longer be applied, or their record is gone.
+// Settled returns the attempts that the removal settles: they can no longer be applied, or their record is gone.
 func (t *Taking) Settled() (n []int) {
 	if !t.final {
 		return nil
@@ -48,7 +47,7 @@ func (t *Taking) Settled() (n []int) {
 	if t.attempt > 0 {
 		n = append(n, t.attempt)
 	}
-	if t.Attempt.Expect > 0 && !t.OnlyOwn { // a later revision kills it for ever
+	if t.Attempt.Expect > 0 && !t.OnlyOwn { // a later revision kills it forever
 		n = append(n, t.Attempt.N)
 	}
 	return n

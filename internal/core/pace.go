@@ -9,36 +9,35 @@ import (
 
 // Pace decides which write of a client is sent next, and when.
 //
-// A record waits here for its renewal at most once, and the one whose validity ends first goes first. So a
-// service that is slower than the renewals are due loses no lock that it can carry. What is
-// under way without an answer is bounded by what is answered in the time of the fastest answer
-// and a quarter of a second: more would wait in the network, where nothing can be overtaken
-// or withdrawn, and hold up every other request of the connection. What is always allowed is
-// enough for a service that begins to answer later and still carries all; see [Pace.Add].
+// A record waits here at most once for its renewal, and the one whose validity ends first goes first. So a service that
+// is too slow for the due renewals loses no lock that it can carry. The writes under way without an answer are bounded
+// by the number that is answered in the time of the fastest answer and a quarter of a second. More would wait in the
+// network, where nothing can be overtaken or withdrawn, and would hold up every other request of the connection. The
+// lower bound is enough for a service that begins to answer later and still carries all records; see [Pace.Add].
 //
-// The writes that end records count too, and take turns with the renewals while those are in
-// time. They wait in the order of their coming.
+// The writes that end records count too, and take turns with the renewals while those are in time. They wait in the
+// order of their arrival.
 //
-// Writes are numbered as they are sent. Their answers come in about that order, so one
-// says of those before it that theirs have come or never will.
+// Writes are numbered as they are sent. Their answers arrive in about that order, so an answer shows that those to
+// earlier writes have arrived or never will.
 type Pace[R Paced, F Final] struct {
-	Open    bool // the client is closed: no write waits for answers any more
+	Open    bool // the client is closed: writes no longer wait for answers
 	Pumping bool // the sender is sending
 
 	ready    readyHeap[R]
-	late     []R // those that an answer would reach too late
+	late     []R // records whose validity would end before an answer
 	finals   []F
 	turn     bool          // a final write went last
-	sent     uint64        // the number of the last one
-	answered uint64        // the highest number that was answered
-	heard    clock.Instant // when the last answer came, or the first write after all were answered was sent
-	took     time.Duration // from the sending of the last one answered to its answer
-	least    time.Duration // the shortest such time on this connection; 0: not known
+	sent     uint64        // the number of the last write sent
+	answered uint64        // the highest number with an answer
+	heard    clock.Instant // when the last answer arrived, or the first write after all were answered was sent
+	took     time.Duration // the time that the answer to number answered took
+	least    time.Duration // the shortest such time on this connection; 0 if not known
 	parts    int64         // the sum of the parts of all records
 
-	second clock.Instant // when the count of answers began
-	count  int           // of answers since then
-	before int           // of those in the second before
+	second clock.Instant // when count began
+	count  int           // of answers since second
+	before int           // of answers in the second before
 }
 
 // Paced is a record that is renewed.
@@ -54,23 +53,23 @@ type Final interface {
 	Turn() *Turn
 }
 
-// Turn is what a [Pace] knows of a [Final].
+// Turn is the state of a [Final] in a [Pace].
 type Turn struct {
-	Queued bool // it waits
-	Over   bool // nobody waits for it any more
+	Queued bool // it waits for its turn
+	Over   bool // no caller waits for it any more
 }
 
 const (
-	// leastUnderWay is how many renewals are under way at a time however few records there are.
+	// leastUnderWay is the number of writes that may always be under way, even if there are few records.
 	leastUnderWay = 64
-	// backlog is how long what is under way may take longer than a single one.
+	// backlog is the extra time that the writes under way may take beyond the time of a single one.
 	backlog = 250 * time.Millisecond
-	// deaf is how long no answer may come before all that are outstanding count as lost.
+	// deaf limits the time without any answer. After it all outstanding writes count as lost.
 	deaf = time.Second
 )
 
-// QueueRenewal has a record renewed, which is late from an instant before the end of its validity on.
-// It does nothing if that waits already.
+// QueueRenewal queues record k for its renewal, which is late from the time late on. The validity of k ends at the time
+// end. It does nothing if k waits already.
 func (p *Pace[R, F]) QueueRenewal(k R, late, end clock.Instant) {
 	if *k.Slot() == NotReady {
 		p.ready = append(p.ready, waiting[R]{k, late, end}) // heap.Push would allocate
@@ -84,11 +83,10 @@ func (p *Pace[R, F]) Drop(k R) {
 	if *k.Slot() >= 0 {
 		p.remove(int(*k.Slot()))
 	}
-	*k.Slot() = NotReady // also where it is late
+	*k.Slot() = NotReady // even if it was late
 }
 
-// Next returns the record to renew now, or the last write of one, with its number. Without
-// either there is none.
+// Next returns the record to renew now, or the last write of a record, with its number. n is 0 if there is neither.
 func (p *Pace[R, F]) Next(now clock.Instant) (k R, f F, n uint64) {
 	p.TimePassed(now)
 	if !p.room() {
@@ -104,7 +102,7 @@ func (p *Pace[R, F]) Next(now clock.Instant) (k R, f F, n uint64) {
 	return k, f, p.number(now)
 }
 
-// Take numbers a write that ends a record, if nothing has to be sent before it; 0: it waits.
+// Take numbers a write that ends a record, if nothing has to be sent before it; 0 if the write has to wait.
 func (p *Pace[R, F]) Take(now clock.Instant) (n uint64) {
 	p.TimePassed(now)
 	if !p.room() || !p.Open && p.waiting() > 0 {
@@ -113,22 +111,22 @@ func (p *Pace[R, F]) Take(now clock.Instant) (n uint64) {
 	return p.number(now)
 }
 
-// number counts one that is sent.
+// number returns the number of a write that is sent now.
 func (p *Pace[R, F]) number(now clock.Instant) uint64 {
 	if p.sent == p.answered {
-		p.heard = now // from here on silence counts
+		p.heard = now // silence counts from now on
 	}
 	p.sent++
 	return p.sent
 }
 
-// waiting is how many wait to be sent.
+// waiting returns the number of writes that wait.
 func (p *Pace[R, F]) waiting() int { return len(p.ready) + len(p.late) + len(p.finals) }
 
-// room reports whether one more may be under way.
+// room reports whether one more write may be under way.
 func (p *Pace[R, F]) room() bool { return p.Open || p.sent-p.answered < p.bound() }
 
-// final takes the final write that has waited for longest, if it is its turn.
+// final dequeues the final write that has waited for longest, if it is its turn.
 func (p *Pace[R, F]) final(now clock.Instant) (none F) {
 	for len(p.finals) > 0 && p.finals[0].Turn().Over {
 		p.dequeue()
@@ -153,12 +151,12 @@ func (p *Pace[R, F]) dequeue() F {
 	return f
 }
 
-// first takes the record whose validity ends first. Those that an answer would reach too late,
-// if it takes as long as the last one, come after all others.
+// first dequeues the record whose validity ends first. Those whose validity would end before an answer, if that takes
+// as long as the last one, come after all others.
 func (p *Pace[R, F]) first(now clock.Instant) (none R) {
 	for len(p.late) > 0 && *p.late[0].Slot() != isLate {
 		p.late[0] = none
-		p.late = p.late[1:] // it has ended, as most of them do first
+		p.late = p.late[1:] // it has ended, as most of them do before their turn
 	}
 	for len(p.ready) > 0 {
 		w := p.remove(0)
@@ -179,7 +177,7 @@ func (p *Pace[R, F]) first(now clock.Instant) (none R) {
 	return none
 }
 
-// bound is how many may be under way.
+// bound limits the number of writes under way.
 func (p *Pace[R, F]) bound() uint64 {
 	answerable := time.Duration(max(p.count, p.before)) * (p.least + backlog) / time.Second
 	return uint64(max(leastUnderWay, answerable, time.Duration(p.parts/whole)))
@@ -187,10 +185,10 @@ func (p *Pace[R, F]) bound() uint64 {
 
 // Add counts a new record with the terms of its claim. For each record the bound allows one renewal per validity, if an
 // answer takes a fifteenth of the validity, or a second if that is less. So a service whose answers become that slow
-// still carries all records: without this part, fewer and fewer renewals would be under way.
+// still carries all records. Without this part fewer and fewer renewals would be under way.
 func (p *Pace[R, F]) Add(t clock.Terms) { p.parts += part(t) }
 
-// Remove takes that a record with these terms is over.
+// Remove notes that record k, which had the terms t, is over.
 func (p *Pace[R, F]) Remove(k R, t clock.Terms) {
 	p.Drop(k)
 	p.parts -= part(t)
@@ -201,22 +199,23 @@ func part(t clock.Terms) int64 {
 	return int64(min(time.Second, v/15)) * whole / int64(v)
 }
 
-// QueueFinal has a final write wait for its turn.
+// QueueFinal queues a final write for its turn.
 func (p *Pace[R, F]) QueueFinal(f F) {
 	f.Turn().Queued = true
 	p.finals = append(p.finals, f)
 }
 
-// Withdraw gives up a final write, and says how many final writes waited. was is false if f has been sent already.
+// Withdraw gives up a final write, and returns the number of final writes that wait. was is false if f has been sent
+// already.
 func (p *Pace[R, F]) Withdraw(f F) (waited int, was bool) {
 	f.Turn().Over = true
 	return len(p.finals), f.Turn().Queued
 }
 
-// Finals is how many final writes wait, and Ready how many records for their renewal.
+// Finals returns the number of final writes that wait.
 func (p *Pace[R, F]) Finals() int { return len(p.finals) }
 
-// Ready: see [Pace.Finals].
+// Ready returns the number of records that wait for their renewal, except those that are late.
 func (p *Pace[R, F]) Ready() int { return len(p.ready) }
 
 // whole is one renewal, in the unit of parts.
@@ -225,11 +224,11 @@ const whole = 1_000_000_000
 // Resumes reports whether the sender has to go on.
 func (p *Pace[R, F]) Resumes() bool { return !p.Pumping && p.waiting() > 0 && (p.Open || p.roomy()) }
 
-// roomy reports whether leastUnderWay/2 more may be under way: renewals that are sent many at a
-// time cost half as much.
+// roomy reports whether leastUnderWay/2 more writes may be under way: renewals that are sent many at a time cost half
+// as much.
 func (p *Pace[R, F]) roomy() bool { return p.sent-p.answered+leastUnderWay/2 <= p.bound() }
 
-// AnswerArrived takes the answer to number n, which came took after its sending.
+// AnswerArrived records the answer to number n, which took the time took after its sending.
 func (p *Pace[R, F]) AnswerArrived(n uint64, took time.Duration, now clock.Instant) {
 	p.TimePassed(now)
 	p.count++
@@ -242,11 +241,11 @@ func (p *Pace[R, F]) AnswerArrived(n uint64, took time.Duration, now clock.Insta
 	}
 }
 
-// WriteRefused takes that a number is not under way: the connection has not taken it.
+// WriteRefused notes that number n is not under way, because the connection refused it.
 func (p *Pace[R, F]) WriteRefused(n uint64) { p.answered = max(p.answered, n) }
 
-// WriteNotSent takes number n back, which was not sent. If a later number has been taken since, n stays
-// taken: the answer to the later one accounts for it.
+// WriteNotSent takes back number n, which was not sent. If a later number was given out since, n stays: the answer to
+// the later one accounts for it.
 func (p *Pace[R, F]) WriteNotSent(n uint64) {
 	if n == p.sent {
 		p.sent--
@@ -254,9 +253,9 @@ func (p *Pace[R, F]) WriteNotSent(n uint64) {
 	}
 }
 
-// UnderWay reports whether the answer to a renewal may still come. It counts as lost when a later
-// number is answered, or when it has taken more than twice as long as the last answer did, and
-// backlog more if an answer has come since its sending.
+// UnderWay reports whether the answer to renewal s may still come. The answer counts as lost when a later number has
+// one, or when it has taken more than twice as long as the last answer did. If an answer has arrived since s was sent,
+// s has backlog more.
 func (p *Pace[R, F]) UnderWay(s Renewal, now clock.Instant) bool {
 	limit := 2 * p.took
 	if p.heard > s.at {
@@ -265,8 +264,7 @@ func (p *Pace[R, F]) UnderWay(s Renewal, now clock.Instant) bool {
 	return s.paced > p.answered && now.Sub(s.at) <= limit
 }
 
-// Behind is how late the renewal is that comes next, where it has to wait for answers; 0: it
-// is in time, or is about to be sent.
+// Behind returns the delay of the next renewal if it has to wait for answers; 0 if it is in time, or about to be sent.
 func (p *Pace[R, F]) Behind(now clock.Instant) time.Duration {
 	if len(p.ready) == 0 || p.roomy() {
 		return 0
@@ -276,7 +274,7 @@ func (p *Pace[R, F]) Behind(now clock.Instant) time.Duration {
 
 // TimePassed begins a new second, and gives up on answers that do not come.
 func (p *Pace[R, F]) TimePassed(now clock.Instant) {
-	if p.sent == 0 { // instants may be negative
+	if p.sent == 0 { // times may be negative
 		p.second, p.heard = now, now
 	}
 	if d := now.Sub(p.second); d >= time.Second {
@@ -291,12 +289,12 @@ func (p *Pace[R, F]) TimePassed(now clock.Instant) {
 	}
 }
 
-// Reset forgets what is under way, on a connection that has gone.
+// Reset forgets the writes under way on a connection that has gone.
 func (p *Pace[R, F]) Reset() { p.answered, p.took, p.least = p.sent, 0, 0 }
 
-// The places of a record in a [Pace], beside those in its heap.
+// The values of [Paced.Slot] beside an index of the heap.
 const (
-	// NotReady: it does not wait.
+	// NotReady: the record does not wait.
 	NotReady int32 = -1
 	isLate   int32 = -2
 )
@@ -307,7 +305,7 @@ type waiting[R Paced] struct {
 	late, end clock.Instant
 }
 
-// remove takes a record out of those that are ready.
+// remove takes a record out of the heap.
 func (p *Pace[R, F]) remove(i int) waiting[R] {
 	h, last := p.ready, len(p.ready)-1
 	h.Swap(i, last)

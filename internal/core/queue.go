@@ -8,8 +8,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Waiter reads the queue until it knows whom it waits for. It needs the nearest place before its own, and
-// not the queue: the lists of a thousand clients that come at once would hold up their writes.
+// Waiter reads the queue until it knows whom it waits for. It needs only the nearest place before its own. If a
+// thousand clients came at once, lists of the whole queue would hold up their writes.
 //
 //	begin: the queue from its start on, or a part of it from right before the ticket on
 //	       if it is long, or if many seem to have come together
@@ -18,51 +18,53 @@ import (
 //	   --> nobody at all: once more, by a list that lacks no live record --> the first
 //	the predecessor has gone: what is left of the places that were before it, or a list as in the beginning
 //
-// No place can get a lower ticket than one that is queued already. So the places that a list has shown before
-// the waiter are all that it ever waits for, and later it reads these by their keys.
+// No place can get a lower ticket than one that is queued already. So the waiter only ever waits for places that a list
+// has shown before its own, and later it reads these by their keys.
 //
-// A part may be cut off behind so many records. The server sends them in the order of their revisions, and a
-// renewed place has a revision behind its ticket. So what was cut off may contain places with an earlier ticket:
-// such a list shows whom to wait for, but not that nobody else is between, unless no ticket is left there.
+// A list may be cut off after a number of records. The server sends records in the order of their revisions, and a
+// renewed place has a revision above its ticket. So what was cut off may contain places with an earlier ticket. Such a
+// list shows whom to wait for. It shows that nobody else is in between only if no ticket is left there.
 //
-// In a crowd, where many have come together, it reads each part record by record: the server counts what is behind a list
-// of several, which takes longer the longer the queue is. And it follows the place right before its own whatever that
-// wants, so that the readers behind a writer do not all read at once.
+// In a crowd, when many have come together, the waiter reads each part record by record: before a list of several
+// records the server counts what is behind them, which takes longer the longer the queue is. The waiter also follows
+// the place right before its own, whatever mode that place wants, so that the readers behind a writer do not all read
+// at once.
 type Waiter struct {
-	ID     string // of the claim of the place
+	ID     string // the claim of the place
 	Ticket uint64
 	Reads  bool
 
-	AsOf   uint64 // what the next list has to contain: the own place, and the proof that a predecessor is gone
+	AsOf   uint64 // what the next list has to contain: the waiter's place, and the proof that a predecessor is gone
 	Reach  Reach  // of the next list
-	Vacant uint64 // the tombstone of the lock, as last read; 0: none
+	Vacant uint64 // the tombstone of the lock, as last read; 0 if there is none
 
 	before  []record.Entry // the places before its own, without a gap; nil if there may be gaps
-	kept    int            // the number of these when they were listed
-	glanced bool           // it follows the last one of them, whatever that wants
-	whole   bool           // they were the whole queue before it,
-	alone   bool           // as the only server has answered
-	served  bool           // one of them was granted with no place before it: those before that one are over
-	missing bool           // one of them was not shown by one of several servers, though no tombstone was either
-	seeks   seeking        // for the head, to take the lock out of turn
-	seekAt  clock.Instant  // when it may look for that again
-	peeked  bool           // it has looked whether the queue is short
+	kept    int            // the length of before when it was listed
+	glanced bool           // the waiter follows the last one of before, whatever mode that wants
+	whole   bool           // before was the whole queue before the waiter's place
+	alone   bool           // before is from the only server
+	served  bool           // one of before was granted with no place before it: those before that one are over
+	missing bool           // one of several servers has shown neither the record nor the tombstone of one of before
+	seeks   seeking        // its search for the head, to take the lock out of turn
+	seekAt  clock.Instant  // when it may search for the head again
+	peeked  bool           // it has checked whether the queue is short
 	long    bool           // a read has shown that the queue is not short
 	crowd   bool           // many seem to have come together with it
 }
 
-// seeking says what a waiter does to find out who is the head, which it has not read.
+// seeking is the way in which a waiter searches for the head, which it has not read.
 type seeking uint8
 
 const (
 	seeksNothing seeking = iota
-	// seeksShort lists the queue from its start on: it may be short.
+	// seeksShort lists the queue from its start on, because it may be short.
 	seeksShort
-	// seeksNear reads what is left of the places that it knows. Only if these are few is it worth a list of a long queue.
+	// seeksNear reads what is left of the places that it knows. Only if few are left is a list of a long queue
+	// worthwhile.
 	seeksNear
 )
 
-// Reach is how much of the queue a list reads.
+// Reach is the part of the queue that a list reads.
 type Reach uint8
 
 const (
@@ -70,7 +72,7 @@ const (
 	Glance Reach = iota
 	// Start reads the queue from its start on: all of it if it is short.
 	Start
-	// Near reads a part from a little before the ticket on. Each of the others begins four times as far before it.
+	// Near reads a part from a little before the ticket on. Each of the next three begins four times as far before it.
 	Near
 	Far
 	Farther
@@ -92,8 +94,8 @@ const (
 	headReach = 2
 )
 
-// Extent returns from which revision on the next list has to read the queue, 0 for all of it, and how many
-// records it reads at most, 0 for all. singly says to read them one by one.
+// Extent returns the revision from which the next list reads the queue, 0 for all of it, and the limit on the number of
+// records, 0 for none. singly means to read them one by one.
 func (w *Waiter) Extent() (from uint64, most int, singly bool) {
 	if w.Lists() {
 		from, most = Start.extent(w.Ticket)
@@ -110,7 +112,7 @@ func (r Reach) extent(ticket uint64) (from uint64, most int) {
 	case Glance:
 		return ticket - min(2, ticket-1), 2
 	case Start:
-		return 0, shortQueue + 2 // the own place, and the lock
+		return 0, shortQueue + 2 // the waiter's place, and the lock
 	case Near, Far, Farther, Farthest:
 		n := nearReach << (2 * (r - Near))
 		return ticket - min(uint64(n), ticket-1), n + 2
@@ -118,7 +120,7 @@ func (r Reach) extent(ticket uint64) (from uint64, most int) {
 	return 0, 0
 }
 
-// Standing says what a waiter does after a list.
+// Standing tells what a waiter does after a list.
 type Standing uint8
 
 const (
@@ -133,14 +135,14 @@ const (
 // Ahead is what a waiter knows of the places before it.
 type Ahead struct {
 	Pred record.Entry // the predecessor
-	Head record.Entry // the first of the queue; zero: not known
-	Rank int          // how many places are before it, as far as is known
+	Head record.Entry // the first of the queue; zero if not known
+	Rank int          // the number of places before it, as far as known
 	Sure bool         // no other place that it has to wait for is between the predecessor and the waiter
-	Next bool         // no other place at all is; of the foremost waiter: no place at all is before it
+	Next bool         // no place at all is between them; for the foremost waiter: no place at all is before it
 }
 
-// PlaceGone takes that the predecessor has gone, which a state shows that contains a revision; 0: not known. A replica
-// that lags would show it in the next list again.
+// PlaceGone notes that the predecessor has gone, as a state that contains revision shows; revision is 0 if not known. A
+// replica that lags would show the place in the next list again.
 func (w *Waiter) PlaceGone(revision uint64) {
 	switch w.AsOf = max(w.AsOf, revision); { // and unless it knows whom to read
 	case w.crowd && w.Reach < Whole:
@@ -150,15 +152,15 @@ func (w *Waiter) PlaceGone(revision uint64) {
 	}
 }
 
-// Seek has the waiter find out who is the head. The next time is after a pause.
+// Seek makes the waiter search for the head. The next search follows after pause.
 func (w *Waiter) Seek(now clock.Instant, pause time.Duration) {
 	w.seeks, w.seekAt = seeksShort, now.Add(pause)
 }
 
-// Seeks is when the waiter may do that.
+// Seeks returns the time from which the waiter may search for the head.
 func (w *Waiter) Seeks() clock.Instant { return w.seekAt }
 
-// Peeks reports whether the waiter looks now whether the queue is short. It does so once.
+// Peeks reports whether the waiter checks now whether the queue is short. It does so once.
 func (w *Waiter) Peeks() bool {
 	first := !w.peeked
 	w.peeked = true
@@ -168,12 +170,12 @@ func (w *Waiter) Peeks() bool {
 // Lists reports whether the waiter lists the queue next, though it knows the places before it.
 func (w *Waiter) Lists() bool { return w.seeks == seeksShort }
 
-// Knows reports whether it knows the place with an id before its own.
+// Knows reports whether the waiter knows a place before its own with this id.
 func (w *Waiter) Knows(id string) bool {
 	return slices.ContainsFunc(w.before, func(e record.Entry) bool { return e.ID == id })
 }
 
-// Beyond returns the place right before another one that the waiter knows; zero: it knows none.
+// Beyond returns the place right before the one with this id, zero if the waiter knows none.
 func (w *Waiter) Beyond(id string) record.Entry {
 	if i := slices.IndexFunc(w.before, func(e record.Entry) bool { return e.ID == id }); i > 0 {
 		return w.before[i-1]
@@ -182,8 +184,8 @@ func (w *Waiter) Beyond(id string) record.Entry {
 }
 
 // Begin begins the wait. surveyed is a revision of the state that was read before the place was written, 0 if none is
-// known, and length that of the queue in it. If much has been written since, many may have come together, each right
-// behind another one. Then two cheap reads are likely to do, where a list would add to the load.
+// known, and length the length of the queue in that state. If much has been written since, many may have come together,
+// each right behind another one. Then two cheap reads are likely to suffice, and a list would add to the load.
 func (w *Waiter) Begin(surveyed uint64, length int) {
 	w.AsOf = w.Ticket
 	w.long, w.crowd = length > shortQueue, surveyed > 0 && w.Ticket-surveyed > shortQueue
@@ -197,7 +199,7 @@ func (w *Waiter) Begin(surveyed uint64, length int) {
 	}
 }
 
-// Known returns the keys of the places before it, if it knows them.
+// Known returns the keys of the places before the waiter, if it knows them.
 func (w *Waiter) Known() (keys []string) {
 	for _, e := range w.before {
 		keys = append(keys, e.Key)
@@ -205,21 +207,21 @@ func (w *Waiter) Known() (keys []string) {
 	return keys
 }
 
-// Forget takes that these keys cannot be read together.
+// Forget notes that these keys cannot be read together.
 func (w *Waiter) Forget() { w.before = nil }
 
-// QueueListed takes a list, as of AsOf, with the tombstone of the lock that was read beside it, or a part of one: cut
-// says that there are records behind it. It returns the places before the own one. Those from index over on are
-// right before it and overdue by an estimate of the server's clock: the waiter deletes them, if the leader agrees.
-// The others are deleted by the waiters behind them. there is false if the own place has gone.
+// QueueListed handles a list, or a part of one, as of AsOf, with the tombstone of the lock that was read beside it. cut
+// means that there are records behind the part. It returns the places before the waiter's. Those from index over on are
+// right before the waiter's and overdue by the estimate of the server's clock: the waiter deletes them, if the leader
+// agrees. The waiters behind the others delete these. there is false if the waiter's place has gone.
 func (w *Waiter) QueueListed(queue []record.Entry, cut bool, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
-	if w.Reach != Named { // else the lock was not read
+	if w.Reach != Named { // a Named list does not read the lock
 		w.Vacant = vacant //safety:vacant-claimed
 	}
 	i := slices.IndexFunc(queue, func(e record.Entry) bool { return e.ID == w.ID })
 	switch {
 	case i >= 0:
-	case cut: // it is behind that
+	case cut: // the waiter's place is behind the cut
 		for i = 0; i < len(queue) && queue[i].TokenOrTicket() < w.Ticket; i++ {
 		}
 	default:
@@ -229,11 +231,11 @@ func (w *Waiter) QueueListed(queue []record.Entry, cut bool, vacant uint64, esti
 	return before, over, true
 }
 
-// KnownRead takes the records under the keys that it knows, and under its own, tombstones included. alone says that one
-// server only may have answered: another one may lack a place that was renewed. It returns what
-// [Waiter.QueueListed] returns.
+// KnownRead handles the records, tombstones included, under the keys that the waiter knows, and under its own. alone
+// means that only one server can have answered: one of several may lack a place that was renewed. KnownRead returns the
+// same as [Waiter.QueueListed].
 func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Time) (before []record.Entry, over int, there bool) {
-	served, shown := uint64(0), 0 // all before this ticket are over
+	served, shown := uint64(0), 0 // all places before the ticket served are over
 	for _, e := range records {
 		i := slices.IndexFunc(w.before, func(b record.Entry) bool { return b.Key == e.Key })
 		if i >= 0 {
@@ -243,7 +245,7 @@ func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Tim
 		case e.ID == w.ID && e.Live():
 			there = true
 		case i < 0 || w.before[i].ID != e.ID:
-		case e.Live() && e.TokenOrTicket() == w.before[i].TokenOrTicket(): // else its claim was stored once more, behind others
+		case e.Live() && e.TokenOrTicket() == w.before[i].TokenOrTicket(): // else stored again, behind others
 			before = append(before, e)
 		case e.Deleted && e.Status == record.StatusGranted: //safety:served-before
 			served = max(served, w.before[i].TokenOrTicket())
@@ -259,7 +261,7 @@ func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Tim
 	return before, over, there
 }
 
-// trailing returns the index from which on places are overdue by an estimate of the server's clock.
+// trailing returns the index from which on places are overdue by the estimate of the server's clock.
 func trailing(before []record.Entry, estimate time.Time) ([]record.Entry, int) {
 	over := len(before)
 	for over > 0 && before[over-1].OverdueAt(estimate) {
@@ -268,15 +270,15 @@ func trailing(before []record.Entry, estimate time.Time) ([]record.Entry, int) {
 	return before, over
 }
 
-// Read says how a list was read.
+// Read describes how a list was read.
 type Read struct {
-	From  uint64 // it has the records from this revision on
-	Cut   bool   // and not all of them
-	Named bool   // by keys that were known
-	Alone bool   // one server only may have answered
+	From  uint64 // it contains the records from this revision on
+	Cut   bool   // it does not contain all of them
+	Named bool   // it was read by known keys
+	Alone bool   // only one server can have answered
 }
 
-// Judge decides by the places before the own one that are left, of a list.
+// Judge decides by the places in a list that are left before the waiter's.
 func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 	i := len(before) - 1
 	for i >= 0 && !w.blocks(before[i]) { //safety:earlier-first
@@ -303,7 +305,7 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 		}
 	}
 	switch {
-	case r.From > 0 || r.Cut: // it is further back, if there is one //safety:part-of-queue
+	case r.From > 0 || r.Cut: // if there is a predecessor, it is further back //safety:part-of-queue
 		w.widen()
 		return ListOn, a
 	case i >= 0:
@@ -316,8 +318,8 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 		a.Head = before[0]
 		return Behind, a
 	case w.Reach != Named && !r.Alone: //safety:first-by-leader
-		// A replica that catches up first removes what was overwritten, and stores later
-		// what has overwritten it: it lacks the places that were renewed.
+		// A replica that is catching up first removes what was overwritten, and later stores what has overwritten it:
+		// it lacks the places that were renewed.
 		w.Reach = Named
 		return ListOn, a
 	}
@@ -325,14 +327,14 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 	return Foremost, a
 }
 
-// aheadOf is what a waiter knows that waits for place i of those before it.
+// aheadOf returns what a waiter knows that waits for place i of those before it.
 func aheadOf(before []record.Entry, i int, sure bool) Ahead {
 	a := Ahead{Pred: before[i], Rank: len(before), Sure: sure}
 	a.Next = sure && i == len(before)-1 //safety:next-behind
 	return a
 }
 
-// widen has the next list reach further back. In a crowd the server has no time for lists, so there the start of the queue,
+// widen makes the next list reach further back. In a crowd the server has no time for lists, so the start of the queue,
 // which may be short after all, comes late.
 func (w *Waiter) widen() {
 	switch {
@@ -347,8 +349,8 @@ func (w *Waiter) widen() {
 	}
 }
 
-// keep has the waiter read these places again by their keys, of which i is the predecessor. Of a part that was cut off
-// it keeps those behind which no ticket is left for another place, if the predecessor is among them.
+// keep makes the waiter read these places, of which i is the predecessor, by their keys from now on. Of a part that was
+// cut off it keeps the places after which no ticket is left for another one, if the predecessor is among them.
 func (w *Waiter) keep(before []record.Entry, i int, r Read) {
 	w.Vacant, w.served, w.glanced, w.whole, w.alone = 0, false, false, r.From == 0, r.Alone
 	first := 0
@@ -363,7 +365,7 @@ func (w *Waiter) keep(before []record.Entry, i int, r Read) {
 	}
 }
 
-// judgeKnown judges what is left of the places that were before it, of which i is the last one that blocks it.
+// judgeKnown judges what is left of the places before the waiter's. Place i is the last one that blocks it.
 func (w *Waiter) judgeKnown(before []record.Entry, i int) (s Standing, a Ahead) {
 	if w.glanced {
 		i = len(before) - 1
@@ -398,17 +400,17 @@ func (w *Waiter) blocks(earlier record.Entry) bool {
 	return !w.Reads || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
 }
 
-// Places is what a waiter remembers of the places that it has had.
+// Places is what a waiter remembers of its earlier places.
 type Places struct {
-	Again   bool // it has had a place, and is to have another one
-	Returns bool // the last place was given up for want of room, and the next one takes that room
-	full    int  // how often it was given up so
+	Again   bool // it has had a place, and needs another one
+	Returns bool // it gave up the last place for lack of room, and the next one uses that room
+	full    int  // the number of places given up for lack of room
 }
 
-// PlaceEnded takes how the wait at a place has ended: gone says that the place has gone, and first that no other
-// place was before it. It returns what the tombstone of the place is to say, and the number of the
-// pause before the next place, which is later and later for want of room: the room that its place had may be
-// enough for others. 0: at once.
+// PlaceEnded handles the end of the wait at a place, with outcome o. gone means that the place has gone, and first that
+// no other place was before it. PlaceEnded returns the status for the place's tombstone, and the number of the pause
+// before the next place, 0 if it may be written at once. Each time the bucket has no room the pause is longer: the room
+// of the place may be enough for others.
 func (p *Places) PlaceEnded(o Outcome, gone, first bool) (left record.Status, pause int) {
 	switch {
 	case o == Granted && first:
@@ -423,5 +425,5 @@ func (p *Places) PlaceEnded(o Outcome, gone, first bool) (left record.Status, pa
 	return record.StatusGone, pause
 }
 
-// PlaceBegun takes that the waiter has a place again.
+// PlaceBegun notes that the waiter has a place again.
 func (p *Places) PlaceBegun() { p.Again, p.Returns = false, false }

@@ -6,9 +6,9 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Removal is the end of a record of one claim, by a conditional write: a tombstone at the revision that it has, or
-// the last renewal of a record that the client has kept. An attempt or a renewal may still be on its way, and any
-// answer may be lost, so a write that is refused is followed by a read:
+// Removal ends a record of one claim by a conditional write: a tombstone at the revision of the record, or the last
+// renewal of a record that the client has kept. An attempt or a renewal may still be on its way, and any answer may be
+// lost, so a read follows each refused write:
 //
 //	write --> acknowledged: over
 //	      --> refused --> read --> own, and newer: write at that revision
@@ -17,36 +17,36 @@ import (
 //	      --> no answer: it may have been applied; write again
 type Removal struct {
 	ID       string // of the claim
-	Final    uint64 // the number of the last renewal; 0: there is none
-	HandsOff bool   // the last renewal is for an adopter: if it fails, nothing else is written
-	Exact    bool   // no other record than the one at Revision is meant
+	Final    uint64 // the number of the last renewal; 0 if there is none
+	HandsOff bool   // the last renewal is for an adopter: if it fails, write nothing else
+	Exact    bool   // only the record at Revision is meant
 	Revision uint64 // what the next write expects
 
-	Broken     *record.Entry // the record, which an operator had broken; nil: not as far as is known
+	Broken     *record.Entry // the record that an operator had broken; nil if none is known
 	unanswered bool          // a write may have been applied
-	attempt    int           // whose record was found, and is to be removed; 0: none
-	final      bool          // what expects Revision, or an earlier one, cannot be applied any more
+	attempt    int           // the attempt whose record was found and is being removed; 0 if there is none
+	final      bool          // a write that expects Revision, or an earlier one, cannot be applied any more
 }
 
-// RemovalStep says what is done next.
+// RemovalStep is the next step of a removal.
 type RemovalStep uint8
 
 const (
 	// Removed: the record has ended, broken or not.
 	Removed RemovalStep = iota
-	// LostBefore: it had ended before, by its TTL or an operator, and the lock may be another's.
+	// LostBefore: it had ended before, by its TTL or an operator, and another client may have the lock.
 	LostBefore
 	// WriteAgain: write at Revision.
 	WriteAgain
-	// ReadRecord: read it as of the revision that the refusal names, and of Revision.
+	// ReadRecord: read the record as of the revision that the refusal names, and of Revision.
 	ReadRecord
 	// WriteSoon: write again, when the write that is being replicated is stored.
 	WriteSoon
-	// WriteLater: write again, after a pause as of an outage.
+	// WriteLater: write again, after the pause for an outage.
 	WriteLater
 )
 
-// WriteAnswered takes the answer to a write. alone says that one server only may answer.
+// WriteAnswered handles the answer to a write. alone means that only one server may answer.
 func (r *Removal) WriteAnswered(a Answer, alone bool) RemovalStep {
 	switch {
 	case a.Refusal == Acknowledged:
@@ -56,7 +56,7 @@ func (r *Removal) WriteAnswered(a Answer, alone bool) RemovalStep {
 		return Removed // it is gone, or not the one that is meant
 	case a.Refusal == Conflict:
 		return ReadRecord
-	// A deposed leader refuses so while its successor applies the write.
+	// A deposed leader refuses in this way while its successor applies the write.
 	case a.Refusal != InFlight || !alone:
 		r.unanswered = true
 	}
@@ -66,15 +66,14 @@ func (r *Removal) WriteAnswered(a Answer, alone bool) RemovalStep {
 	return WriteLater
 }
 
-// RecordRead takes the record after a refusal that has named a revision, so long after the first write. unread
-// says that the read had no answer.
+// RecordRead handles the record after a refusal that named revision named. since is the time since the first write.
+// unread means that the read had no answer.
 func (r *Removal) RecordRead(e record.Entry, unread bool, named uint64, alone bool, since time.Duration) RemovalStep {
 	own := e.From(r.ID)
-	// A server has returned an older record than the one that was acknowledged: it lags.
+	// A server that returns an older record than the acknowledged one lags.
 	unread = unread || !e.Zero() && e.Revision < r.Revision && !alone
-	// A refusal that does not know what was acknowledged may come from a leader that
-	// was deposed. Its successor may have applied the refused write, or do so yet.
-	// Of an empty key a tombstone would show that for a second.
+	// A refusal that does not know what was acknowledged may come from a deposed leader. Its successor may have applied
+	// the refused write, or may still apply it. If the key is empty, a tombstone would show that for a second.
 	none := !unread && e.Zero() && since < record.TombstoneLife
 	if named < r.Revision && (own || !none && !alone) { //safety:release-deposed
 		r.unanswered = true
@@ -90,7 +89,7 @@ func (r *Removal) RecordRead(e record.Entry, unread bool, named uint64, alone bo
 		}
 		return LostBefore
 	case !own && (r.unanswered || r.Broken != nil): //safety:release-unanswered
-		return Removed // by an earlier write, and taken since
+		return Removed // by an earlier write, and another client has claimed the key since
 	// The next holder's record stays.
 	case !own: //safety:release-own
 		return LostBefore
@@ -100,11 +99,11 @@ func (r *Removal) RecordRead(e record.Entry, unread bool, named uint64, alone bo
 	case e.Deleted || r.Final > 0 && e.Renewal >= r.Final && e.Status == record.StatusHeld: //safety:last-found
 		return Removed // an own write whose answer was lost
 	case e.Revision == r.Revision:
-		return WriteSoon // the write was refused by a deposed leader, which does not know this revision
+		return WriteSoon // a deposed leader, which does not know this revision, refused the write
 	case e.Status == record.StatusBroken:
 		r.Broken = &e
 	}
-	// A renewal that was still on its way, or an attempt.
+	// An attempt or a renewal that was still on its way has been stored.
 	r.Revision, r.attempt = e.Revision, e.Attempt
 	return WriteAgain
 }

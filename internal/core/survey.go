@@ -4,10 +4,10 @@ import "github.com/natslock/locks/internal/record"
 
 // Arrival is what a call that is not queued has read of a lock and its queue, in one state.
 type Arrival struct {
-	Keys    []record.Entry // of the lock; tombstones included, also in place of what was overdue; zero: nothing
-	Waiting int            // places in the queue
+	Keys    []record.Entry // of the lock; tombstones included, even over overdue records; zero for an empty key
+	Waiting int            // the number of places in the queue
 	More    bool           // others may wait: only a part of the queue was read
-	Own     string         // the id of the claim under way; "": there is none
+	Own     string         // the id of the claim under way; "" if there is none
 }
 
 // KeyAt is a key of the lock, and the revision that a claim of it expects.
@@ -16,9 +16,9 @@ type KeyAt struct {
 	Expect uint64
 }
 
-// Claims returns the keys to claim, in order: that of an earlier attempt, which is adopted, and then
-// the highest free one, so that waiters that know of fewer keys find theirs. There is none if all are
-// held, of which holder is one, or if others wait, who go first.
+// Claims returns the keys to claim, in order: first that of an earlier attempt, which is adopted, then the free ones
+// from the highest, to leave the lower ones to waiters that know of fewer keys. Claims returns none if all keys are
+// held, with holder as one of their records, or if others wait, who go first.
 func (v Arrival) Claims() (claims []KeyAt, holder record.Entry) {
 	held := 0
 	for k := len(v.Keys) - 1; k >= 0; k-- {

@@ -9,19 +9,19 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Use is how the goroutines of the client use a lease: one after the other, readers beside each other, or, for
-// a while, nobody.
+// Use records how the goroutines of the client use a lease: one after the other, readers beside each other, or, for a
+// while, nobody.
 type Use struct {
-	Grants uint64 // how many holders there have been
-	Idle   bool   // it lingers, and nobody has been inside since then
+	Grants uint64 // the number of holders so far
+	Idle   bool   // the lease lingers, and has had no holder since then
 
-	// The record of a lease is watched from some age on, which spares short critical sections a subscription.
-	// That of an idle lease is not: the next goroutine to ask, or the next renewal, shows a break.
+	// The record of a lease is watched from some age on, which spares short critical sections a subscription. The
+	// record of an idle lease is not watched: the next goroutine to ask, or the next renewal, shows a break.
 	Watching bool          // the watch has begun, or never will
-	watchAt  clock.Instant // when the watch is to begin; [never]: not while the lease is idle
+	watchAt  clock.Instant // when the watch is to begin; [never] while the lease is idle
 	since    clock.Instant // the end of the last idle time, or the beginning of the use
 
-	marked clock.Instant // when its record began to linger; 0: from the claim on
+	marked clock.Instant // when the record began to linger; 0 if the claim already said so
 }
 
 const never = clock.Instant(math.MaxInt64)
@@ -35,13 +35,13 @@ type Entrant struct {
 	Wall    int64 // the time, in unix milliseconds
 }
 
-// Admission says what becomes of an [Entrant].
+// Admission is the fate of an [Entrant].
 type Admission uint8
 
 const (
 	// NotHeld: the lease has ended.
 	NotHeld Admission = iota
-	// RunsOut: the handle of one of its holders was dropped, so it is not renewed any more.
+	// RunsOut: a holder's handle was dropped, so the lease is not renewed any more.
 	RunsOut
 	// ConfirmFirst: a renewal has to be confirmed before the lease can have another holder.
 	ConfirmFirst
@@ -49,13 +49,13 @@ const (
 	Admitted
 )
 
-// Begin begins the use of a lease. It is watched after some time; negative: never.
+// Begin begins the use of a lease. It is watched after watchAfter, never if that is negative.
 func (l *Use) Begin(now clock.Instant, watchAfter time.Duration) {
 	l.since = now
 	l.watchAt, l.Watching = now.Add(watchAfter), watchAfter < 0
 }
 
-// Admit makes a goroutine a holder of the lease. The server has granted it to the first one. The next ones are
+// Admit makes a goroutine a holder of the lease. The server has granted the lease to the first one. The next ones are
 // admitted without a message.
 func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Duration) (Admission, Consequence) {
 	u := k.Check(now)
@@ -75,7 +75,7 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 			waited = max(e.Waited.Milliseconds(), 1)
 		}
 		body.Grants, body.Waits = l.Grants, body.Waits+waited
-		if !k.Shared() { // the record of readers says since when there are any
+		if !k.Shared() { // the record of readers tells since when there are any
 			body.Since, body.Waited = e.Wall, waited
 		}
 	}
@@ -87,7 +87,7 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 	if l.Idle {
 		l.becomeUsed(now, watchAfter)
 	}
-	// The attempt that was granted may have been another caller's. A lease that lingers is taken often, and an
+	// The attempt that was granted may have been another caller's. A lease that lingers changes hands often, and an
 	// ordinary renewal shows its holder.
 	if l.Grants > 1 && !k.Shared() && !body.Lingers || !maps.Equal(body.Meta, e.Meta) {
 		body.Meta = e.Meta
@@ -99,8 +99,8 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 // Shared reports whether the record is that of readers, who are inside together.
 func (k *Kept) Shared() bool { return record.Mode(k.Body.Mode) == record.Shared }
 
-// renewAhead is the grant on one revision that asks for the next revision, so that it is there when the numbers
-// of this one run out.
+// renewAhead is the grant on one revision that asks for the next revision, which is then there when the numbers of this
+// one run out.
 const renewAhead = record.GrantsPerRevision / 2
 
 // admits reports whether the lease can have another holder now, and numbers its grant.
@@ -115,7 +115,7 @@ func (k *Kept) admits(now clock.Instant) bool {
 	}
 	revision, n := record.TokenRevision(k.Body.Token), record.TokenGrant(k.Body.Token)
 	switch {
-	// Only an acknowledged revision is above all tokens granted on the ones before.
+	// Only an acknowledged revision is above all tokens granted on earlier ones.
 	case k.Last > revision: //safety:token-revision
 		revision, n = k.Last, 0
 	case n+1 == record.GrantsPerRevision: //safety:token-full
@@ -130,8 +130,8 @@ func (k *Kept) admits(now clock.Instant) bool {
 	return true
 }
 
-// becomeUsed takes that an idle lease has a holder again. The watch begins if the holder stays for watchAfter, as with any
-// other lease. Most holders leave sooner, and cost the client no subscription.
+// becomeUsed notes that an idle lease has a holder again. The watch begins if the holder stays for watchAfter, as with
+// any other lease. Most holders leave sooner, and cost the client no subscription.
 func (l *Use) becomeUsed(now clock.Instant, watchAfter time.Duration) {
 	l.Idle, l.since = false, now
 	if !l.Watching && l.watchAt == never {
@@ -139,8 +139,8 @@ func (l *Use) becomeUsed(now clock.Instant, watchAfter time.Duration) {
 	}
 }
 
-// BecomeIdle takes that no holder is inside, or about to be. That ends the TTL of an Extend, and the watch: unwatch says
-// whether the caller has one to stop.
+// BecomeIdle notes that no holder is inside, or about to be. That ends the TTL of an Extend, and the watch. unwatch
+// reports whether the caller has a watch to stop.
 func (l *Use) BecomeIdle(k *Kept, now clock.Instant, watchAfter time.Duration) (unwatch bool) {
 	l.Idle = true
 	if unwatch = l.Watching && watchAfter >= 0; unwatch {
@@ -152,7 +152,7 @@ func (l *Use) BecomeIdle(k *Kept, now clock.Instant, watchAfter time.Duration) (
 	return unwatch
 }
 
-// WatchDue is when [Use.Watch] has to be called.
+// WatchDue returns the time at which to call [Use.Watch].
 func (l *Use) WatchDue() clock.Instant {
 	if l.Watching {
 		return never
@@ -175,8 +175,8 @@ func (l *Use) Watch(now clock.Instant, watchAfter time.Duration) bool {
 	return false
 }
 
-// Standing returns until when the lease holds, which is before any instant if it has ended, and whether it may be
-// idle now: the record says so to other clients.
+// Standing returns the time until which the lease holds, the earliest possible if it has ended, and whether it may be
+// idle now, as the record tells other clients.
 func (l *Use) Standing(k *Kept, now clock.Instant) (until clock.Instant, mayIdle bool) {
 	if k.State != StateHeld || k.Abandoned {
 		return math.MinInt64, false
@@ -186,13 +186,13 @@ func (l *Use) Standing(k *Kept, now clock.Instant) (until clock.Instant, mayIdle
 
 // Wish is what a holder wants of its lease.
 type Wish struct {
-	Terms clock.Terms   // by Extend; zero: those of the grant
-	Least time.Duration // of the hold; 0: as long as the holder wants
-	Since clock.Instant // the beginning of that
+	Terms clock.Terms   // by Extend; zero for those of the grant
+	Least time.Duration // the minimum hold; 0 if there is none
+	Since clock.Instant // the beginning of the hold
 }
 
-// Cooldown is what is left of the minimum hold. The holder's clock may run fast by the margin of the time that it has
-// measured, which is a fraction of it.
+// Cooldown returns what is left of the minimum hold. The holder's clock may run fast, by the margin of the time that it
+// has measured, which is a fraction of that time.
 func (w *Wish) Cooldown(now clock.Instant, margin float64) time.Duration {
 	if w.Least == 0 {
 		return 0
@@ -201,7 +201,8 @@ func (w *Wish) Cooldown(now clock.Instant, margin float64) time.Duration {
 	return w.Least - held + clock.NewTerms(held, margin).Margin //safety:cooldown-margin
 }
 
-// Longer is the longer of two terms: those that others want, and those that this holder wants; nil: it has no wish.
+// Longer returns the longer of two terms: those that others want, and those that this holder wants. w is nil if the
+// holder has no wish.
 func (w *Wish) Longer(others, granted clock.Terms) clock.Terms {
 	t := granted
 	// The TTL that covers a minimum hold stays: the holder may crash.
@@ -214,7 +215,7 @@ func (w *Wish) Longer(others, granted clock.Terms) clock.Terms {
 	return others
 }
 
-// WantTerms has the next renewals have terms: at once, if they are others.
+// WantTerms gives the next renewals the terms t. If they are new, a renewal is due at once.
 func (k *Kept) WantTerms(t clock.Terms, now clock.Instant) {
 	if k.Want != t { //safety:extend-ends
 		k.Want = t

@@ -6,18 +6,18 @@ import (
 	"github.com/natslock/locks/internal/clock"
 )
 
-// Validity is until when a client believes in a record that it keeps alive. A write counts from its sending,
-// and ends a margin before its TTL does. A confirmation that arrives after the current end counts for
-// nothing: by then the client has ended the contexts of the work under the record.
+// Validity bounds the time for which a client believes in a record that it keeps alive. A write counts from its
+// sending, and ends a margin before its TTL does. A confirmation that arrives after the current end counts for nothing:
+// by then the client has ended the contexts of the work under the record.
 type Validity struct {
 	End   clock.Instant
-	Until clock.Instant // the latest end; [unbounded]: there is none
+	Until clock.Instant // the latest end; [unbounded] if there is none
 }
 
-// unbounded is the latest end of a record that is renewed for as long as it is held.
+// unbounded is the latest end of a record that is renewed while it is held.
 const unbounded = clock.Instant(math.MaxInt64)
 
-// ValidFrom is the validity by a write that was sent at a time.
+// ValidFrom returns the validity by a write that was sent at the time sent.
 func ValidFrom(sent clock.Instant, t clock.Terms) Validity {
 	return Validity{End: t.End(sent), Until: unbounded} //safety:from-sending
 }
@@ -31,11 +31,11 @@ func (v *Validity) Bounded() bool { return v.Until != unbounded }
 // Over reports whether it has ended.
 func (v Validity) Over(now clock.Instant) bool { return now >= v.End }
 
-// Planned reports whether it ends as it was to.
+// Planned reports whether it ends at the time until which the record was taken.
 func (v *Validity) Planned() bool { return v.Bounded() && v.End >= v.Until } //safety:planned-end
 
-// RenewalSent notes that a renewal is sent. The server may apply it at any time from now on, and its TTL may be shorter than
-// that of the record: then the validity ends earlier at once, and Renewing returns true.
+// RenewalSent notes that a renewal is sent. The server may apply it at any time from now on, and its TTL may be shorter
+// than that of the record. Then the validity ends earlier at once, and RenewalSent returns true.
 func (v *Validity) RenewalSent(sent clock.Instant, t clock.Terms) (shorter bool) {
 	if end := t.End(sent); end < v.End { //safety:shorter-at-once
 		v.End = end
@@ -44,13 +44,13 @@ func (v *Validity) RenewalSent(sent clock.Instant, t clock.Terms) (shorter bool)
 	return false
 }
 
-// InTime reports whether a confirmation counts that arrives now.
+// InTime reports whether a confirmation that arrives now counts.
 func (v Validity) InTime(now clock.Instant) bool { return now < v.End } //safety:late-renewal
 
-// RenewalConfirmed takes the confirmation, in time, of a renewal.
+// RenewalConfirmed handles the confirmation, in time, of a renewal.
 func (v *Validity) RenewalConfirmed(sent clock.Instant, t clock.Terms) {
 	v.End = max(v.End, t.End(sent)) //safety:renewal-from-sending
-	// The renewals of a gate must not outlast the time that its lock was taken until.
+	// The renewals of a gate must not outlast the time until which its lock was taken.
 	if v.Bounded() { //safety:until-kept
 		v.End = min(v.End, v.Until)
 	}
