@@ -2,29 +2,26 @@
 //
 // # Why at most one holder is inside its validity
 //
-// A client sends a write at time s, and the server applies it at time p. s comes before p, and
-// the server removes the record no earlier than p + T by its clock. The holder
-// trusts it until s + T - margin by its own. While the record is there the server
-// accepts no other client's claim. A claim expects no record, or exactly the revision of a
-// tombstone, or of a lock that was handed over. Others may delete a record that is overdue: once
-// p + T and a slack have passed on a server's clock (package bucket, read.go). So clocks that run
-// apart by less than the margin (those of two servers by less than margin and slack)
-// never show two holders at once. An answer that comes after the validity it
-// would prolong counts for nothing: by then the server may have accepted another write.
+// A client sends a write at time s, and the server applies it at time p. s comes before p, and the server removes the
+// record no earlier than p + T by its clock. The holder trusts the record until s + T - margin by its own clock. While
+// the record is there, the server accepts no other client's claim. A claim expects no record, or exactly the revision
+// of a tombstone, or of a lock that was handed over. Others may delete a record that is overdue, which it is when p + T
+// and a slack have passed on a server's clock (package bucket, read.go). So clocks that drift apart by less than the
+// margin (those of two servers by less than margin and slack) never show two holders at once. An answer that arrives
+// after the validity that it would prolong counts for nothing: by then the server may have accepted another write.
 //
 // # Who does what
 //
-// The renewer is a goroutine that has the times of all records. It notes which renewals are
-// due, ends what is over, and does no I/O. The sender encodes the renewals in the order of the pace:
-// by the ends of the records, and no more than the answers allow. The store's sender
-// sends them: it alone waits for a network that is stuck. Answers and notifications come
-// on the store's goroutines, which only note them. Clean-up after a claim or a record runs
-// in the group, bounded by the TTL, and a Close waits for it.
+// The renewer is a goroutine that has the times of all records. It notes which renewals are due, ends what is over, and
+// does no I/O. The sender encodes the renewals in the order of the pace: by the ends of the records, and no more than
+// the answers allow. The store's sender sends them: it alone waits for a network that is stuck. Answers and
+// notifications arrive on the store's goroutines, which only note them. Clean-up after a claim or a record runs in the
+// group, bounded by the TTL, and a Close waits for it.
 //
-// keeper.go has the mutex and the renewer, record.go what is done about one record's events, renewal.go its renewals.
-// write.go sends the last write of a record, removal.go repeats it until the server has confirmed the end, and orphan.go
-// waits for answers that nobody wants any more. These three know nothing of the renewer but its pace.
+// keeper.go has the mutex and the renewer. record.go carries out the events of one record, renewal.go sends its
+// renewals. write.go sends the last write of a record, removal.go repeats that until the server has confirmed the end,
+// and orphan.go waits for answers that nobody wants any more. These three know nothing of the renewer but its pace.
 //
-// What an event means is decided in the core: [core.Kept] has the states of a record, [core.Pace] what is sent next,
-// [core.Removal] how a record ends.
+// The core decides what an event means: [core.Kept] has the states of a record, [core.Pace] the next write to send,
+// [core.Removal] the end of a record.
 package keeper

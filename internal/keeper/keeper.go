@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// linger is how long the renewer stays when there is nothing to renew, so that taking and
-	// releasing one lock over and over does not start a goroutine each time.
+	// linger is the time for which the renewer stays without anything to renew, so that repeatedly taking and releasing
+	// one lock does not start a goroutine each time.
 	linger = time.Second
 	// napMax bounds one sleep while there are records: Go's timers do not run
 	// while the machine is suspended, the leases do.
@@ -26,8 +26,8 @@ const (
 
 // Config is what a keeper needs of its client.
 type Config struct {
-	RenewFraction float64 // of a TTL, after which a record is renewed
-	// Holding is called each second at least while there are records.
+	RenewFraction float64 // the fraction of a TTL after which a record is renewed
+	// Holding is called at least once a second while there are records.
 	Holding func()
 	// Doubted is called when a record has gone, which may mean that the bucket has. It must not block.
 	Doubted func()
@@ -44,26 +44,26 @@ type Config struct {
 // The mutex guards all records and the renewer. It is held for a few instructions at a time, and not across I/O or a call
 // of user code. What an event under it leads to (the end of a context, a deletion) is put off until [Keeper.Unlock].
 type Keeper struct {
-	Work *worker.Group // the clean-up, for which Close waits
+	Work *worker.Group // clean-up, for which Close waits
 
 	cfg     Config
 	b       *bucket.Bucket
-	sender  *worker.Worker // sends renewals, and ends subscriptions: a caller under the mutex cannot do that itself
+	sender  *worker.Worker // sends renewals, and ends subscriptions, which a caller under the mutex cannot do itself
 	orphans orphans
 
 	mu      sync.Mutex
-	sequel  sequel   // what Unlock does: nearly always at most one
-	sequels []sequel // and the others
+	sequel  sequel   // for Unlock to do: nearly always at most one
+	sequels []sequel // the others
 
-	// The renewer's, under mu.
+	// The rest is the renewer's. Under mu.
 	due     dueHeap // all records that are held
 	pace    core.Pace[*Record, *Write]
 	behind  bool // renewals are late: no new lock is taken
-	locks   int  // how many of the records in due are locks, and not places
+	locks   int  // the number of records in due that are locks, not places
 	running bool
 	stopped bool
 	wake    chan struct{}
-	sleep   clock.Instant // when the goroutine wakes by itself
+	sleep   clock.Instant // the time at which the goroutine wakes by itself
 	empty   chan struct{} // closed when no lock is held any more; nil if nobody waits for that
 	wg      sync.WaitGroup
 }
@@ -77,12 +77,12 @@ func New(b *bucket.Bucket, cfg Config) *Keeper {
 type sequel struct {
 	k        *Record
 	over     bool     // the record has ended
-	open     []flight // of a record that has ended: the answer may still have a record to delete
+	open     []flight // renewals of a record that has ended: an answer may still bring a record to delete
 	answered []flight // renewals whose answers nobody waits for any more
 	discard  uint64   // the revision of a record that must not count; 0 if there is none
 }
 
-// do does what follows. A record to discard is deleted so that nobody has to wait for the end of its TTL.
+// do carries out the sequel. A record is discarded so that nobody has to wait for the end of its TTL.
 func (s *sequel) do() {
 	for _, f := range s.answered {
 		if f.forget != nil {
@@ -132,7 +132,7 @@ func (r *Keeper) Unlock() {
 // Send runs fn on the sender. It is for callers with a mutex that fn may take.
 func (r *Keeper) Send(fn func()) { r.sender.Add(fn) }
 
-// Take lets the renewer take charge of a record, which [Keeper.Make] has made.
+// Take puts the renewer in charge of a record that [Keeper.Make] has made.
 func (r *Keeper) Take(k *Record) {
 	r.mu.Lock()
 	defer r.Unlock()
@@ -184,7 +184,7 @@ func (r *Keeper) nudge(due clock.Instant) {
 	}
 }
 
-// schedule sets when to come back to a record that is held. Under mu.
+// schedule sets the time at which the renewer comes back to a record that is held. Under mu.
 func (r *Keeper) schedule(k *Record, due clock.Instant) {
 	if k.slot.index >= 0 {
 		k.slot.due = due
@@ -193,7 +193,7 @@ func (r *Keeper) schedule(k *Record, due clock.Instant) {
 	}
 }
 
-// wantRenewal has a record renewed as soon as its turn comes, unless a renewal that is enough is under way. Under mu.
+// wantRenewal queues k for a renewal, unless one that is enough is under way. Under mu.
 func (r *Keeper) wantRenewal(k *Record) {
 	if k.slot.index >= 0 && !r.pace.UnderWay(k.Enough(), r.b.Instant()) {
 		r.pace.QueueRenewal(k, k.Late(), k.Valid.End)
@@ -201,8 +201,8 @@ func (r *Keeper) wantRenewal(k *Record) {
 	}
 }
 
-// postpone lets nobody take a new lock while the renewals of those that are held are late, as
-// [Keeper.AtRisk] understands it: the service is slower than they are due. Under mu.
+// postpone keeps the client from taking new locks while the renewals of those that it holds are late: the service is
+// slower than they are due. Under mu.
 func (r *Keeper) postpone(now clock.Instant) {
 	by := r.pace.Behind(now)
 	if by == 0 && !r.behind {
@@ -224,7 +224,7 @@ func (r *Keeper) postpone(now clock.Instant) {
 	}
 }
 
-// pump has the sender send what is ready. Under mu.
+// pump makes the sender send what is ready. Under mu.
 func (r *Keeper) pump() {
 	if r.pace.Resumes() {
 		r.pace.Pumping = r.sender.Add(r.sendReady)
@@ -254,7 +254,7 @@ func (r *Keeper) sendReady() {
 }
 
 // answerArrived handles the answer to number n of all writes, which was sent at time sent. refused is true if the
-// connection has not taken the write.
+// connection did not take the write.
 func (r *Keeper) answerArrived(n uint64, sent, now clock.Instant, refused bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -334,10 +334,9 @@ func (r *Keeper) Each(fn func(k *Record)) {
 	}
 }
 
-// RenewAll makes every renewal due now: the connection is back, and what was on its way when it
-// broke is lost. None waits longer: a server that has lost records over its restart refuses the
-// renewals of locks that another client may get now. The pace bounds how many are under way at once,
-// and the renewals after those are spread again.
+// RenewAll makes every renewal due now: the connection is back, and what was on its way when it broke is lost. No
+// renewal waits longer: a server that has lost records over its restart refuses the renewals of locks that another
+// client may get now. The pace bounds the number under way at once, and the renewals after those are spread again.
 func (r *Keeper) RenewAll() {
 	now := r.b.Instant()
 	r.mu.Lock()
@@ -362,8 +361,8 @@ func (r *Keeper) LoseAll(end core.End, why string) (locks []string) {
 	return locks
 }
 
-// AtRisk returns an error when a record has gone unconfirmed for more than two
-// thirds of its validity, or the server has refused to renew it.
+// AtRisk returns an error if a record has gone unconfirmed for more than two thirds of its validity, or the server has
+// refused to renew a lock.
 func (r *Keeper) AtRisk() error {
 	now := r.b.Instant()
 	var n int
@@ -382,7 +381,7 @@ func (r *Keeper) AtRisk() error {
 	return nil
 }
 
-// RenewalLag returns by how much the latest renewal of a lock is late; 0 if all are in time.
+// RenewalLag returns the largest delay of a lock's renewal, 0 if all are in time.
 func (r *Keeper) RenewalLag() (late time.Duration) {
 	now := r.b.Instant()
 	r.Each(func(k *Record) {
@@ -393,15 +392,15 @@ func (r *Keeper) RenewalLag() (late time.Duration) {
 	return late
 }
 
-// Held returns how many locks are held.
+// Held returns the number of locks held.
 func (r *Keeper) Held() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.locks
 }
 
-// Close waits for the locks to be released until ctx ends, then ends the rest and returns their names. What ended records
-// still need goes on: see [Keeper.Finish].
+// Close waits for the locks to be released until ctx ends, then ends the rest and returns their names. Work for ended
+// records goes on: see [Keeper.Finish].
 func (r *Keeper) Close(ctx context.Context) (left []string) {
 	r.mu.Lock()
 	var empty chan struct{}
@@ -439,17 +438,17 @@ func (r *Keeper) Finish(grace context.Context) {
 	r.orphans.close()
 }
 
-// slot is a record's place in the heap. Under the mutex.
+// slot is a record's place in the heaps. Under the mutex.
 type slot struct {
 	due   clock.Instant
-	index int32 // -1 if it is not in it
+	index int32 // in the heap of the keeper; -1 if it is not there
 	ready int32 // in the heap of the pace
 }
 
 // Slot is part of [core.Paced].
 func (k *Record) Slot() *int32 { return &k.slot.ready }
 
-// dueHeap orders records by when the renewer has to come back to them.
+// dueHeap orders records by the time at which the renewer has to come back to them.
 type dueHeap []*Record
 
 func (h dueHeap) Len() int           { return len(h) }

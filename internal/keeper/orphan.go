@@ -8,9 +8,9 @@ import (
 // orphanLife limits the wait for the answer to an attempt whose claim is over.
 const orphanLife = 5 * time.Minute
 
-// orphans are the waits for writes without an answer that nobody wants any more: attempts of a claim that is over,
-// renewals of a record that has ended. When such an answer comes, the client deletes the record that the write has
-// made. That is a courtesy to waiters; safety does not depend on it. This type only ends the waits.
+// orphans are the waits for answers that nobody wants any more: to attempts of a claim that is over, or renewals of a
+// record that has ended. When such an answer arrives, the client deletes the record that the write has made. That is a
+// courtesy to waiters; safety does not depend on it. This type only ends the waits.
 type orphans struct {
 	mu sync.Mutex
 	m  map[*Orphan]struct{}
@@ -24,7 +24,7 @@ type Orphan struct {
 }
 
 // Await begins the wait. It calls drop when the wait has lasted for [orphanLife], or the client is closed, unless
-// [Keeper.Settle] comes first.
+// [Keeper.Settle] is called before.
 func (r *Keeper) Await(o *Orphan, drop func()) {
 	g := &r.orphans
 	g.mu.Lock()
@@ -44,10 +44,10 @@ func (r *Keeper) Await(o *Orphan, drop func()) {
 	})
 }
 
-// Settle ends the wait without calling its drop.
+// Settle ends the wait without calling drop.
 func (r *Keeper) Settle(o *Orphan) { r.orphans.settle(o) }
 
-// settle reports whether it is this call that has settled o.
+// settle reports whether this call has settled o.
 func (g *orphans) settle(o *Orphan) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -10,20 +10,20 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Granted is a claim that the server has granted: what a lease or a place begins as.
+// Granted is a claim that the server has granted: the beginning of a lease or a place.
 type Granted struct {
 	Kind     record.Kind
 	Once     bool   // the key is never claimed again
 	Name     string // the lock's
 	Key      string
 	Revision uint64      // of the record
-	Body     record.Body // repeated by the renewals, with the id of the claim
+	Body     record.Body // for the renewals to repeat, with the id of the claim
 	Terms    clock.Terms
 	Sent     clock.Instant // when the attempt that was granted was sent
 }
 
-// Record is a record of this client that is kept alive: that of a lease or of a place in a queue.
-// [core.Kept] has its states and judges its events. Record does what the judgements ask for.
+// Record is a record that this client keeps alive: that of a lease or of a place in a queue. [core.Kept] has its states
+// and judges its events. Record carries out the judgements.
 type Record struct {
 	keeper *Keeper
 	owner  Owner
@@ -33,13 +33,13 @@ type Record struct {
 
 	// The following fields are under the keeper's mutex.
 	core.Kept
-	failure *error        // why the last renewal was not confirmed; nil if that is not known
+	failure *error        // why the last renewal was not confirmed; nil if not known
 	flights []flight      // renewals without an answer
-	over    chan struct{} // closed when the end by the holder is over; nil if it has not begun: see [Record.BeginEnd]
+	over    chan struct{} // closed when the end by the holder is over; nil before [Record.BeginEnd]
 	slot    slot
 }
 
-// flight is a renewal without an answer. forget ends the wait for that.
+// flight is a renewal without an answer. forget ends the wait for the answer.
 type flight struct {
 	n      uint64
 	forget func()
@@ -57,25 +57,25 @@ type Owner interface {
 	Refused(err error)
 	// TooLarge handles the refusal of a renewal because of its size.
 	TooLarge(err error)
-	// AtRisk handles what may keep all further renewals from being confirmed.
+	// AtRisk handles a failure that may keep all further renewals from being confirmed.
 	AtRisk(err error)
-	// Cooldown returns for how long the record has to keep others out if its holder leaves now.
+	// Cooldown returns the time for which the record has to keep others out if its holder leaves now.
 	Cooldown(now clock.Instant) time.Duration
 	// NoteEnd notes that the record has ended, with the evidence in words. It is called once.
 	NoteEnd(end core.End, why string)
-	// Over does what has to follow from the end. It is called once, after NoteEnd, without the mutex.
+	// Over carries out what follows from the end. It is called once, after NoteEnd, without the mutex.
 	Over()
 }
 
-// Make makes k the record of a granted claim. owner is the lease or the place that k is a part of. Nobody renews the record
-// before [Keeper.Take].
+// Make makes k the record of a granted claim. owner is the lease or the place of which k is a part. Nobody renews the
+// record before [Keeper.Take].
 func (r *Keeper) Make(k *Record, g Granted, owner Owner) {
 	k.keeper, k.owner, k.Kind, k.Once, k.Name, k.Key = r, owner, g.Kind, g.Once, g.Name, g.Key
 	k.Begin(g.Body, g.Key, g.Revision, g.Terms, g.Sent, r.cfg.RenewFraction)
 	k.slot.index, k.slot.ready = -1, core.NotReady
 }
 
-// Owner returns the lease or the place whose record it is.
+// Owner returns the lease or the place to which the record belongs.
 func (k *Record) Owner() Owner { return k.owner }
 
 // EndIfOver ends the record if its validity is over at time now. Under the mutex.
@@ -85,8 +85,8 @@ func (k *Record) EndIfOver(now clock.Instant) {
 	}
 }
 
-// Status returns the state, and what is left of the validity. It does no I/O, and it reads the clock itself: it is right
-// even where the renewer's goroutine has not run yet.
+// Status returns the state, and what is left of the validity. It does no I/O, and reads the clock itself, so it is
+// right even if the renewer has not run yet.
 func (k *Record) Status() (core.State, time.Duration) {
 	r := k.keeper
 	r.mu.Lock()
@@ -96,29 +96,28 @@ func (k *Record) Status() (core.State, time.Duration) {
 	return k.State, k.Valid.End.Sub(now)
 }
 
-// Confirmation returns when the last write that the server has acknowledged was
-// sent, and at which revision it is stored.
+// Confirmation returns the time of sending and the revision of the last write that the server has acknowledged.
 func (k *Record) Confirmation() (sent clock.Instant, revision uint64) {
 	k.keeper.mu.Lock()
 	defer k.keeper.mu.Unlock()
 	return k.LastSent, k.Last
 }
 
-// SetSize sets the number of goroutines that the record stands for. The next renewal writes it.
+// SetSize sets the number of goroutines behind the record. The next renewal writes it.
 func (k *Record) SetSize(n int) {
 	k.keeper.mu.Lock()
 	defer k.keeper.mu.Unlock()
 	k.Body.Size = int32(n)
 }
 
-// Moved has the renewer come back to the record in time after a change of its times. Under the mutex.
+// Moved makes the renewer come back to the record in time after a change of its times. Under the mutex.
 func (k *Record) Moved() {
 	if k.State == core.StateHeld {
 		k.keeper.schedule(k, k.owner.NextDuty(k.Due()))
 	}
 }
 
-// Fail ends a record that is held, other than by its holder. why is the evidence in words. Under the mutex.
+// Fail ends a record that is held, without its holder's request. why is the evidence in words. Under the mutex.
 func (k *Record) Fail(end core.End, why string) {
 	k.Apply(k.EndUnasked(end, core.NoReason, k.keeper.b.Instant()), why)
 }
@@ -130,7 +129,7 @@ func (k *Record) EndBy(end core.End) {
 	}
 }
 
-// tick does what is due.
+// tick does what is due: the end, the owner's duties, a renewal.
 func (k *Record) tick(now clock.Instant) {
 	r := k.keeper
 	r.mu.Lock()
@@ -148,14 +147,14 @@ func (k *Record) tick(now clock.Instant) {
 	k.Apply(u, "")
 }
 
-// Apply does what a judgement asks for. why is the evidence for an end in words, if the caller knows it. What must not
-// happen under the mutex follows in [Keeper.Unlock]. Under the mutex.
+// Apply carries out a judgement. why is the evidence for an end in words, if the caller knows it. What must not happen
+// under the mutex follows in [Keeper.Unlock]. Under the mutex.
 func (k *Record) Apply(u core.Consequence, why string) {
 	r := k.keeper
 	if u.Confirmed > 0 {
 		k.failure = nil
 		if u.Enough {
-			r.pace.Drop(k) // it does not wait for its turn any more
+			r.pace.Drop(k) // it no longer waits for its turn
 		}
 		k.owner.Confirmed(u.Confirmed)
 		if answered := k.landed(u.Confirmed); len(answered) > 0 {
@@ -177,7 +176,7 @@ func (k *Record) Apply(u core.Consequence, why string) {
 	k.Moved()
 }
 
-// ended is the end of the record. Under the mutex.
+// ended notes the end of the record. Under the mutex.
 func (k *Record) ended(end core.End, why string) {
 	if why == "" || k.Why == core.BreakHinted {
 		why = k.reason()
@@ -189,7 +188,7 @@ func (k *Record) ended(end core.End, why string) {
 	k.flights = nil
 }
 
-// reason is the evidence for the end in words. Under the mutex.
+// reason returns the evidence for the end in words. Under the mutex.
 func (k *Record) reason() string {
 	switch k.Why {
 	case core.Unconfirmed:
@@ -210,7 +209,7 @@ func (k *Record) reason() string {
 	return ""
 }
 
-// Failed says for the text of an error why renewals were not confirmed; "" if that is not known. Under the mutex.
+// Failed returns, for the text of an error, why renewals were not confirmed; "" if that is not known. Under the mutex.
 func (k *Record) Failed() string {
 	if k.failure == nil {
 		return ""
@@ -230,7 +229,7 @@ func (k *Record) Entry() record.Entry {
 	}
 }
 
-// RecordRead judges the record by what is under its key as of a state that contains revision.
+// RecordRead judges the record by the entry under its key, as of a state that contains revision.
 func (k *Record) RecordRead(entry record.Entry, revision uint64) {
 	r := k.keeper
 	r.mu.Lock()
@@ -249,10 +248,9 @@ func (k *Record) RecordRead(entry record.Entry, revision uint64) {
 	}
 }
 
-// LoseAbsent ends the records that a read does not show in the bucket, and those without an
-// answer. The client may have been granted others in the new bucket already. A comparison of
-// revisions proves nothing: those of the new bucket begin below old ones where the clock that
-// they come from is behind.
+// LoseAbsent ends the records that a read does not show in the bucket, and those without an answer. The client may
+// already have been granted others in the new bucket. A comparison of revisions proves nothing: those of the new bucket
+// begin below old ones if the clock that they come from is behind.
 func (r *Keeper) LoseAbsent(read func(key string, revision uint64) (record.Entry, error), why string) {
 	var all []*Record
 	r.Each(func(k *Record) { all = append(all, k) })

@@ -12,18 +12,17 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// removal is a record that is ended at the server: one that the client has kept alive, or one that it
-// has written and that does not count. Its writes are repeated until the server has confirmed the
-// end, or their time is over.
+// removal ends a record at the server: one that the client has kept alive, or one that it has written and that does not
+// count. It repeats its writes until the server has confirmed the end, or their time is over.
 type removal struct {
 	*core.Removal
 	key    string
 	k      *Record      // nil if the client did not keep the record
-	body   *record.Body // of a record that was not kept, for its tombstone; nil if it was never granted
+	body   *record.Body // for the tombstone of a record that was not kept; nil if it was never granted
 	status record.Status
 }
 
-// write is the next write.
+// write returns the next write.
 func (r *Keeper) write(m *removal) (w kvstore.Write, err error) {
 	if m.k != nil {
 		return m.k.closing(m.status, m.Revision, m.Broken != nil)
@@ -37,8 +36,8 @@ func (r *Keeper) write(m *removal) (w kvstore.Write, err error) {
 	return w, err
 }
 
-// remove ends a record until limit has passed since begun. first is a write that was posted at
-// begun; nil if there was none. If the error is nil, the step is the last one.
+// remove ends a record until limit has passed since begun. first is a write that was posted at begun, nil if there was
+// none. If the error is nil, the step is the last one.
 func (r *Keeper) remove(ctx context.Context, m *removal, begun time.Time, limit time.Duration, first *Write) (core.RemovalStep, error) {
 	b, end := r.b, begun.Add(limit)
 	for try := 0; ; try++ {
@@ -62,8 +61,8 @@ func (r *Keeper) remove(ctx context.Context, m *removal, begun time.Time, limit 
 		next := m.WriteAnswered(refusal, b.Alone())
 		if next == core.ReadRecord {
 			var entry record.Entry
-			// As of a state that contains the last write known: a leader that was
-			// deposed refuses as well, and may have removed what was renewed since.
+			// Read a state that contains the last write known: a deposed leader refuses too, and may have removed what
+			// was renewed since.
 			entry, err = b.Read(ctx, m.key, max(refusal.Last, m.Revision)) //safety:release-read
 			if next = m.RecordRead(entry, err != nil, refusal.Last, b.Alone(), time.Since(begun)); err == nil {
 				err = errBehind
@@ -96,7 +95,7 @@ func (r *Keeper) remove(ctx context.Context, m *removal, begun time.Time, limit 
 	}
 }
 
-// soonTries is how often a removal meets another write of its key before it takes that for an outage.
+// soonTries is the number of times that a removal meets another write of its key before it treats that as an outage.
 const soonTries = 20
 
 // errBehind: a server has returned an older record than the one it acknowledged.
@@ -108,14 +107,14 @@ func (r *Keeper) Remove(ctx context.Context, key string, what *core.Removal) err
 	return err
 }
 
-// RemoveGranted is [Keeper.Remove] for a claim that was granted, whose record has a body, and not for longer than limit.
-// If the error is nil, the step is the last one.
+// RemoveGranted is [Keeper.Remove] for a claim that was granted, whose record has a body. It stops after limit. If the
+// error is nil, the step is the last one.
 func (r *Keeper) RemoveGranted(ctx context.Context, key string, body *record.Body, what *core.Removal, limit time.Duration) (core.RemovalStep, error) {
 	return r.remove(ctx, &removal{Removal: what, key: key, body: body}, time.Now(), limit, nil)
 }
 
-// Discard deletes the record of a claim at exactly a revision, which this client has written and which does not count: a
-// courtesy, so that nobody waits for its TTL. The channel is closed when that is over.
+// Discard deletes the record of a claim, which this client has written and which does not count, at exactly this
+// revision: a courtesy, so that nobody waits for its TTL. The channel is closed when the deletion is over.
 func (r *Keeper) Discard(key, id string, revision uint64) <-chan struct{} {
 	over := make(chan struct{})
 	r.Work.Go(func(ctx context.Context) { // callers are goroutines of the store
@@ -125,7 +124,8 @@ func (r *Keeper) Discard(key, id string, revision uint64) <-chan struct{} {
 	return over
 }
 
-// closing is the write that ends the record at a revision, broken or not.
+// closing returns the write that ends the record at revision expect. broken is true if an operator has broken the
+// record.
 func (k *Record) closing(status record.Status, expect uint64, broken bool) (w kvstore.Write, err error) {
 	k.keeper.mu.Lock()
 	body, deletes := k.Closing(k.owner.Cooldown(k.keeper.b.Instant()), broken)
@@ -147,15 +147,15 @@ func (k *Record) deleted(w kvstore.Write, revision uint64) {
 	}
 }
 
-// Deletion is what came of ending a record at the server.
+// Deletion is the result of ending a record at the server.
 type Deletion struct {
 	Err    error         // the record may still be there; nil if it has ended
 	Broken *record.Entry // the record as an operator had broken it; nil if none had
 	Gone   bool          // it had ended before, and the lock may be another client's
 }
 
-// Delete ends the record, which has ended here, at the server: until limit has passed since begun. first is the first
-// write, posted at begun; nil if there was none.
+// Delete ends the record, which has ended here, at the server, until limit has passed since begun. first is the first
+// write, posted at begun, nil if there was none.
 func (k *Record) Delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *Write) Deletion {
 	m := core.Removal{ID: k.Body.ID, HandsOff: k.Cause == core.EndHandedOff, Final: k.Final(), Revision: k.Last}
 	step, err := k.keeper.remove(ctx, &removal{Removal: &m, key: k.Key, k: k, status: status}, begun, limit, first)
@@ -165,7 +165,7 @@ func (k *Record) Delete(ctx context.Context, status record.Status, begun time.Ti
 	return Deletion{Broken: m.Broken, Gone: step == core.LostBefore}
 }
 
-// DeleteLater deletes the record in the background, for as long as it can last.
+// DeleteLater deletes the record in the background, until the record would have ended by its TTL.
 func (k *Record) DeleteLater() {
 	if !k.keeper.b.Gone() { // otherwise nothing will reach the server
 		k.keeper.Work.Go(func(ctx context.Context) {
@@ -174,10 +174,9 @@ func (k *Record) DeleteLater() {
 	}
 }
 
-// DeleteWithin deletes the record and waits for that at most for d, and until ctx ends; then
-// the deletion goes on in the background. It ends the work that its caller has begun in the group.
-//
-// Most deletions are over with the first write, and need no goroutine.
+// DeleteWithin deletes the record and waits for that at most for d, and until ctx ends. Then the deletion goes on in
+// the background. DeleteWithin ends the work that its caller has begun in the group. Most deletions end with the first
+// write, and need no goroutine.
 func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
 	r := k.keeper
 	w, err := k.closing(record.StatusGone, k.Last, false)
@@ -216,8 +215,8 @@ func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
 	}
 }
 
-// BeginEnd begins the end of the record by its holder. over is closed when it is over: by the caller if first is true.
-// Under the mutex.
+// BeginEnd begins the end of the record by its holder. over is closed at the end of that: by the caller if first is
+// true. Under the mutex.
 func (k *Record) BeginEnd() (over chan struct{}, first bool) {
 	if first = k.over == nil; first {
 		k.over = make(chan struct{})
@@ -225,9 +224,9 @@ func (k *Record) BeginEnd() (over chan struct{}, first bool) {
 	return k.over, first
 }
 
-// Leave ends a place in a queue, or a lock without a holder, without waiting for the answer. The tombstone's body
-// tells a successor in the queue, and only it, whether it is first now. The channel is closed when the record is gone, or
-// nothing more is done about it.
+// Leave ends a place in a queue, or a lock without a holder, without waiting for the answer. The body of the tombstone
+// tells a successor in the queue, and only it, whether it is first now. The channel is closed when the record is gone,
+// or nothing more is done about it.
 func (k *Record) Leave(status record.Status) (gone <-chan struct{}) {
 	r := k.keeper
 	r.mu.Lock()
@@ -247,7 +246,7 @@ func (k *Record) Leave(status record.Status) (gone <-chan struct{}) {
 	begun := time.Now()
 	var write *Write
 	if w, err := k.closing(status, k.Last, false); err == nil {
-		write = r.Post(w) // now, before what the caller sends next
+		write = r.Post(w) // before anything that the caller sends next
 	}
 	if !working {
 		close(over)

@@ -16,14 +16,14 @@ import (
 // hashSeed makes the phases of two clients differ.
 var hashSeed = maphash.MakeSeed()
 
-// phase is the record's share, above 0 and at most 1, of the time between two renewals, after which it is
-// renewed when the renewals of all records are spread again.
+// phase returns the record's share, above 0 and at most 1, of the time between two renewals. It is renewed after that
+// share when the renewals of all records are spread again.
 func (k *Record) phase() float32 {
 	return float32(maphash.String(hashSeed, k.Key)>>32+1) / (1 << 32)
 }
 
-// renew sends a renewal as number paced of all writes. It runs on the goroutine that sends,
-// and reports whether it has sent one.
+// renew sends a renewal as number paced of all writes, and reports whether it has sent one. It runs on the goroutine
+// that sends.
 func (k *Record) renew(paced uint64) bool {
 	r := k.keeper
 	r.mu.Lock()
@@ -104,7 +104,7 @@ func (k *Record) answered(n uint64, a kvstore.Answer, paced uint64, sent clock.I
 	k.Apply(k.AnswerArrived(n, answer, now), "")
 }
 
-// landed takes the renewals up to n out of the flights: they are answered, or expect a revision that is no longer the
+// landed removes the renewals up to n from the flights: they are answered, or expect a revision that is no longer the
 // last. The caller ends the waits for their answers without the mutex. Under the mutex.
 func (k *Record) landed(n uint64) (answered []flight) {
 	left := k.flights[:0]
@@ -119,9 +119,9 @@ func (k *Record) landed(n uint64) (answered []flight) {
 	return answered
 }
 
-// fails notes why a renewal will not be confirmed. The next one is tried as ever. The owner hears once of a server that
-// refuses to renew the record, whatever the reason: a bucket that is full or sealed, a size, a permission. An outage is
-// no refusal. Under the mutex.
+// fails notes why a renewal will not be confirmed. The next one is tried as usual. The owner is told once of a server
+// that refuses to renew the record, whatever the reason: a full or sealed bucket, a size, a permission. An outage is no
+// refusal. Under the mutex.
 func (k *Record) fails(err error) {
 	before := k.failure
 	k.failure = &err
@@ -146,8 +146,8 @@ func (k *Record) resolve(ctx context.Context, revision uint64, proven bool) {
 		rctx, cancel := context.WithTimeout(ctx, min(left, time.Second<<min(try, 3)))
 		at := revision
 		if !proven && !r.b.Alone() {
-			// Where any replica may answer a read, only a probe proves the subscription of
-			// a lease that is not renewed. If it has no answer, the read alone has to do.
+			// If any replica may answer a read, only a probe proves the subscription of a lease that is not renewed. If
+			// the probe has no answer, the read alone has to do.
 			last, _ := r.b.Probe(rctx, k.Key)
 			at = max(at, last)
 		}

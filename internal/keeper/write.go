@@ -11,10 +11,10 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// Write is the last write of a record: nearly always a tombstone. It is sent at once, or queued
-// while as many writes wait for their answers as the [core.Pace] allows. So the server is not
-// flooded, and answers soon after the sending: an answer that has not come by then is lost. To
-// repeat a write that only waits at the server would delay all those behind it.
+// Write is the last write of a record: nearly always a tombstone. It is sent at once, or queued while as many writes
+// wait for their answers as the [core.Pace] allows. So the server is not flooded, and answers soon after the sending:
+// an answer that has not arrived by then is lost. Repeating a write that only waits at the server would delay all those
+// behind it.
 type Write struct {
 	kvstore.Write
 	keeper  *Keeper
@@ -27,7 +27,7 @@ type Write struct {
 // Turn is part of [core.Final].
 func (w *Write) Turn() *core.Turn { return &w.place }
 
-// Post sends what: now if the pace allows that, and otherwise in its turn.
+// Post sends what, at once if the pace allows that, otherwise in its turn.
 func (r *Keeper) Post(what kvstore.Write) *Write {
 	w := &Write{Write: what, keeper: r, answers: make(chan kvstore.Answer, 1)}
 	now := r.b.Instant()
@@ -81,8 +81,7 @@ func (w *Write) soon(ctx context.Context, d time.Duration) (a kvstore.Answer, an
 	}
 }
 
-// wait waits for the answer, for as long as a write takes and at most for d. The time counts
-// from the sending.
+// wait waits for the answer, at most for d, and at most for [bucket.AnswerTimeout] after the sending.
 func (w *Write) wait(ctx context.Context, d time.Duration) kvstore.Answer {
 	b, begun := w.keeper.b, time.Now()
 	if w.turn != nil {
@@ -109,8 +108,8 @@ func (w *Write) wait(ctx context.Context, d time.Duration) kvstore.Answer {
 	return a
 }
 
-// withdraw gives up a write that has not been sent, and returns how many of them waited. was is false if
-// w has been sent.
+// withdraw gives up a write that has not been sent, and returns the number of writes that waited. was is false if w has
+// been sent.
 func (w *Write) withdraw() (waited int, was bool) {
 	w.keeper.mu.Lock()
 	defer w.keeper.mu.Unlock()
