@@ -14,42 +14,41 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Result is an outcome with what belongs to it.
+// Result is the outcome of an attempt or a bid, with its details.
 type Result struct {
 	Outcome  core.Outcome
-	Entry    record.Entry // Free and Busy: the record; Refused: its revision
-	Err      error        // Again, NoRoom and Failed: why; Ended: the cause
-	n        int          // Granted: the attempt
-	revision uint64       // Granted: the record's
+	Entry    record.Entry // if Free or Busy: the record; if Refused: its revision
+	Err      error        // the reason, if Again, NoRoom or Failed; the cause, if Ended
+	n        int          // the attempt, if Granted
+	revision uint64       // the record's, if Granted
 }
 
-// Caller is the call that a bid is made for. Another call may take its place.
+// Caller is the call for which a bid is made. Another call may replace it.
 type Caller interface {
-	// RequestAnswered handles the outcome of the last request: nil where the server has said that the key is
+	// RequestAnswered handles the result of the last request: err is nil if the server has answered that the key is
 	// held.
 	RequestAnswered(err error)
 }
 
-// Draft is what the claims of a bid have in common.
+// Draft has what the claims of a bid share.
 type Draft struct {
 	Name    string // the lock's
 	Keys    record.Keys
-	Vacant  string // the key of the next claim; "": its own
-	Slot    string // the key of a semaphore that is claimed; "": its gate is
-	Guard   string // the literal key that the expectation is about; "": the claim's own key
+	Vacant  string // the key of the next claim; "" for a new one
+	Slot    string // the semaphore's key to claim; "" for its gate
+	Guard   string // the literal key that the expectation is about; "" for the claim's own key
 	Body    record.Body
 	TTL     time.Duration
-	Margin  float64   // of the TTL, in which the client believes in the record no more
-	Until   time.Time // a given end of the lease; zero: none
+	Margin  float64   // the fraction of the TTL for which the client no longer believes in the record
+	Until   time.Time // a given end of the lease; zero if there is none
 	Begun   clock.Instant
 	Queued  bool          // the call had to queue, at least once
 	Returns bool          // the claim takes the room of a record that this call has given up
-	Adopts  bool          // a lock that was handed over
-	By      clock.Instant // of an adoption: see [core.Attempt]
+	Adopts  bool          // the claim takes over a lock that was handed over
+	By      clock.Instant // see [core.Attempt]
 }
 
-// terms are those of an attempt made now: what is left until a given end shrinks
-// while waiting.
+// terms returns the terms of an attempt made now. The time left until a given end shrinks during the wait.
 func (d *Draft) terms() (clock.Terms, error) {
 	if d.Until.IsZero() {
 		return clock.NewTerms(d.TTL, d.Margin), nil
@@ -61,7 +60,7 @@ func (d *Draft) terms() (clock.Terms, error) {
 	return t, nil
 }
 
-// waited is what the record of a claim says of the wait before it, in milliseconds.
+// waited returns the wait before the claim for its record, in milliseconds.
 func (d *Draft) waited(now clock.Instant) int64 {
 	if !d.Queued {
 		return 0
@@ -75,16 +74,16 @@ type Bid struct {
 	B      *bucket.Bucket
 	K      *keeper.Keeper
 	Caller Caller
-	Blind  bool // the record that has refused an attempt is not read
+	Blind  bool // do not read the record that has refused an attempt
 	Draft  Draft
 
 	cur        *claim
 	firstClaim claim // most bids need only one
 }
 
-// Offer bids for the key at the expected revision. It returns Granted, Free, Busy, Refused, Failed or Ended; and
-// NoRoom where the bucket has no room for the claim of a waiter (Placed). Free comes with the tombstone to expect
-// next, or with the zero entry: another attempt could pass goroutines that have queued, or nothing is left to adopt.
+// Offer bids for the key at the expected revision. It returns Granted, Free, Busy, Refused, Failed or Ended, and NoRoom
+// if the bucket has no room for the claim of a waiter (Placed). Free comes with the tombstone to expect next. It comes
+// with the zero entry if another attempt could pass goroutines that have queued, or nothing is left to adopt.
 func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
 	b.Guarded, b.Slot, b.Adopts = b.Draft.Guard != "", b.Draft.Slot != "", b.Draft.Adopts
 	b.Begin(b.B.Instant())
@@ -121,7 +120,7 @@ func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
 			continue
 		}
 		pause := backoffs[next.Backoff](next.N)
-		if b.Bypasses(expect) { // at Until it stops, and the caller queues
+		if b.Bypasses(expect) { // at Until the bid stops, and the caller queues
 			pause = min(pause, max(b.Until.Sub(b.B.Instant()), time.Millisecond))
 		}
 		if err := b.Pause(ctx, pause, up); err != nil {
@@ -134,7 +133,7 @@ var backoffs = [...]func(int) time.Duration{
 	core.Short: clock.ShortBackoff, core.Outage: clock.OutageBackoff, core.Flight: clock.InFlightBackoff,
 }
 
-// troubleOf says what the error of an attempt means.
+// troubleOf classifies the error of an attempt.
 func troubleOf(err error) core.Trouble {
 	switch {
 	case errors.Is(err, kvstore.ErrFull):
@@ -149,8 +148,8 @@ func troubleOf(err error) core.Trouble {
 	return core.Silence
 }
 
-// Pause waits for d or a connection that has come back (up is [bucket.Bucket.Online]
-// from before the failure), the end of the wait, or of the client.
+// Pause waits for d, for the connection to come back, or for the end of the wait or of the client. up is
+// [bucket.Bucket.Online] from before the failure.
 func (b *Bid) Pause(ctx context.Context, d time.Duration, up <-chan struct{}) error {
 	if ctx.Err() != nil { // whatever else is due
 		return context.Cause(ctx)
@@ -179,11 +178,11 @@ func (b *Bid) Close() (gone []<-chan struct{}) {
 	return gone
 }
 
-// Mine reports whether the record is that of an earlier attempt of the bid, which
-// was applied late: the next attempt will adopt it.
+// Mine reports whether e is the record of an earlier attempt of the bid, which was applied late. The next attempt will
+// adopt it.
 func (b *Bid) Mine(e record.Entry) bool { return b.cur != nil && e.Live() && e.From(b.cur.state.ID) }
 
-// Own is the id of the claim under way; "": there is none.
+// Own returns the id of the claim under way, "" if there is none.
 func (b *Bid) Own() string {
 	if b.cur == nil {
 		return ""
@@ -191,8 +190,8 @@ func (b *Bid) Own() string {
 	return b.cur.state.ID
 }
 
-// Aim sets the slot that the next claim is for. It closes a claim of another slot: a late answer to that
-// must not become a second grant.
+// Aim sets the slot for the next claim. It closes a claim of another slot, whose late answer must not become a second
+// grant.
 func (b *Bid) Aim(key string) {
 	if b.cur != nil && b.cur.key != key { //safety:slot-claim-closed
 		b.Close()
@@ -200,7 +199,7 @@ func (b *Bid) Aim(key string) {
 	b.Draft.Slot = key
 }
 
-// Grant ends the claim that r has granted, and returns what it has become.
+// Grant ends the claim that r has granted, and returns the grant.
 func (b *Bid) Grant(r Result) keeper.Granted {
 	cl := b.cur
 	b.cur = nil

@@ -17,33 +17,33 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// claim is one acquisition: what [core.Claim] needs around it. It sends the attempts, hands over the
-// answers, and reads what the judgement asks for.
+// claim is one acquisition: a [core.Claim] with its I/O. It sends the attempts, passes on the answers, and reads what
+// the judgement requires.
 type claim struct {
 	b     *bucket.Bucket
 	k     *keeper.Keeper
 	key   string
 	guard string
 
-	// Used on the goroutine of the bid only.
+	// Only the goroutine of the bid uses these.
 	draft   *Draft   // the bid's
-	forgets []func() // of each attempt: its answer is not needed any more
+	forgets []func() // one for each attempt: ends the wait for its answer
 
-	mu     sync.Mutex // guards what follows; the goroutine of the bid alone adds attempts
+	mu     sync.Mutex // guards the rest; only the goroutine of the bid adds attempts
 	state  core.Claim
 	adopts bool
-	errs   map[int]error // of the answers to be judged that are neither yes nor no
+	errs   map[int]error // of answers to be judged that neither acknowledge nor refuse
 	wake   chan struct{}
 	orphan *keeper.Orphan // the watch for late records, until each attempt is settled
-	stop   func()         // ends it
+	stop   func()         // ends the watch
 
 	firstForget [1]func() // most claims need only one
 }
 
-// claim begins a claim of what the draft says.
+// claim begins a claim for the draft.
 func (b *Bid) claim() *claim {
 	d, cl := &b.Draft, &b.firstClaim
-	if cl.b != nil { // it may have answers to come
+	if cl.b != nil { // the first one may still get answers
 		cl = new(claim)
 	}
 	id := rand.Text()
@@ -63,7 +63,7 @@ func (b *Bid) claim() *claim {
 	return cl
 }
 
-// answered takes an answer, however late. It runs on a goroutine of the store.
+// answered handles an answer, however late. It runs on a goroutine of the store.
 func (cl *claim) answered(n int, a kvstore.Answer) {
 	b := cl.b
 	at := b.Instant()
@@ -91,7 +91,7 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	}
 }
 
-// decided judges the answers that have come, until one of them decides the attempt or none is left.
+// decided judges the answers that have arrived, until one of them decides the attempt or none is left.
 func (cl *claim) decided(ctx context.Context, newest int, blind bool) (Result, bool) {
 	for {
 		cl.mu.Lock()
@@ -122,10 +122,10 @@ func (cl *claim) decided(ctx context.Context, newest int, blind bool) (Result, b
 	}
 }
 
-// refusedBy is the key whose record refuses the attempts.
+// refusedBy returns the key whose record refuses the attempts.
 func (cl *claim) refusedBy() string { return cmp.Or(cl.guard, cl.key) }
 
-// result performs a verdict.
+// result carries out a verdict.
 func (cl *claim) result(v core.Verdict, entry record.Entry, err error) Result {
 	if v.Delete != 0 {
 		cl.k.Discard(cl.key, cl.state.ID, v.Delete)
@@ -147,9 +147,9 @@ func (cl *claim) result(v core.Verdict, entry record.Entry, err error) Result {
 	return res
 }
 
-// denied settles an attempt whose subject the server has forbidden to this user. The
-// attempt leaves no orphan. A clean-up would be forbidden too, and would hide the
-// refusals of other requests: the connection keeps only its last error.
+// denied settles an attempt whose subject the server has forbidden to this user. The attempt leaves no orphan. A
+// clean-up would be forbidden too, and would hide the refusals of other requests: the connection keeps only its last
+// error.
 func (cl *claim) denied(n int) {
 	cl.mu.Lock()
 	cl.state.Settle(n)
@@ -157,14 +157,14 @@ func (cl *claim) denied(n int) {
 	cl.forgets[n-1]()
 }
 
-// try makes one attempt and waits for its outcome, at most for within. A blind one does
-// not read the record it was refused for.
+// try makes one attempt and waits for its outcome, at most for within. If blind, it does not read the record that has
+// refused the attempt.
 func (cl *claim) try(ctx context.Context, expect uint64, blind bool, within time.Duration) Result {
 	b := cl.b
 	n, err := cl.send(expect)
 	switch {
 	case err == nil:
-	case b.Life().Err() != nil: // also where the server could not be reached
+	case b.Life().Err() != nil: // even if the server could not be reached
 		return Result{Outcome: core.Ended, Err: context.Cause(b.Life())}
 	case bucket.IsAny(err, kvstore.ErrInvalidKey, clock.ErrInvalidTTL, kvstore.ErrClosed) || !errors.Is(err, bucket.ErrUnavailable):
 		return Result{Outcome: core.Failed, Err: err}
@@ -217,8 +217,7 @@ func (cl *claim) send(expect uint64) (int, error) {
 	if err := cl.sends(core.Attempt{Expect: expect, Terms: t, Floor: b.Highest(), Since: body.Since, Waited: body.Waited, Meta: body.Meta, By: cl.draft.By, Sent: b.Instant()}); err != nil {
 		return 0, err
 	}
-	// The expectation is about the guard, where there is one: the server refuses a reader
-	// that comes after the gate.
+	// The expectation is about the guard, if there is one: the server refuses a reader that arrives after the gate.
 	forget, err := b.Send(kvstore.Write{Key: cl.key, Value: value, Expect: expect, Guard: cl.guard, TTL: t.TTL}, //safety:join-guarded
 		func(a kvstore.Answer) { cl.answered(n, a) })
 	if err != nil {
@@ -231,11 +230,11 @@ func (cl *claim) send(expect uint64) (int, error) {
 	return n, nil
 }
 
-// sends notes an attempt that is sent now. The error says why the bucket takes no record more.
+// sends notes an attempt that is sent now. The error tells why the bucket takes no more records.
 func (cl *claim) sends(a core.Attempt) error {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	// A claim that may have a record already, or frees a place when it is granted, takes no more room.
+	// A claim that may have a record already, or frees a place when it is granted, needs no more room.
 	if !cl.adopts && !cl.draft.Queued && !cl.draft.Returns && cl.state.Unwritten() {
 		if err := cl.b.Admits(); err != nil { //safety:room-kept
 			return err

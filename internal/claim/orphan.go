@@ -12,13 +12,12 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// GoneWithin is how long a call that gives up waits until its records are gone. A few
-// round trips are enough, and nobody notices more.
+// GoneWithin limits the wait of a call that gives up for the end of its records. A few round trips are enough, and
+// nobody notices more.
 const GoneWithin = 100 * time.Millisecond
 
-// close ends the claim; n is the attempt that was granted, or 0. Answers that
-// are here already or still to come lead to deletions only. The channels are closed when the
-// deletions are over that a caller should wait for: see [GoneWithin].
+// close ends the claim; n is the attempt that was granted, or 0. Answers that have arrived or will arrive only lead to
+// deletions. gone has a channel for each deletion that a caller should wait for, closed at its end: see [GoneWithin].
 func (cl *claim) close(n int) (gone []<-chan struct{}) {
 	cl.mu.Lock()
 	unwanted, open, found := cl.state.Close(n)
@@ -30,7 +29,7 @@ func (cl *claim) close(n int) (gone []<-chan struct{}) {
 		cl.forgets[n-1]()
 	}
 	if len(open) > 0 {
-		// An answer that has not come within GoneWithin does not come soon: the caller does not wait for it.
+		// An answer that has not arrived within GoneWithin will not arrive soon, so the caller does not wait for it.
 		if taken := cl.cleanUp(open, n == 0); cl.b.Instant().Sub(open[0].Sent) < GoneWithin {
 			gone = append(gone, taken)
 		}
@@ -38,9 +37,9 @@ func (cl *claim) close(n int) (gone []<-chan struct{}) {
 	return gone
 }
 
-// cleanUp deals with attempts without an answer when the claim is over. When the claim was
-// given up, it takes away what they expect, but for the record that an adoption expects: another client may adopt that.
-// Then it closes the channel.
+// cleanUp deals with attempts without an answer when the claim is over. If the claim was given up, cleanUp takes away
+// what they expect. It leaves the record that an adoption expects, because another client may adopt that. Then it
+// closes the channel.
 func (cl *claim) cleanUp(open []core.Attempt, givenUp bool) <-chan struct{} {
 	over := make(chan struct{})
 	for _, a := range open {
@@ -63,7 +62,7 @@ func (cl *claim) cleanUp(open []core.Attempt, givenUp bool) <-chan struct{} {
 	return over
 }
 
-// watchWhileOpen keeps w until each attempt is settled, or for the life of an orphan.
+// watchWhileOpen keeps w until each attempt is settled, or until the keeper ends the wait.
 func (cl *claim) watchWhileOpen(w kvstore.Watch) {
 	cl.mu.Lock()
 	settled := cl.state.Settled()
@@ -77,8 +76,7 @@ func (cl *claim) watchWhileOpen(w kvstore.Watch) {
 	}
 }
 
-// settle notes that an attempt without an answer cannot be applied any more, or has
-// been and its record is deleted.
+// settle notes that an attempt without an answer cannot be applied any more, or was applied and its record deleted.
 func (cl *claim) settle(n int) {
 	cl.mu.Lock()
 	cl.state.Settle(n)
@@ -87,7 +85,7 @@ func (cl *claim) settle(n int) {
 	cl.endWatch(settled)
 }
 
-// settled returns the watch for late records when each attempt is settled, once. Under mu.
+// settled returns the watch for late records, once, if each attempt is settled. Under mu.
 func (cl *claim) settled() (watch *keeper.Orphan) {
 	if cl.orphan != nil && cl.state.Settled() {
 		watch, cl.orphan = cl.orphan, nil
@@ -95,7 +93,7 @@ func (cl *claim) settled() (watch *keeper.Orphan) {
 	return watch
 }
 
-// endWatch ends the watch for late records; nil: there is none to end.
+// endWatch ends the watch for late records, if there is one.
 func (cl *claim) endWatch(watch *keeper.Orphan) {
 	if watch != nil {
 		cl.k.Settle(watch)
@@ -123,8 +121,7 @@ func (cl *claim) takeAway(ctx context.Context, t *core.Taking) {
 	}
 }
 
-// awaitAnswer waits for the answer to attempt n of a claim that is over, at most
-// [bucket.AnswerTimeout].
+// awaitAnswer waits for the answer to attempt n of a claim that is over, at most for [bucket.AnswerTimeout].
 func (cl *claim) awaitAnswer(ctx context.Context, n int) {
 	ctx, cancel := context.WithTimeout(ctx, bucket.AnswerTimeout)
 	defer cancel()
@@ -143,7 +140,7 @@ func (cl *claim) awaitAnswer(ctx context.Context, n int) {
 	}
 }
 
-// readOwn reads the claim's own key, again and again while the server is away.
+// readOwn reads the claim's own key, repeatedly while the server is away.
 func (cl *claim) readOwn(ctx context.Context) (record.Entry, error) {
 	b := cl.b
 	for try := 0; ; try++ {
@@ -155,8 +152,7 @@ func (cl *claim) readOwn(ctx context.Context) (record.Entry, error) {
 	}
 }
 
-// appeared deletes a record of this claim that the server stored after the claim was
-// over.
+// appeared deletes a record of this claim that the server has stored after the claim was over.
 func (cl *claim) appeared(ev kvstore.Event) {
 	if ev.Kind != kvstore.Put {
 		return
@@ -166,7 +162,7 @@ func (cl *claim) appeared(ev kvstore.Event) {
 	unwanted := cl.state.Unwanted(entry)
 	cl.mu.Unlock()
 	if unwanted {
-		// Anybody may forge a notification: the record itself has to say so.
+		// Anyone may forge a notification, so the record itself has to show it.
 		cl.k.Work.Go(func(ctx context.Context) {
 			if e, err := cl.b.Read(ctx, cl.key, ev.Record.Revision); err == nil && cl.state.Strays(e) { //safety:notification-verified
 				cl.k.Discard(cl.key, cl.state.ID, e.Revision)
