@@ -16,9 +16,8 @@ import (
 )
 
 const (
-	// A place in a queue lives as long as the lock's own TTL, within these bounds. A
-	// waiter that dies does not hold up those behind it for long. The place of a
-	// waiter that lives outlasts the pauses of a busy machine.
+	// A place in a queue lives as long as the lock's own TTL, within these bounds. So a waiter that dies does not hold
+	// up those behind it for long, and the place of a live waiter outlasts the pauses of a busy machine.
 	minPlaceTTL = 5 * time.Second
 	maxPlaceTTL = 15 * time.Second
 )
@@ -28,7 +27,7 @@ type Call struct {
 	Req       Request
 	Keys      record.Keys
 	Begun     clock.Instant
-	Since     clock.Instant   // of the time in which the stream may have no leader; 0: the first request
+	Since     clock.Instant   // the time from which core.NoStreamFor counts; 0 for the first request
 	Requested bool            // the call has begun to send requests
 	Parent    context.Context // the caller's
 
@@ -36,43 +35,43 @@ type Call struct {
 	of  Cohort
 	ttl time.Duration
 	ctx context.Context // ends the waiting
-	bid *claim.Bid      // its own, or that of a founder that was refused; nil: it has claimed nothing yet
+	bid *claim.Bid      // its own, or that of a founder that was refused; nil before its first claim
 
-	// The state of the lock, as far as it is known.
+	// The state of the lock, as far as known.
 	known  LockState
 	places core.Places
-	queue  *int   // how many goroutines were queued when it read the queue last; nil: not known
-	asOf   uint64 // a revision that the bucket had reached during this call; 0: not read
-	named  uint64 // by the leader, during this call, as the last revision of the gate; 0: nothing
+	queue  *int   // the number of goroutines that were queued when the call last read the queue; nil if not known
+	asOf   uint64 // a revision that the bucket had reached during this call; 0 if not read
+	named  uint64 // the last revision of the gate that the leader named during this call; 0 if it named none
 
-	// When it gave up.
-	seen   *LockState // nil: nothing
-	outage error      // the failure of the last request, or ErrUnanswered; nil: the lock was held, or the cohort queued
-	id     string     // of the claim that it gave up
+	// At the time when it gave up.
+	seen   *LockState // nil if it knew nothing
+	outage error      // of the last request, or ErrUnanswered; nil if the lock was held, or the cohort queued
+	id     string     // the id of the claim that it gave up
 
-	mailbox     *mailbox       // of the record that it waits for
-	queueing    *claim.Bid     // for a place that has no answer yet
-	surveyed    uint64         // a revision of the state that was read before that; 0: not known
-	length      int            // of the queue then
-	place       *session.Place // in the queue
+	mailbox     *mailbox       // for the record that it waits for
+	queueing    *claim.Bid     // the bid for a place, while it has no answer
+	surveyed    uint64         // a revision of the state that was read before queueing; 0 if not known
+	length      int            // the length of the queue in that state
+	place       *session.Place // its place in the queue
 	placeStatus record.Status  // for the tombstone of the place
-	passed      record.Entry   // the place at the head, of a claim that was granted out of turn
+	passed      record.Entry   // the place of the head, if a claim was granted out of turn
 }
 
 // LockState is what a call knows of the lock.
 type LockState struct {
-	Holder record.Entry // zero: not known
-	Ahead  int          // goroutines in the queue before the place, and 1; 0: not known
+	Holder record.Entry // zero if not known
+	Ahead  int          // the number of goroutines in the queue before the place, plus 1; 0 if not known
 }
 
-// Cohort is what a call reports to: the goroutine of package cohort that makes the call.
+// Cohort is the goroutine of package cohort that makes the call. The call reports to it.
 type Cohort interface {
-	// Queueing is called before a place is written: the first one, or another one after that was lost.
+	// Queueing is called before a place is written: the first one, or another one after a loss.
 	Queueing()
-	// Queued reports the place; nil: there is none any more.
+	// Queued reports the place, nil if there is none any more.
 	Queued(*session.Place)
-	// Listed reports what a list of the queue contained from a revision on. If it was cut off, that is only the
-	// beginning. The list contains the place, and the call requested it at a time.
+	// Listed reports the part of the queue, which contains the place, that a list requested at time at has read from
+	// revision from on. If cut, there are records behind that part.
 	Listed(queue []record.Entry, from uint64, cut bool, at clock.Instant)
 	// HolderSeen reports what is known of the lock.
 	HolderSeen(LockState)
@@ -106,7 +105,7 @@ func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
 			return nil, fmt.Errorf("lock %q: %w", req.Name, err)
 		}
 	}
-	if req.MinHold > 0 { // also if the client crashes
+	if req.MinHold > 0 { // even if the client crashes
 		t, err := clock.TermsUntil(req.MinHold, c.s.Margin)
 		if err != nil {
 			return nil, fmt.Errorf("lock %q: minimum hold: %w", req.Name, err)
@@ -117,7 +116,7 @@ func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
 		return nil, fmt.Errorf("lock %q: %w: EarlyWarning: %v is not shorter than the validity of a lease of %v, which is %v: it would warn after every confirmation",
 			req.Name, record.ErrInvalidOption, req.WarnBefore, a.ttl, validity)
 	}
-	if len(req.Meta) > 0 { // the rest of a record always fits
+	if len(req.Meta) > 0 { // without metadata, a record always fits
 		if given, limit, ok := a.body().Fits(c.b.MaxValue()); !ok {
 			return nil, fmt.Errorf("lock %q: %w: the metadata make a record larger than %d bytes: it has %d", req.Name, record.ErrInvalidOption, limit, given)
 		}
@@ -125,38 +124,38 @@ func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
 	return a, nil
 }
 
-// TTL is that of the lease.
+// TTL returns the TTL of the lease.
 func (a *Call) TTL() time.Duration { return a.ttl }
 
-// Context ends the wait of the call.
+// Context returns the context that ends the wait of the call.
 func (a *Call) Context() context.Context { return a.ctx }
 
-// Join sets what the call reports to.
+// Join sets the cohort to which the call reports.
 func (a *Call) Join(of Cohort) { a.of = of }
 
-// holderSeen notes the holder of the lock, as far as it is known.
+// holderSeen notes the holder of the lock, as far as known.
 func (a *Call) holderSeen(holder record.Entry) {
 	s := LockState{Holder: holder}
-	if a.bid != nil { // else another call has claimed
+	if a.bid != nil { // otherwise another call has claimed
 		a.known.Holder = holder
 		s = a.known
 	}
 	a.of.HolderSeen(s)
 }
 
-// RequestAnswered notes the outcome of the last request, for the error of a wait that is given up:
-// nil where the server has said that the lock is held, or that the cohort is queued. A request
-// that the end of the wait has cut short says nothing.
+// RequestAnswered notes the result of the last request, for the error of a wait that is given up. err is nil if the
+// server has answered that the lock is held, or that the cohort is queued. A request that the end of the wait has cut
+// short says nothing.
 func (a *Call) RequestAnswered(err error) {
 	if err == nil || a.Over() == nil {
 		a.of.Answered(err)
 	}
 }
 
-// waited is how long the call has waited.
+// waited returns the time that the call has waited.
 func (a *Call) waited() time.Duration { return a.c.b.Instant().Sub(a.Begun) }
 
-// TakeOver has this call go on with the claim of a founder that was refused.
+// TakeOver makes this call continue the claim of a founder that was refused.
 func (a *Call) TakeOver(from *Call) {
 	a.bid, a.known, a.surveyed, a.length = from.bid, from.known, from.surveyed, from.length
 	from.bid = nil // it may have to claim anew
@@ -173,20 +172,20 @@ func (a *Call) GivesUp(seen *LockState, outage error, claims bool) {
 	}
 }
 
-// Withdraw gives up the place and the claim of the call. It waits until
-// its records are gone, so that nobody meets the place of a call that has returned.
+// Withdraw gives up the place and the claim of the call. It waits until its records are gone, so that nobody meets the
+// place of a call that has returned.
 func (a *Call) Withdraw() {
 	left := append(a.bid.Close(), a.queueing.Close()...)
 	if a.place != nil { //safety:place-withdrawn
-		// Not StatusGranted: by that the successor would take itself for the first, which it need not be.
+		// Not StatusGranted: then the successor would consider itself first, and it need not be.
 		gone := a.place.Leave(record.StatusGone) //safety:place-left
 		left = append(left, gone)
 	}
 	a.leaves(left...)
 }
 
-// Unused releases a lease that has admitted nobody. A writer returns when its gate is gone:
-// it stalls no reader that comes then. A one-shot writer, which has time, waits longer for that.
+// Unused releases a lease that has admitted nobody. A writer returns when its gate is gone, so that the gate stalls no
+// reader that arrives then. A one-shot writer, which has time, waits longer for that.
 func (a *Call) Unused(gate *session.Lease) {
 	gone := gate.Leave(record.StatusGone)
 	if a.Req.Once { //safety:refused-gate-gone
@@ -196,11 +195,11 @@ func (a *Call) Unused(gate *session.Lease) {
 	}
 }
 
-// Await waits until what the call has waited with is gone.
+// Await waits until the record that the call has waited with is gone.
 func (a *Call) Await(gone <-chan struct{}) { a.leaves(gone) }
 
-// leaves waits until records that the call has given up are gone. The wait for the lock may
-// have ended, and does not bound this.
+// leaves waits until the records that the call has given up are gone. The context of the wait may have ended, and does
+// not bound this.
 func (a *Call) leaves(left ...<-chan struct{}) {
 	if a.c.b.Away() || a.outage != nil && a.outage != ErrUnanswered { //safety:gone-awaited
 		return // no answer comes soon
@@ -216,17 +215,17 @@ func (a *Call) leaves(left ...<-chan struct{}) {
 	}
 }
 
-// Private reports whether the lease is for this call only. A lease that has a cooldown after its
-// holder serves no other goroutine.
+// Private reports whether the lease is for this call only. A lease with a cooldown after its holder serves no other
+// goroutine.
 func (a *Call) Private() bool { return a.Req.Fixed || a.Req.MinHold > 0 } //safety:cooldown-private
 
 // Reads reports whether the call is for a reader.
 func (a *Call) Reads() bool { return a.Req.Mode == record.Shared }
 
-// Drains reports whether the lock is granted behind a gate that readers have to leave.
+// Drains reports whether the lock is granted behind a gate, when the readers have left.
 func (a *Call) Drains() bool { return a.Req.Kind == record.RW && !a.Reads() }
 
-// body is what the record of a claim says.
+// body returns the body of the record of a claim.
 func (a *Call) body() record.Body {
 	body := a.c.b.Body(record.StatusHeld, a.Req.Meta)
 	body.Fixed, body.Mode, body.Permits = a.Req.Fixed, uint8(a.Req.Mode), record.Permits(a.Req.Permits)
@@ -237,7 +236,7 @@ func (a *Call) body() record.Body {
 	return body
 }
 
-// Prepare makes the bid of a call that claims. A call that only waits in its FIFO needs none.
+// Prepare creates the bid of a call that claims. A call that only waits in its FIFO needs none.
 func (a *Call) Prepare() {
 	if a.bid != nil {
 		return
@@ -250,7 +249,7 @@ func (a *Call) Prepare() {
 	}
 }
 
-// Bound bounds the wait by the request. The caller ends it.
+// Bound limits the wait as the request says. The caller ends the limit with cancel.
 func (a *Call) Bound() (cancel func()) {
 	cancel = func() {}
 	if !a.Req.Until.IsZero() {
@@ -268,9 +267,8 @@ func (a *Call) Bound() (cancel func()) {
 	return cancel
 }
 
-// WhileGranting has [bucket.Bucket.Granting] end the requests of the call, too, and not only its
-// waits: a bucket may be unfit because it answers no write. The caller calls end. The fast way
-// of a lock that nobody else wants does without this.
+// WhileGranting makes [bucket.Bucket.Granting] end the requests of the call too, not only its waits: a bucket may be
+// unfit because it answers no write. The caller calls end. The fast path of an uncontended lock does without this.
 func (a *Call) WhileGranting() (end func()) {
 	outer, granting := a.ctx, a.c.b.Granting()
 	ctx, cancel := context.WithCancelCause(outer)
@@ -283,14 +281,14 @@ func (a *Call) WhileGranting() (end func()) {
 	}
 }
 
-// ask has the leader name a revision that the bucket has reached.
+// ask makes the leader name a revision that the bucket has reached.
 func (a *Call) ask() error {
 	st, err := a.c.b.Leader(a.ctx, 2*bucket.AnswerTimeout)
 	a.asOf = max(a.asOf, st.LastRevision)
 	return err
 }
 
-// noAnswer is the result of a failed request: the end of the wait, if that has come.
+// noAnswer returns the result of a failed request: the end of the wait, if that has come.
 func (a *Call) noAnswer(err error) result {
 	if cause := a.Over(); cause != nil {
 		return result{Outcome: ended, Err: cause}
@@ -298,7 +296,7 @@ func (a *Call) noAnswer(err error) result {
 	return result{Outcome: failed, Err: err}
 }
 
-// Over is the cause of the end of the wait, if that has come.
+// Over returns the cause of the end of the wait, nil if the wait goes on.
 func (a *Call) Over() error {
 	if a.ctx.Err() != nil {
 		return context.Cause(a.ctx)
@@ -306,7 +304,7 @@ func (a *Call) Over() error {
 	return context.Cause(a.c.b.Granting())
 }
 
-// Unfit is why the bucket is unfit, if the client knows that.
+// Unfit returns why the bucket is unfit, nil if the client knows no reason.
 func (a *Call) Unfit() error {
 	if err := context.Cause(a.c.b.Granting()); errors.Is(err, kvstore.ErrBucketConfig) {
 		return err
@@ -317,7 +315,7 @@ func (a *Call) Unfit() error {
 // Counts reports whether the call is for a semaphore.
 func (a *Call) Counts() bool { return a.Req.Kind == record.Semaphore }
 
-// deleted waits for the end of a record that the call leaves, for a time at most.
+// deleted waits, at most for within, for the end of a record that the call leaves.
 func (a *Call) deleted(gone <-chan struct{}, within time.Duration) {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
@@ -328,5 +326,5 @@ func (a *Call) deleted(gone <-chan struct{}, within time.Duration) {
 	}
 }
 
-// placeTTL is the TTL of a place in the queue.
+// placeTTL returns the TTL of a place in the queue.
 func (a *Call) placeTTL() time.Duration { return min(max(a.ttl, minPlaceTTL), maxPlaceTTL) }

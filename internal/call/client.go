@@ -16,13 +16,13 @@ type Client struct {
 	lingers bool
 }
 
-// NewClient returns the calls of a client. lingers says that it keeps idle leases at all.
+// NewClient returns the calls of a client. lingers is true if the client keeps idle leases at all.
 func NewClient(b *bucket.Bucket, s *session.Session, lingers bool) *Client {
 	return &Client{b: b, s: s, lingers: lingers}
 }
 
-// AsOf returns the present instant, and a revision that a list requested from now on has to
-// contain: another server than the leader may answer the list, and lag.
+// AsOf returns the current time, and a revision that a list requested from now on has to contain: a server other than
+// the leader may answer the list, and lag.
 func (c *Client) AsOf(ctx context.Context) (at clock.Instant, revision uint64, err error) {
 	b := c.b
 	at = b.Instant()

@@ -14,21 +14,19 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// The reader-writer lock is the mutex's machinery with three things of its own.
+// The reader-writer lock works like the mutex, with three additions.
 //
-// The gate: a writer takes the record rw.<name> like a mutex. Readers join by writing
-// a record of their own on the condition that the gate is free. The server refuses
-// the join when a writer has come first. From the moment the gate is in place it admits
-// nobody.
+// The gate: a writer takes the record rw.<name> like a mutex. Readers join by writing records of their own on the
+// condition that the gate is free. The server refuses the join when a writer has come first. From the moment the gate
+// is in place it admits nobody.
 //
-// The drain: a writer that has the gate waits until the readers before it have gone.
-// This file sends what [core.Drain] asks for.
+// The drain: a writer that has the gate waits until the readers before it have gone. This file does the I/O for
+// [core.Drain].
 //
-// The queue rule: a reader is first when no earlier writer waits, a writer when
-// nobody does. So consecutive readers enter together, and a later reader never
-// passes a waiting writer.
+// The queue rule: a reader is first when no earlier writer waits, a writer when nobody does. So consecutive readers
+// enter together, and a later reader never passes a waiting writer.
 
-// errSlowLink says why a writer can never get in.
+// errSlowLink tells why a writer can never get in.
 var errSlowLink = errors.New("the link to the server is too slow")
 
 // drain is a writer's wait behind its gate.
@@ -37,16 +35,16 @@ type drain struct {
 	a       *Call
 	gate    *session.Lease
 	mailbox *mailbox
-	watch   kvstore.Watch // nil: not yet
+	watch   kvstore.Watch // nil before the subscription
 	back    backstop
 	err     error // of the last request
 
 	mu       sync.Mutex
-	departed map[string]uint64 // the revisions of tombstones, as notified, that the core does not know yet
+	departed map[string]uint64 // the revisions of notified tombstones that the core does not know yet
 }
 
-// Drain waits until no reader is left behind the gate. It returns granted when the lock is
-// the writer's, lost when the gate is gone.
+// Drain waits until no reader is left behind the gate. It returns granted when the lock is the writer's, lost when the
+// gate is gone.
 func (a *Call) Drain(gate *session.Lease) claim.Result {
 	d := drain{a: a, gate: gate, mailbox: newMailbox(), back: backstop{place: a.placeTTL()}, Drain: core.Drain{Once: a.Req.Once}}
 	gate.OnEnd(d.mailbox.signal)
@@ -62,14 +60,14 @@ func (a *Call) Drain(gate *session.Lease) claim.Result {
 		}
 	}()
 	for s := d.ask(); ; {
-		// Readers may join now, and the server admits no writer to a gate that has ended.
+		// If the gate has ended, readers may join now, and the server admits no writer to it.
 		if _, _, cause := gate.Status(); cause != nil {
 			return result{Outcome: lost}
 		}
 		switch s.Do {
 		case core.Drained:
-			// A process without memory may extend the gate later. It would take a renewal that is stored only
-			// then for a proof that nobody could get in before.
+			// A process without memory may extend the gate later. It would mistake a renewal that is stored only then
+			// for a proof that nobody could get in before.
 			if settled() {
 				return result{Outcome: granted}
 			}
@@ -103,7 +101,7 @@ func (a *Call) Drain(gate *session.Lease) claim.Result {
 	}
 }
 
-// ask asks the leader for the readers that are left, and reads and deletes what the core asks for.
+// ask asks the leader for the readers that are left, and reads and deletes as the core decides.
 func (d *drain) ask() core.DrainStep {
 	a, b := d.a, d.a.c.b
 	ctx, cancel := context.WithTimeout(a.ctx, 2*bucket.AnswerTimeout)
@@ -155,7 +153,7 @@ func failureOf(err error) core.Failure {
 	return core.NoAnswer
 }
 
-// confirm has a gate write acknowledged that is sent now.
+// confirm renews the gate now, and waits for the acknowledgement.
 func (d *drain) confirm() core.DrainStep {
 	ctx, cancel := context.WithTimeout(d.a.ctx, bucket.AnswerTimeout)
 	defer cancel()
@@ -187,7 +185,7 @@ func (d *drain) subscribe(probes bool) core.DrainStep {
 	return d.SubscriptionMade(err == nil)
 }
 
-// takeDepartures has the core know the departures that were notified.
+// takeDepartures passes the notified departures to the core.
 func (d *drain) takeDepartures() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -197,7 +195,7 @@ func (d *drain) takeDepartures() {
 	clear(d.departed)
 }
 
-// wait waits for a notification. The leader has answered, or not.
+// wait waits for a notification. answered is true if the leader has answered.
 func (d *drain) wait(answered bool) core.DrainStep {
 	b := d.a.c.b
 	pause := d.Pause(d.back.after(answered), b.Now())

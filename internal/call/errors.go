@@ -15,40 +15,38 @@ var (
 	ErrTimeout = errors.New("timed out waiting for the lock")
 )
 
-// ErrMaxWait is the cause with which the context of a wait ends when the maximum wait is
-// over. A caller that bounds several acquires by one time gives them a context that ends
-// with this cause.
+// ErrMaxWait is the cause with which the context of a wait ends when the maximum wait is over. A caller that limits
+// several acquires by one time gives them a context that ends with this cause.
 var ErrMaxWait = errors.New("the maximum wait is over")
 
-// The other causes, beside the caller's own.
+// The other causes, except the caller's own.
 var (
 	errUntilOver = errors.New("the time it was wanted for is over")
 	errOnceLimit = errors.New("no answer in time")
 )
 
-// BusyError says why a one-shot acquire got no lock. Package natslock makes an error of it
-// that matches [ErrLocked].
+// BusyError tells why a one-shot acquire got no lock. Package natslock turns it into an error that matches [ErrLocked].
 type BusyError struct {
 	Kind   record.Kind
 	Name   string
-	Holder record.Entry // zero when the lock is free but others are queued for it
+	Holder record.Entry // zero if the lock is free but others are queued for it
 	Own    bool         // held by this client
 	Queued int
 }
 
 func (e *BusyError) Error() string { return fmt.Sprintf("lock %q is held", e.Name) }
 
-// WaitError says how a wait ended that was given up. Package natslock makes an error of it
-// that matches [ErrTimeout] and the cause.
+// WaitError tells how a wait that was given up ended. Package natslock turns it into an error that matches [ErrTimeout]
+// and the cause.
 type WaitError struct {
 	Name     string
 	Waited   time.Duration
-	Holder   record.Entry // zero when not known
-	Position int          // in the queue, from 1; 0 when not known
-	Cause    error        // the context's, an outage's, or both; nil when the maximum wait was over
+	Holder   record.Entry // zero if not known
+	Position int          // in the queue, from 1; 0 if not known
+	Cause    error        // the context's, an outage's, or both; nil if the maximum wait was over
 }
 
 func (e *WaitError) Error() string { return fmt.Sprintf("gave up waiting for lock %q", e.Name) }
 
-// ErrUnanswered says that the server has given no usable answer to a call.
+// ErrUnanswered means that the server has given no usable answer to a call.
 var ErrUnanswered = fmt.Errorf("%w: no usable answer by then", bucket.ErrUnavailable)

@@ -12,7 +12,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Failure is the error of an acquire that was not granted.
+// Failure returns the error of an acquire that was not granted.
 func (a *Call) Failure(r result) error {
 	switch r.Outcome {
 	case free, busy:
@@ -21,13 +21,12 @@ func (a *Call) Failure(r result) error {
 		return a.GaveUp(r.Err)
 	}
 	if cause := a.Over(); cause != nil && !bucket.IsAny(r.Err, bucket.ErrPermission, errInvalidTTL, errSlowLink) {
-		return a.GaveUp(cause) // whatever it failed with meanwhile
+		return a.GaveUp(cause) // whatever else failed meanwhile
 	}
 	return fmt.Errorf("acquire lock %q: %w", a.Req.Name, r.Err)
 }
 
-// Locked is the answer to a one-shot acquire of a lock that is held or queued
-// for.
+// Locked returns the error of a one-shot acquire of a lock that is held or queued for.
 func (a *Call) Locked(holder record.Entry) error {
 	err := &BusyError{Kind: a.Req.Kind, Name: a.Req.Name}
 	if holder.Live() {
@@ -44,8 +43,8 @@ func (a *Call) Locked(holder record.Entry) error {
 	return err
 }
 
-// unavailable says which outage a call that gives up has met; nil: none. The error matches no
-// context's error: it was this client that ended the context of a request, not the caller.
+// unavailable returns the outage that a call which gives up has met, nil if there was none. The error matches no
+// context's error: this client ended the context of a request, not the caller.
 func (a *Call) unavailable() error {
 	err := a.outage
 	switch {
@@ -66,7 +65,7 @@ func (a *Call) unavailable() error {
 // GaveUp returns the error of a call that gave up for a cause, and publishes the event.
 func (a *Call) GaveUp(cause error) error {
 	waited := a.waited()
-	if cause == nil { // the bucket is fit again already
+	if cause == nil { // the bucket is fit again
 		cause = a.c.b.Refused()
 	}
 	var err error

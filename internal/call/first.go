@@ -10,17 +10,17 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// first is the first waiter of a queue: it takes the steps that [core.First] asks for.
+// first is the first waiter of a queue: it does the steps of [core.First].
 type first struct {
 	core.First
 	a     *Call
-	watch kvstore.Watch // nil: the timers remain
+	watch kvstore.Watch // nil if there is none: then the timers remain
 	back  backstop
 }
 
-// first waits for the lock, where nobody is before it that it has to wait for. vacant is the tombstone of the lock, if
-// that was free when the queue was read: a head that has given up leaves a free lock, and the
-// next one claims it at once.
+// first waits for the lock if nobody is left before it that it has to wait for. vacant is the tombstone of the lock if
+// that was free when the queue was read: a head that has given up leaves a free lock, and the next one claims it at
+// once.
 func (a *Call) first(place *session.Place, vacant uint64) result {
 	b, pattern := a.c.b, a.pattern()
 	f := first{a: a, back: backstop{place: a.placeTTL()}, First: core.First{Counts: a.Counts()}}
@@ -54,8 +54,8 @@ func (a *Call) first(place *session.Place, vacant uint64) result {
 	}
 }
 
-// claim claims key k. It is refused while that is held. It is sent after subscribing, so the leader's
-// answer proves that the subscription is in place.
+// claim claims key k, which the server refuses while the key is held. The claim is sent after subscribing, so the
+// leader's answer proves that the subscription is in place.
 func (f *first) claim(k int, revision uint64) result {
 	f.a.aim(k)
 	r := f.a.bid.Offer(f.a.ctx, revision)
@@ -74,8 +74,8 @@ func (f *first) found(k int, e record.Entry, own string) {
 	}
 }
 
-// bury deletes the overdue ones among records. One whose deletion fails, for want of room for example, is
-// read again by the timers.
+// bury deletes the overdue records. If a deletion fails, for lack of room for example, the timers read that record
+// again.
 func (f *first) bury(records ...record.Entry) []record.Entry {
 	now, err := f.a.c.b.Bury(f.a.ctx, records...)
 	if err != nil {
@@ -97,8 +97,8 @@ func (f *first) read(k int, revision uint64) result {
 	return result{}
 }
 
-// prove has the leader confirm the subscription to the slots, and name a revision. A list that contains
-// this revision misses nothing from before the subscription.
+// prove makes the leader confirm the subscription to the slots, and name a revision. A list that contains this revision
+// misses nothing from before the subscription.
 func (f *first) prove() result {
 	_, err := f.a.c.b.Probe(f.a.ctx, f.a.Keys.Slot(0))
 	var revision uint64
@@ -162,7 +162,7 @@ func (f *first) stay() result {
 	return result{}
 }
 
-// notified reports the notifications that have come.
+// notified reports the notifications that have arrived.
 func (f *first) notified() {
 	events, recheck := f.a.mailbox.take()
 	for _, ev := range events {

@@ -12,24 +12,23 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// mailbox is a waiter's view of the keys it watches: the newest event of each that it has not
-// taken yet, and a wake channel. Wake-ups coalesce. Transitions do not get lost,
-// because tombstones and ends are newer than the records they end. That holds for one
-// key. The end of a record is an event at the revision of its last write, which may
-// be older than an event of the key watched before. Events are not compared with
-// those taken: a forged one may name any revision.
+// mailbox is a waiter's view of the keys that it watches: the newest event of each that it has not taken yet, and a
+// wake channel. Wake-ups coalesce. Transitions of one key do not get lost, because tombstones and ends are newer than
+// the records that they end. The end of a record is an event at the revision of its last write, which may be below the
+// revision of an event of the key watched before. Events are not compared with those already taken: a forged one may
+// name any revision.
 type mailbox struct {
 	mu      sync.Mutex
-	prefix  string          // of the keys
-	events  []kvstore.Event // in the order in which the keys have changed first
+	prefix  string          // the prefix of the keys
+	events  []kvstore.Event // in the order in which the keys first changed
 	recheck bool
 	wake    chan struct{}
-	cut     context.CancelFunc // of the requests that a deletion makes obsolete; nil: there are none
+	cut     context.CancelFunc // ends the requests that a deletion makes obsolete; nil if there are none
 }
 
 func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
 
-// turn has the mailbox accept events of the keys with a prefix from now on, and drops all before.
+// turn makes the mailbox accept events of the keys with this prefix from now on, and drops all earlier events.
 func (m *mailbox) turn(prefix string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -55,7 +54,7 @@ func (m *mailbox) deliver(ev kvstore.Event) {
 	m.signal()
 }
 
-// untilDeleted returns a context that ends when a deletion has been notified.
+// untilDeleted returns a context that ends when a deletion is notified.
 func (m *mailbox) untilDeleted(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	m.mu.Lock()
@@ -65,7 +64,7 @@ func (m *mailbox) untilDeleted(ctx context.Context) (context.Context, context.Ca
 	return ctx, cancel
 }
 
-// cutShort ends the context of untilDeleted if a deletion has been notified. Under mu.
+// cutShort ends the context of untilDeleted if a deletion was notified. Under mu.
 func (m *mailbox) cutShort() {
 	if m.cut != nil && slices.ContainsFunc(m.events, func(ev kvstore.Event) bool { return ev.Kind == kvstore.Deleted }) {
 		m.cut()
@@ -96,12 +95,12 @@ func (m *mailbox) one() (ev kvstore.Event, recheck bool) {
 	return ev, recheck
 }
 
-// backstop yields the pauses after which a waiter reads by itself: soon at first,
-// then about as often as its place is renewed.
+// backstop yields the pauses after which a waiter reads by itself: short ones at first, then about the time between two
+// renewals of its place.
 type backstop struct {
-	place  time.Duration // its TTL
+	place  time.Duration // the TTL of the place
 	tries  int
-	silent int // reads in a row without an answer
+	silent int // consecutive reads without an answer
 }
 
 var early = [...]time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond}
@@ -113,8 +112,8 @@ func (b *backstop) next() time.Duration {
 	return b.place/3 + rand.N(b.place/30) //safety:waiter-reads
 }
 
-// after yields the pause after a read. One without an answer is repeated soon: it may have
-// followed a notification, which does not come again.
+// after yields the pause after a read. A read without an answer is repeated soon: it may have followed a notification,
+// which does not come again.
 func (b *backstop) after(answered bool) time.Duration {
 	pause := b.next()
 	if answered {

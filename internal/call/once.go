@@ -8,8 +8,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Confirmed returns a result of a one-shot acquire that was true at a moment during the call: r, or that
-// of a later read if r is a denial that [core.Denial] doubts.
+// Confirmed returns a result of a one-shot acquire that was true at a moment during the call: r, or that of a later
+// read if r is a denial that [core.Denial] doubts.
 func (a *Call) Confirmed(r result) result {
 	b := a.c.b
 	d := core.Denial{Leader: b.Alone(), Named: a.named}
@@ -33,14 +33,14 @@ func (a *Call) Confirmed(r result) result {
 		r, d.Leader = a.survey(a.asOf), true
 		if r.Outcome == failed && bucket.IsAny(r.Err, bucket.ErrPermission) && (shown.Entry.Live() || queued) {
 			a.queue = queue
-			return shown // the leader's word is withheld from this user
+			return shown // this user may not ask the leader
 		}
 	}
 	return r
 }
 
-// CurrentReader returns a reader that is inside, before a one-shot writer takes the gate. It
-// returns none if the server does not answer: the drain has the last word.
+// CurrentReader returns a reader that is inside, before a one-shot writer takes the gate. It returns none if the server
+// does not answer: the drain decides.
 func (a *Call) CurrentReader() (record.Entry, bool) {
 	b := a.c.b
 	list := func() []record.Entry {

@@ -46,21 +46,20 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 	}
 }
 
-// enqueue writes a place under a new id, at the tombstone of a place that this client
-// has left or under a key of its own. Its revision is the ticket. begun is when the call began
-// to queue.
+// enqueue writes a place under a new id, at the tombstone of a place that this client has left, or under a new key. Its
+// revision is the ticket. begun is the time at which the call began to queue.
 func (a *Call) enqueue(begun clock.Instant) result {
 	c := a.c
 	var expect uint64
 	body := c.b.Body(record.StatusWaiting, a.Req.Meta)
 	body.Mode, body.Permits, body.Purpose = uint8(a.Req.Mode), record.Permits(a.Req.Permits), a.Req.Purpose
-	if a.Req.Patient { // every list of the queue would carry them //safety:patient-place
+	if a.Req.Patient { // every list of the queue would carry the metadata //safety:patient-place
 		body.Meta = nil
 	}
 	a.queueing = &claim.Bid{B: c.b, K: c.s.Keeper, Caller: a, Bid: core.Bid{Begun: begun}, Draft: claim.Draft{
 		Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL(), Margin: c.s.Margin, Returns: a.places.Returns,
 	}}
-	if c.b.Current() { // a list may show what the key had before, otherwise //safety:key-used-again
+	if c.b.Current() { // otherwise a list may show what the key had before //safety:key-used-again
 		a.queueing.Draft.Vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.Keys.Place(""))
 	}
 	a.of.Queueing()
@@ -74,9 +73,9 @@ func (a *Call) enqueue(begun clock.Instant) result {
 			a.RequestAnswered(nil)
 			a.bid.Draft.Queued = true
 			return r
-		case free, busy: // another client has deleted the tombstone, or written under this key: take a new one
+		case free, busy: // another client has deleted the tombstone, or written under this key: use a new one
 			a.queueing.Close()
-		case ended: // the place is given up by Withdraw
+		case ended: // Withdraw gives up the place
 			return r
 		default:
 			a.queueing.Close()
@@ -85,8 +84,8 @@ func (a *Call) enqueue(begun clock.Instant) result {
 	}
 }
 
-// waitInQueue waits at a place in the queue. It returns a final result and whether no other
-// place was before it, or requeue when the place has gone.
+// waitInQueue waits at a place in the queue. It returns a final result and whether no other place was before it, or
+// requeue if the place has gone.
 func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 	w := core.Waiter{ID: place.ID(), Ticket: place.Ticket(), Reads: a.Reads()}
 	w.Begin(a.surveyed, a.length)
@@ -101,7 +100,7 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 			if err := a.bid.Pause(a.ctx, clock.OutageBackoff(try), up); err != nil {
 				return result{Outcome: ended, Err: err}, false
 			}
-			if place.Gone() { // and queueing again will say what is wrong
+			if place.Gone() { // queueing again will tell what is wrong
 				return result{Outcome: requeue}, false
 			}
 			try++
@@ -136,18 +135,18 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 			return a.first(place, w.Vacant), ahead.Next
 		}
 		if r.Outcome != relist {
-			return r, false // out of turn, if at all
+			return r, false // if granted at all, then out of turn
 		}
 		w.PlaceGone(r.Entry.Revision)
 	}
 }
 
-// listWithin bounds the wait of a waiter for the answer to its first list. It waits twice as long for the next ones: a
-// server that is late has more to do by each list that is asked for again.
+// listWithin limits the wait of a waiter for the answer to its first list. For the next ones it waits up to four times
+// as long, because each repeated list adds work for a slow server.
 const listWithin = 2 * bucket.AnswerTimeout
 
-// readAhead reads the places before the own one, or those that are left of them. Those from index over on are
-// overdue; over is negative if the own place has gone.
+// readAhead reads the places before the waiter's, or those that are left of them. Those from index over on are overdue;
+// over is negative if the waiter's place has gone.
 func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Duration) (before []record.Entry, over int, read core.Read, err error) {
 	b := a.c.b
 	read.Alone = b.Alone()
@@ -181,7 +180,7 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 	case from == 0 && !a.Counts(): // one request reads both
 		opts = append(opts, kvstore.Beside(a.Keys.Gate))
 	}
-	// A state without the own place may lack earlier places too.
+	// A state without the waiter's place may lack earlier places too.
 	l, err := b.ListWithin(a.ctx, within, a.Keys.Place("*"), w.AsOf, opts...) //safety:queue-as-of
 	if err != nil {
 		return nil, 0, read, err
@@ -195,7 +194,7 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 		if err != nil {
 			return nil, 0, read, err
 		}
-		// The later one of two states counts: a renewed place may be in both.
+		// The later one of two states counts, because a renewed place may be in both.
 		l.Records = slices.DeleteFunc(l.Records, func(r kvstore.Record) bool {
 			return slices.ContainsFunc(next.Records, func(n kvstore.Record) bool { return n.Key == r.Key })
 		})
@@ -213,7 +212,7 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 	return before, over, read, nil
 }
 
-// entries reads records.
+// entries decodes records.
 func entries(records []kvstore.Record) []record.Entry {
 	all := make([]record.Entry, len(records))
 	for i, r := range records {
@@ -222,8 +221,7 @@ func entries(records []kvstore.Record) []record.Entry {
 	return all
 }
 
-// Hold makes the lease of a granted claim, and gives up the place that the call has waited
-// at, if any.
+// Hold makes the lease of a granted claim, and gives up the place at which the call has waited, if any.
 func (a *Call) Hold(r claim.Result) *session.Lease {
 	l := a.c.s.Hold(a.bid.Grant(r), a.Req.Until)
 	if a.place != nil {

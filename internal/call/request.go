@@ -10,29 +10,29 @@ import (
 
 var errInvalidTTL = clock.ErrInvalidTTL
 
-// Request says what to acquire and how.
+// Request describes what to acquire and how.
 type Request struct {
 	Kind     record.Kind
 	Mode     record.Mode
 	Name     string
-	TTL      time.Duration     // 0: the client's
-	Until    time.Time         // when set: a lease that ends then and is never renewed
-	Fixed    bool              // not renewed by itself
-	MaxWait  time.Duration     // 0: as long as the context
+	TTL      time.Duration     // 0 for the client's
+	Until    time.Time         // if set: a lease that ends then and is never renewed
+	Fixed    bool              // not renewed by the client
+	MaxWait  time.Duration     // 0 if only the context limits it
 	Meta     map[string]string // shown to operators
 	Detached bool              // the lease's context does not end with the caller's
 	Once     bool              // do not wait
 	Patient  bool              // pass no other client, and show Meta in the lease only
-	Linger   time.Duration     // keep the lease so long for the next goroutine; 0: do not
-	MinHold  time.Duration     // keep others out so long at least; 0: as long as it is held
-	Permits  int               // of a semaphore
+	Linger   time.Duration     // the time for which to keep the lease for the next goroutine; 0 to keep none
+	MinHold  time.Duration     // the shortest time for which to keep others out; 0 if there is none
+	Permits  int               // for a semaphore
 	Purpose  record.Purpose    // shown to operators
 
-	WarnBefore time.Duration // 0: no early warning
+	WarnBefore time.Duration // 0 for no early warning
 	OnWarn     func()
 }
 
-// checkPermits checks what only a semaphore has, and what it cannot have.
+// checkPermits checks the options that only a semaphore has, and those that it cannot have.
 func checkPermits(req Request) error {
 	switch {
 	case req.Kind != record.Semaphore:

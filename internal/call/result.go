@@ -9,7 +9,7 @@ import (
 type result = claim.Result
 
 const (
-	granted = core.Granted // of a drain: no reader is left
+	granted = core.Granted // also of a drain: no reader is left
 	free    = core.Free
 	refused = core.Refused
 	busy    = core.Busy
@@ -20,7 +20,7 @@ const (
 )
 
 const (
-	// relist: the predecessor has gone; the queue is to be read again.
+	// relist: the predecessor has gone, and the queue is to be read again.
 	relist = core.Further + iota
 	// compete: the place is the first of the queue.
 	compete

@@ -7,28 +7,27 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// A semaphore is the mutex's machinery with several keys to claim. Each permit is a slot,
-// and a claim of a slot is like that of a mutex: the server refuses a second holder. So no
-// number of clients, and no fault, makes more holders than there are slots.
+// A semaphore works like the mutex, with several keys to claim. Each permit is a slot, and a claim of a slot is like
+// that of a mutex: the server refuses a second holder. So no number of clients, and no fault, makes more holders than
+// there are slots.
 //
-// The queue is one for all slots, and strictly first come, first served: only the first waiter
-// claims slots, and newcomers queue behind whoever waits. Clients may know of different numbers
-// of permits. A client claims slots below its own number only. The first waiter waits for one of
-// those, and all others wait behind it, also while a slot is free that it does not know of.
-// Newcomers claim the highest free slot, so that waiters that know of fewer find theirs.
+// One queue serves all slots, strictly first come, first served: only the first waiter claims slots, and newcomers
+// queue behind any waiter. Clients may know of different numbers of permits. A client claims only slots below its own
+// number. The first waiter waits for one of those, and all others wait behind it, even while a slot that it does not
+// know of is free. Newcomers claim the highest free slot, to leave the lower ones to waiters that know of fewer.
 //
-// A client has one place for all its goroutines, and queues again after a grant while others of
-// them wait. It hands its permits on among them: see package cohort.
+// A client has one place for all its goroutines, and queues again after a grant while others of them wait. It passes
+// its permits on among them: see package cohort.
 
-// await waits for the end of the place that a permit was granted from. Other permits may
-// be free, and a one-shot acquire must not take the place for that of a waiter. Without an
-// answer it waits for a quarter of the lease's validity at most.
+// await waits for the end of the place from which a permit was granted: other permits may be free, and a one-shot
+// acquire must not mistake the place for that of a waiter. Without an answer, await waits at most for a quarter of the
+// lease's validity.
 func (a *Call) await(left <-chan struct{}, l *session.Lease) {
 	_, validity, _ := l.Status()
 	a.deleted(left, min(bucket.AnswerTimeout, validity/4)) //safety:place-wait
 }
 
-// key is key k of the lock.
+// key returns key k of the lock.
 func (a *Call) key(k int) string {
 	if a.Counts() {
 		return a.Keys.Slot(k)
@@ -36,14 +35,14 @@ func (a *Call) key(k int) string {
 	return a.Keys.Gate
 }
 
-// aim has the next claim be of key k.
+// aim aims the next claim at key k.
 func (a *Call) aim(k int) {
 	if a.Counts() {
 		a.bid.Aim(a.Keys.Slot(k))
 	}
 }
 
-// pattern is that of the keys of the lock.
+// pattern returns the pattern of the lock's keys.
 func (a *Call) pattern() string {
 	if a.Counts() {
 		return a.Keys.Slots()
@@ -51,9 +50,9 @@ func (a *Call) pattern() string {
 	return a.Keys.Gate
 }
 
-// readSlots lists the slots, and what is under another pattern ("" for nothing), in one
-// state that contains a revision. A user that may not do so with one request reads the
-// slots first: the rest is then from a state that contains them.
+// readSlots lists the slots, and what is under the pattern beside ("" for nothing), in one state that contains
+// revision. For a user that may not do so with one request, it reads the slots first: the rest is then from a state
+// that contains them.
 func (a *Call) readSlots(revision uint64, beside string, opts ...kvstore.ListOption) (all []record.Entry, rest []kvstore.Record, left int, err error) {
 	b, pattern, given := a.c.b, a.Keys.Slots(), len(opts)
 	opts = append(opts, kvstore.Tombstones())
@@ -72,7 +71,7 @@ func (a *Call) readSlots(revision uint64, beside string, opts ...kvstore.ListOpt
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	a.surveyed = max(l.Revision, 1) // an empty state names none
+	a.surveyed = max(l.Revision, 1) // an empty state names no revision
 	all = make([]record.Entry, a.Req.Permits)
 	for _, r := range l.Records {
 		switch k, ok := record.ParseKey(r.Key); {

@@ -14,22 +14,22 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// successor is a waiter behind its predecessor: it reads and claims what [core.Successor] asks for.
+// successor is a waiter behind its predecessor: it does the I/O for [core.Successor].
 type successor struct {
 	core.Successor
 	a      *Call
 	place  *session.Place
 	w      *core.Waiter
-	watch  kvstore.Watch // nil: the timers remain
+	watch  kvstore.Watch // nil if there is none: then the timers remain
 	back   backstop
-	lock   kvstore.Watch // of the lock; nil: not watched
+	lock   kvstore.Watch // of the lock; nil if it is not watched
 	freed  freed
-	slots  []string // that are read beside the predecessor's place
-	failed int      // scans in a row without an answer
+	slots  []string // read beside the predecessor's place
+	failed int      // consecutive scans without an answer
 }
 
-// awaitPredecessor waits behind the predecessor until it has gone, and then reads the queue
-// again (relist) or is the first (compete).
+// awaitPredecessor waits until the predecessor has gone. The result is relist if the queue is to be read again, compete
+// if the waiter is the first.
 func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core.Ahead) result {
 	pred := ahead.Pred
 	a.mailbox.turn(pred.Key)
@@ -37,7 +37,7 @@ func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core
 		ID: place.ID(), Ahead: ahead, Counts: a.Counts(), Shared: a.Req.Kind == record.RW, Seeks: w.Seeks(),
 	}}
 	f.freed.box = a.mailbox
-	if !f.Second() { // the second waiter takes the lock first, if it lives
+	if !f.Second() { // the second waiter takes the lock before the others, if it is alive
 		f.Jitter = core.ScanJitter/4 + rand.N(core.ScanJitter*3/4)
 	}
 	if f.Head.Zero() { // far back it has time for the next read
@@ -45,7 +45,7 @@ func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core
 	}
 	if w, err := a.c.b.Watch(pred.Key, a.mailbox.deliver); err == nil {
 		defer w.Stop()
-		w.Track(kvstore.Record{}) // also when a clock says that the record is over
+		w.Track(kvstore.Record{}) // even if a clock shows the record to be over
 		f.watch = w
 	}
 	defer func() {
@@ -72,7 +72,7 @@ func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core
 	}
 }
 
-// due reads the predecessor's place, and scans the lock, where that is due.
+// due reads the predecessor's place, and scans the lock, if that is due.
 func (f *successor) due() (result, bool) {
 	b := f.a.c.b
 	if f.place.Gone() {
@@ -105,9 +105,9 @@ func (f *successor) due() (result, bool) {
 	return f.scan()
 }
 
-// short reports whether the queue may be short after all: the place that was written before all others is one of those
-// that the waiter knows. The server looks at the whole queue to find that place. So the waiter first reads one that it
-// knows before its predecessor, which is cheap: if that is there, the predecessor is not the head.
+// short reports whether the queue may be short after all: the waiter knows the place that was written before all
+// others. The server looks at the whole queue to find that place. So the waiter first makes a cheap read, of a place
+// that it knows before its predecessor: if that is there, the predecessor is not the head.
 func (f *successor) short(ctx context.Context) bool {
 	if e := f.w.Beyond(f.Pred.ID); !e.Zero() {
 		if now, err := f.a.c.b.Read(ctx, e.Key, 0); err != nil || now.Live() && now.ID == e.ID {
@@ -118,7 +118,7 @@ func (f *successor) short(ctx context.Context) bool {
 	return err == nil && len(l.Records) > 0 && f.w.Knows(record.Of(l.Records[0]).ID)
 }
 
-// notified judges the notifications that have come.
+// notified judges the notifications that have arrived.
 func (f *successor) notified() (result, bool) {
 	now := f.a.c.b.Instant()
 	ev, recheck := f.a.mailbox.one()
@@ -146,16 +146,16 @@ func (f *successor) notified() (result, bool) {
 	return result{}, false
 }
 
-// read reads the predecessor's record, and the lock beside it once the subscription is
-// proven. It reports whether the predecessor is there, and what is there now. The notification that the predecessor has
-// gone cuts it short: its tombstone, which is read next, lives for a second.
+// read reads the predecessor's record, and the lock beside it once the subscription is proven. It reports whether the
+// predecessor is there, and what is there now. A notification that the predecessor has gone cuts the read short: the
+// tombstone, which is read next, lives only for a second.
 func (f *successor) read(ctx context.Context) (entry record.Entry, there bool) {
 	a, b := f.a, f.a.c.b
 	var err error
 	if f.Proven {
 		entry, err = f.readBeside(ctx)
 	} else {
-		// The place as the leader has it, in a state no older than the subscription.
+		// Read the place as the leader has it, in a state no older than the subscription.
 		var last uint64
 		last, err = b.ProbeWithin(ctx, listWithin/2<<min(f.back.silent, 1), f.Pred.Key)
 		f.Proven = err == nil
@@ -208,7 +208,7 @@ func (f *successor) readBeside(ctx context.Context) (now record.Entry, err error
 			}
 		}
 	}
-	if beside == nil { // or this user may not read them with one request
+	if beside == nil { // this user may not be allowed to read them with one request
 		beside = make([]record.Entry, 1)
 		if now, beside[0], err = b.ReadBeside(ctx, f.Pred, keys[0]); err != nil {
 			return now, err
@@ -223,11 +223,11 @@ func (f *successor) readBeside(ctx context.Context) (now record.Entry, err error
 	return now, nil
 }
 
-// mostSlots is how many slots a waiter reads beside its predecessor's place.
+// mostSlots limits the slots that a waiter reads beside its predecessor's place.
 const mostSlots = 16
 
-// chooseSlots chooses the slots that are read beside the predecessor's place: some, or one for a waiter that is not near
-// the head.
+// chooseSlots chooses the slots to read beside the predecessor's place: several, or only one for a waiter that is not
+// near the head.
 func (f *successor) chooseSlots() {
 	n, begin := f.a.Req.Permits, rand.IntN(f.a.Req.Permits)
 	f.slots = nil
@@ -238,7 +238,7 @@ func (f *successor) chooseSlots() {
 	}
 }
 
-// written is when the predecessor has written the place that was read.
+// written returns the time at which the predecessor wrote the place that was read.
 func (f *successor) written(pred record.Entry) clock.Instant {
 	b := f.a.c.b
 	return b.Instant().Add(-max(b.Now().Sub(pred.Time), 0))
@@ -252,8 +252,8 @@ func (f *successor) watchLock() {
 	}
 }
 
-// scan reads the lock and the queue, and takes the lock out of turn when its window is over.
-// false: that decides nothing.
+// scan reads the lock and the queue, and takes the lock out of turn when its window is over. It returns false if
+// nothing is decided.
 func (f *successor) scan() (result, bool) {
 	a, b := f.a, f.a.c.b
 	if !f.Scan(f.freed.any()) {
@@ -300,7 +300,7 @@ func (f *successor) scan() (result, bool) {
 	return result{}, false
 }
 
-// view reads the lock, and of the queue the head, the predecessor and the own place.
+// view reads the lock and, of the queue, the head, the predecessor and the waiter's place.
 func (f *successor) view() (keys, queue []record.Entry, err error) {
 	a := f.a
 	l, err := a.c.b.ListSoon(a.ctx, f.place.Key, f.place.Ticket(), kvstore.Also(a.pattern(), f.Pred.Key, f.Head.Key), kvstore.Tombstones())
@@ -325,7 +325,7 @@ func (f *successor) view() (keys, queue []record.Entry, err error) {
 	return keys, record.Queue(places), nil
 }
 
-// take claims key k out of turn. false: another client was quicker.
+// take claims key k out of turn. It returns false if another client was quicker.
 func (f *successor) take(k int, revision uint64) (result, bool) {
 	a := f.a
 	a.aim(k)
@@ -357,8 +357,8 @@ func (a *Call) evict() {
 	})
 }
 
-// freed are the keys of a lock that have become free by their notifications. These are hints:
-// they make a waiter read, no more.
+// freed has the keys of a lock that have become free according to notifications. These are hints: they only make a
+// waiter read.
 type freed struct {
 	box *mailbox // to be signalled
 

@@ -7,26 +7,24 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// enough is how many records a newcomer reads, beyond those of the lock, to see that it has to queue. Tombstones count: a
-// list that they cut off has it queue at a free lock.
+// enough is the number of records beyond those of the lock that show a newcomer that it has to queue. Tombstones count:
+// a list that they cut off makes it queue at a free lock.
 const enough = 8
 
-// survey reads the lock and its queue, from a state that contains revision, and
-// claims what is free if nobody is queued. It returns busy with a holder if all keys are held. It
-// returns free if keys were free, and other clients were quicker to claim them: then only a new
-// read shows whether all are held.
+// survey reads the lock and its queue, from a state that contains revision, and claims what is free if nobody is
+// queued. It returns busy with a holder if all keys are held. It returns free if keys were free, but other clients were
+// quicker to claim them: then only a new read shows whether all are held.
 func (a *Call) survey(revision uint64) result {
 	b := a.c.b
 	at := b.Instant()
 	a.queue = nil
-	// A state that contains the lock's tombstone has every waiter that queued before it, and
-	// waiters go first. Where no replica can lag, the list need not name its revision: for an
-	// empty queue that would cost a second request.
+	// A state that contains the lock's tombstone has every waiter that queued before it, and waiters go first. If no
+	// replica can lag, the list need not name the revision: for an empty queue that would cost a second request.
 	opts := []kvstore.ListOption{kvstore.Reached(revision)}
 	if b.Alone() { //safety:newcomer-as-of
 		revision = 0
 	}
-	if !a.Req.Once { // else the length is reported
+	if !a.Req.Once { // a one-shot call reports the length
 		opts = append(opts, kvstore.AtMost(max(a.Req.Permits, 1)+enough))
 	}
 	keys, queue, left, err := a.readAll(revision, opts...)
@@ -34,7 +32,7 @@ func (a *Call) survey(revision uint64) result {
 		a.RequestAnswered(err)
 		if !a.Req.Once {
 			a.surveyed = 1               // the server may be late because many come together
-			return result{Outcome: busy} // for all that is known
+			return result{Outcome: busy} // as far as known
 		}
 		if a.Counts() {
 			return a.noAnswer(err)
@@ -61,8 +59,8 @@ func (a *Call) survey(revision uint64) result {
 	case err != nil:
 		a.c.s.Logger.Debug("delete overdue places", "lock", a.Req.Name, "error", err)
 		v.More = true
-	// An overdue record is older than the queue: a replica that lags may show it
-	// without the waiters, so a newcomer queues behind it.
+	// An overdue record is older than the queue: a replica that lags may show it without the waiters, so a newcomer
+	// queues behind it.
 	case a.Req.Once && (b.Alone() || a.asOf > 0):
 		v.Keys, err = b.Bury(a.ctx, keys...)
 	}
@@ -80,7 +78,7 @@ func (a *Call) survey(revision uint64) result {
 	a.bid.Until = at.Add(record.Bypass)
 	defer func() { a.bid.Until = 0 }()
 	for _, c := range claims {
-		// A waiter that has come since may know of fewer slots. A one-shot call has nowhere to queue.
+		// A waiter that has queued since may know of fewer slots. A one-shot call has nowhere to queue.
 		if a.Counts() && !a.Req.Once && !a.bid.Mine(keys[c.K]) && a.stale() {
 			break
 		}
@@ -91,16 +89,15 @@ func (a *Call) survey(revision uint64) result {
 	return result{Outcome: free}
 }
 
-// stale reports whether the read before the claims is too old: others may have queued.
+// stale reports whether the read before the claims is so old that others may have queued.
 func (a *Call) stale() bool { return a.c.b.Instant() >= a.bid.Until }
 
-// claimKey claims key k for a newcomer at an expected revision. If another client has taken and left
-// the lock meanwhile, it claims again at the new tombstone, until the key is held or the read before
-// the claims is too old.
+// claimKey claims key k for a newcomer at the expected revision. If another client has taken and left the lock
+// meanwhile, it claims again at the new tombstone, until the key is held or the read before the claims is too old.
 //
-// A replica that lags may have answered the read of slots, without the present queue. If a slot has
-// not changed since that read, nobody is queued for it: the first waiter would have claimed it, unless
-// that waiter knows of fewer slots. So the first claim passes nobody else. A second one could.
+// A replica that lags may have answered the read of slots, without the present queue. If a slot has not changed since
+// that read, nobody is queued for it: the first waiter would have claimed it, unless that waiter knows of fewer slots.
+// So the first claim passes nobody else. A second one could.
 func (a *Call) claimKey(k int, expect uint64) result {
 	a.aim(k)
 	for {
@@ -117,8 +114,8 @@ func (a *Call) claimKey(k int, expect uint64) result {
 	}
 }
 
-// readAll reads the keys of the lock, and the queue, in one state that contains a revision. left says how many records
-// were left out.
+// readAll reads the keys of the lock, and the queue, in one state that contains revision. left is the number of records
+// left out.
 func (a *Call) readAll(revision uint64, opts ...kvstore.ListOption) (keys, queue []record.Entry, left int, err error) {
 	if a.Counts() {
 		keys, places, left, err := a.readSlots(revision, a.Keys.Place("*"), opts...)
@@ -126,7 +123,7 @@ func (a *Call) readAll(revision uint64, opts ...kvstore.ListOption) (keys, queue
 	}
 	l, err := a.c.b.ListSoon(a.ctx, a.Keys.Place("*"), revision, append(opts, kvstore.Beside(a.Keys.Gate))...)
 	if err == nil {
-		a.surveyed = max(l.Revision, 1) // an empty state names none
+		a.surveyed = max(l.Revision, 1) // an empty state names no revision
 	}
 	keys = make([]record.Entry, 1)
 	if l.Beside.Revision != 0 {
@@ -135,7 +132,7 @@ func (a *Call) readAll(revision uint64, opts ...kvstore.ListOption) (keys, queue
 	return keys, record.Queue(l.Records), leftOut(l), err
 }
 
-// leftOut is how many records a list has left out at least.
+// leftOut returns a lower bound for the number of records that a list has left out.
 func leftOut(l kvstore.Listing) int {
 	if l.More {
 		return max(l.Left, 1)
@@ -143,9 +140,8 @@ func leftOut(l kvstore.Listing) int {
 	return 0
 }
 
-// AtOnce tries to take the lock without queueing. That is one write if the client knows
-// the state of the lock, or knows nothing and guesses that it is new. Otherwise it reads the
-// lock and its queue first.
+// AtOnce tries to take the lock without queueing. That is one write if the client knows the state of the lock, or knows
+// nothing and guesses that it is new. Otherwise it first reads the lock and its queue.
 func (a *Call) AtOnce() claim.Result {
 	if a.Counts() {
 		return a.survey(0)
@@ -157,8 +153,7 @@ func (a *Call) AtOnce() claim.Result {
 	revision := known.Tombstone
 	a.named = 0
 	switch {
-	// After its own release the client skips a read of the queue only for as long as
-	// [record.Bypass]: nobody starves.
+	// After its own release the client skips a read of the queue only for [record.Bypass], so that nobody starves.
 	case known.Tombstone == 0 || known.Until != 0: //safety:bypass-bounded
 		a.bid.Blind, a.bid.Until = true, known.Until
 		r := a.bid.Offer(a.ctx, known.Tombstone)
