@@ -11,8 +11,8 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// HandOff ends the holder's part in the lease and hands the lock over: see [session.Holder.HandOff]. Those that wait
-// seek another lease.
+// HandOff ends the holder's part in the lease and hands the lock over: see [session.Holder.HandOff]. The waiters seek
+// another lease.
 func (h *holder) HandOff(ctx context.Context) (handed session.Handed, err error) {
 	if err := h.MayHandOff(); err != nil {
 		return handed, err
@@ -32,9 +32,8 @@ func (h *holder) HandOff(ctx context.Context) (handed session.Handed, err error)
 	return handed, err
 }
 
-// Adopt takes a lock that its holder has handed over, by a claim that expects exactly the
-// handed-over record and keeps its token. The error matches [call.ErrNotHandedOver] if there
-// is none, or it has expired.
+// Adopt takes over a lock that its holder has handed over, by a claim that expects exactly the handed-over record and
+// keeps its token. The error matches [call.ErrNotHandedOver] if there is none, or it has expired.
 func (c *Client) Adopt(ctx context.Context, req call.Request, from session.Handed) (Holding, error) {
 	req.Kind, req.Name, req.Once = from.Kind, from.Name, true
 	if req.TTL == 0 {
@@ -62,7 +61,7 @@ func (c *Client) Adopt(ctx context.Context, req call.Request, from session.Hande
 	k.founder = false
 	if lease != nil {
 		t := k.hold(lease, c.b.Instant())
-		t.drained = true // by the holder that has handed it over
+		t.drained = true // by the holder that has handed the lock over
 		t.admit(h)
 	}
 	k.settle()

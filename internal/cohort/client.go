@@ -14,29 +14,29 @@ import (
 )
 
 const (
-	// DefaultTurn is how long after its grant a lease serves goroutines that came while other clients
-	// were queued.
+	// DefaultTurn is the time after its grant for which a lease serves goroutines that came while other clients were
+	// queued.
 	DefaultTurn = time.Millisecond
-	// DefaultMaxLingering bounds the idle leases of a client.
+	// DefaultMaxLingering limits the idle leases of a client.
 	DefaultMaxLingering = 10_000
 )
 
-// Client is how one client gets locks. The session holds them.
+// Client gets the locks of one client. The session holds them.
 //
-// Nothing that runs under mu calls code of the user or waits for the network: what has to follow is put off
-// with later, and unlock does it.
+// Nothing that runs under mu calls code of the user or waits for the network. What has to follow is put off with later,
+// and unlock does it.
 type Client struct {
 	b     *bucket.Bucket
 	s     *session.Session
 	calls *call.Client
 	turn  time.Duration
-	most  int // idle leases
+	most  int // the limit on idle leases
 
 	mu        sync.Mutex
-	after     []func()               // what unlock is to do
+	after     []func()               // for unlock to do
 	locks     map[string]*lock       // by gate
-	lone      map[string]*holder     // by gate: see holder.fold
-	kinds     map[string]record.Kind // under which this client uses a name
+	lone      map[string]*holder     // holders without a lock, by gate: see holder.fold
+	kinds     map[string]record.Kind // by name, as this client uses it
 	idle      idleList
 	closed    bool
 	acquiring int           // goroutines that acquire, and seekers
@@ -54,8 +54,7 @@ type closing struct {
 }
 
 // New returns a Client, and starts nothing. turn is the turn of its leases: see [DefaultTurn]. If it is negative, each
-// goroutine that wants an exclusive lock queues by itself. lingering is the number of idle leases that the client
-// keeps at most.
+// goroutine that wants an exclusive lock queues by itself. lingering limits the idle leases of the client.
 func New(b *bucket.Bucket, s *session.Session, turn time.Duration, lingering int) *Client {
 	c := &Client{b: b, s: s, calls: call.NewClient(b, s, lingering > 0), turn: turn, most: lingering}
 	c.locks, c.lone = make(map[string]*lock), make(map[string]*holder)
@@ -95,11 +94,10 @@ func (c *Client) leave() {
 	}
 }
 
-// Close takes no new locks, ends the waiters, and closes the session; see
-// [session.Session.Close]. It returns the names still held.
+// Close takes no new locks, ends the waiters, and closes the session; see [session.Session.Close]. It returns the names
+// still held.
 //
-// Another Close waits for the first one, and cuts its waiting short when its own
-// ctx ends.
+// Another Close waits for the first one, and cuts its waiting short when its own ctx ends.
 func (c *Client) Close(ctx context.Context) []string {
 	c.mu.Lock()
 	first := !c.closed
@@ -135,8 +133,7 @@ func (c *Client) Close(ctx context.Context) []string {
 		}
 	}()
 	defer close(under.over)
-	// Waiters leave without waiting for the server, unless the network holds
-	// up a write of theirs.
+	// Waiters leave without waiting for the server, unless the network holds up a write of theirs.
 	select {
 	case <-c.quiet:
 	case <-ctx.Done():
@@ -151,8 +148,7 @@ func (c *Client) Close(ctx context.Context) []string {
 	return under.left
 }
 
-// Held returns how many locks are held, how many goroutines wait in a queue, and how many
-// leases are idle.
+// Held returns the numbers of locks held, of goroutines that wait in a queue, and of idle leases.
 func (c *Client) Held() (locks, waiting, idle int) {
 	locks = c.s.Held()
 	c.mu.Lock()
@@ -166,7 +162,7 @@ func (c *Client) Held() (locks, waiting, idle int) {
 				case t.inside == 0:
 					idle++
 					locks--
-				case t.inside > 1 && !t.lease.Ended(now): // a lease that has ended counts for nobody
+				case t.inside > 1 && !t.lease.Ended(now): // a lease that has ended does not count
 					locks += t.inside - 1
 				}
 			}
@@ -175,8 +171,8 @@ func (c *Client) Held() (locks, waiting, idle int) {
 	return max(locks, 0), waiting, idle
 }
 
-// WaitingFor returns how many goroutines of the client wait for a lock: in its queue, or
-// behind a gate that readers have to leave.
+// WaitingFor returns the number of the client's goroutines that wait for a lock: in its queue, or behind a gate that
+// readers have to leave.
 func (c *Client) WaitingFor(keys record.Keys) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,12 +193,12 @@ func (c *Client) WaitingFor(keys record.Keys) (n int) {
 
 var kindNames = [...]string{record.Mutex: "a mutex", record.RW: "a reader-writer lock", record.Semaphore: "a semaphore"}
 
-// maxKinds bounds the memory of names; beyond it some are forgotten.
+// maxKinds limits the names that the client remembers. Beyond it, some are forgotten.
 const maxKinds = 1 << 16
 
-// Check notes that all of the names are used as kind, before an acquire of all of them has sent anything. Otherwise
-// it notes none of them, and the error matches [record.ErrInvalidName]: using a name as two kinds would be two
-// locks under one name. Acquire does so for each.
+// Check notes that all of the names are used as kind, before an acquire of all of them has sent anything. If one of
+// them is used as another kind, Check notes none, and the error matches [record.ErrInvalidName]: there would be two
+// locks under one name. Acquire checks its own name.
 func (c *Client) Check(kind record.Kind, names ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

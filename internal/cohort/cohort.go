@@ -12,23 +12,23 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// lock is what a client keeps of a lock that its goroutines hold or want. All of it is under Client.mu.
+// lock is what a client knows of a lock that its goroutines hold or want. All of it is under Client.mu.
 type lock struct {
 	c       *Client
 	keys    record.Keys
 	cohorts []*cohort
-	others  *others       // nil: not subscribed to the queue
-	queue   kvstore.Watch // nil: not subscribed
-	gate    kvstore.Watch // nil: not subscribed
-	blocked *time.Timer   // of readers that wait for the end of a writer's record; nil: none
+	others  *others       // nil if not subscribed to the queue
+	queue   kvstore.Watch // nil if not subscribed
+	gate    kvstore.Watch // nil if not subscribed
+	blocked *time.Timer   // for readers that wait for the end of a writer's record; nil if there are none
 
 	// Most locks have one cohort, and that one lease.
 	firsts [1]*cohort
 	first  cohort
 }
 
-// group is what the goroutines of a cohort have in common: a record has one mode, one TTL and one end, and readers
-// who are inside together share its metadata.
+// group is what the goroutines of a cohort share: a record has one mode, one TTL and one end, and readers who are
+// inside together share its metadata.
 type group struct {
 	mode    record.Mode
 	ttl     time.Duration
@@ -40,29 +40,29 @@ func (g *group) equal(h *group) bool {
 	return g.mode == h.mode && g.ttl == h.ttl && g.permits == h.permits && maps.Equal(g.meta, h.meta)
 }
 
-// cohort is the goroutines of a client that can share one record: see the package's comment.
+// cohort is the goroutines of a client that can share one record: see the package comment.
 type cohort struct {
 	lock     *lock
 	group    group
 	private  bool // for one goroutine
 	fifo     fifo
-	asked    uint64  // the number of the goroutine that has asked last
-	clear    uint64  // the last goroutine that had asked when the client last knew that nobody else waits
+	asked    uint64  // the number of the last goroutine that has asked
+	clear    uint64  // the value of asked when the client last knew that nobody else waits
 	founder  bool    // a founder's first write is under way
 	oneShots int     // one-shot acquires under way
-	seeker   *seeker // nil: none
+	seeker   *seeker // nil if there is none
 	tenures  []*tenure
-	known    *known    // nil: nothing
-	hinted   []*holder // that want to know when the lock is contended
+	known    *known    // nil if nothing is known
+	hinted   []*holder // holders to notify when the lock is contended
 
 	firsts [1]*tenure
 	first  tenure
 }
 
-// known is what the client has learned while it tried to get the lock, for errors.
+// known is what the client has learned while it tried to get the lock. It serves error texts.
 type known struct {
 	answered bool  // the server's last answer was that the lock is held, or that the cohort is queued
-	trouble  error // why the last request failed; nil: no answer yet, or answered
+	trouble  error // why the last request failed; nil if it was answered, or has no answer yet
 	state    call.LockState
 }
 
@@ -70,18 +70,18 @@ type known struct {
 type tenure struct {
 	cohort   *cohort
 	lease    *session.Lease
-	inside   int    // holders, and goroutines that are about to be
+	inside   int    // the number of holders, and of goroutines that are about to be
 	over     bool   // nobody enters any more: the lease has ended, is released, or goes with its last holders
 	drained  bool   // no reader is left behind the gate
-	listened bool   // the end of the lease is reported
+	listened bool   // the end of the lease is to be reported
 	deciding bool   // nobody is inside: the client lists the queue before it hands the lease on
-	idle     bool   // nobody is inside: it lingers
-	marked   bool   // the lease has its mark, which it keeps
+	idle     bool   // nobody is inside: the lease lingers
+	marked   bool   // mark is final
 	mark     uint64 // the last goroutine that is owed the lease
 	turnEnds clock.Instant
 
 	idleSince, idleEnds clock.Instant
-	older, newer        *tenure // among the idle ones of the client
+	older, newer        *tenure // among the client's idle tenures
 }
 
 // fifo is a list of goroutines that wait.
@@ -90,7 +90,7 @@ type fifo struct {
 	n           int
 }
 
-// insert puts a goroutine where it belongs: behind those that asked before it.
+// insert puts a goroutine in its place: behind those that asked before it.
 func (f *fifo) insert(h *holder) {
 	after := f.last
 	for after != nil && after.number > h.number {
@@ -128,10 +128,10 @@ func (f *fifo) remove(h *holder) {
 
 func (k *cohort) reads() bool { return k.group.mode == record.Shared }
 
-// limit is how many leases the cohort may have.
+// limit returns the number of leases that the cohort may have.
 func (k *cohort) limit() int { return max(k.group.permits, 1) }
 
-// waiting is how many goroutines of the cohort wait behind others.
+// waiting returns the number of goroutines of the cohort that wait behind others.
 func (k *cohort) waiting() int {
 	if len(k.tenures) > 0 || k.seeker != nil && k.seeker.place != nil {
 		return k.fifo.n
@@ -153,8 +153,8 @@ func (c *Client) lockOf(keys record.Keys) *lock {
 	return l
 }
 
-// fold forgets the lock and the cohort of a holder that nobody else of the client waits for: most locks are held so, and
-// a client may hold very many. [lock.unfold] makes them again for the next goroutine that asks.
+// fold forgets the lock and the cohort of a holder for which no other goroutine of the client waits. Most locks are
+// held like that, and a client may hold very many. [lock.unfold] restores both for the next goroutine that asks.
 func (h *holder) fold() {
 	k, t := h.cohort, h.tenure
 	l := k.lock
@@ -176,7 +176,7 @@ func (l *lock) unfold(h *holder) {
 	h.cohort, h.tenure = k, t
 }
 
-// find returns the cohort that a goroutine can join; nil: there is none.
+// find returns the cohort that a goroutine can join, nil if there is none.
 func (l *lock) find(g *group) *cohort {
 	for _, k := range l.cohorts {
 		if !k.private && k.group.equal(g) {
@@ -224,7 +224,7 @@ const (
 	informs // lists the queue first
 )
 
-// ask makes the caller a goroutine of a cohort.
+// ask adds the caller to a cohort.
 func (c *Client) ask(h *holder) (does role) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -245,7 +245,7 @@ func (c *Client) ask(h *holder) (does role) {
 	h.cohort = k
 	k.asked++
 	h.number = k.asked
-	k.oneShots++ // so that the cohort is not forgotten meanwhile
+	k.oneShots++ // keeps the cohort from being forgotten meanwhile
 	defer func() {
 		switch {
 		case does != founds:
@@ -280,8 +280,8 @@ func (c *Client) ask(h *holder) (does role) {
 	return waits
 }
 
-// recallFor gives up the idle leases whose records would refuse the claim of a goroutine, and returns the last one; nil if
-// there is none.
+// recallFor gives up the idle leases whose records would refuse the claim of h, and returns the last one, nil if there
+// is none.
 func (l *lock) recallFor(h *holder) (recalled *session.Lease) {
 	for i := len(l.cohorts) - 1; i >= 0; i-- { //safety:idle-before
 		x := l.cohorts[i]
@@ -292,7 +292,7 @@ func (l *lock) recallFor(h *holder) (recalled *session.Lease) {
 	return recalled
 }
 
-// shared returns the lease that readers can join; nil: there is none.
+// shared returns the lease that readers can join, nil if there is none.
 func (k *cohort) shared() *tenure {
 	if !k.reads() || len(k.tenures) == 0 || k.tenures[0].inside == 0 || k.fifo.n > 0 {
 		return nil
@@ -300,7 +300,7 @@ func (k *cohort) shared() *tenure {
 	return k.tenures[0]
 }
 
-// push has a goroutine wait in the FIFO.
+// push makes a goroutine wait in the FIFO.
 func (k *cohort) push(h *holder, now clock.Instant) {
 	if k.lock.standing(k, now) == nobody {
 		k.clear = h.number
@@ -319,7 +319,8 @@ func (k *cohort) joined(h *holder, now clock.Instant) {
 	for _, t := range k.tenures {
 		t.listen()
 	}
-	if k.seeker == nil && len(k.tenures) > 0 || k.seeker != nil && k.seeker.place != nil { // otherwise with its place, or its grant
+	// Otherwise it is announced with its place, or its grant.
+	if k.seeker == nil && len(k.tenures) > 0 || k.seeker != nil && k.seeker.place != nil {
 		k.announce(h)
 	}
 	if len(k.tenures) > 0 {
@@ -331,8 +332,7 @@ func (k *cohort) joined(h *holder, now clock.Instant) {
 	}
 }
 
-// announce publishes that a goroutine waits: with the ticket of the place, or behind the
-// holder of the lease.
+// announce publishes that a goroutine waits: with the ticket of the place, or behind the holder of the lease.
 func (k *cohort) announce(h *holder) {
 	h.queued = true
 	ev := session.Event{Type: session.EventQueued, Kind: h.a.Req.Kind, Name: h.a.Req.Name}
@@ -345,7 +345,8 @@ func (k *cohort) announce(h *holder) {
 	k.lock.c.s.Notify(h.a.Parent, ev)
 }
 
-// announceAll publishes that the FIFO waits: at a new place, or, those that were not announced before, behind a holder.
+// announceAll publishes that the FIFO waits. At a new place that is all of it. Behind a holder it is only those that
+// were not announced before.
 func (k *cohort) announceAll(placed bool) {
 	for h := k.fifo.first; h != nil; h = h.next {
 		if placed || !h.queued {
@@ -354,7 +355,7 @@ func (k *cohort) announceAll(placed bool) {
 	}
 }
 
-// resize notes the number of goroutines in the record, for its next renewal.
+// resize notes the number of goroutines for the next renewal of the record.
 func (k *cohort) resize() {
 	switch {
 	case k.seeker != nil && k.seeker.place != nil:
@@ -375,14 +376,14 @@ func (k *cohort) hold(l *session.Lease, now clock.Instant) *tenure {
 	return t
 }
 
-// admit lets a goroutine in: it enters the lease on its own goroutine.
+// admit lets a goroutine in. It enters the lease itself.
 func (t *tenure) admit(h *holder) {
 	t.inside++
 	t.deciding = false
 	h.tenure = t
 }
 
-// listen has the end of the lease reported.
+// listen arranges for ended to be called.
 func (t *tenure) listen() {
 	if t.listened || t.over {
 		return
@@ -407,7 +408,7 @@ func (t *tenure) ended() {
 	}
 }
 
-// drop takes a tenure out of its cohort: nobody enters it any more, and the FIFO seeks another lease.
+// drop removes a tenure from its cohort: nobody enters it any more, and the FIFO seeks another lease.
 func (t *tenure) drop() {
 	k := t.cohort
 	if t.idle {
@@ -422,16 +423,17 @@ func (t *tenure) drop() {
 	k.settle()
 }
 
-// verdict is what becomes of a lease that the first goroutine of the FIFO could have.
+// verdict is the fate of a lease that the first goroutine of the FIFO could have.
 type verdict uint8
 
 const (
 	handOn   verdict = iota // to that goroutine
-	askFirst                // list the queue: nobody is known to wait, and nobody is known not to
+	askFirst                // list the queue: it is not known whether others wait
 	release                 // others are before it
 )
 
-// judge decides whether a goroutine enters the lease: the first of the FIFO, or a reader that has just come (nil).
+// judge decides whether a goroutine enters the lease. h is the first of the FIFO, or nil for a reader that has just
+// come.
 func (k *cohort) judge(t *tenure, h *holder, now clock.Instant) verdict {
 	if h != nil && t.marked && h.number <= t.mark { //safety:owed-bounded
 		return handOn
@@ -446,9 +448,9 @@ func (k *cohort) judge(t *tenure, h *holder, now clock.Instant) verdict {
 	return release
 }
 
-// serve decides what becomes of a lease that a goroutine may have: when a holder has left it, when readers
-// wait beside it, and when more is known of others. by is the holder that has left, which releases the lease if it
-// is to be released; nil: the client does so.
+// serve decides the fate of a lease that a goroutine may have: when a holder has left it, when readers wait beside it,
+// and when more is known of others. by is the holder that has left, which releases the lease if that is the decision.
+// If by is nil, the client does so.
 func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 	for !t.over && (t.inside == 0 || k.reads()) {
 		h := k.fifo.first
@@ -458,7 +460,7 @@ func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 		if t.idle {
 			k.lock.c.idle.remove(t)
 		}
-		if k.founder && t.inside == 0 { // which has asked before, and joins the FIFO if it is refused
+		if k.founder && t.inside == 0 { // the founder has asked before, and joins the FIFO if it is refused
 			t.deciding = true
 			return
 		}
@@ -495,7 +497,7 @@ func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 	}
 }
 
-// giveUp releases a lease that nobody is inside of.
+// giveUp releases a lease that has nobody inside.
 func (t *tenure) giveUp(by *holder) {
 	t.drop()
 	if by != nil {
@@ -505,13 +507,13 @@ func (t *tenure) giveUp(by *holder) {
 	t.leave()
 }
 
-// leave has the record of a tenure deleted that is over. What follows from the end takes the mutex again.
+// leave deletes the record of a tenure that is over, without the mutex: the end of the lease takes it again.
 func (t *tenure) leave() {
 	l := t.lease
 	t.cohort.lock.c.later(func() { l.Leave(record.StatusGone) })
 }
 
-// unqueued ends the seeker of a cohort in which nobody waits.
+// unqueued ends the seeker of a cohort if nobody waits.
 func (k *cohort) unqueued() {
 	if k.fifo.n == 0 && k.seeker != nil {
 		k.seeker.cancel()
@@ -520,8 +522,8 @@ func (k *cohort) unqueued() {
 	}
 }
 
-// lost has a goroutine go on whose lease has ended before it had entered. It is before those that waited behind it.
-// The record of a lease that nobody was inside of is to be deleted.
+// lost continues the call of a goroutine whose lease ended before it had entered. The goroutine precedes those that
+// waited behind it. If the lease has nobody inside, lost deletes its record.
 func (h *holder) lost() (does role) {
 	k, t := h.cohort, h.tenure
 	c := k.lock.c
@@ -530,7 +532,7 @@ func (h *holder) lost() (does role) {
 	t.inside--
 	again := false
 	switch {
-	case !slices.Contains(k.lock.cohorts, k): // nobody else waits
+	case !slices.Contains(k.lock.cohorts, k): // no other goroutine waits
 		again = true
 	case h.a.Req.Once:
 		k.oneShots++

@@ -34,29 +34,29 @@ type Holding interface {
 	Abandon()
 }
 
-// holder is one call of Acquire, and what the call returns: first a goroutine that wants a lock, then its part in a lease.
+// holder is one call of Acquire, and its result: first a goroutine that wants a lock, then its part in a lease.
 type holder struct {
-	session.Holder // once it is inside
+	session.Holder // set once it is inside
 	c              *Client
 	a              *call.Call // nil once it is inside
 
 	// Under Client.mu.
-	cohort     *cohort        // nil: the holder has been folded
-	tenure     *tenure        // that it is inside of, or about to enter; nil: it waits
+	cohort     *cohort        // nil if the holder is folded
+	tenure     *tenure        // the one that it is inside of, or about to enter; nil while it waits
 	prev, next *holder        // in the FIFO
-	number     uint64         // in the order in which the goroutines of the cohort have asked
+	number     uint64         // in the order in which the goroutines of the cohort asked
 	waits      bool           // it is in the FIFO
 	queued     bool           // announced as waiting
 	informed   bool           // it has listed the queue, before it enters an idle lease
-	confirms   bool           // the lease was idle for long
+	confirms   bool           // the lease was idle for long, and has to be confirmed
 	releases   bool           // it has to release the lease that it has left
-	failure    *claim.Result  // of the cohort: it waits no more; nil: none
+	failure    *claim.Result  // the cohort's; nil while there is none
 	awaits     *session.Lease // an idle lease that was given up: the claim waits until its record is gone; nil if there is none
-	wake       chan struct{}  // it is admitted, or fails; nil: it has not waited
+	wake       chan struct{}  // signals that it is admitted, or fails; nil if it has not waited
 	hint       chan struct{}  // closed when the lock is contended
-	left       bool           // it holds the lock no more
-	gate       string         // of a holder that has been folded
-	turnEnds   clock.Instant  // and of its lease
+	left       bool           // it no longer holds the lock
+	gate       string         // of the lock of a folded holder
+	turnEnds   clock.Instant  // the turn of its lease
 
 	linger   time.Duration
 	released sync.Once
@@ -71,9 +71,8 @@ func (h *holder) signal() {
 	}
 }
 
-// Acquire takes the lock that req names. It returns what is held, or an error: a
-// [call.BusyError] (only with Once), a [call.WaitError] when the context or the maximum wait ended
-// the wait, or one that matches another sentinel.
+// Acquire takes the lock that req names. It returns what is held, or an error: a [call.BusyError] (only with Once), a
+// [call.WaitError] if the context or the maximum wait ended the wait, or one that matches another sentinel.
 func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error) {
 	a, err := c.begin(ctx, req)
 	if err != nil {
@@ -84,7 +83,7 @@ func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error)
 	h := &holder{c: c, a: a, linger: a.Req.Linger}
 	a.Join(h)
 	if req.Once && a.Drains() && !c.lingering(a) {
-		// Before the gate is taken: a one-shot writer stalls no reader.
+		// This precedes the gate, so that a one-shot writer stalls no reader.
 		if reader, ok := a.CurrentReader(); ok {
 			return nil, a.Locked(reader)
 		}
@@ -95,7 +94,7 @@ func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error)
 	return h, nil
 }
 
-// begin checks a request, and registers the call. The caller leaves.
+// begin checks a request, and registers the call. The caller calls leave.
 func (c *Client) begin(ctx context.Context, req call.Request) (*call.Call, error) {
 	a, err := c.calls.New(ctx, req)
 	if err != nil {
@@ -146,7 +145,7 @@ func (c *Client) lingering(a *call.Call) bool {
 	return false
 }
 
-// acquire waits for the lock. What the goroutine does first was said by [Client.ask].
+// acquire gets the lock. does is the first step, by [Client.ask].
 func (h *holder) acquire(c *Client, does role) error {
 	for {
 		var res claim.Result
@@ -198,10 +197,10 @@ func (h *holder) wait(c *Client) (claim.Result, role) {
 	return claim.Result{Outcome: core.Ended, Err: h.a.Over()}, waits
 }
 
-// informWithin bounds how long a one-shot acquire waits for a list of the queue.
+// informWithin limits the wait of a one-shot acquire for a list of the queue.
 const informWithin = 250 * time.Millisecond
 
-// inform has a one-shot acquire list the queue before it enters an idle lease, and ask again.
+// inform makes a one-shot acquire list the queue before it enters an idle lease, and ask again.
 func (h *holder) inform(c *Client) role {
 	h.informed = true
 	l := h.cohort.lock
@@ -219,8 +218,8 @@ func (h *holder) inform(c *Client) role {
 	return c.ask(h)
 }
 
-// found gets the lock with a first write on the caller's goroutine. Where that is refused, the caller waits in the FIFO,
-// and the seeker goes on with its claim.
+// found gets the lock with a first write on the caller's goroutine. If that is refused, the caller waits in the FIFO,
+// and the seeker continues its claim.
 func (h *holder) found(c *Client) (claim.Result, role) {
 	a := h.a
 	res := h.firstWrite(c)
@@ -260,7 +259,7 @@ func (h *holder) found(c *Client) (claim.Result, role) {
 		return claim.Result{}, waits
 	}
 	if errors.Is(res.Err, kvstore.ErrNoStream) && !a.Req.Once {
-		k.fail(res, now) // it concerns all
+		k.fail(res, now) // all of them lack the leader
 	}
 	k.seek(now)
 	k.settle()
@@ -301,9 +300,9 @@ func (h *holder) firstWrite(c *Client) claim.Result {
 	return res
 }
 
-// enter makes the goroutine a holder of its lease. The first one that writes drains the readers. Those after
-// it enter behind the same gate, which has admitted no reader since. Admit refuses all of them once the
-// lease of the gate has ended.
+// enter makes the goroutine a holder of its lease. The first one that writes drains the readers. Those after it enter
+// behind the same gate, which has admitted no reader since. Admit refuses all of them once the lease of the gate has
+// ended.
 func (h *holder) enter() claim.Result {
 	a, t := h.a, h.tenure
 	c := h.c
@@ -317,10 +316,10 @@ func (h *holder) enter() claim.Result {
 	}
 	if h.confirms {
 		h.confirms = false
-		_ = t.lease.Confirm(a.Context()) // Admit has the last word
+		_ = t.lease.Confirm(a.Context()) // Admit decides
 	}
 	for {
-		// Checked here, too, for a claim that was acknowledged just now, and a lease that was handed on.
+		// The bucket is checked here too, for a claim that was acknowledged just now, and a lease that was handed on.
 		if err := a.Unfit(); err != nil { //safety:unfit-grants-none
 			return claim.Result{Outcome: core.Ended, Err: err}
 		}
@@ -335,7 +334,7 @@ func (h *holder) enter() claim.Result {
 		case err != nil:
 			return claim.Result{Outcome: core.Lost}
 		case !admitted:
-			if cause := a.Over(); cause != nil { // of a one-shot, which waits for nothing then
+			if cause := a.Over(); cause != nil { // a one-shot acquire then waits for nothing
 				return claim.Result{Outcome: core.Ended, Err: cause}
 			}
 			_ = t.lease.Renewed(a.Context()) // an error shows in the next try
@@ -345,8 +344,8 @@ func (h *holder) enter() claim.Result {
 	}
 }
 
-// giveUp takes the goroutine out of its cohort. wait waits until its records are gone, so that nobody meets the place of
-// a call that has returned.
+// giveUp removes the goroutine from its cohort. wait waits until its records are gone, so that nobody meets the place
+// of a call that has returned.
 func (h *holder) giveUp(c *Client) (wait func()) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -384,8 +383,8 @@ func (h *holder) giveUp(c *Client) (wait func()) {
 	return func() {}
 }
 
-// seen returns what is known of the lock, with the position of a goroutine in the queue, and why the server may
-// be unavailable to it; nil: the server's last answer was that the lock is held or the cohort queued.
+// seen returns what is known of the lock, with the goroutine's position in the queue. The error is the reason why the
+// server may be unavailable to it, nil if the server's last answer was that the lock is held or the cohort queued.
 func (k *cohort) seen(h *holder, now clock.Instant) (*call.LockState, error) {
 	s := new(call.LockState)
 	var outage error = call.ErrUnanswered
@@ -431,9 +430,8 @@ func (k *cohort) seen(h *holder, now clock.Instant) (*call.LockState, error) {
 	return s, outage
 }
 
-// Release ends the holder's part in the lease. The first goroutine that waits is admitted, the other readers go on, or the
-// lease is released: then see [session.Lease.Release]. Further calls wait for the first and return its
-// result.
+// Release ends the holder's part in the lease. Either the first waiter is admitted, or the other readers go on, or the
+// lease is released: see [session.Lease.Release]. Further calls wait for the first and return its result.
 func (h *holder) Release(ctx context.Context) error {
 	h.released.Do(func() {
 		c := h.c
@@ -456,7 +454,7 @@ func (h *holder) Release(ctx context.Context) error {
 			return
 		}
 		c.unlock()
-		// First: the next holder may release at once, or end the lease by giving up.
+		// Leave comes first: the next holder may release at once, or end the lease by giving up.
 		h.result = h.Holder.Leave(now) //safety:one-at-a-time
 		c.mu.Lock()
 		t.inside--
@@ -472,11 +470,11 @@ func (h *holder) Release(ctx context.Context) error {
 	return h.result
 }
 
-// goesOn reports whether the lease has a use when a holder leaves it.
+// goesOn reports whether the lease is still of use when h leaves it.
 func (t *tenure) goesOn(h *holder, now clock.Instant) bool {
 	k := t.cohort
 	switch {
-	// Also when the lease has ended: the last reader that leaves deletes a broken record.
+	// That is so even if the lease has ended: the last reader to leave deletes a broken record.
 	case t.inside > 1: //safety:last-leaves
 		return true
 	case t.over:
@@ -487,8 +485,8 @@ func (t *tenure) goesOn(h *holder, now clock.Instant) bool {
 	return t.lingers(h.linger, now)
 }
 
-// Retire ends the holder's part in a lease that is not renewed, and leaves the record: see
-// [session.Lease.Retire]. It is for a lease that has no other holder.
+// Retire ends the holder's part in a lease that is not renewed, and leaves the record: see [session.Lease.Retire]. The
+// lease has no other holder.
 func (h *holder) Retire() error {
 	h.released.Do(func() {
 		h.result = h.Holder.Retire()
@@ -497,7 +495,7 @@ func (h *holder) Retire() error {
 	return h.result
 }
 
-// Abandon has the lease run out: the handle of a holder was dropped. Nobody joins those that read beside it.
+// Abandon lets the lease run out, because the handle of a holder was dropped. Nobody joins the readers beside it.
 func (h *holder) Abandon() {
 	h.released.Do(func() {
 		h.Holder.Abandon()
@@ -505,7 +503,7 @@ func (h *holder) Abandon() {
 	})
 }
 
-// part takes a lease out of its cohort that nobody else is to get.
+// part removes the holder's lease from its cohort: no other goroutine gets it.
 func (h *holder) part() {
 	c := h.c
 	c.mu.Lock()
@@ -520,9 +518,9 @@ func (h *holder) part() {
 	h.tenure.drop()
 }
 
-// Contended returns a channel that is closed when a goroutine or another client waits for
-// what the holder has. The first call has the client subscribe to the queue and list it,
-// in the background. The subscription ends with the lease.
+// Contended returns a channel that is closed when a goroutine or another client waits for what the holder has. The
+// first call makes the client subscribe to the queue and list it, in the background. The subscription ends with the
+// lease.
 func (h *holder) Contended() <-chan struct{} {
 	c := h.c
 	c.mu.Lock()
@@ -532,7 +530,7 @@ func (h *holder) Contended() <-chan struct{} {
 	}
 	h.hint = make(chan struct{})
 	if h.cohort == nil && !h.left {
-		encoded, _ := record.EncodeName(h.Name()) // which has been encoded before
+		encoded, _ := record.EncodeName(h.Name()) // cannot fail: it was encoded before
 		c.lockOf(record.KeysOf(h.Holder.Lease().Kind, encoded))
 	}
 	if h.left {
@@ -552,7 +550,7 @@ func (h *holder) Contended() <-chan struct{} {
 	return h.hint
 }
 
-// unhint has a holder that leaves notified no more.
+// unhint stops the notification of a holder that leaves.
 func (h *holder) unhint() {
 	h.left = true
 	k := h.cohort

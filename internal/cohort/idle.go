@@ -7,13 +7,13 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// A lease lingers when its last holder has left and asked for that: the client keeps it, and the next goroutine
-// that asks for the lock is inside without a message. The client gives an idle lease up when another client queues, and
-// when a goroutine asks for the lock that the lease cannot serve. It keeps one only while a subscription shows
-// who queues. A notification may be lost, so a goroutine enters an idle lease only if the client has listed the queue
-// within [idleSilence], or lists it first. An idle lease that nobody enters ends when its time is over.
+// A lease lingers when its last holder has left and asked for that: the client keeps it, and the next goroutine that
+// asks for the lock is inside without a message. The client gives an idle lease up when another client queues, or when
+// a goroutine that the lease cannot serve asks for the lock. The client keeps an idle lease only while a subscription
+// shows who queues. A notification may be lost, so a goroutine enters an idle lease only if the client has listed the
+// queue within [idleSilence], or lists it first. An idle lease that nobody enters ends when its time is over.
 //
-// An idle lease is never used again once its release has begun: recall takes it out of its cohort first.
+// An idle lease is never used again once its release has begun: recall removes it from its cohort first.
 
 // sweepEvery is the shortest time between two rounds through the idle leases.
 const sweepEvery = 10 * time.Millisecond
@@ -22,8 +22,8 @@ const sweepEvery = 10 * time.Millisecond
 type idleList struct {
 	oldest, newest *tenure
 	n              int
-	alarm          *time.Timer   // of the next round; nil: no lease has been idle
-	rings          clock.Instant // when it is due; 0: it is not set
+	alarm          *time.Timer   // starts the next round; nil if no lease has been idle
+	rings          clock.Instant // when it is due; 0 if it is not set
 }
 
 func (l *idleList) add(t *tenure) {
@@ -52,7 +52,7 @@ func (l *idleList) remove(t *tenure) {
 	l.n--
 }
 
-// idleTenure returns the lease of the cohort that lingers; nil: none does.
+// idleTenure returns the lease of the cohort that lingers, nil if none does.
 func (k *cohort) idleTenure() *tenure {
 	if len(k.tenures) > 0 && k.tenures[0].idle {
 		return k.tenures[0]
@@ -60,7 +60,7 @@ func (k *cohort) idleTenure() *tenure {
 	return nil
 }
 
-// lingers reports whether the client keeps the lease although nobody is inside.
+// lingers reports whether the client keeps the lease when nobody is inside.
 func (t *tenure) lingers(linger time.Duration, now clock.Instant) bool {
 	k := t.cohort
 	l := k.lock
@@ -75,7 +75,7 @@ func (t *tenure) lingers(linger time.Duration, now clock.Instant) bool {
 func (t *tenure) idles(linger time.Duration, now clock.Instant) {
 	c := t.cohort.lock.c
 	t.idleSince, t.idleEnds = now, now.Add(linger)
-	t.turnEnds, t.marked = now, false // the turn does not count for an idle lease
+	t.turnEnds, t.marked = now, false // an idle lease has no turn
 	c.idle.add(t)
 	t.listen()
 	t.lease.Idle()
@@ -88,9 +88,9 @@ func (t *tenure) idles(linger time.Duration, now clock.Instant) {
 	c.sweepAt(t.idleEnds)
 }
 
-// take lets a goroutine enter an idle lease, if the client has listed the queue lately. Otherwise the goroutine waits for a
-// list. A one-shot acquire lists the queue itself, and claims the lock if that did not succeed. After a while the client
-// makes sure first that the record is still there.
+// take lets a goroutine enter an idle lease, if the client has listed the queue lately. Otherwise the goroutine waits
+// for a list. A one-shot acquire lists the queue itself, and claims the lock if that did not succeed. If the lease was
+// idle for long, the goroutine first makes sure that the record is still there.
 func (t *tenure) take(h *holder, now clock.Instant) role {
 	k := t.cohort
 	l := k.lock
@@ -118,14 +118,14 @@ func (t *tenure) take(h *holder, now clock.Instant) role {
 	return enters
 }
 
-// recall gives up a lease that nobody is inside of.
+// recall gives up a lease that has nobody inside.
 func (t *tenure) recall() *session.Lease {
 	t.drop() //safety:recall-closes
 	t.leave()
 	return t.lease
 }
 
-// recallIdle gives up all idle leases: the client closes.
+// recallIdle gives up all idle leases when the client closes.
 func (c *Client) recallIdle() {
 	c.mu.Lock()
 	defer c.unlock()
@@ -139,7 +139,7 @@ func (c *Client) recallIdle() {
 	}
 }
 
-// sweepAt sets the alarm of the next round through the idle leases.
+// sweepAt sets the alarm for the next round through the idle leases.
 func (c *Client) sweepAt(at clock.Instant) {
 	if c.idle.rings != 0 && c.idle.rings <= at {
 		return

@@ -15,13 +15,13 @@ import (
 const (
 	// silence limits the age of a list that showed nobody: the notification of a place may be lost.
 	silence = time.Second
-	// idleSilence is the limit for a goroutine that enters an idle lease. A waiter renews its place as often, which
-	// is notified too.
+	// idleSilence is the limit for a goroutine that enters an idle lease. A waiter renews its place at least as often,
+	// which is notified too.
 	idleSilence = 5 * time.Second
 )
 
-// standing is what a client knows of those outside of a cohort that want its lock. Being wrong costs fairness for a moment,
-// and never exclusion.
+// standing is what a client knows of others outside of a cohort that want its lock. An error costs fairness for a
+// moment, never exclusion.
 type standing uint8
 
 const (
@@ -30,20 +30,20 @@ const (
 	somebody
 )
 
-// others is what a client knows of the places of other clients in the queue of a lock. It has none for a lock that only
-// one of its goroutines wants.
+// others is what a client knows of the places of other clients in the queue of a lock. The client has none for a lock
+// that only one of its goroutines wants.
 //
-// A list shows what came before it, and the subscription what comes after. So a list counts only if the
-// subscription was in place when it was requested. An answer of the leader to a write or a probe that was
-// sent after the subscription proves that. When another server takes the subscription over, the proof ends.
+// A list shows what came before it, and the subscription what comes after. So a list counts only if the subscription
+// was in place when it was requested. An answer of the leader to a write or a probe that was sent after the
+// subscription proves that. When another server takes over the subscription, the proof ends.
 //
 // It is plain data, under Client.mu.
 type others struct {
 	queueIn, gateIn bool          // subscribed to
-	asked           [2]bool       // for the subscription to the queue, and to the gate
-	proven          clock.Instant // since when the subscriptions are known to be in place; 0: they are not
-	epoch           uint32        // how often that has ended
-	listedAt        clock.Instant // when the last whole list of the queue was requested; 0: never
+	asked           [2]bool       // the subscription to the queue, and to the gate, is made or being made
+	proven          clock.Instant // since when the subscriptions are known to be in place; 0 if not known
+	epoch           uint32        // the number of ends of the proof
+	listedAt        clock.Instant // when the last whole list of the queue was requested; 0 if never
 	listing         bool          // a list is under way
 	gate            gateSeen
 
@@ -55,7 +55,7 @@ type others struct {
 // seat is the place of another client.
 type seat struct {
 	reads bool
-	until clock.Instant // the end of its TTL, at the latest
+	until clock.Instant // an upper bound for the end of its TTL
 }
 
 // departure is the tombstone of a place, which an older list may still show.
@@ -66,12 +66,12 @@ type departure struct {
 
 // gateSeen is the last known record of the gate of a lock that the client reads.
 type gateSeen struct {
-	entry    *record.Entry // the last one that was live; nil: none
-	live     bool          // it is no tombstone
-	listedAt clock.Instant // when it was last read beside the queue; 0: never
+	entry    *record.Entry // the last one that was live; nil if there is none
+	live     bool          // the last record is no tombstone
+	listedAt clock.Instant // when it was last read beside the queue; 0 if never
 	revision uint64
 	at       clock.Instant // when it became known
-	until    clock.Instant // the end of its TTL, at the latest
+	until    clock.Instant // an upper bound for the end of its TTL
 }
 
 func (g *gateSeen) inPlace(now clock.Instant) bool { return g.live && now < g.until }
@@ -92,31 +92,32 @@ func (o *others) moved() {
 	o.epoch++
 }
 
-// prove records that the subscriptions are in place since an instant at the latest, unless the proof has ended since epoch.
+// prove records that the subscriptions have been in place at least since the time since, unless the proof has ended
+// since epoch.
 func (o *others) prove(since clock.Instant, epoch uint32) {
 	if o.proven == 0 && o.epoch == epoch {
 		o.proven = since
 	}
 }
 
-// proves reports whether the client would learn of somebody who comes.
+// proves reports whether the client would learn of a new waiter.
 func (o *others) proves(reads bool) bool {
 	return o != nil && o.proven != 0 && o.queueIn && (!reads || o.gateIn)
 }
 
-// fresh reports whether a list that was requested at a time still counts.
+// fresh reports whether a list that was requested at time at still counts.
 func (o *others) fresh(at, now clock.Instant) bool {
 	// An older list does not show what came between it and the subscription.
 	return o.proven != 0 && at != 0 && at >= o.proven && now.Sub(at) < silence //safety:silence-bounded
 }
 
-// quiet reports whether a goroutine may enter an idle lease as far as others are concerned.
+// quiet reports whether a goroutine may enter an idle lease, as far as others are concerned.
 func (o *others) quiet(reads bool, now clock.Instant) bool {
 	at := o.heardAt(reads)
 	return o.proves(reads) && at != 0 && at >= o.proven && now.Sub(at) < idleSilence //safety:linger-informed
 }
 
-// heardAt is when the last list was requested that shows all who matter; 0: never.
+// heardAt returns when the last list that shows all who matter was requested, 0 if never.
 func (o *others) heardAt(reads bool) clock.Instant {
 	if o == nil {
 		return 0
@@ -130,7 +131,7 @@ func (o *others) heardAt(reads bool) clock.Instant {
 	return min(o.listedAt, o.gate.listedAt)
 }
 
-// standing judges the places that are known, and for readers the gate. Readers let readers pass.
+// standing judges the known places, and for readers the gate. Readers let readers pass.
 func (o *others) standing(reads bool, now clock.Instant) standing {
 	switch {
 	case o == nil:
@@ -165,8 +166,8 @@ func (o *others) earliest(reads bool, now clock.Instant) (until clock.Instant) {
 	return until
 }
 
-// placeSeen records a place of another client, from a notification or from a list that was requested at an
-// instant. The list is right about a tombstone that was known before: a notification can be forged.
+// placeSeen records a place of another client, from a notification or from a list that was requested at listedAt, which
+// is 0 for a notification. A list overrides a tombstone that was known before it: a notification may be forged.
 func (o *others) placeSeen(e record.Entry, listedAt, now clock.Instant) {
 	if e.Unreadable || e.Status != record.StatusWaiting {
 		return
@@ -197,8 +198,8 @@ func (o *others) placeGone(key string, revision uint64, now clock.Instant) {
 	}
 }
 
-// gateSeen records the gate, from a notification or from a list that was requested at a time. The list is right
-// about what was known before: a notification can be forged.
+// gateSeen records the gate, from a notification or from a list that was requested at listedAt, which is 0 for a
+// notification. A list overrides what was known before it: a notification may be forged.
 func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
 	g := &o.gate
 	if e.Revision < g.revision && (listedAt == 0 || listedAt < g.at) {
@@ -219,8 +220,8 @@ func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
 	}
 }
 
-// standing is what is known of those outside of a cohort that want the lock: other clients, and goroutines of
-// this one that the cohort's record cannot serve.
+// standing returns what is known of others outside of the cohort that want the lock: other clients, and goroutines of
+// this client that the cohort's record cannot serve.
 func (l *lock) standing(k *cohort, now clock.Instant) standing {
 	for _, x := range l.cohorts {
 		switch {
@@ -257,7 +258,7 @@ func (l *lock) changed(now clock.Instant) {
 			case waits && t.idle: //safety:place-recalls
 				t.recall()
 			case waits && !t.marked: //safety:mark-once
-				// Those that asked since then may have come after the first one of the others.
+				// Goroutines that asked since then may have come after the first one of the others.
 				t.marked, t.mark = true, k.clear
 			}
 		}
@@ -268,8 +269,8 @@ func (l *lock) changed(now clock.Instant) {
 	l.contend(now)
 }
 
-// wakeReaders has the client list the queue again for readers that wait beside a lease, if nothing is notified before:
-// when the record of the writer ends that keeps them out, and after a while, since the end of a record may be missed.
+// wakeReaders lists the queue again for readers that wait beside a lease, if nothing is notified before: when the
+// writer's record that keeps them out ends, and after a while, because the end of a record may be missed.
 func (l *lock) wakeReaders(now clock.Instant) {
 	if l.blocked != nil {
 		return
@@ -315,25 +316,25 @@ func (l *lock) list() {
 		l.c.mu.Lock()
 		defer l.c.unlock()
 		l.listed(l.c.b.Instant())
-		o.listing = false // now: what is not known after a list is not asked for at once again
+		o.listing = false // last: what a list does not show must not cause another one at once
 	})
 }
 
-// listed is called when a list is over, whether or not it has succeeded.
+// listed is called at the end of a list, whether or not it has succeeded.
 func (l *lock) listed(now clock.Instant) {
 	l.changed(now)
 	for i := len(l.cohorts) - 1; i >= 0; i-- {
 		k := l.cohorts[i]
 		for j := len(k.tenures) - 1; j >= 0; j-- {
 			if t, h := k.tenures[j], k.fifo.first; t.deciding && !k.founder && (h == nil || k.judge(t, h, now) == askFirst) {
-				t.giveUp(nil) // the server does not say: the others go first
+				t.giveUp(nil) // the server gives no answer: the others go first
 			}
 		}
 		k.decide(now)
 	}
 }
 
-// decide hands on the leases that nobody is inside of and that are waited for.
+// decide hands on the leases that have nobody inside, and for which goroutines wait.
 func (k *cohort) decide(now clock.Instant) {
 	for j := len(k.tenures) - 1; j >= 0; j-- {
 		if t := k.tenures[j]; t.deciding {
@@ -383,7 +384,7 @@ func (l *lock) inform(ctx context.Context, o *others) error {
 	return nil
 }
 
-// probed is the key whose refused write proves a subscription: one that a user of the lock may write.
+// probed returns the key whose refused write proves a subscription: one that a user of the lock may write.
 func (l *lock) probed() string {
 	if l.keys.Kind == record.Semaphore {
 		return l.keys.Slot(0)
@@ -393,7 +394,7 @@ func (l *lock) probed() string {
 
 var errNoWatch = errors.New("the queue cannot be watched")
 
-// noteList records what a whole list of the queue showed that was requested at a time.
+// noteList records a whole list of the queue that was requested at time at.
 func (l *lock) noteList(o *others, queue []record.Entry, at clock.Instant) {
 	l.notePlaces(o, queue, at)
 	o.listedAt = at
@@ -408,8 +409,8 @@ func (l *lock) notePlaces(o *others, queue []record.Entry, at clock.Instant) {
 	}
 }
 
-// subscribe begins to watch the queue, and the gate if the client reads. The answer to what is written afterwards proves
-// the subscription. It returns what is known, and the epoch of the proof.
+// subscribe begins to watch the queue, and the gate if the client reads. The answer to a later write proves the
+// subscription. It returns what is known, and the epoch of the proof.
 func (l *lock) subscribe() (o *others, epoch uint32) {
 	c := l.c
 	c.mu.Lock()
@@ -418,7 +419,7 @@ func (l *lock) subscribe() (o *others, epoch uint32) {
 	}
 	o = l.others
 	wanted := [2]bool{true, l.keys.Kind == record.RW && l.anyReads()}
-	if c.locks[l.keys.Gate] != l { // nobody wants it any more
+	if c.locks[l.keys.Gate] != l { // no goroutine wants the lock any more
 		wanted = [2]bool{}
 	}
 	for i := range wanted {
@@ -435,7 +436,7 @@ func (l *lock) subscribe() (o *others, epoch uint32) {
 		switch {
 		case err != nil:
 			o.asked[i] = false
-		case l.others != o: // nobody waits any more
+		case l.others != o: // no goroutine waits any more
 			c.s.Send(w.Stop)
 		default:
 			*[2]*kvstore.Watch{&l.queue, &l.gate}[i] = w
@@ -448,7 +449,7 @@ func (l *lock) subscribe() (o *others, epoch uint32) {
 	return o, o.epoch
 }
 
-// silenced gives up what the subscriptions were for: the bucket does not publish its changes any more.
+// silenced gives up the idle leases and the subscriptions: the bucket does not publish its changes any more.
 func (l *lock) silenced() {
 	for i := len(l.cohorts) - 1; i >= 0; i-- {
 		if t := l.cohorts[i].idleTenure(); t != nil {
@@ -479,7 +480,7 @@ func (l *lock) notified(o *others, ev kvstore.Event) {
 	var e record.Entry
 	if ev.Kind == kvstore.Put || ev.Record.Key == l.keys.Gate {
 		if e = record.Of(ev.Record); ev.Kind == kvstore.Put && e.Client == l.c.b.Client && e.Key != l.keys.Gate {
-			return // of the cohorts of this client the lock knows more
+			return // the lock knows more of this client's cohorts
 		}
 	}
 	l.c.mu.Lock()
@@ -491,7 +492,7 @@ func (l *lock) notified(o *others, ev kvstore.Event) {
 	case ev.Kind == kvstore.Recheck: // another server serves the subscription now
 		o.moved()
 		for _, k := range l.cohorts {
-			if k.reads() && k.fifo.n > 0 && len(k.tenures) > 0 { // what they wait for may be over
+			if k.reads() && k.fifo.n > 0 && len(k.tenures) > 0 { // the reason of their wait may be over
 				defer l.list()
 				break
 			}
@@ -512,12 +513,12 @@ func (l *lock) notified(o *others, ev kvstore.Event) {
 	l.changed(now)
 }
 
-// contended reports whether somebody waits for a lease of the cohort. Readers keep only writers waiting.
+// contended reports whether anyone waits for a lease of the cohort. Readers keep only writers waiting.
 func (k *cohort) contended(now clock.Instant) bool {
 	return k.fifo.n > 0 && !k.reads() || k.lock.standing(k, now) == somebody //safety:contended-asked
 }
 
-// contend notifies the holders that want to know whether somebody waits.
+// contend notifies the holders that asked whether anyone waits.
 func (l *lock) contend(now clock.Instant) {
 	for _, k := range l.cohorts {
 		if len(k.hinted) > 0 && k.contended(now) {

@@ -13,21 +13,21 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// seeker is the goroutine that gets a lease for the FIFO of a cohort. It ends with a lease, with an error, or when nobody
-// waits any more: then it withdraws its claim and its place, and what arrives for them later is judged as ever.
+// seeker is the goroutine that gets a lease for the FIFO of a cohort. It ends with a lease, with an error, or when
+// nobody waits any more. Then it withdraws its claim and its place, and answers that arrive later are judged as usual.
 type seeker struct {
 	cohort *cohort
 	a      *call.Call
 	ctx    context.Context
 	cancel context.CancelFunc
 	queues bool          // others are before the cohort: it queues before it claims
-	gone   chan struct{} // closed when it is over
+	gone   chan struct{} // closed when the seeker has ended
 
 	// Under Client.mu.
-	place *session.Place // in the queue; nil: none
+	place *session.Place // its place in the queue; nil if there is none
 	asked uint64         // the end of the FIFO when the seeker began
-	mark  uint64         // the end of the FIFO when the ticket was sent; 0: none was
-	proof func()         // to be called when the place is acknowledged
+	mark  uint64         // the end of the FIFO when the ticket was sent; 0 if none was
+	proof func()         // for the time when the place is acknowledged
 }
 
 // seek starts a seeker for a cohort whose goroutines wait, if it may have another lease.
@@ -43,7 +43,7 @@ func (k *cohort) seekFrom(founder *call.Call, now clock.Instant) {
 		return
 	}
 	if founder == nil {
-		k.known = nil // it was of another wait
+		k.known = nil // it belongs to an earlier wait
 	}
 	first := k.fifo.first
 	s := &seeker{cohort: k, asked: k.asked, gone: make(chan struct{}), queues: founder != nil || k.lock.standing(k, now) == somebody}
@@ -65,7 +65,7 @@ func (k *cohort) seekFrom(founder *call.Call, now clock.Instant) {
 			defer c.leave()
 			defer close(s.gone)
 			defer s.cancel()
-			if err != nil { // the time that it was wanted for is over
+			if err != nil { // the time for which the lock was wanted is over
 				s.failed(claim.Result{Outcome: core.Failed, Err: err})
 				return
 			}
@@ -94,7 +94,7 @@ func (s *seeker) run() {
 	a.Withdraw()
 }
 
-// granted makes the lease that was got one of the cohort. It returns false if nobody waits any more.
+// granted makes the new lease one of the cohort. It returns false if nobody waits any more.
 func (s *seeker) granted(l *session.Lease) bool {
 	k := s.cohort
 	c := k.lock.c
@@ -107,7 +107,8 @@ func (s *seeker) granted(l *session.Lease) bool {
 	k.seeker = nil
 	t := k.hold(l, now)
 	t.marked, t.mark = s.mark != 0, s.mark
-	if s.place != nil && record.TokenRevision(l.Body.Token) < s.place.Ticket() { // a claim from before, whose answer was lost //safety:claim-found
+	// A claim from before the place, whose answer was lost, may have been granted.
+	if s.place != nil && record.TokenRevision(l.Body.Token) < s.place.Ticket() { //safety:claim-found
 		t.mark = s.asked
 	}
 	t.listen()
@@ -120,7 +121,7 @@ func (s *seeker) granted(l *session.Lease) bool {
 	return true
 }
 
-// failed ends the wait of all that wait.
+// failed ends the wait of the FIFO with an error.
 func (s *seeker) failed(res claim.Result) {
 	k := s.cohort
 	c := k.lock.c
@@ -132,8 +133,8 @@ func (s *seeker) failed(res claim.Result) {
 	}
 }
 
-// fail ends the wait of all that wait. If the stream has had no leader for long, those that have not seen much of that
-// get another seeker.
+// fail ends the wait of the FIFO with an error. If the stream has had no leader for long, waiters that have not seen
+// much of that get another seeker instead.
 func (k *cohort) fail(res claim.Result, now clock.Instant) {
 	leaderless := errors.Is(res.Err, kvstore.ErrNoStream)
 	for h := k.fifo.first; h != nil; {
@@ -152,7 +153,7 @@ func (k *cohort) fail(res claim.Result, now clock.Instant) {
 	k.settle()
 }
 
-// The following methods are of [call.Cohort], for a seeker and for a founder.
+// These methods implement [call.Cohort], for a seeker and for a founder.
 
 func (s *seeker) Queueing() {
 	k := s.cohort
@@ -216,8 +217,8 @@ func (h *holder) Listed([]record.Entry, uint64, bool, clock.Instant) {}
 func (h *holder) Answered(err error)                                 { h.cohort.answered(err) }
 func (h *holder) HolderSeen(seen call.LockState)                     { h.cohort.holderSeen(seen) }
 
-// answered records the outcome of the last request. That another write is being replicated is neither an outage nor the
-// end of one.
+// answered records the result of the last request. If another write is being replicated, that is neither an outage nor
+// the end of one.
 func (k *cohort) answered(err error) {
 	c := k.lock.c
 	c.mu.Lock()
