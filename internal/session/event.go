@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/internal/worker"
 )
 
-// EventType says what happened to a claim of this client.
+// EventType is the kind of an [Event].
 type EventType uint8
 
 // The transitions that an observer is notified of.
@@ -39,15 +39,15 @@ type Event struct {
 	Cause  error         // for the ends
 }
 
-// notifier hands events to the observer, on a goroutine that delays nobody.
+// notifier passes events to the observer, on a goroutine that delays no other.
 type notifier struct {
-	observe func(context.Context, Event) // nil: nobody
+	observe func(context.Context, Event) // nil if there is no observer
 	worker  *worker.Worker
 	counts  [EventAtRisk + 1]atomic.Uint64
 }
 
 func (n *notifier) notify(ctx context.Context, ev Event) {
-	if ev.Type != EventRenewed { // of a lease, which may have several holders
+	if ev.Type != EventRenewed { // a renewal is of a lease, which may have several holders
 		n.counts[ev.Type].Add(1)
 	}
 	if n.observe == nil {

@@ -11,10 +11,9 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Extend renews the lease now and waits for the confirmation. ttl 0 keeps the TTL.
-// Another ttl applies until this holder leaves. Beside other readers it can only lengthen
-// the lease. When ctx ends first, the outcome is unknown, and the lease is valid as long as
-// before, or only for a shorter ttl.
+// Extend renews the lease now and waits for the confirmation. ttl 0 keeps the TTL. Another ttl applies until this
+// holder leaves. Beside other readers it can only lengthen the lease. If ctx ends first, the outcome is unknown, and
+// the lease is valid for as long as before, or for less if ttl is shorter.
 func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	l := h.lease
 	var t clock.Terms
@@ -54,9 +53,9 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	return h.confirm(ctx)
 }
 
-// SetMeta replaces the metadata in the record and waits for the confirmation of a renewal
-// that carries them. When ctx ends first, the next renewal carries them all the same.
-// The record of a lease that is not renewed, or that readers share, keeps what it has.
+// SetMeta replaces the metadata in the record and waits for the confirmation of a renewal that carries them. If ctx
+// ends first, the next renewal still carries them. The record of a lease that is not renewed, or that readers share,
+// keeps its metadata.
 func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	l := h.lease
 	given, limit, fits := l.s.b.Body(record.StatusHeld, meta).Fits(l.s.b.MaxValue())
@@ -90,13 +89,13 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 // stored keeps the metadata that the server has stored, while new ones are on their way.
 type stored struct {
 	meta  map[string]string
-	after uint64 // the renewals with the new ones have greater numbers
+	after uint64 // renewals with the new ones have greater numbers
 }
 
-// confirm waits for the confirmation of what the holder wants.
+// confirm waits for the confirmation of the holder's wishes.
 func (h *Holder) confirm(ctx context.Context) error {
 	err := h.lease.Confirm(ctx)
-	if _, _, cause := h.Status(); cause != nil { // it left meanwhile
+	if _, _, cause := h.Status(); cause != nil { // the holder left meanwhile
 		return cause
 	}
 	return err

@@ -15,14 +15,13 @@ import (
 type Handed struct {
 	Kind  record.Kind
 	Name  string
-	ID    string // of the claim
+	ID    string // the id of the claim
 	Token uint64
 	TTL   time.Duration
 }
 
-// MayHandOff returns nil if the holder can hand the lock over now. An error that matches
-// [record.ErrInvalidOption] says that no lock of its sort can be. Otherwise the error is
-// the cause of the holder's end.
+// MayHandOff returns nil if the holder can hand the lock over now. The error matches [record.ErrInvalidOption] if such
+// a lock can never be handed over. Otherwise it is the cause of the holder's end.
 func (h *Holder) MayHandOff() error {
 	l := h.lease
 	if _, _, cause := h.Status(); cause != nil {
@@ -43,11 +42,11 @@ func (h *Holder) MayHandOff() error {
 	return nil
 }
 
-// HandOff ends the lease, and leaves its record to a client that adopts the lock, by a last renewal, which is fixed. The
-// context ends first: the work under it must not meet the next holder.
+// HandOff ends the lease, and leaves its record to a client that adopts the lock, by a last renewal, which is fixed.
+// The context ends first: the work under it must not meet the next holder.
 //
-// It returns nil when the server has confirmed that renewal inside the validity before. Otherwise the record is left to
-// its TTL. In any case nothing else is written under the id of the claim. The caller has called [Holder.MayHandOff].
+// HandOff returns nil if the server has confirmed that renewal inside the validity before. Otherwise the record is left
+// to its TTL. Nothing else is ever written under the id of the claim. The caller has called [Holder.MayHandOff].
 func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	l, s := h.lease, h.lease.s
 	if !s.Work.Begin() {
@@ -68,7 +67,7 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	defer close(over)
 	valid := l.Valid // before it ends here
 	l.EndBy(core.EndHandedOff)
-	s.Unlock() // which ends the context
+	s.Unlock() // this ends the context
 
 	limit := s.ReleaseTimeout
 	working, cancel := context.WithCancelCause(s.Work.Context())

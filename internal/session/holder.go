@@ -17,19 +17,18 @@ type Admission struct {
 	Begun    clock.Instant // of the wait
 	Queued   bool          // it has waited behind another holder
 	Lingers  bool          // the client may keep the lease idle afterwards
-	Least    time.Duration // for how long the lease keeps others out at least, from now on
+	Least    time.Duration // the shortest time for which the lease keeps others out, from now on
 
-	// Warn is called once after each confirmation, WarnBefore before the end of the
-	// validity, on a goroutine of its own; nil: never. It may run after the end.
+	// Warn is called once after each confirmation, WarnBefore before the end of the validity, on a goroutine of its
+	// own, or never if it is nil. It may run after the end.
 	Warn       func()
 	WarnBefore time.Duration
 }
 
-// Holder is one caller's part in a lease. It ends when the caller leaves, and with the
-// lease.
+// Holder is one caller's part in a lease. It ends when the caller leaves, and with the lease.
 type Holder struct {
 	lease  *Lease
-	number uint64 // of the holders of the lease, from 1
+	number uint64 // among the holders of the lease, from 1
 	token  uint64
 	parent context.Context // the acquire's, for observers
 	ctx    context.Context
@@ -37,23 +36,23 @@ type Holder struct {
 
 	// The following fields are under the keeper's mutex.
 	next   *Holder // in the list of those inside
-	wishes *wishes // nil: it wants nothing special of the lease
+	wishes *wishes // nil if it wants nothing special of the lease
 	state  State
 	warned bool
 	cause  *EndError     // of the end; nil while inside
-	left   clock.Instant // when it left a lease that goes on; 0: it has not
+	left   clock.Instant // when it left a lease that goes on; 0 if it did not
 }
 
-// wishes are what a holder wants of its lease. Most holders want nothing, and a lease
-// stays in its size class. Under the mutex.
+// wishes are what a holder wants of its lease. Most holders want nothing, and have none, which keeps a Holder small.
+// Under the mutex.
 type wishes struct {
 	core.Wish
-	warnBefore time.Duration // 0: no early warning
+	warnBefore time.Duration // 0 for no early warning
 	onWarn     func()
-	stored     *stored // beside other metadata on their way; nil: there are none
+	stored     *stored // the stored metadata, while others are on their way; nil if there are none
 }
 
-// wanted returns the wishes of the holder, to be changed. Under the mutex.
+// wanted returns the wishes of the holder, for a change. Under the mutex.
 func (h *Holder) wanted() *wishes {
 	if h.wishes == nil {
 		h.wishes = &wishes{}
@@ -61,17 +60,16 @@ func (h *Holder) wanted() *wishes {
 	return h.wishes
 }
 
-// Admit makes a caller a holder of the lease, and publishes the grant. The server has
-// granted the lease to the first holder. The next ones are admitted without a message:
-// readers beside each other, others one after the other. h is the zero Holder, which Admit
-// fills in. If the lease has ended, Admit returns the cause. If it returns false and no
+// Admit makes a caller a holder of the lease, and publishes the grant. The server has granted the lease to the first
+// holder. The next ones are admitted without a message: readers beside each other, others one after the other. h is the
+// zero Holder, which Admit fills in. If the lease has ended, Admit returns the cause. If it returns false without an
 // error, the lease has to be confirmed first: see [Lease.Renewed].
 func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	base := a.Parent
 	if a.Detached {
 		base = context.WithoutCancel(a.Parent)
 	}
-	ctx, cancel := context.WithCancelCause(base) // which calls methods of a context that may be the user's
+	ctx, cancel := context.WithCancelCause(base) // calls methods of a context that may be the user's
 	defer func() {
 		if !admitted {
 			cancel(nil)
@@ -121,7 +119,7 @@ func (h *Holder) warn() {
 	}
 }
 
-// wish is what the holder wants of the lease; nil: nothing. Under the mutex.
+// wish returns what the holder wants of the lease, nil if nothing. Under the mutex.
 func (h *Holder) wish() *core.Wish {
 	if h.wishes == nil {
 		return nil
@@ -133,7 +131,7 @@ func (h *Holder) event(t EventType, cause error) Event {
 	l := h.lease
 	ev := Event{Type: t, Kind: l.Kind, Name: l.Name, Token: h.token, Cause: cause}
 	if l.s.notifier.observe != nil {
-		ev.ID = h.ID() // which is made for each holder but the first
+		ev.ID = h.ID() // every holder but the first has an id to be made
 	}
 	return ev
 }
@@ -147,8 +145,7 @@ func (h *Holder) Name() string { return h.lease.Name }
 // Key returns the key of the lease.
 func (h *Holder) Key() string { return h.lease.Key }
 
-// ID returns the holder's id: that of the claim for its first holder, with a number for
-// the next ones.
+// ID returns the holder's id: that of the claim for the first holder, with a number for the next ones.
 func (h *Holder) ID() string {
 	id := h.lease.Body.ID
 	if h.number > 1 {
@@ -160,11 +157,11 @@ func (h *Holder) ID() string {
 // Token returns the fencing token.
 func (h *Holder) Token() uint64 { return h.token }
 
-// Context ends with the holder's part.
+// Context returns a context that ends with the holder's part.
 func (h *Holder) Context() context.Context { return h.ctx }
 
-// Status returns the state, what is left of the validity, and the cause of the end. It
-// does no I/O, and it reads the clock itself.
+// Status returns the state, what is left of the validity, and the cause of the end. It does no I/O, and reads the clock
+// itself.
 func (h *Holder) Status() (State, time.Duration, error) {
 	l := h.lease
 	_, left, _ := l.Status()
@@ -176,7 +173,7 @@ func (h *Holder) Status() (State, time.Duration, error) {
 	return Held, left, nil
 }
 
-// Left returns how much of the validity is left, negative when it has ended.
+// Left returns what is left of the validity, negative if it has ended.
 func (h *Holder) Left() time.Duration {
 	l := h.lease
 	l.s.Lock()
@@ -188,9 +185,9 @@ func (h *Holder) Left() time.Duration {
 	return end.Sub(l.s.b.Instant())
 }
 
-// Leave ends the holder's part in a lease that goes on. The context ends first: the work
-// under it must not meet the next holder. It returns nil if the lease was valid at the
-// instant now, at which the caller began to leave, and otherwise the cause of the end.
+// Leave ends the holder's part in a lease that goes on. The context ends first: the work under it must not meet the
+// next holder. Leave returns nil if the lease was valid at time now, when the caller began to leave, and otherwise the
+// cause of the end.
 func (h *Holder) Leave(now clock.Instant) error {
 	l := h.lease
 	l.s.Lock()
@@ -224,12 +221,11 @@ func (h *Holder) Release(ctx context.Context) error { return h.lease.Release(ctx
 // Retire ends the lease with its holder, and leaves the record: see [Lease.Retire].
 func (h *Holder) Retire() error { return h.lease.Retire() }
 
-// Abandon has the lease run out: the handle of its holder was dropped. See
-// [Lease.Abandon].
+// Abandon lets the lease run out, because the handle of its holder was dropped. See [Lease.Abandon].
 func (h *Holder) Abandon() { h.lease.Abandon() }
 
-// end publishes the end of the holder's part. The event comes first: the counts contain
-// an end before anybody can see it. Without the mutex.
+// end publishes the end of the holder's part. The event comes first, so that the counts contain an end before anyone
+// can see it. Without the mutex.
 func (h *Holder) end(event EventType, cause *EndError) {
 	if event != 0 {
 		var why error

@@ -26,10 +26,10 @@ const (
 	Ended    = core.StateEnded
 )
 
-// Lease is a lock of this client: the record that is kept alive. At most one [Holder] is
-// inside at a time, but for readers, who share their lease.
+// Lease is a lock of this client: a record that is kept alive. At most one [Holder] is inside at a time, except for
+// readers, who share their lease.
 //
-// When the record ends, the holders, the watch, the waits for a confirmation and what is to be called stay as they are: so
+// When the record has ended, the holders, the watch, the waits for a confirmation and onEnd stay as they are, so that
 // [Lease.Over] reads them without the mutex.
 type Lease struct {
 	keeper.Record
@@ -43,7 +43,7 @@ type Lease struct {
 	onEnd   func()    // called once; may be nil
 	cause   *EndError // of the end; nil while the lease is held
 
-	result *error // of the release when that is over; nil if it has none
+	result *error // of the release, when that is over; nil if there is none
 }
 
 // extension waits for the confirmation of a renewal later than number after.
@@ -52,8 +52,7 @@ type extension struct {
 	done  chan error
 }
 
-// Hold makes a granted claim a lease. A lease with a given end (until is not zero) ends
-// then at the latest.
+// Hold makes a granted claim a lease. If until is not zero, the lease ends then at the latest.
 func (s *Session) Hold(g keeper.Granted, until time.Time) *Lease {
 	l := &Lease{s: s}
 	s.Make(&l.Record, g, l)
@@ -111,7 +110,7 @@ func (l *Lease) Confirmed(n uint64) {
 		}
 	}
 	l.waiting, l.Waiting = waiting, int32(len(waiting))
-	l.s.notifier.counts[EventRenewed].Add(1) // once, however many are inside
+	l.s.notifier.counts[EventRenewed].Add(1) // once, however many holders there are
 	for h := l.holders; h != nil; h = h.next {
 		l.s.Notify(h.parent, h.event(EventRenewed, nil))
 		h.warned = false
@@ -155,7 +154,7 @@ func (l *Lease) TooLarge(err error) {
 	}
 }
 
-// Cooldown is part of [keeper.Owner]: what is left of the minimum hold.
+// Cooldown is part of [keeper.Owner]. It returns what is left of the minimum hold.
 func (l *Lease) Cooldown(now clock.Instant) (left time.Duration) {
 	for h := l.holders; h != nil; h = h.next {
 		if h.wishes != nil {
@@ -178,7 +177,7 @@ func (l *Lease) NoteEnd(end core.End, why string) {
 // Over is part of [keeper.Owner].
 func (l *Lease) Over() {
 	event := events[l.Cause]
-	// A Close says itself what it has left.
+	// A Close reports by itself what it has left.
 	if l.holders != nil && (l.Cause == core.EndLost || l.Cause == core.EndBroken) {
 		l.s.warn("a held lock was lost; the work under it may not be alone any more", "lock", l.Name, "token", l.cause.Token, "cause", l.cause)
 	}
@@ -208,22 +207,22 @@ func (l *Lease) Status() (State, time.Duration, error) {
 	return state, 0, l.cause
 }
 
-// Ended reports whether the lease has ended, or is to run out.
+// Ended reports whether the lease has ended, or is running out.
 func (l *Lease) Ended(now clock.Instant) bool {
 	l.s.Lock()
 	defer l.s.Unlock()
 	return l.State != Held || l.Abandoned || l.Valid.Over(now)
 }
 
-// Validity returns the end of the lease's validity, which is before any time if it has ended, and
-// whether it may be idle now: the record says so to other clients.
+// Validity returns the end of the lease's validity, the earliest possible time if it has ended, and whether the lease
+// may be idle now, as the record tells other clients.
 func (l *Lease) Validity(now clock.Instant) (until clock.Instant, mayIdle bool) {
 	l.s.Lock()
 	defer l.s.Unlock()
 	return l.use.Standing(&l.Kept, now)
 }
 
-// OnEnd has fn called when the lease ends; false when it has ended already.
+// OnEnd arranges for fn to be called when the lease ends. It returns false if the lease has ended already.
 func (l *Lease) OnEnd(fn func()) (held bool) {
 	l.s.Lock()
 	defer l.s.Unlock()
@@ -251,8 +250,8 @@ func (l *Lease) Idle() {
 	l.Moved()
 }
 
-// Abandon stops the renewals of a lease of which a holder has lost its handle, so
-// that nobody will ever release it.
+// Abandon stops the renewals of a lease, because the handle of a holder was dropped, so that no caller will ever
+// release it.
 func (l *Lease) Abandon() {
 	l.s.Lock()
 	l.Abandoned = true
@@ -260,7 +259,7 @@ func (l *Lease) Abandon() {
 	l.Moved()
 	l.s.Unlock()
 	if held {
-		// Not by warn: this goroutine is the runtime's, and may be outside of a bubble.
+		// This does not use warn: the goroutine is the runtime's, and may be outside of a bubble.
 		l.s.Logger.Warn("a held lock was dropped without Unlock; it is renewed no more and ends by its TTL",
 			"lock", l.Name, "token", token, "ttl", ttl)
 	}
@@ -269,8 +268,8 @@ func (l *Lease) Abandon() {
 // Confirm renews the lease now and waits for the confirmation.
 func (l *Lease) Confirm(ctx context.Context) error { return l.confirm(ctx, true) }
 
-// Renewed waits for the next confirmation of the lease, or for the end of the client. It
-// renews the lease if no renewal is on its way.
+// Renewed waits for the next confirmation of the lease, or for the end of the client. It renews the lease if no renewal
+// is on its way.
 func (l *Lease) Renewed(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -278,15 +277,15 @@ func (l *Lease) Renewed(ctx context.Context) error {
 	return l.confirm(ctx, false)
 }
 
-// Keep has the lease renewed in time, even a fixed one, until stop is called. stop does nothing, and returns
-// false, while the answer to a renewal is still to come: that may be stored when nobody knows of it any more.
+// Keep renews the lease in time, even a fixed one, until stop is called. While the answer to a renewal is still to
+// come, stop does nothing and returns false: that renewal may be stored when nobody knows of it any more.
 func (l *Lease) Keep() (stop func() (stopped bool)) {
 	l.s.Lock()
 	defer l.s.Unlock()
 	if l.State != Held {
 		return func() bool { return true }
 	}
-	x := extension{after: math.MaxUint64, done: make(chan error, 1)} // which no renewal ends
+	x := extension{after: math.MaxUint64, done: make(chan error, 1)} // no renewal ends the wait
 	l.waiting = append(l.waiting, x)
 	l.Waiting++
 	l.Moved()
@@ -348,9 +347,8 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 	return fmt.Errorf("renew lock %q: %w: not confirmed%s: %w", l.Name, bucket.ErrUnavailable, l.Failed(), bucket.EndOf(ctx))
 }
 
-// startWatch subscribes to the own record. The renewal that follows proves
-// that the subscription is in place and that nothing was missed before. It
-// runs on the goroutine that sends.
+// startWatch subscribes to the lease's record. The renewal that follows proves that the subscription is in place and
+// that nothing was missed before. It runs on the goroutine that sends.
 func (l *Lease) startWatch() {
 	w, err := l.s.b.Watch(l.Key, l.notified)
 	if err != nil {
@@ -368,7 +366,7 @@ func (l *Lease) startWatch() {
 	}
 }
 
-// notified handles a change of the own record.
+// notified handles a change of the lease's record.
 func (l *Lease) notified(ev kvstore.Event) {
 	if ev.Kind != kvstore.Put && ev.Kind != kvstore.Deleted {
 		return
@@ -376,7 +374,7 @@ func (l *Lease) notified(ev kvstore.Event) {
 	l.s.Lock()
 	old := l.Old(ev.Record.Revision)
 	l.s.Unlock()
-	if old { // most are: of an own renewal whose answer was quicker
+	if old { // most are: notifications of own renewals, whose answers were quicker
 		return
 	}
 	entry := record.Of(ev.Record)
@@ -385,11 +383,11 @@ func (l *Lease) notified(ev kvstore.Event) {
 	l.Apply(l.RecordNotified(entry, l.s.b.Instant()), "")
 }
 
-// errAbandoned says that a lease runs out, since the handle of a holder was dropped.
+// errAbandoned means that a lease runs out, because the handle of a holder was dropped.
 var errAbandoned = errors.New("the handle of its holder was dropped")
 
-// wanted has the lease renewed at once when its holders want another TTL: the longest one
-// counts, and that of an Extend ends with its holder. Under the mutex.
+// wanted renews the lease at once if its holders want another TTL: the longest one counts, and that of an Extend ends
+// with its holder. Under the mutex.
 func (l *Lease) wanted() {
 	var longest clock.Terms
 	for h := l.holders; h != nil; h = h.next {
@@ -401,11 +399,10 @@ func (l *Lease) wanted() {
 	l.Moved()
 }
 
-// Judge returns a function for each of the client's leases under a name, which ends that
-// lease at once. Its argument, change, gets the key of the lease, changes the record there,
-// and returns what is there now: a record or a tombstone of another claim, a broken record,
-// or nothing. Otherwise the client would learn of the change by a notification or a renewal.
-// The lease of a writer that waits for readers does not count: nobody is inside.
+// Judge returns a function for each of the client's leases under this name. The function ends that lease at once. Its
+// argument, change, gets the key of the lease, changes the record there, and returns what is there now: a record or a
+// tombstone of another claim, a broken record, or nothing. Without Judge the client would learn of the change by a
+// notification or a renewal. The lease of a writer that waits for readers does not count, because nobody is inside.
 func (s *Session) Judge(name string) (ends []func(change func(key string) kvstore.Record)) {
 	s.Each(func(k *keeper.Record) {
 		if l, ok := k.Owner().(*Lease); ok && k.Name == name && (l.holders != nil || l.use.Idle) {

@@ -10,15 +10,14 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Place is a place of this client in the queue of a lock: the record that is kept
-// alive, and a waiter to wake when it has ended.
+// Place is a place of this client in the queue of a lock: a record that is kept alive, and a waiter to wake when it has
+// ended.
 type Place struct {
 	keeper.Record
 	wake func()
 }
 
-// Queue makes a granted claim a place. wake is called when the place has ended; it must
-// not block.
+// Queue makes a granted claim a place. wake is called when the place has ended; it must not block.
 func (s *Session) Queue(g keeper.Granted, wake func()) *Place {
 	p := &Place{wake: wake}
 	s.Make(&p.Record, g, p)
@@ -26,11 +25,10 @@ func (s *Session) Queue(g keeper.Granted, wake func()) *Place {
 	return p
 }
 
-// ID is the id of the place's claim.
+// ID returns the id of the place's claim.
 func (p *Place) ID() string { return p.Body.ID }
 
-// Ticket is the revision at which the place was first written: lower ones are served
-// first.
+// Ticket returns the revision at which the place was first written: lower ones are served first.
 func (p *Place) Ticket() uint64 { return p.Body.Token }
 
 // Gone reports whether the place has ended.
@@ -53,7 +51,7 @@ func (p *Place) NoteEnd(core.End, string)                 {}
 // Over is part of [keeper.Owner].
 func (p *Place) Over() { p.wake() }
 
-// Places returns how many places the client has in the queue of a lock.
+// Places returns the number of places that the client has in the queue of a lock.
 func (s *Session) Places(keys record.Keys) (n int) {
 	s.Each(func(k *keeper.Record) {
 		if strings.HasPrefix(k.Key, keys.Place("")) {

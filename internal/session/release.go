@@ -9,28 +9,25 @@ import (
 	"github.com/natslock/locks/internal/keeper"
 )
 
-// Release ends the lease and deletes its record. Further calls wait for the
-// first and return its result. The context ends first: the work under it must
-// not meet the next holder.
+// Release ends the lease and deletes its record. Further calls wait for the first and return its result. The context
+// ends first: the work under it must not meet the next holder.
 //
-// It returns nil when it was called inside the validity and nothing says that the
-// lock had been lost before. Otherwise it returns the cause of the end. When the
-// server does not answer within the release timeout, the error matches
-// [bucket.ErrUnavailable], the deletion goes on in the background, and at the latest
-// the TTL frees the lock.
+// Release returns nil if it was called inside the validity and nothing shows that the lock had been lost before.
+// Otherwise it returns the cause of the end. If the server does not answer within the release timeout, the error
+// matches [bucket.ErrUnavailable], the deletion goes on in the background, and the TTL frees the lock at the latest.
 //
-// A ctx that ends during the wait for the server ends the wait, and the deletion goes on in
-// the background. One that had ended before, or ends with the lease, is ignored.
+// If ctx ends during the wait for the server, the wait ends, and the deletion goes on in the background. A ctx that had
+// ended before, or ends with the lease, is ignored.
 func (l *Lease) Release(ctx context.Context) error { return l.finish(ctx, true) }
 
-// Retire is Release, but leaves the record, which keeps others out until its TTL ends. The
-// lease must not be renewed any more. There is no exchange with the server.
+// Retire is Release, but leaves the record, which keeps others out until its TTL ends. The lease must not be renewed
+// any more. Retire sends nothing to the server.
 func (l *Lease) Retire() error { return l.finish(context.Background(), false) }
 
 // finish is Release, or Retire if the record is not to be deleted.
 func (l *Lease) finish(ctx context.Context, deletes bool) error {
 	s := l.s
-	// Begun before the lease ends: a Close waits for its end, and then for the work that is registered.
+	// The work begins before the lease ends: a Close waits for the end, and then for the work that is registered.
 	working := s.Work.Begin()
 	s.Lock()
 	over, first := l.BeginEnd()
@@ -53,7 +50,7 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 		h.state = Released
 	}
 	cause := l.cause
-	s.Unlock() // which ends the context
+	s.Unlock() // this ends the context
 
 	var result error
 	switch held := was == Held; {
@@ -64,12 +61,12 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 			result = fmt.Errorf("release lock %q: %w", l.Name, bucket.ErrClosed)
 		}
 	case !held && (cause.Kind != ErrBroken || s.b.Away()):
-		// The caller is not kept waiting for what is most likely gone. A broken
-		// record is there, and keeps others out until it is deleted.
+		// The caller does not wait for the end of what has most likely gone. A broken record is there, and keeps others
+		// out until it is deleted.
 		l.DeleteLater()
 		s.Work.Done()
 	default:
-		if ctx.Err() != nil { // now that the lease's own context has ended
+		if ctx.Err() != nil { // the lease's own context has ended by now
 			ctx = context.Background()
 		}
 		d := l.DeleteWithin(ctx, s.ReleaseTimeout)
@@ -88,7 +85,7 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 	return l.resultIs(result)
 }
 
-// endFound returns the end that a deletion has found; nil if the record was the lease's own.
+// endFound returns the end that a deletion has found, nil if the record was the lease's own.
 func (l *Lease) endFound(d keeper.Deletion) *EndError {
 	switch {
 	case d.Broken != nil:

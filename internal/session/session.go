@@ -20,32 +20,30 @@ import (
 )
 
 const (
-	// DefaultTTL suits three replicas, where a leader that dies stops writes
-	// for 4 to 9 s.
+	// DefaultTTL suits three replicas, where the death of a leader stops writes for 4 to 9 s.
 	DefaultTTL = 15 * time.Second
 	// DefaultRenewFraction leaves room for two more tries.
 	DefaultRenewFraction = 1.0 / 3
-	// DefaultReleaseTimeout bounds a release.
+	// DefaultReleaseTimeout limits the time of a release.
 	DefaultReleaseTimeout = 5 * time.Second
 	// DefaultWatchAfter spares short critical sections a subscription.
 	DefaultWatchAfter = time.Second
 )
 
-// Config is how a client holds its leases. Zero means the default, but for
-// WatchAfter, where it means at once.
+// Config configures how a client holds its leases. Zero means the default, except for WatchAfter, where it means at
+// once.
 type Config struct {
 	TTL            time.Duration
 	RenewFraction  float64
 	Margin         float64
 	ReleaseTimeout time.Duration
-	WatchAfter     time.Duration // negative: never
+	WatchAfter     time.Duration // never if negative
 	Logger         *slog.Logger
-	Observe        func(context.Context, Event) // nil: nobody
+	Observe        func(context.Context, Event) // nil if there is no observer
 }
 
-// Session is what one client holds: its leases, its places in queues, and the
-// clean-up after both. Its goroutines start with the first record and end with
-// [Session.Close].
+// Session is what one client holds: its leases, its places in queues, and the clean-up after both. Its goroutines start
+// with the first record and end with [Session.Close].
 type Session struct {
 	Config
 	*keeper.Keeper
@@ -53,22 +51,21 @@ type Session struct {
 	b        *bucket.Bucket
 	notifier notifier
 
-	verified atomic.Int64 // the instant of the last verification of the bucket
+	verified atomic.Int64 // the time of the last verification of the bucket
 	doubted  atomic.Bool  // a verification of the bucket is under way
 
 	verdict   sync.Mutex // guards the following fields
 	badBucket error      // the result of Verify
-	again     bool       // a bad bucket is verified again and again
+	again     bool       // verifyAgain is running
 }
 
 const (
-	// verifyEvery is how often a client verifies the bucket while it has leases or waits:
-	// others can change its settings, and no message says so.
+	// verifyEvery is the time between two verifications while a client has leases or waits: others can change the
+	// settings of the bucket, and no message tells.
 	verifyEvery = 5 * time.Minute
-	// verifyTaking is how often it does so while it takes locks: in an unfit bucket it must not
-	// take any.
+	// verifyTaking is that time while the client takes locks: it must not take any in an unfit bucket.
 	verifyTaking = 2 * time.Minute
-	// verifyBad is how often it does so while the bucket is bad.
+	// verifyBad is that time while the bucket is bad.
 	verifyBad = 5 * time.Second
 )
 
@@ -86,7 +83,7 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 		RenewFraction: cfg.RenewFraction, Doubted: s.doubtBucket, Warn: s.warn,
 		Holding: func() { s.verifyAfter(verifyEvery) },
 	})
-	s.verified.Store(int64(b.Instant())) // when it was opened
+	s.verified.Store(int64(b.Instant())) // the time of opening
 	b.Notify(s.connectionChanged)
 	if full := b.Room(); full != nil {
 		s.judged(full)
@@ -94,11 +91,11 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 	return s
 }
 
-// Notify hands an event to the observer. ctx is the acquire's.
+// Notify passes an event to the observer. ctx is the acquire's.
 func (s *Session) Notify(ctx context.Context, ev Event) { s.notifier.notify(ctx, ev) }
 
-// warn logs on the goroutine of the observers: a handler that blocks delays no lock. The entry
-// has the time of the call.
+// warn logs on the goroutine of the observers, so that a handler that blocks delays no lock. The entry has the time of
+// the call.
 func (s *Session) warn(msg string, args ...any) {
 	r := slog.NewRecord(time.Now(), slog.LevelWarn, msg, 0)
 	r.Add(args...)
@@ -109,7 +106,7 @@ func (s *Session) warn(msg string, args ...any) {
 	})
 }
 
-// Count returns how often a transition has happened.
+// Count returns the number of transitions of type t.
 func (s *Session) Count(t EventType) uint64 { return s.notifier.counts[t].Load() }
 
 // connectionChanged runs on a goroutine of the store and must not block.
@@ -119,20 +116,20 @@ func (s *Session) connectionChanged(state kvstore.ConnState) {
 		s.RenewAll()
 		s.Work.Go(s.Verify)
 	case kvstore.Closed:
-		// Nothing will be renewed any more. The contexts last to the end of their validity.
+		// Nothing will be renewed any more. The contexts last until the end of their validity.
 		s.WarnAll(fmt.Errorf("%w: connection closed", bucket.ErrUnavailable))
 	case kvstore.Doubtful:
 		s.doubtBucket()
 	}
 }
 
-// VerifyIfDue verifies the bucket if that is due. Each acquire calls it, because the renewer
-// does so only for a client that holds something.
+// VerifyIfDue verifies the bucket if that is due. Each acquire calls it, because the renewer verifies only for a client
+// that holds something.
 func (s *Session) VerifyIfDue() {
 	s.verifyAfter(verifyTaking) //safety:taking-verified
 }
 
-// verifyAfter verifies the bucket, in the background, if the last time was so long ago.
+// verifyAfter verifies the bucket, in the background, if the last verification was at least d ago.
 func (s *Session) verifyAfter(d time.Duration) {
 	now, last := s.b.Instant(), s.verified.Load()
 	if now.Sub(clock.Instant(last)) >= d && s.verified.CompareAndSwap(last, int64(now)) {
@@ -140,8 +137,8 @@ func (s *Session) verifyAfter(d time.Duration) {
 	}
 }
 
-// Verify checks the bucket again. If another bucket has replaced it, the leases of the old
-// one are lost. While it is unfit or nearly full, no lock is granted.
+// Verify checks the bucket again. If another bucket has replaced it, the leases of the old one are lost. While the
+// bucket is unfit or nearly full, no lock is granted.
 func (s *Session) Verify(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.TTL)
 	defer cancel()
@@ -162,8 +159,8 @@ func (s *Session) Verify(ctx context.Context) {
 	}
 }
 
-// judged takes the verdict on the bucket: an error if it is unfit, gone or nearly full. The
-// holders of a bucket that has become unfit are warned.
+// judged handles the verdict on the bucket: an error if it is unfit, gone or nearly full. The holders of a bucket that
+// has become unfit are warned.
 func (s *Session) judged(bad error) {
 	full := bucket.IsAny(bad, kvstore.ErrFull)
 	s.verdict.Lock()
@@ -212,8 +209,7 @@ func (s *Session) verifyAgain(ctx context.Context) {
 	}
 }
 
-// doubtBucket verifies the bucket in the background: that a record has gone is how a client
-// notices first that the bucket was deleted.
+// doubtBucket verifies the bucket in the background: a record that has gone is the first sign of a deleted bucket.
 func (s *Session) doubtBucket() {
 	if s.doubted.Swap(true) {
 		return
@@ -224,8 +220,8 @@ func (s *Session) doubtBucket() {
 	})
 }
 
-// Healthy returns nil, or all that endangers the locks: the connection, a stream
-// that accepts no writes, the bucket, renewals without an answer.
+// Healthy returns nil, or all that endangers the locks: the connection, a stream that accepts no writes, the bucket,
+// renewals without an answer.
 func (s *Session) Healthy() error {
 	if s.b.Closed() {
 		return bucket.ErrClosed
@@ -236,13 +232,12 @@ func (s *Session) Healthy() error {
 	return errors.Join(s.b.Healthy(), bad, s.AtRisk())
 }
 
-// ClosedWithin says that an observer closes the client: Close does not wait for it.
+// ClosedWithin notes that an observer closes the client: Close does not wait for it.
 func (s *Session) ClosedWithin() { s.notifier.worker.StopWithin() }
 
-// Close waits for the holders' own releases until ctx ends, and then ends what is left
-// with cause [bucket.ErrClosed]. The records of those are left to their TTL: their
-// holders' work may still be stopping. It returns the names still held. Clean-up
-// under way may take a release timeout longer.
+// Close waits until ctx ends for the holders to release their leases, and then ends what is left with cause
+// [bucket.ErrClosed]. It leaves the records of those to their TTL, because their holders' work may still be stopping.
+// It returns the names still held. Clean-up under way may take a release timeout longer.
 func (s *Session) Close(ctx context.Context) (left []string) {
 	left = s.Keeper.Close(ctx)
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ReleaseTimeout)
