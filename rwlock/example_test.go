@@ -5,13 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/natslock/locks/internal/verify/example"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 )
 
-// Readers share the lock, a writer is alone.
+// Readers share the lock, a writer is alone. The read lock lingers: until somebody wants to write,
+// the next read of this client costs no message.
 func ExampleNew() {
 	ctx := context.Background()
 	locks, done := example.Client() // natslock.New
@@ -21,7 +23,7 @@ func ExampleNew() {
 	err := rw.RDo(ctx, "index", func(ctx context.Context, l *natslock.Lock) error {
 		fmt.Println("reading:", l.Name())
 		return nil
-	})
+	}, natslock.Linger(10*time.Second))
 	if err != nil {
 		log.Fatal(err)
 	}
