@@ -39,11 +39,11 @@ func ExampleClient_Lock() {
 
 	l, err := locks.Lock(ctx, "orders.42", natslock.MaxWait(time.Minute))
 	if err != nil {
-		log.Fatal(err) // errors.Is(err, natslock.ErrTimeout) after a minute
+		log.Fatal(err) // matches natslock.ErrTimeout after a minute
 	}
 	fmt.Println(l.Err(), l.Remaining() > 8*time.Second)
 	if err := l.Unlock(ctx); err != nil {
-		log.Print(err) // errors.Is(err, natslock.ErrLost): it had been lost
+		log.Print(err) // matches natslock.ErrLost if it had been lost
 	}
 	fmt.Println(errors.Is(l.Err(), natslock.ErrReleased))
 	// Output:

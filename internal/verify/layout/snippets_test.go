@@ -23,6 +23,7 @@ var given = map[string]string{
 	"docs/guide/README.md": "ctx context.Context, nc *nats.Conn, js jetstream.JetStream, locks *natslock.Client, l *natslock.Lock, err error",
 
 	"docs/guide/getting-started.md": "server string, makeReport func(context.Context, uint64) error",
+	"docs/guide/coming-from.md":     "schedule func(context.Context, uint64) error",
 	"docs/guide/elections.md":       "e *election.Election, schedule func(context.Context, uint64) error, items chan string, process func(context.Context, string) error, show func(string), lead func(context.Context, *election.Term) error",
 	"docs/guide/leases.md":          "batches []func(context.Context) error",
 	"docs/guide/partitions.md":      "p *partition.Partition, messages func(int) chan string, process func(context.Context, uint64, string) error",
