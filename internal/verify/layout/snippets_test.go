@@ -28,7 +28,7 @@ var given = map[string]string{
 	"docs/guide/leases.md":          "batches []func(context.Context) error",
 	"docs/guide/partitions.md":      "p *partition.Partition, messages func(int) chan string, process func(context.Context, uint64, string) error",
 	"docs/guide/periodic.md":        "report func(context.Context, time.Time, *natslock.Lock) error",
-	"docs/guide/shutdown.md":        "server string, web *http.Server, jobs jetstream.MessagesContext, work func(context.Context, string) error, mux *http.ServeMux, pay func(context.Context, string, uint64) error",
+	"docs/guide/shutdown.md":        "server string, web *http.Server, job jetstream.Msg, workers *sync.WaitGroup, wait func(context.Context, *sync.WaitGroup) error, work func(context.Context, string) error, mux *http.ServeMux, pay func(context.Context, string, uint64) error",
 	"docs/guide/testing.md":         "locks *locktest.Locker, t *testing.T",
 }
 
