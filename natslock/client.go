@@ -204,13 +204,13 @@ func (c *lockConfig) handle(get func(call.Request) (cohort.Holding, error)) (*Lo
 		return nil, public(err)
 	}
 	l := &Lock{lease: inner}
-	if warns != nil {
-		warns.handle = weak.Make(l)
-		close(warns.ready)
-	}
 	// A handle that is dropped can never unlock: its lease runs out instead of
 	// being renewed for ever.
 	l.cleanup = runtime.AddCleanup(l, cohort.Holding.Abandon, inner)
+	if warns != nil { // last: a warning that is due already uses the handle at once
+		warns.handle = weak.Make(l)
+		close(warns.ready)
+	}
 	return l, nil
 }
 

@@ -1,6 +1,7 @@
 package natslock
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -39,5 +40,27 @@ func TestWarningDoesNotBeginAfterTheEnd(t *testing.T) {
 		if given != want {
 			t.Errorf("a lock in state %v was warned %d times, not %d", state, given, want)
 		}
+	}
+}
+
+// A warning that is due at the grant gets a handle that is whole: with the race detector, Unlock reads
+// all of it.
+func TestWarningAtTheGrantGetsAWholeHandle(t *testing.T) {
+	for range 100 {
+		done := make(chan struct{})
+		cfg := lockConfig{warn: func(l *Lock) {
+			if err := l.Unlock(t.Context()); err != errNoLock {
+				t.Error(err)
+			}
+		}}
+		l, err := cfg.handle(func(req call.Request) (cohort.Holding, error) {
+			go func() { defer close(done); req.OnWarn() }()
+			return over{state: session.Held}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-done
+		runtime.KeepAlive(l)
 	}
 }
