@@ -204,6 +204,7 @@ func (c *lockConfig) handle(get func(call.Request) (cohort.Holding, error)) (*Lo
 		return nil, public(err)
 	}
 	l := &Lock{lease: inner}
+	l.self = l
 	// A handle that is dropped can never unlock: its lease runs out instead of
 	// being renewed for ever.
 	l.cleanup = runtime.AddCleanup(l, cohort.Holding.Abandon, inner)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,6 +82,26 @@ func mustUnlockAndDrop(t *testing.T, c *natslock.Client) {
 	l, err := c.Lock(t.Context(), "l")
 	require.NoError(t, err)
 	kit.Unlock(t, l)
+}
+
+// A copy of a handle keeps the lease, also when nobody has the handle itself any more.
+func TestHandleCopied(t *testing.T) {
+	var log journal
+	c, _ := joinInMemory(t, kvstore.NewMemory(kvstore.DefaultBucket), log.option())
+	lock := func(name string) *natslock.Lock { // not mustLock, which keeps the handle
+		l, err := c.Lock(t.Context(), name)
+		require.NoError(t, err)
+		return l
+	}
+	kept := *lock("kept")
+	lock("dropped")
+	kit.Eventually(t, "the collection of a handle", func() bool {
+		runtime.GC()
+		return strings.Contains(log.String(), "lock=dropped")
+	})
+	require.NotContains(t, log.String(), "lock=kept")
+	require.NoError(t, kept.Extend(t.Context(), 0))
+	require.NoError(t, kept.Unlock(t.Context()))
 }
 
 // A bucket that is deleted or re-created takes its locks with it.

@@ -13,14 +13,22 @@ import (
 
 // Lock is a lock that was granted. Its holder must unlock it. When a Lock is dropped
 // without Unlock, the client logs a warning and no longer renews the lease, which then
-// ends.
+// ends. Do not copy a Lock: go vet reports a copy.
 //
 // A zero Lock holds nothing: its methods that return errors return one matching
 // [ErrInvalid], its context has ended, and the others return zero values.
 type Lock struct {
+	_       noCopy
 	lease   cohort.Holding
 	cleanup runtime.Cleanup
+	self    *Lock // a copy keeps the Lock itself from being collected, and with it the lease
 }
+
+// noCopy has go vet report a Lock that is copied.
+type noCopy struct{}
+
+func (*noCopy) Lock()   {}
+func (*noCopy) Unlock() {}
 
 var errNoLock = fmt.Errorf("%w: a natslock.Lock that no acquire has returned", ErrInvalid)
 
