@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"sync"
 	"time"
 
@@ -170,12 +171,15 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 
 // Hold has another client take the mutex. It panics if the lock is held or has a queue, or
 // if the name is invalid. The returned function unlocks, and does nothing from its second
-// call on. No fault of [Locker.Delay] or [Locker.Fail] concerns that client.
+// call on. Without a call the client holds the lock until Close. No fault of [Locker.Delay] or
+// [Locker.Fail] concerns that client.
 func (l *Locker) Hold(name string) (release func()) {
 	held, err := l.other.TryLock(context.Background(), name)
 	if err != nil {
 		panic(fmt.Sprintf("locktest: %v", err))
 	}
+	// The handle stays until the end of the lock: what a test drops is not what another process holds.
+	context.AfterFunc(held.Context(), func() { runtime.KeepAlive(held) })
 	return func() { _ = held.Unlock(context.Background()) } // an error says that a test has ended it
 }
 

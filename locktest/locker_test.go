@@ -3,6 +3,7 @@ package locktest_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -297,5 +298,22 @@ func TestClose(t *testing.T) {
 		require.ErrorIs(t, l.Err(), natslock.ErrClosed)
 		require.ErrorIs(t, <-got, natslock.ErrClosed)
 		locks.Close()
+	})
+}
+
+// A test that drops the function of Hold ends nothing: another client holds the lock.
+func TestHoldDropped(t *testing.T) {
+	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
+		locks.Hold("a")
+		for range 5 {
+			runtime.GC()
+		}
+		time.Sleep(time.Minute)
+		_, err := locks.TryLock(t.Context(), "a")
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.True(t, locks.Lose("a"))
+		l, err := locks.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock(t.Context()))
 	})
 }
