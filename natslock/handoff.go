@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/cohort"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
@@ -109,7 +110,8 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 }
 
 // Adopt takes the lock that its holder has handed over by [Lock.Handoff]. The lock has the
-// token of the handle, an ID of its own, and the handle's TTL if opts have no other. Adopt
+// token of the handle, an ID of its own, and the handle's TTL if opts have no other. With
+// a TTL beyond 24 h it is not renewed, as it was not before: see [NoRenew]. Adopt
 // does not wait for other holders. It waits for the server's answers, for 5 s at most, or
 // one TTL if that is shorter.
 //
@@ -139,6 +141,7 @@ func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock
 		return nil, fmt.Errorf("adopt lock %q: %w", h.Name, err)
 	}
 	cfg.req.MaxWait = 0
+	cfg.req.Fixed = cfg.req.Fixed || cfg.req.TTL == 0 && h.TTL > clock.MaxTTL
 	from := session.Handed{Kind: h.kind, Name: h.Name, ID: h.ID, Token: h.Token, TTL: h.TTL}
 	return cfg.handle(func(req call.Request) (cohort.Holding, error) { return c.locks.Adopt(ctx, req, from) })
 }

@@ -640,6 +640,22 @@ func TestHandoffRefused(t *testing.T) {
 	})
 }
 
+// A lock that lasts longer than any lease that is renewed is adopted as it was: the handle's TTL says it.
+func TestAdoptBeyondADay(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		h := handOff(t, mustLock(t, c.Client, "l", natslock.NoRenew(), natslock.TTL(48*time.Hour)))
+		require.Equal(t, 48*time.Hour, h.TTL)
+		l, err := join(t, s).Adopt(t.Context(), h)
+		require.NoError(t, err)
+		time.Sleep(47 * time.Hour)
+		require.Less(t, l.Remaining(), time.Hour, "it is not renewed")
+		wantHeld(t, l)
+		require.NoError(t, l.Extend(t.Context(), 48*time.Hour))
+		kit.Unlock(t, l)
+	})
+}
+
 // TestAdoptBehindAMirror: a single server does not inform a client of a mirror. One that
 // lags answers that there is no record.
 func TestAdoptBehindAMirror(t *testing.T) {
