@@ -403,7 +403,7 @@ type Event struct {
 	Partition int
 	// Token is the fencing token of the partition, or of the membership.
 	Token uint64
-	// Held is how long the worker has owned the partition.
+	// Held is the time from the grant until now, or until the function returned.
 	Held time.Duration
 	Err  error
 }

@@ -109,6 +109,54 @@ func TestDrainTime(t *testing.T) {
 	})
 }
 
+// A function that has returned in time is not slow, however long the server takes to confirm the release. What is said of the
+// function ends with it.
+func TestSlowRelease(t *testing.T) {
+	inBubble(t, 1, func(t *testing.T, c *crew) {
+		var began, left time.Time
+		w := c.join("w", func(ctx context.Context, p *partition.Partition) error {
+			began = time.Now()
+			<-p.Leaving()
+			time.Sleep(900 * time.Millisecond)
+			left = time.Now()
+			return nil
+		}, partition.Drain(time.Second), partition.TTL(time.Minute))
+		time.Sleep(2 * time.Second)
+		c.locks.Fail(fmt.Errorf("%w: no server", natslock.ErrUnavailable))
+		c.leave("w")
+		require.Greater(t, time.Since(left), time.Second, "the release hangs")
+		require.Zero(t, w.find(partition.EventSlow))
+		require.Zero(t, w.Stats().Slow)
+		require.EqualValues(t, 1, w.Stats().Drained)
+		require.NotContains(t, w.log.String(), "drain time")
+		released := w.find(partition.EventReleased)
+		require.NotErrorIs(t, released.Err, partition.ErrDrainTime)
+		require.Equal(t, left.Sub(began), released.Held)
+	})
+}
+
+// A function that fails after less than 10 s fails again and again, however long the release before the next try.
+func TestFailsBeforeASlowRelease(t *testing.T) {
+	inBubble(t, 1, func(t *testing.T, c *crew) {
+		var gaps []time.Duration
+		var failed time.Time
+		w := c.join("w", func(context.Context, *partition.Partition) error {
+			if !failed.IsZero() {
+				gaps = append(gaps, time.Since(failed))
+			}
+			time.Sleep(9 * time.Second)
+			c.locks.Fail(fmt.Errorf("%w: no server", natslock.ErrUnavailable))
+			time.AfterFunc(4*time.Second, func() { c.locks.Fail(nil) })
+			failed = time.Now()
+			return errors.New("no disk")
+		}, partition.TTL(time.Minute))
+		time.Sleep(5 * time.Minute)
+		c.leave("w")
+		require.Greater(t, gaps[len(gaps)-1], 9*time.Second, "the pauses grow: %v", gaps)
+		require.Contains(t, w.log.String(), "no disk")
+	})
+}
+
 // A function that fails is called again after pauses that grow, with another token.
 func TestFailingFunction(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, c *crew) {

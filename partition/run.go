@@ -39,7 +39,9 @@ type runner struct {
 type serving struct {
 	*Partition
 	begun  time.Time
-	cancel context.CancelCauseFunc // of the function
+	left   time.Time               // when the function returned; zero: it has not
+	ctx    context.Context         // of the function
+	cancel context.CancelCauseFunc // of ctx
 	timer  *time.Timer             // of the drain time, or nil
 }
 
@@ -136,10 +138,13 @@ func (r *runner) loop(ctx context.Context) {
 	}
 }
 
-// tell hands what has happened to the goroutine of Run, which calls it with the time.
+// tell has the goroutine of Run call happened with the time, and returns when it has. After the end of the
+// worker nothing happens any more.
 func (r *runner) tell(happened func(now time.Time)) {
+	done := make(chan struct{})
 	select {
-	case r.happens <- happened:
+	case r.happens <- func(now time.Time) { defer close(done); happened(now) }:
+		<-done
 	case <-r.over:
 	}
 }
@@ -205,15 +210,19 @@ func (r *runner) act(e effect) {
 	}
 }
 
-// slow ends the context of a function whose drain time is over.
+// slow ends the context of a function whose drain time is over. It says nothing of one that has returned, and
+// whose partition is only being released.
 func (r *runner) slow(s *serving) {
-	s.cancel(ErrDrainTime)
-	r.warn("a function has not left its partition within the drain time", "partition", s.number, "token", s.Token(), "drain time", r.g.drain)
+	late := false
 	r.tell(func(time.Time) {
-		if r.served[s.number] == s {
+		if late = s.left.IsZero(); late {
+			s.cancel(ErrDrainTime)
 			r.report(Event{Type: EventSlow, Partition: s.number, Token: s.Token(), Held: time.Since(s.begun), Err: ErrDrainTime})
 		}
 	})
+	if late {
+		r.warn("a function has not left its partition within the drain time", "partition", s.number, "token", s.Token(), "drain time", r.g.drain)
+	}
 }
 
 // lock takes a lock of the group. The end of ctx ends the waiting alone.
@@ -343,25 +352,17 @@ func (r *runner) own(ctx context.Context, k int) {
 		return
 	}
 	s := &serving{Partition: &Partition{number: k, lock: l, leaving: make(chan struct{})}, begun: time.Now()}
-	fctx, cancel := context.WithCancelCause(l.Context())
-	s.cancel = cancel
-	runs := make(chan bool, 1)
+	s.ctx, s.cancel = context.WithCancelCause(l.Context())
+	run := false
 	r.tell(func(now time.Time) {
-		run := r.w.granted(k, now)
-		if run {
+		if run = r.w.granted(k, now); run {
 			r.served[k] = s
 			r.g.stats.Granted++
 			r.report(Event{Type: EventGranted, Partition: k, Token: l.Token()})
 		}
-		runs <- run
 	})
-	run := false
-	select {
-	case run = <-runs:
-	case <-r.over:
-	}
 	// Deferred, because a function can end its goroutine instead of returning.
-	defer func() { r.release(s, fctx, run, err) }()
+	defer func() { r.release(s, run, err) }()
 	if !run {
 		return
 	}
@@ -376,9 +377,9 @@ func (r *runner) own(ctx context.Context, k int) {
 		case <-l.Context().Done():
 		}
 	})
-	if fctx.Err() == nil {
+	if s.ctx.Err() == nil {
 		err = errExit
-		err = r.fn(fctx, s.Partition)
+		err = r.fn(s.ctx, s.Partition)
 	}
 }
 
@@ -386,25 +387,25 @@ func (r *runner) own(ctx context.Context, k int) {
 var errExit = errors.New("the function panicked, or ended its goroutine")
 
 // release unlocks a partition whose function has returned, or that it is not to be called for.
-func (r *runner) release(s *serving, ctx context.Context, run bool, err error) {
+func (r *runner) release(s *serving, run bool, err error) {
 	k, l := s.number, s.lock
-	if again.IsEnd(ctx, err) {
-		err = nil
-	}
-	lost := l.Err()
-	asked := false
-	select {
-	case <-s.leaving:
-		asked = true
-	default:
-	}
+	var asked, slow bool
+	var lost error
+	// What is said of the function is decided here: in an outage the release takes seconds.
+	r.tell(func(now time.Time) {
+		s.left, lost = now, l.Err()
+		asked, slow = r.w.slots[k].phase == leaving, context.Cause(s.ctx) == ErrDrainTime
+		if again.IsEnd(s.ctx, err) {
+			err = nil
+		}
+		r.w.returned(k, now)
+	})
 	switch {
 	case run && err != nil:
 		r.warn("the work on a partition failed", "partition", k, "token", s.Token(), "error", err)
 	case run && !asked && lost == nil:
 		r.warn("a function returned before it was asked to; it has to stay as long as the worker is to own the partition", "partition", k, "token", s.Token())
 	}
-	slow := context.Cause(ctx) == ErrDrainTime
 	s.cancel(nil)
 	// The function has returned, so nobody works on it here any more. If the server does not confirm that, the next owner waits for the TTL at most.
 	ended := l.Unlock(r.ctx)
@@ -417,22 +418,21 @@ func (r *runner) release(s *serving, ctx context.Context, run bool, err error) {
 		lost = ended // a loss that only the clock shows yet
 	}
 	r.tell(func(now time.Time) {
-		asked := r.w.slots[k].phase == leaving
 		// A lease that was lost soon after its grant is a failure too: then the worker pauses instead of claiming again at once.
-		r.w.ended(k, run && !asked && (lost == nil || errors.Is(lost, natslock.ErrReleased) || time.Since(s.begun) < again.Long), now)
+		r.w.ended(k, run && !asked && (lost == nil || errors.Is(lost, natslock.ErrReleased) || s.left.Sub(s.begun) < again.Long), now)
 		if run {
 			r.served[k] = nil
-			r.returned(s, asked, slow, lost, err)
+			r.finished(s, asked, slow, lost, err)
 		}
 	})
 }
 
-// returned reports the end of a function.
-func (r *runner) returned(s *serving, asked, slow bool, lost, err error) {
+// finished reports the end of a function.
+func (r *runner) finished(s *serving, asked, slow bool, lost, err error) {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	ev := Event{Type: EventReleased, Partition: s.number, Token: s.Token(), Held: time.Since(s.begun), Err: err}
+	ev := Event{Type: EventReleased, Partition: s.number, Token: s.Token(), Held: s.left.Sub(s.begun), Err: err}
 	switch {
 	case lost != nil:
 		ev.Type, ev.Err = EventLost, joined(lost, err)

@@ -322,18 +322,20 @@ func (w *worker) asked(k int) {
 	}
 }
 
+// returned: the function of a partition has returned. After a long run its next failure counts as the first.
+func (w *worker) returned(k int, now time.Time) {
+	if s := &w.slots[k]; s.phase == held && now.Sub(s.since) >= again.Long {
+		s.failed = 0
+	}
+}
+
 // ended: the worker has released a partition, or its claim has ended without one. A failure delays the next claim.
 func (w *worker) ended(k int, failure bool, now time.Time) {
-	s := &w.slots[k]
 	next := slot{}
-	if failure {
-		if next.failed = s.failed; s.phase == held && now.Sub(s.since) >= again.Long {
-			next.failed = 0
-		}
-		next.retry = now.Add(again.Pause(next.failed))
-		next.failed++
+	if failed := w.slots[k].failed; failure {
+		next.retry, next.failed = now.Add(again.Pause(failed)), failed+1
 	}
-	*s = next
+	w.slots[k] = next
 }
 
 // close: the worker leaves. Until closeBy it gives its partitions to the workers that wait for them, and then it releases the rest.

@@ -278,6 +278,7 @@ func TestPauseAfterFailures(t *testing.T) {
 	w.decide(at)
 	w.granted(0, at)
 	at = at.Add(time.Minute)
+	w.returned(0, at)
 	w.ended(0, true, at)
 	require.LessOrEqual(t, w.slots[0].retry.Sub(at), 100*time.Millisecond)
 }
