@@ -461,3 +461,26 @@ func TestRunErrorOfLead(t *testing.T) {
 		require.ErrorIs(t, err, failure, "it is joined with the end")
 	})
 }
+
+// A lead that returns after less than 10 s was short, however long its resignation takes in an outage.
+func TestRunAfterASlowResignation(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		m := join(t, s)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		var gaps []time.Duration
+		var returned time.Time
+		err := m.elect("", election.TTL(time.Minute)).Run(ctx, func(context.Context, *election.Term) error {
+			if !returned.IsZero() {
+				gaps = append(gaps, time.Since(returned))
+			}
+			time.Sleep(9 * time.Second)
+			m.faults.Fail(fmt.Errorf("%w: no server", natslock.ErrUnavailable))
+			time.AfterFunc(4*time.Second, func() { m.faults.Fail(nil) })
+			returned = time.Now()
+			return nil
+		})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Greater(t, gaps[len(gaps)-1], 9*time.Second, "the pauses grow: %v", gaps)
+	})
+}

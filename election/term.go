@@ -114,15 +114,15 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 		switch {
 		case err == nil:
 			failed = 0
-			begun := time.Now()
 			var lost bool
-			lost, led = t.serve(lead)
+			var ran time.Duration
+			ran, lost, led = t.serve(lead)
 			if led != nil {
 				again.Logger(e.c).Warn("the leader's work failed", "election", e.name, "token", t.Token(), "error", led)
 			}
 			switch {
 			case lost:
-			case time.Since(begun) >= again.Long:
+			case ran >= again.Long:
 				short = 0
 			default:
 				pause = again.Pause(short)
@@ -145,11 +145,12 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 	}
 }
 
-// serve leads for a term, and resigns. It says whether the term was lost before, and returns the error of
-// lead, unless that is the end of the term's context.
-func (t *Term) serve(lead func(context.Context, *Term) error) (lost bool, err error) {
-	ctx := t.Context()
+// serve leads for a term, and resigns. It returns how long lead ran, whether the term was lost before the
+// resignation, and the error of lead, unless that is the end of the term's context.
+func (t *Term) serve(lead func(context.Context, *Term) error) (ran time.Duration, lost bool, err error) {
+	ctx, begun := t.Context(), time.Now()
 	defer func() {
+		ran = time.Since(begun)
 		if again.IsEnd(ctx, err) {
 			err = nil
 		}
