@@ -72,7 +72,7 @@ func WithJetStream(js jetstream.JetStream) Option {
 	}
 }
 
-// WithBucket names the bucket, "natslock" by default. A name has letters, digits, '-'
+// WithBucket names the bucket, "natslock" by default. A name has up to 240 letters, digits, '-'
 // and '_'. Locks in different buckets are different locks.
 func WithBucket(name string) Option {
 	return func(c *config) error {

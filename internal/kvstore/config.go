@@ -77,6 +77,9 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.Bucket == "" {
 		cfg.Bucket = DefaultBucket
 	}
+	if len(cfg.Bucket) > maxBucketName {
+		return cfg, fmt.Errorf("%w: bucket name %.64q has %d bytes, at most %d fit", ErrInvalidKey, cfg.Bucket, len(cfg.Bucket), maxBucketName)
+	}
 	for _, c := range cfg.Bucket {
 		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", c) {
 			return cfg, fmt.Errorf("%w: bucket name %.64q may only have letters, digits, '-' and '_'", ErrInvalidKey, cfg.Bucket)
@@ -95,6 +98,10 @@ func (cfg Config) withDefaults() (Config, error) {
 	}
 	return cfg, nil
 }
+
+// maxBucketName leaves room for the names of the bucket's streams, which have 255 bytes at most. A server closes
+// the connection on which a much longer name comes.
+const maxBucketName = 240
 
 func streamName(bucket string) string    { return "KV_" + bucket }
 func subjectPrefix(bucket string) string { return "$KV." + bucket + "." }
