@@ -165,13 +165,15 @@ func New(c *natslock.Client, name string, opts ...Option) *Election {
 	return e
 }
 
-// ready refuses an election that New has not made, or not with these options.
-func (e *Election) ready() error {
+// ready refuses an election that New has not made, or not with these options, and a nil context.
+func (e *Election) ready(ctx context.Context) error {
 	switch {
 	case e == nil || e.c == nil && e.err == nil:
 		return fmt.Errorf("%w: an election.Election made without New", natslock.ErrInvalid)
 	case e.err != nil:
-		return fmt.Errorf("election %q: %w", e.name, e.err)
+		return fmt.Errorf("election %.512q: %w", e.name, e.err)
+	case ctx == nil:
+		return fmt.Errorf("election %.512q: %w: the context is nil", e.name, natslock.ErrInvalid)
 	}
 	return nil
 }
@@ -187,13 +189,13 @@ func (e *Election) ready() error {
 // The errors are those of [natslock.Client.Lock]. One that matches
 // [natslock.ErrUnavailable] may pass, and [Election.Run] goes on after it.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
-	if err := e.ready(); err != nil {
+	if err := e.ready(ctx); err != nil {
 		return nil, err
 	}
 	opts := []natslock.LockOption{again.Patient(), again.For("election"), natslock.Meta(metaOf(e.value))}
 	l, err := e.c.Lock(ctx, e.name, append(opts, e.opts...)...)
 	if err != nil {
-		return nil, fmt.Errorf("election %q: %w", e.name, err)
+		return nil, fmt.Errorf("election %.512q: %w", e.name, err)
 	}
 	t := &Term{lock: l}
 	for {
@@ -277,7 +279,7 @@ func leaderOf(h *admin.Holder) Leader {
 // The error matches [ErrNoLeader] if nobody leads, also when an operator has broken the
 // leader's claim. The other errors are those of [admin.Admin.Inspect].
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
-	if err := e.ready(); err != nil {
+	if err := e.ready(ctx); err != nil {
 		return Leader{}, err
 	}
 	l, _, err := e.read(ctx)
@@ -285,7 +287,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 		err = ErrNoLeader
 	}
 	if err != nil {
-		return Leader{}, fmt.Errorf("election %q: %w", e.name, err)
+		return Leader{}, fmt.Errorf("election %.512q: %w", e.name, err)
 	}
 	return l, nil
 }

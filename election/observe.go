@@ -54,7 +54,7 @@ var watchHolder = bridge.WatchHolder.(func(context.Context, *natslock.Client, st
 // [natslock.ErrInvalid].
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
-		if err := e.ready(); err != nil {
+		if err := e.ready(ctx); err != nil {
 			yield(Leader{}, err)
 			return
 		}
@@ -100,7 +100,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 					failed = 0
 					o.leader, o.revision, o.known = l, revision, true
 				case again.Final(err):
-					yield(Leader{}, fmt.Errorf("election %q: %w", e.name, err))
+					yield(Leader{}, fmt.Errorf("election %.512q: %w", e.name, err))
 					return
 				default:
 					pause = min(again.Pause(failed), refreshAfter)

@@ -98,11 +98,11 @@ func (t *Term) Resign(ctx context.Context) error {
 // [natslock.ErrInvalid] when another campaign would fail in the same way, or [OnChange] cannot go on. When Run
 // returns, this candidate has resigned. So end ctx before [natslock.Client.Close].
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Term) error) error {
-	if err := e.ready(); err != nil {
+	if err := e.ready(ctx); err != nil {
 		return err
 	}
 	if lead == nil {
-		return fmt.Errorf("election %q: %w: the function to run is nil", e.name, natslock.ErrInvalid)
+		return fmt.Errorf("election %.512q: %w: the function to run is nil", e.name, natslock.ErrInvalid)
 	}
 	parent := ctx
 	ctx, stop := e.report(parent)
@@ -140,7 +140,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 		case parent.Err() == nil: // OnChange cannot go on
 			return errors.Join(context.Cause(ctx), led)
 		default:
-			return errors.Join(fmt.Errorf("election %q: %w", e.name, again.EndOf(parent)), led)
+			return errors.Join(fmt.Errorf("election %.512q: %w", e.name, again.EndOf(parent)), led)
 		}
 	}
 }

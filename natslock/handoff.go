@@ -128,7 +128,7 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 // that no Handoff has made. [MaxWait] has no effect.
 func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock, error) {
 	if err := c.readyFor(ctx); err != nil {
-		return nil, fmt.Errorf("adopt lock %.64q: %w", h.Name, err)
+		return nil, fmt.Errorf("adopt lock %.512q: %w", h.Name, err)
 	}
 	cfg, err := lockConfigOf(opts)
 	if err == nil {
@@ -138,7 +138,7 @@ func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock
 		err = invalid("Adopt", "goes with neither Until, nor Linger, nor MinHold")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("adopt lock %.64q: %w", h.Name, err)
+		return nil, fmt.Errorf("adopt lock %.512q: %w", h.Name, err)
 	}
 	cfg.req.MaxWait = 0
 	cfg.req.Fixed = cfg.req.Fixed || cfg.req.TTL == 0 && h.TTL > clock.MaxTTL

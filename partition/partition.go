@@ -66,6 +66,9 @@ import (
 // MaxPartitions is how many partitions a group can have.
 const MaxPartitions = 10_000
 
+// maxGroup is the length of a group's name from which on no lock can have it before its own part.
+const maxGroup = 500
+
 // maxWeight is the greatest weight of a worker.
 const maxWeight = 1000
 
@@ -137,8 +140,8 @@ func checkCount(n int) error {
 
 // checkGroup refuses a name that would make a pattern of another meaning.
 func checkGroup(name string) error {
-	if name == "" || strings.ContainsAny(name, "*>") {
-		return fmt.Errorf("%w: a group %q: the name is empty or has a wildcard", natslock.ErrInvalid, name)
+	if name == "" || len(name) > maxGroup || strings.ContainsAny(name, "*>") {
+		return fmt.Errorf("%w: a group %.64q: the name is empty, has more than %d bytes or a wildcard", natslock.ErrInvalid, name, maxGroup)
 	}
 	return nil
 }

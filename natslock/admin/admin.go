@@ -78,11 +78,11 @@ func (a *Admin) client() *natslock.Client {
 func (a *Admin) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
 	in, err := inside(ctx, a.client())
 	if err != nil {
-		return Info{}, fmt.Errorf("inspect lock %q: %w", name, err)
+		return Info{}, fmt.Errorf("inspect lock %.512q: %w", name, err)
 	}
 	v, err := in.Inspect(ctx, record.Kind(kind), name)
 	if err != nil {
-		return Info{}, fmt.Errorf("inspect lock %q: %w", name, public(err))
+		return Info{}, fmt.Errorf("inspect lock %.512q: %w", name, public(err))
 	}
 	return infoOf(v), nil
 }
@@ -98,11 +98,11 @@ func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error]
 	return func(yield func(Info, error) bool) {
 		in, err := inside(ctx, a.client())
 		if err != nil {
-			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, err))
+			yield(Info{}, fmt.Errorf("list locks %.512q: %w", pattern, err))
 			return
 		}
 		if err := in.List(ctx, pattern, func(v view.View) bool { return yield(infoOf(v), nil) }); err != nil {
-			yield(Info{}, fmt.Errorf("list locks %q: %w", pattern, public(err)))
+			yield(Info{}, fmt.Errorf("list locks %.512q: %w", pattern, public(err)))
 		}
 	}
 }
@@ -119,15 +119,15 @@ func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error]
 // [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or the context's.
 func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (removed, left int, err error) {
 	if limit < 1 {
-		return 0, 0, fmt.Errorf("remove overdue records of locks %q: %w: a limit of %d", pattern, record.ErrInvalidOption, limit)
+		return 0, 0, fmt.Errorf("remove overdue records of locks %.512q: %w: a limit of %d", pattern, record.ErrInvalidOption, limit)
 	}
 	in, err := inside(ctx, a.client())
 	if err != nil {
-		return 0, 0, fmt.Errorf("remove overdue records of locks %q: %w", pattern, err)
+		return 0, 0, fmt.Errorf("remove overdue records of locks %.512q: %w", pattern, err)
 	}
 	removed, left, err = in.RemoveOverdue(ctx, pattern, limit)
 	if err != nil {
-		err = fmt.Errorf("remove overdue records of locks %q: %w", pattern, public(err))
+		err = fmt.Errorf("remove overdue records of locks %.512q: %w", pattern, public(err))
 	}
 	return removed, left, err
 }
@@ -168,7 +168,7 @@ type BreakRequest struct {
 func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	in, err := inside(ctx, a.client())
 	if err != nil {
-		return fmt.Errorf("break lock %q: %w", req.Name, err)
+		return fmt.Errorf("break lock %.512q: %w", req.Name, err)
 	}
 	return public(in.Break(ctx, view.BreakRequest{
 		Kind: record.Kind(req.Kind), Name: req.Name, ID: req.ID, Reason: req.Reason, Immediately: req.Immediately,

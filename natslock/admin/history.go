@@ -28,12 +28,12 @@ func (a *Admin) History(ctx context.Context, pattern string, since time.Time) it
 	return func(yield func(Event, error) bool) {
 		in, err := inside(ctx, a.client())
 		if err != nil {
-			yield(Event{}, fmt.Errorf("history of locks %q: %w", pattern, err))
+			yield(Event{}, fmt.Errorf("history of locks %.512q: %w", pattern, err))
 			return
 		}
 		for ch, err := range in.History(ctx, pattern, since) {
 			if err != nil {
-				yield(Event{}, fmt.Errorf("history of locks %q: %w", pattern, public(err)))
+				yield(Event{}, fmt.Errorf("history of locks %.512q: %w", pattern, public(err)))
 				return
 			}
 			if !yield(changed(ch), nil) {

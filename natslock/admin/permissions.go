@@ -87,6 +87,9 @@ type PermissionSet struct {
 	Publish, Subscribe []Permission
 }
 
+// maxPrefix bounds what stands before each subject of a user.
+const maxPrefix = 255
+
 // Permissions returns the subjects that a NATS user needs for locks. The server can
 // refuse every other subject, and a call that needs a refused one returns
 // [natslock.ErrPermission].
@@ -122,6 +125,9 @@ func Permissions(a Access) (PermissionSet, error) {
 	}
 	inbox := cmp.Or(strings.TrimSuffix(a.InboxPrefix, "."), strings.TrimSuffix(nats.InboxPrefix, "."))
 	for what, subject := range map[string]string{"domain": a.Domain, "API prefix": a.APIPrefix, "inbox prefix": a.InboxPrefix} {
+		if len(subject) > maxPrefix {
+			return p, fmt.Errorf("%w: Access: the %s has %d bytes, at most %d fit", record.ErrInvalidOption, what, len(subject), maxPrefix)
+		}
 		if strings.ContainsAny(subject, " \t\r\n*>\"\\") || what == "domain" && strings.Contains(subject, ".") {
 			return p, fmt.Errorf("%w: Access: %s %q cannot be one", record.ErrInvalidOption, what, subject)
 		}

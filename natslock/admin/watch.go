@@ -41,13 +41,13 @@ func watch(ctx context.Context, c *natslock.Client, pattern string, begin func(*
 	return func(yield func(Event, error) bool) {
 		in, err := inside(ctx, c)
 		if err != nil {
-			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, err))
+			yield(Event{}, fmt.Errorf("watch locks %.512q: %w", pattern, err))
 			return
 		}
 		q := unread{wake: make(chan struct{}, 1)}
 		stop, err := begin(in, pattern, func(ch view.Change) { q.add(changed(ch)) }, q.fail)
 		if err != nil {
-			yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, public(err)))
+			yield(Event{}, fmt.Errorf("watch locks %.512q: %w", pattern, public(err)))
 			return
 		}
 		defer stop()
@@ -57,7 +57,7 @@ func watch(ctx context.Context, c *natslock.Client, pattern string, begin func(*
 			case <-ctx.Done():
 				return
 			case <-in.Life().Done():
-				yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, context.Cause(in.Life())))
+				yield(Event{}, fmt.Errorf("watch locks %.512q: %w", pattern, context.Cause(in.Life())))
 				return
 			}
 			events, err := q.take()
@@ -67,7 +67,7 @@ func watch(ctx context.Context, c *natslock.Client, pattern string, begin func(*
 				}
 			}
 			if err != nil {
-				yield(Event{}, fmt.Errorf("watch locks %q: %w", pattern, public(err)))
+				yield(Event{}, fmt.Errorf("watch locks %.512q: %w", pattern, public(err)))
 				return
 			}
 		}
