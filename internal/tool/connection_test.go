@@ -112,6 +112,11 @@ func TestConnectionSettings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "elsewhere.json")
 	require.NoError(t, os.WriteFile(file, []byte(`{"url": "nats://file:1"}`), 0o600))
 
+	closed := filepath.Join(t.TempDir(), "closed")
+	require.NoError(t, os.MkdirAll(filepath.Join(closed, ".config", "nats"), 0o700))
+	require.NoError(t, os.Chmod(closed, 0))
+	t.Cleanup(func() { _ = os.Chmod(closed, 0o700) })
+
 	type env = map[string]string
 	for _, c := range []struct {
 		name     string
@@ -192,6 +197,10 @@ func TestConnectionSettings(t *testing.T) {
 		{name: "context and none", args: "--context home --no-context", fails: "--context and --no-context"},
 		{name: "unknown context", args: "--context nosuch", fails: `context nosuch: unknown context "nosuch"`},
 		{name: "a context that is none", selected: "bad", fails: "the selected context"},
+		{name: "no home", env: env{"HOME": "", "XDG_CONFIG_HOME": ""}, args: "-s nats://flag:1", want: "nats://flag:1"},
+		{name: "a home that is a file", env: env{"HOME": creds, "XDG_CONFIG_HOME": ""}, want: "nats://127.0.0.1:4222"},
+		{name: "a home that may not be read", env: env{"HOME": closed, "XDG_CONFIG_HOME": ""}, want: "nats://127.0.0.1:4222"},
+		{name: "a context of no home", env: env{"HOME": "", "XDG_CONFIG_HOME": ""}, args: "--context home", fails: "context home: $HOME is not defined"},
 		{name: "no time", env: env{"NATS_TIMEOUT": "0s"}, fails: "--timeout 0s"},
 		{name: "no proxy", args: "--socks-proxy ftp://x", fails: "--socks-proxy"},
 	} {

@@ -42,16 +42,20 @@ func readContext(name string) (c Context, err error) {
 	file := name
 	if abs, err := filepath.Abs(name); !strings.HasSuffix(name, ".json") || err != nil || !isFile(abs) {
 		dir, err := configDir()
-		if err != nil {
-			return c, err
-		}
 		if name == "" {
-			selected, err := os.ReadFile(filepath.Join(dir, "context.txt"))
-			if name = strings.TrimSpace(string(selected)); name == "" && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+			// A service may have no home, or one that it may not enter: nobody has selected
+			// a context there.
+			selected := filepath.Join(dir, "context.txt")
+			if _, missing := os.Stat(selected); err != nil || missing != nil {
 				return c, nil
-			} else if err != nil {
+			}
+			text, err := os.ReadFile(selected)
+			if name = strings.TrimSpace(string(text)); err != nil || name == "" {
 				return c, err
 			}
+		}
+		if err != nil {
+			return c, err
 		}
 		if strings.Contains(name, "..") || strings.ContainsAny(name, `/\`) {
 			return c, fmt.Errorf("invalid name %q", name)

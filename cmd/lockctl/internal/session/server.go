@@ -38,12 +38,12 @@ func StartKept(dir string, port int) (*Server, error) {
 	if dir == "" {
 		cache, err := os.UserCacheDir()
 		if err != nil {
-			return nil, tool.Exitf(tool.ExitUnavailable, "no place for the server's data: %w", err)
+			return nil, tool.Exitf(tool.ExitUnavailable, "no place for the server's data: %w; name one with --dir", err)
 		}
 		dir = filepath.Join(cache, "lockctl")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, tool.Exitf(tool.ExitUnavailable, "no place for the server's data: %w", err)
+		return nil, tool.Exitf(tool.ExitUnavailable, "no place for the server's data: %w; name another one with --dir", err)
 	}
 	owner := filepath.Join(dir, "owner")
 	unlock, err := lockFile(owner)
