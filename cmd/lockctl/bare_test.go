@@ -77,3 +77,67 @@ const (
 	readOnly     = `exec unshare -rm sh -c 'mount -o remount,bind,ro / && exec "$@"' sh `
 	firstProcess = `exec unshare -rpf --mount-proc `
 )
+
+// As the first process of a container lockctl has the orphans of its command for children. None
+// of them stays when it has ended.
+func TestFirstProcess(t *testing.T) {
+	tier.Proof(t)
+	t.Parallel()
+	s := serve(t)
+	if code, _, errs := bare(t, s, firstProcess+"true"); code != 0 {
+		t.Skip("not allowed here: ", errs)
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "command"), []byte(`
+		mkfifo end
+		sh -c '(read x < end) & echo $! > pid'
+		read orphan < pid
+		echo > end
+		for i in $(seq 100); do
+			test -e /proc/$orphan || { echo collected; exit; }
+			sleep 0.1
+		done
+		cat /proc/$orphan/stat`), 0o600))
+	code, out, errs := bare(t, s, `cd "$TMP"; `+firstProcess+`"$0" -s "$1" run x -- sh command`, "TMP="+dir)
+	require.Zero(t, code, errs)
+	require.Equal(t, "collected\n", out)
+}
+
+// nohup is for the server too, and for the command under a lock.
+func TestNohup(t *testing.T) {
+	tier.Proof(t)
+	t.Parallel()
+	nohup, err := exec.LookPath("nohup")
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, c := range []struct {
+		code int // after a TERM
+		args []string
+	}{
+		{0, []string{"server", "--port", "0", "--dir", t.TempDir()}},
+		{128 + int(syscall.SIGTERM), []string{"run", "x", "--", "sh", "-c", "echo started; exec sleep 600"}},
+		{128 + int(syscall.SIGTERM), []string{"elect", "x", "--", "sh", "-c", "echo started; exec sleep 600"}},
+		{0, []string{"watch", "--json"}},
+	} {
+		t.Run(c.args[0], func(t *testing.T) {
+			t.Parallel()
+			s := serve(t)
+			p := startFrom(t, nohup, s, "", nil, append([]string{binary}, c.args...)...)
+			url := s.URL()
+			switch c.args[0] {
+			case "server":
+				url = line(t, p)
+			case "watch":
+				kit.Eventually(t, "the watch", func() bool { return strings.Contains(p.err.String(), "watching") })
+			default:
+				line(t, p)
+			}
+			p.signal(syscall.SIGHUP)
+			code, _, errs := run(t, nil, "-s", url, "ls")
+			require.Zero(t, code, errs)
+			p.signal(syscall.SIGTERM)
+			require.Equal(t, c.code, p.wait())
+		})
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/internal/verify/tier"
 )
 
 // guardOf returns the pid of a lockctl's guard; 0: there is none.
@@ -53,6 +54,33 @@ func TestGuardKilled(t *testing.T) {
 	p.wait()
 	gone(t, stranger)
 	gone(t, second)
+}
+
+// A binary that was replaced, or is gone, while lockctl waited has a guard all the same: the one
+// that it was.
+func TestBinaryReplaced(t *testing.T) {
+	tier.Proof(t)
+	t.Parallel()
+	s := serve(t)
+	for _, by := range []string{"", "#!/bin/sh\nexit 9\n"} {
+		holder, pid := hold(t, s, "x")
+		old := filepath.Join(t.TempDir(), "lockctl")
+		require.NoError(t, os.Link(binary, old))
+		file := filepath.Join(t.TempDir(), "pid")
+		p := startFrom(t, old, s, "", nil, "run", "x", "--", "sh", "-c", "echo $$ > "+file+"; exec sleep 600")
+		awaitQueue(t, s, "x", 1)
+		require.NoError(t, os.Remove(old))
+		if by != "" {
+			require.NoError(t, os.WriteFile(old, []byte(by), 0o700))
+		}
+		require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+		holder.wait()
+		child := int(number(t, file))
+		kit.Eventually(t, "a guard", func() bool { return guardOf(p.cmd.Process.Pid) != 0 })
+		require.Empty(t, p.err.String())
+		require.NoError(t, syscall.Kill(child, syscall.SIGTERM))
+		p.wait()
+	}
 }
 
 // guarded starts a guard that waits for orders, and a group for it whose only

@@ -92,8 +92,14 @@ func start(t *testing.T, s *testutil.Server, args ...string) *process {
 
 func startWith(t *testing.T, s *testutil.Server, stdin string, env []string, args ...string) *process {
 	t.Helper()
+	return startFrom(t, binary, s, stdin, env, args...)
+}
+
+// startFrom starts another program: lockctl elsewhere, or one that executes it.
+func startFrom(t *testing.T, program string, s *testutil.Server, stdin string, env []string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, out: &kit.Log{}, err: &kit.Log{}, done: make(chan struct{}), args: strings.Join(args, " ")}
-	p.cmd = exec.Command(binary, args...)
+	p.cmd = exec.Command(program, args...)
 	p.cmd.Env = append(cleanEnv(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir())
 	if s != nil {
 		p.cmd.Env = append(p.cmd.Env, "NATS_URL="+s.URL())

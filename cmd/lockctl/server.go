@@ -23,7 +23,8 @@ users: every process on this machine can use it. It keeps its data, so locks and
 tokens continue where they were when it starts again. It creates a missing bucket.
 In production run nats-server, three of them.
 
-Prints the server's URL when it is ready. INT, TERM or HUP end it.
+Prints the server's URL when it is ready. INT, TERM or HUP end it, unless it was started
+with that signal ignored, as nohup does.
 
   lockctl server &
   export NATS_URL=nats://127.0.0.1:4222
@@ -42,7 +43,11 @@ func (c *serverCmd) AfterApply() error {
 
 func (c *serverCmd) Run(g *session.Globals) error {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(sig) { // nohup, or in the background of a script
+			signal.Notify(signals, sig)
+		}
+	}
 	e, err := session.StartKept(c.Dir, c.Port)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -129,4 +130,13 @@ func (c *Console) End(err error) error {
 	}
 	c.Complain("%v", o.Err)
 	return err
+}
+
+// Self returns the path of this very program, for another process of it. An upgrade may have
+// replaced the file by which it was started, and Linux has a path for what runs.
+func Self() (string, error) {
+	if runtime.GOOS == "linux" {
+		return "/proc/self/exe", nil
+	}
+	return os.Executable()
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -66,7 +67,7 @@ type victim struct {
 }
 
 func (d *demo) startVictim() (*victim, error) {
-	self, err := os.Executable()
+	self, err := console.Self()
 	if err != nil {
 		return nil, err
 	}

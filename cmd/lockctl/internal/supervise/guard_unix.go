@@ -51,7 +51,7 @@ type guard struct {
 
 // startGuard starts a guard without orders.
 func startGuard() (*guard, error) {
-	self, err := os.Executable()
+	self, err := console.Self()
 	if err != nil {
 		return nil, err
 	}

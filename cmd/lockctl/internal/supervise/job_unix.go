@@ -115,13 +115,18 @@ func (j *job) awaitStart(started <-chan error) error {
 	}
 }
 
-// wait reports the child's stops and its end.
+// wait reports the child's stops and its end. The first process of a container is the parent of
+// all orphans too, and collects them.
 func wait(pid int, ended chan<- int, stopped chan<- syscall.Signal) {
+	children := pid
+	if os.Getpid() == 1 {
+		children = -1
+	}
 	for {
 		var ws syscall.WaitStatus
-		_, err := syscall.Wait4(pid, &ws, syscall.WUNTRACED, nil)
+		of, err := syscall.Wait4(children, &ws, syscall.WUNTRACED, nil)
 		switch {
-		case err == syscall.EINTR:
+		case err == syscall.EINTR, err == nil && of != pid:
 		case err != nil:
 			ended <- tool.ExitInternal
 			return
