@@ -30,7 +30,7 @@ func guardOf(lockctl int) int {
 		if len(fields) < 2 || string(fields[0]) == "Z" || string(fields[1]) != strconv.Itoa(lockctl) {
 			continue
 		}
-		if args, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline")); bytes.HasPrefix(args, []byte("lockctl\x00guard\x00")) {
+		if args, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline")); bytes.HasPrefix(args, []byte("natslock-guard\x00guard\x00")) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 			return pid
 		}
@@ -47,6 +47,9 @@ func TestGuardKilled(t *testing.T) {
 	stranger := int(number(t, file)) // that dies with nobody by itself
 	var first, second int
 	kit.Eventually(t, "a guard", func() bool { first = guardOf(p.cmd.Process.Pid); return first != 0 })
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", first))
+	require.NoError(t, err)
+	require.NotContains(t, string(name), "lockctl", "what kills lockctl by name would kill the guard too")
 	require.NoError(t, syscall.Kill(first, syscall.SIGKILL))
 	kit.Eventually(t, "another guard", func() bool { second = guardOf(p.cmd.Process.Pid); return second != 0 && second != first })
 	require.True(t, running(stranger))

@@ -81,6 +81,7 @@ type process struct {
 	out, err *kit.Log
 	done     chan struct{}
 	args     string
+	url      string // of the server, for those that ask
 }
 
 // start starts lockctl against the server; it is killed with the test if it is

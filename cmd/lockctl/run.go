@@ -70,8 +70,9 @@ before that, at most a fifth of the TTL. A margin is a tenth of the TTL, at most
 1 s. With a TTL of 15 s, TERM comes 10 s and KILL 13 s after the last renewal.
 
 The guard does not reach a process that left the group (setsid, a daemon). It
-cannot act while the machine or the container is frozen. Windows has no guard.
-In these cases only a resource that checks LOCK_TOKEN is safe.
+cannot act while the machine or the container is frozen, nor if it is killed with its
+lockctl. Windows has no guard. In these cases only a resource that checks LOCK_TOKEN is
+safe. The first process of a container may be lockctl: it collects orphans.
 
   lockctl run deploy -- ./deploy.sh
   lockctl run -n -E 0 nightly -- ./backup.sh   # not twice, and no error

@@ -61,7 +61,8 @@ func startGuard() (*guard, error) {
 	}
 	defer r.Close()
 	cmd := &exec.Cmd{
-		Path: self, Args: []string{"lockctl", "guard"},
+		// What kills lockctl by its name spares it: neither its file nor itself has that name.
+		Path: self, Args: []string{"natslock-guard", "guard"},
 		Env: []string{}, Dir: "/", Stdin: r,
 		// Out of reach of the terminal and of signals to lockctl's group.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},

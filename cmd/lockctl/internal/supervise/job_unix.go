@@ -38,10 +38,7 @@ type job struct {
 	noStop chan os.Signal
 }
 
-// startJob starts the command.
-//
-// Its parent is one thread, as far as Pdeathsig is concerned, so that thread
-// starts it, waits for it, and does nothing else.
+// startJob starts the command. A goroutine of its own starts it and waits for it.
 func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, error) {
 	ended, stopped, started := make(chan int, 1), make(chan syscall.Signal, 1), make(chan error)
 	j := &job{complain: complain, ended: ended, stopped: stopped}
@@ -54,7 +51,6 @@ func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, e
 		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, int(j.tty.Fd())
 		j.given = true
 	}
-	dieWithParent(cmd.SysProcAttr)
 	// With the terminal's stop key in the hands of lockctl, the command is
 	// stopped first: it must never run while lockctl cannot renew.
 	j.noStop = make(chan os.Signal, 1)
@@ -66,7 +62,6 @@ func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, e
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	j.guard, _ = startGuard() // first, so that the command never runs without
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		err := cmd.Start()
 		if err == nil {
 			j.pid = cmd.Process.Pid
