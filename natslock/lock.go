@@ -44,6 +44,7 @@ func (noLock) Left() time.Duration                              { return 0 }
 func (noLock) Extend(context.Context, time.Duration) error      { return errNoLock }
 func (noLock) SetMeta(context.Context, map[string]string) error { return errNoLock }
 func (noLock) HandOff(context.Context) (session.Handed, error)  { return session.Handed{}, errNoLock }
+func (noLock) Keep(time.Duration)                               {}
 func (noLock) Contended() <-chan struct{}                       { return nil }
 func (noLock) Release(context.Context) error                    { return errNoLock }
 func (noLock) Retire() error                                    { return errNoLock }

@@ -28,6 +28,7 @@ type Holding interface {
 	Extend(ctx context.Context, ttl time.Duration) error
 	SetMeta(ctx context.Context, meta map[string]string) error
 	Contended() <-chan struct{}
+	Keep(d time.Duration)
 	HandOff(ctx context.Context) (session.Handed, error)
 	Release(ctx context.Context) error
 	Retire() error

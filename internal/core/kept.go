@@ -468,11 +468,11 @@ func (k *Kept) stop(end End, why Why, now clock.Instant) Consequence {
 func (k *Kept) Final() uint64 { return k.n + 1 }
 
 // Closing returns what the holder leaves: a tombstone, or its last renewal, which is fixed. The latter is for a
-// hand-over, or if rest is left of the minimum hold. A broken record is always deleted: the operator has decided.
+// hand-over, or if rest is left of the minimum hold or of the time for which a job that is done is kept. A broken record is
+// always deleted: the operator has decided.
 func (k *Kept) Closing(rest time.Duration, broken bool) (body record.Body, deletes bool) {
-	purpose := record.Rest
 	if k.Cause == EndHandedOff {
-		purpose, rest = k.Body.Purpose, k.Granted.TTL
+		rest = k.Granted.TTL
 	}
 	body = k.Body
 	body.Renewal = k.Final()
@@ -480,7 +480,10 @@ func (k *Kept) Closing(rest time.Duration, broken bool) (body record.Body, delet
 	if rest <= 0 || broken { //safety:cooldown-kept
 		return body, true
 	}
-	body.Purpose, body.Fixed, body.Lingers, body.InUse = purpose, true, false, false
+	if k.Cause != EndHandedOff && body.Purpose != record.Job {
+		body.Purpose = record.Rest
+	}
+	body.Fixed, body.Lingers, body.InUse = true, false, false
 	body.TTL = int64(clock.CeilSecond(rest) / time.Second)
 	return body, false
 }

@@ -134,7 +134,7 @@ const (
 )
 
 var (
-	// Job is that of a period of a job, which is taken until its end.
+	// Job is that of a job that is done, whose holder has left.
 	Job = PurposeOf("job")
 	// Rest is that of what is left of a minimum hold, whose holder has left.
 	Rest = PurposeOf(rest)
@@ -475,6 +475,9 @@ func (e Entry) Granted() uint64 { return max(e.Grants, 1) }
 // Left reports whether the record looks like the last renewal of its holder, for views. The renewal of a lease that was
 // fixed from the grant on looks the same.
 func (e Entry) Left() bool { return e.Status == StatusHeld && e.Fixed && e.Renewal > 0 && e.By == 0 }
+
+// Done reports whether the record is that of a job that is done.
+func (e Entry) Done() bool { return e.Left() && e.Purpose == Job }
 
 // Adopts reports whether the record is that of a claim which has adopted the lock of another one, whose record it has
 // replaced.

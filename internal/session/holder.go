@@ -7,6 +7,7 @@ import (
 
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/record"
 )
 
 // Admission is what a caller brings to a lease.
@@ -134,6 +135,18 @@ func (h *Holder) event(t EventType, cause error) Event {
 		ev.ID = h.ID() // every holder but the first has an id to be made
 	}
 	return ev
+}
+
+// Keep has the release leave the record of a job that is done, so that others stay out for d from now on. It does
+// nothing if the lease has ended.
+func (h *Holder) Keep(d time.Duration) {
+	l := h.lease
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if l.State == Held {
+		h.wanted().Least, h.wanted().Since = d, l.s.b.Instant()
+		l.Body.Purpose = record.Job
+	}
 }
 
 // Lease returns the lease that the holder has a part in.
