@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -26,19 +27,26 @@ func start() (nc *nats.Conn, js jetstream.JetStream, stop func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if _, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "settings"}); err != nil {
-		log.Fatal(err)
-	}
-	s, err := js.Stream(ctx, "KV_settings")
-	if err != nil {
-		log.Fatal(err)
-	}
-	c := s.CachedInfo().Config
-	c.AllowAtomicPublish = true // for KV.Create and KV.Update
-	if _, err := js.UpdateStream(ctx, c); err != nil {
+	if err := newBucket(ctx, js, "settings"); err != nil {
 		log.Fatal(err)
 	}
 	return nc, js, stop
+}
+
+// newBucket creates a bucket that takes KV.Create and KV.Update.
+func newBucket(ctx context.Context, js jetstream.JetStream, name string) error {
+	_, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: name})
+	if err != nil {
+		return err
+	}
+	stream, err := js.Stream(ctx, "KV_"+name)
+	if err != nil {
+		return err
+	}
+	config := stream.CachedInfo().Config
+	config.AllowAtomicPublish = true // no field of jetstream.KeyValueConfig
+	_, err = js.UpdateStream(ctx, config)
+	return err
 }
 
 // A holder that has lost its lock opens its fence too late, or writes too late. The token
@@ -216,6 +224,58 @@ func ExampleKV_Create() {
 	// Output:
 	// false
 	// true
+}
+
+// A job of one day pays each account once, although its first run crashes in the middle, and other runs may be at work.
+func ExampleKV_Create_payout() {
+	ctx := context.Background()
+	nc, js, stop := start()
+	defer stop()
+	if err := newBucket(ctx, js, "payouts"); err != nil {
+		log.Fatal(err)
+	}
+	locks, err := natslock.New(ctx, nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+	day := "2026-11-28"
+	for _, accounts := range [][]string{{"anna", "not a key"}, {"anna", "bert"}, {"anna", "bert"}} {
+		err = locks.Once(ctx, "payout."+day, 48*time.Hour, func(ctx context.Context, _ *natslock.Lock) error {
+			return locks.Do(ctx, "payout", func(ctx context.Context, l *natslock.Lock) error { // one day at a time
+				f, err := fence.Open(ctx, js, "KV_payouts", "$KV.payouts.fence", l.Token())
+				if err != nil {
+					return err
+				}
+				kv, err := f.KV("payouts")
+				if err != nil {
+					return err
+				}
+				for _, account := range accounts {
+					_, err := kv.Create(ctx, day+"."+account, []byte("pay"))
+					if err != nil && !errors.Is(err, jetstream.ErrKeyExists) { // an earlier run has created it
+						return err
+					}
+				}
+				return nil
+			})
+		})
+		fmt.Println(err == nil, errors.Is(err, natslock.ErrDone))
+	}
+	info, err := js.Stream(ctx, "KV_payouts")
+	if err != nil {
+		log.Fatal(err)
+	}
+	orders, err := info.Info(ctx, jetstream.WithSubjectFilter("$KV.payouts."+day+".*"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(orders.State.Subjects)
+	// Output:
+	// false false
+	// true false
+	// false true
+	// map[$KV.payouts.2026-11-28.anna:1 $KV.payouts.2026-11-28.bert:1]
 }
 
 func ExampleKV_Update() {

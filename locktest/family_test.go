@@ -125,19 +125,21 @@ func TestLeasesAtRestInMemory(t *testing.T) {
 	})
 }
 
-// A job runs once in a period, whichever client asks.
-func TestOncePerInMemory(t *testing.T) {
+// A job runs once under a name, whichever client asks, until it is kept no more.
+func TestOnceInMemory(t *testing.T) {
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
 		runs := 0
 		for range 3 {
 			for _, c := range []*natslock.Client{locks.Client(), locks.NewClient()} {
-				_, err := c.OncePer(t.Context(), "report", time.Hour, func(context.Context, time.Time, *natslock.Lock) error {
+				err := c.Once(t.Context(), "report", time.Hour, func(context.Context, *natslock.Lock) error {
 					runs++
 					return nil
 				})
-				require.NoError(t, err)
+				if err != nil {
+					require.ErrorIs(t, err, natslock.ErrDone)
+				}
 			}
-			time.Sleep(time.Hour)
+			time.Sleep(time.Hour + 2*time.Second)
 		}
 		require.Equal(t, 3, runs)
 	})

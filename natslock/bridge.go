@@ -91,12 +91,6 @@ func init() {
 			return nil
 		}
 	}
-	bridge.WallClock = func(now func() time.Time) Option {
-		return func(c *config) error {
-			c.now = now
-			return nil
-		}
-	}
 	bridge.Open = func(kv kvstore.KV, opts []Option) (*Client, error) {
 		cfg, err := configOf(opts)
 		if err != nil {

@@ -33,7 +33,6 @@ type Client struct {
 	locks   *cohort.Client
 	admin   *admin.Admin
 	bucket  *bucket.Bucket
-	now     func() time.Time // the wall clock
 }
 
 var errNoClient = fmt.Errorf("%w: a natslock.Client made without New", ErrInvalid)
@@ -122,7 +121,7 @@ func (cfg config) client(kv kvstore.KV) *Client {
 		b.StandFor(cfg.pid)
 	}
 	held := session.New(b, cfg.session)
-	return &Client{session: held, locks: cohort.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), bucket: b, now: cfg.now}
+	return &Client{session: held, locks: cohort.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), bucket: b}
 }
 
 // Lock takes the mutex. It waits in the queue until ctx ends or [MaxWait]

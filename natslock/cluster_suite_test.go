@@ -164,20 +164,23 @@ func TestClusterSuite(t *testing.T) {
 		require.NoError(t, l.Unlock(ctx))
 	})
 
-	t.Run("once per year", func(t *testing.T) {
+	t.Run("once in a year", func(t *testing.T) {
 		var n atomic.Int64
 		var wg sync.WaitGroup
 		for i := range 9 {
 			wg.Go(func() {
-				_, err := clients[i%3].OncePer(ctx, "yearly", 365*24*time.Hour, func(context.Context, time.Time, *natslock.Lock) error {
+				err := clients[i%3].Once(ctx, "job.2026", 365*24*time.Hour, func(context.Context, *natslock.Lock) error {
 					n.Add(1)
 					return nil
 				})
-				assert.NoError(t, err)
+				if err != nil {
+					assert.ErrorIs(t, err, natslock.ErrLocked)
+				}
 			})
 		}
 		wg.Wait()
 		require.EqualValues(t, 1, n.Load())
+		require.ErrorIs(t, b.Once(ctx, "job.2026", time.Hour, func(context.Context, *natslock.Lock) error { return nil }), natslock.ErrDone)
 	})
 
 	t.Run("extending", func(t *testing.T) {

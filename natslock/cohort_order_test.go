@@ -74,8 +74,8 @@ func TestCohortOrder(t *testing.T) {
 			t.Run(fmt.Sprint(tc.asks, " ", turn), func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 					clients := map[rune]*member{}
-					for i, name := range "ABC" { // whose wall clocks differ
-						clients[name] = join(t, s, natslock.WithTuning(natslock.Tuning{Turn: turn}), skewed(time.Duration(1-i)*time.Hour))
+					for _, name := range "ABC" {
+						clients[name] = join(t, s, natslock.WithTuning(natslock.Tuning{Turn: turn}))
 					}
 					var asked []*waiting
 					for _, name := range tc.asks {

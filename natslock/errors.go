@@ -48,9 +48,8 @@ var (
 	// ErrUnavailable: the server gave no usable answer. The error matches the context's
 	// error too if, and only if, the context of the call ended before the answer.
 	ErrUnavailable = bucket.ErrUnavailable
-	// ErrClock: the wall clocks of the client and of the server are too far apart for
-	// [Client.OncePer]. The function did not run.
-	ErrClock = errors.New("the wall clock of this client is wrong")
+	// ErrDone: the job of a [Client.Once] has been done. It matches [ErrLocked] too.
+	ErrDone = errors.New("the job is done")
 	// ErrPermission: the server refuses this user a subject that the lock needs.
 	ErrPermission = bucket.ErrPermission
 )
@@ -65,6 +64,9 @@ type LockedError struct {
 	Holder *Holder
 	// Own is true when this client holds the lock itself.
 	Own bool
+	// Done is true when Holder has done the job of a [Client.Once], and the lock is kept until
+	// Holder.Expires.
+	Done bool
 	// Lingers is true when the client of Holder may keep the lock idle: see [Linger]. Idle is
 	// true when nobody was inside as that client wrote the record, up to a third of the TTL
 	// ago. [Client.Lock] gets an idle lock at once, and a one-shot acquire does not.
@@ -84,6 +86,9 @@ func (e *LockedError) Error() string {
 		fmt.Fprintf(&b, "lock %q is held by ", e.Name)
 	}
 	switch {
+	case e.Done:
+		b.Reset()
+		fmt.Fprintf(&b, "lock %q: the job is done, by %s, and kept until %s", e.Name, describe(*e.Holder, e.entry), e.Holder.Expires.UTC().Format(time.RFC3339))
 	case e.Own && e.Holder != nil && !e.entry.Left():
 		fmt.Fprintf(&b, "this client itself (token %d)", e.Holder.Token)
 	case e.Holder != nil:
@@ -106,8 +111,10 @@ func (e *LockedError) Error() string {
 	return b.String()
 }
 
-// Is makes the error match [ErrLocked].
-func (e *LockedError) Is(target error) bool { return target == ErrLocked }
+// Is makes the error match [ErrLocked], and [ErrDone] if the job is done.
+func (e *LockedError) Is(target error) bool {
+	return target == ErrLocked || e.Done && target == ErrDone
+}
 
 // TimeoutError describes a wait that the client gave up. It matches [ErrTimeout] and
 // the error of the context that ended the wait. It also matches [ErrUnavailable] if the
@@ -155,7 +162,7 @@ func public(err error) error {
 	if busy, ok := errors.AsType[*call.BusyError](err); ok {
 		h := busy.Holder
 		lingers := h.Lingers && h.Status == record.StatusHeld
-		return &LockedError{Name: busy.Name, Holder: knownHolder(h), Own: busy.Own, Lingers: lingers, Idle: lingers && !h.InUse,
+		return &LockedError{Name: busy.Name, Holder: knownHolder(h), Own: busy.Own, Done: h.Done(), Lingers: lingers, Idle: lingers && !h.InUse,
 			Queued: busy.Queued, entry: h, permits: busy.Kind == record.Semaphore}
 	}
 	if wait, ok := errors.AsType[*call.WaitError](err); ok {

@@ -35,45 +35,48 @@ func ExampleClient_LockAll() {
 	// true <nil>
 }
 
-// OncePer runs a job once in each period, in the replica that is first. The others call it
-// too, and do nothing.
-func ExampleClient_OncePer() {
+// Once runs a job once under its name, in the replica that is first. The others call it too,
+// and are told that the job is done.
+func ExampleClient_Once() {
 	ctx := context.Background()
 	locks, done := example.Client()
 	defer done()
 
 	for range 3 { // replicas, most likely
-		ran, err := locks.OncePer(ctx, "reports.daily", 24*time.Hour, func(ctx context.Context, begin time.Time, l *natslock.Lock) error {
-			fmt.Println("a report from", begin.Format(time.TimeOnly), begin.Location(), ctx.Err())
+		err := locks.Once(ctx, "reports.2026-11", 31*24*time.Hour, func(ctx context.Context, l *natslock.Lock) error {
+			fmt.Println("the report of November", ctx.Err())
 			return nil
 		})
-		fmt.Println(ran, err)
+		fmt.Println(errors.Is(err, natslock.ErrDone))
 	}
 	// Output:
-	// a report from 00:00:00 UTC <nil>
-	// true <nil>
-	// false <nil>
-	// false <nil>
+	// the report of November <nil>
+	// false
+	// true
+	// true
 }
 
-// A daily job that begins at 03:00 UTC, in whichever replica asks first. Each replica has this
-// loop. A SIGTERM ends ctx and, because of Detached, not the job.
-func ExampleClient_OncePer_daily() {
+// A daily job from 02:00 on in Berlin, in whichever replica asks first. Each replica has this loop. A
+// SIGTERM ends ctx and, because of Detached, not the job.
+func ExampleClient_Once_daily() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	locks, done := example.Client()
 	defer done()
-	report := func(ctx context.Context, begin time.Time, l *natslock.Lock) error {
-		fmt.Println("the report of", begin.Format(time.DateOnly), "with token", l.Token())
+	zone, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		log.Fatal(err)
+	}
+	report := func(ctx context.Context, l *natslock.Lock) error {
+		fmt.Println("the report of", l.Name(), "with token", l.Token())
 		return ctx.Err()
 	}
 	tick := time.Tick(5 * time.Minute)
 	for ctx.Err() == nil {
-		// A call in the last second of a day counts for the next day.
-		if now := time.Now().UTC(); now.Hour() >= 3 && now.Add(time.Minute).Day() == now.Day() {
-			ran, err := locks.OncePer(ctx, "report", 24*time.Hour, report, natslock.Detached())
-			if err != nil {
-				log.Printf("the report has run: %t: %v", ran, err) // if not, the next tick tries again
+		if now := time.Now().In(zone); now.Hour() >= 2 {
+			err := locks.Once(ctx, "report."+now.Format(time.DateOnly), 48*time.Hour, report, natslock.Detached())
+			if err != nil && !errors.Is(err, natslock.ErrLocked) {
+				log.Print(err) // the next tick tries again
 			}
 		}
 		select {

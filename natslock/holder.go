@@ -69,6 +69,7 @@ func describe(h Holder, e record.Entry) string {
 	switch {
 	case e.Status == record.StatusBroken:
 		s += ", broken by " + e.BrokenBy
+	case e.Done():
 	case e.Left():
 		s += ", which does not renew it: it is fixed, handed over, or kept for a minimum hold"
 	}

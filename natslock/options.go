@@ -31,12 +31,11 @@ type config struct {
 	owner     string
 	pid       int // that the records name; 0: that of this process
 	wrap      func(kv.KV) kv.KV
-	now       func() time.Time
 }
 
 // configOf is what options make of the defaults.
 func configOf(opts []Option) (config, error) {
-	cfg := config{create: true, turn: cohort.DefaultTurn, lingering: cohort.DefaultMaxLingering, now: time.Now, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
+	cfg := config{create: true, turn: cohort.DefaultTurn, lingering: cohort.DefaultMaxLingering, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
 	for _, opt := range opts {
 		if opt == nil {
 			return config{}, fmt.Errorf("natslock: %w", errNilOption)

@@ -1,6 +1,8 @@
-// Command cron runs a job at most once per period, in the process that is first, however many
-// run this program. The lock of a period stays until it is over: a process that is late, or
-// starts now, does nothing. On SIGTERM the job that runs is finished.
+// Command cron makes a report once per period, in the process that asks first, however many
+// run this program. The period is a part of the lock's name, and the lock stays after the
+// report: a process that is late, or starts now, is told that the report is made. A report that
+// fails, or whose process dies, is made by the next process that asks. On SIGTERM the report
+// that is being made is finished.
 //
 //	for i in 1 2 3; do go run ./examples/cron -period 5s & done; wait
 package main
@@ -8,6 +10,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"log"
 	"os"
@@ -21,7 +24,7 @@ import (
 )
 
 func main() {
-	every := flag.Duration("period", 10*time.Second, "how often")
+	period := flag.Duration("period", 10*time.Second, "how often")
 	times := flag.Int("times", -1, "end after so many periods")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -36,23 +39,34 @@ func main() {
 		log.Fatal(err)
 	}
 	defer locks.Close(context.Background()) // before nc.Close
-	for period := *every; *times != 0; *times-- {
+	tick := time.Tick(*period / 5)          // several in each period: the next one tries again
+	for done := ""; *times != 0; {
 		select {
-		case <-time.After(time.Until(time.Now().Truncate(period).Add(period))):
+		case <-tick:
 		case <-ctx.Done():
 			return
 		}
-		ran, err := locks.OncePer(ctx, "cron.report", period, report, natslock.Detached())
-		if err != nil {
-			log.Print(err) // the next period is another one
-		} else if !ran {
-			log.Printf("pid %d: left to others", os.Getpid())
+		// Of a day that would be time.Now().In(location).Format(time.DateOnly).
+		name := "cron.report." + time.Now().UTC().Truncate(*period).Format("20060102T150405Z")
+		if name == done {
+			continue
 		}
+		err := locks.Once(ctx, name, 2**period, report, natslock.Detached())
+		switch {
+		case err == nil:
+		case errors.Is(err, natslock.ErrDone):
+			log.Printf("pid %d: left to others", os.Getpid())
+		default:
+			log.Print(err) // the next tick tries again
+			continue
+		}
+		done = name
+		*times--
 	}
 }
 
 // report is the job. It stops when its lock is lost, and passes the token to what it writes to.
-func report(ctx context.Context, begin time.Time, l *natslock.Lock) error {
-	log.Printf("pid %d: runs the job, token %d, for the period from %v", os.Getpid(), l.Token(), begin.Format(time.RFC3339))
+func report(ctx context.Context, l *natslock.Lock) error {
+	log.Printf("pid %d: makes %s, token %d", os.Getpid(), l.Name(), l.Token())
 	return ctx.Err()
 }

@@ -7,7 +7,7 @@
 //   - Lock with retries is Lock with MaxWait. The worker waits in a queue for as long as the
 //     retries would take, and the server notifies it. Nobody polls.
 //   - A task that is locked until its next tick, under one name, misses every second tick.
-//     OncePer has a lock for each period, and runs the task once in each.
+//     Once takes a name for each period, and runs the task once under each.
 //   - Its lock in memory is that of package locktest. Package testutil runs a real server.
 //
 // It needs a server:
@@ -100,11 +100,12 @@ func periodic(ctx context.Context, workers []lock, period time.Duration) error {
 	for i, w := range workers {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				_, err := w.OncePer(ctx, "machinery.report", period, func(_ context.Context, begin time.Time, _ *natslock.Lock) error {
-					fmt.Println("report of", begin.Format(time.TimeOnly), "by worker", i)
+				begin := time.Now().Truncate(period).Format(time.TimeOnly)
+				err := w.Once(ctx, natslock.Join("machinery.report", begin), 2*period, func(context.Context, *natslock.Lock) error {
+					fmt.Println("report of", begin, "by worker", i)
 					return nil
 				})
-				if err != nil && ctx.Err() == nil {
+				if err != nil && !errors.Is(err, natslock.ErrLocked) && ctx.Err() == nil {
 					fmt.Println(err) // the worker tries again
 				}
 				time.Sleep(period / 10)

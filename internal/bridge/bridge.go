@@ -85,10 +85,6 @@ var (
 	//
 	//	func(l *natslock.Lock)
 	Drop any
-	// WallClock gives a client another wall clock than its process, for tests:
-	//
-	//	func(now func() time.Time) natslock.Option
-	WallClock any
 	// Open returns a client of the bucket of a store, for package locktest:
 	//
 	//	func(kv kvstore.KV, opts []natslock.Option) (*natslock.Client, error)

@@ -141,9 +141,9 @@ func (h *Holder) event(t EventType, cause error) Event {
 // nothing if the lease has ended.
 func (h *Holder) Keep(d time.Duration) {
 	l := h.lease
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	if l.State == Held {
+	l.s.Lock()
+	defer l.s.Unlock()
+	if l.State == Held { //safety:once-held
 		h.wanted().Least, h.wanted().Since = d, l.s.b.Instant()
 		l.Body.Purpose = record.Job
 	}

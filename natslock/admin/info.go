@@ -91,7 +91,7 @@ type Holder struct {
 	// hold was over ([natslock.MinHold]).
 	Fixed bool
 	// Purpose says what the lock is for, where it is held or kept for long by design: "election", "member" and
-	// "partition" (package partition), "script", "job" ([natslock.Client.OncePer]), "rest" (of a minimum hold). It is
+	// "partition" (package partition), "script", "job" (one that is done: [natslock.Client.Once]), "rest" (of a minimum hold). It is
 	// empty for all others. Clients of other languages may have other words, of at most 16 bytes.
 	Purpose string
 	// Waiting is how many goroutines of the holder's client waited behind the holder

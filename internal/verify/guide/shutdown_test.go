@@ -135,10 +135,7 @@ func TestOutage(t *testing.T) {
 		tryDo := o.call(func() error { return o.locks.TryDo(ctx, "b", nothing) })
 		bounded := o.call(func() error { _, err := o.locks.Lock(ctx, "c", natslock.MaxWait(3*time.Second)); return err })
 		waiting := o.call(func() error { return o.locks.Do(ctx, "d", nothing) })
-		oncePer := o.call(func() error {
-			_, err := o.locks.OncePer(ctx, "e", time.Hour, func(context.Context, time.Time, *natslock.Lock) error { return nil })
-			return err
-		})
+		once := o.call(func() error { return o.locks.Once(ctx, "e", time.Hour, nothing) })
 		leader := o.call(func() error { _, err := e.Leader(ctx); return err })
 		unlock := o.call(func() error { return released.Unlock(ctx) })
 		extend := o.call(func() error { return extended.Extend(ctx, 0) })
@@ -146,7 +143,7 @@ func TestOutage(t *testing.T) {
 
 		o.ends("TryLock", tryLock, 0, 5*time.Second, natslock.ErrUnavailable)
 		o.ends("TryDo", tryDo, 0, 5*time.Second, natslock.ErrUnavailable)
-		o.ends("OncePer", oncePer, 0, 5*time.Second, natslock.ErrUnavailable)
+		o.ends("Once", once, 0, 5*time.Second, natslock.ErrUnavailable)
 		o.ends("Leader", leader, 0, 5*time.Second, natslock.ErrUnavailable)
 		require.ErrorIs(t, o.locks.Healthy(), natslock.ErrUnavailable)
 		o.ends("Lock with MaxWait", bounded, 3*time.Second, 3*time.Second, natslock.ErrUnavailable, natslock.ErrTimeout)

@@ -27,8 +27,9 @@ var given = map[string]string{
 	"docs/guide/elections.md":       "e *election.Election, schedule func(context.Context, uint64) error, items chan string, process func(context.Context, string) error, show func(string), lead func(context.Context, *election.Term) error",
 	"docs/guide/leases.md":          "batches []func(context.Context) error",
 	"docs/guide/partitions.md":      "p *partition.Partition, messages func(int) chan string, process func(context.Context, uint64, string) error",
-	"docs/guide/periodic.md":        "report func(context.Context, time.Time, *natslock.Lock) error",
 	"docs/guide/shutdown.md":        "server string, web *http.Server, job jetstream.Msg, workers *sync.WaitGroup, wait func(context.Context, *sync.WaitGroup) error, work func(context.Context, string) error, mux *http.ServeMux, pay func(context.Context, string, uint64) error",
+	"docs/guide/fencing.md":         "name string",
+	"docs/guide/periodic.md":        "zone *time.Location, report func(context.Context, *natslock.Lock) error, day string, accounts []string",
 	"docs/guide/testing.md":         "locks *locktest.Locker, t *testing.T",
 }
 

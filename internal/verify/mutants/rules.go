@@ -78,7 +78,7 @@ var rules = []rule{
 	{"a re-created bucket ends every lease", []string{"re-created", "bucket-gone"}},
 	{"a leader that was broken leads no more", []string{"leader-deposed"}},
 	{"several locks are taken in one order", []string{"all-in-order"}},
-	{"a period's record outlasts the period", []string{"once-lasts", "once-stays"}},
+	{"a job that is done stays so, and only a run that held its lock makes it so", []string{"once-kept", "once-held", "once-alone"}},
 	{"each fenced write has the guard, and a greater token is never replaced", []string{"fence-guard", "fence-greater"}},
 }
 

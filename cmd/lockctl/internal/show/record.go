@@ -54,7 +54,7 @@ type holderJSON struct {
 	Unreadable bool              `json:"unreadable" doc:"the record is none of lockctl's, or of a later version: held by an unknown owner"`
 	Lingers    bool              `json:"lingers" doc:"its client may keep the lock idle, for goroutines of its own"`
 	Idle       bool              `json:"idle" doc:"no goroutine was inside when the client last renewed the lock; one may be by now"`
-	Purpose    string            `json:"purpose" doc:"what it is for: election, member, partition, script, job, or rest (of a minimum hold); empty: not said"`
+	Purpose    string            `json:"purpose" doc:"what it is for: election, member, partition, script, job (one that is done), or rest (of a minimum hold); empty: not said"`
 	Slot       int               `json:"slot" doc:"of a semaphore: the number of its permit, from 0"`
 	Of         int               `json:"of" doc:"of a semaphore: how many permits there are, as its client knows; 0: another lock"`
 }

@@ -1,0 +1,389 @@
+package natslock_test
+
+import (
+	"context"
+	"errors"
+	"log"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+	_ "time/tzdata" // for machines without a database of time zones
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/history"
+	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/testutil"
+)
+
+// nothing is a job that is done at once.
+func nothing(context.Context, *natslock.Lock) error { return nil }
+
+// never is a job that another call runs or has done.
+func never(context.Context, *natslock.Lock) error { return errors.New("it runs again") }
+
+// isDone expects that every client is told that the job is done.
+func isDone(t *testing.T, name string, members ...*member) {
+	t.Helper()
+	for _, m := range members {
+		err := m.Once(t.Context(), name, time.Hour, never)
+		require.ErrorIs(t, err, natslock.ErrDone)
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		locked, ok := errors.AsType[*natslock.LockedError](err)
+		require.True(t, ok)
+		require.True(t, locked.Done)
+		require.ErrorContains(t, err, "the job is done, by ")
+	}
+}
+
+// isFree runs the job.
+func isFree(t *testing.T, name string, m *member) {
+	t.Helper()
+	ran := false
+	require.NoError(t, m.Once(t.Context(), name, time.Hour, func(context.Context, *natslock.Lock) error {
+		ran = true
+		return nil
+	}))
+	require.True(t, ran)
+}
+
+// A job takes longer than it is kept. While it runs its lock is one that is renewed, and others are told that it is
+// held. It is kept from its end on, as a record that says so, and nothing is held.
+func TestOnce(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		require.NoError(t, c.Once(t.Context(), "job", time.Minute, func(ctx context.Context, l *natslock.Lock) error {
+			for range 3 {
+				time.Sleep(time.Minute)
+				require.NoError(t, ctx.Err())
+				for _, m := range []*member{c, other} {
+					err := m.Once(t.Context(), "job", time.Minute, never)
+					require.ErrorIs(t, err, natslock.ErrLocked)
+					require.NotErrorIs(t, err, natslock.ErrDone)
+				}
+				h := inspect(t, other.Client, "job").Holder
+				require.False(t, h.Fixed)
+				require.Empty(t, h.Purpose)
+			}
+			return nil
+		}, natslock.Meta(map[string]string{"k": "v"})))
+		end := time.Now()
+		require.Zero(t, c.Stats().Held)
+		isDone(t, "job", c, other)
+		h := inspect(t, other.Client, "job").Holder
+		require.True(t, h.Fixed)
+		require.Equal(t, "job", h.Purpose)
+		require.Equal(t, map[string]string{"k": "v"}, h.Meta)
+		time.Sleep(time.Until(end.Add(time.Minute)) - time.Millisecond)
+		isDone(t, "job", c, other)
+		time.Sleep(2 * time.Second)
+		isFree(t, "job", other)
+	})
+}
+
+// A job that fails or panics is not done. The next call runs it.
+func TestOnceFails(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		r := newRaw(t, s.Connect())
+		fault := errors.New("fault")
+		require.ErrorIs(t, c.Once(t.Context(), "job", time.Hour, func(context.Context, *natslock.Lock) error { return fault }), fault)
+		require.Empty(t, r.live(">"))
+		require.Panics(t, func() {
+			_ = other.Once(t.Context(), "job", time.Hour, func(context.Context, *natslock.Lock) error { panic("test") })
+		})
+		require.Empty(t, r.live(">"))
+		require.NoError(t, c.Once(t.Context(), "job", time.Hour, func(ctx context.Context, l *natslock.Lock) error { return l.Unlock(ctx) }))
+		require.Empty(t, r.live(">"), "it was given back")
+		isFree(t, "job", c)
+		isDone(t, "job", c, other)
+	})
+}
+
+// The process that runs a job dies. Another one runs it after the TTL.
+func TestOnceCrash(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		var all sync.WaitGroup
+		begun := make(chan struct{})
+		all.Go(func() {
+			assert.ErrorIs(t, c.Once(t.Context(), "job", time.Hour, func(ctx context.Context, _ *natslock.Lock) error {
+				close(begun)
+				<-ctx.Done()
+				return nil
+			}), natslock.ErrLost)
+		})
+		kit.Receive(t, begun, "the run")
+		c.nc.Close()
+		crashed := time.Now()
+		for {
+			err := other.Once(t.Context(), "job", time.Hour, nothing)
+			if err == nil {
+				break
+			}
+			require.NotErrorIs(t, err, natslock.ErrDone)
+			time.Sleep(time.Second)
+		}
+		require.Less(t, time.Since(crashed), 17*time.Second)
+		all.Wait()
+		isDone(t, "job", other)
+	})
+}
+
+// A run that has lost its lock leaves no job that is done, and neither does one that was broken. Then an operator
+// has a job run again that is done.
+func TestOnceBroken(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), join(t, s)
+		stop := func(now bool) {
+			h := inspect(t, other.Client, "job").Holder
+			require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "job", ID: h.ID, Reason: "test", Immediately: now}))
+		}
+		for _, now := range []bool{false, true} {
+			err := c.Once(t.Context(), "job", time.Hour, func(ctx context.Context, l *natslock.Lock) error {
+				stop(now)
+				kit.Receive(t, ctx.Done(), "the break")
+				return nil
+			})
+			require.ErrorIs(t, err, natslock.ErrBroken)
+			isFree(t, "job", other)
+			isDone(t, "job", c, other)
+			stop(true)
+		}
+		c.link.Blackhole(true)
+		require.ErrorIs(t, c.Once(t.Context(), "job", time.Hour, nothing), natslock.ErrUnavailable)
+		c.link.Heal()
+		c.link.Blackhole(false)
+		err := c.Once(t.Context(), "other", time.Hour, func(ctx context.Context, l *natslock.Lock) error {
+			c.link.Blackhole(true)
+			<-ctx.Done()
+			c.link.Blackhole(false)
+			return nil
+		})
+		require.ErrorIs(t, err, natslock.ErrLost)
+		time.Sleep(20 * time.Second)
+		isFree(t, "other", other)
+	})
+}
+
+// A Close ends the run of a job, which is not done, and waits for no job that is.
+func TestOnceClose(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		isFree(t, "done", c)
+		closed := make(chan error, 1)
+		err := c.Once(t.Context(), "job", time.Hour, func(ctx context.Context, _ *natslock.Lock) error {
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			closed <- c.Close(ended)
+			<-ctx.Done()
+			return nil
+		})
+		require.ErrorIs(t, err, natslock.ErrClosed)
+		require.Error(t, <-closed, "it gave up")
+		isDone(t, "done", other)
+		time.Sleep(17 * time.Second)
+		isFree(t, "job", other)
+		require.NoError(t, other.Close(context.Background()), "it waits for nothing")
+	})
+}
+
+// The job is done whatever becomes of the answer to the write that says so.
+func TestOnceAnswers(t *testing.T) {
+	for name, fate := range map[string]faults.Fate{
+		"lost": faults.LoseAnswer, "dropped": faults.Drop, "late": faults.Delay(1500 * time.Millisecond), "in flight": faults.Refuse(kvstore.ErrInFlight),
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c, f := joinFaulty(t, s)
+				other := join(t, s)
+				n := 0
+				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+					if !lastRenewal(w) {
+						return faults.Pass
+					}
+					n++
+					return first(n, fate)
+				})
+				require.NoError(t, c.Once(t.Context(), "job", time.Hour, nothing))
+				require.Positive(t, n)
+				isDone(t, "job", c, other)
+			})
+		})
+	}
+}
+
+// A goroutine of the same client waits for the lock of a job. It gets the lock when the job is kept no more: a lease that
+// went to it at once would never say that the job is done.
+func TestOnceBesideLock(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := join(t, s)
+		var w *waiting
+		require.NoError(t, c.Once(t.Context(), "job", time.Minute, func(context.Context, *natslock.Lock) error {
+			w = c.await(t, "job")
+			time.Sleep(time.Second)
+			return nil
+		}))
+		end := time.Now()
+		time.Sleep(time.Minute)
+		l := w.Granted(t)
+		require.GreaterOrEqual(t, w.At.Sub(end), time.Minute)
+		require.Less(t, w.At.Sub(end), time.Minute+2*time.Second)
+		kit.Unlock(t, l)
+	})
+}
+
+// A call that finds the job done costs what a TryLock does.
+func TestOnceMessages(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		isFree(t, "warm", c)
+		isDone(t, "warm", other)
+		for i, m := range []*member{c, other, c} {
+			out := m.nc.Stats().OutMsgs
+			if i == 0 {
+				isFree(t, "job", m)
+			} else {
+				isDone(t, "job", m)
+			}
+			require.EqualValues(t, 2, m.nc.Stats().OutMsgs-out)
+		}
+	})
+}
+
+// Bad input is refused before anything is sent. The error names the job.
+func TestOnceInvalid(t *testing.T) {
+	s := testutil.RunServer(t)
+	c := join(t, s)
+	out := c.nc.Stats().OutMsgs
+	for what, x := range map[string]struct {
+		name string
+		keep time.Duration
+		opt  natslock.LockOption
+	}{
+		"no name": {"", time.Hour, natslock.Detached()},
+		"short":   {"job", time.Second - 1, natslock.Detached()},
+		"long":    {"job", 365*24*time.Hour + 1, natslock.Detached()},
+		"Until":   {"job", time.Hour, natslock.Until(time.Now().Add(time.Hour))},
+		"NoRenew": {"job", time.Hour, natslock.NoRenew()},
+		"Linger":  {"job", time.Hour, natslock.Linger(time.Minute)},
+		"MinHold": {"job", time.Hour, natslock.MinHold(time.Minute)},
+		"nil":     {"job", time.Hour, nil},
+	} {
+		err := c.Once(t.Context(), x.name, x.keep, never, x.opt)
+		require.ErrorIs(t, err, natslock.ErrInvalid, what)
+		require.ErrorContains(t, err, x.name, what)
+	}
+	refused(t, c.Once(t.Context(), "job", time.Hour, nil), "nil")
+	for _, zero := range []*natslock.Client{nil, {}} {
+		refused(t, zero.Once(t.Context(), "job", time.Hour, never), "made without New")
+	}
+	require.Equal(t, out, c.nc.Stats().OutMsgs, "nothing is sent")
+	require.NoError(t, c.Once(t.Context(), "job.2026", 365*24*time.Hour, nothing, natslock.TTL(time.Minute)))
+	isDone(t, "job.2026", c)
+}
+
+// dailyReport is the program of docs/guide/periodic.md.
+func dailyReport(ctx context.Context, locks *natslock.Client, zone *time.Location, report func(context.Context, *natslock.Lock) error) {
+	tick := time.Tick(5 * time.Minute)
+	for ctx.Err() == nil {
+		if now := time.Now().In(zone); now.Hour() >= 2 {
+			err := locks.Once(ctx, "report."+now.Format(time.DateOnly), 48*time.Hour, report, natslock.Detached())
+			if err != nil && !errors.Is(err, natslock.ErrLocked) {
+				log.Print(err) // the next tick tries again
+			}
+		}
+		select {
+		case <-tick:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Three replicas run the program of the guide around the days on which summer time begins and ends. It begins at 02:00
+// in the hour that is left out or comes twice. Each third run fails. The report is made once on each local day.
+func TestOnceDaily(t *testing.T) {
+	log.SetOutput(t.Output())
+	t.Cleanup(func() { log.SetOutput(os.Stderr) })
+	for name, changes := range map[string][]string{
+		"Europe/Berlin":    {"2026-03-29", "2026-10-25"},
+		"Australia/Sydney": {"2026-04-05", "2026-10-04"},
+	} {
+		for _, change := range changes {
+			t.Run(name+"/"+change, func(t *testing.T) {
+				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+					zone, err := time.LoadLocation(name)
+					require.NoError(t, err)
+					day, err := time.ParseInLocation(time.DateOnly, change, zone)
+					require.NoError(t, err)
+					require.NotEqual(t, 24*time.Hour, day.AddDate(0, 0, 1).Sub(day), "the day of the change")
+					first, last := day.AddDate(0, 0, -2), day.AddDate(0, 0, 3)
+					time.Sleep(time.Until(first))
+
+					var mu sync.Mutex
+					done, n := map[string]int{}, 0
+					report := func(_ context.Context, l *natslock.Lock) error {
+						time.Sleep(7 * time.Minute)
+						mu.Lock()
+						defer mu.Unlock()
+						if n++; n%3 == 1 {
+							return errors.New("the data are not there yet")
+						}
+						done[l.Name()]++
+						return nil
+					}
+					ctx, cancel := context.WithDeadline(t.Context(), last)
+					defer cancel()
+					var all sync.WaitGroup
+					for range 3 {
+						c, _ := joinInMemory(t, bucket)
+						all.Go(func() { dailyReport(ctx, c.Client, zone, report) })
+						time.Sleep(time.Minute)
+					}
+					all.Wait()
+					want := map[string]int{}
+					for d := first; d.Before(last); d = d.AddDate(0, 0, 1) {
+						want["report."+d.Format(time.DateOnly)] = 1
+					}
+					require.Equal(t, want, done)
+				})
+			})
+		}
+	}
+}
+
+// Many call at once, again and again: each job is done once.
+func TestOnceTogether(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		members := crowd(t, s, 3)
+		for _, name := range []string{"a", "b", "c", "d"} {
+			var n, told atomic.Int64
+			var all sync.WaitGroup
+			for i := range 12 {
+				all.Go(func() {
+					switch err := members[i%3].Once(t.Context(), name, time.Hour, func(context.Context, *natslock.Lock) error {
+						n.Add(1)
+						return nil
+					}); {
+					case errors.Is(err, natslock.ErrLocked):
+						told.Add(1)
+					default:
+						assert.NoError(t, err)
+					}
+				})
+			}
+			all.Wait()
+			synctest.Wait()
+			require.EqualValues(t, 1, n.Load())
+			require.EqualValues(t, 11, told.Load())
+		}
+	})
+}
