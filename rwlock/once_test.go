@@ -129,7 +129,7 @@ func TestOnceWithoutLeaderReads(t *testing.T) {
 				lists++
 			}
 			if lists > 1 && op != faults.ReadState {
-				return kvstore.ErrPermission
+				return kvstore.ErrWithheld
 			}
 			return nil
 		})

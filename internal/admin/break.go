@@ -63,8 +63,8 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 		}
 		entry, err := a.b.Read(ctx, key, br.AsOf)
 		switch {
-		case bucket.IsAny(err, bucket.ErrPermission) && br.SeenBroken:
-			return nil // the leader's word is withheld from this user
+		case bucket.IsAny(err, kvstore.ErrWithheld) && br.SeenBroken:
+			return nil
 		case err != nil:
 			return fmt.Errorf("break lock %q: %w", req.Name, err)
 		}

@@ -165,9 +165,7 @@ func (a *Admin) Holder(ctx context.Context, name string) (holder record.Entry, r
 // read reads the record of a gate as of a state that contains a revision.
 func (a *Admin) read(ctx context.Context, gate string, revision uint64) (record.Entry, error) {
 	entry, err := a.b.Read(ctx, gate, revision)
-	if bucket.IsAny(err, bucket.ErrPermission) {
-		// The leader's read shows any key, so it may be withheld, or not be
-		// imported: then the answer of any replica has to do.
+	if bucket.IsAny(err, kvstore.ErrWithheld) { // the answer of any replica has to do
 		entry, err = a.b.Read(ctx, gate, 0)
 	}
 	return entry, err

@@ -35,7 +35,7 @@ func (b *Bucket) ReadNow(ctx context.Context, key string, revision uint64) (e re
 		return e, st, asked, err
 	}
 	e, err = b.Read(ctx, key, max(revision, st.LastRevision)) //safety:read-now
-	if IsAny(err, ErrPermission) {                            // the leader's read is withheld, but not a write that it refuses
+	if IsAny(err, kvstore.ErrWithheld) {                      // but not a write that the leader refuses
 		var last uint64
 		if last, err = b.Probe(ctx, key); err == nil && last > 0 {
 			e, err = b.Read(ctx, key, max(revision, last))

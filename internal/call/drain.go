@@ -149,6 +149,8 @@ func failureOf(err error) core.Failure {
 		return core.NoFailure
 	case bucket.IsAny(err, bucket.ErrPermission):
 		return core.NotPermitted
+	case bucket.IsAny(err, kvstore.ErrWithheld):
+		return core.Withheld
 	}
 	return core.NoAnswer
 }

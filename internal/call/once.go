@@ -5,6 +5,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -31,7 +32,7 @@ func (a *Call) Confirmed(r result) result {
 		}
 		shown, queue := r, a.queue
 		r, d.Leader = a.survey(a.asOf), true
-		if r.Outcome == failed && bucket.IsAny(r.Err, bucket.ErrPermission) && (shown.Entry.Live() || queued) {
+		if r.Outcome == failed && bucket.IsAny(r.Err, kvstore.ErrWithheld) && (shown.Entry.Live() || queued) {
 			a.queue = queue
 			return shown // this user may not ask the leader
 		}

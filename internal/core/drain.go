@@ -131,6 +131,8 @@ const (
 	NoAnswer
 	// NotPermitted: the user may not make the request.
 	NotPermitted
+	// Withheld: only the leader can answer, and the user may not ask it.
+	Withheld
 )
 
 // ReaderDeparted handles a notification that a reader's record has a tombstone.
@@ -178,7 +180,7 @@ func (d *Drain) ReaderRead(e record.Entry, f Failure) DrainStep {
 	key, before := d.unread[0], d.shown
 	d.shown = record.Entry{}
 	switch {
-	case f == NotPermitted && !before.Zero(): // this user may not ask the leader
+	case f == Withheld && !before.Zero():
 		return DrainStep{Do: ReaderInside, Entry: before}
 	case f != NoFailure: // it may still hold the lock
 		return d.failed(f) //safety:reader-not-read

@@ -199,6 +199,7 @@ func TestDrainNoProof(t *testing.T) {
 		"named, and not found":         {func(w *writer) { w.names(12, "R").readsNothing(NoFailure) }, "wait for readers"},
 		"named, and not to be read":    {func(w *writer) { w.names(12, "R").readsNothing(NoAnswer) }, "wait"},
 		"named, and forbidden":         {func(w *writer) { w.names(12, "R").readsNothing(NotPermitted) }, "forbidden"},
+		"named, and withheld":          {func(w *writer) { w.names(12, "R").readsNothing(Withheld) }, "wait"},
 		"named, and notified only":     {func(w *writer) { w.ReaderDeparted("R", 13); w.names(13, "R").reads("R", 11) }, "wait for readers"},
 		"one not to be read, one gone": {func(w *writer) { w.names(12, "Q", "R").reads("Q", 10).readsNothing(NoAnswer) }, "wait"},
 	} {
@@ -377,7 +378,7 @@ func TestDrainOnce(t *testing.T) {
 	w.reads("R", 9).then("read R as of 12").readsGone("R", 12).then("renew the gate")
 
 	w = once(3) // the leader's word is withheld from this user
-	w.names(12, "R").reads("R", 11).then("read R as of 12").readsNothing(NotPermitted).then("no: R at 11")
+	w.names(12, "R").reads("R", 11).then("read R as of 12").readsNothing(Withheld).then("no: R at 11")
 	once(3).names(12, "R").readsNothing(NotPermitted).then("forbidden")
 
 	w = once(3) // nothing is known of it: the next answer decides, without a subscription

@@ -43,6 +43,10 @@ var (
 	ErrFull = errors.New("bucket is full")
 	// ErrPermission: the server refuses this user the subject.
 	ErrPermission = errors.New("permission denied")
+	// ErrWithheld: only the stream's leader can answer this read, and the server refuses this
+	// user, or its account, to ask it. The next read may be answered: a replica catches up, and
+	// allow_direct can be switched on. It comes with [ErrUnavailable].
+	ErrWithheld = errors.New("the leader's read is withheld")
 	// ErrNoWatch: the bucket does not publish its changes, so a watch is impossible.
 	ErrNoWatch = errors.New("bucket does not re-publish its changes")
 	// ErrRemade: the bucket was deleted and re-created since the last check. Every

@@ -36,6 +36,9 @@ func (s *Store) AwaitPending() {
 // tests whose prefix passes more than one answer.
 func (s *Store) PassMany() { s.multiOff.Store(false) }
 
+// RefuseLeader lets a store know that its user may not ask the leader for records.
+func (s *Store) RefuseLeader() { s.leaderOff.Store(true) }
+
 // Replicated lets a store take its bucket for one with replicas.
 func (s *Store) Replicated() {
 	seen := *s.seen.Load()

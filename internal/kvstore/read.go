@@ -52,7 +52,8 @@ func (s *Store) Get(ctx context.Context, key string, min uint64) (Record, error)
 // read reads a key from any replica, where the bucket allows that.
 func (s *Store) read(ctx context.Context, key string) (Record, error) {
 	if !s.seen.Load().direct {
-		return s.leaderGet(ctx, key)
+		r, err := s.leaderGet(ctx, key)
+		return r, undirected(err)
 	}
 	r, err := s.directGet(ctx, key)
 	switch {
@@ -61,12 +62,22 @@ func (s *Store) read(ctx context.Context, key string) (Record, error) {
 	case errors.Is(err, nats.ErrNoResponders):
 		// An account that imports the bucket may not import this way of reading.
 		// Or an administrator has turned it off.
-		if l, err := s.leaderGet(ctx, key); err == nil || errors.Is(err, ErrNotFound) {
+		l, refused := s.leaderGet(ctx, key)
+		if refused == nil || errors.Is(refused, ErrNotFound) || errors.Is(refused, ErrPermission) {
 			s.doubtRefusal(doubtEvery)
-			return l, err
+			return l, undirected(refused)
 		}
 	}
 	return r, err
+}
+
+// undirected returns the error of a read from the leader that no replica can answer instead. A
+// refusal is no reason to give up: an administrator can repair the setting.
+func undirected(err error) error {
+	if errors.Is(err, ErrPermission) {
+		return fmt.Errorf("%w: %w: no server answers direct gets, as when allow_direct is off (\"lockctl init\" repairs it), and the leader refuses: %v", ErrUnavailable, ErrWithheld, err)
+	}
+	return err
 }
 
 // readAsOf reads a key again, after a read of a state that may be older than
@@ -94,20 +105,21 @@ func (s *Store) readAsOf(ctx context.Context, key string, min uint64) (Record, e
 			continue
 		}
 		if !withheld(err) || !s.seen.Load().direct {
-			return r, err
+			return r, undirected(err)
 		}
 		// The leader's read shows any key, so it may be withheld where reading
 		// single keys is granted, or not be imported. A replica that is not
 		// behind will do, and the only server there is never is.
 		r, direct := s.directGet(ctx, key)
-		if direct == nil && r.Revision >= min || s.Alone() {
+		if direct == nil && r.Revision >= min || errors.Is(direct, ErrPermission) || s.Alone() {
 			return r, direct
 		}
 		switch again, ended := lagged(ctx, try); {
 		case ended != nil:
 			return Record{}, ended
-		case !again: // not imported is not granted
-			return Record{}, fmt.Errorf("%w: %w", ErrPermission, err)
+		case !again:
+			return Record{}, fmt.Errorf("%w: %w: no replica shows what is known to be there at revision %d, and \"lockctl perms\" prints what lets the leader be asked: %v",
+				ErrUnavailable, ErrWithheld, min, err)
 		}
 	}
 }

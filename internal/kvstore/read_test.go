@@ -1,11 +1,13 @@
 package kvstore_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -286,6 +288,51 @@ func TestPermissionsPerPrefix(t *testing.T) {
 		_, err = s.Get(ctx, "lock.other", rev) // reads can be granted per prefix too, here they are not
 		check(t, err)
 	}, testutil.WithConfigText(perPrefix))
+}
+
+// What only the leader can say, and does not say to this user, is no refused permission: a
+// replica catches up, and an administrator switches direct gets on again.
+func TestLeaderWithheld(t *testing.T) {
+	for what, refused := range map[string]bool{"refused": true, "not imported": false} {
+		testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+			var lags, off atomic.Bool
+			s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
+				r := status(m, "STREAM.MSG.GET", "503")
+				switch {
+				case off.Load():
+					r = cmp.Or(r, status(m, "DIRECT.GET", "503"))
+				case lags.Load():
+					r = cmp.Or(r, status(m, "DIRECT.GET", "404"))
+				}
+				if r != nil {
+					r.Subject = m.Reply
+					check(t, nc.PublishMsg(r))
+				}
+				return r != nil
+			})
+			if refused {
+				s.RefuseLeader()
+			}
+			s.Replicated()
+			rev := create(t, s, "lock.a", "")
+			for _, b := range []*atomic.Bool{&lags, &off} {
+				b.Store(true)
+				_, err := s.Get(t.Context(), "lock.a", rev)
+				wantErr(t, err, kvstore.ErrUnavailable)
+				if errors.Is(err, kvstore.ErrPermission) || b == &lags && !errors.Is(err, kvstore.ErrWithheld) {
+					t.Errorf("%s: %v", what, err)
+				}
+				_, err = s.List(t.Context(), "lock.*", rev)
+				wantErr(t, err, kvstore.ErrUnavailable)
+				if errors.Is(err, kvstore.ErrPermission) {
+					t.Errorf("%s: %v", what, err)
+				}
+				b.Store(false)
+				_, err = s.Get(t.Context(), "lock.a", rev)
+				check(t, err)
+			}
+		})
+	}
 }
 
 func TestPermissionDenied(t *testing.T) {
