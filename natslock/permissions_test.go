@@ -200,8 +200,7 @@ func TestPermissionsOfNoRole(t *testing.T) {
 	}
 }
 
-// An observer may publish no write, and reads more than its names only if that is asked
-// for, or if its names are all there are.
+// An observer may publish no write, and reads no more than its names if that is asked for.
 func TestPermissionsOfObserver(t *testing.T) {
 	const any, leader, history = "$JS.API.DIRECT.GET.KV_natslock", "$JS.API.STREAM.MSG.GET.KV_natslock", "$JS.API.DIRECT.GET.HISTORY_natslock"
 	for _, c := range []struct {
@@ -210,10 +209,10 @@ func TestPermissionsOfObserver(t *testing.T) {
 	}{
 		{lockadmin.Access{}, []string{any, leader, history}},
 		{lockadmin.Access{Pattern: ">"}, []string{any, leader, history}},
-		{lockadmin.Access{Pattern: "orders.>"}, nil},
-		{lockadmin.Access{Pattern: "*"}, nil},
-		{lockadmin.Access{Pattern: "orders.>", ReadAll: true}, []string{any, leader}},
-		{lockadmin.Access{Pattern: "orders.>", History: true}, []string{history}},
+		{lockadmin.Access{Pattern: "orders.>", OwnOnly: true}, nil},
+		{lockadmin.Access{Pattern: "*", OwnOnly: true}, nil},
+		{lockadmin.Access{Pattern: "orders.>"}, []string{any, leader}},
+		{lockadmin.Access{Pattern: "orders.>", OwnOnly: true, History: true}, []string{history}},
 		{lockadmin.Access{Domain: "hub"}, []string{"$JS.hub.API.DIRECT.GET.KV_natslock", "$JS.hub.API.STREAM.MSG.GET.KV_natslock", "$JS.hub.API.DIRECT.GET.HISTORY_natslock"}},
 	} {
 		c.access.Role = lockadmin.RoleObserver

@@ -227,7 +227,7 @@ func TestDoctorTriesPermissions(t *testing.T) {
 	}
 	const noQueue, noWord, noGate = "$KV.natslock.rwait.orders.*.>", "natslock.natslock.*.lock.orders.>", "$KV.natslock.rw.orders.>"
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
-		"full": orders, "all": block(t, "orders.>", "--read-all"), "queue": without(noQueue), "word": without(noWord), "gate": without(noGate),
+		"full": orders, "own": block(t, "orders.>", "--own-only"), "queue": without(noQueue), "word": without(noWord), "gate": without(noGate),
 		"info": without("$JS.API.STREAM.INFO.KV_natslock"), "admin": block(t, "orders.>", "--role", "admin"),
 	})))
 	as := func(user string, args ...string) diagnosis {
@@ -245,9 +245,9 @@ func TestDoctorTriesPermissions(t *testing.T) {
 	d = as("admin", "orders.>")
 	require.Zero(t, d.ExitCode, "%v", d.troubles())
 	require.Equal(t, "ok", d.row(t, "mirrors").Status)
-	d = as("all", "orders.>")
-	require.Zero(t, d.ExitCode, "%v", d.troubles())
 	require.NotContains(t, d.row(t, "permissions").Found, "not allowed")
+	d = as("own", "orders.>")
+	require.Zero(t, d.ExitCode, "%v", d.troubles())
 	d = as("queue", "orders.>")
 	require.Equal(t, 77, d.ExitCode)
 	require.Contains(t, d.row(t, "permissions").Found, "publish to $KV.natslock.rwait.orders.lockctl/doctor/")

@@ -357,7 +357,7 @@ func TestPermsOfHistory(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
 		"user":  block(t, "orders.>", "--history"),
-		"other": block(t, "orders.>", "--read-all"),
+		"other": block(t, "orders.>"),
 		"admin": block(t, "orders.>", "--history", "--role", "admin"),
 	})))
 	published := tap(t, enter(t, s, "root"))

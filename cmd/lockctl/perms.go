@@ -13,7 +13,7 @@ import (
 type permsCmd struct {
 	Pattern *string `arg:"" optional:"" help:"Names of locks: \"*\" is one token, a last \">\" all that follow. A user needs it."`
 	Role    string  `enum:"user,observer,operator,admin" default:"user" placeholder:"ROLE" help:"user, observer, operator or admin (default ${default})."`
-	ReadAll bool    `help:"Let a user or an observer read any record in the bucket, whatever its name, as operators and admins do."`
+	OwnOnly bool    `help:"Let the user read no record of another name, which makes reads slower, and unavailable where a replica lags."`
 	History bool    `help:"Let the user read the history of all locks in the bucket, and an admin make it too."`
 	JSON    bool    `name:"json" help:"Print an object with the subjects instead."`
 }
@@ -34,16 +34,17 @@ will connect with. On a server of the domain itself leave --js-domain out: there
 the server removes the domain before it checks permissions. With an inbox prefix
 of its own nobody else can read the user's answers.
 
-A user sees the names of all locks in the bucket, but owners and metadata of its own
-only. With --read-all it sees those of all locks. Then it reads long queues faster,
-and on a cluster no lock fails because the replica that answers a read lags.
+A user sees the names of all locks in the bucket, their owners and their metadata. With
+--own-only it sees the owners and metadata of its own only. Then it reads long queues
+more slowly, and reads are unavailable for as long as a replica lags or allow_direct is
+off. The server logs two refusals for each of its connections.
 
 With --history the user may run "lockctl history", for any name, and an admin
 "lockctl init --history".
 
 An observer may run ls, info, watch, check, history and top, where it cannot break a
-lock. natslock-exporter needs no more. An observer of all names has
---read-all and --history. An observer of some names sees only those without them.
+lock. natslock-exporter needs no more. An observer of all names has --history. One
+of some names has not, and with --own-only it sees only those.
 
 With --json an object: "role", "pattern", "bucket", and "publish" and "subscribe",
 arrays of objects with "subject", "for" and "leaks".
@@ -86,7 +87,7 @@ func (c *permsCmd) Run(g *session.Globals) error {
 		pattern = *c.Pattern
 	}
 	set, err := admin.Permissions(admin.Access{
-		Pattern: pattern, Role: role, Bucket: g.Bucket, ReadAll: c.ReadAll, History: c.History,
+		Pattern: pattern, Role: role, Bucket: g.Bucket, OwnOnly: c.OwnOnly, History: c.History,
 		Domain: g.Domain, APIPrefix: g.APIPrefix, InboxPrefix: g.InboxPrefix,
 	})
 	if err != nil {

@@ -33,7 +33,7 @@ func observed(t *testing.T) (s *testutil.Server, root *guest, first *natslock.Lo
 	t.Helper()
 	s = testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
 		"all":  block(t, "--role", "observer", "--inbox-prefix", "_INBOX_all"),
-		"some": block(t, "orders.>", "--role", "observer", "--inbox-prefix", "_INBOX_some"),
+		"some": block(t, "orders.>", "--own-only", "--role", "observer", "--inbox-prefix", "_INBOX_some"),
 	})))
 	code, _, errs := run(t, s, "--user", "root", "--password", "p", "init", "-f", "--history", "7d")
 	require.Zero(t, code, errs)
@@ -154,7 +154,7 @@ func TestPermsOfObserver(t *testing.T) {
 			g.wantUnrefused(t, readQueue, readLeader)
 		}
 	}
-	for inbox, args := range map[string][]string{"_INBOX_all": {">"}, "_INBOX_some": {"orders.>"}} {
+	for inbox, args := range map[string][]string{"_INBOX_all": {">"}, "_INBOX_some": {"orders.>", "--own-only"}} {
 		var set struct{ Publish []struct{ Subject string } }
 		require.NoError(t, json.Unmarshal([]byte(block(t, append(args, "--role", "observer", "--json")...)), &set))
 		for _, p := range set.Publish {

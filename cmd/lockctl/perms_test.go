@@ -219,10 +219,10 @@ const (
 func TestPermsOfUser(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
-		"plain": block(t, "orders.>", "--read-all"),
-		"quiet": block(t, "orders.>", "--inbox-prefix", "_INBOX_quiet"),
+		"plain": block(t, "orders.>"),
+		"quiet": block(t, "orders.>", "--own-only", "--inbox-prefix", "_INBOX_quiet"),
 		"exact": block(t, "deploy"),
-		"stars": block(t, "*.x.*", "--read-all"),
+		"stars": block(t, "*.x.*"),
 	})))
 	root := enter(t, s, "root")
 	root.client(t) // makes the bucket
@@ -262,7 +262,7 @@ func TestPermsOfUser(t *testing.T) {
 	}
 
 	var set struct{ Publish []struct{ Subject string } }
-	require.NoError(t, json.Unmarshal([]byte(block(t, "orders.>", "--read-all", "--json")), &set))
+	require.NoError(t, json.Unmarshal([]byte(block(t, "orders.>", "--json")), &set))
 	require.Len(t, set.Publish, 17)
 	for _, p := range set.Publish {
 		if p.Subject != readLeader { // needed only where a replica lags
@@ -293,7 +293,7 @@ func tap(t *testing.T, root *guest) (published func(pattern string) bool) {
 func TestPermsRefuse(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
-		"user":     block(t, "orders.>", "--read-all", "--inbox-prefix", "_INBOX_user"),
+		"user":     block(t, "orders.>", "--inbox-prefix", "_INBOX_user"),
 		"operator": block(t, "orders.>", "--role", "operator"),
 	})))
 	root := enter(t, s, "root")
@@ -421,13 +421,13 @@ func TestPermsOfAdmin(t *testing.T) {
 func TestPermsThroughDomain(t *testing.T) {
 	t.Parallel()
 	port := kit.FreePort(t)
-	hub := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{"user": block(t, "orders.>", "--read-all")})),
+	hub := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{"user": block(t, "orders.>")})),
 		testutil.WithConfig(func(o *server.Options) {
 			o.JetStreamDomain = "hub"
 			o.LeafNode.Host, o.LeafNode.Port = "127.0.0.1", port
 		}))
 	leaf := testutil.RunServer(t, testutil.WithoutJetStream(),
-		testutil.WithConfigText(userList(map[string]string{"user": block(t, "orders.>", "--read-all", "--js-domain", "hub")})),
+		testutil.WithConfigText(userList(map[string]string{"user": block(t, "orders.>", "--js-domain", "hub")})),
 		testutil.WithConfig(func(o *server.Options) {
 			u := &url.URL{Scheme: "nats-leaf", User: url.UserPassword("root", "p"), Host: fmt.Sprintf("127.0.0.1:%d", port)}
 			o.LeafNode.Remotes = []*server.RemoteLeafOpts{{URLs: []*url.URL{u}}}

@@ -16,8 +16,8 @@ import (
 func TestRefusedUser(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
-		"plain": block(t, "orders.>"),
-		"quiet": block(t, "orders.>", "--inbox-prefix", "_INBOX_quiet.a"),
+		"plain": block(t, "orders.>", "--own-only"),
+		"quiet": block(t, "orders.>", "--own-only", "--inbox-prefix", "_INBOX_quiet.a"),
 	})))
 	withBucket(t, s, "--user", "root", "--password", "p")
 	for _, name := range []string{"users", "orders.1", "items", "zebras"} { // the refused ones are neither first nor alone

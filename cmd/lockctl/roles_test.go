@@ -25,8 +25,8 @@ func TestRolesOnCluster(t *testing.T) {
 	serverCert, serverKey := authority.issue("server")
 	cert, key := authority.issue("client")
 	roles := map[string][]string{
-		"user": {"orders.>"}, "reader": {"orders.>", "--read-all"},
-		"observer": {"--role", "observer"}, "some": {"orders.>", "--role", "observer"},
+		"user": {"orders.>", "--own-only"}, "reader": {"orders.>"},
+		"observer": {"--role", "observer"}, "some": {"orders.>", "--own-only", "--role", "observer"},
 		"operator": {"--role", "operator"}, "team": {"orders.>", "--role", "operator"},
 		"admin": {"--role", "admin"}, "lead": {"orders.>", "--role", "admin", "--history"},
 	}

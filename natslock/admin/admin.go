@@ -68,8 +68,8 @@ func (a *Admin) client() *natslock.Client {
 //
 // The Info contains every write that the server acknowledged before the call, and none
 // that the stream's leader has not applied. So an acquire that follows meets what the Info
-// shows, or a later state. On a bucket with replicas that needs a leader and the reads of
-// [Access.ReadAll]. Without the reads, or if the leader has not caught up with a follower
+// shows, or a later state. On a bucket with replicas that needs a leader and the reads that
+// [Access.OwnOnly] withholds. Without the reads, or if the leader has not caught up with a follower
 // within a second, a record is as the replica that answers has it. If no leader answers
 // within a second, the error matches [natslock.ErrUnavailable].
 //

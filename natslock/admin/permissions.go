@@ -62,11 +62,11 @@ type Access struct {
 	// (nats.CustomInboxPrefix). Empty means _INBOX. If each user has a prefix of its
 	// own, no user can read the answers to another.
 	InboxPrefix string
-	// ReadAll allows a user the two requests that read any record in the bucket,
-	// whatever its name. Operators and admins always have them, and so has an observer
-	// of all names. Without them the library lists queues more slowly. If a replica that
-	// lags answers its reads, it can return [natslock.ErrPermission] instead of asking the leader.
-	ReadAll bool
+	// OwnOnly withholds the two requests that read any record in the bucket, whatever its name.
+	// They show the owners and the metadata of all locks. Without them the library lists queues
+	// more slowly, the server logs a refusal of each for each connection, and a read can return
+	// [natslock.ErrUnavailable] while a replica lags, or while allow_direct of the bucket is off.
+	OwnOnly bool
 	// History allows reading the history of the bucket, whatever the name of the lock: see
 	// [Admin.History]. An observer of all names always may. An admin may also make it,
 	// change it and delete it.
@@ -165,10 +165,10 @@ func Permissions(a Access) (PermissionSet, error) {
 	for _, k := range read {
 		publish(api+"DIRECT.GET."+stream.Name+"."+keys+k, "read one record", "")
 	}
-	if a.ReadAll || seesAll || a.Role == RoleOperator || a.Role == RoleAdmin {
+	if !a.OwnOnly {
 		const shows = "reads any record in the bucket: owner, host, pid and metadata of every holder and waiter"
 		publish(api+"DIRECT.GET."+stream.Name, "read a whole queue at once", shows)
-		publish(api+"STREAM.MSG.GET."+stream.Name, "read from the stream's leader, where a replica lags", shows)
+		publish(api+"STREAM.MSG.GET."+stream.Name, "read from the stream's leader, where a replica lags or allow_direct is off", shows)
 	}
 	if a.History || seesAll {
 		history := kvstore.HistoryStream(&jetstream.StreamInfo{Config: stream}, 0, 0).Name

@@ -84,7 +84,7 @@ func TestRoleUserPartitions(t *testing.T) {
 // publishes to, or its inbox, Run returns ErrPermission or the bucket does not open. Without the subscription to the queues
 // nothing is returned: the worker does not learn that another one waits, and gives nothing up.
 func TestGroupUser(t *testing.T) {
-	set, err := lockadmin.Permissions(lockadmin.Access{Pattern: "fleet.>", Role: lockadmin.RoleUser, InboxPrefix: "_INBOX_fleet"})
+	set, err := lockadmin.Permissions(lockadmin.Access{OwnOnly: true, Pattern: "fleet.>", Role: lockadmin.RoleUser, InboxPrefix: "_INBOX_fleet"})
 	require.NoError(t, err)
 	mutexes := func(all []lockadmin.Permission) (subjects []string) {
 		for _, p := range all {

@@ -27,7 +27,7 @@ const wordAfter = 2 * time.Second
 // nothing: the server reports a refusal before it answers a ping.
 func (d *doctor) permissions() {
 	o := d.s.JS.Options()
-	access := admin.Access{Pattern: d.name, Bucket: d.g.Bucket, Domain: o.Domain, InboxPrefix: d.s.NC.Opts.InboxPrefix}
+	access := admin.Access{OwnOnly: true, Pattern: d.name, Bucket: d.g.Bucket, Domain: o.Domain, InboxPrefix: d.s.NC.Opts.InboxPrefix}
 	if o.Domain == "" && o.APIPrefix != "$JS.API." && o.APIPrefix != "" {
 		access.APIPrefix = o.APIPrefix
 	}
@@ -36,7 +36,7 @@ func (d *doctor) permissions() {
 		d.fail("permissions", err, "")
 		return
 	}
-	access.ReadAll = true
+	access.OwnOnly = false
 	all, err := admin.Permissions(access)
 	if err != nil {
 		d.fail("permissions", err, "")
@@ -60,7 +60,7 @@ func (d *doctor) permissions() {
 			d.add("permissions", checkError, repair, "refused to %s: publish to %s", p.For, p.Subject)
 			d.Checks[len(d.Checks)-1].code = tool.ExitPermission
 		default:
-			allowed++ // not given to users unless asked for
+			allowed++ // withheld by --own-only
 			d.ok("permissions", "not allowed to %s, which is done in another way: publish to %s", p.For, p.Subject)
 		}
 	}

@@ -181,7 +181,7 @@ func (g *Globals) Connect() (_ *Session, err error) {
 }
 
 // doneWithout says whether an error is the refusal of a request that the library has another way
-// for (see admin.Access.ReadAll), or that it makes of a new bucket only.
+// for (see admin.Access.OwnOnly), or that it makes of a new bucket only.
 func doneWithout(err error, bucket string) bool {
 	text := err.Error()
 	return errors.Is(err, nats.ErrPermissionViolation) &&
