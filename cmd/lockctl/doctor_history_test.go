@@ -160,12 +160,13 @@ func TestDoctorHistoryOfUser(t *testing.T) {
 		"may": may, "finds": strings.Replace(may, read, "", 1), "other": block(t, "orders.>"),
 	})))
 	withBucket(t, s, "--user", "root", "--password", "p")
-	row := func(user string) checked {
+	as := func(user string) diagnosis {
 		t.Helper()
 		d := doctor(t, s, "orders.>", "--user", user, "--password", "p")
 		require.Zero(t, d.ExitCode, d.troubles())
-		return d.row(t, "history")
+		return d
 	}
+	row := func(user string) checked { d := as(user); return d.row(t, "history") }
 	require.Equal(t, "ok", row("may").Status)
 	require.Contains(t, row("may").Found, "none")
 	code, _, errs := run(t, s, "--user", "root", "--password", "p", "init", "-f", "--history", "7d")
@@ -177,10 +178,9 @@ func TestDoctorHistoryOfUser(t *testing.T) {
 	})
 	require.Equal(t, "ok", row("may").Status)
 	for user, subject := range map[string]string{"other": "$JS.API.STREAM.INFO.HISTORY_natslock", "finds": "$JS.API.DIRECT.GET.HISTORY_natslock"} {
-		r := row(user)
-		require.Equal(t, "unknown", r.Status)
-		require.Contains(t, r.Found, `the history cannot be read: `)
-		require.Contains(t, r.Found, `Publish to "`+subject+`"`)
+		why := as(user).left("history")
+		require.Contains(t, why, `the history cannot be read by this user: `)
+		require.Contains(t, why, `Publish to "`+subject+`"`)
 	}
 }
 

@@ -28,6 +28,7 @@ type diagnosis struct {
 	Status   string `json:"status"`
 	ExitCode int    `json:"exit_code"`
 	Checks   []checked
+	LeftOut  []struct{ Check, Why string } `json:"left_out"`
 	Renewals struct {
 		Records   int
 		Demand    float64 `json:"demand_per_second"`
@@ -92,6 +93,16 @@ func (d diagnosis) row(t *testing.T, check string) checked {
 	return rows[0]
 }
 
+// left says why a check was left out; empty: it was not.
+func (d diagnosis) left(check string) (why string) {
+	for _, o := range d.LeftOut {
+		if o.Check == check {
+			why += o.Why
+		}
+	}
+	return why
+}
+
 // troubles names the rows with warnings and errors.
 func (d diagnosis) troubles() []string {
 	list := []string{}
@@ -113,7 +124,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	js := jetStream(t, s)
 	before := bucketInfo(t, js).Config
 	monitor := "http://" + s.Server().MonitorAddr().String()
-	d := doctor(t, s, "--monitor", monitor, "--other-domain", "nowhere")
+	d := doctor(t, s, "-v", "--monitor", monitor, "--other-domain", "nowhere")
 	require.Zero(t, d.ExitCode, "%v", d.troubles())
 	require.Equal(t, "natslock", d.Bucket)
 	require.Equal(t, s.URL(), d.Server)
@@ -126,6 +137,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 		"republish", "mirrors", "history", "other domains", "room", "replicas", "expiry", "renewals", "fsync", "permissions", "mutex", "clock", "watching", "reader-writer lock"} {
 		require.Contains(t, seen, want)
 	}
+	require.Empty(t, d.LeftOut)
 	require.Contains(t, d.row(t, "server version").Found, server.VERSION)
 
 	// It changes nothing and leaves nothing.
@@ -138,9 +150,12 @@ func TestDoctorFindsNothing(t *testing.T) {
 	require.Zero(t, code)
 	require.Empty(t, errs)
 	require.Regexp(t, `(?m)^STATUS +CHECK +FOUND$`, out)
-	require.Regexp(t, `(?m)^ok +mutex +lockctl/doctor/\w+ taken in `, out)
-	require.Regexp(t, `(?m)^unknown +fsync `, out)
-	require.Regexp(t, `(?m)^natslock at .*: 46 checks, 0 warnings, 0 errors$`, out)
+	require.Regexp(t, `(?m)^ok +mutex +lockctl/doctor\.\w+ taken in `, out)
+	require.Regexp(t, `(?m)^ok +settings +\d+ are as they should be$`, out)
+	require.NotContains(t, out, "unknown")
+	require.NotContains(t, out, "max_msgs_per_subject")
+	require.Regexp(t, `(?m)^left out: fsync: .*--monitor$`, out)
+	require.Regexp(t, `(?m)^natslock at .*: 17 checks, 0 warnings, 0 errors$`, out)
 
 	// The doctor believes the time in the server's answer. Here the answer is the server's
 	// own, with a time one hour late.
@@ -227,7 +242,9 @@ func TestDoctorTriesPermissions(t *testing.T) {
 	}
 	const noQueue, noWord, noGate = "$KV.natslock.rwait.orders.*.>", "natslock.natslock.*.lock.orders.>", "$KV.natslock.rw.orders.>"
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
-		"full": orders, "own": block(t, "orders.>", "--own-only"), "queue": without(noQueue), "word": without(noWord), "gate": without(noGate),
+		"full": orders, "own": block(t, "orders.>", "--own-only"),
+		"observer": block(t, "orders.>", "--role", "observer"), "operator": block(t, "orders.>", "--role", "operator"),
+		"blind": strings.Replace(block(t, "orders.>", "--role", "observer"), `"$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.orders.>"`, "", 1), "queue": without(noQueue), "word": without(noWord), "gate": without(noGate),
 		"info": without("$JS.API.STREAM.INFO.KV_natslock"), "admin": block(t, "orders.>", "--role", "admin"),
 	})))
 	as := func(user string, args ...string) diagnosis {
@@ -239,18 +256,32 @@ func TestDoctorTriesPermissions(t *testing.T) {
 
 	d := as("full", "orders.>")
 	require.Zero(t, d.ExitCode, "%v", d.troubles())
-	require.Contains(t, d.row(t, "mutex").Found, "orders.lockctl/doctor/")
-	require.Equal(t, "unknown", d.row(t, "mirrors").Status)
-	require.Equal(t, "unknown", d.row(t, "jetstream").Status)
+	require.Contains(t, d.row(t, "mutex").Found, "orders.lockctl/doctor.")
+	require.Contains(t, d.left("mirrors"), "$JS.API.STREAM.LIST")
+	require.Contains(t, d.left("jetstream"), "$JS.API.INFO")
+	require.Contains(t, d.left("history"), "HISTORY_natslock")
+	require.Empty(t, d.left("permissions"))
 	d = as("admin", "orders.>")
 	require.Zero(t, d.ExitCode, "%v", d.troubles())
 	require.Equal(t, "ok", d.row(t, "mirrors").Status)
-	require.NotContains(t, d.row(t, "permissions").Found, "not allowed")
 	d = as("own", "orders.>")
 	require.Zero(t, d.ExitCode, "%v", d.troubles())
+	require.Contains(t, d.left("permissions"), "publish to $JS.API.STREAM.MSG.GET.KV_natslock")
+	for role, c := range map[string]struct{ left, tried string }{
+		"observer": {"mutex", "expiry"}, "operator": {"queues", "mutex"},
+	} {
+		d = as(role, "orders.>")
+		require.Zero(t, d.ExitCode, "%s: %v", role, d.troubles())
+		require.Contains(t, d.row(t, "permissions").Found, "the role "+role)
+		require.Contains(t, d.left(c.left), role)
+		require.Equal(t, "ok", d.row(t, c.tried).Status)
+	}
+	d = as("blind", "orders.>")
+	require.Equal(t, 77, d.ExitCode)
+	require.Contains(t, d.row(t, "permissions").Repair, "lockctl perms 'orders.>'")
 	d = as("queue", "orders.>")
 	require.Equal(t, 77, d.ExitCode)
-	require.Contains(t, d.row(t, "permissions").Found, "publish to $KV.natslock.rwait.orders.lockctl/doctor/")
+	require.Contains(t, d.row(t, "permissions").Found, "publish to $KV.natslock.rwait.orders.lockctl/doctor.")
 	require.Contains(t, d.row(t, "permissions").Repair, "lockctl perms 'orders.>'")
 	d = as("gate", "orders.>")
 	require.Equal(t, 77, d.ExitCode)
@@ -371,7 +402,7 @@ func TestDoctorThroughImport(t *testing.T) {
 	}
 	code, out, errs := app("doctor")
 	require.Zero(t, code, out+errs)
-	require.Regexp(t, `unknown +jetstream .*nobody answers on locks\.API\.INFO`, out)
+	require.Regexp(t, `left out: jetstream: .*nobody answers on locks\.API\.INFO`, out)
 	code, _, errs = app("init", "-f", "--max-bytes", "100000000")
 	require.Equal(t, 69, code, errs)
 	require.Contains(t, errs, "what another account does not export, only its own users can do")

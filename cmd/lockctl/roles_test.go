@@ -87,7 +87,7 @@ func TestRolesOnCluster(t *testing.T) {
 		{foreign, 0, "run --permits 2 -n users.p -- true"},
 		{takes, 0, "elect --once orders.e -- true"},
 		{foreign, 0, "elect --once users.e -- true"},
-		{waits, 0, "doctor orders.>"},
+		{all, 0, "doctor orders.>"},
 		{all, 0, "init -f"},
 		{"admin lead", 0, "init -f --max-bytes 100000000"},
 		{"lead", 0, "init -f --history 6d"},

@@ -15,7 +15,12 @@ const other = natslockprom.Other
 // matches, or the first token where there are no patterns.
 func labeler(patterns []string) func(name string) string {
 	if len(patterns) == 0 {
-		return natslockprom.FirstToken
+		return func(name string) string {
+			if strings.HasPrefix(name, "lockctl/doctor") { // a name that "lockctl doctor" makes up
+				return other
+			}
+			return natslockprom.FirstToken(name)
+		}
 	}
 	return func(name string) string {
 		for _, p := range patterns {

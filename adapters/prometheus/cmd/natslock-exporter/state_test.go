@@ -40,6 +40,10 @@ func TestMatches(t *testing.T) {
 	require.Equal(t, "orders.>", label("orders.1"))
 	require.Equal(t, other, label("stock.1"))
 	require.Equal(t, "stock", labeler(nil)("stock.1"))
+	require.Equal(t, "lockctl", labeler(nil)("lockctl.doctor"))
+	for _, probe := range []string{"lockctl/doctor.jzb7v2fyad", "lockctl/doctor/jzb7v2fyad.x"} {
+		require.Equal(t, other, labeler(nil)(probe))
+	}
 }
 
 // TestMatchesAsList compares the patterns with those of the library.

@@ -49,6 +49,7 @@ func (d *doctor) settings() {
 		d.fail("settings", err, "")
 		return
 	}
+	fine := 0
 	for _, f := range all {
 		repair := f.Repair
 		if f.Update {
@@ -56,13 +57,18 @@ func (d *doctor) settings() {
 		}
 		switch f.Level {
 		case kvstore.Fine:
-			d.ok(f.Setting, "%s", f.Value)
+			if fine++; d.Verbose {
+				d.ok(f.Setting, "%s", f.Value)
+			}
 		case kvstore.Worse:
 			d.add(f.Setting, checkWarning, repair, "%s, should be %s: %s", f.Value, f.Want, f.Why)
 		default:
 			d.add(f.Setting, checkError, repair, "%s, must be %s: %s", f.Value, f.Want, f.Why)
 			d.Checks[len(d.Checks)-1].code = tool.ExitConfig
 		}
+	}
+	if !d.Verbose {
+		d.ok("settings", "%d are as they should be", fine)
 	}
 }
 
@@ -81,7 +87,7 @@ func (d *doctor) mirrors() {
 	}
 	switch err := list.Err(); {
 	case err != nil:
-		d.add("mirrors", checkUnknown, "", "the account's streams cannot be listed: %v", d.why(err))
+		d.unseen("mirrors", err, "the account's streams cannot be listed")
 	case len(found) > 0:
 		d.add("mirrors", checkWarning, "remove them, or their mirror_direct", "%s mirrored in %s: reads may be answered with holders long gone", d.info.Config.Name, strings.Join(found, ", "))
 	default:
@@ -127,7 +133,7 @@ func (d *doctor) domains() {
 		return
 	}
 	if len(asked) == 0 {
-		d.add("other domains", checkUnknown, "", "domains cannot be listed: name those you know with --other-domain")
+		d.leave("other domains", "domains cannot be listed: name those that you know with --other-domain")
 		return
 	}
 	d.ok("other domains", "no second bucket in %s", strings.Join(asked, ", "))

@@ -19,6 +19,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // Command is "lockctl doctor".
@@ -27,6 +28,7 @@ type Command struct {
 	OtherDomain []string `placeholder:"NAME" help:"Search this JetStream domain too for a second bucket; can be repeated."`
 	Monitor     []string `placeholder:"URL" help:"Monitoring address of a server, as http://127.0.0.1:8222, to see how it writes to disk; can be repeated."`
 	Repair      bool     `help:"Remove records whose TTL has ended and that the server has not removed, 10,000 at most."`
+	Verbose     bool     `short:"v" help:"Show the settings of the bucket that are as they should be, too."`
 	JSON        bool     `name:"json" help:"Print an object."`
 }
 
@@ -41,6 +43,12 @@ in another domain, and the permissions of this user. If there is a history it ch
 it keeps up. In the end the doctor takes, renews and releases real locks, under a name of
 its own, and waits for their notifications. It searches for records that never expire. It
 changes nothing and leaves nothing, unless told to.
+
+It finds out the role of this user by what the server lets it do. It tries only what that
+role is for: an observer takes no lock, and an operator waits in no queue. What it has not
+looked at stands below the rows, with the reason: domains cannot be listed, so name others
+with --other-domain, and only a server's monitoring port shows how the server writes to
+disk.
 
 The row "renewals" has two numbers. The first is the demand of the locks that the pattern
 matches: each record that a client renews, of a lock that is held or idle or of a place in
@@ -57,14 +65,13 @@ doctor removes those of the locks that the pattern matches, and says how many ar
 It touches no record of a client that lives.
 
 A row is ok, warning (locks are safe, and slower or riskier than need be), error, or
-unknown: what an ordinary user cannot see. Domains cannot be listed: name others with
---other-domain. Only a server's monitoring port shows how the server writes to disk.
+unknown: it could not be found out.
 
 A user with permissions for some names gives them: lockctl doctor 'orders.>'
 
 With --json an object: "server", "bucket", "status" (the worst of the rows),
-"exit_code", "checks", an array of objects with "check", "status", "found", "repair", and
-"renewals", an object with "records", "demand_per_second", "confirmed_per_second", "late",
+"exit_code", "checks", an array of objects with "check", "status", "found", "repair",
+"left_out", an array of objects with "check" and "why", and "renewals", an object with "records", "demand_per_second", "confirmed_per_second", "late",
 how many records are, and "latest_seconds". It is null if the locks were not listed.
 
 Exit code 0: there are no warnings and no errors; a row may be unknown. 1: there are
@@ -92,12 +99,21 @@ type finding struct {
 	code int // to exit with, of an error
 }
 
+// omission is a check that was not made, because the user's role is not for it, or because
+// nobody has said where to look.
+type omission struct {
+	Check string `json:"check"`
+	Why   string `json:"why"`
+}
+
 type diagnosis struct {
 	Server string    `json:"server"`
 	Bucket string    `json:"bucket"`
 	Status string    `json:"status"`
 	Code   int       `json:"exit_code"`
 	Checks []finding `json:"checks"`
+
+	LeftOut []omission `json:"left_out"`
 
 	Renewals *renewals `json:"renewals"` // nil: the locks were not listed
 }
@@ -111,6 +127,7 @@ type doctor struct {
 	// The names of the locks that it tries, and the subject of the mutex's
 	// notifications.
 	name, rwName, subject string
+	role                  admin.Role // what the user's permissions are those of
 	info                  *kvstore.Info
 	diagnosis
 }
@@ -124,7 +141,7 @@ func (c *Command) Run(g *session.Globals) error {
 	}
 	rwName, _ := ownName(c.Pattern)
 	d := &doctor{Command: c, g: g, name: name, rwName: rwName}
-	d.Bucket = g.Bucket
+	d.Bucket, d.LeftOut = g.Bucket, []omission{}
 	d.cfg = kvstore.Config{Bucket: g.Bucket, NoCreate: true, Logger: slog.New(slog.DiscardHandler)}
 	if _, err := d.cfg.StreamConfig(); err != nil {
 		return err
@@ -192,6 +209,11 @@ func (d *doctor) add(check, status, repair, format string, args ...any) {
 
 func (d *doctor) ok(check, format string, args ...any) { d.add(check, checkOK, "", format, args...) }
 
+// leave notes a check that is not made.
+func (d *doctor) leave(check, format string, args ...any) {
+	d.LeftOut = append(d.LeftOut, omission{check, show.Plain(fmt.Sprintf(format, args...))})
+}
+
 // fail adds what an error has to say.
 func (d *doctor) fail(check string, err error, repair string) {
 	d.add(check, checkError, repair, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
@@ -239,6 +261,9 @@ func (d *doctor) print() {
 		}
 	}
 	t.Render()
+	for _, o := range d.LeftOut {
+		fmt.Fprintf(d.g.Out, "%s %s: %s\n", show.Faint.Sprint("left out:"), o.Check, o.Why)
+	}
 	warnings, faults := 0, 0
 	for _, f := range d.Checks {
 		switch f.Status {

@@ -57,7 +57,7 @@ func (d *doctor) history() {
 		err = h.read(ctx, d)
 	}
 	if err != nil { // after a timeout too: perhaps there is none, and no server to say so
-		d.add("history", checkUnknown, "", "the history cannot be read: %v", d.why(err))
+		d.unseen("history", err, "the history cannot be read")
 		return
 	}
 	status, found, repair := h.judge()

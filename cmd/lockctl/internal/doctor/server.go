@@ -19,6 +19,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/natslock"
 )
 
 const (
@@ -118,13 +119,13 @@ func (d *doctor) jetStream() bool {
 	silent := errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, nats.ErrNoResponders)
 	switch {
 	case silent && o.Domain == "" && o.APIPrefix != "": // the bucket needs no such import
-		d.add("jetstream", checkUnknown, "", "the account's limits cannot be seen: nobody answers on %s.INFO", strings.TrimSuffix(o.APIPrefix, "."))
+		d.leave("jetstream", "the account's limits cannot be seen: nobody answers on %s.INFO", strings.TrimSuffix(o.APIPrefix, "."))
 		return true
 	case silent, errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		d.fail("jetstream", d.s.NoJetStream(), "turn JetStream on for this server and account, or name the domain with --js-domain")
 		return false
 	case err != nil:
-		d.add("jetstream", checkUnknown, "", "the account's limits cannot be seen: %v", d.why(err))
+		d.unseen("jetstream", err, "the account's limits cannot be seen")
 		return true
 	}
 	found := usageOf(acc.Tier)
@@ -190,6 +191,15 @@ func (d *doctor) quietly() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
+// unseen notes what a request has not shown: a check that is not for this user, or an unknown.
+func (d *doctor) unseen(check string, err error, what string) {
+	if err = d.why(err); errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, natslock.ErrPermission) {
+		d.leave(check, "%s by this user: %v", what, err)
+		return
+	}
+	d.add(check, checkUnknown, "", "%s: %v", what, err)
+}
+
 // why is the server's refusal behind a request that it made end.
 func (d *doctor) why(err error) error {
 	if errors.Is(err, context.Canceled) {
@@ -219,7 +229,7 @@ func (d *doctor) disks() {
 		return
 	}
 	if len(d.Monitor) == 0 {
-		d.add("fsync", checkUnknown, "", "only a server's monitoring port shows it: see --monitor")
+		d.leave("fsync", "only a server's monitoring port shows it: name it with --monitor")
 		return
 	}
 	for _, base := range d.Monitor {

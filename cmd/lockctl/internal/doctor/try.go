@@ -24,60 +24,103 @@ import (
 const wordAfter = 2 * time.Second
 
 // permissions tries every subject that the library needs, with requests that change
-// nothing: the server reports a refusal before it answers a ping.
+// nothing: the server reports a refusal before it answers a ping. What is refused tells the
+// user's role, and what this role needs nevertheless is an error.
 func (d *doctor) permissions() {
 	o := d.s.JS.Options()
 	access := admin.Access{OwnOnly: true, Pattern: d.name, Bucket: d.g.Bucket, Domain: o.Domain, InboxPrefix: d.s.NC.Opts.InboxPrefix}
 	if o.Domain == "" && o.APIPrefix != "$JS.API." && o.APIPrefix != "" {
 		access.APIPrefix = o.APIPrefix
 	}
-	set, err := admin.Permissions(access)
-	if err != nil {
+	of := func(role admin.Role, ownOnly bool) (set admin.PermissionSet) {
+		access.Role, access.OwnOnly = role, ownOnly
+		set, _ = admin.Permissions(access) // it fails for each role, or for none
+		return set
+	}
+	if _, err := admin.Permissions(access); err != nil {
 		d.fail("permissions", err, "")
 		return
 	}
-	access.OwnOnly = false
-	all, err := admin.Permissions(access)
-	if err != nil {
-		d.fail("permissions", err, "")
-		return
+	refused := make(map[string]bool)
+	for _, p := range of(admin.RoleUser, false).Publish {
+		denied, err := d.tryPublish(p.Subject)
+		if err != nil {
+			d.fail("permissions", err, "")
+			return
+		}
+		refused[p.Subject] = denied != nil
 	}
+	d.role = roleOf(of(admin.RoleUser, true).Publish, of(admin.RoleOperator, true).Publish, of(admin.RoleObserver, true).Publish, refused)
+	set := of(d.role, true)
 	d.subject = set.Subscribe[0].Subject // of the mutex
-	repair := "give the user what \"lockctl perms '" + show.Plain(d.Pattern) + "'\" prints"
+	d.judge(set, of(admin.RoleUser, false).Publish, refused)
+	switch d.role {
+	case admin.RoleObserver:
+		d.leave("mutex", "this user is an observer, and takes no lock")
+	case admin.RoleOperator:
+		d.leave("queues", "this user is an operator, and waits for no lock")
+	}
+}
+
+// roleOf returns the role of a user by the writes that are refused: an operator writes to no
+// queue, and an observer reads and writes nothing. Any other one is a user, perhaps without all of
+// its permissions.
+func roleOf(user, operator, observer []admin.Permission, refused map[string]bool) admin.Role {
+	allowed := func(all, but []admin.Permission) bool {
+		return slices.ContainsFunc(all, func(p admin.Permission) bool {
+			return !refused[p.Subject] && !slices.ContainsFunc(but, func(q admin.Permission) bool { return q.Subject == p.Subject })
+		})
+	}
+	switch {
+	case allowed(user, operator):
+		return admin.RoleUser
+	case allowed(operator, observer):
+		return admin.RoleOperator
+	case slices.ContainsFunc(observer, func(p admin.Permission) bool { return refused[p.Subject] }):
+		return admin.RoleUser
+	}
+	return admin.RoleObserver
+}
+
+// judge adds the rows of what is refused of a role's permissions. all has the reads that
+// users may be without, too.
+func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused map[string]bool) {
+	args := "'" + show.Plain(d.Pattern) + "'"
+	if d.role != admin.RoleUser {
+		args += " --role " + d.role.String()
+	}
+	repair := "give the user what \"lockctl perms " + args + "\" prints"
 	if d.Pattern == ">" {
 		repair += "; if it is to have some locks only, name them: lockctl doctor 'orders.>'"
 	}
-	allowed := 0
-	for _, p := range all.Publish {
-		refused, err := d.tryPublish(p.Subject)
+	lacks := false
+	needed := func(p admin.Permission) bool {
+		return slices.ContainsFunc(set.Publish, func(q admin.Permission) bool { return q.Subject == p.Subject })
+	}
+	for _, p := range all {
 		switch {
-		case err != nil:
-			d.fail("permissions", err, "")
-			return
-		case refused == nil:
-			allowed++
-		case slices.ContainsFunc(set.Publish, func(q admin.Permission) bool { return q.Subject == p.Subject }):
+		case !refused[p.Subject]:
+		case needed(p):
+			lacks = true
 			d.add("permissions", checkError, repair, "refused to %s: publish to %s", p.For, p.Subject)
 			d.Checks[len(d.Checks)-1].code = tool.ExitPermission
-		default:
-			allowed++ // withheld by --own-only
-			d.ok("permissions", "not allowed to %s, which is done in another way: publish to %s", p.For, p.Subject)
+		case !strings.Contains(p.Subject, "$KV."): // as by --own-only
+			d.leave("permissions", "this user is not to %s: publish to %s", p.For, p.Subject)
 		}
 	}
 	for _, p := range set.Subscribe {
-		refused, err := d.trySubscribe(p.Subject)
+		denied, err := d.trySubscribe(p.Subject)
 		switch {
 		case err != nil:
 			d.fail("permissions", err, "")
 			return
-		case refused == nil:
-			allowed++
-		default: // without answers it would not have come this far
+		case denied != nil: // without answers it would not have come this far
+			lacks = true
 			d.add("permissions", checkWarning, repair, "refused to %s: subscribe to %s; waiters poll on timers", p.For, p.Subject)
 		}
 	}
-	if n := len(all.Publish) + len(set.Subscribe); allowed == n {
-		d.ok("permissions", "all subjects that locks like %s need", d.name)
+	if !lacks {
+		d.ok("permissions", "all that the role %s needs for locks like %s", d.role, d.name)
 	}
 }
 
@@ -132,7 +175,7 @@ func (d *doctor) locks() {
 		d.fail("mutex", err, "see the rows above")
 		return
 	}
-	if d.mutex() {
+	if d.role != admin.RoleObserver && d.mutex() {
 		d.readWrite()
 	}
 	if d.Repair {
@@ -212,14 +255,22 @@ func (d *doctor) readWrite() {
 	d.ok("reader-writer lock", "read and written in %s", show.Brief(time.Since(begun)))
 }
 
+// ownTokens begins the tokens that the doctor makes up. natslock-exporter counts names that begin
+// so as others, and a scheduled doctor does not use up the labels.
+const ownTokens = "lockctl/doctor"
+
 // ownName returns a name that the pattern matches and that nobody else uses. A pattern without
 // a wildcard is an error of usage.
 func ownName(pattern string) (string, error) {
 	tokens := strings.Split(pattern, ".")
 	own := false
 	for i, t := range tokens {
-		if t == "*" || t == ">" && i == len(tokens)-1 {
-			tokens[i], own = "lockctl/doctor/"+strings.ToLower(rand.Text()[:10]), true
+		id := strings.ToLower(rand.Text()[:10])
+		switch {
+		case t == "*":
+			tokens[i], own = ownTokens+"/"+id, true
+		case t == ">" && i == len(tokens)-1:
+			tokens[i], own = ownTokens+"."+id, true
 		}
 	}
 	if !own {
