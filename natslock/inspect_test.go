@@ -493,3 +493,23 @@ func TestInspectIsCurrent(t *testing.T) {
 		kit.Unlock(t, w.Granted(t))
 	})
 }
+
+// TestListNeedsLeader: replicas answer reads while their stream has no leader, also with nothing.
+// A list without a leader that answers is an error, and says of no lock that nobody holds it.
+func TestListNeedsLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, f := kit.FaultyInMemory(t, kvstore.NewMemory("natslock"), 1)
+		mustLock(t, c, "l")
+		f.FailReads(func(op faults.ReadOp, _ string) error {
+			if op == faults.ReadState {
+				return faults.Hang
+			}
+			return nil
+		})
+		var listed error
+		for _, err := range admin.New(c).List(t.Context(), ">") {
+			listed = err
+		}
+		require.ErrorIs(t, listed, natslock.ErrUnavailable)
+	})
+}

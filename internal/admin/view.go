@@ -190,10 +190,9 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 		return err
 	}
 	min, server, err := a.newest(ctx)
-	if ctx.Err() != nil {
+	if err != nil {
 		return err
 	}
-	// Other errors do not end this: a list by a replica helps an operator more than none.
 	var all []stored
 	seen := uint64(0)
 	add := func(key string, r kvstore.Record) {

@@ -90,10 +90,9 @@ func (a *Admin) Inspect(ctx context.Context, kind Kind, name string) (Info, erro
 // List reads the locks of all kinds whose names match a pattern and that are held or
 // waited for, in the order of the names. A token of the pattern may be "*", and the last
 // one ">" for the rest of the name: ">" lists all locks. List reads the locks one after
-// the other, not at one moment. While the stream has no leader, they are those that the
-// replica has which answers. An error ends the sequence: it matches [natslock.ErrInvalid]
-// for a pattern that matches no name, [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or
-// the context's.
+// the other, not at one moment. An error ends the sequence: it matches [natslock.ErrInvalid]
+// for a pattern that matches no name, [natslock.ErrUnavailable] if no leader of the stream answers within a
+// second, [natslock.ErrPermission], [natslock.ErrClosed] or the context's.
 func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		in, err := inside(ctx, a.client())
