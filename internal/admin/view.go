@@ -107,16 +107,16 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 		seen = max(seen, l.Revision)
 		for _, r := range l.Records {
 			if k, ok := record.ParseKey(r.Key); ok {
-				v.add(k, entryAt(r, server))
+				v.Add(k, entryAt(r, server))
 			}
 		}
 	}
-	v.sort()
+	v.Sort()
 	return v, a.reached(ctx, min, seen)
 }
 
-// add adds what is stored under a key.
-func (v *View) add(k record.Key, e record.Entry) {
+// Add adds what is stored under a key.
+func (v *View) Add(k record.Key, e record.Entry) {
 	switch {
 	case k.Waits():
 		v.Queue = append(v.Queue, e)
@@ -129,9 +129,10 @@ func (v *View) add(k record.Key, e record.Entry) {
 	}
 }
 
-// sort sorts the queue by tickets, and the slots by their numbers, shorter ones first.
-func (v *View) sort() {
+// Sort sorts the queue by tickets, the readers by their tokens, and the slots by their numbers, shorter ones first.
+func (v *View) Sort() {
 	record.SortByTicket(v.Queue)
+	record.SortByTicket(v.Readers)
 	slices.SortFunc(v.Slots, func(a, b record.Entry) int {
 		return cmp.Or(cmp.Compare(len(a.Key), len(b.Key)), cmp.Compare(a.Key, b.Key))
 	})
@@ -270,10 +271,10 @@ func views(all []stored, read map[string]kvstore.Record, server time.Time, yield
 			if s.record.Revision == 0 || k.Waits() && (entry.Unreadable || entry.Status != record.StatusWaiting) {
 				continue // it has gone, or no waiter wrote it
 			}
-			v.add(k, entry)
+			v.Add(k, entry)
 			some = true
 		}
-		if v.sort(); some && !yield(v) {
+		if v.Sort(); some && !yield(v) {
 			return false
 		}
 	}

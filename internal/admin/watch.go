@@ -54,10 +54,17 @@ type Change struct {
 	Entry record.Entry
 }
 
+// Step is one event on a key, and the changes of a lock that it means. Some events mean none: the renewal of a place,
+// and the end of a place whose client has the lock. The Event of a mark is zero.
+type Step struct {
+	Event   kvstore.Event
+	Changes []Change
+}
+
 // watcher follows all keys of the locks that match a pattern.
 type watcher struct {
 	a       *Admin
-	deliver func(Change)
+	deliver func(Step)
 	watches []kvstore.Watch
 	keys    []string      // patterns, one for each of watches
 	missed  chan struct{} // the connection was away
@@ -75,6 +82,20 @@ type watcher struct {
 // or re-created no more can come: it calls fail, once. The returned
 // function ends the watch and waits for it.
 func (a *Admin) Watch(pattern string, deliver func(Change), fail func(error)) (stop func(), err error) {
+	return a.Follow(pattern, eachOf(deliver), fail)
+}
+
+// eachOf returns a function that delivers the changes of a step.
+func eachOf(deliver func(Change)) func(Step) {
+	return func(s Step) {
+		for _, c := range s.Changes {
+			deliver(c)
+		}
+	}
+}
+
+// Follow is Watch for a copy of the locks: it delivers each event on a key too.
+func (a *Admin) Follow(pattern string, deliver func(Step), fail func(error)) (stop func(), err error) {
 	encoded, err := record.EncodePattern(pattern)
 	if err != nil {
 		return nil, err
@@ -92,10 +113,10 @@ func (a *Admin) WatchHolder(name string, deliver func(Change), fail func(error))
 	if err != nil {
 		return nil, err
 	}
-	return a.watch([]string{record.KeysOf(record.Mutex, encoded).Gate}, deliver, fail)
+	return a.watch([]string{record.KeysOf(record.Mutex, encoded).Gate}, eachOf(deliver), fail)
 }
 
-func (a *Admin) watch(patterns []string, deliver func(Change), fail func(error)) (stop func(), err error) {
+func (a *Admin) watch(patterns []string, deliver func(Step), fail func(error)) (stop func(), err error) {
 	a.b.Listen()
 	w := &watcher{a: a, deliver: deliver, missed: make(chan struct{}, 1)}
 	for _, keys := range patterns {
@@ -158,12 +179,14 @@ func (w *watcher) notified(ev kvstore.Event) {
 	if ev.Before.Revision != 0 {
 		read.before = record.Of(ev.Before)
 	}
+	var changes []Change
 	if end, ok := endBefore(read); ok {
-		w.deliver(end)
+		changes = append(changes, end)
 	}
 	if c, ok := changeOf(read); ok {
-		w.deliver(c)
+		changes = append(changes, c)
 	}
+	w.deliver(Step{ev, changes})
 }
 
 // step is an event on a key, decoded. It takes the key from entry to before, which is the
@@ -265,7 +288,7 @@ func (w *watcher) check(ctx context.Context, read bool) error {
 	}
 	w.dropped = time.Time{}
 	w.mu.Unlock()
-	w.deliver(Change{Type: EventWatching, Time: st.Time, Since: since})
+	w.deliver(Step{Changes: []Change{{Type: EventWatching, Time: st.Time, Since: since}}})
 	w.read(ctx)
 	return nil
 }

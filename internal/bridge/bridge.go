@@ -38,6 +38,15 @@ var (
 	//
 	//	func(ctx context.Context, c *natslock.Client, name string) iter.Seq2[admin.Event, error]
 	WatchHolder any
+	// Follow is Admin.Watch with the event on each key, for package mirror:
+	//
+	//	func(ctx context.Context, c *natslock.Client, pattern string) iter.Seq2[admin.Step, error]
+	Follow any
+	// InfoOf returns what records show of a lock, and EventOf the event of a change, for package mirror:
+	//
+	//	func(v admin.View) natslockadmin.Info
+	//	func(c admin.Change) natslockadmin.Event
+	InfoOf, EventOf any
 	// Permits says how many permits a semaphore has, for package semaphore:
 	//
 	//	func(n int) natslock.LockOption

@@ -30,7 +30,7 @@ var (
 	observe = bridge.Observe.(func(func(context.Context, session.Event)) natslock.Option)
 )
 
-// Package election needs these functions, and users do not.
+// Packages election and mirror need these functions, and users do not.
 func init() {
 	bridge.Holder = func(ctx context.Context, c *natslock.Client, name string) (*Holder, uint64, error) {
 		in, err := inside(ctx, c)
@@ -41,8 +41,12 @@ func init() {
 		return holderOf(e), revision, public(err)
 	}
 	bridge.WatchHolder = func(ctx context.Context, c *natslock.Client, name string) iter.Seq2[Event, error] {
-		return watch(ctx, c, name, (*view.Admin).WatchHolder)
+		return watch(ctx, c, name, eachOf((*view.Admin).WatchHolder))
 	}
+	bridge.Follow = func(ctx context.Context, c *natslock.Client, pattern string) iter.Seq2[view.Step, error] {
+		return watch(ctx, c, pattern, (*view.Admin).Follow)
+	}
+	bridge.InfoOf, bridge.EventOf = infoOf, changed
 }
 
 // Admin reads, watches and breaks the locks of a bucket, those of other clients too. [New] makes it: the

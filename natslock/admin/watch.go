@@ -33,21 +33,32 @@ const maxUnread = 1 << 16
 // left more than 65,536 events unread. A user that may not subscribe to the
 // notifications gets no events and no error.
 func (a *Admin) Watch(ctx context.Context, pattern string) iter.Seq2[Event, error] {
-	return watch(ctx, a.client(), pattern, (*view.Admin).Watch)
+	return watch(ctx, a.client(), pattern, eachOf((*view.Admin).Watch))
 }
 
-// watch yields the changes that begin delivers.
-func watch(ctx context.Context, c *natslock.Client, pattern string, begin func(*view.Admin, string, func(view.Change), func(error)) (func(), error)) iter.Seq2[Event, error] {
-	return func(yield func(Event, error) bool) {
+// beginning begins a watch, which delivers values until the returned function ends it.
+type beginning[T any] func(in *view.Admin, pattern string, deliver func(T), fail func(error)) (stop func(), err error)
+
+// eachOf has a watch deliver changes as events.
+func eachOf(begin beginning[view.Change]) beginning[Event] {
+	return func(in *view.Admin, pattern string, deliver func(Event), fail func(error)) (func(), error) {
+		return begin(in, pattern, func(ch view.Change) { deliver(changed(ch)) }, fail)
+	}
+}
+
+// watch yields what begin delivers.
+func watch[T any](ctx context.Context, c *natslock.Client, pattern string, begin beginning[T]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var none T
 		in, err := inside(ctx, c)
 		if err != nil {
-			yield(Event{}, fmt.Errorf("watch locks %.512q: %w", pattern, err))
+			yield(none, fmt.Errorf("watch locks %.512q: %w", pattern, err))
 			return
 		}
-		q := unread{wake: make(chan struct{}, 1)}
-		stop, err := begin(in, pattern, func(ch view.Change) { q.add(changed(ch)) }, q.fail)
+		q := unread[T]{wake: make(chan struct{}, 1)}
+		stop, err := begin(in, pattern, q.add, q.fail)
 		if err != nil {
-			yield(Event{}, fmt.Errorf("watch locks %.512q: %w", pattern, public(err)))
+			yield(none, fmt.Errorf("watch locks %.512q: %w", pattern, public(err)))
 			return
 		}
 		defer stop()
@@ -57,7 +68,7 @@ func watch(ctx context.Context, c *natslock.Client, pattern string, begin func(*
 			case <-ctx.Done():
 				return
 			case <-in.Life().Done():
-				yield(Event{}, fmt.Errorf("watch locks %.512q: %w", pattern, context.Cause(in.Life())))
+				yield(none, fmt.Errorf("watch locks %.512q: %w", pattern, context.Cause(in.Life())))
 				return
 			}
 			events, err := q.take()
@@ -67,7 +78,7 @@ func watch(ctx context.Context, c *natslock.Client, pattern string, begin func(*
 				}
 			}
 			if err != nil {
-				yield(Event{}, fmt.Errorf("watch locks %.512q: %w", pattern, public(err)))
+				yield(none, fmt.Errorf("watch locks %.512q: %w", pattern, public(err)))
 				return
 			}
 		}
@@ -75,14 +86,14 @@ func watch(ctx context.Context, c *natslock.Client, pattern string, begin func(*
 }
 
 // unread holds the events that the reader of a watch has not taken yet.
-type unread struct {
+type unread[T any] struct {
 	mu     sync.Mutex
-	events []Event
+	events []T
 	err    error // after the events
 	wake   chan struct{}
 }
 
-func (q *unread) add(ev Event) {
+func (q *unread[T]) add(ev T) {
 	q.mu.Lock()
 	switch {
 	case q.err != nil:
@@ -95,21 +106,21 @@ func (q *unread) add(ev Event) {
 	q.signal()
 }
 
-func (q *unread) fail(err error) {
+func (q *unread[T]) fail(err error) {
 	q.mu.Lock()
 	q.err = err
 	q.mu.Unlock()
 	q.signal()
 }
 
-func (q *unread) signal() {
+func (q *unread[T]) signal() {
 	select {
 	case q.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (q *unread) take() ([]Event, error) {
+func (q *unread[T]) take() ([]T, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	events := q.events

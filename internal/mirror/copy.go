@@ -1,0 +1,170 @@
+package mirror
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/natslock/locks/internal/admin"
+	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
+	locks "github.com/natslock/locks/natslock/admin"
+)
+
+// ID names a lock: those of different kinds are different locks.
+type ID struct {
+	Kind locks.Kind
+	Name string
+}
+
+// IDOf returns the ID of a lock.
+func IDOf(info locks.Info) ID { return ID{info.Kind, info.Name} }
+
+var infoOf = bridge.InfoOf.(func(admin.View) locks.Info)
+
+// records is a copy of the records of locks. Revisions order what is known of a key, so an event and a list may come
+// in any order.
+type records struct {
+	byKey map[string]*stored
+	locks map[ID]*lock
+	// touched has the revision of the latest event of each key while a list is read, else it is nil. The events are
+	// newer than the list.
+	touched map[string]uint64
+	changed func(ID)
+}
+
+// lock is a lock that somebody holds or waits for.
+type lock struct {
+	entries []*stored
+	info    *locks.Info // what the entries show; nil if they have changed since
+}
+
+type stored struct {
+	record.Entry
+	id   ID
+	role record.Key
+}
+
+func newRecords(changed func(ID)) records {
+	return records{byKey: make(map[string]*stored), locks: make(map[ID]*lock), changed: changed}
+}
+
+// apply records an event on a key.
+func (r *records) apply(ev kvstore.Event) {
+	known, key := r.byKey[ev.Record.Key], ev.Record.Key
+	if r.touched != nil {
+		r.touched[key] = max(r.touched[key], ev.Record.Revision)
+	}
+	switch {
+	case known != nil && known.Revision > ev.Record.Revision:
+	case ev.Kind == kvstore.Put:
+		r.put(record.Of(ev.Record))
+	case known == nil:
+	case ev.Kind == kvstore.Deleted:
+		r.drop(known)
+	case ev.Kind == kvstore.Expired && !known.Overdue: // the server has an overdue record still
+		r.drop(known)
+	}
+}
+
+// put sets the record of a key.
+func (r *records) put(e record.Entry) {
+	s := r.byKey[e.Key]
+	key, ok := record.ParseKey(e.Key)
+	if !ok || key.Waits() && (e.Unreadable || e.Status != record.StatusWaiting) { // no waiter wrote it
+		if s != nil {
+			r.drop(s)
+		}
+		return
+	}
+	e.Value = nil // the body is decoded
+	if s == nil {
+		s = &stored{id: ID{locks.Kind(key.Kind()), key.Name}, role: key}
+		r.byKey[e.Key] = s
+		l := r.locks[s.id]
+		if l == nil {
+			l = &lock{}
+			r.locks[s.id] = l
+		}
+		l.entries = append(l.entries, s)
+	}
+	s.Entry = e
+	r.change(s.id)
+}
+
+// drop forgets the record of a key.
+func (r *records) drop(s *stored) {
+	delete(r.byKey, s.Key)
+	l := r.locks[s.id]
+	l.entries = slices.DeleteFunc(l.entries, func(o *stored) bool { return o == s })
+	r.change(s.id)
+	if len(l.entries) == 0 {
+		delete(r.locks, s.id)
+	}
+}
+
+func (r *records) change(id ID) {
+	r.locks[id].info = nil
+	r.changed(id)
+}
+
+// listing precedes a list, which [records.listed] ends.
+func (r *records) listing() { r.touched = make(map[string]uint64) }
+
+// listed brings the copy to what a list shows, but for the keys of events that came meanwhile.
+func (r *records) listed(list []record.Entry) {
+	touched := r.touched
+	r.touched = nil
+	there := make(map[string]struct{}, len(list))
+	for _, e := range list {
+		there[e.Key] = struct{}{}
+		known := r.byKey[e.Key]
+		switch newer := touched[e.Key] >= e.Revision; {
+		case newer && !(e.Overdue && touched[e.Key] == e.Revision): // the end that an event tells is by this machine's clock
+		case known != nil && (known.Revision > e.Revision || known.Revision == e.Revision && known.Overdue == e.Overdue):
+		default:
+			r.put(e)
+		}
+	}
+	for key, s := range r.byKey {
+		_, listed := there[key]
+		if _, newer := touched[key]; !listed && !newer {
+			r.drop(s)
+		}
+	}
+}
+
+// clear forgets all locks.
+func (r *records) clear() {
+	for _, s := range r.byKey {
+		r.drop(s)
+	}
+}
+
+// info returns a lock, which is free if nothing is known of it. The caller does not change it.
+func (r *records) info(id ID) locks.Info {
+	l := r.locks[id]
+	if l == nil {
+		return locks.Info{Kind: id.Kind, Name: id.Name}
+	}
+	if l.info == nil {
+		v := admin.View{Kind: record.Kind(id.Kind), Name: id.Name}
+		for _, s := range l.entries {
+			v.Add(s.role, s.Entry)
+		}
+		v.Sort()
+		info := infoOf(v)
+		l.info = &info
+	}
+	return *l.info
+}
+
+// infos returns the locks that match.
+func (r *records) infos(match func(ID) bool) (all []locks.Info) {
+	for id := range maps.Keys(r.locks) {
+		if match(id) {
+			all = append(all, r.info(id))
+		}
+	}
+	return all
+}

@@ -1,0 +1,155 @@
+package mirror
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/natslock"
+)
+
+// Condition says what a mirror's copy of the locks is worth.
+type Condition int
+
+const (
+	// Stale: the copy may lack changes, or there is none yet.
+	Stale Condition = iota
+	// Live: the copy is complete, a leader answers, and the bucket is fit. A lock that is not in the copy is free.
+	Live
+	// NoLeader: nobody confirms a write or a read. Clients get no locks, and lose those that they hold.
+	NoLeader
+	// Unfit: clients grant no locks in the bucket as it is, or there is none any more.
+	Unfit
+)
+
+func (c Condition) String() string {
+	return [...]string{Stale: "stale", Live: "live", NoLeader: "no leader", Unfit: "unfit"}[c]
+}
+
+// State is the condition of a mirror, and of its bucket.
+type State struct {
+	Condition
+	Since time.Time // of the condition, by this machine's clock
+	Why   error     // nil while the mirror is live
+	// Current is how many of the Replicas of the bucket have its records, the leader included. Both are of the last
+	// answer, and Current is 0 without a leader.
+	Current, Replicas int
+}
+
+// Writable reports whether clients get locks in the bucket, as far as its last answer shows.
+func (s State) Writable() bool {
+	return s.Condition != NoLeader && s.Condition != Unfit && s.Current > 0
+}
+
+// evidence is what a mirror knows of itself and of its bucket.
+type evidence struct {
+	connected bool
+	missed    error  // why the copy may lack changes; nil once the locks are read
+	answer    answer // the last one
+}
+
+// answer is what the leader says of the bucket. The zero answer is none.
+type answer struct {
+	info *kvstore.Info
+	err  error // in place of info
+	// highest is a revision that the bucket had reached before the question, and behind how many answers in a row are
+	// below it. A leader that was elected a moment ago may have the last writes still to apply.
+	highest uint64
+	behind  int
+}
+
+var (
+	errReading = errors.New("reading the locks")
+	errAway    = errors.New("no connection to the server")
+)
+
+// judge returns what the evidence means. bucket is the name of the bucket. Who does not know whether there is a leader
+// does not know whether anybody holds a lock, so what the bucket is comes before what the copy is.
+func (e evidence) judge(bucket string) (Condition, error) {
+	info := e.answer.info
+	switch {
+	case !e.connected && e.missed != nil && !errors.Is(e.missed, errReading):
+		return Stale, e.missed
+	case !e.connected:
+		return Stale, errAway
+	case errors.Is(e.answer.err, kvstore.ErrNotFound):
+		return Unfit, fmt.Errorf("there is no bucket %s: %w; make it with \"lockctl init\"", bucket, e.answer.err)
+	case e.answer.err != nil:
+		return NoLeader, fmt.Errorf("no leader of bucket %s answers, and nobody gets a lock: %w; start the missing servers, and see \"lockctl doctor\"", bucket, e.answer.err)
+	case info == nil:
+		return Stale, errReading
+	}
+	if there, _ := replicas(info); 2*there <= info.Config.Replicas {
+		return NoLeader, fmt.Errorf("%w: of the %d servers of bucket %s the leader reaches %d, itself included, and nobody gets a lock; start the missing servers, and see \"lockctl doctor\"",
+			natslock.ErrUnavailable, info.Config.Replicas, bucket, there)
+	}
+	if err := unfit(bucket, info); err != nil {
+		return Unfit, err
+	}
+	if e.answer.behind > 1 {
+		return Unfit, fmt.Errorf("%w: revisions of bucket %s went backwards, from %d to %d: it was restored from a backup, or has lost writes. Clients refuse the locks in it; stop them, then %s",
+			natslock.ErrUnavailable, bucket, e.answer.highest, info.State.LastSeq, remake(info))
+	}
+	if e.missed != nil {
+		return Stale, e.missed
+	}
+	return Live, nil
+}
+
+// fewWrites is by how many writes a replica may be behind and count as current. While clients write, replicas are
+// often behind for a moment.
+const fewWrites = 1000
+
+// silent is the time after which a leader counts a replica as away.
+const silent = 10 * time.Second
+
+// replicas counts the servers that keep a bucket: those that the leader reaches, and those of them that have its
+// records. The leader is one of both.
+func replicas(info *kvstore.Info) (there, current int) {
+	there, current = 1, 1
+	if info.Cluster == nil {
+		return there, current
+	}
+	for _, r := range info.Cluster.Replicas {
+		if r.Offline || !r.Current && r.Active > silent {
+			continue
+		}
+		if there++; r.Current || r.Lag <= fewWrites {
+			current++
+		}
+	}
+	return there, current
+}
+
+// unfit returns which settings keep clients from granting locks, and what repairs them.
+func unfit(bucket string, info *kvstore.Info) error {
+	findings, err := kvstore.Examine(kvstore.Config{Bucket: bucket, Storage: info.Config.Storage}, info)
+	if err != nil {
+		return err
+	}
+	var first *kvstore.Finding
+	updates := true
+	for _, f := range findings {
+		if f.Level == kvstore.Unfit {
+			if first == nil {
+				first = &f
+			}
+			updates = updates && f.Update
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	repair := "\"lockctl init\" repairs it"
+	if !updates {
+		repair = "stop the clients, then " + remake(info)
+	}
+	return fmt.Errorf("%w: %s of bucket %s is %s, must be %s: %s. Clients grant no locks in it; %s",
+		kvstore.ErrBucketConfig, first.Setting, bucket, first.Value, first.Want, first.Why, repair)
+}
+
+// remake says how an operator makes the bucket again.
+func remake(info *kvstore.Info) string {
+	return fmt.Sprintf("\"nats stream rm %s\" and \"lockctl init\" make the bucket again", info.Config.Name)
+}

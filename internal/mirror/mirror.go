@@ -1,0 +1,384 @@
+// Package mirror keeps a copy of the locks of a bucket, and knows what the copy is worth. A list and a subscription
+// say nothing while the stream of the bucket has no leader, and nothing looks like a bucket in which nobody holds a
+// lock. So a mirror asks the leader too, and is live only while the leader answers, the bucket is fit, and the copy
+// has missed nothing.
+//
+// lockctl and natslock-exporter show locks by it.
+package mirror
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/natslock/locks/internal/admin"
+	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/natslock"
+	locks "github.com/natslock/locks/natslock/admin"
+)
+
+const (
+	// askEach is the time between two questions to the leader while all is well, and askSoon otherwise.
+	askEach, askSoon = 10 * time.Second, time.Second
+	// answerTime bounds the wait for an answer. An election takes less.
+	answerTime = 4 * time.Second
+	// again is the time between two tries to follow the bucket.
+	again = time.Second
+	// listTime bounds a list of all locks.
+	listTime = time.Minute
+	// The locks are listed again although no event was missed, because notifications can be lost. A list takes at most
+	// 1/listShare of the time.
+	listEach, listShare, listRarely = 10 * time.Second, 100, 5 * time.Minute
+)
+
+// Config says what a mirror follows, and how.
+type Config struct {
+	Bucket, Pattern string
+	// Open opens a client on the bucket, which the mirror closes.
+	Open func(context.Context) (*natslock.Client, error)
+	// Ask returns the answer of the bucket's leader about the stream.
+	Ask func(context.Context) (*kvstore.Info, error)
+	// Connected reports whether the connection is up.
+	Connected func() bool
+
+	// The functions may be nil. Event is called for each event, after the copy has changed. Changed and Turned are
+	// called for each lock and each state that has changed, and neither blocks nor calls the mirror.
+	Event   func(locks.Event)
+	Changed func(ID)
+	Turned  func(State)
+}
+
+// Mirror is a copy of the locks of a bucket. Its methods may be called at any time.
+type Mirror struct {
+	cfg   Config
+	doubt chan struct{} // the leader is to be asked
+	read  chan struct{} // the locks are to be listed
+
+	mu       sync.Mutex
+	client   *natslock.Client // nil between two tries
+	records  records
+	evidence evidence
+	highest  uint64 // revision of the bucket that was seen
+	gaps     int    // how often the copy may have begun to lack changes: a list from before one does not end it
+	ahead    time.Duration
+	state    State
+}
+
+// New returns a mirror. Its Run fills it.
+func New(cfg Config) *Mirror {
+	if cfg.Event == nil {
+		cfg.Event = func(locks.Event) {}
+	}
+	if cfg.Changed == nil {
+		cfg.Changed = func(ID) {}
+	}
+	if cfg.Turned == nil {
+		cfg.Turned = func(State) {}
+	}
+	return &Mirror{
+		cfg: cfg, doubt: make(chan struct{}, 1), read: make(chan struct{}, 1), records: newRecords(cfg.Changed),
+		evidence: evidence{missed: errReading}, state: State{Since: time.Now(), Why: errReading},
+	}
+}
+
+// Run follows the bucket over outages until ctx ends, and returns nil then. It returns the error of the first try, and
+// one that no waiting cures: the user may not read the locks, or the connection was closed for good.
+func (m *Mirror) Run(ctx context.Context) error {
+	ctx, end := context.WithCancel(ctx)
+	var asking sync.WaitGroup
+	asking.Go(func() { m.ask(ctx) })
+	defer asking.Wait()
+	defer end()
+	for begun := false; ; {
+		err := m.follow(ctx, &begun)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case !begun || isFinal(err):
+			return err
+		}
+		m.Doubt(err)
+		if pause(ctx, again) != nil {
+			return nil
+		}
+	}
+}
+
+var connectionClosed = bridge.ConnectionClosed.(func(error) bool)
+
+func isFinal(err error) bool { return errors.Is(err, natslock.ErrPermission) || connectionClosed(err) }
+
+var (
+	insideOf = bridge.Admin.(func(context.Context, *natslock.Client) (*admin.Admin, error))
+	followed = bridge.Follow.(func(context.Context, *natslock.Client, string) iter.Seq2[admin.Step, error])
+	eventOf  = bridge.EventOf.(func(admin.Change) locks.Event)
+)
+
+// follow opens the bucket and applies its events until that fails. It sets begun once the locks are listed.
+func (m *Mirror) follow(ctx context.Context, begun *bool) error {
+	client, err := m.cfg.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close(context.WithoutCancel(ctx)) }() // it holds no locks
+	m.use(client)
+	defer m.use(nil)
+	ctx, end := context.WithCancelCause(ctx)
+	var listing sync.WaitGroup
+	listing.Go(func() { end(m.list(ctx, client, begun)) })
+	defer listing.Wait()
+	defer end(nil)
+	for step, err := range followed(ctx, client, m.cfg.Pattern) {
+		if err != nil {
+			return err
+		}
+		m.apply(step)
+	}
+	return context.Cause(ctx)
+}
+
+// apply applies a step of the watch. At a mark the copy may lack what happened before.
+func (m *Mirror) apply(s admin.Step) {
+	m.mu.Lock()
+	if s.Event.Record.Key != "" {
+		m.highest = max(m.highest, s.Event.Record.Revision)
+		m.records.apply(s.Event)
+	}
+	m.mu.Unlock()
+	for _, c := range s.Changes {
+		if c.Type == admin.EventWatching {
+			m.mu.Lock()
+			m.ahead = c.Time.Sub(time.Now())
+			m.missed(errReading)
+			m.mu.Unlock()
+			wake(m.read)
+			wake(m.doubt)
+		}
+		m.cfg.Event(eventOf(c))
+	}
+}
+
+// list lists the locks when that is due. It returns the error of the first list, or one that no waiting cures.
+func (m *Mirror) list(ctx context.Context, client *natslock.Client, begun *bool) error {
+	in, err := insideOf(ctx, client)
+	if err != nil {
+		return err
+	}
+	each := listEach
+	for {
+		select {
+		case <-m.read:
+		case <-time.After(each):
+		case <-ctx.Done():
+			return nil
+		}
+		start := time.Now()
+		switch err := m.listAll(ctx, in); {
+		case err == nil:
+			*begun = true
+			each = min(max(listShare*time.Since(start), listEach), listRarely)
+		case ctx.Err() == nil && *begun && !isFinal(err):
+			m.Doubt(err)
+			each = again
+		default:
+			return err
+		}
+	}
+}
+
+func (m *Mirror) listAll(ctx context.Context, in *admin.Admin) error {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	m.mu.Lock()
+	gaps := m.gaps
+	m.records.listing()
+	m.mu.Unlock()
+	var all []record.Entry
+	err := in.List(ctx, m.cfg.Pattern, func(v admin.View) bool {
+		if !v.Holder.Zero() {
+			all = append(all, v.Holder)
+		}
+		all = append(append(append(all, v.Readers...), v.Slots...), v.Queue...)
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.records.listed(all)
+	if gaps == m.gaps {
+		m.evidence.missed = nil
+	}
+	m.judge()
+	return nil
+}
+
+// ask asks the leader about the bucket: each 10 s, after each doubt, and each second while the mirror is not live.
+func (m *Mirror) ask(ctx context.Context) {
+	for ctx.Err() == nil {
+		m.mu.Lock()
+		highest := m.highest
+		m.mu.Unlock()
+		asking, cancel := context.WithTimeout(ctx, answerTime)
+		info, err := m.cfg.Ask(asking)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		wait := askSoon
+		if m.answered(answer{info: info, err: err, highest: highest}) {
+			wait = askEach
+		}
+		select {
+		case <-m.doubt:
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// answered records an answer of the leader, and reports whether all is well. While there was no leader changes may
+// have been missed: the server of this connection may have been cut off from the others.
+func (m *Mirror) answered(a answer) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a.err != nil && !m.cfg.Connected() { // a question that was lost with the connection
+		return false
+	}
+	if a.info != nil {
+		m.ahead = a.info.TimeStamp.Sub(time.Now())
+		m.highest = max(m.highest, a.info.State.LastSeq)
+		if a.info.State.LastSeq < a.highest {
+			a.behind = m.evidence.answer.behind + 1
+		}
+	}
+	if errors.Is(a.err, kvstore.ErrNotFound) {
+		m.records.clear()
+	}
+	m.evidence.answer = a
+	before := m.state.Condition
+	m.judge()
+	switch after := m.state.Condition; {
+	case after == NoLeader && before != NoLeader:
+		m.missed(m.state.Why)
+	case after != NoLeader && before == NoLeader:
+		wake(m.read)
+	}
+	return m.state.Condition == Live && a.behind == 0
+}
+
+// missed notes that the copy may lack changes from now on, and why. Under mu.
+func (m *Mirror) missed(why error) {
+	if m.evidence.missed == nil || errors.Is(m.evidence.missed, errReading) {
+		m.evidence.missed = why
+	}
+	m.gaps++
+	m.judge()
+}
+
+// Doubt says that the connection or the watch has ended, and why. The leader is asked at once.
+func (m *Mirror) Doubt(why error) {
+	m.mu.Lock()
+	m.evidence.missed = nil
+	m.missed(why)
+	m.mu.Unlock()
+	wake(m.doubt)
+}
+
+// judge judges the evidence. Under mu.
+func (m *Mirror) judge() {
+	m.evidence.connected = m.cfg.Connected()
+	condition, why := m.evidence.judge(m.cfg.Bucket)
+	now := State{Condition: condition, Since: m.state.Since, Why: why, Replicas: m.state.Replicas}
+	if condition != m.state.Condition {
+		now.Since = time.Now()
+	}
+	if info := m.evidence.answer.info; info != nil {
+		now.Replicas = info.Config.Replicas
+		_, now.Current = replicas(info)
+	}
+	turned := condition != m.state.Condition || now.Current != m.state.Current || text(why) != text(m.state.Why)
+	m.state = now
+	if turned {
+		m.cfg.Turned(now)
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// State returns what the copy is worth now.
+func (m *Mirror) State() State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.judge()
+	return m.state
+}
+
+// Ahead returns by how much the server's clock is ahead of this machine's.
+func (m *Mirror) Ahead() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ahead
+}
+
+// Lock returns a lock. The caller does not change the result.
+func (m *Mirror) Lock(id ID) locks.Info {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.records.info(id)
+}
+
+// Below returns the locks whose names begin with a prefix, in any order. The caller does not change the results.
+func (m *Mirror) Below(prefix string) []locks.Info {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.records.infos(func(id ID) bool { return strings.HasPrefix(id.Name, prefix) })
+}
+
+// Client returns the client of the mirror, nil between two tries.
+func (m *Mirror) Client() *natslock.Client {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.client
+}
+
+func (m *Mirror) use(client *natslock.Client) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.client = client
+}
+
+// Look asks the leader once whether the bucket of a command's answer is one in which locks are granted. The error is
+// that of a mirror that is not live.
+func Look(ctx context.Context, bucket string, ask func(context.Context) (*kvstore.Info, error)) error {
+	info, err := ask(ctx)
+	_, why := evidence{connected: true, answer: answer{info: info, err: err}}.judge(bucket)
+	return why
+}
+
+func wake(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
