@@ -159,6 +159,20 @@ func (r *records) info(id ID) locks.Info {
 	return *l.info
 }
 
+// counts returns how many holders and places a lock has.
+func (r *records) counts(id ID) (held, queued int) {
+	if l := r.locks[id]; l != nil {
+		for _, s := range l.entries {
+			if s.role.Waits() {
+				queued++
+			} else {
+				held++
+			}
+		}
+	}
+	return held, queued
+}
+
 // infos returns the locks that match.
 func (r *records) infos(match func(ID) bool) (all []locks.Info) {
 	for id := range maps.Keys(r.locks) {

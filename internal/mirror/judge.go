@@ -7,6 +7,7 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
 
 // Condition says what a mirror's copy of the locks is worth.
@@ -40,6 +41,23 @@ type State struct {
 // Writable reports whether clients get locks in the bucket, as far as its last answer shows.
 func (s State) Writable() bool {
 	return s.Condition != NoLeader && s.Condition != Unfit && s.Current > 0
+}
+
+// String names the condition, and if the mirror is not live since when and why.
+func (s State) String() string {
+	if s.Why == nil {
+		return s.Condition.String()
+	}
+	return fmt.Sprintf("%v since %s: %v", s.Condition, s.Since.Format("15:04:05"), s.Why)
+}
+
+// Late returns by how much the next renewal of a lease is late at a time of the server's, 0 if it is not. A client
+// renews after a third of the TTL.
+func Late(h admin.Holder, server time.Time) time.Duration {
+	if h.Fixed || h.Unreadable || h.Overdue || h.Broken != nil || h.Expires.IsZero() {
+		return 0
+	}
+	return max(server.Sub(h.Expires)+h.TTL-h.TTL/3, 0)
 }
 
 // evidence is what a mirror knows of itself and of its bucket.

@@ -46,11 +46,11 @@ type Config struct {
 	// Connected reports whether the connection is up.
 	Connected func() bool
 
-	// The functions may be nil. Event is called for each event, after the copy has changed. Changed and Turned are
-	// called for each lock and each state that has changed, and neither blocks nor calls the mirror.
+	// The functions may be nil. Event is called for each event, after the copy has changed, and Turned for each state.
+	// Changed is called for each lock that has changed, and neither blocks nor calls the mirror.
 	Event   func(locks.Event)
-	Changed func(ID)
 	Turned  func(State)
+	Changed func(ID)
 }
 
 // Mirror is a copy of the locks of a bucket. Its methods may be called at any time.
@@ -58,6 +58,7 @@ type Mirror struct {
 	cfg   Config
 	doubt chan struct{} // the leader is to be asked
 	read  chan struct{} // the locks are to be listed
+	turn  chan struct{} // there are turns
 
 	mu       sync.Mutex
 	client   *natslock.Client // nil between two tries
@@ -67,6 +68,7 @@ type Mirror struct {
 	gaps     int    // how often the copy may have begun to lack changes: a list from before one does not end it
 	ahead    time.Duration
 	state    State
+	turns    []State // that Turned is to be called with
 }
 
 // New returns a mirror. Its Run fills it.
@@ -81,7 +83,7 @@ func New(cfg Config) *Mirror {
 		cfg.Turned = func(State) {}
 	}
 	return &Mirror{
-		cfg: cfg, doubt: make(chan struct{}, 1), read: make(chan struct{}, 1), records: newRecords(cfg.Changed),
+		cfg: cfg, doubt: make(chan struct{}, 1), read: make(chan struct{}, 1), turn: make(chan struct{}, 1), records: newRecords(cfg.Changed),
 		evidence: evidence{missed: errReading}, state: State{Since: time.Now(), Why: errReading},
 	}
 }
@@ -90,9 +92,10 @@ func New(cfg Config) *Mirror {
 // one that no waiting cures: the user may not read the locks, or the connection was closed for good.
 func (m *Mirror) Run(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
-	var asking sync.WaitGroup
-	asking.Go(func() { m.ask(ctx) })
-	defer asking.Wait()
+	var beside sync.WaitGroup
+	beside.Go(func() { m.ask(ctx) })
+	beside.Go(func() { m.tell(ctx) })
+	defer beside.Wait()
 	defer end()
 	for begun := false; ; {
 		err := m.follow(ctx, &begun)
@@ -306,7 +309,26 @@ func (m *Mirror) judge() {
 	turned := condition != m.state.Condition || now.Current != m.state.Current || text(why) != text(m.state.Why)
 	m.state = now
 	if turned {
-		m.cfg.Turned(now)
+		m.turns = append(m.turns, now)
+		wake(m.turn)
+	}
+}
+
+// tell calls Turned for each state in its order.
+func (m *Mirror) tell(ctx context.Context) {
+	for {
+		select {
+		case <-m.turn:
+		case <-ctx.Done():
+			return
+		}
+		m.mu.Lock()
+		turns := m.turns
+		m.turns = nil
+		m.mu.Unlock()
+		for _, s := range turns {
+			m.cfg.Turned(s)
+		}
 	}
 }
 
@@ -337,6 +359,13 @@ func (m *Mirror) Lock(id ID) locks.Info {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.records.info(id)
+}
+
+// Counts returns how many holders a lock has, and how many places in its queue.
+func (m *Mirror) Counts(id ID) (held, queued int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.records.counts(id)
 }
 
 // Below returns the locks whose names begin with a prefix, in any order. The caller does not change the results.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"flag"
-	"log/slog"
 	"os"
 	"regexp"
 	"runtime"
@@ -11,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/tool"
@@ -148,36 +145,6 @@ func TestBucketAgain(t *testing.T) {
 	hold(t, again, "orders.2")
 	p.says("following the bucket", 2)
 	p.shows(`natslock_exporter_up 1`, `natslock_exporter_gaps_total 1`, `natslock_bucket_held{lock="orders"} 2`)
-}
-
-// TestDropped: when the connection drops notifications, since they come too fast, the
-// exporter begins again with a list.
-func TestDropped(t *testing.T) {
-	t.Parallel()
-	s := testutil.RunServer(t)
-	c, _ := client(t, s)
-	hold(t, c, "orders.1")
-	f := &follower{
-		c:   &cli{Bucket: "natslock", Names: ">", Connection: tool.Connection{Server: s.URL(), NoContext: true, Timeout: 5 * time.Second}},
-		log: slog.New(slog.NewTextHandler(t.Output(), nil)), refused: make(chan error, 1), restart: func(error) {},
-	}
-	f.state = newState(labeler(nil), func() bool { return f.nc.IsConnected() })
-	require.NoError(t, f.connect())
-	defer f.nc.Close()
-	ctx, end := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- f.run(ctx) }()
-	require.Eventually(t, f.state.watching, patience, 10*time.Millisecond)
-
-	f.failed(f.nc, nil, nats.ErrSlowConsumer)
-	gaps := func() bool { return promtest.ToFloat64(f.state.gaps) == 1 }
-	require.Eventually(t, gaps, patience, 10*time.Millisecond)
-	require.Eventually(t, f.state.watching, patience, 10*time.Millisecond)
-	require.NoError(t, f.healthy())
-	totals, _ := f.state.totals()
-	require.Equal(t, 1, totals["orders"].held)
-	end()
-	require.NoError(t, <-ended)
 }
 
 // TestRefused launches exporters that cannot work. Each says why, and what to do.

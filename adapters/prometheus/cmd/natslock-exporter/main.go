@@ -1,6 +1,6 @@
 // Command natslock-exporter serves Prometheus metrics of all locks of a bucket, whichever
-// client holds them, and a page to look at them. It reads the locks once, and follows them by
-// one watch.
+// client holds them, and a page to look at them. It lists the locks, follows them by one watch, and asks the leader of
+// the bucket whether it is still there.
 //
 //	natslock-exporter                                     the bucket natslock
 //	natslock-exporter --pattern 'orders.>' --pattern '>'  two series instead of one per first token
@@ -10,8 +10,8 @@
 // It finds its server by flags, NATS_* variables and contexts, as lockctl and the nats
 // command do. It takes no locks and writes nothing.
 //
-// /metrics has the metrics. /healthz answers 200 while the exporter follows the bucket, and
-// otherwise 503 with the reason.
+// /metrics has the metrics. /healthz answers 200 while the exporter follows the bucket, the bucket has a leader, and
+// clients grant locks in it. Otherwise it answers 503 with the reason.
 //
 // The page has an address of its own, because a scraper comes from elsewhere, and names, owners
 // and metadata are not for everybody: 127.0.0.1:9623 unless --page says otherwise. It is

@@ -1,12 +1,11 @@
 package main
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	natslockprom "github.com/natslock/locks/adapters/prometheus"
+	"github.com/natslock/locks/internal/mirror"
 )
 
 // handoverBuckets reach from a round trip to a lease that has to end first.
@@ -39,7 +38,7 @@ func newCounters() counters {
 // group returns a group with its series.
 func (c counters) group(label string) *group {
 	return &group{
-		label: label, grants: c.grants.WithLabelValues(label), waited: c.waited.WithLabelValues(label),
+		grants: c.grants.WithLabelValues(label), waited: c.waited.WithLabelValues(label),
 		expiries: c.expiries.WithLabelValues(label), breaks: c.breaks.WithLabelValues(label),
 		gaveUp: c.gaveUp.WithLabelValues(label), handover: c.handover.WithLabelValues(label),
 	}
@@ -55,63 +54,26 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // The metrics that a scrape makes of the claims.
 var (
-	upDesc      = desc("natslock_exporter_up", "1 while the exporter follows the bucket. Otherwise the gauges natslock_bucket_* are missing.")
-	heldDesc    = desc("natslock_bucket_held", "Holders of locks: each reader and each permit counts.", natslockprom.Label)
-	idleDesc    = desc("natslock_bucket_idle", "Locks that linger: their client keeps them, and nobody is inside.", natslockprom.Label)
-	queuedDesc  = desc("natslock_bucket_queued", "Places in queues. The goroutines of a client share a place.", natslockprom.Label)
-	longestDesc = desc("natslock_bucket_longest_queue", "Places in the longest queue of one lock.", natslockprom.Label)
-	oldestDesc  = desc("natslock_bucket_oldest_hold_seconds", "Age of the oldest hold, 0 without a holder.", natslockprom.Label)
-	lagDesc     = desc("natslock_bucket_renewal_lag_seconds", "By how much the latest renewal of a held or idle lock is late, after a third of its TTL. 0: all are in time.", natslockprom.Label)
-	waitDesc    = desc("natslock_bucket_longest_wait_seconds", "Age of the longest wait, 0 without a waiter.", natslockprom.Label)
+	upDesc       = desc("natslock_exporter_up", "1 while the exporter follows the bucket, which has a leader and is fit. Otherwise the gauges of locks are missing.")
+	writableDesc = desc("natslock_bucket_writable", "1 while a leader answers for the bucket and clients grant locks in it. Missing while the exporter cannot tell.")
+	currentDesc  = desc("natslock_bucket_replicas_current", "Servers that have the records of the bucket, the leader included, 0 without a leader. Missing while the exporter cannot tell.")
+	heldDesc     = desc("natslock_bucket_held", "Holders of locks: each reader and each permit counts.", natslockprom.Label)
+	idleDesc     = desc("natslock_bucket_idle", "Locks that linger: their client keeps them, and nobody is inside.", natslockprom.Label)
+	queuedDesc   = desc("natslock_bucket_queued", "Places in queues. The goroutines of a client share a place.", natslockprom.Label)
+	longestDesc  = desc("natslock_bucket_longest_queue", "Places in the longest queue of one lock, without those that wait by design.", natslockprom.Label)
+	oldestDesc   = desc("natslock_bucket_oldest_hold_seconds", "Age of the oldest hold, 0 without a holder. What is held by design does not count: an election, a member, a partition, a script, a job, the rest of a minimum hold.", natslockprom.Label)
+	lagDesc      = desc("natslock_bucket_renewal_lag_seconds", "By how much the latest renewal of a held or idle lock is late, after a third of its TTL. 0: all are in time.", natslockprom.Label)
+	waitDesc     = desc("natslock_bucket_longest_wait_seconds", "Age of the longest wait, 0 without a waiter. Those that wait by design do not count: standbys of an election, and workers for partitions.", natslockprom.Label)
 )
 
 // Describe implements [prometheus.Collector].
 func (s *state) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, heldDesc, idleDesc, queuedDesc, longestDesc, oldestDesc, lagDesc, waitDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, writableDesc, currentDesc, heldDesc, idleDesc, queuedDesc, longestDesc, oldestDesc, lagDesc, waitDesc} {
 		descs <- d
 	}
 	for _, c := range s.counters.all() {
 		c.Describe(descs)
 	}
-}
-
-// totals are the gauges of one group.
-type totals struct {
-	held, idle, queued, longest int
-	oldest, lag, wait           time.Duration
-}
-
-// totals sums the claims up, by label. It returns false while the state is not current.
-func (s *state) totals() (map[string]*totals, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.current || !s.online() {
-		return nil, false
-	}
-	s.expire()
-	now := s.now()
-	all := make(map[string]*totals, len(s.groups))
-	for label := range s.groups {
-		all[label] = &totals{}
-	}
-	for _, c := range s.claims {
-		t := all[c.lock.group.label]
-		if !c.due.IsZero() {
-			t.lag = max(t.lag, now.Sub(c.due))
-		}
-		switch age := now.Sub(c.since); {
-		case c.idle:
-			t.idle++
-		case c.holds:
-			t.held++
-			t.oldest = max(t.oldest, age)
-		default:
-			t.queued++
-			t.wait = max(t.wait, age)
-			t.longest = max(t.longest, len(c.lock.queue))
-		}
-	}
-	return all, true
 }
 
 // Collect implements [prometheus.Collector].
@@ -125,6 +87,14 @@ func (s *state) Collect(metrics chan<- prometheus.Metric) {
 		up = 1
 	}
 	gauge(upDesc, up)
+	if st := s.mirror.State(); st.Condition != mirror.Stale {
+		writable := 0.0
+		if st.Writable() {
+			writable = 1
+		}
+		gauge(writableDesc, writable)
+		gauge(currentDesc, float64(st.Current))
+	}
 	for label, t := range all {
 		gauge(heldDesc, float64(t.held), label)
 		gauge(idleDesc, float64(t.idle), label)

@@ -39,9 +39,8 @@ func (c *cli) run(ctx context.Context, log *slog.Logger) error {
 	if c.Listen == "" { // every address, at any port
 		return tool.Usagef("--listen is empty: it needs an address, such as :9622")
 	}
-	f := &follower{c: c, log: log, refused: make(chan error, 1), restart: func(error) {}}
-	f.state = newState(labeler(c.Pattern), func() bool { return f.nc.IsConnected() })
-	if err := f.connect(); err != nil {
+	f, err := newFollower(c, log)
+	if err != nil {
 		return err
 	}
 	defer f.nc.Close()
@@ -62,8 +61,7 @@ func (c *cli) run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	if looks != nil {
-		f.state.show()
-		f.hub = page.NewHub(shown{f}, page.About{Bucket: c.Bucket, Names: c.Names, Server: f.url, Shows: func(name string) bool { return matches(c.Names, name) }})
+		f.hub = page.NewHub(f.mirror, page.About{Bucket: c.Bucket, Names: c.Names, Server: f.url, Shows: func(name string) bool { return matches(c.Names, name) }})
 		sites = append(sites, site{"page", looks, page.Handler(f.hub, c.pageHosts())})
 		log.Info("serving the page", "page", fmt.Sprintf("http://%s/", looks.Addr()))
 	}

@@ -3,17 +3,23 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	natslockprom "github.com/natslock/locks/adapters/prometheus"
+	"github.com/natslock/locks/internal/mirror"
+	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -67,18 +73,43 @@ func TestMatchesAsList(t *testing.T) {
 	}
 }
 
+// copy is a mirror whose locks a test sets.
+type copy struct {
+	state mirror.State
+	locks map[mirror.ID]admin.Info
+}
+
+func newCopy(infos ...admin.Info) *copy {
+	c := &copy{state: mirror.State{Condition: mirror.Live, Current: 1, Replicas: 1}, locks: map[mirror.ID]admin.Info{}}
+	for _, info := range infos {
+		c.locks[mirror.IDOf(info)] = info
+	}
+	return c
+}
+
+func (c *copy) State() mirror.State       { return c.state }
+func (c *copy) Below(string) []admin.Info { return slices.Collect(maps.Values(c.locks)) }
+func (c *copy) Ahead() time.Duration      { return 0 }
+func (c *copy) Counts(id mirror.ID) (int, int) {
+	info := c.locks[id]
+	held := len(info.Readers) + len(info.Permits)
+	if info.Holder != nil {
+		held++
+	}
+	return held, len(info.Queue)
+}
+
 // TestLabelsAreFew: names with an id in front do not make a label each.
 func TestLabelsAreFew(t *testing.T) {
 	t.Parallel()
-	s := newState(labeler(nil), func() bool { return true })
-	s.listed(nil, 0)
-	s.apply(admin.Event{Type: admin.EventQueued, Name: "\xff.2", ID: "more bytes"})
-	s.apply(admin.Event{Type: admin.EventGaveUp, Name: "\xff.2", ID: "more bytes"})
+	c := newCopy()
+	s := newState(labeler(nil), c)
+	s.event(admin.Event{Type: admin.EventQueued, Name: "\xff.2", ID: "more bytes"}) // no UTF-8
 	for i := range 2 * natslockprom.MaxLabels {
-		s.apply(admin.Event{Type: admin.EventGranted, Name: fmt.Sprint("id-", i), ID: fmt.Sprint(i), Grants: 1})
+		name := fmt.Sprint("id-", i)
+		s.event(admin.Event{Type: admin.EventGranted, Name: name, ID: fmt.Sprint(i), Grants: 1})
+		c.locks[mirror.ID{Name: name}] = admin.Info{Name: name, Holder: &admin.Holder{}}
 	}
-	s.apply(admin.Event{Type: admin.EventGranted, Name: "\xff.1", ID: "bytes", Grants: 1}) // no UTF-8
-	s.apply(admin.Event{Type: admin.EventReleased, Name: "\xff.1", ID: "bytes"})
 	totals, current := s.totals()
 	require.True(t, current)
 	require.Len(t, totals, natslockprom.MaxLabels+1)
@@ -86,132 +117,147 @@ func TestLabelsAreFew(t *testing.T) {
 	require.Equal(t, float64(natslockprom.MaxLabels+1), testutil.ToFloat64(s.grants.WithLabelValues(other)))
 }
 
-// TestListAndEvents: events during a list are newer than the list, and a list from before
-// a gap does not end the gap.
-func TestListAndEvents(t *testing.T) {
+// TestCounts: a break is one, and its end is no expiry. A hand-over is from the end of a hold to the next grant, where
+// a client was queued.
+func TestCounts(t *testing.T) {
 	t.Parallel()
-	s := newState(labeler(nil), func() bool { return true })
-	holder := func(id string) *admin.Holder {
-		return &admin.Holder{Holder: natslock.Holder{ID: id, Owner: "web", Since: time.Now()}, TTL: time.Second}
+	c := newCopy()
+	s := newState(labeler(nil), c)
+	begun := time.Now()
+	id := mirror.ID{Name: "held"}
+	event := func(typ admin.EventType, at time.Duration, h *admin.Holder) {
+		s.event(admin.Event{Type: typ, Name: id.Name, ID: h.ID, Time: begun.Add(at), Holder: h})
 	}
-	event := func(typ admin.EventType, name, id string) admin.Event {
-		return admin.Event{Type: typ, Name: name, ID: id, Time: time.Now(), Holder: holder(id)}
+	handovers := func() float64 {
+		r := prometheus.NewRegistry()
+		r.MustRegister(s)
+		families, err := r.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			if f.GetName() == "natslock_bucket_handover_seconds" {
+				return f.Metric[0].Histogram.GetSampleSum()
+			}
+		}
+		return 0
 	}
-	gap := s.listing()
-	list := []admin.Info{
-		{Name: "released", Holder: holder("1")},
-		{Name: "held", Holder: holder("2"), Queue: []admin.Waiter{{ID: "3"}, {ID: "4"}, {ID: "5", Overdue: true}}},
-		{Name: "read", Kind: admin.KindRW, Readers: []admin.Holder{*holder("7"), *holder("8")}},
-	}
-	s.apply(event(admin.EventReleased, "released", "1"))
-	s.apply(event(admin.EventGaveUp, "held", "3"))
-	s.apply(event(admin.EventGranted, "new", "9"))
-	s.missed()
-	s.listed(list, gap)
-	require.False(t, s.watching())
-	s.listed(list[1:], s.listing())
-	require.True(t, s.watching())
-	all, _ := s.totals()
-	held := map[string]int{}
-	for label, t := range all {
-		held[label] = t.held
-	}
-	require.Equal(t, map[string]int{"released": 0, "held": 1, "read": 2, "new": 0}, held, "the second list does not have new")
-	require.Equal(t, 2, all["held"].queued)
-
-	// A mutex has one holder: a grant ends a hold whose end was missed.
-	s.apply(event(admin.EventGranted, "held", "10"))
-	all, _ = s.totals()
-	require.Equal(t, 1, all["held"].held)
-
-	// A break is one, and its end is no expiry.
-	broken := event(admin.EventBroken, "held", "10")
-	s.apply(broken)
-	s.apply(broken)
-	s.apply(event(admin.EventExpired, "held", "10"))
+	h := &admin.Holder{Holder: natslock.Holder{ID: "1"}, TTL: time.Minute}
+	event(admin.EventBroken, 0, h)
+	event(admin.EventBroken, 0, h)
+	event(admin.EventExpired, 0, h)
 	require.Equal(t, 1.0, testutil.ToFloat64(s.breaks.WithLabelValues("held")))
 	require.Equal(t, 0.0, testutil.ToFloat64(s.expiries.WithLabelValues("held")))
-	s.listed(nil, s.listing())
-	require.Empty(t, s.claims)
-	require.Empty(t, s.locks)
+	event(admin.EventGranted, time.Second, h)
+	require.Zero(t, handovers(), "nobody was queued")
+
+	c.locks[id] = admin.Info{Name: id.Name, Queue: []admin.Waiter{{ID: "2"}}}
+	event(admin.EventExpired, 2*time.Second, h)
+	require.Equal(t, 1.0, testutil.ToFloat64(s.expiries.WithLabelValues("held")))
+	event(admin.EventGranted, 5*time.Second, h)
+	require.Equal(t, 3.0, handovers())
+	event(admin.EventReleased, 6*time.Second, h)
+	delete(c.locks, id)
+	event(admin.EventGaveUp, 7*time.Second, h)
+	event(admin.EventGranted, 8*time.Second, h)
+	require.Equal(t, 3.0, handovers(), "nobody was left")
+
+	// A gap is one, however it goes on.
+	for _, to := range []mirror.Condition{mirror.Stale, mirror.Live, mirror.Unfit, mirror.Live, mirror.Stale, mirror.NoLeader, mirror.Live} {
+		s.turned(mirror.State{Condition: to})
+	}
+	require.Equal(t, 1.0, testutil.ToFloat64(s.gaps))
 }
 
-// TestRenewalLag: a renewal is late from a third of the TTL on, until an event or a list shows
-// the next one. Records that no client renews are never late.
-func TestRenewalLag(t *testing.T) {
+// TestTotals: what stays or waits by design counts, and has no age. A renewal is late from a third of the TTL on.
+// Records that no client renews are never late.
+func TestTotals(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	s := newState(labeler(nil), func() bool { return true })
+	holder := func(name string, change func(*admin.Holder)) admin.Info {
+		ttl := 15 * time.Second
+		h := &admin.Holder{Holder: natslock.Holder{ID: name, Since: now.Add(-time.Hour), Expires: now.Add(ttl - 8*time.Second)}, TTL: ttl}
+		change(h)
+		return admin.Info{Name: name, Holder: h}
+	}
+	waits := func(name string, waiters ...admin.Waiter) admin.Info { return admin.Info{Name: name, Queue: waiters} }
+	since := now.Add(-time.Minute)
+	c := newCopy(
+		holder("held", func(*admin.Holder) {}),
+		holder("idle", func(h *admin.Holder) { h.Idle = true }),
+		holder("fixed", func(h *admin.Holder) { h.Fixed = true }),
+		holder("broken", func(h *admin.Holder) { h.Broken = &admin.Broken{} }),
+		holder("overdue", func(h *admin.Holder) { h.Overdue = true }),
+		holder("elected", func(h *admin.Holder) { h.Purpose = "election" }),
+		waits("queue", admin.Waiter{Since: since}, admin.Waiter{Since: now}, admin.Waiter{Since: since.Add(-time.Hour), Overdue: true}),
+		waits("standbys", admin.Waiter{Since: since, Purpose: "election"}, admin.Waiter{Since: since, Purpose: "partition"}),
+		admin.Info{Kind: admin.KindRW, Name: "read", Readers: make([]admin.Holder, 2)},
+	)
+	s := newState(labeler(nil), c)
 	s.now = func() time.Time { return now }
-	holder := func(id string, revision uint64) *admin.Holder {
-		return &admin.Holder{Holder: natslock.Holder{ID: id}, TTL: 15 * time.Second, Revision: revision}
-	}
-	list := func(holders ...*admin.Holder) {
-		var infos []admin.Info
-		for _, h := range holders {
-			infos = append(infos, admin.Info{Name: h.ID + ".x", Holder: h})
-		}
-		s.listed(infos, s.listing())
-	}
-	lag := func(label string, want time.Duration) {
-		t.Helper()
-		all, _ := s.totals()
-		require.Equal(t, want, all[label].lag, label)
-	}
-	idle, fixed, broken := holder("idle", 1), holder("fixed", 2), holder("broken", 3)
-	idle.Idle, fixed.Fixed, broken.Broken = true, true, &admin.Broken{}
-	list(holder("held", 4), idle, fixed, broken)
-	now = now.Add(5 * time.Second)
-	lag("held", 0)
-	now = now.Add(3 * time.Second)
-	lag("held", 3*time.Second)
-	lag("idle", 3*time.Second)
-	lag("fixed", 0)
-	lag("broken", 0)
+	all, live := s.totals()
+	require.True(t, live)
+	all["read"].oldest = 0
+	require.Equal(t, map[string]*totals{
+		"held":     {held: 1, oldest: time.Hour, lag: 3 * time.Second},
+		"idle":     {idle: 1, lag: 3 * time.Second},
+		"fixed":    {held: 1, oldest: time.Hour},
+		"broken":   {held: 1, oldest: time.Hour},
+		"overdue":  {},
+		"elected":  {held: 1, lag: 3 * time.Second},
+		"queue":    {queued: 2, longest: 2, wait: time.Minute},
+		"standbys": {queued: 2},
+		"read":     {held: 2},
+	}, all)
+}
 
-	list(holder("held", 4), idle, fixed, broken) // the same records
-	lag("held", 3*time.Second)
-	s.apply(admin.Event{Type: admin.EventRenewed, Name: "held.x", ID: "held", Holder: holder("held", 5)})
-	lag("held", 0)
-	now = now.Add(6 * time.Second)
-	lag("held", time.Second)
-	list(holder("held", 6), idle, fixed, broken) // whose event was missed
-	lag("held", 0)
-	lag("idle", 9*time.Second)
-	s.apply(admin.Event{Type: admin.EventReleased, Name: "idle.x", ID: "idle"})
-	lag("idle", 0)
+// TestBucketMetrics: without a leader, and in an unfit bucket, nothing is writable, and nothing is said of locks. What
+// is not known is missing.
+func TestBucketMetrics(t *testing.T) {
+	t.Parallel()
+	c := newCopy(admin.Info{Name: "held", Holder: &admin.Holder{}})
+	s := newState(labeler(nil), c)
+	_, _ = s.totals() // makes the series
+	for _, step := range []struct {
+		state mirror.State
+		shows map[string]float64
+	}{
+		{mirror.State{Condition: mirror.Live, Current: 3}, map[string]float64{"natslock_exporter_up": 1, "natslock_bucket_writable": 1, "natslock_bucket_replicas_current": 3, "natslock_bucket_held": 1}},
+		{mirror.State{Condition: mirror.NoLeader, Current: 0}, map[string]float64{"natslock_exporter_up": 0, "natslock_bucket_writable": 0, "natslock_bucket_replicas_current": 0}},
+		{mirror.State{Condition: mirror.Unfit, Current: 3}, map[string]float64{"natslock_exporter_up": 0, "natslock_bucket_writable": 0, "natslock_bucket_replicas_current": 3}},
+		{mirror.State{Condition: mirror.Stale, Current: 3}, map[string]float64{"natslock_exporter_up": 0}},
+	} {
+		c.state = step.state
+		r := prometheus.NewPedanticRegistry()
+		r.MustRegister(s)
+		families, err := r.Gather()
+		require.NoError(t, err)
+		got := map[string]float64{}
+		for _, f := range families {
+			if name := f.GetName(); slices.Contains([]string{"natslock_exporter_up", "natslock_bucket_writable", "natslock_bucket_replicas_current", "natslock_bucket_held"}, name) {
+				got[name] = f.Metric[0].Gauge.GetValue()
+			}
+		}
+		require.Equal(t, step.shows, got, "%v", step.state.Condition)
+	}
 }
 
 // shape is what a list and the state have in common, of one lock.
 type shape struct{ held, queued int }
 
 // TestFollowsList has clients of all kinds of locks take, wait, give up and be broken. At
-// each pause the state, which has followed events alone since its first list, is that of a
-// new list. At the end it is empty.
+// each pause the mirror is a new list. At the end it is empty.
 func TestFollowsList(t *testing.T) {
 	t.Parallel()
 	s := natstest.RunServer(t)
-	watcher := clientOn(t, s.Connect())
-	st := newState(labeler(nil), func() bool { return true })
-	began := make(chan struct{})
+	f, err := newFollower(&cli{Bucket: "natslock", Names: ">", Connection: tool.Connection{Server: s.URL(), NoContext: true, Timeout: 5 * time.Second}}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	require.NoError(t, err)
+	defer f.nc.Close()
+	watcher := clientOn(t, s.Connect()) // and makes the bucket
+	st := f.state
 	watching, end := context.WithCancel(context.WithoutCancel(t.Context()))
-	var watch sync.WaitGroup
-	defer watch.Wait()
-	defer end()
-	watch.Go(func() {
-		for ev, err := range admin.New(watcher).Watch(watching, ">") {
-			switch {
-			case err != nil:
-				t.Errorf("watch: %v", err)
-			case ev.Type == admin.EventWatching:
-				st.listed(nil, st.listing())
-				close(began)
-			default:
-				st.apply(ev)
-			}
-		}
-	})
-	<-began
+	ended := make(chan error, 1)
+	go func() { ended <- f.run(watching) }()
+	defer func() { end(); require.NoError(t, <-ended) }()
+	require.Eventually(t, func() bool { return f.healthy() == nil }, patience, 10*time.Millisecond)
 
 	const seed = 7
 	var clients []*natslock.Client
@@ -263,45 +309,41 @@ func TestFollowsList(t *testing.T) {
 			})
 		}
 		work.Wait()
-		same(t, watcher, st)
+		same(t, watcher, f)
 		for _, locks := range held {
 			for _, l := range locks {
 				_ = l.Unlock(context.Background())
 			}
 		}
 	}
-	same(t, watcher, st)
-	require.Empty(t, st.claims)
+	same(t, watcher, f)
+	require.Empty(t, f.mirror.Below(""))
 	require.Greater(t, testutil.ToFloat64(st.grants.WithLabelValues("mutex")), 5.0)
 	require.Positive(t, testutil.ToFloat64(st.gaveUp.WithLabelValues("mutex")))
 	require.Positive(t, testutil.ToFloat64(st.breaks.WithLabelValues("mutex")))
 	require.Positive(t, testutil.CollectAndCount(st, "natslock_bucket_handover_seconds"))
 }
 
-// same waits until the state is that of a list.
-func same(t *testing.T, c *natslock.Client, st *state) {
+// same waits until the mirror is a list.
+func same(t *testing.T, c *natslock.Client, f *follower) {
 	t.Helper()
-	listed := func() map[lockID]shape {
-		shapes := map[lockID]shape{}
-		for info, err := range admin.New(c).List(t.Context(), ">") {
-			require.NoError(t, err)
+	shapes := func(infos []admin.Info) map[mirror.ID]shape {
+		all := map[mirror.ID]shape{}
+		for _, info := range infos {
 			sh := shape{len(info.Readers) + len(info.Permits), len(info.Queue)}
 			if info.Holder != nil {
 				sh.held++
 			}
-			shapes[lockID{info.Kind, info.Name}] = sh
+			all[mirror.IDOf(info)] = sh
 		}
-		return shapes
+		return all
 	}
-	followed := func() map[lockID]shape {
-		_, _ = st.totals()
-		st.mu.Lock()
-		defer st.mu.Unlock()
-		shapes := map[lockID]shape{}
-		for id, l := range st.locks {
-			shapes[id] = shape{len(l.held), len(l.queue)}
+	require.EventuallyWithT(t, func(t *assert.CollectT) {
+		var listed []admin.Info
+		for info, err := range admin.New(c).List(context.Background(), ">") {
+			require.NoError(t, err)
+			listed = append(listed, info)
 		}
-		return shapes
-	}
-	require.EventuallyWithT(t, func(t *assert.CollectT) { require.Equal(t, listed(), followed()) }, patience, 20*time.Millisecond)
+		require.Equal(t, shapes(listed), shapes(f.mirror.Below("")))
+	}, patience, 20*time.Millisecond)
 }

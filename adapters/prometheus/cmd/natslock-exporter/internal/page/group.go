@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/natslock/locks/internal/mirror"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/partition"
@@ -161,8 +162,8 @@ func (s *server) group(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	v := viewOf(name, s.hub.src.Below(name+"."), time.Now())
-	if err := s.hub.src.Healthy(); err != nil {
-		v.Trouble = err.Error()
+	if st := s.hub.src.State(); st.Condition != mirror.Live {
+		v.Trouble = st.String()
 	}
 	var b bytes.Buffer
 	if err := groupPage.Execute(&b, v); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/mirror"
 	"github.com/natslock/locks/natslock/admin"
 )
 
@@ -55,7 +56,7 @@ func TestGroup(t *testing.T) {
 	require.Contains(t, page, "members: 1, unowned: 0, in motion: 1")
 	require.Contains(t, page, "w 1 0 1 web on vm:8 2027-01-15 08:00:00Z w (leaving) - 1 0 web on vm:7 - 0")
 
-	one := func(name string) string { return detailOf(s.get(ID{Name: name}), 0).Group }
+	one := func(name string) string { return detailOf(s.Lock(mirror.ID{Name: name}), 0).Group }
 	require.Equal(t, "team.x", one("team.x.part.3"))
 	require.Equal(t, "team.x", one("team.x.member.w0"))
 	set("team.part.0.x", "w0")

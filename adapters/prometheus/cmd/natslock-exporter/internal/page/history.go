@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/natslock/locks/internal/mirror"
 	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -19,14 +20,14 @@ const (
 )
 
 // tell reads the history of a lock.
-func (s *server) tell(ctx context.Context, lock ID, ago time.Duration) story {
+func (s *server) tell(ctx context.Context, lock mirror.ID, ago time.Duration) story {
 	now := time.Now()
 	t := newTeller(lock.Kind, now.Add(-ago), now)
 	if shows := s.hub.about.Shows; shows != nil && !shows(lock.Name) { // nor may one be guessed
 		return t.without(fmt.Errorf("the page shows the locks %s only", s.hub.about.Names), s.hub.about)
 	}
-	locks := s.hub.src.Admin()
-	if locks == nil {
+	client := s.hub.src.Client()
+	if client == nil {
 		return t.without(errors.New("the exporter does not follow the bucket"), s.hub.about)
 	}
 	select {
@@ -35,7 +36,7 @@ func (s *server) tell(ctx context.Context, lock ID, ago time.Duration) story {
 	case <-ctx.Done():
 		return t.without(errors.New("other histories are being read; try again"), s.hub.about)
 	}
-	for ev, err := range locks.History(ctx, lock.Name, t.from) {
+	for ev, err := range admin.New(client).History(ctx, lock.Name, t.from) {
 		if errors.Is(err, kvstore.ErrNoHistory) || errors.Is(err, natslock.ErrPermission) {
 			seen := newTeller(lock.Kind, t.from, t.to)
 			for _, ev := range s.hub.seen(lock, t.from) {

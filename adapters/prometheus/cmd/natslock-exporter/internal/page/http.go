@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/natslock/locks/internal/mirror"
 	"github.com/natslock/locks/natslock/admin"
 )
 
@@ -136,7 +137,7 @@ func file(name string) http.Handler {
 }
 
 // lockOf is the lock that a request names, nil if it names none.
-func lockOf(r *http.Request) (*ID, error) {
+func lockOf(r *http.Request) (*mirror.ID, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, err
@@ -146,7 +147,7 @@ func lockOf(r *http.Request) (*ID, error) {
 	}
 	for _, kind := range []admin.Kind{admin.KindMutex, admin.KindRW, admin.KindSemaphore} {
 		if q.Get("kind") == kind.String() && q.Get("name") != "" {
-			return &ID{kind, q.Get("name")}, nil
+			return &mirror.ID{Kind: kind, Name: q.Get("name")}, nil
 		}
 	}
 	return nil, fmt.Errorf("no such kind of lock: %q", q.Get("kind"))

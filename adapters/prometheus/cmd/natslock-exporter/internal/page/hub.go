@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/natslock/locks/internal/mirror"
+	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
 
@@ -29,20 +31,17 @@ const MostViewers = 32
 // errFull refuses a viewer.
 var errFull = errors.New("too many browsers follow this page already; close one, or try again later")
 
-// Source is what a page shows.
+// Source is what a page shows: a [mirror.Mirror]. It reports the locks that change to [Hub.Changed].
 type Source interface {
-	// Changes returns the locks that have changed since the last call, or all locks and those that
-	// have gone since then, and by how much the clock of the server is ahead. A lock that has gone has neither holder nor
-	// queue.
-	Changes(all bool) ([]admin.Info, time.Duration)
-	// Lock returns one lock.
-	Lock(ID) (admin.Info, time.Duration)
-	// Below returns the locks whose names begin with a prefix, in any order. It changes nothing for Changes.
+	// Lock returns one lock, and Below those whose names begin with a prefix, in any order.
+	Lock(mirror.ID) admin.Info
 	Below(prefix string) []admin.Info
-	// Healthy returns nil while the source follows the bucket, and otherwise why it does not.
-	Healthy() error
-	// Admin returns what reads a history, or nil.
-	Admin() *admin.Admin
+	// State returns what they are worth.
+	State() mirror.State
+	// Ahead returns by how much the clock of the server is ahead.
+	Ahead() time.Duration
+	// Client returns what reads a history, or nil.
+	Client() *natslock.Client
 }
 
 // About says which locks a page shows.
@@ -54,10 +53,12 @@ type About struct {
 	Server string                 `json:"server"` // without credentials
 }
 
-// health is whether the source follows the bucket.
+// health says whether the source is live, and what its bucket is.
 type health struct {
-	Why  string `json:"why,omitempty"`  // it does not
-	AsOf int64  `json:"asOf,omitempty"` // when it last did; 0: never
+	State string `json:"state"`
+	Since int64  `json:"since,omitempty"` // since when the source is not live
+	Why   string `json:"why,omitempty"`   // it is not
+	AsOf  int64  `json:"asOf,omitempty"`  // when it last was; 0: never
 }
 
 // update is a message to a viewer.
@@ -82,13 +83,16 @@ type Hub struct {
 	about About
 	done  chan struct{}
 
+	changing sync.Mutex // held only around changed
+	changed  map[mirror.ID]struct{}
+
 	mu      sync.Mutex
 	bye     string // nothing follows; under mu, before done is closed
 	viewers map[*viewer]struct{}
-	rows    map[ID]row   // as the viewers have them; nil without viewers
-	loaded  []admin.Info // when the rows were read, for the viewers of single locks
-	next    uint64       // the id of a new row
-	all     []byte       // all rows; nil: not encoded since the last update
+	rows    map[mirror.ID]row // as the viewers have them; nil without viewers
+	loaded  []admin.Info      // when the rows were read, for the viewers of single locks
+	next    uint64            // the id of a new row
+	all     []byte            // all rows; nil: not encoded since the last update
 	ahead   time.Duration
 	health  health
 	events  ring
@@ -99,7 +103,23 @@ type Hub struct {
 
 // NewHub returns a hub. Its Run makes the updates.
 func NewHub(src Source, about About) *Hub {
-	return &Hub{src: src, about: about, done: make(chan struct{}), viewers: make(map[*viewer]struct{})}
+	return &Hub{src: src, about: about, done: make(chan struct{}), changed: make(map[mirror.ID]struct{}), viewers: make(map[*viewer]struct{})}
+}
+
+// Changed notes that a lock has changed. It does not block.
+func (h *Hub) Changed(id mirror.ID) {
+	h.changing.Lock()
+	defer h.changing.Unlock()
+	h.changed[id] = struct{}{}
+}
+
+// takeChanged returns the locks that have changed since the last call.
+func (h *Hub) takeChanged() map[mirror.ID]struct{} {
+	h.changing.Lock()
+	defer h.changing.Unlock()
+	changed := h.changed
+	h.changed = make(map[mirror.ID]struct{})
+	return changed
 }
 
 // Event takes an event of the bucket. It does not block.
@@ -155,7 +175,7 @@ func (h *Hub) update(now time.Time) {
 	h.check(now)
 	if len(h.viewers) == 0 {
 		h.rows, h.all, h.pending, h.dropped = nil, nil, nil, 0
-		h.src.Changes(false) // and forgets them
+		h.takeChanged()
 		return
 	}
 	before := h.health
@@ -179,30 +199,30 @@ func (h *Hub) update(now time.Time) {
 	h.updateLocks(now, infos, events, dropped)
 }
 
-// check notes whether the source follows the bucket. Under mu.
+// check notes the state of the source. Under mu.
 func (h *Hub) check(now time.Time) {
-	if err := h.src.Healthy(); err != nil {
-		h.health.Why = err.Error()
-	} else {
-		h.health = health{AsOf: now.UnixMilli()}
+	st := h.src.State()
+	if st.Condition == mirror.Live {
+		h.health = health{State: st.Condition.String(), AsOf: now.UnixMilli()}
+		return
 	}
+	h.health.State, h.health.Since, h.health.Why = st.Condition.String(), millis(st.Since), st.Why.Error()
 }
 
 // changes asks the source, and brings the rows up to date. Under mu.
-func (h *Hub) changes(now time.Time) (map[ID]admin.Info, update) {
+func (h *Hub) changes(now time.Time) (map[mirror.ID]admin.Info, update) {
 	if h.rows == nil { // of all viewers none has any
 		h.reload()
 	}
-	infos, ahead := h.src.Changes(false)
-	h.ahead = ahead
+	h.ahead = h.src.Ahead()
 	up := h.head(now)
-	changed := make(map[ID]admin.Info, len(infos))
+	changed := make(map[mirror.ID]admin.Info)
 	for _, info := range h.loaded { // what had changed until then is not known
-		changed[ID{info.Kind, info.Name}] = info
+		changed[mirror.IDOf(info)] = info
 	}
 	h.loaded = nil
-	for _, info := range infos {
-		id := ID{info.Kind, info.Name}
+	for id := range h.takeChanged() {
+		info := h.src.Lock(id)
 		changed[id] = info
 		old, known := h.rows[id]
 		if isFree(info) {
@@ -233,13 +253,17 @@ func (h *Hub) changes(now time.Time) (map[ID]admin.Info, update) {
 
 // reload reads all rows. Under mu.
 func (h *Hub) reload() {
-	var infos []admin.Info
-	infos, h.ahead = h.src.Changes(true)
-	h.loaded = infos
-	h.rows, h.all = make(map[ID]row, len(infos)), nil
+	changed := h.takeChanged()
+	infos := h.src.Below("")
+	h.ahead = h.src.Ahead()
+	h.rows, h.all = make(map[mirror.ID]row, len(infos)), nil
 	for _, info := range infos {
-		if !isFree(info) {
-			h.rows[ID{info.Kind, info.Name}] = h.row(info)
+		h.rows[mirror.IDOf(info)] = h.row(info)
+	}
+	h.loaded = infos
+	for id := range changed {
+		if _, there := h.rows[id]; !there { // it is free
+			h.loaded = append(h.loaded, h.src.Lock(id))
 		}
 	}
 }
@@ -247,7 +271,7 @@ func (h *Hub) reload() {
 // row is the row of a lock, which keeps its id. Under mu.
 func (h *Hub) row(info admin.Info) row {
 	r := rowOf(info, h.ahead)
-	if old, known := h.rows[ID{info.Kind, info.Name}]; known {
+	if old, known := h.rows[mirror.IDOf(info)]; known {
 		r.ID = old.ID
 	} else {
 		h.next++
@@ -257,8 +281,8 @@ func (h *Hub) row(info admin.Info) row {
 }
 
 // updateLocks makes the updates for the viewers of single locks. Under mu.
-func (h *Hub) updateLocks(now time.Time, infos map[ID]admin.Info, events []admin.Event, dropped int) {
-	made := make(map[ID][]byte)
+func (h *Hub) updateLocks(now time.Time, infos map[mirror.ID]admin.Info, events []admin.Event, dropped int) {
+	made := make(map[mirror.ID][]byte)
 	for v := range h.viewers {
 		if v.lock == nil {
 			continue
@@ -280,7 +304,7 @@ func (h *Hub) updateLocks(now time.Time, infos map[ID]admin.Info, events []admin
 }
 
 // lockUpdate is the update of one lock, nil if nothing has changed. Under mu.
-func (h *Hub) lockUpdate(now time.Time, id ID, infos map[ID]admin.Info, events []admin.Event, dropped int) []byte {
+func (h *Hub) lockUpdate(now time.Time, id mirror.ID, infos map[mirror.ID]admin.Info, events []admin.Event, dropped int) []byte {
 	info, changed := infos[id]
 	var own []admin.Event
 	for _, ev := range events {
@@ -292,7 +316,7 @@ func (h *Hub) lockUpdate(now time.Time, id ID, infos map[ID]admin.Info, events [
 		return nil
 	}
 	if !changed {
-		info, _ = h.src.Lock(id)
+		info = h.src.Lock(id)
 	}
 	up := h.head(now)
 	d := detailOf(info, h.ahead)
@@ -312,10 +336,9 @@ func (h *Hub) head(now time.Time) update {
 func (h *Hub) begin(v *viewer, now time.Time) []byte {
 	h.check(now)
 	if v.lock != nil {
-		info, ahead := h.src.Lock(*v.lock)
-		h.ahead = ahead
+		h.ahead = h.src.Ahead()
 		up := h.head(now)
-		d := detailOf(info, ahead)
+		d := detailOf(h.src.Lock(*v.lock), h.ahead)
 		up.All, up.About, up.Lock = true, &h.about, &d
 		up.Lines = h.earlier(func(ev admin.Event) bool { return ev.Kind == v.lock.Kind && ev.Name == v.lock.Name })
 		return encode(up)
@@ -341,7 +364,7 @@ func (h *Hub) earlier(match func(admin.Event) bool) []line {
 }
 
 // seen are the latest events of a lock from a time on.
-func (h *Hub) seen(id ID, from time.Time) []admin.Event {
+func (h *Hub) seen(id mirror.ID, from time.Time) []admin.Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.events.last(mostLines, 0, func(ev admin.Event) bool {
@@ -361,7 +384,7 @@ func encode(up update) []byte {
 // viewer is a browser that follows the table, or one lock.
 type viewer struct {
 	hub  *Hub
-	lock *ID // nil: the table
+	lock *mirror.ID // nil: the table
 	wake chan struct{}
 
 	// All under the mutex of the hub.
@@ -371,7 +394,7 @@ type viewer struct {
 }
 
 // watch adds a viewer, until its leave. It returns an error if there are too many.
-func (h *Hub) watch(lock *ID) (*viewer, error) {
+func (h *Hub) watch(lock *mirror.ID) (*viewer, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.bye != "" {

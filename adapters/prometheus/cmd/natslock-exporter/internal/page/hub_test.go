@@ -13,65 +13,53 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/mirror"
+	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
 
 // source is a source whose locks a test sets.
 type source struct {
-	mu      sync.Mutex
-	locks   map[ID]admin.Info
-	changed map[ID]bool
-	err     error
-	asked   int // Changes
+	mu    sync.Mutex
+	hub   *Hub // nil: it has none yet
+	locks map[mirror.ID]admin.Info
+	state mirror.State
 }
 
-func newSource() *source { return &source{locks: map[ID]admin.Info{}, changed: map[ID]bool{}} }
+func newSource() *source {
+	return &source{locks: map[mirror.ID]admin.Info{}, state: mirror.State{Condition: mirror.Live}}
+}
 
 func (s *source) set(name string, h *admin.Holder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	id := ID{Name: name}
-	s.locks[id], s.changed[id] = admin.Info{Name: name, Holder: h}, true
+	id := mirror.ID{Name: name}
+	s.locks[id] = admin.Info{Name: name, Holder: h}
 	if h == nil {
 		delete(s.locks, id)
 	}
+	if s.hub != nil {
+		s.hub.Changed(id)
+	}
 }
 
+// fail ends the source's being live; nil begins it.
 func (s *source) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.err = err
+	s.state = mirror.State{Condition: mirror.Live}
+	if err != nil {
+		s.state = mirror.State{Condition: mirror.NoLeader, Since: time.UnixMilli(1), Why: err}
+	}
 }
 
-func (s *source) Changes(all bool) (infos []admin.Info, _ time.Duration) {
+func (s *source) Lock(id mirror.ID) admin.Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked++
-	if all {
-		for _, info := range s.locks {
-			infos = append(infos, info)
-		}
-	}
-	for id := range s.changed {
-		if _, there := s.locks[id]; !all || !there {
-			infos = append(infos, s.get(id))
-		}
-	}
-	clear(s.changed)
-	return infos, 0
-}
-
-func (s *source) get(id ID) admin.Info {
 	if info, found := s.locks[id]; found {
 		return info
 	}
 	return admin.Info{Kind: id.Kind, Name: id.Name}
-}
-
-func (s *source) Lock(id ID) (admin.Info, time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.get(id), 0
 }
 
 func (s *source) Below(prefix string) (infos []admin.Info) {
@@ -85,18 +73,23 @@ func (s *source) Below(prefix string) (infos []admin.Info) {
 	return infos
 }
 
-func (s *source) Healthy() error {
+func (s *source) State() mirror.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.err
+	return s.state
 }
 
-func (s *source) Admin() *admin.Admin { return nil }
+func (s *source) Ahead() time.Duration { return 0 }
+
+func (s *source) Client() *natslock.Client { return nil }
 
 // running is a hub that runs until the test ends.
 func running(t *testing.T, s *source) *Hub {
 	t.Helper()
 	h := NewHub(s, About{Bucket: "natslock", Names: ">"})
+	s.mu.Lock()
+	s.hub = h
+	s.mu.Unlock()
 	ctx, end := context.WithCancel(t.Context())
 	var run sync.WaitGroup
 	run.Go(func() { h.Run(ctx) })
@@ -104,7 +97,7 @@ func running(t *testing.T, s *source) *Hub {
 	return h
 }
 
-func follows(t *testing.T, h *Hub, lock *ID) *viewer {
+func follows(t *testing.T, h *Hub, lock *mirror.ID) *viewer {
 	t.Helper()
 	v, err := h.watch(lock)
 	require.NoError(t, err)
@@ -250,7 +243,7 @@ func TestLockViewer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()
 		h := running(t, s)
-		v := follows(t, h, &ID{Name: "a"})
+		v := follows(t, h, &mirror.ID{Name: "a"})
 		require.Equal(t, "free", next(t, v).Lock.State)
 		one, two := held("web"), held("worker")
 		s.set("b", &two)
@@ -266,7 +259,7 @@ func TestLockViewer(t *testing.T) {
 		s.set("b", nil)
 		require.Nil(t, next(t, v).Lock)
 		require.Equal(t, beat, time.Since(begun), "another lock is no news")
-		require.Len(t, h.seen(ID{Name: "a"}, noon.Add(-time.Second)), 1)
+		require.Len(t, h.seen(mirror.ID{Name: "a"}, noon.Add(-time.Second)), 1)
 	})
 }
 
@@ -276,7 +269,7 @@ func TestLockViewerChangesWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()
 		h := running(t, s)
-		v := follows(t, h, &ID{Name: "a"})
+		v := follows(t, h, &mirror.ID{Name: "a"})
 		require.Equal(t, "free", next(t, v).Lock.State)
 		web := held("web")
 		s.set("a", &web)
@@ -299,11 +292,11 @@ func TestHealth(t *testing.T) {
 		current := time.Now().Add(-time.Millisecond).UnixMilli()
 		s.fail(errors.New("lost the connection"))
 		up := next(t, v)
-		require.Equal(t, health{"lost the connection", current}, up.Health)
+		require.Equal(t, health{"no leader", 1, "lost the connection", current}, up.Health)
 		require.Equal(t, current, next(t, v).Health.AsOf)
 		s.fail(nil)
 		up = next(t, v)
-		require.Equal(t, health{AsOf: up.Now}, up.Health)
+		require.Equal(t, health{State: "live", AsOf: up.Now}, up.Health)
 	})
 }
 
@@ -320,9 +313,7 @@ func TestNobodyLooks(t *testing.T) {
 		s.set("a", &one)
 		h.Event(event(admin.EventGranted, "1", 0))
 		time.Sleep(2 * pace)
-		s.mu.Lock()
-		require.Empty(t, s.changed)
-		s.mu.Unlock()
+		require.Empty(t, h.takeChanged())
 		h.mu.Lock()
 		require.Nil(t, h.rows)
 		require.Empty(t, h.pending)

@@ -14,12 +14,6 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// ID names a lock: those of different kinds are different locks.
-type ID struct {
-	Kind admin.Kind
-	Name string
-}
-
 // row is a lock in the table. Times are milliseconds by the clock of the exporter, and 0 is
 // none.
 type row struct {
@@ -33,7 +27,7 @@ type row struct {
 	Since   int64  `json:"since,omitempty"`   // the first grant of the present holders
 	Expires int64  `json:"expires,omitempty"` // when all are out if they are dead
 	Queue   int    `json:"queue,omitempty"`   // goroutines
-	Wait    int64  `json:"wait,omitempty"`    // since when the longest waiter waits
+	Wait    int64  `json:"wait,omitempty"`    // since when the longest waiter waits, without those that wait by design
 }
 
 // isFree says whether nobody has to do with a lock.
@@ -67,7 +61,7 @@ func rowOf(info admin.Info, ahead time.Duration) row {
 		r.Expires = 0
 	}
 	for _, w := range info.Queue {
-		if t := millis(w.Since); r.Wait == 0 || t != 0 && t < r.Wait {
+		if t := millis(w.Since); w.Purpose == "" && (r.Wait == 0 || t != 0 && t < r.Wait) {
 			r.Wait = t
 		}
 	}
@@ -199,7 +193,7 @@ func detailOf(info admin.Info, ahead time.Duration) detail {
 		}
 		name := who(w.Owner, w.Host, w.PID)
 		if w.Goroutines > 1 {
-			name += fmt.Sprintf(", %d goroutines", w.Goroutines)
+			name += fmt.Sprintf(" and %d more in that client", w.Goroutines-1)
 		}
 		mode := w.Mode.String()
 		if info.Kind == admin.KindSemaphore {
@@ -238,11 +232,14 @@ func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 	case h.Lingers:
 		fact("lingers", "its client may keep it idle, until another client asks")
 	}
+	if h.Purpose != "" {
+		fact("for", tool.Plain(h.Purpose))
+	}
 	if h.Fixed {
 		fact("renewals", "none: the lease is fixed")
 	}
 	if h.Waiting > 0 {
-		fact("behind it", fmt.Sprintf("%d goroutines of its client", h.Waiting))
+		fact("waiting", fmt.Sprintf("%d more in that client, behind it", h.Waiting))
 	}
 	fact("id", tool.Plain(h.ID))
 	for _, k := range slices.Sorted(maps.Keys(h.Meta)) {

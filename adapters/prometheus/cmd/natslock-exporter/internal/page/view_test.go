@@ -95,7 +95,7 @@ func TestDetail(t *testing.T) {
 	require.Equal(t, noon.Add(15*time.Second).UnixMilli(), d.Holders[0].Expires)
 	require.Contains(t, d.Holders[0].Facts, [2]string{"token", "64"})
 	require.Equal(t, []int{1, 4}, []int{d.Queue[0].Position, d.Queue[1].Position})
-	require.Equal(t, "x on vm, 3 goroutines", d.Queue[0].Who)
+	require.Equal(t, "x on vm and 2 more in that client", d.Queue[0].Who)
 
 	for range 3 * most {
 		info.Queue = append(info.Queue, admin.Waiter{})

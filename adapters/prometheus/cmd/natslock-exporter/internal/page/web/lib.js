@@ -196,25 +196,29 @@ export function eventItem(line, now, withName) {
 // update, when there is none, and each second.
 export function status(panel) {
   const by = (id) => document.getElementById(id);
-  let offset = 0, why = "connecting", asOf = 0, heard = 0;
+  let offset = 0, state = "stale", since = 0, why = "connecting", asOf = 0, heard = 0;
   const now = () => Date.now() + offset;
   function draw() {
     const stale = why !== "";
-    put(by("live"), !stale ? "live" : asOf || heard ? "stale" : "connecting");
+    put(by("live"), !stale ? "live" : asOf || heard ? state : "connecting");
     by("dot").className = stale ? "dot off" : "dot on";
     by("banner").hidden = !stale || why === "connecting";
     panel.classList.toggle("stale", stale && why !== "connecting");
-    put(by("trouble"), stale ? `${why}.` : "");
+    put(by("trouble"), !stale ? "" : since ? `${sentence(state)} since ${clock(since, now(), false)}: ${why}.` : `${sentence(why)}.`);
     const age = asOf ? now() - asOf : 0;
     put(by("age"), !stale ? "" : asOf ? `What is below is ${whole(age)} old, of ${clock(asOf, now(), false)}. Trying again.` : "Nothing is known yet. Trying again.");
   }
   return {
     // now is the time of what is shown: it stands still while nothing is known.
     now: () => (why && asOf ? asOf : now()),
+    // live reports whether a lock that is not shown is free.
+    live: () => why === "",
     message(up) {
       offset = up.now - Date.now();
       heard = up.now;
-      why = up.health.why ? sentence(up.health.why).replace(/\.$/, "") : "";
+      state = up.health.state;
+      since = up.health.since ?? 0;
+      why = (up.health.why ?? "").replace(/\.$/, "");
       asOf = up.health.asOf ?? 0;
       if (up.about) {
         put(by("bucket"), up.about.bucket);
@@ -225,6 +229,8 @@ export function status(panel) {
     },
     lost(reason) {
       why = reason.replace(/\.$/, "");
+      state = "stale";
+      since = 0;
       draw();
     },
     draw,

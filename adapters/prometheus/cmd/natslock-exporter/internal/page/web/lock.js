@@ -48,7 +48,7 @@ function drawLock() {
     }
     return card;
   }));
-  if (!lock.holders.length) by("holders").append(element("p", "none", "Nobody holds it."));
+  if (!lock.holders.length) by("holders").append(element("p", "none", says.live() ? "Nobody holds it." : "Nobody knows whether it is held."));
   if (lock.more?.[0]) by("holders").append(element("p", "none", `and ${count(lock.more[0], "holder")} more`));
   const rows = lock.queue.map((w) => {
     const tr = element("tr"), waits = element("td", "num mono");
