@@ -54,7 +54,7 @@ func (s *Store) readAtOnce(ctx context.Context, keys []string) ([]Record, error)
 	}
 	ch := make(chan answer, len(keys))
 	for i, k := range keys {
-		forget, err := s.exchange(newRequest(s.directSubject(k), nil, own), sentWrite{}, func(m *nats.Msg, err error) bool {
+		forget, err := s.sendRequest(s.directSubject(k), nil, own, func(m *nats.Msg, err error) bool {
 			var r Record
 			if err == nil {
 				r, err = s.direct(k, m)

@@ -41,7 +41,7 @@ func FuzzRecord(f *testing.F) {
 func FuzzAnswer(f *testing.F) {
 	s := &Store{stream: "KV_b", prefix: "$KV.b."}
 	const plain = `{"stream":"KV_b", "seq":7}` // as the server writes it, so that the next ones are read without a decoder
-	if a := s.answer(Write{Key: "lock.a"}, &nats.Msg{Data: []byte(plain)}); a.Revision != 7 || s.ackHead.Load() == nil {
+	if a := s.answer(sentWrite{key: "lock.a"}, &nats.Msg{Data: []byte(plain)}); a.Revision != 7 || s.ackHead.Load() == nil {
 		f.Fatalf("%+v", a)
 	}
 	for _, data := range []string{
@@ -55,7 +55,7 @@ func FuzzAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, block string, data []byte) {
 		h, _ := nats.DecodeHeadersMsg([]byte(block))
-		a := s.answer(Write{Key: "lock.a", Expect: 5}, &nats.Msg{Header: h, Data: data})
+		a := s.answer(sentWrite{key: "lock.a", expect: 5}, &nats.Msg{Header: h, Data: data})
 		if (a.Err == nil) != (a.Revision > 0) {
 			t.Fatalf("%+v", a)
 		}

@@ -28,9 +28,12 @@ const (
 
 // sentWrite is a write that was sent. The zero value is none.
 type sentWrite struct {
-	n   uint64 // its number in the store
-	key string
+	n   uint64        // its number in the store
 	at  time.Duration // since the store was made
+	key string
+	// expect is the revision that it expects.
+	expect  uint64
+	watched bool // it should cause a notification
 }
 
 // health is what the store knows of its writes.
@@ -55,7 +58,7 @@ func (h *health) now() time.Duration { return time.Since(h.made) }
 // sending notes that a write is about to be sent.
 func (s *Store) sending(key string) sentWrite {
 	h := &s.health
-	w := sentWrite{h.sent.Add(1), key, h.now()}
+	w := sentWrite{n: h.sent.Add(1), key: key, at: h.now()}
 	h.last.Store(int64(w.at))
 	return w
 }
@@ -73,7 +76,7 @@ func (s *Store) answered(w sentWrite, a Answer) {
 		s.checkRoom(a.Revision)
 	case errors.Is(a.Err, ErrUnavailable):
 		s.mu.Lock()
-		if stored := h.stored.Load(); h.failed.n <= stored || w.n < h.failed.n {
+		if stored := h.stored.Load(); w.n > 0 && (h.failed.n <= stored || w.n < h.failed.n) {
 			h.failed = w
 		}
 		if h.failure = a.Err; errors.Is(a.Err, ErrNoStream) { // nobody has answered
@@ -103,12 +106,7 @@ func (s *Store) orphan(id uint64) bool {
 		return false
 	}
 	h.orphans = append(h.orphans, id)
-	s.pending[id] = awaited{func(m *nats.Msg, failure error) bool {
-		if failure == nil {
-			s.answered(w, s.answer(Write{Key: w.key}, m))
-		}
-		return false
-	}, w}
+	s.pending[id] = awaited{write: w}
 	return true
 }
 
@@ -119,7 +117,7 @@ func (s *Store) refused(key string) {
 	defer s.mu.Unlock()
 	for id, p := range s.pending {
 		if p.write.key == key {
-			p.write = sentWrite{}
+			p.write.n = 0
 			s.pending[id] = p
 		}
 	}

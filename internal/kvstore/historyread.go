@@ -230,7 +230,7 @@ func (h *History) ask(req historyRequest) *historyAnswer {
 	finish := func(err error) bool { a.done <- err; return false }
 	body, err := json.Marshal(req)
 	if err == nil {
-		a.drop, err = h.s.exchange(newRequest(a.subject, body, own), sentWrite{}, func(m *nats.Msg, failure error) bool {
+		a.drop, err = h.s.sendRequest(a.subject, body, own, func(m *nats.Msg, failure error) bool {
 			if failure != nil {
 				return finish(failure)
 			}

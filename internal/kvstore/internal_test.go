@@ -53,7 +53,7 @@ func TestLastSequence(t *testing.T) {
 // that another write was first or is in flight.
 func TestAnswers(t *testing.T) {
 	s := &Store{stream: "KV_b", prefix: "$KV.b."}
-	w := Write{Key: "lock.a", Expect: 5}
+	w := sentWrite{key: "lock.a", expect: 5}
 	for data, want := range map[string]struct {
 		revision uint64
 		err      error
@@ -89,7 +89,7 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%s: %+v, want %v", data, got, want.err)
 		case (conflict != nil) != (want.err == ErrConflict):
 			t.Errorf("%s: %+v", data, got)
-		case conflict != nil && *conflict != ConflictError{Key: w.Key, Expected: 5, Last: want.last}:
+		case conflict != nil && *conflict != ConflictError{Key: w.key, Expected: 5, Last: want.last}:
 			t.Errorf("%s: %+v", data, *conflict)
 		}
 	}

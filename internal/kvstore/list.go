@@ -378,7 +378,7 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 	ch := make(chan error, 1)
 	finish := func(err error) bool { ch <- err; return false }
 	subject := s.apiPrefix + "DIRECT.GET." + s.stream
-	forget, err := s.exchange(newRequest(subject, body, whole), sentWrite{}, func(m *nats.Msg, failure error) bool {
+	forget, err := s.sendRequest(subject, body, whole, func(m *nats.Msg, failure error) bool {
 		if failure != nil {
 			return finish(failure)
 		}

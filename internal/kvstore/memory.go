@@ -176,16 +176,9 @@ func (s *memoryStore) notify(e Event) {
 	}
 }
 
-// writer puts messages together for a Memory, which takes from them what a server would.
-var writer Store
-
 // Send applies a write; see [KV].
 func (s *memoryStore) Send(w Write, done func(Answer)) (forget func(), err error) {
-	o := outgoings.Get().(*outgoing)
-	err = writer.message(w, o)
-	ttl := parseTTL(o.msg.Header.Get(hdrTTL))
-	o.msg.Data = nil
-	outgoings.Put(o)
+	ttl, err := w.check()
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +187,7 @@ func (s *memoryStore) Send(w Write, done func(Answer)) (forget func(), err error
 	if s.closed {
 		return nil, ErrClosed
 	}
-	a := s.m.apply(w, ttl)
+	a := s.m.apply(w, parseTTL(ttl))
 	var forgotten atomic.Bool
 	s.later(func() {
 		if !forgotten.Load() {

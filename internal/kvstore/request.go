@@ -43,20 +43,28 @@ func (s *Store) onReply(m *nats.Msg) {
 	}
 }
 
-// deliver hands an answer, or the reason why there will be none, to the function that awaits it.
+// deliver hands an answer, or the reason why there will be none, to what awaits it.
 func (s *Store) deliver(id uint64, m *nats.Msg, failure error) {
 	s.mu.Lock()
-	done := s.pending[id].done
+	a, found := s.pending[id]
+	if a.answers == nil {
+		delete(s.pending, id)
+	}
 	s.mu.Unlock()
-	if done != nil && !done(m, failure) {
+	switch {
+	case !found:
+	case a.answers == nil:
+		s.written(a, m, failure)
+	case !a.answers(m, failure):
 		s.drop(id)
 	}
 }
 
-// awaited is an answer to come.
+// awaited is what awaits the one answer to a write, or the answers to a request.
 type awaited struct {
-	done  answerTo
-	write sentWrite // zero for a request
+	write   sentWrite
+	written func(Answer) // nil if the caller has given up: see orphan
+	answers answerTo     // nil for a write
 }
 
 // answerTo takes an answer, or why there will be none: see [NotSent]. It says whether it
@@ -79,25 +87,21 @@ func (s *Store) forget(id uint64) {
 	}
 }
 
-// exchange has o sent and hands every answer to done until it returns false or the answer
-// is forgotten. It takes no mutex of the connection, unless it is for Open. write is zero for
-// a request.
-func (s *Store) exchange(o *outgoing, write sentWrite, done answerTo) (forget func(), err error) {
+// exchange has o sent and hands every answer to a until that takes no more or the answer
+// is forgotten. It takes no mutex of the connection, unless it is for Open.
+func (s *Store) exchange(o *outgoing, a awaited) (forget func(), err error) {
 	if err := s.down(); err != nil {
 		o.free()
 		return nil, unsent{err}
 	}
-	id := s.nextID.Add(1)
-	if o.s, o.id = s, id; o.send == nil { // it is new
-		o.send = func() { o.s.transmit(o) }
-	}
+	id := o.id
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		o.free()
 		return nil, ErrClosed
 	}
-	s.pending[id] = awaited{done: done, write: write}
+	s.pending[id] = a
 	s.mu.Unlock()
 	if o.route == shared { // Open, which starts nothing that stays, and bounds the wait itself
 		s.transmit(o)
@@ -105,6 +109,13 @@ func (s *Store) exchange(o *outgoing, write sentWrite, done answerTo) (forget fu
 		s.sender.Add(o.send)
 	}
 	return func() { s.forget(id) }, nil
+}
+
+// sendRequest sends a message without headers, whose answers go to answers.
+func (s *Store) sendRequest(subject string, body []byte, route route, answers answerTo) (forget func(), err error) {
+	o := s.outgoing(subject, "", 0)
+	o.msg.Data, o.route, o.ends = body, route, false
+	return s.exchange(o, awaited{answers: answers})
 }
 
 // down is why nothing can be sent now, as far as the store knows without asking the
@@ -139,19 +150,18 @@ func (s *Store) transmit(o *outgoing) {
 		return
 	}
 	err := errStuck
-	if o.ends || a.write.n == 0 || s.health.now()-a.write.at <= stuckAfter {
+	if o.ends || a.answers != nil || s.health.now()-a.write.at <= stuckAfter {
 		err = s.publish(o)
 	}
 	if err != nil {
 		s.deliver(o.id, nil, unsent{err})
-		s.drop(o.id)
 	}
 }
 
 // publish hands a message to nats.go. It runs on the sender.
 func (s *Store) publish(o *outgoing) error {
 	st := s.nc.Status()
-	if o.route != shared && (st == nats.CONNECTED || st == nats.RECONNECTING) {
+	if o.route != shared && !s.runs && (st == nats.CONNECTED || st == nats.RECONNECTING) {
 		// From here on the store learns when the connection is back: callers that
 		// fail now wait for that.
 		if err := s.run(); err != nil {
@@ -188,8 +198,6 @@ func (s *Store) publish(o *outgoing) error {
 	if o.route == shared {
 		return s.request(o.id, copyOf(&o.msg))
 	}
-	var reply [64]byte
-	o.msg.Reply = string(strconv.AppendUint(append(append(reply[:0], s.inbox...), '.'), o.id, 36))
 	if err := s.nc.PublishMsg(&o.msg); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
 			s.maxPayload.Store(s.nc.MaxPayload())
@@ -266,7 +274,7 @@ func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, rout
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%w on %s: %w", errNoAnswer, subject, ended(ctx))
 		}
-		forget, err := s.exchange(newRequest(subject, body, route), sentWrite{}, func(m *nats.Msg, failure error) bool {
+		forget, err := s.sendRequest(subject, body, route, func(m *nats.Msg, failure error) bool {
 			ch <- answer{m, failure}
 			return false
 		})

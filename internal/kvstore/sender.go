@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -72,6 +73,7 @@ type outgoing struct {
 	s      *Store
 	send   func() // transmits it
 	msg    nats.Msg
+	expect string    // the revision that a write expects
 	values [4]string // of the headers
 	id     uint64    // of the answer
 	route  route
@@ -96,11 +98,21 @@ const (
 
 var outgoings = sync.Pool{New: func() any { return &outgoing{msg: nats.Msg{Header: make(nats.Header, 4)}} }}
 
-// newRequest is a message without headers.
-func newRequest(subject string, body []byte, route route) *outgoing {
+// outgoing is a message without headers and data to the subject of prefix and key. What differs from
+// message to message is one string: the subject, the subject of the answer and the expected revision.
+func (s *Store) outgoing(prefix, key string, expect uint64) *outgoing {
 	o := outgoings.Get().(*outgoing)
 	clear(o.msg.Header)
-	o.msg.Subject, o.msg.Reply, o.msg.Data, o.route, o.ends = subject, "", body, route, false
+	if o.s, o.id = s, s.nextID.Add(1); o.send == nil { // it is new
+		o.send = func() { o.s.transmit(o) }
+	}
+	var buf [256]byte
+	b := append(append(buf[:0], prefix...), key...)
+	subject := len(b)
+	b = strconv.AppendUint(append(append(b, s.inbox...), '.'), o.id, 36)
+	reply := len(b)
+	text := string(strconv.AppendUint(b, expect, 10))
+	o.msg.Subject, o.msg.Reply, o.expect = text[:subject], text[subject:reply], text[reply:]
 	return o
 }
 

@@ -46,8 +46,7 @@ type Store struct {
 	doubtedAt  atomic.Int64  // when a refusal had the bucket verified, since the store was made
 	mirrorSeen atomic.Bool   // a mirror has answered a read: a bucket on one server may have one unnoticed
 
-	start      sync.Once
-	startErr   error
+	runs       bool   // the subscription to the answers, and the dispatcher. The sender's
 	inbox      string // of this store's answers
 	nextID     atomic.Uint64
 	replies    *nats.Subscription
@@ -107,6 +106,7 @@ func API(js jetstream.JetStream) string {
 func newStore(js jetstream.JetStream, cfg Config) *Store {
 	s := &Store{
 		nc:        js.Conn(),
+		inbox:     js.Conn().NewInbox(),
 		cfg:       cfg,
 		stream:    streamName(cfg.Bucket),
 		prefix:    subjectPrefix(cfg.Bucket),
@@ -144,41 +144,40 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 // Bucket returns the bucket's name.
 func (s *Store) Bucket() string { return s.cfg.Bucket }
 
-// run starts the reply subscription and the dispatcher, once. It runs on the sender.
+// run starts the reply subscription and the dispatcher, unless they run. It runs on the sender.
 func (s *Store) run() error {
-	s.start.Do(func() {
-		s.inbox = s.nc.NewInbox()
-		s.events = make(chan *nats.Msg, notifications)
-		sub, err := s.nc.Subscribe(s.inbox+".*", s.onReply)
-		if err != nil {
-			s.startErr = connError(err)
-			return
-		}
-		// An answer dropped here would be an unknown outcome made at home.
-		_ = sub.SetPendingLimits(-1, -1)
-		status := s.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
-		now := s.nc.Status()
-		s.mu.Lock()
-		closed := s.closed
-		if !closed {
-			s.replies, s.status = sub, status
-			s.state.Store(int32(now)) // before the dispatcher tells what came since
-			missed := now == nats.CONNECTED && s.nc.Stats().Reconnects != s.reconnects
-			s.wg.Go(func() {
-				if missed { // the connection was away before the store listened //safety:reconnect-missed
-					s.connChanged(nats.CONNECTED)
-				}
-				s.dispatch()
-			})
-		}
-		s.mu.Unlock()
-		if closed { // meanwhile, by a Close that could not know of these
-			_ = sub.Unsubscribe()
-			s.nc.RemoveStatusListener(status)
-			s.startErr = ErrClosed
-		}
-	})
-	return s.startErr
+	if s.runs {
+		return nil
+	}
+	s.events = make(chan *nats.Msg, notifications)
+	sub, err := s.nc.Subscribe(s.inbox+".*", s.onReply)
+	if err != nil {
+		return connError(err)
+	}
+	// An answer dropped here would be an unknown outcome made at home.
+	_ = sub.SetPendingLimits(-1, -1)
+	status := s.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
+	now := s.nc.Status()
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.runs, s.replies, s.status = true, sub, status
+		s.state.Store(int32(now)) // before the dispatcher tells what came since
+		missed := now == nats.CONNECTED && s.nc.Stats().Reconnects != s.reconnects
+		s.wg.Go(func() {
+			if missed { // the connection was away before the store listened //safety:reconnect-missed
+				s.connChanged(nats.CONNECTED)
+			}
+			s.dispatch()
+		})
+	}
+	s.mu.Unlock()
+	if closed { // meanwhile, by a Close that could not know of these
+		_ = sub.Unsubscribe()
+		s.nc.RemoveStatusListener(status)
+		return ErrClosed
+	}
+	return nil
 }
 
 // away says whether the connection is down, as far as it has told the store.

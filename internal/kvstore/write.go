@@ -16,25 +16,28 @@ import (
 
 // Send publishes a conditional write; see [KV].
 func (s *Store) Send(w Write, done func(Answer)) (forget func(), err error) {
-	o := outgoings.Get().(*outgoing)
-	if err := s.message(w, o); err != nil {
-		o.free()
+	ttl, err := w.check()
+	if err != nil {
 		return nil, err
 	}
-	watched, sent := s.watched(w.Key), s.sending(w.Key)
-	return s.exchange(o, sent, func(m *nats.Msg, failure error) bool {
-		if failure != nil {
-			done(Answer{Err: failure})
-			return false
-		}
-		a := s.answer(w, m)
-		s.answered(sent, a)
-		if watched && a.Err == nil {
+	sent := s.sending(w.Key)
+	sent.expect, sent.watched = w.Expect, s.watched(w.Key)
+	return s.exchange(s.message(w, ttl), awaited{write: sent, written: done})
+}
+
+// written handles the answer to a write, or the reason why there will be none.
+func (s *Store) written(to awaited, m *nats.Msg, failure error) {
+	a := Answer{Err: failure}
+	if failure == nil {
+		a = s.answer(to.write, m)
+		s.answered(to.write, a)
+		if to.write.watched && a.Err == nil {
 			s.unnotified()
 		}
-		done(a)
-		return false
-	})
+	}
+	if to.written != nil {
+		to.written(a)
+	}
 }
 
 // Denied reports a recent refusal of writes to key; see [KV].
@@ -46,38 +49,42 @@ func (s *Store) Denied(key string) error {
 	return err
 }
 
-// message is the one place where the headers of a write are put together: the
-// server silently accepts a guard whose subject has a typo.
-func (s *Store) message(w Write, o *outgoing) error {
+// check returns the TTL that the server is sent, or the error of a write that is not valid.
+func (w Write) check() (ttl string, err error) {
 	// With a pattern as the key the server would check one name and write another.
 	if err := checkKey(w.Key); err != nil { //safety:key-literal
-		return err
+		return "", err
 	}
 	if len(w.Value) > MaxRecord {
-		return fmt.Errorf("%w: value under %q has %d bytes, at most %d fit", ErrTooLarge, w.Key, len(w.Value), MaxRecord)
+		return "", fmt.Errorf("%w: value under %q has %d bytes, at most %d fit", ErrTooLarge, w.Key, len(w.Value), MaxRecord)
+	}
+	if w.Guard != "" {
+		// The server compares literal subjects only: a pattern would guard nothing.
+		if err := checkKey(w.Guard); err != nil { //safety:guard-literal
+			return "", err
+		}
 	}
 	if w.Delete && w.TTL == 0 {
 		w.TTL = tombstoneTTL
 	}
-	ttl, err := ttlHeader(w.TTL)
-	if err != nil {
-		return err
-	}
+	return ttlHeader(w.TTL)
+}
+
+// message is the one place where the headers of a write are put together: the
+// server silently accepts a guard whose subject has a typo.
+func (s *Store) message(w Write, ttl string) *outgoing {
+	o := s.outgoing(s.putPrefix, w.Key, w.Expect)
+	o.msg.Data, o.route, o.ends = w.Value, own, w.Delete
 	h, values := o.msg.Header, o.values[:0]
-	clear(h)
 	set := func(name, value string) {
 		values = append(values, value)
 		h[name] = values[len(values)-1 : len(values) : len(values)]
 	}
 	// Only a compare-and-set grants: each write says which revision it replaces.
-	set(hdrExpect, strconv.FormatUint(w.Expect, 10)) //safety:conditional
+	set(hdrExpect, o.expect) //safety:conditional
 	// The server frees a lock whose holder has died, because its record has a TTL.
 	set(hdrTTL, ttl) //safety:record-ends
 	if w.Guard != "" {
-		// The server compares literal subjects only: a pattern would guard nothing.
-		if err := checkKey(w.Guard); err != nil { //safety:guard-literal
-			return err
-		}
 		// Always as the stream stores it, also behind an API prefix: for any other
 		// subject the server finds no record, and the guard proves nothing.
 		set(hdrExpectSubject, s.prefix+w.Guard) //safety:guard
@@ -85,8 +92,7 @@ func (s *Store) message(w Write, o *outgoing) error {
 	if w.Delete {
 		set(hdrOperation, "DEL")
 	}
-	o.msg.Subject, o.msg.Reply, o.msg.Data, o.route, o.ends = s.putPrefix+w.Key, "", w.Value, own, w.Delete
-	return nil
+	return o
 }
 
 // errCodeMsgTooLarge is the server's "message size exceeds maximum allowed", which nats.go has
@@ -112,19 +118,19 @@ type pubAck struct {
 }
 
 // answer reads the server's answer to w.
-func (s *Store) answer(w Write, m *nats.Msg) Answer {
+func (s *Store) answer(w sentWrite, m *nats.Msg) Answer {
 	if err := unanswerable(m); err != nil {
-		return Answer{Err: fmt.Errorf("write of %q: %w", w.Key, err)}
+		return Answer{Err: fmt.Errorf("write of %q: %w", w.key, err)}
 	}
 	if noResponders(m) {
-		return Answer{Err: fmt.Errorf("%w: %w to %q: the bucket is gone, has no leader, or %s", ErrUnavailable, ErrNoStream, w.Key, s.elsewhere())}
+		return Answer{Err: fmt.Errorf("%w: %w to %q: the bucket is gone, has no leader, or %s", ErrUnavailable, ErrNoStream, w.key, s.elsewhere())}
 	}
 	if revision, ok := s.plainAck(m.Data); ok {
 		return Answer{Revision: revision}
 	}
 	var ack pubAck
 	if err := json.Unmarshal(m.Data, &ack); err != nil {
-		return Answer{Err: fmt.Errorf("%w: unreadable answer to a write of %q: %w", ErrUnavailable, w.Key, err)}
+		return Answer{Err: fmt.Errorf("%w: unreadable answer to a write of %q: %w", ErrUnavailable, w.key, err)}
 	}
 	switch e := ack.Error; {
 	// Only this stream, with a sequence of its own for this write, acknowledges it.
@@ -132,29 +138,29 @@ func (s *Store) answer(w Write, m *nats.Msg) Answer {
 		s.learnAck(m.Data, ack.Sequence)
 		return Answer{Revision: ack.Sequence}
 	case e == nil:
-		return Answer{Err: fmt.Errorf("%w: write of %q was answered by stream %q, sequence %d, duplicate %v", ErrUnavailable, w.Key, ack.Stream, ack.Sequence, ack.Duplicate)}
+		return Answer{Err: fmt.Errorf("%w: write of %q was answered by stream %q, sequence %d, duplicate %v", ErrUnavailable, w.key, ack.Stream, ack.Sequence, ack.Duplicate)}
 	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
 		// A refusal that names no sequence does not say that the key is empty.
 		if last, ok := lastSequence(e.Description); ok { //safety:conflict-named
-			return Answer{Err: &ConflictError{Key: w.Key, Expected: w.Expect, Last: last}}
+			return Answer{Err: &ConflictError{Key: w.key, Expected: w.expect, Last: last}}
 		}
-		return Answer{Err: fmt.Errorf("%w: write of %q: conflict without a sequence: %w", ErrUnavailable, w.Key, e)}
+		return Answer{Err: fmt.Errorf("%w: write of %q: conflict without a sequence: %w", ErrUnavailable, w.key, e)}
 	// Another write to the key is being replicated: this never means that the lock is held.
 	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant: //safety:in-flight
-		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.Key, ErrInFlight, e)}
+		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.key, ErrInFlight, e)}
 	case e.ErrorCode == errCodeMsgTooLarge:
 		s.doubtRefusal(doubtEvery) // its limit may have been changed
-		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.Key, ErrTooLarge, e)}
+		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.key, ErrTooLarge, e)}
 	case e.ErrorCode == errCodeNoRoom:
 		// Whoever takes no more locks leaves the room to renewals.
 		s.doubtRefusal(doubtFullEvery)
 		if !strings.HasPrefix(e.Description, "maximum") { // its store has failed
-			return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.Key, e)}
+			return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.key, e)}
 		}
-		return Answer{Err: fmt.Errorf("%w: write of %q: %w: %w", ErrUnavailable, w.Key, ErrFull, e)}
+		return Answer{Err: fmt.Errorf("%w: write of %q: %w: %w", ErrUnavailable, w.key, ErrFull, e)}
 	default: // the settings may forbid it
 		s.doubtRefusal(doubtEvery)
-		return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.Key, e)}
+		return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.key, e)}
 	}
 }
 
