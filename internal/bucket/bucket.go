@@ -20,24 +20,23 @@ var (
 	ErrUnavailable = kvstore.ErrUnavailable
 	ErrPermission  = kvstore.ErrPermission
 	ErrClosed      = errors.New("client closed")
-	// ErrNoAnswer: the outcome of a write is unknown, and nobody has said why.
+	// ErrNoAnswer means that the outcome of a write is unknown, for an unknown reason.
 	ErrNoAnswer = fmt.Errorf("%w: no answer", ErrUnavailable)
 )
 
 const (
-	// AnswerTimeout is how long a client waits for the answer to one write before
-	// the outcome counts as unknown.
+	// AnswerTimeout limits the wait for the answer to one write. After it the outcome counts as unknown.
 	AnswerTimeout = time.Second
-	// DeniedAfter is the time without an answer after which a client checks whether
-	// the server has refused the subject. It checks again at growing intervals.
+	// DeniedAfter is the time without an answer after which a client checks whether the server has refused the subject.
+	// It checks again at growing intervals.
 	DeniedAfter = 50 * time.Millisecond
 )
 
-// Bucket is the bucket of one client. It embeds the store, whose Now estimates the
-// clock of the servers; [Bucket.Instant] reads the local one.
+// Bucket is the bucket of one client. It embeds the store, whose Now estimates the clock of the servers.
+// [Bucket.Instant] reads the local one.
 type Bucket struct {
 	kvstore.KV
-	Client    string // the client's id, which its records name
+	Client    string // the id of the client, for its records
 	Recent    Recent // the locks that the client has released
 	author    record.Body
 	clock     func() clock.Instant
@@ -55,8 +54,8 @@ type Bucket struct {
 // processStart tells two processes with one pid apart.
 var processStart = time.Now().UnixMilli()
 
-// New returns a client's exchange with the bucket of kv. It starts nothing. owner is
-// what its records say of it. A nil now is [clock.Now].
+// New returns a client's exchange with the bucket of kv. It starts nothing. owner is the name of the client's owner in
+// its records. A nil now is [clock.Now].
 func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 	if now == nil {
 		now = clock.Now
@@ -69,13 +68,13 @@ func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 	return b
 }
 
-// StandFor has the records name another process of this machine, for which the client takes locks.
+// StandFor makes the records name another process of this machine, for which the client takes locks.
 func (b *Bucket) StandFor(pid int) { b.author.PID, b.author.Started = pid, 0 }
 
-// Owner is what the records of the client say of it.
+// Owner returns the name of the client's owner in its records.
 func (b *Bucket) Owner() string { return b.author.Owner }
 
-// Body is the part of a record that all of this client's have.
+// Body returns the part that all records of this client share.
 func (b *Bucket) Body(status record.Status, meta map[string]string) record.Body {
 	body := b.author
 	body.Status, body.Meta = status, meta
@@ -85,22 +84,21 @@ func (b *Bucket) Body(status record.Status, meta map[string]string) record.Body 
 // Instant reads the local clock.
 func (b *Bucket) Instant() clock.Instant { return b.clock() }
 
-// Life is the context of all waiting. It ends when the client or the connection is
-// closed; the cause says which.
+// Life returns the context of all waiting. It ends when the client or the connection is closed; the cause tells which.
 func (b *Bucket) Life() context.Context { return b.life }
 
-// granting is a time in which the client may grant locks, or may not.
+// granting is a period in which the client may grant locks, or may not.
 type granting struct {
 	ctx context.Context
 	end context.CancelCauseFunc
 }
 
-// Granting is the context of all acquires. It ends with [Bucket.Life], and while the client
-// knows that the bucket is unfit; the cause says why.
+// Granting returns the context of all acquires. It ends with [Bucket.Life], and while the client knows that the bucket
+// is unfit; the cause tells why.
 func (b *Bucket) Granting() context.Context { return b.grants.Load().ctx }
 
-// Refuse ends all acquires, and refuses new ones until [Bucket.Grant]. In an unfit bucket
-// clients do not exclude each other, or lose their records.
+// Refuse ends all acquires, and refuses new ones until [Bucket.Grant]. In an unfit bucket clients do not exclude each
+// other, or lose their records.
 func (b *Bucket) Refuse(why error) {
 	b.refused.Store(&why)
 	b.grantUntil(why)
@@ -109,7 +107,7 @@ func (b *Bucket) Refuse(why error) {
 // Grant begins to grant again.
 func (b *Bucket) Grant() { b.grantUntil(nil) }
 
-// grantUntil begins a time in which the client grants locks, or none where ended says why.
+// grantUntil begins a period in which the client grants locks, or none if ended, the reason, is not nil.
 func (b *Bucket) grantUntil(ended error) {
 	g := &granting{}
 	g.ctx, g.end = context.WithCancelCause(b.life)
@@ -121,7 +119,7 @@ func (b *Bucket) grantUntil(ended error) {
 	}
 }
 
-// Refused is the reason of the last [Bucket.Refuse]. It is nil if there was none.
+// Refused returns the reason of the last [Bucket.Refuse], nil if there was none.
 func (b *Bucket) Refused() error {
 	if why := b.refused.Load(); why != nil {
 		return *why
@@ -129,12 +127,10 @@ func (b *Bucket) Refused() error {
 	return nil
 }
 
-// Postpone stops new claims and places for the reason why, until a call with nil allows them
-// again. It ends no wait.
+// Postpone stops new claims and places for the reason why, until a call with nil allows them again. It ends no wait.
 func (b *Bucket) Postpone(why error) { b.postponed.Store(&why) }
 
-// Admits returns nil, or why no new claim and no place may be written. The error matches
-// [ErrUnavailable].
+// Admits returns nil, or the reason why no new claim and no place may be written. The error matches [ErrUnavailable].
 func (b *Bucket) Admits() error {
 	if why := b.postponed.Load(); why != nil && *why != nil {
 		return *why
@@ -148,11 +144,11 @@ func (b *Bucket) Quit() {
 	b.quit(ErrClosed)
 }
 
-// Closed says whether the client is closed. The cause of [Bucket.Life] does not say so if the
-// connection was closed before the client.
+// Closed reports whether the client is closed. The cause of [Bucket.Life] does not show that if the connection was
+// closed first.
 func (b *Bucket) Closed() bool { return b.closed.Load() }
 
-// Highest is the highest revision that the server has acknowledged to this client.
+// Highest returns the highest revision that the server has acknowledged to this client.
 func (b *Bucket) Highest() uint64 { return b.highest.Load() }
 
 // Acknowledged notes a revision that the server has acknowledged.
@@ -165,9 +161,8 @@ func (b *Bucket) Acknowledged(revision uint64) {
 	}
 }
 
-// Timer is time.NewTimer with timers that are used again, for waits that are nearly
-// always short; TimerDone gives it back. Each bucket has its own timers, because those
-// of one synctest bubble cannot be used in another.
+// Timer is time.NewTimer with reused timers, for waits that are nearly always short. TimerDone returns the timer. Each
+// bucket has its own timers, because a timer of one synctest bubble cannot be used in another.
 func (b *Bucket) Timer(d time.Duration) *time.Timer {
 	if t, ok := b.timers.Get().(*time.Timer); ok {
 		t.Reset(d)
@@ -182,13 +177,13 @@ func (b *Bucket) TimerDone(t *time.Timer) {
 	b.timers.Put(t)
 }
 
-// answerWithin bounds the wait for an answer: without one the server is unavailable.
+// answerWithin limits the wait for an answer: without one the server is unavailable.
 func answerWithin(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%w: no answer within %v", ErrUnavailable, d))
 }
 
-// bounded is err, or the bound of ctx if it has passed while the parent goes on. The
-// error of a context that is not the caller's must not reach the caller.
+// bounded returns err, or the cause of the end of ctx if that has ended while parent goes on. The error of a context
+// that is not the caller's must not reach the caller.
 func bounded(parent, ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && parent.Err() == nil {
 		return context.Cause(ctx)
@@ -204,7 +199,7 @@ func Unavailable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// EndOf is why ctx ended: its error and, where they differ, its cause.
+// EndOf returns why ctx ended: its error and, if that differs, its cause.
 func EndOf(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != ctx.Err() {
 		return errors.Join(ctx.Err(), cause)
@@ -212,7 +207,7 @@ func EndOf(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// IsAny says whether err matches one of targets.
+// IsAny reports whether err matches one of targets.
 func IsAny(err error, targets ...error) bool {
 	for _, t := range targets {
 		if errors.Is(err, t) {

@@ -12,8 +12,8 @@ import (
 
 var errGone = fmt.Errorf("%w: %w", ErrUnavailable, kvstore.ErrConnectionClosed)
 
-// connection is the state of the connection, as the store reported it last. Asking
-// the connection itself takes its mutex, which a stuck write holds.
+// connection is the state of the connection that the store last reported. Asking the connection itself takes its mutex,
+// which a stuck write holds.
 type connection struct {
 	away atomic.Bool
 
@@ -21,11 +21,11 @@ type connection struct {
 	listens sync.Once
 	notify  func(kvstore.ConnState)
 	up      chan struct{} // closed when the connection comes back
-	gone    chan struct{} // closed when the connection is, for good
+	gone    chan struct{} // closed when the connection is closed for good
 }
 
-// Notify sets the function that is called with each change of the connection, once
-// [Bucket.Listen] follows it. It must not block.
+// Notify sets the function to call with each change of the connection, once [Bucket.Listen] follows it. The function
+// must not block.
 func (b *Bucket) Notify(notify func(kvstore.ConnState)) {
 	b.conn.mu.Lock()
 	defer b.conn.mu.Unlock()
@@ -68,11 +68,10 @@ func (b *Bucket) changed(s kvstore.ConnState) {
 	}
 }
 
-// Away says whether the connection is down, as far as the client knows.
+// Away reports whether the connection is down, as far as the client knows.
 func (b *Bucket) Away() bool { return b.conn.away.Load() }
 
-// Gone says whether the connection was closed for good, as far as the client knows: no
-// write will ever be answered.
+// Gone reports whether the connection was closed for good, as far as the client knows: no write will ever be answered.
 func (b *Bucket) Gone() bool {
 	select {
 	case <-b.conn.gone:
@@ -82,17 +81,16 @@ func (b *Bucket) Gone() bool {
 	}
 }
 
-// Online is closed when the connection comes back the next time. Take it before a
-// request: the connection may come back between a failure and the pause after it.
+// Online returns a channel that is closed when the connection comes back the next time. Call it before a request: the
+// connection may come back between a failure and the pause after it.
 func (b *Bucket) Online() <-chan struct{} {
 	b.conn.mu.Lock()
 	defer b.conn.mu.Unlock()
 	return b.conn.up
 }
 
-// Sleep waits for d, for the end of ctx, whose cause it returns, for the end of the
-// connection, whose error it returns, or for a connection that has come back. up is [Bucket.Online] from before the request that
-// is to be tried again.
+// Sleep waits for d, for the connection to come back, for the end of ctx, whose cause it returns, or for the end of the
+// connection, whose error it returns. up is [Bucket.Online] from before the request to try again.
 func (b *Bucket) Sleep(ctx context.Context, d time.Duration, up <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

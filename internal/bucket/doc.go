@@ -1,18 +1,15 @@
-// Package bucket is one client's exchange with its bucket: conditional writes and
-// their answers, reads, questions to the stream's leader, and the connection that
-// carries them. It knows the records of locks, not the locks.
+// Package bucket is one client's exchange with its bucket: conditional writes and their answers, reads, questions to
+// the stream's leader, and the connection that carries them. It knows the records of locks, not the locks.
 //
 // # Answers
 //
-// A write without an answer has an unknown outcome. The server may have applied it,
-// may never do so, or may do so half a minute later. The caller decides what that
-// means for its record. This package bounds the wait for the answer
-// ([AnswerTimeout]), and finds out when the server has refused the subject, which
-// it does without an answer ([DeniedAfter]).
+// A write without an answer has an unknown outcome. The server may have applied it, may never do so, or may do so half
+// a minute later. The caller decides what that means for its record. This package limits the wait for the answer
+// ([AnswerTimeout]), and finds out whether the server has refused the subject, which it does without an answer
+// ([DeniedAfter]).
 //
 // # Ownership
 //
-// A Bucket owns the highest revision that the server has acknowledged to the client,
-// the state of the connection, and the context of all waiting ([Bucket.Life]). It has no
-// goroutine.
+// A Bucket owns the highest revision that the server has acknowledged to the client, the state of the connection, and
+// the context of all waiting ([Bucket.Life]). It has no goroutine.
 package bucket

@@ -12,8 +12,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Read returns the record under key as of a state that contains a revision. If there
-// is none it returns the zero entry.
+// Read returns the record under key as of a state that contains revision, or the zero entry if there is none.
 func (b *Bucket) Read(parent context.Context, key string, revision uint64) (record.Entry, error) {
 	ctx, cancel := answerWithin(parent, AnswerTimeout)
 	defer cancel()
@@ -27,15 +26,15 @@ func (b *Bucket) Read(parent context.Context, key string, revision uint64) (reco
 	return record.Of(r), nil
 }
 
-// ReadNow returns the record under a key as of what the leader has stored during the call, and of a revision. The leader
-// was asked for its state at an instant.
+// ReadNow returns the record under key as of what the leader has stored during the call, and of revision. asked is the
+// time at which the leader was asked for its state st.
 func (b *Bucket) ReadNow(ctx context.Context, key string, revision uint64) (e record.Entry, st kvstore.State, asked clock.Instant, err error) {
 	asked = b.Instant()
 	if st, err = b.Leader(ctx, AnswerTimeout); err != nil {
 		return e, st, asked, err
 	}
 	e, err = b.Read(ctx, key, max(revision, st.LastRevision)) //safety:read-now
-	if IsAny(err, kvstore.ErrWithheld) {                      // but not a write that the leader refuses
+	if IsAny(err, kvstore.ErrWithheld) {                      // the user may still send the leader a write
 		var last uint64
 		if last, err = b.Probe(ctx, key); err == nil && last > 0 {
 			e, err = b.Read(ctx, key, max(revision, last))
@@ -44,9 +43,8 @@ func (b *Bucket) ReadNow(ctx context.Context, key string, revision uint64) (e re
 	return e, st, asked, err
 }
 
-// ReadBeside returns the record that is now under the key of entry, and the record
-// under another key. entry was read before. One request is enough for a user that may
-// read many keys.
+// ReadBeside returns the record that is now under the key of entry, which was read before, and the record under another
+// key. One request is enough for a user that may read many keys.
 func (b *Bucket) ReadBeside(ctx context.Context, entry record.Entry, key string) (now, beside record.Entry, err error) {
 	ctx, cancel := answerWithin(ctx, AnswerTimeout)
 	defer cancel()
@@ -63,12 +61,12 @@ func (b *Bucket) ReadBeside(ctx context.Context, entry record.Entry, key string)
 	return now, beside, nil
 }
 
-// ListSoon is List with a bounded wait for the answer.
+// ListSoon is List with a limit on the wait for the answer.
 func (b *Bucket) ListSoon(parent context.Context, pattern string, revision uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
 	return b.ListWithin(parent, 2*AnswerTimeout, pattern, revision, opts...)
 }
 
-// ListWithin is List with a bound for the wait for the answer.
+// ListWithin is List that waits for the answer at most for within.
 func (b *Bucket) ListWithin(parent context.Context, within time.Duration, pattern string, revision uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
 	ctx, cancel := answerWithin(parent, within)
 	defer cancel()
@@ -76,23 +74,22 @@ func (b *Bucket) ListWithin(parent context.Context, within time.Duration, patter
 	return l, bounded(parent, ctx, err)
 }
 
-// Leader asks the stream's leader for its state, which names a revision that the
-// bucket has reached and the server's time. It waits at most for within, also for a
-// leader.
+// Leader asks the stream's leader for its state, which names a revision that the bucket has reached and the server's
+// time. It waits at most for within, even if there is no leader.
 func (b *Bucket) Leader(parent context.Context, within time.Duration) (kvstore.State, error) {
 	return b.leader(parent, within, 0)
 }
 
-// Reached waits until the leader has applied a revision that a read has returned, at most
-// for [AnswerTimeout]. A follower can apply a write before the leader does. Until the leader
-// has applied it, the leader refuses acquires because of a record that the read shows as gone.
+// Reached waits until the leader has applied a revision that a read has returned, at most for [AnswerTimeout]. A
+// follower can apply a write before the leader does. Until then the leader refuses acquires because of a record that
+// the read shows as gone.
 func (b *Bucket) Reached(parent context.Context, revision uint64) error {
 	_, err := b.leader(parent, AnswerTimeout, revision)
 	return err
 }
 
-// leader asks for the state of a leader that has applied a revision. While there is no
-// leader each replica answers, also one that is far behind.
+// leader asks for the state of a leader that has applied revision. While there is no leader, each replica answers, even
+// one that is far behind.
 func (b *Bucket) leader(parent context.Context, within time.Duration, revision uint64) (kvstore.State, error) {
 	ctx, cancel := answerWithin(parent, within)
 	defer cancel()
@@ -113,22 +110,21 @@ func (b *Bucket) leader(parent context.Context, within time.Duration, revision u
 	}
 }
 
-// A server removes a record when its TTL is over, but it may be late under load,
-// and after some restarts it forgets the TTLs of what it has stored. So no client
-// waits for the removal alone. A record is overdue when a server's clock has
-// passed the record's own time, its TTL and a slack. An overdue record has no
-// holder: the belief in it ended a margin before its TTL did, and a renewal since
-// then has made another revision. A client deletes it, and goes on as if it had ended.
+// A server removes a record when its TTL is over, but it may be late under load, and after some restarts it forgets the
+// TTLs of what it has stored. So no client waits for the removal alone. A record is overdue when a server's clock has
+// passed the record's own time, its TTL and a slack. An overdue record has no holder: the holder's belief in it ended a
+// margin before its TTL did, and a renewal since then has made another revision. A client deletes the record, and goes
+// on as if it had ended.
 //
 // Three lines keep that safe:
 //
 //   - The record was read. A notification can be forged, so its times prove nothing.
-//   - The time is a server's. The local clock only says when to ask for it.
-//   - The tombstone that replaces the record expects exactly the revision that was
-//     judged. A renewal, or another claim, makes the server refuse it.
+//   - The time is a server's. The local clock only tells when to ask for it.
+//   - The tombstone that replaces the record expects exactly the revision that was judged. A renewal, or another claim,
+//     makes the server refuse it.
 
-// Overdue reports whether a server's clock shows the entry, which was read, to be overdue. It asks for
-// the time only if the local estimate of that clock says so.
+// Overdue reports whether entry, which was read, is overdue by a server's clock. It asks for the server's time only if
+// the entry is overdue by the local estimate.
 func (b *Bucket) Overdue(ctx context.Context, entry record.Entry) (bool, error) {
 	if !entry.OverdueAt(b.Now()) {
 		return false, nil
@@ -137,9 +133,9 @@ func (b *Bucket) Overdue(ctx context.Context, entry record.Entry) (bool, error) 
 	return err == nil && entry.OverdueAt(st.Time), err
 }
 
-// Bury deletes the overdue ones among entries, which were read, each at exactly its revision. It returns what is
-// under the keys then: tombstones, what a refusal has it read, and the other entries as they are. It asks for the
-// time as [Bucket.Overdue] does, once. After an error the rest of the entries is as it was.
+// Bury deletes the overdue ones among entries, which were read, each at exactly its revision. It returns what is under
+// the keys then: the tombstones, what it has read after a refusal, and the other entries unchanged. It asks for the
+// time like [Bucket.Overdue], once. After an error the remaining entries are unchanged.
 func (b *Bucket) Bury(ctx context.Context, entries ...record.Entry) ([]record.Entry, error) {
 	estimate := b.Now()
 	if !slices.ContainsFunc(entries, func(e record.Entry) bool { return e.OverdueAt(estimate) }) {
@@ -175,8 +171,8 @@ func (b *Bucket) bury(ctx context.Context, e record.Entry) (record.Entry, error)
 	return e, nil
 }
 
-// Clear deletes the overdue places among a queue, and returns the others. A place whose deletion was refused or
-// not answered is among them, unless a read shows that another client has deleted it.
+// Clear deletes the overdue places in queue, and returns the others. A place whose deletion was refused or not answered
+// is among them, unless a read shows that another client has deleted it.
 func (b *Bucket) Clear(ctx context.Context, queue []record.Entry) (rest []record.Entry, err error) {
 	now, err := b.Bury(ctx, queue...)
 	for i, e := range now {
@@ -192,8 +188,8 @@ func (b *Bucket) DeleteOverdue(ctx context.Context, entry record.Entry) error {
 	return b.Delete(ctx, entry.Key, entry.Revision, entry.ID)
 }
 
-// History opens the history of the bucket. The error matches [kvstore.ErrNoHistory] also for
-// a store that can have none.
+// History opens the history of the bucket. The error matches [kvstore.ErrNoHistory] even for a store that can have
+// none.
 func (b *Bucket) History(ctx context.Context) (*kvstore.History, error) {
 	h, ok := b.KV.(kvstore.Historian)
 	if !ok {

@@ -8,37 +8,37 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// recentMax bounds how many tombstones of locks and places a client remembers.
+// recentMax limits the tombstones of locks and places that a client remembers.
 const recentMax = 4096
 
-// Recent remembers the tombstones that this client has left, for their life of a second. A
-// claim at such a tombstone needs no read while [Known.Until] allows that. The next place in a
-// queue reuses the key of the last one, so that lists hold few tombstones. The zero value is ready.
+// Recent remembers the tombstones that this client has left, for their life of a second. A claim at such a tombstone
+// needs no read while [Known.Until] allows that. The next place in a queue reuses the key of the last one, so that
+// lists hold few tombstones. The zero value is ready.
 type Recent struct {
 	mu     sync.Mutex
 	m      map[string]trace
 	places map[string][]vacancy // by the prefix of the queue's keys
-	vacant int                  // how many places
-	// swept is when the expired entries were last thrown out: going through all of
-	// them costs more than a release. 0: never.
+	vacant int                  // the number of places
+	// swept is the time at which the expired entries were last removed, 0 if never: going through all of them costs
+	// more than a release.
 	swept clock.Instant
 }
 
 type trace struct {
-	tombstone uint64 // 0: none
+	tombstone uint64 // 0 if there is none
 	at        clock.Instant
-	empty     clock.Instant // when the queue was last seen empty; 0: never
+	empty     clock.Instant // when the queue was last seen empty; 0 if never
 }
 
-// vacancy is a place in a queue that was left. Only the client that left it
-// may use its key again: the others expect a random key to be free.
+// vacancy is a place in a queue that was left. Only the client that left it may reuse its key: the others expect a
+// random key to be free.
 type vacancy struct {
 	key       string
 	tombstone uint64
 	at        clock.Instant
 }
 
-// Left notes the own tombstone of a lock or a place.
+// Left notes the client's own tombstone of a lock or a place.
 func (r *Recent) Left(now clock.Instant, key string, place bool, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +70,7 @@ func (r *Recent) Left(now clock.Instant, key string, place bool, revision uint64
 	r.m[key] = t
 }
 
-// sweep throws out what has expired. Under mu.
+// sweep removes what has expired. Under mu.
 func (r *Recent) sweep(now clock.Instant) {
 	r.swept = now
 	for k, t := range r.m {
@@ -83,8 +83,7 @@ func (r *Recent) sweep(now clock.Instant) {
 	}
 }
 
-// fade drops the vacancies of a queue that have expired, the oldest of which come
-// first. Under mu.
+// fade drops the expired vacancies of a queue. The oldest come first. Under mu.
 func (r *Recent) fade(queue string, now clock.Instant) {
 	all := r.places[queue]
 	n := 0
@@ -99,8 +98,8 @@ func (r *Recent) fade(queue string, now clock.Instant) {
 	}
 }
 
-// Vacancy returns the key of a place that this client has left in the queue a moment
-// ago, and its tombstone. Both are zero when there is none.
+// Vacancy returns the key and the tombstone of a place that this client has just left in the queue. Both are zero if
+// there is none.
 func (r *Recent) Vacancy(now clock.Instant, queue string) (key string, tombstone uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,7 +116,7 @@ func (r *Recent) Vacancy(now clock.Instant, queue string) (key string, tombstone
 	return v.key, v.tombstone
 }
 
-// Unqueued notes that nobody was queued for the lock at an instant.
+// Unqueued notes that nobody was queued for the lock at time at.
 func (r *Recent) Unqueued(key string, at clock.Instant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,9 +128,9 @@ func (r *Recent) Unqueued(key string, at clock.Instant) {
 
 // Known is what a client knows of a lock without asking.
 type Known struct {
-	Tombstone uint64 // its own, of the last second; 0: none
-	// Until is when the lock may no longer be taken without a read of the queue: [record.Bypass]
-	// after the queue was seen empty. 0: it may not be now.
+	Tombstone uint64 // its own, of the last second; 0 if there is none
+	// Until is the end of the time in which the lock may be taken without a read of the queue: [record.Bypass] after
+	// the queue was seen empty. 0 if a read is needed now.
 	Until clock.Instant
 }
 

@@ -11,8 +11,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Write sends w and waits for its answer, at most [AnswerTimeout]: then the outcome
-// is unknown.
+// Write sends w and waits for its answer, at most for [AnswerTimeout]. After that the outcome is unknown.
 func (b *Bucket) Write(ctx context.Context, w kvstore.Write) (uint64, error) {
 	return b.writeWithin(ctx, AnswerTimeout, w)
 }
@@ -30,9 +29,8 @@ func (b *Bucket) writeWithin(ctx context.Context, within time.Duration, w kvstor
 	return a.Revision, a.Err
 }
 
-// WriteAlone is [Bucket.Write] once no other write to the key is in flight: several clients
-// may delete the same record. It waits for the answer and for the other writes, at most
-// [AnswerTimeout].
+// WriteAlone is [Bucket.Write] when no other write to the key is in flight: several clients may delete the same record.
+// It waits for the answer and for the other writes, at most for [AnswerTimeout].
 func (b *Bucket) WriteAlone(ctx context.Context, w kvstore.Write) (uint64, error) {
 	return b.writeAloneWithin(ctx, AnswerTimeout, w)
 }
@@ -51,15 +49,13 @@ func (b *Bucket) writeAloneWithin(ctx context.Context, within time.Duration, w k
 	}
 }
 
-// Tombstone is the value of a tombstone of the claim that body is the record of. The
-// token is 0 for a claim that was not granted.
+// Tombstone returns the value of a tombstone for the claim of body. The token is 0 for a claim that was not granted.
 func (b *Bucket) Tombstone(status record.Status, body record.Body) ([]byte, error) {
 	left := record.Body{Status: status, ID: body.ID, Client: b.Client, Token: body.Token, Grants: body.Grants, Waits: body.Waits}
 	return left.Encode()
 }
 
-// Delete replaces the record under a key, at exactly a revision, by the tombstone of a
-// claim that holds nothing.
+// Delete replaces the record under key, at exactly revision, by the tombstone of a claim that holds nothing.
 func (b *Bucket) Delete(ctx context.Context, key string, revision uint64, id string) error {
 	_, err := b.delete(ctx, key, revision, id)
 	return err
@@ -73,14 +69,13 @@ func (b *Bucket) delete(ctx context.Context, key string, revision uint64, id str
 	return b.WriteAlone(ctx, kvstore.Write{Key: key, Value: value, Expect: revision, Delete: true})
 }
 
-// Probe asks the stream's leader for the last revision of a key, 0 if there is none,
-// by a write that it refuses. The answer proves that the subscriptions which were
-// made before are in place; see [kvstore.NoRevision].
+// Probe asks the stream's leader for the last revision of a key, 0 if there is none, by a write that the leader
+// refuses. The answer proves that the subscriptions made before are in place; see [kvstore.NoRevision].
 func (b *Bucket) Probe(ctx context.Context, key string) (last uint64, err error) {
 	return b.ProbeWithin(ctx, AnswerTimeout, key)
 }
 
-// ProbeWithin is Probe with a bound for the wait for the answer.
+// ProbeWithin is Probe that waits for the answer at most for within.
 func (b *Bucket) ProbeWithin(ctx context.Context, within time.Duration, key string) (last uint64, err error) {
 	_, err = b.writeAloneWithin(ctx, within, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true}) //safety:probe-refused
 	conflict, refused := errors.AsType[*kvstore.ConflictError](err)
@@ -93,8 +88,7 @@ func (b *Bucket) ProbeWithin(ctx context.Context, within time.Duration, key stri
 	return 0, err
 }
 
-// Answer waits on ch for the answer to a write of key, at most for d: then the error matches
-// [ErrNoAnswer].
+// Answer waits on ch for the answer to a write of key, at most for d. After that the error matches [ErrNoAnswer].
 func (b *Bucket) Answer(ctx context.Context, ch <-chan kvstore.Answer, key string, d time.Duration) (a kvstore.Answer, answered bool) {
 	pause := min(DeniedAfter, d)
 	waited := pause

@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Client is what the calls of a client share.
+// Client has what the calls of a client share.
 type Client struct {
 	b       *bucket.Bucket
 	s       *session.Session

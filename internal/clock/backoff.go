@@ -6,29 +6,26 @@ import (
 	"time"
 )
 
-// OutageBackoff is the pause before try number try, from 0, of a request that got no
-// answer. It grows from 50 ms to 3 s, with jitter. A connection that comes back
-// cuts the pause short.
+// OutageBackoff returns the pause before try number try, from 0, of a request that got no answer. It grows from 50 ms
+// to 3 s, with jitter. A connection that comes back cuts the pause short.
 func OutageBackoff(try int) time.Duration {
 	d := 50 * time.Millisecond << min(try, 6)
 	return d/2 + rand.N(d)
 }
 
-// ShortBackoff is the pause before a request that is likely to succeed soon: 1 to
-// 64 ms. The jitter keeps two clients from meeting again and again.
+// ShortBackoff returns the pause before a request that is likely to succeed soon: 1 to 64 ms. The jitter keeps two
+// clients from meeting again and again.
 func ShortBackoff(try int) time.Duration {
 	d := time.Millisecond << min(try, 6)
 	return d/2 + rand.N(d)
 }
 
-// immediately is how many tries of a write that met another one in flight follow
-// without a pause. By the time the refusal has come and the next try has gone, a
-// round trip has passed, and most likely the server has stored the other write. The
-// shortest pause of a timer is longer than that.
+// immediately is the number of tries without a pause of a write that met another one in flight. By the time that the
+// refusal has arrived and the next try has been sent, a round trip has passed, and most likely the server has stored
+// the other write. The shortest pause of a timer is longer than that.
 const immediately = 6
 
-// InFlightBackoff is the pause before another try of a write that met another one
-// in flight.
+// InFlightBackoff returns the pause before another try of a write that met another one in flight.
 func InFlightBackoff(try int) time.Duration {
 	if try < immediately {
 		return 0

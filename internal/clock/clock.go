@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// Instant is a point in time in nanoseconds, from an arbitrary origin that may lie in
-// the future (inside a synctest bubble it does). Its clock never jumps. Where the
-// platform reports suspend, it goes on counting while the machine is suspended. A
-// lease must not outlive a suspended holder's nap.
+// Instant is a point in time in nanoseconds, from an arbitrary origin that may lie in the future (inside a synctest
+// bubble it does). Its clock never jumps. If the platform reports suspend, the clock counts while the machine is
+// suspended, so that a lease does not outlive its holder's suspension.
 type Instant int64
 
 // Add returns the instant d later.
@@ -17,36 +16,31 @@ func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
 // Sub returns the time from j to i.
 func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
 
-// clockNoise is how far two clocks may be read apart without it being taken for a
-// suspend. A preemption between the two readings is harmless, because the readings
-// are taken in the order that underestimates.
+// clockNoise is the difference between two clocks that is not considered a suspend. A preemption between the two
+// readings is harmless, because they are taken in the order that underestimates.
 const clockNoise = int64(time.Millisecond)
 
-// askAgain is after how long the suspended time is asked for again although
-// nothing points to a suspend.
+// askAgain is the time after which Now asks again for the suspended time although nothing points to a suspend.
 const askAgain = int64(100 * time.Millisecond)
 
 var (
 	clockBase = time.Now()
 	asleep0   = suspendedFor()
-	asleep    atomic.Int64 // since asleep0, as of the last asking
-	ahead     atomic.Int64 // how far the wall clock was ahead of the monotonic one then
+	asleep    atomic.Int64 // since asleep0, when last asked
+	ahead     atomic.Int64 // the lead of the wall clock over the monotonic one when last asked
 	asked     atomic.Int64 // when that was, in monotonic time
-	// suspendedFor is suspended and wallClock the wall clock; the tests of this
-	// package put a nap in.
+	// suspendedFor is suspended and wallClock the wall clock; the tests of this package insert a suspend.
 	suspendedFor = suspended
 	wallClock    = time.Time.UnixNano
 )
 
-// Now reads the clock: Go's monotonic time, so that it is fake inside a
-// synctest bubble, plus the time spent suspended since the program started.
+// Now reads the clock: Go's monotonic time, so that it is fake inside a synctest bubble, plus the time spent suspended
+// since the program started.
 //
-// How long that was costs two system calls, many times the rest. Now asks for it when
-// the wall clock has moved against the monotonic one. At a resume Linux adds the time
-// slept to CLOCK_REALTIME and to CLOCK_BOOTTIME in one step
-// (__timekeeping_inject_sleeptime), so no suspend goes unseen. Any other move of the
-// wall clock costs the calls only. A wall clock that is set back by just the time
-// slept, before the next reading, hides a suspend for at most askAgain.
+// The suspended time costs two system calls, many times the rest. Now asks for it when the wall clock has moved against
+// the monotonic one. At a resume Linux adds the time slept to CLOCK_REALTIME and to CLOCK_BOOTTIME in one step
+// (__timekeeping_inject_sleeptime), so no suspend goes unseen. Any other move of the wall clock only costs the calls. A
+// wall clock that is set back by just the time slept, before the next reading, hides a suspend for at most askAgain.
 func Now() Instant {
 	now := time.Now()
 	mono := int64(now.Sub(clockBase))

@@ -7,7 +7,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// ErrInvalidTTL says that no lease can have a duration.
+// ErrInvalidTTL means that no lease can have a duration.
 var ErrInvalidTTL = kvstore.ErrInvalidTTL
 
 const (
@@ -15,22 +15,20 @@ const (
 	MinTTL = time.Second
 	// MaxTTL is the longest lease that is renewed.
 	MaxTTL = 24 * time.Hour
-	// MaxFixedTTL is the longest lease that is not.
+	// MaxFixedTTL is the longest lease that is not renewed.
 	MaxFixedTTL = 366 * 24 * time.Hour
-	// DefaultMargin is the part of the TTL at whose end a lease is no longer
-	// believed in.
+	// DefaultMargin is the fraction of the TTL for which, at its end, the client no longer believes in a lease.
 	DefaultMargin = 0.1
-	// MinRenewFraction bounds the renewals of a lease to 20 in its TTL.
+	// MinRenewFraction limits the renewals of a lease to 20 in its TTL.
 	MinRenewFraction = 0.05
-	// maxMargin caps the margin of long leases. The floor of a thousandth of
-	// the TTL keeps clocks that run 0.1% apart safe at any length.
+	// maxMargin caps the margin of long leases. The floor of a thousandth of the TTL keeps clocks that run 0.1% apart
+	// safe at any length.
 	maxMargin   = time.Second
 	marginFloor = 1000
 )
 
-// RoundTTL returns the TTL that the server keeps for d: whole seconds, rounded
-// up. The error matches [ErrInvalidTTL]: for a d below [MinTTL] too, because a
-// lease that lasts several times as long as its caller asked for is no help.
+// RoundTTL returns the TTL that the server keeps for d: whole seconds, rounded up. The error matches [ErrInvalidTTL].
+// It is returned even for a d below [MinTTL]: a lease that lasts several times as long as requested is no help.
 func RoundTTL(d time.Duration, fixed bool) (time.Duration, error) {
 	longest := MaxTTL
 	if fixed {
@@ -47,14 +45,13 @@ func CeilSecond(d time.Duration) time.Duration {
 	return (d + time.Second - 1) / time.Second * time.Second //safety:lease-rounded-up
 }
 
-// Terms are the arithmetic of one lease.
+// Terms are the TTL and the margin of one lease.
 type Terms struct {
-	TTL    time.Duration // how long the server keeps the record
-	Margin time.Duration // how much of that the holder leaves unused
+	TTL    time.Duration // the time for which the server keeps the record
+	Margin time.Duration // the part of the TTL that the holder leaves unused
 }
 
-// NewTerms returns the terms of a lease of ttl with a margin of the given
-// fraction of it.
+// NewTerms returns the terms of a lease of ttl, with a margin of the given fraction of ttl.
 func NewTerms(ttl time.Duration, fraction float64) Terms {
 	m := min(time.Duration(float64(ttl)*fraction), maxMargin)
 	return Terms{TTL: ttl, Margin: max(m, ttl/marginFloor)} //safety:margin-floor
@@ -79,31 +76,29 @@ func TermsUntil(d time.Duration, fraction float64) (Terms, error) {
 	}
 }
 
-// renewAfter is how long after its sending a write is followed by a renewal:
-// at the given fraction of the TTL, and early enough to be tried again.
+// renewAfter returns the time after the sending of a write at which a renewal follows: the given fraction of the TTL,
+// and early enough for another try.
 func (t Terms) renewAfter(fraction float64) time.Duration {
 	fraction = max(fraction, MinRenewFraction)
 	return min(time.Duration(float64(t.TTL)*fraction), (t.TTL-t.Margin)*4/5) //safety:renewed-in-time
 }
 
-// Validity is how long a write is believed in after its sending.
+// Validity returns the time for which the client believes in a write after its sending.
 func (t Terms) Validity() time.Duration { return t.TTL - t.Margin }
 
-// together is the longest time by which a renewal is early to go with others.
+// together limits how early a renewal is sent to go with others.
 const together = 100 * time.Millisecond
 
-// NextRenewal is when to renew what was sent at sent. Renewals that are due within
-// the same few percent of the time between two, or within the same tenth of a second,
-// are sent together. A renewal by itself costs twice as much, in system calls above
-// all.
+// NextRenewal returns the time at which to renew what was sent at the time sent. Renewals that are due within the same
+// few percent of the time between two, or within the same tenth of a second, are sent together. A renewal by itself
+// costs twice as much, mostly in system calls.
 func (t Terms) NextRenewal(sent Instant, fraction float64) Instant {
 	after := t.renewAfter(fraction)
 	due := sent.Add(after)
 	step := Instant(max(min(after/32, together), 1))
-	return due - (due%step+step)%step // instants may be negative
+	return due - (due%step+step)%step // times may be negative
 }
 
-// End is when the validity of a write ends that was sent at sent. It counts
-// from the sending, because the server starts its own count no earlier, and
-// stops a margin short, because clocks run apart.
+// End returns the end of the validity of a write that was sent at the time sent. It counts from the sending, because
+// the server begins its own count no earlier, and ends a margin before the TTL, because clocks drift.
 func (t Terms) End(sent Instant) Instant { return sent.Add(t.TTL - t.Margin) } //safety:margin

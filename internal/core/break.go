@@ -53,7 +53,7 @@ func (b *Break) RecordRead(e record.Entry, none bool, stored uint64) BreakStep {
 	case (gone || broken) && !b.confirmed: //safety:break-confirmed
 		b.AsOf, b.confirmed, b.SeenBroken = max(b.AsOf, stored), true, broken
 		return BreakRead
-	// The second case: the answer to an earlier write was lost.
+	// An earlier write whose answer was lost counts too.
 	case broken, gone && b.sent && e.Deleted && e.Status == record.StatusBroken && e.From(b.ID):
 		return BreakDone
 	case gone && e.Live():
@@ -89,7 +89,7 @@ func (b *Break) BrokenFor(e record.Entry, server time.Time, usual time.Duration)
 	if b.Immediately || e.OverdueAt(server) { //safety:break-waits
 		return 0
 	}
-	// The broken record lasts as long as the one that it replaces: the holder may not have noticed yet.
+	// The broken record lasts at least as long as the one that it replaces would: the holder may not have noticed yet.
 	ttl := e.Record.TTL //safety:broken-outlasts
 	if ttl == 0 {
 		ttl = usual

@@ -15,7 +15,7 @@ const (
 	Reclaim
 	// Verify: read key K as of the revision.
 	Verify
-	// Prove: have the leader refuse a write, and name a revision that it has reached since.
+	// Prove: make the leader refuse a write, and then name a revision that it has reached.
 	Prove
 	// ReadAll: read all keys, in one state that contains the revision.
 	ReadAll

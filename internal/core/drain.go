@@ -63,7 +63,8 @@ type Drain struct {
 }
 
 const (
-	// ProofWindow limits the time of a proof on several replicas: the shortest lease less the difference of clocks.
+	// ProofWindow limits the time of a proof on several replicas: the shortest lease less the possible
+	// difference of clocks.
 	ProofWindow = clock.MinTTL * 4 / 5 //safety:proof-window
 	// drainTries limits the consecutive proofs that take too long. Then the writer gives up: the link is too slow.
 	drainTries = 10

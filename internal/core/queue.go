@@ -79,14 +79,14 @@ const (
 	Farthest
 	// Whole reads the queue whatever its length.
 	Whole
-	// Named has the leader name each place.
+	// Named makes the leader name each place.
 	Named
 )
 
 const (
 	// shortQueue is the number of places that a list from the start reads.
 	shortQueue = 32
-	// nearReach is the number of tickets before the own one in the shortest part.
+	// nearReach is the number of tickets before the waiter's in the shortest part.
 	nearReach = 4
 	// crowdReads is the number of records that a waiter in a crowd reads of a part.
 	crowdReads = 4
@@ -124,7 +124,7 @@ func (r Reach) extent(ticket uint64) (from uint64, most int) {
 type Standing uint8
 
 const (
-	// ListOn: list once more, as Reach says.
+	// ListOn: list once more, by Reach.
 	ListOn Standing = iota
 	// Behind: wait for the predecessor.
 	Behind
@@ -144,7 +144,7 @@ type Ahead struct {
 // PlaceGone notes that the predecessor has gone, as a state that contains revision shows; revision is 0 if not known. A
 // replica that lags would show the place in the next list again.
 func (w *Waiter) PlaceGone(revision uint64) {
-	switch w.AsOf = max(w.AsOf, revision); { // and unless it knows whom to read
+	switch w.AsOf = max(w.AsOf, revision); { // the reach counts only if it does not know whom to read
 	case w.crowd && w.Reach < Whole:
 		w.Reach = Near
 	case w.Reach > Start:
@@ -287,7 +287,7 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 	if r.Named {
 		return w.judgeKnown(before, i)
 	}
-	if w.Lists() { // from the start on
+	if w.Lists() { // the list was from the start on
 		if w.seeks = seeksNothing; r.Cut {
 			w.seeks = seeksNear
 			return ListOn, a
@@ -373,7 +373,7 @@ func (w *Waiter) judgeKnown(before []record.Entry, i int) (s Standing, a Ahead) 
 	near := w.seeks == seeksNear && len(before) <= headReach && len(before) < w.kept
 	w.seeks = seeksNothing
 	switch {
-	case w.missing: // the leader knows
+	case w.missing: // only the leader knows
 	case i >= 0 && !near:
 		w.before = before
 		if a = aheadOf(before, i, true); w.whole || w.served {

@@ -32,7 +32,7 @@ type Entrant struct {
 	Queued  bool          // it has waited behind another holder
 	Lingers bool          // the client may keep the lease idle afterwards
 	Meta    map[string]string
-	Wall    int64 // the time, in unix milliseconds
+	Wall    int64 // the time, in Unix milliseconds
 }
 
 // Admission is the fate of an [Entrant].

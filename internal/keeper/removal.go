@@ -98,7 +98,7 @@ func (r *Keeper) remove(ctx context.Context, m *removal, begun time.Time, limit 
 // soonTries is the number of times that a removal meets another write of its key before it treats that as an outage.
 const soonTries = 20
 
-// errBehind: a server has returned an older record than the one it acknowledged.
+// errBehind means that a server has returned an older record than the one it acknowledged.
 var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.ErrUnavailable)
 
 // Remove deletes a record of a claim by tombstones, until the server has confirmed that or ctx ends.

@@ -8,7 +8,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// ErrInvalidName says that a string cannot name a lock. It matches [kvstore.ErrInvalid].
+// ErrInvalidName means that a string cannot name a lock. It matches [kvstore.ErrInvalid].
 var ErrInvalidName error = invalidName{}
 
 type invalidName struct{}
@@ -16,8 +16,7 @@ type invalidName struct{}
 func (invalidName) Error() string        { return "invalid lock name" }
 func (invalidName) Is(target error) bool { return target == kvstore.ErrInvalid }
 
-// Kind is a kind of lock. Locks of different kinds are different locks, also
-// under one name.
+// Kind is a kind of lock. Locks of different kinds are different locks, even under one name.
 type Kind uint8
 
 const (
@@ -41,11 +40,11 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// MaxPermits is the greatest number of permits of a semaphore. One request can read so
-// many slots, and the queue beside them.
+// MaxPermits is the greatest number of permits of a semaphore. One request can read that many slots, and the queue
+// beside them.
 const MaxPermits = 256
 
-// Mode is how a claim asks for a lock.
+// Mode is the mode of a claim.
 type Mode uint8
 
 const (
@@ -66,19 +65,19 @@ const (
 	SWaitPrefix  = "swait." // a place in the queue of a semaphore
 )
 
-// Prefixes are all of them.
+// Prefixes has all of them.
 var Prefixes = []string{LockPrefix, WaitPrefix, GatePrefix, RWaitPrefix, ReaderPrefix, SlotPrefix, SWaitPrefix}
 
 // Keys are the keys of one lock.
 type Keys struct {
-	// Gate is the record that excludes others: of a mutex its holder. Of a semaphore no
-	// record has this key: its slots exclude others.
+	// Gate is the key of the record that excludes others, that of its holder for a mutex. A semaphore has no record
+	// under this key: its slots exclude others.
 	Gate    string
 	Kind    Kind
 	encoded string
 }
 
-// KeysOf returns the keys of the lock of a kind with an encoded name.
+// KeysOf returns the keys of the lock of this kind with an encoded name.
 func KeysOf(kind Kind, encoded string) Keys {
 	k := Keys{Kind: kind, encoded: encoded}
 	switch kind {
@@ -92,7 +91,7 @@ func KeysOf(kind Kind, encoded string) Keys {
 	return k
 }
 
-// Place is the key of the place with an id. The id "*" makes a pattern of all places.
+// Place returns the key of the place with this id. The id "*" makes a pattern of all places.
 func (k Keys) Place(id string) string {
 	switch k.Kind {
 	case RW:
@@ -103,22 +102,21 @@ func (k Keys) Place(id string) string {
 	return WaitPrefix + k.encoded + "." + id
 }
 
-// Reader is the key of the reader with an id. The id "*" makes a pattern of all readers.
+// Reader returns the key of the reader with this id. The id "*" makes a pattern of all readers.
 func (k Keys) Reader(id string) string { return ReaderPrefix + k.encoded + "." + id }
 
-// Slot is the key of a slot: each holder of a permit has one.
+// Slot returns the key of slot n: each holder of a permit has one.
 func (k Keys) Slot(n int) string { return SlotPrefix + k.encoded + "." + strconv.Itoa(n) }
 
-// Slots is the pattern of all slots.
+// Slots returns the pattern of all slots.
 func (k Keys) Slots() string { return SlotPrefix + k.encoded + ".*" }
 
 // maxName is the longest encoded name in bytes.
 const maxName = 512
 
-// EncodeName maps a lock's name one-to-one to a part of a key. A dot between two
-// non-empty tokens stays one, so that names keep a hierarchy that wildcards and
-// permissions understand. Every byte outside [A-Za-z0-9_/-] becomes '=' and two hex
-// digits. The error matches [ErrInvalidName].
+// EncodeName maps a lock's name one-to-one to a part of a key. A dot between two non-empty tokens remains, so that
+// names keep a hierarchy that wildcards and permissions understand. Every byte outside [A-Za-z0-9_/-] becomes '=' and
+// two hex digits. The error matches [ErrInvalidName].
 func EncodeName(name string) (string, error) { return encode(name, stays) }
 
 // encode escapes the bytes of name that keep does not keep.
@@ -154,11 +152,10 @@ func encode(name string, keep func(name string, i int) bool) (string, error) {
 	return encoded, nil
 }
 
-// stays says whether byte i of name is not escaped.
+// stays reports whether byte i of name is not escaped.
 func stays(name string, i int) bool {
 	switch c := name[i]; {
-	// No wildcard and no '=' stays, so that no encoded name is a pattern, and no two names
-	// have one key.
+	// No wildcard and no '=' stays, so that no encoded name is a pattern, and no two names have one key.
 	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '/', c == '-': //safety:name-escaped
 		return true
 	case c == '.':
@@ -167,8 +164,8 @@ func stays(name string, i int) bool {
 	return false
 }
 
-// decodeName is the inverse of [EncodeName]. It fails for a string that no name
-// encodes to, so that no foreign key looks like a lock.
+// decodeName is the inverse of [EncodeName]. It fails for a string to which no name is encoded, so that no foreign key
+// looks like a lock.
 func decodeName(encoded string) (string, bool) {
 	name := encoded
 	if strings.Contains(encoded, "=") {
@@ -196,9 +193,8 @@ func decodeName(encoded string) (string, bool) {
 
 func unhex(c byte) int { return strings.IndexByte("0123456789ABCDEF", c) }
 
-// EncodePattern encodes a pattern over names: tokens that are "*" and a last
-// one that is ">" stay wildcards, everything else is encoded like a name. A
-// name that has such a token itself is matched by that wildcard.
+// EncodePattern encodes a pattern over names: tokens that are "*" and a last one that is ">" stay wildcards, everything
+// else is encoded like a name. The wildcard also matches a name that has such a token itself.
 func EncodePattern(pattern string) (string, error) {
 	encoded, err := encode(pattern, func(p string, i int) bool { return stays(p, i) || wildcard(p, i) })
 	if err != nil {
@@ -207,8 +203,7 @@ func EncodePattern(pattern string) (string, error) {
 	return encoded, nil
 }
 
-// wildcard says whether byte i of a pattern is one: a token of its own between
-// dots that stay dots.
+// wildcard reports whether byte i of a pattern is a wildcard: a token of its own between dots that stay dots.
 func wildcard(pattern string, i int) bool {
 	last := i == len(pattern)-1
 	return (pattern[i] == '*' || pattern[i] == '>' && last) &&
@@ -216,9 +211,8 @@ func wildcard(pattern string, i int) bool {
 		(last || pattern[i+1] == '.' && stays(pattern, i+1))
 }
 
-// Pattern returns the pattern of the keys under prefix whose names an encoded
-// pattern matches. Behind the name of a waiter or a reader comes an id, and behind that of
-// a slot its number. Neither must be taken for a part of the name.
+// Pattern returns the pattern of the keys under prefix whose names an encoded pattern matches. An id follows the name
+// of a waiter or a reader, and a number that of a slot. Neither must be mistaken for a part of the name.
 func Pattern(prefix, encoded string) string {
 	switch prefix {
 	case WaitPrefix, RWaitPrefix, ReaderPrefix, SlotPrefix, SWaitPrefix:
@@ -230,8 +224,8 @@ func Pattern(prefix, encoded string) string {
 	return prefix + encoded
 }
 
-// JoinName makes a name of parts that may hold any bytes, dots included, so
-// that different parts give different names: ("a.b", "c") is not ("a", "b.c").
+// JoinName makes a name of parts that may hold any bytes, including dots. Different parts give different names: ("a.b",
+// "c") is not ("a", "b.c").
 func JoinName(parts []string) string {
 	escape := strings.NewReplacer("=", "=3D", ".", "=2E")
 	out := make([]string, len(parts))
@@ -244,7 +238,7 @@ func JoinName(parts []string) string {
 	return strings.Join(out, ".")
 }
 
-// Key is what a key says.
+// Key is a key taken apart.
 type Key struct {
 	Prefix string
 	Name   string // decoded
@@ -252,7 +246,7 @@ type Key struct {
 	Slot   int    // of a semaphore
 }
 
-// ParseKey takes a key apart; false for a key that the library does not write.
+// ParseKey takes a key apart. It returns false for a key that the library does not write.
 func ParseKey(key string) (Key, bool) {
 	i := strings.IndexByte(key, '.')
 	if i < 0 {
@@ -283,7 +277,7 @@ func ParseKey(key string) (Key, bool) {
 	return p, ok
 }
 
-// Kind is the kind of the lock that the key belongs to.
+// Kind returns the kind of the lock to which the key belongs.
 func (k Key) Kind() Kind {
 	switch k.Prefix {
 	case LockPrefix, WaitPrefix:
@@ -294,14 +288,13 @@ func (k Key) Kind() Kind {
 	return RW
 }
 
-// Waits says whether the key is that of a place in a queue.
+// Waits reports whether the key is that of a place in a queue.
 func (k Key) Waits() bool {
 	return k.Prefix == WaitPrefix || k.Prefix == RWaitPrefix || k.Prefix == SWaitPrefix
 }
 
-// KeyPatterns returns the patterns of the keys that the locks have whose names
-// match a pattern: those of holders, writers and slots, of readers, and of waiters. The
-// error matches [ErrInvalidName].
+// KeyPatterns returns the patterns of the keys of locks whose names match pattern: those of holders, writers and slots,
+// of readers, and of waiters. The error matches [ErrInvalidName].
 func KeyPatterns(pattern string) (holders, readers, waiters []string, err error) {
 	encoded, err := EncodePattern(pattern)
 	if err != nil {

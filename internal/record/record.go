@@ -20,14 +20,14 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// MaxGiven is how large a record may be by what its owner gave: the rest is for
-// what a claim, a renewal and a break add.
+// MaxGiven limits the size of a record with what its owner gave. The rest is for what a claim, a renewal and a break
+// add.
 const MaxGiven = kvstore.MaxRecord - 2<<10
 
 // recordVersion is the version of the record format.
 const recordVersion = 1
 
-// Status says what a record is.
+// Status is the state of a record.
 type Status uint8
 
 const (
@@ -40,14 +40,14 @@ const (
 	StatusBroken
 	// StatusGone is the body of a tombstone: released or given up.
 	StatusGone
-	// StatusGranted is the body of the tombstone of a waiter that was granted the lock when no
-	// place was before its own: its successor is first now.
+	// StatusGranted is the body of the tombstone of a waiter that was granted the lock when no place was before its
+	// own. Its successor is first now.
 	StatusGranted
 	_ // 6, 7 and 8 mean nothing
 	_
 	_
-	// StatusPassed is the body of the tombstone of a waiter that was granted the lock while
-	// others were before it: out of turn, or beside other readers. So its successor is not the first.
+	// StatusPassed is the body of the tombstone of a waiter that was granted the lock while others were before it: out
+	// of turn, or beside other readers. Its successor is not the first.
 	StatusPassed
 )
 
@@ -56,64 +56,63 @@ type Body struct {
 	Version version `msgpack:"v"`
 	Status  Status  `msgpack:"s"`
 	// Fixed marks a lease that is not renewed. A holder that leaves its record, to an adopter or for the rest of a
-	// minimum hold, writes it with its last renewal.
+	// minimum hold, sets it in its last renewal.
 	Fixed bool `msgpack:"f,omitempty"`
-	// Mode is the [Mode] of the claim: a reader's record and place say Shared.
+	// Mode is the [Mode] of the claim: Shared in a reader's record and place.
 	Mode uint8 `msgpack:"m,omitempty"`
-	// Size is how many goroutines the record stands for: those that wait at a place,
-	// and for a lock those that wait behind its holder too. 0 means 1.
+	// Size is the number of goroutines behind the record: those that wait at a place or, for a lock, the holder and
+	// those that wait behind it. 0 means 1.
 	Size int32 `msgpack:"n,omitempty"`
-	// ID is the claim's: 128 random bits, never used again.
+	// ID is the claim's id: 128 random bits, never used again.
 	ID string `msgpack:"id"`
 	// Client is the id of the client that made the claim.
 	Client string `msgpack:"c,omitempty"`
-	// Attempt is the number of the attempt that wrote an acquisition record,
-	// from 1. 0 in renewals.
+	// Attempt is the number of the attempt that wrote an acquisition record, from 1. It is 0 in renewals.
 	Attempt int `msgpack:"a,omitempty"`
-	// Renewal is the number of the renewal, from 1. 0 in acquisition records.
+	// Renewal is the number of the renewal, from 1. It is 0 in acquisition records.
 	Renewal uint64 `msgpack:"r,omitempty"`
-	// Token is the fencing token, or the ticket of a place; see [TokenOrTicket]. It is
-	// 0 in the write that first named this claim, whose revision it comes from.
+	// Token is the fencing token, or the ticket of a place; see [TokenOrTicket]. It is 0 in the write that first named
+	// this claim, from whose revision it is made.
 	Token uint64 `msgpack:"t,omitempty"`
-	// TTL is the lease in seconds.
+	// TTL is the TTL of the lease in seconds.
 	TTL int64 `msgpack:"l"`
-	// Since is when the claim began, in unix milliseconds of its client.
+	// Since is the time at which the claim began, in Unix milliseconds by its client's clock.
 	Since int64 `msgpack:"at,omitempty"`
-	// Waited is how long the claim had waited for the lock by then, in milliseconds
-	// and at least 1. It is 0 for a claim that did not have to queue.
+	// Waited is the time that the claim had waited for the lock by then, in milliseconds, at least 1. It is 0 for a
+	// claim that did not queue.
 	Waited int64 `msgpack:"w,omitempty"`
-	// Grants is how many holders the claim has had. Waits is how long those after the
-	// first had waited for the lock, in milliseconds. 0 grants mean 1.
+	// Grants is the number of holders that the claim has had; 0 means 1. Waits is the time that those after the first
+	// waited for the lock, in milliseconds.
 	Grants uint64 `msgpack:"g,omitempty"`
 	Waits  int64  `msgpack:"gw,omitempty"`
-	// Lingers marks a lease whose client may keep it idle for a while. InUse is of such a
-	// lease: a goroutine was inside when the record was written.
+	// Lingers marks a lease that its client may keep idle for a while. In such a lease, InUse means that a goroutine
+	// was inside when the record was written.
 	Lingers bool    `msgpack:"k,omitempty"`
-	Permits Permits `msgpack:"q,omitempty"` // of the semaphore, as the claim knows; 0: another lock
+	Permits Permits `msgpack:"q,omitempty"` // of the semaphore, as the claim knows; 0 for another lock
 	InUse   bool    `msgpack:"u,omitempty"`
-	// By is set by a process that extends the lock with nothing but its handle: the renewal counts
-	// only if the server stored it before By, in unix milliseconds of the servers. 0: it always counts.
+	// By is set by a process that extends the lock with only its handle: the renewal counts only if the server stored
+	// it before By, in Unix milliseconds by the servers' clock. 0 if it always counts.
 	By int64 `msgpack:"by,omitempty"`
 
-	// Purpose is for operators, and no rule reads it.
+	// Purpose is for operators. No rule reads it.
 	Purpose Purpose  `msgpack:"y,omitempty"`
 	Owner   string   `msgpack:"o,omitempty"`
 	Host    string   `msgpack:"h,omitempty"`
 	PID     int      `msgpack:"p,omitempty"`
-	Started int64    `msgpack:"ps,omitempty"` // process start, unix milliseconds
+	Started int64    `msgpack:"ps,omitempty"` // start of the process, in Unix milliseconds
 	Meta    metadata `msgpack:"d,omitempty"`
 
-	// Of a broken record: the operator that broke it, the reason, the time.
+	// For a broken record: the operator that broke it, the reason, the time.
 	BrokenBy string `msgpack:"bb,omitempty"`
 	Reason   string `msgpack:"br,omitempty"`
 	BrokenAt int64  `msgpack:"ba,omitempty"`
 }
 
-// Purpose says what a record is for, where it stays or waits for long by design. Alarms leave such records out.
-// Other packages have words of their own. It takes 8 bytes: each lease that a client holds has one.
+// Purpose is what a record is for, if it stays or waits for long by design. Alarms leave such records out. Other
+// packages have words of their own. It takes 8 bytes, because each lease that a client holds has one.
 type Purpose struct{ word unique.Handle[string] }
 
-// PurposeOf returns the purpose that a word names; "": none.
+// PurposeOf returns the purpose that word names, none if word is "".
 func PurposeOf(word string) (p Purpose) {
 	if word != "" {
 		p.word = unique.Make(word)
@@ -134,14 +133,14 @@ const (
 )
 
 var (
-	// Job is that of a job that is done, whose holder has left.
+	// Job is the purpose of a job that is done, whose holder has left.
 	Job = PurposeOf("job")
-	// Rest is that of what is left of a minimum hold, whose holder has left.
+	// Rest is the purpose of what is left of a minimum hold whose holder has left.
 	Rest = PurposeOf(rest)
 )
 
-// DecodeMsgpack implements [msgpack.CustomDecoder]. A value that cannot be a purpose counts as absent: a record
-// must not keep others out forever, or lose its place, because of a field that no rule reads.
+// DecodeMsgpack implements [msgpack.CustomDecoder]. A value that cannot be a purpose counts as absent: a record must
+// not keep others out forever, or lose its place, because of a field that no rule reads.
 func (p *Purpose) DecodeMsgpack(d *msgpack.Decoder) error {
 	*p = Purpose{}
 	c, err := d.PeekCode()
@@ -160,11 +159,11 @@ func (p *Purpose) DecodeMsgpack(d *msgpack.Decoder) error {
 
 type version uint8
 
-// Permits is how many permits a semaphore has.
+// Permits is the number of permits of a semaphore.
 type Permits uint16
 
-// narrow decodes a number. The codec would truncate one that does not fit, and read version 257 as
-// version 1. narrow makes it the largest number of the type, which is valid for no field.
+// narrow decodes a number. The codec would truncate a number that does not fit, and read version 257 as version 1.
+// narrow makes it the largest number of the type, which is valid for no field.
 func narrow[T ~uint8 | ~uint16](to *T, d *msgpack.Decoder) error {
 	n, err := d.DecodeInt64()
 	if *to = T(n); int64(*to) != n {
@@ -178,9 +177,8 @@ func (v *version) DecodeMsgpack(d *msgpack.Decoder) error { return narrow(v, d) 
 func (s *Status) DecodeMsgpack(d *msgpack.Decoder) error  { return narrow(s, d) }
 func (p *Permits) DecodeMsgpack(d *msgpack.Decoder) error { return narrow(p, d) }
 
-// metadata decodes entry by entry. The codec would make room for as many entries as a
-// record announces, a million say, before it has read one. Every client that lists reads
-// the records of all others.
+// metadata decodes entry by entry. The codec would make room for as many entries as a record announces, a million for
+// example, before it has read one. Every client that lists reads the records of all others.
 type metadata map[string]string
 
 // DecodeMsgpack implements [msgpack.CustomDecoder].
@@ -204,15 +202,13 @@ func (m *metadata) DecodeMsgpack(d *msgpack.Decoder) error {
 
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// Encode returns the value of a record that is not written again. It fails where the value
-// is too large.
+// Encode returns the value of a record that is not written again. It fails if the value is too large.
 func (b *Body) Encode() ([]byte, error) { return b.encode(func(int) int { return 0 }) }
 
-// EncodeKept returns the value of a record that its client renews, for a write that expects
-// a revision. A full bucket on one server takes a replacement that is not larger, so all
-// records of a claim have one size: those fields that can grow, the digits of the
-// expectation among the headers, and padding add up to kept. Only new metadata make a
-// record larger. It fails where the value is too large.
+// EncodeKept returns the value of a record that its client renews, for a write that expects revision expect. A full
+// bucket on one server accepts a replacement that is not larger, so all records of a claim have one size: the fields
+// that can grow, the digits of the expectation among the headers, and the padding add up to kept. Only new metadata
+// make a record larger. It fails if the value is too large.
 func (b *Body) EncodeKept(expect uint64) ([]byte, error) {
 	digits := len(strconv.AppendUint(make([]byte, 0, 20), expect, 10))
 	return b.encode(func(growing int) int {
@@ -222,12 +218,11 @@ func (b *Body) EncodeKept(expect uint64) ([]byte, error) {
 }
 
 const (
-	// kept is how many bytes the growing parts of a record that is renewed take together:
-	// Token of nine bytes, five other numbers of five, Fixed and InUse of one each, their keys of 18
-	// bytes, a purpose of restSize, an expectation of 16 digits, the two bytes by which the head
-	// of a map with more than 15 fields is longer, and the least padding.
+	// kept is the number of bytes that the growing parts of a renewed record take together: Token of nine bytes, five
+	// other numbers of five, Fixed and InUse of one each, their keys of 18 bytes, a purpose of restSize, an expectation
+	// of 16 digits, the two bytes by which the head of a map with more than 15 fields is longer, and the least padding.
 	kept = 9 + 5*5 + 2 + 18 + restSize + 16 + 2 + minPadding
-	// restSize is the size of [Rest] with its key and its head: the last record of a lease can get it.
+	// restSize is the size of [Rest] with its key and its head. The last record of a lease can get it.
 	restSize = 3 + len(rest)
 	// minPadding is the size of padding of no bytes: its key, and the head of its value.
 	minPadding = 4
@@ -235,8 +230,7 @@ const (
 
 var spaces = strings.Repeat(" ", kept)
 
-// encode writes the map, and padding of as many bytes as padding returns for the size of
-// the growing fields.
+// encode writes the map, and as many bytes of padding as padding returns for the size of the growing fields.
 func (b *Body) encode(padding func(growing int) int) ([]byte, error) {
 	b.Version = recordVersion
 	var count fieldWriter
@@ -262,21 +256,20 @@ func (b *Body) encode(padding func(growing int) int) ([]byte, error) {
 	return bytes.Clone(buf.Bytes()), err
 }
 
-// added is what a claim and its renewals add to what the owner gave, at most. A break adds
-// more, and is refused where that does not fit.
+// added limits what a claim and its renewals add to what the owner gave. A break adds more, and is refused if that does
+// not fit.
 const added = 256
 
-// Fits says whether the record is small enough by what its owner gave, where a value may
-// have at most most bytes. It returns how many are given, and how many fit.
+// Fits reports whether the record is small enough with what its owner gave, if a value may have at most most bytes. It
+// returns the number of bytes given, and the limit.
 func (b Body) Fits(most int) (given, limit int, ok bool) {
 	limit = min(MaxGiven, most-added)
 	v, err := b.Encode()
 	return len(v), limit, err == nil && len(v) <= limit
 }
 
-// write writes the map that the tags above describe, of n fields and without its padding.
-// The way of the msgpack library costs as many allocations as there are fields, in every
-// write of every lock.
+// write writes the map that the tags above describe, with n fields and without its padding. The msgpack library itself
+// makes as many allocations as there are fields, in every write of every lock.
 func (b *Body) write(enc *msgpack.Encoder, n int) error {
 	w := fieldWriter{enc: enc, err: enc.EncodeMapLen(n)}
 	b.fields(&w)
@@ -332,8 +325,7 @@ func (b *Body) fields(w *fieldWriter) {
 	w.number("ba", b.BrokenAt)
 }
 
-// fieldWriter writes fields that are not zero, or only counts them while it has
-// no encoder.
+// fieldWriter writes fields that are not zero, or only counts them if it has no encoder.
 type fieldWriter struct {
 	enc     *msgpack.Encoder
 	n       int
@@ -351,7 +343,7 @@ func (w *fieldWriter) grows(key string, v uint64) {
 	}
 }
 
-// intSize is how many bytes the shortest form of a number has.
+// intSize returns the number of bytes of the shortest form of a number.
 func intSize(v uint64) int {
 	switch {
 	case v <= math.MaxInt8:
@@ -366,7 +358,7 @@ func intSize(v uint64) int {
 	return 9
 }
 
-// mapHead is by how many bytes the head of a map of n fields is longer than the shortest.
+// mapHead returns the number of bytes by which the head of a map of n fields is longer than the shortest.
 func mapHead(n int) int {
 	if n <= 15 {
 		return 0
@@ -374,8 +366,8 @@ func mapHead(n int) int {
 	return 2
 }
 
-// has counts a field that is there, or writes its key and says that the value has
-// to follow.
+// has counts a field that is there. If there is an encoder, has writes the key, and reports whether the value has to
+// follow.
 func (w *fieldWriter) has(key string, there bool) bool {
 	if !there || w.err != nil {
 		return false
@@ -406,7 +398,7 @@ func (w *fieldWriter) text(key, v string) {
 	}
 }
 
-// ErrInvalidOption says that an option or a field of a request cannot be used.
+// ErrInvalidOption means that an option or a field of a request cannot be used.
 var ErrInvalidOption = kvstore.ErrInvalidOption
 
 var errUnreadable = errors.New("unreadable record")
@@ -417,14 +409,12 @@ func Decode(value []byte) (Body, error) {
 	if len(value) == 0 || len(value) > kvstore.MaxRecord {
 		return Body{}, errUnreadable
 	}
-	// The decoder is not one of those that Unmarshal keeps for reuse. Those keep the
-	// room that a value made them take. A length that is announced and not there
-	// would make that a megabyte more with each read.
+	// The decoders that Unmarshal reuses keep the room that a value made them take. With a length that is announced and
+	// not there, that would be a megabyte more with each read. So this is a new one.
 	if err := msgpack.NewDecoder(bytes.NewReader(value)).Decode(&b); err != nil {
 		return Body{}, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	// The fields of another version may mean something else, and a record without an id
-	// names no claim.
+	// The fields of another version may mean something else, and a record without an id names no claim.
 	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusPassed || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
 		return Body{}, errUnreadable
 	}
@@ -438,27 +428,27 @@ func Decode(value []byte) (Body, error) {
 type Entry struct {
 	kvstore.Record
 	Body
-	// Unreadable marks a record that this library did not write: held by an unknown
-	// owner.
+	// Unreadable marks a record that this library did not write: an unknown owner holds it.
 	Unreadable bool
 	// Overdue marks a record of a view that was overdue by the server's clock.
 	Overdue bool
 }
 
-// Of reads the record r.
+// Of decodes the record r.
 func Of(r kvstore.Record) Entry {
 	b, err := Decode(r.Value)
-	if err == nil && b.Status == StatusWaiting && b.Permits == 0 && strings.HasPrefix(r.Key, SWaitPrefix) { // else this place could block the queue for ever //safety:place-numbered
+	// A place without a number of permits could block the queue forever.
+	if err == nil && b.Status == StatusWaiting && b.Permits == 0 && strings.HasPrefix(r.Key, SWaitPrefix) { //safety:place-numbered
 		err = errUnreadable
 	}
 	return Entry{Record: r, Body: b, Unreadable: err != nil} //safety:unknown-owner
 }
 
-// Zero says whether there is no record at all.
+// Zero reports whether there is no record at all.
 func (e Entry) Zero() bool { return e.Revision == 0 }
 
-// TokenOrTicket returns the claim's fencing token or ticket. Of a record that cannot be
-// read, the revision says how new it is.
+// TokenOrTicket returns the claim's fencing token or ticket. For an unreadable record, it is made from the revision,
+// which tells how new the record is.
 func (e Entry) TokenOrTicket() uint64 {
 	if !e.Unreadable && e.Body.Token != 0 {
 		return e.Body.Token
@@ -466,30 +456,28 @@ func (e Entry) TokenOrTicket() uint64 {
 	return TokenOrTicket(e.Key, e.Revision)
 }
 
-// Goroutines is how many goroutines the record stands for, the holder included.
+// Goroutines returns the number of goroutines behind the record, including the holder.
 func (e Entry) Goroutines() int { return max(int(e.Size), 1) }
 
-// Granted is how many holders the claim has had.
+// Granted returns the number of holders that the claim has had.
 func (e Entry) Granted() uint64 { return max(e.Grants, 1) }
 
 // Left reports whether the record looks like the last renewal of its holder, for views. The renewal of a lease that was
-// fixed from the grant on looks the same.
+// fixed from its grant looks the same.
 func (e Entry) Left() bool { return e.Status == StatusHeld && e.Fixed && e.Renewal > 0 && e.By == 0 }
 
 // Done reports whether the record is that of a job that is done.
 func (e Entry) Done() bool { return e.Left() && e.Purpose == Job }
 
-// Adopts reports whether the record is that of a claim which has adopted the lock of another one, whose record it has
-// replaced.
+// Adopts reports whether the record's claim has adopted the lock of the claim of before, whose record it has replaced.
 func (e Entry) Adopts(before Entry) bool {
 	return e.Attempt > 0 && e.Body.Token != 0 && before.Left() && e.Body.Token == before.Body.Token && e.ID != before.ID
 }
 
-// Live says whether the record keeps others out.
+// Live reports whether the record keeps others out.
 func (e Entry) Live() bool { return !e.Zero() && !e.Deleted }
 
-// ClaimID names the claim for operators. A record that cannot be read names none: its
-// revision replaces the name.
+// ClaimID names the claim for operators. An unreadable record names none, so its revision replaces the name.
 func (e Entry) ClaimID() string {
 	if e.Unreadable {
 		return fmt.Sprintf("unreadable-%d", e.Revision)
@@ -500,34 +488,32 @@ func (e Entry) ClaimID() string {
 // BrokenBecause names the operator that broke the record, and the reason.
 func (e Entry) BrokenBecause() string { return fmt.Sprintf("by %s: %s", e.BrokenBy, e.Reason) }
 
-// StoredLate says whether the record is a renewal that does not count, because the server stored it too late: see By.
+// StoredLate reports whether the record is a renewal that does not count because the server stored it too late: see By.
 func (e Entry) StoredLate() bool { return e.By != 0 && e.Time.UnixMilli() >= e.By }
 
-// From says whether the claim with this id wrote the record.
+// From reports whether the claim with this id wrote the record.
 func (e Entry) From(id string) bool { return !e.Zero() && !e.Unreadable && e.ID == id }
 
 const (
-	// TombstoneLife is how long the server keeps a tombstone.
+	// TombstoneLife is the time for which the server keeps a tombstone.
 	TombstoneLife = time.Second
-	// Bypass is for how long a client that has seen a queue empty may take the lock
-	// again without a read of the queue. So the hot path stays one round trip, and a
-	// new waiter waits at most that much longer.
+	// Bypass is the time for which a client that has seen a queue empty may take the lock again without a read of the
+	// queue. So the hot path stays one round trip, and a new waiter waits at most that much longer.
 	Bypass = 100 * time.Millisecond
 )
 
-// OverdueSlack is how far apart the clocks of two servers may be: one has stamped the
-// record, another one reports the time.
+// OverdueSlack limits the difference between the clocks of two servers: one has stamped the record, another one reports
+// the time.
 const OverdueSlack = 300 * time.Millisecond
 
-// OverdueAt says whether the entry, which was read, has no holder any more at a time
-// of the server's clock. A record without a TTL never ends, and one that cannot be
-// read belongs to an unknown holder.
+// OverdueAt reports whether the entry, which was read, has no holder any more at time server of the server's clock. A
+// record without a TTL never ends, and an unreadable one belongs to an unknown holder.
 func (e Entry) OverdueAt(server time.Time) bool {
 	return e.Live() && !e.Unreadable && e.Record.TTL > 0 && !server.Before(e.Time.Add(e.Record.TTL+OverdueSlack)) //safety:overdue
 }
 
-// Queue is the queue that the records of its places make, in the order of the
-// tickets. A record that cannot be read is no place: it must not hold up the queue.
+// Queue returns the places among records, in the order of their tickets. An unreadable record is no place: it must not
+// hold up the queue.
 func Queue(records []kvstore.Record) []Entry {
 	queue := make([]Entry, 0, len(records))
 	for _, r := range records {
@@ -539,7 +525,7 @@ func Queue(records []kvstore.Record) []Entry {
 	return queue
 }
 
-// SortByTicket sorts a queue. The revision does not do: a renewal changes it.
+// SortByTicket sorts a queue. The revision would not do, because a renewal changes it.
 func SortByTicket(queue []Entry) {
 	slices.SortFunc(queue, func(a, b Entry) int { return cmp.Compare(a.TokenOrTicket(), b.TokenOrTicket()) })
 }

@@ -5,25 +5,21 @@ import "strings"
 // tokenBits are the low bits of a token: they count the grants of one revision.
 const tokenBits = 6
 
-// GrantsPerRevision is how many grants one write of a record can have. Each has a
-// fencing token of its own.
+// GrantsPerRevision is the number of grants that one write of a record can have. Each has its own fencing token.
 const GrantsPerRevision = 1 << tokenBits
 
-// Token returns the fencing token of grant n, from 0, of the write at a
-// revision. Tokens rise with the revision first, and then with n. n is below
-// [GrantsPerRevision]: from there on it would be the token of a later revision.
+// Token returns the fencing token of grant n, from 0, of the write at revision. Tokens rise with the revision first,
+// and then with n. n is below [GrantsPerRevision]: from there on it would be the token of a later revision.
 func Token(revision uint64, n int) uint64 { return revision<<tokenBits | uint64(n) }
 
-// TokenRevision returns the revision of the write that a fencing token is made of.
+// TokenRevision returns the revision of the write from which a fencing token is made.
 func TokenRevision(token uint64) uint64 { return token >> tokenBits }
 
-// TokenGrant returns the number of the grant that a fencing token is of, among those of
-// its revision.
+// TokenGrant returns the number of a fencing token's grant among those of its revision.
 func TokenGrant(token uint64) int { return int(token % GrantsPerRevision) }
 
-// TokenOrTicket returns the number of a claim whose first write was stored under key at a
-// revision. For a place that is its ticket, the revision itself. For any other record it is
-// the first fencing token of that revision.
+// TokenOrTicket returns the number of a claim whose first write was stored under key at revision. For a place that is
+// its ticket, the revision itself. For any other record it is the first fencing token of that revision.
 func TokenOrTicket(key string, revision uint64) uint64 {
 	if strings.HasPrefix(key, WaitPrefix) || strings.HasPrefix(key, RWaitPrefix) || strings.HasPrefix(key, SWaitPrefix) {
 		return revision

@@ -64,13 +64,13 @@ func (s *Session) Hold(g keeper.Granted, until time.Time) *Lease {
 	return l
 }
 
-// sentinels of the ends.
+// sentinels has the error of each end.
 var sentinels = [...]error{
 	core.EndLost: ErrLost, core.EndBroken: ErrBroken, core.EndPlanned: ErrEnded, core.EndClosed: bucket.ErrClosed,
 	core.EndReleased: ErrReleased, core.EndHandedOff: ErrHandedOff,
 }
 
-// events of the ends.
+// events has the event of each end.
 var events = [...]EventType{
 	core.EndLost: EventLost, core.EndBroken: EventBroken, core.EndPlanned: EventEnded, core.EndClosed: EventLost,
 	core.EndReleased: EventReleased, core.EndHandedOff: EventReleased,
