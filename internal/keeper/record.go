@@ -55,8 +55,8 @@ type Owner interface {
 	Confirmed(n uint64)
 	// Refused handles the refusal of a renewal by a server that may accept a later one.
 	Refused(err error)
-	// TooLarge handles the refusal of a renewal because of its size.
-	TooLarge(err error)
+	// NoRoom handles the refusal of a renewal for which there may be room if it is smaller.
+	NoRoom(err error)
 	// AtRisk handles a failure that may keep all further renewals from being confirmed.
 	AtRisk(err error)
 	// Cooldown returns the time for which the record has to keep others out if its holder leaves now.
@@ -190,6 +190,9 @@ func (k *Record) ended(end core.End, why string) {
 
 // reason returns the evidence for the end in words. Under the mutex.
 func (k *Record) reason() string {
+	if k.Why == core.Unconfirmed && k.Abandoned {
+		return "its handle was dropped without Unlock, so the client renewed it no more"
+	}
 	switch k.Why {
 	case core.Unconfirmed:
 		why := "its lease ended without a confirmation from the server" + k.Failed()

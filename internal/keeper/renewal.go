@@ -3,7 +3,6 @@ package keeper
 import (
 	"cmp"
 	"context"
-	"errors"
 	"hash/maphash"
 	"time"
 
@@ -57,8 +56,8 @@ func (k *Record) renew(paced uint64) bool {
 	}
 	if err != nil { // nothing was sent
 		k.RenewalNotSent(n)
-		if errors.Is(err, kvstore.ErrTooLarge) && k.State == core.StateHeld {
-			k.owner.TooLarge(err)
+		if noRoom(err) && k.State == core.StateHeld {
+			k.owner.NoRoom(err)
 			k.Moved()
 		}
 	}
@@ -92,17 +91,21 @@ func (k *Record) answered(n uint64, a kvstore.Answer, paced uint64, sent clock.I
 	defer r.Unlock()
 	if k.State == core.StateHeld {
 		switch {
-		case errors.Is(a.Err, kvstore.ErrTooLarge):
-			k.owner.TooLarge(a.Err)
 		case answer.Refusal == core.InFlight:
 			failure := a.Err
 			k.failure = cmp.Or(k.failure, &failure)
 		case answer.Refusal > core.Conflict:
 			k.fails(a.Err)
 		}
+		if noRoom(a.Err) {
+			k.owner.NoRoom(a.Err)
+		}
 	}
 	k.Apply(k.AnswerArrived(n, answer, now), "")
 }
+
+// noRoom reports whether a smaller record may be stored where err has refused one.
+func noRoom(err error) bool { return bucket.IsAny(err, kvstore.ErrTooLarge, kvstore.ErrFull) }
 
 // landed removes the renewals up to n from the flights: they are answered, or expect a revision that is no longer the
 // last. The caller ends the waits for their answers without the mutex. Under the mutex.

@@ -67,7 +67,7 @@ var (
 // conflict is none, nor is the lack of an answer, of a leader or of a connection.
 func Refused(err error) bool {
 	_, answered := errors.AsType[*jetstream.APIError](err)
-	return (answered || errors.Is(err, ErrPermission) || errors.Is(err, nats.ErrMaxPayload)) && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrInFlight)
+	return (answered || errors.Is(err, ErrPermission) || errors.Is(err, ErrTooLarge) || errors.Is(err, nats.ErrMaxPayload)) && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrInFlight)
 }
 
 // ConflictError names the revision that a refused write met. It matches

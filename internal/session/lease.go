@@ -126,6 +126,9 @@ func (l *Lease) AtRisk(err error) {
 		h.warn()
 		l.s.Notify(h.parent, h.event(EventAtRisk, err))
 	}
+	if l.s.b.Gone() { // nothing will be confirmed any more
+		l.failWaiting(err)
+	}
 }
 
 // Refused is part of [keeper.Owner]. The refusal may pass, so the early warning comes when it is due.
@@ -138,20 +141,25 @@ func (l *Lease) Refused(err error) {
 		"left", l.Valid.End.Sub(l.s.b.Instant()).Round(time.Millisecond), "error", err)
 }
 
-// TooLarge is part of [keeper.Owner]. It restores the metadata from before the SetMeta that made the record too
+// NoRoom is part of [keeper.Owner]. It restores the metadata from before the SetMeta that made the record too
 // large. All waiting calls get the error.
-func (l *Lease) TooLarge(err error) {
+func (l *Lease) NoRoom(err error) {
 	for h := l.holders; h != nil; h = h.next {
 		if h.wishes == nil || h.wishes.stored == nil {
 			continue
 		}
 		l.Body.Meta, h.wishes.stored = h.wishes.stored.meta, nil
-		for _, x := range l.waiting {
-			x.done <- fmt.Errorf("renew lock %q: %w", l.Name, err)
-		}
-		l.waiting, l.Waiting = nil, 0
+		l.failWaiting(err)
 		l.RenewNow(l.s.b.Instant())
 	}
+}
+
+// failWaiting ends the waits for a confirmation. Under the mutex.
+func (l *Lease) failWaiting(err error) {
+	for _, x := range l.waiting {
+		x.done <- fmt.Errorf("renew lock %q: %w", l.Name, err)
+	}
+	l.waiting, l.Waiting = nil, 0
 }
 
 // Cooldown is part of [keeper.Owner]. It returns what is left of the minimum hold.
@@ -324,6 +332,10 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 		cause := l.cause
 		l.s.Unlock()
 		return cause
+	}
+	if l.s.b.Gone() {
+		l.s.Unlock()
+		return fmt.Errorf("renew lock %q: %w: connection closed", l.Name, bucket.ErrUnavailable)
 	}
 	x := extension{done: make(chan error, 1)}
 	if fresh {
