@@ -140,7 +140,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 		case parent.Err() == nil: // OnChange cannot go on
 			return errors.Join(context.Cause(ctx), led)
 		default:
-			return errors.Join(fmt.Errorf("election %.512q: %w", e.name, again.EndOf(parent)), led)
+			return errors.Join(fmt.Errorf("election %.512q: %w", e.name, clock.EndOf(parent)), led)
 		}
 	}
 }

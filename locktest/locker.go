@@ -1,6 +1,7 @@
 package locktest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
@@ -97,6 +99,8 @@ func (l *Locker) Disconnect(c *natslock.Client) (reconnect func()) {
 	l.outage(func() { l.cut[c] = true })
 	return func() { l.outage(func() { delete(l.cut, c) }) }
 }
+
+var errNoContext = fmt.Errorf("%w: the context is nil", natslock.ErrInvalid)
 
 // errCut is what a client meets that [Locker.Disconnect] has cut off.
 var errCut = fmt.Errorf("%w: the client is disconnected", natslock.ErrUnavailable)
@@ -196,11 +200,17 @@ func (l *Locker) Lose(name string) (held bool) {
 // Break ends all locks that are held under the name as an operator does, with
 // admin.Admin.Break. When Break returns, their contexts have ended with a cause that
 // matches natslock.ErrBroken. Nobody gets in before the holders have unlocked, or their TTL
-// has ended. It returns false if there was no such lock.
+// has ended. It returns false if there was no such lock. It panics if the name or the reason is
+// invalid.
 func (l *Locker) Break(name, reason string) (held bool) {
+	operator := admin.New(l.other)
+	none := admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: "none", Reason: reason}
+	if err := operator.Break(context.Background(), none); errors.Is(err, natslock.ErrInvalid) {
+		panic(fmt.Sprintf("locktest: %v", err))
+	}
 	return l.change(name, func(entry record.Entry) {
 		key, _ := record.ParseKey(entry.Key)
-		_ = admin.New(l.other).Break(context.Background(), admin.BreakRequest{ // refused: the claim has ended
+		_ = operator.Break(context.Background(), admin.BreakRequest{ // refused: the claim has ended
 			Kind: admin.Kind(key.Kind()), Name: name, ID: entry.ClaimID(), Reason: reason,
 		})
 	})
@@ -290,8 +300,12 @@ func (l *Locker) Waiting(name string) (n int) {
 }
 
 // AwaitWaiting waits until at least n goroutines wait for the locks of a name. It returns nil
-// then, and an error that matches ctx's when ctx ends before.
+// then, and an error that matches ctx's when ctx ends before. The error matches
+// natslock.ErrInvalid for a nil ctx, and for a name that no lock can have.
 func (l *Locker) AwaitWaiting(ctx context.Context, name string, n int) error {
+	if _, err := record.EncodeName(name); err != nil || ctx == nil {
+		return fmt.Errorf("locktest: await %d waiting for lock %.64q: %w", n, name, cmp.Or(err, errNoContext))
+	}
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -302,7 +316,7 @@ func (l *Locker) AwaitWaiting(ctx context.Context, name string, n int) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("locktest: %d goroutines wait for lock %q, not %d", have, name, n), ctx.Err())
+			return fmt.Errorf("locktest: %d goroutines wait for lock %q, not %d: %w", have, name, n, clock.EndOf(ctx))
 		}
 	}
 }

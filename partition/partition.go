@@ -227,7 +227,7 @@ func (g *Group) ready() error {
 	case g == nil || g.c == nil && g.err == nil:
 		return fmt.Errorf("%w: a partition.Group made without New", natslock.ErrInvalid)
 	case g.err != nil:
-		return fmt.Errorf("partitions of %q: %w", g.name, g.err)
+		return fmt.Errorf("partitions of %.64q: %w", g.name, g.err)
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ package again
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -63,13 +62,4 @@ func IsEnd(ctx context.Context, err error) bool {
 		return !slices.ContainsFunc(all.Unwrap(), func(err error) bool { return !IsEnd(ctx, err) })
 	}
 	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
-}
-
-// EndOf returns the error and the cause of a context that has ended.
-func EndOf(ctx context.Context) error {
-	cause := context.Cause(ctx)
-	if errors.Is(cause, ctx.Err()) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", ctx.Err(), cause)
 }

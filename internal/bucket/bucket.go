@@ -199,13 +199,8 @@ func Unavailable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// EndOf returns why ctx ended: its error and, if that differs, its cause.
-func EndOf(ctx context.Context) error {
-	if cause := context.Cause(ctx); cause != ctx.Err() {
-		return errors.Join(ctx.Err(), cause)
-	}
-	return ctx.Err()
-}
+// EndOf is [clock.EndOf].
+func EndOf(ctx context.Context) error { return clock.EndOf(ctx) }
 
 // IsAny reports whether err matches one of targets.
 func IsAny(err error, targets ...error) bool {

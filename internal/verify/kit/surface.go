@@ -71,7 +71,7 @@ func (s *Surface) RefusesNilAndTooLong(t *testing.T) {
 				continue
 			}
 			s.calls(t, method, func() reflect.Value { return reflect.ValueOf(value(t)).Method(i) })
-			if typ.Kind() != reflect.Pointer {
+			if typ.Kind() != reflect.Pointer || s.excepted(name+" that is nil") {
 				continue
 			}
 			s.call(t, method+" of nil", reflect.Zero(typ).Method(i), nil)

@@ -63,7 +63,7 @@ var only = map[string][]string{
 	"partition":       {"natslock", "natslock/admin", "internal/again", "internal/clock"},
 	"fence":           {"internal/kvstore", "internal/clock"},
 	"testutil":        {},
-	"locktest":        {"natslock", "natslock/admin", "internal/kvstore", "internal/record", "internal/bridge"},
+	"locktest":        {"natslock", "natslock/admin", "internal/clock", "internal/kvstore", "internal/record", "internal/bridge"},
 	"internal/tool":   {"natslock", "internal/kvstore"},
 	"internal/mirror": {"natslock", "natslock/admin", "internal/bridge", "internal/admin", "internal/record", "internal/kvstore"},
 	"internal/script": {"natslock", "natslock/admin", "internal/bridge", "internal/admin", "internal/record", "internal/clock"},
