@@ -150,6 +150,33 @@ func TestDoctorHistoryWithoutSource(t *testing.T) {
 	require.Equal(t, "ok", doctor(t, s).row(t, "history").Status)
 }
 
+// A bucket that was restored from a backup has lower revisions than its history. Clients refuse
+// them, and the doctor's repair works.
+func TestDoctorFindsRestoredBucket(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	js := jetStream(t, s)
+	remember(t, s)
+	overwrite(t, s, 10)
+	copied(t, s)
+	require.Equal(t, "ok", func() string { d := doctor(t, s); return d.row(t, "history").Status }())
+	was := bucketInfo(t, js)
+	c := was.Config
+	c.FirstSeq = was.State.LastSeq - 3 // as after the restore of an earlier state
+	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
+	_, err := js.CreateStream(t.Context(), c)
+	require.NoError(t, err)
+
+	d := doctor(t, s)
+	require.Equal(t, []string{"error tokens"}, d.troubles())
+	require.Equal(t, 78, d.ExitCode)
+	require.Contains(t, d.row(t, "tokens").Found, "restored from a backup")
+	require.Contains(t, d.row(t, "tokens").Repair, `"nats stream rm KV_natslock" and "lockctl init"`)
+	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
+	withBucket(t, s)
+	require.Empty(t, doctor(t, s).troubles())
+}
+
 // A user that may not read the history learns so.
 func TestDoctorHistoryOfUser(t *testing.T) {
 	t.Parallel()

@@ -81,6 +81,9 @@ type History struct {
 	Begin time.Time
 	// Now is the time of the opening.
 	Now time.Time
+	// Last is the revision of the last write that it has, or 0. A bucket never has a lower one,
+	// unless it was restored from a backup or re-created with a lower sequence.
+	Last uint64
 	// Behind is the number of writes that the bucket has and the history has not yet.
 	Behind uint64
 
@@ -135,14 +138,14 @@ func (h *History) refresh(ctx context.Context, bucket *infoResponse) error {
 	case err == nil && !bucket.Created.After(info.Created): // the numbers are those of this bucket
 		h.base = point{revision: from, at: info.Created}
 	}
-	h.last, h.Behind = h.base, 0
+	h.last, h.Last, h.Behind = h.base, 0, 0
 	if info.State.Msgs > 0 {
 		page, _, err := h.page(ctx, historyRequest{Seq: info.State.LastSeq})
 		if err != nil {
 			return err
 		}
 		if len(page) > 0 {
-			h.last = page[0].point
+			h.last, h.Last = page[0].point, page[0].point.revision
 		}
 	}
 	if emptied { // all of it was too old

@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/tool"
 )
 
 const (
@@ -56,6 +57,9 @@ func (d *doctor) history() {
 		}
 		err = h.read(ctx, d)
 	}
+	if err == nil && d.wentBack(ctx, h.Last) {
+		return
+	}
 	if err != nil { // after a timeout too: perhaps there is none, and no server to say so
 		d.unseen("history", err, "the history cannot be read")
 		return
@@ -88,6 +92,27 @@ func (h *kept) read(ctx context.Context, d *doctor) error {
 		return err
 	}
 	return h.ask(ctx, d, h.info.Config.Name)
+}
+
+// wentBack adds that the tokens of the bucket went backwards, if it is not at the last revision
+// that its history has. A history can copy a write that the leader has not applied yet, so the
+// leader is asked for a moment.
+func (d *doctor) wentBack(ctx context.Context, copied uint64) bool {
+	name := d.info.Config.Name
+	for end := time.Now().Add(catchingUp); ; {
+		stream, err := d.s.JS.Stream(ctx, name)
+		if err != nil || stream.CachedInfo().State.LastSeq >= copied {
+			return false
+		}
+		if time.Now().After(end) {
+			d.add("tokens", checkError, fmt.Sprintf("stop the services, make the bucket again with \"nats stream rm %s\" and \"lockctl init\", and start them", name),
+				"stream %s is at revision %d, and its history has revision %d: it was restored from a backup, or made again by a client whose clock is behind. "+
+					"Fencing tokens went backwards, and clients that know higher ones refuse each lock", name, stream.CachedInfo().State.LastSeq, copied)
+			d.Checks[len(d.Checks)-1].code = tool.ExitConfig
+			return true
+		}
+		time.Sleep(catchingUp / 20)
+	}
 }
 
 const leaderlessRepair = "start the missing servers, and visit again in 20 s: the history lacks writes that end before it has a leader"
