@@ -10,6 +10,7 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/mirror"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/partition"
@@ -105,7 +106,7 @@ func (c *checkCmd) Run(g *session.Globals) error {
 		reported := make([]admin.Info, 0, len(found))
 		for _, e := range found {
 			for _, info := range e.infos {
-				if !slices.ContainsFunc(reported, func(r admin.Info) bool { return show.IDOf(r) == show.IDOf(info) }) {
+				if !slices.ContainsFunc(reported, func(r admin.Info) bool { return mirror.IDOf(r) == mirror.IDOf(info) }) {
 					reported = append(reported, info)
 				}
 			}

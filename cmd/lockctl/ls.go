@@ -97,7 +97,6 @@ func (c *lsCmd) list(g *session.Globals, s *session.Session) ([]admin.Info, erro
 		if err != nil {
 			return nil, err
 		}
-		show.InOrder(info.Readers)
 		infos = append(infos, info)
 	}
 	c.sort(infos)

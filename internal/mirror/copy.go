@@ -1,8 +1,10 @@
 package mirror
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/bridge"
@@ -15,6 +17,11 @@ import (
 type ID struct {
 	Kind locks.Kind
 	Name string
+}
+
+// Compare orders by name, then by kind.
+func (id ID) Compare(other ID) int {
+	return cmp.Or(strings.Compare(id.Name, other.Name), cmp.Compare(id.Kind, other.Kind))
 }
 
 // IDOf returns the ID of a lock.

@@ -78,7 +78,8 @@ type answer struct {
 }
 
 var (
-	errReading = errors.New("reading the locks")
+	// ErrReading is why a mirror is stale that has lost nothing: it lists the locks.
+	ErrReading = errors.New("reading the locks")
 	errAway    = errors.New("no connection to the server")
 )
 
@@ -87,7 +88,7 @@ var (
 func (e evidence) judge(bucket string) (Condition, error) {
 	info := e.answer.info
 	switch {
-	case !e.connected && e.missed != nil && !errors.Is(e.missed, errReading):
+	case !e.connected && e.missed != nil && !errors.Is(e.missed, ErrReading):
 		return Stale, e.missed
 	case !e.connected:
 		return Stale, errAway
@@ -96,7 +97,7 @@ func (e evidence) judge(bucket string) (Condition, error) {
 	case e.answer.err != nil:
 		return NoLeader, fmt.Errorf("no leader of bucket %s answers, and nobody gets a lock: %w; start the missing servers, and see \"lockctl doctor\"", bucket, e.answer.err)
 	case info == nil:
-		return Stale, errReading
+		return Stale, ErrReading
 	}
 	if there, _ := replicas(info); 2*there <= info.Config.Replicas {
 		return NoLeader, fmt.Errorf("%w: of the %d servers of bucket %s the leader reaches %d, itself included, and nobody gets a lock; start the missing servers, and see \"lockctl doctor\"",

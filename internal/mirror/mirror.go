@@ -84,7 +84,7 @@ func New(cfg Config) *Mirror {
 	}
 	return &Mirror{
 		cfg: cfg, doubt: make(chan struct{}, 1), read: make(chan struct{}, 1), turn: make(chan struct{}, 1), records: newRecords(cfg.Changed),
-		evidence: evidence{missed: errReading}, state: State{Since: time.Now(), Why: errReading},
+		evidence: evidence{missed: ErrReading}, state: State{Since: time.Now(), Why: ErrReading},
 	}
 }
 
@@ -150,14 +150,17 @@ func (m *Mirror) apply(s admin.Step) {
 	m.mu.Lock()
 	if s.Event.Record.Key != "" {
 		m.highest = max(m.highest, s.Event.Record.Revision)
-		m.records.apply(s.Event)
+		// The end that this machine's clock tells may be none: who misses changes has missed renewals.
+		if s.Event.Kind != kvstore.Expired || m.state.Condition == Live {
+			m.records.apply(s.Event)
+		}
 	}
 	m.mu.Unlock()
 	for _, c := range s.Changes {
 		if c.Type == admin.EventWatching {
 			m.mu.Lock()
 			m.ahead = c.Time.Sub(time.Now())
-			m.missed(errReading)
+			m.missed(ErrReading)
 			m.mu.Unlock()
 			wake(m.read)
 			wake(m.doubt)
@@ -278,7 +281,7 @@ func (m *Mirror) answered(a answer) bool {
 
 // missed notes that the copy may lack changes from now on, and why. Under mu.
 func (m *Mirror) missed(why error) {
-	if m.evidence.missed == nil || errors.Is(m.evidence.missed, errReading) {
+	if m.evidence.missed == nil || errors.Is(m.evidence.missed, ErrReading) {
 		m.evidence.missed = why
 	}
 	m.gaps++

@@ -70,7 +70,7 @@ var only = map[string][]string{
 	"cmd/*":           {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "partition", "internal/kvstore", "internal/tool", "internal/script", "internal/mirror", "cmd/lockctl/internal/*"},
 
 	"cmd/lockctl/internal/console":   {"internal/tool"},
-	"cmd/lockctl/internal/show":      {"natslock", "natslock/admin", "partition", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/console"},
+	"cmd/lockctl/internal/show":      {"natslock", "natslock/admin", "partition", "internal/kvstore", "internal/tool", "internal/mirror", "cmd/lockctl/internal/console"},
 	"cmd/lockctl/internal/demo":      {"natslock", "natslock/admin", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/doctor":    {"natslock", "natslock/admin", "rwlock", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/top":       {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "internal/mirror", "cmd/lockctl/internal/*"},

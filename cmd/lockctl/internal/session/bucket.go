@@ -94,7 +94,6 @@ func (s *Session) Find(g *Globals, name string) ([]admin.Info, error) {
 		if err != nil {
 			return nil, err
 		}
-		show.InOrder(info.Readers)
 		if !show.IsFree(info) {
 			infos = append(infos, info)
 		}

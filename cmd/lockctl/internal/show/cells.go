@@ -73,9 +73,13 @@ func HeldSince(info admin.Info) (t time.Time) {
 	return t
 }
 
-// WaitsSince is when the longest waiter came; zero when nobody waits.
+// WaitsSince is when the longest waiter came, without those that wait by design, as their records say; zero when
+// nobody else waits.
 func WaitsSince(info admin.Info) (t time.Time) {
 	for _, w := range info.Queue {
+		if w.Purpose != "" {
+			continue
+		}
 		if t.IsZero() || w.Since.Before(t) {
 			t = w.Since
 		}

@@ -68,12 +68,6 @@ func PermitsOf(info admin.Info) string {
 	return fmt.Sprintf("%d of %s", len(info.Permits), cmp.Or(strings.Join(of, " or "), "?"))
 }
 
-// InOrder sorts readers by when they came. The bucket has them by when they have
-// renewed.
-func InOrder(readers []admin.Holder) {
-	slices.SortFunc(readers, func(a, b admin.Holder) int { return cmp.Compare(a.Token, b.Token) })
-}
-
 // waitsForReaders says whether the writer is not in yet. It takes the lock's gate
 // first, so that no more readers come, and gets in when those inside have left:
 // until then both are seen.
@@ -166,18 +160,4 @@ func Count(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// LockID names a lock of a kind.
-type LockID struct {
-	Name string
-	Kind admin.Kind
-}
-
-// IDOf returns the id of a lock.
-func IDOf(info admin.Info) LockID { return LockID{info.Name, info.Kind} }
-
-// Compare orders by name, then by kind.
-func (id LockID) Compare(other LockID) int {
-	return cmp.Or(strings.Compare(id.Name, other.Name), cmp.Compare(id.Kind, other.Kind))
 }

@@ -1,5 +1,5 @@
-// Package top is the full-screen view of the locks. A picture of the bucket follows its
-// events, and the model draws shots of the picture.
+// Package top is the full-screen view of the locks. The model draws shots of a picture, which is a mirror of the
+// bucket with rates and events.
 package top
 
 import (
@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/mirror"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -32,11 +33,11 @@ queue, the longest wait and the grants per second. Above them are the grants of 
 locks, and the hand-overs among them, from a holder to a waiter. Grants inside the
 client of a lock that lingers are no hand-overs.
 
-top shows each event at once, in up to 30 frames a second, and reads the locks as well
+top shows each event at once, in up to 30 frames a second, and lists the locks as well
 because events can be lost. The order changes once a second. A lock that has become
-free stays for two seconds. When top cannot reach the server it says so, and continues
-when the server is back. Until then the list is as last read. A lock whose lease has
-ended meanwhile is "unknown". An "overdue" lock has a record that its server has not
+free stays for two seconds. top says so when it cannot reach the server, when the bucket
+has no leader, and when it is unfit, and continues when that is over. Until then the list
+is as last read. A lock whose lease has ended meanwhile is "unknown". An "overdue" lock has a record that its server has not
 removed: nobody holds it.
 
   up, down, j, k   choose; also page up and down, home, end
@@ -88,18 +89,16 @@ func (c *Command) Run(g *session.Globals) error {
 
 	show.ASCII = show.ASCIILocale(g.Getenv)
 	p := newPicture()
-	f := &session.Feed{Globals: g, Session: s, Pattern: c.Pattern, Event: p.event, Disconnected: p.disconnected, Absent: p.absent}
-	p.f = f
+	p.mirror = s.Mirror(g, mirror.Config{Pattern: c.Pattern, Event: p.event, Changed: p.changed, Turned: p.turned})
 	said := &complaint{after: g.Stderr}
 	g.Complaints = said // nobody else is running yet
 	show.CheckPattern(g.Console, c.Pattern)
 	ctx, cancel := context.WithCancel(context.Background())
-	program := tea.NewProgram(newTop(c, s.URL, g.Bucket, p, said), tea.WithFPS(topFrames))
+	program := tea.NewProgram(newTop(c, s.URL, g.Bucket, g.Timeout, p, said), tea.WithFPS(topFrames))
 	var background sync.WaitGroup
 	var failed error
-	background.Go(func() { p.run(ctx) })
 	background.Go(func() {
-		if failed = f.Run(ctx); failed != nil {
+		if failed = s.Follow(ctx, p.mirror, c.Pattern); failed != nil {
 			program.Quit()
 		}
 	})

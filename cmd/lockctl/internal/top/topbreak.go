@@ -11,6 +11,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/mirror"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
@@ -30,7 +31,7 @@ type brokenMsg struct {
 // ask begins a break: of the holder, or of one of them that is chosen first.
 func (m *top) ask(info admin.Info, now bool) {
 	held := show.Holdings(info)
-	m.opened = show.IDOf(info)
+	m.opened = mirror.IDOf(info)
 	switch len(held) {
 	case 0:
 		m.say(false, "%s is free, there is nothing to break", show.Plain(info.Name))
@@ -75,9 +76,13 @@ func (m *top) answered(yes bool) tea.Cmd {
 		return nil
 	}
 	return func() tea.Msg {
-		return brokenMsg{order, m.p.f.With(m.p.f.Globals.Timeout, func(ctx context.Context, c *natslock.Client) error {
-			return admin.New(c).Break(ctx, admin.BreakRequest{Kind: order.h.Kind, Name: order.name, ID: order.h.ID, Reason: m.c.Reason, Immediately: order.now})
-		})}
+		client := m.p.mirror.Client()
+		if client == nil {
+			return brokenMsg{order, errors.New("there is no bucket to ask")}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), m.timeout)
+		defer cancel()
+		return brokenMsg{order, admin.New(client).Break(ctx, admin.BreakRequest{Kind: order.h.Kind, Name: order.name, ID: order.h.ID, Reason: m.c.Reason, Immediately: order.now})}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/mirror"
 	"github.com/natslock/locks/natslock/admin"
 )
 
@@ -32,21 +33,21 @@ type past struct {
 
 // history has the latest events of each lock.
 type history struct {
-	locks  map[show.LockID]*list.Element // of recent
-	recent list.List                     // of *pasts, the lock with the latest event first
-	size   int                           // events
+	locks  map[mirror.ID]*list.Element // of recent
+	recent list.List                   // of *pasts, the lock with the latest event first
+	size   int                         // events
 	gaps   []past
 }
 
 // pasts are the events of a lock, oldest first.
 type pasts struct {
-	id     show.LockID
+	id     mirror.ID
 	events []past
 }
 
-func newHistory() *history { return &history{locks: make(map[show.LockID]*list.Element)} }
+func newHistory() *history { return &history{locks: make(map[mirror.ID]*list.Element)} }
 
-func (h *history) add(id show.LockID, ev admin.Event) {
+func (h *history) add(id mirror.ID, ev admin.Event) {
 	e, found := h.locks[id]
 	if !found {
 		e = h.recent.PushFront(&pasts{id: id})
@@ -75,7 +76,7 @@ func (h *history) missed(from, until time.Time) {
 }
 
 // of returns the events of a lock and the outages, latest first.
-func (h *history) of(id show.LockID) []past {
+func (h *history) of(id mirror.ID) []past {
 	all := slices.Clone(h.gaps)
 	if e, found := h.locks[id]; found {
 		all = append(all, e.Value.(*pasts).events...)

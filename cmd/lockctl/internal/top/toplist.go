@@ -10,6 +10,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/mirror"
 	"github.com/natslock/locks/natslock/admin"
 )
 
@@ -76,7 +77,10 @@ func (m *top) listLines() []string {
 	lines := []string{" " + show.Faint.Sprint(row(names, widths))}
 	if len(m.rows) == 0 {
 		none := "no locks"
-		if m.filter.Value() != "" {
+		switch {
+		case m.shot.state.Condition != mirror.Live: // nobody knows
+			none = ""
+		case m.filter.Value() != "":
 			none = "none of the locks"
 		}
 		return append(lines, " "+show.Faint.Sprint(none))
@@ -129,7 +133,7 @@ func (m *top) cells(info admin.Info) []string {
 	if since := show.WaitsSince(info); !since.IsZero() {
 		wait = show.Brief(time.Since(since))
 	}
-	if rate := m.shot.grants[show.IDOf(info)].rate(time.Now()); rate >= minRate {
+	if rate := m.shot.grants[mirror.IDOf(info)].rate(time.Now()); rate >= minRate {
 		grants = perSecond(rate)
 	}
 	mode := m.mode(info)

@@ -22,8 +22,8 @@ func (m *top) state(info admin.Info) string {
 
 // asRead says that a state may have changed.
 func (m *top) asRead() string {
-	if why := m.shot.outage.why; why != "" {
-		return show.Alarm.Sprintf(" (as last read: %s)", why)
+	if m.outage() {
+		return show.Alarm.Sprintf(" (as last read: %s)", condition(m.shot.state))
 	}
 	return ""
 }

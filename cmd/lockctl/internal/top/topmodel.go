@@ -13,6 +13,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/mirror"
 	"github.com/natslock/locks/natslock/admin"
 )
 
@@ -39,12 +40,13 @@ const (
 // top is the model of the live view. It only ever shows a shot of the picture:
 // everything that takes time happens elsewhere.
 type top struct {
-	c      *Command
-	url    string
-	bucket string
-	p      *picture
-	said   *complaint
-	begun  time.Time
+	c       *Command
+	url     string
+	bucket  string
+	timeout time.Duration // of a break
+	p       *picture
+	said    *complaint
+	begun   time.Time
 
 	width, height int
 	screen        topScreen
@@ -52,21 +54,21 @@ type top struct {
 	shot          shot
 	totals        totals   // of the shot
 	rows          []topRow // filtered and sorted
-	ranks         map[show.LockID]*rank
-	ranked        time.Time   // when ranks were made
-	nameWidth     int         // of the widest name among ranks
-	cursor, first int         // of rows: chosen, and topmost shown
-	pinned        bool        // the cursor follows chosen; else it stays in the first line
-	chosen        show.LockID // the lock under the cursor
+	ranks         map[mirror.ID]*rank
+	ranked        time.Time // when ranks were made
+	nameWidth     int       // of the widest name among ranks
+	cursor, first int       // of rows: chosen, and topmost shown
+	pinned        bool      // the cursor follows chosen; else it stays in the first line
+	chosen        mirror.ID // the lock under the cursor
 	sort          int
 	reverse       bool
 	filter        textinput.Model
 	filtering     bool // the filter is being typed
 	help          help.Model
 
-	opened  show.LockID // the lock of screenLock
-	scroll  int         // of screenLock
-	chooser topScreen   // where choosing goes back to
+	opened  mirror.ID // the lock of screenLock
+	scroll  int       // of screenLock
+	chooser topScreen // where choosing goes back to
 	options []breakOrder
 	option  int // of options
 	asked   *breakOrder
@@ -83,8 +85,8 @@ type topRow struct {
 
 type tickMsg struct{}
 
-func newTop(c *Command, url, bucket string, p *picture, said *complaint) *top {
-	m := &top{c: c, url: url, bucket: bucket, p: p, said: said, begun: time.Now(), filter: textinput.New(), help: help.New(), ranks: make(map[show.LockID]*rank)}
+func newTop(c *Command, url, bucket string, timeout time.Duration, p *picture, said *complaint) *top {
+	m := &top{c: c, url: url, bucket: bucket, timeout: timeout, p: p, said: said, begun: time.Now(), filter: textinput.New(), help: help.New(), ranks: make(map[mirror.ID]*rank)}
 	m.sort = slices.IndexFunc(sortOrders, func(o sortOrder) bool { return o.name == c.Sort })
 	m.filter.Prompt = "/"
 	m.filter.SetVirtualCursor(false)
@@ -132,10 +134,11 @@ func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 
 // refresh takes a new shot if there is one.
 func (m *top) refresh() {
-	s, changed := m.p.changed(m.shot.version)
+	s, changed := m.p.shot(m.shot.version)
 	if changed {
 		m.shot = s
 	}
+	m.shot.state = m.p.mirror.State()
 	m.totals = m.shot.totals() // leases end without an event
 	if changed || time.Since(m.ranked) >= rankFor {
 		m.arrange()
@@ -157,7 +160,7 @@ func (m *top) rerank() { m.ranked = time.Time{} }
 
 // rank returns the rank of a lock, and makes it if there is none.
 func (m *top) rank(info admin.Info, now time.Time) *rank {
-	id := show.IDOf(info)
+	id := mirror.IDOf(info)
 	r, found := m.ranks[id]
 	if !found {
 		r = rankOf(info, m.shot.grants[id].rate(now))
@@ -212,7 +215,7 @@ func (m *top) move(by int) {
 }
 
 // find returns a lock of the shot; the zero Info of that name when it is free.
-func (m *top) find(id show.LockID) admin.Info {
+func (m *top) find(id mirror.ID) admin.Info {
 	i, found := slices.BinarySearchFunc(m.shot.locks, admin.Info{Name: id.Name, Kind: id.Kind}, byName)
 	if !found {
 		return admin.Info{Name: id.Name, Kind: id.Kind}

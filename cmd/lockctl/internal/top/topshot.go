@@ -1,61 +1,13 @@
 package top
 
 import (
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/mirror"
 	"github.com/natslock/locks/natslock/admin"
 )
-
-// shot is the picture at one moment.
-type shot struct {
-	version int
-	locks   []admin.Info // by name; free ones that were held a moment ago too
-	both    map[string]bool
-	grants  map[show.LockID]meter
-	rates   rates
-	outage  outage
-	failure string
-	listed  bool
-	ahead   time.Duration
-}
-
-// changed returns a shot if the picture is not the one of that version.
-func (p *picture) changed(version int) (shot, bool) {
-	p.mu.Lock()
-	maps.DeleteFunc(p.freed, func(_ show.LockID, at time.Time) bool {
-		old := time.Since(at) >= freeFor
-		if old {
-			p.version++
-		}
-		return old
-	})
-	if version == p.version {
-		p.mu.Unlock()
-		return shot{}, false
-	}
-	s := shot{
-		version: p.version, locks: slices.Collect(maps.Values(p.locks)), grants: maps.Clone(p.grants), rates: p.rates,
-		outage: p.outage, failure: p.failure, listed: p.listed, ahead: p.ahead,
-	}
-	free := slices.Collect(maps.Keys(p.freed))
-	p.mu.Unlock()
-	s.both = show.BothKinds(s.locks)
-	for _, id := range free {
-		s.locks = append(s.locks, admin.Info{Name: id.Name, Kind: id.Kind})
-	}
-	slices.SortFunc(s.locks, byName)
-	return s, true
-}
-
-// history returns the events of a lock, latest first.
-func (p *picture) history(id show.LockID) []past {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.past.of(id)
-}
 
 // over says whether a lease has ended by the server's clock. Its holder has lost the lock,
 // or has renewed it and top does not know.
@@ -91,4 +43,4 @@ func (s shot) totals() (t totals) {
 	return t
 }
 
-func byName(a, b admin.Info) int { return show.IDOf(a).Compare(show.IDOf(b)) }
+func byName(a, b admin.Info) int { return mirror.IDOf(a).Compare(mirror.IDOf(b)) }

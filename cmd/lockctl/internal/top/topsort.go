@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/mirror"
 	"github.com/natslock/locks/natslock/admin"
 )
 
@@ -16,7 +17,7 @@ const rankFor = time.Second
 
 // rank is what the order of a lock depends on.
 type rank struct {
-	id                   show.LockID
+	id                   mirror.ID
 	waiting, readers     int
 	waits, held, expires time.Time // the first of each; zero: none
 	grants               float64   // each second, to the digit that is shown
@@ -25,7 +26,7 @@ type rank struct {
 
 func rankOf(info admin.Info, grants float64) *rank {
 	return &rank{
-		id: show.IDOf(info), waiting: info.Waiting(), readers: len(info.Readers), waits: show.WaitsSince(info), held: show.HeldSince(info),
+		id: mirror.IDOf(info), waiting: info.Waiting(), readers: len(info.Readers), waits: show.WaitsSince(info), held: show.HeldSince(info),
 		expires: endsFirst(info), grants: math.Round(10*grants) / 10, owner: ownerOf(info),
 	}
 }

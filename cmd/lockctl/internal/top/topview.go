@@ -1,6 +1,7 @@
 package top
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/mirror"
 )
 
 const (
@@ -58,14 +61,12 @@ func fitted(lines []string, n int) []string {
 
 func (m *top) header() []string {
 	now := time.Now()
-	state := text.FgGreen.Sprint("connected")
+	state := condition(m.shot.state)
 	switch {
-	case m.shot.outage.why != "":
-		state = show.Alarm.Sprintf("%s for %v", m.shot.outage.why, now.Sub(m.shot.outage.since).Truncate(time.Second))
-	case m.shot.failure != "":
-		state = show.Alarm.Sprint("cannot read the locks: " + show.Plain(m.shot.failure))
-	case !m.shot.listed:
-		state = "reading"
+	case m.shot.state.Condition == mirror.Live:
+		state = text.FgGreen.Sprint(state)
+	case m.outage():
+		state = show.Alarm.Sprintf("%s for %v", state, now.Sub(m.shot.state.Since).Truncate(time.Second))
 	}
 	title := m.bucket
 	if m.c.Pattern != ">" {
@@ -76,6 +77,26 @@ func (m *top) header() []string {
 		m.counts(now),
 		m.subtitle(),
 	}
+}
+
+// condition names the state of a mirror in a word or two.
+func condition(s mirror.State) string {
+	switch {
+	case s.Condition == mirror.Live:
+		return "connected"
+	case errors.Is(s.Why, mirror.ErrReading):
+		return "reading"
+	case s.Condition == mirror.Stale:
+		return "disconnected"
+	case errors.Is(s.Why, kvstore.ErrNotFound):
+		return "no bucket"
+	}
+	return s.Condition.String()
+}
+
+// outage reports whether the locks that are shown may be others by now.
+func (m *top) outage() bool {
+	return m.shot.state.Condition != mirror.Live && !errors.Is(m.shot.state.Why, mirror.ErrReading)
 }
 
 // counts are the line of what there is of all locks.
@@ -130,7 +151,11 @@ func (m *top) subtitle() string {
 	switch {
 	case m.filtering:
 		return m.filter.View()
-	case m.shot.outage.why != "":
+	case m.outage() && m.shot.state.Condition == mirror.NoLeader:
+		return show.Alarm.Sprint("Nobody gets a lock, and the list is as last read. See \"lockctl doctor\".")
+	case m.outage() && m.shot.state.Condition == mirror.Unfit:
+		return show.Alarm.Sprint(show.Plain(m.shot.state.Why.Error()))
+	case m.outage():
 		return show.Alarm.Sprint("As last read. A lock whose lease has ended since is \"unknown\".")
 	}
 	if m.screen != screenList {

@@ -1,11 +1,16 @@
 package top
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/charmbracelet/x/ansi"
 	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/mirror"
 )
 
 // The line of all locks shows the longest wait on 80 columns, however many locks there are.
@@ -30,5 +35,33 @@ func TestCountsFit(t *testing.T) {
 		rate := meter{c.rate, now}
 		m.shot.rates.grants, m.shot.rates.handovers = rate, rate
 		require.Contains(t, ansi.Truncate(m.counts(now), 80, ""), c.shows)
+	}
+}
+
+// Without locks the screen says that there are none only while the mirror is live. The state stands on 80 columns.
+func TestSaysWhatItKnows(t *testing.T) {
+	t.Parallel()
+	since := time.Now().Add(-90 * time.Second)
+	for name, c := range map[string]struct {
+		state       mirror.State
+		head, below string
+		none        bool
+	}{
+		"live":         {mirror.State{Condition: mirror.Live}, "connected", "by queue", true},
+		"at first":     {mirror.State{Why: mirror.ErrReading}, "reading", "by queue", false},
+		"disconnected": {mirror.State{Since: since, Why: errors.New("no connection")}, "disconnected for 1m30s", "As last read.", false},
+		"no leader":    {mirror.State{Condition: mirror.NoLeader, Since: since, Why: errors.New("503")}, "no leader for 1m30s", "Nobody gets a lock", false},
+		"unfit":        {mirror.State{Condition: mirror.Unfit, Since: since, Why: errors.New("sealed of bucket b is true")}, "unfit for 1m30s", "sealed", false},
+		"no bucket":    {mirror.State{Condition: mirror.Unfit, Since: since, Why: kvstore.ErrNotFound}, "no bucket for 1m30s", "not found", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newTop(&Command{Pattern: ">", Sort: "queue"}, "nats://127.0.0.1:4222", "natslock", 0, newPicture(), nil)
+			m.width, m.height, m.shot.state = 80, 24, c.state
+			head := ansi.Strip(m.header()[0])
+			require.LessOrEqual(t, ansi.StringWidth(head), 80)
+			require.Contains(t, head, c.head)
+			require.Contains(t, ansi.Strip(m.subtitle()), c.below)
+			require.Equal(t, c.none, strings.Contains(strings.Join(m.listLines(), "\n"), "no locks"))
+		})
 	}
 }

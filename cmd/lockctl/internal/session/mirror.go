@@ -1,0 +1,63 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/mirror"
+	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/natslock"
+)
+
+// Ask asks the leader of the bucket about it.
+func (s *Session) Ask(g *Globals) func(context.Context) (*kvstore.Info, error) {
+	return func(ctx context.Context) (*kvstore.Info, error) {
+		return kvstore.Inspect(ctx, s.JS, kvstore.Config{Bucket: g.Bucket})
+	}
+}
+
+// Mirror returns a mirror of the bucket on the connection of a session. Follow runs it.
+func (s *Session) Mirror(g *Globals, cfg mirror.Config) *mirror.Mirror {
+	cfg.Bucket, cfg.Ask, cfg.Connected = g.Bucket, s.Ask(g), s.NC.IsConnected
+	cfg.Open = func(context.Context) (*natslock.Client, error) {
+		own := *s // the mirror closes its client
+		err := own.Open(g, natslock.WithOwner(Operator()))
+		return own.Client, err
+	}
+	m := mirror.New(cfg)
+	s.NC.SetDisconnectErrHandler(func(*nats.Conn, error) {
+		m.Doubt(fmt.Errorf("%w: no connection to %s", natslock.ErrUnavailable, s.URL))
+	})
+	return m
+}
+
+// Follow runs a mirror until ctx ends, and returns nil then, or what cannot be waited out.
+func (s *Session) Follow(ctx context.Context, m *mirror.Mirror, pattern string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case err := <-s.unnotified:
+			cancel(unnotified(pattern, err))
+		case <-ctx.Done():
+		}
+	}()
+	err := m.Run(ctx)
+	if refused, ok := errors.AsType[*tool.Error](context.Cause(ctx)); ok {
+		return refused
+	}
+	if err != nil && s.NC.IsClosed() {
+		return fmt.Errorf("the connection to %s was closed: %w", s.URL, errors.Join(s.NC.LastError(), natslock.ErrUnavailable))
+	}
+	return err
+}
+
+// unnotified is the error of a user that may not subscribe to the notifications of locks.
+func unnotified(pattern string, err error) error {
+	return tool.Exitf(tool.ExitPermission, "cannot watch locks %s: %w; watch the names that this user may see, such as \"orders.>\"", show.Plain(pattern), err)
+}
