@@ -181,7 +181,7 @@ func TestErrorKinds(t *testing.T) {
 			"handoff": "Closed", "adopt": "Closed", "wait": "Closed", "once": "Closed", "extend": "Closed", "unlock": "Closed", "ask": "Closed", "watch": "Closed",
 		}},
 		{"closed connection", endless, func(_ *testing.T, _ *testutil.Server, m *member) { m.nc.Close() }, map[string]string{
-			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable", "new": "Unavailable",
+			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Unavailable", "once": "Unavailable", "extend": "Unavailable", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable", "new": "Unavailable",
 		}},
 		{"bucket deleted", endless, func(t *testing.T, s *testutil.Server, _ *member) { kit.DeleteBucket(t, s.Connect()) }, map[string]string{
 			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable",
