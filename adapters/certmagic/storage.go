@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddyserver/certmagic"
 
+	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -50,7 +51,7 @@ type section struct {
 // usually a [*natslock.Client]. The options apply to each lock. [natslock.MaxWait] among them
 // does not bound the wait for other goroutines that use the same Storage.
 //
-// New sends nothing. Invalid options are refused by each Lock.
+// New sends nothing. Invalid options are refused by each Lock, and so are nil locks, with [natslock.ErrInvalid].
 func New(storage certmagic.Storage, locks natslock.Locker, opts ...natslock.LockOption) *Storage {
 	return &Storage{Storage: storage, locks: locks, opts: slices.Clone(opts), held: map[string]*section{}}
 }
@@ -60,6 +61,9 @@ func New(storage certmagic.Storage, locks natslock.Locker, opts ...natslock.Lock
 // ends before that. The error is that of [natslock.Client.Lock], and matches [natslock.ErrTimeout] and ctx's error when ctx
 // ended the wait.
 func (s *Storage) Lock(ctx context.Context, name string) error {
+	if err := s.ready(ctx, name); err != nil {
+		return err
+	}
 	for {
 		own, other := s.enter(name)
 		if other == nil {
@@ -68,7 +72,7 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 		select {
 		case <-other.over:
 		case <-ctx.Done():
-			return fmt.Errorf("lock %q: another goroutine of this process has it: %w: %w", Prefix+name, natslock.ErrTimeout, ctx.Err())
+			return fmt.Errorf("lock %q: another goroutine of this process has it: %w: %w", Prefix+name, natslock.ErrTimeout, clock.EndOf(ctx))
 		}
 	}
 }
@@ -78,6 +82,9 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 // without an error if the lock is held or has a queue. Any other error is that of
 // [natslock.Client.TryLock].
 func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
+	if err := s.ready(ctx, name); err != nil {
+		return false, err
+	}
 	own, other := s.enter(name)
 	if other != nil {
 		return false, nil
@@ -120,6 +127,9 @@ func (s *Storage) Unlock(ctx context.Context, name string) error {
 // It returns nil if the caller has the lock. The error is that of [natslock.Lock.Extend] or
 // [natslock.Client.Lock], and matches [natslock.ErrReleased] if the name was not locked.
 func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
+	if err := s.ready(ctx, name); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	own := s.held[name]
 	var old *natslock.Lock
@@ -158,6 +168,17 @@ func (s *Storage) String() string {
 		return d.String()
 	}
 	return fmt.Sprintf("%T", s.Storage)
+}
+
+// ready refuses a Storage without locks and a nil context, before the name has a section.
+func (s *Storage) ready(ctx context.Context, name string) error {
+	switch {
+	case s.locks == nil:
+		return fmt.Errorf("lock %.512q: %w: the Storage was made without locks", Prefix+name, natslock.ErrInvalid)
+	case ctx == nil:
+		return fmt.Errorf("lock %.512q: %w: the context is nil", Prefix+name, natslock.ErrInvalid)
+	}
+	return nil
 }
 
 // enter begins a section if no other one has the name, or returns the other one.

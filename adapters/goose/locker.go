@@ -9,6 +9,7 @@ import (
 
 	"github.com/pressly/goose/v3/lock"
 
+	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -46,10 +47,11 @@ func NewLocker(locks natslock.Locker, name string, opts ...natslock.LockOption) 
 // Lock waits for the lock until ctx ends, or [natslock.MaxWait] passes. It does not use the
 // database.
 //
-// It returns nil when the lock is held, and otherwise an error of [natslock.Client.Lock].
+// It returns nil when the lock is held, and otherwise an error of [natslock.Client.Lock]. It
+// matches [natslock.ErrInvalid] if NewLocker got no locks.
 // goose then returns that error and migrates nothing. If an earlier call with this Locker
 // lost its lock and still migrates, Lock waits for its end as well. If ctx ends that wait, the
-// error matches that of ctx.
+// error matches that of ctx, and its cause.
 func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error { return l.begin(ctx) }
 
 // Unlock releases the lock. It ignores the context, and waits for the server until the
@@ -69,6 +71,9 @@ func (l *Locker) SessionLock(ctx context.Context, _ *sql.Conn) error { return l.
 func (l *Locker) SessionUnlock(context.Context, *sql.Conn) error { return l.end() }
 
 func (l *Locker) begin(ctx context.Context) error {
+	if l.locks == nil {
+		return fmt.Errorf("lock %q: %w: the Locker was made without locks", l.name, natslock.ErrInvalid)
+	}
 	held, err := l.locks.Lock(ctx, l.name, l.opts...)
 	if err != nil {
 		return err
@@ -81,11 +86,13 @@ func (l *Locker) begin(ctx context.Context) error {
 	case <-held.Context().Done():
 		err = context.Cause(held.Context())
 	case <-ctx.Done():
-		err = context.Cause(ctx)
+		err = clock.EndOf(ctx)
 	}
 	t.stop()
-	return fmt.Errorf("lock %q: an earlier migration of this process has lost the lock and has not ended: %w",
-		l.name, errors.Join(err, held.Unlock(context.Background())))
+	if after := held.Unlock(context.Background()); after != nil {
+		err = fmt.Errorf("%w; %w", err, after)
+	}
+	return fmt.Errorf("lock %q: an earlier migration of this process has lost the lock and has not ended: %w", l.name, err)
 }
 
 func (l *Locker) end() error {

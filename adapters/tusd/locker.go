@@ -43,7 +43,7 @@ func New(locks natslock.Locker, opts ...natslock.LockOption) *Locker {
 func (l *Locker) UseIn(composer *handler.StoreComposer) { composer.UseLocker(l) }
 
 // NewLock returns the lock of the upload with an id of any characters and any length. It
-// takes nothing yet, and returns no error.
+// takes nothing yet. The error matches [natslock.ErrInvalid] if New got no locks.
 //
 // Lock of the result waits until ctx ends, over outages of the server too, and returns nil
 // when the caller has the lock until Unlock. It returns [handler.ErrLockTimeout] when ctx, or
@@ -60,6 +60,9 @@ func (l *Locker) UseIn(composer *handler.StoreComposer) { composer.UseLocker(l) 
 // that the server did not confirm the release: the lock is free after its TTL. The error
 // matches [natslock.ErrReleased] if the lock is not locked. Tusd ignores these errors.
 func (l *Locker) NewLock(id string) (handler.Lock, error) {
+	if l.locks == nil {
+		return nil, fmt.Errorf("lock of upload %.64q: %w: the Locker was made without locks", id, natslock.ErrInvalid)
+	}
 	return &lock{locker: l, name: nameOf(id)}, nil
 }
 
@@ -87,6 +90,9 @@ type held struct {
 }
 
 func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
+	if requestUnlock == nil {
+		return fmt.Errorf("lock %q: %w: the function to ask for it is nil", l.name, natslock.ErrInvalid)
+	}
 	got, err := l.locker.locks.Lock(ctx, l.name, l.locker.opts...)
 	switch {
 	case err == nil:
