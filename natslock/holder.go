@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -65,10 +66,10 @@ func describe(h Holder, e record.Entry) string {
 	if !strings.Contains(s, h.Host) { // the default owner names the host
 		s += " on " + h.Host
 	}
-	s += fmt.Sprintf(" (token %d)", h.Token)
+	s = plain.Text(s) + fmt.Sprintf(" (token %d)", h.Token)
 	switch {
 	case e.Status == record.StatusBroken:
-		s += ", broken by " + e.BrokenBy
+		s += ", broken by " + plain.Text(e.BrokenBy)
 	case e.Done():
 	case e.Left():
 		s += ", which does not renew it: it is fixed, handed over, or kept for a minimum hold"

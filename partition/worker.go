@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/again"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -254,7 +255,7 @@ func (w *worker) read(g State, now time.Time) error {
 			w.lookBy(now.Add(settle))
 			return nil
 		case g.Count != len(w.slots): //safety:partition-one-count
-			return fmt.Errorf("%w: the group has %d partitions, and this worker is to work on %d: %s joined first; use one number, or a group of another name", ErrCount, g.Count, len(w.slots), g.Members[0].ID)
+			return fmt.Errorf("%w: the group has %d partitions, and this worker is to work on %d: %s joined first; use one number, or a group of another name", ErrCount, g.Count, len(w.slots), plain.Text(g.Members[0].ID))
 		}
 	}
 	w.seen, w.members, w.known, w.fresh = w.looks, g.Members, g.known, true

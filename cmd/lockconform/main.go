@@ -29,6 +29,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -153,7 +154,7 @@ type run struct {
 func (c *command) runCases() error {
 	cases := c.chosen()
 	if len(cases) == 0 {
-		return tool.Usagef("no case up to level %d matches --run %s; see lockconform --list", c.Level, tool.Plain(c.Names))
+		return tool.Usagef("no case up to level %d matches --run %s; see lockconform --list", c.Level, plain.Text(c.Names))
 	}
 	if c.List {
 		return c.list(cases)
@@ -169,7 +170,7 @@ func (c *command) runCases() error {
 		if !errors.Is(err, exec.ErrNotFound) && !errors.Is(err, os.ErrNotExist) {
 			code = tool.ExitNotExec
 		}
-		return tool.Exitf(code, "cannot run %s: %w", tool.Plain(c.Program[0]), err)
+		return tool.Exitf(code, "cannot run %s: %w", plain.Text(c.Program[0]), err)
 	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -362,9 +363,9 @@ func (c *command) report(results []result) error {
 			}
 			fmt.Fprintf(c.out, "\n%s (level %d)\n", one.Name, one.Level)
 			if one.Result == "failed" {
-				fmt.Fprintf(c.out, "  must:     %s\n  expected: %s\n", cmp.Or(one.Violated, one.Must), tool.Plain(one.Expected))
+				fmt.Fprintf(c.out, "  must:     %s\n  expected: %s\n", cmp.Or(one.Violated, one.Must), plain.Text(one.Expected))
 			}
-			fmt.Fprintf(c.out, "  seen:     %s\n", tool.Plain(one.Seen))
+			fmt.Fprintf(c.out, "  seen:     %s\n", plain.Text(one.Seen))
 		}
 		fmt.Fprintln(c.out)
 		levels := []int{}

@@ -651,15 +651,15 @@ func differs(attempt, renewal map[string]any) string {
 		if number(renewal["g"]) > 1 && (field == "at" || field == "w") {
 			continue // of the goroutine that has the lease now
 		}
-		if a, b := plain(attempt[field]), plain(renewal[field]); a != b {
+		if a, b := asText(attempt[field]), asText(renewal[field]); a != b {
 			return field
 		}
 	}
 	return ""
 }
 
-// plain is a value as a text. One that is absent is as a zero one.
-func plain(v any) string {
+// asText is a value as a text. One that is absent is as a zero one.
+func asText(v any) string {
 	if s := fmt.Sprint(v); v != nil && s != "0" {
 		return s
 	}

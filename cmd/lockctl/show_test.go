@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
@@ -173,7 +174,16 @@ func TestUnreadableRecord(t *testing.T) {
 func TestHostileName(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	hold(t, s, "a\x1b[2Jb *>", "--meta", "k=\x1b[2J")
+	evil := "\x1b[2J\u009b2J\u202e\U000e0001"
+	hold(t, s, "a\x1b[2Jb *>", "--meta", "k="+evil, "--owner", evil)
+	for _, args := range [][]string{{"ls", "--json"}, {"info", "--json", "a\x1b[2Jb *>"}} {
+		code, out, errs := run(t, s, args...)
+		require.Zero(t, code, errs)
+		require.False(t, strings.ContainsFunc(out, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }), "%q", out)
+	}
+	shown := locks(t, s, "ls")[0]
+	require.Equal(t, evil, shown.Holder.Owner)
+	require.Equal(t, map[string]string{"k": evil}, shown.Holder.Meta)
 	for _, args := range [][]string{{"ls"}, {"info", "a\x1b[2Jb *>"}} {
 		code, out, errs := run(t, s, args...)
 		require.Zero(t, code)

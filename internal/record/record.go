@@ -18,6 +18,7 @@ import (
 
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 )
 
 // MaxGiven limits the size of a record with what its owner gave. The rest is for what a claim, a renewal and a break
@@ -485,8 +486,10 @@ func (e Entry) ClaimID() string {
 	return e.ID
 }
 
-// BrokenBecause names the operator that broke the record, and the reason.
-func (e Entry) BrokenBecause() string { return fmt.Sprintf("by %s: %s", e.BrokenBy, e.Reason) }
+// BrokenBecause names the operator that broke the record, and the reason, for an error or a log.
+func (e Entry) BrokenBecause() string {
+	return "by " + plain.Text(e.BrokenBy) + ": " + plain.Text(e.Reason)
+}
 
 // StoredLate reports whether the record is a renewal that does not count because the server stored it too late: see By.
 func (e Entry) StoredLate() bool { return e.By != 0 && e.Time.UnixMilli() >= e.By }

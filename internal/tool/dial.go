@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/internal/plain"
 )
 
 // Dial connects, with opts over everything else. It returns the servers that it tried, without
@@ -24,7 +26,7 @@ func (c *Connection) Dial(opts ...nats.Option) (nc *nats.Conn, servers string, o
 	}
 	settle := func(o *nats.Options) error { return c.settle(of, o) }
 	tried := func(o *nats.Options) error {
-		servers = Plain(WithoutCredentials(strings.Join(o.Servers, ",")))
+		servers = plain.Text(WithoutCredentials(strings.Join(o.Servers, ",")))
 		return nil
 	}
 	nc, err = nats.Connect("", append([]nats.Option{settle, tried}, opts...)...)
@@ -42,9 +44,9 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 	if _, ok := errors.AsType[*Error](err); ok {
 		return err
 	}
-	plain := servers
+	addresses := servers
 	if c.Context != "" && !c.NoContext {
-		servers += fmt.Sprintf(" (context %s)", Plain(c.Context))
+		servers += fmt.Sprintf(" (context %s)", plain.Text(c.Context))
 	}
 	if c.expired != "" && CodeOf(err) == ExitPermission {
 		return Exitf(ExitPermission, "%s refuses the login: %w; %s", servers, err, c.expired)
@@ -55,14 +57,14 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 	var authority x509.UnknownAuthorityError
 	switch {
 	case CodeOf(err) == ExitPermission && c.by != "":
-		return Exitf(ExitPermission, "%s refuses the login that %s gives: %w; correct it, or choose another with --user, --creds, --nkey, --token or --context", plain, c.by, err)
+		return Exitf(ExitPermission, "%s refuses the login that %s gives: %w; correct it, or choose another with --user, --creds, --nkey, --token or --context", addresses, c.by, err)
 	case CodeOf(err) == ExitPermission:
 		return Exitf(ExitPermission, "%s refuses the login: %w; log in with --user, --creds, --nkey or --token, or choose a --context", servers, err)
 	case errors.As(err, &authority):
 		return Exitf(ExitUnavailable, "cannot trust %s: %w; name the authority's certificate with --tlsca", servers, err)
 	case errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		if c.source == c.contextTitle() {
-			servers = plain
+			servers = addresses
 		}
 		if c.source != "" {
 			remedy = fmt.Sprintf("%s names it: start that server, or name another one", c.source)
@@ -99,7 +101,7 @@ func (c *Connection) contextTitle() string {
 	if c.Context == "" {
 		return "the selected context"
 	}
-	return "context " + Plain(c.Context)
+	return "context " + plain.Text(c.Context)
 }
 
 func isFile(path string) bool {

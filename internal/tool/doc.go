@@ -1,4 +1,4 @@
 // Package tool is the code that lockctl and natslock-exporter share. Both commands find the
-// server in the same way, exit with the same codes, and show text from outside without
-// credentials and control characters. The packages that services import do not depend on it.
+// server in the same way, exit with the same codes, and show no credentials. The packages that
+// services import do not depend on it.
 package tool

@@ -15,6 +15,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
+
+	"github.com/natslock/locks/internal/plain"
 )
 
 // A reference says where a credential is. The nats command has these: a file, by its path or as
@@ -54,7 +56,7 @@ func secret(ref string) ([]byte, error) {
 	case "env://":
 		value := os.Getenv(rest)
 		if value == "" {
-			return nil, fmt.Errorf("%s: the variable is not set", Plain(ref))
+			return nil, fmt.Errorf("%s: the variable is not set", plain.Text(ref))
 		}
 		return []byte(value), nil
 	case "data:":
@@ -118,9 +120,9 @@ func output(name string, args ...string) ([]byte, error) {
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {
-		err = fmt.Errorf("%s: %w", Plain(strings.Join(append([]string{name}, args...), " ")), err)
+		err = fmt.Errorf("%s: %w", plain.Text(strings.Join(append([]string{name}, args...), " ")), err)
 		if text := strings.TrimSpace(said.String()); text != "" {
-			err = fmt.Errorf("%w: %s", err, Plain(text))
+			err = fmt.Errorf("%w: %s", err, plain.Text(text))
 		}
 	}
 	return out, err

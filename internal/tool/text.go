@@ -4,22 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
-)
 
-// Plain makes text from outside fit for a terminal or a log. It quotes text that is empty, or
-// that has characters which are not printable: such text could control a terminal.
-func Plain(s string) string {
-	// A byte that is no UTF-8 is printable to ContainsFunc, and can control a terminal
-	// all the same.
-	if s == "" || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return strconv.Quote(s)
-	}
-	return s
-}
+	"github.com/natslock/locks/internal/plain"
+)
 
 // WithoutCredentials removes user, password and token from each URL of a list that commas
 // separate, from malformed URLs too.
@@ -60,7 +48,7 @@ func checkURLs(urls ...string) error {
 		case strings.Contains(raw, "@") && (err != nil || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@")):
 			return errURL
 		case err != nil:
-			return fmt.Errorf("%s: %w", Plain(raw), WithoutURL(err))
+			return fmt.Errorf("%s: %w", plain.Text(raw), WithoutURL(err))
 		}
 	}
 	return nil

@@ -1,11 +1,7 @@
 package tool
 
 import (
-	"strconv"
-	"strings"
 	"testing"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -21,21 +17,4 @@ func TestWithoutCredentials(t *testing.T) {
 	} {
 		require.Equal(t, want, WithoutCredentials(list))
 	}
-}
-
-// FuzzPlain: nothing that others wrote into a record reaches the terminal as
-// anything but visible characters, and different things stay different.
-func FuzzPlain(f *testing.F) {
-	for _, s := range []string{"", "orders.42", "a b", "\x1b[2J", "\x9b2J", "\xff", "a\u202eb", "é🔒", "\u00a0", `"`, `"a"`, "\r\n", "\u200b", "\ufffd"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		out := Plain(s)
-		if out == "" || !utf8.ValidString(out) || strings.ContainsFunc(out, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Fatalf("%q is shown as %q", s, out)
-		}
-		if back, err := strconv.Unquote(out); out != s && (err != nil || back != s) {
-			t.Fatalf("%q is shown as %s", s, out)
-		}
-	})
 }

@@ -25,7 +25,7 @@ const module = "github.com/natslock/locks"
 // of lower floors only: arrows between rooms run one way. A pattern is one of
 // [path.Match].
 var floors = [][]string{
-	{"internal/worker"},
+	{"internal/worker", "internal/plain"},
 	{"internal/kvstore"},
 	{"internal/clock"},
 	{"internal/record"},
@@ -60,17 +60,17 @@ var only = map[string][]string{
 	"semaphore":       {"natslock", "internal/bridge", "internal/record"},
 	"internal/again":  {"natslock", "internal/bridge"},
 	"election":        {"natslock", "natslock/admin", "internal/again", "internal/bridge", "internal/clock"},
-	"partition":       {"natslock", "natslock/admin", "internal/again", "internal/clock"},
+	"partition":       {"natslock", "natslock/admin", "internal/again", "internal/clock", "internal/plain"},
 	"fence":           {"internal/kvstore", "internal/clock"},
 	"testutil":        {},
 	"locktest":        {"natslock", "natslock/admin", "internal/clock", "internal/kvstore", "internal/record", "internal/bridge"},
-	"internal/tool":   {"natslock", "internal/kvstore"},
+	"internal/tool":   {"natslock", "internal/kvstore", "internal/plain"},
 	"internal/mirror": {"natslock", "natslock/admin", "internal/bridge", "internal/admin", "internal/record", "internal/kvstore"},
 	"internal/script": {"natslock", "natslock/admin", "internal/bridge", "internal/admin", "internal/record", "internal/clock"},
-	"cmd/*":           {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "partition", "internal/kvstore", "internal/tool", "internal/script", "internal/mirror", "cmd/lockctl/internal/*"},
+	"cmd/*":           {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "partition", "internal/kvstore", "internal/plain", "internal/tool", "internal/script", "internal/mirror", "cmd/lockctl/internal/*"},
 
 	"cmd/lockctl/internal/console":   {"internal/tool"},
-	"cmd/lockctl/internal/show":      {"natslock", "natslock/admin", "partition", "internal/kvstore", "internal/tool", "internal/mirror", "cmd/lockctl/internal/console"},
+	"cmd/lockctl/internal/show":      {"natslock", "natslock/admin", "partition", "internal/kvstore", "internal/plain", "internal/tool", "internal/mirror", "cmd/lockctl/internal/console"},
 	"cmd/lockctl/internal/demo":      {"natslock", "natslock/admin", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/doctor":    {"natslock", "natslock/admin", "rwlock", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/top":       {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "internal/mirror", "cmd/lockctl/internal/*"},

@@ -16,6 +16,7 @@ import (
 	"github.com/natslock/locks/adapters/prometheus/cmd/natslock-exporter/internal/page"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/mirror"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -141,7 +142,7 @@ func (f *follower) run(ctx context.Context) error {
 	refusals.Go(func() {
 		select {
 		case err := <-f.refused:
-			cancel(tool.Exitf(tool.ExitPermission, "this user may not watch the locks %s in bucket %s at %s: %w; %s", tool.Plain(f.c.Names), tool.Plain(f.c.Bucket), f.url, err, needs))
+			cancel(tool.Exitf(tool.ExitPermission, "this user may not watch the locks %s in bucket %s at %s: %w; %s", plain.Text(f.c.Names), plain.Text(f.c.Bucket), f.url, err, needs))
 		case <-ctx.Done():
 		}
 	})
@@ -162,13 +163,13 @@ const needs = "\"lockctl perms --role observer\" prints what a user needs"
 func (f *follower) explain(err error) error {
 	switch code := tool.CodeOf(err); {
 	case errors.Is(err, kvstore.ErrNotFound):
-		return tool.Exitf(tool.ExitConfig, "there is no bucket %s at %s: %w; check --bucket, --js-domain and --context", tool.Plain(f.c.Bucket), f.url, err)
+		return tool.Exitf(tool.ExitConfig, "there is no bucket %s at %s: %w; check --bucket, --js-domain and --context", plain.Text(f.c.Bucket), f.url, err)
 	case code == tool.ExitPermission:
-		return tool.Exitf(code, "this user may not read the locks %s in bucket %s at %s: %w; %s", tool.Plain(f.c.Names), tool.Plain(f.c.Bucket), f.url, err, needs)
+		return tool.Exitf(code, "this user may not read the locks %s in bucket %s at %s: %w; %s", plain.Text(f.c.Names), plain.Text(f.c.Bucket), f.url, err, needs)
 	case errors.Is(err, nats.ErrNoResponders):
 		return tool.Exitf(tool.ExitUnavailable, "no JetStream at %s: %w; name the --js-domain it is in", f.url, err)
 	default:
-		return tool.Exitf(code, "cannot follow the bucket %s at %s: %w", tool.Plain(f.c.Bucket), f.url, err)
+		return tool.Exitf(code, "cannot follow the bucket %s at %s: %w", plain.Text(f.c.Bucket), f.url, err)
 	}
 }
 

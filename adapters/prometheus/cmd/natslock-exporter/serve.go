@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/natslock/locks/adapters/prometheus/cmd/natslock-exporter/internal/page"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -51,7 +52,7 @@ func (c *cli) run(ctx context.Context, log *slog.Logger) error {
 	}
 	metrics, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return tool.Usagef("--listen %s: %w", tool.Plain(c.Listen), err)
+		return tool.Usagef("--listen %s: %w", plain.Text(c.Listen), err)
 	}
 	sites := []site{{"metrics", metrics, handler(f)}}
 	log.Info("serving", "url", fmt.Sprintf("http://%s/metrics", metrics.Addr()))
@@ -84,7 +85,7 @@ func (c *cli) listenPage(log *slog.Logger) (net.Listener, error) {
 		log.Warn("serving no page; --page takes another address, and --no-page none", "page", c.Page, "error", err)
 		return nil, nil
 	}
-	return nil, tool.Usagef("--page %s: %w", tool.Plain(c.Page), err)
+	return nil, tool.Usagef("--page %s: %w", plain.Text(c.Page), err)
 }
 
 // pageHosts are the names that the page is reached by: those that the user gives, and the one

@@ -2,7 +2,6 @@ package main
 
 import (
 	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 
 	natslockprom "github.com/natslock/locks/adapters/prometheus"
 	"github.com/natslock/locks/internal/mirror"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/natslock/admin"
 )
 
@@ -52,7 +52,7 @@ func newState(label func(string) string, m copied) *state {
 // labelOf returns the label of a name that has series. Labels beyond the limit share one, since every label is a set
 // of series for ever. Under mu.
 func (s *state) labelOf(name string) string {
-	label := strings.ToValidUTF8(s.label(name), "\uFFFD") // a name may have any bytes
+	label := plain.Text(s.label(name)) // a name may have any bytes
 	if len(s.groups) >= natslockprom.MaxLabels && s.groups[label] == nil {
 		label = other
 	}

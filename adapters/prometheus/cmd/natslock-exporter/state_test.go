@@ -347,3 +347,15 @@ func same(t *testing.T, c *natslock.Client, f *follower) {
 		require.Equal(t, shapes(listed), shapes(f.mirror.Below("")))
 	}, patience, 20*time.Millisecond)
 }
+
+// Names that are not UTF-8 have a label each, in the form that lockctl prints and reads.
+func TestLabelNotUTF8(t *testing.T) {
+	t.Parallel()
+	s := newState(labeler(nil), newCopy())
+	for _, name := range []string{"\xff.1", "\xfe.1"} {
+		h := &admin.Holder{Holder: natslock.Holder{ID: name}}
+		s.event(admin.Event{Type: admin.EventGranted, Name: name, ID: name, Holder: h, Grants: 1})
+	}
+	require.Equal(t, float64(1), testutil.ToFloat64(s.grants.WithLabelValues(`"\xff"`)))
+	require.Equal(t, float64(1), testutil.ToFloat64(s.grants.WithLabelValues(`"\xfe"`)))
+}

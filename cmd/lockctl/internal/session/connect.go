@@ -234,7 +234,11 @@ func (w warner) WithAttrs(attrs []slog.Attr) slog.Handler {
 func (w warner) WithGroup(string) slog.Handler { return w }
 
 func attr(a slog.Attr) string {
-	if v := a.Value.String(); v != "" {
+	v := a.Value.String()
+	if _, said := a.Value.Any().(error); v != "" && !said { // an error quotes what is not its own
+		v = show.Plain(v)
+	}
+	if v != "" {
 		return fmt.Sprintf(", %s %s", a.Key, v)
 	}
 	return ""

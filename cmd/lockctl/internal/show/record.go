@@ -3,12 +3,16 @@ package show
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/natslock/locks/natslock/admin"
 )
@@ -170,9 +174,28 @@ func OneLine(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
+// visible writes JSON. Characters that are not printable, which the encoder leaves as they are,
+// become escapes: they could control a terminal, and mean the same to each reader.
+type visible struct{ io.Writer }
+
+func (v visible) Write(p []byte) (int, error) {
+	var b []byte
+	for _, r := range string(p) {
+		if r == '\n' || unicode.IsPrint(r) {
+			b = utf8.AppendRune(b, r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			b = fmt.Appendf(b, `\u%04x`, unit)
+		}
+	}
+	_, err := v.Writer.Write(b)
+	return len(p), err
+}
+
 // newEncoder returns an encoder of what --json prints.
 func newEncoder(w io.Writer) *json.Encoder {
-	enc := json.NewEncoder(w)
+	enc := json.NewEncoder(visible{w})
 	enc.SetEscapeHTML(false)
 	return enc
 }

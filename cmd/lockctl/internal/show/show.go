@@ -17,7 +17,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
-	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/natslock/admin"
 )
 
@@ -60,7 +60,7 @@ func NewTable(w io.Writer, header ...any) table.Writer {
 // Plain makes a string from a record fit for this terminal: what others wrote into a lock
 // must not be able to control it.
 func Plain(s string) string {
-	out := tool.Plain(s)
+	out := plain.Text(s)
 	if ASCII && !isASCII(out) {
 		return strconv.QuoteToASCII(s)
 	}

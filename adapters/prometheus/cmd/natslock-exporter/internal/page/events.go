@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/natslock/admin"
 )
 
@@ -34,7 +34,7 @@ func isShown(ev admin.Event) bool {
 
 // lineOf is an event for reading.
 func lineOf(ev admin.Event) line {
-	l := line{Time: millis(ev.Time), Event: ev.Type.String(), Kind: ev.Kind.String(), Name: tool.Plain(ev.Name), Who: "unknown"}
+	l := line{Time: millis(ev.Time), Event: ev.Type.String(), Kind: ev.Kind.String(), Name: plain.Text(ev.Name), Who: "unknown"}
 	if l.Name != ev.Name {
 		l.Key = url.QueryEscape(ev.Name)
 	}
@@ -62,7 +62,7 @@ func lineOf(ev admin.Event) line {
 		l.Mode = "slot " + strconv.Itoa(h.Slot)
 	}
 	if h.Broken != nil && ev.Type == admin.EventBroken {
-		l.Note = "by " + tool.Plain(h.Broken.By) + ": " + tool.Plain(h.Broken.Reason)
+		l.Note = "by " + plain.Text(h.Broken.By) + ": " + plain.Text(h.Broken.Reason)
 	}
 	return l
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/mirror"
-	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/partition"
 )
@@ -63,7 +63,7 @@ func lockLink(name string) string { return "lock?kind=mutex&name=" + url.QueryEs
 
 // viewOf is a group among its locks.
 func viewOf(name string, infos []admin.Info, now time.Time) groupView {
-	v := groupView{Name: tool.Plain(name), At: now.UTC().Format("15:04:05 MST")}
+	v := groupView{Name: plain.Text(name), At: now.UTC().Format("15:04:05 MST")}
 	groups := partition.Groups(infos)
 	i := slices.IndexFunc(groups, func(g partition.State) bool { return g.Group == name })
 	if i < 0 {
@@ -89,7 +89,7 @@ func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 		}
 		c := changeView{
 			Number: p.Number, Link: lockLink(name + ".part." + strconv.Itoa(p.Number)),
-			Owner: tool.Plain(p.Member), Planned: tool.Plain(p.Planned), Waiting: p.Waiting, Unowned: p.Holder == nil,
+			Owner: plain.Text(p.Member), Planned: plain.Text(p.Planned), Waiting: p.Waiting, Unowned: p.Holder == nil,
 		}
 		switch {
 		case p.Holder == nil:
@@ -112,14 +112,14 @@ func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 	for _, m := range g.Members {
 		own := owned[worker{id: m.ID}]
 		v.Workers = append(v.Workers, workerView{
-			ID: tool.Plain(m.ID), Weight: strconv.Itoa(m.Weight), Who: who(m.Owner, m.Host, m.PID), Joined: m.Since.UTC().Format("2006-01-02 15:04:05Z"),
+			ID: plain.Text(m.ID), Weight: strconv.Itoa(m.Weight), Who: who(m.Owner, m.Host, m.PID), Joined: m.Since.UTC().Format("2006-01-02 15:04:05Z"),
 			Owned: len(own), Quota: quota[m.ID], Partitions: numbers(own), Link: memberLink(infos, m.Token),
 		})
 		delete(owned, worker{id: m.ID})
 	}
 	for _, p := range g.Partitions { // by the first partition of each
 		if of := owned[ownerOf(p)]; p.Member != "" && of != nil {
-			v.Workers = append(v.Workers, workerView{ID: tool.Plain(p.Member) + " (leaving)", Weight: "-", Who: holderName(*p.Holder), Joined: "-", Owned: len(of), Partitions: numbers(of)})
+			v.Workers = append(v.Workers, workerView{ID: plain.Text(p.Member) + " (leaving)", Weight: "-", Who: holderName(*p.Holder), Joined: "-", Owned: len(of), Partitions: numbers(of)})
 			delete(owned, ownerOf(p))
 		}
 	}

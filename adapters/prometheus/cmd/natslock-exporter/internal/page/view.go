@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/natslock/admin"
 )
 
@@ -37,7 +37,7 @@ func isFree(info admin.Info) bool {
 
 // rowOf is a lock in the table. ahead is by how much the clock of the server is ahead.
 func rowOf(info admin.Info, ahead time.Duration) row {
-	r := row{Kind: info.Kind.String(), Name: tool.Plain(info.Name), Queue: info.Waiting()}
+	r := row{Kind: info.Kind.String(), Name: plain.Text(info.Name), Queue: info.Waiting()}
 	if r.Name != info.Name {
 		r.Key = url.QueryEscape(info.Name)
 	}
@@ -169,7 +169,7 @@ type waiter struct {
 
 // detailOf is a lock on its own page.
 func detailOf(info admin.Info, ahead time.Duration) detail {
-	d := detail{Kind: info.Kind.String(), Name: tool.Plain(info.Name), State: sentence(info), Holders: []holder{}, Queue: []waiter{}, Waiting: info.Waiting()}
+	d := detail{Kind: info.Kind.String(), Name: plain.Text(info.Name), State: sentence(info), Holders: []holder{}, Queue: []waiter{}, Waiting: info.Waiting()}
 	d.Group = url.QueryEscape(groupOf(info))
 	_, d.Alarm = stateOf(info)
 	if info.Holder != nil {
@@ -233,7 +233,7 @@ func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 		fact("lingers", "its client may keep it idle, until another client asks")
 	}
 	if h.Purpose != "" {
-		fact("for", tool.Plain(h.Purpose))
+		fact("for", plain.Text(h.Purpose))
 	}
 	if h.Fixed {
 		fact("renewals", "none: the lease is fixed")
@@ -241,12 +241,12 @@ func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 	if h.Waiting > 0 {
 		fact("waiting", fmt.Sprintf("%d more in that client, behind it", h.Waiting))
 	}
-	fact("id", tool.Plain(h.ID))
+	fact("id", plain.Text(h.ID))
 	for _, k := range slices.Sorted(maps.Keys(h.Meta)) {
-		out.Meta = append(out.Meta, [2]string{tool.Plain(k), tool.Plain(h.Meta[k])})
+		out.Meta = append(out.Meta, [2]string{plain.Text(k), plain.Text(h.Meta[k])})
 	}
 	if b := h.Broken; b != nil {
-		out.Broken = "by " + tool.Plain(b.By) + ": " + tool.Plain(b.Reason)
+		out.Broken = "by " + plain.Text(b.By) + ": " + plain.Text(b.Reason)
 	}
 	d.Holders = append(d.Holders, out)
 }
@@ -295,11 +295,11 @@ func who(owner, host string, pid int) string {
 	owner = cmp.Or(owner, "unnamed")
 	switch {
 	case strings.Contains(owner, host):
-		return tool.Plain(owner)
+		return plain.Text(owner)
 	case pid != 0:
-		return tool.Plain(owner + " on " + host + ":" + strconv.Itoa(pid))
+		return plain.Text(owner + " on " + host + ":" + strconv.Itoa(pid))
 	}
-	return tool.Plain(owner + " on " + host)
+	return plain.Text(owner + " on " + host)
 }
 
 func millis(t time.Time) int64 {
