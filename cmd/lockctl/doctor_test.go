@@ -358,7 +358,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	d := doctor(t, s)
 	require.Equal(t, []string{"warning num_replicas"}, d.troubles())
 	require.Contains(t, d.row(t, "num_replicas").Repair, "lockctl init")
-	code, out, errs = run(t, s, "init", "-f", "--replicas", "3")
+	code, out, errs = run(t, s, "init", "-f")
 	require.Zero(t, code, errs)
 	require.Regexp(t, `num_replicas +1 +-> +3`, out)
 	kit.Eventually(t, "three replicas that are up to date", func() bool { return len(doctor(t, s).troubles()) == 0 })

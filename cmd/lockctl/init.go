@@ -26,7 +26,7 @@ import (
 type initCmd struct {
 	Replicas    int           `placeholder:"N" help:"Servers that keep the bucket: 1, 3 or 5 (default 3 on a cluster and 1 elsewhere, or as it is)."`
 	Storage     string        `enum:"file,memory," default:"" placeholder:"TYPE" help:"file or memory (default file, or as it is)."`
-	MaxBytes    int64         `placeholder:"BYTES" help:"Largest size of the bucket (default unlimited, or as it is)."`
+	MaxBytes    int64         `placeholder:"BYTES" help:"Largest size of the bucket, -1 for no limit (default unlimited, or as it is)."`
 	Cluster     string        `placeholder:"NAME" help:"Cluster that the bucket is placed in."`
 	Tag         []string      `placeholder:"TAG" help:"Tag of the servers that it is placed on; can be repeated."`
 	History     time.Duration `placeholder:"DURATION" help:"Keep a history of the locks for this long, as 7d, for \"lockctl history\"."`
@@ -67,8 +67,8 @@ func (c *initCmd) AfterApply() error {
 	switch {
 	case c.Replicas < 0 || c.Replicas > 5:
 		return fmt.Errorf("--replicas %d: 1, 3 or 5", c.Replicas)
-	case c.MaxBytes < 0:
-		return fmt.Errorf("--max-bytes %d: must be positive", c.MaxBytes)
+	case c.MaxBytes < -1:
+		return fmt.Errorf("--max-bytes %d: a number of bytes, or -1 for no limit", c.MaxBytes)
 	case c.History != 0 && c.History < time.Minute:
 		return fmt.Errorf("--history %v: at least a minute", c.History)
 	case c.HistorySize < 0 || c.HistorySize > 0 && c.History == 0:

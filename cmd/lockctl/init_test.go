@@ -82,8 +82,11 @@ func TestInitMakes(t *testing.T) {
 	require.Zero(t, code, errs)
 	require.Regexp(t, `max_bytes +1000000 +-> +2000000`, out)
 	require.EqualValues(t, 2000000, bucketInfo(t, js).Config.MaxBytes)
+	code, out, errs = run(t, s, "init", "-f", "--max-bytes=-1")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `max_bytes +2000000 +-> +-1`, out)
 
-	for _, args := range [][]string{{"--replicas", "7"}, {"--storage", "paper"}, {"--max-bytes", "-1"}, {"--bucket", "a.b"}} {
+	for _, args := range [][]string{{"--replicas", "7"}, {"--storage", "paper"}, {"--max-bytes=-2"}, {"--bucket", "a.b"}} {
 		code, _, errs := run(t, s, append([]string{"init", "-f"}, args...)...)
 		require.Equal(t, 64, code, "%q: %s", args, errs)
 	}

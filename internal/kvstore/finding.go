@@ -146,8 +146,8 @@ func rules(cfg Config, info *Info, s Settings) []rule {
 		// The server echoes the request, so what counts is where it is.
 		{setting: "first_seq", bad: Worse, is: strconv.FormatUint(info.State.LastSeq, 10), fits: func(any) bool { return info.State.LastSeq >= lowFirstSeq },
 			want: "the time in ten-microsecond ticks since 2016", why: "fencing tokens repeat when the bucket is re-created", repair: byRemake},
-		{setting: "num_replicas", bad: Worse, is: replicas, fits: func(any) bool { return !clustered || !single }, want: "3 or 5 on a cluster",
-			why: "locks stop when its server does", repair: byUpdate + " with num_replicas 3"},
+		{setting: "num_replicas", bad: Worse, right: 3, is: replicas, fits: func(any) bool { return !clustered || !single },
+			want: "3 or 5 on a cluster", why: "locks stop when its server does", repair: byUpdate},
 	}
 }
 
@@ -255,7 +255,7 @@ func Repaired(cfg Config, info *Info) (*Info, error) {
 		}
 	}
 	set("num_replicas", cfg.Replicas, cfg.Replicas > 0)
-	set("max_bytes", cfg.MaxBytes, cfg.MaxBytes > 0)
+	set("max_bytes", cfg.MaxBytes, cfg.MaxBytes != 0)
 	set("placement", cfg.Placement, cfg.Placement != nil)
 	plain := &Info{}
 	if plain.Raw, err = json.Marshal(m); err == nil {
@@ -264,10 +264,10 @@ func Repaired(cfg Config, info *Info) (*Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	plain.State.LastSeq = lowFirstSeq // which no update changes
+	plain.State.LastSeq, plain.Cluster = lowFirstSeq, info.Cluster // which no update changes
 	for _, r := range rules(cfg, plain, m) {
 		switch f := r.judge(m[r.setting]); {
-		case f.Level == Fine:
+		case f.Level == Fine, r.setting == "num_replicas" && cfg.Replicas > 0: // as asked for
 		case r.setting == "republish":
 			m[r.setting] = right.RePublish
 			metadata, _ := m["metadata"].(map[string]any)

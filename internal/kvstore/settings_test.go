@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/proxy"
@@ -195,4 +196,28 @@ func TestRepairedReplicas(t *testing.T) {
 	check(t, err)
 	equal(t, "allow_direct", repaired.Config.AllowDirect, true)
 	equal(t, "num_replicas", repaired.Config.Replicas, 3)
+}
+
+// One replica on a cluster is repaired, unless it is asked for, and a limit can be taken away.
+func TestRepairedByHand(t *testing.T) {
+	is := fitSettings(t)
+	is["num_replicas"], is["max_bytes"] = 1, 1000
+	raw, err := json.Marshal(is)
+	check(t, err)
+	info := &kvstore.Info{Raw: raw}
+	info.Cluster = &jetstream.ClusterInfo{Name: "C"}
+	for _, c := range []struct {
+		cfg      kvstore.Config
+		replicas int
+		bytes    int64
+	}{
+		{kvstore.Config{}, 3, 1000},
+		{kvstore.Config{Replicas: 1}, 1, 1000},
+		{kvstore.Config{Replicas: 5, MaxBytes: -1}, 5, -1},
+	} {
+		repaired, err := kvstore.Repaired(c.cfg, info)
+		check(t, err)
+		equal(t, "num_replicas", repaired.Config.Replicas, c.replicas)
+		equal(t, "max_bytes", repaired.Config.MaxBytes, c.bytes)
+	}
 }

@@ -47,7 +47,7 @@ func (d *doctor) enlarge() string {
 		repairs = append(repairs, "\"nats stream edit "+c.Name+" --max-msgs=-1\"")
 	}
 	if d.info.Config.MaxBytes > 0 {
-		repairs = append(repairs, fmt.Sprintf("\"lockctl init --max-bytes %d\" or more", max(2*d.info.Config.MaxBytes, 1<<20)))
+		repairs = append(repairs, fmt.Sprintf("\"lockctl init --max-bytes %d\" or more, or \"lockctl init --max-bytes=-1\" for no limit", max(2*d.info.Config.MaxBytes, 1<<20)))
 	}
 	return strings.Join(repairs, ", ")
 }
