@@ -14,7 +14,8 @@ import (
 )
 
 // seeker is the goroutine that gets a lease for the FIFO of a cohort. It ends with a lease, with an error, or when
-// nobody waits any more. Then it withdraws its claim and its place, and answers that arrive later are judged as usual.
+// nobody waits any more. Then it withdraws its claim and its place. An acknowledgement that arrives later leads to the
+// deletion of its record, never to a grant.
 type seeker struct {
 	cohort *cohort
 	a      *call.Call

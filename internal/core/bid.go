@@ -97,8 +97,8 @@ func (b *Bid) Bypasses(expect uint64) bool {
 
 // Patience returns the factor by which the next attempt waits longer for its answer than the first one. It exceeds 1
 // only for a join. A join without an answer is repeated under a new id, and what it left behind has to be removed, so
-// each repetition adds work for a slow server. Other claims need no patience: the answer to any attempt decides them,
-// however late.
+// each repetition adds work for a slow server. Other claims need no patience: their next attempt has the same id, so
+// the answer to any of their attempts still decides, if it arrives inside the validity of that attempt.
 func (b *Bid) Patience() time.Duration {
 	if b.Once || !b.Guarded {
 		return 1

@@ -15,8 +15,11 @@ import (
 //	           acknowledged in time, or its record is found in time
 //	open ---------------------------------------------------------> granted
 //	  |
-//	  |   acknowledged after the end of its own validity, or at a revision
-//	  +-- below one that is known: its record is deleted -----------> lost
+//	  |   acknowledged after the end of its own validity: its record
+//	  +-- is deleted ----------------------------------------------> lost
+//	  |
+//	  |   acknowledged at a revision that is not above all known ones:
+//	  +-- its record is deleted -----------------------------------> backwards
 //	  |
 //	  +-- refused: it is never applied ----------------------------> answered
 //

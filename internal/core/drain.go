@@ -30,11 +30,11 @@ import (
 // within [ProofWindow] of the sending of the first gate write. To see why this suffices, suppose that neither answer
 // names some live reader.
 //
-//   - If the stream has no renewal of it between the two gate writes, it had expired when the first answer was given.
-//     Any renewal comes after the second gate write, and so after its validity.
-//   - If the stream has some, the state of the second answer contains the last of them, or a later one: a leader stores
-//     a renewal before it removes what that replaces. The renewal was sent after the first gate write, and cannot have
-//     expired within a ProofWindow of it. So the second answer names the reader, a contradiction.
+//   - Suppose that the stream has no renewal of this reader between the two gate writes. Then the reader's record had
+//     expired when the first answer was given, and so had its validity. Any later renewal comes too late.
+//   - Suppose that the stream has such renewals. The state of the second answer contains the last one, or a later one: a
+//     leader stores a renewal before it removes the record that the renewal replaces. That renewal was stored after the
+//     first gate write, and its TTL is longer than a ProofWindow. So the second answer names the reader, a contradiction.
 //
 // The second case needs a leader. A replica that catches up first removes what was replaced, and lacks the reader until
 // the renewal arrives: with two renewals in the window, a reader can be in neither of two such answers (the model's

@@ -7,8 +7,9 @@ import "github.com/natslock/locks/internal/record"
 // replaces what the attempt expects. All of that is a courtesy to waiters; safety does not depend on it.
 
 // Taking writes a tombstone at the revision that an orphaned write expects, so that the server has to refuse that
-// write. If the write was applied already, Taking removes its record. For an expectation above 0 that settles the
-// attempt forever, for 0 as long as the tombstone lasts.
+// write. If the write was applied already, Taking removes its record. An attempt that expects a revision above 0 is settled
+// forever then, since the key never has that revision again. One that expects no record (0) is settled only while the
+// tombstone lasts: the server may apply it when the tombstone has expired, and the watch of the key finds its record.
 type Taking struct {
 	Removal
 	Attempt Attempt

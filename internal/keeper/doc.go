@@ -13,10 +13,10 @@
 // # Who does what
 //
 // The renewer is a goroutine that has the times of all records. It notes which renewals are due, ends what is over, and
-// does no I/O. The sender encodes the renewals in the order of the pace: by the ends of the records, and no more than
-// the answers allow. The store's sender sends them: it alone waits for a network that is stuck. Answers and
-// notifications arrive on the store's goroutines, which only note them. Clean-up after a claim or a record runs in the
-// group, bounded by the TTL, and a Close waits for it.
+// does no I/O. A second goroutine encodes the renewals in the order of the pace: by the ends of the records, and no more
+// than the answers allow. The store's goroutine sends them: it alone waits for a network that is stuck. Answers and
+// notifications arrive on other goroutines of the store, which only note them. Clean-up after a claim or a record runs in
+// the group, at most for the TTL of the record or [orphanLife], and a Close waits for it.
 //
 // keeper.go has the mutex and the renewer. record.go carries out the events of one record, renewal.go sends its
 // renewals. write.go sends the last write of a record, removal.go repeats that until the server has confirmed the end,
