@@ -307,6 +307,12 @@ func TestCheck(t *testing.T) {
 		}},
 		{"in line", nil, func(b *story) { line(b, 12, 11) }},
 		{"out of line", []int{5}, func(b *story) { line(b, 11, 12) }},
+		{"out of line, and entries of the stream may be missing", []int{5}, func(b *story) { line(b, 11, 12); b.Lossy = true }},
+		{"out of line, and the release before it is missing", nil, func(b *story) {
+			line(b, 11, 12)
+			b.Lossy = true
+			b.Stream = slices.DeleteFunc(b.Stream, func(e Entry) bool { return e.Key == mutex && e.Deleted && e.At == sec(4) })
+		}},
 		{"a newcomer past the queue", []int{5}, func(b *story) {
 			b.holds("a", mutex, false, 10, 0, 4)
 			b.holds("c", mutex, false, 20, 4.2, 4.3)

@@ -73,6 +73,9 @@ func (x *index) order(lock string) (found []Violation) {
 		if !ok || before.Remade || granted.At >= before.ends() || before.Deleted && granted.At >= before.At+idle {
 			continue
 		}
+		if x.h.Lossy && !before.Deleted { // when it was freed is not known, and a lock that is free for long is taken out of turn
+			continue
+		}
 		ticket := Ticket{Ticket: at}
 		for _, t := range op.Tickets {
 			if t.Ticket < at {
