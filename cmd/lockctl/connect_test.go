@@ -97,6 +97,8 @@ func TestLogin(t *testing.T) {
 		require.Contains(t, errs, c.says)
 		require.NotContains(t, errs, "s3cret")
 	}
+	_, out, _ := withEnv(t, s, []string{home, "NATS_URL="}, "doctor", "--context", "away")
+	require.Contains(t, out, "natslock at nats://127.0.0.1:1: 1 check, 0 warnings, 1 error", "the context's address")
 	s = testutil.RunServer(t, testutil.WithConfigText(`authorization { token: t0ken }`))
 	withBucket(t, s, "--token", "t0ken")
 	for _, c := range []struct {

@@ -3,7 +3,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,7 +168,7 @@ func (d *doctor) visit() (err error) {
 		if errors.Is(err, context.Canceled) || tool.CodeOf(err) == tool.ExitUsage {
 			return err
 		}
-		d.Server = tool.WithoutCredentials(cmp.Or(d.g.Server, nats.DefaultURL))
+		d.Server = d.s.URL
 		d.fail("connection", err, "see \"lockctl --help\" for the flags of the connection")
 		return nil
 	}

@@ -138,7 +138,8 @@ func (g *Globals) Bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), g.Timeout)
 }
 
-// Connect connects, and opens no bucket.
+// Connect connects, and opens no bucket. With an error that no server has answered, the session
+// has the URL that was tried, and has ended.
 func (g *Globals) Connect() (_ *Session, err error) {
 	s := &Session{Console: g.Console, unnotified: make(chan error, 1)}
 	defer func() {
@@ -172,10 +173,11 @@ func (g *Globals) Connect() (_ *Session, err error) {
 		}),
 	}
 	nc, url, settings, err := g.Dial(opts...)
+	s.URL = url
 	if err != nil {
-		return nil, g.ConnectError(url, err, "name another one with --server, NATS_URL or --context, or start one with \"lockctl server\"")
+		return s, g.ConnectError(url, err, "name another one with --server, NATS_URL or --context, or start one with \"lockctl server\"")
 	}
-	s.NC, s.URL = nc, url
+	s.NC = nc
 	s.JS, err = g.JetStream(nc, settings)
 	return s, err
 }
