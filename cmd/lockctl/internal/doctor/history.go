@@ -115,6 +115,18 @@ func (d *doctor) wentBack(ctx context.Context, copied uint64) bool {
 	}
 }
 
+// lost returns the repair of a history that lacks writes, by the reason. After an election the
+// server takes up to 50 s to copy again, and what others have replaced by then is gone.
+func (h *kept) lost() string {
+	for _, info := range []*jetstream.StreamInfo{h.bucket, h.info} {
+		if c := info.Cluster; c != nil && c.LeaderSince != nil && h.Now.Sub(*c.LeaderSince) < lostSince {
+			return fmt.Sprintf("nothing brings them back. Stream %s has a new leader since %s: the copying stops at an election and goes on 30 to 50 s later. Find out why %s lost the one before",
+				info.Config.Name, show.Clock(*c.LeaderSince), info.Config.Name)
+		}
+	}
+	return "nothing brings them back: keep the servers of the history up, and take a lock less often than a thousand times a second"
+}
+
 const leaderlessRepair = "start the missing servers, and visit again in 20 s: the history lacks writes that end before it has a leader"
 
 // broken returns why the history does not copy what is written, and the repair.
@@ -175,7 +187,7 @@ func (h *kept) judge() (status, found, repair string) {
 	case behind:
 		return checkWarning, found, fmt.Sprintf("visit again in a minute: the history catches up. If it does not, search the log of its server for errors of stream %s", c.Name)
 	case h.missing >= lostMany && h.missing > h.all/4 || h.Behind >= lostMany:
-		return checkWarning, found, "nothing brings them back: keep the servers of the history up, and take a lock less often than a thousand times a second"
+		return checkWarning, found, h.lost()
 	case nearly(size, c.MaxBytes) && reach < c.MaxAge/10*9:
 		return checkWarning, fmt.Sprintf("%s: it is too small for %s, and reaches back %s", found, ageOf(c), show.Brief(reach)), enough(c, size, reach)
 	}

@@ -57,6 +57,21 @@ func TestDoctorHistoryRows(t *testing.T) {
 		require.Regexp(t, c.found+"$", found, name)
 		require.Equal(t, status != checkOK, repair != "", name)
 	}
+	// What is missing after an election is no matter of how often a lock is taken.
+	for _, since := range []time.Duration{2 * time.Hour, 10 * time.Minute} {
+		for _, of := range []func(*kept) *jetstream.StreamInfo{func(h *kept) *jetstream.StreamInfo { return h.bucket }, func(h *kept) *jetstream.StreamInfo { return h.info }} {
+			h := state(func(h *kept) { h.missing, h.all = lostMany, lostMany })
+			at := now.Add(-since)
+			of(h).Cluster = &jetstream.ClusterInfo{Name: "C", Leader: "a", LeaderSince: &at}
+			_, _, repair := h.judge()
+			if since > lostSince {
+				require.Contains(t, repair, "a thousand times a second")
+				continue
+			}
+			require.Contains(t, repair, "Stream "+of(h).Config.Name+" has a new leader since "+show.Clock(at))
+			require.NotContains(t, repair, "a thousand")
+		}
+	}
 	for name, c := range map[string]struct {
 		set   func(*kept)
 		found string
