@@ -25,6 +25,7 @@ type checkCmd struct {
 	Partitions string        `placeholder:"GROUP" predictor:"group" help:"Check the locks of this group of workers, which must have a member, in place of a pattern."`
 	Unowned    *int          `placeholder:"N" help:"With --partitions: report more than N partitions that nobody owns."`
 	Moving     *int          `placeholder:"N" help:"With --partitions: report more than N partitions that are in motion."`
+	All        bool          `help:"Report what is held or waited for by design, too."`
 	ExitCode   int           `short:"E" name:"exit-code" default:"1" placeholder:"N" help:"Exit with this code when a lock is reported: 2 is critical for Nagios."`
 	JSON       bool          `name:"json" help:"Print an array of the locks that are reported, as ls does."`
 }
@@ -36,7 +37,10 @@ itself a lock is within it.
 
 A lock counts as held while a holder may be inside. A lock that is idle or overdue does
 not. Of readers and permits the oldest counts.
-A writer that keeps readers out and waits for those inside is a waiter. Times are by the
+A writer that keeps readers out and waits for those inside is a waiter. What is held or
+waited for by design, as its record says, is within --held, --waits and --queue: leaders and
+standbys of an election, members of a group and their partitions, locks of scripts, jobs. With
+--all it counts. With --partitions workers that wait count. Times are by the
 clocks of holders and waiters and of this machine.
 
 A client renews its lease after a third of the TTL: with a TTL of 15s, after 5s. With
@@ -56,8 +60,8 @@ for partitions that they are to have: --waits tells how long one has been in mot
   lockctl check --partitions ingest --unowned 0 --waits 1m
 
 Exit codes: 0 all locks are within the limits; 1 one is not, or the code of -E; 64 no
-limit was given; others as for ls. A code that is neither 0 nor that of -E says that
-nothing is known.`
+limit was given; 69 the bucket has no leader; 78 it is not fit for locks; others as for ls.
+A code that is neither 0 nor that of -E says that nothing is known.`
 }
 
 // excess is what is beyond a limit.
@@ -86,8 +90,7 @@ func (c *checkCmd) Run(g *session.Globals) error {
 		}
 		c.Pattern = c.Partitions + ".>"
 	}
-	ls := lsCmd{Pattern: c.Pattern, Sort: "name"}
-	infos, err := ls.find(g)
+	infos, err := c.find(g)
 	if err != nil {
 		return err
 	}
@@ -123,6 +126,27 @@ func (c *checkCmd) Run(g *session.Globals) error {
 	return nil
 }
 
+// find reads the locks of a bucket in which clients get locks.
+func (c *checkCmd) find(g *session.Globals) ([]admin.Info, error) {
+	s, err := g.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer s.End()
+	ctx, cancel := g.Bounded()
+	defer cancel()
+	if err := mirror.Look(ctx, g.Bucket, s.Ask(g)); err != nil {
+		return nil, err
+	}
+	ls := lsCmd{Pattern: c.Pattern, Sort: "name"}
+	return ls.list(g, s)
+}
+
+// counts reports whether a holder or a waiter can be beyond a limit. Some are meant to stay, or to wait.
+func (c *checkCmd) counts(purpose string) bool {
+	return c.All || purpose == "" || c.Partitions != "" && purpose == "partition"
+}
+
 func (c *checkCmd) print(g *session.Globals, found []excess, checked int) {
 	switch len(found) {
 	case 0:
@@ -155,11 +179,11 @@ func (c *checkCmd) judge(info admin.Info, now time.Time) (worst excess, beyond b
 		}
 	}
 	for _, h := range show.Holdings(info) {
-		if d := late(h.Holder, now); c.Late > 0 && d > c.Late {
+		if d := mirror.Late(h.Holder, now); c.Late > 0 && d > c.Late {
 			note(float64(d)/float64(c.Late), "is renewed late by %s, %s after the last time, the limit is %v", h.Name(), show.Brief(now.Sub(h.Expires.Add(-h.TTL))), c.Late)
 		}
 		switch d := now.Sub(h.Since); {
-		case h.Idle || h.Overdue:
+		case h.Idle || h.Overdue || !c.counts(h.Purpose):
 		case h.Waits:
 			waits(h.Since, h.Name())
 		case c.Held > 0 && d > c.Held:
@@ -168,7 +192,7 @@ func (c *checkCmd) judge(info admin.Info, now time.Time) (worst excess, beyond b
 	}
 	waiting := 0
 	for _, w := range info.Queue {
-		if w.Overdue {
+		if w.Overdue || !c.counts(w.Purpose) {
 			continue
 		}
 		waiting += w.Goroutines
@@ -221,13 +245,4 @@ func lockOf(infos []admin.Info, name string) admin.Info {
 		}
 	}
 	return admin.Info{Kind: admin.KindMutex, Name: name}
-}
-
-// late is by how much the next renewal of a lease is later than planned: a client renews
-// after a third of the TTL.
-func late(h admin.Holder, now time.Time) time.Duration {
-	if h.Fixed || h.Unreadable || h.Overdue || h.Broken != nil || h.Expires.IsZero() {
-		return 0
-	}
-	return now.Sub(h.Expires) + h.TTL - h.TTL/3
 }

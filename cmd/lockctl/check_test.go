@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/kit"
 )
 
 func TestCheck(t *testing.T) {
@@ -91,4 +93,21 @@ func TestCheckPartitions(t *testing.T) {
 		require.Equal(t, 64, code, errs)
 	}
 	require.Equal(t, []string{"ingest"}, complete(t, s, "lockctl check --partitions i"))
+}
+
+// A leader and its standby are no alarm, until somebody asks for them too.
+func TestCheckByDesign(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	start(t, s, "elect", "scheduler", "--", "sleep", "60")
+	kit.Eventually(t, "a leader", func() bool { return len(locks(t, s, "ls")) == 1 })
+	start(t, s, "elect", "scheduler", "--", "sleep", "60")
+	awaitQueue(t, s, "scheduler", 1)
+	limits := []string{"check", "--held", "1ns", "--waits", "1ns", "--queue", "0"}
+	code, out, errs := run(t, s, limits...)
+	require.Zero(t, code, "%s%s", out, errs)
+	require.Equal(t, "ok: 1 lock within the limits\n", out)
+	code, out, _ = run(t, s, append(limits, "--all")...)
+	require.Equal(t, 1, code)
+	require.Regexp(t, `^mutex scheduler (was held for|has a wait of) `, out)
 }

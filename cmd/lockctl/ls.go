@@ -45,7 +45,8 @@ listed too: it keeps others out all the same.
   lockctl ls 'orders.>' --sort held
   lockctl ls --json | jq -r '.[] | select(.queue != []) | .name'
 
-Exit code: 0, also when there are no locks.`
+Exit code: 0, also when there are no locks; 69 when no leader of the bucket answers, because
+nobody knows then.`
 }
 
 func (c *lsCmd) Run(g *session.Globals) error {

@@ -2,9 +2,11 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/mirror"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -44,7 +47,8 @@ knows: lockctl history ingest.part.7.
 
 With --watch a terminal shows the group as it is now, until it is interrupted.
 Elsewhere the whole is printed again after each change, below a line with the time.
-Renewals are no changes. lockctl waits until an outage of the server is over.
+Renewals are no changes. lockctl waits until an outage of the server is over, or a time
+without a leader of the bucket, and says so.
 
 Who may read the names below the group may use this. Without a group lockctl lists all
 locks, and needs to read them.
@@ -96,14 +100,13 @@ func (c *partitionsCmd) nobody() string {
 func (c *partitionsCmd) find(g *session.Globals, s *session.Session) (groups []show.Group, err error) {
 	ctx, cancel := g.Bounded()
 	defer cancel()
-	var states []partition.State
 	if c.Group != "" {
 		state, err := partition.Inspect(ctx, s.Client, c.Group)
 		if err != nil {
 			return nil, err
 		}
 		if len(state.Members) > 0 || slices.ContainsFunc(state.Partitions, func(p partition.Placement) bool { return p.Holder != nil }) {
-			states = []partition.State{state}
+			groups = []show.Group{{State: state}}
 		}
 	} else {
 		var infos []admin.Info
@@ -116,10 +119,7 @@ func (c *partitionsCmd) find(g *session.Globals, s *session.Session) (groups []s
 			}
 			infos = append(infos, info)
 		}
-		states = partition.Groups(infos)
-	}
-	for _, state := range states {
-		groups = append(groups, show.Group{State: state})
+		return c.groups(infos), nil
 	}
 	return groups, nil
 }
@@ -322,27 +322,74 @@ func allPartitions(w io.Writer, g show.Group) {
 	t.Render()
 }
 
+const (
+	// watchPause is the shortest time between two pictures of a group, however much changes.
+	watchPause = 100 * time.Millisecond
+	// watchAgain is how often the times on a terminal are updated.
+	watchAgain = time.Second
+)
+
 // watch shows the group, and shows it again after every change.
 func (c *partitionsCmd) watch(g *session.Globals) error {
+	pattern, prefix := ">", ""
+	if c.Group != "" {
+		if strings.ContainsAny(c.Group, "*>") {
+			return tool.Usagef("the group %q has a wildcard: name one group", c.Group)
+		}
+		pattern, prefix = c.Group+".>", c.Group+"."
+	}
+	s, err := g.Connect()
+	if err != nil {
+		return err
+	}
+	defer s.End()
 	w := groupWatch{c: c, g: g}
 	if f := console.Terminal(g.Out.W); f != nil && !c.JSON {
 		w.screen = &screen{f: f}
 	}
-	pattern := ">"
-	if c.Group != "" {
-		pattern = c.Group + ".>"
+	news := make(chan struct{}, 1)
+	changed := func() {
+		select {
+		case news <- struct{}{}:
+		default:
+		}
 	}
-	return lister{
-		pattern: pattern,
-		list: func(s *session.Session) error {
-			groups, err := c.find(g, s)
-			if err == nil {
-				w.note(groups, time.Now())
-			}
+	m := s.Mirror(g, mirror.Config{Pattern: pattern, Changed: func(mirror.ID) { changed() }, Turned: func(mirror.State) { changed() }})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Follow(ctx, m, pattern) }()
+	defer cancel()
+	for {
+		pause, again := time.After(watchPause), time.After(watchAgain)
+		switch st := m.State(); {
+		case errors.Is(st.Why, mirror.ErrReading):
+		case st.Condition == mirror.Live:
+			w.note(c.groups(m.Below(prefix)), time.Now())
+			err = w.show(s.URL, "")
+		default:
+			err = w.show(s.URL, show.Plain(st.Why.Error()))
+		}
+		if err != nil {
 			return err
-		},
-		show: w.show,
-	}.run(g)
+		}
+		select {
+		case <-news:
+		case <-again:
+		case err := <-ended:
+			return err
+		}
+		<-pause
+	}
+}
+
+// groups returns the group, or all groups, among locks.
+func (c *partitionsCmd) groups(infos []admin.Info) (groups []show.Group) {
+	for _, state := range partition.Groups(infos) {
+		if c.Group == "" || state.Group == c.Group {
+			groups = append(groups, show.Group{State: state})
+		}
+	}
+	return groups
 }
 
 // groupWatch is what --watch has seen.
@@ -453,4 +500,48 @@ func groupFingerprint(g show.Group) string {
 		}
 	}
 	return b.String()
+}
+
+// screen is a terminal, which every list redraws.
+type screen struct {
+	f     *os.File
+	drawn bool
+}
+
+// draw shows a title and as many rows as there is room for.
+func (d *screen) draw(title, trouble string, rows []string) error {
+	columns, lines := console.TerminalSize(d.f)
+	if room := max(lines-2, 1); len(rows) > room { // the title, and no line end that scrolls
+		rows = append(rows[:room-1], show.Faint.Sprint("..."))
+	}
+	title += ", " + time.Now().Format("15:04:05")
+	if trouble != "" {
+		title = show.Alarm.Sprint(trouble) + ", " + title
+	}
+	var b strings.Builder
+	if !d.drawn {
+		b.WriteString("\x1b[2J")
+	}
+	d.drawn = true
+	b.WriteString("\x1b[H")
+	for _, row := range append([]string{show.Faint.Sprint(title)}, rows...) {
+		b.WriteString(text.Trim(row, columns) + "\x1b[0m\x1b[K\n")
+	}
+	b.WriteString("\x1b[J")
+	_, err := d.f.WriteString(b.String())
+	return err
+}
+
+// outage is why there is no list, for a pipe or a file: both its ends are complaints.
+type outage struct{ trouble string }
+
+func (o *outage) goesOn(g *session.Globals, trouble string) bool {
+	if trouble != "" && o.trouble == "" {
+		g.Complain("%s; trying again", trouble)
+	}
+	if trouble == "" && o.trouble != "" {
+		g.Complain("connected again")
+	}
+	o.trouble = trouble
+	return trouble != ""
 }

@@ -31,7 +31,7 @@ func (s *Session) Mirror(g *Globals, cfg mirror.Config) *mirror.Mirror {
 	}
 	m := mirror.New(cfg)
 	s.NC.SetDisconnectErrHandler(func(*nats.Conn, error) {
-		m.Doubt(fmt.Errorf("%w: no connection to %s", natslock.ErrUnavailable, s.URL))
+		m.Doubt(fmt.Errorf("no connection to %s", s.URL))
 	})
 	return m
 }
