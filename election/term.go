@@ -8,6 +8,7 @@ import (
 
 	"github.com/natslock/locks/internal/again"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -130,7 +131,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 			}
 		case ctx.Err() != nil:
 		case again.Final(err):
-			return errors.Join(err, led)
+			return kvstore.Join(err, led)
 		default:
 			pause = again.Pause(failed)
 			failed++
@@ -138,9 +139,9 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 		switch {
 		case ctx.Err() == nil && clock.Sleep(ctx, pause) == nil:
 		case parent.Err() == nil: // OnChange cannot go on
-			return errors.Join(context.Cause(ctx), led)
+			return kvstore.Join(context.Cause(ctx), led)
 		default:
-			return errors.Join(fmt.Errorf("election %.512q: %w", e.name, clock.EndOf(parent)), led)
+			return kvstore.Join(fmt.Errorf("election %.512q: %w", e.name, clock.EndOf(parent)), led)
 		}
 	}
 }

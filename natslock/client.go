@@ -3,7 +3,6 @@ package natslock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -358,7 +357,7 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	slices.Sort(left)
 	err := fmt.Errorf("closed with %d locks still held: %s", len(left), shortList(left, 10))
-	return errors.Join(err, ctx.Err())
+	return kvstore.Join(err, ctx.Err())
 }
 
 func shortList(names []string, most int) string {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -264,4 +265,46 @@ func TestErrorKindsOfPermission(t *testing.T) {
 	_, err := natslock.New(t.Context(), s.Connect(as("mute")...))
 	require.Equal(t, "Permission", matched(err))
 	kit.Unlock(t, held)
+}
+
+// The text of an error is one line, also where the error has several.
+func TestErrorsAreOneLine(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), join(t, s)
+		stop := func(name string) {
+			h := inspect(t, other.Client, name).Holder
+			require.NoError(t, lockadmin.New(other.Client).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: name, ID: h.ID, Reason: "test"}))
+		}
+		fault := errors.New("fault")
+		work := c.Do(t.Context(), "a", func(ctx context.Context, l *natslock.Lock) error {
+			stop("a")
+			<-ctx.Done()
+			return fault
+		})
+		require.ErrorIs(t, work, fault)
+		require.ErrorIs(t, work, natslock.ErrBroken)
+		require.ErrorContains(t, work, "fault; lock \"a\" (token ")
+
+		all, err := c.LockAll(t.Context(), []string{"a", "b"})
+		require.NoError(t, err)
+		stop("a")
+		stop("b")
+		<-all.Context().Done()
+		synctest.Wait()
+		several := all.Unlock(t.Context())
+		require.ErrorContains(t, several, `"a"`)
+		require.ErrorContains(t, several, `"b"`)
+
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(fault)
+		_, waiting := c.Lock(ctx, "c")
+		require.ErrorIs(t, waiting, fault)
+		require.ErrorIs(t, waiting, context.Canceled)
+		mustLock(t, c.Client, "held")
+		closing := c.Close(ctx)
+		require.ErrorIs(t, closing, context.Canceled)
+		for _, err := range []error{work, several, waiting, closing} {
+			require.NotContains(t, err.Error(), "\n")
+		}
+	})
 }

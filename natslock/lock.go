@@ -2,12 +2,12 @@ package natslock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"time"
 
 	"github.com/natslock/locks/internal/cohort"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/session"
 )
 
@@ -227,7 +227,7 @@ func run(fn, unlock func() error) (err error) {
 	defer func() {
 		after := unlock()
 		if returned {
-			err = errors.Join(err, after)
+			err = kvstore.Join(err, after)
 		}
 	}()
 	err = fn()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -373,7 +374,7 @@ func (l *LockSet) Unlock(ctx context.Context) error {
 	}
 	all.Wait()
 	runtime.KeepAlive(l)
-	return errors.Join(errs...)
+	return kvstore.Join(errs...)
 }
 
 // Do runs fn with the context of the locks, and unlocks them when fn returns or panics. It

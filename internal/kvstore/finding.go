@@ -3,7 +3,6 @@ package kvstore
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -226,7 +225,7 @@ func verify(want Config, info *Info) (warnings []string, err error) {
 			})
 		}
 	}
-	return warnings, errors.Join(errs...)
+	return warnings, Join(errs...)
 }
 
 // Repaired returns the stream of a bucket with every setting

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -52,7 +51,7 @@ func (h *History) Read(ctx context.Context, patterns []string, since time.Time) 
 			return // nothing since
 		}
 		for _, p := range patterns {
-			err = errors.Join(err, checkPattern(p))
+			err = Join(err, checkPattern(p))
 		}
 		if err != nil {
 			yield(HistoryRecord{}, fmt.Errorf("history of bucket %q: %w", h.s.cfg.Bucket, err))

@@ -3,7 +3,6 @@ package session
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -229,7 +228,7 @@ func (s *Session) Healthy() error {
 	s.verdict.Lock()
 	bad := s.badBucket
 	s.verdict.Unlock()
-	return errors.Join(s.b.Healthy(), bad, s.AtRisk())
+	return kvstore.Join(s.b.Healthy(), bad, s.AtRisk())
 }
 
 // ClosedWithin notes that an observer closes the client: Close does not wait for it.

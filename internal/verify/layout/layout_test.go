@@ -59,7 +59,7 @@ var only = map[string][]string{
 	"rwlock":          {"natslock", "internal/kvstore", "internal/bridge", "internal/record"},
 	"semaphore":       {"natslock", "internal/bridge", "internal/record"},
 	"internal/again":  {"natslock", "internal/bridge"},
-	"election":        {"natslock", "natslock/admin", "internal/again", "internal/bridge", "internal/clock"},
+	"election":        {"natslock", "natslock/admin", "internal/again", "internal/bridge", "internal/clock", "internal/kvstore"},
 	"partition":       {"natslock", "natslock/admin", "internal/again", "internal/clock", "internal/plain"},
 	"fence":           {"internal/kvstore", "internal/clock"},
 	"testutil":        {},
