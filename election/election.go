@@ -56,7 +56,7 @@ const MaxValue = 4 << 10
 // ErrNoLeader says that nobody leads at the moment.
 var ErrNoLeader = errors.New("no leader")
 
-var holder = bridge.Holder.(func(context.Context, *natslock.Client, string) (*admin.Holder, uint64, error))
+var inside = bridge.Admin[*natslock.Client, *admin.Holder, admin.Info, admin.Event]()
 
 // Election is an election by name. [New] makes it: the methods of a zero Election that
 // return errors return one matching [natslock.ErrInvalid]. It is safe for concurrent
@@ -294,6 +294,6 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 
 // read reads the leader, and a revision up to which no change is newer.
 func (e *Election) read(ctx context.Context) (Leader, uint64, error) {
-	h, revision, err := holder(ctx, e.c, e.name)
+	h, revision, err := inside.Holder(ctx, e.c, e.name)
 	return leaderOf(h), revision, err
 }

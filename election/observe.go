@@ -8,9 +8,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/again"
-	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
 
@@ -32,8 +30,6 @@ const (
 // settleAfter is how long after the end of a lease an observer reads again, if the record
 // was still there: by then it has gone, or is overdue.
 const settleAfter = 500 * time.Millisecond
-
-var watchHolder = bridge.WatchHolder.(func(context.Context, *natslock.Client, string) iter.Seq2[admin.Event, error])
 
 // Observe yields the leader, and then each change: another leader, another value, and
 // each vacancy as a zero Leader, until ctx ends. The first one is the state at the
@@ -127,7 +123,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 // on an event without a type, and begins another watch.
 func (e *Election) follow(ctx context.Context, events chan<- admin.Event) {
 	for failed := 0; ; {
-		for ev, err := range watchHolder(ctx, e.c, e.name) {
+		for ev, err := range inside.WatchHolder(ctx, e.c, e.name) {
 			if err == nil {
 				failed = 0
 			}

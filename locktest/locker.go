@@ -19,12 +19,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// These functions of package natslock are for this package alone.
-var (
-	open    = bridge.Open.(func(kvstore.KV, []natslock.Option) (*natslock.Client, error))
-	judge   = bridge.Judge.(func(*natslock.Client, string) []func(func(key string) kvstore.Record))
-	waiting = bridge.Waiting.(func(*natslock.Client, record.Keys) int)
-)
+// inside is what package natslock does for the packages of this module only.
+var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
 // Locker takes locks in memory, as a client of its own. [New] makes it. All methods may be
 // called from several goroutines.
@@ -123,7 +119,7 @@ func (l *Locker) outage(change func()) {
 }
 
 func (l *Locker) add(kv kvstore.KV, opts []natslock.Option) *natslock.Client {
-	c, err := open(kv, opts)
+	c, err := inside.Open(kv, opts)
 	if err != nil {
 		panic(fmt.Sprintf("locktest: %v", err))
 	}
@@ -222,7 +218,7 @@ func (l *Locker) change(name string, end func(record.Entry)) (held bool) {
 	// All of them are found first: a waiter may be granted before the last has ended.
 	var leases []func(func(key string) kvstore.Record)
 	for _, c := range l.all() {
-		leases = append(leases, judge(c, name)...)
+		leases = append(leases, inside.Judge(c, name)...)
 	}
 	for _, endBy := range leases {
 		endBy(func(key string) kvstore.Record {
@@ -293,7 +289,7 @@ func (l *Locker) Waiting(name string) (n int) {
 	}
 	for _, c := range l.all() {
 		for _, kind := range []record.Kind{record.Mutex, record.RW, record.Semaphore} {
-			n += waiting(c, record.KeysOf(kind, encoded))
+			n += inside.Waiting(c, record.KeysOf(kind, encoded))
 		}
 	}
 	return n

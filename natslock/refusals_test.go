@@ -19,7 +19,7 @@ import (
 )
 
 // drop does what the collector does with a handle that nobody has any more.
-var drop = bridge.Drop.(func(*natslock.Lock))
+var drop = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]().Drop
 
 // Metadata for which the bucket has no room are refused. The lock keeps those that it had, and is not lost.
 func TestSetMetaWithoutRoom(t *testing.T) {

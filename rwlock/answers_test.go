@@ -299,7 +299,7 @@ func TestViewsWaitForLeader(t *testing.T) {
 			return nil
 		}},
 		"the holder alone": {holder, func(ctx context.Context, c *natslock.Client, _ *natslock.Lock) error {
-			h, _, err := bridge.Holder.(func(context.Context, *natslock.Client, string) (*admin.Holder, uint64, error))(ctx, c, "x")
+			h, _, err := bridge.Admin[*natslock.Client, *admin.Holder, admin.Info, admin.Event]().Holder(ctx, c, "x")
 			if h != nil {
 				return fmt.Errorf("it shows %v", h)
 			}

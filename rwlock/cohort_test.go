@@ -338,7 +338,7 @@ func TestCohortReadersDropped(t *testing.T) {
 		const ttl = 5 * time.Second
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(ttl)), newPeer(t, s.Connect(), 2)
 		readers := granted(t, a.readAll(3), 3)
-		bridge.Drop.(func(*natslock.Lock))(readers[0])
+		bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]().Drop(readers[0])
 		dropped := time.Now()
 		l, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)

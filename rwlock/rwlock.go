@@ -72,15 +72,15 @@ type RWLock struct {
 // closing.
 func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
 
-// acquire is natslock's: only this package acquires locks that are no mutexes.
-var acquire = bridge.Acquire.(func(context.Context, *natslock.Client, record.Kind, record.Mode, bool, string, []natslock.LockOption) (*natslock.Lock, error))
+// inside is what package natslock does for the packages of this module only.
+var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
 // acquire is behind all methods.
 func (rw *RWLock) acquire(ctx context.Context, mode record.Mode, wait bool, name string, opts []natslock.LockOption) (*natslock.Lock, error) {
 	if rw == nil || rw.c == nil {
 		return nil, fmt.Errorf("lock %q: %w: a rwlock.RWLock made without New, or without a client", name, natslock.ErrInvalid)
 	}
-	return acquire(ctx, rw.c, record.RW, mode, wait, name, opts)
+	return inside.Acquire(ctx, rw.c, record.RW, mode, wait, name, opts)
 }
 
 var _ natslock.Locker = (*RWLock)(nil) // for writing

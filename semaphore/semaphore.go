@@ -83,15 +83,11 @@ type Semaphore struct {
 // [MaxPermits]. opts are options of every acquire, before its own. New does no I/O, and the
 // Semaphore needs no closing. Invalid arguments show in the first acquire.
 func New(c *natslock.Client, name string, permits int, opts ...natslock.LockOption) *Semaphore {
-	return &Semaphore{c: c, name: name, opts: append([]natslock.LockOption{withPermits(permits)}, opts...)}
+	return &Semaphore{c: c, name: name, opts: append([]natslock.LockOption{inside.Permits(permits)}, opts...)}
 }
 
-// These are natslock's: only this package acquires permits.
-var (
-	withPermits = bridge.Permits.(func(int) natslock.LockOption)
-	slotOf      = bridge.Slot.(func(*natslock.Lock) (int, bool))
-	acquire     = bridge.Acquire.(func(context.Context, *natslock.Client, record.Kind, record.Mode, bool, string, []natslock.LockOption) (*natslock.Lock, error))
-)
+// inside is what package natslock does for the packages of this module only.
+var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
 // acquire is behind all methods.
 func (s *Semaphore) acquire(ctx context.Context, wait bool, opts []natslock.LockOption) (*natslock.Lock, error) {
@@ -99,13 +95,13 @@ func (s *Semaphore) acquire(ctx context.Context, wait bool, opts []natslock.Lock
 		return nil, fmt.Errorf("semaphore: %w: a semaphore.Semaphore made without New, or without a client", natslock.ErrInvalid)
 	}
 	all := append(append(make([]natslock.LockOption, 0, len(s.opts)+len(opts)), s.opts...), opts...)
-	return acquire(ctx, s.c, record.Semaphore, record.Exclusive, wait, s.name, all)
+	return inside.Acquire(ctx, s.c, record.Semaphore, record.Exclusive, wait, s.name, all)
 }
 
 // Slot returns the number of the permit that l is, from 0. It is false if l is not a lock
 // of a semaphore. No two holders of a semaphore have one slot at a time, and the tokens of
 // its holders rise.
-func Slot(l *natslock.Lock) (n int, ok bool) { return slotOf(l) }
+func Slot(l *natslock.Lock) (n int, ok bool) { return inside.Slot(l) }
 
 // Acquire takes a permit. It waits in line until ctx ends or [natslock.MaxWait] passes, and
 // returns what [natslock.Client.Lock] returns: the held lock, whose Unlock gives the permit

@@ -10,25 +10,21 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/bridge"
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/natslock"
 )
 
-var (
-	connectionClosed = bridge.ConnectionClosed.(func(error) bool)
-	logger           = bridge.Logger.(func(*natslock.Client) *slog.Logger)
-	patient          = bridge.Patient.(func() natslock.LockOption)
-	purpose          = bridge.Purpose.(func(string) natslock.LockOption)
-)
+var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
 // Logger is that of a client.
-func Logger(c *natslock.Client) *slog.Logger { return logger(c) }
+func Logger(c *natslock.Client) *slog.Logger { return inside.Logger(c) }
 
 // Patient is the option of an acquire that passes no other client, neither in a turn nor after its own release, and
 // that shows its metadata in the record of the holder only.
-func Patient() natslock.LockOption { return patient() }
+func Patient() natslock.LockOption { return inside.Patient() }
 
 // For says in the records of a lock what it is for.
-func For(p string) natslock.LockOption { return purpose(p) }
+func For(p string) natslock.LockOption { return inside.Purpose(p) }
 
 // Long is how long something has to go well so that the next failure counts as the first.
 const Long = 10 * time.Second
@@ -45,7 +41,9 @@ func Pause(n int) time.Duration {
 }
 
 // Closed says whether an error means that the client or its connection was closed for good.
-func Closed(err error) bool { return connectionClosed(err) || errors.Is(err, natslock.ErrClosed) }
+func Closed(err error) bool {
+	return errors.Is(err, kvstore.ErrConnectionClosed) || errors.Is(err, natslock.ErrClosed)
+}
 
 // Final says whether another try would fail in the same way.
 func Final(err error) bool {

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/natslock/locks/internal/admin"
-	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	locks "github.com/natslock/locks/natslock/admin"
@@ -26,8 +25,6 @@ func (id ID) Compare(other ID) int {
 
 // IDOf returns the ID of a lock.
 func IDOf(info locks.Info) ID { return ID{info.Kind, info.Name} }
-
-var infoOf = bridge.InfoOf.(func(admin.View) locks.Info)
 
 // records is a copy of the records of locks. Revisions order what is known of a key, so an event and a list may come
 // in any order.
@@ -160,7 +157,7 @@ func (r *records) info(id ID) locks.Info {
 			v.Add(s.role, s.Entry)
 		}
 		v.Sort()
-		info := infoOf(v)
+		info := shown.InfoOf(v)
 		l.info = &info
 	}
 	return *l.info

@@ -9,7 +9,6 @@ package mirror
 import (
 	"context"
 	"errors"
-	"iter"
 	"strings"
 	"sync"
 	"time"
@@ -112,14 +111,13 @@ func (m *Mirror) Run(ctx context.Context) error {
 	}
 }
 
-var connectionClosed = bridge.ConnectionClosed.(func(error) bool)
-
-func isFinal(err error) bool { return errors.Is(err, natslock.ErrPermission) || connectionClosed(err) }
+func isFinal(err error) bool {
+	return errors.Is(err, natslock.ErrPermission) || errors.Is(err, kvstore.ErrConnectionClosed)
+}
 
 var (
-	insideOf = bridge.Admin.(func(context.Context, *natslock.Client) (*admin.Admin, error))
-	followed = bridge.Follow.(func(context.Context, *natslock.Client, string) iter.Seq2[admin.Step, error])
-	eventOf  = bridge.EventOf.(func(admin.Change) locks.Event)
+	inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
+	shown  = bridge.Admin[*natslock.Client, *locks.Holder, locks.Info, locks.Event]()
 )
 
 // follow opens the bucket and applies its events until that fails. It sets begun once the locks are listed.
@@ -136,7 +134,7 @@ func (m *Mirror) follow(ctx context.Context, begun *bool) error {
 	listing.Go(func() { end(m.list(ctx, client, begun)) })
 	defer listing.Wait()
 	defer end(nil)
-	for step, err := range followed(ctx, client, m.cfg.Pattern) {
+	for step, err := range shown.Follow(ctx, client, m.cfg.Pattern) {
 		if err != nil {
 			return err
 		}
@@ -165,13 +163,13 @@ func (m *Mirror) apply(s admin.Step) {
 			wake(m.read)
 			wake(m.doubt)
 		}
-		m.cfg.Event(eventOf(c))
+		m.cfg.Event(shown.EventOf(c))
 	}
 }
 
 // list lists the locks when that is due. It returns the error of the first list, or one that no waiting cures.
 func (m *Mirror) list(ctx context.Context, client *natslock.Client, begun *bool) error {
-	in, err := insideOf(ctx, client)
+	in, err := inside.Admin(ctx, client)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ type site struct {
 func mirrored(t *testing.T) *site {
 	t.Helper()
 	s := &site{t: t, bucket: kvstore.NewMemory("b")}
-	open := bridge.Open.(func(kvstore.KV, []natslock.Option) (*natslock.Client, error))
+	open := bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]().Open
 	s.store = faults.New(s.bucket.Open(), 1)
 	s.store.FailReads(func(op faults.ReadOp, _ string) error {
 		s.mu.Lock()

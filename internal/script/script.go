@@ -82,12 +82,14 @@ func (h *Handle) UnmarshalText(text []byte) error {
 	return nil
 }
 
+var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
+
 // For has the locks of a client name the script's process as their holder.
-func For(pid int) natslock.Option { return bridge.Process.(func(int) natslock.Option)(pid) }
+func For(pid int) natslock.Option { return inside.Process(pid) }
 
 // Options of the acquire of a lock that is left to its handle.
 func Options() []natslock.LockOption {
-	return []natslock.LockOption{natslock.NoRenew(), bridge.Purpose.(func(string) natslock.LockOption)("script")}
+	return []natslock.LockOption{natslock.NoRenew(), inside.Purpose("script")}
 }
 
 // Leave ends a lock that the client does not renew, and leaves its record to those that have the
@@ -96,7 +98,7 @@ func Leave(l *natslock.Lock, ttl time.Duration) (Handle, Lasts, error) {
 	t := clock.NewTerms(clock.CeilSecond(ttl), clock.DefaultMargin)
 	h := Handle{admin.Left{ID: l.ID(), Token: l.Token()}, t.TTL}
 	valid := l.Remaining() // before it ends here
-	key, err := bridge.Leave.(func(*natslock.Lock) (string, error))(l)
+	key, err := inside.Leave(l)
 	if err != nil {
 		return Handle{}, Lasts{}, err
 	}
@@ -127,5 +129,5 @@ func (h Handle) Release(ctx context.Context, c *natslock.Client) error {
 }
 
 func adminOf(ctx context.Context, c *natslock.Client) (*admin.Admin, error) {
-	return bridge.Admin.(func(context.Context, *natslock.Client) (*admin.Admin, error))(ctx, c)
+	return inside.Admin(ctx, c)
 }

@@ -19,34 +19,43 @@ import (
 	view "github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/natslock"
 )
 
 var (
-	inside  = bridge.Admin.(func(context.Context, *natslock.Client) (*view.Admin, error))
-	public  = bridge.Public.(func(error) error)
-	claimOf = bridge.HolderOf.(func(record.Entry) *natslock.Holder)
-	observe = bridge.Observe.(func(func(context.Context, session.Event)) natslock.Option)
+	library = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
+	inside  = library.Admin
+	public  = library.Public
+	claimOf = library.HolderOf
+	observe = library.Observe
 )
 
-// Packages election and mirror need these functions, and users do not.
-func init() {
-	bridge.Holder = func(ctx context.Context, c *natslock.Client, name string) (*Holder, uint64, error) {
-		in, err := inside(ctx, c)
-		if err != nil {
-			return nil, 0, err
-		}
-		e, revision, err := in.Holder(ctx, name)
-		return holderOf(e), revision, public(err)
+func init() { bridge.SetAdmin[*natslock.Client, *Holder, Info, Event](shown{}) }
+
+// shown is what packages election and mirror need, and users do not; see [bridge.InsideAdmin].
+type shown struct{}
+
+func (shown) Holder(ctx context.Context, c *natslock.Client, name string) (*Holder, uint64, error) {
+	in, err := inside(ctx, c)
+	if err != nil {
+		return nil, 0, err
 	}
-	bridge.WatchHolder = func(ctx context.Context, c *natslock.Client, name string) iter.Seq2[Event, error] {
-		return watch(ctx, c, name, eachOf((*view.Admin).WatchHolder))
-	}
-	bridge.Follow = func(ctx context.Context, c *natslock.Client, pattern string) iter.Seq2[view.Step, error] {
-		return watch(ctx, c, pattern, (*view.Admin).Follow)
-	}
-	bridge.InfoOf, bridge.EventOf = infoOf, changed
+	e, revision, err := in.Holder(ctx, name)
+	return holderOf(e), revision, public(err)
+}
+
+func (shown) WatchHolder(ctx context.Context, c *natslock.Client, name string) iter.Seq2[Event, error] {
+	return watch(ctx, c, name, eachOf((*view.Admin).WatchHolder))
+}
+
+func (shown) Follow(ctx context.Context, c *natslock.Client, pattern string) iter.Seq2[view.Step, error] {
+	return watch(ctx, c, pattern, (*view.Admin).Follow)
+}
+
+func (shown) InfoOf(v view.View) Info { return infoOf(v) }
+
+func (shown) EventOf(c view.Change) Event {
+	return changed(c)
 }
 
 // Admin reads, watches and breaks the locks of a bucket, those of other clients too. [New] makes it: the

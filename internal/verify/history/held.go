@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -35,18 +34,12 @@ func (h *Held) Unlock(ctx context.Context) error {
 	return err
 }
 
-// Drop loses the handle: no goroutine will unlock it.
-func (h *Held) Drop() { drop(h.lock) }
-
-// drop ends a lock whose handle is dropped. In a bubble the garbage collector cannot do
-// that.
-var (
-	drop = bridge.Drop.(func(*natslock.Lock))
-	left = bridge.Left.(func(*natslock.Lock) time.Duration)
-)
+// Drop loses the handle: no goroutine will unlock it. In a bubble the garbage collector cannot end the
+// lock, so Drop does.
+func (h *Held) Drop() { inside.Drop(h.lock) }
 
 // ValidUntil returns the end of the validity of a lock, also when that is over.
-func ValidUntil(l *natslock.Lock) time.Time { return time.Now().Add(left(l)) }
+func ValidUntil(l *natslock.Lock) time.Time { return time.Now().Add(inside.Left(l)) }
 
 // Extend confirms the lock now.
 func (h *Held) Extend(ctx context.Context, ttl time.Duration) error {

@@ -25,7 +25,7 @@ const (
 )
 
 var (
-	openOver = bridge.Open.(func(kvstore.KV, []natslock.Option) (*natslock.Client, error))
+	inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
 	errCut      = fmt.Errorf("%w: not sent, the line is cut", kvstore.ErrUnavailable)
 	errNoAnswer = fmt.Errorf("%w: no answer on the line", kvstore.ErrUnavailable)
@@ -55,7 +55,7 @@ func NewLine(m *kvstore.Memory) *Line {
 
 // NewClient connects a client. The options are those of natslock.New.
 func (l *Line) NewClient(opts ...natslock.Option) (*natslock.Client, error) {
-	return openOver(l.store(), opts)
+	return inside.Open(l.store(), opts)
 }
 
 func (l *Line) store() *faults.Store {

@@ -45,13 +45,13 @@ func FaultyOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV)
 func FaultyInMemory(t testing.TB, m *kvstore.Memory, seed uint64, opts ...natslock.Option) (*natslock.Client, *faults.Store) {
 	t.Helper()
 	f := faults.New(m.Open(), seed)
-	c, err := open(f, opts)
+	c, err := inside.Open(f, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = CloseNow(c) })
 	return c, f
 }
 
-var open = bridge.Open.(func(kvstore.KV, []natslock.Option) (*natslock.Client, error))
+var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
 // Keep keeps a handle until the test ends: a handle that is dropped is not renewed. Then
 // Keep drops it. The testing package does not drop the functions of Cleanup, so a handle

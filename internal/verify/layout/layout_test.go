@@ -58,7 +58,7 @@ var only = map[string][]string{
 	"natslock/admin":  {"natslock", "internal/bridge", "internal/admin", "internal/session", "internal/record", "internal/kvstore"},
 	"rwlock":          {"natslock", "internal/kvstore", "internal/bridge", "internal/record"},
 	"semaphore":       {"natslock", "internal/bridge", "internal/record"},
-	"internal/again":  {"natslock", "internal/bridge"},
+	"internal/again":  {"natslock", "internal/bridge", "internal/kvstore"},
 	"election":        {"natslock", "natslock/admin", "internal/again", "internal/bridge", "internal/clock", "internal/kvstore"},
 	"partition":       {"natslock", "natslock/admin", "internal/again", "internal/clock", "internal/plain"},
 	"fence":           {"internal/kvstore", "internal/clock"},
