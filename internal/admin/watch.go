@@ -332,60 +332,104 @@ func lateRenewal(entry, before record.Entry) time.Duration {
 	return apart
 }
 
+// sort is what an event on a key shows of the claim whose record it is about.
+type sort uint8
+
+const (
+	written sort = iota // its first record
+	renewed             // a later one
+	broken              // an operator has ended it
+	removed             // it ended as planned, by a tombstone or by the TTL of its last renewal
+	served              // its place was removed, because it was granted or passed
+	cleaned             // it was never granted
+	buried              // the same, of a record that was not seen
+	expired             // its TTL is over
+)
+
+// meanings are the types of change that an event is, of a holder's record and of a waiter's; 0 is none.
+var meanings = [...]struct{ holder, waiter session.EventType }{
+	written: {session.EventGranted, session.EventQueued},
+	renewed: {session.EventRenewed, 0}, // it still waits
+	broken:  {session.EventBroken, session.EventGaveUp},
+	removed: {session.EventReleased, session.EventGaveUp},
+	served:  {0, 0}, // the grant itself is reported
+	cleaned: {0, session.EventGaveUp},
+	buried:  {0, 0}, // another waiter has deleted an overdue place, whose end was reported
+	expired: {session.EventLost, session.EventGaveUp},
+}
+
+func (s step) sort() sort {
+	tokenless := !s.entry.Unreadable && s.entry.Body.Token == 0
+	switch status := s.entry.Status; {
+	case s.kind == kvstore.Expired && s.entry.Left():
+		return removed
+	case s.kind == kvstore.Expired:
+		return expired
+	case status == record.StatusBroken:
+		return broken
+	case s.kind == kvstore.Put && s.entry.Renewal == 0:
+		return written
+	case s.kind == kvstore.Put:
+		return renewed
+	case status == record.StatusGranted || status == record.StatusPassed:
+		return served
+	case tokenless && s.before.Zero():
+		return buried
+	case tokenless:
+		return cleaned
+	}
+	return removed
+}
+
+// subject is the record of the claim that the event is about. A tombstone names the claim at
+// most; without a body it is a deletion by hand.
+func (s step) subject() record.Entry {
+	named := s.entry.Unreadable || s.before.From(s.entry.ID)
+	if s.kind == kvstore.Deleted && !s.before.Zero() && s.entry.Status != record.StatusBroken && named {
+		return s.before
+	}
+	return s.entry
+}
+
+// time is when it happened, by the server's clock.
+func (s step) time() time.Time {
+	if s.kind == kvstore.Expired {
+		return s.entry.Time.Add(s.entry.Record.TTL)
+	}
+	return s.entry.Time
+}
+
+// grants returns how many goroutines the claim was granted to since the record before, and how long they
+// had waited.
+func (s step) grants() (n uint64, waited time.Duration) {
+	if !s.before.From(s.entry.ID) || s.entry.Granted() <= s.before.Granted() {
+		return 0, 0
+	}
+	return s.entry.Granted() - s.before.Granted(), time.Duration(max(s.entry.Waits-s.before.Waits, 0)) * time.Millisecond
+}
+
 // changeOf returns the change of a lock that an event on its key means, if it means one.
 func changeOf(s step) (Change, bool) {
-	entry, before := s.entry, s.before
-	k, ok := record.ParseKey(entry.Key)
+	k, ok := record.ParseKey(s.entry.Key)
 	if !ok {
 		return Change{}, false
 	}
-	c := Change{Kind: k.Kind(), Name: k.Name, Time: entry.Time, Entry: entry}
-	waiting := k.Waits()
-	if !waiting && before.From(entry.ID) && entry.Granted() > before.Granted() {
-		c.Grants = entry.Granted() - before.Granted()
-		c.Waited = time.Duration(max(entry.Waits-before.Waits, 0)) * time.Millisecond
-	}
-	if s.kind == kvstore.Deleted && !before.Zero() && entry.Status != record.StatusBroken {
-		// A tombstone names the claim at most. Without a body it is a deletion
-		// by hand.
-		if entry.Unreadable || before.From(entry.ID) {
-			c.Entry = before
-		}
-	}
-	c.Mode = record.Mode(c.Entry.Mode)
-	if k.Prefix == record.ReaderPrefix {
+	c := Change{Kind: k.Kind(), Name: k.Name, Time: s.time(), Entry: s.subject(), Type: meanings[s.sort()].holder}
+	if c.Mode = record.Mode(c.Entry.Mode); k.Prefix == record.ReaderPrefix {
 		c.Mode = record.Shared
 	}
 	switch {
-	case s.kind == kvstore.Put && waiting && entry.Renewal > 0:
-		return Change{}, false // it still waits
-	case s.kind == kvstore.Put && waiting:
-		c.Type = session.EventQueued
-	case s.kind == kvstore.Put && entry.Status == record.StatusBroken:
-		c.Type = session.EventBroken
-	case s.kind == kvstore.Put && !waiting && entry.Renewal == 0:
-		c.Type, c.Grants, c.Waited = session.EventGranted, 1, time.Duration(entry.Waited)*time.Millisecond
-	case s.kind == kvstore.Put:
-		c.Type, c.Late = session.EventRenewed, lateRenewal(entry, before)
-	case s.kind == kvstore.Deleted && waiting && (entry.Status == record.StatusGranted || entry.Status == record.StatusPassed):
-		return Change{}, false // the grant itself is reported
-	case s.kind == kvstore.Deleted && waiting && !entry.Unreadable && entry.Body.Token == 0 && before.Zero():
-		return Change{}, false // another waiter has deleted an overdue place, whose end was reported
-	case s.kind == kvstore.Deleted && waiting:
-		c.Type = session.EventGaveUp
-	case s.kind == kvstore.Deleted && entry.Status == record.StatusBroken:
-		c.Type = session.EventBroken
-	case s.kind == kvstore.Deleted && !entry.Unreadable && entry.Body.Token == 0:
-		return Change{}, false // the clean-up of an attempt that was never granted
-	case s.kind == kvstore.Deleted:
-		c.Type = session.EventReleased
-	case s.kind == kvstore.Expired && waiting:
-		c.Type, c.Time = session.EventGaveUp, entry.Time.Add(entry.Record.TTL)
-	case s.kind == kvstore.Expired && entry.Left(): // as its holder has planned
-		c.Type, c.Time = session.EventReleased, entry.Time.Add(entry.Record.TTL)
-	case s.kind == kvstore.Expired:
-		c.Type, c.Time = session.EventLost, entry.Time.Add(entry.Record.TTL)
+	case k.Waits():
+		c.Type = meanings[s.sort()].waiter
+	case c.Type == session.EventGranted:
+		c.Grants, c.Waited = 1, time.Duration(s.entry.Waited)*time.Millisecond
 	default:
+		c.Grants, c.Waited = s.grants()
+	}
+	if c.Type == session.EventRenewed {
+		c.Late = lateRenewal(s.entry, s.before)
+	}
+	if c.Type == 0 {
 		return Change{}, false
 	}
 	return c, true
