@@ -66,44 +66,63 @@ func (r *Removal) WriteAnswered(a Answer, alone bool) RemovalStep {
 	return WriteLater
 }
 
+// found is what a read has shown of the record.
+type found uint8
+
+const (
+	unseen  found = iota // no answer, or the answer of a server that lags
+	foreign              // nothing, or another claim's record
+	over                 // an own tombstone or last renewal, whose answer was lost
+	refused              // the own record that the write expected. A deposed leader, which does not know it, refused the write
+	newer                // an attempt or a renewal that was still on its way
+)
+
+// removalSteps is what follows from what was found. Another claim's record stays.
+var removalSteps = [...]RemovalStep{unseen: WriteLater, foreign: LostBefore, over: Removed, refused: WriteSoon, newer: WriteAgain}
+
 // RecordRead handles the record after a refusal that named revision named. since is the time since the first write.
 // unread means that the read had no answer.
 func (r *Removal) RecordRead(e record.Entry, unread bool, named uint64, alone bool, since time.Duration) RemovalStep {
-	own := e.From(r.ID)
+	found := r.find(e, unread, alone)
+	r.judge(e, found, named, alone, since)
+	own := found > foreign
+	if own && e.Status == record.StatusBroken {
+		r.Broken = &e
+	}
+	switch {
+	// An earlier write that was applied and is gone has left nothing to adopt. What an operator has broken stays.
+	case r.HandsOff && found != unseen && (!own || e.Deleted || e.Status == record.StatusBroken): //safety:handed-gone
+		return LostBefore
+	case found == foreign && (r.unanswered || r.Broken != nil): //safety:release-unanswered
+		return Removed // by an earlier write, and another client has claimed the key since
+	case found == newer:
+		r.Revision, r.attempt = e.Revision, e.Attempt
+	}
+	return removalSteps[found]
+}
+
+func (r *Removal) find(e record.Entry, unread, alone bool) found {
+	switch {
 	// A server that returns an older record than the acknowledged one lags.
-	unread = unread || !e.Zero() && e.Revision < r.Revision && !alone
+	case unread || !e.Zero() && e.Revision < r.Revision && !alone:
+		return unseen
+	case !e.From(r.ID): //safety:release-own
+		return foreign
+	case e.Deleted || r.Final > 0 && e.Renewal >= r.Final && e.Status == record.StatusHeld: //safety:last-found
+		return over
+	case e.Revision == r.Revision:
+		return refused
+	}
+	return newer
+}
+
+// judge notes what the refusal says of the earlier writes, beside what was found.
+func (r *Removal) judge(e record.Entry, found found, named uint64, alone bool, since time.Duration) {
 	// A refusal that does not know what was acknowledged may come from a deposed leader. Its successor may have applied
 	// the refused write, or may still apply it. If the key is empty, a tombstone would show that for a second.
-	none := !unread && e.Zero() && since < record.TombstoneLife
+	own, none := e.From(r.ID), found == foreign && e.Zero() && since < record.TombstoneLife
 	if named < r.Revision && (own || !none && !alone) { //safety:release-deposed
 		r.unanswered = true
 	}
-	r.final = r.final || r.Revision > 0 && named > r.Revision && !unread && (!own || !e.Live())
-	switch {
-	case unread:
-		return WriteLater
-	// An earlier write that was applied and is gone has left nothing to adopt. What an operator has broken stays.
-	case r.HandsOff && (!own || e.Deleted || e.Status == record.StatusBroken): //safety:handed-gone
-		if own && e.Status == record.StatusBroken {
-			r.Broken = &e
-		}
-		return LostBefore
-	case !own && (r.unanswered || r.Broken != nil): //safety:release-unanswered
-		return Removed // by an earlier write, and another client has claimed the key since
-	// The next holder's record stays.
-	case !own: //safety:release-own
-		return LostBefore
-	case e.Deleted && e.Status == record.StatusBroken:
-		r.Broken = &e
-		return Removed
-	case e.Deleted || r.Final > 0 && e.Renewal >= r.Final && e.Status == record.StatusHeld: //safety:last-found
-		return Removed // an own write whose answer was lost
-	case e.Revision == r.Revision:
-		return WriteSoon // a deposed leader, which does not know this revision, refused the write
-	case e.Status == record.StatusBroken:
-		r.Broken = &e
-	}
-	// An attempt or a renewal that was still on its way has been stored.
-	r.Revision, r.attempt = e.Revision, e.Attempt
-	return WriteAgain
+	r.final = r.final || r.Revision > 0 && named > r.Revision && found != unseen && (!own || !e.Live())
 }
