@@ -25,7 +25,7 @@ type acquireCmd struct {
 	taking `embed:""`
 	Owner  string `placeholder:"TEXT" help:"Name that others see as the holder's (default USER@HOST:PID, where PID is that of the process that calls lockctl: the script)."`
 	JSON   bool   `name:"json" help:"Print an object with the handle, the fencing token and the end."`
-	Name   string `arg:"" predictor:"lock" help:"The lock's name."`
+	Name   string `arg:"" type:"name" predictor:"lock" help:"The lock's name."`
 }
 
 func (*acquireCmd) Help() string {
@@ -123,7 +123,7 @@ type handleJSON struct {
 	Handle     string    `json:"handle" doc:"for lockctl extend and release, as often as the script wants"`
 	Kind       string    `json:"kind" doc:"mutex, rw or semaphore"`
 	Mode       string    `json:"mode" doc:"exclusive or shared"`
-	Name       string    `json:"name" doc:"the lock's name, any bytes"`
+	Name       string    `json:"name" doc:"the lock's name, as ls has it"`
 	Slot       *int      `json:"slot" doc:"number of the permit of a semaphore, from 0; null for other locks"`
 	ID         string    `json:"id" doc:"of the claim, for lockctl break --id"`
 	Token      uint64    `json:"token" doc:"fencing token, which extend keeps; below 2^53 until 2060"`
@@ -144,7 +144,7 @@ func printHeld(g *session.Globals, h script.Handle, lasts script.Lasts, text str
 		return err
 	}
 	now, valid := time.Now().UTC(), lasts.Valid()
-	out := handleJSON{string(word), h.Kind().String(), h.Mode().String(), h.Name(), nil, h.ID, h.Token, lasts.TTL.Seconds(), valid.Seconds(), now.Add(valid), now.Add(valid + lasts.Margin)}
+	out := handleJSON{string(word), h.Kind().String(), h.Mode().String(), show.Name(h.Name()), nil, h.ID, h.Token, lasts.TTL.Seconds(), valid.Seconds(), now.Add(valid), now.Add(valid + lasts.Margin)}
 	if n, ok := h.Slot(); ok {
 		out.Slot = &n
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 type breakCmd struct {
-	Name   string  `arg:"" predictor:"lock" help:"The lock's name."`
+	Name   string  `arg:"" type:"name" predictor:"lock" help:"The lock's name."`
 	Kind   string  `placeholder:"KIND" help:"mutex, rw or semaphore; needed when there are several of that name."`
 	ID     *string `name:"id" placeholder:"ID" help:"Break the holder, writer or reader with this id, or with the only id that begins so."`
 	Reason string  `default:"broken with lockctl" placeholder:"TEXT" help:"Shown to the holder, and by info, ls and watch."`

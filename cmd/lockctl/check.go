@@ -17,12 +17,12 @@ import (
 )
 
 type checkCmd struct {
-	Pattern    string        `arg:"" optional:"" default:">" predictor:"lock" help:"Names to check: \"*\" stands for one token, a last \">\" for all that follow."`
+	Pattern    string        `arg:"" type:"name" optional:"" default:">" predictor:"lock" help:"Names to check: \"*\" stands for one token, a last \">\" for all that follow."`
 	Held       time.Duration `placeholder:"DURATION" help:"Report a lock that was held for longer."`
 	Waits      time.Duration `placeholder:"DURATION" help:"Report a lock with a longer wait."`
 	Late       time.Duration `placeholder:"DURATION" help:"Report a lock whose renewal is later than planned by more than this."`
 	Queue      *int          `placeholder:"N" help:"Report a lock with more waiters than N."`
-	Partitions string        `placeholder:"GROUP" predictor:"group" help:"Check the locks of this group of workers, which must have a member, in place of a pattern."`
+	Partitions string        `type:"name" placeholder:"GROUP" predictor:"group" help:"Check the locks of this group of workers, which must have a member, in place of a pattern."`
 	Unowned    *int          `placeholder:"N" help:"With --partitions: report more than N partitions that nobody owns."`
 	Moving     *int          `placeholder:"N" help:"With --partitions: report more than N partitions that are in motion."`
 	All        bool          `help:"Report what is held or waited for by design, too."`

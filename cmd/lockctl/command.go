@@ -9,6 +9,7 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/cmd/lockctl/internal/supervise"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
@@ -54,7 +55,7 @@ func (c command) under(lock supervise.Held, name string, ttl time.Duration) *exe
 		Path: c.path, Args: c.args,
 		Stdin: c.Stdin, Stdout: c.Out.W, Stderr: c.Stderr,
 		Env: append(slices.Clone(c.Environ),
-			"LOCK_NAME="+name,
+			"LOCK_NAME="+show.Name(name),
 			"LOCK_TOKEN="+strconv.FormatUint(lock.Token(), 10),
 			"LOCK_TTL="+strconv.Itoa(int(ttl.Seconds())),
 			envHeld+"="+withHeld(c.Console, name, lock.Token())),

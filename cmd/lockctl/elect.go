@@ -21,7 +21,7 @@ type electCmd struct {
 	Create    bool          `help:"Make the bucket if it is not there, with three replicas on a cluster."`
 	KillAfter time.Duration `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the term is lost (default ${default}), cut short by the lease."`
 	naming    `embed:""`
-	Name      string   `arg:"" predictor:"lock" help:"The election's name."`
+	Name      string   `arg:"" type:"name" predictor:"lock" help:"The election's name."`
 	Command   []string `arg:"" optional:"" passthrough:"partial" help:"The command and its arguments."`
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 type historyCmd struct {
-	Pattern string        `arg:"" predictor:"lock" help:"Name of a lock, or a pattern: \"*\" stands for a token, a last \">\" for all that follow."`
+	Pattern string        `arg:"" type:"name" predictor:"lock" help:"Name of a lock, or a pattern: \"*\" stands for a token, a last \">\" for all that follow."`
 	Since   time.Duration `placeholder:"DURATION" help:"Show the time from this long ago on, as 1h or 7d (default all that is kept)."`
 	Verbose bool          `short:"v" help:"Print renewals too, and each gap."`
 	JSON    bool          `name:"json" help:"Print one object per line."`

@@ -9,7 +9,7 @@ import (
 )
 
 type infoCmd struct {
-	Name string `arg:"" predictor:"lock" help:"The lock's name."`
+	Name string `arg:"" type:"name" predictor:"lock" help:"The lock's name."`
 	JSON bool   `name:"json" help:"Print an array of objects, one for each kind of lock of that name."`
 }
 

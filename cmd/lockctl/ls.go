@@ -19,7 +19,7 @@ import (
 )
 
 type lsCmd struct {
-	Pattern string `arg:"" optional:"" default:">" predictor:"lock" help:"Names to list: \"*\" stands for one token, a last \">\" for all that follow."`
+	Pattern string `arg:"" type:"name" optional:"" default:">" predictor:"lock" help:"Names to list: \"*\" stands for one token, a last \">\" for all that follow."`
 	Wide    bool   `help:"Also TTL, id, revision and metadata, and every reader in a line of its own."`
 	Sort    string `default:"name" enum:"name,held,expires,queue" placeholder:"BY" help:"name, held (longest first), expires (soonest first) or queue (longest first)."`
 	JSON    bool   `name:"json" help:"Print an array of objects."`

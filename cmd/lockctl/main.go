@@ -29,7 +29,6 @@ import (
 	"reflect"
 	"runtime/debug"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 
@@ -78,6 +77,10 @@ type cli struct {
 
 const description = `Locks among processes, kept in a NATS JetStream key-value bucket.
 
+A name that is not UTF-8, has characters that are not printable, or begins with a
+double quote is shown in double quotes, as Go quotes: "a\xff". Each command takes a
+name as it is shown, so put it in single quotes for the shell: '"a\xff"'.
+
 Exit codes:
   64 usage   69 no server   75 the lock was lost   77 no permission
   78 no bucket, or one not fit for locks   70 anything else`
@@ -110,10 +113,8 @@ func mainCode(con *console.Console, args []string) (code int) {
 	if completed(con, parser) {
 		return 0
 	}
-	for _, arg := range args {
-		if !utf8.ValidString(arg) { // the parser replaces each byte of it that is not
-			return con.Report(tool.Usagef("the argument %q is not UTF-8", arg))
-		}
+	if err := tool.CheckArguments(args); err != nil {
+		return con.Report(err)
 	}
 	ctx, err := parser.Parse(args)
 	if con.Out.Err != nil { // of the help
@@ -153,6 +154,7 @@ func newParser(con *console.Console, c *cli) (*kong.Kong, error) {
 		kong.Name("lockctl"),
 		kong.Description(description),
 		show.Durations,
+		tool.Names,
 		kong.Writers(con.Out, con.Stderr),
 		kong.Exit(func(code int) { // after --help and --version
 			if err := con.End(nil); err != nil {

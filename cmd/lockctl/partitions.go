@@ -26,7 +26,7 @@ import (
 )
 
 type partitionsCmd struct {
-	Group string `arg:"" optional:"" predictor:"group" help:"The group's name; without one the groups are listed."`
+	Group string `arg:"" type:"name" optional:"" predictor:"group" help:"The group's name; without one the groups are listed."`
 	Wide  bool   `help:"Also tokens, metadata, and every partition in a line of its own."`
 	Watch bool   `short:"w" help:"Go on, and show what changes."`
 	JSON  bool   `name:"json" help:"Print an array of objects; with --watch an object in a line for each change of a group."`

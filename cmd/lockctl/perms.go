@@ -11,7 +11,7 @@ import (
 )
 
 type permsCmd struct {
-	Pattern *string `arg:"" optional:"" help:"Names of locks: \"*\" is one token, a last \">\" all that follow. A user needs it."`
+	Pattern *string `arg:"" type:"name" optional:"" help:"Names of locks: \"*\" is one token, a last \">\" all that follow. A user needs it."`
 	Role    string  `enum:"user,observer,operator,admin" default:"user" placeholder:"ROLE" help:"user, observer, operator or admin (default ${default})."`
 	OwnOnly bool    `help:"Let the user read no record of another name, which makes reads slower, and unavailable where a replica lags."`
 	History bool    `help:"Let the user read the history of all locks in the bucket, and an admin make it too."`
@@ -95,7 +95,7 @@ func (c *permsCmd) Run(g *session.Globals) error {
 	}
 	show.CheckPattern(g.Console, pattern)
 	if c.JSON {
-		return show.WriteJSON(g.Out, permsJSON{c.Role, pattern, g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
+		return show.WriteJSON(g.Out, permsJSON{c.Role, show.Name(pattern), g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
 	}
 	fmt.Fprintf(g.Out, "# %s of the locks %s in bucket %s\n", c.Role, strconv.Quote(pattern), g.Bucket)
 	fmt.Fprint(g.Out, "# Within one account a user that may send any request can have the answer stored\n"+

@@ -24,7 +24,7 @@ type runCmd struct {
 	naming    `embed:""`
 	KillAfter time.Duration `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the lock is lost (default ${default}), cut short by the lease."`
 	Shell     *string       `name:"command" short:"c" placeholder:"TEXT" help:"Run this text by $SHELL or /bin/sh, instead of a command."`
-	Name      string        `arg:"" predictor:"lock" help:"The lock's name."`
+	Name      string        `arg:"" type:"name" predictor:"lock" help:"The lock's name."`
 	Command   []string      `arg:"" optional:"" passthrough:"partial" help:"The command and its arguments."`
 }
 
@@ -48,8 +48,8 @@ Others see the user, the machine, the process id and the name of the command as 
 holder, or the text of --owner. lockctl never shows the arguments of the command, which
 can hold secrets.
 
-The command finds LOCK_NAME, LOCK_TOKEN (the fencing token: greater than that of
-every holder before) and LOCK_TTL (seconds) in its environment. With --permits it
+The command finds LOCK_NAME (as lockctl takes it), LOCK_TOKEN (the fencing token:
+greater than that of every holder before) and LOCK_TTL (seconds) in its environment. With --permits it
 also finds LOCK_SLOT, the number of its permit from 0. The token is then greater than
 that of every holder of this slot before. It runs in a
 process group of its own, in the foreground if lockctl is. lockctl passes INT,

@@ -18,7 +18,7 @@ import (
 )
 
 type watchCmd struct {
-	Pattern string `arg:"" optional:"" default:">" help:"Names to watch: \"*\" stands for one token, a last \">\" for all that follow."`
+	Pattern string `arg:"" type:"name" optional:"" default:">" help:"Names to watch: \"*\" stands for one token, a last \">\" for all that follow."`
 	Verbose bool   `short:"v" help:"Print renewals too."`
 	JSON    bool   `name:"json" help:"Print one object per line."`
 }

@@ -23,3 +23,11 @@ func Text(s string) string {
 
 // Quoted reports whether a text is one that [Text] has quoted.
 func Quoted(s string) bool { return strings.HasPrefix(s, `"`) }
+
+// Parse returns the text that [Text] has shown as s.
+func Parse(s string) (string, error) {
+	if !Quoted(s) {
+		return s, nil
+	}
+	return strconv.Unquote(s)
+}

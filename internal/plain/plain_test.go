@@ -1,7 +1,6 @@
 package plain
 
 import (
-	"strconv"
 	"strings"
 	"testing"
 	"unicode"
@@ -19,7 +18,7 @@ func FuzzText(f *testing.F) {
 		if out == "" || !utf8.ValidString(out) || strings.ContainsFunc(out, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			t.Fatalf("%q is shown as %q", s, out)
 		}
-		if back, err := strconv.Unquote(out); Quoted(out) != (out != s) || Quoted(out) && (err != nil || back != s) {
+		if back, err := Parse(out); Quoted(out) != (out != s) || err != nil || back != s {
 			t.Fatalf("%q is shown as %s", s, out)
 		}
 	})

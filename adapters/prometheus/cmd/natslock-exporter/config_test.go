@@ -59,3 +59,16 @@ func deleteBucket(t *testing.T, s *testutil.Server) {
 	require.NoError(t, err)
 	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
 }
+
+// Names and patterns are taken as lockctl shows them.
+func TestPatternInQuotes(t *testing.T) {
+	t.Parallel()
+	var c cli
+	parser, err := newParser(&c)
+	require.NoError(t, err)
+	_, err = parser.Parse([]string{"--names", `"\xff.>"`, "--pattern", `"\xff.*"`, "--pattern", ">"})
+	require.NoError(t, err)
+	require.Equal(t, "\xff.>", c.Names)
+	require.Equal(t, []string{"\xff.*", ">"}, c.Pattern)
+	require.Equal(t, 64, mainCode([]string{"--pattern", "\xff.*"}))
+}

@@ -46,8 +46,8 @@ import (
 // cli is the whole command line.
 type cli struct {
 	Bucket   string   `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
-	Names    string   `default:">" placeholder:"PATTERN" help:"Locks to count: \"*\" stands for one token, a last \">\" for all that follow (default all)."`
-	Pattern  []string `sep:"none" placeholder:"PATTERN" help:"Count the locks that match under this label; repeat it, and the first that matches counts. Other locks get the label \"other\". Without patterns the label is the first token of the name."`
+	Names    string   `type:"name" default:">" placeholder:"PATTERN" help:"Locks to count: \"*\" stands for one token, a last \">\" for all that follow (default all)."`
+	Pattern  []string `type:"name" sep:"none" placeholder:"PATTERN" help:"Count the locks that match under this label; repeat it, and the first that matches counts. Other locks get the label \"other\". Without patterns the label is the first token of the name."`
 	Listen   string   `env:"NATSLOCK_EXPORTER_LISTEN" default:":9622" placeholder:"ADDRESS" help:"Address to serve /metrics and /healthz at (default ${default})."`
 	Page     string   `env:"NATSLOCK_EXPORTER_PAGE" default:"127.0.0.1:9623" placeholder:"ADDRESS" help:"Address to serve a read-only page of the locks at (default ${default}; empty: none). It has no login."`
 	PageHost []string `placeholder:"NAME" help:"Name by which browsers reach the page, as that of a proxy; repeat it. IP addresses and localhost need none."`
@@ -75,6 +75,9 @@ func mainCode(args []string) int {
 	if err != nil {
 		return report(err)
 	}
+	if err := tool.CheckArguments(args); err != nil {
+		return report(err)
+	}
 	ctx, err := parser.Parse(args)
 	if err != nil {
 		return report(tool.Usagef("%w; see natslock-exporter --help", err))
@@ -94,6 +97,7 @@ func newParser(c *cli) (*kong.Kong, error) {
 	return kong.New(c,
 		kong.Name("natslock-exporter"),
 		kong.Description(description),
+		tool.Names,
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ExplicitGroups([]kong.Group{{Key: "connection", Title: "Connection, as for lockctl and the nats command:"}}),
 		kong.Vars{"version": version()},

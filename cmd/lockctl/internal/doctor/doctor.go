@@ -23,7 +23,7 @@ import (
 
 // Command is "lockctl doctor".
 type Command struct {
-	Pattern     string   `arg:"" optional:"" default:">" help:"Try it with a name that this matches, for users who have but some names."`
+	Pattern     string   `arg:"" type:"name" optional:"" default:">" help:"Try it with a name that this matches, for users who have but some names."`
 	OtherDomain []string `placeholder:"NAME" help:"Search this JetStream domain too for a second bucket; can be repeated."`
 	Monitor     []string `placeholder:"URL" help:"Monitoring address of a server, as http://127.0.0.1:8222, to see how it writes to disk; can be repeated."`
 	Repair      bool     `help:"Remove records whose TTL has ended and that the server has not removed, 10,000 at most."`

@@ -121,7 +121,7 @@ type eventJSON struct {
 func EventObject(ev admin.Event) string {
 	out := eventJSON{
 		Time: ev.Time.UTC(), Event: strings.ReplaceAll(eventName(ev), " ", "_"),
-		Kind: ev.Kind.String(), Name: ev.Name, Mode: ev.Mode.String(), ID: ev.ID, Token: ev.Token,
+		Kind: ev.Kind.String(), Name: Name(ev.Name), Mode: ev.Mode.String(), ID: ev.ID, Token: ev.Token,
 		Meta: map[string]string{}, Grants: ev.Grants,
 	}
 	if ev.Type == admin.EventQueued || ev.Type == admin.EventGaveUp {

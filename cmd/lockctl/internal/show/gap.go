@@ -18,7 +18,7 @@ type gapJSON struct {
 	Missed *uint64    `json:"missed" doc:"how many writes to the bucket are missing, of any lock; with a name, how many events of that lock at least; null: not known"`
 	Remade bool       `json:"remade" doc:"the bucket was deleted and re-created in the gap"`
 	Kind   *string    `json:"kind" doc:"of the lock whose own records show that events of it are missing; null: any locks"`
-	Name   *string    `json:"name" doc:"its name, any bytes; null: any locks"`
+	Name   *string    `json:"name" doc:"its name, as ls has it; null: any locks"`
 }
 
 // GapObject is a gap for scripts, in a line.
@@ -32,8 +32,8 @@ func GapObject(ev admin.Event) string {
 		out.Missed = &ev.Missed
 	}
 	if ev.Name != "" {
-		kind := ev.Kind.String()
-		out.Kind, out.Name = &kind, &ev.Name
+		kind, name := ev.Kind.String(), Name(ev.Name)
+		out.Kind, out.Name = &kind, &name
 	}
 	return OneLine(out)
 }

@@ -87,7 +87,7 @@ func Shares(g partition.State) (owned map[string][]int, quota map[string]int) {
 
 // Object is the group for scripts.
 func (g Group) Object() any {
-	out := groupJSON{Group: g.Group, Count: g.Count, Members: []memberJSON{}, Refused: []memberJSON{}, Partitions: []partitionJSON{}}
+	out := groupJSON{Group: Name(g.Group), Count: g.Count, Members: []memberJSON{}, Refused: []memberJSON{}, Partitions: []partitionJSON{}}
 	out.Unowned, out.InMotion = Tally(g.State)
 	owned, quota := Shares(g.State)
 	member := func(m partition.Member) memberJSON {

@@ -14,6 +14,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/natslock/admin"
 )
 
@@ -22,7 +23,7 @@ import (
 // reference prints what the tags say.
 type lockJSON struct {
 	Kind        string       `json:"kind" doc:"mutex, rw or semaphore"`
-	Name        string       `json:"name" doc:"the name, any bytes"`
+	Name        string       `json:"name" doc:"the name; in quotes, as Go quotes, if it is not UTF-8 or begins with a quote. Every command takes it so"`
 	Mode        string       `json:"mode" doc:"how it is held: exclusive, shared, or free"`
 	Holder      *holderJSON  `json:"holder" doc:"the holder or the writer; null: nobody, or readers"`
 	Readers     []holderJSON `json:"readers" doc:"the readers, first come first"`
@@ -103,7 +104,7 @@ func Shapes() (ofLocks []Shape, ofGap Shape) {
 // lockObject is a lock for scripts. both says that there is one of another kind of its name.
 func lockObject(info admin.Info, both bool) lockJSON {
 	out := lockJSON{
-		Kind: info.Kind.String(), Name: info.Name, Mode: modeOf(info), BothKinds: both,
+		Kind: info.Kind.String(), Name: Name(info.Name), Mode: modeOf(info), BothKinds: both,
 		Readers: []holderJSON{}, Permits: []holderJSON{}, Queue: []waiterJSON{}, WriterWaits: waitsForReaders(info),
 	}
 	if info.Holder != nil {
@@ -191,6 +192,15 @@ func (v visible) Write(p []byte) (int, error) {
 	}
 	_, err := v.Writer.Write(b)
 	return len(p), err
+}
+
+// Name is the name of a lock for a script: as [Plain] if JSON and the arguments of a command have no
+// other form for it, and otherwise the name itself.
+func Name(name string) string {
+	if utf8.ValidString(name) && !plain.Quoted(name) {
+		return name
+	}
+	return plain.Text(name)
 }
 
 // newEncoder returns an encoder of what --json prints.

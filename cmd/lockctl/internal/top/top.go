@@ -20,7 +20,7 @@ import (
 
 // Command is "lockctl top".
 type Command struct {
-	Pattern string `arg:"" optional:"" default:">" help:"Names to show: \"*\" stands for one token, a last \">\" for all that follow."`
+	Pattern string `arg:"" type:"name" optional:"" default:">" help:"Names to show: \"*\" stands for one token, a last \">\" for all that follow."`
 	Sort    string `default:"queue" enum:"queue,wait,held,expires,grants,readers,holder,name" placeholder:"BY" help:"queue (the most contended first), wait, held, expires, grants, readers, holder or name."`
 	Reason  string `default:"broken with lockctl top" placeholder:"TEXT" help:"Reason of a break, shown to the holder and by lockctl info."`
 }
