@@ -39,7 +39,7 @@ func Open(ctx context.Context, js jetstream.JetStream, stream, subject string, t
 	defer cancel()
 	if err := f.open(limited); err != nil {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("%w (%w)", err, ctx.Err())
+			err = fmt.Errorf("%w (%w)", err, clock.EndOf(ctx))
 		}
 		return nil, f.named(fmt.Errorf("open: %w", err))
 	}

@@ -94,7 +94,7 @@ func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
 func (f *Fence) write(ctx context.Context, what string, expects bool, send func(context.Context, *lane) (*jetstream.PubAck, error)) (*jetstream.PubAck, error) {
 	fail := func(err error) (*jetstream.PubAck, error) {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("%w (%w)", err, ctx.Err())
+			err = fmt.Errorf("%w (%w)", err, clock.EndOf(ctx))
 		}
 		return nil, f.named(fmt.Errorf("%s: %w", what, err))
 	}

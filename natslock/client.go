@@ -18,6 +18,7 @@ import (
 	"github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/cohort"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
@@ -357,7 +358,10 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	slices.Sort(left)
 	err := fmt.Errorf("closed with %d locks still held: %s", len(left), shortList(left, 10))
-	return kvstore.Join(err, ctx.Err())
+	if ctx.Err() != nil { // and not that of another Close
+		err = fmt.Errorf("%w: %w", err, clock.EndOf(ctx))
+	}
+	return err
 }
 
 func shortList(names []string, most int) string {

@@ -9,8 +9,11 @@ import (
 // Join is [errors.Join] with a text of one line, for logs.
 func Join(errs ...error) error {
 	errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil })
-	if len(errs) == 0 {
+	switch len(errs) {
+	case 0:
 		return nil
+	case 1:
+		return errs[0]
 	}
 	return &joined{errs}
 }

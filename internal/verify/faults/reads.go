@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/kvstore"
 )
 
@@ -56,7 +57,7 @@ func (f *Store) read(ctx context.Context, op ReadOp, what string) error {
 	}
 	select {
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", kvstore.ErrUnavailable, ctx.Err())
+		return fmt.Errorf("%w: %w", kvstore.ErrUnavailable, clock.EndOf(ctx))
 	case <-f.done:
 		return kvstore.ErrClosed
 	}
