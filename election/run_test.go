@@ -452,6 +452,7 @@ func TestRunErrorOfLead(t *testing.T) {
 		})
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, err, failure)
+		require.NotContains(t, err.Error(), "\n")
 
 		ctx, stop = context.WithCancelCause(t.Context())
 		err = m.elect("a").Run(ctx, func(ctx context.Context, _ *election.Term) error {

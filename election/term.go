@@ -8,7 +8,7 @@ import (
 
 	"github.com/natslock/locks/internal/again"
 	"github.com/natslock/locks/internal/clock"
-	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -131,7 +131,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 			}
 		case ctx.Err() != nil:
 		case again.Final(err):
-			return kvstore.Join(err, led)
+			return plain.Join(err, led)
 		default:
 			pause = again.Pause(failed)
 			failed++
@@ -139,9 +139,9 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 		switch {
 		case ctx.Err() == nil && clock.Sleep(ctx, pause) == nil:
 		case parent.Err() == nil: // OnChange cannot go on
-			return kvstore.Join(context.Cause(ctx), led)
+			return plain.Join(context.Cause(ctx), led)
 		default:
-			return kvstore.Join(fmt.Errorf("election %.512q: %w", e.name, clock.EndOf(parent)), led)
+			return plain.Join(fmt.Errorf("election %.512q: %w", e.name, clock.EndOf(parent)), led)
 		}
 	}
 }

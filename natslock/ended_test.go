@@ -81,10 +81,7 @@ var endedCalls = map[string]endedCall{
 		_, err := s.c.TryLockAll(ctx, []string{"free", "free2"})
 		return err
 	}},
-	"OncePer": {call: func(ctx context.Context, s *scene) error {
-		_, err := s.c.OncePer(ctx, "free", time.Hour, func(ctx context.Context, _ time.Time, _ *natslock.Lock) error { return errors.New("it ran") })
-		return err
-	}},
+	"Once":           {call: func(ctx context.Context, s *scene) error { return s.c.Once(ctx, "free", time.Hour, runsNot) }},
 	"Adopt":          {call: func(ctx context.Context, s *scene) error { return lockError(s.c.Adopt(ctx, s.h)) }},
 	"Extend":         {call: func(ctx context.Context, s *scene) error { return s.lock.Extend(ctx, 0) }},
 	"SetMeta":        {call: func(ctx context.Context, s *scene) error { return s.lock.SetMeta(ctx, map[string]string{"a": "b"}) }},

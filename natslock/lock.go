@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/cohort"
-	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/session"
 )
 
@@ -227,7 +227,7 @@ func run(fn, unlock func() error) (err error) {
 	defer func() {
 		after := unlock()
 		if returned {
-			err = kvstore.Join(err, after)
+			err = plain.Join(err, after)
 		}
 	}()
 	err = fn()

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/call"
-	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -374,7 +374,7 @@ func (l *LockSet) Unlock(ctx context.Context) error {
 	}
 	all.Wait()
 	runtime.KeepAlive(l)
-	return kvstore.Join(errs...)
+	return plain.Join(errs...)
 }
 
 // Do runs fn with the context of the locks, and unlocks them when fn returns or panics. It

@@ -12,6 +12,7 @@ import (
 
 	"github.com/natslock/locks/internal/again"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
@@ -413,7 +414,7 @@ func (r *runner) release(s *serving, run bool, err error) {
 	case ended == nil || lost != nil:
 	case errors.Is(ended, natslock.ErrUnavailable):
 		r.warn("a partition was not released, and is free at the end of its TTL", "partition", k, "token", s.Token(), "error", ended)
-		err = joined(ended, err)
+		err = plain.Join(ended, err)
 	default:
 		lost = ended // a loss that only the clock shows yet
 	}
@@ -435,27 +436,19 @@ func (r *runner) finished(s *serving, asked, slow bool, lost, err error) {
 	ev := Event{Type: EventReleased, Partition: s.number, Token: s.Token(), Held: s.left.Sub(s.begun), Err: err}
 	switch {
 	case lost != nil:
-		ev.Type, ev.Err = EventLost, joined(lost, err)
+		ev.Type, ev.Err = EventLost, plain.Join(lost, err)
 		r.g.stats.Lost++
 	case asked:
 		r.g.stats.Drained++
 		if slow {
 			r.g.stats.Slow++
-			ev.Err = joined(ErrDrainTime, err)
+			ev.Err = plain.Join(ErrDrainTime, err)
 		}
 	default:
 		ev.Type = EventFailed
 		r.g.stats.Failed++
 	}
 	r.report(ev)
-}
-
-// joined is an error that matches both, on one line.
-func joined(a, b error) error {
-	if b == nil {
-		return a
-	}
-	return fmt.Errorf("%w; %w", a, b)
 }
 
 // reporting calls fn with what is reported, on a goroutine of its own, until stop, which waits for the last call.

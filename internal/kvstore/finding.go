@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/internal/plain"
 )
 
 // Level is the severity of a [Finding].
@@ -225,7 +227,7 @@ func verify(want Config, info *Info) (warnings []string, err error) {
 			})
 		}
 	}
-	return warnings, Join(errs...)
+	return warnings, plain.Join(errs...)
 }
 
 // Repaired returns the stream of a bucket with every setting

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/internal/plain"
 )
 
 // point is the position of a write in a history and in the bucket.
@@ -51,7 +53,7 @@ func (h *History) Read(ctx context.Context, patterns []string, since time.Time) 
 			return // nothing since
 		}
 		for _, p := range patterns {
-			err = Join(err, checkPattern(p))
+			err = plain.Join(err, checkPattern(p))
 		}
 		if err != nil {
 			yield(HistoryRecord{}, fmt.Errorf("history of bucket %q: %w", h.s.cfg.Bucket, err))

@@ -1,4 +1,4 @@
-// Package plain makes text from others fit to be shown.
+// Package plain makes text fit to be shown in one line: that of other clients, and that of joined errors.
 package plain
 
 import (

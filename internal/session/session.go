@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/keeper"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/worker"
 )
@@ -228,7 +229,7 @@ func (s *Session) Healthy() error {
 	s.verdict.Lock()
 	bad := s.badBucket
 	s.verdict.Unlock()
-	return kvstore.Join(s.b.Healthy(), bad, s.AtRisk())
+	return plain.Join(s.b.Healthy(), bad, s.AtRisk())
 }
 
 // ClosedWithin notes that an observer closes the client: Close does not wait for it.

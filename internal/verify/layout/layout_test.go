@@ -51,7 +51,7 @@ var floors = [][]string{
 
 // only narrows what a package imports of the floors below it.
 var only = map[string][]string{
-	"internal/admin":  {"internal/session", "internal/keeper", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "internal/kvstore"},
+	"internal/admin":  {"internal/session", "internal/keeper", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "internal/kvstore", "internal/plain"},
 	"internal/call":   {"internal/claim", "internal/session", "internal/keeper", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/kvstore"},
 	"internal/cohort": {"internal/call", "internal/claim", "internal/session", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "internal/kvstore"},
 	"kvstore":         {"internal/kvstore"},
@@ -59,7 +59,7 @@ var only = map[string][]string{
 	"rwlock":          {"natslock", "internal/kvstore", "internal/bridge", "internal/record"},
 	"semaphore":       {"natslock", "internal/bridge", "internal/record"},
 	"internal/again":  {"natslock", "internal/bridge", "internal/kvstore"},
-	"election":        {"natslock", "natslock/admin", "internal/again", "internal/bridge", "internal/clock", "internal/kvstore"},
+	"election":        {"natslock", "natslock/admin", "internal/again", "internal/bridge", "internal/clock", "internal/plain"},
 	"partition":       {"natslock", "natslock/admin", "internal/again", "internal/clock", "internal/plain"},
 	"fence":           {"internal/kvstore", "internal/clock"},
 	"testutil":        {},

@@ -1,4 +1,4 @@
-package kvstore
+package plain
 
 import (
 	"errors"
