@@ -23,6 +23,7 @@ package kvstore
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -83,11 +84,25 @@ type Store struct{ store *kvstore.Store }
 // [ErrUnavailable] when JetStream does not answer or the stream has no leader. Without a
 // deadline in ctx Open waits for 10 s at most.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
+	if ctx == nil || js == nil {
+		return nil, fmt.Errorf("open a bucket: %w: the context or the JetStream is nil", ErrInvalid)
+	}
 	s, err := kvstore.Open(ctx, js, cfg)
 	if err != nil {
 		return nil, err
 	}
 	return &Store{s}, nil
+}
+
+// ready refuses a store that Open has not made, and a nil context.
+func (s *Store) ready(ctx context.Context) error {
+	switch {
+	case s == nil || s.store == nil:
+		return fmt.Errorf("%w: a kvstore.Store made without Open", ErrInvalid)
+	case ctx == nil:
+		return fmt.Errorf("%w: the context is nil", ErrInvalid)
+	}
+	return nil
 }
 
 // Create writes a record under a key that must have none, not even a tombstone. The server
@@ -101,18 +116,27 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 // came within 5 s, [ErrClosed] if the store is closed, and [ErrPermission] if the server
 // refuses this user the write or its answer.
 func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (revision uint64, err error) {
+	if err := s.ready(ctx); err != nil {
+		return 0, err
+	}
 	return s.store.Create(ctx, key, value, ttl)
 }
 
 // Update replaces the record at revision and returns the new revision. The TTL starts again.
 // Errors are those of [Store.Create], with [ErrConflict] when the key has another revision.
 func (s *Store) Update(ctx context.Context, key string, value []byte, ttl time.Duration, revision uint64) (uint64, error) {
+	if err := s.ready(ctx); err != nil {
+		return 0, err
+	}
 	return s.store.Update(ctx, key, value, ttl, revision)
 }
 
 // Delete replaces the record at revision by a tombstone that ends by itself after a second,
 // and returns the tombstone's revision. Errors are those of [Store.Update].
 func (s *Store) Delete(ctx context.Context, key string, revision uint64) (uint64, error) {
+	if err := s.ready(ctx); err != nil {
+		return 0, err
+	}
 	return s.store.Delete(ctx, key, revision)
 }
 
@@ -123,6 +147,9 @@ func (s *Store) Delete(ctx context.Context, key string, revision uint64) (uint64
 // The error matches [ErrNotFound] when the key has no record, and otherwise [ErrInvalidKey],
 // [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 func (s *Store) Get(ctx context.Context, key string, min uint64) (Record, error) {
+	if err := s.ready(ctx); err != nil {
+		return Record{}, err
+	}
 	return s.store.Get(ctx, key, min)
 }
 
@@ -131,6 +158,9 @@ func (s *Store) Get(ctx context.Context, key string, min uint64) (Record, error)
 // one request cannot read all records, one of them may be of a later state than the others.
 // Errors are those of [Store.Get].
 func (s *Store) List(ctx context.Context, pattern string, min uint64) ([]Record, error) {
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
 	l, err := s.store.List(ctx, pattern, min)
 	return l.Records, err
 }
@@ -143,6 +173,12 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64) ([]Record,
 // The error matches [ErrNoWatch] for a bucket that does not publish its changes, and
 // otherwise [ErrInvalidKey], [ErrUnavailable] or [ErrClosed].
 func (s *Store) Watch(pattern string, deliver func(Event)) (stop func(), err error) {
+	if err := s.ready(context.Background()); err != nil {
+		return nil, err
+	}
+	if deliver == nil {
+		return nil, fmt.Errorf("watch %.64q: %w: the function to call is nil", pattern, ErrInvalid)
+	}
 	w, err := s.store.Watch(pattern, deliver)
 	if err != nil {
 		return nil, err
@@ -154,4 +190,8 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (stop func(), err err
 // Close ends the store's watches, subscriptions and goroutines and waits for the goroutines,
 // so it must not be called from deliver of [Store.Watch]. The connection stays open. Calls
 // that still wait for an answer return [ErrClosed].
-func (s *Store) Close() { s.store.Close() }
+func (s *Store) Close() {
+	if s != nil && s.store != nil {
+		s.store.Close()
+	}
+}

@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,8 @@ type Surface struct {
 	// Except says why a call is not refused, by the call ("Lock.Unlock(nil context)"), or why a function or a method is
 	// not called ("TestLocker").
 	Except map[string]string
+	// Is is what the errors have to match instead of natslock.ErrInvalid.
+	Is error
 	// Sent returns how much has been sent so far. It may be nil.
 	Sent func() int
 
@@ -266,7 +269,7 @@ func (s *Surface) call(t *testing.T, what string, fn reflect.Value, args []refle
 	}
 	for _, err := range refused {
 		switch {
-		case !errors.Is(err, natslock.ErrInvalid):
+		case !errors.Is(err, cmp.Or(s.Is, natslock.ErrInvalid)):
 			t.Errorf("%s: the error does not match ErrInvalid: %v", what, err)
 		case strings.Contains(err.Error(), "\n"):
 			t.Errorf("%s: the error has more than one line: %v", what, err)
