@@ -68,7 +68,8 @@ func (*releaseCmd) Help() string {
 code 0 says that the lock was held until then: nobody else had it since the acquire.
 
   lockctl release "$H"
-  H=$(lockctl acquire jobs) && trap 'lockctl release "$H"' EXIT
+  H=$(lockctl acquire jobs) || exit
+  trap 'lockctl release "$H"' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM
 
 Exit code:
   64 usage, or not a handle   69 no server: the TTL frees the lock

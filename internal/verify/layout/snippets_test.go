@@ -129,3 +129,22 @@ func imports(code string) string {
 	}
 	return b.String()
 }
+
+// A script of the documents that is interrupted or told to stop releases its lock, in a shell that runs no trap for EXIT
+// at a signal either.
+func TestScriptsReleaseAtSignals(t *testing.T) {
+	traps := regexp.MustCompile("(?m)^ *(?:.*&& )?(trap 'lockctl release .*(?:\n *trap .*)*)$")
+	scripts := 0
+	for page, text := range documents(t) {
+		for _, m := range traps.FindAllStringSubmatch(text, -1) {
+			scripts++
+			for signal, code := range map[string]int{"INT": 130, "TERM": 143} {
+				sh := exec.Command("sh", "-c", "lockctl() { echo released; }; H=x\n"+m[1]+"\nkill -"+signal+" $$; exit 1")
+				out, err := sh.CombinedOutput()
+				assert.Equal(t, "released\n", string(out), "%s, %s: %v", page, signal, err)
+				assert.Equal(t, code, sh.ProcessState.ExitCode(), "%s, %s", page, signal)
+			}
+		}
+	}
+	require.Positive(t, scripts)
+}
