@@ -26,7 +26,7 @@ func main() {
 	log.SetFlags(log.Lmicroseconds)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *server); err != nil {
+	if err := run(ctx, *server); err != nil && ctx.Err() == nil { // the end of ctx is no failure
 		log.Fatal(err)
 	}
 }
