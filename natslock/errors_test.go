@@ -305,6 +305,7 @@ func TestErrorsAreOneLine(t *testing.T) {
 		require.ErrorIs(t, closing, context.Canceled)
 		for _, err := range []error{work, several, waiting, closing} {
 			require.NotContains(t, err.Error(), "\n")
+			require.NotContains(t, err.Error(), "operator: lock lost")
 		}
 	})
 }

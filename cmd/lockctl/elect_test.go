@@ -157,7 +157,7 @@ func TestElectBroken(t *testing.T) {
 	gone(t, stubborn)
 	again := terms(t, file("terms"), 2)[1]
 	require.Greater(t, again, first)
-	require.Regexp(t, `broken by an operator: lock lost: by \S+@\S+: it hangs; ending the command`, p.err.String())
+	require.Regexp(t, `broken by an operator: by \S+@\S+: it hangs; ending the command`, p.err.String())
 	require.Contains(t, p.err.String(), "killing it")
 	require.Contains(t, p.err.String(), "campaigning for x again")
 	p.signal(syscall.SIGTERM)

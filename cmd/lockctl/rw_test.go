@@ -160,7 +160,7 @@ func TestBreakReader(t *testing.T) {
 	require.Contains(t, out, first.ID)
 	require.Contains(t, out, "broken: ")
 	require.Equal(t, 75, hung.wait())
-	require.Regexp(t, `broken by an operator: lock lost: by \S+@\S+: it hangs`, hung.err.String())
+	require.Regexp(t, `broken by an operator: by \S+@\S+: it hangs`, hung.err.String())
 	gone(t, child)
 	gone(t, stubborn)
 

@@ -61,12 +61,23 @@ func (n *notifier) notify(ctx context.Context, ev Event) {
 // The sentinels of a lease's end, which package natslock documents.
 var (
 	ErrLost     = errors.New("lock lost")
-	ErrBroken   = fmt.Errorf("broken by an operator: %w", ErrLost)
+	ErrBroken   = within("broken by an operator", ErrLost)
 	ErrReleased = errors.New("lock released")
 	ErrEnded    = errors.New("lock ended as planned")
 
-	ErrHandedOff = fmt.Errorf("handed off: %w", ErrReleased)
+	ErrHandedOff = within("handed off", ErrReleased)
 )
+
+// within returns a sentinel that matches a wider one, and does not repeat its text.
+func within(text string, wider error) error { return &sentinel{text, wider} }
+
+type sentinel struct {
+	text  string
+	wider error
+}
+
+func (e *sentinel) Error() string { return e.text }
+func (e *sentinel) Unwrap() error { return e.wider }
 
 // EndError is the cause of a lease's end. It matches [ErrLost], [ErrBroken],
 // [ErrReleased], [ErrEnded], [ErrHandedOff] or [bucket.ErrClosed].
