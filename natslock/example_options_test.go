@@ -153,7 +153,7 @@ func ExampleWithTTL() {
 	// Output: true
 }
 
-// The logger receives warnings: here that New created the bucket.
+// The logger receives warnings, and here that New created the bucket.
 func ExampleWithLogger() {
 	withoutTime := func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.LevelKey || a.Key == slog.MessageKey {
@@ -164,5 +164,5 @@ func ExampleWithLogger() {
 	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
 	_, done := example.Client(natslock.WithLogger(logger))
 	done()
-	// Output: level=WARN msg="created lock bucket"
+	// Output: level=INFO msg="created lock bucket"
 }

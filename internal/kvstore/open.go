@@ -223,9 +223,8 @@ func (s *Store) createWith(ctx context.Context, cfg Config) (*infoResponse, erro
 	}
 	switch {
 	case err == nil:
-		// A warning, because a forgotten domain makes a second bucket, which nobody
-		// else uses.
-		s.cfg.Logger.Warn("created lock bucket", "bucket", s.cfg.Bucket, "account", s.account(ctx), "domain", s.domainOf(resp),
+		// Logged, because a forgotten domain makes a second bucket, which nobody else uses.
+		s.cfg.Logger.Info("created lock bucket", "bucket", s.cfg.Bucket, "account", s.account(ctx), "domain", s.domainOf(resp),
 			"storage", resp.Config.Storage.String(), "replicas", resp.Config.Replicas)
 	case apiErr != nil && apiErr.ErrorCode == jetstream.JSErrCodeStreamNameInUse:
 		// In a cluster the name is taken before every server knows the stream.

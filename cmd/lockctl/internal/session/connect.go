@@ -203,13 +203,13 @@ func (s *Session) End() {
 	}
 }
 
-// warner writes the library's warnings the way lockctl writes.
+// warner writes what the library logs the way lockctl writes: warnings, and that a bucket was created.
 type warner struct {
 	*console.Console
 	attrs string
 }
 
-func (w warner) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (w warner) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
 func (w warner) Handle(_ context.Context, r slog.Record) error {
 	if strings.HasPrefix(r.Message, "a held lock was lost") { // the command says so itself
