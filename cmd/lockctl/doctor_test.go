@@ -3,6 +3,7 @@
 package main_test
 
 import (
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -382,6 +383,67 @@ func TestDoctorOnCluster(t *testing.T) {
 		d = doctor(t, s, "--timeout", "2s")
 		return slices.Contains(d.troubles(), "warning replicas") && strings.Contains(d.row(t, "replicas").Found, "offline")
 	})
+}
+
+// The doctor's verdict is the majority's, whichever server it connects to first, and it names the
+// server that is cut off. A server whose disk was full has stopped JetStream, and says so.
+func TestDoctorVisitsAllServers(t *testing.T) {
+	tier.Proof(t)
+	t.Parallel()
+	cluster := testutil.RunCluster(t, 3)
+	s := cluster.Servers()[0]
+	withBucket(t, s)
+	leader := cluster.Index(cluster.WaitStreamLeader(t, "KV_natslock"))
+	kit.Eventually(t, "a bucket that is well", func() bool { return len(doctor(t, s).troubles()) == 0 })
+	cut := cluster.Servers()[(leader+1)%3]
+	cluster.Isolate((leader + 1) % 3)
+	for i := range 3 {
+		var d diagnosis
+		urls := cluster.Servers()[i].URL() + "," + cluster.URLs()
+		kit.Eventually(t, "a server that is cut off", func() bool {
+			d = doctor(t, s, "--server", urls)
+			return slices.Contains(d.troubles(), "warning server")
+		})
+		require.Contains(t, d.row(t, "server").Found, cut.Server().Name()+" reaches no leader of the bucket, and ")
+		require.Contains(t, d.row(t, "server").Repair, "incidents.md")
+		require.NotContains(t, d.Status, "error", "%v", d.troubles())
+		require.Equal(t, "ok", d.row(t, "mutex").Status)
+	}
+	cluster.Rejoin((leader + 1) % 3)
+	kit.Eventually(t, "a bucket that is well again", func() bool { return len(doctor(t, s).troubles()) == 0 })
+
+	full := cluster.Servers()[(leader+2)%3]
+	require.NoError(t, full.Server().ShutdownJetStream())
+	kit.Eventually(t, "a server without JetStream", func() bool {
+		d := doctor(t, cluster.Servers()[leader])
+		return slices.Contains(d.troubles(), "warning replicas") && strings.Contains(d.row(t, "replicas").Found, full.Server().Name()+" answers, and its JetStream is off")
+	})
+	d := doctor(t, cluster.Servers()[leader])
+	require.Contains(t, d.row(t, "replicas").Repair, "free room on the disk of "+full.Server().Name()+" and restart the server")
+}
+
+// The certificate of a server ends: a warning before, an error of that server after.
+func TestDoctorReadsCertificates(t *testing.T) {
+	tier.Proof(t)
+	t.Parallel()
+	dir := t.TempDir()
+	authority := newAuthority(t, dir)
+	good := []string{}
+	for name, until := range map[string]time.Duration{"good": 30 * 24 * time.Hour, "soon": 13 * 24 * time.Hour, "over": -time.Minute} {
+		cert, key := authority.issue(name, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(until) })
+		s := testutil.RunServer(t, testutil.WithConfigText(fmt.Sprintf("tls { cert_file: %q, key_file: %q }", cert, key)))
+		if name != "over" {
+			withBucket(t, s, "--tlsca", authority.file)
+		}
+		good = append(good, s.URL())
+		if name == "good" {
+			d := doctor(t, s, "--tlsca", authority.file)
+			require.Equal(t, "ok", d.row(t, "certificate").Status)
+		}
+	}
+	d := doctor(t, nil, "--server", strings.Join(good, ","), "--tlsca", authority.file)
+	require.Contains(t, d.troubles(), "warning certificate")
+	require.Contains(t, d.troubles(), "error certificate")
 }
 
 // An account that imports the bucket needs no more of JetStream than the locks do.

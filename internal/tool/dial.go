@@ -51,7 +51,7 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 	if c.expired != "" && CodeOf(err) == ExitPermission {
 		return Exitf(ExitPermission, "%s refuses the login: %w; %s", servers, err, c.expired)
 	}
-	if why := tlsRemedy(err); why != "" {
+	if why := TLSRemedy(err); why != "" {
 		return Exitf(ExitUnavailable, "cannot connect to %s: %w; %s", servers, err, why)
 	}
 	var authority x509.UnknownAuthorityError
@@ -74,8 +74,8 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 	return Exitf(ExitUnavailable, "cannot connect to %s: %w", servers, err)
 }
 
-// tlsRemedy says what to do about an error of TLS; "" for those of which the error says all.
-func tlsRemedy(err error) string {
+// TLSRemedy says what to do about an error of TLS; "" for those of which the error says all.
+func TLSRemedy(err error) string {
 	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var header tls.RecordHeaderError

@@ -198,6 +198,10 @@ func (d *doctor) replicas() {
 	case c.Leader == "":
 		d.add("replicas", checkError, "start the missing servers: without a majority nothing can be locked", "%d on cluster %s, no leader", n, c.Name)
 		d.Checks[len(d.Checks)-1].code = tool.ExitUnavailable
+	case len(d.stopped()) > 0:
+		off := strings.Join(d.stopped(), ", ")
+		d.add("replicas", checkWarning, "free room on the disk of "+off+" and restart the server: its JetStream does not come back by itself. One failure more may stop all locks",
+			"%s; %s answers, and its JetStream is off, as after its disk was full; %s", found, off, strings.Join(away, ", "))
 	case len(away) > 0:
 		d.add("replicas", checkWarning, "bring it back: one failure more may stop all locks", "%s; %s", found, strings.Join(away, ", "))
 	case n%2 == 0:
@@ -205,6 +209,16 @@ func (d *doctor) replicas() {
 	default:
 		d.ok("replicas", "%s", found) // a single one is num_replicas' affair
 	}
+}
+
+// stopped names the servers that keep the bucket, and answer without JetStream.
+func (d *doctor) stopped() (names []string) {
+	for _, p := range d.info.Cluster.Replicas {
+		if slices.ContainsFunc(d.visited, func(v visited) bool { return v.name == p.Name && !v.stored }) {
+			names = append(names, p.Name)
+		}
+	}
+	return names
 }
 
 // catchingUp is how long a replica has to catch up. While clients write, replicas are often a

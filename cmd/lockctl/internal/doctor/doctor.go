@@ -127,6 +127,7 @@ type doctor struct {
 	// notifications.
 	name, rwName, subject string
 	role                  admin.Role // what the user's permissions are those of
+	visited               []visited
 	info                  *kvstore.Info
 	diagnosis
 }
@@ -174,10 +175,10 @@ func (d *doctor) visit() (err error) {
 	}
 	defer d.s.End()
 	d.Server = d.s.URL
+	d.connection()
+	d.servers()
 	// The rows name what the server refuses, so the handler prints nothing.
 	d.s.NC.SetErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
-	d.connection()
-	d.versions()
 	if !d.jetStream() {
 		return nil
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
-	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -60,54 +58,6 @@ func (d *doctor) roundTrip(rtts []time.Duration) {
 		status, repair = checkWarning, "run nearer to the servers: reader-writer locks cannot be written over such a link"
 	}
 	d.add("round trip", status, repair, "median of %d is %s, the longest %s", len(rtts), show.Brief(median), show.Brief(longest))
-}
-
-// versions checks the server it is connected to, and visits the servers that this one
-// announces.
-func (d *doctor) versions() {
-	nc := d.s.NC
-	d.version(nc.ConnectedServerName(), nc.ConnectedServerVersion())
-	for _, raw := range nc.DiscoveredServers() {
-		opts := nc.Opts
-		opts.Servers, opts.Url = nil, withLogin(raw, nc.ConnectedUrl())
-		opts.AllowReconnect, opts.IgnoreDiscoveredServers, opts.Timeout = false, true, min(opts.Timeout, 2*time.Second)
-		opts.AsyncErrorCB, opts.DisconnectedErrCB = func(*nats.Conn, *nats.Subscription, error) {}, nil
-		other, err := opts.Connect()
-		if err != nil {
-			d.add("server version", checkUnknown, "", "%s cannot be reached from here: %v", raw, err)
-			continue
-		}
-		if other.ConnectedServerId() != nc.ConnectedServerId() {
-			d.version(other.ConnectedServerName(), other.ConnectedServerVersion())
-		}
-		other.Close()
-	}
-}
-
-// withLogin puts the login of one URL into another.
-func withLogin(raw, from string) string {
-	u, err := url.Parse(raw)
-	login, err2 := url.Parse(from)
-	if err != nil || err2 != nil || login.User == nil {
-		return raw
-	}
-	u.User = login.User
-	return u.String()
-}
-
-// version judges a server by its version. Where a domain or a prefix is named,
-// another server may keep the bucket: the row nats-server says which version that is.
-func (d *doctor) version(server, version string) {
-	o := d.s.JS.Options()
-	switch {
-	case kvstore.ServerFits(version):
-		d.ok("server version", "%s on %s", version, server)
-	case o.Domain != "" || o.APIPrefix != "":
-		d.ok("server version", "%s on %s; the bucket's server has a row of its own", version, server)
-	default:
-		d.add("server version", checkError, "upgrade nats-server to "+kvstore.MinServer+" or later", "%s on %s", version, server)
-		d.Checks[len(d.Checks)-1].code = tool.ExitConfig
-	}
 }
 
 // jetStream checks the account. It returns false where there is no JetStream.

@@ -1,0 +1,189 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
+	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/tool"
+)
+
+const (
+	// visiting bounds the connection to another server, and its answer.
+	visiting = 2 * time.Second
+	// certificateWarning is how long before the end of a certificate the doctor warns.
+	certificateWarning = 14 * 24 * time.Hour
+)
+
+// visited is a server that the doctor has connected to.
+type visited struct {
+	name   string
+	stored bool // it has JetStream
+	leads  bool // it reaches the leader of the bucket
+	nc     *nats.Conn
+	js     jetstream.JetStream
+}
+
+// servers visits all servers that the user and the cluster name. The doctor stays with one that
+// reaches the leader of the bucket, if any does: a server that is cut off from most of the
+// others knows nothing of what they do.
+func (d *doctor) servers() {
+	nc := d.s.NC
+	d.visited = []visited{d.look(nc, d.s.JS)}
+	seen := []string{nc.ConnectedServerId()}
+	for _, raw := range nc.Servers() {
+		if raw == nc.ConnectedUrl() {
+			continue
+		}
+		other, err := d.connectTo(raw)
+		if err != nil {
+			d.unreached(raw, err)
+			continue
+		}
+		js, err := inPlaceOf(d.s.JS, other)
+		id := other.ConnectedServerId()
+		if err != nil || slices.Contains(seen, id) { // by another address
+			other.Close()
+			continue
+		}
+		seen = append(seen, id)
+		d.visited = append(d.visited, d.look(other, js))
+	}
+	led := slices.IndexFunc(d.visited, func(v visited) bool { return v.leads })
+	for i, v := range d.visited {
+		if led >= 0 && !v.leads && v.stored {
+			d.add("server", checkWarning, "mend the network between the servers; until then restart the clients that are connected to it with the addresses of the others, see \"A network cut\" in docs/operate/incidents.md",
+				"%s reaches no leader of the bucket, and %s does: it is cut off, and its clients get no locks", v.name, d.visited[led].name)
+		}
+		if i == max(led, 0) {
+			d.s.NC, d.s.JS = v.nc, v.js
+		} else {
+			v.nc.Close()
+		}
+	}
+}
+
+// look adds the rows of a server, and asks it for the leader of the bucket.
+func (d *doctor) look(nc *nats.Conn, js jetstream.JetStream) visited {
+	v := visited{name: nc.ConnectedServerName(), nc: nc, js: js}
+	v.stored, _ = nc.ConnectedServerJetStream()
+	d.version(v.name, nc.ConnectedServerVersion())
+	if state, err := nc.TLSConnectionState(); err == nil && len(state.PeerCertificates) > 0 {
+		d.certificate(v.name, state.PeerCertificates[0].NotAfter, time.Now())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), min(d.g.Timeout, visiting))
+	defer cancel()
+	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			cancel()
+		}
+	})
+	stream, err := js.Stream(ctx, session.StreamOf(d.cfg))
+	v.leads = err == nil && (stream.CachedInfo().Cluster == nil || stream.CachedInfo().Cluster.Leader != "")
+	return v
+}
+
+// certificate judges the end of a server's certificate.
+func (d *doctor) certificate(server string, until, now time.Time) {
+	switch left := until.Sub(now); {
+	case left <= 0: // of a client that does not check it
+		d.add("certificate", checkError, "give the server a new certificate", "that of %s ended at %s", server, show.Clock(until))
+	case left < certificateWarning:
+		d.add("certificate", checkWarning, "give the server a new certificate, and have it read that with \"nats-server --signal reload\"", "that of %s ends at %s, in %s", server, show.Clock(until), show.Brief(left))
+	default:
+		d.ok("certificate", "that of %s ends at %s", server, show.Clock(until))
+	}
+}
+
+// unreached adds a server that the doctor cannot connect to, and why.
+func (d *doctor) unreached(raw string, err error) {
+	raw = show.Plain(tool.WithoutCredentials(raw))
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		d.add("certificate", checkError, "give the server a new certificate, or correct the clock of this machine", "that of %s has ended, and no client can connect to it: %v", raw, err)
+		return
+	}
+	repair := "start it, or mend the network; if it is well, have it advertise an address that its clients reach (client_advertise)"
+	if errors.Is(err, nats.ErrAuthorization) {
+		repair = "give it the users of the other servers"
+	}
+	d.add("server", checkWarning, cmp.Or(tool.TLSRemedy(err), repair), "%s cannot be reached from here: %v", raw, err)
+}
+
+// connectTo connects to one server as to the first one.
+func (d *doctor) connectTo(raw string) (*nats.Conn, error) {
+	nc := d.s.NC
+	opts := nc.Opts
+	opts.Servers, opts.Url = nil, withLogin(raw, nc.ConnectedUrl())
+	opts.AllowReconnect, opts.IgnoreDiscoveredServers, opts.Timeout = false, true, min(opts.Timeout, visiting)
+	opts.AsyncErrorCB, opts.DisconnectedErrCB = func(*nats.Conn, *nats.Subscription, error) {}, nil
+	// As nats.go does: a server that another one names by its address has that one's name in its certificate.
+	if host := hostOf(raw); net.ParseIP(host) != nil && slices.Contains(nc.DiscoveredServers(), raw) {
+		if named := hostOf(nc.ConnectedUrl()); net.ParseIP(named) == nil {
+			if opts.TLSConfig == nil {
+				opts.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+			}
+			opts.TLSConfig = opts.TLSConfig.Clone()
+			opts.TLSConfig.ServerName = cmp.Or(opts.TLSConfig.ServerName, named)
+		}
+	}
+	return opts.Connect()
+}
+
+func hostOf(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
+}
+
+// inPlaceOf returns the JetStream that another connection reaches as js does.
+func inPlaceOf(js jetstream.JetStream, nc *nats.Conn) (jetstream.JetStream, error) {
+	o := js.Options()
+	switch {
+	case o.Domain != "":
+		return jetstream.NewWithDomain(nc, o.Domain)
+	case o.APIPrefix != "":
+		return jetstream.NewWithAPIPrefix(nc, strings.TrimSuffix(o.APIPrefix, "."))
+	}
+	return jetstream.New(nc)
+}
+
+// withLogin puts the login of one URL into another.
+func withLogin(raw, from string) string {
+	u, err := url.Parse(raw)
+	login, err2 := url.Parse(from)
+	if err != nil || err2 != nil || login.User == nil {
+		return raw
+	}
+	u.User = login.User
+	return u.String()
+}
+
+// version judges a server by its version. Where a domain or a prefix is named,
+// another server may keep the bucket: the row nats-server says which version that is.
+func (d *doctor) version(server, version string) {
+	o := d.s.JS.Options()
+	switch {
+	case kvstore.ServerFits(version):
+		d.ok("server version", "%s on %s", version, server)
+	case o.Domain != "" || o.APIPrefix != "":
+		d.ok("server version", "%s on %s; the bucket's server has a row of its own", version, server)
+	default:
+		d.add("server version", checkError, "upgrade nats-server to "+kvstore.MinServer+" or later", "%s on %s", version, server)
+		d.Checks[len(d.Checks)-1].code = tool.ExitConfig
+	}
+}
