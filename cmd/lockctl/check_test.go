@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/internal/verify/tier"
+	"github.com/natslock/locks/testutil"
 )
 
 func TestCheck(t *testing.T) {
@@ -110,4 +112,45 @@ func TestCheckByDesign(t *testing.T) {
 	code, out, _ = run(t, s, append(limits, "--all")...)
 	require.Equal(t, 1, code)
 	require.Regexp(t, `^mutex scheduler (was held for|has a wait of) `, out)
+}
+
+// A bucket whose majority is away, and one that is unfit, is none of which ls and check could say that nobody holds a
+// lock, and top says what is wrong.
+func TestNobodyKnows(t *testing.T) {
+	tier.Proof(t)
+	t.Parallel()
+	cluster := testutil.RunCluster(t, 3)
+	s := cluster.Servers()[0]
+	withBucket(t, s)
+	cluster.WaitStreamLeader(t, "KV_natslock")
+	v := display(t, s, nil, "top")
+	v.shows("connected", "no locks")
+	codes := func() [2]int {
+		list, out, errs := run(t, s, "ls", "--timeout", "2s")
+		t.Logf("ls: %s%s", out, errs)
+		check, out, errs := run(t, s, "check", "--queue", "0", "--timeout", "2s")
+		t.Logf("check: %s%s", out, errs)
+		return [2]int{list, check}
+	}
+	require.Equal(t, [2]int{0, 0}, codes())
+
+	cluster.StopServer(1)
+	cluster.StopServer(2)
+	v.shows("no leader for", "Nobody gets a lock")
+	v.hides("no locks")
+	require.Equal(t, [2]int{69, 69}, codes())
+	cluster.Restart(1)
+	cluster.Restart(2)
+	v.shows("connected", "no locks")
+	require.Equal(t, [2]int{0, 0}, codes())
+
+	js := jetStream(t, s)
+	stream, err := js.Stream(t.Context(), "KV_natslock")
+	require.NoError(t, err)
+	cfg := stream.CachedInfo().Config
+	cfg.Sealed = true
+	_, err = js.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	v.shows("unfit for")
+	require.Equal(t, [2]int{78, 78}, codes())
 }
