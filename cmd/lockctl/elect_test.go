@@ -250,7 +250,7 @@ func TestElectExitCodes(t *testing.T) {
 	code, _, errs := run(t, s, "break", "-f", "x")
 	require.Zero(t, code, errs)
 	require.Equal(t, 75, p.wait())
-	require.Contains(t, p.err.String(), "lock lost")
+	require.Contains(t, p.err.String(), "broken by an operator")
 	require.Empty(t, locks(t, s, "ls"))
 }
 

@@ -84,8 +84,8 @@ func TestPartitionsOfFormerProcess(t *testing.T) {
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
-		"some":  block(t, "team.ingest.>", "--role", "observer", "--inbox-prefix", "_INBOX_some"),
-		"other": block(t, "other.>", "--role", "observer", "--inbox-prefix", "_INBOX_other"),
+		"some":  block(t, "team.ingest.>", "--own-only", "--role", "observer", "--inbox-prefix", "_INBOX_some"),
+		"other": block(t, "other.>", "--own-only", "--role", "observer", "--inbox-prefix", "_INBOX_other"),
 	})))
 	withBucket(t, s, rootFlags...)
 	root := enter(t, s, "root")
