@@ -191,6 +191,9 @@ func (c *checkCmd) judge(info admin.Info, now time.Time) (worst excess, beyond b
 		}
 	}
 	waiting := 0
+	if h := info.Holder; h != nil && !h.Overdue && c.counts(h.Purpose) {
+		waiting = h.Waiting // in that client
+	}
 	for _, w := range info.Queue {
 		if w.Overdue || !c.counts(w.Purpose) {
 			continue

@@ -57,6 +57,12 @@ func TestCheckLimits(t *testing.T) {
 		"queue, at the limit":   {checkCmd{Queue: &three}, admin.Info{Queue: queue(3)}, false},
 		"queue, beyond":         {checkCmd{Queue: &three}, admin.Info{Queue: queue(4)}, true},
 		"goroutines of a place": {checkCmd{Queue: &three}, admin.Info{Queue: []admin.Waiter{{Since: now, Goroutines: 4}}}, true},
+		"behind a holder":       {checkCmd{Queue: &three}, held(admin.Holder{Waiting: 4}), true},
+		"held by design":        {checkCmd{Held: time.Minute}, held(admin.Holder{Holder: natslock.Holder{Since: ago(time.Hour)}, Purpose: "member"}), false},
+		"waits by design":       {checkCmd{Waits: time.Minute, Queue: new(int)}, admin.Info{Queue: []admin.Waiter{{Since: ago(time.Hour), Goroutines: 1, Purpose: "election"}}}, false},
+		"by design, all":        {checkCmd{Waits: time.Minute, All: true}, admin.Info{Queue: []admin.Waiter{{Since: ago(time.Hour), Goroutines: 1, Purpose: "election"}}}, true},
+		"a worker of a group":   {checkCmd{Waits: time.Minute, Partitions: "g"}, admin.Info{Queue: []admin.Waiter{{Since: ago(time.Hour), Goroutines: 1, Purpose: "partition"}}}, true},
+		"a member of a group":   {checkCmd{Held: time.Minute, Partitions: "g"}, held(admin.Holder{Holder: natslock.Holder{Since: ago(time.Hour)}, Purpose: "member"}), false},
 		"queue limit of 0":      {checkCmd{Queue: new(int)}, admin.Info{Queue: queue(1)}, true},
 		"no queue, limit of 0":  {checkCmd{Queue: new(int)}, held(admin.Holder{Holder: natslock.Holder{Since: now}}), false},
 	} {

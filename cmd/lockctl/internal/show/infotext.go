@@ -30,7 +30,7 @@ func PrintInfo(w io.Writer, info admin.Info) {
 	for _, q := range info.Queue {
 		name := Who(q.Owner, q.Host, q.PID)
 		if q.Goroutines > 1 {
-			name += fmt.Sprintf(", %d goroutines", q.Goroutines)
+			name += fmt.Sprintf(" and %d more in that client", q.Goroutines-1)
 		}
 		mode := q.Mode.String()
 		if info.Kind == admin.KindSemaphore {
@@ -96,7 +96,7 @@ func PrintHolder(w io.Writer, h Holding) {
 		row("lingers", "its client may keep it idle, until another client waits")
 	}
 	if h.Waiting > 0 {
-		row("behind it", Count(h.Waiting, "goroutine")+" of its client")
+		row("waiting", fmt.Sprintf("%d more in that client", h.Waiting))
 	}
 	switch {
 	case h.Expires.IsZero():
