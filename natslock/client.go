@@ -72,8 +72,9 @@ func (c *Client) readyFor(ctx context.Context) error {
 // then names each setting and its repair.
 //
 // The connection stays the caller's, and New does not change its options. Make it with
-// nats.MaxReconnects(-1): by default nats.go closes a connection for good after an outage of
-// two minutes, and all calls fail from then on.
+// nats.MaxReconnects(-1) and nats.IgnoreAuthErrorAbort(): by default nats.go closes a connection
+// for good after an outage of two minutes, or when its login was refused twice, and all calls
+// fail from then on.
 //
 // The first New on a connection starts the reply subscription of nats.go, and a New that creates the
 // bucket also starts the client's. All other goroutines and subscriptions start with

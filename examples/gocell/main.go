@@ -71,7 +71,7 @@ func main() {
 	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
 	flag.Parse()
 	ctx := context.Background()
-	nc := must(nats.Connect(*server, nats.MaxReconnects(-1)))
+	nc := must(nats.Connect(*server, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()))
 	defer nc.Close()
 	_, err := natslock.New(ctx, nc, natslock.WithTuning(natslock.Tuning{RenewFraction: 1.5}))
 	fmt.Println("a renewal after the end is refused:", errors.Is(err, natslock.ErrInvalid))

@@ -23,7 +23,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	nc, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.MaxReconnects(-1))
+	nc, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	web := &http.Server{Handler: routes(locks), ReadHeaderTimeout: 5 * time.Second}
+	web := &http.Server{Handler: routes(locks, nc), ReadHeaderTimeout: 5 * time.Second}
 	l, err := net.Listen("tcp", cmp.Or(os.Getenv("LISTEN"), ":8080"))
 	if err != nil {
 		log.Fatal(err)

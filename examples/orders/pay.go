@@ -7,10 +7,12 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/natslock/locks/natslock"
 )
 
-func routes(locks *natslock.Client) http.Handler {
+func routes(locks *natslock.Client, nc *nats.Conn) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders/{id}/pay", func(w http.ResponseWriter, r *http.Request) {
 		l, err := locks.Lock(r.Context(), natslock.Join("orders", r.PathValue("id")), natslock.MaxWait(2*time.Second))
@@ -32,7 +34,11 @@ func routes(locks *natslock.Client) http.Handler {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		}
 	})
-	mux.HandleFunc("GET /livez", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
+		if nc.IsClosed() {
+			http.Error(w, nats.ErrConnectionClosed.Error(), http.StatusServiceUnavailable)
+		}
+	})
 	return mux
 }
 

@@ -168,6 +168,14 @@ func TestOthers(t *testing.T) {
 		"a place that has ended": {func(o *others) {
 			o.placeSeen(place(11), 0, noon.Add(-ttl-record.OverdueSlack))
 		}, 0, nobody, nobody},
+		"a place that a later list does not show": {func(o *others) {
+			o.placeSeen(place(11), 0, noon)
+			o.listed(noon.Add(ms))
+		}, 2 * ms, nobody, nobody},
+		"a place that came during the list": {func(o *others) {
+			o.placeSeen(place(11), 0, noon.Add(ms))
+			o.listed(noon.Add(ms))
+		}, 2 * ms, somebody, somebody},
 		"an unreadable record": {func(o *others) { o.placeSeen(place(11, func(e *record.Entry) { e.Unreadable = true }), 0, noon) }, 0, nobody, nobody},
 		"a record that is no place": {func(o *others) {
 			o.placeSeen(place(11, func(e *record.Entry) { e.Status = record.StatusHeld }), 0, noon)

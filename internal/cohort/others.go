@@ -55,6 +55,7 @@ type others struct {
 // seat is the place of another client.
 type seat struct {
 	reads bool
+	at    clock.Instant // when it was last seen
 	until clock.Instant // an upper bound for the end of its TTL
 }
 
@@ -178,7 +179,18 @@ func (o *others) placeSeen(e record.Entry, listedAt, now clock.Instant) {
 	if o.places == nil {
 		o.places = make(map[string]seat)
 	}
-	o.places[e.Key] = seat{record.Mode(e.Mode) == record.Shared, now.Add(e.Record.TTL + record.OverdueSlack)}
+	o.places[e.Key] = seat{record.Mode(e.Mode) == record.Shared, now, now.Add(e.Record.TTL + record.OverdueSlack)}
+}
+
+// listed records that a list of the whole queue, requested at time at, is noted. A place that was seen before then and
+// not by the list has ended: the end of a TTL has no notification, and one that was forged never was.
+func (o *others) listed(at clock.Instant) {
+	o.listedAt = at
+	for key, s := range o.places {
+		if s.at < at { //safety:ended-place-forgotten
+			delete(o.places, key)
+		}
+	}
 }
 
 // placeGone records that a place has gone.
@@ -397,7 +409,7 @@ var errNoWatch = errors.New("the queue cannot be watched")
 // noteList records a whole list of the queue that was requested at time at.
 func (l *lock) noteList(o *others, queue []record.Entry, at clock.Instant) {
 	l.notePlaces(o, queue, at)
-	o.listedAt = at
+	o.listed(at)
 }
 
 func (l *lock) notePlaces(o *others, queue []record.Entry, at clock.Instant) {

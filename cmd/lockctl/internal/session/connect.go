@@ -153,6 +153,7 @@ func (g *Globals) Connect() (_ *Session, err error) {
 		// A lease lasts for seconds: an outage must not cost more of it than
 		// it has to.
 		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(100 * time.Millisecond),
 		nats.ReconnectJitter(50*time.Millisecond, 100*time.Millisecond),
 		nats.PingInterval(10 * time.Second),
