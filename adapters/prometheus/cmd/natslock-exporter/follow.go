@@ -43,9 +43,20 @@ type follower struct {
 // newFollower returns a follower that is connected. The caller closes the connection. Errors name the server and what
 // to do.
 func newFollower(c *cli, log *slog.Logger) (*follower, error) {
-	f := &follower{c: c, log: log, refused: make(chan error, 1)}
+	nc, url, settings, err := c.Dial(
+		nats.Name("natslock-exporter"),
+		nats.Timeout(c.Timeout),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(500*time.Millisecond),
+		nats.ReconnectJitter(250*time.Millisecond, 500*time.Millisecond),
+		nats.PingInterval(10*time.Second),
+	)
+	if err != nil {
+		return nil, c.ConnectError(url, err, "name it with --server, NATS_URL or --context")
+	}
+	f := &follower{c: c, log: log, nc: nc, url: url, refused: make(chan error, 1)}
 	f.mirror = mirror.New(mirror.Config{
-		Bucket: c.Bucket, Pattern: c.Names, Open: f.open, Ask: f.ask, Connected: func() bool { return f.nc.IsConnected() },
+		Bucket: c.Bucket, Pattern: c.Names, Open: f.open, Ask: f.ask, Connected: nc.IsConnected,
 		Event: f.event, Turned: f.turned,
 		Changed: func(id mirror.ID) {
 			if f.hub != nil {
@@ -54,22 +65,13 @@ func newFollower(c *cli, log *slog.Logger) (*follower, error) {
 		},
 	})
 	f.state = newState(labeler(c.Pattern), f.mirror)
-	nc, url, settings, err := c.Dial(
-		nats.Name("natslock-exporter"),
-		nats.Timeout(c.Timeout),
-		nats.MaxReconnects(-1),
-		nats.ReconnectWait(500*time.Millisecond),
-		nats.ReconnectJitter(250*time.Millisecond, 500*time.Millisecond),
-		nats.PingInterval(10*time.Second),
-		nats.DisconnectErrHandler(f.disconnected),
-		nats.ErrorHandler(f.failed),
-	)
-	if err != nil {
-		return nil, c.ConnectError(url, err, "name it with --server, NATS_URL or --context")
+	nc.SetDisconnectErrHandler(f.disconnected)
+	nc.SetErrorHandler(f.failed)
+	if f.js, err = c.JetStream(nc, settings); err != nil {
+		nc.Close()
+		return nil, err
 	}
-	f.nc, f.url = nc, url
-	f.js, err = c.JetStream(nc, settings)
-	return f, err
+	return f, nil
 }
 
 // disconnected is called by the connection.
