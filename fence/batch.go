@@ -33,6 +33,9 @@ const (
 // and the messages do not change. A batch has from 1 to [MaxBatch] messages, or the
 // error matches [ErrInvalid].
 func (f *Fence) PublishBatch(ctx context.Context, messages ...*nats.Msg) (*jetstream.PubAck, error) {
+	if err := f.ready(ctx); err != nil {
+		return nil, err
+	}
 	what := fmt.Sprintf("publish a batch of %d", len(messages))
 	out, guarded, expects, err := f.batch(messages)
 	if err != nil {
@@ -47,7 +50,10 @@ func (f *Fence) PublishBatch(ctx context.Context, messages ...*nats.Msg) (*jetst
 // publishExpecting publishes a message that has an expectation of its own, behind one with
 // the fence's.
 func (f *Fence) publishExpecting(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
-	what := fmt.Sprintf("publish to %q", m.Subject)
+	if err := f.ready(ctx); err != nil {
+		return nil, err
+	}
+	what := fmt.Sprintf("publish to %.512q", m.Subject)
 	out, _, err := f.message(m)
 	switch {
 	case err != nil:
@@ -80,7 +86,7 @@ func (f *Fence) batch(messages []*nats.Msg) (out []*nats.Msg, guarded int, expec
 		o, own, err := f.message(m)
 		switch {
 		case err != nil:
-			return nil, 0, false, fmt.Errorf("message %d, to %q: %w", i, m.Subject, err)
+			return nil, 0, false, fmt.Errorf("message %d, to %.512q: %w", i, m.Subject, err)
 		case own:
 			expects = true
 		case guarded < 0:

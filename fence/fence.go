@@ -68,6 +68,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// A server closes the connection on which a much longer subject or name of a stream comes.
+const (
+	maxSubject = 2048
+	maxStream  = 255
+)
+
 // MaxLanes is how many lanes [WithLanes] can ask for.
 const MaxLanes = 64
 
@@ -164,6 +170,9 @@ func Check(greatest, token uint64) error {
 // returns an error that matches [ErrSuperseded] or [ErrLost], and all later writes return
 // the same without sending anything. It does no I/O, so only a write finds out.
 func (f *Fence) Err() error {
+	if f == nil || f.js == nil {
+		return errNotOpen
+	}
 	if err := f.ended.Load(); err != nil {
 		return *err
 	}
@@ -182,7 +191,20 @@ func (f *Fence) end(err error) error {
 
 // named puts the fence in front of an error.
 func (f *Fence) named(err error) error {
-	return fmt.Errorf("fence %q of stream %q with token %d: %w", f.subject, f.stream, f.token, err)
+	return fmt.Errorf("fence %.512q of stream %.64q with token %d: %w", f.subject, f.stream, f.token, err)
+}
+
+var errNotOpen = fmt.Errorf("%w: a fence.Fence made without Open", ErrInvalid)
+
+// ready refuses a fence that Open has not made, and a nil context.
+func (f *Fence) ready(ctx context.Context) error {
+	switch {
+	case f == nil || f.js == nil:
+		return errNotOpen
+	case ctx == nil:
+		return f.named(fmt.Errorf("%w: the context is nil", ErrInvalid))
+	}
+	return nil
 }
 
 // laneSubject returns the subject of a lane: lane 0 has the fence's own.
@@ -217,9 +239,12 @@ func apiPrefix(js jetstream.JetStream) string {
 // literal refuses a subject that is no single one: the server compares the subject of a
 // condition by its characters, so that a pattern would guard nothing.
 func literal(subject string) error {
+	if len(subject) > maxSubject {
+		return fmt.Errorf("%w: a subject of %d bytes, at most %d fit", ErrInvalid, len(subject), maxSubject)
+	}
 	for part := range strings.SplitSeq(subject, ".") {
 		if part == "" || part == "*" || part == ">" || strings.ContainsFunc(part, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-			return fmt.Errorf("%w: %q is no literal subject", ErrInvalid, subject)
+			return fmt.Errorf("%w: %.64q is no literal subject", ErrInvalid, subject)
 		}
 	}
 	return nil

@@ -29,8 +29,11 @@ type KV struct {
 // "KV_<bucket>" and a subject "$KV.<bucket>.<key>", whose key then belongs to the fence. The
 // error matches [ErrInvalid] if the fence is on another stream. KV does no I/O.
 func (f *Fence) KV(bucket string) (*KV, error) {
+	if err := f.ready(context.Background()); err != nil {
+		return nil, err
+	}
 	if f.stream != kvStream+bucket {
-		return nil, f.named(fmt.Errorf("%w: bucket %q is stream %q", ErrInvalid, bucket, kvStream+bucket))
+		return nil, f.named(fmt.Errorf("%w: bucket %.64q is stream %.64q", ErrInvalid, bucket, kvStream+bucket))
 	}
 	return &KV{f, bucket}, nil
 }
@@ -106,9 +109,12 @@ func (kv *KV) deletedAt(ctx context.Context, key string) (uint64, error) {
 }
 
 func (kv *KV) message(key string, value []byte) (*nats.Msg, error) {
+	if kv == nil || kv.f == nil {
+		return nil, fmt.Errorf("%w: a fence.KV made without Fence.KV", ErrInvalid)
+	}
 	subject := kvSubjects + kv.bucket + "." + key
 	if !validKey.MatchString(key) || literal(subject) != nil {
-		return nil, kv.f.named(fmt.Errorf("%w: %q is no key", ErrInvalid, key))
+		return nil, kv.f.named(fmt.Errorf("%w: %.64q is no key", ErrInvalid, key))
 	}
 	return &nats.Msg{Subject: subject, Data: value, Header: nats.Header{}}, nil
 }

@@ -28,8 +28,8 @@ import (
 // ctx ends, and for 30 s if ctx has no deadline. The error matches that of ctx if ctx
 // has ended.
 func Open(ctx context.Context, js jetstream.JetStream, stream, subject string, token uint64, opts ...Option) (*Fence, error) {
-	if js == nil {
-		return nil, fmt.Errorf("%w: no JetStream", ErrInvalid)
+	if js == nil || ctx == nil {
+		return nil, fmt.Errorf("open fence: %w: the context or the JetStream is nil", ErrInvalid)
 	}
 	f := &Fence{nc: js.Conn(), js: js, api: apiPrefix(js), stream: stream, subject: subject, token: token, lanes: 1}
 	if err := f.configure(opts); err != nil {
@@ -47,8 +47,8 @@ func Open(ctx context.Context, js jetstream.JetStream, stream, subject string, t
 }
 
 func (f *Fence) configure(opts []Option) error {
-	if f.stream == "" || strings.ContainsAny(f.stream, " \t\r\n.*>/\\") {
-		return fmt.Errorf("%w: %q is no name of a stream", ErrInvalid, f.stream)
+	if f.stream == "" || len(f.stream) > maxStream || strings.ContainsAny(f.stream, " \t\r\n.*>/\\") {
+		return fmt.Errorf("%w: %.64q is no name of a stream", ErrInvalid, f.stream)
 	}
 	if err := literal(f.subject); err != nil { //safety:fence-literal
 		return err

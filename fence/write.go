@@ -40,10 +40,13 @@ func (f *Fence) Publish(ctx context.Context, subject string, data []byte) (*jets
 // Duplicate, and no message was stored. A replicated stream says so before it checks the
 // fence: the answer then does not show that the fence is still open.
 func (f *Fence) PublishMsg(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
+	if err := f.ready(ctx); err != nil {
+		return nil, err
+	}
 	if m == nil {
 		return nil, f.named(fmt.Errorf("publish: %w: no message", ErrInvalid))
 	}
-	what := fmt.Sprintf("publish to %q", m.Subject)
+	what := fmt.Sprintf("publish to %.512q", m.Subject)
 	out, own, err := f.message(m)
 	switch {
 	case err != nil:
