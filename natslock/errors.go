@@ -125,6 +125,9 @@ type TimeoutError struct {
 	Waited time.Duration // from the call to giving up
 	// Holder held the lock when the client last read it. It is nil if unknown.
 	Holder *Holder
+	// Own is true when this client held the lock itself: another goroutine did, or the caller, which then waited for
+	// itself.
+	Own bool
 	// Position is the place in the queue, from 1, when the client last read it. It
 	// is 0 if the client was not queued, or did not count a long queue.
 	Position int
@@ -135,11 +138,19 @@ type TimeoutError struct {
 
 func (e *TimeoutError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "lock %q: gave up after %v", e.Name, e.Waited.Round(time.Millisecond))
+	fmt.Fprintf(&b, "lock %q: gave up ", e.Name)
+	if waited := e.Waited.Round(time.Millisecond); waited > 0 {
+		fmt.Fprintf(&b, "after %v", waited)
+	} else {
+		b.WriteString("at once")
+	}
 	if e.Position > 0 {
 		fmt.Fprintf(&b, " at place %d of the queue", e.Position)
 	}
-	if e.Holder != nil {
+	switch {
+	case e.Own && e.Holder != nil && !e.entry.Left():
+		fmt.Fprintf(&b, ", held by this client itself (token %d)", e.Holder.Token)
+	case e.Holder != nil:
 		fmt.Fprintf(&b, ", held by %s", describe(*e.Holder, e.entry))
 	}
 	if e.cause != nil {
@@ -166,7 +177,7 @@ func public(err error) error {
 			Queued: busy.Queued, entry: h, permits: busy.Kind == record.Semaphore}
 	}
 	if wait, ok := errors.AsType[*call.WaitError](err); ok {
-		return &TimeoutError{Name: wait.Name, Waited: wait.Waited, Holder: knownHolder(wait.Holder), Position: wait.Position, entry: wait.Holder, cause: wait.Cause}
+		return &TimeoutError{Name: wait.Name, Waited: wait.Waited, Holder: knownHolder(wait.Holder), Own: wait.Own, Position: wait.Position, entry: wait.Holder, cause: wait.Cause}
 	}
 	switch {
 	case errors.Is(err, kvstore.ErrClosed) && !errors.Is(err, ErrClosed):

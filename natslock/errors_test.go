@@ -3,6 +3,7 @@ package natslock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -307,5 +308,26 @@ func TestErrorsAreOneLine(t *testing.T) {
 			require.NotContains(t, err.Error(), "\n")
 			require.NotContains(t, err.Error(), "operator: lock lost")
 		}
+	})
+}
+
+// A wait for a lock that the client holds itself says so. One that gave up before it began has no time.
+func TestTimeoutOfOwnLock(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := join(t, s), join(t, s)
+		l := mustLock(t, c.Client, "x")
+		for _, m := range []*member{c, other} {
+			_, err := m.Lock(t.Context(), "x", natslock.MaxWait(time.Second))
+			timeout, ok := errors.AsType[*natslock.TimeoutError](err)
+			require.True(t, ok)
+			require.Equal(t, l.Token(), timeout.Holder.Token)
+			require.Equal(t, m == c, timeout.Own)
+			text := fmt.Sprintf("held by this client itself (token %d)", l.Token())
+			require.Equal(t, m == c, strings.Contains(err.Error(), text), err.Error())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := c.TryLock(ctx, "y")
+		require.EqualError(t, err, `lock "y": gave up at once: context canceled`)
 	})
 }

@@ -42,6 +42,7 @@ type WaitError struct {
 	Name     string
 	Waited   time.Duration
 	Holder   record.Entry // zero if not known
+	Own      bool         // held by this client
 	Position int          // in the queue, from 1; 0 if not known
 	Cause    error        // the context's, an outage's, or both; nil if the maximum wait was over
 }

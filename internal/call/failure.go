@@ -80,6 +80,7 @@ func (a *Call) GaveUp(cause error) error {
 		w := &WaitError{Name: a.Req.Name, Waited: waited}
 		if a.seen != nil {
 			w.Holder, w.Position = a.seen.Holder, a.seen.Ahead
+			w.Own = w.Holder.Live() && w.Holder.Client == a.c.b.Client
 		}
 		if !errors.Is(cause, ErrMaxWait) {
 			w.Cause = cause
