@@ -358,7 +358,7 @@ func (c *Client) Close(ctx context.Context) error {
 		return nil
 	}
 	slices.Sort(left)
-	err := fmt.Errorf("closed with %d locks still held: %s", len(left), shortList(left, 10))
+	err := fmt.Errorf("closed with locks still held: %s", shortList(left, 10))
 	if ctx.Err() != nil { // and not that of another Close
 		err = fmt.Errorf("%w: %w", err, clock.EndOf(ctx))
 	}

@@ -1,6 +1,8 @@
 package natslock_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,4 +69,22 @@ func TestHealthyClosed(t *testing.T) {
 		require.NoError(t, c.Close(t.Context()))
 		require.ErrorIs(t, c.Healthy(), natslock.ErrClosed)
 	})
+}
+
+// An unhealthy client names a lock, and counts the others.
+func TestHealthyNamesLate(t *testing.T) {
+	for locks, text := range map[int]string{1: `the renewal of lock "l0" is overdue`, 2: `the renewal of lock "l0" is overdue, and of 1 more`} {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c := join(t, s)
+			for i := range locks {
+				mustLock(t, c.Client, fmt.Sprint("l", i))
+			}
+			c.link.Blackhole(true)
+			time.Sleep(12 * time.Second)
+			err := c.Healthy()
+			require.ErrorIs(t, err, natslock.ErrUnavailable)
+			require.Regexp(t, strings.ReplaceAll(text, "l0", "l[01]"), err.Error())
+			require.Equal(t, locks > 1, strings.Contains(err.Error(), " more"), err.Error())
+		})
+	}
 }

@@ -376,7 +376,11 @@ func (r *Keeper) AtRisk() error {
 		}
 	})
 	if n > 0 {
-		return fmt.Errorf("%w: renewals of %d locks are overdue, %q among them%s", bucket.ErrUnavailable, n, name, why)
+		more := ""
+		if n > 1 {
+			more = fmt.Sprintf(", and of %d more", n-1)
+		}
+		return fmt.Errorf("%w: the renewal of lock %q is overdue%s%s", bucket.ErrUnavailable, name, more, why)
 	}
 	return nil
 }
