@@ -179,7 +179,7 @@ func (e *Election) ready(ctx context.Context) error {
 }
 
 // Campaign waits until this candidate leads, in the order in which the candidates queue,
-// and returns the term. It waits over outages of the server too.
+// and returns the term. It waits over outages of the server as [natslock.Client.Lock] does.
 //
 // ctx is also the parent of the term's context: when ctx ends, so does the work, unless [Detached] is given. The
 // leader keeps the others out until it resigns. An Election keeps its term: it ends when

@@ -126,7 +126,9 @@ func (cfg config) client(kv kvstore.KV) *Client {
 }
 
 // Lock takes the mutex. It waits in the queue until ctx ends or [MaxWait]
-// passes. Without either it waits without a limit, over outages of the server too.
+// passes. Without either it waits without a limit, over outages of the server too. It gives up,
+// with an error that matches [ErrUnavailable], when the servers are there and the stream of the
+// bucket has no leader for 15 s, as on a cluster without a majority.
 //
 // ctx is also the parent of the lock's context: a deadline on ctx ends the work under
 // the lock too. Bound the waiting with [MaxWait], or see [Detached].

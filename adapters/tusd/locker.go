@@ -45,8 +45,8 @@ func (l *Locker) UseIn(composer *handler.StoreComposer) { composer.UseLocker(l) 
 // NewLock returns the lock of the upload with an id of any characters and any length. It
 // takes nothing yet. The error matches [natslock.ErrInvalid] if New got no locks.
 //
-// Lock of the result waits until ctx ends, over outages of the server too, and returns nil
-// when the caller has the lock until Unlock. It returns [handler.ErrLockTimeout] when ctx, or
+// Lock of the result waits until ctx ends, over outages of the server as
+// [natslock.Client.Lock] does, and returns nil when the caller has the lock until Unlock. It returns [handler.ErrLockTimeout] when ctx, or
 // [natslock.MaxWait] among the options, has ended the wait. Any other error is that of
 // [natslock.Client.Lock].
 //

@@ -19,12 +19,10 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// handedOver bounds a hand-over with a notification. Without one, a waiter that has
-// settled reads the lock after 2.5 s at the earliest.
+// handedOver bounds a hand-over with a notification. Without one, it takes up to 6 s.
 const handedOver = 2 * time.Second
 
-// byTimers bounds a hand-over without a notification. A waiter reads the lock after 3.5 s
-// at the latest, and may have to read it again.
+// byTimers bounds a hand-over without a notification. A waiter reads the lock about every 5 s.
 const byTimers = 8 * time.Second
 
 // deadFor bounds how long a holder that is gone, with a TTL of 3 s, keeps others out. It

@@ -1,0 +1,33 @@
+package natslock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/testutil"
+)
+
+// Without notifications a waiter finds out by its timers that the lock is free, within the time that
+// docs/operate/topologies.md gives, whenever it is released.
+func TestHandOverWithoutNotifications(t *testing.T) {
+	const most = 6 * time.Second
+	for i := range 20 {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			holder := join(t, s)
+			waiter, f := joinFaulty(t, s)
+			deaf(f)
+			l := mustLock(t, holder.Client, "l")
+			w := waiter.await(t, "l")
+			time.Sleep(6*time.Second + time.Duration(i)*270*time.Millisecond) // a cycle of its timers
+			released := time.Now()
+			kit.Unlock(t, l)
+			<-w.Done
+			require.NoError(t, w.Err)
+			require.Less(t, time.Since(released), most)
+			kit.Unlock(t, w.Value)
+		})
+	}
+}
