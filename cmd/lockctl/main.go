@@ -46,28 +46,29 @@ import (
 // cli is the whole command line. The globals come before or after the command.
 type cli struct {
 	session.Globals
+	HelpConnection connectionHelp `help:"Show the flags of the connection: -s URL, --context NAME and others."`
 
-	Run     runCmd     `cmd:"" help:"Run a command while holding a lock."`
-	Elect   electCmd   `cmd:"" help:"Run a command while leading."`
-	Acquire acquireCmd `cmd:"" help:"Take a lock for a script, and print its handle."`
-	Extend  extendCmd  `cmd:"" help:"Give a lock that a script has taken a whole TTL again."`
-	Release releaseCmd `cmd:"" help:"Release a lock that a script has taken."`
+	Run     runCmd     `cmd:"" group:"take" help:"Run a command while holding a lock."`
+	Elect   electCmd   `cmd:"" group:"take" help:"Run a command while leading."`
+	Acquire acquireCmd `cmd:"" group:"take" help:"Take a lock for a script, and print its handle."`
+	Extend  extendCmd  `cmd:"" group:"take" help:"Give a lock that a script has taken a whole TTL again."`
+	Release releaseCmd `cmd:"" group:"take" help:"Release a lock that a script has taken."`
 
-	Ls         lsCmd          `cmd:"" aliases:"list" help:"List the locks that are held or waited for."`
-	Info       infoCmd        `cmd:"" help:"Show everything about one lock."`
-	Partitions partitionsCmd  `cmd:"" help:"Show who owns the partitions of a group of workers."`
-	Check      checkCmd       `cmd:"" help:"Compare locks with limits, for a monitoring system."`
-	Break      breakCmd       `cmd:"" help:"End another client's hold on a lock."`
-	Init       initCmd        `cmd:"" help:"Make the bucket, or repair the one there is."`
-	Doctor     doctor.Command `cmd:"" help:"Check all that locks depend on."`
-	Demo       demo.Command   `cmd:"" help:"Show contention, a crash and a break on a server in this process."`
-	Perms      permsCmd       `cmd:"" help:"Print the NATS permissions that a user of locks needs."`
-	Server     serverCmd      `cmd:"" help:"Run a server with JetStream for development."`
+	Ls         lsCmd          `cmd:"" group:"see" aliases:"list" help:"List the locks that are held or waited for."`
+	Info       infoCmd        `cmd:"" group:"see" help:"Show everything about one lock."`
+	Partitions partitionsCmd  `cmd:"" group:"see" help:"Show who owns the partitions of a group of workers."`
+	Check      checkCmd       `cmd:"" group:"see" help:"Compare locks with limits, for a monitoring system."`
+	Break      breakCmd       `cmd:"" group:"care" help:"End another client's hold on a lock."`
+	Init       initCmd        `cmd:"" group:"care" help:"Make the bucket, or repair the one there is."`
+	Doctor     doctor.Command `cmd:"" group:"care" help:"Check all that locks depend on."`
+	Demo       demo.Command   `cmd:"" group:"begin" help:"Show contention, a crash and a break on a server in this process."`
+	Perms      permsCmd       `cmd:"" group:"care" help:"Print the NATS permissions that a user of locks needs."`
+	Server     serverCmd      `cmd:"" group:"begin" help:"Run a server with JetStream for development."`
 
-	Completion completionCmd `cmd:"" help:"Let the shell complete commands, flags and the names of locks."`
-	Watch      watchCmd      `cmd:"" help:"Print the events of locks as they happen."`
-	History    historyCmd    `cmd:"" help:"Show what has happened to a lock."`
-	Top        top.Command   `cmd:"" help:"Show locks, holders and queues live, full screen."`
+	Completion completionCmd `cmd:"" group:"begin" help:"Let the shell complete commands, flags and the names of locks."`
+	Watch      watchCmd      `cmd:"" group:"see" help:"Print the events of locks as they happen."`
+	History    historyCmd    `cmd:"" group:"see" help:"Show what has happened to a lock."`
+	Top        top.Command   `cmd:"" group:"see" help:"Show locks, holders and queues live, full screen."`
 
 	// Processes that lockctl starts of itself; of no use by hand.
 	Guard     supervise.Guard `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`
@@ -163,7 +164,12 @@ func newParser(con *console.Console, c *cli) (*kong.Kong, error) {
 			panic(ended{code})
 		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.ExplicitGroups([]kong.Group{{Key: "connection", Title: "Connection, as for the nats command:"}}),
+		kong.ExplicitGroups([]kong.Group{
+			{Key: "connection", Title: "Connection, as for the nats command:"},
+			{Key: "take", Title: "Take a lock:"}, {Key: "see", Title: "See what is locked:"},
+			{Key: "care", Title: "Take care of locks and their bucket:"}, {Key: "begin", Title: "Begin:"},
+		}),
+		kong.Help(shortHelp),
 		kong.Vars{"version": version()},
 		kong.ValueFormatter(withVariable),
 	)
@@ -174,6 +180,38 @@ func newParser(con *console.Console, c *cli) (*kong.Kong, error) {
 		useEnv(con, flag)
 	}
 	return parser, nil
+}
+
+// shortHelp is a help that fits a screen: the flags of the connection, which every command has,
+// are behind one line.
+func shortHelp(options kong.HelpOptions, ctx *kong.Context) error {
+	for _, flag := range ctx.Model.Flags {
+		flag.Hidden = flag.Hidden || flag.Group != nil && flag.Group.Key == "connection"
+	}
+	return kong.DefaultHelpPrinter(options, ctx)
+}
+
+// connectionHelp is a flag that shows the flags of the connection, as --help shows the others.
+type connectionHelp bool
+
+// BeforeReset ends the run before anything else is asked of the command line.
+func (connectionHelp) BeforeReset(app *kong.Kong) error {
+	fmt.Fprintln(app.Stdout, "Connection, as for the nats command:")
+	for _, flag := range app.Model.Flags {
+		if flag.Group == nil || flag.Group.Key != "connection" {
+			continue
+		}
+		name := "    --" + flag.Name
+		if flag.Short != 0 {
+			name = "-" + string(flag.Short) + ", --" + flag.Name
+		}
+		if !flag.IsBool() {
+			name += "=" + flag.FormatPlaceHolder()
+		}
+		fmt.Fprintf(app.Stdout, "  %-26s %s\n", name, withVariable(flag.Value))
+	}
+	app.Exit(0)
+	return nil
 }
 
 // useEnv has a flag read its variable from the environment of this run. The parser reads

@@ -257,6 +257,16 @@ func TestHelpAndVersion(t *testing.T) {
 		require.Zero(t, code)
 		require.Contains(t, out, "Usage: lockctl "+command)
 	}
+	_, out, _ = run(t, nil, "--help")
+	require.LessOrEqual(t, strings.Count(out, "\n"), 46, "it fits a screen:\n%s", out)
+	require.Regexp(t, `(?s)Take a lock:\n  run .*See what is locked:\n  ls .*Take care of locks and their bucket:\n  break .*Begin:\n  demo `, out)
+	require.NotContains(t, out, "--tlscert")
+	for _, args := range [][]string{{"--help-connection"}, {"info", "--help-connection"}} {
+		code, out, _ = run(t, nil, args...)
+		require.Zero(t, code)
+		require.Regexp(t, `(?m)^  -s, --server=URL +Servers to connect to, .*\$NATS_URL`, out)
+		require.Regexp(t, `(?m)^      --tlscert=FILE +TLS certificate`, out)
+	}
 	_, out, _ = run(t, nil, "run", "--help")
 	require.Contains(t, strings.Join(strings.Fields(out), " "), "These are different locks, which do not exclude each other")
 	code, _, errs := run(t, nil, "runn")

@@ -35,8 +35,8 @@ type Command struct {
 func (*Command) Help() string {
 	return `Checks everything that locks depend on. Each row has a finding and its repair.
 
-It checks the versions of the servers, the distance to them and their clocks. It
-checks JetStream and its limits, replicas, and how writes reach the disk. It checks
+It visits all servers that the context and the cluster name, and judges by one that reaches
+the leader of the bucket. It checks their versions, certificates and clocks. It checks JetStream and its limits, replicas, and how writes reach the disk. It checks
 every setting of the bucket, its room for more records, mirrors, a bucket of the same name
 in another domain, and the permissions of this user. If there is a history it checks that
 it keeps up. In the end the doctor takes, renews and releases real locks, under a name of
@@ -170,7 +170,7 @@ func (d *doctor) visit() (err error) {
 			return err
 		}
 		d.Server = d.s.URL
-		d.fail("connection", err, "see \"lockctl --help\" for the flags of the connection")
+		d.fail("connection", err, "see \"lockctl --help-connection\" for the flags of the connection")
 		return nil
 	}
 	defer d.s.End()
