@@ -304,7 +304,7 @@ func TestErrorsAreOneLine(t *testing.T) {
 		mustLock(t, c.Client, "held")
 		closing := c.Close(ctx)
 		require.ErrorIs(t, closing, context.Canceled)
-		require.EqualError(t, closing, `closed with locks still held: "held"; context canceled`)
+		require.EqualError(t, closing, `closed with locks still held: "held": context canceled: fault`)
 		for _, err := range []error{work, several, waiting, closing} {
 			require.NotContains(t, err.Error(), "\n")
 			require.NotContains(t, err.Error(), "operator: lock lost")

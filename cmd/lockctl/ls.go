@@ -36,6 +36,10 @@ the lock. The client gives the lock up when another client waits.
 
 Of a semaphore the mode says how many permits are taken, and of how many.
 
+A name that is not UTF-8, has characters that are not printable, or begins with a
+double quote is shown in double quotes, as Go quotes: "a\xff". Each command takes a
+name as it is shown, so put it in single quotes for the shell: '"a\xff"'.
+
 A name of locks of several kinds is marked: these are different locks, which do not
 exclude each other. A record that lockctl cannot read is
 listed too: it keeps others out all the same.

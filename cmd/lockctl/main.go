@@ -78,10 +78,6 @@ type cli struct {
 
 const description = `Locks among processes, kept in a NATS JetStream key-value bucket.
 
-A name that is not UTF-8, has characters that are not printable, or begins with a
-double quote is shown in double quotes, as Go quotes: "a\xff". Each command takes a
-name as it is shown, so put it in single quotes for the shell: '"a\xff"'.
-
 Exit codes:
   64 usage   69 no server   75 the lock was lost   77 no permission
   78 no bucket, or one not fit for locks   70 anything else`

@@ -30,7 +30,7 @@ func TestRefusedUser(t *testing.T) {
 		{[]string{"watch"}, `cannot watch locks >: .*; watch the names that this user may see, such as "orders\.>"`},
 		{[]string{"watch", "*.1"}, `cannot watch locks \*\.1: .*`},
 		{[]string{"ls"}, `list locks ">": .*; list the names that this user may read, such as "orders\.>"`},
-		{[]string{"partitions", "--watch"}, `list locks ">": .*; name a group whose locks this user may read, as in "lockctl partitions ingest"`},
+		{[]string{"partitions", "--watch"}, `cannot watch locks >: .*; watch the names that this user may see, such as "orders\.>"`},
 		{[]string{"info", "users"}, `inspect lock "users": .*`},
 		{[]string{"break", "-f", "users"}, `inspect lock "users": .*`},
 		{[]string{"run", "users", "--", "true"}, `acquire lock "users": .*`},
