@@ -106,3 +106,15 @@ func TestDetail(t *testing.T) {
 	require.Len(t, d.Holders, most)
 	require.Equal(t, [2]int{2*most + 1, 2*most + 2}, d.More)
 }
+
+// A standby of an election waits by design: it counts, and it is no longest wait.
+func TestWaitsByDesign(t *testing.T) {
+	t.Parallel()
+	since := time.UnixMilli(1000)
+	standby := admin.Waiter{Goroutines: 1, Since: since, Purpose: "election"}
+	r := rowOf(admin.Info{Name: "l", Queue: []admin.Waiter{standby}}, 0)
+	require.Equal(t, 1, r.Queue)
+	require.Zero(t, r.Wait)
+	r = rowOf(admin.Info{Name: "l", Queue: []admin.Waiter{standby, {Goroutines: 1, Since: since.Add(time.Second)}}}, 0)
+	require.Equal(t, int64(2000), r.Wait)
+}
