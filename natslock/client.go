@@ -101,6 +101,9 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg.store.Replicas = cmp.Or(cfg.replicas, cfg.store.Replicas)
 	cfg.store.NoCreate = cfg.store.NoCreate || !cfg.create
 	cfg.store.Logger = cmp.Or(cfg.store.Logger, cfg.session.Logger)
+	if name := cfg.js.Conn().Opts.Name; cfg.owner == "" && name != "" && len(name) <= maxName {
+		cfg.owner = name + "@" + process()
+	}
 	store, err := kvstore.Open(ctx, cfg.js, cfg.store)
 	if err != nil {
 		return nil, fmt.Errorf("natslock: %w", err)
@@ -108,16 +111,21 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	return cfg.client(store), nil
 }
 
+// maxName is the length of the longest name of a connection that the owner has.
+const maxName = 128
+
+// process names this process among all machines.
+func process() string {
+	host, _ := os.Hostname()
+	return fmt.Sprintf("%s:%d", host, os.Getpid())
+}
+
 // client returns a client of the bucket of a store.
 func (cfg config) client(kv kvstore.KV) *Client {
 	if cfg.wrap != nil {
 		kv = cfg.wrap(kv)
 	}
-	if cfg.owner == "" {
-		host, _ := os.Hostname()
-		cfg.owner = fmt.Sprintf("%s:%d", host, os.Getpid())
-	}
-	b := bucket.New(kv, cfg.owner, nil)
+	b := bucket.New(kv, cmp.Or(cfg.owner, process()), nil)
 	if cfg.pid != 0 {
 		b.StandFor(cfg.pid)
 	}

@@ -127,9 +127,10 @@ func WithTTL(d time.Duration) Option {
 	}
 }
 
-// WithOwner sets the name that other clients see as the holder's, "host:pid" by
-// default. It need not be unique, and has no effect on the locking. It has at most 1024
-// bytes.
+// WithOwner sets the name that other clients see as the holder's. It says which service that is,
+// need not be unique, and has no effect on the locking. The default is "name@host:pid" with the
+// name of the connection (nats.Name), or "host:pid" if that has none or more than 128 bytes. It
+// has at most 1024 bytes.
 func WithOwner(owner string) Option {
 	return func(c *config) error {
 		if len(owner) > 1024 {
