@@ -141,7 +141,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 		case parent.Err() == nil: // OnChange cannot go on
 			return plain.Join(context.Cause(ctx), led)
 		default:
-			return plain.Join(fmt.Errorf("election %.512q: %w", e.name, clock.EndOf(parent)), led)
+			return plain.Join(fmt.Errorf("election %.512q: %w", e.name, plain.EndOf(parent)), led)
 		}
 	}
 }

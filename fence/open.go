@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/plain"
 )
 
 // Open opens the fence under a literal subject of a stream, for the holder with this
@@ -39,7 +40,7 @@ func Open(ctx context.Context, js jetstream.JetStream, stream, subject string, t
 	defer cancel()
 	if err := f.open(limited); err != nil {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("%w (%w)", err, clock.EndOf(ctx))
+			err = fmt.Errorf("%w (%w)", err, plain.EndOf(ctx))
 		}
 		return nil, f.named(fmt.Errorf("open: %w", err))
 	}

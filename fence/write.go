@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/plain"
 )
 
 // Publish publishes a message to a subject of the fence's stream, and waits for the
@@ -97,7 +98,7 @@ func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
 func (f *Fence) write(ctx context.Context, what string, expects bool, send func(context.Context, *lane) (*jetstream.PubAck, error)) (*jetstream.PubAck, error) {
 	fail := func(err error) (*jetstream.PubAck, error) {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("%w (%w)", err, clock.EndOf(ctx))
+			err = fmt.Errorf("%w (%w)", err, plain.EndOf(ctx))
 		}
 		return nil, f.named(fmt.Errorf("%s: %w", what, err))
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/bridge"
-	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/natslock"
@@ -312,7 +312,7 @@ func (l *Locker) AwaitWaiting(ctx context.Context, name string, n int) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("locktest: %d goroutines wait for lock %q, not %d: %w", have, name, n, clock.EndOf(ctx))
+			return fmt.Errorf("locktest: %d goroutines wait for lock %q, not %d: %w", have, name, n, plain.EndOf(ctx))
 		}
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/natslock/locks/internal/admin"
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/call"
-	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/cohort"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
@@ -370,7 +370,7 @@ func (c *Client) Close(ctx context.Context) error {
 	slices.Sort(left)
 	err := fmt.Errorf("closed with locks still held: %s", shortList(left, 10))
 	if ctx.Err() != nil { // and not that of another Close
-		err = fmt.Errorf("%w: %w", err, clock.EndOf(ctx))
+		err = fmt.Errorf("%w: %w", err, plain.EndOf(ctx))
 	}
 	return err
 }

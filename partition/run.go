@@ -94,7 +94,7 @@ func (g *Group) Run(ctx context.Context, fn func(ctx context.Context, p *Partiti
 	if r.err != nil {
 		return fmt.Errorf("partitions of %q: %w", g.name, r.err)
 	}
-	return fmt.Errorf("partitions of %q: %w", g.name, clock.EndOf(ctx))
+	return fmt.Errorf("partitions of %q: %w", g.name, plain.EndOf(ctx))
 }
 
 func (r *runner) loop(ctx context.Context) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/caddyserver/certmagic"
 
-	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -72,7 +72,7 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 		select {
 		case <-other.over:
 		case <-ctx.Done():
-			return fmt.Errorf("lock %q: another goroutine of this process has it: %w: %w", Prefix+name, natslock.ErrTimeout, clock.EndOf(ctx))
+			return fmt.Errorf("lock %q: another goroutine of this process has it: %w: %w", Prefix+name, natslock.ErrTimeout, plain.EndOf(ctx))
 		}
 	}
 }

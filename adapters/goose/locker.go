@@ -9,7 +9,7 @@ import (
 
 	"github.com/pressly/goose/v3/lock"
 
-	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -86,7 +86,7 @@ func (l *Locker) begin(ctx context.Context) error {
 	case <-held.Context().Done():
 		err = context.Cause(held.Context())
 	case <-ctx.Done():
-		err = clock.EndOf(ctx)
+		err = plain.EndOf(ctx)
 	}
 	t.stop()
 	if after := held.Unlock(context.Background()); after != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
@@ -51,7 +52,7 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	br := core.Break{ID: req.ID, Immediately: req.Immediately}
 	for try := 0; ; try++ {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("break lock %q: %w", req.Name, bucket.EndOf(ctx))
+			return fmt.Errorf("break lock %q: %w", req.Name, plain.EndOf(ctx))
 		}
 		key, listed, err := a.claimKey(ctx, record.KeysOf(req.Kind, encoded), req.ID, br.AsOf)
 		if err != nil {
@@ -99,7 +100,7 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 			return fmt.Errorf("break lock %q: the claim %.64q is gone: %w", req.Name, req.ID, session.ErrReleased)
 		}
 		if pause > 0 && clock.Sleep(ctx, pause) != nil {
-			return fmt.Errorf("break lock %q: %w", req.Name, bucket.EndOf(ctx))
+			return fmt.Errorf("break lock %q: %w", req.Name, plain.EndOf(ctx))
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
@@ -79,7 +80,7 @@ func (a *Admin) pause(ctx context.Context, try int, failed error) error {
 		if err = clock.Sleep(ctx, clock.ShortBackoff(try)); err == nil {
 			return nil
 		}
-		err = bucket.EndOf(ctx)
+		err = plain.EndOf(ctx)
 		if failed != nil {
 			err = fmt.Errorf("%w: %w", failed, err)
 		}

@@ -199,9 +199,6 @@ func Unavailable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// EndOf is [clock.EndOf].
-func EndOf(ctx context.Context) error { return clock.EndOf(ctx) }
-
 // IsAny reports whether err matches one of targets.
 func IsAny(err error, targets ...error) bool {
 	for _, t := range targets {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
@@ -85,7 +86,7 @@ func (a *Call) GaveUp(cause error) error {
 		if !errors.Is(cause, ErrMaxWait) {
 			w.Cause = cause
 			if a.Parent.Err() != nil {
-				w.Cause = bucket.EndOf(a.Parent)
+				w.Cause = plain.EndOf(a.Parent)
 			}
 		}
 		switch outage := a.unavailable(); {

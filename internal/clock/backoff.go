@@ -2,8 +2,6 @@ package clock
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -33,15 +31,6 @@ func InFlightBackoff(try int) time.Duration {
 		return 0
 	}
 	return ShortBackoff(try - immediately)
-}
-
-// EndOf returns why ctx has ended: its error and, where they differ, its cause, on one line.
-func EndOf(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // Sleep waits for d or the end of ctx, whose cause it returns.

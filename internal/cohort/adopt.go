@@ -7,6 +7,7 @@ import (
 
 	"github.com/natslock/locks/internal/call"
 	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/session"
 )
@@ -18,7 +19,7 @@ func (h *holder) HandOff(ctx context.Context) (handed session.Handed, err error)
 		return handed, err
 	}
 	if ctx.Err() != nil {
-		return handed, fmt.Errorf("hand off lock %q: nothing was sent, it is held: %w", h.Name(), context.Cause(ctx))
+		return handed, fmt.Errorf("hand off lock %q: nothing was sent, it is held: %w", h.Name(), plain.EndOf(ctx))
 	}
 	_, _, err = h.Status()
 	h.released.Do(func() {

@@ -9,6 +9,7 @@ import (
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -209,7 +210,7 @@ func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
 	case deletion := <-done:
 		return deletion
 	case <-ctx.Done():
-		return Deletion{Err: fmt.Errorf("%w: not confirmed, and going on: %w", bucket.ErrUnavailable, bucket.EndOf(ctx))}
+		return Deletion{Err: fmt.Errorf("%w: not confirmed, and going on: %w", bucket.ErrUnavailable, plain.EndOf(ctx))}
 	case <-stuck.C:
 		return Deletion{Err: fmt.Errorf("%w: the network takes no writes", bucket.ErrUnavailable)}
 	}

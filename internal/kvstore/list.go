@@ -14,6 +14,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/internal/plain"
 )
 
 const (
@@ -356,7 +358,7 @@ type multiRequest struct {
 // Revision is 0 when it has nothing.
 func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (Listing, error) {
 	if ctx.Err() != nil {
-		return Listing{}, ended(ctx)
+		return Listing{}, plain.EndOf(ctx)
 	}
 	if !s.seen.Load().direct || s.multiOff.Load() {
 		return Listing{}, errIncomplete

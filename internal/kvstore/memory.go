@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/natslock/locks/internal/plain"
 )
 
 // Memory is a bucket in the memory of this process, for tests without a server. Its stores
@@ -200,7 +202,7 @@ func (s *memoryStore) Send(w Write, done func(Answer)) (forget func(), err error
 // begin begins a read. The caller unlocks the mutex if there is no error.
 func (s *memoryStore) begin(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return ended(ctx)
+		return plain.EndOf(ctx)
 	}
 	s.m.mu.Lock()
 	if s.closed {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/internal/plain"
 )
 
 const (
@@ -83,7 +85,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 		if parent.Err() == nil {
 			return nil, fmt.Errorf("%w: within %v", err, openTimeout)
 		}
-		return nil, fmt.Errorf("%w: %w", err, ended(parent))
+		return nil, fmt.Errorf("%w: %w", err, plain.EndOf(parent))
 	}
 }
 
@@ -115,7 +117,7 @@ func connected(parent, ctx context.Context, nc *nats.Conn) error {
 			if parent.Err() == nil { // the error of another context must not reach the caller
 				return fmt.Errorf("%w: within %v", err, openTimeout)
 			}
-			return fmt.Errorf("%w: %w", err, ended(parent))
+			return fmt.Errorf("%w: %w", err, plain.EndOf(parent))
 		}
 	}
 }
@@ -269,7 +271,7 @@ func (s *Store) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) err
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("%w: %w: it has no leader on cluster %q and accepts no writes. Start the missing servers. "+
-				"If none is missing, the stream has stopped (the servers log \"critical write error\"): re-create the bucket: %w", ErrUnavailable, ErrNoStream, c.Name, ended(ctx))
+				"If none is missing, the stream has stopped (the servers log \"critical write error\"): re-create the bucket: %w", ErrUnavailable, ErrNoStream, c.Name, plain.EndOf(ctx))
 		}
 	}
 	return nil

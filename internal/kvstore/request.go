@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/internal/plain"
 )
 
 const (
@@ -270,9 +272,9 @@ func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, rout
 	for try := 1; ; try++ {
 		switch { // a request without a caller may still create a bucket
 		case ctx.Err() != nil && try == 1:
-			return nil, fmt.Errorf("not sent to %s: %w", subject, ended(ctx))
+			return nil, fmt.Errorf("not sent to %s: %w", subject, plain.EndOf(ctx))
 		case ctx.Err() != nil:
-			return nil, fmt.Errorf("%w on %s: %w", errNoAnswer, subject, ended(ctx))
+			return nil, fmt.Errorf("%w on %s: %w", errNoAnswer, subject, plain.EndOf(ctx))
 		}
 		forget, err := s.sendRequest(subject, body, route, func(m *nats.Msg, failure error) bool {
 			ch <- answer{m, failure}
@@ -401,7 +403,7 @@ func await[T any](ctx context.Context, s *Store, ch <-chan T, subject string, li
 		case v := <-ch:
 			return v, nil
 		case <-ctx.Done():
-			return zero, fmt.Errorf("%w on %s: %w", errNoAnswer, subject, ended(ctx))
+			return zero, fmt.Errorf("%w on %s: %w", errNoAnswer, subject, plain.EndOf(ctx))
 		case <-s.ctx.Done():
 			return zero, ErrClosed
 		case <-poll.C:
@@ -419,13 +421,4 @@ func await[T any](ctx context.Context, s *Store, ch <-chan T, subject string, li
 			poll.Reset(min(pause, left))
 		}
 	}
-}
-
-// ended returns why ctx is done, matching both its error and its cause.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
 }

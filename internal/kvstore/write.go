@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/internal/plain"
 )
 
 // Send publishes a conditional write; see [KV].
@@ -208,7 +210,7 @@ func lastSequence(description string) (uint64, bool) {
 // write sends w and waits for the answer.
 func (s *Store) write(ctx context.Context, w Write) (uint64, error) {
 	if ctx.Err() != nil {
-		return 0, ended(ctx)
+		return 0, plain.EndOf(ctx)
 	}
 	w.Value = bytes.Clone(w.Value) // it may be sent when the caller has gone
 	ch := make(chan Answer, 1)

@@ -1,7 +1,9 @@
 package plain
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -25,3 +27,12 @@ func (j *joined) Error() string {
 }
 
 func (j *joined) Unwrap() []error { return j.all }
+
+// EndOf returns why ctx has ended: its error and, where they differ, its cause, on one line.
+func EndOf(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}

@@ -6,8 +6,8 @@ import (
 	"maps"
 	"time"
 
-	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -37,7 +37,7 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 		return cause
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("extend lock %q: not asked for: %w", l.Name, bucket.EndOf(ctx))
+		return fmt.Errorf("extend lock %q: not asked for: %w", l.Name, plain.EndOf(ctx))
 	}
 	if l.Valid.Bounded() { // set once, before the lease was shared
 		return fmt.Errorf("%w: lock %q was taken until a given time and cannot be extended", clock.ErrInvalidTTL, l.Name)
@@ -81,7 +81,7 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	case cause != nil:
 		return cause
 	case !asked:
-		return fmt.Errorf("set the metadata of lock %q: not asked for: %w", l.Name, bucket.EndOf(ctx))
+		return fmt.Errorf("set the metadata of lock %q: not asked for: %w", l.Name, plain.EndOf(ctx))
 	}
 	return h.confirm(ctx)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/natslock/locks/internal/bucket"
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/keeper"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -72,7 +73,7 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	limit := s.ReleaseTimeout
 	working, cancel := context.WithCancelCause(s.Work.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { cancel(bucket.EndOf(ctx)) })()
+	defer context.AfterFunc(ctx, func() { cancel(plain.EndOf(ctx)) })()
 	done := make(chan keeper.Deletion, 1)
 	go func() {
 		defer s.Work.Done()
@@ -85,7 +86,7 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	case d = <-done:
 	case <-working.Done():
 		if d.Err = bucket.ErrClosed; ctx.Err() != nil {
-			d.Err = fmt.Errorf("%w: not confirmed: %w", bucket.ErrUnavailable, bucket.EndOf(ctx))
+			d.Err = fmt.Errorf("%w: not confirmed: %w", bucket.ErrUnavailable, plain.EndOf(ctx))
 		}
 	case <-stuck.C:
 		d.Err = fmt.Errorf("%w: the network takes no writes", bucket.ErrUnavailable)

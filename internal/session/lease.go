@@ -12,6 +12,7 @@ import (
 	"github.com/natslock/locks/internal/core"
 	"github.com/natslock/locks/internal/keeper"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -356,7 +357,7 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 	l.forget(x, false)
 	l.s.Lock()
 	defer l.s.Unlock()
-	return fmt.Errorf("renew lock %q: %w: not confirmed%s: %w", l.Name, bucket.ErrUnavailable, l.Failed(), bucket.EndOf(ctx))
+	return fmt.Errorf("renew lock %q: %w: not confirmed%s: %w", l.Name, bucket.ErrUnavailable, l.Failed(), plain.EndOf(ctx))
 }
 
 // startWatch subscribes to the lease's record. The renewal that follows proves that the subscription is in place and

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 )
 
 // ReadOp names a reading method of [kvstore.KV].
@@ -57,7 +57,7 @@ func (f *Store) read(ctx context.Context, op ReadOp, what string) error {
 	}
 	select {
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", kvstore.ErrUnavailable, clock.EndOf(ctx))
+		return fmt.Errorf("%w: %w", kvstore.ErrUnavailable, plain.EndOf(ctx))
 	case <-f.done:
 		return kvstore.ErrClosed
 	}
