@@ -1,6 +1,9 @@
 package kvstore
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // clockReading is what an answer said of the server's wall clock, and both local
 // clocks at its arrival.
@@ -9,24 +12,27 @@ type clockReading struct {
 	wall          time.Time
 }
 
-// Now estimates the servers' wall clock; see [KV]. It uses the local clock that has
+// serverClock estimates the servers' wall clock.
+type serverClock struct{ last atomic.Pointer[clockReading] }
+
+// now uses the local clock that has
 // advanced further since the last answer. An operator may set the wall clock back, and
 // the monotonic clock may stop while the machine sleeps. An estimate that is ahead
 // costs one request, whose answer corrects it. An estimate that is behind costs a wait.
-func (s *Store) Now() time.Time {
+func (c *serverClock) now() time.Time {
 	now := time.Now()
-	last := s.clock.Load()
+	last := c.last.Load()
 	if last == nil {
 		return now
 	}
 	return last.server.Add(max(now.Sub(last.local), now.Round(0).Sub(last.wall)))
 }
 
-// clockRead notes what an answer said of the server's wall clock. The answer has
+// read notes what an answer said of the server's wall clock. The answer has
 // travelled since, so the estimate is late by its way at most.
-func (s *Store) clockRead(server time.Time) {
+func (c *serverClock) read(server time.Time) {
 	if !server.IsZero() {
 		now := time.Now()
-		s.clock.Store(&clockReading{server: server, local: now, wall: now.Round(0)})
+		c.last.Store(&clockReading{server: server, local: now, wall: now.Round(0)})
 	}
 }

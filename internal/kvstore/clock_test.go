@@ -12,22 +12,22 @@ import (
 // is set back, or when the monotonic clock stops while the machine is suspended.
 func TestNowAfterClockStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s Store
-		require.Equal(t, time.Now(), s.Now())
+		var c serverClock
+		require.Equal(t, time.Now(), c.now())
 		server := time.Now().Add(time.Minute).UTC().Round(0)
-		s.clockRead(server)
+		c.read(server)
 		time.Sleep(10 * time.Second)
-		require.WithinDuration(t, server.Add(10*time.Second), s.Now(), 0)
+		require.WithinDuration(t, server.Add(10*time.Second), c.now(), 0)
 
-		back := *s.clock.Load()
+		back := *c.last.Load()
 		back.wall = back.wall.Add(time.Hour) // it was an hour ahead then
-		s.clock.Store(&back)
-		require.WithinDuration(t, server.Add(10*time.Second), s.Now(), 0)
+		c.last.Store(&back)
+		require.WithinDuration(t, server.Add(10*time.Second), c.now(), 0)
 
-		suspended := *s.clock.Load()
+		suspended := *c.last.Load()
 		suspended.wall = suspended.local.Round(0)
 		suspended.local = suspended.local.Add(10 * time.Second) // it has stood still since
-		s.clock.Store(&suspended)
-		require.WithinDuration(t, server.Add(10*time.Second), s.Now(), 0)
+		c.last.Store(&suspended)
+		require.WithinDuration(t, server.Add(10*time.Second), c.now(), 0)
 	})
 }

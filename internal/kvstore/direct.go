@@ -74,7 +74,7 @@ func (s *Store) readAtOnce(ctx context.Context, keys []string) ([]Record, error)
 		for last > 0 && left[last] == "" { // of several refusals the connection shows that of the last request
 			last--
 		}
-		a, err := await(ctx, s, ch, s.directSubject(keys[last]), repeatAfter)
+		a, err := await(ctx, s.line, ch, s.directSubject(keys[last]), repeatAfter)
 		if errors.Is(err, errNoAnswer) {
 			break
 		}

@@ -56,49 +56,48 @@ type health struct {
 func (h *health) now() time.Duration { return time.Since(h.made) }
 
 // sending notes that a write is about to be sent.
-func (s *Store) sending(key string) sentWrite {
-	h := &s.health
+func (l *line) sending(key string) sentWrite {
+	h := &l.health
 	w := sentWrite{n: h.sent.Add(1), key: key, at: h.now()}
 	h.last.Store(int64(w.at))
 	return w
 }
 
 // storing notes that the stream accepts writes, as far as is known.
-func (s *Store) storing() { s.health.stored.Store(s.health.sent.Load()) }
+func (l *line) storing() { l.health.stored.Store(l.health.sent.Load()) }
 
 // answered notes the answer to a write. A refusal by the stream says nothing: a
 // leader without followers refuses too, and stores nothing.
-func (s *Store) answered(w sentWrite, a Answer) {
-	h := &s.health
+func (l *line) answered(w sentWrite, a Answer) {
+	h := &l.health
 	switch {
 	case a.Err == nil:
-		s.storing()
-		s.checkRoom(a.Revision)
+		l.storing()
 	case errors.Is(a.Err, ErrUnavailable):
-		s.mu.Lock()
+		l.mu.Lock()
 		if stored := h.stored.Load(); w.n > 0 && (h.failed.n <= stored || w.n < h.failed.n) {
 			h.failed = w
 		}
 		if h.failure = a.Err; errors.Is(a.Err, ErrNoStream) { // nobody has answered
 			h.failure = nil
 		}
-		s.mu.Unlock()
+		l.mu.Unlock()
 	}
 }
 
 // orphan keeps the answer to a write whose caller has given up, until the next
 // acknowledgement makes it worthless. Under mu.
-func (s *Store) orphan(id uint64) bool {
-	h := &s.health
+func (l *line) orphan(id uint64) bool {
+	h := &l.health
 	stored := h.stored.Load()
 	h.orphans = slices.DeleteFunc(h.orphans, func(id uint64) bool {
-		worthless := s.pending[id].write.n <= stored
+		worthless := l.pending[id].write.n <= stored
 		if worthless {
-			delete(s.pending, id)
+			delete(l.pending, id)
 		}
 		return worthless
 	})
-	w := s.pending[id].write
+	w := l.pending[id].write
 	switch {
 	case slices.Contains(h.orphans, id):
 		return true
@@ -106,36 +105,45 @@ func (s *Store) orphan(id uint64) bool {
 		return false
 	}
 	h.orphans = append(h.orphans, id)
-	s.pending[id] = awaited{write: w}
+	l.pending[id] = awaited{write: w}
 	return true
 }
 
 // refused makes the writes to key, which the server has refused to this user
 // without an answer, count no longer.
-func (s *Store) refused(key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id, p := range s.pending {
+func (l *line) refused(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, p := range l.pending {
 		if p.write.key == key {
 			p.write.n = 0
-			s.pending[id] = p
+			l.pending[id] = p
 		}
 	}
-	if s.health.failed.key == key {
-		s.health.failed = sentWrite{}
+	if l.health.failed.key == key {
+		l.health.failed = sentWrite{}
 	}
+}
+
+// Denied reports a recent refusal of writes to key; see [KV].
+func (l *line) Denied(key string) error {
+	err := l.denied(l.ctx, l.putPrefix+key)
+	if err != nil {
+		l.refused(key)
+	}
+	return err
 }
 
 // unanswered returns the oldest write since the last acknowledgement that has gone
 // unanswered, or was refused, for so long that it counts. refusal is the last answer then.
-func (s *Store) unanswered() (oldest sentWrite, refusal error, found bool) {
-	h := &s.health
+func (l *line) unanswered() (oldest sentWrite, refusal error, found bool) {
+	h := &l.health
 	now, stored := h.now(), h.stored.Load()
 	if now-time.Duration(h.last.Load()) > silentUntil {
 		return oldest, nil, false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	consider := func(w sentWrite) {
 		if w.n > stored && now-w.at >= silentAfter && (!found || w.n < oldest.n) {
 			oldest, found = w, true
@@ -145,7 +153,7 @@ func (s *Store) unanswered() (oldest sentWrite, refusal error, found bool) {
 	if found {
 		refusal = h.failure
 	}
-	for _, p := range s.pending {
+	for _, p := range l.pending {
 		consider(p.write)
 	}
 	return oldest, refusal, found
@@ -153,32 +161,32 @@ func (s *Store) unanswered() (oldest sentWrite, refusal error, found bool) {
 
 // Healthy returns nil if the connection is up and the stream accepts writes, as far as
 // the store knows without I/O. Otherwise the error matches [ErrUnavailable]. It does so
-// once a write has gone unanswered for 5 s, or refused by more than a conflict, and the
+// once a write has gone unanswered for 5 l, or refused by more than a conflict, and the
 // server has acknowledged none that was sent later. The next acknowledgement ends that state, and so does a minute
 // without writes.
-func (s *Store) Healthy() error {
-	if s.away() {
+func (l *line) Healthy() error {
+	if l.away() {
 		return fmt.Errorf("%w: connection is reconnecting", ErrUnavailable)
 	}
-	switch st, ok := fromConn(s.ctx, s, stuckAfter, s.nc.Status); {
-	case !ok && s.ctx.Err() == nil:
+	switch st, ok := fromConn(l.ctx, l, stuckAfter, l.nc.Status); {
+	case !ok && l.ctx.Err() == nil:
 		return fmt.Errorf("%w: connection is stuck: its network takes no bytes, or it is reconnecting", ErrUnavailable)
 	case ok && st != nats.CONNECTED && st != nats.DRAINING_SUBS && st != nats.DRAINING_PUBS:
 		return fmt.Errorf("%w: connection is %s", ErrUnavailable, strings.ToLower(st.String()))
 	}
 	for {
-		w, refusal, found := s.unanswered()
+		w, refusal, found := l.unanswered()
 		if !found {
 			return nil
 		}
 		if refusal != nil {
 			return fmt.Errorf("bucket %q has acknowledged no write for %v: %w; \"lockctl doctor\" shows what is wrong",
-				s.cfg.Bucket, (s.health.now() - w.at).Round(time.Second), refusal)
+				l.bucket, (l.health.now() - w.at).Round(time.Second), refusal)
 		}
-		if s.Denied(w.key) == nil {
+		if l.Denied(w.key) == nil {
 			return fmt.Errorf("%w: the write of %q has gone unanswered for %v, and bucket %q has acknowledged none since: "+
 				"its stream may have no leader, or have stopped; \"lockctl doctor\" shows it",
-				ErrUnavailable, w.key, (s.health.now() - w.at).Round(time.Second), s.cfg.Bucket)
+				ErrUnavailable, w.key, (l.health.now() - w.at).Round(time.Second), l.bucket)
 		}
 	}
 }

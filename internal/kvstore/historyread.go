@@ -265,7 +265,7 @@ func (h *History) ask(req historyRequest) *historyAnswer {
 // await waits for the answer.
 func (a *historyAnswer) await(ctx context.Context) (page []historyEntry, more bool, err error) {
 	defer a.forget()
-	failed, err := await(ctx, a.h.s, a.done, a.subject, replyTimeout)
+	failed, err := await(ctx, a.h.s.line, a.done, a.subject, replyTimeout)
 	if err := cmp.Or(err, failed); err != nil {
 		return nil, false, err
 	}

@@ -2,12 +2,8 @@ package kvstore
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"strconv"
-	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // MinServer is the oldest nats-server on which a bucket is safe. 2.11.0 to 2.11.6
@@ -26,9 +22,6 @@ const (
 
 	serverSetting = "nats-server"
 	byServer      = "upgrade every server that may keep the bucket to " + MinServer + " or later"
-	// levelTimeout bounds the request for the API level, which goes unanswered
-	// where it is neither granted nor imported.
-	levelTimeout = time.Second
 )
 
 // ServerFits says whether a bucket is safe on a nats-server of this version, like
@@ -60,30 +53,4 @@ func describe(version string, level int) string {
 		version = "2.11"
 	}
 	return fmt.Sprintf("%.32s (JetStream API level %d)", version, level)
-}
-
-type accountResponse struct {
-	Error *jetstream.APIError `json:"error"`
-	API   struct {
-		Level int `json:"level"`
-	} `json:"api"`
-}
-
-func (r *accountResponse) apiError() *jetstream.APIError { return r.Error }
-
-// oldServers returns an error when the server that is to make the bucket, in a
-// cluster the leader of its servers, is too old. It returns nil when
-// that is not known, because the request may be neither granted nor imported:
-// the answer to the making names the server too.
-func (s *Store) oldServers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
-	defer cancel()
-	var resp accountResponse
-	if err := s.api(ctx, "INFO", nil, &resp, own); err != nil || resp.API.Level >= minLevel { //safety:creating-server
-		return nil
-	}
-	return &ConfigError{
-		Bucket: s.cfg.Bucket, Setting: serverSetting, Value: describe("", resp.API.Level), Want: MinServer + " or later",
-		Repair: byServer + "; the bucket was not made",
-	}
 }

@@ -35,8 +35,6 @@ const (
 var ErrApart = fmt.Errorf("%w: not in one request", ErrUnavailable)
 
 var (
-	// errIncomplete: the answer to a multi-key read is not all there is.
-	errIncomplete = errors.New("incomplete answer")
 	// errTooMany: the server reads the last records of so many keys not even in part.
 	errTooMany = fmt.Errorf("%w: too many keys", errIncomplete)
 )
@@ -434,7 +432,7 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 	if patient {
 		within = 2 * replyTimeout
 	}
-	err, waitErr := await(ctx, s, ch, subject, within)
+	err, waitErr := await(ctx, s.line, ch, subject, within)
 	switch {
 	case errors.Is(waitErr, errNoAnswer) && ctx.Err() == nil && !patient:
 		return Listing{}, errIncomplete // the leader may answer where this replica did not

@@ -29,6 +29,11 @@ const (
 	doubtEvery = 10 * time.Second
 	// doubtFullEvery is the shortest time between two because a record had no room.
 	doubtFullEvery = time.Second
+	// roomStep is after how many more writes the store asks again if it gets no answer.
+	roomStep = 256
+	// levelTimeout bounds the request for the API level, which goes unanswered
+	// where it is neither granted nor imported.
+	levelTimeout = time.Second
 )
 
 // Open finds the bucket of cfg and verifies its settings. It creates a missing bucket,
@@ -453,7 +458,7 @@ func (s *Store) ask(ctx context.Context, req infoRequest, route route) (*infoRes
 	if err := s.infoOf(ctx, "STREAM.INFO."+s.stream, body, &resp, route); err != nil {
 		return nil, err
 	}
-	s.clockRead(resp.TimeStamp)
+	s.clock.read(resp.TimeStamp)
 	return &resp, nil
 }
 
@@ -484,5 +489,63 @@ func (s *Store) api(ctx context.Context, op string, body []byte, resp apiReply, 
 		return fmt.Errorf("%w: %w", ErrNotFound, e)
 	default:
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, op, e)
+	}
+}
+
+// Inspect returns the stream of the bucket of cfg, fit or not, when it has a leader. It
+// makes no bucket. Its errors are those of [Open].
+func Inspect(ctx context.Context, js jetstream.JetStream, cfg Config) (*Info, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := newStore(js, cfg)
+	defer s.Close()
+	info, err := s.ask(ctx, infoRequest{}, shared)
+	if err == nil && info.Cluster != nil && info.Cluster.Leader == "" {
+		if err = s.awaitLeader(ctx, &info.StreamInfo); err == nil {
+			info, err = s.ask(ctx, infoRequest{}, shared)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %q: %w", cfg.Bucket, err)
+	}
+	return &info.Info, nil
+}
+
+type accountResponse struct {
+	Error *jetstream.APIError `json:"error"`
+	API   struct {
+		Level int `json:"level"`
+	} `json:"api"`
+}
+
+func (r *accountResponse) apiError() *jetstream.APIError { return r.Error }
+
+// oldServers returns an error when the server that is to make the bucket, in a
+// cluster the leader of its servers, is too old. It returns nil when
+// that is not known, because the request may be neither granted nor imported:
+// the answer to the making names the server too.
+func (s *Store) oldServers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
+	defer cancel()
+	var resp accountResponse
+	if err := s.api(ctx, "INFO", nil, &resp, own); err != nil || resp.API.Level >= minLevel { //safety:creating-server
+		return nil
+	}
+	return &ConfigError{
+		Bucket: s.cfg.Bucket, Setting: serverSetting, Value: describe("", resp.API.Level), Want: MinServer + " or later",
+		Repair: byServer + "; the bucket was not made",
+	}
+}
+
+// Room is the verdict of the last verification on the room in the bucket; see [KV].
+func (s *Store) Room() error { return s.seen.Load().room }
+
+// checkRoom has the bucket verified where so many writes have been acknowledged that they may
+// have filled it.
+func (s *Store) checkRoom(revision uint64) {
+	if until := s.roomUntil.Load(); revision > until && s.roomUntil.CompareAndSwap(until, revision+roomStep) {
+		s.doubt()
 	}
 }

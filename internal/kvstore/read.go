@@ -19,7 +19,6 @@ import (
 const (
 	hdrStream    = "Nats-Stream"
 	hdrSubject   = "Nats-Subject"
-	hdrSequence  = "Nats-Sequence"
 	hdrTimeStamp = "Nats-Time-Stamp"
 	hdrUpTo      = "Nats-UpTo-Sequence"
 	// hdrDescription is nats.go's name for the text behind a status.

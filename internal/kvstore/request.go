@@ -32,33 +32,41 @@ const (
 	lookEvery = permissionPoll / 5
 )
 
+const (
+	hdrStatus   = "Status"
+	hdrSequence = "Nats-Sequence" // of a stored record
+)
+
+// errIncomplete: the answer to a multi-key read is not all there is.
+var errIncomplete = errors.New("incomplete answer")
+
 // connError makes a client-side failure to publish or subscribe match the
 // package's sentinels.
 func connError(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-func (s *Store) onReply(m *nats.Msg) {
+func (l *line) onReply(m *nats.Msg) {
 	id, err := strconv.ParseUint(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], 36, 64)
 	if err == nil {
-		s.deliver(id, m, nil)
+		l.deliver(id, m, nil)
 	}
 }
 
 // deliver hands an answer, or the reason why there will be none, to what awaits it.
-func (s *Store) deliver(id uint64, m *nats.Msg, failure error) {
-	s.mu.Lock()
-	a, found := s.pending[id]
+func (l *line) deliver(id uint64, m *nats.Msg, failure error) {
+	l.mu.Lock()
+	a, found := l.pending[id]
 	if a.answers == nil {
-		delete(s.pending, id)
+		delete(l.pending, id)
 	}
-	s.mu.Unlock()
+	l.mu.Unlock()
 	switch {
 	case !found:
 	case a.answers == nil:
-		s.written(a, m, failure)
+		l.onWritten(a, m, failure)
 	case !a.answers(m, failure):
-		s.drop(id)
+		l.drop(id)
 	}
 }
 
@@ -73,103 +81,103 @@ type awaited struct {
 // awaits more of them.
 type answerTo func(m *nats.Msg, failure error) (more bool)
 
-func (s *Store) drop(id uint64) {
-	s.mu.Lock()
-	delete(s.pending, id)
-	s.mu.Unlock()
+func (l *line) drop(id uint64) {
+	l.mu.Lock()
+	delete(l.pending, id)
+	l.mu.Unlock()
 }
 
 // forget drops an answer that the caller no longer awaits. The store goes on to await that of a
 // write: see orphan. A request that still waits for the sender is not sent.
-func (s *Store) forget(id uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.orphan(id) {
-		delete(s.pending, id)
+func (l *line) forget(id uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.orphan(id) {
+		delete(l.pending, id)
 	}
 }
 
 // exchange has o sent and hands every answer to a until that takes no more or the answer
 // is forgotten. It takes no mutex of the connection, unless it is for Open.
-func (s *Store) exchange(o *outgoing, a awaited) (forget func(), err error) {
-	if err := s.down(); err != nil {
+func (l *line) exchange(o *outgoing, a awaited) (forget func(), err error) {
+	if err := l.down(); err != nil {
 		o.free()
 		return nil, unsent{err}
 	}
 	id := o.id
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
 		o.free()
 		return nil, ErrClosed
 	}
-	s.pending[id] = a
-	s.mu.Unlock()
+	l.pending[id] = a
+	l.mu.Unlock()
 	if o.route == shared { // Open, which starts nothing that stays, and bounds the wait itself
-		s.transmit(o)
+		l.transmit(o)
 	} else {
-		s.sender.Add(o.send)
+		l.sender.Add(o.send)
 	}
-	return func() { s.forget(id) }, nil
+	return func() { l.forget(id) }, nil
 }
 
 // sendRequest sends a message without headers, whose answers go to answers.
-func (s *Store) sendRequest(subject string, body []byte, route route, answers answerTo) (forget func(), err error) {
-	o := s.outgoing(subject, "", 0)
+func (l *line) sendRequest(subject string, body []byte, route route, answers answerTo) (forget func(), err error) {
+	o := l.outgoing(subject, "", 0)
 	o.msg.Data, o.route, o.ends = body, route, false
-	return s.exchange(o, awaited{answers: answers})
+	return l.exchange(o, awaited{answers: answers})
 }
 
 // down is why nothing can be sent now, as far as the store knows without asking the
 // connection.
-func (s *Store) down() error {
+func (l *line) down() error {
 	switch {
-	case s.away():
+	case l.away():
 		return errAway
-	case s.stuck():
+	case l.stuck():
 		return errStuck
-	case s.state.Load() == int32(nats.CLOSED):
-		return s.gone()
+	case l.state.Load() == int32(nats.CLOSED):
+		return l.gone()
 	}
 	return nil
 }
 
 // gone is the error of a connection that was found closed, which it reports.
-func (s *Store) gone() error {
-	s.reportClosed()
+func (l *line) gone() error {
+	l.reportClosed()
 	return fmt.Errorf("%w: not sent: %w", ErrUnavailable, ErrConnectionClosed)
 }
 
 // transmit sends a message, unless nobody wants it any more: a claim that has queued for
 // longer than its caller waits for an answer would only have to be deleted. A tombstone is
 // wanted however late, also by a caller that has closed the store. It runs on the sender.
-func (s *Store) transmit(o *outgoing) {
+func (l *line) transmit(o *outgoing) {
 	defer o.free()
-	s.mu.Lock()
-	a, wanted := s.pending[o.id]
-	s.mu.Unlock()
+	l.mu.Lock()
+	a, wanted := l.pending[o.id]
+	l.mu.Unlock()
 	if !wanted && !o.ends {
 		return
 	}
 	err := errStuck
-	if o.ends || a.answers != nil || s.health.now()-a.write.at <= stuckAfter {
-		err = s.publish(o)
+	if o.ends || a.answers != nil || l.health.now()-a.write.at <= stuckAfter {
+		err = l.publish(o)
 	}
 	if err != nil {
-		s.deliver(o.id, nil, unsent{err})
+		l.deliver(o.id, nil, unsent{err})
 	}
 }
 
 // publish hands a message to nats.go. It runs on the sender.
-func (s *Store) publish(o *outgoing) error {
-	st := s.nc.Status()
-	if o.route != shared && !s.runs && (st == nats.CONNECTED || st == nats.RECONNECTING) {
+func (l *line) publish(o *outgoing) error {
+	st := l.nc.Status()
+	if o.route != shared && !l.runs && (st == nats.CONNECTED || st == nats.RECONNECTING) {
 		// From here on the store learns when the connection is back: callers that
 		// fail now wait for that.
-		if err := s.run(); err != nil {
+		if err := l.run(); err != nil {
 			return err
 		}
-		st = s.nc.Status()
+		st = l.nc.Status()
 	}
 	switch st {
 	case nats.CONNECTED:
@@ -183,27 +191,27 @@ func (s *Store) publish(o *outgoing) error {
 		// a time when nobody wants it any more.
 		return errAway //safety:not-buffered
 	case nats.CLOSED:
-		return s.gone()
+		return l.gone()
 	default:
 		return fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String()))
 	}
-	if st == nats.DRAINING_SUBS && s.nc.Opts.UseOldRequestStyle {
+	if st == nats.DRAINING_SUBS && l.nc.Opts.UseOldRequestStyle {
 		// No subscription for an answer is left, and none can be made. The message goes out
 		// before the connection is closed.
 		o.msg.Reply = ""
-		if err := s.nc.PublishMsg(&o.msg); err != nil {
+		if err := l.nc.PublishMsg(&o.msg); err != nil {
 			return connError(err)
 		}
-		s.deliver(o.id, &nats.Msg{Header: nats.Header{hdrStatus: []string{statusUnanswerable}}}, nil)
+		l.deliver(o.id, &nats.Msg{Header: nats.Header{hdrStatus: []string{statusUnanswerable}}}, nil)
 		return nil
 	}
 	if o.route == shared {
-		return s.request(o.id, copyOf(&o.msg))
+		return l.request(o.id, copyOf(&o.msg))
 	}
-	if err := s.nc.PublishMsg(&o.msg); err != nil {
+	if err := l.nc.PublishMsg(&o.msg); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
-			s.maxPayload.Store(s.nc.MaxPayload())
-			return fmt.Errorf("%w: %s with %d bytes and its headers, the server takes %d: raise its max_payload", ErrTooLarge, o.msg.Subject, len(o.msg.Data), s.maxPayload.Load())
+			l.maxPayload.Store(l.nc.MaxPayload())
+			return fmt.Errorf("%w: %s with %d bytes and its headers, the server takes %d: raise its max_payload", ErrTooLarge, o.msg.Subject, len(o.msg.Data), l.maxPayload.Load())
 		}
 		return connError(err)
 	}
@@ -211,26 +219,26 @@ func (s *Store) publish(o *outgoing) error {
 }
 
 // request sends msg on the shared route, on a goroutine of its own.
-func (s *Store) request(id uint64, msg *nats.Msg) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+func (l *line) request(id uint64, msg *nats.Msg) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
 		return ErrClosed
 	}
-	s.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(s.ctx, lateAnswers)
+	l.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(l.ctx, lateAnswers)
 		defer cancel()
-		m, err := s.nc.RequestMsgWithContext(ctx, msg)
+		m, err := l.nc.RequestMsgWithContext(ctx, msg)
 		switch {
 		case errors.Is(err, nats.ErrNoResponders):
 			m = &nats.Msg{Header: nats.Header{hdrStatus: []string{"503"}}}
 		case errors.Is(err, nats.ErrConnectionClosed):
-			s.deliver(id, nil, fmt.Errorf("%w: no answer: %w", ErrUnavailable, err))
+			l.deliver(id, nil, fmt.Errorf("%w: no answer: %w", ErrUnavailable, err))
 			return
 		case err != nil:
 			return
 		}
-		s.deliver(id, m, nil)
+		l.deliver(id, m, nil)
 	})
 	return nil
 }
@@ -262,7 +270,7 @@ var errNoAnswer = fmt.Errorf("%w: no answer", ErrUnavailable)
 // replyTimeout. It repeats the request meanwhile: servers stay silent about a
 // stream that has no leader yet. So it is for requests that can be repeated.
 // Nothing is sent once ctx has ended.
-func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, route route) (*nats.Msg, error) {
+func (l *line) roundTrip(ctx context.Context, subject string, body []byte, route route) (*nats.Msg, error) {
 	const attempts = int(replyTimeout / repeatAfter)
 	type answer struct {
 		m       *nats.Msg
@@ -276,7 +284,7 @@ func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, rout
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%w on %s: %w", errNoAnswer, subject, plain.EndOf(ctx))
 		}
-		forget, err := s.sendRequest(subject, body, route, func(m *nats.Msg, failure error) bool {
+		forget, err := l.sendRequest(subject, body, route, func(m *nats.Msg, failure error) bool {
 			ch <- answer{m, failure}
 			return false
 		})
@@ -284,7 +292,7 @@ func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, rout
 			return nil, err
 		}
 		defer forget()
-		a, err := await(ctx, s, ch, subject, repeatAfter)
+		a, err := await(ctx, l, ch, subject, repeatAfter)
 		m := a.m
 		switch {
 		case errors.Is(err, errNoAnswer) && try < attempts:
@@ -296,15 +304,15 @@ func (s *Store) roundTrip(ctx context.Context, subject string, body []byte, rout
 		case unanswerable(m) != nil:
 			return nil, unanswerable(m)
 		case noResponders(m):
-			return nil, fmt.Errorf("%w: nobody answers on %s: JetStream is off, has no leader, or %s: %w", ErrUnavailable, subject, s.elsewhere(), nats.ErrNoResponders)
+			return nil, fmt.Errorf("%w: nobody answers on %s: JetStream is off, has no leader, or %s: %w", ErrUnavailable, subject, l.elsewhere(), nats.ErrNoResponders)
 		}
 		return m, nil
 	}
 }
 
 // elsewhere says where else the bucket may be, or why the way does not lead there.
-func (s *Store) elsewhere() string {
-	if s.apiPrefix == defaultAPI {
+func (l *line) elsewhere() string {
+	if l.apiPrefix == defaultAPI {
 		return "lives in another domain or account, which has to be named (jetstream.NewWithDomain, jetstream.NewWithAPIPrefix)"
 	}
 	return "is not reached by this domain or API prefix: a domain may be misspelt, an account's import or export missing"
@@ -329,56 +337,56 @@ func noResponders(m *nats.Msg) bool {
 // on the connection, not in an answer, and nats.go keeps only the last such error. An
 // old error does not concern this request, and an error that another one follows at
 // once is missed.
-func (s *Store) denied(ctx context.Context, subject string) error {
-	if s.away() { // it has sent nothing
+func (l *line) denied(ctx context.Context, subject string) error {
+	if l.away() { // it has sent nothing
 		return nil
 	}
-	err := s.lastError(ctx)
+	err := l.lastError(ctx)
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return nil
 	}
-	s.mu.Lock()
-	if err != s.lastDenied {
-		s.lastDenied, s.deniedAt = err, time.Now()
+	l.mu.Lock()
+	if err != l.lastDenied {
+		l.lastDenied, l.deniedAt = err, time.Now()
 	}
-	fresh := time.Since(s.deniedAt) < replyTimeout
-	s.mu.Unlock()
+	fresh := time.Since(l.deniedAt) < replyTimeout
+	l.mu.Unlock()
 	text := err.Error()
 	publish := func(subject string) bool { return strings.Contains(text, `Publish to "`+subject+`"`) }
-	if !fresh || !(publish(subject) || publish(s.mapped(subject)) || strings.Contains(text, `Subscription to "`+s.inboxes)) {
+	if !fresh || !(publish(subject) || publish(l.mapped(subject)) || strings.Contains(text, `Subscription to "`+l.inboxes)) {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", ErrPermission, err)
 }
 
 // lastError is the last error that the server has reported on the connection.
-func (s *Store) lastError(ctx context.Context) error {
-	s.mu.Lock()
-	last, now := s.lastErr, time.Now()
-	if now.Sub(s.lookedAt) < lookEvery {
-		s.mu.Unlock()
+func (l *line) lastError(ctx context.Context) error {
+	l.mu.Lock()
+	last, now := l.lastErr, time.Now()
+	if now.Sub(l.lookedAt) < lookEvery {
+		l.mu.Unlock()
 		return last
 	}
-	s.lookedAt = now
-	s.mu.Unlock()
-	err, ok := fromConn(ctx, s, permissionPoll, s.nc.LastError)
+	l.lookedAt = now
+	l.mu.Unlock()
+	err, ok := fromConn(ctx, l, permissionPoll, l.nc.LastError)
 	if !ok {
 		return nil
 	}
-	s.mu.Lock()
-	s.lastErr = err
-	s.mu.Unlock()
+	l.mu.Lock()
+	l.lastErr = err
+	l.mu.Unlock()
 	return err
 }
 
 // mapped returns the subject for which a server of the domain itself checks
 // permissions.
-func (s *Store) mapped(subject string) string {
-	rest, ok := strings.CutPrefix(subject, s.apiPrefix)
+func (l *line) mapped(subject string) string {
+	rest, ok := strings.CutPrefix(subject, l.apiPrefix)
 	switch {
 	case !ok:
 		return subject
-	case strings.HasPrefix(rest, s.prefix):
+	case strings.HasPrefix(rest, l.prefix):
 		return rest
 	}
 	return defaultAPI + rest
@@ -386,7 +394,7 @@ func (s *Store) mapped(subject string) string {
 
 // await receives from ch, unless ctx ends, limit passes (errNoAnswer), the
 // server refuses the subject, or store or connection are closed.
-func await[T any](ctx context.Context, s *Store, ch <-chan T, subject string, limit time.Duration) (T, error) {
+func await[T any](ctx context.Context, l *line, ch <-chan T, subject string, limit time.Duration) (T, error) {
 	var zero T
 	select { // the answer usually comes before a timer would be worth its price
 	case v := <-ch:
@@ -404,13 +412,13 @@ func await[T any](ctx context.Context, s *Store, ch <-chan T, subject string, li
 			return v, nil
 		case <-ctx.Done():
 			return zero, fmt.Errorf("%w on %s: %w", errNoAnswer, subject, plain.EndOf(ctx))
-		case <-s.ctx.Done():
+		case <-l.ctx.Done():
 			return zero, ErrClosed
 		case <-poll.C:
-			if err := s.denied(ctx, subject); err != nil {
+			if err := l.denied(ctx, subject); err != nil {
 				return zero, err
 			}
-			if s.state.Load() == int32(nats.CLOSED) {
+			if l.state.Load() == int32(nats.CLOSED) {
 				return zero, fmt.Errorf("%w: no answer on %s: %w", ErrUnavailable, subject, nats.ErrConnectionClosed)
 			}
 			left := limit - time.Since(begun)

@@ -27,9 +27,6 @@ func Room(info *jetstream.StreamInfo) error {
 	return nil
 }
 
-// Room is the verdict of the last verification on the room in the bucket; see [KV].
-func (s *Store) Room() error { return s.seen.Load().room }
-
 // limit is one that new records must not reach.
 type limit struct {
 	setting string
@@ -61,9 +58,6 @@ func limits(info *jetstream.StreamInfo) (all []limit) {
 	return all
 }
 
-// roomStep is after how many more writes the store asks again if it gets no answer.
-const roomStep = 256
-
 // roomUntil is the revision at which the bucket has used half of the room that is left,
 // whatever is written until then: each write is one record at most.
 func roomUntil(info *jetstream.StreamInfo) uint64 {
@@ -72,12 +66,4 @@ func roomUntil(info *jetstream.StreamInfo) uint64 {
 		until = min(until, info.State.LastSeq+uint64(max(l.left()/2, l.max/32)/l.record))
 	}
 	return until
-}
-
-// checkRoom has the bucket verified where so many writes have been acknowledged that they may
-// have filled it.
-func (s *Store) checkRoom(revision uint64) {
-	if until := s.roomUntil.Load(); revision > until && s.roomUntil.CompareAndSwap(until, revision+roomStep) {
-		s.doubt()
-	}
 }

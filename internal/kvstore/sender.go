@@ -28,15 +28,15 @@ const (
 
 // stuck says whether the sender has been waiting for the connection for more than stuckAfter.
 // That time begins again when the connection comes back.
-func (s *Store) stuck() bool {
-	return s.sender.Busy() > stuckAfter && s.health.now()-time.Duration(s.upSince.Load()) > stuckAfter
+func (l *line) stuck() bool {
+	return l.sender.Busy() > stuckAfter && l.health.now()-time.Duration(l.upSince.Load()) > stuckAfter
 }
 
 // fromConn returns what fn, which calls the connection, returns on the sender. It waits
 // for d at most, and not longer than ctx.
-func fromConn[T any](ctx context.Context, s *Store, d time.Duration, fn func() T) (v T, ok bool) {
+func fromConn[T any](ctx context.Context, l *line, d time.Duration, fn func() T) (v T, ok bool) {
 	answer := make(chan T, 1)
-	if s.stuck() || !s.sender.Add(func() { answer <- fn() }) {
+	if l.stuck() || !l.sender.Add(func() { answer <- fn() }) {
 		return v, false
 	}
 	t := time.NewTimer(d)
@@ -70,7 +70,7 @@ var (
 // outgoing is a message that is put together. nats.go has copied what it sends
 // when a publish returns, so its parts are used again.
 type outgoing struct {
-	s      *Store
+	line   *line
 	send   func() // transmits it
 	msg    nats.Msg
 	expect string    // the revision that a write expects
@@ -100,16 +100,16 @@ var outgoings = sync.Pool{New: func() any { return &outgoing{msg: nats.Msg{Heade
 
 // outgoing is a message without headers and data to the subject of prefix and key. What differs from
 // message to message is one string: the subject, the subject of the answer and the expected revision.
-func (s *Store) outgoing(prefix, key string, expect uint64) *outgoing {
+func (l *line) outgoing(prefix, key string, expect uint64) *outgoing {
 	o := outgoings.Get().(*outgoing)
 	clear(o.msg.Header)
-	if o.s, o.id = s, s.nextID.Add(1); o.send == nil { // it is new
-		o.send = func() { o.s.transmit(o) }
+	if o.line, o.id = l, l.nextID.Add(1); o.send == nil { // it is new
+		o.send = func() { o.line.transmit(o) }
 	}
 	var buf [256]byte
 	b := append(append(buf[:0], prefix...), key...)
 	subject := len(b)
-	b = strconv.AppendUint(append(append(b, s.inbox...), '.'), o.id, 36)
+	b = strconv.AppendUint(append(append(b, l.inbox...), '.'), o.id, 36)
 	reply := len(b)
 	text := string(strconv.AppendUint(b, expect, 10))
 	o.msg.Subject, o.msg.Reply, o.expect = text[:subject], text[subject:reply], text[reply:]
@@ -118,6 +118,6 @@ func (s *Store) outgoing(prefix, key string, expect uint64) *outgoing {
 
 // free gives o back.
 func (o *outgoing) free() {
-	o.s, o.msg.Data = nil, nil // not kept from the collector
+	o.line, o.msg.Data = nil, nil // not kept from the collector
 	outgoings.Put(o)
 }

@@ -2,7 +2,6 @@ package kvstore
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -52,27 +51,6 @@ func (i *Info) read() error {
 		}
 	}
 	return nil
-}
-
-// Inspect returns the stream of the bucket of cfg, fit or not, when it has a leader. It
-// makes no bucket. Its errors are those of [Open].
-func Inspect(ctx context.Context, js jetstream.JetStream, cfg Config) (*Info, error) {
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return nil, err
-	}
-	s := newStore(js, cfg)
-	defer s.Close()
-	info, err := s.ask(ctx, infoRequest{}, shared)
-	if err == nil && info.Cluster != nil && info.Cluster.Leader == "" {
-		if err = s.awaitLeader(ctx, &info.StreamInfo); err == nil {
-			info, err = s.ask(ctx, infoRequest{}, shared)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open bucket %q: %w", cfg.Bucket, err)
-	}
-	return &info.Info, nil
 }
 
 // atLeast accepts a limit that is off or not below least.

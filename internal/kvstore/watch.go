@@ -269,25 +269,6 @@ func (w *tracking) event(e Event) {
 	w.deliver(e)
 }
 
-// dispatch hands notifications and changes of the connection to the watches.
-// It does no I/O, so a stuck network cannot stop it.
-func (s *Store) dispatch() {
-	for {
-		select {
-		case <-s.ctx.Done():
-			return
-		case m := <-s.events:
-			s.notify(m)
-			s.flooded(m)
-		case st, ok := <-s.status:
-			if !ok {
-				return
-			}
-			s.connChanged(st)
-		}
-	}
-}
-
 // flooded checks whether nats.go has dropped notifications because their queue was full. It
 // does so when a queue that was half full is empty again, or has been worked off once. What
 // was dropped is newer than all that waited then. It runs on the dispatcher.
@@ -359,50 +340,6 @@ func (s *Store) watchesOf(pattern string) []*watch {
 		return nil
 	}
 	return t.watches
-}
-
-func (s *Store) connChanged(st nats.Status) {
-	var state ConnState
-	switch st {
-	case nats.CONNECTED:
-		state = Connected
-	case nats.RECONNECTING:
-		state = Disconnected
-	case nats.CLOSED:
-		state = Closed
-	default:
-		return
-	}
-	s.state.Store(int32(st))
-	if st == nats.CONNECTED {
-		s.upSince.Store(int64(s.health.now()))
-		// Maybe to a server with another limit.
-		s.sender.Add(func() { s.maxPayload.Store(s.nc.MaxPayload()) })
-	}
-	s.callHooks(state)
-	// Notifications that were sent meanwhile are lost: each waiter has to check.
-	if state == Connected || state == Closed { //safety:recheck
-		s.recheck(time.Time{})
-	}
-}
-
-func (s *Store) callHooks(state ConnState) {
-	s.mu.Lock()
-	hooks := slices.Collect(maps.Values(s.conn))
-	s.mu.Unlock()
-	for _, fn := range hooks {
-		fn(state)
-	}
-}
-
-// reportClosed reports a connection that was found closed: it may have been closed
-// before the store listened.
-func (s *Store) reportClosed() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.wg.Go(func() { s.connChanged(nats.CLOSED) })
-	}
 }
 
 // recheck notifies all watches that they may have missed events.

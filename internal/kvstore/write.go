@@ -33,6 +33,9 @@ func (s *Store) written(to awaited, m *nats.Msg, failure error) {
 	if failure == nil {
 		a = s.answer(to.write, m)
 		s.answered(to.write, a)
+		if a.Err == nil {
+			s.checkRoom(a.Revision)
+		}
 		if to.write.watched && a.Err == nil {
 			s.unnotified()
 		}
@@ -40,15 +43,6 @@ func (s *Store) written(to awaited, m *nats.Msg, failure error) {
 	if to.written != nil {
 		to.written(a)
 	}
-}
-
-// Denied reports a recent refusal of writes to key; see [KV].
-func (s *Store) Denied(key string) error {
-	err := s.denied(s.ctx, s.putPrefix+key)
-	if err != nil {
-		s.refused(key)
-	}
-	return err
 }
 
 // check returns the TTL that the server is sent, or the error of a write that is not valid.
@@ -220,7 +214,7 @@ func (s *Store) write(ctx context.Context, w Write) (uint64, error) {
 		return 0, err
 	}
 	defer forget()
-	a, err := await(ctx, s, ch, subject, replyTimeout)
+	a, err := await(ctx, s.line, ch, subject, replyTimeout)
 	if err != nil {
 		if errors.Is(err, ErrPermission) {
 			s.refused(w.Key)
