@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
@@ -553,10 +554,17 @@ func TestTokensGoBackwards(t *testing.T) {
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, c.Healthy())
 		kit.RemakeBucket(t, nc, 1000) // a bucket whose sequences are those of long ago
 		_, err = c.Lock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "backwards")
+		require.ErrorContains(t, c.Healthy(), "backwards", "a service that gets no lock is not ready")
+		kit.RemakeBucket(t, nc, record.TokenRevision(l.Token())+1000)
+		l, err = c.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, c.Healthy())
 	})
 }
 

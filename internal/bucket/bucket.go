@@ -42,6 +42,7 @@ type Bucket struct {
 	clock     func() clock.Instant
 	timers    sync.Pool
 	highest   atomic.Uint64
+	backwards atomic.Pointer[error] // why a grant was refused whose revision is not above highest; nil if none was since
 	conn      connection
 	life      context.Context
 	quit      context.CancelCauseFunc
@@ -155,10 +156,26 @@ func (b *Bucket) Highest() uint64 { return b.highest.Load() }
 func (b *Bucket) Acknowledged(revision uint64) {
 	for {
 		h := b.highest.Load()
-		if revision <= h || b.highest.CompareAndSwap(h, revision) {
+		if revision <= h {
+			return
+		}
+		if b.highest.CompareAndSwap(h, revision) {
+			b.backwards.Store(nil)
 			return
 		}
 	}
+}
+
+// WentBackwards notes that the server has acknowledged a claim at a revision that is not above the highest one. No lock is
+// granted until a revision is.
+func (b *Bucket) WentBackwards(why error) { b.backwards.Store(&why) }
+
+// Backwards returns the error of [Bucket.WentBackwards]; nil if the revisions rise.
+func (b *Bucket) Backwards() error {
+	if why := b.backwards.Load(); why != nil {
+		return *why
+	}
+	return nil
 }
 
 // Timer is time.NewTimer with reused timers, for waits that are nearly always short. TimerDone returns the timer. Each

@@ -229,7 +229,7 @@ func (s *Session) Healthy() error {
 	s.verdict.Lock()
 	bad := s.badBucket
 	s.verdict.Unlock()
-	return plain.Join(s.b.Healthy(), bad, s.AtRisk())
+	return plain.Join(s.b.Healthy(), bad, s.b.Backwards(), s.AtRisk())
 }
 
 // ClosedWithin notes that an observer closes the client: Close does not wait for it.
