@@ -209,7 +209,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	}
 }
 
-// IsLeader says whether a term of this Election is inside its validity and its context
+// IsLeader reports whether a term of this Election is inside its validity and its context
 // goes on. It returns the term's fencing token. It reads the clock and does no I/O. The
 // answer can change before the caller acts on it, so pass the token to the resource that
 // the leader changes.
@@ -241,7 +241,7 @@ type Leader struct {
 	Value []byte
 }
 
-// Vacant says whether nobody leads.
+// Vacant reports whether nobody leads.
 func (l Leader) Vacant() bool { return l.Token == 0 }
 
 func (l Leader) equal(to Leader) bool {
@@ -276,7 +276,7 @@ func leaderOf(h *admin.Holder) Leader {
 // the server acknowledged before the call. A goroutine that takes over from another one
 // of its client is shown within 100 ms.
 //
-// The error matches [ErrNoLeader] if nobody leads, also when an operator has broken the
+// The error matches [ErrNoLeader] if nobody leads, even when an operator has broken the
 // leader's claim. The other errors are those of [admin.Admin.Inspect].
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	if err := e.ready(ctx); err != nil {

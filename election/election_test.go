@@ -309,7 +309,7 @@ func TestSiblings(t *testing.T) {
 	})
 }
 
-// 50 candidates send no more than 50 clients that wait for a mutex, also if they are of one client.
+// 50 candidates send no more than 50 clients that wait for a mutex, even if they are of one client.
 func TestFiftyCandidates(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const n = 50

@@ -181,7 +181,7 @@ func ExampleTerm_Resign() {
 	// true
 }
 
-// OnChange has Run report each leader, also while another process leads.
+// OnChange has Run report each leader, even while another process leads.
 func ExampleNew() {
 	ctx, stop := context.WithCancel(context.Background())
 	locks, done := example.Client()

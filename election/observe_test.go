@@ -134,7 +134,7 @@ func TestObserveLostNotifications(t *testing.T) {
 	})
 }
 
-// An observer receives the vacancy after a leader that crashed, also where nobody else
+// An observer receives the vacancy after a leader that crashed, even where nobody else
 // campaigns.
 func TestObserveCrash(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

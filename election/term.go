@@ -84,7 +84,7 @@ func (t *Term) Resign(ctx context.Context) error {
 // bucket that was deleted and re-created.
 //
 // When lead returns within 10 s, with an error or without, Run pauses before it campaigns
-// again. The pause is 100 ms at most after the first time, and up to 10 s when that
+// again. The pause is at most 100 ms after the first time, and up to 10 s when that
 // repeats. There is no pause after a term that was lost.
 //
 // The client's logger gets a warning with each error of lead ([natslock.WithLogger]), but for

@@ -119,7 +119,7 @@ func TestPublishMsg(t *testing.T) {
 	require.NoError(t, f.Err())
 }
 
-// A message to another stream is refused, also where that stream would take it.
+// A message to another stream is refused, even where that stream would take it.
 func TestOtherStream(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	orders(t, js, nil)

@@ -117,7 +117,7 @@ func (f *Fence) unfit(c *jetstream.StreamConfig, lanes int) (setting, remedy str
 	return "", ""
 }
 
-// captured says whether one of a stream's subjects matches a literal one.
+// captured reports whether one of a stream's subjects matches a literal one.
 func captured(patterns []string, subject string) bool {
 	parts := strings.Split(subject, ".")
 next:

@@ -82,7 +82,7 @@ type Store struct{ store *kvstore.Store }
 // server is too old, [ErrNotFound] for a missing bucket that Open may not create,
 // [ErrPermission] when the server forbids this user to ask or to create, and
 // [ErrUnavailable] when JetStream does not answer or the stream has no leader. Without a
-// deadline in ctx Open waits for 10 s at most.
+// deadline in ctx Open waits for at most 10 s.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
 	if ctx == nil || js == nil {
 		return nil, fmt.Errorf("open a bucket: %w: the context or the JetStream is nil", ErrInvalid)

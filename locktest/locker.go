@@ -266,7 +266,7 @@ func (l *Locker) Delay(name string, d time.Duration) {
 
 // Fail has all requests fail with err from now on, as without a server, and a nil err ends
 // that. It concerns all clients but that of [Locker.Hold]. With natslock.ErrUnavailable the
-// clients act as in an outage: a Lock waits, a TryLock gives up after 5 s at most, and held
+// clients act as in an outage: a Lock waits, a TryLock gives up after at most 5 s, and held
 // locks end with their validity. With another error an acquire returns at once, and its error
 // matches err.
 func (l *Locker) Fail(err error) { l.outage(func() { l.failure = err }) }

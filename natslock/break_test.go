@@ -401,7 +401,7 @@ func TestBreakByHand(t *testing.T) {
 				time.Sleep(time.Minute)
 				require.Equal(t, tombstone, r.get("lock.l").Sequence)
 
-				// Its tombstone stays for ever, and is in nobody's way.
+				// Its tombstone stays forever, and is in nobody's way.
 				next, err := other.TryLock(t.Context(), "l")
 				require.NoError(t, err)
 				require.Greater(t, next.Token(), l.Token())

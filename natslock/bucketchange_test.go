@@ -16,7 +16,7 @@ import (
 )
 
 // A bucket that was re-created is another one, fit or not: a lease that is not renewed ends
-// also where the bucket is repaired before it is verified again.
+// even where the bucket is repaired before it is verified again.
 func TestBucketMadeAgainUnfit(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)

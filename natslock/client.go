@@ -60,7 +60,7 @@ func (c *Client) readyFor(ctx context.Context) error {
 
 // New opens the bucket and verifies that its settings are safe for locks. It creates a
 // missing bucket, unless [WithCreate] forbids it. Without a deadline in ctx it waits for
-// the server for 10 s at most, also for a connection that is not there yet (see
+// the server for at most 10 s, also for a connection that is not there yet (see
 // nats.RetryOnFailedConnect) or is away.
 //
 // The error matches [ErrInvalid], [ErrPermission], or
@@ -147,7 +147,7 @@ func (cfg config) client(kv kvstore.KV) *Client {
 // has said last that the lock is held or the caller queued. Its place in the queue is gone
 // by then, and no TryLock meets it any more. If the server is slow to confirm that, Lock
 // returns 100 ms after the end of the wait, and in an outage at once. Then the place goes
-// with the server's next answer, or with its TTL of 15 s at most. When the bucket is gone or the
+// with the server's next answer, or with its TTL of at most 15 s. When the bucket is gone or the
 // connection is closed, the error matches [ErrUnavailable]. While the client knows that the
 // settings of the bucket are not safe any more, it grants nothing, and the error matches
 // kvstore.ErrBucketConfig; see [Client.Healthy]. Otherwise it matches [ErrInvalid], [ErrPermission] or [ErrClosed].
@@ -160,7 +160,7 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 }
 
 // TryLock takes the mutex if it is free and has no queue. It never queues. It waits
-// only for the server's answers, for 5 s at most, or one TTL if that is shorter. A lock that
+// only for the server's answers, for at most 5 s, or one TTL if that is shorter. A lock that
 // has been free for a second in spite of its queue counts as free: its first waiter is
 // stopped. The next waiter takes such a lock too.
 //
@@ -216,7 +216,7 @@ func (c *lockConfig) handle(get func(call.Request) (cohort.Holding, error)) (*Lo
 	l := &Lock{lease: inner}
 	l.self = l
 	// A handle that is dropped can never unlock: its lease runs out instead of
-	// being renewed for ever.
+	// being renewed forever.
 	l.cleanup = runtime.AddCleanup(l, cohort.Holding.Abandon, inner)
 	if warns != nil { // last: a warning that is due already uses the handle at once
 		warns.handle = weak.Make(l)

@@ -286,7 +286,7 @@ func TestCohortHandleEndsItsOwnPart(t *testing.T) {
 	})
 }
 
-// A holder that leaves when the validity is over has lost the lock, also if the client has
+// A holder that leaves when the validity is over has lost the lock, even if the client has
 // not noticed the end.
 func TestCohortLeftTooLate(t *testing.T) {
 	for range 15 { // which timer is first is chance

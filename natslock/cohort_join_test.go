@@ -99,7 +99,7 @@ func TestCohortsOfOneClient(t *testing.T) {
 	})
 }
 
-// Goroutines that come while a TryLock of their client has no answer get the lock after it, and also where it
+// Goroutines that come while a TryLock of their client has no answer get the lock after it, and even where it
 // is refused.
 func TestCohortBehindATry(t *testing.T) {
 	for _, refused := range []bool{false, true} {

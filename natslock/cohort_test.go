@@ -148,7 +148,7 @@ func TestCohortFirstGivesUp(t *testing.T) {
 }
 
 // The refusal of a second attempt may overtake the acknowledgement of the first one. The
-// client keeps the place and its ticket, also when the goroutine that asked first gives up.
+// client keeps the place and its ticket, even when the goroutine that asked first gives up.
 func TestCohortRefusalOvertakes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const attempt = 2 * time.Second // until the next one

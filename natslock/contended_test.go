@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// open says whether nobody waits for the lock, as far as its holder is notified.
+// open reports whether nobody waits for the lock, as far as its holder is notified.
 func open(l *natslock.Lock) bool {
 	contended := l.Contended()
 	synctest.Wait()

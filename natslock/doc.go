@@ -104,7 +104,7 @@
 //
 // [Client.LockAll] and [Client.TryLockAll] take several mutexes, all or none. They take
 // them in one order for all clients, so calls that want the same names in other orders do
-// not wait for each other for ever. [LockSet] has one context, which ends with the first loss.
+// not wait for each other forever. [LockSet] has one context, which ends with the first loss.
 //
 // # Locks that linger
 //
@@ -114,7 +114,7 @@
 // lock that nobody writes is read without a message.
 //
 // Exclusion, order and tokens are those of other locks. The client gives an idle lock up at
-// once when another client waits for it. A lost notification delays that by 5 s at most,
+// once when another client waits for it. A lost notification delays that by at most 5 s,
 // and a topology without notifications by the linger time. To
 // TryLock of another client an idle lock is held, and [LockedError] says that it is idle. The
 // price is that of a crash: an idle lock of a client that has crashed keeps others out until

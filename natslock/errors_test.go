@@ -268,7 +268,7 @@ func TestErrorKindsOfPermission(t *testing.T) {
 	kit.Unlock(t, held)
 }
 
-// The text of an error is one line, also where the error has several.
+// The text of an error is one line, even where the error has several.
 func TestErrorsAreOneLine(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), join(t, s)

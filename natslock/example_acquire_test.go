@@ -295,7 +295,7 @@ func ExampleLock_Context() {
 	// true false
 }
 
-// Unlock says whether the lock was held to that moment.
+// Unlock reports whether the lock was held to that moment.
 func ExampleLock_Unlock() {
 	ctx := context.Background()
 	locks, done := example.Client()

@@ -35,7 +35,7 @@ func ExampleLock_Err() {
 	// released
 }
 
-// Remaining says whether a step still fits into the validity that the server has confirmed.
+// Remaining reports whether a step still fits into the validity that the server has confirmed.
 func ExampleLock_Remaining() {
 	ctx := context.Background()
 	locks, done := example.Client()

@@ -570,7 +570,7 @@ func TestTokensGoBackwards(t *testing.T) {
 
 // TestReleaseRefusedByDeposedLeader has a deposed leader, which does not know the lock,
 // refuse its release, while the present leader applies it. The refusal is no sign of a loss
-// then, also when no trace of the deletion is left.
+// then, even when no trace of the deletion is left.
 func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, f := kit.Faulty(t, s.Connect(), 1)

@@ -84,7 +84,7 @@ func mustUnlockAndDrop(t *testing.T, c *natslock.Client) {
 	kit.Unlock(t, l)
 }
 
-// A copy of a handle keeps the lease, also when nobody has the handle itself any more.
+// A copy of a handle keeps the lease, even when nobody has the handle itself any more.
 func TestHandleCopied(t *testing.T) {
 	var log journal
 	c, _ := joinInMemory(t, kvstore.NewMemory(kvstore.DefaultBucket), log.option())

@@ -112,12 +112,12 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 // Adopt takes the lock that its holder has handed over by [Lock.Handoff]. The lock has the
 // token of the handle, an ID of its own, and the handle's TTL if opts have no other. With
 // a TTL beyond 24 h it is not renewed, as it was not before: see [NoRenew]. Adopt
-// does not wait for other holders. It waits for the server's answers, for 5 s at most, or
+// does not wait for other holders. It waits for the server's answers, for at most 5 s, or
 // one TTL if that is shorter.
 //
 // Adopt returns the held lock, or an error and no lock. It takes nothing but the record
 // that was handed over, at the revision that it has read. So of two at once one is refused, and
-// so is a second Adopt, also where the process of the first one has died. The error then matches
+// so is a second Adopt, even where the process of the first one has died. The error then matches
 // [ErrNotHandedOver], and says what the bucket has instead. It also matches [ErrLocked]
 // if the holder keeps the lock, or another claim has taken it. It matches [ErrBroken] if an
 // operator broke it. It matches [ErrLost] if the validity of the record is over, or the record is

@@ -58,7 +58,7 @@ func TestRenewalLag(t *testing.T) {
 	})
 }
 
-// A closed client says so, also where its connection was closed before.
+// A closed client says so, even where its connection was closed before.
 func TestHealthyClosed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()

@@ -165,7 +165,7 @@ func TestOutageBacksOff(t *testing.T) {
 }
 
 // When the bucket is deleted under a waiter, the waiter fails. It does not search for its
-// queue for ever.
+// queue forever.
 func TestBucketGoneUnderWaiter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()

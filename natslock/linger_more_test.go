@@ -121,7 +121,7 @@ func TestLingerManyReconnected(t *testing.T) {
 	}
 }
 
-// TestLingerExtended: the TTL of an Extend ends with its holder, also where nobody follows.
+// TestLingerExtended: the TTL of an Extend ends with its holder, even where nobody follows.
 func TestLingerExtended(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
@@ -286,7 +286,7 @@ func TestLingerCrowd(t *testing.T) {
 	})
 }
 
-// TestLingerDropped: a handle that was dropped is noticed, also where it was a part in a
+// TestLingerDropped: a handle that was dropped is noticed, even where it was a part in a
 // lease that had been idle. The lease is not idle again.
 func TestLingerDropped(t *testing.T) {
 	t.Parallel()

@@ -152,7 +152,7 @@ func TestLingerClose(t *testing.T) {
 }
 
 // TryLock of another client is refused by a lock that lingers, without a write beside its claim. The
-// error says whether the lock was idle when it was last renewed, and Lock gets it at once.
+// error reports whether the lock was idle when it was last renewed, and Lock gets it at once.
 func TestLingerTryLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)

@@ -55,7 +55,7 @@ var errNoLocks = fmt.Errorf("%w: a natslock.LockSet that no acquire has returned
 //
 // LockAll returns all locks, or an error and no lock. Then it has released those that it
 // got, which [Stats] counts. It waits for the server's confirmation of that
-// for 250 ms at most. If a lock is lost
+// for at most 250 ms. If a lock is lost
 // or broken while LockAll waits for another one, the error matches [ErrLost] or the other
 // cause in [Lock.Context], and names both locks. It matches [ErrInvalid] for no names,
 // for more than 256, and for [MinHold]. The other errors are those of [Client.Lock], and name the

@@ -379,7 +379,7 @@ func TestOverdueLockIsDeleted(t *testing.T) {
 	}
 }
 
-// Only the leader says whether a record is overdue. Without its answer a one-shot acquire
+// Only the leader reports whether a record is overdue. Without its answer a one-shot acquire
 // neither gets the lock nor says that it is held.
 func TestOverdueUnasked(t *testing.T) {
 	permit := func(c *natslock.Client) take { return semaphore.New(c, "l", 1).Acquire }
@@ -607,7 +607,7 @@ func TestRemoveOverdue(t *testing.T) {
 	})
 }
 
-// A holder that renews while an operator removes its record keeps it, also where the clock
+// A holder that renews while an operator removes its record keeps it, even where the clock
 // that the operator is told is an hour ahead.
 func TestRemoveOverdueRenewed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

@@ -215,7 +215,7 @@ func TestPlaceLeftUnanswered(t *testing.T) {
 	})
 }
 
-// The queue is read from a state that contains the own place, also where replicas
+// The queue is read from a state that contains the own place, even where replicas
 // lag: a waiter keeps its ticket.
 func TestStaleQueueList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

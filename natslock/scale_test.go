@@ -18,7 +18,7 @@ import (
 )
 
 // 10,000 locks of one client are kept by as many goroutines as ten, through
-// several TTLs, also when each is watched.
+// several TTLs, even when each is watched.
 func TestScaleHeld(t *testing.T) {
 	n := machine.Part(10_000)
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

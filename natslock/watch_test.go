@@ -122,7 +122,7 @@ func TestWatchExpiryFromBefore(t *testing.T) {
 }
 
 // Watch reports the end of a lease before the grant of the next lease, and once. It does so
-// also when it was notified of the lease late: its own clock ends that lease after the
+// even when it was notified of the lease late: its own clock ends that lease after the
 // successor has come.
 func TestWatchExpiryBeforeNextGrant(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -193,7 +193,7 @@ func TestWatchMarksOutage(t *testing.T) {
 }
 
 // A re-created bucket has other notifications. The watch ends with an error that says so,
-// instead of receiving nothing for ever. The next watch receives them.
+// instead of receiving nothing forever. The next watch receives them.
 func TestWatchOfRemadeBucket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		viewer := join(t, s)

@@ -52,7 +52,7 @@ type serving struct {
 // fn's context ends when the worker has lost the partition, or when fn has not returned within the drain time after [Partition.Leaving] was closed. Its cause
 // says why: it matches [natslock.ErrLost], [natslock.ErrBroken], [natslock.ErrClosed] or [ErrDrainTime]. It has the values of ctx, and does not end with ctx. The worker keeps the partition until fn returns. A panic of fn ends the process, after the partition was released: the other partitions of the process wait for the TTL, as after a crash. When fn
 // returns without having been asked to, with an error or without, the worker gives the partition up and takes it again after a
-// pause of 100 ms at most, and of up to 10 s when that repeats. The client's logger gets a warning with each error of fn, but for one that is nothing but the end of its context, and
+// pause of at most 100 ms, and of up to 10 s when that repeats. The client's logger gets a warning with each error of fn, but for one that is nothing but the end of its context, and
 // for a function that returns without having been asked to, does not return within the drain time, or whose partition could not be released. It
 // gets one when the worker does not reach the group, and a line when it does again.
 //

@@ -170,7 +170,7 @@ func live(h *admin.Holder) bool {
 	return h != nil && !h.Overdue && h.Broken == nil && !h.Fixed && !h.Unreadable
 }
 
-// holds says whether a lock is one of the member's process.
+// holds reports whether a lock is one of the member's process.
 func (m *Member) holds(h *admin.Holder) bool {
 	return h != nil && h.Owner == m.Owner && h.Host == m.Host && h.PID == m.PID
 }
@@ -233,7 +233,7 @@ func (g *State) planned() []string {
 	return plan(g.Members, owners)
 }
 
-// has says whether a membership was read.
+// has reports whether a membership was read.
 func (g *State) has(token uint64) bool {
 	_, ok := g.known[token]
 	return ok

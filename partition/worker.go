@@ -136,12 +136,12 @@ func (w *worker) decide(now time.Time) (effects []effect) {
 	return effects
 }
 
-// mine says whether this worker is to own a partition.
+// mine reports whether this worker is to own a partition.
 func (w *worker) mine(k int) bool {
 	return w.member && !w.closing && w.plan != nil && w.plan[k] == w.id
 }
 
-// givesWay says whether the worker gives up a partition that it holds: when it is another one's by a plan that is newer than
+// givesWay reports whether the worker gives up a partition that it holds: when it is another one's by a plan that is newer than
 // the other's request. It does not when nobody asks, so that somebody owns the partition meanwhile.
 func (w *worker) givesWay(k int, now time.Time) bool {
 	switch {
@@ -157,7 +157,7 @@ func (w *worker) givesWay(k int, now time.Time) bool {
 	return s.contended > 0 //safety:partition-kept-meanwhile
 }
 
-// alone says whether no other worker is there to take over, as the last look has it.
+// alone reports whether no other worker is there to take over, as the last look has it.
 func (w *worker) alone() bool { return w.seen > 0 && len(w.members) == 0 }
 
 // nextLook is when to read the group next, or zero.
@@ -283,7 +283,7 @@ func (w *worker) read(g State, now time.Time) error {
 	return nil
 }
 
-// unsettled says whether to read the group again later: this worker waits for a partition, or holds one that another worker waits for or is
+// unsettled reports whether to read the group again later: this worker waits for a partition, or holds one that another worker waits for or is
 // to own, or the last list still showed a membership that had ended.
 func (w *worker) unsettled() bool {
 	for k, s := range w.slots {
@@ -301,7 +301,7 @@ func (w *worker) unread(now time.Time) {
 	w.failed++
 }
 
-// granted: a claim has got its lock. It says whether the function is to run. Otherwise the lock is to be released.
+// granted: a claim has got its lock. It reports whether the function is to run. Otherwise the lock is to be released.
 func (w *worker) granted(k int, now time.Time) (run bool) {
 	s := &w.slots[k]
 	if !w.mine(k) { //safety:partition-granted-late
@@ -357,7 +357,7 @@ func (w *worker) abandon(now time.Time) {
 	w.closeBy = now
 }
 
-// done says whether a worker that leaves has released its partitions and its membership.
+// done reports whether a worker that leaves has released its partitions and its membership.
 func (w *worker) done() bool {
 	for _, s := range w.slots {
 		if s.phase != free {

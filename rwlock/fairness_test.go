@@ -217,7 +217,7 @@ func (b behind) List(ctx context.Context, pattern string, min uint64, opts ...kv
 func (b behind) Alone() bool { return false }
 
 // TestNewcomer comes when the lock is free and the first in line has not taken it yet. No
-// newcomer passes the line, also when a replica that lags answers it.
+// newcomer passes the line, even when a replica that lags answers it.
 func TestNewcomer(t *testing.T) {
 	for name, under := range map[string]func(kvstore.KV) kvstore.KV{
 		"current": func(kv kvstore.KV) kvstore.KV { return kv },

@@ -120,7 +120,7 @@ func TestDrainUnnotified(t *testing.T) {
 }
 
 // TestOwnWriterEndsSharing: the readers of a client take no one in after its own writer's
-// Lock, also when no notification says so.
+// Lock, even when no notification says so.
 func TestOwnWriterEndsSharing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour))

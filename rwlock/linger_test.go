@@ -159,7 +159,7 @@ func (s replicated) List(ctx context.Context, pattern string, least uint64, opts
 }
 
 // TestLingerReadersTogether: a client lists the queues of idle readers with one request,
-// also where replicas can lag. A replica that has nothing to show names no state.
+// even where replicas can lag. A replica that has nothing to show names no state.
 func TestLingerReadersTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var lists atomic.Int64

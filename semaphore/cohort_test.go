@@ -139,7 +139,7 @@ func TestCohortHandsOn(t *testing.T) {
 	})
 }
 
-// A client whose goroutines wait has one place, also while it gets permits.
+// A client whose goroutines wait has one place, even while it gets permits.
 func TestCohortPlace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h, a := join(t, s), join(t, s)

@@ -38,7 +38,7 @@
 // goes by its own. A client with number n takes slots below n only, so at most n holders have
 // asked with n or less. Where slots are free, a newcomer takes the highest that it knows of.
 // The queue is one for all numbers: a first waiter with a smaller number waits for a slot
-// below it, and those behind it wait too, also while a higher slot is free.
+// below it, and those behind it wait too, even while a higher slot is free.
 //
 // To change the number, restart the clients with the new one. Until the last client has it,
 // the greater of the two bounds all holders together, and fewer permits are in use. A lasting

@@ -88,7 +88,7 @@ func (s *servers) stopped() {
 	s.since = true
 }
 
-// soil says whether a server has run since the last call.
+// soil reports whether a server has run since the last call.
 func (s *servers) soil() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

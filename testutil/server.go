@@ -172,7 +172,7 @@ func (s *Server) Dialer() nats.Option { return nats.SetCustomDialer(s.newLink())
 // Connect connects to the server and closes the connection when the test
 // ends. If it cannot connect the test ends.
 //
-// It reconnects for ever and at short intervals (50 ms); opts come after this
+// It reconnects forever and at short intervals (50 ms); opts come after this
 // default and override it.
 func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
 	s.t.Helper()

@@ -57,7 +57,7 @@ func New(storage certmagic.Storage, locks natslock.Locker, opts ...natslock.Lock
 }
 
 // Lock takes the lock with a name of any characters. It waits until ctx ends, over outages
-// of the server too. It returns nil when the caller has the lock until Unlock, also if ctx
+// of the server too. It returns nil when the caller has the lock until Unlock, even if ctx
 // ends before that. The error is that of [natslock.Client.Lock], and matches [natslock.ErrTimeout] and ctx's error when ctx
 // ended the wait.
 func (s *Storage) Lock(ctx context.Context, name string) error {

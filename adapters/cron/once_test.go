@@ -137,7 +137,7 @@ func launch(t *testing.T, s *testutil.Server, opts ...cronlock.Option) []*replic
 	return all
 }
 
-// Three replicas whose clocks differ run a short job once per tick, also when the first of
+// Three replicas whose clocks differ run a short job once per tick, even when the first of
 // them stops. The others are refused because of its minimum hold. Tokens rise.
 func TestOncePerTick(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

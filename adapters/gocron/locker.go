@@ -96,7 +96,7 @@ func NewLocker(locks natslock.Locker, opts ...Option) *Locker {
 //
 // It returns the lock, or an error, and then gocron skips the run. The error matches
 // [natslock.ErrLocked] when another run of the job is under way anywhere, or began less
-// than the minimum hold ago. A run counts for this Locker until it ends, also if it has lost
+// than the minimum hold ago. A run counts for this Locker until it ends, even if it has lost
 // its lock. The error matches [natslock.ErrInvalid] if NewLocker got no locks. The
 // other errors are those of [natslock.Client.TryLock].
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {

@@ -34,7 +34,7 @@ func launch(t *testing.T, s *testutil.Server, l *ledger, opts ...gocronlock.Opti
 	return all
 }
 
-// Replicas whose clocks differ run a short job once per tick, also when the first of them
+// Replicas whose clocks differ run a short job once per tick, even when the first of them
 // shuts down. The others are refused because of its minimum hold. Tokens rise.
 func TestOncePerTick(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

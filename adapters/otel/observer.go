@@ -128,7 +128,7 @@ func New(opts ...Option) (*Observer, error) {
 // Add has the Observer read natslock.waiting from the client's Stats. When an acquire queues
 // for a lock whose hold the Observer has not seen, it also asks the client for the holder.
 // The package comment says what for. That is one Inspect for each wait, on
-// the goroutine that calls observers. It delays events for 250 ms at most, and after a
+// the goroutine that calls observers. It delays events for at most 250 ms, and after a
 // failure there is none for 10 s. The Observer keeps the client.
 func (o *Observer) Add(locks *natslock.Client) {
 	o.mu.Lock()

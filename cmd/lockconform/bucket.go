@@ -184,7 +184,7 @@ func (t *trial) anew(first uint64, change func(c *jetstream.StreamConfig)) {
 	t.need(err)
 }
 
-// busy says whether a server could not make a stream because it still removes the files of the
+// busy reports whether a server could not make a stream because it still removes the files of the
 // stream that was just deleted.
 func busy(err error) bool {
 	refused, ok := errors.AsType[*jetstream.APIError](err)

@@ -141,7 +141,7 @@ func (p *program) send(r request) (<-chan answer, error) {
 	return ch, err
 }
 
-// toldLost says whether the program has told that a lock is lost.
+// toldLost reports whether the program has told that a lock is lost.
 func (p *program) toldLost(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// canStop says whether a process can be stopped here, and go on later.
+// canStop reports whether a process can be stopped here, and go on later.
 const canStop = true
 
 // ownGroup has a program and its children be stopped together.

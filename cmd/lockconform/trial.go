@@ -306,7 +306,7 @@ func (t *trial) granted(name string, a answer) stored {
 	return s
 }
 
-// wrote says whether the program has written a revision of a key.
+// wrote reports whether the program has written a revision of a key.
 func (t *trial) wrote(key string, revision uint64) bool {
 	for _, w := range t.wire.seen(key) {
 		if w.stored == revision {

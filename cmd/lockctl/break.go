@@ -135,7 +135,7 @@ func (c *breakCmd) choose(g *session.Globals, s *session.Session) (show.Holding,
 	return show.Holding{}, c.nobody(held)
 }
 
-// means says whether the command line allows h.
+// means reports whether the command line allows h.
 func (c *breakCmd) means(h show.Holding) bool {
 	return (c.Kind == "" || c.Kind == h.Kind.String()) &&
 		(c.ID == nil || strings.HasPrefix(h.ID, *c.ID))

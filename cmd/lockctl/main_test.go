@@ -194,7 +194,7 @@ func gaveUp(t *testing.T, s *testutil.Server, args ...string) (code int, stdout,
 	return code, stdout, stderr
 }
 
-// inside says whether a command line can run inside the test's process: the command has no
+// inside reports whether a command line can run inside the test's process: the command has no
 // signals, no terminal and no children.
 func inside(args []string) bool {
 	if slices.Contains(args, "--watch") {
@@ -246,7 +246,7 @@ func gone(t *testing.T, pid int) {
 	kit.Eventually(t, fmt.Sprintf("the end of process %d", pid), func() bool { return !running(pid) })
 }
 
-// running says whether a process is there and more than a zombie: in a container
+// running reports whether a process is there and more than a zombie: in a container
 // nobody may collect those.
 func running(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {

@@ -60,7 +60,7 @@ func own(t *testing.T, c *natslock.Client, name string, number int, id string) *
 	return take(t, c, fmt.Sprintf("%s.part.%d", name, number), natslock.TTL(time.Hour), natslock.Meta(map[string]string{"member": id}))
 }
 
-// A process that has left its membership and works on still owns its partitions, also where its successor has the same id.
+// A process that has left its membership and works on still owns its partitions, even where its successor has the same id.
 func TestPartitionsOfFormerProcess(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)

@@ -143,7 +143,7 @@ func (v *screen) changedLocked() {
 	v.more = make(chan struct{})
 }
 
-// wholeRunes says whether b ends with a whole rune.
+// wholeRunes reports whether b ends with a whole rune.
 func wholeRunes(b []byte) bool { return strings.ToValidUTF8(string(b), "") == string(b) }
 
 // text is what the terminal shows, after a complete frame.
@@ -311,7 +311,7 @@ func looksLike(t *testing.T, name, text string) {
 	require.Equal(t, string(want), text)
 }
 
-// alive says whether the program is still running.
+// alive reports whether the program is still running.
 func (v *screen) alive() bool {
 	return !errors.Is(v.cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone)
 }

@@ -39,7 +39,7 @@ func (c *taking) check() error {
 	return nil
 }
 
-// once says whether the lock is not waited for.
+// once reports whether the lock is not waited for.
 func (c *taking) once() bool { return c.Nonblock || c.Wait != nil && *c.Wait == 0 }
 
 // lockFunc takes a lock of one kind in one mode.

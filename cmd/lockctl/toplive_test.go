@@ -192,7 +192,7 @@ func TestTopASCII(t *testing.T) {
 	}
 }
 
-// Without a key pressed the first line is selected and the view is at the top, also when a
+// Without a key pressed the first line is selected and the view is at the top, even when a
 // lock comes before the lock that was first. A selection that was moved follows its lock.
 func TestTopStaysAtTop(t *testing.T) {
 	t.Parallel()

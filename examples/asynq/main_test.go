@@ -80,7 +80,7 @@ func stopped(t *testing.T, binary string) {
 	require.Empty(t, shared(first, next), "both have enqueued a tick")
 }
 
-// Redis refuses a tick that it has, also when its task is done.
+// Redis refuses a tick that it has, even when its task is done.
 func TestSecondLine(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

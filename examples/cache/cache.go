@@ -38,7 +38,7 @@ func (c cache) use(ctx context.Context) error {
 	}, natslock.MaxWait(5*time.Second))
 }
 
-// read reads the cache, and says whether it is too old.
+// read reads the cache, and reports whether it is too old.
 func (c cache) read() (old bool, err error) {
 	text, err := os.ReadFile(c.file)
 	if errors.Is(err, fs.ErrNotExist) {

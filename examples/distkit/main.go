@@ -8,12 +8,12 @@
 //     sentinel: locked, timed out, lost, an invalid TTL, an invalid option. LockedError and
 //     TimeoutError carry the holder and the time of the wait.
 //   - The client renews a lease every third of its TTL, and tries again until the validity
-//     ends. State reads the clock and needs no I/O. Unlock says whether the lock was lost.
+//     ends. State reads the clock and needs no I/O. Unlock reports whether the lock was lost.
 //   - Do unlocks when its function returns or panics. A dropped lock is not renewed.
 //   - A later reader never passes a waiting writer, and clients are served in the order
 //     in which they queue. A one-shot write neither queues nor delays readers. A waiter that gives up
 //     deletes its place, and the place of a crashed one ends with its TTL.
-//   - A lock is held only inside the validity that the server has confirmed, also if it
+//   - A lock is held only inside the validity that the server has confirmed, even if it
 //     lingers.
 //
 // It needs a server:

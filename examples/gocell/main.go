@@ -12,7 +12,7 @@
 //     attempts. An answer that shows another owner ends the lock at once.
 //   - Options set when to renew, the margin for clocks that drift, and how long a release
 //     waits. New refuses a value out of range.
-//   - Release returns when the server has confirmed, also when its context has ended. The
+//   - Release returns when the server has confirmed, even when its context has ended. The
 //     second call returns the result of the first.
 //   - Stats is for health checks. Close returns when the client has drained.
 //   - A service is tested without a server: package locktest has locks in memory, which a test

@@ -158,7 +158,7 @@ func (r *replay) lost(s step) {
 	}
 }
 
-// lacks says whether writes between two revisions are missing.
+// lacks reports whether writes between two revisions are missing.
 func (r *replay) lacks(from, to uint64) bool {
 	i, _ := slices.BinarySearchFunc(r.missing, from, func(m span, rev uint64) int { return cmp.Compare(m.before, rev+1) })
 	return i < len(r.missing) && r.missing[i].after < to

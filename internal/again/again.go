@@ -40,18 +40,18 @@ func Pause(n int) time.Duration {
 	return d - rand.N(d/2)
 }
 
-// Closed says whether an error means that the client or its connection was closed for good.
+// Closed reports whether an error means that the client or its connection was closed for good.
 func Closed(err error) bool {
 	return errors.Is(err, kvstore.ErrConnectionClosed) || errors.Is(err, natslock.ErrClosed)
 }
 
-// Final says whether another try would fail in the same way.
+// Final reports whether another try would fail in the same way.
 func Final(err error) bool {
 	return Closed(err) || slices.ContainsFunc([]error{natslock.ErrPermission, natslock.ErrInvalid},
 		func(final error) bool { return errors.Is(err, final) })
 }
 
-// IsEnd says whether err is the end of ctx, and nothing that is joined with it.
+// IsEnd reports whether err is the end of ctx, and nothing that is joined with it.
 func IsEnd(ctx context.Context, err error) bool {
 	if all, ok := errors.AsType[interface {
 		error

@@ -260,7 +260,7 @@ func TestClockCountsSuspend(t *testing.T) {
 		require.ErrorIs(t, cause, session.ErrLost)
 		require.Error(t, l.Context().Err())
 
-		// The context ends also when no caller asks for the status. Timers do not run
+		// The context ends even when no caller asks for the status. Timers do not run
 		// during a nap.
 		l, err = e.Acquire(t.Context(), call.Request{Name: "y", Fixed: true})
 		require.NoError(t, err)

@@ -86,7 +86,7 @@ func TestBidLeaderless(t *testing.T) {
 }
 
 // TestBidBackoffs: tries in a row that have no answer are further and further apart. An attempt that was
-// acknowledged too late is repeated at once, but not for ever.
+// acknowledged too late is repeated at once, but not forever.
 func TestBidBackoffs(t *testing.T) {
 	var b Bid
 	b.Begin(followBegun)

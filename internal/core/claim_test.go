@@ -747,12 +747,12 @@ func (o *orders) find(s *scene, e record.Entry) {
 	o.decide(s, v)
 }
 
-// fits says whether attempt n may be granted now: it is valid, and its token rises.
+// fits reports whether attempt n may be granted now: it is valid, and its token rises.
 func (o *orders) fits(s *scene, n int) bool {
 	return s.now < s.sent[n].Add(valid) && o.revision(n) > known
 }
 
-// refused says whether attempt n is never applied.
+// refused reports whether attempt n is never applied.
 func (o *orders) refused(s *scene, n int) bool {
 	a := s.answer[n]
 	switch {

@@ -172,7 +172,7 @@ func TestDrain(t *testing.T) {
 	w.waits().names(13, "R").then("read R as of 13").readsGone("R", 13).then("drained")
 }
 
-// Each reader counts until its own tombstone is read. That is for ever.
+// Each reader counts until its own tombstone is read. That is forever.
 func TestDrainSeveral(t *testing.T) {
 	w := shuts(t, 1, 12)
 	w.watches().names(12, "Q", "R", "S").then("read Q").readsGone("Q", 10).then("read R")

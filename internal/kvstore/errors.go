@@ -62,7 +62,7 @@ var (
 	ErrClosed = errors.New("store closed")
 )
 
-// Refused says whether err is the refusal of a write that another try may meet again: the
+// Refused reports whether err is the refusal of a write that another try may meet again: the
 // server's, such as a full bucket, this connection's limit of a message, or a permission. A
 // conflict is none, nor is the lack of an answer, of a leader or of a connection.
 func Refused(err error) bool {

@@ -209,7 +209,7 @@ func notifies(rp *jetstream.RePublish, own string) string {
 	return strings.TrimSuffix(rp.Destination, ">")
 }
 
-// verify says whether a stream can be a bucket. want is what this client wants
+// verify reports whether a stream can be a bucket. want is what this client wants
 // for. Errors make it unsafe, warnings make it slower or riskier.
 func verify(want Config, info *Info) (warnings []string, err error) {
 	findings, err := Examine(want, info)

@@ -59,7 +59,7 @@ type KV interface {
 	// [ErrPermission], [ErrClosed] or ctx's error.
 	List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error)
 
-	// Alone says whether the bucket has neither replicas nor mirrors, as far as the
+	// Alone reports whether the bucket has neither replicas nor mirrors, as far as the
 	// store knows without I/O. Then no read lags, whatever its min.
 	Alone() bool
 
@@ -67,7 +67,7 @@ type KV interface {
 	// store knows without I/O, the bucket may not take new locks and waiters.
 	Room() error
 
-	// Current says whether List shows each key as it was in a state that contains min,
+	// Current reports whether List shows each key as it was in a state that contains min,
 	// as far as the store knows without I/O. Otherwise List may miss a key that was
 	// deleted and written again.
 	Current() bool
@@ -267,7 +267,7 @@ type State struct {
 	// Replicas is the number of servers that may answer for the stream: its
 	// replicas, and more while the cluster moves it.
 	Replicas int
-	// Notifies says whether the bucket publishes its changes: without that no watch has events.
+	// Notifies reports whether the bucket publishes its changes: without that no watch has events.
 	Notifies bool
 	// Complete says that Keys misses no key that is there: a server has answered that leads
 	// the stream and says since when, or the only one. While a stream has no leader, each of its replicas

@@ -24,7 +24,7 @@ const (
 	byServer      = "upgrade every server that may keep the bucket to " + MinServer + " or later"
 )
 
-// ServerFits says whether a bucket is safe on a nats-server of this version, like
+// ServerFits reports whether a bucket is safe on a nats-server of this version, like
 // "2.12.1". It returns false for a version that it cannot read.
 func ServerFits(version string) bool {
 	var v, minimum [2]int

@@ -142,7 +142,7 @@ func (l *line) run() error {
 	return nil
 }
 
-// away says whether the connection is down, as far as it has told the store.
+// away reports whether the connection is down, as far as it has told the store.
 func (l *line) away() bool { return l.state.Load() == int32(nats.RECONNECTING) }
 
 // dispatch hands notifications and changes of the connection to the watches.

@@ -39,10 +39,10 @@ var (
 	errTooMany = fmt.Errorf("%w: too many keys", errIncomplete)
 )
 
-// Alone says whether only one server answers; see [KV].
+// Alone reports whether only one server answers; see [KV].
 func (s *Store) Alone() bool { return s.seen.Load().alone && !s.mirrorSeen.Load() }
 
-// Current says whether lists contain what they have to; see [KV].
+// Current reports whether lists contain what they have to; see [KV].
 func (s *Store) Current() bool {
 	seen := s.seen.Load()
 	return seen.alone || !seen.direct || !s.multiOff.Load()
@@ -512,7 +512,7 @@ func (s *Store) State(ctx context.Context, pattern string) (State, error) {
 // ledSince returns since when the server leads the stream that has answered. It is zero if
 // the server does not lead, or is the only one. A server takes its state first, then whether
 // it leads, then the keys. It leads from when it has applied its whole log, so the keys
-// of a leader's answer are all there are, also where it was elected during that answer.
+// of a leader's answer are all there are, even where it was elected during that answer.
 func ledSince(info *jetstream.StreamInfo) time.Time {
 	if info.Cluster == nil || info.Cluster.LeaderSince == nil {
 		return time.Time{}

@@ -104,7 +104,7 @@ func (m *Memory) apply(w Write, ttl time.Duration) Answer {
 	return Answer{Revision: r.Revision}
 }
 
-// matches says whether a pattern of NATS matches a key.
+// matches reports whether a pattern of NATS matches a key.
 func matches(pattern, key string) bool {
 	for {
 		want, wantMore, more := strings.Cut(pattern, ".")

@@ -17,7 +17,7 @@ const (
 	silentFor = time.Second
 )
 
-// watched says whether a write to key should cause a notification, in a store that has
+// watched reports whether a write to key should cause a notification, in a store that has
 // received none.
 func (s *Store) watched(key string) bool {
 	if s.notified.Load() {

@@ -44,7 +44,7 @@ const (
 // [MinServer]. It matches [ErrNotFound] for a missing bucket that Open may not create,
 // and [ErrPermission] when the server forbids this user to ask or to create. It matches
 // [ErrUnavailable] when JetStream does not answer, or when the stream of a cluster has no
-// leader and so accepts no writes. Without a deadline in ctx Open waits for 10 s at most,
+// leader and so accepts no writes. Without a deadline in ctx Open waits for at most 10 s,
 // also for a connection that is not there yet or away.
 //
 // Open logs settings that are safe and not recommended; see [Config.Logger].
@@ -331,7 +331,7 @@ func (s *Store) adopt(info *Info) error {
 	return err
 }
 
-// single says whether no other server may answer for the stream than the one that has.
+// single reports whether no other server may answer for the stream than the one that has.
 func single(info *jetstream.StreamInfo) bool {
 	return servers(info) == 1 && len(info.Alternates) <= 1
 }

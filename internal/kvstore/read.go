@@ -125,7 +125,7 @@ func (s *Store) readAsOf(ctx context.Context, key string, min uint64) (Record, e
 	}
 }
 
-// withheld says whether the error is that of a request which this user may not make,
+// withheld reports whether the error is that of a request which this user may not make,
 // or which its account does not import.
 func withheld(err error) bool {
 	return errors.Is(err, ErrPermission) || errors.Is(err, nats.ErrNoResponders)

@@ -77,7 +77,7 @@ type awaited struct {
 	answers answerTo     // nil for a write
 }
 
-// answerTo takes an answer, or why there will be none: see [NotSent]. It says whether it
+// answerTo takes an answer, or why there will be none: see [NotSent]. It reports whether it
 // awaits more of them.
 type answerTo func(m *nats.Msg, failure error) (more bool)
 
@@ -332,7 +332,7 @@ func noResponders(m *nats.Msg) bool {
 	return len(m.Data) == 0 && statusOf(m) == "503"
 }
 
-// denied says whether the server has lately refused this connection the
+// denied reports whether the server has lately refused this connection the
 // subject, or to subscribe to its inbox, where the answers come. The server reports it
 // on the connection, not in an answer, and nats.go keeps only the last such error. An
 // old error does not concern this request, and an error that another one follows at

@@ -16,7 +16,7 @@ import (
 // more the last quarter of max_bytes and of max_msgs is theirs. A single server takes each
 // replacement that is not larger, and has room for all renewals until it is full. It keeps a
 // sixteenth, or some records, for the claims of those that wait: a new place in the room that
-// a holder leaves would keep all of them waiting for ever.
+// a holder leaves would keep all of them waiting forever.
 func Room(info *jetstream.StreamInfo) error {
 	for _, l := range limits(info) {
 		if l.left() < 0 {

@@ -26,7 +26,7 @@ const (
 	subscribeWithin = 100 * time.Millisecond
 )
 
-// stuck says whether the sender has been waiting for the connection for more than stuckAfter.
+// stuck reports whether the sender has been waiting for the connection for more than stuckAfter.
 // That time begins again when the connection comes back.
 func (l *line) stuck() bool {
 	return l.sender.Busy() > stuckAfter && l.health.now()-time.Duration(l.upSince.Load()) > stuckAfter
@@ -55,7 +55,7 @@ type unsent struct{ error }
 
 func (u unsent) Unwrap() error { return u.error }
 
-// NotSent says whether err is that of a write which the connection has not taken and will
+// NotSent reports whether err is that of a write which the connection has not taken and will
 // never send. The outcome of a write without an answer is unknown otherwise.
 func NotSent(err error) bool {
 	_, ok := errors.AsType[unsent](err)

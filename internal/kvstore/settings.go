@@ -62,12 +62,12 @@ func atLeast(least int64) func(value any) bool {
 	}
 }
 
-// off says whether a value is what a server means by a setting that nobody has set.
+// off reports whether a value is what a server means by a setting that nobody has set.
 func off(value any) bool {
 	return slices.Contains([]string{"null", "false", "0", "-1", `""`, "{}", "[]"}, asJSON(value))
 }
 
-// same says whether two values mean the same to a server.
+// same reports whether two values mean the same to a server.
 func same(a, b any) bool { return off(a) && off(b) || asJSON(a) == asJSON(b) }
 
 func asJSON(value any) string {

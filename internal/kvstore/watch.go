@@ -142,7 +142,7 @@ func (w *watch) Stop() {
 	}
 }
 
-// move has the watches subscribe to other subjects, and says whether there were any: the
+// move has the watches subscribe to other subjects, and reports whether there were any: the
 // bucket was re-created, or an update has changed its notifications. While it has none, the
 // watches stay where they are, and are told so.
 func (s *Store) move(to string) (moved bool) {
@@ -242,7 +242,7 @@ func (w *tracking) expired(key string) {
 	w.deliver(Event{Kind: Expired, Record: l.record})
 }
 
-// forget ends the timing of a key that was deleted, or written for ever, and
+// forget ends the timing of a key that was deleted, or written forever, and
 // returns what was there.
 func (w *tracking) forget(r Record) (before Record) {
 	w.mu.Lock()
@@ -294,7 +294,7 @@ func (s *Store) flooded(m *nats.Msg) {
 	}
 }
 
-// dropped says whether notifications have been dropped since the last time. It runs on the
+// dropped reports whether notifications have been dropped since the last time. It runs on the
 // sender.
 func (s *Store) dropped() (some bool) {
 	s.mu.Lock()

@@ -103,7 +103,7 @@ func FuzzName(f *testing.F) {
 	})
 }
 
-// literal says whether s can be a key and not a pattern.
+// literal reports whether s can be a key and not a pattern.
 func literal(s string) bool {
 	for token := range strings.SplitSeq(s, ".") {
 		if token == "" || strings.Trim(token, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/-=") != "" {

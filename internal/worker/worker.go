@@ -124,7 +124,7 @@ func (w *Worker) Stop(ctx context.Context) {
 // worker from then on: it would wait for that function.
 func (w *Worker) StopWithin() { w.ownOnce.Do(func() { close(w.own) }) }
 
-// Within says whether the caller runs in a function of a worker.
+// Within reports whether the caller runs in a function of a worker.
 func Within() bool {
 	pcs := make([]uintptr, 1024) // a deep observer
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])

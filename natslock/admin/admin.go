@@ -121,7 +121,7 @@ func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error]
 
 // RemoveOverdue removes records of the locks whose names match a pattern (see [Admin.List])
 // whose TTL has ended and that the server has not removed: after some restarts a server keeps
-// them for ever. Nobody holds or waits by them, and they keep nobody out: they only stand in
+// them forever. Nobody holds or waits by them, and they keep nobody out: they only stand in
 // lists. [Holder.Overdue] and [Waiter.Overdue] show them. It removes limit of them at most,
 // which is at least 1, one after the other. "lockctl doctor --repair" calls it.
 //

@@ -66,7 +66,7 @@ func (t EventType) String() string {
 // An observer gets a grant and an end for each goroutine, also of a lock that lingers. The
 // renewals, a break and the end of an idle lock are no events to an observer. [Admin.Watch]
 // reports the record: one grant and one end, and renewals between them. The Holder of these
-// events says whether the lock lingers and was idle.
+// events reports whether the lock lingers and was idle.
 type Event struct {
 	Type EventType
 	Kind Kind

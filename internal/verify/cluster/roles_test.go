@@ -124,7 +124,7 @@ func (s *shift) note(fn func(*report)) {
 	fn(&s.report)
 }
 
-// atWork says whether both workers have begun.
+// atWork reports whether both workers have begun.
 func (s *shift) atWork() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +144,7 @@ func (s *shift) careful() {
 	}
 }
 
-// careless goes on writing, also when the lock is lost.
+// careless goes on writing, even when the lock is lost.
 func (s *shift) careless() {
 	for {
 		at := time.Now()

@@ -426,7 +426,7 @@ func (x *index) shown(lock string) (found []Violation) {
 	return found
 }
 
-// misled says whether a client got a forged notification of a place shortly before.
+// misled reports whether a client got a forged notification of a place shortly before.
 func (x *index) misled(client string, at time.Duration) bool {
 	list := x.forged[client]
 	i, _ := slices.BinarySearch(list, at-forgotten)
@@ -465,7 +465,7 @@ func (x *index) places(locks ...string) (list []place) {
 	return list
 }
 
-// became says whether a place was the first one when its cohort was granted the lock, after
+// became reports whether a place was the first one when its cohort was granted the lock, after
 // a revision.
 func (x *index) became(p place, revision uint64) bool {
 	return slices.ContainsFunc(x.keys[p.first.Key], func(e Entry) bool {

@@ -38,7 +38,7 @@ func (h *Held) Unlock(ctx context.Context) error {
 // lock, so Drop does.
 func (h *Held) Drop() { inside.Drop(h.lock) }
 
-// ValidUntil returns the end of the validity of a lock, also when that is over.
+// ValidUntil returns the end of the validity of a lock, even when that is over.
 func ValidUntil(l *natslock.Lock) time.Time { return time.Now().Add(inside.Left(l)) }
 
 // Extend confirms the lock now.
@@ -56,7 +56,7 @@ func (h *Held) op(do Action) *Op {
 	return h.rec.begin(Op{Client: h.hold.Client, Lock: h.hold.Lock, Shared: h.hold.Shared, Do: do, Token: h.hold.Token, ID: h.hold.ID})
 }
 
-// Use has the resource that the lock guards do something, and says whether it
+// Use has the resource that the lock guards do something, and reports whether it
 // has. The resource refuses a token smaller than the largest one that it has seen of a
 // holder that excludes the caller.
 func (h *Held) Use() bool {

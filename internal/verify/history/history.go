@@ -83,7 +83,7 @@ type Op struct {
 	Revision uint64 `json:"revision,omitempty"`
 }
 
-// acquires says whether the operation is an acquire.
+// acquires reports whether the operation is an acquire.
 func (o *Op) acquires() bool { return o.Do == Lock || o.Do == Try }
 
 // end is when the operation was over, never for a pending one.
@@ -159,11 +159,11 @@ func claimOf(id string) string {
 // claim is the claim that the holder has its part in.
 func (h *Hold) claim() string { return claimOf(h.ID) }
 
-// local says whether the client has granted the lock by itself, on a claim that was
+// local reports whether the client has granted the lock by itself, on a claim that was
 // another holder's before.
 func (h *Hold) local() bool { return h.claim() != h.ID }
 
-// conflicts says whether the two exclude each other.
+// conflicts reports whether the two exclude each other.
 func (h *Hold) conflicts(o *Hold) bool { return h.Lock == o.Lock && !(h.Shared && o.Shared) }
 
 // Entry is a change of the stream.

@@ -19,7 +19,7 @@ type knowledge struct {
 	revisions map[string][]uint64 // by key
 }
 
-// of says whether the client knows of the record that a token rests on.
+// of reports whether the client knows of the record that a token rests on.
 func (k *knowledge) of(key string, token uint64) bool {
 	return slices.Contains(k.revisions[key], record.TokenRevision(token))
 }

@@ -347,7 +347,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 	return list, found
 }
 
-// otherAttempt says whether a token is that of an attempt of a claim that another attempt had granted: of a later one, which came after
+// otherAttempt reports whether a token is that of an attempt of a claim that another attempt had granted: of a later one, which came after
 // the claim had been released, or of an earlier one, which nobody had answered and whose record was gone by then. Its record keeps others
 // out, and a break names it.
 func (x *index) otherAttempt(lock string, token, granted uint64, freed span) bool {

@@ -112,7 +112,7 @@ func (x *index) waitKey(lock, id string) string {
 	return "wait." + encodedAs(lock) + "." + id
 }
 
-// inGame says whether a place was certainly waited at when the grant was written.
+// inGame reports whether a place was certainly waited at when the grant was written.
 func (x *index) inGame(p place, granted Entry) bool {
 	e, ok := x.before(p.first.Key, granted.Revision)
 	if !ok || e.Deleted || granted.At >= e.ends() || p.op.end() <= granted.At {

@@ -56,7 +56,7 @@ func (r *Replica) Lag() {
 	r.behind, r.last = true, st.LastRevision
 }
 
-// answers says whether a read as of min is for the replica.
+// answers reports whether a read as of min is for the replica.
 func (r *Replica) answers(min uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -184,7 +184,7 @@ func RemakeBucket(t testing.TB, nc *nats.Conn, first uint64) uint64 {
 	return cfg.FirstSeq
 }
 
-// storeNotGone says whether a server could not make a stream because it is still
+// storeNotGone reports whether a server could not make a stream because it is still
 // removing the files of the earlier stream of that name.
 func storeNotGone(err error) bool {
 	refused, ok := errors.AsType[*jetstream.APIError](err)

@@ -14,7 +14,7 @@ import (
 )
 
 // ForgetTTLs makes a stopped server forget the TTLs of all records that it has stored
-// in files. Started again, it serves those records for ever, and also records whose end
+// in files. Started again, it serves those records forever, and also records whose end
 // came meanwhile. Real servers reach that state when they are killed soon after a
 // start: nats-server 2.15 then logs "TTL state is outdated", and finds only a part of
 // the TTLs. The server keeps the TTLs of later writes as usual.

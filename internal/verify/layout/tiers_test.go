@@ -62,7 +62,7 @@ func proofTests(t *testing.T) (all []string) {
 	return all
 }
 
-// isProof says whether a statement is tier.Proof(t).
+// isProof reports whether a statement is tier.Proof(t).
 func isProof(s ast.Stmt) bool {
 	expr, ok := s.(*ast.ExprStmt)
 	if !ok {

@@ -431,7 +431,7 @@ var types = map[string]func(v any) bool{
 	},
 }
 
-// isInt says whether a value is an integer of 64 bits. A float is none.
+// isInt reports whether a value is an integer of 64 bits. A float is none.
 func isInt(v any) bool {
 	n, unsigned := v.(uint64)
 	_, ok := v.(int64)
@@ -446,7 +446,7 @@ func isText(v any) bool {
 	return false
 }
 
-// typed says whether each field has its type. One that is nil is as one that is absent.
+// typed reports whether each field has its type. One that is nil is as one that is absent.
 func typed(fields map[string]any) bool {
 	for name, v := range fields {
 		for names, is := range types {
@@ -493,7 +493,7 @@ func (p *plain) read(key string) (stored, error) {
 	return of(m), nil
 }
 
-// overdue says whether the server's clock is past the end of a record.
+// overdue reports whether the server's clock is past the end of a record.
 func (p *plain) overdue(s stored) bool {
 	var info struct{ TS time.Time }
 	if p.weak == ownClock {

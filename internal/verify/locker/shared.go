@@ -44,7 +44,7 @@ func (q *queuing) before(places []stored) []stored {
 	return places
 }
 
-// ensure queues, also when the place has ended.
+// ensure queues, even when the place has ended.
 func (q *queuing) ensure(t target, more map[string]any) bool {
 	if q.place != nil && q.place.ctx.Err() == nil {
 		return true

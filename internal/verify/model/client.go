@@ -294,7 +294,7 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 	}
 }
 
-// unwanted says whether a record of a client's own is of an attempt that is over.
+// unwanted reports whether a record of a client's own is of an attempt that is over.
 func (c *lockScope) unwanted(x client, i int8, r lockRecord) bool {
 	switch {
 	case c.weak == notificationBelieved && r.client != i:

@@ -14,7 +14,7 @@ package model
 
 const keepsPlace = "a running waiter that is not passed keeps its place"
 
-// entitled says whether a client waits, runs, and does its part when its turn comes.
+// entitled reports whether a client waits, runs, and does its part when its turn comes.
 func (c *queueScope) entitled(s *queueState, i int8) bool {
 	w := s.c[i]
 	if w.paused == 1 || w.place != 1 || w.phase < queued || w.phase > first {
@@ -113,7 +113,7 @@ func (c *queueScope) passing(s queueState, i int8, do doStep) {
 	}
 }
 
-// settled says whether the place that w has noted has gone for good.
+// settled reports whether the place that w has noted has gone for good.
 func (c *queueScope) settled(s *queueState, w *waiter) bool {
 	p := &s.c[(w.evicts-1)%4]
 	if w.evicts > 4 {

@@ -123,7 +123,7 @@ func (x *client) inside() bool {
 	return (x.phase == holding || x.phase == stopping) && x.left > 0
 }
 
-// holds says whether claim is the lease, or a lease that is ending.
+// holds reports whether claim is the lease, or a lease that is ending.
 func (x *client) holds(claim int8) bool {
 	return x.claim == claim && (x.phase == holding || x.phase == stopping || x.phase == leaving)
 }

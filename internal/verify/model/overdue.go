@@ -15,7 +15,7 @@ type servers struct {
 	slack, skew int8
 }
 
-// past says whether a record is overdue by the clock that is furthest ahead.
+// past reports whether a record is overdue by the clock that is furthest ahead.
 func (c *servers) past(age, ttl int8) bool { return age >= ttl+c.slack-c.skew }
 
 // older is a record's age after a tick. How long a record has been overdue makes
@@ -45,7 +45,7 @@ func (c *servers) certain(age int8, weak weakness) int8 {
 	return max(age+c.skew-c.slack, 0)
 }
 
-// overdue says whether a client takes a record that it reads for overdue.
+// overdue reports whether a client takes a record that it reads for overdue.
 func (c *lockScope) overdue(r lockRecord) bool {
 	ttl := r.ttl
 	switch c.weak {
@@ -115,7 +115,7 @@ func (c *rwScope) buriesGate(s rwState, to *steps[rwState]) {
 	}
 }
 
-// listed says whether a writer counts the reader under key j, which the list of readers
+// listed reports whether a writer counts the reader under key j, which the list of readers
 // shows. Only its own tombstone makes a reader dead.
 func (c *rwScope) listed(s *rwState, j int8, k readKey) bool {
 	old := s.cut[0].keys[j]

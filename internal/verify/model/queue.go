@@ -136,7 +136,7 @@ func (c *queueScope) system() system[queueState] {
 func (c *queueScope) rw() bool          { return c.modes[0] != 'M' }
 func (c *queueScope) reads(i int8) bool { return c.modes[i] == 'R' }
 
-// acts says whether a client that runs is about to take the lock.
+// acts reports whether a client that runs is about to take the lock.
 func (c *queueScope) acts(s *queueState) bool {
 	for _, w := range s.c {
 		if w.paused == 0 && (w.phase == queued || w.phase == first || w.phase == won && w.place == 1 || w.phase == following && (w.note != nothing || w.place != 1)) {
@@ -175,7 +175,7 @@ func (c *queueScope) last(s *queueState, i, upTo int8, blocking bool) (follows i
 	return follows
 }
 
-// passes says whether i passes a waiter that runs, with a place before its own. A newcomer
+// passes reports whether i passes a waiter that runs, with a place before its own. A newcomer
 // has no place: it passes a waiter whose place is older than the lock's tombstone.
 func (c *queueScope) passes(s *queueState, i int8) bool {
 	me := s.c[i]
@@ -337,7 +337,7 @@ func (c *queueScope) enqueueAgain(i int8) func(n *queueState, w *waiter) {
 	}
 }
 
-// there says whether a waiter's timer finds the place that it follows.
+// there reports whether a waiter's timer finds the place that it follows.
 func (c *queueScope) there(s *queueState, w waiter) bool {
 	if w.follows >= 4 {
 		return s.c[w.follows-4].orphan == w.behind

@@ -183,7 +183,7 @@ func (t *target) conditions() []ast.Expr {
 	return nil
 }
 
-// decides says whether an expression looks like a condition.
+// decides reports whether an expression looks like a condition.
 func decides(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.ParenExpr:

@@ -224,7 +224,7 @@ func try(ctx context.Context, root, tmp string, b *batch, labels map[string]plac
 	return caught, output
 }
 
-// fails says whether a test fails, as it should.
+// fails reports whether a test fails, as it should.
 func fails(n named, test func() (result, error)) (verdict, string) {
 	r, err := test()
 	switch {

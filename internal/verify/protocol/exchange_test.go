@@ -155,7 +155,7 @@ func (v vectors) compare(t *testing.T, want message, got *nats.Msg) {
 	require.Equal(t, string(data), string(got.Data))
 }
 
-// within says whether all of one value is part of another: of objects the fields that the
+// within reports whether all of one value is part of another: of objects the fields that the
 // first one has.
 func within(part, all any) bool {
 	fields, object := part.(map[string]any)

@@ -186,7 +186,7 @@ func (l *raw) read(key string) stored {
 	return l.of(m)
 }
 
-// overdue says whether the server's clock shows that a record has ended, although the
+// overdue reports whether the server's clock shows that a record has ended, although the
 // server has not removed it.
 func (l *raw) overdue(s stored) bool {
 	l.t.Helper()

@@ -178,7 +178,7 @@ func (p *person) complaints() []string {
 	return slices.Clone(p.refused)
 }
 
-// deniedPublish sends to a subject and says whether the server refused it.
+// deniedPublish sends to a subject and reports whether the server refused it.
 func (p *person) deniedPublish(t *testing.T, m *nats.Msg) bool {
 	t.Helper()
 	require.NoError(t, p.nc.PublishMsg(m))
@@ -193,7 +193,7 @@ func (p *person) deniedSubscribe(t *testing.T, subject string) bool {
 	return p.denied(t, `Subscription to "`+subject+`"`)
 }
 
-// denied says whether the server has complained: it does so before it answers the
+// denied reports whether the server has complained: it does so before it answers the
 // flush.
 func (p *person) denied(t *testing.T, what string) bool {
 	t.Helper()

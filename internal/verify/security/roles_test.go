@@ -277,7 +277,7 @@ func (p *person) list(t *testing.T) (n int) {
 	return n
 }
 
-// watch returns when the subscription is in place. Its result says whether an event was
+// watch returns when the subscription is in place. Its result reports whether an event was
 // seen since the call.
 func (p *person) watch(t *testing.T) (seen func(lockadmin.EventType) bool) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

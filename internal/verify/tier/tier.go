@@ -20,7 +20,7 @@ import (
 // beside the default ones, if it is "proof".
 const Variable = "NATSLOCK_TIER"
 
-// IsProof says whether the proof tier runs.
+// IsProof reports whether the proof tier runs.
 func IsProof() bool { return os.Getenv(Variable) == "proof" }
 
 // Proof makes a test, or a part of one, belong to the proof tier: it is skipped in the

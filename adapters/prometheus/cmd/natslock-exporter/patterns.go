@@ -32,7 +32,7 @@ func labeler(patterns []string) func(name string) string {
 	}
 }
 
-// matches says whether a name matches a pattern, by the rules of admin.Admin.List.
+// matches reports whether a name matches a pattern, by the rules of admin.Admin.List.
 func matches(pattern, name string) bool {
 	for {
 		want, morePattern, wantMore := strings.Cut(pattern, ".")

@@ -50,7 +50,7 @@ func newState(label func(string) string, m copied) *state {
 }
 
 // labelOf returns the label of a name that has series. Labels beyond the limit share one, since every label is a set
-// of series for ever. Under mu.
+// of series forever. Under mu.
 func (s *state) labelOf(name string) string {
 	label := plain.Text(s.label(name)) // a name may have any bytes
 	if len(s.groups) >= natslockprom.MaxLabels && s.groups[label] == nil {

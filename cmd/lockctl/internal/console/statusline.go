@@ -50,7 +50,7 @@ func (l *StatusLine) above(print func()) {
 	l.draw(text)
 }
 
-// OnForeground says whether a stream is the terminal of this process, which has it for itself.
+// OnForeground reports whether a stream is the terminal of this process, which has it for itself.
 func OnForeground(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && inForeground(f)

@@ -4,7 +4,7 @@ package console
 
 import "os"
 
-// IsTerminal says whether f is a character device, which is nearly it.
+// IsTerminal reports whether f is a character device, which is nearly it.
 func IsTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsTerminal says whether f is a terminal: only those have a size.
+// IsTerminal reports whether f is a terminal: only those have a size.
 func IsTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	return err == nil
@@ -23,7 +23,7 @@ func TerminalSize(f *os.File) (columns, lines int) {
 	return int(size.Col), int(size.Row)
 }
 
-// inForeground says whether f is the terminal of this process, which has it for itself.
+// inForeground reports whether f is the terminal of this process, which has it for itself.
 func inForeground(f *os.File) bool {
 	pgrp, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
 	return err == nil && pgrp == unix.Getpgrp()

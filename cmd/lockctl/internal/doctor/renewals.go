@@ -50,7 +50,7 @@ func (r *renewals) count(ttl time.Duration, expires time.Time, name func() strin
 	}
 }
 
-// renewed says whether the client of a holder renews its record. It renews that of an idle lock
+// renewed reports whether the client of a holder renews its record. It renews that of an idle lock
 // too, and leaves that of a broken one.
 func renewed(h admin.Holder) bool {
 	return !h.Fixed && !h.Unreadable && !h.Overdue && h.Broken == nil

@@ -115,7 +115,7 @@ func nearlyFull(t jetstream.Tier) bool {
 	return nearly(t.Store, t.Limits.MaxStore) || nearly(t.Memory, t.Limits.MaxMemory)
 }
 
-// nearly says whether more than nine tenths of a limit are used.
+// nearly reports whether more than nine tenths of a limit are used.
 func nearly(n uint64, limit int64) bool { return limit > 0 && n > uint64(limit)/10*9 }
 
 func bytesOf(n uint64) string {

@@ -119,7 +119,7 @@ const (
 	errCodeNoCluster = 10074 // "replicas > 1 not supported in non-clustered mode"
 )
 
-// IsAPIError says whether an error is one of the server, with a code.
+// IsAPIError reports whether an error is one of the server, with a code.
 func IsAPIError(err error, code jetstream.ErrorCode) bool {
 	apiErr, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && apiErr.ErrorCode == code
@@ -183,7 +183,7 @@ func (g *Globals) Connect() (_ *Session, err error) {
 	return s, err
 }
 
-// doneWithout says whether an error is the refusal of a request that the library has another way
+// doneWithout reports whether an error is the refusal of a request that the library has another way
 // for (see admin.Access.OwnOnly), or that it makes of a new bucket only.
 func doneWithout(err error, bucket string) bool {
 	text := err.Error()

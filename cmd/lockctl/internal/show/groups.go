@@ -53,7 +53,7 @@ type Group struct {
 	Unowned map[int]time.Time // since when partitions were seen without an owner; nil: unknown
 }
 
-// Moves says whether a partition has an owner and is to have another one.
+// Moves reports whether a partition has an owner and is to have another one.
 func Moves(p partition.Placement) bool {
 	return p.Holder != nil && p.Planned != "" && (p.Former || p.Planned != p.Member)
 }

@@ -43,7 +43,7 @@ func Together(info admin.Info) []admin.Holder {
 	return info.Readers
 }
 
-// IsFree says whether nobody holds the lock or waits for it.
+// IsFree reports whether nobody holds the lock or waits for it.
 func IsFree(info admin.Info) bool {
 	return info.Holder == nil && len(Together(info)) == 0 && len(info.Queue) == 0
 }
@@ -68,7 +68,7 @@ func PermitsOf(info admin.Info) string {
 	return fmt.Sprintf("%d of %s", len(info.Permits), cmp.Or(strings.Join(of, " or "), "?"))
 }
 
-// waitsForReaders says whether the writer is not in yet. It takes the lock's gate
+// waitsForReaders reports whether the writer is not in yet. It takes the lock's gate
 // first, so that no more readers come, and gets in when those inside have left:
 // until then both are seen.
 func waitsForReaders(info admin.Info) bool {
@@ -95,7 +95,7 @@ func (h Holding) Freed() string {
 	return "free"
 }
 
-// Name names the holder, as HolderName does, and says whether it waits for readers.
+// Name names the holder, as HolderName does, and reports whether it waits for readers.
 func (h Holding) Name() string {
 	name := HolderName(h.Holder)
 	if h.Waits {
@@ -104,7 +104,7 @@ func (h Holding) Name() string {
 	return name
 }
 
-// wasIdle says whether no goroutine was inside when the client last renewed the lock.
+// wasIdle reports whether no goroutine was inside when the client last renewed the lock.
 func (h Holding) wasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
 
 // ModeName is the mode for a cell of a table, or "idle", or the slot of a semaphore.
@@ -121,7 +121,7 @@ func (h Holding) ModeName() string {
 // idleMode is the mode of a lock that nobody was inside when it was last renewed.
 const idleMode = "idle"
 
-// AllIdle says whether all holders of a lock were idle when their clients last renewed it.
+// AllIdle reports whether all holders of a lock were idle when their clients last renewed it.
 func AllIdle(held []Holding) bool {
 	return len(held) > 0 && !slices.ContainsFunc(held, func(h Holding) bool { return !h.wasIdle() })
 }

@@ -27,7 +27,7 @@ func NoPattern(name string) string {
 // shellQuoted is a word for a shell.
 func shellQuoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// wildcards says whether a pattern has a wildcard, and whether it has one that stands for
+// wildcards reports whether a pattern has a wildcard, and whether it has one that stands for
 // itself.
 func wildcards(pattern string) (wild, literal bool) {
 	tokens := strings.Split(pattern, ".")

@@ -151,7 +151,7 @@ func sinceSeconds(t time.Time) float64 {
 	return max(time.Since(t), 0).Round(time.Millisecond).Seconds()
 }
 
-// PrintJSON prints the locks as one array, also when there are none. The error is that of w.
+// PrintJSON prints the locks as one array, even when there are none. The error is that of w.
 func PrintJSON(w io.Writer, infos []admin.Info) error {
 	both := BothKinds(infos)
 	out := make([]lockJSON, 0, len(infos))

@@ -70,7 +70,7 @@ func Plain(s string) string {
 // ASCII says that the terminal shows ASCII only. top sets it before it draws.
 var ASCII bool
 
-// ASCIILocale says whether the user's locale has no other characters. POSIX names the
+// ASCIILocale reports whether the user's locale has no other characters. POSIX names the
 // variables, and their order. The locale of a user without any is "C".
 func ASCIILocale(getenv func(string) string) bool {
 	locale := cmp.Or(getenv("LC_ALL"), getenv("LC_CTYPE"), getenv("LANG"))
@@ -155,5 +155,5 @@ func paint(color text.Color, s string) string {
 	return color.Sprint(s)
 }
 
-// colored says whether the output has colors.
+// colored reports whether the output has colors.
 var colored bool

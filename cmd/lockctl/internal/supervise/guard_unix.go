@@ -88,7 +88,7 @@ func (g *guard) dismiss() {
 	g.pipe.Close()
 }
 
-// guardBy gives the guard its orders, and says whether there is one to take them.
+// guardBy gives the guard its orders, and reports whether there is one to take them.
 // It replaces a guard that does not. A command under a lock without a guard is
 // better than no command, so nothing but a message comes of a guard that cannot
 // be started.

@@ -154,7 +154,7 @@ func (j *job) terminate() {
 
 func (j *job) kill() { j.send(syscall.SIGKILL) }
 
-// alive says whether anything of the group is left.
+// alive reports whether anything of the group is left.
 func (j *job) alive() bool {
 	return syscall.Kill(-j.pid, 0) != syscall.ESRCH && !onlyZombies(j.pid)
 }
@@ -172,13 +172,13 @@ func (j *job) close() {
 	}
 }
 
-// interactive says whether the command is to have the terminal from its start:
+// interactive reports whether the command is to have the terminal from its start:
 // lockctl has it, and is no part of a pipeline whose other parts would lose it.
 func (j *job) interactive() bool {
 	return j.inForeground() && console.IsTerminal(os.Stdin) && console.IsTerminal(os.Stdout)
 }
 
-// inForeground says whether lockctl's own group has the terminal.
+// inForeground reports whether lockctl's own group has the terminal.
 func (j *job) inForeground() bool {
 	if j.tty == nil {
 		return false

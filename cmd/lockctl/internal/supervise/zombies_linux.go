@@ -7,9 +7,9 @@ import (
 	"strconv"
 )
 
-// onlyZombies says whether all that is left of a process group is processes that
+// onlyZombies reports whether all that is left of a process group is processes that
 // have ended and that nobody has collected. In a container without an init they
-// stay for ever, and the group can be signalled as if it were alive.
+// stay forever, and the group can be signalled as if it were alive.
 func onlyZombies(pgid int) bool {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil || len(stats) == 0 {

@@ -9,13 +9,13 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// over says whether a lease has ended by the server's clock. Its holder has lost the lock,
+// over reports whether a lease has ended by the server's clock. Its holder has lost the lock,
 // or has renewed it and top does not know.
 func (s shot) over(h admin.Holder) bool {
 	return h.Overdue || !h.Expires.IsZero() && !time.Now().Add(s.ahead).Before(h.Expires)
 }
 
-// held says whether a lease of the lock goes on.
+// held reports whether a lease of the lock goes on.
 func (s shot) held(info admin.Info) bool {
 	goesOn := func(h admin.Holder) bool { return !s.over(h) }
 	return info.Holder != nil && goesOn(*info.Holder) || slices.ContainsFunc(show.Together(info), goesOn)

@@ -27,7 +27,7 @@ type line struct {
 	Late   int64 `json:"late,omitempty"`
 }
 
-// isShown says whether the page shows an event: a renewal is none unless it is late.
+// isShown reports whether the page shows an event: a renewal is none unless it is late.
 func isShown(ev admin.Event) bool {
 	return ev.Type != admin.EventRenewed && ev.Type != admin.EventWatching || ev.Late > 0
 }

@@ -73,7 +73,7 @@ func (s *server) handler() http.Handler {
 		} {
 			w.Header().Set(name, value)
 		}
-		// A stream sets its own. Nobody reads an answer for ever.
+		// A stream sets its own. Nobody reads an answer forever.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(historyTime + s.writeTime))
 		switch {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -89,7 +89,7 @@ func (s *server) handler() http.Handler {
 	})
 }
 
-// named says whether a request is for this page, by its Host.
+// named reports whether a request is for this page, by its Host.
 func (s *server) named(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -101,7 +101,7 @@ func (s *server) named(host string) bool {
 		slices.ContainsFunc(s.hosts, func(h string) bool { return strings.EqualFold(h, name) })
 }
 
-// foreign says whether a page of another site asks, as browsers report it. A link to this page
+// foreign reports whether a page of another site asks, as browsers report it. A link to this page
 // is none.
 func foreign(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {

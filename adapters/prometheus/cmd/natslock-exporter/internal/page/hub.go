@@ -53,7 +53,7 @@ type About struct {
 	Server string                 `json:"server"` // without credentials
 }
 
-// health says whether the source is live, and what its bucket is.
+// health reports whether the source is live, and what its bucket is.
 type health struct {
 	State string `json:"state"`
 	Since int64  `json:"since,omitempty"` // since when the source is not live

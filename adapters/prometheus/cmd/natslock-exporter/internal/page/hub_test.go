@@ -264,7 +264,7 @@ func TestLockViewer(t *testing.T) {
 }
 
 // TestLockViewerChangesWithoutEvents: a change before the first update, and one before the first table, comes
-// to the viewer of one lock, also if no event follows.
+// to the viewer of one lock, even if no event follows.
 func TestLockViewerChangesWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()

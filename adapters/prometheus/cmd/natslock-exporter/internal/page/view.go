@@ -30,7 +30,7 @@ type row struct {
 	Wait    int64  `json:"wait,omitempty"`    // since when the longest waiter waits, without those that wait by design
 }
 
-// isFree says whether nobody has to do with a lock.
+// isFree reports whether nobody has to do with a lock.
 func isFree(info admin.Info) bool {
 	return info.Holder == nil && len(info.Readers) == 0 && len(info.Permits) == 0 && len(info.Queue) == 0
 }
