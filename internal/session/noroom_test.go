@@ -1,0 +1,35 @@
+package session
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
+)
+
+func metaOf(v string) map[string]string { return map[string]string{"v": v} }
+
+func bodyMeta(l *Lease) map[string]string {
+	l.s.Lock()
+	defer l.s.Unlock()
+	return l.Body.Meta
+}
+
+// The metadata of a SetMeta that has returned nil stay when those of the next one find no room.
+func TestNoRoomAfterAConfirmedSetMeta(t *testing.T) {
+	holding(t, record.Exclusive, nil, func(t *testing.T, l *Lease, kv *asked) {
+		h := inside(t, l, t.Context())
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { first <- h.SetMeta(t.Context(), metaOf("one")) }()
+		require.Len(t, kv.sent(), 1)
+		go func() { second <- h.SetMeta(t.Context(), metaOf("two")) }()
+		require.Len(t, kv.sent(), 2)
+		kv.sent()[0].answer(kvstore.Answer{Revision: 2})
+		require.NoError(t, <-first)
+		kv.sent()[1].answer(kvstore.Answer{Err: kvstore.ErrFull})
+		require.ErrorIs(t, <-second, kvstore.ErrFull)
+		require.Equal(t, metaOf("one"), bodyMeta(l))
+	})
+}
