@@ -2,6 +2,8 @@ package session
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -31,5 +33,22 @@ func TestNoRoomAfterAConfirmedSetMeta(t *testing.T) {
 		kv.sent()[1].answer(kvstore.Answer{Err: kvstore.ErrFull})
 		require.ErrorIs(t, <-second, kvstore.ErrFull)
 		require.Equal(t, metaOf("one"), bodyMeta(l))
+	})
+}
+
+// The refusal of a renewal that was sent before a SetMeta says nothing about the new metadata.
+func TestNoRoomBeforeSetMeta(t *testing.T) {
+	holding(t, record.Exclusive, nil, func(t *testing.T, l *Lease, kv *asked) {
+		h := inside(t, l, t.Context())
+		time.Sleep(20*time.Second + time.Millisecond)
+		require.Len(t, kv.sent(), 1) // a renewal
+		set := make(chan error, 1)
+		go func() { set <- h.SetMeta(t.Context(), metaOf("one")) }()
+		require.Len(t, kv.sent(), 2)
+		kv.sent()[0].answer(kvstore.Answer{Err: kvstore.ErrFull})
+		synctest.Wait()
+		require.Equal(t, metaOf("one"), bodyMeta(l))
+		kv.sent()[1].answer(kvstore.Answer{Revision: 2})
+		require.NoError(t, <-set)
 	})
 }
