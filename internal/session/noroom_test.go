@@ -1,6 +1,8 @@
 package session
 
 import (
+	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,5 +52,30 @@ func TestNoRoomBeforeSetMeta(t *testing.T) {
 		require.Equal(t, metaOf("one"), bodyMeta(l))
 		kv.sent()[1].answer(kvstore.Answer{Revision: 2})
 		require.NoError(t, <-set)
+	})
+}
+
+// A SetMeta that finds no room is taken back, and puts no lock at risk.
+func TestNoRoomIsNoRisk(t *testing.T) {
+	var mu sync.Mutex
+	risks := 0
+	observe := func(_ context.Context, ev Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ev.Type == EventAtRisk {
+			risks++
+		}
+	}
+	holding(t, record.Exclusive, observe, func(t *testing.T, l *Lease, kv *asked) {
+		h := inside(t, l, t.Context())
+		set := make(chan error, 1)
+		go func() { set <- h.SetMeta(t.Context(), metaOf("one")) }()
+		kv.sent()[0].answer(kvstore.Answer{Err: kvstore.ErrTooLarge})
+		require.ErrorIs(t, <-set, kvstore.ErrTooLarge)
+		kv.sent()[1].answer(kvstore.Answer{Revision: 2})
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		require.Zero(t, risks)
 	})
 }
