@@ -71,4 +71,3 @@ func inside(t *testing.T, l *Lease, parent context.Context) *Holder {
 	require.True(t, admitted)
 	return h
 }
-
