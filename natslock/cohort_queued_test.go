@@ -1,0 +1,43 @@
+package natslock_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+// While the client may have more permits, a goroutine counts as queued when its place is at the server, not before: not
+// behind the first write of another goroutine.
+func TestQueuedBehindAFounder(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		sem := semaphore.New(c.Client, "s", 2)
+		acquire := func() *waiting {
+			return kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return sem.Acquire(ctx) })
+		}
+		first := acquire()
+		synctest.Wait()
+		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Hold })
+		second := acquire()
+		synctest.Wait()
+		third := acquire()
+		synctest.Wait()
+		require.Zero(t, c.rec.Count(admin.EventQueued, "s"), "nothing of it is at the server")
+		f.OnSend(nil)
+		f.ReleaseHeld()
+		c.rec.Wait(t, admin.EventQueued, "s")
+		for _, w := range []*waiting{first, second, third} {
+			kit.Unlock(t, w.Granted(t))
+		}
+	})
+}
