@@ -222,6 +222,7 @@ func (h *Holder) Leave(now clock.Instant) error {
 	h.state = Released
 	l.s.Unlock()
 	if cause != nil {
+		h.cancel(cause) // another goroutine may still be publishing the end
 		return cause
 	}
 	h.end(EventReleased, h.cause) //safety:leave-context-first

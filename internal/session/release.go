@@ -51,6 +51,9 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 	}
 	cause := l.cause
 	s.Unlock() // this ends the context
+	for h := l.holders; h != nil; h = h.next {
+		h.cancel(cause) // even if another goroutine is still publishing the end
+	}
 
 	var result error
 	switch held := was == Held; {
