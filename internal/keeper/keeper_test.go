@@ -24,7 +24,7 @@ func (o *owner) NextDuty(due clock.Instant) clock.Instant { return due }
 func (o *owner) Perform(clock.Instant)                    {}
 func (o *owner) Confirmed(uint64)                         {}
 func (o *owner) Refused(error)                            {}
-func (o *owner) NoRoom(error)                             {}
+func (o *owner) NoRoom(uint64, error) bool                { return false }
 func (o *owner) AtRisk(error)                             {}
 func (o *owner) Cooldown(clock.Instant) time.Duration     { return 0 }
 func (o *owner) NoteEnd(_ core.End, why string)           { o.why = why }

@@ -55,8 +55,9 @@ type Owner interface {
 	Confirmed(n uint64)
 	// Refused handles the refusal of a renewal by a server that may accept a later one.
 	Refused(err error)
-	// NoRoom handles the refusal of a renewal for which there may be room if it is smaller.
-	NoRoom(err error)
+	// NoRoom handles the refusal of renewal n, for which there may be room if it is smaller. It reports whether the next
+	// one is.
+	NoRoom(n uint64, err error) (smaller bool)
 	// AtRisk handles a failure that may keep all further renewals from being confirmed.
 	AtRisk(err error)
 	// Cooldown returns the time for which the record has to keep others out if its holder leaves now.

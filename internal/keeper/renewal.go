@@ -51,15 +51,14 @@ func (k *Record) renew(paced uint64) bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if failure := cmp.Or(err, denied); failure != nil {
-		k.fails(failure)
-	}
 	if err != nil { // nothing was sent
 		k.RenewalNotSent(n)
-		if noRoom(err) && k.State == core.StateHeld {
-			k.owner.NoRoom(err)
-			k.Moved()
-		}
+	}
+	switch failure := cmp.Or(err, denied); {
+	case k.shrinks(n, err):
+		k.Moved()
+	case failure != nil:
+		k.fails(failure)
 	}
 	for i := range k.flights {
 		if k.flights[i].n == n {
@@ -91,21 +90,21 @@ func (k *Record) answered(n uint64, a kvstore.Answer, paced uint64, sent clock.I
 	defer r.Unlock()
 	if k.State == core.StateHeld {
 		switch {
+		case k.shrinks(n, a.Err):
 		case answer.Refusal == core.InFlight:
 			failure := a.Err
 			k.failure = cmp.Or(k.failure, &failure)
 		case answer.Refusal > core.Conflict:
 			k.fails(a.Err)
 		}
-		if noRoom(a.Err) {
-			k.owner.NoRoom(a.Err)
-		}
 	}
 	k.Apply(k.AnswerArrived(n, answer, now), "")
 }
 
-// noRoom reports whether a smaller record may be stored where err has refused one.
-func noRoom(err error) bool { return bucket.IsAny(err, kvstore.ErrTooLarge, kvstore.ErrFull) }
+// shrinks reports whether the next renewal is smaller than renewal n, which err has refused for its size. Under the mutex.
+func (k *Record) shrinks(n uint64, err error) bool {
+	return k.State == core.StateHeld && bucket.IsAny(err, kvstore.ErrTooLarge, kvstore.ErrFull) && k.owner.NoRoom(n, err)
+}
 
 // landed removes the renewals up to n from the flights: they are answered, or expect a revision that is no longer the
 // last. The caller ends the waits for their answers without the mutex. Under the mutex.

@@ -70,10 +70,8 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	asked := ctx.Err() == nil
 	l.s.Lock()
 	if asked && h.cause == nil { //safety:meta-of-holder
-		if x := h.wanted(); x.stored == nil {
-			x.stored = &stored{meta: l.Body.Meta}
-		}
-		h.wishes.stored.after = l.Renewal()
+		x := h.wanted()
+		x.unstored = append(x.unstored, unstored{l.Body.Meta, l.Renewal()})
 		l.Body.Meta = maps.Clone(meta)
 	}
 	l.s.Unlock()
@@ -86,10 +84,10 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	return h.confirm(ctx)
 }
 
-// stored keeps the metadata that the server has stored, while new ones are on their way.
-type stored struct {
-	meta  map[string]string
-	after uint64 // renewals with the new ones have greater numbers
+// unstored is a SetMeta whose metadata are not confirmed.
+type unstored struct {
+	before map[string]string // the metadata that it has replaced
+	after  uint64            // renewals with the new ones have greater numbers
 }
 
 // confirm waits for the confirmation of the holder's wishes.

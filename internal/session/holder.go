@@ -50,7 +50,7 @@ type wishes struct {
 	core.Wish
 	warnBefore time.Duration // 0 for no early warning
 	onWarn     func()
-	stored     *stored // the stored metadata, while others are on their way; nil if there are none
+	unstored   []unstored // the SetMeta calls whose metadata are not confirmed
 }
 
 // wanted returns the wishes of the holder, for a change. Under the mutex.

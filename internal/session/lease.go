@@ -115,8 +115,8 @@ func (l *Lease) Confirmed(n uint64) {
 	for h := l.holders; h != nil; h = h.next {
 		l.s.Notify(h.parent, h.event(EventRenewed, nil))
 		h.warned = false
-		if h.wishes != nil && h.wishes.stored != nil && n > h.wishes.stored.after {
-			h.wishes.stored = nil
+		for h.wishes != nil && len(h.wishes.unstored) > 0 && n > h.wishes.unstored[0].after {
+			h.wishes.unstored = h.wishes.unstored[1:]
 		}
 	}
 }
@@ -144,15 +144,17 @@ func (l *Lease) Refused(err error) {
 
 // NoRoom is part of [keeper.Owner]. It restores the metadata from before the SetMeta that made the record too
 // large. All waiting calls get the error.
-func (l *Lease) NoRoom(err error) {
+func (l *Lease) NoRoom(n uint64, err error) (smaller bool) {
 	for h := l.holders; h != nil; h = h.next {
-		if h.wishes == nil || h.wishes.stored == nil {
+		if h.wishes == nil || len(h.wishes.unstored) == 0 || n <= h.wishes.unstored[0].after {
 			continue
 		}
-		l.Body.Meta, h.wishes.stored = h.wishes.stored.meta, nil
+		l.Body.Meta, h.wishes.unstored = h.wishes.unstored[0].before, nil
 		l.failWaiting(err)
 		l.RenewNow(l.s.b.Instant())
+		smaller = true
 	}
+	return smaller
 }
 
 // failWaiting ends the waits for a confirmation. Under the mutex.

@@ -43,7 +43,7 @@ func (p *Place) NextDuty(due clock.Instant) clock.Instant { return due }
 func (p *Place) Perform(clock.Instant)                    {}
 func (p *Place) Confirmed(uint64)                         {}
 func (p *Place) Refused(error)                            {}
-func (p *Place) NoRoom(error)                             {}
+func (p *Place) NoRoom(uint64, error) bool                { return false }
 func (p *Place) AtRisk(error)                             {}
 func (p *Place) Cooldown(clock.Instant) time.Duration     { return 0 }
 func (p *Place) NoteEnd(core.End, string)                 {}
