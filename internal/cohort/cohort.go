@@ -320,7 +320,7 @@ func (k *cohort) joined(h *holder, now clock.Instant) {
 		t.listen()
 	}
 	// Otherwise it is announced with its place, or its grant.
-	if k.seeker == nil && len(k.tenures) > 0 || k.seeker != nil && k.seeker.place != nil {
+	if len(k.tenures) >= k.limit() || k.seeker != nil && k.seeker.place != nil {
 		k.announce(h)
 	}
 	if len(k.tenures) > 0 {
@@ -349,7 +349,7 @@ func (k *cohort) announce(h *holder) {
 // were not announced before.
 func (k *cohort) announceAll(placed bool) {
 	for h := k.fifo.first; h != nil; h = h.next {
-		if placed || !h.queued {
+		if placed || !h.queued && len(k.tenures) >= k.limit() {
 			k.announce(h)
 		}
 	}
