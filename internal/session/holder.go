@@ -50,7 +50,9 @@ type wishes struct {
 	core.Wish
 	warnBefore time.Duration // 0 for no early warning
 	onWarn     func()
-	unstored   []unstored // the SetMeta calls whose metadata are not confirmed
+	unstored   []unstored    // the SetMeta calls whose metadata are not confirmed
+	crowded    clock.Instant // since when goroutines of the client wait behind the holder; 0 if none do
+	logged     bool          // that they do
 }
 
 // wanted returns the wishes of the holder, for a change. Under the mutex.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"time"
 
@@ -118,6 +119,25 @@ func (l *Lease) Confirmed(n uint64) {
 		for h.wishes != nil && len(h.wishes.unstored) > 0 && n > h.wishes.unstored[0].after {
 			h.wishes.unstored = h.wishes.unstored[1:]
 		}
+		h.logCrowd()
+	}
+}
+
+// logCrowd logs once that goroutines of the client have waited behind the holder for a TTL. One of them may be the holder's:
+// a lock is not reentrant. Under the mutex.
+func (h *Holder) logCrowd() {
+	l, now := h.lease, h.lease.s.b.Instant()
+	switch waiting := l.Body.Size - 1; {
+	case waiting <= 0:
+		if h.wishes != nil {
+			h.wishes.crowded = 0
+		}
+	case h.wishes == nil || h.wishes.crowded == 0:
+		h.wanted().crowded = now
+	case !h.wishes.logged && now.Sub(h.wishes.crowded) >= l.Terms.TTL:
+		h.wishes.logged = true
+		l.s.log(slog.LevelInfo, "goroutines of this client wait for a lock that the client itself holds; if the goroutine of the holder is one of them, it waits for itself",
+			"lock", l.Name, "token", h.token, "waiting", waiting)
 	}
 }
 

@@ -94,10 +94,13 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 // Notify passes an event to the observer. ctx is the acquire's.
 func (s *Session) Notify(ctx context.Context, ev Event) { s.notifier.notify(ctx, ev) }
 
-// warn logs on the goroutine of the observers, so that a handler that blocks delays no lock. The entry has the time of
+// warn logs a warning: see [Session.log].
+func (s *Session) warn(msg string, args ...any) { s.log(slog.LevelWarn, msg, args...) }
+
+// log logs on the goroutine of the observers, so that a handler that blocks delays no lock. The entry has the time of
 // the call.
-func (s *Session) warn(msg string, args ...any) {
-	r := slog.NewRecord(time.Now(), slog.LevelWarn, msg, 0)
+func (s *Session) log(level slog.Level, msg string, args ...any) {
+	r := slog.NewRecord(time.Now(), level, msg, 0)
 	r.Add(args...)
 	s.notifier.worker.Add(func() {
 		if h := s.Logger.Handler(); h.Enabled(context.Background(), r.Level) {

@@ -47,6 +47,7 @@ func newFollower(c *cli, log *slog.Logger) (*follower, error) {
 		nats.Name("natslock-exporter"),
 		nats.Timeout(c.Timeout),
 		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(), // a password may be wrong for a while
 		nats.ReconnectWait(500*time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, 500*time.Millisecond),
 		nats.PingInterval(10*time.Second),

@@ -1,0 +1,42 @@
+package natslock_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/testutil"
+)
+
+// A goroutine that takes a lock twice waits for itself. The log says once that the client waits for its own lock, when that has
+// lasted for a TTL, and nothing of a wait for the lock of another client.
+func TestOwnLockIsLogged(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		var log bytes.Buffer
+		logs := func() int { return strings.Count(log.String(), "it waits for itself") }
+		c := join(t, s, natslock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		other := join(t, s)
+		foreign := mustLock(t, other.Client, "foreign")
+		c.await(t, "foreign")
+		held := mustLock(t, c.Client, "own")
+		w := c.begin(t, "own")
+		time.Sleep(14 * time.Second)
+		synctest.Wait()
+		require.Zero(t, logs(), log.String())
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, 1, logs(), log.String())
+		require.Contains(t, log.String(), "lock=own")
+		require.NotContains(t, log.String(), "lock=foreign")
+		kit.Unlock(t, held)
+		kit.Unlock(t, w.Granted(t))
+		kit.Unlock(t, foreign)
+	})
+}
