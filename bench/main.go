@@ -173,7 +173,7 @@ func (o *opened) fails(what string, err error) {
 	o.result.Failures = append(o.result.Failures, what+": "+strings.ReplaceAll(line, "|", "/"))
 }
 
-// maxFailures of a side end its part in a class: each may take as long as patience.
+// maxFailures limits the failures of a side in a class, because each may take as long as patience.
 const maxFailures = 3
 
 // class measures all sides in a class.

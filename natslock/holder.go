@@ -11,11 +11,9 @@ import (
 
 // Holder is who holds a lock, as errors name it. Package admin shows more.
 type Holder struct {
-	// Token is the fencing token. That of a record that cannot be read is made of its
-	// revision.
+	// Token is the fencing token. For an unreadable record it is derived from the revision.
 	Token uint64
-	// ID names the claim. It is never used again. That of a record that cannot be read is
-	// made of its revision.
+	// ID names the claim. It is never used again. For an unreadable record it is derived from the revision.
 	ID string
 	// Owner is the name that the client gave itself; see [WithOwner].
 	Owner string

@@ -55,7 +55,8 @@ type Placement struct {
 type State struct {
 	// Group is its name.
 	Group string
-	// Count is how many partitions the group has, as its first member says. Without members it is what its owners show, at least.
+	// Count is the number of partitions of the group, as its first member says. Without members it is a lower bound: the
+	// highest partition that has an owner.
 	Count int
 	// Members are those that share Count partitions, in the order in which they joined.
 	Members []Member

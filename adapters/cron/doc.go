@@ -14,8 +14,8 @@
 // from the grant: see [MinHold]. A replica that finds the lock taken leaves the tick to the
 // holder, and does not wait.
 //
-// The minimum hold has to be longer than the clocks differ, and shorter than the time between
-// two ticks by 2 s and that difference. The promise is at most once per tick. A tick passes
+// Set the minimum hold longer than the clock skew between replicas, and shorter than the interval between
+// ticks by at least 2 s plus that skew. The promise is at most once per tick. A tick passes
 // without a run when the server cannot be reached, or while the lock of a replica that
 // crashed lasts: up to its TTL.
 //

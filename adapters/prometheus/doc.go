@@ -21,10 +21,10 @@
 // A client knows its own locks alone. The command natslock-exporter in this module counts
 // all locks of a bucket.
 //
-// A one-shot acquire that finds the lock held is no event, and so in no metric. An acquire
-// that fails for another reason than its context or its MaxWait is none either. A lock that
-// lingers counts while a goroutine is inside.
+// A one-shot acquire that finds the lock held is no event, and so in no metric. Nor is an acquire that
+// fails for any reason other than its context or its MaxWait. A lock that lingers counts while a
+// goroutine is inside.
 //
 // The client calls its observer on a goroutine of its own: a metric can be some
-// microseconds behind the lock. Stats are not.
+// microseconds behind the lock. natslock.Stats never is.
 package natslockprom

@@ -50,8 +50,8 @@ Elsewhere the whole is printed again after each change, below a line with the ti
 Renewals are no changes. lockctl waits until an outage of the server is over, or a time
 without a leader of the bucket, and says so.
 
-Who may read the names below the group may use this. Without a group lockctl lists all
-locks, and needs to read them.
+Any user that may read the names below the group can run this. Without a group lockctl
+lists all locks, and needs to read them.
 
   lockctl partitions
   lockctl partitions ingest --watch

@@ -41,8 +41,8 @@ that is unset.
 After a second lockctl says on standard error that it waits, for whom, and at which place
 in the queue. On a terminal that line changes with the queue, and goes when the lock is
 granted. Inside the command, at any depth, lockctl refuses to wait for the same lock: it
-would wait for itself. It does not refuse a lock for reading inside one for reading, unless
-a writer waits, nor a permit while those around leave one.
+would wait for itself. A lock for reading inside one for reading is allowed unless a writer
+waits, and so is a permit while the commands around leave one free.
 
 Others see the user, the machine, the process id and the name of the command as the
 holder, or the text of --owner. lockctl never shows the arguments of the command, which

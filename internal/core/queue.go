@@ -59,8 +59,8 @@ const (
 	seeksNothing seeking = iota
 	// seeksShort lists the queue from its start on, because it may be short.
 	seeksShort
-	// seeksNear reads what is left of the places that it knows. Only if few are left is a list of a long queue
-	// worthwhile.
+	// seeksNear reads the places again that the waiter knows. Listing a long queue pays off only when few of them are
+	// left.
 	seeksNear
 )
 

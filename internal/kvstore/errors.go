@@ -18,7 +18,7 @@ var (
 	ErrInFlight = errors.New("a write is in flight")
 	// ErrNotFound: there is no record under the key, or no bucket.
 	ErrNotFound = errors.New("key not found")
-	// ErrInvalid: an argument is not valid. The store sent nothing. The errors of the next lines match it.
+	// ErrInvalid: an argument is not valid. The store sent nothing. The errors below match it.
 	ErrInvalid = errors.New("invalid argument")
 	// ErrInvalidKey: the key is not valid.
 	ErrInvalidKey error = invalid("invalid key")

@@ -71,8 +71,8 @@ type evidence struct {
 type answer struct {
 	info *kvstore.Info
 	err  error // in place of info
-	// highest is a revision that the bucket had reached before the question, and behind how many answers in a row are
-	// below it. A leader that was elected a moment ago may have the last writes still to apply.
+	// highest is a revision that the bucket had reached before the mirror asked. behind counts the consecutive answers
+	// below it: a newly elected leader may still be applying the last writes.
 	highest uint64
 	behind  int
 }
@@ -116,11 +116,11 @@ func (e evidence) judge(bucket string) (Condition, error) {
 	return Live, nil
 }
 
-// fewWrites is by how many writes a replica may be behind and count as current. While clients write, replicas are
+// fewWrites limits how far a current replica may be behind, in writes. While clients write, replicas are
 // often behind for a moment.
 const fewWrites = 1000
 
-// silent is the time after which a leader counts a replica as away.
+// silent limits the time since a leader last heard from a replica. After that the replica counts as away.
 const silent = 10 * time.Second
 
 // replicas counts the servers that keep a bucket: those that the leader reaches, and those of them that have its

@@ -1,9 +1,9 @@
-// Package mirror keeps a copy of the locks of a bucket, and knows what the copy is worth. A list and a subscription
-// say nothing while the stream of the bucket has no leader, and nothing looks like a bucket in which nobody holds a
-// lock. So a mirror asks the leader too, and is live only while the leader answers, the bucket is fit, and the copy
-// has missed nothing.
+// Package mirror keeps a copy of the locks of a bucket, and knows what the copy is worth. While the bucket's
+// stream has no leader, a list and a subscription are both silent, and silence looks just like a bucket without locks. So
+// a mirror asks the leader too. It is live only while the leader answers, the bucket is fit, and the copy has missed
+// nothing.
 //
-// lockctl and natslock-exporter show locks by it.
+// lockctl and natslock-exporter show the locks of a mirror.
 package mirror
 
 import (
@@ -157,7 +157,7 @@ func (m *Mirror) apply(s admin.Step) {
 	for _, c := range s.Changes {
 		if c.Type == admin.EventWatching {
 			m.mu.Lock()
-			m.ahead = c.Time.Sub(time.Now())
+			m.ahead = time.Until(c.Time)
 			m.missed(ErrReading)
 			m.mu.Unlock()
 			wake(m.read)
@@ -256,7 +256,7 @@ func (m *Mirror) answered(a answer) bool {
 		return false
 	}
 	if a.info != nil {
-		m.ahead = a.info.TimeStamp.Sub(time.Now())
+		m.ahead = time.Until(a.info.TimeStamp)
 		m.highest = max(m.highest, a.info.State.LastSeq)
 		if a.info.State.LastSeq < a.highest {
 			a.behind = m.evidence.answer.behind + 1

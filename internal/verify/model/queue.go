@@ -346,7 +346,7 @@ func (c *queueScope) there(s *queueState, w waiter) bool {
 	return p.place == 1 && (p.ticket == w.behind || p.again == 1 && c.weak == placeBelieved)
 }
 
-// waiter takes what a client does by itself.
+// waiter takes every step that client i can take on its own.
 func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	switch w.phase {

@@ -28,7 +28,7 @@ type rule struct {
 // rules are those that the argument for safety and for the order of the queue names. The
 // page has the other labels after them, so a new label needs no rule here.
 var rules = []rule{
-	{"every write is conditional, and ends", []string{"conditional", "record-ends"}},
+	{"every write is conditional and expires", []string{"conditional", "record-ends"}},
 	{"a guard is literal, and without a prefix", []string{"guard", "guard-literal"}},
 	{"TTLs are rounded up", []string{"ttl-rounded-up"}},
 	{"nothing is granted in a bucket that is known to be unfit", []string{"unfit-refused", "unfit-grants-none"}},
@@ -43,8 +43,8 @@ var rules = []rule{
 	{"a late renewal revives nothing", []string{"late-renewal"}},
 	{"a found record counts from its own sending", []string{"own-sending", "found-sending"}},
 	{"a claim that is over is never granted", []string{"over-answered", "over-closed"}},
-	{"an own broken record is never adopted", []string{"broken-not-adopted", "found-broken"}},
-	{"a refused renewal is read up on", []string{"renewal-refused"}},
+	{"a client never adopts its own broken record", []string{"broken-not-adopted", "found-broken"}},
+	{"after a refused renewal the client reads the record again", []string{"renewal-refused"}},
 	{"the network does not hold up the end", []string{"due-at-end"}},
 	{"the context ends before the record does, and before another client can adopt it", []string{"context-first", "leave-context-first"}},
 	{"a `Close` waits for the tombstone of a lease that has ended", []string{"leave-awaited"}},

@@ -43,7 +43,7 @@ it keeps up. In the end the doctor takes, renews and releases real locks, under 
 its own, and waits for their notifications. It searches for records that never expire. It
 changes nothing and leaves nothing, unless told to.
 
-It finds out the role of this user by what the server lets it do. It tries only what that
+It infers the role of this user from what the server lets it do. It tries only what that
 role is for: an observer takes no lock, and an operator waits in no queue. What it has not
 looked at stands below the rows, with the reason: domains cannot be listed, so name others
 with --other-domain, and only a server's monitoring port shows how the server writes to

@@ -89,9 +89,9 @@ const startPoll = 20 * time.Millisecond
 
 // awaitStart returns when the command runs, or cannot.
 //
-// Before that it is a copy of lockctl that has the terminal already, and ^Z stops it. Nobody waits
-// for it yet: the thread that starts it stands still until it executes the command, and keeps its
-// processor. So another thread continues the group that has the terminal. That ^Z is lost.
+// Between fork and exec the child is still a copy of lockctl, but owns the terminal already, so ^Z stops it. Nothing waits
+// for it yet: the thread that forked it blocks until the exec. So this goroutine continues the group that has the
+// terminal, and that ^Z is lost.
 func (j *job) awaitStart(started <-chan error) error {
 	if !j.given {
 		return <-started
@@ -192,8 +192,8 @@ func (j *job) giveTerminal() {
 }
 
 // takeTerminal takes the terminal back from the group, if that still has it.
-// The system stops a background process that tries, unless it ignores that: for
-// good, since nothing here wants that signal any more.
+// The kernel stops a background process that tries this, unless it ignores SIGTTOU. lockctl ignores it from here on, since
+// nothing in it needs that signal any longer.
 func (j *job) takeTerminal() {
 	if !j.given {
 		return
