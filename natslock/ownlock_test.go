@@ -1,8 +1,6 @@
 package natslock_test
 
 import (
-	"bytes"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/kit"
-	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -19,9 +16,9 @@ import (
 // lasted for a TTL, and nothing of a wait for the lock of another client.
 func TestOwnLockIsLogged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		var log bytes.Buffer
+		var log journal
 		logs := func() int { return strings.Count(log.String(), "it waits for itself") }
-		c := join(t, s, natslock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		c := join(t, s, log.option())
 		other := join(t, s)
 		foreign := mustLock(t, other.Client, "foreign")
 		c.await(t, "foreign")
