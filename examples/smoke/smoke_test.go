@@ -175,7 +175,7 @@ func cron(t *testing.T, s *testutil.Server) {
 	a.mustEnd()
 	b.mustEnd()
 	// The period of each run, by the time of day in the log.
-	const ran = `(?m) (\d+):(\d+):(\d+) pid \d+: runs the job, token \d+`
+	const ran = `(?m) (\d+):(\d+):(\d+) pid \d+: makes \S+, token \d+`
 	seen := map[int]bool{}
 	for _, m := range append(a.find(ran), b.find(ran)...) {
 		p := (number(t, m[1])*3600 + number(t, m[2])*60 + number(t, m[3])) / period
