@@ -95,7 +95,7 @@ func (s *sequel) do() {
 		}
 	}
 	if s.over {
-		s.k.owner.Over() //safety:context-first
+		s.k.owner.Over()
 	}
 	if s.discard > 0 {
 		s.k.keeper.Discard(s.k.Key, s.k.Body.ID, s.discard)

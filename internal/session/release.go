@@ -52,7 +52,8 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 	cause := l.cause
 	s.Unlock() // this ends the context
 	for h := l.holders; h != nil; h = h.next {
-		h.cancel(cause) // even if another goroutine is still publishing the end
+		// Another goroutine may still be publishing the end.
+		h.cancel(cause) //safety:context-first
 	}
 
 	var result error

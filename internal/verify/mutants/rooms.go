@@ -136,7 +136,7 @@ var roomMutants = []mutant{
 		weak: "the bucket is not verified again"},
 	{label: "release-judged", operator: "arg 1 is -1<<62", test: "internal/clock.TestSuspended/release",
 		weak: "the release of a lease that is over says that all was well"},
-	{label: "context-first", operator: "drop", test: "natslock.TestContextEndsBeforeDeletion",
+	{label: "context-first", operator: "drop", test: "internal/session.TestContextFirstBesideAnEnd/release",
 		weak: "the context does not end before the record is deleted"},
 	{label: "leave-awaited", operator: "never", test: "internal/session.TestCloseWaitsForLeave",
 		weak: "a Close does not wait for the tombstone of a lease that has ended"},
