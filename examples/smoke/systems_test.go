@@ -12,14 +12,14 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// says runs an example to its end. Each line of its output, but for warnings, begins with the pattern of the
+// says runs an example to its end. Each line of its output, but for the log, begins with the pattern of the
 // same line, and lines without a pattern may follow. It returns those.
 func says(t *testing.T, s *testutil.Server, name string, patterns ...string) (more []string) {
 	t.Helper()
 	p := start(t, s, name)
 	p.mustEnd()
 	lines := strings.Split(strings.TrimSpace(p.out.String()), "\n")
-	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, " WARN ") }) // the library's
+	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, " WARN ") || strings.Contains(l, " INFO ") }) // the library's
 	require.GreaterOrEqual(t, len(lines), len(patterns))
 	for i, pattern := range patterns {
 		require.Regexp(t, "^(?:"+pattern+")$", lines[i])
