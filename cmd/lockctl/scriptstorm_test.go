@@ -126,7 +126,7 @@ func TestScriptStorm(t *testing.T) {
 		h := word(t, s, append([]string{"acquire", "--ttl", "10m"}, flags...)...)
 		said.add(strings.Split(h, ":")[2], "granted")
 	}
-	code, out, _ := run(t, s, "check", "storm.>", "--held", "1ms")
+	code, out, _ := run(t, s, "check", "--all", "storm.>", "--held", "1ms")
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "; and 2 locks more")
 
