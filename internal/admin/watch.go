@@ -332,22 +332,22 @@ func lateRenewal(entry, before record.Entry) time.Duration {
 	return apart
 }
 
-// sort is what an event on a key shows of the claim whose record it is about.
-type sort uint8
+// meaning is what an event on a key shows of the claim whose record it is about.
+type meaning uint8
 
 const (
-	written sort = iota // its first record
-	renewed             // a later one
-	broken              // an operator has ended it
-	removed             // it ended as planned, by a tombstone or by the TTL of its last renewal
-	served              // its place was removed, because it was granted or passed
-	cleaned             // it was never granted
-	buried              // the same, of a record that was not seen
-	expired             // its TTL is over
+	written meaning = iota // its first record
+	renewed                // a later one
+	broken                 // an operator has ended it
+	removed                // it ended as planned, by a tombstone or by the TTL of its last renewal
+	served                 // its place was removed, because it was granted or passed
+	cleaned                // it was never granted
+	buried                 // the same, of a record that was not seen
+	expired                // its TTL is over
 )
 
-// meanings are the types of change that an event is, of a holder's record and of a waiter's; 0 is none.
-var meanings = [...]struct{ holder, waiter session.EventType }{
+// reports has the type of change that each meaning is reported as, for a record of a holder and of a waiter; 0 if for none.
+var reports = [...]struct{ holder, waiter session.EventType }{
 	written: {session.EventGranted, session.EventQueued},
 	renewed: {session.EventRenewed, 0}, // it still waits
 	broken:  {session.EventBroken, session.EventGaveUp},
@@ -358,7 +358,7 @@ var meanings = [...]struct{ holder, waiter session.EventType }{
 	expired: {session.EventLost, session.EventGaveUp},
 }
 
-func (s step) sort() sort {
+func (s step) meaning() meaning {
 	tokenless := !s.entry.Unreadable && s.entry.Body.Token == 0
 	switch status := s.entry.Status; {
 	case s.kind == kvstore.Expired && s.entry.Left():
@@ -414,13 +414,13 @@ func changeOf(s step) (Change, bool) {
 	if !ok {
 		return Change{}, false
 	}
-	c := Change{Kind: k.Kind(), Name: k.Name, Time: s.time(), Entry: s.subject(), Type: meanings[s.sort()].holder}
+	c := Change{Kind: k.Kind(), Name: k.Name, Time: s.time(), Entry: s.subject(), Type: reports[s.meaning()].holder}
 	if c.Mode = record.Mode(c.Entry.Mode); k.Prefix == record.ReaderPrefix {
 		c.Mode = record.Shared
 	}
 	switch {
 	case k.Waits():
-		c.Type = meanings[s.sort()].waiter
+		c.Type = reports[s.meaning()].waiter
 	case c.Type == session.EventGranted:
 		c.Grants, c.Waited = 1, time.Duration(s.entry.Waited)*time.Millisecond
 	default:

@@ -42,7 +42,7 @@ type Bucket struct {
 	clock     func() clock.Instant
 	timers    sync.Pool
 	highest   atomic.Uint64
-	backwards atomic.Pointer[error] // why a grant was refused whose revision is not above highest; nil if none was since
+	backwards atomic.Pointer[error] // the error of a claim at a revision not above highest; nil once a revision is above it
 	conn      connection
 	life      context.Context
 	quit      context.CancelCauseFunc
@@ -166,8 +166,8 @@ func (b *Bucket) Acknowledged(revision uint64) {
 	}
 }
 
-// WentBackwards notes that the server has acknowledged a claim at a revision that is not above the highest one. No lock is
-// granted until a revision is.
+// WentBackwards notes that the server has acknowledged a claim at a revision that is not above the highest one known. Until
+// it acknowledges a revision above that, the client gets no lock.
 func (b *Bucket) WentBackwards(why error) { b.backwards.Store(&why) }
 
 // Backwards returns the error of [Bucket.WentBackwards]; nil if the revisions rise.

@@ -182,8 +182,9 @@ func (o *others) placeSeen(e record.Entry, listedAt, now clock.Instant) {
 	o.places[e.Key] = seat{record.Mode(e.Mode) == record.Shared, now, now.Add(e.Record.TTL + record.OverdueSlack)}
 }
 
-// listed records that a list of the whole queue, requested at time at, is noted. A place that was seen before then and
-// not by the list has ended: the end of a TTL has no notification, and one that was forged never was.
+// listed completes a list of the whole queue that was requested at time at, after its places have been recorded. It forgets
+// a place that was last seen before then and that the list does not show. Such a place has ended, because the end of a TTL
+// has no notification, or never existed, because a notification may be forged.
 func (o *others) listed(at clock.Instant) {
 	o.listedAt = at
 	for key, s := range o.places {

@@ -123,8 +123,8 @@ func (l *Lease) Confirmed(n uint64) {
 	}
 }
 
-// logCrowd logs once that goroutines of the client have waited behind the holder for a TTL. One of them may be the holder's:
-// a lock is not reentrant. Under the mutex.
+// logCrowd logs once that goroutines of the client have waited behind the holder for a TTL. One of them may be the
+// holder itself: a lock is not reentrant. Under the mutex.
 func (h *Holder) logCrowd() {
 	l, now := h.lease, h.lease.s.b.Instant()
 	switch waiting := l.Body.Size - 1; {
