@@ -133,11 +133,6 @@ func (c *checkCmd) find(g *session.Globals) ([]admin.Info, error) {
 		return nil, err
 	}
 	defer s.End()
-	ctx, cancel := g.Bounded()
-	defer cancel()
-	if err := mirror.Look(ctx, g.Bucket, s.Ask(g)); err != nil {
-		return nil, err
-	}
 	ls := lsCmd{Pattern: c.Pattern, Sort: "name"}
 	return ls.list(g, s)
 }

@@ -94,6 +94,9 @@ func (c *lsCmd) find(g *session.Globals) ([]admin.Info, error) {
 func (c *lsCmd) list(g *session.Globals, s *session.Session) ([]admin.Info, error) {
 	ctx, cancel := g.Bounded()
 	defer cancel()
+	if err := s.Led(ctx, g); err != nil {
+		return nil, err
+	}
 	var infos []admin.Info
 	for info, err := range admin.New(s.Client).List(ctx, c.Pattern) {
 		if errors.Is(err, natslock.ErrPermission) {

@@ -100,6 +100,9 @@ func (c *partitionsCmd) nobody() string {
 func (c *partitionsCmd) find(g *session.Globals, s *session.Session) (groups []show.Group, err error) {
 	ctx, cancel := g.Bounded()
 	defer cancel()
+	if err := s.Led(ctx, g); err != nil {
+		return nil, err
+	}
 	if c.Group != "" {
 		state, err := partition.Inspect(ctx, s.Client, c.Group)
 		if err != nil {

@@ -88,6 +88,9 @@ func (s *Session) NotDone(err error) error {
 func (s *Session) Find(g *Globals, name string) ([]admin.Info, error) {
 	ctx, cancel := g.Bounded()
 	defer cancel()
+	if err := s.Led(ctx, g); err != nil {
+		return nil, err
+	}
 	var infos []admin.Info
 	for _, kind := range []admin.Kind{admin.KindMutex, admin.KindRW, admin.KindSemaphore} {
 		info, err := admin.New(s.Client).Inspect(ctx, kind, name)
