@@ -23,7 +23,9 @@ func (s *Session) Ask(g *Globals) func(context.Context) (*kvstore.Info, error) {
 
 // Led returns nil if a leader that reaches a majority serves the bucket. Otherwise nothing that is read shows that a lock is
 // free: a leader that has just lost its majority answers for some seconds.
-func (s *Session) Led(ctx context.Context, g *Globals) error { return mirror.Look(ctx, g.Bucket, s.Ask(g)) }
+func (s *Session) Led(ctx context.Context, g *Globals) error {
+	return mirror.Look(ctx, g.Bucket, s.Ask(g))
+}
 
 // Mirror returns a mirror of the bucket on the connection of a session. Follow runs it.
 func (s *Session) Mirror(g *Globals, cfg mirror.Config) *mirror.Mirror {
