@@ -185,6 +185,55 @@ func TestDeadFirst(t *testing.T) {
 	}
 }
 
+// The holder dies, and all who wait for it, but for the last. That one knows when the lease ends, and looks at the lock
+// then, though nothing is notified and its predecessor is not late yet.
+func TestDeadFirstWithTheirHolder(t *testing.T) {
+	for _, x := range sorts() {
+		for _, dead := range []int{1, 3, 17} {
+			t.Run(fmt.Sprint(x.name, " ", dead), func(t *testing.T) {
+				t.Parallel()
+				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+					var ends time.Time // of the lease
+					tap := bucket.Open()
+					t.Cleanup(tap.Close)
+					watch, err := tap.Watch(">", func(ev kvstore.Event) { ends = ev.Record.Time.Add(ev.Record.TTL) })
+					require.NoError(t, err)
+					holder, line := joinInMemory(t, bucket)
+					x.hold(t, holder.Client)
+					lines := []*history.Line{line}
+					wait := func(take func(context.Context, *natslock.Client) (*natslock.Lock, error), m *member) {
+						go func() {
+							if l, err := take(context.WithoutCancel(t.Context()), m.Client); err == nil {
+								_ = l.Unlock(context.Background())
+							}
+						}()
+						m.rec.Wait(t, admin.EventQueued, "l")
+						time.Sleep(50 * time.Millisecond)
+					}
+					time.Sleep(3 * time.Second) // the places end after the lease
+					watch.Stop()
+					for range dead {
+						m, line := joinInMemory(t, bucket)
+						lines = append(lines, line)
+						wait(x.dead, m)
+					}
+					m, _ := joinInMemory(t, bucket)
+					wait(x.take, m)
+					for _, line := range lines {
+						line.Cut()
+					}
+					m.rec.Wait(t, admin.EventGranted, "l")
+					late := time.Since(ends)
+					t.Log("free for", late)
+					require.Positive(t, late)
+					require.LessOrEqual(t, late, onePause+200*time.Millisecond, "the pause, and its place's rank")
+					synctest.Wait()
+				})
+			})
+		}
+	}
+}
+
 // The pause begins when the lock is free, and not at a timed read: those who wait have waited
 // for long, and their timers are seconds apart. A waiter behind several dead ones watches the
 // lock once its predecessor has missed a renewal.

@@ -41,6 +41,9 @@ const (
 	scanAfter = 50 * time.Millisecond
 	// readAgain is the time after which a waiter reads again what it has read to be free.
 	readAgain = 20 * time.Millisecond
+	// rankAfter is the time by which each place before a waiter puts off its read at the end of a lease, so that a long
+	// queue behind a dead holder does not read at once. Those before it take the lock first if they live.
+	rankAfter = 5 * time.Millisecond
 	// ScanJitter limits the extra time that those behind the second waiter wait.
 	ScanJitter = 200 * time.Millisecond
 	// renewedLate is the delay of a renewal after which a waiter watches the lock.
@@ -67,6 +70,7 @@ type Successor struct {
 	readAt    clock.Instant
 	scanAt    clock.Instant     // 0 if no key is known to be free
 	free      map[string]uint64 // the revisions of the keys that were free in the last read
+	ends      clock.Instant     // the end of the first lease in that read, unless it is renewed; 0 once readAt counts it
 	again     bool              // the next read is soon, and shows whether they are still free
 	hinted    bool              // only notifications have set scanAt
 	scanLate  Lateness          // for the lock's record
@@ -178,6 +182,10 @@ func (f *Successor) readNext(now clock.Instant, pause time.Duration) {
 		pause = min(pause, readAgain)
 	}
 	f.readAt = now.Add(pause)
+	if f.ends != 0 {
+		f.readAt = min(f.readAt, f.ends.Add(scanAfter+time.Duration(f.Rank)*rankAfter)) //safety:read-at-end
+		f.ends = 0
+	}
 }
 
 // PlaceRead handles the predecessor's place e as read. written is the time at which e was written, and left what its
@@ -201,18 +209,28 @@ func (f *Successor) PlaceRead(e record.Entry, written, now clock.Instant, left, 
 
 // KeysRead handles keys of the lock that were read beside the predecessor's place, and returns those that are held. own
 // is the id of the waiter's claim of the lock, "" if there is none. The waiter scans if two consecutive reads found a
-// key free at one revision: a single read may have hit a hand-over. So the second read follows soon.
+// key free at one revision: a single read may have hit a hand-over. So the second read follows soon. A read follows
+// too when the lease of a held key ends: nothing is notified then, and all before the waiter may have died with the
+// holder. A live holder renews earlier than a waiter reads.
 func (f *Successor) KeysRead(keys []string, beside []record.Entry, own string, server time.Time, now clock.Instant) (held []int) {
 	before, repeated := f.free, f.again
-	f.free, f.again = nil, false
+	f.free, f.again, f.ends = nil, false, 0
 	for i, e := range beside {
 		mine := isOwn(e, own)
 		if !mine && !isOver(e, server) {
 			held = append(held, i)
+			if left := e.Remaining(server); left > 0 && (f.ends == 0 || now.Add(left) < f.ends) {
+				f.ends = now.Add(left)
+			}
 			continue
 		}
-		revision, shown := before[keys[i]]
-		switch stays := shown && revision == e.Revision; {
+		// A record whose time is over and its removal are the same free lock, and so is a tombstone that has ended.
+		is := e.Revision
+		if e.Live() {
+			is = 0
+		}
+		was, shown := before[keys[i]]
+		switch stays := shown && (is == 0 || was == is); { //safety:removed-is-free
 		case mine:
 			f.Own = keys[i]
 		case f.scanAt == 0 && stays && f.maySeek(now):
@@ -223,7 +241,7 @@ func (f *Successor) KeysRead(keys []string, beside []record.Entry, own string, s
 		if f.free == nil {
 			f.free = make(map[string]uint64)
 		}
-		f.free[keys[i]] = e.Revision
+		f.free[keys[i]] = is
 	}
 	return held
 }

@@ -271,6 +271,66 @@ func TestSuccessorTimers(t *testing.T) {
 	}
 }
 
+// The lease of the holder ends without a notification. A waiter reads the lock then, however far back it is: all before
+// it may have died with the holder. Those far back read later. A holder that lives renews its lease before that.
+func TestSuccessorReadsAtEnd(t *testing.T) {
+	keys, server := []string{"slot.l.0", "slot.l.1", "slot.l.2"}, time.Now()
+	lease := func(left time.Duration) record.Entry {
+		e := heldAt(6)
+		e.Record.Time, e.Record.TTL = server.Add(left-15*time.Second), 15*time.Second
+		return e
+	}
+	ends := heldAt(6)
+	ends.Record.TTL = 0
+	for _, c := range []struct {
+		name string
+		rank int
+		held []record.Entry
+		want time.Duration
+	}{
+		{"it ends after the timer", 3, []record.Entry{lease(10 * time.Second)}, 5 * time.Second},
+		{"it ends before", 3, []record.Entry{lease(2 * time.Second)}, 2*time.Second + scanAfter + 3*rankAfter},
+		{"far back", 1000, []record.Entry{lease(2 * time.Second)}, 5 * time.Second},
+		{"the first of three", 1, []record.Entry{lease(4 * time.Second), lease(2 * time.Second), lease(3 * time.Second)}, 2*time.Second + scanAfter + rankAfter},
+		{"a record without an end", 3, []record.Entry{ends}, 5 * time.Second},
+	} {
+		w := newWaiter(t, 1, Successor{})
+		w.Rank = c.rank
+		w.PlaceWritten(w.now.Add(time.Hour)) // it is not silent
+		w.KeysRead(keys[:len(c.held)], c.held, "", server, w.now)
+		w.PlaceRead(w.Pred, w.now, w.now, placeTTL, 5*time.Second)
+		require.Equal(t, w.now.Add(c.want), w.At(), c.name)
+		w.KeysRead(keys[:1], []record.Entry{lease(15 * time.Second)}, "", server, w.now)
+		w.PlaceRead(w.Pred, w.now, w.now, placeTTL, 5*time.Second)
+		require.Equal(t, w.now.Add(5*time.Second), w.At(), c.name+": it was renewed")
+	}
+}
+
+// A record whose time is over, and then its removal, are one free lock. So are a tombstone and its end. Two tombstones
+// are two.
+func TestSuccessorRemoved(t *testing.T) {
+	server, keys := time.Now(), []string{"lock.l"}
+	over := heldAt(6)
+	over.Record.Time, over.Record.TTL = server.Add(-time.Minute), time.Second
+	for _, c := range []struct {
+		name        string
+		first, next record.Entry
+		scans       bool
+	}{
+		{"removed", over, record.Entry{}, true},
+		{"removed, and read from a replica that lags", record.Entry{}, over, true},
+		{"a tombstone that ends", freeAt(7), record.Entry{}, true},
+		{"a tombstone", freeAt(7), freeAt(7), true},
+		{"another cycle", freeAt(7), freeAt(9), false},
+		{"a cycle after the removal", record.Entry{}, freeAt(9), false},
+	} {
+		w := newWaiter(t, 1, Successor{})
+		w.KeysRead(keys, []record.Entry{c.first}, "", server, w.now)
+		w.KeysRead(keys, []record.Entry{c.next}, "", server, w.now)
+		require.Equal(t, c.scans, w.Scans(w.now), c.name)
+	}
+}
+
 // A key that is free in two reads in a row makes the waiter look, and one read alone does not: that
 // may meet any hand-over. A notification makes it look after a pause, unless the head is quicker.
 func TestSuccessorLooks(t *testing.T) {
