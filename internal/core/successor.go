@@ -183,7 +183,11 @@ func (f *Successor) readNext(now clock.Instant, pause time.Duration) {
 	}
 	f.readAt = now.Add(pause)
 	if f.ends != 0 {
-		f.readAt = min(f.readAt, f.ends.Add(scanAfter+time.Duration(f.Rank)*rankAfter)) //safety:read-at-end
+		after := scanAfter + time.Duration(f.Rank)*rankAfter
+		if f.Head.Zero() { // more are before it than it knows
+			after += 5 * f.Jitter
+		}
+		f.readAt = min(f.readAt, f.ends.Add(after)) //safety:read-at-end
 		f.ends = 0
 	}
 }

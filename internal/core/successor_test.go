@@ -290,7 +290,7 @@ func TestSuccessorReadsAtEnd(t *testing.T) {
 	}{
 		{"it ends after the timer", 3, []record.Entry{lease(10 * time.Second)}, 5 * time.Second},
 		{"it ends before", 3, []record.Entry{lease(2 * time.Second)}, 2*time.Second + scanAfter + 3*rankAfter},
-		{"far back", 1000, []record.Entry{lease(2 * time.Second)}, 5 * time.Second},
+		{"long before it", 1000, []record.Entry{lease(2 * time.Second)}, 5 * time.Second},
 		{"the first of three", 1, []record.Entry{lease(4 * time.Second), lease(2 * time.Second), lease(3 * time.Second)}, 2*time.Second + scanAfter + rankAfter},
 		{"a record without an end", 3, []record.Entry{ends}, 5 * time.Second},
 	} {
@@ -300,6 +300,10 @@ func TestSuccessorReadsAtEnd(t *testing.T) {
 		w.KeysRead(keys[:len(c.held)], c.held, "", server, w.now)
 		w.PlaceRead(w.Pred, w.now, w.now, placeTTL, 5*time.Second)
 		require.Equal(t, w.now.Add(c.want), w.At(), c.name)
+		w.Head, w.Jitter = record.Entry{}, 200*time.Millisecond // it does not know how far back it is
+		w.KeysRead(keys[:1], []record.Entry{lease(time.Second)}, "", server, w.now)
+		w.PlaceRead(w.Pred, w.now, w.now, placeTTL, 8*time.Second)
+		require.Equal(t, w.now.Add(2*time.Second+scanAfter+time.Duration(c.rank)*rankAfter), w.At(), c.name+", and far back")
 		w.KeysRead(keys[:1], []record.Entry{lease(15 * time.Second)}, "", server, w.now)
 		w.PlaceRead(w.Pred, w.now, w.now, placeTTL, 5*time.Second)
 		require.Equal(t, w.now.Add(5*time.Second), w.At(), c.name+": it was renewed")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -17,11 +18,52 @@ import (
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
-	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
 var deadRounds = flag.Int("dead-rounds", 4, "how many rounds TestDeadWithTheirHolder has for each number of waiters")
+
+// leases are the ends of the leases of mutexes, and how long a mutex was free after one that nobody released.
+type leases struct {
+	mu    sync.Mutex
+	ends  map[string]time.Time
+	freed map[string]time.Duration
+	works bool // it has had an event
+}
+
+func watchLeases(t testing.TB, store *kvstore.Store) *leases {
+	t.Helper()
+	x := &leases{ends: map[string]time.Time{}, freed: map[string]time.Duration{}}
+	watch, err := store.Watch("lock.*", func(ev kvstore.Event) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.works = true
+		switch end, known := x.ends[ev.Record.Key]; {
+		case ev.Kind == kvstore.Deleted:
+			delete(x.ends, ev.Record.Key)
+		case ev.Kind == kvstore.Put:
+			if known && ev.Record.Time.After(end) {
+				x.freed[ev.Record.Key] = ev.Record.Time.Sub(end)
+			}
+			x.ends[ev.Record.Key] = ev.Record.Time.Add(ev.Record.TTL)
+		}
+	})
+	require.NoError(t, err)
+	t.Cleanup(watch.Stop)
+	return x
+}
+
+func (x *leases) any() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.works
+}
+
+func (x *leases) free(key string) time.Duration {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.freed[key]
+}
 
 // TestDeadWithTheirHolder kills a holder and all that wait behind it at once: their connections end, without a word to the
 // server. Behind them waits a client that lives. It gets the lock one pause after the lease has ended, however many places
@@ -44,7 +86,12 @@ func TestDeadWithTheirHolder(t *testing.T) {
 		{3, three.Connect, []natslock.Option{r3}},
 	} {
 		kit.NewClient(t, on.connect(), on.opts...) // creates the bucket
-		store := kit.OpenStore(t, on.connect())
+		seen := watchLeases(t, kit.OpenStore(t, on.connect()))
+		warm := kit.NewClient(t, on.connect(), on.opts...)
+		kit.Eventually(t, "an event", func() bool { // the subscription is in place
+			kit.Unlock(t, kit.Must(t, warm.Lock, "warm"))
+			return seen.any()
+		})
 		for _, waiters := range []int{1, 3, 8, 17} {
 			t.Run(fmt.Sprintf("%d waiters, %d servers", waiters, on.servers), func(t *testing.T) {
 				late := machine.Lateness(t)
@@ -56,30 +103,14 @@ func TestDeadWithTheirHolder(t *testing.T) {
 					beside <- struct{}{}
 					rounds.Go(func() {
 						defer func() { <-beside }()
-						mutex := which{Name: fmt.Sprintf("l.%d.%d.%d", on.servers, waiters, i), Kind: admin.KindMutex}
-						ended := make(chan time.Duration, 1) // from the end of the dead holder's lease to the next grant
-						var lease time.Time
-						watch, err := store.Watch(mutex.key(), func(ev kvstore.Event) {
-							if ev.Kind != kvstore.Put {
-								return
-							}
-							if at := ev.Record.Time; !lease.IsZero() && at.After(lease) {
-								ended <- at.Sub(lease)
-							}
-							lease = ev.Record.Time.Add(ev.Record.TTL)
-						})
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						defer watch.Stop()
+						name := fmt.Sprintf("%d-%d", waiters, i)
 						var conns []*nats.Conn
 						client := func() *natslock.Client {
 							nc := on.connect()
 							conns = append(conns, nc)
 							return kit.NewClient(t, nc, on.opts...)
 						}
-						_, err = client().Lock(t.Context(), mutex.Name, natslock.TTL(ttl))
+						held, err := client().Lock(t.Context(), name, natslock.TTL(ttl))
 						if err != nil {
 							t.Error(err)
 							return
@@ -87,24 +118,26 @@ func TestDeadWithTheirHolder(t *testing.T) {
 						for range waiters {
 							c := client()
 							kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) {
-								return c.Lock(ctx, mutex.Name, natslock.TTL(places))
+								return c.Lock(ctx, name, natslock.TTL(places))
 							})
 							kit.Eventually(t, "a place", func() bool { return c.Stats().Waiting == 1 })
 						}
 						last := kit.NewClient(t, on.connect(), on.opts...)
 						got := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) {
-							return last.Lock(ctx, mutex.Name, natslock.TTL(places))
+							return last.Lock(ctx, name, natslock.TTL(places))
 						})
 						kit.Eventually(t, "the last place", func() bool { return last.Stats().Waiting == 1 })
 						for _, nc := range conns {
 							nc.Close()
 						}
 						<-got.Done
+						runtime.KeepAlive(held) // a handle that is dropped ends the lease otherwise
 						if got.Err != nil {
 							t.Error(got.Err)
 							return
 						}
-						d := kit.Receive(t, ended, "the grant in the watch")
+						var d time.Duration
+						kit.Eventually(t, "the grant in the watch", func() bool { d = seen.free("lock." + name); return d > 0 })
 						mu.Lock()
 						free = append(free, d)
 						mu.Unlock()
