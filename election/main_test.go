@@ -5,11 +5,10 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/verify/kit"
-	"github.com/natslock/locks/testutil"
 )
 
 func TestMain(m *testing.M) {
 	kit.Quiet()
 	kit.Patience = 30 * time.Second
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }

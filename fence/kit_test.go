@@ -18,7 +18,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
 const (
 	stream  = "ORDERS"

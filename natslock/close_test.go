@@ -21,10 +21,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// machinery counts the goroutines of the library, without one that polls for their end.
-func machinery() int {
-	return testutil.Goroutines("locks/internal/") - testutil.Goroutines("locks/internal/verify/kit.Eventually")
-}
+// machinery counts the goroutines of the library.
+func machinery() int { return kit.Goroutines("locks/internal/") }
 
 // A holder still at work when its client is closed keeps others out until its
 // TTL.
@@ -329,7 +327,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		require.NoError(t, err)
 		running := func() int {
 			synctest.Wait()
-			return machinery() + testutil.Goroutines("nats%2ego.") // not the server's: they come and go
+			return machinery() + kit.Goroutines("nats%2ego.") // not the server's: they come and go
 		}
 		goroutines, subs := running(), nc.NumSubscriptions()
 		for round := range 3 {
@@ -389,7 +387,7 @@ func TestCloseIdleClient(t *testing.T) {
 		c := join(t, s)
 		kit.Unlock(t, mustLock(t, c.Client, "l"))
 		time.Sleep(3 * time.Second)
-		require.Zero(t, machinery()-testutil.Goroutines("locks/internal/kvstore."), "no goroutine without leases")
+		require.Zero(t, machinery()-kit.Goroutines("locks/internal/kvstore."), "no goroutine without leases")
 		p := newTap(t, s.Connect(), ">")
 		out := c.nc.Stats().OutMsgs
 		time.Sleep(24 * time.Hour)

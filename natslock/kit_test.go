@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) {
 	kit.Quiet()
 	kit.Patience = 30 * time.Second
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }
 
 const (

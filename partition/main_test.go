@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/natslock/locks/internal/verify/kit"
-	"github.com/natslock/locks/testutil"
 )
 
 // workerURL has TestMain be a worker of the group on a server instead.
@@ -20,5 +19,5 @@ func TestMain(m *testing.M) {
 		return
 	}
 	kit.Quiet()
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }

@@ -14,12 +14,11 @@ import (
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
-	"github.com/natslock/locks/testutil"
 )
 
 func TestMain(m *testing.M) {
 	kit.Quiet()
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }
 
 // peer is a client with its reader-writer locks and the faults of its store.

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) {
 	kit.Quiet()
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }
 
 // peer is a client with the faults of its store.

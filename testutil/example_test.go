@@ -63,9 +63,3 @@ func ExampleLink() {
 		})
 	}
 }
-
-// A test binary that leaves a goroutine behind fails.
-func ExampleLeakCheck() {
-	// func TestMain(m *testing.M) { testutil.LeakCheck(m) }
-	_ = testutil.LeakCheck
-}

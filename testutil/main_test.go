@@ -10,10 +10,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/testutil"
+	"github.com/natslock/locks/internal/verify/kit"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
 // bucket makes a KV bucket whose keys can expire.
 func bucket(t *testing.T, nc *nats.Conn, replicas int) jetstream.KeyValue {

@@ -151,9 +151,9 @@ func (f *failing) Fatalf(format string, args ...any) {
 func TestWithLog(t *testing.T) {
 	tb := &logging{TB: t}
 	s := testutil.RunServer(tb, testutil.WithLog())
-	require.Positive(t, testutil.Goroutines("nats-server/v2/server"))
+	require.Positive(t, kit.Goroutines("nats-server/v2/server"))
 	s.Stop()
-	kit.Eventually(t, "it is gone", func() bool { return testutil.Goroutines("nats-server/v2/server") == 0 })
+	kit.Eventually(t, "it is gone", func() bool { return kit.Goroutines("nats-server/v2/server") == 0 })
 	require.Contains(t, tb.text(), "Server is ready")
 	require.Contains(t, tb.text(), "Initiating Shutdown")
 }

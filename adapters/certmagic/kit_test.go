@@ -22,14 +22,14 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	certmagiclock "github.com/natslock/locks/adapters/certmagic"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
-	"github.com/natslock/locks/testutil"
 )
 
 const patience = 60 * time.Second
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
 // authority is a certificate authority in this process, and the issuer of all instances.
 type authority struct {

@@ -3,7 +3,7 @@ package gooselock_test
 import (
 	"testing"
 
-	"github.com/natslock/locks/testutil"
+	"github.com/natslock/locks/internal/verify/kit"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) { kit.LeakCheck(m) }

@@ -25,13 +25,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	natslockotel "github.com/natslock/locks/adapters/otel"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
 var update = flag.Bool("update", false, "write the golden files")
 

@@ -18,13 +18,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	natslockprom "github.com/natslock/locks/adapters/prometheus"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	natstest "github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { natstest.LeakCheck(m) }
+func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
 var update = flag.Bool("update", false, "write the golden files")
 

@@ -15,6 +15,7 @@ import (
 	"github.com/tus/tusd/v2/pkg/handler"
 
 	tusdlock "github.com/natslock/locks/adapters/tusd"
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -22,7 +23,7 @@ import (
 
 const patience = 60 * time.Second
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
 // join returns a client as a server of tusd has one.
 func join(t *testing.T, nc *nats.Conn) *natslock.Client {

@@ -19,10 +19,12 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/stretchr/testify/require"
 
+	"go.uber.org/goleak"
+
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long something may take that takes no time: it only ends tests that have
 // failed.

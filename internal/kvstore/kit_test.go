@@ -15,7 +15,6 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/kit"
-	"github.com/natslock/locks/testutil"
 )
 
 // TestMain fails when a goroutine of the store or of its connections is left.
@@ -23,7 +22,7 @@ import (
 // source by half a minute.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if err := goleak.Find(); err != nil && testutil.Goroutines("locks/internal/kvstore.")+testutil.Goroutines("nats.go.") > 0 {
+	if err := goleak.Find(); err != nil && kit.Goroutines("locks/internal/kvstore.")+kit.Goroutines("nats.go.") > 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}

@@ -467,7 +467,7 @@ func TestNothingLeftBehind(t *testing.T) {
 	equal(t, "subscriptions", nc.NumSubscriptions(), 1+3)
 	s.Close()
 	equal(t, "subscriptions after Close", nc.NumSubscriptions(), 1)
-	equal(t, "goroutines after Close", testutil.Goroutines("kvstore.(*Store).dispatch"), 0)
+	equal(t, "goroutines after Close", kit.Goroutines("kvstore.(*Store).dispatch"), 0)
 }
 
 func TestKVIsComplete(t *testing.T) {

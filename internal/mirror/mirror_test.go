@@ -16,10 +16,9 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	locks "github.com/natslock/locks/natslock/admin"
-	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
 // site is a bucket in memory, with a mirror on it and the bucket's leader.
 type site struct {

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) {
 	kit.Quiet()
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }
 
 const ttl = 10 * time.Second

@@ -17,10 +17,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"go.uber.org/goleak"
+
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A process is stopped past its lease, and the next one counts on. The database refuses what
 // the first one writes when it wakes up, so nothing is counted twice or lost.

@@ -20,7 +20,6 @@ import (
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
-	"github.com/natslock/locks/testutil"
 )
 
 const (
@@ -39,7 +38,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }
 
 // which is one lock, and how it is held.

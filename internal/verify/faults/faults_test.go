@@ -12,10 +12,10 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/testutil"
+	"github.com/natslock/locks/internal/verify/kit"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
 // stub is a kvstore.KV that records what reaches it and answers every write
 // at once. It imitates no server: the injector in front of it is under test.

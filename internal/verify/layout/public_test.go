@@ -72,7 +72,6 @@ func TestExamples(t *testing.T) {
 				}
 			}
 		}
-		delete(entries, "Goroutines")
 		require.NotEmpty(t, entries)
 		for name, examples := range entries {
 			require.NotEmpty(t, examples, "%s.%s has no Example", dir, name)

@@ -21,7 +21,6 @@ import (
 
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
-	"github.com/natslock/locks/testutil"
 )
 
 // full has the tests of the proof tier run with the numbers of docs/evidence/performance.md.
@@ -50,7 +49,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }
 
 // process starts the test binary in a role, which ends with its standard input. That is

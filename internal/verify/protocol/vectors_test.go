@@ -14,10 +14,10 @@ import (
 	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
-	"github.com/natslock/locks/testutil"
+	"github.com/natslock/locks/internal/verify/kit"
 )
 
-func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
 // file holds the vectors. The specification describes its parts.
 const file = "../../../docs/protocol/vectors.json"

@@ -19,13 +19,13 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/natslock/locks/internal/kvstore"
-	"github.com/natslock/locks/testutil"
+	"github.com/natslock/locks/internal/verify/kit"
 )
 
 // storeVar makes a test binary a server with its store in that directory.
 const storeVar = "NATSLOCK_SPEED_STORE"
 
-// TestMain runs the tests under [testutil.LeakCheck], or is the server that [Server]
+// TestMain runs the tests under [kit.LeakCheck], or is the server that [Server]
 // has started.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(storeVar); dir != "" {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(burnVar) != "" {
 		burn()
 	}
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }
 
 func serve(dir string) error {

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	kit.Quiet()
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }
 
 const (

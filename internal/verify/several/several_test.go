@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) {
 	kit.Quiet()
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }
 
 // register is what is known of those inside, by name.

@@ -25,7 +25,6 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
-	"github.com/natslock/locks/testutil"
 )
 
 var (
@@ -36,7 +35,7 @@ var (
 
 func TestMain(m *testing.M) {
 	kit.Quiet()
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }
 
 // plan is the parameters of a simulation.
@@ -598,7 +597,7 @@ func (m *sim) close() {
 	}
 	m.bucket.close()
 	synctest.Wait()
-	if n := testutil.Goroutines("locks/internal/session.") + testutil.Goroutines("locks/internal/bucket.") + testutil.Goroutines("locks/internal/cohort.") + testutil.Goroutines("locks/internal/admin.") + testutil.Goroutines("locks/internal/kvstore."); n > 0 {
+	if n := kit.Goroutines("locks/internal/session.") + kit.Goroutines("locks/internal/bucket.") + kit.Goroutines("locks/internal/cohort.") + kit.Goroutines("locks/internal/admin.") + kit.Goroutines("locks/internal/kvstore."); n > 0 {
 		m.rec.Left(fmt.Sprintf("%d goroutines", n))
 	}
 	m.rec.Left(m.bucket.left()...)

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }
 
 const documents = "../../../docs/operate/topologies"

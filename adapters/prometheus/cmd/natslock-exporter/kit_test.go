@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childVar) != "" {
 		os.Exit(mainCode(os.Args[1:]))
 	}
-	testutil.LeakCheck(m)
+	kit.LeakCheck(m)
 }
 
 // process is an exporter in a process of its own.

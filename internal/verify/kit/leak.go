@@ -1,7 +1,6 @@
-package testutil
+package kit
 
 import (
-	"bytes"
 	"runtime"
 	"strings"
 	"testing"
@@ -12,7 +11,7 @@ import (
 // LeakCheck runs the tests of a package and fails when goroutines are left at
 // the end, after waiting for them a little. Call it as the whole of TestMain:
 //
-//	func TestMain(m *testing.M) { testutil.LeakCheck(m) }
+//	func TestMain(m *testing.M) { kit.LeakCheck(m) }
 //
 // It ignores two goroutines of a file store of nats-server, and no other goroutine of a
 // server. A clustered server that is shut down while it opens a store can leave it open.
@@ -24,8 +23,8 @@ func LeakCheck(m *testing.M) {
 		goleak.IgnoreAnyFunction(server+"/ats.Register.func1"))
 }
 
-// Goroutines counts the goroutines whose stack contains substring, the name of
-// a package or a function, say. In a [Bubble] it counts those of the bubble: what earlier
+// Goroutines counts the goroutines, without the caller's, whose stack contains substring, the
+// name of a package or a function, say. In a bubble it counts those of the bubble: what earlier
 // tests have left ends when it likes. It stops the world for a moment.
 func Goroutines(substring string) int {
 	buf := make([]byte, 1<<20)
@@ -38,9 +37,11 @@ func Goroutines(substring string) int {
 		buf = make([]byte, 2*len(buf))
 	}
 	// The first stack is the caller's: "goroutine 7 [running, synctest bubble 2]:".
-	_, bubble, _ := strings.Cut(string(buf[:bytes.IndexByte(buf, '\n')]), ", synctest ")
+	caller, others, _ := strings.Cut(string(buf), "\n\n")
+	header, _, _ := strings.Cut(caller, "\n")
+	_, bubble, _ := strings.Cut(header, ", synctest ")
 	count := 0
-	for stack := range strings.SplitSeq(string(buf), "\n\n") {
+	for stack := range strings.SplitSeq(others, "\n\n") {
 		if header, _, _ := strings.Cut(stack, "\n"); strings.HasSuffix(header, bubble) && strings.Contains(stack, substring) {
 			count++
 		}
