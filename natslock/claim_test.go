@@ -115,18 +115,18 @@ func TestHeldIsHeld(t *testing.T) {
 // answer reports. The next attempt need not wait for the record's end.
 func TestLateAnswerCleansUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Second), natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.5}))
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Second))
 		fa.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 			if n == 1 {
-				return faults.DelayAnswer(600 * time.Millisecond)
+				return faults.DelayAnswer(930 * time.Millisecond)
 			}
 			return faults.Pass
 		})
 		begun := time.Now()
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		require.GreaterOrEqual(t, time.Since(begun), 600*time.Millisecond)
-		require.Less(t, time.Since(begun), 700*time.Millisecond)
+		require.GreaterOrEqual(t, time.Since(begun), 930*time.Millisecond)
+		require.Less(t, time.Since(begun), 990*time.Millisecond)
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 }
@@ -232,8 +232,9 @@ func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
 // has its record, is no grant.
 func TestAdoptedTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		// Valid for 3 of its 4 s; the fourth attempt comes after 3.2 to 3.6 s.
-		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(4*time.Second), natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.5}))
+		// Valid for 3.6 of its 4 s; the fourth attempt is sent after 3.2 to 3.6 s, and comes after 3.7 s.
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(4*time.Second))
+		begun := time.Now()
 		fa.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 			switch n {
 			case 1:
@@ -242,10 +243,10 @@ func TestAdoptedTooLate(t *testing.T) {
 				return faults.Drop
 			case 4:
 				assert.Equal(t, []string{"lock.x"}, kit.KeysLeft(t, s.Connect()), "it comes too late to find anything")
+				return faults.Delay(3700*time.Millisecond - time.Since(begun))
 			}
 			return faults.Pass
 		})
-		begun := time.Now()
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		require.Greater(t, time.Since(begun), 3*time.Second)

@@ -442,7 +442,7 @@ func TestFIFOManyWaiters(t *testing.T) {
 // are in there.
 func TestLongQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		often := join(t, s, natslock.WithTuning(natslock.Tuning{RenewFraction: 0.07})) // of 5 s
+		often := join(t, s) // its place has a TTL of 5 s
 		r := newRaw(t, s.Connect())
 		holder := quietHolder(t, s)
 		waiters := []*waiting{often.await(t, "l", natslock.TTL(time.Second), natslock.NoRenew())}
@@ -456,7 +456,7 @@ func TestLongQueue(t *testing.T) {
 		for i := range 200 {
 			r.put(fmt.Sprint("lock.other", i), []byte("x"), time.Minute)
 		}
-		time.Sleep(400 * time.Millisecond)
+		time.Sleep(1700 * time.Millisecond)
 		newcomers := crowd(t, s, 4)
 		for _, m := range newcomers[:3] { // the predecessors of the last two are near
 			waiters = append(waiters, m.await(t, "l"))

@@ -78,7 +78,7 @@ func (h Handle) check() error {
 // the handle: in this process, another one, or a later one ([Client.Adopt]). The fencing
 // token stays. The lock's context ends first, with a cause that matches [ErrHandedOff].
 // Stop the work under the lock before the call. Nobody gets the lock in between, for one
-// TTL: then it is free. It can be adopted until a margin before that ([Tuning]). Goroutines
+// TTL: then it is free. It can be adopted until a margin before that. Goroutines
 // and clients that wait go on waiting. The record is that of a holder which does not renew it
 // any more. If an operator breaks it, nobody can adopt the lock.
 //

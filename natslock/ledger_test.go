@@ -187,19 +187,6 @@ func TestBucketGoneUnderWaiter(t *testing.T) {
 	})
 }
 
-// A renewal has to come before the end of the validity, whatever fraction of the
-// TTL is asked for.
-func TestRenewFractionBeyondValidity(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{RenewFraction: 0.99}), natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.5}), natslock.WithTTL(2*time.Second))
-		l, err := c.Lock(t.Context(), "x")
-		require.NoError(t, err)
-		time.Sleep(time.Minute)
-		require.NoError(t, l.Err())
-		require.NoError(t, l.Unlock(t.Context()))
-	})
-}
-
 // A client is healthy again after its bucket was re-created.
 func TestHealthyAfterRemake(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

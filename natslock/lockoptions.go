@@ -193,8 +193,8 @@ func Detached() LockOption {
 // lock whose handle was dropped. While it runs, the same lock gives no further warning, and
 // [Client.Close] does not wait for it. A d that is not positive, or a nil fn, makes the acquire return
 // [ErrInvalid].
-// So does a d that is not shorter than the validity of a new lease, its TTL less the margin
-// ([Tuning]): fn would be called after every confirmation. [Lock.Extend] refuses
+// So does a d that is not shorter than the validity of a new lease, its TTL less the
+// margin: fn would be called after every confirmation. [Lock.Extend] refuses
 // such a TTL with [ErrInvalid].
 func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 	return func(c *lockConfig) error {

@@ -108,8 +108,6 @@ func TestNamesTTLRefused(t *testing.T) {
 	_, err := c.Lock(t.Context(), "l", natslock.TTL(367*24*time.Hour), natslock.NoRenew())
 	require.ErrorIs(t, err, natslock.ErrInvalid)
 	for name, opt := range map[string]natslock.Option{
-		"fraction -1": natslock.WithTuning(natslock.Tuning{RenewFraction: -1}), "fraction 1": natslock.WithTuning(natslock.Tuning{RenewFraction: 1}),
-		"no margin": natslock.WithTuning(natslock.Tuning{SafetyMargin: math.NaN()}), "margin 0.6": natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.6}),
 		"release timeout": natslock.WithTuning(natslock.Tuning{ReleaseTimeout: -1}), "release timeout for ever": natslock.WithTuning(natslock.Tuning{ReleaseTimeout: math.MaxInt64}),
 		"turn": natslock.WithTuning(natslock.Tuning{Turn: 2 * time.Second}), "no replicas": natslock.WithReplicas(0), "even more replicas": natslock.WithReplicas(7), "two replicas": natslock.WithReplicas(2), "four replicas": natslock.WithReplicas(4),
 		"replicas": natslock.WithBucketConfig(kvstore.Config{Replicas: -1}), "many replicas": natslock.WithReplicas(7),
@@ -132,18 +130,6 @@ func TestNamesTTLRefused(t *testing.T) {
 		require.NoError(t, err)
 		kit.Unlock(t, l)
 	}
-}
-
-// A fraction that is next to nothing is next to nothing, and floods no server.
-func TestTinyRenewFraction(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithTuning(natslock.Tuning{RenewFraction: 1e-9}))
-		l := mustLock(t, c.Client, "l", natslock.TTL(time.Second))
-		time.Sleep(10 * time.Second)
-		wantHeld(t, l)
-		require.LessOrEqual(t, c.Stats().Renewed, uint64(10*20+1), "20 in a TTL")
-		kit.Unlock(t, l)
-	})
 }
 
 // Values without a sensible meaning are refused, or have the effect of the nearest one.

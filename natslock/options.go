@@ -185,15 +185,6 @@ type Tuning struct {
 	// the client give up the least recently used. The default is 10,000. A negative number
 	// keeps none.
 	MaxLingering int
-	// RenewFraction is after which part of its TTL the client renews a lease, in (0, 1).
-	// The default of a third leaves time for two more tries. The client renews a lease after a
-	// twentieth of its TTL at the earliest, and after four fifths of its validity at the latest:
-	// a fraction beyond that counts as these.
-	RenewFraction float64
-	// SafetyMargin is how long before its TTL the validity of a lease ends, as a part of the
-	// TTL in (0, 0.5]. The default is 0.1. The margin is at most 1 s, and at least a
-	// thousandth of the TTL. The client's clock may run wrong by less than the margin.
-	SafetyMargin float64
 }
 
 const (
@@ -209,14 +200,8 @@ func WithTuning(t Tuning) Option {
 			return invalid("Turn", "%v is more than %v", t.Turn, maxTurn)
 		case t.ReleaseTimeout < 0 || t.ReleaseTimeout > maxReleaseTimeout:
 			return invalid("ReleaseTimeout", "%v is not in (0, %v]", t.ReleaseTimeout, maxReleaseTimeout)
-		case t.RenewFraction != 0 && !(t.RenewFraction > 0 && t.RenewFraction < 1):
-			return invalid("RenewFraction", "%v is not in (0, 1)", t.RenewFraction)
-		case t.SafetyMargin != 0 && !(t.SafetyMargin > 0 && t.SafetyMargin <= 0.5):
-			return invalid("SafetyMargin", "%v is not in (0, 0.5]", t.SafetyMargin)
 		}
 		c.session.ReleaseTimeout = cmp.Or(t.ReleaseTimeout, c.session.ReleaseTimeout)
-		c.session.RenewFraction = cmp.Or(t.RenewFraction, c.session.RenewFraction)
-		c.session.Margin = cmp.Or(t.SafetyMargin, c.session.Margin)
 		if t.Turn != 0 {
 			c.turn = t.Turn
 		}

@@ -193,11 +193,11 @@ func TestDeposedLeader(t *testing.T) {
 		gate           time.Duration // when the writer comes, after the reader's last write that the deposed leader has
 	}{
 		{12 * time.Second, 24 * time.Hour, time.Second}, // a margin of 86 s
-		{time.Second, 10 * time.Second, 690 * time.Millisecond},
+		{time.Second, 10 * time.Second, 320 * time.Millisecond},
 	} {
 		t.Run(fmt.Sprintf("%v %v", tc.reader, tc.writer), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(tc.reader), natslock.WithTuning(natslock.Tuning{RenewFraction: 0.7}), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+				a := newPeer(t, s.Connect(), 1, natslock.WithTTL(tc.reader), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 				store := kit.OpenStore(t, s.Connect())
 				r, err := a.RLock(t.Context(), "x")
 				require.NoError(t, err)

@@ -320,37 +320,35 @@ func TestSharing(t *testing.T) {
 // TestSharingGoesOn for as long as the lease is renewed, and with goroutines that want an
 // early warning. Another TTL, or other metadata, has a lease of its own.
 func TestSharingGoesOn(t *testing.T) {
-	for _, fraction := range []float64{1. / 3, 0.8} { // when the renewal comes
-		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			a := newPeer(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}), natslock.WithTuning(natslock.Tuning{RenewFraction: fraction}))
-			first, err := a.RLock(t.Context(), "x")
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		first, err := a.RLock(t.Context(), "x")
+		require.NoError(t, err)
+		readers := []*natslock.Lock{first}
+		join := func(opts ...natslock.LockOption) *natslock.Lock {
+			l, err := a.RLock(t.Context(), "x", opts...)
 			require.NoError(t, err)
-			readers := []*natslock.Lock{first}
-			join := func(opts ...natslock.LockOption) *natslock.Lock {
-				l, err := a.RLock(t.Context(), "x", opts...)
-				require.NoError(t, err)
-				readers = append(readers, l)
-				return l
-			}
-			for _, wait := range []time.Duration{0, 2900 * time.Millisecond, 200 * time.Millisecond, 20 * time.Second} {
-				time.Sleep(wait)
-				require.Equal(t, claimOf(first), claimOf(join()), "after %v", wait)
-			}
-			require.NoError(t, first.Extend(t.Context(), 0)) // a renewal
-			var warned atomic.Int32
-			for range 2 {
-				l := join(natslock.EarlyWarning(8*time.Second, func(*natslock.Lock) { warned.Add(1) }))
-				require.Equal(t, claimOf(first), claimOf(l))
-				require.Equal(t, first.Token(), l.Token())
-			}
-			time.Sleep(200 * time.Millisecond)
-			require.EqualValues(t, 2, warned.Load())
-			require.NotEqual(t, claimOf(first), claimOf(join(natslock.Meta(map[string]string{"job": "42"}))))
-			require.NotEqual(t, claimOf(first), claimOf(join(natslock.TTL(20*time.Second))))
-			kit.Unlock(t, readers...)
-			require.Empty(t, kit.KeysLeft(t, s.Connect()))
-		})
-	}
+			readers = append(readers, l)
+			return l
+		}
+		for _, wait := range []time.Duration{0, 2900 * time.Millisecond, 200 * time.Millisecond, 20 * time.Second} {
+			time.Sleep(wait)
+			require.Equal(t, claimOf(first), claimOf(join()), "after %v", wait)
+		}
+		require.NoError(t, first.Extend(t.Context(), 0)) // a renewal
+		var warned atomic.Int32
+		for range 2 {
+			l := join(natslock.EarlyWarning(8*time.Second, func(*natslock.Lock) { warned.Add(1) }))
+			require.Equal(t, claimOf(first), claimOf(l))
+			require.Equal(t, first.Token(), l.Token())
+		}
+		time.Sleep(200 * time.Millisecond)
+		require.EqualValues(t, 2, warned.Load())
+		require.NotEqual(t, claimOf(first), claimOf(join(natslock.Meta(map[string]string{"job": "42"}))))
+		require.NotEqual(t, claimOf(first), claimOf(join(natslock.TTL(20*time.Second))))
+		kit.Unlock(t, readers...)
+		require.Empty(t, kit.KeysLeft(t, s.Connect()))
+	})
 }
 
 // TestMixedKinds refuses one name for both kinds in one client.

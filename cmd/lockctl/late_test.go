@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
@@ -21,10 +23,17 @@ func TestLateRenewal(t *testing.T) {
 	s := remembered(t)
 	w := watch(t, s, "--json")
 	// Others expect its renewal after 5 s, and a renewal after 10 s is late. The lease is valid
-	// for 14 s. The client renews it after 1 s, when it begins to watch the lock, and 11 s later.
-	// The limit leaves several seconds for a check before the late renewal, and for one after it.
-	c, err := natslock.New(t.Context(), s.Connect(), natslock.WithTTL(15*time.Second), natslock.WithTuning(natslock.Tuning{RenewFraction: 0.8}))
-	require.NoError(t, err)
+	// for 14 s. The client renews it after 1 s, when it begins to watch the lock, and what it
+	// sends in the 10.5 s after that is lost. The limit leaves several seconds for a check before
+	// the late renewal, and for one after it.
+	c, f := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(15*time.Second))
+	begun := time.Now()
+	f.OnSend(func(int, kvstore.Write) faults.Fate {
+		if since := time.Since(begun); since > 2*time.Second && since < 11500*time.Millisecond {
+			return faults.Drop
+		}
+		return faults.Pass
+	})
 	l, err := c.Lock(t.Context(), "x")
 	require.NoError(t, err)
 	check := func() int {

@@ -10,8 +10,8 @@
 //     a second after the last one.
 //   - A renewal without an answer is sent again until the validity ends, without a number of
 //     attempts. An answer that shows another owner ends the lock at once.
-//   - Options set when to renew, the margin for clocks that drift, and how long a release
-//     waits. New refuses a value out of range.
+//   - The client renews after a third of the TTL, and the validity ends a tenth of it early,
+//     for clocks that drift. No option changes that.
 //   - Release returns when the server has confirmed, even when its context has ended. The
 //     second call returns the result of the first.
 //   - Stats is for health checks. Close returns when the client has drained.
@@ -73,10 +73,7 @@ func main() {
 	ctx := context.Background()
 	nc := must(nats.Connect(*server, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()))
 	defer nc.Close()
-	_, err := natslock.New(ctx, nc, natslock.WithTuning(natslock.Tuning{RenewFraction: 1.5}))
-	fmt.Println("a renewal after the end is refused:", errors.Is(err, natslock.ErrInvalid))
-	client := must(natslock.New(ctx, nc, natslock.WithTuning(natslock.Tuning{RenewFraction: 0.5}),
-		natslock.WithTuning(natslock.Tuning{SafetyMargin: 0.01}), natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 5 * time.Second})))
+	client := must(natslock.New(ctx, nc))
 	var locks locker = adapter{client}
 	before := runtime.NumGoroutine()
 
@@ -92,7 +89,7 @@ func main() {
 
 	lost := must(locks.acquire(ctx, "gocell.stock", ttl))
 	info := must(admin.New(client).Inspect(ctx, admin.KindMutex, "gocell.stock"))
-	err = admin.New(client).Break(ctx, admin.BreakRequest{Name: info.Name, ID: info.Holder.ID, Reason: "its cell hangs"})
+	err := admin.New(client).Break(ctx, admin.BreakRequest{Name: info.Name, ID: info.Holder.ID, Reason: "its cell hangs"})
 	<-lost.Done()
 	fmt.Println("broken:", err, "and", ending(lost))
 

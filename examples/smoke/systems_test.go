@@ -30,7 +30,6 @@ func says(t *testing.T, s *testutil.Server, name string, patterns ...string) (mo
 // Each end of a lock has its cause, and 100 locks share a few goroutines.
 func gocell(t *testing.T, s *testutil.Server) {
 	require.Empty(t, says(t, s, "gocell",
-		"a renewal after the end is refused: true",
 		"held: held",
 		"released twice: <nil> <nil> and released",
 		"request t-17 is over: the parent ended: the user has left",

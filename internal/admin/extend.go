@@ -94,7 +94,7 @@ func (a *Admin) found(ctx context.Context, x *core.Extending, l Left) (core.Hand
 	if err != nil {
 		return core.HandleRead, record.Entry{}, err
 	}
-	return x.RecordRead(e, st.Time, asked, a.s.Margin), e, nil
+	return x.RecordRead(e, st.Time, asked), e, nil
 }
 
 // extend writes the record that was found again.

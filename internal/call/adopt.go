@@ -25,7 +25,7 @@ func (a *Call) Adopt(from session.Handed) claim.Result {
 		if err != nil {
 			return a.noAnswer(err)
 		}
-		step, left := h.Judge(e, st.Time, a.c.s.Margin)
+		step, left := h.Judge(e, st.Time)
 		if step != core.HandleWrite {
 			return result{Outcome: failed, Err: notHandedOver(step, e)}
 		}

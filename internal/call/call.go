@@ -95,7 +95,7 @@ func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
 	switch {
 	case !req.Until.IsZero():
 		a.Req.Fixed = true
-		t, err := clock.TermsUntil(time.Until(req.Until), c.s.Margin)
+		t, err := clock.TermsUntil(time.Until(req.Until))
 		if err != nil {
 			return nil, fmt.Errorf("lock %q until %v: %w", req.Name, req.Until.Format(time.RFC3339), err)
 		}
@@ -106,13 +106,13 @@ func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
 		}
 	}
 	if req.MinHold > 0 { // even if the client crashes
-		t, err := clock.TermsUntil(req.MinHold, c.s.Margin)
+		t, err := clock.TermsUntil(req.MinHold)
 		if err != nil {
 			return nil, fmt.Errorf("lock %q: minimum hold: %w", req.Name, err)
 		}
 		a.ttl = max(a.ttl, t.TTL) //safety:min-hold-crash
 	}
-	if validity := clock.NewTerms(a.ttl, c.s.Margin).Validity(); req.OnWarn != nil && req.Until.IsZero() && req.WarnBefore >= validity {
+	if validity := clock.NewTerms(a.ttl).Validity(); req.OnWarn != nil && req.Until.IsZero() && req.WarnBefore >= validity {
 		return nil, fmt.Errorf("lock %q: %w: EarlyWarning: %v is not shorter than the validity of a lease of %v, which is %v: it would warn after every confirmation",
 			req.Name, record.ErrInvalidOption, req.WarnBefore, a.ttl, validity)
 	}
@@ -242,7 +242,7 @@ func (a *Call) Prepare() {
 		return
 	}
 	a.bid = &claim.Bid{B: a.c.b, K: a.c.s.Keeper, Caller: a, Bid: core.Bid{Once: a.Req.Once, Begun: a.Since}, Draft: claim.Draft{
-		Name: a.Req.Name, Keys: a.Keys, Body: a.body(), TTL: a.ttl, Margin: a.c.s.Margin, Until: a.Req.Until, Begun: a.Begun,
+		Name: a.Req.Name, Keys: a.Keys, Body: a.body(), TTL: a.ttl, Until: a.Req.Until, Begun: a.Begun,
 	}}
 	if a.Reads() { // each claim is a reader of its own, which the gate must admit
 		a.bid.Draft.Guard = a.Keys.Gate

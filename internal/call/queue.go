@@ -57,7 +57,7 @@ func (a *Call) enqueue(begun clock.Instant) result {
 		body.Meta = nil
 	}
 	a.queueing = &claim.Bid{B: c.b, K: c.s.Keeper, Caller: a, Bid: core.Bid{Begun: begun}, Draft: claim.Draft{
-		Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL(), Margin: c.s.Margin, Returns: a.places.Returns,
+		Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL(), Returns: a.places.Returns,
 	}}
 	if c.b.Current() { // otherwise a list may show what the key had before //safety:key-used-again
 		a.queueing.Draft.Vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.Keys.Place(""))

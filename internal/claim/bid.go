@@ -39,7 +39,6 @@ type Draft struct {
 	Guard   string // the literal key that the expectation is about; "" for the claim's own key
 	Body    record.Body
 	TTL     time.Duration
-	Margin  float64   // the fraction of the TTL for which the client no longer believes in the record
 	Until   time.Time // a given end of the lease; zero if there is none
 	Begun   clock.Instant
 	Queued  bool          // the call had to queue, at least once
@@ -51,9 +50,9 @@ type Draft struct {
 // terms returns the terms of an attempt made now. The time left until a given end shrinks during the wait.
 func (d *Draft) terms() (clock.Terms, error) {
 	if d.Until.IsZero() {
-		return clock.NewTerms(d.TTL, d.Margin), nil
+		return clock.NewTerms(d.TTL), nil
 	}
-	t, err := clock.TermsUntil(time.Until(d.Until), d.Margin)
+	t, err := clock.TermsUntil(time.Until(d.Until))
 	if err != nil {
 		return t, fmt.Errorf("lock %q: its time was over before it was free: %w", d.Name, err)
 	}

@@ -94,7 +94,7 @@ func TestSuspendedBeforeAdmission(t *testing.T) {
 			body.ID = "id"
 			l := held.Hold(keeper.Granted{
 				Name: "x", Key: "lock.x", Revision: 1, Body: body,
-				Terms: clock.NewTerms(10*time.Second, held.Margin), Sent: b.Instant(),
+				Terms: clock.NewTerms(10 * time.Second), Sent: b.Instant(),
 			}, time.Time{})
 			synctest.Wait() // the renewer sleeps
 			asleep.Add(int64(nap))

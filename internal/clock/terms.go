@@ -17,10 +17,6 @@ const (
 	MaxTTL = 24 * time.Hour
 	// MaxFixedTTL is the longest lease that is not renewed.
 	MaxFixedTTL = 366 * 24 * time.Hour
-	// DefaultMargin is the fraction of the TTL for which, at its end, the client no longer believes in a lease.
-	DefaultMargin = 0.1
-	// MinRenewFraction limits the renewals of a lease to 20 in its TTL.
-	MinRenewFraction = 0.05
 	// maxMargin caps the margin of long leases. The floor of a thousandth of the TTL keeps clocks that run 0.1% apart
 	// safe at any length.
 	maxMargin   = time.Second
@@ -51,14 +47,14 @@ type Terms struct {
 	Margin time.Duration // the part of the TTL that the holder leaves unused
 }
 
-// NewTerms returns the terms of a lease of ttl, with a margin of the given fraction of ttl.
-func NewTerms(ttl time.Duration, fraction float64) Terms {
-	m := min(time.Duration(float64(ttl)*fraction), maxMargin)
-	return Terms{TTL: ttl, Margin: max(m, ttl/marginFloor)} //safety:margin-floor
+// NewTerms returns the terms of a lease of ttl. The margin is a tenth of it, at most a second and at least a
+// thousandth.
+func NewTerms(ttl time.Duration) Terms {
+	return Terms{TTL: ttl, Margin: max(min(ttl/10, maxMargin), ttl/marginFloor)} //safety:margin-floor
 }
 
 // TermsUntil returns the shortest terms whose validity lasts for d.
-func TermsUntil(d time.Duration, fraction float64) (Terms, error) {
+func TermsUntil(d time.Duration) (Terms, error) {
 	if d <= 0 {
 		return Terms{}, fmt.Errorf("%w: it ended %v ago", ErrInvalidTTL, -d)
 	}
@@ -67,7 +63,7 @@ func TermsUntil(d time.Duration, fraction float64) (Terms, error) {
 		if ttl > MaxFixedTTL {
 			return Terms{}, fmt.Errorf("%w: %v and the margin are more than %v", ErrInvalidTTL, d, MaxFixedTTL)
 		}
-		t := NewTerms(ttl, fraction)
+		t := NewTerms(ttl)
 		// The validity has to last for d, and it ends a margin before the record.
 		if t.TTL-t.Margin >= d { //safety:until-covered
 			return t, nil
@@ -76,24 +72,17 @@ func TermsUntil(d time.Duration, fraction float64) (Terms, error) {
 	}
 }
 
-// renewAfter returns the time after the sending of a write at which a renewal follows: the given fraction of the TTL,
-// and early enough for another try.
-func (t Terms) renewAfter(fraction float64) time.Duration {
-	fraction = max(fraction, MinRenewFraction)
-	return min(time.Duration(float64(t.TTL)*fraction), (t.TTL-t.Margin)*4/5) //safety:renewed-in-time
-}
-
 // Validity returns the time for which the client believes in a write after its sending.
 func (t Terms) Validity() time.Duration { return t.TTL - t.Margin }
 
 // together limits how early a renewal is sent to go with others.
 const together = 100 * time.Millisecond
 
-// NextRenewal returns the time at which to renew what was sent at the time sent. Renewals that are due within the same
-// few percent of the time between two, or within the same tenth of a second, are sent together. A renewal by itself
-// costs twice as much, mostly in system calls.
-func (t Terms) NextRenewal(sent Instant, fraction float64) Instant {
-	after := t.renewAfter(fraction)
+// NextRenewal returns the time at which to renew what was sent at the time sent. A third of the TTL leaves room for two
+// more tries. Renewals that are due within the same few percent of the time between two, or within the same tenth of a
+// second, are sent together. A renewal by itself costs twice as much, mostly in system calls.
+func (t Terms) NextRenewal(sent Instant) Instant {
+	after := t.TTL / 3
 	due := sent.Add(after)
 	step := Instant(max(min(after/32, together), 1))
 	return due - (due%step+step)%step // times may be negative

@@ -70,7 +70,7 @@ func inMemory(t *testing.T, turn time.Duration, wrap ...func(kvstore.KV) kvstore
 func granted(c *Client, revision uint64) keeper.Granted {
 	return keeper.Granted{
 		Name: "x", Key: "lock.x", Revision: revision, Body: record.Body{ID: "me", Status: record.StatusHeld},
-		Terms: clock.NewTerms(ttl, clock.DefaultMargin), Sent: c.b.Instant(),
+		Terms: clock.NewTerms(ttl), Sent: c.b.Instant(),
 	}
 }
 

@@ -38,13 +38,13 @@ type Extending struct {
 }
 
 // RecordRead handles the record under the key, as of what the leader had stored when its clock showed server. The
-// leader was asked at the time asked. margin is the unused part of a TTL.
-func (x *Extending) RecordRead(e record.Entry, server time.Time, asked clock.Instant, margin float64) HandleStep {
-	step, left := x.Judge(e, server, margin)
+// leader was asked at the time asked.
+func (x *Extending) RecordRead(e record.Entry, server time.Time, asked clock.Instant) HandleStep {
+	step, left := x.Judge(e, server)
 	if step != HandleWrite {
 		return step
 	}
-	t := clock.NewTerms(e.Record.TTL, margin)
+	t := clock.NewTerms(e.Record.TTL)
 	if x.first != 0 && e.Revision > x.first && e.Record.TTL >= x.TTL { //safety:extend-found
 		x.Terms, x.Valid, x.Last = t, asked.Add(left), e.Revision
 		return HandleDone
@@ -54,7 +54,7 @@ func (x *Extending) RecordRead(e record.Entry, server time.Time, asked clock.Ins
 	}
 	// What was believed of the record so far stays true, even if less is wanted now.
 	ttl := max(x.TTL, clock.CeilSecond(min(left+t.Margin, e.Record.TTL))) //safety:extend-never-shorter
-	x.Terms = clock.NewTerms(ttl, margin)
+	x.Terms = clock.NewTerms(ttl)
 	x.By, x.deadline = server.Add(left), asked.Add(left)
 	return HandleWrite
 }

@@ -87,7 +87,7 @@ func TestExtending(t *testing.T) {
 			x := &Extending{Handle: Handle{"me", 640}, TTL: 10 * second}
 			at := func(d time.Duration) clock.Instant { return clock.Instant(0).Add(d) }
 			for i, a := range c.acts {
-				require.Equal(t, a.want, x.RecordRead(a.found, time.Unix(1_000, 0).Add(a.at), at(a.at), clock.DefaultMargin), i)
+				require.Equal(t, a.want, x.RecordRead(a.found, time.Unix(1_000, 0).Add(a.at), at(a.at)), i)
 				if a.want == HandleWrite {
 					require.Equal(t, a.then, x.WriteAnswered(a.answer, a.found.Revision, at(a.at), at(a.answered)), i)
 				}
@@ -114,16 +114,16 @@ func TestExtendingTerms(t *testing.T) {
 	} {
 		x := &Extending{Handle: Handle{"me", 640}, TTL: c.wanted}
 		e := left(10, c.ttl, 0, 0)
-		require.Equal(t, HandleWrite, x.RecordRead(e, begin.Add(c.at), 0, clock.DefaultMargin))
-		require.Equal(t, clock.NewTerms(c.want, clock.DefaultMargin), x.Terms)
-		require.Equal(t, begin.Add(clock.NewTerms(c.ttl, clock.DefaultMargin).Validity()), x.By)
+		require.Equal(t, HandleWrite, x.RecordRead(e, begin.Add(c.at), 0))
+		require.Equal(t, clock.NewTerms(c.want), x.Terms)
+		require.Equal(t, begin.Add(clock.NewTerms(c.ttl).Validity()), x.By)
 	}
 }
 
 // TestExtendingShort: a confirmation counts inside the validity that it gives, too.
 func TestExtendingShort(t *testing.T) {
 	x := &Extending{Handle: Handle{"me", 640}, TTL: second}
-	require.Equal(t, HandleWrite, x.RecordRead(left(10, 3*second, 0, 0), time.Unix(1_002, 0), 0, clock.DefaultMargin))
+	require.Equal(t, HandleWrite, x.RecordRead(left(10, 3*second, 0, 0), time.Unix(1_002, 0), 0))
 	end := x.Terms.End(0)
 	require.Equal(t, HandleRead, x.WriteAnswered(Answer{Revision: 11}, 10, -clock.Instant(second), end))
 	require.EqualValues(t, 11, x.AsOf)

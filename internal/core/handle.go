@@ -41,10 +41,9 @@ const (
 )
 
 // Judge judges the record under the key, as of what the leader had stored when its clock showed server. If the record
-// may be replaced, Judge returns HandleWrite and what was left of its validity then. margin is the unused part of a
-// TTL.
-func (h Handle) Judge(e record.Entry, server time.Time, margin float64) (step HandleStep, left time.Duration) {
-	left = e.Time.Add(clock.NewTerms(e.Record.TTL, margin).Validity()).Sub(server)
+// may be replaced, Judge returns HandleWrite and what was left of its validity then.
+func (h Handle) Judge(e record.Entry, server time.Time) (step HandleStep, left time.Duration) {
+	left = e.Time.Add(clock.NewTerms(e.Record.TTL).Validity()).Sub(server)
 	switch own := e.From(h.ID); {
 	case own && e.Status == record.StatusBroken:
 		return HandleBroken, 0

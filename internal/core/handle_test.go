@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/clock"
 	"github.com/natslock/locks/internal/record"
 )
 
@@ -42,7 +41,7 @@ func TestHandle(t *testing.T) {
 		{"nothing", record.Entry{}, second, HandleGone, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			step, left := Handle{"me", 640}.Judge(c.found, time.Unix(1_000, 0).Add(c.at), clock.DefaultMargin)
+			step, left := Handle{"me", 640}.Judge(c.found, time.Unix(1_000, 0).Add(c.at))
 			require.Equal(t, c.want, step)
 			require.Equal(t, c.left, left)
 		})

@@ -51,7 +51,6 @@ type Kept struct {
 	requestedAt clock.Instant // when a renewal was last due or sent
 	next        clock.Instant // when the next renewal is due
 
-	fraction float64 // the fraction of the TTL after which a record is renewed
 }
 
 // Renewal is a renewal without an answer yet.
@@ -142,21 +141,16 @@ const MinRetry = 50 * time.Millisecond
 // showEvery is the shortest time between two renewals that only show a holder.
 const showEvery = 100 * time.Millisecond
 
-// Begin makes k the record that a claim was granted under key, by a write that was sent at the time sent. k is renewed
-// after the given fraction of its TTL.
-func (k *Kept) Begin(body record.Body, key string, revision uint64, t clock.Terms, sent clock.Instant, fraction float64) {
+// Begin makes k the record that a claim was granted under key, by a write that was sent at the time sent.
+func (k *Kept) Begin(body record.Body, key string, revision uint64, t clock.Terms, sent clock.Instant) {
 	k.Body = body
 	k.Body.Attempt = 0
 	if k.Body.Token == 0 { // if it was not adopted //safety:adopted-token
 		k.Body.Token = record.TokenOrTicket(key, revision)
 	}
 	k.Granted, k.Terms, k.Want, k.Valid = t, t, t, ValidFrom(sent, t)
-	k.Last, k.LastSent, k.requestedAt, k.fraction = revision, sent, sent, fraction
-	k.next = k.nextRenewal(t, sent)
-}
-
-func (k *Kept) nextRenewal(t clock.Terms, sent clock.Instant) clock.Instant {
-	return t.NextRenewal(sent, k.fraction)
+	k.Last, k.LastSent, k.requestedAt = revision, sent, sent
+	k.next = t.NextRenewal(sent)
 }
 
 // IsLock reports whether the record is a holder's, not a waiter's.
@@ -209,7 +203,7 @@ func (k *Kept) Lag(now clock.Instant) time.Duration {
 	if !k.Renews() {
 		return 0
 	}
-	return max(now.Sub(k.nextRenewal(k.Terms, k.LastSent)), 0)
+	return max(now.Sub(k.Terms.NextRenewal(k.LastSent)), 0)
 }
 
 // Enough returns the last renewal if it has no answer yet and its confirmation would do for what is wanted, else zero.
@@ -314,7 +308,7 @@ func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	if s.n < k.need {
 		return false
 	}
-	k.next = k.nextRenewal(s.terms, s.at)
+	k.next = s.terms.NextRenewal(s.at)
 	if k.phase > 0 {
 		k.next = s.at.Add(time.Duration(float64(k.phase) * float64(k.next.Sub(s.at))))
 		k.phase = 0

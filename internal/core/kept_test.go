@@ -11,15 +11,15 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// keptTerms are those of the records here: valid for 12 s, renewed every 4 s.
-var keptTerms = clock.Terms{TTL: 15 * time.Second, Margin: 3 * time.Second}
+// keptTerms are those of the records here: valid for 12 s, renewed every 4.3 s.
+var keptTerms = clock.Terms{TTL: 13 * time.Second, Margin: time.Second}
 
 func at(s float64) clock.Instant { return clock.Instant(s * float64(time.Second)) }
 
 // kept is a lease of the claim "me", granted at revision 10 by what was sent at 0 s.
 func kept() *Kept {
 	k := &Kept{}
-	k.Begin(record.Body{ID: "me", Status: record.StatusHeld}, "lock.l", 10, keptTerms, at(0), 4.0/15)
+	k.Begin(record.Body{ID: "me", Status: record.StatusHeld}, "lock.l", 10, keptTerms, at(0))
 	return k
 }
 
@@ -51,7 +51,7 @@ func acked(revision uint64) Answer { return Answer{Revision: revision} }
 func TestKeptToken(t *testing.T) {
 	require.Equal(t, record.Token(10, 0), kept().Body.Token)
 	k := &Kept{}
-	k.Begin(record.Body{Token: record.Token(3, 7), Attempt: 2}, "lock.l", 10, keptTerms, at(0), 1)
+	k.Begin(record.Body{Token: record.Token(3, 7), Attempt: 2}, "lock.l", 10, keptTerms, at(0))
 	require.Equal(t, record.Token(3, 7), k.Body.Token)
 	require.Zero(t, k.Body.Attempt)
 }
@@ -60,7 +60,7 @@ func TestKeptToken(t *testing.T) {
 func TestKeptTick(t *testing.T) {
 	k := kept()
 	next := k.Due()
-	require.InDelta(t, 4, next.Sub(at(0)).Seconds(), 0.2)
+	require.InDelta(t, 4.3, next.Sub(at(0)).Seconds(), 0.2)
 	for _, due := range []struct {
 		at    clock.Instant
 		renew bool
@@ -274,10 +274,10 @@ func TestKeptReconnected(t *testing.T) {
 	n, _ := k.BeginRenewal(at(5), 2)
 	require.Equal(t, n, k.Enough().n)
 	k.AnswerArrived(n, acked(11), at(5.1))
-	require.InDelta(t, 7, k.Due().Sub(at(0)).Seconds(), 0.1, "half of the time between two")
+	require.InDelta(t, 7.15, k.Due().Sub(at(0)).Seconds(), 0.1, "half of the time between two")
 	n, _ = k.BeginRenewal(at(7), 3)
 	k.AnswerArrived(n, acked(12), at(7.1))
-	require.InDelta(t, 11, k.Due().Sub(at(0)).Seconds(), 0.2)
+	require.InDelta(t, 11.3, k.Due().Sub(at(0)).Seconds(), 0.2)
 	require.Equal(t, Consequence{Read: 10}, fixed().Reconnected(at(5), 0.5))
 }
 
@@ -314,7 +314,7 @@ func TestKeptClosing(t *testing.T) {
 	require.True(t, deletes, "the operator has decided")
 	last, deletes = closing(EndHandedOff, 0, false)
 	require.True(t, last.Fixed)
-	require.EqualValues(t, 15, last.TTL)
+	require.EqualValues(t, 13, last.TTL)
 	require.False(t, deletes)
 	require.NotEqual(t, record.Rest, last.Purpose)
 	k := renewing()
@@ -458,7 +458,7 @@ func TestWish(t *testing.T) {
 // TestWishRest: a minimum hold counts by a clock that may be fast.
 func TestWishRest(t *testing.T) {
 	w := &Wish{Least: 10 * time.Second, Since: at(1)}
-	require.Equal(t, 6*time.Second+clock.NewTerms(4*time.Second, 0.1).Margin, w.Cooldown(at(5), 0.1))
-	require.Negative(t, w.Cooldown(at(20), 0.1))
-	require.Zero(t, (&Wish{}).Cooldown(at(5), 0.1))
+	require.Equal(t, 6*time.Second+clock.NewTerms(4*time.Second).Margin, w.Cooldown(at(5)))
+	require.Negative(t, w.Cooldown(at(20)))
+	require.Zero(t, (&Wish{}).Cooldown(at(5)))
 }

@@ -192,13 +192,13 @@ type Wish struct {
 }
 
 // Cooldown returns what is left of the minimum hold. The holder's clock may run fast, by the margin of the time that it
-// has measured, which is a fraction of that time.
-func (w *Wish) Cooldown(now clock.Instant, margin float64) time.Duration {
+// has measured.
+func (w *Wish) Cooldown(now clock.Instant) time.Duration {
 	if w.Least == 0 {
 		return 0
 	}
 	held := now.Sub(w.Since)
-	return w.Least - held + clock.NewTerms(held, margin).Margin //safety:cooldown-margin
+	return w.Least - held + clock.NewTerms(held).Margin //safety:cooldown-margin
 }
 
 // Longer returns the longer of two terms: those that others want, and those that this holder wants. w is nil if the

@@ -26,7 +26,6 @@ const (
 
 // Config is what a keeper needs of its client.
 type Config struct {
-	RenewFraction float64 // the fraction of a TTL after which a record is renewed
 	// Holding is called at least once a second while there are records.
 	Holding func()
 	// Doubted is called when a record has gone, which may mean that the bucket has. It must not block.

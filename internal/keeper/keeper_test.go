@@ -37,13 +37,13 @@ func (o *owner) Over() {
 // kept makes n records of a keeper in memory.
 func kept(t *testing.T, n int) (*Keeper, []*owner) {
 	b := bucket.New(kvstore.NewMemory(kvstore.DefaultBucket).Open(), "", nil)
-	r := New(b, Config{RenewFraction: 1. / 3, Holding: func() {}, Doubted: func() {}, Warn: func(string, ...any) {}})
+	r := New(b, Config{Holding: func() {}, Doubted: func() {}, Warn: func(string, ...any) {}})
 	all := make([]*owner, n)
 	for i := range all {
 		o := &owner{}
 		r.Make(&o.Record, Granted{
 			Name: "l", Key: "lock.l", Revision: 1, Body: record.Body{ID: "me", Status: record.StatusHeld},
-			Terms: clock.NewTerms(time.Minute, clock.DefaultMargin), Sent: b.Instant(),
+			Terms: clock.NewTerms(time.Minute), Sent: b.Instant(),
 		}, o)
 		r.Take(&o.Record)
 		all[i] = o

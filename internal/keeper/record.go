@@ -72,7 +72,7 @@ type Owner interface {
 // record before [Keeper.Take].
 func (r *Keeper) Make(k *Record, g Granted, owner Owner) {
 	k.keeper, k.owner, k.Kind, k.Once, k.Name, k.Key = r, owner, g.Kind, g.Once, g.Name, g.Key
-	k.Begin(g.Body, g.Key, g.Revision, g.Terms, g.Sent, r.cfg.RenewFraction)
+	k.Begin(g.Body, g.Key, g.Revision, g.Terms, g.Sent)
 	k.slot.index, k.slot.ready = -1, core.NotReady
 }
 

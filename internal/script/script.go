@@ -95,7 +95,7 @@ func Options() []natslock.LockOption {
 // Leave ends a lock that the client does not renew, and leaves its record to those that have the
 // handle. ttl is that of the lock. The error matches natslock.ErrLost if the lock was lost before.
 func Leave(l *natslock.Lock, ttl time.Duration) (Handle, Lasts, error) {
-	t := clock.NewTerms(clock.CeilSecond(ttl), clock.DefaultMargin)
+	t := clock.NewTerms(clock.CeilSecond(ttl))
 	h := Handle{admin.Left{ID: l.ID(), Token: l.Token()}, t.TTL}
 	valid := l.Remaining() // before it ends here
 	key, err := inside.Leave(l)

@@ -58,7 +58,7 @@ func holding(t *testing.T, mode record.Mode, observe func(context.Context, Event
 		}()
 		fn(t, s.Hold(keeper.Granted{
 			Name: "l", Key: "lock.l", Revision: 1, Body: record.Body{ID: "me", Status: record.StatusHeld, Mode: uint8(mode)},
-			Terms: clock.NewTerms(time.Minute, clock.DefaultMargin), Sent: b.Instant(),
+			Terms: clock.NewTerms(time.Minute), Sent: b.Instant(),
 		}, time.Time{}), kv)
 	})
 }

@@ -71,7 +71,7 @@ func claim(t *testing.T, b *bucket.Bucket, name string) keeper.Granted {
 	t.Helper()
 	g := keeper.Granted{
 		Kind: record.Mutex, Name: name, Key: record.KeysOf(record.Mutex, name).Gate,
-		Body: b.Body(record.StatusHeld, nil), Terms: clock.NewTerms(session.DefaultTTL, clock.DefaultMargin), Sent: b.Instant(),
+		Body: b.Body(record.StatusHeld, nil), Terms: clock.NewTerms(session.DefaultTTL), Sent: b.Instant(),
 	}
 	g.Body.ID, g.Body.Attempt, g.Body.TTL = "A", 1, int64(g.Terms.TTL/time.Second)
 	value, err := g.Body.Encode()

@@ -22,7 +22,7 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 		if err != nil {
 			return fmt.Errorf("extend lock %q: %w", l.Name, err)
 		}
-		t = clock.NewTerms(rounded, l.s.Margin)
+		t = clock.NewTerms(rounded)
 		l.s.Lock()
 		warn := time.Duration(0)
 		if h.wishes != nil {

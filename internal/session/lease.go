@@ -189,7 +189,7 @@ func (l *Lease) failWaiting(err error) {
 func (l *Lease) Cooldown(now clock.Instant) (left time.Duration) {
 	for h := l.holders; h != nil; h = h.next {
 		if h.wishes != nil {
-			left = max(left, h.wishes.Cooldown(now, l.s.Margin))
+			left = max(left, h.wishes.Cooldown(now))
 		}
 	}
 	return left

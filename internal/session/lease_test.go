@@ -26,7 +26,7 @@ func held(t *testing.T) *Lease {
 	})
 	return s.Hold(keeper.Granted{
 		Name: "l", Key: "lock.l", Revision: 1, Body: record.Body{ID: "me", Status: record.StatusHeld},
-		Terms: clock.NewTerms(time.Minute, clock.DefaultMargin), Sent: b.Instant(),
+		Terms: clock.NewTerms(time.Minute), Sent: b.Instant(),
 	}, time.Time{})
 }
 

@@ -22,8 +22,6 @@ import (
 const (
 	// DefaultTTL suits three replicas, where the death of a leader stops writes for 4 to 9 s.
 	DefaultTTL = 15 * time.Second
-	// DefaultRenewFraction leaves room for two more tries.
-	DefaultRenewFraction = 1.0 / 3
 	// DefaultReleaseTimeout limits the time of a release.
 	DefaultReleaseTimeout = 5 * time.Second
 	// DefaultWatchAfter spares short critical sections a subscription.
@@ -34,8 +32,6 @@ const (
 // once.
 type Config struct {
 	TTL            time.Duration
-	RenewFraction  float64
-	Margin         float64
 	ReleaseTimeout time.Duration
 	WatchAfter     time.Duration // never if negative
 	Logger         *slog.Logger
@@ -72,15 +68,13 @@ const (
 // New returns a session on a bucket. It starts nothing, unless the bucket is nearly full.
 func New(b *bucket.Bucket, cfg Config) *Session {
 	cfg.TTL = cmp.Or(cfg.TTL, DefaultTTL)
-	cfg.RenewFraction = cmp.Or(cfg.RenewFraction, DefaultRenewFraction)
-	cfg.Margin = cmp.Or(cfg.Margin, clock.DefaultMargin)
 	cfg.ReleaseTimeout = cmp.Or(cfg.ReleaseTimeout, DefaultReleaseTimeout)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Session{Config: cfg, b: b, notifier: notifier{observe: cfg.Observe, worker: worker.New()}}
 	s.Keeper = keeper.New(b, keeper.Config{
-		RenewFraction: cfg.RenewFraction, Doubted: s.doubtBucket, Warn: s.warn,
+		Doubted: s.doubtBucket, Warn: s.warn,
 		Holding: func() { s.verifyAfter(verifyEvery) },
 	})
 	s.verified.Store(int64(b.Instant())) // the time of opening

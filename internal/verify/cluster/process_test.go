@@ -108,11 +108,11 @@ func newStage(t *testing.T) *stage {
 	return st
 }
 
-// startHolder starts a process that holds the locks. It renews them so often that a signal
-// meets a renewal.
+// startHolder starts a process that holds the locks. It extends them so often that a signal
+// meets a write.
 func (st *stage) startHolder(t *testing.T, locks []which) *process {
 	t.Helper()
-	return start(t, "holder", holderOrder{URL: st.s.URL(), TTL: processTTL, Renew: 0.02, Locks: locks})
+	return start(t, "holder", holderOrder{URL: st.s.URL(), TTL: processTTL, Locks: locks})
 }
 
 // TestHolderKilled kills processes that hold a mutex, write and read. Each waiter

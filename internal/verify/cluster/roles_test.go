@@ -26,7 +26,6 @@ import (
 type holderOrder struct {
 	URL   string
 	TTL   time.Duration
-	Renew float64
 	Locks []which
 }
 
@@ -71,7 +70,7 @@ func beHolder(text []byte) error {
 	if err != nil {
 		return err
 	}
-	c, err := natslock.New(ctx, nc, natslock.WithTTL(o.TTL), natslock.WithTuning(natslock.Tuning{RenewFraction: o.Renew}), natslock.WithCreate(false))
+	c, err := natslock.New(ctx, nc, natslock.WithTTL(o.TTL), natslock.WithCreate(false))
 	if err != nil {
 		return err
 	}
@@ -87,6 +86,7 @@ func beHolder(text []byte) error {
 		go s.careless()
 		go s.watch()
 		go s.poll()
+		go s.extend(o.TTL / 20)
 		shifts = append(shifts, s)
 	}
 	for _, s := range shifts {
@@ -129,6 +129,13 @@ func (s *shift) atWork() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.Checked.IsZero() && !s.Accepted.IsZero()
+}
+
+// extend extends the lock again and again, until it has ended.
+func (s *shift) extend(each time.Duration) {
+	for s.l.Extend(context.Background(), 0) == nil {
+		time.Sleep(each)
+	}
 }
 
 // careful asks before every write. It cannot take back a write that it has begun.

@@ -14,8 +14,6 @@ var roomMutants = []mutant{
 		weak: "a TTL below a second is rounded up"},
 	{label: "ttl-in-bounds", operator: "never 2", test: "natslock.TestNamesTTLRefused",
 		weak: "a TTL has no upper bound"},
-	{label: "renewed-in-time", operator: "keep 1 of min", test: "natslock.TestRenewFractionBeyondValidity",
-		weak: "a renewal comes when the validity is over"},
 	{label: "suspend-noticed", operator: "always", test: "internal/clock.TestClockCountsSuspend",
 		weak: "the clock does not notice a suspend by the wall clock"},
 	{label: "suspend-asked", operator: "always 2", test: "internal/clock.TestClockAsksAgain",

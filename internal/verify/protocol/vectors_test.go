@@ -113,7 +113,7 @@ func TestLeases(t *testing.T) {
 	v := read(t)
 	require.NotEmpty(t, v.Leases)
 	for _, c := range v.Leases {
-		terms := clock.NewTerms(time.Duration(c.TTL)*time.Second, clock.DefaultMargin)
+		terms := clock.NewTerms(time.Duration(c.TTL) * time.Second)
 		require.Equal(t, c.Margin, terms.Margin.Milliseconds(), "the margin of %d s", c.TTL)
 		require.Equal(t, c.Valid, terms.End(0).Sub(0).Milliseconds(), "the validity of %d s", c.TTL)
 	}

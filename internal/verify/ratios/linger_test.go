@@ -254,9 +254,7 @@ func TestIdleMemory(t *testing.T) {
 		t.Skip("the race detector uses memory too")
 	}
 	const n = 9_000
-	// A shorter interval has 6,000 renewals a second, and on a busy machine hundreds of them
-	// are under way at each moment.
-	c := speedClient(t, Server(t), natslock.WithTuning(natslock.Tuning{RenewFraction: 0.3}))
+	c := speedClient(t, Server(t))
 	lingering(t, c.Lock, "first")()
 	before, begun, routines := Heap(), c.Stats().Renewed, runtime.NumGoroutine()
 	var wg sync.WaitGroup

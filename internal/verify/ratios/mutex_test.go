@@ -224,7 +224,7 @@ func TestHeldMemory(t *testing.T) {
 		t.Skip("the race detector uses memory too")
 	}
 	const n = 5000
-	c := speedClient(t, Server(t), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}), natslock.WithTuning(natslock.Tuning{RenewFraction: 0.1}))
+	c := speedClient(t, Server(t), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 	cycle(t, c, "first")
 	before, begun := Heap(), c.Stats().Renewed
 	locks := make([]*natslock.Lock, n)

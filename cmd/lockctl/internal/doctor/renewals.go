@@ -71,6 +71,6 @@ func (r *renewals) judge() (status, found, repair string) {
 	if r.Demand-r.Confirmed <= lateShare*r.Demand {
 		return checkOK, found, ""
 	}
-	return checkWarning, found, "find clients that are dead, cut off, or renew later by Tuning.RenewFraction. If most live, the servers or the way to them confirm too few writes: " +
+	return checkWarning, found, "find clients that are dead or cut off. If most live, the servers or the way to them confirm too few writes: " +
 		"hold fewer locks or give them a longer TTL, see docs/operate/many-locks.md"
 }
