@@ -18,18 +18,18 @@ import (
 // The permits of a semaphore are counted, waited for and lost as other locks are.
 func TestSemaphoreInMemory(t *testing.T) {
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
-		sem, other := semaphore.New(locks.Client(), "pool", 2), semaphore.New(locks.NewClient(), "pool", 2)
-		first, err := sem.Acquire(t.Context())
+		sem, other := semaphore.New(locks.Client(), 2), semaphore.New(locks.NewClient(), 2)
+		first, err := sem.Acquire(t.Context(), "pool")
 		require.NoError(t, err)
-		second, err := other.TryAcquire(t.Context())
+		second, err := other.TryAcquire(t.Context(), "pool")
 		require.NoError(t, err)
-		_, err = other.TryAcquire(t.Context())
+		_, err = other.TryAcquire(t.Context(), "pool")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Len(t, locks.Inspect(admin.KindSemaphore, "pool").Permits, 2)
 
 		granted := make(chan *natslock.Lock, 1)
 		go func() {
-			l, _ := other.Acquire(context.Background())
+			l, _ := other.Acquire(context.Background(), "pool")
 			granted <- l
 		}()
 		require.NoError(t, locks.AwaitWaiting(t.Context(), "pool", 1))

@@ -21,6 +21,12 @@ func (inside) Acquire(ctx context.Context, c *Client, kind record.Kind, mode rec
 	return c.acquire(ctx, kind, mode, wait, name, opts)
 }
 
+func (inside) Under(ctx context.Context, take func(context.Context, string, ...LockOption) (*Lock, error), name string,
+	fn func(context.Context, *Lock) error, opts []LockOption,
+) error {
+	return under(ctx, take, name, fn, opts)
+}
+
 func (inside) Patient() LockOption {
 	return func(c *lockConfig) error {
 		c.req.Patient = true

@@ -71,7 +71,7 @@ func TestReplicaThatCatchesUp(t *testing.T) {
 				reader, err := rwlock.New(owner).RLock(ctx, "rw")
 				require.NoError(t, err)
 				kit.Keep(t, reader)
-				permit, err := semaphore.New(owner, "permits", 2).Acquire(ctx)
+				permit, err := semaphore.New(owner, 2).Acquire(ctx, "permits")
 				require.NoError(t, err)
 				kit.Keep(t, permit)
 				handed, err := mustLock(t, owner, "handed").Handoff(ctx)

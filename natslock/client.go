@@ -256,14 +256,7 @@ func (w *warning) give() {
 // alone. If it matches [ErrEnded], fn went on after the planned end of an [Until] lock,
 // without protection. Do refuses a nil fn with [ErrInvalid].
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
-	if fn == nil {
-		return fmt.Errorf("lock %q: %w", name, errNoFunc)
-	}
-	l, err := c.Lock(ctx, name, opts...)
-	if err != nil {
-		return err
-	}
-	return l.Do(fn)
+	return under(ctx, c.Lock, name, fn, opts)
 }
 
 // TryDo is [Client.Do] with [Client.TryLock]. If the lock was held or had a queue, fn has not
@@ -271,10 +264,17 @@ func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Contex
 // [ErrLocked]. The error also matches if fn ran and returned such an error itself, of another
 // lock or of this one. Have fn note that it ran, or wrap its errors, where that matters.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
+	return under(ctx, c.TryLock, name, fn, opts)
+}
+
+// under runs fn under the lock that take takes.
+func under(ctx context.Context, take func(context.Context, string, ...LockOption) (*Lock, error), name string,
+	fn func(context.Context, *Lock) error, opts []LockOption,
+) error {
 	if fn == nil {
 		return fmt.Errorf("lock %q: %w", name, errNoFunc)
 	}
-	l, err := c.TryLock(ctx, name, opts...)
+	l, err := take(ctx, name, opts...)
 	if err != nil {
 		return err
 	}
@@ -296,8 +296,8 @@ type Stats struct {
 	GaveUp   uint64 // acquires that their context, MaxWait or Until ended
 
 	// RenewalLag is by how much the latest renewal of a held or idle lock is late. It counts from when
-	// the renewal was due, a third of the TTL after the last write that the server has confirmed (see
-	// [Tuning]), and is 0 when all are in time. A renewal on its way is late by its round trip.
+	// the renewal was due, a third of the TTL after the last write that the server has confirmed,
+	// and is 0 when all are in time. A renewal on its way is late by its round trip.
 	RenewalLag time.Duration
 }
 

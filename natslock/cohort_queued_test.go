@@ -21,9 +21,9 @@ import (
 func TestQueuedBehindAFounder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
-		sem := semaphore.New(c.Client, "s", 2)
+		sem := semaphore.New(c.Client, 2)
 		acquire := func() *waiting {
-			return kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return sem.Acquire(ctx) })
+			return kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return sem.Acquire(ctx, "s") })
 		}
 		first := acquire()
 		synctest.Wait()

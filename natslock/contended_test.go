@@ -49,7 +49,7 @@ func TestContended(t *testing.T) {
 						if name != "lock" && name != "try" {
 							wait = writerOf
 						}
-						l, err := held(c.Client)(t.Context())
+						l, err := held(c.Client)(t.Context(), "l")
 						require.NoError(t, err)
 						if !before {
 							require.True(t, open(l))
@@ -58,7 +58,7 @@ func TestContended(t *testing.T) {
 						ctx, cancel := context.WithCancel(t.Context())
 						done := make(chan error, 1)
 						go func() {
-							_, err := wait(waiter.Client)(ctx)
+							_, err := wait(waiter.Client)(ctx, "l")
 							done <- err
 						}()
 						synctest.Wait()
@@ -88,7 +88,7 @@ func TestContendedByNobody(t *testing.T) {
 			t.Run(name+map[bool]string{false: ", unlocked", true: ", lost"}[lost], func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 					c, other := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), join(t, s)
-					l, err := held(c.Client)(t.Context(), natslock.TTL(ttl))
+					l, err := held(c.Client)(t.Context(), "l", natslock.TTL(ttl))
 					require.NoError(t, err)
 					subs, out := c.nc.NumSubscriptions(), c.nc.Stats().OutMsgs
 					require.True(t, open(l))

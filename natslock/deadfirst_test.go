@@ -44,7 +44,7 @@ func sorts() []sort {
 		return rwlock.New(c).RLock(ctx, "l")
 	}
 	three := func(ctx context.Context, c *natslock.Client) (*natslock.Lock, error) {
-		return semaphore.New(c, "l", 3).Acquire(ctx)
+		return semaphore.New(c, 3).Acquire(ctx, "l")
 	}
 	return []sort{
 		{"mutex", 1, mutex, mutex},

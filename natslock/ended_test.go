@@ -97,12 +97,12 @@ var endedCalls = map[string]endedCall{
 	"rwlock.RDo":      {call: func(ctx context.Context, s *scene) error { return rwlock.New(s.c).RDo(ctx, "rw.busy", runsNot) }, waits: true},
 
 	"semaphore.Acquire": {call: func(ctx context.Context, s *scene) error {
-		return lockError(semaphore.New(s.c, "sem.busy", 1).Acquire(ctx))
+		return lockError(semaphore.New(s.c, 1).Acquire(ctx, "sem.busy"))
 	}, waits: true},
 	"semaphore.TryAcquire": {call: func(ctx context.Context, s *scene) error {
-		return lockError(semaphore.New(s.c, "sem.free", 1).TryAcquire(ctx))
+		return lockError(semaphore.New(s.c, 1).TryAcquire(ctx, "sem.free"))
 	}},
-	"semaphore.Do": {call: func(ctx context.Context, s *scene) error { return semaphore.New(s.c, "sem.busy", 1).Do(ctx, runsNot) }, waits: true},
+	"semaphore.Do": {call: func(ctx context.Context, s *scene) error { return semaphore.New(s.c, 1).Do(ctx, "sem.busy", runsNot) }, waits: true},
 
 	"Campaign": {call: func(ctx context.Context, s *scene) error {
 		_, err := election.New(s.c, "busy").Campaign(ctx)
@@ -165,7 +165,7 @@ func endedContext(t *testing.T, call endedCall, end func(context.Context, time.D
 	require.NoError(t, err)
 	mustLock(t, other, "busy")
 	kit.Must(t, rwlock.New(other).Lock, "rw.busy")
-	permit, err := semaphore.New(other, "sem.busy", 1).Acquire(t.Context())
+	permit, err := semaphore.New(other, 1).Acquire(t.Context(), "sem.busy")
 	require.NoError(t, err)
 	kit.Keep(t, permit)
 	s.held = *inspect(t, other, "busy").Holder

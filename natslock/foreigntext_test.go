@@ -41,7 +41,7 @@ func TestForeignText(t *testing.T) {
 		l := mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
 		_, err := rwlock.New(holder.Client).Lock(t.Context(), "rw", natslock.TTL(time.Hour))
 		require.NoError(t, err)
-		_, err = semaphore.New(holder.Client, "s", 1, natslock.TTL(time.Hour)).Acquire(t.Context())
+		_, err = semaphore.New(holder.Client, 1).Acquire(t.Context(), "s", natslock.TTL(time.Hour))
 		require.NoError(t, err)
 		for _, acquire := range []func() error{
 			func() error { _, err := other.TryLock(t.Context(), "l"); return err },
@@ -54,7 +54,7 @@ func TestForeignText(t *testing.T) {
 				return err
 			},
 			func() error { _, err := rwlock.New(other.Client).TryRLock(t.Context(), "rw"); return err },
-			func() error { _, err := semaphore.New(other.Client, "s", 1).TryAcquire(t.Context()); return err },
+			func() error { _, err := semaphore.New(other.Client, 1).TryAcquire(t.Context(), "s"); return err },
 		} {
 			harmless(t, acquire().Error(), quoted[:len(quoted)-1]+" on ")
 		}

@@ -54,7 +54,7 @@ func TestHandoff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				owner, stranger, adopter := join(t, s), join(t, s), join(t, s)
-				l, err := held(owner.Client)(t.Context(), natslock.TTL(handTTL), natslock.Meta(map[string]string{"k": "v"}))
+				l, err := held(owner.Client)(t.Context(), "l", natslock.TTL(handTTL), natslock.Meta(map[string]string{"k": "v"}))
 				require.NoError(t, err)
 				var waiters []chan *natslock.Lock
 				for _, c := range []*member{owner, owner, stranger} {
@@ -65,7 +65,7 @@ func TestHandoff(t *testing.T) {
 						if name == "writer" {
 							wait = writerOf
 						}
-						l, _ := wait(c.Client)(context.WithoutCancel(t.Context()))
+						l, _ := wait(c.Client)(context.WithoutCancel(t.Context()), "l")
 						ch <- l
 					}()
 					c.rec.WaitFrom(t, mark, admin.EventQueued, "l")

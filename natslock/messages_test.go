@@ -223,7 +223,7 @@ func TestMessagesCrowd(t *testing.T) {
 	for name, takes := range map[string]func(c *natslock.Client, i int) (*natslock.Lock, error){
 		"mutex": func(c *natslock.Client, i int) (*natslock.Lock, error) { return c.Lock(context.Background(), "l") },
 		"semaphore": func(c *natslock.Client, i int) (*natslock.Lock, error) {
-			return semaphore.New(c, "l", 5).Acquire(context.Background())
+			return semaphore.New(c, 5).Acquire(context.Background(), "l")
 		},
 		"readers and writers": func(c *natslock.Client, i int) (*natslock.Lock, error) {
 			if i%10 == 0 {

@@ -40,7 +40,7 @@ func forget(t *testing.T, s *testutil.Server) {
 	s.Restart()
 }
 
-type take func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error)
+type take = kit.Taking
 
 // overdueCases are the records that can be overdue, and the acquires that they keep
 // out until then.
@@ -57,41 +57,17 @@ var overdueCases = map[string]struct {
 	"waiting reader": {readerOf, writerOf, map[string]func(c *natslock.Client) take{"write": writerOf, "try write": writerTry}},
 }
 
-func mutexOf(c *natslock.Client) take {
-	return func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
-		return c.Lock(ctx, "l", opts...)
-	}
-}
+func mutexOf(c *natslock.Client) take { return c.Lock }
 
-func mutexTry(c *natslock.Client) take {
-	return func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
-		return c.TryLock(ctx, "l", opts...)
-	}
-}
+func mutexTry(c *natslock.Client) take { return c.TryLock }
 
-func writerOf(c *natslock.Client) take {
-	return func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
-		return rwlock.New(c).Lock(ctx, "l", opts...)
-	}
-}
+func writerOf(c *natslock.Client) take { return rwlock.New(c).Lock }
 
-func writerTry(c *natslock.Client) take {
-	return func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
-		return rwlock.New(c).TryLock(ctx, "l", opts...)
-	}
-}
+func writerTry(c *natslock.Client) take { return rwlock.New(c).TryLock }
 
-func readerOf(c *natslock.Client) take {
-	return func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
-		return rwlock.New(c).RLock(ctx, "l", opts...)
-	}
-}
+func readerOf(c *natslock.Client) take { return rwlock.New(c).RLock }
 
-func readerTry(c *natslock.Client) take {
-	return func(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
-		return rwlock.New(c).TryRLock(ctx, "l", opts...)
-	}
-}
+func readerTry(c *natslock.Client) take { return rwlock.New(c).TryRLock }
 
 // A record that a server has forgotten to remove keeps other clients out until its TTL and
 // a slack are over, and no longer. It makes no difference whether they waited for it, come
@@ -107,12 +83,12 @@ func TestOverdue(t *testing.T) {
 					var first *natslock.Lock
 					var err error
 					if tc.first != nil {
-						first, err = tc.first(b.Client)(t.Context())
+						first, err = tc.first(b.Client)(t.Context(), "l")
 						require.NoError(t, err)
-						go func() { _, _ = tc.dead(dead.Client)(context.Background()) }()
+						go func() { _, _ = tc.dead(dead.Client)(context.Background(), "l") }()
 						synctest.Wait()
 					} else {
-						_, err = tc.dead(dead.Client)(context.Background(), natslock.Detached())
+						_, err = tc.dead(dead.Client)(context.Background(), "l", natslock.Detached())
 						require.NoError(t, err)
 					}
 					written := time.Now()
@@ -124,20 +100,20 @@ func TestOverdue(t *testing.T) {
 						kit.Unlock(t, first)
 					}
 					if name == "try" || name == "try write" || name == "try read" {
-						_, err = next(b.Client)(t.Context())
+						_, err = next(b.Client)(t.Context(), "l")
 						require.ErrorIs(t, err, natslock.ErrLocked)
 						time.Sleep(ttl + overdueIn - time.Since(written))
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
 					defer cancel()
-					l, err := next(b.Client)(ctx)
+					l, err := next(b.Client)(ctx, "l")
 					require.NoError(t, err)
 					if first == nil { // a dead waiter is passed earlier, when the lock has been idle
 						require.GreaterOrEqual(t, time.Since(written), ttl+overdueNot)
 					}
 					require.LessOrEqual(t, time.Since(written), ttl+overdueIn)
 					kit.Unlock(t, l)
-					l, err = next(b.Client)(ctx)
+					l, err = next(b.Client)(ctx, "l")
 					require.NoError(t, err, "and again")
 					kit.Unlock(t, l)
 				})
@@ -368,7 +344,7 @@ func TestOverdueLockIsDeleted(t *testing.T) {
 				leaveOverdue(t, s, tc.dead, nil)
 				f.OnSend(kit.Between(tc.gate+" delete", 1, 2, faults.Refuse(kvstore.ErrFull)))
 				begun := time.Now()
-				l, err := tc.next(c.Client)(t.Context())
+				l, err := tc.next(c.Client)(t.Context(), "l")
 				require.NoError(t, err)
 				require.Less(t, time.Since(begun), 500*time.Millisecond)
 				n := f.Counts()
@@ -382,14 +358,14 @@ func TestOverdueLockIsDeleted(t *testing.T) {
 // Only the leader reports whether a record is overdue. Without its answer a one-shot acquire
 // neither gets the lock nor says that it is held.
 func TestOverdueUnasked(t *testing.T) {
-	permit := func(c *natslock.Client) take { return semaphore.New(c, "l", 1).Acquire }
+	permit := func(c *natslock.Client) take { return semaphore.New(c, 1).Acquire }
 	for name, tc := range map[string]struct{ dead, first, try func(c *natslock.Client) take }{
 		"holder":         {mutexOf, nil, mutexTry},
 		"waiter":         {mutexOf, mutexOf, mutexTry},
 		"reader":         {readerOf, nil, writerTry},
 		"writer":         {writerOf, nil, readerTry},
-		"permit":         {permit, nil, func(c *natslock.Client) take { return semaphore.New(c, "l", 1).TryAcquire }},
-		"waiting permit": {permit, permit, func(c *natslock.Client) take { return semaphore.New(c, "l", 1).TryAcquire }},
+		"permit":         {permit, nil, func(c *natslock.Client) take { return semaphore.New(c, 1).TryAcquire }},
+		"waiting permit": {permit, permit, func(c *natslock.Client) take { return semaphore.New(c, 1).TryAcquire }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -401,11 +377,11 @@ func TestOverdueUnasked(t *testing.T) {
 					}
 					return nil
 				})
-				_, err := tc.try(c.Client)(t.Context())
+				_, err := tc.try(c.Client)(t.Context(), "l")
 				require.ErrorIs(t, err, natslock.ErrUnavailable)
 				require.NotErrorIs(t, err, natslock.ErrLocked)
 				f.FailReads(nil)
-				l, err := tc.try(c.Client)(t.Context())
+				l, err := tc.try(c.Client)(t.Context(), "l")
 				require.NoError(t, err)
 				kit.Unlock(t, l)
 			})
@@ -422,10 +398,10 @@ func leaveOverdue(t *testing.T, s *testutil.Server, asks, first func(*natslock.C
 	var l *natslock.Lock
 	if first != nil {
 		var err error
-		l, err = first(holder.Client)(t.Context())
+		l, err = first(holder.Client)(t.Context(), "l")
 		require.NoError(t, err)
 	}
-	go func() { _, _ = asks(dead.Client)(context.Background(), natslock.Detached()) }()
+	go func() { _, _ = asks(dead.Client)(context.Background(), "l", natslock.Detached()) }()
 	synctest.Wait()
 	dead.link.Cut()
 	forget(t, s)
@@ -450,7 +426,7 @@ func deletesOverdue(t *testing.T, fate faults.Fate, outcome func(t *testing.T, e
 				if try == nil {
 					try = tc.next["try write"]
 				}
-				l, err := try(c.Client)(t.Context())
+				l, err := try(c.Client)(t.Context(), "l")
 				n := f.Counts()
 				require.Equal(t, 1, n.Sends-n.Passed)
 				outcome(t, err)

@@ -112,7 +112,7 @@ func TestUnfitEndsRequests(t *testing.T) {
 		mustLock(t, holder.Client, "l")
 		_, err := rwlock.New(holder.Client).RLock(t.Context(), "rw")
 		require.NoError(t, err)
-		_, err = semaphore.New(holder.Client, "s", 1).Acquire(t.Context())
+		_, err = semaphore.New(holder.Client, 1).Acquire(t.Context(), "s")
 		require.NoError(t, err)
 		type wait func(ctx context.Context, c *natslock.Client) error
 		lock := func(ctx context.Context, c *natslock.Client) error { _, err := c.Lock(ctx, "l"); return err }
@@ -131,7 +131,7 @@ func TestUnfitEndsRequests(t *testing.T) {
 				return err
 			},
 			func(ctx context.Context, c *natslock.Client) error {
-				_, err := semaphore.New(c, "s", 1).Acquire(ctx)
+				_, err := semaphore.New(c, 1).Acquire(ctx, "s")
 				return err
 			},
 		} {

@@ -147,39 +147,25 @@ func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...natslock.Lo
 // are those of [RWLock.Lock]. A deadline on ctx ends fn's context too: use
 // [natslock.MaxWait] to bound the wait alone.
 func (rw *RWLock) Do(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
-	return under(ctx, rw.Lock, name, fn, opts)
+	return inside.Under(ctx, rw.Lock, name, fn, opts)
 }
 
 // TryDo is [RWLock.Do] with [RWLock.TryLock]: an error matching
 // [natslock.ErrLocked] means that fn did not run, because others hold the lock or
 // wait for it.
 func (rw *RWLock) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
-	return under(ctx, rw.TryLock, name, fn, opts)
+	return inside.Under(ctx, rw.TryLock, name, fn, opts)
 }
 
 // RDo runs fn under the read lock; see [natslock.Client.Do] and [RWLock.Do]. Errors of
 // the acquire are those of [RWLock.RLock].
 func (rw *RWLock) RDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
-	return under(ctx, rw.RLock, name, fn, opts)
+	return inside.Under(ctx, rw.RLock, name, fn, opts)
 }
 
 // TryRDo is [RWLock.RDo] with [RWLock.TryRLock]: an error matching
 // [natslock.ErrLocked] means that fn did not run, because a writer holds the lock or
 // others wait for it.
 func (rw *RWLock) TryRDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
-	return under(ctx, rw.TryRLock, name, fn, opts)
-}
-
-// under runs fn under the lock that take takes.
-func under(ctx context.Context, take func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error),
-	name string, fn func(ctx context.Context, l *natslock.Lock) error, opts []natslock.LockOption,
-) error {
-	if fn == nil {
-		return fmt.Errorf("lock %q: %w: the function to run is nil", name, natslock.ErrInvalid)
-	}
-	l, err := take(ctx, name, opts...)
-	if err != nil {
-		return err
-	}
-	return l.Do(fn)
+	return inside.Under(ctx, rw.TryRLock, name, fn, opts)
 }

@@ -33,15 +33,15 @@ func TestClusterSuite(t *testing.T) {
 
 	t.Run("one shot", func(t *testing.T) {
 		for range 20 {
-			one, err := semaphore.New(a, "once", 2).TryAcquire(ctx)
+			one, err := semaphore.New(a, 2).TryAcquire(ctx, "once")
 			require.NoError(t, err)
-			zero, err := semaphore.New(b, "once", 2).TryAcquire(ctx)
+			zero, err := semaphore.New(b, 2).TryAcquire(ctx, "once")
 			require.NoError(t, err)
 			require.NotEqual(t, slot(t, one), slot(t, zero))
-			_, err = semaphore.New(c, "once", 2).TryAcquire(ctx)
+			_, err = semaphore.New(c, 2).TryAcquire(ctx, "once")
 			require.ErrorIs(t, err, natslock.ErrLocked)
 			kit.Unlock(t, one)
-			again, err := semaphore.New(c, "once", 2).TryAcquire(ctx)
+			again, err := semaphore.New(c, 2).TryAcquire(ctx, "once")
 			require.NoError(t, err, "a replica that lags is not believed")
 			require.Equal(t, slot(t, one), slot(t, again))
 			require.Greater(t, again.Token(), one.Token())
@@ -52,12 +52,12 @@ func TestClusterSuite(t *testing.T) {
 	t.Run("a holder cut off", func(t *testing.T) {
 		nc, link := cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 		dead, _ := kit.Faulty(t, nc, 9, r3, natslock.WithTTL(2*time.Second))
-		l := must(t, semaphore.New(dead, "cut", 2))
-		other := must(t, semaphore.New(b, "cut", 2))
+		l := must(t, semaphore.New(dead, 2), "cut")
+		other := must(t, semaphore.New(b, 2), "cut")
 		late := machine.Lateness(t)
 		link.Cut()
 		cut := time.Now()
-		next := must(t, semaphore.New(a, "cut", 2))
+		next := must(t, semaphore.New(a, 2), "cut")
 		// The server, the waiter and this test may each be held up once.
 		require.Less(t, time.Since(cut), 2500*time.Millisecond+3*late())
 		require.Equal(t, slot(t, l), slot(t, next))
@@ -68,8 +68,8 @@ func TestClusterSuite(t *testing.T) {
 	})
 
 	t.Run("breaking", func(t *testing.T) {
-		one, zero := must(t, semaphore.New(a, "broken", 2)), must(t, semaphore.New(a, "broken", 2))
-		w := begin(t, semaphore.New(c, "broken", 2))
+		one, zero := must(t, semaphore.New(a, 2), "broken"), must(t, semaphore.New(a, 2), "broken")
+		w := begin(t, semaphore.New(c, 2), "broken")
 		require.NoError(t, admin.New(b).Break(ctx, admin.BreakRequest{Kind: admin.KindSemaphore, Name: "broken", ID: zero.ID()}))
 		kit.Receive(t, zero.Context().Done(), "the end of the lock")
 		require.ErrorIs(t, context.Cause(zero.Context()), natslock.ErrBroken)

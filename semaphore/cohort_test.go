@@ -35,12 +35,12 @@ func crowd(t *testing.T, s *testutil.Server, permits []int, n int, d time.Durati
 	for i, of := range permits {
 		p := join(t, s)
 		peers, counts[i] = append(peers, p), make([]atomic.Int64, n)
-		sem := semaphore.New(p.Client, "s", of)
+		sem := semaphore.New(p.Client, of)
 		for g := range n {
 			wg.Go(func() {
 				rng := rand.New(rand.NewPCG(uint64(i), uint64(g)))
 				for ctx.Err() == nil {
-					l, err := sem.Acquire(context.Background(), natslock.MaxWait(2*time.Second))
+					l, err := sem.Acquire(context.Background(), "s", natslock.MaxWait(2*time.Second))
 					if !assert.NoError(t, err) {
 						return
 					}
@@ -101,19 +101,19 @@ func TestCohortCrowd(t *testing.T) {
 func TestCohortHandsOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
-		sem := semaphore.New(a.Client, "s", 2)
-		one, zero := must(t, sem), must(t, sem)
+		sem := semaphore.New(a.Client, 2)
+		one, zero := must(t, sem, "s"), must(t, sem, "s")
 		time.Sleep(time.Second)
 		var queue []*waiting
 		for range 4 {
-			queue = append(queue, a.await(t, sem))
+			queue = append(queue, a.await(t, sem, "s"))
 			synctest.Wait()
 		}
 		require.Empty(t, inspect(t, b.Client, "s").Queue)
 		require.Equal(t, 4, a.Stats().Waiting)
-		foreign := b.await(t, semaphore.New(b.Client, "s", 2))
+		foreign := b.await(t, semaphore.New(b.Client, 2), "s")
 		synctest.Wait()
-		late := a.await(t, sem)
+		late := a.await(t, sem, "s")
 		sent := a.nc.Stats().OutMsgs
 		inside := []*natslock.Lock{one, zero}
 		for i, w := range queue {
@@ -143,11 +143,11 @@ func TestCohortHandsOn(t *testing.T) {
 func TestCohortPlace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h, a := join(t, s), join(t, s)
-		sem := semaphore.New(h.Client, "s", 3)
-		held := []*natslock.Lock{must(t, sem), must(t, sem), must(t, sem)}
+		sem := semaphore.New(h.Client, 3)
+		held := []*natslock.Lock{must(t, sem, "s"), must(t, sem, "s"), must(t, sem, "s")}
 		var queue []*waiting
 		for range 20 {
-			queue = append(queue, begin(t, semaphore.New(a.Client, "s", 3)))
+			queue = append(queue, begin(t, semaphore.New(a.Client, 3), "s"))
 			synctest.Wait()
 		}
 		placed := func(n, goroutines int) {
@@ -180,16 +180,16 @@ func TestCohortPlace(t *testing.T) {
 func TestCohortNumbers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h, a := join(t, s), join(t, s)
-		five, eight := semaphore.New(a.Client, "s", 5), semaphore.New(a.Client, "s", 8)
+		five, eight := semaphore.New(a.Client, 5), semaphore.New(a.Client, 8)
 		var held []*natslock.Lock
 		for range 8 {
-			held = append(held, must(t, semaphore.New(h.Client, "s", 8)))
+			held = append(held, must(t, semaphore.New(h.Client, 8), "s"))
 		}
 		var of5, of8 []*waiting
 		for range 4 {
-			of5 = append(of5, begin(t, five))
+			of5 = append(of5, begin(t, five, "s"))
 			synctest.Wait()
-			of8 = append(of8, begin(t, eight))
+			of8 = append(of8, begin(t, eight, "s"))
 			synctest.Wait()
 		}
 		info := inspect(t, h.Client, "s")

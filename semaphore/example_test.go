@@ -16,9 +16,9 @@ func ExampleNew() {
 	ctx := context.Background()
 	locks, done := example.Client() // natslock.New
 	defer done()
-	exports := semaphore.New(locks, "exports", 2)
+	exports := semaphore.New(locks, 2)
 
-	err := exports.Do(ctx, func(ctx context.Context, l *natslock.Lock) error {
+	err := exports.Do(ctx, "exports", func(ctx context.Context, l *natslock.Lock) error {
 		fmt.Println("exporting with a permit of", l.Name())
 		return nil
 	})
@@ -33,13 +33,13 @@ func ExampleSemaphore_Acquire() {
 	ctx := context.Background()
 	locks, done := example.Client()
 	defer done()
-	exports := semaphore.New(locks, "exports", 2)
+	exports := semaphore.New(locks, 2)
 
-	first, err := exports.Acquire(ctx)
+	first, err := exports.Acquire(ctx, "exports")
 	if err != nil {
 		log.Fatal(err)
 	}
-	second, err := exports.Acquire(ctx)
+	second, err := exports.Acquire(ctx, "exports")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -54,13 +54,13 @@ func ExampleSemaphore_TryAcquire() {
 	ctx := context.Background()
 	locks, done := example.Client()
 	defer done()
-	exports := semaphore.New(locks, "exports", 1)
+	exports := semaphore.New(locks, 1)
 
-	permit, err := exports.TryAcquire(ctx)
+	permit, err := exports.TryAcquire(ctx, "exports")
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, err = exports.TryAcquire(ctx)
+	_, err = exports.TryAcquire(ctx, "exports")
 	fmt.Println(errors.Is(err, natslock.ErrLocked))
 	_ = permit.Unlock(ctx)
 	// Output: true
@@ -71,7 +71,7 @@ func ExampleSemaphore_Do() {
 	locks, done := example.Client()
 	defer done()
 
-	err := semaphore.New(locks, "exports", 5).Do(ctx, func(ctx context.Context, l *natslock.Lock) error {
+	err := semaphore.New(locks, 5).Do(ctx, "exports", func(ctx context.Context, l *natslock.Lock) error {
 		fmt.Println("one of five")
 		return ctx.Err()
 	})
@@ -86,10 +86,10 @@ func ExampleSemaphore_TryDo() {
 	ctx := context.Background()
 	locks, done := example.Client()
 	defer done()
-	exports := semaphore.New(locks, "exports", 1)
+	exports := semaphore.New(locks, 1)
 
-	err := exports.Do(ctx, func(ctx context.Context, l *natslock.Lock) error {
-		return exports.TryDo(ctx, func(context.Context, *natslock.Lock) error {
+	err := exports.Do(ctx, "exports", func(ctx context.Context, l *natslock.Lock) error {
+		return exports.TryDo(ctx, "exports", func(context.Context, *natslock.Lock) error {
 			fmt.Println("this does not run")
 			return nil
 		})
@@ -105,7 +105,7 @@ func ExampleSlot() {
 	defer done()
 	printers := []string{"laser", "ink", "plotter"}
 
-	err := semaphore.New(locks, "printers", len(printers)).Do(ctx, func(ctx context.Context, l *natslock.Lock) error {
+	err := semaphore.New(locks, len(printers)).Do(ctx, "printers", func(ctx context.Context, l *natslock.Lock) error {
 		n, _ := semaphore.Slot(l)
 		fmt.Println("alone at the", printers[n])
 		return nil

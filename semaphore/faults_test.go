@@ -33,10 +33,10 @@ func TestTryBehindGrantedWaiter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, b := join(t, s), join(t, s)
-				ours := semaphore.New(a.Client, "x", 2)
+				ours := semaphore.New(a.Client, 2)
 				b.f.OnSend(kit.Between("swait delete", 1, 1, fate))
-				l := takeOver(t, ours, b)
-				other, err := ours.TryAcquire(t.Context())
+				l := takeOver(t, ours, "x", b)
+				other, err := ours.TryAcquire(t.Context(), "x")
 				require.NoError(t, err)
 				require.NoError(t, other.Unlock(t.Context()))
 				require.NoError(t, l.Unlock(t.Context()))
@@ -52,7 +52,7 @@ func TestPlaceWithoutAnswer(t *testing.T) {
 		a, b := join(t, s), join(t, s)
 		b.f.OnSend(kit.At("swait delete", faults.LoseAnswer))
 		begun := time.Now()
-		l := takeOver(t, semaphore.New(a.Client, "x", 2), b, natslock.NoRenew(), natslock.TTL(time.Second))
+		l := takeOver(t, semaphore.New(a.Client, 2), "x", b, natslock.NoRenew(), natslock.TTL(time.Second))
 		require.Less(t, time.Since(begun), 300*time.Millisecond, "the first lease that was granted")
 		require.Greater(t, l.Remaining(), 600*time.Millisecond)
 		require.NoError(t, l.Unlock(t.Context()))
@@ -64,8 +64,8 @@ func TestPlaceWithoutAnswer(t *testing.T) {
 func TestFailedReadIsRepeatedSoon(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
-		l := must(t, semaphore.New(a.Client, "x", 1))
-		w := b.await(t, semaphore.New(b.Client, "x", 1))
+		l := must(t, semaphore.New(a.Client, 1), "x")
+		w := b.await(t, semaphore.New(b.Client, 1), "x")
 		time.Sleep(7 * time.Second) // the early reads are over, and a late one is not due
 		synctest.Wait()
 		b.f.FailReads(func(faults.ReadOp, string) error {
@@ -85,12 +85,12 @@ func TestFailedReadIsRepeatedSoon(t *testing.T) {
 
 // takeOver takes both permits of a semaphore, has a peer queue, and frees both. It returns
 // the lock of the peer.
-func takeOver(t *testing.T, ours *semaphore.Semaphore, b *peer, opts ...natslock.LockOption) *natslock.Lock {
+func takeOver(t *testing.T, ours *semaphore.Semaphore, name string, b *peer, opts ...natslock.LockOption) *natslock.Lock {
 	t.Helper()
-	first, second := must(t, ours), must(t, ours)
+	first, second := must(t, ours, name), must(t, ours, name)
 	granted := make(chan *natslock.Lock)
 	go func() {
-		l, err := semaphore.New(b.Client, "x", 2).Acquire(t.Context(), opts...)
+		l, err := semaphore.New(b.Client, 2).Acquire(t.Context(), name, opts...)
 		assert.NoError(t, err)
 		granted <- l
 	}()
@@ -174,11 +174,11 @@ func TestFaultAtEveryStep(t *testing.T) {
 func TestRace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
-		sa, sb := semaphore.New(a.Client, "s", 2), semaphore.New(b.Client, "s", 2)
+		sa, sb := semaphore.New(a.Client, 2), semaphore.New(b.Client, 2)
 		a.f.OnSend(kit.Between("sem take", 1, 1, faults.Delay(20*time.Millisecond)))
-		w := begin(t, sa)
+		w := begin(t, sa, "s")
 		synctest.Wait()
-		l := must(t, sb)
+		l := must(t, sb, "s")
 		require.Equal(t, 1, slot(t, l))
 		got := w.Granted(t)
 		require.Zero(t, slot(t, got))
@@ -187,17 +187,17 @@ func TestRace(t *testing.T) {
 		// A one-shot acquire reads again.
 		a.f.OnSend(kit.Between("sem take", 1, 1, faults.Delay(20*time.Millisecond)))
 		time.Sleep(2 * time.Second)
-		held := must(t, semaphore.New(b.Client, "s", 1)) // slot 0
+		held := must(t, semaphore.New(b.Client, 1), "s") // slot 0
 		done := make(chan error, 1)
 		go func() {
-			l, err := sa.TryAcquire(context.Background())
+			l, err := sa.TryAcquire(context.Background(), "s")
 			if err == nil {
 				err = l.Unlock(context.Background())
 			}
 			done <- err
 		}()
 		synctest.Wait()
-		l = must(t, sb) // slot 1, which a's claim is on its way to
+		l = must(t, sb, "s") // slot 1, which a's claim is on its way to
 		require.Equal(t, 1, slot(t, l))
 		kit.Unlock(t, held)
 		require.NoError(t, kit.Receive(t, done, "the one-shot acquire"))
@@ -210,11 +210,11 @@ func TestRace(t *testing.T) {
 func TestLateClaim(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
-		sa, sb := semaphore.New(a.Client, "s", 2), semaphore.New(b.Client, "s", 2)
+		sa, sb := semaphore.New(a.Client, 2), semaphore.New(b.Client, 2)
 		a.f.OnSend(kit.Between("sem take", 1, 1, faults.Hold))
-		w := begin(t, sa) // its first attempt is for slot 1
+		w := begin(t, sa, "s") // its first attempt is for slot 1
 		synctest.Wait()
-		one := must(t, sb)
+		one := must(t, sb, "s")
 		require.Equal(t, 1, slot(t, one))
 		got := w.Granted(t) // its second attempt is refused
 		require.Zero(t, slot(t, got))
@@ -224,7 +224,7 @@ func TestLateClaim(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, got.Err())
 		require.Len(t, inspect(t, b.Client, "s").Permits, 1, "the late one is deleted")
-		l := must(t, sb)
+		l := must(t, sb, "s")
 		require.Equal(t, 1, slot(t, l))
 		kit.Unlock(t, l, got)
 	})
@@ -234,8 +234,8 @@ func TestLateClaim(t *testing.T) {
 func TestForged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
-		l := must(t, semaphore.New(a.Client, "s", 1))
-		w := b.await(t, semaphore.New(b.Client, "s", 1))
+		l := must(t, semaphore.New(a.Client, 1), "s")
+		w := b.await(t, semaphore.New(b.Client, 1), "s")
 		synctest.Wait()
 		store := kit.OpenStore(t, s.Connect())
 		for range 20 {
@@ -267,25 +267,25 @@ func TestOverdue(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				dead, b := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
-				must(t, semaphore.New(dead.Client, "s", 1))
+				must(t, semaphore.New(dead.Client, 1), "s")
 				written := time.Now()
 				dead.link.Cut()
-				sem := semaphore.New(b.Client, "s", 1)
+				sem := semaphore.New(b.Client, 1)
 				s.Stop()
 				kit.ForgetTTLs(t, s)
 				s.Restart()
 				time.Sleep(time.Second)
-				_, err := sem.TryAcquire(t.Context())
+				_, err := sem.TryAcquire(t.Context(), "s")
 				require.ErrorIs(t, err, natslock.ErrLocked)
 				if what != "waiter" {
 					time.Sleep(time.Until(written.Add(ttl + 400*time.Millisecond)))
 				}
 				var l *natslock.Lock
 				if what == "try" {
-					l, err = sem.TryAcquire(t.Context())
+					l, err = sem.TryAcquire(t.Context(), "s")
 					require.NoError(t, err)
 				} else {
-					l = must(t, sem)
+					l = must(t, sem, "s")
 				}
 				require.GreaterOrEqual(t, time.Since(written), ttl+300*time.Millisecond)
 				require.Less(t, time.Since(written), ttl+time.Second)
@@ -301,13 +301,13 @@ func TestReadsFailBehindAnother(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h, dead := join(t, s, natslock.WithTTL(time.Hour)), join(t, s, natslock.WithTTL(5*time.Second))
 		a, b := join(t, s), join(t, s)
-		one := must(t, semaphore.New(h.Client, "s", 2))
+		one := must(t, semaphore.New(h.Client, 2), "s")
 		time.Sleep(2 * time.Second)                 // it is renewed once, and not soon again
-		must(t, semaphore.New(dead.Client, "s", 2)) // slot 0
+		must(t, semaphore.New(dead.Client, 2), "s") // slot 0
 		b.f.OnSend(kit.Between("swait take", 1, 1, faults.Delay(200*time.Millisecond)))
-		w2 := begin(t, semaphore.New(b.Client, "s", 2))
+		w2 := begin(t, semaphore.New(b.Client, 2), "s")
 		synctest.Wait()
-		w1 := a.await(t, semaphore.New(a.Client, "s", 1)) // before that one
+		w1 := a.await(t, semaphore.New(a.Client, 1), "s") // before that one
 		var reads atomic.Int64
 		b.f.FailReads(func(_ faults.ReadOp, asked string) error {
 			if !strings.HasPrefix(asked, "swait.s.") && asked != "sem.s.*" {

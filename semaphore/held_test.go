@@ -16,8 +16,8 @@ import (
 func TestContended(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
-		ours, theirs := semaphore.New(a.Client, "s", 2), semaphore.New(b.Client, "s", 2)
-		first, second := must(t, ours), must(t, ours)
+		ours, theirs := semaphore.New(a.Client, 2), semaphore.New(b.Client, 2)
+		first, second := must(t, ours, "s"), must(t, ours, "s")
 		for _, l := range []*natslock.Lock{first, second} {
 			select {
 			case <-l.Contended():
@@ -25,13 +25,13 @@ func TestContended(t *testing.T) {
 			default:
 			}
 		}
-		w := b.await(t, theirs)
+		w := b.await(t, theirs, "s")
 		kit.Receive(t, first.Contended(), "the first hint")
 		kit.Receive(t, second.Contended(), "the second hint")
 		kit.Unlock(t, first)
 		kit.Unlock(t, w.Granted(t), second)
 		require.Empty(t, kit.KeysLeft(t, b.nc))
-		again := must(t, ours)
+		again := must(t, ours, "s")
 		select {
 		case <-again.Contended():
 			t.Fatal("notified although nobody waits any more")
@@ -44,7 +44,7 @@ func TestContended(t *testing.T) {
 // A permit is not handed over, and its holder keeps it.
 func TestHandoffRefused(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		l := must(t, semaphore.New(join(t, s).Client, "s", 2))
+		l := must(t, semaphore.New(join(t, s).Client, 2), "s")
 		_, err := l.Handoff(t.Context())
 		require.ErrorIs(t, err, natslock.ErrInvalid)
 		require.ErrorContains(t, err, "permit of a semaphore")

@@ -49,9 +49,9 @@ func (p *peer) observe(_ context.Context, ev admin.Event) {
 }
 
 // must takes a permit.
-func must(t testing.TB, s *semaphore.Semaphore, opts ...natslock.LockOption) *natslock.Lock {
+func must(t testing.TB, s *semaphore.Semaphore, name string, opts ...natslock.LockOption) *natslock.Lock {
 	t.Helper()
-	l, err := s.Acquire(kit.Bounded(t), append([]natslock.LockOption{natslock.Detached()}, opts...)...)
+	l, err := s.Acquire(kit.Bounded(t), name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
 	require.NoError(t, err)
 	kit.Keep(t, l)
 	return l
@@ -69,13 +69,13 @@ func slot(t testing.TB, l *natslock.Lock) int {
 type waiting = kit.Call[*natslock.Lock]
 
 // await begins an Acquire and returns when it is queued.
-func (p *peer) await(t testing.TB, s *semaphore.Semaphore, opts ...natslock.LockOption) *waiting {
+func (p *peer) await(t testing.TB, s *semaphore.Semaphore, name string, opts ...natslock.LockOption) *waiting {
 	t.Helper()
-	w := begin(t, s, opts...)
+	w := begin(t, s, name, opts...)
 	kit.Receive(t, p.queued, "a place in the queue")
 	return w
 }
 
-func begin(t testing.TB, s *semaphore.Semaphore, opts ...natslock.LockOption) *waiting {
-	return kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return s.Acquire(ctx, opts...) })
+func begin(t testing.TB, s *semaphore.Semaphore, name string, opts ...natslock.LockOption) *waiting {
+	return kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return s.Acquire(ctx, name, opts...) })
 }

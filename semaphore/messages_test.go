@@ -36,11 +36,11 @@ func tap(t testing.TB, nc *nats.Conn, subject string) (take func() int) {
 func TestMessagesFree(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		p := join(t, s)
-		sem := semaphore.New(p.Client, "s", 8)
-		kit.Unlock(t, must(t, sem))
+		sem := semaphore.New(p.Client, 8)
+		kit.Unlock(t, must(t, sem, "s"))
 		for range 10 {
 			out := p.nc.Stats().OutMsgs
-			l := must(t, sem)
+			l := must(t, sem, "s")
 			require.EqualValues(t, 2, p.nc.Stats().OutMsgs-out)
 			kit.Unlock(t, l)
 			require.EqualValues(t, 3, p.nc.Stats().OutMsgs-out)
@@ -53,14 +53,14 @@ func TestMessagesFree(t *testing.T) {
 func TestMessagesWaiting(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := join(t, s, natslock.WithTTL(time.Hour))
-		sem := semaphore.New(h.Client, "s", 40)
+		sem := semaphore.New(h.Client, 40)
 		for range 40 {
-			must(t, sem)
+			must(t, sem, "s")
 		}
 		var waiters []*peer
 		for range 5 {
 			p := join(t, s)
-			p.await(t, semaphore.New(p.Client, "s", 40))
+			p.await(t, semaphore.New(p.Client, 40), "s")
 			waiters = append(waiters, p)
 		}
 		time.Sleep(10 * time.Second)
@@ -80,13 +80,13 @@ func TestMessagesWaiting(t *testing.T) {
 func TestMessagesOneIsWoken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := join(t, s)
-		sem := semaphore.New(h.Client, "s", 3)
-		held := []*natslock.Lock{must(t, sem), must(t, sem), must(t, sem)}
+		sem := semaphore.New(h.Client, 3)
+		held := []*natslock.Lock{must(t, sem, "s"), must(t, sem, "s"), must(t, sem, "s")}
 		var peers []*peer
 		var queue []*waiting
 		for range 20 {
 			p := join(t, s)
-			queue = append(queue, p.await(t, semaphore.New(p.Client, "s", 3)))
+			queue = append(queue, p.await(t, semaphore.New(p.Client, 3), "s"))
 			peers = append(peers, p)
 		}
 		time.Sleep(1500 * time.Millisecond) // they settle

@@ -27,19 +27,19 @@ func TestNumbers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx := t.Context()
 		h, a, b, c := join(t, s), join(t, s), join(t, s), join(t, s)
-		two, four := semaphore.New(h.Client, "s", 2), semaphore.New(b.Client, "s", 4)
-		one := must(t, two)
-		zero := must(t, two)
-		_, err := two.TryAcquire(ctx)
+		two, four := semaphore.New(h.Client, 2), semaphore.New(b.Client, 4)
+		one := must(t, two, "s")
+		zero := must(t, two, "s")
+		_, err := two.TryAcquire(ctx, "s")
 		require.ErrorIs(t, err, natslock.ErrLocked)
-		three := must(t, four)
+		three := must(t, four, "s")
 		require.Equal(t, 3, slot(t, three), "the highest")
 
-		w2 := a.await(t, semaphore.New(a.Client, "s", 2))
-		_, err = four.TryAcquire(ctx)
+		w2 := a.await(t, semaphore.New(a.Client, 2), "s")
+		_, err = four.TryAcquire(ctx, "s")
 		require.ErrorIs(t, err, natslock.ErrLocked, "slot 2 is free, and a client waits")
-		w4 := b.await(t, four)
-		late := c.await(t, semaphore.New(c.Client, "s", 2))
+		w4 := b.await(t, four, "s")
+		late := c.await(t, semaphore.New(c.Client, 2), "s")
 		time.Sleep(10 * time.Minute)
 		require.False(t, w2.Over(), "it does not know of that slot")
 		require.False(t, w4.Over(), "behind it")
@@ -53,7 +53,7 @@ func TestNumbers(t *testing.T) {
 		kit.Unlock(t, three)
 		synctest.Wait()
 		require.False(t, late.Over(), "it does not know of that slot")
-		_, err = four.TryAcquire(ctx)
+		_, err = four.TryAcquire(ctx, "s")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		kit.Unlock(t, zero)
 		last := late.Granted(t)
@@ -78,10 +78,10 @@ func TestNumbersDeadFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, b, h := join(t, s), join(t, s), join(t, s)
-				all := semaphore.New(h.Client, "s", 2)
-				held := []*natslock.Lock{must(t, all), must(t, all)}
-				w1 := a.await(t, semaphore.New(a.Client, "s", 1))
-				w2 := b.await(t, semaphore.New(b.Client, "s", 2))
+				all := semaphore.New(h.Client, 2)
+				held := []*natslock.Lock{must(t, all, "s"), must(t, all, "s")}
+				w1 := a.await(t, semaphore.New(a.Client, 1), "s")
+				w2 := b.await(t, semaphore.New(b.Client, 2), "s")
 				time.Sleep(time.Second)
 				a.link.Cut()
 				begun := time.Now()
@@ -103,11 +103,11 @@ func TestNumbersDeadFirst(t *testing.T) {
 func TestNumbersLost(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, h := join(t, s), join(t, s), join(t, s)
-		l := must(t, semaphore.New(h.Client, "s", 1))
+		l := must(t, semaphore.New(h.Client, 1), "s")
 		b.f.OnSend(kit.Between("sem take", 1, 2, faults.Drop))
-		later := begin(t, semaphore.New(b.Client, "s", 2)) // slot 1
+		later := begin(t, semaphore.New(b.Client, 2), "s") // slot 1
 		synctest.Wait()
-		first := a.await(t, semaphore.New(a.Client, "s", 1))
+		first := a.await(t, semaphore.New(a.Client, 1), "s")
 		time.Sleep(time.Minute)
 		require.False(t, later.Over())
 		kit.Unlock(t, l)
@@ -125,10 +125,10 @@ func TestNumbersGivenUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, b, h := join(t, s), join(t, s), join(t, s)
-				all := semaphore.New(h.Client, "s", 2)
-				held := []*natslock.Lock{must(t, all), must(t, all)}
-				w1 := a.await(t, semaphore.New(a.Client, "s", 1))
-				w2 := b.await(t, semaphore.New(b.Client, "s", 2))
+				all := semaphore.New(h.Client, 2)
+				held := []*natslock.Lock{must(t, all, "s"), must(t, all, "s")}
+				w1 := a.await(t, semaphore.New(a.Client, 1), "s")
+				w2 := b.await(t, semaphore.New(b.Client, 2), "s")
 				synctest.Wait()
 				leave(a, w1)
 				synctest.Wait()
@@ -148,13 +148,13 @@ func TestNumbersGivenUp(t *testing.T) {
 func TestNewcomerQueues(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := join(t, s), join(t, s), join(t, s)
-		sem := func(p *peer) *semaphore.Semaphore { return semaphore.New(p.Client, "s", 1) }
-		kit.Unlock(t, must(t, sem(b)))
+		sem := func(p *peer) *semaphore.Semaphore { return semaphore.New(p.Client, 1) }
+		kit.Unlock(t, must(t, sem(b), "s"))
 		a.f.OnSend(kit.Between("sem take", 1, 1, faults.Delay(200*time.Millisecond)))
-		late := begin(t, sem(a))
+		late := begin(t, sem(a), "s")
 		synctest.Wait()
-		l := must(t, sem(b))
-		first := c.await(t, sem(c))
+		l := must(t, sem(b), "s")
+		first := c.await(t, sem(c), "s")
 		time.Sleep(150 * time.Millisecond)
 		c.f.OnSend(kit.Between("sem take", 1, 1, faults.Delay(100*time.Millisecond)))
 		kit.Unlock(t, l)
@@ -177,15 +177,15 @@ func TestNewcomerOnReplica(t *testing.T) {
 			return p
 		}
 		holder, waiter, newcomer := over(), over(), over()
-		sem := func(p *peer) *semaphore.Semaphore { return semaphore.New(p.Client, "s", 1) }
-		kit.Unlock(t, must(t, sem(holder)))
+		sem := func(p *peer) *semaphore.Semaphore { return semaphore.New(p.Client, 1) }
+		kit.Unlock(t, must(t, sem(holder), "s"))
 		r.Lag()
-		l := must(t, sem(holder))
-		first := waiter.await(t, sem(waiter))
+		l := must(t, sem(holder), "s")
+		first := waiter.await(t, sem(waiter), "s")
 		synctest.Wait()
 		waiter.f.OnSend(kit.Between("sem take", 1, 1, faults.Delay(50*time.Millisecond)))
 		kit.Unlock(t, l)
-		second := newcomer.await(t, sem(newcomer))
+		second := newcomer.await(t, sem(newcomer), "s")
 		l = first.Granted(t)
 		require.False(t, second.Over())
 		kit.Unlock(t, l)
@@ -198,7 +198,7 @@ func TestNewcomerOnReplica(t *testing.T) {
 func TestHeadProves(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
-		l := must(t, semaphore.New(a.Client, "s", 1))
+		l := must(t, semaphore.New(a.Client, 1), "s")
 		var steps []string
 		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			steps = append(steps, kit.Stage(w))
@@ -208,7 +208,7 @@ func TestHeadProves(t *testing.T) {
 			steps = append(steps, string(op)+" "+asked)
 			return nil
 		})
-		w := b.await(t, semaphore.New(b.Client, "s", 1))
+		w := b.await(t, semaphore.New(b.Client, 1), "s")
 		synctest.Wait()
 		require.Equal(t, []string{"List sem.s.*", "swait take", "List swait.s.*", "sem probe", "List sem.s.*"}, steps)
 		kit.Unlock(t, l)
@@ -234,7 +234,7 @@ func (r *readFrom) List(ctx context.Context, pattern string, min uint64, opts ..
 func TestReadApart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := join(t, s)
-		l := must(t, semaphore.New(h.Client, "s", 2))
+		l := must(t, semaphore.New(h.Client, 2), "s")
 		seen := &readFrom{}
 		c, f := kit.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV {
 			seen.KV = kv
@@ -249,7 +249,7 @@ func TestReadApart(t *testing.T) {
 			}
 			return nil
 		})
-		got := must(t, semaphore.New(c, "s", 2))
+		got := must(t, semaphore.New(c, 2), "s")
 		require.Len(t, seen.least, 1)
 		require.GreaterOrEqual(t, seen.least[0], l.Token()>>6)
 		kit.Unlock(t, l, got)
@@ -260,16 +260,16 @@ func TestReadApart(t *testing.T) {
 func TestPlaceWithoutNumber(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := join(t, s)
-		two := semaphore.New(a.Client, "s", 2)
-		held := []*natslock.Lock{must(t, two), must(t, two)}
+		two := semaphore.New(a.Client, 2)
+		held := []*natslock.Lock{must(t, two, "s"), must(t, two, "s")}
 		body := record.Body{Version: 1, Status: record.StatusWaiting, ID: "x", Client: "faulty", Attempt: 1}
 		value, err := body.Encode()
 		require.NoError(t, err)
 		_, err = a.nc.Request("$KV.natslock.swait.s.x", value, kit.Patience)
 		require.NoError(t, err)
-		w := a.await(t, two)
+		w := a.await(t, two, "s")
 		kit.Unlock(t, held...)
-		kit.Unlock(t, w.Granted(t), must(t, two))
+		kit.Unlock(t, w.Granted(t), must(t, two, "s"))
 	})
 }
 
@@ -318,10 +318,10 @@ func TestNewcomerListsLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, h := join(t, s), join(t, s)
 		b := (&lists{late: 300 * time.Millisecond}).on(t, s)
-		l := must(t, semaphore.New(h.Client, "s", 1))
-		later := begin(t, semaphore.New(b.Client, "s", 2)) // slot 1 is free
+		l := must(t, semaphore.New(h.Client, 1), "s")
+		later := begin(t, semaphore.New(b.Client, 2), "s") // slot 1 is free
 		time.Sleep(50 * time.Millisecond)
-		first := a.await(t, semaphore.New(a.Client, "s", 1))
+		first := a.await(t, semaphore.New(a.Client, 1), "s")
 		time.Sleep(time.Second)
 		passed := later.Over()
 		kit.Unlock(t, l)
@@ -338,7 +338,7 @@ func TestOverdueAskedOnce(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				h := join(t, s)
 				for range 16 {
-					must(t, semaphore.New(h.Client, "s", 16), natslock.TTL(5*time.Second))
+					must(t, semaphore.New(h.Client, 16), "s", natslock.TTL(5*time.Second))
 				}
 				h.link.Cut()
 				s.Stop()
@@ -346,13 +346,13 @@ func TestOverdueAskedOnce(t *testing.T) {
 				s.Restart()
 				time.Sleep(30 * time.Second)
 				kv := &lists{}
-				sem := semaphore.New(kv.on(t, s).Client, "s", 16)
+				sem := semaphore.New(kv.on(t, s).Client, 16)
 				before := kv.asked.Load()
 				take := sem.Acquire
 				if once {
 					take = sem.TryAcquire
 				}
-				l, err := take(t.Context())
+				l, err := take(t.Context(), "s")
 				require.NoError(t, err)
 				require.EqualValues(t, 1, kv.asked.Load()-before)
 				kit.Unlock(t, l)
@@ -366,8 +366,8 @@ func TestTryListsLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := join(t, s)
 		b := (&lists{late: 300 * time.Millisecond}).on(t, s)
-		l := must(t, semaphore.New(h.Client, "s", 2))
-		got, err := semaphore.New(b.Client, "s", 2).TryAcquire(t.Context())
+		l := must(t, semaphore.New(h.Client, 2), "s")
+		got, err := semaphore.New(b.Client, 2).TryAcquire(t.Context(), "s")
 		require.NoError(t, err)
 		kit.Unlock(t, l, got)
 	})
@@ -378,11 +378,11 @@ func TestTryListsLate(t *testing.T) {
 func TestQueuedWithThePlace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, b := join(t, s), join(t, s)
-		must(t, semaphore.New(holder.Client, "s", 1))
-		four := semaphore.New(b.Client, "s", 4)
-		must(t, four)
+		must(t, semaphore.New(holder.Client, 1), "s")
+		four := semaphore.New(b.Client, 4)
+		must(t, four, "s")
 		a := join(t, s)
-		a.await(t, semaphore.New(a.Client, "s", 1)) // the head, which knows of one slot only
+		a.await(t, semaphore.New(a.Client, 1), "s") // the head, which knows of one slot only
 		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if strings.HasPrefix(w.Key, record.SWaitPrefix) {
 				return faults.Delay(time.Second)
@@ -390,7 +390,7 @@ func TestQueuedWithThePlace(t *testing.T) {
 			return faults.Fate{}
 		})
 		asked := time.Now()
-		b.await(t, four)
+		b.await(t, four, "s")
 		require.GreaterOrEqual(t, time.Since(asked), time.Second)
 	})
 }

@@ -17,9 +17,9 @@ import (
 func TestOutageIsNoBusySemaphore(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := join(t, s), join(t, s)
-		l := must(t, semaphore.New(holder.Client, "s", 1))
+		l := must(t, semaphore.New(holder.Client, 1), "s")
 		wait := func(name string, limit time.Duration) error {
-			_, err := semaphore.New(c.Client, name, 1).Acquire(context.Background(), natslock.MaxWait(limit))
+			_, err := semaphore.New(c.Client, 1).Acquire(context.Background(), name, natslock.MaxWait(limit))
 			require.ErrorIs(t, err, natslock.ErrTimeout)
 			return err
 		}

@@ -8,13 +8,14 @@
 //
 // # Usage
 //
-//	sem := semaphore.New(locks, "exports", 5) // locks is a *natslock.Client
-//	err := sem.Do(ctx, func(ctx context.Context, l *natslock.Lock) error {
+//	sem := semaphore.New(locks, 5) // locks is a *natslock.Client
+//	err := sem.Do(ctx, "exports", func(ctx context.Context, l *natslock.Lock) error {
 //		return export(ctx)
 //	}, natslock.MaxWait(time.Minute))
 //
 // [Semaphore.Acquire] waits, [Semaphore.TryAcquire] does not. Outcomes, leases and contexts
-// are those of package natslock.
+// are those of package natslock. Each name has permits of its own, so one Semaphore is a gate
+// for each tenant.
 //
 // # How it bounds the holders
 //
@@ -71,31 +72,28 @@ import (
 // MaxPermits is the greatest number of permits that a semaphore can have.
 const MaxPermits = 256
 
-// Semaphore is a semaphore of one name. [New] makes it: the methods of a zero Semaphore, or
-// of one made with a nil client, return an error matching [natslock.ErrInvalid].
+// Semaphore takes permits with a client, a given number for each name. [New] makes it: the
+// methods of a zero Semaphore, or of one made with a nil client, return an error matching
+// [natslock.ErrInvalid].
 type Semaphore struct {
-	c    *natslock.Client
-	name string
-	opts []natslock.LockOption
+	c       *natslock.Client
+	permits int
 }
 
-// New returns the semaphore of a client with a name and a number of permits, 1 to
-// [MaxPermits]. opts are options of every acquire, before its own. New does no I/O, and the
-// Semaphore needs no closing. Invalid arguments show in the first acquire.
-func New(c *natslock.Client, name string, permits int, opts ...natslock.LockOption) *Semaphore {
-	return &Semaphore{c: c, name: name, opts: append([]natslock.LockOption{inside.Permits(permits)}, opts...)}
-}
+// New returns the semaphores of a client with a number of permits, 1 to [MaxPermits]. It does
+// no I/O, and needs no closing. The methods refuse another number with [natslock.ErrInvalid].
+func New(c *natslock.Client, permits int) *Semaphore { return &Semaphore{c: c, permits: permits} }
 
 // inside is what package natslock does for the packages of this module only.
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
 // acquire is behind all methods.
-func (s *Semaphore) acquire(ctx context.Context, wait bool, opts []natslock.LockOption) (*natslock.Lock, error) {
+func (s *Semaphore) acquire(ctx context.Context, wait bool, name string, opts []natslock.LockOption) (*natslock.Lock, error) {
 	if s == nil || s.c == nil {
-		return nil, fmt.Errorf("semaphore: %w: a semaphore.Semaphore made without New, or without a client", natslock.ErrInvalid)
+		return nil, fmt.Errorf("lock %q: %w: a semaphore.Semaphore made without New, or without a client", name, natslock.ErrInvalid)
 	}
-	all := append(append(make([]natslock.LockOption, 0, len(s.opts)+len(opts)), s.opts...), opts...)
-	return inside.Acquire(ctx, s.c, record.Semaphore, record.Exclusive, wait, s.name, all)
+	opts = append([]natslock.LockOption{inside.Permits(s.permits)}, opts...)
+	return inside.Acquire(ctx, s.c, record.Semaphore, record.Exclusive, wait, name, opts)
 }
 
 // Slot returns the number of the permit that l is, from 0. It is false if l is not a lock
@@ -113,40 +111,28 @@ func Slot(l *natslock.Lock) (n int, ok bool) { return inside.Slot(l) }
 // for [natslock.Linger]: a permit does not linger. The other options mean what they mean for
 // a mutex. The error matches [natslock.ErrInvalid] for a name that this client uses for
 // another kind of lock.
-func (s *Semaphore) Acquire(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return s.acquire(ctx, true, opts)
+func (s *Semaphore) Acquire(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return s.acquire(ctx, true, name, opts)
 }
 
 // TryAcquire takes a permit if one is free and no client waits for it. It never queues.
 // Otherwise the error is a [natslock.LockedError], which matches [natslock.ErrLocked] and
 // names one of the holders. Other errors are those of [natslock.Client.TryLock] and
 // [Semaphore.Acquire].
-func (s *Semaphore) TryAcquire(ctx context.Context, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return s.acquire(ctx, false, opts)
+func (s *Semaphore) TryAcquire(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	return s.acquire(ctx, false, name, opts)
 }
 
 // Do runs fn with a permit; see [natslock.Client.Do]. Errors of the acquire are those of
 // [Semaphore.Acquire]. A deadline on ctx ends fn's context too: use [natslock.MaxWait] to
 // bound the wait alone.
-func (s *Semaphore) Do(ctx context.Context, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
-	return s.under(ctx, true, fn, opts)
+func (s *Semaphore) Do(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
+	return inside.Under(ctx, s.Acquire, name, fn, opts)
 }
 
 // TryDo is [Semaphore.Do] with [Semaphore.TryAcquire]: an error matching
 // [natslock.ErrLocked] means that fn did not run, because all permits are taken or other
 // clients wait for one.
-func (s *Semaphore) TryDo(ctx context.Context, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
-	return s.under(ctx, false, fn, opts)
-}
-
-// under runs fn with a permit.
-func (s *Semaphore) under(ctx context.Context, wait bool, fn func(ctx context.Context, l *natslock.Lock) error, opts []natslock.LockOption) error {
-	if fn == nil {
-		return fmt.Errorf("semaphore: %w: the function to run is nil", natslock.ErrInvalid)
-	}
-	l, err := s.acquire(ctx, wait, opts)
-	if err != nil {
-		return err
-	}
-	return l.Do(fn)
+func (s *Semaphore) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
+	return inside.Under(ctx, s.TryAcquire, name, fn, opts)
 }

@@ -25,19 +25,19 @@ func TestPermits(t *testing.T) {
 		a, b := join(t, s, natslock.WithOwner("a")), join(t, s)
 		var held []*natslock.Lock
 		for i := range 3 {
-			l := must(t, semaphore.New([]*natslock.Client{a.Client, b.Client}[i%2], "s", 3))
+			l := must(t, semaphore.New([]*natslock.Client{a.Client, b.Client}[i%2], 3), "s")
 			require.Equal(t, 2-i, slot(t, l))
 			held = append(held, l)
 		}
-		sem := semaphore.New(b.Client, "s", 3)
-		_, err := sem.TryAcquire(ctx)
+		sem := semaphore.New(b.Client, 3)
+		_, err := sem.TryAcquire(ctx, "s")
 		var locked *natslock.LockedError
 		require.ErrorAs(t, err, &locked)
 		require.NotNil(t, locked.Holder)
 		require.Zero(t, locked.Queued)
 		require.ErrorContains(t, err, `semaphore "s" has no free permit, one is held by `)
 		kit.Unlock(t, held[1])
-		l, err := sem.TryAcquire(ctx)
+		l, err := sem.TryAcquire(ctx, "s")
 		require.NoError(t, err)
 		require.Equal(t, 1, slot(t, l))
 		require.Greater(t, l.Token(), held[1].Token())
@@ -54,7 +54,7 @@ func TestOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				h := join(t, s)
-				held := []*natslock.Lock{must(t, semaphore.New(h.Client, "s", 2)), must(t, semaphore.New(h.Client, "s", 2))}
+				held := []*natslock.Lock{must(t, semaphore.New(h.Client, 2), "s"), must(t, semaphore.New(h.Client, 2), "s")}
 				peers := make([]*peer, clients)
 				for i := range peers {
 					peers[i] = join(t, s)
@@ -62,7 +62,7 @@ func TestOrder(t *testing.T) {
 				var queue []*waiting
 				for i := range 6 {
 					p := peers[i%clients]
-					queue = append(queue, p.await(t, semaphore.New(p.Client, "s", 2)))
+					queue = append(queue, p.await(t, semaphore.New(p.Client, 2), "s"))
 				}
 				for i, w := range queue {
 					kit.Unlock(t, held[i])
@@ -86,12 +86,12 @@ func TestOrder(t *testing.T) {
 func TestKilled(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		dead, late := join(t, s, natslock.WithTTL(5*time.Second)), join(t, s, natslock.WithTTL(5*time.Second))
-		sem := semaphore.New(dead.Client, "s", 2)
-		must(t, sem)
+		sem := semaphore.New(dead.Client, 2)
+		must(t, sem, "s")
 		begun := time.Now()
-		other := must(t, semaphore.New(late.Client, "s", 2))
-		gone := dead.await(t, sem)
-		w := late.await(t, semaphore.New(late.Client, "s", 2))
+		other := must(t, semaphore.New(late.Client, 2), "s")
+		gone := dead.await(t, sem, "s")
+		w := late.await(t, semaphore.New(late.Client, 2), "s")
 		dead.link.Cut()
 		l := w.Granted(t)
 		assert.WithinDuration(t, begun.Add(5*time.Second), time.Now(), time.Second)
@@ -105,8 +105,8 @@ func TestKilled(t *testing.T) {
 func TestUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
-		l := must(t, semaphore.New(a.Client, "s", 1))
-		w := b.await(t, semaphore.New(b.Client, "s", 1))
+		l := must(t, semaphore.New(a.Client, 1), "s")
+		w := b.await(t, semaphore.New(b.Client, 1), "s")
 		time.Sleep(2 * time.Second)
 		b.f.DropAllEvents(true)
 		kit.Unlock(t, l)
@@ -124,22 +124,25 @@ func TestZero(t *testing.T) {
 		fn := func(context.Context, *natslock.Lock) error { return nil }
 		var none *semaphore.Semaphore
 		for name, sem := range map[string]*semaphore.Semaphore{
-			"nil": none, "zero": {}, "no client": semaphore.New(nil, "s", 1), "zero client": semaphore.New(new(natslock.Client), "s", 1),
-			"no permits": semaphore.New(p.Client, "s", 0), "too many": semaphore.New(p.Client, "s", semaphore.MaxPermits+1),
-			"lingers": semaphore.New(p.Client, "s", 1, natslock.Linger(time.Minute)), "nil option": semaphore.New(p.Client, "s", 1, nil),
+			"nil": none, "zero": {}, "no client": semaphore.New(nil, 1), "zero client": semaphore.New(new(natslock.Client), 1),
+			"no permits": semaphore.New(p.Client, 0), "too many": semaphore.New(p.Client, semaphore.MaxPermits+1),
 		} {
-			_, err := sem.Acquire(ctx)
+			_, err := sem.Acquire(ctx, "s")
 			require.ErrorIs(t, err, natslock.ErrInvalid, name)
-			_, err = sem.TryAcquire(ctx)
+			_, err = sem.TryAcquire(ctx, "s")
 			require.ErrorIs(t, err, natslock.ErrInvalid, name)
-			require.ErrorIs(t, sem.Do(ctx, fn), natslock.ErrInvalid, name)
-			require.ErrorIs(t, sem.TryDo(ctx, fn), natslock.ErrInvalid, name)
+			require.ErrorIs(t, sem.Do(ctx, "s", fn), natslock.ErrInvalid, name)
+			require.ErrorIs(t, sem.TryDo(ctx, "s", fn), natslock.ErrInvalid, name)
 		}
-		sem := semaphore.New(p.Client, "s", semaphore.MaxPermits)
-		require.ErrorIs(t, sem.Do(ctx, nil), natslock.ErrInvalid)
-		_, err := semaphore.New(p.Client, "", 1).Acquire(ctx)
+		sem := semaphore.New(p.Client, semaphore.MaxPermits)
+		require.ErrorIs(t, sem.Do(ctx, "s", nil), natslock.ErrInvalid)
+		for what, opt := range map[string]natslock.LockOption{"lingers": natslock.Linger(time.Minute), "nil option": nil} {
+			_, err := sem.Acquire(ctx, "s", opt)
+			require.ErrorIs(t, err, natslock.ErrInvalid, what)
+		}
+		_, err := sem.Acquire(ctx, "")
 		require.ErrorIs(t, err, natslock.ErrInvalid)
-		kit.Unlock(t, must(t, sem))
+		kit.Unlock(t, must(t, sem, "s"))
 		_, err = p.Lock(ctx, "s")
 		require.ErrorIs(t, err, natslock.ErrInvalid)
 		require.ErrorContains(t, err, "both as a semaphore and as a mutex")
@@ -158,10 +161,10 @@ func TestZero(t *testing.T) {
 func TestGivingUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s, natslock.WithOwner("a")), join(t, s)
-		l := must(t, semaphore.New(a.Client, "s", 1))
-		sem := semaphore.New(b.Client, "s", 1)
-		first := b.await(t, sem)
-		bounded := b.await(t, sem, natslock.MaxWait(2*time.Second))
+		l := must(t, semaphore.New(a.Client, 1), "s")
+		sem := semaphore.New(b.Client, 1)
+		first := b.await(t, sem, "s")
+		bounded := b.await(t, sem, "s", natslock.MaxWait(2*time.Second))
 		<-bounded.Done
 		var timeout *natslock.TimeoutError
 		require.ErrorAs(t, bounded.Err, &timeout)
@@ -176,7 +179,7 @@ func TestGivingUp(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []string{"sem.s.0"}, kit.KeysLeft(t, a.nc))
 
-		closed := b.await(t, sem)
+		closed := b.await(t, sem, "s")
 		require.Equal(t, 1, b.Stats().Waiting)
 		require.NoError(t, b.Close(t.Context()))
 		<-closed.Done
@@ -192,10 +195,10 @@ func TestIdleSlotBesideUsedOne(t *testing.T) {
 	for range 10 {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			h, a, b := join(t, s), join(t, s), join(t, s)
-			sem := semaphore.New(h.Client, "s", 2)
-			first, second := must(t, sem), must(t, sem)
-			stuck := a.await(t, semaphore.New(a.Client, "s", 2))
-			w := b.await(t, semaphore.New(b.Client, "s", 2))
+			sem := semaphore.New(h.Client, 2)
+			first, second := must(t, sem, "s"), must(t, sem, "s")
+			stuck := a.await(t, semaphore.New(a.Client, 2), "s")
+			w := b.await(t, semaphore.New(b.Client, 2), "s")
 			time.Sleep(time.Second)
 			a.f.OnSend(kit.At("sem take", faults.Drop))
 			kit.Unlock(t, first, second)
@@ -229,13 +232,13 @@ func TestIdleSlotBesideUsedOne(t *testing.T) {
 func TestIdleSlot(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h, a, b := join(t, s), join(t, s), join(t, s)
-		sem := semaphore.New(h.Client, "s", 10)
+		sem := semaphore.New(h.Client, 10)
 		var held []*natslock.Lock
 		for range 10 {
-			held = append(held, must(t, sem))
+			held = append(held, must(t, sem, "s"))
 		}
-		stuck := a.await(t, semaphore.New(a.Client, "s", 10))
-		w := b.await(t, semaphore.New(b.Client, "s", 10))
+		stuck := a.await(t, semaphore.New(a.Client, 10), "s")
+		w := b.await(t, semaphore.New(b.Client, 10), "s")
 		time.Sleep(time.Second)
 		a.f.OnSend(kit.At("sem take", faults.Drop))
 		kit.Unlock(t, held[4])

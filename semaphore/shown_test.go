@@ -26,12 +26,12 @@ func inspect(t testing.TB, c *natslock.Client, name string) admin.Info {
 func TestShown(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s, natslock.WithOwner("a")), join(t, s, natslock.WithOwner("b"))
-		sem := semaphore.New(a.Client, "s.1", 12)
+		sem := semaphore.New(a.Client, 12)
 		var held []*natslock.Lock
 		for range 12 {
-			held = append(held, must(t, sem))
+			held = append(held, must(t, sem, "s.1"))
 		}
-		w := b.await(t, semaphore.New(b.Client, "s.1", 5, natslock.Meta(map[string]string{"k": "v"})))
+		w := b.await(t, semaphore.New(b.Client, 5), "s.1", natslock.Meta(map[string]string{"k": "v"}))
 		info := inspect(t, b.Client, "s.1")
 		require.Equal(t, admin.KindSemaphore, info.Kind)
 		require.Nil(t, info.Holder)
@@ -69,9 +69,9 @@ func TestBreak(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx := t.Context()
 		a, b := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), join(t, s)
-		sem := semaphore.New(a.Client, "s", 2)
-		one, zero := must(t, sem), must(t, sem)
-		w := b.await(t, semaphore.New(b.Client, "s", 2))
+		sem := semaphore.New(a.Client, 2)
+		one, zero := must(t, sem, "s"), must(t, sem, "s")
+		w := b.await(t, semaphore.New(b.Client, 2), "s")
 		req := admin.BreakRequest{Kind: admin.KindSemaphore, Name: "s", ID: "another"}
 		require.ErrorIs(t, admin.New(b.Client).Break(ctx, req), natslock.ErrReleased)
 		req.ID = zero.ID()
@@ -89,7 +89,7 @@ func TestBreak(t *testing.T) {
 
 		req.ID, req.Immediately = l.ID(), true
 		require.NoError(t, admin.New(a.Client).Break(ctx, req))
-		next := must(t, sem)
+		next := must(t, sem, "s")
 		require.Zero(t, slot(t, next))
 		require.Greater(t, next.Token(), l.Token())
 		require.ErrorIs(t, l.Unlock(ctx), natslock.ErrLost)
@@ -112,8 +112,8 @@ func TestWatch(t *testing.T) {
 			}
 		}()
 		require.Equal(t, admin.EventWatching, kit.Receive(t, events, "the mark").Type)
-		l := must(t, semaphore.New(a.Client, "s", 1))
-		w := c.await(t, semaphore.New(c.Client, "s", 1))
+		l := must(t, semaphore.New(a.Client, 1), "s")
+		w := c.await(t, semaphore.New(c.Client, 1), "s")
 		kit.Unlock(t, l)
 		kit.Unlock(t, w.Granted(t))
 		for _, want := range []admin.EventType{admin.EventGranted, admin.EventQueued, admin.EventReleased, admin.EventGranted, admin.EventReleased} {

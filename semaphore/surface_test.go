@@ -13,7 +13,7 @@ func TestNilAndTooLong(t *testing.T) {
 	c, sent := kit.Counted(t, kvstore.NewMemory(kvstore.DefaultBucket))
 	(&kit.Surface{
 		Funcs: map[string]any{"New": semaphore.New, "Slot": semaphore.Slot},
-		Types: map[string]func(*testing.T) any{"Semaphore": func(*testing.T) any { return semaphore.New(c, "a", 1) }},
+		Types: map[string]func(*testing.T) any{"Semaphore": func(*testing.T) any { return semaphore.New(c, 1) }},
 		Args:  []any{c, 1},
 		Sent:  sent,
 	}).RefusesNilAndTooLong(t)

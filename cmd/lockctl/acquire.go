@@ -83,7 +83,7 @@ func (c *acquireCmd) Run(g *session.Globals) error {
 		return err
 	}
 	defer s.End()
-	method := c.method(s.Client, c.Name, &c.taking)
+	method := c.method(s.Client, &c.taking)
 	lock, err := c.acquire(s, g.Signals(), c.kind(), c.Name, c.TTL, func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 		return method(ctx, name, append(opts, script.Options()...)...)
 	})

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -42,19 +41,17 @@ func (c *choice) kind() admin.Kind {
 	return admin.KindMutex
 }
 
-// method returns the method that takes the lock of a name.
-func (c *choice) method(client *natslock.Client, name string, how *taking) lockFunc {
+// method returns the method that takes the lock.
+func (c *choice) method(client *natslock.Client, how *taking) lockFunc {
 	how.nesting.shared = c.Read
 	switch rw := rwlock.New(client); {
 	case c.Permits != nil:
 		how.nesting.permits = *c.Permits
-		sem := semaphore.New(client, name, *c.Permits)
-		return func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-			if how.once() {
-				return sem.TryAcquire(ctx, opts...)
-			}
-			return sem.Acquire(ctx, opts...)
+		sem := semaphore.New(client, *c.Permits)
+		if how.once() {
+			return sem.TryAcquire
 		}
+		return sem.Acquire
 	case c.Read && how.once():
 		return unqueued(client, admin.KindRW, rw.TryRLock)
 	case c.Read:

@@ -47,7 +47,7 @@ func observed(t *testing.T) (s *testutil.Server, root *guest, first *natslock.Lo
 	require.NoError(t, err)
 	_, err = rwlock.New(a).Lock(t.Context(), "orders.4", natslock.TTL(time.Hour), natslock.Detached())
 	require.NoError(t, err)
-	_, err = semaphore.New(a, "orders.3", 1).Acquire(t.Context(), natslock.TTL(time.Hour), natslock.Detached())
+	_, err = semaphore.New(a, 1).Acquire(t.Context(), "orders.3", natslock.TTL(time.Hour), natslock.Detached())
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
 		kind    admin.Kind
@@ -55,9 +55,7 @@ func observed(t *testing.T) (s *testutil.Server, root *guest, first *natslock.Lo
 	}{
 		"orders.1": {admin.KindMutex, b.Lock},
 		"orders.4": {admin.KindRW, rwlock.New(b).Lock},
-		"orders.3": {admin.KindSemaphore, func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-			return semaphore.New(b, "orders.3", 1).Acquire(ctx, opts...)
-		}},
+		"orders.3": {admin.KindSemaphore, semaphore.New(b, 1).Acquire},
 	} {
 		wait(t, a, c.kind, name, func(ctx context.Context, name string, _ ...natslock.LockOption) (*natslock.Lock, error) {
 			return c.acquire(ctx, name, natslock.TTL(time.Hour), natslock.Detached())

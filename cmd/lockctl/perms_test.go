@@ -194,14 +194,12 @@ func useLocks(t *testing.T, a, b *natslock.Client, name string) {
 	unlock(reader.granted(t))
 
 	permits := name + "-sem"
-	sa, sb := semaphore.New(a, permits, 2), semaphore.New(b, permits, 2)
-	p1, err := sa.Acquire(ctx)
+	sa, sb := semaphore.New(a, 2), semaphore.New(b, 2)
+	p1, err := sa.Acquire(ctx, permits)
 	require.NoError(t, err)
-	p2, err := sb.TryAcquire(ctx)
+	p2, err := sb.TryAcquire(ctx, permits)
 	require.NoError(t, err)
-	w = wait(t, b, admin.KindSemaphore, permits, func(ctx context.Context, _ string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-		return sa.Acquire(ctx, opts...)
-	})
+	w = wait(t, b, admin.KindSemaphore, permits, sa.Acquire)
 	require.NoError(t, admin.New(a).Break(ctx, admin.BreakRequest{Kind: admin.KindSemaphore, Name: permits, ID: p2.ID(), Reason: "test"}))
 	<-p2.Context().Done()
 	require.ErrorIs(t, p2.Unlock(ctx), natslock.ErrLost)

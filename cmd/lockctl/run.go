@@ -114,7 +114,7 @@ func (c *runCmd) Run(g *session.Globals) error {
 	defer s.End()
 
 	signals := g.Signals()
-	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client, c.Name, &c.taking))
+	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client, &c.taking))
 	if err != nil {
 		return err
 	}

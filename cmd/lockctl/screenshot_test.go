@@ -49,7 +49,7 @@ func TestPicture(t *testing.T) {
 	keep(rwlock.New(web).RLock(t.Context(), "index"))
 	keep(rwlock.New(worker).RLock(t.Context(), "index"))
 	keep(batch.Lock(t.Context(), "reports.daily", natslock.TTL(time.Minute)))
-	keep(semaphore.New(worker, "exports", 2).Acquire(t.Context()))
+	keep(semaphore.New(worker, 2).Acquire(t.Context(), "exports"))
 
 	v := display(t, s, nil, "top")
 	v.resize(pictureCols, pictureRows)

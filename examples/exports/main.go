@@ -33,10 +33,10 @@ func main() {
 		log.Fatal(err)
 	}
 	defer locks.Close(context.Background())
-	permits := semaphore.New(locks, "exports", 2)
+	permits := semaphore.New(locks, 2)
 	for n := 1; ctx.Err() == nil; n++ {
 		// SIGTERM ends the wait for a permit, and not the export that has one.
-		err := permits.Do(ctx, func(ctx context.Context, l *natslock.Lock) error { return export(ctx, l, n) }, natslock.Detached())
+		err := permits.Do(ctx, "exports", func(ctx context.Context, l *natslock.Lock) error { return export(ctx, l, n) }, natslock.Detached())
 		if err != nil && !errors.Is(err, context.Canceled) {
 			log.Print(err)
 		}

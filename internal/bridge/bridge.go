@@ -19,6 +19,9 @@ import (
 type Inside[Client, Lock, Option, LockOption, Holder any] interface {
 	// Acquire takes a lock of any kind in any mode, for packages rwlock and semaphore.
 	Acquire(ctx context.Context, c Client, kind record.Kind, mode record.Mode, wait bool, name string, opts []LockOption) (Lock, error)
+	// Under runs fn under the lock that take takes, for packages rwlock and semaphore.
+	Under(ctx context.Context, take func(context.Context, string, ...LockOption) (Lock, error), name string,
+		fn func(context.Context, Lock) error, opts []LockOption) error
 	// Patient has an acquire pass no other client, neither in a turn nor after its own
 	// release, and shows its metadata in the record of the holder only. It is for package
 	// election.

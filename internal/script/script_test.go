@@ -68,7 +68,7 @@ func kinds() []kind {
 		return rwlock.New(c).RLock(ctx, "x", opts...)
 	}
 	permit := func(ctx context.Context, c *natslock.Client, opts ...natslock.LockOption) (*natslock.Lock, error) {
-		return semaphore.New(c, "x", 1).Acquire(ctx, opts...)
+		return semaphore.New(c, 1).Acquire(ctx, "x", opts...)
 	}
 	return []kind{
 		{"mutex", admin.KindMutex, mutex, mutex}, {"writer", admin.KindRW, write, read},

@@ -186,13 +186,11 @@ func (c *Client) Acquire(ctx context.Context, w Want, opts ...natslock.LockOptio
 
 // permit returns the function that acquires a permit.
 func (c *Client) permit(w Want) func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error) {
-	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-		s := semaphore.New(c.c, name, w.Permits)
-		if w.Try {
-			return s.TryAcquire(ctx, opts...)
-		}
-		return s.Acquire(ctx, opts...)
+	s := semaphore.New(c.c, w.Permits)
+	if w.Try {
+		return s.TryAcquire
 	}
+	return s.Acquire
 }
 
 // outcomeOf sorts the errors of the library.

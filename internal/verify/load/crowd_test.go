@@ -34,7 +34,7 @@ var crowds = []crowd{
 		return unlocking(c.Lock(ctx, "crowd"))
 	}},
 	{"semaphore of 5", 3000, func(ctx context.Context, c *natslock.Client, i int) (func() error, error) {
-		return unlocking(semaphore.New(c, "crowd", 5).Acquire(ctx))
+		return unlocking(semaphore.New(c, 5).Acquire(ctx, "crowd"))
 	}},
 	{"readers, a tenth of writers", 3000, func(ctx context.Context, c *natslock.Client, i int) (func() error, error) {
 		if i%10 == 0 {
@@ -156,12 +156,12 @@ func TestManyGoroutinesOfSemaphore(t *testing.T) {
 			for i := range served {
 				nc := s.Connect()
 				conns = append(conns, nc)
-				sem := semaphore.New(kit.NewClient(t, nc), "rate", 5)
+				sem := semaphore.New(kit.NewClient(t, nc), 5)
 				served[i] = make([]int, n)
 				for g := range n {
 					wg.Go(func() {
 						for ctx.Err() == nil {
-							l, err := sem.Acquire(ctx)
+							l, err := sem.Acquire(ctx, "rate")
 							if err != nil {
 								if !errors.Is(err, ctx.Err()) {
 									t.Error(err)

@@ -21,11 +21,7 @@ import (
 func mutex(c *natslock.Client) kit.Taking  { return c.Lock }
 func writer(c *natslock.Client) kit.Taking { return rwlock.New(c).Lock }
 func reader(c *natslock.Client) kit.Taking { return rwlock.New(c).RLock }
-func permit(c *natslock.Client) kit.Taking {
-	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-		return semaphore.New(c, name, 5).Acquire(ctx, opts...)
-	}
-}
+func permit(c *natslock.Client) kit.Taking { return semaphore.New(c, 5).Acquire }
 
 // TestDeadHead has a client die while it is the first in the queue, and the lock become free. Six goroutines of three
 // other clients want it all the time, patiently or not. That costs them a pause of 1.2 s, or two of these, and not the 15 s

@@ -221,10 +221,10 @@ func (c library) take(ctx context.Context, r request) (mutex, error) {
 				return rw.TryLock(ctx, r.Name)
 			}
 		case "permit":
-			if sem := semaphore.New(c.Client, r.Name, r.Permits); r.Wait > 0 {
-				return sem.Acquire(ctx, wait)
+			if sem := semaphore.New(c.Client, r.Permits); r.Wait > 0 {
+				return sem.Acquire(ctx, r.Name, wait)
 			} else {
-				return sem.TryAcquire(ctx)
+				return sem.TryAcquire(ctx, r.Name)
 			}
 		}
 		if r.Wait > 0 {

@@ -204,7 +204,7 @@ func (p *person) denied(t *testing.T, what string) bool {
 
 // acquire takes the permit of a semaphore that has one.
 func (p *person) acquire(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
-	return semaphore.New(p.Client, name, 1).Acquire(ctx, opts...)
+	return semaphore.New(p.Client, 1).Acquire(ctx, name, opts...)
 }
 
 func bounded(t *testing.T, take kit.Taking, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {

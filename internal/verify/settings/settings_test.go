@@ -89,10 +89,10 @@ var kinds = map[string]struct {
 	},
 	"semaphore": {
 		func(ctx context.Context, c *natslock.Client) (handle, error) {
-			return semaphore.New(c, "s", 1).Acquire(ctx)
+			return semaphore.New(c, 1).Acquire(ctx, "s")
 		},
 		func(ctx context.Context, c *natslock.Client) (handle, error) {
-			return semaphore.New(c, "s", 1).TryAcquire(ctx)
+			return semaphore.New(c, 1).TryAcquire(ctx, "s")
 		},
 	},
 	"election": {

@@ -38,7 +38,7 @@ func TestStorm(t *testing.T) {
 				return rwlock.New(c).Lock(ctx, "w")
 			},
 			"semaphore": func(ctx context.Context, c *natslock.Client) (*natslock.Lock, error) {
-				return semaphore.New(c, "s", 1).Acquire(ctx)
+				return semaphore.New(c, 1).Acquire(ctx, "s")
 			},
 		}
 		things := make(map[string]*guarded)

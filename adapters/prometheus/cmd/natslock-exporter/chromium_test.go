@@ -241,7 +241,7 @@ func scene(t *testing.T, s *testutil.Server) {
 	}
 	go func() { _, _ = rwlock.New(worker).Lock(ctx, "cache.index", natslock.MaxWait(patience)) }()
 	for i := range 3 {
-		l, err := semaphore.New(named(t, s, fmt.Sprintf("encoder-%d", i+1)), "gpu", 4).Acquire(ctx)
+		l, err := semaphore.New(named(t, s, fmt.Sprintf("encoder-%d", i+1)), 4).Acquire(ctx, "gpu")
 		must(err)
 		t.Cleanup(func() { runtime.KeepAlive(l) })
 	}

@@ -154,7 +154,7 @@ func TestPage(t *testing.T) {
 
 	r, err := rwlock.New(a).RLock(context.Background(), "index")
 	require.NoError(t, err)
-	permit, err := semaphore.New(w, "gpu", 3).Acquire(context.Background())
+	permit, err := semaphore.New(w, 3).Acquire(context.Background(), "gpu")
 	require.NoError(t, err)
 	table.until("a reader and a permit", func() bool { return table.row("index").State == "shared 1" && table.row("gpu").State == "1 of 3" })
 	unlock(t, permit)

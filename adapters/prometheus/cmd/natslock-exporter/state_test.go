@@ -275,7 +275,7 @@ func TestFollowsList(t *testing.T) {
 		case 2:
 			return rwlock.New(c).RLock(ctx, "rw."+name, wait)
 		default:
-			return semaphore.New(c, "sem."+name, 3).Acquire(ctx, wait)
+			return semaphore.New(c, 3).Acquire(ctx, "sem."+name, wait)
 		}
 	}
 	for round := range 2 {
