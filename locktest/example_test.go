@@ -118,6 +118,19 @@ func ExampleLocker_Do() {
 	// <nil>
 }
 
+// What another client holds is left alone.
+func ExampleLocker_TryDo() {
+	locks := locktest.New()
+	defer locks.Close()
+	locks.Hold("report")
+	err := locks.TryDo(context.Background(), "report", func(context.Context, *natslock.Lock) error {
+		fmt.Println("this does not run")
+		return nil
+	})
+	fmt.Println(errors.Is(err, natslock.ErrLocked))
+	// Output: true
+}
+
 // Code that takes reader-writer locks needs the client.
 func ExampleLocker_Client() {
 	ctx := context.Background()

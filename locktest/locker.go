@@ -169,6 +169,11 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	return l.client.Do(ctx, name, fn, opts...)
 }
 
+// TryDo is that of natslock.Client.
+func (l *Locker) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
+	return l.client.TryDo(ctx, name, fn, opts...)
+}
+
 // Hold has another client take the mutex. It panics if the lock is held or has a queue, or
 // if the name is invalid. The returned function unlocks, and does nothing from its second
 // call on. Without a call the client holds the lock until Close. No fault of [Locker.Delay] or

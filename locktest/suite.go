@@ -172,28 +172,35 @@ func (t *trial) unlock() {
 
 func (t *trial) do() {
 	failure := errors.New("the work fails")
-	for _, want := range []error{nil, failure} {
-		var under *natslock.Lock
-		err := t.locks.Do(t.Context(), "do", func(ctx context.Context, l *natslock.Lock) error {
-			under = l
-			t.check(l.Remaining() > 0 && ctx.Err() == nil, "the error of the lock is %v under Do, and the context's error %v", l.Err(), ctx.Err())
-			t.check(ctx == l.Context(), "the function gets another context than the lock's")
-			return want
-		})
-		t.check(under != nil, "the function has not run: %v", err)
-		t.check(errors.Is(err, want), "Do returns %v after %v", err, want)
-		t.check(errors.Is(under.Err(), natslock.ErrReleased), "the error of the lock is %v after Do", under.Err())
+	for name, do := range map[string]func(context.Context, string, func(context.Context, *natslock.Lock) error, ...natslock.LockOption) error{
+		"Do": t.locks.Do, "TryDo": t.locks.TryDo,
+	} {
+		for _, want := range []error{nil, failure} {
+			var under *natslock.Lock
+			err := do(t.Context(), "do", func(ctx context.Context, l *natslock.Lock) error {
+				under = l
+				t.check(l.Remaining() > 0 && ctx.Err() == nil, "the error of the lock is %v under %s, and the context's error %v", l.Err(), name, ctx.Err())
+				t.check(ctx == l.Context(), "%s gives the function another context than the lock's", name)
+				return want
+			})
+			t.check(under != nil, "%s has not run the function: %v", name, err)
+			t.check(errors.Is(err, want), "%s returns %v after %v", name, err, want)
+			t.check(errors.Is(under.Err(), natslock.ErrReleased), "the error of the lock is %v after %s", under.Err(), name)
+		}
+		func() {
+			defer func() { t.check(recover() == failure, "%s swallows a panic", name) }()
+			_ = do(t.Context(), "do", func(context.Context, *natslock.Lock) error { panic(failure) })
+		}()
+		t.free("do")
+		t.matches(name+" of nil", do(t.Context(), "do", nil), natslock.ErrInvalid)
+		t.matches(name+" of no name", do(t.Context(), "", t.never), natslock.ErrInvalid)
 	}
-	func() {
-		defer func() { t.check(recover() == failure, "Do swallows a panic") }()
-		_ = t.locks.Do(t.Context(), "do", func(context.Context, *natslock.Lock) error { panic(failure) })
-	}()
-	t.free("do")
-	t.matches("Do of nil", t.locks.Do(t.Context(), "do", nil), natslock.ErrInvalid)
-	t.matches("Do of no name", t.locks.Do(t.Context(), "", func(context.Context, *natslock.Lock) error {
-		t.Error("the function runs without a lock")
-		return nil
-	}), natslock.ErrInvalid)
+}
+
+// never is a function that must not run.
+func (t *trial) never(context.Context, *natslock.Lock) error {
+	t.Error("the function runs without a lock")
+	return nil
 }
 
 func (t *trial) context() {

@@ -16,6 +16,7 @@ func (t *trial) held() {
 	t.matches("TryLock", err, natslock.ErrLocked)
 	locked, ok := errors.AsType[*natslock.LockedError](err)
 	t.check(ok && locked.Name == "held", "the error is no LockedError of the lock: %v", err)
+	t.matches("TryDo", t.locks.TryDo(t.Context(), "held", t.never), natslock.ErrLocked)
 	t.release(l)
 	t.free("held")
 }

@@ -7,12 +7,14 @@ import "context"
 //
 // A *[Client] is a Locker of mutexes. An RWLock of package rwlock is one for writing, and its
 // RLocker one for reading. The methods have the contracts of [Client.Lock],
-// [Client.TryLock] and [Client.Do], or those of package rwlock. [Lock.Do] after a TryLock does
-// what [Client.TryDo] does.
+// [Client.TryLock], [Client.Do] and [Client.TryDo], or those of package rwlock. What neither
+// side of an RWLock has is no part of a Locker: code that calls [Client.Once] or
+// [Client.LockAll] takes a *[Client], and locktest has one in memory.
 type Locker interface {
 	Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error)
 	TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error)
 	Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error
+	TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error
 }
 
 var _ Locker = (*Client)(nil)

@@ -86,8 +86,8 @@ func (rw *RWLock) acquire(ctx context.Context, mode record.Mode, wait bool, name
 var _ natslock.Locker = (*RWLock)(nil) // for writing
 
 // RLocker returns a [natslock.Locker] for reading, as sync.RWMutex has one: its Lock is
-// [RWLock.RLock], its TryLock [RWLock.TryRLock] and its Do [RWLock.RDo]. The RWLock itself is
-// a Locker for writing.
+// [RWLock.RLock], its TryLock [RWLock.TryRLock], its Do [RWLock.RDo] and its TryDo
+// [RWLock.TryRDo]. The RWLock itself is a Locker for writing.
 func (rw *RWLock) RLocker() natslock.Locker { return (*reader)(rw) }
 
 // reader is an RWLock for reading.
@@ -103,6 +103,10 @@ func (r *reader) TryLock(ctx context.Context, name string, opts ...natslock.Lock
 
 func (r *reader) Do(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
 	return (*RWLock)(r).RDo(ctx, name, fn, opts...)
+}
+
+func (r *reader) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
+	return (*RWLock)(r).TryRDo(ctx, name, fn, opts...)
 }
 
 // Lock takes the lock for writing. It waits in line until ctx ends or
