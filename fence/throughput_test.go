@@ -20,7 +20,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-var throughput = flag.Duration("throughput", 0, "measure each case of TestThroughput five times for so long, one second for example, and print the table of docs/guide/fencing.md")
+var throughput = flag.Duration("throughput", 0, "measure each case of TestThroughput five times for so long, one second for example, and print a table")
 
 // way is a way to publish some messages.
 type way struct {
