@@ -15,7 +15,7 @@ import (
 )
 
 // How lockctl can end, and what its command, the rest of its group and the lock get. The command
-// and its child note each signal, and end by none of them: see docs/guide/shutdown.md.
+// and its child note each signal, and end by none of them: see docs/operate/lockctl.md.
 func TestEnds(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
