@@ -25,7 +25,6 @@ var given = map[string]string{
 	"docs/guide/getting-started.md": "server string, makeReport func(context.Context, uint64) error",
 	"docs/guide/coming-from.md":     "schedule func(context.Context, uint64) error",
 	"docs/guide/elections.md":       "e *election.Election, schedule func(context.Context, uint64) error, items chan string, process func(context.Context, string) error, show func(string), lead func(context.Context, *election.Term) error",
-	"docs/guide/leases.md":          "batches []func(context.Context) error",
 	"docs/guide/partitions.md":      "p *partition.Partition, messages func(int) chan string, process func(context.Context, uint64, string) error",
 	"docs/guide/shutdown.md":        "server string, web *http.Server, job jetstream.Msg, workers *sync.WaitGroup, wait func(context.Context, *sync.WaitGroup) error, work func(context.Context, string) error, mux *http.ServeMux, pay func(context.Context, string, uint64) error",
 	"docs/guide/fencing.md":         "name string",
