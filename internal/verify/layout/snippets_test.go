@@ -23,10 +23,9 @@ var given = map[string]string{
 	"docs/guide/README.md": "ctx context.Context, nc *nats.Conn, js jetstream.JetStream, locks *natslock.Client, l *natslock.Lock, err error",
 
 	"docs/guide/getting-started.md": "server string, makeReport func(context.Context, uint64) error",
-	"docs/guide/coming-from.md":     "schedule func(context.Context, uint64) error",
 	"docs/guide/elections.md":       "e *election.Election, schedule func(context.Context, uint64) error, items chan string, process func(context.Context, string) error, show func(string), lead func(context.Context, *election.Term) error",
 	"docs/guide/partitions.md":      "p *partition.Partition, messages func(int) chan string, process func(context.Context, uint64, string) error",
-	"docs/guide/shutdown.md":        "server string, web *http.Server, job jetstream.Msg, workers *sync.WaitGroup, wait func(context.Context, *sync.WaitGroup) error, work func(context.Context, string) error, mux *http.ServeMux, pay func(context.Context, string, uint64) error",
+	"docs/guide/shutdown.md":        "server string, web *http.Server, job jetstream.Msg, work func(context.Context, string) error, mux *http.ServeMux, pay func(context.Context, string, uint64) error",
 	"docs/guide/fencing.md":         "name string",
 	"docs/guide/periodic.md":        "zone *time.Location, report func(context.Context, *natslock.Lock) error, day string, accounts []string",
 	"docs/guide/testing.md":         "locks *locktest.Locker, t *testing.T",
