@@ -86,7 +86,6 @@ func beHolder(text []byte) error {
 		go s.careless()
 		go s.watch()
 		go s.poll()
-		go s.extend(o.TTL / 20)
 		shifts = append(shifts, s)
 	}
 	for _, s := range shifts {
@@ -129,13 +128,6 @@ func (s *shift) atWork() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.Checked.IsZero() && !s.Accepted.IsZero()
-}
-
-// extend extends the lock again and again, until it has ended.
-func (s *shift) extend(each time.Duration) {
-	for s.l.Extend(context.Background(), 0) == nil {
-		time.Sleep(each)
-	}
 }
 
 // careful asks before every write. It cannot take back a write that it has begun.
