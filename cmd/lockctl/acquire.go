@@ -21,17 +21,16 @@ import (
 
 type acquireCmd struct {
 	choice `embed:""`
-	TTL    time.Duration `default:"1m" placeholder:"DURATION" help:"How long the lock stays taken, unless \"lockctl extend\" is called (default ${default}, whole seconds, at most 366 days)."`
+	TTL    time.Duration `default:"1m" placeholder:"DURATION" help:"Lease, unless \"lockctl extend\" renews it (default ${default}, whole seconds, at most 366 days)."`
 	taking `embed:""`
-	Owner  string `placeholder:"TEXT" help:"Name that others see as the holder's (default USER@HOST:PID, where PID is that of the process that calls lockctl: the script)."`
+	Owner  string `placeholder:"TEXT" help:"Name of the holder (default USER@HOST:PID of the script)."`
 	JSON   bool   `name:"json" help:"Print an object with the handle, the fencing token and the end."`
 	Name   string `arg:"" type:"name" predictor:"lock" help:"The lock's name."`
 }
 
 func (*acquireCmd) Help() string {
-	return `Waits for the lock as "lockctl run" does, takes it, prints its handle and ends. The
-script holds the lock from then on, until it releases it or the TTL has passed. The
-handle is one word. Later commands need it, on this machine or another one:
+	return `Waits for the lock as "lockctl run" does, takes it, prints its handle and ends. Later
+commands need the handle, on this machine or another one:
 
   H=$(lockctl acquire jobs --ttl 60s) || exit
   first-part
@@ -39,33 +38,22 @@ handle is one word. Later commands need it, on this machine or another one:
   second-part
   lockctl release "$H"
 
-No process renews the lock. It is free when its TTL has passed, also while the script
-still works. Prefer "lockctl run", which renews the lock and ends the command in time.
-Otherwise choose a TTL that is longer than each part of the script, and call extend
-between the parts. A script that was killed leaves the lock to its TTL.
+No process renews the lock: it is free when its TTL has passed, even while the script
+still works. Prefer "lockctl run", which ends the command in time. Otherwise choose a TTL
+that is longer than each part of the script, and call extend between the parts. The script
+is alone until "valid_until" of --json, a margin before the lock is free. A resource that
+refuses smaller tokens than the last one is safe from a script that took too long.
 
-The handle stays the same until the release, and is good as often as the script wants. It
-is no secret: each client that may write the lock's record can use it.
-
-Without --read, --write or --permits this takes the mutex of that name, as "lockctl run"
-does. Others see the user, the machine and the script's process id as the holder, or the
-text of --owner. An operator's break keeps others out until the script releases the lock
-or the TTL has passed. The next extend or release tells the script of it.
-
-With --json, this prints an object with "handle", "kind", "mode", "name", "slot", "id",
-"token", "ttl", "valid", "valid_until" and "expires". The script is alone until
-"valid_until", which is a margin before the lock is free. It passes the token on to the
-resource that the lock protects: a resource that refuses smaller tokens is safe from a
-script that took too long. The token stays the same until the release.
+The handle stays the same until the release. It is no secret: each client that may write
+the lock's record can use it. After an operator's break the next extend or release fails.
 
   lockctl acquire -n nightly || exit 0
   lockctl acquire --permits 5 exports --ttl 10m
   lockctl acquire reports --json | jq -r '.handle, .token'
 
-Exit code: 0, or 128 + N if signal N ended the waiting.
+Exit code: 0, 128 + N if signal N ended the waiting, and
   1, or -E   the lock was not free in time (-n, -w)
-  64 usage   69 no server   75 the lock was lost before its handle could be printed
-  77 no permission   78 no bucket, or one not fit for locks`
+  75   the lock was lost before its handle could be printed`
 }
 
 // AfterApply checks what kong cannot.
@@ -120,15 +108,15 @@ func (c *acquireCmd) Run(g *session.Globals) error {
 // handleJSON is what acquire --json and extend --json print. Fields are added, never
 // renamed. The reference prints what the tags say.
 type handleJSON struct {
-	Handle     string    `json:"handle" doc:"for lockctl extend and release, as often as the script wants"`
+	Handle     string    `json:"handle" doc:"for lockctl extend and release"`
 	Kind       string    `json:"kind" doc:"mutex, rw or semaphore"`
 	Mode       string    `json:"mode" doc:"exclusive or shared"`
 	Name       string    `json:"name" doc:"the lock's name, as ls has it"`
-	Slot       *int      `json:"slot" doc:"number of the permit of a semaphore, from 0; null for other locks"`
+	Slot       *int      `json:"slot" doc:"permit of a semaphore, from 0; null: another lock"`
 	ID         string    `json:"id" doc:"of the claim, for lockctl break --id"`
 	Token      uint64    `json:"token" doc:"fencing token, which extend keeps; below 2^53 until 2060"`
 	TTL        float64   `json:"ttl" doc:"the lease"`
-	Valid      float64   `json:"valid" doc:"for how long the script is alone, from now on"`
+	Valid      float64   `json:"valid" doc:"how long the script is alone from now on"`
 	ValidUntil time.Time `json:"valid_until" doc:"until when the script is alone, by the clock of this machine"`
 	Expires    time.Time `json:"expires" doc:"when the lock is free unless it is extended or released, by the clock of this machine"`
 }

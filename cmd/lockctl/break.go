@@ -27,32 +27,28 @@ type breakCmd struct {
 }
 
 func (*breakCmd) Help() string {
-	return `Shows the holder, asks, and breaks that holder and no later one. The holder is
-notified and cannot renew its lease any more. No other client gets in before the
-holder has stopped or its lease would have ended anyway. With --now the next client
-gets in at once. Then two may be working at the same time, and only resources that
-check fencing tokens are safe.
+	return `Shows the holder, asks, and breaks that holder and no later one. The holder is notified
+and cannot renew its lease any more. No other client gets in before the holder has
+stopped or its lease would have ended anyway. With --now the next client gets in at once:
+two may be working at the same time, and only resources that check fencing tokens are safe.
 
-Every claim to a lock has an id, which "lockctl info", "lockctl ls --wide" and
-their JSON show. --id takes the beginning of one, as far as it is unambiguous. A
-script that gives the id breaks that claim and never a later one. A record that
-lockctl cannot read has an id too, made of its revision.
+Some locks have no process to notify: that of a script, until the script releases it, and
+one that its holder left to another program (Lock.Handoff) or to the rest of a minimum
+hold. They are free when their TTL has passed, or at once by --now.
 
-A lock of "lockctl acquire" has no process to notify. It is free when the script releases
-it, or when its TTL has passed, and the script's next extend or release fails. Nor has one
-that its holder has left: to a program that is to adopt it (Lock.Handoff), or for the rest
-of a minimum hold. It is free when its TTL has passed, or at once by --now.
+Every claim to a lock has an id, which "lockctl info" and "lockctl ls --wide" show. A
+script that gives the id, or its unambiguous beginning, breaks that claim and never a
+later one.
 
-Of a reader-writer lock this breaks the writer or one reader, of a semaphore one
-holder; the others go on. Where several could be meant they are listed and nothing is broken: choose
-with --kind or --id. A writer that still waits for readers to leave gives way and
-queues again.
+Of a reader-writer lock this breaks the writer or one reader, of a semaphore one holder.
+Where several could be meant they are listed and nothing is broken: choose with --kind or
+--id. A writer that still waits for readers to leave gives way and queues again.
 
   lockctl break deploy --reason "host is gone"
   lockctl break -f deploy --id MAEFS64Q
 
-Exit code 1: nothing was broken, because the holder is gone, is another one, or
-the answer was no.`
+Exit code 1: nothing was broken, because the holder is gone, is another one, or the
+answer was no.`
 }
 
 // AfterApply checks what kong cannot.

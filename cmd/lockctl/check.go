@@ -22,46 +22,39 @@ type checkCmd struct {
 	Waits      time.Duration `placeholder:"DURATION" help:"Report a lock with a longer wait."`
 	Late       time.Duration `placeholder:"DURATION" help:"Report a lock whose renewal is later than planned by more than this."`
 	Queue      *int          `placeholder:"N" help:"Report a lock with more waiters than N."`
-	Partitions string        `type:"name" placeholder:"GROUP" predictor:"group" help:"Check the locks of this group of workers, which must have a member, in place of a pattern."`
-	Unowned    *int          `placeholder:"N" help:"With --partitions: report more than N partitions that nobody owns."`
-	Moving     *int          `placeholder:"N" help:"With --partitions: report more than N partitions that are in motion."`
+	Partitions string        `type:"name" placeholder:"GROUP" predictor:"group" help:"Check the locks of this group of workers instead of a pattern."`
+	Unowned    *int          `placeholder:"N" help:"Report more than N partitions that nobody owns."`
+	Moving     *int          `placeholder:"N" help:"Report more than N partitions that have an owner and are to have another one."`
 	All        bool          `help:"Report what is held or waited for by design, too."`
-	ExitCode   int           `short:"E" name:"exit-code" default:"1" placeholder:"N" help:"Exit with this code when a lock is reported: 2 is critical for Nagios."`
+	ExitCode   int           `short:"E" name:"exit-code" default:"1" placeholder:"N" help:"Exit code when a lock is reported: 2 is critical for Nagios."`
 	JSON       bool          `name:"json" help:"Print an array of the locks that are reported, as ls does."`
 }
 
 func (*checkCmd) Help() string {
-	return `Compares each lock with limits, for a monitoring system, and prints one line: "ok", or
-the lock that is furthest beyond its limit and how many more there are. At the limit
-itself a lock is within it.
+	return `Compares each lock with limits, and prints one line: "ok", or the lock that is furthest
+beyond its limit and how many more there are. At the limit itself a lock is within it.
+Times are by the clocks of holders, waiters and this machine.
 
-A lock counts as held while a holder may be inside. A lock that is idle or overdue does
-not. Of readers and permits the oldest counts.
-A writer that keeps readers out and waits for those inside is a waiter. What is held or
-waited for by design, as its record says, is within --held, --waits and --queue: leaders and
-standbys of an election, members of a group and their partitions, locks of scripts, jobs. With
---all it counts. With --partitions workers that wait count. Times are by the
-clocks of holders and waiters and of this machine.
+A lock that is idle or overdue does not count as held. Of readers and permits the oldest
+counts. A writer that waits for readers to leave is a waiter. What is held or waited for
+by design is within --held, --waits and --queue, unless you give --all: leaders and
+standbys of an election, members of a group and their partitions, locks of scripts, jobs.
 
-A client renews its lease after a third of the TTL: with a TTL of 15s, after 5s. With
---late 3s a lease counts that was last renewed more than 8s ago, by the clocks of the server
-and of this machine. Leases that nobody renews, as those of lockctl acquire, are never late.
-"lockctl watch" shows each late renewal.
+A client renews its lease after a third of the TTL: with a TTL of 15s, after 5s. --late 3s
+reports one that was last renewed more than 8s ago. Leases that nobody renews, as those of
+"lockctl acquire", are never late.
 
-With --partitions the locks are those of a group, as "lockctl partitions" shows it. A group
-without a member is beyond any limit. --unowned counts the partitions that nobody owns now,
-and --moving those that have an owner and are to have another one. A partition that moves
-has no owner for a moment, so an alarm should want several reports in a row. Workers wait only
-for partitions that they are to have: --waits tells how long one has been in motion. With
---json the partitions that are counted are printed as locks.
+--partitions reports a group without a member. A partition that moves has no owner for a
+moment, so let an alarm want several reports in a row. Workers wait only for partitions
+that they are to have: --waits limits how long one is in motion.
 
   lockctl check --held 10m --waits 1m --queue 20
   lockctl check 'orders.>' --held 30s -E 2
   lockctl check --partitions ingest --unowned 0 --waits 1m
 
-Exit codes: 0 all locks are within the limits; 1 one is not, or the code of -E; 64 no
-limit was given; 69 the bucket has no leader; 78 it is not fit for locks; others as for ls.
-A code that is neither 0 nor that of -E says that nothing is known.`
+Exit code: 0 if all locks are within the limits; 1, or -E, if one is not. Another code
+says that nothing is known: 64 without a limit, 69 without a leader of the bucket, 78 if
+the bucket is unfit.`
 }
 
 // excess is what is beyond a limit.

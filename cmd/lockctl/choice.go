@@ -12,9 +12,9 @@ import (
 
 // choice are the flags that choose among the locks of a name.
 type choice struct {
-	Read    bool `help:"Take the reader-writer lock of that name for reading, together with other readers."`
-	Write   bool `help:"Take the reader-writer lock of that name for writing, alone."`
-	Permits *int `placeholder:"N" help:"Take one of N permits of the semaphore of that name (1 to 256)."`
+	Read    bool `help:"Read, together with other readers."`
+	Write   bool `help:"Write, alone."`
+	Permits *int `placeholder:"N" help:"Take one of N permits (1 to 256)."`
 }
 
 // check checks what kong cannot.

@@ -15,44 +15,39 @@ import (
 )
 
 type electCmd struct {
-	Value     string        `placeholder:"TEXT" help:"Shown to all while this candidate leads, an address for example."`
-	TTL       time.Duration `default:"15s" placeholder:"DURATION" help:"Lease: how long nobody leads after this machine died (default ${default}, whole seconds)."`
-	Once      bool          `help:"Lead for one term and end with the exit code of \"lockctl run\"."`
-	Create    bool          `help:"Make the bucket if it is not there, with three replicas on a cluster."`
-	KillAfter time.Duration `default:"5s" placeholder:"DURATION" help:"From TERM to KILL when the term is lost (default ${default}), cut short by the lease."`
+	Value     string        `placeholder:"TEXT" help:"Shown while this candidate leads, an address for example."`
+	TTL       time.Duration `default:"15s" placeholder:"DURATION" help:"Lease: nobody leads so long if this machine dies (default ${default}, whole seconds)."`
+	Once      bool          `help:"Lead for one term only."`
+	Create    bool          `help:"Make a missing bucket, with three replicas on a cluster."`
+	KillAfter time.Duration `default:"5s" placeholder:"DURATION" help:"From TERM to KILL (default ${default})."`
 	naming    `embed:""`
 	Name      string   `arg:"" type:"name" predictor:"lock" help:"The election's name."`
 	Command   []string `arg:"" optional:"" passthrough:"partial" help:"The command and its arguments."`
 }
 
 func (*electCmd) Help() string {
-	return `Campaigns in an election. lockctl waits until it leads, and runs the command while it
-does. When the command ends, lockctl resigns and campaigns again, behind the candidates
-that wait by then. It pauses before that if the command ran for less than 10 s: for 100 ms
-at first, and for up to 10 s when that repeats. --once ends after one term. So several
+	return `lockctl waits until it leads, and runs the command while it does. When the command ends,
+lockctl resigns and campaigns again, behind the candidates that wait by then. If the
+command ran for less than 10 s, lockctl pauses before that, for up to 10 s. So several
 machines that run the same line keep one command running.
 
-The command is run as "lockctl run" does it: LOCK_NAME, LOCK_TOKEN and LOCK_TTL in its
-environment, a process group of its own, and a guard. When the term is lost, by an
-outage or a break, the group gets TERM, and KILL before another candidate leads. Then
-lockctl campaigns again.
+The command is run as "lockctl run" does it, with the same variables and a guard. When
+the term is lost, by an outage or a break, the group gets TERM, and KILL before another
+candidate leads. Then lockctl campaigns again.
 
 INT, TERM, HUP and QUIT end a candidate that waits. While it leads they go to the
-command, and lockctl resigns and ends when the command does. USR1 and USR2 go to the
-command only.
+command, and lockctl resigns and ends when the command does.
 
 An election is the mutex of the same name. "lockctl info" shows the leader, its value and
 the candidates, "lockctl watch" each change of the leader, and "lockctl break" ends a term.
-"lockctl run -n" leads only if nobody else does.
 
   lockctl elect scheduler --value 10.0.0.7:8080 -- ./scheduler
   lockctl info scheduler --json | jq -r '.[].holder.meta.value'
 
 Exit code of a candidate that a signal ended: the command's, or 128 + N for signal N
-if it did not lead. With --once the command's, or 128 + N if signal N killed it.
-  64 usage   69 no server   75 the term of --once was lost, or a killed command is still there
-  77 no permission   78 no bucket, or one not fit for locks
-  126 the command cannot be executed   127 there is none of that name`
+if it did not lead. With --once the command's, 128 + N if signal N killed it, and
+  75   the term of --once was lost, or a killed command is still there
+  126  the command cannot be executed   127 there is none of that name`
 }
 
 // AfterApply checks what kong cannot.

@@ -9,29 +9,23 @@ import (
 )
 
 type extendCmd struct {
-	TTL    *time.Duration `placeholder:"DURATION" help:"New lease, from now on (default that of lockctl acquire, whole seconds)."`
+	TTL    *time.Duration `placeholder:"DURATION" help:"New lease, from now on (default that of acquire)."`
 	JSON   bool           `name:"json" help:"Print an object with the handle, the fencing token and the end."`
-	Handle handle         `arg:"" help:"The handle that acquire has printed."`
+	Handle handle         `arg:"" help:"What acquire has printed."`
 }
 
 func (*extendCmd) Help() string {
-	return `Gives a lock that "lockctl acquire" took a whole TTL from now on, and prints for how many
-seconds the script is alone: the TTL less a margin. The handle stays good. The fencing
-token and the metadata stay, and nobody gets the lock in between. A lock that lasts for
-longer already keeps its end.
+	return `Gives a lock of "lockctl acquire" a whole TTL from now on, and prints for how many seconds
+the script is alone: the TTL less a margin. Handle, token and metadata stay, and nobody
+gets the lock in between. A lock that lasts for longer already keeps its end.
 
   H=$(lockctl acquire jobs) || exit
   lockctl extend "$H" >/dev/null || exit
   lockctl extend "$H" --ttl 10m >/dev/null || exit
   left=$(lockctl extend "$H") && timeout "$left" ./second-part
 
-If extend fails with another exit code than 75, nobody knows whether the server has
-extended the lock. The script is alone as long as it was before, and can try again.
-
-Exit code:
-  64 usage, or not a handle   69 no server
-  75 the lock was lost: its validity was over, or an operator broke it. Or it was released
-  77 no permission   78 no bucket, or one not fit for locks`
+Exit code 75: the lock was lost or released. After another failure the script is alone as
+long as it was before, and can try again.`
 }
 
 func (c *extendCmd) Run(g *session.Globals) error {
@@ -60,21 +54,18 @@ func (c *extendCmd) Run(g *session.Globals) error {
 }
 
 type releaseCmd struct {
-	Handle handle `arg:"" help:"The handle that acquire has printed."`
+	Handle handle `arg:"" help:"What acquire has printed."`
 }
 
 func (*releaseCmd) Help() string {
-	return `Ends a lock that "lockctl acquire" took: the next waiter gets it at once. Exit
-code 0 says that the lock was held until then: nobody else had it since the acquire.
+	return `Ends a lock that "lockctl acquire" took: the next waiter gets it at once. Exit code 0 says
+that nobody else had the lock since the acquire.
 
   lockctl release "$H"
   H=$(lockctl acquire jobs) || exit
   trap 'lockctl release "$H"' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM
 
-Exit code:
-  64 usage, or not a handle   69 no server: the TTL frees the lock
-  75 the lock was lost: its validity was over, or an operator broke it. Or it was released
-  77 no permission   78 no bucket, or one not fit for locks`
+Exit code 75: the lock was lost or released before. 69: no server, and the TTL frees it.`
 }
 
 func (c *releaseCmd) Run(g *session.Globals) error {

@@ -26,42 +26,24 @@ type historyCmd struct {
 
 func (*historyCmd) Help() string {
 	return `Prints what has happened to a lock, the oldest event first, in the lines of "lockctl
-watch". "lockctl init --history 7d" makes the history: the server copies
-each write to the bucket into a stream beside it. Before that there is none.
+watch". "lockctl init --history 7d" makes the history: the server copies each write to the
+bucket into a stream beside it. An event takes about 265 bytes.
 
-Where a record shows that a grant or an end of its lock is missing, a line "gap" says so: a
-history that hides its gaps is worse than none. The last line sums up the other writes to
-the bucket that are missing. They are of other locks, or a hold that left no trace. With -v
-each gap has a line. There are three causes: nothing so old is kept; the server could not
-copy a record before another one replaced it; the history is behind the bucket. The first
-happens once, at the top. The second happens where two writes of one lock are about a
-millisecond apart, because the bucket keeps the last one only, or while the history has no
-leader. The end of a holder may be in the gap: then it
-is missing, or shown as "expired". Of a holder whose grant is missing, the next renewal is
-printed instead.
+A line "gap" says where a grant or an end of this lock is missing. The last line sums up
+the other writes to the bucket that are missing; with -v each gap has a line. There are
+three causes: nothing so old is kept; the history is behind the bucket; the server could
+not copy a record before another one replaced it, because two writes of one lock were about
+a millisecond apart, or the history had no leader. An end that is missing may be shown as
+"expired", and instead of a grant that is missing the next renewal is printed.
 
-An event takes about 265 bytes: the default size of 256 MiB holds a million. On a busy
-machine with two cores, 64 goroutines with a lock each made 6,700 cycles of lock and unlock
-a second without a history and 5,100 with one. A single goroutine made 1,100 either way. The
-history kept 97% of the writes of the 64, and 91% of those of the one. On quiet machines with
-two cores, the first of 100,000 events of one lock are printed after 0.1s, and the last after
-0.9 to 1.4s. Another lock beside them is answered for in 0.04s.
-
-The times are those of the copies, which an idle server makes within a millisecond. A
-history that has caught up after an outage shows the time of that.
+The times are those of the copies. A history that has caught up after an outage shows the
+time of that.
 
   lockctl history deploy --since 1h
   lockctl history 'orders.>' --json | jq 'select(.event == "expired")'
 
-With --json the lines are those of "lockctl watch --json", and each gap has one with the
-event "gap", and its begin and end in time and until. Missed is the number of writes of any
-locks, or null if that is not known. Remade is true if the bucket was re-created there. A gap
-with a name is one that the lock's records show: missed counts its events, at least.
-
-Exit codes:
-  0 also when nothing has happened
-  64 usage   69 no server   77 no permission: see "lockctl perms PATTERN --history"
-  78 no bucket, or no history`
+Exit code 0 even if nothing has happened, 77: see "lockctl perms PATTERN --history", 78: no
+bucket, or no history.`
 }
 
 // AfterApply checks what kong cannot.

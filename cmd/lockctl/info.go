@@ -14,16 +14,14 @@ type infoCmd struct {
 }
 
 func (*infoCmd) Help() string {
-	return `Shows the holder, or the writer and the readers, with their metadata, and a break
-if there was one. Shows the queue in its order, with the mode of each waiter:
-exclusive or shared. A name can be that of locks of several kinds at once. They are
-different locks, and all are shown. A record that lockctl cannot read is shown as
-such, with its revision. Of a semaphore each holder is shown with the slot that it has.
+	return `Shows the holder, or the writer and the readers, with their metadata, the queue in its
+order, and a break if there was one. Of a semaphore each holder has its slot. Locks of
+other kinds of that name are shown too. They do not exclude each other.
 
   lockctl info deploy
   lockctl info deploy --json | jq '.[].holder.token'
 
-Exit code: 0, also for a free lock.`
+Exit code: 0, even for a free lock.`
 }
 
 func (c *infoCmd) Run(g *session.Globals) error {

@@ -26,7 +26,7 @@ import (
 type initCmd struct {
 	Replicas    int           `placeholder:"N" help:"Servers that keep the bucket: 1, 3 or 5 (default 3 on a cluster and 1 elsewhere, or as it is)."`
 	Storage     string        `enum:"file,memory," default:"" placeholder:"TYPE" help:"file or memory (default file, or as it is)."`
-	MaxBytes    int64         `placeholder:"BYTES" help:"Largest size of the bucket, -1 for no limit (default unlimited, or as it is)."`
+	MaxBytes    int64         `placeholder:"BYTES" help:"Largest size of the bucket, --max-bytes=-1 for none (default unlimited, or as it is)."`
 	Cluster     string        `placeholder:"NAME" help:"Cluster that the bucket is placed in."`
 	Tag         []string      `placeholder:"TAG" help:"Tag of the servers that it is placed on; can be repeated."`
 	History     time.Duration `placeholder:"DURATION" help:"Keep a history of the locks for this long, as 7d, for \"lockctl history\"."`
@@ -36,30 +36,26 @@ type initCmd struct {
 }
 
 func (*initCmd) Help() string {
-	return `Creates the bucket, or repairs it. It shows the settings that it will change, and the
-settings that only re-creating the bucket can change. Then it asks, and changes the
-stream. It never deletes anything. When nothing is to be done it says so, and you
-can run it any number of times. In a JetStream domain or account that is not the
-users' it creates a second bucket, whose locks exclude nobody in the first: it says
-where it is.
+	return `Creates the bucket, or repairs it. It shows the settings that it will change, and those
+that only re-creating the bucket can change. Then it asks, and changes the stream. It
+never deletes anything. In a JetStream domain or account that is not the users' it creates
+a second bucket, whose locks exclude nobody in the first: it says where it is.
 
-With --print it prints a new bucket's configuration, for declarative tools. On a
-cluster give it --replicas 3. The configuration has a random id, and a first sequence
-that depends on the time: print it once and keep it.
+--print prints a new bucket's configuration, for declarative tools; on a cluster give it
+--replicas 3. It has a random id, and a first sequence that depends on the time: print it
+once and keep it.
 
-With --history it also makes a history of the bucket, or gives the one there is another
-age or size: a stream beside the bucket, with the same replicas. It begins now. See
-"lockctl history --help" for its cost. "nats stream rm HISTORY_natslock" ends it.
+--history keeps a history in a stream beside the bucket, with the same replicas, from now
+on. "nats stream rm HISTORY_natslock" ends it.
 
   lockctl init
   lockctl init --history 7d
   lockctl init --print --replicas 3 >locks.json && nats stream add --config locks.json
 
-Exit codes:
-  0 the bucket is as asked for
-  1 nothing was changed: the answer was no, or another user has changed the bucket
-  64 usage, or no terminal to ask on
-  78 the bucket is unfit, or not as asked for, and has to be re-created`
+Exit code: 0 if the bucket is as asked for, and
+  1    nothing was changed: the answer was no, or another user has changed the bucket
+  64   usage, or no terminal to ask on
+  78   the bucket is unfit, or not as asked for, and has to be re-created`
 }
 
 // AfterApply checks what kong cannot.

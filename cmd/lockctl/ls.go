@@ -20,37 +20,32 @@ import (
 
 type lsCmd struct {
 	Pattern string `arg:"" type:"name" optional:"" default:">" predictor:"lock" help:"Names to list: \"*\" stands for one token, a last \">\" for all that follow."`
-	Wide    bool   `help:"Also TTL, id, revision and metadata, and every reader in a line of its own."`
+	Wide    bool   `help:"Also TTL, id, revision, metadata, and a line for each reader."`
 	Sort    string `default:"name" enum:"name,held,expires,queue" placeholder:"BY" help:"name, held (longest first), expires (soonest first) or queue (longest first)."`
 	JSON    bool   `name:"json" help:"Print an array of objects."`
 }
 
 func (*lsCmd) Help() string {
-	return `Prints one line for each lock. It has the mode, the holder, the fencing token, the
-time held, the end of the lease unless it is renewed, and the numbers of readers
-and waiters. Several readers share a line, with the longest time held and the last
-end of a lease. A writer that waits for them to leave has a line of its own.
-"lockctl info" lists all of them. The mode "idle" is that of a lock that its client
-keeps for goroutines of its own: none of them was inside when the client last renewed
-the lock. The client gives the lock up when another client waits.
+	return `Prints a line for each lock, with the mode, the holder, the fencing token, the time held,
+the end of the lease unless it is renewed, and the numbers of readers and waiters. Several
+readers share a line, with the longest time held and the last end of a lease. A writer
+that waits for them to leave has a line of its own. Of a semaphore the mode says how many
+permits are taken.
 
-Of a semaphore the mode says how many permits are taken, and of how many.
+A lock is "idle" if its client keeps it for goroutines of its own, and none of them was
+inside when the client last renewed it. It is "overdue" if its lease has ended and the
+server has not removed the record: nobody holds it. A name of locks of several kinds is
+marked: these do not exclude each other. A record that lockctl cannot read is listed too,
+because it keeps others out all the same.
 
-A name that is not UTF-8, has characters that are not printable, or begins with a
-double quote is shown in double quotes, as Go quotes: "a\xff". Each command takes a
-name as it is shown, so put it in single quotes for the shell: '"a\xff"'.
-
-A name of locks of several kinds is marked: these are different locks, which do not
-exclude each other. A record that lockctl cannot read is
-listed too: it keeps others out all the same.
-
-"lockctl top" shows the list live, and "lockctl watch" prints what changes.
+A name that is not UTF-8, has characters that are not printable, or begins with a double
+quote is shown in double quotes, as Go quotes: "a\xff". Each command takes it so. Put it in
+single quotes for the shell: '"a\xff"'.
 
   lockctl ls 'orders.>' --sort held
   lockctl ls --json | jq -r '.[] | select(.queue != []) | .name'
 
-Exit code: 0, also when there are no locks; 69 when no leader of the bucket answers, because
-nobody knows then.`
+Exit code 69: no leader of the bucket answers, so nobody knows.`
 }
 
 func (c *lsCmd) Run(g *session.Globals) error {

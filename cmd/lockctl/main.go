@@ -15,8 +15,8 @@
 //
 // It finds its server by flags, NATS_* variables and contexts, as the nats command
 // does. "lockctl run" returns the exit code of its command. Its own exit codes are 1 for
-// a lock that was not free in time, and 64 and above as in sysexits.h. The help of each
-// command lists them.
+// a lock that was not free in time, and 64 and above as in sysexits.h. "lockctl --help" lists
+// them, and the help of a command what is particular to it.
 //
 // It reaches locks through the public packages, so a service can do what it does. The locks of
 // scripts, which no process renews, are in package internal/script.
@@ -46,7 +46,7 @@ import (
 // cli is the whole command line. The globals come before or after the command.
 type cli struct {
 	session.Globals
-	HelpConnection connectionHelp `help:"Show the flags of the connection: -s URL, --context NAME and others."`
+	HelpConnection connectionHelp `help:"Show -s URL, --context NAME and the like."`
 
 	Run     runCmd     `cmd:"" group:"take" help:"Run a command while holding a lock."`
 	Elect   electCmd   `cmd:"" group:"take" help:"Run a command while leading."`
@@ -179,10 +179,10 @@ func newParser(con *console.Console, c *cli) (*kong.Kong, error) {
 }
 
 // shortHelp is a help that fits a screen: the flags of the connection, which every command has,
-// are behind one line.
+// are behind one line, and --version is shown without a command only.
 func shortHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	for _, flag := range ctx.Model.Flags {
-		flag.Hidden = flag.Hidden || flag.Group != nil && flag.Group.Key == "connection"
+		flag.Hidden = flag.Hidden || flag.Group != nil && flag.Group.Key == "connection" || flag.Name == "version" && ctx.Selected() != nil
 	}
 	return kong.DefaultHelpPrinter(options, ctx)
 }

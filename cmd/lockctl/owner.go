@@ -12,7 +12,7 @@ import (
 
 // naming is the flag of the commands that hold a lock as long as they run.
 type naming struct {
-	Owner string `placeholder:"TEXT" help:"Name that others see as the holder's (default USER@HOST:PID and the command's name without its arguments)."`
+	Owner string `placeholder:"TEXT" help:"Name of the holder (default USER@HOST:PID and the command's name without its arguments)."`
 }
 
 // maxCommandName is how many bytes of a command's name are shown.

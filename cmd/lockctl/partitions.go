@@ -33,22 +33,16 @@ type partitionsCmd struct {
 }
 
 func (*partitionsCmd) Help() string {
-	return `Shows a group of workers that share partitions (package partition). A line for each
-worker has its weight, how many partitions it owns and is to own (its quota), who it is,
-how long it has been a member, and the numbers of its partitions. A worker that is leaving
-has no weight, also where another process has its id already. Then follow the partitions that nobody owns, and those in motion: these have an
-owner and are to have another one.
+	return `Shows a group of workers that share partitions. A line for each worker has its weight, how
+many partitions it owns and is to own (its quota), who it is, how long it has been a
+member, and the numbers of its partitions. A worker that is leaving has no weight. Then
+follow the partitions that nobody owns, and those in motion: these have an owner and are
+to have another one. A worker that crashed stays an owner until its leases have ended.
 
-lockctl computes who is to own what from the members and the owners, as the workers do. A
-partition that moves has no owner for a moment. A worker that crashed stays a member and an
-owner until its leases have ended. The bucket does not say since when nobody owns a partition:
---watch shows for how long each list has had no owner for it, and a bucket with a history
-knows: lockctl history ingest.part.7.
-
-With --watch a terminal shows the group as it is now, until it is interrupted.
-Elsewhere the whole is printed again after each change, below a line with the time.
-Renewals are no changes. lockctl waits until an outage of the server is over, or a time
-without a leader of the bucket, and says so.
+--watch shows for how long nobody has owned a partition. A history knows it too: "lockctl
+history ingest.part.7". On a terminal --watch shows the group as it is now. Elsewhere it
+prints the whole again after each change, below a line with the time. It waits until an
+outage of the server is over, and says so.
 
 Any user that may read the names below the group can run this. Without a group lockctl
 lists all locks, and needs to read them.
@@ -57,7 +51,7 @@ lists all locks, and needs to read them.
   lockctl partitions ingest --watch
   lockctl partitions ingest --json | jq '.[].partitions[] | select(.holder == null) | .number'
 
-Exit code: 0, also when nobody is in the group.`
+Exit code: 0, even if nobody is in the group.`
 }
 
 func (c *partitionsCmd) Run(g *session.Globals) error {

@@ -13,43 +13,36 @@ import (
 type permsCmd struct {
 	Pattern *string `arg:"" type:"name" optional:"" help:"Names of locks: \"*\" is one token, a last \">\" all that follow. A user needs it."`
 	Role    string  `enum:"user,observer,operator,admin" default:"user" placeholder:"ROLE" help:"user, observer, operator or admin (default ${default})."`
-	OwnOnly bool    `help:"Let the user read no record of another name, which makes reads slower, and unavailable where a replica lags."`
-	History bool    `help:"Let the user read the history of all locks in the bucket, and an admin make it too."`
+	OwnOnly bool    `help:"Let the user read no record of another name."`
+	History bool    `help:"Let the user read the history of all locks, and an admin make it too."`
 	JSON    bool    `name:"json" help:"Print an object with the subjects instead."`
 }
 
 func (*permsCmd) Help() string {
-	return `Prints the permissions that a NATS user needs for the locks whose names match,
-to be pasted into the user's entry in a server's configuration. It allows what the
-library needs and nothing more. Comments say what each subject is for and what it
-shows or allows beyond these locks. Asks no server.
+	return `Prints the permissions that a NATS user needs for the locks whose names match, to be pasted
+into the user's entry in a server's configuration. Comments say what each subject is for,
+and what it shows or allows beyond these locks. Asks no server.
 
   user      takes locks, waits for them, reads them
   observer  reads locks and their history, and writes nothing
   operator  reads locks and breaks them, cannot wait in a queue
   admin     both, and creates, repairs and deletes the bucket
 
---bucket, --js-domain, --js-api-prefix and --inbox-prefix are those that the user
-will connect with. On a server of the domain itself leave --js-domain out: there
-the server removes the domain before it checks permissions. With an inbox prefix
-of its own nobody else can read the user's answers.
+--bucket, --js-domain, --js-api-prefix and --inbox-prefix are those that the user will
+connect with. On a server of the domain itself leave --js-domain out: there the server
+removes the domain before it checks permissions. With an inbox prefix of its own nobody
+else can read the user's answers.
 
-A user sees the names of all locks in the bucket, their owners and their metadata. With
---own-only it sees the owners and metadata of its own only. Then it reads long queues
-more slowly, and reads are unavailable for as long as a replica lags or allow_direct is
-off. The server logs two refusals for each of its connections.
+A user sees the owners and metadata of all locks in the bucket. --own-only shows it those
+of its own only, and their names all the same. Reads are slower then, and unavailable while
+a replica lags or allow_direct is off. The server logs up to two refusals for each of its
+connections.
 
-With --history the user may run "lockctl history", for any name, and an admin
-"lockctl init --history".
+An observer of all names has --history. One of some names has not, because a history has
+all names.
 
-An observer may run ls, info, watch, check, history and top, where it cannot break a
-lock. natslock-exporter needs no more. An observer of all names has --history. One
-of some names has not, and with --own-only it sees only those.
-
-With --json an object: "role", "pattern", "bucket", and "publish" and "subscribe",
-arrays of objects with "subject", "for" and "leaks".
-
-Exit codes: 0, or 64 for a pattern or a prefix that cannot be one.
+With --json an object: "role", "pattern", "bucket", and "publish" and "subscribe", arrays
+of objects with "subject", "for" and "leaks".
 
   lockctl perms 'orders.>' --inbox-prefix _INBOX_orders >>orders.conf
   lockctl perms --role observer --inbox-prefix _INBOX_dashboard >>dashboard.conf`

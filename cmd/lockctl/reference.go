@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -73,12 +74,19 @@ func usage(cmd *kong.Node) string {
 	return strings.Join(parts, " ")
 }
 
+// writeFlags writes a table of flags, with the variables that set them if there are any.
 func writeFlags(w io.Writer, flags []*kong.Flag) {
-	fmt.Fprintf(w, "| flag | variable | |\n|---|---|---|\n")
+	flags = slices.DeleteFunc(slices.Clone(flags), func(f *kong.Flag) bool { return f.Hidden })
+	if len(flags) == 0 {
+		return
+	}
+	variables := slices.ContainsFunc(flags, func(f *kong.Flag) bool { return len(f.Envs) > 0 })
+	if variables {
+		fmt.Fprintf(w, "| flag | variable | |\n|---|---|---|\n")
+	} else {
+		fmt.Fprintf(w, "| flag | |\n|---|---|\n")
+	}
 	for _, f := range flags {
-		if f.Hidden {
-			continue
-		}
 		name := "`--" + f.Name
 		if !f.IsBool() {
 			name += "=" + f.FormatPlaceHolder()
@@ -87,11 +95,14 @@ func writeFlags(w io.Writer, flags []*kong.Flag) {
 		if f.Short != 0 {
 			name = "`-" + string(f.Short) + "`, " + name
 		}
-		variable := ""
-		for _, env := range f.Envs {
-			variable += "`" + env + "`"
+		name = cell(name)
+		if variables {
+			name += " | "
+			for _, env := range f.Envs {
+				name += "`" + env + "`"
+			}
 		}
-		fmt.Fprintf(w, "| %s | %s | %s |\n", cell(name), variable, cell(f.Help))
+		fmt.Fprintf(w, "| %s | %s |\n", name, cell(f.Help))
 	}
 	fmt.Fprintln(w)
 }

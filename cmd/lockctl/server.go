@@ -18,19 +18,17 @@ type serverCmd struct {
 }
 
 func (*serverCmd) Help() string {
-	return `A NATS server with JetStream for development, on the loopback interface and without
-users: every process on this machine can use it. It keeps its data, so locks and
-tokens continue where they were when it starts again. It creates a missing bucket.
-In production run nats-server, three of them.
+	return `Runs a NATS server on the loopback interface, without users: every process on this machine
+can use it. It keeps its data, and creates a missing bucket. In production run nats-server,
+three of them.
 
-Prints the server's URL when it is ready. INT, TERM or HUP end it, unless it was started
-with that signal ignored, as nohup does.
+It prints its URL when it is ready. INT, TERM or HUP end it, unless it was started with
+that signal ignored, as nohup does.
 
   lockctl server &
   export NATS_URL=nats://127.0.0.1:4222
 
-Exit code: 0 when a signal ended it, 69 when it cannot start, because the port or
-the directory is taken.`
+Exit code: 0 when a signal ended it, 69 when the port or the directory is taken.`
 }
 
 // AfterApply checks what kong cannot.

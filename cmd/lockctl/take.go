@@ -19,10 +19,10 @@ import (
 // taking are the flags of the commands that wait for a lock.
 type taking struct {
 	Nonblock         bool              `short:"n" help:"Fail instead of waiting."`
-	Wait             *time.Duration    `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as --nonblock."`
+	Wait             *time.Duration    `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as -n."`
 	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code of such a failure (default ${default})."`
-	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Metadata of the lock, which lockctl info shows; may be repeated."`
-	Create           bool              `help:"Make the bucket if it is not there, with three replicas on a cluster."`
+	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Metadata, which lockctl info shows; can be repeated."`
+	Create           bool              `help:"Make a missing bucket, with three replicas on a cluster."`
 	nesting          nesting           `kong:"-"`
 }
 

@@ -25,11 +25,9 @@ type Command struct {
 
 // Help is the text of --help behind the flags.
 func (*Command) Help() string {
-	return `Starts a server in this process, with its data in a temporary directory, and
-lets workers contend for one lock, each with a client and a connection of its
-own. One of them is a process that gets killed, another one's lock is broken.
-Every line reports a measurement at its moment. Exit code 1: two holders
-overlapped, or tokens did not rise.`
+	return `Starts a server in this process, with its data in a temporary directory, and lets workers
+contend for one lock. One of them is a process that gets killed, another one's lock is
+broken. Exit code 1: two holders overlapped, or tokens did not rise.`
 }
 
 const (

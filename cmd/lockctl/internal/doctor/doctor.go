@@ -23,60 +23,48 @@ import (
 
 // Command is "lockctl doctor".
 type Command struct {
-	Pattern     string   `arg:"" type:"name" optional:"" default:">" help:"Try it with a name that this matches, for users who have but some names."`
-	OtherDomain []string `placeholder:"NAME" help:"Search this JetStream domain too for a second bucket; can be repeated."`
-	Monitor     []string `placeholder:"URL" help:"Monitoring address of a server, as http://127.0.0.1:8222, to see how it writes to disk; can be repeated."`
-	Repair      bool     `help:"Remove records whose TTL has ended and that the server has not removed, 10,000 at most."`
-	Verbose     bool     `short:"v" help:"Show the settings of the bucket that are as they should be, too."`
+	Pattern     string   `arg:"" type:"name" optional:"" default:">" help:"For users who have but some names: try it with one of these."`
+	OtherDomain []string `placeholder:"NAME" help:"Search this domain too for a second bucket; can be repeated."`
+	Monitor     []string `placeholder:"URL" help:"Monitoring address of a server, as http://127.0.0.1:8222, which shows how it writes to disk; can be repeated."`
+	Repair      bool     `help:"Remove records whose TTL has ended, 10,000 at most."`
+	Verbose     bool     `short:"v" help:"Show the settings of the bucket that are ok, too."`
 	JSON        bool     `name:"json" help:"Print an object."`
 }
 
 // Help is the text of --help behind the flags.
 func (*Command) Help() string {
-	return `Checks everything that locks depend on. Each row has a finding and its repair.
+	return `Checks everything that locks depend on: the servers that the context and the cluster name,
+their versions, certificates and clocks, JetStream, replicas, every setting of the bucket,
+its room, mirrors, a bucket of the same name in another domain, the history, and the
+permissions of this user. Then it takes, renews and releases locks under a name of its
+own. It changes nothing and leaves nothing, unless told to. It judges by a server that
+reaches the leader of the bucket.
 
-It visits all servers that the context and the cluster name, and judges by one that reaches
-the leader of the bucket. It checks their versions, certificates and clocks. It checks JetStream and its limits, replicas, and how writes reach the disk. It checks
-every setting of the bucket, its room for more records, mirrors, a bucket of the same name
-in another domain, and the permissions of this user. If there is a history it checks that
-it keeps up. In the end the doctor takes, renews and releases real locks, under a name of
-its own, and waits for their notifications. It searches for records that never expire. It
-changes nothing and leaves nothing, unless told to.
+A row has a finding and its repair. It is ok, warning (locks are safe, and slower or
+riskier than need be), error, or unknown. The doctor tries only what the role of this user
+is for: an observer takes no lock. What it has not looked at stands below the rows.
 
-It infers the role of this user from what the server lets it do. It tries only what that
-role is for: an observer takes no lock, and an operator waits in no queue. What it has not
-looked at stands below the rows, with the reason: domains cannot be listed, so name others
-with --other-domain, and only a server's monitoring port shows how the server writes to
-disk.
+The row "renewals" has the demand of the locks, three writes in the TTL of each record,
+and the part that was confirmed in time. docs/operate/many-locks.md says what to do.
 
-The row "renewals" has two numbers. The first is the demand of the locks that the pattern
-matches: each record that a client renews, of a lock that is held or idle or of a place in
-a queue, needs three writes in its TTL. The second is the part of this demand that was
-confirmed in time: it leaves out the records whose last write is older than a third of
-their TTL and a second more. A tenth of the demand may be late: the doctor cannot tell
-a client that has died from one whose writes are slow. Both numbers come from one list of
-the locks. They do not show how much more the servers could do, because only load shows
-that. "How many locks" in docs/operate/many-locks.md has what to do.
+A server can forget TTLs over a restart. Records whose TTL has ended keep nobody out, and
+stand in "lockctl ls" until the lock is taken again. --repair removes those that the
+pattern matches, and says how many are left. It touches no record of a client that lives.
 
-A server can forget TTLs over a restart. Then records stay whose TTL has ended. They keep
-nobody out, and stand in "lockctl ls" until the lock is taken again. With --repair the
-doctor removes those of the locks that the pattern matches, and says how many are left.
-It touches no record of a client that lives.
+  lockctl doctor
+  lockctl doctor 'orders.>'
 
-A row is ok, warning (locks are safe, and slower or riskier than need be), error, or
-unknown: it could not be found out.
+With --json an object: "server", "bucket", "status" (the worst of the rows), "exit_code",
+"checks" (with "check", "status", "found", "repair"), "left_out" (with "check" and "why"),
+and "renewals" (with "records", "demand_per_second", "confirmed_per_second", "late" and
+"latest_seconds"; null if the locks were not listed).
 
-A user with permissions for some names gives them: lockctl doctor 'orders.>'
-
-With --json an object: "server", "bucket", "status" (the worst of the rows),
-"exit_code", "checks", an array of objects with "check", "status", "found", "repair",
-"left_out", an array of objects with "check" and "why", and "renewals", an object with "records", "demand_per_second", "confirmed_per_second", "late",
-how many records are, and "latest_seconds". It is null if the locks were not listed.
-
-Exit code 0: there are no warnings and no errors; a row may be unknown. 1: there are
-warnings. 69: no server or no JetStream. 77: the server refuses the user something that
-locks need. 78: the bucket is missing or not fit for locks. 70: locks or their history do
-not work for another reason.`
+Exit code: 0 without warnings and errors, even if a row is unknown, and
+  1    there are warnings
+  69   no server, no JetStream, or no leader of the bucket
+  70   locks or their history do not work for another reason
+  77   the server refuses the user something that locks need
+  78   the bucket is missing or not fit for locks`
 }
 
 // The states of a check. Scripts depend on the words.

@@ -15,9 +15,9 @@ type gapJSON struct {
 	Time   *time.Time `json:"time" doc:"the gap's begin, by the server's clock; null: there was nothing before"`
 	Event  string     `json:"event" doc:"gap"`
 	Until  time.Time  `json:"until" doc:"its end"`
-	Missed *uint64    `json:"missed" doc:"how many writes to the bucket are missing, of any lock; with a name, how many events of that lock at least; null: not known"`
+	Missed *uint64    `json:"missed" doc:"how many writes of any lock are missing; with a name, how many events of that lock at least; null: not known"`
 	Remade bool       `json:"remade" doc:"the bucket was deleted and re-created in the gap"`
-	Kind   *string    `json:"kind" doc:"of the lock whose own records show that events of it are missing; null: any locks"`
+	Kind   *string    `json:"kind" doc:"of the lock whose records show the gap; null: any locks"`
 	Name   *string    `json:"name" doc:"its name, as ls has it; null: any locks"`
 }
 

@@ -12,10 +12,10 @@ import (
 // prints what the tags say.
 type groupJSON struct {
 	Group      string          `json:"group" doc:"its name"`
-	Count      int             `json:"count" doc:"how many partitions it has, as its first member says; without members it is what its owners show, at least"`
+	Count      int             `json:"count" doc:"how many partitions it has; without members what its owners show, at least"`
 	Unowned    int             `json:"unowned" doc:"how many partitions nobody owns"`
 	InMotion   int             `json:"in_motion" doc:"how many partitions have an owner and are to have another one"`
-	Members    []memberJSON    `json:"members" doc:"the workers, those that joined first before the others"`
+	Members    []memberJSON    `json:"members" doc:"the workers, first come first"`
 	Refused    []memberJSON    `json:"refused" doc:"workers that want to share another number of partitions, and are about to leave"`
 	Partitions []partitionJSON `json:"partitions" doc:"all partitions, by their numbers"`
 }
@@ -33,13 +33,13 @@ type memberJSON struct {
 
 type partitionJSON struct {
 	Number   int         `json:"number" doc:"from 0"`
-	Member   string      `json:"member" doc:"the id of the worker that owns it, also of one that is leaving the group; empty: nobody, or a holder that is no worker"`
+	Member   string      `json:"member" doc:"the id of the worker that owns it, even if that is leaving; empty: nobody, or a holder that is no worker"`
 	Holder   *holderJSON `json:"holder" doc:"the holder of its lock; null: nobody owns it"`
 	Planned  string      `json:"planned" doc:"the id of the member that is to own it; empty: there are no members"`
-	Former   bool        `json:"former" doc:"an earlier process with the id of a member owns it, and not that member"`
+	Former   bool        `json:"former" doc:"an earlier process with the id of a member owns it"`
 	InMotion bool        `json:"in_motion" doc:"it has an owner and is to have another one"`
 	Waiting  int         `json:"waiting" doc:"how many workers wait for its lock"`
-	Unowned  *time.Time  `json:"unowned_since" doc:"with --watch: each list of this lockctl since then, by its clock, has shown no owner; null: it has one, or nothing is known"`
+	Unowned  *time.Time  `json:"unowned_since" doc:"with --watch: since when this lockctl has seen no owner, by its clock; null: it has one, or nothing is known"`
 }
 
 // GroupShapes returns the objects of groups, in the order of the reference.

@@ -23,14 +23,14 @@ import (
 // reference prints what the tags say.
 type lockJSON struct {
 	Kind        string       `json:"kind" doc:"mutex, rw or semaphore"`
-	Name        string       `json:"name" doc:"the name; in quotes, as Go quotes, if it is not UTF-8 or begins with a quote. Every command takes it so"`
-	Mode        string       `json:"mode" doc:"how it is held: exclusive, shared, or free"`
+	Name        string       `json:"name" doc:"in quotes, as Go quotes, if it is not UTF-8 or begins with a quote"`
+	Mode        string       `json:"mode" doc:"exclusive, shared, or free"`
 	Holder      *holderJSON  `json:"holder" doc:"the holder or the writer; null: nobody, or readers"`
 	Readers     []holderJSON `json:"readers" doc:"the readers, first come first"`
 	Permits     []holderJSON `json:"permits" doc:"of a semaphore its holders, by their slots"`
 	Queue       []waiterJSON `json:"queue" doc:"the waiters, first in line first"`
-	WriterWaits bool         `json:"writer_waits" doc:"the writer in holder is not in yet: it lets no more readers in, and waits for those in readers to leave"`
-	BothKinds   bool         `json:"both_kinds" doc:"there is a lock of another kind of the same name; they do not exclude each other"`
+	WriterWaits bool         `json:"writer_waits" doc:"the writer in holder lets no more readers in, and waits for those in readers to leave"`
+	BothKinds   bool         `json:"both_kinds" doc:"there is a lock of another kind of the same name"`
 }
 
 // client is the client of a holder or a waiter in the output of --json.
@@ -42,26 +42,26 @@ type client struct {
 
 // holderJSON is a holder in the output of --json.
 type holderJSON struct {
-	Token uint64 `json:"token" doc:"fencing token; below 2^53 until 2060, so that jq and JavaScript read it exactly"`
-	ID    string `json:"id" doc:"of this claim, never used again; break takes it"`
+	Token uint64 `json:"token" doc:"fencing token; below 2^53 until 2060, so that jq reads it exactly"`
+	ID    string `json:"id" doc:"of this claim, for break --id"`
 	client
 	Since      time.Time         `json:"since" doc:"when it took the lock, by its own clock"`
-	Held       float64           `json:"held" doc:"for how long it has been taken, by the clocks of its holder and of this machine"`
+	Held       float64           `json:"held" doc:"the time since then, by the clocks of its holder and of this machine"`
 	Waited     float64           `json:"waited" doc:"the time from the call to the grant; 0: it did not queue"`
-	Grants     uint64            `json:"grants" doc:"how many holders the claim has had, this one included: goroutines of one client hand a lock on"`
+	Grants     uint64            `json:"grants" doc:"how many goroutines have held the lock by this claim, this one included"`
 	Waiting    int               `json:"waiting" doc:"how many goroutines of its client wait behind it"`
 	TTL        float64           `json:"ttl" doc:"its lease"`
 	Expires    *time.Time        `json:"expires" doc:"when the lease ends unless it is renewed, by the server's clock; null: never"`
-	Overdue    bool              `json:"overdue" doc:"the lease has ended and the server has not removed the record: nobody holds the lock by it"`
+	Overdue    bool              `json:"overdue" doc:"the lease has ended: nobody holds the lock by this record"`
 	Meta       map[string]string `json:"meta" doc:"the metadata of the lock"`
 	Broken     *brokenJSON       `json:"broken" doc:"the break; null: not broken"`
 	Revision   uint64            `json:"revision" doc:"of the record as it was read"`
-	Unreadable bool              `json:"unreadable" doc:"the record is none of lockctl's, or of a later version: held by an unknown owner"`
-	Lingers    bool              `json:"lingers" doc:"its client may keep the lock idle, for goroutines of its own"`
-	Idle       bool              `json:"idle" doc:"no goroutine was inside when the client last renewed the lock; one may be by now"`
-	Purpose    string            `json:"purpose" doc:"what it is for: election, member, partition, script, job (one that is done), or rest (of a minimum hold); empty: not said"`
-	Slot       int               `json:"slot" doc:"of a semaphore: the number of its permit, from 0"`
-	Of         int               `json:"of" doc:"of a semaphore: how many permits there are, as its client knows; 0: another lock"`
+	Unreadable bool              `json:"unreadable" doc:"held by an unknown owner: lockctl cannot read the record"`
+	Lingers    bool              `json:"lingers" doc:"its client may keep the lock idle"`
+	Idle       bool              `json:"idle" doc:"no goroutine was inside when the client last renewed the lock"`
+	Purpose    string            `json:"purpose" doc:"election, member, partition, script, job (one that is done), or rest (of a minimum hold); empty: not said"`
+	Slot       int               `json:"slot" doc:"of a semaphore: its permit, from 0"`
+	Of         int               `json:"of" doc:"of a semaphore: how many permits there are; 0: another lock"`
 }
 
 // brokenJSON is the break of a holder there.
@@ -76,13 +76,13 @@ type waiterJSON struct {
 	Ticket uint64 `json:"ticket" doc:"the place: lower ones come first"`
 	ID     string `json:"id" doc:"of this claim"`
 	client
-	Since      time.Time `json:"since" doc:"since when it waits, by its own clock"`
-	Waited     float64   `json:"waited" doc:"for how long it has waited, by its clock and that of this machine"`
+	Since      time.Time `json:"since" doc:"when it began to wait, by its own clock"`
+	Waited     float64   `json:"waited" doc:"the time since then, by its clock and that of this machine"`
 	Mode       string    `json:"mode" doc:"exclusive or shared"`
 	Purpose    string    `json:"purpose" doc:"what it waits for: see the holder"`
 	Goroutines int       `json:"goroutines" doc:"how many goroutines of its client wait at the place"`
-	Of         int       `json:"of" doc:"of a semaphore: how many permits there are, as its client knows; 0: another lock"`
-	Overdue    bool      `json:"overdue" doc:"the place has ended and the server has not removed the record: it keeps nobody waiting"`
+	Of         int       `json:"of" doc:"of a semaphore: how many permits there are; 0: another lock"`
+	Overdue    bool      `json:"overdue" doc:"the place has ended, and keeps nobody waiting"`
 }
 
 // Shape is an object in the output of --json. The doc tags of its fields describe them.
@@ -96,7 +96,7 @@ func Shapes() (ofLocks []Shape, ofGap Shape) {
 	return []Shape{
 		{"A lock, of ls and info", lockJSON{}},
 		{"A holder, a writer or a reader", holderJSON{}},
-		{"Somebody waiting", waiterJSON{}},
+		{"A waiter", waiterJSON{}},
 		{"A break", brokenJSON{}},
 	}, Shape{"A gap, of watch and history", gapJSON{}}
 }

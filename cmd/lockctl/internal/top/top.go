@@ -27,45 +27,35 @@ type Command struct {
 
 // Help is the text of --help behind the flags.
 func (*Command) Help() string {
-	return `A live view of the locks, the most contended first. Each line has the holder, the time
-since the grant, and the end of the lease unless it is renewed. It has the length of the
-queue, the longest wait and the grants per second. Above them are the grants of all
-locks, and the hand-overs among them, from a holder to a waiter. Grants inside the
-client of a lock that lingers are no hand-overs.
+	return `A live view of the locks, the most contended first, with the holder, the time since the
+grant, the end of the lease unless it is renewed, the length of the queue, the longest wait
+and the grants per second. A hand-over is a grant to a waiter, but for those inside the
+client of a lock that lingers.
 
-top shows each event at once, in up to 30 frames a second, and lists the locks as well
-because events can be lost. The order changes once a second. A lock that has become
-free stays for two seconds. top says so when it cannot reach the server, when the bucket
-has no leader, and when it is unfit, and continues when that is over. Until then the list
-is as last read. A lock whose lease has ended meanwhile is "unknown". An "overdue" lock has a record that its server has not
-removed: nobody holds it.
+top says so when it cannot reach the server, when the bucket has no leader, and when it is
+unfit. Until that is over the list is as last read, and a lock whose lease has ended
+meanwhile is "unknown". A lock that has become free stays for two seconds. "lockctl ls
+--help" explains "idle" and "overdue".
 
   up, down, j, k   choose; also page up and down, home, end
   enter            everything about one lock, and its events; esc goes back
   /                show only names and holders that contain a text; esc ends it
   s, r             sort by the next order; the other way round
-  b                break the holder, after a y: as "lockctl break" does, it ends
-                   that holder and no later one, and keeps others out until it
-                   has stopped or its lease is over
+  b                break the holder, after a y, as "lockctl break" does
   B                break it so that the next one gets in at once
   ?                help
   q                quit
 
-The first line is selected until you choose another one. Then the selection follows its
-lock; home ends that. The selected line begins with ">". The screen of a lock has up to
-200 of its events since top began. For all locks top keeps the latest 20,000.
-
-A "!" marks a name that is a mutex and a reader-writer lock at once: these do not
-exclude each other. The mode "idle" is explained in "lockctl ls --help". Long names
-lack their middle, and a narrow screen the tokens. A locale without UTF-8, such as
-"C", gets ASCII only.
+The selected line begins with ">". The first line is selected until you choose another one,
+and then the selection follows its lock; home ends that. A "!" marks a name that is a mutex
+and a reader-writer lock at once: these do not exclude each other. The screen of a lock has
+up to 200 of its events since top began.
 
   lockctl top 'orders.>'
   lockctl top --sort held
 
-Exit code: 0 at q, INT or TERM.
-  64 usage, or no terminal   69 no server at the start, or none any more that
-  lets this user in   77 no permission   78 no bucket, or one not fit for locks`
+Exit code 64: usage, or no terminal. 69: no server at the start, or none any more that lets
+this user in.`
 }
 
 // AfterApply checks what kong cannot.
