@@ -271,6 +271,15 @@ func (c *initCmd) update(g *session.Globals, s *session.Session, stream string, 
 		return nil, err
 	}
 	info, err := ask(ctx, s, "STREAM.UPDATE."+stream, body)
+	if refusal, ok := errors.AsType[*jetstream.APIError](err); ok {
+		// A replica without room answers so too, after the leader has changed the stream.
+		if now, err := ask(ctx, s, "STREAM.INFO."+stream, nil); err == nil {
+			if left, err := difference(now.Raw, wanted); err == nil && len(left) == 0 {
+				g.Complain("a server has answered %q, and the bucket is changed all the same; see \"lockctl doctor\"", refusal.Description)
+				return now, nil
+			}
+		}
+	}
 	return info, s.NotDone(err)
 }
 
