@@ -110,7 +110,8 @@ func (d *doctor) domains() {
 		defer cancel()
 		stream, err := js.Stream(ctx, d.info.Config.Name)
 		switch {
-		case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrJetStreamNotEnabled):
+		case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrJetStreamNotEnabled),
+			errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		case err != nil:
 			d.add("other domains", checkUnknown, "", "%s: %v", domain, d.why(err))
 		default:

@@ -65,13 +65,11 @@ func (d *doctor) jetStream() bool {
 	ctx, cancel := d.quietly()
 	defer cancel()
 	acc, err := d.s.JS.AccountInfo(ctx)
-	o := d.s.JS.Options()
-	silent := errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, nats.ErrNoResponders)
 	switch {
-	case silent && o.Domain == "" && o.APIPrefix != "": // the bucket needs no such import
-		d.leave("jetstream", "the account's limits cannot be seen: nobody answers on %s.INFO", strings.TrimSuffix(o.APIPrefix, "."))
+	case d.notImported(err):
+		d.unseen("jetstream", err, "the account's limits cannot be seen")
 		return true
-	case silent, errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+	case silent(err), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		d.fail("jetstream", d.s.NoJetStream(), "turn JetStream on for this server and account, or name the domain with --js-domain")
 		return false
 	case err != nil:
@@ -141,13 +139,27 @@ func (d *doctor) quietly() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// unseen notes what a request has not shown: a check that is not for this user, or an unknown.
+// unseen notes what a request has not shown: a check that is not for this user or account, or an unknown.
 func (d *doctor) unseen(check string, err error, what string) {
-	if err = d.why(err); errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, natslock.ErrPermission) {
+	switch err = d.why(err); {
+	case errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, natslock.ErrPermission):
 		d.leave(check, "%s by this user: %v", what, err)
-		return
+	case d.notImported(err):
+		d.leave(check, "%s: the API prefix %s does not lead there", what, strings.TrimSuffix(d.s.JS.Options().APIPrefix, "."))
+	default:
+		d.add(check, checkUnknown, "", "%s: %v", what, err)
 	}
-	d.add(check, checkUnknown, "", "%s: %v", what, err)
+}
+
+// silent reports whether nobody answers a request of the JetStream API.
+func silent(err error) bool {
+	return errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, nats.ErrNoResponders)
+}
+
+// notImported reports whether a request needs an import that this account lacks. The bucket needs only its own.
+func (d *doctor) notImported(err error) bool {
+	o := d.s.JS.Options()
+	return silent(err) && o.Domain == "" && o.APIPrefix != ""
 }
 
 // why is the server's refusal behind a request that it made end.
