@@ -18,6 +18,7 @@ type wrong struct {
 	kvstore.KV
 	send  func(w kvstore.Write, done func(kvstore.Answer)) (func(), error)
 	state error
+	led   bool // a leader answers
 }
 
 func (w *wrong) Send(write kvstore.Write, done func(kvstore.Answer)) (func(), error) {
@@ -31,12 +32,14 @@ func (w *wrong) State(ctx context.Context, pattern string) (kvstore.State, error
 	if w.state != nil {
 		return kvstore.State{}, w.state
 	}
-	return w.KV.State(ctx, pattern)
+	st, err := w.KV.State(ctx, pattern)
+	st.Complete = st.Complete && w.led
+	return st, err
 }
 
 func inMemory(t *testing.T, fn func(t *testing.T, kv *wrong, b *Bucket)) {
 	synctest.Test(t, func(t *testing.T) {
-		kv := &wrong{KV: kvstore.NewMemory(kvstore.DefaultBucket).Open()}
+		kv := &wrong{KV: kvstore.NewMemory(kvstore.DefaultBucket).Open(), led: true}
 		b := New(kv, "", nil)
 		fn(t, kv, b)
 		kv.Close()
@@ -56,6 +59,17 @@ func TestProbeAccepted(t *testing.T) {
 		_, err = b.Probe(t.Context(), "lock.l")
 		require.ErrorIs(t, err, kvstore.ErrBucketConfig)
 		require.ErrorContains(t, err, "lock.l")
+	})
+}
+
+// A replica answers while there is no leader. The error names a revision only if one was asked for.
+func TestLeaderOfNone(t *testing.T) {
+	inMemory(t, func(t *testing.T, kv *wrong, b *Bucket) {
+		kv.led = false
+		_, err := b.Leader(t.Context(), time.Second)
+		require.ErrorIs(t, err, ErrUnavailable)
+		require.ErrorContains(t, err, "no leader of the stream has answered for 1s")
+		require.ErrorContains(t, b.Reached(t.Context(), 7), "no leader of the stream that has revision 7 has answered for")
 	})
 }
 

@@ -101,7 +101,11 @@ func (b *Bucket) leader(parent context.Context, within time.Duration, revision u
 				return st, nil
 			}
 			if err = b.Sleep(ctx, clock.ShortBackoff(try), up); err != nil && parent.Err() == nil {
-				return kvstore.State{}, fmt.Errorf("%w: for %v, no leader of the stream that has revision %d has answered", ErrUnavailable, within, revision)
+				of := "the stream"
+				if revision > 0 {
+					of = fmt.Sprintf("the stream that has revision %d", revision)
+				}
+				return kvstore.State{}, fmt.Errorf("%w: no leader of %s has answered for %v", ErrUnavailable, of, within)
 			}
 		}
 		if err != nil {
