@@ -14,8 +14,6 @@ import (
 const (
 	// DefaultBucket is the name of the bucket when none is given.
 	DefaultBucket = "natslock"
-	// MaxRecord is the largest value a record may have, in bytes.
-	MaxRecord = 16 << 10
 	// maxReplicas is the most that a server allows.
 	maxReplicas = 5
 	// minMsgSize is the smallest limit that a stream may have: the largest value and

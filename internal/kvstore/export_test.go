@@ -26,15 +26,15 @@ func (s *Store) OnSender(fn func()) { s.sender.Add(fn) }
 // AwaitPending waits until a write waits for its answer.
 func (s *Store) AwaitPending() {
 	for n := 0; n == 0; time.Sleep(time.Millisecond) {
-		s.mu.Lock()
+		s.line.mu.Lock()
 		n = len(s.pending)
-		s.mu.Unlock()
+		s.line.mu.Unlock()
 	}
 }
 
 // PassMany lets a store behind an API prefix ask for many records at once, for
 // tests whose prefix passes more than one answer.
-func (s *Store) PassMany() { s.multiOff.Store(false) }
+func (s *Store) PassMany() { s.imported = false }
 
 // RefuseLeader lets a store know that its user may not ask the leader for records.
 func (s *Store) RefuseLeader() { s.leaderOff.Store(true) }

@@ -22,7 +22,7 @@ const position = "Nats-Subject: $KV.b.k\r\nNats-Sequence: 7\r\nNats-Time-Stamp: 
 // FuzzRecord: whatever a message's header holds, reading it does not panic and
 // yields no negative time.
 func FuzzRecord(f *testing.F) {
-	s := &Store{line: &line{prefix: "$KV.b."}}
+	s := &stream{line: &line{prefix: "$KV.b."}}
 	for _, h := range headers {
 		f.Add("NATS/1.0\r\n" + h + position + "\r\n")
 	}
@@ -39,7 +39,7 @@ func FuzzRecord(f *testing.F) {
 // FuzzAnswer: an answer to a write is an acknowledgement only if it says so of
 // this stream, and a conflict only with the sequence it met.
 func FuzzAnswer(f *testing.F) {
-	s := &Store{line: &line{prefix: "$KV.b."}, stream: "KV_b"}
+	s := newWriter(&stream{line: &line{prefix: "$KV.b."}, name: "KV_b"}, nil)
 	const plain = `{"stream":"KV_b", "seq":7}` // as the server writes it, so that the next ones are read without a decoder
 	if a := s.answer(sentWrite{key: "lock.a"}, &nats.Msg{Data: []byte(plain)}); a.Revision != 7 || s.ackHead.Load() == nil {
 		f.Fatalf("%+v", a)
@@ -87,7 +87,7 @@ func FuzzNotification(f *testing.F) {
 	}
 	f.Add("", []byte(nil), false)
 	f.Fuzz(func(t *testing.T, block string, data []byte, subscribed bool) {
-		s := &Store{line: &line{prefix: "$KV.b."}, topics: make(map[string]*topic)}
+		s := newWatcher(&stream{line: &line{prefix: "$KV.b."}})
 		var events []Event
 		w := &watch{s: s, tracking: tracking{expiries: make(map[string]*expiry), deliver: func(e Event) { events = append(events, e) }}}
 		s.topics["n.k"] = &topic{watches: []*watch{w}}

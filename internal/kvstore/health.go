@@ -28,12 +28,10 @@ const (
 
 // sentWrite is a write that was sent. The zero value is none.
 type sentWrite struct {
-	n   uint64        // its number in the store
-	at  time.Duration // since the store was made
-	key string
-	// expect is the revision that it expects.
-	expect  uint64
-	watched bool // it should cause a notification
+	n      uint64        // its number in the store
+	at     time.Duration // since the store was made
+	key    string
+	expect uint64 // the revision that it expects
 }
 
 // health is what the store knows of its writes.
@@ -56,9 +54,9 @@ type health struct {
 func (h *health) now() time.Duration { return time.Since(h.made) }
 
 // sending notes that a write is about to be sent.
-func (l *line) sending(key string) sentWrite {
+func (l *line) sending(key string, expect uint64) sentWrite {
 	h := &l.health
-	w := sentWrite{n: h.sent.Add(1), key: key, at: h.now()}
+	w := sentWrite{n: h.sent.Add(1), at: h.now(), key: key, expect: expect}
 	h.last.Store(int64(w.at))
 	return w
 }

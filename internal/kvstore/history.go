@@ -5,11 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/natslock/locks/internal/plain"
 )
 
 const (
@@ -18,8 +22,6 @@ const (
 	DefaultHistoryBytes = 256 << 20
 	// metaHistoryFrom is the last revision of the bucket when its history was made.
 	metaHistoryFrom = "natslock.history.from"
-	hdrSource       = "Nats-Stream-Source"
-	hdrPending      = "Nats-Num-Pending"
 	// historyPage is how many writes one request reads.
 	historyPage = 4096
 	// historyLag bounds the wait for the last writes: the server copies them into the
@@ -72,8 +74,6 @@ type Historian interface {
 	History(ctx context.Context) (*History, error)
 }
 
-var _ Historian = (*Store)(nil)
-
 // History is what a bucket's history had kept when it was opened.
 type History struct {
 	// Begin is the time that the history reaches back to. By the server's clock, as all
@@ -87,10 +87,9 @@ type History struct {
 	// Behind is the number of writes that the bucket has and the history has not yet.
 	Behind uint64
 
-	s      *Store
-	stream string
-	last   point // of the last write
-	base   point // before the first write, if known
+	historyPages
+	last point // of the last write
+	base point // before the first write, if known
 }
 
 // History opens the history of the bucket. It waits for a moment until the history has
@@ -98,12 +97,12 @@ type History struct {
 //
 // The error matches [ErrNoHistory] if there is none, and otherwise [ErrUnavailable],
 // [ErrPermission], [ErrNotFound] for a bucket that is gone, [ErrClosed] or ctx's error.
-func (s *Store) History(ctx context.Context) (*History, error) {
+func (s *stream) History(ctx context.Context) (*History, error) {
 	bucket, err := s.info(ctx, infoRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("history of bucket %q: %w", s.cfg.Bucket, err)
 	}
-	h := &History{s: s, stream: historyName(s.cfg.Bucket)}
+	h := &History{historyPages: historyPages{s, historyName(s.cfg.Bucket)}}
 	for {
 		if err := h.refresh(ctx, bucket); err != nil {
 			return nil, fmt.Errorf("history of bucket %q: %w", s.cfg.Bucket, err)
@@ -155,4 +154,165 @@ func (h *History) refresh(ctx context.Context, bucket *infoResponse) error {
 	known := max(h.last.revision, max(bucket.Config.FirstSeq, 1)-1)
 	h.Behind = max(bucket.State.LastSeq, known) - known
 	return nil
+}
+
+// HistoryRecord is a write that a history has kept.
+type HistoryRecord struct {
+	// Record is what was written. Its Time is that of the copy in the history, a
+	// moment after the write. After the last write there is a record without a key if
+	// writes are missing behind it.
+	Record
+	// Missed is the number of writes that are missing between the previous record and
+	// this one. They may be of keys that match no pattern. After is the time of that
+	// previous record.
+	Missed uint64
+	After  time.Time
+	// Remade says that the bucket was deleted and re-created between them. Then
+	// Missed is 0, and nobody knows how many are missing.
+	Remade bool
+}
+
+// Read yields the writes to keys that match one of the patterns, in their order, from since
+// on. The zero time is that of the first one. The patterns must not overlap. The sequence
+// ends with the writes that the history had when it was opened, or with an error. It
+// matches [ErrInvalidKey], [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
+//
+// On a cluster the answers come from a replica of the history. One that lags may lack the
+// last writes.
+func (h *History) Read(ctx context.Context, patterns []string, since time.Time) iter.Seq2[HistoryRecord, error] {
+	return func(yield func(HistoryRecord, error) bool) {
+		previous, err := h.start(ctx, since)
+		if err == nil && previous == (point{}) {
+			return // nothing since
+		}
+		for _, p := range patterns {
+			err = plain.Join(err, checkPattern(p))
+		}
+		if err != nil {
+			yield(HistoryRecord{}, fmt.Errorf("history of bucket %q: %w", h.s.cfg.Bucket, err))
+			return
+		}
+		for e, err := range merged(patterns, func(pattern string) iter.Seq2[historyEntry, error] { return h.follow(ctx, pattern, since) }) {
+			if err != nil {
+				yield(HistoryRecord{}, fmt.Errorf("history of bucket %q: %w", h.s.cfg.Bucket, err))
+				return
+			}
+			r := e.point.behind(previous)
+			r.Record = e.record
+			if !yield(r, nil) {
+				return
+			}
+			previous = e.point
+		}
+		if r := h.last.behind(previous); r.Missed > 0 || r.Remade {
+			r.Time = h.last.at
+			yield(r, nil)
+		}
+	}
+}
+
+// Missing counts the writes since a time: from the first one in the history to the last one in
+// it. It returns how many of them the history lacks, and how many there are. It does not count
+// those of [History.Behind].
+//
+// The error matches [ErrRemade] if the bucket was re-created in between. Otherwise it matches
+// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
+func (h *History) Missing(ctx context.Context, since time.Time) (missing, all uint64, err error) {
+	first, err := h.start(ctx, since)
+	gap := h.last.behind(first)
+	switch {
+	case err == nil && first == (point{}): // nothing since
+		return 0, 0, nil
+	case err == nil && gap.Remade:
+		err = ErrRemade
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("history of bucket %q: %w", h.s.cfg.Bucket, err)
+	}
+	return gap.Missed, h.last.revision - first.revision, nil
+}
+
+// behind returns what lies between two positions.
+func (p point) behind(previous point) HistoryRecord {
+	r := HistoryRecord{After: previous.at}
+	switch apart, kept := p.revision-previous.revision, p.seq-previous.seq; {
+	case p.bucket != "" && previous.bucket != "" && p.bucket != previous.bucket || p.revision < previous.revision:
+		r.Remade = true
+	case apart > kept: // each write has the next number, in the bucket and in the history
+		r.Missed = apart - kept
+	}
+	return r
+}
+
+// start returns the position that the first gap is counted from, or the zero position if
+// nothing was written since.
+func (h *History) start(ctx context.Context, since time.Time) (point, error) {
+	if h.last.seq == 0 {
+		return point{}, nil
+	}
+	page, _, err := h.page(ctx, historyRequest{Next: h.s.prefix + ">"}.since(since))
+	if err != nil || len(page) == 0 {
+		return point{}, err
+	}
+	if p := page[0].point; p.seq > 1 || h.base == (point{}) {
+		return p, nil
+	}
+	return h.base, nil
+}
+
+// follow yields what was written under a pattern. It asks for the next page before it yields
+// one.
+func (h *History) follow(ctx context.Context, pattern string, since time.Time) iter.Seq2[historyEntry, error] {
+	return func(yield func(historyEntry, error) bool) {
+		req := historyRequest{Next: h.s.prefix + pattern, Batch: historyPage, MaxBytes: multiBytes}.since(since)
+		if h.s.imported {
+			req.Batch = 0
+		}
+		for next := h.ask(req); next != nil; {
+			page, more, err := next.await(ctx)
+			if next = nil; more && len(page) > 0 {
+				req.Start, req.Seq = nil, page[len(page)-1].seq+1
+				next = h.ask(req)
+			}
+			for _, e := range page {
+				if e.seq > h.last.seq || !yield(e, nil) {
+					next.forget()
+					return
+				}
+			}
+			if err != nil {
+				yield(historyEntry{}, err)
+				return
+			}
+		}
+	}
+}
+
+// merged yields the entries of several patterns in their order.
+func merged(patterns []string, follow func(string) iter.Seq2[historyEntry, error]) iter.Seq2[historyEntry, error] {
+	type head struct {
+		historyEntry
+		err  error
+		next func() (historyEntry, error, bool)
+	}
+	return func(yield func(historyEntry, error) bool) {
+		var heads []*head
+		for _, p := range patterns {
+			next, stop := iter.Pull2(follow(p))
+			defer stop()
+			if e, err, more := next(); more {
+				heads = append(heads, &head{e, err, next})
+			}
+		}
+		for len(heads) > 0 {
+			first := slices.MinFunc(heads, func(a, b *head) int { return cmp.Compare(a.seq, b.seq) }) // an error has 0
+			if !yield(first.historyEntry, first.err) || first.err != nil {
+				return
+			}
+			var more bool
+			if first.historyEntry, first.err, more = first.next(); !more {
+				heads = slices.DeleteFunc(heads, func(h *head) bool { return h == first })
+			}
+		}
+	}
 }

@@ -52,7 +52,7 @@ func TestLastSequence(t *testing.T) {
 // Only one answer is an acknowledgement. Any other answer leaves the outcome open, or says
 // that another write was first or is in flight.
 func TestAnswers(t *testing.T) {
-	s := &Store{line: &line{prefix: "$KV.b."}, stream: "KV_b"}
+	s := newWriter(&stream{line: &line{prefix: "$KV.b."}, name: "KV_b"}, nil)
 	w := sentWrite{key: "lock.a", expect: 5}
 	for data, want := range map[string]struct {
 		revision uint64

@@ -93,3 +93,24 @@ func parseTTL(s string) time.Duration {
 	}
 	return d.Truncate(time.Second)
 }
+
+// check returns the TTL that the server is sent, or the error of a write that is not valid.
+func (w Write) check() (ttl string, err error) {
+	// With a pattern as the key the server would check one name and write another.
+	if err := checkKey(w.Key); err != nil { //safety:key-literal
+		return "", err
+	}
+	if len(w.Value) > MaxRecord {
+		return "", fmt.Errorf("%w: value under %q has %d bytes, at most %d fit", ErrTooLarge, w.Key, len(w.Value), MaxRecord)
+	}
+	if w.Guard != "" {
+		// The server compares literal subjects only: a pattern would guard nothing.
+		if err := checkKey(w.Guard); err != nil { //safety:guard-literal
+			return "", err
+		}
+	}
+	if w.Delete && w.TTL == 0 {
+		w.TTL = tombstoneTTL
+	}
+	return ttlHeader(w.TTL)
+}

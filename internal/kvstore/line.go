@@ -53,7 +53,7 @@ type line struct {
 	end        context.CancelFunc
 	wg         sync.WaitGroup
 
-	mu      sync.Mutex // the store's too; never held across I/O
+	mu      sync.Mutex // never held across I/O
 	closed  bool
 	pending map[uint64]awaited
 	conn    map[int]func(ConnState)
@@ -220,6 +220,29 @@ func (l *line) OnConnection(fn func(ConnState)) (stop func()) {
 		defer l.mu.Unlock()
 		delete(l.conn, id)
 	}
+}
+
+// close ends what the line awaits, its subscription and its goroutines, and waits for none of it.
+func (l *line) close() {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return
+	}
+	l.closed = true
+	clear(l.pending)
+	clear(l.conn)
+	replies, status := l.replies, l.status
+	l.mu.Unlock()
+	l.end()
+	l.sender.Add(func() {
+		if replies != nil {
+			_ = replies.Unsubscribe()
+		}
+		if status != nil {
+			l.nc.RemoveStatusListener(status)
+		}
+	})
 }
 
 // awaitGoroutines waits for them, unless the network holds them up.

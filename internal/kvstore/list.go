@@ -9,43 +9,25 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/internal/plain"
 )
 
-const (
-	// multiMax is how many keys one request reads by name: fewer than the
-	// 1024 the server answers, and than fit into a message of 1 MiB.
-	multiMax = 256
-	// batchMax is how many records a server sends at most. It answers nothing where
-	// more match, also for a request of only a part of them.
-	batchMax = 1024
-	// multiBytes bounds one answer. The server's own bound is what it lets a
-	// client fall behind before it disconnects it as a slow consumer.
-	multiBytes = 2 * multiMax * MaxRecord
-)
+const hdrUpTo = "Nats-UpTo-Sequence"
 
 // ErrApart says that this user, or this bucket, allows no request that reads several keys in one state. It matches
 // [ErrUnavailable].
 var ErrApart = fmt.Errorf("%w: not in one request", ErrUnavailable)
 
-var (
-	// errTooMany: the server reads the last records of so many keys not even in part.
-	errTooMany = fmt.Errorf("%w: too many keys", errIncomplete)
-)
-
-// Alone reports whether only one server answers; see [KV].
-func (s *Store) Alone() bool { return s.seen.Load().alone && !s.mirrorSeen.Load() }
+// errTooMany: the server reads the last records of so many keys not even in part.
+var errTooMany = fmt.Errorf("%w: too many keys", errIncomplete)
 
 // Current reports whether lists contain what they have to; see [KV].
-func (s *Store) Current() bool {
+func (s *reader) Current() bool {
 	seen := s.seen.Load()
-	return seen.alone || !seen.direct || !s.multiOff.Load()
+	return seen.alone || !seen.direct || s.multi()
 }
 
 // List returns the live records under pattern; see [KV].
@@ -53,7 +35,7 @@ func (s *Store) Current() bool {
 // One request cannot read more than 1024 keys, or any for a user that may only read
 // single keys. Then the leader names the keys, and List reads each. It misses no key, but
 // a record can be of a later state than the others, or of an older one if a replica lags.
-func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error) {
+func (s *reader) List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error) {
 	what, err := parseOptions(pattern, opts)
 	if err != nil {
 		return Listing{}, err
@@ -95,48 +77,9 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64, opts ...Li
 	return l, nil
 }
 
-// parseOptions returns what a List with these options reads, or an error for invalid ones.
-func parseOptions(pattern string, opts []ListOption) (what listing, err error) {
-	for _, opt := range opts {
-		if opt == nil {
-			return listing{}, fmt.Errorf("list %q: %w: it is nil", pattern, ErrInvalidOption)
-		}
-		opt(&what)
-	}
-	for _, p := range append([]string{pattern}, what.also...) {
-		if err := checkPattern(p); err != nil {
-			return listing{}, err
-		}
-	}
-	keys := what.keys
-	if what.beside != "" {
-		keys = append(keys, what.beside)
-	}
-	for _, k := range keys {
-		if err := checkKey(k); err != nil {
-			return listing{}, err
-		}
-	}
-	return what, nil
-}
-
-// answer makes what was read the answer to a List: live records in order.
-func (l *Listing) answer(what listing) {
-	l.Records = slices.DeleteFunc(l.Records, func(r Record) bool {
-		if what.beside != "" && r.Key == what.beside { // else it was read before
-			l.Beside = r
-			return true
-		}
-		return r.Deleted && !what.dead || r.Revision < what.from
-	})
-	slices.SortFunc(l.Records, byRevision)
-}
-
-func byRevision(a, b Record) int { return cmp.Compare(a.Revision, b.Revision) }
-
 // snapshot reads everything under pattern from one state of one replica; the
 // error matches errIncomplete when that is not possible.
-func (s *Store) snapshot(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
+func (s *reader) snapshot(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
 	subjects := []string{s.prefix + pattern}
 	for _, p := range what.also {
 		subjects = append(subjects, s.prefix+p)
@@ -170,7 +113,7 @@ func (s *Store) snapshot(ctx context.Context, pattern string, min uint64, what l
 
 // listPages reads a list that is too long for one request, in the order of the revisions: first the record beside it, and
 // then as much as is wanted. A record that is written meanwhile gets behind what was read, so it is not missed.
-func (s *Store) listPages(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
+func (s *reader) listPages(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
 	var l Listing
 	if what.beside != "" {
 		var err error
@@ -201,7 +144,7 @@ func (s *Store) listPages(ctx context.Context, pattern string, min uint64, what 
 }
 
 // listSlowly reads what one request cannot: the record beside, then the list.
-func (s *Store) listSlowly(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
+func (s *reader) listSlowly(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
 	if what.beside == "" {
 		return s.listKeys(ctx, pattern, min)
 	}
@@ -219,7 +162,7 @@ func (s *Store) listSlowly(ctx context.Context, pattern string, min uint64, what
 
 // listKeys asks the leader for the keys and reads them, again where a replica
 // does not know one yet.
-func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listing, error) {
+func (s *reader) listKeys(ctx context.Context, pattern string, min uint64) (Listing, error) {
 	st, err := s.stateAt(ctx, pattern, min)
 	if err != nil {
 		return Listing{}, err
@@ -262,7 +205,7 @@ func (s *Store) listKeys(ctx context.Context, pattern string, min uint64) (Listi
 }
 
 // listNamed reads keys that the leader has named, as of a state that contains revision min.
-func (s *Store) listNamed(ctx context.Context, keys []string, min uint64) (Listing, error) {
+func (s *reader) listNamed(ctx context.Context, keys []string, min uint64) (Listing, error) {
 	records, latest, err := s.readKeys(ctx, keys, min)
 	if err != nil {
 		return Listing{}, err
@@ -284,7 +227,7 @@ func (s *Store) listNamed(ctx context.Context, keys []string, min uint64) (Listi
 
 // readKeys reads keys, in portions where the multi-key read is possible. A key
 // that is not there is left out. latest is the latest revision of a state that was read.
-func (s *Store) readKeys(ctx context.Context, keys []string, min uint64) (records []Record, latest uint64, err error) {
+func (s *reader) readKeys(ctx context.Context, keys []string, min uint64) (records []Record, latest uint64, err error) {
 	for keys := range slices.Chunk(keys, multiMax) {
 		subjects := make([]string, len(keys))
 		for i, k := range keys {
@@ -313,7 +256,7 @@ func (s *Store) readKeys(ctx context.Context, keys []string, min uint64) (record
 // need not contain min: it may have been written again since. In a state that is known to
 // be older, a live record may have ended since, too. Where the leader's read is withheld,
 // what the replica has answered has to do.
-func (s *Store) doubted(ctx context.Context, records []Record, min uint64, older bool) ([]Record, error) {
+func (s *reader) doubted(ctx context.Context, records []Record, min uint64, older bool) ([]Record, error) {
 	if s.Alone() || !s.seen.Load().direct { //safety:deleted-as-of
 		return records, nil
 	}
@@ -354,11 +297,11 @@ type multiRequest struct {
 // one replica, which answers with one message each and an end mark that names
 // its state. The error matches errIncomplete when it cannot answer like that.
 // Revision is 0 when it has nothing.
-func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (Listing, error) {
+func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) (Listing, error) {
 	if ctx.Err() != nil {
 		return Listing{}, plain.EndOf(ctx)
 	}
-	if !s.seen.Load().direct || s.multiOff.Load() {
+	if !s.multi() {
 		return Listing{}, errIncomplete
 	}
 	request := multiRequest{Subjects: subjects, From: what.from, Batch: cmp.Or(what.atMost, batchMax), MaxBytes: multiBytes}
@@ -377,7 +320,7 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 	var l Listing // the replies' goroutine's until it sends on ch
 	ch := make(chan error, 1)
 	finish := func(err error) bool { ch <- err; return false }
-	subject := s.apiPrefix + "DIRECT.GET." + s.stream
+	subject := s.apiPrefix + "DIRECT.GET." + s.name
 	forget, err := s.sendRequest(subject, body, whole, func(m *nats.Msg, failure error) bool {
 		if failure != nil {
 			return finish(failure)
@@ -396,7 +339,7 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 			return true
 		case "204":
 			// Cut off, at the limit of the request or at multiBytes.
-			if pending := m.Header.Get("Nats-Num-Pending"); pending != "0" { //safety:list-cut-off
+			if pending := m.Header.Get(hdrPending); pending != "0" { //safety:list-cut-off
 				l.Left, _ = strconv.Atoi(pending)
 				if l.More = what.atMost > 0 && len(l.Records) == what.atMost; !l.More {
 					return finish(errIncomplete)
@@ -446,86 +389,4 @@ func (s *Store) multiGet(ctx context.Context, subjects []string, what listing) (
 		return Listing{}, err
 	}
 	return l, nil
-}
-
-// stateAt requests State again until the answer proves what it does not name: it is
-// complete, and its leader has applied revision min.
-func (s *Store) stateAt(ctx context.Context, pattern string, min uint64) (State, error) {
-	for try := 0; ; try++ {
-		st, err := s.State(ctx, pattern)
-		if err != nil {
-			return State{}, err
-		}
-		// A leader that was deposed may lack what its successor has acknowledged.
-		if st.LastRevision >= min && st.Complete { //safety:state-as-of
-			return st, nil
-		}
-		switch again, err := lagged(ctx, try); {
-		case err != nil:
-			return State{}, err
-		case !again && !st.Complete:
-			return State{}, fmt.Errorf("%w: the server that answers does not lead the stream, so what it lacks may be there", ErrUnavailable)
-		case !again:
-			return State{}, fmt.Errorf("%w: the leader has revision %d, at least %d was acknowledged", ErrUnavailable, st.LastRevision, min)
-		}
-	}
-}
-
-// State asks the leader for its state and the keys under pattern; see [KV].
-func (s *Store) State(ctx context.Context, pattern string) (State, error) {
-	var req infoRequest
-	if pattern != "" {
-		if err := checkPattern(pattern); err != nil {
-			return State{}, err
-		}
-		req.Filter = s.prefix + pattern
-	}
-	var st State
-	var led time.Time // since when the server leads that has answered
-	for {
-		info, err := s.info(ctx, req)
-		if err != nil {
-			return State{}, err
-		}
-		if req.Offset == 0 {
-			// The server takes its state before its list of subjects, so the
-			// first page's state is contained in every page.
-			st = State{LastRevision: info.State.LastSeq, Created: info.Created, Time: info.TimeStamp, Replicas: servers(&info.StreamInfo), Notifies: notifies(info.Config.RePublish, s.prefix+">") != ""}
-			led = ledSince(&info.StreamInfo)
-			st.Complete = st.Replicas == 1 || !led.IsZero() //safety:state-complete
-		}
-		if !led.Equal(ledSince(&info.StreamInfo)) { //safety:state-term
-			st.Complete = false // two servers, or two terms: a key may be on neither's page
-		}
-		for subject := range info.State.Subjects {
-			st.Keys = append(st.Keys, strings.TrimPrefix(subject, s.prefix))
-		}
-		req.Offset += len(info.State.Subjects)
-		// The server answers in pages: a reader on the second one still reads.
-		if len(info.State.Subjects) == 0 || req.Offset >= info.Total { //safety:state-pages
-			slices.Sort(st.Keys)
-			return st, nil
-		}
-	}
-}
-
-// ledSince returns since when the server leads the stream that has answered. It is zero if
-// the server does not lead, or is the only one. A server takes its state first, then whether
-// it leads, then the keys. It leads from when it has applied its whole log, so the keys
-// of a leader's answer are all there are, even where it was elected during that answer.
-func ledSince(info *jetstream.StreamInfo) time.Time {
-	if info.Cluster == nil || info.Cluster.LeaderSince == nil {
-		return time.Time{}
-	}
-	return *info.Cluster.LeaderSince
-}
-
-// servers returns how many servers may answer for a stream: while it is moved,
-// more than it is configured to have.
-func servers(info *jetstream.StreamInfo) int {
-	n := info.Config.Replicas
-	if info.Cluster != nil {
-		n = max(n, 1+len(info.Cluster.Replicas))
-	}
-	return n
 }

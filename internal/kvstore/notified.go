@@ -17,22 +17,21 @@ const (
 	silentFor = time.Second
 )
 
-// watched reports whether a write to key should cause a notification, in a store that has
-// received none.
-func (s *Store) watched(key string) bool {
+// unnotified counts the acknowledgement of a write to a key that was watched when the write was sent. The store warns
+// once that notifications do not arrive: at the first write that follows the last counted one by more than silentFor.
+func (s *watcher) unnotified(w sentWrite) {
 	if s.notified.Load() {
-		return false
+		return
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.topics) > 0 && s.topics[s.seen.Load().notify+key] != nil
-}
-
-// unnotified counts an acknowledged write to a watched key. The store warns once that
-// notifications do not arrive: at the first write that follows the last counted one by
-// more than silentFor.
-func (s *Store) unnotified() {
-	s.mu.Lock()
+	var t *topic
+	if len(s.topics) > 0 {
+		t = s.topics[s.seen.Load().notify+w.key]
+	}
+	if t == nil || w.at < t.since {
+		s.mu.Unlock()
+		return
+	}
 	warn := s.silence == silences && time.Since(s.silentAt) > silentFor && !s.notified.Swap(true)
 	if s.silence < silences {
 		s.silence++

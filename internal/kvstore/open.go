@@ -1,12 +1,10 @@
 package kvstore
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,18 +17,12 @@ import (
 const (
 	// openTimeout bounds Open when its context has no deadline.
 	openTimeout = 10 * time.Second
-	// leaderPoll is the time between two checks of a stream without a leader.
-	leaderPoll = 100 * time.Millisecond
 	// connectionPoll is the time between two checks of a connection that is down.
 	connectionPoll = 20 * time.Millisecond
 	// openGrace is how long Open goes on after its context, to say what it was doing.
 	openGrace = 50 * time.Millisecond
-	// doubtEvery is the shortest time between two verifications because of refusals.
-	doubtEvery = 10 * time.Second
-	// doubtFullEvery is the shortest time between two because a record had no room.
-	doubtFullEvery = time.Second
-	// roomStep is after how many more writes the store asks again if it gets no answer.
-	roomStep = 256
+	// leaderPoll is the time between two checks of a stream without a leader.
+	leaderPoll = 100 * time.Millisecond
 	// levelTimeout bounds the request for the API level, which goes unanswered
 	// where it is neither granted nor imported.
 	levelTimeout = time.Second
@@ -167,12 +159,11 @@ const (
 	errCodeNoPeers   = 10005 // "no suitable peers for placement"
 	errCodeNoStore   = 10049 // "error creating store for stream"
 	errCodeNoCluster = 10074 // "replicas > 1 not supported in non-clustered mode"
-	errCodeNoRoom    = 10077 // "maximum bytes exceeded", and other failures of a store
 )
 
 // create creates the bucket. Another client may create it first: its bucket is then
 // verified like any other.
-func (s *Store) create(ctx context.Context) (*infoResponse, error) {
+func (s *stream) create(ctx context.Context) (*infoResponse, error) {
 	if s.cfg.Replicas != 0 {
 		return s.createWith(ctx, s.cfg)
 	}
@@ -197,7 +188,7 @@ func (s *Store) create(ctx context.Context) (*infoResponse, error) {
 }
 
 // replicas is how many replicas a new bucket gets if the Config does not say.
-func (s *Store) replicas() int {
+func (s *stream) replicas() int {
 	if s.apiPrefix == defaultAPI && s.nc.ConnectedClusterName() == "" {
 		return 1
 	}
@@ -205,7 +196,7 @@ func (s *Store) replicas() int {
 }
 
 // createWith creates the bucket of cfg.
-func (s *Store) createWith(ctx context.Context, cfg Config) (*infoResponse, error) {
+func (s *stream) createWith(ctx context.Context, cfg Config) (*infoResponse, error) {
 	sc, err := cfg.StreamConfig()
 	if err != nil {
 		return nil, err
@@ -218,7 +209,7 @@ func (s *Store) createWith(ctx context.Context, cfg Config) (*infoResponse, erro
 	var apiErr *jetstream.APIError
 	for try := 0; ; try++ {
 		resp = new(infoResponse) // an answer without an error leaves the error of the previous answer
-		err = s.infoOf(ctx, "STREAM.CREATE."+s.stream, body, resp, own)
+		err = s.infoOf(ctx, "STREAM.CREATE."+s.name, body, resp, own)
 		apiErr, _ = errors.AsType[*jetstream.APIError](err)
 		if apiErr == nil || apiErr.ErrorCode != errCodeNoStore || try == 8 {
 			break
@@ -250,7 +241,7 @@ func (s *Store) createWith(ctx context.Context, cfg Config) (*infoResponse, erro
 // domainOf names the domain of a bucket that was made, for a message: a server
 // outside a cluster does not answer with it. "" when there is none, or it is not
 // known.
-func (s *Store) domainOf(made *infoResponse) string {
+func (s *stream) domainOf(made *infoResponse) string {
 	named, _ := strings.CutPrefix(s.apiPrefix, "$JS.")
 	switch domain, isDomain := strings.CutSuffix(named, ".API."); {
 	case made.Domain != "":
@@ -265,7 +256,7 @@ func (s *Store) domainOf(made *infoResponse) string {
 
 // awaitLeader returns when the stream has a leader: without one it accepts no
 // writes, while its servers go on answering requests about it.
-func (s *Store) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) error {
+func (s *stream) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) error {
 	for c := info.Cluster; c != nil && c.Name != "" && c.Leader == ""; { //safety:has-leader
 		if pause(ctx, leaderPoll) == nil {
 			if next, err := s.ask(ctx, infoRequest{}, own); err == nil {
@@ -282,26 +273,9 @@ func (s *Store) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) err
 	return nil
 }
 
-// settle returns when writes reach a bucket of a cluster that was created a moment ago.
-// The server of this connection may learn later than others where the bucket is, and
-// until then it answers that no stream takes the write. settle gives up after some
-// seconds.
-func (s *Store) settle(ctx context.Context, info *jetstream.StreamInfo) {
-	if info.Cluster == nil || info.Cluster.Name == "" || info.TimeStamp.Sub(info.Created) > openTimeout {
-		return
-	}
-	for try := range 8 {
-		// No key has this revision, so the answer is a refusal by the stream.
-		_, err := s.write(ctx, Write{Key: "probe", Expect: 1, TTL: tombstoneTTL})
-		if !errors.Is(err, ErrNoStream) || pause(ctx, 10*time.Millisecond<<try) != nil {
-			return
-		}
-	}
-}
-
 // account names the connection's account for a message; "" when the server
 // does not say.
-func (s *Store) account(ctx context.Context) string {
+func (s *stream) account(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	msg, err := s.roundTrip(ctx, "$SYS.REQ.USER.INFO", nil, own)
@@ -317,178 +291,46 @@ func (s *Store) account(ctx context.Context) string {
 	return user.Data.Account
 }
 
-// adopt verifies a stream and remembers what the store needs to know of it, fit or not.
-func (s *Store) adopt(info *Info) error {
-	warnings, err := verify(s.cfg, info)
-	s.roomUntil.Store(roomUntil(&info.StreamInfo))
-	s.seen.Store(&view{
-		warnings: warnings, direct: info.Config.AllowDirect, created: info.Created,
-		notify: notifies(info.Config.RePublish, s.prefix+">"),
-		alone:  single(&info.StreamInfo),
-		room:   Room(&info.StreamInfo),
-		config: info.Raw,
-	})
-	return err
+type accountResponse struct {
+	Error *jetstream.APIError `json:"error"`
+	API   struct {
+		Level int `json:"level"`
+	} `json:"api"`
 }
 
-// single reports whether no other server may answer for the stream than the one that has.
-func single(info *jetstream.StreamInfo) bool {
-	return servers(info) == 1 && len(info.Alternates) <= 1
-}
+func (r *accountResponse) apiError() *jetstream.APIError { return r.Error }
 
-// Verify reads the bucket's settings again, because other users can change them or
-// delete the bucket. It logs settings that have become worse, and moves the watches where
-// the notifications have other subjects now. It returns nil, or an error matching
-// [ErrBucketConfig], [ErrNotFound] (the bucket is gone), [ErrRemade] or [ErrFull]. The error of a
-// bucket that was re-created unfit matches ErrRemade and ErrBucketConfig. Other errors match
-// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
-func (s *Store) Verify(ctx context.Context) error {
-	info, err := s.ask(ctx, infoRequest{}, own)
-	if err != nil {
-		return fmt.Errorf("verify bucket %q: %w", s.cfg.Bucket, err)
+// oldServers returns an error when the server that is to make the bucket, in a
+// cluster the leader of its servers, is too old. It returns nil when
+// that is not known, because the request may be neither granted nor imported:
+// the answer to the making names the server too.
+func (s *stream) oldServers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
+	defer cancel()
+	var resp accountResponse
+	if err := s.api(ctx, "INFO", nil, &resp, own); err != nil || resp.API.Level >= minLevel { //safety:creating-server
+		return nil
 	}
-	before := s.seen.Load()
-	unfit := s.adopt(&info.Info)
-	now := s.seen.Load()
-	for _, w := range now.warnings {
-		if !slices.Contains(before.warnings, w) {
-			s.cfg.Logger.Warn("lock bucket was changed: "+w, "bucket", s.cfg.Bucket)
-		}
+	return &ConfigError{
+		Bucket: s.cfg.Bucket, Setting: serverSetting, Value: describe("", resp.API.Level), Want: MinServer + " or later",
+		Repair: byServer + "; the bucket was not made",
 	}
-	remade := !before.created.Equal(info.Created)
-	if moved := s.move(now.notify); moved || remade { //safety:watches-moved
-		if moved && !remade {
-			s.cfg.Logger.Warn("lock bucket was changed: its notifications have other subjects (republish). Those sent since then are lost: watches follow, and waiters check",
-				"bucket", s.cfg.Bucket, "subjects", now.notify+">")
-		}
-		s.recheck(time.Time{}) // what was missed, and after a deletion nothing watched exists any more
-	}
-	// Locks in a bucket that was deleted are over, whatever the new one holds and however it
-	// is set: it may be repaired before it is verified again.
-	if remade { //safety:re-created
-		err := fmt.Errorf("bucket %q: %w", s.cfg.Bucket, ErrRemade)
-		if unfit != nil {
-			err = fmt.Errorf("%w, and is not safe: %w", err, unfit)
-		}
-		return err
-	}
-	if unfit == nil {
-		return now.room
-	}
-	return unfit
 }
 
-// view holds the properties of the stream, as of the last verification.
-type view struct {
-	notify   string // prefix of re-published subjects, with a dot; "": none
-	direct   bool
-	alone    bool // neither replicas nor mirrors
-	room     error
-	created  time.Time
-	warnings []string
-	config   json.RawMessage
-}
-
-type infoRequest struct {
-	Filter string `json:"subjects_filter,omitempty"`
-	Offset int    `json:"offset,omitempty"`
-}
-
-type infoResponse struct {
-	Error *jetstream.APIError `json:"error,omitempty"`
-	Info
-	Total  int `json:"total"`
-	Offset int `json:"offset"`
-	Limit  int `json:"limit"`
-}
-
-func (r *infoResponse) apiError() *jetstream.APIError { return r.Error }
-
-// info asks the stream's leader about it. Each answer has the settings: if they are others
-// than those that were verified last, the store says so.
-func (s *Store) info(ctx context.Context, req infoRequest) (*infoResponse, error) {
-	resp, err := s.ask(ctx, req, own)
-	if err == nil {
-		s.compare(&resp.Info)
-	}
-	return resp, err
-}
-
-// compare compares an answer with what was verified last.
-func (s *Store) compare(info *Info) {
-	seen := s.seen.Load()
-	alone := single(&info.StreamInfo)
-	if seen.created.Equal(info.Created) && seen.alone == alone && bytes.Equal(seen.config, info.Raw) {
+// settle returns when writes reach a bucket of a cluster that was created a moment ago.
+// The server of this connection may learn later than others where the bucket is, and
+// until then it answers that no stream takes the write. settle gives up after some
+// seconds.
+func (s *Store) settle(ctx context.Context, info *jetstream.StreamInfo) {
+	if info.Cluster == nil || info.Cluster.Name == "" || info.TimeStamp.Sub(info.Created) > openTimeout {
 		return
 	}
-	if !alone {
-		s.crowded(seen) //safety:replicas-noticed
-	}
-	s.doubt()
-}
-
-// crowded notes that other servers may answer too: any of them may lag.
-func (s *Store) crowded(seen *view) {
-	if seen.alone {
-		now := *seen
-		now.alone = false
-		s.seen.CompareAndSwap(seen, &now) // or it was verified meanwhile
-	}
-}
-
-// doubt has the bucket verified.
-func (s *Store) doubt() { s.callHooks(Doubtful) }
-
-// doubtRefusal has the bucket verified because of a refusal, now and then: it may have
-// another reason than the settings, and go on.
-func (s *Store) doubtRefusal(every time.Duration) {
-	now := time.Since(s.health.made)
-	if last := s.doubtedAt.Load(); now-time.Duration(last) >= every && s.doubtedAt.CompareAndSwap(last, int64(now)) {
-		s.doubt()
-	}
-}
-
-// ask asks the stream's leader about it.
-func (s *Store) ask(ctx context.Context, req infoRequest, route route) (*infoResponse, error) {
-	var body []byte
-	if req != (infoRequest{}) {
-		body, _ = json.Marshal(req)
-	}
-	var resp infoResponse
-	if err := s.infoOf(ctx, "STREAM.INFO."+s.stream, body, &resp, route); err != nil {
-		return nil, err
-	}
-	s.clock.read(resp.TimeStamp)
-	return &resp, nil
-}
-
-// infoOf does a request that is answered with the settings of a stream.
-func (s *Store) infoOf(ctx context.Context, op string, body []byte, resp *infoResponse, route route) error {
-	if err := s.api(ctx, op, body, resp, route); err != nil {
-		return err
-	}
-	return resp.read()
-}
-
-// apiReply is a JSON answer of the JetStream API.
-type apiReply interface{ apiError() *jetstream.APIError }
-
-// api does one request of the JetStream API and names what went wrong.
-func (s *Store) api(ctx context.Context, op string, body []byte, resp apiReply, route route) error {
-	msg, err := s.roundTrip(ctx, s.apiPrefix+op, body, route)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(msg.Data, resp); err != nil {
-		return fmt.Errorf("%w: unreadable answer to %s: %w", ErrUnavailable, op, err)
-	}
-	switch e := resp.apiError(); {
-	case e == nil:
-		return nil
-	case e.ErrorCode == jetstream.JSErrCodeStreamNotFound || e.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return fmt.Errorf("%w: %w", ErrNotFound, e)
-	default:
-		return fmt.Errorf("%w: %s: %w", ErrUnavailable, op, e)
+	for try := range 8 {
+		// No key has this revision, so the answer is a refusal by the stream.
+		_, err := s.write(ctx, Write{Key: "probe", Expect: 1, TTL: tombstoneTTL})
+		if !errors.Is(err, ErrNoStream) || pause(ctx, 10*time.Millisecond<<try) != nil {
+			return
+		}
 	}
 }
 
@@ -511,41 +353,4 @@ func Inspect(ctx context.Context, js jetstream.JetStream, cfg Config) (*Info, er
 		return nil, fmt.Errorf("open bucket %q: %w", cfg.Bucket, err)
 	}
 	return &info.Info, nil
-}
-
-type accountResponse struct {
-	Error *jetstream.APIError `json:"error"`
-	API   struct {
-		Level int `json:"level"`
-	} `json:"api"`
-}
-
-func (r *accountResponse) apiError() *jetstream.APIError { return r.Error }
-
-// oldServers returns an error when the server that is to make the bucket, in a
-// cluster the leader of its servers, is too old. It returns nil when
-// that is not known, because the request may be neither granted nor imported:
-// the answer to the making names the server too.
-func (s *Store) oldServers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
-	defer cancel()
-	var resp accountResponse
-	if err := s.api(ctx, "INFO", nil, &resp, own); err != nil || resp.API.Level >= minLevel { //safety:creating-server
-		return nil
-	}
-	return &ConfigError{
-		Bucket: s.cfg.Bucket, Setting: serverSetting, Value: describe("", resp.API.Level), Want: MinServer + " or later",
-		Repair: byServer + "; the bucket was not made",
-	}
-}
-
-// Room is the verdict of the last verification on the room in the bucket; see [KV].
-func (s *Store) Room() error { return s.seen.Load().room }
-
-// checkRoom has the bucket verified where so many writes have been acknowledged that they may
-// have filled it.
-func (s *Store) checkRoom(revision uint64) {
-	if until := s.roomUntil.Load(); revision > until && s.roomUntil.CompareAndSwap(until, revision+roomStep) {
-		s.doubt()
-	}
 }

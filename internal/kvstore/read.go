@@ -5,37 +5,28 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/natslock/locks/internal/plain"
 )
 
-const (
-	hdrStream    = "Nats-Stream"
-	hdrSubject   = "Nats-Subject"
-	hdrTimeStamp = "Nats-Time-Stamp"
-	hdrUpTo      = "Nats-UpTo-Sequence"
-	// hdrDescription is nats.go's name for the text behind a status.
-	hdrDescription = "Description"
+// reader reads records from the replicas of the stream, or from its leader.
+type reader struct {
+	*stream
+	multiOff  atomic.Bool // the multi-key read is forbidden to this user
+	leaderOff atomic.Bool // the leader's read is
+}
 
-	// lagRetries is how often a replica that lags is asked again. Most lag by less
-	// than a millisecond: the pauses begin with firstLag and double, 77 ms in all.
-	lagRetries = 8
-	firstLag   = 300 * time.Microsecond
-)
-
-// errUnreadable: the server's own headers are not where they should be, because
-// those of the record's writer are broken, or are not those of this stream.
-var errUnreadable = errors.New("unreadable record")
+// multi reports whether one request can read several keys, as far as is known.
+func (s *reader) multi() bool { return s.seen.Load().direct && !s.imported && !s.multiOff.Load() }
 
 // Get returns the record under key; see [KV].
-func (s *Store) Get(ctx context.Context, key string, min uint64) (Record, error) {
+func (s *reader) Get(ctx context.Context, key string, min uint64) (Record, error) {
 	if err := checkKey(key); err != nil {
 		return Record{}, err
 	}
@@ -51,7 +42,7 @@ func (s *Store) Get(ctx context.Context, key string, min uint64) (Record, error)
 }
 
 // read reads a key from any replica, where the bucket allows that.
-func (s *Store) read(ctx context.Context, key string) (Record, error) {
+func (s *reader) read(ctx context.Context, key string) (Record, error) {
 	if !s.seen.Load().direct {
 		r, err := s.leaderGet(ctx, key)
 		return r, undirected(err)
@@ -84,7 +75,7 @@ func undirected(err error) error {
 // readAsOf reads a key again, after a read of a state that may be older than
 // revision min: nothing, or a lower revision. That is the truth if a leader
 // that has applied min confirms it.
-func (s *Store) readAsOf(ctx context.Context, key string, min uint64) (Record, error) {
+func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, error) {
 	for try := 0; ; try++ {
 		st, err := s.stateAt(ctx, key, min)
 		if err != nil {
@@ -131,23 +122,33 @@ func withheld(err error) bool {
 	return errors.Is(err, ErrPermission) || errors.Is(err, nats.ErrNoResponders)
 }
 
-// lagged pauses before a replica that lags is asked again. It returns false at once
-// when that was often enough.
-func lagged(ctx context.Context, try int) (again bool, err error) {
-	if try == lagRetries {
-		return false, nil
+// directGet reads from any replica. The subject form of the request can be
+// granted per prefix.
+func (s *reader) directGet(ctx context.Context, key string) (Record, error) {
+	m, err := s.roundTrip(ctx, s.directSubject(key), nil, own)
+	if err != nil {
+		return Record{}, err
 	}
-	return true, pause(ctx, firstLag<<try)
+	return s.direct(key, m)
 }
 
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return plain.EndOf(ctx)
+func (s *reader) directSubject(key string) string {
+	return s.apiPrefix + "DIRECT.GET." + s.name + "." + s.prefix + key
+}
+
+// direct reads the answer to a direct get of key.
+func (s *reader) direct(key string, m *nats.Msg) (Record, error) {
+	switch status := statusOf(m); status {
+	case "":
+		r, err := s.record(m.Header, m.Data)
+		if err != nil {
+			return Record{}, err
+		}
+		return r.of(key)
+	case "404":
+		return Record{}, ErrNotFound
+	default:
+		return Record{}, fmt.Errorf("%w: status %s %s", ErrUnavailable, status, m.Header.Get(hdrDescription))
 	}
 }
 
@@ -167,13 +168,13 @@ func (r *msgGetResponse) apiError() *jetstream.APIError { return r.Error }
 // leaderGet reads from the stream's leader. It reads any key, so it may be withheld
 // where reading single keys is granted. A refusal is not an answer: it takes its
 // time to notice, so one request is enough.
-func (s *Store) leaderGet(ctx context.Context, key string) (Record, error) {
+func (s *reader) leaderGet(ctx context.Context, key string) (Record, error) {
 	if s.leaderOff.Load() {
 		return Record{}, fmt.Errorf("%w: the server has refused this user to read from the stream's leader", ErrPermission)
 	}
 	body, _ := json.Marshal(map[string]string{"last_by_subj": s.prefix + key})
 	var resp msgGetResponse
-	if err := s.api(ctx, "STREAM.MSG.GET."+s.stream, body, &resp, own); err != nil {
+	if err := s.api(ctx, "STREAM.MSG.GET."+s.name, body, &resp, own); err != nil {
 		if errors.Is(err, ErrPermission) {
 			s.leaderOff.Store(true)
 		}
@@ -189,69 +190,11 @@ func (s *Store) leaderGet(ctx context.Context, key string) (Record, error) {
 	}.of(key)
 }
 
-// of returns r if it is a record of key. Anything else that was answered says
-// nothing about the key, least of all that there is no record.
-func (r Record) of(key string) (Record, error) {
-	if r.Key != key || r.Revision == 0 { //safety:answer-of-key
-		return Record{}, fmt.Errorf("%w: asked for %q, the answer is about %.64q at revision %d", ErrUnavailable, key, r.Key, r.Revision)
-	}
-	return r, nil
-}
-
-// record reads a message that the server delivered with its position in the
-// headers. The key is taken from there: an import may rename the subject.
-func (s *Store) record(h nats.Header, data []byte) (Record, error) {
-	last := func(name string) string { return lastOf(h, name) }
-	// A mirror keeps records that the bucket has removed: holders long gone.
-	if name := last(hdrStream); name != "" && name != s.stream { //safety:mirror
-		s.mirrored(name)
-		return Record{}, fmt.Errorf("%w: it comes from stream %.64q", errUnreadable, name)
-	}
-	seq, err := strconv.ParseUint(last(hdrSequence), 10, 64)
-	if err != nil {
-		return Record{}, fmt.Errorf("%w: sequence: %w", errUnreadable, err)
-	}
-	key, ok := strings.CutPrefix(last(hdrSubject), s.prefix)
-	if !ok {
-		return Record{}, fmt.Errorf("%w: subject %.64q is not of bucket %q", errUnreadable, last(hdrSubject), s.cfg.Bucket)
-	}
-	at, err := time.Parse(time.RFC3339Nano, last(hdrTimeStamp))
-	if err != nil {
-		return Record{}, fmt.Errorf("%w: time: %w", errUnreadable, err)
-	}
-	return Record{Key: key, Value: data, Revision: seq, Time: at, TTL: parseTTL(h.Get(hdrTTL)), Deleted: isTombstone(h)}, nil
-}
-
-// lastOf returns the last value of a header. The server adds its headers behind those of
-// the record's writer, who may have used the same names.
-func lastOf(h nats.Header, name string) string {
-	if v := h[name]; len(v) > 0 {
-		return v[len(v)-1]
-	}
-	return ""
-}
-
-// mirrored warns once that a mirror answers reads. The store asks the leader again for
-// such a read: a mirror may keep records that the bucket has removed.
-func (s *Store) mirrored(name string) {
-	if s.mirrorSeen.Swap(true) {
-		return
-	}
-	s.cfg.Logger.Warn(fmt.Sprintf("lock bucket: stream %.64q mirrors this bucket and answers reads of it. Each such read costs a second one. Repair: remove it or its mirror_direct", name),
-		"bucket", s.cfg.Bucket)
-}
-
-func isTombstone(h nats.Header) bool {
-	op := h.Get(hdrOperation)
-	// A tombstone for a record would keep a free lock from everybody.
-	return op == "DEL" || op == "PURGE" || h.Get("Nats-Marker-Reason") != "" //safety:tombstone
-}
-
 // readers is how many keys are read at a time where each needs a request.
 const readers = 32
 
 // readEach reads keys one by one, several at a time.
-func (s *Store) readEach(ctx context.Context, keys []string, read func(context.Context, string) (Record, error)) ([]Record, error) {
+func (s *reader) readEach(ctx context.Context, keys []string, read func(context.Context, string) (Record, error)) ([]Record, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var (
@@ -279,4 +222,57 @@ func (s *Store) readEach(ctx context.Context, keys []string, read func(context.C
 	}
 	wg.Wait()
 	return records, failed
+}
+
+// readAtOnce reads each key with a request of its own, and sends all requests before it
+// awaits an answer. Contenders without the multi-key read have many keys to read,
+// mostly tombstones of the last second. A key without a usable answer is read once
+// more.
+func (s *reader) readAtOnce(ctx context.Context, keys []string) ([]Record, error) {
+	if len(keys) == 0 || !s.seen.Load().direct {
+		return s.readEach(ctx, keys, s.read)
+	}
+	type answer struct {
+		i   int
+		r   Record
+		err error
+	}
+	ch := make(chan answer, len(keys))
+	for i, k := range keys {
+		forget, err := s.sendRequest(s.directSubject(k), nil, own, func(m *nats.Msg, err error) bool {
+			var r Record
+			if err == nil {
+				r, err = s.direct(k, m)
+			}
+			ch <- answer{i, r, err}
+			return false
+		})
+		if err != nil {
+			return nil, err
+		}
+		defer forget()
+	}
+	var records []Record
+	left := slices.Clone(keys)
+	last := len(left) - 1
+	for range keys {
+		for last > 0 && left[last] == "" { // of several refusals the connection shows that of the last request
+			last--
+		}
+		a, err := await(ctx, s.line, ch, s.directSubject(keys[last]), repeatAfter)
+		if errors.Is(err, errNoAnswer) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if a.err == nil {
+			records = append(records, a.r)
+		}
+		if a.err == nil || errors.Is(a.err, ErrNotFound) {
+			left[a.i] = ""
+		}
+	}
+	more, err := s.readEach(ctx, slices.DeleteFunc(left, func(k string) bool { return k == "" }), s.read)
+	return append(records, more...), err
 }

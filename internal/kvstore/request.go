@@ -430,3 +430,14 @@ func await[T any](ctx context.Context, l *line, ch <-chan T, subject string, lim
 		}
 	}
 }
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return plain.EndOf(ctx)
+	}
+}

@@ -1,115 +1,82 @@
 package kvstore
 
 import (
-	"sync/atomic"
+	"context"
+	"fmt"
+	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-const (
-	hdrExpect        = "Nats-Expected-Last-Subject-Sequence"
-	hdrExpectSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
-	hdrTTL           = "Nats-TTL"
-	hdrOperation     = "KV-Operation"
+// Store is a bucket reached over a connection. It implements [KV]. Its parts read, write and watch the stream's
+// records, each with a state of its own, and do not know each other.
+type Store struct {
+	*stream
+	*reader
+	*writer
+	*watcher
+}
+
+var (
+	_ KV        = (*Store)(nil)
+	_ Historian = (*Store)(nil)
 )
 
-// Store is a bucket reached over a connection. It implements [KV].
-type Store struct {
-	*line
-	cfg       Config
-	stream    string
-	seen      atomic.Pointer[view]
-	imported  bool        // each request gets one answer only
-	multiOff  atomic.Bool // the multi-key read is forbidden to this user
-	leaderOff atomic.Bool // the leader's read is
-	clock     serverClock
-
-	roomUntil  atomic.Uint64 // the revision up to which there is room for records
-	doubtedAt  atomic.Int64  // when a refusal had the bucket verified, since the store was made
-	mirrorSeen atomic.Bool   // a mirror has answered a read: a bucket on one server may have one unnoticed
-
-	topics map[string]*topic // under mu
-
-	flood    flood
-	notified atomic.Bool            // a notification has arrived, or the store has warned that none does
-	silence  int                    // own writes without the notification that they should have caused. Under mu
-	silentAt time.Time              // the last of them that counts. Under mu
-	ackHead  atomic.Pointer[[]byte] // of acknowledgements, up to the sequence
-}
-
-// flood is what is known of notifications that come faster than they are delivered.
-type flood struct {
-	high    bool           // some may have been dropped. The dispatcher's, as the next two
-	since   time.Time      // the time of the record before which none was; zero: not known
-	left    int            // how many more to deliver before the counts of dropped ones are read
-	dropped map[*topic]int // those that were reported. The sender's
-}
-
-var _ KV = (*Store)(nil)
-
 func newStore(js jetstream.JetStream, cfg Config) *Store {
-	s := &Store{line: newLine(js, cfg.Bucket), cfg: cfg, stream: streamName(cfg.Bucket), topics: make(map[string]*topic)}
-	s.onWritten = s.written
-	s.onEvent = func(m *nats.Msg) {
-		s.notify(m)
-		s.flooded(m)
-	}
-	s.onReturn = func() { s.recheck(time.Time{}) }
-	if js.Options().Domain == "" {
-		// A service import passes one answer per request, unless its export says
-		// otherwise. Then each record needs a request of its own.
-		s.imported = s.apiPrefix != defaultAPI
-		s.multiOff.Store(s.imported)
-	}
-	s.seen.Store(&view{})
-	s.doubtedAt.Store(-int64(doubtEvery))
-	return s
+	s := newStream(js, cfg)
+	w := newWatcher(s)
+	return &Store{s, &reader{stream: s}, newWriter(s, w.unnotified), w}
 }
-
-// Now estimates the servers' wall clock; see [KV].
-func (s *Store) Now() time.Time { return s.clock.now() }
-
-// Bucket returns the bucket's name.
-func (s *Store) Bucket() string { return s.cfg.Bucket }
 
 // Close ends the store's watches, subscriptions and goroutines and waits for
 // the goroutines, so it must not be called from one of its callbacks. The
 // connection is the caller's and stays open. Answers still to come are dropped,
 // calls still waiting for one return [ErrClosed].
 func (s *Store) Close() {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		s.awaitGoroutines()
-		return
-	}
-	s.closed = true
-	clear(s.pending)
-	topics := s.topics
-	s.topics = map[string]*topic{}
-	var watches []*watch
-	for _, t := range topics {
-		watches = append(watches, t.watches...)
-	}
-	clear(s.conn)
-	replies, status := s.replies, s.status
-	s.mu.Unlock()
-	s.end()
-	s.sender.Add(func() {
-		if replies != nil {
-			_ = replies.Unsubscribe()
-		}
-		if status != nil {
-			s.nc.RemoveStatusListener(status)
-		}
-		for _, t := range topics {
-			t.unsubscribe()
-		}
-	})
-	for _, w := range watches {
-		w.end()
-	}
+	s.line.close()
+	s.watcher.close()
 	s.awaitGoroutines()
+}
+
+// Verify reads the bucket's settings again, because other users can change them or
+// delete the bucket. It logs settings that have become worse, and moves the watches where
+// the notifications have other subjects now. It returns nil, or an error matching
+// [ErrBucketConfig], [ErrNotFound] (the bucket is gone), [ErrRemade] or [ErrFull]. The error of a
+// bucket that was re-created unfit matches ErrRemade and ErrBucketConfig. Other errors match
+// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
+func (s *Store) Verify(ctx context.Context) error {
+	info, err := s.ask(ctx, infoRequest{}, own)
+	if err != nil {
+		return fmt.Errorf("verify bucket %q: %w", s.cfg.Bucket, err)
+	}
+	before := s.seen.Load()
+	unfit := s.adopt(&info.Info)
+	now := s.seen.Load()
+	for _, w := range now.warnings {
+		if !slices.Contains(before.warnings, w) {
+			s.cfg.Logger.Warn("lock bucket was changed: "+w, "bucket", s.cfg.Bucket)
+		}
+	}
+	remade := !before.created.Equal(info.Created)
+	if moved := s.move(now.notify); moved || remade { //safety:watches-moved
+		if moved && !remade {
+			s.cfg.Logger.Warn("lock bucket was changed: its notifications have other subjects (republish). Those sent since then are lost: watches follow, and waiters check",
+				"bucket", s.cfg.Bucket, "subjects", now.notify+">")
+		}
+		s.recheck(time.Time{}) // what was missed, and after a deletion nothing watched exists any more
+	}
+	// Locks in a bucket that was deleted are over, whatever the new one holds and however it
+	// is set: it may be repaired before it is verified again.
+	if remade { //safety:re-created
+		err := fmt.Errorf("bucket %q: %w", s.cfg.Bucket, ErrRemade)
+		if unfit != nil {
+			err = fmt.Errorf("%w, and is not safe: %w", err, unfit)
+		}
+		return err
+	}
+	if unfit == nil {
+		return now.room
+	}
+	return unfit
 }

@@ -10,19 +10,81 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+// watcher keeps the subscriptions to the changes that the bucket publishes, and hands the changes to the watches.
+type watcher struct {
+	*stream
+
+	mu     sync.Mutex        // never held across I/O, nor with the line's
+	topics map[string]*topic // nil once the store is closed
+
+	flood    flood
+	notified atomic.Bool // a notification has arrived, or the store has warned that none does
+	silence  int         // own writes without the notification that they should have caused. Under mu
+	silentAt time.Time   // the last of them that counts. Under mu
+}
+
+// flood is what is known of notifications that come faster than they are delivered.
+type flood struct {
+	high    bool           // some may have been dropped. The dispatcher's, as the next two
+	since   time.Time      // the time of the record before which none was; zero: not known
+	left    int            // how many more to deliver before the counts of dropped ones are read
+	dropped map[*topic]int // those that were reported. The sender's
+}
+
+func newWatcher(s *stream) *watcher {
+	w := &watcher{stream: s, topics: make(map[string]*topic)}
+	s.onEvent = func(m *nats.Msg) {
+		w.notify(m)
+		w.flooded(m)
+	}
+	s.onReturn = func() { w.recheck(time.Time{}) }
+	return w
+}
+
+// close ends the watches and their subscriptions.
+func (s *watcher) close() {
+	s.mu.Lock()
+	topics, all := s.topics, s.all()
+	s.topics = nil
+	s.mu.Unlock()
+	s.sender.Add(func() {
+		for _, t := range topics {
+			t.unsubscribe()
+		}
+	})
+	for _, w := range all {
+		w.end()
+	}
+}
+
+// all returns all watches. Under mu.
+func (s *watcher) all() (all []*watch) {
+	for _, t := range s.topics {
+		all = append(all, t.watches...)
+	}
+	return all
+}
+
 // topic is one subscription on re-published changes, shared by the watches of
 // the same pattern.
 type topic struct {
 	pattern string
 	cut     uint32             // where the pattern of the keys begins in pattern
 	over    bool               // unsubscribed; used by the sender only
+	since   time.Duration      // when it was made, since the store was
 	sub     *nats.Subscription // used by the sender only
-	watches []*watch           // nearly always one; under Store.mu, and replaced, not changed
+	watches []*watch           // nearly always one; under watcher.mu, and replaced, not changed
 }
 
-// topicOf is the topic of keys whose notifications have a prefix.
-func topicOf(prefix, keys string) *topic {
-	return &topic{pattern: prefix + keys, cut: uint32(len(prefix))}
+// topicOf returns the topic of keys whose notifications have a prefix. It makes one if there is none. Under mu.
+func (s *watcher) topicOf(prefix, keys string) *topic {
+	pattern := prefix + keys
+	t := s.topics[pattern]
+	if t == nil {
+		t = &topic{pattern: pattern, cut: uint32(len(prefix)), since: s.health.now()}
+		s.topics[pattern] = t
+	}
+	return t
 }
 
 // keys is the pattern of the keys.
@@ -30,7 +92,7 @@ func (t *topic) keys() string { return t.pattern[t.cut:] }
 
 // subscribe runs on the sender. All subscriptions share one channel, so that none of them
 // costs a goroutine.
-func (t *topic) subscribe(s *Store) error {
+func (t *topic) subscribe(s *watcher) error {
 	if t.sub != nil || t.over {
 		return nil
 	}
@@ -51,60 +113,25 @@ func (t *topic) unsubscribe() {
 	}
 }
 
-// watch implements [Watch] for a [Store].
+// watch implements [Watch] for a watcher.
 type watch struct {
 	tracking
-	s     *Store
-	topic *topic // under Store.mu
-}
-
-// tracking delivers events, and makes the silent ends of records events too.
-type tracking struct {
-	deliver func(Event)
-	now     func() time.Time // estimates the servers' clock
-
-	// order makes an event and what it changes in the map one step, so that the end
-	// of a record is delivered before its successor. Taken before mu.
-	order sync.Mutex
-
-	mu       sync.Mutex // held only around the map
-	stopped  bool
-	tracks   atomic.Bool
-	expiries map[string]*expiry
-}
-
-// expiry turns the silent end of a record into an event.
-type expiry struct {
-	record Record
-	ends   time.Time
-	timer  *time.Timer
+	s     *watcher
+	topic *topic // under watcher.mu
 }
 
 // Watch subscribes to changes of the keys that match pattern; see [KV]. When it
 // returns, the subscription is on its way to the server. The answer to a write that is
 // sent later proves that it has arrived (see [NoRevision]).
-func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
+func (s *watcher) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	if err := checkPattern(pattern); err != nil {
 		return nil, err
 	}
-	if s.seen.Load().notify == "" {
-		return nil, ErrNoWatch
-	}
 	w := &watch{s: s, tracking: tracking{deliver: deliver, now: s.Now}}
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil, ErrClosed
+	t, err := s.join(w, pattern)
+	if err != nil {
+		return nil, err
 	}
-	notify := s.seen.Load().notify // under mu: or move could miss it
-	t, found := s.topics[notify+pattern]
-	if !found {
-		t = topicOf(notify, pattern)
-		s.topics[t.pattern] = t
-	}
-	w.topic = t
-	t.watches = append(slices.Clip(t.watches), w)
-	s.mu.Unlock()
 	made := make(chan error, 1)
 	s.sender.Add(func() { made <- t.subscribe(s) })
 	if s.away() || s.stuck() {
@@ -121,6 +148,22 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	case <-limit.C:
 	}
 	return w, nil
+}
+
+// join adds a watch to the topic of its pattern.
+func (s *watcher) join(w *watch, pattern string) (*topic, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	notify := s.seen.Load().notify // under mu: or move could miss it
+	switch {
+	case s.topics == nil:
+		return nil, ErrClosed
+	case notify == "":
+		return nil, ErrNoWatch
+	}
+	w.topic = s.topicOf(notify, pattern)
+	w.topic.watches = append(slices.Clip(w.topic.watches), w)
+	return w.topic, nil
 }
 
 // Stop ends the watch; the last of its pattern ends the subscription.
@@ -145,7 +188,7 @@ func (w *watch) Stop() {
 // move has the watches subscribe to other subjects, and reports whether there were any: the
 // bucket was re-created, or an update has changed its notifications. While it has none, the
 // watches stay where they are, and are told so.
-func (s *Store) move(to string) (moved bool) {
+func (s *watcher) move(to string) (moved bool) {
 	if to == "" {
 		s.tell(Event{Kind: Recheck, Silent: true})
 		return false
@@ -157,11 +200,7 @@ func (s *Store) move(to string) (moved bool) {
 		if pattern == to+old.keys() {
 			continue
 		}
-		now := s.topics[to+old.keys()]
-		if now == nil {
-			now = topicOf(to, old.keys())
-			s.topics[now.pattern] = now
-		}
+		now := s.topicOf(to, old.keys())
 		now.watches = append(slices.Clip(now.watches), old.watches...)
 		for _, w := range old.watches {
 			w.topic = now
@@ -180,99 +219,10 @@ func (s *Store) move(to string) (moved bool) {
 	return len(changes) > 0
 }
 
-// end stops the timers; false when that was done before.
-func (w *tracking) end() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.stopped {
-		return false
-	}
-	w.stopped = true
-	for _, l := range w.expiries {
-		l.timer.Stop()
-	}
-	clear(w.expiries)
-	return true
-}
-
-// Track has the end of r's TTL delivered as an event, and the ends of all records to come.
-func (w *tracking) Track(r Record) {
-	w.tracks.Store(true)
-	if r.TTL > 0 && !r.Deleted {
-		w.track(r, r.Remaining(w.now()))
-	}
-}
-
-// track begins to time r and returns the older record under its key.
-func (w *tracking) track(r Record, left time.Duration) (before Record) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	l := w.expiries[r.Key]
-	ends := time.Now().Add(left)
-	switch {
-	case w.stopped || (l != nil && l.record.Revision > r.Revision):
-	case l == nil:
-		if w.expiries == nil {
-			w.expiries = make(map[string]*expiry)
-		}
-		l = &expiry{record: r, ends: ends}
-		l.timer = time.AfterFunc(left, func() { w.expired(r.Key) })
-		w.expiries[r.Key] = l
-	default:
-		if l.record.Revision < r.Revision {
-			before = l.record
-		}
-		l.record, l.ends = r, ends
-		l.timer.Reset(left)
-	}
-	return before
-}
-
-func (w *tracking) expired(key string) {
-	w.order.Lock()
-	defer w.order.Unlock()
-	w.mu.Lock()
-	l := w.expiries[key]
-	if l == nil || time.Until(l.ends) > 0 { // deleted or renewed while the timer fired
-		w.mu.Unlock()
-		return
-	}
-	delete(w.expiries, key)
-	w.mu.Unlock()
-	w.deliver(Event{Kind: Expired, Record: l.record})
-}
-
-// forget ends the timing of a key that was deleted, or written forever, and
-// returns what was there.
-func (w *tracking) forget(r Record) (before Record) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if l := w.expiries[r.Key]; l != nil && l.record.Revision < r.Revision {
-		before = l.record
-		l.timer.Stop()
-		delete(w.expiries, r.Key)
-	}
-	return before
-}
-
-func (w *tracking) event(e Event) {
-	w.order.Lock()
-	defer w.order.Unlock()
-	switch {
-	case e.Kind == Put && e.Record.TTL > 0 && w.tracks.Load():
-		// The server stored it a moment ago: no clocks to compare.
-		e.Before = w.track(e.Record, e.Record.TTL)
-	case e.Kind == Put && e.Record.TTL > 0:
-	default:
-		e.Before = w.forget(e.Record)
-	}
-	w.deliver(e)
-}
-
 // flooded checks whether nats.go has dropped notifications because their queue was full. It
 // does so when a queue that was half full is empty again, or has been worked off once. What
 // was dropped is newer than all that waited then. It runs on the dispatcher.
-func (s *Store) flooded(m *nats.Msg) {
+func (s *watcher) flooded(m *nats.Msg) {
 	f := &s.flood
 	switch {
 	case !f.high && len(s.events) < notifications/2:
@@ -296,7 +246,7 @@ func (s *Store) flooded(m *nats.Msg) {
 
 // dropped reports whether notifications have been dropped since the last time. It runs on the
 // sender.
-func (s *Store) dropped() (some bool) {
+func (s *watcher) dropped() (some bool) {
 	s.mu.Lock()
 	topics := slices.Collect(maps.Values(s.topics))
 	s.mu.Unlock()
@@ -314,7 +264,7 @@ func (s *Store) dropped() (some bool) {
 	return some
 }
 
-func (s *Store) notify(m *nats.Msg) {
+func (s *watcher) notify(m *nats.Msg) {
 	if m.Sub == nil {
 		return
 	}
@@ -332,7 +282,7 @@ func (s *Store) notify(m *nats.Msg) {
 	}
 }
 
-func (s *Store) watchesOf(pattern string) []*watch {
+func (s *watcher) watchesOf(pattern string) []*watch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.topics[pattern]
@@ -343,15 +293,12 @@ func (s *Store) watchesOf(pattern string) []*watch {
 }
 
 // recheck notifies all watches that they may have missed events.
-func (s *Store) recheck(since time.Time) { s.tell(Event{Kind: Recheck, Since: since}) }
+func (s *watcher) recheck(since time.Time) { s.tell(Event{Kind: Recheck, Since: since}) }
 
 // tell delivers an event to all watches.
-func (s *Store) tell(ev Event) {
-	var all []*watch
+func (s *watcher) tell(ev Event) {
 	s.mu.Lock()
-	for _, t := range s.topics {
-		all = append(all, t.watches...)
-	}
+	all := s.all()
 	s.mu.Unlock()
 	for _, w := range all {
 		w.deliver(ev)

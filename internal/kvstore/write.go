@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,28 +17,42 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
+const (
+	hdrExpect        = "Nats-Expected-Last-Subject-Sequence"
+	hdrExpectSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
+)
+
+// writer writes records, and reads what the stream answers to that.
+type writer struct {
+	*stream
+	acknowledged func(sentWrite)        // is told of each write that the stream has acknowledged
+	ackHead      atomic.Pointer[[]byte] // of acknowledgements, up to the sequence
+}
+
+func newWriter(s *stream, acknowledged func(sentWrite)) *writer {
+	w := &writer{stream: s, acknowledged: acknowledged}
+	s.onWritten = w.written
+	return w
+}
+
 // Send publishes a conditional write; see [KV].
-func (s *Store) Send(w Write, done func(Answer)) (forget func(), err error) {
+func (s *writer) Send(w Write, done func(Answer)) (forget func(), err error) {
 	ttl, err := w.check()
 	if err != nil {
 		return nil, err
 	}
-	sent := s.sending(w.Key)
-	sent.expect, sent.watched = w.Expect, s.watched(w.Key)
-	return s.exchange(s.message(w, ttl), awaited{write: sent, written: done})
+	return s.exchange(s.message(w, ttl), awaited{write: s.sending(w.Key, w.Expect), written: done})
 }
 
 // written handles the answer to a write, or the reason why there will be none.
-func (s *Store) written(to awaited, m *nats.Msg, failure error) {
+func (s *writer) written(to awaited, m *nats.Msg, failure error) {
 	a := Answer{Err: failure}
 	if failure == nil {
 		a = s.answer(to.write, m)
 		s.answered(to.write, a)
 		if a.Err == nil {
 			s.checkRoom(a.Revision)
-		}
-		if to.write.watched && a.Err == nil {
-			s.unnotified()
+			s.acknowledged(to.write)
 		}
 	}
 	if to.written != nil {
@@ -45,30 +60,9 @@ func (s *Store) written(to awaited, m *nats.Msg, failure error) {
 	}
 }
 
-// check returns the TTL that the server is sent, or the error of a write that is not valid.
-func (w Write) check() (ttl string, err error) {
-	// With a pattern as the key the server would check one name and write another.
-	if err := checkKey(w.Key); err != nil { //safety:key-literal
-		return "", err
-	}
-	if len(w.Value) > MaxRecord {
-		return "", fmt.Errorf("%w: value under %q has %d bytes, at most %d fit", ErrTooLarge, w.Key, len(w.Value), MaxRecord)
-	}
-	if w.Guard != "" {
-		// The server compares literal subjects only: a pattern would guard nothing.
-		if err := checkKey(w.Guard); err != nil { //safety:guard-literal
-			return "", err
-		}
-	}
-	if w.Delete && w.TTL == 0 {
-		w.TTL = tombstoneTTL
-	}
-	return ttlHeader(w.TTL)
-}
-
 // message is the one place where the headers of a write are put together: the
 // server silently accepts a guard whose subject has a typo.
-func (s *Store) message(w Write, ttl string) *outgoing {
+func (s *writer) message(w Write, ttl string) *outgoing {
 	o := s.outgoing(s.putPrefix, w.Key, w.Expect)
 	o.msg.Data, o.route, o.ends = w.Value, own, w.Delete
 	h, values := o.msg.Header, o.values[:0]
@@ -91,15 +85,17 @@ func (s *Store) message(w Write, ttl string) *outgoing {
 	return o
 }
 
-// errCodeMsgTooLarge is the server's "message size exceeds maximum allowed", which nats.go has
-// no name for.
-const errCodeMsgTooLarge = 10054
+// The server's errors that nats.go has no names for.
+const (
+	errCodeMsgTooLarge = 10054 // "message size exceeds maximum allowed"
+	errCodeNoRoom      = 10077 // "maximum bytes exceeded", and other failures of a store
+)
 
 // headerRoom is what the headers of a write take at most, but for those of a guard.
 const headerRoom = 160
 
 // MaxValue returns how large a value may be, as far as the store knows; see [KV].
-func (s *Store) MaxValue() int {
+func (s *writer) MaxValue() int {
 	return min(MaxRecord, int(s.maxPayload.Load())-headerRoom)
 }
 
@@ -114,7 +110,7 @@ type pubAck struct {
 }
 
 // answer reads the server's answer to w.
-func (s *Store) answer(w sentWrite, m *nats.Msg) Answer {
+func (s *writer) answer(w sentWrite, m *nats.Msg) Answer {
 	if err := unanswerable(m); err != nil {
 		return Answer{Err: fmt.Errorf("write of %q: %w", w.key, err)}
 	}
@@ -130,7 +126,7 @@ func (s *Store) answer(w sentWrite, m *nats.Msg) Answer {
 	}
 	switch e := ack.Error; {
 	// Only this stream, with a sequence of its own for this write, acknowledges it.
-	case e == nil && ack.Stream == s.stream && ack.Sequence > 0 && !ack.Duplicate: //safety:acknowledged
+	case e == nil && ack.Stream == s.name && ack.Sequence > 0 && !ack.Duplicate: //safety:acknowledged
 		s.learnAck(m.Data, ack.Sequence)
 		return Answer{Revision: ack.Sequence}
 	case e == nil:
@@ -162,7 +158,7 @@ func (s *Store) answer(w sentWrite, m *nats.Msg) Answer {
 
 // plainAck reads an acknowledgement that is the last one decoded with another
 // sequence: the decoder takes ten times as long.
-func (s *Store) plainAck(data []byte) (uint64, bool) {
+func (s *writer) plainAck(data []byte) (uint64, bool) {
 	known := s.ackHead.Load()
 	if known == nil {
 		return 0, false
@@ -186,7 +182,7 @@ func (s *Store) plainAck(data []byte) (uint64, bool) {
 
 // learnAck keeps the text before the sequence of an acknowledgement that was
 // decoded, when the sequence is the last thing in it.
-func (s *Store) learnAck(data []byte, sequence uint64) {
+func (s *writer) learnAck(data []byte, sequence uint64) {
 	if head, ok := bytes.CutSuffix(data, []byte(`"seq":`+strconv.FormatUint(sequence, 10)+"}")); ok {
 		head = append(bytes.Clone(head), `"seq":`...)
 		s.ackHead.Store(&head)
@@ -202,7 +198,7 @@ func lastSequence(description string) (uint64, bool) {
 }
 
 // write sends w and waits for the answer.
-func (s *Store) write(ctx context.Context, w Write) (uint64, error) {
+func (s *writer) write(ctx context.Context, w Write) (uint64, error) {
 	if ctx.Err() != nil {
 		return 0, plain.EndOf(ctx)
 	}
@@ -235,7 +231,7 @@ func (s *Store) write(ctx context.Context, w Write) (uint64, error) {
 // After every other error the outcome may be unknown. The error matches [ErrUnavailable]
 // if ctx ended or no answer came within 5 s, and [ErrClosed] if the store is closed. It
 // matches [ErrPermission] if the server refuses this user the write or its answer.
-func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (uint64, error) {
+func (s *writer) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (uint64, error) {
 	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl})
 }
 
@@ -243,7 +239,7 @@ func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.D
 // guard is expect (0: it does not exist). The error matches [ErrConflict] if guard has
 // another revision. CreateGuarded does not check the revision of key itself, so key
 // should be new.
-func (s *Store) CreateGuarded(ctx context.Context, key string, value []byte, ttl time.Duration, guard string, expect uint64) (uint64, error) {
+func (s *writer) CreateGuarded(ctx context.Context, key string, value []byte, ttl time.Duration, guard string, expect uint64) (uint64, error) {
 	if err := checkKey(guard); err != nil {
 		return 0, err
 	}
@@ -253,13 +249,13 @@ func (s *Store) CreateGuarded(ctx context.Context, key string, value []byte, ttl
 // Update replaces the record at revision and returns the new revision. The TTL starts
 // again. Errors are those of [Store.Create], with [ErrConflict] when the key has another
 // revision.
-func (s *Store) Update(ctx context.Context, key string, value []byte, ttl time.Duration, revision uint64) (uint64, error) {
+func (s *writer) Update(ctx context.Context, key string, value []byte, ttl time.Duration, revision uint64) (uint64, error) {
 	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl, Expect: revision})
 }
 
 // Delete replaces the record at revision by a tombstone that ends by itself
 // after a second, and returns the tombstone's revision. Errors are those of
 // [Store.Update].
-func (s *Store) Delete(ctx context.Context, key string, revision uint64) (uint64, error) {
+func (s *writer) Delete(ctx context.Context, key string, revision uint64) (uint64, error) {
 	return s.write(ctx, Write{Key: key, Delete: true, Expect: revision})
 }

@@ -1,0 +1,84 @@
+package kvstore
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	hdrStream    = "Nats-Stream"
+	hdrSubject   = "Nats-Subject"
+	hdrTimeStamp = "Nats-Time-Stamp"
+	hdrTTL       = "Nats-TTL"
+	hdrOperation = "KV-Operation"
+	hdrPending   = "Nats-Num-Pending"
+	// hdrDescription is nats.go's name for the text behind a status.
+	hdrDescription = "Description"
+)
+
+// errUnreadable: the server's own headers are not where they should be, because
+// those of the record's writer are broken, or are not those of this stream.
+var errUnreadable = errors.New("unreadable record")
+
+// record reads a message that the server delivered with its position in the
+// headers. The key is taken from there: an import may rename the subject.
+func (s *stream) record(h nats.Header, data []byte) (Record, error) {
+	last := func(name string) string { return lastOf(h, name) }
+	// A mirror keeps records that the bucket has removed: holders long gone.
+	if name := last(hdrStream); name != "" && name != s.name { //safety:mirror
+		s.mirrored(name)
+		return Record{}, fmt.Errorf("%w: it comes from stream %.64q", errUnreadable, name)
+	}
+	seq, err := strconv.ParseUint(last(hdrSequence), 10, 64)
+	if err != nil {
+		return Record{}, fmt.Errorf("%w: sequence: %w", errUnreadable, err)
+	}
+	key, ok := strings.CutPrefix(last(hdrSubject), s.prefix)
+	if !ok {
+		return Record{}, fmt.Errorf("%w: subject %.64q is not of bucket %q", errUnreadable, last(hdrSubject), s.cfg.Bucket)
+	}
+	at, err := time.Parse(time.RFC3339Nano, last(hdrTimeStamp))
+	if err != nil {
+		return Record{}, fmt.Errorf("%w: time: %w", errUnreadable, err)
+	}
+	return Record{Key: key, Value: data, Revision: seq, Time: at, TTL: parseTTL(h.Get(hdrTTL)), Deleted: isTombstone(h)}, nil
+}
+
+// lastOf returns the last value of a header. The server adds its headers behind those of
+// the record's writer, who may have used the same names.
+func lastOf(h nats.Header, name string) string {
+	if v := h[name]; len(v) > 0 {
+		return v[len(v)-1]
+	}
+	return ""
+}
+
+func isTombstone(h nats.Header) bool {
+	op := h.Get(hdrOperation)
+	// A tombstone for a record would keep a free lock from everybody.
+	return op == "DEL" || op == "PURGE" || h.Get("Nats-Marker-Reason") != "" //safety:tombstone
+}
+
+// of returns r if it is a record of key. Anything else that was answered says
+// nothing about the key, least of all that there is no record.
+func (r Record) of(key string) (Record, error) {
+	if r.Key != key || r.Revision == 0 { //safety:answer-of-key
+		return Record{}, fmt.Errorf("%w: asked for %q, the answer is about %.64q at revision %d", ErrUnavailable, key, r.Key, r.Revision)
+	}
+	return r, nil
+}
+
+// mirrored warns once that a mirror answers reads. The store asks the leader again for
+// such a read: a mirror may keep records that the bucket has removed.
+func (s *stream) mirrored(name string) {
+	if s.mirrorSeen.Swap(true) {
+		return
+	}
+	s.cfg.Logger.Warn(fmt.Sprintf("lock bucket: stream %.64q mirrors this bucket and answers reads of it. Each such read costs a second one. Repair: remove it or its mirror_direct", name),
+		"bucket", s.cfg.Bucket)
+}

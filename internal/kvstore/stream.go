@@ -1,0 +1,295 @@
+package kvstore
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// doubtEvery is the shortest time between two verifications because of refusals.
+	doubtEvery = 10 * time.Second
+	// doubtFullEvery is the shortest time between two because a record had no room.
+	doubtFullEvery = time.Second
+	// roomStep is after how many more writes the store asks again if it gets no answer.
+	roomStep = 256
+	// lagRetries is how often a replica that lags is asked again. Most lag by less
+	// than a millisecond: the pauses begin with firstLag and double, 77 ms in all.
+	lagRetries = 8
+	firstLag   = 300 * time.Microsecond
+)
+
+// stream is the stream of a bucket: what is known of it, and the requests that ask its leader about it.
+type stream struct {
+	*line
+	cfg      Config
+	name     string
+	seen     atomic.Pointer[view]
+	imported bool // each request gets one answer only
+	clock    serverClock
+
+	roomUntil  atomic.Uint64 // the revision up to which there is room for records
+	doubtedAt  atomic.Int64  // when a refusal had the bucket verified, since the store was made
+	mirrorSeen atomic.Bool   // a mirror has answered a read: a bucket on one server may have one unnoticed
+}
+
+func newStream(js jetstream.JetStream, cfg Config) *stream {
+	s := &stream{line: newLine(js, cfg.Bucket), cfg: cfg, name: streamName(cfg.Bucket)}
+	// A service import passes one answer per request, unless its export says
+	// otherwise. Then each record needs a request of its own.
+	s.imported = js.Options().Domain == "" && s.apiPrefix != defaultAPI
+	s.seen.Store(&view{})
+	s.doubtedAt.Store(-int64(doubtEvery))
+	return s
+}
+
+// view holds the properties of the stream, as of the last verification.
+type view struct {
+	notify   string // prefix of re-published subjects, with a dot; "": none
+	direct   bool
+	alone    bool // neither replicas nor mirrors
+	room     error
+	created  time.Time
+	warnings []string
+	config   json.RawMessage
+}
+
+// Bucket returns the bucket's name.
+func (s *stream) Bucket() string { return s.cfg.Bucket }
+
+// Now estimates the servers' wall clock; see [KV].
+func (s *stream) Now() time.Time { return s.clock.now() }
+
+// Alone reports whether only one server answers; see [KV].
+func (s *stream) Alone() bool { return s.seen.Load().alone && !s.mirrorSeen.Load() }
+
+// Room is the verdict of the last verification on the room in the bucket; see [KV].
+func (s *stream) Room() error { return s.seen.Load().room }
+
+// checkRoom has the bucket verified where so many writes have been acknowledged that they may
+// have filled it.
+func (s *stream) checkRoom(revision uint64) {
+	if until := s.roomUntil.Load(); revision > until && s.roomUntil.CompareAndSwap(until, revision+roomStep) {
+		s.doubt()
+	}
+}
+
+// adopt verifies a stream and remembers what the store needs to know of it, fit or not.
+func (s *stream) adopt(info *Info) error {
+	warnings, err := verify(s.cfg, info)
+	s.roomUntil.Store(roomUntil(&info.StreamInfo))
+	s.seen.Store(&view{
+		warnings: warnings, direct: info.Config.AllowDirect, created: info.Created,
+		notify: notifies(info.Config.RePublish, s.prefix+">"),
+		alone:  single(&info.StreamInfo),
+		room:   Room(&info.StreamInfo),
+		config: info.Raw,
+	})
+	return err
+}
+
+// single reports whether no other server may answer for the stream than the one that has.
+func single(info *jetstream.StreamInfo) bool {
+	return servers(info) == 1 && len(info.Alternates) <= 1
+}
+
+// servers returns how many servers may answer for a stream: while it is moved,
+// more than it is configured to have.
+func servers(info *jetstream.StreamInfo) int {
+	n := info.Config.Replicas
+	if info.Cluster != nil {
+		n = max(n, 1+len(info.Cluster.Replicas))
+	}
+	return n
+}
+
+type infoRequest struct {
+	Filter string `json:"subjects_filter,omitempty"`
+	Offset int    `json:"offset,omitempty"`
+}
+
+type infoResponse struct {
+	Error *jetstream.APIError `json:"error,omitempty"`
+	Info
+	Total  int `json:"total"`
+	Offset int `json:"offset"`
+	Limit  int `json:"limit"`
+}
+
+func (r *infoResponse) apiError() *jetstream.APIError { return r.Error }
+
+// info asks the stream's leader about it. Each answer has the settings: if they are others
+// than those that were verified last, the store says so.
+func (s *stream) info(ctx context.Context, req infoRequest) (*infoResponse, error) {
+	resp, err := s.ask(ctx, req, own)
+	if err == nil {
+		s.compare(&resp.Info)
+	}
+	return resp, err
+}
+
+// compare compares an answer with what was verified last.
+func (s *stream) compare(info *Info) {
+	seen := s.seen.Load()
+	alone := single(&info.StreamInfo)
+	if seen.created.Equal(info.Created) && seen.alone == alone && bytes.Equal(seen.config, info.Raw) {
+		return
+	}
+	if !alone {
+		s.crowded(seen) //safety:replicas-noticed
+	}
+	s.doubt()
+}
+
+// crowded notes that other servers may answer too: any of them may lag.
+func (s *stream) crowded(seen *view) {
+	if seen.alone {
+		now := *seen
+		now.alone = false
+		s.seen.CompareAndSwap(seen, &now) // or it was verified meanwhile
+	}
+}
+
+// doubt has the bucket verified.
+func (s *stream) doubt() { s.callHooks(Doubtful) }
+
+// doubtRefusal has the bucket verified because of a refusal, now and then: it may have
+// another reason than the settings, and go on.
+func (s *stream) doubtRefusal(every time.Duration) {
+	now := time.Since(s.health.made)
+	if last := s.doubtedAt.Load(); now-time.Duration(last) >= every && s.doubtedAt.CompareAndSwap(last, int64(now)) {
+		s.doubt()
+	}
+}
+
+// ask asks the stream's leader about it.
+func (s *stream) ask(ctx context.Context, req infoRequest, route route) (*infoResponse, error) {
+	var body []byte
+	if req != (infoRequest{}) {
+		body, _ = json.Marshal(req)
+	}
+	var resp infoResponse
+	if err := s.infoOf(ctx, "STREAM.INFO."+s.name, body, &resp, route); err != nil {
+		return nil, err
+	}
+	s.clock.read(resp.TimeStamp)
+	return &resp, nil
+}
+
+// infoOf does a request that is answered with the settings of a stream.
+func (s *stream) infoOf(ctx context.Context, op string, body []byte, resp *infoResponse, route route) error {
+	if err := s.api(ctx, op, body, resp, route); err != nil {
+		return err
+	}
+	return resp.read()
+}
+
+// apiReply is a JSON answer of the JetStream API.
+type apiReply interface{ apiError() *jetstream.APIError }
+
+// api does one request of the JetStream API and names what went wrong.
+func (s *stream) api(ctx context.Context, op string, body []byte, resp apiReply, route route) error {
+	msg, err := s.roundTrip(ctx, s.apiPrefix+op, body, route)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(msg.Data, resp); err != nil {
+		return fmt.Errorf("%w: unreadable answer to %s: %w", ErrUnavailable, op, err)
+	}
+	switch e := resp.apiError(); {
+	case e == nil:
+		return nil
+	case e.ErrorCode == jetstream.JSErrCodeStreamNotFound || e.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return fmt.Errorf("%w: %w", ErrNotFound, e)
+	default:
+		return fmt.Errorf("%w: %s: %w", ErrUnavailable, op, e)
+	}
+}
+
+// stateAt requests State again until the answer proves what it does not name: it is
+// complete, and its leader has applied revision min.
+func (s *stream) stateAt(ctx context.Context, pattern string, min uint64) (State, error) {
+	for try := 0; ; try++ {
+		st, err := s.State(ctx, pattern)
+		if err != nil {
+			return State{}, err
+		}
+		// A leader that was deposed may lack what its successor has acknowledged.
+		if st.LastRevision >= min && st.Complete { //safety:state-as-of
+			return st, nil
+		}
+		switch again, err := lagged(ctx, try); {
+		case err != nil:
+			return State{}, err
+		case !again && !st.Complete:
+			return State{}, fmt.Errorf("%w: the server that answers does not lead the stream, so what it lacks may be there", ErrUnavailable)
+		case !again:
+			return State{}, fmt.Errorf("%w: the leader has revision %d, at least %d was acknowledged", ErrUnavailable, st.LastRevision, min)
+		}
+	}
+}
+
+// State asks the leader for its state and the keys under pattern; see [KV].
+func (s *stream) State(ctx context.Context, pattern string) (State, error) {
+	var req infoRequest
+	if pattern != "" {
+		if err := checkPattern(pattern); err != nil {
+			return State{}, err
+		}
+		req.Filter = s.prefix + pattern
+	}
+	var st State
+	var led time.Time // since when the server leads that has answered
+	for {
+		info, err := s.info(ctx, req)
+		if err != nil {
+			return State{}, err
+		}
+		if req.Offset == 0 {
+			// The server takes its state before its list of subjects, so the
+			// first page's state is contained in every page.
+			st = State{LastRevision: info.State.LastSeq, Created: info.Created, Time: info.TimeStamp, Replicas: servers(&info.StreamInfo), Notifies: notifies(info.Config.RePublish, s.prefix+">") != ""}
+			led = ledSince(&info.StreamInfo)
+			st.Complete = st.Replicas == 1 || !led.IsZero() //safety:state-complete
+		}
+		if !led.Equal(ledSince(&info.StreamInfo)) { //safety:state-term
+			st.Complete = false // two servers, or two terms: a key may be on neither's page
+		}
+		for subject := range info.State.Subjects {
+			st.Keys = append(st.Keys, strings.TrimPrefix(subject, s.prefix))
+		}
+		req.Offset += len(info.State.Subjects)
+		// The server answers in pages: a reader on the second one still reads.
+		if len(info.State.Subjects) == 0 || req.Offset >= info.Total { //safety:state-pages
+			slices.Sort(st.Keys)
+			return st, nil
+		}
+	}
+}
+
+// ledSince returns since when the server leads the stream that has answered. It is zero if
+// the server does not lead, or is the only one. A server takes its state first, then whether
+// it leads, then the keys. It leads from when it has applied its whole log, so the keys
+// of a leader's answer are all there are, even where it was elected during that answer.
+func ledSince(info *jetstream.StreamInfo) time.Time {
+	if info.Cluster == nil || info.Cluster.LeaderSince == nil {
+		return time.Time{}
+	}
+	return *info.Cluster.LeaderSince
+}
+
+// lagged pauses before a replica that lags is asked again. It returns false at once
+// when that was often enough.
+func lagged(ctx context.Context, try int) (again bool, err error) {
+	if try == lagRetries {
+		return false, nil
+	}
+	return true, pause(ctx, firstLag<<try)
+}
