@@ -21,14 +21,14 @@ func (s *Store) Warnings() []string { return s.seen.Load().warnings }
 func (s *Store) Notifications() string { return s.seen.Load().notify }
 
 // OnSender has the sender run fn, as a call into the connection.
-func (s *Store) OnSender(fn func()) { s.sender.Add(fn) }
+func (s *Store) OnSender(fn func()) { s.calls.Add(fn) }
 
 // AwaitPending waits until a write waits for its answer.
 func (s *Store) AwaitPending() {
 	for n := 0; n == 0; time.Sleep(time.Millisecond) {
-		s.line.mu.Lock()
+		s.inFlight.mu.Lock()
 		n = len(s.pending)
-		s.line.mu.Unlock()
+		s.inFlight.mu.Unlock()
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,21 +16,13 @@ import (
 )
 
 const (
-	// replyTimeout bounds a request whose context has no earlier end.
-	replyTimeout = 5 * time.Second
 	// repeatAfter is how long a request waits before it is sent again.
 	repeatAfter = time.Second
 	// lateAnswers is how long an answer is waited for on a draining
 	// connection, where each needs a goroutine of its own.
 	lateAnswers = 30 * time.Second
-	// permissionPoll is the time between two checks of a wait for a refusal: the
-	// server reports a forbidden subject on the connection, not in an answer.
-	permissionPoll = 25 * time.Millisecond
 	// pollMost is the longest time between two of these checks: each is twice as long after the last one as that was.
 	pollMost = 400 * time.Millisecond
-	// lookEvery is how long the store caches the last error of the connection: many callers may
-	// wait for an answer, and each read of that error takes a turn of the sender.
-	lookEvery = permissionPoll / 5
 )
 
 const (
@@ -40,63 +33,6 @@ const (
 // errIncomplete: the answer to a multi-key read is not all there is.
 var errIncomplete = errors.New("incomplete answer")
 
-// connError makes a client-side failure to publish or subscribe match the
-// package's sentinels.
-func connError(err error) error {
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
-}
-
-func (l *line) onReply(m *nats.Msg) {
-	id, err := strconv.ParseUint(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], 36, 64)
-	if err == nil {
-		l.deliver(id, m, nil)
-	}
-}
-
-// deliver hands an answer, or the reason why there will be none, to what awaits it.
-func (l *line) deliver(id uint64, m *nats.Msg, failure error) {
-	l.mu.Lock()
-	a, found := l.pending[id]
-	if a.answers == nil {
-		delete(l.pending, id)
-	}
-	l.mu.Unlock()
-	switch {
-	case !found:
-	case a.answers == nil:
-		l.onWritten(a, m, failure)
-	case !a.answers(m, failure):
-		l.drop(id)
-	}
-}
-
-// awaited is what awaits the one answer to a write, or the answers to a request.
-type awaited struct {
-	write   sentWrite
-	written func(Answer) // nil if the caller has given up: see orphan
-	answers answerTo     // nil for a write
-}
-
-// answerTo takes an answer, or why there will be none: see [NotSent]. It reports whether it
-// awaits more of them.
-type answerTo func(m *nats.Msg, failure error) (more bool)
-
-func (l *line) drop(id uint64) {
-	l.mu.Lock()
-	delete(l.pending, id)
-	l.mu.Unlock()
-}
-
-// forget drops an answer that the caller no longer awaits. The store goes on to await that of a
-// write: see orphan. A request that still waits for the sender is not sent.
-func (l *line) forget(id uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.orphan(id) {
-		delete(l.pending, id)
-	}
-}
-
 // exchange has o sent and hands every answer to a until that takes no more or the answer
 // is forgotten. It takes no mutex of the connection, unless it is for Open.
 func (l *line) exchange(o *outgoing, a awaited) (forget func(), err error) {
@@ -105,18 +41,14 @@ func (l *line) exchange(o *outgoing, a awaited) (forget func(), err error) {
 		return nil, unsent{err}
 	}
 	id := o.id
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
+	if !l.register(id, a) {
 		o.free()
 		return nil, ErrClosed
 	}
-	l.pending[id] = a
-	l.mu.Unlock()
 	if o.route == shared { // Open, which starts nothing that stays, and bounds the wait itself
 		l.transmit(o)
 	} else {
-		l.sender.Add(o.send)
+		l.calls.Add(o.send)
 	}
 	return func() { l.forget(id) }, nil
 }
@@ -153,14 +85,12 @@ func (l *line) gone() error {
 // wanted however late, also by a caller that has closed the store. It runs on the sender.
 func (l *line) transmit(o *outgoing) {
 	defer o.free()
-	l.mu.Lock()
-	a, wanted := l.pending[o.id]
-	l.mu.Unlock()
+	a, wanted := l.registered(o.id)
 	if !wanted && !o.ends {
 		return
 	}
 	err := errStuck
-	if o.ends || a.answers != nil || l.health.now()-a.write.at <= stuckAfter {
+	if o.ends || a.answers != nil || l.now()-a.write.at <= stuckAfter {
 		err = l.publish(o)
 	}
 	if err != nil {
@@ -220,13 +150,12 @@ func (l *line) publish(o *outgoing) error {
 
 // request sends msg on the shared route, on a goroutine of its own.
 func (l *line) request(id uint64, msg *nats.Msg) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
+	if !l.goroutines.Begin() {
 		return ErrClosed
 	}
-	l.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(l.ctx, lateAnswers)
+	go func() {
+		defer l.goroutines.Done()
+		ctx, cancel := context.WithTimeout(l.goroutines.Context(), lateAnswers)
 		defer cancel()
 		m, err := l.nc.RequestMsgWithContext(ctx, msg)
 		switch {
@@ -239,7 +168,7 @@ func (l *line) request(id uint64, msg *nats.Msg) error {
 			return
 		}
 		l.deliver(id, m, nil)
-	})
+	}()
 	return nil
 }
 
@@ -341,42 +270,16 @@ func (l *line) denied(ctx context.Context, subject string) error {
 	if l.away() { // it has sent nothing
 		return nil
 	}
-	err := l.lastError(ctx)
-	if !errors.Is(err, nats.ErrPermissionViolation) {
+	err, at := l.lastDenial(ctx)
+	if err == nil || time.Since(at) >= replyTimeout {
 		return nil
 	}
-	l.mu.Lock()
-	if err != l.lastDenied {
-		l.lastDenied, l.deniedAt = err, time.Now()
-	}
-	fresh := time.Since(l.deniedAt) < replyTimeout
-	l.mu.Unlock()
 	text := err.Error()
 	publish := func(subject string) bool { return strings.Contains(text, `Publish to "`+subject+`"`) }
-	if !fresh || !(publish(subject) || publish(l.mapped(subject)) || strings.Contains(text, `Subscription to "`+l.inboxes)) {
+	if !(publish(subject) || publish(l.mapped(subject)) || strings.Contains(text, `Subscription to "`+l.inboxes)) {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", ErrPermission, err)
-}
-
-// lastError is the last error that the server has reported on the connection.
-func (l *line) lastError(ctx context.Context) error {
-	l.mu.Lock()
-	last, now := l.lastErr, time.Now()
-	if now.Sub(l.lookedAt) < lookEvery {
-		l.mu.Unlock()
-		return last
-	}
-	l.lookedAt = now
-	l.mu.Unlock()
-	err, ok := fromConn(ctx, l, permissionPoll, l.nc.LastError)
-	if !ok {
-		return nil
-	}
-	l.mu.Lock()
-	l.lastErr = err
-	l.mu.Unlock()
-	return err
 }
 
 // mapped returns the subject for which a server of the domain itself checks
@@ -412,7 +315,7 @@ func await[T any](ctx context.Context, l *line, ch <-chan T, subject string, lim
 			return v, nil
 		case <-ctx.Done():
 			return zero, fmt.Errorf("%w on %s: %w", errNoAnswer, subject, plain.EndOf(ctx))
-		case <-l.ctx.Done():
+		case <-l.goroutines.Context().Done():
 			return zero, ErrClosed
 		case <-poll.C:
 			if err := l.denied(ctx, subject); err != nil {
@@ -440,4 +343,59 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return plain.EndOf(ctx)
 	}
+}
+
+// outgoing is a message that is put together. nats.go has copied what it sends
+// when a publish returns, so its parts are used again.
+type outgoing struct {
+	line   *line
+	send   func() // transmits it
+	msg    nats.Msg
+	expect string    // the revision that a write expects
+	values [4]string // of the headers
+	id     uint64    // of the answer
+	route  route
+	ends   bool // a tombstone
+}
+
+// route is how a message and its answers travel.
+type route uint8
+
+const (
+	// own: the answers come on the subscription of the store. While the connection
+	// drains that subscription is gone, but handlers may still hold locks: the exchange then
+	// travels as with shared.
+	own route = iota
+	// whole is own for requests with several answers, which a connection that drains does
+	// not take.
+	whole
+	// shared: through nats.go's own reply subscription, which lives to the end and passes
+	// one answer. Open uses it, so that it exists before draining.
+	shared
+)
+
+var outgoings = sync.Pool{New: func() any { return &outgoing{msg: nats.Msg{Header: make(nats.Header, 4)}} }}
+
+// outgoing is a message without headers and data to the subject of prefix and key. What differs from
+// message to message is one string: the subject, the subject of the answer and the expected revision.
+func (l *line) outgoing(prefix, key string, expect uint64) *outgoing {
+	o := outgoings.Get().(*outgoing)
+	clear(o.msg.Header)
+	if o.line, o.id = l, l.nextID.Add(1); o.send == nil { // it is new
+		o.send = func() { o.line.transmit(o) }
+	}
+	var buf [256]byte
+	b := append(append(buf[:0], prefix...), key...)
+	subject := len(b)
+	b = strconv.AppendUint(append(append(b, l.inbox...), '.'), o.id, 36)
+	reply := len(b)
+	text := string(strconv.AppendUint(b, expect, 10))
+	o.msg.Subject, o.msg.Reply, o.expect = text[:subject], text[subject:reply], text[reply:]
+	return o
+}
+
+// free gives o back.
+func (o *outgoing) free() {
+	o.line, o.msg.Data = nil, nil // not kept from the collector
+	outgoings.Put(o)
 }

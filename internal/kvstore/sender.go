@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/natslock/locks/internal/worker"
 )
 
 // nats.go holds the mutex of a connection while it writes to the network, for a minute at
@@ -24,19 +26,41 @@ const (
 	// subscribeWithin is how long a watch waits for its subscription, which is made all the
 	// same: it learns whether the connection is closed, or drains.
 	subscribeWithin = 100 * time.Millisecond
+	// permissionPoll is the time between two checks of a wait for a refusal: the
+	// server reports a forbidden subject on the connection, not in an answer.
+	permissionPoll = 25 * time.Millisecond
+	// lookEvery is how long the store caches the last error of the connection: many callers may
+	// wait for an answer, and each read of that error takes a turn of the sender.
+	lookEvery = permissionPoll / 5
 )
+
+// sender makes the calls into the connection that take its mutex.
+type sender struct {
+	calls   *worker.Worker // runs them
+	nc      *nats.Conn
+	made    time.Time
+	upSince atomic.Int64 // when the connection came back the last time, since made
+
+	mu       sync.Mutex // of what follows; never held across I/O
+	denial   error      // the connection's last error as read last, if it is the refusal of a subject
+	deniedAt time.Time  // when that was first read
+	lookedAt time.Time  // when the last read began
+}
+
+// now returns the time since the store was made.
+func (s *sender) now() time.Duration { return time.Since(s.made) }
 
 // stuck reports whether the sender has been waiting for the connection for more than stuckAfter.
 // That time begins again when the connection comes back.
-func (l *line) stuck() bool {
-	return l.sender.Busy() > stuckAfter && l.health.now()-time.Duration(l.upSince.Load()) > stuckAfter
+func (s *sender) stuck() bool {
+	return s.calls.Busy() > stuckAfter && s.now()-time.Duration(s.upSince.Load()) > stuckAfter
 }
 
 // fromConn returns what fn, which calls the connection, returns on the sender. It waits
 // for d at most, and not longer than ctx.
-func fromConn[T any](ctx context.Context, l *line, d time.Duration, fn func() T) (v T, ok bool) {
+func fromConn[T any](ctx context.Context, s *sender, d time.Duration, fn func() T) (v T, ok bool) {
 	answer := make(chan T, 1)
-	if l.stuck() || !l.sender.Add(func() { answer <- fn() }) {
+	if s.stuck() || !s.calls.Add(func() { answer <- fn() }) {
 		return v, false
 	}
 	t := time.NewTimer(d)
@@ -48,6 +72,33 @@ func fromConn[T any](ctx context.Context, l *line, d time.Duration, fn func() T)
 	case <-t.C:
 	}
 	return v, false
+}
+
+// lastDenial returns the last error that the server has reported on the connection if that refuses a subject, and when
+// it was first read.
+func (s *sender) lastDenial(ctx context.Context) (err error, at time.Time) {
+	s.mu.Lock()
+	err, at = s.denial, s.deniedAt
+	now := time.Now()
+	if now.Sub(s.lookedAt) < lookEvery {
+		s.mu.Unlock()
+		return err, at
+	}
+	s.lookedAt = now
+	s.mu.Unlock()
+	err, ok := fromConn(ctx, s, permissionPoll, s.nc.LastError)
+	if !ok {
+		return nil, at
+	}
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		err = nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != s.denial {
+		s.denial, s.deniedAt = err, time.Now()
+	}
+	return err, s.deniedAt
 }
 
 // unsent is the error of a message that was certainly not sent.
@@ -67,57 +118,8 @@ var (
 	errStuck = fmt.Errorf("%w: not sent, connection has taken no message for %v: its network is stuck, or it is reconnecting", ErrUnavailable, stuckAfter)
 )
 
-// outgoing is a message that is put together. nats.go has copied what it sends
-// when a publish returns, so its parts are used again.
-type outgoing struct {
-	line   *line
-	send   func() // transmits it
-	msg    nats.Msg
-	expect string    // the revision that a write expects
-	values [4]string // of the headers
-	id     uint64    // of the answer
-	route  route
-	ends   bool // a tombstone
-}
-
-// route is how a message and its answers travel.
-type route uint8
-
-const (
-	// own: the answers come on the subscription of the store. While the connection
-	// drains that subscription is gone, but handlers may still hold locks: the exchange then
-	// travels as with shared.
-	own route = iota
-	// whole is own for requests with several answers, which a connection that drains does
-	// not take.
-	whole
-	// shared: through nats.go's own reply subscription, which lives to the end and passes
-	// one answer. Open uses it, so that it exists before draining.
-	shared
-)
-
-var outgoings = sync.Pool{New: func() any { return &outgoing{msg: nats.Msg{Header: make(nats.Header, 4)}} }}
-
-// outgoing is a message without headers and data to the subject of prefix and key. What differs from
-// message to message is one string: the subject, the subject of the answer and the expected revision.
-func (l *line) outgoing(prefix, key string, expect uint64) *outgoing {
-	o := outgoings.Get().(*outgoing)
-	clear(o.msg.Header)
-	if o.line, o.id = l, l.nextID.Add(1); o.send == nil { // it is new
-		o.send = func() { o.line.transmit(o) }
-	}
-	var buf [256]byte
-	b := append(append(buf[:0], prefix...), key...)
-	subject := len(b)
-	b = strconv.AppendUint(append(append(b, l.inbox...), '.'), o.id, 36)
-	reply := len(b)
-	text := string(strconv.AppendUint(b, expect, 10))
-	o.msg.Subject, o.msg.Reply, o.expect = text[:subject], text[subject:reply], text[reply:]
-	return o
-}
-
-// free gives o back.
-func (o *outgoing) free() {
-	o.line, o.msg.Data = nil, nil // not kept from the collector
-	outgoings.Put(o)
+// connError makes a client-side failure to publish or subscribe match the
+// package's sentinels.
+func connError(err error) error {
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }

@@ -163,7 +163,7 @@ func (s *stream) doubt() { s.callHooks(Doubtful) }
 // doubtRefusal has the bucket verified because of a refusal, now and then: it may have
 // another reason than the settings, and go on.
 func (s *stream) doubtRefusal(every time.Duration) {
-	now := time.Since(s.health.made)
+	now := s.now()
 	if last := s.doubtedAt.Load(); now-time.Duration(last) >= every && s.doubtedAt.CompareAndSwap(last, int64(now)) {
 		s.doubt()
 	}

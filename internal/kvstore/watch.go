@@ -47,7 +47,7 @@ func (s *watcher) close() {
 	topics, all := s.topics, s.all()
 	s.topics = nil
 	s.mu.Unlock()
-	s.sender.Add(func() {
+	s.calls.Add(func() {
 		for _, t := range topics {
 			t.unsubscribe()
 		}
@@ -81,7 +81,7 @@ func (s *watcher) topicOf(prefix, keys string) *topic {
 	pattern := prefix + keys
 	t := s.topics[pattern]
 	if t == nil {
-		t = &topic{pattern: pattern, cut: uint32(len(prefix)), since: s.health.now()}
+		t = &topic{pattern: pattern, cut: uint32(len(prefix)), since: s.now()}
 		s.topics[pattern] = t
 	}
 	return t
@@ -133,7 +133,7 @@ func (s *watcher) Watch(pattern string, deliver func(Event)) (Watch, error) {
 		return nil, err
 	}
 	made := make(chan error, 1)
-	s.sender.Add(func() { made <- t.subscribe(s) })
+	s.calls.Add(func() { made <- t.subscribe(s) })
 	if s.away() || s.stuck() {
 		return w, nil
 	}
@@ -181,7 +181,7 @@ func (w *watch) Stop() {
 	}
 	s.mu.Unlock()
 	if last {
-		s.sender.Add(t.unsubscribe)
+		s.calls.Add(t.unsubscribe)
 	}
 }
 
@@ -211,7 +211,7 @@ func (s *watcher) move(to string) (moved bool) {
 	}
 	s.mu.Unlock()
 	for _, c := range changes {
-		s.sender.Add(func() {
+		s.calls.Add(func() {
 			c.old.unsubscribe()
 			_ = c.now.subscribe(s) // fails where the connection is closed, which ends all watches
 		})
@@ -236,7 +236,7 @@ func (s *watcher) flooded(m *nats.Msg) {
 	default:
 		since := f.since
 		f.high = false
-		s.sender.Add(func() {
+		s.calls.Add(func() {
 			if s.dropped() {
 				s.recheck(since)
 			}

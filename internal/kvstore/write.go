@@ -41,7 +41,7 @@ func (s *writer) Send(w Write, done func(Answer)) (forget func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.exchange(s.message(w, ttl), awaited{write: s.sending(w.Key, w.Expect), written: done})
+	return s.exchange(s.message(w, ttl), awaited{write: s.sending(s.now(), w.Key, w.Expect), written: done})
 }
 
 // written handles the answer to a write, or the reason why there will be none.

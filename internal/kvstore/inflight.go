@@ -1,0 +1,239 @@
+package kvstore
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// A stream can stop accepting writes for good while its servers go on answering
+// requests about it, and a network can swallow both. Unanswered writes
+// show both: the store keeps the oldest one since the last acknowledgement.
+
+const (
+	// replyTimeout bounds a request whose context has no earlier end.
+	replyTimeout = 5 * time.Second
+	// silentAfter is how long a write goes unanswered before that counts.
+	silentAfter = replyTimeout
+	// silentUntil is how long after the last write its silence counts: an idle
+	// client knows nothing of the stream.
+	silentUntil = time.Minute
+	// maxOrphans bounds how many answers are kept of writes whose callers have given up. The
+	// first ones are the oldest, which count.
+	maxOrphans = 64
+)
+
+// inFlight is what has been sent and awaits its answer, and what the answers say of the stream. Times are since
+// the store was made.
+type inFlight struct {
+	onWritten func(awaited, *nats.Msg, error) // the writer's: the answer to a write
+
+	mu      sync.Mutex         // never held across I/O, nor during a call
+	pending map[uint64]awaited // nil once the store is closed
+
+	health health
+}
+
+// register has the answers to a message awaited. It returns false once the store is closed.
+func (f *inFlight) register(id uint64, a awaited) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pending == nil {
+		return false
+	}
+	f.pending[id] = a
+	return true
+}
+
+// registered returns what awaits the answers to a message, if anything does.
+func (f *inFlight) registered(id uint64) (a awaited, wanted bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a, wanted = f.pending[id]
+	return a, wanted
+}
+
+// close drops what is awaited. It returns false if that was done before.
+func (f *inFlight) close() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	open := f.pending != nil
+	f.pending = nil
+	return open
+}
+
+// sentWrite is a write that was sent. The zero value is none.
+type sentWrite struct {
+	n      uint64        // its number in the store
+	at     time.Duration // since the store was made
+	key    string
+	expect uint64 // the revision that it expects
+}
+
+// health is what the store knows of its writes.
+type health struct {
+	last atomic.Int64  // when the last write was sent, since the store was made
+	sent atomic.Uint64 // how many were
+	// stored is how many of them had been sent when the last one was acknowledged,
+	// or the connection came back, with which answers are lost.
+	stored atomic.Uint64
+	// failed is the oldest write since then whose answer says that the stream has
+	// not judged it. Under mu.
+	failed sentWrite
+	// failure is the last such answer. Under mu.
+	failure error
+	// orphans are the ids of answers that only the store awaits. Under mu.
+	orphans []uint64
+}
+
+// awaited is what awaits the one answer to a write, or the answers to a request.
+type awaited struct {
+	write   sentWrite
+	written func(Answer) // nil if the caller has given up: see orphan
+	answers answerTo     // nil for a write
+}
+
+// answerTo takes an answer, or why there will be none: see [NotSent]. It reports whether it
+// awaits more of them.
+type answerTo func(m *nats.Msg, failure error) (more bool)
+
+// sending notes that a write is about to be sent.
+func (f *inFlight) sending(at time.Duration, key string, expect uint64) sentWrite {
+	h := &f.health
+	w := sentWrite{n: h.sent.Add(1), at: at, key: key, expect: expect}
+	h.last.Store(int64(w.at))
+	return w
+}
+
+// storing notes that the stream accepts writes, as far as is known.
+func (f *inFlight) storing() { f.health.stored.Store(f.health.sent.Load()) }
+
+func (f *inFlight) onReply(m *nats.Msg) {
+	id, err := strconv.ParseUint(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], 36, 64)
+	if err == nil {
+		f.deliver(id, m, nil)
+	}
+}
+
+// deliver hands an answer, or the reason why there will be none, to what awaits it.
+func (f *inFlight) deliver(id uint64, m *nats.Msg, failure error) {
+	f.mu.Lock()
+	a, found := f.pending[id]
+	if a.answers == nil {
+		delete(f.pending, id)
+	}
+	f.mu.Unlock()
+	switch {
+	case !found:
+	case a.answers == nil:
+		f.onWritten(a, m, failure)
+	case !a.answers(m, failure):
+		f.drop(id)
+	}
+}
+
+func (f *inFlight) drop(id uint64) {
+	f.mu.Lock()
+	delete(f.pending, id)
+	f.mu.Unlock()
+}
+
+// forget drops an answer that the caller no longer awaits. The store goes on to await that of a
+// write: see orphan. A request that still waits for the sender is not sent.
+func (f *inFlight) forget(id uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.orphan(id) {
+		delete(f.pending, id)
+	}
+}
+
+// answered notes the answer to a write. A refusal by the stream says nothing: a
+// leader without followers refuses too, and stores nothing.
+func (f *inFlight) answered(w sentWrite, a Answer) {
+	h := &f.health
+	switch {
+	case a.Err == nil:
+		f.storing()
+	case errors.Is(a.Err, ErrUnavailable):
+		f.mu.Lock()
+		if stored := h.stored.Load(); w.n > 0 && (h.failed.n <= stored || w.n < h.failed.n) {
+			h.failed = w
+		}
+		if h.failure = a.Err; errors.Is(a.Err, ErrNoStream) { // nobody has answered
+			h.failure = nil
+		}
+		f.mu.Unlock()
+	}
+}
+
+// orphan keeps the answer to a write whose caller has given up, until the next
+// acknowledgement makes it worthless. Under mu.
+func (f *inFlight) orphan(id uint64) bool {
+	h := &f.health
+	stored := h.stored.Load()
+	h.orphans = slices.DeleteFunc(h.orphans, func(id uint64) bool {
+		worthless := f.pending[id].write.n <= stored
+		if worthless {
+			delete(f.pending, id)
+		}
+		return worthless
+	})
+	w := f.pending[id].write
+	switch {
+	case slices.Contains(h.orphans, id):
+		return true
+	case w.n <= stored || len(h.orphans) == maxOrphans:
+		return false
+	}
+	h.orphans = append(h.orphans, id)
+	f.pending[id] = awaited{write: w}
+	return true
+}
+
+// refused makes the writes to key, which the server has refused to this user
+// without an answer, count no longer.
+func (f *inFlight) refused(key string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, p := range f.pending {
+		if p.write.key == key {
+			p.write.n = 0
+			f.pending[id] = p
+		}
+	}
+	if f.health.failed.key == key {
+		f.health.failed = sentWrite{}
+	}
+}
+
+// unanswered returns the oldest write since the last acknowledgement that has gone
+// unanswered, or was refused, for so long that it counts. refusal is the last answer then.
+func (f *inFlight) unanswered(now time.Duration) (oldest sentWrite, refusal error, found bool) {
+	h := &f.health
+	stored := h.stored.Load()
+	if now-time.Duration(h.last.Load()) > silentUntil {
+		return oldest, nil, false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	consider := func(w sentWrite) {
+		if w.n > stored && now-w.at >= silentAfter && (!found || w.n < oldest.n) {
+			oldest, found = w, true
+		}
+	}
+	consider(h.failed)
+	if found {
+		refusal = h.failure
+	}
+	for _, p := range f.pending {
+		consider(p.write)
+	}
+	return oldest, refusal, found
+}
