@@ -139,7 +139,7 @@ func (h *History) refresh(ctx context.Context, bucket *infoResponse) error {
 	}
 	h.last, h.Last, h.Behind = h.base, 0, 0
 	if info.State.Msgs > 0 {
-		page, _, err := h.page(ctx, historyRequest{Seq: info.State.LastSeq})
+		page, _, err := h.page(ctx, pageRequest{Seq: info.State.LastSeq})
 		if err != nil {
 			return err
 		}
@@ -250,7 +250,7 @@ func (h *History) start(ctx context.Context, since time.Time) (point, error) {
 	if h.last.seq == 0 {
 		return point{}, nil
 	}
-	page, _, err := h.page(ctx, historyRequest{Next: h.s.prefix + ">"}.since(since))
+	page, _, err := h.page(ctx, pageRequest{Next: h.s.prefix + ">"}.since(since))
 	if err != nil || len(page) == 0 {
 		return point{}, err
 	}
@@ -264,7 +264,7 @@ func (h *History) start(ctx context.Context, since time.Time) (point, error) {
 // one.
 func (h *History) follow(ctx context.Context, pattern string, since time.Time) iter.Seq2[historyEntry, error] {
 	return func(yield func(historyEntry, error) bool) {
-		req := historyRequest{Next: h.s.prefix + pattern, Batch: historyPage, MaxBytes: multiBytes}.since(since)
+		req := pageRequest{Next: h.s.prefix + pattern, Batch: historyPage, MaxBytes: multiBytes}.since(since)
 		if h.s.imported {
 			req.Batch = 0
 		}

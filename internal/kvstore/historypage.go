@@ -3,7 +3,6 @@ package kvstore
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -33,17 +32,8 @@ type historyEntry struct {
 	record Record
 }
 
-// historyRequest is the server's JSApiMsgGetRequest, of it what a history needs: one
-// message, or a number of them from a sequence or a time on.
-type historyRequest struct {
-	Next     string     `json:"next_by_subj,omitempty"`
-	Seq      uint64     `json:"seq,omitempty"`
-	Start    *time.Time `json:"start_time,omitempty"`
-	Batch    int        `json:"batch,omitempty"`
-	MaxBytes int        `json:"max_bytes,omitempty"`
-}
-
-func (r historyRequest) since(t time.Time) historyRequest {
+// since has a request begin at a time, or with the first record.
+func (r pageRequest) since(t time.Time) pageRequest {
 	if t.IsZero() {
 		r.Seq = 1
 	} else {
@@ -53,66 +43,49 @@ func (r historyRequest) since(t time.Time) historyRequest {
 }
 
 // historyAnswer is an answer to come. Its page is that of the replies' goroutine until that
-// sends on done.
+// sends the end.
 type historyAnswer struct {
 	h       historyPages
 	subject string
 	page    []historyEntry
-	more    bool
-	done    chan error
+	end     <-chan pageEnd
 	drop    func() // nil if nothing was sent
+	err     error  // why nothing was
 }
 
 // page reads messages. More says that there may be others behind them.
-func (h historyPages) page(ctx context.Context, req historyRequest) (page []historyEntry, more bool, err error) {
+func (h historyPages) page(ctx context.Context, req pageRequest) (page []historyEntry, more bool, err error) {
 	return h.ask(req).await(ctx)
 }
 
 // ask sends a request.
-func (h historyPages) ask(req historyRequest) *historyAnswer {
-	a := &historyAnswer{h: h, subject: h.s.apiPrefix + "DIRECT.GET." + h.stream, done: make(chan error, 1)}
-	finish := func(err error) bool { a.done <- err; return false }
-	body, err := json.Marshal(req)
-	if err == nil {
-		a.drop, err = h.s.sendRequest(a.subject, body, own, func(m *nats.Msg, failure error) bool {
-			if failure != nil {
-				return finish(failure)
-			}
-			switch status := statusOf(m); status {
-			case "":
-				e, err := h.entry(m)
-				if err != nil {
-					return finish(err)
-				}
-				if a.page = append(a.page, e); req.Batch == 0 {
-					a.more = true
-					return finish(nil)
-				}
-				return true
-			case "204":
-				a.more = m.Header.Get(hdrPending) != "0"
-				return finish(nil)
-			case "404":
-				return finish(nil)
-			default:
-				return finish(fmt.Errorf("%w: status %s %s on %s", ErrUnavailable, status, m.Header.Get(hdrDescription), a.subject))
-			}
-		})
-	}
-	if err != nil {
-		finish(err)
-	}
+func (h historyPages) ask(req pageRequest) *historyAnswer {
+	a := &historyAnswer{h: h, subject: h.s.apiPrefix + "DIRECT.GET." + h.stream}
+	a.end, a.drop, a.err = h.s.page(a.subject, req, own, func(m *nats.Msg) error {
+		e, err := h.entry(m)
+		a.page = append(a.page, e)
+		return err
+	})
 	return a
 }
 
 // await waits for the answer.
 func (a *historyAnswer) await(ctx context.Context) (page []historyEntry, more bool, err error) {
-	defer a.forget()
-	failed, err := await(ctx, a.h.s.line, a.done, a.subject, replyTimeout)
-	if err := cmp.Or(err, failed); err != nil {
+	if a.err != nil {
+		return nil, false, a.err
+	}
+	defer a.drop()
+	end, err := await(ctx, a.h.s.line, a.end, a.subject, replyTimeout)
+	if err := cmp.Or(err, end.err); err != nil {
 		return nil, false, err
 	}
-	return a.page, a.more, nil
+	switch end.status {
+	case "", "404": // one record, or none
+		return a.page, end.status == "", nil
+	case "204":
+		return a.page, end.header.Get(hdrPending) != "0", nil
+	}
+	return nil, false, end.failed(a.subject)
 }
 
 // forget drops the answer.

@@ -3,7 +3,6 @@ package kvstore
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -283,16 +282,6 @@ func (s *reader) doubted(ctx context.Context, records []Record, min uint64, olde
 	return append(slices.DeleteFunc(records, doubtful), sure...), nil
 }
 
-// multiRequest is the server's JSApiMsgGetRequest, of it what is used here: the last
-// records of subjects, or all records of one from a revision on.
-type multiRequest struct {
-	Subjects []string `json:"multi_last,omitempty"`
-	Next     string   `json:"next_by_subj,omitempty"`
-	From     uint64   `json:"seq,omitempty"`
-	Batch    int      `json:"batch,omitempty"`
-	MaxBytes int      `json:"max_bytes,omitempty"`
-}
-
 // multiGet reads the last records of many subjects, tombstones included, from
 // one replica, which answers with one message each and an end mark that names
 // its state. The error matches errIncomplete when it cannot answer like that.
@@ -304,7 +293,7 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 	if !s.multi() {
 		return Listing{}, errIncomplete
 	}
-	request := multiRequest{Subjects: subjects, From: what.from, Batch: cmp.Or(what.atMost, batchMax), MaxBytes: multiBytes}
+	request := pageRequest{Subjects: subjects, Seq: what.from, Batch: cmp.Or(what.atMost, batchMax), MaxBytes: multiBytes}
 	if what.from > 0 && len(subjects) == 1 {
 		// A key has one record. Asked for the last ones, the server counts those before
 		// the revision too, and refuses more than 1024.
@@ -313,56 +302,15 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 			request.Batch, request.MaxBytes = 0, 0
 		}
 	}
-	body, err := json.Marshal(request)
-	if err != nil {
-		return Listing{}, err
-	}
-	var l Listing // the replies' goroutine's until it sends on ch
-	ch := make(chan error, 1)
-	finish := func(err error) bool { ch <- err; return false }
+	var l Listing // the replies' goroutine's until it sends the end
 	subject := s.apiPrefix + "DIRECT.GET." + s.name
-	forget, err := s.sendRequest(subject, body, whole, func(m *nats.Msg, failure error) bool {
-		if failure != nil {
-			return finish(failure)
+	ch, forget, err := s.page(subject, request, whole, func(m *nats.Msg) error {
+		r, err := s.record(m.Header, m.Data)
+		if err != nil {
+			return errIncomplete
 		}
-		switch status := statusOf(m); status {
-		case "":
-			r, err := s.record(m.Header, m.Data)
-			if err != nil {
-				return finish(errIncomplete)
-			}
-			l.Records = append(l.Records, r)
-			if request.Batch == 0 {
-				l.Revision, l.More = r.Revision, true
-				return finish(nil)
-			}
-			return true
-		case "204":
-			// Cut off, at the limit of the request or at multiBytes.
-			if pending := m.Header.Get(hdrPending); pending != "0" { //safety:list-cut-off
-				l.Left, _ = strconv.Atoi(pending)
-				if l.More = what.atMost > 0 && len(l.Records) == what.atMost; !l.More {
-					return finish(errIncomplete)
-				}
-			}
-			// Servers before 2.11 do not say; nothing is promised then.
-			l.Revision, _ = strconv.ParseUint(m.Header.Get(hdrUpTo), 10, 64)
-			if n := len(l.Records); n > 0 && request.Next != "" { // which has no such header
-				l.Revision = l.Records[n-1].Revision
-			}
-			return finish(nil)
-		case "404": // also when a record could not be loaded
-			if len(l.Records) > 0 {
-				return finish(errIncomplete)
-			}
-			return finish(nil)
-		case "413":
-			return finish(errTooMany)
-		case "503": // nobody answers: direct gets are off, or not imported
-			return finish(errIncomplete)
-		default:
-			return finish(fmt.Errorf("%w: status %s %s on %s", ErrUnavailable, status, m.Header.Get(hdrDescription), subject))
-		}
+		l.Records = append(l.Records, r)
+		return nil
 	})
 	if err != nil {
 		return Listing{}, err
@@ -375,18 +323,46 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 	if patient {
 		within = 2 * replyTimeout
 	}
-	err, waitErr := await(ctx, s.line, ch, subject, within)
+	end, err := await(ctx, s.line, ch, subject, within)
 	switch {
-	case errors.Is(waitErr, errNoAnswer) && ctx.Err() == nil && !patient:
+	case errors.Is(err, errNoAnswer) && ctx.Err() == nil && !patient:
 		return Listing{}, errIncomplete // the leader may answer where this replica did not
-	case errors.Is(waitErr, ErrPermission):
+	case errors.Is(err, ErrPermission):
 		// This request reads any key, so it may be withheld where reading
 		// single keys is granted.
 		s.multiOff.Store(true)
 		return Listing{}, errIncomplete
 	}
-	if err := cmp.Or(waitErr, err); err != nil {
+	if err := cmp.Or(err, end.err); err != nil {
 		return Listing{}, err
+	}
+	n := len(l.Records)
+	switch end.status {
+	case "": // the record alone
+		l.Revision, l.More = l.Records[0].Revision, true
+	case "204":
+		// Cut off, at the limit of the request or at multiBytes.
+		if pending := end.header.Get(hdrPending); pending != "0" { //safety:list-cut-off
+			l.Left, _ = strconv.Atoi(pending)
+			if l.More = what.atMost > 0 && n == what.atMost; !l.More {
+				return Listing{}, errIncomplete
+			}
+		}
+		// Servers before 2.11 do not say; nothing is promised then.
+		l.Revision, _ = strconv.ParseUint(end.header.Get(hdrUpTo), 10, 64)
+		if n > 0 && request.Next != "" { // which has no such header
+			l.Revision = l.Records[n-1].Revision
+		}
+	case "404": // also when a record could not be loaded
+		if n > 0 {
+			return Listing{}, errIncomplete
+		}
+	case "413":
+		return Listing{}, errTooMany
+	case "503": // nobody answers: direct gets are off, or not imported
+		return Listing{}, errIncomplete
+	default:
+		return Listing{}, end.failed(subject)
 	}
 	return l, nil
 }

@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -81,4 +82,53 @@ func (s *stream) mirrored(name string) {
 	}
 	s.cfg.Logger.Warn(fmt.Sprintf("lock bucket: stream %.64q mirrors this bucket and answers reads of it. Each such read costs a second one. Repair: remove it or its mirror_direct", name),
 		"bucket", s.cfg.Bucket)
+}
+
+// pageRequest is the server's JSApiMsgGetRequest, of it what is used here: the last records of subjects, or those of
+// one from a sequence or a time on. Without a batch it asks for one record.
+type pageRequest struct {
+	Subjects []string   `json:"multi_last,omitempty"`
+	Next     string     `json:"next_by_subj,omitempty"`
+	Seq      uint64     `json:"seq,omitempty"`
+	Start    *time.Time `json:"start_time,omitempty"`
+	Batch    int        `json:"batch,omitempty"`
+	MaxBytes int        `json:"max_bytes,omitempty"`
+}
+
+// pageEnd is how the answers to a pageRequest end: with a message that has a status, with the one record that it asks
+// for, or with an error.
+type pageEnd struct {
+	status string
+	header nats.Header
+	err    error
+}
+
+// page asks a stream, on the subject of its direct gets, for records. It hands each to take, on the goroutine of the
+// replies, before it sends the end.
+func (s *stream) page(subject string, req pageRequest, route route, take func(*nats.Msg) error) (end <-chan pageEnd, forget func(), err error) {
+	body, err := json.Marshal(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	ch := make(chan pageEnd, 1)
+	forget, err = s.sendRequest(subject, body, route, func(m *nats.Msg, failure error) bool {
+		e := pageEnd{err: failure}
+		if failure == nil {
+			e.status, e.header = statusOf(m), m.Header
+			if e.status == "" {
+				e.err = take(m)
+			}
+			if e.status == "" && e.err == nil && req.Batch > 0 {
+				return true
+			}
+		}
+		ch <- e
+		return false
+	})
+	return ch, forget, err
+}
+
+// failed is the error of a status that ends no page.
+func (e pageEnd) failed(subject string) error {
+	return fmt.Errorf("%w: status %s %s on %s", ErrUnavailable, e.status, e.header.Get(hdrDescription), subject)
 }
