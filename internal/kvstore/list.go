@@ -101,11 +101,8 @@ func (s *reader) snapshot(ctx context.Context, pattern string, min uint64, what 
 		if l.Revision == 0 {
 			return Listing{}, errIncomplete // nothing there, in a state that is not named
 		}
-		switch again, err := lagged(ctx, try); {
-		case err != nil:
+		if err := lagged(ctx, try, errIncomplete); err != nil {
 			return Listing{}, err
-		case !again:
-			return Listing{}, errIncomplete
 		}
 	}
 }
@@ -174,11 +171,7 @@ func (s *reader) listKeys(ctx context.Context, pattern string, min uint64) (List
 			return Listing{}, err
 		}
 		l.Records = append(l.Records, records...)
-		found := make(map[string]bool, len(records))
-		for _, r := range records {
-			found[r.Key] = true
-		}
-		missing = slices.DeleteFunc(missing, func(k string) bool { return found[k] })
+		missing = lacking(missing, records)
 		// A key that the leader names and a replica lacks is a waiter, not a gap.
 		if len(missing) == 0 { //safety:list-complete
 			return l, nil
@@ -194,11 +187,9 @@ func (s *reader) listKeys(ctx context.Context, pattern string, min uint64) (List
 		if len(missing) == 0 {
 			return l, nil
 		}
-		switch again, err := lagged(ctx, try); {
-		case err != nil:
+		lasting := fmt.Errorf("%w: %d keys that the leader names cannot be read, %q is one", ErrUnavailable, len(missing), missing[0])
+		if err := lagged(ctx, try, lasting); err != nil {
 			return Listing{}, err
-		case !again:
-			return Listing{}, fmt.Errorf("%w: %d keys that the leader names cannot be read, %q is one", ErrUnavailable, len(missing), missing[0])
 		}
 	}
 }
@@ -214,14 +205,18 @@ func (s *reader) listNamed(ctx context.Context, keys []string, min uint64) (List
 		return l, nil
 	}
 	// They have ended since, or this replica lacks them: the leader knows.
+	sure, err := s.readEach(ctx, lacking(keys, records), func(ctx context.Context, key string) (Record, error) { return s.Get(ctx, key, min) })
+	l.Records = append(l.Records, sure...)
+	return l, err
+}
+
+// lacking returns the keys that have none of the records.
+func lacking(keys []string, records []Record) []string {
 	found := make(map[string]bool, len(records))
 	for _, r := range records {
 		found[r.Key] = true
 	}
-	missing := slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return found[k] })
-	sure, err := s.readEach(ctx, missing, func(ctx context.Context, key string) (Record, error) { return s.Get(ctx, key, min) })
-	l.Records = append(l.Records, sure...)
-	return l, err
+	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return found[k] })
 }
 
 // readKeys reads keys, in portions where the multi-key read is possible. A key

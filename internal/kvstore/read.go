@@ -88,11 +88,8 @@ func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, 
 		if errors.Is(err, ErrNotFound) { //safety:nothing-proven
 			// Ended since, or answered by a leader that was deposed and does not
 			// contain min: only a state that does proves that there is nothing.
-			switch again, ended := lagged(ctx, try); {
-			case ended != nil:
-				return Record{}, ended
-			case !again:
-				return Record{}, fmt.Errorf("%w: the leader names the key %q and has no record of it", ErrUnavailable, key)
+			if err := lagged(ctx, try, fmt.Errorf("%w: the leader names the key %q and has no record of it", ErrUnavailable, key)); err != nil {
+				return Record{}, err
 			}
 			continue
 		}
@@ -106,12 +103,10 @@ func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, 
 		if direct == nil && r.Revision >= min || errors.Is(direct, ErrPermission) || s.Alone() {
 			return r, direct
 		}
-		switch again, ended := lagged(ctx, try); {
-		case ended != nil:
-			return Record{}, ended
-		case !again:
-			return Record{}, fmt.Errorf("%w: %w: no replica shows what is known to be there at revision %d, and \"lockctl perms\" prints what lets the leader be asked: %v",
-				ErrUnavailable, ErrWithheld, min, err)
+		lasting := fmt.Errorf("%w: %w: no replica shows what is known to be there at revision %d, and \"lockctl perms\" prints what lets the leader be asked: %v",
+			ErrUnavailable, ErrWithheld, min, err)
+		if err := lagged(ctx, try, lasting); err != nil {
+			return Record{}, err
 		}
 	}
 }

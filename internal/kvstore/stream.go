@@ -225,13 +225,12 @@ func (s *stream) stateAt(ctx context.Context, pattern string, min uint64) (State
 		if st.LastRevision >= min && st.Complete { //safety:state-as-of
 			return st, nil
 		}
-		switch again, err := lagged(ctx, try); {
-		case err != nil:
+		lasting := fmt.Errorf("%w: the leader has revision %d, at least %d was acknowledged", ErrUnavailable, st.LastRevision, min)
+		if !st.Complete {
+			lasting = fmt.Errorf("%w: the server that answers does not lead the stream, so what it lacks may be there", ErrUnavailable)
+		}
+		if err := lagged(ctx, try, lasting); err != nil {
 			return State{}, err
-		case !again && !st.Complete:
-			return State{}, fmt.Errorf("%w: the server that answers does not lead the stream, so what it lacks may be there", ErrUnavailable)
-		case !again:
-			return State{}, fmt.Errorf("%w: the leader has revision %d, at least %d was acknowledged", ErrUnavailable, st.LastRevision, min)
 		}
 	}
 }
@@ -285,11 +284,11 @@ func ledSince(info *jetstream.StreamInfo) time.Time {
 	return *info.Cluster.LeaderSince
 }
 
-// lagged pauses before a replica that lags is asked again. It returns false at once
-// when that was often enough.
-func lagged(ctx context.Context, try int) (again bool, err error) {
+// lagged pauses before a replica that lags is asked again. It returns lasting at once
+// when that was often enough, and the error of a ctx that ends.
+func lagged(ctx context.Context, try int, lasting error) error {
 	if try == lagRetries {
-		return false, nil
+		return lasting
 	}
-	return true, pause(ctx, firstLag<<try)
+	return pause(ctx, firstLag<<try)
 }
