@@ -265,11 +265,13 @@ func (h *History) start(ctx context.Context, since time.Time) (point, error) {
 func (h *History) follow(ctx context.Context, pattern string, since time.Time) iter.Seq2[historyEntry, error] {
 	return func(yield func(historyEntry, error) bool) {
 		req := pageRequest{Next: h.s.prefix + pattern, Batch: historyPage, MaxBytes: multiBytes}.since(since)
-		if h.s.imported {
-			req.Batch = 0
-		}
 		for next := h.ask(req); next != nil; {
 			page, more, err := next.await(ctx)
+			if errors.Is(err, errIncomplete) && req.Batch > 0 {
+				req.Batch = 0 // one record at a time
+				next = h.ask(req)
+				continue
+			}
 			if next = nil; more && len(page) > 0 {
 				req.Start, req.Seq = nil, page[len(page)-1].seq+1
 				next = h.ask(req)

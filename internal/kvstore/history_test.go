@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/testutil"
@@ -75,4 +77,31 @@ func TestHistoryMissing(t *testing.T) {
 		_, _, err = missing(time.Time{})
 		wantErr(t, err, kvstore.ErrRemade)
 	})
+}
+
+// A history can be read while the connection drains, which passes one answer to a request.
+func TestHistoryDraining(t *testing.T) {
+	nc := testutil.RunServer(t).Connect()
+	s := open(t, nc, kvstore.Config{})
+	bucket, err := kit.JetStream(t, nc).Stream(t.Context(), "KV_natslock")
+	check(t, err)
+	_, err = kit.JetStream(t, nc).CreateStream(t.Context(), kvstore.HistoryStream(bucket.CachedInfo(), 0, 0))
+	check(t, err)
+	create(t, s, "lock.a", "1")
+	create(t, s, "lock.b", "2")
+	h, err := s.History(t.Context())
+	check(t, err)
+	started, finish := make(chan struct{}), make(chan struct{})
+	_, err = nc.Subscribe("work", func(*nats.Msg) { close(started); <-finish })
+	check(t, err)
+	defer close(finish)
+	check(t, nc.Publish("work", nil))
+	kit.Receive(t, started, "the handler")
+	check(t, nc.Drain())
+	var values string
+	for r, err := range h.Read(t.Context(), []string{">"}, time.Time{}) {
+		check(t, err)
+		values += string(r.Value)
+	}
+	equal(t, "written", values, "12")
 }

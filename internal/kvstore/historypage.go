@@ -61,7 +61,7 @@ func (h historyPages) page(ctx context.Context, req pageRequest) (page []history
 // ask sends a request.
 func (h historyPages) ask(req pageRequest) *historyAnswer {
 	a := &historyAnswer{h: h, subject: h.s.apiPrefix + "DIRECT.GET." + h.stream}
-	a.end, a.drop, a.err = h.s.page(a.subject, req, own, func(m *nats.Msg) error {
+	a.end, a.drop, a.err = h.s.page(a.subject, req, func(m *nats.Msg) error {
 		e, err := h.entry(m)
 		a.page = append(a.page, e)
 		return err

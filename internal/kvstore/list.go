@@ -299,7 +299,7 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 	}
 	var l Listing // the replies' goroutine's until it sends the end
 	subject := s.apiPrefix + "DIRECT.GET." + s.name
-	ch, forget, err := s.page(subject, request, whole, func(m *nats.Msg) error {
+	ch, forget, err := s.page(subject, request, func(m *nats.Msg) error {
 		r, err := s.record(m.Header, m.Data)
 		if err != nil {
 			return errIncomplete

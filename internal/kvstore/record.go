@@ -104,11 +104,19 @@ type pageEnd struct {
 }
 
 // page asks a stream, on the subject of its direct gets, for records. It hands each to take, on the goroutine of the
-// replies, before it sends the end.
-func (s *stream) page(subject string, req pageRequest, route route, take func(*nats.Msg) error) (end <-chan pageEnd, forget func(), err error) {
+// replies, before it sends the end. The error of a batch matches errIncomplete where a request gets one answer only:
+// behind an import, and on a connection that drains.
+func (s *stream) page(subject string, req pageRequest, take func(*nats.Msg) error) (end <-chan pageEnd, forget func(), err error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return nil, nil, err
+	}
+	route := own
+	switch {
+	case req.Batch > 0 && s.imported:
+		return nil, nil, errIncomplete
+	case req.Batch > 0:
+		route = whole
 	}
 	ch := make(chan pageEnd, 1)
 	forget, err = s.sendRequest(subject, body, route, func(m *nats.Msg, failure error) bool {
