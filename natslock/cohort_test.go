@@ -203,6 +203,12 @@ func TestCohortNoStream(t *testing.T) {
 				}
 				return faults.Refuse(kvstore.ErrNoStream)
 			})
+			f.FailReads(func(op faults.ReadOp, _ string) error {
+				if op == faults.ReadState {
+					return kvstore.ErrUnavailable
+				}
+				return nil
+			})
 			begun := map[*waiting]time.Time{}
 			for range 5 {
 				for range 3 {

@@ -50,7 +50,8 @@ var (
 	ErrUnavailable = bucket.ErrUnavailable
 	// ErrDone: the job of a [Client.Once] has been done. It matches [ErrLocked] too.
 	ErrDone = errors.New("the job is done")
-	// ErrPermission: the server refuses this user a subject that the lock needs.
+	// ErrPermission: the server refuses this user a subject that the lock needs, or the accounts do
+	// not export and import it.
 	ErrPermission = bucket.ErrPermission
 )
 

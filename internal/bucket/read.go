@@ -80,6 +80,14 @@ func (b *Bucket) Leader(parent context.Context, within time.Duration) (kvstore.S
 	return b.leader(parent, within, 0)
 }
 
+// Led reports whether the stream has a leader. It returns false if that does not answer within [AnswerTimeout].
+func (b *Bucket) Led(ctx context.Context) bool {
+	ctx, cancel := answerWithin(ctx, AnswerTimeout)
+	defer cancel()
+	st, err := b.State(ctx, "")
+	return err == nil && st.Complete
+}
+
 // Reached waits until the leader has applied a revision that a read has returned, at most for [AnswerTimeout]. A
 // follower can apply a write before the leader does. Until then the leader refuses acquires because of a record that
 // the read shows as gone.

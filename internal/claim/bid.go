@@ -98,6 +98,7 @@ func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
 		if b.cur == nil {
 			b.cur = b.claim()
 		}
+		key := b.cur.key
 		r := b.cur.try(ctx, expect, b.Blind, b.Patience()*bucket.AnswerTimeout)
 		switch r.Outcome {
 		case core.Again:
@@ -107,9 +108,17 @@ func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
 		case core.Free:
 			expect = 0
 		}
-		next := b.AttemptEnded(r.Outcome, troubleOf(r.Err), r.Entry.Revision, b.B.Instant())
+		why := troubleOf(r.Err)
+		if why == core.Leaderless && b.B.Led(ctx) {
+			why = core.Unmapped
+		}
+		next := b.AttemptEnded(r.Outcome, why, r.Entry.Revision, b.B.Instant())
 		if next.Closes {
 			b.Close()
+		}
+		if next.Decided == core.Failed && why == core.Unmapped {
+			r.Err = fmt.Errorf("%w: no server takes a write to \"$KV.%s.%s\", although the bucket has a leader: the account of this connection does not import the subject, or the bucket's account does not export it. Use a name that both cover, or extend them",
+				bucket.ErrPermission, b.B.Bucket(), key)
 		}
 		if next.Decided != core.Undecided {
 			r.Outcome = next.Decided

@@ -17,6 +17,10 @@ type Bid struct {
 	Until clock.Instant // the time from which its claims may pass goroutines that have queued; 0 if they pass none
 	Begun clock.Instant // the beginning of the offer under way, which another call may continue; 0 if there is none
 
+	// unmapped is the time since which nobody has taken its writes, although the stream had a leader; 0 if the last try
+	// ended otherwise.
+	unmapped clock.Instant
+
 	// The rest is about the offer under way.
 	tries, losses, flights, full int
 	// silent counts consecutive tries without an answer. When an outage is over, attempts from before it may turn up
@@ -32,6 +36,12 @@ const NoStreamFor = 15 * time.Second
 // waiter gives up its place to make room.
 const fullTries = 3
 
+// learnFor is the time in which servers learn of a change of leaders. unmappedPause selects a backoff of at least this.
+const (
+	learnFor      = 200 * time.Millisecond
+	unmappedPause = 3
+)
+
 // Trouble is the reason why an attempt decided nothing.
 type Trouble uint8
 
@@ -42,6 +52,8 @@ const (
 	Replicating
 	// Leaderless: the stream has no leader.
 	Leaderless
+	// Unmapped: nobody takes writes to the subject, although the stream has a leader.
+	Unmapped
 	// NoSpace: the bucket has no room for the record.
 	NoSpace
 	// Hopeless: another attempt would fail too.
@@ -115,6 +127,12 @@ func (b *Bid) AttemptEnded(o Outcome, why Trouble, tombstone uint64, now clock.I
 		}
 	}()
 	switch {
+	case o != Again || why != Unmapped:
+		b.unmapped = 0
+	case b.unmapped == 0:
+		b.unmapped = now
+	}
+	switch {
 	case o == Free && tombstone == 0 && !b.Adopts: // the expected tombstone has expired //safety:adopt-never-free
 		if b.tries > 3 {
 			r.Backoff, r.N = Short, b.tries-1
@@ -139,7 +157,9 @@ func (b *Bid) AttemptEnded(o Outcome, why Trouble, tombstone uint64, now clock.I
 	switch {
 	case why == NoSpace && b.Placed && b.full >= fullTries: // its place is the only room //safety:place-makes-room
 		return Repeat{Decided: NoRoom, Closes: true}
-	case why == Hopeless, b.Once && why != Replicating, why == Leaderless && now.Sub(b.Begun) > NoStreamFor:
+	case why == Unmapped && now.Sub(b.unmapped) < learnFor: // the leader may have changed just now
+		r.Backoff, r.N = Outage, max(b.silent, unmappedPause)
+	case why == Unmapped, why == Hopeless, b.Once && why != Replicating, why == Leaderless && now.Sub(b.Begun) > NoStreamFor:
 		r.Decided = Failed
 	case why == Replicating:
 		r.Backoff, r.N = Flight, b.flights

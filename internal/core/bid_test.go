@@ -40,6 +40,8 @@ func TestBid(t *testing.T) {
 		{"no room for a newcomer", Bid{}, again(NoSpace), Repeat{Backoff: Outage}},
 		{"no room for a waiter, at first", Bid{Placed: true}, again(NoSpace), Repeat{Backoff: Outage}},
 		{"no leader", Bid{}, again(Leaderless), Repeat{Backoff: Outage}},
+		{"an unmapped subject, at first", Bid{}, again(Unmapped), Repeat{Backoff: Outage, N: unmappedPause}},
+		{"an unmapped subject, at first, of a one-shot", Bid{Once: true}, again(Unmapped), Repeat{Backoff: Outage, N: unmappedPause}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := c.bid
@@ -83,6 +85,32 @@ func TestBidLeaderless(t *testing.T) {
 	require.Equal(t, Failed, b.AttemptEnded(Again, Leaderless, 0, at).Decided)
 	b.AttemptEnded(Busy, 0, 0, at)
 	require.Zero(t, b.Begun, "an answer ends that time")
+}
+
+// TestBidUnmapped: a subject that nobody takes counts as unmapped when the stream has had a leader at all attempts of a
+// while. The first one may have met a change of leaders. The next offer goes on with that while.
+func TestBidUnmapped(t *testing.T) {
+	later := followBegun.Add(learnFor)
+	for _, once := range []bool{false, true} {
+		b := Bid{Once: once}
+		b.Begin(followBegun)
+		b.AttemptEnded(Again, Unmapped, 0, followBegun)
+		require.Equal(t, Undecided, b.AttemptEnded(Again, Unmapped, 0, later-1).Decided)
+		b.Begin(later)
+		require.Equal(t, Failed, b.AttemptEnded(Again, Unmapped, 0, later).Decided)
+	}
+	for _, between := range []Trouble{Leaderless, Silence, Replicating} {
+		b := Bid{}
+		b.Begin(followBegun)
+		b.AttemptEnded(Again, Unmapped, 0, followBegun)
+		b.AttemptEnded(Again, between, 0, followBegun)
+		require.Equal(t, Undecided, b.AttemptEnded(Again, Unmapped, 0, later).Decided)
+	}
+	b := Bid{}
+	b.Begin(followBegun)
+	b.AttemptEnded(Again, Unmapped, 0, followBegun)
+	b.AttemptEnded(Lost, 0, 0, followBegun)
+	require.Equal(t, Undecided, b.AttemptEnded(Again, Unmapped, 0, later).Decided, "the server has answered meanwhile")
 }
 
 // TestBidBackoffs: tries in a row that have no answer are further and further apart. An attempt that was

@@ -99,8 +99,12 @@ func TestTenants(t *testing.T) {
 	orders, users, other := a.tenant("orders"), a.tenant("users"), a.tenant("users")
 	queued(t, kit.Must(t, users.Lock, "users.1"), other, other.Lock)
 	queued(t, kit.Must(t, users.rw.Lock, "users.2"), other, other.rw.RLock)
-	_, err := bounded(t, orders.TryLock, "users.1")
-	require.ErrorIs(t, err, natslock.ErrUnavailable)
+	for _, c := range []struct {
+		take kit.Taking
+		name string
+	}{{orders.TryLock, "users.1"}, {orders.Lock, "users.1"}, {orders.rw.Lock, "users.2"}, {orders.rw.RLock, "users.2"}} {
+		forbidden(t, c.take, c.name)
+	}
 
 	l := kit.Must(t, users.Lock, "users.1")
 	own := kit.Must(t, orders.Lock, "orders.1")

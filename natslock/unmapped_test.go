@@ -1,0 +1,99 @@
+package natslock_test
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
+	"github.com/natslock/locks/testutil"
+)
+
+// nobody answers a write to a subject that no stream takes.
+var nobody = faults.Refuse(fmt.Errorf("%w: %w", kvstore.ErrUnavailable, kvstore.ErrNoStream))
+
+// TestUnmappedName: a name that the account does not import is a permission that is missing. The stream's
+// leader answers, and nobody takes the write.
+func TestUnmappedName(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		rw := rwlock.New(c.Client)
+		sem := semaphore.New(c.Client, 2)
+		var asked atomic.Int32
+		f.FailReads(func(op faults.ReadOp, _ string) error {
+			if op == faults.ReadState {
+				asked.Add(1)
+			}
+			return nil
+		})
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+			if strings.Contains(w.Key, ".other") {
+				return nobody
+			}
+			return faults.Pass
+		})
+		for what, take := range map[string]kit.Taking{
+			"lock": c.Lock, "lock once": c.TryLock, "write": rw.Lock, "write once": rw.TryLock, "read": rw.RLock,
+			"permit": sem.Acquire, "permit once": sem.TryAcquire,
+		} {
+			kind, _, _ := strings.Cut(what, " ") // a client uses a name for one kind of lock
+			if kind == "read" {
+				kind = "write"
+			}
+			asked.Store(0)
+			begun := time.Now()
+			_, err := take(t.Context(), kind+".other")
+			require.ErrorIs(t, err, natslock.ErrPermission, what)
+			require.NotErrorIs(t, err, natslock.ErrUnavailable, what)
+			require.ErrorContains(t, err, `"$KV.natslock.`, what)
+			require.ErrorContains(t, err, "Use a name that both cover", what)
+			require.NotContains(t, err.Error(), "\n", what)
+			require.Less(t, time.Since(begun), 2*time.Second, what)
+			if kind != "permit" { // whose slots are read, too
+				require.EqualValues(t, 2, asked.Load(), what)
+			}
+		}
+		asked.Store(0)
+		kit.Unlock(t, mustLock(t, c.Client, "covered"), kit.Must(t, c.TryLock, "covered 2"))
+		require.Zero(t, asked.Load(), "a lock that is granted asks for no state")
+	})
+}
+
+// TestUnmappedForAMoment: the servers learn later than the leader itself who leads. That is no missing
+// permission. Nor is a stream without a leader, whose state nobody can tell.
+func TestUnmappedForAMoment(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := joinFaulty(t, s)
+		for _, take := range []kit.Taking{c.Lock, c.TryLock} {
+			elected := time.Now().Add(150 * time.Millisecond)
+			f.OnSend(func(int, kvstore.Write) faults.Fate {
+				if time.Now().Before(elected) {
+					return nobody
+				}
+				return faults.Pass
+			})
+			kit.Unlock(t, kit.Must(t, take, "l"))
+		}
+		f.OnSend(func(int, kvstore.Write) faults.Fate { return nobody })
+		f.FailReads(func(op faults.ReadOp, _ string) error {
+			if op == faults.ReadState {
+				return kvstore.ErrUnavailable
+			}
+			return nil
+		})
+		for _, take := range []kit.Taking{c.Lock, c.TryLock} {
+			_, err := take(t.Context(), "l")
+			require.ErrorIs(t, err, natslock.ErrUnavailable)
+			require.NotErrorIs(t, err, natslock.ErrPermission)
+		}
+	})
+}
