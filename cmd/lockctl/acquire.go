@@ -57,7 +57,7 @@ Exit code: 0, 128 + N if signal N ended the waiting, and
 }
 
 // AfterApply checks what kong cannot.
-func (c *acquireCmd) AfterApply() error { return errors.Join(c.choice.check(), c.taking.check()) }
+func (c *acquireCmd) AfterApply() error { return cmp.Or(c.choice.check(), c.taking.check()) }
 
 func (c *acquireCmd) Run(g *session.Globals) error {
 	g.MayCreate = c.Create

@@ -14,6 +14,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/cmd/lockctl/internal/supervise"
 	"github.com/natslock/locks/internal/tool"
+	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/semaphore"
 )
 
@@ -22,10 +23,11 @@ type runCmd struct {
 	TTL       time.Duration `default:"15s" placeholder:"DURATION" help:"Lease: others wait so long if this machine dies (default ${default}, whole seconds)."`
 	taking    `embed:""`
 	naming    `embed:""`
-	KillAfter time.Duration `default:"5s" placeholder:"DURATION" help:"From TERM to KILL (default ${default})."`
-	Shell     *string       `name:"command" short:"c" placeholder:"TEXT" help:"Run this text by $SHELL or /bin/sh."`
-	Name      string        `arg:"" type:"name" predictor:"lock" help:"The lock's name."`
-	Command   []string      `arg:"" optional:"" passthrough:"partial" help:"The command and its arguments."`
+	Keep      *time.Duration `placeholder:"DURATION" help:"Run a job once: after a command that ended with 0 no call with this name runs it for so long (1s to 365 days)."`
+	KillAfter time.Duration  `default:"5s" placeholder:"DURATION" help:"From TERM to KILL (default ${default})."`
+	Shell     *string        `name:"command" short:"c" placeholder:"TEXT" help:"Run this text by $SHELL or /bin/sh."`
+	Name      string         `arg:"" type:"name" predictor:"lock" help:"The lock's name."`
+	Command   []string       `arg:"" optional:"" passthrough:"partial" help:"The command and its arguments."`
 }
 
 func (*runCmd) Help() string {
@@ -43,6 +45,12 @@ holder before) and LOCK_TTL (seconds) in its environment, and with --permits LOC
 its permit from 0: tokens rise within one permit only. It runs in a process group of its
 own, in the foreground if lockctl is. lockctl passes INT, TERM, HUP, QUIT, USR1 and USR2 on.
 
+With --keep the command is a job that is done once under its name, which has the day, the
+release or the batch in it. When the command has ended with 0, its mutex stays for the time
+of --keep, and later calls end with 0 and do nothing. Otherwise the next call runs the job
+again: call it every few minutes. It does not wait. While another call runs the job, the
+exit code is 1, or that of -E, and with -E 0 lockctl says nothing.
+
 When the lock is lost, by an outage or a break, the group gets TERM, and KILL after
 --kill-after or before the lease ends on the server, whichever is first. Processes that
 the command leaves in the background when it ends continue without the lock.
@@ -57,12 +65,15 @@ of a container.
 
   lockctl run deploy -- ./deploy.sh
   lockctl run -n -E 0 nightly -- ./backup.sh   # not twice, and no error
+  lockctl run --keep 48h -E 0 report.$(date +%F) -- ./report.sh   # once a day
   lockctl run deploy -c 'make && make install'
   lockctl run --read index -- ./query
   lockctl run --permits 5 exports -- ./export
 
 Exit code: the command's, 128 + N if signal N killed it or ended the waiting, and
-  1, or -E   the lock was not free in time (-n, -w)
+  0    also if the job was done before (--keep)
+  1, or -E   the lock was not free in time (-n, -w, --keep)
+  69   no server, or none that has confirmed that the job is done (--keep)
   75   the lock was lost, or the guard ended the command
   126  the command cannot be executed   127 there is none of that name`
 }
@@ -75,7 +86,7 @@ func (c *runCmd) AfterApply() error {
 	case c.Shell != nil && len(c.Command) > 0:
 		return errors.New("-c and a command exclude each other")
 	}
-	return errors.Join(c.choice.check(), c.taking.check())
+	return cmp.Or(c.choice.check(), c.taking.check(), c.checkKeep())
 }
 
 // words are the command and its arguments.
@@ -94,8 +105,17 @@ func (c *runCmd) Run(g *session.Globals) error {
 	defer s.End()
 
 	signals := g.Signals()
-	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, c.method(s.Client, &c.taking))
-	if err != nil {
+	var job *job
+	take := c.method(s.Client, &c.taking)
+	if c.Keep != nil {
+		job = newJob(s.Client, *c.Keep)
+		take = job.take
+	}
+	lock, err := c.acquire(s, signals, c.kind(), c.Name, c.TTL, take)
+	switch {
+	case c.Keep != nil && (errors.Is(err, natslock.ErrDone) || errors.Is(err, natslock.ErrLocked) && c.ConflictExitCode == 0):
+		return nil
+	case err != nil:
 		return err
 	}
 	w := supervise.New(g.Console, c.TTL, c.KillAfter)
@@ -107,7 +127,15 @@ func (c *runCmd) Run(g *session.Globals) error {
 	if end.Stuck {
 		return &tool.Error{Code: tool.ExitLost}
 	}
-	return command.outcome(end, err, lock.Unlock(context.Background()))
+	if job == nil {
+		return command.outcome(end, err, lock.Unlock(context.Background()))
+	}
+	done := err == nil && end.Lost == nil && end.Code == 0
+	unconfirmed := job.end(done)
+	if done && unconfirmed != nil && !errors.Is(unconfirmed, natslock.ErrLost) {
+		return unconfirmed
+	}
+	return command.outcome(end, err, unconfirmed)
 }
 
 // cannotRun is the error of a command that was not started, with the code of

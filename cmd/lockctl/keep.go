@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/natslock/locks/natslock"
+)
+
+// maxKeep is the limit of [natslock.Client.Once].
+const maxKeep = 365 * 24 * time.Hour
+
+// checkKeep checks --keep and the flags beside it.
+func (c *runCmd) checkKeep() error {
+	switch {
+	case c.Keep == nil:
+		return nil
+	case *c.Keep < time.Second || *c.Keep > maxKeep:
+		return fmt.Errorf("--keep %v: not in 1s to %.0fh", *c.Keep, maxKeep.Hours())
+	case c.Read || c.Write || c.Permits != nil:
+		return errors.New("--keep is for a mutex, without --read, --write and --permits")
+	case c.Wait != nil && !c.once():
+		return errors.New("--keep and --wait exclude each other: it does not wait")
+	}
+	c.Nonblock = true
+	return nil
+}
+
+// job is a job that is done once, by [natslock.Client.Once], whose function waits for the end of the command.
+type job struct {
+	client *natslock.Client
+	keep   time.Duration
+	result chan error // of the command
+	ended  chan error // of Once
+}
+
+func newJob(client *natslock.Client, keep time.Duration) *job {
+	return &job{client, keep, make(chan error, 1), make(chan error, 1)}
+}
+
+// take is a [lockFunc]. Its error matches [natslock.ErrDone] if the job is done.
+func (j *job) take(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
+	held := make(chan *natslock.Lock, 1)
+	go func() {
+		j.ended <- j.client.Once(ctx, name, j.keep, func(_ context.Context, l *natslock.Lock) error {
+			held <- l
+			return <-j.result
+		}, opts...)
+	}()
+	select {
+	case l := <-held:
+		return l, nil
+	case err := <-j.ended:
+		return nil, err
+	}
+}
+
+var errNotDone = errors.New("the job is not done")
+
+// end releases the lock, or keeps it if the job is done. It returns the error of the release.
+func (j *job) end(done bool) error {
+	if done {
+		j.result <- nil
+		err := <-j.ended
+		if err != nil && !errors.Is(err, natslock.ErrLost) {
+			return fmt.Errorf("the command has ended with 0, but the server has not confirmed that the job is done: it may run again: %w", err)
+		}
+		return err
+	}
+	j.result <- errNotDone
+	if err := <-j.ended; err != errNotDone {
+		return err
+	}
+	return nil
+}
