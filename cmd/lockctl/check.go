@@ -40,6 +40,8 @@ counts. A writer that waits for readers to leave is a waiter. What is held or wa
 by design is within --held, --waits and --queue, unless you give --all: leaders and
 standbys of an election, members of a group and their partitions, locks of scripts, jobs.
 
+A name of locks of several kinds is beyond any limit: they do not exclude each other.
+
 A client renews its lease after a third of the TTL: with a TTL of 15s, after 5s. --late 3s
 reports one that was last renewed more than 8s ago. Leases that nobody renews, as those of
 "lockctl acquire", are never late.
@@ -88,9 +90,9 @@ func (c *checkCmd) Run(g *session.Globals) error {
 		return err
 	}
 	var found []excess
-	now := time.Now()
+	now, both := time.Now(), show.BothKinds(infos)
 	for _, info := range infos {
-		if e, beyond := c.judge(info, now); beyond {
+		if e, beyond := c.judge(info, both[info.Name], now); beyond {
 			found = append(found, e)
 		}
 	}
@@ -153,13 +155,16 @@ func (c *checkCmd) print(g *session.Globals, found []excess, checked int) {
 	}
 }
 
-// judge returns by which limit a lock is furthest beyond.
-func (c *checkCmd) judge(info admin.Info, now time.Time) (worst excess, beyond bool) {
+// judge returns by which limit a lock is furthest beyond. both means that there is a lock of another kind of its name.
+func (c *checkCmd) judge(info admin.Info, both bool, now time.Time) (worst excess, beyond bool) {
 	worst.infos = []admin.Info{info}
 	note := func(by float64, format string, args ...any) {
 		if by > worst.by {
 			worst.by, worst.text, beyond = by, fmt.Sprintf("%s %s", info.Kind, show.Plain(info.Name))+" "+fmt.Sprintf(format, args...), true
 		}
+	}
+	if both {
+		note(math.Inf(1), "shares its name with a lock of another kind, and the two do not exclude each other")
 	}
 	waits := func(since time.Time, who string) {
 		if d := now.Sub(since); c.Waits > 0 && d > c.Waits {

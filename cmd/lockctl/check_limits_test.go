@@ -67,7 +67,7 @@ func TestCheckLimits(t *testing.T) {
 		"no queue, limit of 0":  {checkCmd{Queue: new(int)}, held(admin.Holder{Holder: natslock.Holder{Since: now}}), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, beyond := c.limits.judge(c.info, now)
+			e, beyond := c.limits.judge(c.info, false, now)
 			require.Equal(t, c.beyond, beyond, e.text)
 		})
 	}
@@ -78,7 +78,7 @@ func TestCheckWorst(t *testing.T) {
 	now := time.Now()
 	info := admin.Info{Kind: admin.KindMutex, Name: "x", Holder: &admin.Holder{Holder: natslock.Holder{Owner: "web-1", Host: "a", Since: now.Add(-2 * time.Minute)}},
 		Queue: []admin.Waiter{{Owner: "web-2", Host: "b", Since: now.Add(-30 * time.Second), Goroutines: 1}}}
-	e, beyond := (&checkCmd{Held: time.Minute, Waits: 10 * time.Second}).judge(info, now)
+	e, beyond := (&checkCmd{Held: time.Minute, Waits: 10 * time.Second}).judge(info, false, now)
 	require.True(t, beyond)
 	require.Equal(t, "mutex x has a wait of 30s by web-2, the limit is 10s", e.text)
 }

@@ -35,8 +35,8 @@ type Command struct {
 func (*Command) Help() string {
 	return `Checks everything that locks depend on: the servers that the context and the cluster name,
 their versions, certificates and clocks, JetStream, replicas, every setting of the bucket,
-its room, mirrors, a bucket of the same name in another domain, the history, and the
-permissions of this user. Then it takes, renews and releases locks under a name of its
+its room, mirrors, a bucket of the same name in another domain, the history, names of
+locks of several kinds, and the permissions of this user. Then it takes, renews and releases locks under a name of its
 own. It changes nothing and leaves nothing, unless told to. It judges by a server that
 reaches the leader of the bucket.
 

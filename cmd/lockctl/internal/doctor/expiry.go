@@ -39,7 +39,8 @@ func (d *doctor) removed(removed, left int, err error) {
 func (d *doctor) expiry() {
 	ctx, cancel := d.g.Bounded()
 	defer cancel()
-	var overdue, lasting, stuck []string
+	var overdue, lasting, stuck, mixed []string
+	var last admin.Info // they come in the order of their names
 	n, r := 0, &renewals{}
 	if stream, err := d.s.JS.Stream(ctx, d.info.Config.Name); err == nil {
 		r.at = stream.CachedInfo().TimeStamp
@@ -50,6 +51,10 @@ func (d *doctor) expiry() {
 			return
 		}
 		n++
+		if info.Name == last.Name && info.Kind != last.Kind && (len(mixed) == 0 || mixed[len(mixed)-1] != info.Name) {
+			mixed = append(mixed, info.Name)
+		}
+		last = info
 		for _, h := range show.Holdings(info) {
 			if renewed(h.Holder) {
 				r.count(h.TTL, h.Expires, func() string { return fmt.Sprintf("the %s of %s lock %s", h.Title, info.Kind, show.Plain(info.Name)) })
@@ -71,6 +76,10 @@ func (d *doctor) expiry() {
 				stuck = append(stuck, placeName(info, w))
 			}
 		}
+	}
+	if len(mixed) > 0 {
+		d.add("kinds", checkWarning, "give each lock a name of its own, and restart the clients that use the wrong kind",
+			"%s of locks of several kinds, which do not exclude each other: %s", show.Count(len(mixed), "name"), show.Plain(mixed[0]))
 	}
 	bad := false
 	warn := func(records []string, repair, why string) {
