@@ -31,7 +31,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer locks.Close(ctx)
+	defer locks.Close(context.Background()) // before nc.Close. With ctx, which a signal ends, it waits for no holder
 	certmagic.Default.Storage = certmagiclock.New(&certmagic.FileStorage{Path: dir}, locks)
 
 	cfg, stopCache := newConfig(nil, newAuthority(), zap.NewNop())

@@ -89,9 +89,7 @@ func (l *Locker) begin(ctx context.Context) error {
 		err = plain.EndOf(ctx)
 	}
 	t.stop()
-	if after := held.Unlock(context.Background()); after != nil {
-		err = fmt.Errorf("%w; %w", err, after)
-	}
+	err = plain.Join(err, held.Unlock(context.Background()))
 	return fmt.Errorf("lock %q: an earlier migration of this process has lost the lock and has not ended: %w", l.name, err)
 }
 

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/partition"
@@ -119,7 +120,7 @@ func New(opts ...Option) (*Observer, error) {
 	_, errs[4] = meter.Int64ObservableGauge("natslock.waiting", metric.WithUnit("{acquire}"),
 		metric.WithDescription("Acquires queued now, of all names."), metric.WithInt64Callback(o.waiting))
 	errs[5] = o.ofPartitions(meter)
-	if err := errors.Join(errs[:]...); err != nil {
+	if err := plain.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("natslockotel: %w", err)
 	}
 	return o, nil

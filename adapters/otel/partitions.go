@@ -2,11 +2,11 @@ package natslockotel
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/partition"
 )
 
@@ -64,5 +64,5 @@ func (o *Observer) ofPartitions(meter metric.Meter) error {
 			errs = append(errs, fmt.Errorf("%s: %w", m.name, err))
 		}
 	}
-	return errors.Join(errs...)
+	return plain.Join(errs...)
 }

@@ -29,7 +29,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer locks.Close(ctx) // after the HTTP server has shut down
+	defer locks.Close(context.Background()) // after the HTTP server has shut down, when ctx has ended
 	composer := handler.NewStoreComposer()
 	filestore.New(dir).UseIn(composer)
 	tusdlock.New(locks).UseIn(composer)

@@ -71,11 +71,11 @@ var only = map[string][]string{
 
 	"cmd/lockctl/internal/console":   {"internal/tool"},
 	"cmd/lockctl/internal/show":      {"natslock", "natslock/admin", "partition", "internal/kvstore", "internal/plain", "internal/tool", "internal/mirror", "cmd/lockctl/internal/console"},
-	"cmd/lockctl/internal/demo":      {"natslock", "natslock/admin", "internal/tool", "cmd/lockctl/internal/*"},
+	"cmd/lockctl/internal/demo":      {"natslock", "natslock/admin", "internal/plain", "internal/tool", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/doctor":    {"natslock", "natslock/admin", "rwlock", "internal/kvstore", "internal/tool", "cmd/lockctl/internal/*"},
-	"cmd/lockctl/internal/top":       {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "internal/mirror", "cmd/lockctl/internal/*"},
+	"cmd/lockctl/internal/top":       {"natslock", "natslock/admin", "internal/kvstore", "internal/plain", "internal/tool", "internal/mirror", "cmd/lockctl/internal/*"},
 	"cmd/lockctl/internal/supervise": {"internal/tool", "cmd/lockctl/internal/*"},
-	"cmd/lockctl/internal/session":   {"natslock", "natslock/admin", "internal/kvstore", "internal/tool", "internal/mirror", "cmd/lockctl/internal/console", "cmd/lockctl/internal/show"},
+	"cmd/lockctl/internal/session":   {"natslock", "natslock/admin", "internal/kvstore", "internal/plain", "internal/tool", "internal/mirror", "cmd/lockctl/internal/console", "cmd/lockctl/internal/show"},
 	"examples/*":                     {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "partition", "fence", "kvstore"},
 }
 

@@ -138,7 +138,7 @@ func serve(ctx context.Context, sites []site, f *follower) error {
 		}
 	}
 	serving.Wait()
-	return errors.Join(append([]error{err}, failed...)...)
+	return plain.Join(append([]error{err}, failed...)...)
 }
 
 func handler(f *follower) http.Handler {

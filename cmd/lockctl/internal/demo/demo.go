@@ -13,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -117,7 +118,7 @@ func (d *demo) together(workers []*worker, fn func(*worker) error) error {
 	for range workers {
 		all = append(all, <-errs)
 	}
-	return errors.Join(all...)
+	return plain.Join(all...)
 }
 
 // turn takes the lock, counts, and unlocks.

@@ -3,7 +3,6 @@ package demo
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
@@ -100,7 +100,7 @@ func (v *victim) await(want admin.EventType) (token uint64, err error) {
 			return token, nil
 		}
 	}
-	return 0, errors.Join(fmt.Errorf("the victim ended before it was killed"), v.lines.Err())
+	return 0, plain.Join(fmt.Errorf("the victim ended before it was killed"), v.lines.Err())
 }
 
 func (v *victim) granted() (uint64, error) { return v.await(admin.EventGranted) }

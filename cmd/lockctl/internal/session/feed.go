@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -71,7 +72,7 @@ func (f *Feed) Run(ctx context.Context) error {
 			states.Wait()
 			return refused
 		case f.Session.NC.IsClosed():
-			return fmt.Errorf("the connection was closed: %w", errors.Join(f.Session.NC.LastError(), natslock.ErrUnavailable))
+			return fmt.Errorf("the connection was closed: %w", plain.Join(f.Session.NC.LastError(), natslock.ErrUnavailable))
 		case !passing:
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/mirror"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/tool"
 	"github.com/natslock/locks/natslock"
 )
@@ -58,7 +59,7 @@ func (s *Session) Follow(ctx context.Context, m *mirror.Mirror, pattern string) 
 		return refused
 	}
 	if err != nil && s.NC.IsClosed() {
-		return fmt.Errorf("the connection to %s was closed: %w", s.URL, errors.Join(s.NC.LastError(), natslock.ErrUnavailable))
+		return fmt.Errorf("the connection to %s was closed: %w", s.URL, plain.Join(s.NC.LastError(), natslock.ErrUnavailable))
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 	"github.com/natslock/locks/internal/mirror"
+	"github.com/natslock/locks/internal/plain"
 	"github.com/natslock/locks/internal/tool"
 )
 
@@ -99,7 +100,7 @@ func (c *Command) Run(g *session.Globals) error {
 	if errors.Is(err, tea.ErrInterrupted) {
 		err = nil
 	}
-	return errors.Join(failed, err)
+	return plain.Join(failed, err)
 }
 
 // complaint keeps the last thing that was complained of, for as long as there is
