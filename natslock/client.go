@@ -25,9 +25,8 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Client takes locks in one bucket. One per connection is enough. [New] makes it:
-// the methods of a zero Client that return errors return one matching
-// [ErrInvalid], the others zero values.
+// Client takes locks in one bucket. [New] makes it, and one for each connection is enough.
+// Methods of a zero Client return an error that matches [ErrInvalid], or zero values.
 type Client struct {
 	session *session.Session
 	locks   *cohort.Client
@@ -58,27 +57,20 @@ func (c *Client) readyFor(ctx context.Context) error {
 	return nil
 }
 
-// New opens the bucket and verifies that its settings are safe for locks. It creates a
-// missing bucket, unless [WithCreate] forbids it. Without a deadline in ctx it waits for
-// the server for at most 10 s, also for a connection that is not there yet (see
-// nats.RetryOnFailedConnect) or is away.
+// New opens the bucket and verifies that its settings are safe for locks. It creates a missing
+// bucket, unless [WithCreate] forbids that. If ctx has no deadline, New waits up to 10 s for
+// the server and the connection.
 //
-// The error matches [ErrInvalid], [ErrPermission], or
-// kvstore.ErrInvalidKey when no bucket can have the name. It matches [ErrUnavailable]
-// when JetStream is off or does not answer, when the bucket has no leader, or when there is
-// no connection. It matches
-// kvstore.ErrNotFound when the bucket is missing and may not be created. It matches
-// kvstore.ErrBucketConfig when the bucket exists and is not safe for locks: the error
-// then names each setting and its repair.
+// The error matches [ErrInvalid] for an invalid option, kvstore.ErrInvalidKey for an invalid
+// bucket name, or [ErrPermission]. It matches [ErrUnavailable] if there is no connection, no
+// JetStream or no leader of the bucket, kvstore.ErrNotFound if the bucket is missing and may
+// not be created, and kvstore.ErrBucketConfig if the bucket is not safe for locks: the error
+// names each setting and its repair.
 //
-// The connection stays the caller's, and New does not change its options. Make it with
-// nats.MaxReconnects(-1) and nats.IgnoreAuthErrorAbort(): by default nats.go closes a connection
-// for good after an outage of two minutes, or when its login was refused twice, and all calls
-// fail from then on.
-//
-// The first New on a connection starts the reply subscription of nats.go, and a New that creates the
-// bucket also starts the client's. All other goroutines and subscriptions start with
-// the first lock.
+// The caller keeps the connection. Make it with nats.MaxReconnects(-1) and
+// nats.IgnoreAuthErrorAbort(): by default nats.go closes a connection for good after an outage
+// of two minutes or a second refused login, and all calls fail from then on. Goroutines and
+// subscriptions start with the first lock.
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg, err := configOf(opts)
 	if err != nil {
@@ -133,46 +125,33 @@ func (cfg config) client(kv kvstore.KV) *Client {
 	return &Client{session: held, locks: cohort.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), bucket: b}
 }
 
-// Lock takes the mutex. It waits in the queue until ctx ends or [MaxWait]
-// passes. Without either it waits without a limit, over outages of the server too. It gives up,
-// with an error that matches [ErrUnavailable], when the servers are there and the stream of the
-// bucket has no leader for 15 s, as on a cluster without a majority.
+// Lock takes the mutex. It waits in the queue until ctx ends or [MaxWait] passes, and otherwise
+// without a limit, even over outages. ctx is also the parent of the lock's context: see
+// [Detached].
 //
-// ctx is also the parent of the lock's context: a deadline on ctx ends the work under
-// the lock too. Bound the waiting with [MaxWait], or see [Detached].
+// Lock returns the held lock, or an error and no lock. If the wait ended, the error is a
+// *[TimeoutError]. The error matches [ErrUnavailable] if the bucket is gone, the connection is
+// closed, or the servers answer but the stream has had no leader for 15 s. It matches
+// kvstore.ErrBucketConfig if the settings of the bucket are no longer safe (see
+// [Client.Healthy]), and otherwise [ErrInvalid], [ErrPermission] or [ErrClosed].
 //
-// Lock returns the held lock, or an error and no lock. When the waiting ended, the
-// error is a *[TimeoutError], which matches [ErrTimeout], and ctx's error if ctx ended
-// the wait. It also matches [ErrUnavailable], and has the server's text, unless the server
-// has said last that the lock is held or the caller queued. Its place in the queue is gone
-// by then, and no TryLock meets it any more. If the server is slow to confirm that, Lock
-// returns 100 ms after the end of the wait, and in an outage at once. Then the place goes
-// with the server's next answer, or with its TTL of at most 15 s. When the bucket is gone or the
-// connection is closed, the error matches [ErrUnavailable]. While the client knows that the
-// settings of the bucket are not safe any more, it grants nothing, and the error matches
-// kvstore.ErrBucketConfig; see [Client.Healthy]. Otherwise it matches [ErrInvalid], [ErrPermission] or [ErrClosed].
-//
-// Lock can outlive ctx in one case. While the network accepts no bytes and has not
-// failed yet, nats.go blocks every write, for a minute at most. The contexts of held
-// locks end in time even then.
+// When a wait ends, Lock deletes its place in the queue, and waits up to 100 ms for the server
+// to confirm that. In an outage it returns at once, and the place ends with its TTL of at most
+// 15 s. Lock can outlive ctx only while the network accepts no bytes and has not failed yet:
+// nats.go then blocks for up to a minute. The contexts of held locks end in time even then.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, record.Mutex, record.Exclusive, true, name, opts)
 }
 
-// TryLock takes the mutex if it is free and has no queue. It never queues. It waits
-// only for the server's answers, for at most 5 s, or one TTL if that is shorter. A lock that
-// has been free for a second in spite of its queue counts as free: its first waiter is
-// stopped. The next waiter takes such a lock too.
+// TryLock takes the mutex if it is free and has no queue. It never queues, and waits for the
+// server's answers only: up to 5 s, or one TTL if that is shorter. A lock that has been free
+// for a second in spite of its queue counts as free. TryLock takes a lock that this client
+// keeps idle, and no idle lock of another client: see [Linger].
 //
-// TryLock takes a lock that its client keeps idle: see [Linger]. A lock that another client keeps
-// idle is held, and [LockedError] says that it is idle: [Client.Lock] gets it at once.
-//
-// TryLock returns the held lock, or an error and no lock. When the lock is held or has
-// a queue, the error is a *[LockedError], which matches [ErrLocked] and names the
-// holder. When the server does not answer, the error matches [ErrUnavailable]. When ctx
-// ended, it matches [ErrTimeout] and ctx's error, and also [ErrUnavailable] if ctx
-// ended before the answer. The other errors are those of [Client.Lock]. A deadline on
-// ctx ends the work under the lock too: see [Client.Lock].
+// TryLock returns the held lock, or an error and no lock. If the lock is held or has a queue,
+// the error is a *[LockedError], which names the holder. If the server does not answer, the
+// error matches [ErrUnavailable]. If ctx ended, it matches [ErrTimeout] and ctx's error, and
+// [ErrUnavailable] if that was before the answer. The other errors are those of [Client.Lock].
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, record.Mutex, record.Exclusive, false, name, opts)
 }
@@ -246,23 +225,20 @@ func (w *warning) give() {
 	}
 }
 
-// Do runs fn under the mutex. It waits for the lock like [Client.Lock], calls fn with
-// the lock's context and the lock, and unlocks when fn returns or panics. A deadline on
-// ctx ends fn's context too; [MaxWait] bounds the waiting alone.
+// Do takes the mutex like [Client.Lock], calls fn with the lock's context and the lock, and
+// unlocks when fn returns or panics.
 //
-// Do returns nil if fn ran, returned nil and held the lock to its end. If fn did not
-// run, Do returns the error of the acquire. Otherwise it returns fn's error joined with
-// the error of [Lock.Unlock]. If the result matches [ErrLost], fn may not have been
-// alone. If it matches [ErrEnded], fn went on after the planned end of an [Until] lock,
-// without protection. Do refuses a nil fn with [ErrInvalid].
+// Do returns nil if fn returned nil and held the lock to its end. If fn did not run, Do returns
+// the error of the acquire, and otherwise fn's error joined with that of [Lock.Unlock]. If the
+// result matches [ErrLost], fn may not have been alone. If it matches [ErrEnded], fn outlasted
+// an [Until] lock. A nil fn is refused with [ErrInvalid].
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	return under(ctx, c.Lock, name, fn, opts)
 }
 
 // TryDo is [Client.Do] with [Client.TryLock]. If the lock was held or had a queue, fn has not
-// run, and the error is a *[LockedError] with the name of this lock, which matches
-// [ErrLocked]. The error also matches if fn ran and returned such an error itself, of another
-// lock or of this one. Have fn note that it ran, or wrap its errors, where that matters.
+// run, and the error is a *[LockedError]. An error of that kind that fn returns looks the same:
+// have fn note that it ran, or wrap its errors, where that matters.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	return under(ctx, c.TryLock, name, fn, opts)
 }
@@ -281,7 +257,7 @@ func under(ctx context.Context, take func(context.Context, string, ...LockOption
 	return l.Do(fn)
 }
 
-// Stats counts what a client has and has had.
+// Stats has counts of a client.
 type Stats struct {
 	Held    int // locks held now
 	Waiting int // acquires queued now
@@ -295,16 +271,15 @@ type Stats struct {
 	Broken   uint64 // locks that an operator ended
 	GaveUp   uint64 // acquires that their context, MaxWait or Until ended
 
-	// RenewalLag is by how much the latest renewal of a held or idle lock is late. It counts from when
-	// the renewal was due, a third of the TTL after the last write that the server has confirmed,
-	// and is 0 when all are in time. A renewal on its way is late by its round trip.
+	// RenewalLag is the time by which the latest renewal of a held or idle lock is late, 0 if
+	// all are in time. A renewal is due a third of the TTL after the last confirmed write.
 	RenewalLag time.Duration
 }
 
-// Stats returns the counts since New, without I/O. Each reader counts, also of a lease that
-// several share. A renewal of such a lease counts once. A lock that lingers counts in Granted
-// and Released each time that a goroutine takes and unlocks it. The end of an idle lock
-// counts nowhere. The time of a call grows with the number of locks.
+// Stats returns the counts since New, without I/O. Each reader counts, and the renewal of a
+// lease that several share counts once. A lock that lingers counts as granted and released each
+// time that a goroutine takes and unlocks it, and not when it ends idle. The call takes longer
+// with more locks.
 func (c *Client) Stats() Stats {
 	if c.ready() != nil {
 		return Stats{}
@@ -319,23 +294,20 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Healthy returns nil when the client can take and keep locks, and otherwise says what
-// is wrong with the connection, the bucket or the renewals. It does no I/O: it knows the
-// answers to the client's last requests. It is for probes of readiness, not of liveness: a
-// restart repairs nothing of that, and loses the locks that are held.
+// Healthy returns nil if the client can take and keep locks, and otherwise what is wrong. It
+// does no I/O. Use it for probes of readiness, not of liveness: a restart repairs nothing, and
+// loses the held locks.
 //
-// The error matches [ErrUnavailable] without a connection, and when the renewal of a
-// held lock is overdue or was refused: the error says why. It also does when a write has
-// gone unanswered, or was refused by more than a conflict, for 5 s and the server has
-// acknowledged none since: the bucket's stream may have no leader, have stopped or be full. The next acknowledgement ends that state. A minute without writes ends it
-// too, because an idle client knows nothing. A write that the server forbids this user
-// does not count. The error matches kvstore.ErrBucketConfig or kvstore.ErrNotFound when
-// another user has changed or deleted the bucket, kvstore.ErrFull while it is so full that
-// the client takes no new lock, and [ErrClosed] after Close.
+// The error matches [ErrUnavailable] without a connection, if the renewal of a held lock is
+// overdue or was refused, and if no write was acknowledged for 5 s since one went unanswered or
+// was refused by more than a conflict. The next acknowledgement ends that state, and so does a
+// minute without writes. A write that this user may not make does not count. The error matches
+// kvstore.ErrBucketConfig or kvstore.ErrNotFound if the bucket was changed or deleted,
+// kvstore.ErrFull if it has no room for new locks, and [ErrClosed] after Close.
 //
-// The client looks at the settings after each reconnect, every 2 minutes while it takes
-// locks, and every 5 minutes while it holds one or waits. While they are not safe it grants
-// no lock, warns its holders ([EarlyWarning]), and looks every 5 s.
+// The client looks at the settings after each reconnect, every 2 minutes while it takes locks,
+// and every 5 minutes while it holds one or waits. While they are not safe it grants no lock,
+// warns its holders ([EarlyWarning]), and looks every 5 s.
 func (c *Client) Healthy() error {
 	if err := c.ready(); err != nil {
 		return err
@@ -343,22 +315,17 @@ func (c *Client) Healthy() error {
 	return c.session.Healthy()
 }
 
-// Close takes no new locks, ends the waiters with [ErrClosed], and waits until the
-// holders have unlocked or ctx ends. Then it ends the contexts of the locks that are
-// left, with the cause [ErrClosed]. It leaves their records to the TTL, because their
-// work may still be stopping. If ctx never ends, Close waits as long as a lock is held. If it
-// has ended, as that of a signal has, Close waits for no holder.
+// Close takes no new locks, ends the waiters with [ErrClosed], and waits until the holders have
+// unlocked or ctx ends. A ctx that has ended, such as that of a signal, waits for no holder.
+// Close then ends the contexts of the remaining locks with the cause [ErrClosed], and leaves
+// their records to the TTL, because their work may still be stopping.
 //
-// Call Close before the connection is closed or drained. Otherwise others wait for the TTL of
-// each lock that is held or lingers.
+// Call Close before the connection is closed or drained: otherwise others wait for the TTL of
+// each held or idle lock. Close waits for due calls of an observer, up to the release timeout,
+// unless an observer or an [EarlyWarning] calls Close. The connection stays open.
 //
-// Close waits for the calls of an observer that are due, for a release
-// timeout at most. A Close that an observer or an [EarlyWarning] calls does not wait for
-// them, nor does another one that is under way then.
-//
-// It returns nil when no lock was left. Otherwise the error matches ctx's and names up
-// to ten of the locks. Further calls name the same. The connection stays open. A nil ctx is
-// refused with [ErrInvalid], and closes nothing.
+// It returns nil if no lock was left. Otherwise the error matches ctx's and names up to ten of
+// the locks. Further calls return the same. A nil ctx is refused with [ErrInvalid].
 func (c *Client) Close(ctx context.Context) error {
 	if err := c.readyFor(ctx); err != nil {
 		return err
@@ -390,7 +357,7 @@ func shortList(names []string, most int) string {
 	return b.String()
 }
 
-// Join makes a lock's name of parts that may hold any bytes. Different parts make
-// different names. Each part stays a token that wildcards match: Join("tenant", "a.b")
-// is one token below "tenant".
+// Join makes a lock's name of parts that may hold any bytes. Different parts make different
+// names, and each part stays one token that wildcards match: Join("tenant", "a.b") is one token
+// below "tenant".
 func Join(parts ...string) string { return record.JoinName(parts) }

@@ -15,14 +15,11 @@ import (
 
 // Errors to branch on with errors.Is.
 var (
-	// ErrLocked: a one-shot acquire found the lock held, or other clients queued for
-	// it. The error is a *[LockedError].
+	// ErrLocked: a one-shot acquire found the lock held, or clients queued for it. The error is
+	// a *[LockedError].
 	ErrLocked = call.ErrLocked
-	// ErrTimeout: the client gave up waiting, because the context ended or [MaxWait]
-	// passed. The error is a *[TimeoutError], and matches the context's error if the
-	// context ended the wait. It also matches [ErrUnavailable] in an outage: unless the
-	// server has said last that the lock is held or the caller queued. A one-shot acquire
-	// waits only for the server's answers: no answer in time is an outage to it.
+	// ErrTimeout: the client gave up waiting, because the context ended or [MaxWait] passed.
+	// The error is a *[TimeoutError].
 	ErrTimeout = call.ErrTimeout
 	// ErrLost: the lock ended without an Unlock, before a planned end.
 	ErrLost = session.ErrLost
@@ -41,22 +38,21 @@ var (
 	ErrNotHandedOver = call.ErrNotHandedOver
 	// ErrClosed: the client was closed.
 	ErrClosed = bucket.ErrClosed
-	// ErrInvalid: a name, a TTL, an option or another argument is invalid, and the error says which and
-	// why. A name is also invalid for a lock of another kind than the one that this client uses it for.
-	// The client sent nothing.
+	// ErrInvalid: an argument is invalid, and the error says which and why. A name is also
+	// invalid for a lock of another kind than the one that this client uses it for. The client
+	// sent nothing.
 	ErrInvalid = kvstore.ErrInvalid
-	// ErrUnavailable: the server gave no usable answer. The error matches the context's
-	// error too if, and only if, the context of the call ended before the answer.
+	// ErrUnavailable: the server gave no usable answer. The error matches the context's error
+	// too if, and only if, the context of the call ended before the answer.
 	ErrUnavailable = bucket.ErrUnavailable
-	// ErrDone: the job of a [Client.Once] has been done. It matches [ErrLocked] too.
+	// ErrDone: the job of a [Client.Once] is done. The error matches [ErrLocked] too.
 	ErrDone = errors.New("the job is done")
 	// ErrPermission: the server refuses this user a subject that the lock needs, or the accounts do
 	// not export and import it.
 	ErrPermission = bucket.ErrPermission
 )
 
-// LockedError describes a lock that a one-shot acquire did not get. It matches
-// [ErrLocked].
+// LockedError describes a lock that a one-shot acquire did not get. It matches [ErrLocked].
 type LockedError struct {
 	Name string
 	// Holder held the lock at a moment during the call. It is nil if this library
@@ -68,9 +64,9 @@ type LockedError struct {
 	// Done is true when Holder has done the job of a [Client.Once], and the lock is kept until
 	// Holder.Expires.
 	Done bool
-	// Lingers is true when the client of Holder may keep the lock idle: see [Linger]. Idle is
-	// true when nobody was inside as that client wrote the record, up to a third of the TTL
-	// ago. [Client.Lock] gets an idle lock at once, and a one-shot acquire does not.
+	// Lingers is true if the holder's client may keep the lock idle ([Linger]). Idle is true if
+	// nobody was inside when that client wrote the record, up to a third of the TTL ago.
+	// [Client.Lock] gets an idle lock at once, and a one-shot acquire does not.
 	Lingers, Idle bool
 	// Queued is the number of waiters.
 	Queued int
@@ -117,10 +113,9 @@ func (e *LockedError) Is(target error) bool {
 	return target == ErrLocked || e.Done && target == ErrDone
 }
 
-// TimeoutError describes a wait that the client gave up. It matches [ErrTimeout] and
-// the error of the context that ended the wait. It also matches [ErrUnavailable] if the
-// server's last word was not that the lock is held or the caller queued: that word is in
-// its text then.
+// TimeoutError describes a wait that the client gave up. It matches [ErrTimeout], and the
+// context's error if that ended the wait. It also matches [ErrUnavailable] in an outage: unless
+// the server has said last that the lock is held or the caller is queued.
 type TimeoutError struct {
 	Name   string
 	Waited time.Duration // from the call to giving up
@@ -129,8 +124,8 @@ type TimeoutError struct {
 	// Own is true when this client held the lock itself: another goroutine did, or the caller, which then waited for
 	// itself.
 	Own bool
-	// Position is the place in the queue, from 1, when the client last read it. It
-	// is 0 if the client was not queued, or did not count a long queue.
+	// Position is the place in the queue, from 1, when the client last read it. It is 0 if the
+	// client was not queued, or did not count a long queue.
 	Position int
 
 	entry record.Entry // of the holder

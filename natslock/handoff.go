@@ -15,9 +15,9 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Handle names a lock that its holder has handed over, for [Client.Adopt]. It is made by
-// [Lock.Handoff], and goes to another process as text. It is no secret: each client that may
-// write the lock's record can adopt the lock.
+// Handle names a lock that its holder has handed over by [Lock.Handoff], for [Client.Adopt]. It
+// goes to another process as text. It is no secret: each client that may write the lock's
+// record can adopt the lock.
 type Handle struct {
 	Name  string        // of the lock
 	ID    string        // of the claim that was handed over, as [Holder.ID] shows it
@@ -43,8 +43,7 @@ func (h Handle) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%s:%s:%s:%s:%d:%d", handleText, h.kind, encoded, h.ID, h.Token, int64(h.TTL/time.Second)), nil
 }
 
-// UnmarshalText reads the text of a handle. The error matches [ErrInvalid], and h is
-// unchanged then.
+// UnmarshalText reads the text of a handle. If the error matches [ErrInvalid], h is unchanged.
 func (h *Handle) UnmarshalText(text []byte) error {
 	fields := strings.Split(string(text), ":")
 	if len(fields) != 6 || fields[0] != handleText {
@@ -74,26 +73,24 @@ func (h Handle) check() error {
 	return nil
 }
 
-// Handoff ends the lock here and leaves it in the bucket, for a client that adopts it with
-// the handle: in this process, another one, or a later one ([Client.Adopt]). The fencing
-// token stays. The lock's context ends first, with a cause that matches [ErrHandedOff].
-// Stop the work under the lock before the call. Nobody gets the lock in between, for one
-// TTL: then it is free. It can be adopted until a margin before that. Goroutines
-// and clients that wait go on waiting. The record is that of a holder which does not renew it
-// any more. If an operator breaks it, nobody can adopt the lock.
+// Handoff ends the lock here and leaves it in the bucket, with its fencing token, for a client
+// that adopts it with the handle: in this process, another one or a later one ([Client.Adopt]).
+// The lock's context ends first, with a cause that matches [ErrHandedOff]: stop the work before
+// the call. Nobody else gets the lock for one TTL, and it can be adopted until a margin before
+// that. Waiters go on waiting. If an operator breaks the lock, nobody can adopt it.
 //
-// It returns the handle when the server has confirmed the record, inside the validity that
-// the lock had. An [Lock.Unlock] after
-// that does nothing and returns nil. Otherwise the error says what has become of the lock:
+// It returns the handle if the server has confirmed the record inside the validity of the lock.
+// An [Lock.Unlock] after that does nothing and returns nil. Otherwise the error matches one of
+// these:
 //
-//   - [ErrInvalid]: a lock with [Until] or [MinHold], one that is read, or a permit of
-//     a semaphore, cannot be handed over. It is still held.
+//   - [ErrInvalid]: a lock with [Until] or [MinHold], a reader and a permit of a semaphore
+//     cannot be handed over. The lock is still held.
 //   - ctx's error alone: ctx had ended before the call. The lock is still held.
-//   - [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost] or [ErrBroken]: the lock had
-//     ended, or an operator broke it meanwhile: then the TTL frees it.
-//   - [ErrUnavailable]: the server did not confirm the record before ctx ended, the
-//     release timeout passed ([Tuning]), or the validity was over. The lock has ended here, there is
-//     no handle, and the TTL frees the lock. The error matches ctx's if that ended.
+//   - [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost] or [ErrBroken]: the lock had ended,
+//     or an operator broke it meanwhile, and the TTL frees it.
+//   - [ErrUnavailable]: the server did not confirm the record before ctx ended, the release
+//     timeout passed ([Tuning]), or the validity was over. The lock has ended here, and the TTL
+//     frees it. The error matches ctx's if that ended.
 //   - [ErrClosed]: the client was closed.
 func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 	h := l.holding()
@@ -110,22 +107,20 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 }
 
 // Adopt takes the lock that its holder has handed over by [Lock.Handoff]. The lock has the
-// token of the handle, an ID of its own, and the handle's TTL if opts have no other. With
-// a TTL beyond 24 h it is not renewed, as it was not before: see [NoRenew]. Adopt
-// does not wait for other holders. It waits for the server's answers, for at most 5 s, or
-// one TTL if that is shorter.
+// token of the handle, an ID of its own, and the handle's TTL unless opts have another. It is
+// not renewed if the TTL is longer than 24 h: see [NoRenew]. Adopt waits for the server's
+// answers only, up to 5 s, or one TTL if that is shorter.
 //
-// Adopt returns the held lock, or an error and no lock. It takes nothing but the record
-// that was handed over, at the revision that it has read. So of two at once one is refused, and
-// so is a second Adopt, even where the process of the first one has died. The error then matches
-// [ErrNotHandedOver], and says what the bucket has instead. It also matches [ErrLocked]
-// if the holder keeps the lock, or another claim has taken it. It matches [ErrBroken] if an
-// operator broke it. It matches [ErrLost] if the validity of the record is over, or the record is
-// gone for another reason. If the error matches [ErrUnavailable] or ctx's error, the server may have applied
-// the request. The lock is free after its TTL at the latest. Other errors are those of [Client.TryLock].
+// Adopt returns the held lock, or an error and no lock. Of several calls with one handle one
+// gets the lock. If there is nothing to adopt, the error matches [ErrNotHandedOver] and says
+// what the bucket has instead. It then also matches [ErrLocked] if the holder keeps the lock or
+// another claim has it, [ErrBroken] if an operator broke it, and [ErrLost] if the record is
+// gone or its validity is over. If the error matches [ErrUnavailable] or ctx's error, the
+// server may have applied the request, and the TTL frees the lock. Other errors are those of
+// [Client.TryLock].
 //
-// [Until], [Linger] and [MinHold] are refused with [ErrInvalid], and so is a handle
-// that no Handoff has made. [MaxWait] has no effect.
+// [Until], [Linger], [MinHold] and a handle that no Handoff has made are refused with
+// [ErrInvalid]. [MaxWait] has no effect.
 func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock, error) {
 	if err := c.readyFor(ctx); err != nil {
 		return nil, fmt.Errorf("adopt lock %.512q: %w", h.Name, err)

@@ -9,11 +9,12 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Holder is who holds a lock, as errors name it. Package admin shows more.
+// Holder describes the holder of a lock in errors. Package admin shows more.
 type Holder struct {
 	// Token is the fencing token. For an unreadable record it is derived from the revision.
 	Token uint64
-	// ID names the claim. It is never used again. For an unreadable record it is derived from the revision.
+	// ID names the claim, and is never used again. For an unreadable record it is derived from
+	// the revision.
 	ID string
 	// Owner is the name that the client gave itself; see [WithOwner].
 	Owner string
@@ -21,8 +22,8 @@ type Holder struct {
 	PID   int
 	// Since is the time of the grant, by the holder's own clock.
 	Since time.Time
-	// Expires is the time, by the server's clock, at which the server removes the
-	// record unless the holder renews it before. Zero means never.
+	// Expires is the time, by the server's clock, at which the server removes the record unless
+	// the holder renews it. Zero means never.
 	Expires time.Time
 	Meta    map[string]string // see [Meta]
 }

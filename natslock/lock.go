@@ -11,12 +11,11 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Lock is a lock that was granted. Its holder must unlock it. When a Lock is dropped
-// without Unlock, the client logs a warning and no longer renews the lease, which then
-// ends. Do not copy a Lock: go vet reports a copy.
+// Lock is a lock that was granted. Its holder must unlock it. If a Lock is dropped without
+// Unlock, the client logs a warning and renews the lease no more. Do not copy a Lock.
 //
-// A zero Lock holds nothing: its methods that return errors return one matching
-// [ErrInvalid], its context has ended, and the others return zero values.
+// Methods of a zero Lock return an error that matches [ErrInvalid], an ended context, or zero
+// values.
 type Lock struct {
 	_       noCopy
 	lease   cohort.Holding
@@ -67,24 +66,21 @@ func (l *Lock) holding() cohort.Holding {
 // Name returns the lock's name.
 func (l *Lock) Name() string { return l.holding().Name() }
 
-// ID returns the id of this acquisition. No other acquisition ever has it. It is the id of
-// the claim ([Holder.ID]), followed by a number if another goroutine of the client handed
-// the lock on to this one, or reads beside it.
+// ID returns the id of this acquisition, which no other has. It is the id of the claim
+// ([Holder.ID]), followed by a number if another goroutine of the client handed the lock on to
+// this one, or reads beside it.
 func (l *Lock) ID() string { return l.holding().ID() }
 
-// Token returns the fencing token. Tokens rise with every grant of the lock, even if the
-// bucket was deleted and re-created. Renewals do not change a token. A resource that
-// refuses tokens smaller than the greatest it has seen is safe from a holder that was
-// paused past its validity.
-//
-// A token is below 2^53 until the year 2060. Up to there JSON readers that keep numbers
-// as doubles, such as JavaScript and jq, read it exactly.
+// Token returns the fencing token. Tokens rise with every grant of the lock, even if the bucket
+// was deleted and made again. Renewals keep the token. A resource that refuses tokens smaller
+// than the greatest it has seen is safe from a holder that was paused past its validity. A
+// token is below 2^53 until 2060, so JSON readers that keep doubles read it exactly.
 func (l *Lock) Token() uint64 { return l.holding().Token() }
 
-// Context returns a child of the acquire's context. It ends when the lock ends, at the
-// latest with the validity, or when its parent ends. context.Cause returns an error that
-// matches [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost], [ErrBroken] or
-// [ErrClosed]. If the parent ended, it returns the parent's cause, and the lock is still held.
+// Context returns a child of the acquire's context. It ends when the lock ends, at the latest
+// with the validity, or when its parent ends. context.Cause returns an error that matches
+// [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost], [ErrBroken] or [ErrClosed]. If the
+// parent ended, the cause is the parent's, and the lock is still held.
 func (l *Lock) Context() context.Context { return l.holding().Context() }
 
 // Err returns nil while the lock is held and its context has not ended. Then it returns
@@ -96,9 +92,8 @@ func (l *Lock) Err() error {
 	return context.Cause(l.holding().Context())
 }
 
-// Remaining returns how much of the validity is left, or 0 once the lock has ended. Its
-// clock counts the time in which the machine sleeps, where the platform has such a
-// clock.
+// Remaining returns the rest of the validity, or 0 once the lock has ended. It counts the time
+// in which the machine sleeps, where the platform has a clock for that.
 func (l *Lock) Remaining() time.Duration {
 	_, left, cause := l.holding().Status()
 	if cause != nil {
@@ -107,17 +102,17 @@ func (l *Lock) Remaining() time.Duration {
 	return max(left, 0)
 }
 
-// Extend confirms the lock with the server now, with a new TTL that has the limits of
-// [TTL]. 0 keeps the TTL. If ctx never ends, Extend waits until the validity ends.
+// Extend confirms the lock with the server now, with a new TTL, or with the same one if ttl is
+// 0. If ctx never ends, Extend waits until the validity ends.
 //
-// It returns nil when the server has confirmed the lock within the validity. The
-// validity then counts from the sending of this call's request. The error matches
-// [ErrInvalid] for a ttl that no lease can have, for one whose validity is not longer
-// than the [EarlyWarning] of this lock, and for an [Until] lock: then nothing was sent. If the lock has ended, the error is the cause (see [Lock.Context]).
+// It returns nil if the server has confirmed the lock within the validity, which then counts
+// from the sending of this request. The error matches [ErrInvalid] for a ttl outside the limits
+// of [TTL], for one whose validity is not longer than the [EarlyWarning], and for an [Until]
+// lock. If the lock has ended, the error is the cause (see [Lock.Context]).
 //
-// If ctx had ended before the call, the error matches ctx's, and nothing was sent. If
-// ctx ended during the call, the error also matches [ErrUnavailable]: the server may
-// have extended the lock. Its validity is as it was, or shorter if ttl was shorter.
+// If ctx had ended before the call, the error matches ctx's, and nothing was sent. If ctx ended
+// during the call, the error also matches [ErrUnavailable]: the server may have extended the
+// lock, whose validity stays as it was, or is shorter if ttl was.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	h := l.holding()
 	if ctx == nil && h != (noLock{}) {
@@ -128,22 +123,17 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// SetMeta replaces the lock's metadata ([Meta]) by m, which has the size limit of [Meta].
-// An empty m removes them. Package admin shows m when SetMeta has
-// returned nil. The next holder has the
-// metadata of its own acquire. If ctx never ends, SetMeta waits until the validity ends.
+// SetMeta replaces the lock's metadata by m, within the limits of [Meta]. If ctx never ends,
+// SetMeta waits until the validity ends. Of two calls at the same time the later one counts.
 //
-// It returns nil when the server has stored m within the validity, which the write
-// renews. If the lock has ended, the error is the cause (see [Lock.Context]). The error
-// matches [ErrInvalid] if m is too large, and for a lock taken with [Until] or
-// [NoRenew]. It also does for a reader's lock, because the readers of a client share a
-// record. Then nothing was sent, or the server has refused it for its size, and the lock is
-// held with the metadata that it had.
+// It returns nil if the server has stored m within the validity, which the write renews. If the
+// lock has ended, the error is the cause (see [Lock.Context]). The error matches [ErrInvalid]
+// if m is too large, for an [Until] or [NoRenew] lock, and for a reader, because the readers of
+// a client share a record: the lock is held with the metadata that it had.
 //
-// If ctx had ended before the call, the error matches ctx's, and nothing was sent. If
-// ctx ended during the call, the error also matches [ErrUnavailable]. The server may
-// have stored m, and the next renewal stores it in any case. Of two calls at the same
-// time the later one counts.
+// If ctx had ended before the call, the error matches ctx's, and nothing was sent. If ctx ended
+// during the call, the error also matches [ErrUnavailable], and the next renewal stores m if
+// this request did not.
 func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 	h := l.holding()
 	if ctx == nil && h != (noLock{}) {
@@ -155,38 +145,36 @@ func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 }
 
 // Contended returns a channel that is closed when another client has queued for the lock, or
-// another goroutine of this client waits for it. It is a hint to finish early, and the lock
-// is held as before. For a lock that is read, only writers count. The channel stays open if
-// nobody has queued by the end of the lock. It is nil for a zero Lock. Each call returns
-// the same channel.
+// another goroutine of this client waits for it: a hint to finish early. For a reader only
+// writers count. The channel is nil for a zero Lock, and stays open if nobody queues before the
+// lock ends. Each call returns the same channel.
 //
-// Contended does not block. Its first call has the client subscribe to the queue and list
-// it, in the background, and subscribe to the gate too if the lock is read. The
-// subscriptions end with the lock. The client learns of a place in the queue as it is
-// written, or with its next renewal, 5 s later at most, if the notification is lost. A
-// [Client.TryLock] does not queue, so it closes no channel. A user that may not read the
-// queue learns only of the goroutines of its client.
+// Contended does not block. Its first call has the client subscribe to the queue and list it.
+// The client learns of a waiter at once, or within 5 s if the notification is lost.
+// [Client.TryLock] does not queue, so it closes no channel. A user that may not read the queue
+// learns only of the goroutines of its client.
 func (l *Lock) Contended() <-chan struct{} {
 	ch := l.holding().Contended()
 	runtime.KeepAlive(l)
 	return ch
 }
 
-// Unlock ends the lock's context and deletes its record. It waits for the server until
-// the client's release timeout passes (5 s by default, see [Tuning]), or until ctx
-// ends if that is earlier: the release then goes on in the background. Unlock ignores a ctx
-// that is nil or had ended before the call, and the lock's own context. So a deferred Unlock
-// works after ctx has ended. Further calls return the result of the first.
+// Unlock ends the lock's context and deletes its record. It waits for the server until ctx ends
+// or the release timeout passes (5 s by default, see [Tuning]), and the release then goes on in
+// the background. It ignores a ctx that is nil or had ended before the call, so a deferred
+// Unlock works. Further calls return the result of the first.
 //
-// It returns nil if the call came inside the validity and nothing contradicts that. An
-// error that matches [ErrLost] or [ErrBroken] means that the lock was lost before, so
-// other clients may have held it. One that matches [ErrClosed] means that [Client.Close] gave
-// up waiting and ended the lock: work after that was not protected. An error that matches [ErrEnded] means that the time
-// of an [Until] lock was over before: work after that time was not protected. An error
-// that matches [ErrUnavailable] means that the lock was valid to the end, but the server
-// did not confirm the release. The next holder may then have to wait for the TTL. The error
-// matches ctx's too if, and only if, ctx ended the wait. It matches nats.ErrConnectionClosed
-// if the connection was closed: then Unlock does not wait.
+// It returns nil if the call came inside the validity and nothing contradicts that. Otherwise
+// the error matches one of these:
+//
+//   - [ErrLost] or [ErrBroken]: the lock was lost before, and other clients may have held it.
+//   - [ErrClosed]: [Client.Close] gave up waiting and ended the lock. Later work was not
+//     protected.
+//   - [ErrEnded]: the time of an [Until] lock was over. Later work was not protected.
+//   - [ErrUnavailable]: the lock was valid to the end, but the server did not confirm the
+//     release, so the next holder may have to wait for the TTL. The error matches ctx's too if,
+//     and only if, ctx ended the wait, and nats.ErrConnectionClosed if the connection was
+//     closed.
 func (l *Lock) Unlock(ctx context.Context) error {
 	h := l.holding()
 	if h != (noLock{}) {
@@ -208,9 +196,9 @@ func (l *Lock) retire() error {
 	return err
 }
 
-// Do runs fn with the lock's context, and unlocks when fn returns or panics. It returns
-// fn's error joined with the error of [Lock.Unlock]. It refuses a nil fn with
-// [ErrInvalid], and the lock stays held.
+// Do runs fn with the lock's context, and unlocks when fn returns or panics. It returns fn's
+// error joined with that of [Lock.Unlock]. A nil fn is refused with [ErrInvalid], and the lock
+// stays held.
 func (l *Lock) Do(fn func(ctx context.Context, l *Lock) error) error {
 	if l.holding() == (noLock{}) {
 		return errNoLock

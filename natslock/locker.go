@@ -2,14 +2,12 @@ package natslock
 
 import "context"
 
-// Locker takes locks. Code that takes a Locker instead of a *[Client] can be tested without
-// a server: package locktest has a Locker in memory, and a suite for Lockers of your own.
-//
-// A *[Client] is a Locker of mutexes. An RWLock of package rwlock is one for writing, and its
-// RLocker one for reading. The methods have the contracts of [Client.Lock],
-// [Client.TryLock], [Client.Do] and [Client.TryDo], or those of package rwlock. What neither
-// side of an RWLock has is no part of a Locker: code that calls [Client.Once] or
-// [Client.LockAll] takes a *[Client], and locktest has one in memory.
+// Locker takes locks. Code that takes a Locker instead of a *[Client] can be tested without a
+// server: package locktest has a Locker in memory, and a suite for Lockers of your own. A
+// *[Client] is a Locker of mutexes, an RWLock of package rwlock one for writing, and its RLocker
+// one for reading. The methods have the contracts of [Client.Lock], [Client.TryLock],
+// [Client.Do] and [Client.TryDo]. Code that calls [Client.Once] or [Client.LockAll] takes a
+// *[Client], and locktest has one in memory.
 type Locker interface {
 	Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error)
 	TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error)

@@ -41,9 +41,8 @@ func lockConfigOf(opts []LockOption) (lockConfig, error) {
 	return *c, nil
 }
 
-// TTL sets the lease of this lock instead of the client's: 1 s to 24 h, rounded up
-// to whole seconds; see [WithTTL]. With [NoRenew] it may last up to 366 days.
-// Anything else is refused with [ErrInvalid].
+// TTL sets the lease of this lock instead of the client's: 1 s to 24 h, rounded up to whole
+// seconds, or up to 366 days with [NoRenew]. Anything else is refused with [ErrInvalid].
 func TTL(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d < clock.MinTTL {
@@ -54,11 +53,10 @@ func TTL(d time.Duration) LockOption {
 	}
 }
 
-// MaxWait bounds the waiting. Unlike a deadline on the acquire's context, it does not
-// end the work under the lock. When it passes, the acquire returns [ErrTimeout], which
-// matches [ErrUnavailable] too in an outage: see [TimeoutError]. By
-// default only the context bounds the waiting. MaxWait must be positive, or the acquire
-// returns [ErrInvalid]. [Client.TryLock] does not wait and ignores it.
+// MaxWait limits the wait, and unlike a deadline on the acquire's context does not end the work
+// under the lock. When it passes, the acquire returns a *[TimeoutError]. By default only the
+// context limits the wait. A d that is not positive is refused with [ErrInvalid]. One-shot
+// acquires ignore MaxWait.
 func MaxWait(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 {
@@ -69,9 +67,9 @@ func MaxWait(d time.Duration) LockOption {
 	}
 }
 
-// Meta attaches data to the lock. [Lock.SetMeta] replaces it. Every reader of the bucket
-// can see it. The data and the owner must fit into 14 KiB, and into the server's max_payload
-// (1 MiB by default) less 416 bytes, or the acquire returns [ErrInvalid].
+// Meta attaches data to the lock, which every reader of the bucket can see. [Lock.SetMeta]
+// replaces it. The data and the owner's name have up to 14 KiB, and up to the server's
+// max_payload (1 MiB by default) less 416 bytes, or the acquire returns [ErrInvalid].
 func Meta(m map[string]string) LockOption {
 	m = maps.Clone(m)
 	return func(c *lockConfig) error {
@@ -80,15 +78,13 @@ func Meta(m map[string]string) LockOption {
 	}
 }
 
-// Until takes a lock that ends at t, at most 365 days ahead, and is never
-// renewed: for jobs that may run once per period. The wait for it ends at t, too.
-// The server frees it up to 2 s after t, or a thousandth of its length if that is more,
-// or at Unlock. A t that is past or too far ahead makes the acquire return
-// [ErrInvalid], and so does Until together with [TTL] or [NoRenew].
+// Until takes a lock that ends at t, at most 365 days ahead, and is never renewed. The wait for
+// it ends at t, too. The server frees it at Unlock, or up to 2 s after t, or a thousandth of
+// its length if that is more. A t that is past or too far ahead is refused with [ErrInvalid],
+// and so are [TTL] and [NoRenew] beside it.
 //
-// A lock that is held to t has ended as planned, and is not lost. Its context ends with
-// a cause that matches [ErrEnded], and an Unlock after t returns such an error.
-// [Lock.Extend] does not move t: it returns [ErrInvalid].
+// A lock that is held to t has ended as planned and is not lost: its context and an Unlock
+// after t return an error that matches [ErrEnded]. [Lock.Extend] does not move t.
 func Until(t time.Time) LockOption {
 	return func(c *lockConfig) error {
 		if t.IsZero() {
@@ -99,8 +95,8 @@ func Until(t time.Time) LockOption {
 	}
 }
 
-// NoRenew takes a lease that only [Lock.Extend] prolongs. It is lost when its TTL, less
-// the margin, is over.
+// NoRenew takes a lease that only [Lock.Extend] prolongs. Otherwise the lock is lost when its
+// TTL, less the margin, is over.
 func NoRenew() LockOption {
 	return func(c *lockConfig) error {
 		c.req.Fixed = true
@@ -113,25 +109,22 @@ const (
 	maxMinHold = 12 * time.Hour
 )
 
-// Linger has the client keep the lock for up to d when the last of its goroutines has
-// unlocked it. The next Lock of this client then costs no message, which suits a service
-// that takes the same lock again and again. The client gives an idle lock up at once when
-// another client queues for it, or when a goroutine asks with another TTL or mode. To
-// [Client.TryLock] of another client it is held: see [LockedError]. Close gives all of them
-// up. The goroutine that unlocks last decides.
+// Linger has the client keep the lock idle for up to d after the last Unlock, 1 h at most. The
+// next Lock of this client then costs no message, except for a renewal now and then. Readers
+// linger too. Exclusion, order and tokens stay as they are.
 //
-// The client keeps a lock idle only while its subscription to the queue is known to be in
-// place. If the notification of a waiter is lost, the client learns of it from the renewal
-// of the waiter's place, within 5 s, or from a list: a goroutine that takes an idle lock
-// lists the queue first, unless the client has done so in the last 5 s. Where notifications
-// never arrive, an idle lock that nobody takes again stays for all of d. If the bucket does
-// not publish its changes any more, the client gives its idle locks up when it verifies the
-// bucket next, within 5 minutes.
+// The client gives an idle lock up at once when another client queues for it, when a goroutine
+// asks with another TTL or mode, at Close, and beyond [Tuning].MaxLingering. To
+// [Client.TryLock] of another client an idle lock is held, and [LockedError] says that it is
+// idle. If the notification of a waiter is lost, the client learns of the waiter within 5 s.
+// Where notifications never arrive, an idle lock stays for all of d unless this client takes it
+// again. If the bucket stops publishing its changes, the client gives its idle locks up within
+// 5 minutes.
 //
-// A client that crashes keeps an idle lock until its TTL ends. An idle lock costs a renewal
-// every third of its TTL. [Stats.Idle] counts the idle locks, and package admin shows them.
-// d is positive and at most one hour, or the acquire returns [ErrInvalid]. So does Linger
-// together with [Until], [NoRenew] or [MinHold], with a negative [Tuning].Turn, and for a
+// An idle lock costs a renewal every third of its TTL, and keeps others out until its TTL ends
+// if the client crashes. [Stats.Idle] counts the idle locks, and package admin shows them. Of
+// several goroutines the one that unlocks last decides. Another d is refused with [ErrInvalid],
+// and so is Linger beside [Until], [NoRenew], [MinHold] or a negative [Tuning].Turn, and for a
 // permit of a semaphore.
 func Linger(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
@@ -144,24 +137,20 @@ func Linger(d time.Duration) LockOption {
 }
 
 // MinHold keeps others out for d after the grant, by the server's clock, however early the
-// holder unlocks. It is for a short job that several replicas start at the same time, by
-// clocks that differ by less than d: the job runs once.
+// holder unlocks. It is for a short job that several replicas start at the same time, by clocks
+// that differ by less than d: the job runs once.
 //
-// An Unlock before d ends the lock's context, and leaves the record in the bucket until d,
-// rounded up to whole seconds. Other clients and the goroutines of this client wait for it as
-// for a lock that is held. They get it when d is over, up to 1 s later and a little more, or when an
-// operator breaks it at once. Unlock returns nil when the server has confirmed that record. An
-// Unlock after d releases the lock as always. To package admin the lock is held until then, by a
-// holder that does not renew it.
+// An Unlock before d ends the lock's context and leaves the record until d, rounded up to whole
+// seconds. Unlock returns nil if the server has confirmed that. Others, the goroutines of this
+// client too, get the lock up to about 1 s after d, or when an operator breaks it at once. An
+// Unlock after d releases the lock as always.
 //
-// The TTL of the lock is at least d and the margin. So others stay out for d if the client
-// crashes or loses the lock too, and stay out longer than by a shorter [TTL].
-// [Lock.Extend] does not make the TTL shorter. The goroutines of the client do not hand
-// the lock on to each other.
+// The TTL of the lock is at least d and the margin, and [Lock.Extend] does not make it shorter.
+// So others stay out for d even if the client crashes or loses the lock. Goroutines of the
+// client do not hand the lock on to each other.
 //
-// d is positive and at most 12 hours, or the acquire returns [ErrInvalid]. It
-// also does for MinHold together with [Until] or [Linger], for one that reads a
-// reader-writer lock, and for one of several locks ([Client.LockAll]).
+// d is positive and at most 12 h, or the acquire returns [ErrInvalid]. [Until], [Linger],
+// readers and [Client.LockAll] are refused beside MinHold.
 func MinHold(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxMinHold {
@@ -172,9 +161,8 @@ func MinHold(d time.Duration) LockOption {
 	}
 }
 
-// Detached separates the lock's context from the end of the acquire's context: a
-// deadline or a cancellation then ends the waiting and not the work. The lock's context
-// keeps the values.
+// Detached separates the lock's context from the end of the acquire's context: a deadline or a
+// cancellation then ends the wait and not the work. The lock's context keeps the values.
 func Detached() LockOption {
 	return func(c *lockConfig) error {
 		c.req.Detached = true
@@ -182,20 +170,16 @@ func Detached() LockOption {
 	}
 }
 
-// EarlyWarning calls fn when no more than d of the validity is left: the last
-// confirmation is old, and the client may be about to lose the lock. A confirmation
-// arms the warning again. fn also runs when the client finds the bucket unfit, see
-// [Client.Healthy]. So d should be well below the part of the TTL that is left
-// when a renewal is due, two thirds by default.
+// EarlyWarning calls fn when no more than d of the validity is left, because the server
+// confirms no renewals, or when the client finds the bucket unfit (see [Client.Healthy]). A
+// confirmation arms the warning again. Choose d well below the part of the TTL that is left
+// when a renewal is due, two thirds.
 //
-// fn runs on a goroutine of its own, at once when it is due, whatever observers and other
-// warnings do. It does not begin after the end of the lock, by an Unlock or a loss, nor for a
-// lock whose handle was dropped. While it runs, the same lock gives no further warning, and
-// [Client.Close] does not wait for it. A d that is not positive, or a nil fn, makes the acquire return
-// [ErrInvalid].
-// So does a d that is not shorter than the validity of a new lease, its TTL less the
-// margin: fn would be called after every confirmation. [Lock.Extend] refuses
-// such a TTL with [ErrInvalid].
+// fn runs at once, on a goroutine of its own. It does not begin after the end of the lock, or
+// for a dropped handle. While it runs, the lock gives no further warning, and [Client.Close]
+// does not wait for it. The acquire returns [ErrInvalid] for a nil fn, and for a d that is not
+// positive or not shorter than the validity of a new lease. [Lock.Extend] refuses a TTL that is
+// too short for d.
 func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || fn == nil {

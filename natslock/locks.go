@@ -23,11 +23,11 @@ const maxLockAll = 256
 // server has confirmed the release of those that it got.
 const giveBackWait = 250 * time.Millisecond
 
-// LockSet is several mutexes that [Client.LockAll] or [Client.TryLockAll] has granted. The
-// holder must unlock them. Dropped without Unlock, they end as a dropped [Lock] does.
+// LockSet holds several mutexes that [Client.LockAll] or [Client.TryLockAll] has granted. The
+// holder must unlock it: see [Lock].
 //
-// A zero LockSet holds nothing: its methods that return errors return one matching
-// [ErrInvalid], its context has ended, and the others return zero values.
+// Methods of a zero LockSet return an error that matches [ErrInvalid], an ended context, or
+// zero values.
 type LockSet struct {
 	all    []*Lock // in the order of their encoded names
 	ctx    context.Context
@@ -36,30 +36,23 @@ type LockSet struct {
 
 var errNoLocks = fmt.Errorf("%w: a natslock.LockSet that no acquire has returned", ErrInvalid)
 
-// LockAll takes the mutexes with these names and holds each until it has all of them. It
-// waits like [Client.Lock]: until ctx ends or [MaxWait] passes, which bounds the whole
-// call. ctx is also the parent of the one context of all locks: see [LockSet.Context].
+// LockAll takes the mutexes with these names, and holds each until it has all of them. It waits
+// like [Client.Lock]: until ctx ends or [MaxWait] passes, which limits the whole call. ctx is
+// also the parent of [LockSet.Context].
 //
-// Calls that want the same names in another order do not deadlock. LockAll takes the names
-// in one order for all clients, that of the bytes in the bucket's keys, and a name that
-// comes twice once. A call that holds a name waits for greater ones only. This holds if the
-// caller has no other lock: a caller that holds one of the names, or any other lock that
-// such a call wants, may wait for itself.
+// LockAll takes the names in one order for all clients, and each name once, so calls that want
+// the same names do not deadlock. That holds if the caller has no other lock that such a call
+// wants. LockAll tries all names at once, which takes one round trip if none is held or has a
+// queue. Otherwise it keeps the names before the first that it did not get, releases the rest,
+// and waits for one name after the other. The options count for each lock. A [NoRenew] lease
+// can end while LockAll waits for another name.
 //
-// LockAll first tries all names at once. If none is held or has a queue, that takes one
-// round trip. Otherwise LockAll keeps the names before the first that it did not get,
-// releases the rest, and waits for one name after the other. The options count for each
-// lock: [TTL], [Meta], [Until], [NoRenew], [Linger] and [EarlyWarning]. A [NoRenew] lease
-// can end while LockAll waits for another name. With [Linger] the client keeps the locks
-// idle that LockAll releases, and gives each up when another client waits.
-//
-// LockAll returns all locks, or an error and no lock. Then it has released those that it
-// got, which [Stats] counts. It waits for the server's confirmation of that
-// for at most 250 ms. If a lock is lost
-// or broken while LockAll waits for another one, the error matches [ErrLost] or the other
-// cause in [Lock.Context], and names both locks. It matches [ErrInvalid] for no names,
-// for more than 256, and for [MinHold]. The other errors are those of [Client.Lock], and name the
-// lock. Nothing is sent if a name or an option is invalid.
+// LockAll returns all locks, or an error and no lock. Before it returns an error it releases
+// the locks that it got, and waits up to 250 ms for the server to confirm that. If a lock is
+// lost or broken while LockAll waits for another one, the error matches the cause in
+// [Lock.Context] and names both. It matches [ErrInvalid] for an invalid name or option, for no
+// names or more than 256, and for [MinHold]: nothing was sent. Other errors are those of
+// [Client.Lock], and name the lock.
 func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
 	if err != nil {
@@ -75,13 +68,12 @@ func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption
 }
 
 // TryLockAll takes the mutexes with these names if all are free and have no queue. It never
-// queues. It asks for all at once: n names cost n messages and one round trip if all are
-// free. If it does not get all of them, it releases those that it got.
+// queues. It asks for all at once: n names cost n messages and one round trip. If it does not
+// get all of them, it releases the others.
 //
-// TryLockAll returns all locks, or an error and no lock. The error is that of
-// [Client.TryLock] for the first name, in the order of [Client.LockAll], that it did not
-// get. If that is held or has a queue, the error is a *[LockedError]. The limits, the
-// options and the other errors are those of [Client.LockAll]. [MaxWait] has no effect.
+// TryLockAll returns all locks, or the error of [Client.TryLock] for the first name, in the
+// order of [Client.LockAll], that it did not get. Limits, options and other errors are those of
+// [Client.LockAll]. [MaxWait] has no effect.
 func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
 	if err != nil {
@@ -289,8 +281,7 @@ func (g *gathering) failure(name string, err error) error {
 	return err
 }
 
-// Names returns the names of the locks, each once, in the order in which LockAll takes
-// them.
+// Names returns the names of the locks, each once, in the order in which LockAll takes them.
 func (l *LockSet) Names() []string {
 	if l == nil {
 		return nil
@@ -302,9 +293,8 @@ func (l *LockSet) Names() []string {
 	return names
 }
 
-// Token returns the fencing token of the lock with a name: see [Lock.Token]. It returns 0
-// for a name that is not among [LockSet.Names]. Each lock has its own token, and a resource
-// compares tokens of one lock only.
+// Token returns the fencing token of the lock with this name, 0 if it is not among
+// [LockSet.Names]. See [Lock.Token]: a resource compares tokens of one lock only.
 func (l *LockSet) Token(name string) uint64 {
 	if l == nil {
 		return 0
@@ -317,10 +307,10 @@ func (l *LockSet) Token(name string) uint64 {
 	return 0
 }
 
-// Context returns a child of the acquire's context. It ends when the first of the locks
-// ends, at the latest with its validity, when Unlock is called, or when its parent ends.
-// context.Cause returns the error of the lock that ended first, as [Lock.Context] does. If
-// the parent ended, it returns the parent's cause, and the locks are still held.
+// Context returns a child of the acquire's context. It ends when the first of the locks ends,
+// at the latest with its validity, when Unlock is called, or when its parent ends.
+// context.Cause returns the error of the lock that ended first, as [Lock.Context] does, or the
+// parent's cause: the locks are still held then.
 func (l *LockSet) Context() context.Context {
 	if l == nil || l.ctx == nil {
 		return noContext
@@ -328,8 +318,8 @@ func (l *LockSet) Context() context.Context {
 	return l.ctx
 }
 
-// Err returns nil while all locks are held and their context has not ended. Then it
-// returns the cause: of a lock that has ended, or else of the context.
+// Err returns nil while all locks are held and their context has not ended. Then it returns the
+// cause of a lock that has ended, or that of the context.
 func (l *LockSet) Err() error {
 	if l == nil || l.ctx == nil {
 		return errNoLocks
@@ -349,14 +339,10 @@ func (l *LockSet) Err() error {
 	return context.Cause(l.ctx)
 }
 
-// Unlock ends the context and releases all locks at once. Like [Lock.Unlock] it waits for
-// the server until the client's release timeout passes (5 s by
-// default, see [Tuning]), or until ctx ends if that is earlier, and ignores a ctx that had ended before.
-// Further calls return the result of the first.
-//
-// It returns nil if the call came inside the validity of all locks and nothing contradicts
-// that. Otherwise it returns the errors of [Lock.Unlock], joined, each of which names its
-// lock.
+// Unlock ends the context and releases all locks at once. It waits and treats ctx as
+// [Lock.Unlock] does. It returns nil if the call came inside the validity of all locks and
+// nothing contradicts that, and otherwise the errors of [Lock.Unlock], joined. Further calls
+// return the result of the first.
 func (l *LockSet) Unlock(ctx context.Context) error {
 	if l == nil || l.ctx == nil {
 		return errNoLocks
@@ -378,7 +364,7 @@ func (l *LockSet) Unlock(ctx context.Context) error {
 }
 
 // Do runs fn with the context of the locks, and unlocks them when fn returns or panics. It
-// returns fn's error joined with the error of [LockSet.Unlock]. It refuses a nil fn with
+// returns fn's error joined with that of [LockSet.Unlock]. A nil fn is refused with
 // [ErrInvalid], and the locks stay held.
 func (l *LockSet) Do(fn func(ctx context.Context, l *LockSet) error) error {
 	if l == nil || l.ctx == nil {

@@ -57,10 +57,9 @@ var (
 	errNoFunc    = fmt.Errorf("%w: the function to run is nil", ErrInvalid)
 )
 
-// WithJetStream reaches the bucket through js: a JetStream domain
-// (jetstream.NewWithDomain) or an API prefix. The default is the connection's own
-// account and domain. All clients that are to exclude each other must reach the same
-// bucket.
+// WithJetStream reaches the bucket through js: a JetStream domain (jetstream.NewWithDomain) or
+// an API prefix (jetstream.NewWithAPIPrefix). The default is the connection's own account and
+// domain. Only clients of the same bucket exclude each other.
 func WithJetStream(js jetstream.JetStream) Option {
 	return func(c *config) error {
 		if js == nil {
@@ -71,8 +70,8 @@ func WithJetStream(js jetstream.JetStream) Option {
 	}
 }
 
-// WithBucket names the bucket, "natslock" by default. A name has up to 240 letters, digits, '-'
-// and '_'. Locks in different buckets are different locks.
+// WithBucket names the bucket, "natslock" by default: up to 240 letters, digits, '-' and '_'.
+// Locks in different buckets are different locks.
 func WithBucket(name string) Option {
 	return func(c *config) error {
 		if name == "" {
@@ -83,9 +82,9 @@ func WithBucket(name string) Option {
 	}
 }
 
-// WithReplicas sets on how many servers [New] creates a missing bucket: 1, 3 or 5. The default is
-// three on a cluster, where locks then outlive the loss of a server, and one elsewhere. New never
-// changes an existing bucket. Other replicas make New return [ErrInvalid].
+// WithReplicas sets the number of servers that store a bucket made by [New]: 1, 3 or 5, or New
+// returns [ErrInvalid]. The default is three on a cluster, where locks then outlive the loss of
+// a server, and one elsewhere. New never changes an existing bucket.
 func WithReplicas(n int) Option {
 	return func(c *config) error {
 		if n != 1 && n != 3 && n != 5 { // two servers keep less than one: either loss stops them
@@ -96,10 +95,9 @@ func WithReplicas(n int) Option {
 	}
 }
 
-// WithBucketConfig says more of how [New] creates a missing bucket than [WithReplicas], which takes
-// precedence: storage, limits, placement. The default is a bucket in files, without a limit. New never
-// changes an existing bucket. A bucket name in cfg has the effect of [WithBucket], which takes
-// precedence too.
+// WithBucketConfig sets the storage, limits and placement of a bucket that [New] makes: by
+// default files without a limit. [WithBucket] and [WithReplicas] take precedence. New never
+// changes an existing bucket.
 func WithBucketConfig(cfg kvstore.Config) Option {
 	return func(c *config) error {
 		c.store = cfg
@@ -107,8 +105,8 @@ func WithBucketConfig(cfg kvstore.Config) Option {
 	}
 }
 
-// WithCreate sets whether [New] may create a missing bucket. The default is true. With
-// false, New returns an error that matches kvstore.ErrNotFound instead.
+// WithCreate sets whether [New] may create a missing bucket, true by default. With false, New
+// returns an error that matches kvstore.ErrNotFound instead.
 func WithCreate(allowed bool) Option {
 	return func(c *config) error {
 		c.create = allowed
@@ -116,10 +114,10 @@ func WithCreate(allowed bool) Option {
 	}
 }
 
-// WithTTL sets the lease of locks that do not ask for their own: 1 s to 24 h,
-// rounded up to whole seconds; 15 s by default. Anything else is refused with
-// [ErrInvalid]. The TTL bounds how long a crashed holder keeps others out, and
-// how long a holder survives without the server.
+// WithTTL sets the lease of locks without a [TTL] of their own: 1 s to 24 h, rounded up to
+// whole seconds, 15 s by default. Anything else is refused with [ErrInvalid]. The TTL limits
+// the time for which a crashed holder keeps others out, and for which a holder survives without
+// the server.
 func WithTTL(d time.Duration) Option {
 	return func(c *config) (err error) {
 		c.session.TTL, err = clock.RoundTTL(d, false)
@@ -127,10 +125,10 @@ func WithTTL(d time.Duration) Option {
 	}
 }
 
-// WithOwner sets the name that other clients see as the holder's. It says which service that is,
-// need not be unique, and has no effect on the locking. The default is "name@host:pid" with the
-// name of the connection (nats.Name), or "host:pid" if that has none or more than 128 bytes. It
-// has at most 1024 bytes.
+// WithOwner sets the name that other clients see as the holder's, up to 1024 bytes. It need not
+// be unique, and has no effect on the locking. The default is "name@host:pid" with the name of
+// the connection (nats.Name), or "host:pid" if the connection has no name or one of more than
+// 128 bytes.
 func WithOwner(owner string) Option {
 	return func(c *config) error {
 		if len(owner) > 1024 {
@@ -142,14 +140,11 @@ func WithOwner(owner string) Option {
 }
 
 // WithLogger sets the logger that receives warnings, [slog.Default] at the time of [New] by
-// default. A logger with [slog.DiscardHandler] switches them off. The client warns of each
-// held lock that is lost or broken, of each that the server refuses to renew, of a handle
-// that was dropped, of a bucket that it has created, of one that is not fit for locks any
-// more, and of settings that work and should be others, such as one replica on a cluster.
-//
-// It logs no end by [Client.Close], whose error names the locks, and what it returns as an
-// error. It never logs credentials or the values of records. A handler that blocks delays
-// no lock that is held.
+// default. The client warns of each held lock that is lost or broken, that the server refuses
+// to renew, or whose handle was dropped. It also warns of a bucket that has become unfit for
+// locks, and of settings that work and should be others, such as one replica on a cluster. It
+// does not log what it returns as an error, credentials, or values of records. A handler that
+// blocks delays no held lock.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		if l == nil {
@@ -160,29 +155,28 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// Tuning has the settings that hardly any service needs to change. The zero value of each field keeps the
-// default. One that is out of its range makes [New] return [ErrInvalid].
+// Tuning has settings that hardly any service needs. Zero keeps the default, and a value out of
+// its range makes [New] return [ErrInvalid].
 type Tuning struct {
-	// Turn limits the time after a grant by the server in which the client hands the lock to
-	// goroutines of its own that came after another client had queued. Other clients wait
-	// longer by one turn of each client before them. The default is 1 ms, and the most 1 s.
-	// Readers of a reader-writer lock have no turn.
+	// Turn limits the time after a grant in which the client hands the lock to its own
+	// goroutines that asked after another client had queued: 1 ms by default, 1 s at most.
+	// Other clients wait longer by one turn of each client before them. Readers have no turn.
 	//
-	// With a negative Turn each goroutine that wants a mutex or a write lock queues by
-	// itself: goroutines of all clients are served in the exact order in which they queue,
-	// and each hand-over takes messages. [Linger] is refused then, with [ErrInvalid], but for
-	// readers. The permits of a semaphore only have no turn.
+	// With a negative Turn each goroutine that wants a mutex or a write lock queues by itself:
+	// goroutines of all clients are served in the exact order in which they queue, each
+	// hand-over takes messages, and [Linger] is refused with [ErrInvalid], except for readers.
+	// The permits of a semaphore only have no turn.
 	Turn time.Duration
-	// WatchAfter is how long the client holds a lock before it watches the record. The
-	// default of 1 s spares short critical sections the subscription. A client that
-	// watches learns of a break at once, and otherwise at the next renewal. Less than a
-	// millisecond watches from the start, and a negative duration never.
+	// WatchAfter is the age at which a held lock gets a subscription to its record. The default
+	// of 1 s spares short critical sections the subscription. A client that watches learns of a
+	// break at once, and otherwise at the next renewal. Less than a millisecond watches from
+	// the start, and a negative duration never.
 	WatchAfter time.Duration
-	// ReleaseTimeout bounds how long [Lock.Unlock] waits for the server if its context does
-	// not end before. The default is 5 s, and the most 1 h.
+	// ReleaseTimeout limits the time for which [Lock.Unlock] waits for the server: 5 s by
+	// default, 1 h at most.
 	ReleaseTimeout time.Duration
-	// MaxLingering bounds the locks that the client keeps idle for [Linger]. One more has
-	// the client give up the least recently used. The default is 10,000. A negative number
+	// MaxLingering limits the number of locks that the client keeps idle for [Linger], 10,000
+	// by default. Beyond it the client gives up the least recently used one. A negative number
 	// keeps none.
 	MaxLingering int
 }
@@ -192,7 +186,7 @@ const (
 	maxReleaseTimeout = time.Hour
 )
 
-// WithTuning changes what t has other than zero.
+// WithTuning sets the fields of t that are not zero.
 func WithTuning(t Tuning) Option {
 	return func(c *config) error {
 		switch {
