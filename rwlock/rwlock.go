@@ -1,9 +1,7 @@
-// Package rwlock provides distributed reader-writer locks on a [natslock.Client]: any
-// number of readers, or one writer. It uses the
-// client's bucket, leases, options and errors, and returns a [natslock.Lock].
-//
-// A mutex and a reader-writer lock with the same name are different locks. One client
-// refuses to use a name for both.
+// Package rwlock provides distributed reader-writer locks on a [natslock.Client]: any number of
+// readers, or one writer. It uses the client's bucket, leases, options and errors, and returns
+// a [natslock.Lock]. A mutex of the same name is another lock, and one client refuses to use a
+// name for both.
 //
 // # Usage
 //
@@ -12,44 +10,32 @@
 //		return query(ctx)
 //	}, natslock.MaxWait(time.Minute))
 //
-// [RWLock.Lock] and [RWLock.RLock] wait, [RWLock.TryLock] and [RWLock.TryRLock] do not.
-// Outcomes, leases and contexts are those of package natslock.
-//
 // # How it excludes
 //
-// A reader writes a record of its own, on the condition that the lock's gate is free.
-// The server checks and stores in one step. Readers do not conflict with each other.
-//
-// A writer takes the gate as if it were a mutex, and from then on the server admits no
-// reader. The writer then waits until the readers inside are gone. It believes only
-// the stream's leader: one answer on a bucket of one replica, two answers with a write
-// of the gate between them on others. A deposed leader answers too, but it cannot
-// confirm that write.
-//
-// On a bucket with replicas the two writes and the two answers have to fit into 800 ms.
-// A writer on a slower link fails with [natslock.ErrUnavailable].
+// A reader writes a record of its own, on the condition that the lock's gate is free. The
+// server checks and stores in one step. A writer takes the gate like a mutex, and from then on
+// the server admits no reader. The writer waits until the readers inside have left. It believes
+// only the stream's leader: one answer on a bucket of one replica, and two answers with a write
+// of the gate between them on others, because a deposed leader cannot confirm that write. These
+// writes and answers have to fit into 800 ms: over a slower link a writer fails with
+// [natslock.ErrUnavailable].
 //
 // # Fairness
 //
-// Clients are served in the order in which they queue, goroutines of a client among
-// themselves, as in package natslock. Readers and writers have one queue. A reader enters
-// when no writer waits before it, and a writer when no client does. So consecutive readers
-// enter together, a later reader never passes a writer that its client knows of, and
-// neither side starves. After a crash or a pause the order can change.
-//
-// Readers of one client share a lease, and cost no message while no writer has come. Once
-// one has, further readers wait for it, and queue when their client's lease ends. See
-// [RWLock.RLock].
+// Readers and writers have one queue, in the order of package natslock. A reader enters when no
+// writer waits before it, and a writer when no client does. So consecutive readers enter
+// together, a later reader never passes a writer that its client knows of, and neither side
+// starves. After a crash or a pause the order can change.
 //
 // # Tokens
 //
-// A writer's token is greater than the token of every reader before it, and smaller
-// than the token of every reader after it. Readers that share a lease have one token.
+// A writer's token is greater than that of every reader before it, and smaller than that of
+// every reader after it. Readers that share a lease have one token.
 //
 // # Deadlocks
 //
-// A goroutine that holds a read lock and takes another one deadlocks if a writer has
-// queued in between, as with sync.RWMutex. A read lock cannot become a write lock.
+// A goroutine that holds a read lock and takes another one deadlocks if a writer has queued in
+// between, as with sync.RWMutex. A read lock cannot become a write lock.
 package rwlock
 
 import (
@@ -61,15 +47,13 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// RWLock takes reader-writer locks with a client. [New] makes it: the methods of a
-// zero RWLock, or of one made with a nil client, return an error matching
-// [natslock.ErrInvalid].
+// RWLock takes reader-writer locks with a client. [New] makes it. Methods of a zero RWLock, or
+// of one with a nil client, return an error that matches [natslock.ErrInvalid].
 type RWLock struct {
 	c *natslock.Client
 }
 
-// New returns the reader-writer locks of a client. It does no I/O, and needs no
-// closing.
+// New returns the reader-writer locks of a client. It does no I/O, and needs no closing.
 func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
 
 // inside is what package natslock does for the packages of this module only.
@@ -85,9 +69,7 @@ func (rw *RWLock) acquire(ctx context.Context, mode record.Mode, wait bool, name
 
 var _ natslock.Locker = (*RWLock)(nil) // for writing
 
-// RLocker returns a [natslock.Locker] for reading, as sync.RWMutex has one: its Lock is
-// [RWLock.RLock], its TryLock [RWLock.TryRLock], its Do [RWLock.RDo] and its TryDo
-// [RWLock.TryRDo]. The RWLock itself is a Locker for writing.
+// RLocker returns a [natslock.Locker] for reading. The RWLock itself is one for writing.
 func (rw *RWLock) RLocker() natslock.Locker { return (*reader)(rw) }
 
 // reader is an RWLock for reading.
@@ -109,67 +91,57 @@ func (r *reader) TryDo(ctx context.Context, name string, fn func(ctx context.Con
 	return (*RWLock)(r).TryRDo(ctx, name, fn, opts...)
 }
 
-// Lock takes the lock for writing. It waits in line until ctx ends or
-// [natslock.MaxWait] passes, and returns what [natslock.Client.Lock] returns. A deadline
-// on ctx ends the work under the lock too: bound the waiting with MaxWait.
-//
-// On a bucket with replicas, two writes and two answers have to fit into 800 ms. On a
-// slower link a writer can never enter, and the error matches
-// [natslock.ErrUnavailable]. The error matches [natslock.ErrInvalid] for a name
-// that this client uses as a mutex: the two are different locks.
+// Lock takes the lock for writing. It waits and returns as [natslock.Client.Lock] does. The
+// error matches [natslock.ErrInvalid] for a name that this client uses as a mutex, and
+// [natslock.ErrUnavailable] over a link too slow for a writer.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, record.Exclusive, true, name, opts)
 }
 
-// TryLock takes the lock for writing if nobody holds it or waits for it, and never
-// queues. Otherwise the error matches [natslock.ErrLocked]. Other errors are those of [natslock.Client.TryLock].
+// TryLock takes the lock for writing if nobody holds it or waits for it. It never queues.
+// Otherwise the error matches [natslock.ErrLocked]. Other errors are those of
+// [natslock.Client.TryLock].
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, record.Exclusive, false, name, opts)
 }
 
-// RLock takes the lock for reading. It waits in line like [RWLock.Lock], and returns
-// what [natslock.Client.Lock] returns.
+// RLock takes the lock for reading. It waits and returns as [RWLock.Lock] does.
 //
-// Goroutines of one client share a lease, and with it the token, as long as the client
-// knows of no writer that has come since. A lost notification delays that knowledge by a
-// second at most. A break of the lease or its loss ends the locks of all of them, and so
-// does a Lock that one of them drops without Unlock. Beside others, [natslock.Lock.Extend]
-// can only lengthen the lease. A lock with [natslock.Until] or [natslock.NoRenew], or with
-// another TTL or other metadata than the goroutines before it, has a lease of its own.
+// Goroutines of one client share a lease and its token, without a message, until the client
+// learns that a writer has come, at most a second late if a notification is lost. Readers after
+// that queue. If the lease is lost or broken, or one of the goroutines drops its Lock without
+// Unlock, the locks of all of them end. While others share the lease, [natslock.Lock.Extend]
+// can only lengthen it. A lock with [natslock.Until], [natslock.NoRenew], another TTL or other
+// metadata has a lease of its own.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, record.Shared, true, name, opts)
 }
 
-// TryRLock takes the lock for reading if no writer holds it and nobody waits for it,
-// and never queues. Otherwise the error matches [natslock.ErrLocked]. Other errors are
-// those of [natslock.Client.TryLock].
+// TryRLock takes the lock for reading if no writer holds it and nobody waits for it. It never
+// queues. Otherwise the error matches [natslock.ErrLocked]. Other errors are those of
+// [natslock.Client.TryLock].
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, record.Shared, false, name, opts)
 }
 
-// Do runs fn under the write lock; see [natslock.Client.Do]. Errors of the acquire
-// are those of [RWLock.Lock]. A deadline on ctx ends fn's context too: use
-// [natslock.MaxWait] to bound the wait alone.
+// Do runs fn under the write lock, as [natslock.Client.Do] does under a mutex. Errors of the
+// acquire are those of [RWLock.Lock].
 func (rw *RWLock) Do(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
 	return inside.Under(ctx, rw.Lock, name, fn, opts)
 }
 
-// TryDo is [RWLock.Do] with [RWLock.TryLock]: an error matching
-// [natslock.ErrLocked] means that fn did not run, because others hold the lock or
-// wait for it.
+// TryDo is [RWLock.Do] with [RWLock.TryLock]. See [natslock.Client.TryDo].
 func (rw *RWLock) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
 	return inside.Under(ctx, rw.TryLock, name, fn, opts)
 }
 
-// RDo runs fn under the read lock; see [natslock.Client.Do] and [RWLock.Do]. Errors of
-// the acquire are those of [RWLock.RLock].
+// RDo runs fn under the read lock, as [RWLock.Do] does under the write lock. Errors of the
+// acquire are those of [RWLock.RLock].
 func (rw *RWLock) RDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
 	return inside.Under(ctx, rw.RLock, name, fn, opts)
 }
 
-// TryRDo is [RWLock.RDo] with [RWLock.TryRLock]: an error matching
-// [natslock.ErrLocked] means that fn did not run, because a writer holds the lock or
-// others wait for it.
+// TryRDo is [RWLock.RDo] with [RWLock.TryRLock]. See [natslock.Client.TryDo].
 func (rw *RWLock) TryRDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
 	return inside.Under(ctx, rw.TryRLock, name, fn, opts)
 }
