@@ -16,7 +16,7 @@
 // # What it promises
 //
 // An election is a mutex of the same name. Its holder is the leader, and its metadata
-// carry the leader's value. The promises are those of package natslock: at most one
+// carry the leader's value. As in package natslock, at most one
 // leader is inside its validity, and each term has a fencing token greater than all
 // before it. The context of a term ends before the server lets the next leader in. A
 // candidate follows a leader that crashed within the TTL and half a second, in the order
@@ -50,7 +50,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// MaxValue is how many bytes a leader's value may have.
+// MaxValue limits the bytes of a leader's value.
 const MaxValue = 4 << 10
 
 // ErrNoLeader says that nobody leads at the moment.
@@ -145,8 +145,7 @@ func OnChange(fn func(Leader)) Option {
 	}
 }
 
-// New returns the election with a name. Names are those of mutexes: a mutex of the same
-// name is the same thing. New does no I/O and needs no closing. The methods that return
+// New returns the election with a name. A mutex of the same name is the same lock. New does no I/O and needs no closing. The methods that return
 // errors report an option or a client that cannot be used.
 func New(c *natslock.Client, name string, opts ...Option) *Election {
 	e := &Election{c: c, name: name}
@@ -186,8 +185,8 @@ func (e *Election) ready(ctx context.Context) error {
 // the leader resigns or loses its lease, or when the Election is dropped. A campaign of
 // an Election that leads waits for the end of its own term.
 //
-// The errors are those of [natslock.Client.Lock]. One that matches
-// [natslock.ErrUnavailable] may pass, and [Election.Run] goes on after it.
+// Errors are as for [natslock.Client.Lock]. An outage ([natslock.ErrUnavailable]) may pass, and
+// [Election.Run] goes on after it.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	if err := e.ready(ctx); err != nil {
 		return nil, err
@@ -224,7 +223,7 @@ func (e *Election) IsLeader() (token uint64, ok bool) {
 	return t.Token(), true
 }
 
-// Leader is what the bucket shows of a leader. The zero value is a vacancy.
+// Leader describes a leader, as its record does. The zero value is a vacancy.
 type Leader struct {
 	// Token is the fencing token of the term. It is 0 if nobody leads.
 	Token uint64
@@ -232,7 +231,7 @@ type Leader struct {
 	ID string
 	// Owner is the name that the leader's client gave itself: see [natslock.WithOwner].
 	Owner string
-	// Host and PID are those of the leader's process.
+	// Host and PID name the leader's process.
 	Host string
 	PID  int
 	// Since is the beginning of the term, by the leader's own clock.
@@ -277,7 +276,7 @@ func leaderOf(h *admin.Holder) Leader {
 // of its client is shown within 100 ms.
 //
 // The error matches [ErrNoLeader] if nobody leads, even when an operator has broken the
-// leader's claim. The other errors are those of [admin.Admin.Inspect].
+// leader's claim. Other errors are as for [admin.Admin.Inspect].
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	if err := e.ready(ctx); err != nil {
 		return Leader{}, err

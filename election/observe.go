@@ -12,12 +12,12 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// refreshAfter is how long an observer goes without news before it reads the leader: a
+// refreshAfter is the time without news after which an observer reads the leader, because a
 // notification may be lost.
 const refreshAfter = 4 * time.Second
 
-// readEvery is how long after a read an observer reads again at the latest. Renewals of the
-// leader put the next read off, and they may be forged.
+// readEvery limits the time between two reads of an observer. Renewals of the leader put the next
+// read off, and they may be forged.
 const readEvery = time.Minute
 
 // A flood of forged notifications is answered slowly: after fruitless reads in a row that
@@ -27,8 +27,8 @@ const (
 	floodPause = 50 * time.Millisecond
 )
 
-// settleAfter is how long after the end of a lease an observer reads again, if the record
-// was still there: by then it has gone, or is overdue.
+// settleAfter is the time after the end of a lease at which an observer reads again, if the record
+// was still there: by then the record is gone or overdue.
 const settleAfter = 500 * time.Millisecond
 
 // Observe yields the leader, and then each change: another leader, another value, and
@@ -140,7 +140,7 @@ func (e *Election) follow(ctx context.Context, events chan<- admin.Event) {
 	}
 }
 
-// observer is what an observer knows of the leader.
+// observer has an observer's knowledge of the leader.
 type observer struct {
 	leader   Leader
 	revision uint64 // up to which no change is newer than the last read
@@ -149,7 +149,7 @@ type observer struct {
 	any      bool // it has yielded a leader
 }
 
-// news is what a notification means to an observer.
+// news is the meaning of a notification for an observer.
 type news int
 
 const (

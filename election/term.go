@@ -93,7 +93,7 @@ func (t *Term) Resign(ctx context.Context) error {
 // A term ends with ctx, and so does lead's context. With [Detached] it goes on until lead
 // returns, so that a service that is stopped can finish what it is doing.
 //
-// Run returns an error in every case. It is joined with that of the last lead, if that was one to
+// Run always returns an error. It is joined with the last error of lead, if that was one to
 // warn of. It matches ctx's error and cause when ctx has ended. It matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed when the
 // connection was closed for good. It matches [natslock.ErrClosed], [natslock.ErrPermission] or
 // [natslock.ErrInvalid] when another campaign would fail in the same way, or [OnChange] cannot go on. When Run

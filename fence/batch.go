@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// MaxBatch is how many messages [Fence.PublishBatch] takes, unless the server's limit is
-// lower.
+// MaxBatch is the greatest number of messages for [Fence.PublishBatch], unless the server's limit
+// is lower.
 const MaxBatch = 1000
 
 const (

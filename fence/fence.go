@@ -74,7 +74,7 @@ const (
 	maxStream  = 255
 )
 
-// MaxLanes is how many lanes [WithLanes] can ask for.
+// MaxLanes is the greatest number of lanes for [WithLanes].
 const MaxLanes = 64
 
 const (
@@ -101,7 +101,7 @@ var (
 	// ErrUnknown: no answer has come. A write may be stored, now or later, as long as no
 	// greater token opens the fence. An Open may have moved the fence, and has excluded
 	// nothing. To find out, open the fence again with the same token and read the stream:
-	// once that Open has returned, no earlier write can be stored any more.
+	// once Open has returned, no earlier write can still be stored.
 	ErrUnknown = errors.New("the outcome is unknown")
 	// ErrUnfit: the stream cannot keep a fence. The error names the setting and the remedy.
 	ErrUnfit = errors.New("the stream cannot keep the fence")

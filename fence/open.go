@@ -70,7 +70,7 @@ func (f *Fence) configure(opts []Option) error {
 
 // open moves the fence in three steps. The first writes the token and the number of lanes
 // under the fence's subject: from then on each smaller token is refused there. The second
-// moves the other lanes, those of earlier holders too. The third moves the first lane
+// moves the other lanes, including the lanes of earlier holders. The third moves the first lane
 // again, and proves that the first step was in force until the lanes had moved.
 func (f *Fence) open(ctx context.Context) error {
 	if _, err := f.inspect(ctx); err != nil {
@@ -109,7 +109,7 @@ func (f *Fence) open(ctx context.Context) error {
 	return nil
 }
 
-// mark is what a message under a fence subject contains.
+// mark is the content of a message under a fence subject.
 type mark struct {
 	Format int    `json:"fence"` // 1
 	Token  uint64 `json:"token"`
@@ -219,8 +219,8 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 		return mark{}, 0, fmt.Errorf("read %q: the answer has no message", subject)
 	}
 	var m mark
-	// A tombstone of a deleted key is one of these. The greatest token is then not known
-	// any more, so that nothing may take its place without an operator's consent.
+	// A tombstone of a deleted key is one of these. The greatest token is then lost, so nothing may
+	// take its place without an operator's consent.
 	if err := json.Unmarshal(got.Message.Data, &m); err != nil || m.Format != format || m.Token == 0 || m.Lanes < 1 || m.Lanes > MaxLanes { //safety:fence-foreign
 		return mark{}, got.Message.Sequence, fmt.Errorf("%w: message %d under %q is not of a fence, so the greatest token is not known; "+
 			"stop all holders, purge the subject, and take the lock again", ErrUnfit, got.Message.Sequence, subject)

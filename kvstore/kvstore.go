@@ -35,8 +35,8 @@ import (
 // zero value is a bucket in files named "natslock", created when missing. Its fields:
 //
 //   - Bucket is the name: letters, digits, '-' and '_'.
-//   - Replicas is how many servers keep the bucket: 1, 3 or 5. 0 means 3 on a cluster and 1
-//     elsewhere.
+//   - Replicas is the number of servers that store the bucket: 1, 3 or 5. 0 means 3 on a cluster
+//     and 1 elsewhere.
 //   - Storage is jetstream.FileStorage or jetstream.MemoryStorage. Without replicas, records
 //     in memory end with their server.
 //   - MaxBytes limits the size. 0 means no limit. A full bucket refuses new records.
@@ -48,7 +48,7 @@ import (
 // StreamConfig returns the stream of the bucket, for declarative tools.
 type Config = kvstore.Config
 
-// Record is what is stored under a key: Key, Value, Revision, the Time at which the server
+// Record is a stored record: Key, Value, Revision, the Time at which the server
 // stored it, its TTL, and Deleted for a tombstone. Its method Remaining estimates how long
 // it has left.
 type Record = kvstore.Record

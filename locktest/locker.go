@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// inside is what package natslock does for the packages of this module only.
+// inside has the functions of package natslock that are for packages of this module only.
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
 // Locker takes locks in memory, as a client of its own. [New] makes it. All methods may be
@@ -27,7 +27,7 @@ var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, 
 type Locker struct {
 	memory *kvstore.Memory
 	raw    kvstore.KV       // without faults
-	client *natslock.Client // that of the Locker's own methods
+	client *natslock.Client // of the Locker's own methods
 	other  *natslock.Client // without faults: another holder, the operator
 
 	outages sync.Mutex // held while an outage begins or ends; before mu
@@ -42,8 +42,8 @@ type Locker struct {
 
 var _ natslock.Locker = (*Locker)(nil)
 
-// New returns a Locker without locks. The options are those of natslock.New. Those that say
-// how to reach or create a bucket have no effect. New panics if natslock.New would refuse an
+// New returns a Locker without locks, with options of natslock.New. Options that say how to reach
+// or create a bucket have no effect. New panics if natslock.New would refuse an
 // option.
 func New(opts ...natslock.Option) *Locker {
 	l := &Locker{
@@ -57,7 +57,7 @@ func New(opts ...natslock.Option) *Locker {
 }
 
 // NewClient returns another client of the same locks, as another process has one. Close
-// closes it. The options are those of [New], and NewClient panics like New.
+// closes it. NewClient takes the options of [New], and panics like New.
 func (l *Locker) NewClient(opts ...natslock.Option) *natslock.Client {
 	s := faults.New(l.memory.Open(), 0)
 	s.OnSend(l.fate)
@@ -98,7 +98,7 @@ func (l *Locker) Disconnect(c *natslock.Client) (reconnect func()) {
 
 var errNoContext = fmt.Errorf("%w: the context is nil", natslock.ErrInvalid)
 
-// errCut is what a client meets that [Locker.Disconnect] has cut off.
+// errCut is the error of a client that [Locker.Disconnect] has cut off.
 var errCut = fmt.Errorf("%w: the client is disconnected", natslock.ErrUnavailable)
 
 // outage changes which clients fail, and with which error.
@@ -154,17 +154,17 @@ func (l *Locker) all() []*natslock.Client {
 	return l.clients[:len(l.clients):len(l.clients)]
 }
 
-// Lock is that of natslock.Client.
+// Lock is [natslock.Client.Lock].
 func (l *Locker) Lock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return l.client.Lock(ctx, name, opts...)
 }
 
-// TryLock is that of natslock.Client.
+// TryLock is [natslock.Client.TryLock].
 func (l *Locker) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return l.client.TryLock(ctx, name, opts...)
 }
 
-// Do is that of natslock.Client.
+// Do is [natslock.Client.Do].
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
 	return l.client.Do(ctx, name, fn, opts...)
 }
@@ -259,8 +259,8 @@ func (l *Locker) write(w kvstore.Write) (uint64, error) {
 }
 
 // Delay makes the bucket slow: from now on it stores each record about the locks of a name d
-// later, and answers then. A grant and a renewal take that long or a little longer, for all
-// clients but that of [Locker.Hold]. A lock whose validity ends before a renewal is confirmed
+// later, and answers then. A grant and a renewal take d or a little longer, for all
+// clients except the one of [Locker.Hold]. A lock whose validity ends before a renewal is confirmed
 // is lost. A release takes no time. A d that is not positive ends the delay, but not for
 // records on their way.
 func (l *Locker) Delay(name string, d time.Duration) {
@@ -270,7 +270,7 @@ func (l *Locker) Delay(name string, d time.Duration) {
 }
 
 // Fail has all requests fail with err from now on, as without a server, and a nil err ends
-// that. It concerns all clients but that of [Locker.Hold]. With natslock.ErrUnavailable the
+// that. It concerns all clients except the one of [Locker.Hold]. With natslock.ErrUnavailable the
 // clients act as in an outage: a Lock waits, a TryLock gives up after at most 5 s, and held
 // locks end with their validity. With another error an acquire returns at once, and its error
 // matches err.

@@ -21,7 +21,7 @@ func (t *trial) held() {
 	t.free("held")
 }
 
-// taken is what an acquire has returned.
+// taken is the result of an acquire.
 type taken struct {
 	l   *natslock.Lock
 	err error

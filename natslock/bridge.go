@@ -14,7 +14,7 @@ import (
 
 func init() { bridge.SetNatslock[*Client, *Lock, Option, LockOption, *Holder](inside{}) }
 
-// inside is what other packages of this module need, and users do not; see [bridge.Inside].
+// inside is for other packages of this module, and not for users: see [bridge.Inside].
 type inside struct{}
 
 func (inside) Acquire(ctx context.Context, c *Client, kind record.Kind, mode record.Mode, wait bool, name string, opts []LockOption) (*Lock, error) {

@@ -336,7 +336,7 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	slices.Sort(left)
 	err := fmt.Errorf("closed with locks still held: %s", shortList(left, 10))
-	if ctx.Err() != nil { // and not that of another Close
+	if ctx.Err() != nil { // and not the context of another Close
 		err = fmt.Errorf("%w: %w", err, plain.EndOf(ctx))
 	}
 	return err

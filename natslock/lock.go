@@ -31,7 +31,7 @@ func (*noCopy) Unlock() {}
 
 var errNoLock = fmt.Errorf("%w: a natslock.Lock that no acquire has returned", ErrInvalid)
 
-// noLock is what a zero Lock holds.
+// noLock is the holding of a zero Lock.
 type noLock struct{}
 
 func (noLock) Name() string                                     { return "" }

@@ -19,8 +19,8 @@ import (
 // take.
 const maxLockAll = 256
 
-// giveBackWait is how long an acquire of several locks waits, before it fails, until the
-// server has confirmed the release of those that it got.
+// giveBackWait limits the time for which an acquire of several locks, before it fails, waits until
+// the server has confirmed the release of the locks that it got.
 const giveBackWait = 250 * time.Millisecond
 
 // LockSet holds several mutexes that [Client.LockAll] or [Client.TryLockAll] has granted. The
@@ -247,7 +247,7 @@ func (g *gathering) giveBack(n int) <-chan struct{} {
 	return done
 }
 
-// result is that of the acquire, which err has ended or nothing.
+// result returns the result of the acquire. err has ended it, if not nil.
 func (g *gathering) result(err error) (*LockSet, error) {
 	if err == nil {
 		if err = g.failure(g.names[len(g.names)-1], nil); err == nil {

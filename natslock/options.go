@@ -29,11 +29,11 @@ type config struct {
 	turn      time.Duration
 	lingering int
 	owner     string
-	pid       int // that the records name; 0: that of this process
+	pid       int // of the process that the records name; 0 for this one
 	wrap      func(kv.KV) kv.KV
 }
 
-// configOf is what options make of the defaults.
+// configOf returns the defaults changed by options.
 func configOf(opts []Option) (config, error) {
 	cfg := config{create: true, turn: cohort.DefaultTurn, lingering: cohort.DefaultMaxLingering, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
 	for _, opt := range opts {

@@ -28,11 +28,11 @@
 // A worker is a member by a mutex, "ingest.member.<id>", and owns a partition by another one, "ingest.part.<number>". Who
 // is to own what is a function of the members, their weights and the owners as they are. Each worker computes it for itself from one list of
 // these locks, after the members have stayed the same for half a second. A worker waits for the locks of the partitions that it is to have and
-// does not hold. The holder of such a lock sees that, reads the list again, and gives way if the partition is not its own any more.
+// does not hold. The holder of such a lock sees that, reads the list again, and gives way if the partition is no longer its own.
 // There is no leader, and no plan in the bucket.
 //
 // So workers that disagree about the members lose time, and never exclusion: the lock of a partition
-// decides. The promises are those of package natslock: at most one worker owns a partition inside its validity, and each owner has a fencing token greater than all
+// decides. As in package natslock, at most one worker owns a partition inside its validity, and each owner has a fencing token greater than all
 // before it. Pass [Partition.Token] to what the worker writes to: a resource that refuses smaller tokens is safe from a
 // worker that was paused past its validity.
 //
@@ -63,7 +63,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// MaxPartitions is how many partitions a group can have.
+// MaxPartitions is the greatest number of partitions of a group.
 const MaxPartitions = 10_000
 
 // maxGroup is the length of a group's name from which on no lock can have it before its own part.
@@ -72,7 +72,7 @@ const maxGroup = 500
 // maxWeight is the greatest weight of a worker.
 const maxWeight = 1000
 
-// defaultDrain is how long a function may take to return when its partition is to move.
+// defaultDrain limits the time in which a function returns when its partition is to move.
 const defaultDrain = 10 * time.Second
 
 // ErrDrainTime is the cause with which the context of a function ends that did not return within the drain time after
@@ -196,7 +196,7 @@ func OnEvent(fn func(Event)) Option {
 	}
 }
 
-// New returns a worker's view of a group that shares so many partitions: 1 to [MaxPartitions]. The name is the beginning of the
+// New returns a worker's view of a group that shares n partitions, 1 to [MaxPartitions]. The name is the beginning of the
 // names of its locks, without wildcards. The number is the same for all workers of a group, for good: the member that joined first decides, and others are refused with
 // [ErrCount]. New does no I/O and needs no closing. Run reports an argument that cannot be used.
 func New(c *natslock.Client, name string, partitions int, opts ...Option) *Group {
@@ -281,7 +281,7 @@ func (g *Group) Plan() (ids []string) {
 	return ids
 }
 
-// Stats is what a worker has counted since New, and its state.
+// Stats has a worker's counts since New, and its state.
 type Stats struct {
 	Members  int // as read last
 	Planned  int // partitions that the worker is to own
@@ -368,14 +368,14 @@ type EventType int
 const (
 	// EventJoined: the worker is a member of the group.
 	EventJoined EventType = iota + 1
-	// EventLeft: it is not any more. Err says why. When Run is about to return it is nil, or matches [natslock.ErrUnavailable] if the server has
+	// EventLeft: the worker is no longer a member. Err says why. When Run is about to return it is nil, or matches [natslock.ErrUnavailable] if the server has
 	// not confirmed that: the membership ends with its TTL then.
 	EventLeft
 	// EventGranted: the worker owns a partition, and its function begins, unless the lock is lost before.
 	EventGranted
 	// EventLeaving: another worker is to have the partition, or Run is about to return.
 	EventLeaving
-	// EventReleased: the function has returned, and the partition is free. Err is that of the function. It matches
+	// EventReleased: the function has returned, and the partition is free. Err is the function's error. It matches
 	// [ErrDrainTime] if that was too slow, and [natslock.ErrUnavailable] if the server has not confirmed the release: the
 	// partition is free at the end of its TTL then.
 	EventReleased

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// owner is who owns a partition, and the fencing token with which it does. The id is that of a member that is there or was. An empty id is nobody's.
+// owner names the owner of a partition, a present or former member, and its fencing token. The id is empty if there is none.
 type owner struct {
 	id    string
 	token uint64
@@ -45,7 +45,7 @@ func plan(members []Member, owners []owner) []string {
 			owned[i] = append(owned[i], k)
 		}
 	}
-	open := make([]int, len(seats)) // how many more each is to own
+	open := make([]int, len(seats)) // the number of partitions that each is still to get
 	for i, s := range seats {
 		keeps := owned[i]
 		if len(keeps) > s.quota {
@@ -83,7 +83,7 @@ type seat struct {
 	quota  int
 }
 
-// newSeats returns the members with their quotas, in an order that does not depend on that of members.
+// newSeats returns the members with their quotas, in an order that does not depend on the order of members.
 func newSeats(members []Member, partitions int) []seat {
 	seats := make([]seat, len(members))
 	for i, m := range members {

@@ -17,13 +17,13 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// runner carries out what a worker decides. It decides nothing itself. One goroutine, that of Run, changes the worker, under
+// runner carries out the worker's decisions and makes none. Only the goroutine of Run changes the worker, under
 // the mutex of the group so that the group's methods can read it.
 type runner struct {
 	g       *Group
 	w       *worker
 	fn      func(context.Context, *Partition) error
-	ctx     context.Context // that of Run, without its end
+	ctx     context.Context // Run's, without its end
 	running sync.WaitGroup
 	happens chan func(now time.Time) // what has happened, for the goroutine of Run
 	over    chan struct{}            // closed when nothing more is to happen
@@ -139,8 +139,8 @@ func (r *runner) loop(ctx context.Context) {
 	}
 }
 
-// tell has the goroutine of Run call happened with the time, and returns when it has. After the end of the
-// worker nothing happens any more.
+// tell has the goroutine of Run call happened with the time, and returns when it has. It does nothing after the end of
+// the worker.
 func (r *runner) tell(happened func(now time.Time)) {
 	done := make(chan struct{})
 	select {
@@ -384,7 +384,7 @@ func (r *runner) own(ctx context.Context, k int) {
 	}
 }
 
-// errExit is what is reported of a function that has not returned.
+// errExit is the error of a function that has not returned.
 var errExit = errors.New("the function panicked, or ended its goroutine")
 
 // release unlocks a partition whose function has returned, or that it is not to be called for.
@@ -408,7 +408,7 @@ func (r *runner) release(s *serving, run bool, err error) {
 		r.warn("a function returned before it was asked to; it has to stay as long as the worker is to own the partition", "partition", k, "token", s.Token())
 	}
 	s.cancel(nil)
-	// The function has returned, so nobody works on it here any more. If the server does not confirm that, the next owner waits for the TTL at most.
+	// The function has returned, so nothing here works on the partition. If the server does not confirm that, the next owner waits for the TTL at most.
 	ended := l.Unlock(r.ctx)
 	switch {
 	case ended == nil || lost != nil:

@@ -18,24 +18,24 @@ import (
 type Member struct {
 	// ID is the worker's: see [ID].
 	ID string
-	// Weight is how many shares the worker gets: see [Weight].
+	// Weight is the number of the worker's shares: see [Weight].
 	Weight int
 	// Token is the fencing token of the membership. The member that joined first has the lowest.
 	Token uint64
 	// Owner is the name that the worker's client gave itself: see [natslock.WithOwner].
 	Owner string
-	// Host and PID are those of the worker's process.
+	// Host and PID name the worker's process.
 	Host string
 	PID  int
-	// Since is when the worker joined, by its own clock.
+	// Since is the time at which the worker joined, by its own clock.
 	Since time.Time
-	// Meta is what the worker says of itself: see [Meta].
+	// Meta has the worker's metadata: see [Meta].
 	Meta map[string]string
 
 	count int // the number of partitions that it shares
 }
 
-// Placement is who owns a partition, and who is to own it.
+// Placement has the owner of a partition, and the planned one.
 type Placement struct {
 	// Number is the partition's, from 0.
 	Number int
@@ -47,7 +47,7 @@ type Placement struct {
 	Holder *admin.Holder
 	// Planned is the ID of the member that is to own the partition. It is empty without members.
 	Planned string
-	// Waiting is how many workers wait for the lock.
+	// Waiting is the number of workers that wait for the lock.
 	Waiting int
 }
 
@@ -81,7 +81,7 @@ func lockName(group string, k int) string { return group + ".part." + strconv.It
 // Inspect reads a group: its members, the owner of each partition, and who is to own it. It reads the locks one after the other, not
 // at one moment. A group that nobody is in has neither members nor partitions, and that is no error.
 //
-// The error matches [natslock.ErrInvalid] for a name that no group can have. The other errors are those of [admin.Admin.List].
+// The error matches [natslock.ErrInvalid] for a name that no group can have. Other errors are as for [admin.Admin.List].
 func Inspect(ctx context.Context, c *natslock.Client, group string) (State, error) {
 	if err := checkGroup(group); err != nil {
 		return State{}, err
@@ -165,8 +165,7 @@ func (g *reading) add(info admin.Info) {
 	}
 }
 
-// live reports whether a record is that of somebody who holds the lock, and renews it. One whose lease an operator has
-// broken is about to let go.
+// live reports whether a holder renews the record. A holder whose lease an operator has broken is about to let go.
 func live(h *admin.Holder) bool {
 	return h != nil && !h.Overdue && h.Broken == nil && !h.Fixed && !h.Unreadable
 }
@@ -240,7 +239,7 @@ func (g *State) has(token uint64) bool {
 	return ok
 }
 
-// others returns the members without that of a membership.
+// others returns the members without the one whose membership has the token.
 func (g *State) others(token uint64) []Member {
 	return slices.DeleteFunc(slices.Clone(g.Members), func(m Member) bool { return m.Token == token })
 }

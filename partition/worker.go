@@ -13,22 +13,22 @@ import (
 
 // The pace of a worker. An idle group costs none of these.
 const (
-	// settle is how long the members have to stay the same before a worker reads the group, and settleMax how
-	// long a worker waits for that at most. A deployment is one change instead of many.
+	// settle is the time for which the members have to stay the same before a worker reads the group. settleMax limits
+	// the wait for that. A deployment is one change instead of many.
 	settle    = 500 * time.Millisecond
 	settleMax = 5 * time.Second
-	// lookAfter is how long after a grant a worker reads the group again: its plan was older than the grant.
+	// lookAfter is the time between a grant and the next read of the group: the worker's plan was older than the grant.
 	lookAfter = time.Second
 	// While a worker waits for partitions, or another one waits for some that it keeps, their plans differ, or an owner is slow to
 	// give way. It reads the group again, at first after minLook, and then less and less often.
 	minLook = 2 * time.Second
 	maxLook = 10 * time.Second
-	// handOver is how long a worker that leaves waits for the others to ask for its partitions. They read the group after settle, or
+	// handOver limits the time for which a worker that leaves waits until the others ask for its partitions. They read the group after settle, or
 	// settleMax if the members keep changing.
 	handOver = settleMax + time.Second
 )
 
-// phase is what a worker does with a partition.
+// phase is a worker's activity for a partition.
 //
 //	free --claim--> claiming --grant--> held --drain--> leaving
 //	  ^                 |                 |               |
@@ -44,7 +44,7 @@ const (
 	leaving               // its function was asked to return, or its lock came when it was no longer wanted
 )
 
-// slot is what a worker knows of one partition.
+// slot has a worker's knowledge of one partition.
 type slot struct {
 	phase     phase
 	withdrawn bool      // the claim was given up, and its acquire has not returned yet
@@ -54,8 +54,8 @@ type slot struct {
 	since     time.Time // of the grant
 }
 
-// worker is what one worker of a group knows, and what it decides by that: plain data, without locks, clocks and I/O. The
-// methods take what has happened, and the time. After each of them decide says what to do.
+// worker has the knowledge and the decisions of one worker of a group: plain data, without locks, clocks and I/O. A
+// method is an event at a time. After each event decide returns the actions.
 type worker struct {
 	id    string
 	slots []slot
@@ -84,7 +84,7 @@ func newWorker(id string, partitions int) *worker {
 	return &worker{id: id, slots: make([]slot, partitions), pause: minLook, past: make(map[uint64]struct{})}
 }
 
-// action is what a worker does about a partition, or about the group.
+// action is a step of a worker for a partition or for the group.
 type action int
 
 const (
@@ -160,7 +160,7 @@ func (w *worker) givesWay(k int, now time.Time) bool {
 // alone reports whether no other worker is there to take over, as the last look has it.
 func (w *worker) alone() bool { return w.seen > 0 && len(w.members) == 0 }
 
-// nextLook is when to read the group next, or zero.
+// nextLook returns the time of the next read of the group, or zero.
 func (w *worker) nextLook() time.Time {
 	due := w.lookAt
 	earlier := func(t time.Time) {
@@ -181,7 +181,7 @@ func (w *worker) nextLook() time.Time {
 	return due
 }
 
-// next is when to decide again if nothing happens, or zero.
+// next returns the time of the next decision if nothing happens before, or zero.
 func (w *worker) next(now time.Time) (at time.Time) {
 	earlier := func(t time.Time) {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
@@ -225,7 +225,7 @@ func (w *worker) joined(token uint64, now time.Time) {
 	w.moved(now)
 }
 
-// left: it is not any more.
+// left ends the membership.
 func (w *worker) left(now time.Time) {
 	w.member = false
 	w.moved(now)
@@ -349,7 +349,7 @@ func (w *worker) close(now time.Time) {
 	}
 }
 
-// abandon: nothing can be heard of the others any more. The worker leaves without them.
+// abandon has the worker leave without the others, because it hears nothing of them.
 func (w *worker) abandon(now time.Time) {
 	if !w.closing {
 		w.close(now)

@@ -56,7 +56,7 @@ type RWLock struct {
 // New returns the reader-writer locks of a client. It does no I/O, and needs no closing.
 func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
 
-// inside is what package natslock does for the packages of this module only.
+// inside has the functions of package natslock that are for packages of this module only.
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
 // acquire is behind all methods.

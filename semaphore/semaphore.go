@@ -65,7 +65,7 @@ type Semaphore struct {
 // no I/O, and needs no closing. The methods refuse another number with [natslock.ErrInvalid].
 func New(c *natslock.Client, permits int) *Semaphore { return &Semaphore{c: c, permits: permits} }
 
-// inside is what package natslock does for the packages of this module only.
+// inside has the functions of package natslock that are for packages of this module only.
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
 // acquire is behind all methods.

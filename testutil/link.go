@@ -72,7 +72,7 @@ func (l *Link) Heal() {
 //
 // Switched off, the bytes held back arrive, in order and however late, as a
 // network's own retransmissions would bring them. This includes bytes of a
-// connection that the client has given up meanwhile: that is how a publish is
+// connection that the client has given up meanwhile, so a publish can be
 // applied long after it timed out. To lose them instead, use [Link.Cut].
 //
 // The buffers have no limit.

@@ -21,15 +21,14 @@ const (
 	// startTimeout bounds the start of one server, all attempts together. It
 	// is generous because -race on a busy machine is slow.
 	startTimeout = 30 * time.Second
-	// reconnectWait is how long connections made here wait between attempts
-	// to reconnect: short, so that tests of restarts do not wait.
+	// reconnectWait is the pause between attempts to reconnect of connections made here.
 	reconnectWait = 50 * time.Millisecond
-	// bubbleURL is what connections in a bubble pretend to dial. A literal
-	// address: a host name would be looked up, which is I/O.
+	// bubbleURL is the address that connections in a bubble pretend to dial. A host name
+	// would be looked up, which is I/O.
 	bubbleURL = "nats://127.0.0.1:4222"
 )
 
-// config is what the options of a server add up to.
+// config is the sum of a server's options.
 type config struct {
 	jetStream bool
 	storeDir  string // empty: in the test's temporary directory

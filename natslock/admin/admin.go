@@ -32,7 +32,7 @@ var (
 
 func init() { bridge.SetAdmin[*natslock.Client, *Holder, Info, Event](shown{}) }
 
-// shown is what packages election and mirror need, and users do not; see [bridge.InsideAdmin].
+// shown is for packages election and mirror, and not for users: see [bridge.InsideAdmin].
 type shown struct{}
 
 func (shown) Holder(ctx context.Context, c *natslock.Client, name string) (*Holder, uint64, error) {
@@ -146,10 +146,10 @@ func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (r
 
 // BreakRequest says which claim [Admin.Break] ends, and why.
 type BreakRequest struct {
-	// Kind and Name are those of the lock.
+	// Kind and Name name the lock.
 	Kind Kind
 	Name string
-	// ID is that of the claim: the [natslock.Holder.ID] of a holder, or of one reader, as
+	// ID names the claim: the [natslock.Holder.ID] of a holder, or of one reader, as
 	// [Admin.Inspect] and [Admin.List] return it.
 	ID string
 	// Reason is shown to the holder, and by [Admin.Inspect], [Admin.List] and

@@ -38,7 +38,7 @@ const (
 	EventGaveUp
 	// EventAtRisk: the client cannot renew a held lock, and its Cause says why. The
 	// connection was closed, or the server refuses the renewal: it is full, say, or
-	// the user may not write any more. The lock is held to the end of its validity, and
+	// the user may no longer write. The lock is held to the end of its validity, and
 	// longer if a later renewal is accepted. Or the client has found the bucket unfit: the
 	// Cause matches kvstore.ErrBucketConfig, the lease goes on, and clients that have not
 	// noticed yet may not be kept out. Observers only.
@@ -70,7 +70,7 @@ func (t EventType) String() string {
 type Event struct {
 	Type EventType
 	Kind Kind
-	// Mode is that of the holder or waiter. Watch only.
+	// Mode is the mode of the holder or waiter. Watch only.
 	Mode Mode
 	Name string
 	ID   string // of the claim; an observer gets the [natslock.Lock.ID]
@@ -82,7 +82,7 @@ type Event struct {
 	// it in milliseconds, and 0 if the holder did not queue. For a waiter that gave
 	// up, Watch takes it from the clocks of the waiter and the server.
 	Waited time.Duration
-	// Grants is how many grants the event reports, and Waited then the sum of their
+	// Grants is the number of grants that the event reports, and Waited then the sum of their
 	// waits. A client that hands a lock on among its goroutines, or takes an idle lock
 	// again, writes these grants with its next renewal, or with the release. Watch only.
 	Grants uint64
@@ -94,11 +94,10 @@ type Event struct {
 	// came faster than they were taken: events from
 	// then on to Time may be missing. It is zero at the first one. Watch only.
 	Since time.Time
-	// Until and Missed are those of an [EventGap], which begins at Time: its end, and how
-	// many writes to the bucket are missing, or 0 if that is not known. Without a Name the
-	// writes may be of any lock. With one they are grants and ends of that lock, which its
-	// later records show to be missing: at least so many. They are among those that a gap
-	// without a Name counts.
+	// Until is the end of an [EventGap], which begins at Time. Missed is the number of writes to the
+	// bucket that are missing, or 0 if that is unknown. Without a Name the writes may be of any lock.
+	// With a Name Missed is a lower bound of the missing grants and ends of that lock, which its later
+	// records show. A gap without a Name counts them too.
 	Until  time.Time
 	Missed uint64
 	// Cause is the reason why a lock or a wait ended. Observers only. Of a gap it is

@@ -11,8 +11,8 @@ import (
 // the history of the bucket has kept, in their order, from since on. The zero time is that
 // of the first one. "lockctl init --history" makes the history.
 //
-// The events are those of [Admin.Watch]. Their times are those at which the server copied
-// the writes into the history, a moment after them. Of a holder that took the lock more than
+// It yields the events of [Admin.Watch]. Their times are the times at which the server copied
+// the writes into the history, a moment after the writes. Of a holder that took the lock more than
 // an hour before since and has not renewed it in that hour, the end has no name.
 //
 // A history is not complete. It yields an [EventGap] wherever writes are missing: before the

@@ -25,7 +25,7 @@ const (
 // String returns "mutex", "rw" or "semaphore".
 func (k Kind) String() string { return record.Kind(k).String() }
 
-// Mode is how a client holds a lock, or waits to hold it.
+// Mode is the mode in which a client holds a lock, or waits to hold it.
 type Mode int
 
 const (
@@ -86,18 +86,18 @@ type Holder struct {
 	// goroutine of the client was inside when the client wrote the record, at the grant or
 	// at its last renewal. One may be inside by now.
 	Lingers, Idle bool
-	// Fixed says that the client does not renew the lease by itself ([natslock.NoRenew], [natslock.Until]), or
-	// not any more: it has handed the lock over ([natslock.Lock.Handoff]), or unlocked it before its minimum
-	// hold was over ([natslock.MinHold]).
+	// Fixed is true if the client does not renew the lease ([natslock.NoRenew], [natslock.Until]), or
+	// renews it no more, because it has handed the lock over ([natslock.Lock.Handoff]) or unlocked it
+	// before its minimum hold was over ([natslock.MinHold]).
 	Fixed bool
 	// Purpose says what the lock is for, where it is held or kept for long by design: "election", "member" and
 	// "partition" (package partition), "script", "job" (one that is done: [natslock.Client.Once]), "rest" (of a minimum hold). It is
 	// empty for all others. Clients of other languages may have other words, of at most 16 bytes.
 	Purpose string
-	// Waiting is how many goroutines of the holder's client waited behind the holder
+	// Waiting is the number of goroutines of the holder's client that waited behind the holder
 	// when the record was written.
 	Waiting int
-	// Grants is how many holders the claim had had by then, this one included. The
+	// Grants is the number of holders that the claim had had by then, including this one. The
 	// goroutines of a client hand a lock on under one claim, and take an idle lock again.
 	Grants uint64
 	TTL    time.Duration
@@ -128,7 +128,7 @@ type Broken struct {
 type Waiter struct {
 	// Ticket is the place: lower ones come first.
 	Ticket uint64
-	// Goroutines is how many goroutines of the client waited at the place when its
+	// Goroutines is the number of goroutines of the client that waited at the place when its
 	// record was written, at least 1.
 	Goroutines int
 	ID         string
