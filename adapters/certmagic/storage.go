@@ -39,7 +39,7 @@ var (
 	_ fmt.Stringer               = (*Storage)(nil)
 )
 
-// section is what one goroutine does under a name, from before it has the lock until
+// section is the activity of one goroutine under a name, from before it has the lock until
 // Unlock. Unlock goes by name, so there is one section of a name at a time. Two would not
 // know whose lock to release once the first has lost its own.
 type section struct {
@@ -58,7 +58,7 @@ func New(storage certmagic.Storage, locks natslock.Locker, opts ...natslock.Lock
 
 // Lock takes the lock with a name of any characters. It waits until ctx ends, over outages
 // of the server too. It returns nil when the caller has the lock until Unlock, even if ctx
-// ends before that. The error is that of [natslock.Client.Lock], and matches [natslock.ErrTimeout] and ctx's error when ctx
+// ends before that. The error is as for [natslock.Client.Lock], and matches [natslock.ErrTimeout] and ctx's error if ctx
 // ended the wait.
 func (s *Storage) Lock(ctx context.Context, name string) error {
 	if err := s.ready(ctx, name); err != nil {
@@ -124,7 +124,7 @@ func (s *Storage) Unlock(ctx context.Context, name string) error {
 //
 // The duration has no effect: the client renews the lease for as long as the process runs.
 //
-// It returns nil if the caller has the lock. The error is that of [natslock.Lock.Extend] or
+// It returns nil if the caller has the lock. The error is as for [natslock.Lock.Extend] or
 // [natslock.Client.Lock], and matches [natslock.ErrReleased] if the name was not locked.
 func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
 	if err := s.ready(ctx, name); err != nil {

@@ -51,7 +51,7 @@ func OnError(fn func(error)) Option {
 
 // Context has the job run under ctx: the context of OnceFunc's function is a child of it.
 // When ctx has ended, no other run begins, and OnError gets an error that matches
-// [natslock.ErrTimeout] and that of ctx. Cancel ctx to stop the jobs that cron.Cron.Stop
+// [natslock.ErrTimeout] and ctx's error. Cancel ctx to stop the jobs that cron.Cron.Stop
 // waits for. The default never ends, and a nil ctx leaves it.
 func Context(ctx context.Context) Option {
 	return func(j *job) {

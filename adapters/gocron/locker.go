@@ -30,10 +30,10 @@ func MinHold(d time.Duration) Option {
 
 // OnError has the Locker call fn when gocron would drop the error. If a lock is lost or
 // broken under a run, fn is called at once, while the job still runs. Otherwise it is called
-// with the error of the unlock, once per run at most. name is that of the job. The default
+// with the error of the unlock, once per run at most. name is the job's. The default
 // does nothing: the client's logger warns of losses, see [natslock.WithLogger].
 //
-// The errors are those of [natslock.Lock.Unlock]. If one matches [natslock.ErrLost], another
+// The errors are as for [natslock.Lock.Unlock]. If one matches [natslock.ErrLost], another
 // scheduler may have run the job at the same time. An error of Lock does not come here:
 // gocron passes it to the listener gocron.AfterLockError.
 //
@@ -97,8 +97,8 @@ func NewLocker(locks natslock.Locker, opts ...Option) *Locker {
 // It returns the lock, or an error, and then gocron skips the run. The error matches
 // [natslock.ErrLocked] when another run of the job is under way anywhere, or began less
 // than the minimum hold ago. A run counts for this Locker until it ends, even if it has lost
-// its lock. The error matches [natslock.ErrInvalid] if NewLocker got no locks. The
-// other errors are those of [natslock.Client.TryLock].
+// its lock. The error matches [natslock.ErrInvalid] if NewLocker got no locks. Other
+// errors are as for [natslock.Client.TryLock].
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	if l.locks == nil {
 		return nil, fmt.Errorf("lock %q: %w: the Locker was made without locks", key, natslock.ErrInvalid)
@@ -119,9 +119,9 @@ func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 }
 
 // Held returns the lock of the run that is under way for the job with this name. Its context
-// ends when the lock does, and when the context of the job does. The job that uses it in place
-// of its own stops in time. Take it at the beginning of the job: the lock stays that of the
-// run.
+// ends when the lock does, and when the context of the job does. A job that uses it instead
+// of its own context stops in time. Take it at the beginning of the job: it stays the context of
+// this run.
 //
 // If no run of this Locker has the lock, Held returns a zero [natslock.Lock]. Its context has
 // ended, and its token is 0. Do not unlock the lock: gocron does.
@@ -186,6 +186,6 @@ func newRun(l *Locker, lock *natslock.Lock) *run {
 
 // Unlock releases the lock, or leaves its record until the end of the minimum hold. It
 // ignores the context, which has ended if gocron stops the job. It waits for the server
-// until the client's release timeout passes. Its errors are those of [natslock.Lock.Unlock];
+// until the client's release timeout passes. Its errors are as for [natslock.Lock.Unlock].
 // gocron drops them, so see [OnError].
 func (r *run) Unlock(context.Context) error { return r.unlock() }

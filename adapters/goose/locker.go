@@ -51,13 +51,13 @@ func NewLocker(locks natslock.Locker, name string, opts ...natslock.LockOption) 
 // matches [natslock.ErrInvalid] if NewLocker got no locks.
 // goose then returns that error and migrates nothing. If an earlier call with this Locker
 // lost its lock and still migrates, Lock waits for its end as well. If ctx ends that wait, the
-// error matches that of ctx, and its cause.
+// error matches ctx's error and cause.
 func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error { return l.begin(ctx) }
 
 // Unlock releases the lock. It ignores the context, and waits for the server until the
 // client's release timeout passes. goose returns its error from the call that migrated.
 //
-// The errors are those of [natslock.Lock.Unlock]. If one matches [natslock.ErrLost], another
+// The errors are as for [natslock.Lock.Unlock]. If one matches [natslock.ErrLost], another
 // replica may have migrated at the same time. If one matches [natslock.ErrUnavailable], the
 // lock was held to the end and the migrations are in order. The next replica may then have to
 // wait for the TTL.

@@ -43,9 +43,9 @@ const (
 var durations = []float64{.001, .005, .025, .1, .5, 1, 5, 15, 60, 300, 900, 3600, 21600, 86400}
 
 const (
-	// readTime bounds how long an Observer reads who holds a lock.
+	// readTime limits the time in which an Observer reads the holder of a lock.
 	readTime = 250 * time.Millisecond
-	// readPause is how long it reads nothing after a read has failed.
+	// readPause is the time without reads after a read has failed.
 	readPause = 10 * time.Second
 	// mostLinks bounds the links of a span: a lock may have many readers.
 	mostLinks = 8
@@ -190,7 +190,7 @@ func (o *Observer) labelOf(ev admin.Event) attribute.KeyValue {
 	return LockKey.String(text(o.label(ev.Name)))
 }
 
-// attributes are those of both spans.
+// attributes returns the attributes of both spans.
 func attributes(ev admin.Event) []attribute.KeyValue {
 	return []attribute.KeyValue{NameKey.String(text(ev.Name)), KindKey.String(ev.Kind.String())}
 }

@@ -59,7 +59,7 @@ func FirstToken(name string) string {
 	return token
 }
 
-// traces is how a record carries a trace: the W3C Trace Context, in the lock's metadata.
+// traces carries a trace in the lock's metadata, as W3C Trace Context.
 var traces propagation.TraceContext
 
 // Trace has the lock's record carry the span in ctx, beside the metadata m, which may be

@@ -7,7 +7,7 @@ const (
 	Label = "lock"
 	// Other is the label of locks beyond [MaxLabels].
 	Other = "other"
-	// MaxLabels is how many values the label of the locks has, beside [Other]. Names with
+	// MaxLabels is the number of values of the label of the locks, besides [Other]. Names with
 	// an id in their first token would otherwise make a set of series each.
 	MaxLabels = 100
 )

@@ -8,7 +8,7 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// partitionMetrics are those of each worker. The registry sorts them by name.
+// partitionMetrics are the metrics of each worker. The registry sorts them by name.
 var partitionMetrics = []partitionMetric{
 	gauge("members", "Members of the group, as the worker has read last.", func(s partition.Stats) int { return s.Members }),
 	gauge("planned", "Partitions that the worker is to own.", func(s partition.Stats) int { return s.Planned }),

@@ -29,7 +29,7 @@ type Locker struct {
 
 var _ handler.Locker = (*Locker)(nil)
 
-// New returns a Locker whose locks are those of locks, usually a [*natslock.Client]. The
+// New returns a Locker that takes its locks from locks, usually a [*natslock.Client]. The
 // options apply to each lock. A lock outlives the context of its acquire, as with
 // [natslock.Detached].
 //

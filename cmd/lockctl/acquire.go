@@ -88,7 +88,7 @@ func (c *acquireCmd) Run(g *session.Globals) error {
 	}
 	signal.Ignore(syscall.SIGPIPE) // a reader that has gone must not leave the lock to its TTL
 	select {
-	case sig := <-g.Signals(): // nobody reads the handle any more
+	case sig := <-g.Signals(): // the reader of the handle has gone
 		err = tool.Exitf(tool.ExitSignal+int(sig.(syscall.Signal)), "released lock %s: signal: %v", show.Plain(c.Name), sig)
 	default:
 		if err = printHeld(g, h, lasts, string(text), c.JSON); err != nil {
@@ -105,8 +105,8 @@ func (c *acquireCmd) Run(g *session.Globals) error {
 	return err
 }
 
-// handleJSON is what acquire --json and extend --json print. Fields are added, never
-// renamed. The reference prints what the tags say.
+// handleJSON is the output of acquire --json and extend --json. Fields are added, never
+// renamed. The reference prints the tags.
 type handleJSON struct {
 	Handle     string    `json:"handle" doc:"for lockctl extend and release"`
 	Kind       string    `json:"kind" doc:"mutex, rw or semaphore"`
@@ -159,7 +159,7 @@ func (h *handle) UnmarshalText(text []byte) error {
 	return h.Handle.UnmarshalText(text)
 }
 
-// refused says what has become of the lock of a handle that is not held any more.
+// refused returns an error that tells what has become of the lock of a handle.
 func (h *handle) refused(ctx context.Context, s *session.Session, err error) error {
 	if !errors.Is(err, natslock.ErrLost) || errors.Is(err, natslock.ErrBroken) {
 		return err

@@ -59,7 +59,7 @@ says that nothing is known: 64 without a limit, 69 without a leader of the bucke
 the bucket is unfit.`
 }
 
-// excess is what is beyond a limit.
+// excess describes locks that are beyond a limit.
 type excess struct {
 	infos []admin.Info // one, unless partitions were counted
 	text  string

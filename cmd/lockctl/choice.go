@@ -30,7 +30,7 @@ func (c *choice) check() error {
 	return nil
 }
 
-// kind is that of the lock.
+// kind returns the lock's kind.
 func (c *choice) kind() admin.Kind {
 	switch {
 	case c.Permits != nil:

@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// command is what the user wants to run under a lock.
+// command is the user's command to run under a lock.
 type command struct {
 	*console.Console
 	path string
@@ -62,8 +62,8 @@ func (c command) under(lock supervise.Held, name string, ttl time.Duration) *exe
 	}
 }
 
-// outcome is lockctl's end after that of the command. The errors are those of its start
-// and of the release of its lock.
+// outcome returns lockctl's end after the command's. start and release are the errors of the
+// command's start and of the release of its lock.
 func (c command) outcome(end supervise.Ending, start, release error) error {
 	switch {
 	case start != nil:

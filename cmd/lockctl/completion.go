@@ -19,8 +19,8 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// completionLimit is how long a shell waits for the names of locks, unless a
-// timeout is set: nobody waits longer for a key to do something.
+// completionLimit is the time for which a shell waits for the names of locks, unless a
+// timeout is set: users wait no longer after a key.
 const completionLimit = time.Second
 
 // completionCmd is the command of the library for bash and zsh, which complete paths where lockctl

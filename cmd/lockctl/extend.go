@@ -32,7 +32,7 @@ func (c *extendCmd) Run(g *session.Globals) error {
 	var ttl time.Duration
 	if c.TTL != nil {
 		if ttl = *c.TTL; ttl == 0 {
-			ttl = -1 // which no lease has; 0 stands for that of the handle
+			ttl = -1 // which no lease has; 0 stands for the handle's
 		}
 	}
 	s, err := g.Open()

@@ -37,7 +37,7 @@ func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Co
 	if err := c.confirm(g, "Make it?"); err != nil {
 		return err
 	}
-	// The time that the user took is not that of the requests. On a cluster the server
+	// The time that the user took does not count for the requests. On a cluster the server
 	// answers after the new stream has elected its leader, which can take 9 s.
 	ctx, cancel = s.Unrefused(max(g.Timeout, creation))
 	defer cancel()

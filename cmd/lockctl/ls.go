@@ -136,7 +136,7 @@ func (c *lsCmd) sort(infos []admin.Info) {
 	}
 }
 
-// columns are those of a table of locks.
+// columns returns the columns of a table of locks.
 func (c *lsCmd) columns() []string {
 	columns := []string{"kind", "name", "mode", "holder", "token", "held", "expires", "readers", "queue"}
 	if c.Wide {

@@ -87,7 +87,7 @@ func main() {
 	os.Exit(mainCode(console.OfProcess(supervise.Signals), os.Args[1:]))
 }
 
-// ended is what the parser panics with after --help and --version, which end the run.
+// ended is the panic of the parser after --help and --version, which end the run.
 type ended struct{ code int }
 
 // mainCode runs one command line and returns the exit code, after everything
@@ -211,7 +211,7 @@ func (connectionHelp) BeforeReset(app *kong.Kong) error {
 }
 
 // useEnv has a flag read its variable from the environment of this run. The parser reads
-// that of the process.
+// the environment of the process.
 func useEnv(con *console.Console, flag *kong.Flag) {
 	names := flag.Envs
 	flag.Tag.Envs = nil

@@ -43,8 +43,8 @@ func tokensAround(con *console.Console, name string) (tokens []uint64) {
 	return tokens
 }
 
-// nesting is what a command wants of a lock, and the tokens of the locks of that name that it
-// runs under itself.
+// nesting has the demand of a command on a lock, and the tokens of the locks of that name that the
+// command itself runs under.
 type nesting struct {
 	shared  bool // it wants to read
 	permits int  // of a semaphore: how many there are

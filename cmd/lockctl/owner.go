@@ -15,7 +15,7 @@ type naming struct {
 	Owner string `placeholder:"TEXT" help:"Name of the holder (default USER@HOST:PID and the command's name without its arguments)."`
 }
 
-// maxCommandName is how many bytes of a command's name are shown.
+// maxCommandName limits the bytes of a command's name that are shown.
 const maxCommandName = 64
 
 // as names the client. Every user that may read the bucket sees that name, and the arguments

@@ -286,7 +286,7 @@ func changes(w io.Writer, g show.Group) {
 	t.Render()
 }
 
-// unownedFor is for how long a partition was seen without an owner.
+// unownedFor returns the time for which a partition was seen without an owner.
 func unownedFor(since time.Time) string {
 	if since.IsZero() {
 		return "-"
@@ -322,7 +322,7 @@ func allPartitions(w io.Writer, g show.Group) {
 const (
 	// watchPause is the shortest time between two pictures of a group, however much changes.
 	watchPause = 100 * time.Millisecond
-	// watchAgain is how often the times on a terminal are updated.
+	// watchAgain is the time between two updates of the times on a terminal.
 	watchAgain = time.Second
 )
 
@@ -389,7 +389,7 @@ func (c *partitionsCmd) groups(infos []admin.Info) (groups []show.Group) {
 	return groups
 }
 
-// groupWatch is what --watch has seen.
+// groupWatch has the state of --watch.
 type groupWatch struct {
 	c      *partitionsCmd
 	g      *session.Globals
@@ -472,7 +472,7 @@ func (w *groupWatch) show(url, trouble string) error {
 	return err
 }
 
-// gone returns the names that are not there any more, in order.
+// gone returns the names of before that are missing now, in order.
 func gone(before, now map[string]string) (names []string) {
 	for name := range before {
 		if _, there := now[name]; !there {

@@ -48,7 +48,7 @@ of objects with "subject", "for" and "leaks".
   lockctl perms --role observer --inbox-prefix _INBOX_dashboard >>dashboard.conf`
 }
 
-// permsJSON is what --json prints. Scripts depend on it: fields are added, never
+// permsJSON is the output of --json. Scripts depend on it: fields are added, never
 // renamed.
 type permsJSON struct {
 	Role      string           `json:"role"`

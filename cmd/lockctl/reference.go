@@ -137,7 +137,7 @@ func markdown(help string) string {
 	return b.String()
 }
 
-// language is that of a block of code, by its first line: a command, or a table.
+// language returns the language of a block of code, by its first line: a command, or a table.
 func language(line string) string {
 	first, _, _ := strings.Cut(strings.TrimSpace(line), " ")
 	if first == "lockctl" || strings.Contains(first, "=$(") {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// difference is what tells two configurations apart, by the JSON names of the
+// difference returns the difference of two configurations, by the JSON names of the
 // settings.
 func difference(a, b any) ([]change, error) {
 	is, err := settings(a)

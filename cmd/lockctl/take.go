@@ -58,7 +58,7 @@ func (c *taking) exclusive(client *natslock.Client, write bool) lockFunc {
 	return client.Lock
 }
 
-// queueLimit bounds the read of the queue, as the library bounds that of the lock.
+// queueLimit bounds the read of the queue, as the library bounds the read of the lock.
 const queueLimit = 5 * time.Second
 
 // unqueued returns try for a lock that has no queue. A client that knows nothing of a lock

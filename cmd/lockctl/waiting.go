@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// waitNotice is how long lockctl waits for a lock before it says so, and how often it
-// repeats that on a terminal.
+// waitNotice is the time after which lockctl says that it waits for a lock, and between
+// two updates of that line on a terminal.
 const waitNotice = time.Second
 
 // noticed says that lockctl waits, for whom and at which place, when that takes a while:
@@ -59,7 +59,7 @@ func noticed(ctx context.Context, s *session.Session, kind admin.Kind, name stri
 	return func() { cancel(); <-done }
 }
 
-// waitText is what this process waits for, and its place in the queue.
+// waitText returns the text for what this process waits for, and its place in the queue.
 func waitText(info admin.Info, err error) (blocked, place string) {
 	if err != nil {
 		return err.Error(), ""

@@ -82,7 +82,7 @@ type watchPrinter struct {
 	c   *watchCmd
 	con *console.Console
 	url string
-	end func() // when nobody reads any more
+	end func() // when the reader of the output has gone
 
 	mu      sync.Mutex
 	began   bool

@@ -61,7 +61,7 @@ func main() {
 	}
 }
 
-// service is what the handlers use.
+// service has the state of the handlers.
 type service struct {
 	locks    *natslock.Client
 	accounts jetstream.KeyValue

@@ -31,10 +31,10 @@ import (
 )
 
 const (
-	// late is how late a tick may still be enqueued. It has to be longer than a time
+	// late is the age at which a tick may still be enqueued. It has to be longer than a time
 	// without a leader, which is one TTL and half a second.
 	late = time.Minute
-	// retention is how long Redis remembers a tick whose task is done. It has to be much
+	// retention is the time for which Redis remembers a tick whose task is done. It has to be much
 	// longer than late.
 	retention = 24 * time.Hour
 )

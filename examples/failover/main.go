@@ -44,7 +44,7 @@ func main() {
 	nc.Close() // the connection goes last
 }
 
-// lead is what only the leader does, until its term ends.
+// lead does the leader's work until its term ends.
 func lead(ctx context.Context, t *election.Term) error {
 	log.Printf("is the leader, token %d", t.Token())
 	for {

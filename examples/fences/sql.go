@@ -42,7 +42,7 @@ func SetBalance(ctx context.Context, db *sql.DB, token uint64, id string, balanc
 
 // Claim raises the token of a row without changing it. A holder that reads a row before it
 // changes the row claims it first: from then on no older holder can change what it reads.
-// Errors are those of [SetBalance].
+// Errors are as for [SetBalance].
 func Claim(ctx context.Context, db *sql.DB, token uint64, id string) (balance int64, err error) {
 	err = db.QueryRowContext(ctx,
 		`UPDATE accounts SET token = ? WHERE id = ? AND token <= ? RETURNING balance`,

@@ -8,7 +8,7 @@
 //     retries would take, and the server notifies it. Nobody polls.
 //   - A task that is locked until its next tick, under one name, misses every second tick.
 //     Once takes a name for each period, and runs the task once under each.
-//   - Its lock in memory is that of package locktest. Package testutil runs a real server.
+//   - Package locktest has its lock in memory. Package testutil runs a real server.
 //
 // It needs a server:
 //

@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// partitions is how many there are, in the stream and in the group. It stays as it is.
+// partitions is the number of partitions of the stream and of the group, for good.
 const partitions = 8
 
 // streams makes the two streams. The server stores an event of events.<key> under
@@ -34,7 +34,7 @@ func streams(ctx context.Context, js jetstream.JetStream) error {
 	return nil
 }
 
-// worker is what a worker has of a partition.
+// worker has the state of a partition in its worker.
 type worker struct {
 	number int
 	token  string

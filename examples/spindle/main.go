@@ -63,7 +63,7 @@ func main() {
 	}
 }
 
-// campaign is what each process does.
+// campaign runs in each process.
 func campaign(locks *natslock.Client, id string) error {
 	ctx, quit := context.WithCancel(context.Background())
 	e := election.New(locks, name, election.OnChange(func(l election.Leader) {

@@ -1,5 +1,5 @@
 // Command worker takes jobs from a stream, however many processes run. Jobs of one customer
-// run one at a time, and those of different customers side by side. On SIGTERM a worker
+// run one at a time, and jobs of different customers side by side. On SIGTERM a worker
 // finishes and acknowledges the job that it has.
 package main
 

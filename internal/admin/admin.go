@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Admin works on the locks of a bucket, those of other clients too.
+// Admin works on the locks of all clients of a bucket.
 type Admin struct {
 	b *bucket.Bucket
 	s *session.Session

@@ -30,7 +30,7 @@ type BreakRequest struct {
 }
 
 // Break replaces the claim's record by a broken one. The holder is notified and
-// cannot renew any more. Nobody gets in before it has stopped, or its lease is
+// can no longer renew. No client gets in before it has stopped, or its lease is
 // over. The broken record lives at least as long as the record it replaces
 // could have.
 //

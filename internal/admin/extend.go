@@ -22,14 +22,14 @@ type Left struct {
 	Token uint64
 }
 
-// Extended is what an [Admin.Extend] has confirmed.
+// Extended is the result of an [Admin.Extend].
 type Extended struct {
 	TTL    time.Duration
-	Margin time.Duration // between the end of the validity and that of the TTL
+	Margin time.Duration // between the end of the validity and the end of the TTL
 	Until  clock.Instant // the end of the validity
 }
 
-// Valid is what is left of the validity, now.
+// Valid returns the rest of the validity.
 func (e Extended) Valid() time.Duration { return e.Until.Sub(clock.Now()) }
 
 // Free is the least time until the server frees the lock, if nobody extends it.
@@ -114,7 +114,7 @@ func (a *Admin) extend(ctx context.Context, x *core.Extending, e record.Entry) (
 }
 
 // Release ends the lock. It returns nil if the lock was held until then. Otherwise the error is
-// that of [Admin.Extend]; a record of the lock that is there is deleted all the same.
+// as for [Admin.Extend], and a record of the lock is deleted all the same.
 func (a *Admin) Release(ctx context.Context, l Left) error {
 	x := core.Extending{Handle: core.Handle{ID: l.ID, Token: l.Token}, TTL: clock.MinTTL}
 	for try := 0; ; try++ {
@@ -151,7 +151,7 @@ func (l Left) name() string {
 	return k.Name
 }
 
-// ended is the error of a lock that is not held any more.
+// ended returns the error of a lock that is no longer held.
 func (l Left) ended(step core.HandleStep, e record.Entry) error {
 	end := session.EndError{Name: l.name(), Token: l.Token, Kind: session.ErrLost}
 	switch step {

@@ -17,12 +17,12 @@ import (
 // records show to be missing.
 const EventGap = EventWatching + 1
 
-// historyLead is how long before the first change that a caller wants the read of a history begins:
+// historyLead is the time before the caller's first change at which the read of a history begins:
 // the records of that time name the holders whose ends follow.
 const historyLead = time.Hour
 
 // History yields the changes of the locks whose names match pattern, from since on, as the
-// history of the bucket has kept them. The zero time is that of the first one.
+// history of the bucket has kept them. A zero since begins with the first one.
 func (a *Admin) History(ctx context.Context, pattern string, since time.Time) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		holders, readers, waiters, err := record.KeyPatterns(pattern)
@@ -64,14 +64,14 @@ type replay struct {
 	ends  ends
 	held  []*Change // not yielded yet, in order: the end of a TTL before them may still be found
 	last  time.Time
-	// missing are the revisions between which writes are missing, and revision is that of the
-	// last write.
+	// missing are the revisions between which writes are missing, and revision is the revision of
+	// the last write.
 	missing  []span
 	revision uint64
 	done     bool // yield has returned false
 }
 
-// span is what lies between two revisions, neither of them included.
+// span is an open interval of revisions.
 type span struct{ after, before uint64 }
 
 // next takes the next write. It returns false when yield has.

@@ -9,8 +9,8 @@ import (
 )
 
 // RemoveOverdue deletes the overdue records of the locks whose names match pattern, limit of
-// them at most: those of holders, readers and waiters. It returns how many are gone, and how
-// many are left. It deletes them as a waiter does that meets such a
+// them at most: of holders, readers and waiters. It returns the numbers of records that are gone and
+// that are left. It deletes them as a waiter does that meets such a
 // record: see [bucket.Bucket.Clear].
 func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (removed, left int, err error) {
 	encoded, err := record.EncodePattern(pattern)

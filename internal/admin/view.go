@@ -12,7 +12,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// View is what is known of one lock.
+// View has the records of one lock, as they were read.
 type View struct {
 	Kind    record.Kind
 	Name    string
@@ -36,9 +36,9 @@ func (a *Admin) newest(ctx context.Context) (revision uint64, server time.Time, 
 }
 
 // reached waits until the leader has applied what a view shows, up to the revision seen. named
-// is what the leader named before the view was read. Without the wait the leader could refuse
+// is the revision that the leader named before the view was read. Without the wait the leader could refuse
 // an acquire because of a holder that the view shows as gone. While nobody leads, a view may
-// be ahead. The error is that of a context that has ended.
+// be ahead. The error is the context's.
 func (a *Admin) reached(ctx context.Context, named, seen uint64) error {
 	if named == 0 || seen <= named || a.b.Alone() { //safety:view-reached
 		return nil
@@ -172,7 +172,7 @@ func (a *Admin) read(ctx context.Context, gate string, revision uint64) (record.
 	return entry, err
 }
 
-// partMax is how many records List reads at a time: so many as one request can.
+// partMax is the number of records that List reads at a time, the most for one request.
 const partMax = 256
 
 // stored is a record of a lock that List is to show.
@@ -183,8 +183,8 @@ type stored struct {
 	record kvstore.Record // zero: to be read
 }
 
-// List calls yield for each lock whose name matches pattern, sorted by name, until that
-// returns false. It reads the records of so many locks at a time as one request can.
+// List calls yield for each lock whose name matches pattern, sorted by name, until yield
+// returns false. It reads the records of as many locks at a time as one request can.
 func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool) error {
 	encoded, err := record.EncodePattern(pattern)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// watchCheck is how often a watch asks whether its bucket is still there: a
+// watchCheck is the time between the checks of a watch that its bucket is still there: a
 // re-created bucket has other notification subjects, and the watch would never get
 // another event.
 const watchCheck = 10 * time.Second
@@ -33,8 +33,7 @@ type Change struct {
 	Mode record.Mode
 	Name string
 	Time time.Time // by the server's clock
-	// Grants is how many grants the change reports, and Waited how long their holders
-	// had waited. A client that hands a lock on among its goroutines writes them with
+	// Grants is the number of grants that the change reports, and Waited the wait of their holders. A client that hands a lock on among its goroutines writes them with
 	// its next renewal, or with the release.
 	Grants uint64
 	Waited time.Duration
@@ -250,7 +249,7 @@ func (w *watcher) follow(ctx context.Context) error {
 	}
 }
 
-// settling is how long a watch waits for its subscriptions to reach every server of
+// settling is the time in which the subscriptions of a watch reach every server of
 // a cluster. Only a write would prove that (see [kvstore.NoRevision]), and a user
 // that watches need not be allowed to write.
 const settling = 100 * time.Millisecond
@@ -269,7 +268,7 @@ func (w *watcher) check(ctx context.Context, read bool) error {
 		return kvstore.ErrRemade
 	}
 	w.created = st.Created
-	if !st.Notifies { // any more: without an error it would be silent
+	if !st.Notifies { // no longer: without an error the watch would be silent
 		return kvstore.ErrNoWatch
 	}
 	since := w.checked
@@ -332,7 +331,7 @@ func lateRenewal(entry, before record.Entry) time.Duration {
 	return apart
 }
 
-// meaning is what an event on a key shows of the claim whose record it is about.
+// meaning is the meaning of an event on a key for the claim of the record.
 type meaning uint8
 
 const (
@@ -391,7 +390,7 @@ func (s step) subject() record.Entry {
 	return s.entry
 }
 
-// time is when it happened, by the server's clock.
+// time returns the time of the step, by the server's clock.
 func (s step) time() time.Time {
 	if s.kind == kvstore.Expired {
 		return s.entry.Time.Add(s.entry.Record.TTL)

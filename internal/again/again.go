@@ -16,7 +16,7 @@ import (
 
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
-// Logger is that of a client.
+// Logger returns a client's logger.
 func Logger(c *natslock.Client) *slog.Logger { return inside.Logger(c) }
 
 // Patient is the option of an acquire that passes no other client, neither in a turn nor after its own release, and
@@ -26,7 +26,7 @@ func Patient() natslock.LockOption { return inside.Patient() }
 // For says in the records of a lock what it is for.
 func For(p string) natslock.LockOption { return inside.Purpose(p) }
 
-// Long is how long something has to go well so that the next failure counts as the first.
+// Long is the time without a failure after which the next failure counts as the first.
 const Long = 10 * time.Second
 
 const (

@@ -126,7 +126,7 @@ func (r *Recent) Unqueued(key string, at clock.Instant) {
 	}
 }
 
-// Known is what a client knows of a lock without asking.
+// Known has a client's knowledge of a lock without a request.
 type Known struct {
 	Tombstone uint64 // its own, of the last second; 0 if there is none
 	// Until is the end of the time in which the lock may be taken without a read of the queue: [record.Bypass] after

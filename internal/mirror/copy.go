@@ -12,7 +12,7 @@ import (
 	locks "github.com/natslock/locks/natslock/admin"
 )
 
-// ID names a lock: those of different kinds are different locks.
+// ID names a lock. Locks of different kinds are different locks.
 type ID struct {
 	Kind locks.Kind
 	Name string

@@ -20,7 +20,7 @@ const (
 	Live
 	// NoLeader: nobody confirms a write or a read. Clients get no locks, and lose those that they hold.
 	NoLeader
-	// Unfit: clients grant no locks in the bucket as it is, or there is none any more.
+	// Unfit: clients grant no locks in the bucket, or it is gone.
 	Unfit
 )
 
@@ -33,8 +33,8 @@ type State struct {
 	Condition
 	Since time.Time // of the condition, by this machine's clock
 	Why   error     // nil while the mirror is live
-	// Current is how many of the Replicas of the bucket have its records, the leader included. Both are of the last
-	// answer, and Current is 0 without a leader.
+	// Current is the number of the Replicas of the bucket that have its records, including the leader. Both are of
+	// the last answer, and Current is 0 without a leader.
 	Current, Replicas int
 }
 
@@ -60,14 +60,14 @@ func Late(h admin.Holder, server time.Time) time.Duration {
 	return max(server.Sub(h.Expires)+h.TTL-h.TTL/3, 0)
 }
 
-// evidence is what a mirror knows of itself and of its bucket.
+// evidence has a mirror's knowledge of itself and of its bucket.
 type evidence struct {
 	connected bool
 	missed    error  // why the copy may lack changes; nil once the locks are read
 	answer    answer // the last one
 }
 
-// answer is what the leader says of the bucket. The zero answer is none.
+// answer is the leader's answer about the bucket. The zero answer is none.
 type answer struct {
 	info *kvstore.Info
 	err  error // in place of info
@@ -123,8 +123,8 @@ const fewWrites = 1000
 // silent limits the time since a leader last heard from a replica. After that the replica counts as away.
 const silent = 10 * time.Second
 
-// replicas counts the servers that keep a bucket: those that the leader reaches, and those of them that have its
-// records. The leader is one of both.
+// replicas counts the servers of a bucket that the leader reaches, and how many of these have its records. The leader
+// is one of both.
 func replicas(info *kvstore.Info) (there, current int) {
 	there, current = 1, 1
 	if info.Cluster == nil {

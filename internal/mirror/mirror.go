@@ -389,8 +389,8 @@ func (m *Mirror) use(client *natslock.Client) {
 	m.client = client
 }
 
-// Look asks the leader once whether the bucket of a command's answer is one in which locks are granted. The error is
-// that of a mirror that is not live.
+// Look asks the leader once whether clients grant locks in the bucket of a command's answer. The error is as for a
+// mirror that is not live.
 func Look(ctx context.Context, bucket string, ask func(context.Context) (*kvstore.Info, error)) error {
 	info, err := ask(ctx)
 	_, why := evidence{connected: true, answer: answer{info: info, err: err}}.judge(bucket)

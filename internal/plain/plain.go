@@ -1,4 +1,4 @@
-// Package plain makes text fit to be shown in one line: that of other clients, and that of joined errors.
+// Package plain makes text of other clients, and the text of joined errors, fit for one line.
 package plain
 
 import (

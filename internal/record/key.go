@@ -70,7 +70,7 @@ var Prefixes = []string{LockPrefix, WaitPrefix, GatePrefix, RWaitPrefix, ReaderP
 
 // Keys are the keys of one lock.
 type Keys struct {
-	// Gate is the key of the record that excludes others, that of its holder for a mutex. A semaphore has no record
+	// Gate is the key of the record that excludes others, for a mutex its holder's. A semaphore has no record
 	// under this key: its slots exclude others.
 	Gate    string
 	Kind    Kind
@@ -212,7 +212,7 @@ func wildcard(pattern string, i int) bool {
 }
 
 // Pattern returns the pattern of the keys under prefix whose names an encoded pattern matches. An id follows the name
-// of a waiter or a reader, and a number that of a slot. Neither must be mistaken for a part of the name.
+// of a waiter or a reader, and a number the name of a slot. Neither must be mistaken for a part of the name.
 func Pattern(prefix, encoded string) string {
 	switch prefix {
 	case WaitPrefix, RWaitPrefix, ReaderPrefix, SlotPrefix, SWaitPrefix:
@@ -288,13 +288,13 @@ func (k Key) Kind() Kind {
 	return RW
 }
 
-// Waits reports whether the key is that of a place in a queue.
+// Waits reports whether the key belongs to a place in a queue.
 func (k Key) Waits() bool {
 	return k.Prefix == WaitPrefix || k.Prefix == RWaitPrefix || k.Prefix == SWaitPrefix
 }
 
-// KeyPatterns returns the patterns of the keys of locks whose names match pattern: those of holders, writers and slots,
-// of readers, and of waiters. The error matches [ErrInvalidName].
+// KeyPatterns returns the patterns of the keys of locks whose names match pattern: of holders, writers and slots, of
+// readers, and of waiters. The error matches [ErrInvalidName].
 func KeyPatterns(pattern string) (holders, readers, waiters []string, err error) {
 	encoded, err := EncodePattern(pattern)
 	if err != nil {

@@ -109,7 +109,7 @@ type Body struct {
 	BrokenAt int64  `msgpack:"ba,omitempty"`
 }
 
-// Purpose is what a record is for, if it stays or waits for long by design. Alarms leave such records out. Other
+// Purpose tells why a record stays or waits for long by design. Alarms leave such records out. Other
 // packages have words of their own. It takes 8 bytes, because each lease that a client holds has one.
 type Purpose struct{ word unique.Handle[string] }
 
@@ -173,7 +173,7 @@ func narrow[T ~uint8 | ~uint16](to *T, d *msgpack.Decoder) error {
 	return err
 }
 
-// DecodeMsgpack implements [msgpack.CustomDecoder], as those of the next two types do.
+// DecodeMsgpack implements [msgpack.CustomDecoder].
 func (v *version) DecodeMsgpack(d *msgpack.Decoder) error { return narrow(v, d) }
 func (s *Status) DecodeMsgpack(d *msgpack.Decoder) error  { return narrow(s, d) }
 func (p *Permits) DecodeMsgpack(d *msgpack.Decoder) error { return narrow(p, d) }
@@ -467,7 +467,7 @@ func (e Entry) Granted() uint64 { return max(e.Grants, 1) }
 // fixed from its grant looks the same.
 func (e Entry) Left() bool { return e.Status == StatusHeld && e.Fixed && e.Renewal > 0 && e.By == 0 }
 
-// Done reports whether the record is that of a job that is done.
+// Done reports whether the record marks a job that is done.
 func (e Entry) Done() bool { return e.Left() && e.Purpose == Job }
 
 // Adopts reports whether the record's claim has adopted the lock of the claim of before, whose record it has replaced.
@@ -509,7 +509,7 @@ const (
 // the time.
 const OverdueSlack = 300 * time.Millisecond
 
-// OverdueAt reports whether the entry, which was read, has no holder any more at time server of the server's clock. A
+// OverdueAt reports whether the entry, which was read, has lost its holder at time server of the server's clock. A
 // record without a TTL never ends, and an unreadable one belongs to an unknown holder.
 func (e Entry) OverdueAt(server time.Time) bool {
 	return e.Live() && !e.Unreadable && e.Record.TTL > 0 && !server.Before(e.Time.Add(e.Record.TTL+OverdueSlack)) //safety:overdue

@@ -31,13 +31,13 @@ type Lasts = admin.Extended
 // handleText is the beginning of a handle's text.
 const handleText = "natslock-script-1"
 
-// Kind is that of the lock.
+// Kind returns the lock's kind.
 func (h Handle) Kind() lockadmin.Kind { return lockadmin.Kind(h.key().Kind()) }
 
-// Name is that of the lock.
+// Name returns the lock's name.
 func (h Handle) Name() string { return h.key().Name }
 
-// Mode is how the lock is held.
+// Mode returns the lock's mode.
 func (h Handle) Mode() lockadmin.Mode {
 	if h.key().Prefix == record.ReaderPrefix {
 		return lockadmin.Shared
@@ -92,8 +92,8 @@ func Options() []natslock.LockOption {
 	return []natslock.LockOption{natslock.NoRenew(), inside.Purpose("script")}
 }
 
-// Leave ends a lock that the client does not renew, and leaves its record to those that have the
-// handle. ttl is that of the lock. The error matches natslock.ErrLost if the lock was lost before.
+// Leave ends a lock that the client does not renew, and leaves its record to whoever has the
+// handle. ttl is the lock's. The error matches natslock.ErrLost if the lock was lost before.
 func Leave(l *natslock.Lock, ttl time.Duration) (Handle, Lasts, error) {
 	t := clock.NewTerms(clock.CeilSecond(ttl))
 	h := Handle{admin.Left{ID: l.ID(), Token: l.Token()}, t.TTL}
@@ -106,7 +106,7 @@ func Leave(l *natslock.Lock, ttl time.Duration) (Handle, Lasts, error) {
 	return h, Lasts{TTL: t.TTL, Margin: t.Margin, Until: clock.Now().Add(valid)}, nil
 }
 
-// Extend gives the lock a TTL from now on, that of the handle if ttl is 0, and at least what it
+// Extend gives the lock a TTL from now on, the handle's if ttl is 0, and at least the TTL that it
 // had. The error matches natslock.ErrLost if the lock was lost.
 func (h Handle) Extend(ctx context.Context, c *natslock.Client, ttl time.Duration) (Lasts, error) {
 	a, err := adminOf(ctx, c)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// linger is how long a worker's goroutine stays when there is nothing to
-// do: a new one for every lock would have to grow its stack every time.
+// linger is the time for which a worker's goroutine stays without work: a new
+// one for every lock would have to grow its stack every time.
 const linger = time.Second
 
 // Worker runs functions one after the other on a goroutine that exists only
@@ -96,7 +96,7 @@ func (w *Worker) run() {
 	}
 }
 
-// Busy is how long the worker has been running the functions that it took last, or 0.
+// Busy returns the time for which the worker has been running the functions that it took last, or 0.
 func (w *Worker) Busy() time.Duration {
 	if begun := w.begun.Load(); begun != 0 {
 		return time.Since(w.made) - time.Duration(begun)

@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// copied is what the metrics need of a [mirror.Mirror].
+// copied is the part of a [mirror.Mirror] that the metrics need.
 type copied interface {
 	State() mirror.State
 	Below(prefix string) []admin.Info

@@ -15,8 +15,8 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// Console is what one run of lockctl has of its surroundings: it reads, writes and asks
-// nothing else. A process has one, the tests have many at once.
+// Console has the surroundings of one run of lockctl: the run reads, writes and asks
+// nothing else. A process has one, and the tests have many at once.
 type Console struct {
 	Environ []string
 	Stdin   io.Reader
@@ -107,7 +107,7 @@ func (o *Output) Write(p []byte) (int, error) {
 	n, err := o.W.Write(p)
 	if err != nil {
 		if wrapped, ok := errors.AsType[*fs.PathError](err); ok {
-			err = wrapped.Err // the path would be that of a device, not that of the user
+			err = wrapped.Err // the path would name a device, not the user's file
 		}
 		o.Err = tool.Exitf(tool.ExitInternal, "cannot write to standard output: %w", err)
 	}

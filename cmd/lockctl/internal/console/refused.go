@@ -7,7 +7,7 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// refusalDelay is how long a refusal waits for the error of lockctl that names it.
+// refusalDelay is the time for which a refusal waits for the error of lockctl that names it.
 const refusalDelay = time.Second
 
 // Refusals are the refusals of the server that no error of lockctl has named yet. Each is

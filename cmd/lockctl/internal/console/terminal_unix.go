@@ -14,7 +14,7 @@ func IsTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// TerminalSize is how many columns and lines a terminal has.
+// TerminalSize returns the numbers of columns and lines of a terminal.
 func TerminalSize(f *os.File) (columns, lines int) {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil || size.Col == 0 || size.Row == 0 {

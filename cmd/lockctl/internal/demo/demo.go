@@ -135,7 +135,7 @@ func (d *demo) turn(ctx context.Context, w *worker) error {
 	return l.Unlock(ctx)
 }
 
-// queued is how many wait now, besides a claim that was just granted and may not
+// queued returns the number of waiters, without a claim that was just granted and may not
 // have left the queue yet.
 func (d *demo) queued(ctx context.Context, besides string) int {
 	info, err := admin.New(d.boss.Client).Inspect(ctx, admin.KindMutex, demoLock)
@@ -242,7 +242,7 @@ func (d *demo) breaking(ctx context.Context) error {
 	notified := time.Since(at)
 	d.say("operator", "broke the lock of %s, reason \"it hangs\"", slow.name)
 	d.say(slow.name, "is notified %s after that, and cannot renew; it needs 300ms to stop", show.Brief(notified))
-	time.Sleep(300 * time.Millisecond) // its work: this is what stopping takes
+	time.Sleep(300 * time.Millisecond) // in which it stops its work
 	h.leave()
 	if err := l.Unlock(ctx); !errors.Is(err, natslock.ErrBroken) {
 		return fmt.Errorf("the unlock of a broken lock returned %v", err)

@@ -16,8 +16,8 @@ import (
 type stage struct {
 	out io.Writer
 
-	// counter is what the workers increment, each reading it, working, and
-	// writing it back. Nothing but the lock protects it.
+	// counter counts the work: each worker reads it, works, and writes it back
+	// incremented. Nothing but the lock protects it.
 	counter int
 
 	mu       sync.Mutex

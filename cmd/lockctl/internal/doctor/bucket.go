@@ -149,7 +149,7 @@ func (d *doctor) listen() *nats.Subscription {
 	return sub
 }
 
-// listening is how long the doctor listens for a second bucket. Its other checks may take
+// listening is the time for which the doctor listens for a second bucket. Its other checks may take
 // no longer than 20 ms, and a second bucket may change less often.
 const listening = 250 * time.Millisecond
 
@@ -222,7 +222,7 @@ func (d *doctor) stopped() (names []string) {
 	return names
 }
 
-// catchingUp is how long a replica has to catch up. While clients write, replicas are often a
+// catchingUp is the time in which a replica has to catch up. While clients write, replicas are often a
 // write behind for a moment.
 const catchingUp = time.Second
 

@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// A visit removes so many records at most, and takes so long for that.
+// repairMost limits the records that a visit removes, and repairWithin its time for that.
 const (
 	repairMost   = 10_000
 	repairWithin = time.Minute

@@ -22,15 +22,15 @@ const (
 	errCodeOffline = 10118
 	// lostSince is the time over which the doctor counts writes that a history lacks.
 	lostSince = time.Hour
-	// lostMany is how many of them are a warning, if they are also a quarter of all writes.
+	// lostMany is the number of lost writes that is a warning, if it is also a quarter of all writes.
 	// Fewer are normal: the server cannot copy a record that another one replaces at once.
 	lostMany = 1000
-	// unfed is how long a source may be silent. The server receives a heartbeat each second,
+	// unfed is the time for which a source may be silent. The server receives a heartbeat each second,
 	// and sets up a silent source again after 10 s.
 	unfed = time.Minute
 )
 
-// kept is what the doctor knows of a history.
+// kept has the doctor's knowledge of a history.
 type kept struct {
 	bucket, info *jetstream.StreamInfo
 	*kvstore.History
@@ -212,7 +212,7 @@ func enough(c jetstream.StreamConfig, size uint64, reach time.Duration) string {
 // ageOf is the age of a history as a flag of init.
 func ageOf(c jetstream.StreamConfig) string {
 	switch days := c.MaxAge / (24 * time.Hour); {
-	case c.MaxAge == 0: // init makes none that is kept for ever
+	case c.MaxAge == 0: // init makes no history that is kept forever
 		return "7d"
 	case days*24*time.Hour == c.MaxAge:
 		return fmt.Sprintf("%dd", days)

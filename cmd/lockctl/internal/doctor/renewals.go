@@ -14,7 +14,7 @@ import (
 type renewals struct {
 	Records   int     `json:"records"`              // that clients renew
 	Demand    float64 `json:"demand_per_second"`    // the sum of 3/TTL of these records
-	Confirmed float64 `json:"confirmed_per_second"` // that of those whose last write is recent enough
+	Confirmed float64 `json:"confirmed_per_second"` // the part of the demand whose last write is recent enough
 	Late      int     `json:"late"`                 // the other ones
 	Latest    float64 `json:"latest_seconds"`       // by how much the latest of them is late
 
@@ -22,8 +22,8 @@ type renewals struct {
 	name string    // of the latest record
 }
 
-// lateBy is how much later than after a third of its TTL a renewal may come without being late.
-// A client sends those that are due at about the same time together, and the server stores
+// lateBy is the time after a third of its TTL at which a renewal is not yet late. A client sends
+// renewals that are due at about the same time together, and the server stores
 // them one after the other.
 const lateBy = time.Second
 
@@ -50,8 +50,8 @@ func (r *renewals) count(ttl time.Duration, expires time.Time, name func() strin
 	}
 }
 
-// renewed reports whether the client of a holder renews its record. It renews that of an idle lock
-// too, and leaves that of a broken one.
+// renewed reports whether the client of a holder renews its record. It renews the record of an idle
+// lock too, and not the record of a broken one.
 func renewed(h admin.Holder) bool {
 	return !h.Fixed && !h.Unreadable && !h.Overdue && h.Broken == nil
 }

@@ -85,7 +85,7 @@ func (d *doctor) leader() string {
 }
 
 const (
-	// electing is how long the doctor waits for a leader: an election takes up to 9 s.
+	// electing is the time for which the doctor waits for a leader: an election takes up to 9 s.
 	electing = 15 * time.Second
 	// electingPoll is the time between two requests for the leader meanwhile.
 	electingPoll = 500 * time.Millisecond
@@ -96,7 +96,7 @@ const (
 // A publish with a wrong Nats-Expected-Last-Msg-Id leaves a replicated stream of nats-server
 // 2.14 and 2.15 so for good. The leader replicates the message before it compares the ids.
 // Each replica then fails to apply the entry, takes that for a failed write to its disk, and
-// stands for no election any more.
+// stands for election no more.
 func (d *doctor) leaderless(cause error) {
 	away, found, led := d.electing()
 	ctx, cancel := d.quietly()

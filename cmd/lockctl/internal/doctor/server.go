@@ -93,7 +93,7 @@ func (d *doctor) jetStream() bool {
 	return true
 }
 
-// usageOf is what an account uses of its limits.
+// usageOf returns an account's use of its limits, as text.
 func usageOf(t jetstream.Tier) string {
 	l := t.Limits
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }

@@ -24,7 +24,7 @@ import (
 const (
 	// visiting bounds the connection to another server, and its answer.
 	visiting = 2 * time.Second
-	// certificateWarning is how long before the end of a certificate the doctor warns.
+	// certificateWarning is the time before the end of a certificate from which the doctor warns.
 	certificateWarning = 14 * 24 * time.Hour
 )
 

@@ -247,7 +247,7 @@ func attr(a slog.Attr) string {
 	return ""
 }
 
-// Operator is who breaks: the person, not the process.
+// Operator names the person, not the process, who breaks a lock.
 func Operator() string {
 	name := "somebody"
 	if u, err := user.Current(); err == nil {

@@ -19,8 +19,8 @@ import (
 // bucketWait is the time between two searches for a bucket that was deleted.
 const bucketWait = time.Second
 
-// Feed follows the locks of a bucket over outages, and while there is no bucket
-// any more. Its functions are called one at a time, but Event not on the goroutine of
+// Feed follows the locks of a bucket over outages, and while the bucket is
+// gone. It calls its functions one at a time, and Event on another goroutine than
 // the others.
 type Feed struct {
 	Globals *Globals
@@ -29,7 +29,7 @@ type Feed struct {
 
 	Event        func(admin.Event)
 	Disconnected func()
-	Absent       func(why error) // no bucket any more, or no answer
+	Absent       func(why error) // the bucket is gone, or does not answer
 }
 
 // Run returns nil when ctx has ended, or what cannot be waited out.
@@ -86,7 +86,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	}
 }
 
-// listen passes events on until there are none any more.
+// listen passes events on until the events end.
 func (f *Feed) listen(ctx context.Context) error {
 	for ev, err := range admin.New(f.Session.Client).Watch(ctx, f.Pattern) {
 		if err != nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// startLimit is how long a server may take to read what it has.
+// startLimit limits the time in which a server reads its store.
 const startLimit = 10 * time.Second
 
 // startPoll is the time between two looks at a server that starts.
 const startPoll = 10 * time.Millisecond
 
-// ServerVersion is that of a server in this process.
+// ServerVersion is the version of a server in this process.
 const ServerVersion = server.VERSION
 
 // Server is a NATS server in this process, on the loopback interface. It ends with the
@@ -92,7 +92,7 @@ func StartServer(dir string, port int) (*Server, error) {
 	return &Server{srv: srv, unlock: func() {}}, nil
 }
 
-// URL is that of the server.
+// URL returns the server's URL.
 func (s *Server) URL() string { return s.srv.ClientURL() }
 
 // Stop waits until the server has written what it has.

@@ -8,8 +8,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// ReaderNames names readers, or holders of permits, in a cell: the first one, and how many more
-// there are. There is at least one.
+// ReaderNames names readers, or holders of permits, in a cell: the first one, and the number of
+// the others. readers is not empty.
 func ReaderNames(readers []admin.Holder) string {
 	if len(readers) == 1 {
 		return HolderName(readers[0])
@@ -29,7 +29,7 @@ func ReaderNames(readers []admin.Holder) string {
 	return name
 }
 
-// LastEnd is when all holders are out if they are all dead, for a cell. There is at least one.
+// LastEnd returns the time at which all holders are out if they are all dead, for a cell. readers is not empty.
 func LastEnd(readers []admin.Holder) string {
 	last := slices.MaxFunc(readers, func(a, b admin.Holder) int {
 		if a.Expires.IsZero() != b.Expires.IsZero() { // never is last
@@ -73,8 +73,8 @@ func HeldSince(info admin.Info) (t time.Time) {
 	return t
 }
 
-// WaitsSince is when the longest waiter came, without those that wait by design, as their records say; zero when
-// nobody else waits.
+// WaitsSince returns the time at which the longest waiter came. Waiters that wait by design, as their records say, do
+// not count. It is zero if no other waits.
 func WaitsSince(info admin.Info) (t time.Time) {
 	for _, w := range info.Queue {
 		if w.Purpose != "" {

@@ -90,7 +90,7 @@ func EventTimes(ev admin.Event) (waited, held *time.Duration) {
 	return nil, nil
 }
 
-// eventJSON is what watch --json prints of an event. Scripts depend on it:
+// eventJSON is an event in the output of watch --json. Scripts depend on it:
 // fields are added, never renamed. Times are RFC 3339; durations are in seconds.
 type eventJSON struct {
 	Time       time.Time         `json:"time"` // by the server's clock

@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// gapJSON is what --json prints where events are missing. Scripts depend on it: fields are
-// added, never renamed. The reference prints what the tags say.
+// gapJSON is the output of --json for missing events. Scripts depend on it: fields are
+// added, never renamed. The reference prints the tags.
 type gapJSON struct {
 	Time   *time.Time `json:"time" doc:"the gap's begin, by the server's clock; null: there was nothing before"`
 	Event  string     `json:"event" doc:"gap"`

@@ -8,8 +8,8 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// groupJSON is what --json prints of a group. Fields are added, never renamed. The reference
-// prints what the tags say.
+// groupJSON is a group in the output of --json. Fields are added, never renamed. The reference
+// prints the tags.
 type groupJSON struct {
 	Group      string          `json:"group" doc:"its name"`
 	Count      int             `json:"count" doc:"how many partitions it has; without members what its owners show, at least"`

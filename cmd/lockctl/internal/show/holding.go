@@ -14,7 +14,7 @@ type Holding struct {
 	admin.Holder
 	Kind  admin.Kind
 	Mode  admin.Mode
-	Waits bool   // a writer that nobody passes any more, but that readers are still before
+	Waits bool   // a writer that keeps others out, and waits for readers inside
 	Title string // "holder", "writer", "reader 2" or "slot 2"
 }
 
@@ -48,8 +48,8 @@ func IsFree(info admin.Info) bool {
 	return info.Holder == nil && len(Together(info)) == 0 && len(info.Queue) == 0
 }
 
-// PermitsOf is how many permits of a semaphore are taken, and of how many. Clients that do
-// not agree about that are all named.
+// PermitsOf returns the number of permits that are taken, and their total. If clients disagree
+// about the total, it names all numbers.
 func PermitsOf(info admin.Info) string {
 	var numbers []int
 	for _, h := range info.Permits {
@@ -75,7 +75,7 @@ func waitsForReaders(info admin.Info) bool {
 	return info.Kind == admin.KindRW && info.Holder != nil && len(info.Readers) > 0
 }
 
-// Role is what to call it: "holder", "writer" or "reader".
+// Role returns the word for the holding: "holder", "writer" or "reader".
 func (h Holding) Role() string {
 	switch {
 	case h.Kind != admin.KindRW:
@@ -86,8 +86,8 @@ func (h Holding) Role() string {
 	return "writer"
 }
 
-// Freed is what its end makes of the lock: "free", or "out" for a reader, because others may
-// remain.
+// Freed returns the word for the end of the holding: "free", or "out" for a reader, because others
+// may remain.
 func (h Holding) Freed() string {
 	if h.Mode == admin.Shared {
 		return "out"
@@ -139,7 +139,7 @@ func BothKinds(infos []admin.Info) map[string]bool {
 	return both
 }
 
-// modeOf is how a lock is held: "shared", "exclusive", or "free" when clients only
+// modeOf returns the mode of a lock: "shared", "exclusive", or "free" if clients only
 // wait for it.
 func modeOf(info admin.Info) string {
 	switch {

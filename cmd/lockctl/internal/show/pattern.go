@@ -16,7 +16,7 @@ func CheckPattern(c *console.Console, pattern string) {
 	}
 }
 
-// NoPattern is what to add where a name is one of no lock, and may be meant as a pattern.
+// NoPattern returns a hint for a name that no lock has and that may be meant as a pattern.
 func NoPattern(name string) string {
 	if wild, literal := wildcards(name); (wild || literal) && Plain(name) == name {
 		return fmt.Sprintf("; this takes the name of one lock and no pattern, which \"lockctl ls %s\" takes", shellQuoted(name))

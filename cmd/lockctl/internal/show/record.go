@@ -18,7 +18,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// lockJSON is what --json prints of a lock. Scripts depend on it: fields are
+// lockJSON is a lock in the output of --json. Scripts depend on it: fields are
 // added, never renamed. Times are RFC 3339; durations are in seconds. The
 // reference prints what the tags say.
 type lockJSON struct {
@@ -151,7 +151,7 @@ func sinceSeconds(t time.Time) float64 {
 	return max(time.Since(t), 0).Round(time.Millisecond).Seconds()
 }
 
-// PrintJSON prints the locks as one array, even when there are none. The error is that of w.
+// PrintJSON prints the locks as one array, which may be empty. The error is w's.
 func PrintJSON(w io.Writer, infos []admin.Info) error {
 	both := BothKinds(infos)
 	out := make([]lockJSON, 0, len(infos))
@@ -161,7 +161,7 @@ func PrintJSON(w io.Writer, infos []admin.Info) error {
 	return WriteJSON(w, out)
 }
 
-// WriteJSON prints v for scripts and for people. The error is that of w.
+// WriteJSON prints v for scripts and for people. The error is w's.
 func WriteJSON(w io.Writer, v any) error {
 	enc := newEncoder(w)
 	enc.SetIndent("", "  ")

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// guardStep is how often the guard reads the clock: its timers do not run while
+	// guardStep is the time between two looks of the guard at the clock: its timers do not run while
 	// the machine is suspended, and the clock does.
 	guardStep = 250 * time.Millisecond
-	// guardWrite is how long lockctl waits for a guard that reads nothing.
+	// guardWrite is the time for which lockctl waits for a guard that reads nothing.
 	guardWrite = 100 * time.Millisecond
 )
 
@@ -75,7 +75,7 @@ func startGuard() (*guard, error) {
 }
 
 // send replaces the guard's orders. An error says that the guard is dead, or has
-// not read for so long that it is as good as dead.
+// not read for [guardWrite], which is as good as dead.
 func (g *guard) send(pgid int, o orders) error {
 	_ = g.pipe.SetWriteDeadline(time.Now().Add(guardWrite))
 	_, err := fmt.Fprintln(g.pipe, pgid, int64(o.term), int64(o.kill), int64(o.grace))
@@ -148,7 +148,7 @@ func (*Guard) Run(*session.Globals) error {
 	return nil
 }
 
-// watchman is what the guard knows and has done.
+// watchman has the state of the guard.
 type watchman struct {
 	group job
 	orders
@@ -161,7 +161,7 @@ type watchman struct {
 // lockctl has sent: a guard that was stopped itself must not act on old ones. It
 // returns false at the end of the input.
 func (w *watchman) listen() bool {
-	wait := -time.Millisecond // for ever: until there are orders
+	wait := -time.Millisecond // until there are orders, without a limit
 	if w.group.pid != 0 {
 		wait = guardStep
 		for _, due := range []instant{w.term, w.kill} {

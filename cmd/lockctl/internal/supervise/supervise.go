@@ -23,12 +23,12 @@ const (
 	// groupPoll is the time between two checks of a process group that has to end. The
 	// system reports the end of a child, and not the ends of its children.
 	groupPoll = 10 * time.Millisecond
-	// afterKill is how long the end of a killed group is waited for. Only a
-	// process stuck in the kernel takes so long.
+	// afterKill limits the wait for the end of a killed group. Only a process stuck in
+	// the kernel takes longer.
 	afterKill = 2 * time.Second
 )
 
-// Ending is how a command under a lock came to its end.
+// Ending describes the end of a command under a lock.
 type Ending struct {
 	Code  int   // the exit code; 128 + N if signal N killed it
 	Lost  error // why the lock was lost; nil: it was not
@@ -146,10 +146,10 @@ func (w *Supervision) pass(j *job, sig os.Signal) {
 	w.Asked = w.Asked || slices.Contains(requests, sig)
 }
 
-// margin is how long before the server's lease the validity of the lock ends.
+// margin returns the time between the end of the lock's validity and the end of the server's lease.
 func (w *Supervision) margin() time.Duration { return min(w.TTL/10, time.Second) }
 
-// tick is how often the guard gets orders.
+// tick returns the time between two orders to the guard.
 func (w *Supervision) tick() time.Duration { return max(w.TTL/10, 100*time.Millisecond) }
 
 // orders are the guard's for a lock whose validity ends at end.

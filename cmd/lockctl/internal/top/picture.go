@@ -11,8 +11,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// freeFor is how long a lock that has become free is still shown: locks that are held
-// for short times would never be seen.
+// freeFor is the time for which a lock that has become free is still shown: users would not see
+// locks that are held for short times.
 const freeFor = 2 * time.Second
 
 // picture is a mirror of the locks, and what top tells of them beside that.

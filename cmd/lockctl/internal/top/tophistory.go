@@ -15,7 +15,7 @@ import (
 const (
 	// historyEach bounds the events that are kept of a lock.
 	historyEach = 200
-	// historyAll bounds those of all locks: the locks without a recent event lose theirs.
+	// historyAll bounds the events of all locks: locks without a recent event lose theirs.
 	historyAll = 20_000
 	// historyGaps bounds the outages that are kept.
 	historyGaps = 20
@@ -113,7 +113,7 @@ type meter struct {
 	at        time.Time
 }
 
-// rate is how often it happens each second.
+// rate returns the number of events a second.
 func (m meter) rate(now time.Time) float64 {
 	return m.perSecond * math.Exp(-max(now.Sub(m.at), 0).Seconds()/rateOver.Seconds())
 }

@@ -48,7 +48,7 @@ func keysOf(s topScreen) []key.Binding {
 	return []key.Binding{k.Open, k.Filter, k.Sort, k.Reverse, k.Break, k.Help, k.Quit}
 }
 
-// allKeys is what the help shows, in columns.
+// allKeys returns the keys for the help, in columns.
 func allKeys() [][]key.Binding {
 	k := topKeys
 	return [][]key.Binding{

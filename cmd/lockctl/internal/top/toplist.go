@@ -29,7 +29,7 @@ var columns = []struct {
 // minHolder is the width that a long name leaves to the holder.
 const minHolder = 12
 
-// widths are those of the columns for a screen. A name gets the room that it needs.
+// widths returns the widths of the columns for a screen. A name gets the room that it needs.
 func (m *top) widths() []int {
 	rest := m.width - 1 // the mark
 	widths := make([]int, len(columns))
@@ -144,13 +144,13 @@ func (m *top) cells(info admin.Info) []string {
 }
 
 const (
-	// unknownMode is that of a lock whose leases have ended as far as top knows. It has not
+	// unknownMode is the mode of a lock whose leases have ended as far as top knows. Top has not
 	// read whether they were renewed.
 	unknownMode = "unknown"
 	overdueMode = "overdue"
 )
 
-// mode is how a lock is held.
+// mode returns the mode of a lock, for its line.
 func (m *top) mode(info admin.Info) string {
 	held := show.Holdings(info)
 	overdue := func(h show.Holding) bool { return h.Overdue }

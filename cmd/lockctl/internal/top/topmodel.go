@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// topTick is how often top redraws without an event: for the times.
+	// topTick is the time after which top redraws without an event, for the times.
 	topTick = 250 * time.Millisecond
 	// topFrames bounds how often it redraws in a second, however much happens.
 	topFrames = 30
 	// drawShare bounds the part of the time that drawing takes, as 1/n.
 	drawShare = 4
-	// messageFor is how long a message stays.
+	// messageFor is the time for which a message stays.
 	messageFor = 8 * time.Second
 )
 
@@ -280,7 +280,7 @@ func (m *top) pressList(msg tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// step is by how much a key moves among n things.
+// step returns the distance that a key moves among n things.
 func (m *top) step(msg tea.KeyPressMsg, page, n int) int {
 	k := topKeys
 	switch {

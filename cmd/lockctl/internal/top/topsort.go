@@ -11,11 +11,11 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// rankFor is how long a lock keeps its place among the others. Its line could not be read
+// rankFor is the time for which a lock keeps its place among the others. Its line could not be read
 // if it moved with each event.
 const rankFor = time.Second
 
-// rank is what the order of a lock depends on.
+// rank decides the order of a lock.
 type rank struct {
 	id                   mirror.ID
 	waiting, readers     int
@@ -64,7 +64,7 @@ func soonest(a, b time.Time) int {
 	return a.Compare(b)
 }
 
-// endsFirst is when the first of the leases ends.
+// endsFirst returns the end of the lease that ends first.
 func endsFirst(info admin.Info) (t time.Time) {
 	for _, h := range show.Holdings(info) {
 		if t.IsZero() || !h.Expires.IsZero() && h.Expires.Before(t) {

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// aboveBody is how many lines there are above what a screen shows, and
-	// below it.
+	// aboveBody and belowBody are the numbers of lines above and below the content
+	// of a screen.
 	aboveBody, belowBody = 3, 2
 	// wideScreen has room for whole tokens.
 	wideScreen = 110
@@ -25,7 +25,7 @@ const (
 
 const reversed = text.ReverseVideo
 
-// bodyHeight is how many lines a screen has for what it shows.
+// bodyHeight returns the number of lines for the content of a screen.
 func (m *top) bodyHeight() int { return max(m.height-aboveBody-belowBody, 1) }
 
 // listHeight is the same for the list, which has a header.

@@ -78,8 +78,8 @@ func weight(ev admin.Event) int {
 	return 2
 }
 
-// pick keeps n events at most, in their order: those that matter most, and of equal ones the
-// latest. left is how many it leaves out.
+// pick keeps the n events that matter most, and of equal ones the latest, in their order.
+// left is the number of the others.
 func pick(events []admin.Event, n int) (kept []admin.Event, left int) {
 	if len(events) <= n {
 		return events, 0

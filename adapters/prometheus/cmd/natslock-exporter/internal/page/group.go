@@ -46,7 +46,7 @@ type changeView struct {
 	Waiting        int
 }
 
-// groupOf returns the name of the group that a lock is of, or an empty one: that of a member or a partition that has a holder.
+// groupOf returns the name of the group whose member or partition, with a holder, a lock is. It is empty if there is none.
 func groupOf(info admin.Info) string {
 	if info.Kind != admin.KindMutex || info.Holder == nil || info.Holder.Meta["member"] == "" {
 		return ""

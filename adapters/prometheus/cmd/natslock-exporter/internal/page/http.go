@@ -115,7 +115,7 @@ func foreign(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
 }
 
-// kinds are those of the files, whatever the machine thinks of them.
+// kinds are the media types of the files, whatever the machine has for them.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
@@ -163,7 +163,7 @@ func (s *server) live(w http.ResponseWriter, r *http.Request) {
 	head := func() {
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 		w.Header().Set("X-Accel-Buffering", "no") // to nginx
-		w.Header().Set("Connection", "close")     // the deadlines below are those of the connection
+		w.Header().Set("Connection", "close")     // the deadlines below are the connection's
 		w.WriteHeader(http.StatusOK)
 	}
 	if r.Method == http.MethodHead {

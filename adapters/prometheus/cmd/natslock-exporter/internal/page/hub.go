@@ -21,7 +21,7 @@ const (
 	mostEvents, mostPending = 20, 4000
 	// mostQueued bounds the updates that a viewer has not taken.
 	mostQueued = 4
-	// recent is how many earlier events a viewer gets at first.
+	// recent is the number of earlier events that a viewer gets at first.
 	recent = 100
 )
 
@@ -31,7 +31,7 @@ const MostViewers = 32
 // errFull refuses a viewer.
 var errFull = errors.New("too many browsers follow this page already; close one, or try again later")
 
-// Source is what a page shows: a [mirror.Mirror]. It reports the locks that change to [Hub.Changed].
+// Source is the [mirror.Mirror] that a page shows. It reports changed locks to [Hub.Changed].
 type Source interface {
 	// Lock returns one lock, and Below those whose names begin with a prefix, in any order.
 	Lock(mirror.ID) admin.Info

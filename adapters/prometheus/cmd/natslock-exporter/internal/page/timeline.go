@@ -34,7 +34,7 @@ type gap struct {
 	Text string `json:"text"`
 }
 
-// story is what has happened to a lock in a time.
+// story has the events of a lock in a period.
 type story struct {
 	From    int64  `json:"from"`
 	To      int64  `json:"to"`
@@ -101,7 +101,7 @@ func (t *teller) add(ev admin.Event) {
 	}
 }
 
-// began is when the hold of an event began.
+// began returns the time at which the hold of an event began.
 func began(ev admin.Event) time.Time {
 	if ev.Type != admin.EventGranted && ev.Holder != nil && !ev.Holder.Since.IsZero() {
 		return ev.Holder.Since

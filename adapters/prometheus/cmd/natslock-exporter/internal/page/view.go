@@ -35,7 +35,7 @@ func isFree(info admin.Info) bool {
 	return info.Holder == nil && len(info.Readers) == 0 && len(info.Permits) == 0 && len(info.Queue) == 0
 }
 
-// rowOf is a lock in the table. ahead is by how much the clock of the server is ahead.
+// rowOf returns the row of a lock in the table. ahead is the lead of the server's clock.
 func rowOf(info admin.Info, ahead time.Duration) row {
 	r := row{Kind: info.Kind.String(), Name: plain.Text(info.Name), Queue: info.Waiting()}
 	if r.Name != info.Name {
@@ -78,7 +78,7 @@ func holders(info admin.Info) []admin.Holder {
 	return all
 }
 
-// stateOf is how a lock is held, in the words of lockctl top. alarm says that it needs a look.
+// stateOf returns the state of a lock in the words of lockctl top. alarm reports whether it needs a look.
 func stateOf(info admin.Info) (state string, alarm bool) {
 	held := holders(info)
 	broken := slices.ContainsFunc(held, func(h admin.Holder) bool { return h.Broken != nil })
@@ -111,8 +111,8 @@ func stateOf(info admin.Info) (state string, alarm bool) {
 	return state, alarm
 }
 
-// permitsOf is how many permits of a semaphore are taken, and of how many. Clients that do
-// not agree about that are all named.
+// permitsOf returns the number of permits that are taken, and their total. If clients disagree
+// about the total, it names all numbers.
 func permitsOf(info admin.Info) string {
 	var numbers []int
 	for _, h := range info.Permits {
