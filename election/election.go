@@ -53,7 +53,7 @@ import (
 // MaxValue limits the bytes of a leader's value.
 const MaxValue = 4 << 10
 
-// ErrNoLeader says that nobody leads at the moment.
+// ErrNoLeader means that there is no leader now.
 var ErrNoLeader = errors.New("no leader")
 
 var inside = bridge.Admin[*natslock.Client, *admin.Holder, admin.Info, admin.Event]()

@@ -39,7 +39,7 @@ const settleAfter = 500 * time.Millisecond
 //
 // A notification can be forged, so Observe yields only what it has read. An observer that
 // notifications reach is right within two round trips. If one is lost, it is right within
-// five seconds, or a minute if somebody forges renewals meanwhile. It may miss a leader that
+// five seconds, or a minute if a user forges renewals meanwhile. It may miss a leader that
 // has led for less time than that. Between two leaders it yields a vacancy in any case. While the server does
 // not answer, Observe yields nothing, and then the state after the outage. It goes on in
 // a bucket that was re-created.

@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// inspect refuses a stream that cannot keep the fence. It returns how many lanes of the
+// inspect refuses a stream that cannot keep the fence. It returns the number of lanes of the
 // fence the stream has messages of, by the highest one.
 func (f *Fence) inspect(ctx context.Context) (lanes int, err error) {
 	var info *jetstream.StreamInfo

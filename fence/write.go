@@ -93,7 +93,7 @@ func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
 }
 
 // write sends a write in a lane of its own until the server has stored or refused it. It
-// never sends a write again that may have been stored. expects says that the write has
+// never sends a write again that may have been stored. expects means that the write has
 // conditions besides the fence's.
 func (f *Fence) write(ctx context.Context, what string, expects bool, send func(context.Context, *lane) (*jetstream.PubAck, error)) (*jetstream.PubAck, error) {
 	fail := func(err error) (*jetstream.PubAck, error) {
@@ -146,7 +146,7 @@ func (f *Fence) write(ctx context.Context, what string, expects bool, send func(
 	}
 }
 
-// absent is after how many refusals a fence is lost whose message the server does not
+// absent is the number of refusals after which a fence is lost whose message the server does not
 // have. They take about a second, within which a deposed leader would be replaced.
 const absent = 20
 
@@ -171,7 +171,7 @@ func (f *Fence) judge(ctx context.Context, l *lane, try int) (open bool, err err
 	return false, nil
 }
 
-// certain says that a write without an answer was not sent, or reached no stream.
+// certain reports whether a write without an answer was not sent, or reached no stream.
 func certain(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) ||
 		errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, errNotSent) || errors.Is(err, nats.ErrBadSubject)

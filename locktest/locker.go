@@ -286,7 +286,7 @@ func (l *Locker) Inspect(kind admin.Kind, name string) admin.Info {
 	return info
 }
 
-// Waiting returns how many goroutines wait for the locks of a name, at all clients.
+// Waiting returns the number of goroutines that wait for the locks of a name, at all clients.
 func (l *Locker) Waiting(name string) (n int) {
 	encoded, err := record.EncodeName(name)
 	if err != nil {

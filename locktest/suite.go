@@ -98,7 +98,7 @@ func (t *trial) release(l *natslock.Lock) {
 	}
 }
 
-// matches says that an error matches all of targets.
+// matches requires that an error matches all of targets.
 func (t *trial) matches(what string, err error, targets ...error) {
 	t.Helper()
 	for _, target := range targets {
@@ -115,7 +115,7 @@ func (t *trial) check(ok bool, format string, args ...any) {
 	}
 }
 
-// free says that nobody holds the lock.
+// free requires that nobody holds the lock.
 func (t *trial) free(name string) {
 	t.Helper()
 	l, err := t.locks.TryLock(t.Context(), name)

@@ -83,7 +83,7 @@ func (t *trial) canceled() {
 	t.release(t.lock("canceled"))
 }
 
-// waiting returns how many goroutines wait, and false if the Locker does not say.
+// waiting returns the number of goroutines that wait, and false if the Locker does not say.
 func (t *trial) waiting(name string) (int, bool) {
 	switch x := t.locks.(type) {
 	case interface{ Waiting(name string) int }:

@@ -146,7 +146,7 @@ func checkGroup(name string) error {
 	return nil
 }
 
-// Drain sets how long the function of a partition may take to return after [Partition.Leaving] was closed: 10 s by default. Then its
+// Drain limits the time in which the function of a partition returns after [Partition.Leaving] was closed: 10 s by default. Then its
 // context ends with the cause [ErrDrainTime]. The worker keeps the partition until the function returns, as long as it takes. A d that is
 // not positive makes the methods of the Group return [natslock.ErrInvalid].
 func Drain(d time.Duration) Option {
@@ -260,7 +260,7 @@ func (g *Group) worker(read func(w *worker)) {
 	}
 }
 
-// Owned returns the numbers of the partitions that the worker holds now, also of those that it is about to leave. Outside
+// Owned returns the numbers of the partitions that the worker holds now, including the ones that it is about to leave. Outside
 // of Run it holds none. It does no I/O.
 func (g *Group) Owned() (numbers []int) {
 	g.worker(func(w *worker) { numbers = w.owned() })
@@ -362,7 +362,7 @@ func (p *Partition) Lock() *natslock.Lock {
 	return p.lock
 }
 
-// EventType says what happened to a worker.
+// EventType is the type of an [Event].
 type EventType int
 
 const (

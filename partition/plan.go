@@ -15,7 +15,7 @@ type owner struct {
 // plan says which member is to own each partition. members are all members, in any order. owners are the owners
 // as they are, by the number of the partition. An id that is no member's owns nothing.
 //
-// It is a function of its arguments alone, so all workers that see the same members and owners agree, and nobody has to store
+// It is a function of its arguments alone, so all workers that see the same members and owners agree, and none has to store
 // or to announce a plan. It has three properties, which the tests show:
 //
 //   - Each member is to own its quota (see quotas).
@@ -110,7 +110,7 @@ func quotas(seats []seat, partitions int) {
 		total += s.weight
 	}
 	left := partitions
-	for i := range seats { // nobody gets less than its share less one; this only saves steps
+	for i := range seats { // no seat gets less than its share less one; this only saves steps
 		seats[i].quota = max(partitions*seats[i].weight/total-len(seats), 0)
 		left -= seats[i].quota
 	}
@@ -126,7 +126,7 @@ func quotas(seats []seat, partitions int) {
 	}
 }
 
-// score says how much a seat and a partition suit each other: the greatest score of all seats wins. A member that joins or
+// score returns how well a seat and a partition suit each other: the greatest score of all seats wins. A member that joins or
 // leaves changes no score of the others (rendezvous hashing).
 func (s seat) score(k int) uint64 { return mix(s.hash + mix(uint64(k)+1)) }
 

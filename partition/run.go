@@ -60,7 +60,7 @@ type serving struct {
 // asks for it, which takes half a second at least and six at most. If it is the last one, it does not wait. A Run of a Group that runs already returns
 // [natslock.ErrInvalid].
 //
-// Run returns an error in every case. It matches ctx's error and cause when ctx has ended. It matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed when the
+// Run always returns an error. It matches ctx's error and cause when ctx has ended. It matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed when the
 // connection was closed for good, [ErrCount] when the group shares another number of partitions, and [natslock.ErrClosed], [natslock.ErrPermission] or
 // [natslock.ErrInvalid] when another try would fail in the same way. When Run returns, all functions have, and the worker has released
 // what it owned, or tried that for 5 s: see [EventReleased]. Run waits for a function that never returns, and [EventSlow] names it. So end ctx before [natslock.Client.Close].

@@ -39,9 +39,9 @@ type Member struct {
 type Placement struct {
 	// Number is the partition's, from 0.
 	Number int
-	// Member is the ID of the worker that owns the partition, also of one that is leaving the group. It is empty if nobody does.
+	// Member is the ID of the worker that owns the partition, even one that is leaving the group. It is empty if no worker does.
 	Member string
-	// Former says that an earlier process with the ID of a member owns the partition, and not that member.
+	// Former is true if an earlier process with the ID of a member owns the partition, and not that member.
 	Former bool
 	// Holder is the lock's, or nil.
 	Holder *admin.Holder
@@ -58,7 +58,7 @@ type State struct {
 	// Count is the number of partitions of the group, as its first member says. Without members it is a lower bound: the
 	// highest partition that has an owner.
 	Count int
-	// Members are those that share Count partitions, in the order in which they joined.
+	// Members are the members that share Count partitions, in the order in which they joined.
 	Members []Member
 	// Refused are members that want to share another number of partitions, and are about to leave.
 	Refused []Member
@@ -79,7 +79,7 @@ func memberName(group, id string) string  { return group + ".member." + natslock
 func lockName(group string, k int) string { return group + ".part." + strconv.Itoa(k) }
 
 // Inspect reads a group: its members, the owner of each partition, and who is to own it. It reads the locks one after the other, not
-// at one moment. A group that nobody is in has neither members nor partitions, and that is no error.
+// at one moment. A group without members and owners is no error.
 //
 // The error matches [natslock.ErrInvalid] for a name that no group can have. Other errors are as for [admin.Admin.List].
 func Inspect(ctx context.Context, c *natslock.Client, group string) (State, error) {
@@ -175,7 +175,7 @@ func (m *Member) holds(h *admin.Holder) bool {
 	return h != nil && h.Owner == m.Owner && h.Host == m.Host && h.PID == m.PID
 }
 
-// memberOf reads a member's record. Somebody else's lock of such a name is no member.
+// memberOf reads a member's record. Another lock of such a name is no member.
 func memberOf(h *admin.Holder) (Member, bool) {
 	weight, err := strconv.Atoi(h.Meta[weightKey])
 	count, err2 := strconv.Atoi(h.Meta[countKey])

@@ -73,7 +73,7 @@ type worker struct {
 
 	changed, changedFirst time.Time // the last and first change of the members that no look has seen; zero: none
 	looking               bool      // a look is under way
-	looks, seen           uint64    // how many looks have begun, and the number of the last one that succeeded
+	looks, seen           uint64    // the number of looks begun, and the last one that succeeded
 	wanted                uint64    // a look of this number or a later one is to begin at once
 	lookAt                time.Time // the next look at the latest; zero: none is due
 	pause                 time.Duration
@@ -100,7 +100,7 @@ type effect struct {
 	partition int
 }
 
-// decide says what to do now.
+// decide returns the actions due now.
 func (w *worker) decide(now time.Time) (effects []effect) {
 	for k := range w.slots {
 		switch s := &w.slots[k]; s.phase {
@@ -142,7 +142,7 @@ func (w *worker) mine(k int) bool {
 }
 
 // givesWay reports whether the worker gives up a partition that it holds: when it is another one's by a plan that is newer than
-// the other's request. It does not when nobody asks, so that somebody owns the partition meanwhile.
+// the other's request. Without a request it stays, so that the partition has an owner meanwhile.
 func (w *worker) givesWay(k int, now time.Time) bool {
 	switch {
 	case w.mine(k):
@@ -238,7 +238,7 @@ func (w *worker) gone(token uint64, now time.Time) {
 }
 
 // renewed: a member has renewed its lease. If the last look did not show that membership, the notification of its grant was missed. While a
-// look is due, a renewal changes nothing: a worker that has just joined knows nobody, and renewals of many members must not put its first look off.
+// look is due, a renewal changes nothing: a worker that has just joined knows no member, and renewals of many members must not put its first look off.
 func (w *worker) renewed(token uint64, now time.Time) {
 	delete(w.past, token)
 	if _, known := w.known[token]; !known && w.changed.IsZero() {
@@ -377,5 +377,5 @@ func (w *worker) owned() (numbers []int) {
 	return numbers
 }
 
-// ErrCount says that other members of the group share another number of partitions. It matches [natslock.ErrInvalid].
+// ErrCount means that other members of the group share another number of partitions. It matches [natslock.ErrInvalid].
 var ErrCount = fmt.Errorf("%w: another number of partitions", natslock.ErrInvalid)

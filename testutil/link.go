@@ -124,7 +124,7 @@ func (l *Link) BlockWrites(on bool) {
 	}
 }
 
-// Dials returns how many connections were asked for so far, refused ones
+// Dials returns the number of connections that were asked for so far, refused ones
 // included.
 func (l *Link) Dials() int {
 	l.mu.Lock()
@@ -170,7 +170,7 @@ func (l *Link) Dial(network, address string) (net.Conn, error) {
 	return c, nil
 }
 
-// refuses says why no connection can be made, with l.mu held.
+// refuses returns the reason why no connection can be made. l.mu is held.
 func (l *Link) refuses() error {
 	switch {
 	case l.cut, l.closed:

@@ -37,7 +37,7 @@ type turn struct {
 //
 // The lock has the name, such as "billing.migrations". All processes that migrate one
 // database use the same name, and no others do. The options count for each lock:
-// [natslock.MaxWait] bounds the wait for other replicas, and [natslock.TTL] bounds how long
+// [natslock.MaxWait] bounds the wait for other replicas, and [natslock.TTL] the time for which
 // a replica that crashed keeps the others waiting. The client renews the lock, so migrations
 // may last longer than the TTL.
 func NewLocker(locks natslock.Locker, name string, opts ...natslock.LockOption) *Locker {

@@ -214,8 +214,8 @@ func (o *Observer) queued(ctx context.Context, ev admin.Event) {
 	o.waits[id] = append(o.waits[id], links)
 }
 
-// inTheWay returns links to the holds of a lock: those that this Observer has seen, or else
-// those whose records carry a trace.
+// inTheWay returns links to the holds of a lock that this Observer has seen, or else to the
+// holds whose records carry a trace.
 func (o *Observer) inTheWay(ctx context.Context, ev admin.Event) (links []trace.Link) {
 	o.mu.Lock()
 	for _, h := range o.holds[lockOf(ev)] {

@@ -4,7 +4,7 @@
 //
 //   - natslock_held{lock}: locks held now.
 //   - natslock_waiting: acquires queued now, of all names.
-//   - natslock_renewal_lag_seconds: by how much the latest renewal is late, of all names.
+//   - natslock_renewal_lag_seconds: the delay of the latest renewal, of all names.
 //   - natslock_acquire_seconds{lock,outcome}: a histogram of the time from the call to the
 //     grant ("granted") or to giving up ("gave_up").
 //   - natslock_held_seconds{lock}: a histogram of the time from the grant to the end.

@@ -155,7 +155,7 @@ func (c *checkCmd) print(g *session.Globals, found []excess, checked int) {
 	}
 }
 
-// judge returns by which limit a lock is furthest beyond. both means that there is a lock of another kind of its name.
+// judge returns by which limit a lock is furthest beyond. both means that a lock of another kind has its name.
 func (c *checkCmd) judge(info admin.Info, both bool, now time.Time) (worst excess, beyond bool) {
 	worst.infos = []admin.Info{info}
 	note := func(by float64, format string, args ...any) {

@@ -90,7 +90,7 @@ func (c *historyCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// print prints the events, and returns how many there were.
+// print prints the events, and returns their number.
 func (c *historyCmd) print(all iter.Seq2[admin.Event, error], out *bufio.Writer) (events int, err error) {
 	holders := make(map[string]bool) // whose grant was printed, or a renewal in its place
 	var others show.Gaps

@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// creation bounds how long the server may take to create a stream.
+// creation limits the time in which the server creates a stream.
 const creation = 15 * time.Second
 
 // history makes the history of a bucket that is there, or changes it.

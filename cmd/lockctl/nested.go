@@ -47,7 +47,7 @@ func tokensAround(con *console.Console, name string) (tokens []uint64) {
 // command itself runs under.
 type nesting struct {
 	shared  bool // it wants to read
-	permits int  // of a semaphore: how many there are
+	permits int  // the permits of a semaphore
 	around  []uint64
 }
 
@@ -106,7 +106,7 @@ func (n nesting) check(ctx context.Context, s *session.Session, kind admin.Kind,
 	defer cancel()
 	info, err := admin.New(s.Client).Inspect(reading, kind, name)
 	if err != nil {
-		return nil // to take the lock says what is wrong
+		return nil // the acquire says what is wrong
 	}
 	return n.refuse(info)
 }

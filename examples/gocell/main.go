@@ -112,7 +112,7 @@ func main() {
 	fmt.Println("not drained:", errors.Is(second.Close(now), context.Canceled), "and", ending(late))
 }
 
-// ending says how the lock of a context has ended.
+// ending describes the end of the lock of a context.
 func ending(held context.Context) string {
 	switch cause := context.Cause(held); {
 	case cause == nil:

@@ -37,7 +37,7 @@ func (e Extended) Free() time.Duration { return e.Valid() + e.Margin }
 
 // Extend gives the lock a TTL from now on, and at least what it had. The error matches
 // [session.ErrLost] if the lock was lost, and [session.ErrBroken] if an operator broke it. If it
-// matches [bucket.ErrUnavailable] or ctx's, nobody knows whether the server has extended the lock.
+// matches [bucket.ErrUnavailable] or ctx's, the server may have extended the lock.
 // [core.Extending] has the states.
 func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended, error) {
 	name := l.name()

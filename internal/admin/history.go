@@ -13,7 +13,7 @@ import (
 )
 
 // EventGap is a mark among the changes: some between its Time and its Until are missing. Without
-// a name they are writes to the bucket, of any lock. With one they are those that the lock's own
+// a name they are writes to the bucket, of any lock. With a name they are the ones that the lock's own
 // records show to be missing.
 const EventGap = EventWatching + 1
 

@@ -42,8 +42,8 @@ type Change struct {
 	// Since is of an [EventWatching] after an outage: changes from then on to Time may have
 	// been missed.
 	Since time.Time
-	// Of an [EventGap], which begins at Time: its end, and how many writes to the bucket
-	// are missing, 0 if nobody knows; of one with a name how many of that lock, at least.
+	// Until is the end of an [EventGap], which begins at Time. Missed is the number of missing
+	// writes to the bucket, 0 if unknown. With a name it is a lower bound for that lock.
 	// Remade says that the bucket was re-created.
 	Until  time.Time
 	Missed uint64
@@ -398,7 +398,7 @@ func (s step) time() time.Time {
 	return s.entry.Time
 }
 
-// grants returns how many goroutines the claim was granted to since the record before, and how long they
+// grants returns the number of goroutines that got the claim since the record before, and how long they
 // had waited.
 func (s step) grants() (n uint64, waited time.Duration) {
 	if !s.before.From(s.entry.ID) || s.entry.Granted() <= s.before.Granted() {

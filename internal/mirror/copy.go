@@ -37,7 +37,7 @@ type records struct {
 	changed func(ID)
 }
 
-// lock is a lock that somebody holds or waits for.
+// lock is a lock that is held or waited for.
 type lock struct {
 	entries []*stored
 	info    *locks.Info // what the entries show; nil if they have changed since
@@ -163,7 +163,7 @@ func (r *records) info(id ID) locks.Info {
 	return *l.info
 }
 
-// counts returns how many holders and places a lock has.
+// counts returns the numbers of holders and of places of a lock.
 func (r *records) counts(id ID) (held, queued int) {
 	if l := r.locks[id]; l != nil {
 		for _, s := range l.entries {

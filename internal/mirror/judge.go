@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Condition says what a mirror's copy of the locks is worth.
+// Condition is the worth of a mirror's copy of the locks.
 type Condition int
 
 const (
@@ -18,7 +18,7 @@ const (
 	Stale Condition = iota
 	// Live: the copy is complete, a leader answers, and the bucket is fit. A lock that is not in the copy is free.
 	Live
-	// NoLeader: nobody confirms a write or a read. Clients get no locks, and lose those that they hold.
+	// NoLeader: no server confirms a write or a read. Clients get no locks, and lose the locks that they hold.
 	NoLeader
 	// Unfit: clients grant no locks in the bucket, or it is gone.
 	Unfit
@@ -51,7 +51,7 @@ func (s State) String() string {
 	return fmt.Sprintf("%v since %s: %v", s.Condition, s.Since.Format("15:04:05"), s.Why)
 }
 
-// Late returns by how much the next renewal of a lease is late at a time of the server's, 0 if it is not. A client
+// Late returns the delay of the next renewal of a lease at a time of the server's, 0 if it is in time. A client
 // renews after a third of the TTL.
 func Late(h admin.Holder, server time.Time) time.Duration {
 	if h.Fixed || h.Unreadable || h.Overdue || h.Broken != nil || h.Expires.IsZero() {
@@ -168,7 +168,7 @@ func unfit(bucket string, info *kvstore.Info) error {
 		kvstore.ErrBucketConfig, first.Setting, bucket, first.Value, first.Want, first.Why, repair)
 }
 
-// remake says how an operator makes the bucket again.
+// remake tells an operator to make the bucket again.
 func remake(info *kvstore.Info) string {
 	return fmt.Sprintf("\"nats stream rm %s\" and \"lockctl init\" make the bucket again", info.Config.Name)
 }

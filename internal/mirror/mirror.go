@@ -35,7 +35,7 @@ const (
 	listEach, listShare, listRarely = 10 * time.Second, 100, 5 * time.Minute
 )
 
-// Config says what a mirror follows, and how.
+// Config configures a mirror.
 type Config struct {
 	Bucket, Pattern string
 	// Open opens a client on the bucket, which the mirror closes.
@@ -348,7 +348,7 @@ func (m *Mirror) State() State {
 	return m.state
 }
 
-// Ahead returns by how much the server's clock is ahead of this machine's.
+// Ahead returns the lead of the server's clock over this machine's.
 func (m *Mirror) Ahead() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -362,7 +362,7 @@ func (m *Mirror) Lock(id ID) locks.Info {
 	return m.records.info(id)
 }
 
-// Counts returns how many holders a lock has, and how many places in its queue.
+// Counts returns the numbers of holders of a lock and of places in its queue.
 func (m *Mirror) Counts(id ID) (held, queued int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -61,8 +61,8 @@ type Body struct {
 	Fixed bool `msgpack:"f,omitempty"`
 	// Mode is the [Mode] of the claim: Shared in a reader's record and place.
 	Mode uint8 `msgpack:"m,omitempty"`
-	// Size is the number of goroutines behind the record: those that wait at a place or, for a lock, the holder and
-	// those that wait behind it. 0 means 1.
+	// Size is the number of goroutines behind the record: the waiters at a place or, for a lock, the holder and
+	// the waiters behind it. 0 means 1.
 	Size int32 `msgpack:"n,omitempty"`
 	// ID is the claim's id: 128 random bits, never used again.
 	ID string `msgpack:"id"`

@@ -25,7 +25,7 @@ type Handle struct {
 	TTL time.Duration // that was asked for when the lock was taken
 }
 
-// Lasts says how long the lock is held unless it is extended: see the fields.
+// Lasts has the times of a lock that is not extended.
 type Lasts = admin.Extended
 
 // handleText is the beginning of a handle's text.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/proxy"
 )
 
-// Connection says how to reach the server, with the flags, variables and contexts of the nats
+// Connection has the way to the server, with the flags, variables and contexts of the nats
 // command. A flag overrides the environment, and the environment overrides the context. The
 // ways to log in are one setting: if a flag names one, the others of the environment and of
 // the context are not used.
@@ -46,7 +46,7 @@ type Connection struct {
 	expired string          // that the token of its login is no longer valid, and what to do; "": it is
 }
 
-// Parsed notes which flags the command line has, unlike those that the environment sets.
+// Parsed notes the flags of the command line, without the ones that the environment sets.
 func (c *Connection) Parsed(ctx *kong.Context) {
 	c.given = make(map[string]bool)
 	for _, p := range ctx.Path {

@@ -33,7 +33,7 @@ func (c *Connection) Dial(opts ...nats.Option) (nc *nats.Conn, servers string, o
 	return nc, servers, of, err
 }
 
-// ofContext says that an error is one of the context.
+// ofContext reports whether an error is the context's.
 func (c *Connection) ofContext(err error) error {
 	return Usagef("%s: %w; choose one with --context, or --no-context", c.contextTitle(), err)
 }
@@ -74,7 +74,7 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 	return Exitf(ExitUnavailable, "cannot connect to %s: %w", servers, err)
 }
 
-// TLSRemedy says what to do about an error of TLS; "" for those of which the error says all.
+// TLSRemedy returns what to do about an error of TLS, "" if the error says it all.
 func TLSRemedy(err error) string {
 	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError

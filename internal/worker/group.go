@@ -55,7 +55,7 @@ func (g *Group) Go(fn func(ctx context.Context)) {
 	}
 }
 
-// Cancel refuses further functions and ends the context of those that run.
+// Cancel refuses further functions and ends the context of the running ones.
 func (g *Group) Cancel() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

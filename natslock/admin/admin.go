@@ -58,8 +58,8 @@ func (shown) EventOf(c view.Change) Event {
 	return changed(c)
 }
 
-// Admin reads, watches and breaks the locks of a bucket, those of other clients too. [New] makes it: the
-// methods of a zero Admin, or of one made with a nil client, return an error matching
+// Admin reads, watches and breaks the locks of all clients of a bucket. [New] makes it. Methods of a
+// zero Admin, or of one with a nil client, return an error that matches
 // [natslock.ErrInvalid].
 type Admin struct {
 	c *natslock.Client
@@ -121,11 +121,11 @@ func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error]
 
 // RemoveOverdue removes records of the locks whose names match a pattern (see [Admin.List])
 // whose TTL has ended and that the server has not removed: after some restarts a server keeps
-// them forever. Nobody holds or waits by them, and they keep nobody out: they only stand in
+// them forever. They keep no client out, and only stand in
 // lists. [Holder.Overdue] and [Waiter.Overdue] show them. It removes limit of them at most,
 // which is at least 1, one after the other. "lockctl doctor --repair" calls it.
 //
-// It returns how many records are gone, and how many are still there, also with an error. A
+// It returns the numbers of records that are gone and that are still there, even with an error. A
 // record that its client has renewed meanwhile counts as still there, and is not touched: the
 // server compares revisions. The error matches [natslock.ErrInvalid],
 // [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or the context's.
@@ -168,8 +168,8 @@ type BreakRequest struct {
 
 // Break ends one claim to a lock: the holder's, or one reader's. It breaks the claim
 // that req names and never another one. The holder is notified and cannot renew its
-// lease any more. Nobody gets in before the holder has unlocked or its lease would
-// have ended anyway, so mutual exclusion holds. With Immediately it does not.
+// lease. No other client gets in before the holder has unlocked or its lease would
+// have ended anyway, so mutual exclusion holds, unless Immediately is set.
 //
 // It returns nil when the claim is broken, even if an earlier call broke it. The error
 // matches [natslock.ErrReleased] when the claim is gone, whether or not another client holds the

@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// EventType says what happened to a lock.
+// EventType is the type of an [Event].
 type EventType int
 
 const (
@@ -37,7 +37,7 @@ const (
 	// EventGaveUp: a waiter stopped waiting.
 	EventGaveUp
 	// EventAtRisk: the client cannot renew a held lock, and its Cause says why. The
-	// connection was closed, or the server refuses the renewal: it is full, say, or
+	// connection was closed, or the server refuses the renewal, because it is full or
 	// the user may no longer write. The lock is held to the end of its validity, and
 	// longer if a later renewal is accepted. Or the client has found the bucket unfit: the
 	// Cause matches kvstore.ErrBucketConfig, the lease goes on, and clients that have not

@@ -63,7 +63,7 @@ type Info struct {
 	Queue []Waiter
 }
 
-// Waiting returns how many goroutines wait for the lock: at the places of the queue, and
+// Waiting returns the number of goroutines that wait for the lock: at the places of the queue, and
 // at the holder's client behind the holder.
 func (i Info) Waiting() int {
 	n := 0
@@ -82,7 +82,7 @@ type Holder struct {
 	// Waited is the time from the call to the grant, in milliseconds. It is 0 if
 	// the holder did not queue.
 	Waited time.Duration
-	// Lingers says that the client may keep the lock idle: see [natslock.Linger]. Idle says that no
+	// Lingers is true if the client may keep the lock idle: see [natslock.Linger]. Idle is true if no
 	// goroutine of the client was inside when the client wrote the record, at the grant or
 	// at its last renewal. One may be inside by now.
 	Lingers, Idle bool
@@ -90,7 +90,7 @@ type Holder struct {
 	// renews it no more, because it has handed the lock over ([natslock.Lock.Handoff]) or unlocked it
 	// before its minimum hold was over ([natslock.MinHold]).
 	Fixed bool
-	// Purpose says what the lock is for, where it is held or kept for long by design: "election", "member" and
+	// Purpose tells why the lock is held or kept for long by design: "election", "member" and
 	// "partition" (package partition), "script", "job" (one that is done: [natslock.Client.Once]), "rest" (of a minimum hold). It is
 	// empty for all others. Clients of other languages may have other words, of at most 16 bytes.
 	Purpose string
@@ -101,7 +101,7 @@ type Holder struct {
 	// goroutines of a client hand a lock on under one claim, and take an idle lock again.
 	Grants uint64
 	TTL    time.Duration
-	// Overdue says that the record's TTL has ended by a server's clock and the
+	// Overdue is true if the record's TTL has ended by a server's clock and the
 	// server has not removed the record. Nobody holds the lock by it, and the next
 	// acquire replaces it.
 	Overdue bool
@@ -146,7 +146,7 @@ type Waiter struct {
 	// Expires is the time, by the server's clock, at which the server removes the place
 	// unless the waiter renews it before. Zero means never.
 	Expires time.Time
-	// Overdue says that the place's TTL has ended by a server's clock and the server has
+	// Overdue is true if the place's TTL has ended by a server's clock and the server has
 	// not removed the record. It keeps nobody waiting.
 	Overdue bool
 }

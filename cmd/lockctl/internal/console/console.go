@@ -22,7 +22,7 @@ type Console struct {
 	Stdin   io.Reader
 	Out     *Output // standard output
 	Stderr  io.Writer
-	Signals func() <-chan os.Signal // those that are for the command, from now on
+	Signals func() <-chan os.Signal // the signals for the command, from now on
 
 	Complaints io.Writer  // where Complain writes to: while top draws on the screen, a buffer
 	Status     StatusLine // at the bottom of the terminal

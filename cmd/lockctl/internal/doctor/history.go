@@ -77,7 +77,7 @@ func (h *kept) ask(ctx context.Context, d *doctor, name string) error {
 	return err
 }
 
-// read opens the history, which waits for the last writes, and counts those that it lacks.
+// read opens the history, which waits for the last writes, and counts the missing ones.
 func (h *kept) read(ctx context.Context, d *doctor) error {
 	store, err := kvstore.Open(ctx, d.s.JS, d.cfg)
 	if err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// renewals are those that the records in the bucket need, and those that they got. Scripts
+// renewals has the renewals that the records in the bucket need, and the ones that they got. Scripts
 // depend on it: fields are added, never renamed.
 type renewals struct {
 	Records   int     `json:"records"`              // that clients renew
 	Demand    float64 `json:"demand_per_second"`    // the sum of 3/TTL of these records
 	Confirmed float64 `json:"confirmed_per_second"` // the part of the demand whose last write is recent enough
 	Late      int     `json:"late"`                 // the other ones
-	Latest    float64 `json:"latest_seconds"`       // by how much the latest of them is late
+	Latest    float64 `json:"latest_seconds"`       // the delay of the latest of them
 
 	at   time.Time // the server's clock, before the records were read
 	name string    // of the latest record
@@ -30,7 +30,7 @@ const lateBy = time.Second
 // lateShare is the part of the demand that may be late without a warning: some clients crash.
 const lateShare = 0.1
 
-// count takes a record. The reading of many takes a while, and those that are renewed
+// count takes a record. The reading of many takes a while, and records that are renewed
 // meanwhile count as recent.
 func (r *renewals) count(ttl time.Duration, expires time.Time, name func() string) {
 	if ttl <= 0 {

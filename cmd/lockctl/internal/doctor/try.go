@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-// wordAfter bounds how long after the grant of a lock its notification may arrive. The
+// wordAfter limits the time between the grant of a lock and its notification. The
 // server sends it before the answer to the acquire.
 const wordAfter = 2 * time.Second
 

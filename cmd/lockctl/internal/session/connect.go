@@ -92,7 +92,7 @@ type missingBucket struct {
 func (e *missingBucket) Error() string { return e.text }
 func (e *missingBucket) Unwrap() error { return e.err }
 
-// Replicated makes a bucket for which nobody has said how many servers keep it:
+// Replicated makes a bucket without a given number of replicas:
 // three on a cluster. Only the servers of another domain, or behind another prefix,
 // know whether they are one, and they refuse three replicas if they are not.
 func (s *Session) Replicated(open func(replicas int) error) error {
@@ -104,7 +104,7 @@ func (s *Session) Replicated(open func(replicas int) error) error {
 	return err
 }
 
-// Replicas are those that a new bucket is to have.
+// Replicas returns the replicas for a new bucket.
 func (s *Session) Replicas() int {
 	if o := s.JS.Options(); o.Domain == "" && o.APIPrefix == "" && s.NC.ConnectedClusterName() == "" {
 		return 1

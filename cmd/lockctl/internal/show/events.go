@@ -67,7 +67,7 @@ func EventWho(ev admin.Event) string {
 	}
 }
 
-// EventTimes returns for how long the holder had waited and held the lock. A time is nil
+// EventTimes returns the times for which the holder had waited and held the lock. A time is nil
 // if it does not apply or is not known.
 func EventTimes(ev admin.Event) (waited, held *time.Duration) {
 	h := ev.Holder

@@ -68,7 +68,7 @@ type Gaps struct {
 	n           int
 }
 
-// Add takes a gap. It returns false for one that says more than how many writes are missing.
+// Add counts a gap. It returns false for a gap that says more than the number of missing writes.
 func (g *Gaps) Add(ev admin.Event) bool {
 	if ev.Name != "" || ev.Missed == 0 || ev.Cause != nil {
 		return false

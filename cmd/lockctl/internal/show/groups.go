@@ -58,7 +58,7 @@ func Moves(p partition.Placement) bool {
 	return p.Holder != nil && p.Planned != "" && (p.Former || p.Planned != p.Member)
 }
 
-// Tally counts the partitions of a group that nobody owns, and those that are in motion.
+// Tally counts the partitions of a group without an owner, and the partitions in motion.
 func Tally(g partition.State) (unowned, moving int) {
 	for _, p := range g.Partitions {
 		switch {
@@ -71,7 +71,7 @@ func Tally(g partition.State) (unowned, moving int) {
 	return unowned, moving
 }
 
-// Shares counts for each worker the partitions that it owns, and those that it is to own.
+// Shares counts for each worker the partitions that it owns and that it is to own.
 func Shares(g partition.State) (owned map[string][]int, quota map[string]int) {
 	owned, quota = make(map[string][]int), make(map[string]int)
 	for _, p := range g.Partitions {

@@ -35,7 +35,7 @@ func Holdings(info admin.Info) []Holding {
 	return all
 }
 
-// Together are those that hold a lock with others: readers, or holders of permits.
+// Together returns the holders that share a lock: readers, or holders of permits.
 func Together(info admin.Info) []admin.Holder {
 	if info.Kind == admin.KindSemaphore {
 		return info.Permits

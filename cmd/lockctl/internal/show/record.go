@@ -101,7 +101,7 @@ func Shapes() (ofLocks []Shape, ofGap Shape) {
 	}, Shape{"A gap, of watch and history", gapJSON{}}
 }
 
-// lockObject is a lock for scripts. both says that there is one of another kind of its name.
+// lockObject returns a lock for scripts. both means that a lock of another kind has its name.
 func lockObject(info admin.Info, both bool) lockJSON {
 	out := lockJSON{
 		Kind: info.Kind.String(), Name: Name(info.Name), Mode: modeOf(info), BothKinds: both,

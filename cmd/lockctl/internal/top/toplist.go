@@ -78,7 +78,7 @@ func (m *top) listLines() []string {
 	if len(m.rows) == 0 {
 		none := "no locks"
 		switch {
-		case m.shot.state.Condition != mirror.Live: // nobody knows
+		case m.shot.state.Condition != mirror.Live: // unknown
 			none = ""
 		case m.filter.Value() != "":
 			none = "none of the locks"

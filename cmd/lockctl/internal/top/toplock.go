@@ -20,7 +20,7 @@ func (m *top) state(info admin.Info) string {
 	return state + m.asRead()
 }
 
-// asRead says that a state may have changed.
+// asRead marks a state as one that may have changed.
 func (m *top) asRead() string {
 	if m.outage() {
 		return show.Alarm.Sprintf(" (as last read: %s)", condition(m.shot.state))

@@ -146,7 +146,7 @@ func cut(s string, width int) string {
 	return ansi.Truncate(s, head, "") + show.Ellipsis() + ansi.TruncateLeft(s, all-tail, "")
 }
 
-// subtitle says what of the locks is shown.
+// subtitle returns a line about the selection of the locks.
 func (m *top) subtitle() string {
 	switch {
 	case m.filtering:

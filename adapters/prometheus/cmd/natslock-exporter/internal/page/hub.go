@@ -17,7 +17,7 @@ const (
 	pace = 500 * time.Millisecond
 	// beat is the time after which a viewer hears that nothing has changed.
 	beat = 5 * time.Second
-	// mostEvents bounds the events of an update, and those that wait for it.
+	// mostEvents bounds the events of an update, and the events that wait for it.
 	mostEvents, mostPending = 20, 4000
 	// mostQueued bounds the updates that a viewer has not taken.
 	mostQueued = 4
@@ -38,7 +38,7 @@ type Source interface {
 	Below(prefix string) []admin.Info
 	// State returns what they are worth.
 	State() mirror.State
-	// Ahead returns by how much the clock of the server is ahead.
+	// Ahead returns the lead of the server's clock.
 	Ahead() time.Duration
 	// Client returns what reads a history, or nil.
 	Client() *natslock.Client
@@ -358,7 +358,7 @@ func (h *Hub) begin(v *viewer, now time.Time) []byte {
 	return h.all
 }
 
-// earlier are the latest events that match, without those that the next update brings. Under mu.
+// earlier returns the latest events that match, without the events of the next update. Under mu.
 func (h *Hub) earlier(match func(admin.Event) bool) []line {
 	return lines(h.events.last(recent, len(h.pending)+h.dropped, match))
 }
@@ -445,7 +445,7 @@ func (v *viewer) take() []byte {
 	return text
 }
 
-// receive returns the next update. last says that nothing follows.
+// receive returns the next update. last reports whether it is the last one.
 func (v *viewer) receive(ctx context.Context) (text []byte, last bool) {
 	for {
 		select {

@@ -139,7 +139,7 @@ func (t *teller) span(s span) {
 	}
 }
 
-// gap takes a gap. Those whose lock nobody knows are summed up: nearly all are of others.
+// gap adds a gap. Gaps whose lock is unknown are summed up: nearly all are of other locks.
 func (t *teller) gap(ev admin.Event) {
 	g := gap{From: millis(ev.Time), To: millis(ev.Until)}
 	switch {

@@ -22,15 +22,15 @@ type row struct {
 	Name    string `json:"name"`          // for reading
 	Key     string `json:"key,omitempty"` // for a URL, if it is not Name
 	State   string `json:"state"`
-	Alarm   bool   `json:"alarm,omitempty"` // somebody should look at it
+	Alarm   bool   `json:"alarm,omitempty"` // it needs a look
 	Holder  string `json:"holder,omitempty"`
 	Since   int64  `json:"since,omitempty"`   // the first grant of the present holders
 	Expires int64  `json:"expires,omitempty"` // when all are out if they are dead
 	Queue   int    `json:"queue,omitempty"`   // goroutines
-	Wait    int64  `json:"wait,omitempty"`    // since when the longest waiter waits, without those that wait by design
+	Wait    int64  `json:"wait,omitempty"`    // since when the longest waiter waits, without waiters by design
 }
 
-// isFree reports whether nobody has to do with a lock.
+// isFree reports whether a lock has neither holders nor waiters.
 func isFree(info admin.Info) bool {
 	return info.Holder == nil && len(info.Readers) == 0 && len(info.Permits) == 0 && len(info.Queue) == 0
 }
