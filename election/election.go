@@ -1,5 +1,5 @@
-// Package election elects one leader among the processes that campaign under a name. It
-// stands on a [natslock.Client], and uses the client's bucket, leases and errors.
+// Package election elects one leader among the processes that campaign under a name. It uses
+// the bucket, leases and errors of a [natslock.Client].
 //
 // # Usage
 //
@@ -8,32 +8,27 @@
 //		return schedule(ctx, t.Token()) // ctx ends when the term does
 //	})
 //
-// [Election.Run] campaigns, leads and campaigns again until ctx ends. [Election.Campaign]
-// is for a single term. Every process, also one that does not campaign, asks for the
-// leader with [Election.Leader] and follows the changes with [Election.Observe].
-// [Election.IsLeader] is for hot paths: it does no I/O.
+// [Election.Run] campaigns, leads and campaigns again until ctx ends. [Election.Campaign] is
+// for a single term. Any process asks for the leader with [Election.Leader], and follows the
+// changes with [Election.Observe]. [Election.IsLeader] does no I/O.
 //
 // # What it promises
 //
-// An election is a mutex of the same name. Its holder is the leader, and its metadata
-// carry the leader's value. As in package natslock, at most one
-// leader is inside its validity, and each term has a fencing token greater than all
-// before it. The context of a term ends before the server lets the next leader in. A
-// candidate follows a leader that crashed within the TTL and half a second, in the order
-// in which the candidates asked.
-//
-// A candidate costs what a waiter of a mutex costs. `lockctl info`, `watch`, `break` and
-// `run` work on an election by its name, and so do the methods of [admin.Admin].
-// Breaking the leader's claim ends its term.
+// An election is a mutex of the same name. Its holder is the leader, and its metadata carry the
+// leader's value. At most one leader is inside its validity, and each term has a fencing token
+// greater than all before it. The context of a term ends before the server lets the next leader
+// in. A candidate follows a leader that crashed within the TTL and half a second, in the order
+// in which the candidates asked. lockctl and [admin.Admin] work on an election by its name, and
+// breaking the leader's claim ends its term.
 //
 // # What it does not promise
 //
-// The library cannot stop work. A process that is paused past its validity learns of the
-// loss when it wakes up. Pass [Term.Token] to the resource that the leader changes: a
-// resource that refuses smaller tokens is safe even then.
+// The library cannot stop work. A process that is paused past its validity learns of the loss
+// when it wakes up. Pass [Term.Token] to the resource that the leader changes: a resource that
+// refuses smaller tokens is safe even then.
 //
-// An observer can be behind. Where a notification is lost, its state is right within
-// five seconds. While it cannot reach the server, it knows nothing new.
+// An observer can be behind: within five seconds of a lost notification, and as long as it
+// cannot reach the server.
 package election
 
 import (
@@ -58,9 +53,8 @@ var ErrNoLeader = errors.New("no leader")
 
 var inside = bridge.Admin[*natslock.Client, *admin.Holder, admin.Info, admin.Event]()
 
-// Election is an election by name. [New] makes it: the methods of a zero Election that
-// return errors return one matching [natslock.ErrInvalid]. It is safe for concurrent
-// use.
+// Election is an election by name. [New] makes it. Methods of a zero Election return an error
+// that matches [natslock.ErrInvalid], or zero values. It is safe for concurrent use.
 type Election struct {
 	c        *natslock.Client
 	name     string
@@ -145,8 +139,8 @@ func OnChange(fn func(Leader)) Option {
 	}
 }
 
-// New returns the election with a name. A mutex of the same name is the same lock. New does no I/O and needs no closing. The methods that return
-// errors report an option or a client that cannot be used.
+// New returns the election with a name. New does no I/O and needs no closing. The methods that
+// return errors report an invalid option or client.
 func New(c *natslock.Client, name string, opts ...Option) *Election {
 	e := &Election{c: c, name: name}
 	if c == nil {
@@ -177,13 +171,13 @@ func (e *Election) ready(ctx context.Context) error {
 	return nil
 }
 
-// Campaign waits until this candidate leads, in the order in which the candidates queue,
-// and returns the term. It waits over outages of the server as [natslock.Client.Lock] does.
+// Campaign waits until this candidate leads, in the order in which the candidates queue, and
+// returns the term. It waits over outages.
 //
-// ctx is also the parent of the term's context: when ctx ends, so does the work, unless [Detached] is given. The
-// leader keeps the others out until it resigns. An Election keeps its term: it ends when
-// the leader resigns or loses its lease, or when the Election is dropped. A campaign of
-// an Election that leads waits for the end of its own term.
+// ctx is also the parent of the term's context: when ctx ends, so does the work, unless
+// [Detached] is given. The leader keeps the others out until it resigns. An Election keeps its
+// term, which ends when the leader resigns or loses its lease, or when the Election is dropped.
+// A campaign of an Election that leads waits for the end of its own term.
 //
 // Errors are as for [natslock.Client.Lock]. An outage ([natslock.ErrUnavailable]) may pass, and
 // [Election.Run] goes on after it.

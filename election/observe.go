@@ -31,23 +31,20 @@ const (
 // was still there: by then the record is gone or overdue.
 const settleAfter = 500 * time.Millisecond
 
-// Observe yields the leader, and then each change: another leader, another value, and
-// each vacancy as a zero Leader, until ctx ends. The first one is the state at the
-// beginning. It costs one subscription, a request every 10 s, one read for each change, and
-// one when 4 s have passed without a notification. Where several servers keep the bucket, a read is
-// two requests.
+// Observe yields the leader, and then each change, until ctx ends: another leader, another
+// value, and each vacancy as a zero [Leader]. It costs one subscription, a request every 10 s,
+// one read for each change, and one after 4 s without a notification. Where several servers
+// keep the bucket, a read is two requests.
 //
-// A notification can be forged, so Observe yields only what it has read. An observer that
-// notifications reach is right within two round trips. If one is lost, it is right within
-// five seconds, or a minute if a user forges renewals meanwhile. It may miss a leader that
-// has led for less time than that. Between two leaders it yields a vacancy in any case. While the server does
-// not answer, Observe yields nothing, and then the state after the outage. It goes on in
-// a bucket that was re-created.
+// A notification can be forged, so Observe yields only what it has read. It is right within two
+// round trips of a notification, within five seconds of a lost one, and within a minute if a
+// user forges renewals. It may miss a leader that has led for less time than that, and always
+// yields a vacancy between two leaders. While the server does not answer, Observe yields
+// nothing, and then the state after the outage. It goes on in a bucket that was made again.
 //
-// The sequence ends without an error when ctx ends, or when the caller stops. The error
-// of any other end matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the
-// connection was closed for good, and otherwise [natslock.ErrClosed], [natslock.ErrPermission],
-// [natslock.ErrInvalid].
+// The sequence ends without an error when ctx ends, or when the caller stops. Otherwise the
+// error matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the connection was
+// closed for good, or [natslock.ErrClosed], [natslock.ErrPermission] or [natslock.ErrInvalid].
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		if err := e.ready(ctx); err != nil {

@@ -77,27 +77,22 @@ func (t *Term) Resign(ctx context.Context) error {
 	return nil
 }
 
-// Run campaigns, calls lead for each term, and campaigns again, until ctx ends. lead's
-// context ends when the term does, and the term ends when lead returns or panics. lead
-// must return when its context ends: until then this candidate does not campaign. Run
-// goes on after a term that was lost, over outages and restarts of the server, and in a
-// bucket that was deleted and re-created.
+// Run campaigns, calls lead for each term, and campaigns again, until ctx ends. lead's context
+// ends when the term does, and the term ends when lead returns or panics. lead must return when
+// its context ends: until then this candidate does not campaign. Run goes on after a lost term,
+// over outages and restarts of the server, and in a bucket that was deleted and made again. A
+// term ends with ctx, or with [Detached] when lead returns.
 //
-// When lead returns within 10 s, with an error or without, Run pauses before it campaigns
-// again. The pause is at most 100 ms after the first time, and up to 10 s when that
-// repeats. There is no pause after a term that was lost.
+// If lead returns within 10 s, Run pauses before it campaigns again: 100 ms at most, and up to
+// 10 s when that repeats. There is no pause after a lost term. The client's logger gets a
+// warning with each error of lead that is more than the end of the term's context.
 //
-// The client's logger gets a warning with each error of lead ([natslock.WithLogger]), but for
-// one that is nothing but the end of the term's context.
-//
-// A term ends with ctx, and so does lead's context. With [Detached] it goes on until lead
-// returns, so that a service that is stopped can finish what it is doing.
-//
-// Run always returns an error. It is joined with the last error of lead, if that was one to
-// warn of. It matches ctx's error and cause when ctx has ended. It matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed when the
-// connection was closed for good. It matches [natslock.ErrClosed], [natslock.ErrPermission] or
-// [natslock.ErrInvalid] when another campaign would fail in the same way, or [OnChange] cannot go on. When Run
-// returns, this candidate has resigned. So end ctx before [natslock.Client.Close].
+// Run always returns an error, joined with the last error of lead if that was one to warn of.
+// It matches ctx's error and cause if ctx has ended, [natslock.ErrUnavailable] and
+// nats.ErrConnectionClosed if the connection was closed for good, and [natslock.ErrClosed],
+// [natslock.ErrPermission] or [natslock.ErrInvalid] if another campaign would fail in the same
+// way, or [OnChange] cannot go on. When Run returns, this candidate has resigned. End ctx
+// before [natslock.Client.Close].
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Term) error) error {
 	if err := e.ready(ctx); err != nil {
 		return err

@@ -1,6 +1,7 @@
-// Package partition shares a fixed number of partitions among workers: subjects, shards, tenants, jobs. Each partition is
-// owned by one live worker, each worker owns the same number of them, give or take one, and few move when a worker comes or
-// goes. It is built on a [natslock.Client], and uses the client's bucket, leases and errors.
+// Package partition shares a fixed number of partitions among workers: subjects, shards,
+// tenants, jobs. One live worker owns each partition, each worker owns the same number, give or
+// take one, and few move when a worker comes or goes. The package uses the bucket, leases and
+// errors of a [natslock.Client].
 //
 // # Usage
 //
@@ -20,32 +21,29 @@
 //		}
 //	})
 //
-// [Group.Run] joins the group, calls the function for each partition that the worker gets, each on a goroutine of its own, and
-// leaves when ctx ends.
-//
 // # How it works
 //
-// A worker is a member by a mutex, "ingest.member.<id>", and owns a partition by another one, "ingest.part.<number>". Who
-// is to own what is a function of the members, their weights and the owners as they are. Each worker computes it for itself from one list of
-// these locks, after the members have stayed the same for half a second. A worker waits for the locks of the partitions that it is to have and
-// does not hold. The holder of such a lock sees that, reads the list again, and gives way if the partition is no longer its own.
-// There is no leader, and no plan in the bucket.
+// A worker is a member by a mutex, "ingest.member.<id>", and owns a partition by another one,
+// "ingest.part.<number>". Each worker computes the plan by itself from one list of these locks,
+// after the members have stayed the same for half a second, and waits for the locks that it is
+// to have. The holder of such a lock sees that, reads the list again, and gives way if the
+// partition is no longer its own. There is no leader, and no plan in the bucket.
 //
-// So workers that disagree about the members lose time, and never exclusion: the lock of a partition
-// decides. As in package natslock, at most one worker owns a partition inside its validity, and each owner has a fencing token greater than all
-// before it. Pass [Partition.Token] to what the worker writes to: a resource that refuses smaller tokens is safe from a
-// worker that was paused past its validity.
+// So workers that disagree about the members lose time, and never exclusion: at most one worker
+// owns a partition inside its validity, and each owner has a fencing token greater than all
+// before it. Pass [Partition.Token] to the resource that the worker changes: a resource that
+// refuses smaller tokens is safe from a worker that was paused past its validity.
 //
 // # What to expect
 //
-// Of n workers with equal weights each owns p/n partitions, rounded down or up. A worker that joins gets its share from the others, and
-// nothing moves between them. A worker that leaves hands each partition to its next owner when that one asks for it. When it comes back, also under another [ID], it
-// gets what the others got. The partitions of a worker that crashed are owned again after their TTL and a second.
+// Of n workers with equal weights each owns p/n partitions, rounded down or up. A worker that
+// joins gets its share from the others, and nothing moves between them. A worker that leaves
+// hands each partition to its next owner. The partitions of a worker that crashed are owned
+// again after their TTL and a second.
 //
-// A partition has no owner while it moves, for the time between the return of the function there and its call here, a
-// round trip or two. If the function fails, its worker tries again after a pause.
-//
-// lockctl partitions shows a group. All of lockctl works on its locks too.
+// A partition has no owner while it moves, from the return of the function there to its call
+// here, a round trip or two. If the function fails, its worker tries again after a pause.
+// "lockctl partitions" shows a group.
 package partition
 
 import (
@@ -79,8 +77,9 @@ const defaultDrain = 10 * time.Second
 // [Partition.Leaving] was closed: see [Drain].
 var ErrDrainTime = errors.New("the drain time is over")
 
-// Group is a worker's view of a group, and its place in it. [New] makes it: the methods of a zero Group that return errors return
-// one matching [natslock.ErrInvalid]. It is safe for concurrent use.
+// Group is a worker's view of a group, and its place in it. [New] makes it. Methods of a zero
+// Group return an error that matches [natslock.ErrInvalid], or zero values. It is safe for
+// concurrent use.
 type Group struct {
 	c       *natslock.Client
 	name    string
@@ -102,9 +101,11 @@ type Group struct {
 // Option configures a [Group].
 type Option func(*Group) error
 
-// ID names the worker. All workers of a group at a time have different ids: a worker whose id is taken waits until the
-// other one has left, and says so after a second and then each 30 s, with an [EventUnavailable] and a warning of the client's logger. By default it is the name of the host and a random part. The ID has 1 to 200 bytes, or the methods of the
-// Group return [natslock.ErrInvalid]. In the name of the lock, most bytes that are neither letters nor digits take three of its 512.
+// ID names the worker, with 1 to 200 bytes. Workers of a group at a time have different IDs: a
+// worker whose ID is taken waits until the other one has left, and says so after a second and
+// then each 30 s, by an [EventUnavailable] and a warning. The default is the name of the host
+// and a random part. Another ID makes the methods of the Group return [natslock.ErrInvalid]. In
+// the name of the lock most bytes other than letters and digits take three of its 512.
 func ID(id string) Option {
 	return func(g *Group) error {
 		if id == "" || len(id) > 200 {
@@ -146,9 +147,10 @@ func checkGroup(name string) error {
 	return nil
 }
 
-// Drain limits the time in which the function of a partition returns after [Partition.Leaving] was closed: 10 s by default. Then its
-// context ends with the cause [ErrDrainTime]. The worker keeps the partition until the function returns, as long as it takes. A d that is
-// not positive makes the methods of the Group return [natslock.ErrInvalid].
+// Drain limits the time in which the function of a partition returns after [Partition.Leaving]
+// was closed: 10 s by default. Then its context ends with the cause [ErrDrainTime], and the
+// worker keeps the partition until the function returns. A d that is not positive makes the
+// methods of the Group return [natslock.ErrInvalid].
 func Drain(d time.Duration) Option {
 	return func(g *Group) error {
 		if d <= 0 {
@@ -196,9 +198,10 @@ func OnEvent(fn func(Event)) Option {
 	}
 }
 
-// New returns a worker's view of a group that shares n partitions, 1 to [MaxPartitions]. The name is the beginning of the
-// names of its locks, without wildcards. The number is the same for all workers of a group, for good: the member that joined first decides, and others are refused with
-// [ErrCount]. New does no I/O and needs no closing. Run reports an argument that cannot be used.
+// New returns a worker's view of a group. name begins the names of the group's locks, without
+// wildcards. partitions is 1 to [MaxPartitions], and the same for all workers of a group, for
+// good: the member that joined first decides, and Run refuses others with [ErrCount]. New does
+// no I/O and needs no closing. [Group.Run] reports an invalid argument.
 func New(c *natslock.Client, name string, partitions int, opts ...Option) *Group {
 	g := &Group{c: c, name: name, count: partitions, weight: 1, drain: defaultDrain}
 	if c == nil {

@@ -46,24 +46,33 @@ type serving struct {
 	timer  *time.Timer             // of the drain time, or nil
 }
 
-// Run joins the group and calls fn for each partition that this worker gets, on a goroutine of its own, until ctx ends. It goes on over outages and restarts of
-// the server, after a lease that was lost, and in a bucket that was deleted and re-created.
+// Run joins the group and calls fn for each partition that this worker gets, each on a
+// goroutine of its own, until ctx ends. It goes on over outages and restarts of the server,
+// after a lost lease, and in a bucket that was deleted and made again.
 //
-// fn's context ends when the worker has lost the partition, or when fn has not returned within the drain time after [Partition.Leaving] was closed. Its cause
-// says why: it matches [natslock.ErrLost], [natslock.ErrBroken], [natslock.ErrClosed] or [ErrDrainTime]. It has the values of ctx, and does not end with ctx. The worker keeps the partition until fn returns. A panic of fn ends the process, after the partition was released: the other partitions of the process wait for the TTL, as after a crash. When fn
-// returns without having been asked to, with an error or without, the worker gives the partition up and takes it again after a
-// pause of at most 100 ms, and of up to 10 s when that repeats. The client's logger gets a warning with each error of fn, but for one that is nothing but the end of its context, and
-// for a function that returns without having been asked to, does not return within the drain time, or whose partition could not be released. It
-// gets one when the worker does not reach the group, and a line when it does again.
+// fn's context has the values of ctx and does not end with ctx. It ends when the worker has
+// lost the partition, or when fn has not returned within the drain time after
+// [Partition.Leaving] was closed. Its cause matches [natslock.ErrLost], [natslock.ErrBroken],
+// [natslock.ErrClosed] or [ErrDrainTime]. The worker keeps the partition until fn returns. If
+// fn returns before it was asked to, the worker gives the partition up, and takes it again
+// after a pause: 100 ms at most, and up to 10 s when that repeats. A panic of fn ends the
+// process, after the partition was released.
 //
-// When ctx ends, the worker leaves: it ends its membership, and gives each partition to its next owner when that one
-// asks for it, which takes half a second at least and six at most. If it is the last one, it does not wait. A Run of a Group that runs already returns
-// [natslock.ErrInvalid].
+// The client's logger gets a warning with each error of fn that is more than the end of its
+// context, for a function that returns early or too late, for a partition that could not be
+// released, and when the worker does not reach the group.
 //
-// Run always returns an error. It matches ctx's error and cause when ctx has ended. It matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed when the
-// connection was closed for good, [ErrCount] when the group shares another number of partitions, and [natslock.ErrClosed], [natslock.ErrPermission] or
-// [natslock.ErrInvalid] when another try would fail in the same way. When Run returns, all functions have, and the worker has released
-// what it owned, or tried that for 5 s: see [EventReleased]. Run waits for a function that never returns, and [EventSlow] names it. So end ctx before [natslock.Client.Close].
+// When ctx ends, the worker leaves: it ends its membership, and gives each partition to its
+// next owner, which takes half a second to six seconds, or no time if it is the last member. A
+// second Run of a running Group returns [natslock.ErrInvalid].
+//
+// Run always returns an error. It matches ctx's error and cause if ctx has ended,
+// [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the connection was closed for good,
+// [ErrCount] if the group shares another number of partitions, and [natslock.ErrClosed],
+// [natslock.ErrPermission] or [natslock.ErrInvalid] if another try would fail in the same way.
+// When Run returns, all functions have returned, and the worker has released its partitions, or
+// tried that for 5 s: see [EventReleased]. Run waits for a function that never returns, and
+// [EventSlow] names it. End ctx before [natslock.Client.Close].
 func (g *Group) Run(ctx context.Context, fn func(ctx context.Context, p *Partition) error) error {
 	if err := g.ready(); err != nil {
 		return err

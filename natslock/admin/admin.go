@@ -76,18 +76,17 @@ func (a *Admin) client() *natslock.Client {
 	return a.c
 }
 
-// Inspect reads one lock. If nobody holds the lock or waits for it, the Info has
-// neither holder nor queue, and that is no error.
+// Inspect reads one lock. The Info of a free lock has neither holder nor queue, and that is no
+// error.
 //
-// The Info contains every write that the server acknowledged before the call, and none
-// that the stream's leader has not applied. So an acquire that follows meets what the Info
-// shows, or a later state. On a bucket with replicas that needs a leader and the reads that
-// [Access.OwnOnly] withholds. Without the reads, or if the leader has not caught up with a follower
-// within a second, a record is as the replica that answers has it. If no leader answers
-// within a second, the error matches [natslock.ErrUnavailable].
+// The Info contains every write that the server acknowledged before the call, and none that the
+// stream's leader has not applied, so an acquire that follows meets that state or a later one.
+// On a bucket with replicas that needs a leader and the reads that [Access].OwnOnly withholds.
+// Without the reads, or if the leader has not caught up with a follower within a second, a
+// record is as the replica that answers has it.
 //
-// The error matches [natslock.ErrInvalid], [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or
-// the context's.
+// The error matches [natslock.ErrInvalid], [natslock.ErrUnavailable] (also if no leader answers
+// within a second), [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
 func (a *Admin) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
 	in, err := inside(ctx, a.client())
 	if err != nil {
@@ -100,12 +99,12 @@ func (a *Admin) Inspect(ctx context.Context, kind Kind, name string) (Info, erro
 	return infoOf(v), nil
 }
 
-// List reads the locks of all kinds whose names match a pattern and that are held or
-// waited for, in the order of the names. A token of the pattern may be "*", and the last
-// one ">" for the rest of the name: ">" lists all locks. List reads the locks one after
-// the other, not at one moment. An error ends the sequence: it matches [natslock.ErrInvalid]
-// for a pattern that matches no name, [natslock.ErrUnavailable] if no leader of the stream answers within a
-// second, [natslock.ErrPermission], [natslock.ErrClosed] or the context's.
+// List reads the locks of all kinds that are held or waited for and whose names match a
+// pattern, in the order of the names. A token of the pattern may be "*", and the last one ">"
+// for the rest of the name: ">" lists all locks. List reads the locks one after the other, not
+// at one moment. An error ends the sequence: it matches [natslock.ErrInvalid] for a pattern
+// that matches no name, [natslock.ErrUnavailable] if no leader answers within a second,
+// [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
 func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		in, err := inside(ctx, a.client())
@@ -166,17 +165,16 @@ type BreakRequest struct {
 	Immediately bool
 }
 
-// Break ends one claim to a lock: the holder's, or one reader's. It breaks the claim
-// that req names and never another one. The holder is notified and cannot renew its
-// lease. No other client gets in before the holder has unlocked or its lease would
-// have ended anyway, so mutual exclusion holds, unless Immediately is set.
+// Break ends one claim to a lock: the holder's, or one reader's. It breaks the claim that req
+// names and never another one. The holder is notified and cannot renew its lease. No other
+// client gets in before the holder has unlocked or its lease would have ended anyway, unless
+// Immediately is set.
 //
-// It returns nil when the claim is broken, even if an earlier call broke it. The error
-// matches [natslock.ErrReleased] when the claim is gone, whether or not another client holds the
-// lock now. It matches [natslock.ErrInvalid], also for a request without
-// an ID or with a Reason that is too long. Then nothing was sent. It matches
-// [natslock.ErrUnavailable], [natslock.ErrPermission] or ctx's error when the client does not know whether
-// the claim is broken.
+// It returns nil if the claim is broken, even by an earlier call. The error matches
+// [natslock.ErrReleased] if the claim is gone, and [natslock.ErrInvalid] for a request without
+// an ID or with too long a Reason: nothing was sent. It matches [natslock.ErrUnavailable],
+// [natslock.ErrPermission] or ctx's error if the client does not know whether the claim is
+// broken.
 func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	in, err := inside(ctx, a.client())
 	if err != nil {

@@ -13,25 +13,22 @@ import (
 // maxUnread bounds the events that a slow reader of Watch leaves unread.
 const maxUnread = 1 << 16
 
-// Watch yields the changes of all locks whose names match pattern (see [Admin.List]),
-// whichever client holds them, until ctx ends.
+// Watch yields the changes of all locks whose names match pattern (see [Admin.List]), whichever
+// client holds them, until ctx ends.
 //
-// The first event has the type [EventWatching] and no name: events begin here. There
-// is no initial state, so list the locks when it arrives. The list and the events
-// after the mark miss nothing between them. Another mark follows each time the
-// connection was away, because events can be missed then: list again. Its Since says from
-// when on.
+// The first event has the type [EventWatching] and no name. There is no initial state: list the
+// locks when it arrives. The list and the events after the mark miss nothing between them.
+// Another mark follows each outage of the connection, because events can be missed then: list
+// again. Its Since has the beginning of that time.
 //
-// Events are hints. They come from the bucket's notifications, and every user that may
-// publish there can forge them. An end without a notification is yielded when the lease
-// is over, also that of a lock held from before.
+// Events are hints: every user that may publish notifications can forge them. An end without a
+// notification is yielded when the lease is over, even for a lock held from before.
 //
-// The sequence ends without an error when ctx ends, or when the caller stops. The error
-// of any other end matches [natslock.ErrInvalid], [natslock.ErrClosed], or kvstore.ErrNoWatch for a
-// bucket that does not publish its changes. It matches [natslock.ErrUnavailable] when the
-// connection was closed, when the bucket was deleted or re-created, or when the caller
-// left more than 65,536 events unread. A user that may not subscribe to the
-// notifications gets no events and no error.
+// The sequence ends without an error when ctx ends, or when the caller stops. Otherwise the
+// error matches [natslock.ErrInvalid], [natslock.ErrClosed], kvstore.ErrNoWatch for a bucket
+// that does not publish its changes, or [natslock.ErrUnavailable] if the connection was closed,
+// the bucket was deleted or made again, or the caller left more than 65,536 events unread. A
+// user that may not subscribe to the notifications gets no events and no error.
 func (a *Admin) Watch(ctx context.Context, pattern string) iter.Seq2[Event, error] {
 	return watch(ctx, a.client(), pattern, eachOf((*view.Admin).Watch))
 }
