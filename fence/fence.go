@@ -30,7 +30,7 @@
 // How it works: Open stores its token under the fence's subject, on the condition that the
 // subject has not changed since. Each later write carries the condition that the sequence
 // of that message is still the last one of its subject. The next holder's Open moves the
-// sequence. The stream's leader checks each condition, also on replicated streams.
+// sequence. The stream's leader checks each condition, even on replicated streams.
 //
 // # What it does not promise
 //

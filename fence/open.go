@@ -154,7 +154,7 @@ func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64
 			return m, stored, nil
 		case err == nil:
 			// The condition was that the subject is empty, and so is a subject that
-			// the server has put in the place of this one. The next read shows it.
+			// the server has put instead of this one. The next read shows it.
 			created, last = true, errors.New("the message was not read back")
 			try = 0
 		default:

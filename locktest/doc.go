@@ -20,7 +20,7 @@
 //     that wait, and [Locker.AwaitWaiting] waits for them.
 //
 // A Locker works inside a testing/synctest bubble, and its TTLs then pass in fake time. Make,
-// use and close it on one side of the bubble. Package testutil has a real server, also in a
+// use and close it on one side of the bubble. Package testutil has a real server, even in a
 // bubble, and finer faults.
 //
 // # The contract

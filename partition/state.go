@@ -65,7 +65,7 @@ type State struct {
 	// Partitions are in the order of their numbers.
 	Partitions []Placement
 
-	known map[uint64]struct{} // the tokens of all locks with a member's name, also if the record is not a member's
+	known map[uint64]struct{} // the tokens of all locks with a member's name, even if the record is not a member's
 }
 
 // The keys of the metadata.

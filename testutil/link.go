@@ -141,7 +141,7 @@ func (l *Link) Dial(network, address string) (net.Conn, error) {
 	err := l.refuses()
 	l.mu.Unlock()
 	if err != nil {
-		// At once, also in a black hole: nats.go dials holding its mutex.
+		// At once, even in a black hole: nats.go dials holding its mutex.
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
 	inner, err := l.dial(network, address)

@@ -164,7 +164,7 @@ func (s *Server) Running() bool {
 func (s *Server) StoreDir() string { return s.dir }
 
 // Dialer returns the option that makes nats.Connect(s.URL(), ...) reach this
-// server also in a bubble. It is for tests that expect the connecting itself
+// server even in a bubble. It is for tests that expect the connecting itself
 // to fail; [Server.Connect] ends the test then.
 func (s *Server) Dialer() nats.Option { return nats.SetCustomDialer(s.newLink()) }
 

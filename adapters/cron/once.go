@@ -146,7 +146,7 @@ func (j *job) Run() {
 		}
 	})
 	err = lock.Do(func(ctx context.Context, l *natslock.Lock) error {
-		defer func() { // also of a panic
+		defer func() { // even after a panic
 			if !stop() {
 				<-watched
 			}

@@ -62,7 +62,7 @@ func FirstToken(name string) string {
 // traces carries a trace in the lock's metadata, as W3C Trace Context.
 var traces propagation.TraceContext
 
-// Trace has the lock's record carry the span in ctx, beside the metadata m, which may be
+// Trace has the lock's record carry the span in ctx, besides the metadata m, which may be
 // nil. It is natslock.Meta with the keys of the W3C Trace Context, "traceparent" and
 // "tracestate", so it replaces another Meta. Every reader of the bucket can see them.
 //

@@ -96,7 +96,7 @@ func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
 	got, err := l.locker.locks.Lock(ctx, l.name, l.locker.opts...)
 	switch {
 	case err == nil:
-	case errors.Is(err, natslock.ErrUnavailable): // also in time: the upload need not be busy
+	case errors.Is(err, natslock.ErrUnavailable): // even in time: the upload need not be busy
 		return err
 	case ctx.Err() != nil || errors.Is(err, natslock.ErrTimeout):
 		return handler.ErrLockTimeout

@@ -29,7 +29,7 @@ func prepare(g *session.Globals, sub string, args []string, name naming, ttl tim
 		return c, nil, err
 	}
 	g.MayCreate = create
-	// The command has to end at once after a break, also in the first second.
+	// The command has to end at once after a break, even in the first second.
 	s, err := g.Open(natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}), name.as(c.args[0]))
 	return c, s, err
 }

@@ -68,7 +68,7 @@ func (c *historyCmd) Run(g *session.Globals) error {
 		since = time.Now().Add(-c.Since)
 	}
 	// Garbage collection would take a tenth of the time. The garbage of a long history is
-	// small beside the memory of a machine.
+	// small compared with the memory of a machine.
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	out := bufio.NewWriterSize(g.Out, 64<<10)
 	events, err := c.print(admin.New(s.Client).History(context.Background(), c.Pattern, since), out)

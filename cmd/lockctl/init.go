@@ -170,7 +170,7 @@ type change struct{ setting, is, will string }
 
 // repair changes a bucket that is there.
 func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Config, info *kvstore.Info) error {
-	if c.Storage == "" { // as it is, also when that is memory
+	if c.Storage == "" { // as it is, even if that is memory
 		cfg.Storage = info.Config.Storage
 	}
 	repaired, err := kvstore.Repaired(cfg, info)

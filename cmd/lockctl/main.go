@@ -246,7 +246,7 @@ func withVariable(value *kong.Value) string {
 }
 
 // version is what the build recorded: the module's version when installed by
-// "go install", else the commit.
+// "go install", otherwise the commit.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

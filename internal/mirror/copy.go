@@ -31,7 +31,7 @@ func IDOf(info locks.Info) ID { return ID{info.Kind, info.Name} }
 type records struct {
 	byKey map[string]*stored
 	locks map[ID]*lock
-	// touched has the revision of the latest event of each key while a list is read, else it is nil. The events are
+	// touched has the revision of the latest event of each key while a list is read, and is nil otherwise. The events are
 	// newer than the list.
 	touched map[string]uint64
 	changed func(ID)

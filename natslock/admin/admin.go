@@ -85,7 +85,7 @@ func (a *Admin) client() *natslock.Client {
 // Without the reads, or if the leader has not caught up with a follower within a second, a
 // record is as the replica that answers has it.
 //
-// The error matches [natslock.ErrInvalid], [natslock.ErrUnavailable] (also if no leader answers
+// The error matches [natslock.ErrInvalid], [natslock.ErrUnavailable] (even if no leader answers
 // within a second), [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
 func (a *Admin) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
 	in, err := inside(ctx, a.client())

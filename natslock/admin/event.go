@@ -63,7 +63,7 @@ func (t EventType) String() string {
 // Event is a transition of a lock: of this client's locks for an observer, of any
 // client's for [Admin.Watch].
 //
-// An observer gets a grant and an end for each goroutine, also of a lock that lingers. The
+// An observer gets a grant and an end for each goroutine, even of a lock that lingers. The
 // renewals, a break and the end of an idle lock are no events to an observer. [Admin.Watch]
 // reports the record: one grant and one end, and renewals between them. The Holder of these
 // events reports whether the lock lingers and was idle.

@@ -40,7 +40,7 @@ func (l *StatusLine) draw(text string) {
 	l.text = text
 }
 
-// above prints something in the place of the line, which follows it.
+// above prints something instead of the line, which follows it.
 func (l *StatusLine) above(print func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

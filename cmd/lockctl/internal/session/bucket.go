@@ -17,7 +17,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Bucket returns the bucket's stream, also of a bucket that is not fit for locks.
+// Bucket returns the bucket's stream, even if the bucket is not fit for locks.
 func (s *Session) Bucket(g *Globals, cfg kvstore.Config) (*kvstore.Info, error) {
 	ctx, cancel := g.Bounded()
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Clock is a time for reading, also on another day and another machine: with its date and the
+// Clock returns a time for readers, even on another day and another machine: with its date and the
 // offset of its zone.
 func Clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05Z07:00") }
 

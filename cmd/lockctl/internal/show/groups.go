@@ -47,7 +47,7 @@ func GroupShapes() []Shape {
 	return []Shape{{"A group, of partitions", groupJSON{}}, {"A member of a group", memberJSON{}}, {"A partition", partitionJSON{}}}
 }
 
-// Group is a group of workers, and what a command tells of it beside that.
+// Group is a group of workers, with what a command adds to it.
 type Group struct {
 	partition.State
 	Unowned map[int]time.Time // since when partitions were seen without an owner; nil: unknown

@@ -15,7 +15,7 @@ import (
 // locks that are held for short times.
 const freeFor = 2 * time.Second
 
-// picture is a mirror of the locks, and what top tells of them beside that.
+// picture is a mirror of the locks, with what top adds to it.
 type picture struct {
 	mirror *mirror.Mirror
 	news   chan struct{} // there is something to draw

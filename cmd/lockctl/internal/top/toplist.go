@@ -91,7 +91,7 @@ func (m *top) listLines() []string {
 	return lines
 }
 
-// mark marks the line that is selected, also for a terminal without colours.
+// mark marks the selected line, even on a terminal without colours.
 func mark(line string, selected bool) string {
 	if !selected {
 		return " " + line

@@ -37,12 +37,12 @@ var web embed.FS
 // server answers requests.
 type server struct {
 	hub       *Hub
-	hosts     []string // names of this page, beside addresses and localhost
+	hosts     []string // names of this page, besides addresses and localhost
 	histories chan struct{}
 	writeTime time.Duration
 }
 
-// Handler serves the page of a hub. hosts are names that it is reached by, beside IP
+// Handler serves the page of a hub. hosts are names that it is reached by, besides IP
 // addresses and localhost: a page of another name that has the address of this one, by DNS
 // rebinding, may not read it.
 func Handler(h *Hub, hosts []string) http.Handler {
