@@ -157,7 +157,7 @@ func (b *Bid) AttemptEnded(o Outcome, why Trouble, tombstone uint64, now clock.I
 	switch {
 	case why == NoSpace && b.Placed && b.full >= fullTries: // its place is the only room //safety:place-makes-room
 		return Repeat{Decided: NoRoom, Closes: true}
-	case why == Unmapped && now.Sub(b.unmapped) < learnFor: // the leader may have changed just now
+	case why == Unmapped && now.Sub(b.unmapped) < learnFor: // the leader may have changed just now //safety:unmapped-lasting
 		r.Backoff, r.N = Outage, max(b.silent, unmappedPause)
 	case why == Unmapped, why == Hopeless, b.Once && why != Replicating, why == Leaderless && now.Sub(b.Begun) > NoStreamFor:
 		r.Decided = Failed
