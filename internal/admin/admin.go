@@ -1,5 +1,4 @@
-// Package admin is what an operator does with any client's locks: reads, watches and breaks
-// them. It also extends and releases a lock for a process that has only the lock's handle.
+// Package admin reads, watches and breaks the locks of all clients, for operators. It also extends and releases a lock for a process that has only the lock's handle.
 package admin
 
 import (

@@ -20,7 +20,7 @@ const breakTries = 10
 // maxReason bounds the reason of a break, in bytes.
 const maxReason = 1 << 10
 
-// BreakRequest says which claim to break.
+// BreakRequest names the claim to break.
 type BreakRequest struct {
 	Kind        record.Kind
 	Name        string

@@ -32,7 +32,7 @@ type Extended struct {
 // Valid returns the rest of the validity.
 func (e Extended) Valid() time.Duration { return e.Until.Sub(clock.Now()) }
 
-// Free is the least time until the server frees the lock, if nobody extends it.
+// Free returns the least time until the server frees the lock if no process extends it.
 func (e Extended) Free() time.Duration { return e.Valid() + e.Margin }
 
 // Extend gives the lock a TTL from now on, and at least what it had. The error matches

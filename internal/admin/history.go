@@ -74,7 +74,7 @@ type replay struct {
 // span is an open interval of revisions.
 type span struct{ after, before uint64 }
 
-// next takes the next write. It returns false when yield has.
+// next handles the next write. It returns false if yield did.
 func (r *replay) next(h kvstore.HistoryRecord) bool {
 	r.gap(h)
 	r.expire(h.Time, h.Key)
@@ -127,7 +127,7 @@ func (r *replay) gap(h kvstore.HistoryRecord) {
 	}
 }
 
-// lost notes which writes to the lock of s are missing, as far as s proves that. A token names the
+// lost notes the missing writes to the lock of s, as far as s proves that. A token names the
 // revision of the claim's first write: if that is inside a gap, that write is missing. If the claim
 // follows another one whose TTL was not over, the tombstone between the two is missing.
 //
@@ -178,7 +178,7 @@ func (r *replay) expire(now time.Time, key string) {
 	}
 }
 
-// end takes that the history has no more writes.
+// end handles the end of the history.
 func (r *replay) end(h *kvstore.History) {
 	if h.Behind > 0 {
 		r.add(Change{Type: EventGap, Time: r.last, Until: h.Now, Missed: h.Behind})
@@ -211,7 +211,7 @@ func (r *replay) flush(until time.Time) {
 	r.held = r.held[n:]
 }
 
-// end is the end of a record's TTL.
+// end has the end of a record's TTL.
 type end struct {
 	at       time.Time
 	key      string

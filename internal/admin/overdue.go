@@ -10,8 +10,8 @@ import (
 
 // RemoveOverdue deletes the overdue records of the locks whose names match pattern, limit of
 // them at most: of holders, readers and waiters. It returns the numbers of records that are gone and
-// that are left. It deletes them as a waiter does that meets such a
-// record: see [bucket.Bucket.Clear].
+// that are left. It deletes a record as a waiter does: see
+// [bucket.Bucket.Clear].
 func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (removed, left int, err error) {
 	encoded, err := record.EncodePattern(pattern)
 	if err != nil {

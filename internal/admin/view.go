@@ -24,8 +24,8 @@ type View struct {
 
 // newest returns a revision that the bucket has reached, and the server's time. A
 // read as of that revision shows every write that was acknowledged before the call,
-// whichever replica answers. Where the leader's word is withheld from this user, both are
-// zero, and a replica's answer has to do. Without a leader that answers nobody can say that
+// whichever replica answers. Where this user may not ask the leader, both are
+// zero, and a replica's answer has to do. Without a leader's answer no server can prove that
 // there is nothing: the error matches [bucket.ErrUnavailable].
 func (a *Admin) newest(ctx context.Context) (revision uint64, server time.Time, err error) {
 	st, err := a.b.Leader(ctx, bucket.AnswerTimeout)
@@ -254,7 +254,7 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 	return a.reached(ctx, reached, seen)
 }
 
-// views shows what is stored of some locks. read has what was not at hand. It returns false if
+// views yields some locks. read has the records that the list did not have. It returns false if
 // yield did.
 func views(all []stored, read map[string]kvstore.Record, server time.Time, yield func(View) bool) bool {
 	for len(all) > 0 {

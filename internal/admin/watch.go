@@ -26,7 +26,7 @@ const readTimeout = time.Minute
 // a read can show what it missed before.
 const EventWatching = session.EventAtRisk + 1
 
-// Change is something that happened to any client's lock.
+// Change is an event of any client's lock.
 type Change struct {
 	Type session.EventType
 	Kind record.Kind
@@ -188,17 +188,17 @@ func (w *watcher) notified(ev kvstore.Event) {
 	w.deliver(Step{ev, changes})
 }
 
-// step is an event on a key, decoded. It takes the key from entry to before, which is the
-// zero Entry if there was no record, or none that is known.
+// step is an event on a key, decoded. before is the record that entry follows, the zero Entry if
+// there was none, or it is unknown.
 type step struct {
 	kind          kvstore.EventKind
 	entry, before record.Entry
 }
 
-// endBefore is the end of the claim whose record s shows as replaced by another
-// claim's. The server removes a record without a notification, and the next holder can be
+// endBefore returns the end of the claim whose record another claim's has replaced,
+// as s shows. The server removes a record without a notification, and the next holder can be
 // quicker than this client's clock. A record that had not expired by then has ended
-// by a tombstone that was missed: its end is not known.
+// by a tombstone that the watch has missed: its end is unknown.
 func endBefore(s step) (Change, bool) {
 	entry, before := s.entry, s.before
 	if s.kind != kvstore.Put || before.Zero() || before.Record.TTL <= 0 {
@@ -321,8 +321,8 @@ func (w *watcher) read(ctx context.Context) {
 	}
 }
 
-// lateRenewal is the time since the write before a renewal, if that is more than two thirds
-// of the TTL, and else 0. By default a client renews its leases after a third.
+// lateRenewal returns the time since the write before a renewal if that is more than two thirds
+// of the TTL, and 0 otherwise. By default a client renews its leases after a third.
 func lateRenewal(entry, before record.Entry) time.Duration {
 	apart := entry.Time.Sub(before.Time)
 	if entry.Fixed || !before.From(entry.ID) || apart <= before.Record.TTL*2/3 {
@@ -380,7 +380,7 @@ func (s step) meaning() meaning {
 	return removed
 }
 
-// subject is the record of the claim that the event is about. A tombstone names the claim at
+// subject returns the record of the claim that the event is about. A tombstone names the claim at
 // most; without a body it is a deletion by hand.
 func (s step) subject() record.Entry {
 	named := s.entry.Unreadable || s.before.From(s.entry.ID)

@@ -1,4 +1,5 @@
-// Package again holds what the functions that go on over failures share: those named Run of packages election and partition.
+// Package again has the pauses and the judgement of errors for functions that go on over failures: Run of packages
+// election and partition.
 package again
 
 import (
@@ -23,7 +24,7 @@ func Logger(c *natslock.Client) *slog.Logger { return inside.Logger(c) }
 // that shows its metadata in the record of the holder only.
 func Patient() natslock.LockOption { return inside.Patient() }
 
-// For says in the records of a lock what it is for.
+// For sets the purpose in the records of a lock.
 func For(p string) natslock.LockOption { return inside.Purpose(p) }
 
 // Long is the time without a failure after which the next failure counts as the first.

@@ -26,8 +26,8 @@ func (id ID) Compare(other ID) int {
 // IDOf returns the ID of a lock.
 func IDOf(info locks.Info) ID { return ID{info.Kind, info.Name} }
 
-// records is a copy of the records of locks. Revisions order what is known of a key, so an event and a list may come
-// in any order.
+// records is a copy of the records of locks. Revisions order the changes of a key, so an event and a list may come in
+// any order.
 type records struct {
 	byKey map[string]*stored
 	locks map[ID]*lock
@@ -115,7 +115,7 @@ func (r *records) change(id ID) {
 // listing precedes a list, which [records.listed] ends.
 func (r *records) listing() { r.touched = make(map[string]uint64) }
 
-// listed brings the copy to what a list shows, but for the keys of events that came meanwhile.
+// listed sets the copy to a list, except for the keys of events that came meanwhile.
 func (r *records) listed(list []record.Entry) {
 	touched := r.touched
 	r.touched = nil

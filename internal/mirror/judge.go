@@ -28,7 +28,7 @@ func (c Condition) String() string {
 	return [...]string{Stale: "stale", Live: "live", NoLeader: "no leader", Unfit: "unfit"}[c]
 }
 
-// State is the condition of a mirror, and of its bucket.
+// State has the condition of a mirror and of its bucket.
 type State struct {
 	Condition
 	Since time.Time // of the condition, by this machine's clock
@@ -78,13 +78,13 @@ type answer struct {
 }
 
 var (
-	// ErrReading is why a mirror is stale that has lost nothing: it lists the locks.
+	// ErrReading is the reason of a stale mirror that has lost nothing: it lists the locks.
 	ErrReading = errors.New("reading the locks")
 	errAway    = errors.New("no connection to the server")
 )
 
-// judge returns what the evidence means. bucket is the name of the bucket. Who does not know whether there is a leader
-// does not know whether anybody holds a lock, so what the bucket is comes before what the copy is.
+// judge returns the verdict on the evidence. bucket is the name of the bucket. A mirror that does not know whether there is
+// a leader does not know whether a lock is held, so the condition of the bucket comes before the condition of the copy.
 func (e evidence) judge(bucket string) (Condition, error) {
 	info := e.answer.info
 	switch {
@@ -141,7 +141,7 @@ func replicas(info *kvstore.Info) (there, current int) {
 	return there, current
 }
 
-// unfit returns which settings keep clients from granting locks, and what repairs them.
+// unfit returns the settings that keep clients from granting locks, and their repair.
 func unfit(bucket string, info *kvstore.Info) error {
 	findings, err := kvstore.Examine(kvstore.Config{Bucket: bucket, Storage: info.Config.Storage}, info)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package mirror keeps a copy of the locks of a bucket, and knows what the copy is worth. While the bucket's
+// Package mirror keeps a copy of the locks of a bucket, and knows whether the copy is complete. While the bucket's
 // stream has no leader, a list and a subscription are both silent, and silence looks just like a bucket without locks. So
 // a mirror asks the leader too. It is live only while the leader answers, the bucket is fit, and the copy has missed
 // nothing.
@@ -64,7 +64,7 @@ type Mirror struct {
 	records  records
 	evidence evidence
 	highest  uint64 // revision of the bucket that was seen
-	gaps     int    // how often the copy may have begun to lack changes: a list from before one does not end it
+	gaps     int    // the times at which the copy may have begun to lack changes: a list from before does not end one
 	ahead    time.Duration
 	state    State
 	turns    []State // that Turned is to be called with
@@ -143,12 +143,12 @@ func (m *Mirror) follow(ctx context.Context, begun *bool) error {
 	return context.Cause(ctx)
 }
 
-// apply applies a step of the watch. At a mark the copy may lack what happened before.
+// apply applies a step of the watch. At a mark the copy may lack earlier changes.
 func (m *Mirror) apply(s admin.Step) {
 	m.mu.Lock()
 	if s.Event.Record.Key != "" {
 		m.highest = max(m.highest, s.Event.Record.Revision)
-		// The end that this machine's clock tells may be none: who misses changes has missed renewals.
+		// An end by this machine's clock may be none: a mirror that misses changes has missed renewals.
 		if s.Event.Kind != kvstore.Expired || m.state.Condition == Live {
 			m.records.apply(s.Event)
 		}
@@ -286,7 +286,7 @@ func (m *Mirror) missed(why error) {
 	m.judge()
 }
 
-// Doubt says that the connection or the watch has ended, and why. The leader is asked at once.
+// Doubt handles the end of the connection or of the watch, for the reason why. The mirror asks the leader at once.
 func (m *Mirror) Doubt(why error) {
 	m.mu.Lock()
 	m.evidence.missed = nil
@@ -340,7 +340,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// State returns what the copy is worth now.
+// State returns the state of the mirror.
 func (m *Mirror) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -82,8 +82,8 @@ type Body struct {
 	// Waited is the time that the claim had waited for the lock by then, in milliseconds, at least 1. It is 0 for a
 	// claim that did not queue.
 	Waited int64 `msgpack:"w,omitempty"`
-	// Grants is the number of holders that the claim has had; 0 means 1. Waits is the time that those after the first
-	// waited for the lock, in milliseconds.
+	// Grants is the number of holders that the claim has had; 0 means 1. Waits is the time for which the holders after the
+	// first waited for the lock, in milliseconds.
 	Grants uint64 `msgpack:"g,omitempty"`
 	Waits  int64  `msgpack:"gw,omitempty"`
 	// Lingers marks a lease that its client may keep idle for a while. In such a lease, InUse means that a goroutine

@@ -15,11 +15,11 @@ func Token(revision uint64, n int) uint64 { return revision<<tokenBits | uint64(
 // TokenRevision returns the revision of the write from which a fencing token is made.
 func TokenRevision(token uint64) uint64 { return token >> tokenBits }
 
-// TokenGrant returns the number of a fencing token's grant among those of its revision.
+// TokenGrant returns the number of a fencing token's grant among the grants of its revision.
 func TokenGrant(token uint64) int { return int(token % GrantsPerRevision) }
 
-// TokenOrTicket returns the number of a claim whose first write was stored under key at revision. For a place that is
-// its ticket, the revision itself. For any other record it is the first fencing token of that revision.
+// TokenOrTicket returns the number of a claim whose first write was stored under key at revision. For a place this is
+// its ticket, the revision itself, and for any other record the first fencing token of that revision.
 func TokenOrTicket(key string, revision uint64) uint64 {
 	if strings.HasPrefix(key, WaitPrefix) || strings.HasPrefix(key, RWaitPrefix) || strings.HasPrefix(key, SWaitPrefix) {
 		return revision

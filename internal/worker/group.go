@@ -23,7 +23,7 @@ func NewGroup() *Group {
 	return g
 }
 
-// Context is the context that the group's functions get.
+// Context returns the context of the group's functions.
 func (g *Group) Context() context.Context { return g.ctx }
 
 // Begin registers work that the caller itself does, and ends with Done. It returns false after a Cancel: then there is

@@ -120,8 +120,8 @@ func (w *Worker) Stop(ctx context.Context) {
 	}
 }
 
-// StopWithin is called by a function of a worker that stops this one. Nobody waits for the
-// worker from then on: it would wait for that function.
+// StopWithin tells the worker that one of its functions stops it. From then on no Stop waits for the
+// worker, which would wait for that function.
 func (w *Worker) StopWithin() { w.ownOnce.Do(func() { close(w.own) }) }
 
 // Within reports whether the caller runs in a function of a worker.
