@@ -182,10 +182,10 @@ func (o *Observer) Observe(ctx context.Context, ev admin.Event) {
 	}
 }
 
-// text is a name as an attribute: a name may have any bytes, and an attribute may not.
+// text returns a name as an attribute: a name may have any bytes, and an attribute may not.
 func text(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
 
-// labelOf is the attribute of metrics.
+// labelOf returns the attribute of metrics.
 func (o *Observer) labelOf(ev admin.Event) attribute.KeyValue {
 	return LockKey.String(text(o.label(ev.Name)))
 }

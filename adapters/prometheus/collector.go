@@ -185,7 +185,7 @@ func (c *Collector) ended(id holderID, at time.Time) {
 	h.hold.Observe(max(at.Sub(h.since), 0).Seconds())
 }
 
-// labelOf is the label of a name. A name may have any bytes, and a label may not.
+// labelOf returns the label of a name. A name may have any bytes, and a label may not.
 func (c *Collector) labelOf(name string) string {
 	return strings.ToValidUTF8(c.label(name), "\uFFFD")
 }

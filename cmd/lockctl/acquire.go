@@ -139,7 +139,7 @@ func printHeld(g *session.Globals, h script.Handle, lasts script.Lasts, text str
 	return show.WriteJSON(g.Out, out)
 }
 
-// inSeconds is a validity for a shell: in whole seconds, which are fewer, or below one second
+// inSeconds returns a validity for a shell: in whole seconds, which are fewer, or below one second
 // with its milliseconds.
 func inSeconds(d time.Duration) string {
 	if d >= time.Second {

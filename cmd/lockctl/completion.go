@@ -93,7 +93,7 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 // way, and what others named their locks must not become a command.
 var typable = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./,+%-]*$`)
 
-// namesOf are the names of the locks, or of the groups, on the server that the line
+// namesOf returns the names of the locks, or of the groups, on the server that the line
 // is about. None, if there is no answer in time.
 func namesOf(con *console.Console, line string, of func([]admin.Info) []string) []string {
 	var c cli
@@ -146,7 +146,7 @@ func groupNames(infos []admin.Info) (names []string) {
 	return names
 }
 
-// globalFlags are the flags on a line, with their values, that every command
+// globalFlags returns the flags on a line, with their values, that every command
 // has.
 func globalFlags(parser *kong.Kong, line string) (flags []string) {
 	known := make(map[string]*kong.Flag)

@@ -145,7 +145,7 @@ func (c *lsCmd) columns() []string {
 	return append(columns, "") // a note
 }
 
-// table is one with its header.
+// table returns a table with its header.
 func (c *lsCmd) table(w io.Writer) table.Writer {
 	t := show.NewTable(w)
 	var header table.Row

@@ -131,7 +131,7 @@ func mainCode(con *console.Console, args []string) (code int) {
 	return con.Report(con.End(ctx.Run(&c.Globals)))
 }
 
-// ofArgument is an error of the parser without the parser's name for a handle. A handle is the
+// ofArgument returns an error of the parser without the parser's name for a handle. A handle is the
 // only argument that the library reads.
 func ofArgument(err error) error {
 	why, ok := strings.CutPrefix(err.Error(), "<handle>: ")
@@ -178,7 +178,7 @@ func newParser(con *console.Console, c *cli) (*kong.Kong, error) {
 	return parser, nil
 }
 
-// shortHelp is a help that fits a screen: the flags of the connection, which every command has,
+// shortHelp returns a help that fits a screen: the flags of the connection, which every command has,
 // are behind one line, and --version is shown without a command only.
 func shortHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	for _, flag := range ctx.Model.Flags {
@@ -232,7 +232,7 @@ func useEnv(con *console.Console, flag *kong.Flag) {
 	}
 }
 
-// withVariable is a flag's help, with the variable of the environment that sets it too.
+// withVariable returns a flag's help, with the variable of the environment that sets it too.
 func withVariable(value *kong.Value) string {
 	if value.Flag == nil || len(value.Flag.Envs) == 0 || kong.HasInterpolatedVar(value.OrigHelp, "env") {
 		return value.Help

@@ -20,7 +20,7 @@ import (
 // outermost first: "TOKEN:NAME TOKEN:NAME", the names escaped as in a URL's path.
 const envHeld = "LOCKCTL_HELD"
 
-// withHeld is the value of envHeld for a command that runs under one more lock.
+// withHeld returns the value of envHeld for a command that runs under one more lock.
 func withHeld(con *console.Console, name string, token uint64) string {
 	return strings.TrimSpace(con.Getenv(envHeld) + " " + strconv.FormatUint(token, 10) + ":" + url.PathEscape(name))
 }
@@ -97,7 +97,7 @@ func (n nesting) refuse(info admin.Info) error {
 	return nil
 }
 
-// check is refuse for the lock as it is now.
+// check calls refuse with the lock as it is now.
 func (n nesting) check(ctx context.Context, s *session.Session, kind admin.Kind, name string) error {
 	if len(n.around) == 0 {
 		return nil

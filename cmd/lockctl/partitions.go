@@ -141,7 +141,7 @@ func groupTable(w io.Writer, groups []show.Group) {
 	t.Render()
 }
 
-// numbered is a table whose columns have numbers, from the given one on.
+// numbered returns a table whose columns have numbers, from the given one on.
 func numbered(w io.Writer, from int, header ...any) table.Writer {
 	t := show.NewTable(w, header...)
 	var configs []table.ColumnConfig
@@ -152,7 +152,7 @@ func numbered(w io.Writer, from int, header ...any) table.Writer {
 	return t
 }
 
-// alarming is a number that is to be 0.
+// alarming returns the cell of a number that should be 0.
 func alarming(n int) string {
 	if n == 0 {
 		return "0"

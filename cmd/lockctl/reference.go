@@ -65,7 +65,7 @@ func writeReference(w io.Writer, app *kong.Application) {
 	}
 }
 
-// usage is the command line of a command.
+// usage returns the command line of a command.
 func usage(cmd *kong.Node) string {
 	parts := []string{cmd.Name, "[flags]"}
 	for _, arg := range cmd.Positional {
@@ -107,12 +107,12 @@ func writeFlags(w io.Writer, flags []*kong.Flag) {
 	fmt.Fprintln(w)
 }
 
-// cell is a text fit for a table.
+// cell returns a text fit for a table.
 func cell(s string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "\n", " ").Replace(s)
 }
 
-// markdown is a help text with its indented lines as code.
+// markdown returns a help text with its indented lines as code.
 func markdown(help string) string {
 	var b strings.Builder
 	code := false

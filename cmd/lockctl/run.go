@@ -89,7 +89,7 @@ func (c *runCmd) AfterApply() error {
 	return cmp.Or(c.choice.check(), c.taking.check(), c.checkKeep())
 }
 
-// words are the command and its arguments.
+// words returns the command and its arguments.
 func (c *runCmd) words(g *session.Globals) []string {
 	if c.Shell != nil {
 		return []string{cmp.Or(g.Getenv("SHELL"), "/bin/sh"), "-c", *c.Shell}
@@ -138,7 +138,7 @@ func (c *runCmd) Run(g *session.Globals) error {
 	return command.outcome(end, err, unconfirmed)
 }
 
-// cannotRun is the error of a command that was not started, with the code of
+// cannotRun returns the error of a command that was not started, with the code of
 // the shells.
 func cannotRun(name string, err error) error {
 	code := tool.ExitNotExec

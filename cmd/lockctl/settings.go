@@ -32,7 +32,7 @@ func difference(a, b any) ([]change, error) {
 	return changes, nil
 }
 
-// settings are all of a configuration, those inside others with a path.
+// settings returns all settings of a configuration, with a path for settings inside others.
 func settings(c any) (map[string]string, error) {
 	data, err := json.Marshal(c)
 	if err != nil {

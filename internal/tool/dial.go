@@ -33,13 +33,13 @@ func (c *Connection) Dial(opts ...nats.Option) (nc *nats.Conn, servers string, o
 	return nc, servers, of, err
 }
 
-// ofContext reports whether an error is the context's.
+// ofContext returns err as an error of the chosen context.
 func (c *Connection) ofContext(err error) error {
 	return Usagef("%s: %w; choose one with --context, or --no-context", c.contextTitle(), err)
 }
 
 // ConnectError explains an error of [Connection.Dial] with the servers that it returned. The
-// remedy is for the case that no server answers and nothing has named one.
+// remedy is the advice if no server answers and nothing has named one.
 func (c *Connection) ConnectError(servers string, err error, remedy string) error {
 	if _, ok := errors.AsType[*Error](err); ok {
 		return err

@@ -38,7 +38,7 @@ func reference(ref string) (kind, rest string) {
 	return "", expanded(ref)
 }
 
-// expanded is a path without variables and ~.
+// expanded returns a path without variables and ~.
 func expanded(path string) string {
 	path = os.ExpandEnv(path)
 	if rest, ok := strings.CutPrefix(path, "~"); ok && (rest == "" || os.IsPathSeparator(rest[0])) {
@@ -78,8 +78,8 @@ func secret(ref string) ([]byte, error) {
 	return os.ReadFile(rest)
 }
 
-// literal is the text of a setting that may be a reference, but to no file: the text itself is
-// the usual case.
+// literal returns the text of a setting that may be a reference, but to no file. Usually that is the
+// text itself.
 func literal(setting, text string) (string, error) {
 	if kind, _ := reference(text); kind == "" && !strings.HasPrefix(strings.ToLower(text), "file://") {
 		return text, nil

@@ -54,7 +54,7 @@ func checkURLs(urls ...string) error {
 	return nil
 }
 
-// WithoutURL is err without the URL that it names: the URL may have a login.
+// WithoutURL returns err without the URL that it names: the URL may have a login.
 func WithoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err

@@ -75,19 +75,19 @@ func newFollower(c *cli, log *slog.Logger) (*follower, error) {
 	return f, nil
 }
 
-// disconnected is called by the connection.
+// disconnected handles the loss of the connection.
 func (f *follower) disconnected(nc *nats.Conn, err error) {
 	if !nc.IsClosed() { // else by this process
 		f.mirror.Doubt(fmt.Errorf("lost the connection to %s: %w", serversOf(nc), cmp.Or(err, natslock.ErrUnavailable)))
 	}
 }
 
-// serversOf are the servers of a connection, without credentials.
+// serversOf returns the servers of a connection, without credentials.
 func serversOf(nc *nats.Conn) string {
 	return tool.WithoutCredentials(strings.Join(nc.Opts.Servers, ","))
 }
 
-// failed is called by the connection for errors that no call returns.
+// failed handles an error of the connection that no call returns.
 func (f *follower) failed(nc *nats.Conn, _ *nats.Subscription, err error) {
 	switch {
 	case tool.RefusedNotifications(nc, err):

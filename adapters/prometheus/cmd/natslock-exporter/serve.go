@@ -88,7 +88,7 @@ func (c *cli) listenPage(log *slog.Logger) (net.Listener, error) {
 	return nil, tool.Usagef("--page %s: %w", plain.Text(c.Page), err)
 }
 
-// pageHosts are the names that the page is reached by: those that the user gives, and the one
+// pageHosts returns the names of the page: the names that the user gives, and the address
 // that it listens at.
 func (c *cli) pageHosts() []string {
 	hosts := slices.Clone(c.PageHost)

@@ -114,7 +114,7 @@ func (o *Output) Write(p []byte) (int, error) {
 	return n, o.Err
 }
 
-// End is the error of a command that has ended with err.
+// End returns the error of a command that has ended with err.
 func (c *Console) End(err error) error {
 	o := c.Out
 	switch {

@@ -79,8 +79,7 @@ func (s *stage) titleLocked(format string, args ...any) {
 	fmt.Fprintf(s.out, "\n%s\n", show.Bold.Sprintf(format, args...))
 }
 
-// enter is called by a worker that was granted the lock it asked for at some
-// time.
+// enter notes that a worker has got the lock, and when it had asked for it.
 func (s *stage) enter(name string, token uint64, asked time.Time) *visit {
 	now := time.Now()
 	s.mu.Lock()
@@ -118,14 +117,14 @@ func (v *visit) granted(queued int) {
 	v.s.lineLocked(v.at, v.name, "gets it, token %d%s, %d waiting", v.token, v.note, queued)
 }
 
-// leave is called by a worker that is about to unlock.
+// leave notes that a worker is about to unlock.
 func (v *visit) leave() {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	v.out(time.Now())
 }
 
-// crashed is called for a holder that was killed at some time.
+// crashed notes that a holder was killed, and when.
 func (v *visit) crashed(at time.Time) {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
@@ -142,7 +141,7 @@ func (v *visit) out(at time.Time) {
 	}
 }
 
-// count is the workers' work: an increment that takes its time.
+// count does the workers' work: an increment that takes its time.
 func (s *stage) count(work time.Duration) {
 	n := s.counter
 	time.Sleep(work) // the work

@@ -157,7 +157,7 @@ func (h *kept) broken() (found, repair string) {
 	return "", ""
 }
 
-// source is the state of the copying from the bucket.
+// source returns the state of the copying from the bucket.
 func (h *kept) source() jetstream.StreamSourceInfo {
 	for _, s := range h.info.Sources {
 		if s.Name == h.bucket.Config.Name {
@@ -194,8 +194,8 @@ func (h *kept) judge() (status, found, repair string) {
 	return checkOK, found, ""
 }
 
-// enough is the repair of a history that is too small: the size that its age asks for at the rate
-// of the writes that it has, with a quarter to spare, or the age that its size is enough for.
+// enough returns the repair of a history that is too small: the size for its age at the rate
+// of its writes, with a quarter to spare, or the age that its size is enough for.
 func enough(c jetstream.StreamConfig, size uint64, reach time.Duration) string {
 	rate := float64(size) / max(reach, time.Second).Seconds()
 	need := min(rate*c.MaxAge.Seconds()*5/4, 1<<62)
@@ -209,7 +209,7 @@ func enough(c jetstream.StreamConfig, size uint64, reach time.Duration) string {
 	return text
 }
 
-// ageOf is the age of a history as a flag of init.
+// ageOf returns the age of a history as a flag of init.
 func ageOf(c jetstream.StreamConfig) string {
 	switch days := c.MaxAge / (24 * time.Hour); {
 	case c.MaxAge == 0: // init makes no history that is kept forever

@@ -40,7 +40,7 @@ func (d *doctor) room() {
 	}
 }
 
-// enlarge is the repair of a bucket that has reached its limits.
+// enlarge returns the repair of a bucket that has reached its limits.
 func (d *doctor) enlarge() string {
 	var repairs []string
 	if c := d.info.Config; c.MaxMsgs > 0 {

@@ -101,7 +101,7 @@ func usageOf(t jetstream.Tier) string {
 		used(t.Store, l.MaxStore, bytesOf), used(t.Memory, l.MaxMemory, bytesOf), used(uint64(t.Streams), int64(l.MaxStreams), number))
 }
 
-// used is a number, and its limit if there is one.
+// used returns a number, and its limit if there is one.
 func used(n uint64, limit int64, show func(uint64) string) string {
 	if limit <= 0 {
 		return show(n)
@@ -128,7 +128,7 @@ func bytesOf(n uint64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// quietly is the context of a request that may be refused.
+// quietly returns the context of a request that the server may refuse.
 func (d *doctor) quietly() (context.Context, context.CancelFunc) {
 	ctx, cancel := d.g.Bounded()
 	d.s.NC.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
@@ -162,7 +162,7 @@ func (d *doctor) notImported(err error) bool {
 	return silent(err) && o.Domain == "" && o.APIPrefix != ""
 }
 
-// why is the server's refusal behind a request that it made end.
+// why returns the server's refusal behind a request that it made end.
 func (d *doctor) why(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return d.s.NC.LastError()

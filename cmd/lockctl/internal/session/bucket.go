@@ -45,7 +45,7 @@ func (s *Session) Where() string {
 	return place
 }
 
-// Unrefused is the context of a few requests, which ends when the server refuses
+// Unrefused returns the context of a few requests, which ends when the server refuses
 // one: it does so on the connection, and the request itself stays unanswered.
 func (s *Session) Unrefused(limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)

@@ -125,7 +125,7 @@ func IsAPIError(err error, code jetstream.ErrorCode) bool {
 	return ok && apiErr.ErrorCode == code
 }
 
-// NoJetStream is the error of a server that answers no request of JetStream.
+// NoJetStream returns the error of a server that answers no request of JetStream.
 func (s *Session) NoJetStream() error {
 	if o := s.JS.Options(); o.Domain != "" || o.APIPrefix != "" {
 		return tool.Exitf(tool.ExitUnavailable, "nobody answers at %s: check the --js-domain or --js-api-prefix, and those of the context; what another account does not export, only its own users can do", s.Where())
@@ -133,7 +133,7 @@ func (s *Session) NoJetStream() error {
 	return tool.Exitf(tool.ExitUnavailable, "no JetStream at %s; switch it on there, as \"nats-server -js\" does, or name the --js-domain it is in", s.URL)
 }
 
-// Bounded is the context of a single request.
+// Bounded returns the context of a single request.
 func (g *Globals) Bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), g.Timeout)
 }

@@ -64,7 +64,7 @@ func (s *Session) Follow(ctx context.Context, m *mirror.Mirror, pattern string) 
 	return err
 }
 
-// unnotified is the error of a user that may not subscribe to the notifications of locks.
+// unnotified returns the error of a user that may not subscribe to the notifications of locks.
 func unnotified(pattern string, err error) error {
 	return tool.Exitf(tool.ExitPermission, "cannot watch locks %s: %w; watch the names that this user may see, such as \"orders.>\"", show.Plain(pattern), err)
 }

@@ -62,7 +62,7 @@ func BreakQuestion(h Holding, now bool) string {
 	return question
 }
 
-// HeldSince is the time of the first grant among the present holders. It is zero if
+// HeldSince returns the time of the first grant among the present holders. It is zero if
 // there is none.
 func HeldSince(info admin.Info) (t time.Time) {
 	for _, h := range Holdings(info) {

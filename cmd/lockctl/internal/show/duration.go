@@ -16,10 +16,10 @@ import (
 // offset of its zone.
 func Clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05Z07:00") }
 
-// clockMillis is a time as Clock has it, with milliseconds.
+// clockMillis returns a time as Clock has it, with milliseconds.
 func clockMillis(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05.000Z07:00") }
 
-// ClockOn is a time for a screen that is read at once: without the date if it is of the day of now.
+// ClockOn returns a time for a screen that is read at once: without the date if it is of the day of now.
 func ClockOn(t, now time.Time) string {
 	t, now = t.Local(), now.Local()
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {

@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// EventLine is an event for reading.
+// EventLine returns an event as text.
 func EventLine(ev admin.Event) string {
 	kind := ev.Kind.String()
 	if ev.Kind == admin.KindRW {
@@ -47,7 +47,7 @@ func EventLine(ev admin.Event) string {
 	return strings.Join(parts, "  ")
 }
 
-// eventName is the type of the event, and "late" for a late renewal.
+// eventName returns the type of the event, and "late" for a late renewal.
 func eventName(ev admin.Event) string {
 	if ev.Late > 0 {
 		return "late"
@@ -55,7 +55,7 @@ func eventName(ev admin.Event) string {
 	return ev.Type.String()
 }
 
-// EventWho is the holder or the waiter of an event.
+// EventWho returns the holder or the waiter of an event.
 func EventWho(ev admin.Event) string {
 	switch h := ev.Holder; {
 	case h == nil || h.Owner == "" && h.Host == "" && !h.Unreadable:
@@ -117,7 +117,7 @@ type eventJSON struct {
 	After      *float64          `json:"after"` // of "late": the time since the last renewal
 }
 
-// EventObject is an event for scripts, in a line.
+// EventObject returns an event for scripts, in a line.
 func EventObject(ev admin.Event) string {
 	out := eventJSON{
 		Time: ev.Time.UTC(), Event: strings.ReplaceAll(eventName(ev), " ", "_"),

@@ -21,7 +21,7 @@ type gapJSON struct {
 	Name   *string    `json:"name" doc:"its name, as ls has it; null: any locks"`
 }
 
-// GapObject is a gap for scripts, in a line.
+// GapObject returns a gap for scripts, in a line.
 func GapObject(ev admin.Event) string {
 	out := gapJSON{Event: ev.Type.String(), Until: ev.Until.UTC(), Remade: errors.Is(ev.Cause, kvstore.ErrRemade)}
 	if !ev.Time.IsZero() {
@@ -38,7 +38,7 @@ func GapObject(ev admin.Event) string {
 	return OneLine(out)
 }
 
-// GapLine is a gap for reading.
+// GapLine returns a gap as text.
 func GapLine(ev admin.Event) string {
 	until := clockMillis(ev.Until)
 	text := "nothing before " + until + " is kept"
@@ -57,7 +57,7 @@ func GapLine(ev admin.Event) string {
 	return Faint.Sprintf("%s  %-8s  %s", clockMillis(ev.Time), ev.Type, text)
 }
 
-// atLeast is a number of events that a lock has lost.
+// atLeast returns the number of events that a lock has lost, as text.
 func atLeast(n uint64) string { return "at least " + Count(int(n), "event") }
 
 // Gaps are the gaps of which nobody knows the locks. A history of one lock has mostly those of
@@ -80,7 +80,7 @@ func (g *Gaps) Add(ev admin.Event) bool {
 	return true
 }
 
-// Line is the sum for reading. It is empty if there were none.
+// Line returns the sum as text, which is empty without gaps.
 func (g *Gaps) Line() string {
 	if g.n == 0 {
 		return ""

@@ -85,7 +85,7 @@ func Shares(g partition.State) (owned map[string][]int, quota map[string]int) {
 	return owned, quota
 }
 
-// Object is the group for scripts.
+// Object returns the group for scripts.
 func (g Group) Object() any {
 	out := groupJSON{Group: Name(g.Group), Count: g.Count, Members: []memberJSON{}, Refused: []memberJSON{}, Partitions: []partitionJSON{}}
 	out.Unowned, out.InMotion = Tally(g.State)
@@ -114,7 +114,7 @@ func (g Group) Object() any {
 	return out
 }
 
-// Ranges is a list of numbers that rise, for reading: "0-3,7".
+// Ranges returns rising numbers as text: "0-3,7".
 func Ranges(numbers []int) string {
 	var b strings.Builder
 	for i := 0; i < len(numbers); {

@@ -107,7 +107,7 @@ func (h Holding) Name() string {
 // wasIdle reports whether no goroutine was inside when the client last renewed the lock.
 func (h Holding) wasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
 
-// ModeName is the mode for a cell of a table, or "idle", or the slot of a semaphore.
+// ModeName returns the mode for a cell of a table, or "idle", or the slot of a semaphore.
 func (h Holding) ModeName() string {
 	switch {
 	case h.wasIdle():
@@ -151,10 +151,10 @@ func modeOf(info admin.Info) string {
 	return "free"
 }
 
-// InWords is a number in words, up to three.
+// InWords returns a number in words, up to three.
 func InWords(n int) string { return [...]string{"no", "one", "two", "three"}[n] }
 
-// Count is a number of things: "1 lock", "2 locks".
+// Count returns a number of things: "1 lock", "2 locks".
 func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

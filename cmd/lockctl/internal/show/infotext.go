@@ -43,7 +43,7 @@ func PrintInfo(w io.Writer, info admin.Info) {
 	t.Render()
 }
 
-// StateOf is the lock's state in a few words.
+// StateOf returns the lock's state in a few words.
 func StateOf(info admin.Info, held []Holding) string {
 	readers, idle := Count(len(info.Readers), "reader"), ""
 	if AllIdle(held) {

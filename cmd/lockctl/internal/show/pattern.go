@@ -24,7 +24,7 @@ func NoPattern(name string) string {
 	return ""
 }
 
-// shellQuoted is a word for a shell.
+// shellQuoted returns a word for a shell.
 func shellQuoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // wildcards reports whether a pattern has a wildcard, and whether it has one that stands for

@@ -146,7 +146,7 @@ func holderToJSON(h admin.Holder) holderJSON {
 	return out
 }
 
-// sinceSeconds is never negative, although clocks differ.
+// sinceSeconds returns the seconds since a time, at least 0, because clocks differ.
 func sinceSeconds(t time.Time) float64 {
 	return max(time.Since(t), 0).Round(time.Millisecond).Seconds()
 }
@@ -168,7 +168,7 @@ func WriteJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// OneLine is v as JSON. Nothing in v may be of a type that JSON has not.
+// OneLine returns v as JSON. All types in v must have a form in JSON.
 func OneLine(v any) string {
 	var b strings.Builder
 	_ = newEncoder(&b).Encode(v)
@@ -194,7 +194,7 @@ func (v visible) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// Name is the name of a lock for a script: as [Plain] if JSON and the arguments of a command have no
+// Name returns the name of a lock for a script: as [Plain] if JSON and the arguments of a command have no
 // other form for it, and otherwise the name itself.
 func Name(name string) string {
 	if utf8.ValidString(name) && !plain.Quoted(name) {
@@ -234,7 +234,7 @@ func HolderName(h admin.Holder) string {
 	return name
 }
 
-// ExpiresIn is the time until a lease ends, "never" without a TTL.
+// ExpiresIn returns the time until a lease ends, "never" without a TTL.
 func ExpiresIn(h admin.Holder) string {
 	if h.Expires.IsZero() {
 		return "never"
@@ -242,7 +242,7 @@ func ExpiresIn(h admin.Holder) string {
 	return Brief(time.Until(h.Expires))
 }
 
-// Expiry is ExpiresIn for a cell of a table, and "overdue" after the end.
+// Expiry returns ExpiresIn for a cell of a table, and "overdue" after the end.
 func Expiry(h admin.Holder) string {
 	if h.Overdue {
 		return Alarm.Sprint("overdue")
@@ -250,7 +250,7 @@ func Expiry(h admin.Holder) string {
 	return ExpiresIn(h)
 }
 
-// MetaList is the metadata of a lock, for reading: key=value, by key.
+// MetaList returns the metadata of a lock as text: key=value, by key.
 func MetaList(m map[string]string) string {
 	var parts []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {

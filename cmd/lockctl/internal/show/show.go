@@ -93,7 +93,7 @@ func Ellipsis() string {
 	return "…"
 }
 
-// Shown is a text with a "?" for each character that the terminal cannot show.
+// Shown returns a text with a "?" for each character that the terminal cannot show.
 func Shown(s string) string {
 	if !ASCII {
 		return s
@@ -127,7 +127,7 @@ func Brief(d time.Duration) string {
 	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// EventType is the column of an event's type, in a color that shows grants, waits and lost
+// EventType returns the column of an event's type, in a color that shows grants, waits and lost
 // locks at a glance.
 func EventType(t admin.EventType, name string) string {
 	name = padded(name, 8)
@@ -142,12 +142,12 @@ func EventType(t admin.EventType, name string) string {
 	return name
 }
 
-// padded is s with blanks behind it, up to a width.
+// padded returns s with blanks behind it, up to a width.
 func padded(s string, width int) string {
 	return s + strings.Repeat(" ", max(width-len(s), 0))
 }
 
-// paint is color.Sprint(s). Without colors it costs nothing.
+// paint returns color.Sprint(s). Without colors it costs nothing.
 func paint(color text.Color, s string) string {
 	if !colored {
 		return s

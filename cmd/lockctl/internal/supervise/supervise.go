@@ -152,7 +152,7 @@ func (w *Supervision) margin() time.Duration { return min(w.TTL/10, time.Second)
 // tick returns the time between two orders to the guard.
 func (w *Supervision) tick() time.Duration { return max(w.TTL/10, 100*time.Millisecond) }
 
-// orders are the guard's for a lock whose validity ends at end.
+// orders returns the guard's orders for a lock whose validity ends at end.
 //
 // A lockctl that runs renews the lock long before these orders are due. One that is
 // stopped does not, and the group is dead a margin before the validity ends. That is

@@ -86,7 +86,7 @@ func (h *history) of(id mirror.ID) []past {
 	return all
 }
 
-// pastText is an event as the screen of its lock shows it.
+// pastText returns an event as the screen of its lock shows it.
 func pastText(ev admin.Event) string {
 	parts := []string{show.EventType(ev.Type, ev.Type.String()), show.EventWho(ev)}
 	if ev.Kind == admin.KindRW {

@@ -99,7 +99,7 @@ func mark(line string, selected bool) string {
 	return reversed.Sprint(ansi.Strip(">" + line))
 }
 
-// nameOf is the name of a lock as the list shows it.
+// nameOf returns the name of a lock as the list shows it.
 func (m *top) nameOf(info admin.Info) string {
 	name := show.Plain(info.Name)
 	if m.shot.both[info.Name] {
@@ -111,7 +111,7 @@ func (m *top) nameOf(info admin.Info) string {
 // kinds are the names of the kinds that need a short one.
 var kinds = map[admin.Kind]string{admin.KindSemaphore: "sem"}
 
-// cells are what the list says of a lock, one for each of columns.
+// cells returns the cells of a lock in the list, one for each column.
 func (m *top) cells(info admin.Info) []string {
 	kind, held, expires, wait, grants := cmp.Or(kinds[info.Kind], info.Kind.String()), "-", "-", "-", "-"
 	if since := show.HeldSince(info); m.shot.held(info) {

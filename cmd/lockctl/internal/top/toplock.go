@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// state is the state of a lock for its own screen.
+// state returns the state of a lock for its own screen.
 func (m *top) state(info admin.Info) string {
 	state := show.StateOf(info, show.Holdings(info))
 	if m.mode(info) == unknownMode {
@@ -28,7 +28,7 @@ func (m *top) asRead() string {
 	return ""
 }
 
-// lockLines are what "lockctl info" prints of the lock that is open, and its latest events.
+// lockLines returns what "lockctl info" prints of the lock that is open, and its latest events.
 func (m *top) lockLines() []string {
 	info := m.find(m.opened)
 	var b strings.Builder

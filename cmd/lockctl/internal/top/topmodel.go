@@ -300,7 +300,7 @@ func (m *top) step(msg tea.KeyPressMsg, page, n int) int {
 	return 0
 }
 
-// typed is a key while the filter is typed.
+// typed handles a key while the user types the filter.
 func (m *top) typed(msg tea.Msg) (cmd tea.Cmd) {
 	press, _ := msg.(tea.KeyPressMsg)
 	switch {

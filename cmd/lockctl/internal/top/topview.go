@@ -28,7 +28,7 @@ const reversed = text.ReverseVideo
 // bodyHeight returns the number of lines for the content of a screen.
 func (m *top) bodyHeight() int { return max(m.height-aboveBody-belowBody, 1) }
 
-// listHeight is the same for the list, which has a header.
+// listHeight returns bodyHeight for the list, which has a header.
 func (m *top) listHeight() int { return max(m.bodyHeight()-1, 1) }
 
 func (m *top) View() tea.View {
@@ -51,7 +51,7 @@ func (m *top) View() tea.View {
 	return v
 }
 
-// fitted is n lines.
+// fitted returns lines cut or filled up to n.
 func fitted(lines []string, n int) []string {
 	for len(lines) < n {
 		lines = append(lines, "")
@@ -99,7 +99,7 @@ func (m *top) outage() bool {
 	return m.shot.state.Condition != mirror.Live && !errors.Is(m.shot.state.Why, mirror.ErrReading)
 }
 
-// counts are the line of what there is of all locks.
+// counts returns the line with the counts of all locks.
 func (m *top) counts(now time.Time) string {
 	longest := "-"
 	if !m.totals.waits.IsZero() {
@@ -109,7 +109,7 @@ func (m *top) counts(now time.Time) string {
 		m.totals.locks, m.totals.held, m.totals.waiting, longest, perSecond(m.shot.rates.grants.rate(now)), perSecond(m.shot.rates.handovers.rate(now)))
 }
 
-// perSecond is a rate, a great one without decimals: 80 columns have room for all counts.
+// perSecond returns a rate, a great one without decimals: 80 columns have room for all counts.
 func perSecond(rate float64) string {
 	if rate >= 10 {
 		return fmt.Sprintf("%.0f/s", rate)
@@ -184,7 +184,7 @@ func (m *top) body() []string {
 	return m.listLines()
 }
 
-// footer is a message, or what is asked, and the keys.
+// footer returns a message or a question, and the keys.
 func (m *top) footer() []string {
 	if o := m.asked; o != nil {
 		held := fmt.Sprintf("%s %s, held by %s, token %d", o.h.Kind, show.Plain(o.name), o.h.Name(), o.h.Token)

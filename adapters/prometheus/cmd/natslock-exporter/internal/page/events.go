@@ -32,7 +32,7 @@ func isShown(ev admin.Event) bool {
 	return ev.Type != admin.EventRenewed && ev.Type != admin.EventWatching || ev.Late > 0
 }
 
-// lineOf is an event for reading.
+// lineOf returns an event as text.
 func lineOf(ev admin.Event) line {
 	l := line{Time: millis(ev.Time), Event: ev.Type.String(), Kind: ev.Kind.String(), Name: plain.Text(ev.Name), Who: "unknown"}
 	if l.Name != ev.Name {
@@ -131,7 +131,7 @@ func (r *ring) last(n, without int, match func(admin.Event) bool) (found []admin
 	return found
 }
 
-// lines are events for reading.
+// lines returns events as text.
 func lines(events []admin.Event) []line {
 	out := make([]line, 0, len(events))
 	for _, ev := range events {

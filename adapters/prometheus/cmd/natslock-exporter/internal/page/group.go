@@ -61,7 +61,7 @@ func groupOf(info admin.Info) string {
 
 func lockLink(name string) string { return "lock?kind=mutex&name=" + url.QueryEscape(name) }
 
-// viewOf is a group among its locks.
+// viewOf returns the view of a group among its locks.
 func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 	v := groupView{Name: plain.Text(name), At: now.UTC().Format("15:04:05 MST")}
 	groups := partition.Groups(infos)
@@ -126,7 +126,7 @@ func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 	return v
 }
 
-// memberLink is a link to the lock of a membership.
+// memberLink returns a link to the lock of a membership.
 func memberLink(infos []admin.Info, token uint64) string {
 	for _, info := range infos {
 		if info.Kind == admin.KindMutex && info.Holder != nil && info.Holder.Token == token {
@@ -136,7 +136,7 @@ func memberLink(infos []admin.Info, token uint64) string {
 	return ""
 }
 
-// numbers is a list of numbers that rise, for reading: "0-3, 7".
+// numbers returns rising numbers as text: "0-3, 7".
 func numbers(all []int) string {
 	var parts []string
 	for i := 0; i < len(all); {

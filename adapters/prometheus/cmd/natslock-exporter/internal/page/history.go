@@ -54,7 +54,7 @@ func (s *server) tell(ctx context.Context, lock mirror.ID, ago time.Duration) st
 	return t.story()
 }
 
-// without is the story so far, and why there is no more of it.
+// without returns the story so far, and why there is no more of it.
 func (t *teller) without(err error, about About) story {
 	out := t.story()
 	out.Why = err.Error()

@@ -136,7 +136,7 @@ func file(name string) http.Handler {
 	})
 }
 
-// lockOf is the lock that a request names, nil if it names none.
+// lockOf returns the lock that a request names, nil if it names none.
 func lockOf(r *http.Request) (*mirror.ID, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

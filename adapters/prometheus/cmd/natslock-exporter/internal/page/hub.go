@@ -268,7 +268,7 @@ func (h *Hub) reload() {
 	}
 }
 
-// row is the row of a lock, which keeps its id. Under mu.
+// row returns the row of a lock, which keeps its id. Under mu.
 func (h *Hub) row(info admin.Info) row {
 	r := rowOf(info, h.ahead)
 	if old, known := h.rows[mirror.IDOf(info)]; known {
@@ -303,7 +303,7 @@ func (h *Hub) updateLocks(now time.Time, infos map[mirror.ID]admin.Info, events 
 	}
 }
 
-// lockUpdate is the update of one lock, nil if nothing has changed. Under mu.
+// lockUpdate returns the update of one lock, nil if nothing has changed. Under mu.
 func (h *Hub) lockUpdate(now time.Time, id mirror.ID, infos map[mirror.ID]admin.Info, events []admin.Event, dropped int) []byte {
 	info, changed := infos[id]
 	var own []admin.Event
@@ -326,12 +326,12 @@ func (h *Hub) lockUpdate(now time.Time, id mirror.ID, infos map[mirror.ID]admin.
 	return encode(up)
 }
 
-// head is an update without news. Under mu.
+// head returns an update without news. Under mu.
 func (h *Hub) head(now time.Time) update {
 	return update{Now: now.UnixMilli(), Ahead: h.ahead.Milliseconds(), Health: h.health}
 }
 
-// begin is the first update of a viewer, and the one after updates that it has missed. Under
+// begin returns the first update of a viewer, and the one after updates that it has missed. Under
 // mu.
 func (h *Hub) begin(v *viewer, now time.Time) []byte {
 	h.check(now)
@@ -363,7 +363,7 @@ func (h *Hub) earlier(match func(admin.Event) bool) []line {
 	return lines(h.events.last(recent, len(h.pending)+h.dropped, match))
 }
 
-// seen are the latest events of a lock from a time on.
+// seen returns the latest events of a lock from a time on.
 func (h *Hub) seen(id mirror.ID, from time.Time) []admin.Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -372,7 +372,7 @@ func (h *Hub) seen(id mirror.ID, from time.Time) []admin.Event {
 	})
 }
 
-// encode is an update as a server-sent event.
+// encode returns an update as a server-sent event.
 func encode(up update) []byte {
 	text, err := json.Marshal(up) // one line
 	if err != nil {
@@ -465,7 +465,7 @@ func (v *viewer) receive(ctx context.Context) (text []byte, last bool) {
 	}
 }
 
-// farewell is the last update.
+// farewell returns the last update.
 func (h *Hub) farewell() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()

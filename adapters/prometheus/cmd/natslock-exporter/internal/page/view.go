@@ -68,7 +68,7 @@ func rowOf(info admin.Info, ahead time.Duration) row {
 	return r
 }
 
-// holders are the holders of a lock, those that are inside before a writer that waits for
+// holders returns the holders of a lock. Readers inside come before a writer that waits for
 // them.
 func holders(info admin.Info) []admin.Holder {
 	all := slices.Concat(info.Readers, info.Permits)
@@ -167,7 +167,7 @@ type waiter struct {
 	Ticket   string `json:"ticket"`
 }
 
-// detailOf is a lock on its own page.
+// detailOf returns a lock on its own page.
 func detailOf(info admin.Info, ahead time.Duration) detail {
 	d := detail{Kind: info.Kind.String(), Name: plain.Text(info.Name), State: sentence(info), Holders: []holder{}, Queue: []waiter{}, Waiting: info.Waiting()}
 	d.Group = url.QueryEscape(groupOf(info))
@@ -251,7 +251,7 @@ func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 	d.Holders = append(d.Holders, out)
 }
 
-// sentence is the state of a lock as lockctl info has it.
+// sentence returns the state of a lock as lockctl info has it.
 func sentence(info admin.Info) string {
 	readers := "1 reader"
 	if n := len(info.Readers); n != 1 {
@@ -309,7 +309,7 @@ func millis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// serverMillis is a time of the server by the clock of the exporter.
+// serverMillis returns a time of the server by the clock of the exporter.
 func serverMillis(t time.Time, ahead time.Duration) int64 {
 	if t.IsZero() {
 		return 0
