@@ -57,9 +57,9 @@ func TestUnmappedName(t *testing.T) {
 			require.ErrorContains(t, err, `"$KV.natslock.`, what)
 			require.ErrorContains(t, err, "Use a name that both cover", what)
 			require.NotContains(t, err.Error(), "\n", what)
-			require.Less(t, time.Since(begun), 2*time.Second, what)
+			require.Less(t, time.Since(begun), 4*time.Second, what)
 			if kind != "permit" { // whose slots are read, too
-				require.EqualValues(t, 2, asked.Load(), what)
+				require.LessOrEqual(t, asked.Load(), int32(6), what)
 			}
 		}
 		asked.Store(0)
@@ -74,7 +74,7 @@ func TestUnmappedForAMoment(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := joinFaulty(t, s)
 		for _, take := range []kit.Taking{c.Lock, c.TryLock} {
-			elected := time.Now().Add(150 * time.Millisecond)
+			elected := time.Now().Add(1500 * time.Millisecond)
 			f.OnSend(func(int, kvstore.Write) faults.Fate {
 				if time.Now().Before(elected) {
 					return nobody

@@ -36,10 +36,12 @@ const NoStreamFor = 15 * time.Second
 // waiter gives up its place to make room.
 const fullTries = 3
 
-// learnFor is the time in which servers learn of a change of leaders. unmappedPause selects a backoff of at least this.
+// learnFor is the time in which servers, and gateways and leaf nodes that reconnect, learn who takes writes to a subject.
+// A missing permission ends elections and workers, so a bid is in no hurry to report one. unmappedPause selects a
+// backoff of at least this.
 const (
-	learnFor      = 200 * time.Millisecond
-	unmappedPause = 3
+	learnFor      = 2 * time.Second
+	unmappedPause = 4
 )
 
 // Trouble is the reason why an attempt decided nothing.
