@@ -94,6 +94,8 @@ func (e evidence) judge(bucket string) (Condition, error) {
 		return Stale, errAway
 	case errors.Is(e.answer.err, kvstore.ErrNotFound):
 		return Unfit, fmt.Errorf("there is no bucket %s: %w; make it with \"lockctl init\"", bucket, e.answer.err)
+	case errors.Is(e.answer.err, kvstore.ErrNoStream): // its text says the same
+		return NoLeader, fmt.Errorf("%w: bucket %s has no leader, and nobody gets a lock; start the missing servers, and if none is missing, see \"lockctl doctor\"", natslock.ErrUnavailable, bucket)
 	case e.answer.err != nil:
 		return NoLeader, fmt.Errorf("no leader of bucket %s answers, and nobody gets a lock: %w; start the missing servers, and see \"lockctl doctor\"", bucket, e.answer.err)
 	case info == nil:

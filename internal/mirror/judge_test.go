@@ -49,12 +49,14 @@ func TestJudge(t *testing.T) {
 		says    string // of why; "": nothing
 		current int
 	}{
-		"all is well":                           {answer: answer{info: info(t, nil)}, want: Live, current: 3},
-		"one server, no cluster":                {answer: answer{info: info(t, func(i *jetstream.StreamInfo) { i.Cluster, i.Config.Replicas = nil, 1 })}, want: Live, current: 1},
-		"a replica is away":                     {answer: answer{info: peers(current, away)}, want: Live, current: 2},
-		"a replica is a few writes behind":      {answer: answer{info: peers(current, jetstream.PeerInfo{Lag: 3, Active: time.Millisecond})}, want: Live, current: 3},
-		"a replica is far behind":               {answer: answer{info: peers(current, jetstream.PeerInfo{Lag: 20_000, Active: time.Millisecond})}, want: Live, current: 2},
-		"a replica is silent":                   {answer: answer{info: peers(current, jetstream.PeerInfo{Lag: 3, Active: time.Minute})}, want: Live, current: 2},
+		"all is well":                      {answer: answer{info: info(t, nil)}, want: Live, current: 3},
+		"one server, no cluster":           {answer: answer{info: info(t, func(i *jetstream.StreamInfo) { i.Cluster, i.Config.Replicas = nil, 1 })}, want: Live, current: 1},
+		"a replica is away":                {answer: answer{info: peers(current, away)}, want: Live, current: 2},
+		"a replica is a few writes behind": {answer: answer{info: peers(current, jetstream.PeerInfo{Lag: 3, Active: time.Millisecond})}, want: Live, current: 3},
+		"a replica is far behind":          {answer: answer{info: peers(current, jetstream.PeerInfo{Lag: 20_000, Active: time.Millisecond})}, want: Live, current: 2},
+		"a replica is silent":              {answer: answer{info: peers(current, jetstream.PeerInfo{Lag: 3, Active: time.Minute})}, want: Live, current: 2},
+		"no leader, as clients say it": {answer: answer{err: fmt.Errorf("open bucket: %w: %w: it has no leader on cluster", natslock.ErrUnavailable, kvstore.ErrNoStream)}, want: NoLeader,
+			says: `lock service unavailable: bucket b has no leader, and nobody gets a lock; start the missing servers, and if none is missing, see "lockctl doctor"`},
 		"nothing is known":                      {missed: ErrReading, want: Stale, says: "reading the locks"},
 		"the locks are not listed":              {missed: ErrReading, answer: answer{info: info(t, nil)}, want: Stale, says: "reading the locks", current: 3},
 		"no connection":                         {offline: true, missed: lost, answer: answer{info: info(t, nil)}, want: Stale, says: "lost the connection to n1", current: 3},

@@ -42,8 +42,8 @@ type Config struct {
 	Open func(context.Context) (*natslock.Client, error)
 	// Ask returns the answer of the bucket's leader about the stream.
 	Ask func(context.Context) (*kvstore.Info, error)
-	// Connected reports whether the connection is up.
-	Connected func() bool
+	// Connection returns which connection is up, counted from 1, or 0 if none is.
+	Connection func() uint64
 
 	// The functions may be nil. Event is called for each event, after the copy has changed, and Turned for each state.
 	// Changed is called for each lock that has changed, and neither blocks nor calls the mirror.
@@ -149,9 +149,11 @@ func (m *Mirror) apply(s admin.Step) {
 	if s.Event.Record.Key != "" {
 		m.highest = max(m.highest, s.Event.Record.Revision)
 		// An end by this machine's clock may be none: a mirror that misses changes has missed renewals.
-		if s.Event.Kind != kvstore.Expired || m.state.Condition == Live {
-			m.records.apply(s.Event)
+		if s.Event.Kind == kvstore.Expired && m.state.Condition != Live {
+			m.mu.Unlock()
+			return
 		}
+		m.records.apply(s.Event)
 	}
 	m.mu.Unlock()
 	for _, c := range s.Changes {
@@ -229,6 +231,7 @@ func (m *Mirror) ask(ctx context.Context) {
 		m.mu.Lock()
 		highest := m.highest
 		m.mu.Unlock()
+		by := m.cfg.Connection()
 		asking, cancel := context.WithTimeout(ctx, answerTime)
 		info, err := m.cfg.Ask(asking)
 		cancel()
@@ -236,7 +239,7 @@ func (m *Mirror) ask(ctx context.Context) {
 			return
 		}
 		wait := askSoon
-		if m.answered(answer{info: info, err: err, highest: highest}) {
+		if m.answered(answer{info: info, err: err, highest: highest}, by) {
 			wait = askEach
 		}
 		select {
@@ -247,12 +250,12 @@ func (m *Mirror) ask(ctx context.Context) {
 	}
 }
 
-// answered records an answer of the leader, and reports whether all is well. While there was no leader changes may
+// answered records an answer of the leader to a question by a connection, and reports whether all is well. While there was no leader changes may
 // have been missed: the server of this connection may have been cut off from the others.
-func (m *Mirror) answered(a answer) bool {
+func (m *Mirror) answered(a answer, by uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if a.err != nil && !m.cfg.Connected() { // a question that was lost with the connection
+	if a.err != nil && (by == 0 || by != m.cfg.Connection()) { // a question that was lost with the connection
 		return false
 	}
 	if a.info != nil {
@@ -297,7 +300,7 @@ func (m *Mirror) Doubt(why error) {
 
 // judge judges the evidence. Under mu.
 func (m *Mirror) judge() {
-	m.evidence.connected = m.cfg.Connected()
+	m.evidence.connected = m.cfg.Connection() != 0
 	condition, why := m.evidence.judge(m.cfg.Bucket)
 	now := State{Condition: condition, Since: m.state.Since, Why: why, Replicas: m.state.Replicas}
 	if condition != m.state.Condition {

@@ -27,18 +27,18 @@ type site struct {
 	bucket *kvstore.Memory
 	store  *faults.Store // the mirror's
 
-	mu      sync.Mutex
-	away    error // of the leader
-	below   uint64
-	offline bool
-	events  []locks.EventType
-	turned  []Condition
+	mu         sync.Mutex
+	away       error // of the leader
+	below      uint64
+	connection uint64
+	events     []locks.EventType
+	turned     []Condition
 }
 
 // mirrored runs a mirror in a bubble until the test ends.
 func mirrored(t *testing.T) *site {
 	t.Helper()
-	s := &site{t: t, bucket: kvstore.NewMemory("b")}
+	s := &site{t: t, bucket: kvstore.NewMemory("b"), connection: 1}
 	open := bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]().Open
 	s.store = faults.New(s.bucket.Open(), 1)
 	s.store.FailReads(func(op faults.ReadOp, _ string) error {
@@ -63,9 +63,9 @@ func mirrored(t *testing.T) *site {
 			i.State.LastSeq = st.LastRevision - s.below
 			return i, nil
 		},
-		Connected: func() bool { s.mu.Lock(); defer s.mu.Unlock(); return !s.offline },
-		Event:     func(ev locks.Event) { s.mu.Lock(); defer s.mu.Unlock(); s.events = append(s.events, ev.Type) },
-		Turned:    func(st State) { s.mu.Lock(); defer s.mu.Unlock(); s.turned = append(s.turned, st.Condition) },
+		Connection: func() uint64 { s.mu.Lock(); defer s.mu.Unlock(); return s.connection },
+		Event:      func(ev locks.Event) { s.mu.Lock(); defer s.mu.Unlock(); s.events = append(s.events, ev.Type) },
+		Turned:     func(st State) { s.mu.Lock(); defer s.mu.Unlock(); s.turned = append(s.turned, st.Condition) },
 	})
 	ctx, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
@@ -127,6 +127,24 @@ func TestWithoutLeader(t *testing.T) {
 	})
 }
 
+// TestEndsWithoutLeader: an end that only this machine's clock tells is none while no leader answers. Another server may
+// have confirmed renewals.
+func TestEndsWithoutLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := mirrored(t)
+		c, link := kit.FaultyInMemory(t, s.bucket, 2)
+		kit.Keep(t, kit.Must(t, c.Lock, "l"))
+		time.Sleep(time.Second)
+		require.NotNil(t, s.lock("l").Holder)
+		link.Fail(fmt.Errorf("cut off"))
+		s.set(func() { s.away = fmt.Errorf("%w: status 503", natslock.ErrUnavailable) })
+		time.Sleep(time.Minute)
+		s.is(NoLeader)
+		s.set(func() { require.NotContains(t, s.events, locks.EventExpired) })
+		require.NotNil(t, s.lock("l").Holder)
+	})
+}
+
 // TestSilentLeader: an unanswered question is no answer.
 func TestSilentLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -144,18 +162,33 @@ func TestConnection(t *testing.T) {
 		s := mirrored(t)
 		s.is(Live)
 		lost := fmt.Errorf("lost the connection")
-		s.set(func() { s.offline = true })
+		s.set(func() { s.connection = 0 })
 		s.store.Fail(lost)
 		s.Doubt(lost)
 		time.Sleep(time.Minute)
 		require.ErrorIs(t, s.is(Stale).Why, lost)
 		kit.Keep(t, kit.Must(t, s.client().Lock, "l"))
-		s.set(func() { s.offline = false })
+		s.set(func() { s.connection = 2 })
 		s.store.Fail(nil)
 		time.Sleep(2 * time.Second)
 		s.is(Live)
 		require.NotNil(t, s.lock("l").Holder)
 		s.set(func() { require.NotContains(t, s.turned, NoLeader, "the question was lost with the connection") })
+	})
+}
+
+// TestQuestionLostWithConnection: a question that went unanswered with its connection says nothing of the leader, although
+// the next connection is up by then.
+func TestQuestionLostWithConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := mirrored(t)
+		s.set(func() { s.away = faults.Hang })
+		s.Doubt(fmt.Errorf("lost the connection"))
+		time.Sleep(time.Second)
+		s.set(func() { s.connection, s.away = 2, nil })
+		time.Sleep(answerTime + listEach + time.Second)
+		s.is(Live)
+		s.set(func() { require.NotContains(t, s.turned, NoLeader) })
 	})
 }
 

@@ -129,3 +129,13 @@ func (c *Connection) JetStream(nc *nats.Conn, of Context) (js jetstream.JetStrea
 	}
 	return js, nil
 }
+
+// ConnectionOf returns a function that returns which connection of nc is up, counted from 1, or 0 if none is.
+func ConnectionOf(nc *nats.Conn) func() uint64 {
+	return func() uint64 {
+		if !nc.IsConnected() {
+			return 0
+		}
+		return 1 + nc.Stats().Reconnects
+	}
+}

@@ -57,7 +57,7 @@ func newFollower(c *cli, log *slog.Logger) (*follower, error) {
 	}
 	f := &follower{c: c, log: log, nc: nc, url: url, refused: make(chan error, 1)}
 	f.mirror = mirror.New(mirror.Config{
-		Bucket: c.Bucket, Pattern: c.Names, Open: f.open, Ask: f.ask, Connected: nc.IsConnected,
+		Bucket: c.Bucket, Pattern: c.Names, Open: f.open, Ask: f.ask, Connection: tool.ConnectionOf(nc),
 		Event: f.event, Turned: f.turned,
 		Changed: func(id mirror.ID) {
 			if f.hub != nil {

@@ -30,7 +30,7 @@ func (s *Session) Led(ctx context.Context, g *Globals) error {
 
 // Mirror returns a mirror of the bucket on the connection of a session. Follow runs it.
 func (s *Session) Mirror(g *Globals, cfg mirror.Config) *mirror.Mirror {
-	cfg.Bucket, cfg.Ask, cfg.Connected = g.Bucket, s.Ask(g), s.NC.IsConnected
+	cfg.Bucket, cfg.Ask, cfg.Connection = g.Bucket, s.Ask(g), tool.ConnectionOf(s.NC)
 	cfg.Open = func(context.Context) (*natslock.Client, error) {
 		own := *s // the mirror closes its client
 		err := own.Open(g, natslock.WithOwner(Operator()))
