@@ -70,7 +70,7 @@ type service struct {
 }
 
 func (s *service) run(ctx context.Context, server, listen string, ttl time.Duration) error {
-	nc, err := nats.Connect(server, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+	nc, err := nats.Connect(server, nats.Name("accounts"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func run(ctx context.Context, server, redis, spec string, ttl time.Duration) err
 	queue := asynq.NewClient(to)
 	defer queue.Close()
 
-	nc, err := nats.Connect(server, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+	nc, err := nats.Connect(server, nats.Name("asynq"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func main() {
 	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
 	flag.Parse()
 	ctx := context.Background()
-	nc := must(nats.Connect(*server, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()))
+	nc := must(nats.Connect(*server, nats.Name("distkit"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()))
 	defer nc.Close()
 	options := []natslock.Option{natslock.WithTTL(30 * time.Second), natslock.WithOwner("billing-1")}
 	locks := must(natslock.New(ctx, nc, options...))

@@ -25,7 +25,7 @@ func main() {
 	log.SetPrefix(fmt.Sprintf("pid %d: ", os.Getpid()))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	nc, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+	nc, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), nats.Name("failover"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func main() {
 	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
 	flag.Parse()
 	ctx := context.Background()
-	nc := must(nats.Connect(*server, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()))
+	nc := must(nats.Connect(*server, nats.Name("gocell"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()))
 	defer nc.Close()
 	client := must(natslock.New(ctx, nc))
 	var locks locker = adapter{client}

@@ -60,7 +60,7 @@ func main() {
 func run(ctx context.Context, server string) error {
 	var workers [3]lock
 	for i := range workers {
-		nc, err := nats.Connect(server, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+		nc, err := nats.Connect(server, nats.Name("machinery"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 		if err != nil {
 			return err
 		}

@@ -43,7 +43,7 @@ func main() {
 
 func run(server string, times int) error {
 	ctx := context.Background()
-	nc, err := nats.Connect(server, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+	nc, err := nats.Connect(server, nats.Name("mutex"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 	if err != nil {
 		return err
 	}

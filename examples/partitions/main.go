@@ -41,7 +41,7 @@ func main() {
 }
 
 func run(ctx context.Context, server string, ttl, effort time.Duration) error {
-	nc, err := nats.Connect(server, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+	nc, err := nats.Connect(server, nats.Name("partitions"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 	if err != nil {
 		return err
 	}

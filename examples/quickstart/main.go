@@ -32,7 +32,7 @@ func main() {
 }
 
 func run(ctx context.Context, server string) error {
-	nc, err := nats.Connect(server, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()) // do not give up
+	nc, err := nats.Connect(server, nats.Name("reports"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()) // do not give up
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func main() {
 }
 
 func run(ctx context.Context, server string) error {
-	nc, err := nats.Connect(server, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+	nc, err := nats.Connect(server, nats.Name("singleton"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func main() {
 	id := flag.String("id", "", "campaign under this name, until the standard input ends")
 	flag.Parse()
 	log.SetFlags(log.Lmicroseconds)
-	nc, err := nats.Connect(*server, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+	nc, err := nats.Connect(*server, nats.Name("spindle"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 	if err != nil {
 		log.Fatal(err)
 	}

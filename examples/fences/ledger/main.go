@@ -49,7 +49,7 @@ func run(ctx context.Context, server, file string, times int) error {
 		return err
 	}
 	defer db.Close()
-	nc, err := nats.Connect(server, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
+	nc, err := nats.Connect(server, nats.Name("ledger"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
 	if err != nil {
 		return err
 	}
