@@ -125,6 +125,42 @@ func TestPageInChromium(t *testing.T) {
 	require.Equal(t, 0, again.stop())
 }
 
+// TestPageWithoutMajority looks at the page while two of three servers are away: it says on each screen that nobody gets
+// a lock, and since when, and shows what it knows as old.
+func TestPageWithoutMajority(t *testing.T) {
+	tier.Proof(t)
+	b := chromium(t)
+	cluster := testutil.RunCluster(t, 3)
+	clientOn(t, cluster.ConnectTo(0))
+	cluster.WaitStreamLeader(t, "KV_natslock")
+	p := launch(t, "--server="+cluster.URLs())
+	scene(t, cluster.Servers()[0])
+	looks := map[string]look{"1280": desktop, "400": {width: 400, height: 780}}
+	before := b.open(p.page(), desktop)
+	before.until(`document.getElementById("live").textContent === "live" && document.querySelectorAll("#rows tr").length === 10`)
+	cluster.StopServer(1)
+	cluster.StopServer(2)
+	before.until(`document.getElementById("live").textContent === "no leader"`) // it was open all the time
+	before.close()
+	p.healthz(503, "no leader since ")
+	for name, l := range looks {
+		for _, path := range []string{"", "lock?kind=mutex&name=orders.eu.4711"} {
+			screen := b.open(p.page()+path, l)
+			screen.until(`document.getElementById("live").textContent === "no leader"`)
+			said := screen.eval(`document.getElementById("banner").innerText`)
+			require.Regexp(t, `^"No leader since \d\d:\d\d:\d\d: .*nobody gets a lock.*; start the missing servers, and .*see \\"lockctl doctor\\"\. `+
+				`What is below is \S+ old, of \d\d:\d\d:\d\d\. Trying again\."$`, said)
+			t.Log(said)
+			require.Equal(t, "true", screen.eval(`document.documentElement.scrollWidth <= innerWidth`), "it scrolls in one direction")
+			require.NotContains(t, screen.eval(`document.body.innerText`), "Nobody holds")
+			screen.until(`document.querySelectorAll("#rows tr, #queue tr").length >= 4`)
+			screen.shot("no-leader-" + name + map[bool]string{true: "-lock"}[path != ""])
+			screen.close()
+		}
+	}
+	b.quiet()
+}
+
 // TestPageWithoutRights looks at a lock as a user sees it who may not read the history.
 func TestPageWithoutRights(t *testing.T) {
 	tier.Proof(t)

@@ -108,12 +108,10 @@ func TestWithoutMajority(t *testing.T) {
 	require.Equal(t, "unfit", state)
 }
 
-// TestRestored puts an earlier copy of the server's files in the place of the later ones. The exporter says that the
-// bucket was restored, and that it has to be made again. Then it follows the new one.
-func TestRestored(t *testing.T) {
-	tier.Proof(t)
-	t.Parallel()
-	s := testutil.RunServer(t)
+// outdate has the bucket of a server go on, and returns a function that puts the server's earlier files in the place of
+// the later ones.
+func outdate(t *testing.T, s *testutil.Server) (restore func()) {
+	t.Helper()
 	c, _ := client(t, s)
 	unlock(t, hold(t, c, "orders.1"))
 	s.Stop()
@@ -123,19 +121,30 @@ func TestRestored(t *testing.T) {
 	for range 50 {
 		unlock(t, hold(t, c, "orders.1"))
 	}
+	return func() {
+		t.Helper()
+		s.Stop()
+		require.NoError(t, fs.WalkDir(os.DirFS(s.StoreDir()), ".", func(path string, _ fs.DirEntry, err error) error {
+			if path == "." || err != nil {
+				return err
+			}
+			require.NoError(t, os.RemoveAll(filepath.Join(s.StoreDir(), path)))
+			return fs.SkipDir
+		}))
+		require.NoError(t, os.CopyFS(s.StoreDir(), os.DirFS(backup)))
+		s.Restart()
+	}
+}
+
+// TestRestored restores a bucket. The exporter says so, and that it has to be made again. Then it follows the new one.
+func TestRestored(t *testing.T) {
+	tier.Proof(t)
+	t.Parallel()
+	s := testutil.RunServer(t)
+	restore := outdate(t, s)
 	p := follow(t, s)
 	p.healthz(200, "ok")
-
-	s.Stop()
-	require.NoError(t, fs.WalkDir(os.DirFS(s.StoreDir()), ".", func(path string, _ fs.DirEntry, err error) error {
-		if path == "." || err != nil {
-			return err
-		}
-		require.NoError(t, os.RemoveAll(filepath.Join(s.StoreDir(), path)))
-		return fs.SkipDir
-	}))
-	require.NoError(t, os.CopyFS(s.StoreDir(), os.DirFS(backup)))
-	s.Restart()
+	restore()
 	p.healthz(503, `it was restored from a backup, or has lost writes. Clients refuse the locks in it; stop them, then "nats stream rm KV_natslock" and "lockctl init"`)
 	p.shows(`natslock_exporter_up 0`, `natslock_bucket_writable 0`)
 	state, _, _ := p.pageState()

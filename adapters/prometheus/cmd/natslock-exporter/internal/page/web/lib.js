@@ -222,7 +222,7 @@ export function status(panel) {
       asOf = up.health.asOf ?? 0;
       if (up.about) {
         put(by("bucket"), up.about.bucket);
-        put(by("server"), up.about.server);
+        put(by("server"), up.about.server.replaceAll(",", ", ")); // a line breaks between addresses
         if (by("names")) put(by("names"), up.about.names === ">" ? "" : `only ${up.about.names}`);
       }
       draw();
