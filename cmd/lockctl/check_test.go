@@ -5,11 +5,13 @@ package main_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
+	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -153,4 +155,39 @@ func TestNobodyKnows(t *testing.T) {
 	require.NoError(t, err)
 	v.shows("unfit for")
 	exit(78)
+}
+
+// While most servers are away, watch says so, and the screen of top with 80 columns and with 200. What top shows is as last
+// read: a lease that may have been renewed since has no known holder, and none is said to have expired.
+func TestLiveWithoutMajority(t *testing.T) {
+	tier.Proof(t)
+	t.Parallel()
+	cluster := testutil.RunCluster(t, 3)
+	s := cluster.Servers()[0]
+	withBucket(t, s)
+	cluster.WaitStreamLeader(t, "KV_natslock")
+	c := client(t, s, natslock.WithOwner("billing@db-1.example.com:4711"), natslock.WithTTL(20*time.Second))
+	const long = "tenants.acme.invoices.2026.quarterly.settlement.run"
+	take(t, c, long)
+	watching := start(t, s, "watch")
+	said(t, watching, "watching > at ")
+	narrow, wide, one := display(t, s, nil, "top"), display(t, s, nil, "top"), display(t, s, nil, "top", long)
+	wide.resize(200, 24)
+	for _, v := range []*screen{narrow, wide, one} {
+		v.shows("connected", "ment.run")
+	}
+	one.press(keyEnter)
+	cluster.StopServer(1)
+	cluster.StopServer(2)
+	for _, v := range []*screen{narrow, wide, one} {
+		text := v.shows("no leader for ", `Nobody gets a lock, and the list is as last read. See "lockctl doctor".`, "unknown")
+		require.NotContains(t, text, "no locks")
+		require.NotContains(t, text, "expired")
+	}
+	wide.shows(" "+long+" ", " billing@db-1.example.com:4711 on ")
+	one.shows(long+": unknown, its lease", "as last read: no leader")
+	said(t, watching, "nobody gets a lock; start the missing servers")
+	said(t, watching, "; waiting for it\n")
+	cluster.Restart(1)
+	said(t, watching, "watching > at "+s.URL()+" again; events in between were missed\n")
 }

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -51,7 +53,7 @@ lists all locks, and needs to read them.
   lockctl partitions ingest --watch
   lockctl partitions ingest --json | jq '.[].partitions[] | select(.holder == null) | .number'
 
-Exit code: 0, even if nobody is in the group.`
+Exit code: 0, even if nobody is in the group, and when INT or TERM ends --watch.`
 }
 
 func (c *partitionsCmd) Run(g *session.Globals) error {
@@ -352,18 +354,19 @@ func (c *partitionsCmd) watch(g *session.Globals) error {
 		}
 	}
 	m := s.Mirror(g, mirror.Config{Pattern: pattern, Changed: func(mirror.ID) { changed() }, Turned: func(mirror.State) { changed() }})
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- s.Follow(ctx, m, pattern) }()
-	defer cancel()
-	for {
+	for begun := false; ; {
 		pause, again := time.After(watchPause), time.After(watchAgain)
 		switch st := m.State(); {
 		case errors.Is(st.Why, mirror.ErrReading):
 		case st.Condition == mirror.Live:
+			begun = true
 			w.note(c.groups(m.Below(prefix)), time.Now())
 			err = w.show(s.URL, "")
-		default:
+		case begun: // otherwise the mirror ends with the reason
 			err = w.show(s.URL, show.Plain(st.Why.Error()))
 		}
 		if err != nil {

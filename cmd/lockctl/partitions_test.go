@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -205,6 +206,10 @@ func TestPartitionsWatch(t *testing.T) {
 	said(t, text, "connected again\n")
 	own(t, c, "ingest", 2, "w0")
 	require.Equal(t, last.Partitions[1].Unowned, state("the third", func(g group) bool { return g.Unowned == 1 }).Partitions[1].Unowned)
+	object.signal(syscall.SIGTERM)
+	require.Zero(t, object.wait())
+	text.signal(syscall.SIGINT)
+	require.Zero(t, text.wait())
 }
 
 // Real workers, until all that is planned is done.

@@ -37,10 +37,11 @@ fencing token or the ticket in the queue, and the time waited or held.
   broken     an operator ended a hold
   gave up    a waiter stopped waiting
 
-Events are hints. Those during an outage of the server are missed, and standard error says
-when that was. The watch begins when "watching" stands there. A holder that was never seen
-has no name when it leaves. "idle" marks the event of a lock that nobody was inside when
-its client last renewed it. When the bucket is deleted, watch waits for the next one.
+Events are hints. Those during an outage of the server are missed, and those while the
+bucket has no leader, for which watch asks each 10 s. Standard error says when that was.
+The watch begins when "watching" stands there. A holder that was never seen has no name
+when it leaves. "idle" marks the event of a lock that nobody was inside when its client
+last renewed it. When the bucket is deleted, watch waits for the next one.
 
   lockctl watch 'orders.>'
   lockctl watch --json | jq 'select(.event == "expired") | .name'

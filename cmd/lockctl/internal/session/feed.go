@@ -19,6 +19,10 @@ import (
 // bucketWait is the time between two searches for a bucket that was deleted.
 const bucketWait = time.Second
 
+// leaderWait is the time between two questions whether the bucket has a leader. A subscription to a bucket without one
+// is as silent as a subscription to a bucket in which nothing happens.
+const leaderWait = 10 * time.Second
+
 // Feed follows the locks of a bucket over outages, and while the bucket is
 // gone. It calls its functions one at a time, and Event on another goroutine than
 // the others.
@@ -61,8 +65,10 @@ func (f *Feed) Run(ctx context.Context) error {
 	for opened := false; ; {
 		err := f.Session.Open(f.Globals, natslock.WithOwner(Operator()))
 		if err == nil {
-			opened = true
-			err = f.listen(ctx)
+			if err = f.led(ctx); err == nil {
+				opened = true
+				err = f.listen(ctx)
+			}
 			_ = f.Session.Close(context.Background()) // it holds no locks
 			f.Session.Client = nil
 		}
@@ -86,13 +92,45 @@ func (f *Feed) Run(ctx context.Context) error {
 	}
 }
 
-// listen passes events on until the events end.
+// listen passes events on until they end, or the bucket has no leader.
 func (f *Feed) listen(ctx context.Context) error {
+	ctx, end := context.WithCancelCause(ctx)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer end(nil)
+	asking.Go(func() {
+		for {
+			select {
+			case <-time.After(leaderWait):
+			case <-ctx.Done():
+				return
+			}
+			if err := f.led(ctx); err != nil {
+				end(err)
+			}
+		}
+	})
 	for ev, err := range admin.New(f.Session.Client).Watch(ctx, f.Pattern) {
+		if why := context.Cause(ctx); why != nil {
+			return why
+		}
 		if err != nil {
 			return err
 		}
 		f.Event(ev)
 	}
-	return nil
+	return context.Cause(ctx)
+}
+
+// led returns an error if the bucket has no leader. The watch itself notices an outage of the connection.
+func (f *Feed) led(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, f.Globals.Timeout)
+	defer cancel()
+	connection := tool.ConnectionOf(f.Session.NC)
+	by := connection()
+	err := f.Session.Led(ctx, f.Globals)
+	if by == 0 || by != connection() || tool.CodeOf(err) != tool.ExitUnavailable {
+		return nil
+	}
+	return err
 }

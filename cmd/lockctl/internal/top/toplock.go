@@ -54,5 +54,5 @@ func (m *top) lockLines() []string {
 	if len(events) == 0 {
 		b.WriteString("    none\n")
 	}
-	return strings.Split(ansi.Hardwrap(strings.TrimSuffix(b.String(), "\n"), m.width, true), "\n")
+	return strings.Split(ansi.Wrap(strings.TrimSuffix(b.String(), "\n"), m.width, ""), "\n")
 }
