@@ -115,12 +115,15 @@ func (d *doctor) wentBack(ctx context.Context, copied uint64) bool {
 	}
 }
 
-// lost returns the repair of a history that lacks writes, by the reason. After an election the
-// server takes up to 50 s to copy again, and what others have replaced by then is gone.
+// lost returns the repair of a history that lacks writes, by the reason. What other writes have replaced before the
+// server copies again is gone. A history whose own leader stays notices after 10 to 20 s that the former leader of the
+// bucket sends nothing. If the history has a new leader too, and that one asks before the bucket has a leader, nobody
+// answers: the server waits for 30 s, and for 10 s more before it asks again (srcConsumerWaitTime and retryBackOff in
+// nats-server 2.15).
 func (h *kept) lost() string {
 	for _, info := range []*jetstream.StreamInfo{h.bucket, h.info} {
 		if c := info.Cluster; c != nil && c.LeaderSince != nil && h.Now.Sub(*c.LeaderSince) < lostSince {
-			return fmt.Sprintf("nothing brings them back. Stream %s has a new leader since %s: the copying stops at an election and goes on 30 to 50 s later. Find out why %s lost the one before",
+			return fmt.Sprintf("nothing brings them back. Stream %s has a new leader since %s: after an election the server copies nothing for up to 20 s, and for up to 45 s where bucket and history lost their leaders together. Find out why %s lost the one before",
 				info.Config.Name, show.Clock(*c.LeaderSince), info.Config.Name)
 		}
 	}
