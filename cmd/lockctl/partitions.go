@@ -360,10 +360,10 @@ func (c *partitionsCmd) watch(g *session.Globals) error {
 	go func() { ended <- s.Follow(ctx, m, pattern) }()
 	for begun := false; ; {
 		pause, again := time.After(watchPause), time.After(watchAgain)
+		begun = begun || m.Client() != nil
 		switch st := m.State(); {
 		case errors.Is(st.Why, mirror.ErrReading):
 		case st.Condition == mirror.Live:
-			begun = true
 			w.note(c.groups(m.Below(prefix)), time.Now())
 			err = w.show(s.URL, "")
 		case begun: // otherwise the mirror ends with the reason

@@ -31,10 +31,18 @@ func (s *Session) Led(ctx context.Context, g *Globals) error {
 // Mirror returns a mirror of the bucket on the connection of a session. Follow runs it.
 func (s *Session) Mirror(g *Globals, cfg mirror.Config) *mirror.Mirror {
 	cfg.Bucket, cfg.Ask, cfg.Connection = g.Bucket, s.Ask(g), tool.ConnectionOf(s.NC)
-	cfg.Open = func(context.Context) (*natslock.Client, error) {
+	cfg.Open = func(ctx context.Context) (*natslock.Client, error) {
 		own := *s // the mirror closes its client
-		err := own.Open(g, natslock.WithOwner(Operator()))
-		return own.Client, err
+		if err := own.Open(g, natslock.WithOwner(Operator())); err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, g.Timeout)
+		defer cancel()
+		if err := own.Led(ctx, g); tool.CodeOf(err) == tool.ExitUnavailable {
+			_ = own.Close(ctx) // it holds no locks
+			return nil, err
+		}
+		return own.Client, nil
 	}
 	m := mirror.New(cfg)
 	s.NC.SetDisconnectErrHandler(func(*nats.Conn, error) {
