@@ -72,7 +72,7 @@ compare: ## natslock beside other locks, a quarter of an hour; writes docs/evide
 .PHONY: docs
 docs: ## what is written from the code: the reference of lockctl, what the pages show of it, and the rules
 	go generate ./...
-	go test -count=1 ./cmd/lockctl -run '^TestPicture$$' -update
+	go test -count=1 ./cmd/lockctl -run '^Test(Picture|ExitsPage)$$' -update
 
 .PHONY: build
 build: ## lockctl into bin/
