@@ -147,9 +147,9 @@ func (m *scraper) fires(want ...string) {
 	require.Fail(m.t, "other alerts", "%q fire, wanted %q", last.firing, want)
 }
 
-// TestAlertsOfOutage: of the alerts that the documents ship, one says that nobody gets a lock, and one that nothing is
-// known, as long as the majority is away. A leader that stays, its standby and one lost server of three are no alarm, but
-// a lock that is held for long and its waiter are.
+// TestAlertsOfOutage: while the majority is away, one of the alerts that the documents ship says that nobody gets a lock,
+// and one that nothing is known. A lost server of three has an alert of its own, and so do a lock that is held for long
+// and its waiter. A leader that stays and its standby raise none.
 func TestAlertsOfOutage(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -171,8 +171,8 @@ func TestAlertsOfOutage(t *testing.T) {
 	m.fires()
 
 	cluster.StopServer(2)
-	p.shows(`natslock_bucket_replicas_current 2`)
-	m.fires()
+	p.shows(`natslock_bucket_replicas 3`, `natslock_bucket_replicas_current 2`)
+	m.fires("NatslockReplicaMissing")
 	cluster.StopServer(1)
 	m.fires("NatslockNoLeader", "NatslockUnwatched")
 	cluster.Restart(1)

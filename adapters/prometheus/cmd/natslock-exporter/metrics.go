@@ -56,6 +56,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	upDesc       = desc("natslock_exporter_up", "1 while the exporter follows the bucket, which has a leader and is fit. Otherwise the gauges of locks are missing.")
 	writableDesc = desc("natslock_bucket_writable", "1 while a leader answers for the bucket and clients grant locks in it. Missing while the exporter cannot tell.")
+	replicasDesc = desc("natslock_bucket_replicas", "Servers that are to have the records of the bucket. Missing while the exporter cannot tell.")
 	currentDesc  = desc("natslock_bucket_replicas_current", "Servers that have the records of the bucket, the leader included, 0 without a leader. Missing while the exporter cannot tell.")
 	heldDesc     = desc("natslock_bucket_held", "Holders of locks: each reader and each permit counts.", natslockprom.Label)
 	idleDesc     = desc("natslock_bucket_idle", "Locks that linger: their client keeps them, and nobody is inside.", natslockprom.Label)
@@ -68,7 +69,7 @@ var (
 
 // Describe implements [prometheus.Collector].
 func (s *state) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, writableDesc, currentDesc, heldDesc, idleDesc, queuedDesc, longestDesc, oldestDesc, lagDesc, waitDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, writableDesc, replicasDesc, currentDesc, heldDesc, idleDesc, queuedDesc, longestDesc, oldestDesc, lagDesc, waitDesc} {
 		descs <- d
 	}
 	for _, c := range s.counters.all() {
@@ -93,6 +94,7 @@ func (s *state) Collect(metrics chan<- prometheus.Metric) {
 			writable = 1
 		}
 		gauge(writableDesc, writable)
+		gauge(replicasDesc, float64(st.Replicas))
 		gauge(currentDesc, float64(st.Current))
 	}
 	for label, t := range all {

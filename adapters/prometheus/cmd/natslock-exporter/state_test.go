@@ -220,9 +220,9 @@ func TestBucketMetrics(t *testing.T) {
 		state mirror.State
 		shows map[string]float64
 	}{
-		{mirror.State{Condition: mirror.Live, Current: 3}, map[string]float64{"natslock_exporter_up": 1, "natslock_bucket_writable": 1, "natslock_bucket_replicas_current": 3, "natslock_bucket_held": 1}},
-		{mirror.State{Condition: mirror.NoLeader, Current: 0}, map[string]float64{"natslock_exporter_up": 0, "natslock_bucket_writable": 0, "natslock_bucket_replicas_current": 0}},
-		{mirror.State{Condition: mirror.Unfit, Current: 3}, map[string]float64{"natslock_exporter_up": 0, "natslock_bucket_writable": 0, "natslock_bucket_replicas_current": 3}},
+		{mirror.State{Condition: mirror.Live, Current: 3, Replicas: 3}, map[string]float64{"natslock_exporter_up": 1, "natslock_bucket_writable": 1, "natslock_bucket_replicas": 3, "natslock_bucket_replicas_current": 3, "natslock_bucket_held": 1}},
+		{mirror.State{Condition: mirror.NoLeader, Replicas: 3}, map[string]float64{"natslock_exporter_up": 0, "natslock_bucket_writable": 0, "natslock_bucket_replicas": 3, "natslock_bucket_replicas_current": 0}},
+		{mirror.State{Condition: mirror.Unfit, Current: 3, Replicas: 3}, map[string]float64{"natslock_exporter_up": 0, "natslock_bucket_writable": 0, "natslock_bucket_replicas": 3, "natslock_bucket_replicas_current": 3}},
 		{mirror.State{Condition: mirror.Stale, Current: 3}, map[string]float64{"natslock_exporter_up": 0}},
 	} {
 		c.state = step.state
@@ -232,7 +232,7 @@ func TestBucketMetrics(t *testing.T) {
 		require.NoError(t, err)
 		got := map[string]float64{}
 		for _, f := range families {
-			if name := f.GetName(); slices.Contains([]string{"natslock_exporter_up", "natslock_bucket_writable", "natslock_bucket_replicas_current", "natslock_bucket_held"}, name) {
+			if name := f.GetName(); slices.Contains([]string{"natslock_exporter_up", "natslock_bucket_writable", "natslock_bucket_replicas", "natslock_bucket_replicas_current", "natslock_bucket_held"}, name) {
 				got[name] = f.Metric[0].Gauge.GetValue()
 			}
 		}
