@@ -15,7 +15,7 @@ var etcdSide = Side{
 	// The server lets watches that begin in the past catch up every 100 ms, and a
 	// waiter's watch does begin there.
 	Settle: 120 * time.Millisecond,
-	Setup: "`concurrency.Mutex`, sessions of 15 s, renewed, a session for each lock that is held or waited for at one time. " +
+	Setup: "`concurrency.Mutex`, sessions of 15 s, renewed, a session for each lock that is held or waited for. " +
 		"A lock is held for 120 ms before a hand-over, because the server notifies a new waiter only from its next tick of 100 ms on",
 	NotInMemory: "it always writes files",
 	Open: func(_ context.Context, s *Servers) (*Client, error) {

@@ -20,7 +20,7 @@ var natslockSide = Side{
 
 var exactSide = Side{
 	Name: "natslock, no turn", Server: "nats", Only: []string{stepContention},
-	Setup: "the same with `Tuning{Turn: -1}`: goroutines of all clients get in as they came",
+	Setup: "the same with `Tuning{Turn: -1}`: goroutines of all clients get the lock in the order in which they asked",
 	Open:  natslockWith([]natslock.Option{natslock.WithTuning(natslock.Tuning{Turn: -1})}),
 }
 

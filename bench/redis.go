@@ -17,7 +17,7 @@ import (
 
 var redsyncSide = Side{
 	Name: "redsync", Server: "redis",
-	Setup: "on go-redis, expiry 15 s, its default delay of 50 to 250 ms between tries, tries without end; three independent servers where there are three; no renewal",
+	Setup: "on go-redis, expiry 15 s, its default delay of 50 to 250 ms between tries, no end of tries; three independent servers where there are three; no renewal",
 	Open: func(_ context.Context, s *Servers) (*Client, error) {
 		var clients []*redis.Client
 		var pools []rsredis.Pool
