@@ -27,12 +27,12 @@ var ofParts = []*Case{
 	{Name: "write-behind-reader", Level: 3, Part: rwlock, judge: writeBehindReader, Must: "A reader must (M97) wait for earlier *writers*, and for no reader once it knows that no writer is before it, and a writer must (M98) wait for every earlier waiter."},
 	{Name: "try-write", Level: 3, Part: rwlock, judge: tryWrite, Must: "A writer with the gate must (M99) wait for the proof that the readers before it have gone."},
 	{Name: "drain", Level: 3, Part: rwlock, judge: drain, Must: "A writer with the gate must (M99) wait for the proof that the readers before it have gone."},
-	{Name: "drain-forged", Level: 3, Part: rwlock, judge: drainForged, Must: "A named reader must not (M102) be taken for gone but by its own tombstone, which the writer has read."},
+	{Name: "drain-forged", Level: 3, Part: rwlock, judge: drainForged, Must: "A named reader must not (M102) count as gone until the writer has read that reader's tombstone."},
 	{Name: "drain-broken", Level: 3, Part: rwlock, judge: drainBroken, Must: "A broken reader is live."},
 	{Name: "drain-old-answer", Level: 3, Part: rwlock, judge: drainOldAnswer, Must: "its `last_seq` is at or above the revision of an acknowledged write of the gate,", Also: "M99"},
 	{Name: "drain-anew", Level: 3, Part: rwlock, judge: drainAnew, Must: "the bucket that answers has the creation time that it must (M101) have in all answers."},
 	{Name: "drain-twice", Level: 5, Part: rwlock, judge: drainTwice, Must: "So the proof must (M103) be **two** complete answers"},
-	{Name: "drain-incomplete", Level: 5, Part: rwlock, judge: drainIncomplete, Must: "A key that an incomplete answer does not name, a 404 and an empty list prove nothing: a client must not (M40) take them for absence where a rule asks for a state."},
+	{Name: "drain-incomplete", Level: 5, Part: rwlock, judge: drainIncomplete, Must: "A key that an incomplete answer does not name, a 404 and an empty list prove nothing: a client must not (M40) treat them as absence where a rule asks for a state."},
 
 	// The semaphore.
 	{Name: "permit", Level: 3, Part: semaphore, judge: permit, Must: "A semaphore has 1 to 256 permits, and permit k is the slot `sem.<name>.<k>`."},
