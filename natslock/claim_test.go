@@ -14,7 +14,6 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -219,7 +218,7 @@ func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
 				l, err := a.Lock(t.Context(), "x")
 				require.NoError(t, err)
 				require.Greater(t, time.Since(sent), time.Second, "the first answer was waited for")
-				require.WithinDuration(t, sent.Add(8100*time.Millisecond), history.ValidUntil(l), 10*time.Millisecond)
+				require.WithinDuration(t, sent.Add(8100*time.Millisecond), kit.ValidUntil(l), 10*time.Millisecond)
 				time.Sleep(1500 * time.Millisecond) // not renewed yet
 				require.Equal(t, []string{"lock.x"}, kit.KeysLeft(t, s.Connect()))
 				require.NoError(t, l.Unlock(t.Context()))

@@ -14,7 +14,6 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -282,7 +281,7 @@ func TestCloseOfConnection(t *testing.T) {
 		w := c.await(t, "theirs")
 		next := other.await(t, "l")
 		time.Sleep(7 * time.Second)
-		until := history.ValidUntil(l)
+		until := kit.ValidUntil(l)
 		closed := time.Now()
 		c.nc.Close()
 		err := w.Failed(t)

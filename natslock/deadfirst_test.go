@@ -14,7 +14,6 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -161,7 +160,7 @@ func TestDeadFirst(t *testing.T) {
 		for _, dead := range []int{1, 5} {
 			t.Run(fmt.Sprint(x.name, " ", dead), func(t *testing.T) {
 				t.Parallel()
-				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+				kit.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
 					holder, _ := joinInMemory(t, bucket)
 					release := x.hold(t, holder.Client)
 					for range dead {
@@ -192,7 +191,7 @@ func TestDeadFirstWithTheirHolder(t *testing.T) {
 		for _, dead := range []int{1, 3, 17} {
 			t.Run(fmt.Sprint(x.name, " ", dead), func(t *testing.T) {
 				t.Parallel()
-				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+				kit.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
 					var ends time.Time // of the lease
 					tap := bucket.Open()
 					t.Cleanup(tap.Close)
@@ -200,7 +199,7 @@ func TestDeadFirstWithTheirHolder(t *testing.T) {
 					require.NoError(t, err)
 					holder, line := joinInMemory(t, bucket)
 					x.hold(t, holder.Client)
-					lines := []*history.Line{line}
+					lines := []*kit.Line{line}
 					wait := func(take func(context.Context, *natslock.Client) (*natslock.Lock, error), m *member) {
 						go func() {
 							if l, err := take(context.WithoutCancel(t.Context()), m.Client); err == nil {
@@ -242,7 +241,7 @@ func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 		for _, dead := range []int{1, 3} {
 			t.Run(fmt.Sprint(x.name, " ", dead), func(t *testing.T) {
 				t.Parallel()
-				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+				kit.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
 					holder, _ := joinInMemory(t, bucket)
 					release := x.hold(t, holder.Client)
 					for range dead {
@@ -343,7 +342,7 @@ func TestDeadFirstInCrashLoop(t *testing.T) {
 	for _, x := range sorts() {
 		t.Run(x.name, func(t *testing.T) {
 			half := func(trouble func(t *testing.T, bucket *kvstore.Memory)) (seen *cycles) {
-				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+				kit.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
 					holder, _ := joinInMemory(t, bucket)
 					release := x.hold(t, holder.Client)
 					clients := 3

@@ -54,7 +54,7 @@ var faultySteps = []struct {
 func TestFaultAtEveryStep(t *testing.T) {
 	faultAtSteps(t, 1, func(t *testing.T, scenario func(*testing.T, faultyBucket)) {
 		t.Parallel()
-		history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
+		kit.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 			scenario(t, faultyBucket{
 				client: func(opts ...natslock.Option) (*natslock.Client, *faults.Store) {
 					return kit.FaultyInMemory(t, m, 1, opts...)
@@ -260,7 +260,7 @@ func TestLateRenewalDoesNotRevive(t *testing.T) {
 		fa.OnSend(kit.At("lock renew", faults.DelayAnswer(4*time.Second)))
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		end := history.ValidUntil(l)
+		end := kit.ValidUntil(l)
 		<-l.Context().Done()
 		require.False(t, time.Now().After(end), "the context ended %v after the validity", time.Since(end))
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
@@ -314,7 +314,7 @@ func TestValidityCountsFromSending(t *testing.T) {
 					ref.Check(t)
 					require.True(t, hit)
 					// 5 s of lease, 10% of them margin.
-					require.WithinDuration(t, sent.Add(4500*time.Millisecond), history.ValidUntil(la), 10*time.Millisecond)
+					require.WithinDuration(t, sent.Add(4500*time.Millisecond), kit.ValidUntil(la), 10*time.Millisecond)
 					require.WithinDuration(t, sent.Add(5*time.Second), time.Now(), 500*time.Millisecond)
 				})
 			})
@@ -458,7 +458,7 @@ func TestBreakAnswerLost(t *testing.T) {
 		for _, now := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s now=%v", f.Name, now), func(t *testing.T) {
 				t.Parallel()
-				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+				kit.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
 					a, _ := kit.FaultyInMemory(t, bucket, 1, natslock.WithTTL(5*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 					b, fb := kit.FaultyInMemory(t, bucket, 1, natslock.WithTTL(5*time.Second))
 					la, err := a.Lock(t.Context(), "x")

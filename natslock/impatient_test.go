@@ -14,7 +14,6 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -116,7 +115,7 @@ func TestImpatientCallers(t *testing.T) {
 		t.Logf("%d grants, %d given up", n.Load(), gaveUp.Load())
 		return n.Load()
 	}
-	history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+	kit.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
 		patient := rate(t, bucket, false)
 		time.Sleep(2 * time.Second)
 		require.GreaterOrEqual(t, rate(t, bucket, true), patient/10)

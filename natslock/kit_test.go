@@ -14,7 +14,6 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -50,9 +49,9 @@ func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *member {
 
 // joinInMemory is [join] to a bucket in memory: instead of a connection the member has a
 // line to it.
-func joinInMemory(t testing.TB, bucket *kvstore.Memory, opts ...natslock.Option) (*member, *history.Line) {
+func joinInMemory(t testing.TB, bucket *kvstore.Memory, opts ...natslock.Option) (*member, *kit.Line) {
 	t.Helper()
-	m, line := &member{rec: kit.NewObserver()}, history.NewLine(bucket)
+	m, line := &member{rec: kit.NewObserver()}, kit.NewLine(bucket)
 	c, err := line.NewClient(append([]natslock.Option{m.rec.Option()}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { kit.CloseNow(c); line.Close() })

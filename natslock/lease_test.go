@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
@@ -47,7 +46,7 @@ func wantHeld(t testing.TB, l *natslock.Lock) {
 	t.Helper()
 	require.Positive(t, l.Remaining())
 	require.Positive(t, l.Remaining())
-	require.True(t, history.ValidUntil(l).After(time.Now()))
+	require.True(t, kit.ValidUntil(l).After(time.Now()))
 	require.NoError(t, l.Err())
 	require.NoError(t, l.Context().Err())
 }
@@ -68,7 +67,7 @@ func TestLeaseHolderCutOff(t *testing.T) {
 					}
 				}
 				require.False(t, renewed.IsZero())
-				until := history.ValidUntil(l)
+				until := kit.ValidUntil(l)
 				require.WithinDuration(t, renewed.Add(ttl-time.Second), until, time.Millisecond, "the last renewal and the TTL without the margin")
 				if how == "cut" {
 					holder.link.Cut()
@@ -115,7 +114,7 @@ func TestLeaseBlockedWrite(t *testing.T) {
 	slow := mustLock(t, holder.Client, "slow", natslock.TTL(2*time.Second))
 	holder.link.BlockWrites(true)
 	defer holder.link.BlockWrites(false) // before the client is closed
-	until := history.ValidUntil(l)
+	until := kit.ValidUntil(l)
 	kit.Receive(t, l.Context().Done(), "the end")
 	require.WithinDuration(t, until, time.Now(), 700*time.Millisecond)
 	wantLost(t, l, natslock.ErrLost)

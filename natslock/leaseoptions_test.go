@@ -13,7 +13,6 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -85,7 +84,7 @@ func TestLeaseExtend(t *testing.T) {
 
 		// An Extend that is not answered: the lock is as valid as before.
 		require.NoError(t, l.Extend(t.Context(), 10*time.Second))
-		until := history.ValidUntil(l)
+		until := kit.ValidUntil(l)
 		c.link.Blackhole(true)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
@@ -93,7 +92,7 @@ func TestLeaseExtend(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, natslock.ErrLost)
 		wantHeld(t, l)
-		require.Equal(t, until.UnixMilli(), history.ValidUntil(l).UnixMilli())
+		require.Equal(t, until.UnixMilli(), kit.ValidUntil(l).UnixMilli())
 		// Or shorter, if that was asked for: the server may have taken it.
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -150,7 +149,7 @@ func TestLeaseUntil(t *testing.T) {
 			name := fmt.Sprint("l", i)
 			end := time.Now().Add(d)
 			l := mustLock(t, c.Client, name, natslock.Until(end))
-			require.Equal(t, end.UnixMilli(), history.ValidUntil(l).UnixMilli())
+			require.Equal(t, end.UnixMilli(), kit.ValidUntil(l).UnixMilli())
 			require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrInvalid)
 			require.ErrorIs(t, l.Extend(t.Context(), time.Hour), natslock.ErrInvalid)
 			require.Len(t, p.take(t, c.nc), 1)

@@ -17,7 +17,6 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/natslock"
@@ -269,7 +268,7 @@ func TestLockAllFaults(t *testing.T) {
 		for nth := range 7 {
 			t.Run(fmt.Sprintf("write %d, %s", nth+1, name), func(t *testing.T) {
 				t.Parallel()
-				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+				kit.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
 					other, _ := joinInMemory(t, bucket)
 					faulty, f := kit.FaultyInMemory(t, bucket, 1)
 					c := &member{Client: faulty}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -319,7 +318,7 @@ func TestOnceDaily(t *testing.T) {
 	} {
 		for _, change := range changes {
 			t.Run(name+"/"+change, func(t *testing.T) {
-				history.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
+				kit.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
 					zone, err := time.LoadLocation(name)
 					require.NoError(t, err)
 					day, err := time.ParseInLocation(time.DateOnly, change, zone)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -127,10 +126,10 @@ func TestReadersTogether(t *testing.T) {
 		kit.Unlock(t, host)
 		require.ErrorIs(t, host.Err(), natslock.ErrReleased)
 		require.ErrorIs(t, host.Extend(t.Context(), 0), natslock.ErrReleased, "a reader that has left speaks for nobody")
-		require.False(t, history.ValidUntil(host).After(time.Now()))
+		require.False(t, kit.ValidUntil(host).After(time.Now()))
 		require.Zero(t, host.Remaining())
 		require.Positive(t, guest.Remaining())
-		require.True(t, history.ValidUntil(guest).After(time.Now()))
+		require.True(t, kit.ValidUntil(guest).After(time.Now()))
 
 		time.Sleep(time.Minute) // renewed for the remaining readers
 		require.NoError(t, guest.Err())
@@ -144,7 +143,7 @@ func TestReadersTogether(t *testing.T) {
 			require.ErrorIs(t, l.Err(), natslock.ErrLost)
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost, "as before")
-			require.False(t, history.ValidUntil(l).After(lost), "not until it was released")
+			require.False(t, kit.ValidUntil(l).After(lost), "not until it was released")
 		}
 	})
 }
@@ -168,7 +167,7 @@ func TestUntilBehindReplicas(t *testing.T) {
 		l, err := a.Lock(t.Context(), "x", natslock.Until(until))
 		require.NoError(t, err)
 		require.Positive(t, renewed)
-		require.Equal(t, until.UnixMilli(), history.ValidUntil(l).UnixMilli())
+		require.Equal(t, until.UnixMilli(), kit.ValidUntil(l).UnixMilli())
 		<-l.Context().Done()
 		require.Equal(t, until.UnixMilli(), time.Now().UnixMilli())
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrEnded)

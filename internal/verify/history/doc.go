@@ -15,8 +15,8 @@
 //	held.Unlock(ctx)
 //	history.Verify(t, rec.History(), history.Options{})
 //
-// In memory, [InMemory] makes the bubble and the bucket, [Recorder.TapMemory] the tap, and a
-// [Line] connects clients. All checks judge such a history as they judge that of a server.
+// In memory, [kit.InMemory] makes the bubble and the bucket, [Recorder.TapMemory] the tap, and a
+// [kit.Line] connects clients. All checks judge such a history as they judge that of a server.
 // A client has subscriptions on its connection only. In memory check 7 wants its store closed
 // instead.
 //

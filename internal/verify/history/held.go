@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 )
 
@@ -28,7 +29,7 @@ func (h *Held) Unlock(ctx context.Context) error {
 	h.rec.end(op, outcomeOf(err), err)
 	h.rec.mu.Lock()
 	defer h.rec.mu.Unlock()
-	h.hold.Until = h.rec.at(ValidUntil(h.lock))
+	h.hold.Until = h.rec.at(kit.ValidUntil(h.lock))
 	h.hold.Unlocked, h.hold.Released = op.Return, err == nil
 	delete(h.rec.open, h)
 	return err
@@ -36,10 +37,7 @@ func (h *Held) Unlock(ctx context.Context) error {
 
 // Drop loses the handle: no goroutine will unlock it. In a bubble the garbage collector cannot end the
 // lock, so Drop does.
-func (h *Held) Drop() { inside.Drop(h.lock) }
-
-// ValidUntil returns the end of the validity of a lock, even when that is over.
-func ValidUntil(l *natslock.Lock) time.Time { return time.Now().Add(inside.Left(l)) }
+func (h *Held) Drop() { kit.Drop(h.lock) }
 
 // Extend confirms the lock now.
 func (h *Held) Extend(ctx context.Context, ttl time.Duration) error {

@@ -3,29 +3,12 @@ package history
 import (
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
 )
-
-// begins is the time when a bucket in memory is made, that of a server in a bubble:
-// sequences count from 2016, and the clock of synctest begins in the year 2000.
-var begins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
-
-// InMemory runs fn with a bucket in memory, in a bubble of fake time without a server. It
-// is for simulations and tables of faults: they are several times as fast as in a
-// testutil.Bubble. Connect clients with [NewLine] or [FaultyInMemory]. Nothing leaves the
-// bubble, so several may run at a time.
-func InMemory(t *testing.T, fn func(t *testing.T, m *kvstore.Memory)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(begins))
-		fn(t, kvstore.NewMemory(kvstore.DefaultBucket))
-	})
-}
 
 // memoryTap records the changes of a bucket in memory: the bucket notifies a store that no
 // client has, of each write that it has applied and in their order.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -115,7 +116,7 @@ func (r *Recorder) Option() natslock.Option {
 
 // confirmed records the validity end as the holder sees it. Under mu.
 func (r *Recorder) confirmed(h *Held) {
-	c := Confirmation{At: time.Since(r.began), Until: r.at(ValidUntil(h.lock))}
+	c := Confirmation{At: time.Since(r.began), Until: r.at(kit.ValidUntil(h.lock))}
 	if c.Until > c.At {
 		h.hold.Confirmed = append(h.hold.Confirmed, c)
 	}
@@ -329,7 +330,7 @@ func (r *Recorder) History() *History {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for h := range r.open {
-		h.hold.Until = r.at(ValidUntil(h.lock))
+		h.hold.Until = r.at(kit.ValidUntil(h.lock))
 	}
 	h := r.h
 	h.Ended = time.Since(r.began)

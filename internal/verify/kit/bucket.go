@@ -53,6 +53,13 @@ func FaultyInMemory(t testing.TB, m *kvstore.Memory, seed uint64, opts ...natslo
 
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
+// ValidUntil returns the end of the validity of a lock, even when that is over.
+func ValidUntil(l *natslock.Lock) time.Time { return time.Now().Add(inside.Left(l)) }
+
+// Drop does what the garbage collector does with a handle that nobody has any more. In a bubble the
+// collector cannot.
+func Drop(l *natslock.Lock) { inside.Drop(l) }
+
 // Keep keeps a handle until the test ends: a handle that is dropped is not renewed. Then
 // Keep drops it. The testing package does not drop the functions of Cleanup, so a handle
 // that stayed in one would keep its client and all of its bubble in memory.

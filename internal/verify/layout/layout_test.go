@@ -92,7 +92,7 @@ var forTests = map[string][]string{
 	verify + "faults":  {"natslock", "internal/plain", "internal/kvstore", "internal/bridge"},
 	verify + "kit":     {"natslock", "natslock/admin", "testutil", "internal/kvstore", verify + "faults", "internal/bridge", "internal/record"},
 	verify + "mutants": {verify + "tier"},
-	verify + "history": {"natslock", "natslock/admin", "rwlock", "semaphore", "internal/kvstore", verify + "faults", verify + "kit", "internal/bridge", "internal/record"},
+	verify + "history": {"natslock", "natslock/admin", "rwlock", "semaphore", "internal/kvstore", verify + "kit", "internal/record"},
 }
 
 // onlyTests are the packages that are for tests, of users too.

@@ -14,7 +14,6 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/session"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 )
@@ -128,9 +127,9 @@ func (o over) pass(w kvstore.Write, done func(kvstore.Answer)) (forget func(), e
 }
 
 // hold takes so many locks at a time, over a link that carries all.
-func hold(t *testing.T, m *kvstore.Memory, n int) (c *natslock.Client, line *history.Line, l *link, held []*natslock.Lock) {
+func hold(t *testing.T, m *kvstore.Memory, n int) (c *natslock.Client, line *kit.Line, l *link, held []*natslock.Lock) {
 	t.Helper()
-	l, line = newLink(t), history.NewLine(m)
+	l, line = newLink(t), kit.NewLine(m)
 	c, err := line.NewClient(faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return over{kv, l} }))
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -174,7 +173,7 @@ func TestNarrowLink(t *testing.T) {
 	const locks, validity = 2000, 14
 	for _, rate := range []int{280, 200, 120} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
-			history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
+			kit.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 				c, _, l, held := hold(t, m, locks)
 				l.carry(rate)
 				time.Sleep(45 * time.Second)
@@ -197,7 +196,7 @@ func TestNarrowLink(t *testing.T) {
 
 // TestSlowAnswers has answers take 400 ms from some time on, however few writes are under way. All locks are kept, and new ones are taken.
 func TestSlowAnswers(t *testing.T) {
-	history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
+	kit.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 		const locks = 3000
 		c, _, l, held := hold(t, m, locks)
 		time.Sleep(session.DefaultTTL)
@@ -216,7 +215,7 @@ func TestSlowAnswers(t *testing.T) {
 
 // TestReconnectSpreads: the renewals after a reconnect come at once, and those after them not.
 func TestReconnectSpreads(t *testing.T) {
-	history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
+	kit.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 		const locks = 3000
 		_, line, l, held := hold(t, m, locks)
 		time.Sleep(session.DefaultTTL) // the watches of the locks have begun, with a renewal

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/session"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/proxy"
@@ -73,7 +72,7 @@ func TestRestartOfMany(t *testing.T) {
 	ends := make([]time.Time, locks)
 	begun := time.Now()
 	for i, l := range held {
-		ends[i] = history.ValidUntil(l)
+		ends[i] = kit.ValidUntil(l)
 	}
 	s.Restart()
 	away := time.Since(begun)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
@@ -96,7 +95,7 @@ func onServer(s *testutil.Server) dial {
 // inMemory makes clients of a bucket in memory.
 func inMemory(t *testing.T, m *kvstore.Memory) dial {
 	return func(opts ...natslock.Option) (line, *natslock.Client, error) {
-		l := history.NewLine(m)
+		l := kit.NewLine(m)
 		t.Cleanup(func() { assert.Zero(t, l.Close(), "stores that a client has left open") })
 		c, err := l.NewClient(opts...)
 		return line{cut: l.Cut, heal: l.Heal, crash: l.Cut}, c, err
@@ -212,7 +211,7 @@ func refusal(err error) string {
 func TestLockAllHour(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	history.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
+	kit.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 		store := m.Open()
 		defer store.Close()
 		strollers(t, seed, machine.Quarter(time.Hour), inMemory(t, m), store)

@@ -49,7 +49,7 @@ type line interface {
 func simulateIn(t *testing.T, memory bool, fn func(t *testing.T, b bucket)) {
 	t.Helper()
 	if memory {
-		history.InMemory(t, func(t *testing.T, m *kvstore.Memory) { fn(t, &inMemory{t: t, m: m, store: m.Open()}) })
+		kit.InMemory(t, func(t *testing.T, m *kvstore.Memory) { fn(t, &inMemory{t: t, m: m, store: m.Open()}) })
 		return
 	}
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) { fn(t, &onServer{t: t, s: s}) })
@@ -151,13 +151,13 @@ type inMemory struct {
 	t     *testing.T
 	m     *kvstore.Memory
 	store kvstore.KV
-	lines []*history.Line
+	lines []*kit.Line
 }
 
-type memoryLine struct{ *history.Line }
+type memoryLine struct{ *kit.Line }
 
 func (b *inMemory) line() line {
-	l := history.NewLine(b.m)
+	l := kit.NewLine(b.m)
 	b.lines = append(b.lines, l)
 	return memoryLine{l}
 }

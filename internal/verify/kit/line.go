@@ -1,4 +1,4 @@
-package history
+package kit
 
 import (
 	"bytes"
@@ -8,9 +8,10 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/natslock"
@@ -25,11 +26,25 @@ const (
 )
 
 var (
-	inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
-
 	errCut      = fmt.Errorf("%w: not sent, the line is cut", kvstore.ErrUnavailable)
 	errNoAnswer = fmt.Errorf("%w: no answer on the line", kvstore.ErrUnavailable)
 )
+
+// begins is the time when a bucket in memory is made, that of a server in a bubble:
+// sequences count from 2016, and the clock of synctest begins in the year 2000.
+var begins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+
+// InMemory runs fn with a bucket in memory, in a bubble of fake time without a server. It
+// is for simulations and tables of faults: they are several times as fast as in a
+// testutil.Bubble. Connect clients with [NewLine] or [FaultyInMemory]. Nothing leaves the
+// bubble, so several may run at a time.
+func InMemory(t *testing.T, fn func(t *testing.T, m *kvstore.Memory)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(begins))
+		fn(t, kvstore.NewMemory(kvstore.DefaultBucket))
+	})
+}
 
 // Line is the connection between clients and a bucket in memory. A test disturbs it as it
 // disturbs the bytes of a connection with a testutil.Link: see Cut, Heal and Blackhole.
