@@ -91,7 +91,7 @@ func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	c := kit.NewClient(t, nc, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 20 * time.Second}))
-	held, other := mustLock(t, c, "l", natslock.TTL(time.Hour)), join(t, s)
+	held, other := kit.Must(t, c.Lock, "l", natslock.TTL(time.Hour)), kit.Join(t, s)
 	require.NoError(t, nc.Flush())
 
 	r.stop()
@@ -151,8 +151,8 @@ func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.
 	}
 	r.start()
 	kit.ReceiveIn(t, time.Minute, filled, "the application's publishes")
-	mustLock(t, other.Client, "l") // released in the background
-	kit.Unlock(t, mustLock(t, c, "m"))
+	kit.Must(t, other.Lock, "l") // released in the background
+	kit.Unlock(t, kit.Must(t, c.Lock, "m"))
 	return returned
 }
 
@@ -172,8 +172,8 @@ func TestBlockedWriteTimes(t *testing.T) {
 // A Close gives up, too.
 func TestCloseBlockedWrite(t *testing.T) {
 	s := testutil.RunServer(t)
-	c := join(t, s)
-	mustLock(t, c.Client, "l")
+	c := kit.Join(t, s)
+	kit.Must(t, c.Lock, "l")
 	block(t, c)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

@@ -20,11 +20,6 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-func breakLock(t testing.TB, c *natslock.Client, l *natslock.Lock, reason string) {
-	t.Helper()
-	require.NoError(t, admin.New(c).Break(context.Background(), admin.BreakRequest{Kind: admin.KindMutex, Name: l.Name(), ID: l.ID(), Reason: reason}))
-}
-
 func breakNow(t testing.TB, c *natslock.Client, l *natslock.Lock, reason string) {
 	t.Helper()
 	require.NoError(t, admin.New(c).Break(context.Background(), admin.BreakRequest{Kind: admin.KindMutex, Name: l.Name(), ID: l.ID(), Reason: reason, Immediately: true}))
@@ -32,11 +27,11 @@ func breakNow(t testing.TB, c *natslock.Client, l *natslock.Lock, reason string)
 
 func TestBreakTellsTheHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, operator := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), join(t, s, natslock.WithOwner("olga"))
-		l := mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
-		holder.rec.Wait(t, admin.EventRenewed, "l") // the watch is in place
+		holder, operator := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), kit.Join(t, s, natslock.WithOwner("olga"))
+		l := kit.Must(t, holder.Lock, "l", natslock.TTL(time.Hour))
+		holder.Events.Wait(t, admin.EventRenewed, "l") // the watch is in place
 		begun := time.Now()
-		breakLock(t, operator.Client, l, "it hangs")
+		kit.Break(t, operator.Client, l, "it hangs")
 		kit.Receive(t, l.Context().Done(), "the end")
 		require.Less(t, time.Since(begun), time.Second, "it takes milliseconds, on an idle machine")
 		cause := context.Cause(l.Context())
@@ -45,14 +40,14 @@ func TestBreakTellsTheHolder(t *testing.T) {
 		require.ErrorContains(t, cause, "it hangs")
 		require.ErrorContains(t, cause, "olga")
 
-		info := inspect(t, operator.Client, "l")
+		info := kit.Inspect(t, operator.Client, "l")
 		require.NotNil(t, info.Holder)
 		require.Equal(t, l.Token(), info.Holder.Token)
 		require.Equal(t, &admin.Broken{By: "olga", Reason: "it hangs", At: info.Holder.Broken.At}, info.Holder.Broken)
 		require.WithinDuration(t, time.Now(), info.Holder.Broken.At, time.Minute)
 
-		wantLost(t, l, natslock.ErrBroken)
-		ev := holder.rec.Wait(t, admin.EventBroken, "l")
+		kit.WantLost(t, l, natslock.ErrBroken)
+		ev := holder.Events.Wait(t, admin.EventBroken, "l")
 		require.ErrorIs(t, ev.Cause, natslock.ErrBroken)
 		require.EqualValues(t, 1, holder.Stats().Broken)
 		require.Zero(t, holder.Stats().Lost)
@@ -62,11 +57,11 @@ func TestBreakTellsTheHolder(t *testing.T) {
 // Nobody gets in before the broken holder has stopped.
 func TestBreakWaitsForTheHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, other := join(t, s, natslock.WithTTL(30*time.Second)), join(t, s)
-		l := mustLock(t, holder.Client, "l")
-		w := other.await(t, "l")
+		holder, other := kit.Join(t, s, natslock.WithTTL(30*time.Second)), kit.Join(t, s)
+		l := kit.Must(t, holder.Lock, "l")
+		w := other.Await(t, "l")
 		time.Sleep(5 * time.Second)
-		breakLock(t, other.Client, l, "")
+		kit.Break(t, other.Client, l, "")
 		synctest.Wait()
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken, "notified at once")
 		time.Sleep(20 * time.Second) // the work takes its time to stop
@@ -88,13 +83,13 @@ func TestBreakWaitsForTheHolder(t *testing.T) {
 func TestBreakOfDeafHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 30 * time.Second
-		holder, other := join(t, s, natslock.WithTTL(ttl)), join(t, s)
-		l := mustLock(t, holder.Client, "l")
-		w := other.await(t, "l")
+		holder, other := kit.Join(t, s, natslock.WithTTL(ttl)), kit.Join(t, s)
+		l := kit.Must(t, holder.Lock, "l")
+		w := other.Await(t, "l")
 		time.Sleep(5 * time.Second)
-		holder.link.Blackhole(true)
+		holder.Link.Blackhole(true)
 		time.Sleep(time.Second)
-		breakLock(t, other.Client, l, "")
+		kit.Break(t, other.Client, l, "")
 		broken := time.Now()
 		kit.Receive(t, l.Context().Done(), "the end of the validity")
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
@@ -103,20 +98,20 @@ func TestBreakOfDeafHolder(t *testing.T) {
 		require.NoError(t, w.Err)
 		require.LessOrEqual(t, w.At.Sub(broken), ttl+500*time.Millisecond)
 		// The old holder's writes that were on their way do not bring its lock back.
-		holder.link.Heal()
+		holder.Link.Heal()
 		time.Sleep(time.Minute)
-		wantHeld(t, w.Value)
-		wantLost(t, l, natslock.ErrLost)
+		kit.WantHeld(t, w.Value)
+		kit.WantLost(t, l, natslock.ErrLost)
 	})
 }
 
 // A holder that never watches learns of the break from its next renewal.
 func TestBreakWithoutWatch(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, other := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), join(t, s)
-		l := mustLock(t, holder.Client, "l", natslock.TTL(15*time.Second))
+		holder, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), kit.Join(t, s)
+		l := kit.Must(t, holder.Lock, "l", natslock.TTL(15*time.Second))
 		time.Sleep(time.Second)
-		breakLock(t, other.Client, l, "why not")
+		kit.Break(t, other.Client, l, "why not")
 		time.Sleep(3 * time.Second)
 		require.NoError(t, l.Err())
 		time.Sleep(1500 * time.Millisecond)
@@ -124,26 +119,26 @@ func TestBreakWithoutWatch(t *testing.T) {
 		require.ErrorContains(t, l.Err(), "why not")
 
 		// Or from its Unlock.
-		l = mustLock(t, holder.Client, "m")
-		breakLock(t, other.Client, l, "why not")
-		w := other.await(t, "m")
+		l = kit.Must(t, holder.Lock, "m")
+		kit.Break(t, other.Client, l, "why not")
+		w := other.Await(t, "m")
 		require.NoError(t, l.Err())
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 		w.Granted(t)
 
 		// Or from Extend.
-		l = mustLock(t, holder.Client, "n")
-		breakLock(t, other.Client, l, "why not")
+		l = kit.Must(t, holder.Lock, "n")
+		kit.Break(t, other.Client, l, "why not")
 		require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrBroken)
-		wantLost(t, l, natslock.ErrBroken)
+		kit.WantLost(t, l, natslock.ErrBroken)
 	})
 }
 
 func TestBreakNow(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, other := join(t, s), join(t, s)
-		l := mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
-		w := other.await(t, "l")
+		holder, other := kit.Join(t, s), kit.Join(t, s)
+		l := kit.Must(t, holder.Lock, "l", natslock.TTL(time.Hour))
+		w := other.Await(t, "l")
 		time.Sleep(5 * time.Second)
 		begun := time.Now()
 		breakNow(t, other.Client, l, "now!")
@@ -154,14 +149,14 @@ func TestBreakNow(t *testing.T) {
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 		time.Sleep(time.Hour)
-		wantHeld(t, next)
+		kit.WantHeld(t, next)
 		kit.Unlock(t, next)
 
 		// Broken first, then not waited for.
-		l = mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
-		w = other.await(t, "l")
+		l = kit.Must(t, holder.Lock, "l", natslock.TTL(time.Hour))
+		w = other.Await(t, "l")
 		time.Sleep(5 * time.Second)
-		breakLock(t, other.Client, l, "please")
+		kit.Break(t, other.Client, l, "please")
 		time.Sleep(5 * time.Second)
 		require.False(t, w.Over())
 		begun = time.Now()
@@ -169,15 +164,15 @@ func TestBreakNow(t *testing.T) {
 		next = w.Granted(t)
 		require.Less(t, w.At.Sub(begun), 50*time.Millisecond)
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
-		wantHeld(t, next)
+		kit.WantHeld(t, next)
 	})
 }
 
 // A holder that is notified of an immediate break reports the break as the cause.
 func TestBreakNowCause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, other := join(t, s), join(t, s)
-		l := mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
+		holder, other := kit.Join(t, s), kit.Join(t, s)
+		l := kit.Must(t, holder.Lock, "l", natslock.TTL(time.Hour))
 		time.Sleep(5 * time.Second)
 		breakNow(t, other.Client, l, "fire")
 		synctest.Wait()
@@ -188,13 +183,13 @@ func TestBreakNowCause(t *testing.T) {
 
 func TestBreakOnlyWhoWasShown(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, other := join(t, s), join(t, s)
+		holder, other := kit.Join(t, s), kit.Join(t, s)
 		ctx := t.Context()
-		old := mustLock(t, holder.Client, "l")
+		old := kit.Must(t, holder.Lock, "l")
 		kit.Unlock(t, old)
 		require.ErrorIs(t, admin.New(other.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: old.ID()}), natslock.ErrReleased, "a tombstone")
-		l := mustLock(t, holder.Client, "l", natslock.NoRenew(), natslock.TTL(time.Hour))
-		p := newTap(t, s.Connect(), ">")
+		l := kit.Must(t, holder.Lock, "l", natslock.NoRenew(), natslock.TTL(time.Hour))
+		p := kit.NewTap(t, s.Connect(), ">")
 		for _, id := range []string{old.ID(), l.ID()[:25], l.ID() + "A", fmt.Sprintf("unreadable-%d", record.TokenRevision(l.Token())), fmt.Sprint(l.Token())} {
 			require.ErrorIs(t, admin.New(other.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: id}), natslock.ErrReleased)
 			require.ErrorIs(t, admin.New(other.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: id, Immediately: true}), natslock.ErrReleased)
@@ -203,25 +198,25 @@ func TestBreakOnlyWhoWasShown(t *testing.T) {
 		require.ErrorIs(t, admin.New(other.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindRW, Name: "l", ID: l.ID()}), natslock.ErrReleased)
 		require.ErrorIs(t, admin.New(other.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "nobody's", ID: old.ID()}), natslock.ErrReleased)
 		require.ErrorIs(t, admin.New(other.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "", ID: old.ID()}), natslock.ErrInvalid)
-		require.Empty(t, p.take(t, other.nc), "nothing was written")
-		wantHeld(t, l)
+		require.Empty(t, p.Take(t, other.NC), "nothing was written")
+		kit.WantHeld(t, l)
 
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		require.ErrorIs(t, admin.New(other.Client).Break(ended, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: l.ID()}), context.Canceled)
 
-		breakLock(t, other.Client, l, "first")
-		require.Len(t, p.take(t, other.nc), 1)
-		breakLock(t, other.Client, l, "second")
-		require.Empty(t, p.take(t, other.nc), "it is broken already")
-		require.Equal(t, "first", inspect(t, other.Client, "l").Holder.Broken.Reason)
+		kit.Break(t, other.Client, l, "first")
+		require.Len(t, p.Take(t, other.NC), 1)
+		kit.Break(t, other.Client, l, "second")
+		require.Empty(t, p.Take(t, other.NC), "it is broken already")
+		require.Equal(t, "first", kit.Inspect(t, other.Client, "l").Holder.Broken.Reason)
 
 		// Id and token stay those of the holder through renewals, and a break finds it.
-		l = mustLock(t, holder.Client, "m")
+		l = kit.Must(t, holder.Lock, "m")
 		time.Sleep(time.Minute)
-		shown := inspect(t, other.Client, "m").Holder
+		shown := kit.Inspect(t, other.Client, "m").Holder
 		require.Equal(t, []any{l.ID(), l.Token()}, []any{shown.ID, shown.Token})
-		breakLock(t, other.Client, l, "")
+		kit.Break(t, other.Client, l, "")
 	})
 }
 
@@ -229,12 +224,12 @@ func TestBreakOnlyWhoWasShown(t *testing.T) {
 // lags answers that there is no record.
 func TestBreakBehindAMirror(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder := join(t, s)
-		operator := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1} }))
-		l := mustLock(t, holder.Client, "l")
+		holder := kit.Join(t, s)
+		operator := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &kit.Lagging{KV: kv, Answers: 1} }))
+		l := kit.Must(t, holder.Lock, "l")
 		require.NoError(t, admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: l.ID()}))
 		time.Sleep(10 * time.Second)
-		wantLost(t, l, natslock.ErrBroken)
+		kit.WantLost(t, l, natslock.ErrBroken)
 	})
 }
 
@@ -243,20 +238,20 @@ func TestBreakBehindAMirror(t *testing.T) {
 func TestBreakOfFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 10 * time.Hour
-		holder, other := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), join(t, s)
-		r := newRaw(t, s.Connect())
+		holder, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
 		begun := time.Now()
-		l := mustLock(t, holder.Client, "l", natslock.NoRenew(), natslock.TTL(ttl))
+		l := kit.Must(t, holder.Lock, "l", natslock.NoRenew(), natslock.TTL(ttl))
 		time.Sleep(9*time.Hour + 1500*time.Millisecond)
-		breakLock(t, other.Client, l, "")
-		m := r.get("lock.l")
+		kit.Break(t, other.Client, l, "")
+		m := r.Get("lock.l")
 		left, err := time.ParseDuration(m.Header.Get("Nats-TTL"))
 		require.NoError(t, err)
 		end := m.Time.Add(left)
 		require.False(t, end.Before(begun.Add(ttl)), "not before the lease would have ended")
 		require.Less(t, end.Sub(begun.Add(ttl)), 1100*time.Millisecond)
-		wantHeld(t, l) // it watches never and renews never
-		w := other.await(t, "l")
+		kit.WantHeld(t, l) // it watches never and renews never
+		w := other.Await(t, "l")
 		<-w.Done
 		require.NoError(t, w.Err)
 		require.GreaterOrEqual(t, w.At.Sub(begun), ttl)
@@ -264,10 +259,10 @@ func TestBreakOfFixedLease(t *testing.T) {
 		require.Error(t, l.Context().Err())
 
 		// A holder that watches is notified of the break, though it never renews.
-		watching := join(t, s)
-		l = mustLock(t, watching.Client, "w", natslock.NoRenew(), natslock.TTL(ttl))
+		watching := kit.Join(t, s)
+		l = kit.Must(t, watching.Lock, "w", natslock.NoRenew(), natslock.TTL(ttl))
 		time.Sleep(2 * time.Second)
-		breakLock(t, other.Client, l, "received?")
+		kit.Break(t, other.Client, l, "received?")
 		synctest.Wait()
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
@@ -281,20 +276,20 @@ func TestBreakOfFixedLease(t *testing.T) {
 // to a renewal or a read, and to nothing else.
 func TestBreakForgedNotification(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, other := join(t, s), join(t, s)
-		r := newRaw(t, s.Connect())
-		renewing := mustLock(t, holder.Client, "renewing", natslock.TTL(time.Hour))
-		fixed := mustLock(t, holder.Client, "fixed", natslock.TTL(time.Hour), natslock.NoRenew())
-		w := other.await(t, "renewing")
+		holder, other := kit.Join(t, s), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		renewing := kit.Must(t, holder.Lock, "renewing", natslock.TTL(time.Hour))
+		fixed := kit.Must(t, holder.Lock, "fixed", natslock.TTL(time.Hour), natslock.NoRenew())
+		w := other.Await(t, "renewing")
 		time.Sleep(5 * time.Second)
 
 		// The real notification of a break of another lock, changed a little.
-		victim := mustLock(t, other.Client, "victim")
-		dest := r.stream().CachedInfo().Config.RePublish.Destination
-		received, err := r.nc.SubscribeSync(dest)
+		victim := kit.Must(t, other.Lock, "victim")
+		dest := r.Stream().CachedInfo().Config.RePublish.Destination
+		received, err := r.NC.SubscribeSync(dest)
 		require.NoError(t, err)
-		require.NoError(t, r.nc.Flush())
-		breakLock(t, other.Client, victim, "")
+		require.NoError(t, r.NC.Flush())
+		kit.Break(t, other.Client, victim, "")
 		real, err := received.NextMsg(time.Second)
 		require.NoError(t, err)
 		for _, name := range []string{"renewing", "fixed"} {
@@ -304,26 +299,26 @@ func TestBreakForgedNotification(t *testing.T) {
 					for k, v := range real.Header {
 						m.Header[k] = v
 					}
-					m.Header.Set("Nats-Subject", subjects+"lock."+name)
+					m.Header.Set("Nats-Subject", kit.Subjects+"lock."+name)
 					m.Header.Set("Nats-Sequence", "999999999999999999")
 					if op != "" {
 						m.Header.Set("KV-Operation", op)
 					}
 					m.Data = real.Data
-					require.NoError(t, r.nc.PublishMsg(m))
+					require.NoError(t, r.NC.PublishMsg(m))
 				}
 			}
 		}
-		require.NoError(t, r.nc.Flush())
+		require.NoError(t, r.NC.Flush())
 		time.Sleep(10 * time.Second)
-		wantHeld(t, renewing)
-		wantHeld(t, fixed)
+		kit.WantHeld(t, renewing)
+		kit.WantHeld(t, fixed)
 		require.False(t, w.Over(), "nor does a waiter believe it")
-		require.Less(t, holder.rec.Count(admin.EventRenewed, "renewing"), 30, "a flood is answered slowly")
+		require.Less(t, holder.Events.Count(admin.EventRenewed, "renewing"), 30, "a flood is answered slowly")
 
 		// The true one is believed afterwards, although its revision is lower.
-		breakLock(t, other.Client, renewing, "")
-		breakLock(t, other.Client, fixed, "")
+		kit.Break(t, other.Client, renewing, "")
+		kit.Break(t, other.Client, fixed, "")
 		synctest.Wait()
 		require.ErrorIs(t, renewing.Err(), natslock.ErrBroken)
 		require.ErrorIs(t, fixed.Err(), natslock.ErrBroken)
@@ -335,8 +330,8 @@ func TestBreakForgedNotification(t *testing.T) {
 // The same at the store's seam.
 func TestBreakForgedEvent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		l := mustLock(t, c.Client, "l")
+		c, f := kit.JoinFaulty(t, s)
+		l := kit.Must(t, c.Lock, "l")
 		time.Sleep(2 * time.Second)
 		for _, kind := range []kvstore.EventKind{kvstore.Put, kvstore.Deleted, kvstore.Expired, kvstore.Recheck} {
 			last := record.TokenRevision(l.Token())
@@ -345,7 +340,7 @@ func TestBreakForgedEvent(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Hour)
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		kit.Unlock(t, l)
 	})
 }
@@ -353,13 +348,13 @@ func TestBreakForgedEvent(t *testing.T) {
 // Nor does a forged break name the cause of the end that comes later.
 func TestBreakForgedCause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		r := newRaw(t, s.Connect())
-		until := mustLock(t, c.Client, "until", natslock.Until(time.Now().Add(10*time.Second)))
-		renewed := mustLock(t, c.Client, "renewed")
+		c, f := kit.JoinFaulty(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		until := kit.Must(t, c.Lock, "until", natslock.Until(time.Now().Add(10*time.Second)))
+		renewed := kit.Must(t, c.Lock, "renewed")
 		time.Sleep(2 * time.Second)
 		for _, key := range []string{"lock.until", "lock.renewed"} {
-			m := r.get(key)
+			m := r.Get(key)
 			var body map[string]any
 			require.NoError(t, msgpack.Unmarshal(m.Data, &body))
 			body["s"], body["bb"] = 3, "mallory"
@@ -368,9 +363,9 @@ func TestBreakForgedCause(t *testing.T) {
 			require.Positive(t, f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{Key: key, Revision: m.Sequence + 1, Value: forged}}))
 		}
 		kit.Receive(t, until.Context().Done(), "the planned end")
-		wantEnded(t, until)
-		wantHeld(t, renewed)
-		c.link.Cut()
+		kit.WantEnded(t, until)
+		kit.WantHeld(t, renewed)
+		c.Link.Cut()
 		kit.Receive(t, renewed.Context().Done(), "the end")
 		require.ErrorIs(t, renewed.Err(), natslock.ErrLost)
 		require.NotErrorIs(t, renewed.Err(), natslock.ErrBroken)
@@ -383,32 +378,32 @@ func TestBreakByHand(t *testing.T) {
 	for _, how := range []string{"renewed", "fixed"} {
 		t.Run(how, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				holder, other := join(t, s), join(t, s)
-				r := newRaw(t, s.Connect())
+				holder, other := kit.Join(t, s), kit.Join(t, s)
+				r := kit.NewRaw(t, s.Connect())
 				opts := []natslock.LockOption{natslock.TTL(time.Hour)}
 				if how == "fixed" {
 					opts = append(opts, natslock.NoRenew())
 				}
-				l := mustLock(t, holder.Client, "l", opts...)
+				l := kit.Must(t, holder.Lock, "l", opts...)
 				time.Sleep(5 * time.Second)
-				tombstone := r.remove("lock.l")
+				tombstone := r.Remove("lock.l")
 				synctest.Wait()
 				require.ErrorIs(t, l.Err(), natslock.ErrLost)
 				require.NotErrorIs(t, l.Err(), natslock.ErrBroken)
 				time.Sleep(time.Hour)
-				require.Equal(t, tombstone, r.get("lock.l").Sequence, "not written again")
-				wantLost(t, l, natslock.ErrLost)
+				require.Equal(t, tombstone, r.Get("lock.l").Sequence, "not written again")
+				kit.WantLost(t, l, natslock.ErrLost)
 				time.Sleep(time.Minute)
-				require.Equal(t, tombstone, r.get("lock.l").Sequence)
+				require.Equal(t, tombstone, r.Get("lock.l").Sequence)
 
 				// Its tombstone stays forever, and is in nobody's way.
 				next, err := other.TryLock(t.Context(), "l")
 				require.NoError(t, err)
 				require.Greater(t, next.Token(), l.Token())
-				w := holder.await(t, "l")
+				w := holder.Await(t, "l")
 				time.Sleep(5 * time.Second)
 				begun := time.Now()
-				r.remove("lock.l")
+				r.Remove("lock.l")
 				w.Granted(t)
 				require.Less(t, w.At.Sub(begun), 50*time.Millisecond)
 				synctest.Wait()
@@ -421,15 +416,15 @@ func TestBreakByHand(t *testing.T) {
 // A record overwritten by hand is not the holder's any more either.
 func TestBreakOverwritten(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder := join(t, s)
-		r := newRaw(t, s.Connect())
-		l := mustLock(t, holder.Client, "l")
+		holder := kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		l := kit.Must(t, holder.Lock, "l")
 		time.Sleep(5 * time.Second)
-		rev := r.put("lock.l", []byte("mine now"), time.Hour)
+		rev := r.Put("lock.l", []byte("mine now"), time.Hour)
 		synctest.Wait()
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
-		wantLost(t, l, natslock.ErrLost)
+		kit.WantLost(t, l, natslock.ErrLost)
 		time.Sleep(time.Minute)
-		require.Equal(t, rev, r.get("lock.l").Sequence)
+		require.Equal(t, rev, r.Get("lock.l").Sequence)
 	})
 }

@@ -19,27 +19,27 @@ import (
 // even where the bucket is repaired before it is verified again.
 func TestBucketMadeAgainUnfit(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		r := newRaw(t, s.Connect())
-		mustLock(t, c.Client, "renewed") // whose next renewal finds no record
-		fixed := mustLock(t, c.Client, "l", natslock.NoRenew(), natslock.TTL(10*time.Minute))
+		c := kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		kit.Must(t, c.Lock, "renewed") // whose next renewal finds no record
+		fixed := kit.Must(t, c.Lock, "l", natslock.NoRenew(), natslock.TTL(10*time.Minute))
 		time.Sleep(3 * time.Second)
-		require.NoError(t, r.js.DeleteStream(t.Context(), streamName))
+		require.NoError(t, r.JS.DeleteStream(t.Context(), kit.StreamName))
 		time.Sleep(time.Millisecond) // of the bubble: the server has removed the files
 		sc, err := kvstore.Config{}.StreamConfig()
 		require.NoError(t, err)
 		sc.Metadata["natslock.protocol"] = "4"
-		_, err = r.js.CreateStream(t.Context(), sc)
+		_, err = r.JS.CreateStream(t.Context(), sc)
 		require.NoError(t, err)
 		kit.ReceiveIn(t, 6*time.Second, fixed.Context().Done(), "the end of the lease")
-		wantLost(t, fixed, natslock.ErrLost)
+		kit.WantLost(t, fixed, natslock.ErrLost)
 		require.ErrorIs(t, c.Healthy(), kvstore.ErrBucketConfig)
 
-		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" })
+		r.Reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "3" })
 		time.Sleep(6 * time.Second)
 		require.NoError(t, c.Healthy())
-		other := join(t, s)
-		l := mustLock(t, other.Client, "l")
+		other := kit.Join(t, s)
+		l := kit.Must(t, other.Lock, "l")
 		require.ErrorIs(t, func() error { _, err := c.TryLock(t.Context(), "l"); return err }(), natslock.ErrLocked)
 		kit.Unlock(t, l)
 	})
@@ -49,14 +49,14 @@ func TestBucketMadeAgainUnfit(t *testing.T) {
 // leader, and the client says so. They read directly again when that is switched on.
 func TestDirectGetsOff(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		var log journal
-		a, b, c := join(t, s), join(t, s, log.option()), join(t, s)
-		r := newRaw(t, s.Connect())
-		l := mustLock(t, a.Client, "l")
-		first := b.await(t, "l")
-		second := c.await(t, "l")
+		var log kit.Log
+		a, b, c := kit.Join(t, s), kit.Join(t, s, log.Option()), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		l := kit.Must(t, a.Lock, "l")
+		first := b.Await(t, "l")
+		second := c.Await(t, "l")
 		time.Sleep(3 * time.Second)
-		r.reconfigure(func(c *jetstream.StreamConfig) { c.AllowDirect = false })
+		r.Reconfigure(func(c *jetstream.StreamConfig) { c.AllowDirect = false })
 		begun := time.Now()
 		kit.Unlock(t, l)
 		l = first.Granted(t)
@@ -68,19 +68,19 @@ func TestDirectGetsOff(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Contains(t, log.String(), "allow_direct")
 		require.NoError(t, b.Healthy())
-		l = mustLock(t, a.Client, "l")
-		next := b.await(t, "l")
+		l = kit.Must(t, a.Lock, "l")
+		next := b.Await(t, "l")
 		time.Sleep(time.Second)
 		kit.Unlock(t, l)
 		kit.Unlock(t, next.Granted(t))
 
-		r.reconfigure(func(c *jetstream.StreamConfig) { c.AllowDirect = true })
-		l = mustLock(t, a.Client, "l")
-		next = b.await(t, "l") // its list asks the leader, whose answer has the settings
+		r.Reconfigure(func(c *jetstream.StreamConfig) { c.AllowDirect = true })
+		l = kit.Must(t, a.Lock, "l")
+		next = b.Await(t, "l") // its list asks the leader, whose answer has the settings
 		time.Sleep(time.Second)
-		asked := tapOf(t, s.Connect(), "$JS.API.DIRECT.GET.>")
+		asked := kit.NewTapOf(t, s.Connect(), "$JS.API.DIRECT.GET.>")
 		time.Sleep(6 * time.Second)
-		require.NotEmpty(t, asked.take(t, b.nc), "no direct get after they are on")
+		require.NotEmpty(t, asked.Take(t, b.NC), "no direct get after they are on")
 		kit.Unlock(t, l)
 		kit.Unlock(t, next.Granted(t))
 	})
@@ -90,20 +90,20 @@ func TestDirectGetsOff(t *testing.T) {
 // follows, and says so.
 func TestRepublishChanged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		var log journal
-		a, b, viewer := join(t, s), join(t, s, log.option()), join(t, s)
-		r := newRaw(t, s.Connect())
-		f := follow(t, viewer, ">")
-		l := mustLock(t, a.Client, "l", natslock.TTL(24*time.Hour))
-		f.next(admin.EventGranted)
-		w := b.await(t, "l")
-		f.next(admin.EventQueued)
+		var log kit.Log
+		a, b, viewer := kit.Join(t, s), kit.Join(t, s, log.Option()), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		f := kit.Follow(t, viewer, ">")
+		l := kit.Must(t, a.Lock, "l", natslock.TTL(24*time.Hour))
+		f.Next(admin.EventGranted)
+		w := b.Await(t, "l")
+		f.Next(admin.EventQueued)
 		time.Sleep(3 * time.Second)
 		applied, err := kvstore.Config{}.StreamConfig()
 		require.NoError(t, err)
-		r.reconfigure(func(c *jetstream.StreamConfig) { c.RePublish, c.Metadata = applied.RePublish, applied.Metadata })
+		r.Reconfigure(func(c *jetstream.StreamConfig) { c.RePublish, c.Metadata = applied.RePublish, applied.Metadata })
 		changed := time.Now()
-		f.next(admin.EventWatching) // the events of a while are missing
+		f.Next(admin.EventWatching) // the events of a while are missing
 		require.LessOrEqual(t, time.Since(changed), 11*time.Second)
 		for w.Over() || len(log.String()) == 0 {
 			time.Sleep(time.Second)
@@ -128,15 +128,15 @@ func TestReplicasAddedOnCluster(t *testing.T) {
 	for i := range 3 {
 		clients = append(clients, kit.NewClient(t, cluster.ConnectTo(i)))
 	}
-	r := newRaw(t, cluster.Connect())
+	r := kit.NewRaw(t, cluster.Connect())
 	for i := range 2000 {
 		switch i {
 		case 200:
-			r.reconfigure(func(c *jetstream.StreamConfig) { c.Replicas = 3 })
+			r.Reconfigure(func(c *jetstream.StreamConfig) { c.Replicas = 3 })
 		case 300:
 			time.Sleep(3 * time.Second) // they have joined
 		}
-		kit.Unlock(t, mustLock(t, clients[i%3], "l"))
+		kit.Unlock(t, kit.Must(t, clients[i%3].Lock, "l"))
 		l, err := clients[(i+1)%3].TryLock(t.Context(), "l")
 		require.NotErrorIsf(t, err, natslock.ErrLocked, "%d", i)
 		if err == nil { // else the leader is moving

@@ -74,10 +74,10 @@ func TestReplicaThatCatchesUp(t *testing.T) {
 				permit, err := semaphore.New(owner, 2).Acquire(ctx, "permits")
 				require.NoError(t, err)
 				kit.Keep(t, permit)
-				handed, err := mustLock(t, owner, "handed").Handoff(ctx)
+				handed, err := kit.Must(t, owner.Lock, "handed").Handoff(ctx)
 				require.NoError(t, err)
 				requests := []admin.BreakRequest{
-					{Kind: admin.KindMutex, Name: "mutex", ID: mustLock(t, owner, "mutex").ID(), Reason: "test"},
+					{Kind: admin.KindMutex, Name: "mutex", ID: kit.Must(t, owner.Lock, "mutex").ID(), Reason: "test"},
 					{Kind: admin.KindRW, Name: "rw", ID: reader.ID(), Reason: "test"},
 					{Kind: admin.KindSemaphore, Name: "permits", ID: permit.ID(), Reason: "test"},
 				}

@@ -19,36 +19,6 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// lagging is a store whose replicas lag behind all writes. A read that does not name the
-// revision that the answer has to contain finds nothing. The store catches up after some
-// answers.
-type lagging struct {
-	kvstore.KV
-	answers int
-}
-
-func (l *lagging) behind(min uint64) bool {
-	if min > 0 || l.answers == 0 {
-		return false
-	}
-	l.answers--
-	return true
-}
-
-func (l *lagging) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
-	if l.behind(min) {
-		return kvstore.Record{}, kvstore.ErrNotFound
-	}
-	return l.KV.Get(ctx, key, min)
-}
-
-func (l *lagging) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
-	if l.behind(min) {
-		return kvstore.Listing{}, nil
-	}
-	return l.KV.List(ctx, pattern, min, opts...)
-}
-
 // A claim that is refused because the lock is free in another way than it
 // expected (a tombstone, or none any more) has not taken it yet.
 func TestFreeIsNotGranted(t *testing.T) {
@@ -62,7 +32,7 @@ func TestFreeIsNotGranted(t *testing.T) {
 			require.ErrorIs(t, err, natslock.ErrLocked)
 			require.NoError(t, l.Unlock(t.Context()))
 		}
-		kit.Unlock(t, mustLock(t, b, "x"))
+		kit.Unlock(t, kit.Must(t, b.Lock, "x"))
 		held(a.TryLock(t.Context(), "x")) // expects nothing, meets the tombstone
 		time.Sleep(800 * time.Millisecond)
 		fa.OnSend(kit.Between("lock take", 1, 1, faults.Delay(500*time.Millisecond)))
@@ -93,9 +63,9 @@ func TestFreeIsNotGranted(t *testing.T) {
 // attempt. That client is a holder, whatever the numbers of its attempts.
 func TestHeldIsHeld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		a := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		b, fb := kit.Faulty(t, s.Connect(), 1)
-		l := mustLock(t, a.Client, "x", natslock.TTL(time.Hour))
+		l := kit.Must(t, a.Lock, "x", natslock.TTL(time.Hour))
 		fb.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 			if n == 1 {
 				return faults.Drop
@@ -105,7 +75,7 @@ func TestHeldIsHeld(t *testing.T) {
 		_, err := b.Lock(t.Context(), "x", natslock.MaxWait(10*time.Second))
 		require.ErrorIs(t, err, natslock.ErrTimeout)
 		require.Equal(t, 1, fb.Counts().Dropped)
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		require.NoError(t, l.Extend(t.Context(), 0))
 	})
 }
@@ -132,9 +102,9 @@ func TestLateAnswerCleansUp(t *testing.T) {
 
 // A write in flight (10164) says nothing about a holder.
 func TestInFlightIsNotHeld(t *testing.T) {
-	for name, pick := range map[string]func(*natslock.Client) acquireFunc{
-		"TryLock": func(c *natslock.Client) acquireFunc { return c.TryLock },
-		"Lock":    func(c *natslock.Client) acquireFunc { return c.Lock },
+	for name, pick := range map[string]func(*natslock.Client) kit.Taking{
+		"TryLock": func(c *natslock.Client) kit.Taking { return c.TryLock },
+		"Lock":    func(c *natslock.Client) kit.Taking { return c.Lock },
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -177,7 +147,7 @@ func TestInFlightIsTriedAgainSoon(t *testing.T) {
 					return faults.Pass
 				})
 				begun := time.Now()
-				l := mustLock(t, a, "x")
+				l := kit.Must(t, a.Lock, "x")
 				require.GreaterOrEqual(t, time.Since(begun), limits[0])
 				require.LessOrEqual(t, time.Since(begun), limits[1])
 				kit.Unlock(t, l)
@@ -190,9 +160,9 @@ func TestInFlightIsTriedAgainSoon(t *testing.T) {
 // revision, because a replica that lags knows of no holder.
 func TestRefusalIsReadUpOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a := join(t, s)
-		b := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
-		l := mustLock(t, a.Client, "x")
+		a := kit.Join(t, s)
+		b := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &kit.Lagging{KV: kv, Answers: 1000} }))
+		l := kit.Must(t, a.Lock, "x")
 		_, err := b.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		var locked *natslock.LockedError
@@ -258,11 +228,11 @@ func TestAdoptedTooLate(t *testing.T) {
 
 // forge writes, beside the library, a record that claims to be of the claim with
 // this id.
-func forge(t testing.TB, r *raw, id string, attempt int, ttl time.Duration) {
+func forge(t testing.TB, r *kit.Raw, id string, attempt int, ttl time.Duration) {
 	t.Helper()
 	value, err := msgpack.Marshal(map[string]any{"v": 1, "s": 1, "id": id, "a": attempt, "l": int(ttl / time.Second)})
 	require.NoError(t, err)
-	r.put("lock.x", value, ttl)
+	r.Put("lock.x", value, ttl)
 }
 
 // Another client writes a record under the id of a claim under way, with an attempt that
@@ -272,7 +242,7 @@ func TestForgedAttempt(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, attempt := range []int{0, 7, -1} {
 			a, fa := kit.Faulty(t, s.Connect(), 1)
-			r := newRaw(t, s.Connect())
+			r := kit.NewRaw(t, s.Connect())
 			var forged time.Time
 			fa.OnSend(func(n int, w kvstore.Write) faults.Fate {
 				if n > 1 {

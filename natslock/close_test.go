@@ -20,20 +20,17 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// machinery counts the goroutines of the library.
-func machinery() int { return kit.Goroutines("locks/internal/") }
-
 // A holder still at work when its client is closed keeps others out until its
 // TTL.
 func TestCloseWithHolderAtWork(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 12 * time.Second
-		c, other := join(t, s, natslock.WithTTL(ttl)), join(t, s)
-		r := newRaw(t, s.Connect())
-		l := mustLock(t, c.Client, "busy")
-		mustLock(t, c.Client, "also busy", natslock.NoRenew())
-		kit.Unlock(t, mustLock(t, c.Client, "done"))
-		w := other.await(t, "busy")
+		c, other := kit.Join(t, s, natslock.WithTTL(ttl)), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		l := kit.Must(t, c.Lock, "busy")
+		kit.Must(t, c.Lock, "also busy", natslock.NoRenew())
+		kit.Unlock(t, kit.Must(t, c.Lock, "done"))
+		w := other.Await(t, "busy")
 		time.Sleep(3 * time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -48,7 +45,7 @@ func TestCloseWithHolderAtWork(t *testing.T) {
 		require.ErrorIs(t, l.Err(), natslock.ErrClosed)
 		require.Zero(t, l.Remaining())
 
-		renewed := r.get("lock.busy").Time
+		renewed := r.Get("lock.busy").Time
 		require.WithinDuration(t, time.Now(), renewed, ttl/3+time.Second, "kept to the end")
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrClosed)
 		time.Sleep(time.Until(renewed.Add(ttl - 10*time.Millisecond)))
@@ -60,17 +57,17 @@ func TestCloseWithHolderAtWork(t *testing.T) {
 
 func TestCloseWaitsForHolders(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		var locks []*natslock.Lock
 		for _, name := range []string{"a", "b", "c"} {
-			locks = append(locks, mustLock(t, c.Client, name, natslock.TTL(3*time.Second)))
+			locks = append(locks, kit.Must(t, c.Lock, name, natslock.TTL(3*time.Second)))
 		}
 		begun := time.Now()
 		closed := make(chan error, 1)
 		go func() { closed <- c.Close(t.Context()) }()
 		for i, l := range locks {
 			time.Sleep(5 * time.Second)
-			wantHeld(t, l)
+			kit.WantHeld(t, l)
 			require.Empty(t, closed)
 			_, err := c.TryLock(t.Context(), "new")
 			require.ErrorIs(t, err, natslock.ErrClosed)
@@ -91,17 +88,17 @@ func TestCloseWaitsForHolders(t *testing.T) {
 
 func TestCloseEndsWaiters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other, third := join(t, s), join(t, s), join(t, s)
-		r := newRaw(t, s.Connect())
-		l := mustLock(t, other.Client, "l")
-		ws := []*waiting{c.await(t, "l")}
+		c, other, third := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		l := kit.Must(t, other.Lock, "l")
+		ws := []*kit.Waiting{c.Await(t, "l")}
 		synctest.Wait()
-		last := third.await(t, "l")
+		last := third.Await(t, "l")
 		for range 4 { // at the place of the first one
-			ws = append(ws, c.await(t, "l"))
+			ws = append(ws, c.Await(t, "l"))
 			synctest.Wait() // it has listed the queue
 		}
-		require.Len(t, r.live("wait.l.*"), 2)
+		require.Len(t, r.Live("wait.l.*"), 2)
 		require.Equal(t, len(ws), c.Stats().Waiting)
 		begun := time.Now()
 		require.NoError(t, c.Close(t.Context()))
@@ -111,7 +108,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 			require.NotErrorIs(t, err, natslock.ErrTimeout)
 		}
 		synctest.Wait()
-		require.Len(t, r.live("wait.l.*"), 1)
+		require.Len(t, r.Live("wait.l.*"), 1)
 		require.Zero(t, c.Stats().Waiting)
 		require.Less(t, time.Since(begun), 100*time.Millisecond)
 		kit.Unlock(t, l)
@@ -126,7 +123,7 @@ func TestCloseWhileSending(t *testing.T) {
 		for _, acquire := range []func(*natslock.Client, context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){
 			(*natslock.Client).Lock, (*natslock.Client).TryLock,
 		} {
-			c, f := joinFaulty(t, s)
+			c, f := kit.JoinFaulty(t, s)
 			closed := make(chan error, 1)
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				if kit.Stage(w) != "lock take" {
@@ -146,12 +143,12 @@ func TestCloseWhileSending(t *testing.T) {
 
 func TestCloseRefusesAll(t *testing.T) {
 	s := testutil.RunServer(t)
-	c := join(t, s)
+	c := kit.Join(t, s)
 	ctx := t.Context()
 	require.NoError(t, c.Healthy())
-	kit.Unlock(t, mustLock(t, c.Client, "l"))
+	kit.Unlock(t, kit.Must(t, c.Lock, "l"))
 	require.NoError(t, c.Close(ctx))
-	before := c.nc.Stats().OutMsgs
+	before := c.NC.Stats().OutMsgs
 	_, err := c.Lock(ctx, "l")
 	require.ErrorIs(t, err, natslock.ErrClosed)
 	_, err = c.TryLock(ctx, "l")
@@ -173,16 +170,16 @@ func TestCloseRefusesAll(t *testing.T) {
 	}
 	require.Equal(t, 1, n)
 	require.NoError(t, c.Close(ctx), "again")
-	require.Equal(t, before, c.nc.Stats().OutMsgs)
-	require.True(t, c.nc.IsConnected(), "it is the caller's")
+	require.Equal(t, before, c.NC.Stats().OutMsgs)
+	require.True(t, c.NC.IsConnected(), "it is the caller's")
 }
 
 // Close at any moment, several times at once, while locks come and go.
 func TestCloseRaces(t *testing.T) {
 	s := testutil.RunServer(t)
-	other := join(t, s)
+	other := kit.Join(t, s)
 	for range 20 {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
@@ -197,7 +194,7 @@ func TestCloseRaces(t *testing.T) {
 				}
 			})
 		}
-		c.rec.Wait(t, admin.EventReleased, "l")
+		c.Events.Wait(t, admin.EventReleased, "l")
 		for range 2 {
 			wg.Go(func() {
 				if err := c.Close(context.Background()); err != nil {
@@ -222,11 +219,11 @@ func TestCloseRaces(t *testing.T) {
 func TestCloseDrain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 2 * time.Second
-		c, other := join(t, s, natslock.WithTTL(ttl)), join(t, s)
+		c, other := kit.Join(t, s, natslock.WithTTL(ttl)), kit.Join(t, s)
 		sender := s.Connect()
 		begun := make(chan *natslock.Lock, 1)
 		finished := make(chan error, 1)
-		_, err := c.nc.Subscribe("work", func(*nats.Msg) {
+		_, err := c.NC.Subscribe("work", func(*nats.Msg) {
 			finished <- c.Do(context.Background(), "l", func(ctx context.Context, l *natslock.Lock) error {
 				begun <- l
 				select {
@@ -249,15 +246,15 @@ func TestCloseDrain(t *testing.T) {
 			})
 		})
 		require.NoError(t, err)
-		require.NoError(t, c.nc.Flush())
+		require.NoError(t, c.NC.Flush())
 		require.NoError(t, sender.Publish("work", nil))
 		l := kit.Receive(t, begun, "the handler")
-		w := other.await(t, "l")
+		w := other.Await(t, "l")
 		time.Sleep(1500 * time.Millisecond)
-		require.NoError(t, c.nc.Drain())
+		require.NoError(t, c.NC.Drain())
 		time.Sleep(4 * ttl)
-		require.True(t, c.nc.IsDraining())
-		wantHeld(t, l)
+		require.True(t, c.NC.IsDraining())
+		kit.WantHeld(t, l)
 		require.False(t, w.Over())
 		require.NoError(t, kit.Receive(t, finished, "the handler"))
 		ended := time.Now()
@@ -265,7 +262,7 @@ func TestCloseDrain(t *testing.T) {
 		require.Less(t, time.Since(ended), 100*time.Millisecond, "unlocked, from inside the drain")
 		require.Zero(t, c.Stats().Lost)
 		require.ErrorIs(t, l.Err(), natslock.ErrReleased)
-		kit.Eventually(t, "the drain is over", c.nc.IsClosed)
+		kit.Eventually(t, "the drain is over", c.NC.IsClosed)
 	})
 }
 
@@ -273,26 +270,26 @@ func TestCloseDrain(t *testing.T) {
 // at once, and keep their locks to the end of the validity.
 func TestCloseOfConnection(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		warned := make(chan time.Duration, 1)
-		l := mustLock(t, c.Client, "l", natslock.EarlyWarning(2*time.Second, func(l *natslock.Lock) { warned <- l.Remaining() }))
-		unlocked := mustLock(t, c.Client, "unlocked")
-		mustLock(t, other.Client, "theirs")
-		w := c.await(t, "theirs")
-		next := other.await(t, "l")
+		l := kit.Must(t, c.Lock, "l", natslock.EarlyWarning(2*time.Second, func(l *natslock.Lock) { warned <- l.Remaining() }))
+		unlocked := kit.Must(t, c.Lock, "unlocked")
+		kit.Must(t, other.Lock, "theirs")
+		w := c.Await(t, "theirs")
+		next := other.Await(t, "l")
 		time.Sleep(7 * time.Second)
 		until := kit.ValidUntil(l)
 		closed := time.Now()
-		c.nc.Close()
+		c.NC.Close()
 		err := w.Failed(t)
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.NotErrorIs(t, err, natslock.ErrTimeout)
 		left := kit.Receive(t, warned, "the warning")
 		require.Greater(t, left, 5*time.Second, "at once")
-		require.ErrorIs(t, c.rec.Wait(t, admin.EventAtRisk, "l").Cause, natslock.ErrUnavailable)
+		require.ErrorIs(t, c.Events.Wait(t, admin.EventAtRisk, "l").Cause, natslock.ErrUnavailable)
 		require.ErrorIs(t, c.Healthy(), natslock.ErrUnavailable)
 		require.Zero(t, time.Since(closed).Round(10*time.Millisecond))
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 
 		begun := time.Now()
 		_, err = c.Lock(t.Context(), "new")
@@ -304,11 +301,11 @@ func TestCloseOfConnection(t *testing.T) {
 		require.LessOrEqual(t, time.Since(begun), 5100*time.Millisecond)
 
 		time.Sleep(time.Until(until) - 10*time.Millisecond)
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		require.False(t, next.Over())
 		kit.Receive(t, l.Context().Done(), "the end")
 		require.WithinDuration(t, until, time.Now(), 10*time.Millisecond)
-		wantLost(t, l, natslock.ErrLost)
+		kit.WantLost(t, l, natslock.ErrLost)
 		next.Granted(t)
 		require.NoError(t, c.Close(t.Context()))
 	})
@@ -320,13 +317,13 @@ func TestCloseLeavesNothing(t *testing.T) {
 		nc := s.Connect()
 		// Quiet while it holds: no observer, no watch, no renewal.
 		holder := kit.NewClient(t, s.Connect(), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}), natslock.WithTTL(time.Hour))
-		mustLock(t, holder, "theirs")
+		kit.Must(t, holder.Lock, "theirs")
 		// The connection's own reply subscription and its goroutine.
 		_, err := natslock.New(t.Context(), nc)
 		require.NoError(t, err)
 		running := func() int {
 			synctest.Wait()
-			return machinery() + kit.Goroutines("nats%2ego.") // not the server's: they come and go
+			return kit.Goroutines("locks/internal/") + kit.Goroutines("nats%2ego.") // not the server's: they come and go
 		}
 		goroutines, subs := running(), nc.NumSubscriptions()
 		for round := range 3 {
@@ -335,14 +332,14 @@ func TestCloseLeavesNothing(t *testing.T) {
 			require.Equal(t, goroutines, running(), "New starts nothing")
 			require.Equal(t, subs, nc.NumSubscriptions())
 
-			m := &member{Client: c}
+			m := &kit.Member{Client: c}
 			var locks []*natslock.Lock
 			for _, name := range []string{"a", "b", "c"} {
 				l, err := c.Lock(t.Context(), fmt.Sprint(name, round))
 				require.NoError(t, err)
 				locks = append(locks, l)
 			}
-			w := m.begin(t, "theirs")
+			w := m.Begin(t, "theirs")
 			kit.Eventually(t, "it waits", func() bool {
 				if w.Over() {
 					t.Fatal(w.Err)
@@ -383,14 +380,14 @@ func TestCloseLeavesNothing(t *testing.T) {
 // A client that is not used any more costs nothing but its connection.
 func TestCloseIdleClient(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "l"))
+		c := kit.Join(t, s)
+		kit.Unlock(t, kit.Must(t, c.Lock, "l"))
 		time.Sleep(3 * time.Second)
-		require.Zero(t, machinery()-kit.Goroutines("locks/internal/kvstore."), "no goroutine without leases")
-		p := newTap(t, s.Connect(), ">")
-		out := c.nc.Stats().OutMsgs
+		require.Zero(t, kit.Goroutines("locks/internal/")-kit.Goroutines("locks/internal/kvstore."), "no goroutine without leases")
+		p := kit.NewTap(t, s.Connect(), ">")
+		out := c.NC.Stats().OutMsgs
 		time.Sleep(24 * time.Hour)
-		require.Empty(t, p.take(t))
-		require.Equal(t, out, c.nc.Stats().OutMsgs)
+		require.Empty(t, p.Take(t))
+		require.Equal(t, out, c.NC.Stats().OutMsgs)
 	})
 }

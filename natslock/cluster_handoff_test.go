@@ -25,15 +25,16 @@ func TestClusterHandoff(t *testing.T) {
 	for range 3 {
 		clients = append(clients, kit.NewClient(t, cl.Connect(), r3, natslock.WithTTL(20*time.Second)))
 	}
-	l := mustLock(t, clients[0], "l")
+	l := kit.Must(t, clients[0].Lock, "l")
 	token := l.Token()
 	for i := range 60 {
-		h := handOff(t, l)
+		h := kit.HandOff(t, l)
 		next, err := clients[(i+1)%len(clients)].Adopt(context.Background(), h)
 		require.NoError(t, err)
 		require.Equal(t, token, next.Token())
 		_, err = clients[i%len(clients)].Adopt(context.Background(), h)
-		require.Equal(t, "Locked NotHandedOver", matched(err), err)
+		require.ErrorIs(t, err, natslock.ErrNotHandedOver)
+		require.ErrorIs(t, err, natslock.ErrLocked)
 		l = next
 	}
 	kit.Unlock(t, l)

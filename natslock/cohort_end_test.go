@@ -24,13 +24,13 @@ func TestCohortDroppedHandle(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
 	const ttl = 2 * time.Second
-	var log journal
-	join(t, s) // it makes the bucket, which is warned of
-	c := join(t, s, log.option())
-	holder := mustLock(t, c.Client, "l", natslock.TTL(ttl))
+	var log kit.Log
+	kit.Join(t, s) // it makes the bucket, which is warned of
+	c := kit.Join(t, s, log.Option())
+	holder := kit.Must(t, c.Lock, "l", natslock.TTL(ttl))
 	time.Sleep(10 * time.Millisecond) // longer than a turn
-	first := c.await(t, "l", natslock.TTL(ttl))
-	second, third := c.await(t, "l", natslock.TTL(ttl)), c.await(t, "l", natslock.TTL(ttl))
+	first := c.Await(t, "l", natslock.TTL(ttl))
+	second, third := c.Await(t, "l", natslock.TTL(ttl)), c.Await(t, "l", natslock.TTL(ttl))
 	kit.Unlock(t, holder)
 	token := first.Granted(t).Token()
 	first.Value = nil
@@ -39,7 +39,7 @@ func TestCohortDroppedHandle(t *testing.T) {
 		return log.String() != ""
 	})
 	dropped := time.Now()
-	kit.Eventually(t, "the others queue", func() bool { return len(inspect(t, c.Client, "l").Queue) > 0 })
+	kit.Eventually(t, "the others queue", func() bool { return len(kit.Inspect(t, c.Client, "l").Queue) > 0 })
 	require.Less(t, time.Since(dropped), ttl/2, "at once")
 	next := second.Granted(t)
 	require.Less(t, second.At.Sub(dropped), ttl+time.Second)
@@ -54,16 +54,16 @@ func TestCohortExtend(t *testing.T) {
 		t.Run(ttl.String(), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				const own = 15 * time.Second
-				c := join(t, s)
-				r := newRaw(t, s.Connect())
-				stored := func() string { return r.get("lock.l").Header.Get("Nats-TTL") }
+				c := kit.Join(t, s)
+				r := kit.NewRaw(t, s.Connect())
+				stored := func() string { return r.Get("lock.l").Header.Get("Nats-TTL") }
 				holder, waits := siblings(t, c, 2)
 				kit.Unlock(t, holder)
 				l := waits[0].Granted(t)
 				require.NoError(t, l.Extend(t.Context(), ttl))
 				require.Equal(t, fmt.Sprintf("%.0fs", ttl.Seconds()), stored())
 				time.Sleep(time.Minute)
-				wantHeld(t, l)
+				kit.WantHeld(t, l)
 				kit.Unlock(t, l)
 				l = waits[1].Granted(t)
 				time.Sleep(200 * time.Millisecond)
@@ -71,7 +71,7 @@ func TestCohortExtend(t *testing.T) {
 				require.LessOrEqual(t, l.Remaining(), own)
 				require.Greater(t, l.Remaining(), own/2)
 				time.Sleep(time.Minute)
-				wantHeld(t, l)
+				kit.WantHeld(t, l)
 				require.Equal(t, "15s", stored())
 				kit.Unlock(t, l)
 			})
@@ -81,10 +81,10 @@ func TestCohortExtend(t *testing.T) {
 
 // insideOf returns the first one of three goroutines that waited together, inside, with two behind it and
 // a stranger behind all of them.
-func insideOf(t *testing.T, c, other *member) (l *natslock.Lock, waits []*waiting, stranger *waiting) {
+func insideOf(t *testing.T, c, other *kit.Member) (l *natslock.Lock, waits []*kit.Waiting, stranger *kit.Waiting) {
 	t.Helper()
 	holder, waits := siblings(t, c, 3)
-	stranger = other.follow(t)
+	stranger = other.Settle(t)
 	kit.Unlock(t, holder)
 	l = waits[0].Granted(t)
 	time.Sleep(2 * time.Second) // the client watches the lock by now
@@ -94,11 +94,11 @@ func insideOf(t *testing.T, c, other *member) (l *natslock.Lock, waits []*waitin
 // A break ends the part of the holder inside. The goroutines behind it queue at the back.
 func TestCohortBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		l, waits, stranger := insideOf(t, c, other)
 		kit.Unlock(t, l) // so that the one inside is not the first of the lease
-		l, waits = waits[0].Granted(t), []*waiting{waits[1], c.follow(t)}
-		shown := inspect(t, other.Client, "l").Holder
+		l, waits = waits[0].Granted(t), []*kit.Waiting{waits[1], c.Settle(t)}
+		shown := kit.Inspect(t, other.Client, "l").Holder
 		require.NotEmpty(t, shown.ID)
 		require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: shown.ID, Reason: "test"}))
 		broken := time.Now()
@@ -112,11 +112,11 @@ func TestCohortBroken(t *testing.T) {
 		}
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 		begun := time.Now()
-		unlockAll(t, stranger.Granted(t), waits...)
+		kit.UnlockAll(t, stranger.Granted(t), waits...)
 		require.Less(t, time.Since(begun), time.Second)
 		require.EqualValues(t, 1, c.Stats().Broken)
 		time.Sleep(2 * time.Second)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -124,21 +124,21 @@ func TestCohortBroken(t *testing.T) {
 // keeps nobody out.
 func TestCohortBrokenBetween(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
+		c, f := kit.JoinFaulty(t, s)
+		other := kit.Join(t, s)
 		l, waits, stranger := insideOf(t, c, other)
 		shortOfTime(t, f, l, 15*time.Second)
-		id := inspect(t, other.Client, "l").Holder.ID
+		id := kit.Inspect(t, other.Client, "l").Holder.ID
 		kit.Unlock(t, l)
 		synctest.Wait()
 		require.False(t, waits[0].Over(), "it waits for a renewal")
 		f.OnSend(nil)
 		require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: id, Reason: "test"}))
 		begun := time.Now()
-		unlockAll(t, stranger.Granted(t), waits...)
+		kit.UnlockAll(t, stranger.Granted(t), waits...)
 		require.Less(t, time.Since(begun), time.Second)
 		time.Sleep(2 * time.Second)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -147,30 +147,30 @@ func TestCohortLost(t *testing.T) {
 	for _, how := range []string{"cut off", "record deleted"} {
 		t.Run(how, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, other := join(t, s), join(t, s)
+				c, other := kit.Join(t, s), kit.Join(t, s)
 				l, waits, stranger := insideOf(t, c, other)
 				begun := time.Now()
 				if how == "cut off" {
-					c.link.Blackhole(true)
+					c.Link.Blackhole(true)
 					<-l.Context().Done()
 					require.LessOrEqual(t, time.Since(begun), 15*time.Second)
 					next := stranger.Granted(t)
 					require.Less(t, time.Since(begun), 17*time.Second)
 					require.False(t, waits[0].Over())
-					c.link.Heal()
+					c.Link.Heal()
 					time.Sleep(10 * time.Second)
-					wantLost(t, l, natslock.ErrLost)
-					unlockAll(t, next, waits...)
+					kit.WantLost(t, l, natslock.ErrLost)
+					kit.UnlockAll(t, next, waits...)
 				} else {
-					newRaw(t, s.Connect()).remove("lock.l")
+					kit.NewRaw(t, s.Connect()).Remove("lock.l")
 					<-l.Context().Done()
 					require.LessOrEqual(t, time.Since(begun), time.Second)
-					wantLost(t, l, natslock.ErrLost)
-					unlockAll(t, stranger.Granted(t), waits...)
+					kit.WantLost(t, l, natslock.ErrLost)
+					kit.UnlockAll(t, stranger.Granted(t), waits...)
 				}
 				require.EqualValues(t, 1, c.Stats().Lost)
 				time.Sleep(20 * time.Second)
-				wantNothing(t, s)
+				kit.WantNothing(t, s)
 			})
 		})
 	}
@@ -179,10 +179,10 @@ func TestCohortLost(t *testing.T) {
 // When a client crashes while its goroutines wait, others are in after the TTL of its record.
 func TestCohortCrash(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		l, waits, stranger := insideOf(t, c, other)
-		last := other.follow(t)
-		c.link.Cut()
+		last := other.Settle(t)
+		c.Link.Cut()
 		crashed := time.Now()
 		next := stranger.Granted(t)
 		require.Less(t, time.Since(crashed), 17*time.Second)
@@ -197,7 +197,7 @@ func TestCohortCrash(t *testing.T) {
 			require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 		}
 		time.Sleep(20 * time.Second)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -206,7 +206,7 @@ func TestCohortCrash(t *testing.T) {
 func TestCohortClose(t *testing.T) {
 	for _, patient := range []bool{true, false} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c, other := join(t, s), join(t, s)
+			c, other := kit.Join(t, s), kit.Join(t, s)
 			l, waits, stranger := insideOf(t, c, other)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
@@ -218,7 +218,7 @@ func TestCohortClose(t *testing.T) {
 			}
 			require.Less(t, time.Since(begun), 100*time.Millisecond)
 			time.Sleep(5 * time.Second)
-			wantHeld(t, l)
+			kit.WantHeld(t, l)
 			require.False(t, stranger.Over())
 			if patient {
 				kit.Unlock(t, l)
@@ -235,7 +235,7 @@ func TestCohortClose(t *testing.T) {
 				kit.Unlock(t, stranger.Granted(t))
 			}
 			time.Sleep(2 * time.Second)
-			wantNothing(t, s)
+			kit.WantNothing(t, s)
 		})
 	}
 }
@@ -243,7 +243,7 @@ func TestCohortClose(t *testing.T) {
 // Close ends a goroutine that has the lease and waits for a renewal.
 func TestCohortCloseEndsTheWaitForARenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
+		c, f := kit.JoinFaulty(t, s)
 		holder, waits := siblings(t, c, 2)
 		kit.Unlock(t, holder)
 		l := waits[0].Granted(t)
@@ -256,7 +256,7 @@ func TestCohortCloseEndsTheWaitForARenewal(t *testing.T) {
 		require.ErrorIs(t, waits[1].Failed(t), natslock.ErrClosed)
 		require.Less(t, time.Since(begun), 100*time.Millisecond)
 		time.Sleep(2 * time.Second)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -264,7 +264,7 @@ func TestCohortCloseEndsTheWaitForARenewal(t *testing.T) {
 // served. Later calls of the handle do not touch that one.
 func TestCohortHandleEndsItsOwnPart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		holder, waits := siblings(t, c, 3)
 		kit.Unlock(t, holder)
 		first := waits[0].Granted(t)
@@ -278,11 +278,11 @@ func TestCohortHandleEndsItsOwnPart(t *testing.T) {
 		kit.Unlock(t, first) // again
 		require.ErrorIs(t, first.Extend(t.Context(), time.Minute), natslock.ErrReleased)
 		synctest.Wait()
-		wantHeld(t, second)
+		kit.WantHeld(t, second)
 		require.False(t, waits[2].Over())
 		require.NotEqual(t, first.ID(), second.ID())
-		unlockAll(t, second, waits[2])
-		wantNothing(t, s)
+		kit.UnlockAll(t, second, waits[2])
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -291,7 +291,7 @@ func TestCohortHandleEndsItsOwnPart(t *testing.T) {
 func TestCohortLeftTooLate(t *testing.T) {
 	for range 15 { // which timer is first is chance
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c, f := joinFaulty(t, s)
+			c, f := kit.JoinFaulty(t, s)
 			holder, waits := siblings(t, c, 2)
 			noRenewals(f)
 			kit.Unlock(t, holder)

@@ -24,37 +24,37 @@ func TestCohortJoinedInTheFirstWrite(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		t.Run(fmt.Sprintf("refused %v", refused), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
+				c, f := kit.JoinFaulty(t, s)
 				var holder *natslock.Lock
 				if refused {
-					holder = quietHolder(t, s)
+					holder = kit.QuietHolder(t, s)
 				}
-				taps := newTap(t, s.Connect(), ">")
+				taps := kit.NewTap(t, s.Connect(), ">")
 				f.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 					if n == 1 {
 						return faults.DelayAnswer(300 * time.Millisecond)
 					}
 					return faults.Pass
 				})
-				waits := []*waiting{c.begin(t, "l")}
+				waits := []*kit.Waiting{c.Begin(t, "l")}
 				synctest.Wait()
 				time.Sleep(100 * time.Millisecond)
 				for range 3 {
-					waits = append(waits, c.follow(t))
+					waits = append(waits, c.Settle(t))
 				}
 				time.Sleep(300 * time.Millisecond)
 				if refused {
-					require.Len(t, inspect(t, c.Client, "l").Queue, 1)
+					require.Len(t, kit.Inspect(t, c.Client, "l").Queue, 1)
 				} else {
-					require.Empty(t, inspect(t, c.Client, "l").Queue)
+					require.Empty(t, kit.Inspect(t, c.Client, "l").Queue)
 					holder = waits[0].Granted(t)
 					waits = waits[1:]
 				}
-				unlockAll(t, holder, waits...)
-				stages := taps.stages(t, c.nc)
+				kit.UnlockAll(t, holder, waits...)
+				stages := taps.Stages(t, c.NC)
 				require.Equal(t, 1, stages["lock take"])
 				require.Equal(t, map[bool]int{false: 0, true: 1}[refused], stages["wait take"])
-				wantNothing(t, s)
+				kit.WantNothing(t, s)
 			})
 		})
 	}
@@ -63,13 +63,13 @@ func TestCohortJoinedInTheFirstWrite(t *testing.T) {
 // Goroutines whose record would differ wait apart, and in turns with the others as if they were another client.
 func TestCohortsOfOneClient(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		holder, waits := siblings(t, c, 1)
 		ttls := []string{"15s"}
 		begin := func(places int, ttl string, opts ...natslock.LockOption) {
 			t.Helper()
-			waits, ttls = append(waits, c.follow(t, opts...)), append(ttls, ttl)
-			require.Len(t, inspect(t, c.Client, "l").Queue, places)
+			waits, ttls = append(waits, c.Settle(t, opts...)), append(ttls, ttl)
+			require.Len(t, kit.Inspect(t, c.Client, "l").Queue, places)
 		}
 		begin(1, "60s", natslock.TTL(time.Minute))
 		begin(1, "60s", natslock.TTL(time.Minute)) // after the ticket of the one before
@@ -79,23 +79,23 @@ func TestCohortsOfOneClient(t *testing.T) {
 		begin(3, "", natslock.Until(time.Now().Add(time.Minute)))
 		begin(4, "", natslock.Until(time.Now().Add(time.Minute)))
 		begin(4, "15s")
-		r := newRaw(t, s.Connect())
+		r := kit.NewRaw(t, s.Connect())
 		l := holder
 		order := []int{0, 1, 3, 6, 7, 5, 8, 2, 4}
 		for i, n := range order {
-			var later []*waiting
+			var later []*kit.Waiting
 			for _, n := range order[i+1:] {
 				later = append(later, waits[n])
 			}
 			time.Sleep(2 * time.Millisecond) // longer than a turn
 			l = unlockFor(t, l, waits[n], later...)
 			if ttls[n] != "" {
-				require.Equal(t, ttls[n], r.get("lock.l").Header.Get("Nats-TTL"), "grant %d", i)
+				require.Equal(t, ttls[n], r.Get("lock.l").Header.Get("Nats-TTL"), "grant %d", i)
 			}
 		}
 		kit.Unlock(t, l)
 		time.Sleep(2 * time.Second)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -105,10 +105,10 @@ func TestCohortBehindATry(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		t.Run(fmt.Sprintf("refused %v", refused), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
+				c, f := kit.JoinFaulty(t, s)
 				var holder *natslock.Lock
 				if refused {
-					holder = quietHolder(t, s)
+					holder = kit.QuietHolder(t, s)
 				}
 				f.OnSend(func(n int, _ kvstore.Write) faults.Fate {
 					if n == 1 {
@@ -118,18 +118,18 @@ func TestCohortBehindATry(t *testing.T) {
 				})
 				try := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return c.TryLock(ctx, "l") })
 				synctest.Wait()
-				waits := []*waiting{c.follow(t), c.follow(t), c.follow(t)}
+				waits := []*kit.Waiting{c.Settle(t), c.Settle(t), c.Settle(t)}
 				if refused {
 					require.ErrorIs(t, try.Failed(t), natslock.ErrLocked)
 					time.Sleep(100 * time.Millisecond)
-					require.Len(t, inspect(t, c.Client, "l").Queue, 1)
+					require.Len(t, kit.Inspect(t, c.Client, "l").Queue, 1)
 				} else {
 					holder = try.Granted(t)
 				}
 				_, err := c.TryLock(t.Context(), "l") // asks beside those that wait
 				require.ErrorIs(t, err, natslock.ErrLocked)
-				unlockAll(t, holder, waits...)
-				wantNothing(t, s)
+				kit.UnlockAll(t, holder, waits...)
+				kit.WantNothing(t, s)
 			})
 		})
 	}
@@ -138,39 +138,39 @@ func TestCohortBehindATry(t *testing.T) {
 // A client whose place gets no answer holds up none of its goroutines that give up, and those that come later wait anew.
 func TestCohortSilence(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		holder := quietHolder(t, s)
+		c, f := kit.JoinFaulty(t, s)
+		holder := kit.QuietHolder(t, s)
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if kit.Stage(w) == "lock take" {
 				return faults.Pass
 			}
 			return faults.Drop
 		})
-		waits := []*waiting{c.follow(t), c.follow(t, natslock.MaxWait(700*time.Millisecond)), c.follow(t)}
+		waits := []*kit.Waiting{c.Settle(t), c.Settle(t, natslock.MaxWait(700*time.Millisecond)), c.Settle(t)}
 		begun := time.Now()
 		require.ErrorIs(t, waits[1].Failed(t), natslock.ErrTimeout)
 		require.Equal(t, 700*time.Millisecond, waits[1].At.Sub(begun))
-		for _, w := range []*waiting{waits[0], waits[2]} { // the last one waits for what was sent
+		for _, w := range []*kit.Waiting{waits[0], waits[2]} { // the last one waits for what was sent
 			begun = time.Now()
 			w.Cancel(nil)
 			require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 			require.LessOrEqual(t, w.At.Sub(begun), 100*time.Millisecond)
 		}
-		next := c.follow(t)
+		next := c.Settle(t)
 		time.Sleep(500 * time.Millisecond)
-		require.Empty(t, inspect(t, c.Client, "l").Queue)
+		require.Empty(t, kit.Inspect(t, c.Client, "l").Queue)
 		f.OnSend(nil)
 		time.Sleep(5 * time.Second)
-		require.Len(t, inspect(t, c.Client, "l").Queue, 1)
-		unlockAll(t, holder, next)
+		require.Len(t, kit.Inspect(t, c.Client, "l").Queue, 1)
+		kit.UnlockAll(t, holder, next)
 		time.Sleep(2 * time.Second)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) { // Close
-		c, f := joinFaulty(t, s)
-		quietHolder(t, s)
+		c, f := kit.JoinFaulty(t, s)
+		kit.QuietHolder(t, s)
 		f.OnSend(kit.At("wait take", faults.Drop))
-		w := c.follow(t)
+		w := c.Settle(t)
 		begun := time.Now()
 		require.NoError(t, c.Close(t.Context()))
 		require.ErrorIs(t, w.Failed(t), natslock.ErrClosed)
@@ -189,29 +189,29 @@ func (unwatched) Watch(string, func(kvstore.Event)) (kvstore.Watch, error) {
 // got the lock, touches no other lock of the client.
 func TestCohortLateUnlockTouchesNoOtherLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return unwatched{kv} }))
-		lost := mustLock(t, c.Client, "a", natslock.TTL(time.Second), natslock.NoRenew())
-		next := c.begin(t, "a")
+		c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return unwatched{kv} }))
+		lost := kit.Must(t, c.Lock, "a", natslock.TTL(time.Second), natslock.NoRenew())
+		next := c.Begin(t, "a")
 		synctest.Wait()
 		time.Sleep(lost.Remaining())
-		third := c.begin(t, "a") // it notices that the lease has ended
+		third := c.Begin(t, "a") // it notices that the lease has ended
 		synctest.Wait()
 		third.Cancel(nil)
 		third.Failed(t)
 		kit.Unlock(t, next.Granted(t))
-		inside := mustLock(t, c.Client, "l")
-		var waits []*waiting
+		inside := kit.Must(t, c.Lock, "l")
+		var waits []*kit.Waiting
 		for range 2 {
-			waits = append(waits, c.begin(t, "l"))
+			waits = append(waits, c.Begin(t, "l"))
 			synctest.Wait()
 		}
 		require.ErrorIs(t, lost.Unlock(t.Context()), natslock.ErrLost)
 		synctest.Wait()
-		wantHeld(t, inside)
+		kit.WantHeld(t, inside)
 		for _, w := range waits {
 			require.False(t, w.Over(), "two holders of a lock are inside")
 		}
-		unlockAll(t, inside, waits...)
+		kit.UnlockAll(t, inside, waits...)
 	})
 }
 
@@ -232,10 +232,10 @@ func TestCohortOfAThousand(t *testing.T) {
 			sent := map[int]uint64{}
 			for _, n := range []int{10, 1000} {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					c, f := joinFaulty(t, s)
+					c, f := kit.JoinFaulty(t, s)
 					farAway(f, time.Millisecond)
-					holder := quietHolder(t, s)
-					out := c.nc.Stats().OutMsgs
+					holder := kit.QuietHolder(t, s)
+					out := c.NC.Stats().OutMsgs
 					var wg sync.WaitGroup
 					for range n {
 						wg.Go(func() {
@@ -248,13 +248,13 @@ func TestCohortOfAThousand(t *testing.T) {
 						}
 					}
 					time.Sleep(time.Second)
-					require.Len(t, inspect(t, join(t, s).Client, "l").Queue, 1)
+					require.Len(t, kit.Inspect(t, kit.Join(t, s).Client, "l").Queue, 1)
 					require.Equal(t, n, c.Stats().Waiting)
 					kit.Unlock(t, holder)
 					wg.Wait()
-					sent[n] = c.nc.Stats().OutMsgs - out
+					sent[n] = c.NC.Stats().OutMsgs - out
 					time.Sleep(2 * time.Second)
-					wantNothing(t, s)
+					kit.WantNothing(t, s)
 				})
 			}
 			t.Log("messages:", sent)
@@ -266,8 +266,8 @@ func TestCohortOfAThousand(t *testing.T) {
 // A goroutine that gives up says how many goroutines were before it, and whose the lock is.
 func TestCohortPosition(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s, natslock.WithOwner("ours")), join(t, s, natslock.WithOwner("theirs"))
-		gaveUp := func(w *waiting) *natslock.TimeoutError {
+		c, other := kit.Join(t, s, natslock.WithOwner("ours")), kit.Join(t, s, natslock.WithOwner("theirs"))
+		gaveUp := func(w *kit.Waiting) *natslock.TimeoutError {
 			t.Helper()
 			w.Cancel(nil)
 			var e *natslock.TimeoutError
@@ -290,34 +290,34 @@ func TestCohortPosition(t *testing.T) {
 		require.Equal(t, inside.Token(), e.Holder.Token)
 
 		// Behind other goroutines, which are one place.
-		waits = append(waits[1:2], c.follow(t), c.follow(t))
+		waits = append(waits[1:2], c.Settle(t), c.Settle(t))
 		kit.Unlock(t, inside)
 		inside = waits[0].Granted(t)
-		behind := other.follow(t)
+		behind := other.Settle(t)
 		e = gaveUp(behind)
 		require.Equal(t, 1, e.Position, "those that are served before it wait for no place")
 		require.Equal(t, "ours", e.Holder.Owner)
-		unlockAll(t, inside, waits[1:]...)
+		kit.UnlockAll(t, inside, waits[1:]...)
 
-		holder = mustLock(t, other.Client, "l")
-		waits = []*waiting{c.follow(t), c.follow(t), c.follow(t), c.follow(t)}
+		holder = kit.Must(t, other.Lock, "l")
+		waits = []*kit.Waiting{c.Settle(t), c.Settle(t), c.Settle(t), c.Settle(t)}
 		time.Sleep(20 * time.Second) // the place's renewal says how many wait there
-		last := join(t, s).follow(t)
+		last := kit.Join(t, s).Settle(t)
 		time.Sleep(10 * time.Second)
 		require.Equal(t, 5, gaveUp(last).Position)
 		e = gaveUp(waits[3])
 		require.Equal(t, 4, e.Position)
 		require.Equal(t, "theirs", e.Holder.Owner)
 		require.Equal(t, 1, gaveUp(waits[0]).Position)
-		unlockAll(t, holder, waits[1], waits[2])
-		wantNothing(t, s)
+		kit.UnlockAll(t, holder, waits[1], waits[2])
+		kit.WantNothing(t, s)
 	})
 }
 
 // Stats and events count goroutines and grants.
 func TestCohortStats(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		holder, waits := siblings(t, c, 5)
 		require.Equal(t, 5, c.Stats().Waiting)
 		require.Equal(t, 1, c.Stats().Held)
@@ -329,7 +329,7 @@ func TestCohortStats(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, 3, c.Stats().Waiting)
 		require.Equal(t, 1, c.Stats().Held)
-		locks := unlockAll(t, l, waits[1:4]...)
+		locks := kit.UnlockAll(t, l, waits[1:4]...)
 		synctest.Wait()
 		st := c.Stats()
 		require.EqualValues(t, 5, st.Granted)
@@ -338,9 +338,9 @@ func TestCohortStats(t *testing.T) {
 		require.Zero(t, st.Waiting)
 		require.Zero(t, st.Held)
 		require.Zero(t, st.Lost)
-		require.Equal(t, 5, c.rec.Count(admin.EventQueued, "l"))
-		require.Equal(t, 5, c.rec.Count(admin.EventGranted, "l"))
-		require.Equal(t, 5, c.rec.Count(admin.EventReleased, "l"))
+		require.Equal(t, 5, c.Events.Count(admin.EventQueued, "l"))
+		require.Equal(t, 5, c.Events.Count(admin.EventGranted, "l"))
+		require.Equal(t, 5, c.Events.Count(admin.EventReleased, "l"))
 		ids := map[string]bool{holder.ID(): true, l.ID(): true}
 		for _, l := range locks {
 			ids[l.ID()] = true
@@ -353,8 +353,8 @@ func TestCohortStats(t *testing.T) {
 // the holder's client waits, gives up and waits again. It counts once, not also for its
 // place in the queue.
 func TestCohortWaitersAreCountedOnce(t *testing.T) {
-	c := join(t, testutil.RunServer(t))
-	l := mustLock(t, c.Client, "l")
+	c := kit.Join(t, testutil.RunServer(t))
+	l := kit.Must(t, c.Lock, "l")
 	over, most := make(chan struct{}), make(chan int)
 	go func() {
 		n := 0
@@ -370,7 +370,7 @@ func TestCohortWaitersAreCountedOnce(t *testing.T) {
 		}
 	}()
 	for range 1000 {
-		w := c.await(t, "l")
+		w := c.Await(t, "l")
 		w.Cancel(nil)
 		require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 	}

@@ -24,8 +24,8 @@ import (
 // exactly has each goroutine of a client queue by itself.
 func exactly() natslock.Option { return natslock.WithTuning(natslock.Tuning{Turn: -1}) }
 
-// unlockLate is [unlockAll] with holders that stay inside for longer than a turn.
-func unlockLate(t *testing.T, l *natslock.Lock, waits ...*waiting) {
+// unlockLate is [kit.UnlockAll] with holders that stay inside for longer than a turn.
+func unlockLate(t *testing.T, l *natslock.Lock, waits ...*kit.Waiting) {
 	t.Helper()
 	for i, w := range waits {
 		time.Sleep(2 * time.Millisecond)
@@ -35,7 +35,7 @@ func unlockLate(t *testing.T, l *natslock.Lock, waits ...*waiting) {
 }
 
 // unlockFor unlocks a lock, and returns that of the goroutine that gets it. The later ones go on waiting.
-func unlockFor(t *testing.T, l *natslock.Lock, w *waiting, later ...*waiting) *natslock.Lock {
+func unlockFor(t *testing.T, l *natslock.Lock, w *kit.Waiting, later ...*kit.Waiting) *natslock.Lock {
 	t.Helper()
 	token := l.Token()
 	kit.Unlock(t, l)
@@ -73,26 +73,26 @@ func TestCohortOrder(t *testing.T) {
 		for _, turn := range []time.Duration{-1, time.Nanosecond} {
 			t.Run(fmt.Sprint(tc.asks, " ", turn), func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					clients := map[rune]*member{}
+					clients := map[rune]*kit.Member{}
 					for _, name := range "ABC" {
-						clients[name] = join(t, s, natslock.WithTuning(natslock.Tuning{Turn: turn}))
+						clients[name] = kit.Join(t, s, natslock.WithTuning(natslock.Tuning{Turn: turn}))
 					}
-					var asked []*waiting
+					var asked []*kit.Waiting
 					for _, name := range tc.asks {
 						time.Sleep(time.Millisecond)
-						asked = append(asked, clients[name].follow(t))
+						asked = append(asked, clients[name].Settle(t))
 					}
 					order := tc.served
 					if turn < 0 {
 						order = "123456"[:len(asked)]
 					}
-					var waits []*waiting
+					var waits []*kit.Waiting
 					for _, n := range order {
 						waits = append(waits, asked[n-'1'])
 					}
 					unlockLate(t, waits[0].Granted(t), waits[1:]...)
 					time.Sleep(2 * time.Second)
-					wantNothing(t, s)
+					kit.WantNothing(t, s)
 				})
 			})
 		}
@@ -104,10 +104,10 @@ func TestCohortOrderOfArrival(t *testing.T) {
 	for _, exact := range []bool{true, false} {
 		t.Run(fmt.Sprint(exact), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				clients := make([]*member, 4)
+				clients := make([]*kit.Member, 4)
 				for i := range clients {
-					if clients[i] = join(t, s); exact {
-						clients[i] = join(t, s, exactly())
+					if clients[i] = kit.Join(t, s); exact {
+						clients[i] = kit.Join(t, s, exactly())
 					}
 				}
 				var mu sync.Mutex
@@ -150,7 +150,7 @@ func TestCohortOrderOfArrival(t *testing.T) {
 					require.InDelta(t, n, i, 8, "%v", got)
 				}
 				time.Sleep(2 * time.Second)
-				wantNothing(t, s)
+				kit.WantNothing(t, s)
 			})
 		})
 	}
@@ -168,17 +168,17 @@ func TestCohortTurn(t *testing.T) {
 		t.Run(fmt.Sprint(tc.section), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				const n = 500
-				c, other := join(t, s), join(t, s)
-				holder := quietHolder(t, s)
-				first := c.follow(t)
-				stranger := other.follow(t)
+				c, other := kit.Join(t, s), kit.Join(t, s)
+				holder := kit.QuietHolder(t, s)
+				first := c.Settle(t)
+				stranger := other.Settle(t)
 				kit.Unlock(t, holder)
 				l := first.Granted(t)
-				late := make([]*waiting, n)
+				late := make([]*kit.Waiting, n)
 				for i := range late { // time stands
-					late[i] = c.await(t, "l")
+					late[i] = c.Await(t, "l")
 				}
-				order := append([]*waiting{}, late[:tc.passes]...)
+				order := append([]*kit.Waiting{}, late[:tc.passes]...)
 				order = append(order, stranger)
 				order = append(order, late[tc.passes:]...)
 				token := l.Token()
@@ -191,7 +191,7 @@ func TestCohortTurn(t *testing.T) {
 				}
 				kit.Unlock(t, l)
 				time.Sleep(2 * time.Second)
-				wantNothing(t, s)
+				kit.WantNothing(t, s)
 			})
 		})
 	}
@@ -201,18 +201,18 @@ func TestCohortTurn(t *testing.T) {
 // after that client has left.
 func TestCohortMarkedOnce(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		holder, waits := siblings(t, c, 2)
-		leaves := other.follow(t)
+		leaves := other.Settle(t)
 		l := unlockFor(t, holder, waits[0])
-		late := c.follow(t)
+		late := c.Settle(t)
 		leaves.Cancel(nil)
 		leaves.Failed(t)
 		synctest.Wait()
-		stranger := other.follow(t)
+		stranger := other.Settle(t)
 		unlockLate(t, l, waits[1], stranger, late)
 		time.Sleep(2 * time.Second)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -221,18 +221,18 @@ func TestCohortAfterTheTurn(t *testing.T) {
 	for turn, passes := range map[time.Duration]bool{-1: false, time.Millisecond: false, 5 * time.Millisecond: true} {
 		t.Run(fmt.Sprint(turn), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, other := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: turn})), join(t, s)
-				holder := quietHolder(t, s)
-				first := c.follow(t)
-				stranger := other.follow(t)
+				c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{Turn: turn})), kit.Join(t, s)
+				holder := kit.QuietHolder(t, s)
+				first := c.Settle(t)
+				stranger := other.Settle(t)
 				kit.Unlock(t, holder)
 				l := first.Granted(t)
 				time.Sleep(2 * time.Millisecond)
-				late := c.follow(t)
+				late := c.Settle(t)
 				if passes {
-					unlockAll(t, l, late, stranger)
+					kit.UnlockAll(t, l, late, stranger)
 				} else {
-					unlockAll(t, l, stranger, late)
+					kit.UnlockAll(t, l, stranger, late)
 				}
 			})
 		})
@@ -245,15 +245,15 @@ func TestCohortTurnEndsWithASection(t *testing.T) {
 	const turn = 5 * time.Millisecond
 	for range 20 {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c, other := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: turn})), join(t, s)
-			holder := quietHolder(t, s)
-			first := c.follow(t)
-			stranger := other.follow(t)
+			c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{Turn: turn})), kit.Join(t, s)
+			holder := kit.QuietHolder(t, s)
+			first := c.Settle(t)
+			stranger := other.Settle(t)
 			kit.Unlock(t, holder)
 			l := first.Granted(t)
-			late := c.follow(t)
+			late := c.Settle(t)
 			time.Sleep(time.Until(first.At.Add(turn)))
-			unlockAll(t, l, stranger, late)
+			kit.UnlockAll(t, l, stranger, late)
 		})
 	}
 }
@@ -262,18 +262,18 @@ func TestCohortTurnEndsWithASection(t *testing.T) {
 func TestCohortBehindAStranger(t *testing.T) {
 	for _, granted := range []bool{false, true} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c, other := join(t, s), join(t, s)
+			c, other := kit.Join(t, s), kit.Join(t, s)
 			holder, waits := siblings(t, c, 2)
 			if granted {
 				holder, waits = unlockFor(t, holder, waits[0], waits[1]), waits[1:]
 			}
-			waits = append(waits, c.follow(t))
-			stranger := other.follow(t)
-			late := c.follow(t)
-			require.Len(t, inspect(t, c.Client, "l").Queue, 1)
+			waits = append(waits, c.Settle(t))
+			stranger := other.Settle(t)
+			late := c.Settle(t)
+			require.Len(t, kit.Inspect(t, c.Client, "l").Queue, 1)
 			unlockLate(t, holder, append(waits, stranger, late)...)
 			time.Sleep(2 * time.Second)
-			wantNothing(t, s)
+			kit.WantNothing(t, s)
 		})
 	}
 }
@@ -281,38 +281,38 @@ func TestCohortBehindAStranger(t *testing.T) {
 // Where the client was not notified of a stranger's place, a list shows it: silence is not knowledge. That
 // list is the leader's, and no older than a second or the subscription.
 func TestCohortUnnotified(t *testing.T) {
-	for name, learn := range map[string]func(t *testing.T, s *testutil.Server, c *member, f *faults.Store, waits []*waiting) []*waiting{
-		"silence": func(t *testing.T, s *testutil.Server, _ *member, f *faults.Store, waits []*waiting) []*waiting {
+	for name, learn := range map[string]func(t *testing.T, s *testutil.Server, c *kit.Member, f *faults.Store, waits []*kit.Waiting) []*kit.Waiting{
+		"silence": func(t *testing.T, s *testutil.Server, _ *kit.Member, f *faults.Store, waits []*kit.Waiting) []*kit.Waiting {
 			dropPlaces(f)
-			stranger := join(t, s).follow(t)
+			stranger := kit.Join(t, s).Settle(t)
 			time.Sleep(time.Second)
 			require.Positive(t, f.Counts().EventsDropped)
 			return append(waits, stranger)
 		},
-		"another server serves": func(t *testing.T, s *testutil.Server, _ *member, f *faults.Store, waits []*waiting) []*waiting {
+		"another server serves": func(t *testing.T, s *testutil.Server, _ *kit.Member, f *faults.Store, waits []*kit.Waiting) []*kit.Waiting {
 			dropPlaces(f)
-			stranger := join(t, s).follow(t)
+			stranger := kit.Join(t, s).Settle(t)
 			require.Positive(t, f.Forge(kvstore.Event{Kind: kvstore.Recheck}))
 			return append(waits, stranger)
 		},
-		"a replica that lags": func(t *testing.T, s *testutil.Server, c *member, f *faults.Store, waits []*waiting) []*waiting {
+		"a replica that lags": func(t *testing.T, s *testutil.Server, c *kit.Member, f *faults.Store, waits []*kit.Waiting) []*kit.Waiting {
 			dropPlaces(f)
-			stranger := join(t, s).follow(t)
+			stranger := kit.Join(t, s).Settle(t)
 			time.Sleep(600 * time.Millisecond)
-			waits = append(waits, c.follow(t)) // has the queue listed again
+			waits = append(waits, c.Settle(t)) // has the queue listed again
 			time.Sleep(600 * time.Millisecond)
 			require.Positive(t, f.Counts().EventsDropped)
 			return append(waits, stranger)
 		},
 		// It hides the place until the next list only.
-		"a forged tombstone": func(t *testing.T, s *testutil.Server, c *member, f *faults.Store, waits []*waiting) []*waiting {
-			stranger := join(t, s).follow(t)
-			place := inspect(t, c.Client, "l").Queue[0]
-			keys := newRaw(t, s.Connect()).live("wait.l.*")
+		"a forged tombstone": func(t *testing.T, s *testutil.Server, c *kit.Member, f *faults.Store, waits []*kit.Waiting) []*kit.Waiting {
+			stranger := kit.Join(t, s).Settle(t)
+			place := kit.Inspect(t, c.Client, "l").Queue[0]
+			keys := kit.NewRaw(t, s.Connect()).Live("wait.l.*")
 			require.Len(t, keys, 1)
 			require.Positive(t, f.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: kvstore.Record{Key: keys[0], Revision: place.Ticket + 1<<32, Deleted: true}}))
 			time.Sleep(600 * time.Millisecond)
-			c.follow(t).Cancel(nil) // has the queue listed
+			c.Settle(t).Cancel(nil) // has the queue listed
 			time.Sleep(10 * time.Millisecond)
 			return append(waits, stranger)
 		},
@@ -321,7 +321,7 @@ func TestCohortUnnotified(t *testing.T) {
 			t.Run(fmt.Sprint(name, granted), func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 					var f *faults.Store
-					c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+					c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 						if strings.Contains(name, "replica") {
 							kv = &stayed{KV: kv}
 						}
@@ -333,7 +333,7 @@ func TestCohortUnnotified(t *testing.T) {
 						holder, waits = unlockFor(t, holder, waits[0], waits[1]), waits[1:]
 					}
 					waits = learn(t, s, c, f, waits)
-					late := c.follow(t)
+					late := c.Settle(t)
 					unlockLate(t, holder, append(waits, late)...)
 				})
 			})
@@ -347,24 +347,24 @@ func TestCohortAskedAfterTheTicket(t *testing.T) {
 	for _, listed := range []bool{true, false} {
 		t.Run(fmt.Sprint(listed), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
-				other := join(t, s)
-				holder := quietHolder(t, s)
+				c, f := kit.JoinFaulty(t, s)
+				other := kit.Join(t, s)
+				holder := kit.QuietHolder(t, s)
 				f.OnSend(kit.At("wait take", faults.DelayAnswer(100*time.Millisecond)))
-				first := c.begin(t, "l")
+				first := c.Begin(t, "l")
 				synctest.Wait()
-				stranger := other.follow(t)
-				second := c.follow(t) // while the place has no answer
+				stranger := other.Settle(t)
+				second := c.Settle(t) // while the place has no answer
 				if !listed {          // the second one subscribes. It does not get to list the queue
 					f.FailReads(func(faults.ReadOp, string) error { return fmt.Errorf("%w: by the test", kvstore.ErrUnavailable) })
 				}
 				time.Sleep(200 * time.Millisecond)
 				f.OnSend(nil)
-				gone := c.follow(t)
+				gone := c.Settle(t)
 				gone.Cancel(nil)
 				gone.Failed(t)
-				require.Len(t, inspect(t, other.Client, "l").Queue, 2)
-				late := c.follow(t)
+				require.Len(t, kit.Inspect(t, other.Client, "l").Queue, 2)
+				late := c.Settle(t)
 				f.FailReads(nil)
 				unlockLate(t, holder, first, stranger, second, late)
 			})
@@ -375,17 +375,17 @@ func TestCohortAskedAfterTheTicket(t *testing.T) {
 // Strangers that have left keep no goroutine from a lease of its client.
 func TestCohortGrowsAfterStrangersHaveLeft(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		holder := quietHolder(t, s)
-		stranger := other.follow(t)
-		first := c.follow(t)
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		holder := kit.QuietHolder(t, s)
+		stranger := other.Settle(t)
+		first := c.Settle(t)
 		l := unlockFor(t, holder, stranger, first)
 		l = unlockFor(t, l, first)
 		claim, _, _ := strings.Cut(l.ID(), ".")
 		for range 3 {
 			time.Sleep(2 * time.Millisecond)
-			next := c.follow(t)
-			require.Empty(t, inspect(t, c.Client, "l").Queue)
+			next := c.Settle(t)
+			require.Empty(t, kit.Inspect(t, c.Client, "l").Queue)
 			l = unlockFor(t, l, next)
 			same, _, _ := strings.Cut(l.ID(), ".")
 			require.Equal(t, claim, same, "one lease")
@@ -398,13 +398,13 @@ func TestCohortGrowsAfterStrangersHaveLeft(t *testing.T) {
 // only after a list: others may have queued meanwhile.
 func TestCohortUnanswered(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
+		c, f := kit.JoinFaulty(t, s)
 		f.OnSend(kit.At("lock take", faults.DelayAnswer(1900*time.Millisecond)))
-		first := c.begin(t, "l")
+		first := c.Begin(t, "l")
 		synctest.Wait()
-		stranger := join(t, s).follow(t)
+		stranger := kit.Join(t, s).Settle(t)
 		time.Sleep(1100 * time.Millisecond)
-		late := c.begin(t, "l")
+		late := c.Begin(t, "l")
 		unlockLate(t, first.Granted(t), stranger, late)
 	})
 }
@@ -415,8 +415,8 @@ func TestCohortClaimFoundAtItsPlace(t *testing.T) {
 	for _, givenUp := range []bool{false, true} {
 		t.Run(fmt.Sprint(givenUp), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
-				kit.Unlock(t, mustLock(t, join(t, s).Client, "l"))
+				c, f := kit.JoinFaulty(t, s)
+				kit.Unlock(t, kit.Must(t, kit.Join(t, s).Lock, "l"))
 				takes := 0
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if kit.Stage(w) == "lock take" && w.Expect != 0 {
@@ -426,18 +426,18 @@ func TestCohortClaimFoundAtItsPlace(t *testing.T) {
 					}
 					return faults.Pass
 				})
-				first := c.begin(t, "l")
+				first := c.Begin(t, "l")
 				synctest.Wait()
-				second := c.begin(t, "l") // while the claim has no answer
+				second := c.Begin(t, "l") // while the claim has no answer
 				time.Sleep(200 * time.Millisecond)
-				stranger := join(t, s).follow(t)
-				for len(inspect(t, c.Client, "l").Queue) == 1 {
+				stranger := kit.Join(t, s).Settle(t)
+				for len(kit.Inspect(t, c.Client, "l").Queue) == 1 {
 					time.Sleep(20 * time.Millisecond)
 				}
-				late := c.begin(t, "l") // at the place
+				late := c.Begin(t, "l") // at the place
 				if givenUp {
 					synctest.Wait()
-					for _, w := range []*waiting{first, second} {
+					for _, w := range []*kit.Waiting{first, second} {
 						w.Cancel(nil)
 						require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 					}
@@ -445,7 +445,7 @@ func TestCohortClaimFoundAtItsPlace(t *testing.T) {
 				} else {
 					unlockLate(t, first.Granted(t), second, stranger, late)
 				}
-				wantNothing(t, s)
+				kit.WantNothing(t, s)
 			})
 		})
 	}
@@ -454,7 +454,7 @@ func TestCohortClaimFoundAtItsPlace(t *testing.T) {
 // Those that came after the claim are not owed the lease either, though they came before the ticket.
 func TestCohortClaimFoundOfManyWaiting(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
+		c, f := kit.JoinFaulty(t, s)
 		holder, waits := siblings(t, c, 2)
 		time.Sleep(2 * time.Second) // the client watches the lock
 		var takes atomic.Int32
@@ -466,39 +466,39 @@ func TestCohortClaimFoundOfManyWaiting(t *testing.T) {
 			}
 			return faults.Pass
 		})
-		newRaw(t, s.Connect()).remove("lock.l")
+		kit.NewRaw(t, s.Connect()).Remove("lock.l")
 		<-holder.Context().Done()
 		time.Sleep(200 * time.Millisecond)
 		require.EqualValues(t, 1, takes.Load())
-		stranger := join(t, s).follow(t)
-		require.Len(t, inspect(t, c.Client, "l").Queue, 1)
-		late := c.begin(t, "l")
+		stranger := kit.Join(t, s).Settle(t)
+		require.Len(t, kit.Inspect(t, c.Client, "l").Queue, 1)
+		late := c.Begin(t, "l")
 		synctest.Wait()
-		wantLost(t, holder, natslock.ErrLost)
+		kit.WantLost(t, holder, natslock.ErrLost)
 		unlockLate(t, waits[0].Granted(t), waits[1], stranger, late)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
 // A goroutine whose place has ended queues again behind the others. Those that ask after that pass nobody.
 func TestCohortQueuesAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, exactly())
-		holder := quietHolder(t, s)
-		first := c.follow(t)
-		second := c.follow(t)
+		c := kit.Join(t, s, exactly())
+		holder := kit.QuietHolder(t, s)
+		first := c.Settle(t)
+		second := c.Settle(t)
 		time.Sleep(4900 * time.Millisecond)
-		r := newRaw(t, s.Connect())
-		for _, key := range r.live("wait.l.*") {
-			if id := inspect(t, c.Client, "l").Queue[0].ID; strings.HasSuffix(key, id) {
-				r.remove(key)
+		r := kit.NewRaw(t, s.Connect())
+		for _, key := range r.Live("wait.l.*") {
+			if id := kit.Inspect(t, c.Client, "l").Queue[0].ID; strings.HasSuffix(key, id) {
+				r.Remove(key)
 				break
 			}
 		}
 		time.Sleep(200 * time.Millisecond) // its renewal is refused
-		require.Len(t, inspect(t, c.Client, "l").Queue, 2)
-		third := c.follow(t)
-		unlockAll(t, holder, second, first, third)
+		require.Len(t, kit.Inspect(t, c.Client, "l").Queue, 2)
+		third := c.Settle(t)
+		kit.UnlockAll(t, holder, second, first, third)
 	})
 }
 

@@ -20,9 +20,9 @@ import (
 // behind the first write of another goroutine.
 func TestQueuedBehindAFounder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
+		c, f := kit.JoinFaulty(t, s)
 		sem := semaphore.New(c.Client, 2)
-		acquire := func() *waiting {
+		acquire := func() *kit.Waiting {
 			return kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return sem.Acquire(ctx, "s") })
 		}
 		first := acquire()
@@ -32,11 +32,11 @@ func TestQueuedBehindAFounder(t *testing.T) {
 		synctest.Wait()
 		third := acquire()
 		synctest.Wait()
-		require.Zero(t, c.rec.Count(admin.EventQueued, "s"), "nothing of it is at the server")
+		require.Zero(t, c.Events.Count(admin.EventQueued, "s"), "nothing of it is at the server")
 		f.OnSend(nil)
 		f.ReleaseHeld()
-		c.rec.Wait(t, admin.EventQueued, "s")
-		for _, w := range []*waiting{first, second, third} {
+		c.Events.Wait(t, admin.EventQueued, "s")
+		for _, w := range []*kit.Waiting{first, second, third} {
 			kit.Unlock(t, w.Granted(t))
 		}
 	})

@@ -25,7 +25,7 @@ func TestCohortStorm(t *testing.T) {
 			var mu sync.Mutex
 			var all sync.WaitGroup
 			for c := range 3 {
-				m := join(t, s)
+				m := kit.Join(t, s)
 				t.Cleanup(func() { assert.NoError(t, kit.CloseNow(m.Client)) })
 				for g := range 4 {
 					rng := rand.New(rand.NewPCG(seed, uint64(10*c+g)))
@@ -72,7 +72,7 @@ func TestCohortStorm(t *testing.T) {
 			}
 			all.Wait()
 			time.Sleep(2 * time.Minute) // nothing lingers any more
-			wantNothing(t, s)
+			kit.WantNothing(t, s)
 			require.False(t, t.Failed())
 		})
 	}

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
@@ -23,65 +22,15 @@ import (
 // cohort: see internal/cohort.
 
 // siblings has a goroutine of the client hold a lock, and n others wait for it, who have no place.
-func siblings(t *testing.T, c *member, n int, opts ...natslock.LockOption) (holder *natslock.Lock, waits []*waiting) {
+func siblings(t *testing.T, c *kit.Member, n int, opts ...natslock.LockOption) (holder *natslock.Lock, waits []*kit.Waiting) {
 	t.Helper()
-	holder = mustLock(t, c.Client, "l", opts...)
+	holder = kit.Must(t, c.Lock, "l", opts...)
 	time.Sleep(10 * time.Millisecond) // longer than a turn
 	for range n {
-		waits = append(waits, c.follow(t, opts...))
+		waits = append(waits, c.Settle(t, opts...))
 	}
-	require.Empty(t, inspect(t, c.Client, "l").Queue, "their client has the lock")
+	require.Empty(t, kit.Inspect(t, c.Client, "l").Queue, "their client has the lock")
 	return holder, waits
-}
-
-// follow begins to wait, and returns when the client has nothing more to do about it.
-func (m *member) follow(t *testing.T, opts ...natslock.LockOption) *waiting {
-	t.Helper()
-	w := m.begin(t, "l", opts...)
-	synctest.Wait()
-	return w
-}
-
-// unlockAll unlocks a lock, and then those that are granted one after the other, which
-// it returns.
-func unlockAll(t *testing.T, l *natslock.Lock, waits ...*waiting) (locks []*natslock.Lock) {
-	t.Helper()
-	token := l.Token()
-	kit.Unlock(t, l)
-	for i, w := range waits {
-		l := w.Granted(t)
-		synctest.Wait()
-		for _, later := range waits[i+1:] {
-			require.False(t, later.Over(), "more than one is inside")
-		}
-		require.Greater(t, l.Token(), token)
-		token = l.Token()
-		kit.Unlock(t, l)
-		locks = append(locks, l)
-	}
-	return locks
-}
-
-// wantNothing requires that the bucket is empty but for tombstones.
-func wantNothing(t *testing.T, s *testutil.Server) {
-	t.Helper()
-	synctest.Wait()
-	require.Empty(t, newRaw(t, s.Connect()).live(">"))
-}
-
-// stages counts the keys that were published to since the last call, by the stage of the
-// write.
-func (p *tap) stages(t *testing.T, by ...*nats.Conn) map[string]int {
-	t.Helper()
-	keys, n := map[string]bool{}, map[string]int{}
-	for _, m := range p.take(t, by...) {
-		stage := kit.Stage(kvstore.Write{Key: m.Subject[len(subjects):], Value: m.Data, Delete: m.Header.Get("KV-Operation") != ""})
-		if !keys[stage+m.Subject] {
-			keys[stage+m.Subject] = true
-			n[stage]++
-		}
-	}
-	return n
 }
 
 // Whenever the first goroutine gives up, the others get the lock. Those at a place keep it.
@@ -100,10 +49,10 @@ func TestCohortFirstGivesUp(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
+				c, f := kit.JoinFaulty(t, s)
 				var holder *natslock.Lock
 				if tc.held {
-					holder = quietHolder(t, s)
+					holder = kit.QuietHolder(t, s)
 				}
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if d := tc.late[kit.Stage(w)]; d > 0 {
@@ -111,13 +60,13 @@ func TestCohortFirstGivesUp(t *testing.T) {
 					}
 					return faults.Pass
 				})
-				taps := newTap(t, s.Connect(), ">")
-				first := c.begin(t, "l")
+				taps := kit.NewTap(t, s.Connect(), ">")
+				first := c.Begin(t, "l")
 				synctest.Wait()
-				second := c.follow(t)
-				third := c.follow(t)
+				second := c.Settle(t)
+				third := c.Settle(t)
 				time.Sleep(late / 5) // the place is sent
-				queue := inspect(t, c.Client, "l").Queue
+				queue := kit.Inspect(t, c.Client, "l").Queue
 				if tc.place {
 					require.Len(t, queue, 1)
 				}
@@ -125,23 +74,23 @@ func TestCohortFirstGivesUp(t *testing.T) {
 				require.ErrorIs(t, first.Failed(t), context.Canceled)
 				synctest.Wait()
 				if tc.place {
-					require.Equal(t, queue, inspect(t, c.Client, "l").Queue)
+					require.Equal(t, queue, kit.Inspect(t, c.Client, "l").Queue)
 				}
 				if holder == nil {
 					holder = second.Granted(t)
 					// The claim of the first one is deleted after its answer, and theirs takes as long.
-					require.Less(t, c.rec.Wait(t, admin.EventGranted, "l").Waited, 3*late)
-					unlockAll(t, holder, third)
+					require.Less(t, c.Events.Wait(t, admin.EventGranted, "l").Waited, 3*late)
+					kit.UnlockAll(t, holder, third)
 				} else {
 					time.Sleep(2 * time.Second)
-					require.Len(t, inspect(t, c.Client, "l").Queue, 1)
-					unlockAll(t, holder, second, third)
+					require.Len(t, kit.Inspect(t, c.Client, "l").Queue, 1)
+					kit.UnlockAll(t, holder, second, third)
 				}
 				if tc.held {
-					require.Equal(t, 1, taps.stages(t, c.nc)["wait take"])
+					require.Equal(t, 1, taps.Stages(t, c.NC)["wait take"])
 				}
 				time.Sleep(2 * time.Second)
-				wantNothing(t, s)
+				kit.WantNothing(t, s)
 			})
 		})
 	}
@@ -152,9 +101,9 @@ func TestCohortFirstGivesUp(t *testing.T) {
 func TestCohortRefusalOvertakes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const attempt = 2 * time.Second // until the next one
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
-		holder := quietHolder(t, s)
+		c, f := kit.JoinFaulty(t, s)
+		other := kit.Join(t, s)
+		holder := kit.QuietHolder(t, s)
 		var takes atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			switch kit.Stage(w) {
@@ -173,19 +122,19 @@ func TestCohortRefusalOvertakes(t *testing.T) {
 			}
 			return nil
 		})
-		first := c.begin(t, "l")
+		first := c.Begin(t, "l")
 		synctest.Wait()
-		second := c.follow(t)
+		second := c.Settle(t)
 		time.Sleep(20 * time.Millisecond) // the place is sent
-		stranger := other.follow(t)
+		stranger := other.Settle(t)
 		time.Sleep(400 * time.Millisecond)
 		first.Cancel(nil)
 		first.Failed(t)
 		time.Sleep(attempt + time.Second)
 		require.EqualValues(t, 2, takes.Load(), "two attempts under one id")
-		unlockAll(t, holder, second, stranger)
+		kit.UnlockAll(t, holder, second, stranger)
 		time.Sleep(2 * time.Second)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -193,9 +142,9 @@ func TestCohortRefusalOvertakes(t *testing.T) {
 func TestCohortNoStream(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c, f := joinFaulty(t, s)
+			c, f := kit.JoinFaulty(t, s)
 			if held {
-				quietHolder(t, s)
+				kit.QuietHolder(t, s)
 			}
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				if held && kit.Stage(w) == "lock take" {
@@ -209,10 +158,10 @@ func TestCohortNoStream(t *testing.T) {
 				}
 				return nil
 			})
-			begun := map[*waiting]time.Time{}
+			begun := map[*kit.Waiting]time.Time{}
 			for range 5 {
 				for range 3 {
-					begun[c.begin(t, "l")] = time.Now()
+					begun[c.Begin(t, "l")] = time.Now()
 					synctest.Wait()
 				}
 				time.Sleep(1500 * time.Millisecond)
@@ -228,14 +177,14 @@ func TestCohortNoStream(t *testing.T) {
 // A place that several goroutines wait at keeps its ticket when the first one gives up.
 func TestCohortKeepsItsTicket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		holder := quietHolder(t, s)
-		var waits []*waiting
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		holder := kit.QuietHolder(t, s)
+		var waits []*kit.Waiting
 		for range 4 {
-			waits = append(waits, c.follow(t))
+			waits = append(waits, c.Settle(t))
 		}
-		behind := other.follow(t)
-		before := inspect(t, c.Client, "l").Queue
+		behind := other.Settle(t)
+		before := kit.Inspect(t, c.Client, "l").Queue
 		require.Len(t, before, 2)
 		waits[0].Cancel(nil)
 		waits[0].Failed(t)
@@ -243,13 +192,13 @@ func TestCohortKeepsItsTicket(t *testing.T) {
 		waits[2].Failed(t)
 		synctest.Wait()
 		time.Sleep(20 * time.Second) // longer than a place lives
-		after := inspect(t, c.Client, "l").Queue
+		after := kit.Inspect(t, c.Client, "l").Queue
 		require.Len(t, after, 2)
 		require.Equal(t, before[0].Ticket, after[0].Ticket)
 		require.Equal(t, before[0].ID, after[0].ID)
-		unlockAll(t, holder, waits[1], waits[3], behind) // in one turn
+		kit.UnlockAll(t, holder, waits[1], waits[3], behind) // in one turn
 		time.Sleep(2 * time.Second)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -265,21 +214,21 @@ func TestCohortAllGiveUp(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
-				other := join(t, s)
+				c, f := kit.JoinFaulty(t, s)
+				other := kit.Join(t, s)
 				var holder *natslock.Lock
-				var waits []*waiting
+				var waits []*kit.Waiting
 				switch {
 				case tc.stage == "":
 					holder, waits = siblings(t, c, 3)
 				default:
 					if tc.held {
-						holder = quietHolder(t, s)
+						holder = kit.QuietHolder(t, s)
 					}
 					f.OnSend(kit.At(tc.stage, faults.DelayAnswer(500*time.Millisecond)))
-					waits = append(waits, c.begin(t, "l"))
+					waits = append(waits, c.Begin(t, "l"))
 					synctest.Wait()
-					waits = append(waits, c.follow(t), c.follow(t))
+					waits = append(waits, c.Settle(t), c.Settle(t))
 				}
 				for _, w := range waits {
 					w.Cancel(nil)
@@ -287,16 +236,16 @@ func TestCohortAllGiveUp(t *testing.T) {
 				}
 				time.Sleep(600 * time.Millisecond) // the answer has come
 				synctest.Wait()
-				require.Empty(t, newRaw(t, s.Connect()).live("wait.l.*"))
+				require.Empty(t, kit.NewRaw(t, s.Connect()).Live("wait.l.*"))
 				require.Zero(t, c.Stats().Waiting)
 				begun := time.Now()
 				if holder != nil {
 					kit.Unlock(t, holder)
 				}
-				kit.Unlock(t, mustLock(t, other.Client, "l"))
+				kit.Unlock(t, kit.Must(t, other.Lock, "l"))
 				require.Less(t, time.Since(begun), 100*time.Millisecond, "nothing keeps others out")
 				time.Sleep(2 * time.Second)
-				wantNothing(t, s)
+				kit.WantNothing(t, s)
 			})
 		})
 	}
@@ -312,14 +261,14 @@ func shortOfTime(t *testing.T, f *faults.Store, l *natslock.Lock, ttl time.Durat
 	for l.Remaining() > ttl/4 {
 		time.Sleep(100 * time.Millisecond)
 	}
-	wantHeld(t, l)
+	kit.WantHeld(t, l)
 }
 
 // A goroutine gets a third of the validity, or waits for a renewal.
 func TestCohortNextNeedsTime(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 15 * time.Second
-		c, f := joinFaulty(t, s)
+		c, f := kit.JoinFaulty(t, s)
 		holder, waits := siblings(t, c, 3)
 		kit.Unlock(t, holder)
 		first := waits[0].Granted(t)
@@ -331,8 +280,8 @@ func TestCohortNextNeedsTime(t *testing.T) {
 		second := waits[1].Granted(t)
 		require.Greater(t, second.Remaining(), ttl/2, "a renewal was confirmed")
 		require.Greater(t, second.Token(), first.Token())
-		unlockAll(t, second, waits[2])
-		wantNothing(t, s)
+		kit.UnlockAll(t, second, waits[2])
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -340,12 +289,12 @@ func TestCohortNextNeedsTime(t *testing.T) {
 func TestCohortGrantedWithNobodyLeft(t *testing.T) {
 	for _, others := range []int{0, 1} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c, f := joinFaulty(t, s)
-			stranger := join(t, s)
+			c, f := kit.JoinFaulty(t, s)
+			stranger := kit.Join(t, s)
 			holder, waits := siblings(t, c, 2+others)
 			kit.Unlock(t, holder)
 			first := waits[0].Granted(t)
-			behind := stranger.follow(t)
+			behind := stranger.Settle(t)
 			shortOfTime(t, f, first, 15*time.Second)
 			kit.Unlock(t, first)
 			synctest.Wait()
@@ -360,7 +309,7 @@ func TestCohortGrantedWithNobodyLeft(t *testing.T) {
 			kit.Unlock(t, behind.Granted(t))
 			require.Less(t, time.Since(begun), 100*time.Millisecond)
 			time.Sleep(2 * time.Second)
-			wantNothing(t, s)
+			kit.WantNothing(t, s)
 		})
 	}
 }

@@ -22,7 +22,7 @@ import (
 // grants has goroutines of a client take the lock, for n grants in all, and returns the
 // tokens in the order of the grants. All of them wait before the first one gets it, or one
 // might be through before another has begun.
-func grants(t *testing.T, c *member, goroutines, n int, section time.Duration) (tokens []uint64) {
+func grants(t *testing.T, c *kit.Member, goroutines, n int, section time.Duration) (tokens []uint64) {
 	t.Helper()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -33,7 +33,7 @@ func grants(t *testing.T, c *member, goroutines, n int, section time.Duration) (
 		begun++
 		return begun <= n
 	}
-	first := mustLock(t, c.Client, "l")
+	first := kit.Must(t, c.Lock, "l")
 	for range goroutines {
 		wg.Go(func() {
 			for next() {
@@ -74,24 +74,24 @@ func wantRising(t *testing.T, tokens []uint64) {
 // Local grants cost one message in 32, and their tokens rise.
 func TestCohortTokens(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		kit.Unlock(t, mustLock(t, other.Client, "l"))
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		kit.Unlock(t, kit.Must(t, other.Lock, "l"))
 		var all []uint64
 		for _, section := range []time.Duration{0, 10 * time.Microsecond} {
 			const n = 640
-			out := c.nc.Stats().OutMsgs
+			out := c.NC.Stats().OutMsgs
 			tokens := grants(t, c, 8, n, section)
 			require.Len(t, tokens, n)
-			sent := c.nc.Stats().OutMsgs - out
+			sent := c.NC.Stats().OutMsgs - out
 			// To begin and to end a lease, and to list its queue, costs a dozen.
 			require.LessOrEqual(t, sent, uint64(n/32+16), "messages for %d grants", n)
-			l := mustLock(t, other.Client, "l")
+			l := kit.Must(t, other.Lock, "l")
 			all = append(append(all, tokens...), l.Token())
 			kit.Unlock(t, l)
 		}
 		wantRising(t, all)
 		time.Sleep(2 * time.Second)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -99,9 +99,9 @@ func TestCohortTokens(t *testing.T) {
 func TestCohortTokensRunOut(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const late = 300 * time.Millisecond
-		c, f := joinFaulty(t, s)
+		c, f := kit.JoinFaulty(t, s)
 		holder, waits := siblings(t, c, 3)
-		_ = unlockAll(t, holder, waits[:1]...)
+		_ = kit.UnlockAll(t, holder, waits[:1]...)
 		for _, w := range waits[1:] {
 			kit.Unlock(t, w.Granted(t))
 		}
@@ -120,8 +120,8 @@ func TestCohortTokensRunOut(t *testing.T) {
 // Tokens rise although the answers to renewals are lost.
 func TestCohortTokensOfLostAnswers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
+		c, f := kit.JoinFaulty(t, s)
+		other := kit.Join(t, s)
 		var renewals atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if kit.Stage(w) == "lock renew" {
@@ -142,7 +142,7 @@ func TestCohortTokensOfLostAnswers(t *testing.T) {
 // A renewal between two grants begins the count again, and never lowers a token.
 func TestCohortTokensAcrossRenewals(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		tokens := grants(t, c, 3, 60, 2*time.Second)
 		wantRising(t, tokens)
 		revisions := map[uint64]bool{}
@@ -157,13 +157,13 @@ func TestCohortTokensAcrossRenewals(t *testing.T) {
 // The record follows the holder that is inside, with at most one renewal in 100 ms.
 func TestCohortShowsItsHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), join(t, s)
-		holder := mustLock(t, c.Client, "l")
+		c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), kit.Join(t, s)
+		holder := kit.Must(t, c.Lock, "l")
 		time.Sleep(10 * time.Millisecond)
 		names := []string{"a", "b", "c"}
-		var waits []*waiting
+		var waits []*kit.Waiting
 		for _, name := range names {
-			waits = append(waits, c.follow(t, natslock.Meta(map[string]string{"name": name})))
+			waits = append(waits, c.Settle(t, natslock.Meta(map[string]string{"name": name})))
 		}
 		l := holder
 		for i, w := range waits {
@@ -172,7 +172,7 @@ func TestCohortShowsItsHolder(t *testing.T) {
 			l = w.Granted(t)
 			time.Sleep(101 * time.Millisecond)
 			synctest.Wait()
-			shown := inspect(t, other.Client, "l").Holder
+			shown := kit.Inspect(t, other.Client, "l").Holder
 			require.Equal(t, names[i], shown.Meta["name"])
 			require.WithinDuration(t, w.At, shown.Since, time.Millisecond)
 			require.Equal(t, l.Token(), shown.Token)
@@ -182,7 +182,7 @@ func TestCohortShowsItsHolder(t *testing.T) {
 
 		// Many short sections.
 		time.Sleep(2 * time.Second)
-		taps := newTap(t, s.Connect(), "lock.l")
+		taps := kit.NewTap(t, s.Connect(), "lock.l")
 		holder, waits = siblings(t, c, 50)
 		begun := time.Now()
 		for _, w := range waits {
@@ -193,7 +193,7 @@ func TestCohortShowsItsHolder(t *testing.T) {
 		took := time.Since(begun)
 		kit.Unlock(t, holder)
 		renewals := 0
-		for _, m := range taps.take(t, c.nc) {
+		for _, m := range taps.Take(t, c.NC) {
 			if kit.Stage(kvstore.Write{Key: "lock.l", Value: m.Data, Delete: m.Header.Get("KV-Operation") != ""}) == "lock renew" {
 				renewals++
 			}
@@ -207,7 +207,7 @@ func TestCohortShowsItsHolder(t *testing.T) {
 // renewal follows.
 func TestCohortShowsItsHolderAfterARenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
+		c, f := kit.JoinFaulty(t, s)
 		l, waits := siblings(t, c, 3)
 		time.Sleep(time.Second)
 		f.OnSend(kit.At("lock renew", faults.DelayAnswer(60*time.Millisecond)))
@@ -216,7 +216,7 @@ func TestCohortShowsItsHolderAfterARenewal(t *testing.T) {
 			l = waits[i].Granted(t)
 			time.Sleep(pause * time.Millisecond)
 		}
-		require.Equal(t, l.Token(), inspect(t, c.Client, "l").Holder.Token)
+		require.Equal(t, l.Token(), kit.Inspect(t, c.Client, "l").Holder.Token)
 		kit.Unlock(t, l)
 	})
 }

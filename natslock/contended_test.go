@@ -35,19 +35,19 @@ func open(l *natslock.Lock) bool {
 // first call of Contended or after it, however the lock was taken. That takes no timer: the
 // clock of the bubble stands.
 func TestContended(t *testing.T) {
-	for name, held := range map[string]func(c *natslock.Client) take{"lock": mutexOf, "try": mutexTry, "writer": writerOf, "try writer": writerTry, "reader": readerOf} {
+	for name, held := range map[string]func(c *natslock.Client) kit.Taking{"lock": kit.Mutex, "try": kit.TryMutex, "writer": kit.Writer, "try writer": kit.TryWriter, "reader": kit.Reader} {
 		for _, other := range []bool{false, true} {
 			for _, before := range []bool{false, true} {
 				t.Run(name+map[bool]string{false: ", sibling", true: ", stranger"}[other]+map[bool]string{false: " after", true: " before"}[before], func(t *testing.T) {
 					testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-						c := join(t, s)
+						c := kit.Join(t, s)
 						waiter := c
 						if other {
-							waiter = join(t, s)
+							waiter = kit.Join(t, s)
 						}
-						wait := mutexOf
+						wait := kit.Mutex
 						if name != "lock" && name != "try" {
-							wait = writerOf
+							wait = kit.Writer
 						}
 						l, err := held(c.Client)(t.Context(), "l")
 						require.NoError(t, err)
@@ -65,7 +65,7 @@ func TestContended(t *testing.T) {
 						begun := time.Now()
 						kit.Receive(t, l.Contended(), "a waiter")
 						require.Zero(t, time.Since(begun))
-						wantHeld(t, l)
+						kit.WantHeld(t, l)
 						cancel()
 						require.Error(t, <-done)
 						require.False(t, open(l), "once closed it stays so")
@@ -83,21 +83,21 @@ func TestContended(t *testing.T) {
 // costs a subscription, a proof of it and a list, once. The subscription ends with the lock.
 func TestContendedByNobody(t *testing.T) {
 	const ttl = 15 * time.Minute
-	for name, held := range map[string]func(c *natslock.Client) take{"lock": mutexOf, "try": mutexTry, "reader": readerOf} {
+	for name, held := range map[string]func(c *natslock.Client) kit.Taking{"lock": kit.Mutex, "try": kit.TryMutex, "reader": kit.Reader} {
 		for _, lost := range []bool{false, true} {
 			t.Run(name+map[bool]string{false: ", unlocked", true: ", lost"}[lost], func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					c, other := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), join(t, s)
+					c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), kit.Join(t, s)
 					l, err := held(c.Client)(t.Context(), "l", natslock.TTL(ttl))
 					require.NoError(t, err)
-					subs, out := c.nc.NumSubscriptions(), c.nc.Stats().OutMsgs
+					subs, out := c.NC.NumSubscriptions(), c.NC.Stats().OutMsgs
 					require.True(t, open(l))
 					want := 1
 					if name == "reader" {
 						want = 2
 					}
-					require.Equal(t, subs+want, c.nc.NumSubscriptions())
-					require.LessOrEqual(t, c.nc.Stats().OutMsgs, out+3)
+					require.Equal(t, subs+want, c.NC.NumSubscriptions())
+					require.LessOrEqual(t, c.NC.Stats().OutMsgs, out+3)
 					if name == "reader" {
 						beside, err := rwlock.New(other.Client).RLock(t.Context(), "l")
 						require.NoError(t, err)
@@ -112,10 +112,10 @@ func TestContendedByNobody(t *testing.T) {
 						_, err = c.TryLock(t.Context(), "l")
 						require.ErrorIs(t, err, natslock.ErrLocked)
 					}
-					out = c.nc.Stats().OutMsgs
+					out = c.NC.Stats().OutMsgs
 					time.Sleep(4 * time.Minute) // less than to the next check of the bucket and to the first renewal
 					require.True(t, open(l))
-					require.Equal(t, out, c.nc.Stats().OutMsgs)
+					require.Equal(t, out, c.NC.Stats().OutMsgs)
 					if lost {
 						s.Stop()
 						time.Sleep(2 * ttl)
@@ -126,7 +126,7 @@ func TestContendedByNobody(t *testing.T) {
 						synctest.Wait()
 					}
 					require.True(t, open(l))
-					require.Equal(t, subs, c.nc.NumSubscriptions())
+					require.Equal(t, subs, c.NC.NumSubscriptions())
 				})
 			})
 		}
@@ -137,24 +137,24 @@ func TestContendedByNobody(t *testing.T) {
 // holder's client subscribed, from the list or from the next renewal of the place.
 func TestContendedLateNews(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
+		c, f := kit.JoinFaulty(t, s)
+		other := kit.Join(t, s)
 		f.DropEvents(func(ev kvstore.Event) bool {
 			body, err := record.Decode(ev.Record.Value)
 			return err == nil && body.Status == record.StatusWaiting && body.Renewal == 0
 		})
-		l := mustLock(t, c.Client, "l")
+		l := kit.Must(t, c.Lock, "l")
 		require.True(t, open(l))
 		begun := time.Now()
-		other.await(t, "l")
+		other.Await(t, "l")
 		require.True(t, open(l))
 		kit.Receive(t, l.Contended(), "a renewal of the place")
 		require.LessOrEqual(t, time.Since(begun), 5*time.Second)
 		kit.Unlock(t, l)
 
 		f.DropAllEvents(true)
-		l = mustLock(t, c.Client, "m")
-		other.await(t, "m")
+		l = kit.Must(t, c.Lock, "m")
+		other.Await(t, "m")
 		require.False(t, open(l), "by the list")
 		kit.Unlock(t, l)
 	})
@@ -163,15 +163,15 @@ func TestContendedLateNews(t *testing.T) {
 // The goroutines of a client that hand a lock on are notified each for itself.
 func TestContendedInRun(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		l := mustLock(t, c.Client, "l")
-		second, third := c.await(t, "l"), c.await(t, "l")
+		c := kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l")
+		second, third := c.Await(t, "l"), c.Await(t, "l")
 		require.False(t, open(l))
 		kit.Unlock(t, l)
 		require.False(t, open(second.Granted(t)), "the third one waits")
 		kit.Unlock(t, second.Value)
 		require.True(t, open(third.Granted(t)))
-		join(t, s).await(t, "l")
+		kit.Join(t, s).Await(t, "l")
 		require.False(t, open(third.Value))
 		kit.Unlock(t, third.Value)
 	})
@@ -184,33 +184,33 @@ func TestContendedSoon(t *testing.T) {
 	s := testutil.RunServer(t)
 	// The holder watches no lease. A busy machine takes longer than the second after which a
 	// client does, and the test counts subscriptions.
-	holder, waiter := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), join(t, s)
+	holder, waiter := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), kit.Join(t, s)
 	written := make(chan time.Time, 100)
 	nc := s.Connect()
-	_, err := nc.Subscribe(subjects+"wait.>", func(m *nats.Msg) {
+	_, err := nc.Subscribe(kit.Subjects+"wait.>", func(m *nats.Msg) {
 		if len(m.Data) > 0 {
 			written <- time.Now()
 		}
 	})
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
-	warm := mustLock(t, holder.Client, "warm")
-	subs := holder.nc.NumSubscriptions()
+	warm := kit.Must(t, holder.Lock, "warm")
+	subs := holder.NC.NumSubscriptions()
 	subscribed := func(n int) {
 		t.Helper()
-		require.Eventually(t, func() bool { return holder.nc.NumSubscriptions() == n }, kit.Patience, time.Millisecond)
+		require.Eventually(t, func() bool { return holder.NC.NumSubscriptions() == n }, kit.Patience, time.Millisecond)
 	}
 	var late []time.Duration
 	for i := range rounds {
 		name := fmt.Sprint("l", i)
-		l := mustLock(t, holder.Client, name)
+		l := kit.Must(t, holder.Lock, name)
 		contended, notified := l.Contended(), make(chan time.Time, 1)
 		subscribed(subs + 1)
 		go func() {
 			<-contended
 			notified <- time.Now()
 		}()
-		w := waiter.await(t, name)
+		w := waiter.Await(t, name)
 		late = append(late, kit.Receive(t, notified, "a waiter").Sub(kit.Receive(t, written, "a place")))
 		w.Cancel(nil)
 		<-w.Done

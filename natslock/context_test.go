@@ -21,7 +21,7 @@ type key struct{}
 
 func TestContextOfParent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		reason := errors.New("request is over")
 		parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "value"))
 		l, err := c.Lock(parent, "l")
@@ -41,10 +41,10 @@ func TestContextOfParent(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.NoError(t, l.Extend(t.Context(), 0))
 		synctest.Wait()
-		out := c.nc.Stats().OutMsgs
+		out := c.NC.Stats().OutMsgs
 		require.ErrorIs(t, l.Extend(parent, 0), reason)
 		synctest.Wait()
-		require.Equal(t, out, c.nc.Stats().OutMsgs, "nothing was asked for")
+		require.Equal(t, out, c.NC.Stats().OutMsgs, "nothing was asked for")
 
 		// A context that has ended does not keep it from being unlocked.
 		require.NoError(t, l.Unlock(l.Context()))
@@ -54,16 +54,16 @@ func TestContextOfParent(t *testing.T) {
 		require.Zero(t, l.Remaining())
 		next, err := other.TryLock(t.Context(), "l")
 		require.NoError(t, err)
-		p := newTap(t, s.Connect(), ">")
+		p := kit.NewTap(t, s.Connect(), ">")
 		require.NoError(t, l.Unlock(parent), "again")
-		require.Empty(t, p.take(t, c.nc), "does nothing")
-		wantHeld(t, next)
+		require.Empty(t, p.Take(t, c.NC), "does nothing")
+		kit.WantHeld(t, next)
 	})
 }
 
 func TestContextDeadlineOfParent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		l, err := c.Lock(ctx, "l")
@@ -80,7 +80,7 @@ func TestContextDeadlineOfParent(t *testing.T) {
 		l, err = c.Lock(t.Context(), "l", natslock.MaxWait(time.Second))
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		_, ok = l.Context().Deadline()
 		require.False(t, ok)
 	})
@@ -88,13 +88,13 @@ func TestContextDeadlineOfParent(t *testing.T) {
 
 func TestContextDetached(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		parent, cancel := context.WithTimeout(context.WithValue(t.Context(), key{}, "value"), time.Hour)
 		l, err := c.Lock(parent, "l", natslock.Detached())
 		require.NoError(t, err)
 		cancel()
 		time.Sleep(time.Minute)
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		require.Equal(t, "value", l.Context().Value(key{}))
 		_, ok := l.Context().Deadline()
 		require.False(t, ok)
@@ -107,7 +107,7 @@ func TestContextDetached(t *testing.T) {
 			t.Fatal("Done is not closed")
 		}
 		// The wait still ends with it.
-		mustLock(t, c.Client, "l")
+		kit.Must(t, c.Lock, "l")
 		parent, cancel = context.WithCancel(t.Context())
 		w := make(chan error)
 		go func() {
@@ -123,9 +123,9 @@ func TestContextDetached(t *testing.T) {
 // The lock's context ends before the next one can get in.
 func TestContextEndsBeforeRelease(t *testing.T) {
 	s := testutil.RunServer(t)
-	c, other := join(t, s), join(t, s)
+	c, other := kit.Join(t, s), kit.Join(t, s)
 	for range 100 {
-		l := mustLock(t, c.Client, "l")
+		l := kit.Must(t, c.Lock, "l")
 		ended := make(chan bool, 1)
 		w := make(chan struct{})
 		go func() {
@@ -165,8 +165,8 @@ func TestContextEndsBeforeDeletion(t *testing.T) {
 
 func TestContextEndedBeforeAcquire(t *testing.T) {
 	s := testutil.RunServer(t)
-	c := join(t, s)
-	before := c.nc.Stats().OutMsgs
+	c := kit.Join(t, s)
+	before := c.NC.Stats().OutMsgs
 	reason := errors.New("too late")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(reason)
@@ -182,19 +182,19 @@ func TestContextEndedBeforeAcquire(t *testing.T) {
 		require.ErrorIs(t, err, reason, name)
 		require.ErrorIs(t, err, natslock.ErrTimeout, name)
 	}
-	require.Equal(t, before, c.nc.Stats().OutMsgs, "nothing is sent")
+	require.Equal(t, before, c.NC.Stats().OutMsgs, "nothing is sent")
 }
 
 func TestContextMaxWaitRefused(t *testing.T) {
 	s := testutil.RunServer(t)
-	c := join(t, s)
-	before := c.nc.Stats().OutMsgs
+	c := kit.Join(t, s)
+	before := c.NC.Stats().OutMsgs
 	for _, d := range []time.Duration{0, -1} {
 		_, err := c.Lock(t.Context(), "l", natslock.MaxWait(d))
 		require.ErrorIs(t, err, natslock.ErrInvalid)
 		require.ErrorContains(t, err, "TryLock")
 	}
-	require.Equal(t, before, c.nc.Stats().OutMsgs)
+	require.Equal(t, before, c.NC.Stats().OutMsgs)
 	l, err := c.TryLock(t.Context(), "l", natslock.MaxWait(time.Nanosecond))
 	require.NoError(t, err, "TryLock ignores it")
 	kit.Unlock(t, l)
@@ -202,14 +202,14 @@ func TestContextMaxWaitRefused(t *testing.T) {
 
 func TestContextDo(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		ctx := context.WithValue(t.Context(), key{}, "value")
 		failure := errors.New("the work failed")
 
 		require.NoError(t, c.Do(ctx, "l", func(ctx context.Context, l *natslock.Lock) error {
 			require.Equal(t, "value", ctx.Value(key{}))
 			require.Same(t, l.Context(), ctx)
-			wantHeld(t, l)
+			kit.WantHeld(t, l)
 			require.ErrorIs(t, other.TryDo(ctx, "l", func(context.Context, *natslock.Lock) error { t.Error("ran"); return nil }), natslock.ErrLocked)
 			return nil
 		}))
@@ -220,7 +220,7 @@ func TestContextDo(t *testing.T) {
 		for _, result := range []error{nil, failure} {
 			err := c.Do(ctx, "l", func(ctx context.Context, l *natslock.Lock) error {
 				time.Sleep(2 * time.Second)
-				breakLock(t, other.Client, l, "stop it")
+				kit.Break(t, other.Client, l, "stop it")
 				<-ctx.Done()
 				return result
 			})

@@ -46,11 +46,11 @@ func foreign(t testing.TB) map[string][]byte {
 
 func TestCorruptRecord(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, operator := join(t, s), join(t, s)
-		r := newRaw(t, s.Connect())
+		c, operator := kit.Join(t, s), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
 		for what, value := range foreign(t) {
-			rev := r.put("lock.l", value, 0)
-			w := c.await(t, "l")
+			rev := r.Put("lock.l", value, 0)
+			w := c.Await(t, "l")
 			time.Sleep(20 * time.Second)
 			require.False(t, w.Over(), "%s: held by an unknown owner", what)
 
@@ -63,14 +63,14 @@ func TestCorruptRecord(t *testing.T) {
 			require.Equal(t, 1, locked.Queued)
 			require.ErrorContains(t, err, "unknown")
 
-			limited := operator.await(t, "l", natslock.MaxWait(time.Second))
+			limited := operator.Await(t, "l", natslock.MaxWait(time.Second))
 			err = limited.Failed(t)
 			var timeout *natslock.TimeoutError
 			require.ErrorAs(t, err, &timeout)
 			require.Nil(t, timeout.Holder)
 			synctest.Wait() // its place goes without being waited for
 
-			info := inspect(t, operator.Client, "l")
+			info := kit.Inspect(t, operator.Client, "l")
 			require.NotNil(t, info.Holder, what)
 			require.True(t, info.Holder.Unreadable)
 			require.Equal(t, rev, info.Holder.Revision)
@@ -87,8 +87,8 @@ func TestCorruptRecord(t *testing.T) {
 			require.Equal(t, 1, n)
 
 			begun := time.Now()
-			require.Equal(t, rev, r.get("lock.l").Sequence, "never overwritten")
-			r.remove("lock.l")
+			require.Equal(t, rev, r.Get("lock.l").Sequence, "never overwritten")
+			r.Remove("lock.l")
 			l := w.Granted(t)
 			require.Less(t, w.At.Sub(begun), 50*time.Millisecond, "deleted by hand")
 			kit.Unlock(t, l)
@@ -99,12 +99,12 @@ func TestCorruptRecord(t *testing.T) {
 
 func TestCorruptRecordExpires(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		r := newRaw(t, s.Connect())
+		c := kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
 		for what, value := range foreign(t) {
 			begun := time.Now()
-			r.put("lock.l", value, 7*time.Second)
-			w := c.await(t, "l")
+			r.Put("lock.l", value, 7*time.Second)
+			w := c.Await(t, "l")
 			l := w.Granted(t)
 			require.GreaterOrEqualf(t, w.At.Sub(begun), 7*time.Second, what)
 			require.LessOrEqualf(t, w.At.Sub(begun), 7500*time.Millisecond, what)
@@ -117,18 +117,18 @@ func TestCorruptRecordExpires(t *testing.T) {
 // The token and the id that an unknown owner does not have come from the revision.
 func TestCorruptRecordIsBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, operator := join(t, s), join(t, s, natslock.WithTTL(20*time.Second))
-		r := newRaw(t, s.Connect())
+		c, operator := kit.Join(t, s), kit.Join(t, s, natslock.WithTTL(20*time.Second))
+		r := kit.NewRaw(t, s.Connect())
 		ctx := t.Context()
 		id := func(rev uint64) string { return fmt.Sprintf("unreadable-%d", rev) }
 		for what, value := range foreign(t) {
-			rev := r.put("lock.l", value, 0)
-			require.Equal(t, id(rev), inspect(t, operator.Client, "l").Holder.ID)
-			w := c.await(t, "l")
+			rev := r.Put("lock.l", value, 0)
+			require.Equal(t, id(rev), kit.Inspect(t, operator.Client, "l").Holder.ID)
+			w := c.Await(t, "l")
 			require.ErrorIs(t, admin.New(operator.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: id(rev - 1)}), natslock.ErrReleased)
 			begun := time.Now()
 			require.NoError(t, admin.New(operator.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: id(rev), Reason: "rubbish"}), what)
-			h := inspect(t, operator.Client, "l").Holder
+			h := kit.Inspect(t, operator.Client, "l").Holder
 			require.NotNil(t, h.Broken, what)
 			require.Equal(t, "rubbish", h.Broken.Reason)
 			require.Equal(t, record.Token(rev, 0), h.Token)
@@ -139,8 +139,8 @@ func TestCorruptRecordIsBroken(t *testing.T) {
 			kit.Unlock(t, w.Value)
 			time.Sleep(2 * time.Second)
 
-			rev = r.put("lock.l", value, time.Hour)
-			w = c.await(t, "l")
+			rev = r.Put("lock.l", value, time.Hour)
+			w = c.Await(t, "l")
 			begun = time.Now()
 			require.NoError(t, admin.New(operator.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: id(rev), Reason: "rubbish", Immediately: true}), what)
 			w.Granted(t)
@@ -154,22 +154,22 @@ func TestCorruptRecordIsBroken(t *testing.T) {
 // Rubbish among the waiters is nobody's place.
 func TestCorruptQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, c, other := join(t, s), join(t, s), join(t, s)
-		r := newRaw(t, s.Connect())
-		l := mustLock(t, holder.Client, "l")
+		holder, c, other := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		l := kit.Must(t, holder.Lock, "l")
 		values := foreign(t)
 		i := 0
 		rubbish := func() {
 			for _, v := range values {
-				r.put("wait.l."+string(rune('a'+i)), v, 0)
+				r.Put("wait.l."+string(rune('a'+i)), v, 0)
 				i++
 			}
 		}
 		rubbish()
-		first := other.await(t, "l")
+		first := other.Await(t, "l")
 		rubbish()
-		second := c.await(t, "l")
-		require.Len(t, inspect(t, c.Client, "l").Queue, 2)
+		second := c.Await(t, "l")
+		require.Len(t, kit.Inspect(t, c.Client, "l").Queue, 2)
 		time.Sleep(time.Minute)
 		begun := time.Now()
 		kit.Unlock(t, l)
@@ -190,14 +190,14 @@ func TestCorruptQueue(t *testing.T) {
 // Keys that are none of ours are shown as nobody's lock.
 func TestCorruptKeys(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		r := newRaw(t, s.Connect())
-		mustLock(t, c.Client, "l")
+		c := kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		kit.Must(t, c.Lock, "l")
 		for _, k := range []string{"lock", "lock.=", "lock.=zz", "lock.a=2eb", "lock.a b", "wait", "wait.x", "foreign.l", "x", "read.l"} {
 			if k == "lock.a b" {
 				continue // no subject has a space
 			}
-			r.put(k, []byte("?"), 0)
+			r.Put(k, []byte("?"), 0)
 		}
 		n := 0
 		for info, err := range admin.New(c.Client).List(t.Context(), ">") {

@@ -80,15 +80,15 @@ func (x sort) hold(t *testing.T, c *natslock.Client) (release func()) {
 // dies has a client queue for the lock, and ends its connection.
 func (x sort) dies(t *testing.T, bucket *kvstore.Memory) {
 	t.Helper()
-	m, line := joinInMemory(t, bucket)
-	mark := m.rec.Len()
+	m, line := kit.JoinInMemory(t, bucket)
+	mark := m.Events.Len()
 	go func() {
 		l, err := x.dead(context.WithoutCancel(t.Context()), m.Client)
 		if err == nil {
 			_ = l.Unlock(context.Background())
 		}
 	}()
-	m.rec.WaitFrom(t, mark, admin.EventQueued, "l")
+	m.Events.WaitFrom(t, mark, admin.EventQueued, "l")
 	time.Sleep(time.Second)
 	line.Cut()
 }
@@ -121,7 +121,7 @@ func (x sort) run(t *testing.T, bucket *kvstore.Memory, clients int, d time.Dura
 	seen := &cycles{}
 	var wg sync.WaitGroup
 	for range clients {
-		m, _ := joinInMemory(t, bucket)
+		m, _ := kit.JoinInMemory(t, bucket)
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				l, err := x.take(ctx, m.Client)
@@ -161,7 +161,7 @@ func TestDeadFirst(t *testing.T) {
 			t.Run(fmt.Sprint(x.name, " ", dead), func(t *testing.T) {
 				t.Parallel()
 				kit.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
-					holder, _ := joinInMemory(t, bucket)
+					holder, _ := kit.JoinInMemory(t, bucket)
 					release := x.hold(t, holder.Client)
 					for range dead {
 						x.dies(t, bucket)
@@ -197,31 +197,31 @@ func TestDeadFirstWithTheirHolder(t *testing.T) {
 					t.Cleanup(tap.Close)
 					watch, err := tap.Watch(">", func(ev kvstore.Event) { ends = ev.Record.Time.Add(ev.Record.TTL) })
 					require.NoError(t, err)
-					holder, line := joinInMemory(t, bucket)
+					holder, line := kit.JoinInMemory(t, bucket)
 					x.hold(t, holder.Client)
 					lines := []*kit.Line{line}
-					wait := func(take func(context.Context, *natslock.Client) (*natslock.Lock, error), m *member) {
+					wait := func(take func(context.Context, *natslock.Client) (*natslock.Lock, error), m *kit.Member) {
 						go func() {
 							if l, err := take(context.WithoutCancel(t.Context()), m.Client); err == nil {
 								_ = l.Unlock(context.Background())
 							}
 						}()
-						m.rec.Wait(t, admin.EventQueued, "l")
+						m.Events.Wait(t, admin.EventQueued, "l")
 						time.Sleep(50 * time.Millisecond)
 					}
 					time.Sleep(3 * time.Second) // the places end after the lease
 					watch.Stop()
 					for range dead {
-						m, line := joinInMemory(t, bucket)
+						m, line := kit.JoinInMemory(t, bucket)
 						lines = append(lines, line)
 						wait(x.dead, m)
 					}
-					m, _ := joinInMemory(t, bucket)
+					m, _ := kit.JoinInMemory(t, bucket)
 					wait(x.take, m)
 					for _, line := range lines {
 						line.Cut()
 					}
-					m.rec.Wait(t, admin.EventGranted, "l")
+					m.Events.Wait(t, admin.EventGranted, "l")
 					late := time.Since(ends)
 					t.Log("free for", late)
 					require.Positive(t, late)
@@ -242,12 +242,12 @@ func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 			t.Run(fmt.Sprint(x.name, " ", dead), func(t *testing.T) {
 				t.Parallel()
 				kit.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
-					holder, _ := joinInMemory(t, bucket)
+					holder, _ := kit.JoinInMemory(t, bucket)
 					release := x.hold(t, holder.Client)
 					for range dead {
 						x.dies(t, bucket)
 					}
-					m, _ := joinInMemory(t, bucket)
+					m, _ := kit.JoinInMemory(t, bucket)
 					granted := make(chan time.Time, 1)
 					go func() {
 						l, err := x.take(t.Context(), m.Client)
@@ -258,7 +258,7 @@ func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 						}
 						_ = l.Unlock(context.Background())
 					}()
-					m.rec.Wait(t, admin.EventQueued, "l")
+					m.Events.Wait(t, admin.EventQueued, "l")
 					time.Sleep(7 * time.Second) // a place lives for 15 s
 					free := time.Now()
 					release()
@@ -274,14 +274,14 @@ func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 // looks for the head when its timer has shown the lock free.
 func TestDeadFirstOfCrowd(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder := quietHolder(t, s)
+		holder := kit.QuietHolder(t, s)
 		const n = 60
 		granted := make(chan int, n)
-		byOwner := map[string]*member{}
+		byOwner := map[string]*kit.Member{}
 		var wg sync.WaitGroup
 		for i := range n {
 			owner := fmt.Sprint("pod-", i)
-			m := join(t, s, natslock.WithOwner(owner))
+			m := kit.Join(t, s, natslock.WithOwner(owner))
 			byOwner[owner] = m
 			wg.Go(func() {
 				l, err := m.Lock(t.Context(), "l", natslock.MaxWait(10*time.Minute))
@@ -292,11 +292,11 @@ func TestDeadFirstOfCrowd(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		info, err := admin.New(join(t, s).Client).Inspect(t.Context(), admin.KindMutex, "l")
+		info, err := admin.New(kit.Join(t, s).Client).Inspect(t.Context(), admin.KindMutex, "l")
 		require.NoError(t, err)
 		require.Len(t, info.Queue, n)
 		dead := byOwner[info.Queue[0].Owner]
-		dead.link.Cut()
+		dead.Link.Cut()
 		time.Sleep(time.Second)
 		free := time.Now()
 		kit.Unlock(t, holder)
@@ -305,7 +305,7 @@ func TestDeadFirstOfCrowd(t *testing.T) {
 		for range n - 2 {
 			kit.Receive(t, granted, "a grant")
 		}
-		dead.link.Heal()
+		dead.Link.Heal()
 		wg.Wait()
 	})
 }
@@ -314,24 +314,24 @@ func TestDeadFirstOfCrowd(t *testing.T) {
 // short, so a dead head costs them one pause.
 func TestDeadFirstInBusyBucket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder := quietHolder(t, s)
-		dead, slow := joinFaulty(t, s)
-		c, slower := joinFaulty(t, s)
+		holder := kit.QuietHolder(t, s)
+		dead, slow := kit.JoinFaulty(t, s)
+		c, slower := kit.JoinFaulty(t, s)
 		slow.OnSend(kit.At("wait take", faults.Delay(200*time.Millisecond)))
 		slower.OnSend(kit.At("wait take", faults.Delay(210*time.Millisecond)))
-		first, w := dead.begin(t, "l"), c.begin(t, "l")
+		first, w := dead.Begin(t, "l"), c.Begin(t, "l")
 		time.Sleep(100 * time.Millisecond)
-		r := newRaw(t, s.Connect())
+		r := kit.NewRaw(t, s.Connect())
 		for i := range 40 {
-			r.put(fmt.Sprint("lock.other", i), []byte("x"), time.Minute)
+			r.Put(fmt.Sprint("lock.other", i), []byte("x"), time.Minute)
 		}
 		time.Sleep(2 * time.Second)
-		dead.link.Cut()
+		dead.Link.Cut()
 		free := time.Now()
 		kit.Unlock(t, holder)
 		kit.Unlock(t, w.Granted(t))
 		require.Less(t, time.Since(free), onePause)
-		dead.link.Heal()
+		dead.Link.Heal()
 		kit.Unlock(t, first.Granted(t))
 	})
 }
@@ -343,7 +343,7 @@ func TestDeadFirstInCrashLoop(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			half := func(trouble func(t *testing.T, bucket *kvstore.Memory)) (seen *cycles) {
 				kit.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
-					holder, _ := joinInMemory(t, bucket)
+					holder, _ := kit.JoinInMemory(t, bucket)
 					release := x.hold(t, holder.Client)
 					clients := 3
 					if x.all == 3 { // more than there are permits
@@ -366,13 +366,13 @@ func TestDeadFirstInCrashLoop(t *testing.T) {
 			}
 			calm := half(func(*testing.T, *kvstore.Memory) {})
 			seen := half(func(t *testing.T, bucket *kvstore.Memory) {
-				m, line := joinInMemory(t, bucket)
+				m, line := kit.JoinInMemory(t, bucket)
 				go func() {
 					if l, err := x.dead(context.WithoutCancel(t.Context()), m.Client); err == nil {
 						_ = l.Unlock(context.Background())
 					}
 				}()
-				m.rec.Wait(t, admin.EventQueued, "l")
+				m.Events.Wait(t, admin.EventQueued, "l")
 				line.Cut()
 			})
 			t.Logf("%d grants in half a minute, %d without deaths, pauses %v", seen.grants, calm.grants, seen.pauses)
@@ -422,31 +422,31 @@ func (o *oldPlaces) List(ctx context.Context, pattern string, min uint64, opts .
 // owner that has renewed it since keeps it.
 func TestRenewedPlaceIsKept(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		r := newRaw(t, s.Connect())
-		stuck, f := joinFaulty(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		stuck, f := kit.JoinFaulty(t, s)
 		lies := &oldPlaces{}
-		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			lies.KV = kv
 			return lies
 		}))
-		holder := quietHolder(t, s)
-		first := stuck.await(t, "l")
+		holder := kit.QuietHolder(t, s)
+		first := stuck.Await(t, "l")
 		lies.mu.Lock()
-		lies.of = r.live("wait.l.*")[0]
+		lies.of = r.Live("wait.l.*")[0]
 		lies.mu.Unlock()
-		w := c.await(t, "l")
+		w := c.Await(t, "l")
 		time.Sleep(7 * time.Second) // the first renewal of the place
 		f.OnSend(kit.At("lock take", faults.Drop))
 		lies.mu.Lock()
 		require.NotZero(t, lies.old.Revision)
-		require.Greater(t, r.get(lies.of).Sequence, lies.old.Revision)
+		require.Greater(t, r.Get(lies.of).Sequence, lies.old.Revision)
 		lies.mu.Unlock()
 		free := time.Now()
 		kit.Unlock(t, holder)
 		l := w.Granted(t)
 		require.Less(t, w.At.Sub(free), onePause)
 		synctest.Wait()
-		require.Contains(t, r.live("wait.l.*"), lies.of)
+		require.Contains(t, r.Live("wait.l.*"), lies.of)
 		f.OnSend(nil)
 		kit.Unlock(t, l)
 		kit.Unlock(t, first.Granted(t))
@@ -457,23 +457,23 @@ func TestRenewedPlaceIsKept(t *testing.T) {
 // and without a grant it deletes no place.
 func TestNoEvictionWithoutGrant(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		r := newRaw(t, s.Connect())
-		a, first := join(t, s), join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		a, first := kit.Join(t, s), kit.Join(t, s)
 		lies := &oldLock{}
-		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			lies.KV = kv
 			return lies
 		}))
-		kit.Unlock(t, mustLock(t, a.Client, "l"))
-		holder := mustLock(t, a.Client, "l")
-		w := first.await(t, "l")
-		places := r.live("wait.l.*")
-		last := c.await(t, "l")
+		kit.Unlock(t, kit.Must(t, a.Lock, "l"))
+		holder := kit.Must(t, a.Lock, "l")
+		w := first.Await(t, "l")
+		places := r.Live("wait.l.*")
+		last := c.Await(t, "l")
 		lies.mu.Lock()
 		lies.lies = true
 		lies.mu.Unlock()
 		time.Sleep(time.Minute)
-		require.Contains(t, r.live("wait.l.*"), places[0])
+		require.Contains(t, r.Live("wait.l.*"), places[0])
 		require.False(t, last.Over())
 		lies.mu.Lock()
 		require.Positive(t, lies.told)
@@ -488,11 +488,11 @@ func TestNoEvictionWithoutGrant(t *testing.T) {
 // A read without an answer begins the time anew for which a waiter has seen the lock free.
 func TestWindowAfterFailedRead(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		stuck := join(t, s)
-		c, f := joinFaulty(t, s)
-		holder := quietHolder(t, s)
-		first := stuck.await(t, "l")
-		w := c.await(t, "l")
+		stuck := kit.Join(t, s)
+		c, f := kit.JoinFaulty(t, s)
+		holder := kit.QuietHolder(t, s)
+		first := stuck.Await(t, "l")
+		w := c.Await(t, "l")
 		time.Sleep(3 * time.Second)
 		var looks atomic.Int32
 		f.FailReads(func(op faults.ReadOp, what string) error {
@@ -504,14 +504,14 @@ func TestWindowAfterFailedRead(t *testing.T) {
 			}
 			return nil
 		})
-		stuck.link.Blackhole(true)
+		stuck.Link.Blackhole(true)
 		kit.Unlock(t, holder)
 		time.Sleep(5 * time.Second)
 		require.Greater(t, int(looks.Load()), 6)
 		require.False(t, w.Over(), "it has seen the lock free for 0.6 s at most")
 		f.FailReads(nil)
 		kit.Unlock(t, w.Granted(t))
-		stuck.link.Blackhole(false)
+		stuck.Link.Blackhole(false)
 		kit.Unlock(t, first.Granted(t))
 	})
 }
@@ -520,26 +520,26 @@ func TestWindowAfterFailedRead(t *testing.T) {
 // notified of each claim and each release, and claims nothing.
 func TestMessagesSecondWaiter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		members := crowd(t, s, 7)
-		holder := mustLock(t, members[0].Client, "l")
-		var queue []*waiting
+		members := kit.Crowd(t, s, 7)
+		holder := kit.Must(t, members[0].Lock, "l")
+		var queue []*kit.Waiting
 		for _, m := range members[1:] {
-			queue = append(queue, m.await(t, "l"))
+			queue = append(queue, m.Await(t, "l"))
 		}
 		time.Sleep(5500 * time.Millisecond) // they have settled; the next timer is a while away
-		r := newRaw(t, s.Connect())
-		last := r.get("lock.l")
-		next := r.put("lock.l", []byte("another's"), time.Minute)
+		r := kit.NewRaw(t, s.Connect())
+		last := r.Get("lock.l")
+		next := r.Put("lock.l", []byte("another's"), time.Minute)
 		require.Greater(t, next, last.Sequence)
 		synctest.Wait()
 		var in, out []uint64
 		for _, m := range members {
-			in, out = append(in, m.nc.Stats().InMsgs), append(out, m.nc.Stats().OutMsgs)
+			in, out = append(in, m.NC.Stats().InMsgs), append(out, m.NC.Stats().OutMsgs)
 		}
-		r.put("lock.l", []byte("another's"), time.Minute)
+		r.Put("lock.l", []byte("another's"), time.Minute)
 		synctest.Wait()
 		for i, m := range members[1:] {
-			got, sent := m.nc.Stats().InMsgs-in[i+1], m.nc.Stats().OutMsgs-out[i+1]
+			got, sent := m.NC.Stats().InMsgs-in[i+1], m.NC.Stats().OutMsgs-out[i+1]
 			require.Zero(t, sent, "waiter %d", i)
 			if i < 2 {
 				require.EqualValues(t, 1, got, "waiter %d", i)
@@ -547,7 +547,7 @@ func TestMessagesSecondWaiter(t *testing.T) {
 				require.Zero(t, got, "waiter %d", i)
 			}
 		}
-		r.remove("lock.l")
+		r.Remove("lock.l")
 		_ = holder.Unlock(t.Context()) // it was lost
 		for _, w := range queue {
 			kit.Unlock(t, w.Granted(t))

@@ -16,11 +16,11 @@ func TestHandOverWithoutNotifications(t *testing.T) {
 	const most = 6 * time.Second
 	for i := range 20 {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			holder := join(t, s)
-			waiter, f := joinFaulty(t, s)
-			deaf(f)
-			l := mustLock(t, holder.Client, "l")
-			w := waiter.await(t, "l")
+			holder := kit.Join(t, s)
+			waiter, f := kit.JoinFaulty(t, s)
+			kit.Deaf(f)
+			l := kit.Must(t, holder.Lock, "l")
+			w := waiter.Await(t, "l")
 			time.Sleep(6*time.Second + time.Duration(i)*270*time.Millisecond) // a cycle of its timers
 			released := time.Now()
 			kit.Unlock(t, l)

@@ -30,13 +30,13 @@ func TestUnlockOnClosedConnection(t *testing.T) {
 				time.AfterFunc(200*time.Millisecond, nc.Close)
 			},
 		} {
-			c := join(t, s)
-			l, m := mustLock(t, c.Client, "l", natslock.TTL(time.Hour)), mustLock(t, c.Client, "m", natslock.TTL(time.Hour))
+			c := kit.Join(t, s)
+			l, m := kit.Must(t, c.Lock, "l", natslock.TTL(time.Hour)), kit.Must(t, c.Lock, "m", natslock.TTL(time.Hour))
 			if name != "closed before" {
-				c.link.Blackhole(true)
+				c.Link.Blackhole(true)
 			}
 			begun := time.Now()
-			how(c.nc)
+			how(c.NC)
 			for _, l := range []*natslock.Lock{l, m} {
 				err := l.Unlock(t.Context())
 				require.ErrorIs(t, err, natslock.ErrUnavailable, name)
@@ -47,10 +47,10 @@ func TestUnlockOnClosedConnection(t *testing.T) {
 			begun = time.Now()
 			require.NoError(t, c.Close(t.Context()), "no clean-up is left that could wait")
 			require.Zero(t, time.Since(begun), name)
-			c.link.Blackhole(false)
-			r := newRaw(t, s.Connect())
-			for _, key := range r.live("lock.>") {
-				r.remove(key)
+			c.Link.Blackhole(false)
+			r := kit.NewRaw(t, s.Connect())
+			for _, key := range r.Live("lock.>") {
+				r.Remove(key)
 			}
 		}
 	})
@@ -59,12 +59,12 @@ func TestUnlockOnClosedConnection(t *testing.T) {
 // The context of an Unlock ends its waiting, and not the release.
 func TestUnlockContext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		l := mustLock(t, c.Client, "l", natslock.TTL(time.Hour))
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(time.Hour))
 		var all *natslock.LockSet
 		all, err := c.LockAll(t.Context(), []string{"x", "y"})
 		require.NoError(t, err)
-		c.link.Blackhole(true)
+		c.Link.Blackhole(true)
 		for name, unlock := range map[string]func(context.Context) error{"one": l.Unlock, "several": all.Unlock} {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			begun := time.Now()
@@ -76,9 +76,9 @@ func TestUnlockContext(t *testing.T) {
 			require.NotErrorIs(t, err, natslock.ErrLost, name)
 		}
 		require.ErrorIs(t, l.Err(), natslock.ErrReleased)
-		c.link.Blackhole(false)
+		c.Link.Blackhole(false)
 		for _, name := range []string{"l", "x", "y"} {
-			mustLock(t, other.Client, name)
+			kit.Must(t, other.Lock, name)
 		}
 	})
 }
@@ -100,10 +100,10 @@ func TestUnlockContextEndedBefore(t *testing.T) {
 			},
 			"none": func(*natslock.Lock) context.Context { return nil },
 		} {
-			c := join(t, s)
-			l := mustLock(t, c.Client, "l")
-			c.link.Blackhole(true)
-			time.AfterFunc(2*time.Second, func() { c.link.Blackhole(false) })
+			c := kit.Join(t, s)
+			l := kit.Must(t, c.Lock, "l")
+			c.Link.Blackhole(true)
+			time.AfterFunc(2*time.Second, func() { c.Link.Blackhole(false) })
 			begun := time.Now()
 			require.NoError(t, l.Unlock(ctx(l)), name)
 			require.GreaterOrEqual(t, time.Since(begun), 2*time.Second, name)
@@ -127,7 +127,7 @@ func TestNewOnConnectionThatIsAway(t *testing.T) {
 		require.WithinDuration(t, begun.Add(time.Second), time.Now(), 100*time.Millisecond)
 		time.AfterFunc(3*time.Second, link.Heal)
 		c := kit.NewClient(t, nc)
-		kit.Unlock(t, mustLock(t, c, "l"))
+		kit.Unlock(t, kit.Must(t, c.Lock, "l"))
 
 		nc = s.Connect()
 		nc.Close()
@@ -159,7 +159,7 @@ func TestCloseInObserver(t *testing.T) {
 				}
 				closed <- time.Since(begun)
 			}))
-			kit.Unlock(t, mustLock(t, c, "l"))
+			kit.Unlock(t, kit.Must(t, c.Lock, "l"))
 			<-entered
 			other := make(chan time.Duration, 1)
 			if second { // another Close waits for the observer already
@@ -182,8 +182,8 @@ func TestCloseInObserver(t *testing.T) {
 // A nil context is refused before anything has happened.
 func TestNilContext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		l := mustLock(t, c.Client, "l")
+		c := kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l")
 		var none context.Context
 		var errs []error
 		add := func(err error) { errs = append(errs, err) }
@@ -214,13 +214,13 @@ func TestNilContext(t *testing.T) {
 		add(err)
 		_, err = c.Adopt(none, natslock.Handle{})
 		add(err)
-		_, err = natslock.New(none, c.nc)
+		_, err = natslock.New(none, c.NC)
 		add(err)
 		require.Len(t, errs, 16)
 		for i, err := range errs {
 			require.ErrorIs(t, err, natslock.ErrInvalid, "number %d", i)
 		}
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		kit.Unlock(t, l)
 		begun := time.Now()
 		require.NoError(t, c.Close(context.Background()))
@@ -234,7 +234,7 @@ func TestDrainOldRequestStyle(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect(nats.UseOldRequestStyle())
 		c := kit.NewClient(t, nc)
-		r := newRaw(t, s.Connect())
+		r := kit.NewRaw(t, s.Connect())
 		inside, result := make(chan struct{}), make(chan error, 1)
 		_, err := nc.Subscribe("work", func(*nats.Msg) {
 			result <- c.Do(context.Background(), "l", func(context.Context, *natslock.Lock) error {
@@ -249,7 +249,7 @@ func TestDrainOldRequestStyle(t *testing.T) {
 		<-inside
 		require.NoError(t, nc.Drain())
 		time.Sleep(2900 * time.Millisecond)
-		require.NotEmpty(t, r.live("lock.l"))
+		require.NotEmpty(t, r.Live("lock.l"))
 		begun := time.Now()
 		err = kit.Receive(t, result, "the handler")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
@@ -257,7 +257,7 @@ func TestDrainOldRequestStyle(t *testing.T) {
 		require.NotErrorIs(t, err, natslock.ErrLost)
 		require.Equal(t, 100*time.Millisecond, time.Since(begun).Round(10*time.Millisecond), "at once")
 		synctest.Wait()
-		require.Empty(t, r.live("lock.l"), "nobody waits for its TTL")
+		require.Empty(t, r.Live("lock.l"), "nobody waits for its TTL")
 		kit.Eventually(t, "the drain is over", nc.IsClosed)
 	})
 }
@@ -293,8 +293,8 @@ func TestSilentServer(t *testing.T) {
 	nc := s.Connect(nats.SetCustomDialer(d), nats.Timeout(time.Minute), nats.MaxReconnects(-1))
 	c := kit.NewClient(t, nc, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: time.Second}))
 	fresh := kit.NewClient(t, nc) // it has not sent anything yet
-	held, idle := mustLock(t, c, "held", natslock.TTL(time.Hour)), mustLock(t, c, "idle", natslock.TTL(time.Hour))
-	theirs := mustLock(t, join(t, s).Client, "theirs", natslock.TTL(time.Hour))
+	held, idle := kit.Must(t, c.Lock, "held", natslock.TTL(time.Hour)), kit.Must(t, c.Lock, "idle", natslock.TTL(time.Hour))
+	theirs := kit.Must(t, kit.Join(t, s).Lock, "theirs", natslock.TTL(time.Hour))
 	within := func(what string, ctx context.Context, fn func(ctx context.Context) error) error {
 		t.Helper()
 		done := make(chan error, 1)
@@ -354,14 +354,14 @@ func (blindToSize) MaxValue() int { return kvstore.MaxRecord }
 func TestMaxPayload(t *testing.T) {
 	for _, blind := range []bool{false, true} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 				if blind {
 					return blindToSize{kv}
 				}
 				return kv
 			}))
 			meta := func(n int) map[string]string { return map[string]string{"k": strings.Repeat("x", n)} }
-			l := mustLock(t, c.Client, "l", natslock.Meta(meta(10)))
+			l := kit.Must(t, c.Lock, "l", natslock.Meta(meta(10)))
 			require.NoError(t, l.SetMeta(t.Context(), meta(20)))
 			begun := time.Now()
 			for what, err := range map[string]error{
@@ -373,8 +373,8 @@ func TestMaxPayload(t *testing.T) {
 			}
 			require.Less(t, time.Since(begun), time.Second)
 			time.Sleep(2 * time.Minute)
-			wantHeld(t, l)
-			require.Equal(t, meta(20), inspect(t, c.Client, "l").Holder.Meta)
+			kit.WantHeld(t, l)
+			require.Equal(t, meta(20), kit.Inspect(t, c.Client, "l").Holder.Meta)
 			require.NoError(t, l.SetMeta(t.Context(), meta(1000)))
 			kit.Unlock(t, l)
 		}, testutil.WithConfig(func(o *server.Options) { o.MaxPayload = 3000 }))
@@ -384,8 +384,8 @@ func TestMaxPayload(t *testing.T) {
 // An error of the function itself may match ErrLocked, too. It names the lock.
 func TestTryDoFunctionReturnsLocked(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		mustLock(t, c.Client, "other")
+		c := kit.Join(t, s)
+		kit.Must(t, c.Lock, "other")
 		ran := false
 		err := c.TryDo(t.Context(), "l", func(ctx context.Context, _ *natslock.Lock) error {
 			ran = true

@@ -159,16 +159,16 @@ func endedContext(t *testing.T, call endedCall, end func(context.Context, time.D
 	memory := kvstore.NewMemory(kvstore.DefaultBucket)
 	c, f := kit.FaultyInMemory(t, memory, 0)
 	other, _ := kit.FaultyInMemory(t, memory, 0)
-	s := &scene{c: c, lock: mustLock(t, c, "held"), h: handOff(t, mustLock(t, other, "handed"))}
+	s := &scene{c: c, lock: kit.Must(t, c.Lock, "held"), h: kit.HandOff(t, kit.Must(t, other.Lock, "handed"))}
 	var err error
 	s.set, err = c.LockAll(t.Context(), []string{"held1", "held2"})
 	require.NoError(t, err)
-	mustLock(t, other, "busy")
+	kit.Must(t, other.Lock, "busy")
 	kit.Must(t, rwlock.New(other).Lock, "rw.busy")
 	permit, err := semaphore.New(other, 1).Acquire(t.Context(), "sem.busy")
 	require.NoError(t, err)
 	kit.Keep(t, permit)
-	s.held = *inspect(t, other, "busy").Holder
+	s.held = *kit.Inspect(t, other, "busy").Holder
 	held := c.Stats().Held
 
 	if !call.waits && after > 0 {

@@ -44,16 +44,14 @@ func matched(err error) string {
 	return strings.Join(names, " ")
 }
 
-type acquireFunc = func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
-
 // subject is what an entry point is called on: a client that holds the lock "held" and
 // has just left the lock "left".
 type subject struct {
-	*member
+	*kit.Member
 	held *natslock.Lock
 }
 
-func (s subject) take(ctx context.Context, acquire acquireFunc, name string) error {
+func (s subject) take(ctx context.Context, acquire kit.Taking, name string) error {
 	l, err := acquire(ctx, name, natslock.MaxWait(20*time.Second))
 	if err == nil {
 		err = errors.Join(errors.New("granted"), l.Unlock(ctx))
@@ -100,14 +98,14 @@ var entryPoints = []struct {
 		return err
 	}},
 	{"Break", "ask", func(ctx context.Context, s subject) error {
-		return lockadmin.New(s.member.Client).Break(ctx, lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "held", ID: s.held.ID(), Reason: "test"})
+		return lockadmin.New(s.Member.Client).Break(ctx, lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "held", ID: s.held.ID(), Reason: "test"})
 	}},
 	{"Inspect", "ask", func(ctx context.Context, s subject) error {
-		_, err := lockadmin.New(s.member.Client).Inspect(ctx, lockadmin.KindMutex, "held")
+		_, err := lockadmin.New(s.Member.Client).Inspect(ctx, lockadmin.KindMutex, "held")
 		return err
 	}},
 	{"List", "ask", func(ctx context.Context, s subject) error {
-		for _, err := range lockadmin.New(s.member.Client).List(ctx, ">") {
+		for _, err := range lockadmin.New(s.Member.Client).List(ctx, ">") {
 			if err != nil {
 				return err
 			}
@@ -115,7 +113,7 @@ var entryPoints = []struct {
 		return nil
 	}},
 	{"Watch", "watch", func(ctx context.Context, s subject) error {
-		for _, err := range lockadmin.New(s.member.Client).Watch(ctx, ">") {
+		for _, err := range lockadmin.New(s.Member.Client).Watch(ctx, ">") {
 			if err != nil {
 				return err
 			}
@@ -124,7 +122,7 @@ var entryPoints = []struct {
 	}},
 	{"Close", "close", func(ctx context.Context, s subject) error { return s.Close(ctx) }},
 	{"New", "new", func(ctx context.Context, s subject) error {
-		c, err := natslock.New(ctx, s.nc)
+		c, err := natslock.New(ctx, s.NC)
 		if err == nil {
 			kit.CloseNow(c)
 		}
@@ -149,16 +147,16 @@ func TestErrorKinds(t *testing.T) {
 		return ctx
 	}
 	endless := func(t *testing.T) context.Context { return t.Context() }
-	nothing := func(*testing.T, *testutil.Server, *member) {}
-	silent := func(_ *testing.T, _ *testutil.Server, m *member) { m.link.Blackhole(true) }
-	cut := func(t *testing.T, _ *testutil.Server, m *member) {
-		m.link.Cut()
-		kit.Eventually(t, "the client has noticed", func() bool { return !m.nc.IsConnected() })
+	nothing := func(*testing.T, *testutil.Server, *kit.Member) {}
+	silent := func(_ *testing.T, _ *testutil.Server, m *kit.Member) { m.Link.Blackhole(true) }
+	cut := func(t *testing.T, _ *testutil.Server, m *kit.Member) {
+		m.Link.Cut()
+		kit.Eventually(t, "the client has noticed", func() bool { return !m.NC.IsConnected() })
 	}
 	for _, f := range []struct {
 		name string
 		ctx  func(*testing.T) context.Context
-		fail func(*testing.T, *testutil.Server, *member)
+		fail func(*testing.T, *testutil.Server, *kit.Member)
 		want map[string]string // by group; those left out are not called
 	}{
 		{"ended context", ended, nothing, map[string]string{
@@ -179,13 +177,13 @@ func TestErrorKinds(t *testing.T) {
 		{"cut off", endless, cut, map[string]string{
 			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Timeout Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "new": "Unavailable",
 		}},
-		{"closed client", endless, func(_ *testing.T, _ *testutil.Server, m *member) { kit.CloseNow(m.Client) }, map[string]string{
+		{"closed client", endless, func(_ *testing.T, _ *testutil.Server, m *kit.Member) { kit.CloseNow(m.Client) }, map[string]string{
 			"handoff": "Closed", "adopt": "Closed", "wait": "Closed", "once": "Closed", "extend": "Closed", "unlock": "Closed", "ask": "Closed", "watch": "Closed",
 		}},
-		{"closed connection", endless, func(_ *testing.T, _ *testutil.Server, m *member) { m.nc.Close() }, map[string]string{
+		{"closed connection", endless, func(_ *testing.T, _ *testutil.Server, m *kit.Member) { m.NC.Close() }, map[string]string{
 			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Unavailable", "once": "Unavailable", "extend": "Unavailable", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable", "new": "Unavailable",
 		}},
-		{"bucket deleted", endless, func(t *testing.T, s *testutil.Server, _ *member) { kit.DeleteBucket(t, s.Connect()) }, map[string]string{
+		{"bucket deleted", endless, func(t *testing.T, s *testutil.Server, _ *kit.Member) { kit.DeleteBucket(t, s.Connect()) }, map[string]string{
 			"handoff": "Unavailable", "adopt": "Unavailable", "wait": "Unavailable", "once": "Unavailable", "extend": "Lost", "unlock": "Unavailable", "ask": "Unavailable", "watch": "Unavailable",
 		}},
 	} {
@@ -196,16 +194,16 @@ func TestErrorKinds(t *testing.T) {
 					if !called {
 						continue
 					}
-					m := join(t, s)
-					held := mustLock(t, m.Client, "held", natslock.TTL(10*time.Second))
-					kit.Unlock(t, mustLock(t, m.Client, "left"))
+					m := kit.Join(t, s)
+					held := kit.Must(t, m.Lock, "held", natslock.TTL(10*time.Second))
+					kit.Unlock(t, kit.Must(t, m.Lock, "left"))
 					f.fail(t, s, m)
 					err := e.call(f.ctx(t), subject{m, held})
 					require.Equalf(t, want, matched(err), "%s: %v", e.name, err)
 					if err != nil && e.group != "watch" && e.group != "close" && e.group != "new" && e.name != "List" {
 						require.Regexp(t, `lock "(free|held|left|rw|job)"`, err.Error(), e.name)
 					}
-					m.link.Heal()
+					m.Link.Heal()
 					kit.CloseNow(m.Client)
 					time.Sleep(time.Minute) // until the client's records have ended
 				}
@@ -217,12 +215,12 @@ func TestErrorKinds(t *testing.T) {
 // The client refuses an impossible argument before it sends anything.
 func TestErrorKindsOfBadInput(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		rw := rwlock.New(c.Client)
-		held := mustLock(t, c.Client, "held")
+		held := kit.Must(t, c.Lock, "held")
 		ctx := t.Context()
-		out := c.nc.Stats().OutMsgs
-		for name, acquire := range map[string]acquireFunc{"Lock": c.Lock, "TryLock": c.TryLock, "rw Lock": rw.Lock, "rw TryLock": rw.TryLock, "RLock": rw.RLock, "TryRLock": rw.TryRLock} {
+		out := c.NC.Stats().OutMsgs
+		for name, acquire := range map[string]kit.Taking{"Lock": c.Lock, "TryLock": c.TryLock, "rw Lock": rw.Lock, "rw TryLock": rw.TryLock, "RLock": rw.RLock, "TryRLock": rw.TryRLock} {
 			_, err := acquire(ctx, "")
 			require.Equal(t, "Invalid", matched(err), name)
 			_, err = acquire(ctx, "x", natslock.TTL(-1))
@@ -241,29 +239,33 @@ func TestErrorKindsOfBadInput(t *testing.T) {
 		require.Equal(t, "Invalid", matched(lockadmin.New(c.Client).Break(ctx, lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "", ID: "A", Reason: "test"})))
 		require.Equal(t, "Invalid", matched(lockadmin.New(c.Client).Break(ctx, lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "x", ID: "A", Reason: strings.Repeat("x", 2000)})))
 		require.Equal(t, "Invalid", matched(held.Extend(ctx, -1)))
-		require.Equal(t, out, c.nc.Stats().OutMsgs, "nothing was sent")
+		require.Equal(t, out, c.NC.Stats().OutMsgs, "nothing was sent")
 		_, err = natslock.New(ctx, nil)
 		require.Equal(t, "Invalid", matched(err))
-		_, err = natslock.New(ctx, c.nc, natslock.WithTTL(-1))
+		_, err = natslock.New(ctx, c.NC, natslock.WithTTL(-1))
 		require.Equal(t, "Invalid", matched(err))
 	})
 }
 
 // A user who may read the bucket and write nothing, or may nothing at all.
 func TestErrorKindsOfPermission(t *testing.T) {
-	s := testutil.RunServer(t, testutil.WithConfigText(users))
-	admin := kit.NewClient(t, s.Connect(as("admin")...))
-	held := mustLock(t, admin, "held")
-	nc := s.Connect(as("reader")...)
+	s := testutil.RunServer(t, testutil.WithConfigText(`authorization { users: [
+		{ user: admin, password: p }
+		{ user: reader, password: p, permissions: { publish: { deny: ["$KV.natslock.>"] } } }
+		{ user: mute, password: p, permissions: { subscribe: { deny: ["_INBOX.>"] } } }
+	] }`))
+	admin := kit.NewClient(t, s.Connect(kit.As("admin")...))
+	held := kit.Must(t, admin.Lock, "held")
+	nc := s.Connect(kit.As("reader")...)
 	c := kit.NewClient(t, nc)
 	rw := rwlock.New(c)
-	for name, acquire := range map[string]acquireFunc{"Lock": c.Lock, "TryLock": c.TryLock, "rw Lock": rw.Lock, "rw TryLock": rw.TryLock, "RLock": rw.RLock, "TryRLock": rw.TryRLock} {
+	for name, acquire := range map[string]kit.Taking{"Lock": c.Lock, "TryLock": c.TryLock, "rw Lock": rw.Lock, "rw TryLock": rw.TryLock, "RLock": rw.RLock, "TryRLock": rw.TryRLock} {
 		_, err := acquire(t.Context(), "free "+name)
 		require.Equalf(t, "Permission", matched(err), "%s: %v", name, err)
 		require.ErrorContains(t, err, `lock "free `+name+`"`)
 	}
 	require.Equal(t, "Permission", matched(lockadmin.New(c).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "held", ID: held.ID(), Reason: "test"})))
-	_, err := natslock.New(t.Context(), s.Connect(as("mute")...))
+	_, err := natslock.New(t.Context(), s.Connect(kit.As("mute")...))
 	require.Equal(t, "Permission", matched(err))
 	kit.Unlock(t, held)
 }
@@ -271,9 +273,9 @@ func TestErrorKindsOfPermission(t *testing.T) {
 // The text of an error is one line, even where the error has several.
 func TestErrorsAreOneLine(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), join(t, s)
+		c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), kit.Join(t, s)
 		stop := func(name string) {
-			h := inspect(t, other.Client, name).Holder
+			h := kit.Inspect(t, other.Client, name).Holder
 			require.NoError(t, lockadmin.New(other.Client).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: name, ID: h.ID, Reason: "test"}))
 		}
 		fault := errors.New("fault")
@@ -301,7 +303,7 @@ func TestErrorsAreOneLine(t *testing.T) {
 		_, waiting := c.Lock(ctx, "c")
 		require.ErrorIs(t, waiting, fault)
 		require.ErrorIs(t, waiting, context.Canceled)
-		mustLock(t, c.Client, "held")
+		kit.Must(t, c.Lock, "held")
 		closing := c.Close(ctx)
 		require.ErrorIs(t, closing, context.Canceled)
 		require.EqualError(t, closing, `closed with locks still held: "held": context canceled: fault`)
@@ -315,9 +317,9 @@ func TestErrorsAreOneLine(t *testing.T) {
 // A wait for a lock that the client holds itself says so. One that gave up before it began has no time.
 func TestTimeoutOfOwnLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		l := mustLock(t, c.Client, "x")
-		for _, m := range []*member{c, other} {
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "x")
+		for _, m := range []*kit.Member{c, other} {
 			_, err := m.Lock(t.Context(), "x", natslock.MaxWait(time.Second))
 			timeout, ok := errors.AsType[*natslock.TimeoutError](err)
 			require.True(t, ok)

@@ -44,9 +44,9 @@ func (f *far) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
 // one-shot acquire makes an attempt after such a read all the same, and gets a free lock.
 func TestTryLockFarAway(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		near := join(t, s)
-		away := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, way: 110 * time.Millisecond} }))
-		kit.Unlock(t, mustLock(t, near.Client, "l"))
+		near := kit.Join(t, s)
+		away := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, way: 110 * time.Millisecond} }))
+		kit.Unlock(t, kit.Must(t, near.Lock, "l"))
 		for range 2 { // at another's tombstone, and at its own
 			l, err := away.TryLock(t.Context(), "l")
 			require.NoError(t, err)
@@ -58,9 +58,9 @@ func TestTryLockFarAway(t *testing.T) {
 // The error names the holder of a lock although the client cannot read the queue.
 func TestTryLockWithoutList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a := join(t, s)
-		b := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, fail: kvstore.ErrUnavailable} }))
-		l := mustLock(t, a.Client, "l")
+		a := kit.Join(t, s)
+		b := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, fail: kvstore.ErrUnavailable} }))
+		l := kit.Must(t, a.Lock, "l")
 		_, err := b.TryLock(t.Context(), "l")
 		var locked *natslock.LockedError
 		require.ErrorAs(t, err, &locked)

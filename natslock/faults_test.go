@@ -350,10 +350,10 @@ func TestFirstAnswerTooLate(t *testing.T) {
 // passes it.
 func TestLateAnswerKeepsThePlace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder := quietHolder(t, s)
-		c, f := joinFaulty(t, s, natslock.WithTTL(5*time.Second))
-		first := c.follow(t)
-		second := join(t, s).follow(t)
+		holder := kit.QuietHolder(t, s)
+		c, f := kit.JoinFaulty(t, s, natslock.WithTTL(5*time.Second))
+		first := c.Settle(t)
+		second := kit.Join(t, s).Settle(t)
 		var takes atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if kit.Stage(w) != "lock take" {
@@ -367,7 +367,7 @@ func TestLateAnswerKeepsThePlace(t *testing.T) {
 			}
 			return faults.Pass
 		})
-		unlockAll(t, holder, first, second)
+		kit.UnlockAll(t, holder, first, second)
 	})
 }
 
@@ -607,7 +607,7 @@ func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 func TestReleaseRefusedAndTaken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, f := kit.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })
-		b, real := join(t, s), kit.OpenStore(t, s.Connect())
+		b, real := kit.Join(t, s), kit.OpenStore(t, s.Connect())
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		var next *natslock.Lock

@@ -24,13 +24,13 @@ import (
 func TestFIFOOrder(t *testing.T) {
 	s := testutil.RunServer(t)
 	const n = 20
-	c := join(t, s)
-	holder := mustLock(t, c.Client, "l")
-	var queue []*waiting
-	for _, m := range crowd(t, s, n) {
-		queue = append(queue, m.await(t, "l"))
+	c := kit.Join(t, s)
+	holder := kit.Must(t, c.Lock, "l")
+	var queue []*kit.Waiting
+	for _, m := range kit.Crowd(t, s, n) {
+		queue = append(queue, m.Await(t, "l"))
 	}
-	info := inspect(t, c.Client, "l")
+	info := kit.Inspect(t, c.Client, "l")
 	require.Len(t, info.Queue, n)
 	require.True(t, slices.IsSortedFunc(info.Queue, func(a, b admin.Waiter) int { return int(a.Ticket) - int(b.Ticket) }))
 
@@ -51,16 +51,16 @@ func TestFIFOOrder(t *testing.T) {
 // waiters behind it move up.
 func TestFIFOGivingUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, c := join(t, s, natslock.WithOwner("alice")), crowd(t, s, 5)
-		r := newRaw(t, s.Connect())
-		holder := mustLock(t, a.Client, "l")
-		first := c[0].await(t, "l")
-		cancelled := c[1].await(t, "l")
-		limited := c[2].await(t, "l", natslock.MaxWait(3*time.Second))
-		deadline := c[3].begin(t, "l", natslock.MaxWait(time.Hour))
-		last := c[4].await(t, "l")
+		a, c := kit.Join(t, s, natslock.WithOwner("alice")), kit.Crowd(t, s, 5)
+		r := kit.NewRaw(t, s.Connect())
+		holder := kit.Must(t, a.Lock, "l")
+		first := c[0].Await(t, "l")
+		cancelled := c[1].Await(t, "l")
+		limited := c[2].Await(t, "l", natslock.MaxWait(3*time.Second))
+		deadline := c[3].Begin(t, "l", natslock.MaxWait(time.Hour))
+		last := c[4].Await(t, "l")
 		synctest.Wait()
-		require.Len(t, r.live("wait.l.*"), 5)
+		require.Len(t, r.Live("wait.l.*"), 5)
 
 		time.Sleep(2 * time.Second)
 		reason := errors.New("the user went away")
@@ -79,7 +79,7 @@ func TestFIFOGivingUp(t *testing.T) {
 		require.Equal(t, "alice", timeout.Holder.Owner)
 		require.Equal(t, holder.Token(), timeout.Holder.Token)
 		synctest.Wait()
-		require.Len(t, r.live("wait.l.*"), 4)
+		require.Len(t, r.Live("wait.l.*"), 4)
 
 		err = limited.Failed(t)
 		require.ErrorIs(t, err, natslock.ErrTimeout)
@@ -87,12 +87,12 @@ func TestFIFOGivingUp(t *testing.T) {
 		require.ErrorAs(t, err, &timeout)
 		require.Equal(t, 3*time.Second, timeout.Waited.Round(10*time.Millisecond))
 		synctest.Wait()
-		require.Len(t, r.live("wait.l.*"), 3)
+		require.Len(t, r.Live("wait.l.*"), 3)
 
 		deadline.Cancel(context.DeadlineExceeded)
 		require.ErrorIs(t, deadline.Failed(t), natslock.ErrTimeout)
 		synctest.Wait()
-		require.Len(t, r.live("wait.l.*"), 2)
+		require.Len(t, r.Live("wait.l.*"), 2)
 
 		begun := time.Now()
 		kit.Unlock(t, holder)
@@ -100,14 +100,14 @@ func TestFIFOGivingUp(t *testing.T) {
 		kit.Unlock(t, last.Granted(t))
 		require.Less(t, time.Since(begun), 200*time.Millisecond, "those gone hold nobody up")
 		synctest.Wait()
-		require.Empty(t, r.live(">"), "nothing is left")
+		require.Empty(t, r.Live(">"), "nothing is left")
 	})
 }
 
 func TestFIFODeadline(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := join(t, s), join(t, s)
-		mustLock(t, a.Client, "l")
+		a, b := kit.Join(t, s), kit.Join(t, s)
+		kit.Must(t, a.Lock, "l")
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		begun := time.Now()
@@ -129,21 +129,21 @@ func TestFIFODeadWaiter(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				const ttl = 10 * time.Second
-				c := crowd(t, s, 5, natslock.WithTTL(ttl))
-				holder := mustLock(t, c[0].Client, "l")
-				before := c[1].await(t, "l")
+				c := kit.Crowd(t, s, 5, natslock.WithTTL(ttl))
+				holder := kit.Must(t, c[0].Lock, "l")
+				before := c[1].Await(t, "l")
 				dead := c[2]
-				dies := dead.await(t, "l")
-				after := c[3].await(t, "l")
-				last := c[4].await(t, "l")
+				dies := dead.Await(t, "l")
+				after := c[3].Await(t, "l")
+				last := c[4].Await(t, "l")
 				time.Sleep(5 * time.Second)
 				switch how {
 				case "cut":
-					dead.link.Cut()
+					dead.Link.Cut()
 				case "blackhole":
-					dead.link.Blackhole(true)
+					dead.Link.Blackhole(true)
 				case "closed":
-					dead.nc.Close()
+					dead.NC.Close()
 				}
 				died := time.Now()
 				kit.Unlock(t, holder)
@@ -152,7 +152,7 @@ func TestFIFODeadWaiter(t *testing.T) {
 				// In either order: a lock that is free for a second may be taken out
 				// of turn.
 				var wg sync.WaitGroup
-				for _, w := range []*waiting{after, last} {
+				for _, w := range []*kit.Waiting{after, last} {
 					wg.Go(func() {
 						<-w.Done
 						if w.Err == nil {
@@ -177,14 +177,14 @@ func TestFIFODeadWaiter(t *testing.T) {
 func TestFIFODeadWaiterWhileHeld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 10 * time.Second
-		a, dead, c := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
-		holder := mustLock(t, a.Client, "l")
-		dead.await(t, "l")
-		after := c.await(t, "l")
+		a, dead, c := kit.Join(t, s, natslock.WithTTL(ttl)), kit.Join(t, s, natslock.WithTTL(ttl)), kit.Join(t, s, natslock.WithTTL(ttl))
+		holder := kit.Must(t, a.Lock, "l")
+		dead.Await(t, "l")
+		after := c.Await(t, "l")
 		time.Sleep(5 * time.Second)
-		dead.link.Cut()
+		dead.Link.Cut()
 		time.Sleep(ttl + 500*time.Millisecond)
-		require.Len(t, inspect(t, a.Client, "l").Queue, 1)
+		require.Len(t, kit.Inspect(t, a.Client, "l").Queue, 1)
 		free := time.Now()
 		kit.Unlock(t, holder)
 		after.Granted(t)
@@ -197,12 +197,12 @@ func TestFIFODeadWaiterWhileHeld(t *testing.T) {
 func TestFIFOHolderDiesOlderThanTheQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 20 * time.Second
-		a, b, c := join(t, s), join(t, s), join(t, s)
+		a, b, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
 		begun := time.Now()
-		mustLock(t, a.Client, "l", natslock.NoRenew(), natslock.TTL(ttl))
+		kit.Must(t, a.Lock, "l", natslock.NoRenew(), natslock.TTL(ttl))
 		time.Sleep(2 * time.Second)
-		gone := b.await(t, "l")
-		w := c.await(t, "l")
+		gone := b.Await(t, "l")
+		w := c.Await(t, "l")
 		time.Sleep(2 * time.Second)
 		gone.Cancel(nil)
 		gone.Failed(t)
@@ -217,12 +217,12 @@ func TestFIFOPredecessorDiesOlderThanTheQueue(t *testing.T) {
 	for range 4 { // a read by the timer may come at the right moment
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			const ttl = 15 * time.Second
-			a, dead, b, c := join(t, s), join(t, s), join(t, s), join(t, s)
-			holder := mustLock(t, a.Client, "l")
-			dead.await(t, "l")
-			gone := b.await(t, "l")
-			w := c.await(t, "l")
-			dead.link.Cut()
+			a, dead, b, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
+			holder := kit.Must(t, a.Lock, "l")
+			dead.Await(t, "l")
+			gone := b.Await(t, "l")
+			w := c.Await(t, "l")
+			dead.Link.Cut()
 			died := time.Now()
 			time.Sleep(time.Second)
 			gone.Cancel(nil)
@@ -240,12 +240,12 @@ func TestFIFOPredecessorDiesOlderThanTheQueue(t *testing.T) {
 // its record lives.
 func TestFIFOIdleLockIsTakenOutOfTurn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, paused, c := join(t, s), join(t, s), join(t, s)
-		holder := mustLock(t, a.Client, "l")
-		paused.await(t, "l")
-		w := c.await(t, "l")
+		a, paused, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
+		holder := kit.Must(t, a.Lock, "l")
+		paused.Await(t, "l")
+		w := c.Await(t, "l")
 		time.Sleep(3 * time.Second)
-		paused.link.Blackhole(true)
+		paused.Link.Blackhole(true)
 		free := time.Now()
 		kit.Unlock(t, holder)
 		w.Granted(t)
@@ -257,8 +257,8 @@ func TestFIFOIdleLockIsTakenOutOfTurn(t *testing.T) {
 // of another client, whose claims always come a little late, gets in soon after that.
 func TestFIFOReacquireStarvesNobody(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		greedy := join(t, s)
-		other, f := joinFaulty(t, s)
+		greedy := kit.Join(t, s)
+		other, f := kit.JoinFaulty(t, s)
 		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Delay(time.Millisecond) })
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
@@ -287,7 +287,7 @@ func TestFIFOReacquireStarvesNobody(t *testing.T) {
 		var worst time.Duration
 		for range 20 {
 			begun := time.Now()
-			l := mustLock(t, other.Client, "l")
+			l := kit.Must(t, other.Lock, "l")
 			worst = max(worst, time.Since(begun))
 			kit.Unlock(t, l)
 			time.Sleep(37 * time.Millisecond)
@@ -304,8 +304,8 @@ func TestFIFOReacquireStarvesNobody(t *testing.T) {
 func TestFIFORepeatedClaim(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		// The server refuses to take claims at a tombstone until an instant.
-		refusedFor := func(d time.Duration) *member {
-			m, f := joinFaulty(t, s)
+		refusedFor := func(d time.Duration) *kit.Member {
+			m, f := kit.JoinFaulty(t, s)
 			until := time.Now().Add(d)
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				if kit.Stage(w) == "lock take" && w.Expect != 0 && time.Now().Before(until) {
@@ -316,13 +316,13 @@ func TestFIFORepeatedClaim(t *testing.T) {
 			return m
 		}
 		early, late := refusedFor(500*time.Millisecond), refusedFor(250*time.Millisecond)
-		kit.Unlock(t, mustLock(t, join(t, s).Client, "l"))
-		first := early.begin(t, "l")
+		kit.Unlock(t, kit.Must(t, kit.Join(t, s).Lock, "l"))
+		first := early.Begin(t, "l")
 		time.Sleep(60 * time.Millisecond)
-		second := late.begin(t, "l")
+		second := late.Begin(t, "l")
 		l := first.Granted(t)
 		require.False(t, second.Over())
-		unlockAll(t, l, second)
+		kit.UnlockAll(t, l, second)
 	})
 }
 
@@ -330,7 +330,7 @@ func TestFIFORepeatedClaim(t *testing.T) {
 func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
-	greedy, other := join(t, s), join(t, s)
+	greedy, other := kit.Join(t, s), kit.Join(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var wg sync.WaitGroup
@@ -342,10 +342,10 @@ func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
 			}
 		}
 	})
-	greedy.rec.Wait(t, admin.EventReleased, "l")
+	greedy.Events.Wait(t, admin.EventReleased, "l")
 	for range 5 {
 		begun := time.Now()
-		kit.Unlock(t, mustLock(t, other.Client, "l"))
+		kit.Unlock(t, kit.Must(t, other.Lock, "l"))
 		require.Less(t, time.Since(begun), 2*time.Second)
 	}
 	cancel()
@@ -357,23 +357,23 @@ func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
 // waiter that is first then.
 func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		holder := mustLock(t, c.Client, "l")
-		var queue []*waiting
-		for _, m := range crowd(t, s, 20) {
-			queue = append(queue, m.await(t, "l"))
+		c := kit.Join(t, s)
+		holder := kit.Must(t, c.Lock, "l")
+		var queue []*kit.Waiting
+		for _, m := range kit.Crowd(t, s, 20) {
+			queue = append(queue, m.Await(t, "l"))
 		}
 		time.Sleep(1500 * time.Millisecond) // they settle; the holder begins to watch after 1 s
-		tapped := newTap(t, s.Connect(), "lock.l")
-		all := newTap(t, s.Connect(), ">")
-		lists := tapOf(t, s.Connect(), "$JS.API.DIRECT.GET."+streamName)
-		tapped.take(t, c.nc)
-		all.take(t, c.nc)
+		tapped := kit.NewTap(t, s.Connect(), "lock.l")
+		all := kit.NewTap(t, s.Connect(), ">")
+		lists := kit.NewTapOf(t, s.Connect(), "$JS.API.DIRECT.GET."+kit.StreamName)
+		tapped.Take(t, c.NC)
+		all.Take(t, c.NC)
 		kit.Unlock(t, holder)
 		for i, w := range queue {
 			l := w.Granted(t)
 			synctest.Wait()
-			msgs := tapped.take(t)
+			msgs := tapped.Take(t)
 			claims, releases := 0, 0
 			for _, m := range msgs {
 				if m.Header.Get("KV-Operation") == "DEL" {
@@ -385,10 +385,10 @@ func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 			require.Equalf(t, 1, releases, "hand-over %d", i)
 			require.LessOrEqualf(t, claims, 2, "hand-over %d: the winner's, and one of the one who is first then", i)
 			require.GreaterOrEqual(t, claims, 1)
-			require.LessOrEqual(t, len(all.take(t)), 4, "and the tombstone of the winner's place")
+			require.LessOrEqual(t, len(all.Take(t)), 4, "and the tombstone of the winner's place")
 			kit.Unlock(t, l)
 		}
-		require.Empty(t, lists.take(t), "the next one learns that it is first, and does not list")
+		require.Empty(t, lists.Take(t), "the next one learns that it is first, and does not list")
 	})
 }
 
@@ -399,20 +399,20 @@ func TestFIFOManyWaiters(t *testing.T) {
 		t.Run(fmt.Sprint(clients), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				const n = 100
-				members := crowd(t, s, clients)
+				members := kit.Crowd(t, s, clients)
 				waiting := func() (n int) {
 					for _, m := range members {
 						n += m.Stats().Waiting
 					}
 					return n
 				}
-				r := newRaw(t, s.Connect())
-				kit.Unlock(t, mustLock(t, members[1].Client, "warm"))
-				before := members[1].nc.NumSubscriptions()
-				holder := mustLock(t, members[0].Client, "l")
+				r := kit.NewRaw(t, s.Connect())
+				kit.Unlock(t, kit.Must(t, members[1].Lock, "warm"))
+				before := members[1].NC.NumSubscriptions()
+				holder := kit.Must(t, members[0].Lock, "l")
 				var wg sync.WaitGroup
 				for i := range n {
-					w := members[i%clients].begin(t, "l")
+					w := members[i%clients].Begin(t, "l")
 					wg.Go(func() {
 						<-w.Done
 						if w.Err == nil {
@@ -431,8 +431,8 @@ func TestFIFOManyWaiters(t *testing.T) {
 				require.Less(t, time.Since(begun), time.Second, "no hand-over waits for a timer")
 				synctest.Wait()
 				require.Zero(t, waiting())
-				require.Equal(t, before, members[1].nc.NumSubscriptions())
-				require.Empty(t, r.live(">"))
+				require.Equal(t, before, members[1].NC.NumSubscriptions())
+				require.Empty(t, r.Live(">"))
 			})
 		})
 	}
@@ -442,38 +442,38 @@ func TestFIFOManyWaiters(t *testing.T) {
 // are in there.
 func TestLongQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		often := join(t, s) // its place has a TTL of 5 s
-		r := newRaw(t, s.Connect())
-		holder := quietHolder(t, s)
-		waiters := []*waiting{often.await(t, "l", natslock.TTL(time.Second), natslock.NoRenew())}
-		for _, m := range crowd(t, s, 41) {
-			waiters = append(waiters, m.await(t, "l"))
+		often := kit.Join(t, s) // its place has a TTL of 5 s
+		r := kit.NewRaw(t, s.Connect())
+		holder := kit.QuietHolder(t, s)
+		waiters := []*kit.Waiting{often.Await(t, "l", natslock.TTL(time.Second), natslock.NoRenew())}
+		for _, m := range kit.Crowd(t, s, 41) {
+			waiters = append(waiters, m.Await(t, "l"))
 		}
 		synctest.Wait()
-		tapped := newTap(t, s.Connect(), "lock.l")
+		tapped := kit.NewTap(t, s.Connect(), "lock.l")
 		// The waiter before the last has a ticket from long ago. Other clients write, and
 		// the first waiter renews its place.
 		for i := range 200 {
-			r.put(fmt.Sprint("lock.other", i), []byte("x"), time.Minute)
+			r.Put(fmt.Sprint("lock.other", i), []byte("x"), time.Minute)
 		}
 		time.Sleep(1700 * time.Millisecond)
-		newcomers := crowd(t, s, 4)
+		newcomers := kit.Crowd(t, s, 4)
 		for _, m := range newcomers[:3] { // the predecessors of the last two are near
-			waiters = append(waiters, m.await(t, "l"))
+			waiters = append(waiters, m.Await(t, "l"))
 			synctest.Wait()
 		}
 		c := newcomers[3]
-		read := c.nc.Stats().InMsgs
-		waiters = append(waiters, c.await(t, "l"))
+		read := c.NC.Stats().InMsgs
+		waiters = append(waiters, c.Await(t, "l"))
 		synctest.Wait()
-		require.Less(t, c.nc.Stats().InMsgs-read, uint64(50), "the queue, if that is short, and a part")
+		require.Less(t, c.NC.Stats().InMsgs-read, uint64(50), "the queue, if that is short, and a part")
 		time.Sleep(time.Second)
-		require.Len(t, tapped.take(t, c.nc), 4, "the attempts of the newcomers, and of nobody else")
+		require.Len(t, tapped.Take(t, c.NC), 4, "the attempts of the newcomers, and of nobody else")
 
 		kit.Unlock(t, holder)
 		l := waiters[0].Granted(t)
 		synctest.Wait()
-		require.Len(t, tapped.take(t, c.nc), 1+1+1, "its release, it, and the one who is first now")
+		require.Len(t, tapped.Take(t, c.NC), 1+1+1, "its release, it, and the one who is first now")
 		kit.Unlock(t, l)
 		for _, w := range waiters[1:] {
 			kit.Unlock(t, w.Granted(t))
@@ -486,20 +486,20 @@ func TestLongQueue(t *testing.T) {
 // all of it.
 func TestLongQueueInBusyBucket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder := quietHolder(t, s)
-		r := newRaw(t, s.Connect())
-		var waiters []*waiting
-		for _, m := range crowd(t, s, 100) {
-			waiters = append(waiters, m.await(t, "l"))
+		holder := kit.QuietHolder(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		var waiters []*kit.Waiting
+		for _, m := range kit.Crowd(t, s, 100) {
+			waiters = append(waiters, m.Await(t, "l"))
 		}
 		for i := range 240 {
-			r.put(fmt.Sprint("lock.other", i), []byte("x"), time.Minute)
+			r.Put(fmt.Sprint("lock.other", i), []byte("x"), time.Minute)
 		}
-		c := join(t, s)
-		read := c.nc.Stats().InMsgs
-		waiters = append(waiters, c.await(t, "l"))
+		c := kit.Join(t, s)
+		read := c.NC.Stats().InMsgs
+		waiters = append(waiters, c.Await(t, "l"))
 		synctest.Wait()
-		require.Less(t, c.nc.Stats().InMsgs-read, uint64(50), "the queue has 100 records")
+		require.Less(t, c.NC.Stats().InMsgs-read, uint64(50), "the queue has 100 records")
 		kit.Unlock(t, holder)
 		for _, w := range waiters {
 			kit.Unlock(t, w.Granted(t))
@@ -511,28 +511,28 @@ func TestLongQueueInBusyBucket(t *testing.T) {
 // of a waiter.
 func TestNewcomerReadsAPart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		b, c := join(t, s), join(t, s)
-		holder := quietHolder(t, s)
-		var gone []*waiting
-		for _, m := range crowd(t, s, 20) {
-			gone = append(gone, m.await(t, "l"))
+		b, c := kit.Join(t, s), kit.Join(t, s)
+		holder := kit.QuietHolder(t, s)
+		var gone []*kit.Waiting
+		for _, m := range kit.Crowd(t, s, 20) {
+			gone = append(gone, m.Await(t, "l"))
 		}
 		for _, w := range gone {
 			w.Cancel(nil)
 			w.Failed(t)
 		}
 		synctest.Wait() // their tombstones are before the place of the next one
-		first := b.await(t, "l")
-		b.link.Blackhole(true)
+		first := b.Await(t, "l")
+		b.Link.Blackhole(true)
 		kit.Unlock(t, holder)
-		read := c.nc.Stats().InMsgs
-		w := c.begin(t, "l")
+		read := c.NC.Stats().InMsgs
+		w := c.Begin(t, "l")
 		time.Sleep(500 * time.Millisecond)
 		require.False(t, w.Over(), "it has passed who waits")
 		// The lock is free and the first waiter does not take it: so it reads the queue once
 		// more, which has 20 tombstones.
-		require.Less(t, c.nc.Stats().InMsgs-read, uint64(60+25))
-		b.link.Blackhole(false)
+		require.Less(t, c.NC.Stats().InMsgs-read, uint64(60+25))
+		b.Link.Blackhole(false)
 		kit.Unlock(t, first.Granted(t))
 		kit.Unlock(t, w.Granted(t))
 	})

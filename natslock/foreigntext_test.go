@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
@@ -34,11 +35,11 @@ func TestForeignText(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var log bytes.Buffer
 		warned := natslock.WithLogger(slog.New(slog.NewJSONHandler(&log, nil)))
-		holder := join(t, s, natslock.WithOwner(evil), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}), warned)
-		operator := join(t, s, natslock.WithOwner(evil))
-		other := join(t, s)
+		holder := kit.Join(t, s, natslock.WithOwner(evil), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}), warned)
+		operator := kit.Join(t, s, natslock.WithOwner(evil))
+		other := kit.Join(t, s)
 
-		l := mustLock(t, holder.Client, "l", natslock.TTL(time.Hour))
+		l := kit.Must(t, holder.Lock, "l", natslock.TTL(time.Hour))
 		_, err := rwlock.New(holder.Client).Lock(t.Context(), "rw", natslock.TTL(time.Hour))
 		require.NoError(t, err)
 		_, err = semaphore.New(holder.Client, 1).Acquire(t.Context(), "s", natslock.TTL(time.Hour))
@@ -59,7 +60,7 @@ func TestForeignText(t *testing.T) {
 			harmless(t, acquire().Error(), quoted[:len(quoted)-1]+" on ")
 		}
 
-		breakLock(t, operator.Client, l, evil)
+		kit.Break(t, operator.Client, l, evil)
 		<-l.Context().Done()
 		reason := "by " + quoted + ": " + quoted
 		harmless(t, context.Cause(l.Context()).Error(), reason)
@@ -72,7 +73,7 @@ func TestForeignText(t *testing.T) {
 		}
 		require.Contains(t, log.String(), strings.Trim(strconv.Quote(quoted), `"`))
 
-		handed := mustLock(t, holder.Client, "handed", natslock.TTL(time.Hour))
+		handed := kit.Must(t, holder.Lock, "handed", natslock.TTL(time.Hour))
 		handle, err := handed.Handoff(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "handed", ID: handed.ID(), Reason: evil}))

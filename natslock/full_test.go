@@ -33,12 +33,12 @@ func TestFullBucket(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c := join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 64 << 10}))
-				l := mustLock(t, c.Client, "l", opts...)
-				r := newRaw(t, s.Connect())
+				c := kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 64 << 10}))
+				l := kit.Must(t, c.Lock, "l", opts...)
+				r := kit.NewRaw(t, s.Connect())
 				for size := 4096; size > 0; size /= 2 {
 					for i := 0; ; i++ {
-						if _, err := r.js.Publish(t.Context(), fmt.Sprintf("%slock.fill.%d.%d", subjects, size, i), make([]byte, size)); err != nil {
+						if _, err := r.JS.Publish(t.Context(), fmt.Sprintf("%slock.fill.%d.%d", kit.Subjects, size, i), make([]byte, size)); err != nil {
 							break
 						}
 					}
@@ -46,7 +46,7 @@ func TestFullBucket(t *testing.T) {
 				_, err := c.TryLock(t.Context(), "other")
 				require.ErrorIs(t, err, natslock.ErrUnavailable)
 				time.Sleep(3 * time.Minute) // 540 renewals
-				wantHeld(t, l)
+				kit.WantHeld(t, l)
 				require.NoError(t, l.Unlock(context.Background()))
 			})
 		})
@@ -67,9 +67,9 @@ func TestFullReplicas(t *testing.T) {
 				asked.Add(1)
 			})
 		})
-		join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: limit})) // makes it
+		kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: limit})) // makes it
 		c := kit.NewClient(t, js.Conn(), natslock.WithJetStream(js), natslock.WithTTL(time.Hour))
-		first := mustLock(t, c, "first")
+		first := kit.Must(t, c.Lock, "first")
 		var held []*natslock.Lock
 		for i := 0; ; i++ {
 			l, err := c.TryLock(t.Context(), fmt.Sprint(i), natslock.Detached())
@@ -124,8 +124,8 @@ func TestFullOfWaiters(t *testing.T) {
 				}
 			})
 		})
-		join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: limit})) // makes it
-		l := mustLock(t, kit.NewClient(t, js.Conn(), natslock.WithJetStream(js)), "l")
+		kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: limit})) // makes it
+		l := kit.Must(t, kit.NewClient(t, js.Conn(), natslock.WithJetStream(js)).Lock, "l")
 		waiter := kit.NewClient(t, js.Conn(), natslock.WithJetStream(js))
 		got := make(chan error, 1)
 		go func() {
@@ -165,7 +165,7 @@ func TestFullOfPlaces(t *testing.T) {
 
 func (x sort) fullOfPlaces(t *testing.T, s *testutil.Server) {
 	const waiters = 60
-	join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 16 << 10})) // makes it
+	kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 16 << 10})) // makes it
 	clients := make([]*natslock.Client, waiters)
 	for i := range clients {
 		clients[i] = kit.NewClient(t, s.Connect())
@@ -196,9 +196,9 @@ var errFull = fmt.Errorf("%w: %w: maximum bytes exceeded", kvstore.ErrUnavailabl
 // TestNoRoom: a waiter whose claim has no room repeats it, and gives up its place at times. It takes its time for both.
 func TestNoRoom(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		l := mustLock(t, join(t, s).Client, "l")
-		m, f := joinFaulty(t, s)
-		w := m.await(t, "l")
+		l := kit.Must(t, kit.Join(t, s).Lock, "l")
+		m, f := kit.JoinFaulty(t, s)
+		w := m.Await(t, "l")
 		time.Sleep(time.Second)
 		var mu sync.Mutex
 		refused, places := 0, 0
@@ -229,16 +229,16 @@ func TestNoRoom(t *testing.T) {
 }
 
 // twoAtOnePlace has two goroutines wait for the lock "l" at one place.
-func twoAtOnePlace(t *testing.T, m *member, f *faults.Store) (one, two *waiting) {
+func twoAtOnePlace(t *testing.T, m *kit.Member, f *faults.Store) (one, two *kit.Waiting) {
 	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 		if w.Key == "lock.l" {
 			return faults.Delay(100 * time.Millisecond)
 		}
 		return faults.Fate{}
 	})
-	one = m.begin(t, "l")
+	one = m.Begin(t, "l")
 	time.Sleep(10 * time.Millisecond)
-	two = m.begin(t, "l") // while its claim has no answer
+	two = m.Begin(t, "l") // while its claim has no answer
 	time.Sleep(time.Second)
 	return one, two
 }
@@ -246,8 +246,8 @@ func twoAtOnePlace(t *testing.T, m *member, f *faults.Store) (one, two *waiting)
 // TestNoRoomForTheNext: where the first goroutine gives up, the next one waits for room, as that one did.
 func TestNoRoomForTheNext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		l := mustLock(t, join(t, s).Client, "l")
-		m, f := joinFaulty(t, s)
+		l := kit.Must(t, kit.Join(t, s).Lock, "l")
+		m, f := kit.JoinFaulty(t, s)
 		one, two := twoAtOnePlace(t, m, f)
 		var full atomic.Bool
 		full.Store(true)
@@ -260,7 +260,7 @@ func TestNoRoomForTheNext(t *testing.T) {
 			return faults.Fate{}
 		})
 		time.Sleep(time.Second)
-		other := m.begin(t, "l", natslock.TTL(20*time.Second)) // in another cohort, which gets no place
+		other := m.Begin(t, "l", natslock.TTL(20*time.Second)) // in another cohort, which gets no place
 		time.Sleep(time.Second)
 		kit.Unlock(t, l)
 		time.Sleep(time.Second)
@@ -283,12 +283,12 @@ func TestNoRoomForTheNext(t *testing.T) {
 // has none for newcomers.
 func TestNoRoomOnce(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		l := mustLock(t, join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 64 << 10})).Client, "l")
-		m, f := joinFaulty(t, s)
-		w := m.await(t, "l")
-		r := newRaw(t, s.Connect())
+		l := kit.Must(t, kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 64 << 10})).Lock, "l")
+		m, f := kit.JoinFaulty(t, s)
+		w := m.Await(t, "l")
+		r := kit.NewRaw(t, s.Connect())
 		for i := range 100 { // the locks of others: 62 of 64 KiB
-			_, err := r.js.Publish(t.Context(), fmt.Sprintf("%slock.fill.%d", subjects, i), make([]byte, 575))
+			_, err := r.JS.Publish(t.Context(), fmt.Sprintf("%slock.fill.%d", kit.Subjects, i), make([]byte, 575))
 			require.NoError(t, err)
 		}
 		time.Sleep(10 * time.Minute) // verified
@@ -309,8 +309,8 @@ func TestNoRoomOnce(t *testing.T) {
 // claim past others. Nor does it keep the other cohorts of its client from queueing.
 func TestNoRoomPause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		l := mustLock(t, join(t, s).Client, "l")
-		m, f := joinFaulty(t, s)
+		l := kit.Must(t, kit.Join(t, s).Lock, "l")
+		m, f := kit.JoinFaulty(t, s)
 		one, two := twoAtOnePlace(t, m, f)
 		var mu sync.Mutex
 		full, refused, places := true, 0, 0
@@ -336,7 +336,7 @@ func TestNoRoomPause(t *testing.T) {
 		time.Sleep(5 * time.Millisecond) // it has given up its place
 		one.Cancel(errors.New("gave up"))
 		_ = one.Failed(t)
-		three := m.begin(t, "l", natslock.TTL(20*time.Second)) // in another cohort
+		three := m.Begin(t, "l", natslock.TTL(20*time.Second)) // in another cohort
 		time.Sleep(12 * time.Second)
 		mu.Lock()
 		require.GreaterOrEqual(t, places, 2, "one for each cohort")

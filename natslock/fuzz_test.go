@@ -44,7 +44,7 @@ func FuzzStored(f *testing.F) {
 		f.Add(value, true)
 	}
 	put := func(t *testing.T, key, value, operation string) {
-		m := nats.NewMsg(subjects + key)
+		m := nats.NewMsg(kit.Subjects + key)
 		m.Data = []byte(value)
 		m.Header.Set("Nats-TTL", "60s") // longer than a call of the target can take
 		if operation != "" {

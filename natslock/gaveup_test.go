@@ -32,10 +32,10 @@ func TestGivenUpIsGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
+				c, f := kit.JoinFaulty(t, s)
 				var holder *natslock.Lock
 				if tc.held {
-					holder = quietHolder(t, s)
+					holder = kit.QuietHolder(t, s)
 				}
 				f.OnSend(kit.At(tc.stage, tc.fate))
 				_, err := c.Lock(t.Context(), "l", natslock.MaxWait(tc.limit))
@@ -44,7 +44,7 @@ func TestGivenUpIsGone(t *testing.T) {
 				if tc.held {
 					kit.Unlock(t, holder)
 				}
-				l, err := join(t, s).TryLock(t.Context(), "l")
+				l, err := kit.Join(t, s).TryLock(t.Context(), "l")
 				require.NoError(t, err)
 				kit.Unlock(t, l)
 			})
@@ -56,23 +56,23 @@ func TestGivenUpIsGone(t *testing.T) {
 // connection that is down not at all. The place goes with the answer.
 func TestGivingUpInSilence(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, _ := joinFaulty(t, s)
-		holder := quietHolder(t, s)
+		c, _ := kit.JoinFaulty(t, s)
+		holder := kit.QuietHolder(t, s)
 		for name, late := range map[string]time.Duration{"silent": 100 * time.Millisecond, "away": 0} {
-			w := c.await(t, "l")
+			w := c.Await(t, "l")
 			begun := time.Now()
 			if name == "silent" {
-				c.link.Blackhole(true)
+				c.Link.Blackhole(true)
 			} else {
-				c.link.Cut()
+				c.Link.Cut()
 			}
 			time.Sleep(time.Second)
 			w.Cancel(nil)
 			require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 			require.Equal(t, time.Second+late, time.Since(begun), name)
-			c.link.Heal()
+			c.Link.Heal()
 			time.Sleep(10 * time.Second)
-			require.Empty(t, newRaw(t, s.Connect()).live("wait.l.*"))
+			require.Empty(t, kit.NewRaw(t, s.Connect()).Live("wait.l.*"))
 		}
 		kit.Unlock(t, holder)
 	})
@@ -89,7 +89,7 @@ func TestClusterGivenUp(t *testing.T) {
 		clients = append(clients, c)
 	}
 	for name, wait := range map[string]func(c *natslock.Client) error{
-		"kit.Patience": func(c *natslock.Client) error {
+		"patience": func(c *natslock.Client) error {
 			_, err := c.Lock(t.Context(), "l", natslock.MaxWait(20*time.Millisecond))
 			return err
 		},

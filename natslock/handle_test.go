@@ -3,7 +3,6 @@ package natslock_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"strings"
 	"testing"
@@ -20,25 +19,18 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// journal is a log that a test can read.
-type journal struct{ kit.Log }
-
-func (j *journal) option() natslock.Option {
-	return natslock.WithLogger(slog.New(slog.NewTextHandler(j, nil)))
-}
-
 // A handle that is dropped without Unlock is warned of and not renewed any more.
 func TestHandleDropped(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
-	var log journal
-	other := join(t, s) // it makes the bucket, which is warned of
-	c := join(t, s, log.option())
-	kept := mustLock(t, c.Client, "kept", natslock.TTL(3*time.Second))
+	var log kit.Log
+	other := kit.Join(t, s) // it makes the bucket, which is warned of
+	c := kit.Join(t, s, log.Option())
+	kept := kit.Must(t, c.Lock, "kept", natslock.TTL(3*time.Second))
 	token := func() uint64 {
 		l, err := c.Lock(t.Context(), "dropped", natslock.TTL(time.Second), natslock.EarlyWarning(time.Millisecond, func(*natslock.Lock) {}))
 		require.NoError(t, err)
-		c.rec.Wait(t, admin.EventRenewed, "dropped")
+		c.Events.Wait(t, admin.EventRenewed, "dropped")
 		return l.Token()
 	}()
 	require.Empty(t, log.String())
@@ -48,9 +40,9 @@ func TestHandleDropped(t *testing.T) {
 	})
 	require.Contains(t, log.String(), "dropped without Unlock")
 	require.Contains(t, log.String(), "lock=dropped")
-	next := mustLock(t, other.Client, "dropped") // it is not renewed any more
+	next := kit.Must(t, other.Lock, "dropped") // it is not renewed any more
 	require.Greater(t, next.Token(), token)
-	wantHeld(t, kept)
+	kit.WantHeld(t, kept)
 	require.NotContains(t, log.String(), "lock=kept")
 	require.Equal(t, 1, c.Stats().Held)
 	kit.Unlock(t, next)
@@ -59,9 +51,9 @@ func TestHandleDropped(t *testing.T) {
 // One that was unlocked, or is in use by Do, is not.
 func TestHandleInUse(t *testing.T) {
 	s := testutil.RunServer(t)
-	var log journal
-	join(t, s)
-	c := join(t, s, log.option())
+	var log kit.Log
+	kit.Join(t, s)
+	c := kit.Join(t, s, log.Option())
 	require.NoError(t, c.Do(t.Context(), "l", func(ctx context.Context, _ *natslock.Lock) error {
 		for range 5 {
 			runtime.GC()
@@ -86,8 +78,8 @@ func mustUnlockAndDrop(t *testing.T, c *natslock.Client) {
 
 // A copy of a handle keeps the lease, even when nobody has the handle itself any more.
 func TestHandleCopied(t *testing.T) {
-	var log journal
-	c, _ := joinInMemory(t, kvstore.NewMemory(kvstore.DefaultBucket), log.option())
+	var log kit.Log
+	c, _ := kit.JoinInMemory(t, kvstore.NewMemory(kvstore.DefaultBucket), log.Option())
 	lock := func(name string) *natslock.Lock { // not mustLock, which keeps the handle
 		l, err := c.Lock(t.Context(), name)
 		require.NoError(t, err)
@@ -107,19 +99,19 @@ func TestHandleCopied(t *testing.T) {
 // A bucket that is deleted or re-created takes its locks with it.
 func TestHandleBucketDeleted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		r := newRaw(t, s.Connect())
-		l := mustLock(t, c.Client, "l")
-		fixed := mustLock(t, c.Client, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
-		w := other.await(t, "l")
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		l := kit.Must(t, c.Lock, "l")
+		fixed := kit.Must(t, c.Lock, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
+		w := other.Await(t, "l")
 		time.Sleep(2 * time.Second)
-		require.NoError(t, r.js.DeleteStream(t.Context(), streamName))
+		require.NoError(t, r.JS.DeleteStream(t.Context(), kit.StreamName))
 		deleted := time.Now()
 		<-l.Context().Done()
 		require.LessOrEqual(t, time.Since(deleted), 15*time.Second)
-		wantLost(t, l, natslock.ErrLost)
+		kit.WantLost(t, l, natslock.ErrLost)
 		time.Sleep(6 * time.Minute)
-		wantLost(t, fixed, natslock.ErrLost)
+		kit.WantLost(t, fixed, natslock.ErrLost)
 		require.ErrorIs(t, c.Healthy(), kvstore.ErrNotFound)
 		require.ErrorIs(t, w.Failed(t), natslock.ErrUnavailable)
 		require.ErrorContains(t, w.Err, "bucket")
@@ -130,32 +122,32 @@ func TestHandleBucketDeleted(t *testing.T) {
 
 func TestHandleBucketMadeAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		r := newRaw(t, s.Connect())
-		l := mustLock(t, c.Client, "l", natslock.TTL(time.Hour))
-		fixed := mustLock(t, c.Client, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
+		c := kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(time.Hour))
+		fixed := kit.Must(t, c.Lock, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
 		time.Sleep(2 * time.Second)
-		require.NoError(t, r.js.DeleteStream(t.Context(), streamName))
+		require.NoError(t, r.JS.DeleteStream(t.Context(), kit.StreamName))
 		other := rejoin(t, s)
-		next := mustLock(t, other.Client, "l")
+		next := kit.Must(t, other.Lock, "l")
 		require.Greater(t, next.Token(), l.Token(), "tokens go on")
-		recent := mustLock(t, c.Client, "recent")
+		recent := kit.Must(t, c.Lock, "recent")
 		time.Sleep(6 * time.Minute) // the client checks the bucket every 5 minutes
-		wantLost(t, l, natslock.ErrLost)
-		wantLost(t, fixed, natslock.ErrLost)
-		wantHeld(t, recent)
+		kit.WantLost(t, l, natslock.ErrLost)
+		kit.WantLost(t, fixed, natslock.ErrLost)
+		kit.WantHeld(t, recent)
 		time.Sleep(time.Minute)
-		wantHeld(t, next)
+		kit.WantHeld(t, next)
 
 		// On a reconnect it is noticed at once.
-		l = mustLock(t, other.Client, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
-		require.NoError(t, r.js.DeleteStream(t.Context(), streamName))
+		l = kit.Must(t, other.Lock, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
+		require.NoError(t, r.JS.DeleteStream(t.Context(), kit.StreamName))
 		newest := rejoin(t, s)
-		other.link.Cut()
-		other.link.Heal()
+		other.Link.Cut()
+		other.Link.Heal()
 		time.Sleep(time.Second)
-		wantLost(t, l, natslock.ErrLost)
-		require.Greater(t, mustLock(t, newest.Client, "fixed").Token(), l.Token())
+		kit.WantLost(t, l, natslock.ErrLost)
+		require.Greater(t, kit.Must(t, newest.Lock, "fixed").Token(), l.Token())
 	})
 }
 
@@ -165,19 +157,19 @@ func TestHandleBucketOfAClockBehind(t *testing.T) {
 	for _, grants := range []int{0, 20} {
 		t.Run(fmt.Sprint(grants), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c := join(t, s)
-				fixed := mustLock(t, c.Client, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
+				c := kit.Join(t, s)
+				fixed := kit.Must(t, c.Lock, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
 				time.Sleep(2 * time.Second) // the time of its creation tells buckets apart
 				kit.RemakeBucket(t, s.Connect(), record.TokenRevision(fixed.Token())-10)
-				other := join(t, s)
+				other := kit.Join(t, s)
 				for range grants {
-					kit.Unlock(t, mustLock(t, other.Client, "other"))
+					kit.Unlock(t, kit.Must(t, other.Lock, "other"))
 				}
-				c.link.Cut()
-				c.link.Heal()
+				c.Link.Cut()
+				c.Link.Heal()
 				time.Sleep(time.Second)
-				wantLost(t, fixed, natslock.ErrLost)
-				kit.Unlock(t, mustLock(t, other.Client, "fixed"))
+				kit.WantLost(t, fixed, natslock.ErrLost)
+				kit.Unlock(t, kit.Must(t, other.Lock, "fixed"))
 			})
 		})
 	}
@@ -185,30 +177,30 @@ func TestHandleBucketOfAClockBehind(t *testing.T) {
 
 // rejoin makes a client with a new bucket. The server may still be removing the
 // files of the old one.
-func rejoin(t *testing.T, s *testutil.Server) *member {
+func rejoin(t *testing.T, s *testutil.Server) *kit.Member {
 	t.Helper()
 	nc := s.Connect()
 	kit.Eventually(t, "the bucket can be made", func() bool {
 		c, err := natslock.New(t.Context(), nc)
 		return err == nil && c.Close(t.Context()) == nil
 	})
-	return join(t, s)
+	return kit.Join(t, s)
 }
 
 // A server restarted on its files keeps the leases that last so long.
 func TestHandleServerRestart(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
-	c, other := join(t, s), join(t, s)
-	l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))
-	fixed := mustLock(t, c.Client, "fixed", natslock.TTL(time.Minute), natslock.NoRenew())
-	w := other.await(t, "l")
+	c, other := kit.Join(t, s), kit.Join(t, s)
+	l := kit.Must(t, c.Lock, "l", natslock.TTL(30*time.Second))
+	fixed := kit.Must(t, c.Lock, "fixed", natslock.TTL(time.Minute), natslock.NoRenew())
+	w := other.Await(t, "l")
 	for range 3 {
-		renewed := c.rec.Count(admin.EventRenewed, "l")
+		renewed := c.Events.Count(admin.EventRenewed, "l")
 		s.Restart()
-		kit.Eventually(t, "it is confirmed", func() bool { return c.rec.Count(admin.EventRenewed, "l") > renewed })
-		wantHeld(t, l)
-		wantHeld(t, fixed)
+		kit.Eventually(t, "it is confirmed", func() bool { return c.Events.Count(admin.EventRenewed, "l") > renewed })
+		kit.WantHeld(t, l)
+		kit.WantHeld(t, fixed)
 		require.False(t, w.Over())
 	}
 	require.NoError(t, l.Extend(t.Context(), 0))
@@ -223,13 +215,13 @@ func TestHandleServerRestart(t *testing.T) {
 // And one that stays away for longer does not.
 func TestHandleServerAway(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		l := mustLock(t, c.Client, "l", natslock.TTL(10*time.Second))
-		kept := mustLock(t, c.Client, "kept", natslock.TTL(time.Minute))
+		c := kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(10*time.Second))
+		kept := kit.Must(t, c.Lock, "kept", natslock.TTL(time.Minute))
 		s.Stop()
 		kit.Receive(t, l.Context().Done(), "the end")
-		wantLost(t, l, natslock.ErrLost)
-		w := c.begin(t, "l") // an outage is waited out
+		kit.WantLost(t, l, natslock.ErrLost)
+		w := c.Begin(t, "l") // an outage is waited out
 		time.Sleep(20 * time.Second)
 		require.False(t, w.Over())
 		s.Restart()
@@ -238,8 +230,8 @@ func TestHandleServerAway(t *testing.T) {
 		require.Less(t, w.At.Sub(begun), 5*time.Second)
 		require.Greater(t, w.Value.Token(), l.Token())
 		synctest.Wait()
-		wantHeld(t, kept)
+		kit.WantHeld(t, kept)
 		time.Sleep(time.Minute)
-		wantHeld(t, kept)
+		kit.WantHeld(t, kept)
 	})
 }

@@ -34,44 +34,31 @@ func adopts(w kvstore.Write) bool {
 	return err == nil && !w.Delete && body.Status == record.StatusHeld && body.Attempt > 0 && body.Token != 0
 }
 
-// handOff hands l over, and returns the handle as another process reads it.
-func handOff(t testing.TB, l *natslock.Lock) natslock.Handle {
-	t.Helper()
-	h, err := l.Handoff(context.Background())
-	require.NoError(t, err)
-	text, err := h.MarshalText()
-	require.NoError(t, err)
-	var read natslock.Handle
-	require.NoError(t, read.UnmarshalText(text))
-	require.Equal(t, h, read)
-	return read
-}
-
 // A lock goes to another client with its token. Those that wait go on waiting, goroutines of
 // the owner's client among them. Nobody adopts it twice.
 func TestHandoff(t *testing.T) {
-	for name, held := range map[string]func(c *natslock.Client) take{"lock": mutexOf, "try": mutexTry, "writer": writerOf} {
+	for name, held := range map[string]func(c *natslock.Client) kit.Taking{"lock": kit.Mutex, "try": kit.TryMutex, "writer": kit.Writer} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				owner, stranger, adopter := join(t, s), join(t, s), join(t, s)
+				owner, stranger, adopter := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
 				l, err := held(owner.Client)(t.Context(), "l", natslock.TTL(handTTL), natslock.Meta(map[string]string{"k": "v"}))
 				require.NoError(t, err)
 				var waiters []chan *natslock.Lock
-				for _, c := range []*member{owner, owner, stranger} {
+				for _, c := range []*kit.Member{owner, owner, stranger} {
 					ch := make(chan *natslock.Lock, 1)
-					mark := c.rec.Len()
+					mark := c.Events.Len()
 					go func() {
-						wait := mutexOf
+						wait := kit.Mutex
 						if name == "writer" {
-							wait = writerOf
+							wait = kit.Writer
 						}
 						l, _ := wait(c.Client)(context.WithoutCancel(t.Context()), "l")
 						ch <- l
 					}()
-					c.rec.WaitFrom(t, mark, admin.EventQueued, "l")
+					c.Events.WaitFrom(t, mark, admin.EventQueued, "l")
 					waiters = append(waiters, ch)
 				}
-				h := handOff(t, l)
+				h := kit.HandOff(t, l)
 				require.Equal(t, l.Token(), h.Token)
 				require.Equal(t, handTTL, h.TTL)
 				require.ErrorIs(t, l.Err(), natslock.ErrReleased)
@@ -94,12 +81,12 @@ func TestHandoff(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, h.Token, next.Token())
 				require.NotEqual(t, h.ID, next.ID())
-				for _, c := range []*member{owner, stranger, adopter} { // the handle is delivered again
+				for _, c := range []*kit.Member{owner, stranger, adopter} { // the handle is delivered again
 					_, err = c.Adopt(t.Context(), h)
 					require.Equal(t, "Locked NotHandedOver", matched(err), err)
 				}
 				time.Sleep(10 * handTTL)
-				wantHeld(t, next)
+				kit.WantHeld(t, next)
 				for _, ch := range waiters {
 					require.Empty(t, ch)
 				}
@@ -135,9 +122,9 @@ func TestHandoffAnswers(t *testing.T) {
 		for name, fate := range handFates {
 			t.Run(side+"/"+name, func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					owner, f := joinFaulty(t, s)
-					adopter, g := joinFaulty(t, s)
-					l := mustLock(t, owner.Client, "l", natslock.TTL(handTTL))
+					owner, f := kit.JoinFaulty(t, s)
+					adopter, g := kit.JoinFaulty(t, s)
+					l := kit.Must(t, owner.Lock, "l", natslock.TTL(handTTL))
 					var n atomic.Int32
 					var early atomic.Bool // the context goes on at the hand-over
 					for _, f := range []*faults.Store{f, g} {
@@ -151,14 +138,14 @@ func TestHandoffAnswers(t *testing.T) {
 							return faults.Pass
 						})
 					}
-					h := handOff(t, l)
+					h := kit.HandOff(t, l)
 					require.False(t, early.Load())
 					next, err := adopter.Adopt(t.Context(), h)
 					require.NoError(t, err)
 					require.Equal(t, h.Token, next.Token())
 					require.Contains(t, []int32{1, 2}, n.Load(), "it is not written over itself")
 					time.Sleep(time.Minute)
-					wantHeld(t, next)
+					kit.WantHeld(t, next)
 					kit.Unlock(t, next)
 				})
 			})
@@ -174,8 +161,8 @@ func TestHandoffAgainstRenewal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				owner, f := joinFaulty(t, s)
-				l := mustLock(t, owner.Client, "l", natslock.TTL(handTTL))
+				owner, f := kit.JoinFaulty(t, s)
+				l := kit.Must(t, owner.Lock, "l", natslock.TTL(handTTL))
 				sent := make(chan struct{})
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if body, err := record.Decode(w.Value); err == nil && body.Renewal == 1 && !body.Fixed {
@@ -185,9 +172,9 @@ func TestHandoffAgainstRenewal(t *testing.T) {
 					return faults.Pass
 				})
 				kit.Receive(t, sent, "a renewal")
-				h := handOff(t, l)
+				h := kit.HandOff(t, l)
 				time.Sleep(time.Second)
-				next, err := join(t, s).Adopt(t.Context(), h)
+				next, err := kit.Join(t, s).Adopt(t.Context(), h)
 				require.NoError(t, err)
 				kit.Unlock(t, next)
 			})
@@ -198,7 +185,7 @@ func TestHandoffAgainstRenewal(t *testing.T) {
 // Of many that adopt at the same time one does. It is never inside together with the owner.
 func TestHandoffRace(t *testing.T) {
 	s := testutil.RunServer(t)
-	members := crowd(t, s, 6)
+	members := kit.Crowd(t, s, 6)
 	var inside, most atomic.Int32
 	work := func(l *natslock.Lock) {
 		most.Store(max(most.Load(), inside.Add(1)))
@@ -206,11 +193,11 @@ func TestHandoffRace(t *testing.T) {
 		inside.Add(-1)
 		require.NoError(t, l.Err())
 	}
-	l := mustLock(t, members[0].Client, "l")
+	l := kit.Must(t, members[0].Lock, "l")
 	token := l.Token()
 	for range 30 {
 		work(l)
-		h := handOff(t, l)
+		h := kit.HandOff(t, l)
 		var all sync.WaitGroup
 		var adopted atomic.Pointer[natslock.Lock]
 		for _, m := range members {
@@ -236,70 +223,70 @@ func TestHandoffRace(t *testing.T) {
 func TestAdoptRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		want  string
-		after func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle
+		after func(t *testing.T, s *testutil.Server, owner *kit.Member, l *natslock.Lock) natslock.Handle
 	}{
-		"kept": {"Locked NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
+		"kept": {"Locked NotHandedOver", func(t *testing.T, s *testutil.Server, owner *kit.Member, l *natslock.Lock) natslock.Handle {
 			return natslock.Handle{Name: "l", ID: l.ID(), Token: l.Token(), TTL: handTTL}
 		}},
-		"taken": {"Locked NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
-			h := handOff(t, l)
-			mustLock(t, owner.Client, "l")
+		"taken": {"Locked NotHandedOver", func(t *testing.T, s *testutil.Server, owner *kit.Member, l *natslock.Lock) natslock.Handle {
+			h := kit.HandOff(t, l)
+			kit.Must(t, owner.Lock, "l")
 			return h
 		}},
-		"broken": {"Broken Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
-			h := handOff(t, l)
+		"broken": {"Broken Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *kit.Member, l *natslock.Lock) natslock.Handle {
+			h := kit.HandOff(t, l)
 			require.NoError(t, admin.New(owner.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: h.ID, Reason: "test"}))
 			return h
 		}},
-		"broken holder": {"Broken Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
+		"broken holder": {"Broken Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *kit.Member, l *natslock.Lock) natslock.Handle {
 			require.NoError(t, admin.New(owner.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: l.ID(), Reason: "test"}))
 			return natslock.Handle{Name: "l", ID: l.ID(), Token: l.Token(), TTL: handTTL}
 		}},
-		"expired": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
-			h := handOff(t, l)
+		"expired": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *kit.Member, l *natslock.Lock) natslock.Handle {
+			h := kit.HandOff(t, l)
 			time.Sleep(handTTL + 300*time.Millisecond)
 			return h
 		}},
-		"in its margin": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
-			h := handOff(t, l)
+		"in its margin": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *kit.Member, l *natslock.Lock) natslock.Handle {
+			h := kit.HandOff(t, l)
 			time.Sleep(handTTL - 500*time.Millisecond)
 			return h
 		}},
-		"overdue": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
-			h := handOff(t, l)
-			forget(t, s)
+		"overdue": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *kit.Member, l *natslock.Lock) natslock.Handle {
+			h := kit.HandOff(t, l)
+			kit.RestartWithoutTTLs(t, s)
 			time.Sleep(handTTL + time.Second)
 			return h
 		}},
-		"released": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
-			h := handOff(t, l)
+		"released": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *kit.Member, l *natslock.Lock) natslock.Handle {
+			h := kit.HandOff(t, l)
 			next, err := owner.Adopt(t.Context(), h)
 			require.NoError(t, err)
 			kit.Unlock(t, next)
 			return h
 		}},
-		"deleted": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
-			h := handOff(t, l)
-			newRaw(t, s.Connect()).remove("lock.l")
+		"deleted": {"Lost NotHandedOver", func(t *testing.T, s *testutil.Server, owner *kit.Member, l *natslock.Lock) natslock.Handle {
+			h := kit.HandOff(t, l)
+			kit.NewRaw(t, s.Connect()).Remove("lock.l")
 			return h
 		}},
-		"another token": {"Locked NotHandedOver", func(t *testing.T, s *testutil.Server, owner *member, l *natslock.Lock) natslock.Handle {
-			h := handOff(t, l)
+		"another token": {"Locked NotHandedOver", func(t *testing.T, s *testutil.Server, owner *kit.Member, l *natslock.Lock) natslock.Handle {
+			h := kit.HandOff(t, l)
 			h.Token++
 			return h
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				owner := join(t, s)
-				l := mustLock(t, owner.Client, "l", natslock.TTL(handTTL))
+				owner := kit.Join(t, s)
+				l := kit.Must(t, owner.Lock, "l", natslock.TTL(handTTL))
 				h := tc.after(t, s, owner, l)
-				adopter := join(t, s)
-				p := newTap(t, s.Connect(), ">")
+				adopter := kit.Join(t, s)
+				p := kit.NewTap(t, s.Connect(), ">")
 				_, err := adopter.Adopt(t.Context(), h)
 				require.Equal(t, tc.want, matched(err), err)
 				require.ErrorContains(t, err, `adopt lock "l"`)
-				require.Empty(t, p.take(t, adopter.nc), "nothing was written")
+				require.Empty(t, p.Take(t, adopter.NC), "nothing was written")
 			})
 		})
 	}
@@ -312,9 +299,9 @@ func TestAdoptTwoAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				one, f := joinFaulty(t, s)
-				other := join(t, s)
-				h := handOff(t, mustLock(t, join(t, s).Client, "l", natslock.TTL(handTTL)))
+				one, f := kit.JoinFaulty(t, s)
+				other := kit.Join(t, s)
+				h := kit.HandOff(t, kit.Must(t, kit.Join(t, s).Lock, "l", natslock.TTL(handTTL)))
 				sent := make(chan struct{})
 				n := 0
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -337,7 +324,7 @@ func TestAdoptTwoAtOnce(t *testing.T) {
 				err = kit.Receive(t, refused, "its refusal")
 				require.Equal(t, "Locked NotHandedOver", matched(err), err)
 				time.Sleep(time.Minute)
-				wantHeld(t, next)
+				kit.WantHeld(t, next)
 				kit.Unlock(t, next)
 			})
 		})
@@ -347,8 +334,8 @@ func TestAdoptTwoAtOnce(t *testing.T) {
 // Answers to the renewals of the giver that come after the adoption change nothing: it writes nothing more.
 func TestHandoffLateAnswers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		giver, f := joinFaulty(t, s)
-		l := mustLock(t, giver.Client, "l", natslock.TTL(handTTL))
+		giver, f := kit.JoinFaulty(t, s)
+		l := kit.Must(t, giver.Lock, "l", natslock.TTL(handTTL))
 		sent := make(chan struct{})
 		n := 0
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -361,17 +348,17 @@ func TestHandoffLateAnswers(t *testing.T) {
 			return faults.Pass
 		})
 		kit.Receive(t, sent, "a renewal")
-		h := handOff(t, l)
-		next, err := join(t, s).Adopt(t.Context(), h)
+		h := kit.HandOff(t, l)
+		next, err := kit.Join(t, s).Adopt(t.Context(), h)
 		require.NoError(t, err)
-		p := newTap(t, s.Connect(), "$KV.>")
+		p := kit.NewTap(t, s.Connect(), "$KV.>")
 		time.Sleep(4 * time.Second)
-		for _, m := range p.take(t, giver.nc) {
+		for _, m := range p.Take(t, giver.NC) {
 			body, err := record.Decode(m.Data)
 			require.NoError(t, err)
 			require.Equal(t, next.ID(), body.ID, "the giver writes nothing")
 		}
-		wantHeld(t, next)
+		kit.WantHeld(t, next)
 		kit.Unlock(t, next)
 	})
 }
@@ -380,8 +367,8 @@ func TestHandoffLateAnswers(t *testing.T) {
 // be inside by then.
 func TestHandoffTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		giver, f := joinFaulty(t, s)
-		l := mustLock(t, giver.Client, "l", natslock.TTL(2*time.Second), natslock.NoRenew())
+		giver, f := kit.JoinFaulty(t, s)
+		l := kit.Must(t, giver.Lock, "l", natslock.TTL(2*time.Second), natslock.NoRenew())
 		granted := time.Now()
 		n := 0
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -396,8 +383,8 @@ func TestHandoffTooLate(t *testing.T) {
 		h, err := l.Handoff(t.Context())
 		require.Equal(t, "Unavailable", matched(err), err)
 		require.Zero(t, h)
-		require.True(t, inspect(t, join(t, s).Client, "l").Holder.Fixed, "its record ends by the TTL")
-		w := join(t, s).begin(t, "l")
+		require.True(t, kit.Inspect(t, kit.Join(t, s).Client, "l").Holder.Fixed, "its record ends by the TTL")
+		w := kit.Join(t, s).Begin(t, "l")
 		kit.Unlock(t, w.Granted(t))
 		require.GreaterOrEqual(t, w.At.Sub(granted), 3900*time.Millisecond)
 	})
@@ -407,11 +394,11 @@ func TestHandoffTooLate(t *testing.T) {
 // joined beside that record, and has not changed it.
 func TestAdoptTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		l, err := rwlock.New(join(t, s).Client).Lock(t.Context(), "l", natslock.TTL(2*time.Second))
+		l, err := rwlock.New(kit.Join(t, s).Client).Lock(t.Context(), "l", natslock.TTL(2*time.Second))
 		require.NoError(t, err)
-		h := handOff(t, l)
-		forget(t, s)
-		adopter, f := joinFaulty(t, s)
+		h := kit.HandOff(t, l)
+		kit.RestartWithoutTTLs(t, s)
+		adopter, f := kit.JoinFaulty(t, s)
 		handed, n := time.Now(), 0
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			switch {
@@ -428,11 +415,11 @@ func TestAdoptTooLate(t *testing.T) {
 			_, err := adopter.Adopt(t.Context(), h, natslock.TTL(time.Hour))
 			refused <- err
 		}()
-		read, err := rwlock.New(join(t, s).Client).RLock(t.Context(), "l")
+		read, err := rwlock.New(kit.Join(t, s).Client).RLock(t.Context(), "l")
 		require.NoError(t, err)
 		err = kit.Receive(t, refused, "the refusal")
 		require.Equal(t, "Lost NotHandedOver", matched(err), err)
-		wantHeld(t, read)
+		kit.WantHeld(t, read)
 		kit.Unlock(t, read)
 	})
 }
@@ -441,9 +428,9 @@ func TestAdoptTooLate(t *testing.T) {
 // that is free.
 func TestAdoptNeverClaims(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		adopter, f := joinFaulty(t, s)
+		adopter, f := kit.JoinFaulty(t, s)
 		for _, dropped := range []int{0, 1} { // the tombstone is there, or has gone
-			h := handOff(t, mustLock(t, join(t, s).Client, "l", natslock.TTL(handTTL)))
+			h := kit.HandOff(t, kit.Must(t, kit.Join(t, s).Lock, "l", natslock.TTL(handTTL)))
 			n := 0
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				switch {
@@ -455,10 +442,10 @@ func TestAdoptNeverClaims(t *testing.T) {
 				}
 				return faults.Delay(900 * time.Millisecond)
 			})
-			time.AfterFunc(500*time.Millisecond, func() { newRaw(t, s.Connect()).put("lock.l", nil, time.Second, "KV-Operation", "DEL") })
+			time.AfterFunc(500*time.Millisecond, func() { kit.NewRaw(t, s.Connect()).Put("lock.l", nil, time.Second, "KV-Operation", "DEL") })
 			_, err := adopter.Adopt(t.Context(), h)
 			require.Equal(t, "Lost NotHandedOver", matched(err), err)
-			require.Empty(t, newRaw(t, s.Connect()).live("lock.>"))
+			require.Empty(t, kit.NewRaw(t, s.Connect()).Live("lock.>"))
 		}
 	})
 }
@@ -467,8 +454,8 @@ func TestAdoptNeverClaims(t *testing.T) {
 // later, it deletes its own record.
 func TestAdoptGivenUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		h := handOff(t, mustLock(t, join(t, s).Client, "l"))
-		adopter, f := joinFaulty(t, s)
+		h := kit.HandOff(t, kit.Must(t, kit.Join(t, s).Lock, "l"))
+		adopter, f := kit.JoinFaulty(t, s)
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if adopts(w) {
 				return faults.Drop
@@ -478,11 +465,11 @@ func TestAdoptGivenUp(t *testing.T) {
 		_, err := adopter.Adopt(t.Context(), h)
 		require.Equal(t, "Unavailable", matched(err), err)
 		time.Sleep(time.Second) // what it does in the background
-		next, err := join(t, s).Adopt(t.Context(), h)
+		next, err := kit.Join(t, s).Adopt(t.Context(), h)
 		require.NoError(t, err, "the first one has not taken it away")
 		kit.Unlock(t, next)
 
-		h = handOff(t, mustLock(t, join(t, s).Client, "m"))
+		h = kit.HandOff(t, kit.Must(t, kit.Join(t, s).Lock, "m"))
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if adopts(w) {
 				return faults.Delay(7 * time.Second)
@@ -492,7 +479,7 @@ func TestAdoptGivenUp(t *testing.T) {
 		begun := time.Now()
 		_, err = adopter.Adopt(t.Context(), h)
 		require.Equal(t, "Unavailable", matched(err), err)
-		kit.Unlock(t, mustLock(t, join(t, s).Client, "m"))
+		kit.Unlock(t, kit.Must(t, kit.Join(t, s).Lock, "m"))
 		require.Less(t, time.Since(begun), 9*time.Second)
 	})
 }
@@ -509,8 +496,8 @@ func TestHandoffUnconfirmed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ends := c.ends
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				owner, f := joinFaulty(t, s)
-				l := mustLock(t, owner.Client, "l", natslock.TTL(10*time.Second))
+				owner, f := kit.JoinFaulty(t, s)
+				l := kit.Must(t, owner.Lock, "l", natslock.TTL(10*time.Second))
 				granted := time.Now()
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate { return c.fate })
 				ctx, want := t.Context(), "Unavailable"
@@ -526,9 +513,9 @@ func TestHandoffUnconfirmed(t *testing.T) {
 				require.ErrorIs(t, l.Err(), natslock.ErrHandedOff)
 				require.Equal(t, want, matched(l.Unlock(t.Context())))
 				f.OnSend(nil)
-				other := join(t, s)
-				require.Equal(t, name == "stored", inspect(t, other.Client, "l").Holder.Fixed)
-				w := other.begin(t, "l")
+				other := kit.Join(t, s)
+				require.Equal(t, name == "stored", kit.Inspect(t, other.Client, "l").Holder.Fixed)
+				w := other.Begin(t, "l")
 				kit.Unlock(t, w.Granted(t))
 				require.GreaterOrEqual(t, w.At.Sub(granted), 10*time.Second)
 			})
@@ -541,9 +528,9 @@ func TestHandoffUnconfirmed(t *testing.T) {
 // TTL has passed.
 func TestHandoffGone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		owner, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		owner, f := kit.JoinFaulty(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		for _, broken := range []bool{false, true} {
-			l := mustLock(t, owner.Client, "l")
+			l := kit.Must(t, owner.Lock, "l")
 			n := 0
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				if lastRenewal(w) && !broken {
@@ -555,14 +542,14 @@ func TestHandoffGone(t *testing.T) {
 			want := "Lost"
 			if broken {
 				want = "Broken Lost"
-				require.NoError(t, admin.New(join(t, s).Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: l.ID(), Reason: "test"}))
+				require.NoError(t, admin.New(kit.Join(t, s).Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: l.ID(), Reason: "test"}))
 			} else {
-				time.AfterFunc(500*time.Millisecond, func() { newRaw(t, s.Connect()).remove("lock.l") })
+				time.AfterFunc(500*time.Millisecond, func() { kit.NewRaw(t, s.Connect()).Remove("lock.l") })
 			}
 			_, err := l.Handoff(t.Context())
 			require.Equal(t, want, matched(err), err)
 			require.Equal(t, want, matched(l.Unlock(t.Context())))
-			kit.Unlock(t, mustLock(t, join(t, s).Client, "l"))
+			kit.Unlock(t, kit.Must(t, kit.Join(t, s).Lock, "l"))
 		}
 	})
 }
@@ -571,18 +558,18 @@ func TestHandoffGone(t *testing.T) {
 func TestHandoffOfTheDead(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, adopted := range []bool{true, false} {
-			owner, other := join(t, s), join(t, s)
-			h := handOff(t, mustLock(t, owner.Client, "l", natslock.TTL(handTTL)))
+			owner, other := kit.Join(t, s), kit.Join(t, s)
+			h := kit.HandOff(t, kit.Must(t, owner.Lock, "l", natslock.TTL(handTTL)))
 			handed := time.Now()
-			owner.link.Blackhole(true)
-			w := other.begin(t, "l")
+			owner.Link.Blackhole(true)
+			w := other.Begin(t, "l")
 			if adopted {
 				time.Sleep(handTTL / 2)
-				adopter := join(t, s)
+				adopter := kit.Join(t, s)
 				l, err := adopter.Adopt(t.Context(), h)
 				require.NoError(t, err)
 				handed = time.Now()
-				adopter.link.Blackhole(true) // dies in turn
+				adopter.Link.Blackhole(true) // dies in turn
 				require.NotZero(t, l.Token())
 			}
 			kit.Unlock(t, w.Granted(t))
@@ -593,19 +580,19 @@ func TestHandoffOfTheDead(t *testing.T) {
 
 func TestHandoffRefused(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		read, err := rwlock.New(c.Client).RLock(t.Context(), "r")
 		require.NoError(t, err)
-		plain := mustLock(t, c.Client, "plain")
+		plain := kit.Must(t, c.Lock, "plain")
 		for name, tc := range map[string]struct {
 			l    *natslock.Lock
 			ctx  context.Context
 			want string
 		}{
-			"until":    {mustLock(t, c.Client, "until", natslock.Until(time.Now().Add(time.Hour))), t.Context(), "Invalid"},
-			"min hold": {mustLock(t, c.Client, "min", natslock.MinHold(time.Second)), t.Context(), "Invalid"},
+			"until":    {kit.Must(t, c.Lock, "until", natslock.Until(time.Now().Add(time.Hour))), t.Context(), "Invalid"},
+			"min hold": {kit.Must(t, c.Lock, "min", natslock.MinHold(time.Second)), t.Context(), "Invalid"},
 			"read":     {read, t.Context(), "Invalid"},
 			"ended":    {plain, ended, "canceled"},
 			"zero":     {new(natslock.Lock), t.Context(), "Invalid"},
@@ -613,13 +600,13 @@ func TestHandoffRefused(t *testing.T) {
 			_, err := tc.l.Handoff(tc.ctx)
 			require.Equal(t, tc.want, matched(err), name)
 			if name != "zero" {
-				wantHeld(t, tc.l)
+				kit.WantHeld(t, tc.l)
 				kit.Unlock(t, tc.l)
 				_, err = tc.l.Handoff(t.Context())
 				require.ErrorIs(t, err, natslock.ErrReleased)
 			}
 		}
-		h := handOff(t, mustLock(t, c.Client, "l"))
+		h := kit.HandOff(t, kit.Must(t, c.Lock, "l"))
 		for name, opt := range map[string]natslock.LockOption{
 			"until": natslock.Until(time.Now().Add(time.Hour)), "linger": natslock.Linger(1), "min hold": natslock.MinHold(1), "nil": nil,
 		} {
@@ -635,7 +622,7 @@ func TestHandoffRefused(t *testing.T) {
 		l, err := c.Adopt(t.Context(), h, natslock.TTL(time.Hour), natslock.NoRenew(), natslock.Meta(map[string]string{"by": "me"}))
 		require.NoError(t, err)
 		require.Greater(t, l.Remaining(), 50*time.Minute)
-		require.Equal(t, "me", inspect(t, c.Client, "l").Holder.Meta["by"])
+		require.Equal(t, "me", kit.Inspect(t, c.Client, "l").Holder.Meta["by"])
 		kit.Unlock(t, l)
 	})
 }
@@ -643,14 +630,14 @@ func TestHandoffRefused(t *testing.T) {
 // A lock that lasts longer than any lease that is renewed is adopted as it was: the handle's TTL says it.
 func TestAdoptBeyondADay(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		h := handOff(t, mustLock(t, c.Client, "l", natslock.NoRenew(), natslock.TTL(48*time.Hour)))
+		c := kit.Join(t, s)
+		h := kit.HandOff(t, kit.Must(t, c.Lock, "l", natslock.NoRenew(), natslock.TTL(48*time.Hour)))
 		require.Equal(t, 48*time.Hour, h.TTL)
-		l, err := join(t, s).Adopt(t.Context(), h)
+		l, err := kit.Join(t, s).Adopt(t.Context(), h)
 		require.NoError(t, err)
 		time.Sleep(47 * time.Hour)
 		require.Less(t, l.Remaining(), time.Hour, "it is not renewed")
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		require.NoError(t, l.Extend(t.Context(), 48*time.Hour))
 		kit.Unlock(t, l)
 	})
@@ -660,9 +647,9 @@ func TestAdoptBeyondADay(t *testing.T) {
 // lags answers that there is no record.
 func TestAdoptBehindAMirror(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		other := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1} }))
-		h := handOff(t, mustLock(t, c.Client, "l"))
+		c := kit.Join(t, s)
+		other := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &kit.Lagging{KV: kv, Answers: 1} }))
+		h := kit.HandOff(t, kit.Must(t, c.Lock, "l"))
 		l, err := other.Adopt(t.Context(), h)
 		require.NoError(t, err)
 		require.Equal(t, h.Token, l.Token())
@@ -694,21 +681,21 @@ func TestHandleText(t *testing.T) {
 // The watch reports an adoption as a release and a grant, and the end of a lock that nobody has adopted as a release.
 func TestHandoffWatched(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		w := follow(t, join(t, s), "l")
+		c := kit.Join(t, s)
+		w := kit.Follow(t, kit.Join(t, s), "l")
 		for _, adopted := range []bool{true, false} {
-			h := handOff(t, mustLock(t, c.Client, "l"))
-			w.next(admin.EventGranted)
+			h := kit.HandOff(t, kit.Must(t, c.Lock, "l"))
+			w.Next(admin.EventGranted)
 			if adopted {
 				l, err := c.Adopt(t.Context(), h)
 				require.NoError(t, err)
-				require.Equal(t, h.ID, w.next(admin.EventReleased).ID)
-				require.Equal(t, h.Token, w.next(admin.EventGranted).Token)
+				require.Equal(t, h.ID, w.Next(admin.EventReleased).ID)
+				require.Equal(t, h.Token, w.Next(admin.EventGranted).Token)
 				kit.Unlock(t, l)
 			}
-			w.next(admin.EventReleased)
+			w.Next(admin.EventReleased)
 			time.Sleep(time.Minute)
-			w.nothing()
+			w.Nothing()
 		}
 	})
 }

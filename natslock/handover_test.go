@@ -22,12 +22,12 @@ import (
 // context.
 func TestGivingUpAtHandOver(t *testing.T) {
 	s := testutil.RunServer(t)
-	c, operator := join(t, s, natslock.WithTuning(natslock.Tuning{Turn: time.Second})), join(t, s)
+	c, operator := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{Turn: time.Second})), kit.Join(t, s)
 	rounds := machine.Part(1000)
 	gaveUp := 0
 	for range rounds {
-		holder := mustLock(t, c.Client, "l")
-		leaves, last := c.await(t, "l"), c.await(t, "l")
+		holder := kit.Must(t, c.Lock, "l")
+		leaves, last := c.Await(t, "l"), c.Await(t, "l")
 		var both sync.WaitGroup
 		both.Go(func() { leaves.Cancel(nil) })
 		both.Go(func() { assert.NoError(t, holder.Unlock(context.Background())) })

@@ -17,17 +17,17 @@ import (
 // stored.
 func TestHealthyAfterUnansweredRelease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		l := mustLock(t, c.Client, "l")
-		c.link.Blackhole(true)
+		c := kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l")
+		c.Link.Blackhole(true)
 		require.NoError(t, c.Healthy())
 		_ = l.Unlock(t.Context())
 		time.Sleep(5 * time.Second)
 		err := c.Healthy()
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, `"lock.l" has gone unanswered`)
-		c.link.Heal()
-		kit.Unlock(t, mustLock(t, c.Client, "after"))
+		c.Link.Heal()
+		kit.Unlock(t, kit.Must(t, c.Lock, "after"))
 		require.NoError(t, c.Healthy())
 	})
 }
@@ -36,18 +36,18 @@ func TestHealthyAfterUnansweredRelease(t *testing.T) {
 // held, until the next one is confirmed.
 func TestRenewalLag(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		require.Zero(t, c.Stats().RenewalLag)
-		fixed := mustLock(t, c.Client, "fixed", natslock.NoRenew(), natslock.TTL(2*time.Minute))
-		long := mustLock(t, c.Client, "long", natslock.TTL(time.Minute))
-		l := mustLock(t, c.Client, "l")
+		fixed := kit.Must(t, c.Lock, "fixed", natslock.NoRenew(), natslock.TTL(2*time.Minute))
+		long := kit.Must(t, c.Lock, "long", natslock.TTL(time.Minute))
+		l := kit.Must(t, c.Lock, "l")
 		time.Sleep(time.Minute)
 		require.Zero(t, c.Stats().RenewalLag.Round(100*time.Millisecond))
 		due := time.Now().Add(l.Remaining() - 9*time.Second) // 14 s after the last write, its validity ends
-		c.link.Blackhole(true)
+		c.Link.Blackhole(true)
 		time.Sleep(8 * time.Second)
 		require.InDelta(t, time.Since(due), c.Stats().RenewalLag, float64(200*time.Millisecond))
-		c.link.Heal()
+		c.Link.Heal()
 		time.Sleep(2 * time.Second)
 		require.Zero(t, c.Stats().RenewalLag)
 		for _, held := range []*natslock.Lock{fixed, long, l} {
@@ -63,7 +63,7 @@ func TestHealthyClosed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
 		c := kit.NewClient(t, nc)
-		kit.Unlock(t, mustLock(t, c, "l"))
+		kit.Unlock(t, kit.Must(t, c.Lock, "l"))
 		nc.Close()
 		require.ErrorIs(t, c.Healthy(), natslock.ErrUnavailable)
 		require.NoError(t, c.Close(t.Context()))
@@ -75,11 +75,11 @@ func TestHealthyClosed(t *testing.T) {
 func TestHealthyNamesLate(t *testing.T) {
 	for locks, text := range map[int]string{1: `the renewal of lock "l0" is overdue`, 2: `the renewal of lock "l0" is overdue, and of 1 more`} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c := join(t, s)
+			c := kit.Join(t, s)
 			for i := range locks {
-				mustLock(t, c.Client, fmt.Sprint("l", i))
+				kit.Must(t, c.Lock, fmt.Sprint("l", i))
 			}
-			c.link.Blackhole(true)
+			c.Link.Blackhole(true)
 			time.Sleep(12 * time.Second)
 			err := c.Healthy()
 			require.ErrorIs(t, err, natslock.ErrUnavailable)

@@ -23,14 +23,14 @@ import (
 // the lock beside it: a free one it claims at once, and a held one it leaves alone.
 func TestHeadGivesUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder := join(t, s)
-		head, deaf := joinFaulty(t, s)
-		next, sends := joinFaulty(t, s)
-		l := mustLock(t, holder.Client, "l")
+		holder := kit.Join(t, s)
+		head, deaf := kit.JoinFaulty(t, s)
+		next, sends := kit.JoinFaulty(t, s)
+		l := kit.Must(t, holder.Lock, "l")
 		begun := time.Now()
-		first := head.begin(t, "l", natslock.MaxWait(300*time.Millisecond))
+		first := head.Begin(t, "l", natslock.MaxWait(300*time.Millisecond))
 		synctest.Wait()
-		second := next.begin(t, "l")
+		second := next.Begin(t, "l")
 		// Between their timers, which read 20, 120 and 620 ms after the begin, and the look of the
 		// second waiter at a lock that is free for 50 ms.
 		time.Sleep(200 * time.Millisecond)
@@ -42,13 +42,13 @@ func TestHeadGivesUp(t *testing.T) {
 			stages = append(stages, kit.Stage(w))
 			return faults.Fate{}
 		})
-		out := next.nc.Stats().OutMsgs
+		out := next.NC.Stats().OutMsgs
 		require.ErrorIs(t, first.Failed(t), natslock.ErrTimeout)
 		got := second.Granted(t)
 		require.Equal(t, 300*time.Millisecond, second.At.Sub(begun))
 		time.Sleep(50 * time.Millisecond)
 		require.Equal(t, []string{"lock take", "wait delete"}, stages)
-		require.EqualValues(t, 3, next.nc.Stats().OutMsgs-out, "a list, a claim, and the end of the place")
+		require.EqualValues(t, 3, next.NC.Stats().OutMsgs-out, "a list, a claim, and the end of the place")
 		kit.Unlock(t, got)
 	})
 }
@@ -58,17 +58,17 @@ func TestHeadGivesUp(t *testing.T) {
 // holder. Longer waits read a few times more.
 func TestMessagesGivenUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		l := mustLock(t, join(t, s).Client, "l")
-		first, second := join(t, s), join(t, s)
-		gives := func(m *member, sent int) {
+		l := kit.Must(t, kit.Join(t, s).Lock, "l")
+		first, second := kit.Join(t, s), kit.Join(t, s)
+		gives := func(m *kit.Member, sent int) {
 			t.Helper()
-			out := m.nc.Stats().OutMsgs
-			require.ErrorIs(t, m.begin(t, "l", natslock.MaxWait(15*time.Millisecond)).Failed(t), natslock.ErrTimeout)
+			out := m.NC.Stats().OutMsgs
+			require.ErrorIs(t, m.Begin(t, "l", natslock.MaxWait(15*time.Millisecond)).Failed(t), natslock.ErrTimeout)
 			time.Sleep(time.Millisecond)
-			require.EqualValues(t, sent, m.nc.Stats().OutMsgs-out)
+			require.EqualValues(t, sent, m.NC.Stats().OutMsgs-out)
 		}
 		gives(first, 7)
-		w := first.begin(t, "l")
+		w := first.Begin(t, "l")
 		synctest.Wait()
 		gives(second, 6)
 		kit.Unlock(t, l)
@@ -76,7 +76,7 @@ func TestMessagesGivenUp(t *testing.T) {
 	})
 }
 
-// A queue serves those first whose kit.Patience is nearly over, so impatient callers give up at its
+// A queue serves those first whose patience is nearly over, so impatient callers give up at its
 // head. Each of them costs the next one the round trips until it may claim, here of 1 ms: the end of
 // the place, a list, and the claim. With a claim that expects 0 and is read up on these are five, and
 // the grants are a twentieth of what patient callers get, not a seventh.

@@ -21,23 +21,23 @@ import (
 
 func TestInspect(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := join(t, s, natslock.WithOwner("alice")), join(t, s, natslock.WithOwner("bob"))
+		a, b := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s, natslock.WithOwner("bob"))
 		host, _ := os.Hostname()
-		info := inspect(t, a.Client, "l")
+		info := kit.Inspect(t, a.Client, "l")
 		require.Equal(t, admin.Info{Kind: admin.KindMutex, Name: "l"}, info, "nobody's")
 
 		time.Sleep(time.Second)
 		meta := map[string]string{"build": "17"}
 		took := time.Now()
-		l := mustLock(t, a.Client, "l", natslock.Meta(meta), natslock.TTL(20*time.Second))
+		l := kit.Must(t, a.Lock, "l", natslock.Meta(meta), natslock.TTL(20*time.Second))
 		meta["build"] = "18" // the map is not kept
 		time.Sleep(1100 * time.Millisecond)
 		asked := time.Now()
-		b.await(t, "l", natslock.Meta(map[string]string{"x": "y"}))
-		a.await(t, "l")
+		b.Await(t, "l", natslock.Meta(map[string]string{"x": "y"}))
+		a.Await(t, "l")
 		check := func(renewed time.Time) {
 			t.Helper()
-			info = inspect(t, b.Client, "l")
+			info = kit.Inspect(t, b.Client, "l")
 			h := info.Holder
 			require.NotNil(t, h)
 			require.Equal(t, admin.Holder{Holder: natslock.Holder{Token: l.Token(), ID: l.ID(), Owner: "alice", Host: host, PID: os.Getpid(), Since: h.Since, Expires: h.Expires, Meta: map[string]string{"build": "17"}}, Grants: 1, TTL: 20 * time.Second, Revision: h.Revision}, *h)
@@ -52,12 +52,12 @@ func TestInspect(t *testing.T) {
 			require.Greater(t, info.Queue[1].Ticket, q.Ticket)
 			require.Empty(t, info.Readers)
 		}
-		check(a.rec.Wait(t, admin.EventRenewed, "l").Time) // the watch begins with one
+		check(a.Events.Wait(t, admin.EventRenewed, "l").Time) // the watch begins with one
 		ticket := info.Queue[0].Ticket
-		time.Sleep(time.Until(a.rec.Wait(t, admin.EventRenewed, "l").Time.Add(21300 * time.Millisecond)))
-		renewals := a.rec.Count(admin.EventRenewed, "l")
+		time.Sleep(time.Until(a.Events.Wait(t, admin.EventRenewed, "l").Time.Add(21300 * time.Millisecond)))
+		renewals := a.Events.Count(admin.EventRenewed, "l")
 		var last admin.Event
-		for _, ev := range a.rec.All() {
+		for _, ev := range a.Events.All() {
 			if ev.Type == admin.EventRenewed {
 				last = ev
 			}
@@ -76,15 +76,15 @@ func TestInspect(t *testing.T) {
 // The queue is in the order of the tickets, no matter which waiter has renewed last.
 func TestInspectQueueOrder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a := join(t, s)
-		mustLock(t, a.Client, "l")
-		for _, b := range crowd(t, s, 7) {
-			b.await(t, "l")
+		a := kit.Join(t, s)
+		kit.Must(t, a.Lock, "l")
+		for _, b := range kit.Crowd(t, s, 7) {
+			b.Await(t, "l")
 			time.Sleep(1300 * time.Millisecond)
 		}
 		for range 20 {
 			time.Sleep(700 * time.Millisecond)
-			want := inspect(t, a.Client, "l").Queue
+			want := kit.Inspect(t, a.Client, "l").Queue
 			require.Len(t, want, 7)
 			require.True(t, slices.IsSortedFunc(want, func(a, b admin.Waiter) int { return int(a.Ticket) - int(b.Ticket) }))
 			for info, err := range admin.New(a.Client).List(t.Context(), ">") {
@@ -97,10 +97,10 @@ func TestInspectQueueOrder(t *testing.T) {
 
 func TestInspectLockedError(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := join(t, s, natslock.WithOwner("alice")), join(t, s)
-		l := mustLock(t, a.Client, "l", natslock.Meta(map[string]string{"k": "v"}))
-		b.await(t, "l")
-		join(t, s).await(t, "l")
+		a, b := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
+		l := kit.Must(t, a.Lock, "l", natslock.Meta(map[string]string{"k": "v"}))
+		b.Await(t, "l")
+		kit.Join(t, s).Await(t, "l")
 		_, err := a.TryLock(t.Context(), "l")
 		var locked *natslock.LockedError
 		require.ErrorAs(t, err, &locked)
@@ -133,11 +133,11 @@ func TestLockedErrorByHand(t *testing.T) {
 // TryLock does not take a free lock while a waiter is in its queue.
 func TestInspectLockedErrorQueued(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b, c := join(t, s), join(t, s), join(t, s)
-		l := mustLock(t, a.Client, "l")
-		b.await(t, "l")
+		a, b, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
+		l := kit.Must(t, a.Lock, "l")
+		b.Await(t, "l")
 		time.Sleep(3 * time.Second)
-		b.link.Blackhole(true) // a waiter that gets no notification of the release
+		b.Link.Blackhole(true) // a waiter that gets no notification of the release
 		kit.Unlock(t, l)
 		_, err := c.TryLock(t.Context(), "l")
 		var locked *natslock.LockedError
@@ -150,14 +150,14 @@ func TestInspectLockedErrorQueued(t *testing.T) {
 
 func TestInspectList(t *testing.T) {
 	s := testutil.RunServer(t)
-	c, other := join(t, s), join(t, s)
+	c, other := kit.Join(t, s), kit.Join(t, s)
 	for _, name := range []string{"orders", "orders.1", "orders.2", "orders.2.x", "ordersx", "users.1", "users.1.y", "odd name"} {
-		mustLock(t, c.Client, name)
+		kit.Must(t, c.Lock, name)
 	}
-	kit.Unlock(t, mustLock(t, c.Client, "orders.gone"))
-	other.await(t, "orders")
-	other.await(t, "orders.2")
-	other.await(t, "orders.2.x")
+	kit.Unlock(t, kit.Must(t, c.Lock, "orders.gone"))
+	other.Await(t, "orders")
+	other.Await(t, "orders.2")
+	other.Await(t, "orders.2.x")
 	for pattern, want := range map[string][]string{
 		">":             {"odd name", "orders", "orders.1", "orders.2", "orders.2.x", "ordersx", "users.1", "users.1.y"},
 		"*":             {"odd name", "orders", "ordersx"},
@@ -209,7 +209,7 @@ func TestInspectList(t *testing.T) {
 
 func TestInspectListMany(t *testing.T) {
 	s := testutil.RunServer(t)
-	c := join(t, s)
+	c := kit.Join(t, s)
 	const n = 1500 // more than the server answers at once
 	for i := range n {
 		l, err := c.TryLock(t.Context(), fmt.Sprintf("many.%04d", i))
@@ -231,7 +231,7 @@ type story struct {
 	done  chan struct{}
 }
 
-func watchStory(t testing.TB, m *member, ctx context.Context, pattern string) *story {
+func watchStory(t testing.TB, m *kit.Member, ctx context.Context, pattern string) *story {
 	t.Helper()
 	s := &story{lines: make(chan string, 1000), done: make(chan struct{})}
 	go func() {
@@ -245,7 +245,7 @@ func watchStory(t testing.TB, m *member, ctx context.Context, pattern string) *s
 		}
 	}()
 	synctest.Wait()
-	require.NoError(t, m.nc.Flush())
+	require.NoError(t, m.NC.Flush())
 	return s
 }
 
@@ -260,15 +260,15 @@ func (s *story) reported() []string {
 
 func TestInspectWatch(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b, c, viewer := join(t, s), join(t, s), join(t, s), join(t, s)
+		a, b, c, viewer := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
 		ctx, stop := context.WithCancel(t.Context())
 		all, some, below := watchStory(t, viewer, ctx, ">"), watchStory(t, viewer, ctx, "orders.*"), watchStory(t, viewer, ctx, "orders.1.>")
 
-		l := mustLock(t, a.Client, "orders.1")
+		l := kit.Must(t, a.Lock, "orders.1")
 		require.Equal(t, []string{"granted orders.1"}, all.reported())
-		w := b.await(t, "orders.1")
+		w := b.Await(t, "orders.1")
 		require.Equal(t, []string{"queued orders.1"}, all.reported())
-		gone := c.await(t, "orders.1")
+		gone := c.Await(t, "orders.1")
 		gone.Cancel(nil)
 		gone.Failed(t)
 		require.Equal(t, []string{"queued orders.1", "gave up orders.1"}, all.reported())
@@ -278,15 +278,15 @@ func TestInspectWatch(t *testing.T) {
 		l = w.Granted(t)
 		require.Equal(t, []string{"released orders.1", "granted orders.1"}, all.reported())
 		time.Sleep(2 * time.Second)
-		breakLock(t, viewer.Client, l, "because")
+		kit.Break(t, viewer.Client, l, "because")
 		require.Equal(t, []string{"broken orders.1"}, all.reported())
 		require.ErrorIs(t, l.Unlock(ctx), natslock.ErrBroken)
 		require.Equal(t, []string{"released orders.1"}, all.reported())
-		mustLock(t, a.Client, "orders.1", natslock.NoRenew(), natslock.TTL(3*time.Second))
+		kit.Must(t, a.Lock, "orders.1", natslock.NoRenew(), natslock.TTL(3*time.Second))
 		require.Equal(t, []string{"granted orders.1"}, all.reported())
 		time.Sleep(4 * time.Second)
 		require.Equal(t, []string{"expired orders.1"}, all.reported())
-		l = mustLock(t, a.Client, "orders.1")
+		l = kit.Must(t, a.Lock, "orders.1")
 		breakNow(t, viewer.Client, l, "now")
 		require.Equal(t, []string{"granted orders.1", "broken orders.1"}, all.reported())
 
@@ -295,8 +295,8 @@ func TestInspectWatch(t *testing.T) {
 			"broken orders.1", "released orders.1", "granted orders.1", "expired orders.1", "granted orders.1", "broken orders.1",
 		}, some.reported())
 		require.Empty(t, below.reported(), "waiters of orders.1 are not below it")
-		kit.Unlock(t, mustLock(t, a.Client, "users"))
-		kit.Unlock(t, mustLock(t, a.Client, "orders.1.x"))
+		kit.Unlock(t, kit.Must(t, a.Lock, "users"))
+		kit.Unlock(t, kit.Must(t, a.Lock, "orders.1.x"))
 		require.Empty(t, some.reported())
 		require.Equal(t, []string{"granted orders.1.x", "released orders.1.x"}, below.reported())
 		stop()
@@ -310,7 +310,7 @@ func TestInspectWatch(t *testing.T) {
 // An event of Watch has the details of the holder that it is about.
 func TestInspectWatchDetails(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s)
+		a, viewer := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
 		events := make(chan admin.Event, 100)
 		ended := make(chan error, 1)
 		go func() {
@@ -323,7 +323,7 @@ func TestInspectWatchDetails(t *testing.T) {
 			}
 		}()
 		require.Equal(t, admin.EventWatching, kit.Receive(t, events, "the mark").Type)
-		l := mustLock(t, a.Client, "l", natslock.Meta(map[string]string{"k": "v"}))
+		l := kit.Must(t, a.Lock, "l", natslock.Meta(map[string]string{"k": "v"}))
 		ev := kit.Receive(t, events, "an event")
 		require.Equal(t, admin.EventGranted, ev.Type)
 		require.Equal(t, admin.KindMutex, ev.Kind)
@@ -348,11 +348,11 @@ func TestInspectWatchDetails(t *testing.T) {
 
 func TestInspectStats(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := join(t, s), join(t, s)
+		a, b := kit.Join(t, s), kit.Join(t, s)
 		require.Equal(t, natslock.Stats{}, a.Stats())
-		l := mustLock(t, a.Client, "l")
-		l2 := mustLock(t, a.Client, "m", natslock.NoRenew(), natslock.TTL(3*time.Second))
-		w := b.await(t, "l")
+		l := kit.Must(t, a.Lock, "l")
+		l2 := kit.Must(t, a.Lock, "m", natslock.NoRenew(), natslock.TTL(3*time.Second))
+		w := b.Await(t, "l")
 		require.Equal(t, natslock.Stats{Held: 2, Granted: 2}, a.Stats())
 		require.Equal(t, natslock.Stats{Waiting: 1}, b.Stats())
 		w.Cancel(nil)
@@ -361,36 +361,36 @@ func TestInspectStats(t *testing.T) {
 		<-l2.Context().Done()
 		synctest.Wait()
 		require.Equal(t, natslock.Stats{Held: 1, Granted: 2, Renewed: 1, Lost: 1}, a.Stats())
-		breakLock(t, b.Client, l, "")
+		kit.Break(t, b.Client, l, "")
 		synctest.Wait()
 		require.Equal(t, natslock.Stats{Granted: 2, Renewed: 1, Lost: 1, Broken: 1}, a.Stats())
 		_ = l.Unlock(t.Context())
 		_ = l2.Unlock(t.Context())
-		kit.Unlock(t, mustLock(t, a.Client, "n"))
+		kit.Unlock(t, kit.Must(t, a.Lock, "n"))
 		require.Equal(t, natslock.Stats{Granted: 3, Renewed: 1, Released: 1, Lost: 1, Broken: 1}, a.Stats(), "an Unlock of what is lost releases nothing")
 	})
 }
 
 func TestInspectHealthy(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		require.NoError(t, c.Healthy())
-		mustLock(t, c.Client, "l")
+		kit.Must(t, c.Lock, "l")
 		require.NoError(t, c.Healthy())
-		c.link.Cut()
+		c.Link.Cut()
 		synctest.Wait()
 		require.ErrorIs(t, c.Healthy(), natslock.ErrUnavailable)
-		c.link.Heal()
+		c.Link.Heal()
 		time.Sleep(time.Second)
 		require.NoError(t, c.Healthy())
-		c.link.Blackhole(true) // nats.go still takes it for connected
+		c.Link.Blackhole(true) // nats.go still takes it for connected
 		time.Sleep(time.Second)
 		require.NoError(t, c.Healthy())
 		time.Sleep(12 * time.Second)
 		err := c.Healthy()
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, `"l"`)
-		c.link.Blackhole(false)
+		c.Link.Blackhole(false)
 		time.Sleep(5 * time.Second)
 		require.NoError(t, c.Healthy())
 	})
@@ -398,17 +398,18 @@ func TestInspectHealthy(t *testing.T) {
 
 func TestInspectObserver(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := join(t, s), join(t, s)
-		l := mustLock(t, a.Client, "l")
+		a, b := kit.Join(t, s), kit.Join(t, s)
+		l := kit.Must(t, a.Lock, "l")
 		begun := make(chan struct{})
+		type mine struct{}
 		var got *natslock.Lock
 		go func() {
 			defer close(begun)
-			ctx, cancel := context.WithCancel(context.WithValue(context.Background(), key{}, "mine"))
+			ctx, cancel := context.WithCancel(context.WithValue(context.Background(), mine{}, "mine"))
 			defer cancel()
 			got, _ = b.Lock(ctx, "l", natslock.Detached())
 		}()
-		b.rec.Wait(t, admin.EventQueued, "l")
+		b.Events.Wait(t, admin.EventQueued, "l")
 		time.Sleep(800 * time.Millisecond)
 		kit.Unlock(t, l)
 		<-begun
@@ -416,14 +417,14 @@ func TestInspectObserver(t *testing.T) {
 		kit.Unlock(t, got)
 		synctest.Wait()
 		var types []string
-		for i, ev := range b.rec.All() {
+		for i, ev := range b.Events.All() {
 			types = append(types, ev.Type.String())
 			require.Equal(t, "l", ev.Name)
 			require.Equal(t, admin.KindMutex, ev.Kind)
 			require.NotEmpty(t, ev.ID)
 			require.Nil(t, ev.Holder)
-			ctx := b.rec.Contexts()[i]
-			require.Equal(t, "mine", ctx.Value(key{}), "the acquire's values")
+			ctx := b.Events.Contexts()[i]
+			require.Equal(t, "mine", ctx.Value(mine{}), "the acquire's values")
 			require.NoError(t, ctx.Err(), "and not its end")
 			switch ev.Type {
 			case admin.EventGranted:
@@ -438,16 +439,16 @@ func TestInspectObserver(t *testing.T) {
 		require.Equal(t, []string{"queued", "granted", "renewed", "released"}, types)
 
 		types = nil
-		mark := b.rec.Len()
-		l = mustLock(t, a.Client, "l")
-		w := b.await(t, "l", natslock.MaxWait(time.Second))
+		mark := b.Events.Len()
+		l = kit.Must(t, a.Lock, "l")
+		w := b.Await(t, "l", natslock.MaxWait(time.Second))
 		require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 		synctest.Wait()
-		for _, ev := range b.rec.All()[mark:] {
+		for _, ev := range b.Events.All()[mark:] {
 			types = append(types, ev.Type.String())
 		}
 		require.Equal(t, []string{"queued", "gave up"}, types)
-		ev := b.rec.All()[mark+1]
+		ev := b.Events.All()[mark+1]
 		require.ErrorIs(t, ev.Cause, natslock.ErrTimeout)
 		var timeout *natslock.TimeoutError
 		require.ErrorAs(t, ev.Cause, &timeout)
@@ -462,9 +463,9 @@ func TestInspectObserverBlocks(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
 		c := kit.NewClient(t, s.Connect(), admin.WithObserver(func(context.Context, admin.Event) { <-release }))
-		l := mustLock(t, c, "l")
+		l := kit.Must(t, c.Lock, "l")
 		time.Sleep(time.Minute)
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		kit.Unlock(t, l)
 	})
 }
@@ -473,11 +474,11 @@ func TestInspectObserverBlocks(t *testing.T) {
 // that is nearest lags.
 func TestInspectIsCurrent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, waiter := join(t, s), join(t, s)
-		b := kit.NewClient(t, s.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &lagging{KV: kv, answers: 1000} }))
-		l := mustLock(t, a.Client, "x")
-		w := waiter.await(t, "x")
-		info := inspect(t, b, "x")
+		a, waiter := kit.Join(t, s), kit.Join(t, s)
+		b := kit.NewClient(t, s.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &kit.Lagging{KV: kv, Answers: 1000} }))
+		l := kit.Must(t, a.Lock, "x")
+		w := waiter.Await(t, "x")
+		info := kit.Inspect(t, b, "x")
 		require.NotNil(t, info.Holder)
 		require.Equal(t, l.Token(), info.Holder.Token)
 		require.Len(t, info.Queue, 1)
@@ -499,7 +500,7 @@ func TestInspectIsCurrent(t *testing.T) {
 func TestListNeedsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, f := kit.FaultyInMemory(t, kvstore.NewMemory("natslock"), 1)
-		mustLock(t, c, "l")
+		kit.Must(t, c.Lock, "l")
 		f.FailReads(func(op faults.ReadOp, _ string) error {
 			if op == faults.ReadState {
 				return faults.Hang

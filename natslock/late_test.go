@@ -22,16 +22,16 @@ import (
 // again, does not hold up the closing of its client.
 func TestCloseWhileProbeMeetsWriteInFlight(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder := quietHolder(t, s)
-		first := join(t, s).await(t, "l")
-		c, f := joinFaulty(t, s)
+		holder := kit.QuietHolder(t, s)
+		first := kit.Join(t, s).Await(t, "l")
+		c, f := kit.JoinFaulty(t, s)
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Expect == kvstore.NoRevision {
 				return faults.Refuse(kvstore.ErrInFlight)
 			}
 			return faults.Pass
 		})
-		w := c.await(t, "l")
+		w := c.Await(t, "l")
 		time.Sleep(time.Second)
 		begun := time.Now()
 		require.NoError(t, kit.CloseNow(c.Client))
@@ -47,18 +47,18 @@ func TestCloseWhileProbeMeetsWriteInFlight(t *testing.T) {
 func TestOverduePlaceDeletedByOther(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 6 * time.Second
-		dead, b := join(t, s, natslock.WithTTL(ttl)), join(t, s)
+		dead, b := kit.Join(t, s, natslock.WithTTL(ttl)), kit.Join(t, s)
 		writer, err := rwlock.New(b.Client).Lock(t.Context(), "l")
 		require.NoError(t, err)
 		go func() { _, _ = rwlock.New(dead.Client).Lock(t.Context(), "l") }()
 		synctest.Wait()
-		dead.link.Cut()
+		dead.Link.Cut()
 		time.Sleep(time.Second)
-		forget(t, s)
-		var readers []*member
+		kit.RestartWithoutTTLs(t, s)
+		var readers []*kit.Member
 		var deletions sync.WaitGroup // each reader waits for the others' before its own
 		for range 3 {
-			c, f := joinFaulty(t, s)
+			c, f := kit.JoinFaulty(t, s)
 			readers = append(readers, c)
 			deletions.Add(1)
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {

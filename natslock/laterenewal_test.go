@@ -22,8 +22,8 @@ func TestWatchLateRenewal(t *testing.T) {
 	}{"in time": {0, false}, "before two thirds": {8 * time.Second, false}, "after two thirds": {10 * time.Second, true}} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				a, faulty := joinFaulty(t, s, natslock.WithTTL(15*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-				viewer := join(t, s)
+				a, faulty := kit.JoinFaulty(t, s, natslock.WithTTL(15*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+				viewer := kit.Join(t, s)
 				events := make(chan admin.Event, 100)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
@@ -36,13 +36,13 @@ func TestWatchLateRenewal(t *testing.T) {
 				}()
 				require.Equal(t, admin.EventWatching, kit.Receive(t, events, "the watch").Type)
 				begun := time.Now()
-				renewals(faulty, func(int) faults.Fate {
+				kit.OnRenewal(faulty, func(int) faults.Fate {
 					if time.Since(begun) < of.silent {
 						return faults.Drop
 					}
 					return faults.Pass
 				})
-				l := mustLock(t, a.Client, "x")
+				l := kit.Must(t, a.Lock, "x")
 				granted := kit.Receive(t, events, "the grant")
 				require.Equal(t, admin.EventGranted, granted.Type)
 				for i := range 2 {

@@ -16,52 +16,17 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// wantLost checks everything that shows a lock as lost.
-func wantLost(t testing.TB, l *natslock.Lock, cause error) {
-	t.Helper()
-	require.ErrorIs(t, l.Err(), natslock.ErrLost)
-	require.Zero(t, l.Remaining())
-	require.ErrorIs(t, l.Err(), cause)
-	require.ErrorIs(t, context.Cause(l.Context()), cause)
-	require.Error(t, l.Context().Err())
-	require.ErrorIs(t, l.Unlock(context.Background()), cause)
-	require.ErrorIs(t, l.Unlock(context.Background()), cause, "again")
-	require.NotErrorIs(t, l.Err(), natslock.ErrEnded)
-}
-
-// wantEnded checks everything that shows a lock as held to its planned end.
-func wantEnded(t testing.TB, l *natslock.Lock) {
-	t.Helper()
-	require.ErrorIs(t, l.Err(), natslock.ErrEnded)
-	require.Zero(t, l.Remaining())
-	for _, err := range []error{l.Err(), context.Cause(l.Context()), l.Unlock(context.Background()), l.Unlock(context.Background())} {
-		require.ErrorIs(t, err, natslock.ErrEnded)
-		require.NotErrorIs(t, err, natslock.ErrLost)
-	}
-	require.Error(t, l.Context().Err())
-}
-
-// wantHeld checks everything that shows a lock as held.
-func wantHeld(t testing.TB, l *natslock.Lock) {
-	t.Helper()
-	require.Positive(t, l.Remaining())
-	require.Positive(t, l.Remaining())
-	require.True(t, kit.ValidUntil(l).After(time.Now()))
-	require.NoError(t, l.Err())
-	require.NoError(t, l.Context().Err())
-}
-
 func TestLeaseHolderCutOff(t *testing.T) {
 	for _, how := range []string{"blackhole", "cut"} {
 		t.Run(how, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				const ttl = 10 * time.Second
-				holder, other := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
-				l := mustLock(t, holder.Client, "l")
-				w := other.await(t, "l")
+				holder, other := kit.Join(t, s, natslock.WithTTL(ttl)), kit.Join(t, s, natslock.WithTTL(ttl))
+				l := kit.Must(t, holder.Lock, "l")
+				w := other.Await(t, "l")
 				time.Sleep(5 * time.Second)
 				var renewed time.Time
-				for _, ev := range holder.rec.All() {
+				for _, ev := range holder.Events.All() {
 					if ev.Type == admin.EventRenewed {
 						renewed = ev.Time
 					}
@@ -70,22 +35,22 @@ func TestLeaseHolderCutOff(t *testing.T) {
 				until := kit.ValidUntil(l)
 				require.WithinDuration(t, renewed.Add(ttl-time.Second), until, time.Millisecond, "the last renewal and the TTL without the margin")
 				if how == "cut" {
-					holder.link.Cut()
+					holder.Link.Cut()
 				} else {
-					holder.link.Blackhole(true)
+					holder.Link.Blackhole(true)
 				}
 				time.Sleep(time.Until(until) - time.Millisecond)
-				wantHeld(t, l)
+				kit.WantHeld(t, l)
 				kit.Receive(t, l.Context().Done(), "the end")
 				require.WithinDuration(t, until, time.Now(), time.Millisecond)
 				require.False(t, w.Over())
 				begun := time.Now()
-				wantLost(t, l, natslock.ErrLost)
+				kit.WantLost(t, l, natslock.ErrLost)
 				require.Zero(t, time.Since(begun), "Unlock waits for nobody")
 				require.NotErrorIs(t, l.Err(), natslock.ErrBroken)
 				require.EqualValues(t, 1, holder.Stats().Lost)
 				require.Zero(t, holder.Stats().Held)
-				ev := holder.rec.Wait(t, admin.EventExpired, "l")
+				ev := holder.Events.Wait(t, admin.EventExpired, "l")
 				require.ErrorIs(t, ev.Cause, natslock.ErrLost)
 
 				next := w.Granted(t)
@@ -94,10 +59,10 @@ func TestLeaseHolderCutOff(t *testing.T) {
 				require.Greater(t, next.Token(), l.Token())
 
 				// The renewals that were held back arrive now, and change nothing.
-				holder.link.Heal()
+				holder.Link.Heal()
 				time.Sleep(5 * time.Second)
-				wantHeld(t, next)
-				require.Equal(t, next.Token(), inspect(t, other.Client, "l").Holder.Token)
+				kit.WantHeld(t, next)
+				require.Equal(t, next.Token(), kit.Inspect(t, other.Client, "l").Holder.Token)
 			})
 		})
 	}
@@ -109,37 +74,37 @@ func TestLeaseHolderCutOff(t *testing.T) {
 func TestLeaseBlockedWrite(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
-	holder := join(t, s)
-	l := mustLock(t, holder.Client, "l", natslock.TTL(time.Second))
-	slow := mustLock(t, holder.Client, "slow", natslock.TTL(2*time.Second))
-	holder.link.BlockWrites(true)
-	defer holder.link.BlockWrites(false) // before the client is closed
+	holder := kit.Join(t, s)
+	l := kit.Must(t, holder.Lock, "l", natslock.TTL(time.Second))
+	slow := kit.Must(t, holder.Lock, "slow", natslock.TTL(2*time.Second))
+	holder.Link.BlockWrites(true)
+	defer holder.Link.BlockWrites(false) // before the client is closed
 	until := kit.ValidUntil(l)
 	kit.Receive(t, l.Context().Done(), "the end")
 	require.WithinDuration(t, until, time.Now(), 700*time.Millisecond)
-	wantLost(t, l, natslock.ErrLost)
+	kit.WantLost(t, l, natslock.ErrLost)
 	require.WithinDuration(t, until, time.Now(), 900*time.Millisecond, "nor is Unlock of a lost lock delayed")
-	wantHeld(t, slow)
+	kit.WantHeld(t, slow)
 	kit.Receive(t, slow.Context().Done(), "the end")
-	wantLost(t, slow, natslock.ErrLost)
+	kit.WantLost(t, slow, natslock.ErrLost)
 }
 
 func TestLeaseShortCut(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, other := join(t, s), join(t, s)
-		l := mustLock(t, holder.Client, "l", natslock.TTL(10*time.Second))
-		w := other.await(t, "l")
+		holder, other := kit.Join(t, s), kit.Join(t, s)
+		l := kit.Must(t, holder.Lock, "l", natslock.TTL(10*time.Second))
+		w := other.Await(t, "l")
 		for i := range 20 {
 			time.Sleep(7 * time.Second)
 			if i%2 == 0 {
-				holder.link.Cut()
+				holder.Link.Cut()
 			} else {
-				holder.link.Blackhole(true)
+				holder.Link.Blackhole(true)
 			}
 			time.Sleep(4 * time.Second)
-			holder.link.Heal()
+			holder.Link.Heal()
 		}
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		require.False(t, w.Over())
 		require.Zero(t, holder.Stats().Lost)
 		kit.Unlock(t, l)
@@ -147,12 +112,12 @@ func TestLeaseShortCut(t *testing.T) {
 
 		// Renewals that were on their way may be lost: the client renews all locks after a
 		// reconnect.
-		l = mustLock(t, holder.Client, "long", natslock.TTL(time.Hour))
+		l = kit.Must(t, holder.Lock, "long", natslock.TTL(time.Hour))
 		time.Sleep(10 * time.Second)
 		renewed := holder.Stats().Renewed
-		holder.link.Cut()
+		holder.Link.Cut()
 		time.Sleep(time.Second)
-		holder.link.Heal()
+		holder.Link.Heal()
 		time.Sleep(time.Second)
 		require.Equal(t, renewed+1, holder.Stats().Renewed)
 		require.Greater(t, l.Remaining(), time.Hour-5*time.Second)
@@ -161,33 +126,33 @@ func TestLeaseShortCut(t *testing.T) {
 
 func TestLeaseRenewals(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		p := newTap(t, s.Connect(), ">")
-		l := mustLock(t, c.Client, "l", natslock.TTL(9*time.Second))
-		require.Len(t, p.take(t, c.nc), 1)
+		c := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		p := kit.NewTap(t, s.Connect(), ">")
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(9*time.Second))
+		require.Len(t, p.Take(t, c.NC), 1)
 		time.Sleep(1500 * time.Millisecond) // to count between two renewals, not at one
 		for range 9 {
 			time.Sleep(10 * 3 * time.Second)
-			n := len(p.take(t, c.nc))
+			n := len(p.Take(t, c.NC))
 			require.InDelta(t, 10, n, 1, "one renewal in a third of the TTL")
 		}
 		require.InDelta(t, 90, int(c.Stats().Renewed), 1)
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		token := l.Token()
 		kit.Unlock(t, l)
 		require.Equal(t, token, l.Token(), "renewals do not change the token")
 
-		before := c.nc // the server may acknowledge a write before it has passed it on
-		c = join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		l = mustLock(t, c.Client, "l", natslock.TTL(18*time.Second))
-		p.take(t, before, c.nc)
+		before := c.NC // the server may acknowledge a write before it has passed it on
+		c = kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		l = kit.Must(t, c.Lock, "l", natslock.TTL(18*time.Second))
+		p.Take(t, before, c.NC)
 		time.Sleep(5900 * time.Millisecond)
-		for _, m := range p.take(t, c.nc) {
+		for _, m := range p.Take(t, c.NC) {
 			t.Errorf("before it was due: %s %v, %v after the grant", m.Subject, m.Header, 5900*time.Millisecond)
 		}
 		time.Sleep(200 * time.Millisecond)
-		require.Len(t, p.take(t, c.nc), 1)
-		wantHeld(t, l)
+		require.Len(t, p.Take(t, c.NC), 1)
+		kit.WantHeld(t, l)
 	})
 }
 
@@ -195,9 +160,9 @@ func TestLeaseRenewals(t *testing.T) {
 // sure of it.
 func TestLeaseWatchAfter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		subs := func(m *member) int { return m.nc.NumSubscriptions() }
-		c := join(t, s)
-		l := mustLock(t, c.Client, "l")
+		subs := func(m *kit.Member) int { return m.NC.NumSubscriptions() }
+		c := kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l")
 		before := subs(c)
 		time.Sleep(990 * time.Millisecond)
 		require.Equal(t, before, subs(c))
@@ -207,17 +172,17 @@ func TestLeaseWatchAfter(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, before, subs(c))
 
-		c = join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
-		kit.Unlock(t, mustLock(t, c.Client, "warm"))
+		c = kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
+		kit.Unlock(t, kit.Must(t, c.Lock, "warm"))
 		synctest.Wait()
 		before = subs(c)
-		l = mustLock(t, c.Client, "l")
+		l = kit.Must(t, c.Lock, "l")
 		synctest.Wait()
 		require.Equal(t, before+1, subs(c))
 		kit.Unlock(t, l)
 
-		c = join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		mustLock(t, c.Client, "l")
+		c = kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		kit.Must(t, c.Lock, "l")
 		before = subs(c)
 		time.Sleep(time.Hour)
 		require.Equal(t, before, subs(c))
@@ -226,24 +191,24 @@ func TestLeaseWatchAfter(t *testing.T) {
 
 func TestLeaseFractionIsRoundedUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		r := newRaw(t, s.Connect())
+		c := kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
 		begun := time.Now()
-		l := mustLock(t, c.Client, "l", natslock.TTL(1500*time.Millisecond))
-		require.Equal(t, "2s", r.get("lock.l").Header.Get("Nats-TTL"))
-		require.Equal(t, 2*time.Second, inspect(t, c.Client, "l").Holder.TTL)
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(1500*time.Millisecond))
+		require.Equal(t, "2s", r.Get("lock.l").Header.Get("Nats-TTL"))
+		require.Equal(t, 2*time.Second, kit.Inspect(t, c.Client, "l").Holder.TTL)
 		require.Equal(t, 1800*time.Millisecond, l.Remaining().Round(time.Millisecond))
-		c.link.Cut()
+		c.Link.Cut()
 		time.Sleep(1900*time.Millisecond - time.Since(begun))
-		require.NotNil(t, r.get("lock.l"))
+		require.NotNil(t, r.Get("lock.l"))
 		time.Sleep(300 * time.Millisecond)
-		require.Nil(t, r.get("lock.l"), "two seconds, not more")
+		require.Nil(t, r.Get("lock.l"), "two seconds, not more")
 	})
 }
 
 func TestLeaseSafetyMargin(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		m := join(t, s)
+		m := kit.Join(t, s)
 		for _, c := range []struct{ ttl, want time.Duration }{
 			{time.Second, 900 * time.Millisecond},
 			{5 * time.Second, 4500 * time.Millisecond},
@@ -251,7 +216,7 @@ func TestLeaseSafetyMargin(t *testing.T) {
 			{15 * time.Second, 14 * time.Second},           // never more than 1 s
 			{time.Hour, time.Hour - 3600*time.Millisecond}, // never less than a thousandth
 		} {
-			l := mustLock(t, m.Client, c.ttl.String(), natslock.TTL(c.ttl), natslock.NoRenew())
+			l := kit.Must(t, m.Lock, c.ttl.String(), natslock.TTL(c.ttl), natslock.NoRenew())
 			require.InDelta(t, c.want, l.Remaining(), float64(time.Millisecond), "%+v", c)
 			begun := time.Now()
 			<-l.Context().Done()
@@ -265,15 +230,15 @@ func margin(d time.Duration) time.Duration { return d / 900 }
 
 func TestLeaseDay(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		var locks []*natslock.Lock
 		for _, ttl := range []time.Duration{time.Minute, 5 * time.Minute, 10 * time.Minute} {
-			locks = append(locks, mustLock(t, c.Client, ttl.String(), natslock.TTL(ttl)))
+			locks = append(locks, kit.Must(t, c.Lock, ttl.String(), natslock.TTL(ttl)))
 		}
 		day := machine.Part(24 * time.Hour)
 		time.Sleep(day)
 		for _, l := range locks {
-			wantHeld(t, l)
+			kit.WantHeld(t, l)
 			kit.Unlock(t, l)
 		}
 		require.Zero(t, c.Stats().Lost)
@@ -285,25 +250,25 @@ func TestLeaseDay(t *testing.T) {
 // Unlock says so.
 func TestLeaseUnlockAfterTheEnd(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		r := newRaw(t, s.Connect())
-		l := mustLock(t, c.Client, "l", natslock.NoRenew(), natslock.TTL(5*time.Second))
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		l := kit.Must(t, c.Lock, "l", natslock.NoRenew(), natslock.TTL(5*time.Second))
 		time.Sleep(4600 * time.Millisecond)
-		require.NotNil(t, r.get("lock.l"), "the record is there still")
+		require.NotNil(t, r.Get("lock.l"), "the record is there still")
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 		synctest.Wait()
-		require.Empty(t, r.live("lock.l"), "and is deleted, so that nobody waits for it")
+		require.Empty(t, r.Live("lock.l"), "and is deleted, so that nobody waits for it")
 		next, err := other.TryLock(t.Context(), "l")
 		require.NoError(t, err)
 
 		// An Unlock that comes when another client holds the lock does no harm.
-		l2 := mustLock(t, c.Client, "m", natslock.NoRenew(), natslock.TTL(5*time.Second))
+		l2 := kit.Must(t, c.Lock, "m", natslock.NoRenew(), natslock.TTL(5*time.Second))
 		time.Sleep(6 * time.Second)
-		m := mustLock(t, other.Client, "m")
+		m := kit.Must(t, other.Lock, "m")
 		require.ErrorIs(t, l2.Unlock(t.Context()), natslock.ErrLost)
 		time.Sleep(20 * time.Second)
-		wantHeld(t, m)
-		wantHeld(t, next)
+		kit.WantHeld(t, m)
+		kit.WantHeld(t, next)
 		kit.Unlock(t, m)
 		kit.Unlock(t, next)
 	})
@@ -313,9 +278,9 @@ func TestLeaseUnlockAfterTheEnd(t *testing.T) {
 // release timeout.
 func TestLeaseReleaseTimeout(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 2 * time.Second})), join(t, s)
-		l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))
-		c.link.Blackhole(true)
+		c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 2 * time.Second})), kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(30*time.Second))
+		c.Link.Blackhole(true)
 		begun := time.Now()
 		err := l.Unlock(t.Context())
 		require.Equal(t, 2*time.Second, time.Since(begun).Round(10*time.Millisecond))
@@ -326,8 +291,8 @@ func TestLeaseReleaseTimeout(t *testing.T) {
 		require.Equal(t, err, l.Unlock(t.Context()), "the first result")
 		require.Equal(t, 2*time.Second, time.Since(begun).Round(10*time.Millisecond))
 		// It goes on in the background.
-		c.link.Blackhole(false)
-		mustLock(t, other.Client, "l")
+		c.Link.Blackhole(false)
+		kit.Must(t, other.Lock, "l")
 		require.Less(t, time.Since(begun), 5*time.Second, "long before the TTL")
 	})
 }
@@ -336,8 +301,8 @@ func TestLeaseReleaseTimeout(t *testing.T) {
 func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
-	c := join(t, s, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 500 * time.Millisecond}))
-	l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))
+	c := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 500 * time.Millisecond}))
+	l := kit.Must(t, c.Lock, "l", natslock.TTL(30*time.Second))
 	block(t, c)
 	done := make(chan error, 1)
 	go func() { done <- l.Unlock(context.Background()) }()
@@ -345,17 +310,17 @@ func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
 	require.ErrorIs(t, err, natslock.ErrUnavailable)
 	require.NotErrorIs(t, err, natslock.ErrLost)
 	require.ErrorIs(t, l.Err(), natslock.ErrReleased)
-	c.link.BlockWrites(false)
-	mustLock(t, join(t, s).Client, "l") // deleted in the background
+	c.Link.BlockWrites(false)
+	kit.Must(t, kit.Join(t, s).Lock, "l") // deleted in the background
 }
 
 // A broken lock is deleted by its holder too, and that does not hold it up either.
 func TestBrokenReleaseBlockedWrite(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
-	c := join(t, s, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 500 * time.Millisecond}), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
-	l := mustLock(t, c.Client, "l", natslock.TTL(30*time.Second))
-	require.NoError(t, admin.New(join(t, s).Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: l.ID(), Reason: "a test"}))
+	c := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 500 * time.Millisecond}), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
+	l := kit.Must(t, c.Lock, "l", natslock.TTL(30*time.Second))
+	require.NoError(t, admin.New(kit.Join(t, s).Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: l.ID(), Reason: "a test"}))
 	<-l.Context().Done()
 	block(t, c)
 	done := make(chan error, 2)
@@ -365,19 +330,19 @@ func TestBrokenReleaseBlockedWrite(t *testing.T) {
 	defer cancel()
 	go func() { done <- c.Close(ctx) }()
 	require.NoError(t, kit.ReceiveIn(t, 10*time.Second, done, "Close"))
-	c.link.BlockWrites(false)
-	mustLock(t, join(t, s).Client, "l") // deleted in the background, or its TTL is 30 s
+	c.Link.BlockWrites(false)
+	kit.Must(t, kit.Join(t, s).Lock, "l") // deleted in the background, or its TTL is 30 s
 }
 
 // block makes the connection's writes block, with one on its way that does.
-func block(t *testing.T, c *member) {
+func block(t *testing.T, c *kit.Member) {
 	t.Helper()
-	t.Cleanup(func() { c.link.BlockWrites(false) })
-	c.link.BlockWrites(true)
-	require.NoError(t, c.nc.Publish("x", nil))
+	t.Cleanup(func() { c.Link.BlockWrites(false) })
+	c.Link.BlockWrites(true)
+	require.NoError(t, c.NC.Publish("x", nil))
 	kit.Eventually(t, "the connection is stuck", func() bool {
 		free := make(chan struct{})
-		go func() { c.nc.Status(); close(free) }()
+		go func() { c.NC.Status(); close(free) }()
 		select {
 		case <-free:
 			return false

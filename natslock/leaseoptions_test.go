@@ -21,29 +21,29 @@ import (
 
 func TestLeaseNoRenew(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		p := newTap(t, s.Connect(), ">")
-		l := mustLock(t, c.Client, "l", natslock.NoRenew(), natslock.TTL(10*time.Second))
+		c := kit.Join(t, s)
+		p := kit.NewTap(t, s.Connect(), ">")
+		l := kit.Must(t, c.Lock, "l", natslock.NoRenew(), natslock.TTL(10*time.Second))
 		begun := time.Now()
 		time.Sleep(8 * time.Second)
-		require.Len(t, p.take(t, c.nc), 1, "not renewed")
-		wantHeld(t, l)
+		require.Len(t, p.Take(t, c.NC), 1, "not renewed")
+		kit.WantHeld(t, l)
 		kit.Receive(t, l.Context().Done(), "the end")
 		require.Equal(t, 9*time.Second, time.Since(begun).Round(time.Millisecond))
-		wantLost(t, l, natslock.ErrLost)
+		kit.WantLost(t, l, natslock.ErrLost)
 
 		// Extended, to the same, a longer and a shorter TTL.
 		time.Sleep(2 * time.Second)
-		l = mustLock(t, c.Client, "l", natslock.NoRenew(), natslock.TTL(10*time.Second))
-		p.take(t, c.nc)
+		l = kit.Must(t, c.Lock, "l", natslock.NoRenew(), natslock.TTL(10*time.Second))
+		p.Take(t, c.NC)
 		time.Sleep(5 * time.Second)
 		require.NoError(t, l.Extend(t.Context(), 0))
-		require.Len(t, p.take(t, c.nc), 1)
+		require.Len(t, p.Take(t, c.NC), 1)
 		require.Equal(t, 9*time.Second, l.Remaining().Round(time.Millisecond))
 		require.NoError(t, l.Extend(t.Context(), time.Minute))
 		require.Equal(t, 59*time.Second, l.Remaining().Round(time.Millisecond))
 		time.Sleep(50 * time.Second)
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		require.NoError(t, l.Extend(t.Context(), 2*time.Second))
 		require.Equal(t, 1800*time.Millisecond, l.Remaining().Round(time.Millisecond))
 		begun = time.Now()
@@ -58,40 +58,40 @@ func TestLeaseNoRenew(t *testing.T) {
 
 func TestLeaseExtend(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		r := newRaw(t, s.Connect())
-		p := newTap(t, s.Connect(), ">")
-		l := mustLock(t, c.Client, "l", natslock.TTL(10*time.Second))
+		c := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		r := kit.NewRaw(t, s.Connect())
+		p := kit.NewTap(t, s.Connect(), ">")
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(10*time.Second))
 
 		// A lease that is renewed goes on with the new TTL.
 		require.NoError(t, l.Extend(t.Context(), time.Minute))
-		require.Equal(t, "60s", r.get("lock.l").Header.Get("Nats-TTL"))
-		p.take(t, c.nc)
+		require.Equal(t, "60s", r.Get("lock.l").Header.Get("Nats-TTL"))
+		p.Take(t, c.NC)
 		time.Sleep(10 * time.Minute)
-		require.InDelta(t, 30, len(p.take(t, c.nc)), 1)
+		require.InDelta(t, 30, len(p.Take(t, c.NC)), 1)
 		require.NoError(t, l.Extend(t.Context(), 3*time.Second))
 		require.Equal(t, 2700*time.Millisecond, l.Remaining().Round(time.Millisecond))
-		p.take(t, c.nc)
+		p.Take(t, c.NC)
 		time.Sleep(time.Minute + 500*time.Millisecond)
-		require.InDelta(t, 60, len(p.take(t, c.nc)), 2)
-		wantHeld(t, l)
+		require.InDelta(t, 60, len(p.Take(t, c.NC)), 2)
+		kit.WantHeld(t, l)
 
 		for _, ttl := range []time.Duration{-1, time.Millisecond, time.Second - 1, 25 * time.Hour} {
 			require.ErrorIs(t, l.Extend(t.Context(), ttl), natslock.ErrInvalid)
 		}
-		require.Empty(t, p.take(t, c.nc))
-		wantHeld(t, l)
+		require.Empty(t, p.Take(t, c.NC))
+		kit.WantHeld(t, l)
 
 		// An Extend that is not answered: the lock is as valid as before.
 		require.NoError(t, l.Extend(t.Context(), 10*time.Second))
 		until := kit.ValidUntil(l)
-		c.link.Blackhole(true)
+		c.Link.Blackhole(true)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		err := l.Extend(ctx, time.Hour)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, natslock.ErrLost)
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		require.Equal(t, until.UnixMilli(), kit.ValidUntil(l).UnixMilli())
 		// Or shorter, if that was asked for: the server may have taken it.
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
@@ -102,11 +102,11 @@ func TestLeaseExtend(t *testing.T) {
 		err = l.Extend(t.Context(), 0)
 		require.ErrorIs(t, err, natslock.ErrLost)
 		require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrLost)
-		wantLost(t, l, natslock.ErrLost)
+		kit.WantLost(t, l, natslock.ErrLost)
 
-		c.link.Heal()
+		c.Link.Heal()
 		time.Sleep(2 * time.Hour)
-		l = mustLock(t, c.Client, "l")
+		l = kit.Must(t, c.Lock, "l")
 		kit.Unlock(t, l)
 		require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrReleased)
 	})
@@ -118,7 +118,7 @@ func TestLeaseExtendMeetsRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		for i := range 100 {
-			l := mustLock(t, c, fmt.Sprint("l", i), natslock.TTL(3*time.Second))
+			l := kit.Must(t, c.Lock, fmt.Sprint("l", i), natslock.TTL(3*time.Second))
 			extended := make(chan error, 1)
 			var begun time.Time
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -142,48 +142,48 @@ func TestLeaseExtendMeetsRenewal(t *testing.T) {
 
 func TestLeaseUntil(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		r := newRaw(t, s.Connect())
-		p := newTap(t, s.Connect(), "lock.>")
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		p := kit.NewTap(t, s.Connect(), "lock.>")
 		for i, d := range []time.Duration{500 * time.Millisecond, 2 * time.Second, 90*time.Second + 300*time.Millisecond, 30 * 24 * time.Hour, 365 * 24 * time.Hour} {
 			name := fmt.Sprint("l", i)
 			end := time.Now().Add(d)
-			l := mustLock(t, c.Client, name, natslock.Until(end))
+			l := kit.Must(t, c.Lock, name, natslock.Until(end))
 			require.Equal(t, end.UnixMilli(), kit.ValidUntil(l).UnixMilli())
 			require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrInvalid)
 			require.ErrorIs(t, l.Extend(t.Context(), time.Hour), natslock.ErrInvalid)
-			require.Len(t, p.take(t, c.nc), 1)
+			require.Len(t, p.Take(t, c.NC), 1)
 			if d > time.Hour { // a waiter would renew its place all the while
 				kit.Unlock(t, l)
-				p.take(t, c.nc)
+				p.Take(t, c.NC)
 				continue
 			}
-			w := other.await(t, name)
-			p.take(t, other.nc)
+			w := other.Await(t, name)
+			p.Take(t, other.NC)
 			time.Sleep(d - time.Millisecond)
-			wantHeld(t, l)
+			kit.WantHeld(t, l)
 			require.False(t, w.Over())
-			require.Equal(t, record.TokenRevision(l.Token()), r.get("lock."+name).Sequence, "not renewed")
+			require.Equal(t, record.TokenRevision(l.Token()), r.Get("lock."+name).Sequence, "not renewed")
 			<-l.Context().Done()
 			require.Equal(t, end.UnixMilli(), time.Now().UnixMilli())
-			wantEnded(t, l)
+			kit.WantEnded(t, l)
 			<-w.Done
 			require.NoError(t, w.Err)
 			require.Less(t, w.At.Sub(end), 2*time.Second+margin(d), "the server frees it soon after")
 			kit.Unlock(t, w.Value)
-			p.take(t, c.nc, other.nc)
+			p.Take(t, c.NC, other.NC)
 		}
 
 		// Unlock ends it before.
-		l := mustLock(t, c.Client, "early", natslock.Until(time.Now().Add(time.Hour)))
+		l := kit.Must(t, c.Lock, "early", natslock.Until(time.Now().Add(time.Hour)))
 		kit.Unlock(t, l)
-		kit.Unlock(t, mustLock(t, other.Client, "early"))
+		kit.Unlock(t, kit.Must(t, other.Lock, "early"))
 
 		// The lease that is left shrinks while the client waits.
-		l = mustLock(t, c.Client, "busy")
+		l = kit.Must(t, c.Lock, "busy")
 		asked := time.Now()
-		w := other.await(t, "busy", natslock.Until(time.Now().Add(10*time.Second)))
-		missed := other.await(t, "busy", natslock.Until(time.Now().Add(3*time.Second)))
+		w := other.Await(t, "busy", natslock.Until(time.Now().Add(10*time.Second)))
+		missed := other.Await(t, "busy", natslock.Until(time.Now().Add(3*time.Second)))
 		time.Sleep(6 * time.Second)
 		kit.Unlock(t, l)
 		l = w.Granted(t)
@@ -198,7 +198,7 @@ func TestLeaseUntil(t *testing.T) {
 // nil for work that was done by then.
 func TestLeaseUntilEnds(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		until := func() natslock.LockOption { return natslock.Until(time.Now().Add(10 * time.Second)) }
 		work := func(d time.Duration) func(context.Context, *natslock.Lock) error {
 			return func(context.Context, *natslock.Lock) error { time.Sleep(d); return nil }
@@ -207,32 +207,32 @@ func TestLeaseUntilEnds(t *testing.T) {
 		err := c.Do(t.Context(), "l", work(11*time.Second), until())
 		require.ErrorIs(t, err, natslock.ErrEnded)
 		require.NotErrorIs(t, err, natslock.ErrLost)
-		ev := c.rec.Wait(t, admin.EventEnded, "l")
+		ev := c.Events.Wait(t, admin.EventEnded, "l")
 		require.ErrorIs(t, ev.Cause, natslock.ErrEnded)
 		require.Equal(t, "ended", ev.Type.String())
 		synctest.Wait()
 		require.Equal(t, natslock.Stats{Granted: 2, Released: 1, Ended: 1}, c.Stats())
-		require.Zero(t, c.rec.Count(admin.EventExpired, "l"))
+		require.Zero(t, c.Events.Count(admin.EventExpired, "l"))
 
 		// An end before that is a loss, or a break.
-		l := mustLock(t, c.Client, "l", until())
-		newRaw(t, s.Connect()).remove("lock.l")
+		l := kit.Must(t, c.Lock, "l", until())
+		kit.NewRaw(t, s.Connect()).Remove("lock.l")
 		require.NoError(t, l.Err())
 		time.Sleep(5 * time.Second) // it watches its record by now
 		synctest.Wait()
-		wantLost(t, l, natslock.ErrLost)
-		l = mustLock(t, c.Client, "m", until())
-		breakLock(t, join(t, s).Client, l, "it hangs")
+		kit.WantLost(t, l, natslock.ErrLost)
+		l = kit.Must(t, c.Lock, "m", until())
+		kit.Break(t, kit.Join(t, s).Client, l, "it hangs")
 		time.Sleep(5 * time.Second)
-		wantLost(t, l, natslock.ErrBroken)
+		kit.WantLost(t, l, natslock.ErrBroken)
 		require.Equal(t, uint64(1), c.Stats().Ended)
 	})
 }
 
 func TestLeaseUntilRefused(t *testing.T) {
 	s := testutil.RunServer(t)
-	c := join(t, s)
-	before := c.nc.Stats().OutMsgs
+	c := kit.Join(t, s)
+	before := c.NC.Stats().OutMsgs
 	for _, opts := range [][]natslock.LockOption{
 		{natslock.Until(time.Now().Add(-time.Second))},
 		{natslock.Until(time.Time{})},
@@ -245,37 +245,37 @@ func TestLeaseUntilRefused(t *testing.T) {
 	}
 	_, err := c.Lock(t.Context(), "l", natslock.Until(time.Now().Add(time.Hour)), natslock.NoRenew())
 	require.ErrorIs(t, err, natslock.ErrInvalid)
-	require.Equal(t, before, c.nc.Stats().OutMsgs)
+	require.Equal(t, before, c.NC.Stats().OutMsgs)
 }
 
 func TestLeaseEarlyWarning(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		type warning struct {
 			at   time.Time
 			left time.Duration
 			lock *natslock.Lock
 		}
 		warnings := make(chan warning, 10)
-		l := mustLock(t, c.Client, "l", natslock.TTL(10*time.Second), natslock.EarlyWarning(4*time.Second, func(l *natslock.Lock) {
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(10*time.Second), natslock.EarlyWarning(4*time.Second, func(l *natslock.Lock) {
 			warnings <- warning{time.Now(), l.Remaining(), l}
 		}))
 		time.Sleep(time.Minute)
 		require.Empty(t, warnings, "renewals come in time")
 		for range 3 { // armed again by each confirmation
-			c.link.Blackhole(true)
+			c.Link.Blackhole(true)
 			w := kit.Receive(t, warnings, "a warning")
 			require.Same(t, l, w.lock)
 			require.Equal(t, 4*time.Second, w.left.Round(10*time.Millisecond))
 			time.Sleep(1500 * time.Millisecond)
 			require.ErrorIs(t, c.Healthy(), natslock.ErrUnavailable, "overdue")
-			c.link.Blackhole(false)
+			c.Link.Blackhole(false)
 			time.Sleep(10 * time.Second)
 			require.Empty(t, warnings, "once per confirmation")
-			wantHeld(t, l)
+			kit.WantHeld(t, l)
 			require.NoError(t, c.Healthy())
 		}
-		c.link.Blackhole(true)
+		c.Link.Blackhole(true)
 		w := kit.Receive(t, warnings, "a warning")
 		kit.Receive(t, l.Context().Done(), "the end")
 		require.Equal(t, 4*time.Second, time.Since(w.at).Round(10*time.Millisecond), "so long before the end")
@@ -293,18 +293,18 @@ func TestLeaseEarlyWarningIsDue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl, before = 10 * time.Second, 4 * time.Second
 		slow := func(context.Context, admin.Event) { time.Sleep(10 * time.Millisecond) }
-		c, release := join(t, s, admin.WithObserver(slow)), make(chan struct{})
+		c, release := kit.Join(t, s, admin.WithObserver(slow)), make(chan struct{})
 		defer close(release)
 		warned := make(chan time.Duration, 10)
 		warning := func(fn func()) natslock.LockOption {
 			return natslock.EarlyWarning(before, func(l *natslock.Lock) { warned <- l.Remaining(); fn() })
 		}
-		mustLock(t, c.Client, "blocks", natslock.TTL(ttl), warning(func() { <-release }))
-		mustLock(t, c.Client, "late", natslock.TTL(ttl), warning(func() {}))
+		kit.Must(t, c.Lock, "blocks", natslock.TTL(ttl), warning(func() { <-release }))
+		kit.Must(t, c.Lock, "late", natslock.TTL(ttl), warning(func() {}))
 		for range 1000 {
-			kit.Unlock(t, mustLock(t, c.Client, "events"))
+			kit.Unlock(t, kit.Must(t, c.Lock, "events"))
 		}
-		c.link.Blackhole(true)
+		c.Link.Blackhole(true)
 		for range 2 {
 			require.Equal(t, before, kit.Receive(t, warned, "a warning").Round(10*time.Millisecond))
 		}
@@ -318,16 +318,16 @@ func TestLeaseEarlyWarningIsDue(t *testing.T) {
 func TestLeaseEarlyWarningAfterUnlock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		blocked := make(chan struct{})
-		c := join(t, s, admin.WithObserver(func(context.Context, admin.Event) { <-blocked }))
+		c := kit.Join(t, s, admin.WithObserver(func(context.Context, admin.Event) { <-blocked }))
 		var late atomic.Int32
-		l := mustLock(t, c.Client, "l", natslock.TTL(10*time.Second), natslock.EarlyWarning(4*time.Second, func(l *natslock.Lock) {
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(10*time.Second), natslock.EarlyWarning(4*time.Second, func(l *natslock.Lock) {
 			if l.Remaining() == 0 {
 				late.Add(1)
 			}
 		}))
-		c.link.Blackhole(true)
+		c.Link.Blackhole(true)
 		time.Sleep(6 * time.Second) // the warning is due
-		c.link.Heal()
+		c.Link.Heal()
 		_ = l.Unlock(t.Context())
 		close(blocked)
 		time.Sleep(time.Minute)
@@ -338,16 +338,16 @@ func TestLeaseEarlyWarningAfterUnlock(t *testing.T) {
 // A warning that takes its time delays neither the renewer nor other locks.
 func TestLeaseEarlyWarningBlocks(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		release := make(chan struct{})
 		defer close(release)
-		l := mustLock(t, c.Client, "l", natslock.NoRenew(), natslock.TTL(10*time.Second),
+		l := kit.Must(t, c.Lock, "l", natslock.NoRenew(), natslock.TTL(10*time.Second),
 			natslock.EarlyWarning(8*time.Second, func(*natslock.Lock) { <-release }))
-		kept := mustLock(t, c.Client, "kept", natslock.TTL(3*time.Second))
+		kept := kit.Must(t, c.Lock, "kept", natslock.TTL(3*time.Second))
 		begun := time.Now()
 		kit.Receive(t, l.Context().Done(), "the end")
 		require.Equal(t, 9*time.Second, time.Since(begun).Round(10*time.Millisecond))
-		wantHeld(t, kept)
+		kit.WantHeld(t, kept)
 		kit.Unlock(t, kept)
 	})
 }

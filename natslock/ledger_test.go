@@ -99,14 +99,14 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 				fb.DropEvents(func(kvstore.Event) bool { return true })
 				fb.FailReads(func(faults.ReadOp, string) error { return kvstore.ErrUnavailable })
 				require.NoError(t, admin.New(a).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: true}))
-				r := newRaw(t, s.Connect())
-				for r.get("lock.x") != nil { // servers are some tenths of a second late
+				r := kit.NewRaw(t, s.Connect())
+				for r.Get("lock.x") != nil { // servers are some tenths of a second late
 					time.Sleep(100 * time.Millisecond)
 				}
 				fb.DropEvents(func(ev kvstore.Event) bool { return !notified || ev.Kind != kvstore.Put })
 				require.Positive(t, fb.ReleaseHeld())
 				synctest.Wait()
-				require.NotNil(t, r.get("lock.x"), "it is stored before B can look")
+				require.NotNil(t, r.Get("lock.x"), "it is stored before B can look")
 				fb.DropEvents(nil)
 				fb.FailReads(nil)
 				landed := time.Now()

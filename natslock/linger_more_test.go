@@ -29,16 +29,16 @@ func TestLingerUsedMeanwhile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
-				other := join(t, s)
+				c, f := kit.JoinFaulty(t, s)
+				other := kit.Join(t, s)
 				dropPlaces(f)
-				kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+				kit.Unlock(t, kit.Must(t, c.Lock, "l", lingers))
 				synctest.Wait() // listed
 				time.Sleep(100 * time.Millisecond)
-				w := other.await(t, "l")
+				w := other.Await(t, "l")
 				begun := time.Now()
 				time.Sleep(used[0])
-				l := mustLock(t, c.Client, "l", lingers)
+				l := kit.Must(t, c.Lock, "l", lingers)
 				time.Sleep(used[1])
 				kit.Unlock(t, l)
 				kit.Unlock(t, w.Granted(t))
@@ -52,18 +52,18 @@ func TestLingerUsedMeanwhile(t *testing.T) {
 // TestLingerListedLate: any list that shows another client recalls an idle lease.
 func TestLingerListedLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
-		deaf(f)
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+		c, f := kit.JoinFaulty(t, s)
+		other := kit.Join(t, s)
+		kit.Deaf(f)
+		kit.Unlock(t, kit.Must(t, c.Lock, "l", lingers))
 		synctest.Wait() // listed
-		l := mustLock(t, c.Client, "l", lingers)
-		w := other.await(t, "l")
+		l := kit.Must(t, c.Lock, "l", lingers)
+		w := other.Await(t, "l")
 		time.Sleep(600 * time.Millisecond)
 		listSlowly(f, 100*time.Millisecond)
-		second := c.follow(t) // has the client list the queue again
-		third := c.follow(t, lingers)
-		unlockAll(t, l, second, third)
+		second := c.Settle(t) // has the client list the queue again
+		third := c.Settle(t, lingers)
+		kit.UnlockAll(t, l, second, third)
 		begun := time.Now()
 		kit.Unlock(t, w.Granted(t))
 		require.Equal(t, 100*time.Millisecond, w.At.Sub(begun))
@@ -89,7 +89,7 @@ func TestLingerManyReconnected(t *testing.T) {
 		t.Run(fmt.Sprint(together), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				var f *faults.Store
-				c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+				c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 					if !together {
 						kv = single{kv}
 					}
@@ -97,7 +97,7 @@ func TestLingerManyReconnected(t *testing.T) {
 					return f
 				}))
 				for i := range locks {
-					kit.Unlock(t, mustLock(t, c.Client, fmt.Sprint("l", i), lingers))
+					kit.Unlock(t, kit.Must(t, c.Lock, fmt.Sprint("l", i), lingers))
 				}
 				time.Sleep(21 * time.Second) // between two lists
 				require.Equal(t, locks, c.Stats().Idle)
@@ -111,7 +111,7 @@ func TestLingerManyReconnected(t *testing.T) {
 				time.Sleep(3900 * time.Millisecond)
 				for range 10 {
 					begun := time.Now()
-					kit.Unlock(t, mustLock(t, c.Client, fmt.Sprint("l", locks-1), lingers))
+					kit.Unlock(t, kit.Must(t, c.Lock, fmt.Sprint("l", locks-1), lingers))
 					require.LessOrEqual(t, time.Since(begun), 100*time.Millisecond)
 					time.Sleep(500 * time.Millisecond)
 				}
@@ -124,21 +124,21 @@ func TestLingerManyReconnected(t *testing.T) {
 // TestLingerExtended: the TTL of an Extend ends with its holder, even where nobody follows.
 func TestLingerExtended(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		l := mustLock(t, c.Client, "l", lingers)
+		c := kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l", lingers)
 		require.NoError(t, l.Extend(t.Context(), time.Hour))
 		kit.Unlock(t, l)
 		time.Sleep(time.Second)
 		require.Equal(t, 1, c.Stats().Idle)
-		require.Equal(t, 15*time.Second, inspect(t, c.Client, "l").Holder.TTL)
+		require.Equal(t, 15*time.Second, kit.Inspect(t, c.Client, "l").Holder.TTL)
 	})
 }
 
 // TestLingerTryGivesUp: a TryLock that gives up takes an idle lease from nobody.
 func TestLingerTryGivesUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		l := mustLock(t, c.Client, "l", lingers)
+		c, f := kit.JoinFaulty(t, s)
+		l := kit.Must(t, c.Lock, "l", lingers)
 		listSlowly(f, 100*time.Millisecond)
 		kit.Unlock(t, l)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -149,7 +149,7 @@ func TestLingerTryGivesUp(t *testing.T) {
 			failed <- err
 		}()
 		synctest.Wait()
-		w := c.follow(t, lingers)
+		w := c.Settle(t, lingers)
 		require.Equal(t, 0, c.Stats().Held, "nobody is inside")
 		require.Error(t, <-failed)
 		kit.Unlock(t, w.Granted(t))
@@ -160,17 +160,17 @@ func TestLingerTryGivesUp(t *testing.T) {
 // TestLingerNone: a client that keeps no idle lease does not say that it may.
 func TestLingerNone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{MaxLingering: -1})), join(t, s)
-		before := c.nc.Stats().OutMsgs
-		l := mustLock(t, c.Client, "l", lingers)
-		require.LessOrEqual(t, c.nc.Stats().OutMsgs-before, uint64(1))
-		require.False(t, inspect(t, other.Client, "l").Holder.Lingers)
+		c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{MaxLingering: -1})), kit.Join(t, s)
+		before := c.NC.Stats().OutMsgs
+		l := kit.Must(t, c.Lock, "l", lingers)
+		require.LessOrEqual(t, c.NC.Stats().OutMsgs-before, uint64(1))
+		require.False(t, kit.Inspect(t, other.Client, "l").Holder.Lingers)
 		begun := time.Now()
 		_, err := other.TryLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Zero(t, time.Since(begun))
 		kit.Unlock(t, l)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -180,8 +180,8 @@ func TestLingerBreak(t *testing.T) {
 	for name, immediately := range map[string]bool{"plainly": false, "immediately": true} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c := join(t, s)
-				operator := join(t, s)
+				c := kit.Join(t, s)
+				operator := kit.Join(t, s)
 				for _, lock := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){c.Lock, c.TryLock} {
 					for range 2 { // new, and used again
 						l, err := lock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
@@ -192,9 +192,9 @@ func TestLingerBreak(t *testing.T) {
 						require.NoError(t, err)
 						require.Zero(t, c.Stats().Granted%2, "of the same lease")
 						time.Sleep(2 * time.Second)
-						require.NoError(t, admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: inspect(t, operator.Client, "l").Holder.ID, Immediately: immediately}))
+						require.NoError(t, admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: kit.Inspect(t, operator.Client, "l").Holder.ID, Immediately: immediately}))
 						time.Sleep(time.Second)
-						wantLost(t, l, natslock.ErrBroken)
+						kit.WantLost(t, l, natslock.ErrBroken)
 					}
 				}
 			})
@@ -206,16 +206,16 @@ func TestLingerBreak(t *testing.T) {
 // contrast to one that has been in use for a second.
 func TestLingerIdleUnwatched(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		l := mustLock(t, c.Client, "l", lingers)
-		unwatched := c.nc.NumSubscriptions()
+		c := kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l", lingers)
+		unwatched := c.NC.NumSubscriptions()
 		for range 3 {
 			time.Sleep(2 * time.Second)
-			require.Equal(t, unwatched+1, c.nc.NumSubscriptions())
+			require.Equal(t, unwatched+1, c.NC.NumSubscriptions())
 			kit.Unlock(t, l)
 			time.Sleep(time.Minute)
-			require.Equal(t, unwatched, c.nc.NumSubscriptions())
-			l = mustLock(t, c.Client, "l", lingers)
+			require.Equal(t, unwatched, c.NC.NumSubscriptions())
+			l = kit.Must(t, c.Lock, "l", lingers)
 		}
 		kit.Unlock(t, l)
 	})
@@ -227,23 +227,23 @@ func TestLingerIdleBroken(t *testing.T) {
 	for _, how := range []string{"immediately", "unanswered"} {
 		t.Run(how, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c := join(t, s)
-				operator, f := joinFaulty(t, s)
-				kit.Unlock(t, mustLock(t, c.Client, "l", lingers, natslock.TTL(time.Hour)))
+				c := kit.Join(t, s)
+				operator, f := kit.JoinFaulty(t, s)
+				kit.Unlock(t, kit.Must(t, c.Lock, "l", lingers, natslock.TTL(time.Hour)))
 				time.Sleep(time.Minute)
 				if how == "unanswered" {
 					onFirst(f, faults.LoseAnswer)
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				id := inspect(t, operator.Client, "l").Holder.ID
+				id := kit.Inspect(t, operator.Client, "l").Holder.ID
 				err := admin.New(operator.Client).Break(ctx, admin.BreakRequest{Name: "l", ID: id, Immediately: how == "immediately"})
 				if how == "unanswered" && err != nil { // the client has deleted the broken record by then
 					require.ErrorIs(t, err, natslock.ErrReleased)
 				} else {
 					require.NoError(t, err)
 				}
-				held := mustLock(t, operator.Client, "l")
+				held := kit.Must(t, operator.Lock, "l")
 				time.Sleep(5 * time.Second) // c has listed its idle leases
 				_, err = c.TryLock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
 				require.ErrorIs(t, err, natslock.ErrLocked)
@@ -269,13 +269,13 @@ func onFirst(f *faults.Store, fate faults.Fate) {
 // other, share a lease for longer than a list of the queue counts.
 func TestLingerCrowd(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		holder := mustLock(t, c.Client, "l", lingers)
+		c := kit.Join(t, s)
+		holder := kit.Must(t, c.Lock, "l", lingers)
 		kit.Unlock(t, holder)
 		synctest.Wait()
-		l := mustLock(t, c.Client, "l", lingers)
+		l := kit.Must(t, c.Lock, "l", lingers)
 		for range 30 {
-			w := c.follow(t, lingers)
+			w := c.Settle(t, lingers)
 			time.Sleep(100 * time.Millisecond)
 			kit.Unlock(t, l)
 			l = w.Granted(t)
@@ -291,11 +291,11 @@ func TestLingerCrowd(t *testing.T) {
 func TestLingerDropped(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
-	var log journal
-	other := join(t, s)
-	c := join(t, s, log.option())
+	var log kit.Log
+	other := kit.Join(t, s)
+	c := kit.Join(t, s, log.Option())
 	opts := []natslock.LockOption{lingers, natslock.TTL(time.Second)}
-	first := mustLock(t, c.Client, "l", opts...)
+	first := kit.Must(t, c.Lock, "l", opts...)
 	kit.Unlock(t, first)
 	token := func() uint64 {
 		l, err := c.Lock(t.Context(), "l", opts...)
@@ -307,11 +307,11 @@ func TestLingerDropped(t *testing.T) {
 		runtime.GC()
 		return log.String() != ""
 	})
-	next := mustLock(t, other.Client, "l")
+	next := kit.Must(t, other.Lock, "l")
 	require.Greater(t, next.Token(), token)
 	require.Zero(t, c.Stats().Idle)
 	kit.Unlock(t, next)
-	kit.Unlock(t, mustLock(t, c.Client, "l", opts...))
+	kit.Unlock(t, kit.Must(t, c.Lock, "l", opts...))
 	require.Equal(t, 1, c.Stats().Idle)
 }
 
@@ -319,11 +319,11 @@ func TestLingerDropped(t *testing.T) {
 // than five seconds ago. Its subscriptions are to the new bucket then.
 func TestLingerBucketRemade(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "idle", lingers, natslock.TTL(time.Hour)))
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		kit.Unlock(t, kit.Must(t, c.Lock, "idle", lingers, natslock.TTL(time.Hour)))
 		time.Sleep(2 * time.Second)
 		kit.RemakeBucket(t, s.Connect(), 0)
-		held := mustLock(t, other.Client, "idle")
+		held := kit.Must(t, other.Lock, "idle")
 		time.Sleep(5 * time.Second)
 		_, err := c.TryLock(t.Context(), "idle", lingers, natslock.TTL(time.Hour))
 		require.ErrorIs(t, err, natslock.ErrLocked)
@@ -331,19 +331,19 @@ func TestLingerBucketRemade(t *testing.T) {
 		kit.Unlock(t, held)
 	})
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		l := mustLock(t, c.Client, "used", lingers)
-		next := c.begin(t, "used", lingers)
+		c := kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "used", lingers)
+		next := c.Begin(t, "used", lingers)
 		time.Sleep(2 * time.Second)
 		kit.RemakeBucket(t, s.Connect(), 0)
 		time.Sleep(5 * time.Second)
-		wantLost(t, l, natslock.ErrLost)
+		kit.WantLost(t, l, natslock.ErrLost)
 		kit.Unlock(t, next.Granted(t))
-		kit.Unlock(t, mustLock(t, c.Client, "used", lingers)) // proves its subscription
+		kit.Unlock(t, kit.Must(t, c.Lock, "used", lingers)) // proves its subscription
 		time.Sleep(time.Minute)
 		require.Equal(t, 1, c.Stats().Idle)
 		begun := time.Now()
-		kit.Unlock(t, mustLock(t, join(t, s).Client, "used"))
+		kit.Unlock(t, kit.Must(t, kit.Join(t, s).Lock, "used"))
 		require.Less(t, time.Since(begun), 10*time.Millisecond)
 	})
 }
@@ -352,19 +352,19 @@ func TestLingerBucketRemade(t *testing.T) {
 // no new one.
 func TestLingerRepublishGone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		kit.Unlock(t, kit.Must(t, c.Lock, "l", lingers))
 		time.Sleep(time.Second)
-		newRaw(t, s.Connect()).reconfigure(func(c *jetstream.StreamConfig) { c.RePublish = nil })
+		kit.NewRaw(t, s.Connect()).Reconfigure(func(c *jetstream.StreamConfig) { c.RePublish = nil })
 		changed := time.Now()
 		for c.Stats().Idle > 0 {
 			time.Sleep(time.Second)
 			require.Less(t, time.Since(changed), 6*time.Minute)
 		}
-		kit.Unlock(t, mustLock(t, other.Client, "l"))
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+		kit.Unlock(t, kit.Must(t, other.Lock, "l"))
+		kit.Unlock(t, kit.Must(t, c.Lock, "l", lingers))
 		require.Zero(t, c.Stats().Idle)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -372,13 +372,13 @@ func TestLingerRepublishGone(t *testing.T) {
 // that is gone. The other leases of that end as soon.
 func TestReplacedDoubtsBucket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		short, long := mustLock(t, c.Client, "short"), mustLock(t, c.Client, "long", natslock.TTL(time.Hour))
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		short, long := kit.Must(t, c.Lock, "short"), kit.Must(t, c.Lock, "long", natslock.TTL(time.Hour))
 		time.Sleep(2 * time.Second)
 		kit.RemakeBucket(t, s.Connect(), 0)
-		mustLock(t, other.Client, "short")
+		kit.Must(t, other.Lock, "short")
 		time.Sleep(6 * time.Second) // short was to be renewed
-		wantLost(t, short, natslock.ErrLost)
-		wantLost(t, long, natslock.ErrLost)
+		kit.WantLost(t, short, natslock.ErrLost)
+		kit.WantLost(t, long, natslock.ErrLost)
 	})
 }

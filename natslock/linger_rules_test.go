@@ -31,27 +31,24 @@ func listSlowly(f *faults.Store, d time.Duration) {
 	})
 }
 
-// deaf has a client lose all notifications.
-func deaf(f *faults.Store) { f.DropEvents(func(kvstore.Event) bool { return true }) }
-
 // TestLingerListed: an idle lease is not used before a list has shown that nobody waits.
 func TestLingerListed(t *testing.T) {
 	for _, stranger := range []bool{false, true} {
 		t.Run(fmt.Sprint(stranger), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
-				other := join(t, s)
-				deaf(f)
-				l := mustLock(t, c.Client, "l", lingers)
-				var queued *waiting
+				c, f := kit.JoinFaulty(t, s)
+				other := kit.Join(t, s)
+				kit.Deaf(f)
+				l := kit.Must(t, c.Lock, "l", lingers)
+				var queued *kit.Waiting
 				if stranger {
-					queued = other.await(t, "l")
+					queued = other.Await(t, "l")
 				}
 				listSlowly(f, 100*time.Millisecond)
 				kit.Unlock(t, l)
 				begun := time.Now()
-				first, second := c.follow(t, lingers), c.follow(t, lingers)
-				given := c.begin(t, "l", lingers, natslock.MaxWait(50*time.Millisecond))
+				first, second := c.Settle(t, lingers), c.Settle(t, lingers)
+				given := c.Begin(t, "l", lingers, natslock.MaxWait(50*time.Millisecond))
 				require.ErrorIs(t, given.Failed(t), natslock.ErrTimeout)
 				require.False(t, first.Over())
 				if stranger {
@@ -67,7 +64,7 @@ func TestLingerListed(t *testing.T) {
 					require.Equal(t, 1, c.Stats().Idle)
 				}
 				require.NoError(t, c.Close(context.Background()))
-				wantNothing(t, s)
+				kit.WantNothing(t, s)
 			})
 		})
 	}
@@ -75,7 +72,7 @@ func TestLingerListed(t *testing.T) {
 
 // tokenAfter unlocks a lock, has the waiting goroutine granted and unlock, and returns its
 // token.
-func tokenAfter(t *testing.T, l *natslock.Lock, w *waiting) uint64 {
+func tokenAfter(t *testing.T, l *natslock.Lock, w *kit.Waiting) uint64 {
 	t.Helper()
 	kit.Unlock(t, l)
 	kit.Unlock(t, w.Granted(t))
@@ -86,15 +83,15 @@ func tokenAfter(t *testing.T, l *natslock.Lock, w *waiting) uint64 {
 // released.
 func TestLingerGivenUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		l := mustLock(t, c.Client, "l", lingers)
+		c, f := kit.JoinFaulty(t, s)
+		l := kit.Must(t, c.Lock, "l", lingers)
 		listSlowly(f, 100*time.Millisecond)
 		kit.Unlock(t, l)
-		w := c.begin(t, "l", lingers, natslock.MaxWait(50*time.Millisecond))
+		w := c.Begin(t, "l", lingers, natslock.MaxWait(50*time.Millisecond))
 		require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 		time.Sleep(time.Second)
 		require.Zero(t, c.Stats().Idle)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -103,13 +100,13 @@ func TestLingerWaits(t *testing.T) {
 	for _, end := range []string{"close", "break", "outage"} {
 		t.Run(end, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
-				other := join(t, s)
-				l := mustLock(t, c.Client, "l", lingers)
+				c, f := kit.JoinFaulty(t, s)
+				other := kit.Join(t, s)
+				l := kit.Must(t, c.Lock, "l", lingers)
 				time.Sleep(10 * time.Second) // the lease is watched
 				listSlowly(f, time.Second)
 				kit.Unlock(t, l)
-				w := c.follow(t, lingers)
+				w := c.Settle(t, lingers)
 				switch end {
 				case "close":
 					require.NoError(t, kit.CloseNow(c.Client))
@@ -130,7 +127,7 @@ func TestLingerWaits(t *testing.T) {
 					kit.Unlock(t, w.Granted(t))
 				}
 				require.NoError(t, kit.CloseNow(c.Client))
-				wantNothing(t, s)
+				kit.WantNothing(t, s)
 			})
 		})
 	}
@@ -142,10 +139,10 @@ func TestLingerShown(t *testing.T) {
 	for _, shown := range []bool{false, true} {
 		t.Run(fmt.Sprint(shown), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c := join(t, s)
-				l := mustLock(t, c.Client, "l")
-				w := c.follow(t, lingers)
-				again := c.follow(t, lingers)
+				c := kit.Join(t, s)
+				l := kit.Must(t, c.Lock, "l")
+				w := c.Settle(t, lingers)
+				again := c.Settle(t, lingers)
 				kit.Unlock(t, l)
 				kit.Unlock(t, w.Granted(t))
 				last := again.Granted(t)
@@ -154,7 +151,7 @@ func TestLingerShown(t *testing.T) {
 				}
 				kit.Unlock(t, last)
 				synctest.Wait()
-				h := inspect(t, c.Client, "l").Holder
+				h := kit.Inspect(t, c.Client, "l").Holder
 				require.Equal(t, shown, h != nil)
 				if shown {
 					require.True(t, h.Lingers)
@@ -168,8 +165,8 @@ func TestLingerShown(t *testing.T) {
 // that is still to come. If that fails, the client gives the lease up.
 func TestLingerOwnTry(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		l := mustLock(t, c.Client, "l", lingers)
+		c, f := kit.JoinFaulty(t, s)
+		l := kit.Must(t, c.Lock, "l", lingers)
 		listSlowly(f, 100*time.Millisecond)
 		kit.Unlock(t, l)
 		token := l.Token()
@@ -184,7 +181,7 @@ func TestLingerOwnTry(t *testing.T) {
 			require.ErrorIs(t, err, natslock.ErrLocked)
 			kit.Unlock(t, l)
 		}
-		l = mustLock(t, c.Client, "m", lingers)
+		l = kit.Must(t, c.Lock, "m", lingers)
 		limit := time.Now().Add(200 * time.Millisecond)
 		f.FailReads(func(op faults.ReadOp, _ string) error {
 			if op == faults.ReadList && time.Now().Before(limit) {
@@ -209,42 +206,42 @@ func TestLingerOwnTry(t *testing.T) {
 func TestLingerMany(t *testing.T) {
 	locks := machine.Part(1000)
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		for i := range locks {
-			kit.Unlock(t, mustLock(t, c.Client, fmt.Sprint("l", i), lingers))
+			kit.Unlock(t, kit.Must(t, c.Lock, fmt.Sprint("l", i), lingers))
 		}
 		time.Sleep(20 * time.Second)
-		before := c.nc.Stats().OutMsgs
+		before := c.NC.Stats().OutMsgs
 		time.Sleep(time.Minute)
-		sent := int(c.nc.Stats().OutMsgs - before)
+		sent := int(c.NC.Stats().OutMsgs - before)
 		require.LessOrEqual(t, sent, locks*12+200)
 		require.Equal(t, locks, c.Stats().Idle)
-		other := join(t, s)
+		other := kit.Join(t, s)
 		begun := time.Now()
 		for i := range locks {
-			kit.Unlock(t, mustLock(t, other.Client, fmt.Sprint("l", i)))
+			kit.Unlock(t, kit.Must(t, other.Lock, fmt.Sprint("l", i)))
 		}
 		require.Less(t, time.Since(begun), time.Second)
 		synctest.Wait()
 		require.Zero(t, c.Stats().Idle)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
 // TestLingerManyUnnotified: the renewals of places show those that wait for many locks.
 func TestLingerManyUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
+		c, f := kit.JoinFaulty(t, s)
+		other := kit.Join(t, s)
 		for i := range 300 {
-			kit.Unlock(t, mustLock(t, c.Client, fmt.Sprint("l", i), lingers))
+			kit.Unlock(t, kit.Must(t, c.Lock, fmt.Sprint("l", i), lingers))
 		}
 		time.Sleep(20 * time.Second)
 		dropPlaces(f)
 		begun := time.Now()
-		var waits []*waiting
+		var waits []*kit.Waiting
 		for i := range 100 {
-			waits = append(waits, other.begin(t, fmt.Sprint("l", 3*i)))
+			waits = append(waits, other.Begin(t, fmt.Sprint("l", 3*i)))
 		}
 		for _, w := range waits {
 			kit.Unlock(t, w.Granted(t))

@@ -17,43 +17,43 @@ import (
 // A lock that lingers is taken again without a message.
 func TestLingerCycles(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		lingers := natslock.Linger(time.Minute)
 		token := uint64(0)
 		cycle := func() {
-			l := mustLock(t, c.Client, "l", lingers)
+			l := kit.Must(t, c.Lock, "l", lingers)
 			require.Greater(t, l.Token(), token)
 			token = l.Token()
 			kit.Unlock(t, l)
 		}
 		cycle()
 		synctest.Wait() // subscribed, and the queue listed
-		taps := newTap(t, s.Connect(), ">")
-		before := c.nc.Stats().OutMsgs
+		taps := kit.NewTap(t, s.Connect(), ">")
+		before := c.NC.Stats().OutMsgs
 		for range 320 {
 			cycle()
 		}
-		require.LessOrEqual(t, c.nc.Stats().OutMsgs-before, uint64(10))
-		require.LessOrEqual(t, len(taps.take(t, c.nc)), 20)
+		require.LessOrEqual(t, c.NC.Stats().OutMsgs-before, uint64(10))
+		require.LessOrEqual(t, len(taps.Take(t, c.NC)), 20)
 		l, err := c.TryLock(t.Context(), "l")
 		require.NoError(t, err)
 		kit.Unlock(t, l) // it does not linger
-		require.Nil(t, inspect(t, c.Client, "l").Holder)
-		wantNothing(t, s)
+		require.Nil(t, kit.Inspect(t, c.Client, "l").Holder)
+		kit.WantNothing(t, s)
 	})
 }
 
 // The lock is free when the time is over.
 func TestLingerEnds(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		for _, d := range []time.Duration{time.Second, 7 * time.Second, time.Minute} {
-			kit.Unlock(t, mustLock(t, c.Client, "l", natslock.Linger(d)))
+			kit.Unlock(t, kit.Must(t, c.Lock, "l", natslock.Linger(d)))
 			time.Sleep(d - time.Millisecond)
-			require.NotNil(t, inspect(t, c.Client, "l").Holder, d)
+			require.NotNil(t, kit.Inspect(t, c.Client, "l").Holder, d)
 			time.Sleep(10 * time.Millisecond)
-			require.Nil(t, inspect(t, c.Client, "l").Holder, d)
-			wantNothing(t, s)
+			require.Nil(t, kit.Inspect(t, c.Client, "l").Holder, d)
+			kit.WantNothing(t, s)
 		}
 	})
 }
@@ -61,18 +61,18 @@ func TestLingerEnds(t *testing.T) {
 // The client gives an idle lock up when another client queues.
 func TestLingerRecalled(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		kit.Unlock(t, kit.Must(t, c.Lock, "l", lingers))
 		time.Sleep(time.Minute)
 		begun := time.Now()
-		l := mustLock(t, other.Client, "l")
+		l := kit.Must(t, other.Lock, "l")
 		require.Less(t, time.Since(begun), 10*time.Millisecond)
-		w := c.follow(t, lingers)
-		third := join(t, s).follow(t)
+		w := c.Settle(t, lingers)
+		third := kit.Join(t, s).Settle(t)
 		kit.Unlock(t, l)
 		mine := w.Granted(t)
-		unlockAll(t, mine, third)
-		wantNothing(t, s)
+		kit.UnlockAll(t, mine, third)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -87,19 +87,19 @@ func TestLingerLostNotification(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				lingers := natslock.Linger(80 * time.Second)
-				c, f := joinFaulty(t, s)
-				other := join(t, s)
-				kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+				c, f := kit.JoinFaulty(t, s)
+				other := kit.Join(t, s)
+				kit.Unlock(t, kit.Must(t, c.Lock, "l", lingers))
 				time.Sleep(time.Minute)
-				if deaf(f); name == "place" {
+				if kit.Deaf(f); name == "place" {
 					dropPlaces(f)
 				}
-				w := other.follow(t)
+				w := other.Settle(t)
 				begun := time.Now()
-				var own *waiting
+				var own *kit.Waiting
 				if tc.asks < tc.waits*2 {
 					time.Sleep(tc.asks)
-					own = c.follow(t, lingers)
+					own = c.Settle(t, lingers)
 				}
 				l := w.Granted(t)
 				require.InDelta(t, tc.waits, w.At.Sub(begun), float64(100*time.Millisecond))
@@ -120,8 +120,8 @@ func TestLingerLostNotification(t *testing.T) {
 func TestLingerSibling(t *testing.T) {
 	for _, try := range []bool{false, true} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			c := join(t, s)
-			kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+			c := kit.Join(t, s)
+			kit.Unlock(t, kit.Must(t, c.Lock, "l", lingers))
 			time.Sleep(time.Minute)
 			begun := time.Now()
 			lock := c.Lock
@@ -132,7 +132,7 @@ func TestLingerSibling(t *testing.T) {
 			require.NoError(t, err)
 			require.Less(t, time.Since(begun), 10*time.Millisecond)
 			kit.Unlock(t, l)
-			wantNothing(t, s)
+			kit.WantNothing(t, s)
 		})
 	}
 }
@@ -140,14 +140,14 @@ func TestLingerSibling(t *testing.T) {
 // Close releases idle locks at once.
 func TestLingerClose(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		for _, name := range []string{"a", "b"} {
-			kit.Unlock(t, mustLock(t, c.Client, name, lingers))
+			kit.Unlock(t, kit.Must(t, c.Lock, name, lingers))
 		}
 		begun := time.Now()
 		require.NoError(t, c.Client.Close(context.Background()))
 		require.Less(t, time.Since(begun), 10*time.Millisecond)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 	})
 }
 
@@ -155,17 +155,17 @@ func TestLingerClose(t *testing.T) {
 // error reports whether the lock was idle when it was last renewed, and Lock gets it at once.
 func TestLingerTryLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		other, f := joinFaulty(t, s)
+		c := kit.Join(t, s)
+		other, f := kit.JoinFaulty(t, s)
 		refused := func(idle bool, text string) {
 			t.Helper()
 			writes := f.Counts().Sends
-			begun, sent := time.Now(), other.nc.Stats().OutMsgs
+			begun, sent := time.Now(), other.NC.Stats().OutMsgs
 			_, err := other.TryLock(t.Context(), "l")
 			var locked *natslock.LockedError
 			require.ErrorAs(t, err, &locked)
 			require.Zero(t, time.Since(begun))
-			require.LessOrEqual(t, other.nc.Stats().OutMsgs-sent, uint64(3), "its claim, a read, and now and then a verification")
+			require.LessOrEqual(t, other.NC.Stats().OutMsgs-sent, uint64(3), "its claim, a read, and now and then a verification")
 			require.LessOrEqual(t, f.Counts().Sends-writes, 1)
 			require.True(t, locked.Lingers)
 			require.Equal(t, idle, locked.Idle)
@@ -174,20 +174,20 @@ func TestLingerTryLock(t *testing.T) {
 		free := func() {
 			t.Helper()
 			begun := time.Now()
-			kit.Unlock(t, mustLock(t, other.Client, "l"))
+			kit.Unlock(t, kit.Must(t, other.Lock, "l"))
 			require.Less(t, time.Since(begun), 10*time.Millisecond)
 			time.Sleep(2 * time.Second)
-			wantNothing(t, s)
+			kit.WantNothing(t, s)
 		}
 		for name, lock := range map[string]func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){"Lock": c.Lock, "TryLock": c.TryLock} {
 			l, err := lock(t.Context(), "l", lingers)
 			require.NoError(t, err)
 			time.Sleep(time.Second)
 			refused(false, "which lingers and may be idle")
-			sent := c.nc.Stats().OutMsgs
+			sent := c.NC.Stats().OutMsgs
 			kit.Unlock(t, l)
-			l = mustLock(t, c.Client, "l", lingers)
-			require.LessOrEqual(t, c.nc.Stats().OutMsgs-sent, uint64(2), "%s: a list, from a subscription that is older, and now and then a verification", name)
+			l = kit.Must(t, c.Lock, "l", lingers)
+			require.LessOrEqual(t, c.NC.Stats().OutMsgs-sent, uint64(2), "%s: a list, from a subscription that is older, and now and then a verification", name)
 			kit.Unlock(t, l)
 			refused(false, "which lingers and may be idle")
 			time.Sleep(time.Minute)
@@ -201,15 +201,15 @@ func TestLingerTryLock(t *testing.T) {
 // The least recently used lock is given up at the bound.
 func TestLingerEvicted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithTuning(natslock.Tuning{MaxLingering: 2}))
+		c := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{MaxLingering: 2}))
 		for _, name := range []string{"a", "b", "a", "c"} {
-			kit.Unlock(t, mustLock(t, c.Client, name, lingers))
+			kit.Unlock(t, kit.Must(t, c.Lock, name, lingers))
 		}
 		synctest.Wait()
 		require.Equal(t, 2, c.Stats().Idle)
 		require.Zero(t, c.Stats().Held)
 		for name, idle := range map[string]bool{"a": true, "b": false, "c": true} {
-			require.Equal(t, idle, inspect(t, c.Client, name).Holder != nil, name)
+			require.Equal(t, idle, kit.Inspect(t, c.Client, name).Holder != nil, name)
 		}
 	})
 }
@@ -217,18 +217,18 @@ func TestLingerEvicted(t *testing.T) {
 // An idle lock that an operator breaks is free at once while its client lives.
 func TestLingerBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		for _, crashed := range []bool{false, true} {
-			kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+			kit.Unlock(t, kit.Must(t, c.Lock, "l", lingers))
 			time.Sleep(time.Minute)
-			h := inspect(t, other.Client, "l").Holder
+			h := kit.Inspect(t, other.Client, "l").Holder
 			require.True(t, h.Lingers && h.Idle)
 			if crashed {
-				c.link.Blackhole(true)
+				c.Link.Blackhole(true)
 			}
 			begun := time.Now()
 			require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: h.ID}))
-			kit.Unlock(t, mustLock(t, other.Client, "l"))
+			kit.Unlock(t, kit.Must(t, other.Lock, "l"))
 			if !crashed {
 				require.Less(t, time.Since(begun), 10*time.Millisecond)
 				require.Zero(t, c.Stats().Idle)
@@ -243,14 +243,14 @@ func TestLingerBroken(t *testing.T) {
 // A client that is cut off keeps no idle lock beyond its lease.
 func TestLingerLost(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		l := mustLock(t, c.Client, "l", lingers)
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l", lingers)
 		token := l.Token()
 		kit.Unlock(t, l)
 		time.Sleep(time.Minute)
-		c.link.Cut()
+		c.Link.Cut()
 		begun := time.Now()
-		l = mustLock(t, other.Client, "l")
+		l = kit.Must(t, other.Lock, "l")
 		require.Less(t, time.Since(begun), 15*time.Second+500*time.Millisecond)
 		require.Greater(t, l.Token(), token)
 		require.Zero(t, c.Stats().Idle)
@@ -262,11 +262,11 @@ func TestLingerLost(t *testing.T) {
 // Two clients whose locks linger take turns as two others do.
 func TestLingerTwoClients(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := join(t, s), join(t, s)
+		a, b := kit.Join(t, s), kit.Join(t, s)
 		begun := time.Now()
 		for range 20 {
-			for _, m := range []*member{a, b} {
-				kit.Unlock(t, mustLock(t, m.Client, "l", lingers))
+			for _, m := range []*kit.Member{a, b} {
+				kit.Unlock(t, kit.Must(t, m.Lock, "l", lingers))
 				synctest.Wait()
 			}
 		}
@@ -276,7 +276,7 @@ func TestLingerTwoClients(t *testing.T) {
 
 func TestLingerInvalid(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		for _, opts := range [][]natslock.LockOption{
 			{natslock.Linger(0)}, {natslock.Linger(-1)}, {natslock.Linger(time.Hour + 1)},
 			{natslock.Linger(time.Second), natslock.NoRenew()},
@@ -285,7 +285,7 @@ func TestLingerInvalid(t *testing.T) {
 			_, err := c.Lock(t.Context(), "l", opts...)
 			require.ErrorIs(t, err, natslock.ErrInvalid)
 		}
-		_, err := join(t, s, exactly()).Lock(t.Context(), "l", lingers)
+		_, err := kit.Join(t, s, exactly()).Lock(t.Context(), "l", lingers)
 		require.ErrorIs(t, err, natslock.ErrInvalid, "each goroutine queues by itself")
 	})
 }

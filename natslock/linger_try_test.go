@@ -19,12 +19,12 @@ import (
 // says that the lock is taken, and does not queue.
 func TestLingerTryQueuesNot(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+		c, f := kit.JoinFaulty(t, s)
+		other := kit.Join(t, s)
+		kit.Unlock(t, kit.Must(t, c.Lock, "l", lingers))
 		time.Sleep(time.Minute)
-		deaf(f)
-		w := other.follow(t)
+		kit.Deaf(f)
+		w := other.Settle(t)
 		time.Sleep(time.Second)
 		begun := time.Now()
 		_, err := c.TryLock(t.Context(), "l")
@@ -38,8 +38,8 @@ func TestLingerTryQueuesNot(t *testing.T) {
 // returns then.
 func TestLingerTryEnds(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "l", lingers))
+		c, f := kit.JoinFaulty(t, s)
+		kit.Unlock(t, kit.Must(t, c.Lock, "l", lingers))
 		synctest.Wait()
 		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
 		for begun := time.Now(); time.Since(begun) < 9*time.Second; {
@@ -61,7 +61,7 @@ func TestLingerTryEnds(t *testing.T) {
 // way. That one does not wait for the end of the idle lease.
 func TestLingerTryBesideAFounder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
+		c, f := kit.JoinFaulty(t, s)
 		first := true
 		f.OnSend(func(int, kvstore.Write) faults.Fate {
 			if first {
@@ -70,7 +70,7 @@ func TestLingerTryBesideAFounder(t *testing.T) {
 			}
 			return faults.Pass
 		})
-		w := c.follow(t, lingers)
+		w := c.Settle(t, lingers)
 		kit.Unlock(t, kit.Must(t, c.TryLock, "l", lingers))
 		begun := time.Now()
 		kit.Unlock(t, w.Granted(t))

@@ -17,8 +17,8 @@ import (
 // was written.
 func TestLingerWatched(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, viewer := join(t, s, natslock.WithOwner("alice")), join(t, s)
-		plain := mustLock(t, c.Client, "plain")
+		c, viewer := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
+		plain := kit.Must(t, c.Lock, "plain")
 		events := make(chan admin.Event, 1000)
 		go func() {
 			for ev, err := range admin.New(viewer.Client).Watch(t.Context(), "l") {
@@ -40,19 +40,19 @@ func TestLingerWatched(t *testing.T) {
 			require.Equal(t, "alice", ev.Holder.Owner)
 		}
 		require.Equal(t, admin.EventWatching, kit.Receive(t, events, "the watch").Type)
-		l := mustLock(t, c.Client, "l", natslock.Linger(12*time.Second))
+		l := kit.Must(t, c.Lock, "l", natslock.Linger(12*time.Second))
 		next(admin.EventGranted, false)
-		h := inspect(t, viewer.Client, "l").Holder
+		h := kit.Inspect(t, viewer.Client, "l").Holder
 		require.True(t, h.Lingers && !h.Idle)
 		kit.Unlock(t, l)
 		synctest.Wait()
-		require.False(t, inspect(t, viewer.Client, "l").Holder.Idle, "the record is older")
+		require.False(t, kit.Inspect(t, viewer.Client, "l").Holder.Idle, "the record is older")
 		require.Equal(t, 1, c.Stats().Idle)
 		next(admin.EventRenewed, true)
-		h = inspect(t, viewer.Client, "l").Holder
+		h = kit.Inspect(t, viewer.Client, "l").Holder
 		require.True(t, h.Lingers && h.Idle)
 		next(admin.EventReleased, true)
-		h = inspect(t, viewer.Client, "plain").Holder
+		h = kit.Inspect(t, viewer.Client, "plain").Holder
 		require.False(t, h.Lingers || h.Idle)
 		kit.Unlock(t, plain)
 	})
@@ -62,22 +62,22 @@ func TestLingerWatched(t *testing.T) {
 // event, and no count changes.
 func TestLingerObserved(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		for what, end := range map[string]func(c, other *member){
-			"the end of its time": func(*member, *member) {},
-			"another client": func(_, other *member) {
-				kit.Unlock(t, mustLock(t, other.Client, "l"))
+		for what, end := range map[string]func(c, other *kit.Member){
+			"the end of its time": func(*kit.Member, *kit.Member) {},
+			"another client": func(_, other *kit.Member) {
+				kit.Unlock(t, kit.Must(t, other.Lock, "l"))
 			},
-			"a break": func(_, other *member) {
-				h := inspect(t, other.Client, "l").Holder
+			"a break": func(_, other *kit.Member) {
+				h := kit.Inspect(t, other.Client, "l").Holder
 				require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: h.ID}))
 			},
-			"a cut": func(c, _ *member) { c.link.Blackhole(true) },
-			"Close": func(c, _ *member) { require.NoError(t, c.Client.Close(t.Context())) },
+			"a cut": func(c, _ *kit.Member) { c.Link.Blackhole(true) },
+			"Close": func(c, _ *kit.Member) { require.NoError(t, c.Client.Close(t.Context())) },
 		} {
-			c, other := join(t, s), join(t, s)
+			c, other := kit.Join(t, s), kit.Join(t, s)
 			var ids []string
 			for range 3 {
-				l := mustLock(t, c.Client, "l", natslock.Linger(30*time.Second))
+				l := kit.Must(t, c.Lock, "l", natslock.Linger(30*time.Second))
 				ids = append(ids, l.ID())
 				kit.Unlock(t, l)
 				synctest.Wait()
@@ -90,7 +90,7 @@ func TestLingerObserved(t *testing.T) {
 			for _, id := range ids {
 				want = append(want, "granted "+id, "released "+id)
 			}
-			for _, ev := range c.rec.All() {
+			for _, ev := range c.Events.All() {
 				if ev.Type != admin.EventRenewed {
 					got = append(got, ev.Type.String()+" "+ev.ID)
 				}

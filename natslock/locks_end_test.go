@@ -24,26 +24,26 @@ import (
 // A LockAll that loses a lock while it waits for another one fails at once. It keeps
 // nothing, and its error names both.
 func TestLockAllLosesWhileWaiting(t *testing.T) {
-	for what, lose := range map[string]func(t *testing.T, r *raw, by *natslock.Client, l lockadmin.Holder) error{
-		"broken": func(t *testing.T, _ *raw, by *natslock.Client, h lockadmin.Holder) error {
+	for what, lose := range map[string]func(t *testing.T, r *kit.Raw, by *natslock.Client, l lockadmin.Holder) error{
+		"broken": func(t *testing.T, _ *kit.Raw, by *natslock.Client, h lockadmin.Holder) error {
 			require.NoError(t, lockadmin.New(by).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "a", ID: h.ID, Reason: "test"}))
 			return natslock.ErrBroken
 		},
-		"deleted": func(_ *testing.T, r *raw, _ *natslock.Client, _ lockadmin.Holder) error {
-			r.remove("lock.a")
+		"deleted": func(_ *testing.T, r *kit.Raw, _ *natslock.Client, _ lockadmin.Holder) error {
+			r.Remove("lock.a")
 			return natslock.ErrLost
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				holder, c := join(t, s), join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
-				r := newRaw(t, s.Connect())
-				b := mustLock(t, holder.Client, "b")
-				g := c.gather(t, []string{"a", "b"})
-				c.rec.Wait(t, lockadmin.EventQueued, "b")
+				holder, c := kit.Join(t, s), kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
+				r := kit.NewRaw(t, s.Connect())
+				b := kit.Must(t, holder.Lock, "b")
+				g := gather(t, c, []string{"a", "b"})
+				c.Events.Wait(t, lockadmin.EventQueued, "b")
 				time.Sleep(2 * time.Second)
 				begun := time.Now()
-				want := lose(t, r, holder.Client, *inspect(t, holder.Client, "a").Holder)
+				want := lose(t, r, holder.Client, *kit.Inspect(t, holder.Client, "a").Holder)
 				err := g.Failed(t)
 				require.ErrorIs(t, err, want)
 				require.NotErrorIs(t, err, natslock.ErrTimeout)
@@ -51,7 +51,7 @@ func TestLockAllLosesWhileWaiting(t *testing.T) {
 				require.ErrorContains(t, err, `"b"`)
 				require.Less(t, g.At.Sub(begun), time.Second)
 				time.Sleep(time.Second)
-				require.Equal(t, []string{"lock.b"}, r.live(">"))
+				require.Equal(t, []string{"lock.b"}, r.Live(">"))
 				kit.Unlock(t, b)
 			})
 		})
@@ -61,8 +61,8 @@ func TestLockAllLosesWhileWaiting(t *testing.T) {
 // A lease that is not renewed can end while LockAll waits for another lock.
 func TestLockAllNoRenew(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, c := join(t, s), join(t, s)
-		b := mustLock(t, holder.Client, "b")
+		holder, c := kit.Join(t, s), kit.Join(t, s)
+		b := kit.Must(t, holder.Lock, "b")
 		_, err := c.LockAll(t.Context(), []string{"a", "b"}, natslock.NoRenew(), natslock.TTL(5*time.Second))
 		require.ErrorIs(t, err, natslock.ErrLost)
 		kit.Unlock(t, b)
@@ -81,15 +81,15 @@ func TestLockAllNoRenew(t *testing.T) {
 // names the lost one.
 func TestLockAllContext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		admin, c := join(t, s), join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
-		r := newRaw(t, s.Connect())
+		admin, c := kit.Join(t, s), kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
+		r := kit.NewRaw(t, s.Connect())
 		l, err := c.LockAll(t.Context(), []string{"a", "b", "c"})
 		require.NoError(t, err)
 		time.Sleep(time.Second)
 		require.NoError(t, l.Err())
 		require.NoError(t, l.Context().Err())
 		require.NoError(t, lockadmin.New(admin.Client).Break(t.Context(), lockadmin.BreakRequest{
-			Kind: lockadmin.KindMutex, Name: "b", ID: inspect(t, admin.Client, "b").Holder.ID, Reason: "test",
+			Kind: lockadmin.KindMutex, Name: "b", ID: kit.Inspect(t, admin.Client, "b").Holder.ID, Reason: "test",
 		}))
 		kit.Receive(t, l.Context().Done(), "the end of the context")
 		cause := context.Cause(l.Context())
@@ -97,14 +97,14 @@ func TestLockAllContext(t *testing.T) {
 		require.ErrorContains(t, cause, `"b"`)
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 		synctest.Wait()
-		require.Equal(t, []string{"lock.a", "lock.b", "lock.c"}, r.live(">"))
+		require.Equal(t, []string{"lock.a", "lock.b", "lock.c"}, r.Live(">"))
 		err = l.Unlock(t.Context())
 		require.ErrorIs(t, err, natslock.ErrBroken)
 		require.ErrorContains(t, err, `"b"`)
 		require.NotContains(t, err.Error(), `"a"`)
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 		require.Equal(t, err, l.Unlock(t.Context()))
-		require.Empty(t, r.live(">"))
+		require.Empty(t, r.Live(">"))
 	})
 }
 
@@ -112,7 +112,7 @@ func TestLockAllContext(t *testing.T) {
 // the locks held.
 func TestLockAllParent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		type key struct{}
 		ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "value"))
 		child, err := c.LockAll(ctx, []string{"a", "b"})
@@ -145,7 +145,7 @@ func TestLockAllParent(t *testing.T) {
 // Unlock ends the context before the first release is sent.
 func TestLockAllContextEndsFirst(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
+		c, f := kit.JoinFaulty(t, s)
 		l, err := c.LockAll(t.Context(), []string{"a", "b", "c"})
 		require.NoError(t, err)
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -161,20 +161,20 @@ func TestLockAllContextEndsFirst(t *testing.T) {
 // released.
 func TestLockAllGivesUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, c := join(t, s, natslock.WithOwner("alice")), join(t, s)
-		r := newRaw(t, s.Connect())
+		holder, c := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
 		for _, limit := range []bool{true, false} {
-			b, e := mustLock(t, holder.Client, "b"), mustLock(t, holder.Client, "e")
+			b, e := kit.Must(t, holder.Lock, "b"), kit.Must(t, holder.Lock, "e")
 			var opts []natslock.LockOption
 			if limit {
 				opts = append(opts, natslock.MaxWait(10*time.Second))
 			}
-			g := c.gather(t, []string{"a", "b", "c", "d", "e"}, opts...)
+			g := gather(t, c, []string{"a", "b", "c", "d", "e"}, opts...)
 			time.Sleep(6 * time.Second)
 			kit.Unlock(t, b)
 			time.Sleep(4*time.Second - time.Millisecond)
 			require.False(t, g.Over())
-			require.Len(t, r.live("lock.*"), 5)
+			require.Len(t, r.Live("lock.*"), 5)
 			time.Sleep(time.Millisecond)
 			reason := errors.New("the user went away")
 			if !limit {
@@ -193,7 +193,7 @@ func TestLockAllGivesUp(t *testing.T) {
 				require.NotErrorIs(t, err, context.DeadlineExceeded)
 			}
 			synctest.Wait()
-			require.Equal(t, []string{"lock.e"}, r.live(">"))
+			require.Equal(t, []string{"lock.e"}, r.Live(">"))
 			kit.Unlock(t, e)
 		}
 	})
@@ -202,18 +202,18 @@ func TestLockAllGivesUp(t *testing.T) {
 // A LockAll outlives an outage, and one that gives up in it does so in time.
 func TestLockAllOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "warm"))
-		c.link.Blackhole(true)
+		c := kit.Join(t, s)
+		kit.Unlock(t, kit.Must(t, c.Lock, "warm"))
+		c.Link.Blackhole(true)
 		begun := time.Now()
 		_, err := c.LockAll(t.Context(), []string{"a", "b"}, natslock.MaxWait(2*time.Second))
 		require.ErrorIs(t, err, natslock.ErrTimeout)
 		require.Equal(t, 2*time.Second, time.Since(begun))
 		_, err = c.TryLockAll(t.Context(), []string{"a", "b"})
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
-		g := c.gather(t, []string{"a", "b"})
+		g := gather(t, c, []string{"a", "b"})
 		time.Sleep(20 * time.Second)
-		c.link.Blackhole(false)
+		c.Link.Blackhole(false)
 		mustUnlockAll(t, g.Granted(t))
 	})
 }
@@ -222,19 +222,19 @@ func TestLockAllOutage(t *testing.T) {
 // locks.
 func TestLockAllClose(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, c := join(t, s), join(t, s)
-		r := newRaw(t, s.Connect())
-		b := mustLock(t, holder.Client, "b")
+		holder, c := kit.Join(t, s), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		b := kit.Must(t, holder.Lock, "b")
 		held, err := c.LockAll(t.Context(), []string{"x", "y"})
 		require.NoError(t, err)
-		g := c.gather(t, []string{"a", "b"})
-		c.rec.Wait(t, lockadmin.EventQueued, "b")
+		g := gather(t, c, []string{"a", "b"})
+		c.Events.Wait(t, lockadmin.EventQueued, "b")
 		closed := make(chan error, 1)
 		go func() { closed <- c.Close(context.Background()) }()
 		err = g.Failed(t)
 		require.ErrorIs(t, err, natslock.ErrClosed)
 		synctest.Wait()
-		require.Equal(t, []string{"lock.b", "lock.x", "lock.y"}, r.live(">"))
+		require.Equal(t, []string{"lock.b", "lock.x", "lock.y"}, r.Live(">"))
 		require.Empty(t, closed)
 		mustUnlockAll(t, held)
 		require.NoError(t, kit.Receive(t, closed, "the end of Close"))
@@ -250,14 +250,14 @@ func TestLockAllClose(t *testing.T) {
 func TestLockAllDropped(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
-	var log journal
-	other := join(t, s)
-	c := join(t, s, log.option())
+	var log kit.Log
+	other := kit.Join(t, s)
+	c := kit.Join(t, s, log.Option())
 	ctx := func() context.Context {
 		l, err := c.LockAll(t.Context(), []string{"a", "b"}, natslock.TTL(3*time.Second))
 		require.NoError(t, err)
-		c.rec.Wait(t, lockadmin.EventRenewed, "a")
-		c.rec.Wait(t, lockadmin.EventRenewed, "b")
+		c.Events.Wait(t, lockadmin.EventRenewed, "a")
+		c.Events.Wait(t, lockadmin.EventRenewed, "b")
 		require.NoError(t, l.Err())
 		return l.Context()
 	}()

@@ -28,7 +28,7 @@ import (
 // gathering is a LockAll under way.
 type gathering = kit.Call[*natslock.LockSet]
 
-func (m *member) gather(t testing.TB, names []string, opts ...natslock.LockOption) *gathering {
+func gather(t testing.TB, m *kit.Member, names []string, opts ...natslock.LockOption) *gathering {
 	return kit.Begin(t, func(ctx context.Context) (*natslock.LockSet, error) { return m.LockAll(ctx, names, opts...) })
 }
 
@@ -47,21 +47,21 @@ func slow(f *faults.Store, d time.Duration) {
 func TestLockAllMessages(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const n, rtt = 20, 50 * time.Millisecond
-		c, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		c, f := kit.JoinFaulty(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		names := func(prefix string) (names []string) {
 			for i := range n {
 				names = append(names, fmt.Sprint(prefix, i))
 			}
 			return names
 		}
-		kit.Unlock(t, mustLock(t, c.Client, "warm")) // starts the client's subscription
+		kit.Unlock(t, kit.Must(t, c.Lock, "warm")) // starts the client's subscription
 		time.Sleep(time.Minute)
 		slow(f, rtt)
 		measure := func(what string, messages uint64, trips int, fn func()) {
 			t.Helper()
-			out, begun := c.nc.Stats().OutMsgs, time.Now()
+			out, begun := c.NC.Stats().OutMsgs, time.Now()
 			fn()
-			require.Equal(t, messages, c.nc.Stats().OutMsgs-out, what)
+			require.Equal(t, messages, c.NC.Stats().OutMsgs-out, what)
 			require.Equal(t, time.Duration(trips)*rtt, time.Since(begun), what)
 		}
 		measure("n TryLocks", n, n, func() {
@@ -89,10 +89,10 @@ func TestLockAllMessages(t *testing.T) {
 // A TryLockAll that is refused one lock returns that and releases the others.
 func TestTryLockAllRefused(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, c := join(t, s, natslock.WithOwner("alice")), join(t, s)
-		r := newRaw(t, s.Connect())
-		l := mustLock(t, holder.Client, "c")
-		p := newTap(t, s.Connect(), ">")
+		holder, c := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		l := kit.Must(t, holder.Lock, "c")
+		p := kit.NewTap(t, s.Connect(), ">")
 		begun := time.Now()
 		all, err := c.TryLockAll(t.Context(), []string{"d", "c", "b", "a"})
 		require.Nil(t, all)
@@ -101,14 +101,14 @@ func TestTryLockAllRefused(t *testing.T) {
 		require.Equal(t, "c", locked.Name)
 		require.Equal(t, "alice", locked.Holder.Owner)
 		require.Zero(t, time.Since(begun))
-		require.Equal(t, []string{"lock.c"}, r.live(">"))
-		require.Len(t, p.take(t, c.nc), 7, "4 attempts, 3 releases")
+		require.Equal(t, []string{"lock.c"}, r.Live(">"))
+		require.Len(t, p.Take(t, c.NC), 7, "4 attempts, 3 releases")
 		kit.Unlock(t, l)
 		all, err = c.TryLockAll(t.Context(), []string{"d", "c", "b", "a"})
 		require.NoError(t, err)
 		require.Equal(t, []string{"a", "b", "c", "d"}, all.Names())
 		mustUnlockAll(t, all)
-		require.Empty(t, r.live(">"))
+		require.Empty(t, r.Live(">"))
 	})
 }
 
@@ -116,19 +116,19 @@ func TestTryLockAllRefused(t *testing.T) {
 // and both get all of them.
 func TestLockAllCrossing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, c := join(t, s), crowd(t, s, 2)
-		r := newRaw(t, s.Connect())
-		a, b := mustLock(t, holder.Client, "a"), mustLock(t, holder.Client, "b")
+		holder, c := kit.Join(t, s), kit.Crowd(t, s, 2)
+		r := kit.NewRaw(t, s.Connect())
+		a, b := kit.Must(t, holder.Lock, "a"), kit.Must(t, holder.Lock, "b")
 		both := []*gathering{
-			c[0].gather(t, []string{"a", "b"}, natslock.MaxWait(time.Minute)),
-			c[1].gather(t, []string{"b", "a"}, natslock.MaxWait(time.Minute)),
+			gather(t, c[0], []string{"a", "b"}, natslock.MaxWait(time.Minute)),
+			gather(t, c[1], []string{"b", "a"}, natslock.MaxWait(time.Minute)),
 		}
 		for _, m := range c {
-			m.rec.Wait(t, admin.EventQueued, "a")
+			m.Events.Wait(t, admin.EventQueued, "a")
 		}
 		synctest.Wait()
-		require.Len(t, r.live("wait.a.*"), 2)
-		require.Empty(t, r.live("wait.b.*"))
+		require.Len(t, r.Live("wait.a.*"), 2)
+		require.Empty(t, r.Live("wait.b.*"))
 		kit.Unlock(t, b)
 		kit.Unlock(t, a)
 		synctest.Wait()
@@ -146,7 +146,7 @@ func TestLockAllCrossing(t *testing.T) {
 			kit.Receive(t, g.Done, "the end")
 			require.NoError(t, g.Err)
 		}
-		require.Empty(t, r.live(">"))
+		require.Empty(t, r.Live(">"))
 	})
 }
 
@@ -154,18 +154,18 @@ func TestLockAllCrossing(t *testing.T) {
 // takes the later names.
 func TestLockAllKeepsSmaller(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, other, c := join(t, s), join(t, s), join(t, s)
-		r := newRaw(t, s.Connect())
-		b := mustLock(t, holder.Client, "b")
-		g := c.gather(t, []string{"d", "c", "b", "a"})
-		c.rec.Wait(t, admin.EventQueued, "b")
+		holder, other, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		b := kit.Must(t, holder.Lock, "b")
+		g := gather(t, c, []string{"d", "c", "b", "a"})
+		c.Events.Wait(t, admin.EventQueued, "b")
 		synctest.Wait()
-		require.Equal(t, []string{"lock.a", "lock.b"}, r.live("lock.*"))
-		d := mustLock(t, other.Client, "d")
+		require.Equal(t, []string{"lock.a", "lock.b"}, r.Live("lock.*"))
+		d := kit.Must(t, other.Lock, "d")
 		kit.Unlock(t, b)
-		c.rec.Wait(t, admin.EventQueued, "d")
+		c.Events.Wait(t, admin.EventQueued, "d")
 		synctest.Wait()
-		require.Equal(t, []string{"lock.a", "lock.b", "lock.c", "lock.d"}, r.live("lock.*"))
+		require.Equal(t, []string{"lock.a", "lock.b", "lock.c", "lock.d"}, r.Live("lock.*"))
 		require.False(t, g.Over())
 		kit.Unlock(t, d)
 		l := g.Granted(t)
@@ -173,14 +173,14 @@ func TestLockAllKeepsSmaller(t *testing.T) {
 		require.Greater(t, l.Token("d"), d.Token())
 		require.NoError(t, l.Err())
 		mustUnlockAll(t, l)
-		require.Empty(t, r.live(">"))
+		require.Empty(t, r.Live(">"))
 	})
 }
 
 // A name that comes twice is one lock, and names are in the order of their keys.
 func TestLockAllNames(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		l, err := c.LockAll(t.Context(), []string{"b", "a", "b", "ä", "a c", "a", "A"})
 		require.NoError(t, err)
 		require.Equal(t, []string{"ä", "A", "a", "a c", "b"}, l.Names(), "as =C3=A4, A, a, a=20c, b")
@@ -197,7 +197,7 @@ func TestLockAllNames(t *testing.T) {
 // Bad input is refused before anything is sent. The error names it.
 func TestLockAllInvalid(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		rw, err := rwlock.New(c.Client).RLock(t.Context(), "shared")
 		require.NoError(t, err)
 		defer rw.Unlock(t.Context())
@@ -205,7 +205,7 @@ func TestLockAllInvalid(t *testing.T) {
 		for i := range many {
 			many[i] = fmt.Sprint(i)
 		}
-		out := c.nc.Stats().OutMsgs
+		out := c.NC.Stats().OutMsgs
 		for what, x := range map[string]struct {
 			names []string
 			opts  []natslock.LockOption
@@ -231,7 +231,7 @@ func TestLockAllInvalid(t *testing.T) {
 				require.Nil(t, l, what)
 			}
 		}
-		require.Equal(t, out, c.nc.Stats().OutMsgs, "nothing is sent")
+		require.Equal(t, out, c.NC.Stats().OutMsgs, "nothing is sent")
 		rw2, err := rwlock.New(c.Client).RLock(t.Context(), "fresh") // a refused call has not made it a mutex
 		require.NoError(t, err)
 		require.NoError(t, rw2.Unlock(t.Context()))
@@ -269,10 +269,10 @@ func TestLockAllFaults(t *testing.T) {
 			t.Run(fmt.Sprintf("write %d, %s", nth+1, name), func(t *testing.T) {
 				t.Parallel()
 				kit.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
-					other, _ := joinInMemory(t, bucket)
+					other, _ := kit.JoinInMemory(t, bucket)
 					faulty, f := kit.FaultyInMemory(t, bucket, 1)
-					c := &member{Client: faulty}
-					b := mustLock(t, other.Client, "b")
+					c := &kit.Member{Client: faulty}
+					b := kit.Must(t, other.Lock, "b")
 					var mu sync.Mutex
 					n := 0
 					f.OnSend(func(int, kvstore.Write) faults.Fate {
@@ -283,7 +283,7 @@ func TestLockAllFaults(t *testing.T) {
 						}
 						return faults.Pass
 					})
-					g := c.gather(t, []string{"a", "b", "c"}, natslock.MaxWait(2*time.Minute))
+					g := gather(t, c, []string{"a", "b", "c"}, natslock.MaxWait(2*time.Minute))
 					time.Sleep(15 * time.Second)
 					kit.Unlock(t, b)
 					l := g.Granted(t)
@@ -312,7 +312,7 @@ func TestLockAllSiblings(t *testing.T) {
 				var mu sync.Mutex
 				inside, tokens := map[string]int{}, map[string]uint64{}
 				var all sync.WaitGroup
-				clients := crowd(t, s, 2)
+				clients := kit.Crowd(t, s, 2)
 				for i, set := range append(sets, sets...) {
 					c := clients[i%2]
 					all.Go(func() {
@@ -350,28 +350,28 @@ func TestLockAllSiblings(t *testing.T) {
 // A LockAll of locks that its client keeps idle costs no message.
 func TestLockAllLingers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		names := []string{"a", "b", "c"}
 		for i := range 3 {
-			out := c.nc.Stats().OutMsgs
+			out := c.NC.Stats().OutMsgs
 			l, err := c.LockAll(t.Context(), names, natslock.Linger(time.Minute))
 			require.NoError(t, err)
 			mustUnlockAll(t, l)
 			if i > 0 {
-				require.Equal(t, out, c.nc.Stats().OutMsgs)
+				require.Equal(t, out, c.NC.Stats().OutMsgs)
 			}
 			time.Sleep(time.Millisecond) // the queues are listed
 		}
 		require.Equal(t, 3, c.Stats().Idle)
 
 		// While it waits for b it keeps c idle, which another client gets at once by its place.
-		other := join(t, s)
-		b := mustLock(t, other.Client, "b")
-		g := c.gather(t, names, natslock.Linger(time.Minute))
-		c.rec.Wait(t, admin.EventQueued, "b")
+		other := kit.Join(t, s)
+		b := kit.Must(t, other.Lock, "b")
+		g := gather(t, c, names, natslock.Linger(time.Minute))
+		c.Events.Wait(t, admin.EventQueued, "b")
 		time.Sleep(time.Second)
 		begun := time.Now()
-		kit.Unlock(t, mustLock(t, other.Client, "c"))
+		kit.Unlock(t, kit.Must(t, other.Lock, "c"))
 		require.Less(t, time.Since(begun), 10*time.Millisecond)
 		_, err := other.TryLock(t.Context(), "a")
 		require.ErrorIs(t, err, natslock.ErrLocked)
@@ -384,14 +384,14 @@ func TestLockAllLingers(t *testing.T) {
 // keeps. It takes none of them then.
 func TestTryLockAllLingers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		names := []string{"a", "b", "c"}
-		kit.Unlock(t, mustLock(t, other.Client, "b", natslock.Linger(time.Minute)))
+		kit.Unlock(t, kit.Must(t, other.Lock, "b", natslock.Linger(time.Minute)))
 		_, err := c.TryLockAll(t.Context(), names, natslock.Linger(time.Minute))
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Equal(t, 1, other.Stats().Idle)
 		require.Zero(t, c.Stats().Held)
-		kit.Unlock(t, mustLock(t, c.Client, "b", natslock.Linger(time.Minute)))
+		kit.Unlock(t, kit.Must(t, c.Lock, "b", natslock.Linger(time.Minute)))
 		for range 3 {
 			l, err := c.TryLockAll(t.Context(), names, natslock.Linger(time.Minute))
 			require.NoError(t, err)
@@ -413,7 +413,7 @@ func TestLockAllCrossingLingers(t *testing.T) {
 		var wg sync.WaitGroup
 		begun := time.Now()
 		for _, names := range [][]string{{"a", "b"}, {"b", "a"}} {
-			c := join(t, s)
+			c := kit.Join(t, s)
 			wg.Go(func() {
 				for range rounds {
 					l, err := c.LockAll(t.Context(), names, natslock.Linger(time.Minute))
@@ -435,8 +435,8 @@ func TestLockAllCrossingLingers(t *testing.T) {
 // Do unlocks when its function returns or panics.
 func TestLockAllDo(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		r := newRaw(t, s.Connect())
+		c := kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
 		fault := errors.New("fault")
 		l, err := c.TryLockAll(t.Context(), []string{"a", "b"})
 		require.NoError(t, err)
@@ -447,10 +447,10 @@ func TestLockAllDo(t *testing.T) {
 			assert.NoError(t, ctx.Err())
 			return fault
 		}), fault)
-		require.Empty(t, r.live(">"))
+		require.Empty(t, r.Live(">"))
 		l, err = c.LockAll(t.Context(), []string{"a", "b"})
 		require.NoError(t, err)
 		require.Panics(t, func() { _ = l.Do(func(context.Context, *natslock.LockSet) error { panic("test") }) })
-		require.Empty(t, r.live(">"))
+		require.Empty(t, r.Live(">"))
 	})
 }

@@ -21,32 +21,32 @@ import (
 func TestLossIsLogged(t *testing.T) {
 	for _, c := range []struct {
 		name, says string // "": nothing
-		end        func(*testing.T, *testutil.Server, *member, *natslock.Lock)
+		end        func(*testing.T, *testutil.Server, *kit.Member, *natslock.Lock)
 	}{
-		{name: "without an answer", says: "without a confirmation", end: func(_ *testing.T, _ *testutil.Server, m *member, _ *natslock.Lock) {
-			m.link.Blackhole(true)
+		{name: "without an answer", says: "without a confirmation", end: func(_ *testing.T, _ *testutil.Server, m *kit.Member, _ *natslock.Lock) {
+			m.Link.Blackhole(true)
 		}},
-		{name: "broken", says: "the host is gone", end: func(t *testing.T, s *testutil.Server, _ *member, l *natslock.Lock) {
+		{name: "broken", says: "the host is gone", end: func(t *testing.T, s *testutil.Server, _ *kit.Member, l *natslock.Lock) {
 			other := kit.NewClient(t, s.Connect())
 			require.NoError(t, admin.New(other).Break(t.Context(), admin.BreakRequest{Name: l.Name(), ID: l.ID(), Reason: "the host is gone"}))
 		}},
-		{name: "without its bucket", says: "the bucket is gone", end: func(t *testing.T, s *testutil.Server, _ *member, _ *natslock.Lock) {
+		{name: "without its bucket", says: "the bucket is gone", end: func(t *testing.T, s *testutil.Server, _ *kit.Member, _ *natslock.Lock) {
 			kit.DeleteBucket(t, s.Connect())
 		}},
-		{name: "unlocked", end: func(t *testing.T, _ *testutil.Server, _ *member, l *natslock.Lock) { kit.Unlock(t, l) }},
-		{name: "closed", end: func(_ *testing.T, _ *testutil.Server, m *member, _ *natslock.Lock) { kit.CloseNow(m.Client) }},
-		{name: "planned", end: func(*testing.T, *testutil.Server, *member, *natslock.Lock) {}},
+		{name: "unlocked", end: func(t *testing.T, _ *testutil.Server, _ *kit.Member, l *natslock.Lock) { kit.Unlock(t, l) }},
+		{name: "closed", end: func(_ *testing.T, _ *testutil.Server, m *kit.Member, _ *natslock.Lock) { kit.CloseNow(m.Client) }},
+		{name: "planned", end: func(*testing.T, *testutil.Server, *kit.Member, *natslock.Lock) {}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				kit.NewClient(t, s.Connect()) // it makes the bucket, which is warned of
-				var log journal
-				m := join(t, s, log.option())
+				var log kit.Log
+				m := kit.Join(t, s, log.Option())
 				opts := []natslock.LockOption{natslock.TTL(5 * time.Second)}
 				if c.name == "planned" {
 					opts = []natslock.LockOption{natslock.Until(time.Now().Add(5 * time.Second))}
 				}
-				l := mustLock(t, m.Client, "l", opts...)
+				l := kit.Must(t, m.Lock, "l", opts...)
 				time.Sleep(2 * time.Second)
 				c.end(t, s, m, l)
 				kit.Receive(t, l.Context().Done(), "the end")
@@ -59,7 +59,7 @@ func TestLossIsLogged(t *testing.T) {
 				require.Contains(t, log.String(), "a held lock was lost")
 				require.Contains(t, log.String(), "lock=l")
 				require.Contains(t, log.String(), c.says)
-				m.link.Heal()
+				m.Link.Heal()
 			})
 		})
 	}
@@ -70,12 +70,12 @@ func TestLoggerBlocks(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		kit.NewClient(t, s.Connect())
 		release := make(chan struct{})
-		m, f := joinFaulty(t, s, natslock.WithLogger(slog.New(slog.NewTextHandler(stuck(release), nil))))
-		lost := mustLock(t, m.Client, "lost", natslock.TTL(3*time.Second))
-		kept := mustLock(t, m.Client, "kept", natslock.TTL(10*time.Second))
+		m, f := kit.JoinFaulty(t, s, natslock.WithLogger(slog.New(slog.NewTextHandler(stuck(release), nil))))
+		lost := kit.Must(t, m.Lock, "lost", natslock.TTL(3*time.Second))
+		kept := kit.Must(t, m.Lock, "kept", natslock.TTL(10*time.Second))
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Key == "lock.lost" {
-				return faults.Refuse(refusal(w, 10077, "maximum messages exceeded"))
+				return faults.Refuse(kit.Refusal(w, 10077, "maximum messages exceeded"))
 			}
 			return faults.Pass
 		})
@@ -83,7 +83,7 @@ func TestLoggerBlocks(t *testing.T) {
 		kit.Receive(t, lost.Context().Done(), "the end")
 		require.Less(t, time.Since(begun), 3*time.Second)
 		time.Sleep(time.Minute)
-		wantHeld(t, kept)
+		kit.WantHeld(t, kept)
 		close(release)
 		kit.Unlock(t, kept)
 	})
@@ -99,19 +99,19 @@ func (s stuck) Write(p []byte) (int, error) {
 
 // Without WithLogger the warnings go to slog.Default. A handler that discards ends that.
 func TestDefaultLogger(t *testing.T) {
-	var log journal
+	var log kit.Log
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	defer kit.Quiet()
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		quiet := natslock.WithLogger(slog.New(slog.DiscardHandler))
 		lose := func(opts ...natslock.Option) string {
 			log.Reset()
-			m := join(t, s, opts...)
-			l := mustLock(t, m.Client, "l", natslock.TTL(time.Second))
-			m.link.Blackhole(true)
+			m := kit.Join(t, s, opts...)
+			l := kit.Must(t, m.Lock, "l", natslock.TTL(time.Second))
+			m.Link.Blackhole(true)
 			kit.Receive(t, l.Context().Done(), "the end")
 			synctest.Wait()
-			m.link.Heal()
+			m.Link.Heal()
 			kit.CloseNow(m.Client)
 			time.Sleep(10 * time.Second)
 			return log.String()

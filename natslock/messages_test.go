@@ -29,17 +29,17 @@ import (
 func TestMessagesUncontended(t *testing.T) {
 	type acquire func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error)
 	s := testutil.RunServer(t)
-	p := newTap(t, s.Connect(), ">")
+	p := kit.NewTap(t, s.Connect(), ">")
 	for name, pick := range map[string]func(*natslock.Client) acquire{
 		"Lock":    func(c *natslock.Client) acquire { return c.Lock },
 		"TryLock": func(c *natslock.Client) acquire { return c.TryLock },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := join(t, s)
+			c := kit.Join(t, s)
 			take := pick(c.Client)
-			out := c.nc.Stats().OutMsgs
+			out := c.NC.Stats().OutMsgs
 			sent := func() int {
-				n := c.nc.Stats().OutMsgs
+				n := c.NC.Stats().OutMsgs
 				defer func() { out = n }()
 				return int(n - out)
 			}
@@ -47,9 +47,9 @@ func TestMessagesUncontended(t *testing.T) {
 				l, err := take(t.Context(), fmt.Sprint(name, i))
 				require.NoError(t, err)
 				require.Equal(t, 1, sent())
-				msgs := p.take(t, c.nc)
+				msgs := p.Take(t, c.NC)
 				require.Len(t, msgs, 1)
-				require.Equal(t, subjects+"lock."+l.Name(), msgs[0].Subject)
+				require.Equal(t, kit.Subjects+"lock."+l.Name(), msgs[0].Subject)
 				require.Equal(t, "0", msgs[0].Header.Get("Nats-Expected-Last-Subject-Sequence"))
 				require.Equal(t, "15s", msgs[0].Header.Get("Nats-TTL"))
 				require.Empty(t, msgs[0].Header.Get("Nats-Msg-Id"))
@@ -57,9 +57,9 @@ func TestMessagesUncontended(t *testing.T) {
 
 				kit.Unlock(t, l)
 				require.Equal(t, 1, sent())
-				msgs = p.take(t, c.nc)
+				msgs = p.Take(t, c.NC)
 				require.Len(t, msgs, 1)
-				require.Equal(t, subjects+"lock."+l.Name(), msgs[0].Subject)
+				require.Equal(t, kit.Subjects+"lock."+l.Name(), msgs[0].Subject)
 				require.Equal(t, fmt.Sprint(record.TokenRevision(l.Token())), msgs[0].Header.Get("Nats-Expected-Last-Subject-Sequence"))
 				require.Equal(t, "DEL", msgs[0].Header.Get("KV-Operation"))
 				require.Equal(t, "1s", msgs[0].Header.Get("Nats-TTL"))
@@ -75,10 +75,10 @@ func TestMessagesUncontended(t *testing.T) {
 					n := sent()
 					require.LessOrEqual(t, n, 2)
 					lists += n - 1
-					require.Len(t, p.take(t, c.nc), 1)
+					require.Len(t, p.Take(t, c.NC), 1)
 					kit.Unlock(t, l)
 					require.Equal(t, 1, sent())
-					require.Len(t, p.take(t, c.nc), 1)
+					require.Len(t, p.Take(t, c.NC), 1)
 				}
 				require.LessOrEqual(t, lists, 1+int(time.Since(begun)/(100*time.Millisecond)))
 			}
@@ -89,25 +89,25 @@ func TestMessagesUncontended(t *testing.T) {
 // The same in a bubble, where the work takes no time, so that the number of reads is exact.
 func TestMessagesHotPath(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "l"))
-		kit.Unlock(t, mustLock(t, c.Client, "l"))
+		c := kit.Join(t, s)
+		kit.Unlock(t, kit.Must(t, c.Lock, "l"))
+		kit.Unlock(t, kit.Must(t, c.Lock, "l"))
 		for range 3 {
-			out := c.nc.Stats().OutMsgs
+			out := c.NC.Stats().OutMsgs
 			for range 100 {
-				kit.Unlock(t, mustLock(t, c.Client, "l"))
+				kit.Unlock(t, kit.Must(t, c.Lock, "l"))
 			}
-			require.EqualValues(t, 200, c.nc.Stats().OutMsgs-out)
+			require.EqualValues(t, 200, c.NC.Stats().OutMsgs-out)
 			time.Sleep(150 * time.Millisecond)
-			out = c.nc.Stats().OutMsgs
-			kit.Unlock(t, mustLock(t, c.Client, "l"))
-			require.EqualValues(t, 3, c.nc.Stats().OutMsgs-out, "one look")
+			out = c.NC.Stats().OutMsgs
+			kit.Unlock(t, kit.Must(t, c.Lock, "l"))
+			require.EqualValues(t, 3, c.NC.Stats().OutMsgs-out, "one look")
 		}
 		// When its tombstone has gone the lock is one that never was.
 		time.Sleep(2 * time.Second)
-		out := c.nc.Stats().OutMsgs
-		kit.Unlock(t, mustLock(t, c.Client, "l"))
-		require.EqualValues(t, 2, c.nc.Stats().OutMsgs-out)
+		out := c.NC.Stats().OutMsgs
+		kit.Unlock(t, kit.Must(t, c.Lock, "l"))
+		require.EqualValues(t, 2, c.NC.Stats().OutMsgs-out)
 	})
 }
 
@@ -115,12 +115,12 @@ func TestMessagesHotPath(t *testing.T) {
 // notification of the client's own watch. Renewals are due every third of the TTL.
 func TestMessagesHeld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		l := mustLock(t, c.Client, "l")
+		c := kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l")
 		time.Sleep(20 * time.Second) // the watch has begun
-		stats, renewed := c.nc.Stats(), c.Stats().Renewed
+		stats, renewed := c.NC.Stats(), c.Stats().Renewed
 		time.Sleep(2 * time.Minute)
-		now, n := c.nc.Stats(), c.Stats().Renewed-renewed
+		now, n := c.NC.Stats(), c.Stats().Renewed-renewed
 		require.InDelta(t, 24, n, 1, "12 in a minute")
 		require.Equal(t, n, now.OutMsgs-stats.OutMsgs)
 		require.Equal(t, 2*n, now.InMsgs-stats.InMsgs)
@@ -131,20 +131,20 @@ func TestMessagesHeld(t *testing.T) {
 // A TryLock of a held lock leaves nothing in the bucket, and waits for nothing.
 func TestMessagesTryLockBusy(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, c := join(t, s), join(t, s)
-		r := newRaw(t, s.Connect())
-		l := mustLock(t, holder.Client, "l")
-		p := newTap(t, s.Connect(), ">")
-		last := r.stream().CachedInfo().State.LastSeq
+		holder, c := kit.Join(t, s), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		l := kit.Must(t, holder.Lock, "l")
+		p := kit.NewTap(t, s.Connect(), ">")
+		last := r.Stream().CachedInfo().State.LastSeq
 		begun := time.Now()
 		for range 10 {
 			_, err := c.TryLock(t.Context(), "l")
 			require.ErrorIs(t, err, natslock.ErrLocked)
 		}
 		require.Zero(t, time.Since(begun))
-		require.Len(t, p.take(t, c.nc), 10, "one attempt each")
-		require.Equal(t, last, r.stream().CachedInfo().State.LastSeq, "nothing was stored")
-		require.Zero(t, c.nc.NumSubscriptions()-holder.nc.NumSubscriptions())
+		require.Len(t, p.Take(t, c.NC), 10, "one attempt each")
+		require.Equal(t, last, r.Stream().CachedInfo().State.LastSeq, "nothing was stored")
+		require.Zero(t, c.NC.NumSubscriptions()-holder.NC.NumSubscriptions())
 		kit.Unlock(t, l)
 		kept, err := c.TryLock(t.Context(), "l")
 		require.NoError(t, err, "at the tombstone of another")
@@ -156,7 +156,7 @@ func TestMessagesTryLockBusy(t *testing.T) {
 // left its own tombstone.
 func TestMessagesTryLockAlternating(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		members := []*member{join(t, s), join(t, s), join(t, s)}
+		members := []*kit.Member{kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)}
 		for i := range 60 {
 			m := members[i%3]
 			l, err := m.TryLock(t.Context(), "l")
@@ -171,31 +171,31 @@ func TestMessagesTryLockAlternating(t *testing.T) {
 // whatever its place: 24 messages in a minute. A holder costs its renewals.
 func TestMessagesWaiting(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, c := join(t, s, natslock.WithTTL(time.Hour)), join(t, s)
-		mustLock(t, holder.Client, "l")
+		holder, c := kit.Join(t, s, natslock.WithTTL(time.Hour)), kit.Join(t, s)
+		kit.Must(t, holder.Lock, "l")
 		const n = 10
-		var waiters []*member
+		var waiters []*kit.Member
 		for range n {
-			w := join(t, s)
-			w.await(t, "l")
+			w := kit.Join(t, s)
+			w.Await(t, "l")
 			waiters = append(waiters, w)
 		}
 		time.Sleep(10 * time.Second)
-		p := newTap(t, s.Connect(), ">")
+		p := kit.NewTap(t, s.Connect(), ">")
 		var sent []uint64
 		for _, w := range waiters {
-			sent = append(sent, w.nc.Stats().OutMsgs)
+			sent = append(sent, w.NC.Stats().OutMsgs)
 		}
 		time.Sleep(10 * time.Minute)
-		require.InDelta(t, 12*10*n, len(p.take(t, c.nc)), 40, "renewals of places")
+		require.InDelta(t, 12*10*n, len(p.Take(t, c.NC)), 40, "renewals of places")
 		for i, w := range waiters {
-			require.LessOrEqual(t, int(w.nc.Stats().OutMsgs-sent[i]), 24*10, "waiter %d", i)
+			require.LessOrEqual(t, int(w.NC.Stats().OutMsgs-sent[i]), 24*10, "waiter %d", i)
 		}
-		other := mustLock(t, c.Client, "held")
+		other := kit.Must(t, c.Lock, "held")
 		time.Sleep(time.Minute)
-		out := c.nc.Stats().OutMsgs
+		out := c.NC.Stats().OutMsgs
 		time.Sleep(10 * time.Minute)
-		require.InDelta(t, 12*10, int(c.nc.Stats().OutMsgs-out), 3, "a holder")
+		require.InDelta(t, 12*10, int(c.NC.Stats().OutMsgs-out), 3, "a holder")
 		kit.Unlock(t, other)
 		synctest.Wait()
 	})
@@ -204,15 +204,15 @@ func TestMessagesWaiting(t *testing.T) {
 // A client that joins a long queue for the first time reads its end only.
 func TestMessagesLongQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, c := join(t, s), join(t, s)
-		l := mustLock(t, holder.Client, "l")
-		for _, w := range crowd(t, s, 150) {
-			w.await(t, "l")
+		holder, c := kit.Join(t, s), kit.Join(t, s)
+		l := kit.Must(t, holder.Lock, "l")
+		for _, w := range kit.Crowd(t, s, 150) {
+			w.Await(t, "l")
 		}
-		in := c.nc.Stats().InMsgs
-		c.await(t, "l")
+		in := c.NC.Stats().InMsgs
+		c.Await(t, "l")
 		synctest.Wait()
-		require.Less(t, int(c.nc.Stats().InMsgs-in), 20)
+		require.Less(t, int(c.NC.Stats().InMsgs-in), 20)
 		kit.Unlock(t, l)
 	})
 }
@@ -236,10 +236,10 @@ func TestMessagesCrowd(t *testing.T) {
 			perClient := map[int]float64{}
 			for _, n := range []int{50, 200} {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					members := crowd(t, s, n)
+					members := kit.Crowd(t, s, n)
 					var before uint64
 					for _, m := range members {
-						before += m.nc.Stats().InMsgs
+						before += m.NC.Stats().InMsgs
 					}
 					var wg sync.WaitGroup
 					for i, m := range members {
@@ -254,7 +254,7 @@ func TestMessagesCrowd(t *testing.T) {
 					wg.Wait()
 					in := -before
 					for _, m := range members {
-						in += m.nc.Stats().InMsgs
+						in += m.NC.Stats().InMsgs
 					}
 					perClient[n] = float64(in) / float64(n)
 				})
@@ -270,10 +270,10 @@ func TestMessagesCrowd(t *testing.T) {
 // attempts are answered.
 func TestMessagesGivingUp(t *testing.T) {
 	s := testutil.RunServer(t)
-	holder, c := join(t, s), join(t, s)
-	holds := mustLock(t, holder.Client, "l")
-	kit.Unlock(t, mustLock(t, c.Client, "other")) // for a client's lasting subscriptions
-	before := c.nc.NumSubscriptions()
+	holder, c := kit.Join(t, s), kit.Join(t, s)
+	holds := kit.Must(t, holder.Lock, "l")
+	kit.Unlock(t, kit.Must(t, c.Lock, "other")) // for a client's lasting subscriptions
+	before := c.NC.NumSubscriptions()
 	var wg sync.WaitGroup
 	var refused, gaveUp atomic.Int64
 	for i := range 8 {
@@ -299,7 +299,7 @@ func TestMessagesGivingUp(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d were refused, %d gave up", refused.Load(), gaveUp.Load())
 	require.Positive(t, gaveUp.Load())
-	kit.Eventually(t, "no subscription is left", func() bool { return c.nc.NumSubscriptions() <= before })
+	kit.Eventually(t, "no subscription is left", func() bool { return c.NC.NumSubscriptions() <= before })
 	require.Zero(t, c.Stats().Waiting)
 	kit.Unlock(t, holds)
 }
@@ -316,13 +316,13 @@ func TestMessagesGivingUpUnanswered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
-				other := join(t, s)
-				l := mustLock(t, c.Client, "l")
-				before := c.nc.NumSubscriptions()
+				c, f := kit.JoinFaulty(t, s)
+				other := kit.Join(t, s)
+				l := kit.Must(t, c.Lock, "l")
+				before := c.NC.NumSubscriptions()
 				kit.Unlock(t, l)
 				if tc.stage == "wait take" {
-					mustLock(t, other.Client, "l")
+					kit.Must(t, other.Lock, "l")
 				}
 				f.OnSend(kit.At(tc.stage, tc.fate))
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -331,7 +331,7 @@ func TestMessagesGivingUpUnanswered(t *testing.T) {
 				require.ErrorIs(t, err, natslock.ErrTimeout)
 				f.OnSend(nil)
 				time.Sleep(2 * time.Second)
-				require.LessOrEqual(t, c.nc.NumSubscriptions(), before)
+				require.LessOrEqual(t, c.NC.NumSubscriptions(), before)
 			})
 		})
 	}
@@ -387,17 +387,17 @@ func TestMessagesCounters(t *testing.T) {
 func TestMessagesContended(t *testing.T) {
 	s := testutil.RunServer(t)
 	const clients, rounds = 4, 100
-	messages := func(members []*member) (n uint64) {
+	messages := func(members []*kit.Member) (n uint64) {
 		for _, c := range members {
-			st := c.nc.Stats()
+			st := c.NC.Stats()
 			n += st.InMsgs + st.OutMsgs
 		}
 		return n
 	}
-	var members []*member
+	var members []*kit.Member
 	var wg sync.WaitGroup
 	for range clients {
-		members = append(members, join(t, s))
+		members = append(members, kit.Join(t, s))
 	}
 	before := messages(members)
 	for _, c := range members {
@@ -414,8 +414,8 @@ func TestMessagesContended(t *testing.T) {
 	each := float64(messages(members)-before) / (clients * rounds)
 	t.Logf("%.0f messages for each grant", each)
 	require.Less(t, each, 60.0)
-	r := newRaw(t, s.Connect())
-	info, err := r.stream().Info(t.Context(), jetstream.WithSubjectFilter("$KV.natslock.wait.l.*"))
+	r := kit.NewRaw(t, s.Connect())
+	info, err := r.Stream().Info(t.Context(), jetstream.WithSubjectFilter("$KV.natslock.wait.l.*"))
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(info.State.Subjects), 2*clients, "an answer may be on its way")
 }
@@ -424,20 +424,20 @@ func TestMessagesContended(t *testing.T) {
 // and its queue, besides the attempts.
 func TestMessagesAfterAnother(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b, c := join(t, s), join(t, s), join(t, s)
-		sent := func(m *member, take func() error) int {
+		a, b, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
+		sent := func(m *kit.Member, take func() error) int {
 			t.Helper()
-			before := m.nc.Stats().OutMsgs
+			before := m.NC.Stats().OutMsgs
 			if err := take(); err != nil {
 				require.ErrorIs(t, err, natslock.ErrLocked)
 			}
-			return int(m.nc.Stats().OutMsgs - before)
+			return int(m.NC.Stats().OutMsgs - before)
 		}
 		var held *natslock.Lock
-		lock := func(m *member) func() error {
+		lock := func(m *kit.Member) func() error {
 			return func() (err error) { held, err = m.Lock(t.Context(), "l"); return err }
 		}
-		try := func(m *member) func() error {
+		try := func(m *kit.Member) func() error {
 			return func() error {
 				l, err := m.TryLock(t.Context(), "l")
 				if err == nil {

@@ -28,7 +28,7 @@ func TestMinHoldOnce(t *testing.T) {
 	for name, shared := range map[string]bool{"replicas": false, "siblings": true} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				replicas := crowd(t, s, 3)
+				replicas := kit.Crowd(t, s, 3)
 				begun := time.Now()
 				var ran []time.Duration
 				tick := func(n int) error {
@@ -74,7 +74,7 @@ func TestMinHoldWaits(t *testing.T) {
 		for who := range 3 {
 			t.Run(name+"/"+[]string{"stranger", "sibling", "sibling with a cooldown"}[who], func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					c, f := joinFaulty(t, s)
+					c, f := kit.JoinFaulty(t, s)
 					n := 0
 					f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 						if !lastRenewal(w) {
@@ -86,13 +86,13 @@ func TestMinHoldWaits(t *testing.T) {
 					waiter, opts := c, []natslock.LockOption(nil)
 					switch who {
 					case 0:
-						waiter = join(t, s)
+						waiter = kit.Join(t, s)
 					case 2:
 						opts = append(opts, natslock.MinHold(time.Second))
 					}
-					l := mustLock(t, c.Client, "l", natslock.MinHold(minHold))
+					l := kit.Must(t, c.Lock, "l", natslock.MinHold(minHold))
 					granted := time.Now()
-					w := waiter.await(t, "l", opts...)
+					w := waiter.Await(t, "l", opts...)
 					time.Sleep(10 * time.Millisecond)
 					kit.Unlock(t, l)
 					require.ErrorIs(t, l.Err(), natslock.ErrReleased)
@@ -126,9 +126,9 @@ func TestMinHoldAgainstRenewal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s, natslock.WithTTL(3*time.Second))
-				other := join(t, s)
-				l := mustLock(t, c.Client, "l", natslock.MinHold(minHold))
+				c, f := kit.JoinFaulty(t, s, natslock.WithTTL(3*time.Second))
+				other := kit.Join(t, s)
+				l := kit.Must(t, c.Lock, "l", natslock.MinHold(minHold))
 				granted := time.Now()
 				sent := make(chan struct{})
 				f.OnSend(func(n int, w kvstore.Write) faults.Fate {
@@ -140,7 +140,7 @@ func TestMinHoldAgainstRenewal(t *testing.T) {
 				})
 				kit.Receive(t, sent, "a renewal")
 				kit.Unlock(t, l)
-				info := inspect(t, other.Client, "l")
+				info := kit.Inspect(t, other.Client, "l")
 				require.True(t, info.Holder.Fixed)
 				require.Equal(t, "rest", info.Holder.Purpose)
 				require.False(t, info.Holder.Expires.Before(granted.Add(minHold)))
@@ -148,7 +148,7 @@ func TestMinHoldAgainstRenewal(t *testing.T) {
 				_, err := other.TryLock(t.Context(), "l")
 				require.ErrorIs(t, err, natslock.ErrLocked)
 				time.Sleep(2 * time.Second)
-				mustLock(t, other.Client, "l")
+				kit.Must(t, other.Lock, "l")
 			})
 		})
 	}
@@ -157,15 +157,15 @@ func TestMinHoldAgainstRenewal(t *testing.T) {
 // An Unlock after the minimum hold releases the lock at once, and so does one without.
 func TestMinHoldOver(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		l := mustLock(t, c.Client, "l", natslock.MinHold(2*time.Second))
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l", natslock.MinHold(2*time.Second))
 		time.Sleep(2 * time.Second)
 		kit.Unlock(t, l)
-		info := inspect(t, other.Client, "l")
+		info := kit.Inspect(t, other.Client, "l")
 		require.NotNil(t, info.Holder, "the client's clock may be fast")
 		require.True(t, info.Holder.Fixed)
 		time.Sleep(time.Until(info.Holder.Expires) + 300*time.Millisecond)
-		l = mustLock(t, c.Client, "l", natslock.MinHold(2*time.Second))
+		l = kit.Must(t, c.Lock, "l", natslock.MinHold(2*time.Second))
 		time.Sleep(2300 * time.Millisecond)
 		kit.Unlock(t, l)
 		l, err := other.TryLock(t.Context(), "l")
@@ -179,16 +179,16 @@ func TestMinHoldOver(t *testing.T) {
 func TestMinHoldCrash(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, extended := range []bool{false, true} {
-			dead, other := join(t, s), join(t, s)
-			l := mustLock(t, dead.Client, "l", natslock.MinHold(minHold), natslock.TTL(time.Second))
+			dead, other := kit.Join(t, s), kit.Join(t, s)
+			l := kit.Must(t, dead.Lock, "l", natslock.MinHold(minHold), natslock.TTL(time.Second))
 			granted := time.Now()
 			if extended {
 				require.NoError(t, l.Extend(t.Context(), time.Second))
 				require.NoError(t, l.Extend(t.Context(), 10*time.Second))
 				require.NoError(t, l.Extend(t.Context(), 2*time.Second))
 			}
-			dead.link.Blackhole(true)
-			w := other.await(t, "l")
+			dead.Link.Blackhole(true)
+			w := other.Await(t, "l")
 			next := w.Granted(t)
 			require.GreaterOrEqual(t, w.At.Sub(granted), minHold)
 			require.Less(t, w.At.Sub(granted), minHold+2*time.Second)
@@ -205,8 +205,8 @@ func TestMinHoldLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				const least = 5400 * time.Millisecond // all of the validity
-				c, f := joinFaulty(t, s)
-				other := join(t, s)
+				c, f := kit.JoinFaulty(t, s)
+				other := kit.Join(t, s)
 				late := time.Now().Add(5500 * time.Millisecond)
 				var stored atomic.Bool
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -220,9 +220,9 @@ func TestMinHoldLost(t *testing.T) {
 					}
 					return faults.Drop
 				})
-				l := mustLock(t, c.Client, "l", natslock.MinHold(least), natslock.TTL(time.Second))
+				l := kit.Must(t, c.Lock, "l", natslock.MinHold(least), natslock.TTL(time.Second))
 				granted := time.Now()
-				w := other.await(t, "l")
+				w := other.Await(t, "l")
 				kit.Receive(t, l.Context().Done(), "the loss")
 				require.True(t, stored.Load())
 				time.Sleep(time.Until(late) + 50*time.Millisecond)
@@ -241,12 +241,12 @@ func TestMinHoldLost(t *testing.T) {
 // the holder has stopped.
 func TestMinHoldBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		for _, held := range []bool{false, true} {
 			for _, now := range []bool{false, true} {
-				l := mustLock(t, c.Client, "l", natslock.MinHold(20*time.Second))
+				l := kit.Must(t, c.Lock, "l", natslock.MinHold(20*time.Second))
 				begun := time.Now()
-				w := other.await(t, "l")
+				w := other.Await(t, "l")
 				if !held {
 					kit.Unlock(t, l)
 				}
@@ -270,11 +270,11 @@ func TestMinHoldBroken(t *testing.T) {
 // A lock in cooldown is overdue like any other, where the server has forgotten it.
 func TestMinHoldOverdue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "l", natslock.MinHold(minHold)))
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		kit.Unlock(t, kit.Must(t, c.Lock, "l", natslock.MinHold(minHold)))
 		granted := time.Now()
-		forget(t, s)
-		w := other.begin(t, "l")
+		kit.RestartWithoutTTLs(t, s)
+		w := other.Begin(t, "l")
 		kit.Unlock(t, w.Granted(t))
 		require.GreaterOrEqual(t, w.At.Sub(granted), minHold)
 		require.Less(t, w.At.Sub(granted), minHold+overdueIn)
@@ -284,7 +284,7 @@ func TestMinHoldOverdue(t *testing.T) {
 // A writer's minimum hold keeps readers out.
 func TestMinHoldOfWriter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		l, err := rwlock.New(c.Client).Lock(t.Context(), "l", natslock.MinHold(minHold))
 		require.NoError(t, err)
 		granted := time.Now()
@@ -301,11 +301,11 @@ func TestMinHoldOfWriter(t *testing.T) {
 // Goroutines that wait together for a lock with a minimum hold do not hand it on.
 func TestMinHoldWaitTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		l := mustLock(t, join(t, s).Client, "l")
-		var waiters []*waiting
+		c := kit.Join(t, s)
+		l := kit.Must(t, kit.Join(t, s).Lock, "l")
+		var waiters []*kit.Waiting
 		for range 3 {
-			waiters = append(waiters, c.await(t, "l", natslock.MinHold(minHold)))
+			waiters = append(waiters, c.Await(t, "l", natslock.MinHold(minHold)))
 		}
 		kit.Unlock(t, l)
 		granted := time.Now()
@@ -322,13 +322,13 @@ func TestMinHoldWaitTogether(t *testing.T) {
 // no other one joins it.
 func TestMinHoldJoinsNothing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "l", natslock.Linger(time.Hour)))
-		l := mustLock(t, c.Client, "l", natslock.MinHold(minHold))
+		c := kit.Join(t, s)
+		kit.Unlock(t, kit.Must(t, c.Lock, "l", natslock.Linger(time.Hour)))
+		l := kit.Must(t, c.Lock, "l", natslock.MinHold(minHold))
 		granted := time.Now()
-		var waiters []*waiting
+		var waiters []*kit.Waiting
 		for range 3 {
-			waiters = append(waiters, c.await(t, "l", natslock.TTL(6*time.Second)))
+			waiters = append(waiters, c.Await(t, "l", natslock.TTL(6*time.Second)))
 		}
 		kit.Unlock(t, l)
 		time.Sleep(minHold - time.Millisecond)
@@ -346,23 +346,23 @@ func TestMinHoldJoinsNothing(t *testing.T) {
 // The watch reports the end of a minimum hold as the release of its lock.
 func TestMinHoldWatched(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		w := follow(t, join(t, s), "l")
-		kit.Unlock(t, mustLock(t, c.Client, "l", natslock.MinHold(minHold)))
-		w.next(admin.EventGranted)
-		kit.Unlock(t, mustLock(t, c.Client, "l"))
-		w.next(admin.EventQueued)
-		w.next(admin.EventReleased)
-		w.next(admin.EventGranted)
-		w.next(admin.EventReleased)
-		w.nothing()
+		c := kit.Join(t, s)
+		w := kit.Follow(t, kit.Join(t, s), "l")
+		kit.Unlock(t, kit.Must(t, c.Lock, "l", natslock.MinHold(minHold)))
+		w.Next(admin.EventGranted)
+		kit.Unlock(t, kit.Must(t, c.Lock, "l"))
+		w.Next(admin.EventQueued)
+		w.Next(admin.EventReleased)
+		w.Next(admin.EventGranted)
+		w.Next(admin.EventReleased)
+		w.Nothing()
 	})
 }
 
 func TestMinHoldRefused(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		out := c.nc.Stats().OutMsgs
+		c := kit.Join(t, s)
+		out := c.NC.Stats().OutMsgs
 		for name, opts := range map[string][]natslock.LockOption{
 			"zero":     {natslock.MinHold(0)},
 			"negative": {natslock.MinHold(-1)},
@@ -377,7 +377,7 @@ func TestMinHoldRefused(t *testing.T) {
 		}
 		_, err := rwlock.New(c.Client).RLock(t.Context(), "l", natslock.MinHold(1))
 		require.Equal(t, "Invalid", matched(err))
-		require.Equal(t, out, c.nc.Stats().OutMsgs, "nothing was sent")
+		require.Equal(t, out, c.NC.Stats().OutMsgs, "nothing was sent")
 		l, err := c.Lock(t.Context(), "l", natslock.MinHold((12 * time.Hour)), natslock.NoRenew())
 		require.NoError(t, err)
 		require.Less(t, (12 * time.Hour), l.Remaining())

@@ -33,7 +33,7 @@ var oddNames = []string{
 
 func TestNamesAreKeptApart(t *testing.T) {
 	s := testutil.RunServer(t)
-	c, other := join(t, s), join(t, s)
+	c, other := kit.Join(t, s), kit.Join(t, s)
 	held := map[string]*natslock.Lock{}
 	for _, name := range oddNames {
 		require.NotContains(t, held, name, "the table")
@@ -51,7 +51,7 @@ func TestNamesAreKeptApart(t *testing.T) {
 	}
 	require.Equal(t, slices.Sorted(maps.Keys(held)), listed)
 	for name, l := range held {
-		info := inspect(t, other.Client, name)
+		info := kit.Inspect(t, other.Client, name)
 		require.Equal(t, name, info.Name)
 		require.Equal(t, l.ID(), info.Holder.ID)
 		_, err := other.TryLock(t.Context(), name)
@@ -59,7 +59,7 @@ func TestNamesAreKeptApart(t *testing.T) {
 	}
 	// Waiting and handing over work under each.
 	for name, l := range held {
-		w := other.await(t, name)
+		w := other.Await(t, name)
 		kit.Unlock(t, l)
 		kit.Unlock(t, w.Granted(t))
 	}
@@ -71,8 +71,8 @@ func TestNamesAreKeptApart(t *testing.T) {
 
 func TestNamesRefused(t *testing.T) {
 	s := testutil.RunServer(t)
-	c := join(t, s)
-	before := c.nc.Stats().OutMsgs
+	c := kit.Join(t, s)
+	before := c.NC.Stats().OutMsgs
 	for _, name := range []string{"", strings.Repeat("x", 513), strings.Repeat("x", 2000), strings.Repeat("é", 100), strings.Repeat(" ", 200)} {
 		_, err := c.Lock(t.Context(), name)
 		require.ErrorIs(t, err, natslock.ErrInvalid)
@@ -90,19 +90,19 @@ func TestNamesRefused(t *testing.T) {
 			require.ErrorIs(t, err, natslock.ErrInvalid)
 		}
 	}
-	require.Equal(t, before, c.nc.Stats().OutMsgs, "nothing is sent")
+	require.Equal(t, before, c.NC.Stats().OutMsgs, "nothing is sent")
 }
 
 func TestNamesTTLRefused(t *testing.T) {
 	s := testutil.RunServer(t)
-	c := join(t, s)
-	before := c.nc.Stats().OutMsgs
+	c := kit.Join(t, s)
+	before := c.NC.Stats().OutMsgs
 	for _, ttl := range []time.Duration{0, -1, -time.Hour, 1, time.Second - 1, 24*time.Hour + 1, 25 * time.Hour} {
 		_, err := c.Lock(t.Context(), "l", natslock.TTL(ttl))
 		require.ErrorIs(t, err, natslock.ErrInvalid)
 		_, err = c.TryLock(t.Context(), "l", natslock.TTL(ttl))
 		require.ErrorIs(t, err, natslock.ErrInvalid)
-		_, err = natslock.New(t.Context(), c.nc, natslock.WithTTL(ttl))
+		_, err = natslock.New(t.Context(), c.NC, natslock.WithTTL(ttl))
 		require.ErrorIs(t, err, natslock.ErrInvalid)
 	}
 	_, err := c.Lock(t.Context(), "l", natslock.TTL(367*24*time.Hour), natslock.NoRenew())
@@ -115,7 +115,7 @@ func TestNamesTTLRefused(t *testing.T) {
 		"bucket": natslock.WithBucket(""), "owner": natslock.WithOwner(strings.Repeat("x", 2000)),
 		"logger": natslock.WithLogger(nil), "observer": admin.WithObserver(nil), "js": natslock.WithJetStream(nil), "store": faults.WrapStore(nil),
 	} {
-		_, err := natslock.New(t.Context(), c.nc, opt)
+		_, err := natslock.New(t.Context(), c.NC, opt)
 		require.ErrorIs(t, err, natslock.ErrInvalid, name)
 	}
 	_, err = natslock.New(t.Context(), nil)
@@ -123,7 +123,7 @@ func TestNamesTTLRefused(t *testing.T) {
 	_, err = c.Lock(t.Context(), "l", natslock.Meta(map[string]string{"k": strings.Repeat("x", 17<<10)}))
 	require.ErrorIs(t, err, natslock.ErrInvalid)
 	require.ErrorContains(t, err, "metadata")
-	require.Equal(t, before, c.nc.Stats().OutMsgs, "nothing is sent")
+	require.Equal(t, before, c.NC.Stats().OutMsgs, "nothing is sent")
 
 	for _, ttl := range []time.Duration{time.Second, time.Second + 1, 24 * time.Hour} {
 		l, err := c.TryLock(t.Context(), fmt.Sprint(ttl), natslock.TTL(ttl))
@@ -135,8 +135,8 @@ func TestNamesTTLRefused(t *testing.T) {
 // Values without a sensible meaning are refused, or have the effect of the nearest one.
 func TestOddValues(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: math.MaxInt64}), natslock.WithTuning(natslock.Tuning{ReleaseTimeout: time.Hour}))
-		tap := newTap(t, s.Connect(), ">")
+		c := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: math.MaxInt64}), natslock.WithTuning(natslock.Tuning{ReleaseTimeout: time.Hour}))
+		tap := kit.NewTap(t, s.Connect(), ">")
 		warned := 0
 		warn := func(*natslock.Lock) { warned++ }
 		for _, opts := range [][]natslock.LockOption{
@@ -149,12 +149,12 @@ func TestOddValues(t *testing.T) {
 			require.ErrorIs(t, err, natslock.ErrInvalid)
 			require.ErrorContains(t, err, "EarlyWarning")
 		}
-		require.Empty(t, tap.take(t, c.nc))
-		l := mustLock(t, c.Client, "l", natslock.TTL(9*time.Second), natslock.EarlyWarning(3*time.Second, warn), natslock.MaxWait(math.MaxInt64))
+		require.Empty(t, tap.Take(t, c.NC))
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(9*time.Second), natslock.EarlyWarning(3*time.Second, warn), natslock.MaxWait(math.MaxInt64))
 		require.ErrorIs(t, l.Extend(t.Context(), 3*time.Second), natslock.ErrInvalid)
 		time.Sleep(time.Minute)
 		require.Zero(t, warned)
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		kit.Unlock(t, l)
 		require.NoError(t, c.Close(t.Context()))
 	})
@@ -162,7 +162,7 @@ func TestOddValues(t *testing.T) {
 
 func TestNamesJoin(t *testing.T) {
 	s := testutil.RunServer(t)
-	c := join(t, s)
+	c := kit.Join(t, s)
 	names := map[string][]string{}
 	for _, parts := range [][]string{
 		{"a", "b"}, {"a.b"}, {"a", "", "b"}, {"a", "b", ""}, {"", "a", "b"}, {""}, {"", ""}, {"."}, {".", "."}, {"="}, {"=", "="}, {"=2E"}, {"=3D"},

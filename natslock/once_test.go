@@ -10,7 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	_ "time/tzdata" // for machines without a database of time zones
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -30,7 +29,7 @@ func nothing(context.Context, *natslock.Lock) error { return nil }
 func never(context.Context, *natslock.Lock) error { return errors.New("it runs again") }
 
 // isDone expects that every client is told that the job is done.
-func isDone(t *testing.T, name string, members ...*member) {
+func isDone(t *testing.T, name string, members ...*kit.Member) {
 	t.Helper()
 	for _, m := range members {
 		err := m.Once(t.Context(), name, time.Hour, never)
@@ -44,7 +43,7 @@ func isDone(t *testing.T, name string, members ...*member) {
 }
 
 // isFree runs the job.
-func isFree(t *testing.T, name string, m *member) {
+func isFree(t *testing.T, name string, m *kit.Member) {
 	t.Helper()
 	ran := false
 	require.NoError(t, m.Once(t.Context(), name, time.Hour, func(context.Context, *natslock.Lock) error {
@@ -58,17 +57,17 @@ func isFree(t *testing.T, name string, m *member) {
 // held. It is kept from its end on, as a record that says so, and nothing is held.
 func TestOnce(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		require.NoError(t, c.Once(t.Context(), "job", time.Minute, func(ctx context.Context, l *natslock.Lock) error {
 			for range 3 {
 				time.Sleep(time.Minute)
 				require.NoError(t, ctx.Err())
-				for _, m := range []*member{c, other} {
+				for _, m := range []*kit.Member{c, other} {
 					err := m.Once(t.Context(), "job", time.Minute, never)
 					require.ErrorIs(t, err, natslock.ErrLocked)
 					require.NotErrorIs(t, err, natslock.ErrDone)
 				}
-				h := inspect(t, other.Client, "job").Holder
+				h := kit.Inspect(t, other.Client, "job").Holder
 				require.False(t, h.Fixed)
 				require.Empty(t, h.Purpose)
 			}
@@ -77,7 +76,7 @@ func TestOnce(t *testing.T) {
 		end := time.Now()
 		require.Zero(t, c.Stats().Held)
 		isDone(t, "job", c, other)
-		h := inspect(t, other.Client, "job").Holder
+		h := kit.Inspect(t, other.Client, "job").Holder
 		require.True(t, h.Fixed)
 		require.Equal(t, "job", h.Purpose)
 		require.Equal(t, map[string]string{"k": "v"}, h.Meta)
@@ -91,17 +90,17 @@ func TestOnce(t *testing.T) {
 // A job that fails or panics is not done. The next call runs it.
 func TestOnceFails(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		r := newRaw(t, s.Connect())
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
 		fault := errors.New("fault")
 		require.ErrorIs(t, c.Once(t.Context(), "job", time.Hour, func(context.Context, *natslock.Lock) error { return fault }), fault)
-		require.Empty(t, r.live(">"))
+		require.Empty(t, r.Live(">"))
 		require.Panics(t, func() {
 			_ = other.Once(t.Context(), "job", time.Hour, func(context.Context, *natslock.Lock) error { panic("test") })
 		})
-		require.Empty(t, r.live(">"))
+		require.Empty(t, r.Live(">"))
 		require.NoError(t, c.Once(t.Context(), "job", time.Hour, func(ctx context.Context, l *natslock.Lock) error { return l.Unlock(ctx) }))
-		require.Empty(t, r.live(">"), "it was given back")
+		require.Empty(t, r.Live(">"), "it was given back")
 		isFree(t, "job", c)
 		isDone(t, "job", c, other)
 	})
@@ -110,7 +109,7 @@ func TestOnceFails(t *testing.T) {
 // The process that runs a job dies. Another one runs it after the TTL.
 func TestOnceCrash(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		var all sync.WaitGroup
 		begun := make(chan struct{})
 		all.Go(func() {
@@ -121,7 +120,7 @@ func TestOnceCrash(t *testing.T) {
 			}), natslock.ErrLost)
 		})
 		kit.Receive(t, begun, "the run")
-		c.nc.Close()
+		c.NC.Close()
 		crashed := time.Now()
 		for {
 			err := other.Once(t.Context(), "job", time.Hour, nothing)
@@ -141,9 +140,9 @@ func TestOnceCrash(t *testing.T) {
 // has a job run again that is done.
 func TestOnceBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), join(t, s)
+		c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), kit.Join(t, s)
 		stop := func(now bool) {
-			h := inspect(t, other.Client, "job").Holder
+			h := kit.Inspect(t, other.Client, "job").Holder
 			require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "job", ID: h.ID, Reason: "test", Immediately: now}))
 		}
 		for _, now := range []bool{false, true} {
@@ -157,14 +156,14 @@ func TestOnceBroken(t *testing.T) {
 			isDone(t, "job", c, other)
 			stop(true)
 		}
-		c.link.Blackhole(true)
+		c.Link.Blackhole(true)
 		require.ErrorIs(t, c.Once(t.Context(), "job", time.Hour, nothing), natslock.ErrUnavailable)
-		c.link.Heal()
-		c.link.Blackhole(false)
+		c.Link.Heal()
+		c.Link.Blackhole(false)
 		err := c.Once(t.Context(), "other", time.Hour, func(ctx context.Context, l *natslock.Lock) error {
-			c.link.Blackhole(true)
+			c.Link.Blackhole(true)
 			<-ctx.Done()
-			c.link.Blackhole(false)
+			c.Link.Blackhole(false)
 			return nil
 		})
 		require.ErrorIs(t, err, natslock.ErrLost)
@@ -176,7 +175,7 @@ func TestOnceBroken(t *testing.T) {
 // A Close ends the run of a job, which is not done, and waits for no job that is.
 func TestOnceClose(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		isFree(t, "done", c)
 		closed := make(chan error, 1)
 		err := c.Once(t.Context(), "job", time.Hour, func(ctx context.Context, _ *natslock.Lock) error {
@@ -202,8 +201,8 @@ func TestOnceAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
-				other := join(t, s)
+				c, f := kit.JoinFaulty(t, s)
+				other := kit.Join(t, s)
 				n := 0
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if !lastRenewal(w) {
@@ -224,10 +223,10 @@ func TestOnceAnswers(t *testing.T) {
 // went to it at once would never say that the job is done.
 func TestOnceBesideLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		var w *waiting
+		c := kit.Join(t, s)
+		var w *kit.Waiting
 		require.NoError(t, c.Once(t.Context(), "job", time.Minute, func(context.Context, *natslock.Lock) error {
-			w = c.await(t, "job")
+			w = c.Await(t, "job")
 			time.Sleep(time.Second)
 			return nil
 		}))
@@ -243,17 +242,17 @@ func TestOnceBesideLock(t *testing.T) {
 // A call that finds the job done costs what a TryLock does.
 func TestOnceMessages(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		isFree(t, "warm", c)
 		isDone(t, "warm", other)
-		for i, m := range []*member{c, other, c} {
-			out := m.nc.Stats().OutMsgs
+		for i, m := range []*kit.Member{c, other, c} {
+			out := m.NC.Stats().OutMsgs
 			if i == 0 {
 				isFree(t, "job", m)
 			} else {
 				isDone(t, "job", m)
 			}
-			require.EqualValues(t, 2, m.nc.Stats().OutMsgs-out)
+			require.EqualValues(t, 2, m.NC.Stats().OutMsgs-out)
 		}
 	})
 }
@@ -261,8 +260,8 @@ func TestOnceMessages(t *testing.T) {
 // Bad input is refused before anything is sent. The error names the job.
 func TestOnceInvalid(t *testing.T) {
 	s := testutil.RunServer(t)
-	c := join(t, s)
-	out := c.nc.Stats().OutMsgs
+	c := kit.Join(t, s)
+	out := c.NC.Stats().OutMsgs
 	for what, x := range map[string]struct {
 		name string
 		keep time.Duration
@@ -285,7 +284,7 @@ func TestOnceInvalid(t *testing.T) {
 	for _, zero := range []*natslock.Client{nil, {}} {
 		refused(t, zero.Once(t.Context(), "job", time.Hour, never), "made without New")
 	}
-	require.Equal(t, out, c.nc.Stats().OutMsgs, "nothing is sent")
+	require.Equal(t, out, c.NC.Stats().OutMsgs, "nothing is sent")
 	require.NoError(t, c.Once(t.Context(), "job.2026", 365*24*time.Hour, nothing, natslock.TTL(time.Minute)))
 	isDone(t, "job.2026", c)
 }
@@ -343,7 +342,7 @@ func TestOnceDaily(t *testing.T) {
 					defer cancel()
 					var all sync.WaitGroup
 					for range 3 {
-						c, _ := joinInMemory(t, bucket)
+						c, _ := kit.JoinInMemory(t, bucket)
 						all.Go(func() { dailyReport(ctx, c.Client, zone, report) })
 						time.Sleep(time.Minute)
 					}
@@ -362,7 +361,7 @@ func TestOnceDaily(t *testing.T) {
 // Many call at once, again and again: each job is done once.
 func TestOnceTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		members := crowd(t, s, 3)
+		members := kit.Crowd(t, s, 3)
 		for _, name := range []string{"a", "b", "c", "d"} {
 			var n, told atomic.Int64
 			var all sync.WaitGroup

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
@@ -18,26 +17,20 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// refusal is what the store makes of a write that the server refuses for a reason of its own.
-func refusal(w kvstore.Write, code jetstream.ErrorCode, text string) error {
-	return fmt.Errorf("%w: write of %q: %w", kvstore.ErrUnavailable, w.Key,
-		&jetstream.APIError{Code: 503, ErrorCode: code, Description: text})
-}
-
 // outages are what a server in trouble makes of the requests of a client, and what the error
 // of a wait that is given up says of it.
 var outages = []struct {
 	name, says string
-	begin      func(m *member, f *faults.Store)
+	begin      func(m *kit.Member, f *faults.Store)
 }{
-	{"silent", "answer", func(m *member, _ *faults.Store) { m.link.Blackhole(true) }},
-	{"away", "connection is", func(m *member, _ *faults.Store) { m.link.Cut() }},
-	{"full", "maximum bytes exceeded", func(_ *member, f *faults.Store) {
+	{"silent", "answer", func(m *kit.Member, _ *faults.Store) { m.Link.Blackhole(true) }},
+	{"away", "connection is", func(m *kit.Member, _ *faults.Store) { m.Link.Cut() }},
+	{"full", "maximum bytes exceeded", func(_ *kit.Member, f *faults.Store) {
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			return faults.Refuse(refusal(w, 10077, "maximum bytes exceeded"))
+			return faults.Refuse(kit.Refusal(w, 10077, "maximum bytes exceeded"))
 		})
 	}},
-	{"too large", "maximum payload exceeded", func(_ *member, f *faults.Store) {
+	{"too large", "maximum payload exceeded", func(_ *kit.Member, f *faults.Store) {
 		f.OnSend(func(int, kvstore.Write) faults.Fate {
 			return faults.NotSent(fmt.Errorf("%w: %w", kvstore.ErrUnavailable, nats.ErrMaxPayload))
 		})
@@ -72,8 +65,8 @@ func TestOutageIsNoBusyLock(t *testing.T) {
 		for _, acquire := range acquires {
 			t.Run(outage.name+"/"+acquire.name, func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					c, f := joinFaulty(t, s)
-					kit.Unlock(t, mustLock(t, c.Client, "known"))
+					c, f := kit.JoinFaulty(t, s)
+					kit.Unlock(t, kit.Must(t, c.Lock, "known"))
 					outage.begin(c, f)
 					synctest.Wait()
 					begun := time.Now()
@@ -88,9 +81,9 @@ func TestOutageIsNoBusyLock(t *testing.T) {
 					} else {
 						require.NotErrorIs(t, err, context.DeadlineExceeded)
 					}
-					c.link.Heal()
+					c.Link.Heal()
 					f.OnSend(nil)
-					kit.Unlock(t, mustLock(t, c.Client, "l"))
+					kit.Unlock(t, kit.Must(t, c.Lock, "l"))
 				})
 			})
 		}
@@ -103,12 +96,12 @@ func TestOutageOfAWaiter(t *testing.T) {
 	for _, outage := range outages {
 		t.Run(outage.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				holder := join(t, s)
-				mustLock(t, holder.Client, "l")
-				c, f := joinFaulty(t, s)
+				holder := kit.Join(t, s)
+				kit.Must(t, holder.Lock, "l")
+				c, f := kit.JoinFaulty(t, s)
 				ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
 				defer cancel()
-				first := c.await(t, "l", natslock.MaxWait(11*time.Second))
+				first := c.Await(t, "l", natslock.MaxWait(11*time.Second))
 				second := make(chan error, 1)
 				go func() {
 					_, err := c.Lock(ctx, "l")
@@ -125,7 +118,7 @@ func TestOutageOfAWaiter(t *testing.T) {
 					}
 					require.ErrorIs(t, err, natslock.ErrUnavailable)
 				}
-				c.link.Heal()
+				c.Link.Heal()
 			})
 		})
 	}
@@ -135,9 +128,9 @@ func TestOutageOfAWaiter(t *testing.T) {
 // a goroutine of the own one, and not after an outage.
 func TestBusyLockIsNoOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder, c := join(t, s), join(t, s)
-		mustLock(t, holder.Client, "l")
-		mustLock(t, c.Client, "own")
+		holder, c := kit.Join(t, s), kit.Join(t, s)
+		kit.Must(t, holder.Lock, "l")
+		kit.Must(t, c.Lock, "own")
 		for _, name := range []string{"l", "own"} {
 			errs := make(chan error, 3)
 			for range cap(errs) {
@@ -152,11 +145,11 @@ func TestBusyLockIsNoOutage(t *testing.T) {
 				require.NotErrorIs(t, err, natslock.ErrUnavailable)
 			}
 		}
-		w := c.await(t, "l", natslock.MaxWait(20*time.Second))
+		w := c.Await(t, "l", natslock.MaxWait(20*time.Second))
 		time.Sleep(time.Second)
-		c.link.Blackhole(true)
+		c.Link.Blackhole(true)
 		time.Sleep(3 * time.Second)
-		c.link.Heal()
+		c.Link.Heal()
 		err := w.Failed(t)
 		require.ErrorIs(t, err, natslock.ErrTimeout)
 		require.NotErrorIs(t, err, natslock.ErrUnavailable)
@@ -167,12 +160,12 @@ func TestBusyLockIsNoOutage(t *testing.T) {
 // tells the outage that it has met.
 func TestOutageOfALaterWait(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		holder := quietHolder(t, s)
-		first := c.follow(t)
+		c, f := kit.JoinFaulty(t, s)
+		holder := kit.QuietHolder(t, s)
+		first := c.Settle(t)
 		kit.Unlock(t, holder)
 		l := first.Granted(t) // the server has answered the first one
-		second := c.begin(t, "l", natslock.MaxWait(2500*time.Millisecond))
+		second := c.Begin(t, "l", natslock.MaxWait(2500*time.Millisecond))
 		synctest.Wait()
 		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
 		f.FailReads(func(faults.ReadOp, string) error { return kvstore.ErrUnavailable })

@@ -32,42 +32,20 @@ const (
 	overdueNot = 300 * time.Millisecond
 )
 
-// forget restarts a server, which forgets the TTLs of all that it has stored.
-func forget(t *testing.T, s *testutil.Server) {
-	t.Helper()
-	s.Stop()
-	kit.ForgetTTLs(t, s)
-	s.Restart()
-}
-
-type take = kit.Taking
-
 // overdueCases are the records that can be overdue, and the acquires that they keep
 // out until then.
 var overdueCases = map[string]struct {
-	dead, first func(c *natslock.Client) take // first: a holder that the dead one waits for
-	next        map[string]func(c *natslock.Client) take
+	dead, first func(c *natslock.Client) kit.Taking // first: a holder that the dead one waits for
+	next        map[string]func(c *natslock.Client) kit.Taking
 }{
-	"holder": {mutexOf, nil, map[string]func(c *natslock.Client) take{"lock": mutexOf, "try": mutexTry}},
-	"waiter": {mutexOf, mutexOf, map[string]func(c *natslock.Client) take{"lock": mutexOf, "try": mutexTry}},
-	"writer": {writerOf, nil, map[string]func(c *natslock.Client) take{
-		"write": writerOf, "read": readerOf, "try write": writerTry, "try read": readerTry}},
-	"reader":         {readerOf, nil, map[string]func(c *natslock.Client) take{"write": writerOf, "try write": writerTry}},
-	"waiting writer": {writerOf, readerOf, map[string]func(c *natslock.Client) take{"read": readerOf, "try read": readerTry, "write": writerOf}},
-	"waiting reader": {readerOf, writerOf, map[string]func(c *natslock.Client) take{"write": writerOf, "try write": writerTry}},
+	"holder": {kit.Mutex, nil, map[string]func(c *natslock.Client) kit.Taking{"lock": kit.Mutex, "try": kit.TryMutex}},
+	"waiter": {kit.Mutex, kit.Mutex, map[string]func(c *natslock.Client) kit.Taking{"lock": kit.Mutex, "try": kit.TryMutex}},
+	"writer": {kit.Writer, nil, map[string]func(c *natslock.Client) kit.Taking{
+		"write": kit.Writer, "read": kit.Reader, "try write": kit.TryWriter, "try read": kit.TryReader}},
+	"reader":         {kit.Reader, nil, map[string]func(c *natslock.Client) kit.Taking{"write": kit.Writer, "try write": kit.TryWriter}},
+	"waiting writer": {kit.Writer, kit.Reader, map[string]func(c *natslock.Client) kit.Taking{"read": kit.Reader, "try read": kit.TryReader, "write": kit.Writer}},
+	"waiting reader": {kit.Reader, kit.Writer, map[string]func(c *natslock.Client) kit.Taking{"write": kit.Writer, "try write": kit.TryWriter}},
 }
-
-func mutexOf(c *natslock.Client) take { return c.Lock }
-
-func mutexTry(c *natslock.Client) take { return c.TryLock }
-
-func writerOf(c *natslock.Client) take { return rwlock.New(c).Lock }
-
-func writerTry(c *natslock.Client) take { return rwlock.New(c).TryLock }
-
-func readerOf(c *natslock.Client) take { return rwlock.New(c).RLock }
-
-func readerTry(c *natslock.Client) take { return rwlock.New(c).TryRLock }
 
 // A record that a server has forgotten to remove keeps other clients out until its TTL and
 // a slack are over, and no longer. It makes no difference whether they waited for it, come
@@ -78,8 +56,8 @@ func TestOverdue(t *testing.T) {
 		for name, next := range tc.next {
 			t.Run(victim+"/"+name, func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					dead := join(t, s, natslock.WithTTL(ttl))
-					b := join(t, s, natslock.WithTTL(ttl))
+					dead := kit.Join(t, s, natslock.WithTTL(ttl))
+					b := kit.Join(t, s, natslock.WithTTL(ttl))
 					var first *natslock.Lock
 					var err error
 					if tc.first != nil {
@@ -92,9 +70,9 @@ func TestOverdue(t *testing.T) {
 						require.NoError(t, err)
 					}
 					written := time.Now()
-					dead.link.Cut()
+					dead.Link.Cut()
 					time.Sleep(time.Second)
-					forget(t, s)
+					kit.RestartWithoutTTLs(t, s)
 					time.Sleep(time.Second)
 					if first != nil {
 						kit.Unlock(t, first)
@@ -127,24 +105,24 @@ func TestOverdue(t *testing.T) {
 func TestOverdueAfterCrash(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 5 * time.Second
-		a, b := crowd(t, s, 31, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
-		holder := mustLock(t, a[0].Client, "l")
-		var places []*waiting
+		a, b := kit.Crowd(t, s, 31, natslock.WithTTL(ttl)), kit.Join(t, s, natslock.WithTTL(ttl))
+		holder := kit.Must(t, a[0].Lock, "l")
+		var places []*kit.Waiting
 		for _, m := range a[1:] {
-			places = append(places, m.await(t, "l"))
+			places = append(places, m.Await(t, "l"))
 		}
 		for _, m := range a {
-			m.link.Cut()
+			m.Link.Cut()
 		}
 		died := time.Now()
-		w := b.await(t, "l")
-		forget(t, s)
+		w := b.Await(t, "l")
+		kit.RestartWithoutTTLs(t, s)
 		l := w.Granted(t)
 		require.LessOrEqual(t, w.At.Sub(died), ttl+overdueIn)
 		require.Greater(t, l.Token(), holder.Token())
 		kit.Unlock(t, l)
 		for _, m := range a {
-			m.link.Heal()
+			m.Link.Heal()
 		}
 		var wg sync.WaitGroup
 		for _, w := range places { // they have queued again, in any order
@@ -161,10 +139,10 @@ func TestOverdueAfterCrash(t *testing.T) {
 // A holder that lives is not overdue, whatever its server has forgotten.
 func TestOverdueIsRenewed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := join(t, s, natslock.WithTTL(3*time.Second)), join(t, s, natslock.WithTTL(3*time.Second))
-		l := mustLock(t, a.Client, "l")
-		forget(t, s)
-		w := b.await(t, "l")
+		a, b := kit.Join(t, s, natslock.WithTTL(3*time.Second)), kit.Join(t, s, natslock.WithTTL(3*time.Second))
+		l := kit.Must(t, a.Lock, "l")
+		kit.RestartWithoutTTLs(t, s)
+		w := b.Await(t, "l")
 		for range 20 {
 			time.Sleep(time.Second)
 			require.False(t, w.Over())
@@ -180,12 +158,12 @@ func TestOverdueIsRenewed(t *testing.T) {
 // holder's record of long ago does not claim the lock over the live record.
 func TestOverdueForged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		holder := quietHolder(t, s)
-		w := c.await(t, "l")
-		r := newRaw(t, s.Connect())
-		m := r.get("lock.l")
-		tapped := newTap(t, s.Connect(), "lock.l")
+		c, f := kit.JoinFaulty(t, s)
+		holder := kit.QuietHolder(t, s)
+		w := c.Await(t, "l")
+		r := kit.NewRaw(t, s.Connect())
+		m := r.Get("lock.l")
+		tapped := kit.NewTap(t, s.Connect(), "lock.l")
 		for range 5 {
 			f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{
 				Key: "lock.l", Value: m.Data, Revision: m.Sequence, Time: time.Now().Add(-time.Hour), TTL: time.Second,
@@ -194,7 +172,7 @@ func TestOverdueForged(t *testing.T) {
 		}
 		synctest.Wait()
 		require.False(t, w.Over())
-		for _, msg := range tapped.take(t, c.nc) {
+		for _, msg := range tapped.Take(t, c.NC) {
 			require.Equal(t, "0", msg.Header.Get("Nats-Expected-Last-Subject-Sequence"))
 		}
 		require.Positive(t, holder.Remaining())
@@ -207,19 +185,19 @@ func TestOverdueForged(t *testing.T) {
 func TestOverdueBreak(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 4 * time.Second
-		dead, op := join(t, s), join(t, s)
-		l := mustLock(t, dead.Client, "l", natslock.TTL(ttl))
+		dead, op := kit.Join(t, s), kit.Join(t, s)
+		l := kit.Must(t, dead.Lock, "l", natslock.TTL(ttl))
 		written := time.Now()
-		dead.link.Cut()
-		forget(t, s)
+		dead.Link.Cut()
+		kit.RestartWithoutTTLs(t, s)
 		time.Sleep(ttl + overdueNot - time.Since(written))
-		info := inspect(t, op.Client, "l")
+		info := kit.Inspect(t, op.Client, "l")
 		require.True(t, info.Holder.Overdue)
 		require.NoError(t, admin.New(op.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: l.ID(), Reason: "left behind"}))
-		require.Nil(t, inspect(t, op.Client, "l").Holder, "there is no holder to wait for")
+		require.Nil(t, kit.Inspect(t, op.Client, "l").Holder, "there is no holder to wait for")
 		fresh, err := op.TryLock(t.Context(), "l")
 		require.NoError(t, err)
-		require.False(t, inspect(t, op.Client, "l").Holder.Overdue)
+		require.False(t, kit.Inspect(t, op.Client, "l").Holder.Overdue)
 		kit.Unlock(t, fresh)
 	})
 }
@@ -230,13 +208,13 @@ func TestOverdueBreak(t *testing.T) {
 func TestOverdueBreakOfFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 60 * time.Second
-		holder := join(t, s)
-		op := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &aheadBy{kv, overdueNot} }))
-		l := mustLock(t, holder.Client, "l", natslock.TTL(ttl), natslock.NoRenew())
+		holder := kit.Join(t, s)
+		op := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &aheadBy{kv, overdueNot} }))
+		l := kit.Must(t, holder.Lock, "l", natslock.TTL(ttl), natslock.NoRenew())
 		begun := time.Now()
 		time.Sleep(30*time.Second - 100*time.Millisecond)
 		require.NoError(t, admin.New(op.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: l.ID(), Reason: "enough"}))
-		broken := newRaw(t, s.Connect()).get("lock.l")
+		broken := kit.NewRaw(t, s.Connect()).Get("lock.l")
 		rest, err := time.ParseDuration(broken.Header.Get("Nats-TTL"))
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, time.Since(begun)+rest, ttl)
@@ -250,14 +228,14 @@ func TestOverdueBehindForgedRenewals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				const ttl = 5 * time.Second
-				dead := join(t, s, natslock.WithTTL(ttl))
-				c, f := joinFaulty(t, s)
-				mustLock(t, dead.Client, "l")
+				dead := kit.Join(t, s, natslock.WithTTL(ttl))
+				c, f := kit.JoinFaulty(t, s)
+				kit.Must(t, dead.Lock, "l")
 				written := time.Now()
-				w := c.await(t, "l")
-				m := newRaw(t, s.Connect()).get("lock.l")
-				dead.link.Cut()
-				forget(t, s)
+				w := c.Await(t, "l")
+				m := kit.NewRaw(t, s.Connect()).Get("lock.l")
+				dead.Link.Cut()
+				kit.RestartWithoutTTLs(t, s)
 				for !w.Over() && time.Since(written) < kit.Patience {
 					time.Sleep(10 * time.Millisecond)
 					f.Forge(kvstore.Event{Kind: kvstore.Put, Record: kvstore.Record{
@@ -277,13 +255,13 @@ func TestOverdueBehindForgedRenewals(t *testing.T) {
 func TestOverdueRace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 3 * time.Second
-		dead := join(t, s, natslock.WithTTL(ttl))
-		mustLock(t, dead.Client, "l")
+		dead := kit.Join(t, s, natslock.WithTTL(ttl))
+		kit.Must(t, dead.Lock, "l")
 		var wg sync.WaitGroup
 		var inside, grants atomic.Int32
-		forget(t, s)
+		kit.RestartWithoutTTLs(t, s)
 		for range 5 {
-			c := join(t, s, natslock.WithTTL(ttl))
+			c := kit.Join(t, s, natslock.WithTTL(ttl))
 			wg.Go(func() {
 				for range 3 {
 					l, err := c.TryLock(t.Context(), "l")
@@ -304,7 +282,7 @@ func TestOverdueRace(t *testing.T) {
 				}
 			})
 		}
-		dead.link.Cut()
+		dead.Link.Cut()
 		wg.Wait()
 		require.EqualValues(t, 15, grants.Load())
 	})
@@ -331,16 +309,16 @@ func TestOverdueDeletionInFlight(t *testing.T) {
 // tried again.
 func TestOverdueLockIsDeleted(t *testing.T) {
 	for name, tc := range map[string]struct {
-		dead, next func(*natslock.Client) take
+		dead, next func(*natslock.Client) kit.Taking
 		gate       string
 	}{
-		"mutex":  {mutexOf, mutexOf, "lock"},
-		"writer": {writerOf, writerOf, "rw"},
-		"reader": {writerOf, readerOf, "rw"},
+		"mutex":  {kit.Mutex, kit.Mutex, "lock"},
+		"writer": {kit.Writer, kit.Writer, "rw"},
+		"reader": {kit.Writer, kit.Reader, "rw"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
+				c, f := kit.JoinFaulty(t, s)
 				leaveOverdue(t, s, tc.dead, nil)
 				f.OnSend(kit.Between(tc.gate+" delete", 1, 2, faults.Refuse(kvstore.ErrFull)))
 				begun := time.Now()
@@ -358,18 +336,20 @@ func TestOverdueLockIsDeleted(t *testing.T) {
 // Only the leader reports whether a record is overdue. Without its answer a one-shot acquire
 // neither gets the lock nor says that it is held.
 func TestOverdueUnasked(t *testing.T) {
-	permit := func(c *natslock.Client) take { return semaphore.New(c, 1).Acquire }
-	for name, tc := range map[string]struct{ dead, first, try func(c *natslock.Client) take }{
-		"holder":         {mutexOf, nil, mutexTry},
-		"waiter":         {mutexOf, mutexOf, mutexTry},
-		"reader":         {readerOf, nil, writerTry},
-		"writer":         {writerOf, nil, readerTry},
-		"permit":         {permit, nil, func(c *natslock.Client) take { return semaphore.New(c, 1).TryAcquire }},
-		"waiting permit": {permit, permit, func(c *natslock.Client) take { return semaphore.New(c, 1).TryAcquire }},
+	permit := func(c *natslock.Client) kit.Taking { return semaphore.New(c, 1).Acquire }
+	for name, tc := range map[string]struct {
+		dead, first, try func(c *natslock.Client) kit.Taking
+	}{
+		"holder":         {kit.Mutex, nil, kit.TryMutex},
+		"waiter":         {kit.Mutex, kit.Mutex, kit.TryMutex},
+		"reader":         {kit.Reader, nil, kit.TryWriter},
+		"writer":         {kit.Writer, nil, kit.TryReader},
+		"permit":         {permit, nil, func(c *natslock.Client) kit.Taking { return semaphore.New(c, 1).TryAcquire }},
+		"waiting permit": {permit, permit, func(c *natslock.Client) kit.Taking { return semaphore.New(c, 1).TryAcquire }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
+				c, f := kit.JoinFaulty(t, s)
 				leaveOverdue(t, s, tc.dead, tc.first)
 				f.FailReads(func(op faults.ReadOp, _ string) error {
 					if op == faults.ReadState {
@@ -391,10 +371,10 @@ func TestOverdueUnasked(t *testing.T) {
 
 // leaveOverdue has a client that asks for a lock die, behind the first holder if there is
 // one. When it returns, that holder has unlocked, and the record of the dead client is overdue.
-func leaveOverdue(t *testing.T, s *testutil.Server, asks, first func(*natslock.Client) take) {
+func leaveOverdue(t *testing.T, s *testutil.Server, asks, first func(*natslock.Client) kit.Taking) {
 	t.Helper()
 	const ttl = 5 * time.Second
-	dead, holder := join(t, s, natslock.WithTTL(ttl)), join(t, s, natslock.WithTTL(ttl))
+	dead, holder := kit.Join(t, s, natslock.WithTTL(ttl)), kit.Join(t, s, natslock.WithTTL(ttl))
 	var l *natslock.Lock
 	if first != nil {
 		var err error
@@ -403,8 +383,8 @@ func leaveOverdue(t *testing.T, s *testutil.Server, asks, first func(*natslock.C
 	}
 	go func() { _, _ = asks(dead.Client)(context.Background(), "l", natslock.Detached()) }()
 	synctest.Wait()
-	dead.link.Cut()
-	forget(t, s)
+	dead.Link.Cut()
+	kit.RestartWithoutTTLs(t, s)
 	time.Sleep(2 * ttl)
 	if l != nil {
 		kit.Unlock(t, l)
@@ -418,7 +398,7 @@ func deletesOverdue(t *testing.T, fate faults.Fate, outcome func(t *testing.T, e
 	for victim, stage := range map[string]string{"holder": "lock delete", "reader": "read delete", "waiter": "wait delete", "writer": "rw delete"} {
 		t.Run(victim, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c, f := joinFaulty(t, s)
+				c, f := kit.JoinFaulty(t, s)
 				tc := overdueCases[victim]
 				leaveOverdue(t, s, tc.dead, tc.first)
 				f.OnSend(kit.Between(stage, 1, 1, fate))
@@ -441,10 +421,10 @@ func deletesOverdue(t *testing.T, fate faults.Fate, outcome func(t *testing.T, e
 // The local clock only says when to ask the server for its time.
 func TestOverdueWrongClock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder := join(t, s, natslock.WithTTL(5*time.Second))
-		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &hasty{kv} }))
-		l := mustLock(t, holder.Client, "l")
-		w := c.await(t, "l")
+		holder := kit.Join(t, s, natslock.WithTTL(5*time.Second))
+		c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &hasty{kv} }))
+		l := kit.Must(t, holder.Lock, "l")
+		w := c.Await(t, "l")
 		for range 10 {
 			time.Sleep(time.Second)
 			_, err := c.TryLock(t.Context(), "l")
@@ -464,19 +444,19 @@ func (h *hasty) Now() time.Time { return h.KV.Now().Add(time.Hour) }
 // A record that the client cannot read belongs to an unknown holder, and is never overdue.
 func TestOverdueUnreadable(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		kit.Unlock(t, mustLock(t, c.Client, "l"))
+		c := kit.Join(t, s)
+		kit.Unlock(t, kit.Must(t, c.Lock, "l"))
 		time.Sleep(2 * time.Second)
-		msg := nats.NewMsg(subjects + "lock.l")
+		msg := nats.NewMsg(kit.Subjects + "lock.l")
 		msg.Data = []byte("not ours")
 		msg.Header.Set("Nats-TTL", "2s")
-		_, err := newRaw(t, s.Connect()).js.PublishMsg(t.Context(), msg)
+		_, err := kit.NewRaw(t, s.Connect()).JS.PublishMsg(t.Context(), msg)
 		require.NoError(t, err)
-		forget(t, s)
+		kit.RestartWithoutTTLs(t, s)
 		time.Sleep(10 * time.Second)
 		_, err = c.TryLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrLocked)
-		require.False(t, inspect(t, c.Client, "l").Holder.Overdue)
+		require.False(t, kit.Inspect(t, c.Client, "l").Holder.Overdue)
 	})
 }
 
@@ -486,9 +466,9 @@ func TestOverdueReaderRenews(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 3 * time.Second
 		var f *faults.Store
-		reader := join(t, s, natslock.WithTTL(ttl))
+		reader := kit.Join(t, s, natslock.WithTTL(ttl))
 		// By its leader's clock, which is wrong, everybody is overdue.
-		writer := join(t, s, natslock.WithTTL(time.Minute), faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		writer := kit.Join(t, s, natslock.WithTTL(time.Minute), faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			f = faults.New(&aheadBy{kv, time.Hour}, 1)
 			return f
 		}))
@@ -499,7 +479,7 @@ func TestOverdueReaderRenews(t *testing.T) {
 		defer cancel()
 		_, err = rwlock.New(writer.Client).Lock(ctx, "l")
 		require.ErrorIs(t, err, natslock.ErrTimeout)
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		kit.Unlock(t, l)
 	})
 }
@@ -519,9 +499,9 @@ func (a *aheadBy) State(ctx context.Context, pattern string) (kvstore.State, err
 // Inspect shows that a place is overdue which its server has forgotten to remove.
 func TestOverduePlaceIsShown(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, dead := join(t, s, natslock.WithTTL(time.Minute)), join(t, s)
-		mustLock(t, a.Client, "l")
-		dead.await(t, "l")
+		a, dead := kit.Join(t, s, natslock.WithTTL(time.Minute)), kit.Join(t, s)
+		kit.Must(t, a.Lock, "l")
+		dead.Await(t, "l")
 		overdue := func() bool {
 			info, err := admin.New(a.Client).Inspect(t.Context(), admin.KindMutex, "l")
 			require.NoError(t, err)
@@ -529,8 +509,8 @@ func TestOverduePlaceIsShown(t *testing.T) {
 			return info.Queue[0].Overdue
 		}
 		require.False(t, overdue())
-		dead.link.Cut()
-		forget(t, s)
+		dead.Link.Cut()
+		kit.RestartWithoutTTLs(t, s)
 		time.Sleep(16 * time.Second)
 		require.True(t, overdue())
 	})
@@ -541,17 +521,17 @@ func TestOverduePlaceIsShown(t *testing.T) {
 func TestRemoveOverdue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 4 * time.Second
-		dead, live, op := join(t, s, natslock.WithTTL(ttl)), join(t, s), join(t, s)
-		was := mustLock(t, dead.Client, "a.mutex")
+		dead, live, op := kit.Join(t, s, natslock.WithTTL(ttl)), kit.Join(t, s), kit.Join(t, s)
+		was := kit.Must(t, dead.Lock, "a.mutex")
 		_, err := rwlock.New(dead.Client).Lock(t.Context(), "a.written", natslock.Detached())
 		require.NoError(t, err)
 		_, err = rwlock.New(dead.Client).RLock(t.Context(), "a.read", natslock.Detached())
 		require.NoError(t, err)
-		alive := mustLock(t, live.Client, "a.alive")
+		alive := kit.Must(t, live.Lock, "a.alive")
 		kit.Keep(t, alive)
-		dead.await(t, "a.alive")
-		dead.link.Cut()
-		forget(t, s)
+		dead.Await(t, "a.alive")
+		dead.Link.Cut()
+		kit.RestartWithoutTTLs(t, s)
 		time.Sleep(2 * time.Second)
 		removed, left, err := admin.New(op.Client).RemoveOverdue(t.Context(), ">", 10)
 		require.NoError(t, err)
@@ -567,14 +547,14 @@ func TestRemoveOverdue(t *testing.T) {
 		removed, left, err = admin.New(op.Client).RemoveOverdue(t.Context(), "a.>", 10)
 		require.NoError(t, err)
 		require.Equal(t, []int{3, 0}, []int{removed, left})
-		require.Equal(t, []string{"lock.a.alive"}, newRaw(t, s.Connect()).live(">"))
+		require.Equal(t, []string{"lock.a.alive"}, kit.NewRaw(t, s.Connect()).Live(">"))
 		require.Positive(t, alive.Remaining())
-		next := mustLock(t, op.Client, "a.mutex")
+		next := kit.Must(t, op.Lock, "a.mutex")
 		require.Greater(t, next.Token(), was.Token())
 		kit.Unlock(t, next)
 		kit.Unlock(t, alive)
 		time.Sleep(2 * time.Second)
-		wantNothing(t, s)
+		kit.WantNothing(t, s)
 
 		_, _, err = admin.New(op.Client).RemoveOverdue(t.Context(), ">", 0)
 		require.ErrorIs(t, err, natslock.ErrInvalid)
@@ -587,13 +567,13 @@ func TestRemoveOverdue(t *testing.T) {
 // that the operator is told is an hour ahead.
 func TestRemoveOverdueRenewed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder := join(t, s, natslock.WithTTL(5*time.Second))
+		holder := kit.Join(t, s, natslock.WithTTL(5*time.Second))
 		var f *faults.Store
-		op := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		op := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			f = faults.New(&hasty{&aheadBy{kv, time.Hour}}, 1)
 			return f
 		}))
-		l := mustLock(t, holder.Client, "l")
+		l := kit.Must(t, holder.Lock, "l")
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			require.True(t, w.Delete)
 			require.NoError(t, l.Extend(context.Background(), 0))

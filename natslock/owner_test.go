@@ -30,9 +30,9 @@ func TestOwner(t *testing.T) {
 	} {
 		client := kit.NewClient(t, s.Connect(nats.Name(c.name)), c.opts...)
 		kit.Must(t, client.TryLock, want)
-		require.Equal(t, want, inspect(t, client, want).Holder.Owner)
+		require.Equal(t, want, kit.Inspect(t, client, want).Holder.Owner)
 	}
 	client := kit.NewClient(t, s.Connect(nats.Name(strings.Repeat("x", 2000))))
 	kit.Must(t, client.TryLock, "long")
-	require.Equal(t, process, inspect(t, client, "long").Holder.Owner)
+	require.Equal(t, process, kit.Inspect(t, client, "long").Holder.Owner)
 }

@@ -16,14 +16,14 @@ import (
 // lasted for a TTL, and nothing of a wait for the lock of another client.
 func TestOwnLockIsLogged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		var log journal
+		var log kit.Log
 		logs := func() int { return strings.Count(log.String(), "it waits for itself") }
-		c := join(t, s, log.option())
-		other := join(t, s)
-		foreign := mustLock(t, other.Client, "foreign")
-		c.await(t, "foreign")
-		held := mustLock(t, c.Client, "own")
-		w := c.begin(t, "own")
+		c := kit.Join(t, s, log.Option())
+		other := kit.Join(t, s)
+		foreign := kit.Must(t, other.Lock, "foreign")
+		c.Await(t, "foreign")
+		held := kit.Must(t, c.Lock, "own")
+		w := c.Begin(t, "own")
 		time.Sleep(14 * time.Second)
 		synctest.Wait()
 		require.Zero(t, logs(), log.String())

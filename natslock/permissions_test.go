@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
@@ -31,16 +30,11 @@ authorization {
   ]
 }`
 
-func as(user string) []nats.Option {
-	// nats.go prints the server's refusals by default.
-	return []nats.Option{nats.UserInfo(user, "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}
-}
-
 func TestPermissionDenied(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		admin := kit.NewClient(t, s.Connect(as("admin")...))
-		l := mustLock(t, admin, "l")
-		c := kit.NewClient(t, s.Connect(as("reader")...))
+		admin := kit.NewClient(t, s.Connect(kit.As("admin")...))
+		l := kit.Must(t, admin.Lock, "l")
+		c := kit.NewClient(t, s.Connect(kit.As("reader")...))
 		ctx := t.Context()
 		for _, name := range []string{"free", "l"} {
 			err := kit.Quickly(t, time.Second, "TryLock", func() error { _, err := c.TryLock(ctx, name); return err })
@@ -49,12 +43,12 @@ func TestPermissionDenied(t *testing.T) {
 			require.ErrorIs(t, err, natslock.ErrPermission)
 			require.ErrorContains(t, err, "$KV.natslock.lock."+name)
 		}
-		require.Equal(t, l.Token(), inspect(t, c, "l").Holder.Token, "it may read")
+		require.Equal(t, l.Token(), kit.Inspect(t, c, "l").Holder.Token, "it may read")
 		err := kit.Quickly(t, time.Second, "Break", func() error {
 			return lockadmin.New(c).Break(ctx, lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "l", ID: l.ID()})
 		})
 		require.ErrorIs(t, err, natslock.ErrPermission)
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 	}, testutil.WithConfigText(users))
 }
 
@@ -62,18 +56,18 @@ func TestPermissionDenied(t *testing.T) {
 // names, and for no other.
 func TestPermissionForSomeNames(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		admin := kit.NewClient(t, s.Connect(as("admin")...))
+		admin := kit.NewClient(t, s.Connect(kit.As("admin")...))
 		ctx := t.Context()
-		c := &member{rec: kit.NewObserver()}
-		c.nc = s.Connect(as("orders")...)
-		c.Client = kit.NewClient(t, c.nc, c.rec.Option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
-		l := mustLock(t, admin, "orders.1")
-		w := c.await(t, "orders.1")
+		c := &kit.Member{Events: kit.NewObserver()}
+		c.NC = s.Connect(kit.As("orders")...)
+		c.Client = kit.NewClient(t, c.NC, c.Events.Option(), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
+		l := kit.Must(t, admin.Lock, "orders.1")
+		w := c.Await(t, "orders.1")
 		begun := time.Now()
 		kit.Unlock(t, l)
 		w.Granted(t)
 		require.Less(t, w.At.Sub(begun), time.Second)
-		require.NotNil(t, inspect(t, c.Client, "orders.1").Holder)
+		require.NotNil(t, kit.Inspect(t, c.Client, "orders.1").Holder)
 		kit.Unlock(t, w.Value)
 		err := kit.Quickly(t, time.Second, "Lock", func() error { _, err := c.Lock(ctx, "users.1"); return err })
 		require.ErrorIs(t, err, natslock.ErrPermission)
@@ -86,30 +80,30 @@ func TestPermissionForSomeNames(t *testing.T) {
 // have written to the bucket since.
 func TestPermissionToInspectInBusyBucket(t *testing.T) {
 	s := testutil.RunServer(t, testutil.WithConfigText(users))
-	admin := kit.NewClient(t, s.Connect(as("admin")...))
-	c := kit.NewClient(t, s.Connect(as("orders")...))
-	l := mustLock(t, admin, "orders.1")
-	mustLock(t, admin, "users.1") // a later revision
-	require.Equal(t, l.Token(), inspect(t, c, "orders.1").Holder.Token)
+	admin := kit.NewClient(t, s.Connect(kit.As("admin")...))
+	c := kit.NewClient(t, s.Connect(kit.As("orders")...))
+	l := kit.Must(t, admin.Lock, "orders.1")
+	kit.Must(t, admin.Lock, "users.1") // a later revision
+	require.Equal(t, l.Token(), kit.Inspect(t, c, "orders.1").Holder.Token)
 }
 
 // A client that may not subscribe to the notifications gets in by its timers.
 func TestPermissionToListenDenied(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		admin := kit.NewClient(t, s.Connect(as("admin")...))
-		l := mustLock(t, admin, "l")
-		var deaf []*member
+		admin := kit.NewClient(t, s.Connect(kit.As("admin")...))
+		l := kit.Must(t, admin.Lock, "l")
+		var deaf []*kit.Member
 		for range 3 {
-			c := &member{rec: kit.NewObserver()}
-			c.nc = s.Connect(as("deaf")...)
-			c.Client = kit.NewClient(t, c.nc, c.rec.Option())
+			c := &kit.Member{Events: kit.NewObserver()}
+			c.NC = s.Connect(kit.As("deaf")...)
+			c.Client = kit.NewClient(t, c.NC, c.Events.Option())
 			deaf = append(deaf, c)
 		}
 		// They get in in any order. When the lock has been free for more than a second, the
 		// client that reads it first takes it.
 		var wg sync.WaitGroup
 		for _, c := range append(deaf, deaf[0]) { // two goroutines of the first one
-			w := c.await(t, "l")
+			w := c.Await(t, "l")
 			wg.Go(func() {
 				<-w.Done
 				if w.Err == nil {
@@ -131,9 +125,9 @@ func TestPermissionToListenDenied(t *testing.T) {
 // Without a reply there is no answer at all.
 func TestPermissionForInboxDenied(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		kit.NewClient(t, s.Connect(as("admin")...))
+		kit.NewClient(t, s.Connect(kit.As("admin")...))
 		err := kit.Quickly(t, time.Second, "New", func() error {
-			_, err := natslock.New(t.Context(), s.Connect(as("mute")...))
+			_, err := natslock.New(t.Context(), s.Connect(kit.As("mute")...))
 			return err
 		})
 		require.ErrorIs(t, err, natslock.ErrPermission)
@@ -153,15 +147,15 @@ func TestPermissionWithoutJetStream(t *testing.T) {
 
 func TestPermissionToCreate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		_, err := natslock.New(t.Context(), s.Connect(as("admin")...), natslock.WithCreate(false))
+		_, err := natslock.New(t.Context(), s.Connect(kit.As("admin")...), natslock.WithCreate(false))
 		require.ErrorIs(t, err, kvstore.ErrNotFound)
 		err = kit.Quickly(t, time.Second, "New", func() error {
-			_, err := natslock.New(t.Context(), s.Connect(as("orders")...))
+			_, err := natslock.New(t.Context(), s.Connect(kit.As("orders")...))
 			return err
 		})
 		require.ErrorIs(t, err, natslock.ErrPermission)
-		kit.NewClient(t, s.Connect(as("admin")...))
-		kit.NewClient(t, s.Connect(as("orders")...), natslock.WithCreate(false))
+		kit.NewClient(t, s.Connect(kit.As("admin")...))
+		kit.NewClient(t, s.Connect(kit.As("orders")...), natslock.WithCreate(false))
 	}, testutil.WithConfigText(users))
 }
 
@@ -178,8 +172,8 @@ func TestPermissionNoAnswer(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, 2*time.Second, time.Since(begun).Round(10*time.Millisecond))
 
-		c := join(t, s)
-		c.link.Blackhole(true)
+		c := kit.Join(t, s)
+		c.Link.Blackhole(true)
 		begun = time.Now()
 		_, err = c.TryLock(t.Context(), "l")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)

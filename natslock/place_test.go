@@ -19,26 +19,19 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// quietHolder takes l and then writes nothing to it, so that every write to its key comes
-// from another client.
-func quietHolder(t *testing.T, s *testutil.Server) *natslock.Lock {
-	t.Helper()
-	return mustLock(t, join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})).Client, "l", natslock.TTL(time.Hour), natslock.NoRenew())
-}
-
 // A waiter that gives up notifies its successor that it has gone, not that the successor is
 // first: there are other waiters before it.
 func TestGivingUpMakesNobodyFirst(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := crowd(t, s, 3)
-		holder := quietHolder(t, s)
-		first, gone, last := c[0].await(t, "l"), c[1].await(t, "l"), c[2].await(t, "l")
+		c := kit.Crowd(t, s, 3)
+		holder := kit.QuietHolder(t, s)
+		first, gone, last := c[0].Await(t, "l"), c[1].Await(t, "l"), c[2].Await(t, "l")
 		time.Sleep(time.Second)
-		tapped := newTap(t, s.Connect(), "lock.l")
+		tapped := kit.NewTap(t, s.Connect(), "lock.l")
 		gone.Cancel(nil)
 		gone.Failed(t)
 		time.Sleep(10 * time.Second)
-		require.Empty(t, tapped.take(t, c[0].nc, c[2].nc), "somebody has tried to take the lock")
+		require.Empty(t, tapped.Take(t, c[0].NC, c[2].NC), "somebody has tried to take the lock")
 		kit.Unlock(t, holder)
 		kit.Unlock(t, first.Granted(t))
 		kit.Unlock(t, last.Granted(t))
@@ -48,12 +41,12 @@ func TestGivingUpMakesNobodyFirst(t *testing.T) {
 // Nor does one that was granted out of turn.
 func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		paused := join(t, s)
-		jumper, f := joinFaulty(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		last, blind := joinFaulty(t, s)
-		holder := mustLock(t, jumper.Client, "l")
-		paused.await(t, "l")
-		places := newRaw(t, s.Connect()).live("wait.l.*")
+		paused := kit.Join(t, s)
+		jumper, f := kit.JoinFaulty(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		last, blind := kit.JoinFaulty(t, s)
+		holder := kit.Must(t, jumper.Lock, "l")
+		paused.Await(t, "l")
+		places := kit.NewRaw(t, s.Connect()).Live("wait.l.*")
 		require.Len(t, places, 1)
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Key == places[0] && w.Expect != kvstore.NoRevision { // it does not delete the place of the one that it passes
@@ -61,8 +54,8 @@ func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 			}
 			return faults.Pass
 		})
-		w := jumper.await(t, "l", natslock.NoRenew(), natslock.TTL(time.Hour))
-		behind := last.await(t, "l")
+		w := jumper.Await(t, "l", natslock.NoRenew(), natslock.TTL(time.Hour))
+		behind := last.Await(t, "l")
 		blind.FailReads(func(op faults.ReadOp, what string) error {
 			if op == faults.ReadGet && what == "lock.l" || op == faults.ReadList && what != "wait.l.*" {
 				return kvstore.ErrUnavailable // it never sees the lock free
@@ -70,14 +63,14 @@ func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 			return nil
 		})
 		time.Sleep(3 * time.Second)
-		paused.link.Blackhole(true)
+		paused.Link.Blackhole(true)
 		kit.Unlock(t, holder)
 		l := w.Granted(t)
 		synctest.Wait()
-		tapped := newTap(t, s.Connect(), "lock.l")
+		tapped := kit.NewTap(t, s.Connect(), "lock.l")
 		time.Sleep(2 * time.Second) // the paused one's place is still there
-		require.Len(t, inspect(t, jumper.Client, "l").Queue, 2)
-		require.Empty(t, tapped.take(t, last.nc), "somebody has tried to take the lock")
+		require.Len(t, kit.Inspect(t, jumper.Client, "l").Queue, 2)
+		require.Empty(t, tapped.Take(t, last.NC), "somebody has tried to take the lock")
 		require.Positive(t, blind.Counts().ReadsFailed)
 		blind.FailReads(nil)
 		kit.Unlock(t, l)
@@ -88,25 +81,25 @@ func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 // A waiter whose place is not in the queue it reads is not first in it.
 func TestPlaceDeleted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := crowd(t, s, 3)
-		r := newRaw(t, s.Connect())
-		holder := quietHolder(t, s)
-		first, gone := c[0].await(t, "l"), c[1].await(t, "l")
-		before := r.live("wait.l.*")
-		last := c[2].await(t, "l")
+		c := kit.Crowd(t, s, 3)
+		r := kit.NewRaw(t, s.Connect())
+		holder := kit.QuietHolder(t, s)
+		first, gone := c[0].Await(t, "l"), c[1].Await(t, "l")
+		before := r.Live("wait.l.*")
+		last := c[2].Await(t, "l")
 		time.Sleep(time.Second)
-		tapped := newTap(t, s.Connect(), "lock.l")
-		for _, key := range r.live("wait.l.*") {
+		tapped := kit.NewTap(t, s.Connect(), "lock.l")
+		for _, key := range r.Live("wait.l.*") {
 			if !strings.Contains(strings.Join(before, " "), key) {
-				r.remove(key)
+				r.Remove(key)
 			}
 		}
-		require.Len(t, r.live("wait.l.*"), 2)
+		require.Len(t, r.Live("wait.l.*"), 2)
 		gone.Cancel(nil) // makes the last waiter read the queue
 		gone.Failed(t)
 		synctest.Wait()
-		require.Len(t, r.live("wait.l.*"), 2, "it queues again")
-		require.Empty(t, tapped.take(t, c[0].nc, c[2].nc), "somebody has tried to take the lock")
+		require.Len(t, r.Live("wait.l.*"), 2, "it queues again")
+		require.Empty(t, tapped.Take(t, c[0].NC, c[2].NC), "somebody has tried to take the lock")
 		kit.Unlock(t, holder)
 		kit.Unlock(t, first.Granted(t))
 		kit.Unlock(t, last.Granted(t))
@@ -116,15 +109,15 @@ func TestPlaceDeleted(t *testing.T) {
 // A place lives for 5 to 15 s, whatever the TTL of the lock that is waited for.
 func TestPlaceIsShort(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		r := newRaw(t, s.Connect())
-		quietHolder(t, s)
+		c := kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		kit.QuietHolder(t, s)
 		for ttl, want := range map[time.Duration]string{time.Hour: "15s", 5 * time.Second: "5s", time.Second: "5s"} {
-			w := c.await(t, "l", natslock.TTL(ttl))
+			w := c.Await(t, "l", natslock.TTL(ttl))
 			for range 2 { // the first write, and its renewals
-				keys := r.live("wait.l.*")
+				keys := r.Live("wait.l.*")
 				require.Len(t, keys, 1)
-				require.Equal(t, want, r.get(keys[0]).Header.Get("Nats-TTL"))
+				require.Equal(t, want, r.Get(keys[0]).Header.Get("Nats-TTL"))
 				time.Sleep(20 * time.Second)
 			}
 			w.Cancel(nil)
@@ -138,15 +131,15 @@ func TestPlaceIsShort(t *testing.T) {
 // that is longer than that TTL.
 func TestPlaceOutlastsPause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s, natslock.WithTTL(time.Second)), join(t, s)
-		holder := quietHolder(t, s)
-		first := c.await(t, "l")
-		second := other.await(t, "l")
+		c, other := kit.Join(t, s, natslock.WithTTL(time.Second)), kit.Join(t, s)
+		holder := kit.QuietHolder(t, s)
+		first := c.Await(t, "l")
+		second := other.Await(t, "l")
 		for range 3 {
 			time.Sleep(4 * time.Second)
-			c.link.Blackhole(true)
+			c.Link.Blackhole(true)
 			time.Sleep(2 * time.Second)
-			c.link.Blackhole(false)
+			c.Link.Blackhole(false)
 		}
 		synctest.Wait()
 		kit.Unlock(t, holder)
@@ -161,8 +154,8 @@ func TestPlaceOutlastsPause(t *testing.T) {
 // it refuses. The waiter keeps its place: it is granted before the waiters behind it.
 func TestPlaceWhoseRenewalIsUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
+		c, f := kit.JoinFaulty(t, s)
+		other := kit.Join(t, s)
 		places, renewals := 0, 0
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			switch kit.Stage(w) {
@@ -175,9 +168,9 @@ func TestPlaceWhoseRenewalIsUnnotified(t *testing.T) {
 			}
 			return faults.Pass
 		})
-		holder := quietHolder(t, s)
-		first := c.await(t, "l")
-		second := other.await(t, "l")
+		holder := kit.QuietHolder(t, s)
+		first := c.Await(t, "l")
+		second := other.Await(t, "l")
 		time.Sleep(time.Minute) // four times as long as a place lives
 		synctest.Wait()
 		require.Greater(t, f.Counts().AnswersLost, 3)
@@ -195,10 +188,10 @@ func TestPlaceWhoseRenewalIsUnnotified(t *testing.T) {
 // which a waiter takes an idle lock out of turn.
 func TestPlaceLeftUnanswered(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		r := newRaw(t, s.Connect())
-		holder := quietHolder(t, s)
-		w := c.await(t, "l")
+		c, f := kit.JoinFaulty(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		holder := kit.QuietHolder(t, s)
+		w := c.Await(t, "l")
 		var lost atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if kit.Stage(w) == "wait delete" && lost.CompareAndSwap(0, 1) {
@@ -210,7 +203,7 @@ func TestPlaceLeftUnanswered(t *testing.T) {
 		w.Failed(t)
 		time.Sleep(1500 * time.Millisecond)
 		require.EqualValues(t, 1, lost.Load())
-		require.Empty(t, r.live("wait.l.*"))
+		require.Empty(t, r.Live("wait.l.*"))
 		kit.Unlock(t, holder)
 	})
 }
@@ -220,8 +213,8 @@ func TestPlaceLeftUnanswered(t *testing.T) {
 func TestStaleQueueList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var f *faults.Store
-		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
-			f = faults.New(&lagging{KV: kv, answers: 10}, 1)
+		c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+			f = faults.New(&kit.Lagging{KV: kv, Answers: 10}, 1)
 			return f
 		}))
 		places := 0
@@ -231,8 +224,8 @@ func TestStaleQueueList(t *testing.T) {
 			}
 			return faults.Pass
 		})
-		holder := quietHolder(t, s)
-		w := c.await(t, "l")
+		holder := kit.QuietHolder(t, s)
+		w := c.Await(t, "l")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		require.Equal(t, 1, places)
@@ -252,25 +245,25 @@ func TestPlaceUsedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				b := join(t, s)
-				c, f := joinFaulty(t, s)
-				r := newRaw(t, s.Connect())
-				holder := quietHolder(t, s)
-				first := b.await(t, "l")
-				place := r.live("wait.l.*")
-				second := c.await(t, "l")
+				b := kit.Join(t, s)
+				c, f := kit.JoinFaulty(t, s)
+				r := kit.NewRaw(t, s.Connect())
+				holder := kit.QuietHolder(t, s)
+				first := b.Await(t, "l")
+				place := r.Live("wait.l.*")
+				second := c.Await(t, "l")
 				f.DropEvents(func(ev kvstore.Event) bool { return ev.Record.Key == place[0] && lost(ev) })
 				kit.Unlock(t, holder)
 				l := first.Granted(t)
 				synctest.Wait() // its client knows that the first one's place has been left
 				begun := time.Now()
 				kit.Unlock(t, l)
-				third := b.await(t, "l")
+				third := b.Await(t, "l")
 				l = second.Granted(t)
 				require.Less(t, time.Since(begun), time.Second, "nobody takes it out of turn before")
 				require.False(t, third.Over())
 				synctest.Wait() // the second one's place has been left
-				require.Equal(t, place, r.live("wait.l.*"))
+				require.Equal(t, place, r.Live("wait.l.*"))
 				kit.Unlock(t, l)
 				kit.Unlock(t, third.Granted(t))
 			})
@@ -291,12 +284,12 @@ func TestPlaceUsedAgainFaults(t *testing.T) {
 		for _, givesUp := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, gives up %v", name, givesUp), func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-					b := join(t, s)
-					c, f := joinFaulty(t, s)
-					r := newRaw(t, s.Connect())
-					holder := quietHolder(t, s)
-					w := c.await(t, "l")
-					place := r.live("wait.l.*")
+					b := kit.Join(t, s)
+					c, f := kit.JoinFaulty(t, s)
+					r := kit.NewRaw(t, s.Connect())
+					holder := kit.QuietHolder(t, s)
+					w := c.Await(t, "l")
+					place := r.Live("wait.l.*")
 					w.Cancel(nil)
 					w.Failed(t)
 					synctest.Wait()
@@ -312,18 +305,18 @@ func TestPlaceUsedAgainFaults(t *testing.T) {
 						return fate
 					})
 					if givesUp {
-						w = c.begin(t, "l")
+						w = c.Begin(t, "l")
 						time.Sleep(100 * time.Millisecond)
 						w.Cancel(nil)
 						w.Failed(t)
-						next := b.await(t, "l")
+						next := b.Await(t, "l")
 						time.Sleep(3 * time.Second)
-						require.Len(t, r.live("wait.l.*"), 1, "the other's")
+						require.Len(t, r.Live("wait.l.*"), 1, "the other's")
 						kit.Unlock(t, holder)
 						kit.Unlock(t, next.Granted(t))
 					} else {
-						w = c.await(t, "l")
-						next := b.await(t, "l")
+						w = c.Await(t, "l")
+						next := b.Await(t, "l")
 						kit.Unlock(t, holder)
 						l := w.Granted(t)
 						require.False(t, next.Over())
@@ -332,8 +325,8 @@ func TestPlaceUsedAgainFaults(t *testing.T) {
 					}
 					require.Positive(t, again, "the place was taken again")
 					time.Sleep(3 * time.Second)
-					require.Empty(t, r.live("wait.l.*"))
-					require.Empty(t, r.live("lock.*"))
+					require.Empty(t, r.Live("wait.l.*"))
+					require.Empty(t, r.Live("lock.*"))
 				})
 			})
 		}
@@ -348,13 +341,13 @@ func (forgetful) Current() bool { return false }
 // Where a list may show what the key had before, nothing is used again.
 func TestPlaceIsNewWhereListsLag(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return forgetful{kv} }))
-		r := newRaw(t, s.Connect())
-		holder := quietHolder(t, s)
+		c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return forgetful{kv} }))
+		r := kit.NewRaw(t, s.Connect())
+		holder := kit.QuietHolder(t, s)
 		places := map[string]bool{}
 		for range 3 {
-			w := c.await(t, "l")
-			for _, key := range r.live("wait.l.*") {
+			w := c.Await(t, "l")
+			for _, key := range r.Live("wait.l.*") {
 				places[key] = true
 			}
 			w.Cancel(nil)
@@ -369,26 +362,26 @@ func TestPlaceIsNewWhereListsLag(t *testing.T) {
 // The key of a place that was left is used no longer than its tombstone lives, and
 // a key that another client has written to not at all.
 func TestPlaceNotUsedAgain(t *testing.T) {
-	for name, after := range map[string]func(r *raw, key string){
-		"when its tombstone has gone": func(*raw, string) { time.Sleep(1500 * time.Millisecond) },
-		"when somebody else writes":   func(r *raw, key string) { r.put(key, []byte("rubbish"), time.Minute) },
-		"when somebody deletes it":    func(r *raw, key string) { r.remove(key) },
+	for name, after := range map[string]func(r *kit.Raw, key string){
+		"when its tombstone has gone": func(*kit.Raw, string) { time.Sleep(1500 * time.Millisecond) },
+		"when somebody else writes":   func(r *kit.Raw, key string) { r.Put(key, []byte("rubbish"), time.Minute) },
+		"when somebody deletes it":    func(r *kit.Raw, key string) { r.Remove(key) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c := join(t, s)
-				r := newRaw(t, s.Connect())
-				holder := quietHolder(t, s)
-				w := c.await(t, "l")
-				place := r.live("wait.l.*")
+				c := kit.Join(t, s)
+				r := kit.NewRaw(t, s.Connect())
+				holder := kit.QuietHolder(t, s)
+				w := c.Await(t, "l")
+				place := r.Live("wait.l.*")
 				w.Cancel(nil)
 				w.Failed(t)
 				synctest.Wait()
 				after(r, place[0])
-				w = c.await(t, "l")
-				waiting := inspect(t, c.Client, "l").Queue
+				w = c.Await(t, "l")
+				waiting := kit.Inspect(t, c.Client, "l").Queue
 				require.Len(t, waiting, 1)
-				keys := r.live("wait.l.*")
+				keys := r.Live("wait.l.*")
 				keys = slices.DeleteFunc(keys, func(k string) bool { return k == place[0] })
 				require.Len(t, keys, 1, "a new one")
 				kit.Unlock(t, holder)

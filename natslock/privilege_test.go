@@ -27,21 +27,21 @@ func TestLeastPrivilegeHandOver(t *testing.T) {
 	require.NoError(t, err)
 	cluster := testutil.RunCluster(t, 3, testutil.WithConfigText(fmt.Sprintf(
 		"authorization { users: [ { user: all, password: p }, { user: least, password: p, %s } ] }", least)))
-	kit.NewClient(t, cluster.Connect(as("all")...), natslock.WithReplicas(3))
+	kit.NewClient(t, cluster.Connect(kit.As("all")...), natslock.WithReplicas(3))
 	for _, user := range []string{"all", "least"} {
 		var refused atomic.Int32
-		var clients [2]*member
+		var clients [2]*kit.Member
 		for i := range clients {
-			c := &member{rec: kit.NewObserver()}
-			c.nc = cluster.ConnectTo(i, nats.UserInfo(user, "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { refused.Add(1) }))
-			c.Client = kit.NewClient(t, c.nc, c.rec.Option())
+			c := &kit.Member{Events: kit.NewObserver()}
+			c.NC = cluster.ConnectTo(i, nats.UserInfo(user, "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { refused.Add(1) }))
+			c.Client = kit.NewClient(t, c.NC, c.Events.Option())
 			clients[i] = c
 		}
 		const n = 100
 		var took []time.Duration
-		l := mustLock(t, clients[0].Client, "l")
+		l := kit.Must(t, clients[0].Lock, "l")
 		for i := range n {
-			w := clients[(i+1)%2].await(t, "l")
+			w := clients[(i+1)%2].Await(t, "l")
 			begun := time.Now()
 			kit.Unlock(t, l)
 			w.Granted(t)
@@ -58,12 +58,12 @@ func TestLeastPrivilegeHandOver(t *testing.T) {
 		// that lags costs more of them, but not each time.
 		var sent []uint64
 		for i := range 20 {
-			l := mustLock(t, clients[0].Client, fmt.Sprint("fresh", i))
-			before := clients[1].nc.Stats().OutMsgs
-			w := clients[1].await(t, l.Name())
+			l := kit.Must(t, clients[0].Lock, fmt.Sprint("fresh", i))
+			before := clients[1].NC.Stats().OutMsgs
+			w := clients[1].Await(t, l.Name())
 			kit.Unlock(t, l)
 			w.Granted(t)
-			sent = append(sent, clients[1].nc.Stats().OutMsgs-before)
+			sent = append(sent, clients[1].NC.Stats().OutMsgs-before)
 			kit.Unlock(t, w.Value)
 		}
 		t.Logf("user %s: messages of a wait %v", user, sent)

@@ -66,10 +66,10 @@ func onSlowRoute(kv kvstore.KV) kvstore.KV { return &slowRoute{KV: kv} }
 // subscription known in the cluster.
 func TestSuccessorProbes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, faults.WrapStore(onSlowRoute))
-		holder := quietHolder(t, s)
-		gone := join(t, s).await(t, "l")
-		w := c.await(t, "l")
+		c := kit.Join(t, s, faults.WrapStore(onSlowRoute))
+		holder := kit.QuietHolder(t, s)
+		gone := kit.Join(t, s).Await(t, "l")
+		w := c.Await(t, "l")
 		time.Sleep(time.Second) // its early reads are over
 		gone.Cancel(nil)
 		gone.Failed(t)
@@ -84,7 +84,7 @@ func TestSuccessorProbes(t *testing.T) {
 // So does a writer that waits for readers to leave.
 func TestDrainProbes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		readers, c := join(t, s), join(t, s, faults.WrapStore(onSlowRoute))
+		readers, c := kit.Join(t, s), kit.Join(t, s, faults.WrapStore(onSlowRoute))
 		r, err := rwlock.New(readers.Client).RLock(t.Context(), "l")
 		require.NoError(t, err)
 		granted := make(chan time.Time, 1)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/bridge"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/kit"
@@ -18,18 +17,15 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// drop does what the collector does with a handle that nobody has any more.
-var drop = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]().Drop
-
 // Metadata for which the bucket has no room are refused. The lock keeps those that it had, and is not lost.
 func TestSetMetaWithoutRoom(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 64 << 10}))
-		l := mustLock(t, c.Client, "l", natslock.TTL(5*time.Second), natslock.Meta(meta("small")))
-		r := newRaw(t, s.Connect())
+		c := kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 64 << 10}))
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(5*time.Second), natslock.Meta(meta("small")))
+		r := kit.NewRaw(t, s.Connect())
 		for size := 4096; size > 0; size /= 2 {
 			for i := 0; ; i++ {
-				if _, err := r.js.Publish(t.Context(), fmt.Sprintf("%slock.fill.%d.%d", subjects, size, i), make([]byte, size)); err != nil {
+				if _, err := r.JS.Publish(t.Context(), fmt.Sprintf("%slock.fill.%d.%d", kit.Subjects, size, i), make([]byte, size)); err != nil {
 					break
 				}
 			}
@@ -38,7 +34,7 @@ func TestSetMetaWithoutRoom(t *testing.T) {
 		require.ErrorIs(t, err, kvstore.ErrFull)
 		require.ErrorContains(t, err, `lock "l"`)
 		time.Sleep(time.Minute)
-		wantHeld(t, l)
+		kit.WantHeld(t, l)
 		info, err := admin.New(c.Client).Inspect(t.Context(), admin.KindMutex, "l")
 		require.NoError(t, err)
 		require.Equal(t, meta("small"), info.Holder.Meta)
@@ -49,8 +45,8 @@ func TestSetMetaWithoutRoom(t *testing.T) {
 // A lock whose renewals have become larger than a message may be is lost with that reason.
 func TestLostTooLarge(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		l := mustLock(t, c.Client, "l", natslock.TTL(5*time.Second))
+		c, f := kit.JoinFaulty(t, s)
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(5*time.Second))
 		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Refuse(kvstore.ErrTooLarge) })
 		<-l.Context().Done()
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
@@ -61,10 +57,10 @@ func TestLostTooLarge(t *testing.T) {
 // A lock whose handle was dropped ends by its TTL, and its cause blames nobody else.
 func TestDroppedCause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
-		l := mustLock(t, c.Client, "l", natslock.TTL(5*time.Second))
+		c := kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(5*time.Second))
 		ctx := l.Context()
-		drop(l)
+		kit.Drop(l)
 		<-ctx.Done()
 		require.ErrorIs(t, context.Cause(ctx), natslock.ErrLost)
 		require.ErrorContains(t, context.Cause(ctx), "dropped without Unlock")
@@ -77,13 +73,13 @@ func TestExtendOnClosedConnection(t *testing.T) {
 	for name, early := range map[string]bool{"closed before": true, "closed meanwhile": false} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				c := join(t, s)
-				l := mustLock(t, c.Client, "l")
+				c := kit.Join(t, s)
+				l := kit.Must(t, c.Lock, "l")
 				if early {
-					c.nc.Close()
+					c.NC.Close()
 				} else {
-					c.link.Blackhole(true)
-					time.AfterFunc(time.Second, c.nc.Close)
+					c.Link.Blackhole(true)
+					time.AfterFunc(time.Second, c.NC.Close)
 				}
 				begun := time.Now()
 				err := l.Extend(t.Context(), time.Minute)

@@ -41,7 +41,7 @@ func (r *revocable) Denied(key string) error {
 // accepts renewals again, the lock is as it was.
 func TestRefusedRenewal(t *testing.T) {
 	refuse := func(code jetstream.ErrorCode, text string) func(kvstore.Write) faults.Fate {
-		return func(w kvstore.Write) faults.Fate { return faults.Refuse(refusal(w, code, text)) }
+		return func(w kvstore.Write) faults.Fate { return faults.Refuse(kit.Refusal(w, code, text)) }
 	}
 	for _, c := range []struct {
 		name, says string
@@ -58,15 +58,15 @@ func TestRefusedRenewal(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				var log journal
+				var log kit.Log
 				var user *revocable
 				var f *faults.Store
-				m := join(t, s, log.option(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+				m := kit.Join(t, s, log.Option(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 					user = &revocable{KV: kv}
 					f = faults.New(user, 1)
 					return f
 				}))
-				l := mustLock(t, m.Client, "l", natslock.TTL(9*time.Second))
+				l := kit.Must(t, m.Lock, "l", natslock.TTL(9*time.Second))
 				log.Reset()
 				fail := func(on bool) {
 					f.OnSend(nil)
@@ -77,14 +77,14 @@ func TestRefusedRenewal(t *testing.T) {
 				}
 				fail(true)
 				time.Sleep(4500 * time.Millisecond)
-				require.ErrorContains(t, m.rec.Wait(t, admin.EventAtRisk, "l").Cause, c.says)
+				require.ErrorContains(t, m.Events.Wait(t, admin.EventAtRisk, "l").Cause, c.says)
 				err := m.Healthy()
 				require.ErrorIs(t, err, natslock.ErrUnavailable)
 				require.ErrorContains(t, err, c.says)
 				require.NotContains(t, err.Error(), "unanswered")
 				require.Contains(t, log.String(), "lock=l")
 				require.Contains(t, log.String(), c.says)
-				wantHeld(t, l)
+				kit.WantHeld(t, l)
 				extend, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				require.ErrorContains(t, l.Extend(extend, 0), c.says)
@@ -92,7 +92,7 @@ func TestRefusedRenewal(t *testing.T) {
 				fail(false)
 				time.Sleep(4 * time.Second)
 				require.NoError(t, m.Healthy())
-				wantHeld(t, l)
+				kit.WantHeld(t, l)
 
 				log.Reset()
 				fail(true)
@@ -100,7 +100,7 @@ func TestRefusedRenewal(t *testing.T) {
 				cause := context.Cause(l.Context())
 				require.ErrorIs(t, cause, natslock.ErrLost)
 				require.ErrorContains(t, cause, c.says)
-				require.ErrorContains(t, m.rec.Wait(t, admin.EventExpired, "l").Cause, c.says)
+				require.ErrorContains(t, m.Events.Wait(t, admin.EventExpired, "l").Cause, c.says)
 				require.Equal(t, 1, strings.Count(log.String(), "refuses to renew"), "once: %s", log.String())
 				fail(false)
 			})
@@ -111,9 +111,9 @@ func TestRefusedRenewal(t *testing.T) {
 // An outage is no refusal: it ends by itself, and the early warning is for it.
 func TestOutageIsNoRefusedRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		var log journal
-		c, f := joinFaulty(t, s, log.option())
-		mustLock(t, c.Client, "l", natslock.TTL(9*time.Second))
+		var log kit.Log
+		c, f := kit.JoinFaulty(t, s, log.Option())
+		kit.Must(t, c.Lock, "l", natslock.TTL(9*time.Second))
 		log.Reset()
 		for _, err := range []error{
 			kvstore.ErrInFlight,
@@ -137,10 +137,10 @@ func TestRevokedPermission(t *testing.T) {
 		return []*server.User{{Username: "u", Password: "p", Permissions: p}}
 	}
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		var log journal
+		var log kit.Log
 		nc := s.Connect(nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-		c := kit.NewClient(t, nc, log.option())
-		l := mustLock(t, c, "l", natslock.TTL(6*time.Second))
+		c := kit.NewClient(t, nc, log.Option())
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(6*time.Second))
 		revoked := options.Clone()
 		revoked.Users = user(&server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"$KV.>"}}})
 		require.NoError(t, s.Server().ReloadOptions(revoked))

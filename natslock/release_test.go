@@ -42,7 +42,7 @@ func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) er
 	t.Run(name, func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			a, f := kit.FaultyOver(t, s.Connect(), 1, overReplicas)
-			real, b := kit.OpenStore(t, s.Connect()), join(t, s)
+			real, b := kit.OpenStore(t, s.Connect()), kit.Join(t, s)
 			l, err := a.Lock(t.Context(), "x")
 			require.NoError(t, err)
 			applied := false
@@ -90,9 +90,9 @@ func TestReleaseShownAnOldRecord(t *testing.T) {
 			stale.KV = kv
 			return stale
 		})
-		b := join(t, s)
-		kit.Unlock(t, mustLock(t, b.Client, "x"))
-		before := newRaw(t, s.Connect()).get("lock.x")
+		b := kit.Join(t, s)
+		kit.Unlock(t, kit.Must(t, b.Lock, "x"))
+		before := kit.NewRaw(t, s.Connect()).Get("lock.x")
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		refused := 0

@@ -19,37 +19,24 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// renewals decides the fate of a client's renewals, the first of which has number
-// 1. All other writes pass.
-func renewals(f *faults.Store, fate func(n int) faults.Fate) {
-	n := 0
-	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-		if kit.Stage(w) == "lock renew" {
-			n++
-			return fate(n)
-		}
-		return faults.Pass
-	})
-}
-
 // A record that has gone is not written again by a renewal: the refusal that names
 // nothing is the loss.
 func TestGoneIsNotWrittenAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		r := newRaw(t, s.Connect())
+		r := kit.NewRaw(t, s.Connect())
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		granted := time.Now()
 		_, err = kit.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
-		require.Nil(t, r.get("lock.x"), "its tombstone has ended")
+		require.Nil(t, r.Get("lock.x"), "its tombstone has ended")
 		kit.Receive(t, l.Context().Done(), "the end")
 		require.Less(t, time.Since(granted), 11*time.Second, "by the first renewal")
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		time.Sleep(time.Minute)
-		require.Nil(t, r.get("lock.x"))
+		require.Nil(t, r.Get("lock.x"))
 	})
 }
 
@@ -57,14 +44,14 @@ func TestGoneIsNotWrittenAgain(t *testing.T) {
 func TestUnlockOfGone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		r := newRaw(t, s.Connect())
+		r := kit.NewRaw(t, s.Connect())
 		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
 			l, err := a.Lock(t.Context(), "x")
 			require.NoError(t, err)
 			_, err = kit.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
 			require.NoError(t, err)
 			time.Sleep(stays)
-			require.Equal(t, stays == 0, r.get("lock.x") != nil)
+			require.Equal(t, stays == 0, r.Get("lock.x") != nil)
 			require.NoError(t, l.Err(), "no notification has come")
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 		}
@@ -92,7 +79,7 @@ func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		var sent []time.Time
-		renewals(fa, func(n int) faults.Fate {
+		kit.OnRenewal(fa, func(n int) faults.Fate {
 			sent = append(sent, time.Now())
 			switch n {
 			case 1:
@@ -119,7 +106,7 @@ func TestBreakOfUnseenRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		b, _ := kit.Faulty(t, s.Connect(), 1)
-		renewals(fa, func(n int) faults.Fate {
+		kit.OnRenewal(fa, func(n int) faults.Fate {
 			if n == 1 {
 				return faults.LoseAnswer
 			}
@@ -135,7 +122,7 @@ func TestBreakOfUnseenRenewal(t *testing.T) {
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 		require.Less(t, time.Since(broken), 2*time.Second, "by the next renewal")
 		time.Sleep(2 * time.Second)
-		require.NotNil(t, inspect(t, b, "x").Holder.Broken, "a renewal has undone the break")
+		require.NotNil(t, kit.Inspect(t, b, "x").Holder.Broken, "a renewal has undone the break")
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 	})
 }
@@ -201,7 +188,7 @@ func TestRenewalsGoTogether(t *testing.T) {
 				const locks, rounds = 50, 4
 				var held []*natslock.Lock
 				for i := range locks {
-					held = append(held, mustLock(t, a, fmt.Sprint(i)))
+					held = append(held, kit.Must(t, a.Lock, fmt.Sprint(i)))
 					time.Sleep(span / 10)
 				}
 				time.Sleep(ttl*rounds/3 - 6*span)

@@ -18,13 +18,6 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// joinOver is joinFaulty over a store that a test makes of the client's.
-func joinOver(t *testing.T, s *testutil.Server, over func(kvstore.KV) kvstore.KV) (m *member, f *faults.Store) {
-	m = &member{rec: kit.NewObserver(), nc: s.Connect()}
-	m.Client, f = kit.FaultyOver(t, m.nc, 1, over, m.rec.Option())
-	return m, f
-}
-
 // late delays the first claim that is sent from now on.
 func late(f *faults.Store, d time.Duration) {
 	var claims atomic.Int64
@@ -61,18 +54,18 @@ func (s *catchingUp) List(ctx context.Context, pattern string, min uint64, opts 
 // the leader before it takes itself for the first.
 func TestFirstOnReplica(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder := join(t, s)
-		waiter, f := joinFaulty(t, s)
+		holder := kit.Join(t, s)
+		waiter, f := kit.JoinFaulty(t, s)
 		store := &catchingUp{}
-		behind, _ := joinOver(t, s, func(kv kvstore.KV) kvstore.KV {
+		behind, _ := kit.JoinOver(t, s, func(kv kvstore.KV) kvstore.KV {
 			store.KV = kv
 			return store
 		})
-		l := mustLock(t, holder.Client, "l")
-		first := waiter.await(t, "l")
+		l := kit.Must(t, holder.Lock, "l")
+		first := waiter.Await(t, "l")
 		synctest.Wait()
-		store.lacks = "wait.l." + waiter.rec.Wait(t, admin.EventQueued, "l").ID
-		second := behind.await(t, "l")
+		store.lacks = "wait.l." + waiter.Events.Wait(t, admin.EventQueued, "l").ID
+		second := behind.Await(t, "l")
 		synctest.Wait()
 		require.Empty(t, store.lacks, "it has read the replica")
 		late(f, 50*time.Millisecond)

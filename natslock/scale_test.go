@@ -22,8 +22,8 @@ import (
 func TestScaleHeld(t *testing.T) {
 	n := machine.Part(10_000)
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		kit.Unlock(t, mustLock(t, other.Client, "warm"))
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		kit.Unlock(t, kit.Must(t, other.Lock, "warm"))
 		settled := func() int {
 			time.Sleep(5 * time.Second) // watches begin, writers end
 			synctest.Wait()
@@ -47,7 +47,7 @@ func TestScaleHeld(t *testing.T) {
 		require.Zero(t, c.Stats().Lost)
 		require.GreaterOrEqual(t, c.Stats().Renewed, uint64(n*4))
 		for i, l := range locks {
-			wantHeld(t, l)
+			kit.WantHeld(t, l)
 			if i%1000 == 0 {
 				_, err := other.TryLock(t.Context(), l.Name())
 				require.ErrorIs(t, err, natslock.ErrLocked)
@@ -62,9 +62,9 @@ func TestScaleHeld(t *testing.T) {
 func TestScaleHeldTCP(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
-	c := join(t, s, natslock.WithTTL(time.Hour))
-	mustLock(t, c.Client, "one")
-	before := machinery()
+	c := kit.Join(t, s, natslock.WithTTL(time.Hour))
+	kit.Must(t, c.Lock, "one")
+	before := kit.Goroutines("locks/internal/")
 	const n, workers = 3_000, 8
 	locks := make([]*natslock.Lock, n)
 	var wg sync.WaitGroup
@@ -83,12 +83,12 @@ func TestScaleHeldTCP(t *testing.T) {
 	}
 	wg.Wait()
 	require.False(t, t.Failed())
-	kit.Eventually(t, "the goroutines settle", func() bool { return machinery() <= before+1 })
+	kit.Eventually(t, "the goroutines settle", func() bool { return kit.Goroutines("locks/internal/") <= before+1 })
 	require.Equal(t, n+1, c.Stats().Held)
 	// A short cut: all are confirmed again, none is lost.
 	kit.Eventually(t, "all are watched", func() bool { return c.Stats().Renewed == n+1 })
-	c.link.Cut()
-	c.link.Heal()
+	c.Link.Cut()
+	c.Link.Heal()
 	kit.Eventually(t, "all are confirmed after the reconnect", func() bool { return c.Stats().Renewed == 2*(n+1) })
 	require.Zero(t, c.Stats().Lost)
 	for _, l := range locks {
@@ -105,20 +105,20 @@ func TestScaleWaiters(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				holder, c := join(t, s), join(t, s)
+				holder, c := kit.Join(t, s), kit.Join(t, s)
 				held := map[string]bool{}
 				for i := range n {
 					if !held[name(i)] {
-						mustLock(t, holder.Client, name(i), natslock.TTL(time.Hour))
+						kit.Must(t, holder.Lock, name(i), natslock.TTL(time.Hour))
 						held[name(i)] = true
 					}
 				}
-				c.await(t, name(0))
+				c.Await(t, name(0))
 				time.Sleep(5 * time.Second)
 				before := runtime.NumGoroutine()
-				var ws []*waiting
+				var ws []*kit.Waiting
 				for i := range n {
-					ws = append(ws, c.begin(t, name(i)))
+					ws = append(ws, c.Begin(t, name(i)))
 					synctest.Wait()
 				}
 				time.Sleep(5 * time.Second)

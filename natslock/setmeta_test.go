@@ -25,7 +25,7 @@ func meta(v string) map[string]string { return map[string]string{"v": v} }
 
 func shownMeta(t testing.TB, c *natslock.Client, name string) map[string]string {
 	t.Helper()
-	h := inspect(t, c, name).Holder
+	h := kit.Inspect(t, c, name).Holder
 	require.NotNil(t, h)
 	return h.Meta
 }
@@ -34,7 +34,7 @@ func shownMeta(t testing.TB, c *natslock.Client, name string) map[string]string 
 // lease is renewed.
 func TestSetMeta(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
+		c, other := kit.Join(t, s), kit.Join(t, s)
 		events := make(chan admin.Event, 100)
 		go func() {
 			for ev := range admin.New(other.Client).Watch(t.Context(), "l") {
@@ -42,13 +42,13 @@ func TestSetMeta(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		l := mustLock(t, c.Client, "l", natslock.Meta(meta("first")))
+		l := kit.Must(t, c.Lock, "l", natslock.Meta(meta("first")))
 		time.Sleep(3 * time.Second)
-		taps := newTap(t, s.Connect(), ">")
+		taps := kit.NewTap(t, s.Connect(), ">")
 		given := meta("second")
 		require.NoError(t, l.SetMeta(t.Context(), given))
 		given["v"] = "changed by the caller"
-		require.Len(t, taps.take(t, c.nc), 1)
+		require.Len(t, taps.Take(t, c.NC), 1)
 		require.Equal(t, meta("second"), shownMeta(t, other.Client, "l"))
 		require.Equal(t, 14*time.Second, l.Remaining(), "it is a renewal")
 
@@ -73,23 +73,23 @@ func TestSetMeta(t *testing.T) {
 // SetMeta refuses metadata that cannot be stored before it sends anything, by the limits of Meta.
 func TestSetMetaRefused(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := join(t, s)
+		c := kit.Join(t, s)
 		size := record.MaxGiven // of metadata that just do not fit
 		for ; c.TryDo(t.Context(), "fits", func(context.Context, *natslock.Lock) error { return nil },
 			natslock.Meta(meta(strings.Repeat("x", size)))) != nil; size-- {
 		}
-		l := mustLock(t, c.Client, "l")
-		fixed := mustLock(t, c.Client, "fixed", natslock.NoRenew())
-		until := mustLock(t, c.Client, "until", natslock.Until(time.Now().Add(time.Minute)))
+		l := kit.Must(t, c.Lock, "l")
+		fixed := kit.Must(t, c.Lock, "fixed", natslock.NoRenew())
+		until := kit.Must(t, c.Lock, "until", natslock.Until(time.Now().Add(time.Minute)))
 		reader, err := rwlock.New(c.Client).RLock(t.Context(), "rw", natslock.Meta(meta("r")))
 		require.NoError(t, err)
 		require.NoError(t, l.SetMeta(t.Context(), meta(strings.Repeat("x", size))), "it fits an acquire")
-		sent := c.nc.Stats().OutMsgs
+		sent := c.NC.Stats().OutMsgs
 		refused(t, l.SetMeta(t.Context(), meta(strings.Repeat("x", size+1))), "larger than")
 		refused(t, fixed.SetMeta(t.Context(), meta("x")), "begin its TTL again")
 		refused(t, until.SetMeta(t.Context(), meta("x")), "begin its TTL again")
 		refused(t, reader.SetMeta(t.Context(), meta("x")), "readers share a record")
-		require.Equal(t, sent, c.nc.Stats().OutMsgs)
+		require.Equal(t, sent, c.NC.Stats().OutMsgs)
 
 		writer, err := rwlock.New(c.Client).Lock(t.Context(), "rw2")
 		require.NoError(t, err)
@@ -103,19 +103,19 @@ func TestSetMetaRefused(t *testing.T) {
 // A lock that has ended takes no metadata, and the error says how it ended.
 func TestSetMetaEnded(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		released, lost, broken := mustLock(t, c.Client, "released"), mustLock(t, c.Client, "lost"), mustLock(t, c.Client, "broken")
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		released, lost, broken := kit.Must(t, c.Lock, "released"), kit.Must(t, c.Lock, "lost"), kit.Must(t, c.Lock, "broken")
 		kit.Unlock(t, released)
 		require.ErrorIs(t, released.SetMeta(t.Context(), meta("x")), natslock.ErrReleased)
 		require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "broken", ID: broken.ID()}))
 		require.ErrorIs(t, broken.SetMeta(t.Context(), meta("x")), natslock.ErrBroken, "the write finds it broken")
 		require.Empty(t, shownMeta(t, other.Client, "broken"))
-		c.link.Cut()
+		c.Link.Cut()
 		begun := time.Now()
 		require.ErrorIs(t, lost.SetMeta(context.Background(), meta("x")), natslock.ErrLost)
 		require.InDelta(t, 14*time.Second, time.Since(begun), float64(time.Second), "as long as it was valid")
 		require.ErrorIs(t, lost.SetMeta(t.Context(), meta("x")), natslock.ErrLost)
-		c.link.Heal()
+		c.Link.Heal()
 		_ = broken.Unlock(t.Context())
 		_ = lost.Unlock(t.Context())
 	})
@@ -124,17 +124,17 @@ func TestSetMetaEnded(t *testing.T) {
 // Without an answer in time the outcome is open, and a renewal carries the metadata.
 func TestSetMetaContext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
-		l := mustLock(t, c.Client, "l")
+		c, f := kit.JoinFaulty(t, s)
+		other := kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l")
 		over, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("enough"))
-		sent := c.nc.Stats().OutMsgs
+		sent := c.NC.Stats().OutMsgs
 		err := l.SetMeta(over, meta("never asked for"))
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorContains(t, err, "enough")
 		require.NotErrorIs(t, err, natslock.ErrUnavailable)
-		require.Equal(t, sent, c.nc.Stats().OutMsgs)
+		require.Equal(t, sent, c.NC.Stats().OutMsgs)
 
 		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
 		ctx, cancel2 := context.WithTimeout(t.Context(), time.Second)
@@ -163,10 +163,10 @@ func TestSetMetaContext(t *testing.T) {
 // does not write over those of the next one.
 func TestSetMetaOfARun(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
-		other := join(t, s)
-		first := mustLock(t, c.Client, "l", natslock.Meta(meta("first")))
-		next := c.follow(t, natslock.Meta(meta("next")))
+		c, f := kit.JoinFaulty(t, s)
+		other := kit.Join(t, s)
+		first := kit.Must(t, c.Lock, "l", natslock.Meta(meta("first")))
+		next := c.Settle(t, natslock.Meta(meta("next")))
 		require.NoError(t, first.SetMeta(t.Context(), meta("of the first")))
 		require.Equal(t, meta("of the first"), shownMeta(t, other.Client, "l"))
 
@@ -189,10 +189,10 @@ func TestSetMetaOfARun(t *testing.T) {
 		kit.Unlock(t, l)
 
 		// Nor do those of an idle lock pass to its next holder.
-		idle := mustLock(t, c.Client, "idle", natslock.Linger(time.Minute))
+		idle := kit.Must(t, c.Lock, "idle", natslock.Linger(time.Minute))
 		require.NoError(t, idle.SetMeta(t.Context(), meta("idle")))
 		kit.Unlock(t, idle)
-		again := mustLock(t, c.Client, "idle", natslock.Linger(time.Minute))
+		again := kit.Must(t, c.Lock, "idle", natslock.Linger(time.Minute))
 		time.Sleep(time.Second)
 		require.Empty(t, shownMeta(t, other.Client, "idle"))
 		kit.Unlock(t, again)
@@ -202,8 +202,8 @@ func TestSetMetaOfARun(t *testing.T) {
 // Several goroutines set metadata at once: each is confirmed, the record has those of one.
 func TestSetMetaTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := join(t, s), join(t, s)
-		l := mustLock(t, c.Client, "l")
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l")
 		all := map[string]string{}
 		results := make(chan error)
 		for _, v := range []string{"a", "b", "c", "d"} {

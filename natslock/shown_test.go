@@ -18,7 +18,7 @@ import (
 // up to date, and the release has the rest.
 func TestCohortShown(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b, viewer := join(t, s), join(t, s), join(t, s)
+		a, b, viewer := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
 		ctx, stop := context.WithCancel(t.Context())
 		var grants uint64
 		var waited time.Duration
@@ -35,14 +35,14 @@ func TestCohortShown(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		holder := mustLock(t, a.Client, "l")
-		var queue []*waiting
+		holder := kit.Must(t, a.Lock, "l")
+		var queue []*kit.Waiting
 		for range 5 {
-			queue = append(queue, b.follow(t))
+			queue = append(queue, b.Settle(t))
 		}
 		require.Equal(t, 5, b.Stats().Waiting)
 		time.Sleep(6 * time.Second) // the renewal of a place
-		info := inspect(t, viewer.Client, "l")
+		info := kit.Inspect(t, viewer.Client, "l")
 		require.Equal(t, 5, info.Waiting())
 		require.Len(t, info.Queue, 1)
 		require.Equal(t, 5, info.Queue[0].Goroutines)
@@ -50,7 +50,7 @@ func TestCohortShown(t *testing.T) {
 		_, err := viewer.TryLock(ctx, "l")
 		require.ErrorAs(t, err, &locked)
 		require.Equal(t, 5, locked.Queued)
-		impatient := b.begin(t, "l", natslock.MaxWait(time.Second))
+		impatient := b.Begin(t, "l", natslock.MaxWait(time.Second))
 		var late *natslock.TimeoutError
 		require.ErrorAs(t, impatient.Failed(t), &late)
 		require.Equal(t, 6, late.Position)
@@ -60,22 +60,22 @@ func TestCohortShown(t *testing.T) {
 		for i, w := range queue[1:] {
 			l := w.Granted(t)
 			time.Sleep(1100 * time.Millisecond)
-			info := inspect(t, viewer.Client, "l")
+			info := kit.Inspect(t, viewer.Client, "l")
 			require.Equal(t, l.Token(), info.Holder.Token)
 			require.Equal(t, uint64(i+2), info.Holder.Grants, "of this lease")
 			require.Equal(t, 3-i, info.Holder.Waiting)
 			require.Equal(t, 3-i, info.Waiting())
 			require.Equal(t, 3-i, b.Stats().Waiting)
 			require.WithinDuration(t, time.Now().Add(-1100*time.Millisecond), info.Holder.Since, 10*time.Millisecond)
-			impatient := b.begin(t, "l", natslock.MaxWait(time.Millisecond))
+			impatient := b.Begin(t, "l", natslock.MaxWait(time.Millisecond))
 			require.ErrorAs(t, impatient.Failed(t), &late)
 			require.Equal(t, 4-i, late.Position)
 			require.Equal(t, l.Token(), late.Holder.Token)
 			kit.Unlock(t, l)
 		}
 		// Too short for a renewal: the release has them.
-		l := mustLock(t, b.Client, "l")
-		first, second := b.await(t, "l"), b.await(t, "l")
+		l := kit.Must(t, b.Lock, "l")
+		first, second := b.Await(t, "l"), b.Await(t, "l")
 		synctest.Wait()
 		kit.Unlock(t, l)
 		kit.Unlock(t, first.Granted(t))

@@ -17,7 +17,7 @@ func TestNilAndTooLong(t *testing.T) {
 	memory := kvstore.NewMemory(kvstore.DefaultBucket)
 	c, sent := kit.Counted(t, memory)
 	other, _ := kit.FaultyInMemory(t, memory, 0)
-	lock := mustLock(t, other, "held")
+	lock := kit.Must(t, other.Lock, "held")
 	set, err := other.LockAll(t.Context(), []string{"a1", "a2"})
 	require.NoError(t, err)
 	nc := testutil.RunServer(t).Connect()

@@ -19,24 +19,6 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// reconfigure changes the settings of the bucket, as an administrator does.
-func (r *raw) reconfigure(change func(*jetstream.StreamConfig)) {
-	r.t.Helper()
-	sc := r.stream().CachedInfo().Config
-	change(&sc)
-	_, err := r.js.UpdateStream(r.t.Context(), sc)
-	require.NoError(r.t, err)
-}
-
-// reconnect breaks the connection, and returns when it is back.
-func (m *member) reconnect(t testing.TB) {
-	t.Helper()
-	before := m.nc.Stats().Reconnects
-	m.link.Cut()
-	m.link.Heal()
-	kit.Eventually(t, "the connection is back", func() bool { return m.nc.Stats().Reconnects > before && m.nc.IsConnected() })
-}
-
 // A client that knows that its bucket is unfit grants nothing, warns its holders, and says
 // so. That ends when the bucket is fit again.
 func TestUnfitRefuses(t *testing.T) {
@@ -48,38 +30,38 @@ func TestUnfitRefuses(t *testing.T) {
 	} {
 		t.Log(setting)
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			var log journal
-			a, b := join(t, s, log.option()), join(t, s)
-			r := newRaw(t, s.Connect())
-			fit := r.stream().CachedInfo().Config
+			var log kit.Log
+			a, b := kit.Join(t, s, log.Option()), kit.Join(t, s)
+			r := kit.NewRaw(t, s.Connect())
+			fit := r.Stream().CachedInfo().Config
 			warned := make(chan *natslock.Lock, 1)
-			held := mustLock(t, a.Client, "held", natslock.TTL(time.Minute), natslock.EarlyWarning(time.Second, func(l *natslock.Lock) { warned <- l }))
+			held := kit.Must(t, a.Lock, "held", natslock.TTL(time.Minute), natslock.EarlyWarning(time.Second, func(l *natslock.Lock) { warned <- l }))
 			time.Sleep(2 * time.Second) // its subscription begins
-			queued := b.await(t, "held")
-			queuedHere := a.begin(t, "held")
+			queued := b.Await(t, "held")
+			queuedHere := a.Begin(t, "held")
 			time.Sleep(time.Second)
 
-			r.reconfigure(change)
-			a.reconnect(t)
-			b.reconnect(t)
+			r.Reconfigure(change)
+			a.Reconnect(t)
+			b.Reconnect(t)
 			require.Same(t, held, kit.ReceiveIn(t, time.Second, warned, "the early warning"))
-			ev := a.rec.Wait(t, admin.EventAtRisk, "held")
+			ev := a.Events.Wait(t, admin.EventAtRisk, "held")
 			require.ErrorIs(t, ev.Cause, kvstore.ErrBucketConfig)
 			require.ErrorContains(t, ev.Cause, setting)
 			require.Contains(t, log.String(), setting)
 			require.Contains(t, log.String(), "level=ERROR")
-			for _, w := range []*waiting{queued, queuedHere} {
+			for _, w := range []*kit.Waiting{queued, queuedHere} {
 				kit.ReceiveIn(t, time.Second, w.Done, "the end of the wait")
 				require.ErrorIs(t, w.Err, kvstore.ErrBucketConfig)
 				require.ErrorContains(t, w.Err, `acquire lock "held"`)
 				require.ErrorContains(t, w.Err, setting)
 			}
-			require.ErrorIs(t, b.rec.Wait(t, admin.EventGaveUp, "held").Cause, kvstore.ErrBucketConfig)
+			require.ErrorIs(t, b.Events.Wait(t, admin.EventGaveUp, "held").Cause, kvstore.ErrBucketConfig)
 
-			tap := newTap(t, s.Connect(), ">")
+			tap := kit.NewTap(t, s.Connect(), ">")
 			time.Sleep(2 * time.Second) // the places are gone
-			tap.take(t, a.nc, b.nc)
-			for _, c := range []*member{a, b} {
+			tap.Take(t, a.NC, b.NC)
+			for _, c := range []*kit.Member{a, b} {
 				require.ErrorIs(t, c.Healthy(), kvstore.ErrBucketConfig)
 				_, err := c.TryLock(t.Context(), "free")
 				require.ErrorIs(t, err, kvstore.ErrBucketConfig)
@@ -87,16 +69,16 @@ func TestUnfitRefuses(t *testing.T) {
 				_, err = c.Lock(t.Context(), "free")
 				require.ErrorIs(t, err, kvstore.ErrBucketConfig)
 			}
-			require.Empty(t, tap.take(t, a.nc, b.nc))
-			wantHeld(t, held)
+			require.Empty(t, tap.Take(t, a.NC, b.NC))
+			kit.WantHeld(t, held)
 			kit.Unlock(t, held) // frees the lock all the same
 
-			_, err := r.js.UpdateStream(t.Context(), fit)
+			_, err := r.JS.UpdateStream(t.Context(), fit)
 			require.NoError(t, err)
 			time.Sleep(6 * time.Second)
-			for _, c := range []*member{a, b} {
+			for _, c := range []*kit.Member{a, b} {
 				require.NoError(t, c.Healthy())
-				kit.Unlock(t, mustLock(t, c.Client, "held"))
+				kit.Unlock(t, kit.Must(t, c.Lock, "held"))
 			}
 			require.Contains(t, log.String(), "fit again")
 		})
@@ -107,16 +89,16 @@ func TestUnfitRefuses(t *testing.T) {
 // for an answer.
 func TestUnfitEndsRequests(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		holder := join(t, s)
-		r := newRaw(t, s.Connect())
-		mustLock(t, holder.Client, "l")
+		holder := kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		kit.Must(t, holder.Lock, "l")
 		_, err := rwlock.New(holder.Client).RLock(t.Context(), "rw")
 		require.NoError(t, err)
 		_, err = semaphore.New(holder.Client, 1).Acquire(t.Context(), "s")
 		require.NoError(t, err)
 		type wait func(ctx context.Context, c *natslock.Client) error
 		lock := func(ctx context.Context, c *natslock.Client) error { _, err := c.Lock(ctx, "l"); return err }
-		var clients []*member
+		var clients []*kit.Member
 		type end struct {
 			i   int
 			err error
@@ -135,7 +117,7 @@ func TestUnfitEndsRequests(t *testing.T) {
 				return err
 			},
 		} {
-			c, f := joinFaulty(t, s)
+			c, f := kit.JoinFaulty(t, s)
 			f.FailReads(func(op faults.ReadOp, _ string) error {
 				if op == faults.ReadState { // a writer that drains waits for its answer
 					return faults.Hang
@@ -149,11 +131,11 @@ func TestUnfitEndsRequests(t *testing.T) {
 			}()
 			time.Sleep(time.Second)
 		}
-		r.reconfigure(func(c *jetstream.StreamConfig) { c.NoAck = true })
+		r.Reconfigure(func(c *jetstream.StreamConfig) { c.NoAck = true })
 		known := make([]time.Time, len(clients))
 		for _, c := range clients {
-			c.link.Cut()
-			c.link.Heal()
+			c.Link.Cut()
+			c.Link.Heal()
 		}
 		for left := len(clients); left > 0; time.Sleep(time.Millisecond) {
 			for i, c := range clients {
@@ -175,9 +157,9 @@ func TestUnfitEndsRequests(t *testing.T) {
 // grants nothing, and its record is deleted.
 func TestUnfitClaimUnderWay(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, faulty := joinFaulty(t, s)
-		r := newRaw(t, s.Connect())
-		kit.Unlock(t, mustLock(t, c.Client, "l"))
+		c, faulty := kit.JoinFaulty(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		kit.Unlock(t, kit.Must(t, c.Lock, "l"))
 		time.Sleep(2 * time.Second)
 		faulty.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Key == "lock.l" && !w.Delete {
@@ -191,14 +173,14 @@ func TestUnfitClaimUnderWay(t *testing.T) {
 			claimed <- err
 		}()
 		time.Sleep(10 * time.Millisecond)
-		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "4" })
-		c.reconnect(t)
+		r.Reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "4" })
+		c.Reconnect(t)
 		kit.Eventually(t, "it is noticed", func() bool { return errors.Is(c.Healthy(), kvstore.ErrBucketConfig) })
 		noticed := time.Now()
 		require.ErrorIs(t, kit.Receive(t, claimed, "the end of the claim"), kvstore.ErrBucketConfig)
 		require.LessOrEqual(t, time.Since(noticed), 100*time.Millisecond) // for its record
 		time.Sleep(time.Second)
-		require.Empty(t, r.live(">"))
+		require.Empty(t, r.Live(">"))
 	})
 }
 
@@ -224,22 +206,22 @@ func (s *sender) Send(w kvstore.Write, answer func(kvstore.Answer)) (forget func
 func TestUnfitAfterTheAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		answered, known := make(chan struct{}), make(chan struct{})
-		c := join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+		c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			return &sender{kv, func() { close(answered); <-known }}
 		}))
-		r := newRaw(t, s.Connect())
+		r := kit.NewRaw(t, s.Connect())
 		claimed := make(chan error, 1)
 		go func() {
 			_, err := c.TryLock(t.Context(), "l")
 			claimed <- err
 		}()
 		kit.Receive(t, answered, "the answer")
-		r.reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "4" })
-		c.reconnect(t)
+		r.Reconfigure(func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "4" })
+		c.Reconnect(t)
 		kit.Eventually(t, "it is noticed", func() bool { return errors.Is(c.Healthy(), kvstore.ErrBucketConfig) })
 		close(known)
 		require.ErrorIs(t, kit.Receive(t, claimed, "the end of the claim"), kvstore.ErrBucketConfig)
 		time.Sleep(time.Second)
-		require.Empty(t, r.live(">"))
+		require.Empty(t, r.Live(">"))
 	})
 }

@@ -25,7 +25,7 @@ var nobody = faults.Refuse(fmt.Errorf("%w: %w", kvstore.ErrUnavailable, kvstore.
 // leader answers, and nobody takes the write.
 func TestUnmappedName(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
+		c, f := kit.JoinFaulty(t, s)
 		rw := rwlock.New(c.Client)
 		sem := semaphore.New(c.Client, 2)
 		var asked atomic.Int32
@@ -63,7 +63,7 @@ func TestUnmappedName(t *testing.T) {
 			}
 		}
 		asked.Store(0)
-		kit.Unlock(t, mustLock(t, c.Client, "covered"), kit.Must(t, c.TryLock, "covered 2"))
+		kit.Unlock(t, kit.Must(t, c.Lock, "covered"), kit.Must(t, c.TryLock, "covered 2"))
 		require.Zero(t, asked.Load(), "a lock that is granted asks for no state")
 	})
 }
@@ -72,7 +72,7 @@ func TestUnmappedName(t *testing.T) {
 // permission. Nor is a stream without a leader, whose state nobody can tell.
 func TestUnmappedForAMoment(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := joinFaulty(t, s)
+		c, f := kit.JoinFaulty(t, s)
 		for _, take := range []kit.Taking{c.Lock, c.TryLock} {
 			elected := time.Now().Add(1500 * time.Millisecond)
 			f.OnSend(func(int, kvstore.Write) faults.Fate {

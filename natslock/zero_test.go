@@ -74,9 +74,9 @@ func TestZeroLock(t *testing.T) {
 // A nil option, and a nil function to run, are refused before anything is sent.
 func TestNilOption(t *testing.T) {
 	s := testutil.RunServer(t)
-	c := join(t, s)
-	before := c.nc.Stats().OutMsgs
-	_, err := natslock.New(t.Context(), c.nc, natslock.WithTTL(time.Minute), nil)
+	c := kit.Join(t, s)
+	before := c.NC.Stats().OutMsgs
+	_, err := natslock.New(t.Context(), c.NC, natslock.WithTTL(time.Minute), nil)
 	refused(t, err, "nil")
 	_, err = c.Lock(t.Context(), "x", natslock.NoRenew(), nil)
 	refused(t, err, "nil")
@@ -84,8 +84,8 @@ func TestNilOption(t *testing.T) {
 	refused(t, err, "nil")
 	refused(t, c.Do(t.Context(), "x", nil), "nil")
 	refused(t, c.TryDo(t.Context(), "x", nil), "nil")
-	require.Equal(t, before, c.nc.Stats().OutMsgs, "nothing is sent")
-	l := mustLock(t, c.Client, "x")
+	require.Equal(t, before, c.NC.Stats().OutMsgs, "nothing is sent")
+	l := kit.Must(t, c.Lock, "x")
 	refused(t, l.Do(nil), "nil")
 	kit.Unlock(t, l)
 }

@@ -16,10 +16,7 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-func TestMain(m *testing.M) {
-	kit.Quiet()
-	kit.LeakCheck(m)
-}
+func TestMain(m *testing.M) { kit.Main(m) }
 
 // peer is a client with its reader-writer locks and the faults of its store.
 type peer struct {

@@ -36,3 +36,11 @@ func ForgetTTLs(t testing.TB, s *testutil.Server) {
 	require.NoError(t, err)
 	require.NotZero(t, found, "no stream in files has a record with a TTL")
 }
+
+// RestartWithoutTTLs restarts a server, which forgets the TTLs of all that it has stored.
+func RestartWithoutTTLs(t testing.TB, s *testutil.Server) {
+	t.Helper()
+	s.Stop()
+	ForgetTTLs(t, s)
+	s.Restart()
+}

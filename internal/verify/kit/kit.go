@@ -4,6 +4,7 @@ package kit
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -19,8 +20,8 @@ import (
 )
 
 // Patience bounds each wait for an event. It is far more than an event can take, so that a
-// test that fails says so instead of hanging. TestMain may set another one.
-var Patience = time.Minute
+// test that fails says so instead of hanging.
+const Patience = time.Minute
 
 // Receive waits for a value or for the closing of ch.
 func Receive[T any](t testing.TB, ch <-chan T, what string) T {
@@ -183,6 +184,11 @@ func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
+}
+
+// Option has a client log to l.
+func (l *Log) Option() natslock.Option {
+	return natslock.WithLogger(slog.New(slog.NewTextHandler(l, nil)))
 }
 
 // Reset forgets what has been written.

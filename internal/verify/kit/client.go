@@ -1,0 +1,118 @@
+package kit
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/testutil"
+)
+
+// Member is a client on a connection of its own, with a link to disturb.
+type Member struct {
+	*natslock.Client
+	NC     *nats.Conn
+	Link   *testutil.Link
+	Events *Observer
+}
+
+// Join makes a member, which is closed when the test ends.
+func Join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *Member {
+	t.Helper()
+	m := &Member{Events: NewObserver()}
+	m.NC, m.Link = s.ConnectLink()
+	m.Client = NewClient(t, m.NC, append([]natslock.Option{m.Events.Option()}, opts...)...)
+	return m
+}
+
+// JoinInMemory is [Join] to a bucket in memory: instead of a connection the member has a
+// line to it.
+func JoinInMemory(t testing.TB, bucket *kvstore.Memory, opts ...natslock.Option) (*Member, *Line) {
+	t.Helper()
+	m, line := &Member{Events: NewObserver()}, NewLine(bucket)
+	c, err := line.NewClient(append([]natslock.Option{m.Events.Option()}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { CloseNow(c); line.Close() })
+	m.Client = c
+	return m, line
+}
+
+// Crowd is n members, to wait at a place each: the goroutines of one client may share one.
+func Crowd(t testing.TB, s *testutil.Server, n int, opts ...natslock.Option) []*Member {
+	t.Helper()
+	members := make([]*Member, n)
+	for i := range members {
+		members[i] = Join(t, s, opts...)
+	}
+	return members
+}
+
+// JoinFaulty is [Join] with faults between the client and its bucket.
+func JoinFaulty(t testing.TB, s *testutil.Server, opts ...natslock.Option) (m *Member, f *faults.Store) {
+	t.Helper()
+	m = &Member{Events: NewObserver()}
+	m.NC, m.Link = s.ConnectLink()
+	m.Client, f = Faulty(t, m.NC, 1, append([]natslock.Option{m.Events.Option()}, opts...)...)
+	return m, f
+}
+
+// Waiting is a Lock under way.
+type Waiting = Call[*natslock.Lock]
+
+// Await begins to wait for a lock, and returns when it is queued.
+func (m *Member) Await(t testing.TB, name string, opts ...natslock.LockOption) *Waiting {
+	t.Helper()
+	mark := m.Events.Len()
+	w := m.Begin(t, name, opts...)
+	m.Events.WaitFrom(t, mark, admin.EventQueued, name)
+	return w
+}
+
+// Begin begins to wait for a lock.
+func (m *Member) Begin(t testing.TB, name string, opts ...natslock.LockOption) *Waiting {
+	return Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return m.Lock(ctx, name, opts...) })
+}
+
+// Settle begins to wait for lock l, and returns when the client has nothing more to do about it.
+func (m *Member) Settle(t *testing.T, opts ...natslock.LockOption) *Waiting {
+	t.Helper()
+	w := m.Begin(t, "l", opts...)
+	synctest.Wait()
+	return w
+}
+
+// As connects as a user with password p, and has nats.go print none of the server's refusals.
+func As(user string) []nats.Option {
+	return []nats.Option{nats.UserInfo(user, "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}
+}
+
+// QuietHolder takes l and then writes nothing to it, so that every write to its key comes
+// from another client.
+func QuietHolder(t *testing.T, s *testutil.Server) *natslock.Lock {
+	t.Helper()
+	return Must(t, Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})).Lock, "l", natslock.TTL(time.Hour), natslock.NoRenew())
+}
+
+// JoinOver is [JoinFaulty] over a store that a test makes of the client's.
+func JoinOver(t *testing.T, s *testutil.Server, over func(kvstore.KV) kvstore.KV) (m *Member, f *faults.Store) {
+	m = &Member{Events: NewObserver(), NC: s.Connect()}
+	m.Client, f = FaultyOver(t, m.NC, 1, over, m.Events.Option())
+	return m, f
+}
+
+// Reconnect breaks the connection, and returns when it is back.
+func (m *Member) Reconnect(t testing.TB) {
+	t.Helper()
+	before := m.NC.Stats().Reconnects
+	m.Link.Cut()
+	m.Link.Heal()
+	Eventually(t, "the connection is back", func() bool { return m.NC.Stats().Reconnects > before && m.NC.IsConnected() })
+}

@@ -1,0 +1,54 @@
+package kit
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/natslock/admin"
+)
+
+// Follower takes the events of a Watch one by one, renewals left out.
+type Follower struct {
+	t      *testing.T
+	Events chan admin.Event
+	Ended  chan error
+}
+
+// Follow begins a watch, and returns when it watches.
+func Follow(t *testing.T, m *Member, pattern string) *Follower {
+	f := &Follower{t: t, Events: make(chan admin.Event, 1000), Ended: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	go func() {
+		for ev, err := range admin.New(m.Client).Watch(ctx, pattern) {
+			if err != nil {
+				f.Ended <- err
+				return
+			}
+			if ev.Type != admin.EventRenewed {
+				f.Events <- ev
+			}
+		}
+		f.Ended <- nil
+	}()
+	f.Next(admin.EventWatching)
+	return f
+}
+
+// Next waits for the next event, which has to be of the type.
+func (f *Follower) Next(typ admin.EventType) admin.Event {
+	f.t.Helper()
+	ev := Receive(f.t, f.Events, typ.String())
+	require.Equal(f.t, typ, ev.Type)
+	return ev
+}
+
+// Nothing requires that no event has come.
+func (f *Follower) Nothing() {
+	f.t.Helper()
+	synctest.Wait()
+	require.Empty(f.t, f.Events)
+}
