@@ -9,7 +9,6 @@ import (
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/kit"
-	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -117,30 +116,4 @@ func TestRepublishChanged(t *testing.T) {
 		require.Less(t, w.At.Sub(released), 100*time.Millisecond, "by a notification")
 		kit.Unlock(t, l)
 	})
-}
-
-// A bucket gets two more replicas under clients that contend: a TryLock after an Unlock is
-// never refused by a replica that lags.
-func TestReplicasAddedOnCluster(t *testing.T) {
-	tier.Proof(t)
-	cluster := testutil.RunCluster(t, 3)
-	var clients []*natslock.Client
-	for i := range 3 {
-		clients = append(clients, kit.NewClient(t, cluster.ConnectTo(i)))
-	}
-	r := kit.NewRaw(t, cluster.Connect())
-	for i := range 2000 {
-		switch i {
-		case 200:
-			r.Reconfigure(func(c *jetstream.StreamConfig) { c.Replicas = 3 })
-		case 300:
-			time.Sleep(3 * time.Second) // they have joined
-		}
-		kit.Unlock(t, kit.Must(t, clients[i%3].Lock, "l"))
-		l, err := clients[(i+1)%3].TryLock(t.Context(), "l")
-		require.NotErrorIsf(t, err, natslock.ErrLocked, "%d", i)
-		if err == nil { // else the leader is moving
-			kit.Unlock(t, l)
-		}
-	}
 }

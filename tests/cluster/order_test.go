@@ -19,7 +19,7 @@ func TestOrderOverElection(t *testing.T) {
 	const clients = 100
 	cl := runCluster(t)
 	keeper := kit.NewClient(t, cl.Connect(), r3, patient)
-	leader := cl.Index(cl.WaitStreamLeader(t, streamName))
+	leader := cl.Index(cl.WaitStreamLeader(t, kit.StreamName))
 	l := kit.Must(t, keeper.Lock, "l")
 	served := make(chan int, clients)
 	var all sync.WaitGroup
@@ -39,7 +39,7 @@ func TestOrderOverElection(t *testing.T) {
 		kit.Eventually(t, "it is queued", func() bool { return c.Stats().Waiting == 1 })
 	}
 	cl.Kill(leader)
-	cl.WaitStreamLeader(t, streamName)
+	cl.WaitStreamLeader(t, kit.StreamName)
 	kit.Eventually(t, "the queue is as it was", func() bool {
 		info, err := admin.New(keeper).Inspect(t.Context(), admin.KindMutex, "l")
 		return err == nil && len(info.Queue) == clients

@@ -124,7 +124,7 @@ func TestServerKilledInMemory(t *testing.T) {
 	for _, w := range oneOfEach {
 		held = append(held, mustTake(t, holder, w))
 	}
-	var waits []*waiting
+	var waits []*kit.Waiting
 	for _, w := range oneOfEach {
 		waits = append(waits, await(t, waiter, w.against()))
 	}

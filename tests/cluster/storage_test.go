@@ -90,7 +90,7 @@ func TestStoreRolledBack(t *testing.T) {
 
 	js, err := jetstream.New(s.Connect())
 	require.NoError(t, err)
-	require.NoError(t, js.DeleteStream(t.Context(), streamName))
+	require.NoError(t, js.DeleteStream(t.Context(), kit.StreamName))
 	before := highest
 	var remade *natslock.Client
 	kit.Eventually(t, "the bucket can be made", func() bool {

@@ -23,8 +23,6 @@ import (
 )
 
 const (
-	streamName = "KV_natslock"
-
 	roleVar  = "NATSLOCK_TIERS_ROLE"
 	orderVar = "NATSLOCK_TIERS_ORDER"
 )
@@ -38,7 +36,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	kit.LeakCheck(m)
+	kit.Main(m)
 }
 
 // which is one lock, and how it is held.
@@ -104,15 +102,12 @@ func mustTake(t testing.TB, c *natslock.Client, w which, opts ...natslock.LockOp
 	return l
 }
 
-// waiting is an acquire under way.
-type waiting = kit.Call[*natslock.Lock]
-
-func begin(t testing.TB, c *natslock.Client, w which) *waiting {
+func begin(t testing.TB, c *natslock.Client, w which) *kit.Waiting {
 	return kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return w.take(ctx, c) })
 }
 
 // await queues for a lock and returns when it has its place.
-func await(t testing.TB, c *natslock.Client, w which) *waiting {
+func await(t testing.TB, c *natslock.Client, w which) *kit.Waiting {
 	t.Helper()
 	before := c.Stats().Waiting
 	got := begin(t, c, w)

@@ -317,10 +317,10 @@ func TestElectionCluster(t *testing.T) {
 	resign <- struct{}{}
 	kit.Eventually(t, "another leader", func() bool { return leads("a leader") > n })
 	n = leads("a leader")
-	cl.StepDown(t, streamName)
+	cl.StepDown(t, kit.StreamName)
 	resign <- struct{}{}
 	kit.Eventually(t, "another leader", func() bool { return leads("a leader") > n })
-	i := cl.Index(cl.WaitStreamLeader(t, streamName))
+	i := cl.Index(cl.WaitStreamLeader(t, kit.StreamName))
 	n = leads("a leader")
 	cl.Kill(i)
 	resign <- struct{}{}

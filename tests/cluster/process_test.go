@@ -138,7 +138,7 @@ func TestHolderKilled(t *testing.T) {
 		which
 		key   string
 		token uint64
-		next  *waiting
+		next  *kit.Waiting
 	}
 	var all []held
 	for _, w := range append([]which{{Name: "g", Kind: admin.KindRW}}, oneOfEach...) {
@@ -191,7 +191,7 @@ func TestHolderStopped(t *testing.T) {
 	st := newStage(t)
 	type held struct {
 		which
-		next  *waiting
+		next  *kit.Waiting
 		got   *natslock.Lock
 		wrote uint64
 	}

@@ -1,4 +1,4 @@
-package natslock_test
+package cluster_test
 
 import (
 	"context"

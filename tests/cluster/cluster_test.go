@@ -91,12 +91,12 @@ func TestSuccessorStopped(t *testing.T) {
 	}
 	ld := startLoad(t, 3, func() *nats.Conn { return cl.Connect() }, r3, patient)
 	ld.more(5)
-	leader := cl.Index(cl.WaitStreamLeader(t, streamName))
+	leader := cl.Index(cl.WaitStreamLeader(t, kit.StreamName))
 	follower := (leader + 1) % 3
 	cl.Kill(follower)
 	ld.more(10)
-	require.Equal(t, leader, cl.Index(cl.StreamLeader(streamName)))
-	cl.StepDown(t, streamName)
+	require.Equal(t, leader, cl.Index(cl.StreamLeader(kit.StreamName)))
+	cl.StepDown(t, kit.StreamName)
 	ld.more(10)
 	cl.Restart(follower)
 	ld.more(10)
@@ -120,8 +120,8 @@ func TestLeaderPartitioned(t *testing.T) {
 	kit.NewClient(t, cl.Connect(), r3)
 	// Every 10 s, from its election on, a leader checks whether it has lost its followers
 	// 10 s before. A new leader therefore goes on for almost 20 s.
-	cl.StepDown(t, streamName)
-	leader := cl.WaitStreamLeader(t, streamName)
+	cl.StepDown(t, kit.StreamName)
+	leader := cl.WaitStreamLeader(t, kit.StreamName)
 	old := cl.Index(leader)
 	inside := kit.NewClient(t, cl.ConnectTo(old), r3, natslock.WithTTL(ttl), patient)
 	insider, across := kit.OpenStore(t, cl.ConnectTo(old)), kit.OpenStore(t, cl.ConnectTo((old+1)%3))
@@ -130,7 +130,7 @@ func TestLeaderPartitioned(t *testing.T) {
 	ref := history.NewRecorder()
 
 	var held []*natslock.Lock
-	var waits []*waiting
+	var waits []*kit.Waiting
 	for _, w := range oneOfEach {
 		l := mustTake(t, inside, w)
 		ref.Granted(w.Kind, w.Mode, l)
@@ -155,7 +155,7 @@ func TestLeaderPartitioned(t *testing.T) {
 		claim <- err
 	}()
 	require.ErrorIs(t, kit.Receive(t, claim, "the claim"), natslock.ErrTimeout)
-	require.Same(t, leader, cl.StreamLeader(streamName), "it still believes to lead")
+	require.Same(t, leader, cl.StreamLeader(kit.StreamName), "it still believes to lead")
 
 	// Its answers are stale as soon as the other side has gone on.
 	kit.Eventually(t, "another leader takes writes", func() bool {
@@ -235,7 +235,7 @@ func TestPublishComesBack(t *testing.T) {
 	// publishes come to nothing, and the test cuts the followers off once more.
 	back := map[string]int{}
 	for round := 0; round < 5 && (back["there"] == 0 || back["crashed"] == 0 || back["waits"] == 0); round++ {
-		old := cl.Index(cl.WaitStreamLeader(t, streamName))
+		old := cl.Index(cl.WaitStreamLeader(t, kit.StreamName))
 		clients := map[string]*natslock.Client{}
 		var crash func()
 		for _, owner := range owners {
@@ -253,7 +253,7 @@ func TestPublishComesBack(t *testing.T) {
 		cl.Isolate((old + 2) % 3)
 		cut := time.Now()
 		var wg sync.WaitGroup
-		var waits []*waiting
+		var waits []*kit.Waiting
 		for _, w := range oneOfEach {
 			for _, owner := range owners[:2] {
 				wg.Go(func() {
@@ -272,7 +272,7 @@ func TestPublishComesBack(t *testing.T) {
 		}
 		cl.Rejoin((old + 1) % 3)
 		cl.Rejoin((old + 2) % 3)
-		cl.WaitStreamLeader(t, streamName)
+		cl.WaitStreamLeader(t, kit.StreamName)
 		var adopted []*natslock.Lock
 		for i, w := range oneOfEach {
 			l := waits[i].Granted(t)
