@@ -148,48 +148,6 @@ func TestFullOfWaiters(t *testing.T) {
 	})
 }
 
-// TestFullOfPlaces: more clients than a bucket has room for want one lock at once, before any of
-// them knows how full the bucket is. The lock goes on from one to the next. A bucket on one server
-// that took a new place whenever a holder leaves would have no room for the claim of a waiter.
-func TestFullOfPlaces(t *testing.T) {
-	for _, x := range sorts() {
-		rounds := 1
-		if x.name == "mutex" { // which of the refused writes is repeated first is a matter of chance
-			rounds = 4
-		}
-		for round := range rounds {
-			t.Run(fmt.Sprint(x.name, " ", round), func(t *testing.T) { testutil.Bubble(t, x.fullOfPlaces) })
-		}
-	}
-}
-
-func (x sort) fullOfPlaces(t *testing.T, s *testutil.Server) {
-	const waiters = 60
-	kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 16 << 10})) // makes it
-	clients := make([]*natslock.Client, waiters)
-	for i := range clients {
-		clients[i] = kit.NewClient(t, s.Connect())
-	}
-	release := x.hold(t, clients[0])
-	served := make(chan error, waiters)
-	for _, c := range clients {
-		go func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			defer cancel()
-			l, err := x.take(ctx, c)
-			if err == nil {
-				err = l.Unlock(t.Context())
-			}
-			served <- err
-		}()
-	}
-	time.Sleep(time.Second) // as many as can have a place
-	release()
-	for range waiters {
-		require.NoError(t, <-served)
-	}
-}
-
 // errFull is the refusal of a full bucket.
 var errFull = fmt.Errorf("%w: %w: maximum bytes exceeded", kvstore.ErrUnavailable, kvstore.ErrFull)
 

@@ -1,4 +1,4 @@
-package natslock_test
+package queue_test
 
 import (
 	"context"

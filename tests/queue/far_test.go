@@ -1,0 +1,156 @@
+package queue_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/testutil"
+)
+
+// far is a store at the end of a long way, that may fail to list.
+type far struct {
+	kvstore.KV
+	way  time.Duration
+	fail error
+}
+
+func (f *far) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	l, err := f.KV.List(ctx, pattern, min, opts...)
+	time.Sleep(f.way)
+	if f.fail != nil {
+		return kvstore.Listing{}, f.fail
+	}
+	return l, err
+}
+
+func (f *far) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
+	r, err := f.KV.Get(ctx, key, min)
+	time.Sleep(f.way)
+	return r, err
+}
+
+func (f *far) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
+	return f.KV.Send(w, func(a kvstore.Answer) { time.AfterFunc(f.way, func() { done(a) }) })
+}
+
+// A read of the queue may take longer than the 100 ms for which a queue counts as empty. A
+// one-shot acquire makes an attempt after such a read all the same, and gets a free lock.
+func TestTryLockFarAway(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		near := kit.Join(t, s)
+		away := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, way: 110 * time.Millisecond} }))
+		kit.Unlock(t, kit.Must(t, near.Lock, "l"))
+		for range 2 { // at another's tombstone, and at its own
+			l, err := away.TryLock(t.Context(), "l")
+			require.NoError(t, err)
+			kit.Unlock(t, l)
+		}
+	})
+}
+
+// The error names the holder of a lock although the client cannot read the queue.
+func TestTryLockWithoutList(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a := kit.Join(t, s)
+		b := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, fail: kvstore.ErrUnavailable} }))
+		l := kit.Must(t, a.Lock, "l")
+		_, err := b.TryLock(t.Context(), "l")
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, l.Token(), locked.Holder.Token)
+		kit.Unlock(t, l)
+	})
+}
+
+// Without notifications a waiter finds out by its timers that the lock is free, within the time that
+// docs/operate/topologies.md gives, whenever it is released.
+func TestHandOverWithoutNotifications(t *testing.T) {
+	const most = 6 * time.Second
+	for i := range 20 {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			holder := kit.Join(t, s)
+			waiter, f := kit.JoinFaulty(t, s)
+			kit.Deaf(f)
+			l := kit.Must(t, holder.Lock, "l")
+			w := waiter.Await(t, "l")
+			time.Sleep(6*time.Second + time.Duration(i)*270*time.Millisecond) // a cycle of its timers
+			released := time.Now()
+			kit.Unlock(t, l)
+			<-w.Done
+			require.NoError(t, w.Err)
+			require.Less(t, time.Since(released), most)
+			kit.Unlock(t, w.Value)
+		})
+	}
+}
+
+// late delays the first claim that is sent from now on.
+func late(f *faults.Store, d time.Duration) {
+	var claims atomic.Int64
+	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+		if kit.Stage(w) == "lock take" && claims.Add(1) == 1 {
+			return faults.Delay(d)
+		}
+		return faults.Pass
+	})
+}
+
+// catchingUp is a store whose replica lacks a record in one list, as while it catches up. It
+// has removed what was overwritten, and not yet stored what has overwritten it.
+type catchingUp struct {
+	kvstore.KV
+	mu    sync.Mutex
+	lacks string
+}
+
+func (*catchingUp) Alone() bool { return false }
+
+func (s *catchingUp) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	l, err := s.KV.List(ctx, pattern, min, opts...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lacks != "" && len(l.Records) == 2 { // its own place too
+		l.Records = slices.DeleteFunc(l.Records, func(r kvstore.Record) bool { return r.Key == s.lacks })
+		s.lacks = ""
+	}
+	return l, err
+}
+
+// A waiter lists the queue from a replica that catches up, and sees nobody before it. It asks
+// the leader before it takes itself for the first.
+func TestFirstOnReplica(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder := kit.Join(t, s)
+		waiter, f := kit.JoinFaulty(t, s)
+		store := &catchingUp{}
+		behind, _ := kit.JoinOver(t, s, func(kv kvstore.KV) kvstore.KV {
+			store.KV = kv
+			return store
+		})
+		l := kit.Must(t, holder.Lock, "l")
+		first := waiter.Await(t, "l")
+		synctest.Wait()
+		store.lacks = "wait.l." + waiter.Events.Wait(t, admin.EventQueued, "l").ID
+		second := behind.Await(t, "l")
+		synctest.Wait()
+		require.Empty(t, store.lacks, "it has read the replica")
+		late(f, 50*time.Millisecond)
+		kit.Unlock(t, l)
+		l = first.Granted(t)
+		require.False(t, second.Over())
+		kit.Unlock(t, l)
+		kit.Unlock(t, second.Granted(t))
+	})
+}
