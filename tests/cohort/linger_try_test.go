@@ -1,4 +1,4 @@
-package natslock_test
+package cohort_test
 
 import (
 	"context"

@@ -1,6 +1,7 @@
-package natslock_test
+package cohort_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,81 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
+
+// Views and events count goroutines and grants, not records: the renewals bring the records
+// up to date, and the release has the rest.
+func TestCohortShown(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, viewer := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
+		ctx, stop := context.WithCancel(t.Context())
+		var grants uint64
+		var waited time.Duration
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for ev, err := range admin.New(viewer.Client).Watch(ctx, "l") {
+				if err != nil {
+					return
+				}
+				if grants += ev.Grants; ev.Grants > 0 {
+					waited += ev.Waited
+				}
+			}
+		}()
+		synctest.Wait()
+		holder := kit.Must(t, a.Lock, "l")
+		var queue []*kit.Waiting
+		for range 5 {
+			queue = append(queue, b.Settle(t))
+		}
+		require.Equal(t, 5, b.Stats().Waiting)
+		time.Sleep(6 * time.Second) // the renewal of a place
+		info := kit.Inspect(t, viewer.Client, "l")
+		require.Equal(t, 5, info.Waiting())
+		require.Len(t, info.Queue, 1)
+		require.Equal(t, 5, info.Queue[0].Goroutines)
+		var locked *natslock.LockedError
+		_, err := viewer.TryLock(ctx, "l")
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, 5, locked.Queued)
+		impatient := b.Begin(t, "l", natslock.MaxWait(time.Second))
+		var late *natslock.TimeoutError
+		require.ErrorAs(t, impatient.Failed(t), &late)
+		require.Equal(t, 6, late.Position)
+
+		kit.Unlock(t, holder)
+		kit.Unlock(t, queue[0].Granted(t))
+		for i, w := range queue[1:] {
+			l := w.Granted(t)
+			time.Sleep(1100 * time.Millisecond)
+			info := kit.Inspect(t, viewer.Client, "l")
+			require.Equal(t, l.Token(), info.Holder.Token)
+			require.Equal(t, uint64(i+2), info.Holder.Grants, "of this lease")
+			require.Equal(t, 3-i, info.Holder.Waiting)
+			require.Equal(t, 3-i, info.Waiting())
+			require.Equal(t, 3-i, b.Stats().Waiting)
+			require.WithinDuration(t, time.Now().Add(-1100*time.Millisecond), info.Holder.Since, 10*time.Millisecond)
+			impatient := b.Begin(t, "l", natslock.MaxWait(time.Millisecond))
+			require.ErrorAs(t, impatient.Failed(t), &late)
+			require.Equal(t, 4-i, late.Position)
+			require.Equal(t, l.Token(), late.Holder.Token)
+			kit.Unlock(t, l)
+		}
+		// Too short for a renewal: the release has them.
+		l := kit.Must(t, b.Lock, "l")
+		first, second := b.Await(t, "l"), b.Await(t, "l")
+		synctest.Wait()
+		kit.Unlock(t, l)
+		kit.Unlock(t, first.Granted(t))
+		kit.Unlock(t, second.Granted(t))
+		synctest.Wait()
+		stop()
+		<-ended
+		require.Equal(t, uint64(1+5+3), grants)
+		require.Equal(t, b.Stats().Granted+1, grants)
+		require.InDelta(t, 41600*time.Millisecond, waited, float64(200*time.Millisecond))
+	})
+}
 
 // A watch and the views show that a lock lingers, and whether it was idle when its record
 // was written.
