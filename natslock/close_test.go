@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
@@ -389,5 +390,112 @@ func TestCloseIdleClient(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		require.Empty(t, p.Take(t))
 		require.Equal(t, out, c.NC.Stats().OutMsgs)
+	})
+}
+
+// Unlock while a patient Close waits for it: the lock is released, not left to
+// its TTL.
+func TestUnlockDuringClose(t *testing.T) {
+	s := testutil.RunServer(t)
+	for i := range 20 {
+		c, err := natslock.New(t.Context(), s.Connect())
+		require.NoError(t, err)
+		var locks []*natslock.Lock
+		for n := range 20 {
+			l, err := c.Lock(t.Context(), fmt.Sprintf("%d.%d", i, n))
+			require.NoError(t, err)
+			locks = append(locks, l)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.NoError(t, c.Close(context.Background())) })
+		for _, l := range locks {
+			wg.Go(func() { assert.NoError(t, l.Unlock(context.Background())) })
+		}
+		wg.Wait()
+	}
+	require.Empty(t, kit.KeysLeft(t, s.Connect()))
+}
+
+// A second Close cuts the first one short when its own context ends.
+func TestSecondClose(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, _ := kit.Faulty(t, s.Connect(), 1)
+		l, err := c.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		first := make(chan error, 1)
+		go func() { first <- c.Close(context.Background()) }()
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		begun := time.Now()
+		require.ErrorContains(t, c.Close(ctx), `"x"`)
+		require.ErrorContains(t, <-first, `"x"`)
+		require.Less(t, time.Since(begun), 10*time.Second)
+		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrClosed)
+	})
+}
+
+// The confirmation of a renewal comes when Close has ended the lease. The work
+// may still be stopping: the record is left to its TTL.
+func TestCloseMeetsRenewal(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 9 * time.Second
+		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+		l, err := a.Lock(t.Context(), "x", natslock.Detached())
+		require.NoError(t, err)
+		other, err := a.Lock(t.Context(), "y", natslock.NoRenew())
+		require.NoError(t, err)
+		var renewed time.Time
+		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+			switch kit.Stage(w) {
+			case "lock renew":
+				renewed = time.Now()
+				return faults.DelayAnswer(500 * time.Millisecond)
+			case "lock delete":
+				if w.Key == "lock.y" {
+					return faults.Drop // so that Close has something to wait for
+				}
+			}
+			return faults.Pass
+		})
+		time.Sleep(3200 * time.Millisecond)
+		synctest.Wait()
+		require.False(t, renewed.IsZero())
+		released := make(chan struct{})
+		go func() {
+			defer close(released)
+			assert.ErrorIs(t, other.Unlock(context.Background()), natslock.ErrUnavailable)
+		}()
+		time.Sleep(time.Millisecond)
+		require.ErrorContains(t, kit.CloseNow(a), `"x"`)
+		<-released
+		require.ErrorIs(t, l.Err(), natslock.ErrClosed)
+		require.Equal(t, 1, fa.Counts().AnswersDelayed, "the confirmation never came")
+		time.Sleep(time.Until(renewed.Add(ttl - 100*time.Millisecond)))
+		require.Contains(t, kit.KeysLeft(t, s.Connect()), "lock.x")
+	})
+}
+
+// A waiter whose question for the last revision meets a write in flight, again and
+// again, does not hold up the closing of its client.
+func TestCloseWhileProbeMeetsWriteInFlight(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		holder := kit.QuietHolder(t, s)
+		first := kit.Join(t, s).Await(t, "l")
+		c, f := kit.JoinFaulty(t, s)
+		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+			if w.Expect == kvstore.NoRevision {
+				return faults.Refuse(kvstore.ErrInFlight)
+			}
+			return faults.Pass
+		})
+		w := c.Await(t, "l")
+		time.Sleep(time.Second)
+		begun := time.Now()
+		require.NoError(t, kit.CloseNow(c.Client))
+		require.LessOrEqual(t, time.Since(begun), 2*time.Second)
+		require.ErrorIs(t, w.Failed(t), natslock.ErrClosed)
+		kit.Unlock(t, holder)
+		kit.Unlock(t, first.Granted(t))
 	})
 }

@@ -2,9 +2,7 @@ package natslock_test
 
 import (
 	"context"
-	"net"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,34 +106,6 @@ func TestUnlockContextEndedBefore(t *testing.T) {
 			require.NoError(t, l.Unlock(ctx(l)), name)
 			require.GreaterOrEqual(t, time.Since(begun), 2*time.Second, name)
 		}
-	})
-}
-
-// New waits for a connection that is away, as for a server that does not answer.
-func TestNewOnConnectionThatIsAway(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		nc, link := s.ConnectLink()
-		link.Cut()
-		synctest.Wait()
-		require.Equal(t, nats.RECONNECTING, nc.Status())
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		begun := time.Now()
-		_, err := natslock.New(ctx, nc)
-		cancel()
-		require.ErrorIs(t, err, natslock.ErrUnavailable)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.WithinDuration(t, begun.Add(time.Second), time.Now(), 100*time.Millisecond)
-		time.AfterFunc(3*time.Second, link.Heal)
-		c := kit.NewClient(t, nc)
-		kit.Unlock(t, kit.Must(t, c.Lock, "l"))
-
-		nc = s.Connect()
-		nc.Close()
-		begun = time.Now()
-		_, err = natslock.New(t.Context(), nc)
-		require.ErrorIs(t, err, natslock.ErrUnavailable)
-		require.ErrorIs(t, err, nats.ErrConnectionClosed)
-		require.Zero(t, time.Since(begun), "there is nothing to wait for")
 	})
 }
 
@@ -260,88 +230,6 @@ func TestDrainOldRequestStyle(t *testing.T) {
 		require.Empty(t, r.Live("lock.l"), "nobody waits for its TTL")
 		kit.Eventually(t, "the drain is over", nc.IsClosed)
 	})
-}
-
-// silentDialer connects to a server, and once it is silent to a listener that accepts and
-// says nothing.
-type silentDialer struct {
-	silent atomic.Pointer[net.TCPAddr]
-	asked  chan struct{}
-}
-
-func (d *silentDialer) Dial(network, address string) (net.Conn, error) {
-	if to := d.silent.Load(); to != nil {
-		nc, err := net.Dial("tcp", to.String())
-		select {
-		case d.asked <- struct{}{}:
-		default:
-		}
-		return nc, err
-	}
-	return net.Dial(network, address)
-}
-
-// nats.go holds its mutex while it waits for a server that accepts connections and says
-// nothing. No call of the client waits for that.
-func TestSilentServer(t *testing.T) {
-	t.Parallel()
-	s := testutil.RunServer(t)
-	listener, err := net.ListenTCP("tcp", nil)
-	require.NoError(t, err)
-	defer listener.Close()
-	d := &silentDialer{asked: make(chan struct{}, 1)}
-	nc := s.Connect(nats.SetCustomDialer(d), nats.Timeout(time.Minute), nats.MaxReconnects(-1))
-	c := kit.NewClient(t, nc, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: time.Second}))
-	fresh := kit.NewClient(t, nc) // it has not sent anything yet
-	held, idle := kit.Must(t, c.Lock, "held", natslock.TTL(time.Hour)), kit.Must(t, c.Lock, "idle", natslock.TTL(time.Hour))
-	theirs := kit.Must(t, kit.Join(t, s).Lock, "theirs", natslock.TTL(time.Hour))
-	within := func(what string, ctx context.Context, fn func(ctx context.Context) error) error {
-		t.Helper()
-		done := make(chan error, 1)
-		go func() { done <- fn(ctx) }()
-		return kit.ReceiveIn(t, 15*time.Second, done, what)
-	}
-	soon := func() context.Context {
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		t.Cleanup(cancel)
-		return ctx
-	}
-	// A waiter that has queued ends with its context, too.
-	waiting, giveUp := context.WithCancel(t.Context())
-	gaveUp := make(chan error, 1)
-	go func() { _, err := c.Lock(waiting, theirs.Name()); gaveUp <- err }()
-	kit.Eventually(t, "it waits", func() bool { return c.Stats().Waiting == 1 })
-
-	d.silent.Store(listener.Addr().(*net.TCPAddr))
-	s.Stop()
-	<-d.asked
-	time.Sleep(20 * time.Millisecond)
-	free := make(chan struct{})
-	go func() { nc.Status(); close(free) }()
-	select {
-	case <-free:
-		t.Fatal("the mutex of nats.go is free: the test shows nothing")
-	case <-time.After(50 * time.Millisecond):
-	}
-
-	for name, c := range map[string]*natslock.Client{"used": c, "fresh": fresh} {
-		require.ErrorIs(t, within(name+": Lock", soon(), func(ctx context.Context) error { _, err := c.Lock(ctx, "l"); return err }), context.DeadlineExceeded)
-		require.ErrorIs(t, within(name+": TryLock", soon(), func(ctx context.Context) error { _, err := c.TryLock(ctx, "l"); return err }), natslock.ErrUnavailable)
-		require.ErrorIs(t, within(name+": Inspect", soon(), func(ctx context.Context) error { _, err := admin.New(c).Inspect(ctx, admin.KindMutex, "l"); return err }), natslock.ErrUnavailable)
-		require.ErrorIs(t, within(name+": Break", soon(), func(ctx context.Context) error {
-			return admin.New(c).Break(ctx, admin.BreakRequest{Name: "l", ID: "x"})
-		}), natslock.ErrUnavailable)
-	}
-	require.ErrorIs(t, within("Healthy", soon(), func(context.Context) error { return c.Healthy() }), natslock.ErrUnavailable)
-	giveUp()
-	require.ErrorIs(t, kit.ReceiveIn(t, 15*time.Second, gaveUp, "the waiter"), context.Canceled)
-	require.ErrorIs(t, within("Extend", soon(), func(ctx context.Context) error { return held.Extend(ctx, 0) }), context.DeadlineExceeded)
-	require.ErrorIs(t, within("Unlock", soon(), held.Unlock), context.DeadlineExceeded)
-	require.ErrorIs(t, within("New", soon(), func(ctx context.Context) error { _, err := natslock.New(ctx, nc); return err }), context.DeadlineExceeded)
-	require.ErrorIs(t, within("Close", soon(), c.Close), context.DeadlineExceeded)
-	require.ErrorIs(t, idle.Err(), natslock.ErrClosed)
-	require.NoError(t, within("Close of the fresh one", soon(), fresh.Close))
-	require.NoError(t, listener.Close()) // which ends the silent connection
 }
 
 // blindToSize does not know how much the server takes.

@@ -1,7 +1,6 @@
 package natslock_test
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/machine"
-	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
@@ -66,27 +64,6 @@ func TestLeaseHolderCutOff(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A network write that blocks holds up everything that uses the connection, but
-// not the end of the lock's context. Over TCP, because the bubble's clock stands
-// while a mutex is waited for.
-func TestLeaseBlockedWrite(t *testing.T) {
-	tier.Proof(t)
-	s := testutil.RunServer(t)
-	holder := kit.Join(t, s)
-	l := kit.Must(t, holder.Lock, "l", natslock.TTL(time.Second))
-	slow := kit.Must(t, holder.Lock, "slow", natslock.TTL(2*time.Second))
-	holder.Link.BlockWrites(true)
-	defer holder.Link.BlockWrites(false) // before the client is closed
-	until := kit.ValidUntil(l)
-	kit.Receive(t, l.Context().Done(), "the end")
-	require.WithinDuration(t, until, time.Now(), 700*time.Millisecond)
-	kit.WantLost(t, l, natslock.ErrLost)
-	require.WithinDuration(t, until, time.Now(), 900*time.Millisecond, "nor is Unlock of a lost lock delayed")
-	kit.WantHeld(t, slow)
-	kit.Receive(t, slow.Context().Done(), "the end")
-	kit.WantLost(t, slow, natslock.ErrLost)
 }
 
 func TestLeaseShortCut(t *testing.T) {
@@ -294,60 +271,5 @@ func TestLeaseReleaseTimeout(t *testing.T) {
 		c.Link.Blackhole(false)
 		kit.Must(t, other.Lock, "l")
 		require.Less(t, time.Since(begun), 5*time.Second, "long before the TTL")
-	})
-}
-
-// Nor does a network write that blocks.
-func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
-	t.Parallel()
-	s := testutil.RunServer(t)
-	c := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 500 * time.Millisecond}))
-	l := kit.Must(t, c.Lock, "l", natslock.TTL(30*time.Second))
-	block(t, c)
-	done := make(chan error, 1)
-	go func() { done <- l.Unlock(context.Background()) }()
-	err := kit.ReceiveIn(t, 10*time.Second, done, "Unlock")
-	require.ErrorIs(t, err, natslock.ErrUnavailable)
-	require.NotErrorIs(t, err, natslock.ErrLost)
-	require.ErrorIs(t, l.Err(), natslock.ErrReleased)
-	c.Link.BlockWrites(false)
-	kit.Must(t, kit.Join(t, s).Lock, "l") // deleted in the background
-}
-
-// A broken lock is deleted by its holder too, and that does not hold it up either.
-func TestBrokenReleaseBlockedWrite(t *testing.T) {
-	tier.Proof(t)
-	s := testutil.RunServer(t)
-	c := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 500 * time.Millisecond}), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
-	l := kit.Must(t, c.Lock, "l", natslock.TTL(30*time.Second))
-	require.NoError(t, admin.New(kit.Join(t, s).Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "l", ID: l.ID(), Reason: "a test"}))
-	<-l.Context().Done()
-	block(t, c)
-	done := make(chan error, 2)
-	go func() { done <- l.Unlock(context.Background()) }()
-	require.ErrorIs(t, kit.ReceiveIn(t, 10*time.Second, done, "Unlock"), natslock.ErrBroken)
-	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-	defer cancel()
-	go func() { done <- c.Close(ctx) }()
-	require.NoError(t, kit.ReceiveIn(t, 10*time.Second, done, "Close"))
-	c.Link.BlockWrites(false)
-	kit.Must(t, kit.Join(t, s).Lock, "l") // deleted in the background, or its TTL is 30 s
-}
-
-// block makes the connection's writes block, with one on its way that does.
-func block(t *testing.T, c *kit.Member) {
-	t.Helper()
-	t.Cleanup(func() { c.Link.BlockWrites(false) })
-	c.Link.BlockWrites(true)
-	require.NoError(t, c.NC.Publish("x", nil))
-	kit.Eventually(t, "the connection is stuck", func() bool {
-		free := make(chan struct{})
-		go func() { c.NC.Status(); close(free) }()
-		select {
-		case <-free:
-			return false
-		case <-time.After(100 * time.Millisecond):
-			return true
-		}
 	})
 }

@@ -3,6 +3,7 @@ package natslock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -215,6 +216,31 @@ func TestSetMetaTogether(t *testing.T) {
 		}
 		shown := shownMeta(t, other.Client, "l")
 		require.True(t, maps.Equal(meta(all[shown["v"]]), shown), "%v", shown)
+		kit.Unlock(t, l)
+	})
+}
+
+// Metadata for which the bucket has no room are refused. The lock keeps those that it had, and is not lost.
+func TestSetMetaWithoutRoom(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 64 << 10}))
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(5*time.Second), natslock.Meta(meta("small")))
+		r := kit.NewRaw(t, s.Connect())
+		for size := 4096; size > 0; size /= 2 {
+			for i := 0; ; i++ {
+				if _, err := r.JS.Publish(t.Context(), fmt.Sprintf("%slock.fill.%d.%d", kit.Subjects, size, i), make([]byte, size)); err != nil {
+					break
+				}
+			}
+		}
+		err := l.SetMeta(t.Context(), meta(strings.Repeat("x", 2000)))
+		require.ErrorIs(t, err, kvstore.ErrFull)
+		require.ErrorContains(t, err, `lock "l"`)
+		time.Sleep(time.Minute)
+		kit.WantHeld(t, l)
+		info, err := admin.New(c.Client).Inspect(t.Context(), admin.KindMutex, "l")
+		require.NoError(t, err)
+		require.Equal(t, meta("small"), info.Holder.Meta)
 		kit.Unlock(t, l)
 	})
 }

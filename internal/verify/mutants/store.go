@@ -59,9 +59,9 @@ var storeMutants = []mutant{
 		weak: "a list believes a deposed leader that shows an older record than the replica"},
 	{label: "state-as-of", operator: "always 1", test: "internal/kvstore.TestLaggingLeader",
 		weak: "a leader that is behind is believed"},
-	{label: "state-as-of", operator: "always 2", test: "natslock.TestReplicaThatCatchesUp",
+	{label: "state-as-of", operator: "always 2", test: "tests/faults.TestReplicaThatCatchesUp",
 		weak: "the answer of a server that does not lead proves that a record is gone"},
-	{label: "state-complete", operator: "is true", test: "natslock.TestReplicaThatCatchesUp/elected_meanwhile",
+	{label: "state-complete", operator: "is true", test: "tests/faults.TestReplicaThatCatchesUp/elected_meanwhile",
 		weak: "a replica that catches up passes for the leader"},
 	{label: "state-term", operator: "never", test: "internal/kvstore.TestStateInPages",
 		weak: "the pages of two leaders make one state"},
@@ -76,7 +76,7 @@ var storeMutants = []mutant{
 
 // bucketMutants weaken how the bucket is made, and what makes it fit for leases.
 var bucketMutants = []mutant{
-	{label: "tokens-rise", operator: "zero FirstSeq", test: "natslock.TestHandleBucketMadeAgain",
+	{label: "tokens-rise", operator: "zero FirstSeq", test: "tests/faults.TestHandleBucketMadeAgain",
 		weak: "tokens start at one in a bucket that is re-created"},
 	{label: "discard-new", operator: "zero Discard", test: "internal/kvstore.TestFullBucketRefuses",
 		weak: "a full bucket evicts held locks"},

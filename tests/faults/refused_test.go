@@ -1,4 +1,4 @@
-package natslock_test
+package faults_test
 
 import (
 	"context"
@@ -149,4 +149,16 @@ func TestRevokedPermission(t *testing.T) {
 		synctest.Wait()
 		require.Contains(t, log.String(), "refuses to renew")
 	}, testutil.WithConfig(func(o *server.Options) { o.Users, options = user(nil), o }))
+}
+
+// A lock whose renewals have become larger than a message may be is lost with that reason.
+func TestLostTooLarge(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, f := kit.JoinFaulty(t, s)
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(5*time.Second))
+		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Refuse(kvstore.ErrTooLarge) })
+		<-l.Context().Done()
+		require.ErrorIs(t, l.Err(), natslock.ErrLost)
+		require.ErrorContains(t, l.Err(), "record too large")
+	})
 }

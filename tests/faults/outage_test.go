@@ -1,4 +1,4 @@
-package natslock_test
+package faults_test
 
 import (
 	"context"
@@ -8,14 +8,131 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
+
+// A server restarted on its files keeps the leases that last so long.
+func TestHandleServerRestart(t *testing.T) {
+	t.Parallel()
+	s := testutil.RunServer(t)
+	c, other := kit.Join(t, s), kit.Join(t, s)
+	l := kit.Must(t, c.Lock, "l", natslock.TTL(30*time.Second))
+	fixed := kit.Must(t, c.Lock, "fixed", natslock.TTL(time.Minute), natslock.NoRenew())
+	w := other.Await(t, "l")
+	for range 3 {
+		renewed := c.Events.Count(admin.EventRenewed, "l")
+		s.Restart()
+		kit.Eventually(t, "it is confirmed", func() bool { return c.Events.Count(admin.EventRenewed, "l") > renewed })
+		kit.WantHeld(t, l)
+		kit.WantHeld(t, fixed)
+		require.False(t, w.Over())
+	}
+	require.NoError(t, l.Extend(t.Context(), 0))
+	require.NoError(t, fixed.Extend(t.Context(), 0))
+	token := l.Token()
+	kit.Unlock(t, l)
+	require.Greater(t, w.Granted(t).Token(), token)
+	kit.Unlock(t, w.Value)
+	kit.Unlock(t, fixed)
+}
+
+// And one that stays away for longer does not.
+func TestHandleServerAway(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(10*time.Second))
+		kept := kit.Must(t, c.Lock, "kept", natslock.TTL(time.Minute))
+		s.Stop()
+		kit.Receive(t, l.Context().Done(), "the end")
+		kit.WantLost(t, l, natslock.ErrLost)
+		w := c.Begin(t, "l") // an outage is waited out
+		time.Sleep(20 * time.Second)
+		require.False(t, w.Over())
+		s.Restart()
+		begun := time.Now()
+		w.Granted(t)
+		require.Less(t, w.At.Sub(begun), 5*time.Second)
+		require.Greater(t, w.Value.Token(), l.Token())
+		synctest.Wait()
+		kit.WantHeld(t, kept)
+		time.Sleep(time.Minute)
+		kit.WantHeld(t, kept)
+	})
+}
+
+// New waits for a connection that is away, as for a server that does not answer.
+func TestNewOnConnectionThatIsAway(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc, link := s.ConnectLink()
+		link.Cut()
+		synctest.Wait()
+		require.Equal(t, nats.RECONNECTING, nc.Status())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		begun := time.Now()
+		_, err := natslock.New(ctx, nc)
+		cancel()
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.WithinDuration(t, begun.Add(time.Second), time.Now(), 100*time.Millisecond)
+		time.AfterFunc(3*time.Second, link.Heal)
+		c := kit.NewClient(t, nc)
+		kit.Unlock(t, kit.Must(t, c.Lock, "l"))
+
+		nc = s.Connect()
+		nc.Close()
+		begun = time.Now()
+		_, err = natslock.New(t.Context(), nc)
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorIs(t, err, nats.ErrConnectionClosed)
+		require.Zero(t, time.Since(begun), "there is nothing to wait for")
+	})
+}
+
+// A waiter that cannot reach the server backs off, and is there when it is back.
+func TestOutageBacksOff(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+		c, f := kit.Faulty(t, nc, 1)
+		link.Cut()
+		got := make(chan *natslock.Lock, 1)
+		go func() {
+			l, err := c.Lock(context.Background(), "x")
+			assert.NoError(t, err)
+			got <- l
+		}()
+		time.Sleep(10 * time.Minute)
+		require.Less(t, f.Counts().Sends, 500)
+		link.Heal()
+		back := time.Now()
+		l := <-got
+		require.Less(t, time.Since(back), time.Second)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// A connection that is closed before the first lock ends the acquire.
+func TestConnectionClosedBefore(t *testing.T) {
+	s := testutil.RunServer(t)
+	for range 10 {
+		nc := s.Connect()
+		c, err := natslock.New(t.Context(), nc)
+		require.NoError(t, err)
+		nc.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err = c.Lock(ctx, "x")
+		cancel()
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.NoError(t, c.Close(t.Context()))
+	}
+}
 
 // outages are what a server in trouble makes of the requests of a client, and what the error
 // of a wait that is given up says of it.

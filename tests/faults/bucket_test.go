@@ -1,6 +1,8 @@
-package natslock_test
+package faults_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -8,11 +10,126 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
+
+// A bucket that is deleted or re-created takes its locks with it.
+func TestHandleBucketDeleted(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c, other := kit.Join(t, s), kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		l := kit.Must(t, c.Lock, "l")
+		fixed := kit.Must(t, c.Lock, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
+		w := other.Await(t, "l")
+		time.Sleep(2 * time.Second)
+		require.NoError(t, r.JS.DeleteStream(t.Context(), kit.StreamName))
+		deleted := time.Now()
+		<-l.Context().Done()
+		require.LessOrEqual(t, time.Since(deleted), 15*time.Second)
+		kit.WantLost(t, l, natslock.ErrLost)
+		time.Sleep(6 * time.Minute)
+		kit.WantLost(t, fixed, natslock.ErrLost)
+		require.ErrorIs(t, c.Healthy(), kvstore.ErrNotFound)
+		require.ErrorIs(t, w.Failed(t), natslock.ErrUnavailable)
+		require.ErrorContains(t, w.Err, "bucket")
+		_, err := c.TryLock(t.Context(), "l")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+	})
+}
+
+func TestHandleBucketMadeAgain(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := kit.Join(t, s)
+		r := kit.NewRaw(t, s.Connect())
+		l := kit.Must(t, c.Lock, "l", natslock.TTL(time.Hour))
+		fixed := kit.Must(t, c.Lock, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
+		time.Sleep(2 * time.Second)
+		require.NoError(t, r.JS.DeleteStream(t.Context(), kit.StreamName))
+		other := rejoin(t, s)
+		next := kit.Must(t, other.Lock, "l")
+		require.Greater(t, next.Token(), l.Token(), "tokens go on")
+		recent := kit.Must(t, c.Lock, "recent")
+		time.Sleep(6 * time.Minute) // the client checks the bucket every 5 minutes
+		kit.WantLost(t, l, natslock.ErrLost)
+		kit.WantLost(t, fixed, natslock.ErrLost)
+		kit.WantHeld(t, recent)
+		time.Sleep(time.Minute)
+		kit.WantHeld(t, next)
+
+		// On a reconnect it is noticed at once.
+		l = kit.Must(t, other.Lock, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
+		require.NoError(t, r.JS.DeleteStream(t.Context(), kit.StreamName))
+		newest := rejoin(t, s)
+		other.Link.Cut()
+		other.Link.Heal()
+		time.Sleep(time.Second)
+		kit.WantLost(t, l, natslock.ErrLost)
+		require.Greater(t, kit.Must(t, newest.Lock, "fixed").Token(), l.Token())
+	})
+}
+
+// TestHandleBucketOfAClockBehind: the revisions of the new bucket begin below those of the
+// old one. A lease of the old one is lost, whether the new one has reached its revision.
+func TestHandleBucketOfAClockBehind(t *testing.T) {
+	for _, grants := range []int{0, 20} {
+		t.Run(fmt.Sprint(grants), func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				c := kit.Join(t, s)
+				fixed := kit.Must(t, c.Lock, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
+				time.Sleep(2 * time.Second) // the time of its creation tells buckets apart
+				kit.RemakeBucket(t, s.Connect(), record.TokenRevision(fixed.Token())-10)
+				other := kit.Join(t, s)
+				for range grants {
+					kit.Unlock(t, kit.Must(t, other.Lock, "other"))
+				}
+				c.Link.Cut()
+				c.Link.Heal()
+				time.Sleep(time.Second)
+				kit.WantLost(t, fixed, natslock.ErrLost)
+				kit.Unlock(t, kit.Must(t, other.Lock, "fixed"))
+			})
+		})
+	}
+}
+
+// rejoin makes a client with a new bucket. The server may still be removing the
+// files of the old one.
+func rejoin(t *testing.T, s *testutil.Server) *kit.Member {
+	t.Helper()
+	nc := s.Connect()
+	kit.Eventually(t, "the bucket can be made", func() bool {
+		c, err := natslock.New(t.Context(), nc)
+		return err == nil && c.Close(t.Context()) == nil
+	})
+	return kit.Join(t, s)
+}
+
+// When the bucket is deleted under a waiter, the waiter fails. It does not search for its
+// queue forever.
+func TestBucketGoneUnderWaiter(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc := s.Connect()
+		a, _ := kit.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second))
+		b, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
+		kept, err := a.Lock(t.Context(), "x")
+		require.NoError(t, err)
+		kit.Keep(t, kept)
+		failed := make(chan error, 1)
+		go func() {
+			_, err := b.Lock(context.Background(), "x")
+			failed <- err
+		}()
+		time.Sleep(time.Second)
+		kit.DeleteBucket(t, nc)
+		gone := time.Now()
+		require.ErrorIs(t, <-failed, natslock.ErrUnavailable)
+		require.Less(t, time.Since(gone), time.Minute)
+	})
+}
 
 // A bucket that was re-created is another one, fit or not: a lease that is not renewed ends
 // even where the bucket is repaired before it is verified again.

@@ -1,9 +1,10 @@
-package natslock_test
+package faults_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -585,5 +586,47 @@ func TestRemoveOverdueRenewed(t *testing.T) {
 		require.Positive(t, l.Remaining())
 		require.NoError(t, l.Extend(t.Context(), 0))
 		kit.Unlock(t, l)
+	})
+}
+
+// Of readers that try a lock at once, and meet the overdue place of a writer, all
+// get in, although the server accepts one deletion of that place only.
+func TestOverduePlaceDeletedByOther(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		const ttl = 6 * time.Second
+		dead, b := kit.Join(t, s, natslock.WithTTL(ttl)), kit.Join(t, s)
+		writer, err := rwlock.New(b.Client).Lock(t.Context(), "l")
+		require.NoError(t, err)
+		go func() { _, _ = rwlock.New(dead.Client).Lock(t.Context(), "l") }()
+		synctest.Wait()
+		dead.Link.Cut()
+		time.Sleep(time.Second)
+		kit.RestartWithoutTTLs(t, s)
+		var readers []*kit.Member
+		var deletions sync.WaitGroup // each reader waits for the others' before its own
+		for range 3 {
+			c, f := kit.JoinFaulty(t, s)
+			readers = append(readers, c)
+			deletions.Add(1)
+			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
+				if w.Delete && strings.HasPrefix(w.Key, "rwait.") {
+					deletions.Done()
+					deletions.Wait()
+				}
+				return faults.Pass
+			})
+		}
+		time.Sleep(2 * ttl)
+		kit.Unlock(t, writer) // a tombstone, so that the readers read the queue
+		var wg sync.WaitGroup
+		for _, c := range readers {
+			wg.Go(func() {
+				l, err := rwlock.New(c.Client).TryRLock(t.Context(), "l")
+				if assert.NoError(t, err) {
+					kit.Unlock(t, l)
+				}
+			})
+		}
+		wg.Wait()
 	})
 }

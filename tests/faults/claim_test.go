@@ -1,4 +1,4 @@
-package natslock_test
+package faults_test
 
 import (
 	"context"
@@ -233,36 +233,6 @@ func forge(t testing.TB, r *kit.Raw, id string, attempt int, ttl time.Duration) 
 	value, err := msgpack.Marshal(map[string]any{"v": 1, "s": 1, "id": id, "a": attempt, "l": int(ttl / time.Second)})
 	require.NoError(t, err)
 	r.Put("lock.x", value, ttl)
-}
-
-// Another client writes a record under the id of a claim under way, with an attempt that
-// the claim has never made. No client holds the lock by that record, and it keeps all
-// clients out.
-func TestForgedAttempt(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		for _, attempt := range []int{0, 7, -1} {
-			a, fa := kit.Faulty(t, s.Connect(), 1)
-			r := kit.NewRaw(t, s.Connect())
-			var forged time.Time
-			fa.OnSend(func(n int, w kvstore.Write) faults.Fate {
-				if n > 1 {
-					return faults.Pass
-				}
-				var claim struct {
-					ID string `msgpack:"id"`
-				}
-				assert.NoError(t, msgpack.Unmarshal(w.Value, &claim))
-				forged = time.Now()
-				forge(t, r, claim.ID, attempt, 10*time.Second)
-				return faults.Drop
-			})
-			l, err := a.Lock(t.Context(), "x")
-			require.NoError(t, err)
-			require.GreaterOrEqual(t, time.Since(forged), 10*time.Second)
-			require.NoError(t, l.Unlock(t.Context()))
-			time.Sleep(2 * time.Second)
-		}
-	})
 }
 
 // The attempt of a claim that was given up is stuck in the network and expects a tombstone.

@@ -1,13 +1,11 @@
-package natslock_test
+package faults_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
@@ -124,47 +122,6 @@ func TestBreakOfUnseenRenewal(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		require.NotNil(t, kit.Inspect(t, b, "x").Holder.Broken, "a renewal has undone the break")
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
-	})
-}
-
-// The confirmation of a renewal comes when Close has ended the lease. The work
-// may still be stopping: the record is left to its TTL.
-func TestCloseMeetsRenewal(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		const ttl = 9 * time.Second
-		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		l, err := a.Lock(t.Context(), "x", natslock.Detached())
-		require.NoError(t, err)
-		other, err := a.Lock(t.Context(), "y", natslock.NoRenew())
-		require.NoError(t, err)
-		var renewed time.Time
-		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			switch kit.Stage(w) {
-			case "lock renew":
-				renewed = time.Now()
-				return faults.DelayAnswer(500 * time.Millisecond)
-			case "lock delete":
-				if w.Key == "lock.y" {
-					return faults.Drop // so that Close has something to wait for
-				}
-			}
-			return faults.Pass
-		})
-		time.Sleep(3200 * time.Millisecond)
-		synctest.Wait()
-		require.False(t, renewed.IsZero())
-		released := make(chan struct{})
-		go func() {
-			defer close(released)
-			assert.ErrorIs(t, other.Unlock(context.Background()), natslock.ErrUnavailable)
-		}()
-		time.Sleep(time.Millisecond)
-		require.ErrorContains(t, kit.CloseNow(a), `"x"`)
-		<-released
-		require.ErrorIs(t, l.Err(), natslock.ErrClosed)
-		require.Equal(t, 1, fa.Counts().AnswersDelayed, "the confirmation never came")
-		time.Sleep(time.Until(renewed.Add(ttl - 100*time.Millisecond)))
-		require.Contains(t, kit.KeysLeft(t, s.Connect()), "lock.x")
 	})
 }
 
