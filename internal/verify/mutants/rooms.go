@@ -208,7 +208,7 @@ var roomMutants = []mutant{
 		weak: "a client takes its own lock again past the waiters"},
 	{label: "newcomer-as-of", operator: "always", test: "rwlock.TestNewcomer/lagging",
 		weak: "a newcomer reads the queue in a state that need not have the tombstone that it met"},
-	{label: "newcomer-held", operator: "never", test: "natslock.TestMessagesTryLockBusy", beside: "TestArrival/held",
+	{label: "newcomer-held", operator: "never", test: "tests/scale.TestMessagesTryLockBusy", beside: "TestArrival/held",
 		weak: "a newcomer claims at the revision of a live record"},
 	{label: "newcomer-queues", operator: "never 1", test: "rwlock.TestNewcomer", beside: "TestArrival/others_wait",
 		weak: "a newcomer that finds the lock free takes it past the waiters"},

@@ -1,4 +1,4 @@
-package natslock_test
+package scale_test
 
 import (
 	"context"
