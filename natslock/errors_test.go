@@ -334,3 +334,56 @@ func TestTimeoutOfOwnLock(t *testing.T) {
 		require.EqualError(t, err, `lock "y": gave up at once: context canceled`)
 	})
 }
+
+func TestInspectLockedError(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
+		l := kit.Must(t, a.Lock, "l", natslock.Meta(map[string]string{"k": "v"}))
+		b.Await(t, "l")
+		kit.Join(t, s).Await(t, "l")
+		_, err := a.TryLock(t.Context(), "l")
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.ErrorIs(t, err, natslock.ErrLocked)
+		require.True(t, locked.Own)
+		require.Equal(t, 2, locked.Queued)
+		require.ErrorContains(t, err, "this client itself")
+		require.ErrorContains(t, err, "2 waiting")
+
+		_, err = b.TryLock(t.Context(), "l")
+		require.ErrorAs(t, err, &locked)
+		require.False(t, locked.Own)
+		require.Equal(t, "l", locked.Name)
+		require.Equal(t, l.Token(), locked.Holder.Token)
+		require.Equal(t, "alice", locked.Holder.Owner)
+		require.Equal(t, map[string]string{"k": "v"}, locked.Holder.Meta)
+		require.ErrorContains(t, err, "alice")
+		require.ErrorContains(t, err, fmt.Sprint(l.Token()))
+	})
+}
+
+// A fake of a Locker makes a LockedError by hand, with as many fields as it needs.
+func TestLockedErrorByHand(t *testing.T) {
+	for _, err := range []*natslock.LockedError{{}, {Name: "x", Own: true}, {Name: "x", Own: true, Queued: 1}, {Name: "x", Queued: 1}} {
+		require.NotEmpty(t, err.Error())
+		require.ErrorIs(t, err, natslock.ErrLocked)
+	}
+}
+
+// TryLock does not take a free lock while a waiter is in its queue.
+func TestInspectLockedErrorQueued(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
+		l := kit.Must(t, a.Lock, "l")
+		b.Await(t, "l")
+		time.Sleep(3 * time.Second)
+		b.Link.Blackhole(true) // a waiter that gets no notification of the release
+		kit.Unlock(t, l)
+		_, err := c.TryLock(t.Context(), "l")
+		var locked *natslock.LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Nil(t, locked.Holder)
+		require.Equal(t, 1, locked.Queued)
+		require.ErrorContains(t, err, "queue")
+	})
+}

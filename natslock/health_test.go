@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -108,5 +109,55 @@ func TestHealthyAfterRemake(t *testing.T) {
 		l, err = c.Lock(t.Context(), "x")
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+func TestInspectStats(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := kit.Join(t, s), kit.Join(t, s)
+		require.Equal(t, natslock.Stats{}, a.Stats())
+		l := kit.Must(t, a.Lock, "l")
+		l2 := kit.Must(t, a.Lock, "m", natslock.NoRenew(), natslock.TTL(3*time.Second))
+		w := b.Await(t, "l")
+		require.Equal(t, natslock.Stats{Held: 2, Granted: 2}, a.Stats())
+		require.Equal(t, natslock.Stats{Waiting: 1}, b.Stats())
+		w.Cancel(nil)
+		w.Failed(t)
+		require.Equal(t, natslock.Stats{GaveUp: 1}, b.Stats())
+		<-l2.Context().Done()
+		synctest.Wait()
+		require.Equal(t, natslock.Stats{Held: 1, Granted: 2, Renewed: 1, Lost: 1}, a.Stats())
+		kit.Break(t, b.Client, l, "")
+		synctest.Wait()
+		require.Equal(t, natslock.Stats{Granted: 2, Renewed: 1, Lost: 1, Broken: 1}, a.Stats())
+		_ = l.Unlock(t.Context())
+		_ = l2.Unlock(t.Context())
+		kit.Unlock(t, kit.Must(t, a.Lock, "n"))
+		require.Equal(t, natslock.Stats{Granted: 3, Renewed: 1, Released: 1, Lost: 1, Broken: 1}, a.Stats(), "an Unlock of what is lost releases nothing")
+	})
+}
+
+func TestInspectHealthy(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := kit.Join(t, s)
+		require.NoError(t, c.Healthy())
+		kit.Must(t, c.Lock, "l")
+		require.NoError(t, c.Healthy())
+		c.Link.Cut()
+		synctest.Wait()
+		require.ErrorIs(t, c.Healthy(), natslock.ErrUnavailable)
+		c.Link.Heal()
+		time.Sleep(time.Second)
+		require.NoError(t, c.Healthy())
+		c.Link.Blackhole(true) // nats.go still takes it for connected
+		time.Sleep(time.Second)
+		require.NoError(t, c.Healthy())
+		time.Sleep(12 * time.Second)
+		err := c.Healthy()
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, `"l"`)
+		c.Link.Blackhole(false)
+		time.Sleep(5 * time.Second)
+		require.NoError(t, c.Healthy())
 	})
 }

@@ -1,10 +1,11 @@
-package natslock_test
+package operate_test
 
 import (
 	"context"
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -92,59 +94,6 @@ func TestInspectQueueOrder(t *testing.T) {
 				require.Equal(t, want, info.Queue)
 			}
 		}
-	})
-}
-
-func TestInspectLockedError(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
-		l := kit.Must(t, a.Lock, "l", natslock.Meta(map[string]string{"k": "v"}))
-		b.Await(t, "l")
-		kit.Join(t, s).Await(t, "l")
-		_, err := a.TryLock(t.Context(), "l")
-		var locked *natslock.LockedError
-		require.ErrorAs(t, err, &locked)
-		require.ErrorIs(t, err, natslock.ErrLocked)
-		require.True(t, locked.Own)
-		require.Equal(t, 2, locked.Queued)
-		require.ErrorContains(t, err, "this client itself")
-		require.ErrorContains(t, err, "2 waiting")
-
-		_, err = b.TryLock(t.Context(), "l")
-		require.ErrorAs(t, err, &locked)
-		require.False(t, locked.Own)
-		require.Equal(t, "l", locked.Name)
-		require.Equal(t, l.Token(), locked.Holder.Token)
-		require.Equal(t, "alice", locked.Holder.Owner)
-		require.Equal(t, map[string]string{"k": "v"}, locked.Holder.Meta)
-		require.ErrorContains(t, err, "alice")
-		require.ErrorContains(t, err, fmt.Sprint(l.Token()))
-	})
-}
-
-// A fake of a Locker makes a LockedError by hand, with as many fields as it needs.
-func TestLockedErrorByHand(t *testing.T) {
-	for _, err := range []*natslock.LockedError{{}, {Name: "x", Own: true}, {Name: "x", Own: true, Queued: 1}, {Name: "x", Queued: 1}} {
-		require.NotEmpty(t, err.Error())
-		require.ErrorIs(t, err, natslock.ErrLocked)
-	}
-}
-
-// TryLock does not take a free lock while a waiter is in its queue.
-func TestInspectLockedErrorQueued(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
-		l := kit.Must(t, a.Lock, "l")
-		b.Await(t, "l")
-		time.Sleep(3 * time.Second)
-		b.Link.Blackhole(true) // a waiter that gets no notification of the release
-		kit.Unlock(t, l)
-		_, err := c.TryLock(t.Context(), "l")
-		var locked *natslock.LockedError
-		require.ErrorAs(t, err, &locked)
-		require.Nil(t, locked.Holder)
-		require.Equal(t, 1, locked.Queued)
-		require.ErrorContains(t, err, "queue")
 	})
 }
 
@@ -346,56 +295,6 @@ func TestInspectWatchDetails(t *testing.T) {
 	})
 }
 
-func TestInspectStats(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := kit.Join(t, s), kit.Join(t, s)
-		require.Equal(t, natslock.Stats{}, a.Stats())
-		l := kit.Must(t, a.Lock, "l")
-		l2 := kit.Must(t, a.Lock, "m", natslock.NoRenew(), natslock.TTL(3*time.Second))
-		w := b.Await(t, "l")
-		require.Equal(t, natslock.Stats{Held: 2, Granted: 2}, a.Stats())
-		require.Equal(t, natslock.Stats{Waiting: 1}, b.Stats())
-		w.Cancel(nil)
-		w.Failed(t)
-		require.Equal(t, natslock.Stats{GaveUp: 1}, b.Stats())
-		<-l2.Context().Done()
-		synctest.Wait()
-		require.Equal(t, natslock.Stats{Held: 1, Granted: 2, Renewed: 1, Lost: 1}, a.Stats())
-		kit.Break(t, b.Client, l, "")
-		synctest.Wait()
-		require.Equal(t, natslock.Stats{Granted: 2, Renewed: 1, Lost: 1, Broken: 1}, a.Stats())
-		_ = l.Unlock(t.Context())
-		_ = l2.Unlock(t.Context())
-		kit.Unlock(t, kit.Must(t, a.Lock, "n"))
-		require.Equal(t, natslock.Stats{Granted: 3, Renewed: 1, Released: 1, Lost: 1, Broken: 1}, a.Stats(), "an Unlock of what is lost releases nothing")
-	})
-}
-
-func TestInspectHealthy(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := kit.Join(t, s)
-		require.NoError(t, c.Healthy())
-		kit.Must(t, c.Lock, "l")
-		require.NoError(t, c.Healthy())
-		c.Link.Cut()
-		synctest.Wait()
-		require.ErrorIs(t, c.Healthy(), natslock.ErrUnavailable)
-		c.Link.Heal()
-		time.Sleep(time.Second)
-		require.NoError(t, c.Healthy())
-		c.Link.Blackhole(true) // nats.go still takes it for connected
-		time.Sleep(time.Second)
-		require.NoError(t, c.Healthy())
-		time.Sleep(12 * time.Second)
-		err := c.Healthy()
-		require.ErrorIs(t, err, natslock.ErrUnavailable)
-		require.ErrorContains(t, err, `"l"`)
-		c.Link.Blackhole(false)
-		time.Sleep(5 * time.Second)
-		require.NoError(t, c.Healthy())
-	})
-}
-
 func TestInspectObserver(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := kit.Join(t, s), kit.Join(t, s)
@@ -512,5 +411,72 @@ func TestListNeedsLeader(t *testing.T) {
 			listed = err
 		}
 		require.ErrorIs(t, listed, natslock.ErrUnavailable)
+	})
+}
+
+// counted counts the lists that are asked for.
+type counted struct {
+	kvstore.KV
+	lists *atomic.Int64
+}
+
+func (c counted) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
+	c.lists.Add(1)
+	return c.KV.List(ctx, pattern, min, opts...)
+}
+
+// List reads many locks in parts. The first ones come before the next part is asked for, and a
+// part shows the locks as they are then.
+func TestListInParts(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
+		const n, part = 1500, 256
+		ctx := t.Context()
+		owner := kit.NewClient(t, srv.Connect())
+		held := make([]*natslock.Lock, n)
+		for i := range held {
+			var err error
+			held[i], err = owner.TryLock(ctx, fmt.Sprintf("many.%04d", i), natslock.Detached())
+			require.NoError(t, err)
+			kit.Keep(t, held[i])
+		}
+		reader, err := rwlock.New(kit.NewClient(t, srv.Connect())).RLock(ctx, "many.0700")
+		require.NoError(t, err)
+		kit.Keep(t, reader)
+
+		var lists atomic.Int64
+		c := kit.NewClient(t, srv.Connect(), faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return counted{kv, &lists} }))
+		var names []string
+		readers := 0
+		for info, err := range admin.New(c).List(ctx, "many.*") {
+			require.NoError(t, err)
+			readers += len(info.Readers)
+			names = append(names, info.Name)
+			asked := int64(len(names)-1)/part + 1
+			if want := 7 + asked; len(names) <= part && lists.Load() != want {
+				t.Fatalf("%d lists before lock %d, not %d", lists.Load(), len(names), want)
+			}
+			if len(names) == 1 {
+				require.NoError(t, held[n-1].Unlock(ctx))
+				require.NoError(t, held[n-2].Unlock(ctx))
+				again, err := owner.TryLock(ctx, held[n-2].Name(), natslock.Meta(map[string]string{"taken": "again"}))
+				require.NoError(t, err)
+				kit.Keep(t, again)
+				time.Sleep(2 * time.Second) // the tombstone is gone, too
+			}
+			if info.Name == held[n-2].Name() {
+				require.Equal(t, "again", info.Holder.Meta["taken"])
+			}
+		}
+		require.Len(t, names, n) // two kinds of many.0700, and without the last one
+		require.IsNonDecreasing(t, names)
+		require.Equal(t, 1, readers)
+		require.Equal(t, int64(7+(n+part-1)/part), lists.Load())
+
+		lists.Store(0)
+		for _, err := range admin.New(c).List(ctx, "many.*") {
+			require.NoError(t, err)
+			break
+		}
+		require.Equal(t, int64(8), lists.Load(), "nothing is read that nobody wants")
 	})
 }

@@ -1,4 +1,4 @@
-package natslock_test
+package operate_test
 
 import (
 	"context"

@@ -1,0 +1,9 @@
+package operate_test
+
+import (
+	"testing"
+
+	"github.com/natslock/locks/internal/verify/kit"
+)
+
+func TestMain(m *testing.M) { kit.Main(m) }
