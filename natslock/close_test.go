@@ -499,3 +499,77 @@ func TestCloseWhileProbeMeetsWriteInFlight(t *testing.T) {
 		kit.Unlock(t, first.Granted(t))
 	})
 }
+
+// A Close that an observer calls does not wait for the observer, whichever context it has.
+func TestCloseInObserver(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		for _, second := range []bool{false, true} {
+			var c *natslock.Client
+			entered, go_ := make(chan struct{}), make(chan struct{})
+			closed := make(chan time.Duration, 1)
+			c = kit.NewClient(t, s.Connect(), admin.WithObserver(func(_ context.Context, ev admin.Event) {
+				if ev.Type != admin.EventReleased {
+					return
+				}
+				close(entered)
+				<-go_
+				begun := time.Now()
+				err := c.Close(context.Background())
+				if err != nil {
+					t.Error(err)
+				}
+				closed <- time.Since(begun)
+			}))
+			kit.Unlock(t, kit.Must(t, c.Lock, "l"))
+			<-entered
+			other := make(chan time.Duration, 1)
+			if second { // another Close waits for the observer already
+				go func() {
+					begun := time.Now()
+					_ = c.Close(context.Background())
+					other <- time.Since(begun)
+				}()
+			} else {
+				other <- 0
+			}
+			time.Sleep(time.Second)
+			close(go_)
+			require.Zero(t, kit.Receive(t, closed, "Close in the observer"))
+			require.LessOrEqual(t, kit.Receive(t, other, "the other Close"), time.Second)
+		}
+	})
+}
+
+// With the old style of requests a draining connection receives nothing. The release goes
+// out all the same.
+func TestDrainOldRequestStyle(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		nc := s.Connect(nats.UseOldRequestStyle())
+		c := kit.NewClient(t, nc)
+		r := kit.NewRaw(t, s.Connect())
+		inside, result := make(chan struct{}), make(chan error, 1)
+		_, err := nc.Subscribe("work", func(*nats.Msg) {
+			result <- c.Do(context.Background(), "l", func(context.Context, *natslock.Lock) error {
+				close(inside)
+				time.Sleep(3 * time.Second)
+				return nil
+			})
+		})
+		require.NoError(t, err)
+		require.NoError(t, nc.Flush())
+		require.NoError(t, s.Connect().Publish("work", nil))
+		<-inside
+		require.NoError(t, nc.Drain())
+		time.Sleep(2900 * time.Millisecond)
+		require.NotEmpty(t, r.Live("lock.l"))
+		begun := time.Now()
+		err = kit.Receive(t, result, "the handler")
+		require.ErrorIs(t, err, natslock.ErrUnavailable)
+		require.ErrorContains(t, err, "UseOldRequestStyle")
+		require.NotErrorIs(t, err, natslock.ErrLost)
+		require.Equal(t, 100*time.Millisecond, time.Since(begun).Round(10*time.Millisecond), "at once")
+		synctest.Wait()
+		require.Empty(t, r.Live("lock.l"), "nobody waits for its TTL")
+		kit.Eventually(t, "the drain is over", nc.IsClosed)
+	})
+}

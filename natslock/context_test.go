@@ -4,16 +4,22 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/election"
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/partition"
+	"github.com/natslock/locks/rwlock"
+	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -260,4 +266,186 @@ func TestContextDo(t *testing.T) {
 		require.NotErrorIs(t, err, natslock.ErrLost)
 		require.NoError(t, other.TryDo(ctx, "l", func(context.Context, *natslock.Lock) error { return nil }))
 	})
+}
+
+var errStopped = errors.New("the service is stopped")
+
+// endings are the ways in which a context ends, after d.
+var endings = map[string]func(parent context.Context, d time.Duration) (context.Context, context.CancelFunc){
+	"canceled": func(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithCancel(parent)
+		time.AfterFunc(d, cancel)
+		return ctx, cancel
+	},
+	"canceled with a cause": func(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithCancelCause(parent)
+		time.AfterFunc(d, func() { cancel(errStopped) })
+		return ctx, func() { cancel(nil) }
+	},
+	"deadline": func(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+		return context.WithTimeout(parent, d)
+	},
+	"deadline with a cause": func(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+		return context.WithTimeoutCause(parent, d, errStopped)
+	},
+}
+
+// scene is what a call meets: a client, what it holds, and names that another client holds.
+type scene struct {
+	c    *natslock.Client
+	lock *natslock.Lock // "held", by c
+	set  *natslock.LockSet
+	h    natslock.Handle // of "handed"
+	held admin.Holder    // of "busy"
+}
+
+type endedCall struct {
+	call func(ctx context.Context, s *scene) error
+	// waits: it waits for a lock that another client holds, and not for the server.
+	waits bool
+	// ignores: it ignores a context that had ended before.
+	ignores bool
+	// ends: it ends what the client holds.
+	ends bool
+}
+
+func lockError(_ *natslock.Lock, err error) error { return err }
+
+func runsNot(context.Context, *natslock.Lock) error { return errors.New("it ran") }
+
+// endedCalls are all calls with a context, by name.
+var endedCalls = map[string]endedCall{
+	"Lock":                  {call: func(ctx context.Context, s *scene) error { return lockError(s.c.Lock(ctx, "busy")) }, waits: true},
+	"Do":                    {call: func(ctx context.Context, s *scene) error { return s.c.Do(ctx, "busy", runsNot) }, waits: true},
+	"TryLock":               {call: func(ctx context.Context, s *scene) error { return lockError(s.c.TryLock(ctx, "free")) }},
+	"TryDo":                 {call: func(ctx context.Context, s *scene) error { return s.c.TryDo(ctx, "free", runsNot) }},
+	"Lock without a server": {call: func(ctx context.Context, s *scene) error { return lockError(s.c.Lock(ctx, "free")) }},
+	"LockAll": {call: func(ctx context.Context, s *scene) error {
+		_, err := s.c.LockAll(ctx, []string{"busy", "free"})
+		return err
+	}, waits: true},
+	"TryLockAll": {call: func(ctx context.Context, s *scene) error {
+		_, err := s.c.TryLockAll(ctx, []string{"free", "free2"})
+		return err
+	}},
+	"Once":           {call: func(ctx context.Context, s *scene) error { return s.c.Once(ctx, "free", time.Hour, runsNot) }},
+	"Adopt":          {call: func(ctx context.Context, s *scene) error { return lockError(s.c.Adopt(ctx, s.h)) }},
+	"Extend":         {call: func(ctx context.Context, s *scene) error { return s.lock.Extend(ctx, 0) }},
+	"SetMeta":        {call: func(ctx context.Context, s *scene) error { return s.lock.SetMeta(ctx, map[string]string{"a": "b"}) }},
+	"Unlock":         {call: func(ctx context.Context, s *scene) error { return s.lock.Unlock(ctx) }, ignores: true, ends: true},
+	"LockSet.Unlock": {call: func(ctx context.Context, s *scene) error { return s.set.Unlock(ctx) }, ignores: true, ends: true},
+	"Close":          {call: func(ctx context.Context, s *scene) error { return s.c.Close(ctx) }, waits: true, ends: true},
+
+	"rwlock.Lock":     {call: func(ctx context.Context, s *scene) error { return lockError(rwlock.New(s.c).Lock(ctx, "rw.busy")) }, waits: true},
+	"rwlock.RLock":    {call: func(ctx context.Context, s *scene) error { return lockError(rwlock.New(s.c).RLock(ctx, "rw.busy")) }, waits: true},
+	"rwlock.TryLock":  {call: func(ctx context.Context, s *scene) error { return lockError(rwlock.New(s.c).TryLock(ctx, "rw.free")) }},
+	"rwlock.TryRLock": {call: func(ctx context.Context, s *scene) error { return lockError(rwlock.New(s.c).TryRLock(ctx, "rw.free")) }},
+	"rwlock.Do":       {call: func(ctx context.Context, s *scene) error { return rwlock.New(s.c).Do(ctx, "rw.busy", runsNot) }, waits: true},
+	"rwlock.RDo":      {call: func(ctx context.Context, s *scene) error { return rwlock.New(s.c).RDo(ctx, "rw.busy", runsNot) }, waits: true},
+
+	"semaphore.Acquire": {call: func(ctx context.Context, s *scene) error {
+		return lockError(semaphore.New(s.c, 1).Acquire(ctx, "sem.busy"))
+	}, waits: true},
+	"semaphore.TryAcquire": {call: func(ctx context.Context, s *scene) error {
+		return lockError(semaphore.New(s.c, 1).TryAcquire(ctx, "sem.free"))
+	}},
+	"semaphore.Do": {call: func(ctx context.Context, s *scene) error { return semaphore.New(s.c, 1).Do(ctx, "sem.busy", runsNot) }, waits: true},
+
+	"Campaign": {call: func(ctx context.Context, s *scene) error {
+		_, err := election.New(s.c, "busy").Campaign(ctx)
+		return err
+	}, waits: true},
+	"Leader": {call: func(ctx context.Context, s *scene) error { _, err := election.New(s.c, "busy").Leader(ctx); return err }},
+	"election.Run": {call: func(ctx context.Context, s *scene) error {
+		return election.New(s.c, "busy").Run(ctx, func(context.Context, *election.Term) error { return errors.New("it ran") })
+	}, waits: true},
+	"partition.Run": {call: func(ctx context.Context, s *scene) error {
+		return partition.New(s.c, "group", 1).Run(ctx, func(ctx context.Context, p *partition.Partition) error { <-p.Leaving(); return nil })
+	}, waits: true},
+	"partition.Inspect": {call: func(ctx context.Context, s *scene) error { _, err := partition.Inspect(ctx, s.c, "group"); return err }},
+
+	"Inspect": {call: func(ctx context.Context, s *scene) error {
+		_, err := admin.New(s.c).Inspect(ctx, admin.KindMutex, "busy")
+		return err
+	}},
+	"List": {call: func(ctx context.Context, s *scene) error {
+		for _, err := range admin.New(s.c).List(ctx, ">") {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}},
+	"RemoveOverdue": {call: func(ctx context.Context, s *scene) error {
+		_, _, err := admin.New(s.c).RemoveOverdue(ctx, ">", 1)
+		return err
+	}},
+	"Break": {call: func(ctx context.Context, s *scene) error {
+		return admin.New(s.c).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "busy", ID: s.held.ID})
+	}},
+}
+
+// Each call that a context ends returns an error that matches the context's error and its cause, on one line, and leaves no
+// lock behind.
+func TestEndedContext(t *testing.T) {
+	for what, call := range endedCalls {
+		for how, end := range endings {
+			for when, after := range map[string]time.Duration{"before": 0, "during": 100 * time.Millisecond} {
+				if call.ignores && after == 0 {
+					continue
+				}
+				t.Run(what+"/"+how+"/"+when, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { endedContext(t, call, end, after) })
+				})
+			}
+		}
+	}
+}
+
+func endedContext(t *testing.T, call endedCall, end func(context.Context, time.Duration) (context.Context, context.CancelFunc), after time.Duration) {
+	memory := kvstore.NewMemory(kvstore.DefaultBucket)
+	c, f := kit.FaultyInMemory(t, memory, 0)
+	other, _ := kit.FaultyInMemory(t, memory, 0)
+	s := &scene{c: c, lock: kit.Must(t, c.Lock, "held"), h: kit.HandOff(t, kit.Must(t, other.Lock, "handed"))}
+	var err error
+	s.set, err = c.LockAll(t.Context(), []string{"held1", "held2"})
+	require.NoError(t, err)
+	kit.Must(t, other.Lock, "busy")
+	kit.Must(t, rwlock.New(other).Lock, "rw.busy")
+	permit, err := semaphore.New(other, 1).Acquire(t.Context(), "sem.busy")
+	require.NoError(t, err)
+	kit.Keep(t, permit)
+	s.held = *kit.Inspect(t, other, "busy").Holder
+	held := c.Stats().Held
+
+	if !call.waits && after > 0 {
+		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
+		f.FailReads(func(faults.ReadOp, string) error { return faults.Hang })
+	}
+	ctx, cancel := end(t.Context(), after)
+	defer cancel()
+	if after == 0 {
+		<-ctx.Done()
+	}
+	err = call.call(ctx, s)
+	require.Error(t, ctx.Err())
+	require.ErrorIs(t, err, ctx.Err())
+	require.ErrorIs(t, err, context.Cause(ctx))
+	require.NotContains(t, err.Error(), "\n")
+	if call.ends {
+		return
+	}
+	if cause := context.Cause(ctx).Error(); cause != ctx.Err().Error() {
+		require.Equal(t, 1, strings.Count(err.Error(), cause), err)
+	}
+	require.Equal(t, held, c.Stats().Held)
+	require.NoError(t, s.lock.Err())
+	f.OnSend(nil)
+	f.FailReads(nil)
+	time.Sleep(time.Minute)
+	for _, name := range []string{"free", "free2"} {
+		l, err := other.TryLock(t.Context(), name)
+		require.NoError(t, err, "a lock is left")
+		kit.Unlock(t, l)
+	}
 }

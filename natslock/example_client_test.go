@@ -5,36 +5,92 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/natslock/locks/internal/verify/example"
+	"github.com/natslock/locks/kvstore"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// SetMeta shows others how far the work has come.
-func ExampleLock_SetMeta() {
+// Do runs a function under a lock. Its context ends when the lock is lost, so
+// that the work stops before the next holder begins.
+func ExampleClient_Do() {
 	ctx := context.Background()
 	locks, done := example.Client()
 	defer done()
-	l, err := locks.Lock(ctx, "import")
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := l.SetMeta(ctx, map[string]string{"rows": "20000"}); err != nil {
-		log.Fatal(err) // errors.Is(err, natslock.ErrLost): another client may hold the lock
-	}
 
-	info, err := admin.New(locks).Inspect(ctx, admin.KindMutex, "import")
-	if err != nil {
-		log.Fatal(err)
+	err := locks.Do(ctx, "reports.daily", func(ctx context.Context, l *natslock.Lock) error {
+		fmt.Println("nobody else makes", l.Name())
+		return ctx.Err()
+	})
+	if errors.Is(err, natslock.ErrLost) {
+		fmt.Println("somebody else may have made it too:", err)
 	}
-	fmt.Println(info.Holder.Meta["rows"], "rows")
-	fmt.Println(l.Unlock(ctx))
-	fmt.Println(errors.Is(l.SetMeta(ctx, nil), natslock.ErrReleased))
+	fmt.Println(err)
 	// Output:
-	// 20000 rows
+	// nobody else makes reports.daily
 	// <nil>
+}
+
+func ExampleClient_Lock() {
+	ctx := context.Background()
+	locks, done := example.Client(natslock.WithTTL(10 * time.Second))
+	defer done()
+
+	l, err := locks.Lock(ctx, "orders.42", natslock.MaxWait(time.Minute))
+	if err != nil {
+		log.Fatal(err) // matches natslock.ErrTimeout after a minute
+	}
+	fmt.Println(l.Err(), l.Remaining() > 8*time.Second)
+	if err := l.Unlock(ctx); err != nil {
+		log.Print(err) // matches natslock.ErrLost if it had been lost
+	}
+	fmt.Println(errors.Is(l.Err(), natslock.ErrReleased))
+	// Output:
+	// <nil> true
 	// true
+}
+
+// TryLock does not wait. Its error says who holds the lock.
+func ExampleClient_TryLock() {
+	ctx := context.Background()
+	locks, done := example.Client(natslock.WithOwner("web-1"))
+	defer done()
+
+	l, err := locks.TryLock(ctx, "cleanup")
+	fmt.Println("first:", err)
+	_, err = locks.TryLock(ctx, "cleanup")
+	if locked, ok := errors.AsType[*natslock.LockedError](err); ok {
+		fmt.Println("second: held by", locked.Holder.Owner, "myself:", locked.Own)
+	}
+	_ = l.Unlock(ctx)
+	// Output:
+	// first: <nil>
+	// second: held by web-1 myself: true
+}
+
+// ledger is a resource that refuses the holder of an older lock than the newest that has
+// written.
+type ledger struct {
+	newest uint64
+	lines  []string
+}
+
+func (r *ledger) write(token uint64, line string) error {
+	if token < r.newest {
+		return errors.New("refused: the lock has passed on")
+	}
+	r.newest = token
+	r.lines = append(r.lines, line)
+	return nil
 }
 
 func ExampleClient_Stats() {
@@ -96,4 +152,530 @@ func ExampleJoin() {
 	// Output:
 	// orders.42
 	// tenant.a=2Eb.x y
+}
+
+// A process needs one client for each connection.
+func ExampleNew() {
+	nc, stop := example.Connect() // a service calls nats.Connect
+	defer stop()
+	ctx := context.Background()
+	locks, err := natslock.New(ctx, nc, natslock.WithOwner("billing-1"), natslock.WithTTL(30*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+	fmt.Println(locks.Healthy())
+	// Output: <nil>
+}
+
+// TryDo leaves the work to the client that is at it already.
+func ExampleClient_TryDo() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	err := locks.TryDo(ctx, "cleanup", func(ctx context.Context, l *natslock.Lock) error {
+		err := locks.TryDo(ctx, "cleanup", func(context.Context, *natslock.Lock) error {
+			fmt.Println("this does not run")
+			return nil
+		})
+		fmt.Println("left to others:", errors.Is(err, natslock.ErrLocked))
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// left to others: true
+	// <nil>
+}
+
+// MaxWait bounds the wait and not the work, unlike a deadline on the context.
+func ExampleMaxWait() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	l, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	_, err = locks.Lock(ctx, "orders.42", natslock.MaxWait(50*time.Millisecond))
+	fmt.Println(errors.Is(err, natslock.ErrTimeout), l.Err())
+	_ = l.Unlock(ctx)
+	// Output: true <nil>
+}
+
+// A deadline on the context given to Lock ends the work, too. Detached keeps it from
+// that.
+func ExampleDetached() {
+	locks, done := example.Client()
+	defer done()
+	ctx, cancel := context.WithCancel(context.Background())
+	child, err := locks.Lock(ctx, "a")
+	if err != nil {
+		log.Fatal(err)
+	}
+	detached, err := locks.Lock(ctx, "b", natslock.Detached())
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	cancel()
+	fmt.Println(child.Remaining() > 0, child.Err())
+	fmt.Println(detached.Remaining() > 0, detached.Err())
+	_ = child.Unlock(ctx) // works with a context that has ended
+	_ = detached.Unlock(ctx)
+	// Output:
+	// true context canceled
+	// true <nil>
+}
+
+// Until takes a lock for the rest of a period. It is never renewed, so that nobody else
+// runs the job in this period, even if this process dies.
+func ExampleUntil() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	end := time.Now().Add(2 * time.Second)
+
+	l, err := locks.TryLock(ctx, "report.hourly", natslock.Until(end))
+	if err != nil {
+		log.Fatal(err) // errors.Is(err, natslock.ErrLocked): another process runs it
+	}
+	<-l.Context().Done()
+	fmt.Println(errors.Is(l.Err(), natslock.ErrEnded), errors.Is(l.Err(), natslock.ErrLost))
+	// Output: true false
+}
+
+// A lock that lingers stays with its client after the last Unlock. The next Lock of that
+// client costs no message, and another client gets the lock as soon as it asks.
+func ExampleLinger() {
+	ctx := context.Background()
+	nc, stop := example.Connect()
+	defer stop()
+	locks, err := natslock.New(ctx, nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close(ctx)
+	other, err := natslock.New(ctx, nc) // another process, most likely
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer other.Close(ctx)
+
+	for range 100 {
+		err := locks.Do(ctx, "cache.42", func(context.Context, *natslock.Lock) error { return nil }, natslock.Linger(time.Minute))
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println("idle:", locks.Stats().Idle)
+	l, err := other.Lock(ctx, "cache.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("idle:", locks.Stats().Idle, "and with the other client:", l.Err() == nil)
+	_ = l.Unlock(ctx)
+	// Output:
+	// idle: 1
+	// idle: 0 and with the other client: true
+}
+
+// MinHold keeps replicas whose clocks differ from running a short job twice: here the second
+// one comes 10 ms later, when the job is over.
+func ExampleMinHold() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	hourly := func() error {
+		return locks.TryDo(ctx, "report.hourly", func(context.Context, *natslock.Lock) error {
+			fmt.Println("the report is written")
+			return nil
+		}, natslock.MinHold(time.Minute))
+	}
+
+	fmt.Println(hourly())
+	time.Sleep(10 * time.Millisecond)
+	fmt.Println("left to the other:", errors.Is(hourly(), natslock.ErrLocked))
+	info, err := admin.New(locks).Inspect(ctx, admin.KindMutex, "report.hourly")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("not renewed any more:", info.Holder.Fixed)
+	// Output:
+	// the report is written
+	// <nil>
+	// left to the other: true
+	// not renewed any more: true
+}
+
+// Adopt takes the lock that a handle names, with its fencing token. That works once.
+func ExampleClient_Adopt() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	l, err := locks.Lock(ctx, "build.7")
+	if err != nil {
+		log.Fatal(err)
+	}
+	handle, err := l.Handoff(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	adopted, err := locks.Adopt(ctx, handle) // another process, most likely
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(adopted.Err(), adopted.Token() == l.Token())
+	_, err = locks.Adopt(ctx, handle)
+	fmt.Println("again:", errors.Is(err, natslock.ErrNotHandedOver))
+	_ = adopted.Unlock(ctx)
+	// Output:
+	// <nil> true
+	// again: true
+}
+
+// EarlyWarning is called while there is time left to stop.
+func ExampleEarlyWarning() {
+	_ = func(ctx context.Context, locks *natslock.Client, batches []func(context.Context) error) error {
+		stop := make(chan struct{}, 1)
+		warn := natslock.EarlyWarning(3*time.Second, func(*natslock.Lock) { stop <- struct{}{} })
+		return locks.Do(ctx, "import", func(ctx context.Context, l *natslock.Lock) error {
+			for _, batch := range batches {
+				select {
+				case <-stop:
+					return errors.New("stopped early: the server does not answer")
+				default:
+				}
+				if err := batch(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, warn)
+	}
+}
+
+// The configuration counts when the bucket is made; an existing one is never changed.
+func ExampleWithBucketConfig() {
+	onCluster := func(ctx context.Context, nc *nats.Conn) error {
+		locks, err := natslock.New(ctx, nc, natslock.WithBucketConfig(kvstore.Config{Replicas: 3, MaxBytes: 64 << 20}))
+		if err != nil {
+			return err
+		}
+		return locks.Close(ctx)
+	}
+	fmt.Println(onCluster != nil)
+	// Output: true
+}
+
+// Three servers of a cluster keep the bucket, which is the default there. So New fails where there are
+// fewer servers, instead of making a bucket that one failure ends.
+func ExampleWithReplicas() {
+	onCluster := func(ctx context.Context, nc *nats.Conn) error {
+		locks, err := natslock.New(ctx, nc, natslock.WithReplicas(3))
+		if err != nil {
+			return err
+		}
+		return locks.Close(ctx)
+	}
+	nc, stop := example.Connect()
+	defer stop()
+	fmt.Println(onCluster(context.Background(), nc) != nil)
+	// Output: true
+}
+
+// Goroutines of all clients get in exactly as they came, and a break is noticed at once.
+func ExampleWithTuning() {
+	ctx := context.Background()
+	locks, done := example.Client(natslock.WithTuning(natslock.Tuning{Turn: -1, WatchAfter: 1}))
+	defer done()
+	fmt.Println(locks.Do(ctx, "orders.42", func(ctx context.Context, l *natslock.Lock) error { return ctx.Err() }))
+	// Output: <nil>
+}
+
+// Meta shows other clients and operators what the holder does.
+func ExampleMeta() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	l, err := locks.Lock(ctx, "orders.42", natslock.Meta(map[string]string{"ticket": "OPS-1"}))
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	info, err := admin.New(locks).Inspect(ctx, admin.KindMutex, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(info.Holder.Meta["ticket"])
+	_ = l.Unlock(ctx)
+	// Output: OPS-1
+}
+
+// The client does not renew such a lease. It ends with its TTL, unless Extend prolongs it.
+func ExampleNoRenew() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	l, err := locks.Lock(ctx, "orders.42", natslock.NoRenew(), natslock.TTL(time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	<-l.Context().Done()
+	fmt.Println(errors.Is(l.Err(), natslock.ErrLost))
+	// Output: true
+}
+
+// A TTL of 1.5 s is 2 s: the server counts whole seconds.
+func ExampleTTL() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	l, err := locks.Lock(ctx, "orders.42", natslock.TTL(1500*time.Millisecond))
+	if err != nil {
+		log.Fatal(err)
+	}
+	info, err := admin.New(locks).Inspect(ctx, admin.KindMutex, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(info.Holder.TTL)
+	_ = l.Unlock(ctx)
+	_, err = locks.Lock(ctx, "orders.42", natslock.TTL(48*time.Hour))
+	fmt.Println(errors.Is(err, natslock.ErrInvalid))
+	// Output:
+	// 2s
+	// true
+}
+
+// Locks in different buckets are different locks.
+func ExampleWithBucket() {
+	ctx := context.Background()
+	nc, stop := example.Connect()
+	defer stop()
+	for _, tenant := range []string{"tenant-a", "tenant-b"} {
+		locks, err := natslock.New(ctx, nc, natslock.WithBucket(tenant))
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer locks.Close(ctx)
+		l, err := locks.TryLock(ctx, "orders.42")
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer l.Unlock(ctx)
+		fmt.Println(tenant, l.Err())
+	}
+	// Output:
+	// tenant-a <nil>
+	// tenant-b <nil>
+}
+
+// A service without the permission to create streams needs a bucket that exists.
+func ExampleWithCreate() {
+	nc, stop := example.Connect()
+	defer stop()
+	_, err := natslock.New(context.Background(), nc, natslock.WithCreate(false))
+	fmt.Println("an operator has to create it:", errors.Is(err, kvstore.ErrNotFound))
+	// Output: an operator has to create it: true
+}
+
+// JetStream may be reached under a prefix or in a domain: see jetstream.NewWithDomain.
+func ExampleWithJetStream() {
+	ctx := context.Background()
+	nc, stop := example.Connect()
+	defer stop()
+	js, err := jetstream.NewWithAPIPrefix(nc, "$JS.API")
+	if err != nil {
+		log.Fatal(err)
+	}
+	locks, err := natslock.New(ctx, nc, natslock.WithJetStream(js))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(locks.Close(ctx))
+	// Output: <nil>
+}
+
+// The owner is a name for people. It has no effect on the locking.
+func ExampleWithOwner() {
+	ctx := context.Background()
+	locks, done := example.Client(natslock.WithOwner("billing-1"))
+	defer done()
+	l, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	info, err := admin.New(locks).Inspect(ctx, admin.KindMutex, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(info.Holder.Owner)
+	_ = l.Unlock(ctx)
+	// Output: billing-1
+}
+
+// The TTL of a client bounds how long a crashed holder keeps others out.
+func ExampleWithTTL() {
+	ctx := context.Background()
+	locks, done := example.Client(natslock.WithTTL(time.Minute))
+	defer done()
+	l, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(l.Remaining() > 50*time.Second)
+	_ = l.Unlock(ctx)
+	// Output: true
+}
+
+// The logger receives warnings, and here that New created the bucket.
+func ExampleWithLogger() {
+	withoutTime := func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.LevelKey || a.Key == slog.MessageKey {
+			return a
+		}
+		return slog.Attr{}
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	_, done := example.Client(natslock.WithLogger(logger))
+	done()
+	// Output: level=INFO msg="created lock bucket"
+}
+
+// A LockedError says who holds the lock that TryLock did not get.
+func ExampleLockedError() {
+	ctx := context.Background()
+	locks, done := example.Client(natslock.WithOwner("web-1"))
+	defer done()
+	l, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	_, err = locks.TryLock(ctx, "orders.42")
+	if locked, ok := errors.AsType[*natslock.LockedError](err); ok && locked.Holder != nil {
+		fmt.Println(locked.Name, "is held by", locked.Holder.Owner, "and", locked.Queued, "wait")
+	}
+	_ = l.Unlock(ctx)
+	// Output: orders.42 is held by web-1 and 0 wait
+}
+
+// A TimeoutError says how long the client waited, and for which holder.
+func ExampleTimeoutError() {
+	ctx := context.Background()
+	locks, done := example.Client(natslock.WithOwner("web-1"))
+	defer done()
+	l, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	_, err = locks.Lock(ctx, "orders.42", natslock.MaxWait(50*time.Millisecond))
+	if timeout, ok := errors.AsType[*natslock.TimeoutError](err); ok {
+		fmt.Println(timeout.Name, timeout.Waited >= 50*time.Millisecond, timeout.Timeout())
+	}
+	_ = l.Unlock(ctx)
+	// Output: orders.42 true true
+}
+
+// LockAll takes several locks in one order for all clients, so two transfers between the
+// same accounts do not wait for each other.
+func ExampleClient_LockAll() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	all, err := locks.LockAll(ctx, []string{"account.9", "account.4"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = all.Do(func(ctx context.Context, l *natslock.LockSet) error {
+		fmt.Println(l.Names(), ctx.Err())
+		return nil
+	})
+	fmt.Println(errors.Is(all.Err(), natslock.ErrReleased), err)
+	// Output:
+	// [account.4 account.9] <nil>
+	// true <nil>
+}
+
+// Once runs a job once under its name, in the replica that is first. The others call it too,
+// and are told that the job is done.
+func ExampleClient_Once() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	for range 3 { // replicas, most likely
+		err := locks.Once(ctx, "reports.2026-11", 31*24*time.Hour, func(ctx context.Context, l *natslock.Lock) error {
+			fmt.Println("the report of November", ctx.Err())
+			return nil
+		})
+		fmt.Println(errors.Is(err, natslock.ErrDone))
+	}
+	// Output:
+	// the report of November <nil>
+	// false
+	// true
+	// true
+}
+
+// A daily job from 02:00 on in Berlin, in whichever replica asks first. Each replica has this loop. A
+// SIGTERM ends ctx and, because of Detached, not the job.
+func ExampleClient_Once_daily() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	locks, done := example.Client()
+	defer done()
+	zone, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		log.Fatal(err)
+	}
+	report := func(ctx context.Context, l *natslock.Lock) error {
+		fmt.Println("the report of", l.Name(), "with token", l.Token())
+		return ctx.Err()
+	}
+	tick := time.Tick(5 * time.Minute)
+	for ctx.Err() == nil {
+		if now := time.Now().In(zone); now.Hour() >= 2 {
+			err := locks.Once(ctx, "report."+now.Format(time.DateOnly), 48*time.Hour, report, natslock.Detached())
+			if err != nil && !errors.Is(err, natslock.ErrLocked) {
+				log.Print(err) // the next tick tries again
+			}
+		}
+		select {
+		case <-tick:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// TryLockAll takes all locks or none.
+func ExampleClient_TryLockAll() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	busy, err := locks.Lock(ctx, "account.9")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	_, err = locks.TryLockAll(ctx, []string{"account.4", "account.9"})
+	if locked, ok := errors.AsType[*natslock.LockedError](err); ok {
+		fmt.Println("held:", locked.Name)
+	}
+	_ = busy.Unlock(ctx)
+	all, err := locks.TryLockAll(ctx, []string{"account.4", "account.9"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(all.Token("account.9") > 0)
+	fmt.Println(all.Unlock(ctx))
+	// Output:
+	// held: account.9
+	// true
+	// <nil>
 }

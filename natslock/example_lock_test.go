@@ -12,6 +12,227 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
+// A process can be paused for longer than its lease lasts, and go on before it learns that.
+// The resource recognizes it by the token of its lock.
+func Example_fencing() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	var resource ledger
+
+	slow, err := locks.Lock(ctx, "ledger")
+	if err != nil {
+		log.Fatal(err)
+	}
+	// An operator takes it for dead.
+	if err := admin.New(locks).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "ledger", ID: slow.ID(), Reason: "it hangs", Immediately: true}); err != nil {
+		log.Fatal(err)
+	}
+	next, err := locks.Lock(ctx, "ledger")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("next:", resource.write(next.Token(), "from the next"))
+	fmt.Println("slow:", resource.write(slow.Token(), "from the slow one"))
+	fmt.Println("lost:", errors.Is(slow.Unlock(ctx), natslock.ErrLost))
+	_ = next.Unlock(ctx)
+	// Output:
+	// next: <nil>
+	// slow: refused: the lock has passed on
+	// lost: true
+}
+
+// SetMeta shows others how far the work has come.
+func ExampleLock_SetMeta() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	l, err := locks.Lock(ctx, "import")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := l.SetMeta(ctx, map[string]string{"rows": "20000"}); err != nil {
+		log.Fatal(err) // errors.Is(err, natslock.ErrLost): another client may hold the lock
+	}
+
+	info, err := admin.New(locks).Inspect(ctx, admin.KindMutex, "import")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(info.Holder.Meta["rows"], "rows")
+	fmt.Println(l.Unlock(ctx))
+	fmt.Println(errors.Is(l.SetMeta(ctx, nil), natslock.ErrReleased))
+	// Output:
+	// 20000 rows
+	// <nil>
+	// true
+}
+
+// Handoff leaves a lock in the bucket for another process, which adopts it with the handle.
+// Nobody gets the lock in between.
+func ExampleLock_Handoff() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+	l, err := locks.Lock(ctx, "build.7")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	handle, err := l.Handoff(ctx)
+	if err != nil {
+		log.Fatal(err) // not confirmed: the lock is free after its TTL
+	}
+	text, err := handle.MarshalText() // for the next stage of the build
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(text) > 0, errors.Is(l.Err(), natslock.ErrHandedOff))
+	_, err = locks.TryLock(ctx, "build.7")
+	fmt.Println("still locked:", errors.Is(err, natslock.ErrLocked))
+	// Output:
+	// true true
+	// still locked: true
+}
+
+// Contended notifies the holder of a long job that another goroutine or client waits. The
+// holder stops after the current part of the job.
+func ExampleLock_Contended() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	l, err := locks.Lock(ctx, "compaction")
+	if err != nil {
+		log.Fatal(err)
+	}
+	next := make(chan error)
+	go func() {
+		next <- locks.Do(ctx, "compaction", func(context.Context, *natslock.Lock) error { return nil })
+	}()
+	compact := func(ctx context.Context, l *natslock.Lock) error {
+		for {
+			select {
+			case <-l.Contended():
+				fmt.Println("another goroutine waits")
+				return nil // the lock is unlocked, and the next one gets it
+			case <-time.After(time.Millisecond): // a part of the job
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+	}
+	fmt.Println(l.Do(compact), <-next)
+	// Output:
+	// another goroutine waits
+	// <nil> <nil>
+}
+
+// A lease that is not renewed ends by itself, unless it is extended.
+func ExampleLock_Extend() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	l, err := locks.Lock(ctx, "migration", natslock.NoRenew(), natslock.TTL(10*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(l.Remaining() > 10*time.Second)
+	if err := l.Extend(ctx, time.Hour); err != nil {
+		log.Fatal(err) // not confirmed: the validity is as it was
+	}
+	fmt.Println(l.Remaining() > 50*time.Minute)
+	_ = l.Unlock(ctx)
+	// Output:
+	// false
+	// true
+}
+
+// The lock's context ends with the lock. Its cause says why.
+func ExampleLock_Context() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	l, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	work := l.Context()
+	fmt.Println(work.Err())
+	_ = l.Unlock(ctx)
+	cause := context.Cause(work)
+	fmt.Println(errors.Is(cause, natslock.ErrReleased), errors.Is(cause, natslock.ErrLost))
+	// Output:
+	// <nil>
+	// true false
+}
+
+// Unlock reports whether the lock was held to that moment.
+func ExampleLock_Unlock() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	l, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	switch err := l.Unlock(ctx); {
+	case err == nil:
+		fmt.Println("alone all the time")
+	case errors.Is(err, natslock.ErrLost):
+		fmt.Println("others may have got in:", err)
+	case errors.Is(err, natslock.ErrClosed):
+		fmt.Println("Client.Close gave up waiting, and others may have got in:", err)
+	case errors.Is(err, natslock.ErrUnavailable):
+		fmt.Println("alone all the time, but the next one may have to wait for the TTL:", err)
+	}
+	// Output: alone all the time
+}
+
+// Do runs a function under a lock that is held already, and unlocks it.
+func ExampleLock_Do() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	l, err := locks.TryLock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = l.Do(func(ctx context.Context, l *natslock.Lock) error {
+		fmt.Println("under", l.Name())
+		return ctx.Err()
+	})
+	fmt.Println(errors.Is(l.Err(), natslock.ErrReleased), err)
+	// Output:
+	// under orders.42
+	// true <nil>
+}
+
+// A resource that refuses tokens lower than the greatest it has seen is safe from
+// holders that were paused: see the example of the package.
+func ExampleLock_Token() {
+	ctx := context.Background()
+	locks, done := example.Client()
+	defer done()
+
+	first, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = first.Unlock(ctx)
+	second, err := locks.Lock(ctx, "orders.42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(second.Token() > first.Token())
+	_ = second.Unlock(ctx)
+	// Output: true
+}
+
 // Err returns nil while the lock is held, and then the cause of its end.
 func ExampleLock_Err() {
 	ctx := context.Background()
@@ -122,38 +343,89 @@ func ExampleHandle_MarshalText() {
 	// true
 }
 
-// A LockedError says who holds the lock that TryLock did not get.
-func ExampleLockedError() {
-	ctx := context.Background()
-	locks, done := example.Client(natslock.WithOwner("web-1"))
-	defer done()
-	l, err := locks.Lock(ctx, "orders.42")
+// accounts locks two accounts on a server that is started for an example.
+func accounts() (all *natslock.LockSet, done func()) {
+	locks, done := example.Client()
+	all, err := locks.LockAll(context.Background(), []string{"account.9", "account.4", "account.9"})
 	if err != nil {
 		log.Fatal(err)
 	}
-
-	_, err = locks.TryLock(ctx, "orders.42")
-	if locked, ok := errors.AsType[*natslock.LockedError](err); ok && locked.Holder != nil {
-		fmt.Println(locked.Name, "is held by", locked.Holder.Owner, "and", locked.Queued, "wait")
-	}
-	_ = l.Unlock(ctx)
-	// Output: orders.42 is held by web-1 and 0 wait
+	return all, done
 }
 
-// A TimeoutError says how long the client waited, and for which holder.
-func ExampleTimeoutError() {
-	ctx := context.Background()
-	locks, done := example.Client(natslock.WithOwner("web-1"))
+// Do runs a function under locks that are held already, and unlocks them.
+func ExampleLockSet_Do() {
+	all, done := accounts() // Client.LockAll
 	defer done()
-	l, err := locks.Lock(ctx, "orders.42")
-	if err != nil {
-		log.Fatal(err)
-	}
 
-	_, err = locks.Lock(ctx, "orders.42", natslock.MaxWait(50*time.Millisecond))
-	if timeout, ok := errors.AsType[*natslock.TimeoutError](err); ok {
-		fmt.Println(timeout.Name, timeout.Waited >= 50*time.Millisecond, timeout.Timeout())
+	err := all.Do(func(ctx context.Context, l *natslock.LockSet) error {
+		fmt.Println("both are held:", l.Err() == nil)
+		return ctx.Err()
+	})
+	fmt.Println(err, errors.Is(all.Err(), natslock.ErrReleased))
+	// Output:
+	// both are held: true
+	// <nil> true
+}
+
+// Unlock releases all locks at once. Its errors name the locks that were lost.
+func ExampleLockSet_Unlock() {
+	all, done := accounts()
+	defer done()
+	switch err := all.Unlock(context.Background()); {
+	case err == nil:
+		fmt.Println("alone all the time")
+	case errors.Is(err, natslock.ErrLost):
+		fmt.Println("others may have got in:", err)
 	}
-	_ = l.Unlock(ctx)
-	// Output: orders.42 true true
+	// Output: alone all the time
+}
+
+// The context of several locks ends with the first of them.
+func ExampleLockSet_Context() {
+	all, done := accounts()
+	defer done()
+	work := all.Context()
+	fmt.Println(work.Err())
+	_ = all.Unlock(context.Background())
+	fmt.Println(errors.Is(context.Cause(work), natslock.ErrReleased))
+	// Output:
+	// <nil>
+	// true
+}
+
+// Err returns nil while all locks are held, and then the cause of the first end.
+func ExampleLockSet_Err() {
+	all, done := accounts()
+	defer done()
+	fmt.Println(all.Err())
+	_ = all.Unlock(context.Background())
+	fmt.Println(errors.Is(all.Err(), natslock.ErrReleased))
+	// Output:
+	// <nil>
+	// true
+}
+
+// Each name comes once, in the order in which every client takes them.
+func ExampleLockSet_Names() {
+	all, done := accounts()
+	defer done()
+	fmt.Println(all.Names())
+	_ = all.Unlock(context.Background())
+	// Output: [account.4 account.9]
+}
+
+// Each lock has a fencing token of its own.
+func ExampleLockSet_Token() {
+	all, done := accounts()
+	defer done()
+	for _, name := range all.Names() {
+		fmt.Println(name, all.Token(name) > 0)
+	}
+	fmt.Println(all.Token("account.5"))
+	_ = all.Unlock(context.Background())
+	// Output:
+	// account.4 true
+	// account.9 true
+	// 0
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/kvstore"
@@ -243,4 +244,36 @@ func TestSetMetaWithoutRoom(t *testing.T) {
 		require.Equal(t, meta("small"), info.Holder.Meta)
 		kit.Unlock(t, l)
 	})
+}
+
+// Metadata that the server does not take are refused, and the lease is as it was. That also
+// holds where only the write itself shows it.
+func TestMaxPayload(t *testing.T) {
+	for _, blind := range []bool{false, true} {
+		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
+				if blind {
+					return blindToSize{kv}
+				}
+				return kv
+			}))
+			meta := func(n int) map[string]string { return map[string]string{"k": strings.Repeat("x", n)} }
+			l := kit.Must(t, c.Lock, "l", natslock.Meta(meta(10)))
+			require.NoError(t, l.SetMeta(t.Context(), meta(20)))
+			begun := time.Now()
+			for what, err := range map[string]error{
+				"SetMeta": l.SetMeta(t.Context(), meta(3000)),
+				"Lock":    func() error { _, err := c.Lock(t.Context(), "m", natslock.Meta(meta(3000))); return err }(),
+			} {
+				require.ErrorIs(t, err, natslock.ErrInvalid, what)
+				require.NotErrorIs(t, err, natslock.ErrUnavailable, what)
+			}
+			require.Less(t, time.Since(begun), time.Second)
+			time.Sleep(2 * time.Minute)
+			kit.WantHeld(t, l)
+			require.Equal(t, meta(20), kit.Inspect(t, c.Client, "l").Holder.Meta)
+			require.NoError(t, l.SetMeta(t.Context(), meta(1000)))
+			kit.Unlock(t, l)
+		}, testutil.WithConfig(func(o *server.Options) { o.MaxPayload = 3000 }))
+	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
@@ -88,4 +89,94 @@ func TestNilOption(t *testing.T) {
 	l := kit.Must(t, c.Lock, "x")
 	refused(t, l.Do(nil), "nil")
 	kit.Unlock(t, l)
+}
+
+// Nothing that is exported panics for a nil argument, or sends what is too long.
+func TestNilAndTooLong(t *testing.T) {
+	memory := kvstore.NewMemory(kvstore.DefaultBucket)
+	c, sent := kit.Counted(t, memory)
+	other, _ := kit.FaultyInMemory(t, memory, 0)
+	lock := kit.Must(t, other.Lock, "held")
+	set, err := other.LockAll(t.Context(), []string{"a1", "a2"})
+	require.NoError(t, err)
+	nc := testutil.RunServer(t).Connect()
+	lockWith := func(o natslock.LockOption) error {
+		_, err := c.TryLock(t.Context(), "option", o)
+		return err
+	}
+	s := kit.Surface{
+		Funcs: map[string]any{
+			"New": natslock.New, "Join": natslock.Join,
+			"WithJetStream": natslock.WithJetStream, "WithBucket": natslock.WithBucket, "WithReplicas": natslock.WithReplicas,
+			"WithBucketConfig": natslock.WithBucketConfig, "WithCreate": natslock.WithCreate, "WithTTL": natslock.WithTTL,
+			"WithOwner": natslock.WithOwner, "WithLogger": natslock.WithLogger, "WithTuning": natslock.WithTuning,
+			"TTL": natslock.TTL, "MaxWait": natslock.MaxWait, "Meta": natslock.Meta, "Until": natslock.Until, "NoRenew": natslock.NoRenew,
+			"Linger": natslock.Linger, "MinHold": natslock.MinHold, "Detached": natslock.Detached, "EarlyWarning": natslock.EarlyWarning,
+		},
+		Types: map[string]func(*testing.T) any{
+			"Client": func(*testing.T) any { return c }, "Lock": func(*testing.T) any { return lock }, "LockSet": func(*testing.T) any { return set },
+			"Handle": func(*testing.T) any { return new(natslock.Handle) },
+		},
+		Args: []any{context.Background()},
+		Apply: []any{
+			lockWith,
+			func(o natslock.Option) error { _, err := natslock.New(t.Context(), nc, o); return err },
+		},
+		Sent: sent,
+		Except: map[string]string{
+			"Lock.Unlock(nil Context)":    "a deferred Unlock works after every end",
+			"LockSet.Unlock(nil Context)": "as that of a Lock",
+			"Handle.MarshalText of nil":   "a method of the value",
+		},
+	}
+	s.RefusesNilAndTooLong(t)
+}
+
+// A nil context is refused before anything has happened.
+func TestNilContext(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		c := kit.Join(t, s)
+		l := kit.Must(t, c.Lock, "l")
+		var none context.Context
+		var errs []error
+		add := func(err error) { errs = append(errs, err) }
+		add(c.Close(none))
+		_, err := c.Lock(none, "x")
+		add(err)
+		_, err = c.TryLock(none, "x")
+		add(err)
+		_, err = c.LockAll(none, []string{"x", "y"})
+		add(err)
+		add(c.Do(none, "x", func(context.Context, *natslock.Lock) error { return nil }))
+		add(c.Once(none, "x", time.Hour, func(context.Context, *natslock.Lock) error { return nil }))
+		add(admin.New(c.Client).Break(none, admin.BreakRequest{Name: "l", ID: l.ID()}))
+		_, err = admin.New(c.Client).Inspect(none, admin.KindMutex, "l")
+		add(err)
+		for _, err := range admin.New(c.Client).List(none, ">") {
+			add(err)
+		}
+		for _, err := range admin.New(c.Client).Watch(none, ">") {
+			add(err)
+		}
+		for _, err := range admin.New(c.Client).History(none, ">", time.Time{}) {
+			add(err)
+		}
+		add(l.Extend(none, 0))
+		add(l.SetMeta(none, nil))
+		_, err = l.Handoff(none)
+		add(err)
+		_, err = c.Adopt(none, natslock.Handle{})
+		add(err)
+		_, err = natslock.New(none, c.NC)
+		add(err)
+		require.Len(t, errs, 16)
+		for i, err := range errs {
+			require.ErrorIs(t, err, natslock.ErrInvalid, "number %d", i)
+		}
+		kit.WantHeld(t, l)
+		kit.Unlock(t, l)
+		begun := time.Now()
+		require.NoError(t, c.Close(context.Background()))
+		require.Zero(t, time.Since(begun), "nothing is left that it waits for")
+	})
 }
