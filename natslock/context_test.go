@@ -126,33 +126,7 @@ func TestContextDetached(t *testing.T) {
 	})
 }
 
-// The lock's context ends before the next one can get in.
-func TestContextEndsBeforeRelease(t *testing.T) {
-	s := testutil.RunServer(t)
-	c, other := kit.Join(t, s), kit.Join(t, s)
-	for range 100 {
-		l := kit.Must(t, c.Lock, "l")
-		ended := make(chan bool, 1)
-		w := make(chan struct{})
-		go func() {
-			defer close(w)
-			next, err := other.Lock(context.Background(), "l")
-			ended <- l.Context().Err() != nil
-			if err == nil {
-				err = next.Unlock(context.Background())
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		}()
-		kit.Unlock(t, l)
-		require.True(t, kit.Receive(t, ended, "the next"))
-		kit.Receive(t, w, "its unlock")
-	}
-}
-
-// The context has ended when the client sends the deletion, not only when another client
-// can profit by it.
+// The context has ended when the client sends the deletion, so before another client can get in.
 func TestContextEndsBeforeDeletion(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.Faulty(t, s.Connect(), 1)

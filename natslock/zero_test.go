@@ -3,7 +3,6 @@ package natslock_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -72,25 +71,6 @@ func TestZeroLock(t *testing.T) {
 	}
 }
 
-// A nil option, and a nil function to run, are refused before anything is sent.
-func TestNilOption(t *testing.T) {
-	s := testutil.RunServer(t)
-	c := kit.Join(t, s)
-	before := c.NC.Stats().OutMsgs
-	_, err := natslock.New(t.Context(), c.NC, natslock.WithTTL(time.Minute), nil)
-	refused(t, err, "nil")
-	_, err = c.Lock(t.Context(), "x", natslock.NoRenew(), nil)
-	refused(t, err, "nil")
-	_, err = c.TryLock(t.Context(), "x", nil)
-	refused(t, err, "nil")
-	refused(t, c.Do(t.Context(), "x", nil), "nil")
-	refused(t, c.TryDo(t.Context(), "x", nil), "nil")
-	require.Equal(t, before, c.NC.Stats().OutMsgs, "nothing is sent")
-	l := kit.Must(t, c.Lock, "x")
-	refused(t, l.Do(nil), "nil")
-	kit.Unlock(t, l)
-}
-
 // Nothing that is exported panics for a nil argument, or sends what is too long.
 func TestNilAndTooLong(t *testing.T) {
 	memory := kvstore.NewMemory(kvstore.DefaultBucket)
@@ -117,7 +97,7 @@ func TestNilAndTooLong(t *testing.T) {
 			"Client": func(*testing.T) any { return c }, "Lock": func(*testing.T) any { return lock }, "LockSet": func(*testing.T) any { return set },
 			"Handle": func(*testing.T) any { return new(natslock.Handle) },
 		},
-		Args: []any{context.Background()},
+		Args: []any{context.Background(), nc},
 		Apply: []any{
 			lockWith,
 			func(o natslock.Option) error { _, err := natslock.New(t.Context(), nc, o); return err },
@@ -130,53 +110,5 @@ func TestNilAndTooLong(t *testing.T) {
 		},
 	}
 	s.RefusesNilAndTooLong(t)
-}
-
-// A nil context is refused before anything has happened.
-func TestNilContext(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c := kit.Join(t, s)
-		l := kit.Must(t, c.Lock, "l")
-		var none context.Context
-		var errs []error
-		add := func(err error) { errs = append(errs, err) }
-		add(c.Close(none))
-		_, err := c.Lock(none, "x")
-		add(err)
-		_, err = c.TryLock(none, "x")
-		add(err)
-		_, err = c.LockAll(none, []string{"x", "y"})
-		add(err)
-		add(c.Do(none, "x", func(context.Context, *natslock.Lock) error { return nil }))
-		add(c.Once(none, "x", time.Hour, func(context.Context, *natslock.Lock) error { return nil }))
-		add(admin.New(c.Client).Break(none, admin.BreakRequest{Name: "l", ID: l.ID()}))
-		_, err = admin.New(c.Client).Inspect(none, admin.KindMutex, "l")
-		add(err)
-		for _, err := range admin.New(c.Client).List(none, ">") {
-			add(err)
-		}
-		for _, err := range admin.New(c.Client).Watch(none, ">") {
-			add(err)
-		}
-		for _, err := range admin.New(c.Client).History(none, ">", time.Time{}) {
-			add(err)
-		}
-		add(l.Extend(none, 0))
-		add(l.SetMeta(none, nil))
-		_, err = l.Handoff(none)
-		add(err)
-		_, err = c.Adopt(none, natslock.Handle{})
-		add(err)
-		_, err = natslock.New(none, c.NC)
-		add(err)
-		require.Len(t, errs, 16)
-		for i, err := range errs {
-			require.ErrorIs(t, err, natslock.ErrInvalid, "number %d", i)
-		}
-		kit.WantHeld(t, l)
-		kit.Unlock(t, l)
-		begun := time.Now()
-		require.NoError(t, c.Close(context.Background()))
-		require.Zero(t, time.Since(begun), "nothing is left that it waits for")
-	})
+	kit.Unlock(t, kit.Must(t, c.Lock, "after")) // a refused Close has closed nothing
 }
