@@ -7,10 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
@@ -90,26 +88,6 @@ func TestHealthyNamesLate(t *testing.T) {
 			require.Equal(t, locks > 1, strings.Contains(err.Error(), " more"), err.Error())
 		})
 	}
-}
-
-// A client is healthy again after its bucket was re-created.
-func TestHealthyAfterRemake(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-		c, _ := kit.Faulty(t, nc, 1)
-		l, err := c.Lock(t.Context(), "x")
-		require.NoError(t, err)
-		link.Cut()
-		kit.RemakeBucket(t, s.Connect(), record.TokenRevision(l.Token())+1000)
-		link.Heal()
-		<-l.Context().Done()
-		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
-		time.Sleep(time.Second)
-		require.NoError(t, c.Healthy())
-		l, err = c.Lock(t.Context(), "x")
-		require.NoError(t, err)
-		require.NoError(t, l.Unlock(t.Context()))
-	})
 }
 
 func TestInspectStats(t *testing.T) {

@@ -108,22 +108,6 @@ func TestReleaseShownAnOldRecord(t *testing.T) {
 	})
 }
 
-// A record that was really gone is a loss on replicas too.
-func TestUnlockOfGoneOnReplicas(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := kit.FaultyOver(t, s.Connect(), 1, overReplicas, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
-			l, err := a.Lock(t.Context(), "x")
-			require.NoError(t, err)
-			_, err = kit.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
-			require.NoError(t, err)
-			time.Sleep(stays)
-			require.NoError(t, l.Err(), "no notification has come")
-			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
-		}
-	})
-}
-
 // staleReads is a store of a bucket with replicas, of which one that lags answers
 // the next read of a key.
 type staleReads struct {
@@ -154,4 +138,30 @@ func (s *staleReads) Get(ctx context.Context, key string, min uint64) (kvstore.R
 		return next.r, next.err
 	}
 	return s.KV.Get(ctx, key, min)
+}
+
+// A record that is gone is a loss at its release, on one server and on replicas: another client may
+// have held the lock meanwhile.
+func TestUnlockOfGone(t *testing.T) {
+	for name, over := range map[string]func(kvstore.KV) kvstore.KV{
+		"one server": func(kv kvstore.KV) kvstore.KV { return kv },
+		"replicas":   overReplicas,
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+				a, _ := kit.FaultyOver(t, s.Connect(), 1, over, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
+				r := kit.NewRaw(t, s.Connect())
+				for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
+					l, err := a.Lock(t.Context(), "x")
+					require.NoError(t, err)
+					_, err = kit.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
+					require.NoError(t, err)
+					time.Sleep(stays)
+					require.Equal(t, stays == 0, r.Get("lock.x") != nil)
+					require.NoError(t, l.Err(), "no notification has come")
+					require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
+				}
+			})
+		})
+	}
 }

@@ -38,24 +38,6 @@ func TestGoneIsNotWrittenAgain(t *testing.T) {
 	})
 }
 
-// Nor is its release a success: another client may have held the lock meanwhile.
-func TestUnlockOfGone(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-		r := kit.NewRaw(t, s.Connect())
-		for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
-			l, err := a.Lock(t.Context(), "x")
-			require.NoError(t, err)
-			_, err = kit.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
-			require.NoError(t, err)
-			time.Sleep(stays)
-			require.Equal(t, stays == 0, r.Get("lock.x") != nil)
-			require.NoError(t, l.Err(), "no notification has come")
-			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
-		}
-	})
-}
-
 // A release that the server does not get in time goes on behind its caller.
 func TestReleaseGoesOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
