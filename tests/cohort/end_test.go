@@ -144,13 +144,14 @@ func TestCohortBrokenBetween(t *testing.T) {
 
 // The end of the validity ends the part of the holder inside. The goroutines behind it queue.
 func TestCohortLost(t *testing.T) {
-	for _, how := range []string{"cut off", "record deleted"} {
+	for _, how := range []string{"cut off", "crashed", "record deleted"} {
 		t.Run(how, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				c, other := kit.Join(t, s), kit.Join(t, s)
 				l, waits, stranger := insideOf(t, c, other)
 				begun := time.Now()
-				if how == "cut off" {
+				switch how {
+				case "cut off":
 					c.Link.Blackhole(true)
 					<-l.Context().Done()
 					require.LessOrEqual(t, time.Since(begun), 15*time.Second)
@@ -161,7 +162,21 @@ func TestCohortLost(t *testing.T) {
 					time.Sleep(10 * time.Second)
 					kit.WantLost(t, l, natslock.ErrLost)
 					kit.UnlockAll(t, next, waits...)
-				} else {
+				case "crashed": // its goroutines are cut off for good
+					last := other.Settle(t)
+					c.Link.Cut()
+					next := stranger.Granted(t)
+					require.Less(t, time.Since(begun), 17*time.Second)
+					require.Greater(t, next.Token(), l.Token())
+					kit.WantLost(t, l, natslock.ErrLost)
+					kit.UnlockAll(t, next, last)
+					require.Less(t, time.Since(begun), 18*time.Second)
+					for _, w := range waits {
+						require.False(t, w.Over())
+						w.Cancel(nil)
+						require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
+					}
+				case "record deleted":
 					kit.NewRaw(t, s.Connect()).Remove("lock.l")
 					<-l.Context().Done()
 					require.LessOrEqual(t, time.Since(begun), time.Second)
@@ -174,31 +189,6 @@ func TestCohortLost(t *testing.T) {
 			})
 		})
 	}
-}
-
-// When a client crashes while its goroutines wait, others are in after the TTL of its record.
-func TestCohortCrash(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, other := kit.Join(t, s), kit.Join(t, s)
-		l, waits, stranger := insideOf(t, c, other)
-		last := other.Settle(t)
-		c.Link.Cut()
-		crashed := time.Now()
-		next := stranger.Granted(t)
-		require.Less(t, time.Since(crashed), 17*time.Second)
-		require.Greater(t, next.Token(), l.Token())
-		require.Error(t, l.Err(), "it ended before")
-		kit.Unlock(t, next)
-		kit.Unlock(t, last.Granted(t))
-		require.Less(t, time.Since(crashed), 18*time.Second)
-		for _, w := range waits {
-			require.False(t, w.Over())
-			w.Cancel(nil)
-			require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
-		}
-		time.Sleep(20 * time.Second)
-		kit.WantNothing(t, s)
-	})
 }
 
 // Close ends those that wait. The one inside keeps its lock until it unlocks, or

@@ -79,25 +79,10 @@ func tokenAfter(t *testing.T, l *natslock.Lock, w *kit.Waiting) uint64 {
 	return w.Value.Token()
 }
 
-// TestLingerGivenUp: the goroutine that has waited for a list gives up, and the lease is
-// released.
-func TestLingerGivenUp(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		c, f := kit.JoinFaulty(t, s)
-		l := kit.Must(t, c.Lock, "l", lingers)
-		listSlowly(f, 100*time.Millisecond)
-		kit.Unlock(t, l)
-		w := c.Begin(t, "l", lingers, natslock.MaxWait(50*time.Millisecond))
-		require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
-		time.Sleep(time.Second)
-		require.Zero(t, c.Stats().Idle)
-		kit.WantNothing(t, s)
-	})
-}
-
-// TestLingerWaits: Close, and a break, end the wait for a list.
+// TestLingerWaits: Close, a break and the end of its context end the wait for a list, and an outage does not. Where the goroutine
+// gives up, the lease is released.
 func TestLingerWaits(t *testing.T) {
-	for _, end := range []string{"close", "break", "outage"} {
+	for _, end := range []string{"close", "break", "outage", "given up"} {
 		t.Run(end, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				c, f := kit.JoinFaulty(t, s)
@@ -115,6 +100,12 @@ func TestLingerWaits(t *testing.T) {
 					require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Name: "l", ID: l.ID()}))
 					kit.Unlock(t, w.Granted(t))
 					require.Greater(t, w.Value.Token(), l.Token()+64, "another lease")
+				case "given up":
+					w.Cancel(nil)
+					require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
+					time.Sleep(2 * time.Second)
+					require.Zero(t, c.Stats().Idle)
+					kit.WantNothing(t, s)
 				case "outage":
 					f.FailReads(func(op faults.ReadOp, _ string) error {
 						if op == faults.ReadList {

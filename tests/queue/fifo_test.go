@@ -57,7 +57,12 @@ func TestFIFOGivingUp(t *testing.T) {
 		first := c[0].Await(t, "l")
 		cancelled := c[1].Await(t, "l")
 		limited := c[2].Await(t, "l", natslock.MaxWait(3*time.Second))
-		deadline := c[3].Begin(t, "l", natslock.MaxWait(time.Hour))
+		deadline := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) {
+			ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
+			defer cancel()
+			return c[3].Lock(ctx, "l")
+		})
+		begun := time.Now()
 		last := c[4].Await(t, "l")
 		synctest.Wait()
 		require.Len(t, r.Live("wait.l.*"), 5)
@@ -89,37 +94,24 @@ func TestFIFOGivingUp(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, r.Live("wait.l.*"), 3)
 
-		deadline.Cancel(context.DeadlineExceeded)
-		require.ErrorIs(t, deadline.Failed(t), natslock.ErrTimeout)
+		err = deadline.Failed(t)
+		require.Equal(t, 4*time.Second, deadline.At.Sub(begun))
+		require.ErrorIs(t, err, natslock.ErrTimeout)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, context.Canceled)
+		require.ErrorAs(t, err, &timeout)
+		require.Positive(t, timeout.Position)
+		require.NotNil(t, timeout.Holder)
 		synctest.Wait()
 		require.Len(t, r.Live("wait.l.*"), 2)
 
-		begun := time.Now()
+		begun = time.Now()
 		kit.Unlock(t, holder)
 		kit.Unlock(t, first.Granted(t))
 		kit.Unlock(t, last.Granted(t))
 		require.Less(t, time.Since(begun), 200*time.Millisecond, "those gone hold nobody up")
 		synctest.Wait()
 		require.Empty(t, r.Live(">"), "nothing is left")
-	})
-}
-
-func TestFIFODeadline(t *testing.T) {
-	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		a, b := kit.Join(t, s), kit.Join(t, s)
-		kit.Must(t, a.Lock, "l")
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		begun := time.Now()
-		_, err := b.Lock(ctx, "l")
-		require.Equal(t, 2*time.Second, time.Since(begun))
-		require.ErrorIs(t, err, natslock.ErrTimeout)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.NotErrorIs(t, err, context.Canceled)
-		var timeout *natslock.TimeoutError
-		require.ErrorAs(t, err, &timeout)
-		require.Equal(t, 1, timeout.Position)
-		require.NotNil(t, timeout.Holder)
 	})
 }
 
