@@ -1,11 +1,9 @@
 package election_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -423,8 +421,8 @@ func TestRunDetached(t *testing.T) {
 // The error of a lead is warned of, and comes with that of Run. The end of the term's own context is none.
 func TestRunErrorOfLead(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		var log bytes.Buffer
-		m := join(t, s, natslock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		var log kit.Log
+		m := join(t, s, log.Option())
 		failure := errors.New("no disk")
 		ctx, stop := context.WithCancelCause(t.Context())
 		defer stop(nil)

@@ -3,7 +3,6 @@ package partition_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -170,7 +169,7 @@ func (c *crew) join(id string, work func(context.Context, *partition.Partition) 
 		return f
 	})
 	w := &worker{done: make(chan struct{}), begun: time.Now()}
-	w.client = c.locks.NewClient(natslock.WithLogger(slog.New(slog.NewTextHandler(&w.log, nil))), wrap)
+	w.client = c.locks.NewClient(w.log.Option(), wrap)
 	if work == nil {
 		work = until
 	}

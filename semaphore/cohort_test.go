@@ -104,7 +104,7 @@ func TestCohortHandsOn(t *testing.T) {
 		sem := semaphore.New(a.Client, 2)
 		one, zero := must(t, sem, "s"), must(t, sem, "s")
 		time.Sleep(time.Second)
-		var queue []*waiting
+		var queue []*kit.Waiting
 		for range 4 {
 			queue = append(queue, a.await(t, sem, "s"))
 			synctest.Wait()
@@ -145,7 +145,7 @@ func TestCohortPlace(t *testing.T) {
 		h, a := join(t, s), join(t, s)
 		sem := semaphore.New(h.Client, 3)
 		held := []*natslock.Lock{must(t, sem, "s"), must(t, sem, "s"), must(t, sem, "s")}
-		var queue []*waiting
+		var queue []*kit.Waiting
 		for range 20 {
 			queue = append(queue, begin(t, semaphore.New(a.Client, 3), "s"))
 			synctest.Wait()
@@ -185,7 +185,7 @@ func TestCohortNumbers(t *testing.T) {
 		for range 8 {
 			held = append(held, must(t, semaphore.New(h.Client, 8), "s"))
 		}
-		var of5, of8 []*waiting
+		var of5, of8 []*kit.Waiting
 		for range 4 {
 			of5 = append(of5, begin(t, five, "s"))
 			synctest.Wait()

@@ -62,17 +62,14 @@ func slot(t testing.TB, l *natslock.Lock) int {
 	return n
 }
 
-// waiting is an Acquire under way.
-type waiting = kit.Call[*natslock.Lock]
-
 // await begins an Acquire and returns when it is queued.
-func (p *peer) await(t testing.TB, s *semaphore.Semaphore, name string, opts ...natslock.LockOption) *waiting {
+func (p *peer) await(t testing.TB, s *semaphore.Semaphore, name string, opts ...natslock.LockOption) *kit.Waiting {
 	t.Helper()
 	w := begin(t, s, name, opts...)
 	kit.Receive(t, p.queued, "a place in the queue")
 	return w
 }
 
-func begin(t testing.TB, s *semaphore.Semaphore, name string, opts ...natslock.LockOption) *waiting {
+func begin(t testing.TB, s *semaphore.Semaphore, name string, opts ...natslock.LockOption) *kit.Waiting {
 	return kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return s.Acquire(ctx, name, opts...) })
 }

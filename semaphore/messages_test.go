@@ -83,7 +83,7 @@ func TestMessagesOneIsWoken(t *testing.T) {
 		sem := semaphore.New(h.Client, 3)
 		held := []*natslock.Lock{must(t, sem, "s"), must(t, sem, "s"), must(t, sem, "s")}
 		var peers []*peer
-		var queue []*waiting
+		var queue []*kit.Waiting
 		for range 20 {
 			p := join(t, s)
 			queue = append(queue, p.await(t, semaphore.New(p.Client, 3), "s"))

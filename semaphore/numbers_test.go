@@ -118,9 +118,9 @@ func TestNumbersLost(t *testing.T) {
 
 // A waiter takes the slots of those before it when they have given up, and when they have died.
 func TestNumbersGivenUp(t *testing.T) {
-	for name, leave := range map[string]func(p *peer, w *waiting){
-		"gives up": func(_ *peer, w *waiting) { w.Cancel(nil) },
-		"dies":     func(p *peer, _ *waiting) { p.link.Cut() },
+	for name, leave := range map[string]func(p *peer, w *kit.Waiting){
+		"gives up": func(_ *peer, w *kit.Waiting) { w.Cancel(nil) },
+		"dies":     func(p *peer, _ *kit.Waiting) { p.link.Cut() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -341,9 +341,7 @@ func TestOverdueAskedOnce(t *testing.T) {
 					must(t, semaphore.New(h.Client, 16), "s", natslock.TTL(5*time.Second))
 				}
 				h.link.Cut()
-				s.Stop()
-				kit.ForgetTTLs(t, s)
-				s.Restart()
+				kit.RestartWithoutTTLs(t, s)
 				time.Sleep(30 * time.Second)
 				kv := &lists{}
 				sem := semaphore.New(kv.on(t, s).Client, 16)

@@ -59,7 +59,7 @@ func TestOrder(t *testing.T) {
 				for i := range peers {
 					peers[i] = join(t, s)
 				}
-				var queue []*waiting
+				var queue []*kit.Waiting
 				for i := range 6 {
 					p := peers[i%clients]
 					queue = append(queue, p.await(t, semaphore.New(p.Client, 2), "s"))

@@ -64,7 +64,7 @@ func JoinFaulty(t testing.TB, s *testutil.Server, opts ...natslock.Option) (m *M
 	return m, f
 }
 
-// Waiting is a Lock under way.
+// Waiting is an acquire under way.
 type Waiting = Call[*natslock.Lock]
 
 // Await begins to wait for a lock, and returns when it is queued.

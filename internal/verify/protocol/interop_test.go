@@ -267,9 +267,7 @@ func TestOverdue(t *testing.T) {
 		l := newRaw(t, conns[1])
 		restarts := uint64(0)
 		forget := func() {
-			s.Stop()
-			kit.ForgetTTLs(t, s)
-			s.Restart()
+			kit.RestartWithoutTTLs(t, s)
 			restarts++
 			for _, nc := range conns { // not the status: it is that of before until a connection has noticed
 				for nc.Stats().Reconnects < restarts {

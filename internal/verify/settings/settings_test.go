@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -44,7 +43,7 @@ func join(t *testing.T, s *testutil.Server) *client {
 	t.Helper()
 	c := &client{atRisk: make(map[string]error)}
 	c.nc, c.link = s.ConnectLink()
-	c.Client = kit.NewClient(t, c.nc, natslock.WithLogger(slog.New(slog.NewTextHandler(&c.log, nil))),
+	c.Client = kit.NewClient(t, c.nc, c.log.Option(),
 		admin.WithObserver(func(_ context.Context, ev admin.Event) {
 			if ev.Type == admin.EventAtRisk {
 				c.mu.Lock()

@@ -129,9 +129,7 @@ func (b *onServer) crash(clients []*client) {
 		c.cuts <- struct{}{}
 		c.link.Cut()
 	}
-	b.s.Stop()
-	kit.ForgetTTLs(b.t, b.s)
-	b.s.Restart()
+	kit.RestartWithoutTTLs(b.t, b.s)
 	for !b.raw.IsConnected() || b.raw.Flush() != nil {
 		time.Sleep(10 * time.Millisecond)
 	}

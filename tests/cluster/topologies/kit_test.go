@@ -2,7 +2,6 @@ package topologies_test
 
 import (
 	"context"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -59,7 +58,7 @@ func at(t *testing.T, p place, opts ...natslock.Option) *user {
 	u := &user{nc: p.connect(), rec: kit.NewObserver(), log: &kit.Log{}}
 	all := append(p.options(t, u.nc),
 		natslock.WithOwner(p.name), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}), u.rec.Option(),
-		natslock.WithLogger(slog.New(slog.NewTextHandler(u.log, nil))),
+		u.log.Option(),
 		faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			u.io = &traffic{KV: kv}
 			return u.io
@@ -142,11 +141,8 @@ func (e *traffic) patient(t *testing.T, kind, name string) {
 	})
 }
 
-// attempt is an acquire under way.
-type attempt = kit.Call[*natslock.Lock]
-
 // await begins to take the lock and returns when it is queued for it.
-func (u *user) await(t *testing.T, take kit.Taking, name string) *attempt {
+func (u *user) await(t *testing.T, take kit.Taking, name string) *kit.Waiting {
 	t.Helper()
 	a := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return take(ctx, name, natslock.Detached()) })
 	u.rec.Wait(t, admin.EventQueued, name)

@@ -71,7 +71,7 @@ func handOver(t *testing.T, n network) {
 	if n.silent {
 		waiters = 1
 	}
-	var queue []*attempt
+	var queue []*kit.Waiting
 	var users []*user
 	holder := kit.Must(t, at(t, n.places[0], n.opts...).Lock, "line")
 	ref.Granted(admin.KindMutex, admin.Exclusive, holder)
