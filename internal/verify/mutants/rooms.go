@@ -272,7 +272,7 @@ var roomMutants = []mutant{
 		weak: "new locks fill a bucket on several servers, and these refuse the renewals of those that are held"},
 	{label: "room-refused", operator: "never", test: "internal/core.TestClaimUnwritten/full",
 		weak: "a place that was refused in a full bucket takes the room that a holder leaves"},
-	{label: "unmapped-lasting", operator: "never", test: "natslock.TestUnmappedForAMoment", beside: "TestBidUnmapped",
+	{label: "unmapped-lasting", operator: "never", test: "tests/faults.TestUnmappedForAMoment", beside: "TestBidUnmapped",
 		weak: "a claim that meets a change of leaders is refused for want of a permission"},
 	{label: "place-makes-room", operator: "never", test: "tests/queue.TestFullOfPlaces/readers_behind_writers_0", beside: "TestBidCrowded",
 		weak: "in a bucket that is filled to the last byte waiters keep the room that their claims need, and stand still"},

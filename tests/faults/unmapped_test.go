@@ -1,4 +1,4 @@
-package natslock_test
+package faults_test
 
 import (
 	"fmt"
