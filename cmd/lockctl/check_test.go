@@ -9,50 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
-
-func TestCheck(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	hold(t, s, "orders.1")
-	hold(t, s, "orders.2", "--read")
-	hold(t, s, "jobs")
-	start(t, s, "run", "orders.1", "--", "true")
-	start(t, s, "run", "orders.1", "--", "true")
-	awaitQueue(t, s, "orders.1", 2)
-
-	for name, c := range map[string]struct {
-		args []string
-		code int
-		out  string // a pattern
-	}{
-		"within":           {[]string{"--held", "1h", "--waits", "1h", "--queue", "2"}, 0, `^ok: 3 locks within the limits\n$`},
-		"held":             {[]string{"--held", "1ns"}, 1, `^(mutex|rw) \S+ was held for \S+ by \S+ \w+, the limit is 1ns; and 2 locks more\n$`},
-		"of some names":    {[]string{"jobs", "--held", "0.000001"}, 1, `^mutex jobs was held for \S+ by \S+ \w+, the limit is 1µs\n$`},
-		"queue":            {[]string{"orders.>", "--queue", "1"}, 1, `^mutex orders.1 has 2 waiters, the limit is 1\n$`},
-		"waits":            {[]string{"--waits", "1ns"}, 1, `^mutex orders.1 has a wait of \S+ by \S+ \w+, the limit is 1ns\n$`},
-		"another code":     {[]string{"--queue", "1", "-E", "2"}, 2, `^mutex orders.1 has 2 waiters`},
-		"no lock":          {[]string{"none", "--queue", "1"}, 0, `^ok: 0 locks within the limits\n$`},
-		"JSON":             {[]string{"--queue", "1", "--json"}, 1, `^\[\n? *\{\n? *"kind": ?"mutex",\n? *"name": ?"orders.1"`},
-		"JSON, within":     {[]string{"--queue", "2", "--json"}, 0, `^\[\]\n$`},
-		"no limit":         {nil, 64, `^$`},
-		"a limit below 0":  {[]string{"--queue", "-1"}, 64, `^$`},
-		"a code below 1":   {[]string{"--queue", "1", "-E", "0"}, 64, `^$`},
-		"a negative time":  {[]string{"--held", "-1s", "--queue", "1"}, 64, `^$`},
-		"no such bucket":   {[]string{"--bucket", "none", "--queue", "1"}, 78, `^$`},
-		"a time that is 0": {[]string{"--held", "0"}, 64, `^$`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			code, out, errs := run(t, s, append([]string{"check"}, c.args...)...)
-			require.Equal(t, c.code, code, "%s%s", out, errs)
-			require.Regexp(t, c.out, out)
-		})
-	}
-}
 
 // The limits of a group: what nobody owns, what is in motion, and that somebody is a member.
 func TestCheckPartitions(t *testing.T) {
@@ -97,23 +57,6 @@ func TestCheckPartitions(t *testing.T) {
 		require.Equal(t, 64, code, errs)
 	}
 	require.Equal(t, []string{"ingest"}, complete(t, s, "lockctl check --partitions i"))
-}
-
-// A leader and its standby are no alarm, until somebody asks for them too.
-func TestCheckByDesign(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	start(t, s, "elect", "scheduler", "--", "sleep", "60")
-	kit.Eventually(t, "a leader", func() bool { return len(locks(t, s, "ls")) == 1 })
-	start(t, s, "elect", "scheduler", "--", "sleep", "60")
-	awaitQueue(t, s, "scheduler", 1)
-	limits := []string{"check", "--held", "1ns", "--waits", "1ns", "--queue", "0"}
-	code, out, errs := run(t, s, limits...)
-	require.Zero(t, code, "%s%s", out, errs)
-	require.Equal(t, "ok: 1 lock within the limits\n", out)
-	code, out, _ = run(t, s, append(limits, "--all")...)
-	require.Equal(t, 1, code)
-	require.Regexp(t, `^mutex scheduler (was held for|has a wait of) `, out)
 }
 
 // A bucket whose majority is away, and one that is unfit, is none of which ls and check could say that nobody holds a

@@ -6,10 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"os"
-	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,7 +19,6 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
-	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -81,16 +77,6 @@ func granted(t *testing.T, s *testutil.Server, name string, opts ...natslock.Loc
 	return l
 }
 
-// watched waits until a holder has begun to watch its lock, which renews the record. A
-// renewal that is replaced at once is missing. With a long TTL there is no other one.
-func watched(t *testing.T, s *testutil.Server, name string, pid int) {
-	t.Helper()
-	await(t, s, name, "a renewal", func(l lock) bool {
-		h := l.Holder
-		return h != nil && h.PID == pid && h.Revision > record.TokenRevision(h.Token)
-	})
-}
-
 // remembers returns the events and the gaps of a history, without the gaps that name a lock: those
 // are among the others.
 func remembers(t *testing.T, s *testutil.Server, args ...string) []event {
@@ -126,86 +112,6 @@ func idle(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	js := jetStream(t, s)
 	kit.Eventually(t, "an empty bucket", func() bool { return bucketInfo(t, js).State.Msgs == 0 })
-}
-
-// A history has all that happened to a lock, and keeps it when the bucket has nothing of
-// it any more.
-func TestHistory(t *testing.T) {
-	t.Parallel()
-	s := remembered(t)
-	begun := time.Now()
-	first := granted(t, s, "orders.1", natslock.Meta(map[string]string{"ticket": "OPS-1"}))
-	second := start(t, s, "run", "--ttl", "10m", "orders.1", "--", "sleep", "60")
-	awaitQueue(t, s, "orders.1", 1)
-	copied(t, s)
-	require.NoError(t, first.Unlock(t.Context()))
-	watched(t, s, "orders.1", second.cmd.Process.Pid)
-	third := start(t, s, "run", "orders.1", "--", "true")
-	awaitQueue(t, s, "orders.1", 1)
-	copied(t, s)
-	third.signal(syscall.SIGTERM)
-	third.wait()
-	pause(t, second)
-	code, _, errs := run(t, s, "break", "-f", "--reason", "enough", "orders.1")
-	require.Zero(t, code, errs)
-	copied(t, s)
-	second.signal(syscall.SIGCONT)
-	require.Equal(t, 75, second.wait())
-	copied(t, s)
-	granted(t, s, "orders.1", natslock.TTL(3*time.Second))
-	readers := rwlock.New(client(t, s, natslock.WithOwner("reports")))
-	reader, err := readers.RLock(timeout(t), "orders.2", natslock.TTL(10*time.Minute), natslock.NoRenew(), natslock.Detached())
-	require.NoError(t, err)
-	copied(t, s)
-	require.NoError(t, reader.Unlock(t.Context()))
-	copied(t, s)
-	idle(t, s)
-
-	// The lock is handed over within a millisecond, and its new holder soon renews it. On a
-	// busy machine that is too fast for the copies of the release and of the grant.
-	want := regexp.MustCompile(`^gap granted queued ((released|gap 1) granted|(released gap 1|gap 2) renewed) queued gave_up broken released granted expired$`)
-	var all []event
-	kit.Eventually(t, "the end of the dead", func() bool { // which counts 300 ms later
-		all = remembers(t, s, "orders.1")
-		return all[len(all)-1].Event == "expired"
-	})
-	_, both, _ := run(t, s, "history", "orders.>") // a gap counts the writes of either
-	require.Regexp(t, want, strings.Join(kinds(all), " "), both)
-	require.Equal(t, kinds(all), kinds(remembers(t, s, "orders.1", "--since", "1h")))
-	for i, p := range all[1:] {
-		require.WithinRange(t, p.Time, begun, time.Now(), "%d", i)
-		require.False(t, p.Time.Before(all[i].Time), "in their order")
-	}
-	grant, queued, released := all[1], all[2], all[3]
-	n := len(all)
-	after, broken, stopped, expired := all[n-7], all[n-4], all[n-3], all[n-1]
-	require.Equal(t, os.Getpid(), grant.PID)
-	require.Equal(t, map[string]string{"ticket": "OPS-1"}, grant.Meta)
-	require.NotZero(t, queued.Ticket)
-	if released.Event != "gap" {
-		require.Equal(t, grant.Token, released.Token)
-		require.Positive(t, *released.Held)
-	}
-	require.Equal(t, second.cmd.Process.Pid, after.PID)
-	if after.Event == "granted" {
-		require.Positive(t, *after.Waited)
-	}
-	require.Equal(t, "enough", broken.Broken.Reason)
-	require.Equal(t, second.cmd.Process.Pid, stopped.PID)
-	require.Positive(t, *stopped.Held)
-	require.Equal(t, os.Getpid(), expired.PID)
-	require.True(t, all[0].Time.IsZero() && all[0].Until.Before(begun))
-
-	require.Equal(t, []string{"granted", "released"}, kinds(remembers(t, s, "orders.2"))[1:])
-	require.Len(t, remembers(t, s, "orders.>"), len(all)+2)
-	require.Empty(t, remembers(t, s, "orders.1", "--since", "1ms"))
-	code, out, errs := run(t, s, "history", "none")
-	require.Zero(t, code)
-	require.Contains(t, errs, "nothing has happened to none")
-	require.Regexp(t, `^nothing before \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d) is kept\n$`, out)
-	code, out, errs = run(t, s, "history", "orders.2")
-	require.Zero(t, code, errs)
-	require.Regexp(t, `\n\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d)  granted   rw shared +orders\.2  reports on \S+:\d+  token \d{16}(  waited \S+s)?\n`, out)
 }
 
 // A cluster keeps a history as well as the bucket.
@@ -302,54 +208,6 @@ func TestHistoryThroughPrefix(t *testing.T) {
 	for _, flag := range []string{"--js-api-prefix=$JS.hub.API", "--js-domain=hub"} {
 		require.Equal(t, []string{"gap", "granted", "released"}, kinds(remembers(t, s, "x", flag)), flag)
 	}
-}
-
-func TestHistoryRefuses(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	code, _, errs := run(t, s, "history", "x")
-	require.Equal(t, 78, code)
-	require.Contains(t, errs, `bucket natslock has no history: make one with "lockctl init --history 7d"`)
-	code, _, errs = run(t, s, "--bucket", "none", "history", "x")
-	require.Equal(t, 78, code)
-	require.Contains(t, errs, "there is no bucket none")
-	for _, args := range [][]string{
-		{"history"}, {"history", ""}, {"history", "x", "--since", "-1s"}, {"history", "x", "--since", "d"}, {"history", "x", "--since", "1d2"},
-		{"init", "-f", "--history", "1s"}, {"init", "--history", "7d", "--print"}, {"init", "--history-size", "1"},
-	} {
-		code, _, errs := run(t, s, args...)
-		require.Equal(t, 64, code, "%q: %s", args, errs)
-	}
-}
-
-// init makes a history and changes it.
-func TestInitHistory(t *testing.T) {
-	t.Parallel()
-	s := testutil.RunServer(t)
-	code, out, errs := run(t, s, "init", "-f", "--history", "1d12h", "--history-size", "1000000")
-	require.Zero(t, code, errs)
-	require.Contains(t, out, "made bucket natslock\n")
-	require.Contains(t, out, "made the history of bucket natslock\n")
-	js := jetStream(t, s)
-	config := func() jetstream.StreamConfig { return historyInfo(t, js).Config }
-	require.Equal(t, 36*time.Hour, config().MaxAge)
-	require.EqualValues(t, 1000000, config().MaxBytes)
-	for range 2 {
-		code, out, errs = run(t, s, "init", "--history", "36h")
-		require.Zero(t, code, errs)
-		require.Contains(t, out, "the history of bucket natslock is as it should be: nothing to change\n")
-	}
-	code, _, errs = run(t, s, "init", "--history", "7d")
-	require.Equal(t, 64, code, "nobody to ask")
-	require.Contains(t, errs, "--force")
-	code, out, errs = run(t, s, "init", "-f", "--history", "7d", "--history-size", "2000000")
-	require.Zero(t, code, errs)
-	require.Regexp(t, `max_age +36h0m0s +-> +168h0m0s`, out)
-	require.Equal(t, 7*24*time.Hour, config().MaxAge)
-	require.EqualValues(t, 2000000, config().MaxBytes)
-	code, out, errs = run(t, s, "init")
-	require.Zero(t, code, errs)
-	require.NotContains(t, out, "history")
 }
 
 // Exactly the printed permissions do for the history, and none of them is idle.

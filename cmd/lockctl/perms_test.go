@@ -451,20 +451,3 @@ func TestPermsThroughDomain(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrPermission)
 	}
 }
-
-func TestPermsUsage(t *testing.T) {
-	t.Parallel()
-	for _, args := range [][]string{
-		{}, {""}, {"x", "--role", "boss"}, {"x", "--bucket", "a.b"}, {"x", "--js-domain", "a.b"}, {"x", "--inbox-prefix", "a b"},
-		{"x", "--js-domain", "a", "--js-api-prefix", "b"}, {"", "--role", "observer"}, {strings.Repeat("x", 600)},
-	} {
-		code, out, errs := run(t, nil, append([]string{"perms"}, args...)...)
-		require.Equal(t, 64, code, "%q: %s", args, errs)
-		require.Empty(t, out)
-		require.Contains(t, errs, "lockctl: ")
-	}
-	require.Contains(t, block(t, "x.>", "--js-api-prefix", "JS.acme"), `"JS.acme.$KV.natslock.lock.x.>"`)
-	for _, role := range []string{"observer", "operator", "admin"} { // of all locks
-		require.Equal(t, block(t, ">", "--role", role), block(t, "--role", role))
-	}
-}

@@ -3,7 +3,6 @@
 package main_test
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -210,129 +209,6 @@ func TestBreakWriter(t *testing.T) {
 	require.Empty(t, locks(t, s, "ls"))
 }
 
-// ls and info show a writer that waits behind readers, and the waiters behind that writer.
-func TestLookAtReadersAndWriters(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	// The leases are so long that no client renews between two commands that the test runs.
-	r1, _ := hold(t, s, "x", "--read", "--ttl", "50s", "--meta", "job=scan")
-	r2, _ := hold(t, s, "x", "--read", "--ttl", "30s")
-	w1 := start(t, s, "run", "--write", "--ttl", "50s", "x", "--", "true")
-	await(t, s, "x", "a waiting writer", func(l lock) bool { return l.WriterWaits })
-	r3 := start(t, s, "run", "--read", "x", "--", "true")
-	awaitQueue(t, s, "x", 1)
-	w2 := start(t, s, "run", "--write", "x", "--", "true")
-	awaitQueue(t, s, "x", 2)
-	hold(t, s, "y", "--read")
-	hold(t, s, "z", "--write")
-
-	all := locks(t, s, "ls")
-	require.Len(t, all, 3)
-	l := all[0]
-	require.Equal(t, all[:1], locks(t, s, "info", "x"))
-	require.Equal(t, "rw", l.Kind)
-	require.Equal(t, "shared", l.Mode)
-	require.True(t, l.WriterWaits)
-	require.False(t, l.BothKinds)
-	require.Equal(t, w1.cmd.Process.Pid, l.Holder.PID)
-	require.Equal(t, []int{r1.cmd.Process.Pid, r2.cmd.Process.Pid}, []int{l.Readers[0].PID, l.Readers[1].PID})
-	require.Equal(t, map[string]string{"job": "scan"}, l.Readers[0].Meta)
-	require.Equal(t, 30.0, l.Readers[1].TTL)
-	require.Len(t, l.Queue, 2)
-	require.Equal(t, []any{r3.cmd.Process.Pid, "shared", w2.cmd.Process.Pid, "exclusive"},
-		[]any{l.Queue[0].PID, l.Queue[0].Mode, l.Queue[1].PID, l.Queue[1].Mode})
-	require.Equal(t, "shared", all[1].Mode)
-	require.Nil(t, all[1].Holder)
-	require.Equal(t, "exclusive", all[2].Mode)
-	require.False(t, all[2].WriterWaits)
-	require.NotNil(t, all[2].Readers)
-
-	// The shape, with nothing of it missing.
-	_, out, _ := run(t, s, "info", "x", "--json")
-	var raw []map[string]any
-	require.NoError(t, json.Unmarshal([]byte(out), &raw))
-	require.ElementsMatch(t, []string{"kind", "name", "mode", "holder", "readers", "permits", "queue", "writer_waits", "both_kinds"}, keys(raw[0]))
-	require.ElementsMatch(t, []string{"ticket", "id", "owner", "host", "pid", "since", "waited", "purpose", "mode", "goroutines", "of", "overdue"}, keys(raw[0]["queue"].([]any)[0]))
-	holderKeys := []string{"token", "id", "owner", "host", "pid", "since", "held", "waited", "purpose", "grants", "waiting", "ttl", "expires", "overdue", "meta", "broken", "revision", "unreadable", "lingers", "idle", "slot", "of"}
-	require.ElementsMatch(t, holderKeys, keys(raw[0]["holder"]))
-	require.ElementsMatch(t, holderKeys, keys(raw[0]["readers"].([]any)[1]))
-
-	_, out, errs := run(t, s, "ls")
-	require.Empty(t, errs)
-	lines := strings.Split(strings.TrimSpace(out), "\n")
-	require.Len(t, lines, 5)
-	require.Regexp(t, `^rw +x +shared +\S+:`+pidOf(r1)+` sh and 1 more +- +\S+s +\d+s +2 +2$`, lines[1])
-	require.Regexp(t, `^rw +x +exclusive +\S+:`+pidOf(w1)+` true \(waits for readers\) +\d{16} +\S+s +\d+s$`, lines[2])
-	require.Regexp(t, `^rw +y +shared +\S+:\d+ sh +\d{16} +\S+s +\d+s +1 +0$`, lines[3])
-	require.Regexp(t, `^rw +z +exclusive +\S+:\d+ sh +\d{16} +\S+s +\d+s +0 +0$`, lines[4])
-
-	_, out, _ = run(t, s, "info", "x")
-	for _, want := range []string{
-		`^rw x: held by 2 readers, a writer waits for them to leave\n`,
-		`\n +writer +\S+:` + pidOf(w1) + ` true\n`, `\n +waits +\S+, since .*, for the readers to leave\n`,
-		`\n +reader 1 +\S+:` + pidOf(r1) + ` sh\n`, `\n +reader 2 +\S+:` + pidOf(r2) + ` sh\n`, `TTL 30s`, `job=scan`,
-		`\n +queue of 2\n +1 +\S+:` + pidOf(r3) + ` true +shared +waits .*\n +2 +\S+:` + pidOf(w2) + ` true +exclusive +waits `,
-	} {
-		require.Regexp(t, want, out)
-	}
-}
-
-// A name of both kinds is nearly always a mistake, and is shown as one.
-func TestBothKinds(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	mutex, _ := hold(t, s, "x")
-	reader, _ := hold(t, s, "x", "--read")
-	hold(t, s, "other")
-
-	for _, l := range locks(t, s, "ls") {
-		require.Equal(t, l.Name == "x", l.BothKinds)
-	}
-	l := locks(t, s, "info", "x")
-	require.Len(t, l, 2)
-	require.Equal(t, []string{"mutex", "rw"}, []string{l[0].Kind, l[1].Kind})
-	require.True(t, l[0].BothKinds && l[1].BothKinds)
-	_, out, errs := run(t, s, "ls")
-	require.Regexp(t, `(?m)^mutex +x .*0 +also another kind$`, out)
-	require.Regexp(t, `(?m)^rw +x .*0 +also another kind$`, out)
-	require.Regexp(t, `(?m)^mutex +other .*0$`, out)
-	require.Contains(t, errs, "1 name of several kinds")
-	_, out, _ = run(t, s, "info", "x")
-	require.Contains(t, out, "mutex x: held\n")
-	require.Contains(t, out, "rw x: held by 1 reader\n")
-	require.Contains(t, out, "do not exclude each other")
-	code, out, _ := run(t, s, "check", "--held", "1h")
-	require.Equal(t, 1, code)
-	require.Regexp(t, `^(mutex|rw) x shares its name with a lock of another kind, and the two do not exclude each other; and 1 lock more\n$`, out)
-	code, out, _ = run(t, s, "check", "other", "--held", "1h")
-	require.Zero(t, code, out)
-	code, out, _ = run(t, s, "doctor")
-	require.Equal(t, 1, code, out)
-	require.Regexp(t, `(?m)^warning +kinds +1 name of locks of several kinds, which do not exclude each other: x$`, out)
-	code, out, _ = run(t, s, "doctor", "other.>")
-	require.Zero(t, code, out)
-	require.NotContains(t, out, "kinds")
-
-	code, out, errs = run(t, s, "break", "-f", "x")
-	require.Equal(t, 64, code)
-	require.Contains(t, errs, "--kind mutex, --kind rw or --id")
-	require.Contains(t, out, l[1].Readers[0].ID)
-	code, _, errs = run(t, s, "break", "-f", "--kind", "mutex", "--id", l[1].Readers[0].ID, "x")
-	require.Equal(t, 1, code)
-	require.Contains(t, errs, "no holder of mutex x")
-	code, out, errs = run(t, s, "break", "-f", "--kind", "rw", "x")
-	require.Zero(t, code, errs)
-	require.Contains(t, out, "rw x\n")
-	require.Equal(t, 75, reader.wait())
-	left := await(t, s, "x", "one kind", func(lock) bool { return true })
-	require.Equal(t, "mutex", left.Kind)
-	require.Nil(t, left.Holder.Broken, "it was not meant")
-	require.False(t, left.BothKinds)
-	code, _, errs = run(t, s, "break", "-f", "x")
-	require.Zero(t, code, errs)
-	require.Equal(t, 75, mutex.wait())
-}
-
 // A reader that is broken while it is paused stays in until its lease is over.
 func TestBreakOfPausedReader(t *testing.T) {
 	t.Parallel()
@@ -356,12 +232,3 @@ func TestBreakOfPausedReader(t *testing.T) {
 	require.Len(t, locks(t, s, "info", "x")[0].Readers, 1)
 	within(t, 10*time.Second, time.Since(began))
 }
-
-func keys(object any) (names []string) {
-	for name := range object.(map[string]any) {
-		names = append(names, name)
-	}
-	return names
-}
-
-func pidOf(p *process) string { return uintString(uint64(p.cmd.Process.Pid)) }

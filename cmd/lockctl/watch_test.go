@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/kit"
@@ -92,76 +91,8 @@ func eventsOf(t *testing.T, p *process, n int) []event {
 	return events
 }
 
-func TestWatch(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	first, pid := hold(t, s, "orders.1", "--meta", "ticket=OPS-1")
-	w := watch(t, s, "--json", "orders.>")
-	text := watch(t, s, "orders.>")
-	second := start(t, s, "run", "orders.1", "--", "sh", "-c", "exec sleep 60")
-	awaitQueue(t, s, "orders.1", 1)
-	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
-	first.wait()
-	l := await(t, s, "orders.1", "the second", func(l lock) bool { return l.Holder != nil && l.Holder.PID == second.cmd.Process.Pid })
-	code, _, errs := run(t, s, "break", "-f", "--reason", "enough", "orders.1")
-	require.Zero(t, code, errs)
-	require.Equal(t, 75, second.wait())
-	hold(t, s, "users") // not asked for
-	code, _, errs = run(t, s, "run", "--read", "orders.2", "--", "true")
-	require.Zero(t, code, errs)
-
-	evs := eventsOf(t, w, 7)
-	var types []string
-	for i, ev := range evs {
-		types = append(types, ev.Event)
-		require.NotEmpty(t, ev.ID)
-		require.NotNil(t, ev.Meta)
-		require.WithinDuration(t, time.Now(), ev.Time, time.Minute)
-		require.Equal(t, i == 0, ev.Ticket != 0)
-		require.Equal(t, i == 0, ev.Token == 0)
-	}
-	require.Equal(t, []string{"queued", "released", "granted", "broken", "released", "granted", "released"}, types)
-	queued, released, granted, broken, stopped, reader := evs[0], evs[1], evs[2], evs[3], evs[4], evs[5]
-	require.Equal(t, "mutex", queued.Kind)
-	require.Equal(t, "exclusive", queued.Mode)
-	require.Equal(t, second.cmd.Process.Pid, queued.PID)
-	require.Nil(t, queued.Waited)
-	require.NotNil(t, queued.Expires)
-	require.Equal(t, first.cmd.Process.Pid, released.PID, "known though it came before the watch")
-	require.Equal(t, map[string]string{"ticket": "OPS-1"}, released.Meta)
-	require.Positive(t, *released.Held)
-	require.Nil(t, released.Expires)
-	require.Equal(t, l.Holder.Token, granted.Token)
-	require.Equal(t, l.Holder.ID, granted.ID)
-	require.Equal(t, second.cmd.Process.Pid, granted.PID)
-	require.Positive(t, *granted.Waited)
-	require.Equal(t, 15.0, *granted.TTL)
-	require.Equal(t, l.Holder.Token, broken.Token)
-	require.Equal(t, "enough", broken.Broken.Reason)
-	require.Equal(t, l.Holder.Token, stopped.Token)
-	require.Equal(t, []string{"rw", "orders.2", "shared"}, []string{reader.Kind, reader.Name, reader.Mode})
-
-	const clock, who = `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d)  `, `  \S+:\d+ \w+  `
-	for i, line := range linesOf(t, text, 7) {
-		require.Regexp(t, clock+[]string{
-			`queued    mutex +orders\.1` + who + `ticket \d{14}\n$`,
-			`released  mutex +orders\.1` + who + `token \d{16}  held \S+s\n$`,
-			`granted   mutex +orders\.1` + who + `token \d{16}  waited \S+s\n$`,
-			`broken    mutex +orders\.1` + who + `token \d{16}  held \S+s  by \S+: enough\n$`,
-			`released  mutex +orders\.1` + who + `token \d{16}  held \S+s\n$`,
-			`granted   rw shared +orders\.2` + who + `token \d{16}(  waited \S+s)?\n$`,
-			`released  rw shared +orders\.2` + who + `token \d{16}  held \S+s\n$`,
-		}[i], line)
-	}
-	require.Equal(t, "lockctl: watching orders.> at "+s.URL()+"\n", text.err.String())
-	w.signal(syscall.SIGTERM)
-	require.Zero(t, w.wait())
-	text.signal(syscall.SIGINT)
-	require.Zero(t, text.wait())
-	require.Len(t, strings.Split(text.err.String(), "\n"), 2, "nothing to say about the end")
-}
-
 func TestWatchRenewalsAndExpiry(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	terse, w := watch(t, s, "--json"), watch(t, s, "--json", "-v", "x\x1by")
@@ -236,25 +167,6 @@ func TestWatchWithoutBucket(t *testing.T) {
 	require.True(t, evs[0].Remade)
 	require.Equal(t, p.cmd.Process.Pid, evs[2].PID)
 	require.Equal(t, 1, strings.Count(w.err.String(), "no such bucket"), "said once")
-}
-
-func TestWatchRefuses(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	code, _, errs := run(t, s, "watch", "")
-	require.Equal(t, 64, code, errs)
-	code, _, errs = run(t, nil, "--server", "nats://127.0.0.1:1", "watch")
-	require.Equal(t, 69, code, errs)
-	require.Contains(t, errs, "no server at nats://127.0.0.1:1")
-	none := testutil.RunServer(t, testutil.WithoutJetStream())
-	code, _, errs = run(t, none, "watch")
-	require.Equal(t, 69, code, errs)
-	require.Contains(t, errs, "no JetStream")
-	quiet := testutil.RunServer(t)
-	makeBucket(t, quiet, func(c *jetstream.StreamConfig) { c.RePublish = nil })
-	code, _, errs = run(t, quiet, "watch")
-	require.Equal(t, 78, code, errs)
-	require.Contains(t, errs, "does not re-publish its changes")
 }
 
 // A reader that has gone ends the watch, without a word.
