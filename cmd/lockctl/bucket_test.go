@@ -5,11 +5,14 @@ package main_test
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/tier"
+	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -75,9 +78,14 @@ func TestReplicasOnCluster(t *testing.T) {
 	code, _, errs = run(t, s, "--bucket", "d", "init", "-f", "--tag", "nosuch")
 	require.Equal(t, 78, code)
 	require.Contains(t, errs, "lockctl init --replicas 1")
-	code, _, errs = run(t, s, "--bucket", "c", "init", "-f", "--replicas", "1")
+	code, out, errs = run(t, s, "--bucket", "c", "init", "-f", "--replicas", "1")
 	require.Zero(t, code, errs)
+	require.Contains(t, out, "one replica on cluster")
 	require.Equal(t, 1, replicas("c"))
+	code, out, errs = run(t, s, "--bucket", "c", "init", "-f")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `num_replicas +1 +-> +3`, out)
+	require.Equal(t, 3, replicas("c"))
 }
 
 // Only the servers of a domain know whether they are a cluster.
@@ -90,4 +98,22 @@ func TestReplicasInDomain(t *testing.T) {
 	code, _, errs = run(t, s, "--js-domain", "hub", "--bucket", "other", "run", "--create", "x", "--", "true")
 	require.Zero(t, code, errs)
 	require.Contains(t, errs, "replicas 1")
+}
+
+// Nobody has the lock that a full bucket refuses: no conflict.
+func TestFullBucket(t *testing.T) {
+	tier.Proof(t)
+	t.Parallel()
+	s := serve(t)
+	take(t, client(t, s), "x", natslock.TTL(time.Hour))
+	js := jetStream(t, s)
+	config := bucketInfo(t, js).Config
+	config.MaxMsgs = 1
+	_, err := js.UpdateStream(t.Context(), config)
+	require.NoError(t, err)
+	for _, args := range [][]string{{"acquire", "--wait", "1s", "y"}, {"run", "--wait", "1s", "y", "--", "true"}} {
+		code, _, errs := run(t, s, args...)
+		require.Equal(t, 69, code, errs)
+		require.Contains(t, errs, "1 of max_msgs 1 are used")
+	}
 }

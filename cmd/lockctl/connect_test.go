@@ -28,6 +28,7 @@ import (
 
 	"github.com/natslock/locks/internal/record"
 	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -316,4 +317,28 @@ func line(t *testing.T, p *process) (text string) {
 		return whole
 	})
 	return text
+}
+
+// The certificate of a server ends: a warning before, an error of that server after.
+func TestDoctorReadsCertificates(t *testing.T) {
+	tier.Proof(t)
+	t.Parallel()
+	dir := t.TempDir()
+	authority := newAuthority(t, dir)
+	good := []string{}
+	for name, until := range map[string]time.Duration{"good": 30 * 24 * time.Hour, "soon": 13 * 24 * time.Hour, "over": -time.Minute} {
+		cert, key := authority.issue(name, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(until) })
+		s := testutil.RunServer(t, testutil.WithConfigText(fmt.Sprintf("tls { cert_file: %q, key_file: %q }", cert, key)))
+		if name != "over" {
+			withBucket(t, s, "--tlsca", authority.file)
+		}
+		good = append(good, s.URL())
+		if name == "good" {
+			_, out, _ := run(t, s, "doctor", "--tlsca", authority.file)
+			require.Regexp(t, `(?m)^ok +certificate `, out)
+		}
+	}
+	_, out, _ := run(t, nil, "doctor", "--server", strings.Join(good, ","), "--tlsca", authority.file)
+	require.Regexp(t, `(?m)^warning +certificate `, out)
+	require.Regexp(t, `(?m)^error +certificate `, out)
 }

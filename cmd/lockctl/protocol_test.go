@@ -3,6 +3,7 @@
 package main_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -46,9 +47,11 @@ func TestForeignProtocol(t *testing.T) {
 					require.Equal(t, c.remake, strings.Contains(out, `"nats stream rm KV_natslock"`))
 				}
 			}
-			repair := doctor(t, s).row(t, "metadata.natslock.protocol").Repair
-			require.Contains(t, repair, c.repair)
-			require.NotContains(t, repair, "lockctl init")
+			_, out, _ := run(t, s, "doctor")
+			repair := regexp.MustCompile(`metadata\.natslock\.protocol .*\n +repair: (.*)\n`).FindStringSubmatch(out)
+			require.NotNil(t, repair, out)
+			require.Contains(t, repair[1], c.repair)
+			require.NotContains(t, repair[1], "lockctl init")
 			after := bucketInfo(t, js)
 			require.Equal(t, before.Config, after.Config)
 			require.Equal(t, before.State.LastSeq, after.State.LastSeq)

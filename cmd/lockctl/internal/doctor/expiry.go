@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
@@ -39,13 +40,19 @@ func (d *doctor) removed(removed, left int, err error) {
 func (d *doctor) expiry() {
 	ctx, cancel := d.g.Bounded()
 	defer cancel()
-	var overdue, lasting, stuck, mixed []string
-	var last admin.Info // they come in the order of their names
-	n, r := 0, &renewals{}
+	r := &renewals{}
 	if stream, err := d.s.JS.Stream(ctx, d.info.Config.Name); err == nil {
 		r.at = stream.CachedInfo().TimeStamp
 	}
-	for info, err := range admin.New(d.s.Client).List(ctx, d.Pattern) {
+	d.records(admin.New(d.s.Client).List(ctx, d.Pattern), r)
+}
+
+// records judges the records of locks, and counts their renewals.
+func (d *doctor) records(locks iter.Seq2[admin.Info, error], r *renewals) {
+	var overdue, lasting, stuck, mixed []string
+	var last admin.Info // they come in the order of their names
+	n := 0
+	for info, err := range locks {
 		if err != nil {
 			d.unseen("expiry", err, "the locks cannot be listed")
 			return

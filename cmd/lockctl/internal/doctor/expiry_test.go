@@ -4,11 +4,52 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/cmd/lockctl/internal/session"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 )
+
+// Records that outlive their TTL, and those that have none, have a row for each sort, with what removes them.
+func TestOutlived(t *testing.T) {
+	t.Parallel()
+	lives := natslock.Holder{Expires: time.Now().Add(time.Hour)}
+	held := func(name string, h admin.Holder, queue ...admin.Waiter) admin.Info {
+		return admin.Info{Kind: admin.KindMutex, Name: name, Holder: &h, Queue: queue}
+	}
+	late := admin.Holder{Holder: natslock.Holder{Expires: time.Now().Add(-time.Hour)}, Overdue: true}
+	for name, c := range map[string]struct {
+		infos         []admin.Info
+		found, repair []string
+	}{
+		"none": {[]admin.Info{held("a", admin.Holder{Holder: lives})}, []string{"no record of 1 lock outlives its TTL"}, []string{""}},
+		"overdue": {[]admin.Info{held("a", late), held("b", admin.Holder{Holder: lives}, admin.Waiter{ID: "ID", Overdue: true})},
+			[]string{"2 records whose TTL has ended and that the server has not removed, because it forgot TTLs over a restart or is late: the holder of mutex lock a"},
+			[]string{`"lockctl doctor --repair" removes them`}},
+		"without a TTL": {[]admin.Info{held("a", admin.Holder{}, admin.Waiter{ID: "ID"})},
+			[]string{"1 record without a TTL, which keep others out for ever: the holder of mutex lock a", "1 record without a TTL in queues, which keep those behind them waiting for ever: place ID of mutex lock a"},
+			[]string{`"lockctl break NAME" frees the lock`, `"nats kv del natslock KEY"`}},
+	} {
+		d := doctor{g: &session.Globals{Bucket: "natslock"}}
+		d.records(func(yield func(admin.Info, error) bool) {
+			for _, info := range c.infos {
+				if !yield(info, nil) {
+					return
+				}
+			}
+		}, &renewals{at: time.Now()})
+		rows := d.Checks[:len(d.Checks)-1] // the last one is that of the renewals
+		require.Len(t, rows, len(c.found), name)
+		for i, row := range rows {
+			require.Equal(t, c.found[i], row.Found, name)
+			require.Contains(t, row.Repair, c.repair[i], name)
+			require.Equal(t, c.repair[i] != "", row.Status == checkWarning, name)
+		}
+	}
+}
 
 // TestRemoved: what --repair says of each outcome. A visit that leaves records asks for
 // another one.

@@ -1,6 +1,4 @@
-//go:build unix
-
-package main_test
+package doctor_test
 
 import (
 	"context"
@@ -30,8 +28,7 @@ func TestDoctorCountsRenewals(t *testing.T) {
 	fixed := take(t, c, "a.fixed", natslock.NoRenew())
 	idle := take(t, c, "a.idle", natslock.TTL(10*time.Second), natslock.Linger(time.Hour))
 	require.NoError(t, idle.Unlock(context.Background()))
-	go client(t, s).Lock(t.Context(), "a.held", natslock.TTL(30*time.Second)) //nolint:errcheck // it waits until the test ends
-	awaitQueue(t, s, "a.held", 1)
+	waits(t, s, "a.held", natslock.TTL(30*time.Second))
 	d := doctor(t, s, "a.>")
 	require.Equal(t, "ok", d.row(t, "renewals").Status)
 	require.Equal(t, 3, d.Renewals.Records)

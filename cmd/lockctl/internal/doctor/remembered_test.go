@@ -1,9 +1,9 @@
-//go:build unix
-
-package main_test
+package doctor_test
 
 import (
+	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,18 +15,47 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
+
+func historyInfo(t *testing.T, js jetstream.JetStream) *jetstream.StreamInfo {
+	t.Helper()
+	return streamInfo(t, js, "HISTORY_natslock")
+}
+
+// remember makes a history, and returns when it copies what is written. The server begins
+// with that a moment later.
+func remember(t *testing.T, s *testutil.Server, opts ...nats.Option) {
+	t.Helper()
+	js := jetStream(t, s, opts...)
+	_, err := js.CreateStream(t.Context(), kvstore.HistoryStream(bucketInfo(t, js), 7*24*time.Hour, 0))
+	require.NoError(t, err)
+	sourcing(t, js)
+}
+
+// sourcing returns when the history copies what is written.
+func sourcing(t *testing.T, js jetstream.JetStream) {
+	t.Helper()
+	kit.Eventually(t, "a history that copies", func() bool { return historyInfo(t, js).Sources[0].Active >= 0 })
+}
+
+// copied waits until the history has all that was written.
+func copied(t *testing.T, js jetstream.JetStream) {
+	t.Helper()
+	kit.Eventually(t, "a copy of the last write", func() bool {
+		stream, err := js.Stream(t.Context(), "HISTORY_natslock")
+		require.NoError(t, err)
+		last, err := stream.GetMsg(t.Context(), stream.CachedInfo().State.LastSeq)
+		return err == nil && strings.Fields(last.Header.Get("Nats-Stream-Source"))[1] == fmt.Sprint(bucketInfo(t, js).State.LastSeq)
+	})
+}
 
 // updateHistory changes the stream of a history, and returns its configuration before.
 func updateHistory(t *testing.T, js jetstream.JetStream, set func(*jetstream.StreamConfig)) (before jetstream.StreamConfig) {
 	t.Helper()
-	before = historyInfo(t, js).Config
-	to := before
-	set(&to)
-	_, err := js.UpdateStream(t.Context(), to)
-	require.NoError(t, err)
-	return before
+	return update(t, js, "HISTORY_natslock", set)
 }
 
 // again deletes a history and makes another one, as the doctor says.
@@ -50,8 +79,8 @@ func TestDoctorHistory(t *testing.T) {
 	require.Equal(t, checked{Check: "history", Status: "ok", Found: `none: "lockctl init --history 7d" makes one`}, row())
 
 	remember(t, s)
-	hold(t, s, "x", "--ttl", "1h")
-	copied(t, s)
+	take(t, client(t, s), "x", natslock.TTL(time.Hour))
+	copied(t, js)
 	d := doctor(t, s)
 	require.Zero(t, d.ExitCode, d.troubles())
 	require.Regexp(t, `^since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d), [\d.]+ K?i?B of 256\.0 MiB of size$`, d.row(t, "history").Found)
@@ -62,10 +91,11 @@ func TestDoctorHistory(t *testing.T) {
 	d = doctor(t, s)
 	require.Equal(t, []string{"warning history"}, d.troubles())
 	require.Contains(t, d.row(t, "history").Found, "it is too small for 7d, and reaches back ")
-	repair := regexp.MustCompile(`^"lockctl (init --history 7d --history-size \d+)" or more: `).FindStringSubmatch(d.row(t, "history").Repair)
+	repair := regexp.MustCompile(`^"lockctl init --history 7d --history-size (\d+)" or more: `).FindStringSubmatch(d.row(t, "history").Repair)
 	require.NotNil(t, repair, d.row(t, "history").Repair)
-	code, _, errs := run(t, s, append(strings.Fields(repair[1]), "-f")...)
-	require.Zero(t, code, errs)
+	size, err := strconv.ParseInt(repair[1], 10, 64)
+	require.NoError(t, err)
+	updateHistory(t, js, func(c *jetstream.StreamConfig) { c.MaxBytes = size })
 	updateHistory(t, js, func(c *jetstream.StreamConfig) { c.MaxBytes = kvstore.DefaultHistoryBytes })
 	require.Equal(t, "ok", row().Status)
 
@@ -77,8 +107,8 @@ func TestDoctorHistory(t *testing.T) {
 	require.Equal(t, "stream HISTORY_natslock does not copy all of KV_natslock", d.row(t, "history").Found)
 	overwrite(t, s, 1100)
 	updateHistory(t, js, func(c *jetstream.StreamConfig) { c.Sources = before.Sources })
-	sourcing(t, s)
-	copied(t, s)
+	sourcing(t, js)
+	copied(t, js)
 	d = doctor(t, s)
 	require.Equal(t, []string{"warning history"}, d.troubles())
 	lost := regexp.MustCompile(`; of (\d+) writes in the last hour (\d+) missing$`).FindStringSubmatch(d.row(t, "history").Found)
@@ -108,10 +138,11 @@ func overwrite(t *testing.T, s *testutil.Server, n int) {
 func TestDoctorHistoryRemade(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
-	s := remembered(t)
+	s := serve(t)
+	remember(t, s)
 	js := jetStream(t, s)
 	overwrite(t, s, 1)
-	copied(t, s)
+	copied(t, js)
 	before := historyInfo(t, js).State.LastSeq
 	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
 	withBucket(t, s)
@@ -135,18 +166,15 @@ func TestDoctorHistoryWithoutSource(t *testing.T) {
 	js := makeBucket(t, s, func(c *jetstream.StreamConfig) {
 		c.ConsumerLimits = jetstream.StreamConsumerLimits{InactiveThreshold: time.Second}
 	})
-	code, _, errs := run(t, s, "init", "-f", "--history", "7d")
-	require.Zero(t, code, errs)
+	_, err := js.CreateStream(t.Context(), kvstore.HistoryStream(bucketInfo(t, js), 7*24*time.Hour, 0))
+	require.NoError(t, err)
 	kit.Eventually(t, "the error of the source", func() bool { return historyInfo(t, js).Sources[0].Error != nil })
 	d := doctor(t, s)
 	require.Equal(t, []string{"error history"}, d.troubles())
 	require.Contains(t, d.row(t, "history").Found, "the server cannot copy KV_natslock: consumer inactive threshold")
 
-	c := bucketInfo(t, js).Config
-	c.ConsumerLimits = jetstream.StreamConsumerLimits{}
-	_, err := js.UpdateStream(t.Context(), c)
-	require.NoError(t, err)
-	sourcing(t, s)
+	update(t, js, "KV_natslock", func(c *jetstream.StreamConfig) { c.ConsumerLimits = jetstream.StreamConsumerLimits{} })
+	sourcing(t, js)
 	require.Equal(t, "ok", doctor(t, s).row(t, "history").Status)
 }
 
@@ -158,7 +186,7 @@ func TestDoctorFindsRestoredBucket(t *testing.T) {
 	js := jetStream(t, s)
 	remember(t, s)
 	overwrite(t, s, 10)
-	copied(t, s)
+	copied(t, js)
 	require.Equal(t, "ok", func() string { d := doctor(t, s); return d.row(t, "history").Status }())
 	was := bucketInfo(t, js)
 	c := was.Config
@@ -180,13 +208,13 @@ func TestDoctorFindsRestoredBucket(t *testing.T) {
 // A user that may not read the history learns so.
 func TestDoctorHistoryOfUser(t *testing.T) {
 	t.Parallel()
-	may := block(t, "orders.>", "--history")
+	may := perms(t, admin.Access{Pattern: "orders.>", History: true})
 	const read = `"$JS.API.DIRECT.GET.HISTORY_natslock"`
 	require.Contains(t, may, read)
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
-		"may": may, "finds": strings.Replace(may, read, "", 1), "other": block(t, "orders.>"),
+		"may": may, "finds": strings.Replace(may, read, "", 1), "other": perms(t, admin.Access{Pattern: "orders.>"}),
 	})))
-	withBucket(t, s, "--user", "root", "--password", "p")
+	withBucket(t, s, asRoot...)
 	as := func(user string) diagnosis {
 		t.Helper()
 		d := doctor(t, s, "orders.>", "--user", user, "--password", "p")
@@ -196,8 +224,7 @@ func TestDoctorHistoryOfUser(t *testing.T) {
 	row := func(user string) checked { d := as(user); return d.row(t, "history") }
 	require.Equal(t, "ok", row("may").Status)
 	require.Contains(t, row("may").Found, "none")
-	code, _, errs := run(t, s, "--user", "root", "--password", "p", "init", "-f", "--history", "7d")
-	require.Zero(t, code, errs)
+	remember(t, s, asRoot...)
 	js := jetStream(t, s, asRoot...)
 	kit.Eventually(t, "a copy of a write", func() bool {
 		row("may") // writes

@@ -1,9 +1,6 @@
-//go:build unix
-
-package main_test
+package doctor_test
 
 import (
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -20,108 +17,17 @@ import (
 
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
+	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
-
-type diagnosis struct {
-	Server   string `json:"server"`
-	Bucket   string `json:"bucket"`
-	Status   string `json:"status"`
-	ExitCode int    `json:"exit_code"`
-	Checks   []checked
-	LeftOut  []struct{ Check, Why string } `json:"left_out"`
-	Renewals struct {
-		Records   int
-		Demand    float64 `json:"demand_per_second"`
-		Confirmed float64 `json:"confirmed_per_second"`
-		Late      int
-		Latest    float64 `json:"latest_seconds"`
-	}
-}
-
-type checked struct{ Check, Status, Found, Repair string }
-
-// doctor runs it and checks what is true of every answer.
-func doctor(t *testing.T, s *testutil.Server, args ...string) diagnosis {
-	t.Helper()
-	code, out, errs := run(t, s, append([]string{"doctor", "--json"}, args...)...)
-	var d diagnosis
-	require.NoError(t, json.Unmarshal([]byte(out), &d), "%s%s", out, errs)
-	require.Empty(t, errs)
-	require.Equal(t, code, d.ExitCode)
-	worst := "ok"
-	for _, c := range d.Checks {
-		require.NotEmpty(t, c.Check)
-		require.NotEmpty(t, c.Found, c.Check)
-		switch c.Status {
-		case "error":
-			worst = "error"
-		case "warning":
-			if worst == "ok" {
-				worst = "warning"
-			}
-			require.NotEmpty(t, c.Repair, c.Check)
-		case "ok", "unknown":
-			require.Empty(t, c.Repair, c.Check)
-		default:
-			t.Fatalf("status %q", c.Status)
-		}
-	}
-	require.Equal(t, worst, d.Status)
-	require.Equal(t, d.Status == "ok", d.ExitCode == 0)
-	require.Equal(t, d.Status == "warning", d.ExitCode == 1)
-	// A busy machine has a slow link to itself. TestRoundTrip judges that row.
-	for i, c := range d.Checks {
-		if c.Check == "round trip" && c.Status == "warning" {
-			if d.Checks[i].Status = "ok"; len(d.troubles()) == 0 {
-				d.Status, d.ExitCode = "ok", 0
-			}
-		}
-	}
-	return d
-}
-
-// row returns the rows of a check that are not fine, or all if all are.
-func (d diagnosis) row(t *testing.T, check string) checked {
-	t.Helper()
-	rows := slices.DeleteFunc(slices.Clone(d.Checks), func(c checked) bool { return c.Check != check })
-	require.NotEmpty(t, rows, "no row %s", check)
-	for _, c := range rows {
-		if c.Status != "ok" {
-			return c
-		}
-	}
-	return rows[0]
-}
-
-// left says why a check was left out; empty: it was not.
-func (d diagnosis) left(check string) (why string) {
-	for _, o := range d.LeftOut {
-		if o.Check == check {
-			why += o.Why
-		}
-	}
-	return why
-}
-
-// troubles names the rows with warnings and errors.
-func (d diagnosis) troubles() []string {
-	list := []string{}
-	for _, c := range d.Checks {
-		if c.Status == "warning" || c.Status == "error" {
-			list = append(list, c.Status+" "+c.Check)
-		}
-	}
-	return list
-}
 
 func TestDoctorFindsNothing(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
 		o.HTTPHost, o.HTTPPort, o.SyncAlways = "127.0.0.1", -1, true
 	}))
-	code, _, errs := run(t, s, "init", "-f")
-	require.Zero(t, code, errs)
+	withBucket(t, s)
 	js := jetStream(t, s)
 	before := bucketInfo(t, js).Config
 	monitor := "http://" + s.Server().MonitorAddr().String()
@@ -143,11 +49,11 @@ func TestDoctorFindsNothing(t *testing.T) {
 
 	// It changes nothing and leaves nothing.
 	require.Equal(t, before, bucketInfo(t, js).Config)
-	require.Empty(t, locks(t, s, "ls"))
+	require.Empty(t, listed(t, s))
 	kit.Eventually(t, "the end of the tombstones", func() bool { return bucketInfo(t, js).State.Msgs == 0 })
 
 	// The same for people.
-	code, out, errs := run(t, s, "doctor")
+	code, out, errs := visit(t, s)
 	require.Zero(t, code)
 	require.Empty(t, errs)
 	require.Regexp(t, `(?m)^STATUS +CHECK +FOUND$`, out)
@@ -196,7 +102,7 @@ func TestDoctorWithoutBucket(t *testing.T) {
 	require.Equal(t, []string{"error jetstream"}, d.troubles())
 
 	for _, args := range [][]string{{"orders.42"}, {"a.>.b"}, {">", "--bucket", "a.b"}} {
-		code, out, errs := run(t, s, append([]string{"doctor"}, args...)...)
+		code, out, errs := visit(t, s, args...)
 		require.Equal(t, 64, code, "%q %s", args, errs)
 		require.Empty(t, out)
 	}
@@ -228,32 +134,29 @@ func TestDoctorFindsBadBucket(t *testing.T) {
 	_, err = js.UpdateStream(t.Context(), c)
 	require.NoError(t, err)
 	require.NoError(t, js.DeleteStream(t.Context(), "copy"))
-	code, _, errs := run(t, s, "init", "-f")
-	require.Zero(t, code, errs)
-	require.Empty(t, doctor(t, s).troubles(), "init has repaired it")
+	require.Equal(t, []string{"warning republish"}, doctor(t, s).troubles())
 }
 
 // Each subject that is refused is named.
 func TestDoctorTriesPermissions(t *testing.T) {
 	t.Parallel()
-	orders := block(t, "orders.>")
+	orders := perms(t, admin.Access{Pattern: "orders.>"})
 	without := func(subject string) string {
 		require.Contains(t, orders, `"`+subject+`"`)
 		return strings.Replace(orders, `"`+subject+`"`, "", 1)
 	}
 	const noQueue, noWord, noGate = "$KV.natslock.rwait.orders.*.>", "natslock.natslock.*.lock.orders.>", "$KV.natslock.rw.orders.>"
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
-		"full": orders, "own": block(t, "orders.>", "--own-only"),
-		"observer": block(t, "orders.>", "--role", "observer"), "operator": block(t, "orders.>", "--role", "operator"),
-		"blind": strings.Replace(block(t, "orders.>", "--role", "observer"), `"$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.orders.>"`, "", 1), "queue": without(noQueue), "word": without(noWord), "gate": without(noGate),
-		"info": without("$JS.API.STREAM.INFO.KV_natslock"), "admin": block(t, "orders.>", "--role", "admin"),
+		"full": orders, "own": perms(t, admin.Access{Pattern: "orders.>", OwnOnly: true}),
+		"observer": perms(t, admin.Access{Pattern: "orders.>", Role: admin.RoleObserver}), "operator": perms(t, admin.Access{Pattern: "orders.>", Role: admin.RoleOperator}),
+		"blind": strings.Replace(perms(t, admin.Access{Pattern: "orders.>", Role: admin.RoleObserver}), `"$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.orders.>"`, "", 1), "queue": without(noQueue), "word": without(noWord), "gate": without(noGate),
+		"info": without("$JS.API.STREAM.INFO.KV_natslock"), "admin": perms(t, admin.Access{Pattern: "orders.>", Role: admin.RoleAdmin}),
 	})))
 	as := func(user string, args ...string) diagnosis {
 		t.Helper()
 		return doctor(t, s, append(args, "--user", user, "--password", "p", "--timeout", kit.Patience.String())...)
 	}
-	code, _, errs := run(t, s, "init", "-f", "--user", "root", "--password", "p")
-	require.Zero(t, code, errs)
+	withBucket(t, s, asRoot...)
 
 	d := as("full", "orders.>")
 	require.Zero(t, d.ExitCode, "%v", d.troubles())
@@ -314,22 +217,18 @@ func TestDoctorFindsSecondBucket(t *testing.T) {
 		o.LeafNode.Remotes = []*server.RemoteLeafOpts{{URLs: []*url.URL{{Scheme: "nats-leaf", Host: fmt.Sprintf("127.0.0.1:%d", port)}}}}
 		o.LeafNode.ReconnectInterval = 50 * time.Millisecond
 	}))
-	code, _, errs := run(t, hub, "init", "-f")
-	require.Zero(t, code, errs)
+	withBucket(t, hub)
+	js, err := jetstream.NewWithDomain(leaf.Connect(), "hub")
+	require.NoError(t, err)
 	kit.Eventually(t, "the hub's bucket, from the leaf", func() bool {
-		code, _, _ := run(t, leaf, "--js-domain", "hub", "--timeout", "1s", "ls")
-		js, err := jetstream.NewWithDomain(leaf.Connect(), "hub")
-		require.NoError(t, err)
-		_, err = js.Stream(t.Context(), "KV_natslock")
-		return code == 0 && err == nil
+		_, err := js.Stream(t.Context(), "KV_natslock")
+		return err == nil
 	})
 	d := doctor(t, leaf, "--js-domain", "hub")
 	require.Zero(t, d.ExitCode, "%v", d.troubles())
 	require.Contains(t, d.row(t, "other domains").Found, "the connection's own domain")
 
-	code, out, errs := run(t, leaf, "init", "-f")
-	require.Zero(t, code, errs)
-	require.Contains(t, out, "made bucket")
+	withBucket(t, leaf)
 	for _, args := range [][]string{{"--js-domain", "hub"}, {"--other-domain", "hub"}} {
 		d = doctor(t, leaf, args...)
 		require.Equal(t, []string{"warning other domains"}, d.troubles())
@@ -338,7 +237,7 @@ func TestDoctorFindsSecondBucket(t *testing.T) {
 
 	// The doctor also finds a second bucket that no flag names, if its server sends it a
 	// notification of a change while it listens.
-	stop := cycle(t, hub, "busy", 1, 0)
+	stop := cycle(t, hub)
 	defer stop()
 	kit.Eventually(t, "a doctor that hears of the hub's bucket", func() bool {
 		d = doctor(t, leaf)
@@ -347,21 +246,17 @@ func TestDoctorFindsSecondBucket(t *testing.T) {
 	require.Equal(t, []string{"warning other domains"}, d.troubles())
 }
 
-// init spreads a bucket over a cluster, and the doctor sees who keeps it.
+// A bucket is spread over a cluster, and the doctor sees who keeps it.
 func TestDoctorOnCluster(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
 	cluster := testutil.RunCluster(t, 3)
 	s := cluster.Servers()[0]
-	code, out, errs := run(t, s, "init", "-f", "--replicas", "1")
-	require.Zero(t, code, errs)
-	require.Contains(t, out, "one replica on cluster")
+	client(t, s, natslock.WithReplicas(1))
 	d := doctor(t, s)
 	require.Equal(t, []string{"warning num_replicas"}, d.troubles())
 	require.Contains(t, d.row(t, "num_replicas").Repair, "lockctl init")
-	code, out, errs = run(t, s, "init", "-f")
-	require.Zero(t, code, errs)
-	require.Regexp(t, `num_replicas +1 +-> +3`, out)
+	update(t, jetStream(t, s), "KV_natslock", func(c *jetstream.StreamConfig) { c.Replicas = 3 })
 	kit.Eventually(t, "three replicas that are up to date", func() bool { return len(doctor(t, s).troubles()) == 0 })
 	js, err := jetstream.New(s.Connect())
 	require.NoError(t, err)
@@ -420,56 +315,4 @@ func TestDoctorVisitsAllServers(t *testing.T) {
 	})
 	d := doctor(t, cluster.Servers()[leader])
 	require.Contains(t, d.row(t, "replicas").Repair, "free room on the disk of "+full.Server().Name()+" and restart the server")
-}
-
-// The certificate of a server ends: a warning before, an error of that server after.
-func TestDoctorReadsCertificates(t *testing.T) {
-	tier.Proof(t)
-	t.Parallel()
-	dir := t.TempDir()
-	authority := newAuthority(t, dir)
-	good := []string{}
-	for name, until := range map[string]time.Duration{"good": 30 * 24 * time.Hour, "soon": 13 * 24 * time.Hour, "over": -time.Minute} {
-		cert, key := authority.issue(name, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(until) })
-		s := testutil.RunServer(t, testutil.WithConfigText(fmt.Sprintf("tls { cert_file: %q, key_file: %q }", cert, key)))
-		if name != "over" {
-			withBucket(t, s, "--tlsca", authority.file)
-		}
-		good = append(good, s.URL())
-		if name == "good" {
-			d := doctor(t, s, "--tlsca", authority.file)
-			require.Equal(t, "ok", d.row(t, "certificate").Status)
-		}
-	}
-	d := doctor(t, nil, "--server", strings.Join(good, ","), "--tlsca", authority.file)
-	require.Contains(t, d.troubles(), "warning certificate")
-	require.Contains(t, d.troubles(), "error certificate")
-}
-
-// An account that imports the bucket needs no more of JetStream than the locks do.
-func TestDoctorThroughImport(t *testing.T) {
-	t.Parallel()
-	s := testutil.RunServer(t, testutil.WithConfigText(`accounts {
-		OWNER { jetstream: enabled, users: [ { user: owner, password: p } ], exports: [
-			{ service: "$JS.API.STREAM.INFO.KV_natslock" }, { service: "$JS.API.DIRECT.GET.KV_natslock.>" },
-			{ service: "$KV.natslock.>" }, { stream: "natslock.natslock.>" } ] }
-		APP { users: [ { user: app, password: p } ], imports: [
-			{ service: { account: OWNER, subject: "$JS.API.STREAM.INFO.KV_natslock" }, to: "locks.API.STREAM.INFO.KV_natslock" }
-			{ service: { account: OWNER, subject: "$JS.API.DIRECT.GET.KV_natslock.>" }, to: "locks.API.DIRECT.GET.KV_natslock.>" }
-			{ service: { account: OWNER, subject: "$KV.natslock.>" }, to: "locks.API.$KV.natslock.>" }
-			{ stream: { account: OWNER, subject: "natslock.natslock.>" } } ] } }`))
-	withBucket(t, s, "--user", "owner", "--password", "p")
-	app := func(args ...string) (code int, out, errs string) {
-		return run(t, s, append([]string{"--user", "app", "--password", "p", "--js-api-prefix", "locks.API"}, args...)...)
-	}
-	code, out, errs := app("doctor")
-	require.Zero(t, code, out+errs)
-	require.NotContains(t, out, "unknown")
-	for _, check := range []string{"jetstream", "mirrors", "history"} {
-		require.Regexp(t, `left out: `+check+`: .*locks\.API does not lead there`, out)
-	}
-	require.Contains(t, out, "no second bucket in the connection's own domain")
-	code, _, errs = app("init", "-f", "--max-bytes", "100000000")
-	require.Equal(t, 69, code, errs)
-	require.Contains(t, errs, "what another account does not export, only its own users can do")
 }

@@ -1,6 +1,4 @@
-//go:build unix
-
-package main_test
+package doctor_test
 
 import (
 	"context"
@@ -10,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -19,6 +18,7 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
+	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -28,14 +28,8 @@ func TestDoctorFindsFullBucket(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	js := jetStream(t, s)
-	limit := func(set func(*jetstream.StreamConfig)) {
-		t.Helper()
-		c := bucketInfo(t, js).Config
-		set(&c)
-		_, err := js.UpdateStream(t.Context(), c)
-		require.NoError(t, err)
-	}
-	hold(t, s, "x")
+	limit := func(set func(*jetstream.StreamConfig)) { t.Helper(); update(t, js, "KV_natslock", set) }
+	take(t, client(t, s), "x", natslock.TTL(time.Hour))
 	limit(func(c *jetstream.StreamConfig) { c.MaxMsgs = 1 })
 	d := doctor(t, s)
 	require.Equal(t, []string{"error room", "error mutex"}, d.troubles())
@@ -45,19 +39,12 @@ func TestDoctorFindsFullBucket(t *testing.T) {
 	for _, row := range []string{"room", "mutex"} {
 		require.Contains(t, d.row(t, row).Repair, "nats stream edit KV_natslock --max-msgs=-1")
 	}
-	// Nobody has the lock that the full bucket refuses: no conflict.
-	for _, args := range [][]string{{"acquire", "--wait", "1s", "y"}, {"run", "--wait", "1s", "y", "--", "true"}} {
-		code, _, errs := run(t, s, args...)
-		require.Equal(t, 69, code, errs)
-		require.Contains(t, errs, "1 of max_msgs 1 are used")
-	}
 	limit(func(c *jetstream.StreamConfig) { c.MaxMsgs, c.MaxBytes = -1, 1 })
 	d = doctor(t, s)
 	require.Equal(t, []string{"error room", "error mutex"}, d.troubles())
 	require.Contains(t, d.row(t, "mutex").Found, "of max_bytes 1 are used")
 	require.Contains(t, d.row(t, "mutex").Repair, "lockctl init --max-bytes 1048576")
-	code, _, errs := run(t, s, "init", "-f", "--max-bytes", "1048576")
-	require.Zero(t, code, errs)
+	limit(func(c *jetstream.StreamConfig) { c.MaxBytes = 1048576 })
 	d = doctor(t, s)
 	require.Empty(t, d.troubles())
 	require.Contains(t, d.row(t, "room").Found, "of 1.0 MiB of size")
@@ -103,9 +90,9 @@ func TestDoctorFindsLastingRecords(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	js := jetStream(t, s)
-	hold(t, s, "x")
-	start(t, s, "run", "x", "--", "true")
-	awaitQueue(t, s, "x", 1)
+	c := client(t, s)
+	l := take(t, c, "x", natslock.TTL(time.Hour))
+	waits(t, s, "x")
 	require.Equal(t, "ok", func() string { d := doctor(t, s); return d.row(t, "expiry").Status }())
 	stream, err := js.Stream(t.Context(), "KV_natslock")
 	require.NoError(t, err)
@@ -137,8 +124,7 @@ func TestDoctorFindsLastingRecords(t *testing.T) {
 	require.Contains(t, found[1].Repair, "nats kv del natslock KEY")
 
 	// The repairs work.
-	code, _, errs := run(t, s, "break", "-f", "--now", "y")
-	require.Zero(t, code, errs)
+	require.NoError(t, admin.New(c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "y", ID: l.ID(), Immediately: true}))
 	kv, err := js.KeyValue(t.Context(), "natslock")
 	require.NoError(t, err)
 	keys, err := kv.ListKeysFiltered(t.Context(), "wait.y.*")
@@ -146,8 +132,7 @@ func TestDoctorFindsLastingRecords(t *testing.T) {
 	for key := range keys.Keys() {
 		require.NoError(t, kv.Delete(t.Context(), key))
 	}
-	code, _, errs = run(t, s, "run", "-w", "60", "y", "--", "true")
-	require.Zero(t, code, errs)
+	require.NoError(t, take(t, c, "y").Unlock(t.Context()))
 	require.Equal(t, "ok", func() string { d := doctor(t, s); return d.row(t, "expiry").Status }())
 }
 
@@ -156,10 +141,10 @@ func TestDoctorFindsLastingRecords(t *testing.T) {
 func TestDoctorFindsStoppedStream(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
-	cluster := testutil.RunCluster(t, 3, testutil.WithConfigText(userList(map[string]string{"orders": block(t, "orders.>")})))
+	cluster := testutil.RunCluster(t, 3, testutil.WithConfigText(userList(map[string]string{"orders": perms(t, admin.Access{Pattern: "orders.>"})})))
 	s := cluster.Servers()[0]
 	root := []string{"--user", "root", "--password", "p"}
-	withBucket(t, s, root...)
+	withBucket(t, s, asRoot...)
 	nc := s.Connect(nats.UserInfo("orders", "p"))
 	poison := nats.NewMsg("$KV.natslock.lock.orders.b")
 	poison.Header.Set("Nats-Expected-Last-Msg-Id", "none")
@@ -181,7 +166,7 @@ func TestDoctorFindsStoppedStream(t *testing.T) {
 	require.Contains(t, d.row(t, "bucket").Repair, `"nats stream rm KV_natslock", "lockctl init"`)
 
 	require.NoError(t, jetStream(t, s, nats.UserInfo("root", "p")).DeleteStream(t.Context(), "KV_natslock"))
-	withBucket(t, s, root...)
+	withBucket(t, s, asRoot...)
 	kit.Eventually(t, "a bucket that is well", func() bool { return len(doctor(t, s, root...).troubles()) == 0 })
 }
 
@@ -268,4 +253,42 @@ func TestDoctorOfBusyCluster(t *testing.T) {
 	for range 8 {
 		require.NotContains(t, doctor(t, s).troubles(), "warning replicas")
 	}
+}
+
+// "doctor --repair" removes what is overdue of the locks that its pattern matches, and
+// leaves what lives alone.
+func TestDoctorRepairs(t *testing.T) {
+	tier.Proof(t)
+	t.Parallel()
+	s := serve(t)
+	c := client(t, s)
+	for _, name := range []string{"left.a", "left.b", "right"} {
+		take(t, c, name, natslock.TTL(time.Second), natslock.NoRenew())
+	}
+	s.Stop()
+	kit.ForgetTTLs(t, s)
+	s.Restart()
+	take(t, client(t, s), "held", natslock.TTL(time.Hour))
+	kit.Eventually(t, "all are overdue", func() bool {
+		n := 0
+		for _, info := range listed(t, s) {
+			if info.Holder.Overdue {
+				n++
+			}
+		}
+		return n == 3
+	})
+	row := doctor(t, s).row(t, "expiry")
+	require.Equal(t, "warning", row.Status)
+	require.Contains(t, row.Repair, "lockctl doctor --repair")
+	d := doctor(t, s, "--repair", "left.>")
+	require.Equal(t, "2 overdue records removed", d.row(t, "repair").Found)
+	require.Len(t, listed(t, s), 2)
+	d = doctor(t, s, "--repair")
+	require.Equal(t, "1 overdue record removed", d.row(t, "repair").Found)
+	require.Equal(t, "ok", d.row(t, "expiry").Status)
+	require.Zero(t, d.ExitCode)
+	l := listed(t, s)
+	require.Len(t, l, 1)
+	require.Equal(t, "held", l[0].Name)
 }
