@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -217,4 +218,46 @@ func TestTerminalPartitions(t *testing.T) {
 	}
 	term.send("\x03")
 	term.expect("$ ")
+}
+
+// On a terminal a line shows the place in the queue and the holder as they are, and is
+// gone when the lock is granted.
+func TestRunWaitsOnTerminal(t *testing.T) {
+	tier.Proof(t)
+	t.Parallel()
+	s := serve(t)
+	p, _ := hold(t, s, "x")
+	first := start(t, s, "run", "x", "--", "true")
+	awaitQueue(t, s, "x", 1)
+	v := display(t, s, nil, "run", "x", "--", "echo", "inside")
+	v.resize(160, 24) // the name of this machine may be long
+	holder := fmt.Sprintf(":%d sh has had it for ", p.cmd.Process.Pid)
+	text := v.shows("lockctl: waiting for lock x, place 2 of 2: ", holder)
+	v.until("a later time", func(now string) bool { return now != text && strings.Contains(now, holder) })
+	first.signal(syscall.SIGTERM)
+	require.Equal(t, 128+15, first.wait())
+	v.shows("place 1 of 1: ")
+	v.resize(40, 24)
+	v.until("a short line", func(now string) bool {
+		return strings.Contains(now, "waiting for lock x, place...\n") && strings.Count(strings.TrimSpace(now), "\n") == 0
+	})
+	p.signal(syscall.SIGTERM)
+	p.wait()
+	require.Zero(t, v.ends())
+	require.Equal(t, "inside", strings.TrimSpace(v.text()))
+
+}
+
+// A message stands above the line of a waiter, and the end of the waiting removes it.
+func TestRunGivesUpOnTerminal(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	hold(t, s, "y")
+	v := display(t, s, nil, "run", "y", "--", "true")
+	v.shows("waiting for lock y, place 1 of 1")
+	v.press("\x03")
+	require.Equal(t, 128+2, v.ends())
+	require.NotContains(t, v.text(), "place 1 of 1")
+	require.Contains(t, v.text(), "lockctl: gave up waiting for lock y: signal: interrupt")
+	require.Equal(t, 1, strings.Count(strings.TrimSpace(v.text()), "lockctl"))
 }

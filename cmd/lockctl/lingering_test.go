@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
@@ -38,54 +39,9 @@ func lingering(t *testing.T, s *testutil.Server) *natslock.Client {
 	return c
 }
 
-// ls, info and their JSON show that a lock lingers, and whether it was idle when its client
-// renewed it last.
-func TestLingeringIsShown(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	c := lingering(t, s)
-	ls := locks(t, s, "ls")
-	require.Equal(t, "exclusive", ls[0].Mode)
-	require.Equal(t, "shared", ls[1].Mode)
-	require.True(t, ls[0].Holder.Lingers)
-	require.True(t, ls[1].Readers[0].Lingers)
-	_, out, _ := run(t, s, "ls")
-	require.Regexp(t, `(?m)^mutex +m +idle +worker on `, out)
-	require.Regexp(t, `(?m)^rw +r +idle +\S.* and 1 more .* 2 +0$`, out)
-	_, out, _ = run(t, s, "ls", "--wide")
-	require.Equal(t, 3, strings.Count(out, " idle "), out)
-	_, out, _ = run(t, s, "info", "m")
-	require.Contains(t, out, "mutex m: held, idle when last renewed\n")
-	require.Regexp(t, `lingers +idle when last renewed: another client that waits gets it`, out)
-	_, out, _ = run(t, s, "info", "r")
-	require.Contains(t, out, "rw r: held by 2 readers, idle when last renewed\n")
-
-	l, err := c.Lock(timeout(t), "m", natslock.Linger(time.Hour))
-	require.NoError(t, err)
-	h := await(t, s, "m", "in use", func(l lock) bool { return !l.Holder.Idle }).Holder
-	require.True(t, h.Lingers)
-	_, out, _ = run(t, s, "ls", "m")
-	require.Regexp(t, `(?m)^mutex +m +exclusive +worker`, out)
-	_, out, _ = run(t, s, "info", "m")
-	require.Contains(t, out, "mutex m: held\n")
-	require.Regexp(t, `lingers +its client may keep it idle`, out)
-	require.NoError(t, l.Unlock(timeout(t)))
-
-	reader, err := rwlock.New(c).RLock(timeout(t), "r")
-	require.NoError(t, err)
-	await(t, s, "r", "a reader inside", func(l lock) bool { return l.Readers[0].Idle != l.Readers[1].Idle })
-	_, out, _ = run(t, s, "ls", "r")
-	require.Regexp(t, `(?m)^rw +r +shared `, out)
-	require.NoError(t, reader.Unlock(timeout(t)))
-	take(t, c, "plain")
-	h = locks(t, s, "ls", "plain")[0].Holder
-	require.False(t, h.Lingers || h.Idle)
-	_, out, _ = run(t, s, "info", "plain")
-	require.NotContains(t, out, "lingers")
-}
-
 // break says that a lock was idle, and its client frees it at once.
 func TestLingeringBroken(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	c := lingering(t, s)
@@ -105,6 +61,7 @@ func TestLingeringBroken(t *testing.T) {
 // top shows an idle lock, also on a narrow screen, and counts no hand-overs among its
 // grants.
 func TestLingeringInTop(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	c := lingering(t, s)
@@ -132,38 +89,4 @@ func TestLingeringInTop(t *testing.T) {
 	v.shows("Which one?", ", idle")
 	v.press(keyEnter)
 	v.shows("Break it?", "idle when last renewed")
-}
-
-// watch marks the events of a lock that was idle, and does not call that time held.
-func TestLingeringInWatch(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	c := client(t, s, natslock.WithTTL(3*time.Second))
-	text, object := watch(t, s, "-v", "m"), watch(t, s, "-v", "--json", "m")
-	l := take(t, c, "m", natslock.Linger(time.Hour))
-	require.NoError(t, l.Unlock(timeout(t)))
-	kit.Eventually(t, "a renewal", func() bool {
-		return strings.Contains(text.out.String(), "renewed") && strings.Contains(object.out.String(), "renewed")
-	})
-	code, _, errs := run(t, s, "run", "m", "--", "true")
-	require.Zero(t, code, errs)
-	kit.Eventually(t, "the other's release", func() bool { return strings.Count(object.out.String(), `"released"`) == 2 })
-	kit.Eventually(t, "the same text", func() bool { return strings.Count(text.out.String(), "released ") == 2 })
-	lines := strings.Split(strings.TrimSpace(text.out.String()), "\n")
-	evs := eventsOf(t, object, len(lines))
-	require.Equal(t, "granted", evs[0].Event)
-	require.True(t, evs[0].Lingers)
-	require.False(t, evs[0].Idle)
-	var idle []string
-	for i, ev := range evs {
-		require.Equal(t, ev.Idle, strings.Contains(lines[i], "  idle"), lines[i])
-		if ev.Idle {
-			require.True(t, ev.Lingers)
-			require.Nil(t, ev.Held)
-			idle = append(idle, ev.Event)
-		}
-	}
-	require.Subset(t, idle, []string{"renewed", "released"})
-	last := evs[len(evs)-1]
-	require.False(t, last.Lingers || last.Idle)
 }

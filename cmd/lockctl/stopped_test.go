@@ -104,6 +104,7 @@ func TestRunOutageOneSignal(t *testing.T) {
 
 // The first waiter of a free lock is stopped. -n says at any time that the lock has a queue.
 func TestRunOnceBehindStopped(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	for _, kind := range []struct {

@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/testutil"
 )
 
-// The doctor adds up what the records of all kinds need. A client that is cut off renews nothing:
-// the doctor warns of its lock.
+// The doctor adds up what the records of all kinds need.
 func TestDoctorCountsRenewals(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -35,12 +35,20 @@ func TestDoctorCountsRenewals(t *testing.T) {
 	require.InDelta(t, 3./60+3./10+3./15, d.Renewals.Demand, 1e-3, "of the lock, the idle lock, and the place, which has 15 s")
 	require.InDelta(t, d.Renewals.Demand, d.Renewals.Confirmed, 1e-3)
 	require.Zero(t, d.Renewals.Late)
+	runtime.KeepAlive([]*natslock.Lock{held, fixed})
+}
 
+// A client that is cut off renews nothing: the doctor warns of its lock.
+func TestDoctorFindsLateRenewals(t *testing.T) {
+	tier.Proof(t)
+	t.Parallel()
+	s := serve(t)
 	nc, link := s.ConnectLink()
 	cut, err := natslock.New(t.Context(), nc)
 	require.NoError(t, err)
 	away := take(t, cut, "b.1", natslock.TTL(9*time.Second))
 	link.Cut()
+	var d diagnosis
 	kit.Eventually(t, "a warning", func() bool {
 		d = doctor(t, s, "b.>")
 		return d.row(t, "renewals").Status == "warning"
@@ -51,5 +59,5 @@ func TestDoctorCountsRenewals(t *testing.T) {
 	require.Greater(t, d.Renewals.Latest, 1.)
 	require.Contains(t, d.row(t, "renewals").Found, "the holder of mutex lock b.1")
 	require.Contains(t, d.row(t, "renewals").Repair, "many-locks.md")
-	runtime.KeepAlive([]*natslock.Lock{held, fixed, away})
+	runtime.KeepAlive(away)
 }
