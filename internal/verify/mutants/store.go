@@ -113,7 +113,7 @@ var bucketMutants = []mutant{
 // lockctlMutants weaken how lockctl ends a command whose lock it loses, and which
 // bucket it takes.
 var lockctlMutants = []mutant{
-	{label: "guard-acts", operator: "drop", test: "cmd/lockctl.TestGuardLateOrders",
+	{label: "guard-acts", operator: "drop", test: "cmd/lockctl/internal/supervise.TestGuardLateOrders",
 		weak: "the guard of a stopped lockctl does nothing"},
 	{label: "guard-in-time", operator: "plus 3000000000", test: "cmd/lockctl/internal/supervise.TestOrders",
 		weak: "the guard of a stopped lockctl acts when the next holder may be in"},

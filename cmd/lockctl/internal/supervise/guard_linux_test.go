@@ -1,0 +1,104 @@
+package supervise
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/natslock/locks/internal/verify/kit"
+)
+
+// TestMain is a guard in the processes that tests start as one.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "guard" {
+		if err := (&Guard{}).Run(nil); err != nil {
+			panic(err)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// guarded starts a guard that waits for orders, and a group for it whose only
+// process ends with code 7 at a TERM.
+func guarded(t *testing.T) (group *exec.Cmd, orders *os.File) {
+	t.Helper()
+	ready := filepath.Join(t.TempDir(), "ready")
+	group = exec.Command("sh", "-c", "trap 'exit 7' TERM; echo > "+ready+"; while :; do sleep 0.01; done")
+	group.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	require.NoError(t, group.Start())
+	self, err := os.Executable()
+	require.NoError(t, err)
+	guard := exec.Command(self, "guard")
+	guard.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	r, orders, err := os.Pipe()
+	require.NoError(t, err)
+	guard.Stdin = r
+	require.NoError(t, guard.Start())
+	t.Cleanup(func() {
+		_ = syscall.Kill(-group.Process.Pid, syscall.SIGKILL)
+		orders.Close()
+		_ = guard.Wait()
+	})
+	_, err = orders.WriteString("nonsense\n")
+	require.NoError(t, err)
+	kit.Eventually(t, "that the guard reads", func() bool {
+		n, err := unix.IoctlGetInt(int(r.Fd()), unix.TIOCINQ)
+		return err == nil && n == 0
+	})
+	require.NoError(t, r.Close())
+	kit.Eventually(t, "that the group waits for a TERM", func() bool {
+		_, err := os.Stat(ready)
+		return err == nil
+	})
+	return group, orders
+}
+
+// ended returns how a process ended.
+func ended(t *testing.T, cmd *exec.Cmd) *os.ProcessState {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(kit.Patience):
+		t.Fatal("the group does not end")
+	}
+	return cmd.ProcessState
+}
+
+// in is the instant after d, as the guard's orders have it.
+func in(t *testing.T, d time.Duration) int64 {
+	var ts unix.Timespec
+	require.NoError(t, unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts))
+	return ts.Nano() + d.Nanoseconds()
+}
+
+// Orders name instants: those that arrive late are carried out at once.
+func TestGuardLateOrders(t *testing.T) {
+	t.Parallel()
+	group, orders := guarded(t)
+	_, err := fmt.Fprintln(orders, group.Process.Pid, in(t, -time.Second), in(t, -time.Millisecond), int64(time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, syscall.SIGKILL, ended(t, group).Sys().(syscall.WaitStatus).Signal())
+}
+
+// A guard that was itself stopped finds old orders, and newer ones behind them:
+// only those count. At the end of the orders lockctl is dead.
+func TestGuardNewerOrders(t *testing.T) {
+	t.Parallel()
+	group, orders := guarded(t)
+	pid, past, future := group.Process.Pid, in(t, -time.Second), in(t, time.Hour)
+	_, err := fmt.Fprintf(orders, "%d %d %d 0\n%d %d %d %d\n", pid, past, past, pid, future, future, int64(time.Hour))
+	require.NoError(t, err)
+	require.NoError(t, orders.Close())
+	state := ended(t, group)
+	require.Equal(t, 7, state.ExitCode(), "a TERM, and no KILL: %v", state)
+}
