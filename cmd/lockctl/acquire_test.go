@@ -311,27 +311,6 @@ func TestAcquireWaits(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	handle := word(t, s, "acquire", "x")
-	for _, c := range []struct {
-		code int
-		says string
-		args []string
-	}{
-		{1, `lock "x" is held by`, []string{"-n", "x"}},
-		{1, `lock "x" is held by`, []string{"-w", "0", "x"}},
-		{99, `lock "x" is held by`, []string{"-n", "-E", "99", "x"}},
-		{64, "exclude each other", []string{"-n", "-w", "1", "x"}},
-		{64, "not in 0 to 255", []string{"-E", "256", "x"}},
-		{64, "invalid TTL", []string{"--ttl", "0s", "x"}},
-		{64, "exclude each other", []string{"--read", "--write", "x"}},
-		{64, "not in 1 to 256", []string{"--permits", "0", "x"}},
-		{64, "invalid lock name", []string{""}},
-		{64, "expected", nil},
-	} {
-		code, out, errs := run(t, s, append([]string{"acquire"}, c.args...)...)
-		require.Equal(t, c.code, code, "%q: %s", c.args, errs)
-		require.Empty(t, out)
-		require.Contains(t, errs, c.says, "%q", c.args)
-	}
 	code, out, errs := gaveUp(t, s, "acquire", "x")
 	require.Equal(t, 1, code, errs)
 	require.Empty(t, out)
@@ -348,27 +327,6 @@ func TestAcquireWaits(t *testing.T) {
 	require.Zero(t, code, errs)
 	require.Zero(t, p.wait(), p.err)
 	extend(t, s, strings.TrimSpace(p.out.String()))
-}
-
-// Only handles are taken for handles, and the message says why one is missing.
-func TestAcquireBadHandles(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	for _, command := range []string{"extend", "release"} {
-		refused(t, s, 64, "the handle is empty: the command that was to print it has failed", command, "")
-		refused(t, s, 64, `"jobs" is not the text of a handle`, command, "jobs")
-		refused(t, s, 64, "cannot be read", command, aHandle+"x")
-		refused(t, s, 64, `"\x9b2J" is not UTF-8`, command, "\x9b2J")
-		refused(t, s, 75, notHeld+"it is free now", command, aHandle)
-	}
-	code, _, errs := run(t, s, "extend", "--ttl", "0s", aHandle)
-	require.Equal(t, 64, code)
-	require.Contains(t, errs, "invalid TTL")
-	for _, args := range [][]string{{"acquire", "x"}, {"extend", aHandle}, {"release", aHandle}} {
-		code, _, errs := run(t, nil, append([]string{"--server", "nats://127.0.0.1:1"}, args...)...)
-		require.Equal(t, 69, code, errs)
-		require.Contains(t, errs, "no server at")
-	}
 }
 
 // With --json the script learns the token and the end.

@@ -40,7 +40,7 @@ func TestShownNameCanBeUsed(t *testing.T) {
 			code, out, errs := run(t, s, "info", form)
 			require.Zero(t, code, errs)
 			require.Contains(t, out, "mutex "+shown+": held")
-			code, _, errs = run(t, s, "run", "-n", form, "--", "true")
+			code, _, errs = run(t, s, "acquire", "-n", form)
 			require.Equal(t, 1, code, errs)
 			code, _, errs = run(t, s, "check", "--held", "1h", form)
 			require.Zero(t, code, errs)

@@ -57,7 +57,7 @@ type session struct {
 func sessionOf(ts *testscript.TestScript) *session { return ts.Value(session{}).(*session) }
 
 // scriptVariables are those that a script may set for a lockctl inside this process.
-var scriptVariables = []string{"HOME", "XDG_CONFIG_HOME", "PATH", "NATS_URL", "NATS_CONTEXT", "NATS_USER", "NATS_PASSWORD", "NATS_TIMEOUT"}
+var scriptVariables = []string{"HOME", "XDG_CONFIG_HOME", "PATH", "SHELL", "NATS_URL", "NATS_CONTEXT", "NATS_USER", "NATS_PASSWORD", "NATS_TIMEOUT"}
 
 func environ(ts *testscript.TestScript) (all []string) {
 	for _, name := range scriptVariables {
