@@ -2,7 +2,6 @@ package doctor_test
 
 import (
 	"context"
-	"runtime"
 	"testing"
 	"time"
 
@@ -24,8 +23,8 @@ func TestDoctorCountsRenewals(t *testing.T) {
 	require.Contains(t, row.Found, "none needed")
 
 	c := client(t, s)
-	held := take(t, c, "a.held", natslock.TTL(time.Minute))
-	fixed := take(t, c, "a.fixed", natslock.NoRenew())
+	take(t, c, "a.held", natslock.TTL(time.Minute))
+	take(t, c, "a.fixed", natslock.NoRenew())
 	idle := take(t, c, "a.idle", natslock.TTL(10*time.Second), natslock.Linger(time.Hour))
 	require.NoError(t, idle.Unlock(context.Background()))
 	waits(t, s, "a.held", natslock.TTL(30*time.Second))
@@ -35,7 +34,6 @@ func TestDoctorCountsRenewals(t *testing.T) {
 	require.InDelta(t, 3./60+3./10+3./15, d.Renewals.Demand, 1e-3, "of the lock, the idle lock, and the place, which has 15 s")
 	require.InDelta(t, d.Renewals.Demand, d.Renewals.Confirmed, 1e-3)
 	require.Zero(t, d.Renewals.Late)
-	runtime.KeepAlive([]*natslock.Lock{held, fixed})
 }
 
 // A client that is cut off renews nothing: the doctor warns of its lock.
@@ -46,7 +44,7 @@ func TestDoctorFindsLateRenewals(t *testing.T) {
 	nc, link := s.ConnectLink()
 	cut, err := natslock.New(t.Context(), nc)
 	require.NoError(t, err)
-	away := take(t, cut, "b.1", natslock.TTL(9*time.Second))
+	take(t, cut, "b.1", natslock.TTL(9*time.Second))
 	link.Cut()
 	var d diagnosis
 	kit.Eventually(t, "a warning", func() bool {
@@ -59,5 +57,4 @@ func TestDoctorFindsLateRenewals(t *testing.T) {
 	require.Greater(t, d.Renewals.Latest, 1.)
 	require.Contains(t, d.row(t, "renewals").Found, "the holder of mutex lock b.1")
 	require.Contains(t, d.row(t, "renewals").Repair, "many-locks.md")
-	runtime.KeepAlive(away)
 }

@@ -174,6 +174,7 @@ func take(t *testing.T, c *natslock.Client, name string, opts ...natslock.LockOp
 	t.Helper()
 	l, err := c.Lock(kit.Bounded(t), name, append(opts, natslock.Detached())...)
 	require.NoError(t, err)
+	kit.Keep(t, l)
 	return l
 }
 
