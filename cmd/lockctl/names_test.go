@@ -28,8 +28,6 @@ func TestShownNameCanBeUsed(t *testing.T) {
 		inJSON[l.Name] = true
 	}
 	require.Len(t, inJSON, len(names))
-	events := start(t, s, "watch", "--json")
-	kit.Eventually(t, "the watch", func() bool { return strings.Contains(events.err.String(), "watching") })
 	for _, name := range names {
 		shown := plain.Text(name)
 		require.Contains(t, table, " "+shown+" ", "in the table")
@@ -40,7 +38,14 @@ func TestShownNameCanBeUsed(t *testing.T) {
 			code, out, errs := run(t, s, "info", form)
 			require.Zero(t, code, errs)
 			require.Contains(t, out, "mutex "+shown+": held")
-			code, _, errs = run(t, s, "acquire", "-n", form)
+		}
+	}
+	events := watch(t, s, "--json")
+	for _, name := range []string{"\xff", `"a.\xff.b"`, "\x1b[2J\n", "' *"} {
+		shown := plain.Text(name)
+		scripted := locks(t, s, "info", shown)[0].Name
+		for _, form := range []string{shown, scripted} {
+			code, _, errs := run(t, s, "acquire", "-n", form)
 			require.Equal(t, 1, code, errs)
 			code, _, errs = run(t, s, "check", "--held", "1h", form)
 			require.Zero(t, code, errs)
