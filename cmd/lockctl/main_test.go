@@ -262,19 +262,14 @@ func running(pid int) bool {
 
 // lock has the fields of the output of --json that the tests read.
 type lock struct {
-	Kind    string
-	Name    string
-	Mode    string
-	Holder  *holder
-	Readers []holder
-	Permits []holder
-	Queue   []struct {
-		Ticket uint64
-		PID    int
-		Mode   string
-	}
+	Kind        string
+	Name        string
+	Mode        string
+	Holder      *holder
+	Readers     []holder
+	Permits     []holder
+	Queue       []struct{}
 	WriterWaits bool `json:"writer_waits"`
-	BothKinds   bool `json:"both_kinds"`
 }
 
 type holder struct {
@@ -288,9 +283,7 @@ type holder struct {
 	Expires         *time.Time
 	Meta            map[string]string
 	Broken          *struct{ By, Reason string }
-	Unreadable      bool
-	Overdue         bool
-	Lingers, Idle   bool
+	Idle            bool
 }
 
 func locks(t *testing.T, s *testutil.Server, args ...string) []lock {

@@ -67,13 +67,4 @@ func TestSemaphore(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "1", strings.Fields(string(text))[0])
 	require.True(t, running(zero), "the other holder goes on")
-
-	for _, args := range [][]string{{"--permits", "0"}, {"--permits", "257"}, {"--permits", "2", "--read"}} {
-		code, _, errs = run(t, s, append(append([]string{"run"}, args...), "x", "--", "true")...)
-		require.Equal(t, 64, code, errs)
-		require.Contains(t, errs, "--permits")
-	}
-	_, out, _ = run(t, s, "perms", "x")
-	require.Contains(t, out, `"$KV.natslock.sem.x.*"`)
-	require.Contains(t, out, `"$KV.natslock.swait.x.*"`)
 }
