@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -207,28 +206,4 @@ func TestBreakWriter(t *testing.T) {
 	require.Zero(t, behind.wait())
 	require.Zero(t, writer.wait(), "it had queued again")
 	require.Empty(t, locks(t, s, "ls"))
-}
-
-// A reader that is broken while it is paused stays in until its lease is over.
-func TestBreakOfPausedReader(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	p, _ := hold(t, s, "x", "--read", "--ttl", "20s")
-	hold(t, s, "x", "--read")
-	pause(t, p)
-	id := locks(t, s, "info", "x")[0].Readers[0].ID
-	code, out, errs := run(t, s, "break", "-f", "--id", id, "x")
-	require.Zero(t, code, errs)
-	require.Regexp(t, `broken: out when the reader has stopped, in (1\d|20)s at the latest`, out)
-	_, out, _ = run(t, s, "ls")
-	require.Contains(t, out, "(1 broken)")
-	code, out, _ = run(t, s, "break", "-f", "--id", id, "x")
-	require.Zero(t, code)
-	require.Contains(t, out, "broken already")
-	began := time.Now()
-	code, out, errs = run(t, s, "break", "-f", "--now", "--id", id, "x")
-	require.Zero(t, code, errs)
-	require.Contains(t, out, "out now")
-	require.Len(t, locks(t, s, "info", "x")[0].Readers, 1)
-	within(t, 10*time.Second, time.Since(began))
 }

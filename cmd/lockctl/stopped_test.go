@@ -148,3 +148,17 @@ func TestDemoStandsStill(t *testing.T) {
 	require.Zero(t, p.wait(), p.err)
 	require.Contains(t, p.out.String(), "19 grants, tokens strictly rising, no overlap, counter 17 of 17")
 }
+
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	code, out, errs := run(t, nil, "demo")
+	require.Zero(t, code, errs)
+	within(t, 12*time.Second, time.Since(began))
+	require.Equal(t, 19, strings.Count(out, "gets it, token "))
+	require.Contains(t, out, "after the kill of victim")
+	require.Contains(t, out, "is notified")
+	require.Contains(t, out, "19 grants, tokens strictly rising, no overlap, counter 17 of 17")
+	require.NotContains(t, out, "\x1b")
+	require.Empty(t, errs)
+}
