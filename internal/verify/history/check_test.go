@@ -3,6 +3,7 @@ package history
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -469,4 +470,27 @@ func line(b *story, c, d uint64) {
 	b.holds("a", mutex, false, 10, 0, 4)
 	b.queues(b.holds("b", mutex, false, 20, 4, 4.5).take, d, float64(d)/10, 4)
 	b.queues(b.holds("c", mutex, false, 30, 4.5, 5).take, c, float64(c)/10, 4.5)
+}
+
+// The excerpt of a violation shows the operations, beliefs, records and faults of its lock in
+// their order, and nothing of other locks.
+func TestExcerpt(t *testing.T) {
+	var b story
+	b.holds("a", "lock.x", false, 1, 1, 4)
+	b.holds("b", "lock.x", false, 2, 2, 3)
+	b.holds("c", "lock.y", false, 3, 2, 3)
+	b.Disturbances = append(b.Disturbances, Disturbance{Client: "a", What: "outage", From: sec(1.5), Until: sec(3.5)})
+	found := Check(&b.History, Options{})
+	require.Equal(t, 1, found[0].Check)
+	text := excerpt(&b.History, found[0])
+	require.NotContains(t, text, "lock.y")
+	at := 0
+	for _, line := range []string{
+		"1s bucket 1 put lock.x", "1s a      lock a1ns returns: ok, token 64", "1.5s a      is disturbed: outage", "2s b      lock", "2s ----   the violation",
+		"3s b      calls unlock", "3s b      believes no longer", "3.5s a      is no longer disturbed", "4s bucket 6 deleted lock.x",
+	} {
+		i := strings.Index(text[at:], line)
+		require.GreaterOrEqual(t, i, 0, "%s in\n%s", line, text)
+		at += i
+	}
 }

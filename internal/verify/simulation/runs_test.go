@@ -58,7 +58,6 @@ func TestSimRunsBriefServer(t *testing.T) {
 }
 
 func testRunsBrief(t *testing.T, memory bool) {
-	test := t.Name()
 	const us = time.Microsecond
 	base := plan{
 		hours: 1, clients: 3, crowd: 4, rounds: 100, mutexes: 1, ttl: 2 * time.Second, watchAfter: time.Second,
@@ -109,7 +108,7 @@ func testRunsBrief(t *testing.T, memory bool) {
 			if p.turn == 0 {
 				delete(least, "local grants")
 			}
-			history.Verify(t, simulate(t, p, test), history.Options{Least: least})
+			verify(t, p, t.Name(), least)
 		})
 	}
 }

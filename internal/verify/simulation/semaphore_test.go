@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/natslock/locks/internal/verify/faults"
-	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/machine"
 	"github.com/natslock/locks/internal/verify/tier"
 )
@@ -70,7 +69,6 @@ func TestSimSemaphoresBriefServer(t *testing.T) {
 }
 
 func testSemaphoresBrief(t *testing.T, memory bool) {
-	test := t.Name()
 	base := plan{
 		hours: machine.Quarter(0.02), clients: 5, workers: 4, sems: 1, ttl: 2 * time.Second, watchAfter: time.Second, turn: time.Millisecond,
 		lag: 250 * time.Microsecond, hold: 20 * time.Millisecond, think: 50 * time.Millisecond,
@@ -96,7 +94,7 @@ func testSemaphoresBrief(t *testing.T, memory bool) {
 			if p.memory = memory; memory {
 				t.Parallel()
 			}
-			history.Verify(t, simulate(t, p, test), history.Options{Least: map[string]int{"grants": 30, "queued": 30}})
+			verify(t, p, t.Name(), map[string]int{"grants": 30, "queued": 30})
 		})
 	}
 }

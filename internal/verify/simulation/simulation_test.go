@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +61,8 @@ type plan struct {
 	calm   bool          // nothing fails
 	blind  float64       // how many reads fail; 0: as many as writes are lost
 	closes time.Duration // how often, for each client, it closes and another takes its place; 0: never
+
+	over *atomic.Bool // set when the simulation should end; may be nil
 }
 
 // inMemory is the plan with its bucket in memory.
@@ -83,7 +86,7 @@ func seeds(t *testing.T, n int, planOf func(seed uint64) plan, least func(p plan
 	first, count := firstSeed(), cmp.Or(*simSeeds, n)
 	t.Cleanup(func() { // when all have ended
 		t.Logf("seeds %d to %d: %v", first, first+uint64(count)-1, total)
-		if count < n || *simHours > 0 || machine.Race {
+		if count < n || *simHours > 0 || *simPlan != "" || machine.Race {
 			return
 		}
 		for _, what := range must {
@@ -97,8 +100,7 @@ func seeds(t *testing.T, n int, planOf func(seed uint64) plan, least func(p plan
 			if p.memory {
 				t.Parallel()
 			}
-			h := simulate(t, p, test)
-			history.Verify(t, h, history.Options{Least: least(p)})
+			h := verify(t, p, test, least(p))
 			mu.Lock()
 			defer mu.Unlock()
 			for what, n := range h.Counts() {
@@ -196,11 +198,10 @@ func TestSimDay(t *testing.T) {
 			MaxDelay: 30 * time.Second, DropEvent: 0.05,
 		},
 	}
-	h := simulate(t, p, "TestSimDay")
-	history.Verify(t, h, history.Options{Least: map[string]int{
+	verify(t, p, "TestSimDay", map[string]int{
 		"grants": int(200 * hours), "expired": int(hours), "lock gave up": int(hours), "try refused": int(hours), "outage": int(hours),
 		"break ok": 1, "remake ok": 2, "crash": int(hours / 4),
-	}})
+	})
 }
 
 // sim is a simulation under way.
@@ -228,8 +229,13 @@ func simulate(t *testing.T, p plan, test string) *history.History {
 	if tier.IsProof() { // its plans are others
 		tiered = tier.Variable + "=proof "
 	}
-	repeat := fmt.Sprintf(tiered+"go test ./internal/verify/simulation -run '^%s$' -seeds 1 -seed %d -hours %v", test, p.seed, p.hours)
-	t.Log(repeat)
+	repeat := fmt.Sprintf(tiered+"go test ./internal/verify/simulation -run '^%s$' -seeds 1 -seed %d", strings.ReplaceAll(test, "/", "$/^"), p.seed)
+	if p.over == nil && *simPlan == "" {
+		repeat += fmt.Sprintf(" -hours %v", p.hours)
+	} else {
+		repeat += fmt.Sprintf(" -plan '%v' -count 20", p)
+	}
+	t.Logf("plan: %v\n%s", p, repeat)
 	var h *history.History
 	begun := time.Now()
 	simulateIn(t, p.memory, func(t *testing.T, b bucket) {
@@ -353,7 +359,7 @@ func (m *sim) run() {
 		for w := range m.workers {
 			workers.Go(func() {
 				rng := rand.New(rand.NewPCG(m.seed, id+10+uint64(w)))
-				for ctx.Err() == nil {
+				for ctx.Err() == nil && !m.ended() {
 					m.contend(rng, c)
 				}
 			})
@@ -361,7 +367,7 @@ func (m *sim) run() {
 		for w := range m.crowd {
 			workers.Go(func() {
 				rng := rand.New(rand.NewPCG(m.seed, id+50+uint64(w)))
-				for n := 0; n < m.rounds && ctx.Err() == nil; n++ {
+				for n := 0; n < m.rounds && ctx.Err() == nil && !m.ended(); n++ {
 					m.press(rng, c)
 				}
 			})
@@ -386,6 +392,9 @@ func (m *sim) run() {
 	})
 	wg.Wait()
 }
+
+// ended reports whether the simulation should end before its time.
+func (m *sim) ended() bool { return m.over != nil && m.over.Load() }
 
 func rand2(rng *rand.Rand, most time.Duration) time.Duration {
 	return time.Duration(rng.Int64N(int64(most)))
