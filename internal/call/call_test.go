@@ -1,0 +1,634 @@
+package call_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/clock"
+	"github.com/natslock/locks/internal/core"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
+)
+
+func TestMain(m *testing.M) { kit.LeakCheck(m) }
+
+const (
+	ttl = 10 * time.Second
+	ms  = time.Millisecond
+
+	limit = 10 * time.Minute // of a wait that should have ended before
+)
+
+// client makes calls over a bucket in memory, with faults.
+type client struct {
+	*call.Client
+	b *bucket.Bucket
+	s *session.Session
+	f *faults.Store
+}
+
+// world is the clients of a bucket.
+type world struct {
+	m     *kvstore.Memory
+	begun time.Time
+	all   []*client
+	wg    sync.WaitGroup
+}
+
+// inMemory runs fn, and closes the clients that it has made when it has returned.
+func inMemory(t *testing.T, fn func(t *testing.T, w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{m: kvstore.NewMemory(kvstore.DefaultBucket), begun: time.Now()}
+		defer func() {
+			over, cancel := context.WithCancel(context.Background())
+			cancel()
+			for _, c := range w.all {
+				c.b.Quit()
+				c.s.Close(over)
+			}
+			w.wg.Wait()
+		}()
+		fn(t, w)
+	})
+}
+
+func (w *world) client() *client {
+	c := &client{f: faults.New(w.m.Open(), uint64(len(w.all)))}
+	c.b = bucket.New(c.f, "", nil)
+	c.s = session.New(c.b, session.Config{TTL: ttl, WatchAfter: -1})
+	c.Client = call.NewClient(c.b, c.s, true)
+	w.all = append(w.all, c)
+	return c
+}
+
+// age is the time since the test began.
+func (w *world) age() time.Duration { return time.Since(w.begun) }
+
+// keys are those that have a record in the bucket.
+func (w *world) keys(t *testing.T) []string {
+	t.Helper()
+	return kit.KeysLeftInMemory(t, w.m)
+}
+
+// seeker is the goroutine of a call, and the cohort to which it reports.
+type seeker struct {
+	call   *call.Call
+	lease  *session.Lease
+	err    error
+	at     time.Duration // when the call was over
+	done   chan struct{}
+	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	ticket uint64 // of its place; 0 if it has none
+	places int
+	seen   call.LockState
+	last   error // of the last request
+}
+
+func (s *seeker) Queueing() {}
+func (s *seeker) Queued(p *session.Place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ticket = 0; p != nil {
+		s.ticket = p.Ticket()
+		s.places++
+	}
+}
+func (s *seeker) Listed([]record.Entry, uint64, bool, clock.Instant) {}
+func (s *seeker) HolderSeen(seen call.LockState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = seen
+}
+func (s *seeker) Answered(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = err
+}
+
+// over reports whether the call has returned, when nothing else happens.
+func (s *seeker) over() bool {
+	synctest.Wait()
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func mutex(change ...func(*call.Request)) call.Request {
+	r := call.Request{Kind: record.Mutex, Name: "x"}
+	for _, c := range change {
+		c(&r)
+	}
+	return r
+}
+
+func once(r *call.Request) { r.Once = true }
+
+func reads() call.Request {
+	return call.Request{Kind: record.RW, Mode: record.Shared, Name: "x"}
+}
+
+func writes(change ...func(*call.Request)) call.Request {
+	r := mutex(change...)
+	r.Kind = record.RW
+	return r
+}
+
+func permit(n int, change ...func(*call.Request)) call.Request {
+	r := mutex(change...)
+	r.Kind, r.Permits = record.Semaphore, n
+	return r
+}
+
+// seek begins a call, as package cohort does.
+func (w *world) seek(t *testing.T, c *client, req call.Request) *seeker {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	s := &seeker{done: make(chan struct{}), cancel: cancel}
+	a, err := c.New(ctx, req)
+	require.NoError(t, err)
+	s.call, a.Requested = a, true
+	a.Join(s)
+	w.wg.Go(func() {
+		defer close(s.done)
+		defer cancel()
+		defer a.Bound()()
+		a.Prepare()
+		r := a.AtOnce()
+		switch {
+		case r.Outcome != core.Free && r.Outcome != core.Busy:
+		case req.Once:
+			r = a.Confirmed(r)
+		default:
+			r = a.Wait(r.Entry)
+		}
+		if r.Outcome == core.Granted {
+			l := a.Hold(r)
+			if a.Drains() {
+				r = a.Drain(l)
+			}
+			if r.Outcome == core.Granted {
+				s.lease, s.at = l, w.age()
+				return
+			}
+			a.Unused(l)
+		} else {
+			s.mu.Lock()
+			a.GivesUp(&s.seen, s.last, true)
+			s.mu.Unlock()
+			a.Withdraw()
+		}
+		s.err, s.at = a.Failure(r), w.age()
+	})
+	return s
+}
+
+// lock is seek for a lock that is granted in time.
+func (w *world) lock(t *testing.T, c *client, req call.Request) *seeker {
+	t.Helper()
+	s := w.seek(t, c, req)
+	<-s.done
+	require.NoError(t, s.err)
+	return s
+}
+
+func (s *seeker) release(t *testing.T) {
+	t.Helper()
+	require.NoError(t, s.lease.Release(context.Background()))
+}
+
+// A lock that is free takes one write. A client that has left its tombstone takes it again with one.
+func TestAtOnce(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		c := w.client()
+		c.f.FailReads(func(faults.ReadOp, string) error { panic("a read") })
+		w.lock(t, c, mutex()).release(t)
+		require.Equal(t, 2, c.f.Counts().Sends)
+		c.f.FailReads(nil)
+		w.lock(t, c, mutex()).release(t) // reads that nobody queues
+		c.f.FailReads(func(faults.ReadOp, string) error { panic("a read") })
+		w.lock(t, c, mutex()).release(t)
+		require.Equal(t, 6, c.f.Counts().Sends)
+	})
+}
+
+// A one-shot call never writes a place. It reports the holder, and the length of the queue.
+func TestOnce(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		a, b, c := w.client(), w.client(), w.client()
+		held := w.lock(t, a, mutex())
+		waits := w.seek(t, b, mutex())
+		synctest.Wait()
+		s := w.seek(t, c, mutex(once))
+		<-s.done
+		busy, ok := errors.AsType[*call.BusyError](s.err)
+		require.True(t, ok, "%v", s.err)
+		require.Equal(t, held.lease.ID(), busy.Holder.ID)
+		require.False(t, busy.Own)
+		require.Equal(t, 1, busy.Queued)
+		require.Zero(t, s.places)
+		held.release(t)
+		<-waits.done
+		waits.release(t)
+		time.Sleep(2 * time.Second)
+		require.NotNil(t, w.lock(t, c, mutex(once)).lease)
+	})
+}
+
+// Clients are served in the order of their tickets, and a release wakes one waiter: it has the lock without a timer.
+func TestInTheOrderOfTickets(t *testing.T) {
+	for name, req := range map[string]call.Request{"mutex": mutex(), "writers": writes(), "one permit": permit(1)} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, w *world) {
+				held := w.lock(t, w.client(), req)
+				var queue []*seeker
+				for range 5 {
+					queue = append(queue, w.seek(t, w.client(), req))
+					time.Sleep(3 * time.Second)
+				}
+				for i, s := range queue {
+					require.False(t, s.over())
+					require.Len(t, w.keys(t), 1+len(queue)-i)
+					held.release(t)
+					require.True(t, s.over())
+					require.NoError(t, s.err)
+					require.Equal(t, s.at, w.age(), "at once")
+					require.Equal(t, 1, s.places)
+					held = s
+				}
+			})
+		})
+	}
+}
+
+// Timers back up every notification: losing all costs time, never the lock.
+func TestUnnotified(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		held := w.lock(t, w.client(), mutex())
+		var queue []*seeker
+		for range 3 {
+			c := w.client()
+			c.f.DropAllEvents(true)
+			queue = append(queue, w.seek(t, c, mutex()))
+			time.Sleep(ms)
+		}
+		time.Sleep(time.Minute)
+		for _, s := range queue {
+			held.release(t)
+			released := w.age()
+			<-s.done
+			require.NoError(t, s.err)
+			require.Less(t, s.at-released, ttl)
+			held = s
+		}
+	})
+}
+
+// A forged notification makes a waiter read, and nothing else.
+func TestForged(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		held := w.lock(t, w.client(), mutex())
+		c := w.client()
+		first := w.seek(t, c, mutex())
+		time.Sleep(2 * time.Second)
+		d := w.client()
+		second := w.seek(t, d, mutex())
+		time.Sleep(2 * time.Second)
+		e := held.lease.Entry()
+		e.Record.Deleted = true
+		e.Record.Revision++
+		require.Positive(t, c.f.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: e.Record}))
+		for _, key := range w.keys(t) {
+			if key != "lock.x" {
+				d.f.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: kvstore.Record{Key: key, Revision: 1 << 60, Deleted: true}})
+			}
+		}
+		time.Sleep(ttl)
+		require.False(t, first.over())
+		require.False(t, second.over())
+	})
+}
+
+// If the holder dies, the first waiter sees the end of its TTL. If a waiter dies, the one behind it sees the end of its
+// place.
+func TestDead(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		dead, alsoDead, c := w.client(), w.client(), w.client()
+		w.lock(t, dead, mutex())
+		w.seek(t, alsoDead, mutex())
+		synctest.Wait()
+		s := w.seek(t, c, mutex())
+		synctest.Wait()
+		died := w.age()
+		for _, x := range []*client{dead, alsoDead} {
+			x.f.Fail(fmt.Errorf("%w: dead", kvstore.ErrUnavailable))
+		}
+		<-s.done
+		require.NoError(t, s.err)
+		require.InDelta(t, died+ttl, s.at, float64(2*time.Second))
+	})
+}
+
+// If the first waiter is dead while the lock stays free, the one behind it takes the lock out of turn, after reads over
+// more than a second that have shown it free and the same head. It deletes the place of the head.
+func TestDeadFirst(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		held := w.lock(t, w.client(), mutex())
+		head := w.client()
+		w.seek(t, head, mutex())
+		synctest.Wait()
+		s := w.seek(t, w.client(), mutex())
+		time.Sleep(4 * time.Second)
+		head.f.OnSend(kit.At("lock take", faults.Drop)) // it renews its place, and claims nothing
+		held.release(t)
+		released := w.age()
+		<-s.done
+		require.NoError(t, s.err)
+		require.Greater(t, s.at-released, time.Second)
+		require.Less(t, s.at-released, 3*time.Second)
+		time.Sleep(ms)
+		require.Equal(t, []string{"lock.x"}, w.keys(t))
+	})
+}
+
+// A wait that is given up leaves nothing behind. Its error names the holder, the place in the queue, and the outage, if
+// that was one.
+func TestGivenUp(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		held := w.lock(t, w.client(), mutex())
+		w.seek(t, w.client(), mutex())
+		time.Sleep(ms)
+		s := w.seek(t, w.client(), mutex(func(r *call.Request) { r.MaxWait = 5 * time.Second }))
+		<-s.done
+		e, ok := errors.AsType[*call.WaitError](s.err)
+		require.True(t, ok, "%v", s.err)
+		require.Equal(t, 5*time.Second, e.Waited)
+		require.Equal(t, held.lease.ID(), e.Holder.ID)
+		require.Equal(t, 2, e.Position)
+		require.NoError(t, e.Cause)
+		require.Len(t, w.keys(t), 2, "the holder and the first waiter")
+	})
+	inMemory(t, func(t *testing.T, w *world) {
+		c := w.client()
+		c.f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
+		s := w.seek(t, c, mutex())
+		time.AfterFunc(10*time.Second, s.cancel)
+		<-s.done
+		e, ok := errors.AsType[*call.WaitError](s.err)
+		require.True(t, ok, "%v", s.err)
+		require.ErrorIs(t, e.Cause, context.Canceled)
+		require.ErrorIs(t, e.Cause, bucket.ErrUnavailable)
+	})
+}
+
+// A waiter whose place has gone queues again.
+func TestPlaceGone(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		held := w.lock(t, w.client(), mutex())
+		first := w.seek(t, w.client(), mutex())
+		time.Sleep(ms)
+		second := w.seek(t, w.client(), mutex())
+		time.Sleep(ms)
+		operator := w.client()
+		for _, key := range w.keys(t) {
+			if key != "lock.x" {
+				e, err := operator.b.Read(t.Context(), key, 0)
+				require.NoError(t, err)
+				require.NoError(t, operator.b.Delete(t.Context(), key, e.Revision, "operator"))
+			}
+		}
+		time.Sleep(ttl)
+		held.release(t)
+		time.Sleep(time.Second)
+		queue := []*seeker{first, second}
+		if !first.over() { // it has queued behind the other one
+			slices.Reverse(queue)
+		}
+		for _, s := range queue {
+			<-s.done
+			require.NoError(t, s.err)
+			require.Equal(t, 2, s.places)
+			s.release(t)
+		}
+	})
+}
+
+// A writer behind its gate enters when the readers before it have gone. From the gate on no reader joins, and readers
+// that queue enter together after it.
+func TestReadersAndWriters(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		r1, r2 := w.lock(t, w.client(), reads()), w.lock(t, w.client(), reads())
+		wr := w.seek(t, w.client(), writes())
+		time.Sleep(ms)
+		r3, r4 := w.seek(t, w.client(), reads()), w.seek(t, w.client(), reads())
+		time.Sleep(time.Minute)
+		r1.release(t)
+		require.False(t, wr.over(), "one reader is left")
+		require.False(t, r3.over(), "behind the gate")
+		r2.release(t)
+		require.True(t, wr.over())
+		require.NoError(t, wr.err)
+		require.False(t, r3.over() || r4.over())
+		wr.release(t)
+		<-r3.done
+		<-r4.done
+		require.NoError(t, r3.err)
+		require.NoError(t, r4.err)
+		require.Less(t, r4.at-time.Minute, time.Second)
+	})
+}
+
+// A reader that is dead keeps a writer out until its TTL, and a writer whose gate has gone is not let in.
+func TestDrain(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		dead := w.client()
+		w.lock(t, dead, reads())
+		dead.f.Fail(fmt.Errorf("%w: dead", kvstore.ErrUnavailable))
+		died := w.age()
+		wr := w.lock(t, w.client(), writes())
+		require.InDelta(t, died+ttl, wr.at, float64(time.Second))
+	})
+	inMemory(t, func(t *testing.T, w *world) {
+		w.lock(t, w.client(), reads())
+		c := w.client()
+		wr := w.seek(t, c, writes())
+		time.Sleep(time.Second)
+		c.f.OnSend(kit.At("rw renew", faults.Drop)) // the gate is not renewed
+		<-wr.done
+		require.Error(t, wr.err)
+		require.Nil(t, wr.lease)
+		require.InDelta(t, ttl, wr.at, float64(5*time.Second))
+	})
+}
+
+// A one-shot writer meets a reader before it takes the gate, and meets one behind the gate. It leaves no gate.
+func TestOneShotWriter(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		r := w.lock(t, w.client(), reads())
+		s := w.seek(t, w.client(), writes(once))
+		<-s.done
+		busy, ok := errors.AsType[*call.BusyError](s.err)
+		require.True(t, ok, "%v", s.err)
+		require.Equal(t, r.lease.ID(), busy.Holder.ID)
+		reader, inside := s.call.CurrentReader()
+		require.False(t, inside, "its wait is over: %v", reader)
+		require.Len(t, w.keys(t), 1)
+		a, err := w.client().New(t.Context(), writes(once))
+		require.NoError(t, err)
+		reader, inside = a.CurrentReader()
+		require.True(t, inside)
+		require.Equal(t, r.lease.ID(), reader.ID)
+	})
+}
+
+// There are never more holders than permits. Newcomers claim the highest free slot, and all queue behind a waiter, even
+// while a slot is free that the first waiter does not know of.
+func TestPermits(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		one, two := w.lock(t, w.client(), permit(2)), w.lock(t, w.client(), permit(2))
+		require.Equal(t, []string{"sem.x.1", "sem.x.0"}, []string{one.lease.Key, two.lease.Key})
+		first := w.seek(t, w.client(), permit(2))
+		time.Sleep(ms)
+		second := w.seek(t, w.client(), permit(3))
+		time.Sleep(time.Minute)
+		require.False(t, first.over())
+		require.False(t, second.over(), "slot 2 is free")
+		two.release(t)
+		<-first.done
+		require.NoError(t, first.err)
+		require.Equal(t, "sem.x.0", first.lease.Key)
+		<-second.done
+		require.NoError(t, second.err)
+		require.Equal(t, "sem.x.2", second.lease.Key)
+		s := w.seek(t, w.client(), permit(3, once))
+		<-s.done
+		require.ErrorContains(t, s.err, "is held")
+	})
+}
+
+// Of those that adopt a lock that was handed over, one gets it, with its token, and the others learn why not.
+func TestAdopt(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		giver := w.lock(t, w.client(), mutex())
+		h := &session.Holder{}
+		_, err := giver.lease.Admit(h, session.Admission{Parent: t.Context()})
+		require.NoError(t, err)
+		adopt := func(from session.Handed) (*session.Lease, error) {
+			c := w.client()
+			a, err := c.New(t.Context(), mutex(once))
+			require.NoError(t, err)
+			a.Join(&seeker{})
+			r := a.Adopt(from)
+			if r.Outcome != core.Granted {
+				return nil, r.Err
+			}
+			return a.Hold(r), nil
+		}
+		_, err = adopt(session.Handed{ID: giver.lease.ID(), Token: h.Token()})
+		require.ErrorIs(t, err, call.ErrNotHandedOver)
+		require.ErrorContains(t, err, "its holder keeps it")
+		handed, err := h.HandOff(t.Context())
+		require.NoError(t, err)
+		l, err := adopt(handed)
+		require.NoError(t, err)
+		require.Equal(t, handed.Token, l.Body.Token)
+		_, err = adopt(handed)
+		require.ErrorIs(t, err, call.ErrNotHandedOver)
+		require.ErrorContains(t, err, "another claim has taken it")
+		require.NoError(t, l.Release(t.Context()))
+		_, err = adopt(handed)
+		require.ErrorIs(t, err, session.ErrLost)
+	})
+}
+
+// A request is checked before any I/O.
+func TestRefusedRequests(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*call.Request)
+		err    error
+	}{
+		"no name":            {func(r *call.Request) { r.Name = "" }, record.ErrInvalidName},
+		"too short":          {func(r *call.Request) { r.TTL = ms }, clock.ErrInvalidTTL},
+		"too long":           {func(r *call.Request) { r.TTL = 48 * time.Hour }, clock.ErrInvalidTTL},
+		"over":               {func(r *call.Request) { r.Until = time.Now().Add(-1) }, clock.ErrInvalidTTL},
+		"minimum hold":       {func(r *call.Request) { r.MinHold = 10 * 366 * 24 * time.Hour }, clock.ErrInvalidTTL},
+		"no permits":         {func(r *call.Request) { r.Kind = record.Semaphore }, record.ErrInvalidOption},
+		"a permit that idle": {func(r *call.Request) { r.Kind, r.Permits, r.Linger = record.Semaphore, 1, 1 }, record.ErrInvalidOption},
+		"early warning":      {func(r *call.Request) { r.OnWarn, r.WarnBefore = func() {}, ttl }, record.ErrInvalidOption},
+		"metadata": {func(r *call.Request) {
+			r.Meta = map[string]string{"a": string(make([]byte, kvstore.MaxRecord))}
+		}, record.ErrInvalidOption},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, w *world) {
+				c := w.client()
+				_, err := c.New(t.Context(), mutex(tc.change))
+				require.ErrorIs(t, err, tc.err)
+				require.Zero(t, c.f.Counts().Sends)
+			})
+		})
+	}
+}
+
+// An unfit bucket, or a client that is closed, ends the requests of a call too, and its gate goes.
+func TestWaitsEnd(t *testing.T) {
+	for name, tc := range map[string]struct {
+		happens func(c *client)
+		err     error
+	}{
+		"unfit":  {func(c *client) { c.b.Refuse(kvstore.ErrBucketConfig) }, kvstore.ErrBucketConfig},
+		"closed": {func(c *client) { c.b.Quit() }, bucket.ErrClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, w *world) {
+				w.lock(t, w.client(), reads())
+				c := w.client()
+				s := w.seek(t, c, writes())
+				time.Sleep(time.Second)
+				require.Contains(t, w.keys(t), "rw.x")
+				tc.happens(c)
+				<-s.done
+				require.ErrorIs(t, s.err, tc.err)
+				require.Equal(t, time.Second, s.at)
+				synctest.Wait()
+				require.NotContains(t, w.keys(t), "rw.x")
+			})
+		})
+	}
+}
+
+// A waiter endures an outage, and goes on when the server answers again.
+func TestOutage(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		held := w.lock(t, w.client(), mutex())
+		c := w.client()
+		s := w.seek(t, c, mutex())
+		time.Sleep(time.Second)
+		c.f.Fail(fmt.Errorf("%w: test", kvstore.ErrUnavailable))
+		time.Sleep(time.Minute)
+		require.False(t, s.over())
+		held.release(t)
+		c.f.Fail(nil)
+		<-s.done
+		require.NoError(t, s.err)
+		require.Equal(t, 2, s.places)
+		require.Less(t, s.at, time.Minute+10*time.Second)
+	})
+}
