@@ -560,6 +560,20 @@ func TestIdleIsEntered(t *testing.T) {
 	require.False(t, tn.over)
 }
 
+// A cohort without a founder, a FIFO, a seeker and a lease is forgotten, and a lock without cohorts too.
+func TestForgotten(t *testing.T) {
+	c, _ := inMemory(t, 0)
+	req := call.Request{Kind: record.Mutex, Name: "x"}
+	held, err := c.Acquire(t.Context(), req)
+	require.NoError(t, err)
+	req.Once = true
+	_, err = c.Acquire(t.Context(), req)
+	require.ErrorContains(t, err, "is held")
+	require.NoError(t, held.Release(t.Context()))
+	require.Empty(t, c.locks)
+	require.Empty(t, c.lone)
+}
+
 // A holder that nobody else waits for keeps no lock and no cohort. The next goroutine that asks finds them as they were.
 func TestFold(t *testing.T) {
 	c, _ := inMemory(t, ms)

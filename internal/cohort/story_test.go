@@ -1,0 +1,602 @@
+package cohort_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/bucket"
+	"github.com/natslock/locks/internal/call"
+	"github.com/natslock/locks/internal/cohort"
+	"github.com/natslock/locks/internal/kvstore"
+	"github.com/natslock/locks/internal/record"
+	"github.com/natslock/locks/internal/session"
+	"github.com/natslock/locks/internal/verify/faults"
+	"github.com/natslock/locks/internal/verify/kit"
+)
+
+func TestMain(m *testing.M) { kit.LeakCheck(m) }
+
+const (
+	ttl = 10 * time.Second
+	ms  = time.Millisecond
+
+	limit = 10 * time.Minute // of a wait that should have ended before
+)
+
+// client is a client of a bucket in memory, over faults.
+type client struct {
+	*cohort.Client
+	b *bucket.Bucket
+	f *faults.Store
+
+	claims atomic.Int64 // the writes that were no renewals
+}
+
+// world is the clients of a bucket.
+type world struct {
+	m     *kvstore.Memory
+	begun time.Time
+	all   []*client
+	wg    sync.WaitGroup
+}
+
+// inMemory runs fn, and closes the clients that it has made when it has returned.
+func inMemory(t *testing.T, fn func(t *testing.T, w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{m: kvstore.NewMemory(kvstore.DefaultBucket), begun: time.Now()}
+		defer func() {
+			over, cancel := context.WithCancel(context.Background())
+			cancel()
+			for _, c := range w.all {
+				c.Close(over)
+			}
+			w.wg.Wait()
+		}()
+		fn(t, w)
+	})
+}
+
+// client returns a client whose leases have this turn.
+func (w *world) client(turn time.Duration) *client {
+	c := &client{f: faults.New(w.m.Open(), uint64(len(w.all)))}
+	c.b = bucket.New(c.f, "", nil)
+	c.Client = cohort.New(c.b, session.New(c.b, session.Config{TTL: ttl}), turn, 10)
+	c.f.OnSend(func(_ int, kw kvstore.Write) faults.Fate {
+		if kit.Stage(kw) != "lock renew" {
+			c.claims.Add(1)
+		}
+		return faults.Pass
+	})
+	w.all = append(w.all, c)
+	return c
+}
+
+func (w *world) age() time.Duration { return time.Since(w.begun) }
+
+// keys are those that have a record in the bucket.
+func (w *world) keys(t *testing.T) []string {
+	t.Helper()
+	return kit.KeysLeftInMemory(t, w.m)
+}
+
+// goroutine is one that wants a lock.
+type goroutine struct {
+	cohort.Holding
+	err    error
+	at     time.Duration // when Acquire returned
+	done   chan struct{}
+	cancel context.CancelFunc
+}
+
+// over reports whether Acquire has returned, when nothing else happens.
+func (g *goroutine) over() bool {
+	synctest.Wait()
+	select {
+	case <-g.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (g *goroutine) release(t *testing.T) {
+	t.Helper()
+	require.NoError(t, g.Release(context.Background()))
+	require.Error(t, g.Context().Err())
+}
+
+func mutex(change ...func(*call.Request)) call.Request {
+	r := call.Request{Kind: record.Mutex, Name: "x"}
+	for _, c := range change {
+		c(&r)
+	}
+	return r
+}
+
+func once(r *call.Request)   { r.Once = true }
+func linger(r *call.Request) { r.Linger = time.Minute }
+func reads(r *call.Request)  { r.Kind, r.Mode = record.RW, record.Shared }
+func writes(r *call.Request) { r.Kind = record.RW }
+
+// ask begins an Acquire.
+func (w *world) ask(c *client, change ...func(*call.Request)) *goroutine {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	g := &goroutine{done: make(chan struct{}), cancel: cancel}
+	w.wg.Go(func() {
+		defer close(g.done)
+		g.Holding, g.err = c.Acquire(ctx, mutex(change...))
+		g.at = w.age()
+	})
+	synctest.Wait()
+	return g
+}
+
+// lock is ask for a lock that is granted in time.
+func (w *world) lock(t *testing.T, c *client, change ...func(*call.Request)) *goroutine {
+	t.Helper()
+	g := w.ask(c, change...)
+	<-g.done
+	require.NoError(t, g.err)
+	return g
+}
+
+// The goroutines of a client are served in the order in which they asked. They share one lease, which goes from one to
+// the next without a message, each after the context of the one before has ended.
+func TestOneLease(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		c := w.client(time.Minute)
+		held := w.lock(t, c)
+		var queue []*goroutine
+		for range 5 {
+			queue = append(queue, w.ask(c))
+		}
+		time.Sleep(2 * time.Second)
+		require.Equal(t, []string{"lock.x"}, w.keys(t), "no place of theirs")
+		_, waiting, _ := c.Held()
+		require.Equal(t, 5, waiting)
+		require.Equal(t, 5, c.WaitingFor(record.KeysOf(record.Mutex, "x")))
+		claims, token := c.claims.Load(), held.Token()
+		for _, g := range queue {
+			require.False(t, g.over())
+			held.release(t)
+			require.True(t, g.over())
+			require.NoError(t, g.err)
+			require.NoError(t, g.Context().Err())
+			require.Greater(t, g.Token(), token, "a resource sees tokens rise")
+			held, token = g, g.Token()
+		}
+		require.Equal(t, claims, c.claims.Load())
+		held.release(t)
+		time.Sleep(ms)
+		require.Empty(t, w.keys(t))
+	})
+}
+
+// While another client waits, a lease serves the goroutines that had asked before it queued, and then goes to that
+// client. Those that asked later queue behind it.
+func TestOwed(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		c, other := w.client(0), w.client(0)
+		held := w.lock(t, c)
+		before := w.ask(c)
+		time.Sleep(2 * time.Second)
+		foreign := w.ask(other)
+		time.Sleep(2 * time.Second)
+		after := w.ask(c)
+		held.release(t)
+		require.True(t, before.over())
+		before.release(t)
+		require.True(t, foreign.over())
+		require.False(t, after.over())
+		foreign.release(t)
+		<-after.done
+		require.NoError(t, after.err)
+	})
+}
+
+// The turn of a lease lets goroutines enter that came while another client was queued, until it is over.
+func TestTurn(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		c, other := w.client(time.Minute), w.client(0)
+		held := w.lock(t, c)
+		foreign := w.ask(other)
+		for range 3 {
+			time.Sleep(time.Second)
+			next := w.ask(c)
+			held.release(t)
+			require.True(t, next.over())
+			require.False(t, foreign.over())
+			held = next
+		}
+		time.Sleep(time.Minute)
+		next := w.ask(c)
+		held.release(t)
+		require.True(t, foreign.over())
+		require.False(t, next.over())
+		foreign.release(t)
+		<-next.done
+	})
+}
+
+// A one-shot acquire founds beside the others, and never joins the FIFO: it says who holds the lock.
+func TestOneShotBeside(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		c := w.client(0)
+		held := w.lock(t, c)
+		waits := w.ask(c)
+		try := w.ask(c, once)
+		<-try.done
+		busy, ok := errors.AsType[*call.BusyError](try.err)
+		require.True(t, ok, "%v", try.err)
+		require.True(t, busy.Own)
+		require.Equal(t, held.ID(), busy.Holder.ID)
+		require.False(t, waits.over())
+		held.release(t)
+		<-waits.done
+		waits.release(t)
+		w.lock(t, c, once).release(t)
+	})
+}
+
+// The founder has asked before all others. If it is refused, it joins the FIFO before those that came meanwhile, and the
+// seeker goes on with its claim.
+func TestFounderFirst(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		c := w.client(time.Minute)
+		foreign := w.lock(t, w.client(0))
+		c.f.OnSend(kit.Between("lock take", 1, 1, faults.DelayAnswer(500*ms)))
+		founder := w.ask(c)
+		second := w.ask(c)
+		time.Sleep(2 * time.Second)
+		require.Len(t, w.keys(t), 2, "one place for both")
+		foreign.release(t)
+		require.True(t, founder.over())
+		require.False(t, second.over())
+		founder.release(t)
+		require.True(t, second.over())
+		require.NoError(t, second.err)
+	})
+}
+
+// A goroutine that gives up leaves the others where they are. With the last one the place goes too.
+func TestGivesUp(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		foreign := w.lock(t, w.client(0))
+		c := w.client(0)
+		a, b := w.ask(c), w.ask(c)
+		time.Sleep(time.Second)
+		a.cancel()
+		<-a.done
+		e, ok := errors.AsType[*call.WaitError](a.err)
+		require.True(t, ok, "%v", a.err)
+		require.Equal(t, foreign.ID(), e.Holder.ID)
+		require.Equal(t, 1, e.Position)
+		require.False(t, b.over())
+		require.Len(t, w.keys(t), 2)
+		b.cancel()
+		<-b.done
+		require.Equal(t, []string{"lock.x"}, w.keys(t))
+	})
+}
+
+// Readers of a client share a lease, until a writer is known to wait.
+func TestReadersShare(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		c, other := w.client(0), w.client(0)
+		first, second := w.lock(t, c, reads), w.lock(t, c, reads)
+		require.Len(t, w.keys(t), 1)
+		locks, _, _ := c.Held()
+		require.Equal(t, 2, locks)
+		writer := w.ask(other, writes)
+		time.Sleep(2 * time.Second)
+		late := w.ask(c, reads)
+		require.False(t, late.over())
+		first.release(t)
+		require.NoError(t, second.Context().Err(), "an Unlock ends its own part")
+		require.False(t, writer.over())
+		second.release(t)
+		<-writer.done
+		require.NoError(t, writer.err)
+		require.False(t, late.over())
+		writer.release(t)
+		<-late.done
+		require.NoError(t, late.err)
+	})
+}
+
+// The cohort of a semaphore has up to as many leases as there are permits, and one place.
+func TestPermits(t *testing.T) {
+	permit := func(r *call.Request) { r.Kind, r.Permits = record.Semaphore, 2 }
+	inMemory(t, func(t *testing.T, w *world) {
+		c := w.client(0)
+		foreign := w.lock(t, w.client(0), permit)
+		var all []*goroutine
+		for range 4 {
+			all = append(all, w.ask(c, permit))
+		}
+		time.Sleep(time.Second)
+		require.Len(t, w.keys(t), 3, "two permits and a place")
+		require.True(t, all[0].over())
+		require.False(t, all[1].over())
+		foreign.release(t)
+		require.True(t, all[1].over())
+		require.False(t, all[2].over())
+		for i, g := range all {
+			require.True(t, g.over())
+			require.NoError(t, g.err)
+			require.LessOrEqual(t, len(w.keys(t)), 2)
+			require.False(t, i+2 < len(all) && all[i+2].over())
+			g.release(t)
+		}
+		time.Sleep(ms)
+		require.Empty(t, w.keys(t))
+	})
+}
+
+// A lease lingers when its last holder has asked for that: the next goroutine is inside without a message. The client
+// gives it up when another client queues, when a goroutine asks that it cannot serve, and when its time is over.
+func TestLinger(t *testing.T) {
+	idle := func(t *testing.T, w *world) *client {
+		c := w.client(0)
+		w.lock(t, c, linger).release(t)
+		_, _, n := c.Held()
+		require.Equal(t, 1, n)
+		return c
+	}
+	inMemory(t, func(t *testing.T, w *world) {
+		c := idle(t, w)
+		time.Sleep(time.Second)
+		claims := c.claims.Load()
+		g := w.lock(t, c, linger)
+		require.Equal(t, claims, c.claims.Load())
+		require.Equal(t, time.Second, g.at)
+		g.release(t)
+		time.Sleep(time.Minute + ms)
+		require.Empty(t, w.keys(t), "its time is over")
+	})
+	inMemory(t, func(t *testing.T, w *world) {
+		c := idle(t, w)
+		time.Sleep(time.Second)
+		other := w.lock(t, w.client(0))
+		require.Less(t, other.at, 2*time.Second)
+		_, _, n := c.Held()
+		require.Zero(t, n)
+	})
+	inMemory(t, func(t *testing.T, w *world) {
+		c := idle(t, w)
+		time.Sleep(time.Second)
+		other := w.lock(t, c, func(r *call.Request) { r.TTL = 2 * ttl })
+		require.Equal(t, time.Second, other.at)
+	})
+	inMemory(t, func(t *testing.T, w *world) { // listed more than 5 s ago: a goroutine waits for a list
+		c := idle(t, w)
+		time.Sleep(20 * time.Second)
+		reads := make(chan string, 10)
+		c.f.FailReads(func(_ faults.ReadOp, what string) error { reads <- what; return nil })
+		w.lock(t, c, linger).release(t)
+		require.Equal(t, "wait.x.*", <-reads)
+		time.Sleep(20 * time.Second)
+		w.lock(t, c, linger, once).release(t)
+	})
+	inMemory(t, func(t *testing.T, w *world) { // a one-shot acquire claims the lock if the list has no answer
+		c := idle(t, w)
+		time.Sleep(20 * time.Second)
+		claims, failed := c.claims.Load(), 0
+		c.f.FailReads(func(faults.ReadOp, string) error {
+			if failed++; failed > 1 {
+				return nil
+			}
+			return kvstore.ErrUnavailable
+		})
+		w.lock(t, c, once)
+		require.GreaterOrEqual(t, c.claims.Load(), claims+2, "a release and a claim")
+	})
+	inMemory(t, func(t *testing.T, w *world) { // Close gives up idle leases
+		c := idle(t, w)
+		require.Empty(t, c.Close(t.Context()))
+		require.Empty(t, w.keys(t))
+	})
+}
+
+// A break ends the lease of its holder, which may be late to leave. The waiters get another lease, once the broken record
+// is deleted.
+func TestBroken(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		c := w.client(time.Minute)
+		held := w.lock(t, c)
+		waits := w.ask(c)
+		time.Sleep(2 * time.Second)
+		e, err := c.b.Read(t.Context(), "lock.x", 0)
+		require.NoError(t, err)
+		e.Body.Status = record.StatusBroken
+		value, err := e.Body.Encode()
+		require.NoError(t, err)
+		_, err = w.client(0).b.Write(t.Context(), kvstore.Write{Key: "lock.x", Value: value, TTL: ttl, Expect: e.Revision})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.ErrorIs(t, context.Cause(held.Context()), session.ErrBroken, "by its watch")
+		require.False(t, waits.over())
+		require.ErrorIs(t, held.Release(t.Context()), session.ErrBroken)
+		<-waits.done
+		require.NoError(t, waits.err)
+		require.Less(t, waits.at, 3*time.Second)
+	})
+}
+
+// The handle of a holder that was dropped lets the lease run out. The waiters of the client get another one then.
+func TestDroppedHandle(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		c := w.client(time.Minute)
+		held := w.lock(t, c)
+		waits := w.ask(c)
+		time.Sleep(2 * time.Second)
+		dropped := w.age()
+		held.Abandon()
+		<-waits.done
+		require.NoError(t, waits.err)
+		require.Greater(t, waits.at, dropped+ttl/2)
+		require.Less(t, waits.at, dropped+ttl+time.Second)
+		require.ErrorIs(t, context.Cause(held.Context()), session.ErrLost)
+		require.ErrorContains(t, context.Cause(held.Context()), "its handle was dropped")
+	})
+}
+
+// A lock that is handed over is adopted by another client under the same token. The waiters of its first client seek
+// another lease.
+func TestHandOver(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		c, heir := w.client(time.Minute), w.client(0)
+		held := w.lock(t, c)
+		waits := w.ask(c)
+		handed, err := held.HandOff(t.Context())
+		require.NoError(t, err)
+		require.ErrorIs(t, context.Cause(held.Context()), session.ErrHandedOff)
+		adopted, err := heir.Adopt(t.Context(), call.Request{}, handed)
+		require.NoError(t, err)
+		require.Equal(t, held.Token(), adopted.Token())
+		time.Sleep(time.Minute)
+		require.NoError(t, adopted.Context().Err(), "renewed by the heir")
+		require.False(t, waits.over())
+		_, err = c.Adopt(t.Context(), call.Request{}, handed)
+		require.ErrorIs(t, err, call.ErrNotHandedOver)
+		require.NoError(t, adopted.Release(t.Context()))
+		<-waits.done
+		require.NoError(t, waits.err)
+		require.Greater(t, waits.Token(), adopted.Token())
+	})
+}
+
+// A holder is told when a goroutine or another client waits for what it has, and only then.
+func TestContendedChannel(t *testing.T) {
+	told := func(g *goroutine) bool {
+		synctest.Wait()
+		select {
+		case <-g.Contended():
+			return true
+		default:
+			return false
+		}
+	}
+	for name, from := range map[string]func(w *world, c *client) *client{
+		"a goroutine":    func(_ *world, c *client) *client { return c },
+		"another client": func(w *world, _ *client) *client { return w.client(0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, w *world) {
+				c := w.client(0)
+				held := w.lock(t, c)
+				require.False(t, told(held))
+				time.Sleep(10 * time.Second)
+				require.False(t, told(held))
+				waits := w.ask(from(w, c))
+				require.True(t, told(held))
+				held.release(t)
+				<-waits.done
+			})
+		})
+	}
+}
+
+// A lease with a cooldown, an end, or no renewal is for one goroutine, and one of a client without turns too: each other
+// goroutine queues by itself.
+func TestPrivate(t *testing.T) {
+	for name, change := range map[string]func(*call.Request){
+		"minimum hold": func(r *call.Request) { r.MinHold = ms },
+		"no renewal":   func(r *call.Request) { r.Fixed = true },
+		"patient":      func(r *call.Request) { r.Patient = true },
+		"no turns":     func(*call.Request) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, w *world) {
+				c := w.client(time.Minute)
+				if name == "no turns" {
+					c = w.client(-1)
+				}
+				held := w.lock(t, c, change)
+				second, third := w.ask(c, change), w.ask(c, change)
+				time.Sleep(ms)
+				require.Len(t, w.keys(t), 3)
+				require.False(t, second.over() || third.over())
+				held.release(t)
+				<-second.done
+				require.NoError(t, second.err)
+				require.NotEqual(t, held.ID(), second.ID())
+				require.False(t, third.over())
+			})
+		})
+	}
+}
+
+// A client takes no name for two kinds of locks: they would be two locks.
+func TestOneKind(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		c := w.client(0)
+		w.lock(t, c)
+		g := w.ask(c, writes)
+		<-g.done
+		require.ErrorIs(t, g.err, record.ErrInvalidName)
+		require.ErrorContains(t, g.err, "both as a mutex and as a reader-writer lock")
+		require.ErrorIs(t, c.Check(record.RW, "y", "x"), record.ErrInvalidName)
+		require.NoError(t, c.Check(record.Mutex, "y"), "none was noted")
+	})
+}
+
+// Close ends the waiters, waits for the holders, and returns the names still held. Another Close waits for the first, and
+// cuts it short.
+func TestClose(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		c := w.client(0)
+		held, waits := w.lock(t, c), w.ask(c)
+		foreign := w.lock(t, w.client(0), func(r *call.Request) { r.Name = "y" })
+		queued := w.ask(c, func(r *call.Request) { r.Name = "y" })
+		left := make(chan []string, 1)
+		go func() { left <- c.Close(context.Background()) }()
+		for _, g := range []*goroutine{waits, queued} {
+			require.True(t, g.over())
+			require.ErrorIs(t, g.err, bucket.ErrClosed)
+		}
+		time.Sleep(time.Minute)
+		require.NoError(t, held.Context().Err())
+		require.Empty(t, left)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.Equal(t, []string{"x"}, c.Close(ctx))
+		require.Equal(t, []string{"x"}, <-left)
+		require.ErrorIs(t, context.Cause(held.Context()), bucket.ErrClosed)
+		_, err := c.Acquire(t.Context(), mutex())
+		require.ErrorIs(t, err, bucket.ErrClosed)
+		foreign.release(t)
+	})
+}
+
+// A seeker that fails fails all who wait, with its error.
+func TestAllFail(t *testing.T) {
+	inMemory(t, func(t *testing.T, w *world) {
+		w.lock(t, w.client(0))
+		c := w.client(0)
+		refused := faults.Refuse(fmt.Errorf("%w: test", kvstore.ErrPermission))
+		c.f.OnSend(func(_ int, kw kvstore.Write) faults.Fate {
+			if kit.Stage(kw) == "wait take" {
+				return refused
+			}
+			return faults.DelayAnswer(100 * ms) // so that both wait by then
+		})
+		a, b := w.ask(c), w.ask(c)
+		require.False(t, a.over() || b.over())
+		time.Sleep(time.Second)
+		for _, g := range []*goroutine{a, b} {
+			require.True(t, g.over())
+			require.ErrorIs(t, g.err, kvstore.ErrPermission)
+		}
+		time.Sleep(ms)
+		require.Equal(t, []string{"lock.x"}, w.keys(t))
+	})
+}
