@@ -1,4 +1,5 @@
-// Package admin reads, watches and breaks the locks of all clients, for operators. It also extends and releases a lock for a process that has only the lock's handle.
+// Package admin reads, watches and breaks the locks of all clients, for operators. It
+// also extends and releases a lock for a process that has only the lock's handle.
 package admin
 
 import (
@@ -8,14 +9,14 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Admin works on the locks of all clients of a bucket.
+// Admin reads and changes the locks of all clients of a bucket.
 type Admin struct {
 	b *bucket.Bucket
 	s *session.Session
 }
 
-// New returns an operator's view of the bucket of a session.
+// New returns an Admin for the bucket of a session.
 func New(b *bucket.Bucket, s *session.Session) *Admin { return &Admin{b: b, s: s} }
 
-// Life ends when the client is closed.
+// Life returns a context that ends when the client is closed.
 func (a *Admin) Life() context.Context { return a.b.Life() }

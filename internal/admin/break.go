@@ -14,30 +14,30 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// breakTries bounds how often a break tries again because the holder has renewed meanwhile.
+// breakTries limits how often a break tries again after the holder has renewed its lease.
 const breakTries = 10
 
-// maxReason bounds the reason of a break, in bytes.
+// maxReason limits the reason of a break, in bytes.
 const maxReason = 1 << 10
 
 // BreakRequest names the claim to break.
 type BreakRequest struct {
 	Kind        record.Kind
 	Name        string
-	ID          string // of the claim that the operator saw; see [record.Entry.ClaimID]
+	ID          string // of the claim that the operator saw: [record.Entry.ClaimID]
 	Reason      string
-	Immediately bool // let the next in at once: an exception to mutual exclusion
+	Immediately bool // admit the next waiter at once: an exception to mutual exclusion
 }
 
-// Break replaces the claim's record by a broken one. The holder is notified and
-// can no longer renew. No client gets in before it has stopped, or its lease is
-// over. The broken record lives at least as long as the record it replaces
-// could have.
+// Break replaces the claim's record by a broken one. The holder is notified and can no longer renew. The
+// next client gets in only when the holder has stopped or its lease is over. The broken record lives at
+// least as long as the record that it replaces could have lived.
 //
-// Another claim than the one named is never broken: the error then matches
-// [session.ErrReleased]. Breaking a broken record again changes nothing.
+// Break never breaks a claim other than the one named: the error then matches [session.ErrReleased].
+// Breaking a broken record again changes nothing.
 //
-// While nobody leads, the error matches [bucket.ErrUnavailable]. [core.Break] has the states.
+// While the bucket has no leader, the error matches [bucket.ErrUnavailable]. [core.Break] has the
+// states.
 func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	encoded, err := record.EncodeName(req.Name)
 	if err != nil {
@@ -105,8 +105,9 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	}
 }
 
-// claimKey returns the key of the claim with the id, by a list that contains revision. If the list shows
-// no such reader or permit, listed is its revision, and key is the gate, or a slot that is not the claim's.
+// claimKey returns the key of the claim with the id, from a list that contains revision. If the list has
+// no reader or permit with this id, listed is the list's revision and key is the gate, or a slot that is
+// not the claim's.
 func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revision uint64) (key string, listed uint64, err error) {
 	var pattern string
 	switch keys.Kind {
@@ -127,12 +128,12 @@ func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revis
 		}
 	}
 	if keys.Kind == record.Semaphore {
-		return keys.Slot(record.MaxPermits - 1), l.Revision, nil // a key that this user may read, and that is not the claim's
+		return keys.Slot(record.MaxPermits - 1), l.Revision, nil // this user may read the key, and it is not the claim's
 	}
 	return keys.Gate, l.Revision, nil
 }
 
-// breaking is the write that breaks entry.
+// breaking returns the write that breaks entry.
 func (a *Admin) breaking(entry record.Entry, br *core.Break, req BreakRequest, server time.Time) (kvstore.Write, error) {
 	b := entry.Body
 	if entry.Unreadable {

@@ -14,30 +14,30 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Left names a lock that no process renews. Its record stays in the bucket when the process that
-// took it ends. Later processes extend and release the lock with this handle.
+// Left is the handle of a lock that no process renews. The lock's record stays in the bucket when
+// the process that took it ends. Later processes extend and release the lock by this handle.
 type Left struct {
 	Key   string // of the record
 	ID    string // of the claim
 	Token uint64
 }
 
-// Extended is the result of an [Admin.Extend].
+// Extended is the result of [Admin.Extend].
 type Extended struct {
 	TTL    time.Duration
-	Margin time.Duration // between the end of the validity and the end of the TTL
-	Until  clock.Instant // the end of the validity
+	Margin time.Duration // from the end of the validity to the end of the TTL
+	Until  clock.Instant // end of the validity
 }
 
-// Valid returns the rest of the validity.
+// Valid returns the remaining validity.
 func (e Extended) Valid() time.Duration { return e.Until.Sub(clock.Now()) }
 
-// Free returns the least time until the server frees the lock if no process extends it.
+// Free returns the shortest time after which the server can free the lock if no process extends it.
 func (e Extended) Free() time.Duration { return e.Valid() + e.Margin }
 
-// Extend gives the lock a TTL from now on, and at least what it had. The error matches
+// Extend gives the lock a TTL from now on, never less than the one it had. The error matches
 // [session.ErrLost] if the lock was lost, and [session.ErrBroken] if an operator broke it. If it
-// matches [bucket.ErrUnavailable] or ctx's, the server may have extended the lock.
+// matches [bucket.ErrUnavailable] or the error of ctx, the server may have extended the lock.
 // [core.Extending] has the states.
 func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended, error) {
 	name := l.name()
@@ -46,7 +46,7 @@ func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended
 		return Extended{}, fmt.Errorf("extend lock %q: %w", name, err)
 	}
 	x := core.Extending{Handle: core.Handle{ID: l.ID, Token: l.Token}, TTL: ttl}
-	var failed error // the last request that had no answer
+	var failed error // error of the last request if it had no answer
 	for try := 0; ; try++ {
 		step, e, err := a.found(ctx, &x, l)
 		if err == nil && step == core.HandleWrite {
@@ -69,10 +69,10 @@ func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended
 	}
 }
 
-// pause waits before another try. It returns an error if ctx ends, or if another try would fail too.
-// failed is the error of the last request.
+// pause waits before the next try. It returns an error if ctx ends or if another try would fail as
+// well. failed is the error of the last request.
 func (a *Admin) pause(ctx context.Context, try int, failed error) error {
-	if bucket.IsAny(failed, bucket.ErrPermission, kvstore.ErrInvalidKey, kvstore.ErrTooLarge) { // no outage
+	if bucket.IsAny(failed, bucket.ErrPermission, kvstore.ErrInvalidKey, kvstore.ErrTooLarge) {
 		return failed
 	}
 	err := failed
@@ -88,7 +88,7 @@ func (a *Admin) pause(ctx context.Context, try int, failed error) error {
 	return bucket.Unavailable(err)
 }
 
-// found reads the record of l as of what the leader has stored.
+// found reads the record of l. The read contains every write that the leader has stored.
 func (a *Admin) found(ctx context.Context, x *core.Extending, l Left) (core.HandleStep, record.Entry, error) {
 	e, st, asked, err := a.b.ReadNow(ctx, l.Key, x.AsOf)
 	if err != nil {
@@ -97,7 +97,7 @@ func (a *Admin) found(ctx context.Context, x *core.Extending, l Left) (core.Hand
 	return x.RecordRead(e, st.Time, asked), e, nil
 }
 
-// extend writes the record that was found again.
+// extend writes e again, with the new TTL.
 func (a *Admin) extend(ctx context.Context, x *core.Extending, e record.Entry) (core.HandleStep, error) {
 	b := e.Body
 	b.Token, b.Attempt, b.Renewal, b.Fixed = e.TokenOrTicket(), 0, b.Renewal+1, true
@@ -113,8 +113,8 @@ func (a *Admin) extend(ctx context.Context, x *core.Extending, e record.Entry) (
 	return step, err
 }
 
-// Release ends the lock. It returns nil if the lock was held until then. Otherwise the error is
-// as for [Admin.Extend], and a record of the lock is deleted all the same.
+// Release releases the lock. It returns nil if the lock was held until then. Otherwise the error is
+// as for [Admin.Extend], and the record of the lock is deleted nevertheless.
 func (a *Admin) Release(ctx context.Context, l Left) error {
 	x := core.Extending{Handle: core.Handle{ID: l.ID, Token: l.Token}, TTL: clock.MinTTL}
 	for try := 0; ; try++ {

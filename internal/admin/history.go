@@ -12,17 +12,17 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// EventGap is a mark among the changes: some between its Time and its Until are missing. Without
-// a name they are writes to the bucket, of any lock. With a name they are the ones that the lock's own
-// records show to be missing.
+// EventGap marks a gap among the changes: some between its Time and its Until are missing. Without a
+// name, the missing changes are writes to the bucket, for any lock. With a name, they are those that
+// the lock's own records prove to be missing.
 const EventGap = EventWatching + 1
 
-// historyLead is the time before the caller's first change at which the read of a history begins:
-// the records of that time name the holders whose ends follow.
+// historyLead is how far before the caller's first change a history is read: the records of that time
+// name the holders whose ends follow.
 const historyLead = time.Hour
 
-// History yields the changes of the locks whose names match pattern, from since on, as the
-// history of the bucket has kept them. A zero since begins with the first one.
+// History yields the changes of the locks whose names match pattern, from since on, as far as the
+// history of the bucket has kept them. A zero since means from the first change on.
 func (a *Admin) History(ctx context.Context, pattern string, since time.Time) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		holders, readers, waiters, err := record.KeyPatterns(pattern)
@@ -55,17 +55,16 @@ func (a *Admin) History(ctx context.Context, pattern string, since time.Time) it
 	}
 }
 
-// replay turns the writes of a history into changes of locks, as a watch does with
-// notifications.
+// replay turns the writes of a history into changes of locks, as a watch does with notifications.
 type replay struct {
 	yield func(Change) bool
 	since time.Time
 	live  map[string]record.Entry
 	ends  ends
-	held  []*Change // not yielded yet, in order: the end of a TTL before them may still be found
+	held  []*Change // in order, not yielded yet: an earlier end of a TTL may still turn up
 	last  time.Time
-	// missing are the revisions between which writes are missing, and revision is the revision of
-	// the last write.
+	// missing has the intervals of revisions in which writes are missing. revision is that of the last
+	// write.
 	missing  []span
 	revision uint64
 	done     bool // yield has returned false
@@ -102,14 +101,14 @@ func (r *replay) next(h kvstore.HistoryRecord) bool {
 	}
 	r.last = h.Time
 	until := h.Time
-	if len(r.ends) > 0 && r.ends[0].at.Before(until) { // perhaps its end is found out later
+	if len(r.ends) > 0 && r.ends[0].at.Before(until) { // this end may turn up later
 		until = r.ends[0].at
 	}
 	r.flush(until)
 	return !r.done
 }
 
-// gap notes what is missing before a write.
+// gap records the writes that are missing before h.
 func (r *replay) gap(h kvstore.HistoryRecord) {
 	if r.last.IsZero() {
 		r.last = h.After
@@ -119,7 +118,7 @@ func (r *replay) gap(h kvstore.HistoryRecord) {
 		r.missing = nil
 	}
 	if h.Missed > 0 {
-		// The write before the first one may be of a key that matches no pattern.
+		// The last write before the gap may be to a key that matches no pattern.
 		r.missing = append(r.missing, span{max(r.revision, h.Revision-min(h.Revision, h.Missed+1)), h.Revision})
 	}
 	if h.Remade || h.Missed > 0 {
@@ -127,12 +126,12 @@ func (r *replay) gap(h kvstore.HistoryRecord) {
 	}
 }
 
-// lost notes the missing writes to the lock of s, as far as s proves that. A token names the
-// revision of the claim's first write: if that is inside a gap, that write is missing. If the claim
-// follows another one whose TTL was not over, the tombstone between the two is missing.
+// lost records the writes to the lock of s that s proves to be missing. A token names the revision of
+// the claim's first write: if a gap contains that revision, the write is missing. If the claim follows
+// another one whose TTL was not over, the tombstone between the two is missing.
 //
-// It finds no claim whose writes are all missing, and no tombstone of a record whose TTL ended before
-// the next claim.
+// lost finds no claim whose writes are all missing, and no tombstone of a record whose TTL ended
+// before the next claim.
 func (r *replay) lost(s step) {
 	if len(r.missing) == 0 || s.entry.Unreadable {
 		return
@@ -158,14 +157,14 @@ func (r *replay) lost(s step) {
 	}
 }
 
-// lacks reports whether writes between two revisions are missing.
+// lacks reports whether any write from revision from to revision to is missing.
 func (r *replay) lacks(from, to uint64) bool {
 	i, _ := slices.BinarySearchFunc(r.missing, from, func(m span, rev uint64) int { return cmp.Compare(m.before, rev+1) })
 	return i < len(r.missing) && r.missing[i].after < to
 }
 
-// expire ends the records whose TTL is over at a time, except for the record under key: the write to
-// that key, which follows, tells more of its end.
+// expire ends the records whose TTL is over at now. It leaves out the record under key: the write to
+// that key, which follows, says more about its end.
 func (r *replay) expire(now time.Time, key string) {
 	for len(r.ends) > 0 && !now.Before(r.ends[0].at.Add(record.OverdueSlack)) {
 		e := heap.Pop(&r.ends).(end)
@@ -196,7 +195,7 @@ func (r *replay) add(c Change) {
 	r.held = slices.Insert(r.held, at, &c)
 }
 
-// flush yields the changes up to a time.
+// flush yields the changes up to until.
 func (r *replay) flush(until time.Time) {
 	n := 0
 	for _, c := range r.held {
@@ -211,14 +210,14 @@ func (r *replay) flush(until time.Time) {
 	r.held = r.held[n:]
 }
 
-// end has the end of a record's TTL.
+// end is the end of a record's TTL.
 type end struct {
 	at       time.Time
 	key      string
 	revision uint64
 }
 
-// ends are a heap, the first end on top.
+// ends is a heap with the earliest end on top.
 type ends []end
 
 func (e ends) Len() int           { return len(e) }

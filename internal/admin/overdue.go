@@ -8,9 +8,9 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// RemoveOverdue deletes the overdue records of the locks whose names match pattern, limit of
-// them at most: of holders, readers and waiters. It returns the numbers of records that are gone and
-// that are left. It deletes a record as a waiter does: see
+// RemoveOverdue deletes overdue records of the locks whose names match pattern, at most limit of
+// them: records of holders, readers and waiters. It returns how many of the overdue records have
+// been deleted and how many are left. It deletes a record as a waiter does: see
 // [bucket.Bucket.Clear].
 func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (removed, left int, err error) {
 	encoded, err := record.EncodePattern(pattern)
@@ -23,7 +23,8 @@ func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (r
 	}
 	var overdue []record.Entry
 	for _, prefix := range record.Prefixes {
-		// What a replica that lags shows, or lacks, is not proof: the server compares revisions.
+		// The list may come from a lagging replica: the server compares revisions before it
+		// deletes.
 		l, err := a.b.List(ctx, record.Pattern(prefix, encoded), 0)
 		if err != nil {
 			return 0, 0, err

@@ -18,15 +18,14 @@ type View struct {
 	Name    string
 	Holder  record.Entry // zero when free
 	Readers []record.Entry
-	Slots   []record.Entry // that are taken, of a semaphore, in their order
-	Queue   []record.Entry // in the order of their tickets
+	Slots   []record.Entry // taken slots of a semaphore, in order
+	Queue   []record.Entry // in ticket order
 }
 
-// newest returns a revision that the bucket has reached, and the server's time. A
-// read as of that revision shows every write that was acknowledged before the call,
-// whichever replica answers. Where this user may not ask the leader, both are
-// zero, and a replica's answer has to do. Without a leader's answer no server can prove that
-// there is nothing: the error matches [bucket.ErrUnavailable].
+// newest returns a revision that the bucket has reached, and the server's time. A read as of that revision
+// shows every write that was acknowledged before the call, whichever replica answers. If this user may not
+// ask the leader, both are zero, and the answer of a replica has to do. Without an answer of the leader no
+// server can prove that a record does not exist: the error matches [bucket.ErrUnavailable].
 func (a *Admin) newest(ctx context.Context) (revision uint64, server time.Time, err error) {
 	st, err := a.b.Leader(ctx, bucket.AnswerTimeout)
 	if bucket.IsAny(err, bucket.ErrPermission) {
@@ -35,10 +34,10 @@ func (a *Admin) newest(ctx context.Context) (revision uint64, server time.Time, 
 	return st.LastRevision, st.Time, err
 }
 
-// reached waits until the leader has applied what a view shows, up to the revision seen. named
-// is the revision that the leader named before the view was read. Without the wait the leader could refuse
-// an acquire because of a holder that the view shows as gone. While nobody leads, a view may
-// be ahead. The error is the context's.
+// reached waits until the leader has applied what a view shows, up to the revision seen. named is the
+// revision that the leader gave before the view was read. Without this wait the leader could refuse an
+// acquire because of a holder that the view no longer shows. While the bucket has no leader, a view may be
+// ahead of it. The error is the context's.
 func (a *Admin) reached(ctx context.Context, named, seen uint64) error {
 	if named == 0 || seen <= named || a.b.Alone() { //safety:view-reached
 		return nil
@@ -49,8 +48,8 @@ func (a *Admin) reached(ctx context.Context, named, seen uint64) error {
 	return nil
 }
 
-// named is the option of a list as of a revision that the leader has named. A replica that
-// catches up would lack what was renewed since, so the leader names the keys too.
+// named returns the option of a list as of a revision that the leader gave. A replica that is catching up
+// would lack the records renewed since then, so the leader names the keys too.
 func named(revision uint64) []kvstore.ListOption {
 	if revision == 0 { //safety:view-named
 		return nil
@@ -58,14 +57,14 @@ func named(revision uint64) []kvstore.ListOption {
 	return []kvstore.ListOption{kvstore.Named()}
 }
 
-// entryAt reads a record for a view that was made at a time of the server's.
+// entryAt decodes a record for a view. server is the server's time when the view was made.
 func entryAt(r kvstore.Record, server time.Time) record.Entry {
 	entry := record.Of(r)
 	entry.Overdue = entry.OverdueAt(server)
 	return entry
 }
 
-// Inspect reads one lock. A free lock has no holder and nobody queued.
+// Inspect reads one lock. A free lock has no holder and an empty queue.
 func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (View, error) {
 	encoded, err := record.EncodeName(name)
 	if err != nil {
@@ -115,7 +114,7 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 	return v, a.reached(ctx, min, seen)
 }
 
-// Add adds what is stored under a key.
+// Add adds the record under a key.
 func (v *View) Add(k record.Key, e record.Entry) {
 	switch {
 	case k.Waits():
@@ -129,7 +128,7 @@ func (v *View) Add(k record.Key, e record.Entry) {
 	}
 }
 
-// Sort sorts the queue by tickets, the readers by their tokens, and the slots by their numbers, shorter ones first.
+// Sort sorts the queue by ticket, the readers by token and the slots by number.
 func (v *View) Sort() {
 	record.SortByTicket(v.Queue)
 	record.SortByTicket(v.Readers)
@@ -138,9 +137,9 @@ func (v *View) Sort() {
 	})
 }
 
-// Holder reads the holder of a mutex, without its queue. The entry is zero when the mutex
-// is free. The answer contains every change up to the revision. It costs one request where
-// a single server keeps the bucket, and otherwise two.
+// Holder reads the holder of a mutex, without its queue. The entry is zero if the mutex is free. The
+// answer contains every change up to the revision. It takes one request if a single server keeps the
+// bucket, and two otherwise.
 func (a *Admin) Holder(ctx context.Context, name string) (holder record.Entry, revision uint64, err error) {
 	encoded, err := record.EncodeName(name)
 	if err != nil {
@@ -163,28 +162,28 @@ func (a *Admin) Holder(ctx context.Context, name string) (holder record.Entry, r
 	return entry, revision, err
 }
 
-// read reads the record of a gate as of a state that contains a revision.
+// read reads the record of a gate as of a state that contains revision.
 func (a *Admin) read(ctx context.Context, gate string, revision uint64) (record.Entry, error) {
 	entry, err := a.b.Read(ctx, gate, revision)
-	if bucket.IsAny(err, kvstore.ErrWithheld) { // the answer of any replica has to do
+	if bucket.IsAny(err, kvstore.ErrWithheld) { // then the answer of any replica has to do
 		entry, err = a.b.Read(ctx, gate, 0)
 	}
 	return entry, err
 }
 
-// partMax is the number of records that List reads at a time, the most for one request.
+// partMax is how many records List reads at a time, the maximum for one request.
 const partMax = 256
 
-// stored is a record of a lock that List is to show.
+// stored is a record that List is going to show.
 type stored struct {
 	kind   record.Kind
 	name   string
 	key    string
-	record kvstore.Record // zero: to be read
+	record kvstore.Record // zero if it has still to be read
 }
 
-// List calls yield for each lock whose name matches pattern, sorted by name, until yield
-// returns false. It reads the records of as many locks at a time as one request can.
+// List calls yield for each lock whose name matches pattern, sorted by name, until yield returns false.
+// Each request reads the records of as many locks as it can.
 func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool) error {
 	encoded, err := record.EncodePattern(pattern)
 	if err != nil {
@@ -206,7 +205,7 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			return err
 		}
-		if len(l.Keys) == 0 { // what is read later counts then
+		if len(l.Keys) == 0 { // otherwise the revision of the later read counts
 			seen = max(seen, l.Revision)
 		}
 		for _, key := range l.Keys {
@@ -220,7 +219,7 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 	reached := min
 	for len(all) > 0 {
 		part, keys := 0, []string(nil)
-		for i, s := range all { // whole locks
+		for i, s := range all { // never split a lock
 			if (i == 0 || s.name != all[i-1].name) && len(keys) >= partMax {
 				break
 			}
@@ -254,7 +253,7 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 	return a.reached(ctx, reached, seen)
 }
 
-// views yields some locks. read has the records that the list did not have. It returns false if
+// views yields the locks of all. read has the records that the list did not contain. It returns false if
 // yield did.
 func views(all []stored, read map[string]kvstore.Record, server time.Time, yield func(View) bool) bool {
 	for len(all) > 0 {
@@ -269,7 +268,7 @@ func views(all []stored, read map[string]kvstore.Record, server time.Time, yield
 			entry := entryAt(s.record, server)
 			k, _ := record.ParseKey(s.key)
 			if s.record.Revision == 0 || k.Waits() && (entry.Unreadable || entry.Status != record.StatusWaiting) {
-				continue // it has gone, or no waiter wrote it
+				continue // deleted meanwhile, or not written by a waiter
 			}
 			v.Add(k, entry)
 			some = true

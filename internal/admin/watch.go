@@ -14,16 +14,15 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// watchCheck is the time between the checks of a watch that its bucket is still there: a
-// re-created bucket has other notification subjects, and the watch would never get
-// another event.
+// watchCheck is how often a watch checks that its bucket still exists. A re-created bucket has other notification
+// subjects, so the watch would never get another event.
 const watchCheck = 10 * time.Second
 
-// readTimeout bounds the reading of the locks that are there: there may be many.
+// readTimeout limits the read of the existing locks, of which there may be many.
 const readTimeout = time.Minute
 
-// EventWatching is a mark among the changes: from here on the watch reports them. Only
-// a read can show what it missed before.
+// EventWatching marks the point from which on the watch reports changes. Only a read can show the changes that it
+// missed before.
 const EventWatching = session.EventAtRisk + 1
 
 // Change is an event of any client's lock.
@@ -33,58 +32,54 @@ type Change struct {
 	Mode record.Mode
 	Name string
 	Time time.Time // by the server's clock
-	// Grants is the number of grants that the change reports, and Waited the wait of their holders. A client that hands a lock on among its goroutines writes them with
-	// its next renewal, or with the release.
+	// Grants is the number of grants that the change reports, and Waited is how long their holders waited. A client
+	// that passes a lock on among its goroutines writes both with its next renewal or with the release.
 	Grants uint64
 	Waited time.Duration
-	// Late is of a renewal that came later than planned: see [lateRenewal].
+	// Late is set for a renewal that came later than planned: see [lateRenewal].
 	Late time.Duration
-	// Since is of an [EventWatching] after an outage: changes from then on to Time may have
-	// been missed.
+	// Since is set for an [EventWatching] after an outage: changes from Since to Time may have been missed.
 	Since time.Time
-	// Until is the end of an [EventGap], which begins at Time. Missed is the number of missing
-	// writes to the bucket, 0 if unknown. With a name it is a lower bound for that lock.
-	// Remade says that the bucket was re-created.
+	// Until is the end of an [EventGap], which begins at Time. Missed is the number of missing writes to the bucket,
+	// 0 if unknown. With a name it is a lower bound for that lock. Remade reports that the bucket was re-created.
 	Until  time.Time
 	Missed uint64
 	Remade bool
-	// Entry is the record of the claim that it happened to. Of a deletion whose record
-	// was not seen it has the id and the token only.
+	// Entry is the record of the claim that changed. If a record was deleted unseen, Entry has only its id and token.
 	Entry record.Entry
 }
 
-// Step is one event on a key, and the changes of a lock that it means. Some events mean none: the renewal of a place,
-// and the end of a place whose client has the lock. The Event of a mark is zero.
+// Step is one event on a key with the changes of the lock that follow from it. An event may imply no change: the
+// renewal of a place, or the end of a place whose client has the lock. The Event of a mark is zero.
 type Step struct {
 	Event   kvstore.Event
 	Changes []Change
 }
 
-// watcher follows all keys of the locks that match a pattern.
+// watcher follows the keys of all locks that match a pattern.
 type watcher struct {
 	a       *Admin
 	deliver func(Step)
 	watches []kvstore.Watch
-	keys    []string      // patterns, one for each of watches
-	missed  chan struct{} // the connection was away
+	keys    []string      // patterns, one for each watch
+	missed  chan struct{} // signals that the connection was interrupted
 	created time.Time     // the bucket's
-	checked time.Time     // of the last check, by the server's clock: no earlier change was missed
+	checked time.Time     // last check, by the server's clock: no earlier change was missed
 
 	mu      sync.Mutex
-	ended   map[string]uint64 // during a read of the locks: the tombstones notified, by key
-	dropped time.Time         // no change before this time was dropped; zero: no change at all was
+	ended   map[string]uint64 // revisions of the tombstones notified while the locks are read, by key; nil otherwise
+	dropped time.Time         // no change before this time was dropped; zero if none was dropped at all
 }
 
-// Watch calls deliver for every change of a lock whose name matches pattern.
-// It calls deliver with [EventWatching] when it begins to report them: at first, and
-// again when it may have missed some. Changes are hints. When the bucket was deleted
-// or re-created no more can come: it calls fail, once. The returned
-// function ends the watch and waits for it.
+// Watch calls deliver for every change of a lock whose name matches pattern. It calls deliver with [EventWatching]
+// when it begins to report changes: at first, and again whenever it may have missed some. Changes are hints. If the
+// bucket is deleted or re-created, no more changes can arrive, and Watch calls fail once. The returned function ends
+// the watch and waits for it.
 func (a *Admin) Watch(pattern string, deliver func(Change), fail func(error)) (stop func(), err error) {
 	return a.Follow(pattern, eachOf(deliver), fail)
 }
 
-// eachOf returns a function that delivers the changes of a step.
+// eachOf returns a function that delivers each change of a step.
 func eachOf(deliver func(Change)) func(Step) {
 	return func(s Step) {
 		for _, c := range s.Changes {
@@ -93,7 +88,7 @@ func eachOf(deliver func(Change)) func(Step) {
 	}
 }
 
-// Follow is Watch for a copy of the locks: it delivers each event on a key too.
+// Follow is Watch for a copy of the locks: it also delivers each event on a key.
 func (a *Admin) Follow(pattern string, deliver func(Step), fail func(error)) (stop func(), err error) {
 	encoded, err := record.EncodePattern(pattern)
 	if err != nil {
@@ -106,7 +101,7 @@ func (a *Admin) Follow(pattern string, deliver func(Step), fail func(error)) (st
 	return a.watch(keys, deliver, fail)
 }
 
-// WatchHolder is Watch for the holder of one mutex, without its queue: one subscription.
+// WatchHolder is Watch for the holder of one mutex, without its queue. It needs one subscription.
 func (a *Admin) WatchHolder(name string, deliver func(Change), fail func(error)) (stop func(), err error) {
 	encoded, err := record.EncodeName(name)
 	if err != nil {
@@ -123,7 +118,7 @@ func (a *Admin) watch(patterns []string, deliver func(Step), fail func(error)) (
 		watch, err := a.b.Watch(keys, func(ev kvstore.Event) {
 			if ev.Kind != kvstore.Recheck {
 				w.notified(ev)
-			} else if first { // all watches are notified
+			} else if first { // all watches get it; one is enough
 				w.recheck(ev.Since)
 			}
 		})
@@ -131,7 +126,7 @@ func (a *Admin) watch(patterns []string, deliver func(Step), fail func(error)) (
 			w.stop()
 			return nil, err
 		}
-		watch.Track(kvstore.Record{}) // the ends of all that is to come
+		watch.Track(kvstore.Record{}) // report the end of every record written from now on
 		w.watches, w.keys = append(w.watches, watch), append(w.keys, keys)
 	}
 	ctx, cancel := context.WithCancel(a.b.Life())
@@ -188,17 +183,16 @@ func (w *watcher) notified(ev kvstore.Event) {
 	w.deliver(Step{ev, changes})
 }
 
-// step is an event on a key, decoded. before is the record that entry follows, the zero Entry if
-// there was none, or it is unknown.
+// step is a decoded event on a key. before is the record that entry replaced, the zero Entry if there was none or it
+// is unknown.
 type step struct {
 	kind          kvstore.EventKind
 	entry, before record.Entry
 }
 
-// endBefore returns the end of the claim whose record another claim's has replaced,
-// as s shows. The server removes a record without a notification, and the next holder can be
-// quicker than this client's clock. A record that had not expired by then has ended
-// by a tombstone that the watch has missed: its end is unknown.
+// endBefore returns the end of a claim whose record was replaced by that of another claim, as s shows. The server
+// removes a record without a notification, and the next holder can be quicker than this client's clock. If the old
+// record had not expired by then, the watch has missed its tombstone, and how the claim ended is unknown.
 func endBefore(s step) (Change, bool) {
 	entry, before := s.entry, s.before
 	if s.kind != kvstore.Put || before.Zero() || before.Record.TTL <= 0 {
@@ -218,8 +212,8 @@ func endBefore(s step) (Change, bool) {
 	return changeOf(step{kind: kvstore.Expired, entry: before})
 }
 
-// follow checks the bucket at first, whenever the connection was away, and
-// now and then. It returns nil when ctx has ended.
+// follow checks the bucket at first, after each interruption of the connection, and at intervals. It returns nil when
+// ctx has ended.
 func (w *watcher) follow(ctx context.Context) error {
 	read, try := true, 0
 	for {
@@ -233,7 +227,7 @@ func (w *watcher) follow(ctx context.Context) error {
 			return fmt.Errorf("%w: %w", bucket.ErrUnavailable, err)
 		case err == nil:
 			read, try = false, 0
-		default: // no answer: try again, at once when the connection is back
+		default: // no answer: try again, at once if the connection is back
 			w.a.s.Logger.Debug("watch locks", "error", err)
 			pause = min(clock.OutageBackoff(try), watchCheck)
 			try++
@@ -249,13 +243,12 @@ func (w *watcher) follow(ctx context.Context) error {
 	}
 }
 
-// settling is the time in which the subscriptions of a watch reach every server of
-// a cluster. Only a write would prove that (see [kvstore.NoRevision]), and a user
-// that watches need not be allowed to write.
+// settling is how long the subscriptions of a watch may take to reach every server of a cluster. Only a write would
+// prove that they have (see [kvstore.NoRevision]), and a user that watches need not be allowed to write.
 const settling = 100 * time.Millisecond
 
-// check asks for the bucket. With read it waits until the subscriptions, which were
-// sent before, are in place, says so, and reads the locks.
+// check asks for the state of the bucket. With read it also waits until the subscriptions, which were sent before,
+// are in place, delivers [EventWatching], and reads the locks.
 func (w *watcher) check(ctx context.Context, read bool) error {
 	asking, cancel := context.WithTimeout(ctx, session.DefaultReleaseTimeout)
 	defer cancel()
@@ -264,11 +257,11 @@ func (w *watcher) check(ctx context.Context, read bool) error {
 		return err
 	}
 	if !w.created.IsZero() && !w.created.Equal(st.Created) {
-		w.a.s.Verify(asking) // the next watch has to subscribe to the new one
+		w.a.s.Verify(asking) // the next watch has to subscribe to the new bucket
 		return kvstore.ErrRemade
 	}
 	w.created = st.Created
-	if !st.Notifies { // no longer: without an error the watch would be silent
+	if !st.Notifies { // no longer: without an error the watch would stay silent
 		return kvstore.ErrNoWatch
 	}
 	since := w.checked
@@ -276,7 +269,7 @@ func (w *watcher) check(ctx context.Context, read bool) error {
 	if !read {
 		return nil
 	}
-	if !w.a.b.Alone() { // where only one server answers, its answer is a proof
+	if !w.a.b.Alone() { // the answer of a single server is proof enough
 		if err := clock.Sleep(ctx, settling); err != nil {
 			return err
 		}
@@ -292,7 +285,7 @@ func (w *watcher) check(ctx context.Context, read bool) error {
 	return nil
 }
 
-// read tracks the leases that are there, so that their ends are reported.
+// read tracks the existing leases, so that their ends are reported.
 func (w *watcher) read(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -307,7 +300,7 @@ func (w *watcher) read(ctx context.Context) {
 	for i, watch := range w.watches {
 		l, err := w.a.b.List(ctx, w.keys[i], 0)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-			// Not allowed to read, most likely: notifications need no more.
+			// Most likely this user may not read. Notifications need no permission to read.
 			w.a.s.Logger.Debug("watch locks: read those held", "error", err)
 			return
 		}
@@ -321,8 +314,8 @@ func (w *watcher) read(ctx context.Context) {
 	}
 }
 
-// lateRenewal returns the time since the write before a renewal if that is more than two thirds
-// of the TTL, and 0 otherwise. By default a client renews its leases after a third.
+// lateRenewal returns the time between a renewal and the write before it if that is more than two thirds of the TTL,
+// and 0 otherwise. By default a client renews its leases after a third.
 func lateRenewal(entry, before record.Entry) time.Duration {
 	apart := entry.Time.Sub(before.Time)
 	if entry.Fixed || !before.From(entry.ID) || apart <= before.Record.TTL*2/3 {
@@ -331,27 +324,28 @@ func lateRenewal(entry, before record.Entry) time.Duration {
 	return apart
 }
 
-// meaning is the meaning of an event on a key for the claim of the record.
+// meaning is what an event on a key means for the claim of the record.
 type meaning uint8
 
 const (
-	written meaning = iota // its first record
-	renewed                // a later one
-	broken                 // an operator has ended it
-	removed                // it ended as planned, by a tombstone or by the TTL of its last renewal
-	served                 // its place was removed, because it was granted or passed
-	cleaned                // it was never granted
-	buried                 // the same, of a record that was not seen
+	written meaning = iota // first record of the claim
+	renewed                // a later record
+	broken                 // ended by an operator
+	removed                // ended as planned, by a tombstone or by the TTL of its last renewal
+	served                 // place removed because its waiter was granted the lock, in turn or out of turn
+	cleaned                // never granted
+	buried                 // the same, but its record was not seen
 	expired                // its TTL is over
 )
 
-// reports has the type of change that each meaning is reported as, for a record of a holder and of a waiter; 0 if for none.
+// reports has the type of change to report for each meaning, for the record of a holder and of a waiter; 0 reports
+// nothing.
 var reports = [...]struct{ holder, waiter session.EventType }{
 	written: {session.EventGranted, session.EventQueued},
-	renewed: {session.EventRenewed, 0}, // it still waits
+	renewed: {session.EventRenewed, 0}, // still waiting
 	broken:  {session.EventBroken, session.EventGaveUp},
 	removed: {session.EventReleased, session.EventGaveUp},
-	served:  {0, 0}, // the grant itself is reported
+	served:  {0, 0}, // the grant is reported instead
 	cleaned: {0, session.EventGaveUp},
 	buried:  {0, 0}, // another waiter has deleted an overdue place, whose end was reported
 	expired: {session.EventLost, session.EventGaveUp},
@@ -380,8 +374,8 @@ func (s step) meaning() meaning {
 	return removed
 }
 
-// subject returns the record of the claim that the event is about. A tombstone names the claim at
-// most; without a body it is a deletion by hand.
+// subject returns the record of the claim that the event is about. A tombstone has no more than the name of the
+// claim. One without a body is a deletion by hand.
 func (s step) subject() record.Entry {
 	named := s.entry.Unreadable || s.before.From(s.entry.ID)
 	if s.kind == kvstore.Deleted && !s.before.Zero() && s.entry.Status != record.StatusBroken && named {
@@ -398,8 +392,7 @@ func (s step) time() time.Time {
 	return s.entry.Time
 }
 
-// grants returns the number of goroutines that got the claim since the record before, and how long they
-// had waited.
+// grants returns how many goroutines got the claim since the record before, and their total wait.
 func (s step) grants() (n uint64, waited time.Duration) {
 	if !s.before.From(s.entry.ID) || s.entry.Granted() <= s.before.Granted() {
 		return 0, 0
@@ -407,7 +400,7 @@ func (s step) grants() (n uint64, waited time.Duration) {
 	return s.entry.Granted() - s.before.Granted(), time.Duration(max(s.entry.Waits-s.before.Waits, 0)) * time.Millisecond
 }
 
-// changeOf returns the change of a lock that an event on its key means, if it means one.
+// changeOf returns the change of a lock that an event on its key implies, if any.
 func changeOf(s step) (Change, bool) {
 	k, ok := record.ParseKey(s.entry.Key)
 	if !ok {

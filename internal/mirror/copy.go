@@ -26,13 +26,13 @@ func (id ID) Compare(other ID) int {
 // IDOf returns the ID of a lock.
 func IDOf(info locks.Info) ID { return ID{info.Kind, info.Name} }
 
-// records is a copy of the records of locks. Revisions order the changes of a key, so an event and a list may come in
+// records is a copy of the records of locks. Revisions order the changes of a key, so events and lists may arrive in
 // any order.
 type records struct {
 	byKey map[string]*stored
 	locks map[ID]*lock
-	// touched has the revision of the latest event of each key while a list is read, and is nil otherwise. The events are
-	// newer than the list.
+	// touched has the revision of the latest event of each key while a list is being read, and is nil otherwise.
+	// These events are newer than the list.
 	touched map[string]uint64
 	changed func(ID)
 }
@@ -40,7 +40,7 @@ type records struct {
 // lock is a lock that is held or waited for.
 type lock struct {
 	entries []*stored
-	info    *locks.Info // what the entries show; nil if they have changed since
+	info    *locks.Info // what the entries show; nil after they have changed
 }
 
 type stored struct {
@@ -66,7 +66,7 @@ func (r *records) apply(ev kvstore.Event) {
 	case known == nil:
 	case ev.Kind == kvstore.Deleted:
 		r.drop(known)
-	case ev.Kind == kvstore.Expired && !known.Overdue: // the server has an overdue record still
+	case ev.Kind == kvstore.Expired && !known.Overdue: // the server still has an overdue record
 		r.drop(known)
 	}
 }
@@ -75,13 +75,13 @@ func (r *records) apply(ev kvstore.Event) {
 func (r *records) put(e record.Entry) {
 	s := r.byKey[e.Key]
 	key, ok := record.ParseKey(e.Key)
-	if !ok || key.Waits() && (e.Unreadable || e.Status != record.StatusWaiting) { // no waiter wrote it
+	if !ok || key.Waits() && (e.Unreadable || e.Status != record.StatusWaiting) { // not written by a waiter
 		if s != nil {
 			r.drop(s)
 		}
 		return
 	}
-	e.Value = nil // the body is decoded
+	e.Value = nil // Entry has the decoded body
 	if s == nil {
 		s = &stored{id: ID{locks.Kind(key.Kind()), key.Name}, role: key}
 		r.byKey[e.Key] = s
@@ -112,10 +112,10 @@ func (r *records) change(id ID) {
 	r.changed(id)
 }
 
-// listing precedes a list, which [records.listed] ends.
+// listing prepares for a list, which [records.listed] then applies.
 func (r *records) listing() { r.touched = make(map[string]uint64) }
 
-// listed sets the copy to a list, except for the keys of events that came meanwhile.
+// listed replaces the copy by a list, except for keys with events since [records.listing].
 func (r *records) listed(list []record.Entry) {
 	touched := r.touched
 	r.touched = nil
@@ -124,7 +124,7 @@ func (r *records) listed(list []record.Entry) {
 		there[e.Key] = struct{}{}
 		known := r.byKey[e.Key]
 		switch newer := touched[e.Key] >= e.Revision; {
-		case newer && !(e.Overdue && touched[e.Key] == e.Revision): // the end that an event tells is by this machine's clock
+		case newer && !(e.Overdue && touched[e.Key] == e.Revision): // an expiry event goes by this machine's clock
 		case known != nil && (known.Revision > e.Revision || known.Revision == e.Revision && known.Overdue == e.Overdue):
 		default:
 			r.put(e)
@@ -145,7 +145,7 @@ func (r *records) clear() {
 	}
 }
 
-// info returns a lock, which is free if nothing is known of it. The caller does not change it.
+// info returns a lock, free if r has no record of it. The caller must not change it.
 func (r *records) info(id ID) locks.Info {
 	l := r.locks[id]
 	if l == nil {
@@ -163,7 +163,7 @@ func (r *records) info(id ID) locks.Info {
 	return *l.info
 }
 
-// counts returns the numbers of holders and of places of a lock.
+// counts returns how many holders and how many places in its queue a lock has.
 func (r *records) counts(id ID) (held, queued int) {
 	if l := r.locks[id]; l != nil {
 		for _, s := range l.entries {

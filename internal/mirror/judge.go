@@ -10,17 +10,18 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Condition is the worth of a mirror's copy of the locks.
+// Condition is how far a mirror's copy of the locks can be trusted.
 type Condition int
 
 const (
 	// Stale: the copy may lack changes, or there is none yet.
 	Stale Condition = iota
-	// Live: the copy is complete, a leader answers, and the bucket is fit. A lock that is not in the copy is free.
+	// Live: the copy is complete, a leader answers, and the bucket is fit. A lock that is missing from the copy is
+	// free.
 	Live
-	// NoLeader: no server confirms a write or a read. Clients get no locks, and lose the locks that they hold.
+	// NoLeader: no server confirms a write or a read. Clients get no locks and lose those that they hold.
 	NoLeader
-	// Unfit: clients grant no locks in the bucket, or it is gone.
+	// Unfit: clients grant no locks in the bucket, or it does not exist.
 	Unfit
 )
 
@@ -28,22 +29,22 @@ func (c Condition) String() string {
 	return [...]string{Stale: "stale", Live: "live", NoLeader: "no leader", Unfit: "unfit"}[c]
 }
 
-// State has the condition of a mirror and of its bucket.
+// State is the condition of a mirror and of its bucket.
 type State struct {
 	Condition
-	Since time.Time // of the condition, by this machine's clock
+	Since time.Time // start of the condition, by this machine's clock
 	Why   error     // nil while the mirror is live
-	// Current is the number of the Replicas of the bucket that have its records, including the leader. Both are of
-	// the last answer, and Current is 0 without a leader.
+	// Current is how many of the bucket's Replicas have its records, including the leader. Both come from the last
+	// answer. Current is 0 without a leader.
 	Current, Replicas int
 }
 
-// Writable reports whether clients get locks in the bucket, as far as its last answer shows.
+// Writable reports whether clients can get locks in the bucket, judged by its last answer.
 func (s State) Writable() bool {
 	return s.Condition != NoLeader && s.Condition != Unfit && s.Current > 0
 }
 
-// String names the condition, and if the mirror is not live since when and why.
+// String returns the condition, followed by its start and its reason unless the mirror is live.
 func (s State) String() string {
 	if s.Why == nil {
 		return s.Condition.String()
@@ -51,8 +52,8 @@ func (s State) String() string {
 	return fmt.Sprintf("%v since %s: %v", s.Condition, s.Since.Format("15:04:05"), s.Why)
 }
 
-// Late returns the delay of the next renewal of a lease at a time of the server's, 0 if it is in time. A client
-// renews after a third of the TTL.
+// Late returns how late the next renewal of a lease is at the server's time, 0 if it is in time. A client renews after
+// a third of the TTL.
 func Late(h admin.Holder, server time.Time) time.Duration {
 	if h.Fixed || h.Unreadable || h.Overdue || h.Broken != nil || h.Expires.IsZero() {
 		return 0
@@ -60,31 +61,31 @@ func Late(h admin.Holder, server time.Time) time.Duration {
 	return max(server.Sub(h.Expires)+h.TTL-h.TTL/3, 0)
 }
 
-// evidence has a mirror's knowledge of itself and of its bucket.
+// evidence is what a mirror knows of itself and of its bucket.
 type evidence struct {
 	connected bool
 	missed    error  // why the copy may lack changes; nil once the locks are read
-	answer    answer // the last one
+	answer    answer // last answer of the leader
 }
 
-// answer is the leader's answer about the bucket. The zero answer is none.
+// answer is the leader's answer about the bucket, the zero answer if there is none.
 type answer struct {
 	info *kvstore.Info
-	err  error // in place of info
+	err  error // instead of info
 	// highest is a revision that the bucket had reached before the mirror asked. behind counts the consecutive answers
-	// below it: a newly elected leader may still be applying the last writes.
+	// below highest: a newly elected leader may still be applying the last writes.
 	highest uint64
 	behind  int
 }
 
 var (
-	// ErrReading is the reason of a stale mirror that has lost nothing: it lists the locks.
+	// ErrReading is why a mirror that has missed nothing is stale: it is still listing the locks.
 	ErrReading = errors.New("reading the locks")
 	errAway    = errors.New("no connection to the server")
 )
 
-// judge returns the verdict on the evidence. bucket is the name of the bucket. A mirror that does not know whether there is
-// a leader does not know whether a lock is held, so the condition of the bucket comes before the condition of the copy.
+// judge returns the condition that follows from the evidence. A mirror that does not know whether there is a leader
+// cannot know whether a lock is held, so the state of the bucket comes before that of the copy.
 func (e evidence) judge(bucket string) (Condition, error) {
 	info := e.answer.info
 	switch {
@@ -118,15 +119,15 @@ func (e evidence) judge(bucket string) (Condition, error) {
 	return Live, nil
 }
 
-// fewWrites limits how far a current replica may be behind, in writes. While clients write, replicas are
-// often behind for a moment.
+// fewWrites limits by how many writes a replica may lag and still count as current. While clients write, replicas
+// often lag for a moment.
 const fewWrites = 1000
 
-// silent limits the time since a leader last heard from a replica. After that the replica counts as away.
+// silent limits the time since the leader last heard from a replica. After that the replica counts as unreachable.
 const silent = 10 * time.Second
 
-// replicas counts the servers of a bucket that the leader reaches, and how many of these have its records. The leader
-// is one of both.
+// replicas returns how many servers of a bucket the leader reaches, and how many of those have its records. Both
+// include the leader.
 func replicas(info *kvstore.Info) (there, current int) {
 	there, current = 1, 1
 	if info.Cluster == nil {
@@ -143,7 +144,8 @@ func replicas(info *kvstore.Info) (there, current int) {
 	return there, current
 }
 
-// unfit returns the settings that keep clients from granting locks, and their repair.
+// unfit returns an error that names the first setting that keeps clients from granting locks, and the repair. It is
+// nil if there is none.
 func unfit(bucket string, info *kvstore.Info) error {
 	findings, err := kvstore.Examine(kvstore.Config{Bucket: bucket, Storage: info.Config.Storage}, info)
 	if err != nil {
@@ -170,7 +172,7 @@ func unfit(bucket string, info *kvstore.Info) error {
 		kvstore.ErrBucketConfig, first.Setting, bucket, first.Value, first.Want, first.Why, repair)
 }
 
-// remake tells an operator to make the bucket again.
+// remake returns the advice to make the bucket again.
 func remake(info *kvstore.Info) string {
 	return fmt.Sprintf("\"nats stream rm %s\" and \"lockctl init\" make the bucket again", info.Config.Name)
 }

@@ -1,6 +1,6 @@
 // Package mirror keeps a copy of the locks of a bucket, and knows whether the copy is complete. While the bucket's
-// stream has no leader, a list and a subscription are both silent, and silence looks just like a bucket without locks. So
-// a mirror asks the leader too. It is live only while the leader answers, the bucket is fit, and the copy has missed
+// stream has no leader, lists and subscriptions are silent, and silence looks just like a bucket without locks. So a
+// mirror also asks the leader. It is live only while the leader answers, the bucket is fit, and the copy has missed
 // nothing.
 //
 // lockctl and natslock-exporter show the locks of a mirror.
@@ -22,55 +22,55 @@ import (
 )
 
 const (
-	// askEach is the time between two questions to the leader while all is well, and askSoon otherwise.
+	// askEach is how often the mirror asks the leader while all is well, and askSoon how often otherwise.
 	askEach, askSoon = 10 * time.Second, time.Second
-	// answerTime bounds the wait for an answer. An election takes less.
+	// answerTime limits the wait for an answer. An election takes less.
 	answerTime = 4 * time.Second
-	// again is the time between two tries to follow the bucket.
+	// again is the pause before the mirror tries again to follow or to list the bucket.
 	again = time.Second
-	// listTime bounds a list of all locks.
+	// listTime limits a list of all locks.
 	listTime = time.Minute
-	// The locks are listed again although no event was missed, because notifications can be lost. A list takes at most
-	// 1/listShare of the time.
+	// The mirror lists the locks again even if it has missed no event, because notifications can be lost. Lists take
+	// at most 1/listShare of the time.
 	listEach, listShare, listRarely = 10 * time.Second, 100, 5 * time.Minute
 )
 
 // Config configures a mirror.
 type Config struct {
 	Bucket, Pattern string
-	// Open opens a client on the bucket, which the mirror closes.
+	// Open opens a client on the bucket. The mirror closes it.
 	Open func(context.Context) (*natslock.Client, error)
 	// Ask returns the answer of the bucket's leader about the stream.
 	Ask func(context.Context) (*kvstore.Info, error)
-	// Connection returns which connection is up, counted from 1, or 0 if none is.
+	// Connection returns the number of the connection that is up, counted from 1, or 0 if none is.
 	Connection func() uint64
 
-	// The functions may be nil. Event is called for each event, after the copy has changed, and Turned for each state.
-	// Changed is called for each lock that has changed, and neither blocks nor calls the mirror.
+	// These functions may be nil. Event is called for each event, after the copy has changed. Turned is called for
+	// each new state. Changed is called for each lock that has changed, and must neither block nor call the mirror.
 	Event   func(locks.Event)
 	Turned  func(State)
 	Changed func(ID)
 }
 
-// Mirror is a copy of the locks of a bucket. Its methods may be called at any time.
+// Mirror is a copy of the locks of a bucket. Its methods are safe for concurrent use.
 type Mirror struct {
 	cfg   Config
-	doubt chan struct{} // the leader is to be asked
-	read  chan struct{} // the locks are to be listed
-	turn  chan struct{} // there are turns
+	doubt chan struct{} // asks the leader at once
+	read  chan struct{} // lists the locks at once
+	turn  chan struct{} // wakes tell
 
 	mu       sync.Mutex
 	client   *natslock.Client // nil between two tries
 	records  records
 	evidence evidence
-	highest  uint64 // revision of the bucket that was seen
-	gaps     int    // the times at which the copy may have begun to lack changes: a list from before does not end one
+	highest  uint64 // highest revision of the bucket seen
+	gaps     int    // how often the copy may have begun to lack changes: a list that began before the last time is not complete
 	ahead    time.Duration
 	state    State
-	turns    []State // that Turned is to be called with
+	turns    []State // states still to be passed to Turned
 }
 
-// New returns a mirror. Its Run fills it.
+// New returns a mirror, which Run fills.
 func New(cfg Config) *Mirror {
 	if cfg.Event == nil {
 		cfg.Event = func(locks.Event) {}
@@ -87,8 +87,8 @@ func New(cfg Config) *Mirror {
 	}
 }
 
-// Run follows the bucket over outages until ctx ends, and returns nil then. It returns the error of the first try, and
-// one that no waiting cures: the user may not read the locks, or the connection was closed for good.
+// Run follows the bucket across outages until ctx ends, and then returns nil. It returns an error if the first try
+// fails, or if waiting cannot help: the user may not read the locks, or the connection was closed for good.
 func (m *Mirror) Run(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -120,7 +120,7 @@ var (
 	shown  = bridge.Admin[*natslock.Client, *locks.Holder, locks.Info, locks.Event]()
 )
 
-// follow opens the bucket and applies its events until that fails. It sets begun once the locks are listed.
+// follow opens the bucket and applies its events until that fails. It sets begun once the locks have been listed.
 func (m *Mirror) follow(ctx context.Context, begun *bool) error {
 	client, err := m.cfg.Open(ctx)
 	if err != nil {
@@ -143,12 +143,13 @@ func (m *Mirror) follow(ctx context.Context, begun *bool) error {
 	return context.Cause(ctx)
 }
 
-// apply applies a step of the watch. At a mark the copy may lack earlier changes.
+// apply applies a step of the watch. At an [admin.EventWatching] the copy may lack earlier changes.
 func (m *Mirror) apply(s admin.Step) {
 	m.mu.Lock()
 	if s.Event.Record.Key != "" {
 		m.highest = max(m.highest, s.Event.Record.Revision)
-		// An end by this machine's clock may be none: a mirror that misses changes has missed renewals.
+		// The expiry goes by this machine's clock and may be wrong: a mirror that misses changes has missed
+		// renewals.
 		if s.Event.Kind == kvstore.Expired && m.state.Condition != Live {
 			m.mu.Unlock()
 			return
@@ -169,7 +170,7 @@ func (m *Mirror) apply(s admin.Step) {
 	}
 }
 
-// list lists the locks when that is due. It returns the error of the first list, or one that no waiting cures.
+// list lists the locks whenever a list is due. It returns an error if the first list fails or if waiting cannot help.
 func (m *Mirror) list(ctx context.Context, client *natslock.Client, begun *bool) error {
 	in, err := inside.Admin(ctx, client)
 	if err != nil {
@@ -225,7 +226,7 @@ func (m *Mirror) listAll(ctx context.Context, in *admin.Admin) error {
 	return nil
 }
 
-// ask asks the leader about the bucket: each 10 s, after each doubt, and each second while the mirror is not live.
+// ask asks the leader about the bucket every 10 s, after each doubt, and every second while the mirror is not live.
 func (m *Mirror) ask(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.mu.Lock()
@@ -250,12 +251,13 @@ func (m *Mirror) ask(ctx context.Context) {
 	}
 }
 
-// answered records an answer of the leader to a question by a connection, and reports whether all is well. While there was no leader changes may
-// have been missed: the server of this connection may have been cut off from the others.
+// answered records an answer of the leader to a question that connection by carried, and reports whether all is
+// well. While there was no leader, changes may have been missed: the server of this connection may have been cut off
+// from the others.
 func (m *Mirror) answered(a answer, by uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if a.err != nil && (by == 0 || by != m.cfg.Connection()) { // a question that was lost with the connection
+	if a.err != nil && (by == 0 || by != m.cfg.Connection()) { // the question was lost with the connection
 		return false
 	}
 	if a.info != nil {
@@ -280,7 +282,7 @@ func (m *Mirror) answered(a answer, by uint64) bool {
 	return m.state.Condition == Live && a.behind == 0
 }
 
-// missed notes that the copy may lack changes from now on, and why. Under mu.
+// missed records that the copy may lack changes from now on, and why. The caller holds mu.
 func (m *Mirror) missed(why error) {
 	if m.evidence.missed == nil || errors.Is(m.evidence.missed, ErrReading) {
 		m.evidence.missed = why
@@ -289,7 +291,7 @@ func (m *Mirror) missed(why error) {
 	m.judge()
 }
 
-// Doubt handles the end of the connection or of the watch, for the reason why. The mirror asks the leader at once.
+// Doubt records that the connection or the watch has ended, and why. The mirror asks the leader at once.
 func (m *Mirror) Doubt(why error) {
 	m.mu.Lock()
 	m.evidence.missed = nil
@@ -298,7 +300,7 @@ func (m *Mirror) Doubt(why error) {
 	wake(m.doubt)
 }
 
-// judge judges the evidence. Under mu.
+// judge updates the state from the evidence. The caller holds mu.
 func (m *Mirror) judge() {
 	m.evidence.connected = m.cfg.Connection() != 0
 	condition, why := m.evidence.judge(m.cfg.Bucket)
@@ -318,7 +320,7 @@ func (m *Mirror) judge() {
 	}
 }
 
-// tell calls Turned for each state in its order.
+// tell calls Turned for each state, in order.
 func (m *Mirror) tell(ctx context.Context) {
 	for {
 		select {
@@ -351,35 +353,35 @@ func (m *Mirror) State() State {
 	return m.state
 }
 
-// Ahead returns the lead of the server's clock over this machine's.
+// Ahead returns by how much the server's clock is ahead of this machine's.
 func (m *Mirror) Ahead() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.ahead
 }
 
-// Lock returns a lock. The caller does not change the result.
+// Lock returns a lock. The caller must not change the result.
 func (m *Mirror) Lock(id ID) locks.Info {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.records.info(id)
 }
 
-// Counts returns the numbers of holders of a lock and of places in its queue.
+// Counts returns how many holders and how many places in its queue a lock has.
 func (m *Mirror) Counts(id ID) (held, queued int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.records.counts(id)
 }
 
-// Below returns the locks whose names begin with a prefix, in any order. The caller does not change the results.
+// Below returns the locks whose names begin with prefix, in any order. The caller must not change the results.
 func (m *Mirror) Below(prefix string) []locks.Info {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.records.infos(func(id ID) bool { return strings.HasPrefix(id.Name, prefix) })
 }
 
-// Client returns the client of the mirror, nil between two tries.
+// Client returns the mirror's client, nil between two tries.
 func (m *Mirror) Client() *natslock.Client {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -392,8 +394,8 @@ func (m *Mirror) use(client *natslock.Client) {
 	m.client = client
 }
 
-// Look asks the leader once whether clients grant locks in the bucket of a command's answer. The error is as for a
-// mirror that is not live.
+// Look asks the leader once whether clients can get locks in the bucket. Its error is that of a mirror that is not
+// live.
 func Look(ctx context.Context, bucket string, ask func(context.Context) (*kvstore.Info, error)) error {
 	info, err := ask(ctx)
 	_, why := evidence{connected: true, answer: answer{info: info, err: err}}.judge(bucket)

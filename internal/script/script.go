@@ -1,6 +1,6 @@
 // Package script has the locks that lockctl takes for scripts. No process renews such a lock. Its record
-// stays in the bucket when the process that took it has ended, with the status held, and the
-// processes of the script extend and release it with its handle.
+// keeps the status held after the process that took the lock has ended, and the processes of the script
+// extend and release the lock by its handle.
 package script
 
 import (
@@ -18,17 +18,17 @@ import (
 	lockadmin "github.com/natslock/locks/natslock/admin"
 )
 
-// Handle names a lock of a script. It goes from process to process as text, and is good as often
-// as the script wants. It is no secret: each client that may write the lock's record can use it.
+// Handle names a lock of a script. Processes pass it on as text, and a script can use it any number of
+// times. It is not a secret: every client that may write the lock's record can use it.
 type Handle struct {
 	admin.Left
-	TTL time.Duration // that was asked for when the lock was taken
+	TTL time.Duration // as requested when the lock was taken
 }
 
-// Lasts has the times of a lock that is not extended.
+// Lasts has the times at which a lock ends unless it is extended.
 type Lasts = admin.Extended
 
-// handleText is the beginning of a handle's text.
+// handleText begins the text of every handle.
 const handleText = "natslock-script-1"
 
 // Kind returns the lock's kind.
@@ -45,7 +45,7 @@ func (h Handle) Mode() lockadmin.Mode {
 	return lockadmin.Exclusive
 }
 
-// Slot is the number of the permit of a semaphore.
+// Slot returns the number of the permit if the lock is a semaphore.
 func (h Handle) Slot() (n int, ok bool) { return h.key().Slot, h.key().Prefix == record.SlotPrefix }
 
 func (h Handle) key() record.Key {
@@ -58,8 +58,8 @@ func (h Handle) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%s:%s:%s:%d:%d", handleText, h.Key, h.ID, h.Token, int64(h.TTL/time.Second)), nil
 }
 
-// UnmarshalText reads the text of a handle. The error matches natslock.ErrInvalid, and h is
-// unchanged then.
+// UnmarshalText parses the text of a handle. If it fails, the error matches natslock.ErrInvalid and h is
+// unchanged.
 func (h *Handle) UnmarshalText(text []byte) error {
 	fields := strings.Split(string(text), ":")
 	switch {
@@ -84,20 +84,20 @@ func (h *Handle) UnmarshalText(text []byte) error {
 
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
-// For has the locks of a client name the script's process as their holder.
+// For returns the option that records the script's process as the holder of a client's locks.
 func For(pid int) natslock.Option { return inside.Process(pid) }
 
-// Options of the acquire of a lock that is left to its handle.
+// Options returns the options for acquiring a lock that is then left to its handle.
 func Options() []natslock.LockOption {
 	return []natslock.LockOption{natslock.NoRenew(), inside.Purpose("script")}
 }
 
-// Leave ends a lock that the client does not renew, and leaves its record to whoever has the
-// handle. ttl is the lock's. The error matches natslock.ErrLost if the lock was lost before.
+// Leave ends l, which the client does not renew, and leaves its record to whoever has the handle. ttl is
+// the TTL of the lock. The error matches natslock.ErrLost if the lock was already lost.
 func Leave(l *natslock.Lock, ttl time.Duration) (Handle, Lasts, error) {
 	t := clock.NewTerms(clock.CeilSecond(ttl))
 	h := Handle{admin.Left{ID: l.ID(), Token: l.Token()}, t.TTL}
-	valid := l.Remaining() // before it ends here
+	valid := l.Remaining() // Leave ends l
 	key, err := inside.Leave(l)
 	if err != nil {
 		return Handle{}, Lasts{}, err
@@ -106,8 +106,8 @@ func Leave(l *natslock.Lock, ttl time.Duration) (Handle, Lasts, error) {
 	return h, Lasts{TTL: t.TTL, Margin: t.Margin, Until: clock.Now().Add(valid)}, nil
 }
 
-// Extend gives the lock a TTL from now on, the handle's if ttl is 0, and at least the TTL that it
-// had. The error matches natslock.ErrLost if the lock was lost.
+// Extend gives the lock a new TTL from now on: ttl, or the handle's if ttl is 0. It never shortens the
+// TTL. The error matches natslock.ErrLost if the lock was lost.
 func (h Handle) Extend(ctx context.Context, c *natslock.Client, ttl time.Duration) (Lasts, error) {
 	a, err := adminOf(ctx, c)
 	if err != nil {
@@ -119,7 +119,7 @@ func (h Handle) Extend(ctx context.Context, c *natslock.Client, ttl time.Duratio
 	return a.Extend(ctx, h.Left, ttl)
 }
 
-// Release ends the lock. The error matches natslock.ErrLost if the lock was lost before.
+// Release releases the lock. The error matches natslock.ErrLost if the lock was already lost.
 func (h Handle) Release(ctx context.Context, c *natslock.Client) error {
 	a, err := adminOf(ctx, c)
 	if err != nil {

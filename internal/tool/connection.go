@@ -12,13 +12,13 @@ import (
 	"golang.org/x/net/proxy"
 )
 
-// Connection has the way to the server, with the flags, variables and contexts of the nats
-// command. A flag overrides the environment, and the environment overrides the context. The
-// ways to log in are one setting: if a flag names one, the others of the environment and of
-// the context are not used.
+// Connection says how to reach the server, by the flags, variables and contexts of the nats
+// command. A flag overrides the environment, which overrides the context. The ways to log in
+// count as one setting: if a flag names one, the others from the environment and the context
+// are ignored.
 //
-// A command embeds Connection in the structure that kong fills, and calls [Connection.Parsed]
-// and [Connection.Verify] then.
+// A command embeds Connection in the structure that kong fills, and then calls
+// [Connection.Parsed] and [Connection.Verify].
 type Connection struct {
 	Server      string        `short:"s" env:"NATS_URL" placeholder:"URL" help:"Servers to connect to, separated by commas (default nats://127.0.0.1:4222)."`
 	Context     string        `env:"NATS_CONTEXT" placeholder:"NAME" help:"Context of the nats command, or a file that holds one (default the selected one)."`
@@ -41,12 +41,13 @@ type Connection struct {
 	Timeout     time.Duration `env:"NATS_TIMEOUT" default:"5s" placeholder:"DURATION" help:"Limit for connecting and for single requests (default ${default})."`
 
 	given   map[string]bool // flags on the command line, by name
-	source  string          // what has named the servers of the last Dial; "": nothing
-	by      string          // what has given its login; "": nothing
-	expired string          // that the token of its login is no longer valid, and what to do; "": it is
+	source  string          // what named the servers of the last Dial; "" if nothing did
+	by      string          // what gave its login; "" if nothing did
+	expired string          // message that the token of its login has expired, with the remedy; "" if it is valid
 }
 
-// Parsed notes the flags of the command line, without the ones that the environment sets.
+// Parsed records which flags are on the command line. It leaves out those set by the
+// environment.
 func (c *Connection) Parsed(ctx *kong.Context) {
 	c.given = make(map[string]bool)
 	for _, p := range ctx.Path {
@@ -56,10 +57,10 @@ func (c *Connection) Parsed(ctx *kong.Context) {
 	}
 }
 
-// Given reports whether the command line has a flag.
+// Given reports whether flag is on the command line.
 func (c *Connection) Given(flag string) bool { return c.given[flag] }
 
-// layer is where a setting comes from; the greater one counts.
+// layer is the origin of a setting. The greater one takes precedence.
 type layer int
 
 const (
@@ -86,9 +87,9 @@ type login struct {
 	apply func(*nats.Options) error
 }
 
-// login returns the way to log in that takes precedence. Its layer is nowhere if only
-// the context has one. Two flags that contradict each other are an error. Among
-// variables the order is that of the nats command.
+// login returns the way to log in that takes precedence. Its layer is nowhere if only the
+// context has one. Two flags that contradict each other are an error. Among variables the order
+// is that of the nats command.
 func (c *Connection) login() (best login, err error) {
 	ways := []login{
 		{"--user", max(c.layer("user", c.User), c.layer("password", c.Password)), c.applyUser},
@@ -109,7 +110,7 @@ func (c *Connection) login() (best login, err error) {
 }
 
 func (c *Connection) applyUser(o *nats.Options) error {
-	if c.Password == "" { // as the nats command has it
+	if c.Password == "" { // like the nats command
 		o.Token = c.User
 		return nil
 	}
@@ -117,8 +118,8 @@ func (c *Connection) applyUser(o *nats.Options) error {
 	return nil
 }
 
-// Verify returns an error if settings of flags and environment contradict each other, whatever
-// the context says.
+// Verify returns an error if settings from flags and environment contradict each other,
+// whatever the context.
 func (c *Connection) Verify() error {
 	switch {
 	case c.Timeout <= 0:
@@ -136,7 +137,7 @@ func (c *Connection) Verify() error {
 	return err
 }
 
-// servers returns the URLs of the servers, and the layer that they come from.
+// servers returns the URLs of the servers and the layer they come from.
 func (c *Connection) servers(of Context) (urls []string, from layer, err error) {
 	from = c.layer("server", c.Server)
 	source := "--server"
@@ -163,8 +164,8 @@ func (c *Connection) servers(of Context) (urls []string, from layer, err error) 
 	return urls, from, nil
 }
 
-// settle puts the settings of flags and environment, and those of the context below them, in
-// the options.
+// settle applies to the options the settings from flags and environment, and below them those
+// from the context.
 func (c *Connection) settle(of Context, o *nats.Options) error {
 	login, err := c.login()
 	if err != nil {
@@ -223,8 +224,8 @@ func (c *Connection) settle(of Context, o *nats.Options) error {
 	return c.applyTransport(o, "--socks-proxy")
 }
 
-// applyTransport puts what is below the login in the options. An error names the setting of the
-// proxy.
+// applyTransport applies the settings below the login, such as TLS, to the options. proxy names
+// the setting of the proxy in an error.
 func (c *Connection) applyTransport(o *nats.Options, proxy string) error {
 	var opts []nats.Option
 	if c.TLSCert != "" {

@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Context has the settings of a context of the nats command that reach a server. Login and
-// files are references: see [secret].
+// Context has the settings of a context of the nats command that say how to reach a server.
+// Login and files are references: see [secret].
 type Context struct {
 	URL         string `json:"url"`
 	User        string `json:"user"`
@@ -24,7 +24,7 @@ type Context struct {
 	JWT         string `json:"user_jwt"`
 	Seed        string `json:"user_seed"`
 	Token       string `json:"token"`
-	NSC         string `json:"nsc"` // of older contexts: creds and url are those of nsc
+	NSC         string `json:"nsc"` // in older contexts; creds and url then come from nsc
 	Cert        string `json:"cert"`
 	Key         string `json:"key"`
 	CA          string `json:"ca"`
@@ -36,15 +36,15 @@ type Context struct {
 	APIPrefix   string `json:"jetstream_api_prefix"`
 }
 
-// readContext reads the context of a name, of a file whose name ends with .json, or the selected
-// one. It is empty if none is selected.
+// readContext reads a context by its name, by a file name that ends with .json, or the selected
+// one if name is empty. The result is empty if no context is selected.
 func readContext(name string) (c Context, err error) {
 	file := name
 	if abs, err := filepath.Abs(name); !strings.HasSuffix(name, ".json") || err != nil || !isFile(abs) {
 		dir, err := configDir()
 		if name == "" {
-			// A service may have no home, or one that it may not enter: nobody has selected
-			// a context there.
+			// A service may have no home directory, or may not enter it. Then no context is
+			// selected.
 			selected := filepath.Join(dir, "context.txt")
 			if _, missing := os.Stat(selected); err != nil || missing != nil {
 				return c, nil
@@ -94,7 +94,8 @@ func configDir() (string, error) {
 	return filepath.Join(parent, "nats"), nil
 }
 
-// login names the context's way to log in, or is empty. The order is that of the nats command.
+// login names the context's way to log in; "" if it has none. The order is that of the nats
+// command.
 func (c *Context) login() string {
 	for _, way := range []struct{ name, value string }{
 		{"user", c.User}, {"creds", c.Creds}, {"nsc", c.NSC}, {"nkey", c.Nkey}, {"user_jwt", c.JWT}, {"token", c.Token},
@@ -106,7 +107,7 @@ func (c *Context) login() string {
 	return ""
 }
 
-// applyLogin has the context's way to log in in the options.
+// applyLogin applies the context's way to log in to the options.
 func (c *Context) applyLogin(o *nats.Options) (err error) {
 	switch c.login() {
 	case "user":
@@ -125,8 +126,8 @@ func (c *Context) applyLogin(o *nats.Options) (err error) {
 	return err
 }
 
-// transport returns the context's settings below the login that c does not override. It refuses
-// what it cannot honour.
+// transport returns the context's settings below the login that over does not override. It
+// refuses those that it cannot honour.
 func (c *Context) transport(over *Connection) (below Connection, err error) {
 	if over.TLSCert == "" {
 		switch {

@@ -16,8 +16,8 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// Dial connects, with opts over everything else. It returns the servers that it tried, without
-// credentials, and the context's settings for [Connection.JetStream].
+// Dial connects. opts override all other settings. It returns the servers that it tried,
+// without credentials, and the context's settings for [Connection.JetStream].
 func (c *Connection) Dial(opts ...nats.Option) (nc *nats.Conn, servers string, of Context, err error) {
 	if !c.NoContext {
 		if of, err = readContext(c.Context); err != nil {
@@ -33,13 +33,13 @@ func (c *Connection) Dial(opts ...nats.Option) (nc *nats.Conn, servers string, o
 	return nc, servers, of, err
 }
 
-// ofContext returns err as an error of the chosen context.
+// ofContext turns err into an error that names the chosen context.
 func (c *Connection) ofContext(err error) error {
 	return Usagef("%s: %w; choose one with --context, or --no-context", c.contextTitle(), err)
 }
 
-// ConnectError explains an error of [Connection.Dial] with the servers that it returned. The
-// remedy is the advice if no server answers and nothing has named one.
+// ConnectError turns an error of [Connection.Dial] into a message that names the servers it
+// tried. remedy is the advice to give if no server answers and no setting has named one.
 func (c *Connection) ConnectError(servers string, err error, remedy string) error {
 	if _, ok := errors.AsType[*Error](err); ok {
 		return err
@@ -74,13 +74,13 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 	return Exitf(ExitUnavailable, "cannot connect to %s: %w", servers, err)
 }
 
-// TLSRemedy returns what to do about an error of TLS, "" if the error says it all.
+// TLSRemedy returns the remedy for a TLS error, "" if the error needs no further explanation.
 func TLSRemedy(err error) string {
 	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var header tls.RecordHeaderError
 	alert, ok := errors.AsType[*net.OpError](err)
-	refused := ok && alert.Op == "remote error" && strings.Contains(alert.Err.Error(), "certificate") // an alert of the server
+	refused := ok && alert.Op == "remote error" && strings.Contains(alert.Err.Error(), "certificate") // the server's alert
 	switch {
 	case errors.As(err, &name):
 		return "name the server by a name or an address that is in its certificate"
@@ -90,7 +90,7 @@ func TLSRemedy(err error) string {
 		return "the server sends its greeting before the handshake: leave --tlsfirst, or tls_first of the context, out"
 	case errors.Is(err, nats.ErrSecureConnWanted):
 		return "the server has no TLS: leave out tls:// and the certificates, or name another one"
-	case refused, errors.Is(err, nats.ErrTLS) && strings.Contains(err.Error(), "after TLS handshake"): // with the alert lost
+	case refused, errors.Is(err, nats.ErrTLS) && strings.Contains(err.Error(), "after TLS handshake"): // the alert got lost
 		return "the server wants a certificate of this client that is valid, and by an authority that it trusts: --tlscert and --tlskey"
 	}
 	return ""
@@ -110,7 +110,7 @@ func isFile(path string) bool {
 }
 
 // JetStream returns the JetStream that flags, environment or context name. A domain is a prefix
-// of its API, so a flag for one of the two overrides the other one of the context.
+// of its API, so a flag for one of them overrides the other in the context.
 func (c *Connection) JetStream(nc *nats.Conn, of Context) (js jetstream.JetStream, err error) {
 	domain, prefix := c.Domain, c.APIPrefix
 	if domain == "" && prefix == "" {
@@ -130,7 +130,8 @@ func (c *Connection) JetStream(nc *nats.Conn, of Context) (js jetstream.JetStrea
 	return js, nil
 }
 
-// ConnectionOf returns a function that returns which connection of nc is up, counted from 1, or 0 if none is.
+// ConnectionOf returns a function that returns the number of nc's connection if it is up,
+// counted from 1, and 0 otherwise.
 func ConnectionOf(nc *nats.Conn) func() uint64 {
 	return func() uint64 {
 		if !nc.IsConnected() {

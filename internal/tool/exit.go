@@ -11,26 +11,26 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// The exit codes. "lockctl run" also returns the codes of its command. So its own codes are
-// from sysexits.h and from the shells, which commands avoid for the same reason. 1 is flock's
-// for a conflict.
+// Exit codes. "lockctl run" also returns the exit code of its command, so its own codes are
+// those of sysexits.h and of the shells, which commands avoid for the same reason. 1 is what
+// flock returns for a conflict.
 const (
 	ExitConflict    = 1   // run: the lock was not free in time. elect: nobody leads. extend, release: a used handle. break: nothing was broken
 	ExitUsage       = 64  // EX_USAGE
 	ExitUnavailable = 69  // EX_UNAVAILABLE: no server, or no JetStream
-	ExitInternal    = 70  // EX_SOFTWARE: everything that is none of the others
-	ExitLost        = 75  // EX_TEMPFAIL: the lock was lost, the command was ended
+	ExitInternal    = 70  // EX_SOFTWARE: any other error
+	ExitLost        = 75  // EX_TEMPFAIL: the lock was lost and the command was ended
 	ExitPermission  = 77  // EX_NOPERM: the server refuses this user
 	ExitConfig      = 78  // EX_CONFIG: no bucket, or it is not fit for locks
-	ExitNotExec     = 126 // as the shells: found, but cannot be executed
-	ExitNotFound    = 127 // as the shells: no such command
-	ExitSignal      = 128 // as the shells: plus the signal's number
+	ExitNotExec     = 126 // as in shells: found, but not executable
+	ExitNotFound    = 127 // as in shells: no such command
+	ExitSignal      = 128 // as in shells: plus the signal's number
 )
 
 // Error is an error with an exit code.
 type Error struct {
 	Code int
-	Err  error // nil: the command has printed the reason already, or needs none
+	Err  error // nil if the command has already printed the reason or needs none
 }
 
 // Error returns the text of Err, or names the exit code if Err is nil.
@@ -44,16 +44,16 @@ func (e *Error) Error() string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Exitf returns an [Error] with a code, and with the text that [fmt.Errorf] makes.
+// Exitf returns an [Error] with a code and the text of [fmt.Errorf].
 func Exitf(code int, format string, args ...any) error {
 	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
 }
 
-// Usagef is [Exitf] for a command line that is wrong.
+// Usagef is [Exitf] for a wrong command line.
 func Usagef(format string, args ...any) error { return Exitf(ExitUsage, format, args...) }
 
-// CodeOf returns the exit code of an error: that of an [Error], or the one for an error of the
-// library or of NATS. It is 0 for nil.
+// CodeOf returns the exit code for an error: that of an [Error], or the one for an error of
+// the library or of NATS. It is 0 for nil.
 func CodeOf(err error) int {
 	if err == nil {
 		return 0

@@ -19,12 +19,12 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// A reference says where a credential is. The nats command has these: a file, by its path or as
-// file://, with ~ and variables; env://NAME, a variable; data:;base64,TEXT, the credential
-// itself, as "nats context add --embed" writes it; nsc://OPERATOR/ACCOUNT/USER, of the command
-// nsc; and op://VAULT/ITEM/FIELD, of the command op. Errors never quote one of data:.
+// A reference says where a credential is. The nats command knows these: a file, by its path or as
+// file://, with ~ and variables; env://NAME, a variable; data:;base64,TEXT, the credential itself,
+// as written by "nats context add --embed"; nsc://OPERATOR/ACCOUNT/USER, read with the command nsc;
+// and op://VAULT/ITEM/FIELD, read with the command op. Errors never quote a data: reference.
 
-// reference returns the kind of a reference, "" for a file, and the file's path or what follows
+// reference splits a reference into its kind, "" for a file, and the file's path or the text after
 // the kind.
 func reference(ref string) (kind, rest string) {
 	for _, kind := range []string{"file://", "env://", "nsc://", "op://", "data:"} {
@@ -38,7 +38,7 @@ func reference(ref string) (kind, rest string) {
 	return "", expanded(ref)
 }
 
-// expanded returns a path without variables and ~.
+// expanded returns path with its variables and a leading ~ expanded.
 func expanded(path string) string {
 	path = os.ExpandEnv(path)
 	if rest, ok := strings.CutPrefix(path, "~"); ok && (rest == "" || os.IsPathSeparator(rest[0])) {
@@ -78,8 +78,8 @@ func secret(ref string) ([]byte, error) {
 	return os.ReadFile(rest)
 }
 
-// literal returns the text of a setting that may be a reference, but to no file. Usually that is the
-// text itself.
+// literal returns the value of a setting whose text may be a reference, but not a plain path.
+// Usually the text itself is the value.
 func literal(setting, text string) (string, error) {
 	if kind, _ := reference(text); kind == "" && !strings.HasPrefix(strings.ToLower(text), "file://") {
 		return text, nil
@@ -91,7 +91,7 @@ func literal(setting, text string) (string, error) {
 	return strings.TrimRight(string(value), "\r\n"), nil
 }
 
-// nscOutput is what "nsc generate profile" prints.
+// nscOutput is the output of "nsc generate profile".
 type nscOutput struct {
 	Creds    string `json:"user_creds"`
 	Operator struct {
@@ -113,7 +113,7 @@ func nscProfile(user string) (p nscOutput, err error) {
 	return p, nil
 }
 
-// output runs another command for a credential.
+// output returns the output of another command, which prints a credential.
 func output(name string, args ...string) ([]byte, error) {
 	cmd := exec.Command(name, args...)
 	var said bytes.Buffer
@@ -128,7 +128,7 @@ func output(name string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// applyCreds logs in by credentials. A file is read again at each connection.
+// applyCreds makes the client log in by credentials. A file is read again for each connection.
 func applyCreds(setting, ref string, o *nats.Options) error {
 	kind, path := reference(ref)
 	if kind == "" {
@@ -160,8 +160,8 @@ func applyNkey(setting, ref string, o *nats.Options) error {
 	return nats.Nkey(public, key.Sign)(o)
 }
 
-// applyJWT logs in by a token of a user and the seed of its nkey, each a reference or the text
-// itself. A bearer token needs no seed.
+// applyJWT makes the client log in by a user's token and the seed of its nkey. Each may be a
+// reference or the text itself. A bearer token needs no seed.
 func applyJWT(setting, jwt, seedSetting, seed string, o *nats.Options) error {
 	token, err := fileOrLiteral(setting, jwt)
 	if err != nil {
@@ -182,7 +182,7 @@ func applyJWT(setting, jwt, seedSetting, seed string, o *nats.Options) error {
 	return nats.UserJWT(func() (string, error) { return token, nil }, sign)(o)
 }
 
-// jwtEnd returns when a token ends. The time is zero if it never ends, or is no token.
+// jwtEnd returns when a token expires, the zero time if it never does or is not a token.
 func jwtEnd(token string) time.Time {
 	var claims struct {
 		Expires int64 `json:"exp"`

@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// WithoutCredentials removes user, password and token from each URL of a list that commas
-// separate, from malformed URLs too.
+// WithoutCredentials removes user, password and token from each URL of a comma-separated
+// list, even from malformed ones.
 func WithoutCredentials(list string) string {
 	urls := strings.Split(list, ",")
 	for i, raw := range urls {
@@ -29,9 +29,9 @@ func WithoutCredentials(list string) string {
 // the password.
 var errURL = errors.New(`not a valid URL; write the scheme before each login, and "/", "?", "#", "@", "," and "%" in a password as %2F, %3F, %23, %40, %2C and %25`)
 
-// checkURLs returns an error if one of the URLs is malformed. The error never has a login. A
-// client that connects to a malformed URL may send the login without TLS, or show a part of
-// the password as the host.
+// checkURLs returns an error if one of the URLs is malformed. The error never contains a
+// login. A client that connects to a malformed URL may send the login without TLS, or show
+// part of the password as the host.
 func checkURLs(urls ...string) error {
 	for i, raw := range urls {
 		if i > 0 && strings.Contains(raw, "@") && !strings.Contains(raw, "://") {
@@ -54,7 +54,7 @@ func checkURLs(urls ...string) error {
 	return nil
 }
 
-// WithoutURL returns err without the URL that it names: the URL may have a login.
+// WithoutURL returns err without the URL that it names, which may contain a login.
 func WithoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
