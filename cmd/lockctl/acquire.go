@@ -61,7 +61,7 @@ func (c *acquireCmd) AfterApply() error { return cmp.Or(c.choice.check(), c.taki
 
 func (c *acquireCmd) Run(g *session.Globals) error {
 	g.MayCreate = c.Create
-	caller := cmp.Or(os.Getppid(), os.Getpid()) // 0: the parent is outside of the container
+	caller := cmp.Or(os.Getppid(), os.Getpid()) // Getppid returns 0 if the parent is outside the container
 	owner := c.Owner
 	if owner == "" {
 		owner = fmt.Sprintf("%s:%d", session.Operator(), caller)
@@ -86,9 +86,9 @@ func (c *acquireCmd) Run(g *session.Globals) error {
 	if err != nil {
 		return err
 	}
-	signal.Ignore(syscall.SIGPIPE) // a reader that has gone must not leave the lock to its TTL
+	signal.Ignore(syscall.SIGPIPE) // if nobody reads the handle, release the lock instead of leaving it to its TTL
 	select {
-	case sig := <-g.Signals(): // the reader of the handle has gone
+	case sig := <-g.Signals(): // the reader of the handle has ended
 		err = tool.Exitf(tool.ExitSignal+int(sig.(syscall.Signal)), "released lock %s: signal: %v", show.Plain(c.Name), sig)
 	default:
 		if err = printHeld(g, h, lasts, string(text), c.JSON); err != nil {
@@ -105,8 +105,8 @@ func (c *acquireCmd) Run(g *session.Globals) error {
 	return err
 }
 
-// handleJSON is the output of acquire --json and extend --json. Fields are added, never
-// renamed. The reference prints the tags.
+// handleJSON is the output of acquire --json and extend --json. Fields are added, never renamed.
+// The reference prints the tags.
 type handleJSON struct {
 	Handle     string    `json:"handle" doc:"for lockctl extend and release"`
 	Kind       string    `json:"kind" doc:"mutex, rw or semaphore"`
@@ -121,7 +121,7 @@ type handleJSON struct {
 	Expires    time.Time `json:"expires" doc:"when the lock is free unless it is extended or released, by the clock of this machine"`
 }
 
-// printHeld prints text, or an object.
+// printHeld prints text, or an object if asJSON is set.
 func printHeld(g *session.Globals, h script.Handle, lasts script.Lasts, text string, asJSON bool) error {
 	if !asJSON {
 		_, err := fmt.Fprintln(g.Out, text)
@@ -139,7 +139,7 @@ func printHeld(g *session.Globals, h script.Handle, lasts script.Lasts, text str
 	return show.WriteJSON(g.Out, out)
 }
 
-// inSeconds returns a validity for a shell: in whole seconds, which are fewer, or below one second
+// inSeconds formats a validity for a shell: rounded down to whole seconds, or below one second
 // with its milliseconds.
 func inSeconds(d time.Duration) string {
 	if d >= time.Second {
@@ -148,7 +148,7 @@ func inSeconds(d time.Duration) string {
 	return fmt.Sprintf("0.%03d", max(d.Milliseconds(), 1))
 }
 
-// handle is a handle on the command line.
+// handle is a handle from the command line.
 type handle struct{ script.Handle }
 
 // UnmarshalText implements encoding.TextUnmarshaler, for kong.
@@ -159,7 +159,7 @@ func (h *handle) UnmarshalText(text []byte) error {
 	return h.Handle.UnmarshalText(text)
 }
 
-// refused returns an error that tells what has become of the lock of a handle.
+// refused adds to an error what has become of the handle's lock, if the lock was lost.
 func (h *handle) refused(ctx context.Context, s *session.Session, err error) error {
 	if !errors.Is(err, natslock.ErrLost) || errors.Is(err, natslock.ErrBroken) {
 		return err

@@ -56,7 +56,7 @@ func (c *breakCmd) AfterApply() error {
 	switch {
 	case c.Kind != "" && c.Kind != admin.KindMutex.String() && c.Kind != admin.KindRW.String() && c.Kind != admin.KindSemaphore.String():
 		return fmt.Errorf("--kind %q: not mutex, rw or semaphore", c.Kind)
-	case c.ID != nil && *c.ID == "": // an unset variable, and it would match any
+	case c.ID != nil && *c.ID == "": // an unset variable; an empty id would match any
 		return errors.New("--id: the id is empty")
 	}
 	return nil
@@ -94,8 +94,8 @@ func (c *breakCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// choose finds the one holder that is meant. It never guesses: what is broken
-// was named, or is all there is.
+// choose finds the one holder to break. It never guesses: the holder was named, or is
+// the only one.
 func (c *breakCmd) choose(g *session.Globals, s *session.Session) (show.Holding, error) {
 	infos, err := s.Find(g, c.Name)
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *breakCmd) means(h show.Holding) bool {
 		(c.ID == nil || strings.HasPrefix(h.ID, *c.ID))
 }
 
-// nobody says why no holder of the lock is meant.
+// nobody returns the error if no holder matches the command line.
 func (c *breakCmd) nobody(held []show.Holding) error {
 	var ids []string
 	for _, h := range held {
@@ -155,7 +155,7 @@ func (c *breakCmd) nobody(held []show.Holding) error {
 	return tool.Exitf(tool.ExitConflict, "no holder of %s has an id that begins with %s, but there is %s: nothing was broken", name, show.Plain(*c.ID), strings.Join(ids, ", "))
 }
 
-// listHoldings shows whom to choose among.
+// listHoldings prints the holders to choose from.
 func listHoldings(w io.Writer, held []show.Holding) {
 	if len(held) == 0 {
 		return
@@ -167,8 +167,8 @@ func listHoldings(w io.Writer, held []show.Holding) {
 	t.Render()
 }
 
-// confirm asks on the terminal. Where nobody can answer it refuses, rather
-// than break a lock by a typo in a script.
+// confirm asks on the terminal. Without a terminal it refuses, so that a typo in a
+// script breaks no lock.
 func (c *breakCmd) confirm(g *session.Globals, h show.Holding) error {
 	if c.Force {
 		return nil
@@ -179,7 +179,7 @@ func (c *breakCmd) confirm(g *session.Globals, h show.Holding) error {
 	fmt.Fprintf(g.Stderr, "%s. [y/N] ", show.BreakQuestion(h, c.Now))
 	answer, err := bufio.NewReader(g.Stdin).ReadString('\n')
 	if err != nil {
-		fmt.Fprintln(g.Stderr) // the line that the user did not end
+		fmt.Fprintln(g.Stderr) // end the line of the prompt
 	}
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":
@@ -188,7 +188,7 @@ func (c *breakCmd) confirm(g *session.Globals, h show.Holding) error {
 	return tool.Exitf(tool.ExitConflict, "nothing was broken")
 }
 
-// outcome says when the lock is free, from what the bucket has now.
+// outcome says when the lock becomes free, from what the bucket contains now.
 func (c *breakCmd) outcome(g *session.Globals, s *session.Session, broken show.Holding) string {
 	switch {
 	case c.Now:

@@ -61,9 +61,9 @@ the bucket is unfit.`
 
 // excess describes locks that are beyond a limit.
 type excess struct {
-	infos []admin.Info // one, unless partitions were counted
+	infos []admin.Info // one lock, unless e counts partitions
 	text  string
-	by    float64 // times the limit
+	by    float64 // the value as a multiple of the limit
 }
 
 func (c *checkCmd) Run(g *session.Globals) error {
@@ -121,7 +121,7 @@ func (c *checkCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// find reads the locks of a bucket in which clients get locks.
+// find reads the locks. It fails if clients cannot get locks in the bucket.
 func (c *checkCmd) find(g *session.Globals) ([]admin.Info, error) {
 	s, err := g.Open()
 	if err != nil {
@@ -132,7 +132,8 @@ func (c *checkCmd) find(g *session.Globals) ([]admin.Info, error) {
 	return ls.list(g, s)
 }
 
-// counts reports whether a holder or a waiter can be beyond a limit. Some are meant to stay, or to wait.
+// counts reports whether the limits apply to a holder or waiter with this purpose. Some
+// hold or wait by design.
 func (c *checkCmd) counts(purpose string) bool {
 	return c.All || purpose == "" || c.Partitions != "" && purpose == "partition"
 }
@@ -148,14 +149,15 @@ func (c *checkCmd) print(g *session.Globals, found []excess, checked int) {
 		fmt.Fprintln(g.Out, found[0].text)
 	default:
 		unit := "lock"
-		if c.Partitions != "" { // some are of the group
+		if c.Partitions != "" { // some reports are about the group
 			unit = "report"
 		}
 		fmt.Fprintf(g.Out, "%s; and %s more\n", found[0].text, show.Count(len(found)-1, unit))
 	}
 }
 
-// judge returns by which limit a lock is furthest beyond. both means that a lock of another kind has its name.
+// judge returns the limit that a lock exceeds most, if any. both means that a lock of
+// another kind has the same name.
 func (c *checkCmd) judge(info admin.Info, both bool, now time.Time) (worst excess, beyond bool) {
 	worst.infos = []admin.Info{info}
 	note := func(by float64, format string, args ...any) {
@@ -185,7 +187,7 @@ func (c *checkCmd) judge(info admin.Info, both bool, now time.Time) (worst exces
 	}
 	waiting := 0
 	if h := info.Holder; h != nil && !h.Overdue && c.counts(h.Purpose) {
-		waiting = h.Waiting // in that client
+		waiting = h.Waiting // inside the holder's client
 	}
 	for _, w := range info.Queue {
 		if w.Overdue || !c.counts(w.Purpose) {
@@ -202,7 +204,7 @@ func (c *checkCmd) judge(info admin.Info, both bool, now time.Time) (worst exces
 
 func below0(n *int) bool { return n != nil && *n < 0 }
 
-// judgeGroup returns the limits of partitions that a group is beyond.
+// judgeGroup returns the limits for partitions that the group exceeds.
 func (c *checkCmd) judgeGroup(infos []admin.Info) (found []excess) {
 	name := "group " + show.Plain(c.Partitions)
 	groups := partition.Groups(infos)
@@ -233,7 +235,7 @@ func (c *checkCmd) judgeGroup(infos []admin.Info) (found []excess) {
 	return found
 }
 
-// lockOf returns a mutex, which is free if it is not there.
+// lockOf returns the mutex called name, a free one if it is not in infos.
 func lockOf(infos []admin.Info, name string) admin.Info {
 	for _, info := range infos {
 		if info.Kind == admin.KindMutex && info.Name == name {

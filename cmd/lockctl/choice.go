@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/semaphore"
 )
 
-// choice are the flags that choose among the locks of a name.
+// choice has the flags that select one of the locks with the same name.
 type choice struct {
 	Read    bool `help:"Read, together with other readers."`
 	Write   bool `help:"Write, alone."`

@@ -19,7 +19,7 @@ import (
 type command struct {
 	*console.Console
 	path string
-	args []string // the first is its name
+	args []string // starts with the command's name
 }
 
 // prepare finds the command and opens the bucket. The caller closes the session.
@@ -29,12 +29,13 @@ func prepare(g *session.Globals, sub string, args []string, name naming, ttl tim
 		return c, nil, err
 	}
 	g.MayCreate = create
-	// The command has to end at once after a break, even in the first second.
+	// Watch from the first second on, so that a break ends the command at once.
 	s, err := g.Open(natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}), name.as(c.args[0]))
 	return c, s, err
 }
 
-// lookUp finds the command, before the lock is taken: a typo must not keep others waiting.
+// lookUp finds the command before the lock is taken, so that a typo does not keep other
+// clients waiting.
 func lookUp(con *console.Console, sub string, args []string) (command, error) {
 	if len(args) > 0 && args[0] == "--" {
 		args = args[1:]
@@ -62,15 +63,15 @@ func (c command) under(lock supervise.Held, name string, ttl time.Duration) *exe
 	}
 }
 
-// outcome returns lockctl's end after the command's. start and release are the errors of the
-// command's start and of the release of its lock.
+// outcome returns the error that lockctl ends with after the command has ended. start and
+// release are the errors from starting the command and from releasing its lock.
 func (c command) outcome(end supervise.Ending, start, release error) error {
 	switch {
 	case start != nil:
 		return cannotRun(c.args[0], start)
 	case end.Lost != nil:
 		end.Code = tool.ExitLost
-	case errors.Is(release, natslock.ErrLost): // noticed only now
+	case errors.Is(release, natslock.ErrLost): // not noticed before the release
 		c.Complain("%v; the command had ended, but may not have been alone", release)
 		end.Code = tool.ExitLost
 	case release != nil:

@@ -19,18 +19,18 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// completionLimit is the time for which a shell waits for the names of locks, unless a
-// timeout is set: users wait no longer after a key.
+// completionLimit limits how long a shell waits for the names of locks, unless a timeout is set.
+// After a keystroke users wait no longer.
 const completionLimit = time.Second
 
-// completionCmd is the command of the library for bash and zsh, which complete paths where lockctl
-// offers nothing. For fish it has a script that does the same, and completes the command behind
-// a "--".
+// completionCmd is the library's command for bash and zsh, which complete paths where lockctl
+// offers nothing. For fish it adds a script that does the same, and also completes the command
+// after a "--".
 type completionCmd struct {
 	kongcompletion.Completion `embed:""`
 }
 
-// Run prints what the shell is to read.
+// Run prints the code for the shell.
 func (c *completionCmd) Run(ctx *kong.Context) error {
 	if c.Shell != "fish" || !c.Code {
 		return c.Completion.Run(ctx)
@@ -59,9 +59,8 @@ end
 complete -f -c lockctl -a "(__complete_lockctl)"
 `
 
-// completed answers a shell that asks how a command line may go on, and says
-// whether it was asked. It writes nothing but answers: what goes wrong must not
-// spoil the line that is being typed.
+// completed answers a shell that asks for completions of a command line, and reports whether it
+// was asked. It prints nothing but answers: an error must not spoil the line being typed.
 func completed(con *console.Console, parser *kong.Kong) bool {
 	line := con.Getenv("COMP_LINE")
 	if line == "" {
@@ -74,8 +73,8 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 	if err != nil {
 		return true
 	}
-	// A command's arguments are counted without its flags; those that every
-	// command has are flags of it, too.
+	// The parser counts the arguments of a command without its flags, which include the flags that
+	// every command has.
 	if all, ok := root.Args.(*kongcompletion.PositionalPredictor); ok {
 		for _, sub := range root.Sub {
 			if p, ok := sub.Args.(*kongcompletion.PositionalPredictor); ok {
@@ -88,13 +87,12 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 	return true
 }
 
-// typable is a name that stands for itself on every shell's command line. The
-// others are not offered: they would have to be quoted, each shell in its own
-// way, and what others named their locks must not become a command.
+// typable matches a name that needs no quotes in any shell. Other names are not offered: each
+// shell would need its own quoting, and the name of somebody's lock must not become a command.
 var typable = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./,+%-]*$`)
 
-// namesOf returns the names of the locks, or of the groups, on the server that the line
-// is about. None, if there is no answer in time.
+// namesOf returns the names of the locks or groups on the server that the line refers to. It
+// returns none if no answer arrives in time.
 func namesOf(con *console.Console, line string, of func([]admin.Info) []string) []string {
 	var c cli
 	parser, err := newParser(con, &c)
@@ -118,7 +116,7 @@ func namesOf(con *console.Console, line string, of func([]admin.Info) []string) 
 	select {
 	case names := <-answer:
 		return names
-	case <-time.After(c.Timeout): // connecting and asking take that each, for each server
+	case <-time.After(c.Timeout): // connecting and asking may each take that long, for every server
 		return nil
 	}
 }
@@ -146,8 +144,7 @@ func groupNames(infos []admin.Info) (names []string) {
 	return names
 }
 
-// globalFlags returns the flags on a line, with their values, that every command
-// has.
+// globalFlags returns those flags on a line, with their values, that every command has.
 func globalFlags(parser *kong.Kong, line string) (flags []string) {
 	known := make(map[string]*kong.Flag)
 	for _, f := range parser.Model.Flags {

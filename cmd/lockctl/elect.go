@@ -58,7 +58,7 @@ func (c *electCmd) AfterApply() error {
 	return nil
 }
 
-// errEnough ends a campaign that has reached its end.
+// errEnough is why a campaign ends after its last term.
 var errEnough = errors.New("no further term")
 
 // Run campaigns, and runs the command in each term.
@@ -76,17 +76,18 @@ func (c *electCmd) Run(g *session.Globals) error {
 	signals := g.Signals()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop := endBySignal(signals, cancel)
-	var last error // lockctl's end, after the last term
+	var last error // what lockctl returns after the last term
 	stuck, ended := make(chan struct{}), make(chan error, 1)
 	lead := func(_ context.Context, t *election.Term) error {
-		// From here on signals are for the command. One that came before ends the campaign.
+		// From here on signals go to the command. A signal that arrived earlier ends
+		// the campaign.
 		if stop(); ctx.Err() != nil {
 			return nil
 		}
 		w := supervise.New(g.Console, c.TTL, c.KillAfter)
 		g.Complain("leads %s with token %d", show.Plain(c.Name), t.Token())
 		end, err := w.Run(command.under(t, c.Name, w.TTL), t, signals, s)
-		if end.Stuck { // a return would resign
+		if end.Stuck { // returning would resign
 			close(stuck)
 			select {}
 		}

@@ -67,8 +67,8 @@ func (c *historyCmd) Run(g *session.Globals) error {
 	if c.Since > 0 {
 		since = time.Now().Add(-c.Since)
 	}
-	// Garbage collection would take a tenth of the time. The garbage of a long history is
-	// small compared with the memory of a machine.
+	// Garbage collection would take a tenth of the time, and the garbage of a long
+	// history is small compared with the memory of a machine.
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	out := bufio.NewWriterSize(g.Out, 64<<10)
 	events, err := c.print(admin.New(s.Client).History(context.Background(), c.Pattern, since), out)
@@ -90,9 +90,9 @@ func (c *historyCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// print prints the events, and returns their number.
+// print prints the events and returns how many it printed.
 func (c *historyCmd) print(all iter.Seq2[admin.Event, error], out *bufio.Writer) (events int, err error) {
-	holders := make(map[string]bool) // whose grant was printed, or a renewal in its place
+	holders := make(map[string]bool) // holders whose grant was printed, or a renewal instead
 	var others show.Gaps
 	defer func() {
 		if line := others.Line(); line != "" && err == nil {

@@ -113,7 +113,7 @@ func (c *initCmd) Run(g *session.Globals) error {
 	return c.history(g, s, cfg)
 }
 
-// make makes a bucket that is not there.
+// make creates the bucket, which does not exist yet.
 func (c *initCmd) make(g *session.Globals, s *session.Session, cfg kvstore.Config) error {
 	asked := cfg.Replicas
 	cfg.Replicas = cmp.Or(asked, s.Replicas())
@@ -168,9 +168,9 @@ func (c *initCmd) make(g *session.Globals, s *session.Session, cfg kvstore.Confi
 // change is a setting that an update would change.
 type change struct{ setting, is, will string }
 
-// repair changes a bucket that is there.
+// repair changes an existing bucket.
 func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Config, info *kvstore.Info) error {
-	if c.Storage == "" { // as it is, even if that is memory
+	if c.Storage == "" { // keep the present storage, even memory
 		cfg.Storage = info.Config.Storage
 	}
 	repaired, err := kvstore.Repaired(cfg, info)
@@ -211,7 +211,7 @@ func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Con
 		return err
 	}
 	fmt.Fprintf(g.Out, "changed %s of bucket %s\n", show.Count(len(changes), "setting"), g.Bucket)
-	// Judge the answer of the server: an old server ignores settings that it does not know.
+	// Check the server's answer: an old server ignores settings that it does not know.
 	now, err := kvstore.Examine(cfg, info)
 	unfit = unfit || slices.ContainsFunc(now, func(f kvstore.Finding) bool { return f.Level == kvstore.Unfit })
 	if err == nil && unfit {
@@ -228,7 +228,7 @@ func showChanges(w io.Writer, changes []change) {
 	t.Render()
 }
 
-// showLeft shows what no update of the stream can change.
+// showLeft prints the settings that no update of the stream can change.
 func showLeft(w io.Writer, stream string, left []kvstore.Finding) {
 	if len(left) == 0 {
 		return
@@ -251,7 +251,7 @@ func showLeft(w io.Writer, stream string, left []kvstore.Finding) {
 	}
 }
 
-// update changes the stream, unless another user has changed it since it was shown.
+// update changes the stream, unless another user has changed it since it was printed.
 func (c *initCmd) update(g *session.Globals, s *session.Session, stream string, shown, wanted any) (*kvstore.Info, error) {
 	ctx, cancel := s.Unrefused(g.Timeout)
 	defer cancel()
@@ -272,7 +272,8 @@ func (c *initCmd) update(g *session.Globals, s *session.Session, stream string, 
 	}
 	info, err := ask(ctx, s, "STREAM.UPDATE."+stream, body)
 	if refusal, ok := errors.AsType[*jetstream.APIError](err); ok {
-		// A replica without room answers so too, after the leader has changed the stream.
+		// A replica that has no room sends the same answer after the leader has changed
+		// the stream.
 		if now, err := ask(ctx, s, "STREAM.INFO."+stream, nil); err == nil {
 			if left, err := difference(now.Raw, wanted); err == nil && len(left) == 0 {
 				g.Complain("a server has answered %q, and the bucket is changed all the same; see \"lockctl doctor\"", refusal.Description)
@@ -283,8 +284,8 @@ func (c *initCmd) update(g *session.Globals, s *session.Session, stream string, 
 	return info, s.NotDone(err)
 }
 
-// ask does a request about a stream. nats.go would leave out the settings that it does not
-// know, and an update unset them.
+// ask sends a request about a stream. nats.go would drop the settings that it does not
+// know, and an update would then reset them.
 func ask(ctx context.Context, s *session.Session, op string, body []byte) (*kvstore.Info, error) {
 	m, err := s.NC.RequestWithContext(ctx, kvstore.API(s.JS)+op, body)
 	if err != nil {
@@ -303,7 +304,7 @@ func ask(ctx context.Context, s *session.Session, op string, body []byte) (*kvst
 	return &answer.Info, nil
 }
 
-// confirm asks on the terminal, where the user can answer.
+// confirm asks on the terminal, if there is one.
 func (c *initCmd) confirm(g *session.Globals, question string) error {
 	if c.Force {
 		return nil

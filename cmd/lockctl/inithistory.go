@@ -13,10 +13,10 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// creation limits the time in which the server creates a stream.
+// creation limits how long the server may take to create a stream.
 const creation = 15 * time.Second
 
-// history makes the history of a bucket that is there, or changes it.
+// history creates the history of an existing bucket, or changes it.
 func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Config) error {
 	bucket, err := s.Bucket(g, cfg)
 	if err != nil {
@@ -37,8 +37,9 @@ func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Co
 	if err := c.confirm(g, "Make it?"); err != nil {
 		return err
 	}
-	// The time that the user took does not count for the requests. On a cluster the server
-	// answers after the new stream has elected its leader, which can take 9 s.
+	// The requests get a new timeout, because the user may have taken long to answer. On a
+	// cluster the server answers only when the new stream has elected its leader, which
+	// can take 9 s.
 	ctx, cancel = s.Unrefused(max(g.Timeout, creation))
 	defer cancel()
 	if bucket, err = s.Bucket(g, cfg); err != nil {
@@ -51,7 +52,7 @@ func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Co
 	return nil
 }
 
-// changeHistory changes a history that is there.
+// changeHistory changes an existing history.
 func (c *initCmd) changeHistory(g *session.Globals, s *session.Session, info *kvstore.Info, wanted jetstream.StreamConfig) error {
 	is, err := info.Settings()
 	if err != nil {

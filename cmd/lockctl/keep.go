@@ -12,7 +12,7 @@ import (
 // maxKeep is the limit of [natslock.Client.Once].
 const maxKeep = 365 * 24 * time.Hour
 
-// checkKeep checks --keep and the flags beside it.
+// checkKeep checks --keep and the flags used with it.
 func (c *runCmd) checkKeep() error {
 	switch {
 	case c.Keep == nil:
@@ -28,7 +28,8 @@ func (c *runCmd) checkKeep() error {
 	return nil
 }
 
-// job is a job that is done once, by [natslock.Client.Once], whose function waits for the end of the command.
+// job is a job done once, by [natslock.Client.Once]. The function passed to Once waits
+// for the command to end.
 type job struct {
 	client *natslock.Client
 	keep   time.Duration
@@ -40,7 +41,8 @@ func newJob(client *natslock.Client, keep time.Duration) *job {
 	return &job{client, keep, make(chan error, 1), make(chan error, 1)}
 }
 
-// take is a [lockFunc]. Its error matches [natslock.ErrDone] if the job is done.
+// take is a [lockFunc]. Its error matches [natslock.ErrDone] if the job was already
+// done.
 func (j *job) take(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	held := make(chan *natslock.Lock, 1)
 	go func() {
@@ -59,7 +61,8 @@ func (j *job) take(ctx context.Context, name string, opts ...natslock.LockOption
 
 var errNotDone = errors.New("the job is not done")
 
-// end releases the lock, or keeps it if the job is done. It returns the error of the release.
+// end releases the lock, or keeps it if the job is done. It returns the error of the
+// release.
 func (j *job) end(done bool) error {
 	if done {
 		j.result <- nil

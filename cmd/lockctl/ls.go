@@ -106,9 +106,9 @@ func (c *lsCmd) list(g *session.Globals, s *session.Session) ([]admin.Info, erro
 	return infos, nil
 }
 
-// sort sorts the locks, which come in the order of their names.
+// sort sorts the locks, which arrive sorted by name.
 func (c *lsCmd) sort(infos []admin.Info) {
-	first := func(info admin.Info, of func(show.Holding) time.Time) time.Time { // zero: nobody holds it
+	first := func(info admin.Info, of func(show.Holding) time.Time) time.Time { // zero if the lock is not held
 		var first time.Time
 		for _, h := range show.Holdings(info) {
 			if at := of(h); !at.IsZero() && (first.IsZero() || at.Before(first)) {
@@ -142,10 +142,10 @@ func (c *lsCmd) columns() []string {
 	if c.Wide {
 		columns = append(columns, "ttl", "revision", "id", "meta")
 	}
-	return append(columns, "") // a note
+	return append(columns, "") // for the note
 }
 
-// table returns a table with its header.
+// table returns an empty table with its header.
 func (c *lsCmd) table(w io.Writer) table.Writer {
 	t := show.NewTable(w)
 	var header table.Row
@@ -164,8 +164,9 @@ func (c *lsCmd) table(w io.Writer) table.Writer {
 	return t
 }
 
-// rows returns the rows of a lock: one for all readers or permits, unless the table is wide,
-// and one for the holder or the writer. Only the first row has the columns of the lock itself.
+// rows returns the rows of a lock: one for all readers or permits together, unless the table
+// is wide, and one for the holder or writer. Only the first row has the columns that
+// describe the lock itself.
 func (c *lsCmd) rows(info admin.Info, both bool) (rows []table.Row) {
 	readers, queue, note := "-", fmt.Sprint(info.Waiting()), ""
 	if info.Kind == admin.KindRW {
@@ -185,7 +186,7 @@ func (c *lsCmd) rows(info admin.Info, both bool) (rows []table.Row) {
 	held := show.Holdings(info)
 	permits := info.Kind == admin.KindSemaphore && len(held) > 0
 	if all := show.Together(info); !c.Wide && (len(all) > 1 || permits) {
-		first := len(held) - len(all) // they come after the writer
+		first := len(held) - len(all) // readers and permits come after the writer
 		mode := admin.Shared.String()
 		switch {
 		case permits:
@@ -196,7 +197,7 @@ func (c *lsCmd) rows(info admin.Info, both bool) (rows []table.Row) {
 		row(mode, show.ReaderNames(all), "-", show.Brief(time.Since(show.HeldSince(info))), show.LastEnd(all))
 		held = held[:first]
 	}
-	// Holders come before a writer that still waits for readers.
+	// Holders come before a writer that is still waiting for readers.
 	slices.SortStableFunc(held, func(a, b show.Holding) int { return cmp.Compare(b.Mode, a.Mode) })
 	for _, h := range held {
 		ttl := "-"

@@ -43,7 +43,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// cli is the whole command line. The globals come before or after the command.
+// cli is the whole command line. The globals may come before or after the command.
 type cli struct {
 	session.Globals
 	HelpConnection connectionHelp `help:"Show -s URL, --context NAME and the like."`
@@ -70,7 +70,7 @@ type cli struct {
 	History    historyCmd    `cmd:"" group:"see" help:"Show what has happened to a lock."`
 	Top        top.Command   `cmd:"" group:"see" help:"Show locks, holders and queues live, full screen."`
 
-	// Processes that lockctl starts of itself; of no use by hand.
+	// Processes that lockctl itself starts. They are of no use by hand.
 	Guard     supervise.Guard `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`
 	Reference referenceCmd    `cmd:"" hidden:"" help:"Write the reference as Markdown."`
 	Victim    demo.Victim     `cmd:"" hidden:"" help:"The demo's worker that gets killed."`
@@ -87,11 +87,10 @@ func main() {
 	os.Exit(mainCode(console.OfProcess(supervise.Signals), os.Args[1:]))
 }
 
-// ended is the panic of the parser after --help and --version, which end the run.
+// ended is the parser's panic after --help and --version, which end the run.
 type ended struct{ code int }
 
-// mainCode runs one command line and returns the exit code, after everything
-// deferred has run.
+// mainCode runs one command line and returns the exit code. All deferred calls have run by then.
 func mainCode(con *console.Console, args []string) (code int) {
 	defer func() {
 		switch r := recover().(type) {
@@ -114,7 +113,7 @@ func mainCode(con *console.Console, args []string) (code int) {
 		return con.Report(err)
 	}
 	ctx, err := parser.Parse(args)
-	if con.Out.Err != nil { // of the help
+	if con.Out.Err != nil { // the help could not be written
 		return con.Report(con.Out.Err)
 	}
 	if err != nil {
@@ -131,8 +130,8 @@ func mainCode(con *console.Console, args []string) (code int) {
 	return con.Report(con.End(ctx.Run(&c.Globals)))
 }
 
-// ofArgument returns an error of the parser without the parser's name for a handle. A handle is the
-// only argument that the library reads.
+// ofArgument rewords an error of the parser about a handle, the only argument whose text the library
+// parses.
 func ofArgument(err error) error {
 	why, ok := strings.CutPrefix(err.Error(), "<handle>: ")
 	if !ok {
@@ -144,7 +143,7 @@ func ofArgument(err error) error {
 	return errors.New(why)
 }
 
-// newParser makes the parser that fills c, for a run on con.
+// newParser returns the parser that fills c, for a run on con.
 func newParser(con *console.Console, c *cli) (*kong.Kong, error) {
 	c.Console = con
 	parser, err := kong.New(c,
@@ -178,8 +177,8 @@ func newParser(con *console.Console, c *cli) (*kong.Kong, error) {
 	return parser, nil
 }
 
-// shortHelp returns a help that fits a screen: the flags of the connection, which every command has,
-// are behind one line, and --version is shown without a command only.
+// shortHelp prints a help that fits on a screen. One line stands for the connection flags, which
+// every command has, and --version is shown only without a command.
 func shortHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	for _, flag := range ctx.Model.Flags {
 		flag.Hidden = flag.Hidden || flag.Group != nil && flag.Group.Key == "connection" || flag.Name == "version" && ctx.Selected() != nil
@@ -187,10 +186,10 @@ func shortHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	return kong.DefaultHelpPrinter(options, ctx)
 }
 
-// connectionHelp is a flag that shows the flags of the connection, as --help shows the others.
+// connectionHelp is a flag that prints the connection flags, as --help prints the others.
 type connectionHelp bool
 
-// BeforeReset ends the run before anything else is asked of the command line.
+// BeforeReset prints the flags and ends the run before the rest of the command line is checked.
 func (connectionHelp) BeforeReset(app *kong.Kong) error {
 	fmt.Fprintln(app.Stdout, "Connection, as for the nats command:")
 	for _, flag := range app.Model.Flags {
@@ -210,7 +209,7 @@ func (connectionHelp) BeforeReset(app *kong.Kong) error {
 	return nil
 }
 
-// useEnv has a flag read its variable from the environment of this run. The parser reads
+// useEnv makes a flag read its variable from the environment of this run. The parser itself reads
 // the environment of the process.
 func useEnv(con *console.Console, flag *kong.Flag) {
 	names := flag.Envs
@@ -232,7 +231,7 @@ func useEnv(con *console.Console, flag *kong.Flag) {
 	}
 }
 
-// withVariable returns a flag's help, with the variable of the environment that sets it too.
+// withVariable returns a flag's help, including the environment variable that sets it.
 func withVariable(value *kong.Value) string {
 	if value.Flag == nil || len(value.Flag.Envs) == 0 || kong.HasInterpolatedVar(value.OrigHelp, "env") {
 		return value.Help
@@ -245,8 +244,8 @@ func withVariable(value *kong.Value) string {
 	return help
 }
 
-// version is what the build recorded: the module's version when installed by
-// "go install", otherwise the commit.
+// version returns what the build recorded: the module's version if installed by "go install",
+// otherwise the commit.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

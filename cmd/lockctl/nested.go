@@ -16,8 +16,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// envHeld names the variable with the locks that a command and those around it run under, the
-// outermost first: "TOKEN:NAME TOKEN:NAME", the names escaped as in a URL's path.
+// envHeld names the variable that lists the locks around a command, outermost first: "TOKEN:NAME
+// TOKEN:NAME", with the names escaped as in a URL's path.
 const envHeld = "LOCKCTL_HELD"
 
 // withHeld returns the value of envHeld for a command that runs under one more lock.
@@ -25,8 +25,9 @@ func withHeld(con *console.Console, name string, token uint64) string {
 	return strings.TrimSpace(con.Getenv(envHeld) + " " + strconv.FormatUint(token, 10) + ":" + url.PathEscape(name))
 }
 
-// tokensAround returns the tokens of the locks of a name that the environment says this process
-// runs under. LOCK_NAME and LOCK_TOKEN count too: another program may have set them.
+// tokensAround returns the tokens of the locks called name that this process runs under, according
+// to the environment. LOCK_NAME and LOCK_TOKEN count as well, because another program may have set
+// them.
 func tokensAround(con *console.Console, name string) (tokens []uint64) {
 	add := func(token, of string) {
 		if n, err := strconv.ParseUint(token, 10, 64); err == nil && of == name && !slices.Contains(tokens, n) {
@@ -43,21 +44,21 @@ func tokensAround(con *console.Console, name string) (tokens []uint64) {
 	return tokens
 }
 
-// nesting has the demand of a command on a lock, and the tokens of the locks of that name that the
+// nesting is what a command needs from a lock, with the tokens of the locks of that name that the
 // command itself runs under.
 type nesting struct {
 	shared  bool // it wants to read
-	permits int  // the permits of a semaphore
+	permits int  // permits of the semaphore
 	around  []uint64
 }
 
-// refuse returns an error if the command would wait for itself: for the end of a command that
-// does not end before this one. A token tells a lock from one of that name elsewhere. A claim
-// that is broken or overdue ends of itself.
+// refuse returns an error if the command would wait for itself, that is, for a command that ends
+// only after this one. The token distinguishes a lock from one of the same name elsewhere. A
+// broken or overdue claim ends by itself.
 //
-// A reader lets another one in, unless a writer comes first: that one waits for the reader
-// around. A semaphore makes a command wait for itself if it holds all of the slots that the
-// command knows of, or that one who queues before it does.
+// A reader admits another reader unless a writer is ahead: the writer would wait for the reader
+// around this command. On a semaphore a command waits for itself if the commands around it hold
+// all slots that it knows of, or all that a waiter ahead of it knows of.
 func (n nesting) refuse(info admin.Info) error {
 	var mine []show.Holding
 	for _, h := range show.Holdings(info) {
@@ -97,7 +98,7 @@ func (n nesting) refuse(info admin.Info) error {
 	return nil
 }
 
-// check calls refuse with the lock as it is now.
+// check calls refuse with the current state of the lock.
 func (n nesting) check(ctx context.Context, s *session.Session, kind admin.Kind, name string) error {
 	if len(n.around) == 0 {
 		return nil
@@ -106,13 +107,13 @@ func (n nesting) check(ctx context.Context, s *session.Session, kind admin.Kind,
 	defer cancel()
 	info, err := admin.New(s.Client).Inspect(reading, kind, name)
 	if err != nil {
-		return nil // the acquire says what is wrong
+		return nil // acquiring the lock will report the error
 	}
 	return n.refuse(info)
 }
 
-// reads returns the method by which a command takes a lock for reading that it may be a reader
-// of already. It does not queue behind a writer that has come since the check.
+// reads returns the method that takes a lock for reading when the command may run under a read
+// lock already. It does not queue behind a writer that has arrived since the check.
 func (n *nesting) reads(client *natslock.Client, try, wait lockFunc) lockFunc {
 	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 		if len(n.around) > 0 {

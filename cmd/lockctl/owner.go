@@ -10,16 +10,17 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// naming is the flag of the commands that hold a lock as long as they run.
+// naming is the flag of the commands that hold a lock while they run.
 type naming struct {
 	Owner string `placeholder:"TEXT" help:"Name of the holder (default USER@HOST:PID and the command's name without its arguments)."`
 }
 
-// maxCommandName limits the bytes of a command's name that are shown.
+// maxCommandName limits how many bytes of a command's name are shown.
 const maxCommandName = 64
 
-// as names the client. Every user that may read the bucket sees that name, and the arguments
-// of a command can hold secrets. So only the base name of the command is in it.
+// as returns the option that names the client. Every user that may read the bucket sees the
+// name, and arguments of a command may be secret, so the name has only the command's base
+// name.
 func (n naming) as(command string) natslock.Option {
 	if n.Owner != "" {
 		return natslock.WithOwner(n.Owner)

@@ -84,7 +84,7 @@ func (c *partitionsCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// nobody says that there is nothing to show.
+// nobody returns the message to print when there are no workers.
 func (c *partitionsCmd) nobody() string {
 	if c.Group == "" {
 		return "no groups"
@@ -143,7 +143,7 @@ func groupTable(w io.Writer, groups []show.Group) {
 	t.Render()
 }
 
-// numbered returns a table whose columns have numbers, from the given one on.
+// numbered returns a table whose columns are numeric from column from on.
 func numbered(w io.Writer, from int, header ...any) table.Writer {
 	t := show.NewTable(w, header...)
 	var configs []table.ColumnConfig
@@ -162,7 +162,8 @@ func alarming(n int) string {
 	return show.Alarm.Sprint(n)
 }
 
-// printGroup prints a group: its members, and what is not as planned. A wide one has all partitions.
+// printGroup prints a group: its members, and the partitions that are not as planned. A
+// wide one shows all partitions.
 func (c *partitionsCmd) printGroup(w io.Writer, g show.Group) {
 	unowned, moving := show.Tally(g.State)
 	fmt.Fprintf(w, "%s: %s, %s, %s unowned, %d in motion\n\n", show.Plain(g.Group), show.Count(g.Count, "partition"), show.Count(len(g.Members), "member"), alarming(unowned), moving)
@@ -180,7 +181,8 @@ func (c *partitionsCmd) printGroup(w io.Writer, g show.Group) {
 	}
 }
 
-// members prints a line for each worker: the members, and then owners that are leaving.
+// members prints a line for each worker: first the members, then the owners that are
+// leaving.
 func (c *partitionsCmd) members(w io.Writer, g show.Group) {
 	header := []any{"member", "weight", "owned", "quota", "owner", "joined", "partitions"}
 	if c.Wide {
@@ -200,14 +202,14 @@ func (c *partitionsCmd) members(w io.Writer, g show.Group) {
 		t.AppendRow(row)
 		delete(owned, m.ID)
 	}
-	former := make(map[string][]int) // by the process
+	former := make(map[string][]int) // by process
 	for _, p := range g.Partitions {
 		if p.Former {
 			name := show.HolderName(*p.Holder)
 			former[name] = append(former[name], p.Number)
 		}
 	}
-	for _, p := range g.Partitions { // by the first partition of each
+	for _, p := range g.Partitions { // ordered by the first partition of each
 		if p.Member == "" {
 			continue
 		}
@@ -236,20 +238,21 @@ func ownerOf(p partition.Placement) string {
 		return show.Plain(p.Member) + " (leaving)"
 	case p.Member != "":
 		return show.Plain(p.Member)
-	case p.Holder != nil: // somebody has locked it by hand
+	case p.Holder != nil: // locked by hand
 		return show.HolderName(*p.Holder)
 	}
 	return show.Alarm.Sprint("nobody")
 }
 
-// changes prints the partitions that are not as planned, in a line for each change of the owner.
+// changes prints the partitions that are not as planned, one line for each pair of
+// present and planned owner.
 func changes(w io.Writer, g show.Group) {
 	type change struct {
 		owner, planned string
 		unowned        bool
 		numbers        []int
 		waiting        int
-		since          time.Time // the first
+		since          time.Time // the earliest
 	}
 	var all []*change
 	for _, p := range g.Partitions {
@@ -288,7 +291,7 @@ func changes(w io.Writer, g show.Group) {
 	t.Render()
 }
 
-// unownedFor returns the time for which a partition was seen without an owner.
+// unownedFor returns how long a partition has been seen without an owner.
 func unownedFor(since time.Time) string {
 	if since.IsZero() {
 		return "-"
@@ -322,13 +325,14 @@ func allPartitions(w io.Writer, g show.Group) {
 }
 
 const (
-	// watchPause is the shortest time between two pictures of a group, however much changes.
+	// watchPause is the shortest time between two pictures of a group, however often it
+	// changes.
 	watchPause = 100 * time.Millisecond
-	// watchAgain is the time between two updates of the times on a terminal.
+	// watchAgain is how often the times on a terminal are updated.
 	watchAgain = time.Second
 )
 
-// watch shows the group, and shows it again after every change.
+// watch prints the group, and again after every change.
 func (c *partitionsCmd) watch(g *session.Globals) error {
 	pattern, prefix := ">", ""
 	if c.Group != "" {
@@ -366,7 +370,7 @@ func (c *partitionsCmd) watch(g *session.Globals) error {
 		case st.Condition == mirror.Live:
 			w.note(c.groups(m.Below(prefix)), time.Now())
 			err = w.show(s.URL, "")
-		case begun: // otherwise the mirror ends with the reason
+		case begun: // before that, the mirror itself ends with the reason
 			err = w.show(s.URL, show.Plain(st.Why.Error()))
 		}
 		if err != nil {
@@ -382,7 +386,7 @@ func (c *partitionsCmd) watch(g *session.Globals) error {
 	}
 }
 
-// groups returns the group, or all groups, among locks.
+// groups returns the group among the locks infos, or all groups.
 func (c *partitionsCmd) groups(infos []admin.Info) (groups []show.Group) {
 	for _, state := range partition.Groups(infos) {
 		if c.Group == "" || state.Group == c.Group {
@@ -392,19 +396,20 @@ func (c *partitionsCmd) groups(infos []admin.Info) (groups []show.Group) {
 	return groups
 }
 
-// groupWatch has the state of --watch.
+// groupWatch is the state of --watch.
 type groupWatch struct {
 	c      *partitionsCmd
 	g      *session.Globals
-	screen *screen // nil: a pipe or a file
+	screen *screen // nil for a pipe or a file
 
 	groups []show.Group
-	shown  map[string]string // the fingerprints of the printed groups
+	shown  map[string]string // fingerprints of the printed groups
 	begun  bool
 	outage
 }
 
-// note takes a list. A partition that had no owner in the list before is unowned for as long as it was then.
+// note records a list. A partition that was already unowned in the previous list keeps
+// its time.
 func (w *groupWatch) note(groups []show.Group, now time.Time) {
 	before := w.groups
 	w.groups = groups
@@ -475,7 +480,7 @@ func (w *groupWatch) show(url, trouble string) error {
 	return err
 }
 
-// gone returns the names of before that are missing now, in order.
+// gone returns the names in before that are missing in now, sorted.
 func gone(before, now map[string]string) (names []string) {
 	for name := range before {
 		if _, there := now[name]; !there {
@@ -486,7 +491,8 @@ func gone(before, now map[string]string) (names []string) {
 	return names
 }
 
-// groupFingerprint tells two states of a group apart that are worth printing.
+// groupFingerprint returns a text that differs between any two states of a group worth
+// printing.
 func groupFingerprint(g show.Group) string {
 	var b strings.Builder
 	fmt.Fprint(&b, g.Count)
@@ -502,16 +508,16 @@ func groupFingerprint(g show.Group) string {
 	return b.String()
 }
 
-// screen is a terminal, which every list redraws.
+// screen is a terminal, redrawn for every list.
 type screen struct {
 	f     *os.File
 	drawn bool
 }
 
-// draw shows a title and as many rows as there is room for.
+// draw prints the title and as many rows as fit.
 func (d *screen) draw(title, trouble string, rows []string) error {
 	columns, lines := console.TerminalSize(d.f)
-	if room := max(lines-2, 1); len(rows) > room { // the title, and no line end that scrolls
+	if room := max(lines-2, 1); len(rows) > room { // for the title, and without a last line end, which would scroll
 		rows = append(rows[:room-1], show.Faint.Sprint("..."))
 	}
 	title += ", " + time.Now().Format("15:04:05")
@@ -532,7 +538,8 @@ func (d *screen) draw(title, trouble string, rows []string) error {
 	return err
 }
 
-// outage is why there is no list, for a pipe or a file: both its ends are complaints.
+// outage is why there is no list. For a pipe or a file, its start and its end are
+// printed as complaints.
 type outage struct{ trouble string }
 
 func (o *outage) goesOn(g *session.Globals, trouble string) bool {

@@ -61,7 +61,7 @@ type permsJSON struct {
 type permissionJSON struct {
 	Subject string `json:"subject"`
 	For     string `json:"for"`
-	Leaks   string `json:"leaks"` // empty: nothing
+	Leaks   string `json:"leaks"` // empty if it leaks nothing
 }
 
 var roles = map[string]admin.Role{
@@ -74,7 +74,7 @@ func (c *permsCmd) Run(g *session.Globals) error {
 	switch {
 	case c.Pattern == nil && role == admin.RoleUser:
 		return tool.Usagef("name the locks of the user by a pattern; all names are \">\"")
-	case c.Pattern != nil && *c.Pattern == "": // an unset variable, and it would mean all
+	case c.Pattern != nil && *c.Pattern == "": // an unset variable; an empty pattern would mean all names
 		return tool.Usagef("the pattern is empty; all names are \">\"")
 	case c.Pattern != nil:
 		pattern = *c.Pattern

@@ -16,7 +16,7 @@ import (
 
 //go:generate go run . reference ../../docs/operate/lockctl.md
 
-// referenceCmd writes the commands' own texts as one page.
+// referenceCmd writes the texts of all commands as one page.
 type referenceCmd struct {
 	File string `arg:"" type:"path" help:"Where to write it."`
 }
@@ -65,7 +65,7 @@ func writeReference(w io.Writer, app *kong.Application) {
 	}
 }
 
-// usage returns the command line of a command.
+// usage returns the synopsis of a command.
 func usage(cmd *kong.Node) string {
 	parts := []string{cmd.Name, "[flags]"}
 	for _, arg := range cmd.Positional {
@@ -74,7 +74,8 @@ func usage(cmd *kong.Node) string {
 	return strings.Join(parts, " ")
 }
 
-// writeFlags writes a table of flags, with the variables that set them if there are any.
+// writeFlags writes a table of flags, with a column for their variables if they have
+// any.
 func writeFlags(w io.Writer, flags []*kong.Flag) {
 	flags = slices.DeleteFunc(slices.Clone(flags), func(f *kong.Flag) bool { return f.Hidden })
 	if len(flags) == 0 {
@@ -107,12 +108,12 @@ func writeFlags(w io.Writer, flags []*kong.Flag) {
 	fmt.Fprintln(w)
 }
 
-// cell returns a text fit for a table.
+// cell escapes a text for a table.
 func cell(s string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "\n", " ").Replace(s)
 }
 
-// markdown returns a help text with its indented lines as code.
+// markdown returns a help text as Markdown, with its indented lines as code.
 func markdown(help string) string {
 	var b strings.Builder
 	code := false
@@ -126,7 +127,7 @@ func markdown(help string) string {
 			b.WriteString("\n")
 			code = indented
 		}
-		if !indented { // the texts of kong-completion have lines of any length
+		if !indented { // kong-completion's help has lines of any length
 			line = ansi.Wordwrap(line, 98, "")
 		}
 		b.WriteString(strings.TrimPrefix(line, "  ") + "\n")
@@ -137,7 +138,8 @@ func markdown(help string) string {
 	return b.String()
 }
 
-// language returns the language of a block of code, by its first line: a command, or a table.
+// language returns the language of a code block, judged by its first line: a command or
+// a table.
 func language(line string) string {
 	first, _, _ := strings.Cut(strings.TrimSpace(line), " ")
 	if first == "lockctl" || strings.Contains(first, "=$(") {

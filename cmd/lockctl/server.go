@@ -42,7 +42,7 @@ func (c *serverCmd) AfterApply() error {
 func (c *serverCmd) Run(g *session.Globals) error {
 	signals := make(chan os.Signal, 1)
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
-		if !signal.Ignored(sig) { // nohup, or in the background of a script
+		if !signal.Ignored(sig) { // ignored by nohup, or in the background of a script
 			signal.Notify(signals, sig)
 		}
 	}
@@ -53,12 +53,12 @@ func (c *serverCmd) Run(g *session.Globals) error {
 	g.Connection, g.MayCreate = tool.Connection{Server: e.URL(), NoContext: true, Timeout: g.Timeout}, true
 	if s, err := g.Open(natslock.WithLogger(slog.New(slog.DiscardHandler))); err == nil {
 		s.End()
-	} else { // the server still serves other requests, such as a repair of the bucket
+	} else { // the server can still serve other requests, such as a repair of the bucket
 		g.Complain("%v", err)
 	}
 	defer e.Stop()
 	if _, err := fmt.Fprintln(g.Out, e.URL()); err != nil {
-		return err // nobody would learn the port
+		return err // no client would learn the port
 	}
 	<-signals
 	return nil

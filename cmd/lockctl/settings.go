@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// difference returns the difference of two configurations, by the JSON names of the
-// settings.
+// difference returns the differences between two configurations, under the JSON names
+// of their settings.
 func difference(a, b any) ([]change, error) {
 	is, err := settings(a)
 	if err != nil {
@@ -32,7 +32,8 @@ func difference(a, b any) ([]change, error) {
 	return changes, nil
 }
 
-// settings returns all settings of a configuration, with a path for settings inside others.
+// settings returns all settings of a configuration. A nested setting has its path as
+// its name.
 func settings(c any) (map[string]string, error) {
 	data, err := json.Marshal(c)
 	if err != nil {
@@ -46,7 +47,7 @@ func settings(c any) (map[string]string, error) {
 	}
 	for _, name := range []string{"max_age", "duplicate_window", "subject_delete_marker_ttl"} {
 		n, _ := raw[name].(json.Number)
-		if d, err := n.Int64(); err == nil && d != 0 { // a number of nanoseconds
+		if d, err := n.Int64(); err == nil && d != 0 { // in nanoseconds
 			raw[name] = time.Duration(d)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-// taking are the flags of the commands that wait for a lock.
+// taking has the flags of the commands that wait for a lock.
 type taking struct {
 	Nonblock         bool              `short:"n" help:"Fail instead of waiting."`
 	Wait             *time.Duration    `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as -n."`
@@ -39,7 +39,7 @@ func (c *taking) check() error {
 	return nil
 }
 
-// once reports whether the lock is not waited for.
+// once reports whether the command tries just once and does not wait.
 func (c *taking) once() bool { return c.Nonblock || c.Wait != nil && *c.Wait == 0 }
 
 // lockFunc takes a lock of one kind in one mode.
@@ -58,20 +58,20 @@ func (c *taking) exclusive(client *natslock.Client, write bool) lockFunc {
 	return client.Lock
 }
 
-// queueLimit bounds the read of the queue, as the library bounds the read of the lock.
+// queueLimit limits the read of the queue, as the library limits the read of the lock.
 const queueLimit = 5 * time.Second
 
-// unqueued returns try for a lock that has no queue. A client that knows nothing of a lock
-// tries with one write, which the server accepts whenever nobody holds it. So a waiter that
-// is stopped would keep lockctl out for a second after each release only, while the server
-// keeps the tombstone.
+// unqueued returns a method that calls try only if the lock has no queue. A client that has
+// not seen the lock tries with a single write, which the server accepts whenever the lock is
+// free. So a stopped waiter would keep lockctl out only for the second after each release in
+// which the server keeps the tombstone.
 func unqueued(client *natslock.Client, kind admin.Kind, try lockFunc) lockFunc {
 	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 		reading, cancel := context.WithTimeout(ctx, queueLimit)
 		defer cancel()
 		info, err := admin.New(client).Inspect(reading, kind, name)
 		switch {
-		case errors.Is(err, natslock.ErrPermission): // the server may allow the write alone
+		case errors.Is(err, natslock.ErrPermission): // the server may still allow the write
 		case err != nil:
 			return nil, err
 		case info.Holder == nil:
@@ -89,12 +89,12 @@ func unqueued(client *natslock.Client, kind admin.Kind, try lockFunc) lockFunc {
 	}
 }
 
-// acquire waits for the lock. A signal ends the wait with the exit code that it
-// would have had without a handler.
+// acquire waits for the lock. A signal ends the wait, with the exit code that the signal
+// would cause without a handler.
 func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind admin.Kind, name string, ttl time.Duration, take lockFunc) (*natslock.Lock, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop := endBySignal(signals, cancel)
-	// Detached: what ends the waiting is not to end the lock.
+	// Detached, because the end of the wait must not end the lock.
 	opts := []natslock.LockOption{natslock.TTL(ttl), natslock.Detached()}
 	if len(c.Meta) > 0 {
 		opts = append(opts, natslock.Meta(c.Meta))
@@ -116,15 +116,15 @@ func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind admi
 		}
 		return nil, tool.Exitf(tool.ExitSignal+int(sig.sig), "gave up waiting for lock %s: %v", show.Plain(name), sig)
 	}
-	// Not in an outage: nobody need have the lock.
+	// An outage is not a conflict: the lock may well be free.
 	if errors.Is(err, natslock.ErrLocked) || errors.Is(err, natslock.ErrTimeout) && !errors.Is(err, natslock.ErrUnavailable) {
 		return nil, &tool.Error{Code: c.ConflictExitCode, Err: err}
 	}
 	return lock, err
 }
 
-// nested returns an error where the command that this process is a part of holds the lock, so
-// that it would wait for itself.
+// nested returns an error if a command that this process is a part of holds the lock, so that
+// this one would wait for itself.
 func (c *taking) nested(ctx context.Context, s *session.Session, kind admin.Kind, name string) error {
 	if c.once() {
 		return nil
@@ -133,12 +133,13 @@ func (c *taking) nested(ctx context.Context, s *session.Session, kind admin.Kind
 	return c.nesting.check(ctx, s, kind, name)
 }
 
-// signaled is the cause of a wait's end.
+// signaled is the cause of a wait that a signal ended.
 type signaled struct{ sig syscall.Signal }
 
 func (s signaled) Error() string { return "signal: " + s.sig.String() }
 
-// endBySignal has the next signal end a wait. stop leaves later signals in the channel.
+// endBySignal makes the next signal end a wait. Later signals stay in the channel once stop
+// has been called.
 func endBySignal(signals <-chan os.Signal, cancel context.CancelCauseFunc) (stop func()) {
 	over, watched := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -12,13 +12,13 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// waitNotice is the time after which lockctl says that it waits for a lock, and between
-// two updates of that line on a terminal.
+// waitNotice is how long lockctl waits for a lock before it says so, and how often it
+// updates that line on a terminal.
 const waitNotice = time.Second
 
-// noticed says that lockctl waits, for whom and at which place, when that takes a while:
-// on a terminal in a line that is kept up to date, elsewhere once. stop ends that, and
-// removes the line, before lockctl goes on.
+// noticed starts to report what lockctl waits for and its place in the queue, if the
+// wait takes a while: on a terminal in a line that it keeps up to date, elsewhere once.
+// stop ends the reports and removes the line before lockctl goes on.
 func noticed(ctx context.Context, s *session.Session, kind admin.Kind, name string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -40,7 +40,7 @@ func noticed(ctx context.Context, s *session.Session, kind admin.Kind, name stri
 			}
 			blocked, place := waitText(info, err)
 			if live {
-				if !console.OnForeground(s.Stderr) { // by now another job has the terminal
+				if !console.OnForeground(s.Stderr) { // another job has the terminal now
 					continue
 				}
 				if place != "" {
@@ -59,7 +59,8 @@ func noticed(ctx context.Context, s *session.Session, kind admin.Kind, name stri
 	return func() { cancel(); <-done }
 }
 
-// waitText returns the text for what this process waits for, and its place in the queue.
+// waitText returns the text for what this process is waiting for, and its place in the
+// queue.
 func waitText(info admin.Info, err error) (blocked, place string) {
 	if err != nil {
 		return err.Error(), ""

@@ -65,7 +65,7 @@ func (c *watchCmd) AfterApply() error {
 func (c *watchCmd) Run(g *session.Globals) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A reader that has gone ends the watch in order, not by a signal.
+	// If nobody reads the output any more, the watch ends in order, not by a signal.
 	signal.Ignore(syscall.SIGPIPE)
 	s, err := g.Connect()
 	if err != nil {
@@ -78,18 +78,18 @@ func (c *watchCmd) Run(g *session.Globals) error {
 	return f.Run(ctx)
 }
 
-// watchPrinter prints events, and what interrupts them on standard error.
+// watchPrinter prints events to standard output, and interruptions to standard error.
 type watchPrinter struct {
 	c   *watchCmd
 	con *console.Console
 	url string
-	end func() // when the reader of the output has gone
+	end func() // called when nobody reads the output any more
 
 	mu      sync.Mutex
 	began   bool
-	missing string    // why there is nothing to watch
-	remade  bool      // there was none meanwhile
-	last    time.Time // of the last event
+	missing string    // why there is nothing to watch; "" if there is
+	remade  bool      // the bucket was missing or re-created since the last watch
+	last    time.Time // time of the last event
 }
 
 func (p *watchPrinter) event(ev admin.Event) {
@@ -116,7 +116,7 @@ func (p *watchPrinter) print(line string) {
 	}
 }
 
-// watching says that a watch begins, and marks the gap before it.
+// watching reports that a watch begins, and prints the gap before it.
 func (p *watchPrinter) watching(ev admin.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +124,7 @@ func (p *watchPrinter) watching(ev admin.Event) {
 	if p.began {
 		again = " again; events in between were missed"
 		gap := admin.Event{Type: admin.EventGap, Time: ev.Since, Until: ev.Time}
-		if gap.Time.IsZero() { // another watch
+		if gap.Time.IsZero() { // a new watch does not know it
 			gap.Time = p.last
 		}
 		if p.remade {

@@ -1,5 +1,5 @@
-// Package console is what one run of lockctl has of its surroundings: the streams, the
-// environment and the signals.
+// Package console gives one run of lockctl its surroundings: the streams, the environment
+// and the signals.
 package console
 
 import (
@@ -15,18 +15,18 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// Console has the surroundings of one run of lockctl: the run reads, writes and asks
-// nothing else. A process has one, and the tests have many at once.
+// Console has the surroundings of one run of lockctl, which reads and writes nothing else. A
+// process has one; tests have many at once.
 type Console struct {
 	Environ []string
 	Stdin   io.Reader
 	Out     *Output // standard output
 	Stderr  io.Writer
-	Signals func() <-chan os.Signal // the signals for the command, from now on
+	Signals func() <-chan os.Signal // signals for the command, from now on
 
-	Complaints io.Writer  // where Complain writes to: while top draws on the screen, a buffer
-	Status     StatusLine // at the bottom of the terminal
-	Refused    Refusals   // of the server
+	Complaints io.Writer  // where Complain writes: a buffer while top draws on the screen
+	Status     StatusLine // bottom line of the terminal
+	Refused    Refusals   // refusals of the server
 }
 
 // New returns the console of a run without signals.
@@ -39,7 +39,8 @@ func New(environ []string, stdin io.Reader, stdout, stderr io.Writer) *Console {
 	return c
 }
 
-// OfProcess returns the console of this process. signals returns those for its command.
+// OfProcess returns the console of this process. signals returns the signals for its
+// command.
 func OfProcess(signals func() <-chan os.Signal) *Console {
 	c := New(os.Environ(), os.Stdin, os.Stdout, os.Stderr)
 	c.Signals = signals
@@ -48,7 +49,7 @@ func OfProcess(signals func() <-chan os.Signal) *Console {
 
 // LookupEnv is [os.LookupEnv] of the run.
 func (c *Console) LookupEnv(name string) (value string, ok bool) {
-	for _, entry := range c.Environ { // the last one counts
+	for _, entry := range c.Environ { // the last entry counts
 		if rest, found := strings.CutPrefix(entry, name+"="); found {
 			value, ok = rest, true
 		}
@@ -62,7 +63,7 @@ func (c *Console) Getenv(name string) string {
 	return value
 }
 
-// Terminal returns the terminal that a stream is, or nil.
+// Terminal returns stream as a terminal, or nil if it is not one.
 func Terminal(stream any) *os.File {
 	if f, ok := stream.(*os.File); ok && IsTerminal(f) {
 		return f
@@ -70,16 +71,15 @@ func Terminal(stream any) *os.File {
 	return nil
 }
 
-// Complain writes one message to standard error. Everything that lockctl itself
-// says there starts with its name, because the command it runs writes there
-// too.
+// Complain writes a message to standard error. Messages of lockctl itself start with its
+// name there, because the command that it runs writes to standard error too.
 func (c *Console) Complain(format string, args ...any) {
 	msg := strings.TrimPrefix(fmt.Sprintf(format, args...), "natslock: ")
 	msg = strings.ReplaceAll(strings.TrimSpace(msg), "\n", "\nlockctl: ")
 	c.Status.above(func() { fmt.Fprintf(c.Complaints, "lockctl: %s\n", msg) })
 }
 
-// Report prints the error, unless it is silent, and returns its exit code.
+// Report prints the error, unless it is silent, and returns the exit code.
 func (c *Console) Report(err error) int {
 	c.Refused.end(err)
 	if err == nil {
@@ -91,12 +91,12 @@ func (c *Console) Report(err error) int {
 	return tool.CodeOf(err)
 }
 
-// Output is standard output. The commands print to it without a check of each error: it
-// keeps the first one, and writes nothing after it. mainCode reports that one, so that no
-// answer is cut short in silence.
+// Output is standard output. Commands print to it without checking each error: Output keeps
+// the first error and writes nothing after it. mainCode reports that error, so no output is
+// cut short silently.
 type Output struct {
 	W   io.Writer
-	Err error // the first one
+	Err error // first error
 }
 
 // Write implements io.Writer.
@@ -107,33 +107,33 @@ func (o *Output) Write(p []byte) (int, error) {
 	n, err := o.W.Write(p)
 	if err != nil {
 		if wrapped, ok := errors.AsType[*fs.PathError](err); ok {
-			err = wrapped.Err // the path would name a device, not the user's file
+			err = wrapped.Err // the path would name a device instead of the user's file
 		}
 		o.Err = tool.Exitf(tool.ExitInternal, "cannot write to standard output: %w", err)
 	}
 	return n, o.Err
 }
 
-// End returns the error of a command that has ended with err.
+// End returns the error to report for a command that has ended with err.
 func (c *Console) End(err error) error {
 	o := c.Out
 	switch {
 	case o.Err == nil || errors.Is(err, o.Err):
 		return err
-	case errors.Is(o.Err, syscall.EPIPE): // the reader has seen enough
+	case errors.Is(o.Err, syscall.EPIPE): // the reader does not want more
 		return err
 	case err == nil:
 		return o.Err
 	}
-	if coded, ok := errors.AsType[*tool.Error](err); ok && coded.Err == nil { // its reason was to be printed
+	if coded, ok := errors.AsType[*tool.Error](err); ok && coded.Err == nil { // its reason was part of the output
 		return o.Err
 	}
 	c.Complain("%v", o.Err)
 	return err
 }
 
-// Self returns the path of this very program, for another process of it. An upgrade may have
-// replaced the file by which it was started, and Linux has a path for what runs.
+// Self returns the path of this program, to start it again. An upgrade may have replaced the
+// file it was started from, so on Linux Self returns a path for the running image.
 func Self() (string, error) {
 	if runtime.GOOS == "linux" {
 		return "/proc/self/exe", nil

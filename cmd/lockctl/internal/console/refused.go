@@ -7,12 +7,12 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// refusalDelay is the time for which a refusal waits for the error of lockctl that names it.
+// refusalDelay is how long a refusal waits for an error of lockctl that names it.
 const refusalDelay = time.Second
 
-// Refusals are the refusals of the server that no error of lockctl has named yet. Each is
-// printed once. Most of them end the command, whose error says the same. Those of a command
-// that goes on are printed a moment later.
+// Refusals are the server's refusals that no error of lockctl has named yet. Each is
+// printed once. Most refusals end the command, whose error says the same. If the command
+// goes on, they are printed a moment later.
 type Refusals struct {
 	complain func(format string, args ...any)
 
@@ -21,7 +21,7 @@ type Refusals struct {
 	pending []string
 }
 
-// Add notes an error of the connection.
+// Add records an error of the connection.
 func (r *Refusals) Add(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,11 +48,11 @@ func (r *Refusals) print() {
 	}
 }
 
-// end prints what is left when lockctl ends with an error.
+// end prints the remaining refusals when lockctl ends with err.
 func (r *Refusals) end(err error) {
 	if err != nil && tool.CodeOf(err) == tool.ExitPermission {
 		r.mu.Lock()
-		r.pending = nil // at least one of them is in the error
+		r.pending = nil // err names at least one of them
 		r.mu.Unlock()
 	}
 	r.print()

@@ -12,8 +12,8 @@ import (
 // StatusLine is the line at the bottom of the terminal that says what lockctl waits for.
 type StatusLine struct {
 	w    io.Writer  // standard error
-	mu   sync.Mutex // also while it writes: a message and the line must not mix
-	text string     // as it is on the terminal
+	mu   sync.Mutex // held while writing too: a message and the line must not mix
+	text string     // as shown on the terminal
 }
 
 const clearLine = "\r\x1b[K"
@@ -27,12 +27,12 @@ func (l *StatusLine) Show(text string) {
 		if f := Terminal(l.w); f != nil {
 			columns, _ = TerminalSize(f)
 		}
-		text = ansi.Truncate(text, max(columns-len("^C "), 0), "...") // the terminal echoes that behind it
+		text = ansi.Truncate(text, max(columns-len("^C "), 0), "...") // the terminal echoes "^C" after it
 	}
 	l.draw(text)
 }
 
-// draw writes the line. Under mu.
+// draw writes the line. The caller holds mu.
 func (l *StatusLine) draw(text string) {
 	if l.text != "" || text != "" {
 		fmt.Fprint(l.w, clearLine+text)
@@ -40,7 +40,7 @@ func (l *StatusLine) draw(text string) {
 	l.text = text
 }
 
-// above prints something instead of the line, which follows it.
+// above calls print to write above the line.
 func (l *StatusLine) above(print func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,7 +50,8 @@ func (l *StatusLine) above(print func()) {
 	l.draw(text)
 }
 
-// OnForeground reports whether a stream is the terminal of this process, which has it for itself.
+// OnForeground reports whether stream is a terminal that has this process in the
+// foreground.
 func OnForeground(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && inForeground(f)

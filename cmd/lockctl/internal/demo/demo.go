@@ -1,5 +1,6 @@
-// Package demo is the play of "lockctl demo": workers, a process that gets killed, and an
-// operator contend for one lock on a server in this process. A stage judges them.
+// Package demo is the show of "lockctl demo": workers, a process that gets killed, and an
+// operator contend for one lock on a server in this process. A stage judges whether the lock
+// excludes.
 package demo
 
 import (
@@ -24,7 +25,7 @@ type Command struct {
 	TTL time.Duration `name:"ttl" default:"4s" placeholder:"DURATION" help:"Lease of the demo's lock (default ${default})."`
 }
 
-// Help is the text of --help behind the flags.
+// Help returns the text of --help after the flags.
 func (*Command) Help() string {
 	return `Starts a server in this process, with its data in a temporary directory, and lets workers
 contend for one lock. One of them is a process that gets killed, another one's lock is
@@ -33,14 +34,14 @@ broken. Exit code 1: two holders overlapped, or tokens did not rise.`
 
 const (
 	demoLock  = "demo"
-	demoTurns = 3 // of each worker, in the first part
+	demoTurns = 3 // per worker, in the first part
 	demoLimit = time.Minute
 )
 
 var demoWorkers = []string{"amber", "blue", "coral", "dune"}
 
-// Run plays it, for a minute at most, and prints what happens. Its error says what went wrong,
-// or that the lock did not exclude.
+// Run runs the demo, for at most a minute, and prints what happens. Its error says what went
+// wrong, or that the lock did not exclude.
 func (c *Command) Run(g *session.Globals) error {
 	ctx, cancel := context.WithTimeout(context.Background(), demoLimit)
 	defer cancel()
@@ -71,14 +72,13 @@ func (c *Command) Run(g *session.Globals) error {
 	return st.summary(d.ttl)
 }
 
-// demo is the play: its workers, and the action of each in each part. The stage reports
-// the events.
+// demo has the workers and what they do in each part. The stage reports the events.
 type demo struct {
 	*stage
 	g       *session.Globals
 	ttl     time.Duration
 	workers []*worker
-	boss    *session.Session // reads the lock, and breaks it
+	boss    *session.Session // reads and breaks the lock
 }
 
 type worker struct {
@@ -108,7 +108,7 @@ func (d *demo) dismiss() {
 	d.boss.End()
 }
 
-// together runs fn for all workers at once.
+// together runs fn for all workers concurrently.
 func (d *demo) together(workers []*worker, fn func(*worker) error) error {
 	errs := make(chan error)
 	for _, w := range workers {
@@ -121,7 +121,7 @@ func (d *demo) together(workers []*worker, fn func(*worker) error) error {
 	return plain.Join(all...)
 }
 
-// turn takes the lock, counts, and unlocks.
+// turn takes the lock, counts, and releases the lock.
 func (d *demo) turn(ctx context.Context, w *worker) error {
 	asked := time.Now()
 	l, err := w.s.Lock(ctx, demoLock)
@@ -135,8 +135,8 @@ func (d *demo) turn(ctx context.Context, w *worker) error {
 	return l.Unlock(ctx)
 }
 
-// queued returns the number of waiters, without a claim that was just granted and may not
-// have left the queue yet.
+// queued returns the number of waiters. It leaves out the claim besides, which was just
+// granted and may not have left the queue yet.
 func (d *demo) queued(ctx context.Context, besides string) int {
 	info, err := admin.New(d.boss.Client).Inspect(ctx, admin.KindMutex, demoLock)
 	if err != nil {
@@ -151,12 +151,12 @@ func (d *demo) queued(ctx context.Context, besides string) int {
 	return n
 }
 
-// sayQueue reports a grant, with the number of clients that still wait.
+// sayQueue reports a grant and how many clients are still waiting.
 func (d *demo) sayQueue(ctx context.Context, v *visit, id string) {
 	v.granted(d.queued(ctx, id))
 }
 
-// awaitQueue returns when n wait.
+// awaitQueue returns when n clients are waiting.
 func (d *demo) awaitQueue(ctx context.Context, n int) error {
 	for d.queued(ctx, "") != n {
 		select {
@@ -168,8 +168,8 @@ func (d *demo) awaitQueue(ctx context.Context, n int) error {
 	return nil
 }
 
-// contend has all workers take turns. The counter they increment is a plain
-// one: without the lock increments would be lost.
+// contend makes all workers take turns. They increment a plain counter: without the lock it
+// would lose increments.
 func (d *demo) contend(ctx context.Context) error {
 	d.title("%d workers want the lock, %d times each", len(d.workers), demoTurns)
 	return d.together(d.workers, func(w *worker) error {
@@ -182,7 +182,7 @@ func (d *demo) contend(ctx context.Context) error {
 	})
 }
 
-// crash has a process take the lock and kills it, with others in the queue.
+// crash kills a process that holds the lock while others are queued.
 func (d *demo) crash(ctx context.Context) error {
 	d.title("a holder is killed")
 	asked := time.Now()
@@ -214,7 +214,7 @@ func (d *demo) crash(ctx context.Context) error {
 	return <-waiting
 }
 
-// breaking has an operator break a lock whose holder would not end by itself.
+// breaking makes an operator break a lock whose holder would not release it.
 func (d *demo) breaking(ctx context.Context) error {
 	d.title("an operator breaks a lock")
 	slow, next := d.workers[0], d.workers[1]
@@ -242,7 +242,7 @@ func (d *demo) breaking(ctx context.Context) error {
 	notified := time.Since(at)
 	d.say("operator", "broke the lock of %s, reason \"it hangs\"", slow.name)
 	d.say(slow.name, "is notified %s after that, and cannot renew; it needs 300ms to stop", show.Brief(notified))
-	time.Sleep(300 * time.Millisecond) // in which it stops its work
+	time.Sleep(300 * time.Millisecond) // the holder stops its work
 	h.leave()
 	if err := l.Unlock(ctx); !errors.Is(err, natslock.ErrBroken) {
 		return fmt.Errorf("the unlock of a broken lock returned %v", err)
@@ -250,7 +250,7 @@ func (d *demo) breaking(ctx context.Context) error {
 	return <-waiting
 }
 
-// summary judges. Only what the stage has seen counts.
+// summary judges the demo, only by what the stage has seen.
 func (s *stage) summary(ttl time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

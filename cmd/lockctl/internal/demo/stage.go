@@ -11,36 +11,36 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 )
 
-// stage is where the demo's workers meet. It knows the workers inside the lock, judges
-// the exclusion without asking the lock, and prints the events.
+// stage is where the workers meet. It knows which worker is inside the lock, judges the
+// exclusion without asking the lock, and prints the events.
 type stage struct {
 	out io.Writer
 
 	// counter counts the work: each worker reads it, works, and writes it back
-	// incremented. Nothing but the lock protects it.
+	// incremented. Only the lock protects it.
 	counter int
 
 	mu       sync.Mutex
 	start    time.Time
-	inside   *visit // nil: nobody
-	last     *visit // the previous visit
-	token    uint64 // the greatest so far
+	inside   *visit // nil if no worker is inside
+	last     *visit // previous visit
+	token    uint64 // greatest so far
 	grants   int
-	counted  int // increments that were made
+	counted  int // increments made
 	overlaps int
 	falls    int
-	gaps     []time.Duration // hand-overs
+	gaps     []time.Duration // durations of the hand-overs
 	failover time.Duration
 }
 
-// visit is one holder's time inside.
+// visit is the time that one holder spends inside.
 type visit struct {
 	s     *stage
 	name  string
 	token uint64
-	at    time.Time // when it was granted
-	note  string    // the remarkable part of that
-	left  time.Time // when it began to unlock, or was killed
+	at    time.Time // time of the grant
+	note  string    // what is remarkable about the grant
+	left  time.Time // when it began to unlock or was killed
 	dead  bool
 }
 
@@ -79,7 +79,7 @@ func (s *stage) titleLocked(format string, args ...any) {
 	fmt.Fprintf(s.out, "\n%s\n", show.Bold.Sprintf(format, args...))
 }
 
-// enter notes that a worker has got the lock, and when it had asked for it.
+// enter records that a worker has got the lock. asked is when the worker asked for it.
 func (s *stage) enter(name string, token uint64, asked time.Time) *visit {
 	now := time.Now()
 	s.mu.Lock()
@@ -101,7 +101,7 @@ func (s *stage) enter(name string, token uint64, asked time.Time) *visit {
 		case before.dead:
 			s.failover = gap
 			v.note += show.Bold.Sprintf(", %s after the kill of %s", show.Brief(gap), before.name)
-		case asked.Before(before.left): // handed over, not found free
+		case asked.Before(before.left): // handed over, rather than found free
 			s.gaps = append(s.gaps, gap)
 			v.note += fmt.Sprintf(", %s after %s", show.Brief(gap), before.name)
 		}
@@ -117,14 +117,14 @@ func (v *visit) granted(queued int) {
 	v.s.lineLocked(v.at, v.name, "gets it, token %d%s, %d waiting", v.token, v.note, queued)
 }
 
-// leave notes that a worker is about to unlock.
+// leave records that a worker is about to unlock.
 func (v *visit) leave() {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	v.out(time.Now())
 }
 
-// crashed notes that a holder was killed, and when.
+// crashed records that a holder was killed at the time at.
 func (v *visit) crashed(at time.Time) {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
@@ -141,10 +141,10 @@ func (v *visit) out(at time.Time) {
 	}
 }
 
-// count does the workers' work: an increment that takes its time.
+// count does a worker's work: a slow increment.
 func (s *stage) count(work time.Duration) {
 	n := s.counter
-	time.Sleep(work) // the work
+	time.Sleep(work)
 	s.counter = n + 1
 	s.mu.Lock()
 	s.counted++

@@ -18,15 +18,15 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Victim is the command of the process that the demo kills: it takes the lock and keeps it.
-// It ends by itself only when the demo does.
+// Victim is the command of the process that the demo kills. It takes the lock and keeps it,
+// and ends by itself only when the demo does.
 type Victim struct {
 	Lock string        `arg:""`
 	TTL  time.Duration `required:""`
 }
 
 // Run reports the events of the lock to the demo, over standard output. It returns when its
-// standard input ends, or when the lock is lost: then with the reason.
+// standard input ends, or with the reason when the lock is lost.
 func (c *Victim) Run(g *session.Globals) error {
 	events := make(chan string, 64)
 	s, err := g.Open(natslock.WithOwner("victim"), natslock.WithTTL(c.TTL),
@@ -58,7 +58,7 @@ func (c *Victim) Run(g *session.Globals) error {
 	}
 }
 
-// victim is the demo's end of it.
+// victim is the demo's side of that process.
 type victim struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -73,7 +73,7 @@ func (d *demo) startVictim() (*victim, error) {
 	}
 	cmd := exec.Command(self, "--no-context", "--server", d.g.Server, "--bucket", d.g.Bucket, "victim", "--ttl", d.ttl.String(), demoLock)
 	cmd.Stderr = os.Stderr
-	// The variables of the user's environment are about other servers.
+	// The user's environment names other servers.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "NATS_") || strings.HasPrefix(v, "LOCKCTL_")
 	})
@@ -92,7 +92,7 @@ func (d *demo) startVictim() (*victim, error) {
 	return &victim{cmd: cmd, stdin: stdin, lines: bufio.NewScanner(stdout)}, nil
 }
 
-// await returns the token of the next event of a type.
+// await returns the token of the next event of type want.
 func (v *victim) await(want admin.EventType) (token uint64, err error) {
 	for v.lines.Scan() {
 		var typ string
@@ -107,7 +107,7 @@ func (v *victim) granted() (uint64, error) { return v.await(admin.EventGranted) 
 
 func (v *victim) renewed() error { _, err := v.await(admin.EventRenewed); return err }
 
-// kill kills it and returns when it was certainly dead.
+// kill kills the victim and returns the time of the kill.
 func (v *victim) kill() (time.Time, error) {
 	v.dead = true
 	at := time.Now()
@@ -118,7 +118,7 @@ func (v *victim) kill() (time.Time, error) {
 	return at, nil
 }
 
-// stop ends it when the demo fails.
+// stop ends the victim if the demo fails.
 func (v *victim) stop() {
 	if !v.dead {
 		_ = v.stdin.Close()

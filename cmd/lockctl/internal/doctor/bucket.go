@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// bucket finds the bucket. It returns false when there is none to check.
+// bucket finds the bucket. It returns false if there is no bucket to check.
 func (d *doctor) bucket() bool {
 	info, err := d.s.Bucket(d.g, d.cfg)
 	switch {
@@ -72,7 +72,7 @@ func (d *doctor) settings() {
 	}
 }
 
-// mirrors searches for streams that answer reads in the bucket's place.
+// mirrors looks for streams that answer reads instead of the bucket.
 func (d *doctor) mirrors() {
 	ctx, cancel := d.quietly()
 	defer cancel()
@@ -95,9 +95,8 @@ func (d *doctor) mirrors() {
 	}
 }
 
-// domains searches for a bucket of the same name in other JetStream domains. A client
-// that forgets the domain uses that bucket, and so does one behind a leaf node with a
-// JetStream of its own.
+// domains looks for a bucket of the same name in other JetStream domains. A client that forgets the
+// domain uses that bucket, and so does a client behind a leaf node with its own JetStream.
 func (d *doctor) domains() {
 	asked := []string{}
 	note := func(domain string, js jetstream.JetStream, err error) {
@@ -140,7 +139,7 @@ func (d *doctor) domains() {
 	d.ok("other domains", "no second bucket in %s", strings.Join(asked, ", "))
 }
 
-// listen receives the notifications of all buckets of the name, in any domain.
+// listen subscribes to the notifications of every bucket with this name, in any domain.
 func (d *doctor) listen() *nats.Subscription {
 	sub, err := d.s.NC.SubscribeSync("natslock." + d.g.Bucket + ".*.>")
 	if err != nil {
@@ -149,22 +148,22 @@ func (d *doctor) listen() *nats.Subscription {
 	return sub
 }
 
-// listening is the time for which the doctor listens for a second bucket. Its other checks may take
-// no longer than 20 ms, and a second bucket may change less often.
+// listening is how long the doctor listens for a second bucket. Its other checks may be over in 20 ms,
+// and a second bucket may change less often than that.
 const listening = 250 * time.Millisecond
 
-// second checks whether the server sends notifications of a second bucket until an instant.
-// The subscription is older than the other checks.
+// second checks whether any notification of a second bucket arrives before until. The subscription is
+// older than the other checks.
 func (d *doctor) second(notified *nats.Subscription, until time.Time) {
 	if notified == nil || d.info.Config.RePublish == nil {
 		return
 	}
 	own := strings.TrimSuffix(d.info.Config.RePublish.Destination, ">")
-	var enough time.Time // bounds the reading of what was sent until then
+	var enough time.Time // limits the reading of what was sent until then
 	for {
 		left := time.Until(until)
 		if left <= 0 && enough.IsZero() {
-			_ = d.s.NC.FlushTimeout(listening) // on a busy machine, what was sent is not read yet
+			_ = d.s.NC.FlushTimeout(listening) // on a busy machine some of what was sent has not been read yet
 			enough = time.Now().Add(listening)
 		}
 		if n, _, _ := notified.Pending(); !enough.IsZero() && (n == 0 || time.Now().After(enough)) {
@@ -208,11 +207,11 @@ func (d *doctor) replicas() {
 	case n%2 == 0:
 		d.add("replicas", checkWarning, fmt.Sprintf("\"lockctl init --replicas %d\"", n+1), "%s: an even number is no safer than one less", found)
 	default:
-		d.ok("replicas", "%s", found) // a single one is num_replicas' affair
+		d.ok("replicas", "%s", found) // a single replica is reported under num_replicas
 	}
 }
 
-// stopped names the servers that keep the bucket, and answer without JetStream.
+// stopped returns the names of the servers that keep the bucket but run without JetStream.
 func (d *doctor) stopped() (names []string) {
 	for _, p := range d.info.Cluster.Replicas {
 		if slices.ContainsFunc(d.visited, func(v visited) bool { return v.name == p.Name && !v.stored }) {
@@ -222,17 +221,17 @@ func (d *doctor) stopped() (names []string) {
 	return names
 }
 
-// catchingUp is the time in which a replica has to catch up. While clients write, replicas are often a
-// write behind for a moment.
+// catchingUp limits how long a replica may take to catch up. While clients write, replicas are often
+// one write behind for a moment.
 const catchingUp = time.Second
 
-// missing says which of the bucket's replicas could not take over, and why. It asks the
-// leader again while replicas that are there have to catch up.
+// missing returns which of the bucket's replicas could not take over, and why. It asks the leader
+// again while present replicas are catching up.
 func (d *doctor) missing() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), catchingUp)
 	defer cancel()
 	c, n := d.info.Cluster, d.info.Config.Replicas
-	current := map[string]bool{} // at some moment
+	current := map[string]bool{} // replicas that were current at any time
 	for {
 		away := missing(c, n, current)
 		if len(away) == 0 {
@@ -251,10 +250,10 @@ func (d *doctor) missing() []string {
 	}
 }
 
-// missing says which of a bucket's replicas could not take over, and why. Those that were
-// current at an earlier moment have caught up, and it notes those that are. A server that
-// is being added, after a change of their number, is at first not among those that the
-// leader names, then it is without being up to date.
+// missing returns which of a bucket's replicas could not take over, and why. It adds the replicas that
+// are up to date to current; those already there have caught up. A server that is being added, after a
+// change of their number, is at first missing from the leader's list, and then listed before it is up
+// to date.
 func missing(c *jetstream.ClusterInfo, replicas int, current map[string]bool) []string {
 	var away []string
 	for _, p := range c.Replicas {

@@ -1,5 +1,5 @@
-// Package doctor checks all that locks depend on: the servers, the bucket and its settings,
-// its history, and what the user may do. In the end it tries real locks.
+// Package doctor checks everything that locks depend on: the servers, the bucket and its
+// settings, its history, and the user's permissions. Finally it takes real locks.
 package doctor
 
 import (
@@ -31,7 +31,7 @@ type Command struct {
 	JSON        bool     `name:"json" help:"Print an object."`
 }
 
-// Help is the text of --help behind the flags.
+// Help returns the text of --help after the flags.
 func (*Command) Help() string {
 	return `Checks everything that locks depend on: the servers that the context and the cluster name,
 their versions, certificates and clocks, JetStream, replicas, every setting of the bucket,
@@ -67,7 +67,7 @@ Exit code: 0 without warnings and errors, even if a row is unknown, and
   78   the bucket is missing or not fit for locks`
 }
 
-// The states of a check. Scripts depend on the words.
+// States of a check. Scripts depend on these words.
 const (
 	checkOK      = "ok"
 	checkUnknown = "unknown"
@@ -75,19 +75,18 @@ const (
 	checkError   = "error"
 )
 
-// finding is a row of the doctor's. Scripts depend on it: fields are added,
-// never renamed.
+// finding is a row of the output. Scripts depend on it: fields are added, never renamed.
 type finding struct {
 	Check  string `json:"check"`
 	Status string `json:"status"`
 	Found  string `json:"found"`
-	Repair string `json:"repair"` // empty when nothing is wrong
+	Repair string `json:"repair"` // empty if nothing is wrong
 
-	code int // to exit with, of an error
+	code int // exit code of an error
 }
 
-// omission is a check that was not made, because the user's role is not for it, or because
-// nobody has said where to look.
+// omission is a check that was left out, because it does not suit the user's role or because
+// the user has not said where to look.
 type omission struct {
 	Check string `json:"check"`
 	Why   string `json:"why"`
@@ -102,26 +101,26 @@ type diagnosis struct {
 
 	LeftOut []omission `json:"left_out"`
 
-	Renewals *renewals `json:"renewals"` // nil: the locks were not listed
+	Renewals *renewals `json:"renewals"` // nil if the locks were not listed
 }
 
-// doctor is one visit.
+// doctor is the state of one visit.
 type doctor struct {
 	*Command
 	g   *session.Globals
 	s   *session.Session
 	cfg kvstore.Config
-	// The names of the locks that it tries, and the subject of the mutex's
+	// name and rwName are the locks that it tries, and subject is the one for the mutex's
 	// notifications.
 	name, rwName, subject string
-	role                  admin.Role // what the user's permissions are those of
+	role                  admin.Role // the role that the user's permissions match
 	visited               []visited
 	info                  *kvstore.Info
 	diagnosis
 }
 
 // Run makes the checks and prints them. Its error has the exit code of the worst row, or says
-// why there are none.
+// why there are no rows.
 func (c *Command) Run(g *session.Globals) error {
 	name, err := ownName(c.Pattern)
 	if err != nil {
@@ -149,8 +148,8 @@ func (c *Command) Run(g *session.Globals) error {
 	return err
 }
 
-// visit makes the checks, as far as one does not depend on another that failed.
-// Its error is one of usage.
+// visit makes the checks, except those that depend on one that failed. It returns only errors
+// of usage.
 func (d *doctor) visit() (err error) {
 	d.s, err = d.g.Connect()
 	if err != nil {
@@ -165,7 +164,7 @@ func (d *doctor) visit() (err error) {
 	d.Server = d.s.URL
 	d.connection()
 	d.servers()
-	// The rows name what the server refuses, so the handler prints nothing.
+	// The rows name the refusals of the server, so the handler prints nothing.
 	d.s.NC.SetErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
 	if !d.jetStream() {
 		return nil
@@ -197,18 +196,18 @@ func (d *doctor) add(check, status, repair, format string, args ...any) {
 
 func (d *doctor) ok(check, format string, args ...any) { d.add(check, checkOK, "", format, args...) }
 
-// leave notes a check that is not made.
+// leave records a check that is left out.
 func (d *doctor) leave(check, format string, args ...any) {
 	d.LeftOut = append(d.LeftOut, omission{check, show.Plain(fmt.Sprintf(format, args...))})
 }
 
-// fail adds what an error has to say.
+// fail adds a row for an error.
 func (d *doctor) fail(check string, err error, repair string) {
 	d.add(check, checkError, repair, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	d.Checks[len(d.Checks)-1].code = tool.CodeOf(err)
 }
 
-// conclude finds the status of the whole and the exit code.
+// conclude sets the overall status and the exit code.
 func (d *doctor) conclude() {
 	d.Status = checkOK
 	codes := map[int]bool{}
@@ -225,7 +224,7 @@ func (d *doctor) conclude() {
 	case checkWarning:
 		d.Code = 1
 	case checkError:
-		// The rows that others may follow from come first.
+		// Codes of errors that can cause the others come first.
 		d.Code = tool.ExitInternal
 		for _, code := range []int{tool.ExitUnavailable, tool.ExitConfig, tool.ExitPermission} {
 			if codes[code] {

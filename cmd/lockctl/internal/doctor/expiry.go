@@ -11,13 +11,13 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// repairMost limits the records that a visit removes, and repairWithin its time for that.
+// repairMost limits how many records a visit removes, and repairWithin how long that may take.
 const (
 	repairMost   = 10_000
 	repairWithin = time.Minute
 )
 
-// repair removes the records whose TTL has ended and that the server has not removed.
+// repair removes the records whose TTL has ended but which the server has kept.
 func (d *doctor) repair() {
 	ctx, cancel := context.WithTimeout(context.Background(), repairWithin)
 	defer cancel()
@@ -35,8 +35,9 @@ func (d *doctor) removed(removed, left int, err error) {
 	}
 }
 
-// expiry searches for records that the server should have removed, or never will. It counts the
-// renewals that the others need by the same list: a visit costs a busy server no more.
+// expiry looks for records that the server should have removed, or never will. It counts the
+// required renewals of the others in the same list, so that a visit costs a busy server no
+// more.
 func (d *doctor) expiry() {
 	ctx, cancel := d.g.Bounded()
 	defer cancel()

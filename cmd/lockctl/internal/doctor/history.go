@@ -20,24 +20,24 @@ import (
 const (
 	// errCodeOffline is the server's "stream is offline". nats.go has no name for it.
 	errCodeOffline = 10118
-	// lostSince is the time over which the doctor counts writes that a history lacks.
+	// lostSince is the period in which the doctor counts the writes that a history lacks.
 	lostSince = time.Hour
-	// lostMany is the number of lost writes that is a warning, if it is also a quarter of all writes.
-	// Fewer are normal: the server cannot copy a record that another one replaces at once.
+	// lostMany is how many lost writes make a warning, if they are also a quarter of all writes. Fewer are normal: the
+	// server cannot copy a record that is replaced at once.
 	lostMany = 1000
-	// unfed is the time for which a source may be silent. The server receives a heartbeat each second,
-	// and sets up a silent source again after 10 s.
+	// unfed limits how long a source may be silent. The server receives a heartbeat each second, and sets up a silent
+	// source again after 10 s.
 	unfed = time.Minute
 )
 
-// kept has the doctor's knowledge of a history.
+// kept is what the doctor knows about a history.
 type kept struct {
 	bucket, info *jetstream.StreamInfo
 	*kvstore.History
 	missing, all uint64 // writes since lostSince
 }
 
-// history checks the stream that keeps the history of the bucket.
+// history checks the stream with the history of the bucket.
 func (d *doctor) history() {
 	ctx, cancel := d.quietly()
 	defer cancel()
@@ -60,7 +60,7 @@ func (d *doctor) history() {
 	if err == nil && d.wentBack(ctx, h.Last) {
 		return
 	}
-	if err != nil { // after a timeout too: perhaps there is none, and no server to say so
+	if err != nil { // even after a timeout: there may be no history, and no server to say so
 		d.unseen("history", err, "the history cannot be read")
 		return
 	}
@@ -77,7 +77,7 @@ func (h *kept) ask(ctx context.Context, d *doctor, name string) error {
 	return err
 }
 
-// read opens the history, which waits for the last writes, and counts the missing ones.
+// read opens the history, which waits for the last writes, and counts the writes that are missing.
 func (h *kept) read(ctx context.Context, d *doctor) error {
 	store, err := kvstore.Open(ctx, d.s.JS, d.cfg)
 	if err != nil {
@@ -88,15 +88,15 @@ func (h *kept) read(ctx context.Context, d *doctor) error {
 		return err
 	}
 	h.missing, h.all, err = h.Missing(ctx, h.Now.Add(-lostSince))
-	if err != nil && !errors.Is(err, kvstore.ErrRemade) { // then nobody knows the number
+	if err != nil && !errors.Is(err, kvstore.ErrRemade) { // after ErrRemade their number is unknown
 		return err
 	}
 	return h.ask(ctx, d, h.info.Config.Name)
 }
 
-// wentBack adds that the tokens of the bucket went backwards, if it is not at the last revision
-// that its history has. A history can copy a write that the leader has not applied yet, so the
-// leader is asked for a moment.
+// wentBack adds an error if the bucket is below the last revision of its history, because then its tokens went
+// backwards. A history can copy a write before the leader has applied it, so wentBack asks the leader repeatedly for a
+// moment.
 func (d *doctor) wentBack(ctx context.Context, copied uint64) bool {
 	name := d.info.Config.Name
 	for end := time.Now().Add(catchingUp); ; {
@@ -115,11 +115,11 @@ func (d *doctor) wentBack(ctx context.Context, copied uint64) bool {
 	}
 }
 
-// lost returns the repair of a history that lacks writes, by the reason. What other writes have replaced before the
-// server copies again is gone. A history whose own leader stays notices after 10 to 20 s that the former leader of the
-// bucket sends nothing. If the history has a new leader too, and that one asks before the bucket has a leader, nobody
-// answers: the server waits for 30 s, and for 10 s more before it asks again (srcConsumerWaitTime and retryBackOff in
-// nats-server 2.15).
+// lost returns the repair of a history that lacks writes, depending on the reason. Records that are replaced before
+// the server copies again are lost. If the history keeps its own leader, the server notices after 10 to 20 s that the
+// bucket's former leader sends nothing. If the history has a new leader too, and this one asks before the bucket has a
+// leader, it gets no answer: it waits for 30 s, and another 10 s before it asks again (srcConsumerWaitTime and
+// retryBackOff in nats-server 2.15).
 func (h *kept) lost() string {
 	for _, info := range []*jetstream.StreamInfo{h.bucket, h.info} {
 		if c := info.Cluster; c != nil && c.LeaderSince != nil && h.Now.Sub(*c.LeaderSince) < lostSince {
@@ -132,7 +132,7 @@ func (h *kept) lost() string {
 
 const leaderlessRepair = "start the missing servers, and visit again in 20 s: the history lacks writes that end before it has a leader"
 
-// broken returns why the history does not copy what is written, and the repair.
+// broken returns why the history does not copy the bucket's writes, with the repair. found is "" if it does.
 func (h *kept) broken() (found, repair string) {
 	name, of := h.info.Config.Name, h.bucket.Config.Name
 	if c := h.info.Cluster; c != nil && c.Name != "" && c.Leader == "" {
@@ -167,7 +167,7 @@ func (h *kept) source() jetstream.StreamSourceInfo {
 			return *s
 		}
 	}
-	return jetstream.StreamSourceInfo{Active: -1} // not begun
+	return jetstream.StreamSourceInfo{Active: -1} // copying has not begun
 }
 
 // judge returns the row of a history that copies.
@@ -183,7 +183,7 @@ func (h *kept) judge() (status, found, repair string) {
 		found += fmt.Sprintf("; %s behind the bucket, which has been silent for %s", show.Count(int(h.Behind), "write"), show.Brief(source.Active))
 	case behind:
 		found += fmt.Sprintf("; %s behind the bucket", show.Count(int(h.Behind), "write"))
-	case h.Behind > 0: // none is left to copy
+	case h.Behind > 0: // nothing is left to copy
 		found += fmt.Sprintf("; the last %s missing", show.Count(int(h.Behind), "write"))
 	}
 	switch reach := h.Now.Sub(h.Begin); {
@@ -197,8 +197,8 @@ func (h *kept) judge() (status, found, repair string) {
 	return checkOK, found, ""
 }
 
-// enough returns the repair of a history that is too small: the size for its age at the rate
-// of its writes, with a quarter to spare, or the age that its size is enough for.
+// enough returns the repair of a history that is too small: the size required for its age at the present rate of
+// writes, with a quarter to spare, or the age that its size suffices for.
 func enough(c jetstream.StreamConfig, size uint64, reach time.Duration) string {
 	rate := float64(size) / max(reach, time.Second).Seconds()
 	need := min(rate*c.MaxAge.Seconds()*5/4, 1<<62)
@@ -212,10 +212,10 @@ func enough(c jetstream.StreamConfig, size uint64, reach time.Duration) string {
 	return text
 }
 
-// ageOf returns the age of a history as a flag of init.
+// ageOf returns the age of a history in the form of a flag of init.
 func ageOf(c jetstream.StreamConfig) string {
 	switch days := c.MaxAge / (24 * time.Hour); {
-	case c.MaxAge == 0: // init makes no history that is kept forever
+	case c.MaxAge == 0: // init creates no history without a limit
 		return "7d"
 	case days*24*time.Hour == c.MaxAge:
 		return fmt.Sprintf("%dd", days)

@@ -9,29 +9,29 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// renewals has the renewals that the records in the bucket need, and the ones that they got. Scripts
+// renewals compares the renewals that the records in the bucket need with those they got. Scripts
 // depend on it: fields are added, never renamed.
 type renewals struct {
-	Records   int     `json:"records"`              // that clients renew
-	Demand    float64 `json:"demand_per_second"`    // the sum of 3/TTL of these records
-	Confirmed float64 `json:"confirmed_per_second"` // the part of the demand whose last write is recent enough
-	Late      int     `json:"late"`                 // the other ones
-	Latest    float64 `json:"latest_seconds"`       // the delay of the latest of them
+	Records   int     `json:"records"`              // records that clients renew
+	Demand    float64 `json:"demand_per_second"`    // sum of 3/TTL over these records
+	Confirmed float64 `json:"confirmed_per_second"` // part of the demand whose last write is recent enough
+	Late      int     `json:"late"`                 // records whose last write is not
+	Latest    float64 `json:"latest_seconds"`       // delay of the latest of these
 
-	at   time.Time // the server's clock, before the records were read
-	name string    // of the latest record
+	at   time.Time // server's time before the records were read
+	name string    // name of the latest record
 }
 
-// lateBy is the time after a third of its TTL at which a renewal is not yet late. A client sends
-// renewals that are due at about the same time together, and the server stores
-// them one after the other.
+// lateBy is how long after a third of its TTL a renewal still counts as in time. A client sends
+// renewals that are due at about the same time together, and the server stores them one after the
+// other.
 const lateBy = time.Second
 
-// lateShare is the part of the demand that may be late without a warning: some clients crash.
+// lateShare limits the part of the demand that may be late without a warning: some clients crash.
 const lateShare = 0.1
 
-// count takes a record. The reading of many takes a while, and records that are renewed
-// meanwhile count as recent.
+// count adds a record. Reading many records takes a while, and those renewed meanwhile count as
+// recent.
 func (r *renewals) count(ttl time.Duration, expires time.Time, name func() string) {
 	if ttl <= 0 {
 		return
@@ -50,8 +50,8 @@ func (r *renewals) count(ttl time.Duration, expires time.Time, name func() strin
 	}
 }
 
-// renewed reports whether the client of a holder renews its record. It renews the record of an idle
-// lock too, and not the record of a broken one.
+// renewed reports whether a holder's client renews the record. It also renews the record of an idle
+// lock, but not that of a broken one.
 func renewed(h admin.Holder) bool {
 	return !h.Fixed && !h.Unreadable && !h.Overdue && h.Broken == nil
 }
@@ -59,7 +59,7 @@ func renewed(h admin.Holder) bool {
 // judge returns the row.
 func (r *renewals) judge() (status, found, repair string) {
 	for _, v := range []*float64{&r.Demand, &r.Confirmed, &r.Latest} {
-		*v = math.Round(*v*1000) / 1000 // a sum of thirds is not exact
+		*v = math.Round(*v*1000) / 1000 // sums of thirds are inexact
 	}
 	if r.Records == 0 {
 		return checkOK, "none needed: no client holds a lock that it renews, or waits", ""

@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// The server's errors for a write that finds no room. nats.go has no names for them.
+// Error codes of the server for a write that finds no room. nats.go does not define them.
 const (
 	errCodeAccountFull = 10002 // "resource limits exceeded for account"
 	errCodeServerFull  = 10023 // "insufficient resources"
@@ -40,7 +40,7 @@ func (d *doctor) room() {
 	}
 }
 
-// enlarge returns the repair of a bucket that has reached its limits.
+// enlarge returns the repair for a bucket that has reached its limits.
 func (d *doctor) enlarge() string {
 	var repairs []string
 	if c := d.info.Config; c.MaxMsgs > 0 {
@@ -52,8 +52,8 @@ func (d *doctor) enlarge() string {
 	return strings.Join(repairs, ", ")
 }
 
-// refusedWrite adds what the first write of a lock has met. It returns whether further
-// writes may fare better.
+// refusedWrite adds a row for the error of a lock's first write. It returns whether further
+// writes may succeed.
 func (d *doctor) refusedWrite(check string, err error) (again bool) {
 	refusal, _ := errors.AsType[*jetstream.APIError](err)
 	repair, again := "see the rows above", true
@@ -72,11 +72,11 @@ func (d *doctor) refusedWrite(check string, err error) (again bool) {
 		return again
 	}
 	d.fail(check, err, repair)
-	d.Checks[len(d.Checks)-1].code = tool.ExitInternal // the server is there
+	d.Checks[len(d.Checks)-1].code = tool.ExitInternal // not ExitUnavailable: the server is there
 	return again
 }
 
-// leader names the server that the bucket's writes go to.
+// leader returns the name of the server that stores the bucket's writes.
 func (d *doctor) leader() string {
 	if c := d.info.Cluster; c != nil && c.Leader != "" {
 		return c.Leader
@@ -85,23 +85,23 @@ func (d *doctor) leader() string {
 }
 
 const (
-	// electing is the time for which the doctor waits for a leader: an election takes up to 9 s.
+	// electing is how long the doctor waits for a leader. An election takes up to 9 s.
 	electing = 15 * time.Second
-	// electingPoll is the time between two requests for the leader meanwhile.
+	// electingPoll is how often it asks for the leader meanwhile.
 	electingPoll = 500 * time.Millisecond
 )
 
-// leaderless adds why the stream has no leader.
+// leaderless adds the reason why the stream has no leader.
 //
 // A publish with a wrong Nats-Expected-Last-Msg-Id leaves a replicated stream of nats-server
-// 2.14 and 2.15 so for good. The leader replicates the message before it compares the ids.
-// Each replica then fails to apply the entry, takes that for a failed write to its disk, and
-// stands for election no more.
+// 2.14 and 2.15 without a leader for good. The leader replicates the message before it
+// compares the ids. Each replica then fails to apply the entry, treats that as a failed
+// write to its disk, and no longer stands for election.
 func (d *doctor) leaderless(cause error) {
 	away, found, led := d.electing()
 	ctx, cancel := d.quietly()
 	defer cancel()
-	// The leader of the whole cluster knows which servers are offline. Without one a server
+	// Only the leader of the cluster knows which servers are offline. Without it a server
 	// shows lost replicas as present.
 	_, err := d.s.JS.AccountInfo(ctx)
 	switch {
@@ -119,8 +119,8 @@ func (d *doctor) leaderless(cause error) {
 	}
 }
 
-// electing waits for a leader. If none is elected it returns the replicas that are
-// offline, or found = false if nothing answers for the stream.
+// electing waits for a leader. If none is elected, it returns the replicas that are offline,
+// or found = false if no server answers for the stream.
 func (d *doctor) electing() (away []string, found, led bool) {
 	for end := time.Now().Add(electing); time.Now().Before(end); time.Sleep(electingPoll) {
 		ctx, cancel := d.g.Bounded()

@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// slowLink is the longest round trip with which a writer can prove, at the
-	// default TTL, that the readers before it have left. A write and an answer have
-	// to fit into half a margin of one second.
+	// slowLink is the longest round trip with which a writer can prove, at the default
+	// TTL, that the readers ahead of it have left. A write and an answer have to fit
+	// into half a margin of one second.
 	slowLink = 250 * time.Millisecond
-	// clockSlack is the difference of wall clocks above which the doctor warns.
+	// clockSlack limits the difference between wall clocks. Above it the doctor warns.
 	clockSlack = time.Second
 )
 
@@ -60,7 +60,7 @@ func (d *doctor) roundTrip(rtts []time.Duration) {
 	d.add("round trip", status, repair, "median of %d is %s, the longest %s", len(rtts), show.Brief(median), show.Brief(longest))
 }
 
-// jetStream checks the account. It returns false where there is no JetStream.
+// jetStream checks the account. It returns false if there is no JetStream.
 func (d *doctor) jetStream() bool {
 	ctx, cancel := d.quietly()
 	defer cancel()
@@ -78,7 +78,7 @@ func (d *doctor) jetStream() bool {
 	}
 	found := usageOf(acc.Tier)
 	full := nearlyFull(acc.Tier)
-	for _, name := range slices.Sorted(maps.Keys(acc.Tiers)) { // limits for each number of replicas
+	for _, name := range slices.Sorted(maps.Keys(acc.Tiers)) { // one tier for each number of replicas
 		found += fmt.Sprintf("; %s: %s", name, usageOf(acc.Tiers[name]))
 		full = full || nearlyFull(acc.Tiers[name])
 	}
@@ -93,7 +93,7 @@ func (d *doctor) jetStream() bool {
 	return true
 }
 
-// usageOf returns an account's use of its limits, as text.
+// usageOf returns how much of its limits an account uses, as text.
 func usageOf(t jetstream.Tier) string {
 	l := t.Limits
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
@@ -101,7 +101,7 @@ func usageOf(t jetstream.Tier) string {
 		used(t.Store, l.MaxStore, bytesOf), used(t.Memory, l.MaxMemory, bytesOf), used(uint64(t.Streams), int64(l.MaxStreams), number))
 }
 
-// used returns a number, and its limit if there is one.
+// used returns n, followed by its limit if there is one.
 func used(n uint64, limit int64, show func(uint64) string) string {
 	if limit <= 0 {
 		return show(n)
@@ -113,7 +113,7 @@ func nearlyFull(t jetstream.Tier) bool {
 	return nearly(t.Store, t.Limits.MaxStore) || nearly(t.Memory, t.Limits.MaxMemory)
 }
 
-// nearly reports whether more than nine tenths of a limit are used.
+// nearly reports whether more than nine tenths of the limit are used.
 func nearly(n uint64, limit int64) bool { return limit > 0 && n > uint64(limit)/10*9 }
 
 func bytesOf(n uint64) string {
@@ -128,7 +128,8 @@ func bytesOf(n uint64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// quietly returns the context of a request that the server may refuse.
+// quietly returns the context of a request that the server may refuse. A refusal
+// cancels it.
 func (d *doctor) quietly() (context.Context, context.CancelFunc) {
 	ctx, cancel := d.g.Bounded()
 	d.s.NC.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
@@ -139,7 +140,8 @@ func (d *doctor) quietly() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// unseen notes what a request has not shown: a check that is not for this user or account, or an unknown.
+// unseen records a request that failed: as left out if the check does not suit this
+// user or account, and otherwise as unknown.
 func (d *doctor) unseen(check string, err error, what string) {
 	switch err = d.why(err); {
 	case errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, natslock.ErrPermission):
@@ -151,18 +153,19 @@ func (d *doctor) unseen(check string, err error, what string) {
 	}
 }
 
-// silent reports whether nobody answers a request of the JetStream API.
+// silent reports whether err says that no server answers the JetStream API.
 func silent(err error) bool {
 	return errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, nats.ErrNoResponders)
 }
 
-// notImported reports whether a request needs an import that this account lacks. The bucket needs only its own.
+// notImported reports whether a request needs an import that this account lacks. For
+// the bucket its own import is enough.
 func (d *doctor) notImported(err error) bool {
 	o := d.s.JS.Options()
 	return silent(err) && o.Domain == "" && o.APIPrefix != ""
 }
 
-// why returns the server's refusal behind a request that it made end.
+// why returns the server's refusal if it cancelled the request, and err otherwise.
 func (d *doctor) why(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return d.s.NC.LastError()
@@ -183,7 +186,8 @@ type varz struct {
 	} `json:"jetstream"`
 }
 
-// disks asks how acknowledged writes reach the disk. No account can see that.
+// disks asks the servers how acknowledged writes reach the disk. No account can see
+// that.
 func (d *doctor) disks() {
 	const always = "set \"sync_interval: always\" in the jetstream block of the server's configuration"
 	if d.info.Config.Storage == jetstream.MemoryStorage {
@@ -236,9 +240,9 @@ func (d *doctor) ask(base string) (v varz, sent, got time.Time, err error) {
 	return v, sent, got, json.NewDecoder(resp.Body).Decode(&v)
 }
 
-// clock compares a server's time with the moments between which it was taken.
+// clock compares a server's time with the local times before and after it was read.
 func (d *doctor) clock(check string, server, sent, got time.Time) {
-	// Wall clocks, without the monotonic reading.
+	// Compare wall clocks, not monotonic readings.
 	early, late := server.Sub(sent.Round(0)), server.Sub(got.Round(0))
 	switch {
 	case early < -clockSlack:

@@ -19,13 +19,13 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-// wordAfter limits the time between the grant of a lock and its notification. The
-// server sends it before the answer to the acquire.
+// wordAfter limits the time from the grant of a lock to its notification. The server sends the
+// notification before it answers the acquire.
 const wordAfter = 2 * time.Second
 
-// permissions tries every subject that the library needs, with requests that change
-// nothing: the server reports a refusal before it answers a ping. What is refused tells the
-// user's role, and what this role needs nevertheless is an error.
+// permissions tries every subject that the library needs, with requests that change nothing: the
+// server reports a refusal before it answers a ping. The refusals reveal the user's role. A
+// refusal of something that this role needs is an error.
 func (d *doctor) permissions() {
 	o := d.s.JS.Options()
 	access := admin.Access{OwnOnly: true, Pattern: d.name, Bucket: d.g.Bucket, Domain: o.Domain, InboxPrefix: d.s.NC.Opts.InboxPrefix}
@@ -34,7 +34,7 @@ func (d *doctor) permissions() {
 	}
 	of := func(role admin.Role, ownOnly bool) (set admin.PermissionSet) {
 		access.Role, access.OwnOnly = role, ownOnly
-		set, _ = admin.Permissions(access) // it fails for each role, or for none
+		set, _ = admin.Permissions(access) // fails for all roles or for none
 		return set
 	}
 	if _, err := admin.Permissions(access); err != nil {
@@ -52,7 +52,7 @@ func (d *doctor) permissions() {
 	}
 	d.role = roleOf(of(admin.RoleUser, true).Publish, of(admin.RoleOperator, true).Publish, of(admin.RoleObserver, true).Publish, refused)
 	set := of(d.role, true)
-	d.subject = set.Subscribe[0].Subject // of the mutex
+	d.subject = set.Subscribe[0].Subject // the mutex's subject
 	d.judge(set, of(admin.RoleUser, false).Publish, refused)
 	switch d.role {
 	case admin.RoleObserver:
@@ -62,9 +62,9 @@ func (d *doctor) permissions() {
 	}
 }
 
-// roleOf returns the role of a user by the writes that are refused: an operator writes to no
-// queue, and an observer reads and writes nothing. Any other one is a user, perhaps without all of
-// its permissions.
+// roleOf returns the role of a user, judged by the writes that are refused: an operator writes to
+// no queue, and an observer only reads. Any other is a user, perhaps without all of its
+// permissions.
 func roleOf(user, operator, observer []admin.Permission, refused map[string]bool) admin.Role {
 	allowed := func(all, but []admin.Permission) bool {
 		return slices.ContainsFunc(all, func(p admin.Permission) bool {
@@ -82,8 +82,8 @@ func roleOf(user, operator, observer []admin.Permission, refused map[string]bool
 	return admin.RoleObserver
 }
 
-// judge adds the rows of what is refused of a role's permissions. all has the reads that
-// users may be without, too.
+// judge adds rows for the permissions of a role that are refused. all also has the reads that
+// users may do without.
 func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused map[string]bool) {
 	args := "'" + show.Plain(d.Pattern) + "'"
 	if d.role != admin.RoleUser {
@@ -104,7 +104,7 @@ func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused 
 			lacks = true
 			d.add("permissions", checkError, repair, "refused to %s: publish to %s", p.For, p.Subject)
 			d.Checks[len(d.Checks)-1].code = tool.ExitPermission
-		case !strings.Contains(p.Subject, "$KV."): // as by --own-only
+		case !strings.Contains(p.Subject, "$KV."): // as with --own-only
 			d.leave("permissions", "this user is not to %s: publish to %s", p.For, p.Subject)
 		}
 	}
@@ -114,7 +114,7 @@ func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused 
 		case err != nil:
 			d.fail("permissions", err, "")
 			return
-		case denied != nil: // without answers it would not have come this far
+		case denied != nil: // not the answers: without those the doctor would have stopped earlier
 			lacks = true
 			d.add("permissions", checkWarning, repair, "refused to %s: subscribe to %s; waiters poll on timers", p.For, p.Subject)
 		}
@@ -124,14 +124,14 @@ func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused 
 	}
 }
 
-// tryPublish returns the server's refusal, or nil.
+// tryPublish returns the server's refusal to publish to subject, or nil.
 func (d *doctor) tryPublish(subject string) (refused, err error) {
 	m := nats.NewMsg(strings.ReplaceAll(subject, "*", "doctor"))
 	m.Reply = d.s.NC.NewInbox()
 	if strings.Contains(subject, ".GET.") && !strings.Contains(subject, "$KV.") {
 		m.Data, _ = json.Marshal(map[string]string{"last_by_subj": "$KV." + d.g.Bucket + ".lock." + d.name})
 	} else if strings.Contains(subject, "$KV.") && !strings.Contains(subject, ".GET.") {
-		// A name just made up has no revision 1: the stream refuses the write.
+		// The name was just made up and has no revision 1, so the stream refuses the write.
 		m.Header.Set("Nats-Expected-Last-Subject-Sequence", "1")
 		m.Header.Set("Nats-TTL", "1s")
 		m.Header.Set("KV-Operation", "DEL")
@@ -166,8 +166,7 @@ func (d *doctor) refusal(try func() error) (refused, err error) {
 	return nil, nil
 }
 
-// locks takes, renews and releases real ones, and listens to the bucket's word of
-// it.
+// locks takes, renews and releases real locks, and listens for their notifications.
 func (d *doctor) locks() {
 	err := d.s.Open(d.g, natslock.WithBucketConfig(d.cfg), natslock.WithOwner("lockctl doctor"), natslock.WithTTL(5*time.Second),
 		natslock.WithTuning(natslock.Tuning{WatchAfter: -1}), natslock.WithLogger(slog.New(slog.DiscardHandler)))
@@ -184,8 +183,8 @@ func (d *doctor) locks() {
 	d.expiry()
 }
 
-// mutex takes, renews and releases a lock. It returns false if the bucket has not stored
-// the first write: then it stores no other either.
+// mutex takes, renews and releases a lock. It returns false if the bucket did not store the first
+// write: then it will store no other either.
 func (d *doctor) mutex() (stored bool) {
 	ctx, cancel := d.g.Bounded()
 	defer cancel()
@@ -221,10 +220,10 @@ func (d *doctor) mutex() (stored bool) {
 	return true
 }
 
-// watching waits for the notification of the lock that was taken.
+// watching waits for the notification of the lock that mutex took.
 func (d *doctor) watching(notified *nats.Subscription) {
 	if d.info.Config.RePublish == nil {
-		return // the setting has its row
+		return // the setting has its own row
 	}
 	wait := min(d.g.Timeout, wordAfter)
 	_, err := notified.NextMsg(wait)
@@ -255,11 +254,12 @@ func (d *doctor) readWrite() {
 	d.ok("reader-writer lock", "read and written in %s", show.Brief(time.Since(begun)))
 }
 
-// ownTokens begins the tokens that the doctor makes up. natslock-exporter counts names that begin
-// so as others, and a scheduled doctor does not use up the labels.
+// ownTokens is the prefix of the tokens that the doctor makes up. natslock-exporter counts names
+// with this prefix among the others, so a doctor that runs on a schedule does not use up the
+// labels.
 const ownTokens = "lockctl/doctor"
 
-// ownName returns a name that the pattern matches and that nobody else uses. A pattern without
+// ownName returns a name that the pattern matches and that no other client uses. A pattern without
 // a wildcard is an error of usage.
 func ownName(pattern string) (string, error) {
 	tokens := strings.Split(pattern, ".")

@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	// visiting bounds the connection to another server, and its answer.
+	// visiting limits the time to connect to another server, and the time for its answer.
 	visiting = 2 * time.Second
-	// certificateWarning is the time before the end of a certificate from which the doctor warns.
+	// certificateWarning is how long before the end of a certificate the doctor begins to warn.
 	certificateWarning = 14 * 24 * time.Hour
 )
 
@@ -32,14 +32,14 @@ const (
 type visited struct {
 	name   string
 	stored bool // it has JetStream
-	leads  bool // it reaches the leader of the bucket
+	leads  bool // it reaches the bucket's leader
 	nc     *nats.Conn
 	js     jetstream.JetStream
 }
 
-// servers visits all servers that the user and the cluster name. The doctor stays with one that
+// servers visits all servers that the user and the cluster name. The doctor then uses one that
 // reaches the leader of the bucket, if any does: a server that is cut off from most of the
-// others knows nothing of what they do.
+// others does not know what they do.
 func (d *doctor) servers() {
 	nc := d.s.NC
 	d.visited = []visited{d.look(nc, d.s.JS)}
@@ -55,7 +55,7 @@ func (d *doctor) servers() {
 		}
 		js, err := inPlaceOf(d.s.JS, other)
 		id := other.ConnectedServerId()
-		if err != nil || slices.Contains(seen, id) { // by another address
+		if err != nil || slices.Contains(seen, id) { // visited already, under another address
 			other.Close()
 			continue
 		}
@@ -96,10 +96,10 @@ func (d *doctor) look(nc *nats.Conn, js jetstream.JetStream) visited {
 	return v
 }
 
-// certificate judges the end of a server's certificate.
+// certificate judges when a server's certificate ends.
 func (d *doctor) certificate(server string, until, now time.Time) {
 	switch left := until.Sub(now); {
-	case left <= 0: // of a client that does not check it
+	case left <= 0: // this client does not verify it
 		d.add("certificate", checkError, "give the server a new certificate", "that of %s ended at %s", server, show.Clock(until))
 	case left < certificateWarning:
 		d.add("certificate", checkWarning, "give the server a new certificate, and have it read that with \"nats-server --signal reload\"", "that of %s ends at %s, in %s", server, show.Clock(until), show.Brief(left))
@@ -108,7 +108,7 @@ func (d *doctor) certificate(server string, until, now time.Time) {
 	}
 }
 
-// unreached adds a server that the doctor cannot connect to, and why.
+// unreached adds a row for a server that the doctor cannot connect to.
 func (d *doctor) unreached(raw string, err error) {
 	raw = show.Plain(tool.WithoutCredentials(raw))
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
@@ -122,14 +122,15 @@ func (d *doctor) unreached(raw string, err error) {
 	d.add("server", checkWarning, cmp.Or(tool.TLSRemedy(err), repair), "%s cannot be reached from here: %v", raw, err)
 }
 
-// connectTo connects to one server as to the first one.
+// connectTo connects to another server with the options of the first connection.
 func (d *doctor) connectTo(raw string) (*nats.Conn, error) {
 	nc := d.s.NC
 	opts := nc.Opts
 	opts.Servers, opts.Url = nil, withLogin(raw, nc.ConnectedUrl())
 	opts.AllowReconnect, opts.IgnoreDiscoveredServers, opts.Timeout = false, true, min(opts.Timeout, visiting)
 	opts.AsyncErrorCB, opts.DisconnectedErrCB = func(*nats.Conn, *nats.Subscription, error) {}, nil
-	// As nats.go does: a server that another one names by its address has that one's name in its certificate.
+	// Like nats.go, expect a server that was discovered by its address to have the name of the
+	// first server in its certificate.
 	if host := hostOf(raw); net.ParseIP(host) != nil && slices.Contains(nc.DiscoveredServers(), raw) {
 		if named := hostOf(nc.ConnectedUrl()); net.ParseIP(named) == nil {
 			if opts.TLSConfig == nil {
@@ -150,7 +151,7 @@ func hostOf(raw string) string {
 	return u.Hostname()
 }
 
-// inPlaceOf returns the JetStream that another connection reaches as js does.
+// inPlaceOf returns the JetStream that nc reaches by the domain or prefix of js.
 func inPlaceOf(js jetstream.JetStream, nc *nats.Conn) (jetstream.JetStream, error) {
 	o := js.Options()
 	switch {
@@ -162,7 +163,7 @@ func inPlaceOf(js jetstream.JetStream, nc *nats.Conn) (jetstream.JetStream, erro
 	return jetstream.New(nc)
 }
 
-// withLogin puts the login of one URL into another.
+// withLogin returns the URL raw with the login of the URL from.
 func withLogin(raw, from string) string {
 	u, err := url.Parse(raw)
 	login, err2 := url.Parse(from)
@@ -173,8 +174,8 @@ func withLogin(raw, from string) string {
 	return u.String()
 }
 
-// version judges a server by its version. Where a domain or a prefix is named,
-// another server may keep the bucket: the row nats-server says which version that is.
+// version checks the version of a server. If a domain or a prefix is given, another server may
+// keep the bucket, and the row nats-server has its version.
 func (d *doctor) version(server, version string) {
 	o := d.s.JS.Options()
 	switch {

@@ -17,7 +17,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Bucket returns the bucket's stream, even if the bucket is not fit for locks.
+// Bucket returns the bucket's stream, even if it is unfit for locks.
 func (s *Session) Bucket(g *Globals, cfg kvstore.Config) (*kvstore.Info, error) {
 	ctx, cancel := g.Bounded()
 	defer cancel()
@@ -30,11 +30,12 @@ func (s *Session) Bucket(g *Globals, cfg kvstore.Config) (*kvstore.Info, error) 
 
 // StreamOf names the stream of a bucket.
 func StreamOf(cfg kvstore.Config) string {
-	sc, _ := cfg.StreamConfig() // only a bad name fails, and was refused
+	sc, _ := cfg.StreamConfig() // fails only for an invalid name, which was refused earlier
 	return sc.Name
 }
 
-// Where names the place of the bucket: a forgotten domain makes a second one.
+// Where returns the place of the bucket. Users need to see it, because a forgotten
+// domain leads to a second bucket.
 func (s *Session) Where() string {
 	place := s.URL
 	if o := s.JS.Options(); o.Domain != "" {
@@ -45,8 +46,9 @@ func (s *Session) Where() string {
 	return place
 }
 
-// Unrefused returns the context of a few requests, which ends when the server refuses
-// one: it does so on the connection, and the request itself stays unanswered.
+// Unrefused returns the context for a few requests. It ends when the server refuses
+// one, because a refusal arrives on the connection and the request itself stays
+// unanswered.
 func (s *Session) Unrefused(limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	s.NC.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
@@ -59,7 +61,8 @@ func (s *Session) Unrefused(limit time.Duration) (context.Context, context.Cance
 	return ctx, cancel
 }
 
-// NotDone says why the server did not make or change the bucket.
+// NotDone returns the error of a server that did not create or change the bucket, with
+// the reason.
 func (s *Session) NotDone(err error) error {
 	if err == nil {
 		return nil
@@ -83,8 +86,8 @@ func (s *Session) NotDone(err error) error {
 	return fmt.Errorf("%w: %w", natslock.ErrUnavailable, err)
 }
 
-// Find reads the locks of a name, of all kinds, without those that are free
-// and not waited for.
+// Find reads the locks called name, of all kinds, except those that are free and have
+// no waiters.
 func (s *Session) Find(g *Globals, name string) ([]admin.Info, error) {
 	ctx, cancel := g.Bounded()
 	defer cancel()

@@ -1,6 +1,5 @@
-// Package session reaches the bucket of locks: with the flags that every command has it
-// connects and opens the bucket. A feed follows the locks over outages. The servers that run
-// in this process are here too.
+// Package session connects to the bucket of locks, with the flags that every command has. A feed
+// follows the locks across outages. The servers that run in this process are here too.
 package session
 
 import (
@@ -23,19 +22,19 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Session is a connection with a client on it.
+// Session is a connection with a client.
 type Session struct {
 	*natslock.Client
 	*console.Console
 	NC  *nats.Conn
-	JS  jetstream.JetStream // where the bucket is
+	JS  jetstream.JetStream // the JetStream of the bucket
 	URL string              // without credentials
-	// unnotified has the first refusal of a subscription to the notifications.
+	// unnotified receives the first refusal of a subscription to the notifications.
 	unnotified chan error
 }
 
-// Open connects and opens the bucket. The caller closes the session. Errors
-// name the server and what to do.
+// Open connects and opens the bucket. The caller closes the session. Errors name the server and the
+// remedy.
 func (g *Globals) Open(opts ...natslock.Option) (_ *Session, err error) {
 	s, err := g.Connect()
 	if err != nil {
@@ -82,8 +81,8 @@ func (s *Session) tooFewServers(err error) error {
 	return tool.Exitf(tool.ExitConfig, "%w; wait until more servers are there, or let one keep the bucket: \"lockctl init --replicas 1\"", err)
 }
 
-// missingBucket says what to do about a bucket that is not there, without the
-// library's own words for it.
+// missingBucket is the error for a missing bucket. Its text is the remedy, without the library's
+// own words.
 type missingBucket struct {
 	text string
 	err  error
@@ -92,9 +91,9 @@ type missingBucket struct {
 func (e *missingBucket) Error() string { return e.text }
 func (e *missingBucket) Unwrap() error { return e.err }
 
-// Replicated makes a bucket without a given number of replicas:
-// three on a cluster. Only the servers of another domain, or behind another prefix,
-// know whether they are one, and they refuse three replicas if they are not.
+// Replicated calls open with the number of replicas for a bucket whose user has not given it: three
+// on a cluster. Only the servers of another domain, or behind another prefix, know whether they
+// form a cluster, and they refuse three replicas if they do not.
 func (s *Session) Replicated(open func(replicas int) error) error {
 	replicas := s.Replicas()
 	err := open(replicas)
@@ -104,7 +103,7 @@ func (s *Session) Replicated(open func(replicas int) error) error {
 	return err
 }
 
-// Replicas returns the replicas for a new bucket.
+// Replicas returns the number of replicas for a new bucket.
 func (s *Session) Replicas() int {
 	if o := s.JS.Options(); o.Domain == "" && o.APIPrefix == "" && s.NC.ConnectedClusterName() == "" {
 		return 1
@@ -113,19 +112,19 @@ func (s *Session) Replicas() int {
 	return 3 //safety:replicas
 }
 
-// The server's errors that nats.go has no names for.
+// Error codes of the server that nats.go does not define.
 const (
 	errCodeNoPeers   = 10005 // "no suitable peers for placement"
 	errCodeNoCluster = 10074 // "replicas > 1 not supported in non-clustered mode"
 )
 
-// IsAPIError reports whether an error is one of the server, with a code.
+// IsAPIError reports whether err is an error of the server with this code.
 func IsAPIError(err error, code jetstream.ErrorCode) bool {
 	apiErr, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && apiErr.ErrorCode == code
 }
 
-// NoJetStream returns the error of a server that answers no request of JetStream.
+// NoJetStream returns the error for a server that answers no JetStream request.
 func (s *Session) NoJetStream() error {
 	if o := s.JS.Options(); o.Domain != "" || o.APIPrefix != "" {
 		return tool.Exitf(tool.ExitUnavailable, "nobody answers at %s: check the --js-domain or --js-api-prefix, and those of the context; what another account does not export, only its own users can do", s.Where())
@@ -138,8 +137,8 @@ func (g *Globals) Bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), g.Timeout)
 }
 
-// Connect connects, and opens no bucket. With an error that no server has answered, the session
-// has the URL that was tried, and has ended.
+// Connect connects without opening a bucket. If no server has answered, it returns an error and a
+// session that has ended, with the URL that was tried.
 func (g *Globals) Connect() (_ *Session, err error) {
 	s := &Session{Console: g.Console, unnotified: make(chan error, 1)}
 	defer func() {
@@ -150,8 +149,7 @@ func (g *Globals) Connect() (_ *Session, err error) {
 	opts := []nats.Option{
 		nats.Name("lockctl"),
 		nats.Timeout(g.Timeout),
-		// A lease lasts for seconds: an outage must not cost more of it than
-		// it has to.
+		// A lease lasts for seconds, so an outage must not cost more of it than necessary.
 		nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(100 * time.Millisecond),
@@ -183,8 +181,8 @@ func (g *Globals) Connect() (_ *Session, err error) {
 	return s, err
 }
 
-// doneWithout reports whether an error is the refusal of a request that the library has another way
-// for (see admin.Access.OwnOnly), or that it makes of a new bucket only.
+// doneWithout reports whether err is the refusal of a request that the library can do without (see
+// admin.Access.OwnOnly), or makes only of a new bucket.
 func doneWithout(err error, bucket string) bool {
 	text := err.Error()
 	return errors.Is(err, nats.ErrPermissionViolation) &&
@@ -192,7 +190,7 @@ func doneWithout(err error, bucket string) bool {
 			strings.Contains(text, "$KV."+bucket+`.probe"`))
 }
 
-// End leaves locks still held to their TTL.
+// End closes the client and the connection. Locks that are still held stay until their TTL ends.
 func (s *Session) End() {
 	if s.Client != nil {
 		ended, cancel := context.WithCancel(context.Background())
@@ -204,7 +202,8 @@ func (s *Session) End() {
 	}
 }
 
-// warner writes what the library logs the way lockctl writes: warnings, and that a bucket was created.
+// warner prints the log of the library in lockctl's format: warnings, and that a bucket was
+// created.
 type warner struct {
 	*console.Console
 	attrs string
@@ -213,7 +212,7 @@ type warner struct {
 func (w warner) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
 func (w warner) Handle(_ context.Context, r slog.Record) error {
-	if strings.HasPrefix(r.Message, "a held lock was lost") { // the command says so itself
+	if strings.HasPrefix(r.Message, "a held lock was lost") { // the command itself reports that
 		return nil
 	}
 	var b strings.Builder
@@ -238,7 +237,7 @@ func (w warner) WithGroup(string) slog.Handler { return w }
 
 func attr(a slog.Attr) string {
 	v := a.Value.String()
-	if _, said := a.Value.Any().(error); v != "" && !said { // an error quotes what is not its own
+	if _, said := a.Value.Any().(error); v != "" && !said { // errors already quote foreign text
 		v = show.Plain(v)
 	}
 	if v != "" {
@@ -247,7 +246,7 @@ func attr(a slog.Attr) string {
 	return ""
 }
 
-// Operator names the person, not the process, who breaks a lock.
+// Operator returns the name of the person, not the process, that breaks a lock.
 func Operator() string {
 	name := "somebody"
 	if u, err := user.Current(); err == nil {

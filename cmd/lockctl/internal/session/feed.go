@@ -16,27 +16,26 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// bucketWait is the time between two searches for a bucket that was deleted.
+// bucketWait is how often a feed looks for a bucket that was deleted.
 const bucketWait = time.Second
 
-// leaderWait is the time between two questions whether the bucket has a leader. A subscription to a bucket without one
-// is as silent as a subscription to a bucket in which nothing happens.
+// leaderWait is how often a feed asks whether the bucket has a leader. A subscription to a bucket without a leader is
+// as silent as one to a bucket in which nothing happens.
 const leaderWait = 10 * time.Second
 
-// Feed follows the locks of a bucket over outages, and while the bucket is
-// gone. It calls its functions one at a time, and Event on another goroutine than
-// the others.
+// Feed follows the locks of a bucket across outages, and while the bucket does not exist. It calls its functions one
+// at a time, and Event on a different goroutine than the others.
 type Feed struct {
 	Globals *Globals
-	Session *Session // connected; the client is the feed's
+	Session *Session // connected; the feed owns its client
 	Pattern string
 
 	Event        func(admin.Event)
 	Disconnected func()
-	Absent       func(why error) // the bucket is gone, or does not answer
+	Absent       func(why error) // the bucket does not exist or does not answer
 }
 
-// Run returns nil when ctx has ended, or what cannot be waited out.
+// Run returns nil when ctx has ended, and an error when waiting cannot help.
 func (f *Feed) Run(ctx context.Context) error {
 	status := f.Session.NC.StatusChanged(nats.RECONNECTING)
 	defer f.Session.NC.RemoveStatusListener(status)
@@ -44,7 +43,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	defer states.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var refused error // set before ctx ends
+	var refused error // set before ctx is cancelled
 	states.Go(func() {
 		for {
 			select {
@@ -92,7 +91,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	}
 }
 
-// listen passes events on until they end, or the bucket has no leader.
+// listen passes on events until they end or the bucket has no leader.
 func (f *Feed) listen(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var asking sync.WaitGroup
@@ -122,7 +121,8 @@ func (f *Feed) listen(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// led returns an error if the bucket has no leader. The watch itself notices an outage of the connection.
+// led returns an error if the bucket has no leader. It ignores outages of the connection, which the watch notices
+// itself.
 func (f *Feed) led(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, f.Globals.Timeout)
 	defer cancel()

@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// lockFile makes a file beside path that only one process can have made. After
-// a crash it has to be removed by hand: the error names it.
+// lockFile creates a file next to path that only one process can have created. After a
+// crash the file has to be removed by hand. The error names it.
 func lockFile(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

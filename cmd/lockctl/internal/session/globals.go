@@ -14,5 +14,5 @@ type Globals struct {
 	*console.Console `kong:"-"`
 	Version          kong.VersionFlag `help:"Print the version."`
 
-	MayCreate bool `kong:"-"` // a bucket that is missing may be made
+	MayCreate bool `kong:"-"` // a missing bucket may be created
 }

@@ -15,20 +15,21 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Ask asks the leader of the bucket about it.
+// Ask returns a function that asks the leader of the bucket about it.
 func (s *Session) Ask(g *Globals) func(context.Context) (*kvstore.Info, error) {
 	return func(ctx context.Context) (*kvstore.Info, error) {
 		return kvstore.Inspect(ctx, s.JS, kvstore.Config{Bucket: g.Bucket})
 	}
 }
 
-// Led returns nil if a leader that reaches a majority serves the bucket. Otherwise nothing that is read shows that a lock is
-// free: a leader that has just lost its majority answers for some seconds.
+// Led returns nil if the bucket has a leader that reaches a majority. Without one, no
+// read can show that a lock is free: a leader that has just lost its majority still
+// answers for some seconds.
 func (s *Session) Led(ctx context.Context, g *Globals) error {
 	return mirror.Look(ctx, g.Bucket, s.Ask(g))
 }
 
-// Mirror returns a mirror of the bucket on the connection of a session. Follow runs it.
+// Mirror returns a mirror of the bucket on the session's connection. Follow runs it.
 func (s *Session) Mirror(g *Globals, cfg mirror.Config) *mirror.Mirror {
 	cfg.Bucket, cfg.Ask, cfg.Connection = g.Bucket, s.Ask(g), tool.ConnectionOf(s.NC)
 	cfg.Open = func(ctx context.Context) (*natslock.Client, error) {
@@ -51,7 +52,8 @@ func (s *Session) Mirror(g *Globals, cfg mirror.Config) *mirror.Mirror {
 	return m
 }
 
-// Follow runs a mirror until ctx ends, and returns nil then, or what cannot be waited out.
+// Follow runs a mirror until ctx ends, and then returns nil. It returns an error when
+// waiting cannot help.
 func (s *Session) Follow(ctx context.Context, m *mirror.Mirror, pattern string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -72,7 +74,8 @@ func (s *Session) Follow(ctx context.Context, m *mirror.Mirror, pattern string) 
 	return err
 }
 
-// unnotified returns the error of a user that may not subscribe to the notifications of locks.
+// unnotified returns the error for a user that may not subscribe to the notifications
+// of locks.
 func unnotified(pattern string, err error) error {
 	return tool.Exitf(tool.ExitPermission, "cannot watch locks %s: %w; watch the names that this user may see, such as \"orders.>\"", show.Plain(pattern), err)
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// startLimit limits the time in which a server reads its store.
+// startLimit limits how long a server may take to start, which includes reading its store.
 const startLimit = 10 * time.Second
 
-// startPoll is the time between two looks at a server that starts.
+// startPoll is how often StartServer checks whether the server is ready.
 const startPoll = 10 * time.Millisecond
 
-// ServerVersion is the version of a server in this process.
+// ServerVersion is the version of the NATS server in this process.
 const ServerVersion = server.VERSION
 
 // Server is a NATS server in this process, on the loopback interface. It ends with the
@@ -31,9 +31,9 @@ type Server struct {
 	unlock func()
 }
 
-// StartKept starts a server whose data is kept under dir, by default under the user's cache
-// directory. One process at a time can have it: the server does not protect its own directory,
-// so a file lock does. Port 0 is any free one.
+// StartKept starts a server that keeps its data under dir, by default in the user's cache
+// directory. A file lock lets only one process at a time use dir, because the server does not
+// protect its own directory. Port 0 is any free port.
 func StartKept(dir string, port int) (*Server, error) {
 	if dir == "" {
 		cache, err := os.UserCacheDir()
@@ -61,7 +61,7 @@ func StartKept(dir string, port int) (*Server, error) {
 		return nil, err
 	}
 	s.unlock = unlock
-	// The name of the server, for a process that finds the directory taken.
+	// The URL of the server, for a process that finds the directory in use.
 	if err := os.WriteFile(owner, fmt.Appendf(nil, "%s %d\n", s.URL(), os.Getpid()), 0o600); err != nil {
 		s.Stop()
 		return nil, tool.Exitf(tool.ExitUnavailable, "the server's data: %w", err)
@@ -69,7 +69,7 @@ func StartKept(dir string, port int) (*Server, error) {
 	return s, nil
 }
 
-// StartServer starts a server with its data in dir. Port 0 is any free one.
+// StartServer starts a server with its data in dir. Port 0 is any free port.
 func StartServer(dir string, port int) (*Server, error) {
 	srv, err := server.NewServer(&server.Options{
 		Host: "127.0.0.1", Port: cmp.Or(port, server.RANDOM_PORT),
@@ -95,14 +95,14 @@ func StartServer(dir string, port int) (*Server, error) {
 // URL returns the server's URL.
 func (s *Server) URL() string { return s.srv.ClientURL() }
 
-// Stop waits until the server has written what it has.
+// Stop stops the server, and waits until it has written its data.
 func (s *Server) Stop() {
 	s.srv.Shutdown()
 	s.srv.WaitForShutdown()
 	s.unlock()
 }
 
-// serverLog keeps the server's first error and drops the rest.
+// serverLog keeps the first error of the server and drops the rest.
 type serverLog struct {
 	mu  sync.Mutex
 	err string

@@ -8,8 +8,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// ReaderNames names readers, or holders of permits, in a cell: the first one, and the number of
-// the others. readers is not empty.
+// ReaderNames returns the cell for readers or holders of permits: the first one, and how many more there are. readers
+// must not be empty.
 func ReaderNames(readers []admin.Holder) string {
 	if len(readers) == 1 {
 		return HolderName(readers[0])
@@ -21,7 +21,7 @@ func ReaderNames(readers []admin.Holder) string {
 		}
 	}
 	first := readers[0]
-	first.Broken = nil // counted
+	first.Broken = nil // included in broken
 	name := fmt.Sprintf("%s and %d more", HolderName(first), len(readers)-1)
 	if broken > 0 {
 		name += Alarm.Sprintf(" (%d broken)", broken)
@@ -29,10 +29,11 @@ func ReaderNames(readers []admin.Holder) string {
 	return name
 }
 
-// LastEnd returns the time at which all holders are out if they are all dead, for a cell. readers is not empty.
+// LastEnd returns the cell for the time until all holders are out even if they are all dead. readers must not be
+// empty.
 func LastEnd(readers []admin.Holder) string {
 	last := slices.MaxFunc(readers, func(a, b admin.Holder) int {
-		if a.Expires.IsZero() != b.Expires.IsZero() { // never is last
+		if a.Expires.IsZero() != b.Expires.IsZero() { // a lease that never ends is last
 			return map[bool]int{true: 1, false: -1}[a.Expires.IsZero()]
 		}
 		return a.Expires.Compare(b.Expires)
@@ -40,7 +41,8 @@ func LastEnd(readers []admin.Holder) string {
 	return Expiry(last)
 }
 
-// BreakQuestion says what a break would do, at once if now is set, and asks for it.
+// BreakQuestion returns the question before a break, which says what the break does. now means a break that lets the
+// next one in at once.
 func BreakQuestion(h Holding, now bool) string {
 	kept, next := "Nobody", "The next one"
 	if h.Mode == admin.Shared {
@@ -62,8 +64,7 @@ func BreakQuestion(h Holding, now bool) string {
 	return question
 }
 
-// HeldSince returns the time of the first grant among the present holders. It is zero if
-// there is none.
+// HeldSince returns the time of the earliest grant among the present holders, the zero time if there are none.
 func HeldSince(info admin.Info) (t time.Time) {
 	for _, h := range Holdings(info) {
 		if t.IsZero() || h.Since.Before(t) {
@@ -73,8 +74,8 @@ func HeldSince(info admin.Info) (t time.Time) {
 	return t
 }
 
-// WaitsSince returns the time at which the longest waiter came. Waiters that wait by design, as their records say, do
-// not count. It is zero if no other waits.
+// WaitsSince returns when the longest waiter began to wait. It ignores waiters whose records say that they wait by
+// design. It returns the zero time if there are no others.
 func WaitsSince(info admin.Info) (t time.Time) {
 	for _, w := range info.Queue {
 		if w.Purpose != "" {

@@ -12,14 +12,15 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Clock returns a time for readers, even on another day and another machine: with its date and the
-// offset of its zone.
+// Clock formats a time for readers on any day and any machine, with its date and the offset of its
+// zone.
 func Clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05Z07:00") }
 
-// clockMillis returns a time as Clock has it, with milliseconds.
+// clockMillis is Clock with milliseconds.
 func clockMillis(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05.000Z07:00") }
 
-// ClockOn returns a time for a screen that is read at once: without the date if it is of the day of now.
+// ClockOn formats a time for a screen that is read at once. It leaves out the date if that is the
+// day of now.
 func ClockOn(t, now time.Time) string {
 	t, now = t.Local(), now.Local()
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
@@ -28,8 +29,8 @@ func ClockOn(t, now time.Time) string {
 	return t.Format("2006-01-02 15:04:05.000")
 }
 
-// Durations lets every flag that is a duration be a number of seconds too, as for flock and
-// timeout. A duration may begin with a number of days.
+// Durations lets every duration flag also take a number of seconds, as in flock and timeout. A
+// duration may begin with a number of days.
 var Durations = kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
@@ -46,7 +47,7 @@ var Durations = kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFun
 	return nil
 }))
 
-// parseDuration is time.ParseDuration with days, as in 7d and 1d12h. A day has 24 hours.
+// parseDuration is time.ParseDuration with days of 24 hours, as in 7d and 1d12h.
 func parseDuration(text string) (time.Duration, error) {
 	days, rest, ok := strings.Cut(text, "d")
 	if !ok {

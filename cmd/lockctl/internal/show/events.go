@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// EventLine returns an event as text.
+// EventLine returns the line of text for an event.
 func EventLine(ev admin.Event) string {
 	kind := ev.Kind.String()
 	if ev.Kind == admin.KindRW {
@@ -47,7 +47,7 @@ func EventLine(ev admin.Event) string {
 	return strings.Join(parts, "  ")
 }
 
-// eventName returns the type of the event, and "late" for a late renewal.
+// eventName returns the type of the event, but "late" for a late renewal.
 func eventName(ev admin.Event) string {
 	if ev.Late > 0 {
 		return "late"
@@ -55,7 +55,7 @@ func eventName(ev admin.Event) string {
 	return ev.Type.String()
 }
 
-// EventWho returns the holder or the waiter of an event.
+// EventWho names the holder or the waiter of an event.
 func EventWho(ev admin.Event) string {
 	switch h := ev.Holder; {
 	case h == nil || h.Owner == "" && h.Host == "" && !h.Unreadable:
@@ -67,8 +67,8 @@ func EventWho(ev admin.Event) string {
 	}
 }
 
-// EventTimes returns the times for which the holder had waited and held the lock. A time is nil
-// if it does not apply or is not known.
+// EventTimes returns how long the holder waited for the lock and how long it held it. A time is
+// nil if it does not apply or is not known.
 func EventTimes(ev admin.Event) (waited, held *time.Duration) {
 	h := ev.Holder
 	if h == nil {
@@ -90,8 +90,8 @@ func EventTimes(ev admin.Event) (waited, held *time.Duration) {
 	return nil, nil
 }
 
-// eventJSON is an event in the output of watch --json. Scripts depend on it:
-// fields are added, never renamed. Times are RFC 3339; durations are in seconds.
+// eventJSON is an event in the output of watch --json. Scripts depend on it: fields are added,
+// never renamed. Times are RFC 3339, durations are in seconds.
 type eventJSON struct {
 	Time       time.Time         `json:"time"` // by the server's clock
 	Event      string            `json:"event"`
@@ -99,25 +99,25 @@ type eventJSON struct {
 	Name       string            `json:"name"`
 	Mode       string            `json:"mode"`
 	Token      uint64            `json:"token,omitempty"`
-	Ticket     uint64            `json:"ticket,omitempty"` // of "queued" and "gave_up", instead of the token
+	Ticket     uint64            `json:"ticket,omitempty"` // for "queued" and "gave_up", instead of the token
 	ID         string            `json:"id"`
-	client                       // Owner is "": not known
+	client                       // Owner is "" if unknown
 	Meta       map[string]string `json:"meta"`
 	TTL        *float64          `json:"ttl"`
 	Expires    *time.Time        `json:"expires"`
 	Waited     *float64          `json:"waited"`
-	Grants     uint64            `json:"grants"` // that the event reports
+	Grants     uint64            `json:"grants"` // grants that the event reports
 	Held       *float64          `json:"held"`
 	Broken     *brokenJSON       `json:"broken"`
 	Unreadable bool              `json:"unreadable"`
 	Lingers    bool              `json:"lingers"`
-	Idle       bool              `json:"idle"`  // when the record was last written
-	Slot       int               `json:"slot"`  // of a semaphore
-	Of         int               `json:"of"`    // how many slots there are; 0: another lock
-	After      *float64          `json:"after"` // of "late": the time since the last renewal
+	Idle       bool              `json:"idle"`  // at the time the record was written
+	Slot       int               `json:"slot"`  // for a semaphore
+	Of         int               `json:"of"`    // number of slots; 0 for other locks
+	After      *float64          `json:"after"` // for "late": the time since the last renewal
 }
 
-// EventObject returns an event for scripts, in a line.
+// EventObject returns an event for scripts, as one line of JSON.
 func EventObject(ev admin.Event) string {
 	out := eventJSON{
 		Time: ev.Time.UTC(), Event: strings.ReplaceAll(eventName(ev), " ", "_"),

@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// gapJSON is the output of --json for missing events. Scripts depend on it: fields are
-// added, never renamed. The reference prints the tags.
+// gapJSON is the output of --json for missing events. Scripts depend on it: fields are added,
+// never renamed. The reference prints the tags.
 type gapJSON struct {
 	Time   *time.Time `json:"time" doc:"the gap's begin, by the server's clock; null: there was nothing before"`
 	Event  string     `json:"event" doc:"gap"`
@@ -21,7 +21,7 @@ type gapJSON struct {
 	Name   *string    `json:"name" doc:"its name, as ls has it; null: any locks"`
 }
 
-// GapObject returns a gap for scripts, in a line.
+// GapObject returns a gap for scripts, as one line of JSON.
 func GapObject(ev admin.Event) string {
 	out := gapJSON{Event: ev.Type.String(), Until: ev.Until.UTC(), Remade: errors.Is(ev.Cause, kvstore.ErrRemade)}
 	if !ev.Time.IsZero() {
@@ -38,7 +38,7 @@ func GapObject(ev admin.Event) string {
 	return OneLine(out)
 }
 
-// GapLine returns a gap as text.
+// GapLine returns the line of text for a gap.
 func GapLine(ev admin.Event) string {
 	until := clockMillis(ev.Until)
 	text := "nothing before " + until + " is kept"
@@ -57,18 +57,19 @@ func GapLine(ev admin.Event) string {
 	return Faint.Sprintf("%s  %-8s  %s", clockMillis(ev.Time), ev.Type, text)
 }
 
-// atLeast returns the number of events that a lock has lost, as text.
+// atLeast returns the text for the number of events that a lock has lost.
 func atLeast(n uint64) string { return "at least " + Count(int(n), "event") }
 
-// Gaps are the gaps of which nobody knows the locks. A history of one lock has mostly those of
-// others: they are summed up.
+// Gaps sums up the gaps whose locks are unknown. In the history of one lock most of them
+// belong to other locks.
 type Gaps struct {
 	from, until time.Time
 	missed      uint64
 	n           int
 }
 
-// Add counts a gap. It returns false for a gap that says more than the number of missing writes.
+// Add adds a gap to the sum. It returns false if the gap says more than how many writes are
+// missing.
 func (g *Gaps) Add(ev admin.Event) bool {
 	if ev.Name != "" || ev.Missed == 0 || ev.Cause != nil {
 		return false
@@ -80,7 +81,7 @@ func (g *Gaps) Add(ev admin.Event) bool {
 	return true
 }
 
-// Line returns the sum as text, which is empty without gaps.
+// Line returns the line of text for the sum, "" if there are no gaps.
 func (g *Gaps) Line() string {
 	if g.n == 0 {
 		return ""

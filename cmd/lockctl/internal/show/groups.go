@@ -42,15 +42,15 @@ type partitionJSON struct {
 	Unowned  *time.Time  `json:"unowned_since" doc:"with --watch: since when this lockctl has seen no owner, by its clock; null: it has one, or nothing is known"`
 }
 
-// GroupShapes returns the objects of groups, in the order of the reference.
+// GroupShapes returns the JSON objects of groups, in the order of the reference.
 func GroupShapes() []Shape {
 	return []Shape{{"A group, of partitions", groupJSON{}}, {"A member of a group", memberJSON{}}, {"A partition", partitionJSON{}}}
 }
 
-// Group is a group of workers, with what a command adds to it.
+// Group is a group of workers, with what a command knows in addition.
 type Group struct {
 	partition.State
-	Unowned map[int]time.Time // since when partitions were seen without an owner; nil: unknown
+	Unowned map[int]time.Time // when partitions were first seen without an owner; nil if unknown
 }
 
 // Moves reports whether a partition has an owner and is to have another one.
@@ -58,7 +58,7 @@ func Moves(p partition.Placement) bool {
 	return p.Holder != nil && p.Planned != "" && (p.Former || p.Planned != p.Member)
 }
 
-// Tally counts the partitions of a group without an owner, and the partitions in motion.
+// Tally counts the partitions without an owner and the partitions in motion.
 func Tally(g partition.State) (unowned, moving int) {
 	for _, p := range g.Partitions {
 		switch {
@@ -71,7 +71,7 @@ func Tally(g partition.State) (unowned, moving int) {
 	return unowned, moving
 }
 
-// Shares counts for each worker the partitions that it owns and that it is to own.
+// Shares returns the partitions that each worker owns, and how many it is to own.
 func Shares(g partition.State) (owned map[string][]int, quota map[string]int) {
 	owned, quota = make(map[string][]int), make(map[string]int)
 	for _, p := range g.Partitions {
@@ -85,7 +85,7 @@ func Shares(g partition.State) (owned map[string][]int, quota map[string]int) {
 	return owned, quota
 }
 
-// Object returns the group for scripts.
+// Object returns the group as an object for JSON.
 func (g Group) Object() any {
 	out := groupJSON{Group: Name(g.Group), Count: g.Count, Members: []memberJSON{}, Refused: []memberJSON{}, Partitions: []partitionJSON{}}
 	out.Unowned, out.InMotion = Tally(g.State)
@@ -114,7 +114,7 @@ func (g Group) Object() any {
 	return out
 }
 
-// Ranges returns rising numbers as text: "0-3,7".
+// Ranges formats increasing numbers as in "0-3,7".
 func Ranges(numbers []int) string {
 	var b strings.Builder
 	for i := 0; i < len(numbers); {

@@ -9,12 +9,12 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Holding is a claim that was granted, and what it is to its lock.
+// Holding is a granted claim and its part in the lock.
 type Holding struct {
 	admin.Holder
 	Kind  admin.Kind
 	Mode  admin.Mode
-	Waits bool   // a writer that keeps others out, and waits for readers inside
+	Waits bool   // a writer that keeps others out while it waits for the readers inside
 	Title string // "holder", "writer", "reader 2" or "slot 2"
 }
 
@@ -35,7 +35,7 @@ func Holdings(info admin.Info) []Holding {
 	return all
 }
 
-// Together returns the holders that share a lock: readers, or holders of permits.
+// Together returns the holders that share a lock: readers or holders of permits.
 func Together(info admin.Info) []admin.Holder {
 	if info.Kind == admin.KindSemaphore {
 		return info.Permits
@@ -43,13 +43,13 @@ func Together(info admin.Info) []admin.Holder {
 	return info.Readers
 }
 
-// IsFree reports whether nobody holds the lock or waits for it.
+// IsFree reports whether the lock has no holders and no waiters.
 func IsFree(info admin.Info) bool {
 	return info.Holder == nil && len(Together(info)) == 0 && len(info.Queue) == 0
 }
 
-// PermitsOf returns the number of permits that are taken, and their total. If clients disagree
-// about the total, it names all numbers.
+// PermitsOf returns how many permits are taken, and of how many. If clients disagree about the
+// total, it names all totals.
 func PermitsOf(info admin.Info) string {
 	var numbers []int
 	for _, h := range info.Permits {
@@ -61,21 +61,21 @@ func PermitsOf(info admin.Info) string {
 	slices.Sort(numbers)
 	var of []string
 	for _, n := range slices.Compact(numbers) {
-		if n > 0 { // an unreadable record names none
+		if n > 0 { // an unreadable record has none
 			of = append(of, fmt.Sprint(n))
 		}
 	}
 	return fmt.Sprintf("%d of %s", len(info.Permits), cmp.Or(strings.Join(of, " or "), "?"))
 }
 
-// waitsForReaders reports whether the writer is not in yet. It takes the lock's gate
-// first, so that no more readers come, and gets in when those inside have left:
-// until then both are seen.
+// waitsForReaders reports whether the writer is not in yet. A writer first takes the lock's gate,
+// which stops new readers, and gets in when the readers inside have left. Until then both are
+// visible.
 func waitsForReaders(info admin.Info) bool {
 	return info.Kind == admin.KindRW && info.Holder != nil && len(info.Readers) > 0
 }
 
-// Role returns the word for the holding: "holder", "writer" or "reader".
+// Role returns what the holder is called: "holder", "writer" or "reader".
 func (h Holding) Role() string {
 	switch {
 	case h.Kind != admin.KindRW:
@@ -86,8 +86,8 @@ func (h Holding) Role() string {
 	return "writer"
 }
 
-// Freed returns the word for the end of the holding: "free", or "out" for a reader, because others
-// may remain.
+// Freed returns what the lock is after this holding: "free". For a reader it is "out", because
+// others may remain.
 func (h Holding) Freed() string {
 	if h.Mode == admin.Shared {
 		return "out"
@@ -95,7 +95,7 @@ func (h Holding) Freed() string {
 	return "free"
 }
 
-// Name names the holder, as HolderName does, and reports whether it waits for readers.
+// Name names the holder as HolderName does, and adds whether it waits for readers.
 func (h Holding) Name() string {
 	name := HolderName(h.Holder)
 	if h.Waits {
@@ -107,7 +107,8 @@ func (h Holding) Name() string {
 // wasIdle reports whether no goroutine was inside when the client last renewed the lock.
 func (h Holding) wasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
 
-// ModeName returns the mode for a cell of a table, or "idle", or the slot of a semaphore.
+// ModeName returns the mode for a cell of a table. It is "idle" for an idle lock, and the slot for
+// a semaphore.
 func (h Holding) ModeName() string {
 	switch {
 	case h.wasIdle():
@@ -118,7 +119,7 @@ func (h Holding) ModeName() string {
 	return h.Mode.String()
 }
 
-// idleMode is the mode of a lock that nobody was inside when it was last renewed.
+// idleMode is the mode of a lock that no goroutine was inside when it was last renewed.
 const idleMode = "idle"
 
 // AllIdle reports whether all holders of a lock were idle when their clients last renewed it.
@@ -126,8 +127,8 @@ func AllIdle(held []Holding) bool {
 	return len(held) > 0 && !slices.ContainsFunc(held, func(h Holding) bool { return !h.wasIdle() })
 }
 
-// BothKinds returns the names of locks of several kinds: nearly always a mistake, because
-// these do not exclude each other.
+// BothKinds returns the names that locks of several kinds share. That is nearly always a mistake,
+// because these locks do not exclude each other.
 func BothKinds(infos []admin.Info) map[string]bool {
 	kind, both := make(map[string]admin.Kind), make(map[string]bool)
 	for _, info := range infos {
@@ -139,8 +140,7 @@ func BothKinds(infos []admin.Info) map[string]bool {
 	return both
 }
 
-// modeOf returns the mode of a lock: "shared", "exclusive", or "free" if clients only
-// wait for it.
+// modeOf returns the mode of a lock: "shared", "exclusive", or "free" if it only has waiters.
 func modeOf(info admin.Info) string {
 	switch {
 	case len(Together(info)) > 0:
@@ -151,10 +151,10 @@ func modeOf(info admin.Info) string {
 	return "free"
 }
 
-// InWords returns a number in words, up to three.
+// InWords returns n in words. n must not exceed three.
 func InWords(n int) string { return [...]string{"no", "one", "two", "three"}[n] }
 
-// Count returns a number of things: "1 lock", "2 locks".
+// Count returns n things in words: "1 lock", "2 locks".
 func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// PrintInfo prints everything about a lock, for reading.
+// PrintInfo prints everything about a lock, as text.
 func PrintInfo(w io.Writer, info admin.Info) {
 	held := Holdings(info)
 	fmt.Fprintf(w, "%s %s: %s\n", info.Kind, Bold.Sprint(Plain(info.Name)), StateOf(info, held))
@@ -68,7 +68,7 @@ func StateOf(info admin.Info, held []Holding) string {
 	return "held" + idle
 }
 
-// PrintHolder prints a holder's block.
+// PrintHolder prints the block for a holder.
 func PrintHolder(w io.Writer, h Holding) {
 	t := NewTable(w)
 	row := func(label string, value any) { t.AppendRow(table.Row{"  " + Faint.Sprint(label), value}) }

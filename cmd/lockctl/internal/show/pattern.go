@@ -8,15 +8,15 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 )
 
-// CheckPattern warns of a wildcard that is none: such a byte is a part of a name, and the
-// pattern matches nothing but a lock of that very name.
+// CheckPattern warns of a "*" or ">" that is no wildcard. Such a byte is part of a name, so
+// the pattern only matches a lock of that very name.
 func CheckPattern(c *console.Console, pattern string) {
 	if _, literal := wildcards(pattern); literal {
 		c.Complain("the pattern %s matches only a lock of that very name: \"*\" and a last \">\" stand for others as whole tokens, as in \"orders.*\" or \"orders.>\"", strconv.Quote(pattern))
 	}
 }
 
-// NoPattern returns a hint for a name that no lock has and that may be meant as a pattern.
+// NoPattern returns a hint for a name that no lock has, if it may be meant as a pattern.
 func NoPattern(name string) string {
 	if wild, literal := wildcards(name); (wild || literal) && Plain(name) == name {
 		return fmt.Sprintf("; this takes the name of one lock and no pattern, which \"lockctl ls %s\" takes", shellQuoted(name))
@@ -24,11 +24,11 @@ func NoPattern(name string) string {
 	return ""
 }
 
-// shellQuoted returns a word for a shell.
+// shellQuoted quotes s for a shell.
 func shellQuoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// wildcards reports whether a pattern has a wildcard, and whether it has one that stands for
-// itself.
+// wildcards reports whether a pattern has wildcards, and whether it has a "*" or ">" that is
+// none.
 func wildcards(pattern string) (wild, literal bool) {
 	tokens := strings.Split(pattern, ".")
 	for i, token := range tokens {

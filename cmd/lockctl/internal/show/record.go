@@ -18,9 +18,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// lockJSON is a lock in the output of --json. Scripts depend on it: fields are
-// added, never renamed. Times are RFC 3339; durations are in seconds. The
-// reference prints what the tags say.
+// lockJSON is a lock in the output of --json. Scripts depend on it: fields are added, never renamed.
+// Times are RFC 3339, durations are in seconds. The reference prints the tags.
 type lockJSON struct {
 	Kind        string       `json:"kind" doc:"mutex, rw or semaphore"`
 	Name        string       `json:"name" doc:"in quotes, as Go quotes, if it is not UTF-8 or begins with a quote"`
@@ -33,7 +32,7 @@ type lockJSON struct {
 	BothKinds   bool         `json:"both_kinds" doc:"there is a lock of another kind of the same name"`
 }
 
-// client is the client of a holder or a waiter in the output of --json.
+// client is the client of a holder or waiter in the output of --json.
 type client struct {
 	Owner string `json:"owner" doc:"the name that the client gave itself"`
 	Host  string `json:"host" doc:"its machine"`
@@ -64,14 +63,14 @@ type holderJSON struct {
 	Of         int               `json:"of" doc:"of a semaphore: how many permits there are; 0: another lock"`
 }
 
-// brokenJSON is the break of a holder there.
+// brokenJSON is the break of a holder in the output of --json.
 type brokenJSON struct {
 	By     string    `json:"by" doc:"the operator"`
 	Reason string    `json:"reason" doc:"why"`
 	At     time.Time `json:"at" doc:"when, by the operator's clock"`
 }
 
-// waiterJSON is a waiter there.
+// waiterJSON is a waiter in the output of --json.
 type waiterJSON struct {
 	Ticket uint64 `json:"ticket" doc:"the place: lower ones come first"`
 	ID     string `json:"id" doc:"of this claim"`
@@ -85,13 +84,14 @@ type waiterJSON struct {
 	Overdue    bool      `json:"overdue" doc:"the place has ended, and keeps nobody waiting"`
 }
 
-// Shape is an object in the output of --json. The doc tags of its fields describe them.
+// Shape is an object in the output of --json. The doc tags of its fields describe it.
 type Shape struct {
 	Title string
-	Of    any // a zero value
+	Of    any // zero value of the object
 }
 
-// Shapes returns the objects of locks, of what is in them, and of gaps, in the order of the reference.
+// Shapes returns the JSON objects of locks and their parts, in the order of the reference, and the object
+// of a gap.
 func Shapes() (ofLocks []Shape, ofGap Shape) {
 	return []Shape{
 		{"A lock, of ls and info", lockJSON{}},
@@ -101,7 +101,8 @@ func Shapes() (ofLocks []Shape, ofGap Shape) {
 	}, Shape{"A gap, of watch and history", gapJSON{}}
 }
 
-// lockObject returns a lock for scripts. both means that a lock of another kind has its name.
+// lockObject returns a lock as an object for JSON. both means that a lock of another kind has the same
+// name.
 func lockObject(info admin.Info, both bool) lockJSON {
 	out := lockJSON{
 		Kind: info.Kind.String(), Name: Name(info.Name), Mode: modeOf(info), BothKinds: both,
@@ -146,12 +147,12 @@ func holderToJSON(h admin.Holder) holderJSON {
 	return out
 }
 
-// sinceSeconds returns the seconds since a time, at least 0, because clocks differ.
+// sinceSeconds returns the seconds since t, never less than 0, because clocks differ.
 func sinceSeconds(t time.Time) float64 {
 	return max(time.Since(t), 0).Round(time.Millisecond).Seconds()
 }
 
-// PrintJSON prints the locks as one array, which may be empty. The error is w's.
+// PrintJSON prints the locks as one array, which may be empty. It returns only errors of w.
 func PrintJSON(w io.Writer, infos []admin.Info) error {
 	both := BothKinds(infos)
 	out := make([]lockJSON, 0, len(infos))
@@ -161,22 +162,22 @@ func PrintJSON(w io.Writer, infos []admin.Info) error {
 	return WriteJSON(w, out)
 }
 
-// WriteJSON prints v for scripts and for people. The error is w's.
+// WriteJSON prints v as JSON that people can read as well. It returns only errors of w.
 func WriteJSON(w io.Writer, v any) error {
 	enc := newEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
 
-// OneLine returns v as JSON. All types in v must have a form in JSON.
+// OneLine returns v as one line of JSON. All types in v must have a JSON form.
 func OneLine(v any) string {
 	var b strings.Builder
 	_ = newEncoder(&b).Encode(v)
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// visible writes JSON. Characters that are not printable, which the encoder leaves as they are,
-// become escapes: they could control a terminal, and mean the same to each reader.
+// visible escapes unprintable characters in JSON, which the encoder leaves as they are. They could
+// control a terminal, and the escapes mean the same to every reader.
 type visible struct{ io.Writer }
 
 func (v visible) Write(p []byte) (int, error) {
@@ -194,8 +195,8 @@ func (v visible) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// Name returns the name of a lock for a script: as [Plain] if JSON and the arguments of a command have no
-// other form for it, and otherwise the name itself.
+// Name returns the name of a lock for a script: in the form of [Plain] if neither JSON nor a command's
+// argument can hold the name itself, and the name itself otherwise.
 func Name(name string) string {
 	if utf8.ValidString(name) && !plain.Quoted(name) {
 		return name
@@ -203,14 +204,14 @@ func Name(name string) string {
 	return plain.Text(name)
 }
 
-// newEncoder returns an encoder of what --json prints.
+// newEncoder returns an encoder for the output of --json.
 func newEncoder(w io.Writer) *json.Encoder {
 	enc := json.NewEncoder(visible{w})
 	enc.SetEscapeHTML(false)
 	return enc
 }
 
-// Who names a holder or a waiter in a few words.
+// Who returns a short name for a holder or a waiter.
 func Who(owner, host string, pid int) string {
 	owner = cmp.Or(owner, "unnamed")
 	switch {
@@ -222,7 +223,7 @@ func Who(owner, host string, pid int) string {
 	return Plain(owner + " on " + host)
 }
 
-// HolderName names a holder, or says why it has no name.
+// HolderName names a holder, or says why its name is unknown.
 func HolderName(h admin.Holder) string {
 	if h.Unreadable {
 		return Alarm.Sprint("unknown (unreadable record)")
@@ -234,7 +235,7 @@ func HolderName(h admin.Holder) string {
 	return name
 }
 
-// ExpiresIn returns the time until a lease ends, "never" without a TTL.
+// ExpiresIn returns the time until a lease ends, "never" if it has no TTL.
 func ExpiresIn(h admin.Holder) string {
 	if h.Expires.IsZero() {
 		return "never"
@@ -242,7 +243,7 @@ func ExpiresIn(h admin.Holder) string {
 	return Brief(time.Until(h.Expires))
 }
 
-// Expiry returns ExpiresIn for a cell of a table, and "overdue" after the end.
+// Expiry is ExpiresIn for a cell of a table, with "overdue" after the end.
 func Expiry(h admin.Holder) string {
 	if h.Overdue {
 		return Alarm.Sprint("overdue")
@@ -250,7 +251,7 @@ func Expiry(h admin.Holder) string {
 	return ExpiresIn(h)
 }
 
-// MetaList returns the metadata of a lock as text: key=value, by key.
+// MetaList returns the metadata of a lock as text: key=value, sorted by key.
 func MetaList(m map[string]string) string {
 	var parts []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {

@@ -1,5 +1,5 @@
-// Package show is how lockctl shows locks, holders and events: the words, the tables, the JSON
-// and the durations that its commands have in common.
+// Package show displays locks, holders and events: it has the words, tables, JSON and durations
+// that the commands of lockctl share.
 package show
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// SetupColors allows colours when standard output is a terminal that can show
-// them and the user has not said otherwise (https://no-color.org).
+// SetupColors enables colours if standard output is a terminal that can show them and the user
+// has not turned them off (https://no-color.org).
 func SetupColors() {
 	if console.IsTerminal(os.Stdout) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
 		colored = true
@@ -32,15 +32,15 @@ func SetupColors() {
 	}
 }
 
-// The colors of the texts. Without colors their Sprint changes nothing.
+// Colours of text. While colours are disabled, their Sprint changes nothing.
 const (
-	Alarm = text.FgRed // what a user should look at
-	Faint = text.Faint // what is there for the sake of completeness
-	Bold  = text.Bold  // names and titles
+	Alarm = text.FgRed // for what a user should look at
+	Faint = text.Faint // for details
+	Bold  = text.Bold  // for names and titles
 )
 
-// NewTable returns a table without frames: columns two blanks apart, which
-// reads well and can be cut with awk.
+// NewTable returns a table without frames. Two blanks separate the columns, so it reads well
+// and awk can split it.
 func NewTable(w io.Writer, header ...any) table.Writer {
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
@@ -57,8 +57,8 @@ func NewTable(w io.Writer, header ...any) table.Writer {
 	return t
 }
 
-// Plain makes a string from a record fit for this terminal: what others wrote into a lock
-// must not be able to control it.
+// Plain makes a string from a record safe for this terminal: what other users wrote into a lock
+// must not control it.
 func Plain(s string) string {
 	out := plain.Text(s)
 	if ASCII && !isASCII(out) {
@@ -67,11 +67,11 @@ func Plain(s string) string {
 	return out
 }
 
-// ASCII says that the terminal shows ASCII only. top sets it before it draws.
+// ASCII reports whether the terminal shows only ASCII. top sets it before it draws.
 var ASCII bool
 
-// ASCIILocale reports whether the user's locale has no other characters. POSIX names the
-// variables, and their order. The locale of a user without any is "C".
+// ASCIILocale reports whether the user's locale is limited to ASCII. POSIX defines the
+// variables and their order. Without any of them the locale is "C".
 func ASCIILocale(getenv func(string) string) bool {
 	locale := cmp.Or(getenv("LC_ALL"), getenv("LC_CTYPE"), getenv("LANG"))
 	if locale == "" && runtime.GOOS == "windows" { // has no such variables
@@ -85,7 +85,7 @@ func isASCII(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII })
 }
 
-// Ellipsis stands for the part of a text that is left out.
+// Ellipsis returns the mark for text that is left out.
 func Ellipsis() string {
 	if ASCII {
 		return "~"
@@ -93,7 +93,7 @@ func Ellipsis() string {
 	return "…"
 }
 
-// Shown returns a text with a "?" for each character that the terminal cannot show.
+// Shown returns s with a "?" for each character that the terminal cannot show.
 func Shown(s string) string {
 	if !ASCII {
 		return s
@@ -106,7 +106,7 @@ func Shown(s string) string {
 	}, s)
 }
 
-// Brief formats a duration for reading, to about two digits.
+// Brief formats a duration for reading, with about two digits.
 func Brief(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Millisecond:
@@ -127,8 +127,8 @@ func Brief(d time.Duration) string {
 	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// EventType returns the column of an event's type, in a color that shows grants, waits and lost
-// locks at a glance.
+// EventType returns the column with an event's type, coloured so that grants, waits and lost
+// locks stand out.
 func EventType(t admin.EventType, name string) string {
 	name = padded(name, 8)
 	switch t {
@@ -142,12 +142,12 @@ func EventType(t admin.EventType, name string) string {
 	return name
 }
 
-// padded returns s with blanks behind it, up to a width.
+// padded pads s with blanks on the right, up to width.
 func padded(s string, width int) string {
 	return s + strings.Repeat(" ", max(width-len(s), 0))
 }
 
-// paint returns color.Sprint(s). Without colors it costs nothing.
+// paint returns color.Sprint(s), and costs nothing while colours are disabled.
 func paint(color text.Color, s string) string {
 	if !colored {
 		return s
@@ -155,5 +155,5 @@ func paint(color text.Color, s string) string {
 	return color.Sprint(s)
 }
 
-// colored reports whether the output has colors.
+// colored reports whether colours are enabled.
 var colored bool
