@@ -12,5 +12,5 @@ func (i instant) add(d time.Duration) instant { return i + instant(d) }
 
 func (i instant) sub(j instant) time.Duration { return time.Duration(i - j) }
 
-// never is an instant that does not come.
+// never is an instant that never comes.
 const never = instant(math.MaxInt64)

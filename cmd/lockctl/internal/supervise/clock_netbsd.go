@@ -1,4 +1,4 @@
 package supervise
 
-// machineClock is CLOCK_MONOTONIC, which x/sys has no name for.
+// machineClock is CLOCK_MONOTONIC, which x/sys does not define here.
 const machineClock = 3

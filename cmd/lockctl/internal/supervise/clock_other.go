@@ -4,6 +4,6 @@ package supervise
 
 import "golang.org/x/sys/unix"
 
-// machineClock counts suspend on macOS. Where it does not, nor does the clock of
-// the leases.
+// machineClock includes the time in suspend on macOS. Where it does not, the clock of
+// the leases does not either.
 const machineClock = unix.CLOCK_MONOTONIC

@@ -19,31 +19,29 @@ import (
 )
 
 const (
-	// guardStep is the time between two looks of the guard at the clock: its timers do not run while
-	// the machine is suspended, and the clock does.
+	// guardStep is how often the guard looks at the clock: its timers do not run while the machine
+	// is suspended, but the clock does.
 	guardStep = 250 * time.Millisecond
-	// guardWrite is the time for which lockctl waits for a guard that reads nothing.
+	// guardWrite limits how long lockctl waits for a guard that reads nothing.
 	guardWrite = 100 * time.Millisecond
 )
 
-// now reads a clock that all processes of the machine share and that counts
-// suspend: the one by which a lease is judged. An instant that lockctl computes
-// means the same to the guard, however late the guard reads it.
+// now reads a clock that all processes of the machine share and that includes the time in suspend,
+// like the one that leases are judged by. An instant that lockctl computes means the same to the
+// guard, however late the guard reads it.
 func now() instant {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(machineClock, &ts); err != nil {
-		return instant(time.Now().UnixNano()) // no system that lockctl runs on refuses
+		return instant(time.Now().UnixNano()) // no system that lockctl runs on gets here
 	}
 	return instant(ts.Nano())
 }
 
-// guard is a second process of lockctl that ends the group of the command when lockctl
-// cannot. That is so when lockctl was killed, and when it is stopped or stuck while the
-// validity of the lock ends.
+// guard is a second process of lockctl that ends the command's group when lockctl cannot: if lockctl
+// was killed, or if it is stopped or stuck while the validity of the lock ends.
 //
-// A pipe joins the two. Over it lockctl sends its orders. The end of the pipe says
-// that lockctl is dead. A guard that is no longer needed is killed before its
-// pipe is closed.
+// A pipe connects the two. lockctl sends its orders over the pipe, and the end of the pipe tells the
+// guard that lockctl is dead. A guard that is no longer needed is killed before its pipe is closed.
 type guard struct {
 	pipe *os.File
 	proc *os.Process
@@ -61,10 +59,11 @@ func startGuard() (*guard, error) {
 	}
 	defer r.Close()
 	cmd := &exec.Cmd{
-		// What kills lockctl by its name spares it: neither its file nor itself has that name.
+		// Whoever kills lockctl by its name spares the guard: neither its file nor the process has
+		// that name.
 		Path: self, Args: []string{"natslock-guard", "guard"},
 		Env: []string{}, Dir: "/", Stdin: r,
-		// Out of reach of the terminal and of signals to lockctl's group.
+		// The terminal and signals to lockctl's group do not reach it.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	if err := cmd.Start(); err != nil {
@@ -74,8 +73,8 @@ func startGuard() (*guard, error) {
 	return &guard{w, cmd.Process}, nil
 }
 
-// send replaces the guard's orders. An error says that the guard is dead, or has
-// not read for [guardWrite], which is as good as dead.
+// send replaces the guard's orders. An error means that the guard is dead, or has not read for
+// [guardWrite], which is as good as dead.
 func (g *guard) send(pgid int, o orders) error {
 	_ = g.pipe.SetWriteDeadline(time.Now().Add(guardWrite))
 	_, err := fmt.Fprintln(g.pipe, pgid, int64(o.term), int64(o.kill), int64(o.grace))
@@ -84,14 +83,13 @@ func (g *guard) send(pgid int, o orders) error {
 
 func (g *guard) dismiss() {
 	_ = g.proc.Kill()
-	_, _ = g.proc.Wait() // not everywhere is there an init to do that
+	_, _ = g.proc.Wait() // not every system has an init that collects it
 	g.pipe.Close()
 }
 
-// guardBy gives the guard its orders, and reports whether there is one to take them.
-// It replaces a guard that does not. A command under a lock without a guard is
-// better than no command, so nothing but a message comes of a guard that cannot
-// be started.
+// guardBy gives the guard its orders, and reports whether a guard has received them. It replaces a
+// guard that does not take them. A command under a lock without a guard is better than no command,
+// so if no guard can be started guardBy only prints a message.
 func (j *job) guardBy(o orders) bool {
 	for range 2 {
 		if j.guard == nil {
@@ -109,18 +107,18 @@ func (j *job) guardBy(o orders) bool {
 			return true
 		}
 		j.guard.dismiss()
-		// A guard that is dead must not pass for one: the next round starts another.
+		// A dead guard must not count as one: the next round starts another.
 		j.guard = nil //safety:guard-replaced
 	}
 	return false
 }
 
-// Guard is the command of the guard, the second process that ends the group of a command when
-// its lockctl cannot. Its standard input has the orders.
+// Guard is the command of the guard, the second process that ends a command's group when its lockctl
+// cannot. It reads its orders from standard input.
 type Guard struct{}
 
-// Run carries out the orders. It returns when the group was killed, or is gone after the end
-// of lockctl.
+// Run carries out the orders. It returns when it has killed the group, or when lockctl has ended and
+// the group is gone.
 func (*Guard) Run(*session.Globals) error {
 	if console.IsTerminal(os.Stdin) {
 		return tool.Usagef("guard is started by lockctl run")
@@ -128,7 +126,7 @@ func (*Guard) Run(*session.Globals) error {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	w := &watchman{}
 	for w.listen() {
-		// A lockctl that is stopped cannot end its command before the lease ends.
+		// A stopped lockctl cannot end its command before the lease ends.
 		w.act(now()) //safety:guard-acts
 		if w.done {
 			return nil
@@ -136,7 +134,7 @@ func (*Guard) Run(*session.Globals) error {
 	}
 	// lockctl is dead.
 	if w.group.pid == 0 {
-		return nil // and it had not started the command, or only in this very moment
+		return nil // it had not started the command, or only just now
 	}
 	if !w.asked {
 		w.group.terminate()
@@ -148,20 +146,20 @@ func (*Guard) Run(*session.Globals) error {
 	return nil
 }
 
-// watchman has the state of the guard.
+// watchman is the state of the guard.
 type watchman struct {
 	group job
 	orders
-	rest  []byte // of the input, an unfinished line
-	asked bool   // the group had its TERM
-	done  bool   // and its KILL
+	rest  []byte // unfinished line of the input
+	asked bool   // the group has received TERM
+	done  bool   // and KILL
 }
 
-// listen returns when there is something to do. Then it has read all orders that
-// lockctl has sent: a guard that was stopped itself must not act on old ones. It
-// returns false at the end of the input.
+// listen returns when there is something to do. By then it has read all orders that lockctl has
+// sent: a guard that was itself stopped must not act on old ones. It returns false at the end of the
+// input.
 func (w *watchman) listen() bool {
-	wait := -time.Millisecond // until there are orders, without a limit
+	wait := -time.Millisecond // no limit until there are orders
 	if w.group.pid != 0 {
 		wait = guardStep
 		for _, due := range []instant{w.term, w.kill} {
@@ -204,7 +202,7 @@ func (w *watchman) take(line string) {
 	}
 }
 
-// act does what is due.
+// act sends the signal that is due, if any.
 func (w *watchman) act(at instant) {
 	switch {
 	case w.group.pid == 0: // 0 is the guard's own group

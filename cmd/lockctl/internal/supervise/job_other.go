@@ -17,15 +17,15 @@ var platformRequests, platformMessages []os.Signal
 
 var started = time.Now()
 
-// now reads Go's clock: no other process needs to know what it says.
+// now reads Go's clock. No other process needs to understand the result.
 func now() instant { return instant(time.Since(started)) }
 
-// job is a command. Systems without process groups and signals get the
-// essentials: it is killed when the lock is lost, its own children are not.
+// job is a command. On a system without process groups and signals it does only the
+// essentials: the command is killed when the lock is lost, but its children are not.
 type job struct {
 	cmd     *exec.Cmd
 	ended   chan int
-	stopped chan syscall.Signal // never
+	stopped chan syscall.Signal // never receives
 	gone    chan struct{}
 }
 
@@ -64,7 +64,7 @@ func (j *job) alive() bool {
 	}
 }
 
-// Guard is the command of a second process that this system has not.
+// Guard is the command of the guard, which this system does not have.
 type Guard struct{}
 
 // Run returns an error of usage.

@@ -21,24 +21,23 @@ var (
 	platformMessages = []os.Signal{syscall.SIGUSR1, syscall.SIGUSR2}
 )
 
-// job is a command in a process group of its own, with the manners of a shell's job. It
-// gets the terminal when lockctl has it. When the user stops it, lockctl stops as well.
-// Methods are called from one goroutine.
+// job is a command in a process group of its own. It behaves like a job of a shell: it gets the terminal if
+// lockctl has it, and if the user stops it, lockctl stops as well. Its methods are called from one goroutine.
 type job struct {
 	complain func(format string, args ...any)
 	pid      int
-	ended    <-chan int            // the exit code, once
-	stopped  <-chan syscall.Signal // by which signal, every time
+	ended    <-chan int            // receives the exit code once
+	stopped  <-chan syscall.Signal // receives the signal of each stop
 
-	guard     *guard // nil: there is none
-	unguarded bool   // and the user knows
+	guard     *guard // nil if there is none
+	unguarded bool   // there is no guard, and the user has been told
 
-	tty    *os.File // nil: no controlling terminal
-	given  bool     // the terminal was given to the group
+	tty    *os.File // nil without a controlling terminal
+	given  bool     // the group has been given the terminal
 	noStop chan os.Signal
 }
 
-// startJob starts the command. A goroutine of its own starts it and waits for it.
+// startJob starts the command. A separate goroutine starts it and waits for it.
 func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, error) {
 	ended, stopped, started := make(chan int, 1), make(chan syscall.Signal, 1), make(chan error)
 	j := &job{complain: complain, ended: ended, stopped: stopped}
@@ -51,16 +50,16 @@ func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, e
 		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, int(j.tty.Fd())
 		j.given = true
 	}
-	// With the terminal's stop key in the hands of lockctl, the command is
-	// stopped first: it must never run while lockctl cannot renew.
+	// lockctl receives the terminal's stop key, and stops the command first: the command must never run while
+	// lockctl cannot renew.
 	j.noStop = make(chan os.Signal, 1)
 	if !signal.Ignored(syscall.SIGTSTP) {
 		signal.Notify(j.noStop, syscall.SIGTSTP)
 	}
-	// Without this a message to a standard error that nobody reads would kill
-	// lockctl while the command runs. The command keeps the default.
+	// Otherwise a message to a standard error that nobody reads would kill lockctl while the command runs. The
+	// command keeps the default.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	j.guard, _ = startGuard() // first, so that the command never runs without
+	j.guard, _ = startGuard() // first, so that the command never runs without a guard
 	go func() {
 		err := cmd.Start()
 		if err == nil {
@@ -84,14 +83,14 @@ func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, e
 	return j, nil
 }
 
-// startPoll is the time between two looks at a command that has not started.
+// startPoll is how often awaitStart checks a command that has not started.
 const startPoll = 20 * time.Millisecond
 
-// awaitStart returns when the command runs, or cannot.
+// awaitStart returns when the command is running or has failed to start.
 //
-// Between fork and exec the child is still a copy of lockctl, but owns the terminal already, so ^Z stops it. Nothing waits
-// for it yet: the thread that forked it blocks until the exec. So this goroutine continues the group that has the
-// terminal, and that ^Z is lost.
+// Between fork and exec the child is still a copy of lockctl, but it owns the terminal already, so ^Z stops it.
+// Nothing waits for the child yet, because the thread that forked it blocks until the exec. So this goroutine
+// continues the group that has the terminal, and that ^Z is lost.
 func (j *job) awaitStart(started <-chan error) error {
 	if !j.given {
 		return <-started
@@ -110,8 +109,8 @@ func (j *job) awaitStart(started <-chan error) error {
 	}
 }
 
-// wait reports the child's stops and its end. The first process of a container is the parent of
-// all orphans too, and collects them.
+// wait reports when the child stops and when it ends. The first process of a container is also the parent of all
+// orphans, and collects them.
 func wait(pid int, ended chan<- int, stopped chan<- syscall.Signal) {
 	children := pid
 	if os.Getpid() == 1 {
@@ -145,8 +144,7 @@ func (j *job) send(sig syscall.Signal) { _ = syscall.Kill(-j.pid, sig) }
 // signal passes a signal on to the group.
 func (j *job) signal(sig os.Signal) { j.send(sig.(syscall.Signal)) }
 
-// terminate asks the group to end. A group that was stopped receives the signal only
-// when it continues.
+// terminate asks the group to end. A stopped group receives the signal only when it continues.
 func (j *job) terminate() {
 	j.send(syscall.SIGTERM)
 	j.send(syscall.SIGCONT)
@@ -154,7 +152,7 @@ func (j *job) terminate() {
 
 func (j *job) kill() { j.send(syscall.SIGKILL) }
 
-// alive reports whether anything of the group is left.
+// alive reports whether any process of the group is left.
 func (j *job) alive() bool {
 	return syscall.Kill(-j.pid, 0) != syscall.ESRCH && !onlyZombies(j.pid)
 }
@@ -172,8 +170,8 @@ func (j *job) close() {
 	}
 }
 
-// interactive reports whether the command is to have the terminal from its start:
-// lockctl has it, and is no part of a pipeline whose other parts would lose it.
+// interactive reports whether the command gets the terminal from its start: lockctl has the terminal, and is not
+// part of a pipeline whose other processes would lose it.
 func (j *job) interactive() bool {
 	return j.inForeground() && console.IsTerminal(os.Stdin) && console.IsTerminal(os.Stdout)
 }
@@ -191,9 +189,9 @@ func (j *job) giveTerminal() {
 	j.given = unix.IoctlSetPointerInt(int(j.tty.Fd()), unix.TIOCSPGRP, j.pid) == nil
 }
 
-// takeTerminal takes the terminal back from the group, if that still has it.
-// The kernel stops a background process that tries this, unless it ignores SIGTTOU. lockctl ignores it from here on, since
-// nothing in it needs that signal any longer.
+// takeTerminal takes the terminal back from the group if the group still has it. The kernel stops a background
+// process that tries this, unless it ignores SIGTTOU. From here on lockctl ignores it, because nothing in lockctl
+// needs that signal any longer.
 func (j *job) takeTerminal() {
 	if !j.given {
 		return
@@ -206,15 +204,14 @@ func (j *job) takeTerminal() {
 	_ = unix.IoctlSetPointerInt(int(j.tty.Fd()), unix.TIOCSPGRP, syscall.Getpgrp())
 }
 
-// suspend does what a stop of the command asks for.
+// suspend reacts to a stop of the command.
 //
-// A command that is stopped because it wants the terminal gets it, if lockctl
-// has it to give. Otherwise the user wants the job stopped, and the shell waits
-// for lockctl to do so. The lease is not renewed then, and the guard ends the group
-// before the validity does. A lockctl that is continued in time continues the
-// command only while it still has the lock.
+// A command that was stopped because it wants the terminal gets it, if lockctl has the terminal to give.
+// Otherwise the user wants to stop the job, and the shell waits for lockctl to stop. Then the lease is not
+// renewed, and the guard ends the group before the validity ends. A lockctl that is continued in time continues
+// the command only while it still has the lock.
 //
-// A command stopped otherwise is none of lockctl's business.
+// lockctl ignores a command that was stopped in any other way.
 func (j *job) suspend(sig syscall.Signal, held func() bool) {
 	give := j.given
 	switch sig {
@@ -230,7 +227,7 @@ func (j *job) suspend(sig syscall.Signal, held func() bool) {
 		return
 	}
 	if !held() {
-		return // the end is near, and terminate continues it
+		return // the group is about to be ended, and terminate continues it
 	}
 	if give && j.inForeground() {
 		j.giveTerminal()
@@ -238,12 +235,12 @@ func (j *job) suspend(sig syscall.Signal, held func() bool) {
 	j.send(syscall.SIGCONT)
 }
 
-// stopSelf stops lockctl's own group, as the terminal would have, and returns when it is
-// continued. Without a shell that could continue it, stopSelf returns soon: the system
-// does not stop such a group by the terminal's signals.
+// stopSelf stops lockctl's own group, as the terminal would have done, and returns when the group is continued.
+// Without a shell that could continue it, stopSelf returns soon: the system does not let the terminal's signals
+// stop such a group.
 //
-// It sends TTIN rather than TSTP: Go's runtime keeps TSTP from stopping the
-// process once it has been notified of.
+// It sends TTIN rather than TSTP, because once Go's runtime has been told to notify of TSTP, that signal no
+// longer stops the process.
 func (j *job) stopSelf() {
 	cont := make(chan os.Signal, 1)
 	signal.Notify(cont, syscall.SIGCONT)

@@ -1,5 +1,6 @@
-// Package supervise runs a command under a lock: it passes signals on, and ends the command
-// in time when the lock is lost. A guard, a process of its own, does that when lockctl cannot.
+// Package supervise runs a command under a lock. It passes signals on, and ends the command
+// in time when the lock is lost. When lockctl cannot do that, a guard does, which is a
+// separate process.
 package supervise
 
 import (
@@ -20,26 +21,26 @@ import (
 )
 
 const (
-	// groupPoll is the time between two checks of a process group that has to end. The
-	// system reports the end of a child, and not the ends of its children.
+	// groupPoll is how often to check a process group that has to end. The system reports
+	// when a child ends, but not when its children do.
 	groupPoll = 10 * time.Millisecond
-	// afterKill limits the wait for the end of a killed group. Only a process stuck in
-	// the kernel takes longer.
+	// afterKill limits the wait for a killed group to end. Only a process stuck in the kernel
+	// takes longer.
 	afterKill = 2 * time.Second
 )
 
-// Ending describes the end of a command under a lock.
+// Ending describes how a command under a lock ended.
 type Ending struct {
-	Code  int   // the exit code; 128 + N if signal N killed it
-	Lost  error // why the lock was lost; nil: it was not
+	Code  int   // exit code; 128 + N if signal N killed it
+	Lost  error // why the lock was lost; nil if it was not
 	Stuck bool  // the command is still there, so the lock must not be released
 }
 
-// orders say when the guard of a command acts, unless it gets others before. They
-// name instants, so that orders that arrive late extend nothing.
+// orders say when the guard of a command acts, unless it gets new orders first. They name
+// instants, so orders that arrive late do not extend anything.
 type orders struct {
-	term, kill instant       // the group gets TERM, and KILL
-	grace      time.Duration // from TERM to KILL when lockctl dies, kill permitting
+	term, kill instant       // when the group gets TERM, and when KILL
+	grace      time.Duration // from TERM to KILL if lockctl dies, but not beyond kill
 }
 
 // errStopped is why a command was ended although its lock was held.
@@ -48,13 +49,13 @@ var errStopped = errors.New("lockctl did not run until shortly before the end of
 // Supervision ends a command in time when its lock is lost.
 type Supervision struct {
 	*console.Console
-	TTL       time.Duration // the lease, as the server keeps it: in whole seconds
+	TTL       time.Duration // lease as the server keeps it: in whole seconds
 	killAfter time.Duration // from TERM to KILL
-	Asked     bool          // a signal from outside has asked the command to end
+	Asked     bool          // a signal from outside asked the command to end
 }
 
 // New returns the supervision of a command under a lock with a lease of ttl. killAfter is the
-// time from TERM to KILL, as far as the lease allows it.
+// time from TERM to KILL, if the lease allows that much.
 func New(con *console.Console, ttl, killAfter time.Duration) *Supervision {
 	return &Supervision{Console: con, TTL: (ttl + time.Second - 1).Truncate(time.Second), killAfter: killAfter}
 }
@@ -62,25 +63,24 @@ func New(con *console.Console, ttl, killAfter time.Duration) *Supervision {
 // Held is the lock or the term that a command runs under.
 type Held interface {
 	Token() uint64
-	Context() context.Context // it ends with the lock, and with nothing else
+	Context() context.Context // ends only with the lock
 	Err() error
 	Remaining() time.Duration
 }
 
-// Run runs the command under the lock and returns how it ended, or why it could not be
-// started.
+// Run runs the command under the lock. It returns how the command ended, or why it could not
+// be started.
 //
-// One goroutine, this one, owns the job. While the lock is held it passes
-// signals on. Once the lock is lost it ends the whole group: TERM, then KILL.
+// A single goroutine, this one, owns the job. While the lock is held, it passes signals on.
+// Once the lock is lost, it ends the whole group: TERM, then KILL.
 //
 // The KILL must come before another client can get the lock. The lock's validity ends a
-// margin before the server's lease (a tenth of the TTL, at most 1 s). Run uses half
-// of the margin, and leaves the other half for clocks that run wrong.
-// A lock that was broken keeps the others out for at least as long. So a lock
-// that was lost by an outage leaves the command little time, one that was broken
-// usually leaves it all of --kill-after.
+// margin before the server's lease does (a tenth of the TTL, at most 1 s). Run uses half of
+// the margin, and leaves the other half for clocks that run wrong. A broken lock keeps the
+// others out for at least as long. So a lock that was lost by an outage leaves the command
+// little time, while one that was broken usually leaves it all of --kill-after.
 //
-// A lockctl that is stopped, or stuck, does none of this. Then its guard does, and
+// A lockctl that is stopped or stuck does none of this. Its guard does it instead, and
 // earlier: see orders.
 func (w *Supervision) Run(cmd *exec.Cmd, lock Held, signals <-chan os.Signal, s *session.Session) (Ending, error) {
 	announceOutages(s, lock)
@@ -94,9 +94,9 @@ func (w *Supervision) Run(cmd *exec.Cmd, lock Held, signals <-chan os.Signal, s 
 	}
 	defer j.close()
 
-	var deadline instant // when all of the group must be dead
-	acts := never        // when the guard does something
-	late := false        // it has done so
+	var deadline instant // when the whole group must be dead
+	acts := never        // when the guard acts
+	late := false        // it has acted
 	order := func(o orders) {
 		late = late || now() >= acts
 		if acts = never; j.guardBy(o) {
@@ -104,7 +104,7 @@ func (w *Supervision) Run(cmd *exec.Cmd, lock Held, signals <-chan os.Signal, s 
 		}
 	}
 	confirmed := func() {
-		// In this order: a stop between the two makes the end too early.
+		// The order matters: a stop between the two makes end too early, never too late.
 		at := now()
 		end := at.add(lock.Remaining())
 		deadline = end.add(w.margin() / 2)
@@ -146,24 +146,25 @@ func (w *Supervision) pass(j *job, sig os.Signal) {
 	w.Asked = w.Asked || slices.Contains(requests, sig)
 }
 
-// margin returns the time between the end of the lock's validity and the end of the server's lease.
+// margin returns the time from the end of the lock's validity to the end of the server's
+// lease.
 func (w *Supervision) margin() time.Duration { return min(w.TTL/10, time.Second) }
 
-// tick returns the time between two orders to the guard.
+// tick returns how often the guard gets new orders.
 func (w *Supervision) tick() time.Duration { return max(w.TTL/10, 100*time.Millisecond) }
 
 // orders returns the guard's orders for a lock whose validity ends at end.
 //
-// A lockctl that runs renews the lock long before these orders are due. One that is
-// stopped does not, and the group is dead a margin before the validity ends. That is
-// two margins before the end of the server's lease: a busy machine may run the guard
-// late. A lockctl that runs and cannot renew the lock ends the command itself, at the
-// end of the validity. So that the command gets no signal twice, it replaces the
-// orders in time by the KILL that it would send itself.
+// A running lockctl renews the lock long before these orders are due. A stopped one does not,
+// and then the group is dead a margin before the validity ends. That is two margins before
+// the end of the server's lease, because a busy machine may run the guard late. If a running
+// lockctl cannot renew the lock, it ends the command itself, at the end of the validity. So
+// that the command does not get each signal twice, it replaces the orders in time by the KILL
+// that it would send itself.
 func (w *Supervision) orders(at, end instant) orders {
 	kill := end.add(-w.margin()) //safety:guard-in-time
 	term := kill.add(-min(w.killAfter, w.TTL/5))
-	// A lockctl that runs gives its own signals: the guard comes after it.
+	// A running lockctl sends its own signals, and the guard comes after it.
 	if term.sub(at) < 2*w.tick() { //safety:guard-waits
 		term = end.add(w.margin() / 2)
 		kill = term
@@ -171,8 +172,8 @@ func (w *Supervision) orders(at, end instant) orders {
 	return orders{term, kill, w.killAfter}
 }
 
-// end ends the group. It returns the command's exit code, and whether all of the
-// group is gone.
+// end ends the group. It returns the command's exit code, and whether the whole group has
+// ended.
 func (w *Supervision) end(j *job, deadline instant, signals <-chan os.Signal) (code int, gone bool) {
 	grace := max(min(w.killAfter, deadline.sub(now())), 0)
 	j.terminate()
@@ -186,7 +187,7 @@ func (w *Supervision) end(j *job, deadline instant, signals <-chan os.Signal) (c
 		select {
 		case code = <-ended:
 			ended = nil
-		case sig := <-signals: // the user may send a stronger one
+		case sig := <-signals: // the user may send a stronger signal
 			w.pass(j, sig)
 		case <-kill.C:
 			w.Complain("the command has not ended within %s; killing it", show.Brief(grace))
@@ -201,8 +202,8 @@ func (w *Supervision) end(j *job, deadline instant, signals <-chan os.Signal) (c
 	return code, true
 }
 
-// announceOutages prints when the connection goes and comes. The lock survives an outage,
-// but not for long.
+// announceOutages prints a message when the connection is lost and when it is back. The lock
+// survives an outage, but not for long.
 func announceOutages(s *session.Session, lock Held) {
 	s.NC.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
 		if !nc.IsClosed() && lock.Remaining() > 0 {

@@ -7,9 +7,9 @@ import (
 	"strconv"
 )
 
-// onlyZombies reports whether all that is left of a process group is processes that
-// have ended and that nobody has collected. In a container without an init they
-// stay forever, and the group can be signalled as if it were alive.
+// onlyZombies reports whether a process group consists only of ended processes that no
+// parent has collected. In a container without an init they stay forever, and the group
+// accepts signals as if it were alive.
 func onlyZombies(pgid int) bool {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil || len(stats) == 0 {
@@ -18,9 +18,10 @@ func onlyZombies(pgid int) bool {
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // gone meanwhile
+			continue // the process has ended meanwhile
 		}
-		// "pid (name) state ppid pgrp ...", and the name can hold anything.
+		// The format is "pid (name) state ppid pgrp ...", where the name can contain
+		// anything.
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 		if len(fields) < 3 || string(fields[2]) != strconv.Itoa(pgid) {
 			continue

@@ -2,5 +2,5 @@
 
 package supervise
 
-// onlyZombies does not know: there is no portable way to ask.
+// onlyZombies always returns false: there is no portable way to find out.
 func onlyZombies(int) bool { return false }

@@ -11,26 +11,26 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// freeFor is the time for which a lock that has become free is still shown: users would not see
-// locks that are held for short times.
+// freeFor is how long a lock that has become free stays visible. Otherwise users would never
+// see locks that are held for short times.
 const freeFor = 2 * time.Second
 
 // picture is a mirror of the locks, with what top adds to it.
 type picture struct {
 	mirror *mirror.Mirror
-	news   chan struct{} // there is something to draw
+	news   chan struct{} // signals that there is something to draw
 
 	mu      sync.Mutex
-	version int                     // counts the changes
-	freed   map[mirror.ID]time.Time // when those became free that are shown as free
+	version int                     // number of changes so far
+	freed   map[mirror.ID]time.Time // when locks became free that are still shown
 	rates   rates
 	grants  map[mirror.ID]meter
 	past    *history
-	was     mirror.State // the last one, or the first of an outage
-	begun   bool         // it was live
+	was     mirror.State // last state, or the first of an outage
+	begun   bool         // the mirror has been live
 }
 
-// rates are how often something happens to all locks.
+// rates are how often something happens, summed over all locks.
 type rates struct{ grants, handovers meter }
 
 func newPicture() *picture {
@@ -39,7 +39,7 @@ func newPicture() *picture {
 	}
 }
 
-// changed asks for the picture to be drawn.
+// changed makes top redraw the picture.
 func (p *picture) changed(mirror.ID) {
 	p.mu.Lock()
 	p.changedLocked()
@@ -54,7 +54,8 @@ func (p *picture) changedLocked() {
 	}
 }
 
-// turned records a state of the mirror. The events while it was not live may be missed.
+// turned records a state of the mirror. While the mirror was not live, events may have been
+// missed.
 func (p *picture) turned(to mirror.State) {
 	ahead := p.mirror.Ahead()
 	p.mu.Lock()
@@ -63,13 +64,13 @@ func (p *picture) turned(to mirror.State) {
 		p.past.missed(p.was.Since.Add(ahead), time.Now().Add(ahead))
 	}
 	p.begun = p.begun || to.Condition == mirror.Live
-	if p.was.Condition == mirror.Live || p.was.Since.IsZero() || to.Condition == mirror.Live { // else the same outage goes on
+	if p.was.Condition == mirror.Live || p.was.Since.IsZero() || to.Condition == mirror.Live { // otherwise the same outage continues
 		p.was = to
 	}
 	p.changedLocked()
 }
 
-// event records an event, which the mirror has applied.
+// event records an event that the mirror has applied.
 func (p *picture) event(ev admin.Event) {
 	if ev.Type == admin.EventWatching {
 		return
@@ -97,7 +98,7 @@ func (p *picture) countLocked(id mirror.ID, ev admin.Event) {
 	p.grants[id] = p.grants[id].add(ev.Grants, now)
 	p.rates.grants = p.rates.grants.add(ev.Grants, now)
 	queued := ev.Waited > 0
-	if ev.Type != admin.EventGranted { // inside a client: nearly all on an idle lock, if it lingers
+	if ev.Type != admin.EventGranted { // inside a client: nearly all on an idle lock, if the lock lingers
 		queued = ev.Holder == nil || !ev.Holder.Lingers
 	}
 	if queued {
@@ -109,14 +110,14 @@ func (p *picture) countLocked(id mirror.ID, ev admin.Event) {
 type shot struct {
 	version int
 	state   mirror.State
-	locks   []admin.Info // by name; free ones that were held a moment ago too
+	locks   []admin.Info // by name, including those that were held a moment ago
 	both    map[string]bool
 	grants  map[mirror.ID]meter
 	rates   rates
-	ahead   time.Duration // of the server's clock, of this machine's
+	ahead   time.Duration // by how much the server's clock is ahead of this machine's
 }
 
-// shot returns a shot if the picture is not the one of that version.
+// shot returns a shot of the picture, unless the picture still has the given version.
 func (p *picture) shot(version int) (shot, bool) {
 	p.mu.Lock()
 	maps.DeleteFunc(p.freed, func(_ mirror.ID, at time.Time) bool {

@@ -26,7 +26,7 @@ type Command struct {
 	Reason  string `default:"broken with lockctl top" placeholder:"TEXT" help:"Reason of a break, shown to the holder and by lockctl info."`
 }
 
-// Help is the text of --help behind the flags.
+// Help returns the text of --help after the flags.
 func (*Command) Help() string {
 	return `A live view of the locks, the most contended first, with the holder, the time since the
 grant, the end of the lease unless it is renewed, the length of the queue, the longest wait
@@ -67,7 +67,7 @@ func (c *Command) AfterApply() error {
 	return nil
 }
 
-// Run shows the screen until q or a signal ends it. Its error says why the screen ended otherwise.
+// Run shows the screen until q or a signal ends it. Its error says why it ended for another reason.
 func (c *Command) Run(g *session.Globals) error {
 	if console.Terminal(g.Stdin) == nil || console.Terminal(g.Out.W) == nil || g.Getenv("TERM") == "dumb" {
 		return tool.Usagef("top needs a terminal; see lockctl ls and lockctl watch")
@@ -82,7 +82,7 @@ func (c *Command) Run(g *session.Globals) error {
 	p := newPicture()
 	p.mirror = s.Mirror(g, mirror.Config{Pattern: c.Pattern, Event: p.event, Changed: p.changed, Turned: p.turned})
 	said := &complaint{after: g.Stderr}
-	g.Complaints = said // nobody else is running yet
+	g.Complaints = said // no other goroutine is running yet
 	show.CheckPattern(g.Console, c.Pattern)
 	ctx, cancel := context.WithCancel(context.Background())
 	program := tea.NewProgram(newTop(c, s.URL, g.Bucket, g.Timeout, p, said), tea.WithFPS(topFrames))
@@ -103,10 +103,9 @@ func (c *Command) Run(g *session.Globals) error {
 	return plain.Join(failed, err)
 }
 
-// complaint keeps the last thing that was complained of, for as long as there is
-// a screen to show it on.
+// complaint keeps the last complaint, as long as there is a screen to show it on.
 type complaint struct {
-	after io.Writer // takes what is complained of without a screen
+	after io.Writer // receives the complaints after that
 	mu    sync.Mutex
 	text  string
 	ended bool
@@ -129,7 +128,7 @@ func (c *complaint) end() {
 	c.ended = true
 }
 
-// take returns it once.
+// take returns the complaint, once.
 func (c *complaint) take() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

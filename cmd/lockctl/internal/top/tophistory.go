@@ -13,19 +13,20 @@ import (
 )
 
 const (
-	// historyEach bounds the events that are kept of a lock.
+	// historyEach limits the events kept for each lock.
 	historyEach = 200
-	// historyAll bounds the events of all locks: locks without a recent event lose theirs.
+	// historyAll limits the events of all locks together. Locks without a recent event
+	// lose theirs.
 	historyAll = 20_000
-	// historyGaps bounds the outages that are kept.
+	// historyGaps limits the outages kept.
 	historyGaps = 20
-	// rateOver is the time that rates are averaged over.
+	// rateOver is the period that rates are averaged over.
 	rateOver = 4 * time.Second
-	// minRate is the least rate that is shown, of each second.
+	// minRate is the lowest rate shown, per second.
 	minRate = 0.05
 )
 
-// past is a line of a lock's history.
+// past is a line in the history of a lock.
 type past struct {
 	at   time.Time // by the server's clock
 	text string
@@ -33,9 +34,9 @@ type past struct {
 
 // history has the latest events of each lock.
 type history struct {
-	locks  map[mirror.ID]*list.Element // of recent
-	recent list.List                   // of *pasts, the lock with the latest event first
-	size   int                         // events
+	locks  map[mirror.ID]*list.Element // elements of recent
+	recent list.List                   // of *pasts, starting with the lock that has the latest event
+	size   int                         // number of events
 	gaps   []past
 }
 
@@ -67,7 +68,7 @@ func (h *history) add(id mirror.ID, ev admin.Event) {
 	}
 }
 
-// missed notes an outage. The events during it are not known.
+// missed records an outage, during which events are unknown.
 func (h *history) missed(from, until time.Time) {
 	if len(h.gaps) == historyGaps {
 		h.gaps = slices.Delete(h.gaps, 0, 1)
@@ -82,11 +83,11 @@ func (h *history) of(id mirror.ID) []past {
 		all = append(all, e.Value.(*pasts).events...)
 	}
 	slices.SortStableFunc(all, func(a, b past) int { return a.at.Compare(b.at) })
-	slices.Reverse(all) // events of one moment too
+	slices.Reverse(all) // including events of the same moment
 	return all
 }
 
-// pastText returns an event as the screen of its lock shows it.
+// pastText returns the text of an event on the screen of its lock.
 func pastText(ev admin.Event) string {
 	parts := []string{show.EventType(ev.Type, ev.Type.String()), show.EventWho(ev)}
 	if ev.Kind == admin.KindRW {
@@ -107,13 +108,13 @@ func pastText(ev admin.Event) string {
 	return strings.Join(parts, "  ")
 }
 
-// meter averages how often something happens: the older, the less it counts.
+// meter averages how often something happens. Older events count less.
 type meter struct {
 	perSecond float64
 	at        time.Time
 }
 
-// rate returns the number of events a second.
+// rate returns the number of events per second.
 func (m meter) rate(now time.Time) float64 {
 	return m.perSecond * math.Exp(-max(now.Sub(m.at), 0).Seconds()/rateOver.Seconds())
 }

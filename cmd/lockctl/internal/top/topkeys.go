@@ -34,7 +34,7 @@ func bind(name, help string, keys ...string) key.Binding {
 	return key.NewBinding(key.WithKeys(keys...), key.WithHelp(name, help))
 }
 
-// keysOf returns the keys that do something on a screen, the most useful ones first.
+// keysOf returns the keys that have an effect on a screen, the most useful ones first.
 func keysOf(s topScreen) []key.Binding {
 	k := topKeys
 	switch s {

@@ -17,21 +17,21 @@ import (
 // columns are the columns of the list.
 var columns = []struct {
 	name  string
-	width int // 0: its share of the rest
+	width int // 0 for a share of the remaining width
 	right bool
-	wide  bool // on a wide screen only
+	wide  bool // only on a wide screen
 }{
 	{name: "KIND", width: 5}, {name: "NAME"}, {name: "MODE", width: 8}, {name: "HOLDER"}, {name: "TOKEN", width: 16, wide: true},
 	{name: "HELD", width: 6, right: true}, {name: "EXPIRES", width: 7, right: true}, {name: "QUEUE", width: 5, right: true},
 	{name: "WAIT", width: 6, right: true}, {name: "GRANTS", width: 6, right: true},
 }
 
-// minHolder is the width that a long name leaves to the holder.
+// minHolder is the width that a long name has to leave to the holder.
 const minHolder = 12
 
-// widths returns the widths of the columns for a screen. A name gets the room that it needs.
+// widths returns the widths of the columns. A name gets the width that it needs.
 func (m *top) widths() []int {
-	rest := m.width - 1 // the mark
+	rest := m.width - 1 // for the mark
 	widths := make([]int, len(columns))
 	for i, c := range columns {
 		if c.wide && m.width < wideScreen {
@@ -78,7 +78,7 @@ func (m *top) listLines() []string {
 	if len(m.rows) == 0 {
 		none := "no locks"
 		switch {
-		case m.shot.state.Condition != mirror.Live: // unknown
+		case m.shot.state.Condition != mirror.Live: // not known
 			none = ""
 		case m.filter.Value() != "":
 			none = "none of the locks"
@@ -91,7 +91,7 @@ func (m *top) listLines() []string {
 	return lines
 }
 
-// mark marks the selected line, even on a terminal without colours.
+// mark marks the selected line, visibly even on a terminal without colours.
 func mark(line string, selected bool) string {
 	if !selected {
 		return " " + line
@@ -99,7 +99,7 @@ func mark(line string, selected bool) string {
 	return reversed.Sprint(ansi.Strip(">" + line))
 }
 
-// nameOf returns the name of a lock as the list shows it.
+// nameOf returns the name of a lock as shown in the list.
 func (m *top) nameOf(info admin.Info) string {
 	name := show.Plain(info.Name)
 	if m.shot.both[info.Name] {
@@ -108,10 +108,10 @@ func (m *top) nameOf(info admin.Info) string {
 	return name
 }
 
-// kinds are the names of the kinds that need a short one.
+// kinds has short names for the kinds that need one.
 var kinds = map[admin.Kind]string{admin.KindSemaphore: "sem"}
 
-// cells returns the cells of a lock in the list, one for each column.
+// cells returns the cells for a lock in the list, one per column.
 func (m *top) cells(info admin.Info) []string {
 	kind, held, expires, wait, grants := cmp.Or(kinds[info.Kind], info.Kind.String()), "-", "-", "-", "-"
 	if since := show.HeldSince(info); m.shot.held(info) {
@@ -144,13 +144,13 @@ func (m *top) cells(info admin.Info) []string {
 }
 
 const (
-	// unknownMode is the mode of a lock whose leases have ended as far as top knows. Top has not
+	// unknownMode is the mode of a lock whose leases have ended as far as top knows. top has not
 	// read whether they were renewed.
 	unknownMode = "unknown"
 	overdueMode = "overdue"
 )
 
-// mode returns the mode of a lock, for its line.
+// mode returns the mode of a lock for its line in the list.
 func (m *top) mode(info admin.Info) string {
 	held := show.Holdings(info)
 	overdue := func(h show.Holding) bool { return h.Overdue }
@@ -167,7 +167,7 @@ func (m *top) mode(info admin.Info) string {
 	case len(info.Readers) > 0:
 		return fmt.Sprintf("shared %d", len(info.Readers))
 	case info.Holder != nil:
-		return "excl" // the names need the room
+		return "excl" // short, to leave room for the names
 	}
 	return "free"
 }

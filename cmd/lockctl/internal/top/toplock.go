@@ -20,7 +20,8 @@ func (m *top) state(info admin.Info) string {
 	return state + m.asRead()
 }
 
-// asRead marks a state as one that may have changed.
+// asRead returns a note for a state that may have changed since it was read, "" if it
+// has not.
 func (m *top) asRead() string {
 	if m.outage() {
 		return show.Alarm.Sprintf(" (as last read: %s)", condition(m.shot.state))
@@ -28,7 +29,8 @@ func (m *top) asRead() string {
 	return ""
 }
 
-// lockLines returns what "lockctl info" prints of the lock that is open, and its latest events.
+// lockLines returns what "lockctl info" prints about the open lock, followed by its
+// latest events.
 func (m *top) lockLines() []string {
 	info := m.find(m.opened)
 	var b strings.Builder
@@ -38,7 +40,7 @@ func (m *top) lockLines() []string {
 	} else {
 		var all strings.Builder
 		show.PrintInfo(&all, info)
-		_, rest, _ := strings.Cut(all.String(), "\n") // its own state
+		_, rest, _ := strings.Cut(all.String(), "\n") // without the state, which the caller's view replaces
 		b.WriteString(m.state(info) + "\n" + rest)
 	}
 	if m.shot.both[info.Name] {

@@ -18,13 +18,14 @@ import (
 )
 
 const (
-	// topTick is the time after which top redraws without an event, for the times.
+	// topTick is how long top waits for an event before it redraws anyway, to update the
+	// times.
 	topTick = 250 * time.Millisecond
-	// topFrames bounds how often it redraws in a second, however much happens.
+	// topFrames limits how often top redraws per second, however much happens.
 	topFrames = 30
-	// drawShare bounds the part of the time that drawing takes, as 1/n.
+	// drawShare limits the part of the time spent on drawing to 1/drawShare.
 	drawShare = 4
-	// messageFor is the time for which a message stays.
+	// messageFor is how long a message stays.
 	messageFor = 8 * time.Second
 )
 
@@ -37,28 +38,28 @@ const (
 	screenHelp
 )
 
-// top is the model of the live view. It only ever shows a shot of the picture:
-// everything that takes time happens elsewhere.
+// top is the model of the live view. It only ever shows a shot of the picture. Everything
+// that takes time happens elsewhere.
 type top struct {
 	c       *Command
 	url     string
 	bucket  string
-	timeout time.Duration // of a break
+	timeout time.Duration // for a break
 	p       *picture
 	said    *complaint
 	begun   time.Time
 
 	width, height int
 	screen        topScreen
-	behind        topScreen // where help goes back to
+	behind        topScreen // where help returns to
 	shot          shot
 	totals        totals   // of the shot
 	rows          []topRow // filtered and sorted
 	ranks         map[mirror.ID]*rank
-	ranked        time.Time // when ranks were made
-	nameWidth     int       // of the widest name among ranks
-	cursor, first int       // of rows: chosen, and topmost shown
-	pinned        bool      // the cursor follows chosen; else it stays in the first line
+	ranked        time.Time // when ranks was filled
+	nameWidth     int       // width of the widest name in ranks
+	cursor, first int       // indices in rows: selected, and topmost on the screen
+	pinned        bool      // the cursor follows chosen; otherwise it stays on the first line
 	chosen        mirror.ID // the lock under the cursor
 	sort          int
 	reverse       bool
@@ -66,18 +67,18 @@ type top struct {
 	filtering     bool // the filter is being typed
 	help          help.Model
 
-	opened  mirror.ID // the lock of screenLock
-	scroll  int       // of screenLock
-	chooser topScreen // where choosing goes back to
+	opened  mirror.ID // lock shown on screenLock
+	scroll  int       // first line shown on screenLock
+	chooser topScreen // where choosing returns to
 	options []breakOrder
-	option  int // of options
+	option  int // index in options
 	asked   *breakOrder
 	message string
 	alarmed bool // the message is a failure
 	until   time.Time
 }
 
-// topRow is a lock of the list.
+// topRow is a lock in the list.
 type topRow struct {
 	admin.Info
 	rank *rank
@@ -97,7 +98,7 @@ func newTop(c *Command, url, bucket string, timeout time.Duration, p *picture, s
 	return m
 }
 
-// next waits for something to draw, and for some time at least.
+// next waits until there is something to draw or topTick is over, and at least for atLeast.
 func (m *top) next(atLeast time.Duration) tea.Cmd {
 	return func() tea.Msg {
 		time.Sleep(atLeast)
@@ -139,7 +140,7 @@ func (m *top) refresh() {
 		m.shot = s
 	}
 	m.shot.state = m.p.mirror.State()
-	m.totals = m.shot.totals() // leases end without an event
+	m.totals = m.shot.totals() // always, because leases end without an event
 	if changed || time.Since(m.ranked) >= rankFor {
 		m.arrange()
 	}
@@ -155,10 +156,10 @@ func (m *top) say(failure bool, format string, args ...any) {
 	m.message, m.alarmed, m.until = fmt.Sprintf(format, args...), failure, time.Now().Add(messageFor)
 }
 
-// rerank makes new ranks with the next arrange.
+// rerank makes the next arrange compute new ranks.
 func (m *top) rerank() { m.ranked = time.Time{} }
 
-// rank returns the rank of a lock, and makes it if there is none.
+// rank returns the rank of a lock, and computes it if necessary.
 func (m *top) rank(info admin.Info, now time.Time) *rank {
 	id := mirror.IDOf(info)
 	r, found := m.ranks[id]
@@ -170,9 +171,9 @@ func (m *top) rank(info admin.Info, now time.Time) *rank {
 	return r
 }
 
-// arrange filters and sorts the shot. A cursor that the user has moved keeps to its lock.
-// Until then it stays in the first line, and the view at the top. If the cursor kept to the
-// lock that was first, the user would not see the locks that come before it.
+// arrange filters and sorts the shot. A cursor that the user has moved follows its lock.
+// Until then it stays on the first line, and the view at the top. If the cursor followed
+// the lock that was first, the user would not see the locks that now come before it.
 func (m *top) arrange() {
 	now := time.Now()
 	if now.Sub(m.ranked) >= rankFor {
@@ -204,7 +205,7 @@ func (m *top) arrange() {
 	m.move(0)
 }
 
-// move moves the cursor and what is shown with it.
+// move moves the cursor, and scrolls the list with it.
 func (m *top) move(by int) {
 	m.cursor = max(min(m.cursor+by, len(m.rows)-1), 0)
 	if len(m.rows) > 0 {
@@ -214,7 +215,8 @@ func (m *top) move(by int) {
 	m.first = max(min(m.first, m.cursor, len(m.rows)-height), m.cursor-height+1, 0)
 }
 
-// find returns a lock of the shot; the zero Info of that name when it is free.
+// find returns a lock of the shot, or a free lock of that name if the shot does not have
+// it.
 func (m *top) find(id mirror.ID) admin.Info {
 	i, found := slices.BinarySearchFunc(m.shot.locks, admin.Info{Name: id.Name, Kind: id.Kind}, byName)
 	if !found {
@@ -280,7 +282,7 @@ func (m *top) pressList(msg tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// step returns the distance that a key moves among n things.
+// step returns by how much a key moves the selection among n items.
 func (m *top) step(msg tea.KeyPressMsg, page, n int) int {
 	k := topKeys
 	switch {
@@ -300,7 +302,7 @@ func (m *top) step(msg tea.KeyPressMsg, page, n int) int {
 	return 0
 }
 
-// typed handles a key while the user types the filter.
+// typed handles a key while the user is typing the filter.
 func (m *top) typed(msg tea.Msg) (cmd tea.Cmd) {
 	press, _ := msg.(tea.KeyPressMsg)
 	switch {

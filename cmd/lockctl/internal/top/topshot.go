@@ -15,16 +15,16 @@ func (s shot) over(h admin.Holder) bool {
 	return h.Overdue || !h.Expires.IsZero() && !time.Now().Add(s.ahead).Before(h.Expires)
 }
 
-// held reports whether a lease of the lock goes on.
+// held reports whether any lease of the lock still runs.
 func (s shot) held(info admin.Info) bool {
 	goesOn := func(h admin.Holder) bool { return !s.over(h) }
 	return info.Holder != nil && goesOn(*info.Holder) || slices.ContainsFunc(show.Together(info), goesOn)
 }
 
-// totals are what there is of all locks.
+// totals sums up all locks.
 type totals struct {
 	locks, held, waiting int
-	waits                time.Time // since when the first of the waiters waits; zero: nobody waits
+	waits                time.Time // when the first waiter began to wait; zero without waiters
 }
 
 func (s shot) totals() (t totals) {

@@ -11,16 +11,16 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// rankFor is the time for which a lock keeps its place among the others. Its line could not be read
-// if it moved with each event.
+// rankFor is how long a lock keeps its place in the list. A line that moved with each event could
+// not be read.
 const rankFor = time.Second
 
-// rank decides the order of a lock.
+// rank has what decides a lock's place in the list.
 type rank struct {
 	id                   mirror.ID
 	waiting, readers     int
-	waits, held, expires time.Time // the first of each; zero: none
-	grants               float64   // each second, to the digit that is shown
+	waits, held, expires time.Time // earliest of each; zero if there is none
+	grants               float64   // per second, rounded as shown
 	owner                string
 }
 
@@ -31,14 +31,14 @@ func rankOf(info admin.Info, grants float64) *rank {
 	}
 }
 
-// sortOrder is an order of the list.
+// sortOrder is a way to sort the list.
 type sortOrder struct {
 	name string
 	cmp  func(a, b *rank) int
 }
 
-// sortOrders has each with what is most interesting first. Equal locks are ordered by how
-// contended they are, then by name.
+// sortOrders put what is most interesting first. Equal locks are sorted by how contended they are,
+// then by name.
 var sortOrders = []sortOrder{
 	{"queue", func(a, b *rank) int { return cmp.Compare(b.waiting, a.waiting) }},
 	{"wait", func(a, b *rank) int { return soonest(a.waits, b.waits) }},
@@ -50,13 +50,13 @@ var sortOrders = []sortOrder{
 	{"name", func(a, b *rank) int { return a.id.Compare(b.id) }},
 }
 
-// moreContended orders locks with queues of one length: the longest wait first, then the
-// most grants.
+// moreContended compares locks by contention: the longest queue first, then the longest wait, then
+// the most grants.
 func moreContended(a, b *rank) int {
 	return cmp.Or(cmp.Compare(b.waiting, a.waiting), soonest(a.waits, b.waits), cmp.Compare(b.grants, a.grants), a.id.Compare(b.id))
 }
 
-// soonest compares times; one that is not there comes last.
+// soonest compares times. A zero time comes last.
 func soonest(a, b time.Time) int {
 	if a.IsZero() != b.IsZero() {
 		return map[bool]int{true: 1, false: -1}[a.IsZero()]
@@ -64,7 +64,7 @@ func soonest(a, b time.Time) int {
 	return a.Compare(b)
 }
 
-// endsFirst returns the end of the lease that ends first.
+// endsFirst returns the earliest end of a lease.
 func endsFirst(info admin.Info) (t time.Time) {
 	for _, h := range show.Holdings(info) {
 		if t.IsZero() || !h.Expires.IsZero() && h.Expires.Before(t) {

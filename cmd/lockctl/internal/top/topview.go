@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// aboveBody and belowBody are the numbers of lines above and below the content
-	// of a screen.
+	// aboveBody and belowBody are the number of lines above and below the body of a
+	// screen.
 	aboveBody, belowBody = 3, 2
-	// wideScreen has room for whole tokens.
+	// wideScreen is a width that has room for whole tokens.
 	wideScreen = 110
 )
 
 const reversed = text.ReverseVideo
 
-// bodyHeight returns the number of lines for the content of a screen.
+// bodyHeight returns how many lines the body of a screen has.
 func (m *top) bodyHeight() int { return max(m.height-aboveBody-belowBody, 1) }
 
-// listHeight returns bodyHeight for the list, which has a header.
+// listHeight is bodyHeight without the header of the list.
 func (m *top) listHeight() int { return max(m.bodyHeight()-1, 1) }
 
 func (m *top) View() tea.View {
@@ -51,7 +51,7 @@ func (m *top) View() tea.View {
 	return v
 }
 
-// fitted returns lines cut or filled up to n.
+// fitted cuts or pads lines to n.
 func fitted(lines []string, n int) []string {
 	for len(lines) < n {
 		lines = append(lines, "")
@@ -79,7 +79,7 @@ func (m *top) header() []string {
 	}
 }
 
-// condition names the state of a mirror in a word or two.
+// condition describes the state of a mirror in a word or two.
 func condition(s mirror.State) string {
 	switch {
 	case s.Condition == mirror.Live:
@@ -94,12 +94,12 @@ func condition(s mirror.State) string {
 	return s.Condition.String()
 }
 
-// outage reports whether the locks that are shown may be others by now.
+// outage reports whether the locks on the screen may be out of date.
 func (m *top) outage() bool {
 	return m.shot.state.Condition != mirror.Live && !errors.Is(m.shot.state.Why, mirror.ErrReading)
 }
 
-// counts returns the line with the counts of all locks.
+// counts returns the line with the totals of all locks.
 func (m *top) counts(now time.Time) string {
 	longest := "-"
 	if !m.totals.waits.IsZero() {
@@ -109,7 +109,8 @@ func (m *top) counts(now time.Time) string {
 		m.totals.locks, m.totals.held, m.totals.waiting, longest, perSecond(m.shot.rates.grants.rate(now)), perSecond(m.shot.rates.handovers.rate(now)))
 }
 
-// perSecond returns a rate, a great one without decimals: 80 columns have room for all counts.
+// perSecond formats a rate, without decimals if it is large, so that all counts fit into
+// 80 columns.
 func perSecond(rate float64) string {
 	if rate >= 10 {
 		return fmt.Sprintf("%.0f/s", rate)
@@ -117,13 +118,13 @@ func perSecond(rate float64) string {
 	return fmt.Sprintf("%.1f/s", rate)
 }
 
-// between puts right at the end of the line, left before it as far as it goes.
+// between puts right at the end of the line, and as much of left before it as fits.
 func between(left, right string, width int) string {
 	room := width - ansi.StringWidth(right) - 2
 	return padRight(left, room) + "  " + right
 }
 
-// padRight makes s so wide.
+// padRight cuts or pads s to width.
 func padRight(s string, width int) string {
 	s = cut(s, max(width, 0))
 	return s + strings.Repeat(" ", max(width-ansi.StringWidth(s), 0))
@@ -134,8 +135,8 @@ func padLeft(s string, width int) string {
 	return strings.Repeat(" ", width-ansi.StringWidth(s)) + s
 }
 
-// cut makes s fit. It leaves out the middle, because names differ at their ends: more of
-// the end stays than of the beginning.
+// cut shortens s to width. It leaves out the middle, because names differ at their ends:
+// more of the end stays than of the beginning.
 func cut(s string, width int) string {
 	all := ansi.StringWidth(s)
 	if all <= width || width < 1 {
@@ -146,7 +147,7 @@ func cut(s string, width int) string {
 	return ansi.Truncate(s, head, "") + show.Ellipsis() + ansi.TruncateLeft(s, all-tail, "")
 }
 
-// subtitle returns a line about the selection of the locks.
+// subtitle returns the line that says how the list was selected and sorted.
 func (m *top) subtitle() string {
 	switch {
 	case m.filtering:
@@ -184,7 +185,7 @@ func (m *top) body() []string {
 	return m.listLines()
 }
 
-// footer returns a message or a question, and the keys.
+// footer returns a message or a question, followed by the keys.
 func (m *top) footer() []string {
 	if o := m.asked; o != nil {
 		held := fmt.Sprintf("%s %s, held by %s, token %d", o.h.Kind, show.Plain(o.name), o.h.Name(), o.h.Token)
