@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// refusal is the answer of a server that refuses a write.
+// refusal returns the answer of a server that refuses a write.
 func (t *trial) refusal(code int, description string) string {
 	return fmt.Sprintf(`{"error":{"code":400,"err_code":%d,"description":%q},"stream":"KV_%s","seq":0}`, code, description, t.bucket)
 }
 
-// unavailable is the answer of a server that nobody behind it has taken the write from.
+// unavailable is the server's answer to a write that no stream has taken.
 const unavailable = "NATS/1.0 503\r\n\r\n"
 
-// noAnswer lets the program learn nothing about locks that are free. In the end nothing answers.
+// noAnswer tests claims of free locks whose answers reveal nothing. After 20 writes to
+// a key there is no answer at all.
 func noAnswer(t *trial) {
 	t.open()
 	answers := []struct{ what, forged string }{
@@ -41,21 +42,21 @@ func noAnswer(t *trial) {
 	}
 }
 
-// tries has the program try a lock, until it has sent an attempt.
+// tries makes the program try a lock, and waits until it has sent an attempt.
 func (t *trial) tries(name string) (*asked, write) {
 	a := t.asks(request{Do: "try", Name: name})
 	t.eventually("an attempt for "+name, "there is none", func() bool { return len(t.wire.seen("lock."+name)) > 0 })
 	return a, t.wire.seen("lock." + name)[0]
 }
 
-// judged judges an answer that is late or lost: it is that of a record, if it is ok.
+// judged judges an answer that is late or lost. If it is ok, there has to be a record.
 func (a *asked) judged() {
 	if got := a.t.answered(a.r, a.ch); got.Result == "ok" {
 		a.t.granted(a.r.Name, got)
 	}
 }
 
-// answerOfAnother loses a claim, and then answers that of another lock.
+// answerOfAnother loses a claim, and then answers the claim of another lock.
 func answerOfAnother(t *trial) {
 	t.open()
 	t.wire.govern(func(w *write) fate { return fate{drop: w.key == "lock.lost" && w.n == 1} })
@@ -67,10 +68,11 @@ func answerOfAnother(t *trial) {
 	t.granted(next.r.Name, a)
 }
 
-// earlierAnswer answers a claim when the one of another lock was sent, which is lost.
+// earlierAnswer loses the claim of one lock after it was sent, and then answers an
+// earlier claim of another lock.
 func earlierAnswer(t *trial) {
 	t.open()
-	const late = 1400 * time.Millisecond // when many have ceased to wait for it
+	const late = 1400 * time.Millisecond // by then many programs have stopped waiting for it
 	t.wire.govern(func(w *write) fate {
 		if w.key == "lock.late" && w.n == 1 {
 			return fate{after: late}
@@ -84,7 +86,7 @@ func earlierAnswer(t *trial) {
 	lost.judged()
 }
 
-// earlierRenewal has the answer to a renewal arrive when the next one was sent, which is lost.
+// earlierRenewal answers a renewal after the next one was sent, and loses that one.
 func earlierRenewal(t *trial) {
 	t.open()
 	t.wire.govern(func(w *write) fate {
@@ -102,10 +104,11 @@ func earlierRenewal(t *trial) {
 	t.status(x)
 }
 
-// unfitAnswer has the program learn that the bucket is unfit while its claim is not answered.
+// unfitAnswer lets the program learn that the bucket is unfit before its claim is
+// answered.
 func unfitAnswer(t *trial) {
 	t.open()
-	t.take("first") // one that has no use for the bucket may verify it later
+	t.take("first") // a program that does not use the bucket may verify it later
 	back := t.wire.cut()
 	t.configure(expires)
 	held, pass := t.wire.holdInfos()
@@ -121,7 +124,7 @@ func unfitAnswer(t *trial) {
 		return fate{}
 	})
 	claim := t.asks(request{Do: "try", Name: x})
-	// One that waits for the verification sends nothing.
+	// A program that waits for the verification sends nothing.
 	for end := time.Now().Add(settled); t.read("lock."+x).revision == 0 && time.Now().Before(end); t.pause(5 * time.Millisecond) {
 	}
 	before := t.wire.infosShown()
@@ -134,7 +137,7 @@ func unfitAnswer(t *trial) {
 	t.eventually("no record", "it is still there", func() bool { return !t.read("lock." + x).live() })
 }
 
-// renewalError answers the first renewal of each lease by an error.
+// renewalError answers the first renewal of each lease with an error.
 func renewalError(t *trial) {
 	t.open()
 	answers := []struct{ what, forged string }{
@@ -163,13 +166,13 @@ func renewalError(t *trial) {
 	}
 }
 
-// marginOfLong has TTLs of which a thousandth is more than a second.
+// marginOfLong uses a TTL so long that a thousandth of it is more than a second.
 func marginOfLong(t *trial) {
 	for _, ttl := range []time.Duration{t.TTL, time.Hour} {
 		t.ttl = ttl
-		t.start() // anew, since it is opened once
+		t.start() // a new run, because a program opens only once
 		a := t.ask(t.opening())
-		if a.Result == "error" { // it may have a lower maximum
+		if a.Result == "error" { // the program may have a lower maximum
 			continue
 		}
 		t.expect(a.Result == "ok", `"ok" of open, or "error"`, "%s", a)

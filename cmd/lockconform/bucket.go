@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// rows are settings that a client must refuse, as a stream info has them. No server of ours
-// makes such a bucket without others that are refused.
+// rows are settings that a client must refuse, as changes of a stream info. None of our servers can make such a bucket
+// without other settings that are refused.
 var rows = []struct {
 	row    string
 	change func(c map[string]any)
@@ -24,7 +24,7 @@ var rows = []struct {
 	{"allow_msg_counter", func(c map[string]any) { c["allow_msg_counter"] = true }},
 }
 
-// refuses requires that the program does not open a bucket that it sees so.
+// refuses requires that the program does not open a bucket whose stream info is changed this way.
 func (t *trial) refuses(row string, change func(c map[string]any)) {
 	t.wire.show(func(i map[string]any) {
 		if c, ok := i["config"].(map[string]any); ok {
@@ -50,7 +50,7 @@ func bucketRows(t *trial) {
 	t.expect(a.Result == "ok", `"ok" for a bucket that is fit, with a setting of a later server`, "%s", a)
 }
 
-// mirrored makes a stream info one of a bucket with a mirror, which a cluster keeps.
+// mirrored changes a stream info into that of a bucket that has a mirror, on a cluster.
 func mirrored(i map[string]any) {
 	replicated(i, true)
 	if c, ok := i["config"].(map[string]any); ok {
@@ -62,9 +62,9 @@ func mirrored(i map[string]any) {
 	}
 }
 
-// bucketAlone shows the program a bucket with a mirror, and one with replicas. Its reads are answered from a state in
-// which the lock was held. The program refuses these buckets, or is of level 5 and knows that such an answer proves no
-// no.
+// bucketAlone shows the program a bucket with a mirror, and one with replicas. It answers the program's reads from a
+// state in which the lock was still held. The program either refuses these buckets, or is of level 5 and knows that
+// such an answer does not prove a no.
 func bucketAlone(t *trial) {
 	old := "MV_" + t.bucket // as long as the name of the bucket's stream
 	for i, of := range []struct {
@@ -90,7 +90,7 @@ func bucketAlone(t *trial) {
 	}
 }
 
-// copied makes a stream that has the records of the bucket as they are now, and keeps them.
+// copied creates a stream with the present records of the bucket, which keeps them as they are.
 func (t *trial) copied(name string, last uint64) (end func()) {
 	c := jetstream.StreamConfig{Name: name, Storage: jetstream.MemoryStorage, MaxMsgsPerSubject: 1, AllowDirect: true, Mirror: &jetstream.StreamSource{Name: "KV_" + t.bucket}}
 	s, err := t.js.CreateStream(t.ctx, c)
@@ -120,7 +120,7 @@ func bucketServers(t *trial) {
 	t.expect(a.Result == "ok", `"ok" for a server that is fit`, "%s", a)
 }
 
-// reconnected has the program connect anew, and waits until it has seen the bucket again.
+// reconnected makes the program connect anew, and waits until it has read the bucket's stream info again.
 func (t *trial) reconnected() {
 	before := t.wire.infosShown()
 	t.wire.cut()()
@@ -130,7 +130,7 @@ func (t *trial) reconnected() {
 	t.pause(settled)
 }
 
-// within10 waits for something for as long as for a timer of the program.
+// within10 waits for a condition as long as a timer of the program may take. It reports whether the condition was met.
 func (t *trial) within10(ok func() bool) bool {
 	for end := time.Now().Add(soon); !ok(); t.pause(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -152,7 +152,7 @@ func (t *trial) configure(change func(c *jetstream.StreamConfig)) {
 func expires(c *jetstream.StreamConfig)  { c.MaxAge = time.Hour }
 func asBefore(c *jetstream.StreamConfig) { c.MaxAge = 0 }
 
-// bucketUnfit changes a setting while the program is connected.
+// bucketUnfit changes a setting of the bucket while the program is connected.
 func bucketUnfit(t *trial) {
 	t.open()
 	t.take("first")
@@ -166,7 +166,7 @@ func bucketUnfit(t *trial) {
 	t.eventually("ok: the bucket is fit again", "no grant", func() bool { return t.try(x).Result == "ok" })
 }
 
-// anew deletes the bucket and makes it again, so that its first record has a revision.
+// anew deletes the bucket and makes it again, with first as the revision of its first record.
 func (t *trial) anew(first uint64, change func(c *jetstream.StreamConfig)) {
 	c := t.stream.CachedInfo().Config
 	t.need(t.js.DeleteStream(t.ctx, c.Name))
@@ -184,15 +184,14 @@ func (t *trial) anew(first uint64, change func(c *jetstream.StreamConfig)) {
 	t.need(err)
 }
 
-// busy reports whether a server could not make a stream because it still removes the files of the
-// stream that was just deleted.
+// busy reports whether a server failed to make a stream because it is still removing the files of the deleted one.
 func busy(err error) bool {
 	refused, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && refused.ErrorCode == 10049
 }
 
-// recreated makes the bucket again while the program holds a lock, without its record, and has
-// the program connect anew. No renewal passes.
+// recreated makes the bucket again while the program holds a lock, without the lock's record, and makes the program
+// connect anew. No renewal passes.
 func (t *trial) recreated(change func(c *jetstream.StreamConfig)) {
 	t.open()
 	gate := make(chan struct{})
@@ -231,7 +230,7 @@ func tokensBackwards(t *trial) {
 	t.eventually("no record", "it is still there", func() bool { return !t.read("lock.y").live() })
 }
 
-// unfitHeld changes a setting while the program holds a lock.
+// unfitHeld changes a setting of the bucket while the program holds a lock.
 func unfitHeld(t *trial) {
 	t.open()
 	s := t.take(x)
@@ -245,7 +244,7 @@ func unfitHeld(t *trial) {
 	t.expect(!t.read(s.key).live(), "no record after the release", "%s", t.read(s.key))
 }
 
-// unfitWaiter changes a setting while the program waits.
+// unfitWaiter changes a setting of the bucket while the program waits.
 func unfitWaiter(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 0)
@@ -257,7 +256,7 @@ func unfitWaiter(t *trial) {
 	t.expect(!s.live(), "no grant: the bucket has a max_age of 1 h since", "%s", s)
 	t.configure(asBefore)
 	t.reconnected()
-	if a := b.answered(); a.Result != "error" { // an acquire may end with the bucket
+	if a := b.answered(); a.Result != "error" { // an acquire may fail when the bucket becomes unfit
 		t.expect(a.Result == "ok", `"ok": the bucket is fit again`, "%s", a)
 		t.granted(x, a)
 	}

@@ -20,13 +20,13 @@ import (
 // Case is one test of a locker.
 type Case struct {
 	Name  string        `json:"name"`
-	Level int           `json:"level"`          // that the program needs
-	Part  string        `json:"part,omitempty"` // that the case is about; "": the level
-	Must  string        `json:"must"`           // a sentence of docs/protocol
-	Also  string        `json:"also,omitempty"` // other musts that it tests, by their numbers
-	TTL   time.Duration `json:"-"`              // that the program is opened with; 0: 3 s
-	// NoBucket leaves it to the case to make the bucket, and Own to start the server. One with
-	// Stops stops the process of the program.
+	Level int           `json:"level"`          // level that the program needs
+	Part  string        `json:"part,omitempty"` // part that the case is about; "" for a level
+	Must  string        `json:"must"`           // sentence of docs/protocol
+	Also  string        `json:"also,omitempty"` // numbers of other musts that it tests
+	TTL   time.Duration `json:"-"`              // TTL that the program is opened with; 0 for 3 s
+	// With NoBucket the case makes the bucket itself, with Own it starts the server itself, and with
+	// Stops it stops the process of the program.
 	NoBucket bool           `json:"-"`
 	Own      bool           `json:"-"`
 	Stops    bool           `json:"-"`
@@ -35,18 +35,18 @@ type Case struct {
 
 var musts = regexp.MustCompile(`\bM(\d+)`)
 
-// numbers are those of the musts that it tests.
+// numbers returns the numbers of the musts that it tests.
 func (c *Case) numbers() []int { return numbersIn(c.Must + " " + c.Also) }
 
 func numbersIn(text string) (all []int) {
 	for _, m := range musts.FindAllStringSubmatch(text, -1) {
-		n, _ := strconv.Atoi(m[1]) // of digits
+		n, _ := strconv.Atoi(m[1]) // consists of digits
 		all = append(all, n)
 	}
 	return all
 }
 
-// Cases are all, in the order of their levels, and then those of the parts.
+// Cases has all cases: those of the levels in order, then those of the parts.
 var Cases = append(ofLevels, ofParts...)
 
 var ofLevels = []*Case{
@@ -188,12 +188,12 @@ func ttlRange(t *trial) {
 	const day = 24 * time.Hour
 	for _, ttl := range []time.Duration{t.TTL, 366*day + time.Millisecond, 366*day + time.Second, time.Millisecond, time.Second - time.Millisecond, day + time.Millisecond, 30 * day} {
 		t.ttl = ttl
-		t.start() // anew, since it is opened once
+		t.start() // a new run, because a program opens only once
 		a := t.ask(t.opening())
 		if a.Result == "ok" {
 			a = t.try(x)
 		}
-		if a.Result == "ok" && ttl > day && ttl <= 366*day { // of a client that does not renew it
+		if a.Result == "ok" && ttl > day && ttl <= 366*day { // by a program that does not renew it
 			s := t.read("lock." + x)
 			t.expect(s.fields["f"] == true, fmt.Sprintf(`"error" for a TTL of %v, or a fixed lease`, ttl), "%s without f", s)
 			t.expect(s.header.Get("Nats-TTL") == t.seconds(), "Nats-TTL: "+t.seconds(), "%q", s.header.Get("Nats-TTL"))
@@ -209,7 +209,7 @@ func held(t *trial) {
 	t.rivalTakes(x)
 	before := t.read("lock." + x)
 	t.open()
-	for range 2 { // the second time the program may know the lock
+	for range 2 { // the second time the program may already know the lock
 		a := t.try(x)
 		t.expect(a.Result == "refused", `"refused": the lock is held`, "%s", a)
 		t.untouched(before)
@@ -246,7 +246,7 @@ func tombstone(t *trial) {
 	l := t.rivalTakes(x)
 	t.need(l.Unlock(t.ctx))
 	t.take(x)
-	// One without a body, as the tools of others write it.
+	// A tombstone without a body, as other tools write it.
 	revision := t.put("lock.y", record(1, "other", time.Minute, nil), 0, time.Minute)
 	t.publish("lock.y", nil, revision, nats.Header{"Nats-TTL": {"1s"}, "KV-Operation": {"DEL"}})
 	t.take("y")
@@ -268,7 +268,7 @@ func release(t *trial) {
 	t.expect(false, "a tombstone that the program has written", "%s", gone)
 }
 
-// releaseExact has another client hold the lock by the time of the release.
+// releaseExact releases a lock that another client holds by then.
 func releaseExact(t *trial) {
 	t.open()
 	s := t.take(x)
@@ -316,7 +316,7 @@ func foreignAck(t *trial) {
 	}
 }
 
-// configured makes the bucket with a change, and has the program open it.
+// configured makes the bucket with a change, and makes the program open it.
 func (t *trial) configured(change func(c *jetstream.StreamConfig)) answer {
 	c, err := kvstore.Config{Bucket: t.bucket}.StreamConfig()
 	t.need(err)
@@ -344,7 +344,7 @@ func bucketVersion(t *trial) {
 	}
 }
 
-// unfit are settings that a client must refuse.
+// unfit has settings that a client must refuse.
 var unfit = []struct {
 	row    string
 	change func(c *jetstream.StreamConfig)
@@ -394,8 +394,8 @@ func renewal(t *trial) {
 	t.expect(!t.program.toldLost(x), "no lost lock", `{"event":"lost"}`)
 }
 
-// first passes the first write under the key of the lock with a fate, and holds all later
-// ones, so that no renewal prolongs a validity.
+// first applies do to the first write under the key of a lock, and holds all later ones, so that no
+// renewal prolongs a validity.
 func (t *trial) first(do fate) (release func()) {
 	gate := make(chan struct{})
 	t.wire.govern(func(w *write) fate {
@@ -471,7 +471,7 @@ func lateAnswer(t *trial) {
 	t.notHeld(x, "not held: the answer came too late")
 }
 
-// lateRenewal has all answers come when the validity is over.
+// lateRenewal answers all renewals after the validity has ended.
 func lateRenewal(t *trial) {
 	t.open()
 	gate := make(chan struct{})
@@ -522,7 +522,7 @@ func foreignRevision(t *trial) {
 	t.untouched(before)
 }
 
-// renewalZero lets a renewal pass when the record and its tombstone are gone.
+// renewalZero passes a renewal once the record and its tombstone no longer exist.
 func renewalZero(t *trial) {
 	t.open()
 	gate := make(chan struct{})
@@ -542,7 +542,7 @@ func renewalZero(t *trial) {
 	t.expect(!t.read(s.key).live(), "no record: the lease has ended", "%s", t.read(s.key))
 }
 
-// deposedRenewal answers the first renewal as a leader does that was deposed before the claim.
+// deposedRenewal answers the first renewal like a leader that was deposed before the claim.
 func deposedRenewal(t *trial) {
 	t.open()
 	var claimed uint64
@@ -552,7 +552,7 @@ func deposedRenewal(t *trial) {
 		}
 		return fate{drop: true, forged: fmt.Sprintf(`{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: %d"},"stream":"KV_%s","seq":0}`, claimed-1, t.bucket)}
 	})
-	// The rule runs behind the first answer, so after this.
+	// The rule uses claimed only for the renewal, which comes after this.
 	s := func() stored {
 		s := t.take(x)
 		t.wire.mu.Lock()
@@ -593,12 +593,12 @@ func releaseLost(t *trial) {
 	t.expect(a.Result == "lost", `"lost" from unlock: another client has the lock`, "%s", a)
 }
 
-// forgedRecord notifies a holder of records that nobody has written.
+// forgedRecord sends a holder notifications of records that nobody has written.
 func forgedRecord(t *trial) {
 	t.open()
 	s := t.take(x)
 	at := t.wire.seen(s.key)[0].at
-	t.pauseUntil(at.Add(1200 * time.Millisecond)) // from a second on it watches its record
+	t.pauseUntil(at.Add(1200 * time.Millisecond)) // a second after the claim it begins to watch its record
 	now := t.read(s.key)
 	t.forge(s.key, now.revision+1000, record(1, "forged", time.Minute, nil), false)
 	t.forge(s.key, now.revision+1001, record(3, text(s.fields["id"]), time.Minute, map[string]any{"t": s.revision << 6, "bb": "forged"}), false)
@@ -609,14 +609,15 @@ func forgedRecord(t *trial) {
 	t.expect(t.read(s.key).live(), "its record", "%s", t.read(s.key))
 }
 
-// waitsFor has the program wait for a lock that is held. It returns the program's place.
+// waitsFor makes the program wait for a lock that is held. It returns the program's place, and a
+// function that waits for the answer.
 func (t *trial) waitsFor(name string) (place stored, answered func() answer) {
 	r := request{Do: "lock", Name: name, Wait: (30 * time.Second).Milliseconds()}
 	ch := t.send(r)
 	return t.place(name), func() answer { return t.answered(r, ch) }
 }
 
-// waits does so, and has the program be granted the lock then.
+// waits does the same, but its function also requires that the program is granted the lock.
 func (t *trial) waits(name string) (place stored, granted func() answer) {
 	place, answered := t.waitsFor(name)
 	return place, func() answer { return t.turned(name, answered()) }
@@ -651,13 +652,13 @@ func queue(t *trial) {
 	}
 }
 
-// grant is what a client of the library got.
+// grant is the result of an acquire by a client of the library.
 type grant struct {
 	lock *natslock.Lock
 	err  error
 }
 
-// rivalWaits has a client of the library queue. n is how many places there are then.
+// rivalWaits makes a client of the library queue. n is the number of places after that.
 func (t *trial) rivalWaits(name string, n int) <-chan grant {
 	c, ch := t.rival(), make(chan grant, 1)
 	go func() {
@@ -680,7 +681,7 @@ func (t *trial) rivalGranted(ch <-chan grant) *natslock.Lock {
 	return nil
 }
 
-// fifo has the program wait between a client that takes its time and one of the library.
+// fifo makes the program wait between a slow client and a client of the library.
 func fifo(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 1)
@@ -734,8 +735,8 @@ func tryBehindQueue(t *trial) {
 	t.expect(a.Result == "refused", `"refused": the lock is free, and another client waits for it`, "%s", a)
 }
 
-// predecessor has the client before the program leave while another one has the lock, which was free
-// before that.
+// predecessor ends the place ahead of the program's while another client has the lock, which was
+// free before that.
 func predecessor(t *trial) {
 	t.open()
 	for _, status := range []int{4, 5, 9} {
@@ -749,7 +750,7 @@ func predecessor(t *trial) {
 	}
 }
 
-// forgedTombstone notifies the first waiter of an end of the record that is live.
+// forgedTombstone notifies the first waiter that a live record has ended.
 func forgedTombstone(t *trial) {
 	l := t.rivalTakes(x)
 	before := t.read("lock." + x)
@@ -823,7 +824,7 @@ func lostAnswer(t *trial) {
 
 func brokenAttempt(t *trial) {
 	t.open()
-	gate := make(chan struct{}) // the next attempt comes after the break
+	gate := make(chan struct{}) // the next attempt passes after the break
 	t.wire.govern(func(w *write) fate {
 		if w.n == 1 {
 			return fate{lose: true}
@@ -836,7 +837,7 @@ func brokenAttempt(t *trial) {
 	b := t.put(s.key, record(3, text(s.fields["id"]), t.whole(), map[string]any{"t": s.revision << 6, "bb": "operator"}), s.revision, t.whole())
 	close(gate)
 	a := t.answered(patient, ch)
-	if a.Result == "ok" { // a new claim may come, and no adoption
+	if a.Result == "ok" { // a new claim is allowed, but not an adoption
 		now := t.read(s.key)
 		t.expect(text(now.fields["id"]) != text(s.fields["id"]), "no grant: an operator has broken the attempt", "%s", now)
 	}
@@ -850,7 +851,7 @@ func brokenAttempt(t *trial) {
 	})
 }
 
-// lateWrite holds the first attempt back until the claim is over and the key empty.
+// lateWrite holds the first attempt until its claim is over and the key is empty.
 func lateWrite(t *trial) {
 	t.open()
 	gate := make(chan struct{})
@@ -911,11 +912,11 @@ func lostRenewalAnswer(t *trial) {
 	t.expect(!t.program.toldLost(x), "no lost lock", `{"event":"lost"}`)
 }
 
-// ids has the program claim, and compares what it called the claims.
+// ids makes the program claim locks, and compares the ids of the claims.
 func ids(t *trial) {
 	seen := map[string]string{}
 	for run := range 2 {
-		t.open() // the second time a program that has just started, as after a crash
+		t.open() // the second time as a new run, as after a crash
 		for _, name := range []string{"y", x, x, "z", x} {
 			claim := fmt.Sprintf("a claim of %s by run %d of the program", name, run)
 			id := text(t.take(name).fields["id"])
@@ -926,13 +927,13 @@ func ids(t *trial) {
 				t.expect(t.ask(request{Do: "unlock", Name: x}).Result == "ok", "ok", "no ok from unlock")
 			}
 		}
-		for _, name := range []string{"y", "z"} { // which it has had beside the others
+		for _, name := range []string{"y", "z"} { // held alongside the others
 			t.expect(t.ask(request{Do: "unlock", Name: name}).Result == "ok", "ok", "no ok from unlock")
 		}
 	}
 }
 
-// readable are values of a place that a reader has to take for one, and those that it must not.
+// readable has values of a place, both those that a reader must accept and those that it must not.
 var readable = []struct {
 	what  string
 	value []byte
@@ -961,7 +962,7 @@ var readable = []struct {
 
 func concat(parts ...string) []byte { return []byte(strings.Join(parts, "")) }
 
-// placesReadable has the program try a lock that is free, beside different values of a place.
+// placesReadable makes the program try a free lock whose queue has one of these values.
 func placesReadable(t *trial) {
 	t.open()
 	for i, one := range readable {
@@ -998,7 +999,7 @@ func placeRenewal(t *trial) {
 	b.finish()
 }
 
-// placeAgain has the client before the program leave, and queue again under the same key.
+// placeAgain makes the client ahead of the program leave, and queue again under the same key.
 func placeAgain(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 1)
@@ -1020,7 +1021,7 @@ func placeAgain(t *trial) {
 	}
 }
 
-// overdueClock has the server say that the time of an overdue record has not come.
+// overdueClock shows the program a server time at which the record is not overdue yet.
 func overdueClock(t *trial) {
 	before := t.forgotten()
 	t.pause(1500 * time.Millisecond)
@@ -1037,7 +1038,7 @@ func overdueClock(t *trial) {
 	t.eventually("ok: the record is overdue by the clock of the server", "no grant", func() bool { return t.try(x).Result == "ok" })
 }
 
-// overdueNotified notifies the program of a record that has ended long ago.
+// overdueNotified notifies the program of a record that ended long ago.
 func overdueNotified(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 0)
@@ -1053,7 +1054,7 @@ func overdueNotified(t *trial) {
 	b.granted()
 }
 
-// forgotten has a server that has forgotten the TTL of a record.
+// forgotten returns a record whose TTL the server has forgotten.
 func (t *trial) forgotten() stored {
 	dir, err := os.MkdirTemp("", "lockconform-")
 	t.need(err)

@@ -7,7 +7,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// breaks has an operator break the claim of a record.
+// breaks makes an operator break the claim of a record.
 func (t *trial) breaks(s stored, more func(*admin.BreakRequest)) {
 	r := admin.BreakRequest{Kind: admin.KindMutex, Name: x, ID: text(s.fields["id"]), Reason: "conform"}
 	if more != nil {
@@ -16,7 +16,7 @@ func (t *trial) breaks(s stored, more func(*admin.BreakRequest)) {
 	t.need(t.operator().Break(t.ctx, r))
 }
 
-// deleted waits until the program deletes a revision.
+// deleted waits until the program deletes key at the revision.
 func (t *trial) deleted(key string, revision uint64, expected string) {
 	t.eventually(fmt.Sprintf("%s: a deletion that expects %d", expected, revision), "there is none", func() bool {
 		for _, w := range t.wire.seen(key) {
@@ -28,7 +28,7 @@ func (t *trial) deleted(key string, revision uint64, expected string) {
 	})
 }
 
-// releaseBroken breaks a lease that is released before it is renewed.
+// releaseBroken breaks a lease that is then released before its next renewal.
 func releaseBroken(t *trial) {
 	t.open()
 	s := t.take(x)
@@ -40,7 +40,7 @@ func releaseBroken(t *trial) {
 	t.expect(!t.read(s.key).live(), "no record after the release", "%s", t.read(s.key))
 }
 
-// brokenLater breaks a lease when its client may watch the record.
+// brokenLater breaks a lease at a time when the client may be watching the record.
 func brokenLater(t *trial) {
 	t.open()
 	s := t.take(x)
@@ -56,7 +56,7 @@ func brokenLater(t *trial) {
 func brokenAtOnce(t *trial) {
 	t.open()
 	s := t.take(x)
-	t.pause(t.ttl / 4) // the tombstone is still there at its second renewal
+	t.pause(t.ttl / 4) // the tombstone still exists at the program's second renewal
 	s = t.read(s.key)
 	t.breaks(s, func(r *admin.BreakRequest) { r.Immediately = true })
 	t.lost(x, "a lock that is lost: an operator has broken it with immediate effect")
@@ -79,7 +79,7 @@ func extend(t *trial) {
 	t.expect(after.Held && after.Left > before.Left, fmt.Sprintf("more than the %d ms that were left", before.Left), "held: %t, %d ms left", after.Held, after.Left)
 }
 
-// extendLost extends a lease that another client has by then.
+// extendLost extends a lease when another client already has the lock.
 func extendLost(t *trial) {
 	t.open()
 	s := t.take(x)
@@ -92,7 +92,7 @@ func extendLost(t *trial) {
 	t.untouched(before)
 }
 
-// extendUnanswered has the renewals of an extension not be answered.
+// extendUnanswered leaves the renewals of an extension unanswered.
 func extendUnanswered(t *trial) {
 	t.open()
 	defer t.first(fate{})()
@@ -104,7 +104,7 @@ func extendUnanswered(t *trial) {
 	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the sending of the claim", t.validity()))
 }
 
-// extendRange asks for TTLs that no lease which is renewed may have.
+// extendRange asks for TTLs that no renewed lease may have.
 func extendRange(t *trial) {
 	t.open()
 	t.extends = true
@@ -120,7 +120,7 @@ func extendRange(t *trial) {
 	}
 }
 
-// extendShorter asks for a shorter TTL, and lets nobody answer that.
+// extendShorter asks for a shorter TTL, and leaves that unanswered.
 func extendShorter(t *trial) {
 	t.open()
 	t.extends = true

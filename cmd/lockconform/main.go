@@ -1,5 +1,5 @@
-// Command lockconform tests a locker that somebody has written from docs/protocol. It runs
-// the program, speaks to it in lines of JSON, and stands between it and a real server. Each
+// Command lockconform tests a locker that was written from docs/protocol. It runs the
+// program, exchanges lines of JSON with it, and stands between it and a real server. Each
 // case tests one sentence of the protocol, and judges by the records and the writes.
 //
 //	lockconform --level 1 -- node locker.js
@@ -65,7 +65,7 @@ type command struct {
 	out io.Writer
 }
 
-// Help is the text of --help before the flags.
+// Help returns the text of --help before the flags.
 func (*command) Help() string {
 	return `Tests a locker in any language that was written from docs/protocol.
 
@@ -131,26 +131,26 @@ func (c *command) AfterApply() error {
 	return nil
 }
 
-// result is that of a case. Scripts depend on it: fields are added, never renamed.
+// result is the result of a case. Scripts depend on it: fields are added, never renamed.
 type result struct {
 	*Case
 	Result   string  `json:"result"` // ok, failed, error
 	Seconds  float64 `json:"seconds"`
-	Violated string  `json:"violated,omitempty"` // the sentence, if it is not the one of the case
+	Violated string  `json:"violated,omitempty"` // the violated sentence, if it is not the one of the case
 	Expected string  `json:"expected,omitempty"`
 	Seen     string  `json:"seen,omitempty"`
 
-	slow bool // the machine was too slow to judge it
+	slow bool // the machine was too slow to judge the case
 }
 
 // run is one run of the command.
 type run struct {
 	*command
-	url  string               // of the server that the cases share
-	late func() time.Duration // in place of what is measured
+	url  string               // server that the cases share
+	late func() time.Duration // replaces the measurement of lateness in tests
 }
 
-// runCases runs the cases, and prints what they have found.
+// runCases runs the cases and prints their results.
 func (c *command) runCases() error {
 	cases := c.chosen()
 	if len(cases) == 0 {
@@ -208,7 +208,7 @@ func (c *command) runCases() error {
 	return c.report(results)
 }
 
-// chosen are the cases that the flags choose.
+// chosen returns the cases that the flags select.
 func (c *command) chosen() (cases []*Case) {
 	for _, one := range Cases {
 		matches := c.Names == ""
@@ -223,7 +223,7 @@ func (c *command) chosen() (cases []*Case) {
 	return cases
 }
 
-// table returns a table without frames, whose columns are two blanks apart.
+// table returns a table without frames, with two blanks between its columns.
 func (c *command) table() *tabwriter.Writer { return tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0) }
 
 // printJSON prints v on one line.
@@ -248,8 +248,8 @@ func (c *command) list(cases []*Case) error {
 	return t.Flush()
 }
 
-// all runs the cases, some at a time, and calls done with each result. They come in the
-// order of the cases.
+// all runs several cases at a time, and calls done with each result as it becomes known. It
+// returns the results in the order of the cases.
 func (r *run) all(ctx context.Context, cases []*Case, done func(result)) []result {
 	var (
 		mu      sync.Mutex
@@ -280,7 +280,7 @@ func (r *run) all(ctx context.Context, cases []*Case, done func(result)) []resul
 	return results
 }
 
-// one runs a case in a bucket of its own.
+// one runs a case in its own bucket.
 func (r *run) one(ctx context.Context, c *Case, bucket string) (res result) {
 	begun := time.Now()
 	t := &trial{Case: c, ctx: ctx, run: r, bucket: bucket, ttl: cmp.Or(c.TTL, 3*time.Second)}
@@ -334,7 +334,7 @@ func (r *run) one(ctx context.Context, c *Case, bucket string) (res result) {
 
 func (c *command) report(results []result) error {
 	count := map[string]int{}
-	byLevel := map[int][2]int{} // cases, and those that passed
+	byLevel := map[int][2]int{} // numbers of cases, and of those that passed
 	for _, one := range results {
 		count[one.Result]++
 		n := byLevel[one.Level]

@@ -6,8 +6,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// least is a user of the locks below "orders.", who may do nothing else. That is what
-// docs/permissions.conf grants to a service.
+// least returns a user who may use the locks below "orders." and do nothing else.
+// docs/permissions.conf grants the same to a service.
 func (t *trial) least() *server.User {
 	return &server.User{Username: "orders", Password: "orders", Permissions: &server.Permissions{
 		Publish: &server.SubjectPermission{Allow: []string{
@@ -64,12 +64,12 @@ func refusedPermission(t *trial) {
 	t.take("orders.x")
 }
 
-// bufferedWrite has the program try while it has no connection.
+// bufferedWrite makes the program try a lock while it has no connection.
 func bufferedWrite(t *trial) {
 	t.open()
 	t.take("first")
 	back := t.wire.cut()
-	t.pause(settled) // until the program has noticed: a write to the old connection is lost
+	t.pause(settled) // until the program notices: a write to the old connection is lost
 	r := request{Do: "try", Name: x}
 	ch := t.send(r)
 	var a *answer
@@ -104,7 +104,7 @@ func reconnect(t *trial) {
 	b.granted()
 }
 
-// restartHeld restarts the server under a holder.
+// restartHeld restarts the server while the program holds a lock.
 func restartHeld(t *trial) {
 	restart := t.ownServer(nil)
 	t.open()
@@ -119,7 +119,7 @@ func restartHeld(t *trial) {
 	t.expect(t.ask(request{Do: "unlock", Name: x}).Result == "ok", "ok", "no ok from unlock")
 }
 
-// restartWaiter restarts the server under a waiter.
+// restartWaiter restarts the server while the program waits.
 func restartWaiter(t *trial) {
 	restart := t.ownServer(nil)
 	t.open()

@@ -8,14 +8,14 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// The parts that have cases.
+// Parts of the protocol with cases of their own.
 const (
 	rwlock    = "rwlock"
 	semaphore = "semaphore"
 )
 
 var ofParts = []*Case{
-	// The reader-writer lock.
+	// Reader-writer lock.
 	{Name: "read", Level: 3, Part: rwlock, judge: reads, Must: "A reader must (M94) write its record with the header `Nats-Expected-Last-Subject-Sequence-Subject` naming `$KV.<bucket>.rw.<name>`", Also: "M28"},
 	{Name: "read-renewal", Level: 3, Part: rwlock, judge: readRenewal, TTL: 2 * time.Second, Must: "A reader renews and releases its own record like a lease, without a guard: its expectation is about its own key then."},
 	{Name: "read-behind-gate", Level: 3, Part: rwlock, judge: readBehindGate, Must: "A reader must not (M96) claim at it before it has read a tombstone there."},
@@ -34,7 +34,7 @@ var ofParts = []*Case{
 	{Name: "drain-twice", Level: 5, Part: rwlock, judge: drainTwice, Must: "So the proof must (M103) be **two** complete answers"},
 	{Name: "drain-incomplete", Level: 5, Part: rwlock, judge: drainIncomplete, Must: "A key that an incomplete answer does not name, a 404 and an empty list prove nothing: a client must not (M40) treat them as absence where a rule asks for a state."},
 
-	// The semaphore.
+	// Semaphore.
 	{Name: "permit", Level: 3, Part: semaphore, judge: permit, Must: "A semaphore has 1 to 256 permits, and permit k is the slot `sem.<name>.<k>`."},
 	{Name: "permit-full", Level: 3, Part: semaphore, judge: permitFull, Must: "A client must not (M104) claim slots at or above its own number."},
 	{Name: "permit-queue", Level: 3, Part: semaphore, judge: permitQueue, Must: "A waiter must not (M105) claim slots in its turn before it is the first."},
@@ -45,16 +45,16 @@ var ofParts = []*Case{
 
 const guardHeader = "Nats-Expected-Last-Subject-Sequence-Subject"
 
-// puts writes a record of a foreign client, which lasts a minute.
+// puts writes a foreign client's record that lasts for a minute.
 func (t *trial) puts(key string, status int, id string, more map[string]any) stored {
 	t.put(key, record(status, id, time.Minute, more), 0, time.Minute)
 	return t.read(key)
 }
 
-// ends has the foreign client of a record end it.
+// ends makes the foreign client of a record end it.
 func (t *trial) ends(s stored) { t.erase(s.key, 4, text(s.fields["id"]), s.revision) }
 
-// of is a request for the lock of the part.
+// of returns a request for the lock of the part.
 func of(do, kind string, permits int) request {
 	r := request{Do: do, Name: x, Kind: kind, Permits: permits}
 	if do == "lock" {
@@ -63,7 +63,7 @@ func of(do, kind string, permits int) request {
 	return r
 }
 
-// asked is a request without an answer yet.
+// asked is a request that has not been answered yet.
 type asked struct {
 	t  *trial
 	r  request
@@ -72,7 +72,7 @@ type asked struct {
 
 func (t *trial) asks(r request) *asked { return &asked{t, r, t.send(r)} }
 
-// notBefore requires that no answer comes for so long.
+// notBefore requires that no answer arrives for d.
 func (a *asked) notBefore(d time.Duration, expected string) {
 	select {
 	case got := <-a.ch:
@@ -81,13 +81,14 @@ func (a *asked) notBefore(d time.Duration, expected string) {
 	}
 }
 
-// granted waits for the grant. It returns the write that has made its record.
+// granted waits for the grant. It returns the write that created its record.
 func (a *asked) granted(prefix, expected string) write {
 	got := a.t.answered(a.r, a.ch)
 	return a.t.holds(prefix, got, expected)
 }
 
-// holds judges a grant by the records under a prefix.
+// holds judges a grant by the records under prefix. It returns the write that created the
+// newest one.
 func (t *trial) holds(prefix string, a answer, expected string) (first write) {
 	t.expect(a.Result == "ok", `"ok": `+expected, "%s", a)
 	for _, w := range t.wire.seen("") {
@@ -105,7 +106,7 @@ func (t *trial) holds(prefix string, a answer, expected string) (first write) {
 	return first
 }
 
-// joins are the attempts of the program to read.
+// joins returns the program's attempts to read.
 func (t *trial) joins() (all []write) {
 	for _, w := range t.wire.seen("") {
 		if strings.HasPrefix(w.key, "read."+x+".") && !w.deletes() && !w.renewal() {
@@ -129,7 +130,7 @@ func reads(t *trial) {
 	t.expect(strings.HasSuffix(w.key, "."+text(w.fields["id"])) && number(w.fields["m"]) == 1, "the id in the key, and m 1", "the id %q, and m %d", text(w.fields["id"]), number(w.fields["m"]))
 	t.unlocks("read", 0)
 	t.expect(t.read(w.key).deleted(), "a tombstone of "+w.key, "%s", t.read(w.key))
-	// Behind a writer that has gone.
+	// After a writer has left.
 	t.ends(t.puts("rw."+x, 1, "WRITER", nil))
 	gone, key := t.read("rw."+x), w.key
 	w = t.holds("read."+x+".", t.ask(of("try", "read", 0)), "no client writes")
@@ -192,7 +193,7 @@ func readAgain(t *trial) {
 	}
 }
 
-// readCleanUp loses attempts, and looks at what the program takes away.
+// readCleanUp drops two attempts, and checks what the program deletes.
 func readCleanUp(t *trial) {
 	t.open()
 	t.ends(t.puts("rw."+x, 1, "WRITER", nil))
@@ -299,7 +300,8 @@ func tryWrite(t *trial) {
 	t.untouched(reader)
 }
 
-// draining has the program write while another client reads. It returns the reader, and the gate.
+// draining makes the program write while another client reads. It returns the reader's
+// record and the gate.
 func (t *trial) draining(status int) (reader, gate stored, waits *asked) {
 	t.open()
 	reader = t.puts("read."+x+".OTHER", status, "OTHER", map[string]any{"m": 1, "t": 64})
@@ -334,7 +336,7 @@ func drainBroken(t *trial) {
 	waits.granted("rw."+x, "the reader has gone")
 }
 
-// drainOldAnswer answers with a state that is older than the gate, and names nobody.
+// drainOldAnswer answers with a state that is older than the gate and names no reader.
 func drainOldAnswer(t *trial) {
 	t.open()
 	reader := t.puts("read."+x+".OTHER", 1, "OTHER", map[string]any{"m": 1})
@@ -352,7 +354,7 @@ func drainOldAnswer(t *trial) {
 	t.grantedOrNot(waits)
 }
 
-// drainAnew answers as another bucket does.
+// drainAnew answers like a bucket that was created later.
 func drainAnew(t *trial) {
 	_, _, waits := t.draining(1)
 	t.wire.show(func(i map[string]any) {
@@ -371,8 +373,8 @@ func drainAnew(t *trial) {
 	}
 }
 
-// replicated makes a stream info one of three replicas. Without a time since when there is a
-// leader it is incomplete.
+// replicated changes a stream info into that of three replicas. Without led it has no
+// leader, and so is incomplete.
 func replicated(i map[string]any, led bool) {
 	if c, ok := i["config"].(map[string]any); ok {
 		c["num_replicas"] = 3
@@ -386,7 +388,7 @@ func replicated(i map[string]any, led bool) {
 	i["cluster"] = cluster
 }
 
-// drainTwice has the program write on a bucket that it sees as one of three replicas.
+// drainTwice makes the program write in a bucket that it sees as one of three replicas.
 func drainTwice(t *trial) {
 	t.start()
 	t.wire.show(func(i map[string]any) { replicated(i, true) })
@@ -402,7 +404,7 @@ func drainTwice(t *trial) {
 	t.expect(renewed > 0, "a renewal of the gate between two answers, before the grant", "no renewal; its writes: %s", t.writes())
 }
 
-// drainIncomplete has the answers to the program name no reader, and no leader.
+// drainIncomplete gives the program answers that name neither a reader nor a leader.
 func drainIncomplete(t *trial) {
 	t.start()
 	t.wire.show(func(i map[string]any) { replicated(i, true) })
@@ -425,7 +427,8 @@ func drainIncomplete(t *trial) {
 	}
 }
 
-// grantedOrNot waits for an answer that may be an error: the program may have given up.
+// grantedOrNot waits for an answer, which may be an error, because the program may have
+// given up.
 func (t *trial) grantedOrNot(waits *asked) {
 	if a := t.answered(waits.r, waits.ch); a.Result != "error" {
 		t.holds("rw."+x, a, "nobody reads")
@@ -463,7 +466,7 @@ func permitFull(t *trial) {
 	t.expect(w.key == slot(1), "the slot "+slot(1), "%s", w.key)
 }
 
-// full fills the slots of a semaphore, and has others wait for it.
+// full fills the slots of a semaphore, and queues a waiter for it.
 func (t *trial) full(permits, q int) (slots []stored, head stored) {
 	for k := range permits {
 		slots = append(slots, t.puts(slot(k), 1, fmt.Sprint("OTHER", k), map[string]any{"q": permits}))
@@ -492,7 +495,7 @@ func permitNewcomer(t *trial) {
 	t.expect(!now.live() && now.revision <= gone, "a slot that is free", "%s", now)
 }
 
-// permitUnequal frees a slot that the head does not know of.
+// permitUnequal frees a slot that the head of the queue does not know of.
 func permitUnequal(t *trial) {
 	t.open()
 	slots, head := t.full(2, 1)
@@ -506,7 +509,7 @@ func permitUnequal(t *trial) {
 	t.expect(w.key == slot(1), "the slot "+slot(1), "%s", w.key)
 }
 
-// permitLate answers the first claim when the program may have made another one.
+// permitLate answers the first claim when the program may already have sent another.
 func permitLate(t *trial) {
 	t.open()
 	var first string

@@ -12,17 +12,18 @@ import (
 	"time"
 )
 
-// request is a line to the program. A zero field is left out.
+// request is a line to the program. Zero fields are left out.
 type request struct {
 	ID     int    `json:"id"`
 	Do     string `json:"do"`
 	URL    string `json:"url,omitempty"`
 	Bucket string `json:"bucket,omitempty"`
-	TTL    int64  `json:"ttl,omitempty"`   // milliseconds: of all locks, or of the lock from an extend on
-	Level  int    `json:"level,omitempty"` // up to which it is tested
-	Name   string `json:"name,omitempty"`  // of the lock
+	TTL    int64  `json:"ttl,omitempty"`   // milliseconds: for all locks, or from an extend on for its lock
+	Level  int    `json:"level,omitempty"` // the highest level tested
+	Name   string `json:"name,omitempty"`  // name of the lock
 	Wait   int64  `json:"wait,omitempty"`  // milliseconds
-	// Kind is "read", "write" or "permit", of Permits. Without one the lock is a mutex.
+	// Kind is "read", "write" or "permit", the last one of Permits. If it is empty, the
+	// lock is a mutex.
 	Kind    string `json:"kind,omitempty"`
 	Permits int    `json:"permits,omitempty"`
 }
@@ -33,8 +34,8 @@ type answer struct {
 	Result string `json:"result"`
 	Token  uint64 `json:"token"`
 	Held   bool   `json:"held"`
-	Left   int64  `json:"left"`   // milliseconds of validity
-	Margin int64  `json:"margin"` // of open: milliseconds; 0: a tenth of the TTL, at most 1 s
+	Left   int64  `json:"left"`   // remaining validity in milliseconds
+	Margin int64  `json:"margin"` // in the answer to open: milliseconds; 0 stands for a tenth of the TTL, at most 1 s
 	Why    string `json:"why"`
 	Event  string `json:"event"`
 	Name   string `json:"name"`
@@ -47,22 +48,22 @@ func (a answer) String() string {
 	return fmt.Sprintf("%q", a.Result)
 }
 
-// program is a run of the locker that is tested.
+// program is a run of the locker under test.
 type program struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stdout io.ReadCloser
 	stderr tail
-	ended  chan struct{} // closed when it says no more
+	ended  chan struct{} // closed at the end of its output
 
 	mu      sync.Mutex
-	last    int // id
+	last    int // last request id
 	answers map[int]chan answer
-	lost    map[string]int // events, by the name of the lock
-	noise   string         // a line that is none
+	lost    map[string]int // lost events by name of the lock
+	noise   string         // the last line that is neither an answer nor an event
 }
 
-// tail keeps the end of what is written.
+// tail keeps the end of the text written to it.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
@@ -125,7 +126,7 @@ func (p *program) listen() {
 	}
 }
 
-// send sends a request. Its answer comes from the channel.
+// send sends a request. The channel delivers the answer.
 func (p *program) send(r request) (<-chan answer, error) {
 	p.mu.Lock()
 	p.last++
@@ -141,14 +142,14 @@ func (p *program) send(r request) (<-chan answer, error) {
 	return ch, err
 }
 
-// toldLost reports whether the program has told that a lock is lost.
+// toldLost reports whether the program has reported that a lock is lost.
 func (p *program) toldLost(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lost[name] > 0
 }
 
-// complaint is what the program has said that it should not have, and its standard error.
+// complaint returns the invalid output of the program, if any, and its standard error.
 func (p *program) complaint() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,7 +172,7 @@ func (p *program) end() {
 	_ = p.stdin.Close()
 	kill := time.AfterFunc(grace, func() {
 		_ = p.cmd.Process.Kill()
-		_ = p.stdout.Close() // a child of the program may have it too
+		_ = p.stdout.Close() // a child of the program may have it open too
 	})
 	<-p.ended
 	_ = p.cmd.Wait()

@@ -8,11 +8,12 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// startLimit is how long a server may take to start.
+// startLimit limits how long a server may take to start.
 const startLimit = 10 * time.Second
 
 // startServer starts a server on the loopback interface, with its data in dir. Port 0 is any free
-// one. With users it serves nobody else, and takes a client that names none for the first.
+// port. With users, the server accepts nobody else, and treats a client that names no user as the
+// first one.
 func startServer(dir string, port int, users ...*server.User) (*server.Server, error) {
 	anybody := ""
 	if len(users) > 0 {
@@ -35,7 +36,7 @@ func startServer(dir string, port int, users ...*server.User) (*server.Server, e
 	return srv, nil
 }
 
-// stopServer waits until a server has written what it has.
+// stopServer stops a server, and waits until it has written its data.
 func stopServer(srv *server.Server) {
 	srv.Shutdown()
 	srv.WaitForShutdown()

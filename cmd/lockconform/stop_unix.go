@@ -7,12 +7,13 @@ import (
 	"syscall"
 )
 
-// canStop reports whether a process can be stopped here, and go on later.
+// canStop reports whether this system can stop a process and continue it later.
 const canStop = true
 
-// ownGroup has a program and its children be stopped together.
+// ownGroup puts a program and its children into a process group of their own, to stop
+// them together.
 func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// stop stops the program and its children, and resume has them go on.
+// stop stops the program and its children, and resume continues them.
 func (p *program) stop() error   { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGSTOP) }
 func (p *program) resume() error { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGCONT) }

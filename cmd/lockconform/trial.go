@@ -23,31 +23,31 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// patience bounds what needs no time. It only ends cases that have failed.
+// patience limits what needs no time. It only ends cases that have failed.
 const patience = 20 * time.Second
 
-// soon is for how long the judge waits for what the program does by itself, at one of its
-// timers.
+// soon is how long the judge waits for what the program does by itself, when one of its timers
+// ends.
 const soon = 10 * time.Second
 
-// settled is how long nothing happens before the judge takes it that nothing will.
+// settled is how long nothing has to happen before the judge concludes that nothing will.
 const settled = 300 * time.Millisecond
 
-// violation is what a case has found. The program that is judged did not do as it must.
+// violation is what a case has found: the program under test did not do what it must.
 type violation struct {
 	Must, Expected, Seen string
-	certain              bool // on any machine
+	certain              bool // also on a slow machine
 }
 
-// fault ends a case that cannot be judged: its own means have failed.
+// fault ends a case that cannot be judged because its own means have failed.
 type fault struct{ error }
 
-// tooSlow is a fault of the machine.
+// tooSlow is a fault caused by a slow machine.
 type tooSlow string
 
 func (s tooSlow) Error() string { return "the machine is too slow: " + string(s) }
 
-// lateness measures by how much the timers of this process are late at most.
+// lateness measures the longest delay of this process's timers.
 func lateness() (most func() time.Duration, stop func()) {
 	const tick = 20 * time.Millisecond
 	var longest atomic.Int64
@@ -72,15 +72,15 @@ type trial struct {
 	*Case
 	ctx     context.Context
 	run     *run
-	url     string // of the server
+	url     string // server's URL
 	bucket  string
-	ttl     time.Duration // that the program is opened with
-	extends bool          // the case has the program extend with other TTLs
-	margin  time.Duration // that the program has said, or the default
-	nc      *nats.Conn    // of the judge
+	ttl     time.Duration // TTL that the program is opened with
+	extends bool          // the program is made to extend with other TTLs
+	margin  time.Duration // as the program has stated, or the default
+	nc      *nats.Conn    // the judge's connection
 	js      jetstream.JetStream
 	stream  jetstream.Stream
-	notify  string // the prefix of the subjects of notifications
+	notify  string // prefix of the subjects of notifications
 	wire    *wire
 	program *program
 	cleanup []func()
@@ -94,7 +94,7 @@ func (t *trial) end() {
 	}
 }
 
-// expect ends the case unless what was expected holds.
+// expect ends the case as failed unless ok is true.
 func (t *trial) expect(ok bool, expected, seen string, args ...any) {
 	if !ok {
 		t.violated(t.Must, expected, seen, args...)
@@ -105,7 +105,7 @@ func (t *trial) violated(must, expected, seen string, args ...any) {
 	panic(violation{must, expected, fmt.Sprintf(seen, args...), false})
 }
 
-// need ends a case whose own means have failed.
+// need ends the case as not judged if err is not nil.
 func (t *trial) need(err error) {
 	if err != nil {
 		panic(fault{err})
@@ -130,8 +130,8 @@ func (t *trial) prepare(url string) {
 	t.notify = strings.TrimSuffix(t.stream.CachedInfo().Config.RePublish.Destination, ">")
 }
 
-// server starts a server of the case's own in a directory. With a user it takes the program
-// for this one.
+// server starts a server for this case, with its data in dir. With a user, the server treats
+// the program as this user.
 func (t *trial) server(dir string, user *server.User) (stop func()) {
 	var users []*server.User
 	if user != nil {
@@ -147,7 +147,7 @@ func (t *trial) server(dir string, user *server.User) (stop func()) {
 	return func() { stopServer(s) }
 }
 
-// ownServer starts a server with an empty directory. It returns what starts it anew.
+// ownServer starts a server with an empty directory. It returns a function that restarts it.
 func (t *trial) ownServer(user *server.User) (restart func()) {
 	dir, err := os.MkdirTemp("", "lockconform-")
 	t.need(err)
@@ -160,7 +160,7 @@ func (t *trial) ownServer(user *server.User) (restart func()) {
 		port, err := strconv.Atoi(u.Port())
 		t.need(err)
 		stop()
-		t.pause(4 * settled) // so that the program notices, also when it waits for an answer
+		t.pause(4 * settled) // so that the program notices, even while it waits for an answer
 		s, err := startServer(dir, port)
 		t.need(err)
 		stop = func() { stopServer(s) }
@@ -178,13 +178,13 @@ func (t *trial) rival() *natslock.Client {
 	t.need(err)
 	t.last(nc.Close)
 	c, err := natslock.New(t.ctx, nc, natslock.WithBucket(t.bucket), natslock.WithTTL(time.Minute), natslock.WithOwner("lockconform"), natslock.WithLogger(slog.New(slog.DiscardHandler)),
-		natslock.WithTuning(natslock.Tuning{WatchAfter: -1})) // it does not renew before a third of the minute
+		natslock.WithTuning(natslock.Tuning{WatchAfter: -1})) // its first renewal is due after a third of the minute
 	t.need(err)
 	t.last(func() { _ = c.Close(context.WithoutCancel(t.ctx)) })
 	return c
 }
 
-// rivalTakes has a client of the library take a mutex.
+// rivalTakes makes a client of the library take a mutex.
 func (t *trial) rivalTakes(name string) *natslock.Lock {
 	l, err := t.rival().Lock(t.ctx, name, natslock.MaxWait(patience))
 	t.need(err)
@@ -192,7 +192,7 @@ func (t *trial) rivalTakes(name string) *natslock.Lock {
 	return l
 }
 
-// keep releases a lock in the end: its client would not close before.
+// keep releases a lock at the end of the case, because its client would not close before that.
 func (t *trial) keep(l *natslock.Lock) {
 	t.last(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), time.Second)
@@ -212,13 +212,13 @@ func (t *trial) start() {
 	t.last(t.program.end)
 }
 
-// open starts the program and has it open the bucket.
+// open starts the program and makes it open the bucket.
 func (t *trial) open() {
 	t.start()
 	t.opened()
 }
 
-// opened has the program that was started open the bucket.
+// opened makes the running program open the bucket.
 func (t *trial) opened() {
 	a := t.ask(t.opening())
 	if a.Result != "ok" {
@@ -227,10 +227,10 @@ func (t *trial) opened() {
 	t.says(a)
 }
 
-// usual is the margin of a program that has not said another one.
+// usual returns the margin of a program that has not stated one.
 func (t *trial) usual() time.Duration { return max(min(t.whole()/10, time.Second), t.whole()/1000) }
 
-// says takes the margin from the answer to an open.
+// says records the margin from the answer to an open.
 func (t *trial) says(a answer) {
 	if t.margin = t.usual(); a.Margin > 0 {
 		t.margin = time.Duration(a.Margin) * time.Millisecond
@@ -254,7 +254,7 @@ func (t *trial) send(r request) <-chan answer {
 }
 
 func (t *trial) gone(r request) {
-	select { // until its last line is read
+	select { // wait until its last line has been read
 	case <-t.program.ended:
 	case <-time.After(grace):
 	}
@@ -290,14 +290,14 @@ func (t *trial) answered(r request, ch <-chan answer) (a answer) {
 
 func (t *trial) try(name string) answer { return t.ask(request{Do: "try", Name: name}) }
 
-// take has the program take a free mutex. It returns its claim.
+// take makes the program take a free mutex. It returns the record of its claim.
 func (t *trial) take(name string) stored {
 	a := t.try(name)
 	t.expect(a.Result == "ok", "ok: the lock is free", "%s", a)
 	return t.granted(name, a)
 }
 
-// granted judges a grant by the record, and returns that.
+// granted judges a grant by its record, and returns the record.
 func (t *trial) granted(name string, a answer) stored {
 	s := t.read("lock." + name)
 	t.expect(s.live() && number(s.fields["s"]) == 1, "a record of status 1 under lock."+name+" behind the answer ok", "%s", s)
@@ -306,7 +306,7 @@ func (t *trial) granted(name string, a answer) stored {
 	return s
 }
 
-// wrote reports whether the program has written a revision of a key.
+// wrote reports whether the program wrote the revision of key.
 func (t *trial) wrote(key string, revision uint64) bool {
 	for _, w := range t.wire.seen(key) {
 		if w.stored == revision {
@@ -326,14 +326,14 @@ func (t *trial) status(name string) answer {
 	return a
 }
 
-// rounding is by how much a number of milliseconds may be off.
+// rounding is how much a number of milliseconds may be off.
 const rounding = 2 * time.Millisecond
 
-// within judges a validity: it may not last longer than the last write allows. The program
-// answered after the time of asking, so it believes at least until then and what is left.
+// within judges a validity, which must not last longer than the last write allows. The program
+// answered after asked, so it considers the lock held at least until asked plus the time left.
 func (t *trial) within(name string, a answer, asked time.Time) {
 	bound, w := t.bound(name)
-	if asked.IsZero() { // of a grant: not before its write was stored
+	if asked.IsZero() { // a grant cannot be earlier than its write
 		asked = w.at
 	}
 	left := time.Duration(a.Left) * time.Millisecond
@@ -343,17 +343,18 @@ func (t *trial) within(name string, a answer, asked time.Time) {
 	}
 }
 
-// whole is the TTL in whole seconds.
+// whole returns the TTL in whole seconds.
 func (t *trial) whole() time.Duration {
 	return (t.ttl + time.Second - 1).Truncate(time.Second)
 }
 
-// seconds is the TTL as a header has it.
+// seconds returns the TTL as in a header.
 func (t *trial) seconds() string { return strconv.Itoa(int(t.whole().Seconds())) + "s" }
 
 func (t *trial) validity() time.Duration { return t.whole() - t.margin }
 
-// bound is when the validity ends at the latest: that of the last write which is stored.
+// bound returns the latest end of the validity, and the last stored write, which determines
+// it.
 func (t *trial) bound(name string) (bound time.Time, of write) {
 	for _, w := range t.wire.seen("lock." + name) {
 		if w.stored > 0 && !w.deletes() && w.stored > of.stored {
@@ -363,19 +364,19 @@ func (t *trial) bound(name string) (bound time.Time, of write) {
 	return of.at.Add(t.validity()), of
 }
 
-// notHeld requires that the program does not believe in a lock.
+// notHeld requires that the program does not consider the lock held.
 func (t *trial) notHeld(name, expected string) {
 	a := t.status(name)
 	t.expect(!a.Held, expected, "held, with %d ms left", a.Left)
 }
 
-// lost waits until the program has told that a lock is lost.
+// lost waits until the program has reported that a lock is lost.
 func (t *trial) lost(name, expected string) {
 	t.eventually(expected+`: {"event":"lost","name":"`+name+`"}`, "no such line", func() bool { return t.program.toldLost(name) })
 	t.notHeld(name, expected)
 }
 
-// eventually waits until something is so.
+// eventually waits until ok returns true.
 func (t *trial) eventually(expected, otherwise string, ok func() bool) {
 	for end := time.Now().Add(soon); !ok(); t.pause(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -384,7 +385,7 @@ func (t *trial) eventually(expected, otherwise string, ok func() bool) {
 	}
 }
 
-// writes are the program's last writes, in words.
+// writes describes the program's last writes.
 func (t *trial) writes() string {
 	all := t.wire.seen("")
 	if len(all) == 0 {
@@ -410,7 +411,7 @@ func (t *trial) pauseUntil(at time.Time) { t.pause(time.Until(at)) }
 // stored is a message of the bucket.
 type stored struct {
 	key      string
-	revision uint64 // 0: none
+	revision uint64 // 0 if there is no message
 	at       time.Time
 	header   nats.Header
 	data     []byte
@@ -440,7 +441,7 @@ func (t *trial) read(key string) stored {
 	return stored{key: key, revision: m.Sequence, at: m.Time, header: m.Header, data: m.Data, fields: decode(m.Data)}
 }
 
-// places are the keys of the live places of a mutex.
+// places returns the live places in the queue of a mutex.
 func (t *trial) places(name string) (all []stored) {
 	info, err := t.stream.Info(t.ctx, jetstream.WithSubjectFilter("$KV."+t.bucket+".wait."+name+".*"))
 	t.need(err)
@@ -452,7 +453,7 @@ func (t *trial) places(name string) (all []stored) {
 	return all
 }
 
-// place waits for the place of the program in a queue.
+// place waits for the program's place in a queue.
 func (t *trial) place(name string) (place stored) {
 	t.eventually("a place under wait."+name, "there is none", func() bool {
 		for _, s := range t.places(name) {
@@ -466,22 +467,22 @@ func (t *trial) place(name string) (place stored) {
 	return place
 }
 
-// record is a record of a foreign client.
+// record returns the value of a foreign client's record.
 func record(status int, id string, ttl time.Duration, more map[string]any) []byte {
 	f := map[string]any{"v": 1, "s": status, "id": id, "c": "CONFORM", "l": int(ttl.Seconds()), "a": 1, "o": "lockconform"}
 	for name, value := range more {
 		f[name] = value
 	}
-	data, _ := msgpack.Marshal(f) // of plain values
+	data, _ := msgpack.Marshal(f) // cannot fail with plain values
 	return data
 }
 
-// put publishes to a key under a condition, as a foreign client does.
+// put publishes to a key under a condition, like a foreign client.
 func (t *trial) put(key string, data []byte, expect uint64, ttl time.Duration) uint64 {
 	return t.publish(key, data, expect, nats.Header{"Nats-TTL": {strconv.Itoa(int(ttl.Seconds())) + "s"}})
 }
 
-// erase writes a tombstone, as an operator's tool does.
+// erase writes a tombstone, like an operator's tool.
 func (t *trial) erase(key string, status int, id string, expect uint64) uint64 {
 	return t.publish(key, record(status, id, 0, nil), expect, nats.Header{"Nats-TTL": {"1s"}, "KV-Operation": {"DEL"}})
 }
@@ -493,7 +494,7 @@ func (t *trial) publish(key string, data []byte, expect uint64, header nats.Head
 	return ack.Sequence
 }
 
-// forge publishes a notification that no write is behind.
+// forge publishes a notification without a write.
 func (t *trial) forge(key string, revision uint64, data []byte, deleted bool) {
 	h := nats.Header{
 		"Nats-Stream": {"KV_" + t.bucket}, "Nats-Subject": {"$KV." + t.bucket + "." + key},
@@ -508,7 +509,7 @@ func (t *trial) forge(key string, revision uint64, data []byte, deleted bool) {
 	t.need(t.nc.Flush())
 }
 
-// forgeAt does so for a record that was stored at a time.
+// forgeAt publishes such a notification of a record that was stored at the time at.
 func (t *trial) forgeAt(key string, revision uint64, data []byte, at time.Time, ttl time.Duration) {
 	t.need(t.nc.PublishMsg(&nats.Msg{Subject: t.notify + key, Data: data, Header: nats.Header{
 		"Nats-Stream": {"KV_" + t.bucket}, "Nats-Subject": {"$KV." + t.bucket + "." + key}, "Nats-Last-Sequence": {"0"},
@@ -518,7 +519,8 @@ func (t *trial) forgeAt(key string, revision uint64, data []byte, at time.Time, 
 	t.need(t.nc.Flush())
 }
 
-// untouched requires that the program has not replaced a record. Its owner may have renewed it.
+// untouched requires that the program has not replaced a record. Its owner may have renewed
+// it.
 func (t *trial) untouched(before stored) {
 	now := t.read(before.key)
 	id := text(before.fields["id"])
@@ -529,12 +531,13 @@ func (t *trial) untouched(before stored) {
 	t.expect(ok, before.String()+", as before", "%s; its writes: %s", now, t.writes())
 }
 
-// operator is the library's client of an operator.
+// operator returns an operator's client of the library.
 func (t *trial) operator() *admin.Admin { return admin.New(t.rival()) }
 
-// forget makes a stopped server forget all TTLs, as restarts of real servers do.
+// forget makes a stopped server forget all TTLs, as real servers do when they restart.
 func forget(dir string) error {
-	// A version, a count of entries, the sequence that it is up to, and no entry.
+	// A version, the number of entries, the sequence up to which the state is valid, and no
+	// entry.
 	state := append([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0}, 255, 255, 255, 255, 255, 255, 255, 255)
 	found := 0
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
@@ -555,13 +558,14 @@ var (
 	literal = regexp.MustCompile(`^[-A-Za-z0-9_=/]+(\.[-A-Za-z0-9_=/]+)*$`)
 )
 
-// rule is what every write of a locker must keep. It returns what was expected, or "".
+// rule is what every write of a locker must satisfy. broken returns what was expected, "" if
+// the write satisfies it.
 type rule struct {
 	must   string
 	broken func(t *trial, w write) string
 }
 
-// The sentences that are judged in every case.
+// Sentences that are judged in every case.
 const (
 	mustEndInTime     = "A client must (M46) count it from the sending, and must not (M47) work, or say that it holds the lock, after that."
 	mustArriveInTime  = "It must not (M48) count unless it arrives before the validity that it gives would end."
@@ -579,7 +583,7 @@ const (
 	mustLeave         = "That must not (M77) have status 5 unless no place at all was before it, because its successor claims at once. Otherwise it has status 9."
 )
 
-// rules are for every write that the program sends, in every case.
+// rules apply to every write that the program sends, in every case.
 var rules = []rule{
 	{mustExpect, func(_ *trial, w write) string {
 		_, err := strconv.ParseUint(w.expect(), 10, 64)
@@ -642,14 +646,14 @@ var rules = []rule{
 	}},
 }
 
-// repeated are the fields that a renewal has from the attempt that was granted.
+// repeated has the fields that a renewal copies from the attempt that was granted.
 var repeated = []string{"at", "w", "c", "o", "h", "p", "ps", "m", "q"}
 
-// differs is a field that a renewal has not repeated.
+// differs returns a field that a renewal has not copied.
 func differs(attempt, renewal map[string]any) string {
 	for _, field := range repeated {
 		if number(renewal["g"]) > 1 && (field == "at" || field == "w") {
-			continue // of the goroutine that has the lease now
+			continue // about the goroutine that has the lease now
 		}
 		if a, b := asText(attempt[field]), asText(renewal[field]); a != b {
 			return field
@@ -658,7 +662,7 @@ func differs(attempt, renewal map[string]any) string {
 	return ""
 }
 
-// asText is a value as a text. One that is absent is as a zero one.
+// asText returns a value as text. An absent value is the same as a zero one.
 func asText(v any) string {
 	if s := fmt.Sprint(v); v != nil && s != "0" {
 		return s
@@ -673,15 +677,15 @@ func unless(ok bool, expected string) string {
 	return expected
 }
 
-// brokenRule judges each write that the program has sent. It ends every case, and comes before
-// what the case has found.
+// brokenRule judges every write that the program has sent. It runs after every case, and takes
+// precedence over what the case has found.
 func (t *trial) brokenRule() (v violation, broken bool) {
 	if t.wire == nil {
 		return v, false
 	}
 	for _, w := range t.wire.seen("") {
 		if !strings.Contains(w.key, ".") && w.stored == 0 {
-			continue // a question whether the stream stores, to a key of no lock
+			continue // asks whether the stream stores, with a key that belongs to no lock
 		}
 		for _, r := range rules {
 			if expected := r.broken(t, w); expected != "" {

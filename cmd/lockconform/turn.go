@@ -8,24 +8,24 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// window is for how long a lock is free before a waiter claims it out of turn.
+// window is how long a lock is free before a waiter claims it out of turn.
 const window = 1200 * time.Millisecond
 
-// behind is a program that waits behind others for a lock that is held. All but the program
-// is played by writes alone, so the others do nothing by themselves.
+// behind is a program that waits behind others for a lock that is held. The others are mere
+// records, so they do nothing by themselves.
 type behind struct {
 	t       *trial
 	name    string
 	holder  stored
-	heads   []stored // the places before the program's, the earliest first
-	place   stored   // of the program
+	heads   []stored // places ahead of the program's, earliest first
+	place   stored   // the program's place
 	granted func() answer
 	// answered waits for any answer.
 	answered func() answer
-	before   int // how many claims the program had sent
+	before   int // number of claims that the program had sent by then
 }
 
-// waitsBehind has the program wait behind so many places of dead clients.
+// waitsBehind makes the program wait behind the places of several dead clients.
 func (t *trial) waitsBehind(name string, heads int) *behind {
 	b := &behind{t: t, name: name}
 	t.put("lock."+name, record(1, "HOLDER", time.Minute, nil), 0, time.Minute)
@@ -42,14 +42,14 @@ func (t *trial) waitsBehind(name string, heads int) *behind {
 	return b
 }
 
-// free has the lock be free. It returns a time before that.
+// free frees the lock. It returns a time before that.
 func (b *behind) free() time.Time {
 	at := time.Now()
 	b.t.erase(b.holder.key, 4, "HOLDER", b.holder.revision)
 	return at
 }
 
-// claims are the attempts for the lock.
+// claims returns the program's attempts to take the lock.
 func (b *behind) claims() (all []write) {
 	for _, w := range b.t.wire.seen("lock." + b.name) {
 		if !w.deletes() && !w.renewal() {
@@ -59,7 +59,7 @@ func (b *behind) claims() (all []write) {
 	return all
 }
 
-// claimed waits for so long at most for an attempt that is sent out of turn.
+// claimed reports whether the program sends an attempt out of turn within most.
 func (b *behind) claimed(most time.Duration) bool {
 	for end := time.Now().Add(most); time.Now().Before(end); b.t.pause(5 * time.Millisecond) {
 		if len(b.claims()) > b.before {
@@ -79,14 +79,14 @@ func (b *behind) noneUntil(at time.Time, expected string) {
 	}
 }
 
-// leaves requires that the program leaves a lock that is free since then to the places before
-// its own.
+// leaves requires that the program leaves a lock that is free since then to the places ahead
+// of its own.
 func (b *behind) leaves(free time.Time) {
 	b.noneUntil(free.Add(window/2), "no claim: the lock is free, and another client waits before it")
 }
 
-// finish ends what is left of the places before the program, so that it is the first, and
-// waits for its grant.
+// finish removes the places still ahead of the program, so that it comes first, and waits for
+// its grant.
 func (b *behind) finish() answer {
 	for _, head := range b.heads {
 		if now := b.t.read(head.key); now.live() {
@@ -96,13 +96,13 @@ func (b *behind) finish() answer {
 	return b.granted()
 }
 
-// renewed has the client of a place renew it.
+// renewed makes the client of a place renew it.
 func (t *trial) renewed(place stored) stored {
 	t.put(place.key, record(2, text(place.fields["id"]), 15*time.Second, map[string]any{"a": 0, "r": 1, "t": place.revision}), place.revision, 15*time.Second)
 	return t.read(place.key)
 }
 
-// queueOrder has the earliest place be renewed, and the one before the program's end.
+// queueOrder renews the earliest place, and ends the one just ahead of the program's.
 func queueOrder(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 2)
@@ -123,7 +123,7 @@ func outOfTurn(t *trial) {
 	b.finish()
 }
 
-// outOfTurnCycle has the lock be taken and released within the window.
+// outOfTurnCycle takes and releases the lock within the window.
 func outOfTurnCycle(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 1)
@@ -137,7 +137,8 @@ func outOfTurnCycle(t *trial) {
 	b.finish()
 }
 
-// outOfTurnHead has the head give up within the window, so that there is another one.
+// outOfTurnHead makes the head give up within the window, so that another place becomes the
+// head.
 func outOfTurnHead(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 2)
@@ -149,7 +150,7 @@ func outOfTurnHead(t *trial) {
 	b.finish()
 }
 
-// outOfTurnHint has notifications say that the lock is free, which it is not.
+// outOfTurnHint sends notifications that the lock is free, which it is not.
 func outOfTurnHint(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 1)
@@ -164,7 +165,7 @@ func outOfTurnHint(t *trial) {
 	b.finish()
 }
 
-// outOfTurnGap has no read be answered for more than a second of the window.
+// outOfTurnGap leaves reads unanswered for more than a second of the window.
 func outOfTurnGap(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 1)
@@ -178,7 +179,7 @@ func outOfTurnGap(t *trial) {
 	b.finish()
 }
 
-// outOfTurnExact has the head renew its place while the program claims the lock.
+// outOfTurnExact renews the place of the head while the program claims the lock.
 func outOfTurnExact(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 1)
@@ -191,7 +192,7 @@ func outOfTurnExact(t *trial) {
 	})
 	b.free()
 	head := b.heads[0]
-	if !b.claimed(3 * window) { // it claims nothing out of turn, as it may
+	if !b.claimed(3 * window) { // the program never claims out of turn, which is allowed
 		close(gate)
 		b.finish()
 		return
@@ -203,12 +204,12 @@ func outOfTurnExact(t *trial) {
 	t.expect(t.read(head.key).revision == renewed.revision, renewed.String()+": the head has renewed since the program read its place", "%s; the program's writes: %s", t.read(head.key), t.writes())
 }
 
-// outOfTurnOthers has two dead clients before the program.
+// outOfTurnOthers puts two dead clients ahead of the program.
 func outOfTurnOthers(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 2)
 	b.free()
-	out := b.claimed(5 * window) // one that is not the second learns of it by a timer
+	out := b.claimed(5 * window) // a waiter that is not second finds out by a timer
 	if out {
 		b.granted()
 		t.pause(settled)
@@ -234,8 +235,8 @@ func outOfTurnOthers(t *trial) {
 	}
 }
 
-// stopped stops the program for so long, and does something meanwhile. It returns when the
-// program goes on.
+// stopped stops the program for d, and calls meanwhile. It returns the time at which the
+// program continues.
 func (t *trial) stopped(d time.Duration, meanwhile func()) time.Time {
 	end := time.Now().Add(d)
 	t.need(t.program.stop())
@@ -253,7 +254,7 @@ func stoppedHolder(t *trial) {
 	s := t.take(x)
 	var before stored
 	t.stopped(0, func() {
-		t.rivalTakes(x) // when the record has ended
+		t.rivalTakes(x) // once the record has ended
 		before = t.read(s.key)
 	})
 	t.notHeld(x, "not held: its process was stopped, and the record has ended since")
@@ -262,8 +263,8 @@ func stoppedHolder(t *trial) {
 	t.untouched(before)
 }
 
-// stoppedFirst stops the first waiter until its place has ended, and the lock is free. Another
-// client waits by then.
+// stoppedFirst stops the first waiter until its place has ended and the lock is free. By then
+// another client is waiting.
 func stoppedFirst(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 0)
@@ -284,8 +285,8 @@ func stoppedFirst(t *trial) {
 	b.finish()
 }
 
-// recall has the program wait for a lock that a client of the library keeps for itself, and
-// has no use for.
+// recall makes the program wait for a lock that a client of the library keeps although it does
+// not use it.
 func recall(t *trial) {
 	l, err := t.rival().Lock(t.ctx, x, natslock.Linger(time.Minute))
 	t.need(err)

@@ -18,19 +18,18 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// write is a conditional write of the program, as it passed the wire. The fields above the
-// blank line do not change.
+// write is a conditional write of the program, as it passed the wire. The fields above the blank line do not change.
 type write struct {
-	n      int    // of the writes under its key, from 1
+	n      int    // number among the writes under its key, from 1
 	key    string // without the prefix of the bucket
 	reply  string
 	header nats.Header
 	data   []byte
-	fields map[string]any // of the record; nil: no such map
-	at     time.Time      // when it reached the wire: the program sent it before that
+	fields map[string]any // fields of the record; nil if the value is no such map
+	at     time.Time      // when it reached the wire; the program sent it before that
 
-	stored   uint64 // its revision, once the server has acknowledged it
-	answered bool   // the program has the server's answer
+	stored   uint64 // its revision once the server has acknowledged it
+	answered bool   // the program has received the server's answer
 }
 
 func (w *write) deletes() bool         { return w.header.Get("KV-Operation") != "" }
@@ -55,44 +54,43 @@ func (w *write) String() string {
 
 // fate is what the wire does to a write and to its answer. The zero fate passes both.
 type fate struct {
-	hold   <-chan struct{} // passes the write when this is closed
-	drop   bool            // never passes it
-	forged string          // the answer to a write that is dropped; headers alone begin with NATS/1.0
-	after  time.Duration   // passes the answer so long after the write
-	until  <-chan struct{} // passes the answer when this is closed
-	lose   bool            // never passes it
-	repeat int             // passes it so many times more
+	hold   <-chan struct{} // pass the write only when this is closed
+	drop   bool            // never pass the write
+	forged string          // answer to a dropped write; if it begins with NATS/1.0, it consists of headers
+	after  time.Duration   // pass the answer this long after the write
+	until  <-chan struct{} // pass the answer only when this is closed
+	lose   bool            // never pass the answer
+	repeat int             // pass the answer this many more times
 }
 
-// wire stands between the program and the server, speaks the protocol of NATS, and knows
-// the program's writes.
+// wire stands between the program and the server. It speaks the NATS protocol, and records the program's writes.
 type wire struct {
 	listener net.Listener
 	target   string
-	prefix   string // of the subjects of the records
+	prefix   string // prefix of the subjects of records
 	wg       sync.WaitGroup
 	over     chan struct{}
 
 	mu      sync.Mutex
 	closed  bool
 	conns   map[net.Conn]struct{}
-	rule    func(w *write) fate       // nil: all pass
-	hears   func(subject string) bool // whether a notification passes; nil: all do
-	reads   <-chan struct{}           // reads pass when this is closed; nil: at once
-	asking  <-chan struct{}           // requests for a stream info do
-	asked   int                       // how many of those have come
-	info    func(i map[string]any)    // changes the stream infos that the program sees; nil: nothing
-	refuses bool                      // connections
-	infos   map[string]bool           // the subjects of answers with the stream info
-	shown   int                       // how many have passed
+	rule    func(w *write) fate       // nil passes all writes
+	hears   func(subject string) bool // reports whether a notification passes; nil passes all
+	reads   <-chan struct{}           // reads pass once this is closed; nil passes them at once
+	asking  <-chan struct{}           // the same for requests for a stream info
+	asked   int                       // number of such requests so far
+	info    func(i map[string]any)    // changes the stream infos for the program; nil changes nothing
+	refuses bool                      // refuse new connections
+	infos   map[string]bool           // subjects of the answers with a stream info
+	shown   int                       // number of such answers that have passed
 	writes  []*write
-	waiting map[string]*waiting // for answers, by their subjects
+	waiting map[string]*waiting // writes that wait for an answer, by its subject
 
-	stream, other string // whose direct gets the other one answers
-	replica       bool   // in the name of the stream
+	stream, other string // direct gets of stream are answered by other
+	replica       bool   // in the name of stream
 }
 
-// waiting is a write whose answer has not come.
+// waiting is a write whose answer has not arrived.
 type waiting struct {
 	*write
 	fate
@@ -113,14 +111,14 @@ func newWire(url, bucket string) (*wire, error) {
 
 func (w *wire) address() string { return w.listener.Addr().String() }
 
-// govern sets the rule for the writes that come.
+// govern sets the rule for future writes.
 func (w *wire) govern(rule func(w *write) fate) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rule = rule
 }
 
-// blind has no read pass before sees is called. The answers to those that are held come then.
+// blind holds all reads until sees is called. Their answers arrive after that.
 func (w *wire) blind() (sees func()) {
 	gate := make(chan struct{})
 	w.mu.Lock()
@@ -134,7 +132,7 @@ func (w *wire) blind() (sees func()) {
 	}
 }
 
-// holdInfos has no request for a stream info pass before pass is called.
+// holdInfos holds all requests for a stream info until pass is called.
 func (w *wire) holdInfos() (held func() bool, pass func()) {
 	gate := make(chan struct{})
 	w.mu.Lock()
@@ -154,22 +152,22 @@ func (w *wire) holdInfos() (held func() bool, pass func()) {
 	}
 }
 
-// show has the program see other stream infos.
+// show makes the program see changed stream infos.
 func (w *wire) show(change func(i map[string]any)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.info = change
 }
 
-// lag has direct gets of a stream be answered by another one, whose name is as long. It answers in its own name, or in
-// that of the stream, as a replica that lags.
+// lag makes another stream, whose name is as long, answer the direct gets of a stream. It answers under its own name
+// or, like a lagging replica, under the name of that stream.
 func (w *wire) lag(stream, other string, replica bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stream, w.other, w.replica = stream, other, replica
 }
 
-// cut ends the connections of the program. New ones are refused until back is called.
+// cut closes the program's connections. New ones are refused until back is called.
 func (w *wire) cut() (back func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,21 +183,21 @@ func (w *wire) cut() (back func()) {
 	}
 }
 
-// infosShown is how often the program was answered by a stream info.
+// infosShown returns how often the program has received a stream info.
 func (w *wire) infosShown() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.shown
 }
 
-// deafen has no notification pass.
+// deafen stops all notifications.
 func (w *wire) deafen() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hears = func(string) bool { return false }
 }
 
-// seen returns copies of the writes so far, under one key or, with "", under all.
+// seen returns copies of the writes so far, under one key, or under all if key is "".
 func (w *wire) seen(key string) (all []write) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -256,7 +254,7 @@ func (w *wire) accept() {
 	}
 }
 
-// sink is a connection that several goroutines write frames to.
+// sink is a connection to which several goroutines write frames.
 type sink struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -265,21 +263,21 @@ type sink struct {
 func (s *sink) put(frame []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, _ = s.w.Write(frame) // the reader of this connection finds out
+	_, _ = s.w.Write(frame) // the reader of this connection notices errors
 }
 
-// frame is a line of the protocol, and the message behind it.
+// frame is a line of the protocol with the message that follows it.
 type frame struct {
 	words   [][]byte
 	raw     []byte
 	message []byte // headers and body, for PUB, HPUB, MSG, HMSG
-	header  int    // the length of the headers in it
+	header  int    // length of the headers in message
 }
 
-// subject is that of a message.
+// subject returns the subject of a message.
 func (f frame) subject() string { return string(f.words[1]) }
 
-// reply is where the answer to a published message goes.
+// reply returns the subject for the answer to a published message.
 func (f frame) reply() string {
 	sizes := 1
 	if f.header > 0 {
@@ -291,7 +289,7 @@ func (f frame) reply() string {
 	return string(f.words[2])
 }
 
-// pump passes frames, or leaves them to take.
+// pump passes frames on, except those that take handles.
 func (w *wire) pump(from *bufio.Reader, to *sink, take func(f frame, to *sink) bool) {
 	for {
 		f, err := read(from)
@@ -339,7 +337,7 @@ func read(from *bufio.Reader) (f frame, err error) {
 	return f, nil
 }
 
-// subscriptions are those of one connection.
+// subscriptions are the subscriptions of one connection.
 type subscriptions []struct{ pattern, sid string }
 
 func (s *subscriptions) note(f frame) {
@@ -348,7 +346,7 @@ func (s *subscriptions) note(f frame) {
 	}
 }
 
-// of is the id of the last subscription that has a subject.
+// of returns the id of the last subscription that matches a subject.
 func (s subscriptions) of(subject string) string {
 	tokens := strings.Split(subject, ".")
 	for _, one := range slices.Backward(s) {
@@ -368,7 +366,7 @@ func (s subscriptions) of(subject string) string {
 	return "0"
 }
 
-// fromClient takes the writes of the program.
+// fromClient returns a function that handles the program's writes.
 func (w *wire) fromClient(client *sink) func(f frame, server *sink) bool {
 	var inboxes subscriptions
 	return func(f frame, server *sink) bool {
@@ -425,7 +423,7 @@ func (w *wire) fromClient(client *sink) func(f frame, server *sink) bool {
 	}
 }
 
-// asks takes the requests of the program that are no writes.
+// asks handles the program's requests other than writes.
 func (w *wire) asks(f frame, server *sink) bool {
 	request, ok := strings.CutPrefix(f.subject(), "$JS.API.")
 	if !ok {
@@ -457,7 +455,7 @@ func (w *wire) asks(f frame, server *sink) bool {
 	return false
 }
 
-// opened waits until a gate is open. It returns false if the wire is closed before.
+// opened waits until gate is open. It returns false if the wire is closed first.
 func (w *wire) opened(gate <-chan struct{}) bool {
 	select {
 	case <-gate:
@@ -467,7 +465,7 @@ func (w *wire) opened(gate <-chan struct{}) bool {
 	}
 }
 
-// fromServer takes the answers to writes, and the notifications.
+// fromServer handles the answers to writes, and notifications.
 func (w *wire) fromServer(f frame, client *sink) bool {
 	if f.message == nil {
 		return false
@@ -530,7 +528,7 @@ func (w *wire) fromServer(f frame, client *sink) bool {
 	return true
 }
 
-// alters passes a stream info that is changed.
+// alters passes on a stream info after changing it.
 func (w *wire) alters(f frame, client *sink) bool {
 	if w.info == nil || f.header > 0 {
 		return false
@@ -551,11 +549,11 @@ func (w *wire) alters(f frame, client *sink) bool {
 	return true
 }
 
-// decode returns the fields of a record, or nil for what is none.
+// decode returns the fields of a record, nil if data is not a record.
 func decode(data []byte) map[string]any {
 	d := msgpack.NewDecoder(bytes.NewReader(data))
 	n, err := d.DecodeMapLen()
-	if err != nil || n < 0 || n > len(data) { // no memory for what is announced and not there
+	if err != nil || n < 0 || n > len(data) { // allocate no memory for fields that are announced but missing
 		return nil
 	}
 	fields := map[string]any{}
@@ -571,12 +569,12 @@ func decode(data []byte) map[string]any {
 	return fields
 }
 
-// kinds have the fields of each type. A field of another name has any value.
+// kinds has the fields of each type. A field with another name may have any value.
 var kinds = map[string]string{
 	"an integer": " v s a r t l m q at w n e g gw u by p ps ba ", "a string": " id c o h bb br ", "a bool": " f k ", "a map": " d ",
 }
 
-// unreadableBy says which value of a record has another type than its field, or "".
+// unreadableBy returns which value of a record does not have the type of its field, "" if there is none.
 func unreadableBy(fields map[string]any) string {
 	if fields == nil {
 		return "it is no such map"
@@ -585,7 +583,7 @@ func unreadableBy(fields map[string]any) string {
 		kind := "another value"
 		switch fields[name].(type) {
 		case nil:
-			continue // as if it were absent
+			continue // the same as an absent field
 		case int64, uint64:
 			kind = "an integer"
 		case float32, float64:
@@ -606,7 +604,7 @@ func unreadableBy(fields map[string]any) string {
 	return ""
 }
 
-// unreadablePart is that as a part of a sentence.
+// unreadablePart returns the same as part of a sentence.
 func unreadablePart(fields map[string]any) string {
 	if by := unreadableBy(fields); by != "" {
 		return ", unreadable: " + by
