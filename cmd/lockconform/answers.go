@@ -13,8 +13,8 @@ func (t *trial) refusal(code int, description string) string {
 // unavailable is the server's answer to a write that no stream has taken.
 const unavailable = "NATS/1.0 503\r\n\r\n"
 
-// noAnswer tests claims of free locks whose answers reveal nothing. After 20 writes to
-// a key there is no answer at all.
+// noAnswer tells the program nothing about locks that are free. Finally it answers
+// nothing at all.
 func noAnswer(t *trial) {
 	t.open()
 	answers := []struct{ what, forged string }{
@@ -68,8 +68,7 @@ func answerOfAnother(t *trial) {
 	t.granted(next.r.Name, a)
 }
 
-// earlierAnswer loses the claim of one lock after it was sent, and then answers an
-// earlier claim of another lock.
+// earlierAnswer loses a claim of another lock, and then answers the earlier claim.
 func earlierAnswer(t *trial) {
 	t.open()
 	const late = 1400 * time.Millisecond // by then many programs have stopped waiting for it

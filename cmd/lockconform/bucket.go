@@ -24,7 +24,7 @@ var rows = []struct {
 	{"allow_msg_counter", func(c map[string]any) { c["allow_msg_counter"] = true }},
 }
 
-// refuses requires that the program does not open a bucket whose stream info is changed this way.
+// refuses requires that the program does not open a bucket that looks like this.
 func (t *trial) refuses(row string, change func(c map[string]any)) {
 	t.wire.show(func(i map[string]any) {
 		if c, ok := i["config"].(map[string]any); ok {
@@ -66,7 +66,7 @@ func mirrored(i map[string]any) {
 // state in which the lock was still held. The program either refuses these buckets, or is of level 5 and knows that
 // such an answer does not prove a no.
 func bucketAlone(t *trial) {
-	old := "MV_" + t.bucket // as long as the name of the bucket's stream
+	old := "MV_" + t.bucket // of the same length as the name of the bucket's stream
 	for i, of := range []struct {
 		what  string
 		shown func(i map[string]any)
@@ -130,7 +130,7 @@ func (t *trial) reconnected() {
 	t.pause(settled)
 }
 
-// within10 waits for a condition as long as a timer of the program may take. It reports whether the condition was met.
+// within10 waits for ok, at most for soon, and reports whether it returned true.
 func (t *trial) within10(ok func() bool) bool {
 	for end := time.Now().Add(soon); !ok(); t.pause(5 * time.Millisecond) {
 		if time.Now().After(end) {

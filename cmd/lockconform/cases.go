@@ -609,15 +609,14 @@ func forgedRecord(t *trial) {
 	t.expect(t.read(s.key).live(), "its record", "%s", t.read(s.key))
 }
 
-// waitsFor makes the program wait for a lock that is held. It returns the program's place, and a
-// function that waits for the answer.
+// waitsFor makes the program wait for a lock that is held, and returns its place.
 func (t *trial) waitsFor(name string) (place stored, answered func() answer) {
 	r := request{Do: "lock", Name: name, Wait: (30 * time.Second).Milliseconds()}
 	ch := t.send(r)
 	return t.place(name), func() answer { return t.answered(r, ch) }
 }
 
-// waits does the same, but its function also requires that the program is granted the lock.
+// waits is waitsFor for a lock that the program then gets.
 func (t *trial) waits(name string) (place stored, granted func() answer) {
 	place, answered := t.waitsFor(name)
 	return place, func() answer { return t.turned(name, answered()) }
@@ -652,7 +651,7 @@ func queue(t *trial) {
 	}
 }
 
-// grant is the result of an acquire by a client of the library.
+// grant is what a client of the library received.
 type grant struct {
 	lock *natslock.Lock
 	err  error

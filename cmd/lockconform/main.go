@@ -248,8 +248,8 @@ func (c *command) list(cases []*Case) error {
 	return t.Flush()
 }
 
-// all runs several cases at a time, and calls done with each result as it becomes known. It
-// returns the results in the order of the cases.
+// all runs several cases at a time, and calls done with each result. It returns the results
+// in the order of the cases.
 func (r *run) all(ctx context.Context, cases []*Case, done func(result)) []result {
 	var (
 		mu      sync.Mutex

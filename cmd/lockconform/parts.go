@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Parts of the protocol with cases of their own.
+// Parts that have cases.
 const (
 	rwlock    = "rwlock"
 	semaphore = "semaphore"
@@ -87,8 +87,7 @@ func (a *asked) granted(prefix, expected string) write {
 	return a.t.holds(prefix, got, expected)
 }
 
-// holds judges a grant by the records under prefix. It returns the write that created the
-// newest one.
+// holds judges a grant, and returns the newest claim under prefix.
 func (t *trial) holds(prefix string, a answer, expected string) (first write) {
 	t.expect(a.Result == "ok", `"ok": `+expected, "%s", a)
 	for _, w := range t.wire.seen("") {

@@ -35,7 +35,7 @@ type answer struct {
 	Token  uint64 `json:"token"`
 	Held   bool   `json:"held"`
 	Left   int64  `json:"left"`   // remaining validity in milliseconds
-	Margin int64  `json:"margin"` // in the answer to open: milliseconds; 0 stands for a tenth of the TTL, at most 1 s
+	Margin int64  `json:"margin"` // from open: milliseconds; 0 is a tenth of the TTL, at most 1 s
 	Why    string `json:"why"`
 	Event  string `json:"event"`
 	Name   string `json:"name"`
@@ -60,7 +60,7 @@ type program struct {
 	last    int // last request id
 	answers map[int]chan answer
 	lost    map[string]int // lost events by name of the lock
-	noise   string         // the last line that is neither an answer nor an event
+	noise   string         // neither answer nor event
 }
 
 // tail keeps the end of the text written to it.

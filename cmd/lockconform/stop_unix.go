@@ -10,8 +10,7 @@ import (
 // canStop reports whether this system can stop a process and continue it later.
 const canStop = true
 
-// ownGroup puts a program and its children into a process group of their own, to stop
-// them together.
+// ownGroup lets a program and its children be stopped together.
 func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // stop stops the program and its children, and resume continues them.

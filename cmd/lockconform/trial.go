@@ -192,7 +192,7 @@ func (t *trial) rivalTakes(name string) *natslock.Lock {
 	return l
 }
 
-// keep releases a lock at the end of the case, because its client would not close before that.
+// keep releases a lock at the end, because its client would not close before that.
 func (t *trial) keep(l *natslock.Lock) {
 	t.last(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), time.Second)
@@ -509,7 +509,7 @@ func (t *trial) forge(key string, revision uint64, data []byte, deleted bool) {
 	t.need(t.nc.Flush())
 }
 
-// forgeAt publishes such a notification of a record that was stored at the time at.
+// forgeAt is forge for a record that was stored at a given time.
 func (t *trial) forgeAt(key string, revision uint64, data []byte, at time.Time, ttl time.Duration) {
 	t.need(t.nc.PublishMsg(&nats.Msg{Subject: t.notify + key, Data: data, Header: nats.Header{
 		"Nats-Stream": {"KV_" + t.bucket}, "Nats-Subject": {"$KV." + t.bucket + "." + key}, "Nats-Last-Sequence": {"0"},
@@ -558,8 +558,7 @@ var (
 	literal = regexp.MustCompile(`^[-A-Za-z0-9_=/]+(\.[-A-Za-z0-9_=/]+)*$`)
 )
 
-// rule is what every write of a locker must satisfy. broken returns what was expected, "" if
-// the write satisfies it.
+// rule is a rule for every write of a locker. broken returns what was expected, or "".
 type rule struct {
 	must   string
 	broken func(t *trial, w write) string

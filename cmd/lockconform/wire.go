@@ -25,7 +25,7 @@ type write struct {
 	reply  string
 	header nats.Header
 	data   []byte
-	fields map[string]any // fields of the record; nil if the value is no such map
+	fields map[string]any // of the record; nil if it is no map
 	at     time.Time      // when it reached the wire; the program sent it before that
 
 	stored   uint64 // its revision once the server has acknowledged it
@@ -82,7 +82,7 @@ type wire struct {
 	info    func(i map[string]any)    // changes the stream infos for the program; nil changes nothing
 	refuses bool                      // refuse new connections
 	infos   map[string]bool           // subjects of the answers with a stream info
-	shown   int                       // number of such answers that have passed
+	shown   int                       // how many of them have passed
 	writes  []*write
 	waiting map[string]*waiting // writes that wait for an answer, by its subject
 
@@ -159,8 +159,8 @@ func (w *wire) show(change func(i map[string]any)) {
 	w.info = change
 }
 
-// lag makes another stream, whose name is as long, answer the direct gets of a stream. It answers under its own name
-// or, like a lagging replica, under the name of that stream.
+// lag makes another stream, whose name has the same length, answer the direct gets of a stream. It answers under its
+// own name or, like a lagging replica, under the name of that stream.
 func (w *wire) lag(stream, other string, replica bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -366,7 +366,7 @@ func (s subscriptions) of(subject string) string {
 	return "0"
 }
 
-// fromClient returns a function that handles the program's writes.
+// fromClient handles the writes of the program.
 func (w *wire) fromClient(client *sink) func(f frame, server *sink) bool {
 	var inboxes subscriptions
 	return func(f frame, server *sink) bool {
@@ -574,7 +574,7 @@ var kinds = map[string]string{
 	"an integer": " v s a r t l m q at w n e g gw u by p ps ba ", "a string": " id c o h bb br ", "a bool": " f k ", "a map": " d ",
 }
 
-// unreadableBy returns which value of a record does not have the type of its field, "" if there is none.
+// unreadableBy returns which field of a record has a value of the wrong type, or "".
 func unreadableBy(fields map[string]any) string {
 	if fields == nil {
 		return "it is no such map"

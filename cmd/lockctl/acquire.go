@@ -86,7 +86,7 @@ func (c *acquireCmd) Run(g *session.Globals) error {
 	if err != nil {
 		return err
 	}
-	signal.Ignore(syscall.SIGPIPE) // if nobody reads the handle, release the lock instead of leaving it to its TTL
+	signal.Ignore(syscall.SIGPIPE) // release the lock even if nobody reads the handle
 	select {
 	case sig := <-g.Signals(): // the reader of the handle has ended
 		err = tool.Exitf(tool.ExitSignal+int(sig.(syscall.Signal)), "released lock %s: signal: %v", show.Plain(c.Name), sig)

@@ -63,7 +63,7 @@ the bucket is unfit.`
 type excess struct {
 	infos []admin.Info // one lock, unless e counts partitions
 	text  string
-	by    float64 // the value as a multiple of the limit
+	by    float64 // multiple of the limit
 }
 
 func (c *checkCmd) Run(g *session.Globals) error {

@@ -73,8 +73,8 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 	if err != nil {
 		return true
 	}
-	// The parser counts the arguments of a command without its flags, which include the flags that
-	// every command has.
+	// The library counts a command's arguments without the command's flags. Those of every command
+	// belong to them.
 	if all, ok := root.Args.(*kongcompletion.PositionalPredictor); ok {
 		for _, sub := range root.Sub {
 			if p, ok := sub.Args.(*kongcompletion.PositionalPredictor); ok {

@@ -1,5 +1,5 @@
-// Command lockctl runs commands under the locks of package natslock, and shows and
-// breaks these locks.
+// Command lockctl runs commands under the locks of package natslock, and shows and breaks these
+// locks.
 //
 //	lockctl run deploy -- ./deploy.sh      run a command under a lock
 //	lockctl run --read index -- ./query    share a lock with other readers
@@ -13,12 +13,12 @@
 //	lockctl break deploy                   end the lock of a holder that hangs
 //	lockctl demo                           show it all, without a server
 //
-// It finds its server by flags, NATS_* variables and contexts, as the nats command
-// does. "lockctl run" returns the exit code of its command. Its own exit codes are 1 for
-// a lock that was not free in time, and 64 and above as in sysexits.h. "lockctl --help" lists
-// them, and the help of a command what is particular to it.
+// lockctl finds its server by flags, NATS_* variables and contexts, like the nats command. "lockctl
+// run" returns the exit code of its command. Its own exit codes are 1 for a lock that was not free
+// in time, and 64 and above as in sysexits.h. "lockctl --help" lists them, and the help of a command
+// adds those of its own.
 //
-// It reaches locks through the public packages, so a service can do what it does. The locks of
+// lockctl works on locks through the public packages, so a service can do the same. The locks of
 // scripts, which no process renews, are in package internal/script.
 package main
 

@@ -84,7 +84,7 @@ func (c *partitionsCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// nobody returns the message to print when there are no workers.
+// nobody returns the message for an empty list.
 func (c *partitionsCmd) nobody() string {
 	if c.Group == "" {
 		return "no groups"
@@ -491,8 +491,7 @@ func gone(before, now map[string]string) (names []string) {
 	return names
 }
 
-// groupFingerprint returns a text that differs between any two states of a group worth
-// printing.
+// groupFingerprint returns a text that changes with each state worth printing.
 func groupFingerprint(g show.Group) string {
 	var b strings.Builder
 	fmt.Fprint(&b, g.Count)
@@ -517,7 +516,7 @@ type screen struct {
 // draw prints the title and as many rows as fit.
 func (d *screen) draw(title, trouble string, rows []string) error {
 	columns, lines := console.TerminalSize(d.f)
-	if room := max(lines-2, 1); len(rows) > room { // for the title, and without a last line end, which would scroll
+	if room := max(lines-2, 1); len(rows) > room { // the title, and no line end that scrolls
 		rows = append(rows[:room-1], show.Faint.Sprint("..."))
 	}
 	title += ", " + time.Now().Format("15:04:05")
@@ -538,8 +537,7 @@ func (d *screen) draw(title, trouble string, rows []string) error {
 	return err
 }
 
-// outage is why there is no list. For a pipe or a file, its start and its end are
-// printed as complaints.
+// outage is why a pipe or a file gets no list. Its start and its end are complaints.
 type outage struct{ trouble string }
 
 func (o *outage) goesOn(g *session.Globals, trouble string) bool {

@@ -39,7 +39,7 @@ func (c *taking) check() error {
 	return nil
 }
 
-// once reports whether the command tries just once and does not wait.
+// once reports whether the command does not wait.
 func (c *taking) once() bool { return c.Nonblock || c.Wait != nil && *c.Wait == 0 }
 
 // lockFunc takes a lock of one kind in one mode.
@@ -138,8 +138,7 @@ type signaled struct{ sig syscall.Signal }
 
 func (s signaled) Error() string { return "signal: " + s.sig.String() }
 
-// endBySignal makes the next signal end a wait. Later signals stay in the channel once stop
-// has been called.
+// endBySignal makes the next signal end a wait. stop leaves later signals in the channel.
 func endBySignal(signals <-chan os.Signal, cancel context.CancelCauseFunc) (stop func()) {
 	over, watched := make(chan struct{}), make(chan struct{})
 	go func() {

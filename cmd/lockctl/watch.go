@@ -88,7 +88,7 @@ type watchPrinter struct {
 	mu      sync.Mutex
 	began   bool
 	missing string    // why there is nothing to watch; "" if there is
-	remade  bool      // the bucket was missing or re-created since the last watch
+	remade  bool      // it was missing or re-created meanwhile
 	last    time.Time // time of the last event
 }
 

@@ -88,7 +88,7 @@ func (a *Admin) pause(ctx context.Context, try int, failed error) error {
 	return bucket.Unavailable(err)
 }
 
-// found reads the record of l. The read contains every write that the leader has stored.
+// found reads the record of l, including every write that the leader has stored.
 func (a *Admin) found(ctx context.Context, x *core.Extending, l Left) (core.HandleStep, record.Entry, error) {
 	e, st, asked, err := a.b.ReadNow(ctx, l.Key, x.AsOf)
 	if err != nil {

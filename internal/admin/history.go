@@ -114,7 +114,7 @@ func (r *replay) gap(h kvstore.HistoryRecord) {
 		r.last = h.After
 	}
 	if h.Remade {
-		clear(r.live) // nothing shows how the records of the old bucket ended
+		clear(r.live) // how the records of the old bucket ended is unknown
 		r.missing = nil
 	}
 	if h.Missed > 0 {

@@ -23,8 +23,7 @@ func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (r
 	}
 	var overdue []record.Entry
 	for _, prefix := range record.Prefixes {
-		// The list may come from a lagging replica: the server compares revisions before it
-		// deletes.
+		// A lagging replica may answer, because the server compares revisions before it deletes.
 		l, err := a.b.List(ctx, record.Pattern(prefix, encoded), 0)
 		if err != nil {
 			return 0, 0, err

@@ -62,12 +62,12 @@ type watcher struct {
 	deliver func(Step)
 	watches []kvstore.Watch
 	keys    []string      // patterns, one for each watch
-	missed  chan struct{} // signals that the connection was interrupted
+	missed  chan struct{} // after an interrupted connection
 	created time.Time     // the bucket's
 	checked time.Time     // last check, by the server's clock: no earlier change was missed
 
 	mu      sync.Mutex
-	ended   map[string]uint64 // revisions of the tombstones notified while the locks are read, by key; nil otherwise
+	ended   map[string]uint64 // while the locks are read: the tombstones notified, by key
 	dropped time.Time         // no change before this time was dropped; zero if none was dropped at all
 }
 
@@ -126,7 +126,7 @@ func (a *Admin) watch(patterns []string, deliver func(Step), fail func(error)) (
 			w.stop()
 			return nil, err
 		}
-		watch.Track(kvstore.Record{}) // report the end of every record written from now on
+		watch.Track(kvstore.Record{}) // the ends of all future records
 		w.watches, w.keys = append(w.watches, watch), append(w.keys, keys)
 	}
 	ctx, cancel := context.WithCancel(a.b.Life())
@@ -247,8 +247,8 @@ func (w *watcher) follow(ctx context.Context) error {
 // prove that they have (see [kvstore.NoRevision]), and a user that watches need not be allowed to write.
 const settling = 100 * time.Millisecond
 
-// check asks for the state of the bucket. With read it also waits until the subscriptions, which were sent before,
-// are in place, delivers [EventWatching], and reads the locks.
+// check asks for the bucket. With read it also waits until the subscriptions, which were sent before, are in place,
+// delivers [EventWatching], and reads the locks.
 func (w *watcher) check(ctx context.Context, read bool) error {
 	asking, cancel := context.WithTimeout(ctx, session.DefaultReleaseTimeout)
 	defer cancel()
@@ -332,7 +332,7 @@ const (
 	renewed                // a later record
 	broken                 // ended by an operator
 	removed                // ended as planned, by a tombstone or by the TTL of its last renewal
-	served                 // place removed because its waiter was granted the lock, in turn or out of turn
+	served                 // place removed after a grant, in turn or out of turn
 	cleaned                // never granted
 	buried                 // the same, but its record was not seen
 	expired                // its TTL is over

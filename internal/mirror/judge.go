@@ -14,7 +14,7 @@ import (
 type Condition int
 
 const (
-	// Stale: the copy may lack changes, or there is none yet.
+	// Stale: the copy may lack changes, or there is no copy yet.
 	Stale Condition = iota
 	// Live: the copy is complete, a leader answers, and the bucket is fit. A lock that is missing from the copy is
 	// free.
@@ -144,8 +144,7 @@ func replicas(info *kvstore.Info) (there, current int) {
 	return there, current
 }
 
-// unfit returns an error that names the first setting that keeps clients from granting locks, and the repair. It is
-// nil if there is none.
+// unfit returns an error for a setting that keeps clients from granting locks, with the repair.
 func unfit(bucket string, info *kvstore.Info) error {
 	findings, err := kvstore.Examine(kvstore.Config{Bucket: bucket, Storage: info.Config.Storage}, info)
 	if err != nil {

@@ -26,7 +26,7 @@ const (
 	askEach, askSoon = 10 * time.Second, time.Second
 	// answerTime limits the wait for an answer. An election takes less.
 	answerTime = 4 * time.Second
-	// again is the pause before the mirror tries again to follow or to list the bucket.
+	// again is the pause between two tries to follow the bucket.
 	again = time.Second
 	// listTime limits a list of all locks.
 	listTime = time.Minute
@@ -64,7 +64,7 @@ type Mirror struct {
 	records  records
 	evidence evidence
 	highest  uint64 // highest revision of the bucket seen
-	gaps     int    // how often the copy may have begun to lack changes: a list that began before the last time is not complete
+	gaps     int    // how often the copy may have begun to lack changes; only a list that begins later repairs that
 	ahead    time.Duration
 	state    State
 	turns    []State // states still to be passed to Turned
@@ -300,7 +300,7 @@ func (m *Mirror) Doubt(why error) {
 	wake(m.doubt)
 }
 
-// judge updates the state from the evidence. The caller holds mu.
+// judge judges the evidence. The caller holds mu.
 func (m *Mirror) judge() {
 	m.evidence.connected = m.cfg.Connection() != 0
 	condition, why := m.evidence.judge(m.cfg.Bucket)

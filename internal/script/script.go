@@ -84,10 +84,10 @@ func (h *Handle) UnmarshalText(text []byte) error {
 
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
-// For returns the option that records the script's process as the holder of a client's locks.
+// For makes the locks of a client name the script's process as their holder.
 func For(pid int) natslock.Option { return inside.Process(pid) }
 
-// Options returns the options for acquiring a lock that is then left to its handle.
+// Options returns the options for acquiring a lock for a handle.
 func Options() []natslock.LockOption {
 	return []natslock.LockOption{natslock.NoRenew(), inside.Purpose("script")}
 }

@@ -224,8 +224,8 @@ func (c *Connection) settle(of Context, o *nats.Options) error {
 	return c.applyTransport(o, "--socks-proxy")
 }
 
-// applyTransport applies the settings below the login, such as TLS, to the options. proxy names
-// the setting of the proxy in an error.
+// applyTransport applies the settings below the login to the options. An error names the
+// proxy's setting, proxy.
 func (c *Connection) applyTransport(o *nats.Options, proxy string) error {
 	var opts []nats.Option
 	if c.TLSCert != "" {

@@ -36,8 +36,8 @@ type Context struct {
 	APIPrefix   string `json:"jetstream_api_prefix"`
 }
 
-// readContext reads a context by its name, by a file name that ends with .json, or the selected
-// one if name is empty. The result is empty if no context is selected.
+// readContext reads a context by its name or by a file name that ends with .json. Without a
+// name it reads the selected one, which is empty if there is none.
 func readContext(name string) (c Context, err error) {
 	file := name
 	if abs, err := filepath.Abs(name); !strings.HasSuffix(name, ".json") || err != nil || !isFile(abs) {

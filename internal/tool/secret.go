@@ -113,7 +113,7 @@ func nscProfile(user string) (p nscOutput, err error) {
 	return p, nil
 }
 
-// output returns the output of another command, which prints a credential.
+// output runs another command that prints a credential.
 func output(name string, args ...string) ([]byte, error) {
 	cmd := exec.Command(name, args...)
 	var said bytes.Buffer

@@ -231,7 +231,7 @@ func (d *doctor) missing() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), catchingUp)
 	defer cancel()
 	c, n := d.info.Cluster, d.info.Config.Replicas
-	current := map[string]bool{} // replicas that were current at any time
+	current := map[string]bool{} // at any time
 	for {
 		away := missing(c, n, current)
 		if len(away) == 0 {

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// errCodeOffline is the server's "stream is offline". nats.go has no name for it.
+	// errCodeOffline is the server's "stream is offline". nats.go does not define it.
 	errCodeOffline = 10118
 	// lostSince is the period in which the doctor counts the writes that a history lacks.
 	lostSince = time.Hour
@@ -132,7 +132,7 @@ func (h *kept) lost() string {
 
 const leaderlessRepair = "start the missing servers, and visit again in 20 s: the history lacks writes that end before it has a leader"
 
-// broken returns why the history does not copy the bucket's writes, with the repair. found is "" if it does.
+// broken returns why the history does not copy the bucket's writes, and the repair.
 func (h *kept) broken() (found, repair string) {
 	name, of := h.info.Config.Name, h.bucket.Config.Name
 	if c := h.info.Cluster; c != nil && c.Name != "" && c.Leader == "" {

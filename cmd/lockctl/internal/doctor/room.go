@@ -72,7 +72,7 @@ func (d *doctor) refusedWrite(check string, err error) (again bool) {
 		return again
 	}
 	d.fail(check, err, repair)
-	d.Checks[len(d.Checks)-1].code = tool.ExitInternal // not ExitUnavailable: the server is there
+	d.Checks[len(d.Checks)-1].code = tool.ExitInternal // since the server is there
 	return again
 }
 

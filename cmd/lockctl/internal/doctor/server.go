@@ -128,8 +128,7 @@ func bytesOf(n uint64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// quietly returns the context of a request that the server may refuse. A refusal
-// cancels it.
+// quietly returns the context for a request that the server may refuse.
 func (d *doctor) quietly() (context.Context, context.CancelFunc) {
 	ctx, cancel := d.g.Bounded()
 	d.s.NC.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
@@ -141,7 +140,7 @@ func (d *doctor) quietly() (context.Context, context.CancelFunc) {
 }
 
 // unseen records a request that failed: as left out if the check does not suit this
-// user or account, and otherwise as unknown.
+// user or account, else as unknown.
 func (d *doctor) unseen(check string, err error, what string) {
 	switch err = d.why(err); {
 	case errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, natslock.ErrPermission):

@@ -114,7 +114,7 @@ func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused 
 		case err != nil:
 			d.fail("permissions", err, "")
 			return
-		case denied != nil: // not the answers: without those the doctor would have stopped earlier
+		case denied != nil: // a refusal of answers would have ended the doctor earlier
 			lacks = true
 			d.add("permissions", checkWarning, repair, "refused to %s: subscribe to %s; waiters poll on timers", p.For, p.Subject)
 		}
@@ -124,7 +124,7 @@ func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused 
 	}
 }
 
-// tryPublish returns the server's refusal to publish to subject, or nil.
+// tryPublish returns the server's refusal, nil if there is none.
 func (d *doctor) tryPublish(subject string) (refused, err error) {
 	m := nats.NewMsg(strings.ReplaceAll(subject, "*", "doctor"))
 	m.Reply = d.s.NC.NewInbox()
@@ -254,9 +254,8 @@ func (d *doctor) readWrite() {
 	d.ok("reader-writer lock", "read and written in %s", show.Brief(time.Since(begun)))
 }
 
-// ownTokens is the prefix of the tokens that the doctor makes up. natslock-exporter counts names
-// with this prefix among the others, so a doctor that runs on a schedule does not use up the
-// labels.
+// ownTokens begins the tokens that the doctor makes up. natslock-exporter counts names with this
+// prefix among the others, so a scheduled doctor does not use up the labels.
 const ownTokens = "lockctl/doctor"
 
 // ownName returns a name that the pattern matches and that no other client uses. A pattern without

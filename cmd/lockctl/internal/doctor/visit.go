@@ -55,7 +55,7 @@ func (d *doctor) servers() {
 		}
 		js, err := inPlaceOf(d.s.JS, other)
 		id := other.ConnectedServerId()
-		if err != nil || slices.Contains(seen, id) { // visited already, under another address
+		if err != nil || slices.Contains(seen, id) { // seen at another address
 			other.Close()
 			continue
 		}
@@ -122,7 +122,7 @@ func (d *doctor) unreached(raw string, err error) {
 	d.add("server", checkWarning, cmp.Or(tool.TLSRemedy(err), repair), "%s cannot be reached from here: %v", raw, err)
 }
 
-// connectTo connects to another server with the options of the first connection.
+// connectTo connects to one server with the options of d's connection.
 func (d *doctor) connectTo(raw string) (*nats.Conn, error) {
 	nc := d.s.NC
 	opts := nc.Opts

@@ -30,12 +30,11 @@ func (s *Session) Bucket(g *Globals, cfg kvstore.Config) (*kvstore.Info, error) 
 
 // StreamOf names the stream of a bucket.
 func StreamOf(cfg kvstore.Config) string {
-	sc, _ := cfg.StreamConfig() // fails only for an invalid name, which was refused earlier
+	sc, _ := cfg.StreamConfig() // a bad name was refused earlier
 	return sc.Name
 }
 
-// Where returns the place of the bucket. Users need to see it, because a forgotten
-// domain leads to a second bucket.
+// Where names the place of the bucket: a forgotten domain leads to a second bucket.
 func (s *Session) Where() string {
 	place := s.URL
 	if o := s.JS.Options(); o.Domain != "" {
@@ -61,8 +60,7 @@ func (s *Session) Unrefused(limit time.Duration) (context.Context, context.Cance
 	return ctx, cancel
 }
 
-// NotDone returns the error of a server that did not create or change the bucket, with
-// the reason.
+// NotDone explains why the server did not create or change the bucket.
 func (s *Session) NotDone(err error) error {
 	if err == nil {
 		return nil

@@ -91,9 +91,9 @@ type missingBucket struct {
 func (e *missingBucket) Error() string { return e.text }
 func (e *missingBucket) Unwrap() error { return e.err }
 
-// Replicated calls open with the number of replicas for a bucket whose user has not given it: three
-// on a cluster. Only the servers of another domain, or behind another prefix, know whether they
-// form a cluster, and they refuse three replicas if they do not.
+// Replicated calls open with the default number of replicas: three on a cluster. Only the servers
+// of another domain, or behind another prefix, know whether they form a cluster, and they refuse
+// three replicas if they do not.
 func (s *Session) Replicated(open func(replicas int) error) error {
 	replicas := s.Replicas()
 	err := open(replicas)
@@ -190,7 +190,7 @@ func doneWithout(err error, bucket string) bool {
 			strings.Contains(text, "$KV."+bucket+`.probe"`))
 }
 
-// End closes the client and the connection. Locks that are still held stay until their TTL ends.
+// End leaves locks that are still held until their TTL ends.
 func (s *Session) End() {
 	if s.Client != nil {
 		ended, cancel := context.WithCancel(context.Background())

@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Ask returns a function that asks the leader of the bucket about it.
+// Ask returns a function that asks the bucket's leader.
 func (s *Session) Ask(g *Globals) func(context.Context) (*kvstore.Info, error) {
 	return func(ctx context.Context) (*kvstore.Info, error) {
 		return kvstore.Inspect(ctx, s.JS, kvstore.Config{Bucket: g.Bucket})

@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// startLimit limits how long a server may take to start, which includes reading its store.
+// startLimit limits how long a server may take to read its store.
 const startLimit = 10 * time.Second
 
 // startPoll is how often StartServer checks whether the server is ready.

@@ -41,8 +41,7 @@ func LastEnd(readers []admin.Holder) string {
 	return Expiry(last)
 }
 
-// BreakQuestion returns the question before a break, which says what the break does. now means a break that lets the
-// next one in at once.
+// BreakQuestion returns the question to ask before a break, an immediate one if now is set.
 func BreakQuestion(h Holding, now bool) string {
 	kept, next := "Nobody", "The next one"
 	if h.Mode == admin.Shared {

@@ -107,8 +107,8 @@ func (h Holding) Name() string {
 // wasIdle reports whether no goroutine was inside when the client last renewed the lock.
 func (h Holding) wasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
 
-// ModeName returns the mode for a cell of a table. It is "idle" for an idle lock, and the slot for
-// a semaphore.
+// ModeName returns the mode for a cell of a table: "idle" for an idle lock, the slot for a
+// semaphore.
 func (h Holding) ModeName() string {
 	switch {
 	case h.wasIdle():

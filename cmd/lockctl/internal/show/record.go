@@ -162,7 +162,7 @@ func PrintJSON(w io.Writer, infos []admin.Info) error {
 	return WriteJSON(w, out)
 }
 
-// WriteJSON prints v as JSON that people can read as well. It returns only errors of w.
+// WriteJSON prints v as indented JSON. It returns only errors of w.
 func WriteJSON(w io.Writer, v any) error {
 	enc := newEncoder(w)
 	enc.SetIndent("", "  ")

@@ -2,5 +2,5 @@ package supervise
 
 import "golang.org/x/sys/unix"
 
-// machineClock includes the time in suspend, like the clock of the leases.
+// machineClock includes suspend, like the clock of the leases.
 const machineClock = unix.CLOCK_BOOTTIME

@@ -4,6 +4,6 @@ package supervise
 
 import "golang.org/x/sys/unix"
 
-// machineClock includes the time in suspend on macOS. Where it does not, the clock of
-// the leases does not either.
+// machineClock includes suspend on macOS. Where it does not, neither does the clock of
+// the leases.
 const machineClock = unix.CLOCK_MONOTONIC

@@ -202,7 +202,7 @@ func (w *watchman) take(line string) {
 	}
 }
 
-// act sends the signal that is due, if any.
+// act sends the signal that is due.
 func (w *watchman) act(at instant) {
 	switch {
 	case w.group.pid == 0: // 0 is the guard's own group

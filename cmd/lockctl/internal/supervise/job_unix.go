@@ -30,7 +30,7 @@ type job struct {
 	stopped  <-chan syscall.Signal // receives the signal of each stop
 
 	guard     *guard // nil if there is none
-	unguarded bool   // there is no guard, and the user has been told
+	unguarded bool   // and the user has been told
 
 	tty    *os.File // nil without a controlling terminal
 	given  bool     // the group has been given the terminal

@@ -33,7 +33,7 @@ const (
 type Ending struct {
 	Code  int   // exit code; 128 + N if signal N killed it
 	Lost  error // why the lock was lost; nil if it was not
-	Stuck bool  // the command is still there, so the lock must not be released
+	Stuck bool  // the command is still alive, so the lock must not be released
 }
 
 // orders say when the guard of a command acts, unless it gets new orders first. They name
@@ -202,8 +202,8 @@ func (w *Supervision) end(j *job, deadline instant, signals <-chan os.Signal) (c
 	return code, true
 }
 
-// announceOutages prints a message when the connection is lost and when it is back. The lock
-// survives an outage, but not for long.
+// announceOutages reports when the connection is lost and when it is back. The lock survives
+// an outage, but not for long.
 func announceOutages(s *session.Session, lock Held) {
 	s.NC.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
 		if !nc.IsClosed() && lock.Remaining() > 0 {

@@ -20,8 +20,7 @@ func onlyZombies(pgid int) bool {
 		if err != nil {
 			continue // the process has ended meanwhile
 		}
-		// The format is "pid (name) state ppid pgrp ...", where the name can contain
-		// anything.
+		// The format is "pid (name) state ppid pgrp ...", with any text as the name.
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 		if len(fields) < 3 || string(fields[2]) != strconv.Itoa(pgid) {
 			continue

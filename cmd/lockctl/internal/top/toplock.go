@@ -20,8 +20,7 @@ func (m *top) state(info admin.Info) string {
 	return state + m.asRead()
 }
 
-// asRead returns a note for a state that may have changed since it was read, "" if it
-// has not.
+// asRead returns a note if the state may have changed.
 func (m *top) asRead() string {
 	if m.outage() {
 		return show.Alarm.Sprintf(" (as last read: %s)", condition(m.shot.state))
@@ -40,7 +39,7 @@ func (m *top) lockLines() []string {
 	} else {
 		var all strings.Builder
 		show.PrintInfo(&all, info)
-		_, rest, _ := strings.Cut(all.String(), "\n") // without the state, which the caller's view replaces
+		_, rest, _ := strings.Cut(all.String(), "\n") // without its state
 		b.WriteString(m.state(info) + "\n" + rest)
 	}
 	if m.shot.both[info.Name] {

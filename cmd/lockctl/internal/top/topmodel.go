@@ -98,7 +98,7 @@ func newTop(c *Command, url, bucket string, timeout time.Duration, p *picture, s
 	return m
 }
 
-// next waits until there is something to draw or topTick is over, and at least for atLeast.
+// next waits until there is something to draw, at least for atLeast.
 func (m *top) next(atLeast time.Duration) tea.Cmd {
 	return func() tea.Msg {
 		time.Sleep(atLeast)
