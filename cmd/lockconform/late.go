@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// lateAnswerWaiting answers the claim of a waiting program after the claim's validity, but before most programs
-// give up waiting for the answer. No other claim passes, so nothing else can lead to a grant.
+// lateAnswerWaiting answers the claim of a waiting program after its validity has ended, but before most
+// programs give up waiting for the answer. No other claim passes, so nothing else can lead to a grant.
 func lateAnswerWaiting(t *trial) {
 	t.open()
 	late := t.validity() + t.margin/2

@@ -79,8 +79,8 @@ func (b *behind) noneUntil(at time.Time, expected string) {
 	}
 }
 
-// leaves requires that the program leaves a lock that is free since then to the places ahead
-// of its own.
+// leaves requires that the program leaves a lock, free since the given time, to the places
+// ahead of its own.
 func (b *behind) leaves(free time.Time) {
 	b.noneUntil(free.Add(window/2), "no claim: the lock is free, and another client waits before it")
 }

@@ -73,8 +73,8 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 	if err != nil {
 		return true
 	}
-	// The library counts a command's arguments without the command's flags. Those of every command
-	// belong to them.
+	// The library counts a command's arguments by the command's own flags, so add the flags that
+	// every command has.
 	if all, ok := root.Args.(*kongcompletion.PositionalPredictor); ok {
 		for _, sub := range root.Sub {
 			if p, ok := sub.Args.(*kongcompletion.PositionalPredictor); ok {

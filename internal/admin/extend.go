@@ -35,10 +35,10 @@ func (e Extended) Valid() time.Duration { return e.Until.Sub(clock.Now()) }
 // Free returns the shortest time after which the server can free the lock if no process extends it.
 func (e Extended) Free() time.Duration { return e.Valid() + e.Margin }
 
-// Extend gives the lock a TTL from now on, never less than the one it had. The error matches
-// [session.ErrLost] if the lock was lost, and [session.ErrBroken] if an operator broke it. If it
-// matches [bucket.ErrUnavailable] or the error of ctx, the server may have extended the lock.
-// [core.Extending] has the states.
+// Extend gives the lock a TTL from now on. It never shortens the time that the lock has left. The
+// error matches [session.ErrLost] if the lock was lost, and [session.ErrBroken] if an operator
+// broke it. If it matches [bucket.ErrUnavailable] or the error of ctx, the server may have extended
+// the lock. [core.Extending] has the states.
 func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended, error) {
 	name := l.name()
 	ttl, err := clock.RoundTTL(ttl, true)

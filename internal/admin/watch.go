@@ -374,8 +374,8 @@ func (s step) meaning() meaning {
 	return removed
 }
 
-// subject returns the record of the claim that the event is about. A tombstone has no more than the name of the
-// claim. One without a body is a deletion by hand.
+// subject returns the record of the claim that the event is about. A tombstone at most names the claim. One without a
+// body is a deletion by hand.
 func (s step) subject() record.Entry {
 	named := s.entry.Unreadable || s.before.From(s.entry.ID)
 	if s.kind == kvstore.Deleted && !s.before.Zero() && s.entry.Status != record.StatusBroken && named {

@@ -251,9 +251,9 @@ func (m *Mirror) ask(ctx context.Context) {
 	}
 }
 
-// answered records an answer of the leader to a question that connection by carried, and reports whether all is
-// well. While there was no leader, changes may have been missed: the server of this connection may have been cut off
-// from the others.
+// answered records the leader's answer to a question sent on connection by, and reports whether all is well. While
+// there was no leader, changes may have been missed: the server of this connection may have been cut off from the
+// others.
 func (m *Mirror) answered(a answer, by uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

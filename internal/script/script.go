@@ -106,8 +106,8 @@ func Leave(l *natslock.Lock, ttl time.Duration) (Handle, Lasts, error) {
 	return h, Lasts{TTL: t.TTL, Margin: t.Margin, Until: clock.Now().Add(valid)}, nil
 }
 
-// Extend gives the lock a new TTL from now on: ttl, or the handle's if ttl is 0. It never shortens the
-// TTL. The error matches natslock.ErrLost if the lock was lost.
+// Extend gives the lock a TTL from now on: ttl, or the handle's if ttl is 0. It never shortens the time
+// that the lock has left. The error matches natslock.ErrLost if the lock was lost.
 func (h Handle) Extend(ctx context.Context, c *natslock.Client, ttl time.Duration) (Lasts, error) {
 	a, err := adminOf(ctx, c)
 	if err != nil {

@@ -164,7 +164,7 @@ func (c *Connection) servers(of Context) (urls []string, from layer, err error) 
 	return urls, from, nil
 }
 
-// settle applies to the options the settings from flags and environment, and below them those
+// settle applies the settings from flags and environment to the options, and below them those
 // from the context.
 func (c *Connection) settle(of Context, o *nats.Options) error {
 	login, err := c.login()

@@ -35,9 +35,8 @@ func (d *doctor) removed(removed, left int, err error) {
 	}
 }
 
-// expiry looks for records that the server should have removed, or never will. It counts the
-// required renewals of the others in the same list, so that a visit costs a busy server no
-// more.
+// expiry looks for records that the server should have removed, or never will. From the same
+// list it counts the renewals that the others need, which saves a busy server a second one.
 func (d *doctor) expiry() {
 	ctx, cancel := d.g.Bounded()
 	defer cancel()

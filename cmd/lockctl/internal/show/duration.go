@@ -19,8 +19,8 @@ func Clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05Z07
 // clockMillis is Clock with milliseconds.
 func clockMillis(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05.000Z07:00") }
 
-// ClockOn formats a time for a screen that is read at once. It leaves out the date if that is the
-// day of now.
+// ClockOn formats a time for a screen that is read right away. It leaves out the date if that is
+// the day of now.
 func ClockOn(t, now time.Time) string {
 	t, now = t.Local(), now.Local()
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {

@@ -59,8 +59,8 @@ func startGuard() (*guard, error) {
 	}
 	defer r.Close()
 	cmd := &exec.Cmd{
-		// Whoever kills lockctl by its name spares the guard: neither its file nor the process has
-		// that name.
+		// Killing lockctl by its name spares the guard: neither its file nor its process has that
+		// name.
 		Path: self, Args: []string{"natslock-guard", "guard"},
 		Env: []string{}, Dir: "/", Stdin: r,
 		// The terminal and signals to lockctl's group do not reach it.

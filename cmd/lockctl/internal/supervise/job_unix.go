@@ -239,8 +239,8 @@ func (j *job) suspend(sig syscall.Signal, held func() bool) {
 // Without a shell that could continue it, stopSelf returns soon: the system does not let the terminal's signals
 // stop such a group.
 //
-// It sends TTIN rather than TSTP, because once Go's runtime has been told to notify of TSTP, that signal no
-// longer stops the process.
+// It sends TTIN rather than TSTP: once a process is notified of TSTP, Go's runtime keeps that signal from
+// stopping it.
 func (j *job) stopSelf() {
 	cont := make(chan os.Signal, 1)
 	signal.Notify(cont, syscall.SIGCONT)

@@ -12,7 +12,7 @@ import (
 )
 
 // freeFor is how long a lock that has become free stays visible. Otherwise users would never
-// see locks that are held for short times.
+// see locks that are held only briefly.
 const freeFor = 2 * time.Second
 
 // picture is a mirror of the locks, with what top adds to it.

@@ -67,7 +67,7 @@ func (c *Command) AfterApply() error {
 	return nil
 }
 
-// Run shows the screen until q or a signal ends it. Its error says why it ended for another reason.
+// Run shows the screen until q or a signal ends it. Its error says why the screen ended for any other reason.
 func (c *Command) Run(g *session.Globals) error {
 	if console.Terminal(g.Stdin) == nil || console.Terminal(g.Out.W) == nil || g.Getenv("TERM") == "dumb" {
 		return tool.Usagef("top needs a terminal; see lockctl ls and lockctl watch")
