@@ -71,7 +71,7 @@ func answerOfAnother(t *trial) {
 // earlierAnswer loses a claim of another lock, and then answers the earlier claim.
 func earlierAnswer(t *trial) {
 	t.open()
-	const late = 1400 * time.Millisecond // by then many programs have stopped waiting for it
+	const late = 1400 * time.Millisecond // many have stopped waiting by then
 	t.wire.govern(func(w *write) fate {
 		if w.key == "lock.late" && w.n == 1 {
 			return fate{after: late}
@@ -169,7 +169,7 @@ func renewalError(t *trial) {
 func marginOfLong(t *trial) {
 	for _, ttl := range []time.Duration{t.TTL, time.Hour} {
 		t.ttl = ttl
-		t.start() // a new run, because a program opens only once
+		t.start() // a new run, since it opens once
 		a := t.ask(t.opening())
 		if a.Result == "error" { // the program may have a lower maximum
 			continue

@@ -66,7 +66,7 @@ func mirrored(i map[string]any) {
 // state in which the lock was still held. The program either refuses these buckets, or is of level 5 and knows that
 // such an answer does not prove a no.
 func bucketAlone(t *trial) {
-	old := "MV_" + t.bucket // of the same length as the name of the bucket's stream
+	old := "MV_" + t.bucket // as long as the bucket's stream name
 	for i, of := range []struct {
 		what  string
 		shown func(i map[string]any)
@@ -152,7 +152,7 @@ func (t *trial) configure(change func(c *jetstream.StreamConfig)) {
 func expires(c *jetstream.StreamConfig)  { c.MaxAge = time.Hour }
 func asBefore(c *jetstream.StreamConfig) { c.MaxAge = 0 }
 
-// bucketUnfit changes a setting of the bucket while the program is connected.
+// bucketUnfit changes a setting while the program is connected.
 func bucketUnfit(t *trial) {
 	t.open()
 	t.take("first")
@@ -230,7 +230,7 @@ func tokensBackwards(t *trial) {
 	t.eventually("no record", "it is still there", func() bool { return !t.read("lock.y").live() })
 }
 
-// unfitHeld changes a setting of the bucket while the program holds a lock.
+// unfitHeld changes a setting while the program holds a lock.
 func unfitHeld(t *trial) {
 	t.open()
 	s := t.take(x)
@@ -244,7 +244,7 @@ func unfitHeld(t *trial) {
 	t.expect(!t.read(s.key).live(), "no record after the release", "%s", t.read(s.key))
 }
 
-// unfitWaiter changes a setting of the bucket while the program waits.
+// unfitWaiter changes a setting while the program waits.
 func unfitWaiter(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 0)
@@ -256,7 +256,7 @@ func unfitWaiter(t *trial) {
 	t.expect(!s.live(), "no grant: the bucket has a max_age of 1 h since", "%s", s)
 	t.configure(asBefore)
 	t.reconnected()
-	if a := b.answered(); a.Result != "error" { // an acquire may fail when the bucket becomes unfit
+	if a := b.answered(); a.Result != "error" { // an acquire may fail in an unfit bucket
 		t.expect(a.Result == "ok", `"ok": the bucket is fit again`, "%s", a)
 		t.granted(x, a)
 	}

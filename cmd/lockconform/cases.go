@@ -188,7 +188,7 @@ func ttlRange(t *trial) {
 	const day = 24 * time.Hour
 	for _, ttl := range []time.Duration{t.TTL, 366*day + time.Millisecond, 366*day + time.Second, time.Millisecond, time.Second - time.Millisecond, day + time.Millisecond, 30 * day} {
 		t.ttl = ttl
-		t.start() // a new run, because a program opens only once
+		t.start() // a new run, since it opens once
 		a := t.ask(t.opening())
 		if a.Result == "ok" {
 			a = t.try(x)
@@ -552,7 +552,7 @@ func deposedRenewal(t *trial) {
 		}
 		return fate{drop: true, forged: fmt.Sprintf(`{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: %d"},"stream":"KV_%s","seq":0}`, claimed-1, t.bucket)}
 	})
-	// The rule uses claimed only for the renewal, which comes after this.
+	// The rule needs claimed only for the renewal, which follows.
 	s := func() stored {
 		s := t.take(x)
 		t.wire.mu.Lock()
@@ -598,7 +598,7 @@ func forgedRecord(t *trial) {
 	t.open()
 	s := t.take(x)
 	at := t.wire.seen(s.key)[0].at
-	t.pauseUntil(at.Add(1200 * time.Millisecond)) // a second after the claim it begins to watch its record
+	t.pauseUntil(at.Add(1200 * time.Millisecond)) // after a second it watches its record
 	now := t.read(s.key)
 	t.forge(s.key, now.revision+1000, record(1, "forged", time.Minute, nil), false)
 	t.forge(s.key, now.revision+1001, record(3, text(s.fields["id"]), time.Minute, map[string]any{"t": s.revision << 6, "bb": "forged"}), false)

@@ -40,7 +40,7 @@ func releaseBroken(t *trial) {
 	t.expect(!t.read(s.key).live(), "no record after the release", "%s", t.read(s.key))
 }
 
-// brokenLater breaks a lease at a time when the client may be watching the record.
+// brokenLater breaks a lease when its client may be watching it.
 func brokenLater(t *trial) {
 	t.open()
 	s := t.take(x)

@@ -147,7 +147,7 @@ type result struct {
 type run struct {
 	*command
 	url  string               // server that the cases share
-	late func() time.Duration // replaces the measurement of lateness in tests
+	late func() time.Duration // measured if nil
 }
 
 // runCases runs the cases and prints their results.
@@ -334,7 +334,7 @@ func (r *run) one(ctx context.Context, c *Case, bucket string) (res result) {
 
 func (c *command) report(results []result) error {
 	count := map[string]int{}
-	byLevel := map[int][2]int{} // numbers of cases, and of those that passed
+	byLevel := map[int][2]int{} // cases, and passed cases
 	for _, one := range results {
 		count[one.Result]++
 		n := byLevel[one.Level]

@@ -353,7 +353,7 @@ func drainOldAnswer(t *trial) {
 	t.grantedOrNot(waits)
 }
 
-// drainAnew answers like a bucket that was created later.
+// drainAnew answers like a newer bucket.
 func drainAnew(t *trial) {
 	_, _, waits := t.draining(1)
 	t.wire.show(func(i map[string]any) {
@@ -494,7 +494,7 @@ func permitNewcomer(t *trial) {
 	t.expect(!now.live() && now.revision <= gone, "a slot that is free", "%s", now)
 }
 
-// permitUnequal frees a slot that the head of the queue does not know of.
+// permitUnequal frees a slot unknown to the head of the queue.
 func permitUnequal(t *trial) {
 	t.open()
 	slots, head := t.full(2, 1)

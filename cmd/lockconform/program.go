@@ -22,8 +22,8 @@ type request struct {
 	Level  int    `json:"level,omitempty"` // the highest level tested
 	Name   string `json:"name,omitempty"`  // name of the lock
 	Wait   int64  `json:"wait,omitempty"`  // milliseconds
-	// Kind is "read", "write" or "permit", the last one of Permits. If it is empty, the
-	// lock is a mutex.
+	// Kind is "read", "write" or "permit" (one of Permits). If it is empty, the lock is
+	// a mutex.
 	Kind    string `json:"kind,omitempty"`
 	Permits int    `json:"permits,omitempty"`
 }
@@ -34,7 +34,7 @@ type answer struct {
 	Result string `json:"result"`
 	Token  uint64 `json:"token"`
 	Held   bool   `json:"held"`
-	Left   int64  `json:"left"`   // remaining validity in milliseconds
+	Left   int64  `json:"left"`   // milliseconds that remain
 	Margin int64  `json:"margin"` // from open: milliseconds; 0 is a tenth of the TTL, at most 1 s
 	Why    string `json:"why"`
 	Event  string `json:"event"`

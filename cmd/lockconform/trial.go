@@ -42,7 +42,7 @@ type violation struct {
 // fault ends a case that cannot be judged because its own means have failed.
 type fault struct{ error }
 
-// tooSlow is a fault caused by a slow machine.
+// tooSlow blames a slow machine.
 type tooSlow string
 
 func (s tooSlow) Error() string { return "the machine is too slow: " + string(s) }
@@ -77,7 +77,7 @@ type trial struct {
 	ttl     time.Duration // TTL that the program is opened with
 	extends bool          // the program is made to extend with other TTLs
 	margin  time.Duration // as the program has stated, or the default
-	nc      *nats.Conn    // the judge's connection
+	nc      *nats.Conn    // judge's own
 	js      jetstream.JetStream
 	stream  jetstream.Stream
 	notify  string // prefix of the subjects of notifications
@@ -254,7 +254,7 @@ func (t *trial) send(r request) <-chan answer {
 }
 
 func (t *trial) gone(r request) {
-	select { // wait until its last line has been read
+	select { // read its last line first
 	case <-t.program.ended:
 	case <-time.After(grace):
 	}
@@ -290,7 +290,7 @@ func (t *trial) answered(r request, ch <-chan answer) (a answer) {
 
 func (t *trial) try(name string) answer { return t.ask(request{Do: "try", Name: name}) }
 
-// take makes the program take a free mutex. It returns the record of its claim.
+// take makes the program take a free mutex, and returns its record.
 func (t *trial) take(name string) stored {
 	a := t.try(name)
 	t.expect(a.Result == "ok", "ok: the lock is free", "%s", a)
@@ -473,7 +473,7 @@ func record(status int, id string, ttl time.Duration, more map[string]any) []byt
 	for name, value := range more {
 		f[name] = value
 	}
-	data, _ := msgpack.Marshal(f) // cannot fail with plain values
+	data, _ := msgpack.Marshal(f) // only plain values
 	return data
 }
 
@@ -536,8 +536,7 @@ func (t *trial) operator() *admin.Admin { return admin.New(t.rival()) }
 
 // forget makes a stopped server forget all TTLs, as real servers do when they restart.
 func forget(dir string) error {
-	// A version, the number of entries, the sequence up to which the state is valid, and no
-	// entry.
+	// A version, the number of entries, the sequence it reaches, and no entry.
 	state := append([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0}, 255, 255, 255, 255, 255, 255, 255, 255)
 	found := 0
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {

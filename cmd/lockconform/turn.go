@@ -22,7 +22,7 @@ type behind struct {
 	granted func() answer
 	// answered waits for any answer.
 	answered func() answer
-	before   int // number of claims that the program had sent by then
+	before   int // claims that the program had sent
 }
 
 // waitsBehind makes the program wait behind the places of several dead clients.
@@ -49,7 +49,7 @@ func (b *behind) free() time.Time {
 	return at
 }
 
-// claims returns the program's attempts to take the lock.
+// claims returns the attempts to take the lock.
 func (b *behind) claims() (all []write) {
 	for _, w := range b.t.wire.seen("lock." + b.name) {
 		if !w.deletes() && !w.renewal() {
@@ -192,7 +192,7 @@ func outOfTurnExact(t *trial) {
 	})
 	b.free()
 	head := b.heads[0]
-	if !b.claimed(3 * window) { // the program never claims out of turn, which is allowed
+	if !b.claimed(3 * window) { // it need not claim out of turn
 		close(gate)
 		b.finish()
 		return

@@ -20,7 +20,7 @@ import (
 
 // write is a conditional write of the program, as it passed the wire. The fields above the blank line do not change.
 type write struct {
-	n      int    // number among the writes under its key, from 1
+	n      int    // among the writes under its key, from 1
 	key    string // without the prefix of the bucket
 	reply  string
 	header nats.Header
@@ -75,16 +75,16 @@ type wire struct {
 	closed  bool
 	conns   map[net.Conn]struct{}
 	rule    func(w *write) fate       // nil passes all writes
-	hears   func(subject string) bool // reports whether a notification passes; nil passes all
-	reads   <-chan struct{}           // reads pass once this is closed; nil passes them at once
-	asking  <-chan struct{}           // the same for requests for a stream info
-	asked   int                       // number of such requests so far
+	hears   func(subject string) bool // passes a notification; nil passes all
+	reads   <-chan struct{}           // holds reads until closed; nil holds none
+	asking  <-chan struct{}           // the same for stream infos
+	asked   int                       // how many stream infos were requested
 	info    func(i map[string]any)    // changes the stream infos for the program; nil changes nothing
-	refuses bool                      // refuse new connections
+	refuses bool                      // no new connections
 	infos   map[string]bool           // subjects of the answers with a stream info
 	shown   int                       // how many of them have passed
 	writes  []*write
-	waiting map[string]*waiting // writes that wait for an answer, by its subject
+	waiting map[string]*waiting // for answers, by subject
 
 	stream, other string // direct gets of stream are answered by other
 	replica       bool   // in the name of stream
@@ -337,7 +337,7 @@ func read(from *bufio.Reader) (f frame, err error) {
 	return f, nil
 }
 
-// subscriptions are the subscriptions of one connection.
+// subscriptions belong to one connection.
 type subscriptions []struct{ pattern, sid string }
 
 func (s *subscriptions) note(f frame) {
@@ -553,7 +553,7 @@ func (w *wire) alters(f frame, client *sink) bool {
 func decode(data []byte) map[string]any {
 	d := msgpack.NewDecoder(bytes.NewReader(data))
 	n, err := d.DecodeMapLen()
-	if err != nil || n < 0 || n > len(data) { // allocate no memory for fields that are announced but missing
+	if err != nil || n < 0 || n > len(data) { // no memory for announced but missing fields
 		return nil
 	}
 	fields := map[string]any{}

@@ -61,7 +61,7 @@ func (c *acquireCmd) AfterApply() error { return cmp.Or(c.choice.check(), c.taki
 
 func (c *acquireCmd) Run(g *session.Globals) error {
 	g.MayCreate = c.Create
-	caller := cmp.Or(os.Getppid(), os.Getpid()) // Getppid returns 0 if the parent is outside the container
+	caller := cmp.Or(os.Getppid(), os.Getpid()) // 0 means that the parent is outside the container
 	owner := c.Owner
 	if owner == "" {
 		owner = fmt.Sprintf("%s:%d", session.Operator(), caller)
@@ -121,7 +121,7 @@ type handleJSON struct {
 	Expires    time.Time `json:"expires" doc:"when the lock is free unless it is extended or released, by the clock of this machine"`
 }
 
-// printHeld prints text, or an object if asJSON is set.
+// printHeld prints text, or JSON if asked.
 func printHeld(g *session.Globals, h script.Handle, lasts script.Lasts, text string, asJSON bool) error {
 	if !asJSON {
 		_, err := fmt.Fprintln(g.Out, text)

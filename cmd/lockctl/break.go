@@ -137,7 +137,7 @@ func (c *breakCmd) means(h show.Holding) bool {
 		(c.ID == nil || strings.HasPrefix(h.ID, *c.ID))
 }
 
-// nobody returns the error if no holder matches the command line.
+// nobody explains why no holder matches.
 func (c *breakCmd) nobody(held []show.Holding) error {
 	var ids []string
 	for _, h := range held {

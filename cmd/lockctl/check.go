@@ -121,7 +121,7 @@ func (c *checkCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// find reads the locks. It fails if clients cannot get locks in the bucket.
+// find reads the locks, or fails if clients cannot get any.
 func (c *checkCmd) find(g *session.Globals) ([]admin.Info, error) {
 	s, err := g.Open()
 	if err != nil {
@@ -149,7 +149,7 @@ func (c *checkCmd) print(g *session.Globals, found []excess, checked int) {
 		fmt.Fprintln(g.Out, found[0].text)
 	default:
 		unit := "lock"
-		if c.Partitions != "" { // some reports are about the group
+		if c.Partitions != "" { // some are about the group
 			unit = "report"
 		}
 		fmt.Fprintf(g.Out, "%s; and %s more\n", found[0].text, show.Count(len(found)-1, unit))
@@ -187,7 +187,7 @@ func (c *checkCmd) judge(info admin.Info, both bool, now time.Time) (worst exces
 	}
 	waiting := 0
 	if h := info.Holder; h != nil && !h.Overdue && c.counts(h.Purpose) {
-		waiting = h.Waiting // inside the holder's client
+		waiting = h.Waiting // in its client
 	}
 	for _, w := range info.Queue {
 		if w.Overdue || !c.counts(w.Purpose) {
@@ -235,7 +235,7 @@ func (c *checkCmd) judgeGroup(infos []admin.Info) (found []excess) {
 	return found
 }
 
-// lockOf returns the mutex called name, a free one if it is not in infos.
+// lockOf returns a mutex from infos, free if it is not there.
 func lockOf(infos []admin.Info, name string) admin.Info {
 	for _, info := range infos {
 		if info.Kind == admin.KindMutex && info.Name == name {

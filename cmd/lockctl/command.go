@@ -71,7 +71,7 @@ func (c command) outcome(end supervise.Ending, start, release error) error {
 		return cannotRun(c.args[0], start)
 	case end.Lost != nil:
 		end.Code = tool.ExitLost
-	case errors.Is(release, natslock.ErrLost): // not noticed before the release
+	case errors.Is(release, natslock.ErrLost): // not noticed earlier
 		c.Complain("%v; the command had ended, but may not have been alone", release)
 		end.Code = tool.ExitLost
 	case release != nil:

@@ -51,7 +51,7 @@ func (c *infoCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// inspect returns the locks of that name, of every kind.
+// inspect returns the locks of that name.
 func (c *infoCmd) inspect(g *session.Globals) ([]admin.Info, error) {
 	s, err := g.Open()
 	if err != nil {

@@ -113,7 +113,7 @@ func (c *initCmd) Run(g *session.Globals) error {
 	return c.history(g, s, cfg)
 }
 
-// make creates the bucket, which does not exist yet.
+// make creates a bucket that does not exist.
 func (c *initCmd) make(g *session.Globals, s *session.Session, cfg kvstore.Config) error {
 	asked := cfg.Replicas
 	cfg.Replicas = cmp.Or(asked, s.Replicas())
@@ -228,7 +228,7 @@ func showChanges(w io.Writer, changes []change) {
 	t.Render()
 }
 
-// showLeft prints the settings that no update of the stream can change.
+// showLeft prints settings that no update can change.
 func showLeft(w io.Writer, stream string, left []kvstore.Finding) {
 	if len(left) == 0 {
 		return

@@ -186,7 +186,7 @@ func (c *lsCmd) rows(info admin.Info, both bool) (rows []table.Row) {
 	held := show.Holdings(info)
 	permits := info.Kind == admin.KindSemaphore && len(held) > 0
 	if all := show.Together(info); !c.Wide && (len(all) > 1 || permits) {
-		first := len(held) - len(all) // readers and permits come after the writer
+		first := len(held) - len(all) // the others come after the writer
 		mode := admin.Shared.String()
 		switch {
 		case permits:

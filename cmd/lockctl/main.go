@@ -113,7 +113,7 @@ func mainCode(con *console.Console, args []string) (code int) {
 		return con.Report(err)
 	}
 	ctx, err := parser.Parse(args)
-	if con.Out.Err != nil { // the help could not be written
+	if con.Out.Err != nil { // printing the help failed
 		return con.Report(con.Out.Err)
 	}
 	if err != nil {
@@ -189,7 +189,7 @@ func shortHelp(options kong.HelpOptions, ctx *kong.Context) error {
 // connectionHelp is a flag that prints the connection flags, as --help prints the others.
 type connectionHelp bool
 
-// BeforeReset prints the flags and ends the run before the rest of the command line is checked.
+// BeforeReset ends the run before the rest of the command line is checked.
 func (connectionHelp) BeforeReset(app *kong.Kong) error {
 	fmt.Fprintln(app.Stdout, "Connection, as for the nats command:")
 	for _, flag := range app.Model.Flags {

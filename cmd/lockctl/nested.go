@@ -107,7 +107,7 @@ func (n nesting) check(ctx context.Context, s *session.Session, kind admin.Kind,
 	defer cancel()
 	info, err := admin.New(s.Client).Inspect(reading, kind, name)
 	if err != nil {
-		return nil // acquiring the lock will report the error
+		return nil // the acquire will report it
 	}
 	return n.refuse(info)
 }

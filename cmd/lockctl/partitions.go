@@ -370,7 +370,7 @@ func (c *partitionsCmd) watch(g *session.Globals) error {
 		case st.Condition == mirror.Live:
 			w.note(c.groups(m.Below(prefix)), time.Now())
 			err = w.show(s.URL, "")
-		case begun: // before that, the mirror itself ends with the reason
+		case begun: // before that the mirror ends with the reason
 			err = w.show(s.URL, show.Plain(st.Why.Error()))
 		}
 		if err != nil {

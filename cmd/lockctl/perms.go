@@ -61,7 +61,7 @@ type permsJSON struct {
 type permissionJSON struct {
 	Subject string `json:"subject"`
 	For     string `json:"for"`
-	Leaks   string `json:"leaks"` // empty if it leaks nothing
+	Leaks   string `json:"leaks"` // empty if none
 }
 
 var roles = map[string]admin.Role{
@@ -74,7 +74,7 @@ func (c *permsCmd) Run(g *session.Globals) error {
 	switch {
 	case c.Pattern == nil && role == admin.RoleUser:
 		return tool.Usagef("name the locks of the user by a pattern; all names are \">\"")
-	case c.Pattern != nil && *c.Pattern == "": // an unset variable; an empty pattern would mean all names
+	case c.Pattern != nil && *c.Pattern == "": // an unset variable; it would mean all
 		return tool.Usagef("the pattern is empty; all names are \">\"")
 	case c.Pattern != nil:
 		pattern = *c.Pattern

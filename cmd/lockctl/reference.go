@@ -113,7 +113,7 @@ func cell(s string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "\n", " ").Replace(s)
 }
 
-// markdown returns a help text as Markdown, with its indented lines as code.
+// markdown returns a help text with indented lines as code.
 func markdown(help string) string {
 	var b strings.Builder
 	code := false

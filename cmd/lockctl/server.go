@@ -42,7 +42,7 @@ func (c *serverCmd) AfterApply() error {
 func (c *serverCmd) Run(g *session.Globals) error {
 	signals := make(chan os.Signal, 1)
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
-		if !signal.Ignored(sig) { // ignored by nohup, or in the background of a script
+		if !signal.Ignored(sig) { // as under nohup or in a script's background
 			signal.Notify(signals, sig)
 		}
 	}

@@ -116,7 +116,7 @@ func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind admi
 		}
 		return nil, tool.Exitf(tool.ExitSignal+int(sig.sig), "gave up waiting for lock %s: %v", show.Plain(name), sig)
 	}
-	// An outage is not a conflict: the lock may well be free.
+	// An outage is no conflict: the lock may be free.
 	if errors.Is(err, natslock.ErrLocked) || errors.Is(err, natslock.ErrTimeout) && !errors.Is(err, natslock.ErrUnavailable) {
 		return nil, &tool.Error{Code: c.ConflictExitCode, Err: err}
 	}
@@ -133,7 +133,7 @@ func (c *taking) nested(ctx context.Context, s *session.Session, kind admin.Kind
 	return c.nesting.check(ctx, s, kind, name)
 }
 
-// signaled is the cause of a wait that a signal ended.
+// signaled means that a signal ended a wait.
 type signaled struct{ sig syscall.Signal }
 
 func (s signaled) Error() string { return "signal: " + s.sig.String() }

@@ -65,7 +65,7 @@ func (c *watchCmd) AfterApply() error {
 func (c *watchCmd) Run(g *session.Globals) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// If nobody reads the output any more, the watch ends in order, not by a signal.
+	// A closed output ends the watch in order, not by a signal.
 	signal.Ignore(syscall.SIGPIPE)
 	s, err := g.Connect()
 	if err != nil {
@@ -87,7 +87,7 @@ type watchPrinter struct {
 
 	mu      sync.Mutex
 	began   bool
-	missing string    // why there is nothing to watch; "" if there is
+	missing string    // why there is nothing to watch
 	remade  bool      // it was missing or re-created meanwhile
 	last    time.Time // time of the last event
 }
@@ -124,7 +124,7 @@ func (p *watchPrinter) watching(ev admin.Event) {
 	if p.began {
 		again = " again; events in between were missed"
 		gap := admin.Event{Type: admin.EventGap, Time: ev.Since, Until: ev.Time}
-		if gap.Time.IsZero() { // a new watch does not know it
+		if gap.Time.IsZero() { // a new watch
 			gap.Time = p.last
 		}
 		if p.remade {

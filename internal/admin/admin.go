@@ -18,5 +18,5 @@ type Admin struct {
 // New returns an Admin for the bucket of a session.
 func New(b *bucket.Bucket, s *session.Session) *Admin { return &Admin{b: b, s: s} }
 
-// Life returns a context that ends with the client.
+// Life returns the client's lifetime.
 func (a *Admin) Life() context.Context { return a.b.Life() }

@@ -46,7 +46,7 @@ func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended
 		return Extended{}, fmt.Errorf("extend lock %q: %w", name, err)
 	}
 	x := core.Extending{Handle: core.Handle{ID: l.ID, Token: l.Token}, TTL: ttl}
-	var failed error // error of the last request if it had no answer
+	var failed error // last request without an answer
 	for try := 0; ; try++ {
 		step, e, err := a.found(ctx, &x, l)
 		if err == nil && step == core.HandleWrite {
@@ -88,7 +88,7 @@ func (a *Admin) pause(ctx context.Context, try int, failed error) error {
 	return bucket.Unavailable(err)
 }
 
-// found reads the record of l, including every write that the leader has stored.
+// found reads the latest record of l that the leader has stored.
 func (a *Admin) found(ctx context.Context, x *core.Extending, l Left) (core.HandleStep, record.Entry, error) {
 	e, st, asked, err := a.b.ReadNow(ctx, l.Key, x.AsOf)
 	if err != nil {

@@ -157,7 +157,7 @@ func (r *replay) lost(s step) {
 	}
 }
 
-// lacks reports whether any write from revision from to revision to is missing.
+// lacks reports whether writes from one revision to another are missing.
 func (r *replay) lacks(from, to uint64) bool {
 	i, _ := slices.BinarySearchFunc(r.missing, from, func(m span, rev uint64) int { return cmp.Compare(m.before, rev+1) })
 	return i < len(r.missing) && r.missing[i].after < to

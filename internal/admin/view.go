@@ -179,7 +179,7 @@ type stored struct {
 	kind   record.Kind
 	name   string
 	key    string
-	record kvstore.Record // zero if it has still to be read
+	record kvstore.Record // zero until read
 }
 
 // List calls yield for each lock whose name matches pattern, sorted by name, until yield returns false.
@@ -205,7 +205,7 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			return err
 		}
-		if len(l.Keys) == 0 { // otherwise the revision of the later read counts
+		if len(l.Keys) == 0 { // otherwise the later read counts
 			seen = max(seen, l.Revision)
 		}
 		for _, key := range l.Keys {
@@ -268,7 +268,7 @@ func views(all []stored, read map[string]kvstore.Record, server time.Time, yield
 			entry := entryAt(s.record, server)
 			k, _ := record.ParseKey(s.key)
 			if s.record.Revision == 0 || k.Waits() && (entry.Unreadable || entry.Status != record.StatusWaiting) {
-				continue // deleted meanwhile, or not written by a waiter
+				continue // deleted, or not written by a waiter
 			}
 			v.Add(k, entry)
 			some = true

@@ -300,7 +300,7 @@ func (w *watcher) read(ctx context.Context) {
 	for i, watch := range w.watches {
 		l, err := w.a.b.List(ctx, w.keys[i], 0)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-			// Most likely this user may not read. Notifications need no permission to read.
+			// Probably not allowed to read. Notifications need no more.
 			w.a.s.Logger.Debug("watch locks: read those held", "error", err)
 			return
 		}

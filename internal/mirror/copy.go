@@ -112,7 +112,7 @@ func (r *records) change(id ID) {
 	r.changed(id)
 }
 
-// listing prepares for a list, which [records.listed] then applies.
+// listing begins a list, which [records.listed] ends.
 func (r *records) listing() { r.touched = make(map[string]uint64) }
 
 // listed replaces the copy by a list, except for keys with events since [records.listing].
@@ -163,7 +163,7 @@ func (r *records) info(id ID) locks.Info {
 	return *l.info
 }
 
-// counts returns how many holders and how many places in its queue a lock has.
+// counts returns how many holders and places a lock has.
 func (r *records) counts(id ID) (held, queued int) {
 	if l := r.locks[id]; l != nil {
 		for _, s := range l.entries {

@@ -44,7 +44,7 @@ func (s State) Writable() bool {
 	return s.Condition != NoLeader && s.Condition != Unfit && s.Current > 0
 }
 
-// String returns the condition, followed by its start and its reason unless the mirror is live.
+// String names the condition and, unless the mirror is live, its start and reason.
 func (s State) String() string {
 	if s.Why == nil {
 		return s.Condition.String()
@@ -65,7 +65,7 @@ func Late(h admin.Holder, server time.Time) time.Duration {
 type evidence struct {
 	connected bool
 	missed    error  // why the copy may lack changes; nil once the locks are read
-	answer    answer // last answer of the leader
+	answer    answer // latest one
 }
 
 // answer is the leader's answer about the bucket, the zero answer if there is none.

@@ -42,7 +42,7 @@ type Config struct {
 	Open func(context.Context) (*natslock.Client, error)
 	// Ask returns the answer of the bucket's leader about the stream.
 	Ask func(context.Context) (*kvstore.Info, error)
-	// Connection returns the number of the connection that is up, counted from 1, or 0 if none is.
+	// Connection returns the number of the present connection, from 1, or 0 if it is down.
 	Connection func() uint64
 
 	// These functions may be nil. Event is called for each event, after the copy has changed. Turned is called for
@@ -143,7 +143,7 @@ func (m *Mirror) follow(ctx context.Context, begun *bool) error {
 	return context.Cause(ctx)
 }
 
-// apply applies a step of the watch. At an [admin.EventWatching] the copy may lack earlier changes.
+// apply applies a step of the watch. At an EventWatching the copy may lack earlier changes.
 func (m *Mirror) apply(s admin.Step) {
 	m.mu.Lock()
 	if s.Event.Record.Key != "" {

@@ -25,7 +25,7 @@ type Handle struct {
 	TTL time.Duration // as requested when the lock was taken
 }
 
-// Lasts has the times at which a lock ends unless it is extended.
+// Lasts says when a lock ends unless it is extended.
 type Lasts = admin.Extended
 
 // handleText begins the text of every handle.
@@ -45,7 +45,7 @@ func (h Handle) Mode() lockadmin.Mode {
 	return lockadmin.Exclusive
 }
 
-// Slot returns the number of the permit if the lock is a semaphore.
+// Slot returns the permit of a semaphore.
 func (h Handle) Slot() (n int, ok bool) { return h.key().Slot, h.key().Prefix == record.SlotPrefix }
 
 func (h Handle) key() record.Key {

@@ -38,7 +38,7 @@ func reference(ref string) (kind, rest string) {
 	return "", expanded(ref)
 }
 
-// expanded returns path with its variables and a leading ~ expanded.
+// expanded expands variables and ~ in a path.
 func expanded(path string) string {
 	path = os.ExpandEnv(path)
 	if rest, ok := strings.CutPrefix(path, "~"); ok && (rest == "" || os.IsPathSeparator(rest[0])) {
@@ -128,7 +128,7 @@ func output(name string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// applyCreds makes the client log in by credentials. A file is read again for each connection.
+// applyCreds logs in by credentials. A file is read again for each connection.
 func applyCreds(setting, ref string, o *nats.Options) error {
 	kind, path := reference(ref)
 	if kind == "" {

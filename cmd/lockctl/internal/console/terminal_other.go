@@ -4,8 +4,7 @@ package console
 
 import "os"
 
-// IsTerminal reports whether f is a character device, which nearly always is a
-// terminal.
+// IsTerminal reports whether f is a character device, usually a terminal.
 func IsTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0

@@ -121,7 +121,7 @@ func (d *demo) together(workers []*worker, fn func(*worker) error) error {
 	return plain.Join(all...)
 }
 
-// turn takes the lock, counts, and releases the lock.
+// turn takes the lock, counts, and unlocks.
 func (d *demo) turn(ctx context.Context, w *worker) error {
 	asked := time.Now()
 	l, err := w.s.Lock(ctx, demoLock)
@@ -156,7 +156,7 @@ func (d *demo) sayQueue(ctx context.Context, v *visit, id string) {
 	v.granted(d.queued(ctx, id))
 }
 
-// awaitQueue returns when n clients are waiting.
+// awaitQueue returns when n clients wait.
 func (d *demo) awaitQueue(ctx context.Context, n int) error {
 	for d.queued(ctx, "") != n {
 		select {

@@ -22,18 +22,18 @@ type stage struct {
 
 	mu       sync.Mutex
 	start    time.Time
-	inside   *visit // nil if no worker is inside
+	inside   *visit // nil if empty
 	last     *visit // previous visit
 	token    uint64 // greatest so far
 	grants   int
 	counted  int // increments made
 	overlaps int
 	falls    int
-	gaps     []time.Duration // durations of the hand-overs
+	gaps     []time.Duration // between holders
 	failover time.Duration
 }
 
-// visit is the time that one holder spends inside.
+// visit is one holder's time inside.
 type visit struct {
 	s     *stage
 	name  string

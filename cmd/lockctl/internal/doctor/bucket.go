@@ -163,7 +163,7 @@ func (d *doctor) second(notified *nats.Subscription, until time.Time) {
 	for {
 		left := time.Until(until)
 		if left <= 0 && enough.IsZero() {
-			_ = d.s.NC.FlushTimeout(listening) // on a busy machine some of what was sent has not been read yet
+			_ = d.s.NC.FlushTimeout(listening) // on a busy machine some of it has not been read yet
 			enough = time.Now().Add(listening)
 		}
 		if n, _, _ := notified.Pending(); !enough.IsZero() && (n == 0 || time.Now().After(enough)) {
@@ -207,7 +207,7 @@ func (d *doctor) replicas() {
 	case n%2 == 0:
 		d.add("replicas", checkWarning, fmt.Sprintf("\"lockctl init --replicas %d\"", n+1), "%s: an even number is no safer than one less", found)
 	default:
-		d.ok("replicas", "%s", found) // a single replica is reported under num_replicas
+		d.ok("replicas", "%s", found) // num_replicas has its own row
 	}
 }
 

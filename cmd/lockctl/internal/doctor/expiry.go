@@ -50,7 +50,7 @@ func (d *doctor) expiry() {
 // records judges the records of locks, and counts their renewals.
 func (d *doctor) records(locks iter.Seq2[admin.Info, error], r *renewals) {
 	var overdue, lasting, stuck, mixed []string
-	var last admin.Info // they come in the order of their names
+	var last admin.Info // the list is sorted by name
 	n := 0
 	for info, err := range locks {
 		if err != nil {

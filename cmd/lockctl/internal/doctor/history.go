@@ -88,7 +88,7 @@ func (h *kept) read(ctx context.Context, d *doctor) error {
 		return err
 	}
 	h.missing, h.all, err = h.Missing(ctx, h.Now.Add(-lostSince))
-	if err != nil && !errors.Is(err, kvstore.ErrRemade) { // after ErrRemade their number is unknown
+	if err != nil && !errors.Is(err, kvstore.ErrRemade) { // then the number is unknown
 		return err
 	}
 	return h.ask(ctx, d, h.info.Config.Name)
@@ -167,7 +167,7 @@ func (h *kept) source() jetstream.StreamSourceInfo {
 			return *s
 		}
 	}
-	return jetstream.StreamSourceInfo{Active: -1} // copying has not begun
+	return jetstream.StreamSourceInfo{Active: -1} // not started
 }
 
 // judge returns the row of a history that copies.
@@ -212,7 +212,7 @@ func enough(c jetstream.StreamConfig, size uint64, reach time.Duration) string {
 	return text
 }
 
-// ageOf returns the age of a history in the form of a flag of init.
+// ageOf returns the age of a history as a value for init.
 func ageOf(c jetstream.StreamConfig) string {
 	switch days := c.MaxAge / (24 * time.Hour); {
 	case c.MaxAge == 0: // init creates no history without a limit

@@ -15,7 +15,7 @@ type renewals struct {
 	Records   int     `json:"records"`              // records that clients renew
 	Demand    float64 `json:"demand_per_second"`    // sum of 3/TTL over these records
 	Confirmed float64 `json:"confirmed_per_second"` // part of the demand whose last write is recent enough
-	Late      int     `json:"late"`                 // records whose last write is not
+	Late      int     `json:"late"`                 // the others
 	Latest    float64 `json:"latest_seconds"`       // delay of the latest of these
 
 	at   time.Time // server's time before the records were read

@@ -76,7 +76,7 @@ func (d *doctor) refusedWrite(check string, err error) (again bool) {
 	return again
 }
 
-// leader returns the name of the server that stores the bucket's writes.
+// leader names the server that takes the bucket's writes.
 func (d *doctor) leader() string {
 	if c := d.info.Cluster; c != nil && c.Leader != "" {
 		return c.Leader

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// visiting limits the time to connect to another server, and the time for its answer.
+	// visiting limits connecting to another server, and its answer.
 	visiting = 2 * time.Second
 	// certificateWarning is how long before the end of a certificate the doctor begins to warn.
 	certificateWarning = 14 * 24 * time.Hour
@@ -122,7 +122,7 @@ func (d *doctor) unreached(raw string, err error) {
 	d.add("server", checkWarning, cmp.Or(tool.TLSRemedy(err), repair), "%s cannot be reached from here: %v", raw, err)
 }
 
-// connectTo connects to one server with the options of d's connection.
+// connectTo connects to one server like the first time.
 func (d *doctor) connectTo(raw string) (*nats.Conn, error) {
 	nc := d.s.NC
 	opts := nc.Opts
@@ -163,7 +163,7 @@ func inPlaceOf(js jetstream.JetStream, nc *nats.Conn) (jetstream.JetStream, erro
 	return jetstream.New(nc)
 }
 
-// withLogin returns the URL raw with the login of the URL from.
+// withLogin returns raw with the login of another URL.
 func withLogin(raw, from string) string {
 	u, err := url.Parse(raw)
 	login, err2 := url.Parse(from)

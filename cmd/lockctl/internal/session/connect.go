@@ -190,7 +190,7 @@ func doneWithout(err error, bucket string) bool {
 			strings.Contains(text, "$KV."+bucket+`.probe"`))
 }
 
-// End leaves locks that are still held until their TTL ends.
+// End leaves locks still held until their TTL ends.
 func (s *Session) End() {
 	if s.Client != nil {
 		ended, cancel := context.WithCancel(context.Background())
@@ -246,7 +246,7 @@ func attr(a slog.Attr) string {
 	return ""
 }
 
-// Operator returns the name of the person, not the process, that breaks a lock.
+// Operator names the person, not the process, that breaks a lock.
 func Operator() string {
 	name := "somebody"
 	if u, err := user.Current(); err == nil {

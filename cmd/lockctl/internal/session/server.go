@@ -95,7 +95,7 @@ func StartServer(dir string, port int) (*Server, error) {
 // URL returns the server's URL.
 func (s *Server) URL() string { return s.srv.ClientURL() }
 
-// Stop stops the server, and waits until it has written its data.
+// Stop returns when the server has written its data.
 func (s *Server) Stop() {
 	s.srv.Shutdown()
 	s.srv.WaitForShutdown()

@@ -21,7 +21,7 @@ func ReaderNames(readers []admin.Holder) string {
 		}
 	}
 	first := readers[0]
-	first.Broken = nil // included in broken
+	first.Broken = nil // already counted
 	name := fmt.Sprintf("%s and %d more", HolderName(first), len(readers)-1)
 	if broken > 0 {
 		name += Alarm.Sprintf(" (%d broken)", broken)
@@ -33,7 +33,7 @@ func ReaderNames(readers []admin.Holder) string {
 // empty.
 func LastEnd(readers []admin.Holder) string {
 	last := slices.MaxFunc(readers, func(a, b admin.Holder) int {
-		if a.Expires.IsZero() != b.Expires.IsZero() { // a lease that never ends is last
+		if a.Expires.IsZero() != b.Expires.IsZero() { // no end is last
 			return map[bool]int{true: 1, false: -1}[a.Expires.IsZero()]
 		}
 		return a.Expires.Compare(b.Expires)

@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// EventLine returns the line of text for an event.
+// EventLine formats an event as text.
 func EventLine(ev admin.Event) string {
 	kind := ev.Kind.String()
 	if ev.Kind == admin.KindRW {
@@ -117,7 +117,7 @@ type eventJSON struct {
 	After      *float64          `json:"after"` // for "late": the time since the last renewal
 }
 
-// EventObject returns an event for scripts, as one line of JSON.
+// EventObject formats an event as a line of JSON.
 func EventObject(ev admin.Event) string {
 	out := eventJSON{
 		Time: ev.Time.UTC(), Event: strings.ReplaceAll(eventName(ev), " ", "_"),

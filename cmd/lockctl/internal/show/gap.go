@@ -21,7 +21,7 @@ type gapJSON struct {
 	Name   *string    `json:"name" doc:"its name, as ls has it; null: any locks"`
 }
 
-// GapObject returns a gap for scripts, as one line of JSON.
+// GapObject formats a gap as a line of JSON.
 func GapObject(ev admin.Event) string {
 	out := gapJSON{Event: ev.Type.String(), Until: ev.Until.UTC(), Remade: errors.Is(ev.Cause, kvstore.ErrRemade)}
 	if !ev.Time.IsZero() {
@@ -38,7 +38,7 @@ func GapObject(ev admin.Event) string {
 	return OneLine(out)
 }
 
-// GapLine returns the line of text for a gap.
+// GapLine formats a gap as text.
 func GapLine(ev admin.Event) string {
 	until := clockMillis(ev.Until)
 	text := "nothing before " + until + " is kept"

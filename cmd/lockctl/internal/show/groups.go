@@ -85,7 +85,7 @@ func Shares(g partition.State) (owned map[string][]int, quota map[string]int) {
 	return owned, quota
 }
 
-// Object returns the group as an object for JSON.
+// Object returns the group as JSON shows it.
 func (g Group) Object() any {
 	out := groupJSON{Group: Name(g.Group), Count: g.Count, Members: []memberJSON{}, Refused: []memberJSON{}, Partitions: []partitionJSON{}}
 	out.Unowned, out.InMotion = Tally(g.State)

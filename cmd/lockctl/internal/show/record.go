@@ -63,14 +63,14 @@ type holderJSON struct {
 	Of         int               `json:"of" doc:"of a semaphore: how many permits there are; 0: another lock"`
 }
 
-// brokenJSON is the break of a holder in the output of --json.
+// brokenJSON is the break of a holder in JSON.
 type brokenJSON struct {
 	By     string    `json:"by" doc:"the operator"`
 	Reason string    `json:"reason" doc:"why"`
 	At     time.Time `json:"at" doc:"when, by the operator's clock"`
 }
 
-// waiterJSON is a waiter in the output of --json.
+// waiterJSON is a waiter in JSON.
 type waiterJSON struct {
 	Ticket uint64 `json:"ticket" doc:"the place: lower ones come first"`
 	ID     string `json:"id" doc:"of this claim"`
@@ -87,7 +87,7 @@ type waiterJSON struct {
 // Shape is an object in the output of --json. The doc tags of its fields describe it.
 type Shape struct {
 	Title string
-	Of    any // zero value of the object
+	Of    any // its zero value
 }
 
 // Shapes returns the JSON objects of locks and their parts, in the order of the reference, and the object

@@ -147,7 +147,7 @@ func padded(s string, width int) string {
 	return s + strings.Repeat(" ", max(width-len(s), 0))
 }
 
-// paint returns color.Sprint(s), and costs nothing while colours are disabled.
+// paint is color.Sprint, but costs nothing while colours are disabled.
 func paint(color text.Color, s string) string {
 	if !colored {
 		return s

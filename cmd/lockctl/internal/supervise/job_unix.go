@@ -227,7 +227,7 @@ func (j *job) suspend(sig syscall.Signal, held func() bool) {
 		return
 	}
 	if !held() {
-		return // the group is about to be ended, and terminate continues it
+		return // terminate continues it soon
 	}
 	if give && j.inForeground() {
 		j.giveTerminal()

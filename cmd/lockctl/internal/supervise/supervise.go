@@ -39,7 +39,7 @@ type Ending struct {
 // orders say when the guard of a command acts, unless it gets new orders first. They name
 // instants, so orders that arrive late do not extend anything.
 type orders struct {
-	term, kill instant       // when the group gets TERM, and when KILL
+	term, kill instant       // when the group gets TERM and KILL
 	grace      time.Duration // from TERM to KILL if lockctl dies, but not beyond kill
 }
 
@@ -104,7 +104,7 @@ func (w *Supervision) Run(cmd *exec.Cmd, lock Held, signals <-chan os.Signal, s 
 		}
 	}
 	confirmed := func() {
-		// The order matters: a stop between the two makes end too early, never too late.
+		// In this order, because a stop between the two makes end too early.
 		at := now()
 		end := at.add(lock.Remaining())
 		deadline = end.add(w.margin() / 2)

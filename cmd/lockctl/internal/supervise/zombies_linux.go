@@ -18,7 +18,7 @@ func onlyZombies(pgid int) bool {
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // the process has ended meanwhile
+			continue // ended meanwhile
 		}
 		// The format is "pid (name) state ppid pgrp ...", with any text as the name.
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])

@@ -2,5 +2,5 @@
 
 package supervise
 
-// onlyZombies always returns false: there is no portable way to find out.
+// onlyZombies returns false: there is no portable way to tell.
 func onlyZombies(int) bool { return false }

@@ -18,7 +18,7 @@ const freeFor = 2 * time.Second
 // picture is a mirror of the locks, with what top adds to it.
 type picture struct {
 	mirror *mirror.Mirror
-	news   chan struct{} // signals that there is something to draw
+	news   chan struct{} // something is to be drawn
 
 	mu      sync.Mutex
 	version int                     // number of changes so far
@@ -114,10 +114,10 @@ type shot struct {
 	both    map[string]bool
 	grants  map[mirror.ID]meter
 	rates   rates
-	ahead   time.Duration // by how much the server's clock is ahead of this machine's
+	ahead   time.Duration // lead of the server's clock over this machine's
 }
 
-// shot returns a shot of the picture, unless the picture still has the given version.
+// shot returns a shot unless the picture is still of that version.
 func (p *picture) shot(version int) (shot, bool) {
 	p.mu.Lock()
 	maps.DeleteFunc(p.freed, func(_ mirror.ID, at time.Time) bool {

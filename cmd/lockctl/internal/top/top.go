@@ -128,7 +128,7 @@ func (c *complaint) end() {
 	c.ended = true
 }
 
-// take returns the complaint, once.
+// take returns the complaint once.
 func (c *complaint) take() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

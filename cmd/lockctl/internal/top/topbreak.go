@@ -67,7 +67,7 @@ func (m *top) confirm(order breakOrder) {
 	m.asked = &order
 }
 
-// answered carries out or drops the break that was asked about.
+// answered breaks what was asked about, if the answer was yes.
 func (m *top) answered(yes bool) tea.Cmd {
 	order := *m.asked
 	m.asked = nil

@@ -35,7 +35,7 @@ type past struct {
 // history has the latest events of each lock.
 type history struct {
 	locks  map[mirror.ID]*list.Element // elements of recent
-	recent list.List                   // of *pasts, starting with the lock that has the latest event
+	recent list.List                   // of *pasts, latest event first
 	size   int                         // number of events
 	gaps   []past
 }
@@ -83,7 +83,7 @@ func (h *history) of(id mirror.ID) []past {
 		all = append(all, e.Value.(*pasts).events...)
 	}
 	slices.SortStableFunc(all, func(a, b past) int { return a.at.Compare(b.at) })
-	slices.Reverse(all) // including events of the same moment
+	slices.Reverse(all) // even events of one moment
 	return all
 }
 

@@ -17,7 +17,7 @@ import (
 // columns are the columns of the list.
 var columns = []struct {
 	name  string
-	width int // 0 for a share of the remaining width
+	width int // 0 for a share of the rest
 	right bool
 	wide  bool // only on a wide screen
 }{
@@ -150,7 +150,7 @@ const (
 	overdueMode = "overdue"
 )
 
-// mode returns the mode of a lock for its line in the list.
+// mode returns the mode of a lock for its line.
 func (m *top) mode(info admin.Info) string {
 	held := show.Holdings(info)
 	overdue := func(h show.Holding) bool { return h.Overdue }
@@ -167,7 +167,7 @@ func (m *top) mode(info admin.Info) string {
 	case len(info.Readers) > 0:
 		return fmt.Sprintf("shared %d", len(info.Readers))
 	case info.Holder != nil:
-		return "excl" // short, to leave room for the names
+		return "excl" // leaves room for the names
 	}
 	return "free"
 }

@@ -58,7 +58,7 @@ type top struct {
 	ranks         map[mirror.ID]*rank
 	ranked        time.Time // when ranks was filled
 	nameWidth     int       // width of the widest name in ranks
-	cursor, first int       // indices in rows: selected, and topmost on the screen
+	cursor, first int       // rows: chosen, and topmost on the screen
 	pinned        bool      // the cursor follows chosen; otherwise it stays on the first line
 	chosen        mirror.ID // the lock under the cursor
 	sort          int
@@ -140,7 +140,7 @@ func (m *top) refresh() {
 		m.shot = s
 	}
 	m.shot.state = m.p.mirror.State()
-	m.totals = m.shot.totals() // always, because leases end without an event
+	m.totals = m.shot.totals() // leases end without an event
 	if changed || time.Since(m.ranked) >= rankFor {
 		m.arrange()
 	}

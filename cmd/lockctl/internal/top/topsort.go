@@ -15,11 +15,11 @@ import (
 // not be read.
 const rankFor = time.Second
 
-// rank has what decides a lock's place in the list.
+// rank decides the place of a lock.
 type rank struct {
 	id                   mirror.ID
 	waiting, readers     int
-	waits, held, expires time.Time // earliest of each; zero if there is none
+	waits, held, expires time.Time // earliest of each, if any
 	grants               float64   // per second, rounded as shown
 	owner                string
 }

@@ -19,7 +19,7 @@ const (
 	// aboveBody and belowBody are the number of lines above and below the body of a
 	// screen.
 	aboveBody, belowBody = 3, 2
-	// wideScreen is a width that has room for whole tokens.
+	// wideScreen is wide enough for whole tokens.
 	wideScreen = 110
 )
 
@@ -147,7 +147,7 @@ func cut(s string, width int) string {
 	return ansi.Truncate(s, head, "") + show.Ellipsis() + ansi.TruncateLeft(s, all-tail, "")
 }
 
-// subtitle returns the line that says how the list was selected and sorted.
+// subtitle returns a line about the selection and the order.
 func (m *top) subtitle() string {
 	switch {
 	case m.filtering:
