@@ -20,7 +20,6 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
-	lockadmin "github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/semaphore"
 	"github.com/natslock/locks/testutil"
@@ -105,14 +104,14 @@ var entryPoints = []struct {
 		return err
 	}},
 	{"Break", "ask", func(ctx context.Context, s subject) error {
-		return lockadmin.New(s.Member.Client).Break(ctx, lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "held", ID: s.held.ID(), Reason: "test"})
+		return admin.New(s.Member.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "held", ID: s.held.ID(), Reason: "test"})
 	}},
 	{"Inspect", "ask", func(ctx context.Context, s subject) error {
-		_, err := lockadmin.New(s.Member.Client).Inspect(ctx, lockadmin.KindMutex, "held")
+		_, err := admin.New(s.Member.Client).Inspect(ctx, admin.KindMutex, "held")
 		return err
 	}},
 	{"List", "ask", func(ctx context.Context, s subject) error {
-		for _, err := range lockadmin.New(s.Member.Client).List(ctx, ">") {
+		for _, err := range admin.New(s.Member.Client).List(ctx, ">") {
 			if err != nil {
 				return err
 			}
@@ -120,7 +119,7 @@ var entryPoints = []struct {
 		return nil
 	}},
 	{"Watch", "watch", func(ctx context.Context, s subject) error {
-		for _, err := range lockadmin.New(s.Member.Client).Watch(ctx, ">") {
+		for _, err := range admin.New(s.Member.Client).Watch(ctx, ">") {
 			if err != nil {
 				return err
 			}
@@ -235,16 +234,16 @@ func TestErrorKindsOfBadInput(t *testing.T) {
 			_, err = acquire(ctx, "x", natslock.TTL(time.Second), natslock.Until(time.Now().Add(time.Hour)))
 			require.Equal(t, "Invalid", matched(err), name)
 		}
-		_, err := lockadmin.New(c.Client).Inspect(ctx, lockadmin.KindMutex, "")
+		_, err := admin.New(c.Client).Inspect(ctx, admin.KindMutex, "")
 		require.Equal(t, "Invalid", matched(err))
-		for _, err := range lockadmin.New(c.Client).List(ctx, "") {
+		for _, err := range admin.New(c.Client).List(ctx, "") {
 			require.Equal(t, "Invalid", matched(err))
 		}
-		for _, err := range lockadmin.New(c.Client).Watch(ctx, "") {
+		for _, err := range admin.New(c.Client).Watch(ctx, "") {
 			require.Equal(t, "Invalid", matched(err))
 		}
-		require.Equal(t, "Invalid", matched(lockadmin.New(c.Client).Break(ctx, lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "", ID: "A", Reason: "test"})))
-		require.Equal(t, "Invalid", matched(lockadmin.New(c.Client).Break(ctx, lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "x", ID: "A", Reason: strings.Repeat("x", 2000)})))
+		require.Equal(t, "Invalid", matched(admin.New(c.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "", ID: "A", Reason: "test"})))
+		require.Equal(t, "Invalid", matched(admin.New(c.Client).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: "A", Reason: strings.Repeat("x", 2000)})))
 		require.Equal(t, "Invalid", matched(held.Extend(ctx, -1)))
 		require.Equal(t, out, c.NC.Stats().OutMsgs, "nothing was sent")
 		_, err = natslock.New(ctx, nil)
@@ -261,8 +260,8 @@ func TestErrorKindsOfPermission(t *testing.T) {
 		{ user: reader, password: p, permissions: { publish: { deny: ["$KV.natslock.>"] } } }
 		{ user: mute, password: p, permissions: { subscribe: { deny: ["_INBOX.>"] } } }
 	] }`))
-	admin := kit.NewClient(t, s.Connect(kit.As("admin")...))
-	held := kit.Must(t, admin.Lock, "held")
+	owner := kit.NewClient(t, s.Connect(kit.As("admin")...))
+	held := kit.Must(t, owner.Lock, "held")
 	nc := s.Connect(kit.As("reader")...)
 	c := kit.NewClient(t, nc)
 	rw := rwlock.New(c)
@@ -271,7 +270,7 @@ func TestErrorKindsOfPermission(t *testing.T) {
 		require.Equalf(t, "Permission", matched(err), "%s: %v", name, err)
 		require.ErrorContains(t, err, `lock "free `+name+`"`)
 	}
-	require.Equal(t, "Permission", matched(lockadmin.New(c).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: "held", ID: held.ID(), Reason: "test"})))
+	require.Equal(t, "Permission", matched(admin.New(c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "held", ID: held.ID(), Reason: "test"})))
 	_, err := natslock.New(t.Context(), s.Connect(kit.As("mute")...))
 	require.Equal(t, "Permission", matched(err))
 	kit.Unlock(t, held)
@@ -283,7 +282,7 @@ func TestErrorsAreOneLine(t *testing.T) {
 		c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), kit.Join(t, s)
 		stop := func(name string) {
 			h := kit.Inspect(t, other.Client, name).Holder
-			require.NoError(t, lockadmin.New(other.Client).Break(t.Context(), lockadmin.BreakRequest{Kind: lockadmin.KindMutex, Name: name, ID: h.ID, Reason: "test"}))
+			require.NoError(t, admin.New(other.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: h.ID, Reason: "test"}))
 		}
 		fault := errors.New("fault")
 		work := c.Do(t.Context(), "a", func(ctx context.Context, l *natslock.Lock) error {

@@ -270,7 +270,7 @@ func (l *line) denied(ctx context.Context, subject string) error {
 	if l.away() { // it has sent nothing
 		return nil
 	}
-	err, at := l.lastDenial(ctx)
+	at, err := l.lastDenial(ctx)
 	if err == nil || time.Since(at) >= replyTimeout {
 		return nil
 	}

@@ -74,21 +74,21 @@ func fromConn[T any](ctx context.Context, s *sender, d time.Duration, fn func() 
 	return v, false
 }
 
-// lastDenial returns the last error that the server has reported on the connection if that refuses a subject, and when
-// it was first read.
-func (s *sender) lastDenial(ctx context.Context) (err error, at time.Time) {
+// lastDenial returns the last error that the server has reported on the connection if that refuses a subject, and the
+// time at which it was first read.
+func (s *sender) lastDenial(ctx context.Context) (at time.Time, err error) {
 	s.mu.Lock()
-	err, at = s.denial, s.deniedAt
+	at, err = s.deniedAt, s.denial
 	now := time.Now()
 	if now.Sub(s.lookedAt) < lookEvery {
 		s.mu.Unlock()
-		return err, at
+		return at, err
 	}
 	s.lookedAt = now
 	s.mu.Unlock()
 	err, ok := fromConn(ctx, s, permissionPoll, s.nc.LastError)
 	if !ok {
-		return nil, at
+		return at, nil
 	}
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		err = nil
@@ -98,7 +98,7 @@ func (s *sender) lastDenial(ctx context.Context) (err error, at time.Time) {
 	if err != s.denial {
 		s.denial, s.deniedAt = err, time.Now()
 	}
-	return err, s.deniedAt
+	return s.deniedAt, err
 }
 
 // unsent is the error of a message that was certainly not sent.
