@@ -139,5 +139,11 @@ func (f *Fence) commit(ctx context.Context, messages []*nats.Msg) (*jetstream.Pu
 
 var errNoBatches = errors.New("it takes no batches; set allow_atomic and open the fence again")
 
+// batchesOff is the server's error code for a batch where allow_atomic is off.
+const batchesOff jetstream.ErrorCode = 10174
+
+// errTurnedOff names the usual culprit: a start-up call that writes the whole configuration.
+var errTurnedOff = errors.New("allow_atomic was turned off while the fence was open, as js.CreateOrUpdateKeyValue does; set allow_atomic again, and open the bucket with js.KeyValue")
+
 // errNotSent: a batch without its last message is never stored.
 var errNotSent = errors.New("the batch was not sent to its end")

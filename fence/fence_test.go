@@ -258,6 +258,39 @@ func TestKVExpecting(t *testing.T) {
 	require.Equal(t, "4", string(e.Value()))
 }
 
+// CreateOrUpdateKeyValue of another process turns allow_atomic off under an open fence. The
+// error says so, and the fence goes on once it is on again.
+func TestBatchesTurnedOff(t *testing.T) {
+	js := kit.JetStream(t, testutil.RunServer(t).Connect())
+	ctx := kit.Bounded(t)
+	require.NoError(t, newBucket(ctx, js, "b"))
+	f, err := fence.Open(ctx, js, "KV_b", "$KV.b.fence", 10)
+	require.NoError(t, err)
+	kv, err := f.KV("b")
+	require.NoError(t, err)
+	_, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "b"})
+	require.NoError(t, err)
+	s, err := js.Stream(ctx, "KV_b")
+	require.NoError(t, err)
+	require.False(t, s.CachedInfo().Config.AllowAtomicPublish)
+
+	_, err = kv.Create(ctx, "k", nil)
+	require.ErrorIs(t, err, fence.ErrUnfit)
+	require.ErrorContains(t, err, "set allow_atomic again, and open the bucket with js.KeyValue")
+	_, refused := asAPI(err)
+	require.True(t, refused, "%v", err)
+	_, err = f.PublishBatch(ctx, &nats.Msg{Subject: "$KV.b.k"})
+	require.ErrorIs(t, err, fence.ErrUnfit)
+	require.NoError(t, f.Err())
+
+	c := s.CachedInfo().Config
+	c.AllowAtomicPublish = true
+	_, err = js.UpdateStream(ctx, c)
+	require.NoError(t, err)
+	_, err = kv.Create(ctx, "k", nil)
+	require.NoError(t, err)
+}
+
 func TestArguments(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)

@@ -65,7 +65,9 @@ func (kv *KV) Delete(ctx context.Context, key string) error {
 //
 // The server compares one expectation per message. So Update is a batch of two messages:
 // the first has the fence's expectation, and is stored under the key "<fence's key>.guard".
-// The bucket needs the stream setting allow_atomic, or the error matches [ErrUnfit].
+// The bucket needs the stream setting allow_atomic, or the error matches [ErrUnfit]. The
+// method CreateOrUpdateKeyValue of [jetstream.JetStream] turns it off: create the bucket
+// once, and open it with KeyValue.
 // Other outcomes and errors are those of [Fence.Publish].
 func (kv *KV) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	m, err := kv.message(key, value)

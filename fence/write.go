@@ -128,6 +128,8 @@ func (f *Fence) write(ctx context.Context, what string, expects bool, send func(
 			return fail(fmt.Errorf("not stored: %w", err))
 		case refusal == nil:
 			return fail(fmt.Errorf("%w: %w; it may be stored, now or later", ErrUnknown, f.why(err)))
+		case refusal.ErrorCode == batchesOff:
+			return fail(fmt.Errorf("%w: %w: %w", ErrUnfit, errTurnedOff, refusal))
 		case final || refusal.Code == unavailable:
 			return fail(fmt.Errorf("the server refused it: %w", err))
 		case refusal.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
