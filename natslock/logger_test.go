@@ -22,11 +22,19 @@ import (
 func TestLossIsLogged(t *testing.T) {
 	for _, c := range []struct {
 		name, says string // "": nothing
+		opts       []natslock.LockOption
 		end        func(*testing.T, *testutil.Server, *kit.Member, *natslock.Lock)
 	}{
 		{name: "without an answer", says: "without a confirmation", end: func(_ *testing.T, _ *testutil.Server, m *kit.Member, _ *natslock.Lock) {
 			m.Link.Blackhole(true)
 		}},
+		{name: "not renewed", says: "its lease is not renewed, and was not extended in time", opts: []natslock.LockOption{natslock.NoRenew()},
+			end: func(*testing.T, *testutil.Server, *kit.Member, *natslock.Lock) {}},
+		{name: "extended without an answer", says: "without a confirmation", opts: []natslock.LockOption{natslock.NoRenew()},
+			end: func(t *testing.T, _ *testutil.Server, m *kit.Member, l *natslock.Lock) {
+				m.Link.Blackhole(true)
+				go func() { _ = l.Extend(t.Context(), time.Minute) }()
+			}},
 		{name: "broken", says: "the host is gone", end: func(t *testing.T, s *testutil.Server, _ *kit.Member, l *natslock.Lock) {
 			other := kit.NewClient(t, s.Connect())
 			require.NoError(t, admin.New(other).Break(t.Context(), admin.BreakRequest{Name: l.Name(), ID: l.ID(), Reason: "the host is gone"}))
@@ -43,7 +51,7 @@ func TestLossIsLogged(t *testing.T) {
 				kit.NewClient(t, s.Connect()) // it makes the bucket, which is warned of
 				var log kit.Log
 				m := kit.Join(t, s, log.Option())
-				opts := []natslock.LockOption{natslock.TTL(5 * time.Second)}
+				opts := append([]natslock.LockOption{natslock.TTL(5 * time.Second)}, c.opts...)
 				if c.name == "planned" {
 					opts = []natslock.LockOption{natslock.Until(time.Now().Add(5 * time.Second))}
 				}

@@ -197,6 +197,9 @@ func (l *Lease) Cooldown(now clock.Instant) (left time.Duration) {
 
 // NoteEnd is part of [keeper.Owner].
 func (l *Lease) NoteEnd(end core.End, why string) {
+	if l.Why == core.Unconfirmed && l.Body.Fixed && !l.Abandoned && l.Waiting == 0 && l.Failed() == "" {
+		why = "its lease is not renewed, and was not extended in time"
+	}
 	l.cause = &EndError{Name: l.Name, Token: l.Body.Token, Kind: sentinels[end], Why: why}
 	for h := l.holders; h != nil; h = h.next {
 		if h.cause == nil {
