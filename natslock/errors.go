@@ -68,7 +68,9 @@ type LockedError struct {
 	// nobody was inside when that client wrote the record, up to a third of the TTL ago.
 	// [Client.Lock] gets an idle lock at once, and a one-shot acquire does not.
 	Lingers, Idle bool
-	// Queued is the number of waiters.
+	// Queued is the number of goroutines that wait, the holder's client included. Each client
+	// writes its number when it renews its record: within 5 s in the queue, and within a third
+	// of the TTL behind the holder. Before that a client counts as one waiter in the queue.
 	Queued int
 
 	entry   record.Entry // of the holder
@@ -170,7 +172,7 @@ func public(err error) error {
 		h := busy.Holder
 		lingers := h.Lingers && h.Status == record.StatusHeld
 		return &LockedError{Name: busy.Name, Holder: knownHolder(h), Own: busy.Own, Done: h.Done(), Lingers: lingers, Idle: lingers && !h.InUse,
-			Queued: busy.Queued, entry: h, permits: busy.Kind == record.Semaphore}
+			Queued: busy.Queued + h.Goroutines() - 1, entry: h, permits: busy.Kind == record.Semaphore}
 	}
 	if wait, ok := errors.AsType[*call.WaitError](err); ok {
 		return &TimeoutError{Name: wait.Name, Waited: wait.Waited, Holder: knownHolder(wait.Holder), Own: wait.Own, Position: wait.Position, entry: wait.Holder, cause: wait.Cause}

@@ -368,6 +368,24 @@ func TestInspectLockedError(t *testing.T) {
 	})
 }
 
+// A refusal counts the goroutines that wait, of the holder's client too, as their records say.
+func TestLockedErrorCountsGoroutines(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+		a, b := kit.Join(t, s), kit.Join(t, s)
+		kit.Must(t, a.Lock, "l", natslock.TTL(6*time.Second))
+		for range 3 {
+			a.Begin(t, "l", natslock.TTL(6*time.Second))
+			b.Begin(t, "l")
+		}
+		time.Sleep(8 * time.Second) // all of the records were renewed
+		_, err := kit.Join(t, s).TryLock(t.Context(), "l")
+		locked, ok := errors.AsType[*natslock.LockedError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, 6, locked.Queued, "%v", err)
+		require.ErrorContains(t, err, "6 waiting")
+	})
+}
+
 // A fake of a Locker makes a LockedError by hand, with as many fields as it needs.
 func TestLockedErrorByHand(t *testing.T) {
 	for _, err := range []*natslock.LockedError{{}, {Name: "x", Own: true}, {Name: "x", Own: true, Queued: 1}, {Name: "x", Queued: 1}} {
