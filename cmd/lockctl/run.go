@@ -98,7 +98,11 @@ func (c *runCmd) words(g *session.Globals) []string {
 }
 
 func (c *runCmd) Run(g *session.Globals) error {
-	command, s, err := prepare(g, "run", c.words(g), c.naming, c.TTL, c.Create)
+	words := c.words(g)
+	if len(words) == 0 && g.Server != g.Getenv("NATS_URL") { // flock has another -s
+		return tool.Usagef("a command is missing; -s is the server, and --read shares the lock; see lockctl run --help")
+	}
+	command, s, err := prepare(g, "run", words, c.naming, c.TTL, c.Create)
 	if err != nil {
 		return err
 	}

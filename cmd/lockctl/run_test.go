@@ -122,6 +122,7 @@ func TestRunExitCodes(t *testing.T) {
 		{126, "permission denied", []string{"x", "--", notExecutable}},
 		{64, "a command is missing", []string{"x"}},
 		{64, "a command is missing", []string{"x", "--"}},
+		{64, "a command is missing; -s is the server, and --read shares the lock; see lockctl run --help", []string{"-s", "x", "--", "true"}},
 		{64, "unknown flag --bogus", []string{"--bogus", "x", "--", "true"}},
 		{64, "exclude each other", []string{"-n", "-w", "1", "x", "--", "true"}},
 		{64, "--read and --write exclude each other", []string{"--read", "--write", "x", "--", "true"}},
