@@ -30,14 +30,14 @@
 //		nc, link := s.ConnectLink()
 //		...
 //		link.Cut()
-//		time.Sleep(24 * time.Hour) // takes a moment
+//		time.Sleep(24 * time.Hour) // takes 3 s
 //		link.Heal()
 //	})
 //
 // # Which one
 //
-// Use [Bubble] for everything about time on one server: a day passes in a moment, and no
-// timer is late. What happens at one instant still has no order. Use [RunServer] where TCP,
+// Use [Bubble] for everything about time on one server: no timer is late, and an hour with
+// a held lock takes a second or two. What happens at one instant still has no order. Use [RunServer] where TCP,
 // users and permissions or a second process matter, and [RunCluster] where replication
 // does. A [Link] disturbs the bytes between one client and the server. Package locktest has
 // faults of single locks, without a server.
