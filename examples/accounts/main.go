@@ -2,7 +2,7 @@
 // Any number of replicas serve the same accounts. Two postings to one account run one after
 // the other, and postings to different accounts run side by side.
 //
-//	nats-server -js &
+//	lockctl server &
 //	go run ./examples/accounts -listen 127.0.0.1:8081 &
 //	go run ./examples/accounts -listen 127.0.0.1:8082 &
 //	curl -i -X POST '127.0.0.1:8081/accounts/alice/postings?amount=5'

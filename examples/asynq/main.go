@@ -7,7 +7,7 @@
 // does not know yet that another one leads. asynq.Scheduler gives no task an ID of its tick,
 // so this program enqueues the tasks itself.
 //
-//	cd examples/asynq; nats-server -js & redis-server &
+//	cd examples/asynq; lockctl server & redis-server &
 //	for i in 1 2 3; do go run . -cron '*/5 * * * * *' & done; wait
 package main
 

@@ -1,7 +1,7 @@
 // Command cache reads a file that other processes rewrite. Any number of processes read it at
 // a time, and none while one rewrites it.
 //
-//	nats-server -js &
+//	lockctl server &
 //	for i in 1 2 3; do go run ./examples/cache -file /tmp/index & done; wait
 package main
 

@@ -18,7 +18,7 @@
 //
 // It needs a server:
 //
-//	nats-server -js &
+//	lockctl server &
 //	go run ./examples/distkit
 package main
 

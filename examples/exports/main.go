@@ -1,6 +1,6 @@
 // Command exports runs exports, at most two at a time in all processes together.
 //
-//	nats-server -js &
+//	lockctl server &
 //	for i in 1 2 3; do go run ./examples/exports & done; wait
 package main
 

@@ -1,7 +1,7 @@
 // Command failover elects one leader among the processes that run it. Another one takes over:
 // at once when the leader ends properly, at the end of its lease after kill -9 or kill -STOP.
 //
-//	nats-server -js &
+//	lockctl server &
 //	for i in 1 2 3; do go run ./examples/failover & done; wait
 package main
 

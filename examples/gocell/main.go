@@ -20,7 +20,7 @@
 //
 // It needs a server:
 //
-//	nats-server -js &
+//	lockctl server &
 //	go run ./examples/gocell
 package main
 

@@ -13,7 +13,7 @@
 //
 // It needs a server:
 //
-//	nats-server -js &
+//	lockctl server &
 //	go run ./examples/grove
 package main
 

@@ -12,7 +12,7 @@
 //
 // It needs a server:
 //
-//	nats-server -js &
+//	lockctl server &
 //	go run ./examples/machinery
 package main
 

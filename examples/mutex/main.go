@@ -2,7 +2,7 @@
 // record keeps the fencing token of its last writer, and refuses a writer with a smaller
 // one. So a process that was suspended and lost the lock unnoticed does no harm.
 //
-//	nats-server -js &
+//	lockctl server &
 //	(for i in 1 2 3; do go run ./examples/mutex & done; wait)
 package main
 

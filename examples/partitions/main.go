@@ -2,7 +2,7 @@
 // writes one result for each. Run as many as you like. Each event is in one of 8 partitions by
 // its key, and each partition is one worker's at a time:
 //
-//	nats-server -js &
+//	lockctl server &
 //	go build -o /tmp/partitions ./examples/partitions
 //	/tmp/partitions & /tmp/partitions & sleep 2
 //	for n in 1 2 3; do for key in ann bob eve; do nats pub events.$key $n; done; done

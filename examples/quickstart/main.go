@@ -1,7 +1,7 @@
 // Command quickstart runs one function under a lock. Start it several times at once:
 // the processes take turns, in the order in which they queue.
 //
-//	nats-server -js &
+//	lockctl server &
 //	(for i in 1 2 3; do go run ./examples/quickstart & done; wait)
 package main
 

@@ -6,7 +6,7 @@
 // next worker goes on. When the first one wakes up, it does not know yet that its term is
 // over, and its next write bounces:
 //
-//	nats-server -js &
+//	lockctl server &
 //	go build -o /tmp/singleton ./examples/singleton
 //	/tmp/singleton & first=$!; sleep 1; kill -STOP $first
 //	/tmp/singleton & next=$!; sleep 5; kill -CONT $first; sleep 1; kill $first $next

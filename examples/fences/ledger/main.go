@@ -5,7 +5,7 @@
 // Stop a process that is at work, as if its machine were suspended. Its lease ends, and the
 // next process goes on. When the first one wakes up, the database refuses its write:
 //
-//	cd examples/fences; nats-server -js &
+//	cd examples/fences; lockctl server &
 //	go build -o /tmp/ledger ./ledger
 //	/tmp/ledger & first=$!; sleep 1; kill -STOP $first
 //	/tmp/ledger -times 5; kill -CONT $first; sleep 1; kill $first
