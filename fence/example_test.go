@@ -258,7 +258,7 @@ func ExampleKV_Create_payout() {
 					}
 				}
 				return nil
-			})
+			}, natslock.MaxWait(time.Minute)) // then the next call tries again
 		})
 		fmt.Println(err == nil, errors.Is(err, natslock.ErrDone))
 	}
