@@ -186,7 +186,7 @@ func TestEndsInTime(t *testing.T) {
 				tc.happens(w)
 				time.Sleep(valid - 1)
 				require.True(t, l.held())
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				synctest.Wait()
 				at, end, why := l.ended()
 				require.Equal(t, valid, at)
