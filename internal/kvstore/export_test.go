@@ -52,3 +52,9 @@ func (m *Memory) Records() int {
 	defer m.mu.Unlock()
 	return len(m.records)
 }
+
+// HoldHooks has a Close wait between its first step and its last, until it is released.
+func (s *Store) HoldHooks() (release func()) {
+	s.hooks.mu.Lock()
+	return s.hooks.mu.Unlock
+}

@@ -59,13 +59,11 @@ func (f *inFlight) registered(id uint64) (a awaited, wanted bool) {
 	return a, wanted
 }
 
-// close drops what is awaited. It returns false if that was done before.
-func (f *inFlight) close() bool {
+// close drops what is awaited.
+func (f *inFlight) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	open := f.pending != nil
 	f.pending = nil
-	return open
 }
 
 // sentWrite is a write that was sent. The zero value is none.

@@ -204,9 +204,7 @@ func (l *line) OnConnection(fn func(ConnState)) (stop func()) {
 
 // close ends what the line awaits, its subscription and its goroutines, and waits for none of it.
 func (l *line) close() {
-	if !l.inFlight.close() {
-		return
-	}
+	l.inFlight.close()
 	l.hooks.mu.Lock()
 	clear(l.hooks.fns)
 	l.hooks.mu.Unlock()

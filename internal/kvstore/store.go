@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -16,6 +17,7 @@ type Store struct {
 	*reader
 	*writer
 	*watcher
+	closing sync.Once
 }
 
 var (
@@ -26,7 +28,7 @@ var (
 func newStore(js jetstream.JetStream, cfg Config) *Store {
 	s := newStream(js, cfg)
 	w := newWatcher(s)
-	return &Store{s, &reader{stream: s}, newWriter(s, w.unnotified), w}
+	return &Store{stream: s, reader: &reader{stream: s}, writer: newWriter(s, w.unnotified), watcher: w}
 }
 
 // Close ends the store's watches, subscriptions and goroutines and waits for
@@ -34,8 +36,10 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 // connection is the caller's and stays open. Answers still to come are dropped,
 // calls still waiting for one return [ErrClosed].
 func (s *Store) Close() {
-	s.line.close()
-	s.watcher.close()
+	s.closing.Do(func() { // another Close meanwhile would stop the sender before it has the ends of the subscriptions
+		s.line.close()
+		s.watcher.close()
+	})
 	s.awaitGoroutines()
 }
 

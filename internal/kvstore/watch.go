@@ -173,16 +173,16 @@ func (w *watch) Stop() {
 	}
 	s := w.s
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	t := w.topic
 	t.watches = slices.DeleteFunc(slices.Clone(t.watches), func(o *watch) bool { return o == w })
-	last := len(t.watches) == 0
-	if last && s.topics[t.pattern] == t {
+	if len(t.watches) > 0 {
+		return
+	}
+	if s.topics[t.pattern] == t {
 		delete(s.topics, t.pattern)
 	}
-	s.mu.Unlock()
-	if last {
-		s.calls.Add(t.unsubscribe)
-	}
+	s.calls.Add(t.unsubscribe) // under mu: a Close, which does not know the topic any more, would stop the sender before
 }
 
 // move has the watches subscribe to other subjects, and reports whether there were any: the
@@ -193,9 +193,8 @@ func (s *watcher) move(to string) (moved bool) {
 		s.tell(Event{Kind: Recheck, Silent: true})
 		return false
 	}
-	type change struct{ old, now *topic }
-	var changes []change
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for pattern, old := range maps.Clone(s.topics) {
 		if pattern == to+old.keys() {
 			continue
@@ -207,16 +206,13 @@ func (s *watcher) move(to string) (moved bool) {
 		}
 		old.watches = nil
 		delete(s.topics, pattern)
-		changes = append(changes, change{old, now})
-	}
-	s.mu.Unlock()
-	for _, c := range changes {
-		s.calls.Add(func() {
-			c.old.unsubscribe()
-			_ = c.now.subscribe(s) // fails where the connection is closed, which ends all watches
+		moved = true
+		s.calls.Add(func() { // under mu: see Stop
+			old.unsubscribe()
+			_ = now.subscribe(s) // fails where the connection is closed, which ends all watches
 		})
 	}
-	return len(changes) > 0
+	return moved
 }
 
 // flooded checks whether nats.go has dropped notifications because their queue was full. It

@@ -1,6 +1,9 @@
 package kvstore_test
 
 import (
+	"errors"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,6 +125,35 @@ func TestWatchRaces(t *testing.T) {
 		kit.Receive(t, done, "the watches' end")
 	}
 	equal(t, "subscriptions", nc.NumSubscriptions(), 1)
+}
+
+// A subscription ends with a store that several close at a time.
+func TestClosesTogether(t *testing.T) {
+	nc := testutil.RunServer(t).Connect()
+	open(t, nc, kvstore.Config{}) // it creates the bucket
+	s := open(t, nc, kvstore.Config{})
+	before := nc.NumSubscriptions()
+	watch(t, s, "lock.a")
+	equal(t, "subscriptions", nc.NumSubscriptions(), before+2)
+	release := s.HoldHooks()
+	var wg sync.WaitGroup
+	wg.Go(s.Close)
+	for { // until it has begun
+		if _, err := s.Send(kvstore.Write{Key: "lock.a", Expect: kvstore.NoRevision, TTL: ttl}, func(kvstore.Answer) {}); errors.Is(err, kvstore.ErrClosed) {
+			break
+		}
+		runtime.Gosched()
+	}
+	second := make(chan struct{})
+	wg.Go(func() { s.Close(); close(second) })
+	select {
+	case <-second:
+		t.Error("the second Close is done before the first")
+	case <-time.After(50 * time.Millisecond):
+	}
+	release()
+	wg.Wait()
+	equal(t, "subscriptions", nc.NumSubscriptions(), before)
 }
 
 func TestForgedNotifications(t *testing.T) {
