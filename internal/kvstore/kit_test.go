@@ -107,6 +107,16 @@ func send(t testing.TB, s kvstore.KV, w kvstore.Write) kvstore.Answer {
 	return kit.Receive(t, ch, "an answer")
 }
 
+// awaitClose returns when a Close of s has begun.
+func awaitClose(s kvstore.KV) {
+	for {
+		if _, err := s.Send(kvstore.Write{Key: "x", Expect: kvstore.NoRevision, TTL: ttl}, func(kvstore.Answer) {}); errors.Is(err, kvstore.ErrClosed) {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
 // watch collects a watch's events.
 func watch(t testing.TB, s kvstore.KV, pattern string) (kvstore.Watch, <-chan kvstore.Event) {
 	t.Helper()

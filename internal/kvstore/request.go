@@ -104,7 +104,7 @@ func (l *line) publish(o *outgoing) error {
 	if o.route != shared && !l.runs && (st == nats.CONNECTED || st == nats.RECONNECTING) {
 		// From here on the store learns when the connection is back: callers that
 		// fail now wait for that.
-		if err := l.run(); err != nil {
+		if err := l.run(); err != nil && !o.late(err) {
 			return err
 		}
 		st = l.nc.Status()
@@ -136,7 +136,9 @@ func (l *line) publish(o *outgoing) error {
 		return nil
 	}
 	if o.route == shared {
-		return l.request(o.id, copyOf(&o.msg))
+		if err := l.request(o.id, copyOf(&o.msg), o.ends); !o.late(err) {
+			return err
+		}
 	}
 	if err := l.nc.PublishMsg(&o.msg); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
@@ -149,7 +151,7 @@ func (l *line) publish(o *outgoing) error {
 }
 
 // request sends msg on the shared route, on a goroutine of its own.
-func (l *line) request(id uint64, msg *nats.Msg) error {
+func (l *line) request(id uint64, msg *nats.Msg, ends bool) error {
 	if !l.goroutines.Begin() {
 		return ErrClosed
 	}
@@ -163,6 +165,9 @@ func (l *line) request(id uint64, msg *nats.Msg) error {
 			m = &nats.Msg{Header: nats.Header{hdrStatus: []string{"503"}}}
 		case errors.Is(err, nats.ErrConnectionClosed):
 			l.deliver(id, nil, fmt.Errorf("%w: no answer: %w", ErrUnavailable, err))
+			return
+		case err != nil && ends && l.goroutines.Context().Err() != nil: // maybe before it was sent. The server refuses a second tombstone
+			_ = l.nc.PublishMsg(msg)
 			return
 		case err != nil:
 			return
@@ -393,6 +398,10 @@ func (l *line) outgoing(prefix, key string, expect uint64) *outgoing {
 	o.msg.Subject, o.msg.Reply, o.expect = text[:subject], text[subject:reply], text[reply:]
 	return o
 }
+
+// late reports whether err refuses a tombstone only because the store is closed: it is sent all the same, and nobody
+// awaits the answer.
+func (o *outgoing) late(err error) bool { return o.ends && errors.Is(err, ErrClosed) }
 
 // free gives o back.
 func (o *outgoing) free() {

@@ -1,8 +1,6 @@
 package kvstore_test
 
 import (
-	"errors"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -138,12 +136,7 @@ func TestClosesTogether(t *testing.T) {
 	release := s.HoldHooks()
 	var wg sync.WaitGroup
 	wg.Go(s.Close)
-	for { // until it has begun
-		if _, err := s.Send(kvstore.Write{Key: "lock.a", Expect: kvstore.NoRevision, TTL: ttl}, func(kvstore.Answer) {}); errors.Is(err, kvstore.ErrClosed) {
-			break
-		}
-		runtime.Gosched()
-	}
+	awaitClose(s)
 	second := make(chan struct{})
 	wg.Go(func() { s.Close(); close(second) })
 	select {

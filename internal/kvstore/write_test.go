@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -251,6 +252,44 @@ func TestDrainingFromTheStart(t *testing.T) {
 	kit.Receive(t, started, "the handler")
 	check(t, nc.Drain())
 	create(t, s, "lock.a", "")
+}
+
+// A tombstone that was queued before Close is sent, by a store that has sent nothing before, and while the connection drains.
+func TestTombstoneBeforeClose(t *testing.T) {
+	srv := testutil.RunServer(t)
+	other := open(t, srv.Connect(), kvstore.Config{})
+	for key, c := range map[string]struct{ drains, queued bool }{
+		"lock.first": {false, true}, "lock.draining": {true, false}, "lock.draining.queued": {true, true},
+	} {
+		t.Run(key, func(t *testing.T) {
+			rev := create(t, other, key, "")
+			_, events := watch(t, other, key)
+			wantErr(t, send(t, other, kvstore.Write{Key: key, Expect: kvstore.NoRevision, TTL: ttl}).Err, kvstore.ErrConflict) // it is in place
+			nc := srv.Connect()
+			s := open(t, nc, kvstore.Config{})
+			if c.drains {
+				started, finish := make(chan struct{}), make(chan struct{})
+				_, err := nc.Subscribe("work", func(*nats.Msg) { close(started); <-finish })
+				check(t, err)
+				defer close(finish)
+				check(t, nc.Publish("work", nil))
+				kit.Receive(t, started, "the handler")
+				check(t, nc.Drain())
+			}
+			closing := make(chan struct{})
+			if c.queued {
+				s.OnSender(func() { <-closing })
+			}
+			_, err := s.Send(kvstore.Write{Key: key, Expect: rev, Delete: true}, func(kvstore.Answer) {})
+			check(t, err)
+			var wg sync.WaitGroup
+			wg.Go(s.Close)
+			awaitClose(s)
+			close(closing)
+			wg.Wait()
+			wantEvent(t, events, kvstore.Deleted, key, rev+1)
+		})
+	}
 }
 
 // A store that has sent nothing yet does not listen to its connection. With its first request it learns that the connection was
