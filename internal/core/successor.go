@@ -70,7 +70,7 @@ type Successor struct {
 	readAt    clock.Instant
 	scanAt    clock.Instant     // 0 if no key is known to be free
 	free      map[string]uint64 // the revisions of the keys that were free in the last read
-	ends      clock.Instant     // the end of the first lease in that read, unless it is renewed; 0 once readAt counts it
+	ends      clock.Instant     // the end of the first lease in that read, unless it is renewed; 0 if there is none
 	again     bool              // the next read is soon, and shows whether they are still free
 	hinted    bool              // only notifications have set scanAt
 	scanLate  Lateness          // for the lock's record
@@ -187,8 +187,9 @@ func (f *Successor) readNext(now clock.Instant, pause time.Duration) {
 		if f.Head.Zero() { // more are before it than it knows
 			after += 5 * f.Jitter
 		}
-		f.readAt = min(f.readAt, f.ends.Add(after)) //safety:read-at-end
-		f.ends = 0
+		if at := f.ends.Add(after); at > now { // else it was read since
+			f.readAt = min(f.readAt, at) //safety:read-at-end
+		}
 	}
 }
 

@@ -310,6 +310,25 @@ func TestSuccessorReadsAtEnd(t *testing.T) {
 	}
 }
 
+// The read that proves a new subscription does not show the lock: what the read before it has shown of the lease counts on.
+func TestSuccessorReadsAtEndAfterReconnect(t *testing.T) {
+	server := time.Now()
+	e := heldAt(6)
+	e.Record.Time, e.Record.TTL = server.Add(-13*time.Second), 15*time.Second
+	w := newWaiter(t, 1, Successor{})
+	w.PlaceWritten(w.now.Add(time.Hour)) // it is not silent
+	w.KeysRead([]string{"lock.l"}, []record.Entry{e}, "", server, w.now)
+	w.PlaceRead(w.Pred, w.now, w.now, placeTTL, 5*time.Second)
+	ends := w.now.Add(2*time.Second + scanAfter + 2*rankAfter)
+	require.Equal(t, ends, w.At())
+	w.SubscriptionMoved()
+	w.Doubt(w.now.Add(time.Second))
+	w.PlaceRead(w.Pred, w.now, w.now.Add(time.Second), placeTTL, 5*time.Second)
+	require.Equal(t, ends, w.At())
+	w.ReadFailed(ends, time.Second)
+	require.Equal(t, ends.Add(time.Second), w.At(), "once")
+}
+
 // A record whose time is over, and then its removal, are one free lock. So are a tombstone and its end. Two tombstones
 // are two.
 func TestSuccessorRemoved(t *testing.T) {
