@@ -70,7 +70,7 @@ type Successor struct {
 	readAt    clock.Instant
 	scanAt    clock.Instant     // 0 if no key is known to be free
 	free      map[string]uint64 // the revisions of the keys that were free in the last read
-	ends      clock.Instant     // the end of the first lease in that read, unless it is renewed; 0 if there is none
+	ends      clock.Instant     // the end of the first lease in that read that was not renewed in time; 0 if there is none
 	again     bool              // the next read is soon, and shows whether they are still free
 	hinted    bool              // only notifications have set scanAt
 	scanLate  Lateness          // for the lock's record
@@ -216,7 +216,7 @@ func (f *Successor) PlaceRead(e record.Entry, written, now clock.Instant, left, 
 // is the id of the waiter's claim of the lock, "" if there is none. The waiter scans if two consecutive reads found a
 // key free at one revision: a single read may have hit a hand-over. So the second read follows soon. A read follows
 // too when the lease of a held key ends: nothing is notified then, and all before the waiter may have died with the
-// holder. A live holder renews earlier than a waiter reads.
+// holder. A live holder renews its lease after a third of the TTL, so only a lease in its second half counts.
 func (f *Successor) KeysRead(keys []string, beside []record.Entry, own string, server time.Time, now clock.Instant) (held []int) {
 	before, repeated := f.free, f.again
 	f.free, f.again, f.ends = nil, false, 0
@@ -224,7 +224,7 @@ func (f *Successor) KeysRead(keys []string, beside []record.Entry, own string, s
 		mine := isOwn(e, own)
 		if !mine && !isOver(e, server) {
 			held = append(held, i)
-			if left := e.Remaining(server); left > 0 && (f.ends == 0 || now.Add(left) < f.ends) {
+			if left := e.Remaining(server); left > 0 && left < e.Record.TTL/2 && (f.ends == 0 || now.Add(left) < f.ends) {
 				f.ends = now.Add(left)
 			}
 			continue

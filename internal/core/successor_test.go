@@ -329,6 +329,24 @@ func TestSuccessorReadsAtEndAfterReconnect(t *testing.T) {
 	require.Equal(t, ends.Add(time.Second), w.At(), "once")
 }
 
+// A waiter behind a holder that lives reads by its timer, however short the TTL of the holder is.
+func TestSuccessorBehindAHolderThatLives(t *testing.T) {
+	for ttl := time.Second; ttl <= 15*time.Second; ttl += time.Second {
+		w, server := newWaiter(t, 1, Successor{}), time.Now()
+		begun, reads := w.now, 0
+		for ; w.now.Sub(begun) < time.Minute; w.now = w.At() {
+			past := w.now.Sub(begun)
+			e := heldAt(uint64(6 + past/(ttl/3)))
+			e.Record.Time, e.Record.TTL = server.Add(past.Truncate(ttl/3)), ttl
+			w.PlaceWritten(w.now)
+			w.KeysRead([]string{"lock.l"}, []record.Entry{e}, "", server.Add(past), w.now)
+			w.PlaceRead(w.Pred, w.now, w.now, placeTTL, placeTTL/3)
+			reads++
+		}
+		require.Equal(t, 12, reads, "in a minute, with a TTL of %v", ttl)
+	}
+}
+
 // A record whose time is over, and then its removal, are one free lock. So are a tombstone and its end. Two tombstones
 // are two.
 func TestSuccessorRemoved(t *testing.T) {
