@@ -21,7 +21,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-var deadRounds = flag.Int("dead-rounds", 4, "how many rounds TestDeadWithTheirHolder has for each number of waiters")
+var deadRounds = flag.Int("dead-rounds", 8, "how many rounds TestDeadWithTheirHolder has for each number of waiters")
 
 // leases are the ends of the leases of mutexes, and how long a mutex was free after one that nobody released.
 type leases struct {
@@ -39,6 +39,7 @@ func watchLeases(t testing.TB, store *kvstore.Store) *leases {
 		defer x.mu.Unlock()
 		x.works = true
 		switch end, known := x.ends[ev.Record.Key]; {
+		case ev.Kind == kvstore.Deleted && ev.Record.Time.After(end): // a waiter has deleted the overdue record
 		case ev.Kind == kvstore.Deleted:
 			delete(x.ends, ev.Record.Key)
 		case ev.Kind == kvstore.Put:
@@ -71,8 +72,8 @@ func (x *leases) free(key string) time.Duration {
 func TestDeadWithTheirHolder(t *testing.T) {
 	tier.Proof(t)
 	const (
-		ttl    = 3 * time.Second
-		places = 15 * time.Second // TTL of those that wait: their places outlast a round by far
+		ttl    = 8 * time.Second
+		places = 12 * time.Second // TTL of those that wait: their places outlast the lease and the pause
 		pause  = 1500 * time.Millisecond
 		slack  = 500 * time.Millisecond
 	)
@@ -97,7 +98,7 @@ func TestDeadWithTheirHolder(t *testing.T) {
 				late := machine.Lateness(t)
 				var mu sync.Mutex
 				var free []time.Duration
-				beside := make(chan struct{}, 5) // rounds at a time
+				beside := make(chan struct{}, 8) // rounds at a time
 				var rounds sync.WaitGroup
 				for i := range *deadRounds {
 					beside <- struct{}{}
