@@ -6,39 +6,39 @@ import (
 	"github.com/natslock/locks/internal/clock"
 )
 
-// Bid repeats the attempts to write one record until something decides.
+// Bid repeats the attempts to write one record until its outcome is decided.
 type Bid struct {
-	Once    bool // an unavailable server is an answer
+	Once    bool // fail if the server is unavailable
 	Guarded bool // a join
 	Slot    bool // a permit of a semaphore
-	Placed  bool // by a waiter that has a place
+	Placed  bool // made by a waiter that has a place
 	Adopts  bool // to take over a lock that was handed over
 
-	Until clock.Instant // the time from which its claims may pass goroutines that have queued; 0 if they pass none
-	Begun clock.Instant // the beginning of the offer under way, which another call may continue; 0 if there is none
+	Until clock.Instant // from then on its claims could pass goroutines that have queued; 0 if they never could
+	Begun clock.Instant // when the offer under way began, which another call may continue; 0 if there is none
 
-	// unmapped is the time since which nobody has taken its writes, although the stream had a leader; 0 if the last try
-	// ended otherwise.
+	// unmapped is the time of the first of the latest tries that no server took, although the stream had a leader; 0 if
+	// the last try ended otherwise.
 	unmapped clock.Instant
 
 	// The rest is about the offer under way.
 	tries, losses, flights, full int
-	// silent counts consecutive tries without an answer. When an outage is over, attempts from before it may turn up
-	// and be lost.
+	// silent counts consecutive tries without an answer. After an outage, attempts from before it may turn up and be
+	// lost.
 	silent int
 }
 
-// NoStreamFor limits how long a bid endures a stream without a leader: elections took 4 to 9 s when measured. A bid
-// waits out silence and a broken connection: they pass, or the context of the wait ends.
+// NoStreamFor limits how long a bid tolerates a stream without a leader: elections took 4 to 9 s when measured. A bid
+// waits out silence and a broken connection: either they pass, or the context of the wait ends.
 const NoStreamFor = 15 * time.Second
 
-// fullTries limits the claims of a waiter for which the bucket has no room. Meanwhile other records may end. Then the
-// waiter gives up its place to make room.
+// fullTries limits the claims of a waiter for which the bucket has no room. Other records may end meanwhile. If there
+// is still no room, the waiter gives up its place.
 const fullTries = 3
 
-// learnFor is the time in which servers, and gateways and leaf nodes that reconnect, learn who takes writes to a subject.
-// A missing permission ends elections and workers, so a bid is in no hurry to report one. unmappedPause selects a
-// backoff of at least this.
+// learnFor is the time that servers, and reconnecting gateways and leaf nodes, need to learn who takes writes to a
+// subject. A missing permission ends elections and workers, so a bid is in no hurry to report one. Meanwhile
+// unmappedPause is the lowest try number for its backoff.
 const (
 	learnFor      = 2 * time.Second
 	unmappedPause = 4
@@ -48,13 +48,13 @@ const (
 type Trouble uint8
 
 const (
-	// Silence: no answer, or not sent.
+	// Silence: the attempt was not sent, or got no answer.
 	Silence Trouble = iota
 	// Replicating: another write of the key is being replicated.
 	Replicating
 	// Leaderless: the stream has no leader.
 	Leaderless
-	// Unmapped: nobody takes writes to the subject, although the stream has a leader.
+	// Unmapped: no server takes writes to the subject, although the stream has a leader.
 	Unmapped
 	// NoSpace: the bucket has no room for the record.
 	NoSpace
@@ -93,14 +93,14 @@ func (b *Bid) Begin(now clock.Instant) {
 }
 
 // MayPass reports whether the next attempt, which expects revision expect, could pass goroutines that have queued since
-// the queue was seen empty. The caller of the offer answers for its first attempt.
+// the queue was seen empty. The caller of the offer is responsible for its first attempt.
 func (b *Bid) MayPass(expect uint64, now clock.Instant) bool {
 	b.tries++
 	return b.tries > 1 && b.Bypasses(expect) && now >= b.Until //safety:bypass-repeated
 }
 
 // Bypasses reports whether a claim may pass goroutines that have queued since the queue was seen empty. While a mutex
-// has no record (expect is 0), nobody is queued: the first waiter would have claimed it. A free slot proves less: a
+// has no record (expect is 0), no waiter is queued: the first one would have claimed it. A free slot proves less: a
 // first waiter that knows of fewer slots may be queued.
 func (b *Bid) Bypasses(expect uint64) bool {
 	if b.Slot { //safety:slot-bypass-empty
@@ -109,10 +109,10 @@ func (b *Bid) Bypasses(expect uint64) bool {
 	return b.Until != 0 && expect != 0
 }
 
-// Patience returns the factor by which the next attempt waits longer for its answer than the first one. It exceeds 1
-// only for a join. A join without an answer is repeated under a new id, and what it left behind has to be removed, so
-// each repetition adds work for a slow server. Other claims need no patience: their next attempt has the same id, so
-// the answer to any of their attempts still decides, if it arrives inside the validity of that attempt.
+// Patience returns the factor by which the next attempt waits longer for its answer than the first. It exceeds 1 only
+// for a join. An unanswered join is repeated under a new id, and what it left behind has to be removed, so each
+// repetition adds work for a slow server. Other claims need no patience: their next attempt has the same id, so the
+// answer to any of their attempts still decides, if it arrives inside the validity of that attempt.
 func (b *Bid) Patience() time.Duration {
 	if b.Once || !b.Guarded {
 		return 1
@@ -120,8 +120,8 @@ func (b *Bid) Patience() time.Duration {
 	return 1 << min(b.silent, 1)
 }
 
-// AttemptEnded handles outcome o of an attempt; why is the reason if o is Again. tombstone is the revision of the
-// tombstone of a free key, 0 if there is none.
+// AttemptEnded handles outcome o of an attempt; why is the reason if o is Again. tombstone is the revision of a free
+// key's tombstone, 0 if it has none.
 func (b *Bid) AttemptEnded(o Outcome, why Trouble, tombstone uint64, now clock.Instant) (r Repeat) {
 	defer func() {
 		if r.Decided != Undecided && r.Decided != Ended && r.Decided != Failed {
@@ -148,16 +148,16 @@ func (b *Bid) AttemptEnded(o Outcome, why Trouble, tombstone uint64, now clock.I
 			r.Backoff, r.N = Outage, b.losses
 		}
 		return r
-	case o == Failed: // a claim that has deleted its record is over, even if another call continues the bid
+	case o == Failed: // a claim that has deleted its record is over, even if another call takes over the bid
 		return Repeat{Decided: Failed, Closes: true}
 	case o != Again:
 		return Repeat{Decided: o}
 	}
-	if b.Guarded && why != Replicating { // a join without an answer is repeated under a new id //safety:join-new-id
+	if b.Guarded && why != Replicating { // an unanswered join is repeated under a new id //safety:join-new-id
 		r.Closes = true
 	}
 	switch {
-	case why == NoSpace && b.Placed && b.full >= fullTries: // its place is the only room //safety:place-makes-room
+	case why == NoSpace && b.Placed && b.full >= fullTries: // only its place can make room //safety:place-makes-room
 		return Repeat{Decided: NoRoom, Closes: true}
 	case why == Unmapped && now.Sub(b.unmapped) < learnFor: // the leader may have changed just now //safety:unmapped-lasting
 		r.Backoff, r.N = Outage, max(b.silent, unmappedPause)

@@ -14,7 +14,7 @@ import (
 //	     |                                    --> no answer: read again
 //	     --> gone, or broken already: read as of what the leader has stored, and then: done, or nobody to break
 //
-// A replica or a mirror that lags may answer a read. If it shows the claim, the conditional write is the proof. Only a
+// A lagging replica or mirror may answer a read. If it shows the claim, the conditional write is the proof. Only a
 // state that contains what the leader had stored during the break proves that the claim is gone or already broken.
 type Break struct {
 	ID          string // the claim that the operator saw
@@ -41,8 +41,8 @@ const (
 	BreakTaken
 )
 
-// RecordRead handles the record under the key of the claim. stored is the last revision that the leader has stored.
-// none means that the key is empty in a complete state.
+// RecordRead handles the record under the claim's key. stored is the last revision that the leader has stored. none
+// means that the key is empty in a complete state.
 func (b *Break) RecordRead(e record.Entry, none bool, stored uint64) BreakStep {
 	if none && stored >= max(b.AsOf, e.Revision) { //safety:break-complete
 		e = record.Entry{} // a replica has not removed it yet
@@ -65,15 +65,15 @@ func (b *Break) RecordRead(e record.Entry, none bool, stored uint64) BreakStep {
 	return BreakWrite
 }
 
-// WriteAnswered handles the answer to the write, which expected a revision. stored is the last revision that the leader
-// had stored before.
+// WriteAnswered handles the answer to the write, which expected revision expected. stored is the last revision that the
+// leader had stored before it.
 func (b *Break) WriteAnswered(a Answer, expected, stored uint64) BreakStep {
 	if a.Refusal == Acknowledged {
 		return BreakDone
 	}
 	if a.Refusal == Conflict {
 		named := a.Last
-		if named <= expected { // nothing is there any more, or a deposed leader has answered
+		if named <= expected { // the key is empty by now, or a deposed leader has answered
 			named = stored
 		}
 		b.AsOf, b.confirmed = max(b.AsOf, named), true
@@ -81,15 +81,15 @@ func (b *Break) WriteAnswered(a Answer, expected, stored uint64) BreakStep {
 	return BreakRead
 }
 
-// BrokenFor returns the TTL of the broken record that replaces e, or 0 if a tombstone replaces it, which frees the
-// lock. server is the server's time before the break. usual stands in for the TTL of a record that has none, because
-// another program wrote it.
+// BrokenFor returns the TTL of the broken record that replaces e, or 0 if a tombstone replaces it and frees the lock.
+// server is the server's time before the break. usual stands in for the TTL of a record that has none, because another
+// program wrote it.
 func (b *Break) BrokenFor(e record.Entry, server time.Time, usual time.Duration) time.Duration {
 	// An overdue record has no holder to wait for.
 	if b.Immediately || e.OverdueAt(server) { //safety:break-waits
 		return 0
 	}
-	// The broken record lasts at least as long as the one that it replaces would: the holder may not have noticed yet.
+	// The broken record lasts at least as long as the one it replaces would have: the holder may not have noticed yet.
 	ttl := e.Record.TTL //safety:broken-outlasts
 	if ttl == 0 {
 		ttl = usual

@@ -10,7 +10,7 @@ import (
 // Claim is one acquisition under one id. Of the attempts made under that id, at most one becomes a lease or a place.
 //
 // An attempt is a conditional write. Its answer may be lost, late, or overtaken by the answer to another attempt. So
-// each attempt is judged alone, by its own expectation and its own time of sending:
+// each attempt is judged by itself, by its own expectation and its own sending time:
 //
 //	           acknowledged in time, or its record is found in time
 //	open ---------------------------------------------------------> granted
@@ -23,10 +23,10 @@ import (
 //	  |
 //	  +-- refused: it is never applied ----------------------------> answered
 //
-// If there are replicas, a refusal is doubtful: a deposed leader refuses a write that its successor applies. Such an
-// attempt is still granted when its record is found.
+// With replicas, a refusal is doubtful: a deposed leader may refuse a write that its successor applies. Such an attempt
+// is still granted if its record is found.
 //
-// A claim is over when it was granted, given up, lost by a late answer, or found broken. From then on an
+// A claim is over once it is granted, given up, lost to a late answer, or found broken. From then on, an
 // acknowledgement of another of its attempts only causes the deletion of exactly that record, never a grant. So an
 // answer that arrives after the lock was given up cannot bring it back.
 type Claim struct {
@@ -49,10 +49,10 @@ type Attempt struct {
 	Terms  clock.Terms
 	Sent   clock.Instant
 	Floor  uint64            // the highest revision known when it was sent
-	Since  int64             // the time of sending in the record, in Unix milliseconds
-	Waited int64             // the wait before it in the record, in milliseconds
+	Since  int64             // the sending time stated in the record, in Unix milliseconds
+	Waited int64             // the wait before it, as stated in the record, in milliseconds
 	Meta   map[string]string // the metadata of the record
-	By     clock.Instant     // an adoption has to be known before this time; 0 if not limited
+	By     clock.Instant     // the time before which an adoption has to be known; 0 if not limited
 
 	answered bool
 	acked    bool // the reply decides as soon as it is judged
@@ -63,10 +63,10 @@ type Attempt struct {
 type Answer struct {
 	Refusal  Refusal
 	Revision uint64 // of the record, if Acknowledged
-	Last     uint64 // the revision of the key, if Conflict; 0 if it has none
+	Last     uint64 // the revision of the key, if Conflict; 0 if the key has none
 }
 
-// Refusal is the kind of an answer: the acknowledgement, or a reason against it.
+// Refusal is the kind of an answer: an acknowledgement, or the reason for a refusal.
 type Refusal uint8
 
 const (
@@ -96,14 +96,14 @@ func (a Answer) Final(expect uint64) bool {
 	return true
 }
 
-// Reply is the answer to attempt N, and the time At of its arrival.
+// Reply is the answer to attempt N, which arrived at time At.
 type Reply struct {
 	N      int
 	Answer Answer
 	At     clock.Instant
 }
 
-// Verdict is the meaning of a reply, or of a record that was read, for a claim.
+// Verdict is what a reply, or a record that was read, means for a claim.
 type Verdict struct {
 	Outcome  Outcome
 	N        int    // the attempt, if Granted
@@ -121,15 +121,15 @@ const (
 	Granted
 	// Again: not sent, refused for a passing reason, or without an answer.
 	Again
-	// Free: refused, but nobody holds the key: it has a tombstone, or nothing.
+	// Free: refused, but no claim has the key: it has a tombstone, or is empty.
 	Free
-	// Refused: by a record that was not read.
+	// Refused: refused because of a record that was not read.
 	Refused
 	// Busy: refused because another claim has the key, or others are queued.
 	Busy
 	// Lost: the claim is over without a grant; a new one may be made.
 	Lost
-	// Backwards: the bucket has given a revision below one that is known.
+	// Backwards: the bucket has assigned a revision that is not above all known ones.
 	Backwards
 	// NoRoom: the bucket has no room for the record.
 	NoRoom
@@ -137,7 +137,7 @@ const (
 	Failed
 	// Ended: the wait is over.
 	Ended
-	// Further is the first outcome that a caller may add.
+	// Further is the first value for outcomes that a caller adds.
 	Further
 )
 
@@ -152,7 +152,7 @@ func (c *Claim) Attempts() int { return len(c.attempts) }
 // Attempt returns attempt n.
 func (c *Claim) Attempt(n int) Attempt { return c.attempts[n-1] }
 
-// AttemptSent notes an attempt that is sent now, and returns its number.
+// AttemptSent records an attempt that is being sent, and returns its number.
 func (c *Claim) AttemptSent(a Attempt) int {
 	a.N = len(c.attempts) + 1
 	c.attempts = append(c.attempts, a)
@@ -163,7 +163,7 @@ func (c *Claim) AttemptSent(a Attempt) int {
 func (c *Claim) AttemptNotSent() { c.attempts = c.attempts[:len(c.attempts)-1] }
 
 // AnswerArrived records an answer, however late. alone means that only one server may answer. If unwanted is true, the
-// caller deletes the record: the claim is over, so nobody else would release it.
+// caller deletes the record: the claim is over, so no holder or waiter would release it.
 func (c *Claim) AnswerArrived(r Reply, alone bool) (unwanted bool) {
 	a := &c.attempts[r.N-1]
 	if r.Answer.Refusal != Unsure {
@@ -188,7 +188,7 @@ func (c *Claim) Next() (r Reply, ok bool) {
 	return r, true
 }
 
-// JudgeReply decides by one reply. The refusal of an attempt other than the newest is no news.
+// JudgeReply judges the claim by one reply. A refusal of any attempt but the newest decides nothing.
 func (c *Claim) JudgeReply(r Reply, newest int, now clock.Instant) Verdict {
 	switch {
 	case r.Answer.Refusal == Acknowledged:
@@ -204,9 +204,9 @@ func (c *Claim) JudgeReply(r Reply, newest int, now clock.Instant) Verdict {
 	return Verdict{Outcome: Refused, Revision: r.Answer.Last}
 }
 
-// RecordRead decides by the record that has refused the newest attempt, read from a state that contains the refusal. A
-// record of another claim is never adopted, nor one that an operator has broken. The record of an earlier attempt whose
-// answer was lost counts from its own sending.
+// RecordRead judges the claim by the record for which the newest attempt was refused, read from a state that contains
+// the revision named in the refusal. It never adopts a record of another claim, or one that an operator has broken. The
+// record of an earlier attempt whose answer was lost counts from the sending of that attempt.
 func (c *Claim) RecordRead(e record.Entry, now clock.Instant) Verdict {
 	switch {
 	case !e.Live():
@@ -223,26 +223,26 @@ func (c *Claim) RecordRead(e record.Entry, now clock.Instant) Verdict {
 	return c.take(e.Attempt, e.Revision, now) //safety:own-sending
 }
 
-// take grants attempt n, stored at revision, if that was known in time.
+// take grants attempt n, stored at revision, if the client learned of that in time.
 func (c *Claim) take(n int, revision uint64, at clock.Instant) Verdict {
 	a := c.attempts[n-1]
 	// The record may have ended since, and another client may hold the lock.
 	if at >= a.Terms.End(a.Sent) || a.By != 0 && at >= a.By { //safety:late-answer
 		return Verdict{Outcome: Lost, Delete: revision}
 	}
-	// A resource that checks tokens has to see them rise.
+	// A resource that checks tokens must see them rise.
 	if revision <= a.Floor { //safety:tokens-forward
 		return Verdict{Outcome: Backwards, N: n, Revision: revision, Delete: revision}
 	}
 	return Verdict{Outcome: Granted, N: n, Revision: revision}
 }
 
-// open reports whether attempt n was made and may have been applied without an answer.
+// open reports whether attempt n was made and may have been applied without a final answer.
 func (c *Claim) open(n int) bool {
 	return n >= 1 && n <= len(c.attempts) && (!c.attempts[n-1].answered || c.attempts[n-1].doubtful) //safety:attempt-open
 }
 
-// acknowledged reports whether the server has acknowledged attempt n. The reply waits to be judged.
+// acknowledged reports whether the server has acknowledged attempt n. Its reply is not judged yet.
 func (c *Claim) acknowledged(n int) bool {
 	return n >= 1 && n <= len(c.attempts) && c.attempts[n-1].acked
 }
@@ -252,9 +252,10 @@ func (c *Claim) Unwritten() bool {
 	return !slices.ContainsFunc(c.attempts, func(a Attempt) bool { return !a.answered || a.acked || a.doubtful }) //safety:room-refused
 }
 
-// Close ends the claim; attempt n was granted, none if n is 0. The caller deletes the records at the revisions in
-// unwanted. The attempts in open have no answer and may still be applied. found means that attempt n was granted by its
-// record, so its answer is not needed any more. If the claim is over already, Close returns nothing.
+// Close ends the claim. n is the attempt that was granted, 0 if none was. The caller deletes the records at the
+// revisions in unwanted. The attempts in open have no answer and may still be applied. found means that attempt n was
+// granted because its record was found, so its answer is no longer needed. If the claim is already over, Close returns
+// nothing.
 func (c *Claim) Close(n int) (unwanted []uint64, open []Attempt, found bool) {
 	if c.over {
 		return nil, nil, false
@@ -285,15 +286,15 @@ func (c *Claim) Settle(n int) {
 	}
 }
 
-// Settled reports whether each attempt has an answer.
+// Settled reports whether every attempt is answered or settled.
 func (c *Claim) Settled() bool {
 	return !slices.ContainsFunc(c.attempts, func(a Attempt) bool { return !a.answered })
 }
 
-// IsSettled reports whether attempt n has an answer.
+// IsSettled reports whether attempt n is answered or settled.
 func (c *Claim) IsSettled(n int) bool { return c.attempts[n-1].answered }
 
-// Unwanted reports whether this claim, when it was over, stored record e.
+// Unwanted reports whether the claim is over and record e is from an attempt that was not granted.
 func (c *Claim) Unwanted(e record.Entry) bool {
 	return c.over && e.From(c.ID) && e.Renewal == 0 && e.Attempt != c.granted && //safety:over-notified
 		(e.Status == record.StatusHeld || e.Status == record.StatusWaiting)

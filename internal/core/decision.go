@@ -1,17 +1,17 @@
 package core
 
-// Decision is the next step of a waiter, the first or another one.
+// Decision is the next step of a waiter, whether first or not.
 type Decision uint8
 
 const (
 	// Stay: the lock is held, or left to the head for now.
 	Stay Decision = iota
-	// ListAgain: the predecessor's place has gone, or the waiter's own.
+	// ListAgain: the predecessor's place is gone, or the waiter's own.
 	ListAgain
 	// Take: claim key K at the revision.
 	Take
-	// Reclaim: claim key K at 0, because it has a record of an earlier attempt of the waiter's claim. This precedes
-	// claims of other keys, which would end that claim.
+	// Reclaim: claim key K at 0, because it has the record of an earlier attempt of the waiter's claim. This comes
+	// before claims of other keys, which would end that claim.
 	Reclaim
 	// Verify: read key K as of the revision.
 	Verify

@@ -2,16 +2,16 @@ package core
 
 import "github.com/natslock/locks/internal/record"
 
-// Denial judges what a one-shot call has found: a denial has to have been true at a moment during the call. A server
-// that lags may show a holder, a reader or a waiter that has left. A grant needs no such judgement, because the server
-// checks the write.
+// Denial judges what a one-shot call has found. A denial must have been true at some moment during the call, but a
+// lagging server may show a holder, a reader or a waiter that has left. A grant needs no such judgement, because the
+// server checks the write.
 //
 //	found --> by a server that cannot lag, or of a revision that the leader has named: the denial is true
 //	      --> the holder's time may be over: ask the server's clock --> found
 //	      --> otherwise: ask the leader, and read again as of its answer --> found, by the leader
 type Denial struct {
 	Leader bool   // the finding is from a server that cannot lag, or as of the leader's answer
-	Named  uint64 // the revision of the key that the leader has named during the call; 0 if it has named none
+	Named  uint64 // the revision of the key that the leader named during the call; 0 if it named none
 }
 
 // Doubt tells what to do with a finding.
@@ -26,8 +26,8 @@ const (
 	AskLeader
 )
 
-// LockRead handles a read that has found the lock free or busy: busy by the live record of a holder, or by queued
-// waiters.
+// LockRead handles a read that found the lock free or busy. A lock is busy because of a holder's live record, or
+// because waiters are queued.
 func (d *Denial) LockRead(busy bool, holder record.Entry, queued bool) Doubt {
 	switch {
 	case busy && d.Leader && (holder.Live() || queued): //safety:denied-by-leader
@@ -38,7 +38,7 @@ func (d *Denial) LockRead(busy bool, holder record.Entry, queued bool) Doubt {
 	return AskLeader
 }
 
-// ClockRead handles the answer of the server's clock about a holder.
+// ClockRead handles the answer whether the holder is overdue by the server's clock.
 func (d *Denial) ClockRead(overdue bool) Doubt {
 	if overdue {
 		return AskLeader

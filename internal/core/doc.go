@@ -6,25 +6,26 @@
 //
 // # Claims
 //
-// A client gets a record by a claim: conditional writes whose answers may be lost or late. claim.go judges each answer
-// and returns the records to delete. bid.go repeats the writes. orphan.go removes what a claim that is over may have
-// left. denial.go judges whether a one-shot call may report that the lock is held.
+// A client obtains a record through a claim: conditional writes whose answers may be lost or late. claim.go judges each
+// answer and returns the records to delete. bid.go repeats the writes. orphan.go removes what a finished claim may have
+// left behind. denial.go judges whether a one-shot call may report that the lock is held.
 //
 // # Kept records
 //
-// kept.go has the states of a lease or a place, its renewals, and what ends it. validity.go bounds the time for which
-// the client believes in it. finding.go judges what a read finds under its key. use.go lets holders into a lease, each
-// with its token and its TTL. pace.go chooses the next renewal to send. removal.go ends the record.
+// kept.go has the states of a lease or a place, its renewals, and what ends it. validity.go limits how long the client
+// relies on it. finding.go judges what a read finds under its key. use.go admits holders to a lease, each with its
+// token and its TTL. pace.go chooses the next renewal to send. removal.go ends the record.
 //
 // # Waiters
 //
-// survey.go chooses what a newcomer claims. queue.go finds whom a waiter waits for. successor.go is a waiter behind
-// another one: when it reads, when it doubts that the head is alive, and when it takes the lock out of turn. first.go
-// is the first waiter: which keys it reads and claims, and when.
+// survey.go chooses what a newcomer claims. queue.go finds whom a waiter waits for. For a waiter behind another one,
+// successor.go decides when to read, when to doubt that the head is alive, and when to take the lock out of turn.
+// first.go decides which keys the first waiter reads and claims, and when.
 //
 // # Drains
 //
-// drain.go is a writer behind its gate: what proves that no reader is left, and what the writer does until then.
+// For a writer behind its gate, drain.go decides what proves that no reader is left, and what the writer does until
+// then.
 //
 // # Operators
 //
@@ -34,6 +35,6 @@
 // # Scripts
 //
 // A script has only the handle of a lock that no process renews. handle.go judges whether the record is still the one
-// that the handle names, so that a script may extend or adopt it. extending.go is the extension. removal.go is the
-// release.
+// that the handle names, so that a script may extend or adopt it. extending.go extends the lock, and removal.go
+// releases it.
 package core

@@ -8,11 +8,11 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Drain is a writer that has the gate of a reader-writer lock, and waits until the readers before it have gone. From
-// the moment the gate is in place the server admits no reader.
+// Drain is a writer that has the gate of a reader-writer lock, and waits for the readers ahead of it to leave. From the
+// moment the gate is in place, the server admits no reader.
 //
 // The writer asks the leader which readers there are, and reads the record of each. A notification that a reader has
-// left is a hint: the writer asks again, and knows a revision that a read has to contain.
+// left is a hint: it makes the writer ask again, and names a revision that a read has to contain.
 //
 //	 ReadersListed      ReaderRead, OverdueDeleted
 //	ask --------> read key --------------> the last key is read
@@ -23,10 +23,10 @@ import (
 //	 |     gate once more (GateConfirmed)      |
 //	                                           +---- a proof that nobody reads ---> drained
 //
-// On one replica the proof is one answer that names no reader that may be live and contains a gate write. On several
-// replicas, the server that answers may have been deposed without knowing it. Such a server removes by its own clock
-// readers that have renewed with its successor. There the proof takes two answers that name nobody, each containing a
-// gate write. The writer sends the second gate write when the first answer has arrived. The second answer arrives
+// On one replica the proof is one answer that contains a gate write and names no reader that may be live. On several
+// replicas, the server that answers may have been deposed without knowing it. By its own clock, such a server removes
+// readers that have renewed with its successor. There the proof takes two such answers, each containing a gate write of
+// its own. The writer sends the second gate write after the first answer has arrived. The second answer has to arrive
 // within [ProofWindow] of the sending of the first gate write. To see why this suffices, suppose that neither answer
 // names some live reader.
 //
@@ -36,37 +36,38 @@ import (
 //     leader stores a renewal before it removes the record that the renewal replaces. That renewal was stored after the
 //     first gate write, and its TTL is longer than a ProofWindow. So the second answer names the reader, a contradiction.
 //
-// The second case needs a leader. A replica that catches up first removes what was replaced, and lacks the reader until
-// the renewal arrives: with two renewals in the window, a reader can be in neither of two such answers (the model's
-// proofWithHole).
+// The second case requires a leader. A replica that is catching up first removes what was replaced, and lacks the
+// reader until the renewal arrives: with two renewals in the window, a reader can be missing from both of two such
+// answers (the model's proofWithHole).
 //
 // The argument does not depend on the reader's TTL or margin, which the writer does not know. internal/verify/model has
-// the counter-example to a bound by the writer's.
+// the counterexample to a bound derived from the writer's.
 type Drain struct {
-	Once bool           // a reader inside is an answer
-	Left []record.Entry // the readers in the last answer; zero for one that was named but not found, or has changed
+	Once bool           // report a reader inside instead of waiting for it
+	Left []record.Entry // the readers in the last answer; a zero entry was named but not found, or has changed
 
 	list     ReaderList
 	knows    bool         // the list is a leader's, and contains the gate write
-	unread   []string     // the keys in the list that are not read yet, the one being read first
-	shown    record.Entry // if Once: the reader that was read, to be read again as of the gate write; zero if none
-	deleted  bool         // a reader was deleted since the list
+	unread   []string     // the keys in the list that are not read yet, beginning with the one being read
+	shown    record.Entry // for Once: the reader that was read, to be read again as of the gate write; zero if none
+	deleted  bool         // a reader has been deleted since the list
 	watched  bool
 	gone     map[string]bool   // readers whose tombstones were read
 	notified map[string]uint64 // revisions of tombstones that were only notified
 	created  time.Time         // creation time of the bucket in the first answer
 	late     Lateness
 
-	first   clock.Instant // of a proof by two answers: when the gate write in the first one was sent
+	first   clock.Instant // when the gate write in the first of two answers was sent
 	renewed bool          // a gate write was acknowledged after the first answer
 	tries   int           // consecutive proofs that took too long
 }
 
 const (
-	// ProofWindow limits the time of a proof on several replicas: the shortest lease less the possible
-	// difference of clocks.
+	// ProofWindow limits the time of a proof on several replicas: the shortest lease less the possible difference
+	// between clocks.
 	ProofWindow = clock.MinTTL * 4 / 5 //safety:proof-window
-	// drainTries limits the consecutive proofs that take too long. Then the writer gives up: the link is too slow.
+	// drainTries limits the consecutive proofs that take too long. After that the writer gives up: the link is too
+	// slow.
 	drainTries = 10
 )
 
@@ -78,9 +79,9 @@ type ReaderList struct {
 	Replicas int
 	Created  time.Time     // creation time of the bucket
 	Time     time.Time     // by the server's clock
-	At       clock.Instant // the time of the answer's arrival
+	At       clock.Instant // when the answer arrived
 	Gate     uint64        // the last gate write that was acknowledged before the request
-	Sent     clock.Instant // the time of its sending
+	Sent     clock.Instant // when that gate write was sent
 	Alone    bool          // no other server answers reads
 }
 
@@ -110,11 +111,11 @@ const (
 	WatchReaders
 	// AwaitReaders: wait for a notification, at most for [Drain.Pause]. Then ask again.
 	AwaitReaders
-	// GateRemade: the gate has gone with its bucket. Have the bucket verified, and wait as for AwaitReaders.
+	// GateRemade: the gate was deleted with its bucket. Have the bucket verified, and wait as for AwaitReaders.
 	GateRemade
-	// Drained: nobody is left.
+	// Drained: no reader is left.
 	Drained
-	// ReaderInside: Entry was inside during a one-shot acquire.
+	// ReaderInside: the reader of Entry was inside during a one-shot acquire.
 	ReaderInside
 	// LinkTooSlow: the writer can never get in.
 	LinkTooSlow
@@ -162,12 +163,12 @@ func (d *Drain) ReadersListed(l ReaderList, f Failure) DrainStep {
 	return d.next()
 }
 
-// next returns the read of the next reader, or the step after the last one.
+// next returns the step that reads the next reader, or the step after the last one.
 func (d *Drain) next() DrainStep {
 	for ; len(d.unread) > 0; d.unread = d.unread[1:] {
 		if key := d.unread[0]; !d.gone[key] {
-			// A replica that lags would show a reader whose tombstone was notified. The read waits for the tombstone
-			// only once, because the notification may be forged.
+			// A lagging replica would still show a reader whose tombstone was notified. The read waits for the
+			// tombstone only once, because the notification may be forged.
 			revision := d.notified[key]
 			delete(d.notified, key)
 			return DrainStep{Do: ReadReader, Key: key, Revision: revision}
@@ -176,7 +177,7 @@ func (d *Drain) next() DrainStep {
 	return d.judge()
 }
 
-// ReaderRead handles the record of the reader that was to be read; e is zero if there is none.
+// ReaderRead handles record e of the reader being read. e is zero if there is none.
 func (d *Drain) ReaderRead(e record.Entry, f Failure) DrainStep {
 	key, before := d.unread[0], d.shown
 	d.shown = record.Entry{}
@@ -218,8 +219,8 @@ func (d *Drain) leaves(key string) {
 	d.gone[key] = true
 }
 
-// OverdueDeleted notes whether the overdue reader was deleted. If it was not, it may have changed: a renewal makes the
-// server refuse the deletion.
+// OverdueDeleted records whether the overdue reader was deleted. If not, its record may have changed: a renewal makes
+// the server refuse the deletion.
 func (d *Drain) OverdueDeleted(acknowledged bool) DrainStep {
 	if acknowledged { //safety:reader-deleted
 		d.leaves(d.unread[0])
@@ -231,7 +232,7 @@ func (d *Drain) OverdueDeleted(acknowledged bool) DrainStep {
 	return d.next()
 }
 
-// judge decides after each reader in the list was read.
+// judge decides once every reader in the list has been read.
 func (d *Drain) judge() DrainStep {
 	switch nobody := d.knows && len(d.Left) == 0; { //safety:nobody-reads
 	case d.deleted: // only an answer from after the deletion is a proof
@@ -240,14 +241,14 @@ func (d *Drain) judge() DrainStep {
 		return DrainStep{Do: Drained}
 	case nobody:
 		return d.prove()
-	case !d.watched && !(d.Once && len(d.Left) > 0): // after that it asks again, so it misses nothing
+	case !d.watched && !(d.Once && len(d.Left) > 0): // the writer then asks again, so it misses nothing
 		return DrainStep{Do: WatchReaders, Probes: d.list.Replicas != 1} // a single replica's next answer proves it
 	}
 	return d.await()
 }
 
-// prove handles a list without readers from a bucket with replicas: the second of two that make a proof, or a first
-// one, after which the writer writes the gate once more.
+// prove handles a list without readers from a bucket with replicas. It is the second of two that make a proof, or a
+// first one, after which the writer writes the gate once more.
 func (d *Drain) prove() DrainStep {
 	if d.renewed {
 		if d.list.At.Sub(d.first) < ProofWindow { //safety:proof-in-time
@@ -261,8 +262,8 @@ func (d *Drain) prove() DrainStep {
 	return DrainStep{Do: ConfirmGate}
 }
 
-// GateConfirmed notes whether a gate write that was sent after the last answer was acknowledged. The next answer
-// contains it if it counts. Without an acknowledgement, the link is not slow: the server is cut off.
+// GateConfirmed records whether the gate write sent after the last answer was acknowledged. If so, the next answer
+// counts only if it contains that write. If not, the link is not slow: the server is cut off.
 func (d *Drain) GateConfirmed(acknowledged bool) DrainStep {
 	if acknowledged { //safety:gate-written-between
 		d.renewed = true
@@ -270,7 +271,7 @@ func (d *Drain) GateConfirmed(acknowledged bool) DrainStep {
 	return DrainStep{Do: AskReaders}
 }
 
-// SubscriptionMade notes whether the subscription was made.
+// SubscriptionMade records whether the subscription was made.
 func (d *Drain) SubscriptionMade(made bool) DrainStep {
 	if d.watched = made; made {
 		return DrainStep{Do: AskReaders}
@@ -280,9 +281,9 @@ func (d *Drain) SubscriptionMade(made bool) DrainStep {
 
 func (d *Drain) await() DrainStep { return DrainStep{Do: AwaitReaders, Knows: d.knows} }
 
-// Pause returns how long the writer waits, at most pause. After that, Left contains the readers whose ends the driver
-// tracks. Another proof begins then: what is no proof comes from a server that is cut off or in an election, and says
-// nothing about the link.
+// Pause returns how long the writer waits, at most pause. It leaves in Left the readers whose ends the driver tracks.
+// Another proof begins after the wait: an answer that proves nothing comes from a server that is cut off or in an
+// election, and says nothing about the link.
 func (d *Drain) Pause(pause time.Duration, server time.Time) time.Duration {
 	d.tries, d.renewed = 0, false
 	all := len(d.Left)
@@ -299,6 +300,6 @@ func (d *Drain) Pause(pause time.Duration, server time.Time) time.Duration {
 	return min(pause, d.late.Next())
 }
 
-// Slow reports whether the proofs of a one-shot acquire whose time is over took too long. That time ends before
+// Slow reports whether the proofs of a one-shot acquire took too long, once its time is over. That time ends before
 // drainTries proofs can fail.
 func (d *Drain) Slow() bool { return d.Once && d.tries > 1 }

@@ -17,16 +17,16 @@ import (
 //	     --> anything else: it is lost
 //
 // Each read is as of what the leader had stored during the call, so what it shows is proof. If the answer to a write
-// did not arrive in time, the validity counts from the time that the server has given the record.
+// does not arrive in time, the validity counts from the server's timestamp of the record.
 //
-// The write expects the revision that was read, so nobody else can have written the key in between. That is not enough:
-// the server may have removed the record and bring it back after a crash, and a writer may pass a reader whose validity
-// is over. Neither changes the record. So an extension counts only if the server stored it inside the validity of the
-// record before. The record itself states that deadline ([record.Body.By]), because the next process to read it
-// remembers nothing either.
+// The write expects the revision that was read, so no other client can have written the key in between. That is not
+// enough: the server may have removed the record and may bring it back after a crash, and a writer may pass a reader
+// whose validity is over. Neither changes the record. So an extension counts only if the server stored it inside the
+// validity of the record that it extends. The record itself states that deadline ([record.Body.By]), because the next
+// process to read it remembers nothing either.
 type Extending struct {
 	Handle
-	TTL time.Duration // the TTL that is wanted, in whole seconds
+	TTL time.Duration // the wanted TTL, in whole seconds
 
 	AsOf     uint64        // the revision that the next read has to contain
 	Terms    clock.Terms   // of the next write, and of the extended record
@@ -37,8 +37,8 @@ type Extending struct {
 	first    uint64        // the revision of the first record read
 }
 
-// RecordRead handles the record under the key, as of what the leader had stored when its clock showed server. The
-// leader was asked at the time asked.
+// RecordRead handles the record under the key, as of what the leader had stored when its clock showed server. asked is
+// when the leader was asked.
 func (x *Extending) RecordRead(e record.Entry, server time.Time, asked clock.Instant) HandleStep {
 	step, left := x.Judge(e, server)
 	if step != HandleWrite {
@@ -52,14 +52,14 @@ func (x *Extending) RecordRead(e record.Entry, server time.Time, asked clock.Ins
 	if x.first == 0 {
 		x.first = e.Revision
 	}
-	// What was believed of the record so far stays true, even if less is wanted now.
+	// Whatever was relied on so far stays true, even if less is wanted now.
 	ttl := max(x.TTL, clock.CeilSecond(min(left+t.Margin, e.Record.TTL))) //safety:extend-never-shorter
 	x.Terms = clock.NewTerms(ttl)
 	x.By, x.deadline = server.Add(left), asked.Add(left)
 	return HandleWrite
 }
 
-// WriteAnswered handles the answer to the write, which was sent at the time sent and expected a revision.
+// WriteAnswered handles the answer to the write, which was sent at time sent and expected revision expected.
 func (x *Extending) WriteAnswered(a Answer, expected uint64, sent, now clock.Instant) HandleStep {
 	v := ValidFrom(sent, x.Terms)
 	if a.Refusal == Acknowledged && v.InTime(now) && now < x.deadline { //safety:extend-in-time

@@ -2,7 +2,7 @@ package core
 
 import "github.com/natslock/locks/internal/record"
 
-// Finding is the meaning of the record under the key of a kept record.
+// Finding is what the record found under the key of a kept record means.
 type Finding uint8
 
 const (
@@ -10,22 +10,23 @@ const (
 	FoundGone Finding = iota
 	// AsKnown: the record is as it should be.
 	AsKnown
-	// Confirms: a renewal whose answer was lost has written it. The validity counts from the sending of that renewal.
+	// Confirms: it was written by a renewal whose answer was lost. The validity counts from the sending of that
+	// renewal.
 	Confirms
 	// FoundBroken: an operator has broken it. It keeps others out until the holder has stopped.
 	FoundBroken
-	// FoundEarlier: an attempt from before the grant has written it, after the granted record had gone.
+	// FoundEarlier: it was written by an attempt from before the grant, after the granted record was gone.
 	FoundEarlier
 	// FoundReplaced: another claim has been granted.
 	FoundReplaced
 )
 
 // Find judges record e for the claim id, whose record had revision last when last known. sent is the number of its last
-// renewal. status is the status of the claim's records: that of a place is the same before its renewals and after them.
-// current reports whether e is one of these records.
+// renewal. status is the status of the claim's records, which renewals do not change. current reports whether e is one
+// of these records.
 func Find(e record.Entry, id string, status record.Status, last, sent uint64) (f Finding, current bool) {
 	own := e.From(id)
-	// A broken record belongs to the claim too, and ends the lease.
+	// A broken record also belongs to the claim, but ends the lease.
 	current = own && e.Live() && e.Status == status //safety:found-current
 	switch {
 	case current && e.Revision <= last:

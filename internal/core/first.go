@@ -7,27 +7,27 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// The first waiter of a queue claims a key of the lock as soon as nobody seems to hold it. A mutex and a reader-writer
-// lock have one key, a semaphore has one for each permit. A claim is a conditional write, so no mistake about a key
-// makes a second holder, unless the claim names the revision of a live record, which it would replace. So a claim
-// expects
+// The first waiter of a queue claims a key of the lock as soon as that key seems to be free. A mutex and a
+// reader-writer lock have one key, a semaphore has one for each permit. A claim is a conditional write, so a mistake
+// about a key makes no second holder, unless the claim names the revision of a live record, which it would replace. So
+// a claim expects
 //
-//   - the revision of a tombstone that the waiter itself has read or written (instead of an overdue record), or that
-//     has refused its last claim. A notification may be forged, so it only makes the waiter read;
+//   - the revision of a tombstone that the waiter itself has read, that it has written over an overdue record, or for
+//     which its last claim was refused. A notification may be forged, so it only makes the waiter read;
 //   - or nothing (0), if the record's time is over by the estimate of the server's clock. The server refuses such a
 //     claim while the record is there.
 //
-// The waiter misses no release, because it reads the keys after its subscription is in place, and again by its timers:
-// a notification may be lost, and a record may end without one. A write that the server refuses proves the
-// subscription. For one key, the first claim itself is that write. For several keys it is a probe, followed by a read
-// of all keys as of a revision that the leader has named.
+// The waiter misses no release, because it reads the keys after its subscription is in place, and again when its timers
+// fire: a notification may be lost, and a record may end without one. A refused write proves the subscription. With one
+// key, the first claim itself is that write. With several keys it is a probe, followed by a read of all keys as of a
+// revision that the leader has named.
 
-// First is the first waiter. The driver asks [First.Next] for a step, does it, and reports the result, until a claim is
-// granted. Each key has at most one step to do. If no key has one, the waiter stays until a notification arrives, or
-// until [First.At].
+// First is the first waiter. The driver asks [First.Next] for a step, carries it out, and reports the result, until a
+// claim is granted. Each key has at most one step to do. If no key has one, the waiter stays until a notification
+// arrives, or until [First.At].
 type First struct {
 	Counts  bool // for a semaphore
-	Watched bool // the driver has notifications of changes, and of the ends of the records that it tracks
+	Watched bool // the driver is notified of changes, and of the ends of the records that it tracks
 
 	keys   []firstKey
 	all    bool   // read all keys
@@ -37,7 +37,7 @@ type First struct {
 	late   Lateness
 }
 
-// firstKey is a key of the lock: its record as known, and its step.
+// firstKey is a key of the lock, with its record as far as known, and its step.
 type firstKey struct {
 	record.Entry
 	do Decision
@@ -45,23 +45,23 @@ type firstKey struct {
 }
 
 // Begin begins the wait for a lock with the given number of keys. vacant is the tombstone of its only key, as read
-// beside the queue, or 0.
+// along with the queue, or 0.
 func (f *First) Begin(keys int, vacant uint64, now clock.Instant) {
 	f.keys, f.due = make([]firstKey, keys), now
 	f.reread(vacant)
 }
 
-// reread finds out about all keys, and proves the subscription. A claim of the only key does both.
+// reread makes the waiter read all keys and prove the subscription. If there is only one key, a claim of it does both.
 func (f *First) reread(vacant uint64) {
 	if f.proven, f.all = false, f.Counts; !f.all {
 		f.keys[0].do, f.keys[0].at = Take, vacant
 	}
 }
 
-// Next returns the next step. The driver does it at once.
+// Next returns the next step, which the driver carries out at once.
 func (f *First) Next() (do Decision, k int, revision uint64) {
 	for _, do := range [...]Decision{Reclaim, Take, Verify} {
-		for k := len(f.keys) - 1; k >= 0; k-- { // the highest first, for waiters that know of fewer
+		for k := len(f.keys) - 1; k >= 0; k-- { // the highest first, to leave others to waiters that know of fewer
 			if x := &f.keys[k]; x.do == do {
 				x.do = Stay
 				return do, k, x.at
@@ -77,9 +77,9 @@ func (f *First) Next() (do Decision, k int, revision uint64) {
 	return Prove, 0, 0
 }
 
-// KeyRead handles the record of key k, as a read or the refusal of a claim has returned it. The driver has deleted an
-// overdue one. own is the id of the claim under way, which may have written the record; "" if that claim has judged the
-// record itself, and does not adopt it.
+// KeyRead handles the record of key k, as returned by a read or by the refusal of a claim. The driver has already
+// deleted an overdue one. own is the id of the claim under way, which may have written the record; "" if that claim has
+// judged the record itself, and does not adopt it.
 func (f *First) KeyRead(k int, e record.Entry, own string) {
 	x := &f.keys[k]
 	x.Entry, x.do, x.at = e, Take, e.Revision
@@ -92,10 +92,10 @@ func (f *First) KeyRead(k int, e record.Entry, own string) {
 	}
 }
 
-// SubscriptionProven notes that the subscription was in place when the leader had this revision.
+// SubscriptionProven notes that the subscription was in place when the leader had this revision stored.
 func (f *First) SubscriptionProven(revision uint64) { f.proven, f.asOf = true, revision }
 
-// AllRead notes that each key was given to [First.KeyRead].
+// AllRead notes that every key was passed to [First.KeyRead].
 func (f *First) AllRead() { f.all, f.asOf = false, 0 }
 
 // KeyNotRead notes that the read of one key had no answer. It reports whether to read all keys at once instead.
@@ -128,14 +128,14 @@ func (f *First) TombstoneNotified(k int, revision uint64) {
 	f.keys[k].do, f.keys[k].at = Verify, revision
 }
 
-// RecordExpired notes that the time of the record of key k is over. A claim decides.
+// RecordExpired notes that the time of key k's record is over. A claim shows whether the key is free.
 func (f *First) RecordExpired(k int) { f.keys[k].do, f.keys[k].at = Take, 0 }
 
 // SubscriptionMoved notes that another server now serves the subscription.
 func (f *First) SubscriptionMoved() { f.reread(0) }
 
-// TimeCame notes that the time is [First.At]. If the time of the record is over, a claim takes no longer than a read.
-// An overdue record is read, and deleted.
+// TimeCame notes that [First.At] has come. If the record's time is over, the waiter claims the key, which takes no
+// longer than a read. It reads an overdue record, which is then deleted.
 func (f *First) TimeCame(server time.Time) {
 	_, left := f.Shortest(server)
 	switch {
@@ -151,8 +151,8 @@ func (f *First) TimeCame(server time.Time) {
 // Record returns the record of key k, as far as known.
 func (f *First) Record(k int) record.Entry { return f.keys[k].Entry }
 
-// Tracks reports whether the driver tracks the end of the record of key k. If its time is over already, the timers
-// check it.
+// Tracks reports whether the driver tracks the end of key k's record. If its time is already over, the timers check it
+// instead.
 func (f *First) Tracks(k int, server time.Time) bool {
 	return f.Watched && f.keys[k].Live() && f.keys[k].Remaining(server) != 0
 }
@@ -173,7 +173,7 @@ func (f *First) Shortest(server time.Time) (k int, left time.Duration) {
 }
 
 // At returns the time of the waiter's next read. A notification, which may be forged, never puts it off. pause yields
-// the time to the next read, if a read is due now.
+// the time until the next read if one is due now.
 func (f *First) At(now clock.Instant, server time.Time, pause func() time.Duration) clock.Instant {
 	switch _, left := f.Shortest(server); {
 	case left == 0 && f.due <= now:

@@ -11,14 +11,15 @@ import (
 // extends the record under the same id ([Extending]), or adopts the lock by a claim of its own. Either is a conditional
 // write at exactly the revision that was read, so of two concurrent ones the server refuses one.
 //
-// The condition is not enough: a server that forgets TTLs may have removed the record and bring it back after a crash,
-// when others were inside meanwhile. So the write counts only if it is known before the validity of the record ends.
+// The condition is not enough: a server that forgets TTLs may have removed the record, and may bring it back after a
+// crash although others have been inside meanwhile. So the write counts only if it is known before the validity of the
+// record ends.
 type Handle struct {
 	ID    string // of the claim
 	Token uint64
 }
 
-// HandleStep is the next step with a handle, or the end of its lock.
+// HandleStep is the next step with a handle, or the outcome.
 type HandleStep uint8
 
 const (
@@ -41,7 +42,7 @@ const (
 )
 
 // Judge judges the record under the key, as of what the leader had stored when its clock showed server. If the record
-// may be replaced, Judge returns HandleWrite and what was left of its validity then.
+// may be replaced, Judge returns HandleWrite and what was left of its validity at that time.
 func (h Handle) Judge(e record.Entry, server time.Time) (step HandleStep, left time.Duration) {
 	left = e.Time.Add(clock.NewTerms(e.Record.TTL).Validity()).Sub(server)
 	switch own := e.From(h.ID); {

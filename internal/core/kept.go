@@ -8,7 +8,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Kept is a record that the client keeps alive by renewals: that of a lease, or of a place in a queue.
+// Kept is a record that the client keeps alive by renewals: the record of a lease, or of a place in a queue.
 //
 //	       validity over, replaced, deleted, broken
 //	Held -------------------------------------------> Lost, or Ended as planned
@@ -16,12 +16,13 @@ import (
 //	  |  EndByHolder                                    |  EndByHolder
 //	  +-------------------> Released <------------------+
 //
-// A renewal expects the last revision known, never 0, so it can neither bring back a record that has gone nor overwrite
-// a stranger's. Its confirmation counts from its own sending, and only inside the validity that it would prolong.
+// A renewal expects the last revision known, never 0, so it can neither bring back a deleted record nor overwrite a
+// stranger's. Its confirmation counts from its own sending, and only if it arrives inside the validity that it would
+// prolong.
 //
 // Only proof ends a record before its time: a read as of a state that contains the last confirmation. A hint (a
-// notification, a list without the record) may be forged or old, and a deposed leader may refuse a renewal. Both only
-// lead to that read, or to a renewal.
+// notification, a list without the record) may be forged or old, and a deposed leader may refuse a renewal. Both lead
+// only to such a read, or to a renewal.
 type Kept struct {
 	Body    record.Body // the body of the next renewal, with the id of the claim
 	Granted clock.Terms // of the claim
@@ -31,19 +32,19 @@ type Kept struct {
 	Valid     Validity
 	Last      uint64        // the last revision known
 	LastSent  clock.Instant // when the write at Last was sent
-	Break     *string       // by whom it was broken and why, according to a hint; nil if no hint said so
-	suspected uint64        // the highest revision that hints named while the record was not renewed; 0 if none did
+	Break     *string       // who broke it and why, according to a hint; nil if no hint said so
+	suspected uint64        // the highest revision that hints named while the record was not renewed; 0 if they named none
 
-	Waiting   int32   // the number of goroutines that wait for a confirmation
+	Waiting   int32   // the number of goroutines waiting for a confirmation
 	phase     float32 // spreads the renewals after one that was sent together with many; 0 if there was none
-	Retries   uint8   // the number of times that a renewal met another write, at most 255
+	Retries   uint8   // how often a renewal met another write in flight, at most 255
 	State     State
-	Cause     End // the first end; 0 while it is held
+	Cause     End // how it ended first; 0 while it is held
 	Why       Why // the evidence for Cause
 	Kind      record.Kind
 	Once      bool // the key is never claimed again
 	Abandoned bool
-	resolving bool // a read is to decide a doubt
+	resolving bool // a read is to settle a doubt
 
 	sent        []Renewal     // the renewals without an answer, in the order of sending
 	n           uint64        // the number of the last renewal
@@ -53,7 +54,7 @@ type Kept struct {
 
 }
 
-// Renewal is a renewal without an answer yet.
+// Renewal is a renewal that has no answer yet.
 type Renewal struct {
 	n     uint64
 	at    clock.Instant
@@ -67,11 +68,11 @@ type State uint8
 const (
 	// StateHeld: inside its validity.
 	StateHeld State = iota
-	// StateLost: over without a release.
+	// StateLost: ended without a release.
 	StateLost
 	// StateReleased: ended by its holder.
 	StateReleased
-	// StateEnded: over at the time until which it was taken.
+	// StateEnded: ended at the time until which it was taken.
 	StateEnded
 )
 
@@ -81,7 +82,7 @@ type End uint8
 const (
 	// NoEnd: it has not ended.
 	NoEnd End = iota
-	// EndLost: the record is not this client's any more, or nobody knows.
+	// EndLost: the record is no longer this client's, or may not be.
 	EndLost
 	// EndBroken: an operator has broken it.
 	EndBroken
@@ -99,21 +100,21 @@ const (
 type Why uint8
 
 const (
-	// NoReason: the end says enough, or the caller gives the reason.
+	// NoReason: the End says enough, or the caller gives the reason.
 	NoReason Why = iota
 	// Unconfirmed: no renewal was confirmed inside the validity.
 	Unconfirmed
 	// ConfirmedLate: a confirmation came after the end of the validity.
 	ConfirmedLate
-	// RecordGone: the key has nothing, or a record from before the grant.
+	// RecordGone: the key has no record, or one from an attempt before the grant.
 	RecordGone
 	// RecordReplaced: another claim has been granted.
 	RecordReplaced
-	// RecordDeleted: someone has deleted it.
+	// RecordDeleted: it was deleted.
 	RecordDeleted
 	// RecordBroken: the record found says who has broken it.
 	RecordBroken
-	// BreakHinted: a hint said that it was broken, and now the end proves it.
+	// BreakHinted: a hint said that it was broken, and its end now proves that.
 	BreakHinted
 )
 
@@ -122,12 +123,12 @@ type Consequence struct {
 	End            End    // the record has ended now: publish this end. 0 if it has not
 	Read           uint64 // read the record as of this revision, and call [Kept.RecordRead]; 0 if no read is needed
 	Proven         bool   // a refusal has named the revision Read
-	Discard        uint64 // delete the record at this revision, nobody believes in it: see [Consequence.Discards]
+	Discard        uint64 // delete the record at this revision, because no holder relies on it: see [Consequence.Discards]
 	unlessCooldown bool   // do not discard while a minimum hold lasts
 	Confirmed      uint64 // the number of the renewal that is confirmed; 0 if none is
 	Enough         bool   // Confirmed is the renewal that was wanted at once, or a later one
 	Soon           bool   // renew again soon: another write is being replicated
-	Doubted        bool   // verify the bucket: it may have gone with the record
+	Doubted        bool   // verify the bucket: it may have been deleted with the record
 }
 
 // Discards reports whether to delete the record at Discard. rest is what is left of the minimum hold.
@@ -141,7 +142,7 @@ const MinRetry = 50 * time.Millisecond
 // showEvery is the shortest time between two renewals that only show a holder.
 const showEvery = 100 * time.Millisecond
 
-// Begin makes k the record that a claim was granted under key, by a write that was sent at the time sent.
+// Begin makes k the record that a claim was granted under key, by a write sent at time sent.
 func (k *Kept) Begin(body record.Body, key string, revision uint64, t clock.Terms, sent clock.Instant) {
 	k.Body = body
 	k.Body.Attempt = 0
@@ -156,7 +157,8 @@ func (k *Kept) Begin(body record.Body, key string, revision uint64, t clock.Term
 // IsLock reports whether the record is a holder's, not a waiter's.
 func (k *Kept) IsLock() bool { return k.Body.Status == record.StatusHeld }
 
-// Renews reports whether the record is renewed. A fixed record is renewed only while a goroutine waits for that.
+// Renews reports whether the record is renewed. A fixed record is renewed only while a goroutine waits for a
+// confirmation.
 func (k *Kept) Renews() bool {
 	return k.State == StateHeld && !k.Abandoned && (!k.Body.Fixed || k.Waiting > 0)
 }
@@ -171,7 +173,7 @@ func (k *Kept) Due() clock.Instant {
 	return due
 }
 
-// Tick ends the record, or begins a renewal, if that is due.
+// Tick ends the record, or begins a renewal, if either is due.
 func (k *Kept) Tick(now clock.Instant) (u Consequence, renew bool) {
 	switch {
 	case k.State != StateHeld:
@@ -192,7 +194,7 @@ func (k *Kept) Check(now clock.Instant) (u Consequence) {
 	return u
 }
 
-// Late returns the time after which a due renewal counts as late, and goes before all writes that end records.
+// Late returns the time after which a due renewal counts as late, and goes ahead of all writes that end records.
 func (k *Kept) Late() clock.Instant { return k.Valid.End.Add(-k.Terms.Validity() / 3) }
 
 // AtRisk reports whether the record is renewed, and two thirds of its validity have passed without a confirmation.
@@ -206,7 +208,8 @@ func (k *Kept) Lag(now clock.Instant) time.Duration {
 	return max(now.Sub(k.Terms.NextRenewal(k.LastSent)), 0)
 }
 
-// Enough returns the last renewal if it has no answer yet and its confirmation would do for what is wanted, else zero.
+// Enough returns the last renewal if it has no answer yet and its confirmation would satisfy what is wanted; zero
+// otherwise.
 func (k *Kept) Enough() Renewal {
 	if last := len(k.sent) - 1; last >= 0 && k.sent[last].n >= k.need {
 		return k.sent[last]
@@ -214,7 +217,7 @@ func (k *Kept) Enough() Renewal {
 	return Renewal{}
 }
 
-// Wanted reports whether a renewal that was not sent yet is wanted.
+// Wanted reports whether a renewal is wanted but not sent yet.
 func (k *Kept) Wanted() bool { return k.n < k.need }
 
 // Unanswered reports whether a renewal is on its way.
@@ -223,8 +226,8 @@ func (k *Kept) Unanswered() bool { return len(k.sent) > 0 }
 // Renewal returns the number of the last renewal.
 func (k *Kept) Renewal() uint64 { return k.n }
 
-// BeginRenewal begins a renewal by the client's write number paced. It returns the number of the renewal, 0 if none is
-// to be sent, and whether the validity is shorter from now on.
+// BeginRenewal begins a renewal, as the client's write number paced. It returns the number of the renewal, 0 if none is
+// to be sent, and whether it shortens the validity.
 func (k *Kept) BeginRenewal(now clock.Instant, paced uint64) (n uint64, shorter bool) {
 	if !k.Renews() || k.resolving {
 		return 0, false
@@ -262,15 +265,15 @@ func (k *Kept) AnswerArrived(n uint64, a Answer, now clock.Instant) (u Consequen
 		u.Soon = true
 	case a.Refusal != Conflict:
 	case a.Last == 0 || a.Last > k.Last:
-		// The read is needed even if the key is empty: a deposed leader refuses too, and may have removed what was
-		// renewed since. A state that contains the last confirmation shows the truth.
+		// The read is needed even if the key is empty: a deposed leader also refuses, and may have removed what has
+		// been renewed since. A state that contains the last confirmation shows the truth.
 		if !k.resolving {
 			k.resolving, u.Proven = true, true
 			u.Read = max(a.Last, k.Last) //safety:renewal-refused
 		}
 	case a.Last == k.Last && n == k.n && n >= k.need:
-		// A renewal that was sent just before this one, and confirmed since, made the server refuse this one. What this
-		// one was to confirm is still unconfirmed.
+		// The server refused this renewal because of one that was sent just before it and has been confirmed since.
+		// What this one was to confirm is still unconfirmed.
 		k.RenewAgain(now)
 	}
 	return u
@@ -294,8 +297,8 @@ func (k *Kept) renewalConfirmed(n, revision uint64, now clock.Instant) (u Conseq
 	return u
 }
 
-// prolong moves the validity to that of renewal sent[i]. The current one is not over. prolong reports whether the
-// renewal is the wanted one, or a later one.
+// prolong extends the validity, which is not over, to that of renewal sent[i]. It reports whether the renewal is the
+// wanted one, or a later one.
 func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	s := k.sent[i]
 	k.sent = append(k.sent[:0], k.sent[i+1:]...) // the earlier ones expect a revision that is no longer the last
@@ -317,24 +320,23 @@ func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	return true
 }
 
-// RenewNow makes a renewal due at time at. The renewal is sent after this moment: the answer to an earlier one would
-// not show a later change.
+// RenewNow makes a new renewal due at time at. The answer to one already sent would not show a later change.
 func (k *Kept) RenewNow(at clock.Instant) {
 	k.need = k.n + 1
 	k.next = min(k.next, at)
 }
 
-// RenewSoon makes a renewal due that shows a change, but not too often.
+// RenewSoon makes a renewal due to show a change, but not too often.
 func (k *Kept) RenewSoon(now clock.Instant) { k.RenewNow(max(now, k.requestedAt.Add(showEvery))) }
 
-// RenewAgain makes another renewal due at time at, instead of one that was refused.
+// RenewAgain makes another renewal due at time at, to replace one that was refused.
 func (k *Kept) RenewAgain(at clock.Instant) { k.next = min(k.next, at) }
 
 // RenewAfter makes the next renewal due at time at, and not before.
 func (k *Kept) RenewAfter(at clock.Instant) { k.next = at }
 
-// Reconnected handles a new connection: what was on its way on the old one is lost. All records are renewed at once.
-// phase, which is above 0 and at most 1, spreads the renewals after that over the time between two.
+// Reconnected handles a new connection: whatever was under way on the old one is lost. All records are renewed at once.
+// phase, which is above 0 and at most 1, spreads the renewals after that over the interval between two.
 func (k *Kept) Reconnected(now clock.Instant, phase float32) (u Consequence) {
 	if !k.Renews() {
 		return k.Suspect(k.Last, now)
@@ -344,7 +346,7 @@ func (k *Kept) Reconnected(now clock.Instant, phase float32) (u Consequence) {
 	return u
 }
 
-// Suspect handles a hint, which named revision, that the record has changed.
+// Suspect handles a hint naming revision that the record has changed.
 func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 	if k.Renews() {
 		// A flood of forged hints is answered slowly.
@@ -414,7 +416,7 @@ func (k *Kept) RecordRead(e record.Entry, revision uint64, now clock.Instant) (u
 	return u
 }
 
-// Trust keeps the record as held if no read could decide a doubt.
+// Trust keeps the record held when no read could settle a doubt.
 func (k *Kept) Trust() { k.resolving, k.suspected = false, 0 }
 
 // expire ends a record whose validity is over: as planned, if it was taken until that time.
@@ -461,9 +463,9 @@ func (k *Kept) stop(end End, why Why, now clock.Instant) Consequence {
 // Final returns the number of the last renewal, which [Kept.Closing] writes.
 func (k *Kept) Final() uint64 { return k.n + 1 }
 
-// Closing returns what the holder leaves: a tombstone, or its last renewal, which is fixed. The latter is for a
-// hand-over, or if rest is left of the minimum hold or of the time for which a job that is done is kept. A broken record is
-// always deleted: the operator has decided.
+// Closing returns what the holder leaves behind: a tombstone, or a last renewal, which is fixed. It leaves the renewal
+// for a hand-over, or if rest is left of the minimum hold or of the time for which a finished job is kept. A broken
+// record is always deleted: the operator has decided.
 func (k *Kept) Closing(rest time.Duration, broken bool) (body record.Body, deletes bool) {
 	if k.Cause == EndHandedOff {
 		rest = k.Granted.TTL

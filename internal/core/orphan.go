@@ -2,19 +2,20 @@ package core
 
 import "github.com/natslock/locks/internal/record"
 
-// An orphaned write is an attempt without an answer whose claim is over. The server may still apply it, and then its
+// An orphaned write is an unanswered attempt of a claim that is over. The server may still apply it, and then its
 // record keeps others out for a TTL. So the client still waits for the answer, watches the key for the record, and
 // replaces what the attempt expects. All of that is a courtesy to waiters; safety does not depend on it.
 
 // Taking writes a tombstone at the revision that an orphaned write expects, so that the server has to refuse that
-// write. If the write was applied already, Taking removes its record. An attempt that expects a revision above 0 is settled
-// forever then, since the key never has that revision again. One that expects no record (0) is settled only while the
-// tombstone lasts: the server may apply it when the tombstone has expired, and the watch of the key finds its record.
+// write. If the write was applied already, Taking removes its record. An attempt that expects a revision above 0 is
+// then settled for good, since the key never has that revision again. One that expects no record (0) is settled only
+// while the tombstone lasts: once that has expired, the server may apply the attempt, and the watch of the key then
+// finds its record.
 type Taking struct {
 	Removal
 	Attempt Attempt
 	// OnlyOwn is set for a guarded attempt, whose expectation is about the gate. It means to remove only the record
-	// that the attempt may have written: read the key of the claim, and call [Taking.OwnRecordRead].
+	// that the attempt may have written: read the claim's key, and call [Taking.OwnRecordRead].
 	OnlyOwn bool
 }
 
@@ -48,7 +49,7 @@ func (t *Taking) Settled() (n []int) {
 	if t.attempt > 0 {
 		n = append(n, t.attempt)
 	}
-	if t.Attempt.Expect > 0 && !t.OnlyOwn { // a later revision kills it forever
+	if t.Attempt.Expect > 0 && !t.OnlyOwn { // a later revision rules it out for good
 		n = append(n, t.Attempt.N)
 	}
 	return n

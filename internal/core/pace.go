@@ -9,17 +9,18 @@ import (
 
 // Pace decides which write of a client is sent next, and when.
 //
-// A record waits here at most once for its renewal, and the one whose validity ends first goes first. So a service that
-// is too slow for the due renewals loses no lock that it can carry. The writes under way without an answer are bounded
-// by the number that is answered in the time of the fastest answer and a quarter of a second. More would wait in the
-// network, where nothing can be overtaken or withdrawn, and would hold up every other request of the connection. The
-// lower bound is enough for a service that begins to answer later and still carries all records; see [Pace.Add].
+// Each record waits here for at most one renewal, and the one whose validity ends first goes first. So a service that
+// is too slow for the due renewals loses no lock that it can carry. The number of unanswered writes under way is
+// limited to what the service answers within the time of its fastest answer plus a quarter of a second. More would wait
+// in the network, where no write can be overtaken or withdrawn, and would hold up every other request on the
+// connection. The limit never falls below what a service needs that has become slower and still carries all records;
+// see [Pace.Add].
 //
-// The writes that end records count too, and take turns with the renewals while those are in time. They wait in the
-// order of their arrival.
+// The writes that end records count too, and take turns with the renewals while those are in time. They wait in order
+// of arrival.
 //
-// Writes are numbered as they are sent. Their answers arrive in about that order, so an answer shows that those to
-// earlier writes have arrived or never will.
+// Writes are numbered as they are sent. Their answers arrive in about that order, so an answer shows that the answers
+// to earlier writes have arrived or never will.
 type Pace[R Paced, F Final] struct {
 	Open    bool // the client is closed: writes no longer wait for answers
 	Pumping bool // the sender is sending
@@ -27,10 +28,10 @@ type Pace[R Paced, F Final] struct {
 	ready    readyHeap[R]
 	late     []R // records whose validity would end before an answer
 	finals   []F
-	turn     bool          // a final write went last
+	turn     bool          // the last turn was a final write's
 	sent     uint64        // the number of the last write sent
 	answered uint64        // the highest number with an answer
-	heard    clock.Instant // when the last answer arrived, or the first write after all were answered was sent
+	heard    clock.Instant // when the last answer arrived, or when the first write after all were answered was sent
 	took     time.Duration // the time that the answer to number answered took
 	least    time.Duration // the shortest such time on this connection; 0 if not known
 	parts    int64         // the sum of the parts of all records
@@ -62,14 +63,14 @@ type Turn struct {
 const (
 	// leastUnderWay is the number of writes that may always be under way, even if there are few records.
 	leastUnderWay = 64
-	// backlog is the extra time that the writes under way may take beyond the time of a single one.
+	// backlog is the time that the writes under way may take beyond that of a single one.
 	backlog = 250 * time.Millisecond
-	// deaf limits the time without any answer. After it all outstanding writes count as lost.
+	// deaf limits the time without any answer. After that, all outstanding writes count as lost.
 	deaf = time.Second
 )
 
-// QueueRenewal queues record k for its renewal, which is late from the time late on. The validity of k ends at the time
-// end. It does nothing if k waits already.
+// QueueRenewal queues record k for its renewal, which is late from time late on. The validity of k ends at time end.
+// QueueRenewal does nothing if k is already waiting.
 func (p *Pace[R, F]) QueueRenewal(k R, late, end clock.Instant) {
 	if *k.Slot() == NotReady {
 		p.ready = append(p.ready, waiting[R]{k, late, end}) // heap.Push would allocate
@@ -102,7 +103,7 @@ func (p *Pace[R, F]) Next(now clock.Instant) (k R, f F, n uint64) {
 	return k, f, p.number(now)
 }
 
-// Take numbers a write that ends a record, if nothing has to be sent before it; 0 if the write has to wait.
+// Take numbers a write that ends a record if nothing has to be sent ahead of it. It returns 0 if the write has to wait.
 func (p *Pace[R, F]) Take(now clock.Instant) (n uint64) {
 	p.TimePassed(now)
 	if !p.room() || !p.Open && p.waiting() > 0 {
@@ -126,7 +127,7 @@ func (p *Pace[R, F]) waiting() int { return len(p.ready) + len(p.late) + len(p.f
 // room reports whether one more write may be under way.
 func (p *Pace[R, F]) room() bool { return p.Open || p.sent-p.answered < p.bound() }
 
-// final dequeues the final write that has waited for longest, if it is its turn.
+// final dequeues the final write that has waited longest, if it is its turn.
 func (p *Pace[R, F]) final(now clock.Instant) (none F) {
 	for len(p.finals) > 0 && p.finals[0].Turn().Over {
 		p.dequeue()
@@ -151,8 +152,8 @@ func (p *Pace[R, F]) dequeue() F {
 	return f
 }
 
-// first dequeues the record whose validity ends first. Those whose validity would end before an answer, if that takes
-// as long as the last one, come after all others.
+// first dequeues the record whose validity ends first. Records whose validity would end before an answer that takes as
+// long as the last one come after all others.
 func (p *Pace[R, F]) first(now clock.Instant) (none R) {
 	for len(p.late) > 0 && *p.late[0].Slot() != isLate {
 		p.late[0] = none
@@ -183,9 +184,9 @@ func (p *Pace[R, F]) bound() uint64 {
 	return uint64(max(leastUnderWay, answerable, time.Duration(p.parts/whole)))
 }
 
-// Add counts a new record with the terms of its claim. For each record the bound allows one renewal per validity, if an
-// answer takes a fifteenth of the validity, or a second if that is less. So a service whose answers become that slow
-// still carries all records. Without this part fewer and fewer renewals would be under way.
+// Add counts a new record with the terms of its claim. For each record the bound leaves room for one renewal per
+// validity, assuming that an answer takes a fifteenth of the validity, or a second if that is less. So a service whose
+// answers become that slow still carries all records. Without this part, fewer and fewer renewals would be under way.
 func (p *Pace[R, F]) Add(t clock.Terms) { p.parts += part(t) }
 
 // Remove notes that record k, which had the terms t, is over.
@@ -224,11 +225,10 @@ const whole = 1_000_000_000
 // Resumes reports whether the sender has to go on.
 func (p *Pace[R, F]) Resumes() bool { return !p.Pumping && p.waiting() > 0 && (p.Open || p.roomy()) }
 
-// roomy reports whether leastUnderWay/2 more writes may be under way: renewals that are sent many at a time cost half
-// as much.
+// roomy reports whether leastUnderWay/2 more writes may be under way: renewals sent in batches cost half as much.
 func (p *Pace[R, F]) roomy() bool { return p.sent-p.answered+leastUnderWay/2 <= p.bound() }
 
-// AnswerArrived records the answer to number n, which took the time took after its sending.
+// AnswerArrived records the answer to number n, which arrived took after its sending.
 func (p *Pace[R, F]) AnswerArrived(n uint64, took time.Duration, now clock.Instant) {
 	p.TimePassed(now)
 	p.count++
@@ -241,7 +241,7 @@ func (p *Pace[R, F]) AnswerArrived(n uint64, took time.Duration, now clock.Insta
 	}
 }
 
-// WriteRefused notes that number n is not under way, because the connection refused it.
+// WriteRefused notes that write n is not under way, because the connection refused it.
 func (p *Pace[R, F]) WriteRefused(n uint64) { p.answered = max(p.answered, n) }
 
 // WriteNotSent takes back number n, which was not sent. If a later number was given out since, n stays: the answer to
@@ -254,8 +254,8 @@ func (p *Pace[R, F]) WriteNotSent(n uint64) {
 }
 
 // UnderWay reports whether the answer to renewal s may still come. The answer counts as lost when a later number has
-// one, or when it has taken more than twice as long as the last answer did. If an answer has arrived since s was sent,
-// s has backlog more.
+// one, or when it has taken more than twice as long as the last answer did. If any answer has arrived since s was sent,
+// the limit is backlog higher.
 func (p *Pace[R, F]) UnderWay(s Renewal, now clock.Instant) bool {
 	limit := 2 * p.took
 	if p.heard > s.at {
@@ -272,7 +272,7 @@ func (p *Pace[R, F]) Behind(now clock.Instant) time.Duration {
 	return max(now.Sub(p.ready[0].late), 0)
 }
 
-// TimePassed begins a new second, and gives up on answers that do not come.
+// TimePassed begins a new second if the last one is over, and gives up on answers that do not come.
 func (p *Pace[R, F]) TimePassed(now clock.Instant) {
 	if p.sent == 0 { // times may be negative
 		p.second, p.heard = now, now
@@ -289,10 +289,10 @@ func (p *Pace[R, F]) TimePassed(now clock.Instant) {
 	}
 }
 
-// Reset forgets the writes under way on a connection that has gone.
+// Reset forgets the writes under way on a connection that was lost.
 func (p *Pace[R, F]) Reset() { p.answered, p.took, p.least = p.sent, 0, 0 }
 
-// The values of [Paced.Slot] beside an index of the heap.
+// The values of [Paced.Slot] other than an index into the heap.
 const (
 	// NotReady: the record does not wait.
 	NotReady int32 = -1

@@ -8,27 +8,27 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Waiter reads the queue until it knows whom it waits for. It needs only the nearest place before its own. If a
-// thousand clients came at once, lists of the whole queue would hold up their writes.
+// Waiter reads the queue until it knows whom it waits for. It needs only the nearest place ahead of its own. If a
+// thousand clients arrived at once, lists of the whole queue would hold up their writes.
 //
-//	begin: the queue from its start on, or a part of it from right before the ticket on
-//	       if it is long, or if many seem to have come together
+//	begin: the queue from its start, or a part of it from right ahead of the ticket
+//	       if it is long, or if many clients seem to have arrived together
 //	   --> a predecessor, which it waits for: successor.go
-//	   --> nobody in a part: from farther and farther before the ticket on, and at last the whole queue
-//	   --> nobody at all: once more, by a list that lacks no live record --> the first
-//	the predecessor has gone: what is left of the places that were before it, or a list as in the beginning
+//	   --> none in a part: a part from farther ahead of the ticket, and in the end the whole queue
+//	   --> none at all: once more, by a list that lacks no live record --> the first
+//	the predecessor is gone: what is left of the places ahead of it, or a list as at the beginning
 //
 // No place can get a lower ticket than one that is queued already. So the waiter only ever waits for places that a list
-// has shown before its own, and later it reads these by their keys.
+// has shown ahead of its own, and later it reads these by key.
 //
-// A list may be cut off after a number of records. The server sends records in the order of their revisions, and a
-// renewed place has a revision above its ticket. So what was cut off may contain places with an earlier ticket. Such a
-// list shows whom to wait for. It shows that nobody else is in between only if no ticket is left there.
+// A list may be cut off after a number of records. The server sends records in order of revision, and a renewed place
+// has a revision above its ticket. So the part that was cut off may contain places with earlier tickets. Such a list
+// shows whom to wait for. It shows that no other place is in between only if no ticket is left there.
 //
-// In a crowd, when many have come together, the waiter reads each part record by record: before a list of several
-// records the server counts what is behind them, which takes longer the longer the queue is. The waiter also follows
-// the place right before its own, whatever mode that place wants, so that the readers behind a writer do not all read
-// at once.
+// In a crowd, when many clients have arrived together, the waiter reads each part record by record: before it sends
+// several records, the server counts those after them, which takes longer the longer the queue is. The waiter also
+// follows the place right ahead of its own, whatever its mode, so that the readers behind a writer do not all read at
+// once.
 type Waiter struct {
 	ID     string // the claim of the place
 	Ticket uint64
@@ -38,28 +38,28 @@ type Waiter struct {
 	Reach  Reach  // of the next list
 	Vacant uint64 // the tombstone of the lock, as last read; 0 if there is none
 
-	before  []record.Entry // the places before its own, without a gap; nil if there may be gaps
+	before  []record.Entry // the places ahead of its own, without a gap; nil if there may be gaps
 	kept    int            // the length of before when it was listed
-	glanced bool           // the waiter follows the last one of before, whatever mode that wants
-	whole   bool           // before was the whole queue before the waiter's place
-	alone   bool           // before is from the only server
-	served  bool           // one of before was granted with no place before it: those before that one are over
-	missing bool           // one of several servers has shown neither the record nor the tombstone of one of before
+	glanced bool           // the waiter follows the last place in before, whatever its mode
+	whole   bool           // before was the whole queue ahead of the waiter's place
+	alone   bool           // before was read from the only server
+	served  bool           // a place in before was granted with none ahead of it, so those ahead of it are over
+	missing bool           // one of several servers has shown neither the record nor the tombstone of a place in before
 	seeks   seeking        // its search for the head, to take the lock out of turn
 	seekAt  clock.Instant  // when it may search for the head again
 	peeked  bool           // it has checked whether the queue is short
 	long    bool           // a read has shown that the queue is not short
-	crowd   bool           // many seem to have come together with it
+	crowd   bool           // many clients seem to have arrived together with it
 }
 
-// seeking is the way in which a waiter searches for the head, which it has not read.
+// seeking is a waiter's search for the head, which it has not read.
 type seeking uint8
 
 const (
 	seeksNothing seeking = iota
-	// seeksShort lists the queue from its start on, because it may be short.
+	// seeksShort lists the queue from its start, because it may be short.
 	seeksShort
-	// seeksNear reads the places again that the waiter knows. Listing a long queue pays off only when few of them are
+	// seeksNear reads again the places that the waiter knows. Listing a long queue pays off only when few of them are
 	// left.
 	seeksNear
 )
@@ -68,11 +68,12 @@ const (
 type Reach uint8
 
 const (
-	// Glance reads the two records right before the ticket, if they are places.
+	// Glance reads the two records right ahead of the ticket, if they are places.
 	Glance Reach = iota
-	// Start reads the queue from its start on: all of it if it is short.
+	// Start reads the queue from its start: all of it if it is short.
 	Start
-	// Near reads a part from a little before the ticket on. Each of the next three begins four times as far before it.
+	// Near reads a part that begins a little ahead of the ticket. Each of the next three begins four times as far
+	// ahead.
 	Near
 	Far
 	Farther
@@ -86,11 +87,11 @@ const (
 const (
 	// shortQueue is the number of places that a list from the start reads.
 	shortQueue = 32
-	// nearReach is the number of tickets before the waiter's in the shortest part.
+	// nearReach is the number of tickets ahead of the waiter's in the shortest part.
 	nearReach = 4
 	// crowdReads is the number of records that a waiter in a crowd reads of a part.
 	crowdReads = 4
-	// headReach is the number of places that may be before a waiter that looks for the head.
+	// headReach is the largest number of places ahead of a waiter that looks for the head.
 	headReach = 2
 )
 
@@ -124,27 +125,27 @@ func (r Reach) extent(ticket uint64) (from uint64, most int) {
 type Standing uint8
 
 const (
-	// ListOn: list once more, by Reach.
+	// ListOn: list once more, as Reach says.
 	ListOn Standing = iota
 	// Behind: wait for the predecessor.
 	Behind
-	// Foremost: nobody is before this waiter.
+	// Foremost: no place that this waiter has to wait for is left.
 	Foremost
 )
 
-// Ahead is what a waiter knows of the places before it.
+// Ahead is what a waiter knows of the places ahead of it.
 type Ahead struct {
 	Pred record.Entry // the predecessor
 	Head record.Entry // the first of the queue; zero if not known
-	Rank int          // the number of places before it, as far as known
+	Rank int          // the number of places ahead of it, as far as known
 	Sure bool         // no other place that it has to wait for is between the predecessor and the waiter
-	Next bool         // no place at all is between them; for the foremost waiter: no place at all is before it
+	Next bool         // no place at all is between them; for the foremost waiter: no place at all is ahead of it
 }
 
-// PlaceGone notes that the predecessor has gone, as a state that contains revision shows; revision is 0 if not known. A
-// replica that lags would show the place in the next list again.
+// PlaceGone notes that the predecessor is gone, as a state that contains revision shows; 0 if the revision is not
+// known. A lagging replica would show the place again in the next list.
 func (w *Waiter) PlaceGone(revision uint64) {
-	switch w.AsOf = max(w.AsOf, revision); { // the reach counts only if it does not know whom to read
+	switch w.AsOf = max(w.AsOf, revision); { // the reach matters only if the waiter knows no places to read
 	case w.crowd && w.Reach < Whole:
 		w.Reach = Near
 	case w.Reach > Start:
@@ -160,22 +161,22 @@ func (w *Waiter) Seek(now clock.Instant, pause time.Duration) {
 // Seeks returns the time from which the waiter may search for the head.
 func (w *Waiter) Seeks() clock.Instant { return w.seekAt }
 
-// Peeks reports whether the waiter checks now whether the queue is short. It does so once.
+// Peeks reports whether the waiter should check now if the queue is short. It does so only once.
 func (w *Waiter) Peeks() bool {
 	first := !w.peeked
 	w.peeked = true
 	return first
 }
 
-// Lists reports whether the waiter lists the queue next, though it knows the places before it.
+// Lists reports whether the waiter lists the queue next, though it knows the places ahead of it.
 func (w *Waiter) Lists() bool { return w.seeks == seeksShort }
 
-// Knows reports whether the waiter knows a place before its own with this id.
+// Knows reports whether the waiter knows a place with this id ahead of its own.
 func (w *Waiter) Knows(id string) bool {
 	return slices.ContainsFunc(w.before, func(e record.Entry) bool { return e.ID == id })
 }
 
-// Beyond returns the place right before the one with this id, zero if the waiter knows none.
+// Beyond returns the place right ahead of the one with this id, zero if the waiter knows none.
 func (w *Waiter) Beyond(id string) record.Entry {
 	if i := slices.IndexFunc(w.before, func(e record.Entry) bool { return e.ID == id }); i > 0 {
 		return w.before[i-1]
@@ -184,8 +185,9 @@ func (w *Waiter) Beyond(id string) record.Entry {
 }
 
 // Begin begins the wait. surveyed is a revision of the state that was read before the place was written, 0 if none is
-// known, and length the length of the queue in that state. If much has been written since, many may have come together,
-// each right behind another one. Then two cheap reads are likely to suffice, and a list would add to the load.
+// known, and length the length of the queue in that state. If much has been written since, many clients may have
+// arrived together, each right behind another. Then two cheap reads are likely to suffice, and a list would add to the
+// load.
 func (w *Waiter) Begin(surveyed uint64, length int) {
 	w.AsOf = w.Ticket
 	w.long, w.crowd = length > shortQueue, surveyed > 0 && w.Ticket-surveyed > shortQueue
@@ -199,7 +201,7 @@ func (w *Waiter) Begin(surveyed uint64, length int) {
 	}
 }
 
-// Known returns the keys of the places before the waiter, if it knows them.
+// Known returns the keys of the places ahead of the waiter, if it knows them.
 func (w *Waiter) Known() (keys []string) {
 	for _, e := range w.before {
 		keys = append(keys, e.Key)
@@ -210,10 +212,11 @@ func (w *Waiter) Known() (keys []string) {
 // Forget notes that these keys cannot be read together.
 func (w *Waiter) Forget() { w.before = nil }
 
-// QueueListed handles a list, or a part of one, as of AsOf, with the tombstone of the lock that was read beside it. cut
-// means that there are records behind the part. It returns the places before the waiter's. Those from index over on are
-// right before the waiter's and overdue by the estimate of the server's clock: the waiter deletes them, if the leader
-// agrees. The waiters behind the others delete these. there is false if the waiter's place has gone.
+// QueueListed handles a list, or a part of one, as of AsOf. vacant is the tombstone of the lock, read along with it.
+// cut means that more records follow the part. QueueListed returns the places ahead of the waiter's. Those from index
+// over on are directly ahead of it and overdue by the estimate of the server's clock: the waiter deletes them if the
+// leader agrees. Other overdue places are left to the waiters right behind them. there is false if the waiter's place
+// is gone.
 func (w *Waiter) QueueListed(queue []record.Entry, cut bool, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
 	if w.Reach != Named { // a Named list does not read the lock
 		w.Vacant = vacant //safety:vacant-claimed
@@ -232,10 +235,10 @@ func (w *Waiter) QueueListed(queue []record.Entry, cut bool, vacant uint64, esti
 }
 
 // KnownRead handles the records, tombstones included, under the keys that the waiter knows, and under its own. alone
-// means that only one server can have answered: one of several may lack a place that was renewed. KnownRead returns the
-// same as [Waiter.QueueListed].
+// means that only one server can have answered: one of several may lack a renewed place. KnownRead returns the same as
+// [Waiter.QueueListed].
 func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Time) (before []record.Entry, over int, there bool) {
-	served, shown := uint64(0), 0 // all places before the ticket served are over
+	served, shown := uint64(0), 0 // all places ahead of ticket served are over
 	for _, e := range records {
 		i := slices.IndexFunc(w.before, func(b record.Entry) bool { return b.Key == e.Key })
 		if i >= 0 {
@@ -245,7 +248,7 @@ func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Tim
 		case e.ID == w.ID && e.Live():
 			there = true
 		case i < 0 || w.before[i].ID != e.ID:
-		case e.Live() && e.TokenOrTicket() == w.before[i].TokenOrTicket(): // else stored again, behind others
+		case e.Live() && e.TokenOrTicket() == w.before[i].TokenOrTicket(): // otherwise it was stored again, behind others
 			before = append(before, e)
 		case e.Deleted && e.Status == record.StatusGranted: //safety:served-before
 			served = max(served, w.before[i].TokenOrTicket())
@@ -261,7 +264,7 @@ func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Tim
 	return before, over, there
 }
 
-// trailing returns the index from which on places are overdue by the estimate of the server's clock.
+// trailing returns the index from which on all places are overdue by the estimate of the server's clock.
 func trailing(before []record.Entry, estimate time.Time) ([]record.Entry, int) {
 	over := len(before)
 	for over > 0 && before[over-1].OverdueAt(estimate) {
@@ -278,7 +281,7 @@ type Read struct {
 	Alone bool   // only one server can have answered
 }
 
-// Judge decides by the places in a list that are left before the waiter's.
+// Judge decides by the places in a list that are left ahead of the waiter's.
 func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 	i := len(before) - 1
 	for i >= 0 && !w.blocks(before[i]) { //safety:earlier-first
@@ -287,7 +290,7 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 	if r.Named {
 		return w.judgeKnown(before, i)
 	}
-	if w.Lists() { // the list was from the start on
+	if w.Lists() { // the list began at the start
 		if w.seeks = seeksNothing; r.Cut {
 			w.seeks = seeksNear
 			return ListOn, a
@@ -305,7 +308,7 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 		}
 	}
 	switch {
-	case r.From > 0 || r.Cut: // if there is a predecessor, it is further back //safety:part-of-queue
+	case r.From > 0 || r.Cut: // if there is a predecessor, this part does not show it //safety:part-of-queue
 		w.widen()
 		return ListOn, a
 	case i >= 0:
@@ -327,15 +330,15 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 	return Foremost, a
 }
 
-// aheadOf returns what a waiter knows that waits for place i of those before it.
+// aheadOf returns what a waiter knows when it waits for place i of those ahead of it.
 func aheadOf(before []record.Entry, i int, sure bool) Ahead {
 	a := Ahead{Pred: before[i], Rank: len(before), Sure: sure}
 	a.Next = sure && i == len(before)-1 //safety:next-behind
 	return a
 }
 
-// widen makes the next list reach further back. In a crowd the server has no time for lists, so the start of the queue,
-// which may be short after all, comes late.
+// widen makes the next list reach farther. In a crowd the server has no time for lists, so the waiter is slow to list
+// from the start, although the queue may be short after all.
 func (w *Waiter) widen() {
 	switch {
 	case w.Reach == Glance:
@@ -349,8 +352,8 @@ func (w *Waiter) widen() {
 	}
 }
 
-// keep makes the waiter read these places, of which i is the predecessor, by their keys from now on. Of a part that was
-// cut off it keeps the places after which no ticket is left for another one, if the predecessor is among them.
+// keep makes the waiter read these places, of which i is the predecessor, by key from now on. Of a part that was cut
+// off, it keeps the places after which no ticket is left for another one, if the predecessor is among them.
 func (w *Waiter) keep(before []record.Entry, i int, r Read) {
 	w.Vacant, w.served, w.glanced, w.whole, w.alone = 0, false, false, r.From == 0, r.Alone
 	first := 0
@@ -365,7 +368,7 @@ func (w *Waiter) keep(before []record.Entry, i int, r Read) {
 	}
 }
 
-// judgeKnown judges what is left of the places before the waiter's. Place i is the last one that blocks it.
+// judgeKnown judges what is left of the places ahead of the waiter's. Place i is the last one that blocks it.
 func (w *Waiter) judgeKnown(before []record.Entry, i int) (s Standing, a Ahead) {
 	if w.glanced {
 		i = len(before) - 1
@@ -395,7 +398,7 @@ func (w *Waiter) judgeKnown(before []record.Entry, i int) (s Standing, a Ahead) 
 	return ListOn, a
 }
 
-// blocks reports whether a waiter that came earlier has to go first.
+// blocks reports whether this earlier waiter has to go first.
 func (w *Waiter) blocks(earlier record.Entry) bool {
 	return !w.Reads || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
 }
@@ -407,10 +410,10 @@ type Places struct {
 	full    int  // the number of places given up for lack of room
 }
 
-// PlaceEnded handles the end of the wait at a place, with outcome o. gone means that the place has gone, and first that
-// no other place was before it. PlaceEnded returns the status for the place's tombstone, and the number of the pause
-// before the next place, 0 if it may be written at once. Each time the bucket has no room the pause is longer: the room
-// of the place may be enough for others.
+// PlaceEnded handles the end of the wait at a place, with outcome o. gone means that the place is gone, and first that
+// no other place was ahead of it. PlaceEnded returns the status for the place's tombstone, and the number of the pause
+// before the next place, 0 if it may be written at once. Each time the bucket has no room, the pause is longer: the
+// room of the place may be enough for others.
 func (p *Places) PlaceEnded(o Outcome, gone, first bool) (left record.Status, pause int) {
 	switch {
 	case o == Granted && first:

@@ -19,13 +19,13 @@ type Removal struct {
 	ID       string // of the claim
 	Final    uint64 // the number of the last renewal; 0 if there is none
 	HandsOff bool   // the last renewal is for an adopter: if it fails, write nothing else
-	Exact    bool   // only the record at Revision is meant
+	Exact    bool   // remove the record only if it is the one at Revision
 	Revision uint64 // what the next write expects
 
 	Broken     *record.Entry // the record that an operator had broken; nil if none is known
 	unanswered bool          // a write may have been applied
 	attempt    int           // the attempt whose record was found and is being removed; 0 if there is none
-	final      bool          // a write that expects Revision, or an earlier one, cannot be applied any more
+	final      bool          // a write that expects Revision, or an earlier one, can no longer be applied
 }
 
 // RemovalStep is the next step of a removal.
@@ -34,13 +34,13 @@ type RemovalStep uint8
 const (
 	// Removed: the record has ended, broken or not.
 	Removed RemovalStep = iota
-	// LostBefore: it had ended before, by its TTL or an operator, and another client may have the lock.
+	// LostBefore: it had already ended, by its TTL or an operator, and another client may have the lock.
 	LostBefore
 	// WriteAgain: write at Revision.
 	WriteAgain
 	// ReadRecord: read the record as of the revision that the refusal names, and of Revision.
 	ReadRecord
-	// WriteSoon: write again, when the write that is being replicated is stored.
+	// WriteSoon: write again once the write that is being replicated is stored.
 	WriteSoon
 	// WriteLater: write again, after the pause for an outage.
 	WriteLater
@@ -53,7 +53,7 @@ func (r *Removal) WriteAnswered(a Answer, alone bool) RemovalStep {
 		r.final = true
 		return Removed
 	case a.Refusal == Conflict && r.Exact:
-		return Removed // it is gone, or not the one that is meant
+		return Removed // it is gone, or is not the one to be removed
 	case a.Refusal == Conflict:
 		return ReadRecord
 	// A deposed leader refuses in this way while its successor applies the write.
@@ -72,12 +72,12 @@ type found uint8
 const (
 	unseen  found = iota // no answer, or the answer of a server that lags
 	foreign              // nothing, or another claim's record
-	over                 // an own tombstone or last renewal, whose answer was lost
-	refused              // the own record that the write expected. A deposed leader, which does not know it, refused the write
+	over                 // the claim's tombstone or last renewal, whose answer was lost
+	refused              // the claim's record that the write expected. A deposed leader that does not know it refused the write
 	newer                // an attempt or a renewal that was still on its way
 )
 
-// removalSteps is what follows from what was found. Another claim's record stays.
+// removalSteps maps what was found to the next step. Another claim's record stays.
 var removalSteps = [...]RemovalStep{unseen: WriteLater, foreign: LostBefore, over: Removed, refused: WriteSoon, newer: WriteAgain}
 
 // RecordRead handles the record after a refusal that named revision named. since is the time since the first write.
@@ -90,7 +90,7 @@ func (r *Removal) RecordRead(e record.Entry, unread bool, named uint64, alone bo
 		r.Broken = &e
 	}
 	switch {
-	// An earlier write that was applied and is gone has left nothing to adopt. What an operator has broken stays.
+	// If an earlier write was applied and is gone, nothing is left to adopt. What an operator has broken stays.
 	case r.HandsOff && found != unseen && (!own || e.Deleted || e.Status == record.StatusBroken): //safety:handed-gone
 		return LostBefore
 	case found == foreign && (r.unanswered || r.Broken != nil): //safety:release-unanswered
@@ -116,10 +116,10 @@ func (r *Removal) find(e record.Entry, unread, alone bool) found {
 	return newer
 }
 
-// judge notes what the refusal says of the earlier writes, beside what was found.
+// judge records what the refusal, together with what was found, says of the earlier writes.
 func (r *Removal) judge(e record.Entry, found found, named uint64, alone bool, since time.Duration) {
 	// A refusal that does not know what was acknowledged may come from a deposed leader. Its successor may have applied
-	// the refused write, or may still apply it. If the key is empty, a tombstone would show that for a second.
+	// the refused write, or may still apply it. If it had emptied the key, a tombstone would show that for a second.
 	own, none := e.From(r.ID), found == foreign && e.Zero() && since < record.TombstoneLife
 	if named < r.Revision && (own || !none && !alone) { //safety:release-deposed
 		r.unanswered = true

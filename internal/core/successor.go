@@ -14,45 +14,45 @@ import (
 // place ends.
 //
 // The silence of a place proves nothing: live waiters renew their places only now and then. What shows that the head is
-// dead is the lock that it is entitled to, free and unclaimed. So the waiter goes from the free lock to the deletion by
-// these steps:
+// dead is that the lock it is entitled to stays free and unclaimed. So the waiter goes from the free lock to the
+// deletion in these steps:
 //
-//   - Its own successful reads, never a notification, have seen the key free and unchanged for 1.2 s, and all of them
-//     with the same head in place. Two consecutive answers are less than a second apart: a tombstone lives for a
-//     second, so no cycle in between can hide. A read that fails, a new connection, a suspension and a longer gap
-//     restart the window.
+//   - Its own successful reads, never a notification, have seen the key free and unchanged for 1.2 s, always with the
+//     same head in place. Two consecutive answers are less than a second apart: a tombstone lives for a second, so no
+//     grant and release in between can go unseen. A failed read, a new connection, a suspension or a longer gap
+//     restarts the window.
 //   - Its claim at what it has read is acknowledged, soon after the last read.
-//   - It deletes the head's place by a write that expects the revision that it has read. A place that was renewed since
+//   - It deletes the head's place by a write that expects the revision it has read. A place that was renewed since
 //     stays.
 //
 // Exclusion does not depend on these steps: a conditional write grants each lock. A head that is alive but was too slow
 // finds its place gone and queues again, at the end. Until then both it and its successor may consider themselves
-// first: their claims are conditional.
+// first, which is safe because their claims are conditional.
 
 const (
-	// idleFor is the time for which a waiter sees a lock free before it takes it out of turn.
+	// idleFor is the time for which a waiter has to see a lock free before it takes it out of turn.
 	idleFor = 1200 * time.Millisecond
-	// scanEvery is the time between its reads meanwhile.
+	// scanEvery is the time between its reads during that time.
 	scanEvery = 600 * time.Millisecond
 	// scanGap is the time between two answers within which no change goes unseen.
 	scanGap = time.Second
-	// scanAfter is the time for which it leaves a lock to the head before it reads at all. As long as nobody has died,
-	// no waiter reads more than usual.
+	// scanAfter is the time for which it leaves a free lock to the head before it reads at all. As long as no client
+	// has died, no waiter reads more than usual.
 	scanAfter = 50 * time.Millisecond
-	// readAgain is the time after which a waiter reads again what it has read to be free.
+	// readAgain is the pause before a waiter's second read of a key that it found free.
 	readAgain = 20 * time.Millisecond
-	// rankAfter is the time by which each place before a waiter puts off its read at the end of a lease, so that a long
-	// queue behind a dead holder does not read at once. Those before it take the lock first if they live.
+	// rankAfter is the time by which each place ahead of a waiter delays its read at the end of a lease, so that a long
+	// queue behind a dead holder does not read all at once. The waiters ahead take the lock first if they are alive.
 	rankAfter = 5 * time.Millisecond
-	// ScanJitter limits the extra time that those behind the second waiter wait.
+	// ScanJitter limits the extra time for waiters behind the second one.
 	ScanJitter = 200 * time.Millisecond
 	// renewedLate is the delay of a renewal after which a waiter watches the lock.
 	renewedLate = 500 * time.Millisecond
 )
 
-// Successor is a waiter behind its predecessor. It reads the predecessor's place by its timers (readAt). When the lock
-// seems to be free, it scans (scanAt): it repeatedly reads the lock, the head, its predecessor and its own place, until
-// another client has taken the lock or its own window is over.
+// Successor is a waiter behind its predecessor. It reads the predecessor's place when a timer fires (readAt). When the
+// lock seems to be free, it scans (scanAt): it repeatedly reads the lock, the head, its predecessor and its own place,
+// until another client has taken the lock or its own window is over.
 type Successor struct {
 	ID     string        // the claim of its place
 	Ahead                // whom it waits for
@@ -64,14 +64,14 @@ type Successor struct {
 	Own    string        // the key that an earlier attempt of its claim got after all, to be adopted; "" if none
 
 	silent    bool          // the predecessor seems to be dead
-	lastWrite clock.Instant // when the predecessor wrote last, as far as known
+	lastWrite clock.Instant // when the predecessor last wrote, as far as known
 	late      Lateness      // for the predecessor's place
 	windows   []window      // one for each key of the lock
 	readAt    clock.Instant
 	scanAt    clock.Instant     // 0 if no key is known to be free
 	free      map[string]uint64 // the revisions of the keys that were free in the last read
 	ends      clock.Instant     // the end of the first lease in that read that was not renewed in time; 0 if there is none
-	again     bool              // the next read is soon, and shows whether they are still free
+	again     bool              // the next read comes soon, and shows whether they are still free
 	hinted    bool              // only notifications have set scanAt
 	scanLate  Lateness          // for the lock's record
 }
@@ -95,11 +95,11 @@ func (w *window) saw(key, head record.Entry, at clock.Instant) {
 	w.last, w.revision, w.head = at, key.Revision, head
 }
 
-// Second reports whether nobody is before the predecessor.
+// Second reports whether the predecessor is the head.
 func (f *Successor) Second() bool { return f.Head.ID == f.Pred.ID }
 
-// Near reports whether the waiter may be the first of the live ones: it is the second or the third one, or its
-// predecessor seems to be dead. Far back in a long queue it leaves the lock to those before it.
+// Near reports whether the waiter may be the first live one: it is second or third, or its predecessor seems to be
+// dead. Far back in a long queue, it leaves the lock to those ahead of it.
 func (f *Successor) Near() bool { return !f.Head.Zero() && (f.Rank <= headReach || f.silent) }
 
 // Begin begins the wait for a lock with the given number of keys. heard is when the predecessor last wrote its place.
@@ -119,7 +119,7 @@ func (f *Successor) At() clock.Instant {
 	return at
 }
 
-// silentAt returns the time after which the predecessor is later with its renewal than live waiters are. That proves
+// silentAt returns the time after which the predecessor's renewal is later than that of any live waiter. That proves
 // nothing: it only makes the waiter watch the lock.
 func (f *Successor) silentAt() clock.Instant {
 	return f.lastWrite.Add(f.Pred.Record.TTL/3 + renewedLate)
@@ -127,9 +127,8 @@ func (f *Successor) silentAt() clock.Instant {
 
 // Due reports whether to read the predecessor's place now, and whether to watch the lock from now on.
 //
-// The second waiter, and one whose predecessor seems to be dead, may be the first of the live ones. Such a waiter
-// watches the lock from its second read on: behind a lock that changes hands quickly it becomes the first before that
-// read.
+// The second waiter, and one whose predecessor seems to be dead, may be the first live one. Such a waiter watches the
+// lock from its second read on: if the lock changes hands quickly, the waiter becomes the first before that read.
 func (f *Successor) Due(now clock.Instant) (reads, watches bool) {
 	if !f.silent && f.silentAt() <= now {
 		f.silent, f.readAt = true, now
@@ -144,7 +143,8 @@ func (f *Successor) PlaceWritten(now clock.Instant) { f.lastWrite = now }
 // Doubt makes the waiter read the predecessor's place now.
 func (f *Successor) Doubt(now clock.Instant) { f.readAt = now }
 
-// SubscriptionMoved notes that another server now serves the subscription, and nothing was seen meanwhile.
+// SubscriptionMoved notes that another server now serves the subscription, and that changes may have been missed
+// meanwhile.
 func (f *Successor) SubscriptionMoved() {
 	f.Proven = false
 	f.restartWindows()
@@ -155,7 +155,7 @@ func (f *Successor) restartWindows() {
 	clear(f.windows) //safety:window-anew
 }
 
-// LockFreed handles a notification that the lock is free. A live head takes it in a moment, and that is notified too.
+// LockFreed handles a notification that the lock is free. A live head takes it in a moment, which is notified too.
 func (f *Successor) LockFreed(now clock.Instant) {
 	if f.scanAt == 0 {
 		f.scanAt, f.hinted = now.Add(scanAfter), true
@@ -163,9 +163,9 @@ func (f *Successor) LockFreed(now clock.Instant) {
 }
 
 // First reports whether the notification of the predecessor's tombstone makes this waiter the first: the predecessor
-// was granted, no place was before it, and no place that the waiter has to wait for is between the two. A notification
-// may be forged. In the queue of a reader-writer lock, where several are granted at once, a forged one would let a
-// waiter pass for good. So there the waiter reads the tombstone: see [Waiter.KnownRead].
+// was granted the lock with no place ahead of it, and no place that the waiter has to wait for is between the two. A
+// notification may be forged. In the queue of a reader-writer lock, where several waiters are granted at once, a forged
+// one would let a waiter pass others for good. So there the waiter reads the tombstone: see [Waiter.KnownRead].
 func (f *Successor) First(tombstone record.Body) bool {
 	known := f.Sure && !f.Shared                                                          //safety:no-shortcut
 	return tombstone.Status == record.StatusGranted && tombstone.ID == f.Pred.ID && known //safety:shortcut-sure
@@ -184,18 +184,18 @@ func (f *Successor) readNext(now clock.Instant, pause time.Duration) {
 	f.readAt = now.Add(pause)
 	if f.ends != 0 {
 		after := scanAfter + time.Duration(f.Rank)*rankAfter
-		if f.Head.Zero() { // more are before it than it knows
+		if f.Head.Zero() { // more places are ahead of it than it knows
 			after += 5 * f.Jitter
 		}
-		if at := f.ends.Add(after); at > now { // else it was read since
+		if at := f.ends.Add(after); at > now { // otherwise a later read has failed or shown nothing
 			f.readAt = min(f.readAt, at) //safety:read-at-end
 		}
 	}
 }
 
-// PlaceRead handles the predecessor's place e as read. written is the time at which e was written, and left what its
-// TTL has left by the estimate of the server's clock. PlaceRead reports whether the predecessor is there, and whether
-// its record is over. Another claim may have its key by now, behind all that have queued since.
+// PlaceRead handles e, as read under the key of the predecessor's place. written is when e was written, and left is
+// what remains of its TTL by the estimate of the server's clock. PlaceRead reports whether the predecessor is there,
+// and whether its record is over. Another claim may have the key by now, behind all places queued since.
 func (f *Successor) PlaceRead(e record.Entry, written, now clock.Instant, left, pause time.Duration) (there, over bool) {
 	f.readNext(now, pause)
 	if !e.Live() || e.ID != f.Pred.ID || e.TokenOrTicket() != f.Pred.TokenOrTicket() {
@@ -212,10 +212,10 @@ func (f *Successor) PlaceRead(e record.Entry, written, now clock.Instant, left, 
 	return true, false
 }
 
-// KeysRead handles keys of the lock that were read beside the predecessor's place, and returns those that are held. own
-// is the id of the waiter's claim of the lock, "" if there is none. The waiter scans if two consecutive reads found a
-// key free at one revision: a single read may have hit a hand-over. So the second read follows soon. A read follows
-// too when the lease of a held key ends: nothing is notified then, and all before the waiter may have died with the
+// KeysRead handles keys of the lock that were read along with the predecessor's place, and returns those that are held.
+// own is the id of the waiter's claim of the lock, "" if there is none. The waiter scans if two consecutive reads found
+// a key free at the same revision: a single read may have hit a hand-over. So the second read follows soon. A read also
+// follows when the lease of a held key ends: no notification comes then, and all waiters ahead may have died with the
 // holder. A live holder renews its lease after a third of the TTL, so only a lease in its second half counts.
 func (f *Successor) KeysRead(keys []string, beside []record.Entry, own string, server time.Time, now clock.Instant) (held []int) {
 	before, repeated := f.free, f.again
@@ -229,7 +229,7 @@ func (f *Successor) KeysRead(keys []string, beside []record.Entry, own string, s
 			}
 			continue
 		}
-		// A record whose time is over and its removal are the same free lock, and so is a tombstone that has ended.
+		// A record whose time is over, its removal, and an expired tombstone all mean the same free lock.
 		is := e.Revision
 		if e.Live() {
 			is = 0
@@ -257,9 +257,9 @@ func (f *Successor) maySeek(now clock.Instant) bool {
 }
 
 // Looks reports whether the waiter lists the queue to find the head, which it does not know. oldest means that its
-// predecessor, or a place that it knows before that, was written before all others. Otherwise the search is left to a
-// predecessor that renews its place, so that a thousand waiters that see a lock free do not all list the queue at once.
-// They look again after pause.
+// predecessor, or a known place ahead of that, was written before all others. Otherwise the waiter leaves the search to
+// a predecessor that renews its place, so that a thousand waiters that see a free lock do not all list the queue at
+// once. It looks again after pause.
 func (f *Successor) Looks(oldest bool, now clock.Instant, pause time.Duration) bool {
 	if oldest || f.silent {
 		return true
@@ -268,7 +268,7 @@ func (f *Successor) Looks(oldest bool, now clock.Instant, pause time.Duration) b
 	return false
 }
 
-// isOver reports whether nobody holds a key any more, or the record's time is over by the server's clock.
+// isOver reports whether e no longer holds its key, or its time is over by the server's clock.
 func isOver(e record.Entry, server time.Time) bool { return !e.Live() || e.Remaining(server) == 0 }
 
 // isOwn reports whether e is the record of an attempt of the claim own.
@@ -294,10 +294,10 @@ func (f *Successor) ScanFailed(now clock.Instant, pause time.Duration) {
 	f.scanAt = now.Add(pause)
 }
 
-// View is what a scan has read, in one state that contains the waiter's place. Of the queue, the head, the predecessor
-// and that place are enough.
+// View is what a scan has read, in one state that contains the waiter's place. Of the queue, it needs only the head,
+// the predecessor and that place.
 type View struct {
-	Keys   []record.Entry // of the lock; tombstones included, even over overdue records; zero for an empty key
+	Keys   []record.Entry // of the lock; tombstones included, even those that replaced overdue records; zero for an empty key
 	Queue  []record.Entry
 	Sent   clock.Instant // when the read was sent
 	Server time.Time     // the estimate of the server's clock
@@ -308,7 +308,7 @@ type View struct {
 // LockScanned handles what a scan has read. It returns whether to claim a key out of turn.
 func (f *Successor) LockScanned(v View, now clock.Instant) (d Decision, k int, revision uint64) {
 	i := slices.IndexFunc(v.Queue, func(e record.Entry) bool { return e.ID == f.ID })
-	// Another head needs a window of its own.
+	// A new head needs a window of its own.
 	if i <= 0 || v.Queue[0].ID != f.Head.ID || !slices.ContainsFunc(v.Queue[:i], func(e record.Entry) bool { return e.ID == f.Pred.ID }) { //safety:window-head
 		return ListAgain, 0, 0
 	}
@@ -367,9 +367,9 @@ func (f *Successor) Evicts(k int, now clock.Instant) (head record.Entry, evicts 
 	return w.head, now.Sub(w.last) < scanGap //safety:evicted-granted
 }
 
-// Lateness yields the pauses before a waiter checks again a record whose TTL is over by the estimate of the server's
-// clock. They are short while the server may only be a moment late. They are longer when the server has not removed an
-// overdue record, and the waiter cannot delete it either.
+// Lateness yields the pauses between a waiter's checks of a record whose TTL is over by the estimate of the server's
+// clock. They are short while the server may only be a moment late, and longer once it has not removed an overdue
+// record that the waiter cannot delete either.
 type Lateness int
 
 // Next returns the next pause.

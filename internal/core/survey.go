@@ -4,7 +4,7 @@ import "github.com/natslock/locks/internal/record"
 
 // Arrival is what a call that is not queued has read of a lock and its queue, in one state.
 type Arrival struct {
-	Keys    []record.Entry // of the lock; tombstones included, even over overdue records; zero for an empty key
+	Keys    []record.Entry // of the lock; tombstones included, even those that replaced overdue records; zero for an empty key
 	Waiting int            // the number of places in the queue
 	More    bool           // others may wait: only a part of the queue was read
 	Own     string         // the id of the claim under way; "" if there is none
@@ -17,8 +17,8 @@ type KeyAt struct {
 }
 
 // Claims returns the keys to claim, in order: first that of an earlier attempt, which is adopted, then the free ones
-// from the highest, to leave the lower ones to waiters that know of fewer keys. Claims returns none if all keys are
-// held, with holder as one of their records, or if others wait, who go first.
+// from the highest down, to leave the lower ones to waiters that know of fewer keys. Claims returns none if all keys
+// are held, and then holder is one of their records; also if others are waiting, since they go first.
 func (v Arrival) Claims() (claims []KeyAt, holder record.Entry) {
 	held := 0
 	for k := len(v.Keys) - 1; k >= 0; k-- {

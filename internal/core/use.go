@@ -9,14 +9,14 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Use records how the goroutines of the client use a lease: one after the other, readers beside each other, or, for a
-// while, nobody.
+// Use records how the goroutines of the client use a lease: one after another, readers side by side or, for a while,
+// none.
 type Use struct {
 	Grants uint64 // the number of holders so far
-	Idle   bool   // the lease lingers, and has had no holder since then
+	Idle   bool   // the lease lingers, and has no holder at present
 
 	// The record of a lease is watched from some age on, which spares short critical sections a subscription. The
-	// record of an idle lease is not watched: the next goroutine to ask, or the next renewal, shows a break.
+	// record of an idle lease is not watched: the next goroutine that asks, or the next renewal, will find a break.
 	Watching bool          // the watch has begun, or never will
 	watchAt  clock.Instant // when the watch is to begin; [never] while the lease is idle
 	since    clock.Instant // the end of the last idle time, or the beginning of the use
@@ -26,7 +26,7 @@ type Use struct {
 
 const never = clock.Instant(math.MaxInt64)
 
-// Entrant is a goroutine that wants to be let into a lease.
+// Entrant is a goroutine that wants to become a holder of a lease.
 type Entrant struct {
 	Waited  time.Duration // for the lock
 	Queued  bool          // it has waited behind another holder
@@ -41,7 +41,7 @@ type Admission uint8
 const (
 	// NotHeld: the lease has ended.
 	NotHeld Admission = iota
-	// RunsOut: a holder's handle was dropped, so the lease is not renewed any more.
+	// RunsOut: a holder's handle was dropped, so the lease is no longer renewed.
 	RunsOut
 	// ConfirmFirst: a renewal has to be confirmed before the lease can have another holder.
 	ConfirmFirst
@@ -55,7 +55,7 @@ func (l *Use) Begin(now clock.Instant, watchAfter time.Duration) {
 	l.watchAt, l.Watching = now.Add(watchAfter), watchAfter < 0
 }
 
-// Admit makes a goroutine a holder of the lease. The server has granted the lease to the first one. The next ones are
+// Admit makes a goroutine a holder of the lease. The server has granted the lease to the first one. Later ones are
 // admitted without a message.
 func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Duration) (Admission, Consequence) {
 	u := k.Check(now)
@@ -75,7 +75,7 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 			waited = max(e.Waited.Milliseconds(), 1)
 		}
 		body.Grants, body.Waits = l.Grants, body.Waits+waited
-		if !k.Shared() { // the record of readers tells since when there are any
+		if !k.Shared() { // the record of readers tells since when there have been any
 			body.Since, body.Waited = e.Wall, waited
 		}
 	}
@@ -99,13 +99,13 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 // Shared reports whether the record is that of readers, who are inside together.
 func (k *Kept) Shared() bool { return record.Mode(k.Body.Mode) == record.Shared }
 
-// renewAhead is the grant on one revision that asks for the next revision, which is then there when the numbers of this
-// one run out.
+// renewAhead is the grant on one revision that requests the next revision, which is then there by the time the numbers
+// of this one run out.
 const renewAhead = record.GrantsPerRevision / 2
 
 // admits reports whether the lease can have another holder now, and numbers its grant.
 func (k *Kept) admits(now clock.Instant) bool {
-	// A holder that begins needs time to work in.
+	// A new holder needs time to work.
 	if k.Valid.End.Sub(now) < k.Terms.Validity()/3 { //safety:admitted-early
 		return false
 	}
@@ -139,8 +139,8 @@ func (l *Use) becomeUsed(now clock.Instant, watchAfter time.Duration) {
 	}
 }
 
-// BecomeIdle notes that no holder is inside, or about to be. That ends the TTL of an Extend, and the watch. unwatch
-// reports whether the caller has a watch to stop.
+// BecomeIdle notes that no holder is inside, or about to be. That drops the TTL set by an Extend, and ends the watch.
+// unwatch reports whether the caller has a watch to stop.
 func (l *Use) BecomeIdle(k *Kept, now clock.Instant, watchAfter time.Duration) (unwatch bool) {
 	l.Idle = true
 	if unwatch = l.Watching && watchAfter >= 0; unwatch {
@@ -186,12 +186,12 @@ func (l *Use) Standing(k *Kept, now clock.Instant) (until clock.Instant, mayIdle
 
 // Wish is what a holder wants of its lease.
 type Wish struct {
-	Terms clock.Terms   // by Extend; zero for those of the grant
+	Terms clock.Terms   // set by Extend; zero for those of the grant
 	Least time.Duration // the minimum hold; 0 if there is none
 	Since clock.Instant // the beginning of the hold
 }
 
-// Cooldown returns what is left of the minimum hold. The holder's clock may run fast, by the margin of the time that it
+// Cooldown returns what is left of the minimum hold. The holder's clock may run fast by up to the margin of the time it
 // has measured.
 func (w *Wish) Cooldown(now clock.Instant) time.Duration {
 	if w.Least == 0 {
@@ -215,7 +215,7 @@ func (w *Wish) Longer(others, granted clock.Terms) clock.Terms {
 	return others
 }
 
-// WantTerms gives the next renewals the terms t. If they are new, a renewal is due at once.
+// WantTerms sets the terms of the next renewals. If they change, a renewal is due at once.
 func (k *Kept) WantTerms(t clock.Terms, now clock.Instant) {
 	if k.Want != t { //safety:extend-ends
 		k.Want = t

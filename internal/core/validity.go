@@ -6,9 +6,9 @@ import (
 	"github.com/natslock/locks/internal/clock"
 )
 
-// Validity bounds the time for which a client believes in a record that it keeps alive. A write counts from its
-// sending, and ends a margin before its TTL does. A confirmation that arrives after the current end counts for nothing:
-// by then the client has ended the contexts of the work under the record.
+// Validity limits the time for which a client relies on a record that it keeps alive. The validity of a write counts
+// from its sending, and ends a margin before its TTL does. A confirmation that arrives after the current end has no
+// effect: by then the client has ended the contexts of the work under the record.
 type Validity struct {
 	End   clock.Instant
 	Until clock.Instant // the latest end; [unbounded] if there is none
@@ -17,7 +17,7 @@ type Validity struct {
 // unbounded is the latest end of a record that is renewed while it is held.
 const unbounded = clock.Instant(math.MaxInt64)
 
-// ValidFrom returns the validity by a write that was sent at the time sent.
+// ValidFrom returns the validity given by a write sent at time sent.
 func ValidFrom(sent clock.Instant, t clock.Terms) Validity {
 	return Validity{End: t.End(sent), Until: unbounded} //safety:from-sending
 }
@@ -25,7 +25,7 @@ func ValidFrom(sent clock.Instant, t clock.Terms) Validity {
 // Bound sets the latest end.
 func (v *Validity) Bound(until clock.Instant) { v.Until, v.End = until, min(v.End, until) }
 
-// Bounded reports whether it has a latest end, which is set before others know of it, and stays.
+// Bounded reports whether it has a latest end, which is set before other goroutines know of it, and stays.
 func (v *Validity) Bounded() bool { return v.Until != unbounded }
 
 // Over reports whether it has ended.
@@ -35,7 +35,7 @@ func (v Validity) Over(now clock.Instant) bool { return now >= v.End }
 func (v *Validity) Planned() bool { return v.Bounded() && v.End >= v.Until } //safety:planned-end
 
 // RenewalSent notes that a renewal is sent. The server may apply it at any time from now on, and its TTL may be shorter
-// than that of the record. Then the validity ends earlier at once, and RenewalSent returns true.
+// than that of the record. Then it shortens the validity at once, and returns true.
 func (v *Validity) RenewalSent(sent clock.Instant, t clock.Terms) (shorter bool) {
 	if end := t.End(sent); end < v.End { //safety:shorter-at-once
 		v.End = end
@@ -47,7 +47,7 @@ func (v *Validity) RenewalSent(sent clock.Instant, t clock.Terms) (shorter bool)
 // InTime reports whether a confirmation that arrives now counts.
 func (v Validity) InTime(now clock.Instant) bool { return now < v.End } //safety:late-renewal
 
-// RenewalConfirmed handles the confirmation, in time, of a renewal.
+// RenewalConfirmed handles the confirmation of a renewal that has arrived in time.
 func (v *Validity) RenewalConfirmed(sent clock.Instant, t clock.Terms) {
 	v.End = max(v.End, t.End(sent)) //safety:renewal-from-sending
 	// The renewals of a gate must not outlast the time until which its lock was taken.
