@@ -1,5 +1,5 @@
-// Package again has the pauses and the judgement of errors for functions that go on over failures: Run of packages
-// election and partition.
+// Package again provides the pauses and the judgement of errors for functions that go on after failures: Run of
+// packages election and partition.
 package again
 
 import (
@@ -21,10 +21,10 @@ var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, 
 func Logger(c *natslock.Client) *slog.Logger { return inside.Logger(c) }
 
 // Patient is the option of an acquire that passes no other client, neither in a turn nor after its own release, and
-// that shows its metadata in the record of the holder only.
+// that shows its metadata only in the holder's record.
 func Patient() natslock.LockOption { return inside.Patient() }
 
-// For sets the purpose in the records of a lock.
+// For is the option that sets the purpose in the records of a lock.
 func For(p string) natslock.LockOption { return inside.Purpose(p) }
 
 // Long is the time without a failure after which the next failure counts as the first.
@@ -35,7 +35,8 @@ const (
 	maxPause = 10 * time.Second
 )
 
-// Pause returns the pause after failure number n in a row, from 0: 100 ms at most, and up to 10 s, with jitter.
+// Pause returns the pause after consecutive failure number n, from 0: at most 100 ms at first, growing to at most 10 s,
+// with jitter.
 func Pause(n int) time.Duration {
 	d := min(minPause<<min(n, 10), maxPause)
 	return d - rand.N(d/2)
@@ -52,7 +53,7 @@ func Final(err error) bool {
 		func(final error) bool { return errors.Is(err, final) })
 }
 
-// IsEnd reports whether err is the end of ctx, and nothing that is joined with it.
+// IsEnd reports whether err means the end of ctx and nothing else that is joined with it.
 func IsEnd(ctx context.Context, err error) bool {
 	if all, ok := errors.AsType[interface {
 		error

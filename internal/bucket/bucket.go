@@ -25,15 +25,15 @@ var (
 )
 
 const (
-	// AnswerTimeout limits the wait for the answer to one write. After it the outcome counts as unknown.
+	// AnswerTimeout limits the wait for the answer to one write. After that the outcome counts as unknown.
 	AnswerTimeout = time.Second
 	// DeniedAfter is the time without an answer after which a client checks whether the server has refused the subject.
 	// It checks again at growing intervals.
 	DeniedAfter = 50 * time.Millisecond
 )
 
-// Bucket is the bucket of one client. It embeds the store, whose Now estimates the clock of the servers.
-// [Bucket.Instant] reads the local one.
+// Bucket is the bucket of one client. It embeds the store, whose Now estimates the servers' clock. [Bucket.Instant]
+// reads the local one.
 type Bucket struct {
 	kvstore.KV
 	Client    string // the id of the client, for its records
@@ -42,7 +42,7 @@ type Bucket struct {
 	clock     func() clock.Instant
 	timers    sync.Pool
 	highest   atomic.Uint64
-	backwards atomic.Pointer[error] // the error of a claim at a revision not above highest; nil once a revision is above it
+	backwards atomic.Pointer[error] // the error of a claim at a revision not above highest; nil once a later revision is
 	conn      connection
 	life      context.Context
 	quit      context.CancelCauseFunc
@@ -52,11 +52,11 @@ type Bucket struct {
 	closed    atomic.Bool
 }
 
-// processStart tells two processes with one pid apart.
+// processStart tells apart two processes with the same pid.
 var processStart = time.Now().UnixMilli()
 
 // New returns a client's exchange with the bucket of kv. It starts nothing. owner is the name of the client's owner in
-// its records. A nil now is [clock.Now].
+// its records. If now is nil, [clock.Now] is used.
 func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 	if now == nil {
 		now = clock.Now
@@ -69,7 +69,7 @@ func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 	return b
 }
 
-// StandFor makes the records name another process of this machine, for which the client takes locks.
+// StandFor makes the records name another process on this machine, for which the client takes locks.
 func (b *Bucket) StandFor(pid int) { b.author.PID, b.author.Started = pid, 0 }
 
 // Owner returns the name of the client's owner in its records.
@@ -85,30 +85,30 @@ func (b *Bucket) Body(status record.Status, meta map[string]string) record.Body 
 // Instant reads the local clock.
 func (b *Bucket) Instant() clock.Instant { return b.clock() }
 
-// Life returns the context of all waiting. It ends when the client or the connection is closed; the cause tells which.
+// Life returns the context of all waiting. It ends when the client or the connection is closed; its cause tells which.
 func (b *Bucket) Life() context.Context { return b.life }
 
-// granting is a period in which the client may grant locks, or may not.
+// granting is a period in which the client may, or may not, grant locks.
 type granting struct {
 	ctx context.Context
 	end context.CancelCauseFunc
 }
 
-// Granting returns the context of all acquires. It ends with [Bucket.Life], and while the client knows that the bucket
-// is unfit; the cause tells why.
+// Granting returns the context of all acquires. It ends with [Bucket.Life], or when the client learns that the bucket
+// is unfit; its cause tells why.
 func (b *Bucket) Granting() context.Context { return b.grants.Load().ctx }
 
-// Refuse ends all acquires, and refuses new ones until [Bucket.Grant]. In an unfit bucket clients do not exclude each
-// other, or lose their records.
+// Refuse ends all acquires, and refuses new ones until [Bucket.Grant]. In an unfit bucket, clients may fail to exclude
+// each other, or lose their records.
 func (b *Bucket) Refuse(why error) {
 	b.refused.Store(&why)
 	b.grantUntil(why)
 }
 
-// Grant begins to grant again.
+// Grant allows acquires again.
 func (b *Bucket) Grant() { b.grantUntil(nil) }
 
-// grantUntil begins a period in which the client grants locks, or none if ended, the reason, is not nil.
+// grantUntil begins a period in which the client grants locks or, if ended is not nil, grants none for that reason.
 func (b *Bucket) grantUntil(ended error) {
 	g := &granting{}
 	g.ctx, g.end = context.WithCancelCause(b.life)
@@ -128,10 +128,10 @@ func (b *Bucket) Refused() error {
 	return nil
 }
 
-// Postpone stops new claims and places for the reason why, until a call with nil allows them again. It ends no wait.
+// Postpone stops new claims and places for the given reason, until a call with nil allows them again. It ends no wait.
 func (b *Bucket) Postpone(why error) { b.postponed.Store(&why) }
 
-// Admits returns nil, or the reason why no new claim and no place may be written. The error matches [ErrUnavailable].
+// Admits returns nil, or the reason why no new claim or place may be written. The error matches [ErrUnavailable].
 func (b *Bucket) Admits() error {
 	if why := b.postponed.Load(); why != nil && *why != nil {
 		return *why
@@ -145,7 +145,7 @@ func (b *Bucket) Quit() {
 	b.quit(ErrClosed)
 }
 
-// Closed reports whether the client is closed. The cause of [Bucket.Life] does not show that if the connection was
+// Closed reports whether the client is closed. The cause of [Bucket.Life] does not show this if the connection was
 // closed first.
 func (b *Bucket) Closed() bool { return b.closed.Load() }
 
@@ -166,8 +166,8 @@ func (b *Bucket) Acknowledged(revision uint64) {
 	}
 }
 
-// WentBackwards notes that the server has acknowledged a claim at a revision that is not above the highest one known. Until
-// it acknowledges a revision above that, the client gets no lock.
+// WentBackwards notes that the server has acknowledged a claim at a revision that is not above the highest known one.
+// Until the server acknowledges a revision above that one, the client gets no lock.
 func (b *Bucket) WentBackwards(why error) { b.backwards.Store(&why) }
 
 // Backwards returns the error of [Bucket.WentBackwards]; nil if the revisions rise.
@@ -178,8 +178,8 @@ func (b *Bucket) Backwards() error {
 	return nil
 }
 
-// Timer is time.NewTimer with reused timers, for waits that are nearly always short. TimerDone returns the timer. Each
-// bucket has its own timers, because a timer of one synctest bubble cannot be used in another.
+// Timer is time.NewTimer with reused timers, for waits that are nearly always short. TimerDone gives the timer back.
+// Each bucket has its own timers, because a timer from one synctest bubble cannot be used in another.
 func (b *Bucket) Timer(d time.Duration) *time.Timer {
 	if t, ok := b.timers.Get().(*time.Timer); ok {
 		t.Reset(d)
@@ -188,7 +188,7 @@ func (b *Bucket) Timer(d time.Duration) *time.Timer {
 	return time.NewTimer(d)
 }
 
-// TimerDone stops a timer of [Bucket.Timer] and takes it back.
+// TimerDone stops a timer from [Bucket.Timer], for reuse.
 func (b *Bucket) TimerDone(t *time.Timer) {
 	t.Stop()
 	b.timers.Put(t)
@@ -199,8 +199,8 @@ func answerWithin(ctx context.Context, d time.Duration) (context.Context, contex
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%w: no answer within %v", ErrUnavailable, d))
 }
 
-// bounded returns err, or the cause of the end of ctx if that has ended while parent goes on. The error of a context
-// that is not the caller's must not reach the caller.
+// bounded returns err, or the cause of the end of ctx if ctx has ended and parent has not. The caller must not see the
+// error of a context that is not its own.
 func bounded(parent, ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && parent.Err() == nil {
 		return context.Cause(ctx)

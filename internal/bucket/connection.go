@@ -12,8 +12,8 @@ import (
 
 var errGone = fmt.Errorf("%w: %w", ErrUnavailable, kvstore.ErrConnectionClosed)
 
-// connection is the state of the connection that the store last reported. Asking the connection itself takes its mutex,
-// which a stuck write holds.
+// connection is the state of the connection as last reported by the store. Asking the connection itself would take its
+// mutex, which a stuck write holds.
 type connection struct {
 	away atomic.Bool
 
@@ -24,15 +24,15 @@ type connection struct {
 	gone    chan struct{} // closed when the connection is closed for good
 }
 
-// Notify sets the function to call with each change of the connection, once [Bucket.Listen] follows it. The function
-// must not block.
+// Notify sets the function to call at each change of the connection, once [Bucket.Listen] follows it. The function must
+// not block.
 func (b *Bucket) Notify(notify func(kvstore.ConnState)) {
 	b.conn.mu.Lock()
 	defer b.conn.mu.Unlock()
 	b.conn.notify = notify
 }
 
-// Listen follows the connection from here on. Further calls do nothing.
+// Listen follows the connection from now on. Further calls do nothing.
 func (b *Bucket) Listen() {
 	b.conn.listens.Do(func() { b.KV.OnConnection(b.changed) })
 }
@@ -81,7 +81,7 @@ func (b *Bucket) Gone() bool {
 	}
 }
 
-// Online returns a channel that is closed when the connection comes back the next time. Call it before a request: the
+// Online returns a channel that is closed the next time the connection comes back. Call it before a request: the
 // connection may come back between a failure and the pause after it.
 func (b *Bucket) Online() <-chan struct{} {
 	b.conn.mu.Lock()
@@ -89,8 +89,9 @@ func (b *Bucket) Online() <-chan struct{} {
 	return b.conn.up
 }
 
-// Sleep waits for d, for the connection to come back, for the end of ctx, whose cause it returns, or for the end of the
-// connection, whose error it returns. up is [Bucket.Online] from before the request to try again.
+// Sleep waits for d, for the connection to come back, for the end of ctx, whose cause it returns, or for the final end
+// of the connection, whose error it returns. up is the result of [Bucket.Online] from before the request to be
+// repeated.
 func (b *Bucket) Sleep(ctx context.Context, d time.Duration, up <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -1,11 +1,11 @@
 // Package bucket is one client's exchange with its bucket: conditional writes and their answers, reads, questions to
-// the stream's leader, and the connection that carries them. It knows the records of locks, not the locks.
+// the stream's leader, and the connection that carries them. It knows records, not locks.
 //
 // # Answers
 //
-// A write without an answer has an unknown outcome. The server may have applied it, may never do so, or may do so half
-// a minute later. The caller decides what that means for its record. This package limits the wait for the answer
-// ([AnswerTimeout]), and finds out whether the server has refused the subject, which it does without an answer
+// The outcome of a write without an answer is unknown. The server may have applied it, may never do so, or may do so
+// half a minute later. The caller decides what that means for its record. This package limits the wait for the answer
+// ([AnswerTimeout]), and finds out whether the server has refused the subject, for which the server sends no answer
 // ([DeniedAfter]).
 //
 // # Ownership

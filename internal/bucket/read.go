@@ -12,7 +12,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Read returns the record under key as of a state that contains revision, or the zero entry if there is none.
+// Read returns the record under key as of a state that contains revision, or the zero entry if there is no record.
 func (b *Bucket) Read(parent context.Context, key string, revision uint64) (record.Entry, error) {
 	ctx, cancel := answerWithin(parent, AnswerTimeout)
 	defer cancel()
@@ -26,8 +26,8 @@ func (b *Bucket) Read(parent context.Context, key string, revision uint64) (reco
 	return record.Of(r), nil
 }
 
-// ReadNow returns the record under key as of what the leader has stored during the call, and of revision. asked is the
-// time at which the leader was asked for its state st.
+// ReadNow returns the record under key as of what the leader has stored during the call, and of revision. asked is when
+// the leader was asked for its state st.
 func (b *Bucket) ReadNow(ctx context.Context, key string, revision uint64) (e record.Entry, st kvstore.State, asked clock.Instant, err error) {
 	asked = b.Instant()
 	if st, err = b.Leader(ctx, AnswerTimeout); err != nil {
@@ -44,7 +44,7 @@ func (b *Bucket) ReadNow(ctx context.Context, key string, revision uint64) (e re
 }
 
 // ReadBeside returns the record that is now under the key of entry, which was read before, and the record under another
-// key. One request is enough for a user that may read many keys.
+// key. It needs only one request for a user that may read many keys.
 func (b *Bucket) ReadBeside(ctx context.Context, entry record.Entry, key string) (now, beside record.Entry, err error) {
 	ctx, cancel := answerWithin(ctx, AnswerTimeout)
 	defer cancel()
@@ -61,12 +61,12 @@ func (b *Bucket) ReadBeside(ctx context.Context, entry record.Entry, key string)
 	return now, beside, nil
 }
 
-// ListSoon is List with a limit on the wait for the answer.
+// ListSoon is List with the usual limit on the wait for the answer.
 func (b *Bucket) ListSoon(parent context.Context, pattern string, revision uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
 	return b.ListWithin(parent, 2*AnswerTimeout, pattern, revision, opts...)
 }
 
-// ListWithin is List that waits for the answer at most for within.
+// ListWithin is List with within as the limit for the answer.
 func (b *Bucket) ListWithin(parent context.Context, within time.Duration, pattern string, revision uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
 	ctx, cancel := answerWithin(parent, within)
 	defer cancel()
@@ -74,13 +74,13 @@ func (b *Bucket) ListWithin(parent context.Context, within time.Duration, patter
 	return l, bounded(parent, ctx, err)
 }
 
-// Leader asks the stream's leader for its state, which names a revision that the bucket has reached and the server's
+// Leader asks the stream's leader for its state, which names a revision that the bucket has reached, and the server's
 // time. It waits at most for within, even if there is no leader.
 func (b *Bucket) Leader(parent context.Context, within time.Duration) (kvstore.State, error) {
 	return b.leader(parent, within, 0)
 }
 
-// Led reports whether the stream has a leader. It returns false if that does not answer within [AnswerTimeout].
+// Led reports whether the stream has a leader. It returns false if the leader does not answer within [AnswerTimeout].
 func (b *Bucket) Led(ctx context.Context) bool {
 	ctx, cancel := answerWithin(ctx, AnswerTimeout)
 	defer cancel()
@@ -88,7 +88,7 @@ func (b *Bucket) Led(ctx context.Context) bool {
 	return err == nil && st.Complete
 }
 
-// Reached waits until the leader has applied a revision that a read has returned, at most for [AnswerTimeout]. A
+// Reached waits, at most for [AnswerTimeout], until the leader has applied a revision that a read has returned. A
 // follower can apply a write before the leader does. Until then the leader refuses acquires because of a record that
 // the read shows as gone.
 func (b *Bucket) Reached(parent context.Context, revision uint64) error {
@@ -96,8 +96,8 @@ func (b *Bucket) Reached(parent context.Context, revision uint64) error {
 	return err
 }
 
-// leader asks for the state of a leader that has applied revision. While there is no leader, each replica answers, even
-// one that is far behind.
+// leader asks for the state of a leader that has applied revision. While there is no leader, every replica answers,
+// even one that is far behind.
 func (b *Bucket) leader(parent context.Context, within time.Duration, revision uint64) (kvstore.State, error) {
 	ctx, cancel := answerWithin(parent, within)
 	defer cancel()
@@ -124,19 +124,19 @@ func (b *Bucket) leader(parent context.Context, within time.Duration, revision u
 
 // A server removes a record when its TTL is over, but it may be late under load, and after some restarts it forgets the
 // TTLs of what it has stored. So no client waits for the removal alone. A record is overdue when a server's clock has
-// passed the record's own time, its TTL and a slack. An overdue record has no holder: the holder's belief in it ended a
-// margin before its TTL did, and a renewal since then has made another revision. A client deletes the record, and goes
-// on as if it had ended.
+// passed the record's own time plus its TTL plus a slack. An overdue record has no holder: its validity ended a margin
+// before its TTL, and a renewal since then would have made a new revision. A client deletes the record, and goes on as
+// if it had ended.
 //
 // Three lines keep that safe:
 //
 //   - The record was read. A notification can be forged, so its times prove nothing.
 //   - The time is a server's. The local clock only tells when to ask for it.
-//   - The tombstone that replaces the record expects exactly the revision that was judged. A renewal, or another claim,
-//     makes the server refuse it.
+//   - The tombstone that replaces the record expects exactly the revision that was judged. If the record was renewed or
+//     claimed meanwhile, the server refuses it.
 
-// Overdue reports whether entry, which was read, is overdue by a server's clock. It asks for the server's time only if
-// the entry is overdue by the local estimate.
+// Overdue reports whether entry, as read, is overdue by a server's clock. It asks for the server's time only if the
+// entry is overdue by the local estimate.
 func (b *Bucket) Overdue(ctx context.Context, entry record.Entry) (bool, error) {
 	if !entry.OverdueAt(b.Now()) {
 		return false, nil
@@ -145,9 +145,9 @@ func (b *Bucket) Overdue(ctx context.Context, entry record.Entry) (bool, error) 
 	return err == nil && entry.OverdueAt(st.Time), err
 }
 
-// Bury deletes the overdue ones among entries, which were read, each at exactly its revision. It returns what is under
-// the keys then: the tombstones, what it has read after a refusal, and the other entries unchanged. It asks for the
-// time like [Bucket.Overdue], once. After an error the remaining entries are unchanged.
+// Bury deletes the overdue ones among entries, as read, each at exactly its revision. It returns what is under the keys
+// afterwards: the tombstones, what it has read after a refusal, and the other entries unchanged. It asks for the time
+// as [Bucket.Overdue] does, but once. After an error the remaining entries are unchanged.
 func (b *Bucket) Bury(ctx context.Context, entries ...record.Entry) ([]record.Entry, error) {
 	estimate := b.Now()
 	if !slices.ContainsFunc(entries, func(e record.Entry) bool { return e.OverdueAt(estimate) }) {
@@ -183,8 +183,8 @@ func (b *Bucket) bury(ctx context.Context, e record.Entry) (record.Entry, error)
 	return e, nil
 }
 
-// Clear deletes the overdue places in queue, and returns the others. A place whose deletion was refused or not answered
-// is among them, unless a read shows that another client has deleted it.
+// Clear deletes the overdue places in queue, and returns the others. These include a place whose deletion was refused
+// or not answered, unless a read shows that another client has deleted it.
 func (b *Bucket) Clear(ctx context.Context, queue []record.Entry) (rest []record.Entry, err error) {
 	now, err := b.Bury(ctx, queue...)
 	for i, e := range now {
@@ -195,7 +195,7 @@ func (b *Bucket) Clear(ctx context.Context, queue []record.Entry) (rest []record
 	return rest, err
 }
 
-// DeleteOverdue replaces an overdue record by a tombstone that names its claim.
+// DeleteOverdue replaces an overdue record with a tombstone that names its claim.
 func (b *Bucket) DeleteOverdue(ctx context.Context, entry record.Entry) error {
 	return b.Delete(ctx, entry.Key, entry.Revision, entry.ID)
 }

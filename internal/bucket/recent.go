@@ -11,16 +11,16 @@ import (
 // recentMax limits the tombstones of locks and places that a client remembers.
 const recentMax = 4096
 
-// Recent remembers the tombstones that this client has left, for their life of a second. A claim at such a tombstone
+// Recent remembers the tombstones that this client has left, for the second that they live. A claim at such a tombstone
 // needs no read while [Known.Until] allows that. The next place in a queue reuses the key of the last one, so that
-// lists hold few tombstones. The zero value is ready.
+// lists contain few tombstones. The zero value is ready.
 type Recent struct {
 	mu     sync.Mutex
 	m      map[string]trace
 	places map[string][]vacancy // by the prefix of the queue's keys
 	vacant int                  // the number of places
-	// swept is the time at which the expired entries were last removed, 0 if never: going through all of them costs
-	// more than a release.
+	// swept is when the expired entries were last removed, 0 if never: going through all entries costs more than a
+	// release.
 	swept clock.Instant
 }
 
@@ -30,7 +30,7 @@ type trace struct {
 	empty     clock.Instant // when the queue was last seen empty; 0 if never
 }
 
-// vacancy is a place in a queue that was left. Only the client that left it may reuse its key: the others expect a
+// vacancy is a place that was left in a queue. Only the client that left it may reuse its key: other clients expect a
 // random key to be free.
 type vacancy struct {
 	key       string
@@ -38,7 +38,7 @@ type vacancy struct {
 	at        clock.Instant
 }
 
-// Left notes the client's own tombstone of a lock or a place.
+// Left records the client's own tombstone of a lock or a place.
 func (r *Recent) Left(now clock.Instant, key string, place bool, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,7 +116,7 @@ func (r *Recent) Vacancy(now clock.Instant, queue string) (key string, tombstone
 	return v.key, v.tombstone
 }
 
-// Unqueued notes that nobody was queued for the lock at time at.
+// Unqueued records that no waiter was queued for the lock at time at.
 func (r *Recent) Unqueued(key string, at clock.Instant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,15 +126,15 @@ func (r *Recent) Unqueued(key string, at clock.Instant) {
 	}
 }
 
-// Known has a client's knowledge of a lock without a request.
+// Known is what a client knows of a lock without a request.
 type Known struct {
 	Tombstone uint64 // its own, of the last second; 0 if there is none
-	// Until is the end of the time in which the lock may be taken without a read of the queue: [record.Bypass] after
-	// the queue was seen empty. 0 if a read is needed now.
+	// Until is the end of the time in which the lock may be taken without reading the queue: [record.Bypass] after the
+	// queue was seen empty. It is 0 if a read is needed now.
 	Until clock.Instant
 }
 
-// Known returns what is known of a lock that is to be taken.
+// Known returns what is known of a lock that the client is about to take.
 func (r *Recent) Known(now clock.Instant, key string) (k Known) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Write sends w and waits for its answer, at most for [AnswerTimeout]. After that the outcome is unknown.
+// Write sends w and waits up to [AnswerTimeout] for its answer. After that the outcome is unknown.
 func (b *Bucket) Write(ctx context.Context, w kvstore.Write) (uint64, error) {
 	return b.writeWithin(ctx, AnswerTimeout, w)
 }
@@ -29,8 +29,8 @@ func (b *Bucket) writeWithin(ctx context.Context, within time.Duration, w kvstor
 	return a.Revision, a.Err
 }
 
-// WriteAlone is [Bucket.Write] when no other write to the key is in flight: several clients may delete the same record.
-// It waits for the answer and for the other writes, at most for [AnswerTimeout].
+// WriteAlone is [Bucket.Write], repeated until no other write to the key is in flight, because several clients may
+// delete the same record. It waits for the other writes and the answer, at most for [AnswerTimeout].
 func (b *Bucket) WriteAlone(ctx context.Context, w kvstore.Write) (uint64, error) {
 	return b.writeAloneWithin(ctx, AnswerTimeout, w)
 }
@@ -49,13 +49,13 @@ func (b *Bucket) writeAloneWithin(ctx context.Context, within time.Duration, w k
 	}
 }
 
-// Tombstone returns the value of a tombstone for the claim of body. The token is 0 for a claim that was not granted.
+// Tombstone returns the value of a tombstone for the claim of body. Its token is 0 for a claim that was not granted.
 func (b *Bucket) Tombstone(status record.Status, body record.Body) ([]byte, error) {
 	left := record.Body{Status: status, ID: body.ID, Client: b.Client, Token: body.Token, Grants: body.Grants, Waits: body.Waits}
 	return left.Encode()
 }
 
-// Delete replaces the record under key, at exactly revision, by the tombstone of a claim that holds nothing.
+// Delete replaces the record under key, at exactly revision, with the tombstone of a claim that holds nothing.
 func (b *Bucket) Delete(ctx context.Context, key string, revision uint64, id string) error {
 	_, err := b.delete(ctx, key, revision, id)
 	return err
@@ -75,7 +75,7 @@ func (b *Bucket) Probe(ctx context.Context, key string) (last uint64, err error)
 	return b.ProbeWithin(ctx, AnswerTimeout, key)
 }
 
-// ProbeWithin is Probe that waits for the answer at most for within.
+// ProbeWithin is [Bucket.Probe] with within as the limit for the answer.
 func (b *Bucket) ProbeWithin(ctx context.Context, within time.Duration, key string) (last uint64, err error) {
 	_, err = b.writeAloneWithin(ctx, within, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true}) //safety:probe-refused
 	conflict, refused := errors.AsType[*kvstore.ConflictError](err)

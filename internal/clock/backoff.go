@@ -20,12 +20,12 @@ func ShortBackoff(try int) time.Duration {
 	return d/2 + rand.N(d)
 }
 
-// immediately is the number of tries without a pause of a write that met another one in flight. By the time that the
-// refusal has arrived and the next try has been sent, a round trip has passed, and most likely the server has stored
-// the other write. The shortest pause of a timer is longer than that.
+// immediately is the number of tries that follow without a pause when a write has met another one in flight. Between a
+// refusal and the next try a round trip passes, by which time the server has most likely stored the other write. Even
+// the shortest timer would take longer.
 const immediately = 6
 
-// InFlightBackoff returns the pause before another try of a write that met another one in flight.
+// InFlightBackoff returns the pause before another try of a write that has met another one in flight.
 func InFlightBackoff(try int) time.Duration {
 	if try < immediately {
 		return 0

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Instant is a point in time in nanoseconds, from an arbitrary origin that may lie in the future (inside a synctest
-// bubble it does). Its clock never jumps. If the platform reports suspend, the clock counts while the machine is
+// Instant is a point in time, in nanoseconds from an arbitrary origin that may lie in the future (inside a synctest
+// bubble it does). Its clock never jumps. If the platform reports suspend, the clock runs on while the machine is
 // suspended, so that a lease does not outlive its holder's suspension.
 type Instant int64
 
@@ -16,11 +16,11 @@ func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
 // Sub returns the time from j to i.
 func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
 
-// clockNoise is the difference between two clocks that is not considered a suspend. A preemption between the two
-// readings is harmless, because they are taken in the order that underestimates.
+// clockNoise is the largest difference between two clocks that is not considered a suspend. A preemption between the
+// two readings is harmless, because they are taken in the order that underestimates.
 const clockNoise = int64(time.Millisecond)
 
-// askAgain is the time after which Now asks again for the suspended time although nothing points to a suspend.
+// askAgain is the time after which Now asks again for the suspended time even if nothing points to a suspend.
 const askAgain = int64(100 * time.Millisecond)
 
 var (
@@ -29,7 +29,7 @@ var (
 	asleep    atomic.Int64 // since asleep0, when last asked
 	ahead     atomic.Int64 // the lead of the wall clock over the monotonic one when last asked
 	asked     atomic.Int64 // when that was, in monotonic time
-	// suspendedFor is suspended and wallClock the wall clock; the tests of this package insert a suspend.
+	// suspendedFor is suspended, and wallClock reads the wall clock; the tests of this package simulate a suspend.
 	suspendedFor = suspended
 	wallClock    = time.Time.UnixNano
 )
@@ -39,8 +39,8 @@ var (
 //
 // The suspended time costs two system calls, many times the rest. Now asks for it when the wall clock has moved against
 // the monotonic one. At a resume Linux adds the time slept to CLOCK_REALTIME and to CLOCK_BOOTTIME in one step
-// (__timekeeping_inject_sleeptime), so no suspend goes unseen. Any other move of the wall clock only costs the calls. A
-// wall clock that is set back by just the time slept, before the next reading, hides a suspend for at most askAgain.
+// (__timekeeping_inject_sleeptime), so no suspend goes unseen. Any other move of the wall clock costs only the calls. A
+// wall clock that is set back by exactly the time slept before the next reading hides a suspend for at most askAgain.
 func Now() Instant {
 	now := time.Now()
 	mono := int64(now.Sub(clockBase))
@@ -56,7 +56,7 @@ func Now() Instant {
 			break
 		}
 	}
-	// In this order: a reader that finds the new position finds the new sum.
+	// In this order, a reader that finds the new position also finds the new sum.
 	d = asleep.Load()
 	asked.Store(mono)
 	ahead.Store(moved)

@@ -2,6 +2,6 @@
 
 package clock
 
-// suspended is zero if the platform has only its monotonic clock: Go's clock counts suspend on Windows, and does not on
-// macOS. There a lease can seem valid for the time that the machine slept; fencing tokens still hold.
+// suspended returns 0, because the platform has only its monotonic clock. Go's clock counts suspend on Windows, but not
+// on macOS, where a lease can seem valid for as long as the machine slept; fencing tokens still hold.
 func suspended() int64 { return 0 }

@@ -7,24 +7,24 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// ErrInvalidTTL means that no lease can have a duration.
+// ErrInvalidTTL means that no lease can have the given duration.
 var ErrInvalidTTL = kvstore.ErrInvalidTTL
 
 const (
-	// MinTTL is the shortest lease: the server counts in whole seconds.
+	// MinTTL is the shortest lease, because the server counts in whole seconds.
 	MinTTL = time.Second
-	// MaxTTL is the longest lease that is renewed.
+	// MaxTTL is the longest renewed lease.
 	MaxTTL = 24 * time.Hour
 	// MaxFixedTTL is the longest lease that is not renewed.
 	MaxFixedTTL = 366 * 24 * time.Hour
-	// maxMargin caps the margin of long leases. The floor of a thousandth of the TTL keeps clocks that run 0.1% apart
-	// safe at any length.
+	// maxMargin caps the margin of long leases. The floor of a thousandth of the TTL keeps leases of any length safe
+	// with clocks that run 0.1% apart.
 	maxMargin   = time.Second
 	marginFloor = 1000
 )
 
 // RoundTTL returns the TTL that the server keeps for d: whole seconds, rounded up. The error matches [ErrInvalidTTL].
-// It is returned even for a d below [MinTTL]: a lease that lasts several times as long as requested is no help.
+// It is returned even for a d below [MinTTL], because a lease that lasts several times as long as requested is no help.
 func RoundTTL(d time.Duration, fixed bool) (time.Duration, error) {
 	longest := MaxTTL
 	if fixed {
@@ -36,7 +36,7 @@ func RoundTTL(d time.Duration, fixed bool) (time.Duration, error) {
 	return CeilSecond(d), nil
 }
 
-// CeilSecond rounds d up to whole seconds, in which the server counts.
+// CeilSecond rounds d up to whole seconds, the unit in which the server counts.
 func CeilSecond(d time.Duration) time.Duration {
 	return (d + time.Second - 1) / time.Second * time.Second //safety:lease-rounded-up
 }
@@ -47,8 +47,8 @@ type Terms struct {
 	Margin time.Duration // the part of the TTL that the holder leaves unused
 }
 
-// NewTerms returns the terms of a lease of ttl. The margin is a tenth of it, at most a second and at least a
-// thousandth.
+// NewTerms returns the terms of a lease of ttl. The margin is a tenth of ttl, but at most a second, and at least a
+// thousandth of ttl.
 func NewTerms(ttl time.Duration) Terms {
 	return Terms{TTL: ttl, Margin: max(min(ttl/10, maxMargin), ttl/marginFloor)} //safety:margin-floor
 }
@@ -72,15 +72,15 @@ func TermsUntil(d time.Duration) (Terms, error) {
 	}
 }
 
-// Validity returns the time for which the client believes in a write after its sending.
+// Validity returns the time for which the client relies on a write after sending it.
 func (t Terms) Validity() time.Duration { return t.TTL - t.Margin }
 
 // together limits how early a renewal is sent to go with others.
 const together = 100 * time.Millisecond
 
-// NextRenewal returns the time at which to renew what was sent at the time sent. A third of the TTL leaves room for two
-// more tries. Renewals that are due within the same few percent of the time between two, or within the same tenth of a
-// second, are sent together. A renewal by itself costs twice as much, mostly in system calls.
+// NextRenewal returns the time at which to renew what was sent at time sent. A third of the TTL leaves room for two
+// more tries. Renewals that are due within the same few percent of the interval, or within the same tenth of a second,
+// are sent together. A renewal by itself costs twice as much, mostly in system calls.
 func (t Terms) NextRenewal(sent Instant) Instant {
 	after := t.TTL / 3
 	due := sent.Add(after)
@@ -88,6 +88,6 @@ func (t Terms) NextRenewal(sent Instant) Instant {
 	return due - (due%step+step)%step // times may be negative
 }
 
-// End returns the end of the validity of a write that was sent at the time sent. It counts from the sending, because
-// the server begins its own count no earlier, and ends a margin before the TTL, because clocks drift.
+// End returns the end of the validity of a write sent at time sent. The validity counts from the sending, because the
+// server begins its own count no earlier, and ends a margin before the TTL, because clocks drift.
 func (t Terms) End(sent Instant) Instant { return sent.Add(t.TTL - t.Margin) } //safety:margin

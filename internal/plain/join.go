@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Join is [errors.Join] with a text of one line, for logs.
+// Join is [errors.Join] with its text on one line, for logs.
 func Join(errs ...error) error {
 	errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil })
 	switch len(errs) {

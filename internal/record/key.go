@@ -16,7 +16,7 @@ type invalidName struct{}
 func (invalidName) Error() string        { return "invalid lock name" }
 func (invalidName) Is(target error) bool { return target == kvstore.ErrInvalid }
 
-// Kind is a kind of lock. Locks of different kinds are different locks, even under one name.
+// Kind is a kind of lock. Locks of different kinds are different locks, even under the same name.
 type Kind uint8
 
 const (
@@ -24,7 +24,7 @@ const (
 	Mutex Kind = iota
 	// RW is the reader-writer lock.
 	RW
-	// Semaphore is the lock that several hold at a time, each with a permit.
+	// Semaphore is the lock that several holders share, each with a permit.
 	Semaphore
 )
 
@@ -40,8 +40,8 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// MaxPermits is the greatest number of permits of a semaphore. One request can read that many slots, and the queue
-// beside them.
+// MaxPermits is the largest number of permits of a semaphore. One request can read that many slots, along with the
+// queue.
 const MaxPermits = 256
 
 // Mode is the mode of a claim.
@@ -54,7 +54,7 @@ const (
 	Shared
 )
 
-// The prefixes of the keys: one for each sort of record.
+// The prefixes of the keys, one for each sort of record.
 const (
 	LockPrefix   = "lock."  // the holder of a mutex
 	WaitPrefix   = "wait."  // a place in the queue of a mutex
@@ -65,19 +65,19 @@ const (
 	SWaitPrefix  = "swait." // a place in the queue of a semaphore
 )
 
-// Prefixes has all of them.
+// Prefixes lists all of them.
 var Prefixes = []string{LockPrefix, WaitPrefix, GatePrefix, RWaitPrefix, ReaderPrefix, SlotPrefix, SWaitPrefix}
 
 // Keys are the keys of one lock.
 type Keys struct {
-	// Gate is the key of the record that excludes others, for a mutex its holder's. A semaphore has no record
+	// Gate is the key of the record that excludes others; for a mutex it is the holder's. A semaphore has no record
 	// under this key: its slots exclude others.
 	Gate    string
 	Kind    Kind
 	encoded string
 }
 
-// KeysOf returns the keys of the lock of this kind with an encoded name.
+// KeysOf returns the keys of the lock with this kind and encoded name.
 func KeysOf(kind Kind, encoded string) Keys {
 	k := Keys{Kind: kind, encoded: encoded}
 	switch kind {
@@ -91,7 +91,7 @@ func KeysOf(kind Kind, encoded string) Keys {
 	return k
 }
 
-// Place returns the key of the place with this id. The id "*" makes a pattern of all places.
+// Place returns the key of the place with this id. The id "*" makes it a pattern of all places.
 func (k Keys) Place(id string) string {
 	switch k.Kind {
 	case RW:
@@ -102,7 +102,7 @@ func (k Keys) Place(id string) string {
 	return WaitPrefix + k.encoded + "." + id
 }
 
-// Reader returns the key of the reader with this id. The id "*" makes a pattern of all readers.
+// Reader returns the key of the reader with this id. The id "*" makes it a pattern of all readers.
 func (k Keys) Reader(id string) string { return ReaderPrefix + k.encoded + "." + id }
 
 // Slot returns the key of slot n: each holder of a permit has one.
@@ -111,15 +111,15 @@ func (k Keys) Slot(n int) string { return SlotPrefix + k.encoded + "." + strconv
 // Slots returns the pattern of all slots.
 func (k Keys) Slots() string { return SlotPrefix + k.encoded + ".*" }
 
-// maxName is the longest encoded name in bytes.
+// maxName limits the bytes of an encoded name.
 const maxName = 512
 
-// EncodeName maps a lock's name one-to-one to a part of a key. A dot between two non-empty tokens remains, so that
-// names keep a hierarchy that wildcards and permissions understand. Every byte outside [A-Za-z0-9_/-] becomes '=' and
-// two hex digits. The error matches [ErrInvalidName].
+// EncodeName maps a lock's name one-to-one to a part of a key. A dot between two non-empty tokens stays, so that names
+// keep a hierarchy that wildcards and permissions understand. Every byte outside [A-Za-z0-9_/-] becomes '=' and two hex
+// digits. The error matches [ErrInvalidName].
 func EncodeName(name string) (string, error) { return encode(name, stays) }
 
-// encode escapes the bytes of name that keep does not keep.
+// encode escapes the bytes of name for which keep returns false.
 func encode(name string, keep func(name string, i int) bool) (string, error) {
 	if name == "" {
 		return "", fmt.Errorf("%w: it is empty", ErrInvalidName)
@@ -155,7 +155,7 @@ func encode(name string, keep func(name string, i int) bool) (string, error) {
 // stays reports whether byte i of name is not escaped.
 func stays(name string, i int) bool {
 	switch c := name[i]; {
-	// No wildcard and no '=' stays, so that no encoded name is a pattern, and no two names have one key.
+	// No wildcard and no '=' stays, so that no encoded name is a pattern, and no two names share a key.
 	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '/', c == '-': //safety:name-escaped
 		return true
 	case c == '.':
@@ -164,8 +164,8 @@ func stays(name string, i int) bool {
 	return false
 }
 
-// decodeName is the inverse of [EncodeName]. It fails for a string to which no name is encoded, so that no foreign key
-// looks like a lock.
+// decodeName is the inverse of [EncodeName]. It fails for a string that is not the encoding of a name, so that no
+// foreign key looks like a lock.
 func decodeName(encoded string) (string, bool) {
 	name := encoded
 	if strings.Contains(encoded, "=") {
@@ -193,8 +193,8 @@ func decodeName(encoded string) (string, bool) {
 
 func unhex(c byte) int { return strings.IndexByte("0123456789ABCDEF", c) }
 
-// EncodePattern encodes a pattern over names: tokens that are "*" and a last one that is ">" stay wildcards, everything
-// else is encoded like a name. The wildcard also matches a name that has such a token itself.
+// EncodePattern encodes a pattern of names. Tokens that are "*", and a last token that is ">", stay wildcards;
+// everything else is encoded as in a name. A wildcard also matches names in which that token is literal.
 func EncodePattern(pattern string) (string, error) {
 	encoded, err := encode(pattern, func(p string, i int) bool { return stays(p, i) || wildcard(p, i) })
 	if err != nil {
@@ -211,8 +211,8 @@ func wildcard(pattern string, i int) bool {
 		(last || pattern[i+1] == '.' && stays(pattern, i+1))
 }
 
-// Pattern returns the pattern of the keys under prefix whose names an encoded pattern matches. An id follows the name
-// of a waiter or a reader, and a number the name of a slot. Neither must be mistaken for a part of the name.
+// Pattern returns the pattern of the keys under prefix whose names an encoded pattern matches. Keys of waiters and
+// readers end in an id, those of slots in a number, which must not be mistaken for a part of the name.
 func Pattern(prefix, encoded string) string {
 	switch prefix {
 	case WaitPrefix, RWaitPrefix, ReaderPrefix, SlotPrefix, SWaitPrefix:
@@ -224,8 +224,8 @@ func Pattern(prefix, encoded string) string {
 	return prefix + encoded
 }
 
-// JoinName makes a name of parts that may hold any bytes, including dots. Different parts give different names: ("a.b",
-// "c") is not ("a", "b.c").
+// JoinName makes a name from parts that may contain any bytes, including dots. Different parts give different names:
+// ("a.b", "c") is not ("a", "b.c").
 func JoinName(parts []string) string {
 	escape := strings.NewReplacer("=", "=3D", ".", "=2E")
 	out := make([]string, len(parts))
@@ -238,7 +238,7 @@ func JoinName(parts []string) string {
 	return strings.Join(out, ".")
 }
 
-// Key is a key taken apart.
+// Key is a parsed key.
 type Key struct {
 	Prefix string
 	Name   string // decoded
@@ -246,7 +246,7 @@ type Key struct {
 	Slot   int    // of a semaphore
 }
 
-// ParseKey takes a key apart. It returns false for a key that the library does not write.
+// ParseKey parses a key. It returns false for a key that the library does not write.
 func ParseKey(key string) (Key, bool) {
 	i := strings.IndexByte(key, '.')
 	if i < 0 {

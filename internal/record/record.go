@@ -21,8 +21,8 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// MaxGiven limits the size of a record with what its owner gave. The rest is for what a claim, a renewal and a break
-// add.
+// MaxGiven limits the size of a record that includes what its owner gave. It leaves room for what a claim, a renewal
+// and a break add.
 const MaxGiven = kvstore.MaxRecord - 2<<10
 
 // recordVersion is the version of the record format.
@@ -36,19 +36,19 @@ const (
 	StatusHeld Status = iota + 1
 	// StatusWaiting is a place in a queue.
 	StatusWaiting
-	// StatusBroken is the record of a holder that an operator has broken: it
-	// keeps others out until the holder has stopped or the lease is over.
+	// StatusBroken is a holder's record that an operator has broken: it keeps others out until the holder has stopped
+	// or the lease is over.
 	StatusBroken
 	// StatusGone is the body of a tombstone: released or given up.
 	StatusGone
-	// StatusGranted is the body of the tombstone of a waiter that was granted the lock when no place was before its
-	// own. Its successor is first now.
+	// StatusGranted is the body of the tombstone of a waiter that was granted the lock with no place ahead of its own.
+	// Its successor is first now.
 	StatusGranted
 	_ // 6, 7 and 8 mean nothing
 	_
 	_
-	// StatusPassed is the body of the tombstone of a waiter that was granted the lock while others were before it: out
-	// of turn, or beside other readers. Its successor is not the first.
+	// StatusPassed is the body of the tombstone of a waiter that was granted the lock while others were ahead of it:
+	// out of turn, or alongside other readers. So its successor is not thereby first in the queue.
 	StatusPassed
 )
 
@@ -56,8 +56,8 @@ const (
 type Body struct {
 	Version version `msgpack:"v"`
 	Status  Status  `msgpack:"s"`
-	// Fixed marks a lease that is not renewed. A holder that leaves its record, to an adopter or for the rest of a
-	// minimum hold, sets it in its last renewal.
+	// Fixed marks a lease that is not renewed. A holder that leaves its record behind, for an adopter or for the rest
+	// of a minimum hold, sets it in its last renewal.
 	Fixed bool `msgpack:"f,omitempty"`
 	// Mode is the [Mode] of the claim: Shared in a reader's record and place.
 	Mode uint8 `msgpack:"m,omitempty"`
@@ -73,26 +73,26 @@ type Body struct {
 	// Renewal is the number of the renewal, from 1. It is 0 in acquisition records.
 	Renewal uint64 `msgpack:"r,omitempty"`
 	// Token is the fencing token, or the ticket of a place; see [TokenOrTicket]. It is 0 in the write that first named
-	// this claim, from whose revision it is made.
+	// this claim, whose revision it is made from.
 	Token uint64 `msgpack:"t,omitempty"`
 	// TTL is the TTL of the lease in seconds.
 	TTL int64 `msgpack:"l"`
-	// Since is the time at which the claim began, in Unix milliseconds by its client's clock.
+	// Since is when the claim began, in Unix milliseconds by its client's clock.
 	Since int64 `msgpack:"at,omitempty"`
-	// Waited is the time that the claim had waited for the lock by then, in milliseconds, at least 1. It is 0 for a
-	// claim that did not queue.
+	// Waited is how long the claim had waited for the lock by then, in milliseconds, at least 1. It is 0 for a claim
+	// that did not queue.
 	Waited int64 `msgpack:"w,omitempty"`
-	// Grants is the number of holders that the claim has had; 0 means 1. Waits is the time for which the holders after the
-	// first waited for the lock, in milliseconds.
+	// Grants is the number of holders that the claim has had; 0 means 1. Waits is the total time that the holders after
+	// the first waited for the lock, in milliseconds.
 	Grants uint64 `msgpack:"g,omitempty"`
 	Waits  int64  `msgpack:"gw,omitempty"`
 	// Lingers marks a lease that its client may keep idle for a while. In such a lease, InUse means that a goroutine
 	// was inside when the record was written.
 	Lingers bool    `msgpack:"k,omitempty"`
-	Permits Permits `msgpack:"q,omitempty"` // of the semaphore, as the claim knows; 0 for another lock
+	Permits Permits `msgpack:"q,omitempty"` // of the semaphore, as far as the claim knows; 0 for another lock
 	InUse   bool    `msgpack:"u,omitempty"`
 	// By is set by a process that extends the lock with only its handle: the renewal counts only if the server stored
-	// it before By, in Unix milliseconds by the servers' clock. 0 if it always counts.
+	// it before By, in Unix milliseconds by the servers' clock. If it is 0, the renewal always counts.
 	By int64 `msgpack:"by,omitempty"`
 
 	// Purpose is for operators. No rule reads it.
@@ -103,14 +103,14 @@ type Body struct {
 	Started int64    `msgpack:"ps,omitempty"` // start of the process, in Unix milliseconds
 	Meta    metadata `msgpack:"d,omitempty"`
 
-	// For a broken record: the operator that broke it, the reason, the time.
+	// For a broken record: the operator who broke it, the reason, and the time.
 	BrokenBy string `msgpack:"bb,omitempty"`
 	Reason   string `msgpack:"br,omitempty"`
 	BrokenAt int64  `msgpack:"ba,omitempty"`
 }
 
-// Purpose tells why a record stays or waits for long by design. Alarms leave such records out. Other
-// packages have words of their own. It takes 8 bytes, because each lease that a client holds has one.
+// Purpose tells why a record stays, or waits, for long by design. Alarms leave such records out. Other packages define
+// words of their own. It takes only 8 bytes, because every lease that a client holds has one.
 type Purpose struct{ word unique.Handle[string] }
 
 // PurposeOf returns the purpose that word names, none if word is "".
@@ -134,9 +134,9 @@ const (
 )
 
 var (
-	// Job is the purpose of a job that is done, whose holder has left.
+	// Job is the purpose of a finished job whose holder has left.
 	Job = PurposeOf("job")
-	// Rest is the purpose of what is left of a minimum hold whose holder has left.
+	// Rest is the purpose of the rest of a minimum hold whose holder has left.
 	Rest = PurposeOf(rest)
 )
 
@@ -164,7 +164,7 @@ type version uint8
 type Permits uint16
 
 // narrow decodes a number. The codec would truncate a number that does not fit, and read version 257 as version 1.
-// narrow makes it the largest number of the type, which is valid for no field.
+// narrow turns it into the largest number of the type, which no field allows.
 func narrow[T ~uint8 | ~uint16](to *T, d *msgpack.Decoder) error {
 	n, err := d.DecodeInt64()
 	if *to = T(n); int64(*to) != n {
@@ -178,8 +178,8 @@ func (v *version) DecodeMsgpack(d *msgpack.Decoder) error { return narrow(v, d) 
 func (s *Status) DecodeMsgpack(d *msgpack.Decoder) error  { return narrow(s, d) }
 func (p *Permits) DecodeMsgpack(d *msgpack.Decoder) error { return narrow(p, d) }
 
-// metadata decodes entry by entry. The codec would make room for as many entries as a record announces, a million for
-// example, before it has read one. Every client that lists reads the records of all others.
+// metadata decodes entry by entry. The codec would make room for as many entries as a record announces, say a million,
+// before reading one. Every client that lists reads the records of all others.
 type metadata map[string]string
 
 // DecodeMsgpack implements [msgpack.CustomDecoder].
@@ -207,9 +207,9 @@ var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 func (b *Body) Encode() ([]byte, error) { return b.encode(func(int) int { return 0 }) }
 
 // EncodeKept returns the value of a record that its client renews, for a write that expects revision expect. A full
-// bucket on one server accepts a replacement that is not larger, so all records of a claim have one size: the fields
-// that can grow, the digits of the expectation among the headers, and the padding add up to kept. Only new metadata
-// make a record larger. It fails if the value is too large.
+// bucket on one server accepts a replacement that is not larger, so all records of a claim have the same size: the
+// fields that can grow, the digits of the expectation among the headers, and the padding add up to kept. Only new
+// metadata make a record larger. It fails if the value is too large.
 func (b *Body) EncodeKept(expect uint64) ([]byte, error) {
 	digits := len(strconv.AppendUint(make([]byte, 0, 20), expect, 10))
 	return b.encode(func(growing int) int {
@@ -221,11 +221,11 @@ func (b *Body) EncodeKept(expect uint64) ([]byte, error) {
 const (
 	// kept is the number of bytes that the growing parts of a renewed record take together: Token of nine bytes, five
 	// other numbers of five, Fixed and InUse of one each, their keys of 18 bytes, a purpose of restSize, an expectation
-	// of 16 digits, the two bytes by which the head of a map with more than 15 fields is longer, and the least padding.
+	// of 16 digits, the two extra bytes in the head of a map with more than 15 fields, and the least padding.
 	kept = 9 + 5*5 + 2 + 18 + restSize + 16 + 2 + minPadding
-	// restSize is the size of [Rest] with its key and its head. The last record of a lease can get it.
+	// restSize is the size of [Rest] with its key and its head, which the last record of a lease may contain.
 	restSize = 3 + len(rest)
-	// minPadding is the size of padding of no bytes: its key, and the head of its value.
+	// minPadding is the size of empty padding: its key, and the head of its value.
 	minPadding = 4
 )
 
@@ -257,11 +257,11 @@ func (b *Body) encode(padding func(growing int) int) ([]byte, error) {
 	return bytes.Clone(buf.Bytes()), err
 }
 
-// added limits what a claim and its renewals add to what the owner gave. A break adds more, and is refused if that does
+// added limits what a claim and its renewals add to what the owner gave. A break adds more, and is refused if it does
 // not fit.
 const added = 256
 
-// Fits reports whether the record is small enough with what its owner gave, if a value may have at most most bytes. It
+// Fits reports whether the record, with what its owner gave, is small enough if a value may have at most most bytes. It
 // returns the number of bytes given, and the limit.
 func (b Body) Fits(most int) (given, limit int, ok bool) {
 	limit = min(MaxGiven, most-added)
@@ -270,7 +270,7 @@ func (b Body) Fits(most int) (given, limit int, ok bool) {
 }
 
 // write writes the map that the tags above describe, with n fields and without its padding. The msgpack library itself
-// makes as many allocations as there are fields, in every write of every lock.
+// would allocate once per field, in every write of every lock.
 func (b *Body) write(enc *msgpack.Encoder, n int) error {
 	w := fieldWriter{enc: enc, err: enc.EncodeMapLen(n)}
 	b.fields(&w)
@@ -344,7 +344,7 @@ func (w *fieldWriter) grows(key string, v uint64) {
 	}
 }
 
-// intSize returns the number of bytes of the shortest form of a number.
+// intSize returns the number of bytes in the shortest form of a number.
 func intSize(v uint64) int {
 	switch {
 	case v <= math.MaxInt8:
@@ -410,8 +410,8 @@ func Decode(value []byte) (Body, error) {
 	if len(value) == 0 || len(value) > kvstore.MaxRecord {
 		return Body{}, errUnreadable
 	}
-	// The decoders that Unmarshal reuses keep the room that a value made them take. With a length that is announced and
-	// not there, that would be a megabyte more with each read. So this is a new one.
+	// Unmarshal reuses decoders, which keep the room that a value made them allocate. A value that announces a length
+	// that is not there would cost another megabyte with each read. So this decoder is new.
 	if err := msgpack.NewDecoder(bytes.NewReader(value)).Decode(&b); err != nil {
 		return Body{}, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
@@ -425,13 +425,13 @@ func Decode(value []byte) (Body, error) {
 	return b, nil
 }
 
-// Entry is a record as it was read.
+// Entry is a record as read.
 type Entry struct {
 	kvstore.Record
 	Body
 	// Unreadable marks a record that this library did not write: an unknown owner holds it.
 	Unreadable bool
-	// Overdue marks a record of a view that was overdue by the server's clock.
+	// Overdue marks a record in a view that was overdue by the server's clock.
 	Overdue bool
 }
 
@@ -463,14 +463,15 @@ func (e Entry) Goroutines() int { return max(int(e.Size), 1) }
 // Granted returns the number of holders that the claim has had.
 func (e Entry) Granted() uint64 { return max(e.Grants, 1) }
 
-// Left reports whether the record looks like the last renewal of its holder, for views. The renewal of a lease that was
-// fixed from its grant looks the same.
+// Left reports whether the record looks like the last renewal of its holder, for views. The renewal of a lease that has
+// been fixed since its grant looks the same.
 func (e Entry) Left() bool { return e.Status == StatusHeld && e.Fixed && e.Renewal > 0 && e.By == 0 }
 
-// Done reports whether the record marks a job that is done.
+// Done reports whether the record marks a finished job.
 func (e Entry) Done() bool { return e.Left() && e.Purpose == Job }
 
-// Adopts reports whether the record's claim has adopted the lock of the claim of before, whose record it has replaced.
+// Adopts reports whether the record's claim has adopted the lock from the claim of before, whose record it has
+// replaced.
 func (e Entry) Adopts(before Entry) bool {
 	return e.Attempt > 0 && e.Body.Token != 0 && before.Left() && e.Body.Token == before.Body.Token && e.ID != before.ID
 }
@@ -478,7 +479,7 @@ func (e Entry) Adopts(before Entry) bool {
 // Live reports whether the record keeps others out.
 func (e Entry) Live() bool { return !e.Zero() && !e.Deleted }
 
-// ClaimID names the claim for operators. An unreadable record names none, so its revision replaces the name.
+// ClaimID names the claim for operators. An unreadable record names none, so the name is made from its revision.
 func (e Entry) ClaimID() string {
 	if e.Unreadable {
 		return fmt.Sprintf("unreadable-%d", e.Revision)
@@ -486,7 +487,7 @@ func (e Entry) ClaimID() string {
 	return e.ID
 }
 
-// BrokenBecause names the operator that broke the record, and the reason, for an error or a log.
+// BrokenBecause names the operator who broke the record, and the reason, for an error or a log.
 func (e Entry) BrokenBecause() string {
 	return "by " + plain.Text(e.BrokenBy) + ": " + plain.Text(e.Reason)
 }
@@ -500,23 +501,23 @@ func (e Entry) From(id string) bool { return !e.Zero() && !e.Unreadable && e.ID 
 const (
 	// TombstoneLife is the time for which the server keeps a tombstone.
 	TombstoneLife = time.Second
-	// Bypass is the time for which a client that has seen a queue empty may take the lock again without a read of the
-	// queue. So the hot path stays one round trip, and a new waiter waits at most that much longer.
+	// Bypass is the time for which a client that has seen a queue empty may take the lock again without reading the
+	// queue. So the hot path stays at one round trip, and a new waiter waits at most that much longer.
 	Bypass = 100 * time.Millisecond
 )
 
-// OverdueSlack limits the difference between the clocks of two servers: one has stamped the record, another one reports
-// the time.
+// OverdueSlack limits the difference between the clocks of two servers, one that stamped the record and one that
+// reports the time.
 const OverdueSlack = 300 * time.Millisecond
 
-// OverdueAt reports whether the entry, which was read, has lost its holder at time server of the server's clock. A
-// record without a TTL never ends, and an unreadable one belongs to an unknown holder.
+// OverdueAt reports whether the entry, as read, has no holder any more when the server's clock shows server. A record
+// without a TTL never ends, and an unreadable one belongs to an unknown holder.
 func (e Entry) OverdueAt(server time.Time) bool {
 	return e.Live() && !e.Unreadable && e.Record.TTL > 0 && !server.Before(e.Time.Add(e.Record.TTL+OverdueSlack)) //safety:overdue
 }
 
-// Queue returns the places among records, in the order of their tickets. An unreadable record is no place: it must not
-// hold up the queue.
+// Queue returns the places among records, in the order of their tickets. An unreadable record does not count as a
+// place: it must not hold up the queue.
 func Queue(records []kvstore.Record) []Entry {
 	queue := make([]Entry, 0, len(records))
 	for _, r := range records {
@@ -528,7 +529,7 @@ func Queue(records []kvstore.Record) []Entry {
 	return queue
 }
 
-// SortByTicket sorts a queue. The revision would not do, because a renewal changes it.
+// SortByTicket sorts a queue. It cannot sort by revision, which a renewal changes.
 func SortByTicket(queue []Entry) {
 	slices.SortFunc(queue, func(a, b Entry) int { return cmp.Compare(a.TokenOrTicket(), b.TokenOrTicket()) })
 }

@@ -7,13 +7,13 @@ import (
 
 // Group runs functions on goroutines of their own, which outlive their callers. A Close waits for them.
 type Group struct {
-	ctx context.Context // of the functions; it ends when the Close gives up on them
+	ctx context.Context // of the functions; it ends when Close gives up on them
 	end context.CancelFunc
 
 	mu    sync.Mutex
 	ended bool
 	n     int           // running
-	idled chan struct{} // closed when n falls to 0; nil if nobody waits for that
+	idled chan struct{} // closed when n falls to 0; nil if no Wait needs it
 }
 
 // NewGroup returns a group in which nothing runs.
@@ -26,8 +26,8 @@ func NewGroup() *Group {
 // Context returns the context of the group's functions.
 func (g *Group) Context() context.Context { return g.ctx }
 
-// Begin registers work that the caller itself does, and ends with Done. It returns false after a Cancel: then there is
-// nothing to end.
+// Begin registers work that the caller itself does, and ends with Done. It returns false after a Cancel; Done must not
+// be called then.
 func (g *Group) Begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -38,7 +38,7 @@ func (g *Group) Begin() bool {
 	return true
 }
 
-// Done ends what Begin has registered.
+// Done ends work that Begin has registered.
 func (g *Group) Done() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -63,7 +63,8 @@ func (g *Group) Cancel() {
 	g.end()
 }
 
-// Wait waits until nothing runs, or until ctx ends. A [sync.WaitGroup] does not do: functions begin during the wait.
+// Wait waits until nothing runs, or until ctx ends. A [sync.WaitGroup] would not do, because functions begin during the
+// wait.
 func (g *Group) Wait(ctx context.Context) {
 	g.mu.Lock()
 	if g.n == 0 {

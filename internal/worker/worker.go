@@ -1,4 +1,4 @@
-// Package worker runs functions one after the other on a goroutine of their own.
+// Package worker runs functions one after another on a goroutine of their own.
 package worker
 
 import (
@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// linger is the time for which a worker's goroutine stays without work: a new
-// one for every lock would have to grow its stack every time.
+// linger is the time for which a worker's goroutine stays without work. A new goroutine for every lock would have to
+// grow its stack each time.
 const linger = time.Second
 
-// Worker runs functions one after the other on a goroutine that exists only
-// while there are any, and a little longer. The queue has no limit, so that
-// adding never blocks.
+// Worker runs functions one after another on a goroutine that exists only while there are any, and a little longer. The
+// queue has no limit, so that adding never blocks.
 type Worker struct {
 	mu      sync.Mutex
 	queue   []func()
@@ -24,10 +23,10 @@ type Worker struct {
 	stopped bool
 	wake    chan struct{}
 	wg      sync.WaitGroup
-	own     chan struct{} // closed when a function of the worker stops it; see [Worker.StopWithin]
+	own     chan struct{} // closed when one of the worker's functions stops it; see [Worker.StopWithin]
 	ownOnce sync.Once
 	made    time.Time
-	begun   atomic.Int64 // when it began with the functions that it runs, since made; 0: it runs none
+	begun   atomic.Int64 // when it began to run the present functions, since made; 0 if it runs none
 }
 
 // New returns a worker without work.
@@ -35,7 +34,7 @@ func New() *Worker {
 	return &Worker{wake: make(chan struct{}, 1), own: make(chan struct{}), made: time.Now()}
 }
 
-// Add queues fn. It returns false when the worker was stopped: then fn is not run.
+// Add queues fn. It returns false, and does not run fn, if the worker was stopped.
 func (w *Worker) Add(fn func()) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,7 +61,7 @@ func (w *Worker) run() {
 	timer := time.NewTimer(linger)
 	defer timer.Stop()
 	var batch []func()
-	used, idle := false, false // since the timer was set, and when it fired
+	used, idle := false, false // since the timer was set; when it fired
 	for {
 		w.mu.Lock()
 		batch, w.queue = w.queue, batch[:0]
@@ -96,7 +95,7 @@ func (w *Worker) run() {
 	}
 }
 
-// Busy returns the time for which the worker has been running the functions that it took last, or 0.
+// Busy returns the time for which the worker has been running its present functions, or 0.
 func (w *Worker) Busy() time.Duration {
 	if begun := w.begun.Load(); begun != 0 {
 		return time.Since(w.made) - time.Duration(begun)
@@ -104,8 +103,8 @@ func (w *Worker) Busy() time.Duration {
 	return 0
 }
 
-// Stop refuses new work and waits for what is queued, until ctx ends, or until one of the
-// functions that it waits for would wait for it: see [Worker.StopWithin].
+// Stop refuses new work and waits for what is queued, until ctx ends, or until one of the queued functions would wait
+// for Stop itself: see [Worker.StopWithin].
 func (w *Worker) Stop(ctx context.Context) {
 	w.mu.Lock()
 	w.stopped = true
@@ -120,8 +119,8 @@ func (w *Worker) Stop(ctx context.Context) {
 	}
 }
 
-// StopWithin tells the worker that one of its functions stops it. From then on no Stop waits for the
-// worker, which would wait for that function.
+// StopWithin tells the worker that one of its own functions stops it. From then on no Stop waits for the worker,
+// because it would wait for that function.
 func (w *Worker) StopWithin() { w.ownOnce.Do(func() { close(w.own) }) }
 
 // Within reports whether the caller runs in a function of a worker.
