@@ -35,7 +35,7 @@ type Call struct {
 	of  Cohort
 	ttl time.Duration
 	ctx context.Context // ends the waiting
-	bid *claim.Bid      // its own, or that of a founder that was refused; nil before its first claim
+	bid *claim.Bid      // its own, or a refused founder's; nil before its first claim
 
 	// The state of the lock, as far as known.
 	known  LockState
@@ -44,7 +44,7 @@ type Call struct {
 	asOf   uint64 // a revision that the bucket had reached during this call; 0 if not read
 	named  uint64 // the last revision of the gate that the leader named during this call; 0 if it named none
 
-	// At the time when it gave up.
+	// As of the time when it gave up.
 	seen   *LockState // nil if it knew nothing
 	outage error      // of the last request, or ErrUnanswered; nil if the lock was held, or the cohort queued
 	id     string     // the id of the claim that it gave up
@@ -61,17 +61,17 @@ type Call struct {
 // LockState is what a call knows of the lock.
 type LockState struct {
 	Holder record.Entry // zero if not known
-	Ahead  int          // the number of goroutines in the queue before the place, plus 1; 0 if not known
+	Ahead  int          // the number of goroutines in the queue ahead of the place, plus 1; 0 if not known
 }
 
 // Cohort is the goroutine of package cohort that makes the call. The call reports to it.
 type Cohort interface {
 	// Queueing is called before a place is written: the first one, or another one after a loss.
 	Queueing()
-	// Queued reports the place, nil if there is none any more.
+	// Queued reports the place, nil once there is none.
 	Queued(*session.Place)
-	// Listed reports the part of the queue, which contains the place, that a list requested at time at has read from
-	// revision from on. If cut, there are records behind that part.
+	// Listed reports what a list requested at time at has read from revision from on: a part of the queue that contains
+	// the place. If cut, more records follow that part.
 	Listed(queue []record.Entry, from uint64, cut bool, at clock.Instant)
 	// HolderSeen reports what is known of the lock.
 	HolderSeen(LockState)
@@ -144,8 +144,8 @@ func (a *Call) holderSeen(holder record.Entry) {
 }
 
 // RequestAnswered notes the result of the last request, for the error of a wait that is given up. err is nil if the
-// server has answered that the lock is held, or that the cohort is queued. A request that the end of the wait has cut
-// short says nothing.
+// server has answered that the lock is held, or that the cohort is queued. A request cut short by the end of the wait
+// says nothing.
 func (a *Call) RequestAnswered(err error) {
 	if err == nil || a.Over() == nil {
 		a.of.Answered(err)
@@ -172,20 +172,20 @@ func (a *Call) GivesUp(seen *LockState, outage error, claims bool) {
 	}
 }
 
-// Withdraw gives up the place and the claim of the call. It waits until its records are gone, so that nobody meets the
-// place of a call that has returned.
+// Withdraw gives up the place and the claim of the call. It waits until its records are gone, so that no client meets
+// the place of a call that has returned.
 func (a *Call) Withdraw() {
 	left := append(a.bid.Close(), a.queueing.Close()...)
 	if a.place != nil { //safety:place-withdrawn
-		// Not StatusGranted: then the successor would consider itself first, and it need not be.
+		// Not StatusGranted: the successor would then consider itself first, which it need not be.
 		gone := a.place.Leave(record.StatusGone) //safety:place-left
 		left = append(left, gone)
 	}
 	a.leaves(left...)
 }
 
-// Unused releases a lease that has admitted nobody. A writer returns when its gate is gone, so that the gate stalls no
-// reader that arrives then. A one-shot writer, which has time, waits longer for that.
+// Unused releases a lease that has admitted no goroutine. A writer returns only when its gate is gone, so that the gate
+// stalls no reader that arrives then. A one-shot writer, which has time, waits longer for that.
 func (a *Call) Unused(gate *session.Lease) {
 	gone := gate.Leave(record.StatusGone)
 	if a.Req.Once { //safety:refused-gate-gone
@@ -195,11 +195,11 @@ func (a *Call) Unused(gate *session.Lease) {
 	}
 }
 
-// Await waits until the record that the call has waited with is gone.
+// Await waits until the record with which the call has waited is gone.
 func (a *Call) Await(gone <-chan struct{}) { a.leaves(gone) }
 
-// leaves waits until the records that the call has given up are gone. The context of the wait may have ended, and does
-// not bound this.
+// leaves waits until the records that the call has given up are gone. The context of the call may have ended, so it
+// does not limit this wait.
 func (a *Call) leaves(left ...<-chan struct{}) {
 	if a.c.b.Away() || a.outage != nil && a.outage != ErrUnanswered { //safety:gone-awaited
 		return // no answer comes soon

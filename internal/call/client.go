@@ -9,20 +9,20 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Client has what the calls of a client share.
+// Client is what the calls of a client share.
 type Client struct {
 	b       *bucket.Bucket
 	s       *session.Session
 	lingers bool
 }
 
-// NewClient returns the calls of a client. lingers is true if the client keeps idle leases at all.
+// NewClient returns what the calls of a client share. lingers is true if the client keeps idle leases at all.
 func NewClient(b *bucket.Bucket, s *session.Session, lingers bool) *Client {
 	return &Client{b: b, s: s, lingers: lingers}
 }
 
-// AsOf returns the current time, and a revision that a list requested from now on has to contain: a server other than
-// the leader may answer the list, and lag.
+// AsOf returns the current time, and a revision that a list requested from now on has to contain: the server that
+// answers the list may not be the leader, and may lag.
 func (c *Client) AsOf(ctx context.Context) (at clock.Instant, revision uint64, err error) {
 	b := c.b
 	at = b.Instant()

@@ -1,4 +1,4 @@
-// Package call gets the lock of one call of Lock at the server: by a claim at once, or from a place in the queue.
+// Package call gets the lock from the server for one call of Lock: by a claim at once, or from a place in the queue.
 // internal/core decides the steps and judges what was read; this package does the I/O.
 //
 // A call does not know the other goroutines of its client. It reports what it does to its [Cohort].
@@ -14,13 +14,13 @@
 // # When a client dies
 //
 // If the holder dies, first.go sees the end of its TTL. If the predecessor of a waiter dies, successor.go sees the end
-// of its place. If the first waiter dies, those behind it see a lock that stays free: successor.go, and
+// of its place. If the first waiter dies, the waiters behind it see a lock that stays free: successor.go reads it, and
 // core/successor.go decides.
 //
 // # Where to find it
 //
-// request.go and call.go are the request of a caller, and what the call knows on the way. survey.go reads a lock and
-// its queue before a claim. queue.go, successor.go and first.go are the wait, with the mailbox in mailbox.go. drain.go
-// is for the reader-writer lock only, slots.go for the semaphore only. once.go confirms the answers of a one-shot call.
+// request.go has the caller's request, and call.go what the call knows on the way. survey.go reads a lock and its queue
+// before a claim. queue.go, successor.go and first.go are the wait, with the mailbox in mailbox.go. drain.go serves
+// only the reader-writer lock, and slots.go only the semaphore. once.go confirms the answers of a one-shot call.
 // adopt.go takes over a lock that was handed over. failure.go has the errors of a call.
 package call

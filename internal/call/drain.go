@@ -18,13 +18,13 @@ import (
 //
 // The gate: a writer takes the record rw.<name> like a mutex. Readers join by writing records of their own on the
 // condition that the gate is free. The server refuses the join when a writer has come first. From the moment the gate
-// is in place it admits nobody.
+// is in place, it admits no reader.
 //
-// The drain: a writer that has the gate waits until the readers before it have gone. This file does the I/O for
+// The drain: a writer that has the gate waits for the readers ahead of it to leave. This file does the I/O for
 // [core.Drain].
 //
-// The queue rule: a reader is first when no earlier writer waits, a writer when nobody does. So consecutive readers
-// enter together, and a later reader never passes a waiting writer.
+// The queue rule: a reader is first when no earlier writer waits, a writer when no earlier reader or writer does. So
+// consecutive readers enter together, and a later reader never passes a waiting writer.
 
 // errSlowLink tells why a writer can never get in.
 var errSlowLink = errors.New("the link to the server is too slow")
@@ -60,14 +60,14 @@ func (a *Call) Drain(gate *session.Lease) claim.Result {
 		}
 	}()
 	for s := d.ask(); ; {
-		// If the gate has ended, readers may join now, and the server admits no writer to it.
+		// If the gate has ended, readers may join now, and its lease admits no writer.
 		if _, _, cause := gate.Status(); cause != nil {
 			return result{Outcome: lost}
 		}
 		switch s.Do {
 		case core.Drained:
-			// A process without memory may extend the gate later. It would mistake a renewal that is stored only then
-			// for a proof that nobody could get in before.
+			// A process that remembers nothing may extend the gate later. It would mistake a renewal stored only then
+			// for proof that no other client could get in before.
 			if settled() {
 				return result{Outcome: granted}
 			}

@@ -15,8 +15,8 @@ var (
 	ErrTimeout = errors.New("timed out waiting for the lock")
 )
 
-// ErrMaxWait is the cause with which the context of a wait ends when the maximum wait is over. A caller that limits
-// several acquires by one time gives them a context that ends with this cause.
+// ErrMaxWait is the cause with which the context of a wait ends when the maximum wait is over. A caller that sets one
+// limit for several acquires gives them a context that ends with this cause.
 var ErrMaxWait = errors.New("the maximum wait is over")
 
 // The other causes, except the caller's own.
@@ -36,8 +36,8 @@ type BusyError struct {
 
 func (e *BusyError) Error() string { return fmt.Sprintf("lock %q is held", e.Name) }
 
-// WaitError tells how a wait that was given up ended. Package natslock turns it into an error that matches [ErrTimeout]
-// and the cause.
+// WaitError describes the end of a wait that was given up. Package natslock turns it into an error that matches
+// [ErrTimeout] and the cause.
 type WaitError struct {
 	Name     string
 	Waited   time.Duration

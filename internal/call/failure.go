@@ -44,7 +44,7 @@ func (a *Call) Locked(holder record.Entry) error {
 	return err
 }
 
-// unavailable returns the outage that a call which gives up has met, nil if there was none. The error matches no
+// unavailable returns the outage that the call met before it gave up, nil if there was none. The error matches no
 // context's error: this client ended the context of a request, not the caller.
 func (a *Call) unavailable() error {
 	err := a.outage

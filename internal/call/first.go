@@ -10,17 +10,17 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// first is the first waiter of a queue: it does the steps of [core.First].
+// first is the first waiter of a queue: it carries out the steps of [core.First].
 type first struct {
 	core.First
 	a     *Call
-	watch kvstore.Watch // nil if there is none: then the timers remain
+	watch kvstore.Watch // nil if there is none; then only the timers remain
 	back  backstop
 }
 
-// first waits for the lock if nobody is left before it that it has to wait for. vacant is the tombstone of the lock if
-// that was free when the queue was read: a head that has given up leaves a free lock, and the next one claims it at
-// once.
+// first waits for the lock once no place that it has to wait for is left ahead of it. vacant is the tombstone of the
+// lock if the lock was free when the queue was read: a head that has given up leaves a free lock, and the next waiter
+// claims it at once.
 func (a *Call) first(place *session.Place, vacant uint64) result {
 	b, pattern := a.c.b, a.pattern()
 	f := first{a: a, back: backstop{place: a.placeTTL()}, First: core.First{Counts: a.Counts()}}
@@ -74,8 +74,8 @@ func (f *first) found(k int, e record.Entry, own string) {
 	}
 }
 
-// bury deletes the overdue records. If a deletion fails, for lack of room for example, the timers read that record
-// again.
+// bury deletes the overdue records. If a deletion fails, for example because there is no room, a timer makes the waiter
+// read that record again.
 func (f *first) bury(records ...record.Entry) []record.Entry {
 	now, err := f.a.c.b.Bury(f.a.ctx, records...)
 	if err != nil {

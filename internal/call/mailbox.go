@@ -13,10 +13,10 @@ import (
 )
 
 // mailbox is a waiter's view of the keys that it watches: the newest event of each that it has not taken yet, and a
-// wake channel. Wake-ups coalesce. Transitions of one key do not get lost, because tombstones and ends are newer than
-// the records that they end. The end of a record is an event at the revision of its last write, which may be below the
-// revision of an event of the key watched before. Events are not compared with those already taken: a forged one may
-// name any revision.
+// wake channel. Wake-ups coalesce. No transition of a key is lost, because tombstones and ends are newer than the
+// records that they end. The end of a record is an event at the revision of its last write, which may be below the
+// revision of an event of the key watched before. New events are not compared with those already taken, because a
+// forged one may name any revision.
 type mailbox struct {
 	mu      sync.Mutex
 	prefix  string          // the prefix of the keys
@@ -86,7 +86,7 @@ func (m *mailbox) take() (events []kvstore.Event, recheck bool) {
 	return events, recheck
 }
 
-// one is take for the watch of one key.
+// one is take for a watch of a single key.
 func (m *mailbox) one() (ev kvstore.Event, recheck bool) {
 	events, recheck := m.take()
 	if len(events) > 0 {
@@ -95,8 +95,8 @@ func (m *mailbox) one() (ev kvstore.Event, recheck bool) {
 	return ev, recheck
 }
 
-// backstop yields the pauses after which a waiter reads by itself: short ones at first, then about the time between two
-// renewals of its place.
+// backstop yields the pauses after which a waiter reads without a notification: short ones at first, then about the
+// time between two renewals of its place.
 type backstop struct {
 	place  time.Duration // the TTL of the place
 	tries  int

@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Confirmed returns a result of a one-shot acquire that was true at a moment during the call: r, or that of a later
-// read if r is a denial that [core.Denial] doubts.
+// Confirmed returns a result of a one-shot acquire that was true at some moment during the call: r, or the result of a
+// later read if r is a denial that [core.Denial] doubts.
 func (a *Call) Confirmed(r result) result {
 	b := a.c.b
 	d := core.Denial{Leader: b.Alone(), Named: a.named}
@@ -41,7 +41,7 @@ func (a *Call) Confirmed(r result) result {
 }
 
 // CurrentReader returns a reader that is inside, before a one-shot writer takes the gate. It returns none if the server
-// does not answer: the drain decides.
+// does not answer: the drain then decides.
 func (a *Call) CurrentReader() (record.Entry, bool) {
 	b := a.c.b
 	list := func() []record.Entry {

@@ -46,8 +46,8 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 	}
 }
 
-// enqueue writes a place under a new id, at the tombstone of a place that this client has left, or under a new key. Its
-// revision is the ticket. begun is the time at which the call began to queue.
+// enqueue writes a place under a new id, over the tombstone of a place that this client has left, or under a new key.
+// The place's revision is the ticket. begun is when the call began to queue.
 func (a *Call) enqueue(begun clock.Instant) result {
 	c := a.c
 	var expect uint64
@@ -84,8 +84,8 @@ func (a *Call) enqueue(begun clock.Instant) result {
 	}
 }
 
-// waitInQueue waits at a place in the queue. It returns a final result and whether no other place was before it, or
-// requeue if the place has gone.
+// waitInQueue waits at a place in the queue. It returns a final result and whether no other place was ahead of it, or
+// requeue if the place is gone.
 func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 	w := core.Waiter{ID: place.ID(), Ticket: place.Ticket(), Reads: a.Reads()}
 	w.Begin(a.surveyed, a.length)
@@ -141,12 +141,12 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 	}
 }
 
-// listWithin limits the wait of a waiter for the answer to its first list. For the next ones it waits up to four times
+// listWithin limits a waiter's wait for the answer to its first list. For repeated lists the limit is up to four times
 // as long, because each repeated list adds work for a slow server.
 const listWithin = 2 * bucket.AnswerTimeout
 
-// readAhead reads the places before the waiter's, or those that are left of them. Those from index over on are overdue;
-// over is negative if the waiter's place has gone.
+// readAhead reads the places ahead of the waiter's, or those of them that are left. Those from index over on are
+// overdue; over is negative if the waiter's place is gone.
 func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Duration) (before []record.Entry, over int, read core.Read, err error) {
 	b := a.c.b
 	read.Alone = b.Alone()

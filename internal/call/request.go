@@ -23,7 +23,7 @@ type Request struct {
 	Detached bool              // the lease's context does not end with the caller's
 	Once     bool              // do not wait
 	Patient  bool              // pass no other client, and show Meta in the lease only
-	Linger   time.Duration     // the time for which to keep the lease for the next goroutine; 0 to keep none
+	Linger   time.Duration     // the time for which to keep the lease for the next goroutine; 0 not to keep it
 	MinHold  time.Duration     // the shortest time for which to keep others out; 0 if there is none
 	Permits  int               // for a semaphore
 	Purpose  record.Purpose    // shown to operators

@@ -20,10 +20,10 @@ const (
 )
 
 const (
-	// relist: the predecessor has gone, and the queue is to be read again.
+	// relist: the predecessor is gone, and the queue has to be read again.
 	relist = core.Further + iota
 	// compete: the place is the first of the queue.
 	compete
-	// requeue: the place in the queue has gone.
+	// requeue: the place in the queue is gone.
 	requeue
 )

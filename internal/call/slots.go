@@ -7,8 +7,8 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// A semaphore works like the mutex, with several keys to claim. Each permit is a slot, and a claim of a slot is like
-// that of a mutex: the server refuses a second holder. So no number of clients, and no fault, makes more holders than
+// A semaphore works like a mutex with several keys to claim. Each permit is a slot, and a claim of a slot is like that
+// of a mutex: the server refuses a second holder. So no number of clients, and no fault, can make more holders than
 // there are slots.
 //
 // One queue serves all slots, strictly first come, first served: only the first waiter claims slots, and newcomers
@@ -51,8 +51,8 @@ func (a *Call) pattern() string {
 }
 
 // readSlots lists the slots, and what is under the pattern beside ("" for nothing), in one state that contains
-// revision. For a user that may not do so with one request, it reads the slots first: the rest is then from a state
-// that contains them.
+// revision. For a user that may not do so with one request, it reads the slots first, so the rest is from a state that
+// contains them.
 func (a *Call) readSlots(revision uint64, beside string, opts ...kvstore.ListOption) (all []record.Entry, rest []kvstore.Record, left int, err error) {
 	b, pattern, given := a.c.b, a.Keys.Slots(), len(opts)
 	opts = append(opts, kvstore.Tombstones())

@@ -20,15 +20,15 @@ type successor struct {
 	a      *Call
 	place  *session.Place
 	w      *core.Waiter
-	watch  kvstore.Watch // nil if there is none: then the timers remain
+	watch  kvstore.Watch // nil if there is none; then only the timers remain
 	back   backstop
 	lock   kvstore.Watch // of the lock; nil if it is not watched
 	freed  freed
-	slots  []string // read beside the predecessor's place
+	slots  []string // read along with the predecessor's place
 	failed int      // consecutive scans without an answer
 }
 
-// awaitPredecessor waits until the predecessor has gone. The result is relist if the queue is to be read again, compete
+// awaitPredecessor waits until the predecessor is gone. The result is relist if the queue has to be read again, compete
 // if the waiter is the first.
 func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core.Ahead) result {
 	pred := ahead.Pred
@@ -40,7 +40,7 @@ func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core
 	if !f.Second() { // the second waiter takes the lock before the others, if it is alive
 		f.Jitter = core.ScanJitter/4 + rand.N(core.ScanJitter*3/4)
 	}
-	if f.Head.Zero() { // far back it has time for the next read
+	if f.Head.Zero() { // far back, the next read can wait
 		f.back.tries = len(early) - 1
 	}
 	if w, err := a.c.b.Watch(pred.Key, a.mailbox.deliver); err == nil {
@@ -105,9 +105,9 @@ func (f *successor) due() (result, bool) {
 	return f.scan()
 }
 
-// short reports whether the queue may be short after all: the waiter knows the place that was written before all
-// others. The server looks at the whole queue to find that place. So the waiter first makes a cheap read, of a place
-// that it knows before its predecessor: if that is there, the predecessor is not the head.
+// short reports whether the queue may be short after all, because the waiter knows the place that was written before
+// all others. To find that place, the server looks at the whole queue. So the waiter first makes a cheap read of a
+// known place ahead of its predecessor: if that is there, the predecessor is not the head.
 func (f *successor) short(ctx context.Context) bool {
 	if e := f.w.Beyond(f.Pred.ID); !e.Zero() {
 		if now, err := f.a.c.b.Read(ctx, e.Key, 0); err != nil || now.Live() && now.ID == e.ID {
@@ -146,9 +146,9 @@ func (f *successor) notified() (result, bool) {
 	return result{}, false
 }
 
-// read reads the predecessor's record, and the lock beside it once the subscription is proven. It reports whether the
-// predecessor is there, and what is there now. A notification that the predecessor has gone cuts the read short: the
-// tombstone, which is read next, lives only for a second.
+// read reads the predecessor's record and, once the subscription is proven, the lock along with it. It returns what is
+// there now, and whether the predecessor is still there. A notification that the predecessor is gone cuts the read
+// short: the tombstone, which is read next, lives only for a second.
 func (f *successor) read(ctx context.Context) (entry record.Entry, there bool) {
 	a, b := f.a, f.a.c.b
 	var err error
@@ -223,11 +223,11 @@ func (f *successor) readBeside(ctx context.Context) (now record.Entry, err error
 	return now, nil
 }
 
-// mostSlots limits the slots that a waiter reads beside its predecessor's place.
+// mostSlots limits the slots that a waiter reads along with its predecessor's place.
 const mostSlots = 16
 
-// chooseSlots chooses the slots to read beside the predecessor's place: several, or only one for a waiter that is not
-// near the head.
+// chooseSlots chooses the slots to read along with the predecessor's place: several, or only one for a waiter that is
+// not near the head.
 func (f *successor) chooseSlots() {
 	n, begin := f.a.Req.Permits, rand.IntN(f.a.Req.Permits)
 	f.slots = nil
@@ -343,7 +343,7 @@ func (f *successor) take(k int, revision uint64) (result, bool) {
 	return r, true
 }
 
-// evict deletes the place of the head that the call has passed, as it was read.
+// evict deletes the place of the head that the call has passed, at the revision that was read.
 func (a *Call) evict() {
 	head := a.passed
 	if a.passed = (record.Entry{}); head.Zero() {
@@ -357,7 +357,7 @@ func (a *Call) evict() {
 	})
 }
 
-// freed has the keys of a lock that have become free according to notifications. These are hints: they only make a
+// freed is the set of a lock's keys that have become free according to notifications. These are hints: they only make a
 // waiter read.
 type freed struct {
 	box *mailbox // to be signalled

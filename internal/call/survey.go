@@ -7,11 +7,11 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// enough is the number of records beyond those of the lock that show a newcomer that it has to queue. Tombstones count:
-// a list that they cut off makes it queue at a free lock.
+// enough is the number of records, beyond those of the lock, that show a newcomer that it has to queue. Tombstones
+// count: if they fill the list, it queues even for a free lock.
 const enough = 8
 
-// survey reads the lock and its queue, from a state that contains revision, and claims what is free if nobody is
+// survey reads the lock and its queue, from a state that contains revision, and claims what is free if no waiter is
 // queued. It returns busy with a holder if all keys are held. It returns free if keys were free, but other clients were
 // quicker to claim them: then only a new read shows whether all are held.
 func (a *Call) survey(revision uint64) result {
@@ -31,7 +31,7 @@ func (a *Call) survey(revision uint64) result {
 	if err != nil {
 		a.RequestAnswered(err)
 		if !a.Req.Once {
-			a.surveyed = 1               // the server may be late because many come together
+			a.surveyed = 1               // the server may be late because many clients arrive together
 			return result{Outcome: busy} // as far as known
 		}
 		if a.Counts() {
@@ -59,8 +59,8 @@ func (a *Call) survey(revision uint64) result {
 	case err != nil:
 		a.c.s.Logger.Debug("delete overdue places", "lock", a.Req.Name, "error", err)
 		v.More = true
-	// An overdue record is older than the queue: a replica that lags may show it without the waiters, so a newcomer
-	// queues behind it.
+	// An overdue record is older than the queue: a lagging replica may show it without the waiters, so other newcomers
+	// queue behind it.
 	case a.Req.Once && (b.Alone() || a.asOf > 0):
 		v.Keys, err = b.Bury(a.ctx, keys...)
 	}
@@ -95,9 +95,9 @@ func (a *Call) stale() bool { return a.c.b.Instant() >= a.bid.Until }
 // claimKey claims key k for a newcomer at the expected revision. If another client has taken and left the lock
 // meanwhile, it claims again at the new tombstone, until the key is held or the read before the claims is too old.
 //
-// A replica that lags may have answered the read of slots, without the present queue. If a slot has not changed since
-// that read, nobody is queued for it: the first waiter would have claimed it, unless that waiter knows of fewer slots.
-// So the first claim passes nobody else. A second one could.
+// A lagging replica may have answered the read of the slots, without the present queue. If a slot has not changed since
+// that read, no waiter is queued for it: the first waiter would have claimed it, unless that waiter knows of fewer
+// slots. So the first claim passes no other waiter. A second one could.
 func (a *Call) claimKey(k int, expect uint64) result {
 	a.aim(k)
 	for {
@@ -153,7 +153,8 @@ func (a *Call) AtOnce() claim.Result {
 	revision := known.Tombstone
 	a.named = 0
 	switch {
-	// After its own release the client skips a read of the queue only for [record.Bypass], so that nobody starves.
+	// After its own release the client skips a read of the queue only for [record.Bypass], so that no other client
+	// starves.
 	case known.Tombstone == 0 || known.Until != 0: //safety:bypass-bounded
 		a.bid.Blind, a.bid.Until = true, known.Until
 		r := a.bid.Offer(a.ctx, known.Tombstone)

@@ -30,7 +30,7 @@ type Caller interface {
 	RequestAnswered(err error)
 }
 
-// Draft has what the claims of a bid share.
+// Draft is what the claims of a bid share.
 type Draft struct {
 	Name    string // the lock's
 	Keys    record.Keys
@@ -59,7 +59,7 @@ func (d *Draft) terms() (clock.Terms, error) {
 	return t, nil
 }
 
-// waited returns the wait before the claim for its record, in milliseconds.
+// waited returns the wait before the claim, in milliseconds, for its record.
 func (d *Draft) waited(now clock.Instant) int64 {
 	if !d.Queued {
 		return 0
@@ -67,13 +67,13 @@ func (d *Draft) waited(now clock.Instant) int64 {
 	return max(now.Sub(d.Begun).Milliseconds(), 1)
 }
 
-// Bid repeats attempts, under new claims where one is lost, until something decides: see [core.Bid].
+// Bid repeats attempts, under a new claim when one is lost, until the outcome is decided: see [core.Bid].
 type Bid struct {
 	core.Bid
 	B      *bucket.Bucket
 	K      *keeper.Keeper
 	Caller Caller
-	Blind  bool // do not read the record that has refused an attempt
+	Blind  bool // do not read the record for which an attempt was refused
 	Draft  Draft
 
 	cur        *claim

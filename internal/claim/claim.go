@@ -32,7 +32,7 @@ type claim struct {
 	mu     sync.Mutex // guards the rest; only the goroutine of the bid adds attempts
 	state  core.Claim
 	adopts bool
-	errs   map[int]error // of answers to be judged that neither acknowledge nor refuse
+	errs   map[int]error // of answers, yet to be judged, that neither acknowledge nor refuse
 	wake   chan struct{}
 	orphan *keeper.Orphan // the watch for late records, until each attempt is settled
 	stop   func()         // ends the watch
@@ -72,7 +72,7 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	}
 	answer := bucket.AnswerOf(a)
 	cl.mu.Lock()
-	// The deletion begins before the wait for the answer ends: a Close waits for one of them.
+	// The deletion begins before the wait for the answer ends, so that a Close waits for one or the other.
 	if cl.state.AnswerArrived(core.Reply{N: n, Answer: answer, At: at}, b.Alone()) {
 		cl.k.Discard(cl.key, cl.state.ID, a.Revision)
 	}
@@ -108,7 +108,7 @@ func (cl *claim) decided(ctx context.Context, newest int, blind bool) (Result, b
 			entry.Revision = v.Revision
 			return Result{Outcome: core.Refused, Entry: entry}, true
 		case v.Outcome == core.Refused:
-			// A state older than the refusal does not have the record that the refusal names.
+			// A state older than the refusal lacks the record that the refusal names.
 			if entry, err = cl.b.Read(ctx, cl.refusedBy(), v.Revision); err != nil { //safety:refusal-read
 				return Result{Outcome: core.Again, Err: err}, true
 			}
@@ -122,7 +122,7 @@ func (cl *claim) decided(ctx context.Context, newest int, blind bool) (Result, b
 	}
 }
 
-// refusedBy returns the key whose record refuses the attempts.
+// refusedBy returns the key whose record makes the server refuse attempts.
 func (cl *claim) refusedBy() string { return cmp.Or(cl.guard, cl.key) }
 
 // result carries out a verdict.
@@ -148,8 +148,8 @@ func (cl *claim) result(v core.Verdict, entry record.Entry, err error) Result {
 	return res
 }
 
-// denied settles an attempt whose subject the server has forbidden to this user. The attempt leaves no orphan. A
-// clean-up would be forbidden too, and would hide the refusals of other requests: the connection keeps only its last
+// denied settles an attempt on a subject that the server forbids to this user. The attempt leaves no orphan. A clean-up
+// would be forbidden too, and would hide the refusals of other requests, because the connection keeps only its last
 // error.
 func (cl *claim) denied(n int) {
 	cl.mu.Lock()
@@ -158,8 +158,8 @@ func (cl *claim) denied(n int) {
 	cl.forgets[n-1]()
 }
 
-// try makes one attempt and waits for its outcome, at most for within. If blind, it does not read the record that has
-// refused the attempt.
+// try makes one attempt and waits for its outcome, at most for within. If blind, it does not read the record for which
+// the attempt was refused.
 func (cl *claim) try(ctx context.Context, expect uint64, blind bool, within time.Duration) Result {
 	b := cl.b
 	n, err := cl.send(expect)
@@ -231,11 +231,11 @@ func (cl *claim) send(expect uint64) (int, error) {
 	return n, nil
 }
 
-// sends notes an attempt that is sent now. The error tells why the bucket takes no more records.
+// sends records an attempt that is being sent. The error tells why the bucket takes no more records.
 func (cl *claim) sends(a core.Attempt) error {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	// A claim that may have a record already, or frees a place when it is granted, needs no more room.
+	// A claim that may already have a record, or frees a place when it is granted, needs no more room.
 	if !cl.adopts && !cl.draft.Queued && !cl.draft.Returns && cl.state.Unwritten() {
 		if err := cl.b.Admits(); err != nil { //safety:room-kept
 			return err

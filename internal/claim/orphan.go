@@ -12,12 +12,13 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// GoneWithin limits the wait of a call that gives up for the end of its records. A few round trips are enough, and
-// nobody notices more.
+// GoneWithin limits the time for which a call that gives up waits until its records are gone. It allows for a few round
+// trips, and is too short to notice.
 const GoneWithin = 100 * time.Millisecond
 
 // close ends the claim; n is the attempt that was granted, or 0. Answers that have arrived or will arrive only lead to
-// deletions. gone has a channel for each deletion that a caller should wait for, closed at its end: see [GoneWithin].
+// deletions. gone has a channel for each deletion that a caller should wait for, closed when that is over: see
+// [GoneWithin].
 func (cl *claim) close(n int) (gone []<-chan struct{}) {
 	cl.mu.Lock()
 	unwanted, open, found := cl.state.Close(n)
@@ -37,9 +38,9 @@ func (cl *claim) close(n int) (gone []<-chan struct{}) {
 	return gone
 }
 
-// cleanUp deals with attempts without an answer when the claim is over. If the claim was given up, cleanUp takes away
-// what they expect. It leaves the record that an adoption expects, because another client may adopt that. Then it
-// closes the channel.
+// cleanUp deals with unanswered attempts when the claim is over. If the claim was given up, cleanUp takes away what
+// they expect, except for the record that an adoption expects: another client may adopt that. Then it closes the
+// channel.
 func (cl *claim) cleanUp(open []core.Attempt, givenUp bool) <-chan struct{} {
 	over := make(chan struct{})
 	for _, a := range open {
@@ -76,7 +77,7 @@ func (cl *claim) watchWhileOpen(w kvstore.Watch) {
 	}
 }
 
-// settle notes that an attempt without an answer cannot be applied any more, or was applied and its record deleted.
+// settle notes that an unanswered attempt can no longer be applied, or was applied and its record deleted.
 func (cl *claim) settle(n int) {
 	cl.mu.Lock()
 	cl.state.Settle(n)
@@ -101,7 +102,7 @@ func (cl *claim) endWatch(watch *keeper.Orphan) {
 	}
 }
 
-// takeAway takes away what an attempt without an answer expects.
+// takeAway takes away what an unanswered attempt expects.
 func (cl *claim) takeAway(ctx context.Context, t *core.Taking) {
 	if t.OnlyOwn {
 		entry, err := cl.readOwn(ctx)
@@ -152,7 +153,7 @@ func (cl *claim) readOwn(ctx context.Context) (record.Entry, error) {
 	}
 }
 
-// appeared deletes a record of this claim that the server has stored after the claim was over.
+// appeared deletes a record that the server stored for this claim after the claim was over.
 func (cl *claim) appeared(ev kvstore.Event) {
 	if ev.Kind != kvstore.Put {
 		return
@@ -162,7 +163,7 @@ func (cl *claim) appeared(ev kvstore.Event) {
 	unwanted := cl.state.Unwanted(entry)
 	cl.mu.Unlock()
 	if unwanted {
-		// Anyone may forge a notification, so the record itself has to show it.
+		// Any client may forge a notification, so the record itself has to show it.
 		cl.k.Work.Go(func(ctx context.Context) {
 			if e, err := cl.b.Read(ctx, cl.key, ev.Record.Revision); err == nil && cl.state.Strays(e) { //safety:notification-verified
 				cl.k.Discard(cl.key, cl.state.ID, e.Revision)
