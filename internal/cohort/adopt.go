@@ -34,7 +34,7 @@ func (h *holder) HandOff(ctx context.Context) (handed session.Handed, err error)
 }
 
 // Adopt takes over a lock that its holder has handed over, by a claim that expects exactly the handed-over record and
-// keeps its token. The error matches [call.ErrNotHandedOver] if there is none, or it has expired.
+// keeps its token. The error matches [call.ErrNotHandedOver] if there is no such record, or it has expired.
 func (c *Client) Adopt(ctx context.Context, req call.Request, from session.Handed) (Holding, error) {
 	req.Kind, req.Name, req.Once = from.Kind, from.Name, true
 	if req.TTL == 0 {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// DefaultTurn is the time after its grant for which a lease serves goroutines that came while other clients were
+	// DefaultTurn is the time after its grant for which a lease serves goroutines that arrived while other clients were
 	// queued.
 	DefaultTurn = time.Millisecond
 	// DefaultMaxLingering limits the idle leases of a client.
@@ -23,8 +23,8 @@ const (
 
 // Client gets the locks of one client. The session holds them.
 //
-// Nothing that runs under mu calls code of the user or waits for the network. What has to follow is put off with later,
-// and unlock does it.
+// No code that runs under mu calls user code or waits for the network. Whatever has to do so is deferred with later,
+// and unlock runs it.
 type Client struct {
 	b     *bucket.Bucket
 	s     *session.Session
@@ -36,7 +36,7 @@ type Client struct {
 	after     []func()               // for unlock to do
 	locks     map[string]*lock       // by gate
 	lone      map[string]*holder     // holders without a lock, by gate: see holder.fold
-	kinds     map[string]record.Kind // by name, as this client uses it
+	kinds     map[string]record.Kind // by name, as this client uses them
 	idle      idleList
 	closed    bool
 	acquiring int           // goroutines that acquire, and seekers
@@ -45,7 +45,7 @@ type Client struct {
 	closing closing
 }
 
-// closing is one Close under way, which others wait for.
+// closing is the Close under way, for which other calls of Close wait.
 type closing struct {
 	cut     chan struct{} // closed when another Close runs out of time
 	cutOnce sync.Once
@@ -63,10 +63,10 @@ func New(b *bucket.Bucket, s *session.Session, turn time.Duration, lingering int
 	return c
 }
 
-// later puts off what must not run under mu.
+// later defers what must not run under mu.
 func (c *Client) later(fn func()) { c.after = append(c.after, fn) }
 
-// unlock releases mu and does what was put off.
+// unlock releases mu and runs what was deferred.
 func (c *Client) unlock() {
 	after := c.after
 	c.after = nil
@@ -94,10 +94,10 @@ func (c *Client) leave() {
 	}
 }
 
-// Close takes no new locks, ends the waiters, and closes the session; see [session.Session.Close]. It returns the names
+// Close stops taking locks, ends the waiters, and closes the session; see [session.Session.Close]. It returns the names
 // still held.
 //
-// Another Close waits for the first one, and cuts its waiting short when its own ctx ends.
+// A further Close waits for the first, and cuts the waiting of that one short when its own ctx ends.
 func (c *Client) Close(ctx context.Context) []string {
 	c.mu.Lock()
 	first := !c.closed
@@ -133,7 +133,7 @@ func (c *Client) Close(ctx context.Context) []string {
 		}
 	}()
 	defer close(under.over)
-	// Waiters leave without waiting for the server, unless the network holds up a write of theirs.
+	// Waiters leave without waiting for the server, unless the network holds up one of their writes.
 	select {
 	case <-c.quiet:
 	case <-ctx.Done():
@@ -171,8 +171,8 @@ func (c *Client) Held() (locks, waiting, idle int) {
 	return max(locks, 0), waiting, idle
 }
 
-// WaitingFor returns the number of the client's goroutines that wait for a lock: in its queue, or behind a gate that
-// readers have to leave.
+// WaitingFor returns the number of the client's goroutines that wait for a lock: in its queue, or behind its gate, for
+// readers to leave.
 func (c *Client) WaitingFor(keys record.Keys) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,8 +196,8 @@ var kindNames = [...]string{record.Mutex: "a mutex", record.RW: "a reader-writer
 // maxKinds limits the names that the client remembers. Beyond it, some are forgotten.
 const maxKinds = 1 << 16
 
-// Check notes that all of the names are used as kind, before an acquire of all of them has sent anything. If one of
-// them is used as another kind, Check notes none, and the error matches [record.ErrInvalidName]: there would be two
+// Check records that all names are used as kind, before an acquire of all of them sends anything. If one of them is
+// already used as another kind, Check records none, and the error matches [record.ErrInvalidName]: there would be two
 // locks under one name. Acquire checks its own name.
 func (c *Client) Check(kind record.Kind, names ...string) error {
 	c.mu.Lock()

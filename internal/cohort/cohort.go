@@ -40,14 +40,14 @@ func (g *group) equal(h *group) bool {
 	return g.mode == h.mode && g.ttl == h.ttl && g.permits == h.permits && maps.Equal(g.meta, h.meta)
 }
 
-// cohort is the goroutines of a client that can share one record: see the package comment.
+// cohort is the set of a client's goroutines that can share one record: see the package comment.
 type cohort struct {
 	lock     *lock
 	group    group
 	private  bool // for one goroutine
 	fifo     fifo
 	asked    uint64  // the number of the last goroutine that has asked
-	clear    uint64  // the value of asked when the client last knew that nobody else waits
+	clear    uint64  // the value of asked when the client last knew that no one else was waiting
 	founder  bool    // a founder's first write is under way
 	oneShots int     // one-shot acquires under way
 	seeker   *seeker // nil if there is none
@@ -59,7 +59,7 @@ type cohort struct {
 	first  tenure
 }
 
-// known is what the client has learned while it tried to get the lock. It serves error texts.
+// known is what the client has learned while trying to get the lock, for error texts.
 type known struct {
 	answered bool  // the server's last answer was that the lock is held, or that the cohort is queued
 	trouble  error // why the last request failed; nil if it was answered, or has no answer yet
@@ -70,12 +70,12 @@ type known struct {
 type tenure struct {
 	cohort   *cohort
 	lease    *session.Lease
-	inside   int    // the number of holders, and of goroutines that are about to be
-	over     bool   // nobody enters any more: the lease has ended, is released, or goes with its last holders
+	inside   int    // the number of holders, and of goroutines about to become holders
+	over     bool   // no goroutine enters any more: the lease has ended, is released, or ends with its last holders
 	drained  bool   // no reader is left behind the gate
-	listened bool   // the end of the lease is to be reported
-	deciding bool   // nobody is inside: the client lists the queue before it hands the lease on
-	idle     bool   // nobody is inside: the lease lingers
+	listened bool   // the end of the lease will be reported
+	deciding bool   // no holder is inside: the client lists the queue before it hands the lease on
+	idle     bool   // no holder is inside: the lease lingers
 	marked   bool   // mark is final
 	mark     uint64 // the last goroutine that is owed the lease
 	turnEnds clock.Instant
@@ -84,7 +84,7 @@ type tenure struct {
 	older, newer        *tenure // among the client's idle tenures
 }
 
-// fifo is a list of goroutines that wait.
+// fifo is a list of waiting goroutines.
 type fifo struct {
 	first, last *holder
 	n           int
@@ -139,7 +139,7 @@ func (k *cohort) waiting() int {
 	return 0
 }
 
-// lockOf returns the lock with these keys. It may be new.
+// lockOf returns the lock with these keys, a new one if there is none.
 func (c *Client) lockOf(keys record.Keys) *lock {
 	l := c.locks[keys.Gate]
 	if l == nil {
@@ -153,8 +153,8 @@ func (c *Client) lockOf(keys record.Keys) *lock {
 	return l
 }
 
-// fold forgets the lock and the cohort of a holder for which no other goroutine of the client waits. Most locks are
-// held like that, and a client may hold very many. [lock.unfold] restores both for the next goroutine that asks.
+// fold forgets the lock and the cohort of a holder if no other goroutine of the client waits for the lock. Most locks
+// are held like that, and a client may hold very many. [lock.unfold] restores both for the next goroutine that asks.
 func (h *holder) fold() {
 	k, t := h.cohort, h.tenure
 	l := k.lock
@@ -280,8 +280,8 @@ func (c *Client) ask(h *holder) (does role) {
 	return waits
 }
 
-// recallFor gives up the idle leases whose records would refuse the claim of h, and returns the last one, nil if there
-// is none.
+// recallFor gives up the idle leases whose records would make the server refuse the claim of h. It returns the last
+// one, nil if there is none.
 func (l *lock) recallFor(h *holder) (recalled *session.Lease) {
 	for i := len(l.cohorts) - 1; i >= 0; i-- { //safety:idle-before
 		x := l.cohorts[i]
@@ -345,8 +345,8 @@ func (k *cohort) announce(h *holder) {
 	k.lock.c.s.Notify(h.a.Parent, ev)
 }
 
-// announceAll publishes that the FIFO waits. At a new place that is all of it. Behind a holder it is only those that
-// were not announced before.
+// announceAll publishes that the goroutines of the FIFO wait: at a new place all of them, behind a holder only those
+// that were not announced before.
 func (k *cohort) announceAll(placed bool) {
 	for h := k.fifo.first; h != nil; h = h.next {
 		if placed || !h.queued && len(k.tenures) >= k.limit() {
@@ -355,7 +355,7 @@ func (k *cohort) announceAll(placed bool) {
 	}
 }
 
-// resize notes the number of goroutines for the next renewal of the record.
+// resize sets the number of goroutines for the next renewal of the record.
 func (k *cohort) resize() {
 	switch {
 	case k.seeker != nil && k.seeker.place != nil:
@@ -376,7 +376,7 @@ func (k *cohort) hold(l *session.Lease, now clock.Instant) *tenure {
 	return t
 }
 
-// admit lets a goroutine in. It enters the lease itself.
+// admit lets a goroutine in, which then enters the lease by itself.
 func (t *tenure) admit(h *holder) {
 	t.inside++
 	t.deciding = false
@@ -408,7 +408,7 @@ func (t *tenure) ended() {
 	}
 }
 
-// drop removes a tenure from its cohort: nobody enters it any more, and the FIFO seeks another lease.
+// drop removes a tenure from its cohort: no goroutine enters it any more, and the FIFO seeks another lease.
 func (t *tenure) drop() {
 	k := t.cohort
 	if t.idle {
@@ -423,17 +423,17 @@ func (t *tenure) drop() {
 	k.settle()
 }
 
-// verdict is the fate of a lease that the first goroutine of the FIFO could have.
+// verdict is the fate of a lease that the first goroutine of the FIFO could get.
 type verdict uint8
 
 const (
 	handOn   verdict = iota // to that goroutine
 	askFirst                // list the queue: it is not known whether others wait
-	release                 // others are before it
+	release                 // others are ahead of it
 )
 
 // judge decides whether a goroutine enters the lease. h is the first of the FIFO, or nil for a reader that has just
-// come.
+// arrived.
 func (k *cohort) judge(t *tenure, h *holder, now clock.Instant) verdict {
 	if h != nil && t.marked && h.number <= t.mark { //safety:owed-bounded
 		return handOn
@@ -448,9 +448,9 @@ func (k *cohort) judge(t *tenure, h *holder, now clock.Instant) verdict {
 	return release
 }
 
-// serve decides the fate of a lease that a goroutine may have: when a holder has left it, when readers wait beside it,
-// and when more is known of others. by is the holder that has left, which releases the lease if that is the decision.
-// If by is nil, the client does so.
+// serve decides the fate of a lease that a goroutine may get: when a holder has left it, when readers wait alongside
+// it, and when the client learns more of others. by is the holder that has left, which releases the lease if that is
+// the decision. If by is nil, the client releases it.
 func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 	for !t.over && (t.inside == 0 || k.reads()) {
 		h := k.fifo.first
@@ -460,7 +460,7 @@ func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 		if t.idle {
 			k.lock.c.idle.remove(t)
 		}
-		if k.founder && t.inside == 0 { // the founder has asked before, and joins the FIFO if it is refused
+		if k.founder && t.inside == 0 { // the founder asked earlier, and joins the FIFO if it is refused
 			t.deciding = true
 			return
 		}
@@ -497,7 +497,7 @@ func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 	}
 }
 
-// giveUp releases a lease that has nobody inside.
+// giveUp releases a lease that has no holder inside.
 func (t *tenure) giveUp(by *holder) {
 	t.drop()
 	if by != nil {
@@ -507,13 +507,13 @@ func (t *tenure) giveUp(by *holder) {
 	t.leave()
 }
 
-// leave deletes the record of a tenure that is over, without the mutex: the end of the lease takes it again.
+// leave deletes the record of a tenure that is over, without the mutex, which the end of the lease takes again.
 func (t *tenure) leave() {
 	l := t.lease
 	t.cohort.lock.c.later(func() { l.Leave(record.StatusGone) })
 }
 
-// unqueued ends the seeker of a cohort if nobody waits.
+// unqueued ends the seeker of a cohort if no goroutine waits.
 func (k *cohort) unqueued() {
 	if k.fifo.n == 0 && k.seeker != nil {
 		k.seeker.cancel()
@@ -522,8 +522,8 @@ func (k *cohort) unqueued() {
 	}
 }
 
-// lost continues the call of a goroutine whose lease ended before it had entered. The goroutine precedes those that
-// waited behind it. If the lease has nobody inside, lost deletes its record.
+// lost continues the call of a goroutine whose lease ended before it had entered. The goroutine goes ahead of those
+// that waited behind it. If no other goroutine is inside the lease, lost deletes its record.
 func (h *holder) lost() (does role) {
 	k, t := h.cohort, h.tenure
 	c := k.lock.c

@@ -64,7 +64,7 @@ type holder struct {
 	result   error // of the release
 }
 
-// signal wakes a goroutine that waits.
+// signal wakes a waiting goroutine.
 func (h *holder) signal() {
 	select {
 	case h.wake <- struct{}{}:
@@ -84,7 +84,7 @@ func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error)
 	h := &holder{c: c, a: a, linger: a.Req.Linger}
 	a.Join(h)
 	if req.Once && a.Drains() && !c.lingering(a) {
-		// This precedes the gate, so that a one-shot writer stalls no reader.
+		// This comes before the gate, so that a one-shot writer stalls no reader.
 		if reader, ok := a.CurrentReader(); ok {
 			return nil, a.Locked(reader)
 		}
@@ -219,8 +219,8 @@ func (h *holder) inform(c *Client) role {
 	return c.ask(h)
 }
 
-// found gets the lock with a first write on the caller's goroutine. If that is refused, the caller waits in the FIFO,
-// and the seeker continues its claim.
+// found tries to get the lock with a first write on the caller's goroutine. If that is refused, the caller waits in the
+// FIFO, and the seeker continues its claim.
 func (h *holder) found(c *Client) (claim.Result, role) {
 	a := h.a
 	res := h.firstWrite(c)
@@ -246,7 +246,7 @@ func (h *holder) found(c *Client) (claim.Result, role) {
 			k.announceAll(false)
 			k.resize()
 			if k.reads() {
-				// Readers that came before the answer enter with the founder, unless a writer is known.
+				// Readers that arrived before the answer enter with the founder, unless a writer is known.
 				t.marked, t.mark = k.lock.standing(k, now) != somebody, k.asked
 				k.serve(t, nil, now)
 			}
@@ -254,13 +254,13 @@ func (h *holder) found(c *Client) (claim.Result, role) {
 		}
 		return claim.Result{}, enters
 	case !a.Req.Once && (res.Outcome == core.Free || res.Outcome == core.Busy):
-		k.fifo.insert(h) // before those that have come since
+		k.fifo.insert(h) // ahead of those that have arrived since
 		k.seekFrom(a, now)
 		k.joined(h, now)
 		return claim.Result{}, waits
 	}
 	if errors.Is(res.Err, kvstore.ErrNoStream) && !a.Req.Once {
-		k.fail(res, now) // all of them lack the leader
+		k.fail(res, now) // the leader is missing for all of them
 	}
 	k.seek(now)
 	k.settle()
@@ -301,9 +301,8 @@ func (h *holder) firstWrite(c *Client) claim.Result {
 	return res
 }
 
-// enter makes the goroutine a holder of its lease. The first one that writes drains the readers. Those after it enter
-// behind the same gate, which has admitted no reader since. Admit refuses all of them once the lease of the gate has
-// ended.
+// enter makes the goroutine a holder of its lease. The first writer drains the readers. Later writers enter behind the
+// same gate, which has admitted no reader since. Admit refuses all of them once the lease of the gate has ended.
 func (h *holder) enter() claim.Result {
 	a, t := h.a, h.tenure
 	c := h.c
@@ -345,8 +344,8 @@ func (h *holder) enter() claim.Result {
 	}
 }
 
-// giveUp removes the goroutine from its cohort. wait waits until its records are gone, so that nobody meets the place
-// of a call that has returned.
+// giveUp removes the goroutine from its cohort. wait waits until its records are gone, so that no client meets the
+// place of a call that has returned.
 func (h *holder) giveUp(c *Client) (wait func()) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -407,7 +406,7 @@ func (k *cohort) seen(h *holder, now clock.Instant) (*call.LockState, error) {
 			switch {
 			case t == h.tenure || t.lease.Ended(now):
 			case k.reads() && x.reads():
-				if x == k { // it waits beside readers of its client
+				if x == k { // it waits alongside readers of its client
 					outage = nil
 				}
 			default:
@@ -475,7 +474,7 @@ func (h *holder) Release(ctx context.Context) error {
 func (t *tenure) goesOn(h *holder, now clock.Instant) bool {
 	k := t.cohort
 	switch {
-	// That is so even if the lease has ended: the last reader to leave deletes a broken record.
+	// This holds even if the lease has ended: the last reader to leave deletes a broken record.
 	case t.inside > 1: //safety:last-leaves
 		return true
 	case t.over:
@@ -496,7 +495,7 @@ func (h *holder) Retire() error {
 	return h.result
 }
 
-// Abandon lets the lease run out, because the handle of a holder was dropped. Nobody joins the readers beside it.
+// Abandon lets the lease run out, because the handle of a holder was dropped. No further reader joins it.
 func (h *holder) Abandon() {
 	h.released.Do(func() {
 		h.Holder.Abandon()

@@ -8,10 +8,11 @@ import (
 )
 
 // A lease lingers when its last holder has left and asked for that: the client keeps it, and the next goroutine that
-// asks for the lock is inside without a message. The client gives an idle lease up when another client queues, or when
-// a goroutine that the lease cannot serve asks for the lock. The client keeps an idle lease only while a subscription
-// shows who queues. A notification may be lost, so a goroutine enters an idle lease only if the client has listed the
-// queue within [idleSilence], or lists it first. An idle lease that nobody enters ends when its time is over.
+// asks for the lock is admitted without a message. The client gives up an idle lease when another client queues, or
+// when a goroutine that the lease cannot serve asks for the lock. The client keeps an idle lease only while a
+// subscription shows who queues. A notification may be lost, so a goroutine enters an idle lease only if the client has
+// listed the queue within [idleSilence], or lists it first. An idle lease that no goroutine enters ends when its time
+// is over.
 //
 // An idle lease is never used again once its release has begun: recall removes it from its cohort first.
 
@@ -60,7 +61,7 @@ func (k *cohort) idleTenure() *tenure {
 	return nil
 }
 
-// lingers reports whether the client keeps the lease when nobody is inside.
+// lingers reports whether the client keeps the lease when no holder is inside.
 func (t *tenure) lingers(linger time.Duration, now clock.Instant) bool {
 	k := t.cohort
 	l := k.lock
@@ -79,7 +80,7 @@ func (t *tenure) idles(linger time.Duration, now clock.Instant) {
 	c.idle.add(t)
 	t.listen()
 	t.lease.Idle()
-	if l := t.cohort.lock; !l.others.quiet(t.cohort.reads(), now) { // others may have come before the subscription
+	if l := t.cohort.lock; !l.others.quiet(t.cohort.reads(), now) { // others may have queued before the subscription
 		l.list()
 	}
 	if c.idle.n > c.most {
@@ -88,9 +89,9 @@ func (t *tenure) idles(linger time.Duration, now clock.Instant) {
 	c.sweepAt(t.idleEnds)
 }
 
-// take lets a goroutine enter an idle lease, if the client has listed the queue lately. Otherwise the goroutine waits
-// for a list. A one-shot acquire lists the queue itself, and claims the lock if that did not succeed. If the lease was
-// idle for long, the goroutine first makes sure that the record is still there.
+// take lets a goroutine enter an idle lease if the client has listed the queue recently. Otherwise the goroutine waits
+// for a list. A one-shot acquire lists the queue itself, and claims the lock if that fails. If the lease was idle for
+// long, the goroutine first makes sure that the record is still there.
 func (t *tenure) take(h *holder, now clock.Instant) role {
 	k := t.cohort
 	l := k.lock
@@ -118,7 +119,7 @@ func (t *tenure) take(h *holder, now clock.Instant) role {
 	return enters
 }
 
-// recall gives up a lease that has nobody inside.
+// recall gives up a lease that has no holder inside.
 func (t *tenure) recall() *session.Lease {
 	t.drop() //safety:recall-closes
 	t.leave()

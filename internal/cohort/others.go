@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// silence limits the age of a list that showed nobody: the notification of a place may be lost.
+	// silence limits the age of a list that showed no waiter: the notification of a place may be lost.
 	silence = time.Second
-	// idleSilence is the limit for a goroutine that enters an idle lease. A waiter renews its place at least as often,
-	// which is notified too.
+	// idleSilence is that limit for a goroutine that enters an idle lease. A waiter renews its place at least that
+	// often, which is notified too.
 	idleSilence = 5 * time.Second
 )
 
-// standing is what a client knows of others outside of a cohort that want its lock. An error costs fairness for a
+// standing is what a client knows of others, outside a cohort, that want its lock. An error costs fairness for a
 // moment, never exclusion.
 type standing uint8
 
@@ -30,12 +30,12 @@ const (
 	somebody
 )
 
-// others is what a client knows of the places of other clients in the queue of a lock. The client has none for a lock
-// that only one of its goroutines wants.
+// others is what a client knows of the places of other clients in the queue of a lock. A lock that only one of the
+// client's goroutines wants has none.
 //
 // A list shows what came before it, and the subscription what comes after. So a list counts only if the subscription
-// was in place when it was requested. An answer of the leader to a write or a probe that was sent after the
-// subscription proves that. When another server takes over the subscription, the proof ends.
+// was in place when it was requested. The leader's answer to a write or a probe sent after the subscription proves
+// that. When another server takes over the subscription, the proof ends.
 //
 // It is plain data, under Client.mu.
 type others struct {
@@ -68,8 +68,8 @@ type departure struct {
 // gateSeen is the last known record of the gate of a lock that the client reads.
 type gateSeen struct {
 	entry    *record.Entry // the last one that was live; nil if there is none
-	live     bool          // the last record is no tombstone
-	listedAt clock.Instant // when it was last read beside the queue; 0 if never
+	live     bool          // the last record is not a tombstone
+	listedAt clock.Instant // when it was last read along with the queue; 0 if never
 	revision uint64
 	at       clock.Instant // when it became known
 	until    clock.Instant // an upper bound for the end of its TTL
@@ -93,8 +93,8 @@ func (o *others) moved() {
 	o.epoch++
 }
 
-// prove records that the subscriptions have been in place at least since the time since, unless the proof has ended
-// since epoch.
+// prove records that the subscriptions have been in place at least since time since, unless the proof has ended since
+// epoch.
 func (o *others) prove(since clock.Instant, epoch uint32) {
 	if o.proven == 0 && o.epoch == epoch {
 		o.proven = since
@@ -108,7 +108,7 @@ func (o *others) proves(reads bool) bool {
 
 // fresh reports whether a list that was requested at time at still counts.
 func (o *others) fresh(at, now clock.Instant) bool {
-	// An older list does not show what came between it and the subscription.
+	// An older list does not show what happened between it and the subscription.
 	return o.proven != 0 && at != 0 && at >= o.proven && now.Sub(at) < silence //safety:silence-bounded
 }
 
@@ -168,7 +168,7 @@ func (o *others) earliest(reads bool, now clock.Instant) (until clock.Instant) {
 }
 
 // placeSeen records a place of another client, from a notification or from a list that was requested at listedAt, which
-// is 0 for a notification. A list overrides a tombstone that was known before it: a notification may be forged.
+// is 0 for a notification. A list overrides a tombstone that was known before it, because a notification may be forged.
 func (o *others) placeSeen(e record.Entry, listedAt, now clock.Instant) {
 	if e.Unreadable || e.Status != record.StatusWaiting {
 		return
@@ -194,7 +194,7 @@ func (o *others) listed(at clock.Instant) {
 	}
 }
 
-// placeGone records that a place has gone.
+// placeGone records that a place is gone.
 func (o *others) placeGone(key string, revision uint64, now clock.Instant) {
 	delete(o.places, key)
 	if o.gone == nil {
@@ -212,7 +212,7 @@ func (o *others) placeGone(key string, revision uint64, now clock.Instant) {
 }
 
 // gateSeen records the gate, from a notification or from a list that was requested at listedAt, which is 0 for a
-// notification. A list overrides what was known before it: a notification may be forged.
+// notification. A list overrides what was known before it, because a notification may be forged.
 func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
 	g := &o.gate
 	if e.Revision < g.revision && (listedAt == 0 || listedAt < g.at) {
@@ -221,7 +221,7 @@ func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
 	switch {
 	case listedAt != 0:
 		g.listedAt = listedAt
-	case !e.Live(): // a notification may be forged: a list has to show that the gate has gone
+	case !e.Live(): // a notification may be forged: a list has to show that the gate is gone
 		g.listedAt = 0
 	}
 	g.revision, g.live, g.at = e.Revision, e.Live(), now
@@ -233,7 +233,7 @@ func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
 	}
 }
 
-// standing returns what is known of others outside of the cohort that want the lock: other clients, and goroutines of
+// standing returns what is known of others, outside the cohort, that want the lock: other clients, and goroutines of
 // this client that the cohort's record cannot serve.
 func (l *lock) standing(k *cohort, now clock.Instant) standing {
 	for _, x := range l.cohorts {
@@ -256,7 +256,7 @@ func (l *lock) anyReads() bool {
 	return false
 }
 
-// changed is called when more is known of others.
+// changed is called when the client has learned more of others.
 func (l *lock) changed(now clock.Instant) {
 	for i := len(l.cohorts) - 1; i >= 0; i-- {
 		k := l.cohorts[i]
@@ -271,7 +271,7 @@ func (l *lock) changed(now clock.Instant) {
 			case waits && t.idle: //safety:place-recalls
 				t.recall()
 			case waits && !t.marked: //safety:mark-once
-				// Goroutines that asked since then may have come after the first one of the others.
+				// Goroutines that have asked since then may have come after the first of the others.
 				t.marked, t.mark = true, k.clear
 			}
 		}
@@ -282,8 +282,8 @@ func (l *lock) changed(now clock.Instant) {
 	l.contend(now)
 }
 
-// wakeReaders lists the queue again for readers that wait beside a lease, if nothing is notified before: when the
-// writer's record that keeps them out ends, and after a while, because the end of a record may be missed.
+// wakeReaders lists the queue again for readers that wait alongside a lease, unless a notification comes first: when
+// the writer's record that keeps them out ends, or after a while, because the end of a record may be missed.
 func (l *lock) wakeReaders(now clock.Instant) {
 	if l.blocked != nil {
 		return
@@ -347,7 +347,7 @@ func (l *lock) listed(now clock.Instant) {
 	}
 }
 
-// decide hands on the leases that have nobody inside, and for which goroutines wait.
+// decide serves the leases that are being decided: no holder is inside, and goroutines wait.
 func (k *cohort) decide(now clock.Instant) {
 	for j := len(k.tenures) - 1; j >= 0; j-- {
 		if t := k.tenures[j]; t.deciding {
@@ -366,7 +366,7 @@ func (l *lock) inform(ctx context.Context, o *others) error {
 	subscribed := o.queueIn && (o.gateIn || !reads)
 	c.mu.Unlock()
 	switch {
-	case !subscribed: // a list would count for nothing
+	case !subscribed: // a list would not count
 		return errNoWatch
 	case !proven:
 		if _, err := c.b.Probe(ctx, l.probed()); err != nil {
@@ -462,7 +462,7 @@ func (l *lock) subscribe() (o *others, epoch uint32) {
 	return o, o.epoch
 }
 
-// silenced gives up the idle leases and the subscriptions: the bucket does not publish its changes any more.
+// silenced gives up the idle leases and the subscriptions: the bucket no longer publishes its changes.
 func (l *lock) silenced() {
 	for i := len(l.cohorts) - 1; i >= 0; i-- {
 		if t := l.cohorts[i].idleTenure(); t != nil {
@@ -493,7 +493,7 @@ func (l *lock) notified(o *others, ev kvstore.Event) {
 	var e record.Entry
 	if ev.Kind == kvstore.Put || ev.Record.Key == l.keys.Gate {
 		if e = record.Of(ev.Record); ev.Kind == kvstore.Put && e.Client == l.c.b.Client && e.Key != l.keys.Gate {
-			return // the lock knows more of this client's cohorts
+			return // the lock itself knows more of this client's cohorts
 		}
 	}
 	l.c.mu.Lock()
@@ -505,7 +505,7 @@ func (l *lock) notified(o *others, ev kvstore.Event) {
 	case ev.Kind == kvstore.Recheck: // another server serves the subscription now
 		o.moved()
 		for _, k := range l.cohorts {
-			if k.reads() && k.fifo.n > 0 && len(k.tenures) > 0 { // the reason of their wait may be over
+			if k.reads() && k.fifo.n > 0 && len(k.tenures) > 0 { // the reason for their wait may be over
 				defer l.list()
 				break
 			}

@@ -13,22 +13,22 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// seeker is the goroutine that gets a lease for the FIFO of a cohort. It ends with a lease, with an error, or when
-// nobody waits any more. Then it withdraws its claim and its place. An acknowledgement that arrives later leads to the
-// deletion of its record, never to a grant.
+// seeker is the goroutine that gets a lease for the FIFO of a cohort. It ends with a lease, with an error, or when no
+// goroutine waits any more. Without a lease, it withdraws its claim and its place. An acknowledgement that arrives
+// later leads to the deletion of its record, never to a grant.
 type seeker struct {
 	cohort *cohort
 	a      *call.Call
 	ctx    context.Context
 	cancel context.CancelFunc
-	queues bool          // others are before the cohort: it queues before it claims
+	queues bool          // others are ahead of the cohort: it queues before it claims
 	gone   chan struct{} // closed when the seeker has ended
 
 	// Under Client.mu.
 	place *session.Place // its place in the queue; nil if there is none
 	asked uint64         // the end of the FIFO when the seeker began
 	mark  uint64         // the end of the FIFO when the ticket was sent; 0 if none was
-	proof func()         // for the time when the place is acknowledged
+	proof func()         // to be called when the place is acknowledged
 }
 
 // seek starts a seeker for a cohort whose goroutines wait, if it may have another lease.
@@ -95,7 +95,7 @@ func (s *seeker) run() {
 	a.Withdraw()
 }
 
-// granted makes the new lease one of the cohort. It returns false if nobody waits any more.
+// granted adds the new lease to the cohort. It returns false if no goroutine waits any more.
 func (s *seeker) granted(l *session.Lease) bool {
 	k := s.cohort
 	c := k.lock.c
@@ -134,8 +134,8 @@ func (s *seeker) failed(res claim.Result) {
 	}
 }
 
-// fail ends the wait of the FIFO with an error. If the stream has had no leader for long, waiters that have not seen
-// much of that get another seeker instead.
+// fail ends the wait of the FIFO with an error. If the stream has had no leader for long, waiters that have seen little
+// of that time get another seeker instead.
 func (k *cohort) fail(res claim.Result, now clock.Instant) {
 	leaderless := errors.Is(res.Err, kvstore.ErrNoStream)
 	for h := k.fifo.first; h != nil; {

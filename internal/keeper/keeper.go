@@ -19,8 +19,8 @@ const (
 	// linger is the time for which the renewer stays without anything to renew, so that repeatedly taking and releasing
 	// one lock does not start a goroutine each time.
 	linger = time.Second
-	// napMax bounds one sleep while there are records: Go's timers do not run
-	// while the machine is suspended, the leases do.
+	// napMax limits one sleep while there are records: Go's timers do not run while the machine is suspended, but
+	// leases do.
 	napMax = time.Second
 )
 
@@ -28,7 +28,7 @@ const (
 type Config struct {
 	// Holding is called at least once a second while there are records.
 	Holding func()
-	// Doubted is called when a record has gone, which may mean that the bucket has. It must not block.
+	// Doubted is called when a record is gone, which may mean that the bucket is gone. It must not block.
 	Doubted func()
 	// Warn logs a warning. It must not block.
 	Warn func(msg string, args ...any)
@@ -40,8 +40,9 @@ type Config struct {
 // at the end of its validity whatever the network does. The sender, a second goroutine, encodes the renewals that are due in
 // the order of the pace. Clean-up runs in the group.
 //
-// The mutex guards all records and the renewer. It is held for a few instructions at a time, and not across I/O or a call
-// of user code. What an event under it leads to (the end of a context, a deletion) is put off until [Keeper.Unlock].
+// The mutex guards all records and the renewer. It is held for a few instructions at a time, and not across I/O or a
+// call of user code. Whatever an event under it leads to (the end of a context, a deletion) is deferred until
+// [Keeper.Unlock].
 type Keeper struct {
 	Work *worker.Group // clean-up, for which Close waits
 
@@ -63,7 +64,7 @@ type Keeper struct {
 	stopped bool
 	wake    chan struct{}
 	sleep   clock.Instant // the time at which the goroutine wakes by itself
-	empty   chan struct{} // closed when no lock is held any more; nil if nobody waits for that
+	empty   chan struct{} // closed when no lock is held any more; nil if no Close waits for that
 	wg      sync.WaitGroup
 }
 
@@ -72,16 +73,16 @@ func New(b *bucket.Bucket, cfg Config) *Keeper {
 	return &Keeper{Work: worker.NewGroup(), cfg: cfg, b: b, sender: worker.New(), wake: make(chan struct{}, 1)}
 }
 
-// sequel is what follows from an event of a record when the mutex is released.
+// sequel is what follows from an event of a record once the mutex is released.
 type sequel struct {
 	k        *Record
 	over     bool     // the record has ended
 	open     []flight // renewals of a record that has ended: an answer may still bring a record to delete
-	answered []flight // renewals whose answers nobody waits for any more
+	answered []flight // renewals whose answers are no longer awaited
 	discard  uint64   // the revision of a record that must not count; 0 if there is none
 }
 
-// do carries out the sequel. A record is discarded so that nobody has to wait for the end of its TTL.
+// do carries out the sequel. A record is discarded so that no client has to wait for the end of its TTL.
 func (s *sequel) do() {
 	for _, f := range s.answered {
 		if f.forget != nil {
@@ -101,7 +102,7 @@ func (s *sequel) do() {
 	}
 }
 
-// later puts off what must not happen under the mutex.
+// later defers what must not happen under the mutex.
 func (r *Keeper) later(s sequel) {
 	if r.sequel.k == nil {
 		r.sequel = s
@@ -113,8 +114,8 @@ func (r *Keeper) later(s sequel) {
 // Lock locks all records of the client.
 func (r *Keeper) Lock() { r.mu.Lock() }
 
-// Unlock releases the mutex, and then does what was put off. Its caller must not hold another mutex if a record may have
-// ended.
+// Unlock releases the mutex, and then does what was deferred. Its caller must not hold another mutex if a record may
+// have ended.
 func (r *Keeper) Unlock() {
 	first, others := r.sequel, r.sequels
 	r.sequel, r.sequels = sequel{}, nil
@@ -128,7 +129,7 @@ func (r *Keeper) Unlock() {
 	}
 }
 
-// Send runs fn on the sender. It is for callers with a mutex that fn may take.
+// Send runs fn on the sender. It is for callers that hold a mutex which fn may take.
 func (r *Keeper) Send(fn func()) { r.sender.Add(fn) }
 
 // Take puts the renewer in charge of a record that [Keeper.Make] has made.
@@ -144,7 +145,7 @@ func (r *Keeper) Take(k *Record) {
 	}
 	r.start(due)
 	r.nudge(due)
-	if r.stopped { // granted while the client was closed: nobody would renew it
+	if r.stopped { // granted while the client was being closed: it would not be renewed
 		k.Fail(core.EndClosed, "")
 	}
 }
@@ -200,8 +201,8 @@ func (r *Keeper) wantRenewal(k *Record) {
 	}
 }
 
-// postpone keeps the client from taking new locks while the renewals of those that it holds are late: the service is
-// slower than they are due. Under mu.
+// postpone keeps the client from taking new locks while the renewals of those that it holds are late, because the
+// service cannot keep up with them. Under mu.
 func (r *Keeper) postpone(now clock.Instant) {
 	by := r.pace.Behind(now)
 	if by == 0 && !r.behind {
@@ -333,9 +334,9 @@ func (r *Keeper) Each(fn func(k *Record)) {
 	}
 }
 
-// RenewAll makes every renewal due now: the connection is back, and what was on its way when it broke is lost. No
-// renewal waits longer: a server that has lost records over its restart refuses the renewals of locks that another
-// client may get now. The pace bounds the number under way at once, and the renewals after those are spread again.
+// RenewAll makes every renewal due now: the connection is back, and whatever was under way when it broke is lost. No
+// renewal may wait longer: a server that has lost records in a restart refuses to renew locks that another client may
+// get now. The pace limits the number under way at once, and the renewals after those are spread again.
 func (r *Keeper) RenewAll() {
 	now := r.b.Instant()
 	r.mu.Lock()
@@ -402,7 +403,7 @@ func (r *Keeper) Held() int {
 	return r.locks
 }
 
-// Close waits for the locks to be released until ctx ends, then ends the rest and returns their names. Work for ended
+// Close waits until ctx ends for the locks to be released, then ends the rest and returns their names. Work for ended
 // records goes on: see [Keeper.Finish].
 func (r *Keeper) Close(ctx context.Context) (left []string) {
 	r.mu.Lock()

@@ -8,9 +8,9 @@ import (
 // orphanLife limits the wait for the answer to an attempt whose claim is over.
 const orphanLife = 5 * time.Minute
 
-// orphans are the waits for answers that nobody wants any more: to attempts of a claim that is over, or renewals of a
-// record that has ended. When such an answer arrives, the client deletes the record that the write has made. That is a
-// courtesy to waiters; safety does not depend on it. This type only ends the waits.
+// orphans are the waits for answers that no caller wants any more: to attempts of a claim that is over, or renewals of
+// a record that has ended. When such an answer arrives, the client deletes the record that the write has made. That is
+// a courtesy to waiters; safety does not depend on it. This type only ends the waits.
 type orphans struct {
 	mu sync.Mutex
 	m  map[*Orphan]struct{}
@@ -39,7 +39,7 @@ func (r *Keeper) Await(o *Orphan, drop func()) {
 	o.drop = drop
 	o.timer = time.AfterFunc(orphanLife, func() {
 		if g.settle(o) {
-			r.Send(drop) // it may be the end of a subscription: I/O
+			r.Send(drop) // it may end a subscription, which is I/O
 		}
 	})
 }

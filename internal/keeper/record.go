@@ -22,8 +22,8 @@ type Granted struct {
 	Sent     clock.Instant // when the attempt that was granted was sent
 }
 
-// Record is a record that this client keeps alive: that of a lease or of a place in a queue. [core.Kept] has its states
-// and judges its events. Record carries out the judgements.
+// Record is a record that this client keeps alive, of a lease or of a place in a queue. [core.Kept] has its states and
+// judges its events, and Record carries out the judgements.
 type Record struct {
 	keeper *Keeper
 	owner  Owner
@@ -55,21 +55,21 @@ type Owner interface {
 	Confirmed(n uint64)
 	// Refused handles the refusal of a renewal by a server that may accept a later one.
 	Refused(err error)
-	// NoRoom handles the refusal of renewal n, for which there may be room if it is smaller. It reports whether the next
-	// one is.
+	// NoRoom handles the refusal of renewal n for lack of room. It reports whether the next one is smaller, so that
+	// there may be room for it.
 	NoRoom(n uint64, err error) (smaller bool)
 	// AtRisk handles a failure that may keep all further renewals from being confirmed.
 	AtRisk(err error)
 	// Cooldown returns the time for which the record has to keep others out if its holder leaves now.
 	Cooldown(now clock.Instant) time.Duration
-	// NoteEnd notes that the record has ended, with the evidence in words. It is called once.
+	// NoteEnd records the end, with the evidence in words. It is called once.
 	NoteEnd(end core.End, why string)
 	// Over carries out what follows from the end. It is called once, after NoteEnd, without the mutex.
 	Over()
 }
 
-// Make makes k the record of a granted claim. owner is the lease or the place of which k is a part. Nobody renews the
-// record before [Keeper.Take].
+// Make makes k the record of a granted claim. owner is the lease or the place of which k is a part. The record is not
+// renewed before [Keeper.Take].
 func (r *Keeper) Make(k *Record, g Granted, owner Owner) {
 	k.keeper, k.owner, k.Kind, k.Once, k.Name, k.Key = r, owner, g.Kind, g.Once, g.Name, g.Key
 	k.Begin(g.Body, g.Key, g.Revision, g.Terms, g.Sent)
@@ -97,7 +97,7 @@ func (k *Record) Status() (core.State, time.Duration) {
 	return k.State, k.Valid.End.Sub(now)
 }
 
-// Confirmation returns the time of sending and the revision of the last write that the server has acknowledged.
+// Confirmation returns the sending time and the revision of the last write that the server has acknowledged.
 func (k *Record) Confirmation() (sent clock.Instant, revision uint64) {
 	k.keeper.mu.Lock()
 	defer k.keeper.mu.Unlock()
@@ -111,7 +111,7 @@ func (k *Record) SetSize(n int) {
 	k.Body.Size = int32(n)
 }
 
-// Moved makes the renewer come back to the record in time after a change of its times. Under the mutex.
+// Moved reschedules the record with the renewer after its times have changed. Under the mutex.
 func (k *Record) Moved() {
 	if k.State == core.StateHeld {
 		k.keeper.schedule(k, k.owner.NextDuty(k.Due()))
@@ -123,7 +123,7 @@ func (k *Record) Fail(end core.End, why string) {
 	k.Apply(k.EndUnasked(end, core.NoReason, k.keeper.b.Instant()), why)
 }
 
-// EndBy ends the record by its holder, unless it has ended before. Under the mutex.
+// EndBy ends the record for its holder, unless it has already ended. Under the mutex.
 func (k *Record) EndBy(end core.End) {
 	if u := k.EndByHolder(end, k.keeper.b.Instant()); u.End != core.NoEnd {
 		k.ended(u.End, "")
@@ -177,7 +177,7 @@ func (k *Record) Apply(u core.Consequence, why string) {
 	k.Moved()
 }
 
-// ended notes the end of the record. Under the mutex.
+// ended handles the end of the record. Under the mutex.
 func (k *Record) ended(end core.End, why string) {
 	if why == "" || k.Why == core.BreakHinted {
 		why = k.reason()
@@ -252,9 +252,9 @@ func (k *Record) RecordRead(entry record.Entry, revision uint64) {
 	}
 }
 
-// LoseAbsent ends the records that a read does not show in the bucket, and those without an answer. The client may
-// already have been granted others in the new bucket. A comparison of revisions proves nothing: those of the new bucket
-// begin below old ones if the clock that they come from is behind.
+// LoseAbsent ends the records that a read does not show in the bucket, and those whose read has no answer. The client
+// may already have been granted others in the new bucket. Comparing revisions would prove nothing: those of the new
+// bucket begin below old ones if the clock they come from is behind.
 func (r *Keeper) LoseAbsent(read func(key string, revision uint64) (record.Entry, error), why string) {
 	var all []*Record
 	r.Each(func(k *Record) { all = append(all, k) })

@@ -37,8 +37,8 @@ func (r *Keeper) write(m *removal) (w kvstore.Write, err error) {
 	return w, err
 }
 
-// remove ends a record until limit has passed since begun. first is a write that was posted at begun, nil if there was
-// none. If the error is nil, the step is the last one.
+// remove tries to end a record until limit has passed since begun. first is a write that was posted at begun, nil if
+// there was none. If the error is nil, the step is the last one.
 func (r *Keeper) remove(ctx context.Context, m *removal, begun time.Time, limit time.Duration, first *Write) (core.RemovalStep, error) {
 	b, end := r.b, begun.Add(limit)
 	for try := 0; ; try++ {
@@ -62,8 +62,8 @@ func (r *Keeper) remove(ctx context.Context, m *removal, begun time.Time, limit 
 		next := m.WriteAnswered(refusal, b.Alone())
 		if next == core.ReadRecord {
 			var entry record.Entry
-			// Read a state that contains the last write known: a deposed leader refuses too, and may have removed what
-			// was renewed since.
+			// Read a state that contains the last write known: a deposed leader also refuses, and may have removed what
+			// has been renewed since.
 			entry, err = b.Read(ctx, m.key, max(refusal.Last, m.Revision)) //safety:release-read
 			if next = m.RecordRead(entry, err != nil, refusal.Last, b.Alone(), time.Since(begun)); err == nil {
 				err = errBehind
@@ -114,8 +114,8 @@ func (r *Keeper) RemoveGranted(ctx context.Context, key string, body *record.Bod
 	return r.remove(ctx, &removal{Removal: what, key: key, body: body}, time.Now(), limit, nil)
 }
 
-// Discard deletes the record of a claim, which this client has written and which does not count, at exactly this
-// revision: a courtesy, so that nobody waits for its TTL. The channel is closed when the deletion is over.
+// Discard deletes a record that this client has written for a claim and that does not count, at exactly this revision:
+// a courtesy, so that no client has to wait for its TTL. The channel is closed when the deletion is over.
 func (r *Keeper) Discard(key, id string, revision uint64) <-chan struct{} {
 	over := make(chan struct{})
 	r.Work.Go(func(ctx context.Context) { // callers are goroutines of the store
@@ -155,8 +155,8 @@ type Deletion struct {
 	Gone   bool          // it had ended before, and the lock may be another client's
 }
 
-// Delete ends the record, which has ended here, at the server, until limit has passed since begun. first is the first
-// write, posted at begun, nil if there was none.
+// Delete ends the record at the server when it has ended here. It tries until limit has passed since begun. first is
+// the first write, posted at begun, nil if there was none.
 func (k *Record) Delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *Write) Deletion {
 	m := core.Removal{ID: k.Body.ID, HandsOff: k.Cause == core.EndHandedOff, Final: k.Final(), Revision: k.Last}
 	step, err := k.keeper.remove(ctx, &removal{Removal: &m, key: k.Key, k: k, status: status}, begun, limit, first)
@@ -175,9 +175,9 @@ func (k *Record) DeleteLater() {
 	}
 }
 
-// DeleteWithin deletes the record and waits for that at most for d, and until ctx ends. Then the deletion goes on in
-// the background. DeleteWithin ends the work that its caller has begun in the group. Most deletions end with the first
-// write, and need no goroutine.
+// DeleteWithin deletes the record and waits for that, at most for d and until ctx ends. After that the deletion goes on
+// in the background. DeleteWithin ends the work that its caller has begun in the group. Most deletions end with the
+// first write, and need no goroutine.
 func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
 	r := k.keeper
 	w, err := k.closing(record.StatusGone, k.Last, false)
@@ -216,7 +216,7 @@ func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
 	}
 }
 
-// BeginEnd begins the end of the record by its holder. over is closed at the end of that: by the caller if first is
+// BeginEnd begins the end of the record by its holder. over is closed when that has finished, by the caller if first is
 // true. Under the mutex.
 func (k *Record) BeginEnd() (over chan struct{}, first bool) {
 	if first = k.over == nil; first {
@@ -227,7 +227,7 @@ func (k *Record) BeginEnd() (over chan struct{}, first bool) {
 
 // Leave ends a place in a queue, or a lock without a holder, without waiting for the answer. The body of the tombstone
 // tells a successor in the queue, and only it, whether it is first now. The channel is closed when the record is gone,
-// or nothing more is done about it.
+// or when nothing more will be done about it.
 func (k *Record) Leave(status record.Status) (gone <-chan struct{}) {
 	r := k.keeper
 	r.mu.Lock()
@@ -236,8 +236,8 @@ func (k *Record) Leave(status record.Status) (gone <-chan struct{}) {
 		r.mu.Unlock()
 		return over
 	}
-	// A Close has to wait from before the record's end until the record is gone: a renewal on its way
-	// may make the server refuse the first write, and then there is a second one.
+	// A Close has to wait from before the record's end until the record is gone: a renewal under way may make the
+	// server refuse the first write, and then a second one follows.
 	working := false
 	if r.Work.Begin() { //safety:leave-awaited
 		working = true

@@ -15,7 +15,7 @@ import (
 // hashSeed makes the phases of two clients differ.
 var hashSeed = maphash.MakeSeed()
 
-// phase returns the record's share, above 0 and at most 1, of the time between two renewals. It is renewed after that
+// phase returns a share, above 0 and at most 1, of the time between two renewals. The record is renewed after that
 // share when the renewals of all records are spread again.
 func (k *Record) phase() float32 {
 	return float32(maphash.String(hashSeed, k.Key)>>32+1) / (1 << 32)
@@ -101,7 +101,8 @@ func (k *Record) answered(n uint64, a kvstore.Answer, paced uint64, sent clock.I
 	k.Apply(k.AnswerArrived(n, answer, now), "")
 }
 
-// shrinks reports whether the next renewal is smaller than renewal n, which err has refused for its size. Under the mutex.
+// shrinks reports whether the next renewal is smaller than renewal n, which was refused with err for its size. Under
+// the mutex.
 func (k *Record) shrinks(n uint64, err error) bool {
 	return k.State == core.StateHeld && bucket.IsAny(err, kvstore.ErrTooLarge, kvstore.ErrFull) && k.owner.NoRoom(n, err)
 }
@@ -121,9 +122,9 @@ func (k *Record) landed(n uint64) (answered []flight) {
 	return answered
 }
 
-// fails notes why a renewal will not be confirmed. The next one is tried as usual. The owner is told once of a server
-// that refuses to renew the record, whatever the reason: a full or sealed bucket, a size, a permission. An outage is no
-// refusal. Under the mutex.
+// fails records why a renewal will not be confirmed. The next one is tried as usual. The owner is told once that the
+// server refuses to renew the record, whatever the reason: a full or sealed bucket, a size, a permission. An outage is
+// not a refusal. Under the mutex.
 func (k *Record) fails(err error) {
 	before := k.failure
 	k.failure = &err
@@ -132,8 +133,8 @@ func (k *Record) fails(err error) {
 	}
 }
 
-// resolveLater reads the record, after a refusal or a hint that has named revision, and judges by it. proven is true for
-// a refusal.
+// resolveLater reads and judges the record in the background, after a refusal or a hint that has named revision. proven
+// is true for a refusal.
 func (k *Record) resolveLater(revision uint64, proven bool) {
 	k.keeper.Work.Go(func(ctx context.Context) { k.resolve(ctx, revision, proven) })
 }

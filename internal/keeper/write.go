@@ -12,9 +12,9 @@ import (
 )
 
 // Write is the last write of a record: nearly always a tombstone. It is sent at once, or queued while as many writes
-// wait for their answers as the [core.Pace] allows. So the server is not flooded, and answers soon after the sending:
-// an answer that has not arrived by then is lost. Repeating a write that only waits at the server would delay all those
-// behind it.
+// wait for their answers as the [core.Pace] allows. So the server is not flooded, and answers soon after a write is
+// sent: an answer that has not arrived by then is lost. Repeating a write that is only waiting at the server would
+// delay all those behind it.
 type Write struct {
 	kvstore.Write
 	keeper  *Keeper

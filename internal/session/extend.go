@@ -12,8 +12,8 @@ import (
 )
 
 // Extend renews the lease now and waits for the confirmation. ttl 0 keeps the TTL. Another ttl applies until this
-// holder leaves. Beside other readers it can only lengthen the lease. If ctx ends first, the outcome is unknown, and
-// the lease is valid for as long as before, or for less if ttl is shorter.
+// holder leaves. While other readers share the lease, it can only lengthen it. If ctx ends first, the outcome is
+// unknown, and the lease is valid for as long as before, or for less if ttl is shorter.
 func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	l := h.lease
 	var t clock.Terms
@@ -87,7 +87,7 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 // unstored is a SetMeta whose metadata are not confirmed.
 type unstored struct {
 	before map[string]string // the metadata that it has replaced
-	after  uint64            // renewals with the new ones have greater numbers
+	after  uint64            // renewals with the new ones have higher numbers
 }
 
 // confirm waits for the confirmation of the holder's wishes.

@@ -43,11 +43,12 @@ func (h *Holder) MayHandOff() error {
 	return nil
 }
 
-// HandOff ends the lease, and leaves its record to a client that adopts the lock, by a last renewal, which is fixed.
+// HandOff ends the lease and, with a last renewal, which is fixed, leaves its record to a client that adopts the lock.
 // The context ends first: the work under it must not meet the next holder.
 //
-// HandOff returns nil if the server has confirmed that renewal inside the validity before. Otherwise the record is left
-// to its TTL. Nothing else is ever written under the id of the claim. The caller has called [Holder.MayHandOff].
+// HandOff returns nil if the server has confirmed that renewal inside the validity that the lease had before. Otherwise
+// the record is left to its TTL. Nothing else is ever written under the id of the claim. The caller must have called
+// [Holder.MayHandOff].
 func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	l, s := h.lease, h.lease.s
 	if !s.Work.Begin() {

@@ -26,7 +26,7 @@ type Admission struct {
 	WarnBefore time.Duration
 }
 
-// Holder is one caller's part in a lease. It ends when the caller leaves, and with the lease.
+// Holder is one caller's part in a lease. It ends when the caller leaves or the lease ends.
 type Holder struct {
 	lease  *Lease
 	number uint64 // among the holders of the lease, from 1
@@ -37,21 +37,21 @@ type Holder struct {
 
 	// The following fields are under the keeper's mutex.
 	next   *Holder // in the list of those inside
-	wishes *wishes // nil if it wants nothing special of the lease
+	wishes *wishes // nil if it wants nothing special from the lease
 	state  State
 	warned bool
 	cause  *EndError     // of the end; nil while inside
 	left   clock.Instant // when it left a lease that goes on; 0 if it did not
 }
 
-// wishes are what a holder wants of its lease. Most holders want nothing, and have none, which keeps a Holder small.
+// wishes are what a holder wants from its lease. Most holders want nothing and have none, which keeps a Holder small.
 // Under the mutex.
 type wishes struct {
 	core.Wish
 	warnBefore time.Duration // 0 for no early warning
 	onWarn     func()
 	unstored   []unstored    // the SetMeta calls whose metadata are not confirmed
-	crowded    clock.Instant // since when goroutines of the client wait behind the holder; 0 if none do
+	crowded    clock.Instant // since when goroutines of the client have waited behind the holder; 0 if none do
 	logged     bool          // that they do
 }
 
@@ -64,9 +64,9 @@ func (h *Holder) wanted() *wishes {
 }
 
 // Admit makes a caller a holder of the lease, and publishes the grant. The server has granted the lease to the first
-// holder. The next ones are admitted without a message: readers beside each other, others one after the other. h is the
-// zero Holder, which Admit fills in. If the lease has ended, Admit returns the cause. If it returns false without an
-// error, the lease has to be confirmed first: see [Lease.Renewed].
+// holder. Later ones are admitted without a message: readers side by side, others one after another. h is the zero
+// Holder, which Admit fills in. If the lease has ended, Admit returns the cause. If it returns false without an error,
+// the lease has to be confirmed first: see [Lease.Renewed].
 func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	base := a.Parent
 	if a.Detached {
@@ -122,7 +122,7 @@ func (h *Holder) warn() {
 	}
 }
 
-// wish returns what the holder wants of the lease, nil if nothing. Under the mutex.
+// wish returns what the holder wants from the lease, nil if nothing. Under the mutex.
 func (h *Holder) wish() *core.Wish {
 	if h.wishes == nil {
 		return nil
@@ -134,13 +134,13 @@ func (h *Holder) event(t EventType, cause error) Event {
 	l := h.lease
 	ev := Event{Type: t, Kind: l.Kind, Name: l.Name, Token: h.token, Cause: cause}
 	if l.s.notifier.observe != nil {
-		ev.ID = h.ID() // every holder but the first has an id to be made
+		ev.ID = h.ID() // for every holder but the first, the id has to be made
 	}
 	return ev
 }
 
-// Keep has the release leave the record of a job that is done, so that others stay out for d from now on. It does
-// nothing if the lease has ended.
+// Keep makes the release leave the record of a finished job, so that others stay out for d from now on. It does nothing
+// if the lease has ended.
 func (h *Holder) Keep(d time.Duration) {
 	l := h.lease
 	l.s.Lock()
@@ -160,7 +160,7 @@ func (h *Holder) Name() string { return h.lease.Name }
 // Key returns the key of the lease.
 func (h *Holder) Key() string { return h.lease.Key }
 
-// ID returns the holder's id: that of the claim for the first holder, with a number for the next ones.
+// ID returns the holder's id: the claim's for the first holder, with a number for later ones.
 func (h *Holder) ID() string {
 	id := h.lease.Body.ID
 	if h.number > 1 {
@@ -240,8 +240,8 @@ func (h *Holder) Retire() error { return h.lease.Retire() }
 // Abandon lets the lease run out, because the handle of its holder was dropped. See [Lease.Abandon].
 func (h *Holder) Abandon() { h.lease.Abandon() }
 
-// end publishes the end of the holder's part. The event comes first, so that the counts contain an end before anyone
-// can see it. Without the mutex.
+// end publishes the end of the holder's part. The event comes first, so that the counts contain an end before any
+// caller can see it. Without the mutex.
 func (h *Holder) end(event EventType, cause *EndError) {
 	if event != 0 {
 		var why error

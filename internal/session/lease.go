@@ -31,8 +31,8 @@ const (
 // Lease is a lock of this client: a record that is kept alive. At most one [Holder] is inside at a time, except for
 // readers, who share their lease.
 //
-// When the record has ended, the holders, the watch, the waits for a confirmation and onEnd stay as they are, so that
-// [Lease.Over] reads them without the mutex.
+// After the record has ended, the holders, the watch, the waits for a confirmation and onEnd do not change, so that
+// [Lease.Over] can read them without the mutex.
 type Lease struct {
 	keeper.Record
 	s *Session
@@ -152,7 +152,7 @@ func (l *Lease) AtRisk(err error) {
 	}
 }
 
-// Refused is part of [keeper.Owner]. The refusal may pass, so the early warning comes when it is due.
+// Refused is part of [keeper.Owner]. The refusal may pass, so the early warning comes only when it is due.
 func (l *Lease) Refused(err error) {
 	err = fmt.Errorf("renew lock %q: %w", l.Name, err)
 	for h := l.holders; h != nil; h = h.next {
@@ -256,7 +256,7 @@ func (l *Lease) Validity(now clock.Instant) (until clock.Instant, mayIdle bool) 
 	return l.use.Standing(&l.Kept, now)
 }
 
-// OnEnd arranges for fn to be called when the lease ends. It returns false if the lease has ended already.
+// OnEnd arranges for fn to be called when the lease ends. It returns false if the lease has already ended.
 func (l *Lease) OnEnd(fn func()) (held bool) {
 	l.s.Lock()
 	defer l.s.Unlock()
@@ -293,7 +293,7 @@ func (l *Lease) Abandon() {
 	l.Moved()
 	l.s.Unlock()
 	if held {
-		// This does not use warn: the goroutine is the runtime's, and may be outside of a bubble.
+		// This does not use warn: the goroutine is the runtime's, and may be outside a bubble.
 		l.s.Logger.Warn("a held lock was dropped without Unlock; it is renewed no more and ends by its TTL",
 			"lock", l.Name, "token", token, "ttl", ttl)
 	}
@@ -303,7 +303,7 @@ func (l *Lease) Abandon() {
 func (l *Lease) Confirm(ctx context.Context) error { return l.confirm(ctx, true) }
 
 // Renewed waits for the next confirmation of the lease, or for the end of the client. It renews the lease if no renewal
-// is on its way.
+// is under way.
 func (l *Lease) Renewed(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -311,8 +311,8 @@ func (l *Lease) Renewed(ctx context.Context) error {
 	return l.confirm(ctx, false)
 }
 
-// Keep renews the lease in time, even a fixed one, until stop is called. While the answer to a renewal is still to
-// come, stop does nothing and returns false: that renewal may be stored when nobody knows of it any more.
+// Keep renews the lease in time, even a fixed one, until stop is called. While the answer to a renewal is outstanding,
+// stop does nothing and returns false: that renewal may be stored when no process knows of it any more.
 func (l *Lease) Keep() (stop func() (stopped bool)) {
 	l.s.Lock()
 	defer l.s.Unlock()
@@ -326,8 +326,8 @@ func (l *Lease) Keep() (stop func() (stopped bool)) {
 	return func() bool { return l.forget(x, true) }
 }
 
-// forget ends a wait for a confirmation. If settled is true, it does nothing and returns false while the lease is
-// held and the answer to a renewal is still to come.
+// forget ends a wait for a confirmation. If settled is true, it does nothing and returns false while the lease is held
+// and the answer to a renewal is outstanding.
 func (l *Lease) forget(x extension, settled bool) bool {
 	l.s.Lock()
 	defer l.s.Unlock()
@@ -351,7 +351,7 @@ func (l *Lease) forget(x extension, settled bool) bool {
 	return true
 }
 
-// confirm waits for a confirmation: of a renewal that is sent from now on, or of any.
+// confirm waits for the confirmation of a renewal: of one sent from now on if fresh, otherwise of any.
 func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 	l.s.Lock()
 	if l.State != Held {
@@ -412,7 +412,7 @@ func (l *Lease) notified(ev kvstore.Event) {
 	l.s.Lock()
 	old := l.Old(ev.Record.Revision)
 	l.s.Unlock()
-	if old { // most are: notifications of own renewals, whose answers were quicker
+	if old { // most are: notifications of the client's own renewals, whose answers were quicker
 		return
 	}
 	entry := record.Of(ev.Record)
@@ -424,8 +424,8 @@ func (l *Lease) notified(ev kvstore.Event) {
 // errAbandoned means that a lease runs out, because the handle of a holder was dropped.
 var errAbandoned = errors.New("the handle of its holder was dropped")
 
-// wanted renews the lease at once if its holders want another TTL: the longest one counts, and that of an Extend ends
-// with its holder. Under the mutex.
+// wanted renews the lease at once if its holders want another TTL: the longest counts, and that of an Extend ends with
+// its holder. Under the mutex.
 func (l *Lease) wanted() {
 	var longest clock.Terms
 	for h := l.holders; h != nil; h = h.next {
@@ -439,8 +439,8 @@ func (l *Lease) wanted() {
 
 // Judge returns a function for each of the client's leases under this name. The function ends that lease at once. Its
 // argument, change, gets the key of the lease, changes the record there, and returns what is there now: a record or a
-// tombstone of another claim, a broken record, or nothing. Without Judge the client would learn of the change by a
-// notification or a renewal. The lease of a writer that waits for readers does not count, because nobody is inside.
+// tombstone of another claim, a broken record, or nothing. Without Judge the client would learn of the change from a
+// notification or a renewal. The lease of a writer that waits for readers does not count, because no holder is inside.
 func (s *Session) Judge(name string) (ends []func(change func(key string) kvstore.Record)) {
 	s.Each(func(k *keeper.Record) {
 		if l, ok := k.Owner().(*Lease); ok && k.Name == name && (l.holders != nil || l.use.Idle) {

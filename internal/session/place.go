@@ -37,7 +37,7 @@ func (p *Place) Gone() bool {
 	return state != Held
 }
 
-// A place has no duties of its own, and only its waiter cares for its end: see [keeper.Owner].
+// A place has no duties of its own, and only its waiter cares about its end: see [keeper.Owner].
 
 func (p *Place) NextDuty(due clock.Instant) clock.Instant { return due }
 func (p *Place) Perform(clock.Instant)                    {}

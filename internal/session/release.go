@@ -20,8 +20,8 @@ import (
 // ended before, or ends with the lease, is ignored.
 func (l *Lease) Release(ctx context.Context) error { return l.finish(ctx, true) }
 
-// Retire is Release, but leaves the record, which keeps others out until its TTL ends. The lease must not be renewed
-// any more. Retire sends nothing to the server.
+// Retire is Release, but leaves the record, which keeps others out until its TTL ends. The lease must no longer be
+// renewed. Retire sends nothing to the server.
 func (l *Lease) Retire() error { return l.finish(context.Background(), false) }
 
 // finish is Release, or Retire if the record is not to be deleted.
@@ -65,8 +65,8 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 			result = fmt.Errorf("release lock %q: %w", l.Name, bucket.ErrClosed)
 		}
 	case !held && (cause.Kind != ErrBroken || s.b.Away()):
-		// The caller does not wait for the end of what has most likely gone. A broken record is there, and keeps others
-		// out until it is deleted.
+		// The caller does not wait for the end of a record that is most likely gone. A broken record is still there,
+		// and keeps others out until it is deleted.
 		l.DeleteLater()
 		s.Work.Done()
 	default:
@@ -102,7 +102,7 @@ func (l *Lease) endFound(d keeper.Deletion) *EndError {
 	return nil
 }
 
-// resultIs keeps the result of the release for those who wait for it.
+// resultIs keeps the result of the release for the calls that wait for it.
 func (l *Lease) resultIs(err error) error {
 	if err != nil {
 		l.result = &err

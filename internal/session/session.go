@@ -57,7 +57,7 @@ type Session struct {
 
 const (
 	// verifyEvery is the time between two verifications while a client has leases or waits: others can change the
-	// settings of the bucket, and no message tells.
+	// settings of the bucket without any message.
 	verifyEvery = 5 * time.Minute
 	// verifyTaking is that time while the client takes locks: it must not take any in an unfit bucket.
 	verifyTaking = 2 * time.Minute
@@ -206,7 +206,7 @@ func (s *Session) verifyAgain(ctx context.Context) {
 	}
 }
 
-// doubtBucket verifies the bucket in the background: a record that has gone is the first sign of a deleted bucket.
+// doubtBucket verifies the bucket in the background: a missing record is the first sign of a deleted bucket.
 func (s *Session) doubtBucket() {
 	if s.doubted.Swap(true) {
 		return
@@ -233,8 +233,8 @@ func (s *Session) Healthy() error {
 func (s *Session) ClosedWithin() { s.notifier.worker.StopWithin() }
 
 // Close waits until ctx ends for the holders to release their leases, and then ends what is left with cause
-// [bucket.ErrClosed]. It leaves the records of those to their TTL, because their holders' work may still be stopping.
-// It returns the names still held. Clean-up under way may take a release timeout longer.
+// [bucket.ErrClosed]. It leaves their records to the TTL, because the holders' work may still be stopping. It returns
+// the names still held. Clean-up under way may take a release timeout longer.
 func (s *Session) Close(ctx context.Context) (left []string) {
 	left = s.Keeper.Close(ctx)
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ReleaseTimeout)
