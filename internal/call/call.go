@@ -133,7 +133,7 @@ func (a *Call) Context() context.Context { return a.ctx }
 // Join sets the cohort to which the call reports.
 func (a *Call) Join(of Cohort) { a.of = of }
 
-// holderSeen notes the holder of the lock, as far as known.
+// holderSeen records the holder of the lock, as far as known.
 func (a *Call) holderSeen(holder record.Entry) {
 	s := LockState{Holder: holder}
 	if a.bid != nil { // otherwise another call has claimed
@@ -143,7 +143,7 @@ func (a *Call) holderSeen(holder record.Entry) {
 	a.of.HolderSeen(s)
 }
 
-// RequestAnswered notes the result of the last request, for the error of a wait that is given up. err is nil if the
+// RequestAnswered records the result of the last request, for the error of a wait that is given up. err is nil if the
 // server has answered that the lock is held, or that the cohort is queued. A request cut short by the end of the wait
 // says nothing.
 func (a *Call) RequestAnswered(err error) {
@@ -164,7 +164,7 @@ func (a *Call) TakeOver(from *Call) {
 	a.bid.Caller, a.bid.Once, a.bid.Draft.Body, a.bid.Draft.Begun = a, a.Req.Once, body, a.Begun
 }
 
-// GivesUp notes what was known when the call gave up. claims reports whether the claim under way is its own.
+// GivesUp records what was known when the call gave up. claims reports whether the claim under way is its own.
 func (a *Call) GivesUp(seen *LockState, outage error, claims bool) {
 	a.seen, a.outage = seen, outage
 	if claims && a.bid != nil {
@@ -288,7 +288,7 @@ func (a *Call) ask() error {
 	return err
 }
 
-// noAnswer returns the result of a failed request: the end of the wait, if that has come.
+// noAnswer returns the result for a failed request: ended if the wait is over, otherwise failed.
 func (a *Call) noAnswer(err error) result {
 	if cause := a.Over(); cause != nil {
 		return result{Outcome: ended, Err: cause}
@@ -304,7 +304,7 @@ func (a *Call) Over() error {
 	return context.Cause(a.c.b.Granting())
 }
 
-// Unfit returns why the bucket is unfit, nil if the client knows no reason.
+// Unfit returns the reason why the bucket is unfit, nil if the client knows of none.
 func (a *Call) Unfit() error {
 	if err := context.Cause(a.c.b.Granting()); errors.Is(err, kvstore.ErrBucketConfig) {
 		return err

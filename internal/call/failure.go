@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Failure returns the error of an acquire that was not granted.
+// Failure returns the error for an acquire that was not granted.
 func (a *Call) Failure(r result) error {
 	switch r.Outcome {
 	case free, busy:
@@ -27,7 +27,7 @@ func (a *Call) Failure(r result) error {
 	return fmt.Errorf("acquire lock %q: %w", a.Req.Name, r.Err)
 }
 
-// Locked returns the error of a one-shot acquire of a lock that is held or queued for.
+// Locked returns the error for a one-shot acquire of a lock that is held, or for which others are queued.
 func (a *Call) Locked(holder record.Entry) error {
 	err := &BusyError{Kind: a.Req.Kind, Name: a.Req.Name}
 	if holder.Live() {
@@ -63,7 +63,7 @@ func (a *Call) unavailable() error {
 	return nil
 }
 
-// GaveUp returns the error of a call that gave up for a cause, and publishes the event.
+// GaveUp returns the error for a call that gave up for a cause, and publishes the event.
 func (a *Call) GaveUp(cause error) error {
 	waited := a.waited()
 	if cause == nil { // the bucket is fit again

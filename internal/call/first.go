@@ -131,7 +131,7 @@ func (f *first) answered() {
 	f.back.silent = 0
 }
 
-// failed reports a read without an answer. It is repeated soon.
+// failed reports a read without an answer. The read is repeated soon.
 func (f *first) failed(err error) result {
 	a := f.a
 	if f.Counts && bucket.IsAny(err, bucket.ErrPermission) {

@@ -15,7 +15,7 @@ import (
 // mailbox is a waiter's view of the keys that it watches: the newest event of each that it has not taken yet, and a
 // wake channel. Wake-ups coalesce. No transition of a key is lost, because tombstones and ends are newer than the
 // records that they end. The end of a record is an event at the revision of its last write, which may be below the
-// revision of an event of the key watched before. New events are not compared with those already taken, because a
+// revision of an event for the previously watched key. New events are not compared with those already taken, because a
 // forged one may name any revision.
 type mailbox struct {
 	mu      sync.Mutex

@@ -18,8 +18,8 @@ func (a *Call) survey(revision uint64) result {
 	b := a.c.b
 	at := b.Instant()
 	a.queue = nil
-	// A state that contains the lock's tombstone has every waiter that queued before it, and waiters go first. If no
-	// replica can lag, the list need not name the revision: for an empty queue that would cost a second request.
+	// A state that contains the lock's tombstone contains every waiter that queued before it, and waiters go first. If
+	// no replica can lag, the list need not name the revision: for an empty queue that would cost a second request.
 	opts := []kvstore.ListOption{kvstore.Reached(revision)}
 	if b.Alone() { //safety:newcomer-as-of
 		revision = 0

@@ -59,7 +59,7 @@ func (d *Draft) terms() (clock.Terms, error) {
 	return t, nil
 }
 
-// waited returns the wait before the claim, in milliseconds, for its record.
+// waited returns the wait before the claim in milliseconds, as its record states it.
 func (d *Draft) waited(now clock.Instant) int64 {
 	if !d.Queued {
 		return 0

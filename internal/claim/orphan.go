@@ -12,7 +12,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// GoneWithin limits the time for which a call that gives up waits until its records are gone. It allows for a few round
+// GoneWithin limits the time that a call that gives up waits for its records to be gone. It allows for a few round
 // trips, and is too short to notice.
 const GoneWithin = 100 * time.Millisecond
 
@@ -134,7 +134,7 @@ func (cl *claim) awaitAnswer(ctx context.Context, n int) {
 			return
 		}
 		select {
-		case <-cl.wake: // nobody else waits for a claim that is over
+		case <-cl.wake: // no one else waits on a claim that is over
 		case <-ctx.Done():
 			return
 		}

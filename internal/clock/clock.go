@@ -40,7 +40,7 @@ var (
 // The suspended time costs two system calls, many times the rest. Now asks for it when the wall clock has moved against
 // the monotonic one. At a resume Linux adds the time slept to CLOCK_REALTIME and to CLOCK_BOOTTIME in one step
 // (__timekeeping_inject_sleeptime), so no suspend goes unseen. Any other move of the wall clock costs only the calls. A
-// wall clock that is set back by exactly the time slept before the next reading hides a suspend for at most askAgain.
+// wall clock that is set back by exactly the time slept, before the next reading, hides a suspend for at most askAgain.
 func Now() Instant {
 	now := time.Now()
 	mono := int64(now.Sub(clockBase))

@@ -22,7 +22,7 @@ type lock struct {
 	gate    kvstore.Watch // nil if not subscribed
 	blocked *time.Timer   // for readers that wait for the end of a writer's record; nil if there are none
 
-	// Most locks have one cohort, and that one lease.
+	// Most locks have one cohort with one lease.
 	firsts [1]*cohort
 	first  cohort
 }
@@ -44,7 +44,7 @@ func (g *group) equal(h *group) bool {
 type cohort struct {
 	lock     *lock
 	group    group
-	private  bool // for one goroutine
+	private  bool // serves only one goroutine
 	fifo     fifo
 	asked    uint64  // the number of the last goroutine that has asked
 	clear    uint64  // the value of asked when the client last knew that no one else was waiting
@@ -154,7 +154,7 @@ func (c *Client) lockOf(keys record.Keys) *lock {
 }
 
 // fold forgets the lock and the cohort of a holder if no other goroutine of the client waits for the lock. Most locks
-// are held like that, and a client may hold very many. [lock.unfold] restores both for the next goroutine that asks.
+// are held this way, and a client may hold very many. [lock.unfold] restores both for the next goroutine that asks.
 func (h *holder) fold() {
 	k, t := h.cohort, h.tenure
 	l := k.lock

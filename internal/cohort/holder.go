@@ -49,7 +49,7 @@ type holder struct {
 	waits      bool           // it is in the FIFO
 	queued     bool           // announced as waiting
 	informed   bool           // it has listed the queue, before it enters an idle lease
-	confirms   bool           // the lease was idle for long, and has to be confirmed
+	confirms   bool           // the lease was idle for a long time, and has to be confirmed
 	releases   bool           // it has to release the lease that it has left
 	failure    *claim.Result  // the cohort's; nil while there is none
 	awaits     *session.Lease // an idle lease that was given up: the claim waits until its record is gone; nil if there is none
@@ -146,7 +146,7 @@ func (c *Client) lingering(a *call.Call) bool {
 	return false
 }
 
-// acquire gets the lock. does is the first step, by [Client.ask].
+// acquire gets the lock. does is the first step, as returned by [Client.ask].
 func (h *holder) acquire(c *Client, does role) error {
 	for {
 		var res claim.Result

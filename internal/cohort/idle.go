@@ -23,7 +23,7 @@ const sweepEvery = 10 * time.Millisecond
 type idleList struct {
 	oldest, newest *tenure
 	n              int
-	alarm          *time.Timer   // starts the next round; nil if no lease has been idle
+	alarm          *time.Timer   // starts the next round; nil if no lease has ever been idle
 	rings          clock.Instant // when it is due; 0 if it is not set
 }
 
@@ -90,8 +90,8 @@ func (t *tenure) idles(linger time.Duration, now clock.Instant) {
 }
 
 // take lets a goroutine enter an idle lease if the client has listed the queue recently. Otherwise the goroutine waits
-// for a list. A one-shot acquire lists the queue itself, and claims the lock if that fails. If the lease was idle for
-// long, the goroutine first makes sure that the record is still there.
+// for a list. A one-shot acquire lists the queue itself, and claims the lock if that fails. If the lease was idle for a
+// long time, the goroutine first makes sure that the record is still there.
 func (t *tenure) take(h *holder, now clock.Instant) role {
 	k := t.cohort
 	l := k.lock

@@ -20,7 +20,7 @@ const (
 	idleSilence = 5 * time.Second
 )
 
-// standing is what a client knows of others, outside a cohort, that want its lock. An error costs fairness for a
+// standing is what a client knows of others, outside a cohort, that want its lock. A mistake costs fairness for a
 // moment, never exclusion.
 type standing uint8
 
@@ -42,7 +42,7 @@ type others struct {
 	queueIn, gateIn bool          // subscribed to
 	asked           [2]bool       // the subscription to the queue, and to the gate, is made or being made
 	proven          clock.Instant // since when the subscriptions are known to be in place; 0 if not known
-	epoch           uint32        // the number of ends of the proof
+	epoch           uint32        // how often the proof has ended
 	listedAt        clock.Instant // when the last whole list of the queue was requested; 0 if never
 	listing         bool          // a list is under way
 	gate            gateSeen
@@ -65,7 +65,7 @@ type departure struct {
 	at       clock.Instant
 }
 
-// gateSeen is the last known record of the gate of a lock that the client reads.
+// gateSeen is the last known record of the gate of a lock for which the client has readers.
 type gateSeen struct {
 	entry    *record.Entry // the last one that was live; nil if there is none
 	live     bool          // the last record is not a tombstone
@@ -118,7 +118,8 @@ func (o *others) quiet(reads bool, now clock.Instant) bool {
 	return o.proves(reads) && at != 0 && at >= o.proven && now.Sub(at) < idleSilence //safety:linger-informed
 }
 
-// heardAt returns when the last list that shows all who matter was requested, 0 if never.
+// heardAt returns when the queue was last listed or, for readers, the older of the last lists of queue and gate; 0 if
+// never.
 func (o *others) heardAt(reads bool) clock.Instant {
 	if o == nil {
 		return 0
@@ -132,7 +133,7 @@ func (o *others) heardAt(reads bool) clock.Instant {
 	return min(o.listedAt, o.gate.listedAt)
 }
 
-// standing judges the known places, and for readers the gate. Readers let readers pass.
+// standing judges the known places, and for readers the gate. Readers do not block readers.
 func (o *others) standing(reads bool, now clock.Instant) standing {
 	switch {
 	case o == nil:
@@ -145,8 +146,8 @@ func (o *others) standing(reads bool, now clock.Instant) standing {
 	return unknown
 }
 
-// earliest returns the first end of a record that keeps goroutines out, 0 if there is none. It forgets places
-// whose TTL is over.
+// earliest returns the time at which the first record that keeps goroutines out ends, 0 if there is none. It forgets
+// places whose TTL is over.
 func (o *others) earliest(reads bool, now clock.Instant) (until clock.Instant) {
 	note := func(end clock.Instant) {
 		if until == 0 || end < until {
@@ -182,9 +183,9 @@ func (o *others) placeSeen(e record.Entry, listedAt, now clock.Instant) {
 	o.places[e.Key] = seat{record.Mode(e.Mode) == record.Shared, now, now.Add(e.Record.TTL + record.OverdueSlack)}
 }
 
-// listed completes a list of the whole queue that was requested at time at, after its places have been recorded. It forgets
-// a place that was last seen before then and that the list does not show. Such a place has ended, because the end of a TTL
-// has no notification, or never existed, because a notification may be forged.
+// listed completes a list of the whole queue that was requested at time at, after its places have been recorded. It
+// forgets any place last seen before then that the list does not show. Such a place has ended, since the end of a TTL
+// is not notified, or never existed, since a notification may be forged.
 func (o *others) listed(at clock.Instant) {
 	o.listedAt = at
 	for key, s := range o.places {
@@ -422,7 +423,7 @@ func (l *lock) notePlaces(o *others, queue []record.Entry, at clock.Instant) {
 	}
 }
 
-// subscribe begins to watch the queue, and the gate if the client reads. The answer to a later write proves the
+// subscribe starts watching the queue, and the gate if the client reads. The answer to a later write proves the
 // subscription. It returns what is known, and the epoch of the proof.
 func (l *lock) subscribe() (o *others, epoch uint32) {
 	c := l.c

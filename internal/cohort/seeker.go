@@ -134,8 +134,8 @@ func (s *seeker) failed(res claim.Result) {
 	}
 }
 
-// fail ends the wait of the FIFO with an error. If the stream has had no leader for long, waiters that have seen little
-// of that time get another seeker instead.
+// fail ends the wait of the FIFO with an error. If the stream has had no leader for a long time, waiters that have seen
+// little of that time get another seeker instead.
 func (k *cohort) fail(res claim.Result, now clock.Instant) {
 	leaderless := errors.Is(res.Err, kvstore.ErrNoStream)
 	for h := k.fifo.first; h != nil; {

@@ -17,14 +17,14 @@ type Bid struct {
 	Until clock.Instant // from then on its claims could pass goroutines that have queued; 0 if they never could
 	Begun clock.Instant // when the offer under way began, which another call may continue; 0 if there is none
 
-	// unmapped is the time of the first of the latest tries that no server took, although the stream had a leader; 0 if
-	// the last try ended otherwise.
+	// unmapped is when servers stopped taking its writes although the stream had a leader; 0 if the last try ended
+	// otherwise.
 	unmapped clock.Instant
 
 	// The rest is about the offer under way.
 	tries, losses, flights, full int
-	// silent counts consecutive tries without an answer. After an outage, attempts from before it may turn up and be
-	// lost.
+	// silent counts consecutive tries without an answer. After an outage, attempts from before it may turn up late, are
+	// lost, and end the count.
 	silent int
 }
 
@@ -44,7 +44,7 @@ const (
 	unmappedPause = 4
 )
 
-// Trouble is the reason why an attempt decided nothing.
+// Trouble is the reason that an attempt decided nothing.
 type Trouble uint8
 
 const (

@@ -12,7 +12,7 @@ import (
 //	read --> its record: write the broken one --> acknowledged: done
 //	     |                                    --> refused: read again, as of the revision that the leader named
 //	     |                                    --> no answer: read again
-//	     --> gone, or broken already: read as of what the leader has stored, and then: done, or nobody to break
+//	     --> gone, or broken already: read as of what the leader has stored, and then: done, or no claim to break
 //
 // A lagging replica or mirror may answer a read. If it shows the claim, the conditional write is the proof. Only a
 // state that contains what the leader had stored during the break proves that the claim is gone or already broken.

@@ -279,7 +279,7 @@ func (c *Claim) Close(n int) (unwanted []uint64, open []Attempt, found bool) {
 	return unwanted, open, found
 }
 
-// Settle notes that attempt n cannot be applied any more, or was applied and its record deleted.
+// Settle notes that attempt n can no longer be applied, or was applied and its record deleted.
 func (c *Claim) Settle(n int) {
 	if n >= 1 && n <= len(c.attempts) {
 		c.attempts[n-1].answered = true

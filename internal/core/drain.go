@@ -19,9 +19,9 @@ import (
 //	 ^                                         |
 //	 +---- a deletion, so it asks again -------+
 //	 +---- a reader: watch, or wait -----------+
-//	 +---- nobody, and replicas: write the ----+
+//	 +---- none, and replicas: write the ------+
 //	 |     gate once more (GateConfirmed)      |
-//	                                           +---- a proof that nobody reads ---> drained
+//	                                           +---- a proof that no reader is left ---> drained
 //
 // On one replica the proof is one answer that contains a gate write and names no reader that may be live. On several
 // replicas, the server that answers may have been deposed without knowing it. By its own clock, such a server removes
@@ -32,9 +32,10 @@ import (
 //
 //   - Suppose that the stream has no renewal of this reader between the two gate writes. Then the reader's record had
 //     expired when the first answer was given, and so had its validity. Any later renewal comes too late.
-//   - Suppose that the stream has such renewals. The state of the second answer contains the last one, or a later one: a
-//     leader stores a renewal before it removes the record that the renewal replaces. That renewal was stored after the
-//     first gate write, and its TTL is longer than a ProofWindow. So the second answer names the reader, a contradiction.
+//   - Suppose that the stream has such renewals. The state of the second answer contains the last of them, or a later
+//     one: a leader stores a renewal before it removes the record that the renewal replaces. That renewal was stored
+//     after the first gate write, and its TTL is longer than a ProofWindow. So the second answer names the reader, a
+//     contradiction.
 //
 // The second case requires a leader. A replica that is catching up first removes what was replaced, and lacks the
 // reader until the renewal arrives: with two renewals in the window, a reader can be missing from both of two such

@@ -220,7 +220,7 @@ func (k *Kept) Enough() Renewal {
 // Wanted reports whether a renewal is wanted but not sent yet.
 func (k *Kept) Wanted() bool { return k.n < k.need }
 
-// Unanswered reports whether a renewal is on its way.
+// Unanswered reports whether a renewal is under way.
 func (k *Kept) Unanswered() bool { return len(k.sent) > 0 }
 
 // Renewal returns the number of the last renewal.
@@ -346,7 +346,7 @@ func (k *Kept) Reconnected(now clock.Instant, phase float32) (u Consequence) {
 	return u
 }
 
-// Suspect handles a hint naming revision that the record has changed.
+// Suspect handles a hint, naming revision, that the record has changed.
 func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 	if k.Renews() {
 		// A flood of forged hints is answered slowly.

@@ -13,8 +13,8 @@ import (
 // is too slow for the due renewals loses no lock that it can carry. The number of unanswered writes under way is
 // limited to what the service answers within the time of its fastest answer plus a quarter of a second. More would wait
 // in the network, where no write can be overtaken or withdrawn, and would hold up every other request on the
-// connection. The limit never falls below what a service needs that has become slower and still carries all records;
-// see [Pace.Add].
+// connection. The limit never falls below what a service that has become slower needs to carry all records; see
+// [Pace.Add].
 //
 // The writes that end records count too, and take turns with the renewals while those are in time. They wait in order
 // of arrival.

@@ -175,8 +175,8 @@ func (l *Use) Watch(now clock.Instant, watchAfter time.Duration) bool {
 	return false
 }
 
-// Standing returns the time until which the lease holds, the earliest possible if it has ended, and whether it may be
-// idle now, as the record tells other clients.
+// Standing returns the time until which the lease holds, the earliest possible time if it has ended, and whether the
+// record tells other clients that it may be idle now.
 func (l *Use) Standing(k *Kept, now clock.Instant) (until clock.Instant, mayIdle bool) {
 	if k.State != StateHeld || k.Abandoned {
 		return math.MinInt64, false
@@ -184,7 +184,7 @@ func (l *Use) Standing(k *Kept, now clock.Instant) (until clock.Instant, mayIdle
 	return k.Valid.End, !k.Valid.Over(now) && k.Body.Lingers && (l.marked == 0 || k.LastSent > l.marked) //safety:linger-shown
 }
 
-// Wish is what a holder wants of its lease.
+// Wish is what a holder wants from its lease.
 type Wish struct {
 	Terms clock.Terms   // set by Extend; zero for those of the grant
 	Least time.Duration // the minimum hold; 0 if there is none
@@ -201,8 +201,8 @@ func (w *Wish) Cooldown(now clock.Instant) time.Duration {
 	return w.Least - held + clock.NewTerms(held).Margin //safety:cooldown-margin
 }
 
-// Longer returns the longer of two terms: those that others want, and those that this holder wants. w is nil if the
-// holder has no wish.
+// Longer returns the longer of two terms: what others want, and what this holder wants. w is nil if the holder has no
+// wish.
 func (w *Wish) Longer(others, granted clock.Terms) clock.Terms {
 	t := granted
 	// The TTL that covers a minimum hold stays: the holder may crash.

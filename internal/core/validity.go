@@ -35,7 +35,7 @@ func (v Validity) Over(now clock.Instant) bool { return now >= v.End }
 func (v *Validity) Planned() bool { return v.Bounded() && v.End >= v.Until } //safety:planned-end
 
 // RenewalSent notes that a renewal is sent. The server may apply it at any time from now on, and its TTL may be shorter
-// than that of the record. Then it shortens the validity at once, and returns true.
+// than that of the record. In that case it shortens the validity at once, and returns true.
 func (v *Validity) RenewalSent(sent clock.Instant, t clock.Terms) (shorter bool) {
 	if end := t.End(sent); end < v.End { //safety:shorter-at-once
 		v.End = end

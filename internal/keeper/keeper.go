@@ -28,7 +28,7 @@ const (
 type Config struct {
 	// Holding is called at least once a second while there are records.
 	Holding func()
-	// Doubted is called when a record is gone, which may mean that the bucket is gone. It must not block.
+	// Doubted is called when a record is gone, which may mean that the bucket is gone too. It must not block.
 	Doubted func()
 	// Warn logs a warning. It must not block.
 	Warn func(msg string, args ...any)
@@ -36,9 +36,9 @@ type Config struct {
 
 // Keeper renews every record of a client, ends those that are over, and removes them from the bucket.
 //
-// The renewer is one goroutine with one timer for all records, and it does no I/O at all: the context of a lease has to end
-// at the end of its validity whatever the network does. The sender, a second goroutine, encodes the renewals that are due in
-// the order of the pace. Clean-up runs in the group.
+// The renewer is one goroutine with one timer for all records, and it does no I/O at all: the context of a lease has to
+// end with its validity, whatever the network does. The sender, a second goroutine, encodes the renewals that are due
+// in the order of the pace. Clean-up runs in the group.
 //
 // The mutex guards all records and the renewer. It is held for a few instructions at a time, and not across I/O or a
 // call of user code. Whatever an event under it leads to (the end of a context, a deletion) is deferred until
@@ -129,10 +129,10 @@ func (r *Keeper) Unlock() {
 	}
 }
 
-// Send runs fn on the sender. It is for callers that hold a mutex which fn may take.
+// Send runs fn on the sender. It is for callers that hold a mutex that fn may take.
 func (r *Keeper) Send(fn func()) { r.sender.Add(fn) }
 
-// Take puts the renewer in charge of a record that [Keeper.Make] has made.
+// Take puts the renewer in charge of a record made by [Keeper.Make].
 func (r *Keeper) Take(k *Record) {
 	r.mu.Lock()
 	defer r.Unlock()
@@ -184,7 +184,7 @@ func (r *Keeper) nudge(due clock.Instant) {
 	}
 }
 
-// schedule sets the time at which the renewer comes back to a record that is held. Under mu.
+// schedule sets the time at which the renewer returns to a held record. Under mu.
 func (r *Keeper) schedule(k *Record, due clock.Instant) {
 	if k.slot.index >= 0 {
 		k.slot.due = due
@@ -452,7 +452,7 @@ type slot struct {
 // Slot is part of [core.Paced].
 func (k *Record) Slot() *int32 { return &k.slot.ready }
 
-// dueHeap orders records by the time at which the renewer has to come back to them.
+// dueHeap orders records by the time at which the renewer has to return to them.
 type dueHeap []*Record
 
 func (h dueHeap) Len() int           { return len(h) }

@@ -102,7 +102,7 @@ const soonTries = 20
 // errBehind means that a server has returned an older record than the one it acknowledged.
 var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.ErrUnavailable)
 
-// Remove deletes a record of a claim by tombstones, until the server has confirmed that or ctx ends.
+// Remove tries to delete a claim's record with tombstones, until the server has confirmed that or ctx ends.
 func (r *Keeper) Remove(ctx context.Context, key string, what *core.Removal) error {
 	_, err := r.remove(ctx, &removal{Removal: what, key: key}, time.Now(), orphanLife, nil)
 	return err

@@ -66,13 +66,13 @@ func (s *Session) Hold(g keeper.Granted, until time.Time) *Lease {
 	return l
 }
 
-// sentinels has the error of each end.
+// sentinels maps each end to its error.
 var sentinels = [...]error{
 	core.EndLost: ErrLost, core.EndBroken: ErrBroken, core.EndPlanned: ErrEnded, core.EndClosed: bucket.ErrClosed,
 	core.EndReleased: ErrReleased, core.EndHandedOff: ErrHandedOff,
 }
 
-// events has the event of each end.
+// events maps each end to its event.
 var events = [...]EventType{
 	core.EndLost: EventLost, core.EndBroken: EventBroken, core.EndPlanned: EventEnded, core.EndClosed: EventLost,
 	core.EndReleased: EventReleased, core.EndHandedOff: EventReleased,
@@ -211,7 +211,7 @@ func (l *Lease) NoteEnd(end core.End, why string) {
 // Over is part of [keeper.Owner].
 func (l *Lease) Over() {
 	event := events[l.Cause]
-	// A Close reports by itself what it has left.
+	// A Close itself reports what it has left.
 	if l.holders != nil && (l.Cause == core.EndLost || l.Cause == core.EndBroken) {
 		l.s.warn("a held lock was lost; the work under it may not be alone any more", "lock", l.Name, "token", l.cause.Token, "cause", l.cause)
 	}
