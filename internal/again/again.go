@@ -24,7 +24,7 @@ func Logger(c *natslock.Client) *slog.Logger { return inside.Logger(c) }
 // that shows its metadata only in the holder's record.
 func Patient() natslock.LockOption { return inside.Patient() }
 
-// For is the option that sets the purpose in the records of a lock.
+// For sets the purpose in a lock's records.
 func For(p string) natslock.LockOption { return inside.Purpose(p) }
 
 // Long is the time without a failure after which the next failure counts as the first.

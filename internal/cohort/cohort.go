@@ -44,7 +44,7 @@ func (g *group) equal(h *group) bool {
 type cohort struct {
 	lock     *lock
 	group    group
-	private  bool // serves only one goroutine
+	private  bool // serves one goroutine
 	fifo     fifo
 	asked    uint64  // the number of the last goroutine that has asked
 	clear    uint64  // the value of asked when the client last knew that no one else was waiting

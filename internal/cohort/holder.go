@@ -260,7 +260,7 @@ func (h *holder) found(c *Client) (claim.Result, role) {
 		return claim.Result{}, waits
 	}
 	if errors.Is(res.Err, kvstore.ErrNoStream) && !a.Req.Once {
-		k.fail(res, now) // the leader is missing for all of them
+		k.fail(res, now) // the leader is missing for all
 	}
 	k.seek(now)
 	k.settle()

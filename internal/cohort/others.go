@@ -118,8 +118,7 @@ func (o *others) quiet(reads bool, now clock.Instant) bool {
 	return o.proves(reads) && at != 0 && at >= o.proven && now.Sub(at) < idleSilence //safety:linger-informed
 }
 
-// heardAt returns when the queue was last listed or, for readers, the older of the last lists of queue and gate; 0 if
-// never.
+// heardAt returns when the queue, and for readers the gate too, was last listed; 0 if never.
 func (o *others) heardAt(reads bool) clock.Instant {
 	if o == nil {
 		return 0
@@ -257,7 +256,7 @@ func (l *lock) anyReads() bool {
 	return false
 }
 
-// changed is called when the client has learned more of others.
+// changed is called when the client learns more of others.
 func (l *lock) changed(now clock.Instant) {
 	for i := len(l.cohorts) - 1; i >= 0; i-- {
 		k := l.cohorts[i]

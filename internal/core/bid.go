@@ -48,7 +48,7 @@ const (
 type Trouble uint8
 
 const (
-	// Silence: the attempt was not sent, or got no answer.
+	// Silence: not sent, or not answered.
 	Silence Trouble = iota
 	// Replicating: another write of the key is being replicated.
 	Replicating

@@ -123,7 +123,7 @@ const (
 	Again
 	// Free: refused, but no claim has the key: it has a tombstone, or is empty.
 	Free
-	// Refused: refused because of a record that was not read.
+	// Refused: because of a record that was not read.
 	Refused
 	// Busy: refused because another claim has the key, or others are queued.
 	Busy
@@ -294,7 +294,7 @@ func (c *Claim) Settled() bool {
 // IsSettled reports whether attempt n is answered or settled.
 func (c *Claim) IsSettled(n int) bool { return c.attempts[n-1].answered }
 
-// Unwanted reports whether the claim is over and record e is from an attempt that was not granted.
+// Unwanted reports whether the claim is over and e is from an attempt that was not granted.
 func (c *Claim) Unwanted(e record.Entry) bool {
 	return c.over && e.From(c.ID) && e.Renewal == 0 && e.Attempt != c.granted && //safety:over-notified
 		(e.Status == record.StatusHeld || e.Status == record.StatusWaiting)

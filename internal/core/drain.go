@@ -44,7 +44,7 @@ import (
 // The argument does not depend on the reader's TTL or margin, which the writer does not know. internal/verify/model has
 // the counterexample to a bound derived from the writer's.
 type Drain struct {
-	Once bool           // report a reader inside instead of waiting for it
+	Once bool           // report a reader inside at once
 	Left []record.Entry // the readers in the last answer; a zero entry was named but not found, or has changed
 
 	list     ReaderList

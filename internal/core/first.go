@@ -61,7 +61,7 @@ func (f *First) reread(vacant uint64) {
 // Next returns the next step, which the driver carries out at once.
 func (f *First) Next() (do Decision, k int, revision uint64) {
 	for _, do := range [...]Decision{Reclaim, Take, Verify} {
-		for k := len(f.keys) - 1; k >= 0; k-- { // the highest first, to leave others to waiters that know of fewer
+		for k := len(f.keys) - 1; k >= 0; k-- { // the highest first, since other waiters may know of fewer
 			if x := &f.keys[k]; x.do == do {
 				x.do = Stay
 				return do, k, x.at

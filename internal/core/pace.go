@@ -28,7 +28,7 @@ type Pace[R Paced, F Final] struct {
 	ready    readyHeap[R]
 	late     []R // records whose validity would end before an answer
 	finals   []F
-	turn     bool          // the last turn was a final write's
+	turn     bool          // a final write went last
 	sent     uint64        // the number of the last write sent
 	answered uint64        // the highest number with an answer
 	heard    clock.Instant // when the last answer arrived, or when the first write after all were answered was sent
@@ -272,7 +272,7 @@ func (p *Pace[R, F]) Behind(now clock.Instant) time.Duration {
 	return max(now.Sub(p.ready[0].late), 0)
 }
 
-// TimePassed begins a new second if the last one is over, and gives up on answers that do not come.
+// TimePassed begins a new second when due, and gives up on answers that do not come.
 func (p *Pace[R, F]) TimePassed(now clock.Instant) {
 	if p.sent == 0 { // times may be negative
 		p.second, p.heard = now, now

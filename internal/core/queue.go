@@ -129,7 +129,7 @@ const (
 	ListOn Standing = iota
 	// Behind: wait for the predecessor.
 	Behind
-	// Foremost: no place that this waiter has to wait for is left.
+	// Foremost: no place ahead blocks this waiter.
 	Foremost
 )
 
@@ -248,7 +248,7 @@ func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Tim
 		case e.ID == w.ID && e.Live():
 			there = true
 		case i < 0 || w.before[i].ID != e.ID:
-		case e.Live() && e.TokenOrTicket() == w.before[i].TokenOrTicket(): // otherwise it was stored again, behind others
+		case e.Live() && e.TokenOrTicket() == w.before[i].TokenOrTicket(): // otherwise stored again, behind others
 			before = append(before, e)
 		case e.Deleted && e.Status == record.StatusGranted: //safety:served-before
 			served = max(served, w.before[i].TokenOrTicket())

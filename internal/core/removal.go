@@ -19,7 +19,7 @@ type Removal struct {
 	ID       string // of the claim
 	Final    uint64 // the number of the last renewal; 0 if there is none
 	HandsOff bool   // the last renewal is for an adopter: if it fails, write nothing else
-	Exact    bool   // remove the record only if it is the one at Revision
+	Exact    bool   // remove only the record at Revision
 	Revision uint64 // what the next write expects
 
 	Broken     *record.Entry // the record that an operator had broken; nil if none is known
