@@ -225,7 +225,7 @@ func (a *Call) Reads() bool { return a.Req.Mode == record.Shared }
 // Drains reports whether the lock is granted behind a gate, when the readers have left.
 func (a *Call) Drains() bool { return a.Req.Kind == record.RW && !a.Reads() }
 
-// body returns the body of the record of a claim.
+// body returns the body of a claim's record.
 func (a *Call) body() record.Body {
 	body := a.c.b.Body(record.StatusHeld, a.Req.Meta)
 	body.Fixed, body.Mode, body.Permits = a.Req.Fixed, uint8(a.Req.Mode), record.Permits(a.Req.Permits)
@@ -249,7 +249,7 @@ func (a *Call) Prepare() {
 	}
 }
 
-// Bound limits the wait as the request says. The caller ends the limit with cancel.
+// Bound limits the wait as the request says. The caller lifts the limit with cancel.
 func (a *Call) Bound() (cancel func()) {
 	cancel = func() {}
 	if !a.Req.Until.IsZero() {

@@ -221,7 +221,7 @@ func entries(records []kvstore.Record) []record.Entry {
 	return all
 }
 
-// Hold makes the lease of a granted claim, and gives up the place at which the call has waited, if any.
+// Hold makes a granted claim a lease, and gives up the place, if any, at which the call has waited.
 func (a *Call) Hold(r claim.Result) *session.Lease {
 	l := a.c.s.Hold(a.bid.Grant(r), a.Req.Until)
 	if a.place != nil {

@@ -21,7 +21,7 @@ const (
 	DefaultMaxLingering = 10_000
 )
 
-// Client gets the locks of one client. The session holds them.
+// Client gets the locks for one client. The session holds them.
 //
 // No code that runs under mu calls user code or waits for the network. Whatever has to do so is deferred with later,
 // and unlock runs it.

@@ -310,7 +310,7 @@ func (l *lock) refresh(now clock.Instant) {
 	l.list()
 }
 
-// list lists the queue in the background, from a subscription that is in place.
+// list subscribes to the queue and lists it, in the background.
 func (l *lock) list() {
 	o := l.others
 	if o == nil {

@@ -21,7 +21,7 @@ type Bid struct {
 	// otherwise.
 	unmapped clock.Instant
 
-	// The rest is about the offer under way.
+	// The rest belongs to the offer under way.
 	tries, losses, flights, full int
 	// silent counts consecutive tries without an answer. After an outage, attempts from before it may turn up late, are
 	// lost, and end the count.

@@ -76,7 +76,7 @@ const (
 	StateEnded
 )
 
-// End is the way in which a kept record has ended.
+// End is the way a kept record ended.
 type End uint8
 
 const (

@@ -44,7 +44,7 @@ type Pace[R Paced, F Final] struct {
 // Paced is a record that is renewed.
 type Paced interface {
 	comparable
-	// Slot is the place of the record in a [Pace]: [NotReady] at first.
+	// Slot is the place of the record in a [Pace], initially [NotReady].
 	Slot() *int32
 }
 
@@ -112,7 +112,7 @@ func (p *Pace[R, F]) Take(now clock.Instant) (n uint64) {
 	return p.number(now)
 }
 
-// number returns the number of a write that is sent now.
+// number numbers a write that is being sent.
 func (p *Pace[R, F]) number(now clock.Instant) uint64 {
 	if p.sent == p.answered {
 		p.heard = now // silence counts from now on
@@ -121,7 +121,7 @@ func (p *Pace[R, F]) number(now clock.Instant) uint64 {
 	return p.sent
 }
 
-// waiting returns the number of writes that wait.
+// waiting returns the number of waiting writes.
 func (p *Pace[R, F]) waiting() int { return len(p.ready) + len(p.late) + len(p.finals) }
 
 // room reports whether one more write may be under way.
@@ -213,7 +213,7 @@ func (p *Pace[R, F]) Withdraw(f F) (waited int, was bool) {
 	return len(p.finals), f.Turn().Queued
 }
 
-// Finals returns the number of final writes that wait.
+// Finals returns the number of waiting final writes.
 func (p *Pace[R, F]) Finals() int { return len(p.finals) }
 
 // Ready returns the number of records that wait for their renewal, except those that are late.

@@ -7,7 +7,7 @@ import (
 )
 
 // Removal ends a record of one claim by a conditional write: a tombstone at the revision of the record, or the last
-// renewal of a record that the client has kept. An attempt or a renewal may still be on its way, and any answer may be
+// renewal of a record that the client has kept. An attempt or a renewal may still be under way, and any answer may be
 // lost, so a read follows each refused write:
 //
 //	write --> acknowledged: over
@@ -74,7 +74,7 @@ const (
 	foreign              // nothing, or another claim's record
 	over                 // the claim's tombstone or last renewal, whose answer was lost
 	refused              // the claim's record that the write expected. A deposed leader that does not know it refused the write
-	newer                // an attempt or a renewal that was still on its way
+	newer                // an attempt or a renewal that was still under way
 )
 
 // removalSteps maps what was found to the next step. Another claim's record stays.

@@ -360,7 +360,7 @@ func (f *Successor) Missed(k int, now clock.Instant) {
 	f.windows[k], f.scanAt = window{}, now.Add(scanAfter)
 }
 
-// Evicts returns the place of the head that a grant of key k has passed. The waiter deletes the place as it was read.
+// Evicts returns the head's place, which the grant of key k has passed. The waiter deletes the place as it was read.
 // evicts is false if the last read was too long ago.
 func (f *Successor) Evicts(k int, now clock.Instant) (head record.Entry, evicts bool) {
 	w := f.windows[k]

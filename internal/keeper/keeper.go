@@ -253,8 +253,8 @@ func (r *Keeper) sendReady() {
 	}
 }
 
-// answerArrived handles the answer to number n of all writes, which was sent at time sent. refused is true if the
-// connection did not take the write.
+// answerArrived handles the answer to write number n, which was sent at time sent. refused is true if the connection
+// did not take the write.
 func (r *Keeper) answerArrived(n uint64, sent, now clock.Instant, refused bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

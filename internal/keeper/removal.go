@@ -166,7 +166,7 @@ func (k *Record) Delete(ctx context.Context, status record.Status, begun time.Ti
 	return Deletion{Broken: m.Broken, Gone: step == core.LostBefore}
 }
 
-// DeleteLater deletes the record in the background, until the record would have ended by its TTL.
+// DeleteLater deletes the record in the background. It tries until the record would have ended by its TTL.
 func (k *Record) DeleteLater() {
 	if !k.keeper.b.Gone() { // otherwise nothing will reach the server
 		k.keeper.Work.Go(func(ctx context.Context) {

@@ -21,8 +21,7 @@ func (k *Record) phase() float32 {
 	return float32(maphash.String(hashSeed, k.Key)>>32+1) / (1 << 32)
 }
 
-// renew sends a renewal as number paced of all writes, and reports whether it has sent one. It runs on the goroutine
-// that sends.
+// renew sends a renewal as write number paced, and reports whether it has sent one. It runs on the sender.
 func (k *Record) renew(paced uint64) bool {
 	r := k.keeper
 	r.mu.Lock()
@@ -76,8 +75,8 @@ func (k *Record) renew(paced uint64) bool {
 	return err == nil
 }
 
-// answered handles the answer to renewal n, number paced of all writes, which was sent at time sent. It runs
-// on a goroutine of the store.
+// answered handles the answer to renewal n, which was sent at time sent as write number paced. It runs on a goroutine
+// of the store.
 func (k *Record) answered(n uint64, a kvstore.Answer, paced uint64, sent clock.Instant) {
 	r := k.keeper
 	now := r.b.Instant()

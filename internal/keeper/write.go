@@ -46,7 +46,7 @@ func (r *Keeper) Post(what kvstore.Write) *Write {
 	return w
 }
 
-// send sends w as number n of all writes.
+// send sends w as write number n.
 func (w *Write) send(n uint64, now clock.Instant) {
 	r := w.keeper
 	forget, err := r.b.Send(w.Write, func(a kvstore.Answer) {

@@ -367,7 +367,7 @@ func mapHead(n int) int {
 	return 2
 }
 
-// has counts a field that is there. If there is an encoder, has writes the key, and reports whether the value has to
+// has counts a field that is present. If there is an encoder, has writes the key, and reports whether the value has to
 // follow.
 func (w *fieldWriter) has(key string, there bool) bool {
 	if !there || w.err != nil {

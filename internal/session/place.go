@@ -10,8 +10,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Place is a place of this client in the queue of a lock: a record that is kept alive, and a waiter to wake when it has
-// ended.
+// Place is a place of this client in the queue of a lock: a record that is kept alive, and a waiter to wake when it
+// ends.
 type Place struct {
 	keeper.Record
 	wake func()

@@ -91,8 +91,8 @@ func (s *Session) Notify(ctx context.Context, ev Event) { s.notifier.notify(ctx,
 // warn logs a warning: see [Session.log].
 func (s *Session) warn(msg string, args ...any) { s.log(slog.LevelWarn, msg, args...) }
 
-// log logs on the goroutine of the observers, so that a handler that blocks delays no lock. The entry has the time of
-// the call.
+// log logs on the goroutine of the observers, so that a blocking handler delays no lock. The entry has the time of the
+// call.
 func (s *Session) log(level slog.Level, msg string, args ...any) {
 	r := slog.NewRecord(time.Now(), level, msg, 0)
 	r.Add(args...)
@@ -217,8 +217,8 @@ func (s *Session) doubtBucket() {
 	})
 }
 
-// Healthy returns nil, or all that endangers the locks: the connection, a stream that accepts no writes, the bucket,
-// renewals without an answer.
+// Healthy returns nil, or everything that endangers the locks: the connection, a stream that accepts no writes, the
+// bucket, renewals without an answer.
 func (s *Session) Healthy() error {
 	if s.b.Closed() {
 		return bucket.ErrClosed
