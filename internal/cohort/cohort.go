@@ -224,7 +224,7 @@ const (
 	informs // lists the queue first
 )
 
-// ask adds the caller to a cohort, and returns its first step.
+// ask adds the caller to a cohort.
 func (c *Client) ask(h *holder) (does role) {
 	c.mu.Lock()
 	defer c.unlock()
