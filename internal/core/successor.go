@@ -187,7 +187,7 @@ func (f *Successor) readNext(now clock.Instant, pause time.Duration) {
 		if f.Head.Zero() { // more places are ahead of it than it knows
 			after += 5 * f.Jitter
 		}
-		if at := f.ends.Add(after); at > now { // otherwise a later read has failed or shown nothing
+		if at := f.ends.Add(after); at > now { // otherwise this read was the one at the end
 			f.readAt = min(f.readAt, at) //safety:read-at-end
 		}
 	}
