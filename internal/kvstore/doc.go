@@ -26,10 +26,11 @@
 //
 //   - Nats-Expected-Last-Subject-Sequence makes the write a compare-and-set. The
 //     stream's leader evaluates it on the literal subject before it stores or proposes
-//     the message. So the leader refuses one of two conflicting writes.
+//     the message, so it refuses one of two conflicting writes.
 //   - Nats-TTL, in whole seconds, makes the server remove the record. The server would
 //     truncate a fraction of a second, so this package rounds it up.
-//   - KV-Operation: DEL marks a tombstone. It has a TTL too: a tombstone ends by itself.
+//   - KV-Operation: DEL marks a tombstone. A tombstone has a TTL too, so the server
+//     removes it as well.
 //
 // # What an answer proves
 //
@@ -40,11 +41,11 @@
 //
 // # Watching
 //
-// The bucket publishes what it stores again, on plain subjects. A watch is a core
-// subscription to them, without a consumer and without a goroutine. The server sends no
-// message when it removes an expired record. So a watch computes the ends of the records
-// that it has seen, and reports them as events. Events are hints: they can be lost, late
-// or forged.
+// The bucket republishes every change on plain subjects. A watch is a core
+// subscription to them, without a consumer or a goroutine. The server sends no message
+// when it removes an expired record, so a watch works out when the records it has seen
+// expire, and reports that as an event. Events are hints: they can be lost, late or
+// forged.
 //
 // # Concurrency
 //

@@ -20,7 +20,7 @@ type Level int
 const (
 	// Fine: the setting is as it should be.
 	Fine Level = iota
-	// Worse: the bucket is safe, and slower, riskier or less private than need be.
+	// Worse: the bucket is safe, but slower, riskier or less private than necessary.
 	Worse
 	// Unfit: the bucket is not safe. [Open] refuses it.
 	Unfit
@@ -32,17 +32,17 @@ type Finding struct {
 	Setting string // the stream's setting, by its JSON name, or "nats-server"
 	Value   string // the present value
 	Want    string // the recommended or required value
-	// The consequence of the value, and its repair. Both are empty if the setting is
-	// as it should be. Operators read them, so they name locks.
+	// Why is the consequence of the value, and Repair the remedy. Both are empty if the
+	// setting is as it should be. Operators read them, so they name locks.
 	Why, Repair string
-	// Update says that an update of the stream repairs it; see [Repaired].
+	// Update reports that an update of the stream repairs it; see [Repaired].
 	Update bool
-	// Remake says that no update can repair it. The bucket has to be deleted and
+	// Remake reports that no update can repair it. The bucket has to be deleted and
 	// re-created, which ends every record in it.
 	Remake bool
 }
 
-// warning is the finding in a sentence.
+// warning describes the finding in a sentence.
 func (f Finding) warning() string {
 	return fmt.Sprintf("%s is %s, should be %s: %s; repair: %s", f.Setting, f.Value, f.Want, f.Why, f.Repair)
 }
@@ -56,27 +56,27 @@ const (
 	byUpgrade = "upgrade nats-server to " + MinServer + " or later, then re-create the bucket"
 )
 
-// rule is what is asked of one setting.
+// rule is the requirement on one setting.
 type rule struct {
 	setting string
 	bad     Level // of a value that does not fit
-	// right is the value that a repair sets, nil for none. Where another fits too, fits
-	// tells, and want says it.
+	// right is the value that a repair sets, nil for none. If other values fit too, fits
+	// accepts them and want describes them.
 	right any
 	fits  func(value any) bool
 	want  string
-	is    string // says what the value is where that is more than the setting
+	is    string // describes the value if it is more than the setting
 	// See [Finding].
 	why, repair string
 }
 
-// free are the settings that may have any value. All others have a rule.
+// free lists the settings that may have any value. All others have a rule.
 var free = []string{"name", "description", "metadata", "placement", "max_msgs", "max_bytes", "max_consumers", "consumer_limits",
 	"duplicate_window", "compression", "mirror_direct", "template_owner"}
 
-// rules returns what is asked of the settings of the bucket of cfg. Those that are Unfit
-// must be as here: with another value two may hold one lock, or nobody ever gets one. Those
-// that are Worse are warned about.
+// rules returns the requirements on the settings of the bucket of cfg. A violated Unfit
+// rule means that two clients may hold one lock, or that no client ever gets one. A
+// violated Worse rule causes a warning.
 func rules(cfg Config, info *Info, s Settings) []rule {
 	own := subjectPrefix(cfg.Bucket) + ">"
 	level, server := serverOf(info.Config.Metadata)
@@ -144,7 +144,8 @@ func rules(cfg Config, info *Info, s Settings) []rule {
 		{setting: "deny_delete", bad: Worse, right: true, why: "records can be removed under their holders", repair: byUpdate},
 		{setting: "deny_purge", bad: Worse, right: true, why: "records can be removed under their holders", repair: rollup},
 		{setting: "allow_atomic", bad: Worse, right: true, why: "a later version cannot write several records in one step", repair: byUpdate},
-		// The server echoes the request, so what counts is where it is.
+		// The server echoes the requested value, so the rule checks the actual
+		// sequence.
 		{setting: "first_seq", bad: Worse, is: strconv.FormatUint(info.State.LastSeq, 10), fits: func(any) bool { return info.State.LastSeq >= lowFirstSeq },
 			want: "the time in ten-microsecond ticks since 2016", why: "fencing tokens repeat when the bucket is re-created", repair: byRemake},
 		{setting: "num_replicas", bad: Worse, right: 3, is: replicas, fits: func(any) bool { return !clustered || !single },
@@ -152,7 +153,7 @@ func rules(cfg Config, info *Info, s Settings) []rule {
 	}
 }
 
-// judge returns the verdict on a value.
+// judge judges a value by the rule.
 func (r rule) judge(value any) Finding {
 	f := Finding{Setting: r.setting, Value: cmp.Or(r.is, text(r.setting, value)), Want: cmp.Or(r.want, text(r.setting, r.right))}
 	if r.fits == nil && same(value, r.right) || r.fits != nil && r.fits(value) {
@@ -163,12 +164,12 @@ func (r rule) judge(value any) Finding {
 	return f
 }
 
-// Examine judges every setting of a stream that is to be a bucket, in a fixed order. The
-// result includes the settings that are right, and of those that this package does not know
-// the ones that are set. info is the answer of a server, and names
-// the version of the server that leads the stream. Of cfg it uses Bucket, and Storage: a
-// memory bucket on one replica is right only if cfg asks for it. Examine does no I/O.
-// The error matches [ErrInvalidKey] if the bucket name in cfg is not valid.
+// Examine judges every setting of a stream that is to be a bucket, in a fixed order.
+// The result includes the settings that are right, and those unknown to this package
+// that are set. info is a server's answer, and names the version of the server that
+// leads the stream. Examine uses only Bucket and Storage of cfg: a memory bucket with
+// one replica is right only if cfg asks for it. Examine does no I/O. The error matches
+// [ErrInvalidKey] if the bucket name in cfg is not valid.
 func Examine(cfg Config, info *Info) ([]Finding, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -185,7 +186,8 @@ func Examine(cfg Config, info *Info) ([]Finding, error) {
 		known = append(known, r.setting)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s)) {
-		// Servers that are upgraded one by one name new settings. None may stop the clients.
+		// Servers that are upgraded one by one report new settings. None of these may
+		// stop the clients.
 		if !slices.Contains(known, name) && !off(s[name]) {
 			all = append(all, rule{setting: name, bad: Worse, why: "this program does not know the setting, nor whether locks are safe with it",
 				repair: "unset it, or use a release of this program that knows it"}.judge(s[name]))
@@ -200,8 +202,8 @@ func Examine(cfg Config, info *Info) ([]Finding, error) {
 	return all, nil
 }
 
-// notifies returns the prefix of the subjects to which a stream copies its keys, with
-// a dot. It is "" for a stream that copies none.
+// notifies returns the prefix of the subjects on which a stream republishes its keys,
+// with the final dot, or "" if it republishes none.
 func notifies(rp *jetstream.RePublish, own string) string {
 	if rp == nil || rp.HeadersOnly || rp.Source != own || !strings.HasSuffix(rp.Destination, ".>") {
 		return ""
@@ -209,8 +211,8 @@ func notifies(rp *jetstream.RePublish, own string) string {
 	return strings.TrimSuffix(rp.Destination, ">")
 }
 
-// verify reports whether a stream can be a bucket. want is what this client wants
-// for. Errors make it unsafe, warnings make it slower or riskier.
+// verify reports whether a stream can be the bucket that want describes. An error means
+// that it is unsafe, warnings that it is slower or riskier.
 func verify(want Config, info *Info) (warnings []string, err error) {
 	findings, err := Examine(want, info)
 	if err != nil {
@@ -230,14 +232,13 @@ func verify(want Config, info *Info) (warnings []string, err error) {
 	return warnings, plain.Join(errs...)
 }
 
-// Repaired returns the stream of a bucket with every setting
-// repaired that an update of the stream can repair. It also sets Replicas, MaxBytes and
-// Placement to the values of cfg, where cfg has them. [Examine] reports the settings
-// that are left. The error matches [ErrInvalidKey] if the bucket name in cfg is not
-// valid.
+// Repaired returns the bucket's stream with every setting repaired that an update of
+// the stream can repair. It also sets Replicas, MaxBytes and Placement to the values in
+// cfg, if set there. [Examine] reports the settings that remain. The error matches
+// [ErrInvalidKey] if the bucket name in cfg is not valid.
 //
-// If the bucket would still be unfit, it has to be re-created, and the result is info
-// unchanged. So it is if nothing is wrong. The method does no I/O.
+// If the bucket would still be unfit, it has to be re-created, and Repaired returns
+// info unchanged. The same holds if nothing is wrong. Repaired does no I/O.
 func Repaired(cfg Config, info *Info) (*Info, error) {
 	right, err := cfg.StreamConfig()
 	if err != nil {
@@ -265,7 +266,7 @@ func Repaired(cfg Config, info *Info) (*Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	plain.State.LastSeq, plain.Cluster = lowFirstSeq, info.Cluster // which no update changes
+	plain.State.LastSeq, plain.Cluster = lowFirstSeq, info.Cluster // no update changes these
 	for _, r := range rules(cfg, plain, m) {
 		switch f := r.judge(m[r.setting]); {
 		case f.Level == Fine, r.setting == "num_replicas" && cfg.Replicas > 0: // as asked for
@@ -282,7 +283,7 @@ func Repaired(cfg Config, info *Info) (*Info, error) {
 		case f.Update:
 			m[r.setting] = r.right
 		case f.Level == Unfit:
-			// A configuration that no server has answered with names no server.
+			// A configuration that does not come from a server names no server.
 			if r.setting != serverSetting || plain.Config.Metadata[metaLevel] != "" {
 				return info, nil
 			}

@@ -17,11 +17,11 @@ func (l *line) Denied(key string) error {
 	return err
 }
 
-// Healthy returns nil if the connection is up and the stream accepts writes, as far as
-// the store knows without I/O. Otherwise the error matches [ErrUnavailable]. It does so
-// once a write has gone unanswered for 5 s, or refused by more than a conflict, and the
-// server has acknowledged none that was sent later. The next acknowledgement ends that state, and so does a minute
-// without writes.
+// Healthy returns nil if the connection is up and the stream accepts writes, as far as the store
+// knows without I/O. Otherwise the error matches [ErrUnavailable]. The store becomes unhealthy once
+// a write has gone unanswered for 5 s, or was refused for another reason than a conflict, and the
+// server has acknowledged no later write. The next acknowledgement ends that state, as does a
+// minute without writes.
 func (l *line) Healthy() error {
 	if l.away() {
 		return fmt.Errorf("%w: connection is reconnecting", ErrUnavailable)

@@ -20,11 +20,11 @@ const (
 	// DefaultHistoryBytes is the size of a history when none is given: about a million
 	// writes of locks.
 	DefaultHistoryBytes = 256 << 20
-	// metaHistoryFrom is the last revision of the bucket when its history was made.
+	// metaHistoryFrom is the last revision of the bucket when its history was created.
 	metaHistoryFrom = "natslock.history.from"
-	// historyPage is how many writes one request reads.
+	// historyPage is the number of writes that one request reads.
 	historyPage = 4096
-	// historyLag bounds the wait for the last writes: the server copies them into the
+	// historyLag limits the wait for the last writes: the server copies them into the
 	// history after it has acknowledged them. historyPoll is the time between two checks.
 	historyLag  = 2 * time.Second
 	historyPoll = 20 * time.Millisecond
@@ -33,14 +33,14 @@ const (
 // ErrNoHistory: the bucket has no history; see [HistoryStream].
 var ErrNoHistory = errors.New("bucket has no history")
 
-// HistoryStream returns the stream that keeps the history of a bucket: each write for a
-// time of age, and never more than maxBytes. 0 bytes are [DefaultHistoryBytes]. bucket is the
-// bucket's stream, whose storage, replicas and placement the history has too. Its name is
-// that of the bucket behind "HISTORY_". It does no I/O.
+// HistoryStream returns the stream that keeps the history of a bucket: each write for the
+// duration age, and never more than maxBytes. 0 bytes means [DefaultHistoryBytes]. bucket
+// is the bucket's stream, whose storage, replicas and placement the history shares. The
+// name of the history is "HISTORY_" and the bucket's name. HistoryStream does no I/O.
 //
-// A stream cannot capture what the bucket re-publishes, so the history sources the bucket.
-// The TTLs of the records have no effect there. A record that another write replaces
-// before the server has copied it is missing, and [History.Read] counts it.
+// A stream cannot capture what the bucket republishes, so the history sources the bucket.
+// The TTLs of the records have no effect there. A record that is replaced before the
+// server has copied it is missing, and [History.Read] counts it.
 func HistoryStream(bucket *jetstream.StreamInfo, age time.Duration, maxBytes int64) jetstream.StreamConfig {
 	c := bucket.Config
 	sc := jetstream.StreamConfig{
@@ -68,23 +68,23 @@ func HistoryStream(bucket *jetstream.StreamInfo, age time.Duration, maxBytes int
 
 func historyName(bucket string) string { return "HISTORY_" + bucket }
 
-// Historian is a [KV] whose bucket may have a history, as that of a [Store].
+// Historian is a [KV] whose bucket may have a history, such as a [Store].
 type Historian interface {
 	// History opens the history; see [Store.History].
 	History(ctx context.Context) (*History, error)
 }
 
-// History is what a bucket's history had kept when it was opened.
+// History is the content of a bucket's history when it was opened.
 type History struct {
-	// Begin is the time that the history reaches back to. By the server's clock, as all
-	// times here.
+	// Begin is the start of the history. This and all other times here are the server's.
 	Begin time.Time
-	// Now is the time of the opening.
+	// Now is the time at which the history was opened.
 	Now time.Time
-	// Last is the revision of the last write that it has, or 0. A bucket never has a lower one,
-	// unless it was restored from a backup or re-created with a lower sequence.
+	// Last is the revision of the last write in the history, or 0. The bucket never has a
+	// lower one, unless it was restored from a backup or re-created with a lower
+	// sequence.
 	Last uint64
-	// Behind is the number of writes that the bucket has and the history has not yet.
+	// Behind is the number of writes in the bucket that the history does not have yet.
 	Behind uint64
 
 	historyPages
@@ -92,11 +92,11 @@ type History struct {
 	base point // before the first write, if known
 }
 
-// History opens the history of the bucket. It waits for a moment until the history has
-// what the bucket has now.
+// History opens the history of the bucket. It waits briefly for the history to catch up
+// with the bucket.
 //
 // The error matches [ErrNoHistory] if there is none, and otherwise [ErrUnavailable],
-// [ErrPermission], [ErrNotFound] for a bucket that is gone, [ErrClosed] or ctx's error.
+// [ErrPermission], [ErrNotFound] if the bucket was deleted, [ErrClosed] or ctx's error.
 func (s *stream) History(ctx context.Context) (*History, error) {
 	bucket, err := s.info(ctx, infoRequest{})
 	if err != nil {
@@ -134,7 +134,7 @@ func (h *History) refresh(ctx context.Context, bucket *infoResponse) error {
 		h.Begin = info.State.LastTime
 	case info.State.FirstSeq > 1:
 		h.Begin = info.State.FirstTime
-	case err == nil && !bucket.Created.After(info.Created): // the numbers are those of this bucket
+	case err == nil && !bucket.Created.After(info.Created): // the revision is this bucket's
 		h.base = point{revision: from, at: info.Created}
 	}
 	h.last, h.Last, h.Behind = h.base, 0, 0
@@ -147,7 +147,7 @@ func (h *History) refresh(ctx context.Context, bucket *infoResponse) error {
 			h.last, h.Last = page[0].point, page[0].point.revision
 		}
 	}
-	if emptied { // all of it was too old
+	if emptied { // all its writes were too old
 		return nil
 	}
 	// A bucket that was re-created begins with a higher number.
@@ -156,29 +156,29 @@ func (h *History) refresh(ctx context.Context, bucket *infoResponse) error {
 	return nil
 }
 
-// HistoryRecord is a write that a history has kept.
+// HistoryRecord is a write in a history.
 type HistoryRecord struct {
-	// Record is what was written. Its Time is that of the copy in the history, a
-	// moment after the write. After the last write there is a record without a key if
-	// writes are missing behind it.
+	// Record is the record written. Its Time is that of the copy in the history, just
+	// after the write. A record without a key follows the last write if writes are
+	// missing after it.
 	Record
-	// Missed is the number of writes that are missing between the previous record and
-	// this one. They may be of keys that match no pattern. After is the time of that
-	// previous record.
+	// Missed is the number of writes missing between the previous record and this one.
+	// Their keys may match none of the patterns. After is the time of that previous
+	// record.
 	Missed uint64
 	After  time.Time
-	// Remade says that the bucket was deleted and re-created between them. Then
-	// Missed is 0, and nobody knows how many are missing.
+	// Remade reports that the bucket was deleted and re-created between them. Missed is 0
+	// then, because the number is unknown.
 	Remade bool
 }
 
-// Read yields the writes to keys that match one of the patterns, in their order, from since
-// on. The zero time is that of the first one. The patterns must not overlap. The sequence
-// ends with the writes that the history had when it was opened, or with an error. It
+// Read yields the writes from since on to keys that match one of the patterns, in order.
+// A zero since means from the first one. The patterns must not overlap. The sequence ends
+// with the writes that the history had when it was opened, or with an error. The error
 // matches [ErrInvalidKey], [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 //
-// On a cluster the answers come from a replica of the history. One that lags may lack the
-// last writes.
+// On a cluster a replica of the history answers. A lagging replica may lack the last
+// writes.
 func (h *History) Read(ctx context.Context, patterns []string, since time.Time) iter.Seq2[HistoryRecord, error] {
 	return func(yield func(HistoryRecord, error) bool) {
 		previous, err := h.start(ctx, since)
@@ -211,9 +211,9 @@ func (h *History) Read(ctx context.Context, patterns []string, since time.Time) 
 	}
 }
 
-// Missing counts the writes since a time: from the first one in the history to the last one in
-// it. It returns how many of them the history lacks, and how many there are. It does not count
-// those of [History.Behind].
+// Missing counts the writes since a time, from the first one in the history to the last.
+// It returns how many of them the history lacks, and how many there are in all, without
+// those that [History.Behind] counts.
 //
 // The error matches [ErrRemade] if the bucket was re-created in between. Otherwise it matches
 // [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
@@ -232,19 +232,19 @@ func (h *History) Missing(ctx context.Context, since time.Time) (missing, all ui
 	return gap.Missed, h.last.revision - first.revision, nil
 }
 
-// behind returns what lies between two positions.
+// behind returns what lies between previous and p.
 func (p point) behind(previous point) HistoryRecord {
 	r := HistoryRecord{After: previous.at}
 	switch apart, kept := p.revision-previous.revision, p.seq-previous.seq; {
 	case p.bucket != "" && previous.bucket != "" && p.bucket != previous.bucket || p.revision < previous.revision:
 		r.Remade = true
-	case apart > kept: // each write has the next number, in the bucket and in the history
+	case apart > kept: // the bucket and the history each number writes consecutively
 		r.Missed = apart - kept
 	}
 	return r
 }
 
-// start returns the position that the first gap is counted from, or the zero position if
+// start returns the position from which the first gap is counted, or the zero position if
 // nothing was written since.
 func (h *History) start(ctx context.Context, since time.Time) (point, error) {
 	if h.last.seq == 0 {
@@ -260,8 +260,8 @@ func (h *History) start(ctx context.Context, since time.Time) (point, error) {
 	return h.base, nil
 }
 
-// follow yields what was written under a pattern. It asks for the next page before it yields
-// one.
+// follow yields the writes to keys under a pattern. It requests the next page before it
+// yields the current one.
 func (h *History) follow(ctx context.Context, pattern string, since time.Time) iter.Seq2[historyEntry, error] {
 	return func(yield func(historyEntry, error) bool) {
 		req := pageRequest{Next: h.s.prefix + pattern, Batch: historyPage, MaxBytes: multiBytes}.since(since)
@@ -290,7 +290,7 @@ func (h *History) follow(ctx context.Context, pattern string, since time.Time) i
 	}
 }
 
-// merged yields the entries of several patterns in their order.
+// merged yields the entries of several patterns in order.
 func merged(patterns []string, follow func(string) iter.Seq2[historyEntry, error]) iter.Seq2[historyEntry, error] {
 	type head struct {
 		historyEntry
@@ -307,7 +307,7 @@ func merged(patterns []string, follow func(string) iter.Seq2[historyEntry, error
 			}
 		}
 		for len(heads) > 0 {
-			first := slices.MinFunc(heads, func(a, b *head) int { return cmp.Compare(a.seq, b.seq) }) // an error has 0
+			first := slices.MinFunc(heads, func(a, b *head) int { return cmp.Compare(a.seq, b.seq) }) // an error has seq 0
 			if !yield(first.historyEntry, first.err) || first.err != nil {
 				return
 			}

@@ -13,7 +13,7 @@ import (
 
 const hdrSource = "Nats-Stream-Source"
 
-// historyPages are the pages of the stream that keeps the history of another one.
+// historyPages reads pages of the stream that keeps another stream's history.
 type historyPages struct {
 	s      *stream
 	stream string
@@ -23,7 +23,7 @@ type historyPages struct {
 type point struct {
 	seq, revision uint64
 	at            time.Time
-	bucket        string // names one bucket among those of the same name, unless it is empty
+	bucket        string // tells apart buckets of the same name, unless it is empty
 }
 
 // historyEntry is a message of a history.
@@ -32,7 +32,7 @@ type historyEntry struct {
 	record Record
 }
 
-// since has a request begin at a time, or with the first record.
+// since makes a request begin at a time, or at the first record if t is zero.
 func (r pageRequest) since(t time.Time) pageRequest {
 	if t.IsZero() {
 		r.Seq = 1
@@ -42,7 +42,7 @@ func (r pageRequest) since(t time.Time) pageRequest {
 	return r
 }
 
-// historyAnswer is an answer to come. Its page is that of the replies' goroutine until that
+// historyAnswer is a pending answer. The goroutine of the replies owns its page until it
 // sends the end.
 type historyAnswer struct {
 	h       historyPages
@@ -50,10 +50,10 @@ type historyAnswer struct {
 	page    []historyEntry
 	end     <-chan pageEnd
 	drop    func() // nil if nothing was sent
-	err     error  // why nothing was
+	err     error  // why nothing was sent
 }
 
-// page reads messages. More says that there may be others behind them.
+// page reads messages. more reports whether others may follow.
 func (h historyPages) page(ctx context.Context, req pageRequest) (page []historyEntry, more bool, err error) {
 	return h.ask(req).await(ctx)
 }
@@ -100,9 +100,9 @@ func (h historyPages) entry(m *nats.Msg) (historyEntry, error) {
 	unreadable := func(what string, err error) (historyEntry, error) {
 		return historyEntry{}, fmt.Errorf("%w: message %.20q of %s: %s: %w", ErrUnavailable, lastOf(m.Header, hdrSequence), h.stream, what, err)
 	}
-	// The source is "KV_natslock 42 > > $KV.natslock.lock.deploy xTANiqXU": the stream, the
-	// sequence there, the filter and its transformation, and the subject. A recent server
-	// adds an id that differs when the stream is re-created.
+	// The source is "KV_natslock 42 > > $KV.natslock.lock.deploy xTANiqXU": the stream,
+	// the sequence there, the filter and its transformation, and the subject. Recent
+	// servers add an id that changes when the stream is re-created.
 	source := strings.Fields(lastOf(m.Header, hdrSource))
 	key, ok := strings.CutPrefix(lastOf(m.Header, hdrSubject), h.s.prefix)
 	if !ok || len(source) < 5 || source[0] != h.s.name {

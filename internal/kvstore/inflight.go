@@ -12,27 +12,27 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A stream can stop accepting writes for good while its servers go on answering
-// requests about it, and a network can swallow both. Unanswered writes
-// show both: the store keeps the oldest one since the last acknowledgement.
+// A stream can stop accepting writes for good while its servers go on answering requests
+// about it, and a network can lose both. Unanswered writes reveal both cases, so the store
+// keeps the oldest one since the last acknowledgement.
 
 const (
-	// replyTimeout bounds a request whose context has no earlier end.
+	// replyTimeout limits a request whose context has no earlier deadline.
 	replyTimeout = 5 * time.Second
-	// silentAfter is how long a write goes unanswered before that counts.
+	// silentAfter is the age at which an unanswered write counts.
 	silentAfter = replyTimeout
-	// silentUntil is how long after the last write its silence counts: an idle
-	// client knows nothing of the stream.
+	// silentUntil is the time after the last write in which its silence counts: an idle
+	// client knows nothing about the stream.
 	silentUntil = time.Minute
-	// maxOrphans bounds how many answers are kept of writes whose callers have given up. The
-	// first ones are the oldest, which count.
+	// maxOrphans limits the answers kept for writes whose callers have given up. The first
+	// ones are the oldest, which are the ones that count.
 	maxOrphans = 64
 )
 
-// inFlight is what has been sent and awaits its answer, and what the answers say of the stream. Times are since
-// the store was made.
+// inFlight holds the messages that await an answer, and what the answers say about the
+// stream. Times are since the store was created.
 type inFlight struct {
-	onWritten func(awaited, *nats.Msg, error) // the writer's: the answer to a write
+	onWritten func(awaited, *nats.Msg, error) // the writer's: handles the answer to a write
 
 	mu      sync.Mutex         // never held across I/O, nor during a call
 	pending map[uint64]awaited // nil once the store is closed
@@ -40,7 +40,8 @@ type inFlight struct {
 	health health
 }
 
-// register has the answers to a message awaited. It returns false once the store is closed.
+// register registers who awaits the answers to a message. It returns false once the store
+// is closed.
 func (f *inFlight) register(id uint64, a awaited) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -51,7 +52,7 @@ func (f *inFlight) register(id uint64, a awaited) bool {
 	return true
 }
 
-// registered returns what awaits the answers to a message, if anything does.
+// registered returns who awaits the answers to a message, if anyone does.
 func (f *inFlight) registered(id uint64) (a awaited, wanted bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,7 +67,7 @@ func (f *inFlight) close() {
 	f.pending = nil
 }
 
-// sentWrite is a write that was sent. The zero value is none.
+// sentWrite is a write that was sent. The zero value means none.
 type sentWrite struct {
 	n      uint64        // its number in the store
 	at     time.Duration // since the store was made
@@ -74,34 +75,34 @@ type sentWrite struct {
 	expect uint64 // the revision that it expects
 }
 
-// health is what the store knows of its writes.
+// health is what the store knows about its writes.
 type health struct {
 	last atomic.Int64  // when the last write was sent, since the store was made
-	sent atomic.Uint64 // how many were
-	// stored is how many of them had been sent when the last one was acknowledged,
-	// or the connection came back, with which answers are lost.
+	sent atomic.Uint64 // number of writes sent
+	// stored is the number of them that had been sent at the last acknowledgement, or when
+	// the connection came back, which loses answers.
 	stored atomic.Uint64
-	// failed is the oldest write since then whose answer says that the stream has
-	// not judged it. Under mu.
+	// failed is the oldest write since then whose answer says that the stream did not
+	// judge it. Under mu.
 	failed sentWrite
 	// failure is the last such answer. Under mu.
 	failure error
-	// orphans are the ids of answers that only the store awaits. Under mu.
+	// orphans are the ids of answers that only the store still awaits. Under mu.
 	orphans []uint64
 }
 
-// awaited is what awaits the one answer to a write, or the answers to a request.
+// awaited is the recipient of the one answer to a write, or of the answers to a request.
 type awaited struct {
 	write   sentWrite
 	written func(Answer) // nil if the caller has given up: see orphan
 	answers answerTo     // nil for a write
 }
 
-// answerTo takes an answer, or why there will be none: see [NotSent]. It reports whether it
-// awaits more of them.
+// answerTo handles an answer, or the reason why there will be none: see [NotSent]. It
+// reports whether it awaits more answers.
 type answerTo func(m *nats.Msg, failure error) (more bool)
 
-// sending notes that a write is about to be sent.
+// sending records that a write is about to be sent.
 func (f *inFlight) sending(at time.Duration, key string, expect uint64) sentWrite {
 	h := &f.health
 	w := sentWrite{n: h.sent.Add(1), at: at, key: key, expect: expect}
@@ -109,7 +110,7 @@ func (f *inFlight) sending(at time.Duration, key string, expect uint64) sentWrit
 	return w
 }
 
-// storing notes that the stream accepts writes, as far as is known.
+// storing records that the stream accepts writes, as far as the store knows.
 func (f *inFlight) storing() { f.health.stored.Store(f.health.sent.Load()) }
 
 func (f *inFlight) onReply(m *nats.Msg) {
@@ -119,7 +120,7 @@ func (f *inFlight) onReply(m *nats.Msg) {
 	}
 }
 
-// deliver hands an answer, or the reason why there will be none, to what awaits it.
+// deliver passes an answer, or the reason why there will be none, to its recipient.
 func (f *inFlight) deliver(id uint64, m *nats.Msg, failure error) {
 	f.mu.Lock()
 	a, found := f.pending[id]
@@ -142,8 +143,9 @@ func (f *inFlight) drop(id uint64) {
 	f.mu.Unlock()
 }
 
-// forget drops an answer that the caller no longer awaits. The store goes on to await that of a
-// write: see orphan. A request that still waits for the sender is not sent.
+// forget drops an answer that the caller no longer awaits. The store still awaits the
+// answer to a write: see orphan. A request that is still queued for the sender is not
+// sent.
 func (f *inFlight) forget(id uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -152,8 +154,8 @@ func (f *inFlight) forget(id uint64) {
 	}
 }
 
-// answered notes the answer to a write. A refusal by the stream says nothing: a
-// leader without followers refuses too, and stores nothing.
+// answered records the answer to a write. A refusal by the stream proves nothing: a leader
+// without followers refuses too, and stores nothing.
 func (f *inFlight) answered(w sentWrite, a Answer) {
 	h := &f.health
 	switch {
@@ -164,7 +166,7 @@ func (f *inFlight) answered(w sentWrite, a Answer) {
 		if stored := h.stored.Load(); w.n > 0 && (h.failed.n <= stored || w.n < h.failed.n) {
 			h.failed = w
 		}
-		if h.failure = a.Err; errors.Is(a.Err, ErrNoStream) { // nobody has answered
+		if h.failure = a.Err; errors.Is(a.Err, ErrNoStream) { // no server answered
 			h.failure = nil
 		}
 		f.mu.Unlock()
@@ -195,8 +197,8 @@ func (f *inFlight) orphan(id uint64) bool {
 	return true
 }
 
-// refused makes the writes to key, which the server has refused to this user
-// without an answer, count no longer.
+// refused stops counting the writes to key, which the server has refused to this user
+// without an answer.
 func (f *inFlight) refused(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -211,8 +213,9 @@ func (f *inFlight) refused(key string) {
 	}
 }
 
-// unanswered returns the oldest write since the last acknowledgement that has gone
-// unanswered, or was refused, for so long that it counts. refusal is the last answer then.
+// unanswered returns the oldest write since the last acknowledgement that has been
+// unanswered, or refused, for long enough to count. If it was refused, refusal is the last
+// such answer.
 func (f *inFlight) unanswered(now time.Duration) (oldest sentWrite, refusal error, found bool) {
 	h := &f.health
 	stored := h.stored.Load()

@@ -10,15 +10,14 @@ import (
 const (
 	// maxTTL is the longest TTL a record can have: 366 days.
 	maxTTL = 366 * 24 * time.Hour
-	// tombstoneTTL is the shortest life the server can give a message.
+	// tombstoneTTL is the shortest TTL that the server supports.
 	tombstoneTTL = time.Second
-	// maxKey bounds a key; the server's limit for a whole subject is the
-	// protocol line of 4 KiB.
+	// maxKey limits a key. The server only limits the protocol line, to 4 KiB.
 	maxKey = 1024
 )
 
-// checkKey refuses what cannot be a literal key, so that no name can ever be
-// taken for a pattern.
+// checkKey refuses everything that is not a literal key, so that no name can ever
+// be mistaken for a pattern.
 func checkKey(key string) error {
 	if key == "" || len(key) > maxKey || key[0] == '.' || key[len(key)-1] == '.' || strings.Contains(key, "..") {
 		return fmt.Errorf("%w: %.64q", ErrInvalidKey, key)
@@ -35,8 +34,8 @@ func checkKey(key string) error {
 	return nil
 }
 
-// checkPattern is checkKey for keys in which whole tokens may be * and the
-// last one >.
+// checkPattern is checkKey for keys in which whole tokens may be * and the last
+// one >.
 func checkPattern(pattern string) error {
 	if len(pattern) > maxKey {
 		return fmt.Errorf("%w: %.64q", ErrInvalidKey, pattern)
@@ -53,14 +52,15 @@ func checkPattern(pattern string) error {
 	return nil
 }
 
-// ttlHeader formats a TTL for the server: whole seconds, rounded up because the
+// ttlHeader formats a TTL for the server in whole seconds, rounded up because the
 // server truncates.
 func ttlHeader(d time.Duration) (string, error) {
-	// The server takes 0 for no TTL, and a TTL that overflows for a past one.
+	// The server reads 0 as no TTL, and a TTL that overflows as one in the past.
 	if d <= 0 || d > maxTTL { //safety:ttl-in-range
 		return "", fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, maxTTL)
 	}
-	// A record that ended a fraction early would let the next holder in too soon.
+	// A record that expired a fraction early would let the next holder in too
+	// soon.
 	seconds := int64((d + time.Second - 1) / time.Second) //safety:ttl-rounded-up
 	if seconds < int64(len(ttlHeaders)) {
 		return ttlHeaders[seconds], nil
@@ -68,7 +68,7 @@ func ttlHeader(d time.Duration) (string, error) {
 	return strconv.FormatInt(seconds, 10) + "s", nil
 }
 
-// ttlHeaders are those of the usual TTLs.
+// ttlHeaders caches the headers of common TTLs.
 var ttlHeaders = func() (all [64]string) {
 	for i := range all {
 		all[i] = strconv.Itoa(i) + "s"
@@ -76,14 +76,14 @@ var ttlHeaders = func() (all [64]string) {
 	return all
 }()
 
-// parseTTL reads a Nats-TTL header. The result is 0 if it cannot be read.
+// parseTTL parses a Nats-TTL header. The result is 0 if it cannot be parsed.
 func parseTTL(s string) time.Duration {
 	if s == "" {
 		return 0
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil {
-		// The server also takes a bare number of seconds.
+		// The server also accepts a bare number of seconds.
 		if d, err = time.ParseDuration(s + "s"); err != nil {
 			return 0
 		}
@@ -94,9 +94,11 @@ func parseTTL(s string) time.Duration {
 	return d.Truncate(time.Second)
 }
 
-// check returns the TTL that the server is sent, or the error of a write that is not valid.
+// check returns the TTL header of the write, or an error if the write is not
+// valid.
 func (w Write) check() (ttl string, err error) {
-	// With a pattern as the key the server would check one name and write another.
+	// If the key were a pattern, the server would check one name and write
+	// another.
 	if err := checkKey(w.Key); err != nil { //safety:key-literal
 		return "", err
 	}
@@ -104,7 +106,8 @@ func (w Write) check() (ttl string, err error) {
 		return "", fmt.Errorf("%w: value under %q has %d bytes, at most %d fit", ErrTooLarge, w.Key, len(w.Value), MaxRecord)
 	}
 	if w.Guard != "" {
-		// The server compares literal subjects only: a pattern would guard nothing.
+		// The server compares literal subjects only, so a pattern would guard
+		// nothing.
 		if err := checkKey(w.Guard); err != nil { //safety:guard-literal
 			return "", err
 		}

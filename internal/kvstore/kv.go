@@ -8,63 +8,66 @@ import (
 // KV is the contract between a store and its users. [Store] implements it in
 // production. Tests wrap it to lose, delay or repeat answers and notifications.
 //
-// Only an acknowledged write proves anything. Reads may come from a replica that lags,
-// and events may be lost, late or forged: both are hints.
+// Only an acknowledged write proves anything. Reads and events are hints: a read may
+// come from a lagging replica, and an event may be lost, late or forged.
 type KV interface {
 	// Bucket returns the bucket's name.
 	Bucket() string
 
-	// Send has a conditional write published, in the order of the calls, and does not wait
-	// for that, nor for its answer. The value must not change until then.
+	// Send queues a conditional write. Writes are published in the order of the calls.
+	// Send waits neither for that nor for the answer, and the value must not change
+	// until the write is published.
 	//
-	// A non-nil error means that Send sends nothing, and done is not called. It matches
-	// [ErrInvalidKey], [ErrInvalidTTL], [ErrTooLarge], [ErrClosed] or [ErrUnavailable]. What
-	// only the connection says, that it drains for example, comes as an Answer (see
-	// [NotSent]). So does a write that a stuck connection has not taken for a second: it is
-	// not sent, unless it is a tombstone.
+	// A non-nil error means that Send sends nothing and does not call done. It matches
+	// [ErrInvalidKey], [ErrInvalidTTL], [ErrTooLarge], [ErrClosed] or [ErrUnavailable].
+	// Failures that only the connection can report, for example that it is draining,
+	// arrive as an Answer (see [NotSent]). So does the failure of a write that a stuck
+	// connection has not accepted for a second: the store does not send it, unless it
+	// is a tombstone.
 	//
 	// Otherwise the store calls done at most once, on a goroutine of its own, when an
-	// answer arrives, however late. done must not block. Without an answer the outcome is
-	// unknown: the server has applied the write, will apply it later, or never will.
+	// answer arrives, however late. done must not block. Without an answer the outcome
+	// is unknown: the server has applied the write, will apply it later, or never will.
 	// The returned function drops interest in the answer.
 	Send(w Write, done func(Answer)) (forget func(), err error)
 
-	// MaxValue returns how many bytes a value may have, as far as the store knows without
+	// MaxValue returns the largest value in bytes, as far as the store knows without
 	// I/O: [MaxRecord], or less if the server's max_payload is smaller.
 	MaxValue() int
 
-	// Denied reports whether the server has lately refused this user writes to key. It
-	// returns nil or an error matching [ErrPermission]. The server does not answer a
-	// write that it refuses so, and a caller that waits in vain asks here.
+	// Denied reports whether the server has recently refused this user writes to key.
+	// It returns nil or an error matching [ErrPermission]. The server does not answer a
+	// write that it refuses for this reason, so a caller that waits in vain asks here.
 	Denied(key string) error
 
 	// Get returns the record under key, or the tombstone there (see [Record.Deleted]).
 	// The error matches [ErrNotFound] when the key has neither. Other errors match
 	// [ErrInvalidKey], [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 	//
-	// With min = 0 any replica may answer, with a state that may lag. With min > 0, a
-	// revision of this key or another, the answer is from a state that contains
-	// revision min. When the first replica lacks it, Get asks the stream's leader.
+	// With min = 0 any replica may answer, and its state may lag. With min > 0, a
+	// revision of this key or another, the answer comes from a state that contains
+	// revision min. If the first replica lacks it, Get asks the stream's leader.
 	Get(ctx context.Context, key string, min uint64) (Record, error)
 
-	// List returns the live records whose keys match a pattern (NATS wildcards), in the
-	// order of their revisions, without tombstones. It misses no key that is live in a
-	// state that contains revision min.
+	// List returns the live records whose keys match a pattern (NATS wildcards), in
+	// revision order, without tombstones. It misses no key that is live in a state that
+	// contains revision min.
 	//
-	// All records are from one state if one request can read them. Otherwise a record
-	// may be of a later state than the others, or of an older one if a replica lags
-	// (see Current). Options read fewer records, or more.
+	// All records come from one state if one request can read them. Otherwise a record
+	// may be from a later state than the others, or from an older one if a replica lags
+	// (see Current). Options make List read fewer records, or more.
 	//
 	// The error matches [ErrInvalidKey], [ErrInvalidOption], [ErrUnavailable],
 	// [ErrPermission], [ErrClosed] or ctx's error.
 	List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error)
 
 	// Alone reports whether the bucket has neither replicas nor mirrors, as far as the
-	// store knows without I/O. Then no read lags, whatever its min.
+	// store knows without I/O. If so, no read lags, whatever its min.
 	Alone() bool
 
-	// Room returns nil, or an error matching [ErrFull] and [ErrUnavailable]: as far as the
-	// store knows without I/O, the bucket may not take new locks and waiters.
+	// Room returns nil if the bucket may take new locks and waiters, as far as the
+	// store knows without I/O. Otherwise the error matches [ErrFull] and
+	// [ErrUnavailable].
 	Room() error
 
 	// Current reports whether List shows each key as it was in a state that contains min,
@@ -74,12 +77,12 @@ type KV interface {
 
 	// Watch calls deliver for every change of a key that matches pattern, until the
 	// caller stops the watch. It delivers no initial state. deliver runs on goroutines
-	// of the store, several calls at a time perhaps, and must not block.
+	// of the store, possibly several calls at a time, and must not block.
 	//
-	// The error matches [ErrNoWatch] for a bucket that does not publish its changes, and
-	// otherwise [ErrInvalidKey] or [ErrClosed]. For a closed connection it matches
-	// [ErrUnavailable] and the connection's error. Watch waits for the connection for 100 ms
-	// at most: a subscription that takes longer is made all the same.
+	// The error matches [ErrNoWatch] for a bucket that does not publish its changes,
+	// and otherwise [ErrInvalidKey] or [ErrClosed]. For a closed connection it matches
+	// [ErrUnavailable] and the connection's error. Watch waits for the connection for
+	// at most 100 ms; a subscription that takes longer is still made.
 	Watch(pattern string, deliver func(Event)) (Watch, error)
 
 	// State asks the stream's leader for its state and for the keys under
@@ -99,8 +102,8 @@ type KV interface {
 	// and leaves too little room for renewals.
 	Verify(ctx context.Context) error
 
-	// OnConnection registers fn, which the store calls on changes of the connection,
-	// from the first write or watch on, and when the bucket has to be verified (Doubtful).
+	// OnConnection registers fn. The store calls it on changes of the connection, from
+	// the first write or watch on, and when the bucket has to be verified (Doubtful).
 	// fn must not block. The returned function removes it.
 	OnConnection(fn func(ConnState)) (stop func())
 
@@ -110,16 +113,16 @@ type KV interface {
 	Healthy() error
 
 	// Close ends subscriptions and goroutines of the store and waits for them. The
-	// connection is the caller's and stays open.
+	// connection belongs to the caller and stays open.
 	Close()
 }
 
 // NoRevision is a revision that no record ever has. The stream's leader refuses a write
-// that expects it, and names the key's last revision. The refusal also proves that the
-// subscriptions made before are in place, because it travels the way of the
-// notifications. An answer to a read or to State proves no subscription: another
-// replica may give it, and in a cluster requests of the JetStream API take other
-// routes.
+// that expects it, and names the key's last revision. The refusal also proves that
+// earlier subscriptions are in place, because it travels the same way as the
+// notifications. An answer to a read or to State proves nothing about subscriptions:
+// another replica may give it, and in a cluster requests to the JetStream API take
+// other routes.
 const NoRevision = 1e18 - 1
 
 // MaxRecord is the largest value a record may have, in bytes.
@@ -131,14 +134,14 @@ type Write struct {
 	Key string
 	// Value is the record's value. A tombstone may carry one too.
 	Value []byte
-	// Expect is the last revision of the key. The server refuses the write if the
-	// key has another one. 0 means that the key must not exist.
+	// Expect is the last revision of the key. The server refuses the write if the key
+	// has another one. 0 means that the key must not exist.
 	Expect uint64
-	// Guard, if set, is the literal key that Expect is about instead of Key. It is
-	// never a pattern: wildcard expectations are unsafe on replicated streams.
+	// Guard, if set, is the literal key whose revision Expect names, instead of Key. It
+	// is never a pattern: wildcard expectations are unsafe on replicated streams.
 	Guard string
-	// TTL is the time for which the server keeps the record, rounded up to whole
-	// seconds. A record needs one, or it would never end. The default for a
+	// TTL tells the server how long to keep the record. It is rounded up to whole
+	// seconds. A record needs a TTL, or it would never expire. The default for a
 	// tombstone is one second.
 	TTL time.Duration
 	// Delete writes a tombstone.
@@ -149,29 +152,29 @@ type Write struct {
 type Answer struct {
 	// Revision is the revision of the acknowledged write.
 	Revision uint64
-	// Err is nil for an acknowledged write. If the key had another revision, it is
-	// a *[ConflictError], which matches [ErrConflict]. It matches [ErrInFlight] if a
-	// write to the key or its guard was under way. Otherwise it is the refusal of
-	// the server.
+	// Err is nil for an acknowledged write. If the key had another revision, it is a
+	// *[ConflictError], which matches [ErrConflict]. It matches [ErrInFlight] if
+	// another write to the key or its guard was in flight. Otherwise it is the server's
+	// refusal.
 	Err error
 }
 
-// Record is what is stored under a key.
+// Record is what the bucket stores under a key.
 type Record struct {
 	Key      string
 	Value    []byte
 	Revision uint64
-	// Time is the time at which the server stored the record, by its own clock.
+	// Time is the server's time when it stored the record.
 	Time time.Time
-	// TTL is the time from Time to the removal by the server. 0 means never.
+	// TTL is how long after Time the server removes the record. 0 means never.
 	TTL time.Duration
 	// Deleted marks a tombstone.
 	Deleted bool
 }
 
 // Remaining estimates how long the record has left at the wall-clock time now (see
-// [KV.Now]), between 0 and TTL. It is a hint for when to try. The result is negative for
-// a record without a TTL, which has no end.
+// [KV.Now]), between 0 and TTL. Use it only to decide when to try. The result is
+// negative for a record without a TTL, which never expires.
 func (r Record) Remaining(now time.Time) time.Duration {
 	if r.TTL <= 0 {
 		return -1
@@ -187,13 +190,14 @@ type Listing struct {
 	// Beside is the record or the tombstone under the key of [Beside]. It is zero if
 	// there is neither.
 	Beside Record
-	// More says that [AtMost] has left out records, and Left how many; 0: not known.
+	// More reports whether [AtMost] left out records, and Left how many; 0 if unknown.
 	More bool
 	Left int
-	// Whole says that List could not read a part, and has read all: the records before [From] too.
+	// Whole reports that List read everything, including the records before [From],
+	// because it could not read a part.
 	Whole bool
-	// Keys are those under the pattern, as the leader names them, where [InParts] had List
-	// read no records.
+	// Keys are the keys under the pattern, as the leader names them, if [InParts] made
+	// List read no records.
 	Keys []string
 }
 
@@ -220,21 +224,23 @@ type State struct {
 	LastRevision uint64
 	// Keys are the keys under the pattern, tombstones included.
 	Keys []string
-	// Created is the time at which the bucket was created. A bucket with another
-	// time is another bucket.
+	// Created is when the bucket was created. A bucket with another time is another
+	// bucket.
 	Created time.Time
 	// Time is the server's wall clock when it answered.
 	Time time.Time
-	// Replicas is the number of servers that may answer for the stream: its
-	// replicas, and more while the cluster moves it.
+	// Replicas is the number of servers that may answer for the stream: its replicas,
+	// and more while the cluster moves the stream.
 	Replicas int
-	// Notifies reports whether the bucket publishes its changes: without that no watch has events.
+	// Notifies reports whether the bucket publishes its changes. If not, watches get no
+	// events.
 	Notifies bool
-	// Complete says that Keys misses no key that is there: a server has answered that leads
-	// the stream and says since when, or the only one. While a stream has no leader, each of its replicas
-	// answers, also one that catches up and lacks what was replaced in the meantime. If
-	// one is elected during the answer, such an answer even names a leader. Only with
-	// Complete is it a proof that there is nothing under a key.
+	// Complete reports that Keys misses no existing key: the answer came from the only
+	// server, or from one that leads the stream and says since when. While a stream has
+	// no leader, each of its replicas answers, even one that is catching up and lacks
+	// the records that replaced older ones. If a leader is elected during the answer,
+	// such an answer even names it. Only a complete State proves that there is nothing
+	// under a key.
 	Complete bool
 }
 
@@ -246,12 +252,13 @@ const (
 	Put EventKind = iota + 1
 	// Deleted: a tombstone was written.
 	Deleted
-	// Expired: the TTL of the last record seen has ended by this client's clock, in
-	// a watch that tracks it. The server removes the record about now, and sends no
-	// message.
+	// Expired: the TTL of the last record seen has ended by this client's clock, in a
+	// watch that tracks it. The server removes the record at about this time, without
+	// sending a message.
 	Expired
-	// Recheck: events may have been missed. The connection was lost and is back, or events
-	// came faster than they were delivered, and some were dropped. The event names no key.
+	// Recheck: events may have been missed. The connection was lost and is back, or
+	// events came faster than they could be delivered and some were dropped. The event
+	// names no key.
 	Recheck
 )
 
@@ -264,20 +271,20 @@ type Event struct {
 	// It is set if this watch tracks records, has seen that record and has not
 	// delivered its end.
 	Before Record
-	// Silent is true for a Recheck if the bucket does not publish its changes any more.
+	// Silent is true for a Recheck if the bucket no longer publishes its changes.
 	Silent bool
-	// Since is, for a Recheck because of dropped events, the server's time before which none
-	// was dropped. It is zero if that is not known.
+	// Since, for a Recheck because of dropped events, is a server time before which
+	// none was dropped. It is zero if that is unknown.
 	Since time.Time
 }
 
 // Watch is a running watch.
 type Watch interface {
 	// Track makes the end of r's TTL an [Expired] event, unless the watch has seen a
-	// newer record of the key. From then on it does the same for all records that
-	// are written. With the zero record it does only the latter.
+	// newer record of the key. From then on it does the same for every record that is
+	// written. For the zero record it does only the latter.
 	Track(r Record)
-	// Stop ends the watch. A delivery under way may still finish.
+	// Stop ends the watch. A delivery in progress may still finish.
 	Stop()
 }
 
@@ -291,7 +298,8 @@ const (
 	Disconnected
 	// Closed: the connection has been closed for good.
 	Closed
-	// Doubtful: the connection is as it was, and an answer shows that the bucket may have
-	// other settings than those that were verified last, or is another one. See Verify.
+	// Doubtful: the connection is unchanged, but an answer shows that the bucket may
+	// have been re-created, or have settings other than those last verified. See
+	// Verify.
 	Doubtful
 )

@@ -14,9 +14,9 @@ const MinServer = "2.12"
 const (
 	// minLevel is the JetStream API level of MinServer.
 	minLevel = 2
-	// Servers since 2.11 add these to the configuration in their answers, and store
-	// neither. They describe the server that leads the stream, whatever server the
-	// connection is to.
+	// Servers since 2.11 add these to the configuration in their answers, but do not
+	// store them. They describe the server that leads the stream, whichever server
+	// the connection is to.
 	metaLevel   = "_nats.level"
 	metaVersion = "_nats.ver"
 
@@ -24,8 +24,8 @@ const (
 	byServer      = "upgrade every server that may keep the bucket to " + MinServer + " or later"
 )
 
-// ServerFits reports whether a bucket is safe on a nats-server of this version, like
-// "2.12.1". It returns false for a version that it cannot read.
+// ServerFits reports whether a bucket is safe on a nats-server of this version, such
+// as "2.12.1". It returns false for a version that it cannot parse.
 func ServerFits(version string) bool {
 	var v, minimum [2]int
 	if _, err := fmt.Sscanf(version, "%d.%d", &v[0], &v[1]); err != nil {
@@ -35,15 +35,15 @@ func ServerFits(version string) bool {
 	return cmp.Or(cmp.Compare(v[0], minimum[0]), cmp.Compare(v[1], minimum[1])) >= 0
 }
 
-// serverOf returns the API level and the description of the server that has
-// answered with this metadata of a stream.
+// serverOf returns the API level and a description of the server that answered with
+// this stream metadata.
 func serverOf(metadata map[string]string) (level int, description string) {
 	level, _ = strconv.Atoi(metadata[metaLevel])
 	return level, describe(metadata[metaVersion], level)
 }
 
-// describe names a server by its version, or by the part of it that follows from the
-// API level.
+// describe names a server by its version, or if that is empty by what the API level
+// tells about it.
 func describe(version string, level int) string {
 	switch {
 	case version != "":

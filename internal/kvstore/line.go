@@ -18,38 +18,39 @@ import (
 
 const (
 	defaultAPI = "$JS.API."
-	// notifications is how many events may wait for the dispatcher; further
-	// ones are dropped, which watchers must live with anyway.
+	// notifications is the number of events that may wait for the dispatcher. Further
+	// ones are dropped, which watchers must tolerate anyway.
 	notifications = 8192
 )
 
-// line is the way from a store to the server and back: messages and their answers, and the state of the
-// connection. It knows the prefixes of the subjects, and neither records nor watches.
+// line carries messages from a store to the server and their answers back, and tracks
+// the state of the connection. It knows the subject prefixes, but neither records nor
+// watches.
 type line struct {
 	sender
 	inFlight
 
 	bucket    string
-	prefix    string // of the keys' subjects, as the stream stores them
+	prefix    string // of the subjects of keys, as the stream stores them
 	apiPrefix string // of the JetStream API
 	putPrefix string // prefix as this connection has to publish it
 	inboxes   string // the prefix of every inbox of the connection
 
-	// The watcher's, called on the goroutine of the dispatcher.
+	// Set by the watcher, called on the goroutine of the dispatcher.
 	onEvent  func(*nats.Msg) // a notification
-	onReturn func()          // what came meanwhile is lost: the connection was away
+	onReturn func()          // the connection was down and is back: notifications sent meanwhile are lost
 
-	// The sender's.
-	runs       bool // the subscription to the answers, and the dispatcher
+	// Used by the sender only.
+	runs       bool // whether the subscription to the answers and the dispatcher run
 	replies    *nats.Subscription
 	events     chan *nats.Msg
 	status     chan nats.Status
-	reconnects uint64 // of the connection, when the store was made
+	reconnects uint64 // of the connection, when the store was created
 
 	inbox      string // of this store's answers
 	nextID     atomic.Uint64
-	maxPayload atomic.Int64 // of the server, as of the last connection
-	state      atomic.Int32 // a nats.Status: the last one reported; DISCONNECTED: the store does not listen yet
+	maxPayload atomic.Int64 // of the server of the last connection
+	state      atomic.Int32 // the last nats.Status reported; DISCONNECTED if the store does not listen yet
 	goroutines *worker.Group
 	hooks      hooks
 }
@@ -61,7 +62,7 @@ type hooks struct {
 	last int
 }
 
-// API is the prefix of the subjects of js, with a dot.
+// API returns the prefix of the subjects of js, including the final dot.
 func API(js jetstream.JetStream) string {
 	switch opts := js.Options(); {
 	case opts.Domain != "":
@@ -86,14 +87,15 @@ func newLine(js jetstream.JetStream, bucket string) *line {
 	l.inboxes = cmp.Or(l.nc.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, ".")) + "."
 	l.putPrefix = l.prefix
 	if l.apiPrefix != defaultAPI {
-		// Through a domain or an import, publishes travel under the prefix too.
+		// Through a domain or an import, publishes travel under the API prefix too.
 		l.putPrefix = l.apiPrefix + l.prefix
 	}
 	l.reconnects = l.nc.Stats().Reconnects
 	return l
 }
 
-// run starts the reply subscription and the dispatcher, unless they run. It runs on the sender.
+// run starts the reply subscription and the dispatcher if they are not running. It
+// runs on the sender.
 func (l *line) run() error {
 	switch {
 	case l.runs:
@@ -107,16 +109,17 @@ func (l *line) run() error {
 		l.goroutines.Done()
 		return connError(err)
 	}
-	// An answer dropped here would be an unknown outcome made at home.
+	// An answer dropped here would make the outcome unknown although the server
+	// answered.
 	_ = sub.SetPendingLimits(-1, -1)
 	l.runs, l.replies = true, sub
 	l.status = l.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
 	now := l.nc.Status()
-	l.state.Store(int32(now)) // before the dispatcher tells what came since
+	l.state.Store(int32(now)) // before the dispatcher reports later changes
 	missed := now == nats.CONNECTED && l.nc.Stats().Reconnects != l.reconnects
 	go func() {
 		defer l.goroutines.Done()
-		if missed { // the connection was away before the store listened //safety:reconnect-missed
+		if missed { // the connection was down before the store listened //safety:reconnect-missed
 			l.connChanged(nats.CONNECTED)
 		}
 		l.dispatch()
@@ -127,8 +130,8 @@ func (l *line) run() error {
 // away reports whether the connection is down, as far as it has told the store.
 func (l *line) away() bool { return l.state.Load() == int32(nats.RECONNECTING) }
 
-// dispatch hands notifications and changes of the connection to the watches.
-// It does no I/O, so a stuck network cannot stop it.
+// dispatch passes notifications and changes of the connection to the watches. It does
+// no I/O, so a stuck network cannot stop it.
 func (l *line) dispatch() {
 	for {
 		select {
@@ -159,13 +162,13 @@ func (l *line) connChanged(st nats.Status) {
 	}
 	l.state.Store(int32(st))
 	if st == nats.CONNECTED {
-		l.storing() // the answers to earlier writes are lost, which says nothing of the stream
+		l.storing() // the answers to earlier writes are lost, which says nothing about the stream
 		l.upSince.Store(int64(l.now()))
-		// Maybe to a server with another limit.
+		// The new server may have another limit.
 		l.calls.Add(func() { l.maxPayload.Store(l.nc.MaxPayload()) })
 	}
 	l.callHooks(state)
-	// Notifications that were sent meanwhile are lost: each waiter has to check.
+	// Notifications sent in the meantime are lost, so each waiter has to check.
 	if state == Connected || state == Closed { //safety:recheck
 		l.onReturn()
 	}
@@ -180,7 +183,7 @@ func (l *line) callHooks(state ConnState) {
 	}
 }
 
-// reportClosed reports a connection that was found closed: it may have been closed
+// reportClosed reports a connection that was found closed. It may have been closed
 // before the store listened.
 func (l *line) reportClosed() {
 	l.goroutines.Go(func(context.Context) { l.connChanged(nats.CLOSED) })
@@ -202,7 +205,8 @@ func (l *line) OnConnection(fn func(ConnState)) (stop func()) {
 	}
 }
 
-// close ends what the line awaits, its subscription and its goroutines, and waits for none of it.
+// close ends the pending answers, the subscription and the goroutines of the line,
+// and waits for none of them.
 func (l *line) close() {
 	l.inFlight.close()
 	l.hooks.mu.Lock()
@@ -217,7 +221,7 @@ func (l *line) close() {
 	})
 }
 
-// awaitGoroutines waits for them, unless the network holds them up.
+// awaitGoroutines waits for the goroutines to end, unless the network holds them up.
 func (l *line) awaitGoroutines() {
 	ctx, cancel := context.WithTimeout(context.Background(), stuckAfter)
 	defer cancel()

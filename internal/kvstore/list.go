@@ -16,14 +16,14 @@ import (
 
 const hdrUpTo = "Nats-UpTo-Sequence"
 
-// ErrApart says that this user, or this bucket, allows no request that reads several keys in one state. It matches
-// [ErrUnavailable].
+// ErrApart says that no request can read several keys in one state, because this user or
+// this bucket does not allow it. It matches [ErrUnavailable].
 var ErrApart = fmt.Errorf("%w: not in one request", ErrUnavailable)
 
-// errTooMany: the server reads the last records of so many keys not even in part.
+// errTooMany: so many keys match that the server does not read even a part of them.
 var errTooMany = fmt.Errorf("%w: too many keys", errIncomplete)
 
-// Current reports whether lists contain what they have to; see [KV].
+// Current reports whether lists show each key as of min; see [KV].
 func (s *reader) Current() bool {
 	seen := s.seen.Load()
 	return seen.alone || !seen.direct || s.multi()
@@ -31,9 +31,10 @@ func (s *reader) Current() bool {
 
 // List returns the live records under pattern; see [KV].
 //
-// One request cannot read more than 1024 keys, or any for a user that may only read
-// single keys. Then the leader names the keys, and List reads each. It misses no key, but
-// a record can be of a later state than the others, or of an older one if a replica lags.
+// One request cannot read more than 1024 keys, and cannot read several at all for a user
+// that may only read single keys. Then the leader names the keys, and List reads each. It
+// misses no key, but a record can be from a later state than the others, or from an older
+// one if a replica lags.
 func (s *reader) List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error) {
 	what, err := parseOptions(pattern, opts)
 	if err != nil {
@@ -41,7 +42,7 @@ func (s *reader) List(ctx context.Context, pattern string, min uint64, opts ...L
 	}
 	var l Listing
 	switch {
-	case len(what.also) >= multiMax: // such a request might not fit into a message
+	case len(what.also) >= multiMax: // the request might not fit into a message
 		err = errIncomplete
 	case len(what.keys) > 0:
 		l, err = s.listNamed(ctx, what.keys, min)
@@ -67,7 +68,7 @@ func (s *reader) List(ctx context.Context, pattern string, min uint64, opts ...L
 		}
 	}
 	switch {
-	case errors.Is(err, ErrNotFound): // there is no bucket, which is no empty list
+	case errors.Is(err, ErrNotFound): // the bucket was deleted, which is not an empty list
 		return Listing{}, fmt.Errorf("list %q: %w: the bucket is gone: %v", pattern, ErrUnavailable, err)
 	case err != nil:
 		return Listing{}, fmt.Errorf("list %q: %w", pattern, err)
@@ -76,8 +77,8 @@ func (s *reader) List(ctx context.Context, pattern string, min uint64, opts ...L
 	return l, nil
 }
 
-// snapshot reads everything under pattern from one state of one replica; the
-// error matches errIncomplete when that is not possible.
+// snapshot reads everything under pattern from one state of one replica. The error
+// matches errIncomplete if that is not possible.
 func (s *reader) snapshot(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
 	subjects := []string{s.prefix + pattern}
 	for _, p := range what.also {
@@ -88,18 +89,19 @@ func (s *reader) snapshot(ctx context.Context, pattern string, min uint64, what 
 	}
 	for try := 0; ; try++ {
 		l, err := s.multiGet(ctx, subjects, what)
-		if l.Revision > 0 && l.Revision < what.reached { // the only server does not lag: there are others
+		if l.Revision > 0 && l.Revision < what.reached { // a single server does not lag, so there are others
 			min = max(min, what.reached) //safety:lag-noticed
 			s.crowded(s.seen.Load())
 			s.doubtRefusal(doubtEvery)
 		}
-		// An older state need not contain the places that were taken since. A list that was cut off shows what
-		// there is, and proves nothing to be missing.
+		// An older state need not contain the places that were taken since. A list that
+		// was cut off shows only what exists, and does not prove that anything is
+		// missing.
 		if err != nil || l.More || l.Revision >= min { //safety:list-as-of
 			return l, err
 		}
 		if l.Revision == 0 {
-			return Listing{}, errIncomplete // nothing there, in a state that is not named
+			return Listing{}, errIncomplete // nothing found, in a state that the answer does not name
 		}
 		if err := lagged(ctx, try, errIncomplete); err != nil {
 			return Listing{}, err
@@ -107,8 +109,9 @@ func (s *reader) snapshot(ctx context.Context, pattern string, min uint64, what 
 	}
 }
 
-// listPages reads a list that is too long for one request, in the order of the revisions: first the record beside it, and
-// then as much as is wanted. A record that is written meanwhile gets behind what was read, so it is not missed.
+// listPages reads a list that is too long for one request, in revision order: first the
+// record of [Beside], and then as many others as are wanted. A record that is written
+// meanwhile comes after those already read, so it is not missed.
 func (s *reader) listPages(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
 	var l Listing
 	if what.beside != "" {
@@ -119,7 +122,7 @@ func (s *reader) listPages(ctx context.Context, pattern string, min uint64, what
 	}
 	page, last := listing{from: max(what.from, 1), atMost: cmp.Or(what.atMost, batchMax), reached: what.reached}, make(map[string]Record)
 	asOf := max(min, l.Beside.Revision)
-	if what.atMost == 0 { // of one server, whose states contain what it has acknowledged: a page names no state but its last record
+	if what.atMost == 0 { // a single server, whose states contain all that it has acknowledged: a page names no state except its last record
 		asOf = 0
 	}
 	for {
@@ -139,7 +142,7 @@ func (s *reader) listPages(ctx context.Context, pattern string, min uint64, what
 	}
 }
 
-// listSlowly reads what one request cannot: the record beside, then the list.
+// listSlowly reads what one request cannot: the record of [Beside], then the list.
 func (s *reader) listSlowly(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
 	if what.beside == "" {
 		return s.listKeys(ctx, pattern, min)
@@ -156,8 +159,8 @@ func (s *reader) listSlowly(ctx context.Context, pattern string, min uint64, wha
 	return l, err
 }
 
-// listKeys asks the leader for the keys and reads them, again where a replica
-// does not know one yet.
+// listKeys asks the leader for the keys and reads them. It reads again those that a
+// replica does not know yet.
 func (s *reader) listKeys(ctx context.Context, pattern string, min uint64) (Listing, error) {
 	st, err := s.stateAt(ctx, pattern, min)
 	if err != nil {
@@ -176,7 +179,8 @@ func (s *reader) listKeys(ctx context.Context, pattern string, min uint64) (List
 		if len(missing) == 0 { //safety:list-complete
 			return l, nil
 		}
-		// They have ended since, or this replica lags: the leader knows.
+		// Either the missing records have ended since, or this replica lags: the leader
+		// knows.
 		if st, err = s.stateAt(ctx, pattern, min); err != nil {
 			return Listing{}, err
 		}
@@ -194,7 +198,7 @@ func (s *reader) listKeys(ctx context.Context, pattern string, min uint64) (List
 	}
 }
 
-// listNamed reads keys that the leader has named, as of a state that contains revision min.
+// listNamed reads keys that the leader has named, in a state that contains revision min.
 func (s *reader) listNamed(ctx context.Context, keys []string, min uint64) (Listing, error) {
 	records, latest, err := s.readKeys(ctx, keys, min)
 	if err != nil {
@@ -204,13 +208,14 @@ func (s *reader) listNamed(ctx context.Context, keys []string, min uint64) (List
 	if len(records) == len(keys) || s.Alone() {
 		return l, nil
 	}
-	// They have ended since, or this replica lacks them: the leader knows.
+	// Either the missing records have ended since, or this replica lacks them: the leader
+	// knows.
 	sure, err := s.readEach(ctx, lacking(keys, records), func(ctx context.Context, key string) (Record, error) { return s.Get(ctx, key, min) })
 	l.Records = append(l.Records, sure...)
 	return l, err
 }
 
-// lacking returns the keys that have none of the records.
+// lacking returns the keys that none of the records has.
 func lacking(keys []string, records []Record) []string {
 	found := make(map[string]bool, len(records))
 	for _, r := range records {
@@ -219,8 +224,8 @@ func lacking(keys []string, records []Record) []string {
 	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return found[k] })
 }
 
-// readKeys reads keys, in portions where the multi-key read is possible. A key
-// that is not there is left out. latest is the latest revision of a state that was read.
+// readKeys reads keys, in batches if the multi-key read is possible. It leaves out a key
+// that does not exist. latest is the latest revision of a state that it read.
 func (s *reader) readKeys(ctx context.Context, keys []string, min uint64) (records []Record, latest uint64, err error) {
 	for keys := range slices.Chunk(keys, multiMax) {
 		subjects := make([]string, len(keys))
@@ -240,16 +245,16 @@ func (s *reader) readKeys(ctx context.Context, keys []string, min uint64) (recor
 		}
 		records, latest = append(records, l.Records...), max(latest, l.Revision)
 	}
-	for _, r := range records { // where each was read by itself
+	for _, r := range records { // needed if each was read by itself
 		latest = max(latest, r.Revision)
 	}
 	return records, latest, nil
 }
 
-// doubted reads again, from the leader, what a replica shows as deleted in a state that
-// need not contain min: it may have been written again since. In a state that is known to
-// be older, a live record may have ended since, too. Where the leader's read is withheld,
-// what the replica has answered has to do.
+// doubted reads again, from the leader, the keys that a replica shows as deleted in a
+// state that need not contain min: they may have been written again since. In a state
+// that is known to be older, a live record may have ended since, too. If the leader's
+// read is withheld, the replica's answer has to do.
 func (s *reader) doubted(ctx context.Context, records []Record, min uint64, older bool) ([]Record, error) {
 	if s.Alone() || !s.seen.Load().direct { //safety:deleted-as-of
 		return records, nil
@@ -277,10 +282,10 @@ func (s *reader) doubted(ctx context.Context, records []Record, min uint64, olde
 	return append(slices.DeleteFunc(records, doubtful), sure...), nil
 }
 
-// multiGet reads the last records of many subjects, tombstones included, from
-// one replica, which answers with one message each and an end mark that names
-// its state. The error matches errIncomplete when it cannot answer like that.
-// Revision is 0 when it has nothing.
+// multiGet reads the last records of many subjects, tombstones included, from one
+// replica. The replica answers with one message for each record, and an end mark that
+// names its state. The error matches errIncomplete if it cannot answer like that.
+// Revision is 0 if the replica has no records.
 func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) (Listing, error) {
 	if ctx.Err() != nil {
 		return Listing{}, plain.EndOf(ctx)
@@ -290,14 +295,14 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 	}
 	request := pageRequest{Subjects: subjects, Seq: what.from, Batch: cmp.Or(what.atMost, batchMax), MaxBytes: multiBytes}
 	if what.from > 0 && len(subjects) == 1 {
-		// A key has one record. Asked for the last ones, the server counts those before
-		// the revision too, and refuses more than 1024.
+		// A key has one record. A request for the last ones also counts those below the
+		// revision, and the server refuses more than 1024.
 		request.Subjects, request.Next = nil, subjects[0]
-		if what.atMost == 1 { // answered by the record alone: the server does not count the others
+		if what.atMost == 1 { // a request without a batch gets only the record: the server does not count the others
 			request.Batch, request.MaxBytes = 0, 0
 		}
 	}
-	var l Listing // the replies' goroutine's until it sends the end
+	var l Listing // owned by the goroutine of the replies until it sends the end
 	subject := s.apiPrefix + "DIRECT.GET." + s.name
 	ch, forget, err := s.page(subject, request, func(m *nats.Msg) error {
 		r, err := s.record(m.Header, m.Data)
@@ -311,8 +316,9 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 		return Listing{}, err
 	}
 	defer forget()
-	// Who else should answer for the only server? One that is late has more to do by each other request. What a waiter
-	// reads it reads again; for all else an answer may be lost.
+	// With a single server, no other can answer instead, and each repeated request adds
+	// to the load that makes it late. Only a waiter's reads are patient, since it repeats
+	// them: for any other read the answer may have been lost.
 	patient := s.Alone() && (what.atMost > 0 || len(what.also) > 0)
 	within := repeatAfter
 	if patient {
@@ -321,10 +327,10 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 	end, err := await(ctx, s.line, ch, subject, within)
 	switch {
 	case errors.Is(err, errNoAnswer) && ctx.Err() == nil && !patient:
-		return Listing{}, errIncomplete // the leader may answer where this replica did not
+		return Listing{}, errIncomplete // the leader may answer although this replica did not
 	case errors.Is(err, ErrPermission):
-		// This request reads any key, so it may be withheld where reading
-		// single keys is granted.
+		// This request can read any key, so it may be withheld from users who may read
+		// single keys.
 		s.multiOff.Store(true)
 		return Listing{}, errIncomplete
 	}
@@ -333,28 +339,28 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 	}
 	n := len(l.Records)
 	switch end.status {
-	case "": // the record alone
+	case "": // only the record
 		l.Revision, l.More = l.Records[0].Revision, true
 	case "204":
-		// Cut off, at the limit of the request or at multiBytes.
+		// Cut off at the limit of the request or at multiBytes.
 		if pending := end.header.Get(hdrPending); pending != "0" { //safety:list-cut-off
 			l.Left, _ = strconv.Atoi(pending)
 			if l.More = what.atMost > 0 && n == what.atMost; !l.More {
 				return Listing{}, errIncomplete
 			}
 		}
-		// Servers before 2.11 do not say; nothing is promised then.
+		// Servers before 2.11 do not say; then nothing is promised.
 		l.Revision, _ = strconv.ParseUint(end.header.Get(hdrUpTo), 10, 64)
-		if n > 0 && request.Next != "" { // which has no such header
+		if n > 0 && request.Next != "" { // such an answer has no hdrUpTo
 			l.Revision = l.Records[n-1].Revision
 		}
-	case "404": // also when a record could not be loaded
+	case "404": // the answer is also 404 if a record could not be loaded
 		if n > 0 {
 			return Listing{}, errIncomplete
 		}
 	case "413":
 		return Listing{}, errTooMany
-	case "503": // nobody answers: direct gets are off, or not imported
+	case "503": // no server answers: direct gets are off, or not imported
 		return Listing{}, errIncomplete
 	default:
 		return Listing{}, end.failed(subject)

@@ -12,10 +12,10 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// Memory is a bucket in the memory of this process, for tests without a server. Its stores
-// see one another's records. They answer like a [Store] on a bucket of one replica whose
-// connection never fails. Time is that of package time, so a Memory works inside a
-// testing/synctest bubble. [NewMemory] makes it.
+// Memory is a bucket in the memory of this process, for tests without a server. Its
+// stores see one another's records. They answer like a [Store] on a bucket with one
+// replica whose connection never fails. Memory uses the time of package time, so it works
+// inside a testing/synctest bubble. [NewMemory] creates it.
 type Memory struct {
 	bucket  string
 	created time.Time
@@ -23,11 +23,11 @@ type Memory struct {
 	mu      sync.Mutex
 	last    uint64            // the last revision
 	records map[string]Record // tombstones too
-	sweepAt int               // at how many records those that have ended are removed
+	sweepAt int               // the number of records at which expired ones are removed
 	stores  map[*memoryStore]struct{}
 }
 
-// minSweep is how many records a Memory has at least when it removes those that have ended.
+// minSweep is the smallest number of records at which a Memory removes expired ones.
 const minSweep = 64
 
 // NewMemory returns an empty bucket. It starts nothing and needs no closing.
@@ -39,7 +39,8 @@ func NewMemory(bucket string) *Memory {
 	}
 }
 
-// Open returns a store of the bucket, as of another client. Its Close leaves the records.
+// Open returns a store of the bucket, like that of another client. Closing it keeps the
+// records.
 func (m *Memory) Open() KV {
 	s := &memoryStore{m: m, watches: make(map[*memoryWatch]struct{})}
 	m.mu.Lock()
@@ -48,7 +49,7 @@ func (m *Memory) Open() KV {
 	return s
 }
 
-// at returns what is under key at a time, the zero record if there is nothing. Under mu.
+// at returns the record under key at time now, or the zero record. Under mu.
 func (m *Memory) at(key string, now time.Time) Record {
 	r := m.records[key]
 	if r.TTL > 0 && now.Sub(r.Time) >= r.TTL {
@@ -58,7 +59,7 @@ func (m *Memory) at(key string, now time.Time) Record {
 	return r
 }
 
-// match returns what is under the patterns, in the order of the revisions. Under mu.
+// match returns the records under the patterns, in revision order. Under mu.
 func (m *Memory) match(patterns ...string) []Record {
 	var found []Record
 	now := time.Now()
@@ -73,7 +74,7 @@ func (m *Memory) match(patterns ...string) []Record {
 	return found
 }
 
-// apply does what the server does with a write. Under mu.
+// apply applies a write as the server does. Under mu.
 func (m *Memory) apply(w Write, ttl time.Duration) Answer {
 	now := time.Now()
 	expected := w.Key
@@ -104,7 +105,7 @@ func (m *Memory) apply(w Write, ttl time.Duration) Answer {
 	return Answer{Revision: r.Revision}
 }
 
-// matches reports whether a pattern of NATS matches a key.
+// matches reports whether a NATS pattern matches a key.
 func matches(pattern, key string) bool {
 	for {
 		want, wantMore, more := strings.Cut(pattern, ".")
@@ -127,13 +128,13 @@ type memoryStore struct {
 	watches map[*memoryWatch]struct{}
 	closed  bool
 	queue   []func() // answers and notifications
-	running bool     // the goroutine that delivers them
+	running bool     // the goroutine that delivers them runs
 	wg      sync.WaitGroup
 }
 
 var _ KV = (*memoryStore)(nil)
 
-// later has fn called on a goroutine that stays while there is something to deliver. Under
+// later has fn called on a goroutine that lives while there is anything to deliver. Under
 // the mutex.
 func (s *memoryStore) later(fn func()) {
 	if s.closed {
@@ -163,7 +164,7 @@ func (s *memoryStore) deliver() {
 	}
 }
 
-// notify hands an event to the watches that it is for.
+// notify passes an event to the matching watches.
 func (s *memoryStore) notify(e Event) {
 	var to []*memoryWatch
 	s.m.mu.Lock()
@@ -199,7 +200,7 @@ func (s *memoryStore) Send(w Write, done func(Answer)) (forget func(), err error
 	return func() { forgotten.Store(true) }, nil
 }
 
-// begin begins a read. The caller unlocks the mutex if there is no error.
+// begin begins a read. If it returns nil, the caller must unlock the mutex.
 func (s *memoryStore) begin(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return plain.EndOf(ctx)
@@ -212,7 +213,7 @@ func (s *memoryStore) begin(ctx context.Context) error {
 	return nil
 }
 
-// Get returns what is under key; see [KV].
+// Get returns the record under key; see [KV].
 func (s *memoryStore) Get(ctx context.Context, key string, _ uint64) (Record, error) {
 	if err := checkKey(key); err != nil {
 		return Record{}, err
@@ -228,7 +229,7 @@ func (s *memoryStore) Get(ctx context.Context, key string, _ uint64) (Record, er
 	return Record{}, fmt.Errorf("read %q: %w", key, err)
 }
 
-// List returns what is under pattern; see [KV].
+// List returns the records under pattern; see [KV].
 func (s *memoryStore) List(ctx context.Context, pattern string, _ uint64, opts ...ListOption) (Listing, error) {
 	what, err := parseOptions(pattern, opts)
 	if err != nil {
@@ -311,7 +312,7 @@ func (w *memoryWatch) Stop() {
 	delete(w.s.watches, w)
 }
 
-// Close ends the watches, and the goroutine once it has delivered what it has begun with.
+// Close ends the watches, and waits for the goroutine to deliver the batch it has begun.
 func (s *memoryStore) Close() {
 	s.m.mu.Lock()
 	s.closed, s.queue = true, nil
@@ -324,7 +325,7 @@ func (s *memoryStore) Close() {
 	s.wg.Wait()
 }
 
-// The rest of [KV] is what never changes.
+// The other methods of [KV] return constants.
 
 func (s *memoryStore) Bucket() string                             { return s.m.bucket }
 func (s *memoryStore) Denied(string) error                        { return nil }

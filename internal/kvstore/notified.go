@@ -2,23 +2,23 @@ package kvstore
 
 import "time"
 
-// No message says that notifications do not reach a client. A subscription that the
-// server forbids, or that an account does not import, is merely silent. But a client
-// that watches a key receives notifications of its own writes to it. If none arrives,
-// the store warns.
+// No message tells a client that it receives no notifications. A subscription that the server
+// forbids, or that an account does not import, is merely silent. But a client that watches a key
+// receives notifications of its own writes to it. If none arrives, the store warns.
 
 const (
 	// silences is the number of acknowledged writes without a notification after
 	// which the store warns.
 	silences = 3
-	// silentFor is how long the notification of the last of them may take. Behind a gateway
-	// it has another way than the acknowledgement, and those of the first ones may be missed:
-	// the subscription was not in place there yet.
+	// silentFor is the time allowed for the notification of the last of them. Behind a gateway it
+	// takes another route than the acknowledgement, and the first ones may be missed because the
+	// subscription was not yet in place there.
 	silentFor = time.Second
 )
 
-// unnotified counts the acknowledgement of a write to a key that was watched when the write was sent. The store warns
-// once that notifications do not arrive: at the first write that follows the last counted one by more than silentFor.
+// unnotified counts the acknowledgement of a write to a key that was watched when the write was
+// sent. The store warns once about missing notifications, at the first write that follows the last
+// counted one by more than silentFor.
 func (s *watcher) unnotified(w sentWrite) {
 	if s.notified.Load() {
 		return

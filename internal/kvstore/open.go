@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// openTimeout bounds Open when its context has no deadline.
+	// openTimeout limits Open when its context has no deadline.
 	openTimeout = 10 * time.Second
 	// connectionPoll is the time between two checks of a connection that is down.
 	connectionPoll = 20 * time.Millisecond
-	// openGrace is how long Open goes on after its context, to say what it was doing.
+	// openGrace gives Open time after the end of its context to say what it was doing.
 	openGrace = 50 * time.Millisecond
 	// leaderPoll is the time between two checks of a stream without a leader.
 	leaderPoll = 100 * time.Millisecond
-	// levelTimeout bounds the request for the API level, which goes unanswered
-	// where it is neither granted nor imported.
+	// levelTimeout limits the request for the API level, which goes unanswered if it
+	// is neither granted nor imported.
 	levelTimeout = time.Second
 )
 
@@ -34,12 +34,12 @@ const (
 // The error matches [ErrInvalidKey] for a name that no bucket can have. It matches
 // [ErrBucketConfig] for a bucket that is not safe or whose server is older than
 // [MinServer]. It matches [ErrNotFound] for a missing bucket that Open may not create,
-// and [ErrPermission] when the server forbids this user to ask or to create. It matches
-// [ErrUnavailable] when JetStream does not answer, or when the stream of a cluster has no
-// leader and so accepts no writes. Without a deadline in ctx Open waits for at most 10 s,
-// also for a connection that is not there yet or away.
+// and [ErrPermission] if the server forbids this user to ask or to create. It matches
+// [ErrUnavailable] if JetStream does not answer, or if the stream of a cluster has no
+// leader and so accepts no writes. If ctx has no deadline, Open waits at most 10 s,
+// even for a connection that is not yet up or is reconnecting.
 //
-// Open logs settings that are safe and not recommended; see [Config.Logger].
+// Open logs settings that are safe but not recommended; see [Config.Logger].
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -58,7 +58,8 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 		s   *Store
 		err error
 	}
-	// nats.go holds its mutex while it tries to connect, which ctx does not end.
+	// nats.go holds its mutex while it tries to connect, and the end of ctx does not
+	// interrupt that.
 	done := make(chan opened, 1)
 	go func() {
 		s, err := openConnected(parent, ctx, js, cfg)
@@ -70,7 +71,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 	case <-ctx.Done():
 	}
 	select {
-	case o := <-done: // it has found the end of ctx itself, and says what it was doing
+	case o := <-done: // it noticed the end of ctx itself, and says what it was doing
 		return o.s, o.err
 	case <-time.After(openGrace):
 		go func() {
@@ -86,7 +87,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 	}
 }
 
-// openConnected opens the bucket as soon as there is a connection.
+// openConnected opens the bucket once the connection is up.
 func openConnected(parent, ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
 	for {
 		if err := connected(parent, ctx, js.Conn()); err != nil {
@@ -99,7 +100,7 @@ func openConnected(parent, ctx context.Context, js jetstream.JetStream, cfg Conf
 	}
 }
 
-// connected waits until nc is up, or until ctx ends, which is below the caller's.
+// connected waits until nc is up or ctx, a child of parent, ends.
 func connected(parent, ctx context.Context, nc *nats.Conn) error {
 	for {
 		st := nc.Status()
@@ -111,7 +112,7 @@ func connected(parent, ctx context.Context, nc *nats.Conn) error {
 			if last := nc.LastError(); last != nil {
 				err = fmt.Errorf("%w (last error: %w)", err, last)
 			}
-			if parent.Err() == nil { // the error of another context must not reach the caller
+			if parent.Err() == nil { // the error of a context that is not the caller's must not reach the caller
 				return fmt.Errorf("%w: within %v", err, openTimeout)
 			}
 			return fmt.Errorf("%w: %w", err, plain.EndOf(parent))
@@ -161,7 +162,7 @@ const (
 	errCodeNoCluster = 10074 // "replicas > 1 not supported in non-clustered mode"
 )
 
-// create creates the bucket. Another client may create it first: its bucket is then
+// create creates the bucket. If another client creates it first, that bucket is
 // verified like any other.
 func (s *stream) create(ctx context.Context) (*infoResponse, error) {
 	if s.cfg.Replicas != 0 {
@@ -176,8 +177,8 @@ func (s *stream) create(ctx context.Context) (*infoResponse, error) {
 	apiErr, _ := errors.AsType[*jetstream.APIError](err)
 	switch {
 	case apiErr == nil:
-	// Only the servers of another domain, or behind another prefix, know whether they are
-	// a cluster.
+	// Only the servers of the other domain, or behind the other prefix, know whether
+	// they form a cluster.
 	case apiErr.ErrorCode == errCodeNoCluster:
 		cfg.Replicas = 1
 		return s.createWith(ctx, cfg)
@@ -187,7 +188,7 @@ func (s *stream) create(ctx context.Context) (*infoResponse, error) {
 	return resp, err
 }
 
-// replicas is how many replicas a new bucket gets if the Config does not say.
+// replicas returns the number of replicas for a new bucket if the Config does not say.
 func (s *stream) replicas() int {
 	if s.apiPrefix == defaultAPI && s.nc.ConnectedClusterName() == "" {
 		return 1
@@ -214,14 +215,15 @@ func (s *stream) createWith(ctx context.Context, cfg Config) (*infoResponse, err
 		if apiErr == nil || apiErr.ErrorCode != errCodeNoStore || try == 8 {
 			break
 		}
-		// The files of a stream of this name that was just deleted may still be there.
+		// The files of a stream of this name that was just deleted may still exist.
 		if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
 			return nil, err
 		}
 	}
 	switch {
 	case err == nil:
-		// Logged, because a forgotten domain makes a second bucket, which nobody else uses.
+		// Logged because a client that forgot the domain creates a second bucket,
+		// which no other client uses.
 		s.cfg.Logger.Info("created lock bucket", "bucket", s.cfg.Bucket, "account", s.account(ctx), "domain", s.domainOf(resp),
 			"storage", resp.Config.Storage.String(), "replicas", resp.Config.Replicas)
 	case apiErr != nil && apiErr.ErrorCode == jetstream.JSErrCodeStreamNameInUse:
@@ -238,9 +240,9 @@ func (s *stream) createWith(ctx context.Context, cfg Config) (*infoResponse, err
 	return resp, nil
 }
 
-// domainOf names the domain of a bucket that was made, for a message: a server
-// outside a cluster does not answer with it. "" when there is none, or it is not
-// known.
+// domainOf returns the domain of a newly created bucket, for a message. A server
+// outside a cluster does not name it. The result is "" if there is none, or if it is
+// unknown.
 func (s *stream) domainOf(made *infoResponse) string {
 	named, _ := strings.CutPrefix(s.apiPrefix, "$JS.")
 	switch domain, isDomain := strings.CutSuffix(named, ".API."); {
@@ -254,8 +256,8 @@ func (s *stream) domainOf(made *infoResponse) string {
 	return ""
 }
 
-// awaitLeader returns when the stream has a leader: without one it accepts no
-// writes, while its servers go on answering requests about it.
+// awaitLeader returns when the stream has a leader. Without one it accepts no writes,
+// although its servers go on answering requests about it.
 func (s *stream) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) error {
 	for c := info.Cluster; c != nil && c.Name != "" && c.Leader == ""; { //safety:has-leader
 		if pause(ctx, leaderPoll) == nil {
@@ -273,8 +275,8 @@ func (s *stream) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) er
 	return nil
 }
 
-// account names the connection's account for a message; "" when the server
-// does not say.
+// account returns the name of the connection's account for a message, or "" if the
+// server does not say.
 func (s *stream) account(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -300,10 +302,10 @@ type accountResponse struct {
 
 func (r *accountResponse) apiError() *jetstream.APIError { return r.Error }
 
-// oldServers returns an error when the server that is to make the bucket, in a
-// cluster the leader of its servers, is too old. It returns nil when
-// that is not known, because the request may be neither granted nor imported:
-// the answer to the making names the server too.
+// oldServers returns an error if the server that would create the bucket, in a cluster
+// the meta leader, is too old. It returns nil if that is unknown, because the request
+// may be neither granted nor imported. The answer to the creation names the server
+// too.
 func (s *stream) oldServers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
 	defer cancel()
@@ -317,10 +319,9 @@ func (s *stream) oldServers(ctx context.Context) error {
 	}
 }
 
-// settle returns when writes reach a bucket of a cluster that was created a moment ago.
-// The server of this connection may learn later than others where the bucket is, and
-// until then it answers that no stream takes the write. settle gives up after some
-// seconds.
+// settle returns once writes reach a newly created bucket of a cluster. The server of
+// this connection may learn later than others where the bucket is. Until then it
+// answers that no stream takes the write. settle gives up after a few seconds.
 func (s *Store) settle(ctx context.Context, info *jetstream.StreamInfo) {
 	if info.Cluster == nil || info.Cluster.Name == "" || info.TimeStamp.Sub(info.Created) > openTimeout {
 		return
@@ -334,8 +335,8 @@ func (s *Store) settle(ctx context.Context, info *jetstream.StreamInfo) {
 	}
 }
 
-// Inspect returns the stream of the bucket of cfg, fit or not, when it has a leader. It
-// makes no bucket. Its errors are those of [Open].
+// Inspect returns the stream of the bucket of cfg, fit or not, once it has a leader.
+// It creates no bucket. Its errors are those of [Open].
 func Inspect(ctx context.Context, js jetstream.JetStream, cfg Config) (*Info, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

@@ -18,11 +18,12 @@ import (
 // reader reads records from the replicas of the stream, or from its leader.
 type reader struct {
 	*stream
-	multiOff  atomic.Bool // the multi-key read is forbidden to this user
-	leaderOff atomic.Bool // the leader's read is
+	multiOff  atomic.Bool // this user may not use the multi-key read
+	leaderOff atomic.Bool // this user may not read from the leader
 }
 
-// multi reports whether one request can read several keys, as far as is known.
+// multi reports whether one request can read several keys, as far as the store
+// knows.
 func (s *reader) multi() bool { return s.seen.Load().direct && !s.imported && !s.multiOff.Load() }
 
 // Get returns the record under key; see [KV].
@@ -31,7 +32,7 @@ func (s *reader) Get(ctx context.Context, key string, min uint64) (Record, error
 		return Record{}, err
 	}
 	r, err := s.read(ctx, key)
-	// A replica that lags shows what the caller knows to be over.
+	// A lagging replica may show a record that the caller knows has ended.
 	if min > 0 && (errors.Is(err, ErrNotFound) || err == nil && r.Revision < min) { //safety:read-as-of
 		r, err = s.readAsOf(ctx, key, min)
 	}
@@ -41,7 +42,7 @@ func (s *reader) Get(ctx context.Context, key string, min uint64) (Record, error
 	return r, nil
 }
 
-// read reads a key from any replica, where the bucket allows that.
+// read reads a key from any replica, if the bucket allows that.
 func (s *reader) read(ctx context.Context, key string) (Record, error) {
 	if !s.seen.Load().direct {
 		r, err := s.leaderGet(ctx, key)
@@ -50,10 +51,10 @@ func (s *reader) read(ctx context.Context, key string) (Record, error) {
 	r, err := s.directGet(ctx, key)
 	switch {
 	case errors.Is(err, errUnreadable):
-		return s.leaderGet(ctx, key) // its answer has the position outside of the record's headers
+		return s.leaderGet(ctx, key) // the leader's answer has the position outside the record's headers
 	case errors.Is(err, nats.ErrNoResponders):
-		// An account that imports the bucket may not import this way of reading.
-		// Or an administrator has turned it off.
+		// An account that imports the bucket may not import direct gets, or an
+		// administrator has turned them off.
 		l, refused := s.leaderGet(ctx, key)
 		if refused == nil || errors.Is(refused, ErrNotFound) || errors.Is(refused, ErrPermission) {
 			s.doubtRefusal(doubtEvery)
@@ -63,8 +64,9 @@ func (s *reader) read(ctx context.Context, key string) (Record, error) {
 	return r, err
 }
 
-// undirected returns the error of a read from the leader that no replica can answer instead. A
-// refusal is no reason to give up: an administrator can repair the setting.
+// undirected wraps the error of a read from the leader that no replica can answer
+// instead. A refusal is no reason to give up, because an administrator can repair
+// the setting.
 func undirected(err error) error {
 	if errors.Is(err, ErrPermission) {
 		return fmt.Errorf("%w: %w: no server answers direct gets, as when allow_direct is off (\"lockctl init\" repairs it), and the leader refuses: %v", ErrUnavailable, ErrWithheld, err)
@@ -72,9 +74,9 @@ func undirected(err error) error {
 	return err
 }
 
-// readAsOf reads a key again, after a read of a state that may be older than
-// revision min: nothing, or a lower revision. That is the truth if a leader
-// that has applied min confirms it.
+// readAsOf reads a key again after a read whose state may be older than revision
+// min: it found nothing, or a lower revision. The result stands if a leader that
+// has applied min confirms it.
 func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, error) {
 	for try := 0; ; try++ {
 		st, err := s.stateAt(ctx, key, min)
@@ -86,8 +88,9 @@ func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, 
 		}
 		r, err := s.leaderGet(ctx, key)
 		if errors.Is(err, ErrNotFound) { //safety:nothing-proven
-			// Ended since, or answered by a leader that was deposed and does not
-			// contain min: only a state that does proves that there is nothing.
+			// The record has ended since, or a deposed leader that lacks min
+			// answered: only a state that contains min proves that there is
+			// nothing.
 			if err := lagged(ctx, try, fmt.Errorf("%w: the leader names the key %q and has no record of it", ErrUnavailable, key)); err != nil {
 				return Record{}, err
 			}
@@ -96,9 +99,9 @@ func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, 
 		if !withheld(err) || !s.seen.Load().direct {
 			return r, undirected(err)
 		}
-		// The leader's read shows any key, so it may be withheld where reading
-		// single keys is granted, or not be imported. A replica that is not
-		// behind will do, and the only server there is never is.
+		// The leader's read shows any key, so it may be withheld, or not imported,
+		// where reading single keys is granted. A replica that is not behind will
+		// do, and a single server is never behind.
 		r, direct := s.directGet(ctx, key)
 		if direct == nil && r.Revision >= min || errors.Is(direct, ErrPermission) || s.Alone() {
 			return r, direct
@@ -111,14 +114,14 @@ func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, 
 	}
 }
 
-// withheld reports whether the error is that of a request which this user may not make,
+// withheld reports whether err is that of a request which this user may not make,
 // or which its account does not import.
 func withheld(err error) bool {
 	return errors.Is(err, ErrPermission) || errors.Is(err, nats.ErrNoResponders)
 }
 
-// directGet reads from any replica. The subject form of the request can be
-// granted per prefix.
+// directGet reads from any replica. This form of the request, with the key in the
+// subject, can be granted per prefix.
 func (s *reader) directGet(ctx context.Context, key string) (Record, error) {
 	m, err := s.roundTrip(ctx, s.directSubject(key), nil, own)
 	if err != nil {
@@ -131,7 +134,7 @@ func (s *reader) directSubject(key string) string {
 	return s.apiPrefix + "DIRECT.GET." + s.name + "." + s.prefix + key
 }
 
-// direct reads the answer to a direct get of key.
+// direct parses the answer to a direct get of key.
 func (s *reader) direct(key string, m *nats.Msg) (Record, error) {
 	switch status := statusOf(m); status {
 	case "":
@@ -160,9 +163,9 @@ type msgGetResponse struct {
 
 func (r *msgGetResponse) apiError() *jetstream.APIError { return r.Error }
 
-// leaderGet reads from the stream's leader. It reads any key, so it may be withheld
-// where reading single keys is granted. A refusal is not an answer: it takes its
-// time to notice, so one request is enough.
+// leaderGet reads from the stream's leader. The request can read any key, so it
+// may be withheld where reading single keys is granted. A refusal is not an
+// answer, and takes time to notice, so the store asks only once.
 func (s *reader) leaderGet(ctx context.Context, key string) (Record, error) {
 	if s.leaderOff.Load() {
 		return Record{}, fmt.Errorf("%w: the server has refused this user to read from the stream's leader", ErrPermission)
@@ -176,8 +179,8 @@ func (s *reader) leaderGet(ctx context.Context, key string) (Record, error) {
 		return Record{}, err
 	}
 	m := resp.Message
-	// A header that cannot be read names neither TTL nor deletion: to be safe
-	// that is a record which stays.
+	// A header that cannot be parsed shows neither TTL nor deletion: to be safe,
+	// the record counts as one that stays.
 	h, _ := nats.DecodeHeadersMsg(m.Header)
 	return Record{
 		Key: strings.TrimPrefix(m.Subject, s.prefix), Value: m.Data, Revision: m.Seq, Time: m.Time,
@@ -185,10 +188,11 @@ func (s *reader) leaderGet(ctx context.Context, key string) (Record, error) {
 	}.of(key)
 }
 
-// readers is how many keys are read at a time where each needs a request.
+// readers is the number of keys read concurrently if each needs a request of its
+// own.
 const readers = 32
 
-// readEach reads keys one by one, several at a time.
+// readEach reads keys one by one, several concurrently.
 func (s *reader) readEach(ctx context.Context, keys []string, read func(context.Context, string) (Record, error)) ([]Record, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -219,10 +223,10 @@ func (s *reader) readEach(ctx context.Context, keys []string, read func(context.
 	return records, failed
 }
 
-// readAtOnce reads each key with a request of its own, and sends all requests before it
-// awaits an answer. Contenders without the multi-key read have many keys to read,
-// mostly tombstones of the last second. A key without a usable answer is read once
-// more.
+// readAtOnce reads each key with a request of its own, and sends all requests
+// before it waits for an answer. Contenders without the multi-key read have many
+// keys to read, mostly tombstones of the last second. A key without a usable
+// answer is read a second time.
 func (s *reader) readAtOnce(ctx context.Context, keys []string) ([]Record, error) {
 	if len(keys) == 0 || !s.seen.Load().direct {
 		return s.readEach(ctx, keys, s.read)
@@ -251,7 +255,7 @@ func (s *reader) readAtOnce(ctx context.Context, keys []string) ([]Record, error
 	left := slices.Clone(keys)
 	last := len(left) - 1
 	for range keys {
-		for last > 0 && left[last] == "" { // of several refusals the connection shows that of the last request
+		for last > 0 && left[last] == "" { // of several refusals the connection reports that of the last request
 			last--
 		}
 		a, err := await(ctx, s.line, ch, s.directSubject(keys[last]), repeatAfter)

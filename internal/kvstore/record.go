@@ -22,15 +22,15 @@ const (
 	hdrDescription = "Description"
 )
 
-// errUnreadable: the server's own headers are not where they should be, because
-// those of the record's writer are broken, or are not those of this stream.
+// errUnreadable: the server's own headers are not where they should be, because the writer's
+// headers are broken, or they belong to another stream.
 var errUnreadable = errors.New("unreadable record")
 
-// record reads a message that the server delivered with its position in the
-// headers. The key is taken from there: an import may rename the subject.
+// record parses a message that the server delivered with its position in the headers. The key comes
+// from there, since an import may rename the subject.
 func (s *stream) record(h nats.Header, data []byte) (Record, error) {
 	last := func(name string) string { return lastOf(h, name) }
-	// A mirror keeps records that the bucket has removed: holders long gone.
+	// A mirror keeps records that the bucket has removed, of long-gone holders.
 	if name := last(hdrStream); name != "" && name != s.name { //safety:mirror
 		s.mirrored(name)
 		return Record{}, fmt.Errorf("%w: it comes from stream %.64q", errUnreadable, name)
@@ -50,8 +50,8 @@ func (s *stream) record(h nats.Header, data []byte) (Record, error) {
 	return Record{Key: key, Value: data, Revision: seq, Time: at, TTL: parseTTL(h.Get(hdrTTL)), Deleted: isTombstone(h)}, nil
 }
 
-// lastOf returns the last value of a header. The server adds its headers behind those of
-// the record's writer, who may have used the same names.
+// lastOf returns the last value of a header. The server appends its headers to those of the
+// record's writer, who may have used the same names.
 func lastOf(h nats.Header, name string) string {
 	if v := h[name]; len(v) > 0 {
 		return v[len(v)-1]
@@ -61,12 +61,12 @@ func lastOf(h nats.Header, name string) string {
 
 func isTombstone(h nats.Header) bool {
 	op := h.Get(hdrOperation)
-	// A tombstone for a record would keep a free lock from everybody.
+	// A tombstone that counted as a record would deny a free lock to every client.
 	return op == "DEL" || op == "PURGE" || h.Get("Nats-Marker-Reason") != "" //safety:tombstone
 }
 
-// of returns r if it is a record of key. Anything else that was answered says
-// nothing about the key, least of all that there is no record.
+// of returns r if it is a record of key. Any other answer says nothing about the key, least of all
+// that it has no record.
 func (r Record) of(key string) (Record, error) {
 	if r.Key != key || r.Revision == 0 { //safety:answer-of-key
 		return Record{}, fmt.Errorf("%w: asked for %q, the answer is about %.64q at revision %d", ErrUnavailable, key, r.Key, r.Revision)
@@ -74,8 +74,8 @@ func (r Record) of(key string) (Record, error) {
 	return r, nil
 }
 
-// mirrored warns once that a mirror answers reads. The store asks the leader again for
-// such a read: a mirror may keep records that the bucket has removed.
+// mirrored warns once that a mirror answers reads. The store asks the leader again after such a
+// read, because a mirror may keep records that the bucket has removed.
 func (s *stream) mirrored(name string) {
 	if s.mirrorSeen.Swap(true) {
 		return
@@ -84,8 +84,9 @@ func (s *stream) mirrored(name string) {
 		"bucket", s.cfg.Bucket)
 }
 
-// pageRequest is the server's JSApiMsgGetRequest, of it what is used here: the last records of subjects, or those of
-// one from a sequence or a time on. Without a batch it asks for one record.
+// pageRequest is the part of the server's JSApiMsgGetRequest that is used here. It asks for the
+// last records of subjects, or for those of one subject from a sequence or a time on. Without a
+// batch it asks for one record.
 type pageRequest struct {
 	Subjects []string   `json:"multi_last,omitempty"`
 	Next     string     `json:"next_by_subj,omitempty"`
@@ -95,17 +96,18 @@ type pageRequest struct {
 	MaxBytes int        `json:"max_bytes,omitempty"`
 }
 
-// pageEnd is how the answers to a pageRequest end: with a message that has a status, with the one record that it asks
-// for, or with an error.
+// pageEnd ends the answers to a pageRequest: a message with a status, the single record requested,
+// or an error.
 type pageEnd struct {
 	status string
 	header nats.Header
 	err    error
 }
 
-// page asks a stream, on the subject of its direct gets, for records. It hands each to take, on the goroutine of the
-// replies, before it sends the end. The error of a batch matches errIncomplete where a request gets one answer only:
-// behind an import, and on a connection that drains.
+// page asks a stream for records, on the subject of its direct gets. It passes each record to take,
+// on the goroutine of the replies, before it sends the end. The error of a batch matches
+// errIncomplete if a request can get only one answer: behind an import, or while the connection
+// drains.
 func (s *stream) page(subject string, req pageRequest, take func(*nats.Msg) error) (end <-chan pageEnd, forget func(), err error) {
 	body, err := json.Marshal(req)
 	if err != nil {
@@ -136,7 +138,7 @@ func (s *stream) page(subject string, req pageRequest, take func(*nats.Msg) erro
 	return ch, forget, err
 }
 
-// failed is the error of a status that ends no page.
+// failed returns the error for a status that is not the end of a page.
 func (e pageEnd) failed(subject string) error {
 	return fmt.Errorf("%w: status %s %s on %s", ErrUnavailable, e.status, e.header.Get(hdrDescription), subject)
 }

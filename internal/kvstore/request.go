@@ -16,12 +16,13 @@ import (
 )
 
 const (
-	// repeatAfter is how long a request waits before it is sent again.
+	// repeatAfter is how long a request waits for its answer before it is sent again.
 	repeatAfter = time.Second
-	// lateAnswers is how long an answer is waited for on a draining
-	// connection, where each needs a goroutine of its own.
+	// lateAnswers limits the wait for an answer on a draining connection, where each
+	// answer needs a goroutine of its own.
 	lateAnswers = 30 * time.Second
-	// pollMost is the longest time between two of these checks: each is twice as long after the last one as that was.
+	// pollMost is the longest pause between two checks for a refusal. Each pause is twice
+	// the last.
 	pollMost = 400 * time.Millisecond
 )
 
@@ -30,11 +31,11 @@ const (
 	hdrSequence = "Nats-Sequence" // of a stored record
 )
 
-// errIncomplete: the answer to a multi-key read is not all there is.
+// errIncomplete: the answer to a multi-key read does not contain everything.
 var errIncomplete = errors.New("incomplete answer")
 
-// exchange has o sent and hands every answer to a until that takes no more or the answer
-// is forgotten. It takes no mutex of the connection, unless it is for Open.
+// exchange has o sent and passes every answer to a, until a awaits no more or the
+// returned function is called. It takes no mutex of the connection, except for Open.
 func (l *line) exchange(o *outgoing, a awaited) (forget func(), err error) {
 	if err := l.down(); err != nil {
 		o.free()
@@ -45,7 +46,7 @@ func (l *line) exchange(o *outgoing, a awaited) (forget func(), err error) {
 		o.free()
 		return nil, ErrClosed
 	}
-	if o.route == shared { // Open, which starts nothing that stays, and bounds the wait itself
+	if o.route == shared { // used by Open, which starts nothing that stays, and limits the wait itself
 		l.transmit(o)
 	} else {
 		l.calls.Add(o.send)
@@ -53,14 +54,14 @@ func (l *line) exchange(o *outgoing, a awaited) (forget func(), err error) {
 	return func() { l.forget(id) }, nil
 }
 
-// sendRequest sends a message without headers, whose answers go to answers.
+// sendRequest sends a message without headers and passes its answers to answers.
 func (l *line) sendRequest(subject string, body []byte, route route, answers answerTo) (forget func(), err error) {
 	o := l.outgoing(subject, "", 0)
 	o.msg.Data, o.route, o.ends = body, route, false
 	return l.exchange(o, awaited{answers: answers})
 }
 
-// down is why nothing can be sent now, as far as the store knows without asking the
+// down returns why nothing can be sent now, as far as the store knows without asking the
 // connection.
 func (l *line) down() error {
 	switch {
@@ -74,15 +75,15 @@ func (l *line) down() error {
 	return nil
 }
 
-// gone is the error of a connection that was found closed, which it reports.
+// gone reports that the connection was found closed, and returns the error.
 func (l *line) gone() error {
 	l.reportClosed()
 	return fmt.Errorf("%w: not sent: %w", ErrUnavailable, ErrConnectionClosed)
 }
 
-// transmit sends a message, unless nobody wants it any more: a claim that has queued for
-// longer than its caller waits for an answer would only have to be deleted. A tombstone is
-// wanted however late, also by a caller that has closed the store. It runs on the sender.
+// transmit sends a message, unless its caller no longer wants it: a claim that was queued
+// for longer than its caller waits would only have to be deleted. A tombstone is sent
+// however late, even if the caller has closed the store. It runs on the sender.
 func (l *line) transmit(o *outgoing) {
 	defer o.free()
 	a, wanted := l.registered(o.id)
@@ -98,7 +99,7 @@ func (l *line) transmit(o *outgoing) {
 	}
 }
 
-// publish hands a message to nats.go. It runs on the sender.
+// publish passes a message to nats.go. It runs on the sender.
 func (l *line) publish(o *outgoing) error {
 	st := l.nc.Status()
 	if o.route != shared && !l.runs && (st == nats.CONNECTED || st == nats.RECONNECTING) {
@@ -117,8 +118,8 @@ func (l *line) publish(o *outgoing) error {
 		}
 		o.route = shared
 	case nats.RECONNECTING, nats.CONNECTING:
-		// Not handed to the client's reconnect buffer, which would send it at
-		// a time when nobody wants it any more.
+		// The client's reconnect buffer would send the message at a time when no caller
+		// wants it any more.
 		return errAway //safety:not-buffered
 	case nats.CLOSED:
 		return l.gone()
@@ -126,8 +127,8 @@ func (l *line) publish(o *outgoing) error {
 		return fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String()))
 	}
 	if st == nats.DRAINING_SUBS && l.nc.Opts.UseOldRequestStyle {
-		// No subscription for an answer is left, and none can be made. The message goes out
-		// before the connection is closed.
+		// No subscription for an answer is left, and none can be made. The message is
+		// still sent before the connection closes.
 		o.msg.Reply = ""
 		if err := l.nc.PublishMsg(&o.msg); err != nil {
 			return connError(err)
@@ -185,11 +186,11 @@ func copyOf(m *nats.Msg) *nats.Msg {
 	return &nats.Msg{Subject: m.Subject, Reply: m.Reply, Header: h, Data: slices.Clone(m.Data)}
 }
 
-// statusUnanswerable is that of the answer which means that none will come: a connection that drains
-// and uses the old style of requests receives nothing any more.
+// statusUnanswerable marks a local answer that means that none will come: a draining
+// connection that uses the old style of requests no longer receives anything.
 const statusUnanswerable = "unanswerable"
 
-// unanswerable is the error of such an answer, or nil.
+// unanswerable returns the error of an answer with statusUnanswerable, or nil.
 func unanswerable(m *nats.Msg) error {
 	if len(m.Data) > 0 || m.Subject != "" || statusOf(m) != statusUnanswerable {
 		return nil
@@ -200,10 +201,10 @@ func unanswerable(m *nats.Msg) error {
 // errNoAnswer: a request was not answered in time.
 var errNoAnswer = fmt.Errorf("%w: no answer", ErrUnavailable)
 
-// roundTrip does one request and waits for its answer until ctx ends, at most
-// replyTimeout. It repeats the request meanwhile: servers stay silent about a
-// stream that has no leader yet. So it is for requests that can be repeated.
-// Nothing is sent once ctx has ended.
+// roundTrip makes one request and waits for its answer until ctx ends, for at most
+// replyTimeout. Meanwhile it repeats the request, because servers stay silent about a
+// stream that has no leader yet. So it suits only requests that can be repeated. It sends
+// nothing once ctx has ended.
 func (l *line) roundTrip(ctx context.Context, subject string, body []byte, route route) (*nats.Msg, error) {
 	const attempts = int(replyTimeout / repeatAfter)
 	type answer struct {
@@ -212,7 +213,7 @@ func (l *line) roundTrip(ctx context.Context, subject string, body []byte, route
 	}
 	ch := make(chan answer, attempts)
 	for try := 1; ; try++ {
-		switch { // a request without a caller may still create a bucket
+		switch { // a request without a caller could still create a bucket
 		case ctx.Err() != nil && try == 1:
 			return nil, fmt.Errorf("not sent to %s: %w", subject, plain.EndOf(ctx))
 		case ctx.Err() != nil:
@@ -244,7 +245,7 @@ func (l *line) roundTrip(ctx context.Context, subject string, body []byte, route
 	}
 }
 
-// elsewhere says where else the bucket may be, or why the way does not lead there.
+// elsewhere says where else the bucket may be, or why the prefix does not lead to it.
 func (l *line) elsewhere() string {
 	if l.apiPrefix == defaultAPI {
 		return "lives in another domain or account, which has to be named (jetstream.NewWithDomain, jetstream.NewWithAPIPrefix)"
@@ -252,10 +253,10 @@ func (l *line) elsewhere() string {
 	return "is not reached by this domain or API prefix: a domain may be misspelt, an account's import or export missing"
 }
 
-// statusOf returns the status of an answer that is one, and "" for a record,
+// statusOf returns the status of an answer that is a status message, and "" for a record,
 // which may have been stored with a Status header of its own.
 func statusOf(m *nats.Msg) string {
-	// A message with a sequence is a stored record, whatever its writer named a header.
+	// A message with a sequence is a stored record, whatever headers its writer set.
 	if m.Header.Get(hdrSequence) != "" { //safety:stored-status
 		return ""
 	}
@@ -266,11 +267,11 @@ func noResponders(m *nats.Msg) bool {
 	return len(m.Data) == 0 && statusOf(m) == "503"
 }
 
-// denied reports whether the server has lately refused this connection the
-// subject, or to subscribe to its inbox, where the answers come. The server reports it
-// on the connection, not in an answer, and nats.go keeps only the last such error. An
-// old error does not concern this request, and an error that another one follows at
-// once is missed.
+// denied returns an error if the server has recently denied this connection the subject,
+// or the subscription to its inbox, where the answers arrive. The server reports it on
+// the connection, not in an answer, and nats.go keeps only the last such error. An old
+// error does not concern this request, and an error that another one follows immediately
+// is missed.
 func (l *line) denied(ctx context.Context, subject string) error {
 	if l.away() { // it has sent nothing
 		return nil
@@ -287,8 +288,7 @@ func (l *line) denied(ctx context.Context, subject string) error {
 	return fmt.Errorf("%w: %w", ErrPermission, err)
 }
 
-// mapped returns the subject for which a server of the domain itself checks
-// permissions.
+// mapped returns the subject on which a server of the domain itself checks permissions.
 func (l *line) mapped(subject string) string {
 	rest, ok := strings.CutPrefix(subject, l.apiPrefix)
 	switch {
@@ -300,16 +300,16 @@ func (l *line) mapped(subject string) string {
 	return defaultAPI + rest
 }
 
-// await receives from ch, unless ctx ends, limit passes (errNoAnswer), the
-// server refuses the subject, or store or connection are closed.
+// await receives from ch, unless ctx ends, limit passes (errNoAnswer), the server denies
+// the subject, or the store or the connection is closed.
 func await[T any](ctx context.Context, l *line, ch <-chan T, subject string, limit time.Duration) (T, error) {
 	var zero T
-	select { // the answer usually comes before a timer would be worth its price
+	select { // the answer usually arrives before a timer would be worth its cost
 	case v := <-ch:
 		return v, nil
 	default:
 	}
-	// A refusal comes soon, if at all. Later each look would only keep a busy machine busy.
+	// A refusal comes soon, if at all. Later checks would only load a busy machine.
 	pause := permissionPoll
 	poll := time.NewTimer(pause)
 	defer poll.Stop()
@@ -350,8 +350,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// outgoing is a message that is put together. nats.go has copied what it sends
-// when a publish returns, so its parts are used again.
+// outgoing is a message being put together. nats.go has copied what it sends when a
+// publish returns, so its parts are reused.
 type outgoing struct {
 	line   *line
 	send   func() // transmits it
@@ -363,26 +363,28 @@ type outgoing struct {
 	ends   bool // a tombstone
 }
 
-// route is how a message and its answers travel.
+// route determines how a message and its answers travel.
 type route uint8
 
 const (
-	// own: the answers come on the subscription of the store. While the connection
-	// drains that subscription is gone, but handlers may still hold locks: the exchange then
-	// travels as with shared.
+	// own: the answers arrive on the store's subscription. A draining connection no
+	// longer has that subscription, but handlers may still hold locks, so the exchange is
+	// then shared.
 	own route = iota
-	// whole is own for requests with several answers, which a connection that drains does
-	// not take.
+	// whole is own for requests with several answers. They are not sent while the
+	// connection drains.
 	whole
-	// shared: through nats.go's own reply subscription, which lives to the end and passes
-	// one answer. Open uses it, so that it exists before draining.
+	// shared: the answer arrives on nats.go's own reply subscription, which lives to the
+	// end and passes one answer. Open uses it, so that it exists before the connection
+	// drains.
 	shared
 )
 
 var outgoings = sync.Pool{New: func() any { return &outgoing{msg: nats.Msg{Header: make(nats.Header, 4)}} }}
 
-// outgoing is a message without headers and data to the subject of prefix and key. What differs from
-// message to message is one string: the subject, the subject of the answer and the expected revision.
+// outgoing returns a message to the subject of prefix and key, without headers and data.
+// One string holds everything that differs between messages: the subject, the reply
+// subject and the expected revision.
 func (l *line) outgoing(prefix, key string, expect uint64) *outgoing {
 	o := outgoings.Get().(*outgoing)
 	clear(o.msg.Header)
@@ -405,6 +407,6 @@ func (o *outgoing) late(err error) bool { return o.ends && errors.Is(err, ErrClo
 
 // free gives o back.
 func (o *outgoing) free() {
-	o.line, o.msg.Data = nil, nil // not kept from the collector
+	o.line, o.msg.Data = nil, nil // let the collector free them
 	outgoings.Put(o)
 }

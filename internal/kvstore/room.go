@@ -11,12 +11,12 @@ import (
 // Room returns nil if a bucket may take new locks and waiters, and otherwise an error that
 // matches [ErrFull] and [ErrUnavailable]. It does no I/O.
 //
-// Servers that replicate a stream count a record in full until it has replaced the one before.
-// In a full bucket they refuse the renewals of the locks that are held. So on two replicas and
-// more the last quarter of max_bytes and of max_msgs is theirs. A single server takes each
-// replacement that is not larger, and has room for all renewals until it is full. It keeps a
-// sixteenth, or some records, for the claims of those that wait: a new place in the room that
-// a holder leaves would keep all of them waiting forever.
+// Servers that replicate a stream count a record in full until it has replaced the previous
+// one, so a full bucket refuses the renewals of held locks. Therefore the last quarter of
+// max_bytes and of max_msgs is reserved for them on two or more replicas. A single server
+// accepts each replacement that is not larger, and has room for all renewals until it is
+// full. It reserves a sixteenth, or a few records, for the claims of waiters: if new waiters
+// could fill the room that a holder leaves, all of them would wait forever.
 func Room(info *jetstream.StreamInfo) error {
 	for _, l := range limits(info) {
 		if l.left() < 0 {
@@ -27,16 +27,16 @@ func Room(info *jetstream.StreamInfo) error {
 	return nil
 }
 
-// limit is one that new records must not reach.
+// limit is a limit that new records must not reach.
 type limit struct {
 	setting string
 	used    uint64
 	max     int64
 	record  int64 // what a new record uses
-	kept    int64 // what new records must leave
+	kept    int64 // what new records must leave free
 }
 
-// left is what new records may use.
+// left returns how much new records may use.
 func (l limit) left() int64 { return l.max - l.kept - int64(l.used) }
 
 // limits returns the limits of a bucket.
@@ -58,8 +58,8 @@ func limits(info *jetstream.StreamInfo) (all []limit) {
 	return all
 }
 
-// roomUntil is the revision at which the bucket has used half of the room that is left,
-// whatever is written until then: each write is one record at most.
+// roomUntil returns the revision at which the bucket has used half of the room that is left,
+// whatever is written until then: each write adds at most one record.
 func roomUntil(info *jetstream.StreamInfo) uint64 {
 	until := uint64(math.MaxUint64)
 	for _, l := range limits(info) {

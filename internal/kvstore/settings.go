@@ -11,19 +11,20 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Settings is the configuration of a stream as its server names it in JSON, numbers as
-// [json.Number]. It has the settings that no release of this package knows too.
+// Settings is the configuration of a stream as its server names it in JSON, with
+// numbers as [json.Number]. It includes settings that no release of this package
+// knows.
 type Settings map[string]any
 
-// Info is the answer of a server about a stream.
+// Info is a server's answer about a stream.
 type Info struct {
-	// StreamInfo leaves out of the configuration what nats.go cannot read.
+	// StreamInfo lacks the parts of the configuration that nats.go cannot parse.
 	jetstream.StreamInfo
 	// Raw is the whole configuration.
 	Raw json.RawMessage `json:"config"`
 }
 
-// Settings returns the configuration of the stream. It fills Config too.
+// Settings returns the configuration of the stream. It also fills Config.
 func (i *Info) Settings() (s Settings, err error) {
 	if err := i.read(); err != nil {
 		return nil, err
@@ -33,7 +34,7 @@ func (i *Info) Settings() (s Settings, err error) {
 	return s, dec.Decode(&s)
 }
 
-// read fills Config. A value that nats.go does not know, as one of a later server, must
+// read fills Config. A value unknown to nats.go, for example from a later server, must
 // not make the rest unreadable.
 func (i *Info) read() error {
 	i.Config = jetstream.StreamConfig{}
@@ -53,7 +54,7 @@ func (i *Info) read() error {
 	return nil
 }
 
-// atLeast accepts a limit that is off or not below least.
+// atLeast returns a check that accepts a limit that is off or at least least.
 func atLeast(least int64) func(value any) bool {
 	return func(value any) bool {
 		n, _ := value.(json.Number)
@@ -62,7 +63,7 @@ func atLeast(least int64) func(value any) bool {
 	}
 }
 
-// off reports whether a value is what a server means by a setting that nobody has set.
+// off reports whether a server reads value as a setting that is not set.
 func off(value any) bool {
 	return slices.Contains([]string{"null", "false", "0", "-1", `""`, "{}", "[]"}, asJSON(value))
 }
@@ -78,7 +79,7 @@ func asJSON(value any) string {
 	return strings.TrimSpace(b.String())
 }
 
-// text is a value for a message.
+// text formats a value for a message.
 func text(name string, value any) string {
 	switch v := value.(type) {
 	case nil:

@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Store is a bucket reached over a connection. It implements [KV]. Its parts read, write and watch the stream's
-// records, each with a state of its own, and do not know each other.
+// Store is a bucket reached over a connection. It implements [KV]. Its parts read, write and
+// watch the stream's records. Each has its own state and knows nothing of the others.
 type Store struct {
 	*stream
 	*reader
@@ -31,10 +31,10 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 	return &Store{stream: s, reader: &reader{stream: s}, writer: newWriter(s, w.unnotified), watcher: w}
 }
 
-// Close ends the store's watches, subscriptions and goroutines and waits for
-// the goroutines, so it must not be called from one of its callbacks. The
-// connection is the caller's and stays open. Answers still to come are dropped,
-// calls still waiting for one return [ErrClosed].
+// Close ends the store's watches, subscriptions and goroutines and waits for the goroutines,
+// so it must not be called from one of its callbacks. The connection belongs to the caller
+// and stays open. Answers that arrive later are dropped, and calls still waiting for one
+// return [ErrClosed].
 func (s *Store) Close() {
 	s.closing.Do(func() { // another Close meanwhile would stop the sender before it has the ends of the subscriptions
 		s.line.close()
@@ -43,12 +43,12 @@ func (s *Store) Close() {
 	s.awaitGoroutines()
 }
 
-// Verify reads the bucket's settings again, because other users can change them or
-// delete the bucket. It logs settings that have become worse, and moves the watches where
-// the notifications have other subjects now. It returns nil, or an error matching
-// [ErrBucketConfig], [ErrNotFound] (the bucket is gone), [ErrRemade] or [ErrFull]. The error of a
-// bucket that was re-created unfit matches ErrRemade and ErrBucketConfig. Other errors match
-// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
+// Verify reads the bucket's settings again, because other users can change them or delete
+// the bucket. It logs settings that have become worse, and moves the watches if the
+// notifications now have other subjects. It returns nil, or an error matching
+// [ErrBucketConfig], [ErrNotFound] (the bucket was deleted), [ErrRemade] or [ErrFull]. If
+// the bucket was re-created unfit, the error matches both ErrRemade and ErrBucketConfig.
+// Other errors match [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 func (s *Store) Verify(ctx context.Context) error {
 	info, err := s.ask(ctx, infoRequest{}, own)
 	if err != nil {
@@ -68,10 +68,10 @@ func (s *Store) Verify(ctx context.Context) error {
 			s.cfg.Logger.Warn("lock bucket was changed: its notifications have other subjects (republish). Those sent since then are lost: watches follow, and waiters check",
 				"bucket", s.cfg.Bucket, "subjects", now.notify+">")
 		}
-		s.recheck(time.Time{}) // what was missed, and after a deletion nothing watched exists any more
+		s.recheck(time.Time{}) // events were missed, and after a deletion nothing watched exists any more
 	}
-	// Locks in a bucket that was deleted are over, whatever the new one holds and however it
-	// is set: it may be repaired before it is verified again.
+	// A deleted bucket ends its locks, whatever the new one holds and however it is set:
+	// someone may repair it before it is verified again.
 	if remade { //safety:re-created
 		err := fmt.Errorf("bucket %q: %w", s.cfg.Bucket, ErrRemade)
 		if unfit != nil {

@@ -14,35 +14,38 @@ import (
 )
 
 const (
-	// doubtEvery is the shortest time between two verifications because of refusals.
+	// doubtEvery is the shortest time between two verifications caused by refusals.
 	doubtEvery = 10 * time.Second
-	// doubtFullEvery is the shortest time between two because a record had no room.
+	// doubtFullEvery is the shortest time between two that are caused by lack of room.
 	doubtFullEvery = time.Second
-	// roomStep is after how many more writes the store asks again if it gets no answer.
+	// roomStep is the number of further writes after which the store asks again if it
+	// got no answer.
 	roomStep = 256
-	// lagRetries is how often a replica that lags is asked again. Most lag by less
-	// than a millisecond: the pauses begin with firstLag and double, 77 ms in all.
+	// lagRetries is the number of times that a lagging replica is asked again. Most lag
+	// by less than a millisecond: the pauses start at firstLag and double, 77 ms in
+	// all.
 	lagRetries = 8
 	firstLag   = 300 * time.Microsecond
 )
 
-// stream is the stream of a bucket: what is known of it, and the requests that ask its leader about it.
+// stream holds what is known about the stream of a bucket, and asks its leader about
+// it.
 type stream struct {
 	*line
 	cfg      Config
 	name     string
 	seen     atomic.Pointer[view]
-	imported bool // each request gets one answer only
+	imported bool // each request gets only one answer
 	clock    serverClock
 
 	roomUntil  atomic.Uint64 // the revision up to which there is room for records
-	doubtedAt  atomic.Int64  // when a refusal had the bucket verified, since the store was made
-	mirrorSeen atomic.Bool   // a mirror has answered a read: a bucket on one server may have one unnoticed
+	doubtedAt  atomic.Int64  // when a refusal last had the bucket verified, since the store was created
+	mirrorSeen atomic.Bool   // a mirror has answered a read: a bucket on one server may have a mirror unnoticed
 }
 
 func newStream(js jetstream.JetStream, cfg Config) *stream {
 	s := &stream{line: newLine(js, cfg.Bucket), cfg: cfg, name: streamName(cfg.Bucket)}
-	// A service import passes one answer per request, unless its export says
+	// A service import passes only one answer per request, unless its export says
 	// otherwise. Then each record needs a request of its own.
 	s.imported = js.Options().Domain == "" && s.apiPrefix != defaultAPI
 	s.seen.Store(&view{})
@@ -50,9 +53,9 @@ func newStream(js jetstream.JetStream, cfg Config) *stream {
 	return s
 }
 
-// view holds the properties of the stream, as of the last verification.
+// view holds the properties of the stream at the last verification.
 type view struct {
-	notify   string // prefix of re-published subjects, with a dot; "": none
+	notify   string // prefix of republished subjects, with the final dot; "" if none
 	direct   bool
 	alone    bool // neither replicas nor mirrors
 	room     error
@@ -70,18 +73,19 @@ func (s *stream) Now() time.Time { return s.clock.now() }
 // Alone reports whether only one server answers; see [KV].
 func (s *stream) Alone() bool { return s.seen.Load().alone && !s.mirrorSeen.Load() }
 
-// Room is the verdict of the last verification on the room in the bucket; see [KV].
+// Room returns the last verification's verdict on the room in the bucket; see [KV].
 func (s *stream) Room() error { return s.seen.Load().room }
 
-// checkRoom has the bucket verified where so many writes have been acknowledged that they may
-// have filled it.
+// checkRoom has the bucket verified once enough writes have been acknowledged that they
+// may have filled it.
 func (s *stream) checkRoom(revision uint64) {
 	if until := s.roomUntil.Load(); revision > until && s.roomUntil.CompareAndSwap(until, revision+roomStep) {
 		s.doubt()
 	}
 }
 
-// adopt verifies a stream and remembers what the store needs to know of it, fit or not.
+// adopt verifies a stream and remembers what the store needs to know about it, fit or
+// not.
 func (s *stream) adopt(info *Info) error {
 	warnings, err := verify(s.cfg, info)
 	s.roomUntil.Store(roomUntil(&info.StreamInfo))
@@ -95,13 +99,13 @@ func (s *stream) adopt(info *Info) error {
 	return err
 }
 
-// single reports whether no other server may answer for the stream than the one that has.
+// single reports whether no server but the one that answered may answer for the stream.
 func single(info *jetstream.StreamInfo) bool {
 	return servers(info) == 1 && len(info.Alternates) <= 1
 }
 
-// servers returns how many servers may answer for a stream: while it is moved,
-// more than it is configured to have.
+// servers returns how many servers may answer for a stream. While the stream moves,
+// this is more than its configured number.
 func servers(info *jetstream.StreamInfo) int {
 	n := info.Config.Replicas
 	if info.Cluster != nil {
@@ -125,8 +129,8 @@ type infoResponse struct {
 
 func (r *infoResponse) apiError() *jetstream.APIError { return r.Error }
 
-// info asks the stream's leader about it. Each answer has the settings: if they are others
-// than those that were verified last, the store says so.
+// info asks the stream's leader about it. Each answer has the settings. If they differ
+// from the last verified ones, the store reports that.
 func (s *stream) info(ctx context.Context, req infoRequest) (*infoResponse, error) {
 	resp, err := s.ask(ctx, req, own)
 	if err == nil {
@@ -135,7 +139,7 @@ func (s *stream) info(ctx context.Context, req infoRequest) (*infoResponse, erro
 	return resp, err
 }
 
-// compare compares an answer with what was verified last.
+// compare compares an answer with the last verified state.
 func (s *stream) compare(info *Info) {
 	seen := s.seen.Load()
 	alone := single(&info.StreamInfo)
@@ -148,20 +152,20 @@ func (s *stream) compare(info *Info) {
 	s.doubt()
 }
 
-// crowded notes that other servers may answer too: any of them may lag.
+// crowded records that other servers may answer too: any of them may lag.
 func (s *stream) crowded(seen *view) {
 	if seen.alone {
 		now := *seen
 		now.alone = false
-		s.seen.CompareAndSwap(seen, &now) // or it was verified meanwhile
+		s.seen.CompareAndSwap(seen, &now) // fails if it was verified meanwhile
 	}
 }
 
 // doubt has the bucket verified.
 func (s *stream) doubt() { s.callHooks(Doubtful) }
 
-// doubtRefusal has the bucket verified because of a refusal, now and then: it may have
-// another reason than the settings, and go on.
+// doubtRefusal has the bucket verified because of a refusal, but only now and then: the
+// refusal may have another cause than the settings, and persist.
 func (s *stream) doubtRefusal(every time.Duration) {
 	now := s.now()
 	if last := s.doubtedAt.Load(); now-time.Duration(last) >= every && s.doubtedAt.CompareAndSwap(last, int64(now)) {
@@ -183,7 +187,7 @@ func (s *stream) ask(ctx context.Context, req infoRequest, route route) (*infoRe
 	return &resp, nil
 }
 
-// infoOf does a request that is answered with the settings of a stream.
+// infoOf makes a request whose answer contains the settings of a stream.
 func (s *stream) infoOf(ctx context.Context, op string, body []byte, resp *infoResponse, route route) error {
 	if err := s.api(ctx, op, body, resp, route); err != nil {
 		return err
@@ -194,7 +198,7 @@ func (s *stream) infoOf(ctx context.Context, op string, body []byte, resp *infoR
 // apiReply is a JSON answer of the JetStream API.
 type apiReply interface{ apiError() *jetstream.APIError }
 
-// api does one request of the JetStream API and names what went wrong.
+// api makes one request to the JetStream API and says what went wrong.
 func (s *stream) api(ctx context.Context, op string, body []byte, resp apiReply, route route) error {
 	msg, err := s.roundTrip(ctx, s.apiPrefix+op, body, route)
 	if err != nil {
@@ -213,15 +217,15 @@ func (s *stream) api(ctx context.Context, op string, body []byte, resp apiReply,
 	}
 }
 
-// stateAt requests State again until the answer proves what it does not name: it is
-// complete, and its leader has applied revision min.
+// stateAt requests State again until the answer proves that a key it does not name does
+// not exist: it is complete, and its leader has applied revision min.
 func (s *stream) stateAt(ctx context.Context, pattern string, min uint64) (State, error) {
 	for try := 0; ; try++ {
 		st, err := s.State(ctx, pattern)
 		if err != nil {
 			return State{}, err
 		}
-		// A leader that was deposed may lack what its successor has acknowledged.
+		// A deposed leader may lack what its successor has acknowledged.
 		if st.LastRevision >= min && st.Complete { //safety:state-as-of
 			return st, nil
 		}
@@ -245,27 +249,27 @@ func (s *stream) State(ctx context.Context, pattern string) (State, error) {
 		req.Filter = s.prefix + pattern
 	}
 	var st State
-	var led time.Time // since when the server leads that has answered
+	var led time.Time // since when the answering server has led the stream
 	for {
 		info, err := s.info(ctx, req)
 		if err != nil {
 			return State{}, err
 		}
 		if req.Offset == 0 {
-			// The server takes its state before its list of subjects, so the
-			// first page's state is contained in every page.
+			// The server takes its state before its list of subjects, so every page
+			// contains the state of the first page.
 			st = State{LastRevision: info.State.LastSeq, Created: info.Created, Time: info.TimeStamp, Replicas: servers(&info.StreamInfo), Notifies: notifies(info.Config.RePublish, s.prefix+">") != ""}
 			led = ledSince(&info.StreamInfo)
 			st.Complete = st.Replicas == 1 || !led.IsZero() //safety:state-complete
 		}
 		if !led.Equal(ledSince(&info.StreamInfo)) { //safety:state-term
-			st.Complete = false // two servers, or two terms: a key may be on neither's page
+			st.Complete = false // two servers, or two terms: a key may be missing from both pages
 		}
 		for subject := range info.State.Subjects {
 			st.Keys = append(st.Keys, strings.TrimPrefix(subject, s.prefix))
 		}
 		req.Offset += len(info.State.Subjects)
-		// The server answers in pages: a reader on the second one still reads.
+		// The server answers in pages: a reader on the second page still reads.
 		if len(info.State.Subjects) == 0 || req.Offset >= info.Total { //safety:state-pages
 			slices.Sort(st.Keys)
 			return st, nil
@@ -273,10 +277,10 @@ func (s *stream) State(ctx context.Context, pattern string) (State, error) {
 	}
 }
 
-// ledSince returns since when the server leads the stream that has answered. It is zero if
-// the server does not lead, or is the only one. A server takes its state first, then whether
-// it leads, then the keys. It leads from when it has applied its whole log, so the keys
-// of a leader's answer are all there are, even where it was elected during that answer.
+// ledSince returns when the answering server became the leader of the stream. It is zero if
+// the server is not the leader, or is the only one. A server reads its state first, then whether
+// it leads, then the keys. It leads only once it has applied its whole log, so a leader's answer
+// has all the keys, even if the server was elected during that answer.
 func ledSince(info *jetstream.StreamInfo) time.Time {
 	if info.Cluster == nil || info.Cluster.LeaderSince == nil {
 		return time.Time{}
@@ -284,8 +288,8 @@ func ledSince(info *jetstream.StreamInfo) time.Time {
 	return *info.Cluster.LeaderSince
 }
 
-// lagged pauses before a replica that lags is asked again. It returns lasting at once
-// when that was often enough, and the error of a ctx that ends.
+// lagged pauses before a lagging replica is asked again. It returns lasting at once
+// after enough attempts, and the error of ctx if that ends.
 func lagged(ctx context.Context, try int, lasting error) error {
 	if try == lagRetries {
 		return lasting

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// tracking delivers events, and makes the silent ends of records events too.
+// tracking delivers events, and turns the silent ends of records into events too.
 type tracking struct {
 	deliver func(Event)
 	now     func() time.Time // estimates the servers' clock
 
-	// order makes an event and what it changes in the map one step, so that the end
-	// of a record is delivered before its successor. Taken before mu.
+	// order makes an event and its change to the map one step, so that the end of a
+	// record is delivered before its successor. It is taken before mu.
 	order sync.Mutex
 
 	mu       sync.Mutex // held only around the map
@@ -28,7 +28,7 @@ type expiry struct {
 	timer  *time.Timer
 }
 
-// end stops the timers; false when that was done before.
+// end stops the timers. It returns false if it was called before.
 func (w *tracking) end() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -43,7 +43,8 @@ func (w *tracking) end() bool {
 	return true
 }
 
-// Track has the end of r's TTL delivered as an event, and the ends of all records to come.
+// Track has the end of r's TTL delivered as an event, and those of all later
+// records.
 func (w *tracking) Track(r Record) {
 	w.tracks.Store(true)
 	if r.TTL > 0 && !r.Deleted {
@@ -51,7 +52,7 @@ func (w *tracking) Track(r Record) {
 	}
 }
 
-// track begins to time r and returns the older record under its key.
+// track starts timing r and returns the older record under its key.
 func (w *tracking) track(r Record, left time.Duration) (before Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,8 +91,8 @@ func (w *tracking) expired(key string) {
 	w.deliver(Event{Kind: Expired, Record: l.record})
 }
 
-// forget ends the timing of a key that was deleted, or written forever, and
-// returns what was there.
+// forget stops timing a key that was deleted, or written without a TTL, and returns
+// its old record.
 func (w *tracking) forget(r Record) (before Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,7 +109,7 @@ func (w *tracking) event(e Event) {
 	defer w.order.Unlock()
 	switch {
 	case e.Kind == Put && e.Record.TTL > 0 && w.tracks.Load():
-		// The server stored it a moment ago: no clocks to compare.
+		// The server stored it a moment ago, so there are no clocks to compare.
 		e.Before = w.track(e.Record, e.Record.TTL)
 	case e.Kind == Put && e.Record.TTL > 0:
 	default:

@@ -10,25 +10,26 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// watcher keeps the subscriptions to the changes that the bucket publishes, and hands the changes to the watches.
+// watcher keeps the subscriptions to the changes that the bucket publishes, and passes the
+// changes to the watches.
 type watcher struct {
 	*stream
 
-	mu     sync.Mutex        // never held across I/O, nor with the line's
+	mu     sync.Mutex        // never held across I/O, nor together with the line's
 	topics map[string]*topic // nil once the store is closed
 
 	flood    flood
 	notified atomic.Bool // a notification has arrived, or the store has warned that none does
-	silence  int         // own writes without the notification that they should have caused. Under mu
-	silentAt time.Time   // the last of them that counts. Under mu
+	silence  int         // own writes whose notification has not arrived. Under mu
+	silentAt time.Time   // time of the last counted one. Under mu
 }
 
-// flood is what is known of notifications that come faster than they are delivered.
+// flood tracks whether notifications come faster than they are delivered.
 type flood struct {
-	high    bool           // some may have been dropped. The dispatcher's, as the next two
-	since   time.Time      // the time of the record before which none was; zero: not known
-	left    int            // how many more to deliver before the counts of dropped ones are read
-	dropped map[*topic]int // those that were reported. The sender's
+	high    bool           // some may have been dropped. Used by the dispatcher, as are since and left
+	since   time.Time      // the time of the record before which none was dropped; zero if unknown
+	left    int            // notifications still to deliver before the counts of dropped ones are read
+	dropped map[*topic]int // drops already reported. Used by the sender
 }
 
 func newWatcher(s *stream) *watcher {
@@ -65,18 +66,19 @@ func (s *watcher) all() (all []*watch) {
 	return all
 }
 
-// topic is one subscription on re-published changes, shared by the watches of
-// the same pattern.
+// topic is one subscription to republished changes, shared by the watches with the same
+// pattern.
 type topic struct {
 	pattern string
 	cut     uint32             // where the pattern of the keys begins in pattern
 	over    bool               // unsubscribed; used by the sender only
-	since   time.Duration      // when it was made, since the store was
+	since   time.Duration      // when it was created, since the store was
 	sub     *nats.Subscription // used by the sender only
-	watches []*watch           // nearly always one; under watcher.mu, and replaced, not changed
+	watches []*watch           // nearly always one; under watcher.mu, and replaced, never modified
 }
 
-// topicOf returns the topic of keys whose notifications have a prefix. It makes one if there is none. Under mu.
+// topicOf returns the topic of keys whose notifications have prefix. It creates a missing
+// one. Under mu.
 func (s *watcher) topicOf(prefix, keys string) *topic {
 	pattern := prefix + keys
 	t := s.topics[pattern]
@@ -87,11 +89,11 @@ func (s *watcher) topicOf(prefix, keys string) *topic {
 	return t
 }
 
-// keys is the pattern of the keys.
+// keys returns the pattern of the keys.
 func (t *topic) keys() string { return t.pattern[t.cut:] }
 
-// subscribe runs on the sender. All subscriptions share one channel, so that none of them
-// costs a goroutine.
+// subscribe runs on the sender. All subscriptions share one channel, so none of them costs
+// a goroutine.
 func (t *topic) subscribe(s *watcher) error {
 	if t.sub != nil || t.over {
 		return nil
@@ -120,9 +122,9 @@ type watch struct {
 	topic *topic // under watcher.mu
 }
 
-// Watch subscribes to changes of the keys that match pattern; see [KV]. When it
-// returns, the subscription is on its way to the server. The answer to a write that is
-// sent later proves that it has arrived (see [NoRevision]).
+// Watch subscribes to changes of the keys that match pattern; see [KV]. When it returns,
+// the subscription is on its way to the server. The answer to a write sent later proves
+// that it has arrived (see [NoRevision]).
 func (s *watcher) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	if err := checkPattern(pattern); err != nil {
 		return nil, err
@@ -154,7 +156,7 @@ func (s *watcher) Watch(pattern string, deliver func(Event)) (Watch, error) {
 func (s *watcher) join(w *watch, pattern string) (*topic, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	notify := s.seen.Load().notify // under mu: or move could miss it
+	notify := s.seen.Load().notify // under mu, or move could miss this watch
 	switch {
 	case s.topics == nil:
 		return nil, ErrClosed
@@ -166,7 +168,7 @@ func (s *watcher) join(w *watch, pattern string) (*topic, error) {
 	return w.topic, nil
 }
 
-// Stop ends the watch; the last of its pattern ends the subscription.
+// Stop ends the watch. Stopping the last watch of a pattern ends the subscription.
 func (w *watch) Stop() {
 	if !w.end() {
 		return
@@ -185,9 +187,10 @@ func (w *watch) Stop() {
 	s.calls.Add(t.unsubscribe) // under mu: a Close, which does not know the topic any more, would stop the sender before
 }
 
-// move has the watches subscribe to other subjects, and reports whether there were any: the
-// bucket was re-created, or an update has changed its notifications. While it has none, the
-// watches stay where they are, and are told so.
+// move makes the watches subscribe to other subjects, because the bucket was re-created or
+// an update has changed its notifications. It reports whether there were any watches to
+// move. While the bucket has no notifications, the watches stay where they are, and are
+// told so.
 func (s *watcher) move(to string) (moved bool) {
 	if to == "" {
 		s.tell(Event{Kind: Recheck, Silent: true})
@@ -216,8 +219,9 @@ func (s *watcher) move(to string) (moved bool) {
 }
 
 // flooded checks whether nats.go has dropped notifications because their queue was full. It
-// does so when a queue that was half full is empty again, or has been worked off once. What
-// was dropped is newer than all that waited then. It runs on the dispatcher.
+// checks once a queue that was half full is empty again, or has been worked through once.
+// Dropped notifications are newer than all that were queued then. It runs on the
+// dispatcher.
 func (s *watcher) flooded(m *nats.Msg) {
 	f := &s.flood
 	switch {
@@ -240,8 +244,8 @@ func (s *watcher) flooded(m *nats.Msg) {
 	}
 }
 
-// dropped reports whether notifications have been dropped since the last time. It runs on the
-// sender.
+// dropped reports whether notifications have been dropped since the last call. It runs on
+// the sender.
 func (s *watcher) dropped() (some bool) {
 	s.mu.Lock()
 	topics := slices.Collect(maps.Values(s.topics))
@@ -288,7 +292,7 @@ func (s *watcher) watchesOf(pattern string) []*watch {
 	return t.watches
 }
 
-// recheck notifies all watches that they may have missed events.
+// recheck tells all watches that they may have missed events.
 func (s *watcher) recheck(since time.Time) { s.tell(Event{Kind: Recheck, Since: since}) }
 
 // tell delivers an event to all watches.

@@ -22,11 +22,11 @@ const (
 	hdrExpectSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
 )
 
-// writer writes records, and reads what the stream answers to that.
+// writer writes records, and interprets the stream's answers.
 type writer struct {
 	*stream
-	acknowledged func(sentWrite)        // is told of each write that the stream has acknowledged
-	ackHead      atomic.Pointer[[]byte] // of acknowledgements, up to the sequence
+	acknowledged func(sentWrite)        // called for each write that the stream has acknowledged
+	ackHead      atomic.Pointer[[]byte] // the part of acknowledgements before the sequence
 }
 
 func newWriter(s *stream, acknowledged func(sentWrite)) *writer {
@@ -60,8 +60,8 @@ func (s *writer) written(to awaited, m *nats.Msg, failure error) {
 	}
 }
 
-// message is the one place where the headers of a write are put together: the
-// server silently accepts a guard whose subject has a typo.
+// message is the only place where the headers of a write are put together, because the
+// server silently accepts a guard with a misspelt subject.
 func (s *writer) message(w Write, ttl string) *outgoing {
 	o := s.outgoing(s.putPrefix, w.Key, w.Expect)
 	o.msg.Data, o.route, o.ends = w.Value, own, w.Delete
@@ -70,12 +70,12 @@ func (s *writer) message(w Write, ttl string) *outgoing {
 		values = append(values, value)
 		h[name] = values[len(values)-1 : len(values) : len(values)]
 	}
-	// Only a compare-and-set grants: each write says which revision it replaces.
+	// Only a compare-and-set can grant a lock: each write says which revision it replaces.
 	set(hdrExpect, o.expect) //safety:conditional
 	// The server frees a lock whose holder has died, because its record has a TTL.
 	set(hdrTTL, ttl) //safety:record-ends
 	if w.Guard != "" {
-		// Always as the stream stores it, also behind an API prefix: for any other
+		// Always as the stream stores it, even behind an API prefix: under any other
 		// subject the server finds no record, and the guard proves nothing.
 		set(hdrExpectSubject, s.prefix+w.Guard) //safety:guard
 	}
@@ -85,21 +85,21 @@ func (s *writer) message(w Write, ttl string) *outgoing {
 	return o
 }
 
-// The server's errors that nats.go has no names for.
+// Server errors that nats.go does not name.
 const (
 	errCodeMsgTooLarge = 10054 // "message size exceeds maximum allowed"
 	errCodeNoRoom      = 10077 // "maximum bytes exceeded", and other failures of a store
 )
 
-// headerRoom is what the headers of a write take at most, but for those of a guard.
+// headerRoom is the most that the headers of a write take, apart from those of a guard.
 const headerRoom = 160
 
-// MaxValue returns how large a value may be, as far as the store knows; see [KV].
+// MaxValue returns the largest value in bytes, as far as the store knows; see [KV].
 func (s *writer) MaxValue() int {
 	return min(MaxRecord, int(s.maxPayload.Load())-headerRoom)
 }
 
-// maxDigits is how many digits fit into any sequence.
+// maxDigits is a number of digits that always fits into a sequence.
 const maxDigits = 18
 
 type pubAck struct {
@@ -109,7 +109,7 @@ type pubAck struct {
 	Duplicate bool                `json:"duplicate"`
 }
 
-// answer reads the server's answer to w.
+// answer interprets the server's answer to w.
 func (s *writer) answer(w sentWrite, m *nats.Msg) Answer {
 	if err := unanswerable(m); err != nil {
 		return Answer{Err: fmt.Errorf("write of %q: %w", w.key, err)}
@@ -125,7 +125,7 @@ func (s *writer) answer(w sentWrite, m *nats.Msg) Answer {
 		return Answer{Err: fmt.Errorf("%w: unreadable answer to a write of %q: %w", ErrUnavailable, w.key, err)}
 	}
 	switch e := ack.Error; {
-	// Only this stream, with a sequence of its own for this write, acknowledges it.
+	// Only this stream, with a new sequence for this write, acknowledges it.
 	case e == nil && ack.Stream == s.name && ack.Sequence > 0 && !ack.Duplicate: //safety:acknowledged
 		s.learnAck(m.Data, ack.Sequence)
 		return Answer{Revision: ack.Sequence}
@@ -144,9 +144,9 @@ func (s *writer) answer(w sentWrite, m *nats.Msg) Answer {
 		s.doubtRefusal(doubtEvery) // its limit may have been changed
 		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.key, ErrTooLarge, e)}
 	case e.ErrorCode == errCodeNoRoom:
-		// Whoever takes no more locks leaves the room to renewals.
+		// Clients that accept no more locks leave the room to renewals.
 		s.doubtRefusal(doubtFullEvery)
-		if !strings.HasPrefix(e.Description, "maximum") { // its store has failed
+		if !strings.HasPrefix(e.Description, "maximum") { // its storage has failed
 			return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.key, e)}
 		}
 		return Answer{Err: fmt.Errorf("%w: write of %q: %w: %w", ErrUnavailable, w.key, ErrFull, e)}
@@ -156,7 +156,7 @@ func (s *writer) answer(w sentWrite, m *nats.Msg) Answer {
 	}
 }
 
-// plainAck reads an acknowledgement that is the last one decoded with another
+// plainAck parses an acknowledgement that differs from the last decoded one only in the
 // sequence: the decoder takes ten times as long.
 func (s *writer) plainAck(data []byte) (uint64, bool) {
 	known := s.ackHead.Load()
@@ -180,8 +180,8 @@ func (s *writer) plainAck(data []byte) (uint64, bool) {
 	return n, true
 }
 
-// learnAck keeps the text before the sequence of an acknowledgement that was
-// decoded, when the sequence is the last thing in it.
+// learnAck keeps the text before the sequence of a decoded acknowledgement, if the
+// sequence is the last thing in it.
 func (s *writer) learnAck(data []byte, sequence uint64) {
 	if head, ok := bytes.CutSuffix(data, []byte(`"seq":`+strconv.FormatUint(sequence, 10)+"}")); ok {
 		head = append(bytes.Clone(head), `"seq":`...)
@@ -189,8 +189,8 @@ func (s *writer) learnAck(data []byte, sequence uint64) {
 	}
 }
 
-// lastSequence reads N from "wrong last sequence: N": the server gives it in
-// the text only.
+// lastSequence parses N from "wrong last sequence: N": the server gives it only in the
+// text.
 func lastSequence(description string) (uint64, bool) {
 	i := strings.LastIndexByte(description, ' ')
 	n, err := strconv.ParseUint(description[i+1:], 10, 64)
@@ -202,7 +202,7 @@ func (s *writer) write(ctx context.Context, w Write) (uint64, error) {
 	if ctx.Err() != nil {
 		return 0, plain.EndOf(ctx)
 	}
-	w.Value = bytes.Clone(w.Value) // it may be sent when the caller has gone
+	w.Value = bytes.Clone(w.Value) // it may be sent after the caller has returned
 	ch := make(chan Answer, 1)
 	subject := s.putPrefix + w.Key
 	forget, err := s.Send(w, func(a Answer) { ch <- a })
@@ -221,8 +221,8 @@ func (s *writer) write(ctx context.Context, w Write) (uint64, error) {
 }
 
 // Create writes a record under a key that must have none, not even a tombstone. The
-// server removes the record after ttl, which is rounded up to whole seconds. ttl has to be
-// more than 0 and at most 366 days, and the value at most [MaxRecord] bytes long.
+// server removes the record after ttl, which is rounded up to whole seconds. ttl must
+// be more than 0 and at most 366 days, and the value at most [MaxRecord] bytes long.
 //
 // Create returns the record's revision, or an error. It has written nothing if the error
 // matches [ErrExists] (a *[ConflictError]: the key has a record), [ErrInFlight],
@@ -236,8 +236,8 @@ func (s *writer) Create(ctx context.Context, key string, value []byte, ttl time.
 }
 
 // CreateGuarded is Create on the condition that the last revision of the literal key
-// guard is expect (0: it does not exist). The error matches [ErrConflict] if guard has
-// another revision. CreateGuarded does not check the revision of key itself, so key
+// guard is expect (0: guard does not exist). The error matches [ErrConflict] if guard
+// has another revision. CreateGuarded does not check the revision of key itself, so key
 // should be new.
 func (s *writer) CreateGuarded(ctx context.Context, key string, value []byte, ttl time.Duration, guard string, expect uint64) (uint64, error) {
 	if err := checkKey(guard); err != nil {
@@ -247,15 +247,14 @@ func (s *writer) CreateGuarded(ctx context.Context, key string, value []byte, tt
 }
 
 // Update replaces the record at revision and returns the new revision. The TTL starts
-// again. Errors are those of [Store.Create], with [ErrConflict] when the key has another
+// again. Errors are those of [Store.Create], with [ErrConflict] if the key has another
 // revision.
 func (s *writer) Update(ctx context.Context, key string, value []byte, ttl time.Duration, revision uint64) (uint64, error) {
 	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl, Expect: revision})
 }
 
-// Delete replaces the record at revision by a tombstone that ends by itself
-// after a second, and returns the tombstone's revision. Errors are those of
-// [Store.Update].
+// Delete replaces the record at revision with a tombstone that the server removes after
+// a second, and returns the tombstone's revision. Errors are those of [Store.Update].
 func (s *writer) Delete(ctx context.Context, key string, revision uint64) (uint64, error) {
 	return s.write(ctx, Write{Key: key, Delete: true, Expect: revision})
 }
