@@ -22,11 +22,11 @@ func (v Violation) String() string {
 
 // Options of a [Check].
 type Options struct {
-	// Least are the counts that a history must have to show anything, by the
-	// names of [History.Counts].
+	// Least are the minimum counts, by the names of [History.Counts], that a history
+	// must reach to show anything.
 	Least map[string]int
-	// Patience bounds the search of check 4 for each stretch of operations.
-	// Default a minute. A stretch that is not decided by then is a violation.
+	// Patience limits the search of check 4 for each stretch of operations. The
+	// default is a minute. A stretch that is undecided by then is a violation.
 	Patience time.Duration
 }
 
@@ -81,10 +81,10 @@ func Check(h *History, o Options) []Violation {
 	return found
 }
 
-// Counts says how much happened: "grants", "reads", "writes", "readers at once",
+// Counts reports how much happened: "grants", "reads", "writes", "readers at once",
 // "joins", "queued", "expired" and "superseded". It also counts every outcome, as in
-// "lock ok", and every fault. "expired" are the holders that lost their lease by the
-// clock, and "superseded" the uses that a resource refused.
+// "lock ok", and every fault. "expired" counts the holders whose lease ran out by
+// the clock, and "superseded" the uses that a resource refused.
 func (h *History) Counts() map[string]int {
 	n := map[string]int{}
 	for what, k := range h.Faults {

@@ -10,33 +10,33 @@ import (
 )
 
 const (
-	// silence is how long a client may go without knowing of a place. It believes a list
-	// of the queue for a second. A busy machine may take a while longer.
+	// silence is how long a client may be unaware of a place. It trusts a list of the queue
+	// for a second, and a busy machine may add to that.
 	silence = 1500 * time.Millisecond
-	// unlisted is how much longer a client uses a lease that lingers without a list.
+	// unlisted is how much longer a client without a list uses a lingering lease.
 	unlisted = 4 * time.Second
-	// forgotten is for how long the forged end of a place makes a client forget the place.
+	// forgotten is how long a forged end of a place can make a client forget the place.
 	forgotten = 20 * time.Second
-	// leaving is how long a goroutine that gives up may take to return.
+	// leaving is the time that a goroutine that gives up may take to return.
 	leaving = time.Second
-	// noted is how late a busy machine may record a call.
+	// noted is the delay with which a busy machine may record a call.
 	noted = time.Second
 )
 
 // tenure is a lease of a cohort: the goroutines of one client that want a lock in one mode,
-// with like options. It is named by its claim.
+// with the same options. Its name is its claim.
 type tenure struct {
 	Entry          // the first record
 	holds  []*Hold // in the order in which they were served
-	place  Ticket  // it was granted from; the zero ticket: not known
+	place  Ticket  // the place it was granted from; zero if unknown
 	direct bool    // it never queued
 }
 
-// from returns when the first holder was granted.
+// from returns when the first holder was granted the lock.
 func (t *tenure) from() time.Duration { return t.holds[0].From.At }
 
-// tenures returns the leases of a lock, a slot included, in the order of their records: those of
-// readers, or the others.
+// tenures returns the leases of a lock, including a slot, in the order of their records:
+// those of readers, or the others.
 func (x *index) tenures(lock string, shared bool) (list []*tenure) {
 	byClaim := map[string]*tenure{}
 	keys := []string{lock}
@@ -73,7 +73,7 @@ func (x *index) tenures(lock string, shared bool) (list []*tenure) {
 		}
 		t.direct = len(op.Tickets) == 0
 		for _, ticket := range op.Tickets {
-			if ticket.Ticket != 0 && ticket.Ticket < t.Revision { // it joined a lease, and not a place
+			if ticket.Ticket != 0 && ticket.Ticket < t.Revision { // it joined a lease, not a place
 				t.place = ticket
 			}
 		}
@@ -81,14 +81,14 @@ func (x *index) tenures(lock string, shared bool) (list []*tenure) {
 	return list
 }
 
-// passed reports whether the lease was granted although a place was before it. [index.order]
-// judges that.
+// passed reports whether the lease was granted although a place was ahead of it.
+// [index.order] judges that.
 func (t *tenure) passed(p place) bool {
 	return p.first.Revision < t.Revision && (t.place.ID == "" || p.first.Revision < t.place.Ticket)
 }
 
-// opens returns the ids of the holders that leases began with: the others were served by those
-// who left.
+// opens returns the ids of the holders that began leases. All others were served by a holder
+// that left.
 func (x *index) opens(locks ...string) map[string]bool {
 	ids := map[string]bool{}
 	for _, lock := range locks {
@@ -103,8 +103,8 @@ func (x *index) opens(locks ...string) map[string]bool {
 	return ids
 }
 
-// served reports whether the cohort that waited at a place may have been granted before a
-// revision: then it stands there no more.
+// served reports whether the cohort that waited at a place may have been granted the lock
+// before a revision, and so no longer stands there.
 func served(tenures []*tenure, p place, revision uint64) bool {
 	i, _ := slices.BinarySearchFunc(tenures, p.first.Revision, func(t *tenure, at uint64) int { return cmp.Compare(t.Revision, at) })
 	for _, t := range tenures[i:] {
@@ -118,8 +118,8 @@ func served(tenures []*tenure, p place, revision uint64) bool {
 	return false
 }
 
-// notice returns the time for which the client of a holder need not have known of a foreign
-// place when the holder asked. Where anything fails, it is longer for an idle lease.
+// notice returns how long the client of a holder may have been unaware of a foreign place
+// when the holder asked. If anything fails, it is longer for an idle lease.
 func (x *index) notice(h *Hold) time.Duration {
 	notice := cmp.Or(x.h.Notice, silence)
 	if x.h.Calm {
@@ -134,10 +134,10 @@ func (x *index) notice(h *Hold) time.Duration {
 }
 
 // bound finds goroutines that were served past a foreign place. A cohort serves the first of
-// its goroutines by its own place in the queue. While a foreign place waits, a cohort serves
-// after that those that asked before the place could be known, and for one turn. A foreign
-// place is each place but that of the cohort. Beside readers, only the places and gates of
-// writers count, and the turn is over when a writer queues after the grant.
+// its goroutines by its own place in the queue. While a foreign place waits, it then serves
+// goroutines that asked before the place could be known, and others for one turn. Every
+// place except the cohort's own is foreign. For readers, only the places and gates of
+// writers count, and the turn ends when a writer queues after the grant.
 func (x *index) bound(lock string, locks ...string) (found []Violation) {
 	if x.h.Lossy {
 		return nil
@@ -206,25 +206,25 @@ func (x *index) bound(lock string, locks ...string) (found []Violation) {
 	return found
 }
 
-// own reports whether a place is that of the holder's cohort.
+// own reports whether a place belongs to the holder's cohort.
 func own(op *Op, h *Hold) bool {
 	return op.Client == h.Client && op.Shared == h.Shared && op.Cohort == h.Cohort
 }
 
-// inTurn reports whether a cohort has granted the lock by itself in the turn of a lease.
+// inTurn reports whether a cohort granted the lock to h by itself in the turn of its lease.
 func (x *index) inTurn(t *tenure, before, h *Hold) bool {
 	ends := t.from() + x.h.Turn
 	if x.h.Turn > 0 && h.From.At < ends {
 		return true
 	}
-	// Its turn came in time. It has waited for a revision, for more tokens.
+	// It was served in time, but had to wait for a revision because tokens had run out.
 	return h.Token%record.GrantsPerRevision == 0 && before != nil && before.Unlock.At < ends
 }
 
-// exact finds goroutines that were granted a lock before others that had queued when they
-// called, where nothing fails and clients have no turns: there each goroutine of mutexes and
-// of writers has a place of its own. A goroutine that has not queued yet may be passed: it may
-// find the lock free again and again, and others may be quicker.
+// exact finds goroutines that were granted a lock ahead of others that had queued when they
+// called. It applies if nothing fails and clients have no turns: then each goroutine that
+// wants a mutex or to write has a place of its own. A goroutine that has not queued yet may
+// be passed: it may find the lock free again and again while others are quicker.
 func (x *index) exact(lock string) (found []Violation) {
 	if !x.h.Calm || x.h.Turn > 0 {
 		return nil
@@ -264,7 +264,7 @@ func (x *index) exact(lock string) (found []Violation) {
 			if w.end() <= h.From.At {
 				continue
 			}
-			// One that gives up returns when its place is gone, or a little later.
+			// A goroutine that gives up returns when its place has ended, or a little later.
 			if e, ok := x.before(w.place.Key, x.revisionAt(h.From.At)+1); w.Outcome != OK && (!ok || e.Deleted || e.ID != w.place.ID) {
 				continue
 			}
@@ -277,17 +277,17 @@ func (x *index) exact(lock string) (found []Violation) {
 	return found
 }
 
-// cohort names goroutines of a client that are served in the order in which they asked.
+// cohort identifies goroutines of a client that are served in the order in which they asked.
 type cohort struct {
 	client, options string
 	shared          bool
 	permits         int
-	claim           string // of the lease, where only that is judged
+	claim           string // of the lease, if only that is judged
 }
 
-// fifo finds goroutines that were granted a lock while another one of their cohort waited that
-// had asked before them. Where anything fails, it compares the goroutines of one lease: a
-// client may have several claims then, and the answers of some are lost.
+// fifo finds goroutines that were granted a lock while another one of their cohort that had
+// asked before them waited. If anything fails, it compares only the goroutines of one lease:
+// a client may then have several claims, and the answers to some are lost.
 func (x *index) fifo(lock string, ops []*Op) (found []Violation) {
 	cohorts := map[cohort][]*Op{}
 	for _, op := range ops { // in the order of the calls
@@ -314,10 +314,10 @@ func (x *index) fifo(lock string, ops []*Op) (found []Violation) {
 	}
 	for c, ops := range cohorts {
 		together := time.Duration(0)
-		if c.shared || c.permits > 1 { // those that enter together return in any order
+		if c.shared || c.permits > 1 { // goroutines that enter together return in any order
 			together = ask + x.h.Notice
 		}
-		var last *Op // of those that asked before, the last one to wait
+		var last *Op // of the goroutines that asked before, the last one to wait
 		earlier := ops
 		for _, op := range ops {
 			for ; len(earlier) > 0 && earlier[0].Call.At+ask < op.Call.At; earlier = earlier[1:] {
@@ -335,9 +335,9 @@ func (x *index) fifo(lock string, ops []*Op) (found []Violation) {
 	return found
 }
 
-// outOfLine finds acquires that waited, undisturbed, for longer than the TTL and a second,
-// while their client had neither a place nor a lease in their mode. Others could have the lock
-// as often as they liked.
+// outOfLine finds acquires that waited, undisturbed, for longer than the TTL and a second
+// while their client had neither a place nor a lease in their mode, so that others could
+// take the lock any number of times.
 func (x *index) outOfLine(lock string, ops []*Op, locks ...string) (found []Violation) {
 	limit := max(x.h.TTL, shortest) + time.Second
 	if x.h.TTL == 0 || x.h.Lossy {
@@ -354,7 +354,7 @@ func (x *index) outOfLine(lock string, ops []*Op, locks ...string) (found []Viol
 		}
 	}
 	for _, op := range ops {
-		if op.acquires() { // a break names the lease of somebody else
+		if op.acquires() { // a break names another client's lease
 			own(op.Client, claimOf(op.ID))
 		}
 		for _, t := range op.Tickets {
@@ -392,8 +392,8 @@ func (x *index) outOfLine(lock string, ops []*Op, locks ...string) (found []Viol
 	return found
 }
 
-// shown finds records that show holders that their claim has not had, and tombstones that
-// do not count all of them.
+// shown finds records that show holders that their claim never had, and tombstones that do
+// not count all of them.
 func (x *index) shown(lock string) (found []Violation) {
 	holders := map[string][]*Hold{}
 	for _, h := range x.holds[lock] {
@@ -426,14 +426,14 @@ func (x *index) shown(lock string) (found []Violation) {
 	return found
 }
 
-// misled reports whether a client got a forged notification of a place shortly before.
+// misled reports whether a client recently got a forged notification of a place.
 func (x *index) misled(client string, at time.Duration) bool {
 	list := x.forged[client]
 	i, _ := slices.BinarySearch(list, at-forgotten)
 	return i < len(list) && list[i] <= at
 }
 
-// revisionAt returns the last revision of the stream up to a time.
+// revisionAt returns the last revision of the stream at a time.
 func (x *index) revisionAt(at time.Duration) uint64 {
 	i, _ := slices.BinarySearchFunc(x.h.Stream, at, func(e Entry, at time.Duration) int {
 		if e.At <= at {
@@ -447,14 +447,15 @@ func (x *index) revisionAt(at time.Duration) uint64 {
 	return x.h.Stream[i-1].Revision
 }
 
-// places are the places in the queue of a lock, or of slots, that goroutines knew to be
-// theirs, in the order of the tickets. Those of one cohort have the same one.
+// places returns the places in the queue of a lock, or of slots, that goroutines knew to be
+// theirs, in ticket order. The goroutines of one cohort share a place.
 func (x *index) places(locks ...string) (list []place) {
 	for _, lock := range locks {
 		for _, op := range x.ops[lock] {
 			for i, t := range op.Tickets {
 				key := x.waitKey(lock, t.ID)
-				// It is not the key's first record if that had gone before it was known.
+				// If the place ended before it was known, this is not the key's first
+				// record.
 				if first, ok := x.before(key, t.Ticket+1); ok && t.Ticket > 0 && first.Revision == t.Ticket {
 					list = append(list, place{op, i, first})
 				}
@@ -465,8 +466,8 @@ func (x *index) places(locks ...string) (list []place) {
 	return list
 }
 
-// became reports whether a place was the first one when its cohort was granted the lock, after
-// a revision.
+// became reports whether a place was first in the queue when its cohort was granted the
+// lock, after a revision.
 func (x *index) became(p place, revision uint64) bool {
 	return slices.ContainsFunc(x.keys[p.first.Key], func(e Entry) bool {
 		return e.Revision > revision && e.Deleted && e.Status == statusGranted && e.ID == p.first.ID

@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// overlaps finds conflicting holders of one lock that believe in it together. holds are in
-// the order of their grants.
+// overlaps finds conflicting holders of one lock whose beliefs overlap. holds are in the
+// order of their grants.
 func (x *index) overlaps(holds []*Hold) (found []Violation) {
 	var in []*Hold // not over yet
 	for _, b := range holds {
@@ -31,9 +31,9 @@ func (x *index) overlaps(holds []*Hold) (found []Violation) {
 	return found
 }
 
-// backed finds holders that have believed in a lock for longer than the server certainly
-// kept its record. It takes the stream as it was at each confirmation, and when the belief
-// ended.
+// backed finds holders that believed in a lock for longer than the server was certain to
+// keep its record. It looks at the stream as it was at each confirmation, and when the
+// belief ended.
 func (x *index) backed(h *Hold) (found []Violation) {
 	if x.h.Lossy || h.Client == "" {
 		return nil
@@ -65,7 +65,7 @@ func (x *index) backed(h *Hold) (found []Violation) {
 	return found
 }
 
-// alone finds holders whose part was ended by the Unlock of another one.
+// alone finds holders whose part was ended by another holder's Unlock.
 func alone(holds []*Hold) (found []Violation) {
 	for _, h := range holds {
 		if h.Client != "" && h.Left && (h.Unlock.zero() || h.Ended.compare(h.Unlock) < 0) {
@@ -77,7 +77,7 @@ func alone(holds []*Hold) (found []Violation) {
 }
 
 // numbered finds a token that does not rest on a record of its claim from before the
-// grant, or on a record that was not acknowledged to the client.
+// grant, or that rests on a record that was not acknowledged to the client.
 func (x *index) numbered(h *Hold) (found []Violation) {
 	if x.h.Lossy || h.Client == "" || len(x.claims[h.claim()]) == 0 { // [index.backed] judges that
 		return nil
@@ -98,9 +98,9 @@ func (x *index) numbered(h *Hold) (found []Violation) {
 	return found
 }
 
-// joins finds the joins of new readers while a gate stood, by the order of the
-// stream's own revisions. Expiries leave none, so a gate counts as standing only
-// until its TTL after its last write is over.
+// joins finds new readers that joined while a gate stood, by the order of the stream's own
+// revisions. Expiries leave no entry, so a gate counts as standing only until its TTL
+// after its last write has passed.
 func (x *index) joins() (found []Violation) {
 	type standing struct {
 		Entry
@@ -139,8 +139,8 @@ func (x *index) joins() (found []Violation) {
 	return found
 }
 
-// writersOverReaders finds writers granted while the record of an earlier reader was
-// alive by the stream's own word: written, not deleted, its TTL not over.
+// writersOverReaders finds writers granted the lock while the stream shows the record of
+// an earlier reader as alive: written, not deleted, its TTL not over.
 func (x *index) writersOverReaders(lock string) (found []Violation) {
 	l := x.locks[lock]
 	if l == nil {
@@ -168,13 +168,13 @@ func (x *index) writersOverReaders(lock string) (found []Violation) {
 	return found
 }
 
-// tokens finds grants whose token is not above the tokens of earlier holders that the grant
-// excludes.
+// tokens finds grants whose token is not above the tokens of all earlier holders that the
+// grant excludes.
 func (x *index) tokens(holds []*Hold) (found []Violation) {
 	var exclusive, all *Hold // with the highest token so far
 	for _, h := range holds {
 		if h.Until < h.From.At {
-			continue // over before its holder knew of it
+			continue // it was over before its holder knew of it
 		}
 		above := exclusive
 		if !h.Shared {
@@ -194,8 +194,8 @@ func (x *index) tokens(holds []*Hold) (found []Violation) {
 	return found
 }
 
-// resource finds uses that a resource accepted from a holder when a later one had
-// used it, and uses refused inside validity.
+// resource finds uses that a resource accepted from a holder after a later holder had used
+// it, and uses refused inside validity.
 func (x *index) resource(lock string) (found []Violation) {
 	order := map[string]int{} // of grants
 	holds := map[string]*Hold{}

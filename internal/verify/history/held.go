@@ -35,8 +35,8 @@ func (h *Held) Unlock(ctx context.Context) error {
 	return err
 }
 
-// Drop loses the handle: no goroutine will unlock it. In a bubble the garbage collector cannot end the
-// lock, so Drop does.
+// Drop loses the handle: no goroutine will unlock it. In a bubble the garbage
+// collector cannot end the lock, so Drop does.
 func (h *Held) Drop() { kit.Drop(h.lock) }
 
 // Extend confirms the lock now.
@@ -54,8 +54,8 @@ func (h *Held) op(do Action) *Op {
 	return h.rec.begin(Op{Client: h.hold.Client, Lock: h.hold.Lock, Shared: h.hold.Shared, Do: do, Token: h.hold.Token, ID: h.hold.ID})
 }
 
-// Use has the resource that the lock guards do something, and reports whether it
-// has. The resource refuses a token smaller than the largest one that it has seen of a
+// Use has the resource that the lock guards do something, and reports whether it did.
+// The resource refuses a token smaller than the largest one that it has seen from a
 // holder that excludes the caller.
 func (h *Held) Use() bool {
 	op := h.op(Use)

@@ -8,7 +8,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Moment is a point in a history. Seq orders the moments of one time.
+// Moment is a point in a history. Seq orders moments with the same At.
 type Moment struct {
 	At  time.Duration `json:"at"`
 	Seq int64         `json:"seq"`
@@ -47,38 +47,39 @@ const (
 	Pending Outcome = ""
 	OK      Outcome = "ok"
 	Refused Outcome = "refused" // by the lock's state, or by the resource
-	GaveUp  Outcome = "gave up" // an acquire whose time was over
+	GaveUp  Outcome = "gave up" // an acquire whose time ran out
 	Lost    Outcome = "lost"    // an unlock or extension of a lock that had been lost
-	Broken  Outcome = "broken"  // the same, by a break
+	Broken  Outcome = "broken"  // likewise, by a break
 	Unknown Outcome = "unknown" // no usable answer
 )
 
 // Op is one operation.
 type Op struct {
 	Client string `json:"client"`
-	// Lock is the key of the mutex, or of the reader-writer lock's gate. Of a semaphore it
-	// is the key of the slot, and without a grant the part of it that slots share.
+	// Lock is the key of the mutex, or of the reader-writer lock's gate. For a
+	// semaphore it is the key of the slot, or without a grant the prefix that its
+	// slots share.
 	Lock    string `json:"lock,omitempty"`
 	Shared  bool   `json:"shared,omitempty"`
-	Permits int    `json:"permits,omitempty"` // of the semaphore, as the caller knows
-	// Cohort names the options of an acquire that decide which goroutines of the client may
-	// share its lease. [Alone]: it shares none.
+	Permits int    `json:"permits,omitempty"` // of the semaphore, as far as the caller knows
+	// Cohort names the options of an acquire that decide which goroutines of the
+	// client may share its lease. With [Alone] it shares none.
 	Cohort  string  `json:"cohort,omitempty"`
 	Do      Action  `json:"do"`
 	Call    Moment  `json:"call"`
-	Return  Moment  `json:"return"` // zero: pending
+	Return  Moment  `json:"return"` // zero if pending
 	Outcome Outcome `json:"outcome"`
 	Err     string  `json:"err,omitempty"`
-	// Token is that of the grant, of the holder that refused, that is unlocked,
-	// or that is broken.
+	// Token is the token of the grant, of the holder that refused, or of the holder
+	// that is unlocked or broken.
 	Token uint64 `json:"token,omitempty"`
-	// ID is the holder's, of operations on a lock that was granted: see [claimOf].
+	// ID is the holder's id, for operations on a lock that was granted: see [claimOf].
 	ID string `json:"id,omitempty"`
-	// Bounded: the acquire's context could end.
+	// Bounded reports that the acquire's context could end.
 	Bounded bool     `json:"bounded,omitempty"`
 	Tickets []Ticket `json:"tickets,omitempty"`
-	// Key and Revision are those of a deletion by hand. Of a re-created bucket Revision
-	// is the first sequence.
+	// Key and Revision are those of a deletion by hand. For a re-created bucket
+	// Revision is the first sequence.
 	Key      string `json:"key,omitempty"`
 	Revision uint64 `json:"revision,omitempty"`
 }
@@ -86,7 +87,7 @@ type Op struct {
 // acquires reports whether the operation is an acquire.
 func (o *Op) acquires() bool { return o.Do == Lock || o.Do == Try }
 
-// end is when the operation was over, never for a pending one.
+// end returns when the operation was over, never for a pending one.
 func (o *Op) end() time.Duration {
 	if o.Return.zero() {
 		return never
@@ -101,11 +102,11 @@ type Ticket struct {
 	At     time.Duration `json:"at"` // when its owner learned of it
 }
 
-// Alone is the cohort of a goroutine whose lease no other goroutine may have.
+// Alone is the cohort of a goroutine that shares its lease with no other.
 const Alone = "alone"
 
-// Hold is a lock in the belief of its holder, from the return of the acquire
-// until the call of Unlock, the loss, or the last validity end.
+// Hold is a lock as its holder believes to have it, from the return of the acquire
+// until the call of Unlock, the loss, or the end of the last validity.
 type Hold struct {
 	Client string        `json:"client"`
 	Lock   string        `json:"lock"`
@@ -116,32 +117,32 @@ type Hold struct {
 	Asked  Moment        `json:"asked"` // the acquire's call
 	From   Moment        `json:"from"`
 	Until  time.Duration `json:"until"`
-	// Confirmed are the validity ends as the holder saw them.
+	// Confirmed are the validity ends that the holder saw.
 	Confirmed []Confirmation `json:"confirmed,omitempty"`
-	// Unlock is when Unlock was called, Unlocked when it had returned; zero when
-	// it was not, or not seen.
+	// Unlock is when Unlock was called, and Unlocked when it had returned. Each is
+	// zero if it did not happen, or was not seen.
 	Unlock   Moment `json:"unlock"`
 	Unlocked Moment `json:"unlocked"`
-	// Released: Unlock returned nil.
+	// Released reports that Unlock returned nil.
 	Released bool `json:"released,omitempty"`
 	// Ended is when the lock's context ended, with Cause.
 	Ended Moment `json:"ended"`
 	Cause string `json:"cause,omitempty"`
-	// Left: it ended as that of a lock that was unlocked.
+	// Left reports that the context ended like that of a lock that was unlocked.
 	Left bool `json:"left,omitempty"`
-	// Unknown: the client did not know of the revision of the token. That is only
-	// recorded of a client over [Recorder.Over].
+	// Unknown reports that the client did not know the revision of the token. It is
+	// only recorded for a client over [Recorder.Over].
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// Confirmation is a validity end as it was seen at a time.
+// Confirmation is a validity end seen at a time.
 type Confirmation struct {
 	At    time.Duration `json:"at"`
 	Until time.Duration `json:"until"`
 }
 
-// end is when the belief ends. At one time, an end by the clock comes before
-// everything that was recorded.
+// end returns when the belief ends. An end by the clock comes before everything that
+// was recorded at the same time.
 func (h *Hold) end() Moment {
 	if !h.Unlock.zero() && h.Unlock.At <= h.Until {
 		return h.Unlock
@@ -149,17 +150,17 @@ func (h *Hold) end() Moment {
 	return Moment{At: h.Until}
 }
 
-// claimOf returns the id of the claim that a holder has its part in. The first holder of
-// a claim has the claim's id, and the next ones have it with a number.
+// claimOf returns the id of the claim to which a holder belongs. The first holder of a
+// claim has the claim's id, and the next ones have it with a number appended.
 func claimOf(id string) string {
 	claim, _, _ := strings.Cut(id, ".")
 	return claim
 }
 
-// claim is the claim that the holder has its part in.
+// claim returns the id of the claim to which the holder belongs.
 func (h *Hold) claim() string { return claimOf(h.ID) }
 
-// local reports whether the client has granted the lock by itself, on a claim that was
+// local reports whether the client granted the lock by itself, on a claim that was
 // another holder's before.
 func (h *Hold) local() bool { return h.claim() != h.ID }
 
@@ -173,10 +174,10 @@ type Entry struct {
 	At       time.Duration `json:"at"`
 	TTL      time.Duration `json:"ttl"`
 	Deleted  bool          `json:"deleted,omitempty"`
-	// Remade: the bucket was re-created, with sequences from Revision on.
+	// Remade reports that the bucket was re-created, with sequences from Revision on.
 	Remade bool `json:"remade,omitempty"`
 
-	// Of the value.
+	// From the value.
 	ID      string        `json:"id,omitempty"`
 	Owner   string        `json:"owner,omitempty"` // the id of the client
 	Status  int           `json:"status,omitempty"`
@@ -187,7 +188,7 @@ type Entry struct {
 	Since   time.Duration `json:"since,omitempty"` // of the attempt, rounded down to milliseconds
 }
 
-// ends is when the server may remove the record.
+// ends returns when the server may remove the record.
 func (e Entry) ends() time.Duration {
 	if e.TTL == never {
 		return never
@@ -195,8 +196,8 @@ func (e Entry) ends() time.Duration {
 	return e.At + e.TTL
 }
 
-// Disturbance is a time in which a client could not work as it should: a link
-// that was cut, or, when it takes no time, an injected fault.
+// Disturbance is a time in which a client could not work as it should: a cut link, or,
+// if it takes no time, an injected fault.
 type Disturbance struct {
 	Client string        `json:"client"` // "": all clients
 	What   string        `json:"what"`
@@ -204,38 +205,40 @@ type Disturbance struct {
 	Until  time.Duration `json:"until"`
 }
 
-// PlaceForged is the [Disturbance] of a client that got a forged notification of a place
-// in a queue.
+// PlaceForged is the [Disturbance] of a client that got a forged notification of a
+// place in a queue.
 const PlaceForged = "place forged"
 
 // History is a record of operations, beliefs and changes of the stream.
 type History struct {
-	// Repeat is the command that makes such a history again.
+	// Repeat is the command that produces such a history again.
 	Repeat string        `json:"repeat,omitempty"`
 	Began  time.Time     `json:"began"`
 	Ended  time.Duration `json:"ended"`
-	// TTL is the longest lease that its holder renews.
+	// TTL is the longest TTL of a lease that is renewed.
 	TTL   time.Duration `json:"ttl,omitempty"`
 	Ops   []*Op         `json:"ops"`
 	Holds []*Hold       `json:"holds"`
-	// Stream is in the order of revisions; Tapped says that it was recorded.
+	// Stream is in revision order. Tapped reports that it was recorded.
 	Stream []Entry `json:"stream,omitempty"`
-	// Turn is for how long after its grant a cohort may serve goroutines that came after a
-	// foreign place was known. 0: none, clients serve in the exact order.
+	// Turn is the time after its grant in which a cohort may serve goroutines that
+	// came after a foreign place was known. 0 means none: clients serve in the exact
+	// order.
 	Turn time.Duration `json:"turn,omitempty"`
-	// Notice is for how long at most a client does not know of a foreign place.
-	// Default [silence].
+	// Notice is the longest time for which a client is unaware of a foreign place. The
+	// default is [silence].
 	Notice time.Duration `json:"notice,omitempty"`
-	// Calm: nothing fails.
+	// Calm reports that nothing fails.
 	Calm   bool `json:"calm,omitempty"`
 	Tapped bool `json:"tapped,omitempty"`
-	// Lossy: entries of the stream may be missing, as when a leader steps down after
-	// it has stored a write and before it has sent the notification. A record then counts
-	// as alive at a moment only if the stream has entries of its key on both sides of it.
+	// Lossy reports that entries of the stream may be missing, for example because a
+	// leader steps down between storing a write and sending the notification. A record
+	// then counts as alive at a time only if the stream has entries of its key before
+	// and after it.
 	Lossy        bool           `json:"lossy,omitempty"`
 	Disturbances []Disturbance  `json:"disturbances,omitempty"`
 	Faults       map[string]int `json:"faults,omitempty"` // injected, by kind
-	Left         []string       `json:"left,omitempty"`   // records and the like that should be gone in the end
+	Left         []string       `json:"left,omitempty"`   // records and the like that should have been removed by the end
 }
 
 // gateKey is the key that names a lock.
@@ -249,9 +252,9 @@ func gateKey(kind admin.Kind, name string) string {
 	return "lock." + name
 }
 
-// lockOf returns the lock that a key belongs to, and the role of the key. The role is
-// "lock" or "rw" for the holder, "sem" for a slot, and "read" for a reader. It is "wait",
-// "rwait" or "swait" for a place in a queue. A slot is a lock of its own.
+// lockOf returns the lock to which a key belongs, and the role of the key. The role is
+// "lock" or "rw" for the holder, "sem" for a slot, and "read" for a reader. It is
+// "wait", "rwait" or "swait" for a place in a queue. A slot is a lock of its own.
 func lockOf(key string) (lock, role string) {
 	role, rest, _ := strings.Cut(key, ".")
 	switch role {

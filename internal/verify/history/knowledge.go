@@ -8,18 +8,18 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// mostKnown is how many revisions of a key are kept, because a token rests on a late
-// revision. The token of a writer rests on an older one, by the renewals of its gate while
-// it drains.
+// mostKnown limits the revisions kept for each key: a token rests on a recent
+// revision. Only the token of a writer rests on an older one, by as many revisions as
+// its gate is renewed while it drains.
 const mostKnown = 512
 
-// knowledge is the revisions that a client knows of: those of its own writes that were
-// acknowledged, and those that it has read. Under the recorder's mutex.
+// knowledge holds the revisions known to a client: those of its acknowledged writes,
+// and those that it has read. Under the recorder's mutex.
 type knowledge struct {
 	revisions map[string][]uint64 // by key
 }
 
-// of reports whether the client knows of the record that a token rests on.
+// of reports whether the client knows the record that a token rests on.
 func (k *knowledge) of(key string, token uint64) bool {
 	return slices.Contains(k.revisions[key], record.TokenRevision(token))
 }
@@ -35,8 +35,8 @@ func (k *knowledge) learn(key string, revision uint64) {
 	k.revisions[key] = list
 }
 
-// Over returns a store over that of a client. It records the revisions that the client
-// learns. It has to be over the faults, which lose answers.
+// Over wraps a client's store and records the revisions that the client learns. It
+// must wrap the faults, which lose answers.
 func (r *Recorder) Over(client string, kv kvstore.KV) kvstore.KV {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,7 +45,7 @@ func (r *Recorder) Over(client string, kv kvstore.KV) kvstore.KV {
 	return &observed{kv, r, k}
 }
 
-// observed is a store whose answers are recorded.
+// observed is a store that records its answers.
 type observed struct {
 	kvstore.KV
 	r *Recorder

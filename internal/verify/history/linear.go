@@ -12,23 +12,24 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// The model of one lock: its holders, the claim whose gate stands, and the highest tokens.
-// A claim puts up a gate and takes it away. Its holders are in between the two, one after
-// the other. A writer of a reader-writer lock claims the gate and is in later. Meanwhile no
-// reader joins, except by sharing the lease of a reader that is in.
+// The model of one lock has its holders, the claim whose gate stands, and the highest
+// tokens. A claim puts up a gate and takes it away. Its holders enter and leave between
+// the two, one after the other. A writer of a reader-writer lock claims the gate and
+// enters later. Meanwhile no reader joins, except by sharing the lease of a reader that is
+// in.
 //
 // A belief may end by the clock, or with an Unlock that was not confirmed. Its end is then
 // an operation of its own. The lock may become free at any time between the end of the
 // belief and the end of the record.
 //
-// An acquire without a grant may have happened or not. No client believes in it, so it
-// changes nothing in the model. A refusal may name the record of such an acquire, and then
-// the stream has to have that record.
+// An acquire without a grant may or may not have taken effect. No client believes in it,
+// so it changes nothing in the model. A refusal may name the record of such an acquire,
+// and then the stream must have that record.
 
-// state is comparable, as porcupine wants it.
+// state is comparable, as porcupine requires.
 type state struct {
-	gate      uint64 // the first token of the claim; 0: none
-	writer    uint64 // 0: none
+	gate      uint64 // the first token of the claim; 0 if none
+	writer    uint64 // 0 if none
 	readers   string // tokens in order, eight bytes each
 	exclusive uint64 // highest token of a writer
 	any       uint64 // highest token
@@ -78,7 +79,7 @@ func (s state) next(op step) (bool, state) {
 			return false, s
 		}
 		s.gate = 0
-	case "refused": // by a claim of the token
+	case "refused": // refused by a claim that has the token
 		return reads || s.gate == op.gate, s
 	}
 	return true, s
@@ -115,7 +116,7 @@ func without(readers string, token uint64) (string, bool) {
 	return pack(slices.Delete(list, i, i+1)), true
 }
 
-// model is the lease model that starts in a state.
+// model returns the lease model that starts in a state.
 func model(from state) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return from },
@@ -135,8 +136,8 @@ func model(from state) porcupine.Model {
 	}
 }
 
-// span is an operation of the model with the times that bound it. class orders the
-// edges of one time: ends by the clock come first, ends of records last.
+// span is an operation of the model with the times that bound it. At equal times, the
+// class of the edges orders them: ends by the clock come first, ends of records last.
 type span struct {
 	step
 	client   string
@@ -155,15 +156,15 @@ func (e edge) compare(o edge) int {
 	return cmp.Or(cmp.Compare(e.at, o.at), cmp.Compare(e.class, o.class), cmp.Compare(e.seq, o.seq))
 }
 
-// late is how long after its TTL a record may still keep others out. It is overdue only
-// after the slack, and the clients find that out late, because reads fail now and then.
+// late is how long after its TTL a record may still keep others out. It becomes overdue
+// only after the slack, and clients find that out late because reads sometimes fail.
 const late = time.Second
 
-// linear checks the operations on one lock against the model. It takes the stretches
-// between moments at which no operation was under way and no holder was in.
+// linear checks the operations on one lock against the model. It divides them into
+// stretches, between moments at which no operation was in progress and no holder was in.
 func (x *index) linear(lock string, o Options) (found []Violation) {
 	if slices.ContainsFunc(x.holds[lock], func(h *Hold) bool { return h.Client == "" }) {
-		return nil // of these only the grant was recorded
+		return nil // only the grants were recorded
 	}
 	spans, found := x.spans(lock)
 	clients := map[string]int{}
@@ -172,7 +173,7 @@ func (x *index) linear(lock string, o Options) (found []Violation) {
 			clients[s.client] = len(clients)
 		}
 	}
-	// Ranks instead of times: porcupine's intervals are closed.
+	// Ranks instead of times, because porcupine's intervals are closed.
 	type end struct {
 		edge
 		span    int
@@ -185,7 +186,7 @@ func (x *index) linear(lock string, o Options) (found []Violation) {
 	slices.SortStableFunc(ends, func(a, b end) int { return a.edge.compare(b.edge) })
 	var now state
 	var stretch []porcupine.Operation
-	at := map[int]int{} // span to place in the stretch
+	at := map[int]int{} // from span to position in the stretch
 	running, in := 0, 0
 	for rank, e := range ends {
 		s := spans[e.span]
@@ -220,7 +221,7 @@ func (x *index) linear(lock string, o Options) (found []Violation) {
 	return append(found, decide(lock, now, stretch, x.h.Ended, o)...)
 }
 
-// decide asks porcupine about a stretch.
+// decide asks porcupine to judge a stretch.
 func decide(lock string, from state, ops []porcupine.Operation, at time.Duration, o Options) []Violation {
 	if len(ops) == 0 {
 		return nil
@@ -242,7 +243,8 @@ func decide(lock string, from state, ops []porcupine.Operation, at time.Duration
 	return []Violation{v}
 }
 
-// readersRecord reports whether an acquire was refused by the record of readers, and that was there during the call.
+// readersRecord reports whether an acquire was refused because of a reader's record that
+// existed during the call.
 func (x *index) readersRecord(lock string, op *Op) bool {
 	for _, h := range x.holds[lock] {
 		if !h.Shared || h.Token != op.Token || len(x.claims[h.claim()]) == 0 {
@@ -257,12 +259,12 @@ func (x *index) readersRecord(lock string, op *Op) bool {
 	return false
 }
 
-// spans makes the operations of the model.
+// spans returns the operations of the model.
 func (x *index) spans(lock string) (list []span, found []Violation) {
 	gates := x.gates(lock)
 	frees := map[uint64]span{} // the end of each gate
 	known := map[uint64]bool{} // tokens in the model
-	last := map[string]*Hold{} // of each claim: its holder that left last
+	last := map[string]*Hold{} // of each claim, the holder that left last
 	for _, h := range x.holds[lock] {
 		if before := last[h.claim()]; before == nil || recorded(before.Unlocked).compare(recorded(h.Unlocked)) < 0 {
 			last[h.claim()] = h
@@ -271,7 +273,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 	for _, h := range x.holds[lock] {
 		ex, victim := x.victim[h.claim()]
 		if victim && ex.at <= h.From.At {
-			continue // its record was gone before it knew of it
+			continue // its record was removed before the client knew of it
 		}
 		known[h.Token] = true
 		gate := h.Token
@@ -300,15 +302,15 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 			}
 			leave.to = edge{at: max(x.gone(h), belief.At), class: 1}
 		}
-		if leave.from.compare(recorded(h.From)) <= 0 { // over when it began
+		if leave.from.compare(recorded(h.From)) <= 0 { // it was over when it began
 			leave.from = recorded(h.From)
 			leave.to = edge{at: max(leave.to.at, leave.from.at), class: 1}
 		}
 		gone := edge{at: x.gone(h), class: 1}
 		stays := !out && x.h.Tapped && !x.h.Lossy && leave.to.compare(gone) < 0
 		if h.Shared {
-			// The client may keep the lease of its last reader idle. It refuses others
-			// until its record is gone.
+			// The client may keep the lease of its last reader idle. Until its record is
+			// removed, it refuses others.
 			if stays && last[h.claim()] == h {
 				leave.to = gone
 			}
@@ -318,7 +320,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 		list = append(list, leave)
 		free := leave
 		free.do, free.label = "free", "frees"
-		if stays { // those that wait in the cohort may be granted the lock, and give it up
+		if stays { // waiters in the cohort may be granted the lock, and give it up
 			free.to = gone
 		}
 		if before, ok := frees[gate]; !ok || before.from.compare(free.from) < 0 {
@@ -334,7 +336,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 		switch {
 		case op.Outcome != Refused || op.Token == 0 || !op.acquires() || x.h.Lossy:
 		case !known[op.Token] && x.otherAttempt(lock, op.Token, gate, frees[gate]):
-		case x.readersRecord(lock, op): // it refuses also while it lingers, and nobody is in
+		case x.readersRecord(lock, op): // the record refuses others even while it lingers without a holder
 		case known[op.Token] || frees[gate].do != "":
 			gate = cmp.Or(gate, op.Token)
 			list = append(list, span{step{"refused", op.Shared, op.Token, gate, "is refused by"}, op.Client, recorded(op.Call), recorded(op.Return)})
@@ -347,9 +349,10 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 	return list, found
 }
 
-// otherAttempt reports whether a token is that of an attempt of a claim that another attempt had granted: of a later one, which came after
-// the claim had been released, or of an earlier one, which nobody had answered and whose record was gone by then. Its record keeps others
-// out, and a break names it.
+// otherAttempt reports whether a token belongs to another attempt of a granted claim: to a
+// later one, which arrived after the claim had been released, or to an earlier one, which
+// was never answered and whose record had been removed by then. The record of such an
+// attempt keeps others out, and a break names it.
 func (x *index) otherAttempt(lock string, token, granted uint64, freed span) bool {
 	for _, e := range x.keys[lock] {
 		if !e.Deleted && e.Token == 0 && record.TokenOrTicket(e.Key, e.Revision) == token {
@@ -359,14 +362,14 @@ func (x *index) otherAttempt(lock string, token, granted uint64, freed span) boo
 	return false
 }
 
-// gates are the claims of one lock.
+// gates holds the claims of one lock.
 type gates struct {
-	of     map[string]uint64 // the first token that each claim has granted
+	of     map[string]uint64 // the first token that each claim granted
 	claims map[uint64]string // the claim of each token
 }
 
 // gates finds the claims of a lock and their tokens. A renewal has the token of the holder
-// that was in when it was written. A record without a token may be an attempt that came
+// that was in when it was written. A record without a token may be an attempt that arrived
 // late.
 func (x *index) gates(lock string) gates {
 	g := gates{map[string]uint64{}, map[uint64]string{}}
@@ -388,7 +391,7 @@ func (x *index) gates(lock string) gates {
 	return g
 }
 
-// gone is when the record of a holder is certainly gone.
+// gone returns when the record of a holder had certainly been removed.
 func (x *index) gone(h *Hold) time.Duration {
 	if !x.h.Tapped || x.h.Lossy {
 		return x.h.Ended

@@ -10,8 +10,8 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// memoryTap records the changes of a bucket in memory: the bucket notifies a store that no
-// client has, of each write that it has applied and in their order.
+// memoryTap records the changes of a bucket in memory. It watches through a store that no
+// client uses, which gets each applied write, in order.
 type memoryTap struct {
 	store kvstore.KV
 	mu    sync.Mutex
@@ -41,12 +41,12 @@ func (r *Recorder) TapMemory(t testing.TB, m *kvstore.Memory) {
 	r.taps = append(r.taps, p)
 }
 
-// all returns the changes. The answer to a write comes after the notifications of all
-// changes before it.
+// all returns the changes. The answer to a write arrives after the notifications of all
+// earlier changes.
 func (p *memoryTap) all() []Entry {
 	there := make(chan struct{})
 	_, err := p.store.Send(kvstore.Write{Key: "tap", Expect: kvstore.NoRevision, TTL: time.Second}, func(kvstore.Answer) { close(there) })
-	if err == nil { // else the test has ended
+	if err == nil { // otherwise the test has ended
 		<-there
 	}
 	p.mu.Lock()

@@ -10,32 +10,32 @@ import (
 )
 
 const (
-	// bypass is how long after it has seen a queue empty a client may still pass
-	// the waiters in it.
+	// bypass is how long a client that has seen an empty queue may still pass the
+	// waiters in it.
 	bypass = 100 * time.Millisecond
-	// idle is how long a lock has been free when it may be taken out of turn: as
-	// long as a tombstone lives.
+	// idle is how long a lock has to be free before it may be taken out of turn: as long
+	// as a tombstone lives.
 	idle = time.Second
 )
 
-// shortest is the shortest TTL that check 6 reckons with. A waiter whose notification was
-// lost reads the records that it waits for every 2.5 to 3.5 s. A lock that an earlier
-// waiter does not take is its to claim after more than a second of idleness.
+// shortest is the shortest TTL that check 6 assumes. A waiter whose notification was
+// lost reads the records that it waits for every 2.5 to 3.5 s. It may claim a lock that
+// an earlier waiter does not take once that has been idle for more than a second.
 const shortest = 5 * time.Second
 
 // place is a waiter's place in a queue.
 type place struct {
 	op     *Op
-	number int   // of its tickets
+	number int   // the index of its ticket
 	first  Entry // its record; the revision is the ticket
 }
 
-// order finds grants that passed a waiter that had waited longer. A writer's grant, or
-// that of a mutex, passes no waiter, and a reader's grant passes no writer. order excuses a
+// order finds grants that passed a waiter that had waited longer. A grant to a writer,
+// or of a mutex, must pass no waiter, and a grant to a reader no writer. order excuses a
 // claim of a lock that was idle, or whose holder's lease had run out. A claim may pass a
-// waiter that had left, and a waiter that was dying without another renewal. It may pass a
-// waiter that had queued for less than the bypass when the attempt was sent.
-// [index.bound] judges the grants that a client makes by itself.
+// waiter that had left or was dying without another renewal, and one that had queued for
+// less than the bypass when the attempt was sent. [index.bound] judges the grants that a
+// client makes by itself.
 func (x *index) order(lock string) (found []Violation) {
 	l := x.locks[lock]
 	if l == nil {
@@ -44,7 +44,7 @@ func (x *index) order(lock string) (found []Violation) {
 	places := x.places(lock)
 	tenures := x.tenures(lock, false)
 	opens := x.opens(lock)
-	ended := 0 // the places before this one are over
+	ended := 0 // the places before this index are over
 	var grants []*Op
 	for _, op := range x.ops[lock] {
 		if op.acquires() && op.Outcome == OK && opens[op.ID] {
@@ -60,7 +60,7 @@ func (x *index) order(lock string) (found []Violation) {
 		at := record.TokenRevision(op.Token)
 		granted, ok := x.before(key, at+1)
 		if !ok || granted.Revision != at || granted.At < op.Call.At {
-			continue // a share in a lease, or its record is not known
+			continue // it shares a lease, or its record is unknown
 		}
 		for ended < len(places) {
 			events := x.keys[places[ended].first.Key]
@@ -73,7 +73,7 @@ func (x *index) order(lock string) (found []Violation) {
 		if !ok || before.Remade || granted.At >= before.ends() || before.Deleted && granted.At >= before.At+idle {
 			continue
 		}
-		if x.h.Lossy && !before.Deleted { // when it was freed is not known, and a lock that is free for long is taken out of turn
+		if x.h.Lossy && !before.Deleted { // it is unknown when the lock was freed, and a lock that has long been free may be taken out of turn
 			continue
 		}
 		ticket := Ticket{Ticket: at}
@@ -82,7 +82,7 @@ func (x *index) order(lock string) (found []Violation) {
 				ticket = t
 			}
 		}
-		// Sent before its place was written, and applied late.
+		// The claim was sent before its place was written, and applied late.
 		queued, ok := x.before(x.waitKey(lock, ticket.ID), at)
 		newcomer := !ok || granted.Since+time.Millisecond < queued.At
 		for _, p := range places[ended:] {
@@ -112,7 +112,7 @@ func (x *index) waitKey(lock, id string) string {
 	return "wait." + encodedAs(lock) + "." + id
 }
 
-// inGame reports whether a place was certainly waited at when the grant was written.
+// inGame reports whether a waiter was certainly at a place when the grant was written.
 func (x *index) inGame(p place, granted Entry) bool {
 	e, ok := x.before(p.first.Key, granted.Revision)
 	if !ok || e.Deleted || granted.At >= e.ends() || p.op.end() <= granted.At {
@@ -137,13 +137,13 @@ func (x *index) inGame(p place, granted Entry) bool {
 	return slices.ContainsFunc(events, renewed)
 }
 
-// interval is a time in which no waiter has to get in.
+// interval is a time in which waiters are not required to get in.
 type interval struct {
 	from, until time.Duration
 	id, owner   string
 }
 
-// busy returns when records under the keys were alive, in order.
+// busy returns the times at which records under the keys were alive, in order.
 func (x *index) busy(keys ...string) (list []interval) {
 	for _, key := range keys {
 		events := x.keys[key]
@@ -165,13 +165,13 @@ func (x *index) busy(keys ...string) (list []interval) {
 	return list
 }
 
-// patience is how long a client may wait for the answer to a request that was lost.
+// patience is how long a client may wait for the answer to a lost request.
 const patience = 2 * time.Second
 
-// unanswered are the disturbances after which a client waits for an answer in vain.
+// unanswered lists the disturbances after which a client waits for an answer in vain.
 var unanswered = map[string]bool{"dropped": true, "answer lost": true, "read failed": true}
 
-// interval is the time for which a client could not work as it should.
+// interval returns the time in which a client could not work as it should.
 func (d Disturbance) interval() interval {
 	until := d.Until
 	switch {
@@ -183,7 +183,7 @@ func (d Disturbance) interval() interval {
 	return interval{from: d.From, until: until}
 }
 
-// disturbed returns when a client could not work as it should.
+// disturbed returns the times at which a client could not work as it should.
 func (x *index) disturbed(client string) (list []interval) {
 	for _, d := range x.h.Disturbances {
 		if d.Client == "" || d.Client == client {
@@ -193,8 +193,8 @@ func (x *index) disturbed(client string) (list []interval) {
 	return list
 }
 
-// waits finds acquires that waited for longer than the TTL and a second, although the
-// lock was free for them by the stream's word and nothing disturbed their client.
+// waits finds acquires that waited for longer than the TTL and a second, although by the
+// stream the lock was free for them and nothing disturbed their client.
 func (x *index) waits() (found []Violation) {
 	limit := max(x.h.TTL, shortest) + time.Second
 	if x.h.TTL == 0 || x.h.Lossy {
@@ -220,8 +220,8 @@ func (x *index) waits() (found []Violation) {
 			}
 			var in []interval
 			add := func(list []interval) {
-				// No interval of interest is longer than the longest lease or
-				// outage, by far.
+				// No interval of interest is longer than an hour: leases and outages are
+				// far shorter.
 				i, _ := slices.BinarySearchFunc(list, from-time.Hour, func(v interval, at time.Duration) int { return cmp.Compare(v.from, at) })
 				for _, v := range list[i:] {
 					if v.from > until {

@@ -16,8 +16,8 @@ import (
 	"github.com/natslock/locks/semaphore"
 )
 
-// Recorder makes a [History]. It may be used from any goroutine, and from one
-// side of a bubble only.
+// Recorder records a [History]. It is safe for concurrent use, but only inside
+// one bubble or only outside.
 type Recorder struct {
 	began time.Time
 	taps  []tap
@@ -30,10 +30,10 @@ type Recorder struct {
 	known    map[string]*knowledge // by client; see [Recorder.Over]
 }
 
-// acceptance is the largest tokens that a resource has seen.
+// acceptance holds the largest tokens that a resource has seen.
 type acceptance struct{ any, exclusive uint64 }
 
-// NewRecorder begins a history.
+// NewRecorder starts a history.
 func NewRecorder() *Recorder {
 	r := &Recorder{began: time.Now(), open: map[*Held]struct{}{}, accepted: map[string]acceptance{}, known: map[string]*knowledge{}}
 	r.h.Began, r.h.Faults = r.began, map[string]int{}
@@ -41,25 +41,26 @@ func NewRecorder() *Recorder {
 	return r
 }
 
-// Lossy says that notifications may get lost on the way to the tap.
+// Lossy declares that notifications may get lost on the way to the tap.
 func (r *Recorder) Lossy() { r.h.Lossy = true }
 
-// TTL says how long the longest lease is that is renewed.
+// TTL sets the longest TTL of a lease that is renewed.
 func (r *Recorder) TTL(d time.Duration) { r.h.TTL = d }
 
-// Turn is for a history in fake time. It sets how long a turn of the clients is, and how
-// long at most a client does not know of a foreign place. calm: nothing fails.
+// Turn configures a history in fake time: the length of the clients' turns, the
+// longest time for which a client is unaware of a foreign place, and whether
+// nothing fails (calm).
 func (r *Recorder) Turn(turn, notice time.Duration, calm bool) {
 	r.h.Turn, r.h.Notice, r.h.Calm = turn, notice, calm
 }
 
-// Repeat says which command makes such a history again. It need not be the same one: the
-// order of goroutines is not repeated.
+// Repeat sets the command that produces such a history again. The result may
+// differ, since the order of goroutines is not repeated.
 func (r *Recorder) Repeat(command string) { r.h.Repeat = command }
 
 func (r *Recorder) at(t time.Time) time.Duration { return t.Sub(r.began) }
 
-// now is the next moment. Under mu.
+// now returns the next moment. Under mu.
 func (r *Recorder) now() Moment {
 	r.seq++
 	return Moment{At: time.Since(r.began), Seq: r.seq}
@@ -84,17 +85,17 @@ func (r *Recorder) end(op *Op, out Outcome, err error) {
 	}
 }
 
-// opKey is where an acquire's context has its operation.
+// opKey is the context key of an acquire's operation.
 type opKey struct{}
 
-// pending is an acquire on its way, and the lock it has become.
+// pending is an acquire in progress, and the resulting lock.
 type pending struct {
 	op   *Op
 	held *Held
 }
 
-// Option lets the recorder see tickets and renewals. Every client that is
-// wrapped needs it; it takes the place of an observer.
+// Option lets the recorder see tickets and renewals. Every wrapped client needs
+// it. It takes the place of an observer.
 func (r *Recorder) Option() natslock.Option {
 	return admin.WithObserver(func(ctx context.Context, ev admin.Event) {
 		p, ok := ctx.Value(opKey{}).(*pending)
@@ -114,7 +115,7 @@ func (r *Recorder) Option() natslock.Option {
 	})
 }
 
-// confirmed records the validity end as the holder sees it. Under mu.
+// confirmed records the validity end that the holder sees. Under mu.
 func (r *Recorder) confirmed(h *Held) {
 	c := Confirmation{At: time.Since(r.began), Until: r.at(kit.ValidUntil(h.lock))}
 	if c.Until > c.At {
@@ -136,7 +137,7 @@ func (r *Recorder) Client(name string, c *natslock.Client) *Client {
 	return &Client{Name: name, rec: r, c: c, rw: rwlock.New(c)}
 }
 
-// Want says what to acquire.
+// Want describes what to acquire.
 type Want struct {
 	Kind admin.Kind
 	Name string
@@ -144,12 +145,12 @@ type Want struct {
 	Try  bool // do not wait
 	// Permits is the number of permits of a semaphore.
 	Permits int
-	// Cohort names the options that decide which goroutines of the client may share a
-	// lease, as in [Op].
+	// Cohort names the options that decide which goroutines of the client may
+	// share a lease, as in [Op].
 	Cohort string
 }
 
-// Acquire takes a lock, by the method that users would call.
+// Acquire takes a lock with the method that a user would call.
 func (c *Client) Acquire(ctx context.Context, w Want, opts ...natslock.LockOption) (*Held, error) {
 	op := Op{Client: c.Name, Lock: gateKey(w.Kind, w.Name), Shared: w.Mode == admin.Shared, Permits: w.Permits, Cohort: w.Cohort, Do: Lock, Bounded: ctx.Done() != nil}
 	if w.Try {
@@ -194,7 +195,7 @@ func (c *Client) permit(w Want) func(context.Context, string, ...natslock.LockOp
 	return s.Acquire
 }
 
-// outcomeOf sorts the errors of the library.
+// outcomeOf maps the errors of the library to outcomes.
 func outcomeOf(err error) Outcome {
 	for _, m := range []struct {
 		err error
@@ -248,7 +249,7 @@ func (r *Recorder) Granted(kind admin.Kind, mode admin.Mode, l *natslock.Lock) {
 	r.granted(nil, &pending{op: op}, l)
 }
 
-// Break breaks a holder that was read.
+// Break breaks a holder that was read before.
 func (c *Client) Break(ctx context.Context, kind admin.Kind, name string, h admin.Holder, now bool) error {
 	op := Op{Client: c.Name, Lock: gateKey(kind, name), Do: Break, Token: h.Token, ID: h.ID}
 	if kind == admin.KindSemaphore {
@@ -263,8 +264,8 @@ func (c *Client) Break(ctx context.Context, kind admin.Kind, name string, h admi
 	return err
 }
 
-// ByHand records a deletion by hand of the record under key. do makes the deletion, and
-// returns the tombstone's revision.
+// ByHand records that do deletes the record under key by hand. do returns the
+// tombstone's revision.
 func (r *Recorder) ByHand(key string, do func() (uint64, error)) error {
 	lock, _ := lockOf(key)
 	op := r.begin(Op{Client: "by hand", Lock: lock, Do: Delete, Key: key})
@@ -309,22 +310,22 @@ func (r *Recorder) Outage(client, what string) (over func()) {
 	}
 }
 
-// Count adds to the faults that were injected otherwise.
+// Count adds to the count of faults injected by other means.
 func (r *Recorder) Count(what string, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.h.Faults[what] += n
 }
 
-// Left records something that should be gone in the end.
+// Left records things that should have been removed by the end.
 func (r *Recorder) Left(what ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.h.Left = append(r.h.Left, what...)
 }
 
-// History returns the history so far. A holder that still has a lock believes in it until
-// the end of its validity as known now.
+// History returns the history so far. A holder that still has a lock believes in
+// it until the end of its validity as known now.
 func (r *Recorder) History() *History {
 	stream, tapped := r.stream()
 	r.mu.Lock()
@@ -349,7 +350,7 @@ func (r *Recorder) History() *History {
 	return &h
 }
 
-// copies returns copies, which an operation that still goes on does not change.
+// copies returns copies that an operation still in progress does not change.
 func copies[T any](list []*T) []*T {
 	out := make([]*T, len(list))
 	for i, p := range list {

@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 )
 
-// Replica is a replica of a bucket that stops to follow when a test says so: a
-// bucket of its own, which the clients over it write to as well.
+// Replica is a replica of a bucket that stops following when a test says so. It is a
+// bucket of its own, to which its clients' writes go as well.
 type Replica struct {
 	t     testing.TB
 	store *kvstore.Store
@@ -23,10 +23,11 @@ type Replica struct {
 	last   uint64 // the revision it contains, once it is behind
 }
 
-// NewReplica makes a replica of the bucket that nc reaches, which has no record yet.
+// NewReplica creates a replica of the bucket that nc reaches, which must have no
+// records yet.
 func NewReplica(t testing.TB, nc *nats.Conn) *Replica {
 	t.Helper()
-	kit.OpenStore(t, nc) // it has to be there
+	kit.OpenStore(t, nc) // the bucket has to exist
 	js := kit.JetStream(t, nc)
 	bucket, err := js.Stream(t.Context(), "KV_"+kvstore.DefaultBucket)
 	require.NoError(t, err)
@@ -42,11 +43,12 @@ func NewReplica(t testing.TB, nc *nats.Conn) *Replica {
 	return &Replica{t: t, store: store}
 }
 
-// Over returns the store of a client that the replica answers. Writes and questions
-// to the leader go to kv, which has to be the bucket.
+// Over returns the store of a client whose reads the replica answers. Writes and
+// requests to the leader go to kv, which has to be the bucket.
 func (r *Replica) Over(kv kvstore.KV) kvstore.KV { return &replicated{kv, r} }
 
-// Lag has the replica stay as it is. It answers the reads that its state may answer.
+// Lag stops the replica from following. It answers the reads that its state can
+// answer.
 func (r *Replica) Lag() {
 	r.t.Helper()
 	st, err := r.store.State(r.t.Context(), "")
@@ -56,7 +58,7 @@ func (r *Replica) Lag() {
 	r.behind, r.last = true, st.LastRevision
 }
 
-// answers reports whether a read as of min is for the replica.
+// answers reports whether the replica answers a read with min.
 func (r *Replica) answers(min uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,13 +13,12 @@ import (
 	"testing"
 )
 
-// mostShown bounds how many violations a failing test prints.
+// mostShown limits the violations that a failing test prints.
 const mostShown = 12
 
-// Verify checks a history, and fails the test when it breaks a rule. The history
-// is then written to disk, with a picture of what check 4 has found. The test prints what
-// happened around the first violation. Verify returns the violations. It must not be called
-// in a bubble.
+// Verify checks a history, and fails the test if it breaks a rule. It then writes the
+// history to disk, with a picture of what check 4 found, and prints what happened around
+// the first violation. Verify returns the violations. It must not be called in a bubble.
 func Verify(t testing.TB, h *History, o Options) []Violation {
 	t.Helper()
 	found := Check(h, o)
@@ -112,13 +111,13 @@ func excerpt(h *History, v Violation) string {
 }
 
 // Check checks what has happened so far, and fails the test as [Verify] does. It
-// may be called in a bubble when grants alone were recorded.
+// may be called in a bubble if only grants were recorded.
 func (r *Recorder) Check(t testing.TB) {
 	t.Helper()
 	Verify(t, r.History(), Options{})
 }
 
-// write puts a history and the pictures of its violations into files.
+// write writes a history and the pictures of its violations to files.
 func write(name string, h *History, found []Violation) (files []string, err error) {
 	dir := os.Getenv("NATSLOCK_HISTORIES")
 	if dir == "" {
@@ -156,7 +155,7 @@ func write(name string, h *History, found []Violation) (files []string, err erro
 	return files, nil
 }
 
-// plain replaces what a file's name should not have.
+// plain replaces characters that a file name should not have.
 func plain(r rune) rune {
 	if r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
 		return r

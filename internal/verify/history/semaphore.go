@@ -12,11 +12,11 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// slotKey is the key of a slot of the semaphore with a [gateKey].
+// slotKey returns the key of slot n of the semaphore with the [gateKey] gate.
 func slotKey(gate string, n int) string { return gate + "." + strconv.Itoa(n) }
 
-// slotOf returns the number of a slot; false for other locks. A semaphore in a history has
-// no name that ends like the key of a slot.
+// slotOf returns the number of a slot, or false for other locks. A semaphore in a history
+// must not have a name that ends like the key of a slot.
 func slotOf(lock string) (n int, ok bool) {
 	if !strings.HasPrefix(lock, "sem.") {
 		return 0, false
@@ -25,7 +25,7 @@ func slotOf(lock string) (n int, ok bool) {
 	return n, err == nil
 }
 
-// semaphoreOf returns the [gateKey] of the semaphore that a lock is of, and "" for others.
+// semaphoreOf returns the [gateKey] of the semaphore to which a lock belongs, or "".
 func semaphoreOf(lock string) string {
 	if _, ok := slotOf(lock); ok {
 		return lock[:strings.LastIndexByte(lock, '.')]
@@ -36,7 +36,7 @@ func semaphoreOf(lock string) string {
 	return ""
 }
 
-// semaphores judges each semaphore by the rules about all of its slots.
+// semaphores applies to each semaphore the rules about all of its slots.
 func (x *index) semaphores() (found []Violation) {
 	all, locks := map[string][]*Op{}, map[string][]string{}
 	for lock, ops := range x.ops {
@@ -61,8 +61,8 @@ func (x *index) semaphores() (found []Violation) {
 	return found
 }
 
-// slotOrder finds grants of slots that passed a goroutine which had waited longer, whatever
-// slots that knows of. It excuses the same grants as [index.order].
+// slotOrder finds grants of slots that passed a goroutine which had waited longer,
+// whichever slots that goroutine knew. It excuses the same grants as [index.order].
 func (x *index) slotOrder(s string, ops []*Op, opens map[string]bool, places []place) (found []Violation) {
 	for _, op := range ops {
 		if _, ok := slotOf(op.Lock); !ok || !op.acquires() || op.Outcome != OK || !opens[op.ID] {
@@ -71,7 +71,7 @@ func (x *index) slotOrder(s string, ops []*Op, opens map[string]bool, places []p
 		at := record.TokenRevision(op.Token)
 		granted, ok := x.before(op.Lock, at+1)
 		if !ok || granted.Revision != at || granted.At < op.Call.At {
-			continue // its record is not known
+			continue // its record is unknown
 		}
 		before, ok := x.before(op.Lock, at)
 		if !ok || before.Remade || granted.At >= before.ends() || before.Deleted && granted.At >= before.At+idle {
@@ -103,10 +103,10 @@ func (x *index) slotOrder(s string, ops []*Op, opens map[string]bool, places []p
 	return found
 }
 
-// slotWaits finds acquires that nothing disturbed and that missed a free slot. Either one
-// slot that all clients know of stayed free for longer than the TTL and a second, or some of
-// these slots was free for twice as long. The second limit is longer because each grant of a slot to
-// another waiter restarts the waiter's timer for that slot; see [index.waits].
+// slotWaits finds undisturbed acquires that missed a free slot. Either a single slot known
+// to all clients stayed free for longer than the TTL and a second, or at any time some such
+// slot was free for twice as long. The second limit is longer because each grant of a slot
+// to another waiter restarts the waiter's timer for that slot; see [index.waits].
 func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 	limit := max(x.h.TTL, shortest) + time.Second
 	if x.h.TTL == 0 || x.h.Lossy {
@@ -114,7 +114,7 @@ func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 	}
 	var slots [][]interval              // when each slot was taken
 	taken := map[int][]interval{0: nil} // when all slots below a number were taken
-	known := math.MaxInt                // the slots below that
+	known := math.MaxInt                // clients know the slots below this
 	for _, op := range ops {
 		if op.Permits > 0 {
 			known = min(known, op.Permits)
@@ -152,8 +152,8 @@ func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 	return found
 }
 
-// longer returns the first interval between two times that is longer than a limit and
-// that none of the lists covers.
+// longer returns the first interval between from and until that is longer than limit and
+// not covered by any of the lists.
 func longer(limit, from, until time.Duration, lists ...[]interval) (gap interval, ok bool) {
 	in := []interval{{from: until, until: until}}
 	for _, list := range lists {
@@ -174,7 +174,7 @@ func longer(limit, from, until time.Duration, lists ...[]interval) (gap interval
 	return gap, false
 }
 
-// both returns when two lists of intervals overlap.
+// both returns the overlaps of two lists of intervals.
 func both(a, b []interval) (list []interval) {
 	for i, j := 0, 0; i < len(a) && j < len(b); {
 		if from, until := max(a[i].from, b[j].from), min(a[i].until, b[j].until); from < until {

@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// The numbers that status has in a record's value.
+// The numbers of the statuses in a record's value.
 const (
 	statusHeld    = 1
 	statusBroken  = 3
@@ -18,24 +18,24 @@ const (
 	statusGranted = 5
 )
 
-// index is a history prepared for questions.
+// index is a history prepared for queries.
 type index struct {
 	h      *History
-	keys   map[string][]Entry // in the order of revisions, a remake in each
-	claims map[string][]Entry // the records that were written under an id
+	keys   map[string][]Entry // in revision order, with each remake
+	claims map[string][]Entry // the records written under an id
 	locks  map[string]*lockIndex
 	holds  map[string][]*Hold // by lock, in the order of their grants
 	ops    map[string][]*Op   // by lock
 	victim map[string]exception
-	forged map[string][]time.Duration // of notifications of places, by client
+	forged map[string][]time.Duration // times of forged notifications of places, by client
 	fouls  []Violation                // found while indexing
 }
 
-// lockIndex is the stream's information on one lock.
+// lockIndex is what the stream shows about one lock.
 type lockIndex struct {
 	readers []string        // their keys
-	places  []string        // the keys of those in the queue
-	written map[uint64]bool // tokens that its records may stand for
+	places  []string        // the keys of its places in the queue
+	written map[uint64]bool // tokens for which its records may stand
 }
 
 // exception is the removal of a record that lets others in while its owner may
@@ -67,7 +67,7 @@ func newIndex(h *History) *index {
 		slices.Sort(list)
 	}
 	live := map[string]Entry{}
-	waiter := map[string]string{} // of each key in a queue, the last one
+	waiter := map[string]string{} // the last waiter under each key of a queue
 	for _, e := range h.Stream {
 		if e.Remade {
 			for _, was := range live {
@@ -80,7 +80,7 @@ func newIndex(h *History) *index {
 		key, written := e.Key, e
 		if lock, role := lockOf(key); role == "wait" || role == "rwait" || role == "swait" {
 			// Several waiters may queue under one key, one after the other. Their ids
-			// keep them apart. A deletion by hand has none.
+			// tell them apart. A deletion by hand has none.
 			if e.ID != "" {
 				waiter[key] = e.ID
 			}
@@ -104,11 +104,11 @@ func newIndex(h *History) *index {
 	return x
 }
 
-// note keeps the keys of a lock together.
+// note indexes an entry under its lock.
 func (x *index) note(e Entry) {
 	lock, role := lockOf(e.Key)
 	l := x.written(lock, e)
-	if role == "sem" { // a refusal names any of its holders
+	if role == "sem" { // a refusal may name any of its holders
 		x.written(semaphoreOf(lock), e)
 	}
 	if len(x.keys[e.Key]) > 1 {
@@ -122,7 +122,7 @@ func (x *index) note(e Entry) {
 	}
 }
 
-// written notes a token that a lock has had.
+// written records a token of a lock.
 func (x *index) written(lock string, e Entry) *lockIndex {
 	l := x.locks[lock]
 	if l == nil {
@@ -136,8 +136,9 @@ func (x *index) written(lock string, e Entry) *lockIndex {
 	return l
 }
 
-// succeeds judges a change of a record that was written and not deleted. The change is
-// made by the record's owner, comes when the record was over, or is an exception.
+// succeeds judges a change of a record that was not deleted. The record's owner must
+// have made the change, or the record must have been over, or the change is an
+// exception.
 func (x *index) succeeds(was, e Entry) {
 	if e.At >= was.ends() || (e.ID == was.ID && e.ID != "" && !(e.Deleted && e.Status == statusBroken)) {
 		return
@@ -201,11 +202,11 @@ func (x *index) last(key string, at time.Duration) (e Entry, laterKnown, ok bool
 }
 
 // excused reports whether one of two holders is the victim of an exception against
-// the other. The other holder has a higher token, and was granted the lock no earlier than
-// the exception.
+// the other. The other holder has a higher token, and was granted the lock no earlier
+// than the exception.
 func (x *index) excused(a, b *Hold) bool { return x.lets(b, a) || x.lets(a, b) }
 
-// lets reports whether an exception has put the victim out for in.
+// lets reports whether an exception removed the victim in favour of in.
 func (x *index) lets(in, victim *Hold) bool {
 	e, ok := x.victim[victim.claim()]
 	return ok && in.From.At >= e.at && in.Token > victim.Token
@@ -221,7 +222,7 @@ func short(id string) string {
 	return id
 }
 
-// encodedAs is the name of a lock's key without its prefix.
+// encodedAs returns the encoded name in a lock's key, without the prefix.
 func encodedAs(lock string) string {
 	_, name, _ := strings.Cut(lock, ".")
 	return name

@@ -13,11 +13,11 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// tap returns the changes that it has recorded so far.
+// tap returns the changes recorded so far.
 type tap interface{ all() []Entry }
 
-// serverTap records every change of the bucket, beside the clients and the library. It also
-// records the changes of each bucket that takes its place.
+// serverTap records every change of the bucket, independently of the clients and the
+// library, and also those of each bucket that replaces it.
 type serverTap struct {
 	nc  *nats.Conn
 	sub *nats.Subscription
@@ -27,7 +27,7 @@ type serverTap struct {
 	got  []Entry
 }
 
-// Tap records the default bucket's changes from now on.
+// Tap starts recording the default bucket's changes.
 func (r *Recorder) Tap(t testing.TB, nc *nats.Conn) {
 	t.Helper()
 	p := &serverTap{nc: nc}
@@ -57,9 +57,9 @@ func (r *Recorder) stream() (all []Entry, tapped bool) {
 	return all, tapped
 }
 
-// all waits until the messages that are here have been recorded, and returns the changes.
+// all waits until all messages received have been recorded, and returns the changes.
 func (p *serverTap) all() []Entry {
-	_ = p.nc.Flush() // all messages that the server has sent before are here
+	_ = p.nc.Flush() // afterwards every message that the server has sent is here
 	for ; ; time.Sleep(time.Millisecond) {
 		waiting, _, _ := p.sub.Pending()
 		delivered, err := p.sub.Delivered()
@@ -72,7 +72,7 @@ func (p *serverTap) all() []Entry {
 	}
 }
 
-// entry reads a re-published message.
+// entry parses a republished message.
 func (r *Recorder) entry(m *nats.Msg) (Entry, bool) {
 	const prefix = "$KV.natslock."
 	subject := last(m, "Nats-Subject")
@@ -91,7 +91,7 @@ func (r *Recorder) entry(m *nats.Msg) (Entry, bool) {
 	return e, true
 }
 
-// value reads the value of a record.
+// value parses the value of a record.
 func (r *Recorder) value(e *Entry, data []byte) {
 	var body struct {
 		ID      string `msgpack:"id"`
@@ -111,8 +111,8 @@ func (r *Recorder) value(e *Entry, data []byte) {
 	}
 }
 
-// last returns the last value of a header: the server's own values stand behind those
-// of the writer.
+// last returns the last value of a header: the server appends its own values to those of
+// the writer.
 func last(m *nats.Msg, name string) string {
 	if v := m.Header.Values(name); len(v) > 0 {
 		return v[len(v)-1]
@@ -124,7 +124,7 @@ func byRevision(a, b Entry) int {
 	if c := cmp.Compare(a.Revision, b.Revision); c != 0 {
 		return c
 	}
-	if a.Remade != b.Remade { // a bucket is made before it is written to
+	if a.Remade != b.Remade { // a bucket is created before it is written to
 		if a.Remade {
 			return -1
 		}

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// The client's side of a mutex: claims, leases, and the operator's break. Reading
-// a record and judging it are one step: judged later, by the same content, it
-// could only be refused more.
+// The client's side of a mutex: claims, leases, and the operator's break. Reading a
+// record and judging it are one step: a later judgement of the same content could
+// only be refused more often.
 
-// send puts a write on its way; false: too many are.
+// send puts a write in transit. It returns false if too many are in transit.
 func (c *lockScope) send(n *lockState, w lockWrite) bool {
 	return put(n.ways[:c.ways], w, lockWrite.compare)
 }
 
-// discard deletes the record at exactly the revision rev. It is a courtesy: the deletion
-// may also not happen.
+// discard deletes the record at exactly the revision rev. It is a courtesy: the
+// deletion may also never happen.
 func (c *lockScope) discard(n *lockState, i, rev int8) {
 	w := lockWrite{verb: deleteLock, client: i, expect: rev}
 	if !slices.Contains(n.ways[:], w) {
@@ -43,7 +43,7 @@ func (c *lockScope) grant(n *lockState, i, number, rev, age int8) string {
 	return "holds"
 }
 
-// answered takes an answer to a write.
+// answered handles an answer to a write.
 func (c *lockScope) answered(n *lockState, a lockAnswer) string {
 	x := &n.c[a.client]
 	switch a.verb {
@@ -90,7 +90,7 @@ func (c *lockScope) answered(n *lockState, a lockAnswer) string {
 	}
 }
 
-// judged takes the answer to an attempt of the current claim.
+// judged handles the answer to an attempt of the current claim.
 func (c *lockScope) judged(n *lockState, a lockAnswer) string {
 	x := &n.c[a.client]
 	at := &x.attempts[a.n-1]
@@ -184,7 +184,7 @@ func (c *lockScope) confirmed(n *lockState, i, number, rev int8) string {
 	return "extended"
 }
 
-// client takes what a client does by itself.
+// client takes the steps that a client takes by itself.
 func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 	x := s.c[i]
 	if x.phase == over {
@@ -233,7 +233,7 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 		}
 		do(step, lockWrite{}, func(n *lockState, x *client) {
 			for _, a := range x.attempts {
-				if a.open == 1 { // the server refuses it after this deletion
+				if a.open == 1 { // the server refuses that attempt after this deletion
 					c.discard(n, i, a.expect)
 				}
 			}
@@ -252,7 +252,7 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 	}
 }
 
-// holder takes what a client does while it holds.
+// holder takes the steps of a client that holds the lock.
 func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*lockState, *client), string)) {
 	x := s.c[i]
 	if x.left <= 0 {
@@ -294,7 +294,7 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 	}
 }
 
-// unwanted reports whether a record of a client's own is of an attempt that is over.
+// unwanted reports whether a client's own record belongs to an attempt that is over.
 func (c *lockScope) unwanted(x client, i int8, r lockRecord) bool {
 	switch {
 	case c.weak == notificationBelieved && r.client != i:
@@ -307,8 +307,8 @@ func (c *lockScope) unwanted(x client, i int8, r lockRecord) bool {
 	return true
 }
 
-// fresh returns the number of a new claim, or 0 when there may be none. It never returns a
-// number that a write, an answer or a record still has.
+// fresh returns the number of a new claim, or 0 if there may be none. It never
+// returns a number that a write, an answer or a record still has.
 func (c *lockScope) fresh(s lockState, i int8) int8 {
 	if c.claims > 0 {
 		if s.c[i].made < c.claims {

@@ -1,35 +1,36 @@
 package model
 
-// A waiter that gets the lock out of turn deletes the place of the head of the queue, which was
-// entitled to the free lock and did not take it. The grant of its own is the proof: as long as
-// a client that runs is about to take the lock, no other waiter sees it free for 1.2 s.
+// A waiter that gets the lock out of turn deletes the place of the head of the queue, which
+// was entitled to the free lock and did not take it. The waiter's own grant is the proof: as
+// long as a running client is about to take the lock, no other waiter sees it free for 1.2 s.
 //
-// The deletion is a step of its own, after the grant. Its place is read before the claim, and
-// it expects the revision that was read, here the ticket: a place that its owner has written
-// since stays. The head may go on in between, and believe that it is the first until it looks
-// for its place: then there are two firsts for a moment.
+// The deletion is a separate step after the grant. The waiter reads the place before it
+// claims, and the deletion expects the revision that it read, here the ticket: a place that
+// its owner has since written stays. The head may go on in between and consider itself the
+// first until it looks for its place: for a moment there are two firsts.
 //
-// A head whose read and claim take longer than a waiter watches is paused here: of the waiters
-// only those that run are entitled to their places.
+// A head whose read and claim take longer than a waiter watches is paused here: only running
+// waiters are entitled to their places.
 
 const keepsPlace = "a running waiter that is not passed keeps its place"
 
-// entitled reports whether a client waits, runs, and does its part when its turn comes.
+// entitled reports whether a client waits, runs, and will act when its turn comes.
 func (c *queueScope) entitled(s *queueState, i int8) bool {
 	w := s.c[i]
 	if w.paused == 1 || w.place != 1 || w.phase < queued || w.phase > first {
 		return false
 	}
-	// It may follow a place that has gone, and not know it.
+	// It may unknowingly follow a place that has ended.
 	return w.phase != following || w.note != nothing || c.there(s, w)
 }
 
-// head returns who has the earliest place before the ticket of i, and that place's ticket.
+// head returns which client has the earliest place ahead of the ticket of i, and that place's
+// ticket.
 func (c *queueScope) head(s *queueState, i int8) (who, ticket int8) {
 	who, ticket = -1, s.c[i].ticket
 	for j := range int8(len(c.modes)) {
 		w := s.c[j]
-		if w.orphan > 0 && w.orphan < ticket { // also one of its own
+		if w.orphan > 0 && w.orphan < ticket { // even one of its own
 			who, ticket = j+4, w.orphan
 		}
 		if j != i && w.place != 0 && w.ticket < ticket {
@@ -39,7 +40,7 @@ func (c *queueScope) head(s *queueState, i int8) (who, ticket int8) {
 	return who, ticket
 }
 
-// outOfTurn gives i the lock, and notes the place at the head.
+// outOfTurn gives i the lock, and marks the place at the head.
 func (c *queueScope) outOfTurn(i int8) func(n *queueState, w *waiter) {
 	return func(n *queueState, w *waiter) {
 		c.marks(n, i)
@@ -47,7 +48,7 @@ func (c *queueScope) outOfTurn(i int8) func(n *queueState, w *waiter) {
 	}
 }
 
-// marks notes the place that i will delete.
+// marks records the place that i will delete.
 func (c *queueScope) marks(n *queueState, i int8) {
 	w := &n.c[i]
 	who, ticket := c.head(n, i)
@@ -65,7 +66,7 @@ func (c *queueScope) marks(n *queueState, i int8) {
 	}
 }
 
-// evicts has i delete the place that it has noted.
+// evicts has i delete the place that it has marked.
 func (c *queueScope) evicts(i int8) func(n *queueState, w *waiter) {
 	return func(n *queueState, w *waiter) {
 		who, ticket, wrong := w.evicts-1, w.read, w.wrongs
@@ -91,8 +92,8 @@ func (c *queueScope) evicts(i int8) func(n *queueState, w *waiter) {
 	}
 }
 
-// passing takes what a waiter does that is not first with a lock that is free, and what a
-// client does that has got it so.
+// passing takes the steps of a waiter that is not first and sees a free lock, and of a client
+// that got the lock that way.
 func (c *queueScope) passing(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	free := s.lock == none || s.lock == tombstone
@@ -113,7 +114,7 @@ func (c *queueScope) passing(s queueState, i int8, do doStep) {
 	}
 }
 
-// settled reports whether the place that w has noted has gone for good.
+// settled reports whether the place that w has marked has ended for good.
 func (c *queueScope) settled(s *queueState, w *waiter) bool {
 	p := &s.c[(w.evicts-1)%4]
 	if w.evicts > 4 {

@@ -2,31 +2,32 @@ package model
 
 import "fmt"
 
-// handScope bounds the exploration of a hand-over. A giver holds a lock, and hands it over by its last renewal, which
-// is fixed. Two adopters have the handle, and each claims exactly the record that it has read. A stranger claims the
-// lock when the record has ended. Behind a gate the stranger is a reader, which joins beside an overdue record and leaves it
-// in place. That is worse than what the protocol allows, where the reader deletes such a record first.
+// handScope limits the exploration of a hand-over. A giver holds a lock and hands it over with its
+// last renewal, which is fixed. Two adopters have the handle, and each claims exactly the record
+// that it has read. A stranger claims the lock once the record has ended. Behind a gate the
+// stranger is a reader, which joins next to an overdue record and leaves it in place. That is worse
+// than what the protocol allows, where the reader first deletes such a record.
 type handScope struct {
 	name        string
 	ttl, margin int8
-	slow        int8 // by how much the clock of a client may fall behind
+	slow        int8 // how far the clock of a client may fall behind
 	renewals    int8 // of the giver, before the last one
-	sends       int8 // of the last renewal, and of the claims of each adopter
+	sends       int8 // how often the last renewal, and each adopter's claims, may be sent
 	adopters    int8
-	longer      int8 // by how much longer the TTL of the adopters is
+	longer      int8 // how much longer the TTL of the adopters is
 	ways        int
 	answers     int
 	fixed       bool // the lease of the giver is fixed from the grant on
-	forged      bool // the adopters have a handle that no hand-over has made
+	forged      bool // the adopters have a handle that no hand-over created
 	gate        bool
 	doubts      bool // a deposed leader may refuse a write that its successor stores
-	deaths      int8 // of adopters that hold
+	deaths      int8 // of adopters that hold the lock
 	breaks      int8
 	servers
 	weak weakness
 }
 
-// writes of a hand-over
+// The writes of a hand-over.
 const (
 	renewHand int8 = 1 + iota
 	adoptHand
@@ -37,7 +38,7 @@ const (
 
 var handVerbs = [...]string{"", "renewal", "adoption", "claim", "deletion", "break"}
 
-// those that hold a lock, one after the other
+// The actors that hold a lock, one after the other.
 const (
 	giver    int8 = 0
 	stranger int8 = 3
@@ -45,7 +46,8 @@ const (
 
 var handNames = [...]string{"giver", "adopter 1", "adopter 2", "stranger"}
 
-// handRecord is the record under the key. n is the number of the renewal of the giver, or of the attempt of another one.
+// handRecord is the record under the key. n is the number of the giver's renewal, or of another
+// actor's attempt.
 type handRecord struct{ rev, kind, who, n, fixed, age, ttl int8 }
 
 func (r handRecord) live() bool { return r.kind == held || r.kind == broken }
@@ -66,12 +68,12 @@ const (
 	waitsHand int8 = iota
 	triesHand
 	holdsHand
-	givesHand // the giver: its work has ended, and its last renewal has been sent
+	givesHand // the giver: its work has ended, and it has sent its last renewal
 	overHand
 )
 
-// handClient is the giver, an adopter or the stranger. Of attempt or renewal n, age counts from its sending, and by is
-// what was left then of the record that it replaces.
+// handClient is the giver, an adopter or the stranger. For attempt or renewal n, age is the time
+// since its sending, and by is what was then left of the record that it replaces.
 type handClient struct {
 	phase, left, last, n int8
 	age, by, expect      [2]int8
@@ -81,7 +83,7 @@ type handClient struct {
 
 type handState struct {
 	next           int8 // the next revision
-	passed         int8 // the stranger was granted a token above that of the giver
+	passed         int8 // the stranger was granted a token above the giver's
 	rec            handRecord
 	ways           [3]handWrite
 	answers        [2]handAnswer
@@ -225,7 +227,7 @@ func (c *handScope) server(s handState, to *steps[handState]) {
 	}
 }
 
-// store applies a write. That of a reader leaves the gate as it is.
+// store applies a write. A reader's write leaves the gate as it is.
 func (c *handScope) store(n *handState, w handWrite) {
 	old, rev := n.rec, n.next
 	n.next++
@@ -268,7 +270,8 @@ func (c *handScope) answered(n *handState, a handAnswer) string {
 	return c.reads(n, a.who)
 }
 
-// renewed handles the answer to a renewal of the giver, which counts inside the validity before only.
+// renewed handles the answer to a renewal of the giver, which counts only inside the previous
+// validity.
 func (c *handScope) renewed(n *handState, a handAnswer) string {
 	x := &n.c[giver]
 	switch {
@@ -300,7 +303,7 @@ func (c *handScope) renewed(n *handState, a handAnswer) string {
 	return "no news"
 }
 
-// granted makes an attempt, stored at a revision, a lease.
+// granted turns an attempt, stored at revision rev, into a lease.
 func (c *handScope) granted(n *handState, who, number, rev int8) string {
 	x := &n.c[who]
 	age, by := x.age[number-1], x.by[number-1]
@@ -318,19 +321,19 @@ func (c *handScope) granted(n *handState, who, number, rev int8) string {
 	case who == stranger:
 		n.passed = 1
 	case n.passed > 0:
-		n.wrong = 1 // the token of the adopter is that of the giver
+		n.wrong = 1 // the adopter's token is the giver's
 	}
 	return "holds"
 }
 
-// discard deletes the record at exactly a revision.
+// discard deletes the record at exactly one revision.
 func (c *handScope) discard(n *handState, who, rev int8) {
 	if !(who == stranger && c.gate) {
 		c.send(n, handWrite{verb: deleteHand, who: who, expect: rev})
 	}
 }
 
-// reads has an adopter, or the stranger, judge the record after a refusal.
+// reads makes an adopter, or the stranger, judge the record after a refusal.
 func (c *handScope) reads(n *handState, who int8) string {
 	r, x := n.rec, &n.c[who]
 	own := r.who == who
@@ -346,7 +349,7 @@ func (c *handScope) reads(n *handState, who int8) string {
 	return "another's, or nothing"
 }
 
-// mayAdopt reports whether a client takes the record for one that it may adopt.
+// mayAdopt reports whether a client considers the record one that it may adopt.
 func (c *handScope) mayAdopt(n *handState, who int8) bool {
 	r := n.rec
 
@@ -448,7 +451,7 @@ func (c *handScope) adopter(s handState, i int8, to *steps[handState]) {
 	}
 }
 
-// stranger claims a lock that is free, or whose record is overdue.
+// stranger claims a lock that is free or whose record is overdue.
 func (c *handScope) stranger(s handState, to *steps[handState]) {
 	r, n := s.rec, s
 	x := &n.c[stranger]

@@ -1,34 +1,34 @@
 package model
 
-// lockScope is how much of a mutex is explored, and which of its rules is left
-// out. There are two clients. The first may do everything. The second is there to
-// get in between.
+// lockScope limits how much of a mutex is explored, and says which of its rules is
+// left out. There are two clients. The first may do everything. The second only
+// interferes.
 type lockScope struct {
 	name        string
 	ttl, margin int8
-	shorter     int8 // a renewal may ask for this TTL; 0: none does
+	shorter     int8 // a renewal may ask for this TTL; 0 if none does
 	early, late int8 // how much before and after its TTL a server may remove a record
-	slow        int8 // by how much the clock of a client may fall behind
-	claims      int8 // of each client; 0: claims for ever
+	slow        int8 // how far the clock of a client may fall behind
+	claims      int8 // of each client; 0 for any number
 	attempts    [2]int8
 	renewals    [2]int8
-	ways        int  // writes on their way at a time
-	answers     int  // answers on their way at a time
+	ways        int  // writes in transit at a time
+	answers     int  // answers in transit at a time
 	losses      bool // answers may be lost
 	proposals   bool // replicas: a write is checked first and stored later, or never
-	cuts        int8 // leaders that are deposed and do not know it
+	cuts        int8 // leaders that are deposed without knowing it
 	crashes     int8
 	closes      int8
 	operators   int8
 	rest        bool // a broken record lives for the rest of the lease
 	fixed       bool // after a hint the holder reads its record, as for a lease that is not renewed
-	now         bool // breaks let the next client in at once: an exception to exclusion
+	now         bool // breaks let the next client in immediately: an exception to exclusion
 	servers          // how servers treat ended records
-	tombs       bool // a restart may bring back a tombstone, too
+	tombs       bool // a restart may even bring back a tombstone
 	weak        weakness
 }
 
-// writes of a mutex
+// The writes of a mutex.
 const (
 	claimLock int8 = 1 + iota
 	renewLock
@@ -38,9 +38,9 @@ const (
 
 var lockVerbs = [...]string{"", "attempt", "renewal", "deletion", "break"}
 
-// lockRecord is the record under the key. Of an acquisition it has the attempt, of
-// a renewal the number and the token. since is the time that variants of the rule
-// "Overdue" add to its age.
+// lockRecord is the record under the key. For an acquisition it has the attempt,
+// for a renewal the number and the token. since is the time that variants of the
+// rule "Overdue" add to its age.
 type lockRecord struct{ rev, kind, client, claim, attempt, renewal, token, age, ttl, since int8 }
 
 func (r lockRecord) live() bool {
@@ -66,7 +66,8 @@ func (a lockAnswer) compare(b lockAnswer) int {
 	return compareAll([]int8{a.verb, a.client, a.claim, a.n, a.code, a.rev}, []int8{b.verb, b.client, b.claim, b.n, b.code, b.rev})
 }
 
-// attempt of a claim. Its age counts from its sending, by the client's clock.
+// attempt is an attempt of a claim. Its age counts from its sending, by the
+// client's clock.
 type attempt struct{ expect, age, open int8 }
 
 type client struct {
@@ -77,8 +78,8 @@ type client struct {
 	left, token, last  int8
 	renewals           int8
 	renewed, asked     [2]int8 // age and TTL of each renewal
-	reads, least       int8    // 1: it reads the record, in a state that contains the revision least
-	behind             int8    // by how much its clock may still fall behind
+	reads, least       int8    // reads is 1 while it reads the record, in a state that contains the revision least
+	behind             int8    // how far its clock may still fall behind
 }
 
 type operator struct{ phase, rev, token, ttl int8 }
@@ -86,10 +87,10 @@ type operator struct{ phase, rev, token, ttl int8 }
 type lockState struct {
 	next, token     int8 // the next revision; the highest token granted
 	rec             lockRecord
-	flight          lockWrite // checked and not yet stored
+	flight          lockWrite // checked but not yet stored
 	flightAge       int8
 	old             lockRecord // the record at a deposed leader
-	oldLast         int8       // that leader's last revision; 0: there is none
+	oldLast         int8       // that leader's last revision; 0 if there is none
 	past            lockRecord // the record that ended last: a restart may bring it back
 	revives         int8
 	ways            [4]lockWrite
@@ -97,7 +98,7 @@ type lockState struct {
 	c               [2]client
 	op              [2]operator
 	cuts, crash, cl int8
-	wrong           int8 // a step has violated an invariant: its number in lockWrongs
+	wrong           int8 // the invariant that a step has violated: its number in lockWrongs
 }
 
 const (
@@ -123,7 +124,7 @@ func (x *client) inside() bool {
 	return (x.phase == holding || x.phase == stopping) && x.left > 0
 }
 
-// holds reports whether claim is the lease, or a lease that is ending.
+// holds reports whether claim is the client's lease, or its lease that is ending.
 func (x *client) holds(claim int8) bool {
 	return x.claim == claim && (x.phase == holding || x.phase == stopping || x.phase == leaving)
 }
@@ -194,7 +195,8 @@ func (c *lockScope) time(s lockState, to *steps[lockState]) {
 	}
 }
 
-// server removes expired records. It checks the writes that have arrived, and stores them.
+// server removes expired records, and checks and stores the writes that have
+// arrived.
 func (c *lockScope) server(s lockState, to *steps[lockState]) {
 	if r := s.rec; r.kind != none && r.age >= r.ttl-c.early {
 		n := s
@@ -223,7 +225,7 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 		say := func(k kind, n lockState, lost string) {
 			to.do(k, n, "%s: %s %d.%d of %c expecting %d: %s%s", who, lockVerbs[w.verb], w.claim, w.n, 'A'+w.client, w.expect, codes[code], lost)
 		}
-		if w.verb == breakLock || w.verb == deleteLock && w.claim == 0 { // nobody waits for the answer
+		if w.verb == breakLock || w.verb == deleteLock && w.claim == 0 { // no client waits for the answer
 			say(k, n, "")
 			return
 		}
@@ -258,8 +260,8 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 			answer(n, step, w, acked, s.next, "server")
 		}
 		if s.oldLast > 0 && w.expect != s.old.rev {
-			// The clients' writes reach both leaders. The other leader may still store
-			// this one after its client has believed the answer.
+			// The clients' writes reach both leaders. The other leader may still
+			// store this one after its client has trusted the answer.
 			answer(s, step, w, refused, s.old.rev, "deposed leader")
 		}
 	}
@@ -279,7 +281,7 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 	}
 }
 
-// store applies a write that was checked age ago: its TTL counts from then.
+// store applies a write that was checked age ago, from when its TTL counts.
 func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 	old := n.rec
 	rev := n.next
@@ -321,7 +323,8 @@ func (c *lockScope) canon(s *lockState) {
 		var idle bool
 		switch a.verb {
 		case claimLock:
-			// Of a claim that is over only the record that can still be deleted.
+			// If its claim is over, only the record that can still be deleted
+			// matters.
 			bids := x.phase == trying && x.claim == a.claim
 			idle = !bids && (a.code != acked || s.rec.rev != a.rev && c.weak != grantedWhenOver) || bids && a.code != acked && a.n != x.n
 		case renewLock:

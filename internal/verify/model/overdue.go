@@ -2,24 +2,24 @@ package model
 
 import "slices"
 
-// The rule "Overdue", for both locks: a client deletes a record that the server has not
-// removed in time, and goes on as if it had ended. The tombstone expects exactly the
-// record's revision.
+// The rule "Overdue", for both locks: a client deletes a record that the server has
+// not removed in time, and goes on as if it had ended. The tombstone expects
+// exactly the record's revision.
 
-// servers is how servers treat records that have ended.
+// servers determines how servers treat ended records.
 type servers struct {
 	forgets bool // a server removes an ended record at any time, or never
-	revives int8 // restarts that bring an ended record back, where no live one is
-	// A record is overdue when a server's clock is past the record's time, its TTL
-	// and the slack. One server's clock is ahead of another's by the skew at most.
+	revives int8 // restarts that bring an ended record back if no live one exists
+	// A record is overdue once a server's clock is past the record's time plus its
+	// TTL and the slack. Two servers' clocks differ by at most the skew.
 	slack, skew int8
 }
 
 // past reports whether a record is overdue by the clock that is furthest ahead.
 func (c *servers) past(age, ttl int8) bool { return age >= ttl+c.slack-c.skew }
 
-// older is a record's age after a tick. How long a record has been overdue makes
-// no difference.
+// older returns a record's age after a tick. How long a record has been overdue
+// makes no difference.
 func (c *servers) older(age, ttl int8) int8 {
 	if c.forgets {
 		return min(age+1, ttl+max(c.slack-c.skew, 0))
@@ -27,8 +27,8 @@ func (c *servers) older(age, ttl int8) int8 {
 	return age + 1
 }
 
-// removal is the kind of step by which a server removes a record. Liveness may not
-// rest on a server that forgets.
+// removal returns the kind of step by which a server removes a record. Liveness
+// must not rely on a server that forgets.
 func (c *servers) removal() kind {
 	if c.forgets {
 		return fault
@@ -36,7 +36,7 @@ func (c *servers) removal() kind {
 	return step
 }
 
-// certain is an age that a record certainly has, by the clock that is furthest
+// certain returns an age that a record certainly has, by the clock that is furthest
 // ahead. An operator subtracts it from the TTL of a fixed lease.
 func (c *servers) certain(age int8, weak weakness) int8 {
 	if weak == brokenForTheRest {
@@ -45,7 +45,7 @@ func (c *servers) certain(age int8, weak weakness) int8 {
 	return max(age+c.skew-c.slack, 0)
 }
 
-// overdue reports whether a client takes a record that it reads for overdue.
+// overdue reports whether a client considers a record that it reads overdue.
 func (c *lockScope) overdue(r lockRecord) bool {
 	ttl := r.ttl
 	switch c.weak {
@@ -57,8 +57,8 @@ func (c *lockScope) overdue(r lockRecord) bool {
 	return r.live() && c.past(r.age+r.since, ttl)
 }
 
-// since is the age of a record when its successor replaces it, for the variant that
-// counts from there.
+// since returns the age of a record when its successor replaces it, for the variant
+// that counts from there.
 func (c *lockScope) since(old lockRecord, variant weakness) int8 {
 	if c.weak == variant {
 		return min(old.age+old.since, old.ttl+c.slack)
@@ -66,7 +66,8 @@ func (c *lockScope) since(old lockRecord, variant weakness) int8 {
 	return 0
 }
 
-// expects are the revisions that an attempt may expect, by the servers' answers.
+// expects returns the revisions that an attempt may expect, by the servers'
+// answers.
 func (c *lockScope) expects(s *lockState) []int8 {
 	if s.rec.kind == tombstone || s.rec.live() && c.weak == claimedOnNotification {
 		return []int8{0, s.rec.rev}
@@ -74,7 +75,7 @@ func (c *lockScope) expects(s *lockState) []int8 {
 	return []int8{0}
 }
 
-// buries deletes an overdue record that client i has read, at its revision.
+// buries deletes, at its revision, an overdue record that client i has read.
 func (c *lockScope) buries(s lockState, i int8, to *steps[lockState]) {
 	var revs []int8
 	if c.overdue(s.rec) {
@@ -115,8 +116,8 @@ func (c *rwScope) buriesGate(s rwState, to *steps[rwState]) {
 	}
 }
 
-// listed reports whether a writer counts the reader under key j, which the list of readers
-// shows. Only its own tombstone makes a reader dead.
+// listed reports whether a writer counts the reader under key j in the list of
+// readers. Only a reader's own tombstone makes it dead.
 func (c *rwScope) listed(s *rwState, j int8, k readKey) bool {
 	old := s.cut[0].keys[j]
 	switch {
@@ -129,8 +130,8 @@ func (c *rwScope) listed(s *rwState, j int8, k readKey) bool {
 	return k.kind == held
 }
 
-// sinceJoin is the age of a reader's first record at its renewal, for the variant
-// that reads only that record.
+// sinceJoin returns the age of a reader's first record at its renewal, for the
+// variant that reads only that record.
 func (c *rwScope) sinceJoin(old readKey) int8 {
 	if c.weak == overdueAsReadOnce {
 		return min(old.age+old.since, c.readTTL+c.slack)
@@ -185,11 +186,11 @@ func (c *rwScope) restarts(s rwState, to *steps[rwState]) {
 }
 
 const (
-	latePlace   int8 = 2 // a place that has ended and is still stored
+	latePlace   int8 = 2 // a place that has ended but is still stored
 	overdueLock      = tombstone + 1
 )
 
-// ended is the state of a place that has ended.
+// ended returns the state of a place that has ended.
 func (c *queueScope) ended() int8 {
 	if c.forgets {
 		return latePlace
@@ -197,8 +198,8 @@ func (c *queueScope) ended() int8 {
 	return 0
 }
 
-// bury deletes the overdue place that w follows, at its revision. All waiters that
-// follow the place get the notification of its tombstone.
+// bury deletes, at its revision, the overdue place that w follows. All waiters that
+// follow the place are notified of its tombstone.
 func (c *queueScope) bury(s queueState, w waiter, do doStep) {
 	p := s.c[w.follows%4]
 	place := w.follows < 4 && p.place == latePlace && p.ticket == w.behind
@@ -228,8 +229,8 @@ func (c *queueScope) buryLock(s queueState, do doStep) {
 	}, "deletes the overdue lock")
 }
 
-// comesBack brings a place back after its end. Either a restart of the server does that,
-// or a late renewal of the overdue place. Its waiter never believes the place again: it is
+// comesBack brings a place back after its end, through a restart of the server or a
+// late renewal of the overdue place. Its waiter never trusts the place again: it is
 // then an orphan, like a place whose answer was lost.
 func (c *queueScope) comesBack(s queueState, i int8, do doStep) {
 	w := s.c[i]

@@ -7,37 +7,37 @@ import (
 	"strings"
 )
 
-// partScope is a queue in which waiters read parts. A waiter chooses any begin and any length of a part, so the
-// scope has more parts than the clients ask for. Its actors are places in the order of their tickets: a
-// waiter whose place has ended comes back as a later one.
+// partScope is a queue that waiters read in parts. A waiter chooses any start and any length of a
+// part, so the scope covers more parts than the clients ask for. Its actors are places in ticket
+// order: a waiter whose place has ended comes back as a later one.
 type partScope struct {
 	name     string
 	modes    string // one letter per place: M mutex, R reader, W writer
 	renewals int8   // of places: each gives a place a later revision
-	writes   int8   // to other keys: each leaves a ticket that is no place's
+	writes   int8   // to other keys: each uses up a ticket
 	quits    int8   // waiters that delete their places
 	crashes  int8
-	losses   int8 // notifications that are lost
-	lags     int8 // how often a replica stops to apply writes: its lists are of that state
+	losses   int8 // lost notifications
+	lags     int8 // how often a replica stops applying writes: its lists show that state
 	weak     weakness
 }
 
-// places in a queue that is read in parts
+// The states of a place in a queue that is read in parts.
 const (
 	unwritten int8 = iota
 	inQueue
-	grantedFirst // its tombstone says that it was granted, and no place at all was before it
-	ended        // there is another tombstone, or none any more
+	grantedFirst // its tombstone says that it was granted, and no place at all was ahead of it
+	ended        // it has another tombstone, or none any more
 )
 
 type partWaiter struct {
 	phase, place int8
-	ticket, rev  int8 // the revisions of its first write, and of its last one
-	follows      int8 // 1 + the place that it waits for
+	ticket, rev  int8 // the revisions of its first and last writes
+	follows      int8 // 1 + the place for which it waits
 	sure         int8 // 1: no place that it has to wait for is between that one and its own
-	next         int8 // 1: no place at all is; of one that is first: no place at all is before it
+	next         int8 // 1: no place at all is; if it is first: no place at all is ahead of it
 	known        int8 // the places that it reads again, one bit each
-	all          int8 // 1: no other place is left before its own
+	all          int8 // 1: no other place is left ahead of its own
 	note         int8
 	passing      int8 // 1: takes the lock out of turn
 }
@@ -46,7 +46,7 @@ type partState struct {
 	next                                           int8
 	renewals, writes, quits, crashes, losses, lags int8
 	lagging                                        int8    // 1: a replica has stopped
-	old                                            [5]int8 // the revisions of the places there; 0: none
+	old                                            [5]int8 // the revisions of the places then; 0 if none
 	c                                              [5]partWaiter
 	wrong                                          int8
 }
@@ -68,7 +68,7 @@ func (c *partScope) system() system[partState] {
 		},
 		canon: func(s *partState) {
 			if !slices.ContainsFunc(s.c[:len(c.modes)], func(w partWaiter) bool { return w.phase <= following }) {
-				s.lagging, s.old = 0, [5]int8{} // nobody reads any more
+				s.lagging, s.old = 0, [5]int8{} // no waiter reads any more
 			}
 			for i := range s.c {
 				if w := &s.c[i]; w.place != inQueue {
@@ -83,10 +83,11 @@ func (c *partScope) system() system[partState] {
 
 func (c *partScope) reads(i int) bool { return c.modes[i] == 'R' }
 
-// blocks reports whether place i waits for place j, which is before it.
+// blocks reports whether place i waits for place j, which is ahead of it.
 func (c *partScope) blocks(j, i int) bool { return !c.reads(i) || !c.reads(j) }
 
-// free reports whether the lock is free for a waiter: readers share it, and a writer waits for them later.
+// free reports whether the lock is free for a waiter: readers share it, and a writer waits for them
+// later.
 func (c *partScope) free(s *partState) bool {
 	for i, w := range s.c[:len(c.modes)] {
 		if (w.phase == won || w.phase == holds) && !c.reads(i) {
@@ -165,7 +166,7 @@ func (c *partScope) steps(s partState, to *steps[partState]) {
 	}
 }
 
-// trouble takes what happens to a place, and to its waiter.
+// trouble takes the steps that befall a place or its waiter.
 func (c *partScope) trouble(s *partState, i int, do doPart) {
 	w := s.c[i]
 	if w.runs() {
@@ -201,7 +202,7 @@ func (c *partScope) trouble(s *partState, i int, do doPart) {
 	}
 }
 
-// notify tells the waiters that follow a place how it has ended.
+// notify tells the waiters that follow a place how it ended.
 func (s *partState) notify(i int) {
 	for j := range s.c {
 		if w := &s.c[j]; w.phase == following && int(w.follows) == i+1 {
@@ -213,7 +214,7 @@ func (s *partState) notify(i int) {
 	}
 }
 
-// revisions are those of the places in the queue.
+// revisions returns the revisions of the places in the queue.
 func (s *partState) revisions() (revs [5]int8) {
 	for j, w := range s.c {
 		if w.place == inQueue {
@@ -223,8 +224,8 @@ func (s *partState) revisions() (revs [5]int8) {
 	return revs
 }
 
-// part reads the places from a revision on, and of these only the first n in the order of the revisions. cut says
-// that others are behind them.
+// part returns the places from a revision on, but only the first n in revision order. cut reports
+// whether others follow.
 func part(revs [5]int8, from int8, n int) (shown []int, cut bool) {
 	for j, rev := range revs {
 		if rev >= from {
@@ -239,8 +240,8 @@ func part(revs [5]int8, from int8, n int) (shown []int, cut bool) {
 	return shown, cut
 }
 
-// lists takes all lists of a state that a waiter may read. A list that was not cut off has its own place. A part that
-// shows nobody to wait for changes nothing: the waiter reads again.
+// lists reads every list of a state that a waiter may read. A list that was not cut off shows its
+// own place. A part that shows no place to wait for changes nothing: the waiter reads again.
 func (c *partScope) lists(s *partState, i int, revs [5]int8, where string, do doPart) {
 	for from := int8(1); from <= s.c[i].ticket; from++ {
 		for n := 1; n <= len(c.modes); n++ {
@@ -283,14 +284,14 @@ func (c *partScope) readsPart(s *partState, i int, shown []int, from int8, cut b
 			}
 			w.follow(j, w.known != 0, right)
 		}, "%s, and follows %s", words, c.who(j))
-		if c.blocks(j, i) { // else a reader follows the reader right before it, or the writer before that
+		if c.blocks(j, i) { // otherwise a reader follows the reader right ahead of it, or the writer ahead of that
 			break
 		}
 	}
 }
 
-// kept are the places of a part that a waiter reads again by their keys: no other place is between them, nor behind
-// them and before its own.
+// kept returns the places of a part that a waiter reads again by their keys: no other place is
+// between them, nor between them and its own.
 func (c *partScope) kept(s *partState, i int, shown []int, from int8, cut bool) (set int8) {
 	for at, j := range shown {
 		switch ticket := s.c[j].ticket; {
@@ -313,8 +314,8 @@ func (w *partWaiter) follow(j int, sure, next bool) {
 	}
 }
 
-// judge has a waiter follow the last one of the places that it knows, and has to wait for. Without any it is
-// first, or has to list the queue.
+// judge makes a waiter follow the last of the places that it knows and has to wait for. If there is
+// none it is first, or has to list the queue.
 func (c *partScope) judge(s *partState, i int) {
 	w := &s.c[i]
 	last := true
@@ -337,7 +338,7 @@ func (c *partScope) judge(s *partState, i int) {
 	w.all = 0
 }
 
-// waits takes what a waiter does that follows a place.
+// waits takes the steps of a waiter that follows a place.
 func (c *partScope) waits(s *partState, i int, do doPart) {
 	w := s.c[i]
 	followed := &s.c[w.follows-1]

@@ -5,64 +5,64 @@ import (
 	"strings"
 )
 
-// queueScope is how much of a queue is explored, and which of its rules is left
-// out. Taking the lock is one step here, because the other models are about holders. Time
-// is abstract: a client that runs acts on its knowledge before a second has passed.
+// queueScope limits how much of a queue is explored, and says which of its rules is left
+// out. Taking the lock is one step here, because the other models cover holders. Time is
+// abstract: a running client acts on its knowledge within a second.
 type queueScope struct {
 	name    string
 	modes   string // one letter per client: M mutex, R reader, W writer
 	crashes int8
-	losses  int8 // notifications that are lost
+	losses  int8 // lost notifications
 	pauses  int8 // clients that are stopped for a while
 	expires int8 // places that end while their waiters live
 	orphans int8 // places whose answer is lost: the waiter queues again
 	rounds  int8 // how often each client takes the lock again
 	stale   int8 // lists of the queue that a replica behind the leader may answer
 	prompt  bool // no client takes the lock out of turn, and all get in nevertheless
-	forgets bool // the server does not remove ended places, nor the lock of a dead holder
+	forgets bool // the server removes neither ended places nor the lock of a dead holder
 	revives int8 // restarts that bring an ended place back
 	weak    weakness
 }
 
-// phases of a waiter
+// The phases of a waiter.
 const (
 	newcomer int8 = iota
-	queued        // has a ticket, has not listed the queue
+	queued        // has a ticket but has not listed the queue
 	following
 	first
-	won // has the lock and still its place
+	won // has the lock, and still its place
 	holds
 	gone
 	dead
 )
 
-// notifications to a waiter
+// The notifications to a waiter.
 const (
 	nothing     int8 = iota
-	wasGranted       // the predecessor's tombstone says that it was granted, with no place at all before it
+	wasGranted       // the predecessor's tombstone says that it was granted, with no place at all ahead of it
 	wasLeft          // the predecessor's place has ended otherwise
 	lockChanged      // the lock's tombstone
 )
 
 type waiter struct {
 	phase, ticket, place int8
-	follows              int8 // the client before it; +4: that client's orphan
+	follows              int8 // the client ahead of it; +4 for that client's orphan
 	behind               int8 // the ticket of that place
 	note                 int8
-	key                  int8 // 1: left its last place by itself, and may queue under the same key again
+	key                  int8 // 1: left its last place voluntarily, and may queue under the same key again
 	again                int8 // 1: has queued under the same key
 	paused               int8
-	next                 int8 // 1: no place at all is between the one that it follows and its own, or before it, being first
-	asFirst              int8 // 1: no place at all was before it when it won
+	next                 int8 // 1: no place at all is between its own and the one that it follows, or ahead of it if it is first
+	asFirst              int8 // 1: no place at all was ahead of it when it won
 	holds                int8
-	window               int8 // since it saw the queue empty less than 100 ms have passed
+	window               int8 // 1: less than 100 ms have passed since it saw the queue empty
 	seen                 int8 // the lock's tombstone when it saw the queue empty
 	rounds               int8
 	orphan               int8 // the ticket of its place whose answer was lost
 	past                 int8 // the ticket of its place that ended last: a restart may bring it back
-	evicts, read         int8 // 1 + the place that it deletes (as follows), and the ticket read there
-	wrongs               int8 // 1: whose waiter was entitled to it when the lock was taken
-	idle                 int8 // of a variant: it has seen the lock free once
+	evicts, read         int8 // 1 + the place that it deletes (like follows), and the ticket that it read there
+	wrongs               int8 // 1: that place's waiter was entitled to it when the lock was taken
+	idle                 int8 // for a variant: it has seen the lock free once
 }
 
 type queueState struct {
@@ -136,7 +136,7 @@ func (c *queueScope) system() system[queueState] {
 func (c *queueScope) rw() bool          { return c.modes[0] != 'M' }
 func (c *queueScope) reads(i int8) bool { return c.modes[i] == 'R' }
 
-// acts reports whether a client that runs is about to take the lock.
+// acts reports whether a running client is about to take the lock.
 func (c *queueScope) acts(s *queueState) bool {
 	for _, w := range s.c {
 		if w.paused == 0 && (w.phase == queued || w.phase == first || w.phase == won && w.place == 1 || w.phase == following && (w.note != nothing || w.place != 1)) {
@@ -153,14 +153,14 @@ func (c *queueScope) predecessor(s *queueState, i, upTo int8) (follows int8, nex
 	return follows, follows == c.last(s, i, upTo, false)
 }
 
-// last returns the last one before i: of all, or of those that i has to follow.
+// last returns the last place ahead of i: of all, or of those that i has to follow.
 func (c *queueScope) last(s *queueState, i, upTo int8, blocking bool) (follows int8) {
 	follows, latest := int8(-1), int8(0)
 	me := s.c[i]
 	for j := range int8(len(c.modes)) {
 		w := s.c[j]
 		if blocking && c.rw() && c.reads(i) && c.reads(j) && me.ticket != 0 {
-			continue // a reader waits for earlier writers only
+			continue // a reader waits only for earlier writers
 		}
 		before := func(ticket int8) bool {
 			return ticket > latest && ticket < upTo && (me.ticket == 0 || ticket < me.ticket)
@@ -175,8 +175,9 @@ func (c *queueScope) last(s *queueState, i, upTo int8, blocking bool) (follows i
 	return follows
 }
 
-// passes reports whether i passes a waiter that runs, with a place before its own. A newcomer
-// has no place: it passes a waiter whose place is older than the lock's tombstone.
+// passes reports whether i passes a running waiter whose place is ahead of its own. A
+// newcomer has no place: it passes a waiter whose place is older than the lock's
+// tombstone.
 func (c *queueScope) passes(s *queueState, i int8) bool {
 	me := s.c[i]
 	for j := range int8(len(c.modes)) {
@@ -216,7 +217,7 @@ func (c *queueScope) steps(s queueState, to *steps[queueState]) {
 
 type doStep func(k kind, change func(n *queueState, w *waiter), words string, args ...any)
 
-// trouble takes the faults of a client.
+// trouble takes the steps that befall a client.
 func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	waits := w.phase >= queued && w.phase <= first
@@ -290,10 +291,10 @@ func (c *queueScope) win(i int8, ordinary bool) func(n *queueState, w *waiter) {
 	}
 }
 
-// relist has a waiter list the queue, and follow the place before its own.
+// relist makes a waiter list the queue and follow the place ahead of its own.
 func (c *queueScope) relist(i, upTo int8) func(n *queueState, w *waiter) {
 	return func(n *queueState, w *waiter) {
-		w.note, w.orphan = nothing, 0 // the list shows an orphan of its own, and it deletes that
+		w.note, w.orphan = nothing, 0 // the list shows an orphan of its own, which it deletes
 		follows, next := c.predecessor(n, i, upTo)
 		if w.next = 0; next {
 			w.next = 1
@@ -319,8 +320,8 @@ func enqueue(n *queueState, w *waiter) {
 	n.next++
 }
 
-// enqueueAgain uses the key of the last place. A waiter that still follows that place is
-// notified of the new one, and of no change before it.
+// enqueueAgain queues under the key of the last place. A waiter that still follows that
+// place is notified of the new one, and of no earlier change.
 func (c *queueScope) enqueueAgain(i int8) func(n *queueState, w *waiter) {
 	return func(n *queueState, w *waiter) {
 		enqueue(n, w)
@@ -406,7 +407,7 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 	}
 }
 
-// arrives takes what a client does that is not queued yet.
+// arrives takes the steps of a client that has not queued yet.
 func (c *queueScope) arrives(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	if w.window == 1 {
@@ -436,7 +437,7 @@ func (c *queueScope) arrives(s queueState, i int8, do doStep) {
 		}
 		sees(step, everything, "sees an empty queue")
 		if s.stale > 0 {
-			upTo := s.freed // as of a state that contains the tombstone
+			upTo := s.freed // in a state that contains the tombstone
 			if c.weak == newcomerSeesOld {
 				upTo = 1
 			}
@@ -460,7 +461,7 @@ func (c *queueScope) leaves(s queueState, i int8, do doStep) {
 	if !c.reads(i) {
 		for j := range s.c {
 			if int8(j) != i && s.c[j].holds == 1 && c.modes[j] == 'R' {
-				return // it drains
+				return // the lock drains
 			}
 		}
 	}

@@ -1,6 +1,6 @@
 package model
 
-// rwScope is how much of a reader-writer lock is explored, and which of its
+// rwScope limits how much of a reader-writer lock is explored, and says which of its
 // rules is left out.
 type rwScope struct {
 	name             string
@@ -8,38 +8,38 @@ type rwScope struct {
 	readTTL, readMargin,
 	gateTTL, gateMargin int8
 	early, late  int8 // how much before and after its TTL a server may remove a record
-	joins        int8 // ids a reader may try in one call
+	joins        int8 // ids that a reader may try in one call
 	readRenewals int8
 	gateRenewals int8
-	ways         int  // writes on their way at a time
-	answers      int  // answers on their way at a time
+	ways         int  // writes in transit at a time
+	answers      int  // answers in transit at a time
 	losses       bool // answers may be lost
-	several      bool // replicas: an answer may be a deposed leader's
-	cuts         int8 // leaders that are deposed and do not know it
-	holes        int8 // answers of a replica that catches up, and does not lead
-	window       int8 // how long the two answers of a proof may take
+	several      bool // replicas: an answer may come from a deposed leader
+	cuts         int8 // leaders that are deposed without knowing it
+	holes        int8 // answers of a replica that is catching up and does not lead
+	window       int8 // how far apart the two answers of a proof may be
 	breaks       int8 // of readers
 	gateBreaks   int8
 	rest         bool // a broken record lives for the rest of the lease
 	closes       int8
-	again        bool // writers begin again for ever, and have to get in
+	again        bool // writers start over forever, and have to get in
 	servers           // how servers treat ended records
 	weak         weakness
 }
 
-// phases of an actor
+// The phases of an actor.
 const (
 	idle int8 = iota
 	trying
 	draining // a writer that has the gate
 	holding
-	stopping // its context has ended, its work has not
+	stopping // its context has ended, but not its work
 	leaving  // its deletion has been sent
-	handing  // its context has ended, and the write that hands the lock over has been sent
+	handing  // its context has ended, and it has sent the write that hands the lock over
 	over
 )
 
-// kinds of records
+// The kinds of records.
 const (
 	none int8 = iota
 	held
@@ -47,14 +47,14 @@ const (
 	tombstone
 )
 
-// answers to a write
+// The answers to a write.
 const (
 	acked int8 = 1 + iota
 	refused
 	inFlight
 )
 
-// writes of a reader-writer lock
+// The writes of a reader-writer lock.
 const (
 	join int8 = 1 + iota
 	renewRead
@@ -70,9 +70,8 @@ const (
 
 var rwVerbs = [...]string{"", "join", "renewal", "deletion", "break", "deletion as overdue", "gate claim", "gate renewal", "gate deletion", "gate break", "deletion of the gate as overdue"}
 
-// readKey is one reader's record. Reader i has the keys 2i and 2i+1: a join that is
-// repeated has a new id. since is the time that a variant of the rule "Overdue" adds to
-// its age.
+// readKey is one reader's record. Reader i has the keys 2i and 2i+1: a repeated join
+// has a new id. since is the time that a variant of the rule "Overdue" adds to its age.
 type readKey struct{ rev, kind, renewal, age, since int8 }
 
 type gateKey struct{ rev, kind, writer, renewal, age int8 }
@@ -84,7 +83,7 @@ func (a rwWrite) compare(b rwWrite) int {
 }
 
 // rwAnswer also has the result of the read after a refusal: the record's kind, if it is
-// the client's own, and the renewal in it.
+// the client's own, and its renewal.
 type rwAnswer struct{ verb, who, id, n, code, rev, kind, renewal int8 }
 
 func (a rwAnswer) compare(b rwAnswer) int {
@@ -98,24 +97,25 @@ type reader struct {
 	renewed                     [2]int8
 }
 
-// writer: the gate's writes are numbered, 0 is the claim.
+// writer is a writer. The gate's writes are numbered; 0 is the claim.
 type writer struct {
 	phase, left, last, renewals, token int8
 	age                                [4]int8 // of each gate write since its sending
-	confirmed                          int8    // the gate write acknowledged last
+	confirmed                          int8    // the last acknowledged gate write
 	holds                              int8    // the drain is over
-	// The stream info asked for: 1 under way, 2 answered.
+	// The stream info requested: 1 in transit, 2 answered.
 	asked, askedFor, askedRev int8
 	answerRev, answerLive     int8
-	// The answer is of a replica that catches up, so it lacks what was renewed since.
+	// The answer comes from a replica that is catching up, so it lacks recently renewed
+	// records.
 	answerHole int8
-	// The first empty answer of a proof: 1 + the gate write that it contained,
-	// and how many gate writes had been sent when it arrived.
+	// The first empty answer of a proof: 1 + the gate write that it contained, and how
+	// many gate writes had been sent when it arrived.
 	first, firstRenewals int8
 }
 
-// copied is the state of a deposed leader. It removes records by its own clock, and no
-// write reaches it any more.
+// copied is the state of a deposed leader. It removes records by its own clock, and
+// writes no longer reach it.
 type copied struct {
 	last int8
 	keys [4]readKey
@@ -131,11 +131,11 @@ type rwState struct {
 	r                            [2]reader
 	w                            [2]writer
 	pastGate                     gateKey // the gate that ended last: a restart may bring it back
-	pastKey                      readKey // the same of the readers' records
+	pastKey                      readKey // the readers' record that ended last
 	pastOf, revives              int8
 	cuts, breaks, gateBreaks, cl int8
 	holes                        int8
-	wrong                        int8 // a step has violated an invariant: its number in rwWrongs
+	wrong                        int8 // the invariant that a step has violated: its number in rwWrongs
 }
 
 // The invariants.
@@ -344,8 +344,9 @@ func (c *rwScope) server(s rwState, to *steps[rwState]) {
 	}
 }
 
-// catchingUp returns the state of a replica that catches up from a snapshot, as far as a
-// revision: it has removed all that the leader has replaced, and lacks what has replaced it.
+// catchingUp returns the state of a replica that is catching up from a snapshot, at a
+// revision: it has removed all that the leader has replaced, and lacks the
+// replacements.
 func catchingUp(keys [4]readKey, last int8) [4]readKey {
 	for i := range keys {
 		if keys[i].rev > last {
@@ -425,7 +426,7 @@ func (c *rwScope) apply(n *rwState, w rwWrite) rwAnswer {
 
 func (g gateKey) free() bool { return g.kind == none || g.kind == tombstone }
 
-// operator breaks the record that the server has shown it.
+// operator breaks the record that the server has shown.
 func (c *rwScope) operator(s rwState, to *steps[rwState]) {
 	for i, k := range s.keys {
 		if s.breaks > 0 && k.kind == held {

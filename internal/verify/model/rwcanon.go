@@ -66,7 +66,7 @@ func (c *rwScope) canon(s *rwState) {
 		switch {
 		case w.asked != 2:
 			w.answerRev, w.answerLive, w.answerHole = 0, 0, 0
-		case w.answerRev >= w.askedRev: // it matters whether, not by how much
+		case w.answerRev >= w.askedRev: // only whether it is matters, not by how much
 			w.answerRev = w.askedRev
 		default:
 			w.answerRev = 0

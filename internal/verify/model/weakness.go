@@ -1,6 +1,6 @@
 package model
 
-// weakness is a rule of the protocol that is left out. It shows that the protocol needs the
+// weakness is a rule of the protocol that is left out, to show that the protocol needs the
 // rule, and that the model notices.
 type weakness string
 

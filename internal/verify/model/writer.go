@@ -1,6 +1,6 @@
 package model
 
-// writer takes what a writer does by itself.
+// writer takes the steps that a writer takes by itself.
 func (c *rwScope) writer(s rwState, i int8, to *steps[rwState]) {
 	w := s.w[i]
 	do := func(x rwWrite, change func(n *rwState, w *writer), words string) {
