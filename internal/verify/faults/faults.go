@@ -11,27 +11,27 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// Store is a [kvstore.KV] that passes everything on to another one, except
-// for what a test wants to go wrong.
+// Store is a [kvstore.KV] that passes everything on to another one, except for
+// the faults that a test injects.
 //
 //	f := faults.New(store, seed)
 //	f.OnSend(func(n int, w kvstore.Write) faults.Fate { ... })
 //
-// [WrapStore] gives it to a client.
+// [WrapStore] makes a client use it.
 //
-// Without rules and rates nothing goes wrong. All methods may be called from
-// any goroutine. Rules run on the goroutine of the call they are asked about,
-// several at a time perhaps, and must not call the Store's own Send, Get,
+// Without rules and rates nothing goes wrong. All methods are safe for
+// concurrent use. A rule runs on the goroutine of the call that it judges,
+// possibly several at a time, and must not call the Store's own Send, Get,
 // List, State or Close.
 //
-// Delays are timers, so they cost nothing in a testutil.Bubble. Make and use a Store
-// on one side of a bubble only.
+// Delays are timers, so they cost nothing in a testutil.Bubble. Create and use
+// a Store either inside a bubble or outside.
 type Store struct {
 	wrapped // methods that are not overridden pass through
 	seed    uint64
 
 	mu        sync.Mutex
-	outage    error // of all requests
+	outage    error // error of all requests, during an outage
 	onSend    func(n int, w kvstore.Write) Fate
 	drop      func(kvstore.Event) bool
 	reads     func(op ReadOp, what string) error
@@ -45,16 +45,16 @@ type Store struct {
 	timers    map[*time.Timer]struct{}
 	closed    bool
 	done      chan struct{}  // closed by Close
-	running   sync.WaitGroup // callbacks and late writes under way
+	running   sync.WaitGroup // callbacks and late writes in progress
 }
 
-// wrapped names the store that a [Store] passes on to.
+// wrapped is the store to which a [Store] passes calls on.
 type wrapped = kvstore.KV
 
-// New wraps kv. The seed decides what [Store.Random] makes happen: the
-// n-th write meets the same fate whenever the seed and the rates are the same.
-// Which write is the n-th depends on the order of the goroutines. Print the seed
-// when a test fails.
+// New wraps kv. The seed determines what [Store.Random] does: the n-th write
+// meets the same fate whenever the seed and the rates are the same. Which write
+// is the n-th depends on the order of the goroutines. Print the seed when a
+// test fails.
 func New(kv kvstore.KV, seed uint64) *Store {
 	return &Store{
 		wrapped:   kv,
@@ -82,7 +82,7 @@ func (f *Store) OnSend(rule func(n int, w kvstore.Write) Fate) {
 	f.onSend = rule
 }
 
-// Random lets faults happen by chance from now on; the zero Rates ends it. It
+// Random injects faults at random from now on; the zero Rates stops it. It
 // panics if the rates of the writes add up to more than 1.
 func (f *Store) Random(r Rates) {
 	const rounding = 1e-9
@@ -97,17 +97,17 @@ func (f *Store) Random(r Rates) {
 	f.rates = r
 }
 
-// DropEvents sets the rule that decides which events get lost from now on; nil
-// removes it. It is asked once for every watch that would get the event, about
-// Expired and Recheck events, too, which a real network cannot lose.
+// DropEvents sets the rule that decides which events are lost from now on; nil
+// removes it. The rule is called for every watch that would get the event,
+// including Expired and Recheck events, which a real network cannot lose.
 func (f *Store) DropEvents(rule func(kvstore.Event) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.drop = rule
 }
 
-// DropAllEvents loses all notifications, that is Put and Deleted events, from
-// now on, or ends that. It replaces the rule of [Store.DropEvents].
+// DropAllEvents starts or stops losing all notifications, that is Put and
+// Deleted events. It replaces the rule of [Store.DropEvents].
 func (f *Store) DropAllEvents(on bool) {
 	if !on {
 		f.DropEvents(nil)
@@ -120,10 +120,10 @@ func isNotification(ev kvstore.Event) bool {
 	return ev.Kind == kvstore.Put || ev.Kind == kvstore.Deleted
 }
 
-// Forge delivers ev to all watches whose pattern matches ev.Record.Key, a
-// Recheck event to all watches, as anybody could who may publish to the
-// notification subject. It calls them one after the other and returns how many
-// there were. No rule applies to forged events.
+// Forge delivers ev to all watches whose pattern matches ev.Record.Key, and a
+// Recheck event to all watches, as any user could who may publish to the
+// notification subject. It calls them one after the other and returns their
+// number. No rule applies to forged events.
 func (f *Store) Forge(ev kvstore.Event) int {
 	var to []*faultWatch
 	f.mu.Lock()
@@ -144,7 +144,7 @@ func (f *Store) Forge(ev kvstore.Event) int {
 	return delivered
 }
 
-// Send passes the write on, or lets it meet its fate.
+// Send passes the write on, or subjects it to its fate.
 func (f *Store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(), err error) {
 	f.mu.Lock()
 	if f.closed {
@@ -159,7 +159,7 @@ func (f *Store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 		return nil, err
 	}
 	n, rule, rates := f.sends, f.onSend, f.rates
-	f.running.Add(1) // under mu, so before Close waits
+	f.running.Add(1) // under mu, and so before Close waits
 	f.mu.Unlock()
 	defer f.running.Done()
 
@@ -200,7 +200,8 @@ func (f *Store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 				return
 			}
 			f.count(&f.counts.Delayed)
-			// An error is a write that never arrived. No caller waits for it any more.
+			// After an error the write never arrived. No caller waits for it
+			// any more.
 			_, _ = f.wrapped.Send(copyOf(w), a.giveUnless(fate.Mute))
 		})
 	case KindHold:
@@ -216,14 +217,14 @@ func (f *Store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 	return a.forget, nil
 }
 
-// copyOf guards a write that is sent later against a caller that reuses its
+// copyOf protects a write that is sent later from a caller that reuses its
 // value.
 func copyOf(w kvstore.Write) kvstore.Write {
 	w.Value = append([]byte(nil), w.Value...)
 	return w
 }
 
-// answer leads one write's answer to its caller, unless forgotten.
+// answer passes one write's answer to its caller, unless forgotten.
 type answer struct {
 	f    *Store
 	done func(kvstore.Answer)
@@ -232,7 +233,7 @@ type answer struct {
 	forgotten bool // or given
 }
 
-// send sends the write now. Forgetting reaches the wrapped store as well.
+// send sends the write now. The returned forget also tells the wrapped store.
 func (a *answer) send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
 	inner, err := a.f.wrapped.Send(w, done)
 	if err != nil {
@@ -291,7 +292,7 @@ func (f *Store) call(fn func()) {
 	fn()
 }
 
-// after runs fn after d on a goroutine of its own, unless f is closed by then.
+// after runs fn after d on its own goroutine, unless f is closed by then.
 func (f *Store) after(d time.Duration, fn func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -300,7 +301,7 @@ func (f *Store) after(d time.Duration, fn func()) {
 	}
 	var timer *time.Timer
 	timer = time.AfterFunc(d, func() {
-		f.mu.Lock() // also: waits until timer is assigned
+		f.mu.Lock() // this also waits until timer is assigned
 		delete(f.timers, timer)
 		f.mu.Unlock()
 		f.call(fn)
@@ -308,10 +309,10 @@ func (f *Store) after(d time.Duration, fn func()) {
 	f.timers[timer] = struct{}{}
 }
 
-// Close stops all timers, gives up delayed and held writes, ends hanging
-// reads, waits for callbacks under way and closes the wrapped store. Nothing
-// fires any more once it has returned. Do not call it from a callback or a
-// rule. Closing again does nothing.
+// Close stops all timers, drops delayed and held writes, ends hanging reads,
+// waits for callbacks in progress and closes the wrapped store. Afterwards
+// nothing fires. Do not call it from a callback or a rule. Closing again does
+// nothing.
 func (f *Store) Close() {
 	f.mu.Lock()
 	if f.closed {

@@ -13,9 +13,9 @@ type HeldWrite struct {
 	done func(kvstore.Answer)
 }
 
-// Release sends the write to the server now and reports whether it did: false
-// when it was released or dropped before, the store is closed or refused to
-// send it.
+// Release sends the write to the server now and reports whether it did. It
+// returns false if the write was released or dropped before, or if the store is
+// closed or refused to send it.
 func (h *HeldWrite) Release() bool {
 	if !h.take() {
 		return false
@@ -29,10 +29,11 @@ func (h *HeldWrite) Release() bool {
 	return sent
 }
 
-// Drop gives the write up: it never reaches the server.
+// Drop drops the write: it never reaches the server.
 func (h *HeldWrite) Drop() { h.take() }
 
-// take removes the write from those held, and reports whether it was there.
+// take removes the write from the held ones, and reports whether it was among
+// them.
 func (h *HeldWrite) take() bool {
 	h.f.mu.Lock()
 	defer h.f.mu.Unlock()
@@ -52,8 +53,8 @@ func (f *Store) Held() []*HeldWrite {
 	return append([]*HeldWrite(nil), f.held...)
 }
 
-// ReleaseHeld sends all held writes to the server now, in the order in which
-// they were held, and returns how many were sent.
+// ReleaseHeld sends all held writes to the server, in the order in which they
+// were held, and returns how many it sent.
 func (f *Store) ReleaseHeld() int {
 	n := 0
 	for _, h := range f.Held() {

@@ -8,10 +8,10 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// Fail begins an outage, and with nil it ends one. In an outage all requests fail with err,
-// which can be another one meanwhile. No notification arrives, and a delayed write whose time
-// comes is lost. As a connection does, the Store reports the beginning and the end to the
-// functions of OnConnection, and the end to the watches, which may have missed something.
+// Fail starts an outage, or ends it if err is nil. In an outage all requests fail with err,
+// which another call can change. No notification arrives, and a delayed write whose time
+// comes is lost. Like a connection, the Store reports the start and the end to the
+// functions of OnConnection, and the end to the watches, which may have missed events.
 func (f *Store) Fail(err error) {
 	f.mu.Lock()
 	was := f.outage
@@ -45,8 +45,8 @@ func (f *Store) failure() error {
 	return f.outage
 }
 
-// Denied returns the error of an outage that is a missing permission. Otherwise the wrapped
-// store answers.
+// Denied returns the error of an outage if that is a missing permission. Otherwise the
+// wrapped store answers.
 func (f *Store) Denied(key string) error {
 	if err := f.failure(); errors.Is(err, kvstore.ErrPermission) {
 		return err
@@ -62,7 +62,7 @@ func (f *Store) Healthy() error {
 	return f.wrapped.Healthy()
 }
 
-// OnConnection registers fn for the outages, and for the changes of the wrapped store.
+// OnConnection registers fn for outages and for the changes of the wrapped store.
 func (f *Store) OnConnection(fn func(kvstore.ConnState)) (stop func()) {
 	stopInner := f.wrapped.OnConnection(fn)
 	f.mu.Lock()

@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Member is a client on a connection of its own, with a link to disturb.
+// Member is a client on its own connection, with a link to disturb.
 type Member struct {
 	*natslock.Client
 	NC     *nats.Conn
@@ -24,7 +24,7 @@ type Member struct {
 	Events *Observer
 }
 
-// Join makes a member, which is closed when the test ends.
+// Join creates a member, which is closed when the test ends.
 func Join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *Member {
 	t.Helper()
 	m := &Member{Events: NewObserver()}
@@ -33,7 +33,7 @@ func Join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *Member {
 	return m
 }
 
-// JoinInMemory is [Join] to a bucket in memory: instead of a connection the member has a
+// JoinInMemory is [Join] for a bucket in memory: instead of a connection the member has a
 // line to it.
 func JoinInMemory(t testing.TB, bucket *kvstore.Memory, opts ...natslock.Option) (*Member, *Line) {
 	t.Helper()
@@ -45,7 +45,8 @@ func JoinInMemory(t testing.TB, bucket *kvstore.Memory, opts ...natslock.Option)
 	return m, line
 }
 
-// Crowd is n members, to wait at a place each: the goroutines of one client may share one.
+// Crowd returns n members, so that each waits at its own place: goroutines of one client
+// may share one.
 func Crowd(t testing.TB, s *testutil.Server, n int, opts ...natslock.Option) []*Member {
 	t.Helper()
 	members := make([]*Member, n)
@@ -64,10 +65,10 @@ func JoinFaulty(t testing.TB, s *testutil.Server, opts ...natslock.Option) (m *M
 	return m, f
 }
 
-// Waiting is an acquire under way.
+// Waiting is an acquire in progress.
 type Waiting = Call[*natslock.Lock]
 
-// Await begins to wait for a lock, and returns when it is queued.
+// Await starts to wait for a lock, and returns once it is queued.
 func (m *Member) Await(t testing.TB, name string, opts ...natslock.LockOption) *Waiting {
 	t.Helper()
 	mark := m.Events.Len()
@@ -76,12 +77,13 @@ func (m *Member) Await(t testing.TB, name string, opts ...natslock.LockOption) *
 	return w
 }
 
-// Begin begins to wait for a lock.
+// Begin starts to wait for a lock.
 func (m *Member) Begin(t testing.TB, name string, opts ...natslock.LockOption) *Waiting {
 	return Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return m.Lock(ctx, name, opts...) })
 }
 
-// Settle begins to wait for lock l, and returns when the client has nothing more to do about it.
+// Settle starts to wait for lock l, and returns once the client has nothing more to do
+// about it.
 func (m *Member) Settle(t *testing.T, opts ...natslock.LockOption) *Waiting {
 	t.Helper()
 	w := m.Begin(t, "l", opts...)
@@ -89,7 +91,8 @@ func (m *Member) Settle(t *testing.T, opts ...natslock.LockOption) *Waiting {
 	return w
 }
 
-// As connects as a user with password p, and has nats.go print none of the server's refusals.
+// As connects as a user with password p, and keeps nats.go from printing the server's
+// refusals.
 func As(user string) []nats.Option {
 	return []nats.Option{nats.UserInfo(user, "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}
 }
@@ -101,14 +104,14 @@ func QuietHolder(t *testing.T, s *testutil.Server) *natslock.Lock {
 	return Must(t, Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})).Lock, "l", natslock.TTL(time.Hour), natslock.NoRenew())
 }
 
-// JoinOver is [JoinFaulty] over a store that a test makes of the client's.
+// JoinOver is [JoinFaulty] on a store that over makes of the client's store.
 func JoinOver(t *testing.T, s *testutil.Server, over func(kvstore.KV) kvstore.KV) (m *Member, f *faults.Store) {
 	m = &Member{Events: NewObserver(), NC: s.Connect()}
 	m.Client, f = FaultyOver(t, m.NC, 1, over, m.Events.Option())
 	return m, f
 }
 
-// Reconnect breaks the connection, and returns when it is back.
+// Reconnect breaks the connection, and returns once it is back.
 func (m *Member) Reconnect(t testing.TB) {
 	t.Helper()
 	before := m.NC.Stats().Reconnects

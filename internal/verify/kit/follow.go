@@ -10,14 +10,14 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Follower takes the events of a Watch one by one, renewals left out.
+// Follower receives the events of a Watch one by one, without renewals.
 type Follower struct {
 	t      *testing.T
 	Events chan admin.Event
 	Ended  chan error
 }
 
-// Follow begins a watch, and returns when it watches.
+// Follow starts a watch, and returns once it is watching.
 func Follow(t *testing.T, m *Member, pattern string) *Follower {
 	f := &Follower{t: t, Events: make(chan admin.Event, 1000), Ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -38,7 +38,7 @@ func Follow(t *testing.T, m *Member, pattern string) *Follower {
 	return f
 }
 
-// Next waits for the next event, which has to be of the type.
+// Next waits for the next event, which must have the type typ.
 func (f *Follower) Next(typ admin.EventType) admin.Event {
 	f.t.Helper()
 	ev := Receive(f.t, f.Events, typ.String())
@@ -46,7 +46,7 @@ func (f *Follower) Next(typ admin.EventType) admin.Event {
 	return ev
 }
 
-// Nothing requires that no event has come.
+// Nothing requires that no event has arrived.
 func (f *Follower) Nothing() {
 	f.t.Helper()
 	synctest.Wait()

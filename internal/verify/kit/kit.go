@@ -1,4 +1,4 @@
-// Package kit has the helpers of tests in more than one package.
+// Package kit has test helpers that several packages use.
 package kit
 
 import (
@@ -19,17 +19,17 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Patience bounds each wait for an event. It is far more than an event can take, so that a
-// test that fails says so instead of hanging.
+// Patience limits each wait for an event. It is far longer than any event takes, so that a
+// failing test says so instead of hanging.
 const Patience = time.Minute
 
-// Receive waits for a value or for the closing of ch.
+// Receive waits for a value from ch, or for ch to be closed.
 func Receive[T any](t testing.TB, ch <-chan T, what string) T {
 	t.Helper()
 	return ReceiveIn(t, Patience, ch, what)
 }
 
-// ReceiveIn is [Receive] with another bound.
+// ReceiveIn is [Receive] with another limit.
 func ReceiveIn[T any](t testing.TB, d time.Duration, ch <-chan T, what string) T {
 	t.Helper()
 	timer := time.NewTimer(d)
@@ -53,7 +53,8 @@ func Eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// Quickly runs fn and fails the test if it waited for a time-out.
+// Quickly runs fn and fails the test if fn takes longer than limit, as if it waited for a
+// timeout.
 func Quickly(t testing.TB, limit time.Duration, what string, fn func() error) error {
 	t.Helper()
 	begun := time.Now()
@@ -64,18 +65,18 @@ func Quickly(t testing.TB, limit time.Duration, what string, fn func() error) er
 	return err
 }
 
-// Call is a call under way on a goroutine of its own.
+// Call is a call in progress on its own goroutine.
 type Call[T any] struct {
 	Done   chan struct{} // closed when the call has returned
 	Cancel context.CancelCauseFunc
 
-	// The following fields are set when the call has returned.
+	// The following fields are set once the call has returned.
 	Value T
 	Err   error
 	At    time.Time
 }
 
-// Begin begins a call, whose context outlives the test.
+// Begin starts a call, whose context outlives the test.
 func Begin[T any](t testing.TB, fn func(ctx context.Context) (T, error)) *Call[T] {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
 	c := &Call[T]{Done: make(chan struct{}), Cancel: cancel}
@@ -121,8 +122,8 @@ func Bounded(t testing.TB) context.Context {
 	return ctx
 }
 
-// NewClient makes a client that is closed when the test ends, without waiting for the release
-// of locks that the test still holds.
+// NewClient creates a client that is closed when the test ends, without waiting for the
+// release of locks that the test still holds.
 func NewClient(t testing.TB, nc *nats.Conn, opts ...natslock.Option) *natslock.Client {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
@@ -168,7 +169,7 @@ func JetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
 	return js
 }
 
-// Log collects text that is read while it is written.
+// Log collects text, and can be read while it is written.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -186,7 +187,7 @@ func (l *Log) String() string {
 	return l.text.String()
 }
 
-// Option has a client log to l.
+// Option makes a client log to l.
 func (l *Log) Option() natslock.Option {
 	return natslock.WithLogger(slog.New(slog.NewTextHandler(l, nil)))
 }
@@ -203,9 +204,9 @@ var (
 	taken   = map[int]bool{}
 )
 
-// FreePort returns a port that no program listens on, each port once. It is below those that
-// the operating system gives to outgoing connections, so that none of them gets it by chance
-// while a server restarts.
+// FreePort returns a port on which no program listens, and never the same one twice. It is
+// below the range that the operating system uses for outgoing connections, so that none of
+// them takes it by chance while a server restarts.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	takenMu.Lock()

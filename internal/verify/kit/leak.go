@@ -8,14 +8,14 @@ import (
 	"go.uber.org/goleak"
 )
 
-// LeakCheck runs the tests of a package and fails when goroutines are left at
-// the end, after waiting for them a little. Call it as the whole of TestMain:
+// LeakCheck runs the tests of a package and fails if goroutines are left at the end, after
+// waiting briefly for them. TestMain should consist only of this call:
 //
 //	func TestMain(m *testing.M) { kit.LeakCheck(m) }
 //
 // It ignores two goroutines of a file store of nats-server, and no other goroutine of a
-// server. A clustered server that is shut down while it opens a store can leave it open.
-// This happened with 2.15.2 on a busy machine, in one of three runs.
+// server. A clustered server that shuts down while it opens a store can leave it open. This
+// happened with 2.15.2 on a busy machine, in one of three runs.
 func LeakCheck(m *testing.M) {
 	const server = "github.com/nats-io/nats-server/v2/server"
 	goleak.VerifyTestMain(m,
@@ -23,9 +23,9 @@ func LeakCheck(m *testing.M) {
 		goleak.IgnoreAnyFunction(server+"/ats.Register.func1"))
 }
 
-// Goroutines counts the goroutines, without the caller's, whose stack contains substring, the
-// name of a package or a function, say. In a bubble it counts those of the bubble: what earlier
-// tests have left ends when it likes. It stops the world for a moment.
+// Goroutines counts the goroutines, except the caller's, whose stack contains substring, such
+// as the name of a package or a function. In a bubble it counts only those of the bubble,
+// because the leftovers of earlier tests may end at any time. It briefly stops the world.
 func Goroutines(substring string) int {
 	buf := make([]byte, 1<<20)
 	for {

@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// answerWait is how long a read waits on a line that swallows everything, as long as
-	// that of a connection.
+	// answerWait is how long a read waits on a line that swallows everything. It is the
+	// same as on a connection.
 	answerWait = 5 * time.Second
-	// redial is how long a client takes to connect again.
+	// redial is how long a client takes to reconnect.
 	redial = 100 * time.Millisecond
 )
 
@@ -30,14 +30,14 @@ var (
 	errNoAnswer = fmt.Errorf("%w: no answer on the line", kvstore.ErrUnavailable)
 )
 
-// begins is the time when a bucket in memory is made, that of a server in a bubble:
-// sequences count from 2016, and the clock of synctest begins in the year 2000.
+// begins is when a bucket in memory is created, as for a server in a bubble:
+// sequences count from 2016, but the clock of synctest starts in the year 2000.
 var begins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 // InMemory runs fn with a bucket in memory, in a bubble of fake time without a server. It
-// is for simulations and tables of faults: they are several times as fast as in a
+// is for simulations and tables of faults, which are several times as fast as in a
 // testutil.Bubble. Connect clients with [NewLine] or [FaultyInMemory]. Nothing leaves the
-// bubble, so several may run at a time.
+// bubble, so several may run at the same time.
 func InMemory(t *testing.T, fn func(t *testing.T, m *kvstore.Memory)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,20 +46,21 @@ func InMemory(t *testing.T, fn func(t *testing.T, m *kvstore.Memory)) {
 	})
 }
 
-// Line is the connection between clients and a bucket in memory. A test disturbs it as it
-// disturbs the bytes of a connection with a testutil.Link: see Cut, Heal and Blackhole.
+// Line is the connection between clients and a bucket in memory. A test disturbs it as a
+// testutil.Link disturbs the bytes of a connection: see Cut, Heal and Blackhole.
 //
-// One thing differs. The watch of a bucket in memory has seen a notification that the line
-// then loses or delays, so the silent end of the record before it is no event any more.
+// There is one difference. The watch of a bucket in memory has seen a notification even
+// if the line then loses or delays it, so the silent end of the previous record is no
+// longer an event.
 type Line struct {
 	memory *kvstore.Memory
-	direct kvstore.KV // for the writes of stores that are closed when they arrive
+	direct kvstore.KV // for writes that arrive after their stores were closed
 
 	mu     sync.Mutex
 	cut    bool
-	cuts   int // how often
+	cuts   int // number of cuts
 	hole   bool
-	held   []func() // what the hole has swallowed, in both directions
+	held   []func() // swallowed by the hole, in both directions
 	stores map[*holed]*faults.Store
 }
 
@@ -85,7 +86,7 @@ func (l *Line) store() *faults.Store {
 	return f
 }
 
-// Close ends the line, and returns how many stores its clients have left open.
+// Close ends the line, and returns the number of stores that its clients left open.
 func (l *Line) Close() (left int) {
 	l.direct.Close()
 	l.mu.Lock()
@@ -93,7 +94,7 @@ func (l *Line) Close() (left int) {
 	return len(l.stores)
 }
 
-// Cut loses what is under way, and fails all requests until [Line.Heal].
+// Cut loses everything in transit, and fails all requests until [Line.Heal].
 func (l *Line) Cut() {
 	l.mu.Lock()
 	l.cut, l.held = true, nil
@@ -102,7 +103,7 @@ func (l *Line) Cut() {
 	l.fail(errCut)
 }
 
-// Heal ends a cut a moment later, and a black hole at once.
+// Heal ends a cut after a moment, and a black hole immediately.
 func (l *Line) Heal() {
 	l.Blackhole(false)
 	l.mu.Lock()
@@ -124,8 +125,8 @@ func (l *Line) Heal() {
 	})
 }
 
-// Blackhole swallows everything in both directions. Switched off, all of it arrives in
-// order, also the writes of clients that are closed. To lose it, use [Line.Cut].
+// Blackhole swallows everything in both directions. When it is switched off, all of it
+// arrives in order, even the writes of closed clients. To lose it, use [Line.Cut].
 func (l *Line) Blackhole(on bool) {
 	l.mu.Lock()
 	if on {
@@ -133,7 +134,7 @@ func (l *Line) Blackhole(on bool) {
 		l.mu.Unlock()
 		return
 	}
-	for len(l.held) > 0 { // what comes meanwhile is behind it
+	for len(l.held) > 0 { // later messages queue behind these
 		held := l.held
 		l.held = nil
 		l.mu.Unlock()
@@ -146,7 +147,7 @@ func (l *Line) Blackhole(on bool) {
 	l.mu.Unlock()
 }
 
-// fail begins or ends the outage of all clients.
+// fail starts or ends the outage of all clients.
 func (l *Line) fail(err error) {
 	l.mu.Lock()
 	stores := slices.Collect(maps.Values(l.stores))
@@ -156,7 +157,7 @@ func (l *Line) fail(err error) {
 	}
 }
 
-// back lets something reach a client, unless the line has been cut since.
+// back passes something to a client, unless the line has been cut since.
 func (l *Line) back(cuts int, fn func()) {
 	l.mu.Lock()
 	switch {
@@ -171,7 +172,8 @@ func (l *Line) back(cuts int, fn func()) {
 	l.mu.Unlock()
 }
 
-// holed is a client's store, below the outages: what it sends and gets passes the hole.
+// holed is a client's store, below the outages: everything that it sends and receives
+// passes the hole.
 type holed struct {
 	kvstore.KV
 	l    *Line
@@ -185,7 +187,7 @@ func (s *holed) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 	if hole {
 		w.Value = bytes.Clone(w.Value)
 		s.l.held = append(s.l.held, func() {
-			_, _ = s.l.direct.Send(w, answered) // an error says that the test has ended
+			_, _ = s.l.direct.Send(w, answered) // an error means that the test has ended
 		})
 	}
 	s.l.mu.Unlock()
@@ -195,7 +197,7 @@ func (s *holed) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 	return s.KV.Send(w, answered)
 }
 
-// ask lets a question through, or says why it got no answer.
+// ask lets a request through, or returns why it got no answer.
 func (s *holed) ask(ctx context.Context) error {
 	s.l.mu.Lock()
 	hole := s.l.hole
@@ -251,7 +253,7 @@ func (s *holed) Verify(ctx context.Context) error {
 
 func (s *holed) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
 	return s.KV.Watch(pattern, func(ev kvstore.Event) {
-		if ev.Kind == kvstore.Expired { // of the client's own clock
+		if ev.Kind == kvstore.Expired { // from the client's own clock
 			deliver(ev)
 			return
 		}

@@ -19,8 +19,8 @@ func Break(t testing.TB, c *natslock.Client, l *natslock.Lock, reason string) {
 	require.NoError(t, admin.New(c).Break(context.Background(), admin.BreakRequest{Kind: admin.KindMutex, Name: l.Name(), ID: l.ID(), Reason: reason}))
 }
 
-// UnlockAll unlocks a lock, and then those that are granted one after the other, which
-// it returns.
+// UnlockAll unlocks a lock, and then those that are granted one after the
+// other, which it returns.
 func UnlockAll(t *testing.T, l *natslock.Lock, waits ...*Waiting) (locks []*natslock.Lock) {
 	t.Helper()
 	token := l.Token()
@@ -39,7 +39,7 @@ func UnlockAll(t *testing.T, l *natslock.Lock, waits ...*Waiting) (locks []*nats
 	return locks
 }
 
-// WantNothing requires that the bucket is empty but for tombstones.
+// WantNothing requires that the bucket is empty except for tombstones.
 func WantNothing(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	synctest.Wait()
@@ -59,7 +59,7 @@ func HandOff(t testing.TB, l *natslock.Lock) natslock.Handle {
 	return read
 }
 
-// Inspect shows a mutex.
+// Inspect returns the state of a mutex.
 func Inspect(t testing.TB, c *natslock.Client, name string) admin.Info {
 	t.Helper()
 	info, err := admin.New(c).Inspect(context.Background(), admin.KindMutex, name)
@@ -67,7 +67,7 @@ func Inspect(t testing.TB, c *natslock.Client, name string) admin.Info {
 	return info
 }
 
-// WantLost checks everything that shows a lock as lost.
+// WantLost requires that everything shows the lock as lost.
 func WantLost(t testing.TB, l *natslock.Lock, cause error) {
 	t.Helper()
 	require.ErrorIs(t, l.Err(), natslock.ErrLost)
@@ -80,7 +80,7 @@ func WantLost(t testing.TB, l *natslock.Lock, cause error) {
 	require.NotErrorIs(t, l.Err(), natslock.ErrEnded)
 }
 
-// WantEnded checks everything that shows a lock as held to its planned end.
+// WantEnded requires that everything shows the lock as held to its planned end.
 func WantEnded(t testing.TB, l *natslock.Lock) {
 	t.Helper()
 	require.ErrorIs(t, l.Err(), natslock.ErrEnded)
@@ -92,7 +92,7 @@ func WantEnded(t testing.TB, l *natslock.Lock) {
 	require.Error(t, l.Context().Err())
 }
 
-// WantHeld checks everything that shows a lock as held.
+// WantHeld requires that everything shows the lock as held.
 func WantHeld(t testing.TB, l *natslock.Lock) {
 	t.Helper()
 	require.Positive(t, l.Remaining())

@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Observer keeps the events of a client. [NewObserver] makes it.
+// Observer keeps the events of a client. [NewObserver] creates it.
 type Observer struct {
 	mu     sync.Mutex
 	events []admin.Event
@@ -22,7 +22,7 @@ type Observer struct {
 // NewObserver returns an Observer without events.
 func NewObserver() *Observer { return &Observer{more: make(chan struct{})} }
 
-// Option has a client report its events.
+// Option makes a client report its events.
 func (o *Observer) Option() natslock.Option {
 	return admin.WithObserver(func(ctx context.Context, ev admin.Event) {
 		o.mu.Lock()
@@ -51,7 +51,7 @@ func (o *Observer) Contexts() []context.Context {
 	return slices.Clone(o.ctxs)
 }
 
-// Count returns the number of events of a type about a lock so far.
+// Count returns the number of events of type typ about a lock so far.
 func (o *Observer) Count(typ admin.EventType, name string) (n int) {
 	for _, ev := range o.All() {
 		if ev.Type == typ && ev.Name == name {
@@ -61,13 +61,13 @@ func (o *Observer) Count(typ admin.EventType, name string) (n int) {
 	return n
 }
 
-// Wait returns the first event of a type about a lock, now or later.
+// Wait returns the first event of type typ about a lock, past or future.
 func (o *Observer) Wait(t testing.TB, typ admin.EventType, name string) admin.Event {
 	t.Helper()
 	return o.WaitFrom(t, 0, typ, name)
 }
 
-// WaitFrom is [Observer.Wait] behind the first events, whose number [Observer.Len] returned.
+// WaitFrom is [Observer.Wait] after the first from events; see [Observer.Len].
 func (o *Observer) WaitFrom(t testing.TB, from int, typ admin.EventType, name string) admin.Event {
 	t.Helper()
 	timer := time.NewTimer(Patience)

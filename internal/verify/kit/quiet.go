@@ -7,16 +7,16 @@ import (
 	"testing"
 )
 
-// Main runs the tests of a package, for its TestMain. It discards what clients log by default, since
-// they lose a lot of locks, and fails if a test leaves a goroutine.
+// Main runs the tests of a package; call it from TestMain. It discards what clients log by default,
+// since they lose many locks, and fails if a test leaves a goroutine.
 func Main(m *testing.M) {
 	Quiet()
 	LeakCheck(m)
 }
 
-// Quiet discards what clients log by default: the tests of a package lose a lot of locks. It is
-// for TestMain.
+// Quiet discards what clients log by default, because the tests of a package lose many locks. Call
+// it from TestMain.
 func Quiet() {
 	slog.SetDefault(slog.New(slog.DiscardHandler))
-	log.SetOutput(os.Stderr) // which SetDefault has redirected
+	log.SetOutput(os.Stderr) // SetDefault has redirected it
 }

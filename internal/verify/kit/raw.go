@@ -27,13 +27,13 @@ type Tap struct {
 	sub *nats.Subscription
 }
 
-// NewTap counts what is published for a key, which may be a pattern.
+// NewTap counts publishes to a key, which may be a pattern.
 func NewTap(t testing.TB, nc *nats.Conn, key string) *Tap {
 	t.Helper()
 	return NewTapOf(t, nc, Subjects+key)
 }
 
-// NewTapOf counts what is published to a subject.
+// NewTapOf counts publishes to a subject.
 func NewTapOf(t testing.TB, nc *nats.Conn, subject string) *Tap {
 	t.Helper()
 	sub, err := nc.SubscribeSync(subject)
@@ -43,14 +43,14 @@ func NewTapOf(t testing.TB, nc *nats.Conn, subject string) *Tap {
 	return &Tap{nc: nc, sub: sub}
 }
 
-// Take returns what was published since the last call by the connections,
-// whose publishes so far are waited for.
+// Take returns the messages published since the last call. It first waits for
+// what the given connections have published so far.
 func (p *Tap) Take(t testing.TB, by ...*nats.Conn) []*nats.Msg {
 	t.Helper()
 	for _, nc := range by {
 		require.NoError(t, nc.Flush()) // the server has handled what it sent
 	}
-	require.NoError(t, p.nc.Flush()) // and what it has passed on is here
+	require.NoError(t, p.nc.Flush()) // and what the server has passed on is here
 	n, _, err := p.sub.Pending()
 	require.NoError(t, err)
 	msgs := make([]*nats.Msg, n)
@@ -61,8 +61,8 @@ func (p *Tap) Take(t testing.TB, by ...*nats.Conn) []*nats.Msg {
 	return msgs
 }
 
-// Stages counts the keys that were published to since the last call, by the stage of the
-// write.
+// Stages counts the keys that were published to since the last call, by the
+// stage of the write.
 func (p *Tap) Stages(t *testing.T, by ...*nats.Conn) map[string]int {
 	t.Helper()
 	keys, n := map[string]bool{}, map[string]int{}
@@ -76,14 +76,14 @@ func (p *Tap) Stages(t *testing.T, by ...*nats.Conn) map[string]int {
 	return n
 }
 
-// Raw is the bucket as anybody can reach it, beside the library.
+// Raw accesses the bucket like any other program, without the library.
 type Raw struct {
 	t  testing.TB
 	NC *nats.Conn
 	JS jetstream.JetStream
 }
 
-// NewRaw reaches the bucket by a connection.
+// NewRaw accesses the bucket over a connection.
 func NewRaw(t testing.TB, nc *nats.Conn) *Raw {
 	t.Helper()
 	js, err := jetstream.New(nc)
@@ -133,7 +133,7 @@ func (r *Raw) Get(key string) *jetstream.RawStreamMsg {
 	return m
 }
 
-// Live returns the keys under pattern that hold a record and no tombstone.
+// Live returns the keys under pattern that hold a record, not a tombstone.
 func (r *Raw) Live(pattern string) []string {
 	r.t.Helper()
 	info, err := r.Stream().Info(context.Background(), jetstream.WithSubjectFilter(Subjects+pattern))
@@ -149,7 +149,7 @@ func (r *Raw) Live(pattern string) []string {
 	return keys
 }
 
-// Reconfigure changes the settings of the bucket, as an administrator does.
+// Reconfigure changes the settings of the bucket like an administrator.
 func (r *Raw) Reconfigure(change func(*jetstream.StreamConfig)) {
 	r.t.Helper()
 	sc := r.Stream().CachedInfo().Config

@@ -13,14 +13,14 @@ import (
 
 // Rule is a must of docs/protocol.
 type Rule struct {
-	Level int    // of the chapter that has it, 1 to 5; 0: it is of a part
-	Part  string // the page of the part, "rwlock" for one; "": it is of a level
+	Level int    // of its chapter, 1 to 5; 0 if it belongs to a part
+	Part  string // the page of the part, for example "rwlock"; "" if it belongs to a level
 }
 
-// Specification is docs/protocol as tests read it.
+// Specification is docs/protocol, parsed for tests.
 type Specification struct {
-	Pages map[string]string // by their names without .md, all but that about lockconform
-	Musts map[int]Rule      // by their numbers
+	Pages map[string]string // by name without .md, all but the page about lockconform
+	Musts map[int]Rule      // by number
 }
 
 var (
@@ -34,8 +34,8 @@ var (
 
 const definition = "*Must* and *must not* mark rules"
 
-// Specify reads the specification in a checkout. Each must has a number of its own, and stands in the chapter
-// of its level or on the page of its part: README.md and the reference have none.
+// Specify reads the specification in a checkout. Each must has its own number, and belongs to the
+// chapter of its level or the page of its part: README.md and the reference have none.
 func Specify(t testing.TB, root string) (s Specification) {
 	t.Helper()
 	s = Specification{Pages: map[string]string{}, Musts: map[int]Rule{}}
@@ -71,7 +71,7 @@ func (s Specification) read(t testing.TB, page string) {
 		case "README", "reference", "wire", "evidence":
 			require.Fail(t, "a must on a page without rules", "%s.md: M%d", page, n)
 		case "mutex":
-			rule = Rule{Level: 1} // also above the first chapter
+			rule = Rule{Level: 1} // even above the first chapter
 			if before := chapter.FindAllStringSubmatch(text[:at[0]], -1); before != nil {
 				rule.Level, err = strconv.Atoi(before[len(before)-1][1])
 				require.NoError(t, err)
@@ -83,7 +83,7 @@ func (s Specification) read(t testing.TB, page string) {
 	}
 }
 
-// Says reports whether a page has the sentence, whatever its lines and links.
+// Says reports whether a page has the sentence, ignoring line breaks and links.
 func (s Specification) Says(sentence string) bool {
 	for _, text := range s.Pages {
 		if strings.Contains(oneLine(text), oneLine(sentence)) {

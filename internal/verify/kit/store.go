@@ -11,8 +11,8 @@ import (
 )
 
 // Lagging is a store whose replicas lag behind all writes. A read that does not name the
-// revision that the answer has to contain finds nothing. The store catches up after some
-// answers.
+// revision that the answer has to contain finds nothing. The store catches up after a
+// number of answers.
 type Lagging struct {
 	kvstore.KV
 	Answers int
@@ -40,17 +40,17 @@ func (l *Lagging) List(ctx context.Context, pattern string, min uint64, opts ...
 	return l.KV.List(ctx, pattern, min, opts...)
 }
 
-// Deaf has a client lose all notifications.
+// Deaf makes a client lose all notifications.
 func Deaf(f *faults.Store) { f.DropEvents(func(kvstore.Event) bool { return true }) }
 
-// Refusal is what the store makes of a write that the server refuses for a reason of its own.
+// Refusal returns the error that the store makes of a refusal by the server.
 func Refusal(w kvstore.Write, code jetstream.ErrorCode, text string) error {
 	return fmt.Errorf("%w: write of %q: %w", kvstore.ErrUnavailable, w.Key,
 		&jetstream.APIError{Code: 503, ErrorCode: code, Description: text})
 }
 
-// OnRenewal decides the fate of a client's renewals, the first of which has number
-// 1. All other writes pass.
+// OnRenewal decides the fate of a client's renewals, counted from 1. All other writes
+// pass.
 func OnRenewal(f *faults.Store, fate func(n int) faults.Fate) {
 	n := 0
 	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {

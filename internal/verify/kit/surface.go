@@ -23,20 +23,20 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Surface is what the package of a test exports. The tests of a surface call all of it.
+// Surface lists the exports of the package under test. The tests of a surface call all of them.
 type Surface struct {
 	// Funcs are the exported functions, by name.
 	Funcs map[string]any
 	// Types returns a usable value of each exported type that has methods, by name.
 	Types map[string]func(t *testing.T) any
-	// Args are arguments that can be used, of types that the tests cannot make by themselves.
+	// Args are usable arguments of types that the tests cannot create themselves.
 	Args []any
-	// Apply uses a value that a function of the package has returned, such as an option.
+	// Apply uses a value returned by a function of the package, such as an option.
 	Apply []any // func(T) error
-	// Except says why a call is not refused, by the call ("Lock.Unlock(nil context)"), or why a function or a method is
-	// not called ("TestLocker").
+	// Except says why a call is not refused, keyed by the call ("Lock.Unlock(nil context)"), or why
+	// a function or a method is not called ("TestLocker").
 	Except map[string]string
-	// Is is what the errors have to match instead of natslock.ErrInvalid.
+	// Is is the error that errors have to match instead of natslock.ErrInvalid.
 	Is error
 	// Sent returns how much has been sent so far. It may be nil.
 	Sent func() int
@@ -44,7 +44,7 @@ type Surface struct {
 	used map[string]bool
 }
 
-// Counted is a client on a bucket in memory, and how many requests it has sent.
+// Counted returns a client on a bucket in memory, and the number of requests that it has sent.
 func Counted(t testing.TB, m *kvstore.Memory) (c *natslock.Client, sent func() int) {
 	t.Helper()
 	var n atomic.Int64
@@ -57,9 +57,9 @@ func Counted(t testing.TB, m *kvstore.Memory) (c *natslock.Client, sent func() i
 // long is longer than any text may be.
 const long = 64 << 10
 
-// RefusesNilAndTooLong calls each exported function and method with arguments that can be used but for one, which is
-// nil or too long, and methods with a nil and a zero receiver. The error has to match
-// natslock.ErrInvalid, on one line, with nothing sent. What has no error must not panic.
+// RefusesNilAndTooLong calls each exported function and method with usable arguments except one,
+// which is nil or too long, and methods with a nil and a zero receiver. The error has to match
+// natslock.ErrInvalid, on one line, with nothing sent. Calls without an error must not panic.
 func (s *Surface) RefusesNilAndTooLong(t *testing.T) {
 	s.used = map[string]bool{}
 	s.complete(t)
@@ -93,7 +93,8 @@ func (s *Surface) excepted(what string) bool {
 	return ok
 }
 
-// complete fails for an exported function, or an exported type with methods, that the surface does not have.
+// complete fails for an exported function, or an exported type with methods, that the surface
+// lacks.
 func (s *Surface) complete(t *testing.T) {
 	t.Helper()
 	entries, err := os.ReadDir(".")
@@ -107,7 +108,7 @@ func (s *Surface) complete(t *testing.T) {
 		for _, d := range file.Decls {
 			fn, ok := d.(*ast.FuncDecl)
 			switch {
-			case !ok || !fn.Name.IsExported() || fn.Recv != nil && fn.Name.Name == "Is": // of an error
+			case !ok || !fn.Name.IsExported() || fn.Recv != nil && fn.Name.Name == "Is": // the method of an error
 			case fn.Recv == nil:
 				if !s.excepted(fn.Name.Name) {
 					require.Contains(t, s.Funcs, fn.Name.Name, "a function that the surface does not have")
@@ -149,7 +150,7 @@ func (s *Surface) calls(t *testing.T, name string, fn func() reflect.Value) {
 	}
 }
 
-// wrong are the values of a type that no function can use, by what they are.
+// wrong returns values of a type that no function can use, keyed by their description.
 func (s *Surface) wrong(t *testing.T, typ reflect.Type) map[string]reflect.Value {
 	all := map[string]reflect.Value{}
 	switch typ.Kind() {
@@ -187,7 +188,7 @@ func (s *Surface) wrong(t *testing.T, typ reflect.Type) map[string]reflect.Value
 	return all
 }
 
-// short is the name of a type without its package.
+// short returns the name of a type without its package.
 func short(typ reflect.Type) string {
 	if typ.Name() != "" {
 		return typ.Name()
@@ -198,7 +199,7 @@ func short(typ reflect.Type) string {
 	return typ.Kind().String()
 }
 
-// args are arguments that a function can use.
+// args returns arguments that a function can use.
 func (s *Surface) args(t *testing.T, typ reflect.Type) (args []reflect.Value) {
 	n := typ.NumIn()
 	if typ.IsVariadic() {
@@ -236,8 +237,8 @@ func (s *Surface) arg(t *testing.T, typ reflect.Type) reflect.Value {
 	return reflect.Zero(typ)
 }
 
-// call calls a function, which has to refuse args. With nil args it is called with arguments that can be used, and has to
-// refuse its receiver.
+// call calls a function, which has to refuse args. If args is nil, call uses usable arguments, and
+// the function has to refuse its receiver.
 func (s *Surface) call(t *testing.T, what string, fn reflect.Value, args []reflect.Value) {
 	t.Helper()
 	excepted := s.excepted(what)
@@ -282,8 +283,8 @@ func (s *Surface) call(t *testing.T, what string, fn reflect.Value, args []refle
 	}
 }
 
-// results returns the errors in what a function has returned: the error itself, those of a sequence, what comes of an option,
-// and that of the method of a value which says what is wrong with it.
+// results returns the errors in the results of a function: the error itself, those of a sequence,
+// those from applying an option, and that of a value's method which says what is wrong with it.
 func (s *Surface) results(t *testing.T, out []reflect.Value) (errs []error) {
 	for _, v := range out {
 		if v.Type() == reflect.TypeFor[error]() {
@@ -311,7 +312,7 @@ func (s *Surface) results(t *testing.T, out []reflect.Value) (errs []error) {
 				}
 			}
 			if i := slices.IndexFunc(errs, func(err error) bool { return errors.Is(err, natslock.ErrInvalid) }); i >= 0 {
-				errs = errs[i : i+1] // the others need not look at it
+				errs = errs[i : i+1] // the others need not check it
 			}
 		}
 	}

@@ -1,2 +1,2 @@
-// Package load asks more of a bucket than it can do.
+// Package load demands more of a bucket than it can do.
 package load

@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// Part is n in the proof tier, and a quarter of n in the default tier and under the race
-// detector.
+// Part returns n in the proof tier, and a quarter of n in the default tier or under the
+// race detector.
 func Part[T int | float64 | time.Duration](n T) T {
 	if Race || !tier.IsProof() {
 		return n / 4
@@ -18,7 +18,7 @@ func Part[T int | float64 | time.Duration](n T) T {
 	return n
 }
 
-// Quarter is a quarter of n under the race detector, and n without it.
+// Quarter returns a quarter of n under the race detector, and n without it.
 func Quarter[T int | float64 | time.Duration](n T) T {
 	if Race {
 		return n / 4
@@ -26,8 +26,8 @@ func Quarter[T int | float64 | time.Duration](n T) T {
 	return n
 }
 
-// Half is half of n under the race detector, and n without it. It is for a test that
-// reaches its least counts in half of the time, and not in a quarter.
+// Half returns half of n under the race detector, and n without it. It is for a test
+// that reaches its minimum counts in half of the time, but not in a quarter.
 func Half[T int | float64](n T) T {
 	if Race {
 		return n / 2
@@ -35,8 +35,8 @@ func Half[T int | float64](n T) T {
 	return n
 }
 
-// Lateness measures until the end of the test by how much the machine delays a goroutine
-// that sleeps for a moment. The returned function returns the worst delay so far.
+// Lateness measures, until the end of the test, how much the machine delays a goroutine
+// that sleeps briefly. The returned function returns the worst delay so far.
 func Lateness(t testing.TB) func() time.Duration {
 	var worst atomic.Int64
 	end := make(chan struct{})

@@ -146,8 +146,8 @@ func (c *queueScope) acts(s *queueState) bool {
 	return false
 }
 
-// predecessor returns the client that i has to follow, in the queue as of a state with the
-// revisions below upTo; -1: none. next is true if no place at all is between the two.
+// predecessor returns the client that i has to follow, in the queue at a state with the
+// revisions below upTo, or -1. next is true if no place at all is between the two.
 func (c *queueScope) predecessor(s *queueState, i, upTo int8) (follows int8, next bool) {
 	follows = c.last(s, i, upTo, true)
 	return follows, follows == c.last(s, i, upTo, false)

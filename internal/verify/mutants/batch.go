@@ -18,20 +18,20 @@ import (
 	"strings"
 )
 
-// A batch is a library with many mutants in it, so that each package of tests is built once and not
-// once per mutant. A function with labels is there several times: as it is, and weakened by each of its mutants.
-// A function of its name calls the one that the environment chooses. Labels outside of functions have no
-// place in a batch: their mutants are built one by one.
+// A batch is a library that contains many mutants, so that each test package is built once and not
+// once per mutant. A function with labels exists several times: unchanged, and weakened by each of
+// its mutants. A function of the original name calls the one that the environment chooses. Labels
+// outside functions do not fit into a batch: their mutants are built one by one.
 
-// chosenMutant is the variable of the environment that has the number of the mutant. 0 and none: the library as
-// it is.
+// chosenMutant is the environment variable that holds the number of the mutant. 0 or no value means
+// the unchanged library.
 const chosenMutant = "NATSLOCK_MUTANT"
 
 // batch is the library with many mutants.
 type batch struct {
 	overlay  string
-	numbers  map[string]int    // of the mutants in it, from 1
-	binaries map[string]string // the tests of a package
+	numbers  map[string]int    // of its mutants, from 1
+	binaries map[string]string // the test binary of each package
 }
 
 // newBatch writes the files of a batch.
@@ -108,7 +108,7 @@ type batched struct {
 	tail  bytes.Buffer
 }
 
-// add adds the weakened copy of the function at a line. It returns false where there is none.
+// add adds the weakened copy of the function at a line. It returns false if there is none.
 func (f *batched) add(number, line int, operator string) bool {
 	weak, err := weaken(f.src, line, operator)
 	if err != nil {
@@ -128,11 +128,11 @@ func (f *batched) add(number, line int, operator string) bool {
 	return true
 }
 
-// called is the name of a function with a mutant. 0: as it is.
+// called returns the name of a function with a mutant; 0 means unchanged.
 func called(name string, number int) string { return name + "_mutant" + strconv.Itoa(number) }
 
-// functionAt finds the declaration of the function around a line, without its comment, and how to turn positions into
-// offsets.
+// functionAt returns the declaration of the function around a line, without its comment, and a
+// function that turns positions into offsets.
 func functionAt(fset *token.FileSet, src []byte, line int) (func(token.Pos) int, *ast.FuncDecl) {
 	file, err := parser.ParseFile(fset, "", src, parser.SkipObjectResolution)
 	if err != nil {
@@ -147,7 +147,7 @@ func functionAt(fset *token.FileSet, src []byte, line int) (func(token.Pos) int,
 	return nil, nil
 }
 
-// text is the file with all its mutants, and the name of its package.
+// text returns the file with all its mutants, and the name of its package.
 func (f *batched) text() (text []byte, pkg string, err error) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, "", f.src, parser.SkipObjectResolution)
@@ -173,7 +173,7 @@ func (f *batched) text() (text []byte, pkg string, err error) {
 	return out.Bytes(), file.Name.Name, nil
 }
 
-// dispatch is the function that calls the one with the chosen mutant.
+// dispatch returns the function that calls the one with the chosen mutant.
 func dispatch(d *ast.FuncDecl, numbers []int, text func(ast.Node) string) string {
 	var receiver, of, types, typeArgs, params, args, results string
 	if d.Recv != nil {

@@ -1,6 +1,6 @@
 package main
 
-// fenceMutants weaken how a fence excludes the holders before.
+// fenceMutants weaken how a fence excludes earlier holders.
 var fenceMutants = []mutant{
 	{label: "fence-check", operator: "never", test: "fence.TestCheck",
 		weak: "a resource accepts a token smaller than one that it has seen"},

@@ -16,22 +16,22 @@ import (
 //
 //	if now >= end { //safety:late-answer
 //
-// The words beside the line say why the line matters; the label is only its name. A
-// mutant refers to the line by the label, so it survives that the line moves to
-// another file, or that a variable in it gets another name.
+// The words next to the line say why the line matters; the label is only its name.
+// A mutant refers to the line by the label, so it survives moving the line to
+// another file or renaming a variable in it.
 
 var labelled = regexp.MustCompile(`//safety:([a-z0-9-]+)\s*$`)
 
-// place is where a label stands.
+// place is the position of a label.
 type place struct {
 	file string // from the module's root
 	line int
 }
 
-// unlabelled are the directories without production code.
+// unlabelled lists the directories without production code.
 var unlabelled = []string{"internal/verify", "bench", "examples", "docs", ".git"}
 
-// labels finds the labels of the tree. Each stands once.
+// labels finds the labels of the tree. Each may occur only once.
 func labels(root string) (map[string]place, error) {
 	found := map[string]place{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -1,26 +1,25 @@
-// Mutants shows that the tests can fail where it matters. It weakens one line of the
-// library at a time, and requires that the test named for the line fails. An argument for safety, or for
-// getting in, rests on each of these lines.
+// Mutants shows that the tests can fail where it matters. It weakens one line of the library at a
+// time, and requires the test named for that line to fail. Each of these lines carries an argument
+// for safety or progress.
 //
-// A line of the core has a table test beside it, which needs no server: that one decides. The test from
-// outside, through a server, shows what the line is for. It has to pass without the mutants, and with -all it
-// has to fail too.
+// A line of the core has a table test next to it, which needs no server and decides. The test from
+// outside, through a server, shows the purpose of the line. It has to pass without the mutants, and
+// with -all it also has to fail with its mutant.
 //
 //	go run ./internal/verify/mutants             # all mutants
-//	go run ./internal/verify/mutants -all        # with all tests that are named
+//	go run ./internal/verify/mutants -all        # with all named tests
 //	go run ./internal/verify/mutants -run '^guard' -v
 //	go run ./internal/verify/mutants -rules      # the page of the rules
 //
 // The lines have labels: a comment like //safety:late-answer at the end of the line. A
-// mutant names the label and an operator, such as "never" for a condition that never
-// holds. operator.go has them all.
+// mutant names the label and an operator, such as "never" for a condition that never holds.
+// operator.go lists them all.
 //
-// The tree is not touched: weakened files are laid over the real ones (go test
-// -overlay). They have all mutants at once, of which the environment chooses one, so that each
-// package of tests is built once. A mutant is an error if its label is missing or stands twice, if it does
-// not build, or if its test does not run. It is an error too if the test fails without
-// it, or fails by anything but an assertion. A panic or a test that hangs may have
-// nothing to do with the weakened line.
+// The tree is not touched: weakened files are laid over the real ones (go test -overlay). They
+// contain all mutants at once, and the environment chooses one, so that each test package is built
+// once. A mutant is an error if its label is missing or occurs twice, if it does not build, or if
+// its test does not run. It is also an error if the test fails without it, or fails other than by
+// an assertion. A panic or a test that hangs may have nothing to do with the weakened line.
 package main
 
 import (
@@ -60,8 +59,8 @@ func main() {
 	}
 }
 
-// tryAll tries the mutants whose names match, after it has seen their tests pass
-// without them. The error is nil when each is caught.
+// tryAll tries the mutants whose names match, once their tests have passed without them. The error
+// is nil if each is caught.
 func tryAll(ctx context.Context, pattern string, parallel int, outer, verbose bool) error {
 	names, err := regexp.Compile(pattern)
 	if err != nil {
@@ -120,7 +119,7 @@ func tryAll(ctx context.Context, pattern string, parallel int, outer, verbose bo
 	return nil
 }
 
-// each runs fn on all items, some at a time.
+// each runs fn on all items, at most parallel at a time.
 func each[T any](parallel int, items []T, fn func(T)) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, max(parallel, 1))

@@ -10,25 +10,25 @@ import (
 	"strings"
 )
 
-// mutant is one weakening of the library: an operator, applied to the line with a label.
+// mutant is one weakening of the library: an operator applied to a labelled line.
 type mutant struct {
 	label    string // of the line
 	operator string // applied to the line
 	weak     string // the behaviour of the weakened library
 	test     string // the test that has to fail: package directory, dot, test, as go test names it
-	beside   string // a test in the directory of the line, without a server, that has to fail and decides
+	beside   string // a test in the directory of the line that needs no server, has to fail, and decides
 }
 
-// name is the unique name of the mutant.
+// name returns the unique name of the mutant.
 func (m mutant) name() string {
 	return m.label + ":" + strings.ReplaceAll(m.operator, " ", "-")
 }
 
-// mutants are all of them.
+// mutants lists all mutants.
 var mutants = slices.Concat(storeMutants, bucketMutants, lockctlMutants, roomMutants, cohortMutants, handMutants, semaphoreMutants, fenceMutants, partitionMutants)
 
-// apply returns the weakened file and its name. The error says why the mutant does
-// not fit.
+// apply returns the weakened file and its name. The error says why the mutant does not
+// fit.
 func (m mutant) apply(root string, labels map[string]place) (file string, text []byte, err error) {
 	at, found := labels[m.label]
 	if !found {
@@ -48,12 +48,12 @@ func (m mutant) apply(root string, labels map[string]place) (file string, text [
 	return at.file, text, nil
 }
 
-// named is a test: the package's directory, the name.
+// named identifies a test by its package's directory and its name.
 type named struct{ dir, test string }
 
 func (n named) String() string { return n.dir + "." + n.test }
 
-// tests are all that the mutant names.
+// tests returns all tests that the mutant names.
 func (m mutant) tests(labels map[string]place) []named {
 	dir, test, _ := strings.Cut(m.test, ".")
 	all := []named{{dir, test}}
@@ -63,7 +63,8 @@ func (m mutant) tests(labels map[string]place) []named {
 	return all
 }
 
-// judges are the tests that have to fail: the one beside the line, and with all the other one too.
+// judges returns the tests that have to fail: the one next to the line, and if all is
+// set the other one too.
 func (m mutant) judges(labels map[string]place, all bool) []named {
 	tests := m.tests(labels)
 	slices.Reverse(tests) // the fast one first

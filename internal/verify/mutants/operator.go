@@ -23,10 +23,11 @@ import (
 //	plus EXPR        what it assigns or returns is that much more
 //	arg 2 is EXPR    the second argument of the first call on the line is EXPR
 //
-// EXPR has no names of this repository, so that renaming them breaks nothing. The old
-// code is still evaluated or compiled where a variable would be unused otherwise.
+// EXPR uses no names of this repository, so renaming them breaks nothing. The
+// old code is still evaluated or compiled if a variable would otherwise be
+// unused.
 
-// weaken returns the text of a file, weakened at a line.
+// weaken returns the text of a file with one line weakened.
 func weaken(text []byte, line int, operator string) ([]byte, error) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, "", text, parser.SkipObjectResolution)
@@ -49,12 +50,12 @@ func weaken(text []byte, line int, operator string) ([]byte, error) {
 	return t.out, nil
 }
 
-// target is a line that is to be weakened.
+// target is a line to be weakened.
 type target struct {
 	text  []byte
 	fset  *token.FileSet
 	file  *ast.File
-	nodes []ast.Node // that begin on it, outer ones first
+	nodes []ast.Node // that begin on the line, outer ones first
 	out   []byte
 }
 
@@ -82,7 +83,7 @@ func (t *target) apply(op []string) error {
 	return errors.New("there is no such operator")
 }
 
-// edit is a text in place of a part of the file.
+// edit replaces a part of the file with a text.
 func (t *target) edit(from, to token.Pos, with string) error {
 	a, b := t.fset.Position(from).Offset, t.fset.Position(to).Offset
 	t.out = append(append(append([]byte{}, t.text[:a]...), with...), t.text[b:]...)
@@ -93,7 +94,7 @@ func (t *target) source(n ast.Node) string {
 	return string(t.text[t.fset.Position(n.Pos()).Offset:t.fset.Position(n.End()).Offset])
 }
 
-// first returns the outermost node of a type on the line.
+// first returns the outermost node of type T on the line that fits.
 func first[T ast.Node](t *target, fits func(T) bool) (n T, found bool) {
 	for _, node := range t.nodes {
 		if v, ok := node.(T); ok && fits(v) {
@@ -103,8 +104,8 @@ func first[T ast.Node](t *target, fits func(T) bool) (n T, found bool) {
 	return n, false
 }
 
-// whole is the statement on the line, else the element of a literal or the
-// declaration, else the expression.
+// whole returns the statement on the line, or else the element of a literal or
+// the declaration, or else the expression.
 func (t *target) whole() ast.Node {
 	if s, ok := first(t, func(s ast.Stmt) bool { _, block := s.(*ast.BlockStmt); return !block }); ok {
 		if d, isDecl := s.(*ast.DeclStmt); !isDecl {
@@ -125,7 +126,7 @@ func (t *target) whole() ast.Node {
 	return nil
 }
 
-// values are what the line assigns, returns or gives to a field.
+// values returns what the line assigns, returns or gives to a field.
 func (t *target) values() []ast.Expr {
 	switch n := t.whole().(type) {
 	case *ast.AssignStmt:
@@ -157,7 +158,7 @@ func (t *target) value() ast.Expr {
 	return nil
 }
 
-// conditions are those of the line: of a case there may be several.
+// conditions returns the conditions of the line. A case may have several.
 func (t *target) conditions() []ast.Expr {
 	switch n := t.whole().(type) {
 	case *ast.IfStmt:
@@ -196,7 +197,7 @@ func decides(e ast.Expr) bool {
 	return false
 }
 
-// operands are those that the outermost && or || joins.
+// operands returns the operands that the outermost && or || joins.
 func operands(e ast.Expr) []ast.Expr {
 	for p, ok := e.(*ast.ParenExpr); ok; p, ok = e.(*ast.ParenExpr) {
 		e = p.X
@@ -268,14 +269,16 @@ func (t *target) zero(field string) error {
 	if err := t.edit(kv.Pos(), end, ""); err != nil {
 		return err
 	}
-	// A variable, or an import, that nothing else uses would not compile.
+	// Otherwise a variable or an import that nothing else uses would not
+	// compile.
 	at := t.fset.Position(t.statementAround(kv)).Offset
 	unused := "_ = func() any { return " + t.source(kv.Value) + " }; "
 	t.out = append(append(append([]byte{}, t.out[:at]...), unused...), t.out[at:]...)
 	return nil
 }
 
-// statementAround is where the innermost statement of a block begins that has n.
+// statementAround returns the start of the innermost statement of a block that
+// contains n.
 func (t *target) statementAround(n ast.Node) (at token.Pos) {
 	ast.Inspect(t.file, func(outer ast.Node) bool {
 		var list []ast.Stmt
@@ -321,7 +324,8 @@ func (t *target) keep(args []string) error {
 	if err != nil {
 		return err
 	}
-	// From the first operand to the last: a call's name and parentheses stay.
+	// From the first operand to the last, so that a call's name and parentheses
+	// stay.
 	return t.edit(of[0].Pos(), of[len(of)-1].End(), "("+t.source(of[n])+")")
 }
 
@@ -345,7 +349,7 @@ func (t *target) replace(e ast.Expr, verb string, expr []string) error {
 	switch verb {
 	case "is":
 		end := e.End()
-		if all := t.values(); len(all) > 1 && all[0] == e { // all that is assigned or returned
+		if all := t.values(); len(all) > 1 && all[0] == e { // replace everything that is assigned or returned
 			end = all[len(all)-1].End()
 		}
 		return t.edit(e.Pos(), end, with)
@@ -355,7 +359,7 @@ func (t *target) replace(e ast.Expr, verb string, expr []string) error {
 	return errNoTarget
 }
 
-// number reads a number from one on and returns the index.
+// number parses a number, counted from 1, and returns the index.
 func number(s string, of int) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > of {

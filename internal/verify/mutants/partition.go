@@ -1,6 +1,7 @@
 package main
 
-// partitionMutants weaken what a worker of a group decides. The lock of a partition keeps others out in any case.
+// partitionMutants weaken what a worker of a group decides. In any case the lock of a partition
+// keeps others out.
 var partitionMutants = []mutant{
 	{label: "partition-fresh-plan", operator: "never", test: "partition.TestGivesWay",
 		weak: "a holder gives way by a plan that is older than the request"},

@@ -15,8 +15,8 @@ import (
 
 //go:generate go run . -rules
 
-// rulesPage is the page that lists the rules, from the module's root. All but the table
-// rules is written from the labels in the code and from the mutants.
+// rulesPage is the page that lists the rules, relative to the module's root. Except for
+// the table rules, it is generated from the labels in the code and from the mutants.
 const rulesPage = "docs/evidence/rules.md"
 
 // rule is a rule of the protocol, and the labels of the lines that keep it.
@@ -25,8 +25,8 @@ type rule struct {
 	labels []string
 }
 
-// rules are those that the argument for safety and for the order of the queue names. The
-// page has the other labels after them, so a new label needs no rule here.
+// rules lists the rules that the argument for safety and for the order of the queue
+// names. The page lists the other labels after them, so a new label needs no rule here.
 var rules = []rule{
 	{"every write is conditional and expires", []string{"conditional", "record-ends"}},
 	{"a guard is literal, and without a prefix", []string{"guard", "guard-literal"}},
@@ -106,7 +106,7 @@ library does without the line.
 `
 )
 
-// page returns the page of the rules. Each label of the code has one row.
+// page returns the page of the rules. Each label in the code has one row.
 func page(root string, places map[string]place) (string, error) {
 	of := map[string][]mutant{}
 	for _, m := range mutants {
@@ -165,7 +165,7 @@ func row(b *strings.Builder, cells ...string) {
 	b.WriteString("|\n")
 }
 
-// distinct joins texts, each once, in their order.
+// distinct joins texts in order, each once.
 func distinct(texts []string) string {
 	var once []string
 	for _, t := range texts {
@@ -176,7 +176,7 @@ func distinct(texts []string) string {
 	return strings.Join(once, ", ")
 }
 
-// testsOf names the tests of mutants as documents do.
+// testsOf returns the names of the mutants' tests, as documents write them.
 func testsOf(of []mutant, places map[string]place) (names []string) {
 	for _, m := range of {
 		for _, n := range m.tests(places) {
@@ -186,8 +186,8 @@ func testsOf(of []mutant, places map[string]place) (names []string) {
 	return names
 }
 
-// function names the function around a label, with its package and its type. Outside of
-// functions it names the constant, the variable or the type.
+// function returns the name of the function around a label, with its package and its
+// type. Outside functions it names the constant, the variable or the type.
 func function(root string, at place) (string, error) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, filepath.Join(root, at.file), nil, parser.SkipObjectResolution)
@@ -201,7 +201,7 @@ func function(root string, at place) (string, error) {
 	return file.Name.Name + "." + name, nil
 }
 
-// enclosing names the declaration around a line, "" if there is none.
+// enclosing returns the name of the declaration around a line, or "" if there is none.
 func enclosing(fset *token.FileSet, file *ast.File, line int) string {
 	around := func(n ast.Node) bool {
 		return fset.Position(n.Pos()).Line <= line && line <= fset.Position(n.End()).Line

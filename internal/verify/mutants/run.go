@@ -20,29 +20,29 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// verdict is what became of a mutant.
+// verdict is the outcome of a mutant.
 type verdict string
 
 const (
 	caught   verdict = "caught"
 	survived verdict = "SURVIVED"
 	misfit   verdict = "MISFIT"   // does not apply
-	unbuilt  verdict = "NO BUILD" // applies and does not compile
+	unbuilt  verdict = "NO BUILD" // applies but does not compile
 	notRun   verdict = "NOT RUN"  // there is no such test
 	hung     verdict = "HUNG"
 	panicked verdict = "PANICKED"
 )
 
 const (
-	// testTimeout is for one test and testShare for each of several: far more
-	// than they take, so that a busy machine is not taken for a test that hangs.
+	// testTimeout is for a single test, and testShare for each of several. Both are far longer than
+	// tests take, so that a busy machine is not mistaken for a test that hangs.
 	testTimeout = 2 * time.Minute
 	testShare   = 10 * time.Second
-	// buildTimeout is for what comes before.
+	// buildTimeout is for everything before the tests.
 	buildTimeout = 5 * time.Minute
 )
 
-// result is what go test said.
+// result is the outcome of go test.
 type result struct {
 	unbuilt bool
 	started map[string]bool
@@ -71,7 +71,7 @@ func goTest(ctx context.Context, root, dir string, tests []string, overlay strin
 	return run(ctx, cmd, timeout)
 }
 
-// test runs tests of one package, of which there is a binary, with a mutant of the batch. 0: with none.
+// test runs tests of one package from its binary, with mutant number of the batch; 0 for none.
 func (b *batch) test(ctx context.Context, root, dir, binary string, tests []string, number int, flags ...string) (result, error) {
 	timeout := timeoutOf(tests)
 	args := append([]string{"tool", "test2json", "-t", binary, "-test.v=test2json", "-test.paniconexit0", "-test.count=1",
@@ -126,7 +126,7 @@ func run(ctx context.Context, cmd *exec.Cmd, timeout time.Duration) (result, err
 	return r, nil
 }
 
-// pattern is the -run expression that selects exactly the tests.
+// pattern returns the -run expression that selects exactly the tests.
 func pattern(tests []string) string {
 	all := make([]string, len(tests))
 	for i, t := range tests {
@@ -139,8 +139,9 @@ func pattern(tests []string) string {
 	return strings.Join(all, "|")
 }
 
-// baseline builds the batch, and runs every test that is named, once, without a mutant. Where no test of a
-// package decides, the tests run as they are, because the packages above the mutants need not be built for them.
+// baseline builds the batch and runs every named test once, without a mutant. If no test of a
+// package decides, they run outside the batch, because the packages above the mutants need not be
+// built for them.
 func baseline(ctx context.Context, root, tmp string, labels map[string]place, all []mutant, outer bool, parallel int) (*batch, error) {
 	b, err := newBatch(root, tmp, labels, all)
 	if err != nil {
@@ -166,7 +167,7 @@ func baseline(ctx context.Context, root, tmp string, labels map[string]place, al
 		var err error
 		var binary string
 		if decides[dir] {
-			if binary, err = b.build(ctx, root, tmp, dir); err != nil { // maybe because of one of them
+			if binary, err = b.build(ctx, root, tmp, dir); err != nil { // perhaps because of one of them
 				fmt.Printf("each mutant is built by itself: %v\n", err)
 			}
 		}
@@ -188,7 +189,7 @@ func baseline(ctx context.Context, root, tmp string, labels map[string]place, al
 	return b, errors.Join(failed...)
 }
 
-// assertion is how a failed assertion begins: the test's file and line.
+// assertion matches the start of a failed assertion: the test's file and line.
 var assertion = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: `)
 
 // try runs the tests of one mutant with the weakened file in place of the real one. The verdict is
@@ -244,7 +245,7 @@ func fails(n named, test func() (result, error)) (verdict, string) {
 	return caught, r.output
 }
 
-// plain replaces what a file's name should not have.
+// plain replaces characters that a file name should not have.
 func plain(r rune) rune {
 	if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
 		return r

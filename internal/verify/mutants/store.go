@@ -1,7 +1,7 @@
 package main
 
-// storeMutants weaken the store: what it asks of the server, and what it makes of the
-// answers.
+// storeMutants weaken the store: what it asks of the server, and how it interprets
+// the answers.
 var storeMutants = []mutant{
 	{label: "conditional", operator: "drop", test: "internal/kvstore.TestConditionalWrites",
 		weak: "no write is conditional"},
@@ -74,7 +74,7 @@ var storeMutants = []mutant{
 		weak: "after a reconnect no waiter checks for lost notifications"},
 }
 
-// bucketMutants weaken how the bucket is made, and what makes it fit for leases.
+// bucketMutants weaken how the bucket is created, and what makes it fit for leases.
 var bucketMutants = []mutant{
 	{label: "tokens-rise", operator: "zero FirstSeq", test: "tests/faults.TestHandleBucketMadeAgain",
 		weak: "tokens start at one in a bucket that is re-created"},
@@ -111,7 +111,7 @@ var bucketMutants = []mutant{
 }
 
 // lockctlMutants weaken how lockctl ends a command whose lock it loses, and which
-// bucket it takes.
+// bucket it uses.
 var lockctlMutants = []mutant{
 	{label: "guard-acts", operator: "drop", test: "cmd/lockctl/internal/supervise.TestGuardLateOrders",
 		weak: "the guard of a stopped lockctl does nothing"},
