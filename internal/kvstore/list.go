@@ -20,7 +20,7 @@ const hdrUpTo = "Nats-UpTo-Sequence"
 // this bucket does not allow it. It matches [ErrUnavailable].
 var ErrApart = fmt.Errorf("%w: not in one request", ErrUnavailable)
 
-// errTooMany: so many keys match that the server does not read even a part of them.
+// errTooMany: too many keys match for the server to read even a part of them.
 var errTooMany = fmt.Errorf("%w: too many keys", errIncomplete)
 
 // Current reports whether lists show each key as of min; see [KV].

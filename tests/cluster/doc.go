@@ -1,9 +1,9 @@
-// Package cluster guards what a lock promises on several servers and over several processes: no two
-// holders and no lost lease while leaders step down, servers are killed, stopped, cut off and
-// restarted, and stores lose records; the order of the queue meanwhile; holders that are
-// processes of their own, killed or stopped by signals. Package topologies has the ways to a bucket
-// that are no straight line, package versions the released servers.
+// Package cluster guards what a lock promises with several servers and processes. There are never
+// two holders, and no lease is lost, while leaders step down, servers are killed, stopped, cut off
+// and restarted, and stores lose records. The order of the queue holds meanwhile, and so it does
+// with holders in other processes that signals kill or stop. Package topologies covers indirect
+// routes to a bucket, and package versions the released servers.
 //
-// The test binary is its own helper: started with a role in its environment it
-// is a holder of locks, a candidate of an election, or a nats-server.
+// The test binary is its own helper: started with a role in its environment it is a holder of
+// locks, an election candidate, or a nats-server.
 package cluster

@@ -20,9 +20,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A network write that blocks holds up everything that uses the connection, but
-// not the end of the lock's context. Over TCP, because the bubble's clock stands
-// while a mutex is waited for.
+// A blocked network write holds up everything that uses the connection, but not the end
+// of the lock's context. The test uses TCP, because the bubble's clock stops while a
+// goroutine waits for a mutex.
 func TestLeaseBlockedWrite(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
@@ -41,7 +41,7 @@ func TestLeaseBlockedWrite(t *testing.T) {
 	kit.WantLost(t, slow, natslock.ErrLost)
 }
 
-// Nor does a network write that blocks.
+// Nor does a blocked network write delay a release beyond its timeout.
 func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -58,7 +58,8 @@ func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
 	kit.Must(t, kit.Join(t, s).Lock, "l") // deleted in the background
 }
 
-// A broken lock is deleted by its holder too, and that does not hold it up either.
+// The holder also deletes its broken lock, and a blocked write does not delay that
+// either.
 func TestBrokenReleaseBlockedWrite(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
@@ -78,7 +79,7 @@ func TestBrokenReleaseBlockedWrite(t *testing.T) {
 	kit.Must(t, kit.Join(t, s).Lock, "l") // deleted in the background, or its TTL is 30 s
 }
 
-// block makes the connection's writes block, with one on its way that does.
+// block makes the connection's writes block, while one of them is in progress.
 func block(t *testing.T, c *kit.Member) {
 	t.Helper()
 	t.Cleanup(func() { c.Link.BlockWrites(false) })
@@ -96,8 +97,8 @@ func block(t *testing.T, c *kit.Member) {
 	})
 }
 
-// silentDialer connects to a server, and once it is silent to a listener that accepts and
-// says nothing.
+// silentDialer connects to a server, or, once it is silent, to a listener that accepts
+// and says nothing.
 type silentDialer struct {
 	silent atomic.Pointer[net.TCPAddr]
 	asked  chan struct{}
@@ -116,7 +117,7 @@ func (d *silentDialer) Dial(network, address string) (net.Conn, error) {
 }
 
 // nats.go holds its mutex while it waits for a server that accepts connections and says
-// nothing. No call of the client waits for that.
+// nothing. No call of the client waits for that mutex.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -239,9 +240,9 @@ func (r *relay) start() {
 	}
 }
 
-// blockedCalls has each call of a client meet a connection that counts as up and takes no
-// bytes, since the application has filled its sockets. Each returns by its context. returned
-// has how long after that.
+// blockedCalls makes each call of a client meet a connection that counts as up but takes
+// no bytes, because the application has filled its socket buffers. Each call returns when
+// its context ends. returned has how long after that.
 func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.Duration) {
 	s := testutil.RunServer(t)
 	r := newRelay(t, s.URL())
@@ -315,11 +316,11 @@ func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.
 	return returned
 }
 
-// No call waits for a connection that takes no bytes longer than its caller's context.
-// nats.go holds its mutex while it writes, for a minute.
+// No call waits beyond its caller's context for a connection that takes no bytes,
+// although nats.go holds its mutex while it writes, for a minute.
 func TestBlockedWrite(t *testing.T) { blockedCalls(t, 20*time.Second) }
 
-// They return soon after their contexts have ended.
+// The calls return soon after their contexts have ended.
 func TestBlockedWriteTimes(t *testing.T) {
 	tier.Proof(t)
 	for what, late := range blockedCalls(t, 20*time.Second) {
@@ -328,7 +329,7 @@ func TestBlockedWriteTimes(t *testing.T) {
 	}
 }
 
-// A Close gives up, too.
+// Close gives up, too.
 func TestCloseBlockedWrite(t *testing.T) {
 	s := testutil.RunServer(t)
 	c := kit.Join(t, s)

@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A bucket that is deleted or re-created takes its locks with it.
+// A bucket that is deleted or re-created ends its locks.
 func TestHandleBucketDeleted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -74,8 +74,9 @@ func TestHandleBucketMadeAgain(t *testing.T) {
 	})
 }
 
-// TestHandleBucketOfAClockBehind: the revisions of the new bucket begin below those of the
-// old one. A lease of the old one is lost, whether the new one has reached its revision.
+// TestHandleBucketOfAClockBehind: the revisions of the new bucket start below those of the
+// old one. A lease of the old one is lost, whether or not the new one has reached its
+// revision.
 func TestHandleBucketOfAClockBehind(t *testing.T) {
 	for _, grants := range []int{0, 20} {
 		t.Run(fmt.Sprint(grants), func(t *testing.T) {
@@ -98,8 +99,8 @@ func TestHandleBucketOfAClockBehind(t *testing.T) {
 	}
 }
 
-// rejoin makes a client with a new bucket. The server may still be removing the
-// files of the old one.
+// rejoin creates a client with a new bucket. The server may still be removing the files of
+// the old one.
 func rejoin(t *testing.T, s *testutil.Server) *kit.Member {
 	t.Helper()
 	nc := s.Connect()
@@ -110,8 +111,8 @@ func rejoin(t *testing.T, s *testutil.Server) *kit.Member {
 	return kit.Join(t, s)
 }
 
-// A bucket that was re-created is another one, fit or not: a lease that is not renewed ends
-// even where the bucket is repaired before it is verified again.
+// A re-created bucket is another bucket, fit or not. A lease that is not renewed ends even
+// if the bucket is repaired before it is verified again.
 func TestBucketMadeAgainUnfit(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -140,8 +141,8 @@ func TestBucketMadeAgainUnfit(t *testing.T) {
 	})
 }
 
-// Direct gets are switched off under clients that contend: they go on, and read from the
-// leader, and the client says so. They read directly again when that is switched on.
+// Direct gets are switched off while clients contend. The clients go on, read from the
+// leader, and report that. They use direct gets again once these are switched on.
 func TestDirectGetsOff(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var log kit.Log
@@ -181,8 +182,8 @@ func TestDirectGetsOff(t *testing.T) {
 	})
 }
 
-// A tool that applies StreamConfig again gives the notifications another id. The client
-// follows, and says so.
+// A tool that applies StreamConfig again changes the id of the notifications. The client
+// follows, and reports that.
 func TestRepublishChanged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var log kit.Log

@@ -19,8 +19,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A claim that is refused because the lock is free in another way than it
-// expected (a tombstone, or none any more) has not taken it yet.
+// A claim that is refused because the lock is free in another way than it expected (a
+// tombstone, or none any more) has not yet taken the lock.
 func TestFreeIsNotGranted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1)
@@ -59,8 +59,8 @@ func TestFreeIsNotGranted(t *testing.T) {
 	})
 }
 
-// A claim whose first attempt goes unanswered finds another client's record with the second
-// attempt. That client is a holder, whatever the numbers of its attempts.
+// The first attempt of a claim goes unanswered, and the second finds another client's
+// record. That client is a holder, whatever the numbers of its attempts.
 func TestHeldIsHeld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -80,8 +80,8 @@ func TestHeldIsHeld(t *testing.T) {
 	})
 }
 
-// When the answer to an attempt comes too late, the client deletes the record that the
-// answer reports. The next attempt need not wait for the record's end.
+// If the answer to an attempt arrives too late, the client deletes the record that the
+// answer reports. The next attempt need not wait for that record to end.
 func TestLateAnswerCleansUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Second))
@@ -130,7 +130,7 @@ func TestInFlightIsNotHeld(t *testing.T) {
 	}
 }
 
-// It is over in no time, mostly, but may be under way across the world.
+// A write is usually in flight only briefly, but may take long across the world.
 func TestInFlightIsTriedAgainSoon(t *testing.T) {
 	for tries, limits := range map[int][2]time.Duration{
 		6:  {0, 0},
@@ -157,7 +157,7 @@ func TestInFlightIsTriedAgainSoon(t *testing.T) {
 }
 
 // A refusal names a revision. The client reads the record from a state that contains that
-// revision, because a replica that lags knows of no holder.
+// revision, because a lagging replica may not know the holder.
 func TestRefusalIsReadUpOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := kit.Join(t, s)
@@ -171,7 +171,7 @@ func TestRefusalIsReadUpOn(t *testing.T) {
 	})
 }
 
-// An attempt whose answer is lost, or late, is found by the next one. It counts
+// An attempt whose answer is lost or late is found by the next one. Its validity counts
 // from its own sending, and its late answer changes nothing.
 func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
 	for what, fate := range map[string]faults.Fate{"lost": faults.LoseAnswer, "late": faults.DelayAnswer(2 * time.Second)} {
@@ -197,8 +197,8 @@ func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
 	}
 }
 
-// An attempt that is found when its own validity is over, while the server still
-// has its record, is no grant.
+// An attempt that is found after its own validity has ended, while the server still has
+// its record, is not a grant.
 func TestAdoptedTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		// Valid for 3.6 of its 4 s; the fourth attempt is sent after 3.2 to 3.6 s, and comes after 3.7 s.
@@ -226,7 +226,7 @@ func TestAdoptedTooLate(t *testing.T) {
 	})
 }
 
-// forge writes, beside the library, a record that claims to be of the claim with
+// forge writes, without the library, a record that claims to belong to the claim with
 // this id.
 func forge(t testing.TB, r *kit.Raw, id string, attempt int, ttl time.Duration) {
 	t.Helper()
@@ -235,9 +235,9 @@ func forge(t testing.TB, r *kit.Raw, id string, attempt int, ttl time.Duration) 
 	r.Put("lock.x", value, ttl)
 }
 
-// The attempt of a claim that was given up is stuck in the network and expects a tombstone.
-// The client replaces the tombstone, so the server refuses the attempt. The client gets
-// neither a notification nor the answer.
+// An attempt of a claim that was given up is stuck in the network and expects a
+// tombstone. The client replaces the tombstone, so the server refuses the attempt. The
+// client gets neither a notification nor the answer.
 func TestGivenUpDoesNotLand(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1)
@@ -255,8 +255,8 @@ func TestGivenUpDoesNotLand(t *testing.T) {
 	})
 }
 
-// An attempt made before the grant lands after the granted record was deleted.
-// It is the same claim's, and not the lease's.
+// An attempt made before the grant arrives after the granted record was deleted. It
+// belongs to the same claim, but not to the lease.
 func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -286,14 +286,14 @@ func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 	})
 }
 
-// replicated is a store of a bucket with replicas, as far as it says.
+// replicated is a store that reports its bucket as one with replicas.
 type replicated struct{ kvstore.KV }
 
 func (replicated) Alone() bool { return false }
 
-// TestClaimRefusedByDeposedLeader has a deposed leader refuse the attempt that the present
-// leader applies. The client that got the refusal has the lock then, and must not wait a
-// TTL for itself.
+// TestClaimRefusedByDeposedLeader has a deposed leader refuse the attempt that the
+// current leader applies. The client that got the refusal then has the lock, and must not
+// wait a TTL for itself.
 func TestClaimRefusedByDeposedLeader(t *testing.T) {
 	for name, refusal := range map[string]func(w kvstore.Write) error{
 		"it has a holder":   func(w kvstore.Write) error { return &kvstore.ConflictError{Key: w.Key, Last: 1} },

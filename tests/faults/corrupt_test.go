@@ -17,7 +17,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// foreign are values that no version of this library known today has written.
+// foreign returns values that no version of this library known today has written.
 func foreign(t testing.TB) map[string][]byte {
 	t.Helper()
 	pack := func(v any) []byte {
@@ -114,7 +114,7 @@ func TestCorruptRecordExpires(t *testing.T) {
 	})
 }
 
-// The token and the id that an unknown owner does not have come from the revision.
+// The token and the id of an unknown owner, who has none, come from the revision.
 func TestCorruptRecordIsBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, operator := kit.Join(t, s), kit.Join(t, s, natslock.WithTTL(20*time.Second))
@@ -151,7 +151,7 @@ func TestCorruptRecordIsBroken(t *testing.T) {
 	})
 }
 
-// Rubbish among the waiters is nobody's place.
+// Rubbish among the waiters is not a place.
 func TestCorruptQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c, other := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
@@ -187,7 +187,7 @@ func TestCorruptQueue(t *testing.T) {
 	})
 }
 
-// Keys that are none of ours are shown as nobody's lock.
+// Keys that do not belong to the library are not shown as locks.
 func TestCorruptKeys(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)

@@ -24,7 +24,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// faultySteps are the writes that go wrong, in [faultAtSteps].
+// faultySteps are the writes in which [faultAtSteps] injects faults.
 var faultySteps = []struct {
 	stage string
 	ofB   bool
@@ -49,8 +49,8 @@ var faultySteps = []struct {
 	{stage: "lock take", ofB: true, first: 2, last: 4},
 }
 
-// TestFaultAtEveryStep has each step meet each fate. The bucket is in memory, so the
-// scenarios run side by side.
+// TestFaultAtEveryStep makes each step meet each fate. The bucket is in memory, so the
+// scenarios run in parallel.
 func TestFaultAtEveryStep(t *testing.T) {
 	faultAtSteps(t, 1, func(t *testing.T, scenario func(*testing.T, faultyBucket)) {
 		t.Parallel()
@@ -65,7 +65,8 @@ func TestFaultAtEveryStep(t *testing.T) {
 	})
 }
 
-// TestFaultAtEveryStepServer is the same on a server: by default each step meets two fates.
+// TestFaultAtEveryStepServer is the same on a server, where each step meets two fates by
+// default.
 func TestFaultAtEveryStepServer(t *testing.T) {
 	apart := 6
 	if tier.IsProof() {
@@ -90,11 +91,11 @@ type faultyBucket struct {
 }
 
 // faultAtSteps repeats one scenario, each time with a fault in another write. A takes a
-// lock and keeps it over some renewals, and B queues for it. A releases the lock, then B
-// takes it and releases it. Whatever happens, the two never hold it together, B gets in,
-// and in the end nothing is left.
+// lock and keeps it over several renewals, and B queues for it. A releases the lock,
+// then B takes it and releases it. Whatever happens, the two never hold it together, B
+// gets in, and nothing is left in the end.
 //
-// Of the fates each step meets those that are apart by so many; the next step meets others.
+// Each step meets every apart-th fate, and the next step meets others.
 func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*testing.T, faultyBucket))) {
 	for i, step := range faultySteps {
 		for j, f := range kit.Fates {
@@ -168,9 +169,9 @@ func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*
 	}
 }
 
-// TestClaimAtZeroLandsLate is the ABA problem. A claim that expects an empty key is stuck
-// in the network, and its client gives it up. Other clients come and go until the key is
-// empty once more, and then the claim lands.
+// TestClaimAtZeroLandsLate is the ABA problem. A claim that expects an empty key is
+// stuck in the network, and its client gives it up. Other clients come and go until the
+// key is empty once more, and then the claim arrives.
 func TestClaimAtZeroLandsLate(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
@@ -252,8 +253,8 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 	}
 }
 
-// TestLateRenewalDoesNotRevive delays the confirmation of renewals past the
-// validity end: the context ends before, and the answer that comes is useless.
+// TestLateRenewalDoesNotRevive delays the confirmation of renewals past the end of the
+// validity: the context has ended by then, and the late answer is useless.
 func TestLateRenewalDoesNotRevive(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
@@ -278,8 +279,8 @@ func TestLateRenewalDoesNotRevive(t *testing.T) {
 }
 
 // TestValidityCountsFromSending delays the last confirmation that arrives. The validity
-// counts from the sending of the write, because the server counts from about then. A holder
-// that counted from the answer would overlap with the next holder.
+// counts from the sending of the write, because the server starts to count soon after. A
+// holder that counted from the answer would overlap with the next holder.
 func TestValidityCountsFromSending(t *testing.T) {
 	for _, step := range []string{"lock take", "lock renew"} {
 		for _, delay := range []time.Duration{300 * time.Millisecond, 700 * time.Millisecond, 2 * time.Second, 2900 * time.Millisecond} {
@@ -322,8 +323,8 @@ func TestValidityCountsFromSending(t *testing.T) {
 	}
 }
 
-// TestFirstAnswerTooLate has the answer to an acquisition come when its lease is
-// over for its holder: it is no grant, and the record does not stay.
+// TestFirstAnswerTooLate delays the answer to an acquisition until the lease is over for
+// its holder: it is not a grant, and the record does not stay.
 func TestFirstAnswerTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
@@ -346,8 +347,8 @@ func TestFirstAnswerTooLate(t *testing.T) {
 	})
 }
 
-// A waiter whose claim is answered too late keeps its place: it claims again, and nobody
-// passes it.
+// A waiter whose claim is answered too late keeps its place. It claims again, and no
+// other waiter passes it.
 func TestLateAnswerKeepsThePlace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.QuietHolder(t, s)
@@ -371,8 +372,8 @@ func TestLateAnswerKeepsThePlace(t *testing.T) {
 	})
 }
 
-// TestBreakAgainstStaleRenewal breaks a lock while a renewal of it is on its way:
-// the renewal does not undo the break, whether it was applied before or not.
+// TestBreakAgainstStaleRenewal breaks a lock while a renewal of it is in transit: the
+// renewal does not undo the break, whether or not it was applied before.
 func TestBreakAgainstStaleRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("A"))
@@ -413,8 +414,8 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 	})
 }
 
-// TestBreakAgainstLateAnswer breaks the record of a claim whose own client does
-// not know yet that it was applied: the claim never becomes a lock.
+// TestBreakAgainstLateAnswer breaks the record of a claim whose own client does not yet
+// know that it was applied: the claim never becomes a lock.
 func TestBreakAgainstLateAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("A"))
@@ -485,8 +486,8 @@ func TestBreakAnswerLost(t *testing.T) {
 	}
 }
 
-// TestReleaseUnnotified releases a lock of an hour whose waiters get no notification. A waiter
-// reads by itself every few seconds.
+// TestReleaseUnnotified releases a lock with a TTL of an hour, whose waiters get no
+// notification. A waiter reads the lock by itself every few seconds.
 func TestReleaseUnnotified(t *testing.T) {
 	for _, waiters := range []int{1, 2, 8} { // the second one would take a lock out of turn that the first one leaves free
 		t.Run(fmt.Sprint(waiters), func(t *testing.T) {
@@ -524,8 +525,8 @@ func TestReleaseUnnotified(t *testing.T) {
 	}
 }
 
-// TestTokensGoBackwards brings back old sequences: the client that has seen higher
-// ones refuses to be granted a lower token.
+// TestTokensGoBackwards brings back old sequences. A client that has seen higher ones
+// does not accept a grant with a lower token.
 func TestTokensGoBackwards(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
@@ -548,8 +549,8 @@ func TestTokensGoBackwards(t *testing.T) {
 }
 
 // TestReleaseRefusedByDeposedLeader has a deposed leader, which does not know the lock,
-// refuse its release, while the present leader applies it. The refusal is no sign of a loss
-// then, even when no trace of the deletion is left.
+// refuse its release, while the current leader applies it. The refusal does not mean a
+// loss then, even if no trace of the deletion is left.
 func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, f := kit.Faulty(t, s.Connect(), 1)
@@ -581,8 +582,8 @@ func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 	})
 }
 
-// TestReleaseRefusedAndTaken is the same with another client that takes the lock at once.
-// The releasing client then sees the record of the next holder.
+// TestReleaseRefusedAndTaken is the same with another client that takes the lock
+// immediately. The releasing client then sees the record of the next holder.
 func TestReleaseRefusedAndTaken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, f := kit.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })

@@ -21,9 +21,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Another client writes a record under the id of a claim under way, with an attempt that
-// the claim has never made. No client holds the lock by that record, and it keeps all
-// clients out.
+// Another client writes a record under the id of a pending claim, with an attempt that
+// the claim never made. No client holds the lock by that record, and it keeps all clients
+// out.
 func TestForgedAttempt(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, attempt := range []int{0, 7, -1} {
@@ -51,7 +51,7 @@ func TestForgedAttempt(t *testing.T) {
 	})
 }
 
-// A review of the finished mutex found these bugs. Each has the test that keeps it fixed.
+// A review of the finished mutex found these bugs. Each test keeps one fixed.
 
 // A claim waits for the clean-up of its attempt. A forged notification says that another
 // client's record is that attempt. The claim must not delete that record.
@@ -93,8 +93,8 @@ func TestForgedRecord(t *testing.T) {
 	})
 }
 
-// A waiter's own first attempt lands while it waits in the queue, and looks like
-// another holder's record. It is adopted instead of waited for.
+// A waiter's own first attempt arrives while the waiter is queued, and looks like another
+// holder's record. The waiter adopts it instead of waiting for it.
 func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 	for name, notified := range map[string]bool{"notified": true, "seen": false} {
 		t.Run(name, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 	}
 }
 
-// A forged notification says to the first waiter that the live record is a tombstone. The
+// A forged notification tells the first waiter that the live record is a tombstone. The
 // waiter must not overwrite that record. Found by TestSim (check 1, seed 7).
 func TestForgedTombstone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -188,8 +188,8 @@ func TestForgedTombstone(t *testing.T) {
 	})
 }
 
-// A forged notification names a revision that the bucket has not reached. The first waiter
-// handles the notifications that come after it all the same.
+// A forged notification names a revision that the bucket has not reached. The first
+// waiter still handles the notifications that follow.
 func TestForgedRevisionDeafensNobody(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -215,8 +215,8 @@ func TestForgedRevisionDeafensNobody(t *testing.T) {
 }
 
 // A forged notification names a revision above that of a record that is not renewed. The
-// holder checks its record once, not for as long as the lease lasts. Found by TestSim (seed
-// 100, by its time).
+// holder checks its record once, not for as long as the lease lasts. Found by TestSim
+// (seed 100, by its duration).
 func TestForgedHintOnFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))

@@ -23,9 +23,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestFullBucket: a full bucket on one server refuses new locks, and never ends a lease. A
-// server takes a replacement that is not larger than what it replaces, so the record of a
-// lease has one size from its grant on.
+// TestFullBucket: a full bucket on one server refuses new locks, but never ends a lease. A server
+// accepts a replacement that is not larger than the old record, so the record of a lease keeps the
+// size that it had when granted.
 func TestFullBucket(t *testing.T) {
 	for name, opts := range map[string][]natslock.LockOption{
 		"plain": {natslock.TTL(time.Second)}, "linger": {natslock.TTL(time.Second), natslock.Linger(time.Hour)},
@@ -54,7 +54,7 @@ func TestFullBucket(t *testing.T) {
 }
 
 // TestFullReplicas: on several servers each renewal counts in full. Clients that fill a bucket
-// notice before it is full, take no further lock, and go on when there is room.
+// notice before it is full, take no further locks, and go on once there is room.
 func TestFullReplicas(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const limit = 64 << 10
@@ -109,8 +109,8 @@ func TestFullReplicas(t *testing.T) {
 	})
 }
 
-// TestFullOfWaiters: whoever has a place in a nearly full bucket may claim the lock all the
-// same, since that makes room. A client that is opened then takes nothing.
+// TestFullOfWaiters: a client with a place in a nearly full bucket may still claim the lock,
+// because that makes room. A client opened at that time takes nothing.
 func TestFullOfWaiters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const limit = 16 << 10
@@ -151,7 +151,8 @@ func TestFullOfWaiters(t *testing.T) {
 // errFull is the refusal of a full bucket.
 var errFull = fmt.Errorf("%w: %w: maximum bytes exceeded", kvstore.ErrUnavailable, kvstore.ErrFull)
 
-// TestNoRoom: a waiter whose claim has no room repeats it, and gives up its place at times. It takes its time for both.
+// TestNoRoom: a waiter whose claim finds no room repeats it, and sometimes gives up its place. It
+// takes its time for both.
 func TestNoRoom(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := kit.Must(t, kit.Join(t, s).Lock, "l")
@@ -201,7 +202,8 @@ func twoAtOnePlace(t *testing.T, m *kit.Member, f *faults.Store) (one, two *kit.
 	return one, two
 }
 
-// TestNoRoomForTheNext: where the first goroutine gives up, the next one waits for room, as that one did.
+// TestNoRoomForTheNext: if the first goroutine gives up, the next one waits for room like the
+// first.
 func TestNoRoomForTheNext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := kit.Must(t, kit.Join(t, s).Lock, "l")
@@ -237,8 +239,8 @@ func TestNoRoomForTheNext(t *testing.T) {
 	})
 }
 
-// TestNoRoomOnce: a waiter that has given up its place takes the room of that again, also in a bucket that
-// has none for newcomers.
+// TestNoRoomOnce: a waiter that has given up its place reuses its room, even in a bucket that has
+// none for newcomers.
 func TestNoRoomOnce(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := kit.Must(t, kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 64 << 10})).Lock, "l")
@@ -263,8 +265,9 @@ func TestNoRoomOnce(t *testing.T) {
 	})
 }
 
-// TestNoRoomPause: where the first goroutine gives up while its client has no place, the next one queues, and does not
-// claim past others. Nor does it keep the other cohorts of its client from queueing.
+// TestNoRoomPause: if the first goroutine gives up while its client has no place, the next one
+// queues, and does not claim past others. Nor does it keep the other cohorts of its client from
+// queueing.
 func TestNoRoomPause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := kit.Must(t, kit.Join(t, s).Lock, "l")

@@ -17,10 +17,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// FuzzStored puts any value under the key of a mutex and of a place in its queue, as a user
-// can who may write to them. Then it inspects, lists, tries and breaks the lock. The record
-// keeps all clients out and is not overwritten. An operator can break it by the id that is
-// shown. Nothing else comes of it.
+// FuzzStored puts any value under the key of a mutex and of a place in its queue, as any
+// user with write permission can. Then it inspects, lists, tries and breaks the lock. The
+// record keeps all clients out and is not overwritten. An operator can break it by the id
+// that is shown. It has no other effect.
 func FuzzStored(f *testing.F) {
 	s := testutil.RunServer(f)
 	c := kit.NewClient(f, s.Connect(), natslock.WithTTL(time.Second))

@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A server restarted on its files keeps the leases that last so long.
+// A server restarted on its files keeps the leases that last long enough.
 func TestHandleServerRestart(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -44,7 +44,7 @@ func TestHandleServerRestart(t *testing.T) {
 	kit.Unlock(t, fixed)
 }
 
-// And one that stays away for longer does not.
+// A server that stays away for longer does not.
 func TestHandleServerAway(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -68,7 +68,7 @@ func TestHandleServerAway(t *testing.T) {
 	})
 }
 
-// New waits for a connection that is away, as for a server that does not answer.
+// New waits for a connection that is down, as it does for a server that does not answer.
 func TestNewOnConnectionThatIsAway(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink()
@@ -96,7 +96,7 @@ func TestNewOnConnectionThatIsAway(t *testing.T) {
 	})
 }
 
-// A waiter that cannot reach the server backs off, and is there when it is back.
+// A waiter that cannot reach the server backs off, and goes on once the server is back.
 func TestOutageBacksOff(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
@@ -134,8 +134,8 @@ func TestConnectionClosedBefore(t *testing.T) {
 	}
 }
 
-// outages are what a server in trouble makes of the requests of a client, and what the error
-// of a wait that is given up says of it.
+// outages are the effects of a server in trouble on a client's requests, and what the
+// error of a wait that gives up says about them.
 var outages = []struct {
 	name, says string
 	begin      func(m *kit.Member, f *faults.Store)
@@ -154,7 +154,7 @@ var outages = []struct {
 	}},
 }
 
-// acquires are the ways to wait for a lock, with a bound.
+// acquires are the ways to wait for a lock with a limit.
 var acquires = []struct {
 	name string
 	lock func(c *natslock.Client, limit time.Duration) error
@@ -175,8 +175,8 @@ var acquires = []struct {
 	}},
 }
 
-// The error of a wait that an outage has made too long says so: a service answers its
-// callers otherwise than for a lock that another one holds.
+// If an outage makes a wait too long, its error says so: a service answers its callers
+// differently if another client holds the lock.
 func TestOutageIsNoBusyLock(t *testing.T) {
 	for _, outage := range outages {
 		for _, acquire := range acquires {
@@ -207,8 +207,8 @@ func TestOutageIsNoBusyLock(t *testing.T) {
 	}
 }
 
-// An outage that begins while a client waits counts from the next thing that it asks. What
-// the goroutines behind it in its client have heard is what it has.
+// An outage that begins while a client waits counts from the client's next request. The
+// goroutines behind the waiter in its client rely on what the waiter has learned.
 func TestOutageOfAWaiter(t *testing.T) {
 	for _, outage := range outages {
 		t.Run(outage.name, func(t *testing.T) {
@@ -241,8 +241,8 @@ func TestOutageOfAWaiter(t *testing.T) {
 	}
 }
 
-// A lock that is held, or has a queue, is no outage: not behind another client, not behind
-// a goroutine of the own one, and not after an outage.
+// A lock that is held, or has a queue, is no outage: neither behind another client, nor
+// behind a goroutine of the same client, nor after an outage.
 func TestBusyLockIsNoOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := kit.Join(t, s), kit.Join(t, s)
@@ -273,8 +273,8 @@ func TestBusyLockIsNoOutage(t *testing.T) {
 	})
 }
 
-// What a client has learned while one goroutine waited says nothing of the wait of a later one: the error of that one
-// tells the outage that it has met.
+// What a client has learned while one goroutine waited says nothing about a later
+// goroutine's wait: the error of that one reports the outage that it met.
 func TestOutageOfALaterWait(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)

@@ -33,8 +33,8 @@ const (
 	overdueNot = 300 * time.Millisecond
 )
 
-// overdueCases are the records that can be overdue, and the acquires that they keep
-// out until then.
+// overdueCases are the records that can be overdue, and the acquires that they keep out
+// until then.
 var overdueCases = map[string]struct {
 	dead, first func(c *natslock.Client) kit.Taking // first: a holder that the dead one waits for
 	next        map[string]func(c *natslock.Client) kit.Taking
@@ -48,9 +48,9 @@ var overdueCases = map[string]struct {
 	"waiting reader": {kit.Reader, kit.Writer, map[string]func(c *natslock.Client) kit.Taking{"write": kit.Writer, "try write": kit.TryWriter}},
 }
 
-// A record that a server has forgotten to remove keeps other clients out until its TTL and
-// a slack are over, and no longer. It makes no difference whether they waited for it, come
-// later, or try.
+// A record that a server has forgotten to remove keeps other clients out only until its
+// TTL and a slack are over. It makes no difference whether they waited for it, come later,
+// or try once.
 func TestOverdue(t *testing.T) {
 	const ttl = 6 * time.Second
 	for victim, tc := range overdueCases {
@@ -101,7 +101,7 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// All that a server has brought back from before its crash is free when its TTL is
+// Everything that a server has brought back from before its crash is free once its TTL is
 // over, for waiters that were there at the crash and for newcomers.
 func TestOverdueAfterCrash(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -137,7 +137,7 @@ func TestOverdueAfterCrash(t *testing.T) {
 	})
 }
 
-// A holder that lives is not overdue, whatever its server has forgotten.
+// A live holder's record is not overdue, whatever its server has forgotten.
 func TestOverdueIsRenewed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := kit.Join(t, s, natslock.WithTTL(3*time.Second)), kit.Join(t, s, natslock.WithTTL(3*time.Second))
@@ -155,8 +155,8 @@ func TestOverdueIsRenewed(t *testing.T) {
 	})
 }
 
-// A notification can be forged, so its times prove nothing. A waiter that is notified of a
-// holder's record of long ago does not claim the lock over the live record.
+// A notification can be forged, so its times prove nothing. A waiter that is notified of
+// an old holder's record does not claim the lock over the live record.
 func TestOverdueForged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -182,7 +182,8 @@ func TestOverdueForged(t *testing.T) {
 	})
 }
 
-// An overdue record is shown as such, and a break of it leaves nothing to wait for.
+// An overdue record is shown as such, and after a break of it there is nothing to wait
+// for.
 func TestOverdueBreak(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 4 * time.Second
@@ -203,9 +204,8 @@ func TestOverdueBreak(t *testing.T) {
 	})
 }
 
-// The broken record of a fixed lease lasts as long as the lease. That holds although the
-// clock of the server that reports the record's age to the operator may be ahead by the
-// slack.
+// The broken record of a fixed lease lasts as long as the lease, even though the clock of
+// the server that reports the record's age to the operator may be ahead by the slack.
 func TestOverdueBreakOfFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 60 * time.Second
@@ -222,8 +222,8 @@ func TestOverdueBreakOfFixedLease(t *testing.T) {
 	})
 }
 
-// Forged notifications, however many, do not put off the read by which a waiter finds that
-// the record of a dead holder is overdue: neither renewals nor records that are old.
+// Forged notifications, however many, do not delay the read by which a waiter finds that a
+// dead holder's record is overdue, neither forged renewals nor old records.
 func TestOverdueBehindForgedRenewals(t *testing.T) {
 	for name, age := range map[string]time.Duration{"new": 0, "old": time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -251,8 +251,8 @@ func TestOverdueBehindForgedRenewals(t *testing.T) {
 	}
 }
 
-// Of all that claim an overdue record one gets it: the others meet the record of that
-// one, which is not overdue.
+// Of all clients that claim an overdue record one gets it: the others meet that client's
+// record, which is not overdue.
 func TestOverdueRace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 3 * time.Second
@@ -289,8 +289,8 @@ func TestOverdueRace(t *testing.T) {
 	})
 }
 
-// A one-shot acquire that cannot delete what is overdue, since the answer is lost,
-// does not return that it is held or queued for.
+// A one-shot acquire that cannot delete an overdue record, because the answer is lost,
+// does not report that the lock is held or queued for.
 func TestOverdueDeletionUnanswered(t *testing.T) {
 	deletesOverdue(t, faults.LoseAnswer, func(t *testing.T, err error) {
 		require.NotErrorIs(t, err, natslock.ErrLocked)
@@ -300,14 +300,14 @@ func TestOverdueDeletionUnanswered(t *testing.T) {
 	})
 }
 
-// One whose deletion meets a write in flight, that of another client that deletes the same
-// record for one, gets the lock all the same.
+// If the deletion meets a write in flight, for example of another client that deletes the
+// same record, the acquire still gets the lock.
 func TestOverdueDeletionInFlight(t *testing.T) {
 	deletesOverdue(t, faults.Refuse(kvstore.ErrInFlight), func(t *testing.T, err error) { require.NoError(t, err) })
 }
 
-// A waiter ends an overdue lock by a tombstone, and claims that. A deletion that is refused for want of room is
-// tried again.
+// A waiter ends an overdue lock with a tombstone, and claims that. A deletion that is
+// refused for lack of room is tried again.
 func TestOverdueLockIsDeleted(t *testing.T) {
 	for name, tc := range map[string]struct {
 		dead, next func(*natslock.Client) kit.Taking
@@ -334,8 +334,8 @@ func TestOverdueLockIsDeleted(t *testing.T) {
 	}
 }
 
-// Only the leader reports whether a record is overdue. Without its answer a one-shot acquire
-// neither gets the lock nor says that it is held.
+// Only the leader can tell whether a record is overdue. Without its answer a one-shot
+// acquire neither gets the lock nor says that it is held.
 func TestOverdueUnasked(t *testing.T) {
 	permit := func(c *natslock.Client) kit.Taking { return semaphore.New(c, 1).Acquire }
 	for name, tc := range map[string]struct {
@@ -370,8 +370,9 @@ func TestOverdueUnasked(t *testing.T) {
 	}
 }
 
-// leaveOverdue has a client that asks for a lock die, behind the first holder if there is
-// one. When it returns, that holder has unlocked, and the record of the dead client is overdue.
+// leaveOverdue makes a client die that asks for a lock, behind the first holder if there
+// is one. When it returns, that holder has unlocked, and the record of the dead client is
+// overdue.
 func leaveOverdue(t *testing.T, s *testutil.Server, asks, first func(*natslock.Client) kit.Taking) {
 	t.Helper()
 	const ttl = 5 * time.Second
@@ -392,8 +393,8 @@ func leaveOverdue(t *testing.T, s *testutil.Server, asks, first func(*natslock.C
 	}
 }
 
-// deletesOverdue has a one-shot acquire meet an overdue record, and its deletion of that
-// come to a fate.
+// deletesOverdue makes a one-shot acquire meet an overdue record, and gives its deletion
+// of that record a fate.
 func deletesOverdue(t *testing.T, fate faults.Fate, outcome func(t *testing.T, err error)) {
 	t.Helper()
 	for victim, stage := range map[string]string{"holder": "lock delete", "reader": "read delete", "waiter": "wait delete", "writer": "rw delete"} {
@@ -419,7 +420,7 @@ func deletesOverdue(t *testing.T, fate faults.Fate, outcome func(t *testing.T, e
 	}
 }
 
-// The local clock only says when to ask the server for its time.
+// The local clock only determines when to ask the server for its time.
 func TestOverdueWrongClock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s, natslock.WithTTL(5*time.Second))
@@ -442,7 +443,8 @@ type hasty struct{ kvstore.KV }
 
 func (h *hasty) Now() time.Time { return h.KV.Now().Add(time.Hour) }
 
-// A record that the client cannot read belongs to an unknown holder, and is never overdue.
+// A record that the client cannot parse belongs to an unknown holder, and is never
+// overdue.
 func TestOverdueUnreadable(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -461,8 +463,8 @@ func TestOverdueUnreadable(t *testing.T) {
 	})
 }
 
-// A reader is gone only when the deletion of its record is acknowledged: one that
-// renews meanwhile makes the server refuse it, and is still in.
+// A reader has left only when the deletion of its record is acknowledged. If it renews
+// meanwhile, the server refuses the deletion, and the reader is still in.
 func TestOverdueReaderRenews(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 3 * time.Second
@@ -497,7 +499,7 @@ func (a *aheadBy) State(ctx context.Context, pattern string) (kvstore.State, err
 	return st, err
 }
 
-// Inspect shows that a place is overdue which its server has forgotten to remove.
+// Inspect shows a place as overdue if its server has forgotten to remove it.
 func TestOverduePlaceIsShown(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, dead := kit.Join(t, s, natslock.WithTTL(time.Minute)), kit.Join(t, s)
@@ -517,8 +519,8 @@ func TestOverduePlaceIsShown(t *testing.T) {
 	})
 }
 
-// An operator removes all that is overdue, at most as many records as it says. It leaves
-// what lives alone, and the next grants have higher tokens.
+// An operator removes all overdue records, up to a given number. It leaves live records
+// alone, and the next grants have higher tokens.
 func TestRemoveOverdue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 4 * time.Second
@@ -564,8 +566,8 @@ func TestRemoveOverdue(t *testing.T) {
 	})
 }
 
-// A holder that renews while an operator removes its record keeps it, even where the clock
-// that the operator is told is an hour ahead.
+// A holder that renews while an operator removes its record keeps it, even if the clock
+// reported to the operator is an hour ahead.
 func TestRemoveOverdueRenewed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s, natslock.WithTTL(5*time.Second))
@@ -589,8 +591,8 @@ func TestRemoveOverdueRenewed(t *testing.T) {
 	})
 }
 
-// Of readers that try a lock at once, and meet the overdue place of a writer, all
-// get in, although the server accepts one deletion of that place only.
+// Readers that try a lock at the same time, and meet the overdue place of a writer, all
+// get in, although the server accepts only one deletion of that place.
 func TestOverduePlaceDeletedByOther(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 6 * time.Second

@@ -22,8 +22,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// revocable is a store whose user loses the permission to write: the server does not answer
-// then, and says so on the connection.
+// revocable is a store whose user loses the permission to write: the server then does not
+// answer, and reports that on the connection.
 type revocable struct {
 	kvstore.KV
 	revoked atomic.Bool
@@ -36,9 +36,9 @@ func (r *revocable) Denied(key string) error {
 	return fmt.Errorf("%w: Permissions Violation for Publish to %q", kvstore.ErrPermission, "$KV.natslock."+key)
 }
 
-// A renewal that the server refuses is reported with the reason, whatever that is: at once in
-// the log, to the observer and by Healthy, and in the cause of the loss. When the server
-// accepts renewals again, the lock is as it was.
+// A refused renewal is reported with the reason, whatever that is: immediately in the log,
+// to the observer and by Healthy, and in the cause of the loss. When the server accepts
+// renewals again, the lock is as before.
 func TestRefusedRenewal(t *testing.T) {
 	refuse := func(code jetstream.ErrorCode, text string) func(kvstore.Write) faults.Fate {
 		return func(w kvstore.Write) faults.Fate { return faults.Refuse(kit.Refusal(w, code, text)) }
@@ -108,7 +108,7 @@ func TestRefusedRenewal(t *testing.T) {
 	}
 }
 
-// An outage is no refusal: it ends by itself, and the early warning is for it.
+// An outage is not a refusal: it ends by itself, and the early warning covers it.
 func TestOutageIsNoRefusedRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var log kit.Log
@@ -130,7 +130,7 @@ func TestOutageIsNoRefusedRenewal(t *testing.T) {
 	})
 }
 
-// A user may lose its permission under a held lock: the server then answers no renewal.
+// A user may lose its permission while it holds a lock: the server then answers no renewal.
 func TestRevokedPermission(t *testing.T) {
 	var options *server.Options
 	user := func(p *server.Permissions) []*server.User {
@@ -151,7 +151,7 @@ func TestRevokedPermission(t *testing.T) {
 	}, testutil.WithConfig(func(o *server.Options) { o.Users, options = user(nil), o }))
 }
 
-// A lock whose renewals have become larger than a message may be is lost with that reason.
+// A lock whose renewals have outgrown the message limit is lost with that reason.
 func TestLostTooLarge(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)

@@ -19,9 +19,9 @@ import (
 
 func overReplicas(kv kvstore.KV) kvstore.KV { return replicated{kv} }
 
-// For a moment after a partition, two servers take a write: the deposed leader refuses it
-// and the present leader applies it. The release of a lock held to the end is no loss,
-// whatever the refusal says, and however long the deposed leader goes on.
+// For a moment after a partition, two servers accept a write: the deposed leader refuses
+// it and the current leader applies it. The release of a lock held to the end is not a
+// loss, whatever the refusal says, and however long the deposed leader goes on.
 func TestReleaseBetweenTwoLeaders(t *testing.T) {
 	refusals := map[string]func(w kvstore.Write) error{
 		"in flight": func(kvstore.Write) error { return kvstore.ErrInFlight },
@@ -36,8 +36,8 @@ func TestReleaseBetweenTwoLeaders(t *testing.T) {
 	}
 }
 
-// betweenTwoLeaders releases a lock that the next client takes, or not, before the
-// deposed leader has fallen silent.
+// betweenTwoLeaders releases a lock, which the next client takes or does not take before
+// the deposed leader falls silent.
 func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) error, taken bool) {
 	t.Run(name, func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -80,9 +80,9 @@ func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) er
 	})
 }
 
-// A deposed leader may show a record from before the lock. It is no sign that another
-// client has taken the lock since. The release goes on until the client's own record is
-// deleted.
+// A deposed leader may show a record from before the lock. That does not mean that
+// another client has taken the lock since. The release goes on until the client's own
+// record is deleted.
 func TestReleaseShownAnOldRecord(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		stale := &staleReads{}
@@ -108,8 +108,8 @@ func TestReleaseShownAnOldRecord(t *testing.T) {
 	})
 }
 
-// staleReads is a store of a bucket with replicas, of which one that lags answers
-// the next read of a key.
+// staleReads is a store of a bucket with replicas, where a lagging replica answers the
+// next read of a key.
 type staleReads struct {
 	kvstore.KV
 	mu   sync.Mutex
@@ -140,8 +140,8 @@ func (s *staleReads) Get(ctx context.Context, key string, min uint64) (kvstore.R
 	return s.KV.Get(ctx, key, min)
 }
 
-// A record that is gone is a loss at its release, on one server and on replicas: another client may
-// have held the lock meanwhile.
+// If its record is no longer there, releasing a lock reports a loss, on one server and on
+// replicas: another client may have held the lock meanwhile.
 func TestUnlockOfGone(t *testing.T) {
 	for name, over := range map[string]func(kvstore.KV) kvstore.KV{
 		"one server": func(kv kvstore.KV) kvstore.KV { return kv },

@@ -17,8 +17,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A record that has gone is not written again by a renewal: the refusal that names
-// nothing is the loss.
+// A renewal does not rewrite a record that is no longer there: a refusal that
+// names no revision means the loss.
 func TestGoneIsNotWrittenAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -38,7 +38,8 @@ func TestGoneIsNotWrittenAgain(t *testing.T) {
 	})
 }
 
-// A release that the server does not get in time goes on behind its caller.
+// A release that the server does not receive in time continues after its caller
+// has returned.
 func TestReleaseGoesOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Minute), natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 2 * time.Second}))
@@ -53,8 +54,8 @@ func TestReleaseGoesOn(t *testing.T) {
 	})
 }
 
-// A renewal whose answer is lost is found by the next one, which it refuses. It
-// counts from its own sending.
+// If the answer to a renewal is lost, the next renewal is refused and finds it.
+// The found renewal counts from its own sending.
 func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -80,8 +81,8 @@ func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 	})
 }
 
-// The record of a renewal whose answer was lost is broken. The broken record
-// looks like that renewal, and is the end of the lease.
+// The record of a renewal whose answer was lost is broken. The broken record looks
+// like that renewal, but is the end of the lease.
 func TestBreakOfUnseenRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -107,9 +108,9 @@ func TestBreakOfUnseenRenewal(t *testing.T) {
 	})
 }
 
-// Renewals of a client that are due at about the same time go together, a little
-// early, and stay apart from the others. The first one, at the start of a watch, is
-// not among them.
+// Renewals of a client that are due at about the same time are sent together, a
+// little early, and stay apart from the others. The first one, at the start of a
+// watch, is not among them.
 func TestRenewalsGoTogether(t *testing.T) {
 	for ttl, span := range map[time.Duration]time.Duration{15 * time.Second: 100 * time.Millisecond, time.Second: 11 * time.Millisecond} {
 		t.Run(ttl.String(), func(t *testing.T) {

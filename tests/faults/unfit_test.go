@@ -85,8 +85,8 @@ func TestUnfitRefuses(t *testing.T) {
 	}
 }
 
-// A bucket that acknowledges nothing is unfit, and no request of an acquire is worth its wait
-// for an answer.
+// A bucket that acknowledges nothing is unfit, and no request of an acquire is worth
+// waiting for its answer.
 func TestUnfitEndsRequests(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s)
@@ -153,8 +153,8 @@ func TestUnfitEndsRequests(t *testing.T) {
 	})
 }
 
-// A claim ends when the client knows that the bucket is unfit. An answer that comes later
-// grants nothing, and its record is deleted.
+// A claim ends once the client knows that the bucket is unfit. A later answer grants
+// nothing, and its record is deleted.
 func TestUnfitClaimUnderWay(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, faulty := kit.JoinFaulty(t, s)
@@ -184,7 +184,7 @@ func TestUnfitClaimUnderWay(t *testing.T) {
 	})
 }
 
-// sender is a store whose Send returns when a claim has its answer and wait has returned.
+// sender is a store whose Send returns once a claim has its answer and wait has returned.
 type sender struct {
 	kvstore.KV
 	wait func()
@@ -201,8 +201,8 @@ func (s *sender) Send(w kvstore.Write, answer func(kvstore.Answer)) (forget func
 	return forget, err
 }
 
-// An answer that has come before the client knows that the bucket is unfit grants nothing
-// either, when it is judged after that.
+// An answer that arrives before the client knows that the bucket is unfit grants nothing
+// either, if it is judged after that.
 func TestUnfitAfterTheAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		answered, known := make(chan struct{}), make(chan struct{})

@@ -21,8 +21,8 @@ import (
 // nobody answers a write to a subject that no stream takes.
 var nobody = faults.Refuse(fmt.Errorf("%w: %w", kvstore.ErrUnavailable, kvstore.ErrNoStream))
 
-// TestUnmappedName: a name that the account does not import is a permission that is missing. The stream's
-// leader answers, and nobody takes the write.
+// TestUnmappedName: a name that the account does not import is a missing permission. The stream's
+// leader answers, but no stream takes the write.
 func TestUnmappedName(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -68,8 +68,8 @@ func TestUnmappedName(t *testing.T) {
 	})
 }
 
-// TestUnmappedForAMoment: the servers learn later than the leader itself who leads. That is no missing
-// permission. Nor is a stream without a leader, whose state nobody can tell.
+// TestUnmappedForAMoment: the servers learn later than the leader itself who leads. That is not a
+// missing permission. Neither is a stream without a leader, whose state no server can tell.
 func TestUnmappedForAMoment(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)

@@ -1,4 +1,4 @@
-// Package operate guards what operators rely on: breaks end the holder that they name, and let nobody
-// in beside it; the views and the watch show what the bucket has, and say when they do not know; the
-// permissions that the documents give are enough, and no more.
+// Package operate guards what operators rely on. A break ends the holder that it names, and lets no
+// other client in alongside it. The views and the watch show what the bucket has, and say when they
+// do not know. The documented permissions are enough, and no more than that.
 package operate

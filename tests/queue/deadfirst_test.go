@@ -22,11 +22,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// onePause is how long one dead waiter at the head of a queue may hold up a lock that is
-// free.
+// onePause is how long one dead waiter at the head of a queue may delay a free lock.
 const onePause = 1500 * time.Millisecond
 
-// sort is a lock with a way to take it.
+// sort is a kind of lock with a way to take it.
 type sort struct {
 	name string
 	all  int // how many are inside at a time at most
@@ -54,7 +53,7 @@ func sorts() []sort {
 	}
 }
 
-// hold takes all of a lock, so that the next ones queue.
+// hold takes all of a lock, so that later clients queue.
 func (x sort) hold(t *testing.T, c *natslock.Client) (release func()) {
 	t.Helper()
 	take, n := x.dead, 1
@@ -77,7 +76,7 @@ func (x sort) hold(t *testing.T, c *natslock.Client) (release func()) {
 	}
 }
 
-// dies has a client queue for the lock, and ends its connection.
+// dies makes a client queue for the lock, and ends its connection.
 func (x sort) dies(t *testing.T, bucket *kvstore.Memory) {
 	t.Helper()
 	m, line := kit.JoinInMemory(t, bucket)
@@ -93,8 +92,8 @@ func (x sort) dies(t *testing.T, bucket *kvstore.Memory) {
 	line.Cut()
 }
 
-// cycles counts the grants of clients that take the lock for 10 ms each, again and
-// again, and the pauses in which nobody got it.
+// cycles counts the grants of clients that repeatedly take the lock for 10 ms each, and the
+// pauses in which no client got it.
 type cycles struct {
 	mu     sync.Mutex
 	grants int
@@ -184,8 +183,9 @@ func TestDeadFirst(t *testing.T) {
 	}
 }
 
-// The holder dies, and all who wait for it, but for the last. That one knows when the lease ends, and looks at the lock
-// then, though nothing is notified and its predecessor is not late yet.
+// The holder dies together with all its waiters except the last. That one knows when the lease
+// ends, and then looks at the lock, although nothing is notified and its predecessor is not yet
+// late.
 func TestDeadFirstWithTheirHolder(t *testing.T) {
 	for _, x := range sorts() {
 		for _, dead := range []int{1, 3, 17} {
@@ -233,9 +233,9 @@ func TestDeadFirstWithTheirHolder(t *testing.T) {
 	}
 }
 
-// The pause begins when the lock is free, and not at a timed read: those who wait have waited
-// for long, and their timers are seconds apart. A waiter behind several dead ones watches the
-// lock once its predecessor has missed a renewal.
+// The pause begins when the lock is free, not at a timed read: the waiters have waited for long,
+// and their timers are seconds apart. A waiter behind several dead ones watches the lock once
+// its predecessor has missed a renewal.
 func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 	for _, x := range sorts() {
 		for _, dead := range []int{1, 3} {
@@ -270,8 +270,9 @@ func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 	}
 }
 
-// The head of a crowd that came at once dies. Those behind it know only the places right before their own: the next one
-// looks for the head when its timer has shown the lock free.
+// The head of a crowd that arrived all at once dies. The waiters behind it know only the places
+// right ahead of their own: the next one looks for the head once its timer has shown the lock
+// free.
 func TestDeadFirstOfCrowd(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.QuietHolder(t, s)
@@ -310,8 +311,8 @@ func TestDeadFirstOfCrowd(t *testing.T) {
 	})
 }
 
-// Much is written in the bucket while two clients queue, as if many had come together. They find out that the queue is
-// short, so a dead head costs them one pause.
+// Other clients write a lot to the bucket while two clients queue, as if many had queued
+// together. The two find that the queue is short, so a dead head costs them one pause.
 func TestDeadFirstInBusyBucket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.QuietHolder(t, s)
@@ -336,8 +337,8 @@ func TestDeadFirstInBusyBucket(t *testing.T) {
 	})
 }
 
-// A replica that waits and dies, every ten seconds. Where readers go in and out, a writer finds
-// the gate free and does not queue. It queues, and dies, behind a writer that is inside.
+// A replica waits and dies, every ten seconds. Where readers come and go, a writer finds the
+// gate free and does not queue. Behind a writer that is inside, it queues and dies.
 func TestDeadFirstInCrashLoop(t *testing.T) {
 	for _, x := range sorts() {
 		t.Run(x.name, func(t *testing.T) {
@@ -385,7 +386,7 @@ func TestDeadFirstInCrashLoop(t *testing.T) {
 	}
 }
 
-// slowly joins a client whose writes and reads take the way to a server with a round trip.
+// slowly joins a client whose writes and reads take a round trip to the server.
 func slowly(t *testing.T, bucket *kvstore.Memory, roundTrip time.Duration) *natslock.Client {
 	t.Helper()
 	c, f := kit.FaultyInMemory(t, bucket, 1)
@@ -394,8 +395,8 @@ func slowly(t *testing.T, bucket *kvstore.Memory, roundTrip time.Duration) *nats
 	return c
 }
 
-// oldPlaces shows places of one client as they were when it was first asked, like a replica
-// that lags or lies. The rest is current.
+// oldPlaces shows the places of one client as they were when it was first asked, like a replica
+// that lags or lies. Everything else is current.
 type oldPlaces struct {
 	kvstore.KV
 	mu  sync.Mutex
@@ -418,8 +419,8 @@ func (o *oldPlaces) List(ctx context.Context, pattern string, min uint64, opts .
 	return l, err
 }
 
-// A waiter that is granted the lock out of turn deletes the head's place as it has read it. An
-// owner that has renewed it since keeps it.
+// A waiter that is granted the lock out of turn deletes the head's place at the revision that it
+// read. An owner that has since renewed the place keeps it.
 func TestRenewedPlaceIsKept(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		r := kit.NewRaw(t, s.Connect())
@@ -453,7 +454,7 @@ func TestRenewedPlaceIsKept(t *testing.T) {
 	})
 }
 
-// A waiter that reads old answers takes the lock for free and unchanged. Its claim is refused,
+// A waiter that reads old answers considers the lock free and unchanged. Its claim is refused,
 // and without a grant it deletes no place.
 func TestNoEvictionWithoutGrant(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -485,7 +486,8 @@ func TestNoEvictionWithoutGrant(t *testing.T) {
 	})
 }
 
-// A read without an answer begins the time anew for which a waiter has seen the lock free.
+// After a read without an answer, the time for which a waiter has seen the lock free starts
+// again.
 func TestWindowAfterFailedRead(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		stuck := kit.Join(t, s)
@@ -516,8 +518,8 @@ func TestWindowAfterFailedRead(t *testing.T) {
 	})
 }
 
-// In a queue that moves only the second waiter watches the lock beside the first one. It is
-// notified of each claim and each release, and claims nothing.
+// In a moving queue only the second waiter watches the lock alongside the first. It is notified
+// of each claim and each release, and claims nothing.
 func TestMessagesSecondWaiter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		members := kit.Crowd(t, s, 7)
@@ -555,7 +557,7 @@ func TestMessagesSecondWaiter(t *testing.T) {
 	})
 }
 
-// oldLock shows a lock as free, from before it was taken.
+// oldLock shows a lock as free, as it was before it was taken.
 type oldLock struct {
 	kvstore.KV
 	mu   sync.Mutex
@@ -575,8 +577,9 @@ func (o *oldLock) List(ctx context.Context, pattern string, min uint64, opts ...
 }
 
 // TestFullOfPlaces: more clients than a bucket has room for want one lock at once, before any of
-// them knows how full the bucket is. The lock goes on from one to the next. A bucket on one server
-// that took a new place whenever a holder leaves would have no room for the claim of a waiter.
+// them knows how full the bucket is. The lock passes from one to the next. If a bucket on one
+// server accepted a new place whenever a holder leaves, it would have no room for a waiter's
+// claim.
 func TestFullOfPlaces(t *testing.T) {
 	for _, x := range sorts() {
 		rounds := 1

@@ -1,6 +1,6 @@
-// Package queue guards the order of those that wait for a lock, and that somebody always gets in:
-// clients are served in the order of their tickets, a waiter that dies, stops or gives up holds
-// nobody up for longer than the documents say, and what it has left keeps nobody out. That holds
-// where notifications are lost, where replicas lag, and for impatient callers. Package cohort has the
+// Package queue guards the order of waiters for a lock, and that some waiter always gets in.
+// Clients are served in ticket order. A waiter that dies, stops or gives up delays no other for
+// longer than documented, and what it leaves behind keeps none out. That holds even if
+// notifications are lost or replicas lag, and for impatient callers. Package cohort covers the
 // order among the goroutines of one client.
 package queue

@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// far is a store at the end of a long way, that may fail to list.
+// far is a distant store, whose lists may fail.
 type far struct {
 	kvstore.KV
 	way  time.Duration
@@ -46,7 +46,7 @@ func (f *far) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
 }
 
 // A read of the queue may take longer than the 100 ms for which a queue counts as empty. A
-// one-shot acquire makes an attempt after such a read all the same, and gets a free lock.
+// one-shot acquire still makes an attempt after such a read, and gets a free lock.
 func TestTryLockFarAway(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		near := kit.Join(t, s)
@@ -60,7 +60,7 @@ func TestTryLockFarAway(t *testing.T) {
 	})
 }
 
-// The error names the holder of a lock although the client cannot read the queue.
+// The error names the holder of a lock even if the client cannot read the queue.
 func TestTryLockWithoutList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := kit.Join(t, s)
@@ -74,8 +74,8 @@ func TestTryLockWithoutList(t *testing.T) {
 	})
 }
 
-// Without notifications a waiter finds out by its timers that the lock is free, within the time that
-// docs/operate/topologies.md gives, whenever it is released.
+// Without notifications a waiter finds out by its timers that the lock is free, within the
+// time that docs/operate/topologies.md states, whenever it is released.
 func TestHandOverWithoutNotifications(t *testing.T) {
 	const most = 6 * time.Second
 	for i := range 20 {
@@ -96,7 +96,7 @@ func TestHandOverWithoutNotifications(t *testing.T) {
 	}
 }
 
-// late delays the first claim that is sent from now on.
+// late delays the next claim that is sent.
 func late(f *faults.Store, d time.Duration) {
 	var claims atomic.Int64
 	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -107,8 +107,8 @@ func late(f *faults.Store, d time.Duration) {
 	})
 }
 
-// catchingUp is a store whose replica lacks a record in one list, as while it catches up. It
-// has removed what was overwritten, and not yet stored what has overwritten it.
+// catchingUp is a store whose replica lacks a record in one list, as if it were catching up.
+// It has removed what was overwritten, but not yet stored the replacement.
 type catchingUp struct {
 	kvstore.KV
 	mu    sync.Mutex
@@ -128,8 +128,8 @@ func (s *catchingUp) List(ctx context.Context, pattern string, min uint64, opts 
 	return l, err
 }
 
-// A waiter lists the queue from a replica that catches up, and sees nobody before it. It asks
-// the leader before it takes itself for the first.
+// A waiter lists the queue from a replica that is catching up, and sees no place ahead of its
+// own. It asks the leader before it considers itself the first.
 func TestFirstOnReplica(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s)

@@ -47,7 +47,7 @@ func TestFIFOOrder(t *testing.T) {
 	}
 }
 
-// A waiter that gives up leaves no key behind, and its error says what it had come to. The
+// A waiter that gives up leaves no key behind, and its error says how far it came. The
 // waiters behind it move up.
 func TestFIFOGivingUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -115,7 +115,7 @@ func TestFIFOGivingUp(t *testing.T) {
 	})
 }
 
-// A waiter in the middle dies. The others wait for its record's TTL at most.
+// A waiter in the middle dies. The others wait at most for the TTL of its record.
 func TestFIFODeadWaiter(t *testing.T) {
 	for _, how := range []string{"cut", "blackhole", "closed"} {
 		t.Run(how, func(t *testing.T) {
@@ -164,8 +164,8 @@ func TestFIFODeadWaiter(t *testing.T) {
 	}
 }
 
-// The same while the lock is held throughout, so that only the end of the dead
-// waiter's record can move those behind it up.
+// The same, but the lock is held throughout, so that only the end of the dead waiter's
+// record can move up the waiters behind it.
 func TestFIFODeadWaiterWhileHeld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 10 * time.Second
@@ -184,8 +184,8 @@ func TestFIFODeadWaiterWhileHeld(t *testing.T) {
 	})
 }
 
-// The first waiter's predecessor left at a higher revision than the holder's
-// record has: the end of that record is an event all the same.
+// The first waiter's predecessor left at a higher revision than that of the holder's
+// record. The end of that record is still an event.
 func TestFIFOHolderDiesOlderThanTheQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 20 * time.Second
@@ -204,7 +204,7 @@ func TestFIFOHolderDiesOlderThanTheQueue(t *testing.T) {
 }
 
 // The same holds for a waiter whose new predecessor is dead. That predecessor's record is
-// older than the last that the waiter saw of its previous predecessor.
+// older than the last one that the waiter saw of its previous predecessor.
 func TestFIFOPredecessorDiesOlderThanTheQueue(t *testing.T) {
 	for range 4 { // a read by the timer may come at the right moment
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -228,7 +228,7 @@ func TestFIFOPredecessorDiesOlderThanTheQueue(t *testing.T) {
 	}
 }
 
-// A paused waiter at the head of the queue holds nobody up for long, although
+// A paused waiter at the head of the queue does not delay the others for long, although
 // its record lives.
 func TestFIFOIdleLockIsTakenOutOfTurn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -245,8 +245,9 @@ func TestFIFOIdleLockIsTakenOutOfTurn(t *testing.T) {
 	})
 }
 
-// One client takes and releases all the time, and may skip the queue for 100 ms. A waiter
-// of another client, whose claims always come a little late, gets in soon after that.
+// One client constantly takes and releases the lock, and may skip the queue for 100 ms. A
+// waiter of another client, whose claims always arrive a little late, gets in soon after
+// that.
 func TestFIFOReacquireStarvesNobody(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		greedy := kit.Join(t, s)
@@ -291,8 +292,8 @@ func TestFIFOReacquireStarvesNobody(t *testing.T) {
 	})
 }
 
-// A claim that is repeated passes nobody either: its client has seen the queue empty too
-// long ago.
+// A repeated claim passes no waiter either, because it has been too long since its client
+// saw the queue empty.
 func TestFIFORepeatedClaim(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		// The server refuses to take claims at a tombstone until an instant.
@@ -318,7 +319,7 @@ func TestFIFORepeatedClaim(t *testing.T) {
 	})
 }
 
-// A waiter gets in beside a client that takes and releases over TCP at full speed.
+// A waiter gets in against a client that takes and releases over TCP at full speed.
 func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
@@ -345,8 +346,8 @@ func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
 }
 
 // A release wakes one waiter, however many there are. Each hand-over writes at most three
-// times to the lock's key: the release, the claim of the next holder, and an attempt of the
-// waiter that is first then.
+// times to the lock's key: the release, the claim of the next holder, and an attempt of
+// the waiter that is then first.
 func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -384,8 +385,8 @@ func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 	})
 }
 
-// A long queue is worked off without anything left behind, whether the waiters are
-// clients or the goroutines of two.
+// A long queue is worked through and leaves nothing behind, whether the waiters are
+// clients or the goroutines of two clients.
 func TestFIFOManyWaiters(t *testing.T) {
 	for _, clients := range []int{100, 2} {
 		t.Run(fmt.Sprint(clients), func(t *testing.T) {
@@ -430,8 +431,8 @@ func TestFIFOManyWaiters(t *testing.T) {
 	}
 }
 
-// Of a long queue a waiter reads the part before its own ticket, if those before it
-// are in there.
+// In a long queue a waiter reads only the part ahead of its own ticket, if that contains
+// the places ahead of it.
 func TestLongQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		often := kit.Join(t, s) // its place has a TTL of 5 s
@@ -473,9 +474,9 @@ func TestLongQueue(t *testing.T) {
 	})
 }
 
-// The place before a newcomer's in a long queue is many revisions back, since other clients
-// have written meanwhile. The newcomer reads longer and longer parts of the queue, and not
-// all of it.
+// The place ahead of a newcomer's in a long queue is many revisions back, because other
+// clients have written meanwhile. The newcomer reads longer and longer parts of the queue,
+// but never all of it.
 func TestLongQueueInBusyBucket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.QuietHolder(t, s)
@@ -499,8 +500,8 @@ func TestLongQueueInBusyBucket(t *testing.T) {
 	})
 }
 
-// A newcomer reads some of the records of a lock. A record that it has not read may be that
-// of a waiter.
+// A newcomer reads only some of the records of a lock. One that it has not read may be a
+// waiter's.
 func TestNewcomerReadsAPart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		b, c := kit.Join(t, s), kit.Join(t, s)

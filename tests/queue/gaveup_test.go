@@ -18,8 +18,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A call that gives up returns when nothing of it is in the bucket any more. So a TryLock
-// that follows does not meet the place of a caller that has gone.
+// A call that gives up returns once it has left nothing in the bucket. So a later TryLock
+// does not meet the place of a caller that has given up.
 func TestGivenUpIsGone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		stage string
@@ -54,8 +54,8 @@ func TestGivenUpIsGone(t *testing.T) {
 	}
 }
 
-// A server that does not answer keeps a call that gives up for a tenth of a second, and a
-// connection that is down not at all. The place goes with the answer.
+// A server that does not answer delays a call that gives up by a tenth of a second, and a
+// connection that is down not at all. The place ends when the answer arrives.
 func TestGivingUpInSilence(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, _ := kit.JoinFaulty(t, s)
@@ -80,8 +80,8 @@ func TestGivingUpInSilence(t *testing.T) {
 	})
 }
 
-// A waiter gives up in the moment in which its client hands the lock to it. The holder
-// before it has released the lock. The waiter after it has the lock, and a break ends its
+// A waiter gives up at the moment when its client hands the lock to it. The previous
+// holder has released the lock. The waiter behind it has the lock, and a break ends its
 // context.
 func TestGivingUpAtHandOver(t *testing.T) {
 	s := testutil.RunServer(t)

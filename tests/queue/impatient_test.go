@@ -19,8 +19,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A head that gives up leaves the lock free, or held. Its successor lists the queue, and reads
-// the lock beside it: a free one it claims at once, and a held one it leaves alone.
+// A head that gives up leaves the lock free, or held. Its successor lists the queue together with
+// the lock. It immediately claims a free lock, and leaves a held one alone.
 func TestHeadGivesUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s)
@@ -53,7 +53,7 @@ func TestHeadGivesUp(t *testing.T) {
 	})
 }
 
-// What a call costs that gives up: the attempt, a list for a newcomer, the place, a list for a
+// The messages of a call that gives up: the attempt, a list for a newcomer, the place, a list for a
 // waiter, its subscription's proof, and the end of the place. The first waiter also reads the
 // holder. Longer waits read a few times more.
 func TestMessagesGivenUp(t *testing.T) {
@@ -76,10 +76,11 @@ func TestMessagesGivenUp(t *testing.T) {
 	})
 }
 
-// A queue serves those first whose patience is nearly over, so impatient callers give up at its
-// head. Each of them costs the next one the round trips until it may claim, here of 1 ms: the end of
-// the place, a list, and the claim. With a claim that expects 0 and is read up on these are five, and
-// the grants are a twentieth of what patient callers get, not a seventh.
+// A queue first serves callers whose patience is nearly over, so impatient callers give up at its
+// head. Each of them costs the next one the round trips, here of 1 ms, until it may claim: the end
+// of the place, a list, and the claim. A claim that expected 0 would be refused and followed by a
+// read, making five round trips. The grants would then be a twentieth of what patient callers get,
+// not a seventh.
 func TestImpatientCallers(t *testing.T) {
 	const clients, roundTrip, section, d = 12, time.Millisecond, time.Millisecond, 3 * time.Second
 	rate := func(t *testing.T, bucket *kvstore.Memory, impatient bool) (grants int64) {

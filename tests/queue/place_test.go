@@ -19,8 +19,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A waiter that gives up notifies its successor that it has gone, not that the successor is
-// first: there are other waiters before it.
+// A waiter that gives up notifies its successor that it has left, not that the
+// successor is first: other waiters are ahead of it.
 func TestGivingUpMakesNobodyFirst(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Crowd(t, s, 3)
@@ -38,7 +38,7 @@ func TestGivingUpMakesNobodyFirst(t *testing.T) {
 	})
 }
 
-// Nor does one that was granted out of turn.
+// Neither does a waiter that was granted the lock out of turn.
 func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		paused := kit.Join(t, s)
@@ -78,7 +78,7 @@ func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 	})
 }
 
-// A waiter whose place is not in the queue it reads is not first in it.
+// A waiter whose place is missing from the queue that it reads is not the first.
 func TestPlaceDeleted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Crowd(t, s, 3)
@@ -106,7 +106,7 @@ func TestPlaceDeleted(t *testing.T) {
 	})
 }
 
-// A place lives for 5 to 15 s, whatever the TTL of the lock that is waited for.
+// A place lives for 5 to 15 s, whatever the TTL of the lock.
 func TestPlaceIsShort(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -127,7 +127,7 @@ func TestPlaceIsShort(t *testing.T) {
 	})
 }
 
-// A waiter with a short TTL keeps its place over a pause of its machine or network
+// A waiter with a short TTL keeps its place during a pause of its machine or network
 // that is longer than that TTL.
 func TestPlaceOutlastsPause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -150,8 +150,9 @@ func TestPlaceOutlastsPause(t *testing.T) {
 	})
 }
 
-// A renewal of a place that is applied without an answer is found by the next one, which
-// it refuses. The waiter keeps its place: it is granted before the waiters behind it.
+// If a renewal of a place is applied without an answer, the next renewal is refused and
+// finds it. The waiter keeps its place: it is granted the lock before the waiters
+// behind it.
 func TestPlaceWhoseRenewalIsUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -183,9 +184,9 @@ func TestPlaceWhoseRenewalIsUnnotified(t *testing.T) {
 	})
 }
 
-// When the deletion of a place gets no answer, the client sends it again. Otherwise the
-// place would head the queue for its whole TTL. Each hand-over would take the time after
-// which a waiter takes an idle lock out of turn.
+// If the deletion of a place gets no answer, the client sends it again. Otherwise the
+// place would head the queue for its whole TTL, and each hand-over would take as long
+// as a waiter waits before it takes an idle lock out of turn.
 func TestPlaceLeftUnanswered(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -208,8 +209,8 @@ func TestPlaceLeftUnanswered(t *testing.T) {
 	})
 }
 
-// The queue is read from a state that contains the own place, even where replicas
-// lag: a waiter keeps its ticket.
+// A waiter reads the queue from a state that contains its own place, even if replicas
+// lag: it keeps its ticket.
 func TestStaleQueueList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var f *faults.Store
@@ -271,8 +272,8 @@ func TestPlaceUsedAgain(t *testing.T) {
 	}
 }
 
-// Whatever becomes of the write that takes a place again, its waiter gets in, in
-// the order in which it was queued, or gives up, and nothing of it stays.
+// Whatever happens to the write that reuses a place, its waiter gets in, in queue
+// order, or gives up and leaves nothing behind.
 func TestPlaceUsedAgainFaults(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{
 		"lost on the way":              faults.Drop,
@@ -333,12 +334,12 @@ func TestPlaceUsedAgainFaults(t *testing.T) {
 	}
 }
 
-// forgetful is a store whose lists may show what a key had before.
+// forgetful is a store whose lists may show earlier contents of a key.
 type forgetful struct{ kvstore.KV }
 
 func (forgetful) Current() bool { return false }
 
-// Where a list may show what the key had before, nothing is used again.
+// If a list may show earlier contents of a key, no place is reused.
 func TestPlaceIsNewWhereListsLag(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return forgetful{kv} }))
@@ -359,8 +360,8 @@ func TestPlaceIsNewWhereListsLag(t *testing.T) {
 	})
 }
 
-// The key of a place that was left is used no longer than its tombstone lives, and
-// a key that another client has written to not at all.
+// The key of a place that was left is reused only while its tombstone lives, and never
+// if another client has written to it.
 func TestPlaceNotUsedAgain(t *testing.T) {
 	for name, after := range map[string]func(r *kit.Raw, key string){
 		"when its tombstone has gone": func(*kit.Raw, string) { time.Sleep(1500 * time.Millisecond) },

@@ -16,8 +16,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// slowRoute is a store in a cluster: a subscription reaches the stream's leader with
-// the next write, and no sooner. An answer to a read says nothing about it.
+// slowRoute is a store in a cluster: a subscription reaches the stream's leader only with
+// the next write. An answer to a read says nothing about it.
 type slowRoute struct {
 	kvstore.KV
 	mu       sync.Mutex
@@ -62,8 +62,8 @@ func (r *slowRoute) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.
 
 func onSlowRoute(kv kvstore.KV) kvstore.KV { return &slowRoute{KV: kv} }
 
-// A waiter is notified of its predecessor's end, though nothing but its probe has made its
-// subscription known in the cluster.
+// A waiter is notified of its predecessor's end, although only its probe has announced its
+// subscription to the cluster.
 func TestSuccessorProbes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s, faults.WrapStore(onSlowRoute))
@@ -81,7 +81,7 @@ func TestSuccessorProbes(t *testing.T) {
 	})
 }
 
-// So does a writer that waits for readers to leave.
+// So is a writer that waits for readers to leave.
 func TestDrainProbes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		readers, c := kit.Join(t, s), kit.Join(t, s, faults.WrapStore(onSlowRoute))

@@ -1,6 +1,7 @@
-// Command locker speaks the lines of lockconform, as docs/protocol/conform.md says. It
-// locks with the library, or with -plain by a locker of its own, which is written from
-// docs/protocol. -weak makes that one break a rule, so that a test sees it caught.
+// Command locker speaks the line protocol of lockconform, as specified in
+// docs/protocol/conform.md. It locks with the library, or with -plain by its own
+// locker, which is written from docs/protocol. -weak makes that locker break a rule,
+// so that a test sees it caught.
 package main
 
 import (
@@ -29,7 +30,8 @@ type request struct {
 	TTL    int64  `json:"ttl"`
 	Name   string `json:"name"`
 	Wait   int64  `json:"wait"`
-	// Kind is read, write or permit, of so many. Without one the lock is a mutex.
+	// Kind is read, write or permit, one of Permits. Without a kind the lock is a
+	// mutex.
 	Kind    string `json:"kind"`
 	Permits int    `json:"permits"`
 }
@@ -48,13 +50,13 @@ type answer struct {
 // mutex is a lock that was granted.
 type mutex interface {
 	Token() uint64
-	Remaining() time.Duration                            // 0: not held
+	Remaining() time.Duration                            // 0 if not held
 	Context() context.Context                            // ends with the lease
-	Extend(ctx context.Context, ttl time.Duration) error // 0: the same again
+	Extend(ctx context.Context, ttl time.Duration) error // 0 keeps the TTL
 	Unlock(ctx context.Context) error
 }
 
-// client takes the lock that a request is about. With a wait of 0 it does not wait.
+// client takes the lock that a request names. If its wait is 0, it does not wait.
 type client interface {
 	take(ctx context.Context, r request) (mutex, error)
 }
@@ -84,7 +86,7 @@ func main() {
 			log.Fatal(err)
 		}
 		switch r.Do {
-		case "open": // before any other
+		case "open": // before any other request
 			l.say(l.answer(r))
 		case "close":
 			l.say(answer{ID: r.ID, Result: "ok"})
@@ -157,14 +159,14 @@ func (l *locker) answer(r request) answer {
 	return a
 }
 
-// of is the last lock of a name.
+// of returns the last lock of a name.
 func (l *locker) of(name string) mutex {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.locks[name]
 }
 
-// keep remembers a lock, and tells when it is lost.
+// keep remembers a lock, and reports its loss.
 func (l *locker) keep(name string, m mutex) {
 	l.mu.Lock()
 	l.locks[name], l.ended[name] = m, false

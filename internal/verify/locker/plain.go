@@ -23,20 +23,20 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// plain is a locker that is written from docs/protocol, for one server. It shares the
-// names of errors with the library, and nothing else.
+// plain is a locker written from docs/protocol, for one server. It shares only the names
+// of errors with the library.
 type plain struct {
 	nc     *nats.Conn
 	bucket string
 	id     string // of the client
 	ttl    time.Duration
-	notify string // not changed while waiters subscribe
+	notify string // must not change while waiters subscribe
 	*state
-	weak string // the rule that it breaks; "": none
+	weak string // the rule that it breaks; "" for none
 }
 
-// The rules that a plain locker can break, by the value of -weak. TestConformWeak has the case
-// of lockconform that catches each.
+// The rules that a plain locker can break, as values of -weak. TestConformWeak lists the
+// case of lockconform that catches each.
 const (
 	fromAnswer    = "validity-from-answer"
 	lateCounts    = "late-answers"
@@ -148,28 +148,28 @@ func newPlain(nc *nats.Conn, bucket string, ttl time.Duration, weak string) (*pl
 
 var errUnfit = errors.New("the bucket is not fit for locks")
 
-// state is what a client knows of the bucket.
+// state is what a client knows about the bucket.
 type state struct {
 	unfit   atomic.Bool
-	highest atomic.Uint64 // revision that was acknowledged
-	denied  atomic.Int64  // permissions that were refused
-	// keyByKey says that the user may not read many keys at once.
+	highest atomic.Uint64 // highest acknowledged revision
+	denied  atomic.Int64  // denied permissions
+	// keyByKey reports that the user may not read many keys at once.
 	keyByKey atomic.Bool
 
 	mu      sync.Mutex
 	created string
 	kept    []*lease
-	waiting []chan result // of a client that tells no answer from another
+	waiting []chan result // for a client that cannot tell one answer from another
 }
 
-// keep remembers a lease or a place, which ends with the bucket.
+// keep remembers a lease or a place that ends with the bucket.
 func (b *state) keep(l *lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.kept = append(b.kept, l)
 }
 
-// verify judges the bucket: the time of its creation, and then its settings.
+// verify judges the bucket: first the time of its creation, then its settings.
 func (p *plain) verify() error {
 	var info struct {
 		Created    string
@@ -222,7 +222,7 @@ func (p *plain) api(subject string, answer any) error {
 	return json.Unmarshal(m.Data, answer)
 }
 
-// validity is for how long a holder may work after the sending of a write.
+// validity returns how long a holder may work after it has sent a write.
 func (p *plain) validity(ttl time.Duration) time.Duration {
 	if p.weak == oneSecond {
 		return ttl - min(ttl/10, time.Second)
@@ -230,7 +230,7 @@ func (p *plain) validity(ttl time.Duration) time.Duration {
 	return ttl - max(min(ttl/10, time.Second), ttl/1000)
 }
 
-// encoded is a name as a part of a key.
+// encoded encodes a name as a part of a key.
 func encoded(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
@@ -247,18 +247,18 @@ func encoded(name string) string {
 	return b.String()
 }
 
-// result is what is known of a write.
+// result is what is known about a write.
 type result struct {
 	revision uint64 // stored there
-	last     uint64 // refused: the key is there
+	last     uint64 // refused because the key has this revision
 	refused  bool
 	inFlight bool
-	unknown  bool // nothing came in time, or
-	failed   bool // an answer that does not say what has become of the write
+	unknown  bool // no answer in time, or
+	failed   bool // an answer that does not tell the outcome of the write
 	unsent   bool
 }
 
-// write sends a conditional write, and waits for its answer for a second. A later answer
+// write sends a conditional write and waits for its answer for a second. A later answer
 // goes to late.
 func (p *plain) write(key string, fields map[string]any, expect uint64, guard string, late func(revision uint64)) result {
 	if !p.nc.IsConnected() && p.weak != buffersAll {
@@ -285,7 +285,7 @@ func (p *plain) write(key string, fields map[string]any, expect uint64, guard st
 	} else if p.weak != droppedTTL {
 		m.Header.Set("Nats-TTL", fmt.Sprint(fields["l"], "s"))
 	}
-	answers := make(chan result, 8) // more are duplicates
+	answers := make(chan result, 8) // any more are duplicates
 	if p.weak == anyReply || p.weak == staleReply {
 		p.await(answers)
 	}
@@ -325,14 +325,14 @@ func (p *plain) write(key string, fields map[string]any, expect uint64, guard st
 	return result{unknown: true}
 }
 
-// await has a write be the last that waits for an answer.
+// await appends a write to those that wait for an answer.
 func (p *plain) await(answers chan result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.waiting = append(p.waiting, answers)
 }
 
-// next is the first write that waits, or the last.
+// next returns the first waiting write, or with staleReply the last.
 func (p *plain) next() chan result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -373,12 +373,12 @@ func (p *plain) judged(m *nats.Msg) result {
 	return result{unknown: true, failed: true}
 }
 
-// stored is a record as it was read or notified.
+// stored is a record as read or notified.
 type stored struct {
 	key      string // without the prefix of the bucket
 	revision uint64
 	deleted  bool
-	end      time.Time // by the server's clock; zero: never
+	end      time.Time // by the server's clock; zero for never
 	valid    bool      // it is a record
 	fields   map[string]any
 }
@@ -414,11 +414,11 @@ func of(m *nats.Msg) (s stored) {
 	}
 	s.fields = decoded(m.Data)
 	s.valid = typed(s.fields) && s.number("v") == 1 && s.number("s") >= 1 && s.number("s") <= 9 && s.id() != "" &&
-		s.number("l") <= 366*24*3600 && s.number("q") <= 256 // negative ones are large
+		s.number("l") <= 366*24*3600 && s.number("q") <= 256 // negative ones read as large
 	return s
 }
 
-// types has the fields of each type. Fields of no type have any value.
+// types checks the fields of each type. All other fields may have any value.
 var types = map[string]func(v any) bool{
 	" v s a l m q at w n e gw by p ps ba ": isInt, " r t g u ": func(v any) bool { n, ok := v.(int64); return isInt(v) && (!ok || n >= 0) },
 	" id c o h bb br ": isText, " f k ": func(v any) bool { _, ok := v.(bool); return ok },
@@ -431,7 +431,7 @@ var types = map[string]func(v any) bool{
 	},
 }
 
-// isInt reports whether a value is an integer of 64 bits. A float is none.
+// isInt reports whether a value is a 64-bit integer. A float is not.
 func isInt(v any) bool {
 	n, unsigned := v.(uint64)
 	_, ok := v.(int64)
@@ -446,7 +446,7 @@ func isText(v any) bool {
 	return false
 }
 
-// typed reports whether each field has its type. One that is nil is as one that is absent.
+// typed reports whether each field has its type. A nil field counts as absent.
 func typed(fields map[string]any) bool {
 	for name, v := range fields {
 		for names, is := range types {
@@ -458,8 +458,8 @@ func typed(fields map[string]any) bool {
 	return fields != nil
 }
 
-// decoded returns the fields of a record, or nil. It allocates nothing for fields that are
-// announced and not there.
+// decoded returns the fields of a record, or nil. It allocates nothing for fields that
+// are announced but absent.
 func decoded(data []byte) map[string]any {
 	d := msgpack.NewDecoder(bytes.NewReader(data))
 	n, err := d.DecodeMapLen()
@@ -481,7 +481,7 @@ func decoded(data []byte) map[string]any {
 	return fields
 }
 
-// read reads a key. On one server every state is the newest.
+// read reads a key. On a single server every state is the newest.
 func (p *plain) read(key string) (stored, error) {
 	m, err := p.nc.Request("$JS.API.DIRECT.GET.KV_"+p.bucket+".$KV."+p.bucket+"."+key, nil, time.Second)
 	if err != nil {
@@ -502,7 +502,7 @@ func (p *plain) overdue(s stored) bool {
 	return s.live() && s.valid && !s.end.IsZero() && p.api("STREAM.INFO.KV_"+p.bucket, &info) == nil && !info.TS.Before(s.end)
 }
 
-// buried returns what is under the key of a record that was read. It deletes an overdue one before.
+// buried returns the record under the key of s, after deleting s if it is overdue.
 func (p *plain) buried(s stored) stored {
 	if !p.overdue(s) {
 		return s
@@ -523,7 +523,7 @@ type claim struct {
 	sent map[uint64]time.Time // attempts without an acknowledgement
 	n    uint64
 	more map[string]any // fields of all its records
-	// guard is the key that the expectations are about, if that is another one.
+	// guard is the key whose revision the claim expects, if that is not its own key.
 	guard string
 	// floor is the highest revision that was acknowledged before the newest attempt.
 	floor uint64
@@ -537,7 +537,7 @@ func (p *plain) claim(key string) *claim {
 	return &claim{p: p, key: key, id: id, sent: map[uint64]time.Time{}}
 }
 
-// target is what a waiter waits for: a lock, or the gate of one, and its queue.
+// target is what a waiter waits for, a lock or a gate, and its queue.
 type target struct{ key, queue string }
 
 func mutexOf(name string) target { return target{"lock." + encoded(name), "wait." + encoded(name)} }
@@ -550,14 +550,14 @@ func (p *plain) record(status int, id string, more map[string]any) map[string]an
 	return f
 }
 
-// with returns the fields of both.
+// with merges a and b; a's fields win.
 func with(a, b map[string]any) map[string]any {
 	all := maps.Clone(b)
 	maps.Copy(all, a)
 	return all
 }
 
-// remove writes a tombstone at exactly a revision.
+// remove writes a tombstone at exactly one revision.
 func (p *plain) remove(key string, status int, id string, revision uint64) result {
 	for {
 		r := p.write(key, map[string]any{"v": 1, "s": status, "id": id, "c": p.id, "l": 0}, revision, "", nil)
@@ -569,8 +569,8 @@ func (p *plain) remove(key string, status int, id string, revision uint64) resul
 
 var errLate = errors.New("the answer came too late")
 
-// attempt sends one attempt. It returns the lease, or the state of the key: expect is the
-// revision that the next attempt may expect, if the key is free.
+// attempt sends one attempt. It returns the lease, or the state of the key: expect is
+// the revision that the next attempt may expect, if the key is free.
 func (c *claim) attempt(expect uint64) (lock *lease, s stored, err error) {
 	c.mu.Lock()
 	c.n++
@@ -626,7 +626,7 @@ func (c *claim) end() {
 	c.over = true
 }
 
-// acked judges an acknowledgement that came after the second.
+// acked judges an acknowledgement that arrived after the second.
 func (c *claim) acked(n, revision uint64) {
 	c.mu.Lock()
 	over, sent := c.over, c.sent[n]
@@ -635,7 +635,7 @@ func (c *claim) acked(n, revision uint64) {
 	c.mu.Unlock()
 	if (over || late) && c.p.weak != overHeld {
 		c.p.remove(c.key, 4, c.id, revision)
-	} // else the next attempt finds the record
+	} // otherwise the next attempt finds the record
 }
 
 func (c *claim) granted(sent time.Time, revision uint64) (*lease, stored, error) {
@@ -659,7 +659,7 @@ func (c *claim) granted(sent time.Time, revision uint64) (*lease, stored, error)
 		c.p.remove(c.key, 4, c.id, revision)
 		return nil, stored{}, errLate
 	}
-	more := with(c.more, map[string]any{"at": sent.UnixMilli()}) // the attempt that was granted says so
+	more := with(c.more, map[string]any{"at": sent.UnixMilli()}) // the granted attempt says so
 	if c.p.weak == noTime {
 		more = c.more
 	}
@@ -670,7 +670,7 @@ func (c *claim) granted(sent time.Time, revision uint64) (*lease, stored, error)
 	return l, stored{}, nil
 }
 
-// take takes a lock, and waits for it for so long.
+// take takes a lock, and waits for it for r.Wait.
 func (p *plain) take(_ context.Context, r request) (mutex, error) {
 	wait := time.Duration(r.Wait) * time.Millisecond
 	switch r.Kind {
@@ -728,13 +728,13 @@ func given(l *lease, err error) (mutex, error) {
 	return l, nil
 }
 
-// queue lists the places of a mutex in the order of their tickets.
+// queue lists the places of a mutex in ticket order.
 func (p *plain) queue(t target) []stored {
 	_, places, _ := p.look(t)
 	return places
 }
 
-// look reads a lock and its places in one state.
+// look reads a lock and its places from one state.
 func (p *plain) look(t target) (lock stored, places []stored, ok bool) {
 	sub, err := p.nc.SubscribeSync(p.nc.NewInbox())
 	if err != nil {
@@ -809,8 +809,8 @@ func (p *plain) each(t target) (all []stored, ok bool) {
 
 func ticket(s stored) uint64 { return cmp.Or(s.number("t"), s.revision) }
 
-// wait queues, and claims the lock when it is the first. It reads with a timer, and when
-// anything of the lock or its queue is notified.
+// wait queues, and claims the lock once its place is the first. It reads on a timer, and
+// whenever a change to the lock or its queue is notified.
 func (p *plain) wait(c *claim, t target, end time.Time) (*lease, error) {
 	hints := make(chan stored, 64)
 	patterns := []string{c.key, t.queue + ".*"}
@@ -932,14 +932,16 @@ func (p *plain) wait(c *claim, t target, end time.Time) (*lease, error) {
 	return nil, natslock.ErrTimeout
 }
 
-// vacancy is the time in which a waiter's reads have shown a lock free, with one head of the queue.
+// vacancy is how long a waiter's reads have shown a lock free, with one head of the
+// queue.
 type vacancy struct {
 	since, last time.Time // the first of these reads, and the last
 	revision    uint64
 	head        string
 }
 
-// seen takes note of a read. It returns the head, and whether the lock may be claimed out of turn.
+// seen records a read. It returns the head, and whether the lock may be claimed out of
+// turn.
 func (v *vacancy) seen(p *plain, lock stored, places []stored, ok bool) (head stored, due bool) {
 	now := time.Now()
 	if len(places) > 0 {
@@ -984,7 +986,7 @@ func (v *vacancy) bury(p *plain, head stored, places []stored, mine string) {
 	}
 }
 
-// queued writes a place, which is renewed as a lease is.
+// queued writes a place, which is renewed like a lease.
 func (p *plain) queued(t target, more map[string]any) *lease {
 	of := *p
 	of.ttl = min(max(p.ttl, 5*time.Second), 15*time.Second)
@@ -1006,7 +1008,7 @@ func (p *plain) queued(t target, more map[string]any) *lease {
 // lease is a lock that was granted, or a place.
 type lease struct {
 	*claim
-	status int            // 0: held
+	status int            // 0 if held
 	more   map[string]any // fields of all its records
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -1038,7 +1040,7 @@ func (l *lease) Remaining() time.Duration {
 	return max(time.Until(l.until), 0)
 }
 
-// Extend renews the lease now, until that is confirmed or the lease ends.
+// Extend renews the lease now, and returns once that is confirmed or the lease ends.
 func (l *lease) Extend(ctx context.Context, ttl time.Duration) error {
 	ttl = cmp.Or(ttl, l.lasts())
 	if (ttl < time.Second || ttl > 24*time.Hour) && l.p.weak != anyExtension {
@@ -1087,7 +1089,7 @@ func (l *lease) renew() {
 		}
 		done := make(chan struct{})
 		go func() { l.again(l.lasts()); close(done) }()
-		select { // the end does not wait for an answer
+		select { // the end of the lease does not wait for an answer
 		case <-done:
 		case <-time.After(time.Until(until)):
 			l.mu.Lock()
@@ -1131,7 +1133,7 @@ func (l *lease) again(ttl time.Duration) {
 		validity := l.p.validity(of.ttl)
 		if now := time.Now(); l.ctx.Err() != nil || !now.Before(l.until) || !now.Before(of.at.Add(validity)) {
 			if l.p.weak != lateCounts {
-				if l.p.weak != leavesLate && !errors.Is(context.Cause(l.ctx), context.Canceled) { // else it is released
+				if l.p.weak != leavesLate && !errors.Is(context.Cause(l.ctx), context.Canceled) { // otherwise it is released
 					go l.p.remove(l.key, 4, l.id, revision)
 				}
 				return

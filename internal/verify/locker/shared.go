@@ -13,10 +13,10 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// gateOf is the gate of a reader-writer lock and its queue.
+// gateOf returns the gate of a reader-writer lock and its queue.
 func gateOf(name string) target { return target{"rw." + encoded(name), "rwait." + encoded(name)} }
 
-// queuing is a place that is left in the end.
+// queuing holds a place that is left in the end.
 type queuing struct {
 	p     *plain
 	place *lease
@@ -34,7 +34,8 @@ func (q *queuing) leave(status int) {
 	q.place = nil
 }
 
-// before are the places before the own one. Without an own place these are all.
+// before returns the places ahead of its own. Without one, these are all
+// places.
 func (q *queuing) before(places []stored) []stored {
 	for i, s := range places {
 		if q.place != nil && s.id() == q.place.id {
@@ -44,7 +45,7 @@ func (q *queuing) before(places []stored) []stored {
 	return places
 }
 
-// ensure queues, even when the place has ended.
+// ensure queues, again if the place has ended.
 func (q *queuing) ensure(t target, more map[string]any) bool {
 	if q.place != nil && q.place.ctx.Err() == nil {
 		return true
@@ -53,7 +54,7 @@ func (q *queuing) ensure(t target, more map[string]any) bool {
 	return q.place != nil
 }
 
-// tick is how often one reads that waits for readers, or for a gate.
+// tick is how often a client reads that waits for readers or for a gate.
 const tick = 50 * time.Millisecond
 
 // reader joins a reader-writer lock.
@@ -65,7 +66,7 @@ func (p *plain) reader(name string, wait time.Duration) (mutex, error) {
 		end = time.Now().Add(wait)
 	}
 	id := rand.Text()
-	granted := 5 // the status of the place then
+	granted := 5 // the status of its place when it is granted the lock
 	for time.Now().Before(end) {
 		gate, places, ok := p.look(t)
 		if !ok {
@@ -124,7 +125,7 @@ func (p *plain) reader(name string, wait time.Duration) (mutex, error) {
 	return nil, natslock.ErrTimeout
 }
 
-// writer takes the gate, and waits until nobody reads.
+// writer takes the gate, and waits until no reader is left.
 func (p *plain) writer(name string, wait time.Duration) (mutex, error) {
 	readers := "read." + encoded(name) + ".*"
 	if wait == 0 && p.weak != noDrain {
@@ -201,7 +202,7 @@ func (p *plain) reading(filter string, gate uint64) (n int, ok bool) {
 			if p.remove(s.key, 4, s.id(), s.revision).revision == 0 {
 				n++
 			}
-		default: // also one that is named and not found: ask again
+		default: // even a reader that is named and not found: ask again
 			n++
 		}
 	}
@@ -257,7 +258,7 @@ func (p *plain) permit(name string, permits int, wait time.Duration) (mutex, err
 			q.leave(4)
 			return nil, err
 		}
-		if p.weak != twoClaims { // what was not answered may yet be stored
+		if p.weak != twoClaims { // an unanswered attempt may still be stored
 			c.settle(slots[free].revision)
 		}
 	}
@@ -265,7 +266,7 @@ func (p *plain) permit(name string, permits int, wait time.Duration) (mutex, err
 	return nil, natslock.ErrTimeout
 }
 
-// settle takes away what an attempt without an answer may have made.
+// settle removes what an unanswered attempt may have stored.
 func (c *claim) settle(expect uint64) {
 	if r := c.p.remove(c.key, 4, c.id, expect); r.refused {
 		if s, err := c.p.read(c.key); err == nil && s.live() && s.id() == c.id {
@@ -274,7 +275,7 @@ func (c *claim) settle(expect uint64) {
 	}
 }
 
-// slots reads the slots of a semaphore and its queue in one state.
+// slots reads the slots of a semaphore and its queue from one state.
 func (p *plain) slots(t target) (places []stored, slots map[int]stored, ok bool) {
 	slots = map[int]stored{}
 	_, places, ok = p.look(t)

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// Narrow is a way over TCP to a server. It passes so many publishes of all its clients a
-// second, and whatever a client sends in its order. What has to wait, it keeps, however much
-// that is. What the server sends passes at once.
+// Narrow is a TCP proxy for a server. It limits the publishes of all its clients to a
+// rate, and keeps the order of everything that a client sends. It holds back what has to
+// wait, however much that is. What the server sends passes immediately.
 type Narrow struct {
 	listener net.Listener
 	target   string
@@ -25,16 +25,16 @@ type Narrow struct {
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
 	closed bool
-	pause  time.Duration // between two publishes; 0: none
-	next   time.Time     // when the next one may pass
+	pause  time.Duration // between two publishes; 0 for none
+	next   time.Time     // when the next publish may pass
 	passed int
 }
 
-// behind is by how much a narrow way may run behind its rate and make up for it.
+// behind is how far a proxy may fall behind its rate and still make up for it.
 const behind = 20 * time.Millisecond
 
-// NewNarrow returns a way to the server at a URL that passes all at first, and ends with
-// the test.
+// NewNarrow returns a proxy for the server at url. It passes everything at first, and
+// closes when the test ends.
 func NewNarrow(t testing.TB, url string) *Narrow {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,10 +47,10 @@ func NewNarrow(t testing.TB, url string) *Narrow {
 	return n
 }
 
-// URL is where clients connect to.
+// URL returns the URL to which clients connect.
 func (n *Narrow) URL() string { return "nats://" + n.listener.Addr().String() }
 
-// Carry sets how many publishes a second pass; 0: all.
+// Carry sets how many publishes pass per second; 0 means all.
 func (n *Narrow) Carry(rate int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -60,7 +60,7 @@ func (n *Narrow) Carry(rate int) {
 	}
 }
 
-// Passed returns how many publishes have passed.
+// Passed returns the number of publishes that have passed.
 func (n *Narrow) Passed() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -139,7 +139,7 @@ func (n *Narrow) accept() {
 	}
 }
 
-// narrow passes what a client sends.
+// narrow passes on what a client sends.
 func (n *Narrow) narrow(to io.Writer, from *bufio.Reader) error {
 	w := bufio.NewWriter(to)
 	for {
@@ -173,8 +173,8 @@ func (n *Narrow) narrow(to io.Writer, from *bufio.Reader) error {
 	}
 }
 
-// payload is the number of bytes that belong to a line of the NATS protocol: none, but for a
-// publish.
+// payload returns the number of bytes that follow a line of the NATS protocol: none,
+// except for a publish.
 func payload(line []byte) (int64, error) {
 	words := bytes.Fields(line)
 	if len(words) == 0 || (!bytes.EqualFold(words[0], []byte("PUB")) && !bytes.EqualFold(words[0], []byte("HPUB"))) {
@@ -187,7 +187,7 @@ func payload(line []byte) (int64, error) {
 	return size + int64(len("\r\n")), nil
 }
 
-// queue is a pipe that keeps whatever is written into it.
+// queue is a pipe that keeps whatever is written to it.
 type queue struct {
 	mu    sync.Mutex
 	more  sync.Cond
@@ -220,7 +220,7 @@ func (q *queue) Read(b []byte) (int, error) {
 	return q.bytes.Read(b)
 }
 
-// end has Read return an error when all is read; nil: io.EOF.
+// end makes Read return an error once everything is read; io.EOF if err is nil.
 func (q *queue) end(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,5 +1,6 @@
-// Package proxy stands between a client and a server, and answers requests of the JetStream
-// API as another server would: one that lags, that catches up, or that is older.
+// Package proxy stands between a client and a server, and answers requests to the
+// JetStream API like another server would: one that lags, that is catching up, or that is
+// older.
 package proxy
 
 import (
@@ -17,9 +18,10 @@ import (
 // prefix is the API prefix of a client behind a proxy.
 const prefix = "proxy.API"
 
-// JetStream returns a connection of its own, whose requests and writes pass a proxy.
-// intercept is called with each of them, on one goroutine. It answers the request over the
-// connection of the proxy and returns true, or returns false to have it passed on.
+// JetStream returns a separate connection whose requests and writes pass through a proxy.
+// The proxy calls intercept with each of them, on one goroutine. intercept answers the
+// request over nc, the proxy's connection, and returns true, or returns false to have it
+// passed on.
 func JetStream(t testing.TB, srv *testutil.Server, intercept func(nc *nats.Conn, request *nats.Msg) bool) jetstream.JetStream {
 	t.Helper()
 	nc := srv.Connect()
@@ -41,8 +43,8 @@ func JetStream(t testing.TB, srv *testutil.Server, intercept func(nc *nats.Conn,
 	return js
 }
 
-// Rewrite answers a request of the JetStream API with the server's answer, changed by
-// change. It returns true, for an intercept.
+// Rewrite answers a JetStream API request with the server's answer, changed by change. It
+// returns true, for use in an intercept.
 func Rewrite(t testing.TB, nc *nats.Conn, request *nats.Msg, change func(answer map[string]any)) bool {
 	m, err := nc.Request(target(request), request.Data, time.Second)
 	var answer map[string]any
@@ -63,13 +65,13 @@ func Rewrite(t testing.TB, nc *nats.Conn, request *nats.Msg, change func(answer 
 }
 
 // Status answers a request with a message that has a status and no body. It returns true,
-// for an intercept.
+// for use in an intercept.
 func Status(t testing.TB, nc *nats.Conn, request *nats.Msg, status string) bool {
 	publish(t, nc, &nats.Msg{Subject: request.Reply, Header: nats.Header{"Status": {status}}})
 	return true
 }
 
-// target is the subject of a request at the server.
+// target returns the subject of a request at the server.
 func target(m *nats.Msg) string {
 	to := strings.TrimPrefix(m.Subject, prefix+".")
 	if strings.HasPrefix(to, "$KV.") {

@@ -1,7 +1,7 @@
 //go:build unix
 
 // Command readme writes the real output of lockctl into the documents. It runs the lines
-// in steps.go, against a server of its own for each page, and puts them and their output
+// in steps.go, with a separate server for each page, and puts them and their output
 // between two marks. A test runs them again and compares.
 package main
 
@@ -91,7 +91,7 @@ func split(page string) (before, session, after string, err error) {
 	return before, session, after, nil
 }
 
-// stage is where the lines are run.
+// stage is the environment in which the lines run.
 type stage struct {
 	dir   string
 	env   []string
@@ -116,7 +116,7 @@ func play(bin string, steps []step) (_ string, err error) {
 		if err != nil {
 			return "", fmt.Errorf("%s%s: %w\n%s", s.line, s.run, err, out)
 		}
-		if i == 0 { // the server: the others need its address
+		if i == 0 { // the server, whose address the others need
 			st.env = append(st.env, "NATS_URL="+strings.TrimSpace(out))
 		}
 		if s.hidden {
@@ -138,8 +138,8 @@ func (st *stage) prepare(bin string) error {
 	return nil
 }
 
-// perform runs a step and returns its output. In the background, that is the output until
-// the step's condition holds.
+// perform runs a step and returns its output. For a background step, that is the output
+// until its condition holds.
 func (st *stage) perform(i int, s step) (string, error) {
 	line := s.run
 	if line == "" {
@@ -178,7 +178,7 @@ func (st *stage) command(line string) *exec.Cmd {
 	return cmd
 }
 
-// stop ends the processes that still run, the server last.
+// stop ends the processes that are still running, the server last.
 func (st *stage) stop() {
 	for i := len(st.procs) - 1; i >= 0; i-- {
 		_ = syscall.Kill(-st.procs[i].Process.Pid, syscall.SIGKILL)
@@ -188,10 +188,10 @@ func (st *stage) stop() {
 
 var address = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 
-// shown is the output with the address that the line shown would have.
+// shown returns the output with the address that the displayed line would have.
 func shown(out string) string { return address.ReplaceAllString(out, "127.0.0.1:4222") }
 
-// varying are the parts of the output that are never the same.
+// varying lists the parts of the output that are never the same.
 var varying = []struct {
 	is   *regexp.Regexp
 	name string
@@ -205,7 +205,7 @@ var varying = []struct {
 	{regexp.MustCompile(`[ \t]+`), " "},
 }
 
-// plain is the output without the parts that vary.
+// plain returns the output without the parts that vary.
 func plain(session string) string {
 	for _, v := range varying {
 		session = v.is.ReplaceAllString(session, v.name)

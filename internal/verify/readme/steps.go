@@ -6,15 +6,15 @@ package main
 type step struct {
 	line   string // shown; run in the background if it ends with "&"
 	run    string // run instead, with details that the page need not show
-	until  string // of a line in the background: the shell's condition for going on
+	until  string // for a background line: the shell condition for going on
 	hidden bool
 }
 
-// server is the first step of each session. The others reach the server that it starts.
+// server is the first step of each session. The others use the server that it starts.
 var server = step{line: "lockctl server &", run: "lockctl server --port 0 --dir store &", until: "grep -q nats:// out.0"}
 
 // sessions are the lines that the pages show, in this order. Add yours here, run "make
-// docs", and teach plain in main.go the parts of its output that differ from one time to
+// docs", and teach plain in main.go which parts of its output differ from one run to
 // the next.
 var sessions = map[string][]step{
 	"README.md": {
@@ -42,8 +42,8 @@ var sessions = map[string][]step{
 	},
 }
 
-// held is the condition that a lock has a holder.
+// held returns the condition that a lock has a holder.
 func held(name string) string { return "lockctl info " + name + " | grep -q ': held'" }
 
-// queued is the condition that one waiter queues for a lock.
+// queued returns the condition that one waiter queues for a lock.
 func queued(name string) string { return "lockctl info " + name + " | grep -q 'queue of 1'" }

@@ -1,13 +1,12 @@
-// Package simulation lets clients contend for locks for hours of simulated time, while
-// the network, the server and an operator get in their way. Package history records what
-// the clients do and judges it. The package has no code outside its tests.
+// Package simulation makes clients contend for locks for hours of simulated time, while the
+// network, the server and an operator interfere. Package history records what the clients
+// do and judges it. The package has no code outside its tests.
 //
 // Most simulations have their bucket in memory, where operations take a fraction of the
-// time. Clients there meet lost, late and forged messages, links that are cut, and
-// operators. Those whose names end in Server have a real server, in the same bubble of fake
-// time. It starts again, forgets TTLs, and has its bucket re-created.
+// time. Their clients meet lost, late and forged messages, cut links, and operators.
+// Simulations whose names end in Server use a real server, in the same bubble of fake time.
+// It restarts, forgets TTLs, and has its bucket re-created.
 //
-// A seed repeats the plan and the fate of a client's n-th write. It does not repeat the
-// order in which goroutines run, so two runs of a seed differ: repeat a seed that has failed
-// some times.
+// A seed repeats the plan and the fate of a client's n-th write, but not the order in which
+// goroutines run. So two runs of a seed differ: repeat a failed seed several times.
 package simulation
