@@ -23,7 +23,7 @@ const (
 )
 
 // errUnreadable: the server's own headers are not where they should be, because the writer's
-// headers are broken, or they belong to another stream.
+// headers are broken, or the server's are those of another stream.
 var errUnreadable = errors.New("unreadable record")
 
 // record parses a message that the server delivered with its position in the headers. The key comes

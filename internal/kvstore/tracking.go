@@ -43,8 +43,7 @@ func (w *tracking) end() bool {
 	return true
 }
 
-// Track has the end of r's TTL delivered as an event, and those of all later
-// records.
+// Track has the end of r's TTL delivered as an event, and the ends of all later records.
 func (w *tracking) Track(r Record) {
 	w.tracks.Store(true)
 	if r.TTL > 0 && !r.Deleted {

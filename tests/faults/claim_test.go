@@ -130,7 +130,7 @@ func TestInFlightIsNotHeld(t *testing.T) {
 	}
 }
 
-// A write is usually in flight only briefly, but may take long across the world.
+// A write is usually in flight only briefly, but may take longer across the world.
 func TestInFlightIsTriedAgainSoon(t *testing.T) {
 	for tries, limits := range map[int][2]time.Duration{
 		6:  {0, 0},

@@ -274,7 +274,7 @@ func TestBusyLockIsNoOutage(t *testing.T) {
 }
 
 // What a client has learned while one goroutine waited says nothing about a later
-// goroutine's wait: the error of that one reports the outage that it met.
+// goroutine's wait: the later wait's error reports the outage that it met.
 func TestOutageOfALaterWait(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)

@@ -281,7 +281,7 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 	}
 }
 
-// store applies a write that was checked age ago, from when its TTL counts.
+// store applies a write that was checked age ago. Its TTL counts from that check.
 func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 	old := n.rec
 	rev := n.next
