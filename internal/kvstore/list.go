@@ -179,8 +179,7 @@ func (s *reader) listKeys(ctx context.Context, pattern string, min uint64) (List
 		if len(missing) == 0 { //safety:list-complete
 			return l, nil
 		}
-		// Either the missing records have ended since, or this replica lags: the leader
-		// knows.
+		// The missing ones have ended since, or this replica lags: the leader knows.
 		if st, err = s.stateAt(ctx, pattern, min); err != nil {
 			return Listing{}, err
 		}
@@ -208,8 +207,7 @@ func (s *reader) listNamed(ctx context.Context, keys []string, min uint64) (List
 	if len(records) == len(keys) || s.Alone() {
 		return l, nil
 	}
-	// Either the missing records have ended since, or this replica lacks them: the leader
-	// knows.
+	// The missing ones have ended since, or this replica lacks them: the leader knows.
 	sure, err := s.readEach(ctx, lacking(keys, records), func(ctx context.Context, key string) (Record, error) { return s.Get(ctx, key, min) })
 	l.Records = append(l.Records, sure...)
 	return l, err
@@ -316,9 +314,8 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 		return Listing{}, err
 	}
 	defer forget()
-	// With a single server, no other can answer instead, and each repeated request adds
-	// to the load that makes it late. Only a waiter's reads are patient, since it repeats
-	// them: for any other read the answer may have been lost.
+	// No other server can answer for a single one, and each repeat delays it further. A waiter
+	// repeats its reads anyway, so only these wait longer: the answer to any other may be lost.
 	patient := s.Alone() && (what.atMost > 0 || len(what.also) > 0)
 	within := repeatAfter
 	if patient {

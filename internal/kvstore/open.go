@@ -58,8 +58,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 		s   *Store
 		err error
 	}
-	// nats.go holds its mutex while it tries to connect, and the end of ctx does not
-	// interrupt that.
+	// nats.go holds its mutex while it tries to connect, even after the end of ctx.
 	done := make(chan opened, 1)
 	go func() {
 		s, err := openConnected(parent, ctx, js, cfg)

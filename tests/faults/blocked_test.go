@@ -41,7 +41,7 @@ func TestLeaseBlockedWrite(t *testing.T) {
 	kit.WantLost(t, slow, natslock.ErrLost)
 }
 
-// Nor does a blocked network write delay a release beyond its timeout.
+// A blocked network write does not delay a release beyond its timeout.
 func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)

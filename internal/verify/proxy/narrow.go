@@ -47,7 +47,7 @@ func NewNarrow(t testing.TB, url string) *Narrow {
 	return n
 }
 
-// URL returns the URL to which clients connect.
+// URL returns the URL for clients.
 func (n *Narrow) URL() string { return "nats://" + n.listener.Addr().String() }
 
 // Carry sets how many publishes pass per second; 0 means all.
