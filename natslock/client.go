@@ -25,7 +25,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Client takes locks in one bucket. [New] makes it, and one for each connection is enough.
+// Client takes locks in one bucket. Create it with [New]; one per connection is enough.
 // Methods of a zero Client return an error that matches [ErrInvalid], or zero values.
 type Client struct {
 	session *session.Session
@@ -36,7 +36,7 @@ type Client struct {
 
 var errNoClient = fmt.Errorf("%w: a natslock.Client made without New", ErrInvalid)
 
-// ready refuses a client that New has not made.
+// ready refuses a client that was not made by New.
 func (c *Client) ready() error {
 	if c == nil || c.session == nil {
 		return errNoClient
@@ -46,7 +46,7 @@ func (c *Client) ready() error {
 
 var errNoContext = fmt.Errorf("%w: the context is nil", ErrInvalid)
 
-// readyFor refuses a client that New has not made, and a nil context.
+// readyFor refuses a client that was not made by New, and a nil context.
 func (c *Client) readyFor(ctx context.Context) error {
 	if err := c.ready(); err != nil {
 		return err
@@ -58,18 +58,18 @@ func (c *Client) readyFor(ctx context.Context) error {
 }
 
 // New opens the bucket and verifies that its settings are safe for locks. It creates a missing
-// bucket, unless [WithCreate] forbids that. If ctx has no deadline, New waits up to 10 s for
-// the server and the connection.
+// bucket unless [WithCreate] forbids that. If ctx has no deadline, New waits up to 10 s for
+// the connection and the server.
 //
 // The error matches [ErrInvalid] for an invalid option, kvstore.ErrInvalidKey for an invalid
 // bucket name, or [ErrPermission]. It matches [ErrUnavailable] if there is no connection, no
 // JetStream or no leader of the bucket, kvstore.ErrNotFound if the bucket is missing and may
-// not be created, and kvstore.ErrBucketConfig if the bucket is not safe for locks: the error
-// names each setting and its repair.
+// not be created, and kvstore.ErrBucketConfig if the bucket is unsafe for locks: the error
+// names each setting and how to repair it.
 //
-// The caller keeps the connection. Make it with nats.MaxReconnects(-1) and
+// The connection remains the caller's. Open it with nats.MaxReconnects(-1) and
 // nats.IgnoreAuthErrorAbort(): by default nats.go closes a connection for good after an outage
-// of two minutes or a second refused login, and all calls fail from then on. Goroutines and
+// of two minutes or a second refused login, and from then on all calls fail. Goroutines and
 // subscriptions start with the first lock.
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg, err := configOf(opts)
@@ -103,16 +103,16 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	return cfg.client(store), nil
 }
 
-// maxName is the length of the longest name of a connection that the owner has.
+// maxName is the longest connection name that goes into the default owner.
 const maxName = 128
 
-// process names this process among all machines.
+// process names this process uniquely across machines.
 func process() string {
 	host, _ := os.Hostname()
 	return fmt.Sprintf("%s:%d", host, os.Getpid())
 }
 
-// client returns a client of the bucket of a store.
+// client returns a client of the bucket that kv is open on.
 func (cfg config) client(kv kvstore.KV) *Client {
 	if cfg.wrap != nil {
 		kv = cfg.wrap(kv)
@@ -125,39 +125,41 @@ func (cfg config) client(kv kvstore.KV) *Client {
 	return &Client{session: held, locks: cohort.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), bucket: b}
 }
 
-// Lock takes the mutex. It waits in the queue until ctx ends or [MaxWait] passes, and otherwise
-// without a limit, even over outages. ctx is also the parent of the lock's context: see
+// Lock takes the mutex. It waits in the queue, through outages and without any other limit,
+// until ctx ends or [MaxWait] passes. ctx is also the parent of the lock's context: see
 // [Detached].
 //
 // Lock returns the held lock, or an error and no lock. If the wait ended, the error is a
-// *[TimeoutError]. The error matches [ErrUnavailable] if the bucket is gone, the connection is
-// closed, or the servers answer but the stream has had no leader for 15 s. It matches
-// kvstore.ErrBucketConfig if the settings of the bucket are no longer safe (see
+// *[TimeoutError]. The error matches [ErrUnavailable] if the bucket no longer exists, the
+// connection is closed, or the servers answer but the stream has had no leader for 15 s. It
+// matches kvstore.ErrBucketConfig if the settings of the bucket are no longer safe (see
 // [Client.Healthy]), and otherwise [ErrInvalid], [ErrPermission] or [ErrClosed].
 //
 // When a wait ends, Lock deletes its place in the queue, and waits up to 100 ms for the server
-// to confirm that. In an outage it returns at once, and the place ends with its TTL of at most
-// 15 s. Lock can outlive ctx only while the network accepts no bytes and has not failed yet:
-// nats.go then blocks for up to a minute. The contexts of held locks end in time even then.
+// to confirm that. In an outage it returns at once, and the place expires with its TTL of at
+// most 15 s. Lock can outlive ctx only while the network accepts no bytes but has not failed
+// yet: nats.go then blocks for up to a minute. Even then the contexts of held locks end in
+// time.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, record.Mutex, record.Exclusive, true, name, opts)
 }
 
-// TryLock takes the mutex if it is free and has no queue. It never queues, and waits for the
-// server's answers only: up to 5 s, or one TTL if that is shorter. A lock that has been free
-// for a second in spite of its queue counts as free. TryLock takes a lock that this client
-// keeps idle, and no idle lock of another client: see [Linger].
+// TryLock takes the mutex if it is free and has no queue. It never queues, and waits only for
+// the server's answers: up to 5 s, or one TTL if that is shorter. A lock that has been free
+// for a second despite its queue counts as free. TryLock takes a lock that this client keeps
+// idle, but not an idle lock of another client: see [Linger].
 //
 // TryLock returns the held lock, or an error and no lock. If the lock is held or has a queue,
 // the error is a *[LockedError], which names the holder. If the server does not answer, the
 // error matches [ErrUnavailable]. If ctx ended, it matches [ErrTimeout] and ctx's error, and
-// [ErrUnavailable] if that was before the answer. The other errors are those of [Client.Lock].
+// also [ErrUnavailable] if ctx ended before the answer. The other errors are those of
+// [Client.Lock].
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, record.Mutex, record.Exclusive, false, name, opts)
 }
 
-// acquire is behind [Client.Lock], [Client.TryLock] and the methods of package
-// rwlock. A mutex knows no mode but exclusive.
+// acquire implements [Client.Lock], [Client.TryLock] and the methods of package rwlock. A mutex
+// has no mode but exclusive.
 func (c *Client) acquire(ctx context.Context, kind record.Kind, mode record.Mode, wait bool, name string, opts []LockOption) (*Lock, error) {
 	if err := c.readyFor(ctx); err != nil {
 		return nil, fmt.Errorf("lock %q: %w", name, err)
@@ -173,7 +175,7 @@ func (c *Client) acquire(ctx context.Context, kind record.Kind, mode record.Mode
 	return c.take(ctx, cfg)
 }
 
-// take takes the lock that cfg says.
+// take takes the lock that cfg describes.
 func (c *Client) take(ctx context.Context, cfg lockConfig) (*Lock, error) {
 	if cfg.req.Once {
 		cfg.req.MaxWait = 0
@@ -181,7 +183,7 @@ func (c *Client) take(ctx context.Context, cfg lockConfig) (*Lock, error) {
 	return cfg.handle(func(req call.Request) (cohort.Holding, error) { return c.locks.Acquire(ctx, req) })
 }
 
-// handle returns the handle of a lock that get has got.
+// handle acquires a lock by get and returns its handle.
 func (c *lockConfig) handle(get func(call.Request) (cohort.Holding, error)) (*Lock, error) {
 	var warns *warning
 	if c.warn != nil {
@@ -194,25 +196,25 @@ func (c *lockConfig) handle(get func(call.Request) (cohort.Holding, error)) (*Lo
 	}
 	l := &Lock{lease: inner}
 	l.self = l
-	// A handle that is dropped can never unlock: its lease runs out instead of
-	// being renewed forever.
+	// No one can unlock through a dropped handle, so let its lease run out instead of renewing
+	// it forever.
 	l.cleanup = runtime.AddCleanup(l, cohort.Holding.Abandon, inner)
-	if warns != nil { // last: a warning that is due already uses the handle at once
+	if warns != nil { // last, because a warning that is already due uses the handle at once
 		warns.handle = weak.Make(l)
 		close(warns.ready)
 	}
 	return l, nil
 }
 
-// warning calls back with a handle that it does not keep from being dropped.
+// warning calls fn with the handle, without keeping the handle alive.
 type warning struct {
 	fn     func(*Lock)
 	ready  chan struct{} // closed when handle is set
 	handle weak.Pointer[Lock]
-	given  atomic.Bool // and fn has not returned yet
+	given  atomic.Bool // fn was called and has not returned yet
 }
 
-// give runs on a goroutine of its own: nothing but the end of the lock keeps a warning back.
+// give runs on a goroutine of its own: only the end of the lock holds a warning back.
 func (w *warning) give() {
 	<-w.ready
 	l := w.handle.Value()
@@ -228,22 +230,22 @@ func (w *warning) give() {
 // Do takes the mutex like [Client.Lock], calls fn with the lock's context and the lock, and
 // unlocks when fn returns or panics.
 //
-// Do returns nil if fn returned nil and held the lock to its end. If fn did not run, Do returns
-// the error of the acquire, and otherwise fn's error joined with that of [Lock.Unlock]. If the
-// result matches [ErrLost], fn may not have been alone. If it matches [ErrEnded], fn outlasted
-// an [Until] lock. A nil fn is refused with [ErrInvalid].
+// Do returns nil if fn returned nil and the lock was held until then. If fn did not run, Do
+// returns the error of the acquire, and otherwise fn's error joined with that of [Lock.Unlock].
+// If the result matches [ErrLost], fn may have overlapped another holder. If it matches
+// [ErrEnded], fn outlasted an [Until] lock. A nil fn is refused with [ErrInvalid].
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	return under(ctx, c.Lock, name, fn, opts)
 }
 
-// TryDo is [Client.Do] with [Client.TryLock]. If the lock was held or had a queue, fn has not
-// run, and the error is a *[LockedError]. An error of that kind that fn returns looks the same:
-// have fn note that it ran, or wrap its errors, where that matters.
+// TryDo is [Client.Do] with [Client.TryLock]. If the lock was held or had a queue, fn did not
+// run, and the error is a *[LockedError]. If fn itself returns a *[LockedError], it looks the
+// same: where that matters, have fn note that it ran, or wrap its errors.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	return under(ctx, c.TryLock, name, fn, opts)
 }
 
-// under runs fn under the lock that take takes.
+// under runs fn under the lock that take acquires.
 func under(ctx context.Context, take func(context.Context, string, ...LockOption) (*Lock, error), name string,
 	fn func(context.Context, *Lock) error, opts []LockOption,
 ) error {
@@ -257,29 +259,29 @@ func under(ctx context.Context, take func(context.Context, string, ...LockOption
 	return l.Do(fn)
 }
 
-// Stats has counts of a client.
+// Stats holds a client's counters.
 type Stats struct {
 	Held    int // locks held now
 	Waiting int // acquires queued now
-	Idle    int // locks kept idle now, which are not in Held: see [Linger]
+	Idle    int // locks kept idle now, not included in Held: see [Linger]
 
 	Granted  uint64 // acquires that got the lock
 	Renewed  uint64 // renewals that the server confirmed in time
 	Released uint64 // locks unlocked inside their validity
-	Lost     uint64 // locks that ended without an Unlock, breaks and planned ends left out
+	Lost     uint64 // locks that ended without an Unlock, excluding breaks and planned ends
 	Ended    uint64 // [Until] locks held to their planned end
 	Broken   uint64 // locks that an operator ended
-	GaveUp   uint64 // acquires that their context, MaxWait or Until ended
+	GaveUp   uint64 // acquires ended by their context, MaxWait or Until
 
-	// RenewalLag is the time by which the latest renewal of a held or idle lock is late, 0 if
-	// all are in time. A renewal is due a third of the TTL after the last confirmed write.
+	// RenewalLag is the delay of the most overdue renewal of a held or idle lock, 0 if none
+	// is overdue. A renewal is due a third of the TTL after the last confirmed write.
 	RenewalLag time.Duration
 }
 
-// Stats returns the counts since New, without I/O. Each reader counts, and the renewal of a
-// lease that several share counts once. A lock that lingers counts as granted and released each
-// time that a goroutine takes and unlocks it, and not when it ends idle. The call takes longer
-// with more locks.
+// Stats returns the counts since New, without I/O. Every reader counts, but a renewal of a
+// shared lease counts once. A lingering lock counts as granted and released each time a
+// goroutine takes and unlocks it, and not when it ends idle. The call takes longer with more
+// locks.
 func (c *Client) Stats() Stats {
 	if c.ready() != nil {
 		return Stats{}
@@ -295,19 +297,20 @@ func (c *Client) Stats() Stats {
 }
 
 // Healthy returns nil if the client can take and keep locks, and otherwise what is wrong. It
-// does no I/O. Use it for probes of readiness, not of liveness: a restart repairs nothing, and
+// does no I/O. Use it for readiness probes, not liveness probes: a restart repairs nothing and
 // loses the held locks.
 //
-// The error matches [ErrUnavailable] without a connection, if the renewal of a held lock is
-// overdue or was refused, and if no write was acknowledged for 5 s since one went unanswered or
-// was refused by more than a conflict. The next acknowledgement ends that state, and so does a
-// minute without writes. A write that this user may not make does not count. The error matches
-// kvstore.ErrBucketConfig or kvstore.ErrNotFound if the bucket was changed or deleted,
-// kvstore.ErrFull if it has no room for new locks, and [ErrClosed] after Close.
+// The error matches [ErrUnavailable] if there is no connection, if the renewal of a held lock
+// is overdue or was refused, or if no write has been acknowledged for 5 s since one went
+// unanswered or was refused for any reason but a conflict. The next acknowledgement ends that
+// state, and so does a minute without writes. A write refused for lack of permission does not
+// count. The error matches kvstore.ErrBucketConfig or kvstore.ErrNotFound if the bucket was
+// changed or deleted, kvstore.ErrFull if it has no room for new locks, and [ErrClosed] after
+// Close.
 //
-// The client looks at the settings after each reconnect, every 2 minutes while it takes locks,
-// and every 5 minutes while it holds one or waits. While they are not safe it grants no lock,
-// warns its holders ([EarlyWarning]), and looks every 5 s.
+// The client checks the settings after each reconnect, every 2 minutes while it takes locks,
+// and every 5 minutes while it holds one or waits. While they are unsafe it grants no lock,
+// warns its holders ([EarlyWarning]), and checks every 5 s.
 func (c *Client) Healthy() error {
 	if err := c.ready(); err != nil {
 		return err
@@ -315,17 +318,18 @@ func (c *Client) Healthy() error {
 	return c.session.Healthy()
 }
 
-// Close takes no new locks, ends the waiters with [ErrClosed], and waits until the holders have
-// unlocked or ctx ends. A ctx that has ended, such as that of a signal, waits for no holder.
-// Close then ends the contexts of the remaining locks with the cause [ErrClosed], and leaves
-// their records to the TTL, because their work may still be stopping.
+// Close stops taking locks, fails the waiters with [ErrClosed], and waits until the holders
+// have unlocked or ctx ends. If ctx has already ended, as after a signal, Close waits for no
+// holder. It then ends the contexts of the remaining locks with the cause [ErrClosed], and
+// leaves their records to the TTL, because their work may still be stopping.
 //
-// Call Close before the connection is closed or drained: otherwise others wait for the TTL of
-// each held or idle lock. Close waits for due calls of an observer, up to the release timeout,
-// unless an observer or an [EarlyWarning] calls Close. The connection stays open.
+// Call Close before the connection is closed or drained: otherwise other clients wait for the
+// TTL of each held or idle lock. Close waits for pending calls of an observer, up to the
+// release timeout, unless an observer or an [EarlyWarning] calls it. The connection stays
+// open.
 //
 // It returns nil if no lock was left. Otherwise the error matches ctx's and names up to ten of
-// the locks. Further calls return the same. A nil ctx is refused with [ErrInvalid].
+// the locks. Further calls return the same result. A nil ctx is refused with [ErrInvalid].
 func (c *Client) Close(ctx context.Context) error {
 	if err := c.readyFor(ctx); err != nil {
 		return err
@@ -336,7 +340,7 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	slices.Sort(left)
 	err := fmt.Errorf("closed with locks still held: %s", shortList(left, 10))
-	if ctx.Err() != nil { // and not the context of another Close
+	if ctx.Err() != nil { // not the context of another Close
 		err = fmt.Errorf("%w: %w", err, plain.EndOf(ctx))
 	}
 	return err
@@ -357,7 +361,7 @@ func shortList(names []string, most int) string {
 	return b.String()
 }
 
-// Join makes a lock's name of parts that may hold any bytes. Different parts make different
-// names, and each part stays one token that wildcards match: Join("tenant", "a.b") is one token
+// Join builds a lock's name from parts that may hold any bytes. Different parts give different
+// names, and each part stays a single token for wildcards: Join("tenant", "a.b") is one token
 // below "tenant".
 func Join(parts ...string) string { return record.JoinName(parts) }

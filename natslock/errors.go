@@ -18,55 +18,53 @@ var (
 	// ErrLocked: a one-shot acquire found the lock held, or clients queued for it. The error is
 	// a *[LockedError].
 	ErrLocked = call.ErrLocked
-	// ErrTimeout: the client gave up waiting, because the context ended or [MaxWait] passed.
-	// The error is a *[TimeoutError].
+	// ErrTimeout: the wait ended, because the context ended or [MaxWait] passed. The error
+	// is a *[TimeoutError].
 	ErrTimeout = call.ErrTimeout
 	// ErrLost: the lock ended without an Unlock, before a planned end.
 	ErrLost = session.ErrLost
 	// ErrBroken: an operator ended the lock. It matches [ErrLost] too.
 	ErrBroken = session.ErrBroken
-	// ErrReleased: the lock was unlocked, or the claim that an operator was to
-	// break is gone.
+	// ErrReleased: the lock was unlocked, or the claim to be broken has already ended.
 	ErrReleased = session.ErrReleased
 	// ErrEnded: an [Until] lock was held to its planned end. It does not match
 	// [ErrLost].
 	ErrEnded = session.ErrEnded
-	// ErrHandedOff: the holder has handed the lock over by [Lock.Handoff]. It matches
+	// ErrHandedOff: the holder handed the lock over with [Lock.Handoff]. It matches
 	// [ErrReleased] too.
 	ErrHandedOff = session.ErrHandedOff
-	// ErrNotHandedOver: there is nothing to adopt with the handle; see [Client.Adopt].
+	// ErrNotHandedOver: the handle has nothing to adopt; see [Client.Adopt].
 	ErrNotHandedOver = call.ErrNotHandedOver
 	// ErrClosed: the client was closed.
 	ErrClosed = bucket.ErrClosed
-	// ErrInvalid: an argument is invalid, and the error says which and why. A name is also
-	// invalid for a lock of another kind than the one that this client uses it for. The client
-	// sent nothing.
+	// ErrInvalid: an argument is invalid, and the error says which and why. A name that this
+	// client already uses for one kind of lock is invalid for another. Nothing was sent.
 	ErrInvalid = kvstore.ErrInvalid
-	// ErrUnavailable: the server gave no usable answer. The error matches the context's error
-	// too if, and only if, the context of the call ended before the answer.
+	// ErrUnavailable: the server gave no usable answer. The error also matches the context's
+	// error if, and only if, the context of the call ended before the answer.
 	ErrUnavailable = bucket.ErrUnavailable
 	// ErrDone: the job of a [Client.Once] is done. The error matches [ErrLocked] too.
 	ErrDone = errors.New("the job is done")
 	// ErrPermission: the server refuses this user a subject that the lock needs, or the accounts do
-	// not export and import it.
+	// not export and import that subject.
 	ErrPermission = bucket.ErrPermission
 )
 
 // LockedError describes a lock that a one-shot acquire did not get. It matches [ErrLocked].
 type LockedError struct {
 	Name string
-	// Holder held the lock at a moment during the call. It is nil if this library
-	// cannot read the record, and if the lock is free and other clients are queued.
-	// Of a semaphore it is one of the holders.
+	// Holder held the lock at some point during the call. It is nil if this library
+	// cannot read the record, or if the lock is free but clients are queued. For a
+	// semaphore it is one of the holders.
 	Holder *Holder
 	// Own is true when this client holds the lock itself.
 	Own bool
-	// Done is true when Holder has done the job of a [Client.Once], and the lock is kept until
+	// Done is true when Holder has done the job of a [Client.Once]. The lock is kept until
 	// Holder.Expires.
 	Done bool
 	// Lingers is true if the holder's client may keep the lock idle ([Linger]). Idle is true if
-	// nobody was inside when that client wrote the record, up to a third of the TTL ago.
-	// [Client.Lock] gets an idle lock at once, and a one-shot acquire does not.
+	// no goroutine was inside when that client wrote the record, up to a third of the TTL ago.
+	// [Client.Lock] gets an idle lock at once, but a one-shot acquire does not.
 	Lingers, Idle bool
 	// Queued is the number of goroutines that wait, the holder's client included. Each client
 	// writes its number when it renews its record: within 5 s in the queue, and within a third
@@ -74,7 +72,7 @@ type LockedError struct {
 	Queued int
 
 	entry   record.Entry // of the holder
-	permits bool         // of a semaphore: the holder is one of several
+	permits bool         // for a semaphore, whose holder is one of several
 }
 
 func (e *LockedError) Error() string {
@@ -115,19 +113,19 @@ func (e *LockedError) Is(target error) bool {
 	return target == ErrLocked || e.Done && target == ErrDone
 }
 
-// TimeoutError describes a wait that the client gave up. It matches [ErrTimeout], and the
-// context's error if that ended the wait. It also matches [ErrUnavailable] in an outage: unless
-// the server has said last that the lock is held or the caller is queued.
+// TimeoutError describes a wait that was given up. It matches [ErrTimeout], and the context's
+// error if that ended the wait. In an outage it also matches [ErrUnavailable], that is, unless
+// the server's last word was that the lock is held or the caller is queued.
 type TimeoutError struct {
 	Name   string
 	Waited time.Duration // from the call to giving up
 	// Holder held the lock when the client last read it. It is nil if unknown.
 	Holder *Holder
-	// Own is true when this client held the lock itself: another goroutine did, or the caller, which then waited for
-	// itself.
+	// Own is true when this client held the lock itself: in another goroutine, or in the caller, which then waited
+	// for itself.
 	Own bool
 	// Position is the place in the queue, from 1, when the client last read it. It is 0 if the
-	// client was not queued, or did not count a long queue.
+	// client was not queued, or did not count because the queue was long.
 	Position int
 
 	entry record.Entry // of the holder
@@ -160,13 +158,13 @@ func (e *TimeoutError) Error() string {
 // Is makes the error match [ErrTimeout].
 func (e *TimeoutError) Is(target error) bool { return target == ErrTimeout }
 
-// Timeout returns true: this is a timeout in the sense of net.Error.
+// Timeout returns true, as for a net.Error that is a timeout.
 func (e *TimeoutError) Timeout() bool { return true }
 
 // Unwrap makes the error match the context's, and [ErrUnavailable] in an outage.
 func (e *TimeoutError) Unwrap() error { return e.cause }
 
-// public turns the errors of the machinery into those documented here.
+// public converts internal errors into those documented here.
 func public(err error) error {
 	if busy, ok := errors.AsType[*call.BusyError](err); ok {
 		h := busy.Holder
@@ -180,7 +178,7 @@ func public(err error) error {
 	switch {
 	case errors.Is(err, kvstore.ErrClosed) && !errors.Is(err, ErrClosed):
 		return fmt.Errorf("%w: %w", ErrClosed, err)
-	case errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, ErrUnavailable): // a lock that is free is none
+	case errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, ErrUnavailable): // it cannot mean a free lock, which is no error
 		return fmt.Errorf("%w: %w: the bucket is gone", err, ErrUnavailable)
 	}
 	return err

@@ -15,23 +15,23 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Handle names a lock that its holder has handed over by [Lock.Handoff], for [Client.Adopt]. It
-// goes to another process as text. It is no secret: each client that may write the lock's
-// record can adopt the lock.
+// Handle names a lock handed over with [Lock.Handoff], for [Client.Adopt]. It travels to
+// another process as text. It is not a secret: any client that may write the lock's record can
+// adopt the lock.
 type Handle struct {
 	Name  string        // of the lock
-	ID    string        // of the claim that was handed over, as [Holder.ID] shows it
-	Token uint64        // the fencing token, which the adopted lock has too
-	TTL   time.Duration // of the record that the lock is left as, and of the adopted lock
+	ID    string        // of the claim that was handed over, as in [Holder.ID]
+	Token uint64        // the fencing token, which the adopted lock keeps
+	TTL   time.Duration // of the record left in the bucket, and of the adopted lock
 
 	kind record.Kind
 }
 
-// handleText is the beginning of a handle's text.
+// handleText begins the text of every handle.
 const handleText = "natslock-handle-1"
 
 // MarshalText returns the handle as one word of printable characters. The error matches
-// [ErrInvalid] for a handle that no Handoff has made.
+// [ErrInvalid] for a handle that was not made by Handoff.
 func (h Handle) MarshalText() ([]byte, error) {
 	if err := h.check(); err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (h *Handle) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// check refuses a handle that no Handoff has made.
+// check refuses a handle that was not made by Handoff.
 func (h Handle) check() error {
 	if h.kind != record.Mutex && h.kind != record.RW || h.Name == "" || h.ID == "" || strings.Contains(h.ID, ":") || h.Token == 0 || h.TTL < time.Second {
 		return fmt.Errorf("handle: %w: no Handoff has made it", ErrInvalid)
@@ -74,20 +74,20 @@ func (h Handle) check() error {
 }
 
 // Handoff ends the lock here and leaves it in the bucket, with its fencing token, for a client
-// that adopts it with the handle: in this process, another one or a later one ([Client.Adopt]).
-// The lock's context ends first, with a cause that matches [ErrHandedOff]: stop the work before
-// the call. Nobody else gets the lock for one TTL, and it can be adopted until a margin before
-// that. Waiters go on waiting. If an operator breaks the lock, nobody can adopt it.
+// that adopts it with the handle, in this process, another or a later one ([Client.Adopt]). The
+// lock's context ends first, with a cause that matches [ErrHandedOff]: stop the work before the
+// call. No one else gets the lock for one TTL, and it can be adopted until a margin before
+// that. Waiters keep waiting. If an operator breaks the lock, no one can adopt it.
 //
-// It returns the handle if the server has confirmed the record inside the validity of the lock.
-// An [Lock.Unlock] after that does nothing and returns nil. Otherwise the error matches one of
+// It returns the handle if the server confirmed the record inside the validity of the lock. A
+// later [Lock.Unlock] then does nothing and returns nil. Otherwise the error matches one of
 // these:
 //
 //   - [ErrInvalid]: a lock with [Until] or [MinHold], a reader and a permit of a semaphore
 //     cannot be handed over. The lock is still held.
 //   - ctx's error alone: ctx had ended before the call. The lock is still held.
 //   - [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost] or [ErrBroken]: the lock had ended,
-//     or an operator broke it meanwhile, and the TTL frees it.
+//     or an operator broke it in the meantime, and the TTL frees it.
 //   - [ErrUnavailable]: the server did not confirm the record before ctx ended, the release
 //     timeout passed ([Tuning]), or the validity was over. The lock has ended here, and the TTL
 //     frees it. The error matches ctx's if that ended.
@@ -106,21 +106,21 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 	return Handle{kind: handed.Kind, Name: handed.Name, ID: handed.ID, Token: handed.Token, TTL: handed.TTL}, nil
 }
 
-// Adopt takes the lock that its holder has handed over by [Lock.Handoff]. The lock has the
-// token of the handle, an ID of its own, and the handle's TTL unless opts have another. It is
-// not renewed if the TTL is longer than 24 h: see [NoRenew]. Adopt waits for the server's
-// answers only, up to 5 s, or one TTL if that is shorter.
+// Adopt takes a lock handed over with [Lock.Handoff]. The lock has the token of the handle, an
+// ID of its own, and the handle's TTL unless opts set another. It is not renewed if the TTL is
+// longer than 24 h: see [NoRenew]. Adopt waits only for the server's answers, up to 5 s, or one
+// TTL if that is shorter.
 //
-// Adopt returns the held lock, or an error and no lock. Of several calls with one handle one
-// gets the lock. If there is nothing to adopt, the error matches [ErrNotHandedOver] and says
-// what the bucket has instead. It then also matches [ErrLocked] if the holder keeps the lock or
-// another claim has it, [ErrBroken] if an operator broke it, and [ErrLost] if the record is
-// gone or its validity is over. If the error matches [ErrUnavailable] or ctx's error, the
-// server may have applied the request, and the TTL frees the lock. Other errors are those of
-// [Client.TryLock].
+// Adopt returns the held lock, or an error and no lock. Of several calls with one handle only
+// one gets the lock. If there is nothing to adopt, the error matches [ErrNotHandedOver] and
+// says what the bucket has instead. It then also matches [ErrLocked] if the holder keeps the
+// lock or another claim has it, [ErrBroken] if an operator broke it, and [ErrLost] if the
+// record was removed or its validity is over. If the error matches [ErrUnavailable] or ctx's
+// error, the server may have applied the request, and the TTL frees the lock. Other errors are
+// those of [Client.TryLock].
 //
-// [Until], [Linger], [MinHold] and a handle that no Handoff has made are refused with
-// [ErrInvalid]. [MaxWait] has no effect.
+// [Until], [Linger], [MinHold] and a handle not made by Handoff are refused with [ErrInvalid].
+// [MaxWait] has no effect.
 func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock, error) {
 	if err := c.readyFor(ctx); err != nil {
 		return nil, fmt.Errorf("adopt lock %.512q: %w", h.Name, err)

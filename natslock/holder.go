@@ -13,14 +13,14 @@ import (
 type Holder struct {
 	// Token is the fencing token. For an unreadable record it is derived from the revision.
 	Token uint64
-	// ID names the claim, and is never used again. For an unreadable record it is derived from
-	// the revision.
+	// ID names the claim, and is never reused. For an unreadable record it is derived from the
+	// revision.
 	ID string
-	// Owner is the name that the client gave itself; see [WithOwner].
+	// Owner is the name set with [WithOwner].
 	Owner string
 	Host  string
 	PID   int
-	// Since is the time of the grant, by the holder's own clock.
+	// Since is the time of the grant by the holder's clock.
 	Since time.Time
 	// Expires is the time, by the server's clock, at which the server removes the record unless
 	// the holder renews it. Zero means never.
@@ -28,13 +28,13 @@ type Holder struct {
 	Meta    map[string]string // see [Meta]
 }
 
-// holderOf returns the holder that a record shows; nil: none.
+// holderOf returns the holder that a record shows, or nil.
 func holderOf(e record.Entry) *Holder {
 	if e.Zero() {
 		return nil
 	}
 	h := &Holder{Token: e.TokenOrTicket()}
-	if !e.Deleted && e.Record.TTL > 0 { // the TTL of a tombstone is its own
+	if !e.Deleted && e.Record.TTL > 0 { // the TTL of a tombstone is not the lease's
 		h.Expires = e.Time.Add(e.Record.TTL)
 	}
 	if e.Unreadable {
@@ -51,7 +51,7 @@ func holderOf(e record.Entry) *Holder {
 	return h
 }
 
-// knownHolder is holderOf for errors, where an unknown holder is nil.
+// knownHolder is holderOf for errors, which show an unknown holder as nil.
 func knownHolder(e record.Entry) *Holder {
 	if e.Unreadable {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Lock is a lock that was granted. Its holder must unlock it. If a Lock is dropped without
-// Unlock, the client logs a warning and renews the lease no more. Do not copy a Lock.
+// Lock is a granted lock. Its holder must unlock it. If a Lock is dropped without Unlock, the
+// client logs a warning and stops renewing the lease. Do not copy a Lock.
 //
 // Methods of a zero Lock return an error that matches [ErrInvalid], an ended context, or zero
 // values.
@@ -20,10 +20,10 @@ type Lock struct {
 	_       noCopy
 	lease   cohort.Holding
 	cleanup runtime.Cleanup
-	self    *Lock // a copy keeps the Lock itself from being collected, and with it the lease
+	self    *Lock // keeps the Lock, and so the lease, alive while there is a copy
 }
 
-// noCopy has go vet report a Lock that is copied.
+// noCopy makes go vet report copies of a Lock.
 type noCopy struct{}
 
 func (*noCopy) Lock()   {}
@@ -55,7 +55,7 @@ var noContext = func() context.Context {
 	return ctx
 }()
 
-// holding returns what the lock holds.
+// holding returns the lease, or noLock for a zero Lock.
 func (l *Lock) holding() cohort.Holding {
 	if l == nil || l.lease == nil {
 		return noLock{}
@@ -66,25 +66,25 @@ func (l *Lock) holding() cohort.Holding {
 // Name returns the lock's name.
 func (l *Lock) Name() string { return l.holding().Name() }
 
-// ID returns the id of this acquisition, which no other has. It is the id of the claim
-// ([Holder.ID]), followed by a number if another goroutine of the client handed the lock on to
-// this one, or reads beside it.
+// ID returns the unique id of this acquisition: the id of the claim ([Holder.ID]), followed by
+// a number if another goroutine of the client handed the lock on to this one, or reads
+// alongside it.
 func (l *Lock) ID() string { return l.holding().ID() }
 
 // Token returns the fencing token. Tokens rise with every grant of the lock, even if the bucket
-// was deleted and made again. Renewals keep the token. A resource that refuses tokens smaller
-// than the greatest it has seen is safe from a holder that was paused past its validity. A
-// token is below 2^53 until 2060, so JSON readers that keep doubles read it exactly.
+// was deleted and created again. Renewals keep the token. A resource that refuses tokens below
+// the highest it has seen is safe from a holder that was paused past its validity. Tokens stay
+// below 2^53 until 2060, so JSON parsers that use doubles read them exactly.
 func (l *Lock) Token() uint64 { return l.holding().Token() }
 
-// Context returns a child of the acquire's context. It ends when the lock ends, at the latest
-// with the validity, or when its parent ends. context.Cause returns an error that matches
+// Context returns a child of the acquire's context. It ends when the lock does, no later than
+// the validity, or when its parent ends. context.Cause returns an error that matches
 // [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost], [ErrBroken] or [ErrClosed]. If the
 // parent ended, the cause is the parent's, and the lock is still held.
 func (l *Lock) Context() context.Context { return l.holding().Context() }
 
-// Err returns nil while the lock is held and its context has not ended. Then it returns
-// the cause.
+// Err returns nil while the lock is held and its context has not ended, and then the
+// cause.
 func (l *Lock) Err() error {
 	if _, _, cause := l.holding().Status(); cause != nil {
 		return cause
@@ -92,8 +92,8 @@ func (l *Lock) Err() error {
 	return context.Cause(l.holding().Context())
 }
 
-// Remaining returns the rest of the validity, or 0 once the lock has ended. It counts the time
-// in which the machine sleeps, where the platform has a clock for that.
+// Remaining returns the rest of the validity, or 0 once the lock has ended. It includes the
+// time that the machine sleeps, if the platform has a clock for that.
 func (l *Lock) Remaining() time.Duration {
 	_, left, cause := l.holding().Status()
 	if cause != nil {
@@ -102,17 +102,17 @@ func (l *Lock) Remaining() time.Duration {
 	return max(left, 0)
 }
 
-// Extend confirms the lock with the server now, with a new TTL, or with the same one if ttl is
-// 0. If ctx never ends, Extend waits until the validity ends.
+// Extend confirms the lock with the server now, with a new TTL, or the same one if ttl is 0. If
+// ctx never ends, Extend waits until the validity ends.
 //
-// It returns nil if the server has confirmed the lock within the validity, which then counts
-// from the sending of this request. The error matches [ErrInvalid] for a ttl outside the limits
-// of [TTL], for one whose validity is not longer than the [EarlyWarning], and for an [Until]
-// lock. If the lock has ended, the error is the cause (see [Lock.Context]).
+// It returns nil if the server confirmed the lock within the validity, which then starts when
+// this request was sent. The error matches [ErrInvalid] for a ttl outside the limits of [TTL],
+// for one whose validity is not longer than the [EarlyWarning], and for an [Until] lock. If the
+// lock has ended, the error is the cause (see [Lock.Context]).
 //
 // If ctx had ended before the call, the error matches ctx's, and nothing was sent. If ctx ended
 // during the call, the error also matches [ErrUnavailable]: the server may have extended the
-// lock, whose validity stays as it was, or is shorter if ttl was.
+// lock, but its validity stays as it was, or is shorter if ttl was.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	h := l.holding()
 	if ctx == nil && h != (noLock{}) {
@@ -123,13 +123,13 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// SetMeta replaces the lock's metadata by m, within the limits of [Meta]. If ctx never ends,
-// SetMeta waits until the validity ends. Of two calls at the same time the later one counts.
+// SetMeta replaces the lock's metadata with m, within the limits of [Meta]. If ctx never ends,
+// SetMeta waits until the validity ends. Of two concurrent calls the later one wins.
 //
-// It returns nil if the server has stored m within the validity, which the write renews. If the
+// It returns nil if the server stored m within the validity, which the write renews. If the
 // lock has ended, the error is the cause (see [Lock.Context]). The error matches [ErrInvalid]
 // if m is too large, for an [Until] or [NoRenew] lock, and for a reader, because the readers of
-// a client share a record: the lock is held with the metadata that it had.
+// a client share a record. The lock then keeps its metadata.
 //
 // If ctx had ended before the call, the error matches ctx's, and nothing was sent. If ctx ended
 // during the call, the error also matches [ErrUnavailable], and the next renewal stores m if
@@ -144,15 +144,15 @@ func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 	return err
 }
 
-// Contended returns a channel that is closed when another client has queued for the lock, or
+// Contended returns a channel that is closed when another client queues for the lock, or
 // another goroutine of this client waits for it: a hint to finish early. For a reader only
-// writers count. The channel is nil for a zero Lock, and stays open if nobody queues before the
+// writers count. The channel is nil for a zero Lock, and stays open if no one queues before the
 // lock ends. Each call returns the same channel.
 //
-// Contended does not block. Its first call has the client subscribe to the queue and list it.
+// Contended does not block. The first call makes the client subscribe to the queue and list it.
 // The client learns of a waiter at once, or within 5 s if the notification is lost.
-// [Client.TryLock] does not queue, so it closes no channel. A user that may not read the queue
-// learns only of the goroutines of its client.
+// [Client.TryLock] does not queue, so it does not close the channel. A user that may not read
+// the queue learns only of the goroutines of its client.
 func (l *Lock) Contended() <-chan struct{} {
 	ch := l.holding().Contended()
 	runtime.KeepAlive(l)
@@ -160,17 +160,17 @@ func (l *Lock) Contended() <-chan struct{} {
 }
 
 // Unlock ends the lock's context and deletes its record. It waits for the server until ctx ends
-// or the release timeout passes (5 s by default, see [Tuning]), and the release then goes on in
-// the background. It ignores a ctx that is nil or had ended before the call, so a deferred
+// or the release timeout passes (5 s by default, see [Tuning]). The release then continues in
+// the background. A ctx that is nil or had ended before the call is ignored, so a deferred
 // Unlock works. Further calls return the result of the first.
 //
 // It returns nil if the call came inside the validity and nothing contradicts that. Otherwise
 // the error matches one of these:
 //
-//   - [ErrLost] or [ErrBroken]: the lock was lost before, and other clients may have held it.
-//   - [ErrClosed]: [Client.Close] gave up waiting and ended the lock. Later work was not
-//     protected.
-//   - [ErrEnded]: the time of an [Until] lock was over. Later work was not protected.
+//   - [ErrLost] or [ErrBroken]: the lock had been lost, and other clients may have held it.
+//   - [ErrClosed]: [Client.Close] gave up waiting and ended the lock. Any later work was
+//     unprotected.
+//   - [ErrEnded]: the time of an [Until] lock was over. Any later work was unprotected.
 //   - [ErrUnavailable]: the lock was valid to the end, but the server did not confirm the
 //     release, so the next holder may have to wait for the TTL. The error matches ctx's too if,
 //     and only if, ctx ended the wait, and nats.ErrConnectionClosed if the connection was
@@ -188,7 +188,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	return err
 }
 
-// retire ends the lock's context, and leaves its record until the TTL ends.
+// retire ends the lock's context, and leaves its record to the TTL.
 func (l *Lock) retire() error {
 	l.cleanup.Stop()
 	err := l.holding().Retire()

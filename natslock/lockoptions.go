@@ -53,7 +53,7 @@ func TTL(d time.Duration) LockOption {
 	}
 }
 
-// MaxWait limits the wait, and unlike a deadline on the acquire's context does not end the work
+// MaxWait limits the wait. Unlike a deadline on the acquire's context, it does not end the work
 // under the lock. When it passes, the acquire returns a *[TimeoutError]. By default only the
 // context limits the wait. A d that is not positive is refused with [ErrInvalid]. One-shot
 // acquires ignore MaxWait.
@@ -67,9 +67,10 @@ func MaxWait(d time.Duration) LockOption {
 	}
 }
 
-// Meta attaches data to the lock, which every reader of the bucket can see. [Lock.SetMeta]
-// replaces it. The data and the owner's name have up to 14 KiB, and up to the server's
-// max_payload (1 MiB by default) less 416 bytes, or the acquire returns [ErrInvalid].
+// Meta attaches data to the lock, which anyone who can read the bucket sees.
+// [Lock.SetMeta] replaces it. The data and the owner's name may take up to 14 KiB, and up
+// to the server's max_payload (1 MiB by default) less 416 bytes, or the acquire returns
+// [ErrInvalid].
 func Meta(m map[string]string) LockOption {
 	m = maps.Clone(m)
 	return func(c *lockConfig) error {
@@ -81,22 +82,22 @@ func Meta(m map[string]string) LockOption {
 // Until takes a lock that ends at t, at most 365 days ahead, and is never renewed. The wait for
 // it ends at t, too. The server frees it at Unlock, or up to 2 s after t, or a thousandth of
 // its length if that is more. A t that is past or too far ahead is refused with [ErrInvalid],
-// and so are [TTL] and [NoRenew] beside it.
+// and so is combining it with [TTL] or [NoRenew].
 //
-// A lock that is held to t has ended as planned and is not lost: its context and an Unlock
-// after t return an error that matches [ErrEnded]. [Lock.Extend] does not move t.
+// A lock held until t ends as planned and is not lost: its context and an Unlock after t return
+// an error that matches [ErrEnded]. [Lock.Extend] does not move t.
 func Until(t time.Time) LockOption {
 	return func(c *lockConfig) error {
 		if t.IsZero() {
 			return fmt.Errorf("%w: Until needs a time", clock.ErrInvalidTTL)
 		}
-		c.req.Until = t.Round(0) // the wall clock counts suspend, the other may not
+		c.req.Until = t.Round(0) // the wall clock counts suspended time, the monotonic one may not
 		return nil
 	}
 }
 
 // NoRenew takes a lease that only [Lock.Extend] prolongs. Otherwise the lock is lost when its
-// TTL, less the margin, is over.
+// TTL less the margin is over.
 func NoRenew() LockOption {
 	return func(c *lockConfig) error {
 		c.req.Fixed = true
@@ -109,23 +110,23 @@ const (
 	maxMinHold = 12 * time.Hour
 )
 
-// Linger has the client keep the lock idle for up to d after the last Unlock, 1 h at most. The
-// next Lock of this client then costs no message, except for a renewal now and then. Readers
-// linger too. Exclusion, order and tokens stay as they are.
+// Linger makes the client keep the lock idle for up to d after the last Unlock, 1 h at most.
+// The client's next Lock then costs no message, except for an occasional renewal. Readers
+// linger too. Exclusion, order and tokens do not change.
 //
-// The client gives an idle lock up at once when another client queues for it, when a goroutine
-// asks with another TTL or mode, at Close, and beyond [Tuning].MaxLingering. To
-// [Client.TryLock] of another client an idle lock is held, and [LockedError] says that it is
-// idle. If the notification of a waiter is lost, the client learns of the waiter within 5 s.
-// Where notifications never arrive, an idle lock stays for all of d unless this client takes it
-// again. If the bucket stops publishing its changes, the client gives its idle locks up within
+// The client gives up an idle lock at once when another client queues for it, when a goroutine
+// asks with a different TTL or mode, at Close, and beyond [Tuning].MaxLingering. For another
+// client's [Client.TryLock] an idle lock is held, and [LockedError] says that it is idle. If
+// the notification of a waiter is lost, the client learns of the waiter within 5 s. Where
+// notifications never arrive, an idle lock stays for all of d unless this client takes it
+// again. If the bucket stops publishing its changes, the client gives up its idle locks within
 // 5 minutes.
 //
-// An idle lock costs a renewal every third of its TTL, and keeps others out until its TTL ends
-// if the client crashes. [Stats.Idle] counts the idle locks, and package admin shows them. Of
-// several goroutines the one that unlocks last decides. Another d is refused with [ErrInvalid],
-// and so is Linger beside [Until], [NoRenew], [MinHold] or a negative [Tuning].Turn, and for a
-// permit of a semaphore.
+// An idle lock costs a renewal every third of its TTL and, if the client crashes, keeps others
+// out until its TTL ends. [Stats.Idle] counts the idle locks, and package admin shows them. Of
+// several goroutines the last to unlock decides. Any other d is refused with [ErrInvalid], and
+// so is Linger with [Until], [NoRenew], [MinHold] or a negative [Tuning].Turn, and for a permit
+// of a semaphore.
 func Linger(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxLinger {
@@ -137,20 +138,20 @@ func Linger(d time.Duration) LockOption {
 }
 
 // MinHold keeps others out for d after the grant, by the server's clock, however early the
-// holder unlocks. It is for a short job that several replicas start at the same time, by clocks
+// holder unlocks. Use it for a short job that several replicas start at the same time by clocks
 // that differ by less than d: the job runs once.
 //
 // An Unlock before d ends the lock's context and leaves the record until d, rounded up to whole
-// seconds. Unlock returns nil if the server has confirmed that. Others, the goroutines of this
-// client too, get the lock up to about 1 s after d, or when an operator breaks it at once. An
-// Unlock after d releases the lock as always.
+// seconds. Unlock returns nil if the server has confirmed that. Others, including goroutines of
+// this client, get the lock up to about 1 s after d, or when an operator breaks it immediately.
+// An Unlock after d releases the lock as usual.
 //
-// The TTL of the lock is at least d and the margin, and [Lock.Extend] does not make it shorter.
-// So others stay out for d even if the client crashes or loses the lock. Goroutines of the
-// client do not hand the lock on to each other.
+// The TTL of the lock is at least d plus the margin, and [Lock.Extend] does not shorten it. So
+// others stay out for d even if the client crashes or loses the lock. Goroutines of the client
+// do not hand the lock on to each other.
 //
-// d is positive and at most 12 h, or the acquire returns [ErrInvalid]. [Until], [Linger],
-// readers and [Client.LockAll] are refused beside MinHold.
+// d is positive and at most 12 h, or the acquire returns [ErrInvalid]. MinHold is refused with
+// [Until] and [Linger], for readers and by [Client.LockAll].
 func MinHold(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxMinHold {
@@ -162,7 +163,7 @@ func MinHold(d time.Duration) LockOption {
 }
 
 // Detached separates the lock's context from the end of the acquire's context: a deadline or a
-// cancellation then ends the wait and not the work. The lock's context keeps the values.
+// cancellation then ends the wait but not the work. The lock's context keeps the values.
 func Detached() LockOption {
 	return func(c *lockConfig) error {
 		c.req.Detached = true
@@ -170,16 +171,16 @@ func Detached() LockOption {
 	}
 }
 
-// EarlyWarning calls fn when no more than d of the validity is left, because the server
-// confirms no renewals, or when the client finds the bucket unfit (see [Client.Healthy]). A
-// confirmation arms the warning again. Choose d well below the part of the TTL that is left
-// when a renewal is due, two thirds.
+// EarlyWarning calls fn when no more than d of the validity is left because the server confirms
+// no renewals, or when the client finds the bucket unfit (see [Client.Healthy]). A confirmation
+// re-arms the warning. Choose d well below two thirds of the TTL, which is what is left when a
+// renewal is due.
 //
-// fn runs at once, on a goroutine of its own. It does not begin after the end of the lock, or
-// for a dropped handle. While it runs, the lock gives no further warning, and [Client.Close]
-// does not wait for it. The acquire returns [ErrInvalid] for a nil fn, and for a d that is not
-// positive or not shorter than the validity of a new lease. [Lock.Extend] refuses a TTL that is
-// too short for d.
+// fn runs at once, on a goroutine of its own. It is not called after the end of the lock or for
+// a dropped handle. While it runs, the lock gives no further warning, and [Client.Close] does
+// not wait for it. The acquire returns [ErrInvalid] for a nil fn, and for a d that is not
+// positive or not shorter than the validity of a new lease. [Lock.Extend] refuses a TTL too
+// short for d.
 func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || fn == nil {

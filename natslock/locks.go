@@ -15,15 +15,14 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// maxLockAll is the largest number of names that [Client.LockAll] and [Client.TryLockAll]
-// take.
+// maxLockAll limits the names of [Client.LockAll] and [Client.TryLockAll].
 const maxLockAll = 256
 
-// giveBackWait limits the time for which an acquire of several locks, before it fails, waits until
-// the server has confirmed the release of the locks that it got.
+// giveBackWait limits the time for which a failing acquire of several locks waits for the server
+// to confirm the release of those it got.
 const giveBackWait = 250 * time.Millisecond
 
-// LockSet holds several mutexes that [Client.LockAll] or [Client.TryLockAll] has granted. The
+// LockSet holds several mutexes granted by [Client.LockAll] or [Client.TryLockAll]. The
 // holder must unlock it: see [Lock].
 //
 // Methods of a zero LockSet return an error that matches [ErrInvalid], an ended context, or
@@ -36,23 +35,23 @@ type LockSet struct {
 
 var errNoLocks = fmt.Errorf("%w: a natslock.LockSet that no acquire has returned", ErrInvalid)
 
-// LockAll takes the mutexes with these names, and holds each until it has all of them. It waits
-// like [Client.Lock]: until ctx ends or [MaxWait] passes, which limits the whole call. ctx is
-// also the parent of [LockSet.Context].
+// LockAll takes the mutexes with these names, holding each until it has all of them. Like
+// [Client.Lock] it waits until ctx ends or [MaxWait] passes, which limits the whole call. ctx
+// is also the parent of [LockSet.Context].
 //
-// LockAll takes the names in one order for all clients, and each name once, so calls that want
-// the same names do not deadlock. That holds if the caller has no other lock that such a call
-// wants. LockAll tries all names at once, which takes one round trip if none is held or has a
-// queue. Otherwise it keeps the names before the first that it did not get, releases the rest,
-// and waits for one name after the other. The options count for each lock. A [NoRenew] lease
-// can end while LockAll waits for another name.
+// LockAll takes each name once, in the same order in every client, so calls that want the same
+// names do not deadlock, provided that the caller holds no other lock that such a call wants.
+// LockAll first tries all names at once, which takes one round trip if none is held or has a
+// queue. Otherwise it keeps the names that precede the first it did not get, releases the
+// rest, and waits for one name after the other. The options apply to each lock. A [NoRenew]
+// lease can end while LockAll waits for another name.
 //
-// LockAll returns all locks, or an error and no lock. Before it returns an error it releases
-// the locks that it got, and waits up to 250 ms for the server to confirm that. If a lock is
-// lost or broken while LockAll waits for another one, the error matches the cause in
-// [Lock.Context] and names both. It matches [ErrInvalid] for an invalid name or option, for no
-// names or more than 256, and for [MinHold]: nothing was sent. Other errors are those of
-// [Client.Lock], and name the lock.
+// LockAll returns all locks, or an error and no lock. Before returning an error it releases
+// the locks it got, and waits up to 250 ms for the server to confirm that. If a lock is lost
+// or broken while LockAll waits for another one, the error matches the cause in [Lock.Context]
+// and names both. It matches [ErrInvalid] for an invalid name or option, no names or more than
+// 256, and [MinHold]: nothing was sent. Other errors are those of [Client.Lock], and name the
+// lock.
 func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
 	if err != nil {
@@ -69,10 +68,10 @@ func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption
 
 // TryLockAll takes the mutexes with these names if all are free and have no queue. It never
 // queues. It asks for all at once: n names cost n messages and one round trip. If it does not
-// get all of them, it releases the others.
+// get all of them, it releases those it got.
 //
-// TryLockAll returns all locks, or the error of [Client.TryLock] for the first name, in the
-// order of [Client.LockAll], that it did not get. Limits, options and other errors are those of
+// TryLockAll returns all locks, or the error of [Client.TryLock] for the first name that it did
+// not get, in the order of [Client.LockAll]. Limits, options and other errors are those of
 // [Client.LockAll]. [MaxWait] has no effect.
 func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
@@ -90,13 +89,13 @@ func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...LockOpt
 	return g.result(nil)
 }
 
-// gathering is one acquire of several locks under way.
+// gathering is an acquire of several locks in progress.
 type gathering struct {
 	c     *Client
 	cfg   lockConfig
 	names []string // in the order in which they are taken
 	begun time.Time
-	got   []*Lock // for each name; nil: not held
+	got   []*Lock // by name; nil if not held
 	held  *LockSet
 
 	wait context.Context // of the acquires
@@ -140,7 +139,7 @@ func (c *Client) gather(ctx context.Context, names []string, opts []LockOption) 
 	return g, nil
 }
 
-// inOrder returns the names, each once, in the order in which all clients take them.
+// inOrder returns the names without duplicates, in the order in which all clients take them.
 func inOrder(names []string) ([]string, error) {
 	type key struct{ encoded, name string }
 	keys := make([]key, len(names))
@@ -151,7 +150,7 @@ func inOrder(names []string) ([]string, error) {
 		}
 		keys[i] = key{encoded, name}
 	}
-	// Two calls with other orders would each hold what the other one waits for.
+	// Two calls with different orders could each hold what the other waits for.
 	slices.SortFunc(keys, func(a, b key) int { return strings.Compare(a.encoded, b.encoded) }) //safety:all-in-order
 	keys = slices.Compact(keys)
 	ordered := make([]string, len(keys))
@@ -161,7 +160,7 @@ func inOrder(names []string) ([]string, error) {
 	return ordered, nil
 }
 
-// lock takes the locks, and waits where it has to.
+// lock takes the locks, waiting where it has to.
 func (g *gathering) lock() error {
 	n := 0
 	var back <-chan struct{}
@@ -177,9 +176,9 @@ func (g *gathering) lock() error {
 			}
 		}
 		if n < len(errs) && g.wait.Err() != nil && errors.Is(errs[n], ErrUnavailable) {
-			return g.failure(g.names[n], errs[n]) // the wait has ended without an answer
+			return g.failure(g.names[n], errs[n]) // the wait ended without an answer
 		}
-		// A client that waits for a name holds smaller ones only.
+		// A client that waits for a name holds only smaller ones.
 		back = g.giveBack(n) //safety:all-given-back
 	}
 	for ; n < len(g.names); n++ {
@@ -200,7 +199,7 @@ func (g *gathering) lock() error {
 	return nil
 }
 
-// try asks for all locks at once. It returns the error of each.
+// try asks for all locks at once, and returns an error for each name.
 func (g *gathering) try() []error {
 	errs := make([]error, len(g.names))
 	var all sync.WaitGroup
@@ -217,20 +216,20 @@ func (g *gathering) take(name string, once bool) (*Lock, error) {
 	return g.c.take(g.wait, cfg)
 }
 
-// keep makes l one of the locks that are held together: its end ends the wait for the
-// others, and their context.
+// keep adds l to the locks that are held together: when l ends, so do the wait for
+// the others and the context of the set.
 func (g *gathering) keep(l *Lock) {
 	g.held.all = append(g.held.all, l)
 	ctx, end, stop := l.Context(), g.held.cancel, g.stop
-	// Not l itself: a handle that is dropped has to be collected.
+	// The callback must not refer to l, so that a dropped handle is collected.
 	context.AfterFunc(ctx, func() { //safety:all-end-together
 		end(context.Cause(ctx))
 		stop(context.Cause(ctx)) //safety:all-wait-together
 	})
 }
 
-// giveBack releases the locks from number n on, in the background. The channel is closed
-// when the releases are over.
+// giveBack releases the locks from index n on, in the background. It closes the channel
+// when it is done.
 func (g *gathering) giveBack(n int) <-chan struct{} {
 	var all sync.WaitGroup
 	for i, l := range g.got[n:] {
@@ -247,7 +246,7 @@ func (g *gathering) giveBack(n int) <-chan struct{} {
 	return done
 }
 
-// result returns the result of the acquire. err has ended it, if not nil.
+// result returns the result of the acquire. err is the error that ended it, or nil.
 func (g *gathering) result(err error) (*LockSet, error) {
 	if err == nil {
 		if err = g.failure(g.names[len(g.names)-1], nil); err == nil {
@@ -270,8 +269,8 @@ func (g *gathering) result(err error) (*LockSet, error) {
 	return nil, err
 }
 
-// failure is why the acquire fails after the one of name has ended with err: the loss of
-// another lock comes first.
+// failure returns the error of the whole acquire after that of name returned err. The
+// loss of another lock takes precedence.
 func (g *gathering) failure(name string, err error) error {
 	for _, l := range g.held.all {
 		if cause := l.Err(); cause != nil {
@@ -281,7 +280,8 @@ func (g *gathering) failure(name string, err error) error {
 	return err
 }
 
-// Names returns the names of the locks, each once, in the order in which LockAll takes them.
+// Names returns the names of the locks without duplicates, in the order in which LockAll takes
+// them.
 func (l *LockSet) Names() []string {
 	if l == nil {
 		return nil
@@ -293,8 +293,9 @@ func (l *LockSet) Names() []string {
 	return names
 }
 
-// Token returns the fencing token of the lock with this name, 0 if it is not among
-// [LockSet.Names]. See [Lock.Token]: a resource compares tokens of one lock only.
+// Token returns the fencing token of the lock with this name, or 0 if it is not
+// among [LockSet.Names]. See [Lock.Token]. Only tokens of the same lock can be
+// compared.
 func (l *LockSet) Token(name string) uint64 {
 	if l == nil {
 		return 0
@@ -308,9 +309,9 @@ func (l *LockSet) Token(name string) uint64 {
 }
 
 // Context returns a child of the acquire's context. It ends when the first of the locks ends,
-// at the latest with its validity, when Unlock is called, or when its parent ends.
-// context.Cause returns the error of the lock that ended first, as [Lock.Context] does, or the
-// parent's cause: the locks are still held then.
+// no later than its validity, when Unlock is called, or when its parent ends. context.Cause
+// returns the error of the lock that ended first, as [Lock.Context] does, or the parent's
+// cause: then the locks are still held.
 func (l *LockSet) Context() context.Context {
 	if l == nil || l.ctx == nil {
 		return noContext
@@ -318,8 +319,8 @@ func (l *LockSet) Context() context.Context {
 	return l.ctx
 }
 
-// Err returns nil while all locks are held and their context has not ended. Then it returns the
-// cause of a lock that has ended, or that of the context.
+// Err returns nil while all locks are held and their context has not ended, and then the cause
+// of a lock that has ended, or that of the context.
 func (l *LockSet) Err() error {
 	if l == nil || l.ctx == nil {
 		return errNoLocks
@@ -341,7 +342,7 @@ func (l *LockSet) Err() error {
 
 // Unlock ends the context and releases all locks at once. It waits and treats ctx as
 // [Lock.Unlock] does. It returns nil if the call came inside the validity of all locks and
-// nothing contradicts that, and otherwise the errors of [Lock.Unlock], joined. Further calls
+// nothing contradicts that, and otherwise the joined errors of [Lock.Unlock]. Further calls
 // return the result of the first.
 func (l *LockSet) Unlock(ctx context.Context) error {
 	if l == nil || l.ctx == nil {

@@ -10,25 +10,25 @@ import (
 
 const maxKeep = 365 * 24 * time.Hour
 
-// Once runs the job that name names, unless a client is running it or has done it. The name has
-// the key of the run: a date, a release, a batch, as in "report.2026-11-28". Once does not
-// wait: call it again and again, for example every few minutes in each replica.
+// Once runs the job called name, unless a client is running it or has done it. The name
+// includes the key of the run, such as a date, a release or a batch, as in "report.2026-11-28".
+// Once does not wait: call it repeatedly, for example every few minutes in each replica.
 //
 // The job runs under the mutex of this name, as in [Client.TryDo]. If fn returns nil, the job
-// is done: the lock stays for keep, 1 s to 365 days, and no client gets it. Choose a keep that
-// is longer than any caller asks for this name. If fn returns an error or panics, the next call
-// runs the job again, and if the process crashes, the next call after the TTL does. So a job
-// runs until it is done once, and never in two places at a time while the lock holds. A job
-// that must not repeat what a crashed run has done keeps that with its data.
+// is done: the lock stays for keep, 1 s to 365 days, and no client gets it. Choose a keep
+// longer than any caller will ask for this name. If fn returns an error or panics, the next
+// call runs the job again, and if the process crashes, the next call after the TTL does. So a
+// job runs until it is done once, and never in two places at a time while the lock holds. A job
+// that must not repeat the work of a crashed run has to record its progress with its data.
 //
 // Once returns nil if fn ran and the job is done. If fn did not run, the error is that of
-// [Client.TryLock]: it matches [ErrDone] and [ErrLocked] if the job is done, and ErrLocked
-// alone while another call runs it. If fn ran, the error is fn's joined with that of
-// [Lock.Unlock], after which the job may run again.
+// [Client.TryLock]: it matches [ErrDone] and [ErrLocked] if the job is done, and only ErrLocked
+// while another call runs it. If fn ran, the error is fn's joined with that of [Lock.Unlock],
+// and the job may run again.
 //
-// An operator has a job run again by breaking its lock at once. A fn that unlocks l, or hands
-// it off, leaves no job that is done. [NoRenew], [Until], [Linger], [MinHold], a nil fn and
-// another keep are refused with [ErrInvalid].
+// To have a job run again, an operator breaks its lock immediately. If fn unlocks l or hands it
+// off, the job does not count as done. [NoRenew], [Until], [Linger], [MinHold], a nil fn and
+// any other keep are refused with [ErrInvalid].
 func (c *Client) Once(ctx context.Context, name string, keep time.Duration, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	cfg, err := c.onceConfig(ctx, keep, fn, opts)
 	if err != nil {
@@ -65,7 +65,7 @@ func (c *Client) onceConfig(ctx context.Context, keep time.Duration, fn func(con
 		return cfg, invalid("Once", "goes with none of NoRenew, Until, Linger and MinHold")
 	}
 	cfg.req.Kind, cfg.req.Once = record.Mutex, true
-	// The lease goes to no goroutine that waits: its last record says that the job is done.
+	// The lease goes to no waiting goroutine: its last record says that the job is done.
 	cfg.req.Patient = true //safety:once-alone
 	return cfg, nil
 }

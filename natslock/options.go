@@ -29,11 +29,11 @@ type config struct {
 	turn      time.Duration
 	lingering int
 	owner     string
-	pid       int // of the process that the records name; 0 for this one
+	pid       int // the process named in records; 0 for this one
 	wrap      func(kv.KV) kv.KV
 }
 
-// configOf returns the defaults changed by options.
+// configOf returns the defaults with opts applied.
 func configOf(opts []Option) (config, error) {
 	cfg := config{create: true, turn: cohort.DefaultTurn, lingering: cohort.DefaultMaxLingering, session: session.Config{WatchAfter: session.DefaultWatchAfter}}
 	for _, opt := range opts {
@@ -57,9 +57,9 @@ var (
 	errNoFunc    = fmt.Errorf("%w: the function to run is nil", ErrInvalid)
 )
 
-// WithJetStream reaches the bucket through js: a JetStream domain (jetstream.NewWithDomain) or
-// an API prefix (jetstream.NewWithAPIPrefix). The default is the connection's own account and
-// domain. Only clients of the same bucket exclude each other.
+// WithJetStream makes the client reach the bucket through js: a JetStream domain
+// (jetstream.NewWithDomain) or an API prefix (jetstream.NewWithAPIPrefix). The default is the
+// connection's own account and domain. Only clients of the same bucket exclude each other.
 func WithJetStream(js jetstream.JetStream) Option {
 	return func(c *config) error {
 		if js == nil {
@@ -82,12 +82,12 @@ func WithBucket(name string) Option {
 	}
 }
 
-// WithReplicas sets the number of servers that store a bucket made by [New]: 1, 3 or 5, or New
-// returns [ErrInvalid]. The default is three on a cluster, where locks then outlive the loss of
-// a server, and one elsewhere. New never changes an existing bucket.
+// WithReplicas sets the number of servers that store a bucket created by [New]: 1, 3 or 5, or
+// New returns [ErrInvalid]. The default is 3 on a cluster, so that locks survive the loss of a
+// server, and 1 elsewhere. New never changes an existing bucket.
 func WithReplicas(n int) Option {
 	return func(c *config) error {
-		if n != 1 && n != 3 && n != 5 { // two servers keep less than one: either loss stops them
+		if n != 1 && n != 3 && n != 5 { // two servers are worse than one: the loss of either stops them
 			return invalid("WithReplicas", "%d: use 1, 3 or 5", n)
 		}
 		c.replicas = n
@@ -95,7 +95,7 @@ func WithReplicas(n int) Option {
 	}
 }
 
-// WithBucketConfig sets the storage, limits and placement of a bucket that [New] makes: by
+// WithBucketConfig sets the storage, limits and placement of a bucket created by [New]: by
 // default files without a limit. [WithBucket] and [WithReplicas] take precedence. New never
 // changes an existing bucket.
 func WithBucketConfig(cfg kvstore.Config) Option {
@@ -116,8 +116,8 @@ func WithCreate(allowed bool) Option {
 
 // WithTTL sets the lease of locks without a [TTL] of their own: 1 s to 24 h, rounded up to
 // whole seconds, 15 s by default. Anything else is refused with [ErrInvalid]. The TTL limits
-// the time for which a crashed holder keeps others out, and for which a holder survives without
-// the server.
+// how long a crashed holder keeps others out, and how long a holder survives without the
+// server.
 func WithTTL(d time.Duration) Option {
 	return func(c *config) (err error) {
 		c.session.TTL, err = clock.RoundTTL(d, false)
@@ -125,10 +125,9 @@ func WithTTL(d time.Duration) Option {
 	}
 }
 
-// WithOwner sets the name that other clients see as the holder's, up to 1024 bytes. It need not
-// be unique, and has no effect on the locking. The default is "name@host:pid" with the name of
-// the connection (nats.Name), or "host:pid" if the connection has no name or one of more than
-// 128 bytes.
+// WithOwner sets the holder's name that other clients see, up to 1024 bytes. It need not be
+// unique, and does not affect locking. The default is "name@host:pid" with the connection's
+// name (nats.Name), or "host:pid" if that is empty or longer than 128 bytes.
 func WithOwner(owner string) Option {
 	return func(c *config) error {
 		if len(owner) > 1024 {
@@ -139,12 +138,12 @@ func WithOwner(owner string) Option {
 	}
 }
 
-// WithLogger sets the logger that receives warnings, [slog.Default] at the time of [New] by
-// default. The client warns of each held lock that is lost or broken, that the server refuses
+// WithLogger sets the logger for warnings. The default is [slog.Default] at the time of
+// [New]. The client warns of each held lock that is lost or broken, that the server refuses
 // to renew, or whose handle was dropped. It also warns of a bucket that has become unfit for
-// locks, and of settings that work and should be others, such as one replica on a cluster. It
-// does not log what it returns as an error, credentials, or values of records. A handler that
-// blocks delays no held lock.
+// locks, and of settings that work but should be changed, such as one replica on a cluster.
+// It does not log errors that it returns, credentials, or values of records. A blocking
+// handler delays no held lock.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		if l == nil {
@@ -155,28 +154,28 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// Tuning has settings that hardly any service needs. Zero keeps the default, and a value out of
-// its range makes [New] return [ErrInvalid].
+// Tuning has settings that few services need. Zero keeps the default, and a value out of range
+// makes [New] return [ErrInvalid].
 type Tuning struct {
 	// Turn limits the time after a grant in which the client hands the lock to its own
-	// goroutines that asked after another client had queued: 1 ms by default, 1 s at most.
-	// Other clients wait longer by one turn of each client before them. Readers have no turn.
+	// goroutines that asked after another client had queued: 1 ms by default, 1 s at most. A
+	// client may wait one extra turn for each client ahead of it. Readers have no turn.
 	//
-	// With a negative Turn each goroutine that wants a mutex or a write lock queues by itself:
-	// goroutines of all clients are served in the exact order in which they queue, each
-	// hand-over takes messages, and [Linger] is refused with [ErrInvalid], except for readers.
-	// The permits of a semaphore only have no turn.
+	// With a negative Turn each goroutine that wants a mutex or a write lock queues by itself.
+	// The goroutines of all clients are then served in the exact order in which they queue,
+	// each hand-over takes messages, and [Linger] is refused with [ErrInvalid], except for
+	// readers. For a semaphore it only removes the turn.
 	Turn time.Duration
-	// WatchAfter is the age at which a held lock gets a subscription to its record. The default
-	// of 1 s spares short critical sections the subscription. A client that watches learns of a
-	// break at once, and otherwise at the next renewal. Less than a millisecond watches from
-	// the start, and a negative duration never.
+	// WatchAfter is the age at which the client subscribes to the record of a held lock. The
+	// default of 1 s spares short critical sections the subscription. A client that is
+	// subscribed learns of a break at once, and otherwise at the next renewal. Less than a
+	// millisecond subscribes from the start, a negative duration never.
 	WatchAfter time.Duration
-	// ReleaseTimeout limits the time for which [Lock.Unlock] waits for the server: 5 s by
-	// default, 1 h at most.
+	// ReleaseTimeout limits how long [Lock.Unlock] waits for the server: 5 s by default,
+	// 1 h at most.
 	ReleaseTimeout time.Duration
-	// MaxLingering limits the number of locks that the client keeps idle for [Linger], 10,000
-	// by default. Beyond it the client gives up the least recently used one. A negative number
+	// MaxLingering limits the locks that the client keeps idle for [Linger], 10,000 by
+	// default. Beyond it the client gives up the least recently used one. A negative number
 	// keeps none.
 	MaxLingering int
 }
@@ -186,7 +185,7 @@ const (
 	maxReleaseTimeout = time.Hour
 )
 
-// WithTuning sets the fields of t that are not zero.
+// WithTuning sets the nonzero fields of t.
 func WithTuning(t Tuning) Option {
 	return func(c *config) error {
 		switch {
@@ -203,7 +202,7 @@ func WithTuning(t Tuning) Option {
 			c.lingering = max(t.MaxLingering, 0)
 		}
 		switch {
-		case t.WatchAfter > clock.MaxFixedTTL: // no lease lasts as long, and the end of the sum would be before its beginning
+		case t.WatchAfter > clock.MaxFixedTTL: // no lease lasts that long, and adding it to a time would overflow
 			c.session.WatchAfter = -1
 		case t.WatchAfter != 0:
 			c.session.WatchAfter = t.WatchAfter.Truncate(time.Millisecond)

@@ -1,14 +1,14 @@
-// Package admin shows the locks of all clients of a bucket, and breaks them, for operators' tools and for
-// monitoring: lockctl and natslock-exporter are made of it. A service that takes locks does not need it.
+// Package admin shows and breaks the locks of all clients of a bucket, for operators' tools and monitoring: lockctl and
+// natslock-exporter are built on it. A service that only takes locks does not need it.
 //
 //	locks := admin.New(client) // client is a *natslock.Client
 //	for lock, err := range locks.List(ctx, "orders.>") {
 //		...
 //	}
 //
-// [Admin.List] and [Admin.Inspect] read, [Admin.Watch] yields what happens, and [Admin.History] what has happened, where
-// the bucket has a history. [Admin.Break] ends a claim. [Permissions] returns the subjects that a NATS user
-// needs. [WithObserver] has a client report what its own locks do.
+// [Admin.List] and [Admin.Inspect] read locks, [Admin.Watch] yields events as they happen, and [Admin.History] yields
+// past events if the bucket has a history. [Admin.Break] ends a claim. [Permissions] returns the subjects that a NATS
+// user needs. [WithObserver] makes a client report what its own locks do.
 package admin
 
 import (
@@ -32,7 +32,7 @@ var (
 
 func init() { bridge.SetAdmin[*natslock.Client, *Holder, Info, Event](shown{}) }
 
-// shown is for packages election and mirror, and not for users: see [bridge.InsideAdmin].
+// shown gives packages election and mirror access that users do not have: see [bridge.InsideAdmin].
 type shown struct{}
 
 func (shown) Holder(ctx context.Context, c *natslock.Client, name string) (*Holder, uint64, error) {
@@ -58,14 +58,14 @@ func (shown) EventOf(c view.Change) Event {
 	return changed(c)
 }
 
-// Admin reads, watches and breaks the locks of all clients of a bucket. [New] makes it. Methods of a
-// zero Admin, or of one with a nil client, return an error that matches
+// Admin reads, watches and breaks the locks of all clients of a bucket. Create it with [New].
+// Methods of a zero Admin, or one with a nil client, return an error that matches
 // [natslock.ErrInvalid].
 type Admin struct {
 	c *natslock.Client
 }
 
-// New returns the view of the bucket that a client is open on. It does no I/O, and needs no closing: it ends
+// New returns an Admin for the bucket of client c. It does no I/O, and the Admin needs no closing: it ends
 // with the client.
 func New(c *natslock.Client) *Admin { return &Admin{c: c} }
 
@@ -76,14 +76,13 @@ func (a *Admin) client() *natslock.Client {
 	return a.c
 }
 
-// Inspect reads one lock. The Info of a free lock has neither holder nor queue, and that is no
-// error.
+// Inspect reads one lock. A free lock is no error: its Info has neither holder nor queue.
 //
-// The Info contains every write that the server acknowledged before the call, and none that the
-// stream's leader has not applied, so an acquire that follows meets that state or a later one.
-// On a bucket with replicas that needs a leader and the reads that [Access].OwnOnly withholds.
-// Without the reads, or if the leader has not caught up with a follower within a second, a
-// record is as the replica that answers has it.
+// The Info reflects every write that the server acknowledged before the call, and none that the
+// stream's leader has not applied, so a later acquire sees that state or a newer one. On a
+// bucket with replicas this requires a leader and the reads that [Access].OwnOnly withholds.
+// Without those reads, or if the leader has not caught up with a follower within a second, the
+// Info shows each record as the answering replica has it.
 //
 // The error matches [natslock.ErrInvalid], [natslock.ErrUnavailable] (even if no leader answers
 // within a second), [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
@@ -100,10 +99,10 @@ func (a *Admin) Inspect(ctx context.Context, kind Kind, name string) (Info, erro
 }
 
 // List reads the locks of all kinds that are held or waited for and whose names match a
-// pattern, in the order of the names. A token of the pattern may be "*", and the last one ">"
-// for the rest of the name: ">" lists all locks. List reads the locks one after the other, not
-// at one moment. An error ends the sequence: it matches [natslock.ErrInvalid] for a pattern
-// that matches no name, [natslock.ErrUnavailable] if no leader answers within a second,
+// pattern, ordered by name. A token of the pattern may be "*", and the last one ">" for the
+// rest of the name: ">" lists all locks. List reads the locks one after the other, not as a
+// snapshot. An error ends the sequence: it matches [natslock.ErrInvalid] for a pattern that
+// matches no name, [natslock.ErrUnavailable] if no leader answers within a second,
 // [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
 func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
@@ -118,16 +117,16 @@ func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error]
 	}
 }
 
-// RemoveOverdue removes records of the locks whose names match a pattern (see [Admin.List])
-// whose TTL has ended and that the server has not removed: after some restarts a server keeps
-// them forever. They keep no client out, and only stand in
-// lists. [Holder.Overdue] and [Waiter.Overdue] show them. It removes limit of them at most,
-// which is at least 1, one after the other. "lockctl doctor --repair" calls it.
+// RemoveOverdue removes records that the server has kept beyond their TTL, of locks whose names
+// match a pattern (see [Admin.List]): after some restarts a server keeps such records forever.
+// They keep no client out and only clutter lists, which mark them with [Holder.Overdue] and
+// [Waiter.Overdue]. RemoveOverdue removes up to limit of them, at least 1, one after the other.
+// "lockctl doctor --repair" calls it.
 //
-// It returns the numbers of records that are gone and that are still there, even with an error. A
-// record that its client has renewed meanwhile counts as still there, and is not touched: the
-// server compares revisions. The error matches [natslock.ErrInvalid],
-// [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or the context's.
+// It returns the number of records removed and the number left, even with an error. A record that
+// its client renews in the meantime counts as left and is not touched: the server compares
+// revisions. The error matches [natslock.ErrInvalid], [natslock.ErrUnavailable],
+// [natslock.ErrPermission], [natslock.ErrClosed] or the context's.
 func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (removed, left int, err error) {
 	if limit < 1 {
 		return 0, 0, fmt.Errorf("remove overdue records of locks %.512q: %w: a limit of %d", pattern, record.ErrInvalidOption, limit)
@@ -143,38 +142,37 @@ func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (r
 	return removed, left, err
 }
 
-// BreakRequest says which claim [Admin.Break] ends, and why.
+// BreakRequest names the claim that [Admin.Break] ends, and the reason.
 type BreakRequest struct {
 	// Kind and Name name the lock.
 	Kind Kind
 	Name string
-	// ID names the claim: the [natslock.Holder.ID] of a holder, or of one reader, as
-	// [Admin.Inspect] and [Admin.List] return it.
+	// ID names the claim: the [natslock.Holder.ID] of a holder or a reader, as
+	// returned by [Admin.Inspect] and [Admin.List].
 	ID string
-	// Reason is shown to the holder, and by [Admin.Inspect], [Admin.List] and
-	// [Admin.Watch]. It has at most 1024 bytes.
+	// Reason is shown to the holder, and by [Admin.Inspect], [Admin.List] and [Admin.Watch]: at
+	// most 1024 bytes.
 	Reason string
-	// Immediately lets the next client in at once, while the broken holder may still
-	// be working. This is an exception to mutual exclusion: two clients can work at
-	// the same time, and only resources that check fencing tokens stay safe. The broken
-	// holder's lock ends with a cause that matches [natslock.ErrBroken] if its client read or was
-	// notified of the break (see [natslock.Tuning]) before the next client had the lock.
-	// Otherwise its next renewal shows that another client has the lock, and the cause
-	// matches [natslock.ErrLost] alone: a lock that is known to be another's ends without delay.
-	// A client that kept the lock idle learns of the break within 5 s.
+	// Immediately lets the next client in at once, while the broken holder may still be working.
+	// This suspends mutual exclusion: two clients can work at the same time, and only resources
+	// that check fencing tokens stay safe. The broken holder's lock ends with a cause that
+	// matches [natslock.ErrBroken] if its client read or was notified of the break (see
+	// [natslock.Tuning]) before the next client had the lock. Otherwise its next renewal finds
+	// that another client has the lock. The lock then ends without delay, and the cause matches
+	// only [natslock.ErrLost]. A client that kept the lock idle learns of the break within 5 s.
 	Immediately bool
 }
 
-// Break ends one claim to a lock: the holder's, or one reader's. It breaks the claim that req
-// names and never another one. The holder is notified and cannot renew its lease. No other
-// client gets in before the holder has unlocked or its lease would have ended anyway, unless
-// Immediately is set.
+// Break ends one claim to a lock, that of the holder or of one reader: only ever the claim
+// that req names. The holder is notified and cannot renew its lease. Unless Immediately is
+// set, no other client gets in before the holder has unlocked or its lease would have ended
+// anyway.
 //
 // It returns nil if the claim is broken, even by an earlier call. The error matches
-// [natslock.ErrReleased] if the claim is gone, and [natslock.ErrInvalid] for a request without
-// an ID or with too long a Reason: nothing was sent. It matches [natslock.ErrUnavailable],
-// [natslock.ErrPermission] or ctx's error if the client does not know whether the claim is
-// broken.
+// [natslock.ErrReleased] if the claim has already ended, and [natslock.ErrInvalid] for a
+// request without an ID or with too long a Reason: nothing was sent. It matches
+// [natslock.ErrUnavailable], [natslock.ErrPermission] or ctx's error if the client does not
+// know whether the claim is broken.
 func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	in, err := inside(ctx, a.client())
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Kind is a kind of lock. Two locks of different kinds are different locks, even with
-// the same name.
+// Kind is a kind of lock. Locks of different kinds are different locks, even with the
+// same name.
 type Kind int
 
 const (
@@ -25,7 +25,7 @@ const (
 // String returns "mutex", "rw" or "semaphore".
 func (k Kind) String() string { return record.Kind(k).String() }
 
-// Mode is the mode in which a client holds a lock, or waits to hold it.
+// Mode is the mode in which a client holds or waits for a lock.
 type Mode int
 
 const (
@@ -46,25 +46,23 @@ func (m Mode) String() string {
 	return fmt.Sprintf("Mode(%d)", int(m))
 }
 
-// Info is the state of one lock at one moment. The lock can change before the caller
-// reads the Info.
+// Info is a snapshot of one lock, which may change before the caller reads the Info.
 type Info struct {
 	Kind Kind
 	Name string
-	// Holder is the holder, or the writer of a reader-writer lock. It is nil if
+	// Holder is the holder, or the writer of a reader-writer lock, or nil if
 	// there is none.
 	Holder *Holder
 	// Readers hold a reader-writer lock together.
 	Readers []Holder
-	// Permits are the holders of a semaphore, each with a permit, in the order of their
-	// slots.
+	// Permits are the holders of a semaphore's permits, in the order of their slots.
 	Permits []Holder
-	// Queue holds the waiters, the first in line first.
+	// Queue holds the waiters, next in line first.
 	Queue []Waiter
 }
 
-// Waiting returns the number of goroutines that wait for the lock: at the places of the queue, and
-// at the holder's client behind the holder.
+// Waiting returns the number of goroutines that wait for the lock, in the queue or behind the
+// holder in its own client.
 func (i Info) Waiting() int {
 	n := 0
 	if i.Holder != nil {
@@ -76,44 +74,45 @@ func (i Info) Waiting() int {
 	return n
 }
 
-// Holder is a claim that was granted.
+// Holder is a granted claim.
 type Holder struct {
 	natslock.Holder
-	// Waited is the time from the call to the grant, in milliseconds. It is 0 if
-	// the holder did not queue.
+	// Waited is the time from the call to the grant, to the millisecond. It is 0
+	// if the holder did not queue.
 	Waited time.Duration
 	// Lingers is true if the client may keep the lock idle: see [natslock.Linger]. Idle is true if no
-	// goroutine of the client was inside when the client wrote the record, at the grant or
-	// at its last renewal. One may be inside by now.
+	// goroutine of the client was inside when the client wrote the record, at the grant or its last
+	// renewal. One may be inside by now.
 	Lingers, Idle bool
 	// Fixed is true if the client does not renew the lease ([natslock.NoRenew], [natslock.Until]), or
-	// renews it no more, because it has handed the lock over ([natslock.Lock.Handoff]) or unlocked it
-	// before its minimum hold was over ([natslock.MinHold]).
+	// no longer does because it handed the lock over ([natslock.Lock.Handoff]) or unlocked it before
+	// its minimum hold was over ([natslock.MinHold]).
 	Fixed bool
-	// Purpose tells why the lock is held or kept for long by design: "election", "member" and
-	// "partition" (package partition), "script", "job" (one that is done: [natslock.Client.Once]), "rest" (of a minimum hold). It is
-	// empty for all others. Clients of other languages may have other words, of at most 16 bytes.
+	// Purpose says why a lock is meant to be held for long: "election", "member" or "partition" (package partition), "script", "job"
+	// (a job that is done: [natslock.Client.Once]) or "rest" (of a minimum hold). It is empty for other locks. Clients in other
+	// languages may use other words of at most 16 bytes.
 	Purpose string
-	// Waiting is the number of goroutines of the holder's client that waited behind the holder
-	// when the record was written.
+	// Waiting is the number of goroutines of the holder's client that were waiting behind the
+	// holder when the record was written.
 	Waiting int
 	// Grants is the number of holders that the claim had had by then, including this one. The
-	// goroutines of a client hand a lock on under one claim, and take an idle lock again.
+	// claim stays the same when goroutines of a client hand a lock on, or take an idle lock
+	// again.
 	Grants uint64
 	TTL    time.Duration
-	// Overdue is true if the record's TTL has ended by a server's clock and the
-	// server has not removed the record. Nobody holds the lock by it, and the next
+	// Overdue is true if the record's TTL has ended by a server's clock but the
+	// server has not removed the record. No one holds the lock by it, and the next
 	// acquire replaces it.
 	Overdue bool
 	// Broken holds the operator's name and reason if an operator broke the lock.
 	// The holder may still be stopping.
 	Broken *Broken
-	// Slot is the number of the permit of a semaphore, from 0. Of is the number of permits
-	// that the semaphore has, as the holder's client knows. Of is 0 for other locks.
+	// Slot is the number of a semaphore's permit, from 0. Of is the number of permits that
+	// the semaphore has, according to the holder's client, or 0 for other locks.
 	Slot, Of int
-	// Revision is the revision of the record that the client read.
+	// Revision is the revision of the record that was read.
 	Revision uint64
-	// Unreadable marks a record that this version of the library cannot read. An
+	// Unreadable marks a record that this version of the library cannot read: an
 	// unknown owner holds the lock.
 	Unreadable bool
 }
@@ -124,11 +123,11 @@ type Broken struct {
 	At         time.Time // by the operator's clock
 }
 
-// Waiter is a place in a queue.
+// Waiter is a place in the queue.
 type Waiter struct {
-	// Ticket is the place: lower ones come first.
+	// Ticket orders the queue: lower tickets come first.
 	Ticket uint64
-	// Goroutines is the number of goroutines of the client that waited at the place when its
+	// Goroutines is the number of goroutines of the client that shared the place when its
 	// record was written, at least 1.
 	Goroutines int
 	ID         string
@@ -138,16 +137,16 @@ type Waiter struct {
 	Purpose    string    // see [Holder]
 	Since      time.Time // by the waiter's own clock
 	Mode       Mode
-	// Of is the number of permits that the semaphore has, as the waiter knows. It is 0 for
-	// other locks.
+	// Of is the number of permits that the semaphore has, according to the waiter, or 0
+	// for other locks.
 	Of int
-	// TTL is the life of the place's record. The client renews it three times in that time.
+	// TTL is the lifetime of the place's record. The client renews it three times per TTL.
 	TTL time.Duration
 	// Expires is the time, by the server's clock, at which the server removes the place
-	// unless the waiter renews it before. Zero means never.
+	// unless the waiter renews it. Zero means never.
 	Expires time.Time
-	// Overdue is true if the place's TTL has ended by a server's clock and the server has
-	// not removed the record. It keeps nobody waiting.
+	// Overdue is true if the place's TTL has ended by a server's clock but the server has
+	// not removed the record. No one waits because of it.
 	Overdue bool
 }
 
@@ -159,7 +158,7 @@ func holderOf(e record.Entry) *Holder {
 	if k, ok := record.ParseKey(e.Key); ok {
 		h.Slot = k.Slot
 	}
-	if !e.Deleted { // the TTL of a tombstone is its own
+	if !e.Deleted { // the TTL of a tombstone is not the lease's
 		h.TTL = e.Record.TTL
 	}
 	if e.Unreadable {

@@ -19,11 +19,11 @@ type Role int
 const (
 	// RoleUser takes locks, waits for them and inspects them.
 	RoleUser Role = iota
-	// RoleObserver lists, inspects and watches locks. It has no subject to write to.
+	// RoleObserver lists, inspects and watches locks. It cannot write.
 	RoleObserver
 	// RoleOperator inspects locks and breaks them. It cannot queue.
 	RoleOperator
-	// RoleAdmin is user and operator, and creates, repairs and deletes the bucket.
+	// RoleAdmin is user and operator, and also creates, repairs and deletes the bucket.
 	RoleAdmin
 )
 
@@ -41,8 +41,8 @@ func (r Role) String() string {
 	return fmt.Sprintf("Role(%d)", int(r))
 }
 
-// Access describes the NATS user that gets [Permissions]. The zero value is a user of
-// all locks in the default bucket, reached without a domain.
+// Access describes the NATS user that gets [Permissions]. The zero value is a
+// RoleUser for all locks in the default bucket, reached without a domain.
 type Access struct {
 	// Pattern matches the names of the locks. A token may be "*", and the last one
 	// ">" for the rest of the name. Empty means ">". "orders.>" matches the names
@@ -51,53 +51,52 @@ type Access struct {
 	Role    Role
 	// Bucket is the bucket's name; empty means "natslock".
 	Bucket string
-	// Domain is the JetStream domain that the user names to reach the bucket
-	// from outside of it. Leave it out on a server of that domain: the server
-	// removes the domain from a subject before it checks permissions.
+	// Domain is the JetStream domain through which the user reaches the bucket from outside it.
+	// Leave it empty on a server of that domain: the server removes the domain from a subject
+	// before it checks permissions.
 	Domain string
 	// APIPrefix is the prefix under which another account's JetStream API is
 	// imported. It excludes Domain.
 	APIPrefix string
 	// InboxPrefix begins the inboxes of the user's connections
-	// (nats.CustomInboxPrefix). Empty means _INBOX. If each user has a prefix of its
-	// own, no user can read the answers to another.
+	// (nats.CustomInboxPrefix). Empty means _INBOX. If each user has its own prefix,
+	// no user can read the answers to another.
 	InboxPrefix string
-	// OwnOnly withholds the two requests that read any record in the bucket, whatever its name.
-	// They show the owners and the metadata of all locks. Without them the library lists queues
-	// more slowly, the server logs a refusal of each for each connection, and a read can return
-	// [natslock.ErrUnavailable] while a replica lags, or while allow_direct of the bucket is off.
+	// OwnOnly withholds the two requests that can read any record in the bucket, and so show the
+	// owners and metadata of all locks. Without them the library lists queues more slowly, the
+	// server logs one refusal of each per connection, and a read can return
+	// [natslock.ErrUnavailable] while a replica lags or the bucket's allow_direct is off.
 	OwnOnly bool
-	// History allows reading the history of the bucket, whatever the name of the lock: see
-	// [Admin.History]. An observer of all names always may. An admin may also make it,
-	// change it and delete it.
+	// History allows reading the history of the bucket, for locks of any name: see
+	// [Admin.History]. An observer of all names always may. An admin may also create,
+	// change and delete it.
 	History bool
 }
 
 // Permission is one subject that a user needs.
 type Permission struct {
 	Subject string
-	For     string // the use that the library has for it
-	// Leaks names everything that the permission allows or shows beyond the
-	// names of [Access.Pattern]. Empty means nothing.
+	For     string // what the library uses it for
+	// Leaks describes everything that the permission allows or reveals beyond the names of
+	// [Access.Pattern]. Empty means nothing.
 	Leaks string
 }
 
-// PermissionSet is all that a user needs, and nothing more.
+// PermissionSet is exactly what a user needs.
 type PermissionSet struct {
 	Publish, Subscribe []Permission
 }
 
-// maxPrefix bounds what stands before each subject of a user.
+// maxPrefix limits the length of a domain, an API prefix and an inbox prefix.
 const maxPrefix = 255
 
-// Permissions returns the subjects that a NATS user needs for locks. The server can
-// refuse every other subject, and a call that needs a refused one returns
-// [natslock.ErrPermission].
+// Permissions returns the subjects that a NATS user needs for locks. The server can refuse all
+// others, and a call that needs a refused one returns [natslock.ErrPermission].
 //
-// Permissions keep names apart, not people: a user of a lock can also delete its record
-// or write a false one. Within one account, a user that may publish any request can
-// name a foreign key as its reply subject, and the server then stores the answer there.
-// Give users that do not trust each other accounts of their own.
+// Permissions separate names, not people: a user of a lock can also delete its record or write
+// a false one. Within one account, a user that may publish any request can name another user's
+// key as its reply subject, and the server then stores the answer there. Give users that do
+// not trust each other separate accounts.
 //
 // The error matches [natslock.ErrInvalid] for a pattern that cannot match a name and for other
 // fields of a, or kvstore.ErrInvalidKey for a bucket.
@@ -147,7 +146,7 @@ func Permissions(a Access) (PermissionSet, error) {
 			leaks = "" // said once
 		}
 	}
-	// No record is beyond the names of such an observer.
+	// Such an observer's names cover every record.
 	seesAll := a.Role == RoleObserver && cmp.Or(a.Pattern, ">") == ">"
 	const anyone = "also ends the hold of others on these locks: no permission tells their writes from the holder's"
 	switch a.Role {
@@ -190,7 +189,7 @@ func Permissions(a Access) (PermissionSet, error) {
 		publish("$SYS.REQ.USER.INFO", "name the account that a bucket was made in", "shows the user's own permissions")
 	}
 
-	// The id between is the bucket's own. A re-created bucket has another one.
+	// The id in the middle is the bucket's own, and differs in a re-created bucket.
 	republished := strings.TrimSuffix(strings.Replace(stream.RePublish.Destination, stream.Metadata["natslock.id"], "*", 1), ">")
 	for _, k := range read {
 		p.Subscribe = append(p.Subscribe, Permission{republished + k, "receive notifications of changes", ""})
@@ -203,8 +202,8 @@ func Permissions(a Access) (PermissionSet, error) {
 	return p, nil
 }
 
-// String returns the block of a server's configuration that gives a user these
-// permissions and no others. Its comments name the use and the leaks of each.
+// String returns the block of server configuration that gives a user exactly these permissions.
+// Its comments name the use and the leaks of each.
 func (p PermissionSet) String() string {
 	var b strings.Builder
 	list := func(verb string, all []Permission) {

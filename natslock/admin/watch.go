@@ -10,33 +10,34 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// maxUnread bounds the events that a slow reader of Watch leaves unread.
+// maxUnread limits the events that a slow reader of Watch may leave unread.
 const maxUnread = 1 << 16
 
 // Watch yields the changes of all locks whose names match pattern (see [Admin.List]), whichever
 // client holds them, until ctx ends.
 //
 // The first event has the type [EventWatching] and no name. There is no initial state: list the
-// locks when it arrives. The list and the events after the mark miss nothing between them.
-// Another mark follows each outage of the connection, because events can be missed then: list
-// again. Its Since has the beginning of that time.
+// locks when that event arrives. The list and the later events together miss nothing. Another
+// EventWatching follows each outage of the connection, because events may have been missed
+// since its Since: list again.
 //
-// Events are hints: every user that may publish notifications can forge them. An end without a
-// notification is yielded when the lease is over, even for a lock held from before.
+// Events are hints: any user that may publish notifications can forge them. If the end of a
+// lock is not notified, Watch yields it when the lease is over, even if the lock was held
+// before the watch began.
 //
 // The sequence ends without an error when ctx ends, or when the caller stops. Otherwise the
 // error matches [natslock.ErrInvalid], [natslock.ErrClosed], kvstore.ErrNoWatch for a bucket
 // that does not publish its changes, or [natslock.ErrUnavailable] if the connection was closed,
 // the bucket was deleted or made again, or the caller left more than 65,536 events unread. A
-// user that may not subscribe to the notifications gets no events and no error.
+// user without permission to subscribe to the notifications gets neither events nor an error.
 func (a *Admin) Watch(ctx context.Context, pattern string) iter.Seq2[Event, error] {
 	return watch(ctx, a.client(), pattern, eachOf((*view.Admin).Watch))
 }
 
-// beginning begins a watch, which delivers values until the returned function ends it.
+// beginning starts a watch, which delivers values until stop is called.
 type beginning[T any] func(in *view.Admin, pattern string, deliver func(T), fail func(error)) (stop func(), err error)
 
-// eachOf has a watch deliver changes as events.
+// eachOf makes a watch deliver changes as events.
 func eachOf(begin beginning[view.Change]) beginning[Event] {
 	return func(in *view.Admin, pattern string, deliver func(Event), fail func(error)) (func(), error) {
 		return begin(in, pattern, func(ch view.Change) { deliver(changed(ch)) }, fail)
@@ -82,7 +83,7 @@ func watch[T any](ctx context.Context, c *natslock.Client, pattern string, begin
 	}
 }
 
-// unread holds the events that the reader of a watch has not taken yet.
+// unread holds the events that the reader of a watch has yet to take.
 type unread[T any] struct {
 	mu     sync.Mutex
 	events []T
