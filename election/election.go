@@ -8,26 +8,26 @@
 //		return schedule(ctx, t.Token()) // ctx ends when the term does
 //	})
 //
-// [Election.Run] campaigns, leads and campaigns again until ctx ends. [Election.Campaign] is
-// for a single term. Any process asks for the leader with [Election.Leader], and follows the
+// [Election.Run] campaigns, leads and campaigns again until ctx ends. For a single term use
+// [Election.Campaign]. Any process can look up the leader with [Election.Leader], and follow
 // changes with [Election.Observe]. [Election.IsLeader] does no I/O.
 //
 // # What it promises
 //
 // An election is a mutex of the same name. Its holder is the leader, and its metadata carry the
-// leader's value. At most one leader is inside its validity, and each term has a fencing token
-// greater than all before it. The context of a term ends before the server lets the next leader
-// in. A candidate follows a leader that crashed within the TTL and half a second, in the order
-// in which the candidates asked. lockctl and [admin.Admin] work on an election by its name, and
-// breaking the leader's claim ends its term.
+// leader's value. At most one leader is inside its validity, and each term has a higher fencing
+// token than all earlier ones. The context of a term ends before the server lets the next
+// leader in. When a leader crashes, the candidate that asked first takes over within the TTL
+// and half a second. lockctl and [admin.Admin] work on an election by its name, and breaking
+// the leader's claim ends its term.
 //
 // # What it does not promise
 //
 // The library cannot stop work. A process that is paused past its validity learns of the loss
 // when it wakes up. Pass [Term.Token] to the resource that the leader changes: a resource that
-// refuses smaller tokens is safe even then.
+// refuses lower tokens is safe even then.
 //
-// An observer can be behind: within five seconds of a lost notification, and as long as it
+// An observer can lag: up to five seconds after a lost notification, and for as long as it
 // cannot reach the server.
 package election
 
@@ -48,13 +48,13 @@ import (
 // MaxValue limits the bytes of a leader's value.
 const MaxValue = 4 << 10
 
-// ErrNoLeader means that there is no leader now.
+// ErrNoLeader means that there is currently no leader.
 var ErrNoLeader = errors.New("no leader")
 
 var inside = bridge.Admin[*natslock.Client, *admin.Holder, admin.Info, admin.Event]()
 
-// Election is an election by name. [New] makes it. Methods of a zero Election return an error
-// that matches [natslock.ErrInvalid], or zero values. It is safe for concurrent use.
+// Election is a named election. Create it with [New]. Methods of a zero Election return an
+// error that matches [natslock.ErrInvalid], or zero values. It is safe for concurrent use.
 type Election struct {
 	c        *natslock.Client
 	name     string
@@ -62,16 +62,16 @@ type Election struct {
 	value    []byte
 	opts     []natslock.LockOption
 	onChange func(Leader)
-	term     atomic.Pointer[Term] // the last one here
+	term     atomic.Pointer[Term] // the latest one in this process
 }
 
 // Option configures an [Election].
 type Option func(*Election) error
 
-// Value sets what a leader's record shows of it from the beginning of each term, an
-// address for example. [Term.Proclaim] replaces it for the rest of a term. It has at most
-// [MaxValue] bytes, or the methods of the Election return [natslock.ErrInvalid].
-// Every reader of the bucket can see it. By default there is none.
+// Value sets the leader's value, for example an address, which its record shows from the
+// beginning of each term. [Term.Proclaim] replaces it for the rest of a term. It has at
+// most [MaxValue] bytes, or the methods of the Election return [natslock.ErrInvalid].
+// Anyone who can read the bucket sees it. By default there is none.
 func Value(v []byte) Option {
 	v = bytes.Clone(v)
 	return func(e *Election) error {
@@ -89,8 +89,8 @@ func checkValue(v []byte) error {
 
 // TTL sets the lease of a term instead of the client's. It has the limits of
 // [natslock.TTL], or a campaign returns [natslock.ErrInvalid]. A leader that crashes
-// leaves a vacancy for one TTL and half a second at most. All candidates should have the
-// same one.
+// leaves a vacancy for at most one TTL and half a second. All candidates should use the
+// same TTL.
 func TTL(d time.Duration) Option {
 	return func(e *Election) error {
 		e.opts = append(e.opts, natslock.TTL(d))
@@ -98,9 +98,9 @@ func TTL(d time.Duration) Option {
 	}
 }
 
-// Detached has a term go on when the context of its campaign ends: the term's context ends with
-// the term alone, when the leader resigns, loses its lease or is broken. A service that is stopped can so
-// finish the item that it is working on and still learn of a loss:
+// Detached makes a term outlast the context of its campaign: the term's context ends only with the term,
+// when the leader resigns, loses its lease or is broken. A service that is being stopped can then finish
+// its current item and still learn of a loss:
 //
 //	err := e.Run(ctx, func(term context.Context, t *election.Term) error {
 //		for ctx.Err() == nil { // no new item after a SIGTERM
@@ -125,10 +125,10 @@ func Detached() Option {
 	}
 }
 
-// OnChange has [Election.Run] call fn with the leader, and again with each change of it:
-// see [Election.Observe]. The calls come one after the other, on a goroutine of their
-// own. Run returns when the last of them has. A nil fn makes the methods of the Election
-// return [natslock.ErrInvalid].
+// OnChange makes [Election.Run] call fn with the leader, and again after each change:
+// see [Election.Observe]. The calls are made one at a time, on a goroutine of their own.
+// Run returns after the last of them. A nil fn makes the methods of the Election return
+// [natslock.ErrInvalid].
 func OnChange(fn func(Leader)) Option {
 	return func(e *Election) error {
 		if fn == nil {
@@ -139,8 +139,8 @@ func OnChange(fn func(Leader)) Option {
 	}
 }
 
-// New returns the election with a name. New does no I/O and needs no closing. The methods that
-// return errors report an invalid option or client.
+// New returns the election called name. It does no I/O, and the Election needs no closing. An
+// invalid option or client is reported by the methods that return errors.
 func New(c *natslock.Client, name string, opts ...Option) *Election {
 	e := &Election{c: c, name: name}
 	if c == nil {
@@ -158,7 +158,8 @@ func New(c *natslock.Client, name string, opts ...Option) *Election {
 	return e
 }
 
-// ready refuses an election that New has not made, or not with these options, and a nil context.
+// ready refuses an election that was not made by New, one with an invalid client or option, and a
+// nil context.
 func (e *Election) ready(ctx context.Context) error {
 	switch {
 	case e == nil || e.c == nil && e.err == nil:
@@ -171,16 +172,16 @@ func (e *Election) ready(ctx context.Context) error {
 	return nil
 }
 
-// Campaign waits until this candidate leads, in the order in which the candidates queue, and
-// returns the term. It waits over outages.
+// Campaign waits in the queue of candidates, and through outages, until this one leads. It
+// returns the term.
 //
 // ctx is also the parent of the term's context: when ctx ends, so does the work, unless
-// [Detached] is given. The leader keeps the others out until it resigns. An Election keeps its
-// term, which ends when the leader resigns or loses its lease, or when the Election is dropped.
-// A campaign of an Election that leads waits for the end of its own term.
+// [Detached] is given. The leader keeps the others out until it resigns. An Election holds on
+// to its term, which ends when the leader resigns or loses its lease, or when the Election is
+// dropped. If an Election that leads campaigns again, it waits for the end of its own term.
 //
-// Errors are as for [natslock.Client.Lock]. An outage ([natslock.ErrUnavailable]) may pass, and
-// [Election.Run] goes on after it.
+// Errors are those of [natslock.Client.Lock]. An outage ([natslock.ErrUnavailable]) may pass,
+// so [Election.Run] campaigns again after one.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	if err := e.ready(ctx); err != nil {
 		return nil, err
@@ -194,7 +195,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	for {
 		old := e.term.Load()
 		if old != nil && old.lock.Err() == nil && old.Token() > t.Token() {
-			return t, nil // it has ended already, and another goroutine leads
+			return t, nil // t has already ended, and another goroutine leads
 		}
 		if e.term.CompareAndSwap(old, t) {
 			return t, nil
@@ -203,9 +204,9 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 }
 
 // IsLeader reports whether a term of this Election is inside its validity and its context
-// goes on. It returns the term's fencing token. It reads the clock and does no I/O. The
-// answer can change before the caller acts on it, so pass the token to the resource that
-// the leader changes.
+// has not ended. It also returns the term's fencing token. It reads the clock and does no
+// I/O. The answer can change before the caller acts on it, so pass the token to the
+// resource that the leader changes.
 func (e *Election) IsLeader() (token uint64, ok bool) {
 	if e == nil {
 		return 0, false
@@ -217,31 +218,31 @@ func (e *Election) IsLeader() (token uint64, ok bool) {
 	return t.Token(), true
 }
 
-// Leader describes a leader, as its record does. The zero value is a vacancy.
+// Leader describes a leader as its record shows it. The zero value is a vacancy.
 type Leader struct {
-	// Token is the fencing token of the term. It is 0 if nobody leads.
+	// Token is the fencing token of the term. It is 0 if no one leads.
 	Token uint64
 	// ID names the leader's claim: see [natslock.Holder].
 	ID string
-	// Owner is the name that the leader's client gave itself: see [natslock.WithOwner].
+	// Owner is the name of the leader's client: see [natslock.WithOwner].
 	Owner string
 	// Host and PID name the leader's process.
 	Host string
 	PID  int
-	// Since is the beginning of the term, by the leader's own clock.
+	// Since is the beginning of the term by the leader's clock.
 	Since time.Time
 	// Value is the leader's value: see [Value] and [Term.Proclaim].
 	Value []byte
 }
 
-// Vacant reports whether nobody leads.
+// Vacant reports whether no one leads.
 func (l Leader) Vacant() bool { return l.Token == 0 }
 
 func (l Leader) equal(to Leader) bool {
 	return l.Token == to.Token && l.ID == to.ID && bytes.Equal(l.Value, to.Value)
 }
 
-// The metadata of a leader have its value under this key.
+// valueKey is the metadata key of a leader's value.
 const valueKey = "value"
 
 func metaOf(value []byte) map[string]string {
@@ -251,9 +252,10 @@ func metaOf(value []byte) map[string]string {
 	return map[string]string{valueKey: string(value)}
 }
 
-// leaderOf returns the leader that a record shows. One that an operator has deposed leads
-// no more, although the record still keeps the next one out. Nor does one that does not
-// renew its record: it has handed the mutex over, or left it for the rest of a minimum hold.
+// leaderOf returns the leader that a record shows. A leader that an operator has deposed no
+// longer leads, although its record still keeps the next one out. Neither does one that does
+// not renew its record: it has handed the mutex over, or left it for the rest of a minimum
+// hold.
 func leaderOf(h *admin.Holder) Leader {
 	if h == nil || h.Overdue || h.Broken != nil || h.Fixed { //safety:leader-deposed
 		return Leader{}
@@ -265,12 +267,12 @@ func leaderOf(h *admin.Holder) Leader {
 	return l
 }
 
-// Leader reads the leader as the server knows it. The answer contains every change that
-// the server acknowledged before the call. A goroutine that takes over from another one
-// of its client is shown within 100 ms.
+// Leader reads the leader from the server. The answer reflects every change that the
+// server acknowledged before the call. A goroutine that takes over from another one of
+// its client shows up within 100 ms.
 //
-// The error matches [ErrNoLeader] if nobody leads, even when an operator has broken the
-// leader's claim. Other errors are as for [admin.Admin.Inspect].
+// The error matches [ErrNoLeader] if no one leads, including when an operator has
+// broken the leader's claim. Other errors are those of [admin.Admin.Inspect].
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	if err := e.ready(ctx); err != nil {
 		return Leader{}, err
@@ -285,7 +287,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	return l, nil
 }
 
-// read reads the leader, and a revision up to which no change is newer.
+// read reads the leader. Changes up to the returned revision are no newer than the result.
 func (e *Election) read(ctx context.Context) (Leader, uint64, error) {
 	h, revision, err := inside.Holder(ctx, e.c, e.name)
 	return leaderOf(h), revision, err

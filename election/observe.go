@@ -12,39 +12,39 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// refreshAfter is the time without news after which an observer reads the leader, because a
-// notification may be lost.
+// refreshAfter is the time without news after which an observer reads the leader, in case a
+// notification was lost.
 const refreshAfter = 4 * time.Second
 
-// readEvery limits the time between two reads of an observer. Renewals of the leader put the next
-// read off, and they may be forged.
+// readEvery limits the time between two reads of an observer. Renewals by the leader postpone the
+// next read, but may be forged.
 const readEvery = time.Minute
 
-// A flood of forged notifications is answered slowly: after fruitless reads in a row that
-// showed nothing new, an observer reads again only when floodPause has passed.
+// An observer slows down under a flood of forged notifications: after fruitless reads in
+// a row without news, it reads again only when floodPause has passed.
 const (
 	fruitless  = 4
 	floodPause = 50 * time.Millisecond
 )
 
-// settleAfter is the time after the end of a lease at which an observer reads again, if the record
-// was still there: by then the record is gone or overdue.
+// settleAfter is the delay after the end of a lease before an observer reads again if the record
+// was still there: by then it has been removed or is overdue.
 const settleAfter = 500 * time.Millisecond
 
-// Observe yields the leader, and then each change, until ctx ends: another leader, another
-// value, and each vacancy as a zero [Leader]. It costs one subscription, a request every 10 s,
-// one read for each change, and one after 4 s without a notification. Where several servers
-// keep the bucket, a read is two requests.
+// Observe yields the leader and then each change until ctx ends: another leader, another value,
+// and each vacancy as a zero [Leader]. It costs one subscription, a request every 10 s, one
+// read for each change, and one after 4 s without a notification. On a bucket with replicas a
+// read takes two requests.
 //
-// A notification can be forged, so Observe yields only what it has read. It is right within two
-// round trips of a notification, within five seconds of a lost one, and within a minute if a
-// user forges renewals. It may miss a leader that has led for less time than that, and always
+// A notification can be forged, so Observe yields only what it has read. It is correct within
+// two round trips of a notification, within five seconds of a lost one, and within a minute if
+// a user forges renewals. It may miss a leader that led for less time than that, and always
 // yields a vacancy between two leaders. While the server does not answer, Observe yields
-// nothing, and then the state after the outage. It goes on in a bucket that was made again.
+// nothing, and afterwards the state after the outage. It continues if the bucket is re-created.
 //
-// The sequence ends without an error when ctx ends, or when the caller stops. Otherwise the
-// error matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the connection was
-// closed for good, or [natslock.ErrClosed], [natslock.ErrPermission] or [natslock.ErrInvalid].
+// The sequence ends without an error when ctx ends or the caller stops. Otherwise the error
+// matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the connection was closed
+// for good, or [natslock.ErrClosed], [natslock.ErrPermission] or [natslock.ErrInvalid].
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		if err := e.ready(ctx); err != nil {
@@ -103,7 +103,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 			switch got {
 			case stale:
 				continue
-			case same: // which may be forged, too
+			case same: // it may be forged, too
 				pause = min(pause, time.Until(readAt.Add(readEvery)))
 			}
 			timer.Reset(pause)
@@ -116,8 +116,8 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	}
 }
 
-// follow passes on the changes of the leader's record. After the end of a watch it passes
-// on an event without a type, and begins another watch.
+// follow passes on changes of the leader's record. When a watch ends it passes on an
+// event without a type, and begins another watch.
 func (e *Election) follow(ctx context.Context, events chan<- admin.Event) {
 	for failed := 0; ; {
 		for ev, err := range inside.WatchHolder(ctx, e.c, e.name) {
@@ -137,30 +137,30 @@ func (e *Election) follow(ctx context.Context, events chan<- admin.Event) {
 	}
 }
 
-// observer has an observer's knowledge of the leader.
+// observer is what one Observe knows about the leader.
 type observer struct {
 	leader   Leader
-	revision uint64 // up to which no change is newer than the last read
-	known    bool   // it has read the leader
+	revision uint64 // changes up to this revision are no newer than the last read
+	known    bool   // the leader was read
 	yielded  Leader
-	any      bool // it has yielded a leader
+	any      bool // a leader was yielded
 }
 
 // news is the meaning of a notification for an observer.
 type news int
 
 const (
-	// stale: it says nothing new.
+	// stale: the notification says nothing new.
 	stale news = iota
-	// same: it shows the leader that was read last.
+	// same: the notification shows the leader that was read last.
 	same
 	// doubt: only a read can show the state.
 	doubt
 )
 
-// notified takes a change of the leader's record. Such notifications can be lost and
-// forged: what would be news is read before it is believed, and no other state follows from
-// one, not even how new the last one was.
+// notified handles a notified change of the leader's record. Notifications can be lost or
+// forged, so the observer reads the record before it believes news. It takes nothing else
+// from a notification, not even how recent the last one was.
 func (o *observer) notified(ev admin.Event) news {
 	if !o.known {
 		return doubt
@@ -180,8 +180,8 @@ func (o *observer) notified(ev admin.Event) news {
 	return doubt
 }
 
-// next is the leader to be yielded. A record with another id is of another claim: the one
-// before had ended, and nobody led in between.
+// next returns the leader to yield. A record with another id belongs to another claim:
+// the previous one had ended, and no one led in between.
 func (o *observer) next() Leader {
 	if o.any && !o.yielded.Vacant() && !o.leader.Vacant() && o.yielded.ID != o.leader.ID {
 		return Leader{}
@@ -189,7 +189,7 @@ func (o *observer) next() Leader {
 	return o.leader
 }
 
-// change returns the leader if the last yield was of another one.
+// change returns the leader to yield next, if it differs from the last one yielded.
 func (o *observer) change() (l Leader, changed bool) {
 	if !o.known || o.any && o.leader.equal(o.yielded) {
 		return Leader{}, false
@@ -198,8 +198,8 @@ func (o *observer) change() (l Leader, changed bool) {
 	return o.yielded, true
 }
 
-// report calls OnChange until stop, which waits for the last call. The context that it
-// returns ends with ctx, or with the error that ends the calls.
+// report calls OnChange until stop, which waits for the last call. The returned ctx
+// ends with parent, or with the error that ends the calls.
 func (e *Election) report(parent context.Context) (ctx context.Context, stop func()) {
 	if e.onChange == nil {
 		return parent, func() {}

@@ -12,9 +12,9 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Term is the time in which a candidate leads. [Election.Campaign] and [Election.Run]
-// make it. A zero Term is like a zero [natslock.Lock]: it leads nothing. A Term is safe for
-// concurrent use.
+// Term is the time in which a candidate leads. It comes from [Election.Campaign] or
+// [Election.Run]. A zero Term is like a zero [natslock.Lock]: it leads nothing. A Term is
+// safe for concurrent use.
 type Term struct {
 	lock *natslock.Lock
 }
@@ -28,15 +28,14 @@ func (t *Term) Token() uint64 { return t.held().Token() }
 // reason: see [natslock.Lock.Context].
 func (t *Term) Context() context.Context { return t.held().Context() }
 
-// Err returns nil while the term goes on. Then it returns the cause of the end of its
-// context.
+// Err returns nil while the term lasts, and then the cause of its context.
 func (t *Term) Err() error { return t.held().Err() }
 
-// Remaining returns how much of the term's validity is left, or 0 once the term has ended:
-// see [natslock.Lock.Remaining].
+// Remaining returns the rest of the term's validity, or 0 once the term has ended: see
+// [natslock.Lock.Remaining].
 func (t *Term) Remaining() time.Duration { return t.held().Remaining() }
 
-// held returns the lock, or a zero one for a Term that no campaign has made.
+// held returns the lock, or nil for a Term not made by a campaign.
 func (t *Term) held() *natslock.Lock {
 	if t == nil {
 		return nil
@@ -44,9 +43,9 @@ func (t *Term) held() *natslock.Lock {
 	return t.lock
 }
 
-// Proclaim replaces the leader's value for the rest of the term. It returns nil when the
-// server has stored it: [Election.Leader] returns it then, and observers are notified.
-// The next term begins with the [Value] of its own Election again.
+// Proclaim replaces the leader's value for the rest of the term. It returns nil once the
+// server has stored it: then [Election.Leader] returns it, and observers are notified.
+// The next term begins again with the [Value] of its own Election.
 //
 // The value has at most [MaxValue] bytes, or the error matches
 // [natslock.ErrInvalid], and nothing was sent. If the term has ended, the error is
@@ -63,13 +62,12 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 }
 
 // Resign ends the term and its context, and hands over to the candidate that has waited
-// longest. It takes one round trip. A candidate that campaigns again is behind all that
-// wait. Further calls return the result of the first.
+// longest. It takes one round trip. If the candidate campaigns again, it queues behind all
+// others. Further calls return the result of the first.
 //
 // It returns nil if the term was valid until the call. Otherwise its errors are those of
-// [natslock.Lock.Unlock]: one that matches [natslock.ErrLost] means that another
-// candidate may have led before the call. Like Unlock, Resign ignores a ctx that had ended
-// before, so it works after ctx has ended.
+// [natslock.Lock.Unlock]: if one matches [natslock.ErrLost], another candidate may have
+// led before the call. Like Unlock, Resign ignores a ctx that has already ended.
 func (t *Term) Resign(ctx context.Context) error {
 	if err := t.held().Unlock(ctx); err != nil {
 		return fmt.Errorf("resign: %w", err)
@@ -79,19 +77,19 @@ func (t *Term) Resign(ctx context.Context) error {
 
 // Run campaigns, calls lead for each term, and campaigns again, until ctx ends. lead's context
 // ends when the term does, and the term ends when lead returns or panics. lead must return when
-// its context ends: until then this candidate does not campaign. Run goes on after a lost term,
-// over outages and restarts of the server, and in a bucket that was deleted and made again. A
-// term ends with ctx, or with [Detached] when lead returns.
+// its context ends: until then this candidate does not campaign. Run continues after a lost
+// term, through outages and restarts of the server, and in a bucket that was deleted and
+// re-created. A term ends with ctx or, with [Detached], when lead returns.
 //
-// If lead returns within 10 s, Run pauses before it campaigns again: 100 ms at most, and up to
-// 10 s when that repeats. There is no pause after a lost term. The client's logger gets a
-// warning with each error of lead that is more than the end of the term's context.
+// If lead returns within 10 s, Run pauses before it campaigns again: at first 100 ms at most,
+// up to 10 s when that repeats. There is no pause after a lost term. The client's logger gets a
+// warning for each error of lead other than the end of the term's context.
 //
-// Run always returns an error, joined with the last error of lead if that was one to warn of.
+// Run always returns an error, joined with the last error of lead if that called for a warning.
 // It matches ctx's error and cause if ctx has ended, [natslock.ErrUnavailable] and
 // nats.ErrConnectionClosed if the connection was closed for good, and [natslock.ErrClosed],
 // [natslock.ErrPermission] or [natslock.ErrInvalid] if another campaign would fail in the same
-// way, or [OnChange] cannot go on. When Run returns, this candidate has resigned. End ctx
+// way, or [OnChange] cannot continue. When Run returns, this candidate has resigned. End ctx
 // before [natslock.Client.Close].
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Term) error) error {
 	if err := e.ready(ctx); err != nil {
@@ -103,7 +101,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 	parent := ctx
 	ctx, stop := e.report(parent)
 	defer stop()
-	var led error // of the last lead
+	var led error // from the last call of lead
 	for short, failed := 0, 0; ; {
 		var pause time.Duration
 		t, err := e.Campaign(ctx)
@@ -133,7 +131,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 		}
 		switch {
 		case ctx.Err() == nil && clock.Sleep(ctx, pause) == nil:
-		case parent.Err() == nil: // OnChange cannot go on
+		case parent.Err() == nil: // OnChange cannot continue
 			return plain.Join(context.Cause(ctx), led)
 		default:
 			return plain.Join(fmt.Errorf("election %.512q: %w", e.name, plain.EndOf(parent)), led)
@@ -141,8 +139,8 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 	}
 }
 
-// serve leads for a term, and resigns. It returns the time for which lead ran, whether the term was lost before the
-// resignation, and the error of lead, unless that is the end of the term's context.
+// serve leads for a term, and resigns. It returns how long lead ran, whether the term was lost before the
+// resignation, and the error of lead unless that is the end of the term's context.
 func (t *Term) serve(lead func(context.Context, *Term) error) (ran time.Duration, lost bool, err error) {
 	ctx, begun := t.Context(), time.Now()
 	defer func() {
@@ -151,7 +149,7 @@ func (t *Term) serve(lead func(context.Context, *Term) error) (ran time.Duration
 			err = nil
 		}
 		lost = errors.Is(t.lock.Err(), natslock.ErrLost)
-		_ = t.Resign(ctx) // the next candidate waits for the TTL at most
+		_ = t.Resign(ctx) // if it fails, the next candidate waits for the TTL at most
 	}()
 	if ctx.Err() == nil {
 		err = lead(ctx, t)

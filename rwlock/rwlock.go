@@ -1,7 +1,7 @@
 // Package rwlock provides distributed reader-writer locks on a [natslock.Client]: any number of
 // readers, or one writer. It uses the client's bucket, leases, options and errors, and returns
-// a [natslock.Lock]. A mutex of the same name is another lock, and one client refuses to use a
-// name for both.
+// a [natslock.Lock]. A mutex of the same name is a different lock, and a client refuses to use
+// a name for both.
 //
 // # Usage
 //
@@ -12,30 +12,30 @@
 //
 // # How it excludes
 //
-// A reader writes a record of its own, on the condition that the lock's gate is free. The
+// A reader writes a record of its own, on the condition that the lock's gate is free; the
 // server checks and stores in one step. A writer takes the gate like a mutex, and from then on
-// the server admits no reader. The writer waits until the readers inside have left. It believes
-// only the stream's leader: one answer on a bucket of one replica, and two answers with a write
-// of the gate between them on others, because a deposed leader cannot confirm that write. These
-// writes and answers have to fit into 800 ms: over a slower link a writer fails with
-// [natslock.ErrUnavailable].
+// the server admits no reader. The writer then waits until the readers inside have left. It
+// trusts only the stream's leader: one answer on a bucket with one replica, and otherwise two
+// answers with a write of the gate between them, because a deposed leader cannot confirm that
+// write. These writes and answers have to fit into 800 ms: over a slower link a writer fails
+// with [natslock.ErrUnavailable].
 //
 // # Fairness
 //
-// Readers and writers have one queue, in the order of package natslock. A reader enters when no
-// writer waits before it, and a writer when no client does. So consecutive readers enter
-// together, a later reader never passes a writer that its client knows of, and neither side
+// Readers and writers share one queue, in the order of package natslock. A reader enters when
+// no writer is ahead of it, and a writer when no client is. So consecutive readers enter
+// together, a reader never passes an earlier writer that its client knows of, and neither side
 // starves. After a crash or a pause the order can change.
 //
 // # Tokens
 //
-// A writer's token is greater than that of every reader before it, and smaller than that of
-// every reader after it. Readers that share a lease have one token.
+// A writer's token is higher than that of every earlier reader, and lower than that of every
+// later one. Readers that share a lease have the same token.
 //
 // # Deadlocks
 //
-// A goroutine that holds a read lock and takes another one deadlocks if a writer has queued in
-// between, as with sync.RWMutex. A read lock cannot become a write lock.
+// As with sync.RWMutex, a goroutine that takes a read lock again while it holds one deadlocks
+// if a writer has queued in between. A read lock cannot be upgraded to a write lock.
 package rwlock
 
 import (
@@ -47,19 +47,19 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// RWLock takes reader-writer locks with a client. [New] makes it. Methods of a zero RWLock, or
-// of one with a nil client, return an error that matches [natslock.ErrInvalid].
+// RWLock takes reader-writer locks with a client. Create it with [New]. Methods of a zero
+// RWLock, or one with a nil client, return an error that matches [natslock.ErrInvalid].
 type RWLock struct {
 	c *natslock.Client
 }
 
-// New returns the reader-writer locks of a client. It does no I/O, and needs no closing.
+// New returns an RWLock that uses client c. It does no I/O, and the RWLock needs no closing.
 func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
 
-// inside has the functions of package natslock that are for packages of this module only.
+// inside has functions of package natslock that only packages of this module may use.
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
-// acquire is behind all methods.
+// acquire implements all methods.
 func (rw *RWLock) acquire(ctx context.Context, mode record.Mode, wait bool, name string, opts []natslock.LockOption) (*natslock.Lock, error) {
 	if rw == nil || rw.c == nil {
 		return nil, fmt.Errorf("lock %q: %w: a rwlock.RWLock made without New, or without a client", name, natslock.ErrInvalid)
@@ -69,7 +69,7 @@ func (rw *RWLock) acquire(ctx context.Context, mode record.Mode, wait bool, name
 
 var _ natslock.Locker = (*RWLock)(nil) // for writing
 
-// RLocker returns a [natslock.Locker] for reading. The RWLock itself is one for writing.
+// RLocker returns a [natslock.Locker] for read locks. The RWLock itself is one for write locks.
 func (rw *RWLock) RLocker() natslock.Locker { return (*reader)(rw) }
 
 // reader is an RWLock for reading.
@@ -98,8 +98,8 @@ func (rw *RWLock) Lock(ctx context.Context, name string, opts ...natslock.LockOp
 	return rw.acquire(ctx, record.Exclusive, true, name, opts)
 }
 
-// TryLock takes the lock for writing if nobody holds it or waits for it. It never queues.
-// Otherwise the error matches [natslock.ErrLocked]. Other errors are those of
+// TryLock takes the lock for writing if no one holds it or waits for it, and never
+// queues. Otherwise the error matches [natslock.ErrLocked]. Other errors are those of
 // [natslock.Client.TryLock].
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, record.Exclusive, false, name, opts)
@@ -108,17 +108,17 @@ func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.Loc
 // RLock takes the lock for reading. It waits and returns as [RWLock.Lock] does.
 //
 // Goroutines of one client share a lease and its token, without a message, until the client
-// learns that a writer has come, at most a second late if a notification is lost. Readers after
-// that queue. If the lease is lost or broken, or one of the goroutines drops its Lock without
-// Unlock, the locks of all of them end. While others share the lease, [natslock.Lock.Extend]
-// can only lengthen it. A lock with [natslock.Until], [natslock.NoRenew], another TTL or other
-// metadata has a lease of its own.
+// learns of a writer, at most a second late if a notification is lost. Later readers queue. If
+// the lease is lost or broken, or one of the goroutines drops its Lock without Unlock, all
+// their locks end. While others share the lease, [natslock.Lock.Extend] can only lengthen it. A
+// lock with [natslock.Until], [natslock.NoRenew], a different TTL or different metadata has its
+// own lease.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, record.Shared, true, name, opts)
 }
 
-// TryRLock takes the lock for reading if no writer holds it and nobody waits for it. It never
-// queues. Otherwise the error matches [natslock.ErrLocked]. Other errors are those of
+// TryRLock takes the lock for reading if no writer holds it and no one waits for it, and
+// never queues. Otherwise the error matches [natslock.ErrLocked]. Other errors are those of
 // [natslock.Client.TryLock].
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, record.Shared, false, name, opts)
