@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// MaxBatch is the greatest number of messages for [Fence.PublishBatch], unless the server's limit
+// MaxBatch is the largest number of messages for [Fence.PublishBatch], unless the server's limit
 // is lower.
 const MaxBatch = 1000
 
@@ -22,16 +22,16 @@ const (
 )
 
 // PublishBatch publishes several messages at once: the server stores all of them, with
-// sequences in a row, or none. The acknowledgement has the sequence of the last one. A
-// batch of a hundred messages goes nearly as fast as a hundred unguarded messages. The
+// consecutive sequences, or none. The acknowledgement has the sequence of the last one. A
+// batch of a hundred messages is nearly as fast as a hundred unguarded messages. The
 // stream needs the setting allow_atomic, or the error matches [ErrUnfit].
 //
-// A message of a batch may expect a last sequence of a subject, by the header
-// Nats-Expected-Last-Subject-Sequence. One message at least must not, because it has the
-// fence's expectation. If an expectation is wrong, the error matches
+// A message of a batch may expect a last sequence of its subject, with the header
+// Nats-Expected-Last-Subject-Sequence. At least one message must not, because it carries
+// the fence's expectation. If an expectation fails, the error matches
 // [jetstream.ErrKeyExists]. Otherwise outcomes and errors are those of [Fence.PublishMsg],
-// and the messages do not change. A batch has from 1 to [MaxBatch] messages, or the
-// error matches [ErrInvalid].
+// and the messages are not changed. A batch has 1 to [MaxBatch] messages, or the error
+// matches [ErrInvalid].
 func (f *Fence) PublishBatch(ctx context.Context, messages ...*nats.Msg) (*jetstream.PubAck, error) {
 	if err := f.ready(ctx); err != nil {
 		return nil, err
@@ -47,8 +47,8 @@ func (f *Fence) PublishBatch(ctx context.Context, messages ...*nats.Msg) (*jetst
 	})
 }
 
-// publishExpecting publishes a message that has an expectation of its own, behind one with
-// the fence's.
+// publishExpecting publishes a message with an expectation of its own, after a message
+// with the fence's, in one batch.
 func (f *Fence) publishExpecting(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
 	if err := f.ready(ctx); err != nil {
 		return nil, err
@@ -69,8 +69,8 @@ func (f *Fence) publishExpecting(ctx context.Context, m *nats.Msg) (*jetstream.P
 	})
 }
 
-// batch returns the messages as they have to be sent, which one is to have the guard, and
-// whether others have expectations of their own.
+// batch returns the messages in the form to be sent, the index of the one that is to
+// carry the guard, and whether others have expectations of their own.
 func (f *Fence) batch(messages []*nats.Msg) (out []*nats.Msg, guarded int, expects bool, err error) {
 	if len(messages) == 0 || len(messages) > MaxBatch {
 		return nil, 0, false, fmt.Errorf("%w: a batch has from 1 to %d messages", ErrInvalid, MaxBatch)
@@ -100,8 +100,8 @@ func (f *Fence) batch(messages []*nats.Msg) (out []*nats.Msg, guarded int, expec
 	return out, guarded, expects, nil
 }
 
-// commit sends a batch and waits for the answer to its last message. A server that lacks
-// a part of it stores nothing.
+// commit sends a batch and waits for the answer to its last message. A server that
+// misses part of the batch stores nothing.
 func (f *Fence) commit(ctx context.Context, messages []*nats.Msg) (*jetstream.PubAck, error) {
 	id, last := rand.Text(), len(messages)-1
 	for i, m := range messages {
@@ -145,5 +145,5 @@ const batchesOff jetstream.ErrorCode = 10174
 // errTurnedOff names the usual culprit: a start-up call that writes the whole configuration.
 var errTurnedOff = errors.New("allow_atomic was turned off while the fence was open, as js.CreateOrUpdateKeyValue does; set allow_atomic again, and open the bucket with js.KeyValue")
 
-// errNotSent: a batch without its last message is never stored.
+// errNotSent: the last message was not sent, and without it a batch is never stored.
 var errNotSent = errors.New("the batch was not sent to its end")

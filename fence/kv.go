@@ -18,8 +18,8 @@ const (
 
 var validKey = regexp.MustCompile(`^[-/_=.a-zA-Z0-9]+$`)
 
-// KV writes to a key-value bucket through a fence. [Fence.KV] makes it. Read the bucket
-// with package jetstream, after [Open] has returned.
+// KV writes to a key-value bucket through a fence. Create it with [Fence.KV]. Read the
+// bucket with package jetstream, after [Open] has returned.
 type KV struct {
 	f      *Fence
 	bucket string
@@ -38,7 +38,7 @@ func (f *Fence) KV(bucket string) (*KV, error) {
 	return &KV{f, bucket}, nil
 }
 
-// Put writes a value under a key, whatever is there, and returns the revision. Outcomes and
+// Put writes a value under a key unconditionally, and returns the revision. Outcomes and
 // errors are those of [Fence.Publish].
 func (kv *KV) Put(ctx context.Context, key string, value []byte) (revision uint64, err error) {
 	m, err := kv.message(key, value)
@@ -60,15 +60,15 @@ func (kv *KV) Delete(ctx context.Context, key string) error {
 	return err
 }
 
-// Update writes a value under a key if the key is at a revision, and returns the new
-// revision. If the key is at another revision, the error matches [jetstream.ErrKeyExists].
+// Update writes a value under a key if the key is at the given revision, and returns the
+// new revision. If the key is at another revision, the error matches
+// [jetstream.ErrKeyExists].
 //
-// The server compares one expectation per message. So Update is a batch of two messages:
-// the first has the fence's expectation, and is stored under the key "<fence's key>.guard".
+// The server checks one expectation per message. So Update is a batch of two messages: the
+// first carries the fence's expectation, and is stored under the key "<fence's key>.guard".
 // The bucket needs the stream setting allow_atomic, or the error matches [ErrUnfit]. The
 // method CreateOrUpdateKeyValue of [jetstream.JetStream] turns it off: create the bucket
-// once, and open it with KeyValue.
-// Other outcomes and errors are those of [Fence.Publish].
+// once, and open it with KeyValue. Other outcomes and errors are those of [Fence.Publish].
 func (kv *KV) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	m, err := kv.message(key, value)
 	if err != nil {
@@ -78,8 +78,8 @@ func (kv *KV) Update(ctx context.Context, key string, value []byte, revision uin
 	return revisionOf(kv.f.publishExpecting(ctx, m))
 }
 
-// Create is [KV.Update] for a key that has no value: it never had one, or was deleted. If
-// it has one, the error matches [jetstream.ErrKeyExists].
+// Create is [KV.Update] for a key that never had a value or was deleted. If it has a
+// value, the error matches [jetstream.ErrKeyExists].
 func (kv *KV) Create(ctx context.Context, key string, value []byte) (revision uint64, err error) {
 	revision, err = kv.Update(ctx, key, value, 0)
 	if !errors.Is(err, jetstream.ErrKeyExists) {
@@ -92,7 +92,7 @@ func (kv *KV) Create(ctx context.Context, key string, value []byte) (revision ui
 	return kv.Update(ctx, key, value, deleted)
 }
 
-// deletedAt returns the revision of a key's tombstone, 0 if the key has a value.
+// deletedAt returns the revision of a key's tombstone, or 0 if the key has a value.
 func (kv *KV) deletedAt(ctx context.Context, key string) (uint64, error) {
 	ctx, cancel := bounded(ctx, writePatience)
 	defer cancel()

@@ -15,19 +15,18 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// Open opens the fence under a literal subject of a stream, for the holder with this
-// fencing token. Once it has returned nil, the stream stores no write of a fence with a
-// smaller token there. The same token can open the fence again, after a crash for
-// example: the fence that it had before is then superseded.
+// Open opens the fence on a literal subject of a stream, for the holder of this fencing token. Once
+// it has returned nil, the stream stores no write of a fence on that subject with a lower token. The
+// same token can open the fence again, for example after a crash, which supersedes its previous
+// fence.
 //
-// All holders of a lock have to use the same stream and subject, and nothing else may
-// write there. Several locks can have fences in one stream, each on a subject of its own.
+// All holders of a lock have to use the same stream and subject, and nothing else may write to that
+// subject. Several locks can have fences in one stream, each on its own subject.
 //
-// The error matches [ErrSuperseded] if a greater token has opened the fence, and
-// [ErrUnfit] if the stream cannot keep it. It matches [ErrInvalid] if an argument is
-// invalid, and [ErrUnknown] if no answer came. After any error nothing is excluded. Open tries until
-// ctx ends, and for 30 s if ctx has no deadline. The error matches that of ctx if ctx
-// has ended.
+// The error matches [ErrSuperseded] if a higher token has opened the fence, [ErrUnfit] if the stream
+// cannot keep it, [ErrInvalid] if an argument is invalid, and [ErrUnknown] if no answer came. After
+// any error nothing is excluded. Open tries until ctx ends, or for 30 s if ctx has no deadline. If
+// ctx has ended, the error matches that of ctx.
 func Open(ctx context.Context, js jetstream.JetStream, stream, subject string, token uint64, opts ...Option) (*Fence, error) {
 	if js == nil || ctx == nil {
 		return nil, fmt.Errorf("open fence: %w: the context or the JetStream is nil", ErrInvalid)
@@ -68,10 +67,10 @@ func (f *Fence) configure(opts []Option) error {
 	return nil
 }
 
-// open moves the fence in three steps. The first writes the token and the number of lanes
-// under the fence's subject: from then on each smaller token is refused there. The second
-// moves the other lanes, including the lanes of earlier holders. The third moves the first lane
-// again, and proves that the first step was in force until the lanes had moved.
+// open moves the fence in three steps. The first writes the token and the number of lanes under
+// the fence's subject: from then on every lower token is refused there. The second moves the
+// other lanes, including those of earlier holders. The third moves the first lane again, which
+// proves that the first step was in force until the lanes had moved.
 func (f *Fence) open(ctx context.Context) error {
 	if _, err := f.inspect(ctx); err != nil {
 		return err
@@ -80,8 +79,9 @@ func (f *Fence) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Read after the first step. So whatever has removed the number of lanes that a
-	// smaller token had written, its lanes are in the list, or its third step fails.
+	// Read after the first step. Then even if something has removed the number of
+	// lanes that a lower token had written, either its lanes are in the list or its
+	// third step fails.
 	listed, err := f.inspect(ctx)
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (f *Fence) open(ctx context.Context) error {
 	return nil
 }
 
-// mark is the content of a message under a fence subject.
+// mark is the content of a message on a fence subject.
 type mark struct {
 	Format int    `json:"fence"` // 1
 	Token  uint64 `json:"token"`
@@ -119,11 +119,11 @@ type mark struct {
 
 const format = 1
 
-// raise writes m under a subject unless a greater token is there. It returns what the
+// raise writes m to a subject unless a higher token is there. It returns what the
 // stream has stored, and the sequence.
 func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64, error) {
 	m.Format, m.Write = format, rand.Text()
-	var last error // why the try before came to nothing
+	var last error // why the previous try failed
 	created := false
 	for try := 0; ; try++ {
 		if try > 0 {
@@ -153,8 +153,9 @@ func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64
 		case err == nil && sequence > 0:
 			return m, stored, nil
 		case err == nil:
-			// The condition was that the subject is empty, and so is a subject that
-			// the server has put instead of this one. The next read shows it.
+			// The condition was that the subject is empty, and a subject to which
+			// the server renames this one could be empty too. The next read shows
+			// whether it did.
 			created, last = true, errors.New("the message was not read back")
 			try = 0
 		default:
@@ -166,9 +167,9 @@ func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64
 	}
 }
 
-// store writes a mark, on the condition that the subject is still at a sequence. The
-// condition is on the message's own subject: a server that renames the message compares
-// it with the new name, and refuses it.
+// store writes a mark, on the condition that the subject is still at sequence expect.
+// The condition is on the message's own subject: a server that renames the message
+// compares it with the new name, and refuses it.
 func (f *Fence) store(ctx context.Context, subject string, m mark, expect uint64) (uint64, error) {
 	data, err := json.Marshal(m)
 	if err != nil {
@@ -186,8 +187,8 @@ func (f *Fence) store(ctx context.Context, subject string, m mark, expect uint64
 	return ack.Sequence, nil
 }
 
-// read returns the last message under a fence subject, by the leader of the stream. The
-// sequence is 0 if there is none.
+// read returns the last message on a fence subject, according to the stream's leader.
+// The sequence is 0 if there is none.
 func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryPatience)
 	defer cancel()
@@ -219,8 +220,8 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 		return mark{}, 0, fmt.Errorf("read %q: the answer has no message", subject)
 	}
 	var m mark
-	// A tombstone of a deleted key is one of these. The greatest token is then lost, so nothing may
-	// take its place without an operator's consent.
+	// This includes the tombstone of a deleted key. The highest token is then lost, so nothing may
+	// replace the message without an operator's consent.
 	if err := json.Unmarshal(got.Message.Data, &m); err != nil || m.Format != format || m.Token == 0 || m.Lanes < 1 || m.Lanes > MaxLanes { //safety:fence-foreign
 		return mark{}, got.Message.Sequence, fmt.Errorf("%w: message %d under %q is not of a fence, so the greatest token is not known; "+
 			"stop all holders, purge the subject, and take the lock again", ErrUnfit, got.Message.Sequence, subject)
@@ -228,13 +229,14 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 	return m, got.Message.Sequence, nil
 }
 
-// why adds the permission that the server has refused, if that is why no answer came.
+// why adds the permission that the server refused, if that is why no answer came.
 func (f *Fence) why(err error) error {
 	if last := f.nc.LastError(); errors.Is(err, context.DeadlineExceeded) && errors.Is(last, nats.ErrPermissionViolation) {
 		return fmt.Errorf("%w; the server refused this user a subject: %w", errNoAnswer, last)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		// The caller's context is named where it ended, this one is not its own.
+		// Do not name this context, which is not the caller's. Where the caller's ended, it is
+		// named there.
 		return errNoAnswer
 	}
 	return err
@@ -242,8 +244,8 @@ func (f *Fence) why(err error) error {
 
 var errNoAnswer = errors.New("no answer came in time")
 
-// unavailable is the status of an answer without a leader, or without resources at the
-// moment.
+// unavailable is the status of an answer given when there is no leader, or when
+// resources are temporarily short.
 const unavailable = 503
 
 // refused returns the server's refusal of a message, and whether it is final.

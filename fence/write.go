@@ -16,30 +16,31 @@ import (
 )
 
 // Publish publishes a message to a subject of the fence's stream, and waits for the
-// acknowledgement. The server stores it only if no greater token has opened the fence.
+// acknowledgement. The server stores the message only if no higher token has opened the
+// fence.
 //
-// Publish returns nil if the message is stored. It is not stored if the error matches
-// [ErrSuperseded], [ErrLost] or [ErrInvalid], or if it has the server's refusal as a
-// *[jetstream.APIError]. After [ErrUnknown] it may be stored, now or later, and even behind
-// messages that are published after it. Publish waits until ctx ends, and for 5 s if ctx
-// has no deadline. The error matches that of ctx if ctx has ended.
+// Publish returns nil if the message was stored. It was not stored if the error matches
+// [ErrSuperseded], [ErrLost] or [ErrInvalid], or if it contains the server's refusal as a
+// *[jetstream.APIError]. After [ErrUnknown] it may have been stored or be stored later,
+// even after messages published after it. Publish waits until ctx ends, or for 5 s if ctx
+// has no deadline. If ctx has ended, the error matches that of ctx.
 //
-// Each lane has one message in flight. Further calls wait for their turn, first come
-// first served. [Fence.PublishBatch] and [WithLanes] raise the throughput.
+// Each lane has one message in flight. Further calls wait their turn, first come first
+// served. [Fence.PublishBatch] and [WithLanes] raise the throughput.
 func (f *Fence) Publish(ctx context.Context, subject string, data []byte) (*jetstream.PubAck, error) {
 	return f.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data})
 }
 
-// PublishMsg is [Fence.Publish] for a message with headers, which it does not change.
+// PublishMsg is [Fence.Publish] for a message with headers. It does not change m.
 //
-// The server compares one expectation per message, and the fence needs it. So an error
-// that matches [ErrInvalid] refuses the headers of other expectations. It refuses the headers of
-// schedules too: the server would publish such a message later, and without the fence. A
-// roll-up of the whole stream is refused because it removes the fence's message.
+// The server checks one expectation per message, which the fence needs. So PublishMsg refuses
+// the headers of other expectations with [ErrInvalid]. It also refuses schedule headers, because
+// the server would publish such a message later and without the fence, and a roll-up of the
+// whole stream, because that removes the fence's message.
 //
-// If the message has a Nats-Msg-Id that the stream has seen, the acknowledgement says
-// Duplicate, and no message was stored. A replicated stream says so before it checks the
-// fence: the answer then does not show that the fence is still open.
+// If the message has a Nats-Msg-Id that the stream has seen, the acknowledgement says Duplicate,
+// and no message was stored. A replicated stream checks for duplicates before it checks the
+// fence, so that answer does not show that the fence is still open.
 func (f *Fence) PublishMsg(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
 	if err := f.ready(ctx); err != nil {
 		return nil, err
@@ -67,8 +68,8 @@ func (f *Fence) guard(m *nats.Msg, l *lane) {
 	m.Header.Set(jetstream.ExpectedLastSubjSeqSubjHeader, l.subject)
 }
 
-// message returns a copy of a user's message as it has to be sent, and whether it has an
-// expectation of its own.
+// message returns a copy of a user's message in the form to be sent, and whether it has
+// an expectation of its own.
 func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
 	if err := literal(m.Subject); err != nil {
 		return nil, false, err
@@ -92,9 +93,9 @@ func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
 	return out, own, nil
 }
 
-// write sends a write in a lane of its own until the server has stored or refused it. It
-// never sends a write again that may have been stored. expects means that the write has
-// conditions besides the fence's.
+// write sends a write in a free lane until the server has stored or refused it. It never
+// resends a write that may have been stored. expects means that the write has conditions
+// besides the fence's.
 func (f *Fence) write(ctx context.Context, what string, expects bool, send func(context.Context, *lane) (*jetstream.PubAck, error)) (*jetstream.PubAck, error) {
 	fail := func(err error) (*jetstream.PubAck, error) {
 		if ctx.Err() != nil {
@@ -141,19 +142,19 @@ func (f *Fence) write(ctx context.Context, what string, expects bool, send func(
 				return fail(fmt.Errorf("an expectation of the message is wrong: %w", refusal))
 			}
 		}
-		// A message of the fence, or a write whose answer was lost, is being replicated.
+		// A message of the fence, or a write whose answer was lost, is still being replicated.
 		if clock.Sleep(limited, clock.InFlightBackoff(try)) != nil {
 			return fail(fmt.Errorf("not stored: %w", refusal))
 		}
 	}
 }
 
-// absent is the number of refusals after which a fence is lost whose message the server does not
-// have. They take about a second, within which a deposed leader would be replaced.
+// absent is the number of refusals after which the fence counts as lost if the server does not
+// have its message. They take about a second, within which a deposed leader would be replaced.
 const absent = 20
 
-// judge finds out why the server refused a guard of l. The error ends the fence. open says
-// that the fence's message is still the last one there, and the guard right.
+// judge finds out why the server refused a guard of l. The error ends the fence. open
+// means that the fence's message is still the last one there, so the guard was right.
 func (f *Fence) judge(ctx context.Context, l *lane, try int) (open bool, err error) {
 	there, sequence, err := f.read(ctx, l.subject)
 	switch {
@@ -173,7 +174,7 @@ func (f *Fence) judge(ctx context.Context, l *lane, try int) (open bool, err err
 	return false, nil
 }
 
-// certain reports whether a write without an answer was not sent, or reached no stream.
+// certain reports whether an unanswered write was certainly not sent, or reached no stream.
 func certain(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) ||
 		errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, errNotSent) || errors.Is(err, nats.ErrBadSubject)

@@ -1,7 +1,8 @@
-// Package kvstore keeps records under keys in a NATS JetStream key-value bucket: the store
-// that the locks are made of. Every record has a revision and a time to live, and every
-// write is conditional. Watches report changes, and the ends of records too. Users of locks
-// import package natslock, and need of this package the errors and perhaps [Config].
+// Package kvstore keeps records under keys in a NATS JetStream key-value bucket. It is the
+// store that the locks are built on. Every record has a revision and a time to live, and
+// every write is conditional. Watches report changes, including the expiry of records.
+// Users of locks import package natslock, and need only the errors and perhaps [Config]
+// from this package.
 //
 // [Open] finds or creates a bucket, verifies its settings, and returns a [Store]:
 //
@@ -17,7 +18,7 @@
 // # Why not the key-value API of nats.go
 //
 // Its updates drop the TTL of a record. Each of its watches needs a consumer, and the
-// first snapshot of a watch can miss keys. It sends no event when a record ends. Its
+// first snapshot of a watch can miss keys. It sends no event when a record expires. Its
 // configuration cannot express the bucket that such records need.
 package kvstore
 
@@ -31,8 +32,8 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// Config describes a bucket: how to find it, and how to create it when it is missing. The
-// zero value is a bucket in files named "natslock", created when missing. Its fields:
+// Config describes a bucket: how to find it, and how to create it when it is missing. The zero
+// value is a file-based bucket named "natslock", created when missing. Its fields:
 //
 //   - Bucket is the name: letters, digits, '-' and '_'.
 //   - Replicas is the number of servers that store the bucket: 1, 3 or 5. 0 means 3 on a cluster
@@ -42,15 +43,15 @@ import (
 //   - MaxBytes limits the size. 0 means no limit. A full bucket refuses new records.
 //   - Placement says where a missing bucket is created.
 //   - NoCreate makes a missing bucket an error.
-//   - Logger receives warnings about settings that work but should be others.
+//   - Logger receives warnings about settings that work but should be changed.
 //
-// Replicas, Storage, MaxBytes and Placement count when the bucket is created. The method
-// StreamConfig returns the stream of the bucket, for declarative tools.
+// Replicas, Storage, MaxBytes and Placement apply when the bucket is created. The method
+// StreamConfig returns the configuration of the bucket's stream, for declarative tools.
 type Config = kvstore.Config
 
-// Record is a stored record: Key, Value, Revision, the Time at which the server
-// stored it, its TTL, and Deleted for a tombstone. Its method Remaining estimates how long
-// it has left.
+// Record is a stored record: Key, Value, Revision, the Time at which the server stored it,
+// its TTL, and Deleted for a tombstone. Its method Remaining estimates the time it has
+// left.
 type Record = kvstore.Record
 
 // Event is a hint that something changed: its Kind, the Record, and the record Before. Any
@@ -63,26 +64,26 @@ const (
 	Put = kvstore.Put
 	// Deleted: a tombstone was written.
 	Deleted = kvstore.Deleted
-	// Expired: the TTL of the last record seen has ended by this client's clock. The server
-	// removes the record about now.
+	// Expired: the TTL of the last record seen has ended by this client's clock, so the
+	// server removes the record about now.
 	Expired = kvstore.Expired
 	// Recheck: events may have been missed. The event names no key.
 	Recheck = kvstore.Recheck
 )
 
-// Store is a bucket reached over a connection. It is safe for concurrent use. It starts its
-// goroutines and subscriptions with the first write or watch.
+// Store is a bucket accessed over a connection. It is safe for concurrent use. The first
+// write or watch starts its goroutines and subscriptions.
 type Store struct{ store *kvstore.Store }
 
-// Open finds the bucket of cfg and verifies its settings. It creates a missing bucket,
-// unless cfg forbids it. It uses the JetStream domain or API prefix of js.
+// Open finds the bucket of cfg and verifies its settings. It creates a missing bucket unless
+// cfg forbids that. It uses the JetStream domain or API prefix of js.
 //
 // The error matches [ErrInvalidKey] for a name that no bucket can have, and [ErrInvalid] for
-// another wrong field. It matches [ErrBucketConfig] for a bucket that is not safe or whose
+// any other invalid field. It matches [ErrBucketConfig] for a bucket that is unsafe or whose
 // server is too old, [ErrNotFound] for a missing bucket that Open may not create,
-// [ErrPermission] when the server forbids this user to ask or to create, and
-// [ErrUnavailable] when JetStream does not answer or the stream has no leader. Without a
-// deadline in ctx Open waits for at most 10 s.
+// [ErrPermission] if this user may not look up or create the bucket, and [ErrUnavailable] if
+// JetStream does not answer or the stream has no leader. If ctx has no deadline, Open waits
+// for at most 10 s.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
 	if ctx == nil || js == nil {
 		return nil, fmt.Errorf("open a bucket: %w: the context or the JetStream is nil", ErrInvalid)
@@ -94,7 +95,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 	return &Store{s}, nil
 }
 
-// ready refuses a store that Open has not made, and a nil context.
+// ready refuses a store that was not made by Open, and a nil context.
 func (s *Store) ready(ctx context.Context) error {
 	switch {
 	case s == nil || s.store == nil:
@@ -106,12 +107,12 @@ func (s *Store) ready(ctx context.Context) error {
 }
 
 // Create writes a record under a key that must have none, not even a tombstone. The server
-// removes the record after ttl, which is rounded up to whole seconds. ttl has to be more
-// than 0 and at most 366 days, and the value at most 16 KiB long.
+// removes the record after ttl, rounded up to whole seconds. ttl must be more than 0 and at
+// most 366 days, and the value at most 16 KiB long.
 //
-// Create returns the record's revision, or an error. It has written nothing if the error
+// Create returns the record's revision, or an error. Nothing was written if the error
 // matches [ErrExists] (a *[ConflictError]: the key has a record), [ErrInFlight],
-// [ErrNoStream], [ErrInvalidKey], [ErrInvalidTTL] or [ErrTooLarge]. After every other error
+// [ErrNoStream], [ErrInvalidKey], [ErrInvalidTTL] or [ErrTooLarge]. After any other error
 // the outcome may be unknown. The error matches [ErrUnavailable] if ctx ended or no answer
 // came within 5 s, [ErrClosed] if the store is closed, and [ErrPermission] if the server
 // refuses this user the write or its answer.
@@ -131,8 +132,8 @@ func (s *Store) Update(ctx context.Context, key string, value []byte, ttl time.D
 	return s.store.Update(ctx, key, value, ttl, revision)
 }
 
-// Delete replaces the record at revision by a tombstone that ends by itself after a second,
-// and returns the tombstone's revision. Errors are those of [Store.Update].
+// Delete replaces the record at revision with a tombstone that expires after a second, and
+// returns the tombstone's revision. Errors are those of [Store.Update].
 func (s *Store) Delete(ctx context.Context, key string, revision uint64) (uint64, error) {
 	if err := s.ready(ctx); err != nil {
 		return 0, err
@@ -140,9 +141,9 @@ func (s *Store) Delete(ctx context.Context, key string, revision uint64) (uint64
 	return s.store.Delete(ctx, key, revision)
 }
 
-// Get returns the record under key, or the tombstone there. With min = 0 any replica may
-// answer, with a state that may lag. With a revision of this key or another as min, the
-// answer is from a state that contains it.
+// Get returns the record or tombstone under key. With min = 0 any replica may answer, from a
+// state that may lag. If min is a revision, of this key or another, the answer is from a
+// state that contains it.
 //
 // The error matches [ErrNotFound] when the key has no record, and otherwise [ErrInvalidKey],
 // [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
@@ -155,7 +156,7 @@ func (s *Store) Get(ctx context.Context, key string, min uint64) (Record, error)
 
 // List returns the live records whose keys match a pattern (NATS wildcards), in the order of
 // their revisions. It misses no key that is live in a state that contains revision min. If
-// one request cannot read all records, one of them may be of a later state than the others.
+// one request cannot read all records, some may be from a later state than the others.
 // Errors are those of [Store.Get].
 func (s *Store) List(ctx context.Context, pattern string, min uint64) ([]Record, error) {
 	if err := s.ready(ctx); err != nil {
@@ -165,10 +166,9 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64) ([]Record,
 	return l.Records, err
 }
 
-// Watch calls deliver for every change of a key that matches pattern, and for the ends of the
-// records that it has seen change, until the caller calls stop. It delivers no initial
-// state. deliver runs on goroutines of the store, several calls at a time perhaps, and must
-// not block.
+// Watch calls deliver for every change of a key that matches pattern, and when a record that
+// it has seen change expires, until the caller calls stop. It delivers no initial state.
+// deliver runs on goroutines of the store, possibly concurrently, and must not block.
 //
 // The error matches [ErrNoWatch] for a bucket that does not publish its changes, and
 // otherwise [ErrInvalidKey], [ErrUnavailable] or [ErrClosed].
@@ -187,8 +187,8 @@ func (s *Store) Watch(pattern string, deliver func(Event)) (stop func(), err err
 	return w.Stop, nil
 }
 
-// Close ends the store's watches, subscriptions and goroutines and waits for the goroutines,
-// so it must not be called from deliver of [Store.Watch]. The connection stays open. Calls
+// Close ends the store's watches, subscriptions and goroutines, and waits for the
+// goroutines, so deliver of [Store.Watch] must not call it. The connection stays open. Calls
 // that still wait for an answer return [ErrClosed].
 func (s *Store) Close() {
 	if s != nil && s.store != nil {

@@ -1,31 +1,30 @@
 // Package locktest tests code that takes locks, without a server.
 //
 // A [Locker] keeps its locks in memory. It is a natslock.Locker, and its clients are real
-// clients of package natslock on a bucket in memory. So its locks queue, are renewed, end and
-// fail as those on a server do, with the same options, tokens and errors.
+// clients of package natslock on an in-memory bucket. So its locks queue, renew, end and fail
+// like those on a server, with the same options, tokens and errors.
 //
 //	locks := locktest.New()
 //	defer locks.Close()
 //	service := NewService(locks) // takes a natslock.Locker
 //
-// Code that needs a *natslock.Client gets one from [Locker.Client]. Package rwlock makes its
-// locks from that client.
+// Code that needs a *natslock.Client, such as package rwlock, gets one from [Locker.Client].
 //
 // # What a test controls
 //
-//   - [Locker.Hold] has another client hold a lock.
-//   - [Locker.Lose] and [Locker.Break] end the locks that are held under a name.
+//   - [Locker.Hold] makes another client hold a lock.
+//   - [Locker.Lose] and [Locker.Break] end the locks held under a name.
 //   - [Locker.Delay] makes the bucket slow for a name, and [Locker.Fail] makes it fail.
-//   - [Locker.Inspect] shows the holder and the queue. [Locker.Waiting] counts the goroutines
-//     that wait, and [Locker.AwaitWaiting] waits for them.
+//   - [Locker.Inspect] shows the holder and the queue. [Locker.Waiting] counts waiting
+//     goroutines, and [Locker.AwaitWaiting] waits until there are enough.
 //
-// A Locker works inside a testing/synctest bubble, and its TTLs then pass in fake time. Make,
-// use and close it on one side of the bubble. Package testutil has a real server, even in a
-// bubble, and finer faults.
+// A Locker works inside a testing/synctest bubble, where its TTLs pass in fake time. Create,
+// use and close it on the same side of the bubble. For a real server, even in a bubble, and
+// finer faults, use package testutil.
 //
 // # The contract
 //
-// [TestLocker] and [TestRLocker] test that a natslock.Locker of your own, such as one that
-// counts or traces, keeps the contract. The Locker of this package, the client, and both sides
-// of a reader-writer lock pass them.
+// [TestLocker] and [TestRLocker] test that your own natslock.Locker, such as one that counts
+// or traces, keeps the contract. The Locker of this package, the client, and both sides of a
+// reader-writer lock pass them.
 package locktest

@@ -19,18 +19,18 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// inside has the functions of package natslock that are for packages of this module only.
+// inside has functions of package natslock that only packages of this module may use.
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
-// Locker takes locks in memory, as a client of its own. [New] makes it. All methods may be
-// called from several goroutines.
+// Locker takes locks in memory, as a client of its own. Create it with [New]. It is safe
+// for concurrent use.
 type Locker struct {
 	memory *kvstore.Memory
 	raw    kvstore.KV       // without faults
 	client *natslock.Client // of the Locker's own methods
-	other  *natslock.Client // without faults: another holder, the operator
+	other  *natslock.Client // without faults: the other holder, and the operator
 
-	outages sync.Mutex // held while an outage begins or ends; before mu
+	outages sync.Mutex // held while an outage begins or ends; locked before mu
 	failure error      // of the requests of all clients
 	cut     map[*natslock.Client]bool
 
@@ -42,9 +42,8 @@ type Locker struct {
 
 var _ natslock.Locker = (*Locker)(nil)
 
-// New returns a Locker without locks, with options of natslock.New. Options that say how to reach
-// or create a bucket have no effect. New panics if natslock.New would refuse an
-// option.
+// New returns a Locker without locks, with options of natslock.New. Options for reaching or
+// creating a bucket have no effect. New panics if natslock.New would refuse an option.
 func New(opts ...natslock.Option) *Locker {
 	l := &Locker{
 		memory: kvstore.NewMemory(kvstore.DefaultBucket), stores: make(map[*natslock.Client]*faults.Store),
@@ -56,8 +55,8 @@ func New(opts ...natslock.Option) *Locker {
 	return l
 }
 
-// NewClient returns another client of the same locks, as another process has one. Close
-// closes it. NewClient takes the options of [New], and panics like New.
+// NewClient returns another client of the same locks, like that of another process.
+// Close closes it. NewClient takes the options of [New], and panics like New.
 func (l *Locker) NewClient(opts ...natslock.Option) *natslock.Client {
 	s := faults.New(l.memory.Open(), 0)
 	s.OnSend(l.fate)
@@ -71,7 +70,7 @@ func (l *Locker) NewClient(opts ...natslock.Option) *natslock.Client {
 	return c
 }
 
-// fate delays the records of a name.
+// fate delays writes of records by the name of their lock.
 func (l *Locker) fate(_ int, w kvstore.Write) faults.Fate {
 	key, _ := record.ParseKey(w.Key)
 	l.mu.Lock()
@@ -83,8 +82,8 @@ func (l *Locker) fate(_ int, w kvstore.Write) faults.Fate {
 }
 
 // Disconnect cuts a client off until reconnect is called: its requests fail, and nothing reaches it. A client that is never
-// reconnected is one whose process has died: its locks stay in the bucket until their TTL, and so do its waiters' places.
-// It panics for a client that [Locker.NewClient] has not made.
+// reconnected behaves as if its process had died: its locks and its waiters' places stay in the bucket until their TTL
+// ends. It panics for a client not made by [Locker.NewClient].
 func (l *Locker) Disconnect(c *natslock.Client) (reconnect func()) {
 	l.mu.Lock()
 	s := l.stores[c]
@@ -98,7 +97,7 @@ func (l *Locker) Disconnect(c *natslock.Client) (reconnect func()) {
 
 var errNoContext = fmt.Errorf("%w: the context is nil", natslock.ErrInvalid)
 
-// errCut is the error of a client that [Locker.Disconnect] has cut off.
+// errCut is the error of a client cut off by [Locker.Disconnect].
 var errCut = fmt.Errorf("%w: the client is disconnected", natslock.ErrUnavailable)
 
 // outage changes which clients fail, and with which error.
@@ -129,11 +128,11 @@ func (l *Locker) add(kv kvstore.KV, opts []natslock.Option) *natslock.Client {
 	return c
 }
 
-// Client returns the client that the Locker's own methods take locks with: for code that
-// needs one, for package rwlock, and for what a Locker does not have.
+// Client returns the client behind the Locker's own methods, for code that needs a
+// client, for package rwlock, and for calls that a Locker does not have.
 func (l *Locker) Client() *natslock.Client { return l.client }
 
-// Close closes all clients, and does not wait for locks that are still held: their contexts
+// Close closes all clients without waiting for locks that are still held: their contexts
 // end with natslock.ErrClosed, and waiters get that error.
 func (l *Locker) Close() {
 	l.mu.Lock()
@@ -169,40 +168,40 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	return l.client.Do(ctx, name, fn, opts...)
 }
 
-// TryDo is that of natslock.Client.
+// TryDo is [natslock.Client.TryDo].
 func (l *Locker) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
 	return l.client.TryDo(ctx, name, fn, opts...)
 }
 
-// Hold has another client take the mutex. It panics if the lock is held or has a queue, or
-// if the name is invalid. The returned function unlocks, and does nothing from its second
-// call on. Without a call the client holds the lock until Close. No fault of [Locker.Delay] or
-// [Locker.Fail] concerns that client.
+// Hold makes another client take the mutex. It panics if the lock is held or has a queue, or
+// if the name is invalid. The first call of release unlocks, and further calls do nothing.
+// Without a call the client holds the lock until Close. [Locker.Delay] and [Locker.Fail] do
+// not affect that client.
 func (l *Locker) Hold(name string) (release func()) {
 	held, err := l.other.TryLock(context.Background(), name)
 	if err != nil {
 		panic(fmt.Sprintf("locktest: %v", err))
 	}
-	// The handle stays until the end of the lock: what a test drops is not what another process holds.
+	// Keep the handle until the end of the lock: a test that drops release does not unlock for the
+	// other process.
 	context.AfterFunc(held.Context(), func() { runtime.KeepAlive(held) })
-	return func() { _ = held.Unlock(context.Background()) } // an error says that a test has ended it
+	return func() { _ = held.Unlock(context.Background()) } // an error means that the test has ended the lock
 }
 
-// Lose ends all locks that are held under the name, of all kinds and all clients, and those
-// that linger. Their records are deleted, as by hand. When Lose returns, their contexts have
+// Lose ends all locks held under the name, of all kinds and clients, including those that
+// linger. Their records are deleted, as if by hand. When Lose returns, their contexts have
 // ended with a cause that matches natslock.ErrLost, and others can take the lock. It returns
 // false if there was no such lock.
 func (l *Locker) Lose(name string) (held bool) {
 	return l.change(name, func(entry record.Entry) {
-		_, _ = l.write(kvstore.Write{Key: entry.Key, Expect: entry.Revision, Delete: true}) // refused: there is a newer record
+		_, _ = l.write(kvstore.Write{Key: entry.Key, Expect: entry.Revision, Delete: true}) // refused if there is a newer record
 	})
 }
 
-// Break ends all locks that are held under the name as an operator does, with
-// admin.Admin.Break. When Break returns, their contexts have ended with a cause that
-// matches natslock.ErrBroken. Nobody gets in before the holders have unlocked, or their TTL
-// has ended. It returns false if there was no such lock. It panics if the name or the reason is
-// invalid.
+// Break ends all locks held under the name as an operator does, with admin.Admin.Break. When
+// Break returns, their contexts have ended with a cause that matches natslock.ErrBroken. No one
+// gets in before the holders have unlocked or their TTL has ended. It returns false if there
+// was no such lock. It panics if the name or the reason is invalid.
 func (l *Locker) Break(name, reason string) (held bool) {
 	operator := admin.New(l.other)
 	none := admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: "none", Reason: reason}
@@ -211,16 +210,17 @@ func (l *Locker) Break(name, reason string) (held bool) {
 	}
 	return l.change(name, func(entry record.Entry) {
 		key, _ := record.ParseKey(entry.Key)
-		_ = operator.Break(context.Background(), admin.BreakRequest{ // refused: the claim has ended
+		_ = operator.Break(context.Background(), admin.BreakRequest{ // refused if the claim has ended
 			Kind: admin.Kind(key.Kind()), Name: name, ID: entry.ClaimID(), Reason: reason,
 		})
 	})
 }
 
-// change has end change the record of each lease of the lock until the lease has no valid
-// one, and the clients judge their leases by what there is then.
+// change calls end on the record of each lease of the lock until the lease has no valid
+// record, and then makes the clients judge their leases by the records.
 func (l *Locker) change(name string, end func(record.Entry)) (held bool) {
-	// All of them are found first: a waiter may be granted before the last has ended.
+	// Find all leases first, because a waiter may be granted the lock before the last one has
+	// ended.
 	var leases []func(func(key string) kvstore.Record)
 	for _, c := range l.all() {
 		leases = append(leases, inside.Judge(c, name)...)
@@ -231,7 +231,7 @@ func (l *Locker) change(name string, end func(record.Entry)) (held bool) {
 			id := ""
 			for {
 				r, err := l.raw.Get(context.Background(), key, 0)
-				if err != nil { // there is none
+				if err != nil { // there is no record
 					return kvstore.Record{}
 				}
 				entry := record.Of(r)
@@ -258,26 +258,25 @@ func (l *Locker) write(w kvstore.Write) (uint64, error) {
 	return a.Revision, a.Err
 }
 
-// Delay makes the bucket slow: from now on it stores each record about the locks of a name d
-// later, and answers then. A grant and a renewal take d or a little longer, for all
-// clients except the one of [Locker.Hold]. A lock whose validity ends before a renewal is confirmed
-// is lost. A release takes no time. A d that is not positive ends the delay, but not for
-// records on their way.
+// Delay makes the bucket slow: from now on it stores each record for the locks of a name d later,
+// and only then answers. Grants and renewals take d or a little longer, for all clients except that
+// of [Locker.Hold]. A lock whose validity ends before a renewal is confirmed is lost. A release
+// takes no time. A d that is not positive ends the delay, except for writes already on their way.
 func (l *Locker) Delay(name string, d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.delays[name] = d
 }
 
-// Fail has all requests fail with err from now on, as without a server, and a nil err ends
-// that. It concerns all clients except the one of [Locker.Hold]. With natslock.ErrUnavailable the
-// clients act as in an outage: a Lock waits, a TryLock gives up after at most 5 s, and held
-// locks end with their validity. With another error an acquire returns at once, and its error
-// matches err.
+// Fail makes all requests fail with err from now on, as without a server, until it is called with
+// nil. It affects all clients except that of [Locker.Hold]. With natslock.ErrUnavailable the
+// clients act as in an outage: a Lock waits, a TryLock gives up after at most 5 s, and held locks
+// end with their validity. With any other error an acquire returns at once, and its error matches
+// err.
 func (l *Locker) Fail(err error) { l.outage(func() { l.failure = err }) }
 
-// Inspect returns the state of a lock: the holder, the readers and the queue. It is what
-// admin.Admin.Inspect returns, and no fault concerns it. It panics if the name is invalid.
+// Inspect returns the state of a lock, as admin.Admin.Inspect does: the holder, the
+// readers and the queue. Faults do not affect it. It panics if the name is invalid.
 func (l *Locker) Inspect(kind admin.Kind, name string) admin.Info {
 	info, err := admin.New(l.other).Inspect(context.Background(), kind, name)
 	if err != nil {
@@ -286,11 +285,11 @@ func (l *Locker) Inspect(kind admin.Kind, name string) admin.Info {
 	return info
 }
 
-// Waiting returns the number of goroutines that wait for the locks of a name, at all clients.
+// Waiting returns the number of goroutines of all clients that wait for the locks of a name.
 func (l *Locker) Waiting(name string) (n int) {
 	encoded, err := record.EncodeName(name)
 	if err != nil {
-		return 0 // nobody can wait for it
+		return 0 // no one can wait for an invalid name
 	}
 	for _, c := range l.all() {
 		for _, kind := range []record.Kind{record.Mutex, record.RW, record.Semaphore} {
@@ -300,9 +299,9 @@ func (l *Locker) Waiting(name string) (n int) {
 	return n
 }
 
-// AwaitWaiting waits until at least n goroutines wait for the locks of a name. It returns nil
-// then, and an error that matches ctx's when ctx ends before. The error matches
-// natslock.ErrInvalid for a nil ctx, and for a name that no lock can have.
+// AwaitWaiting waits until at least n goroutines wait for the locks of a name, and returns
+// nil. If ctx ends first, the error matches ctx's. For a nil ctx or an invalid name it
+// matches natslock.ErrInvalid.
 func (l *Locker) AwaitWaiting(ctx context.Context, name string, n int) error {
 	if _, err := record.EncodeName(name); err != nil || ctx == nil {
 		return fmt.Errorf("locktest: await %d waiting for lock %.64q: %w", n, name, cmp.Or(err, errNoContext))

@@ -10,12 +10,12 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// TestLocker tests that a natslock.Locker whose locks exclude each other keeps the contract of
-// natslock.Client. open is called once for each subtest, and returns a Locker without locks.
-// The suite takes about three seconds, and cannot run inside a synctest bubble.
+// TestLocker tests that a natslock.Locker for exclusive locks keeps the contract of
+// natslock.Client. It calls open for each subtest to get a Locker without locks. The suite
+// takes about three seconds, and cannot run inside a synctest bubble.
 //
-// The order of the queue is tested if the Locker has a method Waiting(name string) int, as
-// [Locker] has, or Stats() natslock.Stats, as natslock.Client has.
+// It tests the order of the queue if the Locker has a method Waiting(name string) int,
+// like [Locker], or Stats() natslock.Stats, like natslock.Client.
 func TestLocker(t *testing.T, open func(t *testing.T) natslock.Locker) {
 	t.Helper()
 	common(t, open)
@@ -29,8 +29,8 @@ func TestLocker(t *testing.T, open func(t *testing.T) natslock.Locker) {
 	})
 }
 
-// TestRLocker is [TestLocker] for both sides of a reader-writer lock. open returns the Locker
-// for reading and the one for writing of the same locks.
+// TestRLocker is [TestLocker] for both sides of a reader-writer lock. open returns two
+// Lockers for the same locks, one for reading and one for writing.
 func TestRLocker(t *testing.T, open func(t *testing.T) (reader, writer natslock.Locker)) {
 	t.Helper()
 	t.Run("writer", func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestRLocker(t *testing.T, open func(t *testing.T) (reader, writer natslock.
 	})
 }
 
-// common tests the contract of every side.
+// common tests the part of the contract that every Locker keeps.
 func common(t *testing.T, open func(t *testing.T) natslock.Locker) {
 	run(t, open, map[string]func(*trial){
 		"grant":          (*trial).grant,
@@ -72,7 +72,8 @@ func run(t *testing.T, open func(t *testing.T) natslock.Locker, cases map[string
 	}
 }
 
-// patience bounds the waits of the suite for what has to come, on a busy machine.
+// patience limits how long the suite waits for something that must happen, even on a busy
+// machine.
 const patience = 30 * time.Second
 
 // trial is one subtest.
@@ -81,7 +82,7 @@ type trial struct {
 	locks natslock.Locker
 }
 
-// lock takes a lock that is free.
+// lock takes a free lock.
 func (t *trial) lock(name string, opts ...natslock.LockOption) *natslock.Lock {
 	t.Helper()
 	l, err := t.locks.Lock(t.Context(), name, append(opts, natslock.MaxWait(patience))...)
@@ -115,7 +116,7 @@ func (t *trial) check(ok bool, format string, args ...any) {
 	}
 }
 
-// free requires that nobody holds the lock.
+// free requires that no one holds the lock.
 func (t *trial) free(name string) {
 	t.Helper()
 	l, err := t.locks.TryLock(t.Context(), name)
@@ -125,7 +126,7 @@ func (t *trial) free(name string) {
 	t.release(l)
 }
 
-// await waits for a value that has to come.
+// await waits for a value that must arrive.
 func await[T any](t *trial, ch <-chan T, what string) T {
 	t.Helper()
 	select {
@@ -282,7 +283,7 @@ func (t *trial) ended() {
 	t.free("ended")
 }
 
-// leases tests at the same time three leases that end, or do not.
+// leases tests three leases concurrently, some of which end.
 func (t *trial) leases() {
 	renewed := t.lock("renewed", natslock.TTL(6*time.Second))
 	before := time.Now().Add(renewed.Remaining())

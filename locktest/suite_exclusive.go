@@ -27,7 +27,7 @@ type taken struct {
 	err error
 }
 
-// locking takes a lock on a goroutine of its own.
+// locking takes a lock on a new goroutine.
 func (t *trial) locking(ctx context.Context, name string, opts ...natslock.LockOption) <-chan taken {
 	ch := make(chan taken, 1)
 	go func() {
@@ -83,7 +83,7 @@ func (t *trial) canceled() {
 	t.release(t.lock("canceled"))
 }
 
-// waiting returns the number of goroutines that wait, and false if the Locker does not say.
+// waiting returns the number of waiting goroutines, and false if the Locker does not tell.
 func (t *trial) waiting(name string) (int, bool) {
 	switch x := t.locks.(type) {
 	case interface{ Waiting(name string) int }:
@@ -94,7 +94,7 @@ func (t *trial) waiting(name string) (int, bool) {
 	return 0, false
 }
 
-// awaitWaiting waits until n goroutines wait, or for a moment if the Locker does not say.
+// awaitWaiting waits until n goroutines wait, or for a moment if the Locker does not tell.
 func (t *trial) awaitWaiting(name string, n int) {
 	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
 		switch have, known := t.waiting(name); {
@@ -138,7 +138,7 @@ func (t *trial) exclusion() {
 		wg.Go(func() {
 			for range times {
 				if err := t.locks.Do(t.Context(), "exclusion", func(_ context.Context, l *natslock.Lock) error {
-					if inside++; inside != 1 { // without a mutex: the lock is one
+					if inside++; inside != 1 { // no mutex, because the lock has to be one
 						t.Errorf("%d hold the lock", inside)
 					}
 					if l.Token() <= last {
@@ -156,7 +156,7 @@ func (t *trial) exclusion() {
 	wg.Wait()
 }
 
-// both tests how readers and writers of one lock exclude each other.
+// both tests that readers and writers of one lock exclude each other.
 func both(reader, writer *trial) {
 	a, b := reader.lock("both"), reader.lock("both")
 	_, err := writer.locks.TryLock(writer.Context(), "both")

@@ -1,7 +1,7 @@
-// Package partition shares a fixed number of partitions among workers: subjects, shards,
-// tenants, jobs. One live worker owns each partition, each worker owns the same number, give or
-// take one, and few move when a worker comes or goes. The package uses the bucket, leases and
-// errors of a [natslock.Client].
+// Package partition divides a fixed number of partitions (subjects, shards, tenants, jobs)
+// among workers. One live worker owns each partition, each worker owns the same number, give or
+// take one, and few partitions move when a worker joins or leaves. The package uses the bucket,
+// leases and errors of a [natslock.Client].
 //
 // # Usage
 //
@@ -23,27 +23,28 @@
 //
 // # How it works
 //
-// A worker is a member by a mutex, "ingest.member.<id>", and owns a partition by another one,
-// "ingest.part.<number>". Each worker computes the plan by itself from one list of these locks,
-// after the members have stayed the same for half a second, and waits for the locks that it is
-// to have. The holder of such a lock sees that, reads the list again, and gives way if the
-// partition is no longer its own. There is no leader, and no plan in the bucket.
+// A worker is a member by holding the mutex "ingest.member.<id>", and owns a partition by
+// holding "ingest.part.<number>". Once the members have stayed the same for half a second, each
+// worker computes the plan by itself from one list of these locks, and waits for the locks that
+// the plan gives it. The holder of such a lock notices the waiter, reads the list again, and
+// gives way if the partition is no longer its own. There is no leader, and the bucket holds no
+// plan.
 //
-// So workers that disagree about the members lose time, and never exclusion: at most one worker
-// owns a partition inside its validity, and each owner has a fencing token greater than all
-// before it. Pass [Partition.Token] to the resource that the worker changes: a resource that
-// refuses smaller tokens is safe from a worker that was paused past its validity.
+// So disagreement about the members costs time, but never exclusion: at most one worker owns a
+// partition inside its validity, and each owner has a higher fencing token than all earlier
+// ones. Pass [Partition.Token] to the resource that the worker changes: a resource that refuses
+// lower tokens is safe from a worker that was paused past its validity.
 //
 // # What to expect
 //
 // Of n workers with equal weights each owns p/n partitions, rounded down or up. A worker that
-// joins gets its share from the others, and nothing moves between them. A worker that leaves
-// hands each partition to its next owner. The partitions of a worker that crashed are owned
-// again after their TTL and a second.
+// joins gets its share from the others, and nothing moves among those. A worker that leaves
+// hands each partition to its next owner. The partitions of a crashed worker have owners again
+// after their TTL and a second.
 //
-// A partition has no owner while it moves, from the return of the function there to its call
-// here, a round trip or two. If the function fails, its worker tries again after a pause.
-// "lockctl partitions" shows a group.
+// While a partition moves it has no owner, from the return of the old owner's function to the
+// call of the new owner's, a round trip or two. If the function fails, its worker tries again
+// after a pause. "lockctl partitions" shows a group.
 package partition
 
 import (
@@ -61,25 +62,25 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// MaxPartitions is the greatest number of partitions of a group.
+// MaxPartitions is the largest number of partitions in a group.
 const MaxPartitions = 10_000
 
-// maxGroup is the length of a group's name from which on no lock can have it before its own part.
+// maxGroup limits the length of a group's name, which has to leave room in the names of its locks.
 const maxGroup = 500
 
-// maxWeight is the greatest weight of a worker.
+// maxWeight is the largest weight of a worker.
 const maxWeight = 1000
 
-// defaultDrain limits the time in which a function returns when its partition is to move.
+// defaultDrain limits how long a function may take to return when its partition is to move.
 const defaultDrain = 10 * time.Second
 
-// ErrDrainTime is the cause with which the context of a function ends that did not return within the drain time after
+// ErrDrainTime is the cause that ends the context of a function that does not return within the drain time after
 // [Partition.Leaving] was closed: see [Drain].
 var ErrDrainTime = errors.New("the drain time is over")
 
-// Group is a worker's view of a group, and its place in it. [New] makes it. Methods of a zero
-// Group return an error that matches [natslock.ErrInvalid], or zero values. It is safe for
-// concurrent use.
+// Group is a worker's view of a group, and its place in it. Create it with [New]. Methods of
+// a zero Group return an error that matches [natslock.ErrInvalid], or zero values. It is safe
+// for concurrent use.
 type Group struct {
 	c       *natslock.Client
 	name    string
@@ -94,18 +95,18 @@ type Group struct {
 
 	mu      sync.Mutex
 	running bool
-	w       *worker // of the Run under way, or nil
+	w       *worker // of the Run in progress, or nil
 	stats   Stats
 }
 
 // Option configures a [Group].
 type Option func(*Group) error
 
-// ID names the worker, with 1 to 200 bytes. Workers of a group at a time have different IDs: a
-// worker whose ID is taken waits until the other one has left, and says so after a second and
-// then each 30 s, by an [EventUnavailable] and a warning. The default is the name of the host
-// and a random part. Another ID makes the methods of the Group return [natslock.ErrInvalid]. In
-// the name of the lock most bytes other than letters and digits take three of its 512.
+// ID names the worker, in 1 to 200 bytes. Each worker of a group needs its own ID: a worker
+// whose ID is taken waits until the other one has left, and reports that after a second and
+// then every 30 s with an [EventUnavailable] and a warning. The default is the host's name and
+// a random part. An invalid ID makes the methods of the Group return [natslock.ErrInvalid].
+// Most bytes other than letters and digits take three of the 512 bytes of the lock's name.
 func ID(id string) Option {
 	return func(g *Group) error {
 		if id == "" || len(id) > 200 {
@@ -116,7 +117,7 @@ func ID(id string) Option {
 	}
 }
 
-// Weight gives the worker n shares instead of 1: a worker of weight 2 owns twice as many partitions as one of weight 1. n is from 1 to
+// Weight gives the worker n shares instead of 1: a worker of weight 2 owns twice as many partitions as one of weight 1. n must be 1 to
 // 1000, or the methods of the Group return [natslock.ErrInvalid].
 func Weight(n int) Option {
 	return func(g *Group) error {
@@ -139,7 +140,7 @@ func checkCount(n int) error {
 	return nil
 }
 
-// checkGroup refuses a name that would make a pattern of another meaning.
+// checkGroup refuses a name that would change the meaning of the patterns built from it.
 func checkGroup(name string) error {
 	if name == "" || len(name) > maxGroup || strings.ContainsAny(name, "*>") {
 		return fmt.Errorf("%w: a group %.64q: the name is empty, has more than %d bytes or a wildcard", natslock.ErrInvalid, name, maxGroup)
@@ -147,10 +148,10 @@ func checkGroup(name string) error {
 	return nil
 }
 
-// Drain limits the time in which the function of a partition returns after [Partition.Leaving]
-// was closed: 10 s by default. Then its context ends with the cause [ErrDrainTime], and the
-// worker keeps the partition until the function returns. A d that is not positive makes the
-// methods of the Group return [natslock.ErrInvalid].
+// Drain limits how long the function of a partition may take to return after
+// [Partition.Leaving] was closed: 10 s by default. After d its context ends with the cause
+// [ErrDrainTime], and the worker keeps the partition until the function returns. A d that is
+// not positive makes the methods of the Group return [natslock.ErrInvalid].
 func Drain(d time.Duration) Option {
 	return func(g *Group) error {
 		if d <= 0 {
@@ -162,8 +163,8 @@ func Drain(d time.Duration) Option {
 }
 
 // TTL sets the lease of the membership and of the partitions instead of the client's. It has the limits of [natslock.TTL], or Run
-// returns [natslock.ErrInvalid]. A worker that crashes leaves its partitions without an owner for one TTL. A worker renews
-// each of its leases three times in a TTL.
+// returns [natslock.ErrInvalid]. A worker that crashes leaves its partitions without an owner for one TTL. A worker renews each
+// of its leases three times per TTL.
 func TTL(d time.Duration) Option {
 	return func(g *Group) error {
 		g.opts = append(g.opts, natslock.TTL(d))
@@ -171,8 +172,8 @@ func TTL(d time.Duration) Option {
 	}
 }
 
-// Meta attaches data to the worker, an address for example: see [Member.Meta]. Every reader of the bucket can see it. The keys
-// "member", "weight" and "partitions" are taken: with one of them the methods of the Group return [natslock.ErrInvalid].
+// Meta attaches data to the worker, such as an address: see [Member.Meta]. Anyone who can read the bucket sees it. The keys
+// "member", "weight" and "partitions" are reserved: with one of them the methods of the Group return [natslock.ErrInvalid].
 func Meta(m map[string]string) Option {
 	m = maps.Clone(m)
 	return func(g *Group) error {
@@ -186,8 +187,8 @@ func Meta(m map[string]string) Option {
 	}
 }
 
-// OnEvent has [Group.Run] call fn for what happens to the worker. The calls come one after the other, on a goroutine of their own. Run returns
-// when the last of them has. A nil fn makes the methods of the Group return [natslock.ErrInvalid].
+// OnEvent makes [Group.Run] call fn for each event of the worker. The calls are made one at a time, on a goroutine of their own. Run returns
+// after the last of them. A nil fn makes the methods of the Group return [natslock.ErrInvalid].
 func OnEvent(fn func(Event)) Option {
 	return func(g *Group) error {
 		if fn == nil {
@@ -198,10 +199,11 @@ func OnEvent(fn func(Event)) Option {
 	}
 }
 
-// New returns a worker's view of a group. name begins the names of the group's locks, without
-// wildcards. partitions is 1 to [MaxPartitions], and the same for all workers of a group, for
-// good: the member that joined first decides, and Run refuses others with [ErrCount]. New does
-// no I/O and needs no closing. [Group.Run] reports an invalid argument.
+// New returns a worker's view of a group. name begins the names of the group's locks, and has
+// no wildcards. partitions is 1 to [MaxPartitions], and must always be the same for all
+// workers of a group: the member that joined first decides, and Run refuses any other number
+// with [ErrCount]. New does no I/O, and the Group needs no closing. [Group.Run] reports an
+// invalid argument.
 func New(c *natslock.Client, name string, partitions int, opts ...Option) *Group {
 	g := &Group{c: c, name: name, count: partitions, weight: 1, drain: defaultDrain}
 	if c == nil {
@@ -218,13 +220,13 @@ func New(c *natslock.Client, name string, partitions int, opts ...Option) *Group
 		}
 	}
 	if g.id == "" {
-		host, _ := os.Hostname() // the random part names it too
+		host, _ := os.Hostname() // without it, the random part is enough
 		g.id = host[:min(len(host), 100)] + "-" + rand.Text()[:8]
 	}
 	return g
 }
 
-// ready refuses a group that New has not made, or not with these arguments.
+// ready refuses a group that was not made by New, or was made with invalid arguments.
 func (g *Group) ready() error {
 	switch {
 	case g == nil || g.c == nil && g.err == nil:
@@ -251,7 +253,7 @@ func (g *Group) ID() string {
 	return g.id
 }
 
-// worker calls read with what the worker of a Run under way knows. It does nothing if there is none.
+// worker calls read with the worker of the Run in progress, if there is one.
 func (g *Group) worker(read func(w *worker)) {
 	if g == nil {
 		return
@@ -263,30 +265,30 @@ func (g *Group) worker(read func(w *worker)) {
 	}
 }
 
-// Owned returns the numbers of the partitions that the worker holds now, including the ones that it is about to leave. Outside
-// of Run it holds none. It does no I/O.
+// Owned returns the numbers of the partitions that the worker holds now, including those that it is about to leave. Outside
+// Run there are none. It does no I/O.
 func (g *Group) Owned() (numbers []int) {
 	g.worker(func(w *worker) { numbers = w.owned() })
 	return numbers
 }
 
-// Members returns the members as the worker has read them last, in the order in which they joined. Outside of Run it
-// returns none. It does no I/O.
+// Members returns the members as the worker last read them, in the order in which they joined. Outside Run there are
+// none. It does no I/O.
 func (g *Group) Members() (members []Member) {
 	g.worker(func(w *worker) { members = slices.Clone(w.members) })
 	return members
 }
 
-// Plan returns for each partition the ID of the member that is to own it, by what the worker has read last. It is nil outside of
-// Run, and before the first read. It does no I/O.
+// Plan returns for each partition the ID of the member that is to own it, according to what the worker last read. It is nil
+// outside Run and before the first read. It does no I/O.
 func (g *Group) Plan() (ids []string) {
 	g.worker(func(w *worker) { ids = slices.Clone(w.plan) })
 	return ids
 }
 
-// Stats has a worker's counts since New, and its state.
+// Stats holds a worker's counters since New, and its state.
 type Stats struct {
-	Members  int // as read last
+	Members  int // as last read
 	Planned  int // partitions that the worker is to own
 	Owned    int // partitions that it holds
 	Waiting  int // partitions that it waits for
@@ -294,8 +296,8 @@ type Stats struct {
 
 	Granted uint64 // partitions that it got
 	Drained uint64 // partitions that it left because another worker is to have them, or because Run ends
-	Slow    uint64 // of these, those whose function did not return within the drain time
-	Failed  uint64 // functions that returned before they were asked to, with an error or without
+	Slow    uint64 // those of them whose function did not return within the drain time
+	Failed  uint64 // functions that returned before they were asked to, with or without an error
 	Lost    uint64 // partitions whose lease was lost or broken
 	Reads   uint64 // reads of the group
 }
@@ -328,8 +330,8 @@ func (g *Group) Stats() (s Stats) {
 	return s
 }
 
-// Partition is a partition that the worker owns. [Group.Run] makes it. A zero Partition is like a zero [natslock.Lock]. It is
-// safe for concurrent use.
+// Partition is a partition that the worker owns, as passed to the function of [Group.Run]. A zero Partition is like a zero
+// [natslock.Lock]. It is safe for concurrent use.
 type Partition struct {
 	number  int
 	lock    *natslock.Lock
@@ -344,12 +346,13 @@ func (p *Partition) Number() int {
 	return p.number
 }
 
-// Token returns the fencing token: see [natslock.Lock.Token]. The tokens of a partition rise with each owner.
+// Token returns the fencing token: see [natslock.Lock.Token]. The token of a partition rises with
+// each owner.
 func (p *Partition) Token() uint64 { return p.Lock().Token() }
 
 // Leaving returns a channel that is closed when another worker is to have the partition, or when Run is about to return. The
-// function then finishes what it has begun, and returns. It has the drain time for that: see [Drain]. It is nil for a
-// zero Partition.
+// function then has the drain time to finish what it has begun and return: see [Drain]. The channel is nil for a zero
+// Partition.
 func (p *Partition) Leaving() <-chan struct{} {
 	if p == nil {
 		return nil
@@ -371,24 +374,28 @@ type EventType int
 const (
 	// EventJoined: the worker is a member of the group.
 	EventJoined EventType = iota + 1
-	// EventLeft: the worker is no longer a member. Err says why. When Run is about to return it is nil, or matches [natslock.ErrUnavailable] if the server has
-	// not confirmed that: the membership ends with its TTL then.
+	// EventLeft: the worker is no longer a member. Err says why. When Run is about to return, Err is nil, or matches [natslock.ErrUnavailable] if the server
+	// has not confirmed the end of the membership, which then ends with its TTL.
 	EventLeft
-	// EventGranted: the worker owns a partition, and its function begins, unless the lock is lost before.
+	// EventGranted: the worker owns a partition, and its function begins unless the lock is lost
+	// first.
 	EventGranted
 	// EventLeaving: another worker is to have the partition, or Run is about to return.
 	EventLeaving
 	// EventReleased: the function has returned, and the partition is free. Err is the function's error. It matches
-	// [ErrDrainTime] if that was too slow, and [natslock.ErrUnavailable] if the server has not confirmed the release: the
-	// partition is free at the end of its TTL then.
+	// [ErrDrainTime] if the function was too slow, and [natslock.ErrUnavailable] if the server has not confirmed the
+	// release: the partition is then free at the end of its TTL.
 	EventReleased
-	// EventFailed: the function has returned before it was asked to, with Err or without. The worker tries again after a pause.
+	// EventFailed: the function returned before it was asked to, with or without Err. The worker
+	// tries again after a pause.
 	EventFailed
-	// EventLost: the lease of the partition was lost or broken, and the function has returned. Err says why.
+	// EventLost: the lease of the partition was lost or broken, and the function has returned. Err
+	// says why.
 	EventLost
 	// EventSlow: the function has not returned within the drain time. Its context has ended, and the worker keeps the partition until it does.
 	EventSlow
-	// EventUnavailable: the group cannot be read, or a lock not be taken, and Err says why. The worker tries again.
+	// EventUnavailable: the group could not be read or a lock could not be taken, and Err says why.
+	// The worker tries again.
 	EventUnavailable
 )
 

@@ -6,29 +6,29 @@ import (
 	"slices"
 )
 
-// owner names the owner of a partition, a present or former member, and its fencing token. The id is empty if there is none.
+// owner is the owner of a partition, a present or former member, and its fencing token. The id is
+// empty if there is none.
 type owner struct {
 	id    string
 	token uint64
 }
 
-// plan says which member is to own each partition. members are all members, in any order. owners are the owners
-// as they are, by the number of the partition. An id that is no member's owns nothing.
+// plan returns, for each partition, the member that is to own it. members are all members, in any order. owners are the
+// current owners by partition number. An id that belongs to no member owns nothing.
 //
-// It is a function of its arguments alone, so all workers that see the same members and owners agree, and none has to store
-// or to announce a plan. It has three properties, which the tests show:
+// It depends only on its arguments, so all workers that see the same members and owners agree, and none has to store or
+// announce a plan. It has three properties, which the tests show:
 //
 //   - Each member is to own its quota (see quotas).
-//   - A member keeps what it owns up to its quota. So no partition moves that need not.
-//   - A plan that is carried out in part stays the plan: if any of its moves have been made, or have begun and left
-//     the partition without an owner, the rest is the same. So workers that read the bucket at different moments
-//     of a move want the same.
+//   - A member keeps what it owns up to its quota, so no partition moves needlessly.
+//   - A partly executed plan stays the plan: if any of its moves have been made, or have begun and left the partition
+//     without an owner, the rest stays the same. So workers that read the bucket at different moments of a move agree.
 //
-// The third one holds because the partitions that are to move choose their new owners one after the other, by number:
-// to take one of them and its place at its new owner away changes no choice of the others.
+// The third holds because the partitions that are to move choose their new owners one after the other, by number:
+// removing one of them, together with its place at its new owner, changes no other choice.
 //
-// A member that owns too much gives up what it has owned for the shortest time. So a member that left and
-// comes back, in a rolling restart or after a crash, gets back what it had.
+// A member that owns too much gives up what it has owned for the shortest time. So a member that returns, in a rolling
+// restart or after a crash, gets back what it had.
 func plan(members []Member, owners []owner) []string {
 	planned := make([]string, len(owners))
 	if len(members) == 0 {
@@ -45,7 +45,7 @@ func plan(members []Member, owners []owner) []string {
 			owned[i] = append(owned[i], k)
 		}
 	}
-	open := make([]int, len(seats)) // the number of partitions that each is still to get
+	open := make([]int, len(seats)) // the number of partitions that each seat has yet to get
 	for i, s := range seats {
 		keeps := owned[i]
 		if len(keeps) > s.quota {
@@ -69,7 +69,7 @@ func plan(members []Member, owners []owner) []string {
 				best = i
 			}
 		}
-		planned[k] = seats[best].id // the quotas sum to all partitions, so one is open
+		planned[k] = seats[best].id // the quotas add up to all partitions, so one is open
 		open[best]--
 	}
 	return planned
@@ -83,7 +83,7 @@ type seat struct {
 	quota  int
 }
 
-// newSeats returns the members with their quotas, in an order that does not depend on the order of members.
+// newSeats returns the members with their quotas, in an order independent of that of members.
 func newSeats(members []Member, partitions int) []seat {
 	seats := make([]seat, len(members))
 	for i, m := range members {
@@ -96,28 +96,27 @@ func newSeats(members []Member, partitions int) []seat {
 	return seats
 }
 
-// quotas divides the partitions in proportion to the weights, by highest averages with odd divisors (the method of Webster
-// and Sainte-Laguë). Of members with equal weights each gets the same number, or one more, and the first in the order of the seats get that.
+// quotas divides the partitions in proportion to the weights, by highest averages with odd divisors (the method of Webster and
+// Sainte-Laguë). Members with equal weights get the same number, except that the first seats may get one more.
 //
-// A method that divides has to choose: it can keep every quota within one of the exact share for any weights, or see
-// to it that no other member's quota grows when one joins, and none shrinks when one leaves. No method does both (Balinski
-// and Young). This one does the second, so that a join moves partitions to the newcomer only. The quotas
-// for each unit of weight differ by one at most. Where each unit gets several partitions, a quota differs from the exact share by
-// about one at most.
+// Any such method has to choose: it can keep every quota within one of the exact share for any weights, or ensure that no other
+// member's quota grows when one joins and none shrinks when one leaves. No method does both (Balinski and Young). This one does
+// the second, so that a join moves partitions only to the newcomer. The quotas per unit of weight differ by at most one. Where
+// each unit gets several partitions, a quota differs from the exact share by about one at most.
 func quotas(seats []seat, partitions int) {
 	total := 0
 	for _, s := range seats {
 		total += s.weight
 	}
 	left := partitions
-	for i := range seats { // no seat gets less than its share less one; this only saves steps
+	for i := range seats { // no seat gets less than its share minus len(seats): starting there only saves steps
 		seats[i].quota = max(partitions*seats[i].weight/total-len(seats), 0)
 		left -= seats[i].quota
 	}
 	for range left {
 		best := 0
 		for i := range seats {
-			// weight/(2*quota+1) is the average that counts.
+			// Compares the averages weight/(2*quota+1).
 			if seats[i].weight*(2*seats[best].quota+1) > seats[best].weight*(2*seats[i].quota+1) {
 				best = i
 			}
@@ -126,8 +125,8 @@ func quotas(seats []seat, partitions int) {
 	}
 }
 
-// score returns how well a seat and a partition suit each other: the greatest score of all seats wins. A member that joins or
-// leaves changes no score of the others (rendezvous hashing).
+// score rates a seat for a partition: the seat with the highest score wins. A member that joins or leaves does not change the
+// scores of the others (rendezvous hashing).
 func (s seat) score(k int) uint64 { return mix(s.hash + mix(uint64(k)+1)) }
 
 func (s seat) before(t seat, k int) bool {

@@ -17,61 +17,61 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// runner carries out the worker's decisions and makes none. Only the goroutine of Run changes the worker, under
-// the mutex of the group so that the group's methods can read it.
+// runner carries out the worker's decisions and makes none itself. Only the goroutine of Run changes the
+// worker, under the mutex of the group so that the group's methods can read it.
 type runner struct {
 	g       *Group
 	w       *worker
 	fn      func(context.Context, *Partition) error
-	ctx     context.Context // Run's, without its end
+	ctx     context.Context // Run's, without its cancellation
 	running sync.WaitGroup
-	happens chan func(now time.Time) // what has happened, for the goroutine of Run
-	over    chan struct{}            // closed when nothing more is to happen
+	happens chan func(now time.Time) // events for the goroutine of Run to handle
+	over    chan struct{}            // closed when no more events are handled
 	end     context.CancelFunc       // of the membership
-	err     error                    // why Run ends before its ctx; nil: it does not
-	reads   context.Context          // of the watch, and of the reads of the group
+	err     error                    // why Run ends before its ctx, or nil
+	reads   context.Context          // of the watch and of the reads of the group
 	claims  []context.CancelFunc     // by partition
 	served  []*serving
 	report  func(Event)
-	cut     atomic.Bool // the group was not reached the last time
+	cut     atomic.Bool // the group could not be reached last time
 }
 
-// serving is a partition whose function runs.
+// serving is a partition whose function is running.
 type serving struct {
 	*Partition
 	begun  time.Time
-	left   time.Time               // when the function returned; zero: it has not
+	left   time.Time               // when the function returned; zero until then
 	ctx    context.Context         // of the function
 	cancel context.CancelCauseFunc // of ctx
-	timer  *time.Timer             // of the drain time, or nil
+	timer  *time.Timer             // for the drain time, or nil
 }
 
 // Run joins the group and calls fn for each partition that this worker gets, each on a
-// goroutine of its own, until ctx ends. It goes on over outages and restarts of the server,
-// after a lost lease, and in a bucket that was deleted and made again.
+// goroutine of its own, until ctx ends. It continues through outages and restarts of the
+// server, after a lost lease, and in a bucket that was deleted and re-created.
 //
 // fn's context has the values of ctx and does not end with ctx. It ends when the worker has
 // lost the partition, or when fn has not returned within the drain time after
 // [Partition.Leaving] was closed. Its cause matches [natslock.ErrLost], [natslock.ErrBroken],
 // [natslock.ErrClosed] or [ErrDrainTime]. The worker keeps the partition until fn returns. If
 // fn returns before it was asked to, the worker gives the partition up, and takes it again
-// after a pause: 100 ms at most, and up to 10 s when that repeats. A panic of fn ends the
-// process, after the partition was released.
+// after a pause: at first 100 ms at most, up to 10 s when that repeats. A panic in fn ends the
+// process after the partition was released.
 //
-// The client's logger gets a warning with each error of fn that is more than the end of its
-// context, for a function that returns early or too late, for a partition that could not be
-// released, and when the worker does not reach the group.
+// The client's logger gets a warning for each error of fn other than the end of its context,
+// for a function that returns early or too late, for a partition that could not be released,
+// and when the worker cannot reach the group.
 //
-// When ctx ends, the worker leaves: it ends its membership, and gives each partition to its
-// next owner, which takes half a second to six seconds, or no time if it is the last member. A
-// second Run of a running Group returns [natslock.ErrInvalid].
+// When ctx ends, the worker leaves: it ends its membership and gives each partition to its next
+// owner, which takes half a second to six seconds, or no time for the last member. Calling Run
+// on a running Group returns [natslock.ErrInvalid].
 //
 // Run always returns an error. It matches ctx's error and cause if ctx has ended,
 // [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the connection was closed for good,
-// [ErrCount] if the group shares another number of partitions, and [natslock.ErrClosed],
+// [ErrCount] if the group uses a different number of partitions, and [natslock.ErrClosed],
 // [natslock.ErrPermission] or [natslock.ErrInvalid] if another try would fail in the same way.
 // When Run returns, all functions have returned, and the worker has released its partitions, or
-// tried that for 5 s: see [EventReleased]. Run waits for a function that never returns, and
+// tried to for 5 s: see [EventReleased]. If a function never returns, neither does Run, and
 // [EventSlow] names it. End ctx before [natslock.Client.Close].
 func (g *Group) Run(ctx context.Context, fn func(ctx context.Context, p *Partition) error) error {
 	if err := g.ready(); err != nil {
@@ -148,8 +148,8 @@ func (r *runner) loop(ctx context.Context) {
 	}
 }
 
-// tell has the goroutine of Run call happened with the time, and returns when it has. It does nothing after the end of
-// the worker.
+// tell makes the goroutine of Run call happened with the current time, and waits for that. After the end of the worker
+// it does nothing.
 func (r *runner) tell(happened func(now time.Time)) {
 	done := make(chan struct{})
 	select {
@@ -159,7 +159,7 @@ func (r *runner) tell(happened func(now time.Time)) {
 	}
 }
 
-// leave begins the end.
+// leave makes the worker start to leave.
 func (r *runner) leave(now time.Time) {
 	if !r.w.closing {
 		r.w.close(now)
@@ -167,7 +167,7 @@ func (r *runner) leave(now time.Time) {
 	}
 }
 
-// fail ends Run with an error that another try would meet again.
+// fail ends Run with an error that a retry would meet again.
 func (r *runner) fail(err error, now time.Time) {
 	if r.err == nil && !r.w.closing {
 		r.err = err
@@ -186,14 +186,15 @@ func (r *runner) unavailable(k int, err error, now time.Time) {
 	r.report(Event{Type: EventUnavailable, Partition: k, Err: err})
 }
 
-// unreached warns once that the group is not reached.
+// unreached warns, once per outage, that the group cannot be reached.
 func (r *runner) unreached(err error) {
 	if r.reads.Err() == nil && !again.Final(err) && !r.cut.Swap(true) {
 		r.warn("this worker does not reach its group, and tries again", "error", err)
 	}
 }
 
-// warn writes to the log of the client. It is not for use under the mutex of the group, whose methods a handler may call.
+// warn writes to the client's log. Do not call it under the mutex of the group, because a log
+// handler may call the group's methods.
 func (r *runner) warn(what string, with ...any) {
 	again.Logger(r.g.c).Warn(what, append([]any{"group", r.g.name}, with...)...)
 }
@@ -220,7 +221,7 @@ func (r *runner) act(e effect) {
 	}
 }
 
-// slow ends the context of a function whose drain time is over. It says nothing of one that has returned, and
+// slow ends the context of a function whose drain time is over. It ignores a function that has returned and
 // whose partition is only being released.
 func (r *runner) slow(s *serving) {
 	late := false
@@ -235,7 +236,7 @@ func (r *runner) slow(s *serving) {
 	}
 }
 
-// lock takes a lock of the group. The end of ctx ends the waiting alone.
+// lock takes a lock of the group. ctx limits only the wait.
 func (r *runner) lock(ctx context.Context, name string, purpose string, meta map[string]string) (*natslock.Lock, error) {
 	opts := []natslock.LockOption{again.Patient(), again.For(purpose), natslock.Detached(), natslock.Meta(meta)}
 	return r.g.c.Lock(ctx, name, append(opts, r.g.opts...)...)
@@ -261,10 +262,10 @@ func (r *runner) look() {
 	})
 }
 
-// lookTimeout bounds one read of the group.
+// lookTimeout limits one read of the group.
 const lookTimeout = 30 * time.Second
 
-// A worker whose membership another one holds says so after soon, and then again after often.
+// A worker whose id another one holds says so after soon, and then every often.
 const (
 	soon  = time.Second
 	often = 30 * time.Second
@@ -321,7 +322,7 @@ func (r *runner) join(ctx context.Context) {
 	}
 }
 
-// watch notifies the worker of the members that come and go, until ctx ends.
+// watch notifies the worker of members that join, renew and leave, until ctx ends.
 func (r *runner) watch(ctx context.Context) {
 	for failed := 0; ctx.Err() == nil; failed++ {
 		for ev, err := range admin.New(r.g.c).Watch(ctx, r.g.name+".member.*") {
@@ -349,7 +350,8 @@ func (r *runner) watch(ctx context.Context) {
 	}
 }
 
-// own waits for the lock of a partition, and works on it until it is lost or to be left.
+// own waits for the lock of a partition, and runs its function until the partition is lost or to be
+// left.
 func (r *runner) own(ctx context.Context, k int) {
 	l, err := r.lock(ctx, lockName(r.g.name, k), "partition", map[string]string{idKey: r.g.id})
 	if err != nil {
@@ -371,7 +373,7 @@ func (r *runner) own(ctx context.Context, k int) {
 			r.report(Event{Type: EventGranted, Partition: k, Token: l.Token()})
 		}
 	})
-	// Deferred, because a function can end its goroutine instead of returning.
+	// Deferred, because the function can end its goroutine instead of returning.
 	defer func() { r.release(s, run, err) }()
 	if !run {
 		return
@@ -393,15 +395,16 @@ func (r *runner) own(ctx context.Context, k int) {
 	}
 }
 
-// errExit is the error of a function that has not returned.
+// errExit is the error of a function that did not return.
 var errExit = errors.New("the function panicked, or ended its goroutine")
 
-// release unlocks a partition whose function has returned, or that it is not to be called for.
+// release unlocks a partition whose function has returned or is not to be called.
 func (r *runner) release(s *serving, run bool, err error) {
 	k, l := s.number, s.lock
 	var asked, slow bool
 	var lost error
-	// What is said of the function is decided here: in an outage the release takes seconds.
+	// Decide what to report about the function before the release, which takes seconds in an
+	// outage.
 	r.tell(func(now time.Time) {
 		s.left, lost = now, l.Err()
 		asked, slow = r.w.slots[k].phase == leaving, context.Cause(s.ctx) == ErrDrainTime
@@ -417,7 +420,8 @@ func (r *runner) release(s *serving, run bool, err error) {
 		r.warn("a function returned before it was asked to; it has to stay as long as the worker is to own the partition", "partition", k, "token", s.Token())
 	}
 	s.cancel(nil)
-	// The function has returned, so nothing here works on the partition. If the server does not confirm that, the next owner waits for the TTL at most.
+	// The function has returned, so nothing here works on the partition any more. If the server
+	// does not confirm the release, the next owner waits for the TTL at most.
 	ended := l.Unlock(r.ctx)
 	switch {
 	case ended == nil || lost != nil:
@@ -425,10 +429,11 @@ func (r *runner) release(s *serving, run bool, err error) {
 		r.warn("a partition was not released, and is free at the end of its TTL", "partition", k, "token", s.Token(), "error", ended)
 		err = plain.Join(ended, err)
 	default:
-		lost = ended // a loss that only the clock shows yet
+		lost = ended // a loss that so far only the clock shows
 	}
 	r.tell(func(now time.Time) {
-		// A lease that was lost soon after its grant is a failure too: then the worker pauses instead of claiming again at once.
+		// A lease lost soon after its grant counts as a failure too, so the worker pauses instead
+		// of claiming again at once.
 		r.w.ended(k, run && !asked && (lost == nil || errors.Is(lost, natslock.ErrReleased) || s.left.Sub(s.begun) < again.Long), now)
 		if run {
 			r.served[k] = nil
@@ -460,7 +465,8 @@ func (r *runner) finished(s *serving, asked, slow bool, lost, err error) {
 	r.report(ev)
 }
 
-// reporting calls fn with what is reported, on a goroutine of its own, until stop, which waits for the last call.
+// reporting calls fn with each reported event, on a goroutine of its own, until stop, which waits
+// for the last call.
 func reporting(fn func(Event)) (report func(Event), stop func()) {
 	if fn == nil {
 		return func(Event) {}, func() {}

@@ -14,36 +14,38 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Member is a worker of a group, as its record shows it.
+// Member is a worker of a group as its record shows it.
 type Member struct {
-	// ID is the worker's: see [ID].
+	// ID is the worker's ID: see [ID].
 	ID string
-	// Weight is the number of the worker's shares: see [Weight].
+	// Weight is the worker's number of shares: see [Weight].
 	Weight int
 	// Token is the fencing token of the membership. The member that joined first has the lowest.
 	Token uint64
-	// Owner is the name that the worker's client gave itself: see [natslock.WithOwner].
+	// Owner is the name of the worker's client: see [natslock.WithOwner].
 	Owner string
 	// Host and PID name the worker's process.
 	Host string
 	PID  int
 	// Since is the time at which the worker joined, by its own clock.
 	Since time.Time
-	// Meta has the worker's metadata: see [Meta].
+	// Meta is the worker's metadata: see [Meta].
 	Meta map[string]string
 
-	count int // the number of partitions that it shares
+	count int // the number of partitions that it was started with
 }
 
-// Placement has the owner of a partition, and the planned one.
+// Placement shows the owner of a partition and the planned owner.
 type Placement struct {
-	// Number is the partition's, from 0.
+	// Number is the partition's number, from 0.
 	Number int
-	// Member is the ID of the worker that owns the partition, even one that is leaving the group. It is empty if no worker does.
+	// Member is the ID of the worker that owns the partition, even if that worker is leaving the
+	// group. It is empty if no worker does.
 	Member string
-	// Former is true if an earlier process with the ID of a member owns the partition, and not that member.
+	// Former is true if the owner is not the current member with that ID, but an earlier process
+	// that used it.
 	Former bool
-	// Holder is the lock's, or nil.
+	// Holder is the holder of the partition's lock, or nil.
 	Holder *admin.Holder
 	// Planned is the ID of the member that is to own the partition. It is empty without members.
 	Planned string
@@ -53,19 +55,20 @@ type Placement struct {
 
 // State is a group as the bucket shows it.
 type State struct {
-	// Group is its name.
+	// Group is the name of the group.
 	Group string
-	// Count is the number of partitions of the group, as its first member says. Without members it is a lower bound: the
-	// highest partition that has an owner.
+	// Count is the number of partitions of the group, according to its first member. Without members it is a lower
+	// bound, derived from the highest partition that has an owner.
 	Count int
-	// Members are the members that share Count partitions, in the order in which they joined.
+	// Members are the members that agree on Count, in the order in which they joined.
 	Members []Member
-	// Refused are members that want to share another number of partitions, and are about to leave.
+	// Refused are the members that were started with a different number of partitions and are about
+	// to leave.
 	Refused []Member
 	// Partitions are in the order of their numbers.
 	Partitions []Placement
 
-	known map[uint64]struct{} // the tokens of all locks with a member's name, even if the record is not a member's
+	known map[uint64]struct{} // the tokens of all locks with a member's name, even if the record is not that of a member
 }
 
 // The keys of the metadata.
@@ -78,16 +81,16 @@ const (
 func memberName(group, id string) string  { return group + ".member." + natslock.Join(id) }
 func lockName(group string, k int) string { return group + ".part." + strconv.Itoa(k) }
 
-// Inspect reads a group: its members, the owner of each partition, and who is to own it. It reads the locks one after the other, not
-// at one moment. A group without members and owners is no error.
+// Inspect reads a group: its members, and the owner and planned owner of each partition. It reads the locks one after the other, not
+// as a snapshot. A group without members and owners is no error.
 //
-// The error matches [natslock.ErrInvalid] for a name that no group can have. Other errors are as for [admin.Admin.List].
+// The error matches [natslock.ErrInvalid] for a name that no group can have. Other errors are those of [admin.Admin.List].
 func Inspect(ctx context.Context, c *natslock.Client, group string) (State, error) {
 	if err := checkGroup(group); err != nil {
 		return State{}, err
 	}
 	g := newReading(group)
-	for _, locks := range []string{".member.*", ".part.*"} { // one request each, where one for both would be too large
+	for _, locks := range []string{".member.*", ".part.*"} { // one request each, because one for both could be too large
 		for info, err := range admin.New(c).List(ctx, group+locks) {
 			if err != nil {
 				return State{}, fmt.Errorf("partitions of %q: %w", group, err)
@@ -99,8 +102,8 @@ func Inspect(ctx context.Context, c *natslock.Client, group string) (State, erro
 	return g.State, nil
 }
 
-// Groups returns the groups among locks, in the order of their names, each as [Inspect] returns it: what [admin.Admin.List] has read
-// for a pattern is enough. A group is there while it has a member, or a worker owns one of its partitions. It does no I/O.
+// Groups returns the groups found in locks, as read by [admin.Admin.List], ordered by name and each as [Inspect] returns it. A group
+// exists while it has a member or a worker owns one of its partitions. It does no I/O.
 func Groups(locks []admin.Info) []State {
 	found := make(map[string]*reading)
 	for _, info := range locks {
@@ -125,7 +128,7 @@ func Groups(locks []admin.Info) []State {
 	return groups
 }
 
-// cutLast cuts a name before its last token.
+// cutLast splits a name before its last token.
 func cutLast(name string) (head, last string, ok bool) {
 	if i := strings.LastIndexByte(name, '.'); i >= 0 {
 		return name[:i], name[i+1:], true
@@ -133,7 +136,7 @@ func cutLast(name string) (head, last string, ok bool) {
 	return name, "", false
 }
 
-// reading is a group while its locks are read.
+// reading is a group whose locks are still being read.
 type reading struct {
 	State
 	owned []Placement // in any order
@@ -143,7 +146,7 @@ func newReading(group string) *reading {
 	return &reading{State: State{Group: group, known: make(map[uint64]struct{})}}
 }
 
-// add notes a lock of the group.
+// add records a lock of the group.
 func (g *reading) add(info admin.Info) {
 	if info.Kind != admin.KindMutex {
 		return
@@ -170,12 +173,12 @@ func live(h *admin.Holder) bool {
 	return h != nil && !h.Overdue && h.Broken == nil && !h.Fixed && !h.Unreadable
 }
 
-// holds reports whether a lock is one of the member's process.
+// holds reports whether the member's process holds the lock.
 func (m *Member) holds(h *admin.Holder) bool {
 	return h != nil && h.Owner == m.Owner && h.Host == m.Host && h.PID == m.PID
 }
 
-// memberOf reads a member's record. Another lock of such a name is no member.
+// memberOf reads a member's record. Any other lock with such a name is not a member.
 func memberOf(h *admin.Holder) (Member, bool) {
 	weight, err := strconv.Atoi(h.Meta[weightKey])
 	count, err2 := strconv.Atoi(h.Meta[countKey])
@@ -189,7 +192,7 @@ func memberOf(h *admin.Holder) (Member, bool) {
 	return m, err == nil && err2 == nil && m.ID != "" && checkWeight(weight) == nil && checkCount(count) == nil
 }
 
-// settle completes what was read. The first member says how many partitions there are.
+// settle completes what was read. The first member determines the number of partitions.
 func (g *State) settle(owned []Placement) {
 	slices.SortFunc(g.Members, func(a, b Member) int { return cmp.Compare(a.Token, b.Token) })
 	if len(g.Members) > 0 {
@@ -222,7 +225,7 @@ func (g *State) settle(owned []Placement) {
 	}
 }
 
-// planned says which member is to own each partition.
+// planned returns, for each partition, the ID of the member that is to own it.
 func (g *State) planned() []string {
 	owners := make([]owner, len(g.Partitions))
 	for k, p := range g.Partitions {
@@ -239,7 +242,7 @@ func (g *State) has(token uint64) bool {
 	return ok
 }
 
-// others returns the members without the one whose membership has the token.
+// others returns the members except the one with this token.
 func (g *State) others(token uint64) []Member {
 	return slices.DeleteFunc(slices.Clone(g.Members), func(m Member) bool { return m.Token == token })
 }

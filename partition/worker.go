@@ -11,90 +11,91 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// The pace of a worker. An idle group costs none of these.
+// The pace of a worker. An idle group costs nothing.
 const (
-	// settle is the time for which the members have to stay the same before a worker reads the group. settleMax limits
-	// the wait for that. A deployment is one change instead of many.
+	// settle is the time for which the members have to stay the same before a worker reads the group, and settleMax
+	// limits the wait for that. So a deployment is one change instead of many.
 	settle    = 500 * time.Millisecond
 	settleMax = 5 * time.Second
-	// lookAfter is the time between a grant and the next read of the group: the worker's plan was older than the grant.
+	// lookAfter is the time between a grant and the next read of the group, which is needed because
+	// the worker's plan is older than the grant.
 	lookAfter = time.Second
-	// While a worker waits for partitions, or another one waits for some that it keeps, their plans differ, or an owner is slow to
-	// give way. It reads the group again, at first after minLook, and then less and less often.
+	// If a worker waits for partitions, or another one waits for partitions that it keeps, their plans differ or an owner is slow
+	// to give way. The worker then reads the group again, first after minLook and then less and less often.
 	minLook = 2 * time.Second
 	maxLook = 10 * time.Second
-	// handOver limits the time for which a worker that leaves waits until the others ask for its partitions. They read the group after settle, or
-	// settleMax if the members keep changing.
+	// handOver limits how long a leaving worker waits for the others to ask for its partitions. They read the group after settle, or settleMax if
+	// the members keep changing.
 	handOver = settleMax + time.Second
 )
 
-// phase is a worker's activity for a partition.
+// phase is what a worker is doing about a partition.
 //
 //	free --claim--> claiming --grant--> held --drain--> leaving
 //	  ^                 |                 |               |
 //	  +----- end -------+------- end -----+----- end -----+
 //
-// Exclusion does not depend on it: the lock of the partition decides.
+// Exclusion does not depend on the phase: the lock of the partition decides.
 type phase uint8
 
 const (
 	free     phase = iota // nothing
-	claiming              // its acquire is under way
+	claiming              // its acquire is in progress
 	held                  // it has the lock, and its function runs
-	leaving               // its function was asked to return, or its lock came when it was no longer wanted
+	leaving               // its function was asked to return, or its lock was granted when it was no longer wanted
 )
 
-// slot has a worker's knowledge of one partition.
+// slot is what a worker knows about one partition.
 type slot struct {
 	phase     phase
-	withdrawn bool      // the claim was given up, and its acquire has not returned yet
-	contended uint64    // the number of the first look (read of the group) after another worker began to wait for it; 0: none waits
+	withdrawn bool      // the claim was given up, but its acquire has not returned yet
+	contended uint64    // the number of the first look (read of the group) begun after another worker started to wait for it; 0 if none waits
 	failed    int       // failures in a row
-	retry     time.Time // no claim before
+	retry     time.Time // no claim before this time
 	since     time.Time // of the grant
 }
 
-// worker has the knowledge and the decisions of one worker of a group: plain data, without locks, clocks and I/O. A
-// method is an event at a time. After each event decide returns the actions.
+// worker is the state machine of one worker of a group: plain data, without locks, clocks or I/O. Each method
+// handles an event at a given time. After each event decide returns the actions.
 type worker struct {
 	id    string
 	slots []slot
 
 	member  bool   // the lock of its membership is held
-	fresh   bool   // it has read the group since it got that lock
+	fresh   bool   // the group was read since that lock was granted
 	token   uint64 // of the last membership
 	closing bool
-	closeBy time.Time // it waits for the others until then
+	closeBy time.Time // a leaving worker waits for the others until then
 
 	members []Member            // as read last
-	known   map[uint64]struct{} // the tokens of all locks of members, as read last
-	past    map[uint64]struct{} // the tokens of memberships that have ended, as notified, and that the last read still showed
-	plan    []string            // nil: none yet
+	known   map[uint64]struct{} // the tokens of all locks of members, as last read
+	past    map[uint64]struct{} // the tokens of memberships that were reported as ended but that the last read still showed
+	plan    []string            // nil before the first read
 
-	changed, changedFirst time.Time // the last and first change of the members that no look has seen; zero: none
-	looking               bool      // a look is under way
-	looks, seen           uint64    // the number of looks begun, and the last one that succeeded
-	wanted                uint64    // a look of this number or a later one is to begin at once
-	lookAt                time.Time // the next look at the latest; zero: none is due
+	changed, changedFirst time.Time // the last and first change of the members that no look has seen; zero if none
+	looking               bool      // a look is in progress
+	looks, seen           uint64    // the number of looks begun, and the number of the last one that succeeded
+	wanted                uint64    // a look with this number or a later one is to begin at once
+	lookAt                time.Time // the latest time for the next look; zero if none is due
 	pause                 time.Duration
-	failed                int // looks that failed in a row
+	failed                int // consecutive failed looks
 }
 
 func newWorker(id string, partitions int) *worker {
 	return &worker{id: id, slots: make([]slot, partitions), pause: minLook, past: make(map[uint64]struct{})}
 }
 
-// action is a step of a worker for a partition or for the group.
+// action is a step that a worker takes for a partition or for the group.
 type action int
 
 const (
 	claim    action = iota // acquire its lock
-	withdraw               // give the acquire up
+	withdraw               // give up the acquire
 	drain                  // ask its function to return
 	look                   // read the group
 )
 
-// effect is an action, and the number of the partition.
+// effect is an action and the number of the partition, or -1.
 type effect struct {
 	action    action
 	partition int
@@ -122,7 +123,7 @@ func (w *worker) decide(now time.Time) (effects []effect) {
 		}
 	}
 	if w.closing && !now.Before(w.closeBy) {
-		return effects // what it would read changes nothing
+		return effects // another look would change nothing
 	}
 	if w.lookAt.IsZero() && w.changed.IsZero() && !w.looking && w.unsettled() {
 		w.lookAt = now.Add(w.pause)
@@ -136,13 +137,14 @@ func (w *worker) decide(now time.Time) (effects []effect) {
 	return effects
 }
 
-// mine reports whether this worker is to own a partition.
+// mine reports whether this worker is to own partition k.
 func (w *worker) mine(k int) bool {
 	return w.member && !w.closing && w.plan != nil && w.plan[k] == w.id
 }
 
-// givesWay reports whether the worker gives up a partition that it holds: when it is another one's by a plan that is newer than
-// the other's request. Without a request it stays, so that the partition has an owner meanwhile.
+// givesWay reports whether the worker gives up a partition that it holds. It does if another worker has asked for the partition
+// and a plan newer than that request no longer gives it to this one. Without a request it keeps the partition, so that it has
+// an owner meanwhile.
 func (w *worker) givesWay(k int, now time.Time) bool {
 	switch {
 	case w.mine(k):
@@ -157,7 +159,7 @@ func (w *worker) givesWay(k int, now time.Time) bool {
 	return s.contended > 0 //safety:partition-kept-meanwhile
 }
 
-// alone reports whether no other worker is there to take over, as the last look has it.
+// alone reports whether, according to the last look, no other worker is there to take over.
 func (w *worker) alone() bool { return w.seen > 0 && len(w.members) == 0 }
 
 // nextLook returns the time of the next read of the group, or zero.
@@ -181,7 +183,7 @@ func (w *worker) nextLook() time.Time {
 	return due
 }
 
-// next returns the time of the next decision if nothing happens before, or zero.
+// next returns the time of the next decision if no event comes first, or zero.
 func (w *worker) next(now time.Time) (at time.Time) {
 	earlier := func(t time.Time) {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
@@ -204,14 +206,14 @@ func (w *worker) next(now time.Time) (at time.Time) {
 	return at
 }
 
-// lookBy has the worker read the group at a time, or earlier.
+// lookBy makes the worker read the group at time t or earlier.
 func (w *worker) lookBy(t time.Time) {
 	if w.lookAt.IsZero() || t.Before(w.lookAt) {
 		w.lookAt = t
 	}
 }
 
-// moved: a member has come or gone, or may have.
+// moved: a member has joined or left, or may have.
 func (w *worker) moved(now time.Time) {
 	if w.changed.IsZero() {
 		w.changedFirst = now
@@ -231,14 +233,15 @@ func (w *worker) left(now time.Time) {
 	w.moved(now)
 }
 
-// gone: a membership has ended. A list that still shows it is older than that.
+// gone: a membership has ended. A list that still shows it is out of date.
 func (w *worker) gone(token uint64, now time.Time) {
 	w.past[token] = struct{}{}
 	w.moved(now)
 }
 
-// renewed: a member has renewed its lease. If the last look did not show that membership, the notification of its grant was missed. While a
-// look is due, a renewal changes nothing: a worker that has just joined knows no member, and renewals of many members must not put its first look off.
+// renewed: a member has renewed its lease. If the last look did not show that membership, the notification of its grant was missed. While a look is
+// already due, a renewal changes nothing: a worker that has just joined knows no member, and the renewals of many members must not postpone its first
+// look.
 func (w *worker) renewed(token uint64, now time.Time) {
 	delete(w.past, token)
 	if _, known := w.known[token]; !known && w.changed.IsZero() {
@@ -246,12 +249,12 @@ func (w *worker) renewed(token uint64, now time.Time) {
 	}
 }
 
-// read: the look under way has ended with the state of the group. It returns an error that is final.
+// read: the look in progress has returned the state of the group. The error ends Run.
 func (w *worker) read(g State, now time.Time) error {
 	w.looking, w.failed = false, 0
 	if w.member && !w.closing {
 		switch {
-		case !g.has(w.token): // a read of before the grant, or the end of the membership is on its way
+		case !g.has(w.token): // the read predates the grant, or the end of the membership has not been reported yet
 			w.lookBy(now.Add(settle))
 			return nil
 		case g.Count != len(w.slots): //safety:partition-one-count
@@ -274,17 +277,17 @@ func (w *worker) read(g State, now time.Time) error {
 			switch s := &w.slots[k]; {
 			case s.phase != held:
 			case p.Waiting > 0 && s.contended == 0 && !w.mine(k):
-				s.contended = w.seen // the request was not notified: this list shows it
+				s.contended = w.seen // the notification of the request was missed, but the list shows it
 			case p.Waiting == 0 && s.contended <= w.seen:
-				s.contended = 0 // it was withdrawn. The next one is not notified, so the worker looks: see unsettled
+				s.contended = 0 // it was withdrawn. The next request is not notified, so the worker has to look: see unsettled
 			}
 		}
 	}
 	return nil
 }
 
-// unsettled reports whether to read the group again later: this worker waits for a partition, or holds one that another worker waits for or is
-// to own, or the last list still showed a membership that had ended.
+// unsettled reports whether to read the group again later, because this worker waits for a partition or holds one that another worker waits
+// for or is to own, or because the last list still showed a membership that had ended.
 func (w *worker) unsettled() bool {
 	for k, s := range w.slots {
 		if s.phase == claiming || s.phase == held && (s.contended > 0 || !w.mine(k)) {
@@ -294,14 +297,15 @@ func (w *worker) unsettled() bool {
 	return len(w.past) > 0
 }
 
-// unread: the look under way has failed.
+// unread: the look in progress has failed.
 func (w *worker) unread(now time.Time) {
 	w.looking = false
 	w.lookBy(now.Add(again.Pause(w.failed)))
 	w.failed++
 }
 
-// granted: a claim has got its lock. It reports whether the function is to run. Otherwise the lock is to be released.
+// granted: a claim got its lock. It reports whether to run the function; otherwise the lock is to
+// be released.
 func (w *worker) granted(k int, now time.Time) (run bool) {
 	s := &w.slots[k]
 	if !w.mine(k) { //safety:partition-granted-late
@@ -323,14 +327,16 @@ func (w *worker) asked(k int) {
 	}
 }
 
-// returned: the function of a partition has returned. After a long run its next failure counts as the first.
+// returned: the function of a partition has returned. If it ran for long, its next failure counts
+// as the first.
 func (w *worker) returned(k int, now time.Time) {
 	if s := &w.slots[k]; s.phase == held && now.Sub(s.since) >= again.Long {
 		s.failed = 0
 	}
 }
 
-// ended: the worker has released a partition, or its claim has ended without one. A failure delays the next claim.
+// ended: the worker has released a partition, or its claim has ended without getting it. A failure
+// delays the next claim.
 func (w *worker) ended(k int, failure bool, now time.Time) {
 	next := slot{}
 	if failed := w.slots[k].failed; failure {
@@ -339,17 +345,19 @@ func (w *worker) ended(k int, failure bool, now time.Time) {
 	w.slots[k] = next
 }
 
-// close: the worker leaves. Until closeBy it gives its partitions to the workers that wait for them, and then it releases the rest.
+// close: the worker leaves. Until closeBy it gives its partitions to the workers that ask for them,
+// and then it releases the rest.
 func (w *worker) close(now time.Time) {
 	w.closing, w.closeBy = true, now.Add(handOver)
 	w.members = slices.DeleteFunc(slices.Clone(w.members), func(m Member) bool { return m.Token == w.token })
 	if !w.changed.IsZero() || w.looking || !w.alone() {
-		w.seen = 0 // who is there has to be read again
+		w.seen = 0 // the members have to be read again
 		w.moved(now)
 	}
 }
 
-// abandon has the worker leave without the others, because it hears nothing of them.
+// abandon makes the worker leave without waiting for the others, because it no longer hears from
+// them.
 func (w *worker) abandon(now time.Time) {
 	if !w.closing {
 		w.close(now)
@@ -357,7 +365,7 @@ func (w *worker) abandon(now time.Time) {
 	w.closeBy = now
 }
 
-// done reports whether a worker that leaves has released its partitions and its membership.
+// done reports whether a leaving worker has released its partitions and its membership.
 func (w *worker) done() bool {
 	for _, s := range w.slots {
 		if s.phase != free {
@@ -377,5 +385,6 @@ func (w *worker) owned() (numbers []int) {
 	return numbers
 }
 
-// ErrCount means that other members of the group share another number of partitions. It matches [natslock.ErrInvalid].
+// ErrCount means that other members of the group use a different number of partitions. It matches
+// [natslock.ErrInvalid].
 var ErrCount = fmt.Errorf("%w: another number of partitions", natslock.ErrInvalid)

@@ -10,45 +10,46 @@ import (
 	"github.com/nats-io/nats-server/v2/server/ats"
 )
 
-// bubbles lets one bubble run at a time, see [Bubble].
+// bubbles lets only one bubble run at a time; see [Bubble].
 var bubbles sync.Mutex
 
 // bubbleBegins is the time when the server of a bubble starts. The clock of synctest
-// begins in the year 2000. A lock bucket counts its first sequence from 2016, so those
-// made before would all have the same one.
+// begins in the year 2000, but a lock bucket derives its first sequence from the time
+// since 2016, so buckets created earlier would all have the same one.
 var bubbleBegins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 // Bubble runs fn in a testing/synctest bubble with a real JetStream server. Time in the
-// bubble is fake, and begins with the year 2026. It stands while a goroutine can run,
-// and jumps to the next timer when none can. This holds for the server's timers too, and
-// so for TTLs. Each timer costs time: a day takes about 2 s with the server only, 3 s with an
-// idle client, and 20 s with one held lock. Goroutines that can run at one instant run in
-// any order, and at the same time, so two runs of a test differ even in a bubble.
+// bubble is fake, and begins with the year 2026. It stands still while a goroutine can
+// run, and jumps to the next timer when none can. This includes the server's timers, and
+// so TTLs. Each timer costs time: a day takes about 2 s with only the server, 3 s with an
+// idle client, and 20 s with one held lock. Goroutines that can run at the same instant
+// run concurrently in any order, so two runs of a test differ even in a bubble.
 //
 // Connect with [Server.Connect] or [Server.ConnectLink], and wait with time.Sleep and
 // synctest.Wait. After fn and the cleanups of its t, Bubble closes the connections and
-// the server. Close each lock client before fn returns, or in a cleanup of its t: a
-// goroutine that is left makes the bubble panic.
+// the server. Close each lock client before fn returns or in a cleanup of its t, because
+// a goroutine that is left makes the bubble panic.
 //
 // What does not work in a bubble:
 //
-//   - TCP, so clusters; also other processes;
-//   - a stream's MaxAge and a bucket's TTL: their clock stays real. TTLs of
-//     single keys work;
-//   - t.Parallel, t.Run (synctest's rules). The test that calls Bubble may not run in
-//     parallel with others that use NATS. nats.go shares a pool of timers in the
-//     process, and a timer cannot leave its bubble. Bubbles wait for one another.
-//     Tests without a bubble may be parallel: they go on when the other tests are over;
-//   - blocking for long in something that synctest does not see, a mutex above
-//     all: the clock stands meanwhile.
+//   - TCP, and therefore clusters and other processes;
+//   - a stream's MaxAge and a bucket's TTL, whose clock stays real. TTLs of single keys
+//     work;
+//   - t.Parallel and t.Run, by synctest's rules. The test that calls Bubble may not run
+//     in parallel with others that use NATS, because nats.go shares a pool of timers in
+//     the process, and a timer cannot leave its bubble. Bubbles wait for one another.
+//     Tests without a bubble may be parallel, because they resume when the other tests
+//     are over;
+//   - blocking for long on something that synctest does not see, above all a mutex: the
+//     clock stands still meanwhile.
 func Bubble(t *testing.T, fn func(t *testing.T, s *Server), opts ...ServerOption) {
 	t.Helper()
 	bubbles.Lock()
 	defer bubbles.Unlock()
 
-	// The first store of the process starts a ticking goroutine, the last one
-	// ends it. Born inside, it would belong to the bubble, which then never
-	// ends: so it starts here.
+	// The first store of the process starts a ticking goroutine, and the last one ends it.
+	// Started inside the bubble, it would belong to the bubble, which would then never
+	// end. So start it here.
 	ats.Register()
 	defer ats.Unregister()
 
@@ -65,16 +66,16 @@ func Bubble(t *testing.T, fn func(t *testing.T, s *Server), opts ...ServerOption
 	})
 }
 
-// outside counts the servers that run outside of bubbles. Only these servers and their
-// clients put timers of the real clock into the pools. Each bubble leaves the pools empty.
-// So a bubble that follows another one needs no collection before it begins, which takes
-// half of the processor's time of a short test.
+// outside counts the servers that run outside bubbles. Only these servers and their
+// clients put timers of the real clock into the pools, and each bubble leaves the pools
+// empty. So a bubble that follows another one needs no collection before it begins, which
+// would take half of the CPU time of a short test.
 var outside servers
 
 type servers struct {
 	mu      sync.Mutex
 	running int
-	since   bool // one has run since the last bubble began
+	since   bool // a server has run since the last bubble began
 }
 
 func (s *servers) started() {
@@ -100,9 +101,9 @@ func (s *servers) soil() bool {
 }
 
 // dropPools empties the process's sync.Pools. nats.go keeps timers in one, for Flush
-// among others. A timer of a bubble panics when it is reset outside, and a timer from
-// outside would run by the real clock in the bubble. A pool's content survives one
-// collection and not two.
+// among others. A bubble's timer panics when it is reset outside, and a timer from
+// outside would follow the real clock in the bubble. A pool's content survives one
+// collection but not two.
 func dropPools() {
 	runtime.GC()
 	runtime.GC()

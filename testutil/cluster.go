@@ -14,18 +14,17 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// clusterTimeout bounds every wait for a cluster to agree on something. An
-// election takes 4 to 9 seconds when a leader has gone without a word, and a
-// busy machine may need several.
+// clusterTimeout limits every wait for a cluster to agree on something. An election
+// takes 4 to 9 seconds after a leader disappears without notice, and a busy machine may
+// need several.
 const clusterTimeout = 60 * time.Second
 
-// Cluster is a JetStream cluster inside the test's process, with all traffic
-// between its servers going through the test's hands. It is stopped when the
-// test ends.
+// Cluster is a JetStream cluster inside the test's process. The test controls all
+// traffic between its servers. It is stopped when the test ends.
 type Cluster struct {
 	t       testing.TB
 	servers []*Server
-	gates   [][]*gate // gates[i][j]: the way from i to j, nil for i == j
+	gates   [][]*gate // gates[i][j] is the path from i to j, nil for i == j
 
 	mu    sync.Mutex
 	alone []bool // which servers are isolated
@@ -33,10 +32,10 @@ type Cluster struct {
 
 // RunCluster starts n servers, at least 2, with JetStream and routes between them on
 // 127.0.0.1. It returns when the cluster can create streams: the servers have elected a
-// meta leader that knows all of them, and have caught up with it. This takes one to a
-// few seconds. A failure ends the test.
+// meta leader that knows all of them, and have caught up with it. This takes a few
+// seconds. A failure ends the test.
 //
-// The servers are called n0, n1 and so on. Options apply to all of them.
+// The servers are named n0, n1 and so on. Options apply to all of them.
 func RunCluster(t testing.TB, n int, opts ...ServerOption) *Cluster {
 	t.Helper()
 	if n < 2 {
@@ -66,8 +65,8 @@ func RunCluster(t testing.TB, n int, opts ...ServerOption) *Cluster {
 			c.gates[i][j] = g
 		}
 	}
-	// First of the cleanups, all servers at a time: one after the other, each
-	// would first try to hand its leaderships on.
+	// This cleanup runs first and stops all servers together: stopped one after the
+	// other, each would first try to hand its leaderships on.
 	t.Cleanup(func() {
 		var wg sync.WaitGroup
 		for _, s := range c.servers {
@@ -92,13 +91,13 @@ func RunCluster(t testing.TB, n int, opts ...ServerOption) *Cluster {
 	return c
 }
 
-// configure makes o the options of server i.
+// configure completes the options of server i.
 func (c *Cluster) configure(o *server.Options, i int, name string) {
 	o.ServerName = name
 	o.Cluster.Name = "test"
 	o.Cluster.Host, o.Cluster.Port = "127.0.0.1", server.RANDOM_PORT
-	// Servers announce the addresses of the others. Their traffic has to pass their
-	// own gates, so they advertise a port where nobody listens.
+	// Servers announce the addresses of the others. Their traffic has to pass
+	// through the gates, so they advertise a port on which nothing listens.
 	o.Cluster.Advertise = "127.0.0.1:1"
 	o.Routes = nil
 	for _, g := range c.gates[i] {
@@ -108,9 +107,9 @@ func (c *Cluster) configure(o *server.Options, i int, name string) {
 	}
 }
 
-// clusterAddr is where the running server accepts routes; empty: nowhere yet.
-// A server being started is not known to s.Server() yet, so the gate waits for
-// the start to return.
+// clusterAddr returns the address at which the running server accepts routes, or "" if
+// there is none yet. s.Server() does not know a server that is still starting, so the
+// gate waits for the start to return.
 func (s *Server) clusterAddr() string {
 	if !s.Running() {
 		return ""
@@ -131,8 +130,8 @@ func (c *Cluster) eachGate(fn func(i, j int, g *gate)) {
 	}
 }
 
-// Servers returns the cluster's servers, stopped ones included. Server i of
-// the other methods is the i-th of them, from 0.
+// Servers returns the cluster's servers, including stopped ones. Server i in the other
+// methods is the i-th of them, from 0.
 func (c *Cluster) Servers() []*Server { return append([]*Server(nil), c.servers...) }
 
 // URLs returns the addresses of all servers, separated by commas, in random
@@ -145,40 +144,39 @@ func (c *Cluster) URLs() string {
 	return strings.Join(urls, ",")
 }
 
-// Connect connects to any server of the cluster, as [Server.Connect] does to
-// one. The connection moves on to another server when its own goes.
+// Connect connects to any server of the cluster, as [Server.Connect] does to one. If
+// that server goes away, the connection moves to another.
 func (c *Cluster) Connect(opts ...nats.Option) *nats.Conn {
 	c.t.Helper()
 	return connect(c.t, c.URLs(), nil, opts)
 }
 
-// ConnectTo connects to server i and to no other: it waits for that one to
-// come back, and is cut off with it by [Cluster.Isolate].
+// ConnectTo connects only to server i: it waits for that server to come back, and stays
+// with it when [Cluster.Isolate] cuts the server off.
 func (c *Cluster) ConnectTo(i int, opts ...nats.Option) *nats.Conn {
 	c.t.Helper()
 	return connect(c.t, c.servers[i].URL(), nil, append([]nats.Option{nats.IgnoreDiscoveredServers()}, opts...))
 }
 
-// ConnectLink is [Cluster.Connect] through a [Link], which lies before all
-// servers.
+// ConnectLink is [Cluster.Connect] through a [Link] in front of all servers.
 func (c *Cluster) ConnectLink(opts ...nats.Option) (*nats.Conn, *Link) {
 	c.t.Helper()
 	l := NewLink()
 	return connect(c.t, c.URLs(), l, opts), l
 }
 
-// WaitReady waits until the cluster is ready, and ends the test after a minute. It
-// counts the running servers that are not isolated. They are connected to each other,
-// send each other the requests of JetStream, have one meta leader that places streams on
-// all of them, and have caught up with it. Fewer than a majority never get ready.
+// WaitReady waits until the cluster is ready, and ends the test after a minute. Ready
+// means that the running servers that are not isolated are connected, forward JetStream
+// requests to each other, have one meta leader that places streams on all of them, and
+// have caught up with it. Less than a majority never gets ready.
 func (c *Cluster) WaitReady() {
 	c.t.Helper()
 	c.waitReady(true)
 }
 
-// waitReady is WaitReady, without the part about placing streams unless
-// placed: after an isolation the leader learns of a server's resources by a
-// report that comes every ten seconds.
+// waitReady is WaitReady, but requires the leader to place streams only if placed is
+// set: after an isolation the leader learns of a server's resources from a report sent
+// every ten seconds.
 func (c *Cluster) waitReady(placed bool) {
 	c.t.Helper()
 	const api = "$JS.API.STREAM.NAMES"
@@ -202,9 +200,9 @@ func (c *Cluster) waitReady(placed bool) {
 			if n := srv.NumRemotes(); n < len(up)-1 {
 				return fmt.Errorf("%s has routes to %d servers", srv.Name(), n)
 			}
-			// The servers report their subscriptions to each other after the routes are
-			// there. Until then the request of a client does not reach the meta leader,
-			// and is never answered.
+			// The servers exchange their subscriptions only after the routes are up.
+			// Until then a client's request does not reach the meta leader, and is
+			// never answered.
 			if n := srv.SystemAccount().Interest(api); n < len(up) {
 				return fmt.Errorf("%s sends requests of JetStream to %d servers", srv.Name(), n)
 			}
@@ -231,8 +229,8 @@ func (c *Cluster) waitReady(placed bool) {
 	})
 }
 
-// wait polls until cond returns nil and ends the test with cond's last error
-// when it takes too long.
+// wait polls until cond returns nil, and ends the test with cond's last error if that
+// takes too long.
 func (c *Cluster) wait(t testing.TB, what string, cond func() error) {
 	t.Helper()
 	end := time.Now().Add(clusterTimeout)
@@ -248,10 +246,9 @@ func (c *Cluster) wait(t testing.TB, what string, cond func() error) {
 	}
 }
 
-// StreamLeader returns the server that leads stream (of the default account)
-// now, nil when there is none. An isolated server that still believes to lead
-// counts only when no other does. The stream of a KV bucket is called
-// KV_<bucket>.
+// StreamLeader returns the server that currently leads stream (of the default account),
+// or nil if there is none. An isolated server that still believes it leads counts only
+// if no other does. The stream of a KV bucket is called KV_<bucket>.
 func (c *Cluster) StreamLeader(stream string) *Server {
 	var believes *Server
 	for i, s := range c.servers {
@@ -265,7 +262,7 @@ func (c *Cluster) StreamLeader(stream string) *Server {
 	return believes
 }
 
-// Index returns the i of server s, or -1.
+// Index returns the index of server s, or -1.
 func (c *Cluster) Index(s *Server) int {
 	for i, o := range c.servers {
 		if o == s {
@@ -275,16 +272,15 @@ func (c *Cluster) Index(s *Server) int {
 	return -1
 }
 
-// WaitStreamLeader waits until a running server that is not isolated leads
-// stream, and returns it. It ends the test after a minute. The leader may need
-// some milliseconds more before it answers requests.
+// WaitStreamLeader waits until a running server that is not isolated leads stream, and
+// returns it. It ends the test after a minute. The leader may need a few more
+// milliseconds before it answers requests.
 func (c *Cluster) WaitStreamLeader(t testing.TB, stream string) *Server {
 	t.Helper()
 	return c.waitLeaderOtherThan(t, stream, nil, nil)
 }
 
-// waitLeaderOtherThan waits for a leader that is not old, calling nudge now
-// and then meanwhile.
+// waitLeaderOtherThan waits for a leader other than old, calling nudge now and then.
 func (c *Cluster) waitLeaderOtherThan(t testing.TB, stream string, old *Server, nudge func()) *Server {
 	t.Helper()
 	var leader *Server
@@ -306,16 +302,15 @@ func (c *Cluster) waitLeaderOtherThan(t testing.TB, stream string, old *Server, 
 	return leader
 }
 
-// StepDown asks the leader of stream (of the default account) to give its
-// leadership away and waits until another server leads. It asks again when the
-// same one was elected once more. It ends the test when that takes more than a
-// minute, or if the request is refused.
+// StepDown asks the leader of stream (of the default account) to step down, and waits
+// until another server leads. It asks again if the same server is re-elected. It ends
+// the test if that takes more than a minute or the request is refused.
 func (c *Cluster) StepDown(t testing.TB, stream string) {
 	t.Helper()
 	old := c.WaitStreamLeader(t, stream)
 	ask := func() {
-		// To the leader's own account, from within: it needs no connection, no
-		// user and no permission, and does what the API request does.
+		// Asks the leader's own account from inside the process. This does what the API
+		// request does, and needs no connection, user or permission.
 		if err := old.Server().JetStreamStepdownStream(server.DEFAULT_GLOBAL_ACCOUNT, stream); err != nil {
 			t.Fatalf("testutil: step-down of %s: %v", stream, err)
 		}
@@ -324,20 +319,20 @@ func (c *Cluster) StepDown(t testing.TB, stream string) {
 	c.waitLeaderOtherThan(t, stream, old, ask)
 }
 
-// StopServer stops server i in good order: it hands its leaderships on, so
-// clients hardly notice. Do not use it for [Cluster.Kill].
+// StopServer stops server i gracefully: the server hands its leaderships on, so clients
+// hardly notice. To simulate a crash, use [Cluster.Kill].
 func (c *Cluster) StopServer(i int) { c.servers[i].Stop() }
 
 // Kill stops server i without a message to the others, as if its machine had died. It
-// cuts the server's routes first, so its leaderships end by timeouts, 4 to 9 seconds
-// later. The data stays, as after a proper stop.
+// cuts the server's routes first, so its leaderships end by timeout, 4 to 9 seconds
+// later. The data stays, as after a graceful stop.
 func (c *Cluster) Kill(i int) {
 	c.Isolate(i)
 	c.servers[i].Stop()
 }
 
-// Restart starts server i on its old port with its old data, stopping it
-// before if it runs, ends its isolation, and waits as [Cluster.WaitReady].
+// Restart starts server i on its old port with its old data, after stopping it if it is
+// running. It ends the server's isolation, and waits like [Cluster.WaitReady].
 func (c *Cluster) Restart(i int) {
 	c.t.Helper()
 	c.servers[i].Stop()
@@ -346,24 +341,24 @@ func (c *Cluster) Restart(i int) {
 	c.WaitReady()
 }
 
-// Isolate cuts server i off from the other servers, but not from its clients,
-// until [Cluster.Rejoin]. It goes on running and, if it led, believes for some
-// seconds that it still does.
+// Isolate cuts server i off from the other servers, but not from its clients, until
+// [Cluster.Rejoin]. It keeps running and, if it led, believes for some seconds that it
+// still does.
 func (c *Cluster) Isolate(i int) { c.setIsolated(i, true) }
 
 // Rejoin ends an isolation and waits until the servers are connected, have one meta
 // leader and have caught up with it. It takes a second or two, the interval at which
-// servers try to connect, and up to ten when they have to elect a meta leader. Streams
-// that server i is part of continue with it. It may get new streams ten seconds later;
-// see [Cluster.WaitReady].
+// servers try to connect, and up to ten if they have to elect a meta leader. Server i
+// rejoins the streams that it is part of. It may get new streams only ten seconds
+// later; see [Cluster.WaitReady].
 func (c *Cluster) Rejoin(i int) {
 	c.t.Helper()
 	c.setIsolated(i, false)
 	c.waitReady(false)
 }
 
-// setIsolated shuts or opens the gates of server k. Those to another isolated
-// server stay shut.
+// setIsolated shuts or opens the gates of server k. Gates to another isolated server
+// stay shut.
 func (c *Cluster) setIsolated(k int, alone bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

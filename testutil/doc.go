@@ -1,10 +1,8 @@
-// Package testutil runs real NATS servers for tests, and makes them fail on command.
-// It has an embedded server, a JetStream cluster, a server in a bubble of fake time, and
-// connections whose link a test can cut.
+// Package testutil runs real NATS servers for tests, and makes them fail on command. It offers an embedded server, a JetStream cluster, a server in
+// a bubble of fake time, and connections whose link a test can cut.
 //
-// Nothing imitates the server: code under test meets the behaviour of production. A
-// helper that cannot do its work ends the test with the reason. Everything that a test
-// starts here stops with the test.
+// Nothing imitates the server: code under test sees the behaviour of production. A helper that fails ends the test with the reason. Everything that
+// a test starts here stops with the test.
 //
 // # Usage
 //
@@ -15,7 +13,7 @@
 //	...
 //	s.Restart() // same port, same data
 //
-// A cluster of three, for leader changes and for servers that are killed or cut off:
+// A cluster of three, for leader changes and servers that are killed or cut off:
 //
 //	c := testutil.RunCluster(t, 3)
 //	nc := c.Connect()
@@ -37,15 +35,15 @@
 // # Which one
 //
 // Use [Bubble] for everything about time on one server: no timer is late, and an hour with
-// a held lock takes a second or two. What happens at one instant still has no order. Use [RunServer] where TCP,
-// users and permissions or a second process matter, and [RunCluster] where replication
-// does. A [Link] disturbs the bytes between one client and the server. Package locktest has
-// faults of single locks, without a server.
+// a held lock takes a second or two. Events at the same instant still happen in any order.
+// Use [RunServer] where TCP, users and permissions or a second process matter, and
+// [RunCluster] where replication does. A [Link] disturbs the bytes between one client and
+// the server. For faults of single locks, without a server, use package locktest.
 //
 // # Concurrency
 //
-// Any goroutine may use a [Link], and may query a [Server] or a [Cluster]. Stop, restart, kill and connect on the test's own goroutine: these calls
-// end the test when they fail.
+// Any goroutine may use a [Link], or query a [Server] or a [Cluster]. Stop, restart, kill
+// and connect on the test's own goroutine, because these calls end the test when they fail.
 //
 // # Debugging
 //

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Link is the network between a client and the server, to be disturbed by the
-// test. It is a nats.CustomDialer: all connections of the client that was
-// given it, one after the other, run through it. Get one from
-// [Server.ConnectLink], or from [NewLink] for a client made otherwise.
+// Link is a network between a client and the server that a test can disturb. It is a
+// nats.CustomDialer: all connections of its client, one after the other, run through it.
+// Get one from [Server.ConnectLink] or, for a client created in some other way, from
+// [NewLink].
 //
-// A healthy link passes bytes on at once. It buffers like a pair of sockets,
-// so client and server never wait for each other to read.
+// A healthy link passes bytes on at once. It buffers like a pair of sockets, so client
+// and server never wait for each other to read.
 //
-// Nothing in a link sleeps. Its methods may be called from any goroutine and
-// do not wait for bytes to move.
+// Nothing in a link sleeps. Its methods may be called from any goroutine, and do not
+// wait for bytes to move.
 type Link struct {
 	dial   func(network, address string) (net.Conn, error)
 	bubble bool
@@ -26,7 +26,7 @@ type Link struct {
 	conns   map[*linkConn]struct{}
 	cut     bool
 	hole    bool
-	blocked chan struct{} // closed when writes may go on; nil: they may
+	blocked chan struct{} // closed when writes may continue; nil if they may
 	closed  bool
 	dials   int
 	wg      sync.WaitGroup // goroutines of the connections
@@ -42,9 +42,9 @@ func newLink(dial func(network, address string) (net.Conn, error)) *Link {
 	return &Link{dial: dial, conns: make(map[*linkConn]struct{})}
 }
 
-// Cut closes the link's connections, at both ends, and refuses new ones until
-// [Link.Heal]. Client and server notice at once; bytes held back by
-// [Link.Blackhole] are lost.
+// Cut closes the link's connections at both ends, and refuses new ones until
+// [Link.Heal]. Client and server notice at once. Bytes held back by [Link.Blackhole] are
+// lost.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	l.cut = true
@@ -55,8 +55,8 @@ func (l *Link) Cut() {
 	}
 }
 
-// Heal ends everything: a cut, a black hole, blocked writes. The client comes
-// back after its reconnect wait. Healing a healthy link does nothing.
+// Heal ends a cut, a black hole and blocked writes. The client comes back after its
+// reconnect wait. Healing a healthy link does nothing.
 func (l *Link) Heal() {
 	l.BlockWrites(false)
 	l.mu.Lock()
@@ -65,15 +65,14 @@ func (l *Link) Heal() {
 	l.Blackhole(false)
 }
 
-// Blackhole makes the link swallow all bytes, in both directions, without
-// closing anything: the client's writes succeed and nothing answers. Neither
-// side notices before its own timeouts, and new connections fail with a
-// timeout, at once.
+// Blackhole makes the link swallow all bytes in both directions without closing
+// anything: the client's writes succeed, but nothing answers. Neither side notices
+// before its own timeouts. New connections fail at once, with a timeout.
 //
-// Switched off, the bytes held back arrive, in order and however late, as a
-// network's own retransmissions would bring them. This includes bytes of a
-// connection that the client has given up meanwhile, so a publish can be
-// applied long after it timed out. To lose them instead, use [Link.Cut].
+// When it is switched off, the bytes held back arrive in order, however late, as
+// if the network had retransmitted them. This includes bytes of a connection that
+// the client has given up in the meantime, so a publish can be applied long after
+// it timed out. To lose them instead, use [Link.Cut].
 //
 // The buffers have no limit.
 func (l *Link) Blackhole(on bool) {
@@ -94,19 +93,20 @@ func (l *Link) Blackhole(on bool) {
 	}
 }
 
-// BlockWrites makes the client's writes wait, as into a full socket. They wait until the
-// test switches it off, the connection ends, or the write deadline passes. nats.go sets
-// that deadline to one minute, see nats.FlusherTimeout.
+// BlockWrites makes the client's writes block as on a full socket, until the test
+// switches it off, the connection ends, or the write deadline passes. nats.go sets that
+// deadline to one minute; see nats.FlusherTimeout.
 //
-// nats.go holds its connection's mutex in a write, so everything else that needs the
-// connection waits too: a publish, a request, the answer to the server's ping. A bubble
-// does not see a wait for a mutex, and its clock stands meanwhile. If the write is to
-// end by the clock, or after a Sleep of the test, the test hangs. So, in a bubble,
+// nats.go holds its connection's mutex during a write, so everything else that needs
+// the connection waits too: a publish, a request, the answer to the server's ping. A
+// bubble does not recognize a goroutine that waits for a mutex as blocked, so its clock
+// stands still. If only the clock, or the test after a Sleep, would end the write, the
+// test hangs. So, in a bubble,
 //
-//   - the link also holds back the server's messages while writes are blocked. The
-//     client could otherwise stop the clock with its answer to a ping. Over TCP the
+//   - the link also holds back the server's messages while writes are blocked, because
+//     the client could otherwise stop the clock by answering a ping. Over TCP the
 //     messages arrive;
-//   - the code under test may use the connection for one publish only. If it needs
+//   - the code under test may use the connection for only one publish. If it needs
 //     more, test it over TCP.
 func (l *Link) BlockWrites(on bool) {
 	l.mu.Lock()
@@ -124,24 +124,24 @@ func (l *Link) BlockWrites(on bool) {
 	}
 }
 
-// Dials returns the number of connections that were asked for so far, refused ones
-// included.
+// Dials returns the number of connections requested so far, including refused
+// ones.
 func (l *Link) Dials() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.dials
 }
 
-// Dial connects through the link. It is nats.go that calls it. On a cut link
-// the error matches syscall.ECONNREFUSED, in a black hole
-// os.ErrDeadlineExceeded.
+// Dial connects through the link, and is called by nats.go. On a cut link the error
+// matches syscall.ECONNREFUSED, in a black hole os.ErrDeadlineExceeded.
 func (l *Link) Dial(network, address string) (net.Conn, error) {
 	l.mu.Lock()
 	l.dials++
 	err := l.refuses()
 	l.mu.Unlock()
 	if err != nil {
-		// At once, even in a black hole: nats.go dials holding its mutex.
+		// Fail at once, even in a black hole, because nats.go holds its mutex while it
+		// dials.
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
 	inner, err := l.dial(network, address)
@@ -161,7 +161,7 @@ func (l *Link) Dial(network, address string) (net.Conn, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.refuses(); err != nil { // while it was dialling
+	if err := l.refuses(); err != nil { // it may have changed during the dial
 		inner.Close()
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
@@ -170,7 +170,7 @@ func (l *Link) Dial(network, address string) (net.Conn, error) {
 	return c, nil
 }
 
-// refuses returns the reason why no connection can be made. l.mu is held.
+// refuses returns the reason why no connection can be made, or nil. l.mu is held.
 func (l *Link) refuses() error {
 	switch {
 	case l.cut, l.closed:
@@ -181,7 +181,7 @@ func (l *Link) refuses() error {
 	return nil
 }
 
-// snapshot returns the connections, with l.mu held.
+// snapshot returns the connections. l.mu is held.
 func (l *Link) snapshot() []*linkConn {
 	conns := make([]*linkConn, 0, len(l.conns))
 	for c := range l.conns {
@@ -190,7 +190,7 @@ func (l *Link) snapshot() []*linkConn {
 	return conns
 }
 
-// close ends the link for good and waits for its goroutines.
+// close closes the link for good and waits for its goroutines.
 func (l *Link) close() {
 	l.mu.Lock()
 	l.closed = true

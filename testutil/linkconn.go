@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// inboundLimit bounds the bytes that a link buffers from the server for a client that
-// does not read. More waits at the server, as with a socket.
+// inboundLimit limits the bytes from the server that a link buffers for a client that
+// does not read. The rest waits at the server, as with a socket.
 const inboundLimit = 4 << 20
 
-// linkConn is one connection through a link, seen from the client.
+// linkConn is the client's end of one connection through a link.
 //
-// A goroutine, pump, reads what the server sends into a buffer all the time.
-// Writes go straight to the server, unless the link is a black hole or older
-// bytes are still to be written. A connection that the client closes in a
-// black hole stays open towards the server until its bytes have arrived.
+// The goroutine pump keeps reading what the server sends into a buffer. Writes go
+// straight to the server, unless the link is a black hole or older bytes have yet to be
+// written. If the client closes a connection in a black hole, it stays open towards the
+// server until its bytes have arrived.
 type linkConn struct {
 	link  *Link
 	inner net.Conn
 
-	done     chan struct{} // closed: over for the client
-	dead     chan struct{} // closed: over for the server, too
+	done     chan struct{} // closed when over for the client
+	dead     chan struct{} // closed when over for the server, too
 	readable chan struct{} // something changed for Read
 	room     chan struct{} // something changed for pump
-	writing  chan struct{} // a token: the goroutine that writes to inner holds it
+	writing  chan struct{} // a token held by the goroutine that writes to inner
 	readBy   deadline
 	writeBy  deadline
 
@@ -71,9 +71,9 @@ func (c *linkConn) pump() {
 	}
 }
 
-// Read returns bytes from the server. In a black hole, or with writes blocked in a
-// bubble, it waits. With a read deadline it reports the deadline at once: nats.go sets
-// one while it sets up a connection and holds its mutex.
+// Read returns bytes from the server. It waits in a black hole, or in a bubble while
+// writes are blocked. If a read deadline is set, it reports it as exceeded at once
+// instead, because nats.go sets one while it sets up a connection and holds its mutex.
 func (c *linkConn) Read(b []byte) (int, error) {
 	for {
 		c.link.mu.Lock()
@@ -153,8 +153,8 @@ func (c *linkConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// flush writes what was held back. It may run twice at a time; the token
-// keeps the order.
+// flush writes the bytes held back. Two calls may run concurrently; the token keeps the
+// order.
 func (c *linkConn) flush() {
 	for {
 		select {
@@ -186,8 +186,8 @@ func (c *linkConn) flush() {
 	}
 }
 
-// Close ends the connection for the client. Bytes held back by a black hole
-// still reach the server when it ends.
+// Close ends the connection for the client. Bytes held back by a black hole still reach
+// the server when the black hole ends.
 func (c *linkConn) Close() error {
 	c.link.mu.Lock()
 	first := !c.closing
@@ -247,7 +247,7 @@ func (c *linkConn) SetDeadline(t time.Time) error {
 }
 
 func (c *linkConn) SetReadDeadline(t time.Time) error {
-	// Not passed on: inner is read by pump, which has no deadline.
+	// Not passed on, because pump reads inner, without a deadline.
 	c.readBy.set(t)
 	signal(c.readable)
 	return nil
@@ -288,13 +288,13 @@ func (d *deadline) isSet() bool {
 	return d.on
 }
 
-// set changes the deadline. The zero time is none. A goroutine that waits on an earlier
-// passed keeps the earlier deadline only if it has passed.
+// set changes the deadline. A zero time means none. A goroutine that waits on an
+// earlier passed keeps the earlier deadline only if that has passed.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.timer != nil && !d.timer.Stop() {
-		<-d.ch // its function runs or has run: wait, so that it cannot hit a later deadline
+		<-d.ch // its function is running or has run: wait, so it cannot affect a later deadline
 	}
 	d.timer = nil
 	d.on = !t.IsZero()

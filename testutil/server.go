@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// startTimeout bounds the start of one server, all attempts together. It
-	// is generous because -race on a busy machine is slow.
+	// startTimeout limits all attempts to start one server together. It is generous
+	// because -race on a busy machine is slow.
 	startTimeout = 30 * time.Second
-	// reconnectWait is the pause between attempts to reconnect of connections made here.
+	// reconnectWait is the pause between reconnect attempts of connections made here.
 	reconnectWait = 50 * time.Millisecond
-	// bubbleURL is the address that connections in a bubble pretend to dial. A host name
-	// would be looked up, which is I/O.
+	// bubbleURL is the address that connections in a bubble pretend to dial. It has no
+	// host name, because looking one up is I/O.
 	bubbleURL = "nats://127.0.0.1:4222"
 )
 
-// config is the sum of a server's options.
+// config holds a server's options.
 type config struct {
 	jetStream bool
-	storeDir  string // empty: in the test's temporary directory
-	text      string // a configuration file's content
+	storeDir  string // empty for the test's temporary directory
+	text      string // the content of a configuration file
 	set       []func(*server.Options)
 	log       bool
 }
@@ -41,62 +41,62 @@ type config struct {
 // server. The default is JetStream on, no users, no log.
 type ServerOption func(*config)
 
-// WithConfig lets set change the server's options before every start, and so before
-// every restart. The options are new for every start, so set must build new accounts and
+// WithConfig lets set change the server's options before every start, including
+// restarts. The options are new for every start, so set must build new accounts and
 // users each time.
 //
-// set runs last and may change anything. A server whose ports or store directory it
-// changes does not keep them over a restart.
+// set runs last and may change anything. If it changes ports or the store
+// directory, the server does not keep them across a restart.
 func WithConfig(set func(*server.Options)) ServerOption {
 	return func(c *config) { c.set = append(c.set, set) }
 }
 
-// WithConfigText takes users, permissions, accounts and whatever else a NATS
-// configuration file can hold from text. Address, port, JetStream and store
-// directory are still set by this package.
+// WithConfigText reads users, permissions, accounts and anything else that a NATS
+// configuration file can hold from text. This package still sets the address, port,
+// JetStream and store directory.
 func WithConfigText(text string) ServerOption {
 	return func(c *config) { c.text = text }
 }
 
-// WithoutJetStream starts the server without JetStream: what a client meets
-// when it was pointed at the wrong server.
+// WithoutJetStream starts the server without JetStream, as seen by a client that was
+// pointed at the wrong server.
 func WithoutJetStream() ServerOption {
 	return func(c *config) { c.jetStream = false }
 }
 
-// WithStoreDir keeps JetStream's data in dir, which outlives the test: it is
-// neither made nor removed here. Without it the data is in a directory of the
-// test's own. In a cluster every server has a directory of its own under dir.
+// WithStoreDir keeps JetStream's data in dir, which outlives the test: it is neither
+// created nor removed here. By default the data is in a directory of the test's own. In
+// a cluster every server has its own directory under dir.
 func WithStoreDir(dir string) ServerOption {
 	return func(c *config) { c.storeDir = dir }
 }
 
-// WithLog writes the server's log, without debug and trace lines, to the
-// test's log. Without it there is none.
+// WithLog copies the server's log, without debug and trace lines, to the test's log. By
+// default nothing is logged.
 func WithLog() ServerOption {
 	return func(c *config) { c.log = true }
 }
 
-// Server is an embedded NATS server that belongs to one test: it is stopped
-// when the test ends.
+// Server is an embedded NATS server that belongs to one test, and is stopped when the
+// test ends.
 type Server struct {
 	t      testing.TB
 	cfg    config
 	bubble bool
 	dir    string
-	base   func(*server.Options) // set by a cluster: name and routes
+	base   func(*server.Options) // set by a cluster, for name and routes
 
-	mu      sync.Mutex // never held across I/O: a reconnecting client takes it
+	mu      sync.Mutex // never held during I/O, because a reconnecting client takes it
 	srv     *server.Server
 	log     *serverLog
 	port    int
 	running bool
 }
 
-// RunServer starts a NATS server on a free port of 127.0.0.1, with JetStream
-// on and a store directory of its own, and returns when it accepts
-// connections. It is stopped, and waited for, when the test ends. If it does
-// not start the test ends with the server's errors.
+// RunServer starts a NATS server on a free port of 127.0.0.1, with JetStream and a store
+// directory of its own, and returns when it accepts connections. When the test ends, the
+// server is stopped and waited for. If it does not start, the test ends with the
+// server's errors.
 //
 // No signal handler is installed and nothing is logged.
 func RunServer(t testing.TB, opts ...ServerOption) *Server {
@@ -106,8 +106,8 @@ func RunServer(t testing.TB, opts ...ServerOption) *Server {
 	return s
 }
 
-// newServer prepares a server whose directory belongs to outer and whose life
-// ends with t. The two differ in a bubble only.
+// newServer prepares a server whose directory belongs to outer and which stops with t.
+// The two differ only in a bubble.
 func newServer(t, outer testing.TB, opts []ServerOption) *Server {
 	t.Helper()
 	s := &Server{t: t, cfg: config{jetStream: true}}
@@ -117,25 +117,24 @@ func newServer(t, outer testing.TB, opts []ServerOption) *Server {
 	s.dir = s.cfg.storeDir
 	if s.dir == "" {
 		s.dir = filepath.Join(outer.TempDir(), "jetstream")
-		// A goroutine of the stopped server may still finish a file: remove
-		// the directory here, patiently, before TempDir tries once and fails
-		// the test.
+		// A goroutine of the stopped server may still finish a file, so remove the
+		// directory here, patiently, before TempDir tries just once and fails the test.
 		outer.Cleanup(func() { removeAll(s.dir) })
 	}
 	t.Cleanup(s.Stop)
 	return s
 }
 
-// removeAll removes dir, trying for some seconds.
+// removeAll removes dir, retrying for some seconds.
 func removeAll(dir string) {
 	for end := time.Now().Add(5 * time.Second); os.RemoveAll(dir) != nil && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// URL returns the address to connect to, without credentials. It stays the
-// same over restarts. In a bubble it is a placeholder: connect with
-// [Server.Connect], or pass [Server.Dialer] to nats.Connect.
+// URL returns the address to connect to, without credentials. It stays the same across
+// restarts. In a bubble it is a placeholder: connect with [Server.Connect], or pass
+// [Server.Dialer] to nats.Connect.
 func (s *Server) URL() string {
 	if s.bubble {
 		return bubbleURL
@@ -145,15 +144,15 @@ func (s *Server) URL() string {
 	return "nats://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))
 }
 
-// Server returns the nats-server itself, for what this package has no method
-// for. After [Server.Restart] it is another one.
+// Server returns the underlying nats-server, for anything that this package has no
+// method for. [Server.Restart] replaces it.
 func (s *Server) Server() *server.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.srv
 }
 
-// Running reports whether the server has been started and not been stopped.
+// Running reports whether the server has been started and not stopped.
 func (s *Server) Running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,22 +162,22 @@ func (s *Server) Running() bool {
 // StoreDir returns the directory of JetStream's data.
 func (s *Server) StoreDir() string { return s.dir }
 
-// Dialer returns the option that makes nats.Connect(s.URL(), ...) reach this
-// server even in a bubble. It is for tests that expect the connecting itself
-// to fail; [Server.Connect] ends the test then.
+// Dialer returns the option that makes nats.Connect(s.URL(), ...) reach this server even
+// in a bubble. Use it in tests that expect connecting to fail, which would make
+// [Server.Connect] end the test.
 func (s *Server) Dialer() nats.Option { return nats.SetCustomDialer(s.newLink()) }
 
-// Connect connects to the server and closes the connection when the test
-// ends. If it cannot connect the test ends.
+// Connect connects to the server, and closes the connection when the test ends. If it
+// cannot connect, it ends the test.
 //
-// It reconnects forever and at short intervals (50 ms); opts come after this
-// default and override it.
+// The connection reconnects forever at short intervals (50 ms), unless opts override
+// that.
 func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
 	s.t.Helper()
 	if s.bubble {
-		// Not nats.InProcessServer: that is an unbuffered pipe, on which
-		// client and server can wait for each other to read, holding mutexes,
-		// which stops the bubble's clock. A link buffers like a socket.
+		// Do not use nats.InProcessServer. It is an unbuffered pipe, on which client and
+		// server can wait for each other to read while holding mutexes, which stops the
+		// bubble's clock. A link buffers like a socket.
 		nc, _ := s.ConnectLink(opts...)
 		return nc
 	}
@@ -202,9 +201,9 @@ func (s *Server) newLink() *Link {
 	return NewLink()
 }
 
-// InProcessConn returns a new connection inside the process to the server that runs now,
-// as nats-server's method of this name. It fails if the server is stopped. It makes
-// Server usable with nats.InProcessServer.
+// InProcessConn returns a new in-process connection to the running server, like
+// nats-server's method of this name. It fails if the server is stopped. It makes Server
+// usable with nats.InProcessServer.
 func (s *Server) InProcessConn() (net.Conn, error) {
 	s.mu.Lock()
 	srv, running := s.srv, s.running
@@ -215,8 +214,8 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return srv.InProcessConn()
 }
 
-// connect dials url, through l unless it is nil, and closes both when the
-// test ends.
+// connect dials url, through l unless that is nil. It closes the connection and l when
+// the test ends.
 func connect(t testing.TB, url string, l *Link, opts []nats.Option) *nats.Conn {
 	t.Helper()
 	all := []nats.Option{
@@ -234,24 +233,23 @@ func connect(t testing.TB, url string, l *Link, opts []nats.Option) *nats.Conn {
 	}
 	t.Cleanup(func() {
 		if l != nil {
-			l.close() // first: a blocked write would hold up Close
+			l.close() // first, because a blocked write would hold up nc.Close
 		}
 		nc.Close()
 	})
 	return nc
 }
 
-// reportExceptCuts does what nats.go does by default, write to standard error,
-// but for errors that a test has made itself.
+// reportExceptCuts writes errors to standard error, as nats.go does by default, except
+// those that a test has caused itself.
 func reportExceptCuts(nc *nats.Conn, _ *nats.Subscription, err error) {
 	if !errors.Is(err, errLinkCut) {
 		fmt.Fprintf(os.Stderr, "nats: %v on connection %q\n", err, nc.Opts.Name)
 	}
 }
 
-// Stop shuts the server down in good order and waits for it. Stopping a
-// stopped server does nothing. The port and the data stay reserved for
-// [Server.Restart].
+// Stop shuts the server down gracefully and waits for it. Stopping a stopped server does
+// nothing. The port and the data stay reserved for [Server.Restart].
 func (s *Server) Stop() {
 	s.mu.Lock()
 	srv, log, running := s.srv, s.log, s.running
@@ -268,9 +266,9 @@ func (s *Server) Stop() {
 	}
 }
 
-// Restart stops the server if it is running and starts it again on the same
-// port with the same store directory. It returns when the server accepts
-// connections, or ends the test.
+// Restart stops the server if it is running and starts it again on the same port with
+// the same store directory. It returns when the server accepts connections, or ends the
+// test.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Stop()
@@ -284,8 +282,8 @@ func (s *Server) mustStart() {
 	}
 }
 
-// start starts a server. It tries again when the port is taken: another process may have
-// taken it between freePort and the server's listen.
+// start starts a server. It retries if the port is taken, because another process may
+// have taken it between freePort and the server's listen.
 func (s *Server) start() error {
 	end := time.Now().Add(startTimeout)
 	for {
@@ -323,7 +321,7 @@ func (s *Server) startOn(port int) error {
 	}
 	srv.SetLoggerV2(log, false, false, false)
 	srv.Start()
-	// Start opens the listener itself, so without one now there will be none.
+	// Start opens the listener itself, so if there is none now, there never will be.
 	listens := opts.DontListen || srv.Addr() != nil
 	if !listens || !srv.ReadyForConnections(startTimeout/2) || (opts.JetStream && !srv.JetStreamEnabled()) {
 		srv.Shutdown()
@@ -366,7 +364,7 @@ func (s *Server) options(port int) (*server.Options, error) {
 	opts.JetStream = s.cfg.jetStream
 	opts.DisableJetStreamBanner = true
 	opts.StoreDir = s.dir
-	// Fixed, instead of derived from the machine's free memory and disk.
+	// Fixed, not derived from the machine's free memory and disk.
 	opts.JetStreamMaxMemory = 1 << 30
 	opts.JetStreamMaxStore = 4 << 30
 	if s.base != nil {
@@ -378,8 +376,8 @@ func (s *Server) options(port int) (*server.Options, error) {
 	return opts, nil
 }
 
-// freePort finds a port that nobody listens on. It searches below the ports that
-// operating systems give to outgoing connections and to listeners on port 0. So no other
+// freePort finds a port on which nothing listens. It searches below the ports that
+// operating systems give to outgoing connections and to listeners on port 0, so no other
 // process gets the port by chance while a server restarts.
 func freePort() (int, error) {
 	var err error

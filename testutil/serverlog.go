@@ -7,16 +7,16 @@ import (
 	"testing"
 )
 
-// serverLog keeps the server's errors, which say why it did not start. It passes
-// everything on when the test wants the log.
+// serverLog keeps the server's errors, which say why it did not start. If the
+// test wants the log, it passes everything on.
 type serverLog struct {
 	mu    sync.Mutex
-	t     testing.TB // nil: keep errors only
+	t     testing.TB // nil to keep only errors
 	lines []string
 }
 
-// end stops passing lines on: some goroutines of a stopped server still log,
-// and a test that has ended must not be logged to.
+// end stops passing lines on, because goroutines of a stopped server may still log, and a
+// test that has ended must not be logged to.
 func (l *serverLog) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
