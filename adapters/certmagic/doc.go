@@ -7,27 +7,27 @@
 // # What it guarantees
 //
 //   - One instance at a time obtains or renews a certificate, registers an account, fetches
-//     renewal information or cleans the storage. The others wait, or leave it to the first.
-//   - The lock of an instance that has crashed is free after its TTL, 15 s by default.
-//     Nobody deletes a lock because it seems to be old.
+//     renewal information or cleans the storage. The others wait, or leave it to that one.
+//   - The lock of a crashed instance is free after its TTL, 15 s by default. No instance deletes
+//     a lock because it looks old.
 //   - Goroutines that share a [Storage] exclude each other until Unlock, even if the lock was
-//     lost before.
+//     lost earlier.
 //
-// The locks of natslock have the names of certmagic behind [Prefix], as in
-// "certmagic.issue_cert_example.com". So lockctl shows them with the pattern "certmagic.>".
+// The names of the locks are certmagic's with [Prefix], as in
+// "certmagic.issue_cert_example.com", so lockctl shows them with the pattern "certmagic.>".
 // Clusters with separate storages need separate buckets, or they wait for each other.
 //
 // # When the lock is lost
 //
-// Certmagic cannot be stopped: its locking has no way to report a loss. It goes on with the
-// attempt under way and stores the certificate. Meanwhile another instance can obtain a
-// certificate too. The certificate that is stored last counts.
+// Certmagic cannot be stopped, because its locking has no way to report a loss. It continues the
+// current attempt and stores the certificate. Meanwhile another instance can obtain a
+// certificate too. The certificate stored last wins.
 //
 //   - [Storage.Unlock] returns an error that matches [natslock.ErrLost], and certmagic logs
 //     it as "unable to unlock". Certmagic does nothing else with it.
-//   - Before each attempt that certmagic can repeat, it renews the lease. A lock that was lost
-//     is taken again then: see [Storage.RenewLockLease]. Certmagic reads the storage after
-//     that, and does not ask the issuer if another instance has the certificate already.
+//   - Before each attempt that it can repeat, certmagic renews the lease, which takes a lost
+//     lock again: see [Storage.RenewLockLease]. After that it reads the storage, and does not
+//     ask the issuer if another instance has already obtained the certificate.
 //
 // [admin.WithObserver] and [natslock.WithLogger] report a loss as it happens.
 package certmagiclock

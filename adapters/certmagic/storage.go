@@ -18,10 +18,10 @@ import (
 const Prefix = "certmagic."
 
 // Storage is a [certmagic.Storage] that stores in another one and locks with natslock.
-// [New] makes it. It is safe for concurrent use.
+// Create it with [New]. It is safe for concurrent use.
 //
-// Instances exclude each other if their clients use the same bucket, and it makes no
-// difference how many Storages a process has.
+// Instances exclude each other if their clients use the same bucket, however many
+// Storages a process has.
 type Storage struct {
 	certmagic.Storage // all but the methods below
 
@@ -39,27 +39,26 @@ var (
 	_ fmt.Stringer               = (*Storage)(nil)
 )
 
-// section is the activity of one goroutine under a name, from before it has the lock until
-// Unlock. Unlock goes by name, so there is one section of a name at a time. Two would not
-// know whose lock to release once the first has lost its own.
+// section is the work of one goroutine under a name, from before it has the lock until
+// Unlock. Unlock goes by name, so a name has only one section at a time. With two, Unlock
+// could not tell whose lock to release once the first had lost its own.
 type section struct {
 	lock *natslock.Lock // nil before the grant; Storage.mu guards it
 	over chan struct{}  // closed at the end
 }
 
-// New returns a Storage that keeps everything in storage and takes its locks from locks,
-// usually a [*natslock.Client]. The options apply to each lock. [natslock.MaxWait] among them
-// does not bound the wait for other goroutines that use the same Storage.
+// New returns a Storage that keeps everything in storage and takes its locks from locks, usually a
+// [*natslock.Client]. The options apply to each lock. [natslock.MaxWait] among them does not limit the wait for
+// other goroutines that use the same Storage.
 //
-// New sends nothing. Invalid options are refused by each Lock, and so are nil locks, with [natslock.ErrInvalid].
+// New sends nothing. Each Lock refuses invalid options and nil locks with [natslock.ErrInvalid].
 func New(storage certmagic.Storage, locks natslock.Locker, opts ...natslock.LockOption) *Storage {
 	return &Storage{Storage: storage, locks: locks, opts: slices.Clone(opts), held: map[string]*section{}}
 }
 
-// Lock takes the lock with a name of any characters. It waits until ctx ends, over outages
-// of the server too. It returns nil when the caller has the lock until Unlock, even if ctx
-// ends before that. The error is as for [natslock.Client.Lock], and matches [natslock.ErrTimeout] and ctx's error if ctx
-// ended the wait.
+// Lock takes the lock called name, which may have any characters. It waits until ctx ends, even through outages of the
+// server. It returns nil when the caller has the lock until Unlock, even if ctx ends before that. Errors are those of
+// [natslock.Client.Lock], and match [natslock.ErrTimeout] and ctx's error if ctx ended the wait.
 func (s *Storage) Lock(ctx context.Context, name string) error {
 	if err := s.ready(ctx, name); err != nil {
 		return err
@@ -77,7 +76,7 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 	}
 }
 
-// TryLock takes the lock if it is free and nobody waits for it. It waits only for the
+// TryLock takes the lock if it is free and no one waits for it. It waits only for the
 // server's answers. It returns true if the caller has the lock until Unlock, and false
 // without an error if the lock is held or has a queue. Any other error is that of
 // [natslock.Client.TryLock].
@@ -96,14 +95,14 @@ func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// Unlock releases the lock with a name. It ignores ctx, and waits for the server until the
+// Unlock releases the lock called name. It ignores ctx, and waits for the server until the
 // client's release timeout passes.
 //
 // It returns nil if the lock was held until the call. An error that matches
-// [natslock.ErrLost] means that the lock had ended before, so that another instance may have
+// [natslock.ErrLost] means that the lock had already ended, so another instance may have
 // worked at the same time. [natslock.ErrUnavailable] means that the server did not confirm
-// the release: the lock is free after its TTL. After each of these the name is unlocked here.
-// The error matches [natslock.ErrReleased] if the name was not locked.
+// the release: the lock is free after its TTL. In all these cases the name is then unlocked
+// here. The error matches [natslock.ErrReleased] if the name was not locked.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	s.mu.Lock()
 	own := s.held[name]
@@ -118,14 +117,14 @@ func (s *Storage) Unlock(ctx context.Context, name string) error {
 }
 
 // RenewLockLease confirms with the server that the caller still has the lock. If the lock
-// was lost or broken, RenewLockLease takes it again, and waits for it as Lock does.
-// Certmagic calls it before each attempt that it may repeat, and does not give the lock up
-// between attempts, for up to 30 days. An error would only end the attempt.
+// was lost or broken, RenewLockLease takes it again, waiting for it as Lock does.
+// Certmagic calls it before each attempt that it may repeat, and keeps the lock between
+// attempts, for up to 30 days. An error would only end the attempt.
 //
 // The duration has no effect: the client renews the lease for as long as the process runs.
 //
-// It returns nil if the caller has the lock. The error is as for [natslock.Lock.Extend] or
-// [natslock.Client.Lock], and matches [natslock.ErrReleased] if the name was not locked.
+// It returns nil if the caller has the lock. Errors are those of [natslock.Lock.Extend]
+// and [natslock.Client.Lock], and match [natslock.ErrReleased] if the name was not locked.
 func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
 	if err := s.ready(ctx, name); err != nil {
 		return err
@@ -143,7 +142,7 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	if err := old.Extend(ctx, 0); old.Remaining() > 0 {
 		return err
 	}
-	lost := old.Unlock(ctx) // the record of a broken lock stays until then
+	lost := old.Unlock(ctx) // until then the record of a broken lock stays
 	l, err := s.locks.Lock(ctx, Prefix+name, s.opts...)
 	if err != nil {
 		return fmt.Errorf("%w; taking it again: %w", lost, err)
@@ -154,15 +153,15 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 		own.lock = l
 	}
 	s.mu.Unlock()
-	if !current { // certmagic.CleanUpOwnLocks unlocked it meanwhile
+	if !current { // certmagic.CleanUpOwnLocks unlocked it in the meantime
 		_ = l.Unlock(ctx)
 		return notLocked(name)
 	}
 	return nil
 }
 
-// String returns the description of the wrapped storage if it has one, and else its type.
-// Certmagic logs storages: without String it would log the fields.
+// String returns the description of the wrapped storage if it has one, and otherwise its
+// type. Without String, certmagic would log the fields.
 func (s *Storage) String() string {
 	if d, ok := s.Storage.(fmt.Stringer); ok {
 		return d.String()
@@ -170,7 +169,8 @@ func (s *Storage) String() string {
 	return fmt.Sprintf("%T", s.Storage)
 }
 
-// ready refuses a Storage without locks and a nil context, before the name has a section.
+// ready refuses a Storage without locks and a nil context. It is called before the name gets a
+// section.
 func (s *Storage) ready(ctx context.Context, name string) error {
 	switch {
 	case s.locks == nil:
@@ -181,7 +181,7 @@ func (s *Storage) ready(ctx context.Context, name string) error {
 	return nil
 }
 
-// enter begins a section if no other one has the name, or returns the other one.
+// enter begins a section, unless another one has the name: then it returns the other one.
 func (s *Storage) enter(name string) (own, other *section) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +193,7 @@ func (s *Storage) enter(name string) (own, other *section) {
 	return own, nil
 }
 
-// take gets the lock for a section, or ends the section.
+// take acquires the lock for a section, and ends the section if that fails.
 func (s *Storage) take(ctx context.Context, name string, own *section, acquire func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)) error {
 	l, err := acquire(ctx, Prefix+name, s.opts...)
 	s.mu.Lock()

@@ -19,28 +19,29 @@ type Option func(*job)
 
 // MinHold keeps others out for d after the grant, however early the job returns: see
 // [natslock.MinHold]. The default is [DefaultMinHold], and 0 turns it off. A job that runs
-// more often than every 10 s needs a smaller one: its lock would not be free at the next
+// more often than every 10 s needs a smaller d, or its lock would not be free at the next
 // tick. If natslock refuses d, the job never runs, and [OnError] gets
 // [natslock.ErrInvalid].
 func MinHold(d time.Duration) Option {
 	return func(j *job) { j.minHold = d }
 }
 
-// OnError has fn called with each error, since the host has no place for one:
+// OnError makes fn receive each error, which cron itself has no way to report:
 //
 //   - An error that matches [natslock.ErrLocked] means that another replica has the tick. It
 //     is a *[natslock.LockedError], which names that replica.
-//   - Another error of [natslock.Client.TryLock] means that this replica did not run the job,
-//     such as [natslock.ErrUnavailable].
-//   - [natslock.ErrLost] or [natslock.ErrBroken]: the lock ended under the job, and another
-//     replica may run it at the same time. fn is called at once, while the job still runs.
+//   - Any other error of [natslock.Client.TryLock], such as [natslock.ErrUnavailable], means
+//     that this replica did not run the job.
+//   - [natslock.ErrLost] or [natslock.ErrBroken] means that the lock ended during the job,
+//     and another replica may run it at the same time. fn is called at once, while the job
+//     still runs.
 //   - At the end of a run, fn gets the error of the function of OnceFunc, joined with that of
 //     [natslock.Lock.Unlock]. A loss that was reported is not reported again by itself.
 //
-// By default cron.DefaultLogger logs all but ErrLocked. Several goroutines can call fn at
-// once. The unlock waits for fn, so fn must not wait for the job.
+// By default cron.DefaultLogger logs all errors but ErrLocked. Several goroutines can call fn
+// at once. The unlock waits for fn, so fn must not wait for the job.
 //
-// A nil fn leaves the default.
+// A nil fn keeps the default.
 func OnError(fn func(error)) Option {
 	return func(j *job) {
 		if fn != nil {
@@ -49,10 +50,10 @@ func OnError(fn func(error)) Option {
 	}
 }
 
-// Context has the job run under ctx: the context of OnceFunc's function is a child of it.
-// When ctx has ended, no other run begins, and OnError gets an error that matches
+// Context makes the job run under ctx: the context of OnceFunc's function is a child of
+// it. Once ctx has ended, no new run begins, and OnError gets an error that matches
 // [natslock.ErrTimeout] and ctx's error. Cancel ctx to stop the jobs that cron.Cron.Stop
-// waits for. The default never ends, and a nil ctx leaves it.
+// waits for. The default, kept if ctx is nil, never ends.
 func Context(ctx context.Context) Option {
 	return func(j *job) {
 		if ctx != nil {
@@ -61,18 +62,18 @@ func Context(ctx context.Context) Option {
 	}
 }
 
-// LockOptions takes each lock with these options, such as [natslock.TTL] or
-// [natslock.Meta]. [natslock.Linger] and [natslock.Until] need MinHold(0) too.
+// LockOptions makes each run take its lock with these options, such as [natslock.TTL] or
+// [natslock.Meta]. [natslock.Linger] and [natslock.Until] also need MinHold(0).
 func LockOptions(opts ...natslock.LockOption) Option {
 	return func(j *job) { j.opts = append(j.opts, opts...) }
 }
 
 // Once returns a cron.JobWrapper for a job that all replicas of a service have: one of them
-// runs each tick. It does no I/O. The lock has the name, which belongs to one job: wrap no
-// other job with it. So use Once for a job, and not with cron.WithChain, which wraps all.
+// runs each tick. It does no I/O. name is the lock's name and belongs to one job, so do not
+// wrap another job with it, and do not use Once in cron.WithChain, which wraps all jobs.
 //
-// The job runs on when its lock is lost, because it has no context: see [OnError] and
-// [OnceFunc]. A job that panics frees its lock, and the panic goes on to the wrapper
+// If its lock is lost, the job keeps running, because it has no context: see [OnError] and
+// [OnceFunc]. A job that panics frees its lock, and the panic passes on to the wrapper
 // around Once, such as cron.Recover.
 func Once(locks natslock.Locker, name string, opts ...Option) cron.JobWrapper {
 	return func(inner cron.Job) cron.Job {
@@ -86,8 +87,8 @@ func Once(locks natslock.Locker, name string, opts ...Option) cron.JobWrapper {
 	}
 }
 
-// OnceFunc returns a cron.Job that runs fn in one of the replicas that have it, once per
-// tick. It does no I/O. The lock has the name, which belongs to one job.
+// OnceFunc returns a cron.Job that runs fn once per tick, in one of the replicas that
+// have the job. It does no I/O. name is the lock's name and belongs to one job.
 //
 // Without locks or without fn the job never runs, and OnError gets an error that matches
 // [natslock.ErrInvalid]. A nil option has no effect.
@@ -122,7 +123,7 @@ type job struct {
 	onError func(error)
 }
 
-// Run runs one tick, if no other replica has it.
+// Run runs the job for one tick, unless another replica has it.
 func (j *job) Run() {
 	if j.locks == nil || j.fn == nil {
 		j.onError(fmt.Errorf("job with lock %q: %w: it has no locks or no function", j.name, natslock.ErrInvalid))
@@ -137,7 +138,7 @@ func (j *job) Run() {
 	reported, watched := false, make(chan struct{})
 	stop := context.AfterFunc(lock.Context(), func() {
 		defer close(watched)
-		if lock.Remaining() > 0 { // the end of the parent
+		if lock.Remaining() > 0 { // only the parent has ended
 			return
 		}
 		if err := lock.Err(); !errors.Is(err, natslock.ErrReleased) {

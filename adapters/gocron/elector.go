@@ -13,8 +13,8 @@ import (
 // ErrNotLeader is the error of [Elector.IsLeader] in a process that does not lead.
 var ErrNotLeader = errors.New("this process does not lead the election: another scheduler runs the job, or none until the next term")
 
-// Elector is a gocron.Elector: the leader of an election runs all jobs. [NewElector] makes it.
-// It is safe for concurrent use.
+// Elector is a gocron.Elector: the leader of an election runs all jobs. Create it with
+// [NewElector]. It is safe for concurrent use.
 type Elector struct {
 	election *election.Election
 	term     atomic.Pointer[election.Term]
@@ -22,21 +22,21 @@ type Elector struct {
 
 var _ gocron.Elector = (*Elector)(nil)
 
-// NewElector returns an Elector for gocron.WithDistributedElector. It does no I/O, and does
-// not campaign: [Elector.Run] does. A process that already campaigns with the Election, by
-// its Run or Campaign, needs no other.
+// NewElector returns an Elector for gocron.WithDistributedElector. It does no I/O, and
+// leaves campaigning to [Elector.Run]. A process that already campaigns with the Election's
+// own Run or Campaign needs no other.
 func NewElector(e *election.Election) *Elector {
 	return &Elector{election: e}
 }
 
 // IsLeader returns nil while a term of this process is inside its validity, and otherwise
 // [ErrNotLeader]. gocron calls it before each run, and skips the run on an error. It reads
-// the clock and does no I/O, so it is as fast when the server does not answer, and it
-// ignores the context.
+// the clock, does no I/O and ignores the context, so it is just as fast when the server
+// does not answer.
 //
-// A term ends before the server lets the next leader in, so two schedulers never lead
-// at once. The clocks of two leaders can differ. If the leader changes between their ticks,
-// that tick runs twice or not at all. A [Locker] excludes the former.
+// A term ends before the server lets the next leader in, so two schedulers never lead at
+// once. But their clocks can differ: if the leader changes between their ticks, that tick
+// runs twice or not at all. A [Locker] prevents running twice.
 func (e *Elector) IsLeader(context.Context) error {
 	if _, leads := e.election.IsLeader(); !leads {
 		return ErrNotLeader
@@ -45,8 +45,8 @@ func (e *Elector) IsLeader(context.Context) error {
 }
 
 // Run campaigns and leads until ctx ends: see [election.Election.Run], which also lists the
-// errors. When Run returns, this process has resigned. Call it on a goroutine of its own, and
-// end ctx after the shutdown of the scheduler: the next leader then begins when the last job
+// errors. When Run returns, this process has resigned. Call it on its own goroutine, and end
+// ctx after the shutdown of the scheduler, so that the next leader begins when the last job
 // has ended.
 func (e *Elector) Run(ctx context.Context) error {
 	return e.election.Run(ctx, func(ctx context.Context, t *election.Term) error {
@@ -57,10 +57,10 @@ func (e *Elector) Run(ctx context.Context) error {
 	})
 }
 
-// Term returns the term that Run is in, or a zero [election.Term]. gocron does not stop a job
-// when the term ends. A job that has to stop works with the context of the term, and passes
-// the token to the resource that it changes. Call Term at the beginning of the job. The
-// context of a zero Term has ended, and its token is 0.
+// Term returns the current term of Run, or a zero [election.Term]. gocron does not stop a job
+// when the term ends. A job that has to stop should call Term at its beginning, work with the
+// context of the term, and pass the token to the resource that it changes. The context of a
+// zero Term has ended, and its token is 0.
 func (e *Elector) Term() *election.Term {
 	if t := e.term.Load(); t != nil {
 		return t

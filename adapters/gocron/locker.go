@@ -19,28 +19,29 @@ const DefaultMinHold = 5 * time.Second
 // Option configures a [Locker].
 type Option func(*Locker)
 
-// MinHold has the Locker keep others out for d after the grant, however early the job
+// MinHold makes the Locker keep others out for d after the grant, however early the job
 // returns: see [natslock.MinHold]. The default is [DefaultMinHold], and 0 turns it off. A
-// job that runs more often than every 10 s needs a smaller one: its lock would not be free
-// at the next tick, and gocron would skip that. If natslock refuses d, each Lock returns
+// job that runs more often than every 10 s needs a smaller d, or its lock would not be
+// free at the next tick, which gocron would skip. If natslock refuses d, each Lock returns
 // [natslock.ErrInvalid].
 func MinHold(d time.Duration) Option {
 	return func(l *Locker) { l.minHold = d }
 }
 
-// OnError has the Locker call fn when gocron would drop the error. If a lock is lost or
-// broken under a run, fn is called at once, while the job still runs. Otherwise it is called
-// with the error of the unlock, once per run at most. name is the job's. The default
-// does nothing: the client's logger warns of losses, see [natslock.WithLogger].
+// OnError makes the Locker call fn with each error that gocron would drop. If a lock is lost
+// or broken during a run, fn is called at once, while the job still runs. Otherwise it is
+// called with the error of the unlock. It is called at most once per run. name is the job's
+// name. The default does nothing, but the client's logger warns of losses: see
+// [natslock.WithLogger].
 //
-// The errors are as for [natslock.Lock.Unlock]. If one matches [natslock.ErrLost], another
-// scheduler may have run the job at the same time. An error of Lock does not come here:
-// gocron passes it to the listener gocron.AfterLockError.
+// The errors are those of [natslock.Lock.Unlock]. If one matches [natslock.ErrLost], another
+// scheduler may have run the job at the same time. Errors of Lock are not reported here:
+// gocron passes them to the listener gocron.AfterLockError.
 //
 // Several goroutines can call fn at once. The unlock waits until fn returns, so fn must not
-// wait for the run or for the shutdown of the scheduler.
+// wait for the run or the shutdown of the scheduler.
 //
-// A nil fn leaves the default.
+// A nil fn keeps the default.
 func OnError(fn func(name string, err error)) Option {
 	return func(l *Locker) {
 		if fn != nil {
@@ -49,14 +50,14 @@ func OnError(fn func(name string, err error)) Option {
 	}
 }
 
-// LockOptions has the Locker take each lock with these options, such as [natslock.TTL] or
-// [natslock.Meta]. [natslock.Linger] and [natslock.Until] need MinHold(0) too.
+// LockOptions makes the Locker take each lock with these options, such as [natslock.TTL]
+// or [natslock.Meta]. [natslock.Linger] and [natslock.Until] also need MinHold(0).
 func LockOptions(opts ...natslock.LockOption) Option {
 	return func(l *Locker) { l.opts = append(l.opts, opts...) }
 }
 
-// Locker is a gocron.Locker: it takes a lock for each run of a job. [NewLocker] makes it. It
-// is safe for concurrent use, and several schedulers may share it.
+// Locker is a gocron.Locker: it takes a lock for each run of a job. Create it with
+// [NewLocker]. It is safe for concurrent use, and several schedulers may share it.
 type Locker struct {
 	locks   natslock.Locker
 	minHold time.Duration
@@ -73,9 +74,9 @@ var _ gocron.Locker = (*Locker)(nil)
 // gocron.WithDistributedJobLocker. It does no I/O and needs no closing. Shut the schedulers
 // down before [natslock.Client.Close].
 //
-// The lock of a job has the job's name. Name jobs with gocron.WithName, such as
-// "billing.report". Otherwise gocron takes the name of the function, which another service
-// can have too: "main.main.func1".
+// The lock of a job has the job's name. Name jobs with gocron.WithName, for example
+// "billing.report". Otherwise gocron uses the name of the function, such as
+// "main.main.func1", which another service can have too.
 func NewLocker(locks natslock.Locker, opts ...Option) *Locker {
 	l := &Locker{locks: locks, minHold: DefaultMinHold, onError: func(string, error) {}, runs: map[string]*run{}}
 	for _, opt := range opts {
@@ -90,15 +91,14 @@ func NewLocker(locks natslock.Locker, opts ...Option) *Locker {
 	return l
 }
 
-// Lock takes the lock of the job with the name key. gocron calls it before each run, with
-// the context of the job. Lock does not wait for other holders, and 5 s at most for the
-// server.
+// Lock takes the lock of the job named key. gocron calls it before each run, with the
+// context of the job. Lock does not wait for other holders, and at most 5 s for the server.
 //
-// It returns the lock, or an error, and then gocron skips the run. The error matches
-// [natslock.ErrLocked] when another run of the job is under way anywhere, or began less
-// than the minimum hold ago. A run counts for this Locker until it ends, even if it has lost
-// its lock. The error matches [natslock.ErrInvalid] if NewLocker got no locks. Other
-// errors are as for [natslock.Client.TryLock].
+// It returns the lock, or an error that makes gocron skip the run. The error matches
+// [natslock.ErrLocked] if another run of the job is in progress anywhere, or began less than
+// the minimum hold ago. For this Locker a run is in progress until it ends, even if it has
+// lost its lock. The error matches [natslock.ErrInvalid] if NewLocker was given nil locks.
+// Other errors are those of [natslock.Client.TryLock].
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	if l.locks == nil {
 		return nil, fmt.Errorf("lock %q: %w: the Locker was made without locks", key, natslock.ErrInvalid)
@@ -118,13 +118,12 @@ func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	return r, nil
 }
 
-// Held returns the lock of the run that is under way for the job with this name. Its context
-// ends when the lock does, and when the context of the job does. A job that uses it instead
-// of its own context stops in time. Take it at the beginning of the job: it stays the context of
-// this run.
+// Held returns the lock of the current run of the job with this name. Its context ends when the
+// lock or the context of the job does. A job that uses it instead of its own context stops in
+// time. Get the context at the beginning of the job: it stays that of this run.
 //
-// If no run of this Locker has the lock, Held returns a zero [natslock.Lock]. Its context has
-// ended, and its token is 0. Do not unlock the lock: gocron does.
+// If no run of this Locker has the lock, Held returns a zero [natslock.Lock], whose context has
+// ended and whose token is 0. Do not unlock the lock: gocron does.
 func (l *Locker) Held(name string) *natslock.Lock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,13 +156,13 @@ type run struct {
 	unlock func() error
 }
 
-// newRun watches the lock until the unlock. The goroutine of the watch lives only while it
+// newRun watches the lock until the unlock. The watch has a goroutine only while it
 // reports, and the unlock waits for it.
 func newRun(l *Locker, lock *natslock.Lock) *run {
 	reported, watched := false, make(chan struct{})
 	stop := context.AfterFunc(lock.Context(), func() {
 		defer close(watched)
-		if lock.Remaining() > 0 { // the end of the job's context
+		if lock.Remaining() > 0 { // only the job's context has ended
 			return
 		}
 		if err := lock.Err(); !errors.Is(err, natslock.ErrReleased) {
@@ -186,6 +185,6 @@ func newRun(l *Locker, lock *natslock.Lock) *run {
 
 // Unlock releases the lock, or leaves its record until the end of the minimum hold. It
 // ignores the context, which has ended if gocron stops the job. It waits for the server
-// until the client's release timeout passes. Its errors are as for [natslock.Lock.Unlock].
-// gocron drops them, so see [OnError].
+// until the client's release timeout passes. Its errors are those of
+// [natslock.Lock.Unlock]. gocron drops them: see [OnError].
 func (r *run) Unlock(context.Context) error { return r.unlock() }

@@ -13,13 +13,13 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Locker is a lock.Locker and a lock.SessionLocker of goose. [NewLocker] makes it. It is safe
-// for concurrent use, and several providers may share it.
+// Locker is a lock.Locker and a lock.SessionLocker for goose. Create it with [NewLocker]. It
+// is safe for concurrent use, and several providers may share it.
 type Locker struct {
 	locks natslock.Locker
 	name  string
 	opts  []natslock.LockOption
-	turn  chan *turn // has the turn that goose has not ended yet
+	turn  chan *turn // holds the turn that goose has not ended yet
 }
 
 var (
@@ -35,36 +35,36 @@ type turn struct {
 
 // NewLocker returns a Locker for goose.WithLocker. It does no I/O and needs no closing.
 //
-// The lock has the name, such as "billing.migrations". All processes that migrate one
-// database use the same name, and no others do. The options count for each lock:
-// [natslock.MaxWait] bounds the wait for other replicas, and [natslock.TTL] the time for which
-// a replica that crashed keeps the others waiting. The client renews the lock, so migrations
-// may last longer than the TTL.
+// name is the lock's name, such as "billing.migrations". All processes that migrate one
+// database, and no others, use the same name. The options apply to each lock:
+// [natslock.MaxWait] limits the wait for other replicas, and [natslock.TTL] how long a crashed
+// replica keeps the others waiting. The client renews the lock, so migrations may last longer
+// than the TTL.
 func NewLocker(locks natslock.Locker, name string, opts ...natslock.LockOption) *Locker {
 	return &Locker{locks: locks, name: name, opts: slices.Clone(opts), turn: make(chan *turn, 1)}
 }
 
-// Lock waits for the lock until ctx ends, or [natslock.MaxWait] passes. It does not use the
+// Lock waits for the lock until ctx ends or [natslock.MaxWait] passes. It does not use the
 // database.
 //
-// It returns nil when the lock is held, and otherwise an error of [natslock.Client.Lock]. It
-// matches [natslock.ErrInvalid] if NewLocker got no locks.
-// goose then returns that error and migrates nothing. If an earlier call with this Locker
-// lost its lock and still migrates, Lock waits for its end as well. If ctx ends that wait, the
-// error matches ctx's error and cause.
+// It returns nil when the lock is held, and otherwise an error of [natslock.Client.Lock],
+// which matches [natslock.ErrInvalid] if NewLocker was given nil locks. goose then returns
+// that error and migrates nothing. If an earlier call with this Locker lost its lock and still
+// migrates, Lock also waits for that call to end. If ctx ends that wait, the error matches
+// ctx's error and cause.
 func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error { return l.begin(ctx) }
 
 // Unlock releases the lock. It ignores the context, and waits for the server until the
 // client's release timeout passes. goose returns its error from the call that migrated.
 //
-// The errors are as for [natslock.Lock.Unlock]. If one matches [natslock.ErrLost], another
+// The errors are those of [natslock.Lock.Unlock]. If one matches [natslock.ErrLost], another
 // replica may have migrated at the same time. If one matches [natslock.ErrUnavailable], the
-// lock was held to the end and the migrations are in order. The next replica may then have to
-// wait for the TTL.
+// lock was held to the end and the migrations are fine, but the next replica may have to wait
+// for the TTL.
 func (l *Locker) Unlock(context.Context, *sql.DB) error { return l.end() }
 
-// SessionLock is Lock, for goose.WithSessionLocker. Prefer goose.WithLocker: for a session
-// locker goose refuses some migrations on a pool of one connection.
+// SessionLock is Lock, for goose.WithSessionLocker. Prefer goose.WithLocker: with a
+// session locker goose refuses some migrations on a pool of one connection.
 func (l *Locker) SessionLock(ctx context.Context, _ *sql.Conn) error { return l.begin(ctx) }
 
 // SessionUnlock is Unlock, for goose.WithSessionLocker.
@@ -79,7 +79,7 @@ func (l *Locker) begin(ctx context.Context) error {
 		return err
 	}
 	t := &turn{lock: held, stop: watch(ctx, held)}
-	// An earlier turn is over, unless it has lost its lock and goose still migrates.
+	// An earlier turn is over unless it has lost its lock while goose still migrates.
 	select {
 	case l.turn <- t:
 		return nil
@@ -103,13 +103,13 @@ func (l *Locker) end() error {
 	}
 }
 
-// lossKey is the key of the function that ends a context of [UntilLost].
+// lossKey is the context key of the function that ends a context of [UntilLost].
 type lossKey struct{}
 
 // UntilLost returns a child of ctx that ends when a [Locker] loses a lock that it took with
-// it. Pass it to a provider's Up or another method, so that goose stops with its lock.
-// context.Cause then returns an error that matches [natslock.ErrLost]. Without a loss the
-// context ends with ctx, or when cancel is called. Call cancel when the provider has
+// that child. Pass it to a provider's Up or another method, so that goose stops with its
+// lock. context.Cause then returns an error that matches [natslock.ErrLost]. Without a loss
+// the context ends with ctx, or when cancel is called. Call cancel when the provider has
 // returned.
 func UntilLost(ctx context.Context) (child context.Context, cancel context.CancelFunc) {
 	child, end := context.WithCancelCause(ctx)
@@ -126,7 +126,7 @@ func watch(ctx context.Context, held *natslock.Lock) (stop func()) {
 	ended := make(chan struct{})
 	cancel := context.AfterFunc(held.Context(), func() {
 		defer close(ended)
-		if held.Remaining() > 0 { // the end of a context between
+		if held.Remaining() > 0 { // only a context in between has ended
 			return
 		}
 		if err := held.Err(); !errors.Is(err, natslock.ErrReleased) {

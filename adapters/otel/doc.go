@@ -1,4 +1,4 @@
-// Package natslockotel makes OpenTelemetry spans and metrics of the locks of a client.
+// Package natslockotel exports OpenTelemetry spans and metrics for the locks of a client.
 //
 // An [Observer] is an observer of natslock clients. Each acquire is a span
 // "natslock.acquire", and each hold a span "natslock.hold". Both are children of the
@@ -11,28 +11,27 @@
 //   - natslock.held: locks held now.
 //   - natslock.lost: locks that ended without an unlock, by error.type.
 //   - natslock.waiting: acquires queued now, of the clients given to [Observer.Add].
-//   - natslock.partition.owned, and ten more: what the workers given to [Observer.AddGroup] count, by
+//   - natslock.partition.owned and ten more: the counters of the workers given to [Observer.AddGroup], by
 //     natslock.group and natslock.worker.id.
 //
-// The attribute natslock.lock of the others stands for many names: see [Labels]. The spans have the whole
-// name.
+// The attribute natslock.lock of the other metrics stands for many names: see [Labels]. The spans have
+// the full name.
 //
 // # Links
 //
-// An acquire that had to queue links to the hold that was in its way when it began to wait.
-// With one waiter that is the hold whose release was handed over. With several waiters it is
-// the holder at that moment, and not the predecessor in the queue: no record and no event
-// names the predecessor.
+// An acquire that had to queue links to the hold that it found when it began to wait. With one waiter
+// that is the hold that was handed over to it. With several waiters it is the hold at that moment and not
+// that of the predecessor in the queue, whom no record or event names.
 //
-// A hold that the same Observer has seen is linked by its own span. For a hold of another
-// process the record has to carry a trace: the holder takes its lock with [Trace], and the
-// waiter's Observer knows a client ([Observer.Add]). The link is then to the span under which
-// the holder asked, which is the parent of the hold. A holder that does neither has no link.
+// The link to a hold that the same Observer has seen is to its own span. A hold of another process is
+// linked if its record carries a trace, because the holder took its lock with [Trace], and if the
+// waiter's Observer knows a client ([Observer.Add]). That link is to the span under which the holder
+// asked, which is the parent of the hold. Other holds are not linked.
 //
 // # What it cannot know
 //
-// A one-shot acquire that finds the lock held is no event, and has no span. Neither has an
-// acquire that fails for a reason other than its context or MaxWait. The span of a hold is
-// not in the lock's context, since the client makes that context. Spans of the work are its
-// siblings. A process that is killed exports no span of its holds.
+// A one-shot acquire that finds the lock held is not an event, and has no span. Nor does an acquire that
+// fails for a reason other than its context or MaxWait. The span of a hold is not in the lock's context,
+// because the client creates that context, so spans of the work are its siblings. A process that is
+// killed exports no spans for its holds.
 package natslockotel

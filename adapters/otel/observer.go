@@ -24,8 +24,8 @@ import (
 // scope is the name of the instrumentation.
 const scope = "github.com/natslock/locks/adapters/otel"
 
-// The keys of the attributes. error.type is one of the semantic conventions, which have
-// none for locks.
+// The keys of the attributes. error.type comes from the semantic conventions, which
+// define none for locks.
 const (
 	LockKey    = attribute.Key("natslock.lock")       // of metrics: the label of the name
 	NameKey    = attribute.Key("natslock.lock.name")  // of spans
@@ -43,17 +43,18 @@ const (
 var durations = []float64{.001, .005, .025, .1, .5, 1, 5, 15, 60, 300, 900, 3600, 21600, 86400}
 
 const (
-	// readTime limits the time in which an Observer reads the holder of a lock.
+	// readTime limits how long an Observer reads the holder of a lock.
 	readTime = 250 * time.Millisecond
-	// readPause is the time without reads after a read has failed.
+	// readPause is the pause in reading after a read has failed.
 	readPause = 10 * time.Second
-	// mostLinks bounds the links of a span: a lock may have many readers.
+	// mostLinks limits the links of a span, because a lock may have many readers.
 	mostLinks = 8
-	// mostWaits bounds the waits without an end. Some failures of an acquire are no event.
+	// mostWaits limits the waits whose end was not observed: not every failure of an acquire
+	// is an event.
 	mostWaits = 10_000
 )
 
-// Observer makes spans and metrics. [New] makes it. It is safe for concurrent use.
+// Observer produces spans and metrics. Create it with [New]. It is safe for concurrent use.
 type Observer struct {
 	label  func(string) string
 	tracer trace.Tracer
@@ -67,7 +68,7 @@ type Observer struct {
 	waits   map[waitID][][]trace.Link
 	clients []*natslock.Client
 	groups  []*partition.Group
-	paused  time.Time // no reads until then
+	paused  time.Time // no reads until this time
 }
 
 type lockID struct {
@@ -75,21 +76,21 @@ type lockID struct {
 	name string
 }
 
-// waitID names a wait, which has no ID in the events: by the span that asked.
+// waitID identifies a wait by the span that asked, because events give it no ID.
 type waitID struct {
 	lock  lockID
 	trace trace.TraceID
 	span  trace.SpanID
 }
 
-// hold is a lock that is held, and its span.
+// hold is a held lock and its span.
 type hold struct {
 	id    string
 	since time.Time
 	span  trace.Span
 }
 
-// New returns an Observer without clients. Give its Observe to the clients of one bucket as
+// New returns an Observer without clients. Pass its Observe to the clients of one bucket as
 // their observer:
 //
 //	telemetry, err := natslockotel.New()
@@ -126,11 +127,11 @@ func New(opts ...Option) (*Observer, error) {
 	return o, nil
 }
 
-// Add has the Observer read natslock.waiting from the client's Stats. When an acquire queues
-// for a lock whose hold the Observer has not seen, it also asks the client for the holder.
-// The package comment says what for. That is one Inspect for each wait, on
-// the goroutine that calls observers. It delays events for at most 250 ms, and after a
-// failure there is none for 10 s. The Observer keeps the client.
+// Add makes the Observer read natslock.waiting from the client's Stats. When an acquire
+// queues for a lock whose hold the Observer has not seen, the Observer also asks the client
+// for the holder, for the link that the package comment describes. That costs one Inspect
+// for each wait, on the goroutine that calls observers. It delays events by at most 250 ms,
+// and pauses for 10 s after a failure. The Observer keeps the client.
 func (o *Observer) Add(locks *natslock.Client) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -152,8 +153,8 @@ func (o *Observer) waiting(_ context.Context, to metric.Int64Observer) error {
 	return nil
 }
 
-// Observe follows one event. It is the function for admin.WithObserver. The span in ctx,
-// which has the values of the acquire's context, is the parent of the spans.
+// Observe records one event. Pass it to admin.WithObserver. ctx has the values of the
+// acquire's context, and its span is the parent of the spans.
 func (o *Observer) Observe(ctx context.Context, ev admin.Event) {
 	switch ev.Type {
 	case admin.EventQueued:
@@ -182,10 +183,11 @@ func (o *Observer) Observe(ctx context.Context, ev admin.Event) {
 	}
 }
 
-// text returns a name as an attribute: a name may have any bytes, and an attribute may not.
+// text returns a name as an attribute. A name may contain any bytes, but an attribute may
+// not.
 func text(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
 
-// labelOf returns the attribute of metrics.
+// labelOf returns the lock attribute of metrics.
 func (o *Observer) labelOf(ev admin.Event) attribute.KeyValue {
 	return LockKey.String(text(o.label(ev.Name)))
 }
@@ -202,7 +204,7 @@ func waitOf(ctx context.Context, ev admin.Event) waitID {
 	return waitID{lockOf(ev), asked.TraceID(), asked.SpanID()}
 }
 
-// queued notes the holds in the way of an acquire.
+// queued records the holds that an acquire waits for.
 func (o *Observer) queued(ctx context.Context, ev admin.Event) {
 	links := o.inTheWay(ctx, ev)
 	o.mu.Lock()
@@ -214,8 +216,8 @@ func (o *Observer) queued(ctx context.Context, ev admin.Event) {
 	o.waits[id] = append(o.waits[id], links)
 }
 
-// inTheWay returns links to the holds of a lock that this Observer has seen, or else to the
-// holds whose records carry a trace.
+// inTheWay returns links to the holds of a lock that this Observer has seen or, if there
+// are none, to those whose records carry a trace.
 func (o *Observer) inTheWay(ctx context.Context, ev admin.Event) (links []trace.Link) {
 	o.mu.Lock()
 	for _, h := range o.holds[lockOf(ev)] {
@@ -249,7 +251,8 @@ func (o *Observer) read(ctx context.Context, client *natslock.Client, ev admin.E
 		holders = append(holders, *info.Holder)
 	}
 	for _, h := range holders {
-		// The span of its own is there if the lock was granted meanwhile.
+		// The acquire finds its own span here if it has been granted the lock in the
+		// meantime.
 		if sc := carried(h.Meta); sc.IsValid() && sc.SpanID() != asking.SpanID() {
 			links = append(links, trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{IDKey.String(h.ID)}})
 		}
@@ -257,7 +260,7 @@ func (o *Observer) read(ctx context.Context, client *natslock.Client, ev admin.E
 	return links
 }
 
-// acquired makes the span of an acquire that has ended.
+// acquired creates the span of an acquire that has ended.
 func (o *Observer) acquired(ctx context.Context, ev admin.Event, outcome string) {
 	o.mu.Lock()
 	id := waitOf(ctx, ev)
@@ -311,7 +314,7 @@ func (o *Observer) holdOf(ev admin.Event) *hold {
 // ended ends the span of a hold. cause is nil unless the lock was lost.
 func (o *Observer) ended(ctx context.Context, ev admin.Event, end string, cause error) {
 	h := o.holdOf(ev)
-	if h == nil { // granted before the Observer followed the client
+	if h == nil { // granted before the Observer observed the client
 		return
 	}
 	o.mu.Lock()

@@ -21,8 +21,8 @@ type config struct {
 	label   func(name string) string
 }
 
-// WithTracerProvider sets where the spans go. The default is the global provider, and a nil
-// p leaves it.
+// WithTracerProvider sets the provider for spans. The default, kept if p is nil, is the
+// global provider.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(c *config) {
 		if p != nil {
@@ -31,8 +31,8 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	}
 }
 
-// WithMeterProvider sets where the metrics go. The default is the global provider, and a nil
-// p leaves it.
+// WithMeterProvider sets the provider for metrics. The default, kept if p is nil, is the
+// global provider.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) {
 		if p != nil {
@@ -41,10 +41,10 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	}
 }
 
-// Labels sets the function that makes the attribute natslock.lock of a lock's name, for the
-// metrics. The default is [FirstToken]. It must return few values: each is a time series in
-// the backend. The SDK bounds them (2,000 by default), and then merges the rest. With several
-// clients it is called from several goroutines. A nil label leaves the default.
+// Labels sets the function that turns a lock's name into the attribute natslock.lock of
+// metrics. The default is [FirstToken]. It must return few different values, because each is
+// a time series in the backend. The SDK limits them (2,000 by default) and merges the rest.
+// With several clients it is called from several goroutines. A nil label keeps the default.
 func Labels(label func(name string) string) Option {
 	return func(c *config) {
 		if label != nil {
@@ -62,13 +62,14 @@ func FirstToken(name string) string {
 // traces carries a trace in the lock's metadata, as W3C Trace Context.
 var traces propagation.TraceContext
 
-// Trace has the lock's record carry the span in ctx, besides the metadata m, which may be
+// Trace makes the lock's record carry the span in ctx, besides the metadata m, which may be
 // nil. It is natslock.Meta with the keys of the W3C Trace Context, "traceparent" and
-// "tracestate", so it replaces another Meta. Every reader of the bucket can see them.
+// "tracestate", so it replaces any other Meta. Anyone who can read the bucket sees them.
 //
-// Without a span in ctx it attaches m alone. The metadata of goroutines then differ, which
-// has a price. Readers of one client no longer share a lease. A lock that goroutines of one
-// client hand on is renewed for it, at most ten times a second.
+// Without a span in ctx it attaches only m. A span makes the metadata of each goroutine
+// different, which has a price: readers of one client no longer share a lease, and when
+// goroutines of one client hand a lock on, the client renews it to store the metadata, at
+// most ten times a second.
 func Trace(ctx context.Context, m map[string]string) natslock.LockOption {
 	meta := make(map[string]string, len(m)+2)
 	maps.Copy(meta, m)

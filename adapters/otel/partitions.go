@@ -10,9 +10,9 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// AddGroup has the Observer count for a worker of partitions, from its Stats: the metrics natslock.partition.owned
-// and the others, with the group and the id of the worker. Add each id of a group once. An id that is not set with [partition.ID]
-// is another one in each process. The Observer keeps the group.
+// AddGroup makes the Observer report the Stats of a worker of partitions: natslock.partition.owned and the other metrics, with
+// the group and the worker's id. Add each id of a group only once. An id that is not set with [partition.ID] differs in each
+// process. The Observer keeps the group.
 func (o *Observer) AddGroup(g *partition.Group) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -22,7 +22,7 @@ func (o *Observer) AddGroup(g *partition.Group) {
 // partitionMetric is a metric of each worker.
 type partitionMetric struct {
 	name, unit, description string
-	counts                  bool // a counter, and no gauge
+	counts                  bool // a counter, not a gauge
 	of                      func(partition.Stats) int64
 }
 
@@ -40,7 +40,7 @@ var partitionMetrics = []partitionMetric{
 	{"natslock.partition.reads", "{read}", "Reads of the group.", true, func(s partition.Stats) int64 { return int64(s.Reads) }},
 }
 
-// ofPartitions makes the instruments of workers.
+// ofPartitions creates the instruments of workers.
 func (o *Observer) ofPartitions(meter metric.Meter) error {
 	var errs []error
 	for _, m := range partitionMetrics {

@@ -13,8 +13,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// The buckets of the histograms, in seconds: from a round trip on, to the wait and the hold
-// that an operator has to know of.
+// The buckets of the histograms, in seconds, from a round trip to the waits and holds that
+// an operator has to know about.
 var (
 	acquireBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 	heldBuckets    = []float64{.001, .005, .025, .1, .5, 1, 5, 15, 60, 300, 900, 3600, 21600, 86400}
@@ -28,16 +28,16 @@ const (
 
 // Causes of a loss, as values of the label "cause".
 const (
-	Expired = "expired" // the lease ended, or the record was gone
+	Expired = "expired" // the lease ended, or the record had been deleted
 	Broken  = "broken"  // an operator ended the hold
 	Closed  = "closed"  // the client was closed under the lock
 )
 
-// Collector makes metrics of the locks of clients. [New] makes it. It is safe for
-// concurrent use.
+// Collector turns the locks of clients into metrics. Create it with [New]. It is
+// safe for concurrent use.
 type Collector struct {
 	label func(name string) string
-	names []string // with series from the start
+	names []string // these have series from the start
 
 	acquire *prometheus.HistogramVec
 	hold    *prometheus.HistogramVec
@@ -52,7 +52,7 @@ type Collector struct {
 	clients []*natslock.Client
 }
 
-// holderID names a hold. The ID of a lock is never used again.
+// holderID identifies a hold. The ID of a lock is never reused.
 type holderID struct {
 	kind     admin.Kind
 	name, id string
@@ -73,17 +73,16 @@ type series struct {
 // An Option configures a [Collector].
 type Option func(*Collector)
 
-// Names sets the names of locks whose labels have series from the start, at zero. An alert
-// on a rate then sees the first event too. Other names get theirs with their first
-// event.
+// Names sets names of locks whose labels have series from the start, at zero, so that an
+// alert on a rate sees the first event too. Other names get theirs with their first event.
 func Names(names ...string) Option {
 	return func(c *Collector) { c.names = append(c.names, names...) }
 }
 
-// Labels sets the function that makes the label of a lock's name. The default is
-// [FirstToken]. The function must return few values: every value is a set of series that
-// the server keeps. A Collector has at most [MaxLabels] values, and then takes [Other]. With
-// several clients it is called from several goroutines. A nil label leaves the default.
+// Labels sets the function that turns a lock's name into a label. The default is
+// [FirstToken]. The function must return few different values, because the server keeps a
+// set of series for each. After [MaxLabels] values a Collector uses [Other]. With several
+// clients the function is called from several goroutines. A nil label keeps the default.
 func Labels(label func(name string) string) Option {
 	return func(c *Collector) {
 		if label != nil {
@@ -92,7 +91,7 @@ func Labels(label func(name string) string) Option {
 	}
 }
 
-// New returns a Collector without clients. Give its Observe to the clients as their
+// New returns a Collector without clients. Pass its Observe to the clients as their
 // observer, and register it with Prometheus:
 //
 //	metrics := natslockprom.New()
@@ -132,17 +131,17 @@ func New(opts ...Option) *Collector {
 	return c
 }
 
-// Add has the Collector read natslock_waiting and natslock_renewal_lag_seconds from the client,
-// and keeps the client until the Collector itself is dropped. The metrics are the sum and the
-// maximum over all clients, and are missing while there are none.
+// Add makes the Collector read natslock_waiting and natslock_renewal_lag_seconds from the
+// client, and keep the client until the Collector itself is dropped. The metrics are the sum
+// and the maximum over all clients, and are absent while there are none.
 func (c *Collector) Add(locks *natslock.Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clients = append(c.clients, locks)
 }
 
-// Observe follows one event. It is the function for admin.WithObserver. Several clients
-// can share a Collector. It does no I/O and keeps nothing of ctx.
+// Observe records one event. Pass it to admin.WithObserver. Several clients can share a
+// Collector. It does no I/O, and does not use its context.
 func (c *Collector) Observe(_ context.Context, ev admin.Event) {
 	switch ev.Type {
 	case admin.EventQueued, admin.EventRenewed, admin.EventAtRisk:
@@ -174,10 +173,10 @@ func (c *Collector) Observe(_ context.Context, ev admin.Event) {
 	}
 }
 
-// ended follows the end of a hold. Under mu.
+// ended records the end of a hold. c.mu is held.
 func (c *Collector) ended(id holderID, at time.Time) {
 	h, ok := c.holders[id]
-	if !ok { // granted before the Collector followed the client
+	if !ok { // granted before the Collector observed the client
 		return
 	}
 	delete(c.holders, id)
@@ -185,12 +184,12 @@ func (c *Collector) ended(id holderID, at time.Time) {
 	h.hold.Observe(max(at.Sub(h.since), 0).Seconds())
 }
 
-// labelOf returns the label of a name. A name may have any bytes, and a label may not.
+// labelOf returns the label of a name. A name may contain any bytes, but a label may not.
 func (c *Collector) labelOf(name string) string {
 	return strings.ToValidUTF8(c.label(name), "\uFFFD")
 }
 
-// series returns the series of a label. Under mu.
+// series returns the series of a label. c.mu is held.
 func (c *Collector) series(label string) *series {
 	s := c.labels[label]
 	if s == nil && len(c.labels) >= MaxLabels {

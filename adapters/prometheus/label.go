@@ -3,12 +3,12 @@ package natslockprom
 import "strings"
 
 const (
-	// Label is the name of the label that stands for the name of a lock.
+	// Label is the name of the label that stands for lock names.
 	Label = "lock"
 	// Other is the label of locks beyond [MaxLabels].
 	Other = "other"
-	// MaxLabels is the number of values of the label of the locks, besides [Other]. Names with
-	// an id in their first token would otherwise make a set of series each.
+	// MaxLabels limits the values of the lock label, not counting [Other]. Names with an id in
+	// their first token would otherwise each create a set of series.
 	MaxLabels = 100
 )
 

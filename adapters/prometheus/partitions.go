@@ -41,9 +41,9 @@ func counter(name, help string, of func(partition.Stats) uint64) partitionMetric
 	return partitionMetric{partitionDesc(name+"_total", help), prometheus.CounterValue, func(s partition.Stats) float64 { return float64(of(s)) }}
 }
 
-// Partitions returns a collector of the counts of workers, labelled with the group and the id of the worker. A registry
-// takes one, so give it all groups of a process, each id of a group once. An id that is not set
-// with [partition.ID] is another one in each process, and makes new series with each start.
+// Partitions returns a collector of workers' counters, labelled with the group and the worker's id. A registry accepts
+// only one such collector, so pass it all groups of a process, and each id of a group only once. An id that is not set
+// with [partition.ID] differs in each process, so every start creates new series.
 func Partitions(groups ...*partition.Group) prometheus.Collector { return workers(groups) }
 
 type workers []*partition.Group

@@ -16,12 +16,12 @@ import (
 // Prefix begins the names of the locks in the bucket.
 const Prefix = "tusd."
 
-// longest is the length of an id in bytes from which a lock has the id's hash in its name. A
-// name of this length is valid whatever characters it has.
+// longest is the length in bytes of the longest id that goes into a lock's name. The name of
+// a longer id has its hash. A name of this length is valid whatever characters it has.
 const longest = 160
 
-// Locker is a [handler.Locker]: tusd takes the locks of its uploads from it. [New] makes it.
-// It is safe for concurrent use.
+// Locker is a [handler.Locker] for tusd's uploads. Create it with [New]. It is safe for
+// concurrent use.
 type Locker struct {
 	locks natslock.Locker
 	opts  []natslock.LockOption
@@ -33,32 +33,29 @@ var _ handler.Locker = (*Locker)(nil)
 // options apply to each lock. A lock outlives the context of its acquire, as with
 // [natslock.Detached].
 //
-// New sends nothing. Invalid options are refused by each Lock.
+// New sends nothing. Each Lock refuses invalid options.
 func New(locks natslock.Locker, opts ...natslock.LockOption) *Locker {
-	// Tusd ends the context of an acquire as soon as it has the lock.
+	// Detached, because tusd ends the context of an acquire as soon as it has the lock.
 	return &Locker{locks: locks, opts: append(slices.Clone(opts), natslock.Detached())}
 }
 
 // UseIn makes tusd lock with l.
 func (l *Locker) UseIn(composer *handler.StoreComposer) { composer.UseLocker(l) }
 
-// NewLock returns the lock of the upload with an id of any characters and any length. It
-// takes nothing yet. The error matches [natslock.ErrInvalid] if New got no locks.
+// NewLock returns the lock of the upload with this id, of any characters and length, without taking it. The error matches
+// [natslock.ErrInvalid] if New was given nil locks.
 //
-// Lock of the result waits until ctx ends, over outages of the server as
-// [natslock.Client.Lock] does, and returns nil when the caller has the lock until Unlock. It returns [handler.ErrLockTimeout] when ctx, or
-// [natslock.MaxWait] among the options, has ended the wait. Any other error is that of
-// [natslock.Client.Lock].
+// The result's Lock waits until ctx ends, through outages of the server like [natslock.Client.Lock], and returns nil when the caller has
+// the lock until Unlock. It returns [handler.ErrLockTimeout] if ctx, or [natslock.MaxWait] among the options, ended the wait. Any other
+// error is that of [natslock.Client.Lock].
 //
-// The lock calls requestUnlock at most once, on a goroutine of its own: when another request
-// waits for the upload, at any server, or when the lock is lost. It may call Unlock itself. If
-// the call comes at the same time as Unlock, it may end later.
+// The lock calls requestUnlock at most once, on a goroutine of its own, when another request at any server waits for the upload or when
+// the lock is lost. requestUnlock may call Unlock itself. If it is called at the same time as Unlock, it may return later than that.
 //
-// Unlock waits for the server until the client's release timeout passes. It returns nil if
-// the lock was held until the call. An error that matches [natslock.ErrLost] means that
-// another request may have had the upload at the same time. [natslock.ErrUnavailable] means
-// that the server did not confirm the release: the lock is free after its TTL. The error
-// matches [natslock.ErrReleased] if the lock is not locked. Tusd ignores these errors.
+// Unlock waits for the server until the client's release timeout passes. It returns nil if the lock was held until the call. An error
+// that matches [natslock.ErrLost] means that another request may have had the upload at the same time. [natslock.ErrUnavailable] means
+// that the server did not confirm the release: the lock is free after its TTL. The error matches [natslock.ErrReleased] if the lock is
+// not held. Tusd ignores these errors.
 func (l *Locker) NewLock(id string) (handler.Lock, error) {
 	if l.locks == nil {
 		return nil, fmt.Errorf("lock of upload %.64q: %w: the Locker was made without locks", id, natslock.ErrInvalid)
@@ -66,8 +63,8 @@ func (l *Locker) NewLock(id string) (handler.Lock, error) {
 	return &lock{locker: l, name: nameOf(id)}, nil
 }
 
-// nameOf returns the name of the lock of an upload. Different ids have different names: tusd
-// allows no '#' in an id.
+// nameOf returns the name of an upload's lock. Different ids have different names, because
+// tusd allows no '#' in an id.
 func nameOf(id string) string {
 	if len(id) <= longest {
 		return Prefix + id
@@ -96,7 +93,7 @@ func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
 	got, err := l.locker.locks.Lock(ctx, l.name, l.locker.opts...)
 	switch {
 	case err == nil:
-	case errors.Is(err, natslock.ErrUnavailable): // even in time: the upload need not be busy
+	case errors.Is(err, natslock.ErrUnavailable): // even if ctx or MaxWait ended the wait: the upload need not be busy
 		return err
 	case ctx.Err() != nil || errors.Is(err, natslock.ErrTimeout):
 		return handler.ErrLockTimeout
@@ -111,8 +108,8 @@ func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
 	return nil
 }
 
-// watch calls requestUnlock when another request waits, or when the lock is lost. It ends
-// with the lock.
+// watch calls requestUnlock when another request waits or the lock is lost. It ends with
+// the lock.
 func (h *held) watch(requestUnlock func()) {
 	select {
 	case <-h.Contended():

@@ -22,7 +22,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// follower connects to the server, and gives the events of a mirror to the metrics and the page.
+// follower connects to the server, and passes the events of a mirror to the metrics and the page.
 type follower struct {
 	c      *cli
 	log    *slog.Logger
@@ -32,16 +32,15 @@ type follower struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
 	url     string     // without credentials
-	refused chan error // the refusal of a subscription
+	refused chan error // receives the refusal of a subscription
 
-	hub *page.Hub // nil: there is no page
+	hub *page.Hub // nil if there is no page
 
-	was   mirror.Condition // at the last turn
-	begun bool             // it was live once
+	was   mirror.Condition // at the last change of state
+	begun bool             // it has been live before
 }
 
-// newFollower returns a follower that is connected. The caller closes the connection. Errors name the server and what
-// to do.
+// newFollower returns a connected follower. The caller closes the connection. Errors name the server and the remedy.
 func newFollower(c *cli, log *slog.Logger) (*follower, error) {
 	nc, url, settings, err := c.Dial(
 		nats.Name("natslock-exporter"),
@@ -77,7 +76,7 @@ func newFollower(c *cli, log *slog.Logger) (*follower, error) {
 
 // disconnected handles the loss of the connection.
 func (f *follower) disconnected(nc *nats.Conn, err error) {
-	if !nc.IsClosed() { // else by this process
+	if !nc.IsClosed() { // otherwise this process closed it
 		f.mirror.Doubt(fmt.Errorf("lost the connection to %s: %w", serversOf(nc), cmp.Or(err, natslock.ErrUnavailable)))
 	}
 }
@@ -87,7 +86,7 @@ func serversOf(nc *nats.Conn) string {
 	return tool.WithoutCredentials(strings.Join(nc.Opts.Servers, ","))
 }
 
-// failed handles an error of the connection that no call returns.
+// failed handles an asynchronous error of the connection.
 func (f *follower) failed(nc *nats.Conn, _ *nats.Subscription, err error) {
 	switch {
 	case tool.RefusedNotifications(nc, err):
@@ -96,7 +95,7 @@ func (f *follower) failed(nc *nats.Conn, _ *nats.Subscription, err error) {
 		default:
 		}
 	case errors.Is(err, nats.ErrPermissionViolation):
-		// A request that the library can do without, or that has an error of its own.
+		// The library can do without this request, or the request returns its own error.
 		f.log.Debug("refused", "error", err)
 	default:
 		f.log.Warn("connection", "server", serversOf(nc), "error", err)
@@ -135,8 +134,8 @@ func (f *follower) turned(to mirror.State) {
 	}
 }
 
-// run follows the bucket until ctx ends, and returns nil then. It returns an error that no
-// waiting cures: without permission, or without a bucket at the start.
+// run follows the bucket until ctx ends, and then returns nil. It returns an error that
+// waiting would not cure: a lack of permission, or a missing bucket at the start.
 func (f *follower) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var refusals sync.WaitGroup
@@ -159,10 +158,10 @@ func (f *follower) run(ctx context.Context) error {
 	return nil
 }
 
-// needs says where an operator finds the permissions.
+// needs tells the operator how to find the permissions.
 const needs = "\"lockctl perms --role observer\" prints what a user needs"
 
-// explain adds what to do about an error that ends the exporter.
+// explain adds the remedy to an error that ends the exporter.
 func (f *follower) explain(err error) error {
 	switch code := tool.CodeOf(err); {
 	case errors.Is(err, kvstore.ErrNotFound):
@@ -176,7 +175,8 @@ func (f *follower) explain(err error) error {
 	}
 }
 
-// healthy returns nil while the mirror is live, and otherwise since when it is not, and why.
+// healthy returns nil while the mirror is live, and otherwise an error that says since when why
+// it is not live, and why.
 func (f *follower) healthy() error {
 	if st := f.mirror.State(); st.Condition != mirror.Live {
 		return errors.New(st.String())

@@ -1,32 +1,31 @@
-// Command natslock-exporter serves Prometheus metrics of all locks of a bucket, whichever
-// client holds them, and a page to look at them. It lists the locks, follows them by one watch, and asks the leader of
-// the bucket whether it is still there.
+// Command natslock-exporter serves Prometheus metrics for all locks of a bucket, whichever client holds them, and a
+// web page that shows them. It lists the locks, follows them with one watch, and checks that the leader of the bucket
+// is still there.
 //
 //	natslock-exporter                                     the bucket natslock
 //	natslock-exporter --pattern 'orders.>' --pattern '>'  two series instead of one per first token
 //	natslock-exporter --listen 127.0.0.1:9622             metrics only for this machine
 //	natslock-exporter --no-page                           metrics only
 //
-// It finds its server by flags, NATS_* variables and contexts, as lockctl and the nats
-// command do. It takes no locks and writes nothing.
+// It finds its server through flags, NATS_* variables and contexts, like lockctl and the nats command. It takes no
+// locks and writes nothing.
 //
-// /metrics has the metrics. /healthz answers 200 while the exporter follows the bucket, the bucket has a leader, and
-// clients grant locks in it. Otherwise it answers 503 with the reason.
+// /metrics serves the metrics. /healthz answers 200 while the exporter follows the bucket, the bucket has a leader,
+// and clients grant locks in it. Otherwise it answers 503 with the reason.
 //
-// The page has an address of its own, because a scraper comes from elsewhere, and names, owners
-// and metadata are not for everybody: 127.0.0.1:9623 unless --page says otherwise. It is
-// read-only, and has no login. It shows what this user may read, to whoever reaches the address.
+// The page has its own address, 127.0.0.1:9623 unless --page says otherwise, because scrapers connect from other
+// machines, while names, owners and metadata are not for everyone. It is read-only and has no login. It shows what
+// this NATS user may read to anyone who can reach the address.
 //
 // # What it knows
 //
-// Counts and ages come from the records in the bucket, so they include locks of clients
-// that have no metrics of their own. An age is the exporter's clock minus the clock of
-// the holder or the waiter. A record stands for a client: goroutines that wait behind each
-// other in one process have one place in the queue.
+// Counts and ages come from the records in the bucket, so they include locks of clients that have no metrics of their
+// own. An age is the exporter's clock minus that of the holder or the waiter. A record stands for a client:
+// goroutines that wait in one process share one place in the queue.
 //
-// Counters count notifications. They miss what happened while the exporter had no
-// connection, and natslock_exporter_gaps_total counts these gaps. Every user that may
-// publish to the bucket's notifications can forge events.
+// Counters count notifications. They miss what happened while the exporter had no connection;
+// natslock_exporter_gaps_total counts these gaps. Any user that may publish to the bucket's notifications can forge
+// events.
 package main
 
 import (
@@ -43,7 +42,7 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// cli is the whole command line.
+// cli is the command line.
 type cli struct {
 	Bucket   string   `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
 	Names    string   `type:"name" default:">" placeholder:"PATTERN" help:"Locks to count: \"*\" stands for one token, a last \">\" for all that follow (default all)."`
@@ -57,7 +56,7 @@ type cli struct {
 	Version         kong.VersionFlag `help:"Print the version."`
 }
 
-// defaultPage is the address of the page unless the user names one.
+// defaultPage is the default address of the page.
 const defaultPage = "127.0.0.1:9623"
 
 const description = `Serves Prometheus metrics of all locks of a bucket, and a page to look at them.
@@ -92,7 +91,7 @@ func mainCode(args []string) int {
 	return report(c.run(running, log))
 }
 
-// newParser makes the parser that fills c.
+// newParser creates the parser that fills c.
 func newParser(c *cli) (*kong.Kong, error) {
 	return kong.New(c,
 		kong.Name("natslock-exporter"),

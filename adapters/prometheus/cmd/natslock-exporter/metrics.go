@@ -8,10 +8,10 @@ import (
 	"github.com/natslock/locks/internal/mirror"
 )
 
-// handoverBuckets reach from a round trip to a lease that has to end first.
+// handoverBuckets range from a round trip to a lease that has to end first.
 var handoverBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
-// counters are the metrics that events add to.
+// counters are the metrics that count events.
 type counters struct {
 	grants, waited, expiries, breaks, gaveUp *prometheus.CounterVec
 	handover                                 *prometheus.HistogramVec
@@ -52,7 +52,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-// The metrics that a scrape makes of the claims.
+// The metrics that each scrape computes from the claims.
 var (
 	upDesc       = desc("natslock_exporter_up", "1 while the exporter follows the bucket, which has a leader and is fit. Otherwise the gauges of locks are missing.")
 	writableDesc = desc("natslock_bucket_writable", "1 while a leader answers for the bucket and clients grant locks in it. Missing while the exporter cannot tell.")

@@ -11,12 +11,12 @@ import (
 // other is the label of locks that match no pattern.
 const other = natslockprom.Other
 
-// labeler returns the function that collapses names to labels: the first pattern that
-// matches, or the first token where there are no patterns.
+// labeler returns the function that maps names to labels: to the first pattern that
+// matches, or to the first token if there are no patterns.
 func labeler(patterns []string) func(name string) string {
 	if len(patterns) == 0 {
 		return func(name string) string {
-			if strings.HasPrefix(name, "lockctl/doctor") { // a name that "lockctl doctor" makes up
+			if strings.HasPrefix(name, "lockctl/doctor") { // a test name of "lockctl doctor"
 				return other
 			}
 			return natslockprom.FirstToken(name)
@@ -49,7 +49,8 @@ func matches(pattern, name string) bool {
 	}
 }
 
-// checkPattern refuses a pattern whose wildcard stands for itself: no lock has that name.
+// checkPattern refuses a pattern in which a wildcard character would stand for itself,
+// because no lock has such a name.
 func checkPattern(flag, pattern string) error {
 	tokens := strings.Split(pattern, ".")
 	for i, token := range tokens {

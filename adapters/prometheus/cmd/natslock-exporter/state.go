@@ -21,7 +21,7 @@ type copied interface {
 	Ahead() time.Duration
 }
 
-// state makes the metrics: counters of events, and gauges of the locks that the mirror has.
+// state produces the metrics: counters of events, and gauges of the locks in the mirror.
 type state struct {
 	label  func(name string) string
 	now    func() time.Time
@@ -29,9 +29,9 @@ type state struct {
 
 	mu     sync.Mutex
 	groups map[string]*group       // by label
-	freed  map[mirror.ID]time.Time // the ends of last holds, while a waiter is to follow
+	freed  map[mirror.ID]time.Time // when a lock with waiters became free, until the next grant
 	broken map[string]struct{}     // claims whose break was counted
-	live   bool                    // the last state
+	live   bool                    // whether the mirror was last live
 
 	counters
 }
@@ -49,10 +49,10 @@ func newState(label func(string) string, m copied) *state {
 	}
 }
 
-// labelOf returns the label of a name that has series. Labels beyond the limit share one, since every label is a set
-// of series forever. Under mu.
+// labelOf returns the label under which a name has series. Labels beyond the limit share one, because the series of
+// a label stay forever. s.mu is held.
 func (s *state) labelOf(name string) string {
-	label := plain.Text(s.label(name)) // a name may have any bytes
+	label := plain.Text(s.label(name)) // a name may contain any bytes
 	if len(s.groups) >= natslockprom.MaxLabels && s.groups[label] == nil {
 		label = other
 	}
@@ -60,7 +60,7 @@ func (s *state) labelOf(name string) string {
 	return label
 }
 
-// groupOf returns the group of a label, and makes its series. Under mu.
+// groupOf returns the group of a label, creating its series if necessary. s.mu is held.
 func (s *state) groupOf(label string) *group {
 	g := s.groups[label]
 	if g == nil {
@@ -70,14 +70,14 @@ func (s *state) groupOf(label string) *group {
 	return g
 }
 
-// register makes the series of a label, at zero.
+// register creates the series of a label, at zero.
 func (s *state) register(label string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.groupOf(label)
 }
 
-// turned records a state of the mirror: it has missed events if it was live.
+// turned records a new state of the mirror. A mirror that was live and no longer is misses events.
 func (s *state) turned(to mirror.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,12 +111,12 @@ func (s *state) event(ev admin.Event) {
 	case admin.EventGaveUp:
 		g.gaveUp.Inc()
 		if _, queued := s.mirror.Counts(id); queued == 0 {
-			delete(s.freed, id) // nobody is left to hand the lock to
+			delete(s.freed, id) // no waiter is left to hand the lock to
 		}
 	case admin.EventReleased:
 		s.ended(id, ev)
 	case admin.EventExpired:
-		if !broken { // else the break was its end
+		if !broken { // otherwise the hold ended with the break
 			g.expiries.Inc()
 		}
 		s.ended(id, ev)
@@ -124,15 +124,15 @@ func (s *state) event(ev admin.Event) {
 		if !broken {
 			g.breaks.Inc()
 		}
-		// A broken record keeps others out until its holder has stopped. That of a break that lets the next client in
-		// at once is a tombstone, without a TTL.
+		// A broken record keeps others out until its holder has stopped. A break that lets the next client in at once
+		// leaves a tombstone, without a TTL.
 		if s.broken[ev.ID] = struct{}{}; ev.Holder == nil || ev.Holder.TTL == 0 {
 			s.ended(id, ev)
 		}
 	}
 }
 
-// ended records the end of a hold. Under mu.
+// ended records the end of a hold. s.mu is held.
 func (s *state) ended(id mirror.ID, ev admin.Event) {
 	delete(s.broken, ev.ID)
 	if held, queued := s.mirror.Counts(id); queued > 0 && (held == 0 || id.Kind == admin.KindSemaphore) {
@@ -146,7 +146,7 @@ type totals struct {
 	oldest, lag, wait           time.Duration
 }
 
-// totals sums the locks up, by label. It returns false while the mirror is not live.
+// totals sums up the locks by label. It returns false while the mirror is not live.
 func (s *state) totals() (map[string]*totals, bool) {
 	if s.mirror.State().Condition != mirror.Live {
 		return nil, false
@@ -171,7 +171,8 @@ func (s *state) totals() (map[string]*totals, bool) {
 	return all, true
 }
 
-// add adds a lock. What stays or waits by design, as its records say, counts, and has no age.
+// add adds a lock. Holders and waiters whose records say that they stay long by design count, but
+// have no age.
 func (t *totals) add(info admin.Info, now, server time.Time) {
 	hold := func(h admin.Holder) {
 		t.lag = max(t.lag, mirror.Late(h, server))

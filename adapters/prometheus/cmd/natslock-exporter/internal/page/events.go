@@ -9,25 +9,26 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// line is an event for reading. Times are milliseconds, by the server's clock.
+// line is an event in readable form. Times are milliseconds by the server's clock.
 type line struct {
 	Time  int64  `json:"time"`
 	Event string `json:"event"` // as lockctl watch names it
 	Kind  string `json:"kind"`
 	Name  string `json:"name"`
-	Key   string `json:"key,omitempty"` // for a URL, if it is not Name
+	Key   string `json:"key,omitempty"` // for a URL, if not Name
 	Who   string `json:"who"`
 	Mode  string `json:"mode,omitempty"` // of a reader-writer lock; the slot of a semaphore
 	Token string `json:"token,omitempty"`
-	Note  string `json:"note,omitempty"` // who has broken it, and why
-	// Waited, Held and Late are milliseconds: of a grant, of an end, and between the two
-	// renewals of a late one.
+	Note  string `json:"note,omitempty"` // who broke it, and why
+	// Waited, Held and Late are milliseconds: of a grant, of an end, and between a late
+	// renewal and the write before it.
 	Waited int64 `json:"waited,omitempty"`
 	Held   int64 `json:"held,omitempty"`
 	Late   int64 `json:"late,omitempty"`
 }
 
-// isShown reports whether the page shows an event: a renewal is none unless it is late.
+// isShown reports whether the page shows an event: it shows a renewal only if that is
+// late.
 func isShown(ev admin.Event) bool {
 	return ev.Type != admin.EventRenewed && ev.Type != admin.EventWatching || ev.Late > 0
 }
@@ -67,7 +68,7 @@ func lineOf(ev admin.Event) line {
 	return l
 }
 
-// weight orders events by how much they matter, the most first.
+// weight ranks events by importance.
 func weight(ev admin.Event) int {
 	switch {
 	case ev.Type == admin.EventExpired, ev.Type == admin.EventBroken:
@@ -78,8 +79,8 @@ func weight(ev admin.Event) int {
 	return 2
 }
 
-// pick keeps the n events that matter most, and of equal ones the latest, in their order.
-// left is the number of the others.
+// pick keeps, in order, the n events that matter most and, among equals, the latest. left
+// is the number of the others.
 func pick(events []admin.Event, n int) (kept []admin.Event, left int) {
 	if len(events) <= n {
 		return events, 0
@@ -102,13 +103,13 @@ func pick(events []admin.Event, n int) (kept []admin.Event, left int) {
 	return kept, len(events) - n
 }
 
-// ring has the latest events.
+// ring holds the latest events.
 type ring struct {
 	events []admin.Event
-	next   int // the oldest one, when it is full
+	next   int // the oldest one, when the ring is full
 }
 
-// kept bounds a ring.
+// kept is the capacity of a ring.
 const kept = 2000
 
 func (r *ring) add(ev admin.Event) {
@@ -120,7 +121,8 @@ func (r *ring) add(ev admin.Event) {
 	r.next = (r.next + 1) % kept
 }
 
-// last returns the last n events that match, oldest first, without the latest ones.
+// last returns the last n events that match, oldest first, skipping the latest without
+// events.
 func (r *ring) last(n, without int, match func(admin.Event) bool) (found []admin.Event) {
 	for i := len(r.events) - 1 - without; i >= 0 && len(found) < n; i-- {
 		if ev := r.events[(r.next+i)%len(r.events)]; match(ev) {

@@ -17,7 +17,7 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// groupPage has no script: the browser loads it again.
+// groupPage has no script: the browser reloads it.
 var groupPage = template.Must(template.ParseFS(web, "web/group.html"))
 
 // groupView is a group of workers on its page, as lockctl partitions shows it.
@@ -46,7 +46,8 @@ type changeView struct {
 	Waiting        int
 }
 
-// groupOf returns the name of the group whose member or partition, with a holder, a lock is. It is empty if there is none.
+// groupOf returns the name of the group to which a lock belongs as a held member or partition, or
+// "".
 func groupOf(info admin.Info) string {
 	if info.Kind != admin.KindMutex || info.Holder == nil || info.Holder.Meta["member"] == "" {
 		return ""
@@ -61,7 +62,7 @@ func groupOf(info admin.Info) string {
 
 func lockLink(name string) string { return "lock?kind=mutex&name=" + url.QueryEscape(name) }
 
-// viewOf returns the view of a group among its locks.
+// viewOf returns the view of the group called name, made from its locks.
 func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 	v := groupView{Name: plain.Text(name), At: now.UTC().Format("15:04:05 MST")}
 	groups := partition.Groups(infos)
@@ -70,7 +71,7 @@ func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 		return v
 	}
 	g := groups[i]
-	type worker struct{ id, former string } // former: the holder, of an earlier process with the id of a member
+	type worker struct{ id, former string } // former is the holder, if it is an earlier process with the id of a member
 	ownerOf := func(p partition.Placement) worker {
 		if p.Former {
 			return worker{p.Member, holderName(*p.Holder)}
@@ -99,7 +100,7 @@ func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 			continue
 		default:
 			moving++
-			if p.Member == "" || p.Former { // somebody has locked it by hand, or started again under the id
+			if p.Member == "" || p.Former { // it was locked by hand, or a worker restarted under the id
 				c.Owner = holderName(*p.Holder)
 			}
 		}
@@ -117,7 +118,7 @@ func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 		})
 		delete(owned, worker{id: m.ID})
 	}
-	for _, p := range g.Partitions { // by the first partition of each
+	for _, p := range g.Partitions { // ordered by the first partition of each
 		if of := owned[ownerOf(p)]; p.Member != "" && of != nil {
 			v.Workers = append(v.Workers, workerView{ID: plain.Text(p.Member) + " (leaving)", Weight: "-", Who: holderName(*p.Holder), Joined: "-", Owned: len(of), Partitions: numbers(of)})
 			delete(owned, ownerOf(p))
@@ -136,7 +137,7 @@ func memberLink(infos []admin.Info, token uint64) string {
 	return ""
 }
 
-// numbers returns rising numbers as text: "0-3, 7".
+// numbers returns ascending numbers as text: "0-3, 7".
 func numbers(all []int) string {
 	var parts []string
 	for i := 0; i < len(all); {
@@ -154,7 +155,7 @@ func numbers(all []int) string {
 	return strings.Join(parts, ", ")
 }
 
-// group answers the page of a group.
+// group answers with the page of a group.
 func (s *server) group(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("name")
 	if name == "" {

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// mostHistories bounds the histories that are read at once.
+	// mostHistories limits the histories that are read at once.
 	mostHistories = 2
-	// historyTime bounds reading one.
+	// historyTime limits reading one history.
 	historyTime = 10 * time.Second
 )
 
@@ -23,7 +23,7 @@ const (
 func (s *server) tell(ctx context.Context, lock mirror.ID, ago time.Duration) story {
 	now := time.Now()
 	t := newTeller(lock.Kind, now.Add(-ago), now)
-	if shows := s.hub.about.Shows; shows != nil && !shows(lock.Name) { // nor may one be guessed
+	if shows := s.hub.about.Shows; shows != nil && !shows(lock.Name) { // guessing a name must not reveal a lock
 		return t.without(fmt.Errorf("the page shows the locks %s only", s.hub.about.Names), s.hub.about)
 	}
 	client := s.hub.src.Client()
@@ -47,14 +47,14 @@ func (s *server) tell(ctx context.Context, lock mirror.ID, ago time.Duration) st
 		if err != nil {
 			return t.without(err, s.hub.about)
 		}
-		if ev.Type == admin.EventGap && ev.Name == "" || ev.Kind == lock.Kind && ev.Name == lock.Name { // a name may be a pattern
+		if ev.Type == admin.EventGap && ev.Name == "" || ev.Kind == lock.Kind && ev.Name == lock.Name { // the name may have been read as a pattern
 			t.add(ev)
 		}
 	}
 	return t.story()
 }
 
-// without returns the story so far, and why there is no more of it.
+// without returns the story so far, and why there is no more.
 func (t *teller) without(err error, about About) story {
 	out := t.story()
 	out.Why = err.Error()

@@ -21,13 +21,13 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// writeTime bounds the time in which a viewer takes a part of an update.
+// writeTime limits how long a viewer may take to read one part of an update.
 const writeTime = 10 * time.Second
 
-// part is such a part.
+// part is the size of such a part in bytes.
 const part = 32 << 10
 
-// policy has a browser load and run nothing that is not of this page.
+// policy keeps a browser from loading or running anything from outside this page.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
@@ -42,9 +42,9 @@ type server struct {
 	writeTime time.Duration
 }
 
-// Handler serves the page of a hub. hosts are names that it is reached by, besides IP
-// addresses and localhost: a page of another name that has the address of this one, by DNS
-// rebinding, may not read it.
+// Handler serves the page of a hub. hosts are the names by which it is reached, besides IP
+// addresses and localhost. Requests for other names are refused, because a foreign site
+// could use DNS rebinding to read the page.
 func Handler(h *Hub, hosts []string) http.Handler {
 	return (&server{hub: h, hosts: hosts, histories: make(chan struct{}, mostHistories), writeTime: writeTime}).handler()
 }
@@ -56,7 +56,7 @@ func (s *server) handler() http.Handler {
 	mux.HandleFunc("GET /group", s.group)
 	entries, err := web.ReadDir("web")
 	if err != nil {
-		panic(err) // it is in the program
+		panic(err) // it is embedded in the program
 	}
 	for _, e := range entries {
 		if path.Ext(e.Name()) != ".html" {
@@ -73,7 +73,7 @@ func (s *server) handler() http.Handler {
 		} {
 			w.Header().Set(name, value)
 		}
-		// A stream sets its own. Nobody reads an answer forever.
+		// No client may read an answer forever. A stream sets its own deadlines.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(historyTime + s.writeTime))
 		switch {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -89,7 +89,7 @@ func (s *server) handler() http.Handler {
 	})
 }
 
-// named reports whether a request is for this page, by its Host.
+// named reports whether a request's Host is a name of this page.
 func (s *server) named(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -101,8 +101,8 @@ func (s *server) named(host string) bool {
 		slices.ContainsFunc(s.hosts, func(h string) bool { return strings.EqualFold(h, name) })
 }
 
-// foreign reports whether a page of another site asks, as browsers report it. A link to this page
-// is none.
+// foreign reports whether, according to the browser, a page of another site made the request.
+// Following a link to this page does not count.
 func foreign(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)
@@ -115,7 +115,7 @@ func foreign(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
 }
 
-// kinds are the media types of the files, whatever the machine has for them.
+// kinds are the media types of the files, independent of the machine's settings.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
@@ -124,7 +124,7 @@ var kinds = map[string]string{
 func file(name string) http.Handler {
 	text, err := web.ReadFile("web/" + name)
 	if err != nil {
-		panic(err) // it is in the program
+		panic(err) // it is embedded in the program
 	}
 	sum := sha256.Sum256(text)
 	tag, kind := `"`+hex.EncodeToString(sum[:8])+`"`, kinds[path.Ext(name)]
@@ -136,7 +136,7 @@ func file(name string) http.Handler {
 	})
 }
 
-// lockOf returns the lock that a request names, nil if it names none.
+// lockOf returns the lock that a request names, or nil.
 func lockOf(r *http.Request) (*mirror.ID, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -162,8 +162,8 @@ func (s *server) live(w http.ResponseWriter, r *http.Request) {
 	}
 	head := func() {
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-		w.Header().Set("X-Accel-Buffering", "no") // to nginx
-		w.Header().Set("Connection", "close")     // the deadlines below are the connection's
+		w.Header().Set("X-Accel-Buffering", "no") // for nginx
+		w.Header().Set("Connection", "close")     // the deadlines below apply to the connection
 		w.WriteHeader(http.StatusOK)
 	}
 	if r.Method == http.MethodHead {
@@ -196,7 +196,7 @@ func (s *server) live(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// history answers what has happened to a lock.
+// history answers with the history of a lock.
 func (s *server) history(w http.ResponseWriter, r *http.Request) {
 	lock, err := lockOf(r)
 	if err != nil || lock == nil {

@@ -15,17 +15,17 @@ import (
 const (
 	// pace is the time between two updates.
 	pace = 500 * time.Millisecond
-	// beat is the time after which a viewer hears that nothing has changed.
+	// beat is the time after which a viewer is told that nothing has changed.
 	beat = 5 * time.Second
-	// mostEvents bounds the events of an update, and the events that wait for it.
+	// mostEvents limits the events of an update, and mostPending the events that wait for it.
 	mostEvents, mostPending = 20, 4000
-	// mostQueued bounds the updates that a viewer has not taken.
+	// mostQueued limits the updates that a viewer has yet to take.
 	mostQueued = 4
-	// recent is the number of earlier events that a viewer gets at first.
+	// recent is the number of earlier events in a viewer's first update.
 	recent = 100
 )
 
-// MostViewers bounds the browsers that follow the page, a tab each.
+// MostViewers limits the browser tabs that follow the page.
 const MostViewers = 32
 
 // errFull refuses a viewer.
@@ -36,11 +36,11 @@ type Source interface {
 	// Lock returns one lock, and Below those whose names begin with a prefix, in any order.
 	Lock(mirror.ID) admin.Info
 	Below(prefix string) []admin.Info
-	// State returns what they are worth.
+	// State returns the condition of the mirror, and so how far the locks can be trusted.
 	State() mirror.State
 	// Ahead returns the lead of the server's clock.
 	Ahead() time.Duration
-	// Client returns what reads a history, or nil.
+	// Client returns the client that reads a history, or nil.
 	Client() *natslock.Client
 }
 
@@ -49,35 +49,35 @@ type About struct {
 	Bucket string `json:"bucket"`
 	Names  string `json:"names"` // the pattern
 
-	Shows  func(name string) bool `json:"-"`      // whether it matches; nil: any does
+	Shows  func(name string) bool `json:"-"`      // whether a name matches; nil if all do
 	Server string                 `json:"server"` // without credentials
 }
 
-// health reports whether the source is live, and what its bucket is.
+// health describes whether the source is live, and its bucket.
 type health struct {
 	State string `json:"state"`
 	Since int64  `json:"since,omitempty"` // since when the source is not live
-	Why   string `json:"why,omitempty"`   // it is not
-	AsOf  int64  `json:"asOf,omitempty"`  // when it last was; 0: never
+	Why   string `json:"why,omitempty"`   // why it is not live
+	AsOf  int64  `json:"asOf,omitempty"`  // when it last was live; 0 if never
 }
 
 // update is a message to a viewer.
 type update struct {
-	Now    int64      `json:"now"` // by the clock of the exporter, whose times all others are
+	Now    int64      `json:"now"` // by the exporter's clock, like all other times
 	Ahead  int64      `json:"ahead,omitempty"`
 	Health health     `json:"health"`
-	All    bool       `json:"all,omitempty"` // what follows replaces all before
+	All    bool       `json:"all,omitempty"` // this update replaces everything before it
 	About  *About     `json:"about,omitempty"`
 	Rows   []row      `json:"rows,omitempty"`
-	Due    [][2]int64 `json:"due,omitempty"`  // rows of which only Expires has changed
+	Due    [][2]int64 `json:"due,omitempty"`  // rows in which only Expires has changed
 	Gone   []uint64   `json:"gone,omitempty"` // rows
 	Lock   *detail    `json:"lock,omitempty"`
 	Lines  []line     `json:"lines,omitempty"`
-	Left   int        `json:"left,omitempty"` // events that are left out
-	Bye    string     `json:"bye,omitempty"`  // why nothing follows
+	Left   int        `json:"left,omitempty"` // events left out
+	Bye    string     `json:"bye,omitempty"`  // why no update follows
 }
 
-// Hub makes the updates of all viewers.
+// Hub produces the updates for all viewers.
 type Hub struct {
 	src   Source
 	about About
@@ -87,26 +87,26 @@ type Hub struct {
 	changed  map[mirror.ID]struct{}
 
 	mu      sync.Mutex
-	bye     string // nothing follows; under mu, before done is closed
+	bye     string // why no update follows; set under mu before done is closed
 	viewers map[*viewer]struct{}
 	rows    map[mirror.ID]row // as the viewers have them; nil without viewers
-	loaded  []admin.Info      // when the rows were read, for the viewers of single locks
+	loaded  []admin.Info      // the locks as of the last reload, for the viewers of single locks
 	next    uint64            // the id of a new row
-	all     []byte            // all rows; nil: not encoded since the last update
+	all     []byte            // all rows, encoded; nil if not encoded since the last update
 	ahead   time.Duration
 	health  health
 	events  ring
 	pending []admin.Event // since the last update
-	dropped int           // of these
-	spoke   time.Time     // the last update of the table
+	dropped int           // pending events that were dropped
+	spoke   time.Time     // the time of the last update of the table
 }
 
-// NewHub returns a hub. Its Run makes the updates.
+// NewHub returns a hub. Run produces its updates.
 func NewHub(src Source, about About) *Hub {
 	return &Hub{src: src, about: about, done: make(chan struct{}), changed: make(map[mirror.ID]struct{}), viewers: make(map[*viewer]struct{})}
 }
 
-// Changed notes that a lock has changed. It does not block.
+// Changed records that a lock has changed. It does not block.
 func (h *Hub) Changed(id mirror.ID) {
 	h.changing.Lock()
 	defer h.changing.Unlock()
@@ -122,12 +122,12 @@ func (h *Hub) takeChanged() map[mirror.ID]struct{} {
 	return changed
 }
 
-// Event takes an event of the bucket. It does not block.
+// Event records an event of the bucket. It does not block.
 func (h *Hub) Event(ev admin.Event) {
 	if !isShown(ev) {
 		return
 	}
-	if ev.Holder != nil && ev.Holder.Meta != nil { // it may be large, and is not shown
+	if ev.Holder != nil && ev.Holder.Meta != nil { // metadata may be large, and is not shown
 		holder := *ev.Holder
 		holder.Meta = nil
 		ev.Holder = &holder
@@ -144,7 +144,7 @@ func (h *Hub) Event(ev admin.Event) {
 	}
 }
 
-// Run makes updates until ctx ends.
+// Run produces updates until ctx ends.
 func (h *Hub) Run(ctx context.Context) {
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
@@ -158,7 +158,7 @@ func (h *Hub) Run(ctx context.Context) {
 	}
 }
 
-// End says to all viewers why nothing follows, and refuses new ones.
+// End tells all viewers why no update follows, and refuses new ones.
 func (h *Hub) End(why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,7 +168,7 @@ func (h *Hub) End(why string) {
 	}
 }
 
-// update makes one update for all viewers.
+// update produces one update for all viewers.
 func (h *Hub) update(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -179,7 +179,7 @@ func (h *Hub) update(now time.Time) {
 		return
 	}
 	before := h.health
-	h.all = nil // it has the time in it
+	h.all = nil // it contains the time
 	infos, up := h.changes(now)
 	h.check(now)
 	events := h.pending
@@ -199,7 +199,7 @@ func (h *Hub) update(now time.Time) {
 	h.updateLocks(now, infos, events, dropped)
 }
 
-// check notes the state of the source. Under mu.
+// check records the state of the source. h.mu is held.
 func (h *Hub) check(now time.Time) {
 	st := h.src.State()
 	if st.Condition == mirror.Live {
@@ -209,15 +209,15 @@ func (h *Hub) check(now time.Time) {
 	h.health.State, h.health.Since, h.health.Why = st.Condition.String(), millis(st.Since), st.Why.Error()
 }
 
-// changes asks the source, and brings the rows up to date. Under mu.
+// changes reads the changed locks from the source, and updates the rows. h.mu is held.
 func (h *Hub) changes(now time.Time) (map[mirror.ID]admin.Info, update) {
-	if h.rows == nil { // of all viewers none has any
+	if h.rows == nil { // no viewer has any rows yet
 		h.reload()
 	}
 	h.ahead = h.src.Ahead()
 	up := h.head(now)
 	changed := make(map[mirror.ID]admin.Info)
-	for _, info := range h.loaded { // what had changed until then is not known
+	for _, info := range h.loaded { // changes before the reload are not known
 		changed[mirror.IDOf(info)] = info
 	}
 	h.loaded = nil
@@ -251,7 +251,7 @@ func (h *Hub) changes(now time.Time) (map[mirror.ID]admin.Info, update) {
 	return changed, up
 }
 
-// reload reads all rows. Under mu.
+// reload reads all rows. h.mu is held.
 func (h *Hub) reload() {
 	changed := h.takeChanged()
 	infos := h.src.Below("")
@@ -268,7 +268,7 @@ func (h *Hub) reload() {
 	}
 }
 
-// row returns the row of a lock, which keeps its id. Under mu.
+// row returns the row of a lock, which keeps its id. h.mu is held.
 func (h *Hub) row(info admin.Info) row {
 	r := rowOf(info, h.ahead)
 	if old, known := h.rows[mirror.IDOf(info)]; known {
@@ -280,7 +280,7 @@ func (h *Hub) row(info admin.Info) row {
 	return r
 }
 
-// updateLocks makes the updates for the viewers of single locks. Under mu.
+// updateLocks produces the updates for the viewers of single locks. h.mu is held.
 func (h *Hub) updateLocks(now time.Time, infos map[mirror.ID]admin.Info, events []admin.Event, dropped int) {
 	made := make(map[mirror.ID][]byte)
 	for v := range h.viewers {
@@ -303,7 +303,7 @@ func (h *Hub) updateLocks(now time.Time, infos map[mirror.ID]admin.Info, events 
 	}
 }
 
-// lockUpdate returns the update of one lock, nil if nothing has changed. Under mu.
+// lockUpdate returns the update of one lock, or nil if nothing has changed. h.mu is held.
 func (h *Hub) lockUpdate(now time.Time, id mirror.ID, infos map[mirror.ID]admin.Info, events []admin.Event, dropped int) []byte {
 	info, changed := infos[id]
 	var own []admin.Event
@@ -326,13 +326,13 @@ func (h *Hub) lockUpdate(now time.Time, id mirror.ID, infos map[mirror.ID]admin.
 	return encode(up)
 }
 
-// head returns an update without news. Under mu.
+// head returns an update without news. h.mu is held.
 func (h *Hub) head(now time.Time) update {
 	return update{Now: now.UnixMilli(), Ahead: h.ahead.Milliseconds(), Health: h.health}
 }
 
-// begin returns the first update of a viewer, and the one after updates that it has missed. Under
-// mu.
+// begin returns a full update: a viewer's first one, or the one after updates that it has missed.
+// h.mu is held.
 func (h *Hub) begin(v *viewer, now time.Time) []byte {
 	h.check(now)
 	if v.lock != nil {
@@ -358,7 +358,7 @@ func (h *Hub) begin(v *viewer, now time.Time) []byte {
 	return h.all
 }
 
-// earlier returns the latest events that match, without the events of the next update. Under mu.
+// earlier returns the latest events that match, except those of the next update. h.mu is held.
 func (h *Hub) earlier(match func(admin.Event) bool) []line {
 	return lines(h.events.last(recent, len(h.pending)+h.dropped, match))
 }
@@ -376,7 +376,7 @@ func (h *Hub) seen(id mirror.ID, from time.Time) []admin.Event {
 func encode(up update) []byte {
 	text, err := json.Marshal(up) // one line
 	if err != nil {
-		panic(err) // no type of an update can fail
+		panic(err) // all types in an update can be encoded
 	}
 	return append(append([]byte("data: "), text...), "\n\n"...)
 }
@@ -384,16 +384,16 @@ func encode(up update) []byte {
 // viewer is a browser that follows the table, or one lock.
 type viewer struct {
 	hub  *Hub
-	lock *mirror.ID // nil: the table
+	lock *mirror.ID // nil for the table
 	wake chan struct{}
 
-	// All under the mutex of the hub.
-	behind bool     // it has to begin anew
+	// Guarded by the mutex of the hub.
+	behind bool     // it needs a full update
 	queue  [][]byte // updates that all viewers share
 	spoke  time.Time
 }
 
-// watch adds a viewer, until its leave. It returns an error if there are too many.
+// watch adds a viewer, until its leave is called. It returns an error if there are too many.
 func (h *Hub) watch(lock *mirror.ID) (*viewer, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -414,7 +414,8 @@ func (v *viewer) leave() {
 	delete(v.hub.viewers, v)
 }
 
-// put queues an update. A viewer that has too many begins anew instead. Under mu.
+// put queues an update. A viewer that has too many queued gets a full update instead. The hub's
+// mu is held.
 func (v *viewer) put(text []byte) {
 	switch {
 	case v.behind:
@@ -429,7 +430,7 @@ func (v *viewer) put(text []byte) {
 	}
 }
 
-// take returns what is queued, nil if nothing is.
+// take returns the queued updates, or nil.
 func (v *viewer) take() []byte {
 	v.hub.mu.Lock()
 	defer v.hub.mu.Unlock()

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	mostSpans = 400 // of a time line
-	mostLanes = 12  // of a time line: holders that are inside together, and waits
+	mostSpans = 400 // of a timeline
+	mostLanes = 12  // of a timeline: concurrent holders, and waits
 	mostLines = 500 // events of a history
 )
 
-// span is a hold or a wait on the time line of a lock. Times are milliseconds.
+// span is a hold or a wait on the timeline of a lock. Times are milliseconds.
 type span struct {
 	From int64  `json:"from"`
 	To   int64  `json:"to"`
 	Lane int    `json:"lane"`
 	Who  string `json:"who"`
 	Mode string `json:"mode,omitempty"`
-	How  string `json:"how"` // it has ended: an event's name; "waited" of a wait; "" of a hold that goes on
+	How  string `json:"how"` // how it ended: an event's name, "waited" for a wait, or "" for a hold that continues
 }
 
-// gap is a time of which events are missing.
+// gap is a period with missing events.
 type gap struct {
-	From int64  `json:"from,omitempty"` // 0: nothing before is kept
+	From int64  `json:"from,omitempty"` // 0 if nothing earlier is kept
 	To   int64  `json:"to"`
 	Text string `json:"text"`
 }
@@ -42,18 +42,18 @@ type story struct {
 	Spans   []span `json:"spans"`
 	Lines   []line `json:"lines"` // oldest first
 	Gaps    []gap  `json:"gaps"`
-	Left    int    `json:"left,omitempty"`   // earlier events that are left out
+	Left    int    `json:"left,omitempty"`   // earlier events left out
 	Missing uint64 `json:"missing"`          // writes to the bucket, of this lock or others
-	Spare   int    `json:"spare,omitempty"`  // spans that are left out
-	Why     string `json:"why,omitempty"`    // there is no history
-	Remedy  string `json:"remedy,omitempty"` // what to do about that
+	Spare   int    `json:"spare,omitempty"`  // spans left out
+	Why     string `json:"why,omitempty"`    // why there is no history
+	Remedy  string `json:"remedy,omitempty"` // what to do about it
 }
 
-// teller makes a story of events, which come oldest first.
+// teller turns events, which arrive oldest first, into a story.
 type teller struct {
 	from, to time.Time
 	mutex    bool
-	open     map[string]*admin.Event // grants, or what stands for them, by the claim
+	open     map[string]*admin.Event // grants, or the events that stand in for them, by claim
 	spans    []span
 	latest   []admin.Event
 	out      story
@@ -63,7 +63,7 @@ func newTeller(kind admin.Kind, from, to time.Time) *teller {
 	return &teller{from: from, to: to, mutex: kind == admin.KindMutex, open: map[string]*admin.Event{}}
 }
 
-// add takes an event.
+// add handles an event.
 func (t *teller) add(ev admin.Event) {
 	if ev.Type == admin.EventGap {
 		t.gap(ev)
@@ -71,7 +71,7 @@ func (t *teller) add(ev admin.Event) {
 	}
 	switch ev.Type {
 	case admin.EventGranted:
-		if t.mutex { // the end of the one before was missed
+		if t.mutex { // the end of the previous hold was missed
 			for id := range t.open {
 				t.end(id, ev.Time, "unknown")
 			}
@@ -139,7 +139,8 @@ func (t *teller) span(s span) {
 	}
 }
 
-// gap adds a gap. Gaps whose lock is unknown are summed up: nearly all are of other locks.
+// gap adds a gap. Gaps whose lock is unknown are summed up, because nearly all concern
+// other locks.
 func (t *teller) gap(ev admin.Event) {
 	g := gap{From: millis(ev.Time), To: millis(ev.Until)}
 	switch {

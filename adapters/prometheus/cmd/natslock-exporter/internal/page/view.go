@@ -14,20 +14,20 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// row is a lock in the table. Times are milliseconds by the clock of the exporter, and 0 is
+// row is a lock in the table. Times are milliseconds by the exporter's clock, and 0 means
 // none.
 type row struct {
 	ID      uint64 `json:"id"` // of the row
 	Kind    string `json:"kind"`
 	Name    string `json:"name"`          // for reading
-	Key     string `json:"key,omitempty"` // for a URL, if it is not Name
+	Key     string `json:"key,omitempty"` // for a URL, if not Name
 	State   string `json:"state"`
-	Alarm   bool   `json:"alarm,omitempty"` // it needs a look
+	Alarm   bool   `json:"alarm,omitempty"` // it needs attention
 	Holder  string `json:"holder,omitempty"`
-	Since   int64  `json:"since,omitempty"`   // the first grant of the present holders
-	Expires int64  `json:"expires,omitempty"` // when all are out if they are dead
+	Since   int64  `json:"since,omitempty"`   // the first grant of the current holders
+	Expires int64  `json:"expires,omitempty"` // when the last lease ends if the holders are dead
 	Queue   int    `json:"queue,omitempty"`   // goroutines
-	Wait    int64  `json:"wait,omitempty"`    // since when the longest waiter waits, without waiters by design
+	Wait    int64  `json:"wait,omitempty"`    // since when the longest waiter waits, not counting waiters by design
 }
 
 // isFree reports whether a lock has neither holders nor waiters.
@@ -78,7 +78,8 @@ func holders(info admin.Info) []admin.Holder {
 	return all
 }
 
-// stateOf returns the state of a lock in the words of lockctl top. alarm reports whether it needs a look.
+// stateOf returns the state of a lock in the words of lockctl top. alarm reports whether it needs
+// attention.
 func stateOf(info admin.Info) (state string, alarm bool) {
 	held := holders(info)
 	broken := slices.ContainsFunc(held, func(h admin.Holder) bool { return h.Broken != nil })
@@ -111,8 +112,8 @@ func stateOf(info admin.Info) (state string, alarm bool) {
 	return state, alarm
 }
 
-// permitsOf returns the number of permits that are taken, and their total. If clients disagree
-// about the total, it names all numbers.
+// permitsOf returns the number of permits taken and their total. If clients disagree about the
+// total, it lists all numbers.
 func permitsOf(info admin.Info) string {
 	var numbers []int
 	for _, h := range info.Permits {
@@ -131,34 +132,34 @@ func permitsOf(info admin.Info) string {
 	return fmt.Sprintf("%d of %s", len(info.Permits), cmp.Or(strings.Join(of, " or "), "?"))
 }
 
-// most bounds the holders and the waiters that the page of a lock has.
+// most limits the holders and the waiters on the page of a lock.
 const most = 200
 
 // detail is a lock on its own page.
 type detail struct {
 	Kind    string   `json:"kind"`
 	Name    string   `json:"name"`
-	Group   string   `json:"group,omitempty"` // for a URL: of a member or a partition of it
+	Group   string   `json:"group,omitempty"` // for a URL, if the lock is a member or partition of a group
 	State   string   `json:"state"`           // a sentence
 	Alarm   bool     `json:"alarm,omitempty"`
 	Holders []holder `json:"holders"`
 	Queue   []waiter `json:"queue"`
 	Waiting int      `json:"waiting"`        // goroutines, in the queue and behind the holder
-	More    [2]int   `json:"more,omitempty"` // holders and places that are left out
+	More    [2]int   `json:"more,omitempty"` // holders and places left out
 }
 
-// holder is a holder there.
+// holder is a holder on that page.
 type holder struct {
 	Title   string      `json:"title"` // "holder", "writer", "reader 2" or "slot 2"
 	Who     string      `json:"who"`
 	Since   int64       `json:"since"`
-	Expires int64       `json:"expires,omitempty"` // 0: never
-	Facts   [][2]string `json:"facts"`             // what and its value
+	Expires int64       `json:"expires,omitempty"` // 0 if never
+	Facts   [][2]string `json:"facts"`             // name and value
 	Meta    [][2]string `json:"meta,omitempty"`    // by key
 	Broken  string      `json:"broken,omitempty"`  // by whom and why
 }
 
-// waiter is a place there.
+// waiter is a place in the queue on that page.
 type waiter struct {
 	Position int    `json:"position"` // of its first goroutine
 	Who      string `json:"who"`
@@ -251,7 +252,7 @@ func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 	d.Holders = append(d.Holders, out)
 }
 
-// sentence returns the state of a lock as lockctl info has it.
+// sentence returns the state of a lock in the words of lockctl info.
 func sentence(info admin.Info) string {
 	readers := "1 reader"
 	if n := len(info.Readers); n != 1 {
@@ -309,7 +310,7 @@ func millis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// serverMillis returns a time of the server by the clock of the exporter.
+// serverMillis converts a server time to the exporter's clock.
 func serverMillis(t time.Time, ahead time.Duration) int64 {
 	if t.IsZero() {
 		return 0
