@@ -15,15 +15,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// bareSide is the limit: the speed of the same server with conditional publishes to
-// the same bucket, with no lock around them. To take is one publish, to release is one,
-// and to hand over is a release, a notification and a claim. It does not renew, has
-// no queue, resolves no lost answer and believes every notification.
+// bareSide is the upper bound: the speed of the same server with conditional publishes
+// to the same bucket, without a lock around them. A grant is one publish, a release is
+// one, and a hand-over is a release, a notification and a claim. It does not renew, has
+// no queue, resolves no lost answers and believes every notification.
 var bareSide = Side{
 	Name: "bare publishes", Server: "nats", Waiters: 1,
 	Setup: "the limit: two conditional publishes on natslock's own bucket, no lock",
 	Open: func(ctx context.Context, s *Servers) (*Client, error) {
-		maker, c, err := openNatslock(ctx, s) // it makes the bucket
+		maker, c, err := openNatslock(ctx, s) // it creates the bucket
 		if err != nil {
 			return nil, err
 		}
@@ -46,23 +46,23 @@ var bareSide = Side{
 type bareClient struct {
 	nc     *nats.Conn
 	stream jetstream.Stream
-	notify string // the prefix of a subject's notifications, in place of the bucket's
+	notify string // the prefix of a subject's notifications, instead of the bucket's
 
 	mu   sync.Mutex
-	last map[string]uint64 // by subject, the own tombstone
+	last map[string]uint64 // this client's last tombstone, by subject
 }
 
 const barePrefix = "$KV.natslock."
 
-// bareValue is as large as a record of the library's.
+// bareValue is as large as a record of the library.
 var bareValue = make([]byte, 100)
 
-// refusedError is a publish whose expectation was wrong.
+// refusedError is the refusal of a publish whose expectation was wrong.
 type refusedError struct{ last uint64 }
 
 func (r *refusedError) Error() string { return fmt.Sprintf("wrong last sequence: %d", r.last) }
 
-// message is the publish that takes a lock, or releases it.
+// message returns the message that takes or releases a lock.
 func message(subject string, expect uint64, take bool) *nats.Msg {
 	m := nats.NewMsg(subject)
 	m.Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(expect, 10))
@@ -109,7 +109,7 @@ func (c *bareClient) publish(ctx context.Context, subject string, expect uint64,
 	}
 }
 
-// sequence reads the sequence of an acknowledgement, without the cost of a decoder.
+// sequence reads the sequence of an acknowledgement without the cost of a decoder.
 func sequence(ack []byte) (uint64, bool) {
 	if bytes.Contains(ack, []byte(`"error"`)) {
 		return 0, false
@@ -163,7 +163,7 @@ func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
 		return 0, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	// The answer to this claim proves that the subscription is in place.
+	// The answer to this claim proves that the subscription is active.
 	held, err := c.publish(ctx, subject, 0, true)
 	refused, ok := errors.AsType[*refusedError](err)
 	if !ok {
@@ -175,7 +175,7 @@ func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
 			return held, nil
 		}
 	}
-	retry := time.NewTicker(time.Second) // a tombstone lives no longer
+	retry := time.NewTicker(time.Second) // tombstones live no longer
 	defer retry.Stop()
 	for {
 		expect := uint64(0)
@@ -184,7 +184,7 @@ func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
 			if m.Header.Get("KV-Operation") != "DEL" {
 				continue
 			}
-			// The server's headers come behind the writer's.
+			// The server's headers come after the writer's.
 			seq := m.Header.Values("Nats-Sequence")
 			if expect, err = strconv.ParseUint(seq[len(seq)-1], 10, 64); err != nil {
 				return 0, err

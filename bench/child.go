@@ -25,13 +25,13 @@ const (
 	childReady = "ready "
 )
 
-// childConfig is one server of one class.
+// childConfig describes one server of one class.
 type childConfig struct {
 	Kind   string
 	Number int
 	Dir    string
 	Port   int
-	Peers  []int // of all servers of the cluster; one: no cluster
+	Peers  []int // of all servers of the cluster; a single one means no cluster
 	Memory bool
 	Sync   bool
 	Redis  string
@@ -39,14 +39,14 @@ type childConfig struct {
 
 func (c childConfig) name(i int) string { return c.Kind + strconv.Itoa(i) }
 
-// runChild is the whole life of this program when it was started as a server; else
-// it returns at once.
+// runChild runs this program if it was started as a server, and does not return
+// then. Otherwise it returns at once.
 func runChild() {
 	text := os.Getenv(childEnv)
 	if text == "" {
 		return
 	}
-	signal.Ignore(os.Interrupt) // the parent decides
+	signal.Ignore(os.Interrupt) // the parent decides when to end
 	var c childConfig
 	err := json.Unmarshal([]byte(text), &c)
 	if err == nil {
@@ -68,7 +68,7 @@ func runChild() {
 	os.Exit(0)
 }
 
-// serve reports to the parent that the server is ready, and waits for the parent's end.
+// serve reports to the parent that the server is ready, and waits for the parent to end.
 func serve(pid int) {
 	fmt.Println(childReady + strconv.Itoa(pid))
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -157,12 +157,12 @@ func runRedis(c childConfig) error {
 		}
 	}
 	serve(cmd.Process.Pid)
-	_ = cmd.Process.Kill() // its data is of no use any more
+	_ = cmd.Process.Kill() // its data is no longer needed
 	<-ended
 	return nil
 }
 
-// answers asks a redis server whether it is there.
+// answers reports whether a redis server answers on a port.
 func answers(port int) bool {
 	c, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), time.Second)
 	if err != nil {

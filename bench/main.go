@@ -1,6 +1,6 @@
 // Command bench compares natslock with other distributed locks, each on the kind of
-// servers that it needs. It starts these servers itself, and writes its measurements as a
-// table, plots and raw numbers. "make compare" runs it.
+// server that it needs. It starts these servers itself, and writes its measurements as
+// tables, plots and raw numbers. "make compare" runs it.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 )
 
-// plan is how much is measured.
+// plan sets the extent of the measurements.
 type plan struct {
 	rounds int
 	step   time.Duration // for each figure of each side in each round
@@ -73,7 +73,7 @@ func run(ctx context.Context) (err error) {
 	return errors.Join(result.Violations(), result.Failed())
 }
 
-// The titles of the steps that a side names in Only.
+// The titles of steps, for Side.Only.
 const (
 	stepCycle      = "cycle"
 	stepThroughput = "throughput"
@@ -84,7 +84,7 @@ const (
 type step struct {
 	title   string
 	waiters int
-	only    string // the side that alone is measured in it, if any
+	only    string // the only side measured in this step, if set
 	run     func(ctx context.Context, o *opened, name string, d time.Duration) (Figures, error)
 }
 
@@ -110,7 +110,7 @@ func steps() []step {
 	return all
 }
 
-// opened is a side in a class, with two clients on connections of their own.
+// opened is a side in a class, with two clients on separate connections.
 type opened struct {
 	Side
 	clients []*Client
@@ -120,7 +120,7 @@ type opened struct {
 	servers *Servers
 }
 
-// open opens a side. If it is not measured, its result says why, or what failed.
+// open opens a side. If the side is not measured, its result says why, or what failed.
 func open(ctx context.Context, side Side, s *Servers) *opened {
 	o := &opened{Side: side, result: &SideResult{Name: side.Name, Figures: map[string][]float64{}}, servers: s}
 	if o.result.Skipped = side.unfit(s); o.result.Skipped != "" {
@@ -167,7 +167,7 @@ func (o *opened) close() {
 	}
 }
 
-// fails notes that a case of the side has failed. Of several joined errors it has the first.
+// fails records that a case of the side has failed. Of several joined errors it keeps the first.
 func (o *opened) fails(what string, err error) {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	o.result.Failures = append(o.result.Failures, what+": "+strings.ReplaceAll(line, "|", "/"))
@@ -189,7 +189,7 @@ func (p plan) class(ctx context.Context, class Class, dir, redis string) *ClassR
 	return p.measure(ctx, class, steps(), all)
 }
 
-// measure measures sides in turn. A case that fails is noted in the result of its side.
+// measure measures the sides in turn. It records a failed case in the result of its side.
 func (p plan) measure(ctx context.Context, class Class, steps []step, all []*opened) *ClassResult {
 	result := &ClassResult{Class: class}
 	for _, o := range all {
@@ -199,7 +199,7 @@ func (p plan) measure(ctx context.Context, class Class, steps []step, all []*ope
 	for round := range p.rounds {
 		for _, step := range steps {
 			for i := range all {
-				o := all[(i+round)%len(all)] // no side is always the first
+				o := all[(i+round)%len(all)] // rotate, so that no side is always first
 				if len(o.clients) == 0 || len(o.result.Failures) >= maxFailures || !o.measures(step) {
 					continue
 				}

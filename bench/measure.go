@@ -15,25 +15,25 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 )
 
-// The figures, by the names that raw.json has. Times are in seconds.
+// The figures, by their names in raw.json. Times are in seconds.
 const (
 	cycleP50    = "cycle_p50"   // an uncontended lock and unlock
 	cycleP99    = "cycle_p99"   //
-	allocs      = "allocs"      // of the client, for each of these cycles
+	allocs      = "allocs"      // of the client, per cycle
 	throughput  = "throughput"  // cycles per second, 64 goroutines on as many names
 	waitingCPU  = "waiting_cpu" // cores used by the clients and their servers while 100 wait
 	contended   = "contended"   // grants per second, contenders of two clients for one name with empty sections
 	longestWait = "longest"     // of a contender meanwhile
-	sentEach    = "sent"        // messages that the clients send for each of these grants
+	sentEach    = "sent"        // messages sent by the clients per contended grant
 	localSuffix = "_local"      // the same three, with all contenders in one client
 )
 
 func handOverP50(waiters int) string { return "handover_" + strconv.Itoa(waiters) + "_p50" }
 
-// crowd is the numbers of waiters that a hand-over is measured with.
+// crowd lists the numbers of waiters with which a hand-over is measured.
 var crowd = []int{1, 10, 100}
 
-// goroutines that throughput is measured with.
+// goroutines is the number of goroutines with which throughput is measured.
 const goroutines = 64
 
 // contenders is the number of goroutines that take one name over and over.
@@ -43,17 +43,17 @@ const contenders = 8
 type Figures map[string]float64
 
 // audit checks that the locks exclude. Each lock protects a plain number. A holder reads
-// the number when it gets the lock, and writes it one higher before it releases the lock.
-// Two holders that are inside at a time therefore lose a section. (The race detector
-// cannot see locks that are kept elsewhere: it would complain of every one.)
+// the number when it gets the lock, and writes it back plus one before it releases the
+// lock. So two concurrent holders lose a section. (The race detector cannot see locks
+// that are kept elsewhere, and would report every one.)
 type audit struct {
 	sections atomic.Int64 // in all
 	lost     atomic.Int64
-	stale    atomic.Int64 // sections whose token was not above all before it
+	stale    atomic.Int64 // sections whose token was not above all earlier ones
 }
 
 type protected struct {
-	number   int64  // guarded by the lock alone
+	number   int64  // guarded only by the lock
 	token    uint64 // the same
 	sections atomic.Int64
 	stale    atomic.Int64
@@ -78,7 +78,7 @@ func (a *audit) add(p *protected) {
 	a.stale.Add(p.stale.Load())
 }
 
-// under is one critical section with nothing in it.
+// under runs one empty critical section.
 func under(ctx context.Context, c *Client, name string, p *protected) error {
 	unlock, token, err := c.Lock(ctx, name)
 	if err != nil {
@@ -91,7 +91,7 @@ func under(ctx context.Context, c *Client, name string, p *protected) error {
 	return nil
 }
 
-// warmUp is how many cycles do not count.
+// warmUp is the number of cycles that do not count.
 const warmUp = 20
 
 func cycles(ctx context.Context, o *opened, name string, d time.Duration) (Figures, error) {
@@ -121,7 +121,7 @@ func cycles(ctx context.Context, o *opened, name string, d time.Duration) (Figur
 	}, nil
 }
 
-// quantile takes sorted times.
+// quantile returns the q quantile of sorted times.
 func quantile(took []time.Duration, q float64) float64 {
 	return took[min(int(float64(len(took))*q), len(took)-1)].Seconds()
 }
@@ -159,7 +159,7 @@ func manyNames(ctx context.Context, o *opened, name string, d time.Duration) (Fi
 	return Figures{throughput: float64(count.Load()) / time.Since(begun).Seconds()}, nil
 }
 
-// contention measures the goroutines of one client, and those of two.
+// contention measures contention among the goroutines of two clients, and of one.
 func contention(ctx context.Context, o *opened, name string, d time.Duration) (Figures, error) {
 	figures, err := contend(ctx, o, o.clients[:1], name+"-local", localSuffix, d)
 	if err != nil {
@@ -170,7 +170,7 @@ func contention(ctx context.Context, o *opened, name string, d time.Duration) (F
 	return figures, err
 }
 
-// contend has several goroutines of some clients take one name over and over, with
+// contend makes goroutines of the clients take one name over and over, with
 // nothing to do under the lock. The names of its figures end in suffix.
 func contend(ctx context.Context, o *opened, clients []*Client, name, suffix string, d time.Duration) (Figures, error) {
 	var p protected
@@ -208,7 +208,8 @@ func contend(ctx context.Context, o *opened, clients []*Client, name, suffix str
 	return figures, nil
 }
 
-// sent sums the messages that the clients have sent; false if nothing counts them.
+// sent sums the messages that the clients have sent. It returns false if nothing counts
+// them.
 func sent(clients []*Client) (sum uint64, counted bool) {
 	for _, c := range clients {
 		if c.Sent == nil {
@@ -219,25 +220,26 @@ func sent(clients []*Client) (sum uint64, counted bool) {
 	return sum, true
 }
 
-// settle is how long a lock is held when all clients have called Lock: long enough
-// for them to be queued.
+// settle is the time for which a lock is held after all clients have called Lock,
+// long enough for them to queue.
 const settle = 5 * time.Millisecond
 
-// idleTime is how long CPU is measured, which systems count in steps of 10 ms.
+// idleTime is the time over which CPU use is measured. Systems count it in steps of 10
+// ms.
 const idleTime = time.Second
 
-// relay hands one lock on among waiters+1 clients. It takes the time from the call of
-// unlock to the return of the next holder's Lock.
+// relay hands one lock on among waiters+1 clients. It measures the time from the call
+// of unlock to the return of the next holder's Lock.
 type relay struct {
 	protected
 	name    string
 	waiters int
 	settle  time.Duration
 	d       time.Duration
-	procs   []*process.Process // whose CPU is measured while all wait
+	procs   []*process.Process // their CPU use is measured while all wait
 
 	queued  chan struct{} // a client calls Lock
-	granted chan struct{} // the client that has released may queue again
+	granted chan struct{} // the client that released may queue again
 
 	// Guarded by the lock.
 	released time.Time
@@ -246,10 +248,10 @@ type relay struct {
 	figures  Figures
 }
 
-// warmRelay is how many hand-overs do not count.
+// warmRelay is the number of hand-overs that do not count.
 const warmRelay = 3
 
-// handOver measures the hand-overs with some waiters.
+// handOver measures hand-overs with a number of waiters.
 func handOver(ctx context.Context, o *opened, name string, waiters int, d time.Duration) (Figures, error) {
 	r := &relay{
 		name: name, waiters: waiters, settle: max(settle, o.Settle), d: d, figures: Figures{},
@@ -258,7 +260,8 @@ func handOver(ctx context.Context, o *opened, name string, waiters int, d time.D
 	if waiters == crowd[len(crowd)-1] {
 		r.procs = o.procs
 	}
-	// Goroutines of one client may hand a lock on among themselves, without the server.
+	// One client for each, because goroutines of one client may hand a lock on among
+	// themselves without the server.
 	clients := slices.Clone(o.clients)
 	for len(clients) < waiters+1 {
 		c, err := o.Open(ctx, o.servers)
@@ -272,7 +275,7 @@ func handOver(ctx context.Context, o *opened, name string, waiters int, d time.D
 	defer stop(nil)
 	var all sync.WaitGroup
 	for i := range r.waiters + 1 {
-		time.Sleep(time.Millisecond) // they come one after the other
+		time.Sleep(time.Millisecond) // they arrive one after the other
 		all.Go(func() {
 			if err := r.run(ctx, clients[i], stop); err != nil {
 				stop(err)
@@ -303,7 +306,7 @@ func (r *relay) run(ctx context.Context, c *Client, stop context.CancelCauseFunc
 			return fmt.Errorf("lock: %w", err)
 		}
 		done := false
-		if ctx.Err() == nil { // else the lock may have ended with it
+		if ctx.Err() == nil { // otherwise the lock may have ended with it
 			if done, err = r.hold(ctx, now, token); err != nil {
 				stop(err)
 			}
@@ -321,7 +324,7 @@ func (r *relay) run(ctx context.Context, c *Client, stop context.CancelCauseFunc
 			return fmt.Errorf("unlock: %w", err)
 		}
 		select {
-		case <-r.granted: // else one client would hand the lock to itself
+		case <-r.granted: // otherwise a client would hand the lock to itself
 		case <-ctx.Done():
 			return nil
 		}
@@ -334,7 +337,7 @@ func (r *relay) hold(ctx context.Context, now time.Time, token uint64) (done boo
 	first := r.released.IsZero()
 	others := 1
 	if first {
-		others = r.waiters + 1 // its own call among them
+		others = r.waiters + 1 // including its own call
 	} else {
 		r.took = append(r.took, now.Sub(r.released))
 		r.granted <- struct{}{}
@@ -347,7 +350,7 @@ func (r *relay) hold(ctx context.Context, now time.Time, token uint64) (done boo
 		}
 	}
 	if first {
-		time.Sleep(50*settle + time.Duration(r.waiters)*time.Millisecond) // many queue at a time
+		time.Sleep(50*settle + time.Duration(r.waiters)*time.Millisecond) // many queue at the same time
 		if len(r.procs) > 0 {
 			if err := r.idle(); err != nil {
 				return false, err
@@ -366,7 +369,7 @@ func (r *relay) hold(ctx context.Context, now time.Time, token uint64) (done boo
 	return done, nil
 }
 
-// idle measures the CPU that the waiting costs.
+// idle measures the CPU use of waiting.
 func (r *relay) idle() error {
 	before, err := usage(r.procs)
 	if err != nil {
@@ -379,7 +382,8 @@ func (r *relay) idle() error {
 	return err
 }
 
-// usage is the seconds of CPU that processes have used, in steps of some milliseconds.
+// usage returns the CPU time that processes have used, in seconds, with a resolution of
+// some milliseconds.
 func usage(procs []*process.Process) (float64, error) {
 	sum := 0.
 	for _, p := range procs {

@@ -8,12 +8,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// naivePoll is how often the naive lock tries again.
+// naivePoll is the interval at which the naive lock tries again.
 const naivePoll = 50 * time.Millisecond
 
 // naiveSide is the lock that people write by hand on a key-value bucket: create,
-// try again after a while, delete. It neither renews nor has a token, and its
-// deletion does not check whose lock it is.
+// try again after a while, delete. It does not renew, has no token, and deletes
+// without checking whose lock it is.
 var naiveSide = Side{
 	Name: "naive NATS", Server: "nats",
 	Setup: "key-value `Create`, polled every 50 ms, `Delete`; the bucket's TTL is 15 s; no renewal",
@@ -52,9 +52,8 @@ func naiveLock(kv jetstream.KeyValue) func(context.Context, string) (Unlock, uin
 	}
 }
 
-// inFlight recognizes the answer of three replicas to clients that race. Without this the
-// lock fails in every crowd there. People that write it by hand find that out in
-// production.
+// inFlight recognizes the answer of three replicas to racing clients. Without it the lock
+// fails there in every crowd, as people who write it by hand find out in production.
 func inFlight(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == 10164

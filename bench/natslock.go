@@ -24,8 +24,8 @@ var exactSide = Side{
 	Open:  natslockWith([]natslock.Option{natslock.WithTuning(natslock.Tuning{Turn: -1})}),
 }
 
-// lingerSide lingers briefly: locks that are idle after a step must not cost anything in
-// the next steps.
+// lingerSide lingers only briefly, because locks left idle by one step must not cost
+// anything in the next.
 var lingerSide = Side{
 	Name: "natslock, Linger", Server: "nats", Only: []string{stepCycle, stepThroughput, stepContention},
 	Setup: "natslock with `Linger(time.Second)`: the client keeps the lock until another client asks",
@@ -82,7 +82,7 @@ func storage(c Class) jetstream.StorageType {
 	return jetstream.FileStorage
 }
 
-// connectNATS connects to the first server, so that all sides on NATS have the same way.
+// connectNATS connects to the first server, so that all sides on NATS take the same path.
 func connectNATS(s *Servers) (*nats.Conn, error) {
 	return nats.Connect(strings.Join(s.addrs["nats"], ","), nats.DontRandomize())
 }
@@ -96,7 +96,8 @@ func connectJetStream(s *Servers) (*nats.Conn, jetstream.JetStream, error) {
 	return nc, js, err
 }
 
-// sentOn counts the messages of a client on a connection of its own.
+// sentOn returns a function that counts the messages of a client that has its own
+// connection.
 func sentOn(nc *nats.Conn) func() uint64 {
 	return func() uint64 { return nc.Stats().OutMsgs }
 }

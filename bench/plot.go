@@ -22,7 +22,7 @@ import (
 // plotted is one plot.
 type plotted struct {
 	File, Title, unit string
-	figure            string // by class; "": hand-over by waiters
+	figure            string // by class; "" for hand-over by waiters
 	scale             float64
 }
 
@@ -35,7 +35,7 @@ var plottedAll = []plotted{
 // plottedSides are the sides that are measured in all steps.
 var plottedSides = slices.DeleteFunc(slices.Clone(sides), func(s Side) bool { return s.Only != nil })
 
-// palette has colours that colour-blind people can tell apart as well.
+// palette has colours that colour-blind people can tell apart too.
 var palette = []color.RGBA{
 	{0x55, 0x55, 0x55, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x80, 0x80, 0x00, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x00, 0x72, 0xb2, 0xff},
 	{0x56, 0xb4, 0xe9, 0xff}, {0x00, 0x9e, 0x73, 0xff}, {0xcc, 0x79, 0xa7, 0xff},
@@ -46,7 +46,7 @@ var shapes = []draw.GlyphDrawer{
 	draw.BoxGlyph{}, draw.TriangleGlyph{}, draw.PyramidGlyph{},
 }
 
-// plots draws the plots that have a point, and returns them.
+// plots draws the plots that have at least one point, and returns them.
 func (r *Result) plots(dir string) (drawn []plotted, err error) {
 	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 	plotter.DefaultFont = plot.DefaultFont
@@ -64,7 +64,7 @@ func (r *Result) plots(dir string) (drawn []plotted, err error) {
 	return drawn, nil
 }
 
-// save writes a plot with its legend beside the data rather than over it.
+// save writes a plot with its legend next to the data rather than over it.
 func save(p *plot.Plot, file string) error {
 	const width, beside = 28 * vg.Centimeter, 9 * vg.Centimeter
 	c := vgsvg.New(width, 11*vg.Centimeter)
@@ -80,13 +80,13 @@ func save(p *plot.Plot, file string) error {
 	if _, err := c.WriteTo(&svg); err != nil {
 		return err
 	}
-	// Few readers have the font, but most have one of its measures.
+	// Few readers have the font, but most have one with the same metrics.
 	family := "font-family:" + string(plot.DefaultFont.Typeface) + " " + string(plot.DefaultFont.Variant)
 	text := bytes.ReplaceAll(svg.Bytes(), []byte(family), []byte(family+",Arial,Helvetica,sans-serif"))
 	return os.WriteFile(file, text, 0o644)
 }
 
-// plot returns nil if nothing was measured.
+// plot returns the plot of a figure, or nil if nothing was measured.
 func (r *Result) plot(what plotted) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = what.Title
@@ -138,7 +138,7 @@ func (r *Result) plot(what plotted) (*plot.Plot, error) {
 		p.NominalX(titles...)
 		p.X.Min, p.X.Max = -0.5, float64(len(titles))+0.3
 	}
-	p.Y.Min = math.Pow(10, math.Floor(math.Log10(p.Y.Min))) // whole decades have labels
+	p.Y.Min = math.Pow(10, math.Floor(math.Log10(p.Y.Min))) // whole decades get labels
 	p.Y.Max = math.Pow(10, math.Ceil(math.Log10(p.Y.Max)))
 	return p, nil
 }
@@ -161,7 +161,7 @@ func (c *ClassResult) side(name string) *SideResult {
 	return &SideResult{}
 }
 
-// byClass has a point in each class, the sides beside each other.
+// byClass returns a point for each class. The points of the sides stand side by side.
 func (r *Result) byClass(i int, what plotted) plotter.XYs {
 	var points plotter.XYs
 	for x, c := range r.Classes {
@@ -172,7 +172,7 @@ func (r *Result) byClass(i int, what plotted) plotter.XYs {
 	return points
 }
 
-// handOvers has a point for each number of waiters, in the class of files.
+// handOvers returns a point for each number of waiters, in the file class.
 func (r *Result) handOvers(side string, scale float64) plotter.XYs {
 	var points plotter.XYs
 	for _, c := range r.Classes {

@@ -31,10 +31,10 @@ type Result struct {
 	Machine  Machine           `json:"machine"`
 	Sections int64             `json:"sections"`
 	Classes  []*ClassResult    `json:"classes"`
-	Note     string            `json:"note,omitempty"` // put there by hand, about this run
+	Note     string            `json:"note,omitempty"` // added by hand, about this run
 }
 
-// Machine is where it was measured.
+// Machine describes the machine of the measurements.
 type Machine struct {
 	Cores      int     `json:"cores"`
 	CPU        string  `json:"cpu"`
@@ -43,24 +43,24 @@ type Machine struct {
 	LoadAfter  float64 `json:"load_after"`
 }
 
-// ClassResult has the measurements of a class.
+// ClassResult holds the measurements of a class.
 type ClassResult struct {
 	Class
 	Sides []*SideResult `json:"sides"`
 }
 
-// SideResult has the figures by name, one of each round.
+// SideResult holds the figures of a side by name, one value per round.
 type SideResult struct {
 	Name     string               `json:"name"`
 	Skipped  string               `json:"skipped,omitempty"`
 	Failures []string             `json:"failures,omitempty"`
 	Figures  map[string][]float64 `json:"figures,omitempty"`
 	Sections int64                `json:"sections"` // critical sections that were checked
-	Lost     int64                `json:"lost"`     // sections in which another holder was too
-	Stale    int64                `json:"stale"`    // sections whose fencing token was not above all before it
+	Lost     int64                `json:"lost"`     // sections in which there was another holder too
+	Stale    int64                `json:"stale"`    // sections whose fencing token was not above all earlier ones
 }
 
-// median returns 0 where nothing was measured.
+// median returns the median of a figure, or 0 if it was not measured.
 func (s *SideResult) median(figure string) float64 {
 	all := slices.Sorted(slices.Values(s.Figures[figure]))
 	if len(all) == 0 {
@@ -69,7 +69,7 @@ func (s *SideResult) median(figure string) float64 {
 	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
 }
 
-// compared are the modules whose versions the report has.
+// compared are the modules whose versions the report lists.
 var compared = []string{
 	"github.com/nats-io/nats-server/v2", "github.com/nats-io/nats.go", "go.etcd.io/etcd/server/v3",
 	"go.etcd.io/etcd/client/v3", "github.com/go-redsync/redsync/v4", "github.com/bsm/redislock",
@@ -120,7 +120,8 @@ func (r *Result) finish() {
 	}
 }
 
-// Violations are the sides that did not exclude.
+// Violations returns an error that names the sides whose locks did not exclude or
+// whose tokens did not rise, or nil.
 func (r *Result) Violations() error {
 	var errs []error
 	for _, c := range r.Classes {
@@ -136,7 +137,7 @@ func (r *Result) Violations() error {
 	return errors.Join(errs...)
 }
 
-// Failed returns the cases that failed, which the report has too.
+// Failed returns the cases that failed, which the report also lists.
 func (r *Result) Failed() error {
 	var errs []error
 	for _, row := range r.rows(func(s *SideResult) []string { return s.Failures }) {
@@ -190,7 +191,7 @@ func (r *Result) write(dir string) error {
 	return errors.Join(report.Execute(f, r), f.Close())
 }
 
-// rewrite writes the report and the plots of the raw numbers that are there.
+// rewrite writes the report and the plots from existing raw numbers.
 func rewrite(dir string) error {
 	raw, err := os.ReadFile(filepath.Join(dir, "benchmarks", "raw.json"))
 	if err != nil {
@@ -203,7 +204,7 @@ func rewrite(dir string) error {
 	return r.write(dir)
 }
 
-// rows has a row for each text that of returns of a side in a class.
+// rows returns a row for each text that of returns for a side in a class.
 func (r *Result) rows(of func(*SideResult) []string) (rows [][]string) {
 	for _, c := range r.Classes {
 		for _, s := range c.Sides {
@@ -215,7 +216,7 @@ func (r *Result) rows(of func(*SideResult) []string) (rows [][]string) {
 	return rows
 }
 
-// listed is a table of texts. It says nothing if it has no row.
+// listed returns a table of texts, or the text nothing if there are no rows.
 func listed(columns []string, nothing string, rows [][]string) string {
 	if len(rows) == 0 {
 		rows = [][]string{{"", "", nothing}}
@@ -223,7 +224,7 @@ func listed(columns []string, nothing string, rows [][]string) string {
 	return markdown("---", columns, rows)
 }
 
-// markdown is a table whose columns behind the first are aligned as align says.
+// markdown returns a table whose columns after the first are aligned by align.
 func markdown(align string, columns []string, rows [][]string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %s |\n|---|%s\n", strings.Join(columns, " | "), strings.Repeat(align+"|", len(columns)-1))
@@ -233,7 +234,7 @@ func markdown(align string, columns []string, rows [][]string) string {
 	return b.String()
 }
 
-// contentionTable is the Markdown table of the contention of a class.
+// contentionTable returns the Markdown table of the contention in a class.
 func contentionTable(c *ClassResult) string {
 	columns := []string{"8 contend", "one client: grants/s", "longest wait", "messages sent per grant", "two clients: grants/s", "longest wait", "messages sent per grant"}
 	var rows [][]string
@@ -250,7 +251,7 @@ func contentionTable(c *ClassResult) string {
 	return markdown("---:", columns, rows)
 }
 
-// aloneTable is the Markdown table of what natslock alone is measured in.
+// aloneTable returns the Markdown table of the figures measured only for natslock.
 func (r *Result) aloneTable() string {
 	columns := []string{"", "notification of a break, p50", "p99"}
 	for _, n := range readers {
@@ -271,7 +272,7 @@ func (r *Result) aloneTable() string {
 	return markdown("---:", columns, rows)
 }
 
-// table is the Markdown table of a class.
+// table returns the Markdown table of a class.
 func table(c *ClassResult) string {
 	columns := []string{
 		"", "cycle p50", "p99", "to bare", "allocations", "cycles/s, 64 names", "to bare",
@@ -285,7 +286,7 @@ func table(c *ClassResult) string {
 			continue
 		}
 		if len(s.Figures[cycleP50]) == 0 && len(s.Failures) == 0 {
-			continue // measured elsewhere only
+			continue // measured only in other steps
 		}
 		ratio := func(figure string) string {
 			limit := bare.median(figure)
@@ -316,7 +317,8 @@ func table(c *ClassResult) string {
 	return markdown("---:", columns, rows)
 }
 
-// format formats the median of a figure, which may be 0; "-" if it was not measured.
+// format formats the median of a figure, which may be 0, or returns "-" if it was
+// not measured.
 func (s *SideResult) format(figure, format string) string {
 	if len(s.Figures[figure]) == 0 {
 		return "-"
@@ -331,7 +333,7 @@ func number(v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-// duration prints three digits.
+// duration formats a time with three digits.
 func duration(seconds float64) string {
 	switch {
 	case seconds == 0:

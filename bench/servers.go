@@ -18,10 +18,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// patience is how long a server may take to start or to end, and a step beyond its time.
+// patience limits how long a server may take to start or stop, and how long a step may
+// overrun.
 const patience = 30 * time.Second
 
-// Servers are the servers of one class, each a process of its own.
+// Servers are the servers of one class, each in its own process.
 type Servers struct {
 	Class   Class
 	addrs   map[string][]string // host:port, by kind
@@ -30,8 +31,8 @@ type Servers struct {
 	procs   map[string][]*child
 }
 
-// child is a process that ends when its standard input does. Not even a bench
-// that is killed leaves a child behind.
+// child is a process that ends when its standard input does, so not even a killed
+// bench leaves a child behind.
 type child struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -39,8 +40,8 @@ type child struct {
 	pid   int32 // of the server itself, set when it is ready
 }
 
-// startServers starts the servers that are installed, with data below dir. A kind that
-// does not start is noted in failed, and does not keep the others from starting.
+// startServers starts the installed servers, with data below dir. It records a kind
+// that does not start in failed, and starts the others.
 func startServers(ctx context.Context, class Class, dir, redisServer string) *Servers {
 	s := &Servers{
 		Class: class, addrs: map[string][]string{}, missing: map[string]string{}, failed: map[string]error{}, procs: map[string][]*child{},
@@ -127,7 +128,7 @@ func (s *Servers) placeable(ctx context.Context) error {
 	}
 }
 
-// Stop ends all of them.
+// Stop stops all servers.
 func (s *Servers) Stop() {
 	for _, procs := range s.procs {
 		for _, p := range procs {
@@ -192,12 +193,12 @@ func startChild(c childConfig) (*child, error) {
 	return p, nil
 }
 
-// tail is the end of a text as one line.
+// tail returns the end of a text as one line.
 func tail(text []byte, n int) string {
 	return strings.Join(strings.Fields(string(text[max(0, len(text)-n):])), " ")
 }
 
-// freePorts finds ports that no program listens on.
+// freePorts finds ports on which no program listens.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {
@@ -205,7 +206,7 @@ func freePorts(n int) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() // when all are chosen, so that none is chosen twice
+		defer l.Close() // deferred until all are chosen, so none is chosen twice
 		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return ports, nil

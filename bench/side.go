@@ -6,37 +6,38 @@ import (
 	"time"
 )
 
-// leaseTTL is how long every side's lock lives without a renewal by its holder.
+// leaseTTL is the lifetime of every side's lock without a renewal by its holder.
 const leaseTTL = 15 * time.Second
 
 // Unlock waits until the release has been sent and, where the side reports that,
 // acknowledged.
 type Unlock = func(context.Context) error
 
-// A Client is one process's access to one kind of lock, over connections of its own.
+// A Client is one process's access to one kind of lock, over its own connections.
 type Client struct {
 	// Lock waits for the named lock, which is held until unlock is called. The token is 0
 	// if the side has none.
 	Lock func(ctx context.Context, name string) (unlock Unlock, token uint64, err error)
-	// Sent returns the number of messages that the client has sent; nil if nothing counts
-	// them.
+	// Sent returns the number of messages that the client has sent. It is nil if nothing
+	// counts them.
 	Sent func() uint64
-	// Close gives up the connections. No lock may be held.
+	// Close closes the connections. No lock may be held.
 	Close func()
 }
 
-// A Side is one way to lock, as its users run it.
+// A Side is one way to lock, set up as its users do.
 type Side struct {
 	Name string
 	// Server is the kind of server it needs: "nats", "redis" or "etcd".
 	Server string
-	// Waiters bounds the waiters that it is measured with; 0: any number.
+	// Waiters limits the waiters that it is measured with; 0 means no limit.
 	Waiters int
-	// Only has the steps it is measured in, by title; nil: all.
+	// Only lists the titles of the steps it is measured in; nil means all.
 	Only []string
-	// Settle is how long a waiter takes to be in its place after all; 0: settle.
+	// Settle is the time that a waiter needs to reach its place in the queue; 0 means
+	// settle.
 	Settle time.Duration
-	// Setup tells the report's reader how the side was set up.
+	// Setup tells readers of the report how the side was set up.
 	Setup string
 	// Open connects to the servers of a class.
 	Open func(ctx context.Context, s *Servers) (*Client, error)
@@ -45,8 +46,8 @@ type Side struct {
 	NotInMemory, NotReplicated string
 }
 
-// sides are all sides, in the order of the tables. The first is the limit that
-// the others are compared with.
+// sides are all sides, in the order of the tables. The first is the upper bound with
+// which the others are compared.
 var sides = []Side{bareSide, natslockSide, exactSide, lingerSide, naiveSide, redsyncSide, redislockSide, rueidislockSide, etcdSide}
 
 // measures reports whether the side is measured in a step.
@@ -57,7 +58,7 @@ func (s Side) measures(st step) bool {
 	return (st.only == "" || st.only == s.Name) && (s.Waiters == 0 || st.waiters <= s.Waiters)
 }
 
-// unfit returns why the side is not measured on these servers, "" if it is.
+// unfit returns why the side is not measured on these servers, or "" if it is.
 func (s Side) unfit(servers *Servers) string {
 	switch {
 	case servers.Class.Memory && s.NotInMemory != "":
@@ -68,7 +69,7 @@ func (s Side) unfit(servers *Servers) string {
 	return servers.missing[s.Server]
 }
 
-// A Class is a promise of durability: only sides that give the same one are compared.
+// A Class is a promise of durability. Only sides that make the same promise are compared.
 type Class struct {
 	Name, Title string
 	Replicas    int

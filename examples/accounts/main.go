@@ -1,6 +1,6 @@
 // Command accounts is an HTTP service that takes a lock for each account that it changes.
-// Any number of replicas serve the same accounts. Two postings to one account run one after
-// the other, and postings to different accounts run side by side.
+// Any number of replicas serve the same accounts. Postings to one account run one after the
+// other, and postings to different accounts side by side.
 //
 //	lockctl server &
 //	go run ./examples/accounts -listen 127.0.0.1:8081 &
@@ -9,16 +9,17 @@
 //	curl -i -X POST '127.0.0.1:8082/accounts/alice/postings?amount=-3'
 //	curl -i 127.0.0.1:8082/accounts/alice
 //
-// A posting asks another service for approval first, if -approve names one. That is why a
-// compare-and-set alone would not do: two postings would be approved against one balance.
+// If -approve names another service, a posting first asks it for approval. That is why a
+// compare-and-set alone would not do: two postings could be approved against the same
+// balance.
 //
 // A request whose answer has a Retry-After has changed nothing. The status says why:
 //
-//   - 423: others kept the account for longer than -wait.
-//   - 503: the servers did not answer, or this replica ends.
+//   - 423: others kept the account locked for longer than -wait.
+//   - 503: the servers did not answer, or this replica is shutting down.
 //   - 409: a newer holder of the lock has changed the account.
 //
-// After the status 500 the posting may be stored.
+// After the status 500 the posting may have been stored.
 package main
 
 import (
@@ -61,7 +62,7 @@ func main() {
 	}
 }
 
-// service has the state of the handlers.
+// service holds the state of the handlers.
 type service struct {
 	locks    *natslock.Client
 	accounts jetstream.KeyValue
@@ -105,8 +106,8 @@ func (s *service) run(ctx context.Context, server, listen string, ttl time.Durat
 	case <-ctx.Done():
 	}
 
-	// Requests that wait for an account, and new ones, are answered with 503, and those at work
-	// finish. Each releases its lock. Those that take longer than this are cut off.
+	// Requests that wait for an account and new requests get a 503, and those in progress
+	// finish and release their locks. Those that take longer than this are cut off.
 	log.Printf("pid %d: ends, requests at work: %d", os.Getpid(), s.locks.Stats().Held)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -129,14 +130,14 @@ func (s *service) post(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the amount is no whole number", http.StatusBadRequest)
 		return
 	}
-	// When the client of the request goes away, the wait and the work end.
+	// If the HTTP client goes away, the wait and the work end.
 	l, err := s.locks.Lock(r.Context(), natslock.Join("accounts", id), natslock.MaxWait(s.wait))
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
 	defer func() {
-		// The bucket has checked the token of a write, so the answer stays as it is.
+		// The bucket has checked the token of any write, so the answer does not change.
 		if err := l.Unlock(r.Context()); err != nil {
 			log.Printf("pid %d: %v", os.Getpid(), err)
 		}
@@ -156,7 +157,7 @@ var (
 )
 
 // change reads an account, asks for approval, and writes the account. The context of the
-// lock ends before another replica gets the lock. A replica that was suspended does not
+// lock ends before another replica gets the lock, but a suspended replica does not
 // notice that in time. So the account keeps the token of its last writer.
 func (s *service) change(l *natslock.Lock, id string, amount int) (a account, err error) {
 	ctx := l.Context()
@@ -181,8 +182,8 @@ func (s *service) change(l *natslock.Lock, id string, amount int) (a account, er
 	if err != nil {
 		return a, err
 	}
-	// The check above and this write are one step, because a write in between changes the
-	// revision.
+	// The check above and this write are one step, because a write in between would
+	// change the revision.
 	_, err = s.accounts.Update(ctx, id, value, revision)
 	if err != nil && !errors.Is(err, jetstream.ErrKeyExists) {
 		err = fmt.Errorf("%w: %w", errUnknown, err)
@@ -190,8 +191,8 @@ func (s *service) change(l *natslock.Lock, id string, amount int) (a account, er
 	return a, err
 }
 
-// ask asks for the approval of a new balance. The other service can refuse stale holders by
-// the token, too.
+// ask asks for approval of a new balance. The other service can refuse stale holders by the
+// token, too.
 func (s *service) ask(ctx context.Context, id string, a account) error {
 	if s.approve == "" {
 		return nil
@@ -224,14 +225,14 @@ func (s *service) show(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(entry.Value()) // fails if nobody reads it
 }
 
-// healthy is for a load balancer: it should leave out a replica that cannot take locks.
+// healthy tells a load balancer whether this replica can take locks.
 func (s *service) healthy(w http.ResponseWriter, r *http.Request) {
 	if err := s.locks.Healthy(); err != nil {
 		s.fail(w, r, err)
 	}
 }
 
-// fail answers a request that has changed nothing, or nothing for certain.
+// fail answers a request that has changed nothing, or may not have.
 func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var status int
 	switch {
@@ -249,7 +250,7 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusConflict
 	case errors.Is(err, natslock.ErrTimeout) && !errors.Is(err, natslock.ErrUnavailable):
 		status = http.StatusLocked
-	default: // the servers do not answer, or this replica ends
+	default: // the servers do not answer, or this replica is shutting down
 		status = http.StatusServiceUnavailable
 	}
 	switch status {

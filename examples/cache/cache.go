@@ -18,8 +18,8 @@ type cache struct {
 	age   time.Duration
 }
 
-// use reads the cache, and rewrites it before if it is too old. The read lock lingers: until
-// somebody wants to write, the next read costs no message.
+// use reads the cache, after rewriting it if it is too old. The read lock lingers: until
+// some process wants to write, the next read costs no message.
 func (c cache) use(ctx context.Context) error {
 	old := false
 	err := c.locks.RDo(ctx, "cache", func(context.Context, *natslock.Lock) (err error) {
@@ -31,7 +31,7 @@ func (c cache) use(ctx context.Context) error {
 	}
 	return c.locks.Do(ctx, "cache", func(ctx context.Context, l *natslock.Lock) error {
 		if old, err := c.read(); err != nil || !old {
-			return err // another process has rewritten it meanwhile
+			return err // another process has rewritten it in the meantime
 		}
 		log.Printf("writes, token %d", l.Token())
 		return os.WriteFile(c.file, []byte(time.Now().Format(time.RFC3339Nano)), 0o600)

@@ -1,5 +1,5 @@
-// Command cache reads a file that other processes rewrite. Any number of processes read it at
-// a time, and none while one rewrites it.
+// Command cache reads a file that other processes rewrite. Any number of processes can read
+// it at the same time, but none while one rewrites it.
 //
 //	lockctl server &
 //	for i in 1 2 3; do go run ./examples/cache -file /tmp/index & done; wait

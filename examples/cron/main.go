@@ -1,8 +1,8 @@
 // Command cron makes a report once per period, in the process that asks first, however many
-// run this program. The period is a part of the lock's name, and the lock stays after the
-// report: a process that is late, or starts now, is told that the report is made. A report that
-// fails, or whose process dies, is made by the next process that asks. On SIGTERM the report
-// that is being made is finished.
+// run. The period is part of the lock's name, and the lock stays after the report, so a process
+// that is late or has just started is told that the report is done. If a report fails or its
+// process dies, the next process that asks makes it. On SIGTERM a report in progress is
+// finished.
 //
 //	for i in 1 2 3; do go run ./examples/cron -period 5s & done; wait
 package main
@@ -39,14 +39,14 @@ func main() {
 		log.Fatal(err)
 	}
 	defer locks.Close(context.Background()) // before nc.Close
-	tick := time.Tick(*period / 5)          // several in each period: the next one tries again
+	tick := time.Tick(*period / 5)          // several per period, to try again
 	for done := ""; *times != 0; {
 		select {
 		case <-tick:
 		case <-ctx.Done():
 			return
 		}
-		// Of a day that would be time.Now().In(location).Format(time.DateOnly).
+		// For a day this would be time.Now().In(location).Format(time.DateOnly).
 		name := "cron.report." + time.Now().UTC().Truncate(*period).Format("20060102T150405Z")
 		if name == done {
 			continue
@@ -65,7 +65,8 @@ func main() {
 	}
 }
 
-// report is the job. It stops when its lock is lost, and passes the token to what it writes to.
+// report is the job. It stops when its lock is lost, and passes the token to whatever it writes
+// to.
 func report(ctx context.Context, l *natslock.Lock) error {
 	log.Printf("pid %d: makes %s, token %d", os.Getpid(), l.Name(), l.Token())
 	return ctx.Err()

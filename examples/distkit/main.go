@@ -1,18 +1,18 @@
-// Command distkit does with this library what the locks of distkit do on Redis. That is a
-// toolkit for Rust, with a mutex and a reader-writer lock. Each of them has an acquire that
-// waits, one that does not wait, and one that waits for a bounded time.
+// Command distkit does with this library what the locks of distkit, a toolkit for Rust, do on Redis.
+// It has a mutex and a reader-writer lock. Each has an acquire that waits, one that does not, and one
+// that waits for a limited time.
 //
 //   - The namespace is the first part of the name. The TTL and the owner are options of the
 //     client, with defaults. MaxWait is an option of an acquire.
-//   - New and the acquires check what they are given before they send anything. Errors match a
-//     sentinel: locked, timed out, lost, an invalid TTL, an invalid option. LockedError and
-//     TimeoutError carry the holder and the time of the wait.
+//   - New and the acquires check their arguments before they send anything. Errors match a sentinel:
+//     locked, timed out, lost, an invalid TTL, an invalid option. LockedError and TimeoutError carry
+//     the holder, and TimeoutError the time of the wait.
 //   - The client renews a lease every third of its TTL, and tries again until the validity
 //     ends. State reads the clock and needs no I/O. Unlock reports whether the lock was lost.
 //   - Do unlocks when its function returns or panics. A dropped lock is not renewed.
-//   - A later reader never passes a waiting writer, and clients are served in the order
-//     in which they queue. A one-shot write neither queues nor delays readers. A waiter that gives up
-//     deletes its place, and the place of a crashed one ends with its TTL.
+//   - A later reader never passes a waiting writer, and clients are served in the order in which they
+//     queue. A one-shot write neither queues nor delays readers. A waiter that gives up deletes its
+//     place, and that of a crashed waiter expires with its TTL.
 //   - A lock is held only inside the validity that the server has confirmed, even if it
 //     lingers.
 //

@@ -1,5 +1,6 @@
-// Command failover elects one leader among the processes that run it. Another one takes over:
-// at once when the leader ends properly, at the end of its lease after kill -9 or kill -STOP.
+// Command failover elects one leader among the processes that run it. Another one takes over
+// at once when the leader exits cleanly, and at the end of its lease after kill -9 or kill
+// -STOP.
 //
 //	lockctl server &
 //	for i in 1 2 3; do go run ./examples/failover & done; wait

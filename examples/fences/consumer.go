@@ -9,21 +9,20 @@ import (
 	"github.com/natslock/locks/fence"
 )
 
-// TokenHeader has the token of the holder that has sent a message or a request.
+// TokenHeader carries the token of the holder that sent a message or a request.
 const TokenHeader = "Fencing-Token"
 
-// Newest drops what stale holders have sent. Use one for each lock, and put the zero value
-// to use. It remembers the greatest token in memory. A consumer that starts again has to
-// read the stream from a message of the newest holder on. Or it stores the token with its
-// results.
+// Newest drops what stale holders send. Use one for each lock; the zero value is ready to
+// use. It remembers the highest token in memory. A restarted consumer has to read the
+// stream from a message of the newest holder on, or store the token with its results.
 type Newest struct {
 	mu       sync.Mutex
 	greatest uint64
 }
 
-// Apply calls fn unless the token is smaller than one before. No other call runs
-// meanwhile, so that a newer holder's message cannot pass an older one that is being
-// applied. The error matches [fence.ErrSuperseded] if the token is smaller, or is fn's.
+// Apply calls fn unless the token is lower than an earlier one. Calls run one at a
+// time, so a newer holder's message cannot pass an older one that is being applied. The
+// error matches [fence.ErrSuperseded] if the token is lower, and otherwise is fn's.
 func (n *Newest) Apply(token uint64, fn func() error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

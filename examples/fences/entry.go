@@ -17,9 +17,9 @@ type Entry struct {
 	Value string `json:"value"`
 }
 
-// PutEntry writes a value unless an entry with a greater token is there. The bucket
-// compares the revision that PutEntry has read. It works on any store with a
-// compare-and-set. The error matches [fence.ErrSuperseded] if a greater token is there.
+// PutEntry writes a value unless the existing entry has a higher token: then the error
+// matches [fence.ErrSuperseded]. The bucket compares the revision that PutEntry has
+// read. The same works on any store with a compare-and-set.
 func PutEntry(ctx context.Context, kv jetstream.KeyValue, token uint64, key, value string) error {
 	data, err := json.Marshal(Entry{token, value})
 	if err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/natslock/locks/fence"
 )
 
-// Fenced lets next serve the requests of the newest holder only. A request has its token in
-// the header [TokenHeader]. A smaller token than one before is answered with the status
-// 412 Precondition Failed, and a request without a token with 428 Precondition Required.
+// Fenced lets next serve only the requests of the newest holder. A request carries its
+// token in the header [TokenHeader]. If the token is lower than an earlier one, the answer
+// is 412 Precondition Failed, and without a token it is 428 Precondition Required.
 //
-// It is for a resource behind one process, whose requests then run one after the other. A
-// resource with several processes compares in its database: see [SetBalance].
+// Use it for a resource behind a single process. Its requests then run one after the
+// other. If several processes serve a resource, compare in its database: see [SetBalance].
 func Fenced(newest *Newest, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, err := strconv.ParseUint(r.Header.Get(TokenHeader), 10, 64)

@@ -9,17 +9,17 @@ import (
 	"github.com/natslock/locks/fence"
 )
 
-// Schema is a table whose rows are written under a lock: it has one column more.
+// Schema is a table whose rows are written under a lock: it has one extra column.
 const Schema = `CREATE TABLE IF NOT EXISTS accounts (
 	id      TEXT PRIMARY KEY,
 	balance INTEGER NOT NULL,
 	token   INTEGER NOT NULL DEFAULT 0
 )`
 
-// SetBalance changes a row unless a holder with a greater token has changed it. The
+// SetBalance changes a row unless a holder with a higher token has changed it. The
 // database compares and changes in one statement. The error matches
-// [fence.ErrSuperseded] if a greater token is there, and [sql.ErrNoRows] if there is no
-// such row.
+// [fence.ErrSuperseded] if the row has a higher token, and [sql.ErrNoRows] if there is
+// no such row.
 func SetBalance(ctx context.Context, db *sql.DB, token uint64, id string, balance int64) error {
 	done, err := db.ExecContext(ctx,
 		`UPDATE accounts SET balance = ?, token = ? WHERE id = ? AND token <= ?`,
@@ -40,9 +40,9 @@ func SetBalance(ctx context.Context, db *sql.DB, token uint64, id string, balanc
 	return errors.New("the row came between the two statements: try again")
 }
 
-// Claim raises the token of a row without changing it. A holder that reads a row before it
-// changes the row claims it first: from then on no older holder can change what it reads.
-// Errors are as for [SetBalance].
+// Claim raises the token of a row without changing it. A holder that reads a row before
+// changing it should claim it first: from then on no older holder can change what it
+// reads. Errors are those of [SetBalance].
 func Claim(ctx context.Context, db *sql.DB, token uint64, id string) (balance int64, err error) {
 	err = db.QueryRowContext(ctx,
 		`UPDATE accounts SET token = ? WHERE id = ? AND token <= ? RETURNING balance`,

@@ -1,22 +1,20 @@
-// Command gocell does with this library what package distlock of GoCell does in that
-// framework. A service knows an interface without a backend, and an adapter knows the
-// backend.
+// Command gocell does with this library what package distlock does in the framework GoCell. A
+// service knows only an interface without a backend, and an adapter knows the backend.
 //
-//   - The interface below has one method, and so has the adapter. An acquire returns a context
-//     with the values, the deadline and the parent of the caller's. It ends with the lock.
-//   - The cause of its end is the release, a loss, the end of the parent, or the end of the
-//     client.
-//   - One goroutine of a client renews all its locks. It starts with the first lock, and ends
-//     a second after the last one.
-//   - A renewal without an answer is sent again until the validity ends, without a number of
-//     attempts. An answer that shows another owner ends the lock at once.
-//   - The client renews after a third of the TTL, and the validity ends a tenth of it early,
-//     for clocks that drift. No option changes that.
-//   - Release returns when the server has confirmed, even when its context has ended. The
-//     second call returns the result of the first.
+//   - The interface below has one method, and so has the adapter. An acquire returns a child
+//     of the caller's context, with its values and deadline, that ends with the lock.
+//   - Its cause is the release, a loss, the end of the parent, or the close of the client.
+//   - One goroutine renews all locks of a client. It starts with the first lock, and ends a
+//     second after the last one.
+//   - An unanswered renewal is repeated until the validity ends, without a limit on attempts.
+//     An answer that shows another owner ends the lock at once.
+//   - The client renews after a third of the TTL, and the validity ends a tenth of the TTL
+//     early to allow for clock drift. No option changes that.
+//   - Release returns when the server has confirmed, even if its context has ended. A second
+//     call returns the result of the first.
 //   - Stats is for health checks. Close returns when the client has drained.
-//   - A service is tested without a server: package locktest has locks in memory, which a test
-//     can hold, lose and break. Package testutil runs a real server.
+//   - A service can be tested without a server: package locktest has in-memory locks that a
+//     test can hold, lose and break. Package testutil runs a real server.
 //
 // It needs a server:
 //
@@ -45,18 +43,18 @@ const ttl = 10 * time.Second
 
 type traceKey struct{}
 
-// locker is all that the service knows of locks.
+// locker is all that the service knows about locks.
 type locker interface {
 	acquire(ctx context.Context, key string, ttl time.Duration) (*lease, error)
 }
 
-// lease is a context that ends with the lock, and the release of the lock.
+// lease is a context that ends with the lock, and a function that releases the lock.
 type lease struct {
 	context.Context
 	release func() error
 }
 
-// adapter makes a client a locker.
+// adapter turns a client into a locker.
 type adapter struct{ *natslock.Client }
 
 func (a adapter) acquire(ctx context.Context, key string, ttl time.Duration) (*lease, error) {
@@ -112,7 +110,7 @@ func main() {
 	fmt.Println("not drained:", errors.Is(second.Close(now), context.Canceled), "and", ending(late))
 }
 
-// ending describes the end of the lock of a context.
+// ending describes why the lock behind a context ended.
 func ending(held context.Context) string {
 	switch cause := context.Cause(held); {
 	case cause == nil:

@@ -1,15 +1,16 @@
-// Command grove does with this library what the lock of Grove KV does on a store of keys. A
-// lock is an object made of a store, a key and a TTL. The store keeps it under a documented
-// key, and only the owner extends or releases it.
+// Command grove does with this library what the lock of Grove KV does on a key store. A lock is
+// an object made from a store, a key and a TTL. The store keeps it under a documented key, and
+// only the owner can extend or release it.
 //
 //   - A lock is not renewed in the background: NoRenew leaves that to Extend.
 //   - Acquire is TryLock. AcquireWithRetry is Lock with MaxWait, and its context ends the wait
 //     too. The caller waits in a queue instead of polling, so an interval and a number of tries
-//     become the time that they take.
-//   - Each acquire has an id that no other has. The server checks the record of the owner with
-//     each write, so an owner whose lease has ended extends and releases nothing.
-//   - The bucket is the prefix of all locks: see WithBucket. The lock with name n has the key
-//     lock.n, and its queue has keys below wait.n. Join makes a name of parts with any bytes.
+//     become their product, the time to wait.
+//   - Each acquire has a unique id. The server checks the owner's record with each write, so an
+//     owner whose lease has ended cannot extend or release anything.
+//   - The bucket is the prefix of all locks: see WithBucket. The lock named n has the key
+//     lock.n, and its queue has keys below wait.n. Join builds a name from parts with any
+//     bytes.
 //
 // It needs a server:
 //

@@ -1,14 +1,15 @@
-// Command machinery does with this library what the locks of machinery do for the workers of
-// that task queue. There a worker locks the name of a periodic task until an absolute time,
-// and does not unlock it.
+// Command machinery does with this library what the locks of the task queue machinery do for
+// its workers. There a worker locks the name of a periodic task until an absolute time, and
+// does not unlock it.
 //
 //   - Lock once is TryLock. Until gives the lock its end: the client never renews it, and the
 //     server frees it shortly after that time.
 //   - Lock with retries is Lock with MaxWait. The worker waits in a queue for as long as the
-//     retries would take, and the server notifies it. Nobody polls.
-//   - A task that is locked until its next tick, under one name, misses every second tick.
+//     retries would take, and the server notifies it. No worker polls.
+//   - A task that is locked until its next tick under a single name misses every second tick.
 //     Once takes a name for each period, and runs the task once under each.
-//   - Package locktest has its lock in memory. Package testutil runs a real server.
+//   - For tests, package locktest has an in-memory lock, and package testutil runs a real
+//     server.
 //
 // It needs a server:
 //
@@ -32,7 +33,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// lock has the two methods of a lock of machinery.
+// lock has the two methods of a machinery lock.
 type lock struct {
 	*natslock.Client
 	retries  int
@@ -92,7 +93,7 @@ func run(ctx context.Context, server string) error {
 	return periodic(ctx, workers[:], time.Second)
 }
 
-// periodic runs a task once per period, for three periods. All workers try all the time.
+// periodic runs a task once per period, for three periods. All workers keep trying.
 func periodic(ctx context.Context, workers []lock, period time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*period)
 	defer cancel()

@@ -1,6 +1,6 @@
-// Command mutex increments a number that many processes share, under a lock. The
-// record keeps the fencing token of its last writer, and refuses a writer with a smaller
-// one. So a process that was suspended and lost the lock unnoticed does no harm.
+// Command mutex increments a number shared by many processes, under a lock. The record
+// keeps the fencing token of its last writer, and a writer with a lower one is refused.
+// So a process that was suspended and lost the lock without noticing does no harm.
 //
 //	lockctl server &
 //	(for i in 1 2 3; do go run ./examples/mutex & done; wait)
@@ -94,8 +94,8 @@ func deposit(ctx context.Context, kv jetstream.KeyValue, amount int, token uint6
 	if err != nil {
 		return err
 	}
-	// The check above and this write are one step: a write in between changes
-	// the revision, and this one is refused.
+	// The check above and this write are one step: a write in between would change the
+	// revision, and this write would be refused.
 	if _, err := kv.Update(ctx, "shared", value, revision); err != nil {
 		return fmt.Errorf("%w: %w", errFenced, err)
 	}

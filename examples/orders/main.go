@@ -1,6 +1,6 @@
-// Command orders is an HTTP service that pays each order once at a time, in however many
-// replicas. It answers 423 when others hold the order, 503 when the server of the locks is
-// away, and on SIGTERM it finishes the requests that it has.
+// Command orders is an HTTP service that processes one payment per order at a time,
+// however many replicas run. It answers 423 when others hold the order and 503 when the
+// lock server is away. On SIGTERM it finishes the requests in progress.
 package main
 
 import (

@@ -53,7 +53,7 @@ func status(err error) int {
 	return http.StatusInternalServerError
 }
 
-// pay stands for the work. It passes the token on and stops when ctx ends.
+// pay stands in for the work. It passes the token on and stops when ctx ends.
 func pay(ctx context.Context, id string, token uint64) error {
 	log.Printf("pays order %s, token %d", id, token)
 	select {

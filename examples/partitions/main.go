@@ -1,6 +1,6 @@
 // Command partitions is a worker that reads its share of a stream of events, in order, and
-// writes one result for each. Run as many as you like. Each event is in one of 8 partitions by
-// its key, and each partition is one worker's at a time:
+// writes one result for each. Run as many as you like. The key of an event determines which of
+// 8 partitions it is in, and one worker at a time owns each partition:
 //
 //	lockctl server &
 //	go build -o /tmp/partitions ./examples/partitions
@@ -77,7 +77,7 @@ func run(ctx context.Context, server string, ttl, effort time.Duration) error {
 			if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
 				return context.Cause(ctx) // nil if the partition is to move
 			} else if err != nil {
-				return err // an outage: Run calls again
+				return err // an outage: Run calls this function again
 			}
 			time.Sleep(effort) // the work
 			if err := w.write(ctx, event); err != nil {

@@ -15,11 +15,12 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// partitions is the number of partitions of the stream and of the group, for good.
+// partitions is the number of partitions of the stream and of the group. It must never change.
 const partitions = 8
 
-// streams makes the two streams. The server stores an event of events.<key> under
-// events.<partition>.<key>. A stream that renames messages cannot keep a fence, and the results need one.
+// streams creates the two streams. The server stores an event of events.<key> under
+// events.<partition>.<key>. The results need a stream of their own, because a stream that renames
+// messages cannot keep their fence.
 func streams(ctx context.Context, js jetstream.JetStream) error {
 	for _, c := range []jetstream.StreamConfig{
 		{Name: "EVENTS", Subjects: []string{"events.*"}, SubjectTransform: &jetstream.SubjectTransformConfig{
@@ -34,7 +35,7 @@ func streams(ctx context.Context, js jetstream.JetStream) error {
 	return nil
 }
 
-// worker has the state of a partition in its worker.
+// worker is the state of one partition in its worker.
 type worker struct {
 	number int
 	token  string
@@ -48,8 +49,8 @@ const (
 	tokenHeader = "Fencing-Token"
 )
 
-// open shuts older owners of the partition out, and goes on behind the last result that they have written. So there
-// is nothing to acknowledge, and no event has two results.
+// open shuts out older owners of the partition, and continues after the last result that they wrote. So there is
+// nothing to acknowledge, and no event has two results.
 func open(ctx context.Context, js jetstream.JetStream, p *partition.Partition) (*worker, error) {
 	f, err := fence.Open(ctx, js, "RESULTS", fmt.Sprintf("fence.results.%d", p.Number()), p.Token())
 	if err != nil {
@@ -61,7 +62,7 @@ func open(ctx context.Context, js jetstream.JetStream, p *partition.Partition) (
 		return nil, err
 	}
 	var done uint64
-	last, err := results.GetLastMsgForSubject(ctx, fmt.Sprintf("results.%d.*", w.number)) // of the leader: RESULTS has no direct reads
+	last, err := results.GetLastMsgForSubject(ctx, fmt.Sprintf("results.%d.*", w.number)) // from the leader: RESULTS has no direct reads
 	switch {
 	case err == nil:
 		if done, err = strconv.ParseUint(last.Header.Get(eventHeader), 10, 64); err != nil {
@@ -74,7 +75,7 @@ func open(ctx context.Context, js jetstream.JetStream, p *partition.Partition) (
 		FilterSubjects: []string{fmt.Sprintf("events.%d.*", w.number)},
 		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy, OptStartSeq: done + 1,
 		InactiveThreshold: time.Minute,
-		MaxResetAttempts:  1, // an outage ends Next, so that it does not keep this process from ending
+		MaxResetAttempts:  1, // an outage ends Next, so it does not keep this process from ending
 	})
 	if err != nil {
 		return nil, err
@@ -83,7 +84,8 @@ func open(ctx context.Context, js jetstream.JetStream, p *partition.Partition) (
 	return w, err
 }
 
-// write writes the result of an event. The end of ctx does not cut it short: the fence decides whether it is stored.
+// write writes the result of an event. The end of ctx does not interrupt it: the fence decides
+// whether the result is stored.
 func (w *worker) write(ctx context.Context, event jetstream.Msg) error {
 	at, err := event.Metadata()
 	if err != nil {

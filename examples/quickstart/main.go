@@ -1,5 +1,5 @@
 // Command quickstart runs one function under a lock. Start it several times at once:
-// the processes take turns, in the order in which they queue.
+// the processes take turns in the order in which they queue.
 //
 //	lockctl server &
 //	(for i in 1 2 3; do go run ./examples/quickstart & done; wait)
@@ -47,7 +47,7 @@ func run(ctx context.Context, server string) error {
 	}, natslock.MaxWait(time.Minute))
 }
 
-// makeReport stands for the work. It stops when ctx ends.
+// makeReport stands in for the work. It stops when ctx ends.
 func makeReport(ctx context.Context, token uint64) error {
 	log.Printf("pid %d: begins, token %d", os.Getpid(), token)
 	select {

@@ -1,10 +1,10 @@
-// Command singleton is a worker of which one is at work at a time, however many run. An
+// Command singleton is a worker of which only one works at a time, however many run. An
 // election chooses it. It numbers the orders of a stream, and the server refuses the writes
 // of a stale worker.
 //
-// Stop a worker that is at work, as if its machine were suspended. Its term ends, and the
-// next worker goes on. When the first one wakes up, it does not know yet that its term is
-// over, and its next write bounces:
+// Stop the active worker, as if its machine were suspended. Its term ends, and the next
+// worker takes over. When the first one wakes up, it does not yet know that its term is
+// over, and its next write is refused:
 //
 //	lockctl server &
 //	go build -o /tmp/singleton ./examples/singleton
@@ -62,7 +62,7 @@ func run(ctx context.Context, server string) error {
 		return err
 	}
 	// Run campaigns, works and campaigns again. work gets the context of the program instead
-	// of its term's: it stands for code that does not notice that its term is over.
+	// of its term's, to stand in for code that does not notice that its term is over.
 	err = election.New(locks, "numbers").Run(ctx, func(_ context.Context, t *election.Term) error {
 		err := work(ctx, js, stream, t.Token())
 		if err != nil {
@@ -76,7 +76,7 @@ func run(ctx context.Context, server string) error {
 	return locks.Close(context.Background())
 }
 
-// work numbers orders until ctx ends, or a newer worker is there.
+// work numbers orders until ctx ends or a newer worker takes over.
 func work(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, token uint64) error {
 	f, err := fence.Open(ctx, js, "NUMBERS", "numbers.fence", token)
 	if err != nil {

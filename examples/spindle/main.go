@@ -1,15 +1,15 @@
 // Command spindle does with this library what spindle does on Cloud Spanner. Several
-// processes campaign for one lock, and a process takes over when the leader crashes. The
-// program starts three copies of itself, kills the leader, and watches the fail-over.
+// processes campaign for one lock, and another takes over when the leader crashes. The
+// program starts three copies of itself, kills the leader, and watches the failover.
 //
 //   - Run campaigns until its context ends. The channel done reports that it has ended.
-//   - HasLock is Election.IsLeader: it needs no I/O, and returns the fencing token.
+//   - HasLock is Election.IsLeader, which needs no I/O and returns the fencing token.
 //   - Election.Leader names the leader, and OnChange calls back when the leader changes.
-//   - WithTTL is the lease: 1 s and more. WithOwner is the id of a process, and WithLogger
-//     takes its warnings.
-//   - A leader that crashes is followed within the lease and half a second. A leader that
-//     was paused finds that it leads no more. Its token is smaller than the next one, so a
-//     resource that compares tokens refuses it.
+//   - WithTTL sets the lease, at least 1 s. WithOwner sets the id of a process, and
+//     WithLogger receives its warnings.
+//   - When a leader crashes, the next one takes over within the lease and half a second. A
+//     leader that was paused finds that it no longer leads. Its token is lower than the
+//     next one, so a resource that compares tokens refuses it.
 //
 // It needs a server:
 //
@@ -106,7 +106,7 @@ func watch(locks *natslock.Client, args ...string) error {
 		switch {
 		case err != nil:
 			return err
-		case processes[l.PID] == nil || l.Token == token: // nobody leads yet
+		case processes[l.PID] == nil || l.Token == token: // no new leader yet
 		case token == 0:
 			token, killed = l.Token, time.Now()
 			fmt.Println("killed:", l.Owner, processes[l.PID].Process.Kill())

@@ -1,4 +1,4 @@
-// Package tested is code that takes a lock, with the tests that need no server: the lock is
+// Package tested is code that takes a lock, with tests that need no server: the lock is
 // held, the server is away, the lock is lost in the middle.
 package tested
 
@@ -10,8 +10,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Report makes the report of a day, unless another process makes it. It takes a Locker, and
-// a service passes its *natslock.Client.
+// Report makes the report of a day unless another process is making it. It accepts a
+// Locker; a service passes its *natslock.Client.
 func Report(ctx context.Context, locks natslock.Locker, day string, steps ...func(context.Context) error) (string, error) {
 	l, err := locks.TryLock(ctx, natslock.Join("report", day))
 	switch {

@@ -1,6 +1,6 @@
-// Command worker takes jobs from a stream, however many processes run. Jobs of one customer
-// run one at a time, and jobs of different customers side by side. On SIGTERM a worker
-// finishes and acknowledges the job that it has.
+// Command worker takes jobs from a stream, in any number of processes. Jobs of one customer
+// run one at a time, jobs of different customers side by side. On SIGTERM a worker finishes
+// and acknowledges its current job.
 package main
 
 import (

@@ -1,9 +1,9 @@
-// Command ledger counts an account in a SQL database up, under a lock. Several processes
+// Command ledger increments an account in a SQL database under a lock. Several processes
 // share the database. A row keeps the fencing token of its last writer, and each statement
-// that changes it compares.
+// that changes the row compares it.
 //
-// Stop a process that is at work, as if its machine were suspended. Its lease ends, and the
-// next process goes on. When the first one wakes up, the database refuses its write:
+// Stop a working process, as if its machine were suspended. Its lease ends, and the next
+// process takes over. When the first one wakes up, the database refuses its write:
 //
 //	cd examples/fences; lockctl server &
 //	go build -o /tmp/ledger ./ledger
@@ -67,8 +67,8 @@ func run(ctx context.Context, server, file string, times int) error {
 	return count(ctx, db, l.Token(), times)
 }
 
-// count adds 1 to the balance, many times. It stands for code that does not notice that its
-// lock is lost: it does not use the context of the lock.
+// count adds 1 to the balance, many times. It does not use the context of the lock, to
+// stand in for code that does not notice that its lock is lost.
 func count(ctx context.Context, db *sql.DB, token uint64, times int) error {
 	for _, statement := range []string{
 		fences.Schema,
