@@ -120,8 +120,8 @@ func (r *Result) finish() {
 	}
 }
 
-// Violations returns an error that names the sides whose locks did not exclude or
-// whose tokens did not rise, or nil.
+// Violations returns an error naming the sides that did not exclude or whose
+// tokens did not rise.
 func (r *Result) Violations() error {
 	var errs []error
 	for _, c := range r.Classes {

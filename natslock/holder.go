@@ -16,7 +16,7 @@ type Holder struct {
 	// ID names the claim, and is never reused. For an unreadable record it is derived from the
 	// revision.
 	ID string
-	// Owner is the name set with [WithOwner].
+	// Owner is the client's name: see [WithOwner].
 	Owner string
 	Host  string
 	PID   int

@@ -269,8 +269,8 @@ func (g *gathering) result(err error) (*LockSet, error) {
 	return nil, err
 }
 
-// failure returns the error of the whole acquire after that of name returned err. The
-// loss of another lock takes precedence.
+// failure returns the error of the whole acquire after the acquire of name returned
+// err. The loss of another lock takes precedence.
 func (g *gathering) failure(name string, err error) error {
 	for _, l := range g.held.all {
 		if cause := l.Err(); cause != nil {

@@ -140,7 +140,7 @@ func checkCount(n int) error {
 	return nil
 }
 
-// checkGroup refuses a name that would change the meaning of the patterns built from it.
+// checkGroup refuses a name that would change the meaning of a pattern with it.
 func checkGroup(name string) error {
 	if name == "" || len(name) > maxGroup || strings.ContainsAny(name, "*>") {
 		return fmt.Errorf("%w: a group %.64q: the name is empty, has more than %d bytes or a wildcard", natslock.ErrInvalid, name, maxGroup)

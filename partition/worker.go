@@ -17,8 +17,8 @@ const (
 	// limits the wait for that. So a deployment is one change instead of many.
 	settle    = 500 * time.Millisecond
 	settleMax = 5 * time.Second
-	// lookAfter is the time between a grant and the next read of the group, which is needed because
-	// the worker's plan is older than the grant.
+	// lookAfter is the time between a grant and the next read of the group, because the worker's
+	// plan is older than the grant.
 	lookAfter = time.Second
 	// If a worker waits for partitions, or another one waits for partitions that it keeps, their plans differ or an owner is slow
 	// to give way. The worker then reads the group again, first after minLook and then less and less often.
@@ -142,9 +142,8 @@ func (w *worker) mine(k int) bool {
 	return w.member && !w.closing && w.plan != nil && w.plan[k] == w.id
 }
 
-// givesWay reports whether the worker gives up a partition that it holds. It does if another worker has asked for the partition
-// and a plan newer than that request no longer gives it to this one. Without a request it keeps the partition, so that it has
-// an owner meanwhile.
+// givesWay reports whether the worker gives up a partition that it holds: one that another worker has asked for, and that a
+// plan newer than the request gives to another. Without a request the worker keeps it, so that it has an owner meanwhile.
 func (w *worker) givesWay(k int, now time.Time) bool {
 	switch {
 	case w.mine(k):
@@ -356,8 +355,7 @@ func (w *worker) close(now time.Time) {
 	}
 }
 
-// abandon makes the worker leave without waiting for the others, because it no longer hears from
-// them.
+// abandon makes the worker leave without waiting for the others, from which it hears nothing.
 func (w *worker) abandon(now time.Time) {
 	if !w.closing {
 		w.close(now)

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// gate is a TCP proxy for one server's routes to another server of the cluster. It can be
-// shut. It keeps its address while the servers behind it stop and start, so routes need
-// no fixed ports.
+// gate is a TCP proxy for one server's routes to another server of the
+// cluster. It can be shut. It keeps its address while the servers behind it
+// stop and start, so routes need no fixed ports.
 type gate struct {
 	listener net.Listener
 	target   func() string // the address behind the gate; empty if not up
@@ -49,8 +49,8 @@ func (g *gate) accept() {
 	}
 }
 
-// pass connects c to the target. It waits for the target as long as c lives, because a
-// refused route tries again only after a second.
+// pass connects c to the target. It waits for the target as long as c lives,
+// because a refused route tries again only after a second.
 func (g *gate) pass(c net.Conn) {
 	var inner net.Conn
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {

@@ -15,8 +15,8 @@ type serverLog struct {
 	lines []string
 }
 
-// end stops passing lines on, because goroutines of a stopped server may still log, and a
-// test that has ended must not be logged to.
+// end stops passing lines on, because goroutines of a stopped server may still
+// log, and a test that has ended must not be logged to.
 func (l *serverLog) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,8 +8,8 @@
 //
 //   - One instance at a time obtains or renews a certificate, registers an account, fetches
 //     renewal information or cleans the storage. The others wait, or leave it to that one.
-//   - The lock of a crashed instance is free after its TTL, 15 s by default. No instance deletes
-//     a lock because it looks old.
+//   - The lock of a crashed instance is free after its TTL, 15 s by default. No instance
+//     deletes a lock because it looks old.
 //   - Goroutines that share a [Storage] exclude each other until Unlock, even if the lock was
 //     lost earlier.
 //
@@ -19,8 +19,8 @@
 //
 // # When the lock is lost
 //
-// Certmagic cannot be stopped, because its locking has no way to report a loss. It continues the
-// current attempt and stores the certificate. Meanwhile another instance can obtain a
+// Certmagic cannot be stopped, because its locking has no way to report a loss. It continues
+// the current attempt and stores the certificate. Meanwhile another instance can obtain a
 // certificate too. The certificate stored last wins.
 //
 //   - [Storage.Unlock] returns an error that matches [natslock.ErrLost], and certmagic logs

@@ -232,7 +232,7 @@ func (s *service) healthy(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// fail answers a request that has changed nothing, or may not have.
+// fail answers a request that changed nothing or whose outcome is unknown.
 func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var status int
 	switch {

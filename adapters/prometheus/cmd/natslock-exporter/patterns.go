@@ -49,8 +49,8 @@ func matches(pattern, name string) bool {
 	}
 }
 
-// checkPattern refuses a pattern in which a wildcard character would stand for itself,
-// because no lock has such a name.
+// checkPattern refuses a pattern in which a wildcard would be a literal: no lock has
+// such a name.
 func checkPattern(flag, pattern string) error {
 	tokens := strings.Split(pattern, ".")
 	for i, token := range tokens {

@@ -77,7 +77,7 @@ func (s *state) register(label string) {
 	s.groupOf(label)
 }
 
-// turned records a new state of the mirror. A mirror that was live and no longer is misses events.
+// turned records a state of the mirror. If it is no longer live, it misses events.
 func (s *state) turned(to mirror.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -101,8 +101,8 @@ func (s *server) named(host string) bool {
 		slices.ContainsFunc(s.hosts, func(h string) bool { return strings.EqualFold(h, name) })
 }
 
-// foreign reports whether, according to the browser, a page of another site made the request.
-// Following a link to this page does not count.
+// foreign reports whether, according to the browser, a page of another site asks. A link to
+// this page does not count.
 func foreign(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)

@@ -414,8 +414,8 @@ func (v *viewer) leave() {
 	delete(v.hub.viewers, v)
 }
 
-// put queues an update. A viewer that has too many queued gets a full update instead. The hub's
-// mu is held.
+// put queues an update. A viewer that has too many gets a full update instead. The hub's mu is
+// held.
 func (v *viewer) put(text []byte) {
 	switch {
 	case v.behind:
