@@ -148,7 +148,7 @@ func (s *service) post(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(a) // fails if nobody reads it
+	_ = json.NewEncoder(w).Encode(a) // fails if the HTTP client has gone away
 }
 
 var (
@@ -222,7 +222,7 @@ func (s *service) show(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(entry.Value()) // fails if nobody reads it
+	_, _ = w.Write(entry.Value()) // fails if the HTTP client has gone away
 }
 
 // healthy tells a load balancer whether this replica can take locks.
@@ -237,7 +237,7 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var status int
 	switch {
 	case r.Context().Err() != nil:
-		return // nobody reads an answer
+		return // the HTTP client has gone away
 	case errors.Is(err, errUnknown):
 		status = http.StatusInternalServerError
 	case errors.Is(err, errRefused):

@@ -12,7 +12,7 @@
 //     early to allow for clock drift. No option changes that.
 //   - Release returns when the server has confirmed, even if its context has ended. A second
 //     call returns the result of the first.
-//   - Stats is for health checks. Close returns when the client has drained.
+//   - Use Stats for health checks. Close returns when the client has drained.
 //   - A service can be tested without a server: package locktest has in-memory locks that a
 //     test can hold, lose and break. Package testutil runs a real server.
 //

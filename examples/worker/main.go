@@ -43,7 +43,7 @@ func main() {
 			if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
 				return
 			} else if err != nil {
-				log.Print(err) // the server is away: Next goes on when it is back
+				log.Print(err) // the server is away: Next continues when it is back
 				continue
 			}
 			// The signal ends the wait for the lock, and Detached keeps it from ending the work.

@@ -29,7 +29,7 @@ func (k Kind) String() string { return record.Kind(k).String() }
 type Mode int
 
 const (
-	// Exclusive: alone, as the holder of a mutex and as a writer.
+	// Exclusive: without any other holder, as for a mutex or a writer.
 	Exclusive Mode = iota
 	// Shared: together with other readers.
 	Shared

@@ -28,7 +28,7 @@ const maxUnread = 1 << 16
 // The sequence ends without an error when ctx ends, or when the caller stops. Otherwise the
 // error matches [natslock.ErrInvalid], [natslock.ErrClosed], kvstore.ErrNoWatch for a bucket
 // that does not publish its changes, or [natslock.ErrUnavailable] if the connection was closed,
-// the bucket was deleted or made again, or the caller left more than 65,536 events unread. A
+// the bucket was deleted or re-created, or the caller left more than 65,536 events unread. A
 // user without permission to subscribe to the notifications gets neither events nor an error.
 func (a *Admin) Watch(ctx context.Context, pattern string) iter.Seq2[Event, error] {
 	return watch(ctx, a.client(), pattern, eachOf((*view.Admin).Watch))
