@@ -98,9 +98,9 @@ func TTL(d time.Duration) Option {
 	}
 }
 
-// Detached makes a term outlast the context of its campaign: the term's context ends only with the term,
-// when the leader resigns, loses its lease or is broken. A service that is being stopped can then finish
-// its current item and still learn of a loss:
+// Detached makes a term outlast the context of its campaign: the term's context ends only with
+// the term, when the leader resigns, loses its lease or is broken. A service that is being
+// stopped can then finish its current item and still learn of a loss:
 //
 //	err := e.Run(ctx, func(term context.Context, t *election.Term) error {
 //		for ctx.Err() == nil { // no new item after a SIGTERM

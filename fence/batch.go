@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// MaxBatch is the largest number of messages for [Fence.PublishBatch], unless the server's limit
-// is lower.
+// MaxBatch is the largest number of messages for [Fence.PublishBatch], unless the server's
+// limit is lower.
 const MaxBatch = 1000
 
 const (

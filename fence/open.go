@@ -15,18 +15,19 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// Open opens the fence on a literal subject of a stream, for the holder of this fencing token. Once
-// it has returned nil, the stream stores no write of a fence on that subject with a lower token. The
-// same token can open the fence again, for example after a crash, which supersedes its previous
-// fence.
+// Open opens the fence on a literal subject of a stream, for the holder of this fencing
+// token. Once it has returned nil, the stream stores no write of a fence on that subject
+// with a lower token. The same token can open the fence again, for example after a crash,
+// which supersedes its previous fence.
 //
-// All holders of a lock have to use the same stream and subject, and nothing else may write to that
-// subject. Several locks can have fences in one stream, each on its own subject.
+// All holders of a lock have to use the same stream and subject, and nothing else may
+// write to that subject. Several locks can have fences in one stream, each on its own
+// subject.
 //
-// The error matches [ErrSuperseded] if a higher token has opened the fence, [ErrUnfit] if the stream
-// cannot keep it, [ErrInvalid] if an argument is invalid, and [ErrUnknown] if no answer came. After
-// any error nothing is excluded. Open tries until ctx ends, or for 30 s if ctx has no deadline. If
-// ctx has ended, the error matches that of ctx.
+// The error matches [ErrSuperseded] if a higher token has opened the fence, [ErrUnfit] if
+// the stream cannot keep it, [ErrInvalid] if an argument is invalid, and [ErrUnknown] if
+// no answer came. After any error nothing is excluded. Open tries until ctx ends, or for
+// 30 s if ctx has no deadline. If ctx has ended, the error matches that of ctx.
 func Open(ctx context.Context, js jetstream.JetStream, stream, subject string, token uint64, opts ...Option) (*Fence, error) {
 	if js == nil || ctx == nil {
 		return nil, fmt.Errorf("open fence: %w: the context or the JetStream is nil", ErrInvalid)
@@ -67,10 +68,10 @@ func (f *Fence) configure(opts []Option) error {
 	return nil
 }
 
-// open moves the fence in three steps. The first writes the token and the number of lanes under
-// the fence's subject: from then on every lower token is refused there. The second moves the
-// other lanes, including those of earlier holders. The third moves the first lane again, which
-// proves that the first step was in force until the lanes had moved.
+// open moves the fence in three steps. The first writes the token and the number of lanes
+// under the fence's subject: from then on every lower token is refused there. The second
+// moves the other lanes, including those of earlier holders. The third moves the first
+// lane again, which proves that the first step was in force until the lanes had moved.
 func (f *Fence) open(ctx context.Context) error {
 	if _, err := f.inspect(ctx); err != nil {
 		return err
@@ -220,8 +221,8 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 		return mark{}, 0, fmt.Errorf("read %q: the answer has no message", subject)
 	}
 	var m mark
-	// This includes the tombstone of a deleted key. The highest token is then lost, so nothing may
-	// replace the message without an operator's consent.
+	// This includes the tombstone of a deleted key. The highest token is then lost, so
+	// nothing may replace the message without an operator's consent.
 	if err := json.Unmarshal(got.Message.Data, &m); err != nil || m.Format != format || m.Token == 0 || m.Lanes < 1 || m.Lanes > MaxLanes { //safety:fence-foreign
 		return mark{}, got.Message.Sequence, fmt.Errorf("%w: message %d under %q is not of a fence, so the greatest token is not known; "+
 			"stop all holders, purge the subject, and take the lock again", ErrUnfit, got.Message.Sequence, subject)
@@ -235,8 +236,8 @@ func (f *Fence) why(err error) error {
 		return fmt.Errorf("%w; the server refused this user a subject: %w", errNoAnswer, last)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		// Do not name this context, which is not the caller's. Where the caller's ended, it is
-		// named there.
+		// Do not name this context, which is not the caller's. Where the caller's ended,
+		// it is named there.
 		return errNoAnswer
 	}
 	return err

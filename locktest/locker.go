@@ -81,9 +81,10 @@ func (l *Locker) fate(_ int, w kvstore.Write) faults.Fate {
 	return faults.Pass
 }
 
-// Disconnect cuts a client off until reconnect is called: its requests fail, and nothing reaches it. A client that is never
-// reconnected behaves as if its process had died: its locks and its waiters' places stay in the bucket until their TTL
-// ends. It panics for a client not made by [Locker.NewClient].
+// Disconnect cuts a client off until reconnect is called: its requests fail, and nothing reaches
+// it. A client that is never reconnected behaves as if its process had died: its locks and its
+// waiters' places stay in the bucket until their TTL ends. It panics for a client not made by
+// [Locker.NewClient].
 func (l *Locker) Disconnect(c *natslock.Client) (reconnect func()) {
 	l.mu.Lock()
 	s := l.stores[c]

@@ -121,8 +121,8 @@ type TimeoutError struct {
 	Waited time.Duration // from the call to giving up
 	// Holder held the lock when the client last read it. It is nil if unknown.
 	Holder *Holder
-	// Own is true when this client held the lock itself: in another goroutine, or in the caller, which then waited
-	// for itself.
+	// Own is true when this client held the lock itself: in another goroutine, or in the caller,
+	// which then waited for itself.
 	Own bool
 	// Position is the place in the queue, from 1, when the client last read it. It is 0 if the
 	// client was not queued, or did not count because the queue was long.

@@ -74,8 +74,8 @@ const maxWeight = 1000
 // defaultDrain limits how long a function may take to return when its partition is to move.
 const defaultDrain = 10 * time.Second
 
-// ErrDrainTime is the cause that ends the context of a function that does not return within the drain time after
-// [Partition.Leaving] was closed: see [Drain].
+// ErrDrainTime is the cause that ends the context of a function that does not return within the
+// drain time after [Partition.Leaving] was closed: see [Drain].
 var ErrDrainTime = errors.New("the drain time is over")
 
 // Group is a worker's view of a group, and its place in it. Create it with [New]. Methods of
@@ -117,8 +117,9 @@ func ID(id string) Option {
 	}
 }
 
-// Weight gives the worker n shares instead of 1: a worker of weight 2 owns twice as many partitions as one of weight 1. n must be 1 to
-// 1000, or the methods of the Group return [natslock.ErrInvalid].
+// Weight gives the worker n shares instead of 1: a worker of weight 2 owns twice as many
+// partitions as one of weight 1. n must be 1 to 1000, or the methods of the Group return
+// [natslock.ErrInvalid].
 func Weight(n int) Option {
 	return func(g *Group) error {
 		g.weight = n
@@ -162,9 +163,10 @@ func Drain(d time.Duration) Option {
 	}
 }
 
-// TTL sets the lease of the membership and of the partitions instead of the client's. It has the limits of [natslock.TTL], or Run
-// returns [natslock.ErrInvalid]. A worker that crashes leaves its partitions without an owner for one TTL. A worker renews each
-// of its leases three times per TTL.
+// TTL sets the lease of the membership and of the partitions instead of the client's. It has
+// the limits of [natslock.TTL], or Run returns [natslock.ErrInvalid]. A worker that crashes
+// leaves its partitions without an owner for one TTL. A worker renews each of its leases three
+// times per TTL.
 func TTL(d time.Duration) Option {
 	return func(g *Group) error {
 		g.opts = append(g.opts, natslock.TTL(d))
@@ -172,8 +174,9 @@ func TTL(d time.Duration) Option {
 	}
 }
 
-// Meta attaches data to the worker, such as an address: see [Member.Meta]. Anyone who can read the bucket sees it. The keys
-// "member", "weight" and "partitions" are reserved: with one of them the methods of the Group return [natslock.ErrInvalid].
+// Meta attaches data to the worker, such as an address: see [Member.Meta]. Anyone who can read
+// the bucket sees it. The keys "member", "weight" and "partitions" are reserved: with one of
+// them the methods of the Group return [natslock.ErrInvalid].
 func Meta(m map[string]string) Option {
 	m = maps.Clone(m)
 	return func(g *Group) error {
@@ -187,8 +190,9 @@ func Meta(m map[string]string) Option {
 	}
 }
 
-// OnEvent makes [Group.Run] call fn for each event of the worker. The calls are made one at a time, on a goroutine of their own. Run returns
-// after the last of them. A nil fn makes the methods of the Group return [natslock.ErrInvalid].
+// OnEvent makes [Group.Run] call fn for each event of the worker. The calls are made one at a
+// time, on a goroutine of their own. Run returns after the last of them. A nil fn makes the
+// methods of the Group return [natslock.ErrInvalid].
 func OnEvent(fn func(Event)) Option {
 	return func(g *Group) error {
 		if fn == nil {
@@ -265,22 +269,22 @@ func (g *Group) worker(read func(w *worker)) {
 	}
 }
 
-// Owned returns the numbers of the partitions that the worker holds now, including those that it is about to leave. Outside
-// Run there are none. It does no I/O.
+// Owned returns the numbers of the partitions that the worker holds now, including those that
+// it is about to leave. Outside Run there are none. It does no I/O.
 func (g *Group) Owned() (numbers []int) {
 	g.worker(func(w *worker) { numbers = w.owned() })
 	return numbers
 }
 
-// Members returns the members as the worker last read them, in the order in which they joined. Outside Run there are
-// none. It does no I/O.
+// Members returns the members as the worker last read them, in the order in which they joined.
+// Outside Run there are none. It does no I/O.
 func (g *Group) Members() (members []Member) {
 	g.worker(func(w *worker) { members = slices.Clone(w.members) })
 	return members
 }
 
-// Plan returns for each partition the ID of the member that is to own it, according to what the worker last read. It is nil
-// outside Run and before the first read. It does no I/O.
+// Plan returns for each partition the ID of the member that is to own it, according to what the
+// worker last read. It is nil outside Run and before the first read. It does no I/O.
 func (g *Group) Plan() (ids []string) {
 	g.worker(func(w *worker) { ids = slices.Clone(w.plan) })
 	return ids
@@ -330,8 +334,8 @@ func (g *Group) Stats() (s Stats) {
 	return s
 }
 
-// Partition is a partition that the worker owns, as passed to the function of [Group.Run]. A zero Partition is like a zero
-// [natslock.Lock]. It is safe for concurrent use.
+// Partition is a partition that the worker owns, as passed to the function of [Group.Run]. A
+// zero Partition is like a zero [natslock.Lock]. It is safe for concurrent use.
 type Partition struct {
 	number  int
 	lock    *natslock.Lock
@@ -350,9 +354,9 @@ func (p *Partition) Number() int {
 // each owner.
 func (p *Partition) Token() uint64 { return p.Lock().Token() }
 
-// Leaving returns a channel that is closed when another worker is to have the partition, or when Run is about to return. The
-// function then has the drain time to finish what it has begun and return: see [Drain]. The channel is nil for a zero
-// Partition.
+// Leaving returns a channel that is closed when another worker is to have the partition, or
+// when Run is about to return. The function then has the drain time to finish what it has begun
+// and return: see [Drain]. The channel is nil for a zero Partition.
 func (p *Partition) Leaving() <-chan struct{} {
 	if p == nil {
 		return nil
@@ -374,17 +378,19 @@ type EventType int
 const (
 	// EventJoined: the worker is a member of the group.
 	EventJoined EventType = iota + 1
-	// EventLeft: the worker is no longer a member. Err says why. When Run is about to return, Err is nil, or matches [natslock.ErrUnavailable] if the server
-	// has not confirmed the end of the membership, which then ends with its TTL.
+	// EventLeft: the worker is no longer a member. Err says why. When Run is about to return,
+	// Err is nil, or matches [natslock.ErrUnavailable] if the server has not confirmed the end
+	// of the membership, which then ends with its TTL.
 	EventLeft
 	// EventGranted: the worker owns a partition, and its function begins unless the lock is lost
 	// first.
 	EventGranted
 	// EventLeaving: another worker is to have the partition, or Run is about to return.
 	EventLeaving
-	// EventReleased: the function has returned, and the partition is free. Err is the function's error. It matches
-	// [ErrDrainTime] if the function was too slow, and [natslock.ErrUnavailable] if the server has not confirmed the
-	// release: the partition is then free at the end of its TTL.
+	// EventReleased: the function has returned, and the partition is free. Err is the
+	// function's error. It matches [ErrDrainTime] if the function was too slow, and
+	// [natslock.ErrUnavailable] if the server has not confirmed the release: the partition is
+	// then free at the end of its TTL.
 	EventReleased
 	// EventFailed: the function returned before it was asked to, with or without Err. The worker
 	// tries again after a pause.

@@ -17,8 +17,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// runner carries out the worker's decisions and makes none itself. Only the goroutine of Run changes the
-// worker, under the mutex of the group so that the group's methods can read it.
+// runner carries out the worker's decisions and makes none itself. Only the goroutine of Run
+// changes the worker, under the mutex of the group so that the group's methods can read it.
 type runner struct {
 	g       *Group
 	w       *worker
@@ -148,8 +148,8 @@ func (r *runner) loop(ctx context.Context) {
 	}
 }
 
-// tell makes the goroutine of Run call happened with the current time, and waits for that. After the end of the worker
-// it does nothing.
+// tell makes the goroutine of Run call happened with the current time, and waits for that.
+// After the end of the worker it does nothing.
 func (r *runner) tell(happened func(now time.Time)) {
 	done := make(chan struct{})
 	select {
@@ -221,8 +221,8 @@ func (r *runner) act(e effect) {
 	}
 }
 
-// slow ends the context of a function whose drain time is over. It ignores a function that has returned and
-// whose partition is only being released.
+// slow ends the context of a function whose drain time is over. It ignores a function that has
+// returned and whose partition is only being released.
 func (r *runner) slow(s *serving) {
 	late := false
 	r.tell(func(time.Time) {

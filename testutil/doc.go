@@ -1,8 +1,10 @@
-// Package testutil runs real NATS servers for tests, and makes them fail on command. It offers an embedded server, a JetStream cluster, a server in
-// a bubble of fake time, and connections whose link a test can cut.
+// Package testutil runs real NATS servers for tests, and makes them fail on command. It
+// offers an embedded server, a JetStream cluster, a server in a bubble of fake time, and
+// connections whose link a test can cut.
 //
-// Nothing imitates the server: code under test sees the behaviour of production. A helper that fails ends the test with the reason. Everything that
-// a test starts here stops with the test.
+// Nothing imitates the server: code under test sees the behaviour of production. A helper
+// that fails ends the test with the reason. Everything that a test starts here stops with
+// the test.
 //
 // # Usage
 //

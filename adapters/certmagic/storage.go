@@ -47,18 +47,19 @@ type section struct {
 	over chan struct{}  // closed at the end
 }
 
-// New returns a Storage that keeps everything in storage and takes its locks from locks, usually a
-// [*natslock.Client]. The options apply to each lock. [natslock.MaxWait] among them does not limit the wait for
-// other goroutines that use the same Storage.
+// New returns a Storage that keeps everything in storage and takes its locks from locks,
+// usually a [*natslock.Client]. The options apply to each lock. [natslock.MaxWait] among them
+// does not limit the wait for other goroutines that use the same Storage.
 //
 // New sends nothing. Each Lock refuses invalid options and nil locks with [natslock.ErrInvalid].
 func New(storage certmagic.Storage, locks natslock.Locker, opts ...natslock.LockOption) *Storage {
 	return &Storage{Storage: storage, locks: locks, opts: slices.Clone(opts), held: map[string]*section{}}
 }
 
-// Lock takes the lock called name, which may have any characters. It waits until ctx ends, even through outages of the
-// server. It returns nil when the caller has the lock until Unlock, even if ctx ends before that. Errors are those of
-// [natslock.Client.Lock], and match [natslock.ErrTimeout] and ctx's error if ctx ended the wait.
+// Lock takes the lock called name, which may have any characters. It waits until ctx ends,
+// even through outages of the server. It returns nil when the caller has the lock until
+// Unlock, even if ctx ends before that. Errors are those of [natslock.Client.Lock], and match
+// [natslock.ErrTimeout] and ctx's error if ctx ended the wait.
 func (s *Storage) Lock(ctx context.Context, name string) error {
 	if err := s.ready(ctx, name); err != nil {
 		return err

@@ -42,20 +42,23 @@ func New(locks natslock.Locker, opts ...natslock.LockOption) *Locker {
 // UseIn makes tusd lock with l.
 func (l *Locker) UseIn(composer *handler.StoreComposer) { composer.UseLocker(l) }
 
-// NewLock returns the lock of the upload with this id, of any characters and length, without taking it. The error matches
-// [natslock.ErrInvalid] if New was given nil locks.
+// NewLock returns the lock of the upload with this id, of any characters and length, without
+// taking it. The error matches [natslock.ErrInvalid] if New was given nil locks.
 //
-// The result's Lock waits until ctx ends, through outages of the server like [natslock.Client.Lock], and returns nil when the caller has
-// the lock until Unlock. It returns [handler.ErrLockTimeout] if ctx, or [natslock.MaxWait] among the options, ended the wait. Any other
-// error is that of [natslock.Client.Lock].
+// The result's Lock waits until ctx ends, through outages of the server like
+// [natslock.Client.Lock], and returns nil when the caller has the lock until Unlock. It
+// returns [handler.ErrLockTimeout] if ctx, or [natslock.MaxWait] among the options, ended the
+// wait. Any other error is that of [natslock.Client.Lock].
 //
-// The lock calls requestUnlock at most once, on a goroutine of its own, when another request at any server waits for the upload or when
-// the lock is lost. requestUnlock may call Unlock itself. If it is called at the same time as Unlock, it may return later than that.
+// The lock calls requestUnlock at most once, on a goroutine of its own, when another request
+// at any server waits for the upload or when the lock is lost. requestUnlock may call Unlock
+// itself. If it is called at the same time as Unlock, it may return later than that.
 //
-// Unlock waits for the server until the client's release timeout passes. It returns nil if the lock was held until the call. An error
-// that matches [natslock.ErrLost] means that another request may have had the upload at the same time. [natslock.ErrUnavailable] means
-// that the server did not confirm the release: the lock is free after its TTL. The error matches [natslock.ErrReleased] if the lock is
-// not held. Tusd ignores these errors.
+// Unlock waits for the server until the client's release timeout passes. It returns nil if the
+// lock was held until the call. An error that matches [natslock.ErrLost] means that another
+// request may have had the upload at the same time. [natslock.ErrUnavailable] means that the
+// server did not confirm the release: the lock is free after its TTL. The error matches
+// [natslock.ErrReleased] if the lock is not held. Tusd ignores these errors.
 func (l *Locker) NewLock(id string) (handler.Lock, error) {
 	if l.locks == nil {
 		return nil, fmt.Errorf("lock of upload %.64q: %w: the Locker was made without locks", id, natslock.ErrInvalid)

@@ -1,14 +1,16 @@
-// Package admin shows and breaks the locks of all clients of a bucket, for operators' tools and monitoring: lockctl and
-// natslock-exporter are built on it. A service that only takes locks does not need it.
+// Package admin shows and breaks the locks of all clients of a bucket, for operators' tools and
+// monitoring: lockctl and natslock-exporter are built on it. A service that only takes locks does
+// not need it.
 //
 //	locks := admin.New(client) // client is a *natslock.Client
 //	for lock, err := range locks.List(ctx, "orders.>") {
 //		...
 //	}
 //
-// [Admin.List] and [Admin.Inspect] read locks, [Admin.Watch] yields events as they happen, and [Admin.History] yields
-// past events if the bucket has a history. [Admin.Break] ends a claim. [Permissions] returns the subjects that a NATS
-// user needs. [WithObserver] makes a client report what its own locks do.
+// [Admin.List] and [Admin.Inspect] read locks, [Admin.Watch] yields events as they happen, and
+// [Admin.History] yields past events if the bucket has a history. [Admin.Break] ends a claim.
+// [Permissions] returns the subjects that a NATS user needs. [WithObserver] makes a client report
+// what its own locks do.
 package admin
 
 import (
@@ -65,8 +67,8 @@ type Admin struct {
 	c *natslock.Client
 }
 
-// New returns an Admin for the bucket of client c. It does no I/O, and the Admin needs no closing: it ends
-// with the client.
+// New returns an Admin for the bucket of client c. It does no I/O, and the Admin needs no
+// closing: it ends with the client.
 func New(c *natslock.Client) *Admin { return &Admin{c: c} }
 
 func (a *Admin) client() *natslock.Client {

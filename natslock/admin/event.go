@@ -21,10 +21,10 @@ const (
 	EventGranted
 	// EventRenewed: the server confirmed a renewal.
 	EventRenewed
-	// EventReleased: the holder unlocked. In Watch: the client released the lock, which it may have
-	// kept idle for a while (see [natslock.Linger]), or a minimum hold is over ([natslock.MinHold]).
-	// A lock that was handed over ([natslock.Lock.Handoff]) is released when a client adopts it, or
-	// when its TTL has passed.
+	// EventReleased: the holder unlocked. In Watch: the client released the lock, which it may
+	// have kept idle for a while (see [natslock.Linger]), or a minimum hold is over
+	// ([natslock.MinHold]). A lock that was handed over ([natslock.Lock.Handoff]) is released
+	// when a client adopts it, or when its TTL has passed.
 	EventReleased
 	// EventExpired: a lease ended that its client neither renewed nor released. For an observer:
 	// this client lost the lock, and the event's Cause says why. Watch also reports the planned

@@ -88,9 +88,10 @@ type Holder struct {
 	// no longer does because it handed the lock over ([natslock.Lock.Handoff]) or unlocked it before
 	// its minimum hold was over ([natslock.MinHold]).
 	Fixed bool
-	// Purpose says why a lock is meant to be held for long: "election", "member" or "partition" (package partition), "script", "job"
-	// (a job that is done: [natslock.Client.Once]) or "rest" (of a minimum hold). It is empty for other locks. Clients in other
-	// languages may use other words of at most 16 bytes.
+	// Purpose says why a lock is meant to be held for long: "election", "member" or "partition"
+	// (package partition), "script", "job" (a job that is done: [natslock.Client.Once]) or "rest"
+	// (of a minimum hold). It is empty for other locks. Clients in other languages may use other
+	// words of at most 16 bytes.
 	Purpose string
 	// Waiting is the number of goroutines of the holder's client that were waiting behind the
 	// holder when the record was written.

@@ -51,9 +51,9 @@ type Access struct {
 	Role    Role
 	// Bucket is the bucket's name; empty means "natslock".
 	Bucket string
-	// Domain is the JetStream domain through which the user reaches the bucket from outside it.
-	// Leave it empty on a server of that domain: the server removes the domain from a subject
-	// before it checks permissions.
+	// Domain is the JetStream domain through which the user reaches the bucket from
+	// outside it. Leave it empty on a server of that domain: the server removes the domain
+	// from a subject before it checks permissions.
 	Domain string
 	// APIPrefix is the prefix under which another account's JetStream API is
 	// imported. It excludes Domain.
@@ -62,10 +62,11 @@ type Access struct {
 	// (nats.CustomInboxPrefix). Empty means _INBOX. If each user has its own prefix,
 	// no user can read the answers to another.
 	InboxPrefix string
-	// OwnOnly withholds the two requests that can read any record in the bucket, and so show the
-	// owners and metadata of all locks. Without them the library lists queues more slowly, the
-	// server logs one refusal of each per connection, and a read can return
-	// [natslock.ErrUnavailable] while a replica lags or the bucket's allow_direct is off.
+	// OwnOnly withholds the two requests that can read any record in the bucket, and so
+	// show the owners and metadata of all locks. Without them the library lists queues
+	// more slowly, the server logs one refusal of each per connection, and a read can
+	// return [natslock.ErrUnavailable] while a replica lags or the bucket's allow_direct
+	// is off.
 	OwnOnly bool
 	// History allows reading the history of the bucket, for locks of any name: see
 	// [Admin.History]. An observer of all names always may. An admin may also create,
@@ -202,8 +203,8 @@ func Permissions(a Access) (PermissionSet, error) {
 	return p, nil
 }
 
-// String returns the block of server configuration that gives a user exactly these permissions.
-// Its comments name the use and the leaks of each.
+// String returns the block of server configuration that gives a user exactly these
+// permissions. Its comments name the use and the leaks of each.
 func (p PermissionSet) String() string {
 	var b strings.Builder
 	list := func(verb string, all []Permission) {

@@ -1,31 +1,33 @@
-// Command natslock-exporter serves Prometheus metrics for all locks of a bucket, whichever client holds them, and a
-// web page that shows them. It lists the locks, follows them with one watch, and checks that the leader of the bucket
-// is still there.
+// Command natslock-exporter serves Prometheus metrics for all locks of a bucket, whichever
+// client holds them, and a web page that shows them. It lists the locks, follows them with one
+// watch, and checks that the leader of the bucket is still there.
 //
 //	natslock-exporter                                     the bucket natslock
 //	natslock-exporter --pattern 'orders.>' --pattern '>'  two series instead of one per first token
 //	natslock-exporter --listen 127.0.0.1:9622             metrics only for this machine
 //	natslock-exporter --no-page                           metrics only
 //
-// It finds its server through flags, NATS_* variables and contexts, like lockctl and the nats command. It takes no
-// locks and writes nothing.
+// It finds its server through flags, NATS_* variables and contexts, like lockctl and the nats
+// command. It takes no locks and writes nothing.
 //
-// /metrics serves the metrics. /healthz answers 200 while the exporter follows the bucket, the bucket has a leader,
-// and clients grant locks in it. Otherwise it answers 503 with the reason.
+// /metrics serves the metrics. /healthz answers 200 while the exporter follows the bucket, the
+// bucket has a leader, and clients grant locks in it. Otherwise it answers 503 with the reason.
 //
-// The page has its own address, 127.0.0.1:9623 unless --page says otherwise, because scrapers connect from other
-// machines, while names, owners and metadata are not for everyone. It is read-only and has no login. It shows what
-// this NATS user may read to anyone who can reach the address.
+// The page has its own address, 127.0.0.1:9623 unless --page says otherwise, because scrapers
+// connect from other machines, while names, owners and metadata are not for everyone. It is
+// read-only and has no login. It shows what this NATS user may read to anyone who can reach the
+// address.
 //
 // # What it knows
 //
-// Counts and ages come from the records in the bucket, so they include locks of clients that have no metrics of their
-// own. An age is the exporter's clock minus that of the holder or the waiter. A record stands for a client:
-// goroutines that wait in one process share one place in the queue.
+// Counts and ages come from the records in the bucket, so they include locks of clients that
+// have no metrics of their own. An age is the exporter's clock minus that of the holder or the
+// waiter. A record stands for a client: goroutines that wait in one process share one place in
+// the queue.
 //
 // Counters count notifications. They miss what happened while the exporter had no connection;
-// natslock_exporter_gaps_total counts these gaps. Any user that may publish to the bucket's notifications can forge
-// events.
+// natslock_exporter_gaps_total counts these gaps. Any user that may publish to the bucket's
+// notifications can forge events.
 package main
 
 import (
