@@ -66,9 +66,10 @@ type LockedError struct {
 	// no goroutine was inside when that client wrote the record, up to a third of the TTL ago.
 	// [Client.Lock] gets an idle lock at once, but a one-shot acquire does not.
 	Lingers, Idle bool
-	// Queued is the number of goroutines that wait, the holder's client included. Each client
-	// writes its number when it renews its record: within 5 s in the queue, and within a third
-	// of the TTL behind the holder. Before that a client counts as one waiter in the queue.
+	// Queued is the number of waiting goroutines, including those of the holder's client. Each
+	// client writes its number when it renews its record: within 5 s in the queue, and within
+	// a third of the TTL behind the holder. Until then a client in the queue counts as one
+	// waiter.
 	Queued int
 
 	entry   record.Entry // of the holder
