@@ -33,7 +33,7 @@ lint: ## staticcheck, as CI runs it
 	GOWORK=off go tool -modfile=tools/go.mod staticcheck ./...
 
 .PHONY: model
-model: ## the protocol's model, in its large scopes: minutes
+model: ## the protocol's model, in its large scopes: three quarters of an hour
 	cd internal/verify/model && go test -run '^TestProtocol$$' -timeout 0 -count 1 -args -scope large
 
 .PHONY: soak
