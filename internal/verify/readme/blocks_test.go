@@ -67,7 +67,7 @@ var endless = regexp.MustCompile(`^(natslock-exporter |lockctl watch |lockctl el
 
 // programs are the reader's own programs, which the pages run under locks.
 var programs = map[string]string{
-	"deploy.sh": "", "backup.sh": "", "query.sh": "", "rebuild.sh": "", "export.sh": "",
+	"deploy.sh": "", "backup.sh": "", "report.sh": "", "query.sh": "", "rebuild.sh": "", "export.sh": "",
 	"query": "", "export": "", "make": "", "first-part": "", "second-part": "",
 	"scheduler": "echo scheduling\nexec sleep 300\n",
 }
