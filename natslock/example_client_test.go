@@ -51,7 +51,7 @@ func ExampleClient_Lock() {
 	}
 	fmt.Println(l.Err(), l.Remaining() > 8*time.Second)
 	if err := l.Unlock(ctx); err != nil {
-		log.Print(err) // matches natslock.ErrLost if it had been lost
+		log.Print(err) // matches natslock.ErrLost if the lock had been lost
 	}
 	fmt.Println(errors.Is(l.Err(), natslock.ErrReleased))
 	// Output:

@@ -44,9 +44,9 @@ func main() {
 	end, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	err = errors.Join(
-		web.Shutdown(end), // no new request, and those at work finish
-		locks.Close(end),  // their locks are free for the other replicas
-		nc.Drain(),        // the connection goes last
+		web.Shutdown(end), // accepts no new requests, and lets running ones finish
+		locks.Close(end),  // frees their locks for the other replicas
+		nc.Drain(),        // closes the connection last
 	)
 	if err != nil {
 		log.Fatal(err)

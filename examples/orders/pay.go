@@ -21,9 +21,9 @@ func routes(locks *natslock.Client, nc *nats.Conn) http.Handler {
 			return
 		}
 		err = pay(l.Context(), r.PathValue("id"), l.Token())
-		unlock := l.Unlock(r.Context()) // ErrUnavailable is no failure: the payment was alone to its end
+		unlock := l.Unlock(r.Context()) // ErrUnavailable is not a failure: the payment had the lock to itself until it finished
 		if errors.Is(unlock, natslock.ErrLost) || errors.Is(unlock, natslock.ErrClosed) {
-			err = errors.Join(err, unlock) // the payment may not have been alone
+			err = errors.Join(err, unlock) // the payment may not have had the lock to itself
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -46,7 +46,7 @@ func routes(locks *natslock.Client, nc *nats.Conn) http.Handler {
 func status(err error) int {
 	switch {
 	case errors.Is(err, natslock.ErrUnavailable), errors.Is(err, natslock.ErrClosed):
-		return http.StatusServiceUnavailable // ask first: in an outage a wait matches ErrTimeout too
+		return http.StatusServiceUnavailable // check this first: in an outage, a wait that times out matches ErrTimeout too
 	case errors.Is(err, natslock.ErrTimeout), errors.Is(err, natslock.ErrLocked):
 		return http.StatusLocked
 	}

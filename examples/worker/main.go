@@ -46,15 +46,15 @@ func main() {
 				log.Print(err) // the server is away: Next continues when it is back
 				continue
 			}
-			// The signal ends the wait for the lock, and Detached keeps it from ending the work.
+			// The signal ends the wait for the lock, but Detached keeps it from ending the work.
 			err = locks.Do(ctx, job.Subject(), func(ctx context.Context, _ *natslock.Lock) error {
 				return work(ctx, string(job.Data()))
 			}, natslock.Detached(), natslock.MaxWait(10*time.Second))
 			if err != nil {
 				log.Print(err)
-				_ = job.NakWithDelay(time.Second) // not done, or not alone, or done and not released in time: done again
+				_ = job.NakWithDelay(time.Second) // not done, or not exclusively, or done but not released in time: it will run again
 			} else if err := job.DoubleAck(context.Background()); err != nil {
-				log.Print(err) // it comes again
+				log.Print(err) // it will be redelivered
 			}
 		}
 	})
