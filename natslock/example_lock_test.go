@@ -116,7 +116,7 @@ func ExampleLock_Contended() {
 			case <-l.Contended():
 				fmt.Println("another goroutine waits")
 				return nil // the lock is unlocked, and the next one gets it
-			case <-time.After(time.Millisecond): // a part of the job
+			case <-time.After(time.Millisecond): // part of the job
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
