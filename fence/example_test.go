@@ -44,7 +44,7 @@ func newBucket(ctx context.Context, js jetstream.JetStream, name string) error {
 		return err
 	}
 	config := stream.CachedInfo().Config
-	config.AllowAtomicPublish = true // no field of jetstream.KeyValueConfig
+	config.AllowAtomicPublish = true // jetstream.KeyValueConfig has no field for it
 	_, err = js.UpdateStream(ctx, config)
 	return err
 }

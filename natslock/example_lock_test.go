@@ -115,7 +115,7 @@ func ExampleLock_Contended() {
 			select {
 			case <-l.Contended():
 				fmt.Println("another goroutine waits")
-				return nil // the lock is unlocked, and the next one gets it
+				return nil // Do unlocks, and the next in the queue gets the lock
 			case <-time.After(time.Millisecond): // part of the job
 			case <-ctx.Done():
 				return context.Cause(ctx)
@@ -140,7 +140,7 @@ func ExampleLock_Extend() {
 	}
 	fmt.Println(l.Remaining() > 10*time.Second)
 	if err := l.Extend(ctx, time.Hour); err != nil {
-		log.Fatal(err) // not confirmed: the validity is as it was
+		log.Fatal(err) // not confirmed, so the validity is unchanged
 	}
 	fmt.Println(l.Remaining() > 50*time.Minute)
 	_ = l.Unlock(ctx)

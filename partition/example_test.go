@@ -35,7 +35,7 @@ func ExampleGroup_Run() {
 				if err := process(ctx, p.Token(), m); err != nil {
 					return err
 				}
-			case <-p.Leaving(): // another worker is to have it
+			case <-p.Leaving(): // another worker is to get this partition
 				return nil
 			case <-ctx.Done(): // lost
 				return context.Cause(ctx)

@@ -41,7 +41,7 @@ func run(ctx context.Context, server string) error {
 	if err != nil {
 		return err
 	}
-	defer locks.Close(context.Background()) // before nc.Close: others get in at once
+	defer locks.Close(context.Background()) // before nc.Close, so that others get in at once
 	return locks.Do(ctx, "reports.daily", func(ctx context.Context, l *natslock.Lock) error {
 		return makeReport(ctx, l.Token()) // ctx ends when the lock does
 	}, natslock.MaxWait(time.Minute))
