@@ -382,8 +382,8 @@ func (r *relay) idle() error {
 	return err
 }
 
-// usage returns the CPU time that processes have used, in seconds, with a resolution of
-// some milliseconds.
+// usage returns the CPU time used by procs, in seconds, with a resolution of a few
+// milliseconds.
 func usage(procs []*process.Process) (float64, error) {
 	sum := 0.
 	for _, p := range procs {

@@ -139,8 +139,8 @@ func OnChange(fn func(Leader)) Option {
 	}
 }
 
-// New returns the election called name. It does no I/O, and the Election needs no closing. An
-// invalid option or client is reported by the methods that return errors.
+// New returns the election called name. It does no I/O, and the Election does not need to be
+// closed. An invalid option or client is reported by the methods that return errors.
 func New(c *natslock.Client, name string, opts ...Option) *Election {
 	e := &Election{c: c, name: name}
 	if c == nil {

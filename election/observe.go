@@ -116,8 +116,8 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	}
 }
 
-// follow passes on changes of the leader's record. When a watch ends it passes on an
-// event without a type, and begins another watch.
+// follow forwards changes to the leader's record. When a watch ends, it sends an event with no
+// type and starts another watch.
 func (e *Election) follow(ctx context.Context, events chan<- admin.Event) {
 	for failed := 0; ; {
 		for ev, err := range inside.WatchHolder(ctx, e.c, e.name) {
@@ -158,9 +158,9 @@ const (
 	doubt
 )
 
-// notified handles a notified change of the leader's record. Notifications can be lost or
-// forged, so the observer reads the record before it believes news. It takes nothing else
-// from a notification, not even how recent the last one was.
+// notified handles a notification of a change to the leader's record. Notifications can be lost
+// or forged, so the observer reads the record before it believes news. It takes nothing else from
+// a notification, not even how recent the last one was.
 func (o *observer) notified(ev admin.Event) news {
 	if !o.known {
 		return doubt

@@ -346,11 +346,11 @@ func (c *Cluster) Restart(i int) {
 // still does.
 func (c *Cluster) Isolate(i int) { c.setIsolated(i, true) }
 
-// Rejoin ends an isolation and waits until the servers are connected, have one meta
-// leader and have caught up with it. It takes a second or two, the interval at which
-// servers try to connect, and up to ten if they have to elect a meta leader. Server i
-// rejoins the streams that it is part of. It may get new streams only ten seconds
-// later; see [Cluster.WaitReady].
+// Rejoin ends server i's isolation and waits until the servers are connected, have one
+// meta leader and have caught up with it. It takes a second or two, the interval at
+// which servers try to connect, or up to ten if they have to elect a meta leader.
+// Server i rejoins the streams that it is part of. It may not be assigned new streams
+// until ten seconds later; see [Cluster.WaitReady].
 func (c *Cluster) Rejoin(i int) {
 	c.t.Helper()
 	c.setIsolated(i, false)

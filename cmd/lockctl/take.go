@@ -123,8 +123,8 @@ func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind admi
 	return lock, err
 }
 
-// nested returns an error if a command that this process is a part of holds the lock, so that
-// this one would wait for itself.
+// nested returns an error if this process runs inside a command that holds the lock, so that
+// waiting would mean waiting for itself.
 func (c *taking) nested(ctx context.Context, s *session.Session, kind admin.Kind, name string) error {
 	if c.once() {
 		return nil

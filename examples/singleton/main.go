@@ -61,8 +61,9 @@ func run(ctx context.Context, server string) error {
 	if err != nil {
 		return err
 	}
-	// Run campaigns, works and campaigns again. work gets the context of the program instead
-	// of its term's, to stand in for code that does not notice that its term is over.
+	// Run campaigns, calls the function, and campaigns again. work gets the program's
+	// context instead of the term's, to stand in for code that does not notice that its term
+	// is over.
 	err = election.New(locks, "numbers").Run(ctx, func(_ context.Context, t *election.Term) error {
 		err := work(ctx, js, stream, t.Token())
 		if err != nil {

@@ -69,8 +69,8 @@ func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended
 	}
 }
 
-// pause waits before the next try. It returns an error if ctx ends or if another try would fail as
-// well. failed is the error of the last request.
+// pause waits before the next try. It returns an error if ctx ends, or if another try would fail
+// too. failed is the error from the last request.
 func (a *Admin) pause(ctx context.Context, try int, failed error) error {
 	if bucket.IsAny(failed, bucket.ErrPermission, kvstore.ErrInvalidKey, kvstore.ErrTooLarge) {
 		return failed

@@ -71,10 +71,10 @@ type watcher struct {
 	dropped time.Time         // no change before this time was dropped; zero if none was dropped at all
 }
 
-// Watch calls deliver for every change of a lock whose name matches pattern. It calls deliver with [EventWatching]
-// when it begins to report changes: at first, and again whenever it may have missed some. Changes are hints. If the
-// bucket is deleted or re-created, no more changes can arrive, and Watch calls fail once. The returned function ends
-// the watch and waits for it.
+// Watch calls deliver for every change to a lock whose name matches pattern. It calls deliver with [EventWatching]
+// when it starts reporting changes: once at the start, and again whenever it may have missed some. Changes are hints.
+// If the bucket is deleted or re-created, no more changes can arrive, and Watch calls fail once. The returned
+// function stops the watch and waits for it to finish.
 func (a *Admin) Watch(pattern string, deliver func(Change), fail func(error)) (stop func(), err error) {
 	return a.Follow(pattern, eachOf(deliver), fail)
 }

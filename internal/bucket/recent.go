@@ -19,8 +19,8 @@ type Recent struct {
 	m      map[string]trace
 	places map[string][]vacancy // by the prefix of the queue's keys
 	vacant int                  // the number of places
-	// swept is when the expired entries were last removed, 0 if never: going through all entries costs more than a
-	// release.
+	// swept is when expired entries were last removed; 0 if never. It limits how often that is done, because going
+	// through all entries costs more than a release.
 	swept clock.Instant
 }
 

@@ -7,17 +7,17 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// A semaphore works like a mutex with several keys to claim. Each permit is a slot, and a claim of a slot is like that
-// of a mutex: the server refuses a second holder. So no number of clients, and no fault, can make more holders than
-// there are slots.
+// A semaphore works like a mutex with several keys to claim. Each permit is a slot, and claiming a slot is like
+// claiming a mutex: the server refuses a second holder. So there can never be more holders than slots, however many
+// clients there are and whatever fails.
 //
 // One queue serves all slots, strictly first come, first served: only the first waiter claims slots, and newcomers
-// queue behind any waiter. Clients may know of different numbers of permits. A client claims only slots below its own
+// queue behind any waiter. Clients may disagree about the number of permits. A client claims only slots below its own
 // number. The first waiter waits for one of those, and all others wait behind it, even while a slot that it does not
 // know of is free. Newcomers claim the highest free slot, to leave the lower ones to waiters that know of fewer.
 //
-// A client has one place for all its goroutines, and queues again after a grant while others of them wait. It passes
-// its permits on among them: see package cohort.
+// A client has one place in the queue for all its goroutines, and after a grant it queues again as long as more of
+// them are waiting. It passes its permits on among them: see package cohort.
 
 // await waits for the end of the place from which a permit was granted: other permits may be free, and a one-shot
 // acquire must not mistake the place for that of a waiter. Without an answer, await waits at most for a quarter of the

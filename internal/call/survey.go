@@ -7,8 +7,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// enough is the number of records, beyond those of the lock, that show a newcomer that it has to queue. Tombstones
-// count: if they fill the list, it queues even for a free lock.
+// enough is the number of records, beyond the lock's own, that tell a newcomer it has to queue. Tombstones count: if
+// they fill the list, it queues even if the lock is free.
 const enough = 8
 
 // survey reads the lock and its queue, from a state that contains revision, and claims what is free if no waiter is

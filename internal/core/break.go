@@ -65,8 +65,8 @@ func (b *Break) RecordRead(e record.Entry, none bool, stored uint64) BreakStep {
 	return BreakWrite
 }
 
-// WriteAnswered handles the answer to the write, which expected revision expected. stored is the last revision that the
-// leader had stored before it.
+// WriteAnswered handles the answer to the write that was conditional on revision expected. stored is the last revision
+// that the leader had stored before that write.
 func (b *Break) WriteAnswered(a Answer, expected, stored uint64) BreakStep {
 	if a.Refusal == Acknowledged {
 		return BreakDone

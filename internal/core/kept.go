@@ -297,8 +297,8 @@ func (k *Kept) renewalConfirmed(n, revision uint64, now clock.Instant) (u Conseq
 	return u
 }
 
-// prolong extends the validity, which is not over, to that of renewal sent[i]. It reports whether the renewal is the
-// wanted one, or a later one.
+// prolong extends the validity, which must not be over yet, to that of renewal sent[i]. It reports whether this is the
+// renewal that was needed, or a later one.
 func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	s := k.sent[i]
 	k.sent = append(k.sent[:0], k.sent[i+1:]...) // the earlier ones expect a revision that is no longer the last
@@ -360,8 +360,8 @@ func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 	return u
 }
 
-// Old reports whether a notification of revision shows nothing new. It reports true only up to the last confirmed
-// revision: a later one may be a break.
+// Old reports whether a notification about revision brings nothing new. While the lock is held, that is so only up to
+// the last confirmed revision: a later one may be a break.
 func (k *Kept) Old(revision uint64) bool {
 	return k.State != StateHeld || revision <= k.Last //safety:break-notified
 }

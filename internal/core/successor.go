@@ -294,7 +294,7 @@ func (f *Successor) ScanFailed(now clock.Instant, pause time.Duration) {
 	f.scanAt = now.Add(pause)
 }
 
-// View is what a scan has read, in one state that contains the waiter's place. Of the queue, it needs only the head,
+// View is what a scan has read, all from one state that contains the waiter's place. Queue need only include the head,
 // the predecessor and that place.
 type View struct {
 	Keys   []record.Entry // of the lock; tombstones included, even those that replaced overdue records; zero for an empty key

@@ -30,7 +30,7 @@ const (
 )
 
 // inFlight holds the messages that await an answer, and what the answers say about the
-// stream. Times are since the store was created.
+// stream. Times are relative to the creation of the store.
 type inFlight struct {
 	onWritten func(awaited, *nats.Msg, error) // the writer's: handles the answer to a write
 

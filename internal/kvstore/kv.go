@@ -193,8 +193,8 @@ type Listing struct {
 	// More reports whether [AtMost] left out records, and Left how many; 0 if unknown.
 	More bool
 	Left int
-	// Whole reports that List read everything, including the records before [From],
-	// because it could not read a part.
+	// Whole reports that List read everything, including the records before [From], because
+	// it could not read only part of it.
 	Whole bool
 	// Keys are the keys under the pattern, as the leader names them, if [InParts] made
 	// List read no records.

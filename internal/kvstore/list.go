@@ -280,10 +280,10 @@ func (s *reader) doubted(ctx context.Context, records []Record, min uint64, olde
 	return append(slices.DeleteFunc(records, doubtful), sure...), nil
 }
 
-// multiGet reads the last records of many subjects, tombstones included, from one
-// replica. The replica answers with one message for each record, and an end mark that
-// names its state. The error matches errIncomplete if it cannot answer like that.
-// Revision is 0 if the replica has no records.
+// multiGet reads the last records of many subjects, tombstones included, from one replica. The
+// replica answers with one message for each record, and an end marker that identifies its
+// state. The error matches errIncomplete if the replica cannot answer this way. Revision is 0
+// if the replica has no records.
 func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) (Listing, error) {
 	if ctx.Err() != nil {
 		return Listing{}, plain.EndOf(ctx)

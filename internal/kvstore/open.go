@@ -31,13 +31,13 @@ const (
 // Open finds the bucket of cfg and verifies its settings. It creates a missing bucket,
 // unless cfg forbids it. It uses the JetStream domain or API prefix of js.
 //
-// The error matches [ErrInvalidKey] for a name that no bucket can have. It matches
-// [ErrBucketConfig] for a bucket that is not safe or whose server is older than
-// [MinServer]. It matches [ErrNotFound] for a missing bucket that Open may not create,
-// and [ErrPermission] if the server forbids this user to ask or to create. It matches
-// [ErrUnavailable] if JetStream does not answer, or if the stream of a cluster has no
-// leader and so accepts no writes. If ctx has no deadline, Open waits at most 10 s,
-// even for a connection that is not yet up or is reconnecting.
+// The error matches [ErrInvalidKey] for a name that no bucket can have,
+// [ErrBucketConfig] for a bucket that is unsafe or on a server older than [MinServer],
+// [ErrNotFound] for a missing bucket that Open may not create, [ErrPermission] if this
+// user is not allowed to look up or create the bucket, and [ErrUnavailable] if
+// JetStream does not answer, or if a clustered stream has no leader and so accepts no
+// writes. If ctx has no deadline, Open waits at most 10 s, even for a connection that
+// is not yet up or is reconnecting.
 //
 // Open logs settings that are safe but not recommended; see [Config.Logger].
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {

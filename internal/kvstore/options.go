@@ -41,8 +41,9 @@ func Reached(revision uint64) ListOption { return func(l *listing) { l.reached =
 
 // AtMost limits the answer to the n records of the lowest revisions, counting tombstones and
 // the record of [Beside]. A cut-off answer may come from any state: it shows what exists,
-// but not what is missing. If no request can read a part, List reads everything (see
-// Listing.Whole), or only the record under the key of Beside if that is live.
+// but not what is missing. If no request can read only part of the list, List reads
+// everything (see Listing.Whole), or only the record under the key of Beside if that is
+// live.
 func AtMost(n int) ListOption { return func(l *listing) { l.atMost = n } }
 
 // Named makes the leader name the keys, and List reads each of them, so no key is missing.

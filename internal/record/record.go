@@ -219,13 +219,13 @@ func (b *Body) EncodeKept(expect uint64) ([]byte, error) {
 }
 
 const (
-	// kept is the number of bytes that the growing parts of a renewed record take together: Token of nine bytes, five
-	// other numbers of five, Fixed and InUse of one each, their keys of 18 bytes, a purpose of restSize, an expectation
-	// of 16 digits, the two extra bytes in the head of a map with more than 15 fields, and the least padding.
+	// kept is the total number of bytes for the growing parts of a renewed record: 9 for Token, 5 for each of five
+	// other numbers, 1 each for Fixed and InUse, 18 for the keys of all these, restSize for Purpose, 16 for the digits
+	// of the expected revision, 2 more for the header of a map with more than 15 fields, and the minimum padding.
 	kept = 9 + 5*5 + 2 + 18 + restSize + 16 + 2 + minPadding
-	// restSize is the size of [Rest] with its key and its head, which the last record of a lease may contain.
+	// restSize is the size of [Rest] with its key and its header, which the last record of a lease may contain.
 	restSize = 3 + len(rest)
-	// minPadding is the size of empty padding: its key, and the head of its value.
+	// minPadding is the size of empty padding: its key and the header of its value.
 	minPadding = 4
 )
 

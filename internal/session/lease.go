@@ -28,11 +28,11 @@ const (
 	Ended    = core.StateEnded
 )
 
-// Lease is a lock of this client: a record that is kept alive. At most one [Holder] is inside at a time, except for
-// readers, who share their lease.
+// Lease is one of this client's locks: a record that is kept alive. At most one [Holder] is inside at a time, except
+// for readers, who share their lease.
 //
-// After the record has ended, the holders, the watch, the waits for a confirmation and onEnd do not change, so that
-// [Lease.Over] can read them without the mutex.
+// After the record has ended, holders, watch, waiting and onEnd no longer change, so [Lease.Over] can read them without
+// the mutex.
 type Lease struct {
 	keeper.Record
 	s *Session

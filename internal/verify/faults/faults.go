@@ -1,5 +1,6 @@
-// Package faults puts a fault injector between a client and its store. It loses, delays and
-// refuses single writes, answers and notifications, where a testutil.Link knows only bytes.
+// Package faults provides a fault injector that sits between a client and its store. It
+// loses, delays and refuses individual writes, answers and notifications, whereas a
+// testutil.Link sees only bytes.
 package faults
 
 import (

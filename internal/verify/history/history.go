@@ -131,7 +131,7 @@ type Hold struct {
 	// Left reports that the context ended like that of a lock that was unlocked.
 	Left bool `json:"left,omitempty"`
 	// Unknown reports that the client did not know the revision of the token. It is
-	// only recorded for a client over [Recorder.Over].
+	// recorded only for a client whose store is wrapped by [Recorder.Over].
 	Unknown bool `json:"unknown,omitempty"`
 }
 

@@ -309,8 +309,8 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 		gone := edge{at: x.gone(h), class: 1}
 		stays := !out && x.h.Tapped && !x.h.Lossy && leave.to.compare(gone) < 0
 		if h.Shared {
-			// The client may keep the lease of its last reader idle. Until its record is
-			// removed, it refuses others.
+			// The client may keep its last reader's lease idle. Until the record is
+			// removed, the lease keeps others out.
 			if stays && last[h.claim()] == h {
 				leave.to = gone
 			}

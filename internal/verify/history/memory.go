@@ -41,8 +41,8 @@ func (r *Recorder) TapMemory(t testing.TB, m *kvstore.Memory) {
 	r.taps = append(r.taps, p)
 }
 
-// all returns the changes. The answer to a write arrives after the notifications of all
-// earlier changes.
+// all returns the changes so far. It first waits for the answer to a write of its own,
+// which arrives after the notifications of all earlier changes.
 func (p *memoryTap) all() []Entry {
 	there := make(chan struct{})
 	_, err := p.store.Send(kvstore.Write{Key: "tap", Expect: kvstore.NoRevision, TTL: time.Second}, func(kvstore.Answer) { close(there) })

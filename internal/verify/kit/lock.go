@@ -19,8 +19,8 @@ func Break(t testing.TB, c *natslock.Client, l *natslock.Lock, reason string) {
 	require.NoError(t, admin.New(c).Break(context.Background(), admin.BreakRequest{Kind: admin.KindMutex, Name: l.Name(), ID: l.ID(), Reason: reason}))
 }
 
-// UnlockAll unlocks a lock, and then those that are granted one after the
-// other, which it returns.
+// UnlockAll unlocks l, then each of waits in turn as it is granted, and returns
+// the locks that were granted.
 func UnlockAll(t *testing.T, l *natslock.Lock, waits ...*Waiting) (locks []*natslock.Lock) {
 	t.Helper()
 	token := l.Token()

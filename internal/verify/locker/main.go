@@ -30,8 +30,8 @@ type request struct {
 	TTL    int64  `json:"ttl"`
 	Name   string `json:"name"`
 	Wait   int64  `json:"wait"`
-	// Kind is read, write or permit, one of Permits. Without a kind the lock is a
-	// mutex.
+	// Kind is "read", "write" or "permit" (one of Permits permits). If it is empty,
+	// the lock is a mutex.
 	Kind    string `json:"kind"`
 	Permits int    `json:"permits"`
 }

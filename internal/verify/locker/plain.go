@@ -258,8 +258,8 @@ type result struct {
 	unsent   bool
 }
 
-// write sends a conditional write and waits for its answer for a second. A later answer
-// goes to late.
+// write sends a conditional write and waits up to a second for the answer. A later
+// answer is passed to late.
 func (p *plain) write(key string, fields map[string]any, expect uint64, guard string, late func(revision uint64)) result {
 	if !p.nc.IsConnected() && p.weak != buffersAll {
 		return result{unknown: true, unsent: true}

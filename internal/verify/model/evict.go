@@ -24,7 +24,7 @@ func (c *queueScope) entitled(s *queueState, i int8) bool {
 	return w.phase != following || w.note != nothing || c.there(s, w)
 }
 
-// head returns which client has the earliest place ahead of the ticket of i, and that place's
+// head returns the client with the earliest place ahead of i's ticket, and that place's
 // ticket.
 func (c *queueScope) head(s *queueState, i int8) (who, ticket int8) {
 	who, ticket = -1, s.c[i].ticket

@@ -27,8 +27,8 @@ func (m mutant) name() string {
 // mutants lists all mutants.
 var mutants = slices.Concat(storeMutants, bucketMutants, lockctlMutants, roomMutants, cohortMutants, handMutants, semaphoreMutants, fenceMutants, partitionMutants)
 
-// apply returns the weakened file and its name. The error says why the mutant does not
-// fit.
+// apply returns the name and the weakened text of the file. The error says why the
+// mutant cannot be applied.
 func (m mutant) apply(root string, labels map[string]place) (file string, text []byte, err error) {
 	at, found := labels[m.label]
 	if !found {

@@ -331,8 +331,8 @@ func (h *Hub) head(now time.Time) update {
 	return update{Now: now.UnixMilli(), Ahead: h.ahead.Milliseconds(), Health: h.health}
 }
 
-// begin returns a full update: a viewer's first one, or the one after updates that it has missed.
-// h.mu is held.
+// begin returns a full update: a viewer's first, or the one sent after it has missed some. h.mu
+// is held.
 func (h *Hub) begin(v *viewer, now time.Time) []byte {
 	h.check(now)
 	if v.lock != nil {
