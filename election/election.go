@@ -69,9 +69,9 @@ type Election struct {
 type Option func(*Election) error
 
 // Value sets the leader's value, for example an address, which its record shows from the
-// beginning of each term. [Term.Proclaim] replaces it for the rest of a term. It has at
-// most [MaxValue] bytes, or the methods of the Election return [natslock.ErrInvalid].
-// Anyone who can read the bucket sees it. By default there is none.
+// beginning of each term. [Term.Proclaim] replaces it for the rest of a term. If it has more
+// than [MaxValue] bytes, the methods of the Election return [natslock.ErrInvalid]. Anyone who
+// can read the bucket sees it. By default there is none.
 func Value(v []byte) Option {
 	v = bytes.Clone(v)
 	return func(e *Election) error {
@@ -87,10 +87,9 @@ func checkValue(v []byte) error {
 	return nil
 }
 
-// TTL sets the lease of a term instead of the client's. It has the limits of
-// [natslock.TTL], or a campaign returns [natslock.ErrInvalid]. A leader that crashes
-// leaves a vacancy for at most one TTL and half a second. All candidates should use the
-// same TTL.
+// TTL sets the TTL of a term, instead of the client's. It has the limits of [natslock.TTL],
+// or a campaign returns [natslock.ErrInvalid]. A leader that crashes leaves a vacancy for at
+// most one TTL and half a second. All candidates should use the same TTL.
 func TTL(d time.Duration) Option {
 	return func(e *Election) error {
 		e.opts = append(e.opts, natslock.TTL(d))
@@ -125,9 +124,9 @@ func Detached() Option {
 	}
 }
 
-// OnChange makes [Election.Run] call fn with the leader, and again after each change:
-// see [Election.Observe]. The calls are made one at a time, on a goroutine of their own.
-// Run returns after the last of them. A nil fn makes the methods of the Election return
+// OnChange makes [Election.Run] call fn with the leader, and again after each change: see
+// [Election.Observe]. The calls are made one at a time, on a goroutine of their own. Run
+// returns only after the last one. A nil fn makes the methods of the Election return
 // [natslock.ErrInvalid].
 func OnChange(fn func(Leader)) Option {
 	return func(e *Election) error {
@@ -172,8 +171,8 @@ func (e *Election) ready(ctx context.Context) error {
 	return nil
 }
 
-// Campaign waits in the queue of candidates, and through outages, until this one leads. It
-// returns the term.
+// Campaign waits in the queue of candidates, and through outages, until this candidate leads,
+// and returns its term.
 //
 // ctx is also the parent of the term's context: when ctx ends, so does the work, unless
 // [Detached] is given. The leader keeps the others out until it resigns. An Election holds on
@@ -267,9 +266,9 @@ func leaderOf(h *admin.Holder) Leader {
 	return l
 }
 
-// Leader reads the leader from the server. The answer reflects every change that the
-// server acknowledged before the call. A goroutine that takes over from another one of
-// its client shows up within 100 ms.
+// Leader reads the leader from the server. The answer reflects every change that the server
+// acknowledged before the call. If a goroutine takes over from another goroutine of its
+// client, the answer shows that within 100 ms.
 //
 // The error matches [ErrNoLeader] if no one leads, including when an operator has
 // broken the leader's claim. Other errors are those of [admin.Admin.Inspect].

@@ -16,8 +16,8 @@ import (
 // notification was lost.
 const refreshAfter = 4 * time.Second
 
-// readEvery limits the time between two reads of an observer. Renewals by the leader postpone the
-// next read, but may be forged.
+// readEvery limits the time between two reads by an observer. Renewals by the leader postpone
+// the next read, but may be forged.
 const readEvery = time.Minute
 
 // An observer slows down under a flood of forged notifications: after fruitless reads in
@@ -32,15 +32,15 @@ const (
 const settleAfter = 500 * time.Millisecond
 
 // Observe yields the leader and then each change until ctx ends: another leader, another value,
-// and each vacancy as a zero [Leader]. It costs one subscription, a request every 10 s, one
-// read for each change, and one after 4 s without a notification. On a bucket with replicas a
-// read takes two requests.
+// and each vacancy as a zero [Leader]. It costs one subscription, a request every 10 s, a read
+// for each change, and a read after 4 s without a notification. On a bucket with replicas a read
+// takes two requests.
 //
 // A notification can be forged, so Observe yields only what it has read. It is correct within
-// two round trips of a notification, within five seconds of a lost one, and within a minute if
-// a user forges renewals. It may miss a leader that led for less time than that, and always
-// yields a vacancy between two leaders. While the server does not answer, Observe yields
-// nothing, and afterwards the state after the outage. It continues if the bucket is re-created.
+// two round trips of a notification, within five seconds of a lost one, and within a minute if a
+// user forges renewals. It may miss a leader that led for less time than that, and always yields
+// a vacancy between two leaders. While the server does not answer, Observe yields nothing.
+// Afterwards it yields the state after the outage. It continues if the bucket is re-created.
 //
 // The sequence ends without an error when ctx ends or the caller stops. Otherwise the error
 // matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the connection was closed

@@ -12,9 +12,9 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Term is the time in which a candidate leads. It comes from [Election.Campaign] or
-// [Election.Run]. A zero Term is like a zero [natslock.Lock]: it leads nothing. A Term is
-// safe for concurrent use.
+// Term is a period in which a candidate leads. It comes from [Election.Campaign] or
+// [Election.Run]. A zero Term is like a zero [natslock.Lock]: it leads nothing. A Term is safe
+// for concurrent use.
 type Term struct {
 	lock *natslock.Lock
 }
@@ -31,7 +31,7 @@ func (t *Term) Context() context.Context { return t.held().Context() }
 // Err returns nil while the term lasts, and then the cause of its context.
 func (t *Term) Err() error { return t.held().Err() }
 
-// Remaining returns the rest of the term's validity, or 0 once the term has ended: see
+// Remaining returns what is left of the term's validity, or 0 once the term has ended: see
 // [natslock.Lock.Remaining].
 func (t *Term) Remaining() time.Duration { return t.held().Remaining() }
 
@@ -47,10 +47,10 @@ func (t *Term) held() *natslock.Lock {
 // server has stored it: then [Election.Leader] returns it, and observers are notified.
 // The next term begins again with the [Value] of its own Election.
 //
-// The value has at most [MaxValue] bytes, or the error matches
-// [natslock.ErrInvalid], and nothing was sent. If the term has ended, the error is
-// the cause. If ctx ends first, the outcome is unknown, and the leader's next renewal
-// stores the value in any case: see [natslock.Lock.SetMeta].
+// If the value has more than [MaxValue] bytes, the error matches [natslock.ErrInvalid], and
+// nothing was sent. If the term has ended, the error is the cause. If ctx ends first, the
+// outcome is unknown, and the leader's next renewal stores the value in any case: see
+// [natslock.Lock.SetMeta].
 func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 	if err := checkValue(value); err != nil {
 		return fmt.Errorf("proclaim: %w", err)
@@ -81,15 +81,15 @@ func (t *Term) Resign(ctx context.Context) error {
 // term, through outages and restarts of the server, and in a bucket that was deleted and
 // re-created. A term ends with ctx or, with [Detached], when lead returns.
 //
-// If lead returns within 10 s, Run pauses before it campaigns again: at first 100 ms at most,
-// up to 10 s when that repeats. There is no pause after a lost term. The client's logger gets a
-// warning for each error of lead other than the end of the term's context.
+// If lead returns within 10 s, Run pauses before it campaigns again: at most 100 ms at first,
+// and up to 10 s if that repeats. There is no pause after a lost term. The client's logger
+// gets a warning for each error of lead other than the end of the term's context.
 //
-// Run always returns an error, joined with the last error of lead if that called for a warning.
-// It matches ctx's error and cause if ctx has ended, [natslock.ErrUnavailable] and
+// Run always returns an error, joined with the last error of lead if that called for a
+// warning. It matches ctx's error and cause if ctx has ended, [natslock.ErrUnavailable] and
 // nats.ErrConnectionClosed if the connection was closed for good, and [natslock.ErrClosed],
 // [natslock.ErrPermission] or [natslock.ErrInvalid] if another campaign would fail in the same
-// way, or [OnChange] cannot continue. When Run returns, this candidate has resigned. End ctx
+// way or [OnChange] cannot continue. When Run returns, this candidate has resigned. End ctx
 // before [natslock.Client.Close].
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Term) error) error {
 	if err := e.ready(ctx); err != nil {

@@ -62,8 +62,8 @@ func (c *Client) readyFor(ctx context.Context) error {
 // the connection and the server.
 //
 // The error matches [ErrInvalid] for an invalid option, kvstore.ErrInvalidKey for an invalid
-// bucket name, or [ErrPermission]. It matches [ErrUnavailable] if there is no connection, no
-// JetStream or no leader of the bucket, kvstore.ErrNotFound if the bucket is missing and may
+// bucket name, or [ErrPermission]. It matches [ErrUnavailable] if there is no connection or no
+// JetStream, or the bucket has no leader, kvstore.ErrNotFound if the bucket is missing and may
 // not be created, and kvstore.ErrBucketConfig if the bucket is unsafe for locks: the error
 // names each setting and how to repair it.
 //
@@ -158,8 +158,8 @@ func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (
 	return c.acquire(ctx, record.Mutex, record.Exclusive, false, name, opts)
 }
 
-// acquire implements [Client.Lock], [Client.TryLock] and the methods of package rwlock. A mutex
-// has no mode but exclusive.
+// acquire implements [Client.Lock], [Client.TryLock] and the methods of package rwlock. A
+// mutex has only the exclusive mode.
 func (c *Client) acquire(ctx context.Context, kind record.Kind, mode record.Mode, wait bool, name string, opts []LockOption) (*Lock, error) {
 	if err := c.readyFor(ctx); err != nil {
 		return nil, fmt.Errorf("lock %q: %w", name, err)
@@ -183,7 +183,7 @@ func (c *Client) take(ctx context.Context, cfg lockConfig) (*Lock, error) {
 	return cfg.handle(func(req call.Request) (cohort.Holding, error) { return c.locks.Acquire(ctx, req) })
 }
 
-// handle acquires a lock by get and returns its handle.
+// handle calls get to acquire a lock, and returns the lock's handle.
 func (c *lockConfig) handle(get func(call.Request) (cohort.Holding, error)) (*Lock, error) {
 	var warns *warning
 	if c.warn != nil {
@@ -231,8 +231,8 @@ func (w *warning) give() {
 // unlocks when fn returns or panics.
 //
 // Do returns nil if fn returned nil and the lock was held until then. If fn did not run, Do
-// returns the error of the acquire, and otherwise fn's error joined with that of [Lock.Unlock].
-// If the result matches [ErrLost], fn may have overlapped another holder. If it matches
+// returns the acquire's error, and otherwise fn's error joined with that of [Lock.Unlock]. If
+// the result matches [ErrLost], fn may have overlapped another holder. If it matches
 // [ErrEnded], fn outlasted an [Until] lock. A nil fn is refused with [ErrInvalid].
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	return under(ctx, c.Lock, name, fn, opts)
@@ -280,8 +280,8 @@ type Stats struct {
 
 // Stats returns the counts since New, without I/O. Every reader counts, but a renewal of a
 // shared lease counts once. A lingering lock counts as granted and released each time a
-// goroutine takes and unlocks it, and not when it ends idle. The call takes longer with more
-// locks.
+// goroutine takes and unlocks it, and not when it ends idle. The more locks there are, the
+// longer the call takes.
 func (c *Client) Stats() Stats {
 	if c.ready() != nil {
 		return Stats{}
@@ -319,12 +319,12 @@ func (c *Client) Healthy() error {
 }
 
 // Close stops taking locks, fails the waiters with [ErrClosed], and waits until the holders
-// have unlocked or ctx ends. If ctx has already ended, as after a signal, Close waits for no
-// holder. It then ends the contexts of the remaining locks with the cause [ErrClosed], and
-// leaves their records to the TTL, because their work may still be stopping.
+// have unlocked or ctx ends. If ctx has already ended, as after a signal, Close does not wait
+// for any holder. It then ends the contexts of the remaining locks with the cause [ErrClosed],
+// and leaves their records to the TTL, because their work may still be stopping.
 //
 // Call Close before the connection is closed or drained: otherwise other clients wait for the
-// TTL of each held or idle lock. Close waits for pending calls of an observer, up to the
+// TTL of each held or idle lock. Close waits for pending calls to an observer, up to the
 // release timeout, unless an observer or an [EarlyWarning] calls it. The connection stays
 // open.
 //

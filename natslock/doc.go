@@ -52,8 +52,9 @@
 //
 // # Leases
 //
-// A TTL is 15 s by default, and can be 1 s to 24 h in whole seconds. The client renews a lock
-// every third of its TTL. It does not renew leases taken with [NoRenew] or [Until].
+// A TTL is 15 s by default, and can be any number of whole seconds from 1 s to 24 h. The client
+// renews a lock every third of its TTL. It does not renew leases taken with [NoRenew] or
+// [Until].
 //
 // A holder's validity starts when the client sends the write that the server then confirms. It
 // ends a margin before the server's lease does: a tenth of the TTL up to 1 s, or a thousandth

@@ -67,9 +67,9 @@ type LockedError struct {
 	// [Client.Lock] gets an idle lock at once, but a one-shot acquire does not.
 	Lingers, Idle bool
 	// Queued is the number of waiting goroutines, including those of the holder's client. Each
-	// client writes its number when it renews its record: within 5 s in the queue, and within
-	// a third of the TTL behind the holder. Until then a client in the queue counts as one
-	// waiter.
+	// client writes its number when it renews its record: within 5 s if it is queued, and
+	// within a third of the TTL if it holds the lock. Until then a client in the queue counts
+	// as one waiter.
 	Queued int
 
 	entry   record.Entry // of the holder
@@ -115,8 +115,8 @@ func (e *LockedError) Is(target error) bool {
 }
 
 // TimeoutError describes a wait that was given up. It matches [ErrTimeout], and the context's
-// error if that ended the wait. In an outage it also matches [ErrUnavailable], that is, unless
-// the server's last word was that the lock is held or the caller is queued.
+// error if that ended the wait. In an outage, that is, unless the server's last word was that
+// the lock is held or the caller is queued, it also matches [ErrUnavailable].
 type TimeoutError struct {
 	Name   string
 	Waited time.Duration // from the call to giving up

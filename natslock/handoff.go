@@ -74,23 +74,24 @@ func (h Handle) check() error {
 }
 
 // Handoff ends the lock here and leaves it in the bucket, with its fencing token, for a client
-// that adopts it with the handle, in this process, another or a later one ([Client.Adopt]). The
-// lock's context ends first, with a cause that matches [ErrHandedOff]: stop the work before the
-// call. No one else gets the lock for one TTL, and it can be adopted until a margin before
-// that. Waiters keep waiting. If an operator breaks the lock, no one can adopt it.
+// that adopts it with the handle, in this process, in another or in a later one
+// ([Client.Adopt]). The lock's context ends first, with a cause that matches [ErrHandedOff]:
+// stop the work before the call. No one else gets the lock for one TTL, and it can be adopted
+// until a margin before that. Waiters keep waiting. If an operator breaks the lock, no one can
+// adopt it.
 //
 // It returns the handle if the server confirmed the record inside the validity of the lock. A
 // later [Lock.Unlock] then does nothing and returns nil. Otherwise the error matches one of
 // these:
 //
-//   - [ErrInvalid]: a lock with [Until] or [MinHold], a reader and a permit of a semaphore
-//     cannot be handed over. The lock is still held.
-//   - ctx's error alone: ctx had ended before the call. The lock is still held.
+//   - [ErrInvalid]: a lock with [Until] or [MinHold], a reader and a semaphore permit cannot be
+//     handed over. The lock is still held.
+//   - only ctx's error: ctx had ended before the call. The lock is still held.
 //   - [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost] or [ErrBroken]: the lock had ended,
 //     or an operator broke it in the meantime, and the TTL frees it.
 //   - [ErrUnavailable]: the server did not confirm the record before ctx ended, the release
 //     timeout passed ([Tuning]), or the validity was over. The lock has ended here, and the TTL
-//     frees it. The error matches ctx's if that ended.
+//     frees it. The error matches ctx's if ctx ended.
 //   - [ErrClosed]: the client was closed.
 func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 	h := l.holding()
@@ -111,10 +112,10 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 // longer than 24 h: see [NoRenew]. Adopt waits only for the server's answers, up to 5 s, or one
 // TTL if that is shorter.
 //
-// Adopt returns the held lock, or an error and no lock. Of several calls with one handle only
-// one gets the lock. If there is nothing to adopt, the error matches [ErrNotHandedOver] and
-// says what the bucket has instead. It then also matches [ErrLocked] if the holder keeps the
-// lock or another claim has it, [ErrBroken] if an operator broke it, and [ErrLost] if the
+// Adopt returns the held lock, or an error and no lock. If several calls use the same handle,
+// only one gets the lock. If there is nothing to adopt, the error matches [ErrNotHandedOver]
+// and says what the bucket has instead. It then also matches [ErrLocked] if the holder keeps
+// the lock or another claim has it, [ErrBroken] if an operator broke it, and [ErrLost] if the
 // record was removed or its validity is over. If the error matches [ErrUnavailable] or ctx's
 // error, the server may have applied the request, and the TTL frees the lock. Other errors are
 // those of [Client.TryLock].

@@ -92,8 +92,8 @@ func (l *Lock) Err() error {
 	return context.Cause(l.holding().Context())
 }
 
-// Remaining returns the rest of the validity, or 0 once the lock has ended. It includes the
-// time that the machine sleeps, if the platform has a clock for that.
+// Remaining returns what is left of the validity, or 0 once the lock has ended. The time that
+// the machine sleeps counts as passed, if the platform has a clock for that.
 func (l *Lock) Remaining() time.Duration {
 	_, left, cause := l.holding().Status()
 	if cause != nil {
@@ -124,7 +124,7 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 // SetMeta replaces the lock's metadata with m, within the limits of [Meta]. If ctx never ends,
-// SetMeta waits until the validity ends. Of two concurrent calls the later one wins.
+// SetMeta waits until the validity ends. If two calls are concurrent, the later one wins.
 //
 // It returns nil if the server stored m within the validity, which the write renews. If the
 // lock has ended, the error is the cause (see [Lock.Context]). The error matches [ErrInvalid]

@@ -41,7 +41,7 @@ func lockConfigOf(opts []LockOption) (lockConfig, error) {
 	return *c, nil
 }
 
-// TTL sets the lease of this lock instead of the client's: 1 s to 24 h, rounded up to whole
+// TTL sets the TTL of this lock, instead of the client's: 1 s to 24 h, rounded up to whole
 // seconds, or up to 366 days with [NoRenew]. Anything else is refused with [ErrInvalid].
 func TTL(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
@@ -67,9 +67,9 @@ func MaxWait(d time.Duration) LockOption {
 	}
 }
 
-// Meta attaches data to the lock, which anyone who can read the bucket sees.
-// [Lock.SetMeta] replaces it. The data and the owner's name may take up to 14 KiB, and up
-// to the server's max_payload (1 MiB by default) less 416 bytes, or the acquire returns
+// Meta attaches data to the lock, which anyone who can read the bucket sees. [Lock.SetMeta]
+// replaces it. The data and the owner's name may take up to 14 KiB, and no more than the
+// server's max_payload (1 MiB by default) less 416 bytes. Otherwise the acquire returns
 // [ErrInvalid].
 func Meta(m map[string]string) LockOption {
 	m = maps.Clone(m)
@@ -81,7 +81,7 @@ func Meta(m map[string]string) LockOption {
 
 // Until takes a lock that ends at t, at most 365 days ahead, and is never renewed. The wait for
 // it ends at t, too. The server frees it at Unlock, or up to 2 s after t, or a thousandth of
-// its length if that is more. A t that is past or too far ahead is refused with [ErrInvalid],
+// its length if that is more. A t in the past or too far ahead is refused with [ErrInvalid],
 // and so is combining it with [TTL] or [NoRenew].
 //
 // A lock held until t ends as planned and is not lost: its context and an Unlock after t return
@@ -96,8 +96,8 @@ func Until(t time.Time) LockOption {
 	}
 }
 
-// NoRenew takes a lease that only [Lock.Extend] prolongs. Otherwise the lock is lost when its
-// TTL less the margin is over.
+// NoRenew takes a lease that only [Lock.Extend] prolongs. Without an Extend, the lock is lost
+// once its TTL less the margin is over.
 func NoRenew() LockOption {
 	return func(c *lockConfig) error {
 		c.req.Fixed = true
@@ -115,18 +115,18 @@ const (
 // linger too. Exclusion, order and tokens do not change.
 //
 // The client gives up an idle lock at once when another client queues for it, when a goroutine
-// asks with a different TTL or mode, at Close, and beyond [Tuning].MaxLingering. For another
-// client's [Client.TryLock] an idle lock is held, and [LockedError] says that it is idle. If
-// the notification of a waiter is lost, the client learns of the waiter within 5 s. Where
-// notifications never arrive, an idle lock stays for all of d unless this client takes it
-// again. If the bucket stops publishing its changes, the client gives up its idle locks within
-// 5 minutes.
+// asks with a different TTL or mode, at Close, and beyond [Tuning].MaxLingering. To another
+// client's [Client.TryLock] an idle lock counts as held, and [LockedError] says that it is
+// idle. If the notification of a waiter is lost, the client learns of the waiter within 5 s.
+// Where notifications never arrive, an idle lock stays for the whole of d unless this client
+// takes it again. If the bucket stops publishing its changes, the client gives up its idle
+// locks within 5 minutes.
 //
 // An idle lock costs a renewal every third of its TTL and, if the client crashes, keeps others
-// out until its TTL ends. [Stats.Idle] counts the idle locks, and package admin shows them. Of
-// several goroutines the last to unlock decides. Any other d is refused with [ErrInvalid], and
-// so is Linger with [Until], [NoRenew], [MinHold] or a negative [Tuning].Turn, and for a permit
-// of a semaphore.
+// out until its TTL ends. [Stats.Idle] counts the idle locks, and package admin shows them. If
+// several goroutines share the lock, the last to unlock decides. Any other d is refused with
+// [ErrInvalid], and so is Linger with [Until], [NoRenew], [MinHold] or a negative
+// [Tuning].Turn, and for a semaphore permit.
 func Linger(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxLinger {
@@ -141,10 +141,10 @@ func Linger(d time.Duration) LockOption {
 // holder unlocks. Use it for a short job that several replicas start at the same time by clocks
 // that differ by less than d: the job runs once.
 //
-// An Unlock before d ends the lock's context and leaves the record until d, rounded up to whole
-// seconds. Unlock returns nil if the server has confirmed that. Others, including goroutines of
-// this client, get the lock up to about 1 s after d, or when an operator breaks it immediately.
-// An Unlock after d releases the lock as usual.
+// An Unlock before d is over ends the lock's context and leaves the record until then, with d
+// rounded up to whole seconds. Unlock returns nil if the server has confirmed that. Others,
+// including goroutines of this client, get the lock up to about 1 s after d, or when an
+// operator breaks it immediately. A later Unlock releases the lock as usual.
 //
 // The TTL of the lock is at least d plus the margin, and [Lock.Extend] does not shorten it. So
 // others stay out for d even if the client crashes or loses the lock. Goroutines of the client

@@ -15,11 +15,11 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// maxLockAll limits the names of [Client.LockAll] and [Client.TryLockAll].
+// maxLockAll limits the number of names for [Client.LockAll] and [Client.TryLockAll].
 const maxLockAll = 256
 
-// giveBackWait limits the time for which a failing acquire of several locks waits for the server
-// to confirm the release of those it got.
+// giveBackWait limits how long a failing acquire of several locks waits for the server to
+// confirm the release of those it got.
 const giveBackWait = 250 * time.Millisecond
 
 // LockSet holds several mutexes granted by [Client.LockAll] or [Client.TryLockAll]. The
@@ -43,7 +43,7 @@ var errNoLocks = fmt.Errorf("%w: a natslock.LockSet that no acquire has returned
 // names do not deadlock, provided that the caller holds no other lock that such a call wants.
 // LockAll first tries all names at once, which takes one round trip if none is held or has a
 // queue. Otherwise it keeps the names that precede the first it did not get, releases the
-// rest, and waits for one name after the other. The options apply to each lock. A [NoRenew]
+// rest, and waits for one name after another. The options apply to each lock. A [NoRenew]
 // lease can end while LockAll waits for another name.
 //
 // LockAll returns all locks, or an error and no lock. Before returning an error it releases
@@ -134,7 +134,7 @@ func (c *Client) gather(ctx context.Context, names []string, opts []LockOption) 
 	}
 	g.held.ctx, g.held.cancel = context.WithCancelCause(base)
 	g.wait, g.stop = context.WithCancelCause(ctx)
-	// The context of each lock ends with that lock alone.
+	// Each lock's context ends only with that lock.
 	g.cfg.req.Kind, g.cfg.req.Detached = record.Mutex, true
 	return g, nil
 }

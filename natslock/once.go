@@ -15,11 +15,11 @@ const maxKeep = 365 * 24 * time.Hour
 // Once does not wait: call it repeatedly, for example every few minutes in each replica.
 //
 // The job runs under the mutex of this name, as in [Client.TryDo]. If fn returns nil, the job
-// is done: the lock stays for keep, 1 s to 365 days, and no client gets it. Choose a keep
-// longer than any caller will ask for this name. If fn returns an error or panics, the next
-// call runs the job again, and if the process crashes, the next call after the TTL does. So a
-// job runs until it is done once, and never in two places at a time while the lock holds. A job
-// that must not repeat the work of a crashed run has to record its progress with its data.
+// is done: the lock stays for keep, 1 s to 365 days, and no client gets it. Choose a keep that
+// outlasts every call for this name. If fn returns an error or panics, the next call runs the
+// job again, and if the process crashes, the next call after the TTL does. So a job runs until
+// it is done once, and never in two places at a time while the lock holds. A job that must not
+// repeat the work of a crashed run has to record its progress together with its data.
 //
 // Once returns nil if fn ran and the job is done. If fn did not run, the error is that of
 // [Client.TryLock]: it matches [ErrDone] and [ErrLocked] if the job is done, and only ErrLocked
@@ -65,7 +65,7 @@ func (c *Client) onceConfig(ctx context.Context, keep time.Duration, fn func(con
 		return cfg, invalid("Once", "goes with none of NoRenew, Until, Linger and MinHold")
 	}
 	cfg.req.Kind, cfg.req.Once = record.Mutex, true
-	// The lease goes to no waiting goroutine: its last record says that the job is done.
+	// Do not pass the lease to a waiting goroutine: its last record says that the job is done.
 	cfg.req.Patient = true //safety:once-alone
 	return cfg, nil
 }

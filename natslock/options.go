@@ -96,8 +96,8 @@ func WithReplicas(n int) Option {
 }
 
 // WithBucketConfig sets the storage, limits and placement of a bucket created by [New]: by
-// default files without a limit. [WithBucket] and [WithReplicas] take precedence. New never
-// changes an existing bucket.
+// default file storage without a limit. [WithBucket] and [WithReplicas] take precedence. New
+// never changes an existing bucket.
 func WithBucketConfig(cfg kvstore.Config) Option {
 	return func(c *config) error {
 		c.store = cfg
@@ -142,8 +142,8 @@ func WithOwner(owner string) Option {
 // [New]. The client warns of each held lock that is lost or broken, that the server refuses
 // to renew, or whose handle was dropped. It also warns of a bucket that has become unfit for
 // locks, and of settings that work but should be changed, such as one replica on a cluster.
-// It does not log errors that it returns, credentials, or values of records. A blocking
-// handler delays no held lock.
+// It does not log errors that it returns, credentials, or values of records. A handler that
+// blocks does not delay held locks.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		if l == nil {
@@ -161,22 +161,22 @@ type Tuning struct {
 	// goroutines that asked after another client had queued: 1 ms by default, 1 s at most. A
 	// client may wait one extra turn for each client ahead of it. Readers have no turn.
 	//
-	// With a negative Turn each goroutine that wants a mutex or a write lock queues by itself.
-	// The goroutines of all clients are then served in the exact order in which they queue,
-	// each hand-over takes messages, and [Linger] is refused with [ErrInvalid], except for
-	// readers. For a semaphore it only removes the turn.
+	// With a negative Turn each goroutine that wants a mutex or a write lock queues by
+	// itself. The goroutines of all clients are then served in the exact order in which they
+	// queue, each hand-over takes messages, and [Linger] is refused with [ErrInvalid], except
+	// for readers. For a semaphore, a negative Turn only removes the turn.
 	Turn time.Duration
 	// WatchAfter is the age at which the client subscribes to the record of a held lock. The
 	// default of 1 s spares short critical sections the subscription. A client that is
-	// subscribed learns of a break at once, and otherwise at the next renewal. Less than a
-	// millisecond subscribes from the start, a negative duration never.
+	// subscribed learns of a break at once, and otherwise at the next renewal. With less than
+	// a millisecond the client subscribes from the start, with a negative duration never.
 	WatchAfter time.Duration
 	// ReleaseTimeout limits how long [Lock.Unlock] waits for the server: 5 s by default,
 	// 1 h at most.
 	ReleaseTimeout time.Duration
 	// MaxLingering limits the locks that the client keeps idle for [Linger], 10,000 by
-	// default. Beyond it the client gives up the least recently used one. A negative number
-	// keeps none.
+	// default. Beyond it the client gives up the least recently used one. With a negative
+	// number it keeps none.
 	MaxLingering int
 }
 

@@ -37,14 +37,14 @@
 //
 // # What to expect
 //
-// Of n workers with equal weights each owns p/n partitions, rounded down or up. A worker that
-// joins gets its share from the others, and nothing moves among those. A worker that leaves
-// hands each partition to its next owner. The partitions of a crashed worker have owners again
-// after their TTL and a second.
+// With n workers of equal weight, each owns p/n partitions, rounded down or up. A worker that
+// joins gets its share from the others, and no partition moves between those. A worker that
+// leaves hands each partition to its next owner. The partitions of a crashed worker have owners
+// again after their TTL and a second.
 //
-// While a partition moves it has no owner, from the return of the old owner's function to the
-// call of the new owner's, a round trip or two. If the function fails, its worker tries again
-// after a pause. "lockctl partitions" shows a group.
+// While a partition moves it has no owner: from the time the old owner's function returns until
+// the new owner's is called, a round trip or two later. If the function fails, its worker tries
+// again after a pause. "lockctl partitions" shows a group.
 package partition
 
 import (
@@ -103,9 +103,9 @@ type Group struct {
 type Option func(*Group) error
 
 // ID names the worker, in 1 to 200 bytes. Each worker of a group needs its own ID: a worker
-// whose ID is taken waits until the other one has left, and reports that after a second and
-// then every 30 s with an [EventUnavailable] and a warning. The default is the host's name and
-// a random part. An invalid ID makes the methods of the Group return [natslock.ErrInvalid].
+// whose ID is taken waits until the other worker has left, and reports the wait after a second
+// and then every 30 s with an [EventUnavailable] and a warning. The default is the host's name
+// and a random part. An invalid ID makes the methods of the Group return [natslock.ErrInvalid].
 // Most bytes other than letters and digits take three of the 512 bytes of the lock's name.
 func ID(id string) Option {
 	return func(g *Group) error {
@@ -141,7 +141,7 @@ func checkCount(n int) error {
 	return nil
 }
 
-// checkGroup refuses a name that would change the meaning of a pattern with it.
+// checkGroup refuses a name that would change the meaning of a pattern that contains it.
 func checkGroup(name string) error {
 	if name == "" || len(name) > maxGroup || strings.ContainsAny(name, "*>") {
 		return fmt.Errorf("%w: a group %.64q: the name is empty, has more than %d bytes or a wildcard", natslock.ErrInvalid, name, maxGroup)
@@ -163,10 +163,10 @@ func Drain(d time.Duration) Option {
 	}
 }
 
-// TTL sets the lease of the membership and of the partitions instead of the client's. It has
-// the limits of [natslock.TTL], or Run returns [natslock.ErrInvalid]. A worker that crashes
-// leaves its partitions without an owner for one TTL. A worker renews each of its leases three
-// times per TTL.
+// TTL sets the TTL of the membership and of the partitions, instead of the client's. It has the
+// limits of [natslock.TTL], or Run returns [natslock.ErrInvalid]. A worker that crashes leaves
+// its partitions without an owner for one TTL. A worker renews each of its leases three times
+// per TTL.
 func TTL(d time.Duration) Option {
 	return func(g *Group) error {
 		g.opts = append(g.opts, natslock.TTL(d))
@@ -191,7 +191,7 @@ func Meta(m map[string]string) Option {
 }
 
 // OnEvent makes [Group.Run] call fn for each event of the worker. The calls are made one at a
-// time, on a goroutine of their own. Run returns after the last of them. A nil fn makes the
+// time, on a goroutine of their own. Run returns only after the last one. A nil fn makes the
 // methods of the Group return [natslock.ErrInvalid].
 func OnEvent(fn func(Event)) Option {
 	return func(g *Group) error {
@@ -203,11 +203,11 @@ func OnEvent(fn func(Event)) Option {
 	}
 }
 
-// New returns a worker's view of a group. name begins the names of the group's locks, and has
-// no wildcards. partitions is 1 to [MaxPartitions], and must always be the same for all
-// workers of a group: the member that joined first decides, and Run refuses any other number
-// with [ErrCount]. New does no I/O, and the Group needs no closing. [Group.Run] reports an
-// invalid argument.
+// New returns a worker's view of a group. The names of the group's locks begin with name, which
+// must not contain wildcards. partitions is 1 to [MaxPartitions], and must always be the same
+// for all workers of a group: the member that joined first decides, and Run refuses any other
+// number with [ErrCount]. New does no I/O, and the Group does not need to be closed.
+// [Group.Run] reports an invalid argument.
 func New(c *natslock.Client, name string, partitions int, opts ...Option) *Group {
 	g := &Group{c: c, name: name, count: partitions, weight: 1, drain: defaultDrain}
 	if c == nil {
@@ -398,7 +398,8 @@ const (
 	// EventLost: the lease of the partition was lost or broken, and the function has returned. Err
 	// says why.
 	EventLost
-	// EventSlow: the function has not returned within the drain time. Its context has ended, and the worker keeps the partition until it does.
+	// EventSlow: the function has not returned within the drain time. Its context has ended,
+	// and the worker keeps the partition until the function returns.
 	EventSlow
 	// EventUnavailable: the group could not be read or a lock could not be taken, and Err says why.
 	// The worker tries again.

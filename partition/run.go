@@ -55,8 +55,8 @@ type serving struct {
 // [Partition.Leaving] was closed. Its cause matches [natslock.ErrLost], [natslock.ErrBroken],
 // [natslock.ErrClosed] or [ErrDrainTime]. The worker keeps the partition until fn returns. If
 // fn returns before it was asked to, the worker gives the partition up, and takes it again
-// after a pause: at first 100 ms at most, up to 10 s when that repeats. A panic in fn ends the
-// process after the partition was released.
+// after a pause: at most 100 ms at first, and up to 10 s if that repeats. A panic in fn ends
+// the process after the partition has been released.
 //
 // The client's logger gets a warning for each error of fn other than the end of its context,
 // for a function that returns early or too late, for a partition that could not be released,
@@ -148,8 +148,8 @@ func (r *runner) loop(ctx context.Context) {
 	}
 }
 
-// tell makes the goroutine of Run call happened with the current time, and waits for that.
-// After the end of the worker it does nothing.
+// tell makes Run's goroutine call happened with the current time, and waits for that. Once the
+// worker has ended, it does nothing.
 func (r *runner) tell(happened func(now time.Time)) {
 	done := make(chan struct{})
 	select {
@@ -167,7 +167,7 @@ func (r *runner) leave(now time.Time) {
 	}
 }
 
-// fail ends Run with an error that a retry would meet again.
+// fail ends Run with an error that a retry would run into again.
 func (r *runner) fail(err error, now time.Time) {
 	if r.err == nil && !r.w.closing {
 		r.err = err
@@ -193,8 +193,8 @@ func (r *runner) unreached(err error) {
 	}
 }
 
-// warn writes to the client's log. Do not call it under the mutex of the group, because a log
-// handler may call the group's methods.
+// warn writes to the client's log. Do not call it while holding the group's mutex, because a
+// log handler may call the group's methods.
 func (r *runner) warn(what string, with ...any) {
 	again.Logger(r.g.c).Warn(what, append([]any{"group", r.g.name}, with...)...)
 }
@@ -265,7 +265,7 @@ func (r *runner) look() {
 // lookTimeout limits one read of the group.
 const lookTimeout = 30 * time.Second
 
-// A worker whose id another one holds says so after soon, and then every often.
+// A worker whose ID is taken reports that after soon, and then every often.
 const (
 	soon  = time.Second
 	often = 30 * time.Second
@@ -350,8 +350,8 @@ func (r *runner) watch(ctx context.Context) {
 	}
 }
 
-// own waits for the lock of a partition, and runs its function until the partition is lost or to be
-// left.
+// own waits for a partition's lock, and runs its function until the partition is lost or has to
+// be given up.
 func (r *runner) own(ctx context.Context, k int) {
 	l, err := r.lock(ctx, lockName(r.g.name, k), "partition", map[string]string{idKey: r.g.id})
 	if err != nil {

@@ -49,7 +49,7 @@ type Placement struct {
 	Holder *admin.Holder
 	// Planned is the ID of the member that is to own the partition. It is empty without members.
 	Planned string
-	// Waiting is the number of workers that wait for the lock.
+	// Waiting is the number of workers that are waiting for the lock.
 	Waiting int
 }
 
@@ -81,8 +81,8 @@ const (
 func memberName(group, id string) string  { return group + ".member." + natslock.Join(id) }
 func lockName(group string, k int) string { return group + ".part." + strconv.Itoa(k) }
 
-// Inspect reads a group: its members, and the owner and planned owner of each partition. It reads the locks one after the other, not
-// as a snapshot. A group without members and owners is no error.
+// Inspect reads a group: its members, and the owner and planned owner of each partition. It reads the locks one after another, not
+// as a snapshot. A group without members and owners is not an error.
 //
 // The error matches [natslock.ErrInvalid] for a name that no group can have. Other errors are those of [admin.Admin.List].
 func Inspect(ctx context.Context, c *natslock.Client, group string) (State, error) {

@@ -20,8 +20,8 @@ const (
 	// lookAfter is the time between a grant and the next read of the group, because the worker's
 	// plan is older than the grant.
 	lookAfter = time.Second
-	// If a worker waits for partitions, or another one waits for partitions that it keeps, their plans differ or an owner is slow
-	// to give way. The worker then reads the group again, first after minLook and then less and less often.
+	// If a worker waits for partitions, or another worker waits for partitions that this one keeps, their plans differ or an owner is slow to
+	// give way. The worker then reads the group again, first after minLook and then less and less often.
 	minLook = 2 * time.Second
 	maxLook = 10 * time.Second
 	// handOver limits how long a leaving worker waits for the others to ask for its partitions. They read the group after settle, or settleMax if

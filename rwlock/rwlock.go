@@ -53,7 +53,8 @@ type RWLock struct {
 	c *natslock.Client
 }
 
-// New returns an RWLock that uses client c. It does no I/O, and the RWLock needs no closing.
+// New returns an RWLock that uses client c. It does no I/O, and the RWLock does not need to be
+// closed.
 func New(c *natslock.Client) *RWLock { return &RWLock{c: c} }
 
 // inside has functions of package natslock that only packages of this module may use.
@@ -93,7 +94,7 @@ func (r *reader) TryDo(ctx context.Context, name string, fn func(ctx context.Con
 
 // Lock takes the lock for writing. It waits and returns as [natslock.Client.Lock] does. The
 // error matches [natslock.ErrInvalid] for a name that this client uses as a mutex, and
-// [natslock.ErrUnavailable] over a link too slow for a writer.
+// [natslock.ErrUnavailable] if the link is too slow for a writer.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, record.Exclusive, true, name, opts)
 }
@@ -124,8 +125,8 @@ func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...natslock.Lo
 	return rw.acquire(ctx, record.Shared, false, name, opts)
 }
 
-// Do runs fn under the write lock, as [natslock.Client.Do] does under a mutex. Errors of the
-// acquire are those of [RWLock.Lock].
+// Do runs fn under the write lock, as [natslock.Client.Do] does under a mutex. The acquire's
+// errors are those of [RWLock.Lock].
 func (rw *RWLock) Do(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
 	return inside.Under(ctx, rw.Lock, name, fn, opts)
 }
@@ -135,8 +136,8 @@ func (rw *RWLock) TryDo(ctx context.Context, name string, fn func(ctx context.Co
 	return inside.Under(ctx, rw.TryLock, name, fn, opts)
 }
 
-// RDo runs fn under the read lock, as [RWLock.Do] does under the write lock. Errors of the
-// acquire are those of [RWLock.RLock].
+// RDo runs fn under the read lock, as [RWLock.Do] does under the write lock. The acquire's
+// errors are those of [RWLock.RLock].
 func (rw *RWLock) RDo(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
 	return inside.Under(ctx, rw.RLock, name, fn, opts)
 }

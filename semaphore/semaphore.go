@@ -26,12 +26,12 @@
 //
 // # Different numbers
 //
-// All clients should pass the same number of permits, which is not stored. A client with number
-// n takes only slots below n, so at most n holders asked with n or less, and the largest number
-// limits all holders together. There is one queue for all numbers: the first waiter waits for a
-// slot below its own number, and the clients behind it wait too, even while a higher slot is
-// free. To change the number, restart the clients with the new one. Until the last client has
-// it, fewer permits are in use.
+// All clients should pass the same number of permits, which is not stored. A client with
+// number n takes only slots below n, so at most n of the holders passed n or less, and the
+// largest number limits all holders together. There is one queue for all numbers: the first
+// waiter waits for a slot below its own number, and the clients behind it wait too, even while
+// a higher slot is free. To change the number, restart the clients with the new one. Until the
+// last client has it, fewer permits are in use.
 //
 // # Tokens
 //
@@ -61,8 +61,8 @@ type Semaphore struct {
 }
 
 // New returns a Semaphore with 1 to [MaxPermits] permits per name that uses client c. It does
-// no I/O, and the Semaphore needs no closing. The methods refuse any other number with
-// [natslock.ErrInvalid].
+// no I/O, and the Semaphore does not need to be closed. The methods refuse any other number
+// with [natslock.ErrInvalid].
 func New(c *natslock.Client, permits int) *Semaphore { return &Semaphore{c: c, permits: permits} }
 
 // inside has functions of package natslock that only packages of this module may use.
@@ -78,8 +78,8 @@ func (s *Semaphore) acquire(ctx context.Context, wait bool, name string, opts []
 }
 
 // Slot returns the slot number of permit l, from 0, and false if l is not a permit. No two
-// holders of a semaphore have the same slot at a time, and the tokens of a slot's holders
-// rise.
+// holders of a semaphore have the same slot at the same time, and tokens rise from one holder
+// of a slot to the next.
 func Slot(l *natslock.Lock) (n int, ok bool) { return inside.Slot(l) }
 
 // Acquire takes a permit, and Unlock gives it back. It waits and returns as
@@ -99,7 +99,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, name string, opts ...natsloc
 	return s.acquire(ctx, false, name, opts)
 }
 
-// Do runs fn with a permit, as [natslock.Client.Do] does under a mutex. Errors of the acquire
+// Do runs fn with a permit, as [natslock.Client.Do] does under a mutex. The acquire's errors
 // are those of [Semaphore.Acquire].
 func (s *Semaphore) Do(ctx context.Context, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...natslock.LockOption) error {
 	return inside.Under(ctx, s.Acquire, name, fn, opts)
