@@ -1,9 +1,9 @@
 // Package fence makes the server refuse the writes of a stale lock holder.
 //
-// A holder that is paused past its lease can wake up and write while the next holder is at
-// work. No lock can stop it, because it runs its own code. A fence stops it at the stream
-// that it writes to. A holder opens the fence with the fencing token of its lock. From then
-// on the server stores no write of a holder with a lower token.
+// A holder that is paused past its lease can wake up and write while the next holder is
+// working. No lock can stop it, because it runs its own code. A fence stops it at the
+// stream that it writes to. A holder opens the fence with the fencing token of its lock.
+// From then on the server stores no write of a holder with a lower token.
 //
 // # Usage
 //
@@ -109,7 +109,8 @@ var (
 )
 
 // Fence lets a holder write to a stream for as long as no higher token has opened the
-// fence. Create it with [Open]. It needs no closing, and is safe for concurrent use.
+// fence. Create it with [Open]. It does not need to be closed, and is safe for concurrent
+// use.
 type Fence struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream

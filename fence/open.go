@@ -24,10 +24,10 @@ import (
 // write to that subject. Several locks can have fences in one stream, each on its own
 // subject.
 //
-// The error matches [ErrSuperseded] if a higher token has opened the fence, [ErrUnfit] if
-// the stream cannot keep it, [ErrInvalid] if an argument is invalid, and [ErrUnknown] if
-// no answer came. After any error nothing is excluded. Open tries until ctx ends, or for
-// 30 s if ctx has no deadline. If ctx has ended, the error matches that of ctx.
+// The error matches [ErrSuperseded] if a higher token has opened the fence, [ErrUnfit]
+// if the stream cannot keep it, [ErrInvalid] if an argument is invalid, and [ErrUnknown]
+// if no answer came. After any error nothing is excluded. Open tries until ctx ends, or
+// for 30 s if ctx has no deadline. If ctx has ended, the error matches ctx's.
 func Open(ctx context.Context, js jetstream.JetStream, stream, subject string, token uint64, opts ...Option) (*Fence, error) {
 	if js == nil || ctx == nil {
 		return nil, fmt.Errorf("open fence: %w: the context or the JetStream is nil", ErrInvalid)
@@ -230,7 +230,7 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 	return m, got.Message.Sequence, nil
 }
 
-// why adds the permission that the server refused, if that is why no answer came.
+// why adds the permission that the server denied, if that is why no answer came.
 func (f *Fence) why(err error) error {
 	if last := f.nc.LastError(); errors.Is(err, context.DeadlineExceeded) && errors.Is(last, nats.ErrPermissionViolation) {
 		return fmt.Errorf("%w; the server refused this user a subject: %w", errNoAnswer, last)

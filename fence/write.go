@@ -21,9 +21,9 @@ import (
 //
 // Publish returns nil if the message was stored. It was not stored if the error matches
 // [ErrSuperseded], [ErrLost] or [ErrInvalid], or if it contains the server's refusal as a
-// *[jetstream.APIError]. After [ErrUnknown] it may have been stored or be stored later,
-// even after messages published after it. Publish waits until ctx ends, or for 5 s if ctx
-// has no deadline. If ctx has ended, the error matches that of ctx.
+// *[jetstream.APIError]. After [ErrUnknown] it may have been stored or be stored later, even
+// after messages published after it. Publish waits until ctx ends, or for 5 s if ctx has no
+// deadline. If ctx has ended, the error matches ctx's.
 //
 // Each lane has one message in flight. Further calls wait their turn, first come first
 // served. [Fence.PublishBatch] and [WithLanes] raise the throughput.

@@ -42,8 +42,8 @@ type Locker struct {
 
 var _ natslock.Locker = (*Locker)(nil)
 
-// New returns a Locker without locks, with options of natslock.New. Options for reaching or
-// creating a bucket have no effect. New panics if natslock.New would refuse an option.
+// New returns a Locker without locks, and takes the options of natslock.New. Options for reaching
+// or creating a bucket have no effect. New panics if natslock.New would refuse an option.
 func New(opts ...natslock.Option) *Locker {
 	l := &Locker{
 		memory: kvstore.NewMemory(kvstore.DefaultBucket), stores: make(map[*natslock.Client]*faults.Store),
@@ -174,10 +174,10 @@ func (l *Locker) TryDo(ctx context.Context, name string, fn func(ctx context.Con
 	return l.client.TryDo(ctx, name, fn, opts...)
 }
 
-// Hold makes another client take the mutex. It panics if the lock is held or has a queue, or
-// if the name is invalid. The first call of release unlocks, and further calls do nothing.
-// Without a call the client holds the lock until Close. [Locker.Delay] and [Locker.Fail] do
-// not affect that client.
+// Hold makes another client take the mutex. It panics if the lock is held or has a queue, or if
+// the name is invalid. The first call of release unlocks, and further calls do nothing. If
+// release is never called, the client holds the lock until Close. [Locker.Delay] and
+// [Locker.Fail] do not affect that client.
 func (l *Locker) Hold(name string) (release func()) {
 	held, err := l.other.TryLock(context.Background(), name)
 	if err != nil {
@@ -259,21 +259,22 @@ func (l *Locker) write(w kvstore.Write) (uint64, error) {
 	return a.Revision, a.Err
 }
 
-// Delay makes the bucket slow: from now on it stores each record for the locks of a name d later,
-// and only then answers. Grants and renewals take d or a little longer, for all clients except that
-// of [Locker.Hold]. A lock whose validity ends before a renewal is confirmed is lost. A release
-// takes no time. A d that is not positive ends the delay, except for writes already on their way.
+// Delay makes the bucket slow: from now on it stores each record for the locks with this name d
+// later, and only then answers. Grants and renewals take d or a little longer, for all clients
+// except that of [Locker.Hold]. A lock whose validity ends before a renewal is confirmed is lost.
+// A release takes no time. A d that is not positive ends the delay, except for writes already on
+// their way.
 func (l *Locker) Delay(name string, d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.delays[name] = d
 }
 
-// Fail makes all requests fail with err from now on, as without a server, until it is called with
-// nil. It affects all clients except that of [Locker.Hold]. With natslock.ErrUnavailable the
-// clients act as in an outage: a Lock waits, a TryLock gives up after at most 5 s, and held locks
-// end with their validity. With any other error an acquire returns at once, and its error matches
-// err.
+// Fail makes all requests fail with err from now on, as if there were no server, until it is
+// called with nil. It affects all clients except that of [Locker.Hold]. With
+// natslock.ErrUnavailable the clients act as in an outage: a Lock waits, a TryLock gives up after
+// at most 5 s, and held locks end with their validity. With any other error an acquire returns at
+// once, and its error matches err.
 func (l *Locker) Fail(err error) { l.outage(func() { l.failure = err }) }
 
 // Inspect returns the state of a lock, as admin.Admin.Inspect does: the holder, the
@@ -286,7 +287,7 @@ func (l *Locker) Inspect(kind admin.Kind, name string) admin.Info {
 	return info
 }
 
-// Waiting returns the number of goroutines of all clients that wait for the locks of a name.
+// Waiting returns how many goroutines, in all clients, are waiting for the locks with this name.
 func (l *Locker) Waiting(name string) (n int) {
 	encoded, err := record.EncodeName(name)
 	if err != nil {
@@ -300,8 +301,8 @@ func (l *Locker) Waiting(name string) (n int) {
 	return n
 }
 
-// AwaitWaiting waits until at least n goroutines wait for the locks of a name, and returns
-// nil. If ctx ends first, the error matches ctx's. For a nil ctx or an invalid name it
+// AwaitWaiting waits until at least n goroutines are waiting for the locks with this name, and
+// returns nil. If ctx ends first, the error matches ctx's. For a nil ctx or an invalid name it
 // matches natslock.ErrInvalid.
 func (l *Locker) AwaitWaiting(ctx context.Context, name string, n int) error {
 	if _, err := record.EncodeName(name); err != nil || ctx == nil {

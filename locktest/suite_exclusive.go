@@ -83,7 +83,8 @@ func (t *trial) canceled() {
 	t.release(t.lock("canceled"))
 }
 
-// waiting returns the number of waiting goroutines, and false if the Locker does not tell.
+// waiting returns the number of waiting goroutines, and false if the Locker does not
+// report it.
 func (t *trial) waiting(name string) (int, bool) {
 	switch x := t.locks.(type) {
 	case interface{ Waiting(name string) int }:
@@ -94,7 +95,8 @@ func (t *trial) waiting(name string) (int, bool) {
 	return 0, false
 }
 
-// awaitWaiting waits until n goroutines wait, or for a moment if the Locker does not tell.
+// awaitWaiting waits until n goroutines are waiting, or for a moment if the Locker does
+// not report their number.
 func (t *trial) awaitWaiting(name string, n int) {
 	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
 		switch have, known := t.waiting(name); {

@@ -19,22 +19,22 @@ var bubbles sync.Mutex
 var bubbleBegins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 // Bubble runs fn in a testing/synctest bubble with a real JetStream server. Time in the
-// bubble is fake, and begins with the year 2026. It stands still while a goroutine can
-// run, and jumps to the next timer when none can. This includes the server's timers, and
-// so TTLs. Each timer costs time: a day takes about 2 s with only the server, 3 s with an
-// idle client, and 20 s with one held lock. Goroutines that can run at the same instant
-// run concurrently in any order, so two runs of a test differ even in a bubble.
+// bubble is fake, and starts at the beginning of 2026. It stands still while a goroutine
+// can run, and jumps to the next timer when none can. This includes the server's timers,
+// and so TTLs. Each timer costs time: a day takes about 2 s with only the server, 3 s
+// with an idle client, and 20 s with one held lock. Goroutines that can run at the same
+// instant run concurrently in any order, so two runs of a test differ even in a bubble.
 //
 // Connect with [Server.Connect] or [Server.ConnectLink], and wait with time.Sleep and
 // synctest.Wait. After fn and the cleanups of its t, Bubble closes the connections and
 // the server. Close each lock client before fn returns or in a cleanup of its t, because
-// a goroutine that is left makes the bubble panic.
+// a goroutine that is still running makes the bubble panic.
 //
 // What does not work in a bubble:
 //
 //   - TCP, and therefore clusters and other processes;
-//   - a stream's MaxAge and a bucket's TTL, whose clock stays real. TTLs of single keys
-//     work;
+//   - a stream's MaxAge and a bucket's TTL, whose clock stays real. TTLs of individual
+//     keys work;
 //   - t.Parallel and t.Run, by synctest's rules. The test that calls Bubble may not run
 //     in parallel with others that use NATS, because nats.go shares a pool of timers in
 //     the process, and a timer cannot leave its bubble. Bubbles wait for one another.
@@ -69,7 +69,7 @@ func Bubble(t *testing.T, fn func(t *testing.T, s *Server), opts ...ServerOption
 // outside counts the servers that run outside bubbles. Only these servers and their
 // clients put timers of the real clock into the pools, and each bubble leaves the pools
 // empty. So a bubble that follows another one needs no collection before it begins, which
-// would take half of the CPU time of a short test.
+// would take half of a short test's CPU time.
 var outside servers
 
 type servers struct {
@@ -101,8 +101,8 @@ func (s *servers) soil() bool {
 }
 
 // dropPools empties the process's sync.Pools. nats.go keeps timers in one, for Flush
-// among others. A bubble's timer panics when it is reset outside, and a timer from
-// outside would follow the real clock in the bubble. A pool's content survives one
+// among others. A bubble's timer panics if it is reset outside the bubble, and a timer
+// from outside would follow the real clock in the bubble. A pool's content survives one
 // collection but not two.
 func dropPools() {
 	runtime.GC()

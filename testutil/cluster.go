@@ -16,7 +16,7 @@ import (
 
 // clusterTimeout limits every wait for a cluster to agree on something. An election
 // takes 4 to 9 seconds after a leader disappears without notice, and a busy machine may
-// need several.
+// need several elections.
 const clusterTimeout = 60 * time.Second
 
 // Cluster is a JetStream cluster inside the test's process. The test controls all
@@ -96,8 +96,8 @@ func (c *Cluster) configure(o *server.Options, i int, name string) {
 	o.ServerName = name
 	o.Cluster.Name = "test"
 	o.Cluster.Host, o.Cluster.Port = "127.0.0.1", server.RANDOM_PORT
-	// Servers announce the addresses of the others. Their traffic has to pass
-	// through the gates, so they advertise a port on which nothing listens.
+	// Servers announce each other's addresses. Their traffic has to pass through the
+	// gates, so they advertise a port on which nothing listens.
 	o.Cluster.Advertise = "127.0.0.1:1"
 	o.Routes = nil
 	for _, g := range c.gates[i] {
@@ -168,7 +168,7 @@ func (c *Cluster) ConnectLink(opts ...nats.Option) (*nats.Conn, *Link) {
 // WaitReady waits until the cluster is ready, and ends the test after a minute. Ready
 // means that the running servers that are not isolated are connected, forward JetStream
 // requests to each other, have one meta leader that places streams on all of them, and
-// have caught up with it. Less than a majority never gets ready.
+// have caught up with it. Fewer servers than a majority never become ready.
 func (c *Cluster) WaitReady() {
 	c.t.Helper()
 	c.waitReady(true)
@@ -248,7 +248,7 @@ func (c *Cluster) wait(t testing.TB, what string, cond func() error) {
 
 // StreamLeader returns the server that currently leads stream (of the default account),
 // or nil if there is none. An isolated server that still believes it leads counts only
-// if no other does. The stream of a KV bucket is called KV_<bucket>.
+// if no other server leads. The stream of a KV bucket is called KV_<bucket>.
 func (c *Cluster) StreamLeader(stream string) *Server {
 	var believes *Server
 	for i, s := range c.servers {
@@ -280,7 +280,8 @@ func (c *Cluster) WaitStreamLeader(t testing.TB, stream string) *Server {
 	return c.waitLeaderOtherThan(t, stream, nil, nil)
 }
 
-// waitLeaderOtherThan waits for a leader other than old, calling nudge now and then.
+// waitLeaderOtherThan waits for a leader other than old, calling nudge from time to
+// time.
 func (c *Cluster) waitLeaderOtherThan(t testing.TB, stream string, old *Server, nudge func()) *Server {
 	t.Helper()
 	var leader *Server
@@ -323,9 +324,9 @@ func (c *Cluster) StepDown(t testing.TB, stream string) {
 // hardly notice. To simulate a crash, use [Cluster.Kill].
 func (c *Cluster) StopServer(i int) { c.servers[i].Stop() }
 
-// Kill stops server i without a message to the others, as if its machine had died. It
-// cuts the server's routes first, so its leaderships end by timeout, 4 to 9 seconds
-// later. The data stays, as after a graceful stop.
+// Kill stops server i without telling the others, as if its machine had died. It cuts
+// the server's routes first, so its leaderships end by timeout, 4 to 9 seconds later.
+// The data stays, as after a graceful stop.
 func (c *Cluster) Kill(i int) {
 	c.Isolate(i)
 	c.servers[i].Stop()
@@ -342,8 +343,8 @@ func (c *Cluster) Restart(i int) {
 }
 
 // Isolate cuts server i off from the other servers, but not from its clients, until
-// [Cluster.Rejoin]. It keeps running and, if it led, believes for some seconds that it
-// still does.
+// [Cluster.Rejoin]. The server keeps running and, if it was leading, believes for a few
+// seconds that it still is.
 func (c *Cluster) Isolate(i int) { c.setIsolated(i, true) }
 
 // Rejoin ends server i's isolation and waits until the servers are connected, have one

@@ -1,10 +1,10 @@
 // Package testutil runs real NATS servers for tests, and makes them fail on command. It
-// offers an embedded server, a JetStream cluster, a server in a bubble of fake time, and
-// connections whose link a test can cut.
+// provides an embedded server, a JetStream cluster, a server in a bubble of fake time, and
+// connections that a test can cut.
 //
-// Nothing imitates the server: code under test sees the behaviour of production. A helper
-// that fails ends the test with the reason. Everything that a test starts here stops with
-// the test.
+// Nothing imitates the server: code under test sees what it would see in production. A
+// helper that fails ends the test with the reason. Everything that a test starts here
+// stops with the test.
 //
 // # Usage
 //
@@ -40,12 +40,12 @@
 // a held lock takes a second or two. Events at the same instant still happen in any order.
 // Use [RunServer] where TCP, users and permissions or a second process matter, and
 // [RunCluster] where replication does. A [Link] disturbs the bytes between one client and
-// the server. For faults of single locks, without a server, use package locktest.
+// the server. For faults in individual locks, without a server, use package locktest.
 //
 // # Concurrency
 //
 // Any goroutine may use a [Link], or query a [Server] or a [Cluster]. Stop, restart, kill
-// and connect on the test's own goroutine, because these calls end the test when they fail.
+// and connect on the test's own goroutine, because these calls end the test if they fail.
 //
 // # Debugging
 //

@@ -72,8 +72,8 @@ func (c *linkConn) pump() {
 }
 
 // Read returns bytes from the server. It waits in a black hole, or in a bubble while
-// writes are blocked. If a read deadline is set, it reports it as exceeded at once
-// instead, because nats.go sets one while it sets up a connection and holds its mutex.
+// writes are blocked. If a read deadline is set, Read reports at once that it was
+// exceeded, because nats.go sets one while it sets up a connection and holds its mutex.
 func (c *linkConn) Read(b []byte) (int, error) {
 	for {
 		c.link.mu.Lock()

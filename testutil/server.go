@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// startTimeout limits all attempts to start one server together. It is generous
-	// because -race on a busy machine is slow.
+	// startTimeout limits the total time of all attempts to start one server. It is
+	// generous because -race on a busy machine is slow.
 	startTimeout = 30 * time.Second
 	// reconnectWait is the pause between reconnect attempts of connections made here.
 	reconnectWait = 50 * time.Millisecond
@@ -58,8 +58,8 @@ func WithConfigText(text string) ServerOption {
 	return func(c *config) { c.text = text }
 }
 
-// WithoutJetStream starts the server without JetStream, as seen by a client that was
-// pointed at the wrong server.
+// WithoutJetStream starts the server without JetStream, which is what a client sees that
+// was pointed at the wrong server.
 func WithoutJetStream() ServerOption {
 	return func(c *config) { c.jetStream = false }
 }
@@ -125,7 +125,7 @@ func newServer(t, outer testing.TB, opts []ServerOption) *Server {
 	return s
 }
 
-// removeAll removes dir, retrying for some seconds.
+// removeAll removes dir, retrying for a few seconds.
 func removeAll(dir string) {
 	for end := time.Now().Add(5 * time.Second); os.RemoveAll(dir) != nil && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
