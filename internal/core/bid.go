@@ -32,7 +32,7 @@ type Bid struct {
 // waits out silence and a broken connection: either they pass, or the context of the wait ends.
 const NoStreamFor = 15 * time.Second
 
-// fullTries limits the claims of a waiter for which the bucket has no room. Other records may end meanwhile. If there
+// fullTries limits a waiter's claims for which the bucket has no room. Other records may end in the meantime. If there
 // is still no room, the waiter gives up its place.
 const fullTries = 3
 

@@ -37,7 +37,7 @@ const (
 	BreakDone
 	// BreakGone: the claim is gone.
 	BreakGone
-	// BreakTaken: the claim is gone, and another one has the lock.
+	// BreakTaken: the claim is gone, and another claim has the lock.
 	BreakTaken
 )
 

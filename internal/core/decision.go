@@ -6,7 +6,7 @@ type Decision uint8
 const (
 	// Stay: the lock is held, or left to the head for now.
 	Stay Decision = iota
-	// ListAgain: the predecessor's place is gone, or the waiter's own.
+	// ListAgain: the predecessor's place or the waiter's own is gone.
 	ListAgain
 	// Take: claim key K at the revision.
 	Take

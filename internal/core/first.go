@@ -9,8 +9,8 @@ import (
 
 // The first waiter of a queue claims a key of the lock as soon as that key seems to be free. A mutex and a
 // reader-writer lock have one key, a semaphore has one for each permit. A claim is a conditional write, so a mistake
-// about a key makes no second holder, unless the claim names the revision of a live record, which it would replace. So
-// a claim expects
+// about a key cannot make a second holder, unless the claim names the revision of a live record, which it would
+// replace. So a claim expects
 //
 //   - the revision of a tombstone that the waiter itself has read, that it has written over an overdue record, or for
 //     which its last claim was refused. A notification may be forged, so it only makes the waiter read;
@@ -158,7 +158,7 @@ func (f *First) Tracks(k int, server time.Time) bool {
 }
 
 // Shortest returns the key whose record has the least time left by the estimate of the server's clock. left is negative
-// if none of the records ends, k is negative if no key is held.
+// if none of the records ends, and k if no key is held.
 func (f *First) Shortest(server time.Time) (k int, left time.Duration) {
 	k, left = -1, -1
 	for i := range f.keys {

@@ -9,7 +9,7 @@ import (
 
 // Handle names the claim of a lock whose process has left its fixed record in the bucket. A process with the handle
 // extends the record under the same id ([Extending]), or adopts the lock by a claim of its own. Either is a conditional
-// write at exactly the revision that was read, so of two concurrent ones the server refuses one.
+// write at exactly the revision that was read, so if two are concurrent, the server refuses one.
 //
 // The condition is not enough: a server that forgets TTLs may have removed the record, and may bring it back after a
 // crash although others have been inside meanwhile. So the write counts only if it is known before the validity of the

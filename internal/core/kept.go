@@ -335,8 +335,9 @@ func (k *Kept) RenewAgain(at clock.Instant) { k.next = min(k.next, at) }
 // RenewAfter makes the next renewal due at time at, and not before.
 func (k *Kept) RenewAfter(at clock.Instant) { k.next = at }
 
-// Reconnected handles a new connection: whatever was under way on the old one is lost. All records are renewed at once.
-// phase, which is above 0 and at most 1, spreads the renewals after that over the interval between two.
+// Reconnected handles a new connection: whatever was under way on the old one is lost. All records are renewed at
+// once. phase, which is above 0 and at most 1, is the fraction of the usual interval after which the record is renewed
+// again, so that later renewals are spread out.
 func (k *Kept) Reconnected(now clock.Instant, phase float32) (u Consequence) {
 	if !k.Renews() {
 		return k.Suspect(k.Last, now)
@@ -349,7 +350,7 @@ func (k *Kept) Reconnected(now clock.Instant, phase float32) (u Consequence) {
 // Suspect handles a hint, naming revision, that the record has changed.
 func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 	if k.Renews() {
-		// A flood of forged hints is answered slowly.
+		// Answer a flood of forged hints slowly.
 		k.RenewNow(max(now, k.requestedAt.Add(MinRetry/2)))
 		return u
 	}

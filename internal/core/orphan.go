@@ -14,8 +14,8 @@ import "github.com/natslock/locks/internal/record"
 type Taking struct {
 	Removal
 	Attempt Attempt
-	// OnlyOwn is set for a guarded attempt, whose expectation is about the gate. It means to remove only the record
-	// that the attempt may have written: read the claim's key, and call [Taking.OwnRecordRead].
+	// OnlyOwn is set for a guarded attempt, whose expectation is about the gate. It means that only the record that
+	// the attempt may have written is to be removed: read the claim's key, and call [Taking.OwnRecordRead].
 	OnlyOwn bool
 }
 

@@ -16,8 +16,8 @@ import (
 // connection. The limit never falls below what a service that has become slower needs to carry all records; see
 // [Pace.Add].
 //
-// The writes that end records count too, and take turns with the renewals while those are in time. They wait in order
-// of arrival.
+// The writes that end records count too, and take turns with the renewals as long as those are on time. They wait in
+// order of arrival.
 //
 // Writes are numbered as they are sent. Their answers arrive in about that order, so an answer shows that the answers
 // to earlier writes have arrived or never will.
@@ -222,7 +222,7 @@ func (p *Pace[R, F]) Ready() int { return len(p.ready) }
 // whole is one renewal, in the unit of parts.
 const whole = 1_000_000_000
 
-// Resumes reports whether the sender has to go on.
+// Resumes reports whether the sender has to resume.
 func (p *Pace[R, F]) Resumes() bool { return !p.Pumping && p.waiting() > 0 && (p.Open || p.roomy()) }
 
 // roomy reports whether leastUnderWay/2 more writes may be under way: renewals sent in batches cost half as much.
@@ -264,7 +264,7 @@ func (p *Pace[R, F]) UnderWay(s Renewal, now clock.Instant) bool {
 	return s.paced > p.answered && now.Sub(s.at) <= limit
 }
 
-// Behind returns the delay of the next renewal if it has to wait for answers; 0 if it is in time, or about to be sent.
+// Behind returns the delay of the next renewal if it has to wait for answers; 0 if it is on time, or about to be sent.
 func (p *Pace[R, F]) Behind(now clock.Instant) time.Duration {
 	if len(p.ready) == 0 || p.roomy() {
 		return 0

@@ -89,7 +89,7 @@ const (
 	shortQueue = 32
 	// nearReach is the number of tickets ahead of the waiter's in the shortest part.
 	nearReach = 4
-	// crowdReads is the number of records that a waiter in a crowd reads of a part.
+	// crowdReads is the number of records that a waiter in a crowd reads from a part.
 	crowdReads = 4
 	// headReach is the largest number of places ahead of a waiter that looks for the head.
 	headReach = 2
@@ -212,11 +212,11 @@ func (w *Waiter) Known() (keys []string) {
 // Forget notes that these keys cannot be read together.
 func (w *Waiter) Forget() { w.before = nil }
 
-// QueueListed handles a list, or a part of one, as of AsOf. vacant is the tombstone of the lock, read along with it.
-// cut means that more records follow the part. QueueListed returns the places ahead of the waiter's. Those from index
-// over on are directly ahead of it and overdue by the estimate of the server's clock: the waiter deletes them if the
-// leader agrees. Other overdue places are left to the waiters right behind them. there is false if the waiter's place
-// is gone.
+// QueueListed handles a list, or part of one, as of AsOf. vacant is the tombstone of the lock, read along with it. cut
+// means that more records follow the part. QueueListed returns the places ahead of the waiter's. Those from index over
+// on are directly ahead of it and overdue by the estimate of the server's clock: the waiter deletes them if the leader
+// agrees. Other overdue places are left to the waiters right behind them. there is false if the waiter's place is
+// gone.
 func (w *Waiter) QueueListed(queue []record.Entry, cut bool, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
 	if w.Reach != Named { // a Named list does not read the lock
 		w.Vacant = vacant //safety:vacant-claimed
@@ -281,7 +281,7 @@ type Read struct {
 	Alone bool   // only one server can have answered
 }
 
-// Judge decides by the places in a list that are left ahead of the waiter's.
+// Judge decides from the places in a list that are still ahead of the waiter's.
 func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 	i := len(before) - 1
 	for i >= 0 && !w.blocks(before[i]) { //safety:earlier-first

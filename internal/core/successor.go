@@ -58,7 +58,7 @@ type Successor struct {
 	Ahead                // whom it waits for
 	Counts bool          // for a semaphore
 	Shared bool          // for a reader-writer lock
-	Jitter time.Duration // the time that it waits longer than the second waiter
+	Jitter time.Duration // how much longer it waits than the second waiter
 	Proven bool          // the subscription to the predecessor's place is in place
 	Seeks  clock.Instant // the time from which it may search for the head, if it does not know the head
 	Own    string        // the key that an earlier attempt of its claim got after all, to be adopted; "" if none
@@ -302,7 +302,7 @@ type View struct {
 	Sent   clock.Instant // when the read was sent
 	Server time.Time     // the estimate of the server's clock
 	Own    string        // the id of the waiter's claim of the lock; "" if there is none
-	Freed  bool          // notifications since the read show the lock free
+	Freed  bool          // notifications since the read show that the lock is free
 }
 
 // LockScanned handles what a scan has read. It returns whether to claim a key out of turn.

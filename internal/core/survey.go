@@ -6,7 +6,7 @@ import "github.com/natslock/locks/internal/record"
 type Arrival struct {
 	Keys    []record.Entry // of the lock; tombstones included, even those that replaced overdue records; zero for an empty key
 	Waiting int            // the number of places in the queue
-	More    bool           // others may wait: only a part of the queue was read
+	More    bool           // others may wait: only part of the queue was read
 	Own     string         // the id of the claim under way; "" if there is none
 }
 
@@ -36,7 +36,7 @@ func (v Arrival) Claims() (claims []KeyAt, holder record.Entry) {
 	switch {
 	case held == len(v.Keys):
 		return nil, holder
-	// The waiters go first, and a part of the queue does not show all of them.
+	// The waiters go first, and part of the queue does not show all of them.
 	case v.Waiting > 0 || v.More: //safety:newcomer-queues
 		return nil, record.Entry{}
 	}

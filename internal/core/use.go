@@ -9,13 +9,13 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Use records how the goroutines of the client use a lease: one after another, readers side by side or, for a while,
-// none.
+// Use records how the client's goroutines use a lease: one after another, side by side (readers) or, for a while, not
+// at all.
 type Use struct {
 	Grants uint64 // the number of holders so far
 	Idle   bool   // the lease lingers, and has no holder at present
 
-	// The record of a lease is watched from some age on, which spares short critical sections a subscription. The
+	// The record of a lease is watched from a certain age on, which spares short critical sections a subscription. The
 	// record of an idle lease is not watched: the next goroutine that asks, or the next renewal, will find a break.
 	Watching bool          // the watch has begun, or never will
 	watchAt  clock.Instant // when the watch is to begin; [never] while the lease is idle

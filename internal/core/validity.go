@@ -25,7 +25,7 @@ func ValidFrom(sent clock.Instant, t clock.Terms) Validity {
 // Bound sets the latest end.
 func (v *Validity) Bound(until clock.Instant) { v.Until, v.End = until, min(v.End, until) }
 
-// Bounded reports whether it has a latest end, which is set before other goroutines know of it, and stays.
+// Bounded reports whether it has a latest end. That end is set before other goroutines know of the record, and stays.
 func (v *Validity) Bounded() bool { return v.Until != unbounded }
 
 // Over reports whether it has ended.

@@ -66,7 +66,7 @@ type Config struct {
 	MaxBytes int64
 	// Placement places a bucket that has to be created.
 	Placement *jetstream.Placement
-	// NoCreate makes a missing bucket an error instead of creating it.
+	// NoCreate makes Open refuse a missing bucket instead of creating it.
 	NoCreate bool
 	// Logger receives warnings about settings that work but should be changed. Nil
 	// discards them.

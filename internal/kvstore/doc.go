@@ -14,8 +14,8 @@
 //	revision, err = store.Update(ctx, "job.42", value, 15*time.Second, revision)
 //
 // A write succeeds, fails with [ErrConflict], or has an unknown outcome when no answer
-// arrives. Errors that match [ErrInvalidKey] or [ErrInvalidTTL] sent nothing. Users of
-// locks import package natslock instead.
+// arrives. If the error matches [ErrInvalidKey] or [ErrInvalidTTL], nothing was sent.
+// Users of locks import package natslock instead.
 //
 // # Why not the key-value API of nats.go
 //

@@ -62,10 +62,10 @@ var (
 	ErrClosed = errors.New("store closed")
 )
 
-// Refused reports whether err is the refusal of a write that another try may meet again: by
-// the server, for example because the bucket is full, by this connection's message limit,
-// or for lack of permission. A conflict is not a refusal, nor is the lack of an answer, a
-// leader or a connection.
+// Refused reports whether err is a refusal of a write, which another try may run into
+// again: by the server, for example because the bucket is full, by this connection's
+// message limit, or for lack of permission. A conflict is not a refusal, nor is the lack of
+// an answer, a leader or a connection.
 func Refused(err error) bool {
 	_, answered := errors.AsType[*jetstream.APIError](err)
 	return (answered || errors.Is(err, ErrPermission) || errors.Is(err, ErrTooLarge) || errors.Is(err, nats.ErrMaxPayload)) && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrInFlight)

@@ -165,8 +165,8 @@ func (r rule) judge(value any) Finding {
 }
 
 // Examine judges every setting of a stream that is to be a bucket, in a fixed order.
-// The result includes the settings that are right, and those unknown to this package
-// that are set. info is a server's answer, and names the version of the server that
+// The result includes the settings that are right, and those that are set but unknown
+// to this package. info is a server's answer, and names the version of the server that
 // leads the stream. Examine uses only Bucket and Storage of cfg: a memory bucket with
 // one replica is right only if cfg asks for it. Examine does no I/O. The error matches
 // [ErrInvalidKey] if the bucket name in cfg is not valid.

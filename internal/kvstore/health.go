@@ -19,7 +19,7 @@ func (l *line) Denied(key string) error {
 
 // Healthy returns nil if the connection is up and the stream accepts writes, as far as the store
 // knows without I/O. Otherwise the error matches [ErrUnavailable]. The store becomes unhealthy once
-// a write has gone unanswered for 5 s, or was refused for another reason than a conflict, and the
+// a write has gone unanswered for 5 s, or was refused for a reason other than a conflict, and the
 // server has acknowledged no later write. The next acknowledgement ends that state, as does a
 // minute without writes.
 func (l *line) Healthy() error {

@@ -18,7 +18,7 @@ import (
 
 const (
 	// DefaultHistoryBytes is the size of a history when none is given: about a million
-	// writes of locks.
+	// lock writes.
 	DefaultHistoryBytes = 256 << 20
 	// metaHistoryFrom is the last revision of the bucket when its history was created.
 	metaHistoryFrom = "natslock.history.from"
@@ -174,8 +174,9 @@ type HistoryRecord struct {
 
 // Read yields the writes from since on to keys that match one of the patterns, in order.
 // A zero since means from the first one. The patterns must not overlap. The sequence ends
-// with the writes that the history had when it was opened, or with an error. The error
-// matches [ErrInvalidKey], [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
+// after the last write that the history had when it was opened, or with an error. The
+// error matches [ErrInvalidKey], [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's
+// error.
 //
 // On a cluster a replica of the history answers. A lagging replica may lack the last
 // writes.
@@ -212,8 +213,8 @@ func (h *History) Read(ctx context.Context, patterns []string, since time.Time) 
 }
 
 // Missing counts the writes since a time, from the first one in the history to the last.
-// It returns how many of them the history lacks, and how many there are in all, without
-// those that [History.Behind] counts.
+// It returns how many of them the history lacks, and how many there are in all, not
+// counting those in [History.Behind].
 //
 // The error matches [ErrRemade] if the bucket was re-created in between. Otherwise it matches
 // [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A stream can stop accepting writes for good while its servers go on answering requests
+// A stream can stop accepting writes for good while its servers keep answering requests
 // about it, and a network can lose both. Unanswered writes reveal both cases, so the store
 // keeps the oldest one since the last acknowledgement.
 
@@ -21,11 +21,11 @@ const (
 	replyTimeout = 5 * time.Second
 	// silentAfter is the age at which an unanswered write counts.
 	silentAfter = replyTimeout
-	// silentUntil is the time after the last write in which its silence counts: an idle
-	// client knows nothing about the stream.
+	// silentUntil is the time after the last write for which the stream's silence counts:
+	// an idle client knows nothing about the stream.
 	silentUntil = time.Minute
 	// maxOrphans limits the answers kept for writes whose callers have given up. The first
-	// ones are the oldest, which are the ones that count.
+	// ones kept are the oldest, and only those count.
 	maxOrphans = 64
 )
 
@@ -80,7 +80,7 @@ type health struct {
 	last atomic.Int64  // when the last write was sent, since the store was made
 	sent atomic.Uint64 // number of writes sent
 	// stored is the number of them that had been sent at the last acknowledgement, or when
-	// the connection came back, which loses answers.
+	// the connection came back, since a reconnect loses answers.
 	stored atomic.Uint64
 	// failed is the oldest write since then whose answer says that the stream did not
 	// judge it. Under mu.

@@ -18,12 +18,12 @@ type KV interface {
 	// Send waits neither for that nor for the answer, and the value must not change
 	// until the write is published.
 	//
-	// A non-nil error means that Send sends nothing and does not call done. It matches
-	// [ErrInvalidKey], [ErrInvalidTTL], [ErrTooLarge], [ErrClosed] or [ErrUnavailable].
-	// Failures that only the connection can report, for example that it is draining,
-	// arrive as an Answer (see [NotSent]). So does the failure of a write that a stuck
-	// connection has not accepted for a second: the store does not send it, unless it
-	// is a tombstone.
+	// A non-nil error means that Send has sent nothing and will not call done. It
+	// matches [ErrInvalidKey], [ErrInvalidTTL], [ErrTooLarge], [ErrClosed] or
+	// [ErrUnavailable]. Failures that only the connection can report, for example that
+	// it is draining, arrive as an Answer (see [NotSent]). So does the failure of a
+	// write that a stuck connection has not accepted for a second: the store does not
+	// send it, unless it is a tombstone.
 	//
 	// Otherwise the store calls done at most once, on a goroutine of its own, when an
 	// answer arrives, however late. done must not block. Without an answer the outcome
@@ -75,7 +75,7 @@ type KV interface {
 	// deleted and written again.
 	Current() bool
 
-	// Watch calls deliver for every change of a key that matches pattern, until the
+	// Watch calls deliver for every change to a key that matches pattern, until the
 	// caller stops the watch. It delivers no initial state. deliver runs on goroutines
 	// of the store, possibly several calls at a time, and must not block.
 	//
@@ -95,14 +95,14 @@ type KV interface {
 	Now() time.Time
 
 	// Verify reads the settings of the bucket again. It returns nil if this is the
-	// bucket that the store opened and it is safe. The error matches
-	// [ErrBucketConfig], [ErrNotFound] (deleted), [ErrRemade] (deleted and re-created),
-	// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error. It matches ErrRemade and
-	// ErrBucketConfig if the bucket was re-created unfit, and [ErrFull] if the bucket is safe
-	// and leaves too little room for renewals.
+	// bucket that the store opened and it is safe. The error matches [ErrBucketConfig],
+	// [ErrNotFound] (deleted), [ErrRemade] (deleted and re-created), [ErrUnavailable],
+	// [ErrPermission], [ErrClosed] or ctx's error. It matches ErrRemade and
+	// ErrBucketConfig if the bucket was re-created unfit, and [ErrFull] if the bucket
+	// is safe but leaves too little room for renewals.
 	Verify(ctx context.Context) error
 
-	// OnConnection registers fn. The store calls it on changes of the connection, from
+	// OnConnection registers fn. The store calls it when the connection changes, from
 	// the first write or watch on, and when the bucket has to be verified (Doubtful).
 	// fn must not block. The returned function removes it.
 	OnConnection(fn func(ConnState)) (stop func())
@@ -112,7 +112,7 @@ type KV interface {
 	// [Store.Healthy].
 	Healthy() error
 
-	// Close ends subscriptions and goroutines of the store and waits for them. The
+	// Close ends the store's subscriptions and goroutines, and waits for them. The
 	// connection belongs to the caller and stays open.
 	Close()
 }
@@ -224,8 +224,8 @@ type State struct {
 	LastRevision uint64
 	// Keys are the keys under the pattern, tombstones included.
 	Keys []string
-	// Created is when the bucket was created. A bucket with another time is another
-	// bucket.
+	// Created is when the bucket was created. A bucket with a different time is a
+	// different bucket.
 	Created time.Time
 	// Time is the server's wall clock when it answered.
 	Time time.Time

@@ -7,8 +7,8 @@ import (
 )
 
 // MinServer is the oldest nats-server on which a bucket is safe. 2.11.0 to 2.11.6
-// skip the condition of a write when its headers come in another order, and 2.11
-// ignores settings of a stream that it does not know. 2.10 has no TTLs.
+// skip the condition of a write when its headers come in a different order, and 2.11
+// ignores stream settings that it does not know. 2.10 has no TTLs.
 const MinServer = "2.12"
 
 const (
@@ -42,8 +42,8 @@ func serverOf(metadata map[string]string) (level int, description string) {
 	return level, describe(metadata[metaVersion], level)
 }
 
-// describe names a server by its version, or if that is empty by what the API level
-// tells about it.
+// describe names a server by its version, or if that is empty by what its API level
+// says.
 func describe(version string, level int) string {
 	switch {
 	case version != "":

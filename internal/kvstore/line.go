@@ -55,7 +55,7 @@ type line struct {
 	hooks      hooks
 }
 
-// hooks are called on changes of the connection.
+// hooks are called when the connection changes.
 type hooks struct {
 	mu   sync.Mutex
 	fns  map[int]func(ConnState)
@@ -130,8 +130,8 @@ func (l *line) run() error {
 // away reports whether the connection is down, as far as it has told the store.
 func (l *line) away() bool { return l.state.Load() == int32(nats.RECONNECTING) }
 
-// dispatch passes notifications and changes of the connection to the watches. It does
-// no I/O, so a stuck network cannot stop it.
+// dispatch passes notifications and connection changes to the watches. It does no
+// I/O, so a stuck network cannot stop it.
 func (l *line) dispatch() {
 	for {
 		select {
@@ -189,7 +189,7 @@ func (l *line) reportClosed() {
 	l.goroutines.Go(func(context.Context) { l.connChanged(nats.CLOSED) })
 }
 
-// OnConnection registers fn, which the store calls on changes of the connection; see
+// OnConnection registers fn, which the store calls when the connection changes; see
 // [KV].
 func (l *line) OnConnection(fn func(ConnState)) (stop func()) {
 	h := &l.hooks

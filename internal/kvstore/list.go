@@ -20,7 +20,7 @@ const hdrUpTo = "Nats-UpTo-Sequence"
 // this bucket does not allow it. It matches [ErrUnavailable].
 var ErrApart = fmt.Errorf("%w: not in one request", ErrUnavailable)
 
-// errTooMany: too many keys match for the server to read even a part of them.
+// errTooMany: too many keys match for the server to read even some of them.
 var errTooMany = fmt.Errorf("%w: too many keys", errIncomplete)
 
 // Current reports whether lists show each key as of min; see [KV].
@@ -222,8 +222,8 @@ func lacking(keys []string, records []Record) []string {
 	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return found[k] })
 }
 
-// readKeys reads keys, in batches if the multi-key read is possible. It leaves out a key
-// that does not exist. latest is the latest revision of a state that it read.
+// readKeys reads keys, in batches if the multi-key read is possible. It omits keys that do
+// not exist. latest is the latest revision of a state that it read.
 func (s *reader) readKeys(ctx context.Context, keys []string, min uint64) (records []Record, latest uint64, err error) {
 	for keys := range slices.Chunk(keys, multiMax) {
 		subjects := make([]string, len(keys))
@@ -314,8 +314,9 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 		return Listing{}, err
 	}
 	defer forget()
-	// No other server can answer for a single one, and each repeat delays it further. A waiter
-	// repeats its reads anyway, so only these wait longer: the answer to any other may be lost.
+	// No other server can answer in place of a single one, and each repeat delays that one
+	// further. A waiter repeats its reads anyway, so only these wait longer: the answer to
+	// any other may be lost.
 	patient := s.Alone() && (what.atMost > 0 || len(what.also) > 0)
 	within := repeatAfter
 	if patient {

@@ -30,7 +30,7 @@ type Memory struct {
 // minSweep is the smallest number of records at which a Memory removes expired ones.
 const minSweep = 64
 
-// NewMemory returns an empty bucket. It starts nothing and needs no closing.
+// NewMemory returns an empty bucket. It starts nothing and does not need to be closed.
 func NewMemory(bucket string) *Memory {
 	now := time.Now()
 	return &Memory{
@@ -39,7 +39,7 @@ func NewMemory(bucket string) *Memory {
 	}
 }
 
-// Open returns a store of the bucket, like that of another client. Closing it keeps the
+// Open returns a store on the bucket, as if for another client. Closing it keeps the
 // records.
 func (m *Memory) Open() KV {
 	s := &memoryStore{m: m, watches: make(map[*memoryWatch]struct{})}

@@ -28,8 +28,9 @@ const (
 	levelTimeout = time.Second
 )
 
-// Open finds the bucket of cfg and verifies its settings. It creates a missing bucket,
-// unless cfg forbids it. It uses the JetStream domain or API prefix of js.
+// Open finds the bucket that cfg describes, and verifies its settings. It creates a
+// missing bucket, unless cfg forbids it. It uses the JetStream domain or API prefix of
+// js.
 //
 // The error matches [ErrInvalidKey] for a name that no bucket can have,
 // [ErrBucketConfig] for a bucket that is unsafe or on a server older than [MinServer],
@@ -195,7 +196,7 @@ func (s *stream) replicas() int {
 	return 3
 }
 
-// createWith creates the bucket of cfg.
+// createWith creates the bucket that cfg describes.
 func (s *stream) createWith(ctx context.Context, cfg Config) (*infoResponse, error) {
 	sc, err := cfg.StreamConfig()
 	if err != nil {
@@ -256,7 +257,7 @@ func (s *stream) domainOf(made *infoResponse) string {
 }
 
 // awaitLeader returns when the stream has a leader. Without one it accepts no writes,
-// although its servers go on answering requests about it.
+// although its servers keep answering requests about it.
 func (s *stream) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) error {
 	for c := info.Cluster; c != nil && c.Name != "" && c.Leader == ""; { //safety:has-leader
 		if pause(ctx, leaderPoll) == nil {
@@ -301,10 +302,10 @@ type accountResponse struct {
 
 func (r *accountResponse) apiError() *jetstream.APIError { return r.Error }
 
-// oldServers returns an error if the server that would create the bucket, in a cluster
-// the meta leader, is too old. It returns nil if that is unknown, because the request
-// may be neither granted nor imported. The answer to the creation names the server
-// too.
+// oldServers returns an error if the server that would create the bucket (in a
+// cluster, the meta leader) is too old. It returns nil if that is unknown, because the
+// request may be neither granted nor imported. The answer to the creation names the
+// server too.
 func (s *stream) oldServers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
 	defer cancel()
@@ -334,8 +335,8 @@ func (s *Store) settle(ctx context.Context, info *jetstream.StreamInfo) {
 	}
 }
 
-// Inspect returns the stream of the bucket of cfg, fit or not, once it has a leader.
-// It creates no bucket. Its errors are those of [Open].
+// Inspect returns the stream of cfg's bucket, fit or not, once it has a leader. It
+// creates no bucket. Its errors are those of [Open].
 func Inspect(ctx context.Context, js jetstream.JetStream, cfg Config) (*Info, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

@@ -11,14 +11,14 @@ const (
 	// that the server answers, and the request fits into a message of 1 MiB.
 	multiMax = 256
 	// batchMax is the largest number of records that a server sends. If more match, it sends
-	// nothing, even for a request of only some of them.
+	// nothing, even if the request is for only some of them.
 	batchMax = 1024
 	// multiBytes limits one answer. The server itself only limits how far a client may fall
 	// behind before it disconnects it as a slow consumer.
 	multiBytes = 2 * multiMax * MaxRecord
 )
 
-// From leaves out records whose revision is below revision.
+// From omits records whose revision is below revision.
 func From(revision uint64) ListOption { return func(l *listing) { l.from = revision } }
 
 // Beside also reads the record under key. If one request cannot read both, List reads this

@@ -186,8 +186,8 @@ func copyOf(m *nats.Msg) *nats.Msg {
 	return &nats.Msg{Subject: m.Subject, Reply: m.Reply, Header: h, Data: slices.Clone(m.Data)}
 }
 
-// statusUnanswerable marks a local answer that means that none will come: a draining
-// connection that uses the old style of requests no longer receives anything.
+// statusUnanswerable marks a local answer, which means that no answer will come: a
+// draining connection that uses the old style of requests no longer receives anything.
 const statusUnanswerable = "unanswerable"
 
 // unanswerable returns the error of an answer with statusUnanswerable, or nil.
@@ -270,8 +270,8 @@ func noResponders(m *nats.Msg) bool {
 // denied returns an error if the server has recently denied this connection the subject,
 // or the subscription to its inbox, where the answers arrive. The server reports it on
 // the connection, not in an answer, and nats.go keeps only the last such error. An old
-// error does not concern this request, and an error that another one follows immediately
-// is missed.
+// error does not concern this request, and an error that is immediately followed by
+// another is missed.
 func (l *line) denied(ctx context.Context, subject string) error {
 	if l.away() { // it has sent nothing
 		return nil
@@ -401,11 +401,11 @@ func (l *line) outgoing(prefix, key string, expect uint64) *outgoing {
 	return o
 }
 
-// late reports whether err refuses a tombstone only because the store is closed: it is sent all the same, and nobody
-// awaits the answer.
+// late reports whether err refuses a tombstone only because the store is closed: the
+// tombstone is sent all the same, and no caller awaits the answer.
 func (o *outgoing) late(err error) bool { return o.ends && errors.Is(err, ErrClosed) }
 
-// free gives o back.
+// free returns o for reuse.
 func (o *outgoing) free() {
 	o.line, o.msg.Data = nil, nil // let the collector free them
 	outgoings.Put(o)

@@ -15,9 +15,9 @@ import (
 
 // nats.go holds the mutex of a connection while it writes to the network, for up to a minute
 // (its FlusherTimeout), and while it tries to connect. A context cannot interrupt the wait
-// for that mutex. So one goroutine, the sender, makes all calls that take it. Others queue
-// their calls and wait as long as they like. Queued calls are made in order: a subscription
-// comes before a write that is sent later.
+// for that mutex. So one goroutine, the sender, makes all calls that take it. Other
+// goroutines queue their calls and wait as long as they like. Queued calls are made in
+// order: a subscription comes before a write that is sent later.
 
 const (
 	// stuckAfter is how long a call into the connection may take before the store considers
@@ -106,8 +106,8 @@ type unsent struct{ error }
 
 func (u unsent) Unwrap() error { return u.error }
 
-// NotSent reports whether err is that of a write that the connection has not accepted and
-// will never send. The outcome of any other write without an answer is unknown.
+// NotSent reports whether err is the error of a write that the connection has not accepted
+// and will never send. The outcome of any other write without an answer is unknown.
 func NotSent(err error) bool {
 	_, ok := errors.AsType[unsent](err)
 	return ok

@@ -165,7 +165,7 @@ func (s *stream) crowded(seen *view) {
 func (s *stream) doubt() { s.callHooks(Doubtful) }
 
 // doubtRefusal has the bucket verified because of a refusal, but only now and then: the
-// refusal may have another cause than the settings, and persist.
+// refusal may have a cause other than the settings, and may persist.
 func (s *stream) doubtRefusal(every time.Duration) {
 	now := s.now()
 	if last := s.doubtedAt.Load(); now-time.Duration(last) >= every && s.doubtedAt.CompareAndSwap(last, int64(now)) {
@@ -288,8 +288,8 @@ func ledSince(info *jetstream.StreamInfo) time.Time {
 	return *info.Cluster.LeaderSince
 }
 
-// lagged pauses before a lagging replica is asked again. It returns lasting at once
-// after enough attempts, and the error of ctx if that ends.
+// lagged pauses before a lagging replica is asked again. It returns lasting at once after
+// enough attempts, and ctx's error if ctx ends.
 func lagged(ctx context.Context, try int, lasting error) error {
 	if try == lagRetries {
 		return lasting

@@ -122,7 +122,7 @@ type watch struct {
 	topic *topic // under watcher.mu
 }
 
-// Watch subscribes to changes of the keys that match pattern; see [KV]. When it returns,
+// Watch subscribes to changes to the keys that match pattern; see [KV]. When it returns,
 // the subscription is on its way to the server. The answer to a write sent later proves
 // that it has arrived (see [NoRevision]).
 func (s *watcher) Watch(pattern string, deliver func(Event)) (Watch, error) {
