@@ -140,7 +140,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 }
 
 // serve leads for a term, and resigns. It returns how long lead ran, whether the term was lost
-// before the resignation, and the error of lead unless that is the end of the term's context.
+// before the resignation, and lead's error unless that is the end of the term's context.
 func (t *Term) serve(lead func(context.Context, *Term) error) (ran time.Duration, lost bool, err error) {
 	ctx, begun := t.Context(), time.Now()
 	defer func() {

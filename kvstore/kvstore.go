@@ -166,7 +166,7 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64) ([]Record,
 	return l.Records, err
 }
 
-// Watch calls deliver for every change of a key that matches pattern, and when a record that
+// Watch calls deliver for every change to a key that matches pattern, and when a record that
 // it has seen change expires, until the caller calls stop. It delivers no initial state.
 // deliver runs on goroutines of the store, possibly concurrently, and must not block.
 //

@@ -70,8 +70,8 @@ func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption
 // queues. It asks for all at once: n names cost n messages and one round trip. If it does not
 // get all of them, it releases those it got.
 //
-// TryLockAll returns all locks, or the error of [Client.TryLock] for the first name that it did
-// not get, in the order of [Client.LockAll]. Limits, options and other errors are those of
+// TryLockAll returns all locks, or the error from [Client.TryLock] for the first name that it
+// did not get, in the order of [Client.LockAll]. Limits, options and other errors are those of
 // [Client.LockAll]. [MaxWait] has no effect.
 func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
@@ -269,8 +269,8 @@ func (g *gathering) result(err error) (*LockSet, error) {
 	return nil, err
 }
 
-// failure returns the error of the whole acquire after the acquire of name returned
-// err. The loss of another lock takes precedence.
+// failure returns the whole acquire's error after the acquire of name returned err. The loss
+// of another lock takes precedence.
 func (g *gathering) failure(name string, err error) error {
 	for _, l := range g.held.all {
 		if cause := l.Err(); cause != nil {

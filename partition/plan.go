@@ -24,8 +24,8 @@ type owner struct {
 //   - A partly executed plan stays the plan: if any of its moves have been made, or have begun and left the partition
 //     without an owner, the rest stays the same. So workers that read the bucket at different moments of a move agree.
 //
-// The third holds because the partitions that are to move choose their new owners one after the other, by number:
-// removing one of them, together with its place at its new owner, changes no other choice.
+// The third holds because the partitions that are to move choose their new owners one after another, by number: removing one of
+// them, together with its place at its new owner, changes no other choice.
 //
 // A member that owns too much gives up what it has owned for the shortest time. So a member that returns, in a rolling
 // restart or after a crash, gets back what it had.

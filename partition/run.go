@@ -395,7 +395,7 @@ func (r *runner) own(ctx context.Context, k int) {
 	}
 }
 
-// errExit is the error of a function that did not return.
+// errExit is the error for a function that did not return.
 var errExit = errors.New("the function panicked, or ended its goroutine")
 
 // release unlocks a partition whose function has returned or is not to be called.

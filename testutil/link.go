@@ -9,9 +9,9 @@ import (
 )
 
 // Link is a network between a client and the server that a test can disturb. It is a
-// nats.CustomDialer: all connections of its client, one after the other, run through
-// it. Get one from [Server.ConnectLink] or, for a client that is created in another
-// way, from [NewLink].
+// nats.CustomDialer: all connections of its client, one after another, run through it.
+// Get one from [Server.ConnectLink] or, for a client that is created in another way,
+// from [NewLink].
 //
 // A healthy link passes bytes on at once. It buffers like a pair of sockets, so client
 // and server never wait for each other to read.

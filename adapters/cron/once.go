@@ -35,7 +35,7 @@ func MinHold(d time.Duration) Option {
 //   - [natslock.ErrLost] or [natslock.ErrBroken] means that the lock ended during the job,
 //     and another replica may run it at the same time. fn is called at once, while the job
 //     still runs.
-//   - At the end of a run, fn gets the error of the function of OnceFunc, joined with that of
+//   - At the end of a run, fn gets the error from OnceFunc's function, joined with that of
 //     [natslock.Lock.Unlock]. A loss that was reported is not reported again by itself.
 //
 // By default cron.DefaultLogger logs all errors but ErrLocked. Several goroutines can call fn

@@ -28,8 +28,8 @@
 //
 // # When the lock is lost
 //
-// gocron cannot stop a run, and drops the error of the unlock. A job that has to stop with
-// its lock should work with the context of [Locker.Held]. [OnError] reports each loss. With
-// an Elector, use [Elector.Term] in the same way. Pass the token of the lock or the term to
+// gocron cannot stop a run, and drops the unlock's error. A job that has to stop with its
+// lock should work with the context of [Locker.Held]. [OnError] reports each loss. With an
+// Elector, use [Elector.Term] in the same way. Pass the token of the lock or the term to
 // the resource that the job changes: see package fence.
 package gocronlock

@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/election"
 )
 
-// ErrNotLeader is the error of [Elector.IsLeader] in a process that does not lead.
+// ErrNotLeader is the error that [Elector.IsLeader] returns in a process that does not lead.
 var ErrNotLeader = errors.New("this process does not lead the election: another scheduler runs the job, or none until the next term")
 
 // Elector is a gocron.Elector: the leader of an election runs all jobs. Create it with

@@ -30,8 +30,8 @@ func MinHold(d time.Duration) Option {
 
 // OnError makes the Locker call fn with each error that gocron would drop. If a lock is lost
 // or broken during a run, fn is called at once, while the job still runs. Otherwise it is
-// called with the error of the unlock. It is called at most once per run. name is the job's
-// name. The default does nothing, but the client's logger warns of losses: see
+// called with the unlock's error. It is called at most once per run. name is the job's name.
+// The default does nothing, but the client's logger warns of losses: see
 // [natslock.WithLogger].
 //
 // The errors are those of [natslock.Lock.Unlock]. If one matches [natslock.ErrLost], another
@@ -71,8 +71,8 @@ type Locker struct {
 var _ gocron.Locker = (*Locker)(nil)
 
 // NewLocker returns a Locker for gocron.WithDistributedLocker, or for the job option
-// gocron.WithDistributedJobLocker. It does no I/O and needs no closing. Shut the schedulers
-// down before [natslock.Client.Close].
+// gocron.WithDistributedJobLocker. It does no I/O and does not need to be closed. Shut the
+// schedulers down before [natslock.Client.Close].
 //
 // The lock of a job has the job's name. Name jobs with gocron.WithName, for example
 // "billing.report". Otherwise gocron uses the name of the function, such as

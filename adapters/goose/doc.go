@@ -1,4 +1,4 @@
-// Package gooselock makes the replicas of a service migrate their database one after the other.
+// Package gooselock makes the replicas of a service migrate their database one after another.
 // It implements the lockers of github.com/pressly/goose/v3 on locks of natslock, for any
 // database that goose supports.
 //
@@ -25,7 +25,7 @@
 // that runs without a transaction can then be partly applied.
 //
 // Without UntilLost the migrations continue, and another replica can migrate at the same time.
-// In both cases the error of the call matches [natslock.ErrLost], because goose returns the
-// error of the unlock. Migrations that were applied earlier are in the results or in a
+// In both cases the call's error matches [natslock.ErrLost], because goose returns the error of
+// the unlock. Migrations that were applied earlier are in the results or in a
 // goose.PartialError.
 package gooselock

@@ -33,7 +33,8 @@ type turn struct {
 	stop func() // ends the watch for a loss
 }
 
-// NewLocker returns a Locker for goose.WithLocker. It does no I/O and needs no closing.
+// NewLocker returns a Locker for goose.WithLocker. It does no I/O and does not need to be
+// closed.
 //
 // name is the lock's name, such as "billing.migrations". All processes that migrate one
 // database, and no others, use the same name. The options apply to each lock:

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// rows are settings that a client must refuse, as changes of a stream info. None of our servers can make such a bucket
+// rows are settings that a client must refuse, as changes to a stream info. None of our servers can make such a bucket
 // without other settings that are refused.
 var rows = []struct {
 	row    string

@@ -12,8 +12,8 @@ import (
 const startLimit = 10 * time.Second
 
 // startServer starts a server on the loopback interface, with its data in dir. Port 0 is any free
-// port. With users, the server accepts nobody else, and treats a client that names no user as the
-// first one.
+// port. With users, the server accepts no other user, and treats a client that names no user as
+// the first one.
 func startServer(dir string, port int, users ...*server.User) (*server.Server, error) {
 	anybody := ""
 	if len(users) > 0 {

@@ -88,7 +88,7 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 }
 
 // typable matches a name that needs no quotes in any shell. Other names are not offered: each
-// shell would need its own quoting, and the name of somebody's lock must not become a command.
+// shell would need its own quoting, and the name of a lock must not become a command.
 var typable = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./,+%-]*$`)
 
 // namesOf returns the names of the locks or groups on the server that the line refers to. It

@@ -142,8 +142,8 @@ func (c *runCmd) Run(g *session.Globals) error {
 	return command.outcome(end, err, unconfirmed)
 }
 
-// cannotRun returns the error of a command that could not be started, with a shell's
-// exit code.
+// cannotRun returns the error for a command that could not be started, with a
+// shell's exit code.
 func cannotRun(name string, err error) error {
 	code := tool.ExitNotExec
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {

@@ -116,7 +116,7 @@ func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind admi
 		}
 		return nil, tool.Exitf(tool.ExitSignal+int(sig.sig), "gave up waiting for lock %s: %v", show.Plain(name), sig)
 	}
-	// An outage is no conflict: the lock may be free.
+	// An outage is not a conflict: the lock may be free.
 	if errors.Is(err, natslock.ErrLocked) || errors.Is(err, natslock.ErrTimeout) && !errors.Is(err, natslock.ErrUnavailable) {
 		return nil, &tool.Error{Code: c.ConflictExitCode, Err: err}
 	}

@@ -18,7 +18,7 @@ const waitNotice = time.Second
 
 // noticed starts to report what lockctl waits for and its place in the queue, if the
 // wait takes a while: on a terminal in a line that it keeps up to date, elsewhere once.
-// stop ends the reports and removes the line before lockctl goes on.
+// stop ends the reports and removes the line before lockctl continues.
 func noticed(ctx context.Context, s *session.Session, kind admin.Kind, name string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})

@@ -37,8 +37,8 @@ func (e Extended) Free() time.Duration { return e.Valid() + e.Margin }
 
 // Extend gives the lock a TTL from now on. It never shortens the time that the lock has left. The
 // error matches [session.ErrLost] if the lock was lost, and [session.ErrBroken] if an operator
-// broke it. If it matches [bucket.ErrUnavailable] or the error of ctx, the server may have extended
-// the lock. [core.Extending] has the states.
+// broke it. If it matches [bucket.ErrUnavailable] or ctx's error, the server may have extended the
+// lock. [core.Extending] has the states.
 func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended, error) {
 	name := l.name()
 	ttl, err := clock.RoundTTL(ttl, true)
@@ -151,7 +151,7 @@ func (l Left) name() string {
 	return k.Name
 }
 
-// ended returns the error of a lock that is no longer held.
+// ended returns the error for a lock that is no longer held.
 func (l Left) ended(step core.HandleStep, e record.Entry) error {
 	end := session.EndError{Name: l.name(), Token: l.Token, Kind: session.ErrLost}
 	switch step {

@@ -21,7 +21,7 @@ const EventGap = EventWatching + 1
 // name the holders whose ends follow.
 const historyLead = time.Hour
 
-// History yields the changes of the locks whose names match pattern, from since on, as far as the
+// History yields the changes to the locks whose names match pattern, from since on, as far as the
 // history of the bucket has kept them. A zero since means from the first change on.
 func (a *Admin) History(ctx context.Context, pattern string, since time.Time) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
@@ -55,7 +55,7 @@ func (a *Admin) History(ctx context.Context, pattern string, since time.Time) it
 	}
 }
 
-// replay turns the writes of a history into changes of locks, as a watch does with notifications.
+// replay turns the writes of a history into changes to locks, as a watch does with notifications.
 type replay struct {
 	yield func(Change) bool
 	since time.Time

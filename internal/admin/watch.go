@@ -49,7 +49,7 @@ type Change struct {
 	Entry record.Entry
 }
 
-// Step is one event on a key with the changes of the lock that follow from it. An event may imply no change: the
+// Step is one event on a key, with the changes to the lock that follow from it. An event may imply no change: the
 // renewal of a place, or the end of a place whose client has the lock. The Event of a mark is zero.
 type Step struct {
 	Event   kvstore.Event
@@ -400,7 +400,7 @@ func (s step) grants() (n uint64, waited time.Duration) {
 	return s.entry.Granted() - s.before.Granted(), time.Duration(max(s.entry.Waits-s.before.Waits, 0)) * time.Millisecond
 }
 
-// changeOf returns the change of a lock that an event on its key implies, if any.
+// changeOf returns the change to a lock that an event on its key implies, if any.
 func changeOf(s step) (Change, bool) {
 	k, ok := record.ParseKey(s.entry.Key)
 	if !ok {

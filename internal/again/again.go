@@ -1,4 +1,4 @@
-// Package again provides the pauses and the judgement of errors for functions that go on after failures: Run of
+// Package again provides the pauses and the judgement of errors for functions that continue after failures: Run of
 // packages election and partition.
 package again
 

@@ -170,7 +170,7 @@ func (b *Bucket) Acknowledged(revision uint64) {
 // Until the server acknowledges a revision above that one, the client gets no lock.
 func (b *Bucket) WentBackwards(why error) { b.backwards.Store(&why) }
 
-// Backwards returns the error of [Bucket.WentBackwards]; nil if the revisions rise.
+// Backwards returns the error from [Bucket.WentBackwards]; nil if the revisions rise.
 func (b *Bucket) Backwards() error {
 	if why := b.backwards.Load(); why != nil {
 		return *why

@@ -24,7 +24,7 @@ type connection struct {
 	gone    chan struct{} // closed when the connection is closed for good
 }
 
-// Notify sets the function to call at each change of the connection, once [Bucket.Listen] follows it. The function must
+// Notify sets the function to call whenever the connection changes, once [Bucket.Listen] follows it. The function must
 // not block.
 func (b *Bucket) Notify(notify func(kvstore.ConnState)) {
 	b.conn.mu.Lock()

@@ -38,7 +38,7 @@ func (a *Call) Adopt(from session.Handed) claim.Result {
 	}
 }
 
-// notHandedOver returns the error of an adoption that has found something else.
+// notHandedOver returns the error for an adoption that has found something else.
 func notHandedOver(step core.HandleStep, e record.Entry) error {
 	switch step {
 	case core.HandleBroken:

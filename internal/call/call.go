@@ -70,8 +70,8 @@ type Cohort interface {
 	Queueing()
 	// Queued reports the place, nil once there is none.
 	Queued(*session.Place)
-	// Listed reports what a list requested at time at has read from revision from on: a part of the queue that contains
-	// the place. If cut, more records follow that part.
+	// Listed reports what a list requested at time at has read from revision from on: the part of the queue that
+	// contains the place. If cut, more records follow that part.
 	Listed(queue []record.Entry, from uint64, cut bool, at clock.Instant)
 	// HolderSeen reports what is known of the lock.
 	HolderSeen(LockState)
@@ -143,7 +143,7 @@ func (a *Call) holderSeen(holder record.Entry) {
 	a.of.HolderSeen(s)
 }
 
-// RequestAnswered records the result of the last request, for the error of a wait that is given up. err is nil if the
+// RequestAnswered records the result of the last request, for the error from a wait that is given up. err is nil if the
 // server has answered that the lock is held, or that the cohort is queued. A request cut short by the end of the wait
 // says nothing.
 func (a *Call) RequestAnswered(err error) {
@@ -296,7 +296,7 @@ func (a *Call) noAnswer(err error) result {
 	return result{Outcome: failed, Err: err}
 }
 
-// Over returns the cause of the end of the wait, nil if the wait goes on.
+// Over returns the cause of the end of the wait, nil if the wait continues.
 func (a *Call) Over() error {
 	if a.ctx.Err() != nil {
 		return context.Cause(a.ctx)

@@ -141,7 +141,7 @@ var backoffs = [...]func(int) time.Duration{
 	core.Short: clock.ShortBackoff, core.Outage: clock.OutageBackoff, core.Flight: clock.InFlightBackoff,
 }
 
-// troubleOf classifies the error of an attempt.
+// troubleOf classifies an attempt's error.
 func troubleOf(err error) core.Trouble {
 	switch {
 	case errors.Is(err, kvstore.ErrFull):

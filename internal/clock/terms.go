@@ -24,7 +24,8 @@ const (
 )
 
 // RoundTTL returns the TTL that the server keeps for d: whole seconds, rounded up. The error matches [ErrInvalidTTL].
-// It is returned even for a d below [MinTTL], because a lease that lasts several times as long as requested is no help.
+// It is returned even for a d below [MinTTL], because a lease that lasts several times as long as requested does not
+// help.
 func RoundTTL(d time.Duration, fixed bool) (time.Duration, error) {
 	longest := MaxTTL
 	if fixed {

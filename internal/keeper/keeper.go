@@ -201,7 +201,7 @@ func (r *Keeper) wantRenewal(k *Record) {
 	}
 }
 
-// postpone keeps the client from taking new locks while the renewals of those that it holds are late, because the
+// postpone keeps the client from taking new locks while renewals of the locks that it holds are late, because the
 // service cannot keep up with them. Under mu.
 func (r *Keeper) postpone(now clock.Instant) {
 	by := r.pace.Behind(now)

@@ -175,9 +175,9 @@ func (k *Record) DeleteLater() {
 	}
 }
 
-// DeleteWithin deletes the record and waits for that, at most for d and until ctx ends. After that the deletion goes on
-// in the background. DeleteWithin ends the work that its caller has begun in the group. Most deletions end with the
-// first write, and need no goroutine.
+// DeleteWithin deletes the record and waits for that, at most for d and until ctx ends. After that the deletion
+// continues in the background. DeleteWithin ends the work that its caller has begun in the group. Most deletions end
+// with the first write, and need no goroutine.
 func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
 	r := k.keeper
 	w, err := k.closing(record.StatusGone, k.Last, false)

@@ -65,8 +65,8 @@ func (s *reader) read(ctx context.Context, key string) (Record, error) {
 }
 
 // undirected wraps the error of a read from the leader that no replica can answer
-// instead. A refusal is no reason to give up, because an administrator can repair
-// the setting.
+// instead. A refusal is not a reason to give up, because an administrator can
+// repair the setting.
 func undirected(err error) error {
 	if errors.Is(err, ErrPermission) {
 		return fmt.Errorf("%w: %w: no server answers direct gets, as when allow_direct is off (\"lockctl init\" repairs it), and the leader refuses: %v", ErrUnavailable, ErrWithheld, err)

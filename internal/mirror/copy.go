@@ -26,7 +26,7 @@ func (id ID) Compare(other ID) int {
 // IDOf returns the ID of a lock.
 func IDOf(info locks.Info) ID { return ID{info.Kind, info.Name} }
 
-// records is a copy of the records of locks. Revisions order the changes of a key, so events and lists may arrive in
+// records is a copy of the records of locks. Revisions order the changes to a key, so events and lists may arrive in
 // any order.
 type records struct {
 	byKey map[string]*stored

@@ -114,9 +114,9 @@ func (k Keys) Slots() string { return SlotPrefix + k.encoded + ".*" }
 // maxName limits the bytes of an encoded name.
 const maxName = 512
 
-// EncodeName maps a lock's name one-to-one to a part of a key. A dot between two non-empty tokens stays, so that names
-// keep a hierarchy that wildcards and permissions understand. Every byte outside [A-Za-z0-9_/-] becomes '=' and two hex
-// digits. The error matches [ErrInvalidName].
+// EncodeName maps a lock's name one-to-one to part of a key. A dot between two non-empty tokens stays, so that names
+// keep a hierarchy that wildcards and permissions understand. Every byte outside [A-Za-z0-9_/-] becomes '=' and two
+// hex digits. The error matches [ErrInvalidName].
 func EncodeName(name string) (string, error) { return encode(name, stays) }
 
 // encode escapes the bytes of name for which keep returns false.
@@ -212,7 +212,7 @@ func wildcard(pattern string, i int) bool {
 }
 
 // Pattern returns the pattern of the keys under prefix whose names an encoded pattern matches. Keys of waiters and
-// readers end in an id, those of slots in a number, which must not be mistaken for a part of the name.
+// readers end in an id, those of slots in a number, which must not be mistaken for part of the name.
 func Pattern(prefix, encoded string) string {
 	switch prefix {
 	case WaitPrefix, RWaitPrefix, ReaderPrefix, SlotPrefix, SWaitPrefix:

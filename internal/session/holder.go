@@ -200,7 +200,7 @@ func (h *Holder) Left() time.Duration {
 	return end.Sub(l.s.b.Instant())
 }
 
-// Leave ends the holder's part in a lease that goes on. The context ends first: the work under it must not meet the
+// Leave ends the holder's part in a lease that continues. The context ends first: the work under it must not meet the
 // next holder. Leave returns nil if the lease was valid at time now, when the caller began to leave, and otherwise the
 // cause of the end.
 func (h *Holder) Leave(now clock.Instant) error {

@@ -404,7 +404,7 @@ func (l *Lease) startWatch() {
 	}
 }
 
-// notified handles a change of the lease's record.
+// notified handles a change to the lease's record.
 func (l *Lease) notified(ev kvstore.Event) {
 	if ev.Kind != kvstore.Put && ev.Kind != kvstore.Deleted {
 		return

@@ -14,10 +14,10 @@ import (
 //
 // Release returns nil if it was called inside the validity and nothing shows that the lock had been lost before.
 // Otherwise it returns the cause of the end. If the server does not answer within the release timeout, the error
-// matches [bucket.ErrUnavailable], the deletion goes on in the background, and the TTL frees the lock at the latest.
+// matches [bucket.ErrUnavailable], the deletion continues in the background, and the TTL frees the lock at the latest.
 //
-// If ctx ends during the wait for the server, the wait ends, and the deletion goes on in the background. A ctx that had
-// ended before, or ends with the lease, is ignored.
+// If ctx ends during the wait for the server, the wait ends, and the deletion continues in the background. A ctx that
+// had ended before, or ends with the lease, is ignored.
 func (l *Lease) Release(ctx context.Context) error { return l.finish(ctx, true) }
 
 // Retire is Release, but leaves the record, which keeps others out until its TTL ends. The lease must no longer be

@@ -78,7 +78,7 @@ func (a *Admin) client() *natslock.Client {
 	return a.c
 }
 
-// Inspect reads one lock. A free lock is no error: its Info has neither holder nor queue.
+// Inspect reads one lock. A free lock is not an error: its Info has neither holder nor queue.
 //
 // The Info reflects every write that the server acknowledged before the call, and none that the
 // stream's leader has not applied, so a later acquire sees that state or a newer one. On a
@@ -102,7 +102,7 @@ func (a *Admin) Inspect(ctx context.Context, kind Kind, name string) (Info, erro
 
 // List reads the locks of all kinds that are held or waited for and whose names match a
 // pattern, ordered by name. A token of the pattern may be "*", and the last one ">" for the
-// rest of the name: ">" lists all locks. List reads the locks one after the other, not as a
+// rest of the name: ">" lists all locks. List reads the locks one after another, not as a
 // snapshot. An error ends the sequence: it matches [natslock.ErrInvalid] for a pattern that
 // matches no name, [natslock.ErrUnavailable] if no leader answers within a second,
 // [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
@@ -122,7 +122,7 @@ func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error]
 // RemoveOverdue removes records that the server has kept beyond their TTL, of locks whose names
 // match a pattern (see [Admin.List]): after some restarts a server keeps such records forever.
 // They keep no client out and only clutter lists, which mark them with [Holder.Overdue] and
-// [Waiter.Overdue]. RemoveOverdue removes up to limit of them, at least 1, one after the other.
+// [Waiter.Overdue]. RemoveOverdue removes up to limit of them, at least 1, one after another.
 // "lockctl doctor --repair" calls it.
 //
 // It returns the number of records removed and the number left, even with an error. A record that

@@ -13,7 +13,7 @@ import (
 // maxUnread limits the events that a slow reader of Watch may leave unread.
 const maxUnread = 1 << 16
 
-// Watch yields the changes of all locks whose names match pattern (see [Admin.List]), whichever
+// Watch yields the changes to all locks whose names match pattern (see [Admin.List]), whichever
 // client holds them, until ctx ends.
 //
 // The first event has the type [EventWatching] and no name. There is no initial state: list the

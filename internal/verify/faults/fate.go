@@ -28,7 +28,7 @@ type Fate struct {
 	Kind FateKind
 	// After is the length of a delay, not negative.
 	After time.Duration
-	// Err is the error of a refusal.
+	// Err is the error with which a write is refused.
 	Err error
 	// Mute also drops the answer to a delayed or held write.
 	Mute bool

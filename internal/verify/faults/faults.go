@@ -123,7 +123,7 @@ func isNotification(ev kvstore.Event) bool {
 
 // Forge delivers ev to all watches whose pattern matches ev.Record.Key, and a
 // Recheck event to all watches, as any user could who may publish to the
-// notification subject. It calls them one after the other and returns their
+// notification subject. It calls them one after another and returns their
 // number. No rule applies to forged events.
 func (f *Store) Forge(ev kvstore.Event) int {
 	var to []*faultWatch

@@ -38,15 +38,15 @@ func (f *Store) Fail(err error) {
 	})
 }
 
-// failure returns the error of the outage, or nil.
+// failure returns the outage's error, or nil.
 func (f *Store) failure() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.outage
 }
 
-// Denied returns the error of an outage if that is a missing permission. Otherwise the
-// wrapped store answers.
+// Denied returns an outage's error if that is a missing permission. Otherwise the wrapped
+// store answers.
 func (f *Store) Denied(key string) error {
 	if err := f.failure(); errors.Is(err, kvstore.ErrPermission) {
 		return err
@@ -54,7 +54,7 @@ func (f *Store) Denied(key string) error {
 	return f.wrapped.Denied(key)
 }
 
-// Healthy returns the error of an outage. Otherwise the wrapped store answers.
+// Healthy returns an outage's error. Otherwise the wrapped store answers.
 func (f *Store) Healthy() error {
 	if err := f.failure(); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (f *Store) Healthy() error {
 	return f.wrapped.Healthy()
 }
 
-// OnConnection registers fn for outages and for the changes of the wrapped store.
+// OnConnection registers fn for outages and for the wrapped store's connection changes.
 func (f *Store) OnConnection(fn func(kvstore.ConnState)) (stop func()) {
 	stopInner := f.wrapped.OnConnection(fn)
 	f.mu.Lock()

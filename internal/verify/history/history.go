@@ -167,7 +167,7 @@ func (h *Hold) local() bool { return h.claim() != h.ID }
 // conflicts reports whether the two exclude each other.
 func (h *Hold) conflicts(o *Hold) bool { return h.Lock == o.Lock && !(h.Shared && o.Shared) }
 
-// Entry is a change of the stream.
+// Entry is a change to the stream.
 type Entry struct {
 	Key      string        `json:"key,omitempty"`
 	Revision uint64        `json:"revision"`
@@ -209,7 +209,7 @@ type Disturbance struct {
 // place in a queue.
 const PlaceForged = "place forged"
 
-// History is a record of operations, beliefs and changes of the stream.
+// History is a record of operations, beliefs and changes to the stream.
 type History struct {
 	// Repeat is the command that produces such a history again.
 	Repeat string        `json:"repeat,omitempty"`

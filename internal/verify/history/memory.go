@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// memoryTap records the changes of a bucket in memory. It watches through a store that no
+// memoryTap records the changes to a bucket in memory. It watches through a store that no
 // client uses, which gets each applied write, in order.
 type memoryTap struct {
 	store kvstore.KV
@@ -18,7 +18,7 @@ type memoryTap struct {
 	got   []Entry
 }
 
-// TapMemory records the changes of a bucket in memory from now on.
+// TapMemory records the changes to a bucket in memory from now on.
 func (r *Recorder) TapMemory(t testing.TB, m *kvstore.Memory) {
 	t.Helper()
 	p := &memoryTap{store: m.Open()}

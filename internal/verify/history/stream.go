@@ -79,7 +79,7 @@ func newIndex(h *History) *index {
 		}
 		key, written := e.Key, e
 		if lock, role := lockOf(key); role == "wait" || role == "rwait" || role == "swait" {
-			// Several waiters may queue under one key, one after the other. Their ids
+			// Several waiters may queue under one key, one after another. Their ids
 			// tell them apart. A deletion by hand has none.
 			if e.ID != "" {
 				waiter[key] = e.ID
@@ -136,7 +136,7 @@ func (x *index) written(lock string, e Entry) *lockIndex {
 	return l
 }
 
-// succeeds judges a change of a record that was not deleted. The record's owner must
+// succeeds judges a change to a record that was not deleted. The record's owner must
 // have made the change, or the record must have been over, or the change is an
 // exception.
 func (x *index) succeeds(was, e Entry) {

@@ -16,7 +16,7 @@ import (
 // tap returns the changes recorded so far.
 type tap interface{ all() []Entry }
 
-// serverTap records every change of the bucket, independently of the clients and the
+// serverTap records every change to the bucket, independently of the clients and the
 // library, and also those of each bucket that replaces it.
 type serverTap struct {
 	nc  *nats.Conn

@@ -97,7 +97,7 @@ func (c *Call[T]) Granted(t testing.TB) T {
 	return c.Value
 }
 
-// Failed waits for the error of a call that must fail.
+// Failed waits for the error from a call that must fail.
 func (c *Call[T]) Failed(t testing.TB) error {
 	t.Helper()
 	Receive(t, c.Done, "the failure of a call")

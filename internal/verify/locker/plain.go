@@ -230,7 +230,7 @@ func (p *plain) validity(ttl time.Duration) time.Duration {
 	return ttl - max(min(ttl/10, time.Second), ttl/1000)
 }
 
-// encoded encodes a name as a part of a key.
+// encoded encodes a name as part of a key.
 func encoded(name string) string {
 	var b strings.Builder
 	for i := range len(name) {

@@ -6,8 +6,8 @@ package model
 //
 // The deletion is a separate step after the grant. The waiter reads the place before it
 // claims, and the deletion expects the revision that it read, here the ticket: a place that
-// its owner has since written stays. The head may go on in between and consider itself the
-// first until it looks for its place: for a moment there are two firsts.
+// its owner has since written stays. The head may continue in between and consider itself
+// the first until it looks for its place: for a moment there are two firsts.
 //
 // A head whose read and claim take longer than a waiter watches is paused here: only running
 // waiters are entitled to their places.

@@ -38,7 +38,7 @@ const (
 
 var handVerbs = [...]string{"", "renewal", "adoption", "claim", "deletion", "break"}
 
-// The actors that hold a lock, one after the other.
+// The actors that hold a lock, one after another.
 const (
 	giver    int8 = 0
 	stranger int8 = 3

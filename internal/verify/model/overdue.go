@@ -3,7 +3,7 @@ package model
 import "slices"
 
 // The rule "Overdue", for both locks: a client deletes a record that the server has
-// not removed in time, and goes on as if it had ended. The tombstone expects
+// not removed in time, and continues as if it had ended. The tombstone expects
 // exactly the record's revision.
 
 // servers determines how servers treat ended records.

@@ -83,7 +83,7 @@ func (t *target) apply(op []string) error {
 	return errors.New("there is no such operator")
 }
 
-// edit replaces a part of the file with a text.
+// edit replaces part of the file with a text.
 func (t *target) edit(from, to token.Pos, with string) error {
 	a, b := t.fset.Position(from).Offset, t.fset.Position(to).Offset
 	t.out = append(append(append([]byte{}, t.text[:a]...), with...), t.text[b:]...)

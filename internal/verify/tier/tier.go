@@ -23,7 +23,8 @@ const Variable = "NATSLOCK_TIER"
 // IsProof reports whether the proof tier runs.
 func IsProof() bool { return os.Getenv(Variable) == "proof" }
 
-// Proof puts a test, or a part of one, into the proof tier: the default tier skips it.
+// Proof puts a test, or part of one, into the proof tier: the default tier skips
+// it.
 func Proof(t testing.TB) {
 	t.Helper()
 	if !IsProof() {

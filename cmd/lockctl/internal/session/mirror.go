@@ -24,7 +24,7 @@ func (s *Session) Ask(g *Globals) func(context.Context) (*kvstore.Info, error) {
 
 // Led returns nil if the bucket has a leader that reaches a majority. Without one, no
 // read can show that a lock is free: a leader that has just lost its majority still
-// answers for some seconds.
+// answers for a few seconds.
 func (s *Session) Led(ctx context.Context, g *Globals) error {
 	return mirror.Look(ctx, g.Bucket, s.Ask(g))
 }

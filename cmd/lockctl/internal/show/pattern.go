@@ -8,8 +8,8 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 )
 
-// CheckPattern warns of a "*" or ">" that is no wildcard. Such a byte is part of a name, so
-// the pattern only matches a lock of that very name.
+// CheckPattern warns of a "*" or ">" that is not a wildcard. Such a byte is part of a name,
+// so the pattern only matches a lock of that very name.
 func CheckPattern(c *console.Console, pattern string) {
 	if _, literal := wildcards(pattern); literal {
 		c.Complain("the pattern %s matches only a lock of that very name: \"*\" and a last \">\" stand for others as whole tokens, as in \"orders.*\" or \"orders.>\"", strconv.Quote(pattern))

@@ -152,7 +152,7 @@ func sinceSeconds(t time.Time) float64 {
 	return max(time.Since(t), 0).Round(time.Millisecond).Seconds()
 }
 
-// PrintJSON prints the locks as one array, which may be empty. It returns only errors of w.
+// PrintJSON prints the locks as one array, which may be empty. It returns only errors from w.
 func PrintJSON(w io.Writer, infos []admin.Info) error {
 	both := BothKinds(infos)
 	out := make([]lockJSON, 0, len(infos))
@@ -162,7 +162,7 @@ func PrintJSON(w io.Writer, infos []admin.Info) error {
 	return WriteJSON(w, out)
 }
 
-// WriteJSON prints v as indented JSON. It returns only errors of w.
+// WriteJSON prints v as indented JSON. It returns only errors from w.
 func WriteJSON(w io.Writer, v any) error {
 	enc := newEncoder(w)
 	enc.SetIndent("", "  ")

@@ -56,8 +56,8 @@ func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, e
 	if !signal.Ignored(syscall.SIGTSTP) {
 		signal.Notify(j.noStop, syscall.SIGTSTP)
 	}
-	// Otherwise a message to a standard error that nobody reads would kill lockctl while the command runs. The
-	// command keeps the default.
+	// Otherwise a message to a standard error that no process reads would kill lockctl while the command runs.
+	// The command keeps the default.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	j.guard, _ = startGuard() // first, so that the command never runs without a guard
 	go func() {

@@ -11,8 +11,8 @@ import (
 // on are messages to the command.
 var requests = append([]os.Signal{os.Interrupt, syscall.SIGTERM}, platformRequests...)
 
-// Signals returns the signals for the command, from now on. It leaves out those that the
-// process ignores.
+// Signals returns the signals for the command, from now on. It omits those that the process
+// ignores.
 func Signals() <-chan os.Signal {
 	signals := make(chan os.Signal, 16)
 	for _, sig := range slices.Concat(requests, platformMessages) {
