@@ -75,8 +75,8 @@ const (
 // write or watch starts its goroutines and subscriptions.
 type Store struct{ store *kvstore.Store }
 
-// Open finds the bucket of cfg and verifies its settings. It creates a missing bucket unless
-// cfg forbids that. It uses the JetStream domain or API prefix of js.
+// Open finds the bucket that cfg describes, and verifies its settings. It creates a missing
+// bucket unless cfg forbids that. It uses the JetStream domain or API prefix of js.
 //
 // The error matches [ErrInvalidKey] for a name that no bucket can have, and [ErrInvalid] for
 // any other invalid field. It matches [ErrBucketConfig] for a bucket that is unsafe or whose
@@ -168,7 +168,7 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64) ([]Record,
 
 // Watch calls deliver for every change to a key that matches pattern, and when a record that
 // it has seen change expires, until the caller calls stop. It delivers no initial state.
-// deliver runs on goroutines of the store, possibly concurrently, and must not block.
+// deliver runs on the store's goroutines, possibly concurrently, and must not block.
 //
 // The error matches [ErrNoWatch] for a bucket that does not publish its changes, and
 // otherwise [ErrInvalidKey], [ErrUnavailable] or [ErrClosed].

@@ -29,9 +29,9 @@ type BreakRequest struct {
 	Immediately bool // admit the next waiter at once: an exception to mutual exclusion
 }
 
-// Break replaces the claim's record by a broken one. The holder is notified and can no longer renew. The
-// next client gets in only when the holder has stopped or its lease is over. The broken record lives at
-// least as long as the record that it replaces could have lived.
+// Break replaces the claim's record with a broken one. The holder is notified and can no longer renew.
+// The next client gets in only when the holder has stopped or its lease is over. The broken record lives
+// at least as long as the record that it replaces could have lived.
 //
 // Break never breaks a claim other than the one named: the error then matches [session.ErrReleased].
 // Breaking a broken record again changes nothing.

@@ -163,8 +163,8 @@ func (r *replay) lacks(from, to uint64) bool {
 	return i < len(r.missing) && r.missing[i].after < to
 }
 
-// expire ends the records whose TTL is over at now. It leaves out the record under key: the write to
-// that key, which follows, says more about its end.
+// expire ends the records whose TTL is over at now. It skips the record under key: the write to that
+// key, which follows, says more about its end.
 func (r *replay) expire(now time.Time, key string) {
 	for len(r.ends) > 0 && !now.Before(r.ends[0].at.Add(record.OverdueSlack)) {
 		e := heap.Pop(&r.ends).(end)

@@ -12,7 +12,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// View has the records of one lock, as they were read.
+// View holds the records of one lock, as they were read.
 type View struct {
 	Kind    record.Kind
 	Name    string
@@ -24,8 +24,8 @@ type View struct {
 
 // newest returns a revision that the bucket has reached, and the server's time. A read as of that revision
 // shows every write that was acknowledged before the call, whichever replica answers. If this user may not
-// ask the leader, both are zero, and the answer of a replica has to do. Without an answer of the leader no
-// server can prove that a record does not exist: the error matches [bucket.ErrUnavailable].
+// ask the leader, both are zero, and the answer of a replica has to do. Without an answer from the leader
+// no server can prove that a record does not exist: the error matches [bucket.ErrUnavailable].
 func (a *Admin) newest(ctx context.Context) (revision uint64, server time.Time, err error) {
 	st, err := a.b.Leader(ctx, bucket.AnswerTimeout)
 	if bucket.IsAny(err, bucket.ErrPermission) {

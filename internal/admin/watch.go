@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// watchCheck is how often a watch checks that its bucket still exists. A re-created bucket has other notification
+// watchCheck is how often a watch checks that its bucket still exists. A re-created bucket has different notification
 // subjects, so the watch would never get another event.
 const watchCheck = 10 * time.Second
 
@@ -212,8 +212,8 @@ func endBefore(s step) (Change, bool) {
 	return changeOf(step{kind: kvstore.Expired, entry: before})
 }
 
-// follow checks the bucket at first, after each interruption of the connection, and at intervals. It returns nil when
-// ctx has ended.
+// follow checks the bucket at the start, after each interruption of the connection, and at intervals. It returns nil
+// when ctx has ended.
 func (w *watcher) follow(ctx context.Context) error {
 	read, try := true, 0
 	for {

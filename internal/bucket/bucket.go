@@ -85,7 +85,7 @@ func (b *Bucket) Body(status record.Status, meta map[string]string) record.Body 
 // Instant reads the local clock.
 func (b *Bucket) Instant() clock.Instant { return b.clock() }
 
-// Life returns the context of all waiting. It ends when the client or the connection is closed; its cause tells which.
+// Life returns the context of all waiting. It ends when the client or the connection is closed; its cause says which.
 func (b *Bucket) Life() context.Context { return b.life }
 
 // granting is a period in which the client may, or may not, grant locks.
@@ -95,7 +95,7 @@ type granting struct {
 }
 
 // Granting returns the context of all acquires. It ends with [Bucket.Life], or when the client learns that the bucket
-// is unfit; its cause tells why.
+// is unfit; its cause says why.
 func (b *Bucket) Granting() context.Context { return b.grants.Load().ctx }
 
 // Refuse ends all acquires, and refuses new ones until [Bucket.Grant]. In an unfit bucket, clients may fail to exclude

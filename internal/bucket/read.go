@@ -75,7 +75,7 @@ func (b *Bucket) ListWithin(parent context.Context, within time.Duration, patter
 }
 
 // Leader asks the stream's leader for its state, which names a revision that the bucket has reached, and the server's
-// time. It waits at most for within, even if there is no leader.
+// time. It waits for at most within, even if there is no leader.
 func (b *Bucket) Leader(parent context.Context, within time.Duration) (kvstore.State, error) {
 	return b.leader(parent, within, 0)
 }
@@ -88,7 +88,7 @@ func (b *Bucket) Led(ctx context.Context) bool {
 	return err == nil && st.Complete
 }
 
-// Reached waits, at most for [AnswerTimeout], until the leader has applied a revision that a read has returned. A
+// Reached waits, for at most [AnswerTimeout], until the leader has applied a revision that a read has returned. A
 // follower can apply a write before the leader does. Until then the leader refuses acquires because of a record that
 // the read shows as gone.
 func (b *Bucket) Reached(parent context.Context, revision uint64) error {
@@ -125,8 +125,8 @@ func (b *Bucket) leader(parent context.Context, within time.Duration, revision u
 // A server removes a record when its TTL is over, but it may be late under load, and after some restarts it forgets the
 // TTLs of what it has stored. So no client waits for the removal alone. A record is overdue when a server's clock has
 // passed the record's own time plus its TTL plus a slack. An overdue record has no holder: its validity ended a margin
-// before its TTL, and a renewal since then would have made a new revision. A client deletes the record, and goes on as
-// if it had ended.
+// before its TTL, and a renewal since then would have made a new revision. A client deletes the record, and continues
+// as if it had ended.
 //
 // Three lines keep that safe:
 //

@@ -126,7 +126,7 @@ func (r *Recent) Unqueued(key string, at clock.Instant) {
 	}
 }
 
-// Known is what a client knows of a lock without a request.
+// Known is what a client knows about a lock without a request.
 type Known struct {
 	Tombstone uint64 // its own, of the last second; 0 if there is none
 	// Until is the end of the time in which the lock may be taken without reading the queue: [record.Bypass] after the
@@ -134,7 +134,7 @@ type Known struct {
 	Until clock.Instant
 }
 
-// Known returns what is known of a lock that the client is about to take.
+// Known returns what is known about a lock that the client is about to take.
 func (r *Recent) Known(now clock.Instant, key string) (k Known) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

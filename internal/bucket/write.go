@@ -30,7 +30,7 @@ func (b *Bucket) writeWithin(ctx context.Context, within time.Duration, w kvstor
 }
 
 // WriteAlone is [Bucket.Write], repeated until no other write to the key is in flight, because several clients may
-// delete the same record. It waits for the other writes and the answer, at most for [AnswerTimeout].
+// delete the same record. It waits for the other writes and the answer, for at most [AnswerTimeout].
 func (b *Bucket) WriteAlone(ctx context.Context, w kvstore.Write) (uint64, error) {
 	return b.writeAloneWithin(ctx, AnswerTimeout, w)
 }
@@ -88,7 +88,7 @@ func (b *Bucket) ProbeWithin(ctx context.Context, within time.Duration, key stri
 	return 0, err
 }
 
-// Answer waits on ch for the answer to a write of key, at most for d. After that the error matches [ErrNoAnswer].
+// Answer waits on ch for the answer to a write of key, for at most d. After that the error matches [ErrNoAnswer].
 func (b *Bucket) Answer(ctx context.Context, ch <-chan kvstore.Answer, key string, d time.Duration) (a kvstore.Answer, answered bool) {
 	pause := min(DeniedAfter, d)
 	waited := pause

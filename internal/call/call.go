@@ -58,7 +58,7 @@ type Call struct {
 	passed      record.Entry   // the place of the head, if a claim was granted out of turn
 }
 
-// LockState is what a call knows of the lock.
+// LockState is what a call knows about the lock.
 type LockState struct {
 	Holder record.Entry // zero if not known
 	Ahead  int          // the number of goroutines in the queue ahead of the place, plus 1; 0 if not known
@@ -73,7 +73,7 @@ type Cohort interface {
 	// Listed reports what a list requested at time at has read from revision from on: the part of the queue that
 	// contains the place. If cut, more records follow that part.
 	Listed(queue []record.Entry, from uint64, cut bool, at clock.Instant)
-	// HolderSeen reports what is known of the lock.
+	// HolderSeen reports what is known about the lock.
 	HolderSeen(LockState)
 	// Answered reports the outcome of the last request.
 	Answered(error)
@@ -152,7 +152,7 @@ func (a *Call) RequestAnswered(err error) {
 	}
 }
 
-// waited returns the time that the call has waited.
+// waited returns how long the call has waited.
 func (a *Call) waited() time.Duration { return a.c.b.Instant().Sub(a.Begun) }
 
 // TakeOver makes this call continue the claim of a founder that was refused.
@@ -215,8 +215,8 @@ func (a *Call) leaves(left ...<-chan struct{}) {
 	}
 }
 
-// Private reports whether the lease is for this call only. A lease with a cooldown after its holder serves no other
-// goroutine.
+// Private reports whether the lease is for this call only. A lease with a cooldown after its holder does not serve
+// other goroutines.
 func (a *Call) Private() bool { return a.Req.Fixed || a.Req.MinHold > 0 } //safety:cooldown-private
 
 // Reads reports whether the call is for a reader.
@@ -315,7 +315,7 @@ func (a *Call) Unfit() error {
 // Counts reports whether the call is for a semaphore.
 func (a *Call) Counts() bool { return a.Req.Kind == record.Semaphore }
 
-// deleted waits, at most for within, for the end of a record that the call leaves.
+// deleted waits, for at most within, for the end of a record that the call leaves.
 func (a *Call) deleted(gone <-chan struct{}, within time.Duration) {
 	timer := time.NewTimer(within)
 	defer timer.Stop()

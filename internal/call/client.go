@@ -9,14 +9,14 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Client is what the calls of a client share.
+// Client is what a client's calls share.
 type Client struct {
 	b       *bucket.Bucket
 	s       *session.Session
 	lingers bool
 }
 
-// NewClient returns what the calls of a client share. lingers is true if the client keeps idle leases at all.
+// NewClient returns what a client's calls share. lingers is true if the client keeps idle leases at all.
 func NewClient(b *bucket.Bucket, s *session.Session, lingers bool) *Client {
 	return &Client{b: b, s: s, lingers: lingers}
 }

@@ -43,8 +43,8 @@ type drain struct {
 	departed map[string]uint64 // the revisions of notified tombstones that the core does not know yet
 }
 
-// Drain waits until no reader is left behind the gate. It returns granted when the lock is the writer's, lost when the
-// gate is gone.
+// Drain waits until no reader is left behind the gate. It returns granted when the lock is the writer's, and lost when
+// the gate is gone.
 func (a *Call) Drain(gate *session.Lease) claim.Result {
 	d := drain{a: a, gate: gate, mailbox: newMailbox(), back: backstop{place: a.placeTTL()}, Drain: core.Drain{Once: a.Req.Once}}
 	gate.OnEnd(d.mailbox.signal)

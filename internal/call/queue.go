@@ -145,8 +145,8 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 // as long, because each repeated list adds work for a slow server.
 const listWithin = 2 * bucket.AnswerTimeout
 
-// readAhead reads the places ahead of the waiter's, or those of them that are left. Those from index over on are
-// overdue; over is negative if the waiter's place is gone.
+// readAhead reads the places ahead of the waiter's, or those that are left. Those from index over on are overdue; over
+// is negative if the waiter's place is gone.
 func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Duration) (before []record.Entry, over int, read core.Read, err error) {
 	b := a.c.b
 	read.Alone = b.Alone()
@@ -194,7 +194,7 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 		if err != nil {
 			return nil, 0, read, err
 		}
-		// The later one of two states counts, because a renewed place may be in both.
+		// The later of the two states counts, because a renewed place may be in both.
 		l.Records = slices.DeleteFunc(l.Records, func(r kvstore.Record) bool {
 			return slices.ContainsFunc(next.Records, func(n kvstore.Record) bool { return n.Key == r.Key })
 		})

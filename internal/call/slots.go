@@ -20,7 +20,7 @@ import (
 // them are waiting. It passes its permits on among them: see package cohort.
 
 // await waits for the end of the place from which a permit was granted: other permits may be free, and a one-shot
-// acquire must not mistake the place for that of a waiter. Without an answer, await waits at most for a quarter of the
+// acquire must not mistake the place for that of a waiter. Without an answer, await waits for at most a quarter of the
 // lease's validity.
 func (a *Call) await(left <-chan struct{}, l *session.Lease) {
 	_, validity, _ := l.Status()

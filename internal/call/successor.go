@@ -28,8 +28,8 @@ type successor struct {
 	failed int      // consecutive scans without an answer
 }
 
-// awaitPredecessor waits until the predecessor is gone. The result is relist if the queue has to be read again, compete
-// if the waiter is the first.
+// awaitPredecessor waits until the predecessor is gone. The result is relist if the queue has to be read again, and
+// compete if the waiter is the first.
 func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core.Ahead) result {
 	pred := ahead.Pred
 	a.mailbox.turn(pred.Key)
@@ -300,7 +300,7 @@ func (f *successor) scan() (result, bool) {
 	return result{}, false
 }
 
-// view reads the lock and, of the queue, the head, the predecessor and the waiter's place.
+// view reads the lock, the head of the queue, the predecessor and the waiter's place.
 func (f *successor) view() (keys, queue []record.Entry, err error) {
 	a := f.a
 	l, err := a.c.b.ListSoon(a.ctx, f.place.Key, f.place.Ticket(), kvstore.Also(a.pattern(), f.Pred.Key, f.Head.Key), kvstore.Tombstones())

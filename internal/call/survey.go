@@ -115,7 +115,7 @@ func (a *Call) claimKey(k int, expect uint64) result {
 }
 
 // readAll reads the keys of the lock, and the queue, in one state that contains revision. left is the number of records
-// left out.
+// omitted.
 func (a *Call) readAll(revision uint64, opts ...kvstore.ListOption) (keys, queue []record.Entry, left int, err error) {
 	if a.Counts() {
 		keys, places, left, err := a.readSlots(revision, a.Keys.Place("*"), opts...)
@@ -132,7 +132,7 @@ func (a *Call) readAll(revision uint64, opts ...kvstore.ListOption) (keys, queue
 	return keys, record.Queue(l.Records), leftOut(l), err
 }
 
-// leftOut returns a lower bound for the number of records that a list has left out.
+// leftOut returns a lower bound for the number of records that a list has omitted.
 func leftOut(l kvstore.Listing) int {
 	if l.More {
 		return max(l.Left, 1)

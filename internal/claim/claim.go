@@ -158,7 +158,7 @@ func (cl *claim) denied(n int) {
 	cl.forgets[n-1]()
 }
 
-// try makes one attempt and waits for its outcome, at most for within. If blind, it does not read the record for which
+// try makes one attempt and waits for its outcome, for at most within. If blind, it does not read the record for which
 // the attempt was refused.
 func (cl *claim) try(ctx context.Context, expect uint64, blind bool, within time.Duration) Result {
 	b := cl.b

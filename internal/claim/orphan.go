@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// GoneWithin limits the time that a call that gives up waits for its records to be gone. It allows for a few round
-// trips, and is too short to notice.
+// GoneWithin limits how long a call that gives up waits for its records to be gone. It allows for a few round trips,
+// and is too short to notice.
 const GoneWithin = 100 * time.Millisecond
 
 // close ends the claim; n is the attempt that was granted, or 0. Answers that have arrived or will arrive only lead to
@@ -141,7 +141,7 @@ func (cl *claim) awaitAnswer(ctx context.Context, n int) {
 	}
 }
 
-// readOwn reads the claim's own key, repeatedly while the server is away.
+// readOwn reads the claim's own key, and tries again while the server is down.
 func (cl *claim) readOwn(ctx context.Context) (record.Entry, error) {
 	b := cl.b
 	for try := 0; ; try++ {

@@ -97,7 +97,7 @@ func (c *Client) leave() {
 // Close stops taking locks, ends the waiters, and closes the session; see [session.Session.Close]. It returns the names
 // still held.
 //
-// A further Close waits for the first, and cuts the waiting of that one short when its own ctx ends.
+// A further Close waits for the first, and cuts the first one's wait short when its own ctx ends.
 func (c *Client) Close(ctx context.Context) []string {
 	c.mu.Lock()
 	first := !c.closed
@@ -148,7 +148,7 @@ func (c *Client) Close(ctx context.Context) []string {
 	return under.left
 }
 
-// Held returns the numbers of locks held, of goroutines that wait in a queue, and of idle leases.
+// Held returns the numbers of locks held, of goroutines waiting in a queue, and of idle leases.
 func (c *Client) Held() (locks, waiting, idle int) {
 	locks = c.s.Held()
 	c.mu.Lock()

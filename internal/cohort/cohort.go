@@ -12,7 +12,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// lock is what a client knows of a lock that its goroutines hold or want. All of it is under Client.mu.
+// lock is what a client knows about a lock that its goroutines hold or want. All of it is under Client.mu.
 type lock struct {
 	c       *Client
 	keys    record.Keys
@@ -139,7 +139,7 @@ func (k *cohort) waiting() int {
 	return 0
 }
 
-// lockOf returns the lock with these keys, a new one if there is none.
+// lockOf returns the lock with these keys, or a new one if there is none.
 func (c *Client) lockOf(keys record.Keys) *lock {
 	l := c.locks[keys.Gate]
 	if l == nil {
@@ -449,8 +449,8 @@ func (k *cohort) judge(t *tenure, h *holder, now clock.Instant) verdict {
 }
 
 // serve decides the fate of a lease that a goroutine may get: when a holder has left it, when readers wait alongside
-// it, and when the client learns more of others. by is the holder that has left, which releases the lease if that is
-// the decision. If by is nil, the client releases it.
+// it, and when the client learns more about others. by is the holder that has left, which releases the lease if that
+// is the decision. If by is nil, the client releases it.
 func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 	for !t.over && (t.inside == 0 || k.reads()) {
 		h := k.fifo.first

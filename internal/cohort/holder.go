@@ -383,8 +383,8 @@ func (h *holder) giveUp(c *Client) (wait func()) {
 	return func() {}
 }
 
-// seen returns what is known of the lock, with the goroutine's position in the queue. The error is the reason why the
-// server may be unavailable to it, nil if the server's last answer was that the lock is held or the cohort queued.
+// seen returns what is known about the lock, with the goroutine's position in the queue. The error is the reason why
+// the server may be unavailable to it, nil if the server's last answer was that the lock is held or the cohort queued.
 func (k *cohort) seen(h *holder, now clock.Instant) (*call.LockState, error) {
 	s := new(call.LockState)
 	var outage error = call.ErrUnanswered
@@ -430,8 +430,8 @@ func (k *cohort) seen(h *holder, now clock.Instant) (*call.LockState, error) {
 	return s, outage
 }
 
-// Release ends the holder's part in the lease. Either the first waiter is admitted, or the other readers go on, or the
-// lease is released: see [session.Lease.Release]. Further calls wait for the first and return its result.
+// Release ends the holder's part in the lease. Either the first waiter is admitted, or the other readers continue, or
+// the lease is released: see [session.Lease.Release]. Further calls wait for the first and return its result.
 func (h *holder) Release(ctx context.Context) error {
 	h.released.Do(func() {
 		c := h.c

@@ -20,7 +20,7 @@ const (
 	idleSilence = 5 * time.Second
 )
 
-// standing is what a client knows of others, outside a cohort, that want its lock. A mistake costs fairness for a
+// standing is what a client knows about others, outside a cohort, that want its lock. A mistake costs fairness for a
 // moment, never exclusion.
 type standing uint8
 
@@ -30,7 +30,7 @@ const (
 	somebody
 )
 
-// others is what a client knows of the places of other clients in the queue of a lock. A lock that only one of the
+// others is what a client knows about other clients' places in the queue of a lock. A lock that only one of the
 // client's goroutines wants has none.
 //
 // A list shows what came before it, and the subscription what comes after. So a list counts only if the subscription
@@ -233,8 +233,8 @@ func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
 	}
 }
 
-// standing returns what is known of others, outside the cohort, that want the lock: other clients, and goroutines of
-// this client that the cohort's record cannot serve.
+// standing returns what is known about others, outside the cohort, that want the lock: other clients, and goroutines
+// of this client that the cohort's record cannot serve.
 func (l *lock) standing(k *cohort, now clock.Instant) standing {
 	for _, x := range l.cohorts {
 		switch {
@@ -256,7 +256,7 @@ func (l *lock) anyReads() bool {
 	return false
 }
 
-// changed is called when the client learns more of others.
+// changed is called when the client learns more about others.
 func (l *lock) changed(now clock.Instant) {
 	for i := len(l.cohorts) - 1; i >= 0; i-- {
 		k := l.cohorts[i]
@@ -487,7 +487,7 @@ func (l *lock) unwatch() {
 	l.others = nil
 }
 
-// notified handles a change in the queue, or of the gate.
+// notified handles a change to the queue or the gate.
 func (l *lock) notified(o *others, ev kvstore.Event) {
 	now := l.c.b.Instant()
 	var e record.Entry

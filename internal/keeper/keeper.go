@@ -24,7 +24,7 @@ const (
 	napMax = time.Second
 )
 
-// Config is what a keeper needs of its client.
+// Config is what a keeper needs from its client.
 type Config struct {
 	// Holding is called at least once a second while there are records.
 	Holding func()
@@ -41,7 +41,7 @@ type Config struct {
 // in the order of the pace. Clean-up runs in the group.
 //
 // The mutex guards all records and the renewer. It is held for a few instructions at a time, and not across I/O or a
-// call of user code. Whatever an event under it leads to (the end of a context, a deletion) is deferred until
+// call to user code. Whatever an event under it leads to (the end of a context, a deletion) is deferred until
 // [Keeper.Unlock].
 type Keeper struct {
 	Work *worker.Group // clean-up, for which Close waits
@@ -73,7 +73,7 @@ func New(b *bucket.Bucket, cfg Config) *Keeper {
 	return &Keeper{Work: worker.NewGroup(), cfg: cfg, b: b, sender: worker.New(), wake: make(chan struct{}, 1)}
 }
 
-// sequel is what follows from an event of a record once the mutex is released.
+// sequel is what follows from an event on a record once the mutex is released.
 type sequel struct {
 	k        *Record
 	over     bool     // the record has ended
@@ -193,7 +193,7 @@ func (r *Keeper) schedule(k *Record, due clock.Instant) {
 	}
 }
 
-// wantRenewal queues k for a renewal, unless one that is enough is under way. Under mu.
+// wantRenewal queues k for a renewal, unless a sufficient one is under way. Under mu.
 func (r *Keeper) wantRenewal(k *Record) {
 	if k.slot.index >= 0 && !r.pace.UnderWay(k.Enough(), r.b.Instant()) {
 		r.pace.QueueRenewal(k, k.Late(), k.Valid.End)
@@ -385,7 +385,7 @@ func (r *Keeper) AtRisk() error {
 	return nil
 }
 
-// RenewalLag returns the largest delay of a lock's renewal, 0 if all are in time.
+// RenewalLag returns the largest delay of a lock's renewal, 0 if all are on time.
 func (r *Keeper) RenewalLag() (late time.Duration) {
 	now := r.b.Instant()
 	r.Each(func(k *Record) {
@@ -404,7 +404,7 @@ func (r *Keeper) Held() int {
 }
 
 // Close waits until ctx ends for the locks to be released, then ends the rest and returns their names. Work for ended
-// records goes on: see [Keeper.Finish].
+// records continues: see [Keeper.Finish].
 func (r *Keeper) Close(ctx context.Context) (left []string) {
 	r.mu.Lock()
 	var empty chan struct{}

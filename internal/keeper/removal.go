@@ -175,9 +175,9 @@ func (k *Record) DeleteLater() {
 	}
 }
 
-// DeleteWithin deletes the record and waits for that, at most for d and until ctx ends. After that the deletion
-// continues in the background. DeleteWithin ends the work that its caller has begun in the group. Most deletions end
-// with the first write, and need no goroutine.
+// DeleteWithin deletes the record and waits until that is done, for at most d and no longer than until ctx ends. After
+// that the deletion continues in the background. DeleteWithin ends the work that its caller has begun in the group.
+// Most deletions end with the first write, and need no goroutine.
 func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
 	r := k.keeper
 	w, err := k.closing(record.StatusGone, k.Last, false)
@@ -216,8 +216,8 @@ func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
 	}
 }
 
-// BeginEnd begins the end of the record by its holder. over is closed when that has finished, by the caller if first is
-// true. Under the mutex.
+// BeginEnd begins the end of the record by its holder. over is closed when the end has finished, by the caller if first
+// is true. Under the mutex.
 func (k *Record) BeginEnd() (over chan struct{}, first bool) {
 	if first = k.over == nil; first {
 		k.over = make(chan struct{})

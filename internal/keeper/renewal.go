@@ -132,8 +132,8 @@ func (k *Record) fails(err error) {
 	}
 }
 
-// resolveLater reads and judges the record in the background, after a refusal or a hint that has named revision. proven
-// is true for a refusal.
+// resolveLater reads and judges the record in the background, after a refusal or a hint that named revision. proven is
+// true for a refusal.
 func (k *Record) resolveLater(revision uint64, proven bool) {
 	k.keeper.Work.Go(func(ctx context.Context) { k.resolve(ctx, revision, proven) })
 }

@@ -63,7 +63,7 @@ func (w *Write) send(n uint64, now clock.Instant) {
 	}
 }
 
-// soon waits for the answer, at most for d and until ctx ends.
+// soon waits for the answer, for at most d and no longer than until ctx ends.
 func (w *Write) soon(ctx context.Context, d time.Duration) (a kvstore.Answer, answered bool) {
 	b := w.keeper.b
 	t := b.Timer(d)

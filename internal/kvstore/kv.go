@@ -76,8 +76,8 @@ type KV interface {
 	Current() bool
 
 	// Watch calls deliver for every change to a key that matches pattern, until the
-	// caller stops the watch. It delivers no initial state. deliver runs on goroutines
-	// of the store, possibly several calls at a time, and must not block.
+	// caller stops the watch. It delivers no initial state. deliver runs on the store's
+	// goroutines, possibly several calls at a time, and must not block.
 	//
 	// The error matches [ErrNoWatch] for a bucket that does not publish its changes,
 	// and otherwise [ErrInvalidKey] or [ErrClosed]. For a closed connection it matches

@@ -48,7 +48,7 @@ const MaxPermits = 256
 type Mode uint8
 
 const (
-	// Exclusive: alone.
+	// Exclusive: the holder has the lock to itself.
 	Exclusive Mode = iota
 	// Shared: together with other readers.
 	Shared

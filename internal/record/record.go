@@ -109,8 +109,8 @@ type Body struct {
 	BrokenAt int64  `msgpack:"ba,omitempty"`
 }
 
-// Purpose tells why a record stays, or waits, for long by design. Alarms leave such records out. Other packages define
-// words of their own. It takes only 8 bytes, because every lease that a client holds has one.
+// Purpose says why a record stays, or waits, for a long time by design. Alarms skip such records. Other packages
+// define their own words. It takes only 8 bytes, because every lease that a client holds has one.
 type Purpose struct{ word unique.Handle[string] }
 
 // PurposeOf returns the purpose that word names, none if word is "".
@@ -359,7 +359,7 @@ func intSize(v uint64) int {
 	return 9
 }
 
-// mapHead returns the number of bytes by which the head of a map of n fields is longer than the shortest.
+// mapHead returns the number of bytes by which the header of a map with n fields is longer than the shortest.
 func mapHead(n int) int {
 	if n <= 15 {
 		return 0
@@ -449,7 +449,7 @@ func Of(r kvstore.Record) Entry {
 func (e Entry) Zero() bool { return e.Revision == 0 }
 
 // TokenOrTicket returns the claim's fencing token or ticket. For an unreadable record, it is made from the revision,
-// which tells how new the record is.
+// which shows how new the record is.
 func (e Entry) TokenOrTicket() uint64 {
 	if !e.Unreadable && e.Body.Token != 0 {
 		return e.Body.Token
@@ -510,7 +510,7 @@ const (
 // reports the time.
 const OverdueSlack = 300 * time.Millisecond
 
-// OverdueAt reports whether the entry, as read, has no holder any more when the server's clock shows server. A record
+// OverdueAt reports whether the entry, as read, no longer has a holder when the server's clock shows server. A record
 // without a TTL never ends, and an unreadable one belongs to an unknown holder.
 func (e Entry) OverdueAt(server time.Time) bool {
 	return e.Live() && !e.Unreadable && e.Record.TTL > 0 && !server.Before(e.Time.Add(e.Record.TTL+OverdueSlack)) //safety:overdue

@@ -151,7 +151,7 @@ func (h *Holder) Keep(d time.Duration) {
 	}
 }
 
-// Lease returns the lease that the holder has a part in.
+// Lease returns the holder's lease.
 func (h *Holder) Lease() *Lease { return h.lease }
 
 // Name returns the lock's name.

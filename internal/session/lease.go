@@ -78,7 +78,7 @@ var events = [...]EventType{
 	core.EndReleased: EventReleased, core.EndHandedOff: EventReleased,
 }
 
-// NextDuty is part of [keeper.Owner]: a lease is watched from some age on, and warns early.
+// NextDuty is part of [keeper.Owner]: a lease is watched from a certain age on, and warns early.
 func (l *Lease) NextDuty(due clock.Instant) clock.Instant {
 	due = min(due, l.use.WatchDue())
 	for h := l.holders; h != nil; h = h.next {
@@ -211,7 +211,7 @@ func (l *Lease) NoteEnd(end core.End, why string) {
 // Over is part of [keeper.Owner].
 func (l *Lease) Over() {
 	event := events[l.Cause]
-	// A Close itself reports what it has left.
+	// Close itself reports what it has left.
 	if l.holders != nil && (l.Cause == core.EndLost || l.Cause == core.EndBroken) {
 		l.s.warn("a held lock was lost; the work under it may not be alone any more", "lock", l.Name, "token", l.cause.Token, "cause", l.cause)
 	}
@@ -311,7 +311,7 @@ func (l *Lease) Renewed(ctx context.Context) error {
 	return l.confirm(ctx, false)
 }
 
-// Keep renews the lease in time, even a fixed one, until stop is called. While the answer to a renewal is outstanding,
+// Keep renews the lease on time, even a fixed one, until stop is called. While the answer to a renewal is outstanding,
 // stop does nothing and returns false: that renewal may be stored when no process knows of it any more.
 func (l *Lease) Keep() (stop func() (stopped bool)) {
 	l.s.Lock()
@@ -424,8 +424,8 @@ func (l *Lease) notified(ev kvstore.Event) {
 // errAbandoned means that a lease runs out, because the handle of a holder was dropped.
 var errAbandoned = errors.New("the handle of its holder was dropped")
 
-// wanted renews the lease at once if its holders want another TTL: the longest counts, and that of an Extend ends with
-// its holder. Under the mutex.
+// wanted renews the lease at once if its holders want a different TTL: the longest counts, and the TTL set by an
+// Extend ends with its holder. Under the mutex.
 func (l *Lease) wanted() {
 	var longest clock.Terms
 	for h := l.holders; h != nil; h = h.next {

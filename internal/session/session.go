@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// DefaultTTL suits three replicas, where the death of a leader stops writes for 4 to 9 s.
+	// DefaultTTL suits three replicas, where a leader's death stops writes for 4 to 9 s.
 	DefaultTTL = 15 * time.Second
 	// DefaultReleaseTimeout limits the time of a release.
 	DefaultReleaseTimeout = 5 * time.Second
@@ -218,7 +218,7 @@ func (s *Session) doubtBucket() {
 }
 
 // Healthy returns nil, or everything that endangers the locks: the connection, a stream that accepts no writes, the
-// bucket, renewals without an answer.
+// bucket, or unanswered renewals.
 func (s *Session) Healthy() error {
 	if s.b.Closed() {
 		return bucket.ErrClosed

@@ -67,8 +67,8 @@ type Admin struct {
 	c *natslock.Client
 }
 
-// New returns an Admin for the bucket of client c. It does no I/O, and the Admin needs no
-// closing: it ends with the client.
+// New returns an Admin for the bucket of client c. It does no I/O, and the Admin does not need
+// to be closed: it ends with the client.
 func New(c *natslock.Client) *Admin { return &Admin{c: c} }
 
 func (a *Admin) client() *natslock.Client {
@@ -165,10 +165,9 @@ type BreakRequest struct {
 	Immediately bool
 }
 
-// Break ends one claim to a lock, that of the holder or of one reader: only ever the claim
-// that req names. The holder is notified and cannot renew its lease. Unless Immediately is
-// set, no other client gets in before the holder has unlocked or its lease would have ended
-// anyway.
+// Break ends one claim to a lock, the holder's or one reader's, and only ever the claim that
+// req names. The holder is notified and cannot renew its lease. Unless Immediately is set, no
+// other client gets in before the holder has unlocked or its lease would have ended anyway.
 //
 // It returns nil if the claim is broken, even by an earlier call. The error matches
 // [natslock.ErrReleased] if the claim has already ended, and [natslock.ErrInvalid] for a

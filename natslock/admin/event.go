@@ -26,9 +26,10 @@ const (
 	// ([natslock.MinHold]). A lock that was handed over ([natslock.Lock.Handoff]) is released
 	// when a client adopts it, or when its TTL has passed.
 	EventReleased
-	// EventExpired: a lease ended that its client neither renewed nor released. For an observer:
-	// this client lost the lock, and the event's Cause says why. Watch also reports the planned
-	// end of an [natslock.Until] lock this way, because the bucket shows no difference.
+	// EventExpired: a lease that its client neither renewed nor released has ended. For an
+	// observer: this client lost the lock, and the event's Cause says why. Watch also reports
+	// the planned end of an [natslock.Until] lock this way, because the bucket shows no
+	// difference.
 	EventExpired
 	// EventEnded: an [natslock.Until] lock was held to its planned end. Observers only.
 	EventEnded

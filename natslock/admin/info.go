@@ -101,9 +101,8 @@ type Holder struct {
 	// again.
 	Grants uint64
 	TTL    time.Duration
-	// Overdue is true if the record's TTL has ended by a server's clock but the
-	// server has not removed the record. No one holds the lock by it, and the next
-	// acquire replaces it.
+	// Overdue is true if the record's TTL has ended by a server's clock but the server has not
+	// removed the record. No one holds the lock through it, and the next acquire replaces it.
 	Overdue bool
 	// Broken holds the operator's name and reason if an operator broke the lock.
 	// The holder may still be stopping.

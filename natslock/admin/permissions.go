@@ -58,9 +58,9 @@ type Access struct {
 	// APIPrefix is the prefix under which another account's JetStream API is
 	// imported. It excludes Domain.
 	APIPrefix string
-	// InboxPrefix begins the inboxes of the user's connections
-	// (nats.CustomInboxPrefix). Empty means _INBOX. If each user has its own prefix,
-	// no user can read the answers to another.
+	// InboxPrefix is the prefix of the inboxes of the user's connections
+	// (nats.CustomInboxPrefix). Empty means _INBOX. If each user has its own prefix, no user
+	// can read the answers to another.
 	InboxPrefix string
 	// OwnOnly withholds the two requests that can read any record in the bucket, and so
 	// show the owners and metadata of all locks. Without them the library lists queues
