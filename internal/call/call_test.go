@@ -40,47 +40,23 @@ type client struct {
 	f *faults.Store
 }
 
-// world is the clients of a bucket.
-type world struct {
-	m     *kvstore.Memory
-	begun time.Time
-	all   []*client
-	wg    sync.WaitGroup
-}
+// world makes the clients of a bucket.
+type world struct{ *kit.World }
 
-// inMemory runs fn, and closes the clients that it has made when it has returned.
 func inMemory(t *testing.T, fn func(t *testing.T, w *world)) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &world{m: kvstore.NewMemory(kvstore.DefaultBucket), begun: time.Now()}
-		defer func() {
-			over, cancel := context.WithCancel(context.Background())
-			cancel()
-			for _, c := range w.all {
-				c.b.Quit()
-				c.s.Close(over)
-			}
-			w.wg.Wait()
-		}()
-		fn(t, w)
-	})
+	kit.InWorld(t, func(t *testing.T, w *kit.World) { fn(t, &world{w}) })
 }
 
 func (w *world) client() *client {
-	c := &client{f: faults.New(w.m.Open(), uint64(len(w.all)))}
+	c := &client{f: w.Store()}
 	c.b = bucket.New(c.f, "", nil)
 	c.s = session.New(c.b, session.Config{TTL: ttl, WatchAfter: -1})
 	c.Client = call.NewClient(c.b, c.s, true)
-	w.all = append(w.all, c)
+	w.OnEnd(func(over context.Context) {
+		c.b.Quit()
+		c.s.Close(over)
+	})
 	return c
-}
-
-// age is the time since the test began.
-func (w *world) age() time.Duration { return time.Since(w.begun) }
-
-// keys are those that have a record in the bucket.
-func (w *world) keys(t *testing.T) []string {
-	t.Helper()
-	return kit.KeysLeftInMemory(t, w.m)
 }
 
 // seeker is the goroutine of a call, and the cohort to which it reports.
@@ -166,7 +142,7 @@ func (w *world) seek(t *testing.T, c *client, req call.Request) *seeker {
 	require.NoError(t, err)
 	s.call, a.Requested = a, true
 	a.Join(s)
-	w.wg.Go(func() {
+	w.WG.Go(func() {
 		defer close(s.done)
 		defer cancel()
 		defer a.Bound()()
@@ -185,7 +161,7 @@ func (w *world) seek(t *testing.T, c *client, req call.Request) *seeker {
 				r = a.Drain(l)
 			}
 			if r.Outcome == core.Granted {
-				s.lease, s.at = l, w.age()
+				s.lease, s.at = l, w.Age()
 				return
 			}
 			a.Unused(l)
@@ -195,7 +171,7 @@ func (w *world) seek(t *testing.T, c *client, req call.Request) *seeker {
 			s.mu.Unlock()
 			a.Withdraw()
 		}
-		s.err, s.at = a.Failure(r), w.age()
+		s.err, s.at = a.Failure(r), w.Age()
 	})
 	return s
 }
@@ -265,11 +241,11 @@ func TestInTheOrderOfTickets(t *testing.T) {
 				}
 				for i, s := range queue {
 					require.False(t, s.over())
-					require.Len(t, w.keys(t), 1+len(queue)-i)
+					require.Len(t, w.Keys(t), 1+len(queue)-i)
 					held.release(t)
 					require.True(t, s.over())
 					require.NoError(t, s.err)
-					require.Equal(t, s.at, w.age(), "at once")
+					require.Equal(t, s.at, w.Age(), "at once")
 					require.Equal(t, 1, s.places)
 					held = s
 				}
@@ -292,7 +268,7 @@ func TestUnnotified(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, s := range queue {
 			held.release(t)
-			released := w.age()
+			released := w.Age()
 			<-s.done
 			require.NoError(t, s.err)
 			require.Less(t, s.at-released, ttl)
@@ -315,7 +291,7 @@ func TestForged(t *testing.T) {
 		e.Record.Deleted = true
 		e.Record.Revision++
 		require.Positive(t, c.f.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: e.Record}))
-		for _, key := range w.keys(t) {
+		for _, key := range w.Keys(t) {
 			if key != "lock.x" {
 				d.f.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: kvstore.Record{Key: key, Revision: 1 << 60, Deleted: true}})
 			}
@@ -336,7 +312,7 @@ func TestDead(t *testing.T) {
 		synctest.Wait()
 		s := w.seek(t, c, mutex())
 		synctest.Wait()
-		died := w.age()
+		died := w.Age()
 		for _, x := range []*client{dead, alsoDead} {
 			x.f.Fail(fmt.Errorf("%w: dead", kvstore.ErrUnavailable))
 		}
@@ -358,13 +334,13 @@ func TestDeadFirst(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		head.f.OnSend(kit.At("lock take", faults.Drop)) // it renews its place, and claims nothing
 		held.release(t)
-		released := w.age()
+		released := w.Age()
 		<-s.done
 		require.NoError(t, s.err)
 		require.Greater(t, s.at-released, time.Second)
 		require.Less(t, s.at-released, 3*time.Second)
 		time.Sleep(ms)
-		require.Equal(t, []string{"lock.x"}, w.keys(t))
+		require.Equal(t, []string{"lock.x"}, w.Keys(t))
 	})
 }
 
@@ -383,7 +359,7 @@ func TestGivenUp(t *testing.T) {
 		require.Equal(t, held.lease.ID(), e.Holder.ID)
 		require.Equal(t, 2, e.Position)
 		require.NoError(t, e.Cause)
-		require.Len(t, w.keys(t), 2, "the holder and the first waiter")
+		require.Len(t, w.Keys(t), 2, "the holder and the first waiter")
 	})
 	inMemory(t, func(t *testing.T, w *world) {
 		c := w.client()
@@ -407,7 +383,7 @@ func TestPlaceGone(t *testing.T) {
 		second := w.seek(t, w.client(), mutex())
 		time.Sleep(ms)
 		operator := w.client()
-		for _, key := range w.keys(t) {
+		for _, key := range w.Keys(t) {
 			if key != "lock.x" {
 				e, err := operator.b.Read(t.Context(), key, 0)
 				require.NoError(t, err)
@@ -461,7 +437,7 @@ func TestDrain(t *testing.T) {
 		dead := w.client()
 		w.lock(t, dead, reads())
 		dead.f.Fail(fmt.Errorf("%w: dead", kvstore.ErrUnavailable))
-		died := w.age()
+		died := w.Age()
 		wr := w.lock(t, w.client(), writes())
 		require.InDelta(t, died+ttl, wr.at, float64(time.Second))
 	})
@@ -489,7 +465,7 @@ func TestOneShotWriter(t *testing.T) {
 		require.Equal(t, r.lease.ID(), busy.Holder.ID)
 		reader, inside := s.call.CurrentReader()
 		require.False(t, inside, "its wait is over: %v", reader)
-		require.Len(t, w.keys(t), 1)
+		require.Len(t, w.Keys(t), 1)
 		a, err := w.client().New(t.Context(), writes(once))
 		require.NoError(t, err)
 		reader, inside = a.CurrentReader()
@@ -602,13 +578,13 @@ func TestWaitsEnd(t *testing.T) {
 				c := w.client()
 				s := w.seek(t, c, writes())
 				time.Sleep(time.Second)
-				require.Contains(t, w.keys(t), "rw.x")
+				require.Contains(t, w.Keys(t), "rw.x")
 				tc.happens(c)
 				<-s.done
 				require.ErrorIs(t, s.err, tc.err)
 				require.Equal(t, time.Second, s.at)
 				synctest.Wait()
-				require.NotContains(t, w.keys(t), "rw.x")
+				require.NotContains(t, w.Keys(t), "rw.x")
 			})
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -40,33 +39,16 @@ type client struct {
 	claims atomic.Int64 // the writes that were no renewals
 }
 
-// world is the clients of a bucket.
-type world struct {
-	m     *kvstore.Memory
-	begun time.Time
-	all   []*client
-	wg    sync.WaitGroup
-}
+// world makes the clients of a bucket.
+type world struct{ *kit.World }
 
-// inMemory runs fn, and closes the clients that it has made when it has returned.
 func inMemory(t *testing.T, fn func(t *testing.T, w *world)) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &world{m: kvstore.NewMemory(kvstore.DefaultBucket), begun: time.Now()}
-		defer func() {
-			over, cancel := context.WithCancel(context.Background())
-			cancel()
-			for _, c := range w.all {
-				c.Close(over)
-			}
-			w.wg.Wait()
-		}()
-		fn(t, w)
-	})
+	kit.InWorld(t, func(t *testing.T, w *kit.World) { fn(t, &world{w}) })
 }
 
 // client returns a client whose leases have this turn.
 func (w *world) client(turn time.Duration) *client {
-	c := &client{f: faults.New(w.m.Open(), uint64(len(w.all)))}
+	c := &client{f: w.Store()}
 	c.b = bucket.New(c.f, "", nil)
 	c.Client = cohort.New(c.b, session.New(c.b, session.Config{TTL: ttl}), turn, 10)
 	c.f.OnSend(func(_ int, kw kvstore.Write) faults.Fate {
@@ -75,16 +57,8 @@ func (w *world) client(turn time.Duration) *client {
 		}
 		return faults.Pass
 	})
-	w.all = append(w.all, c)
+	w.OnEnd(func(over context.Context) { c.Close(over) })
 	return c
-}
-
-func (w *world) age() time.Duration { return time.Since(w.begun) }
-
-// keys are those that have a record in the bucket.
-func (w *world) keys(t *testing.T) []string {
-	t.Helper()
-	return kit.KeysLeftInMemory(t, w.m)
 }
 
 // goroutine is one that wants a lock.
@@ -130,10 +104,10 @@ func writes(r *call.Request) { r.Kind = record.RW }
 func (w *world) ask(c *client, change ...func(*call.Request)) *goroutine {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	g := &goroutine{done: make(chan struct{}), cancel: cancel}
-	w.wg.Go(func() {
+	w.WG.Go(func() {
 		defer close(g.done)
 		g.Holding, g.err = c.Acquire(ctx, mutex(change...))
-		g.at = w.age()
+		g.at = w.Age()
 	})
 	synctest.Wait()
 	return g
@@ -159,7 +133,7 @@ func TestOneLease(t *testing.T) {
 			queue = append(queue, w.ask(c))
 		}
 		time.Sleep(2 * time.Second)
-		require.Equal(t, []string{"lock.x"}, w.keys(t), "no place of theirs")
+		require.Equal(t, []string{"lock.x"}, w.Keys(t), "no place of theirs")
 		_, waiting, _ := c.Held()
 		require.Equal(t, 5, waiting)
 		require.Equal(t, 5, c.WaitingFor(record.KeysOf(record.Mutex, "x")))
@@ -176,7 +150,7 @@ func TestOneLease(t *testing.T) {
 		require.Equal(t, claims, c.claims.Load())
 		held.release(t)
 		time.Sleep(ms)
-		require.Empty(t, w.keys(t))
+		require.Empty(t, w.Keys(t))
 	})
 }
 
@@ -256,7 +230,7 @@ func TestFounderFirst(t *testing.T) {
 		founder := w.ask(c)
 		second := w.ask(c)
 		time.Sleep(2 * time.Second)
-		require.Len(t, w.keys(t), 2, "one place for both")
+		require.Len(t, w.Keys(t), 2, "one place for both")
 		foreign.release(t)
 		require.True(t, founder.over())
 		require.False(t, second.over())
@@ -280,10 +254,10 @@ func TestGivesUp(t *testing.T) {
 		require.Equal(t, foreign.ID(), e.Holder.ID)
 		require.Equal(t, 1, e.Position)
 		require.False(t, b.over())
-		require.Len(t, w.keys(t), 2)
+		require.Len(t, w.Keys(t), 2)
 		b.cancel()
 		<-b.done
-		require.Equal(t, []string{"lock.x"}, w.keys(t))
+		require.Equal(t, []string{"lock.x"}, w.Keys(t))
 	})
 }
 
@@ -292,7 +266,7 @@ func TestReadersShare(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		c, other := w.client(0), w.client(0)
 		first, second := w.lock(t, c, reads), w.lock(t, c, reads)
-		require.Len(t, w.keys(t), 1)
+		require.Len(t, w.Keys(t), 1)
 		locks, _, _ := c.Held()
 		require.Equal(t, 2, locks)
 		writer := w.ask(other, writes)
@@ -323,7 +297,7 @@ func TestPermits(t *testing.T) {
 			all = append(all, w.ask(c, permit))
 		}
 		time.Sleep(time.Second)
-		require.Len(t, w.keys(t), 3, "two permits and a place")
+		require.Len(t, w.Keys(t), 3, "two permits and a place")
 		require.True(t, all[0].over())
 		require.False(t, all[1].over())
 		foreign.release(t)
@@ -332,12 +306,12 @@ func TestPermits(t *testing.T) {
 		for i, g := range all {
 			require.True(t, g.over())
 			require.NoError(t, g.err)
-			require.LessOrEqual(t, len(w.keys(t)), 2)
+			require.LessOrEqual(t, len(w.Keys(t)), 2)
 			require.False(t, i+2 < len(all) && all[i+2].over())
 			g.release(t)
 		}
 		time.Sleep(ms)
-		require.Empty(t, w.keys(t))
+		require.Empty(t, w.Keys(t))
 	})
 }
 
@@ -360,7 +334,7 @@ func TestLinger(t *testing.T) {
 		require.Equal(t, time.Second, g.at)
 		g.release(t)
 		time.Sleep(time.Minute + ms)
-		require.Empty(t, w.keys(t), "its time is over")
+		require.Empty(t, w.Keys(t), "its time is over")
 	})
 	inMemory(t, func(t *testing.T, w *world) {
 		c := idle(t, w)
@@ -402,7 +376,7 @@ func TestLinger(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) { // Close gives up idle leases
 		c := idle(t, w)
 		require.Empty(t, c.Close(t.Context()))
-		require.Empty(t, w.keys(t))
+		require.Empty(t, w.Keys(t))
 	})
 }
 
@@ -438,7 +412,7 @@ func TestDroppedHandle(t *testing.T) {
 		held := w.lock(t, c)
 		waits := w.ask(c)
 		time.Sleep(2 * time.Second)
-		dropped := w.age()
+		dropped := w.Age()
 		held.Abandon()
 		<-waits.done
 		require.NoError(t, waits.err)
@@ -523,7 +497,7 @@ func TestPrivate(t *testing.T) {
 				held := w.lock(t, c, change)
 				second, third := w.ask(c, change), w.ask(c, change)
 				time.Sleep(ms)
-				require.Len(t, w.keys(t), 3)
+				require.Len(t, w.Keys(t), 3)
 				require.False(t, second.over() || third.over())
 				held.release(t)
 				<-second.done
@@ -597,6 +571,6 @@ func TestAllFail(t *testing.T) {
 			require.ErrorIs(t, g.err, kvstore.ErrPermission)
 		}
 		time.Sleep(ms)
-		require.Equal(t, []string{"lock.x"}, w.keys(t))
+		require.Equal(t, []string{"lock.x"}, w.Keys(t))
 	})
 }
