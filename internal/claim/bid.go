@@ -14,40 +14,40 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Result is the outcome of an attempt or a bid, with its details.
+// Result is the outcome of an attempt or a bid.
 type Result struct {
 	Outcome  core.Outcome
-	Entry    record.Entry // if Free or Busy: the record; if Refused: its revision
+	Entry    record.Entry // the record, if Free or Busy; only its revision, if Refused
 	Err      error        // the reason, if Again, NoRoom or Failed; the cause, if Ended
-	n        int          // the attempt, if Granted
-	revision uint64       // the record's, if Granted
+	n        int          // the number of the granted attempt, if Granted
+	revision uint64       // the record's revision, if Granted
 }
 
-// Caller is the call for which a bid is made. Another call may replace it.
+// Caller is the call that a bid is made for. Another call may take its place.
 type Caller interface {
-	// RequestAnswered handles the result of the last request: err is nil if the server has answered that the key is
-	// held.
+	// RequestAnswered handles the result of the last request. A nil err means that the server has answered that the key
+	// is held.
 	RequestAnswered(err error)
 }
 
-// Draft is what the claims of a bid share.
+// Draft holds what all claims of a bid have in common.
 type Draft struct {
-	Name    string // the lock's
+	Name    string // the lock's name
 	Keys    record.Keys
-	Vacant  string // the key of the next claim; "" for a new one
-	Slot    string // the semaphore's key to claim; "" for its gate
-	Guard   string // the literal key that the expectation is about; "" for the claim's own key
+	Vacant  string // the key for the next claim; "" to generate one
+	Slot    string // the semaphore slot to claim; "" to claim the gate
+	Guard   string // the literal key whose revision is expected; "" for the claim's own key
 	Body    record.Body
 	TTL     time.Duration
-	Until   time.Time // a given end of the lease; zero if there is none
+	Until   time.Time // the requested end of the lease; zero if none
 	Begun   clock.Instant
-	Queued  bool          // the call had to queue, at least once
-	Returns bool          // the claim takes the room of a record that this call has given up
+	Queued  bool          // the call has had to queue at least once
+	Returns bool          // the claim uses the room of a record that this call gave up
 	Adopts  bool          // the claim takes over a lock that was handed over
 	By      clock.Instant // see [core.Attempt]
 }
 
-// terms returns the terms of an attempt made now. The time left until a given end shrinks during the wait.
+// terms returns the terms of an attempt made now. If the lease has a requested end, they get shorter as the call waits.
 func (d *Draft) terms() (clock.Terms, error) {
 	if d.Until.IsZero() {
 		return clock.NewTerms(d.TTL), nil
@@ -59,7 +59,7 @@ func (d *Draft) terms() (clock.Terms, error) {
 	return t, nil
 }
 
-// waited returns the wait before the claim in milliseconds, as its record states it.
+// waited returns how long the call has waited, in milliseconds, as stated in the claim's record.
 func (d *Draft) waited(now clock.Instant) int64 {
 	if !d.Queued {
 		return 0
@@ -67,22 +67,22 @@ func (d *Draft) waited(now clock.Instant) int64 {
 	return max(now.Sub(d.Begun).Milliseconds(), 1)
 }
 
-// Bid repeats attempts, under a new claim when one is lost, until the outcome is decided: see [core.Bid].
+// Bid repeats attempts, starting a new claim whenever one is lost, until the outcome is decided; see [core.Bid].
 type Bid struct {
 	core.Bid
 	B      *bucket.Bucket
 	K      *keeper.Keeper
 	Caller Caller
-	Blind  bool // do not read the record for which an attempt was refused
+	Blind  bool // do not read the record that caused a refusal
 	Draft  Draft
 
 	cur        *claim
 	firstClaim claim // most bids need only one
 }
 
-// Offer bids for the key at the expected revision. It returns Granted, Free, Busy, Refused, Failed or Ended, and NoRoom
-// if the bucket has no room for the claim of a waiter (Placed). Free comes with the tombstone to expect next. It comes
-// with the zero entry if another attempt could pass goroutines that have queued, or nothing is left to adopt.
+// Offer bids for the key at the expected revision. It returns Granted, Free, Busy, Refused, Failed or Ended, or NoRoom
+// if the bucket has no room for the claim of a queued waiter (Placed). Free comes with the tombstone to expect next, or
+// with the zero entry if another attempt could overtake queued goroutines or if nothing is left to adopt.
 func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
 	b.Guarded, b.Slot, b.Adopts = b.Draft.Guard != "", b.Draft.Slot != "", b.Draft.Adopts
 	b.Begin(b.B.Instant())
@@ -128,7 +128,7 @@ func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
 			continue
 		}
 		pause := backoffs[next.Backoff](next.N)
-		if b.Bypasses(expect) { // at Until the bid stops, and the caller queues
+		if b.Bypasses(expect) { // the bid ends at Until, and the caller queues
 			pause = min(pause, max(b.Until.Sub(b.B.Instant()), time.Millisecond))
 		}
 		if err := b.Pause(ctx, pause, up); err != nil {
@@ -141,7 +141,6 @@ var backoffs = [...]func(int) time.Duration{
 	core.Short: clock.ShortBackoff, core.Outage: clock.OutageBackoff, core.Flight: clock.InFlightBackoff,
 }
 
-// troubleOf classifies an attempt's error.
 func troubleOf(err error) core.Trouble {
 	switch {
 	case errors.Is(err, kvstore.ErrFull):
@@ -156,10 +155,10 @@ func troubleOf(err error) core.Trouble {
 	return core.Silence
 }
 
-// Pause waits for d, for the connection to come back, or for the end of the wait or of the client. up is
-// [bucket.Bucket.Online] from before the failure.
+// Pause waits until d has passed, the connection comes back, ctx ends, or the client stops granting locks. up is the
+// result of [bucket.Bucket.Online] from before the failure.
 func (b *Bid) Pause(ctx context.Context, d time.Duration, up <-chan struct{}) error {
-	if ctx.Err() != nil { // whatever else is due
+	if ctx.Err() != nil { // takes precedence if several are ready
 		return context.Cause(ctx)
 	}
 	t := time.NewTimer(d)
@@ -177,7 +176,7 @@ func (b *Bid) Pause(ctx context.Context, d time.Duration, up <-chan struct{}) er
 	}
 }
 
-// Close gives up a claim that is not granted: see [claim.close].
+// Close gives up the current claim, if there is one; see [claim.close].
 func (b *Bid) Close() (gone []<-chan struct{}) {
 	if b != nil && b.cur != nil {
 		gone = b.cur.close(0)
@@ -186,11 +185,11 @@ func (b *Bid) Close() (gone []<-chan struct{}) {
 	return gone
 }
 
-// Mine reports whether e is the record of an earlier attempt of the bid, which was applied late. The next attempt will
+// Mine reports whether e is the record of an earlier attempt of the bid that was applied late. The next attempt will
 // adopt it.
 func (b *Bid) Mine(e record.Entry) bool { return b.cur != nil && e.Live() && e.From(b.cur.state.ID) }
 
-// Own returns the id of the claim under way, "" if there is none.
+// Own returns the id of the current claim, or "" if there is none.
 func (b *Bid) Own() string {
 	if b.cur == nil {
 		return ""
@@ -198,8 +197,8 @@ func (b *Bid) Own() string {
 	return b.cur.state.ID
 }
 
-// Aim sets the slot for the next claim. It closes a claim of another slot, whose late answer must not become a second
-// grant.
+// Aim sets the slot for the next claim. It closes a claim for any other slot, because a late answer must not turn that
+// claim into a second grant.
 func (b *Bid) Aim(key string) {
 	if b.cur != nil && b.cur.key != key { //safety:slot-claim-closed
 		b.Close()
@@ -207,7 +206,7 @@ func (b *Bid) Aim(key string) {
 	b.Draft.Slot = key
 }
 
-// Grant ends the claim that r has granted, and returns the grant.
+// Grant ends the claim that was granted with r and returns the grant.
 func (b *Bid) Grant(r Result) keeper.Granted {
 	cl := b.cur
 	b.cur = nil

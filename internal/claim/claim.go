@@ -17,39 +17,39 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// claim is one acquisition: a [core.Claim] with its I/O. It sends the attempts, passes on the answers, and reads what
-// the judgement requires.
+// claim is one acquisition: a [core.Claim] with its I/O. It sends the attempts, passes on the answers, and performs the
+// reads that judging them requires.
 type claim struct {
 	b     *bucket.Bucket
 	k     *keeper.Keeper
 	key   string
 	guard string
 
-	// Only the goroutine of the bid uses these.
-	draft   *Draft   // the bid's
-	forgets []func() // one for each attempt: ends the wait for its answer
+	// Used only by the bid's goroutine.
+	draft   *Draft
+	forgets []func() // one per attempt, to stop waiting for its answer
 
-	mu     sync.Mutex // guards the rest; only the goroutine of the bid adds attempts
+	mu     sync.Mutex // guards the fields below; only the bid's goroutine adds attempts
 	state  core.Claim
 	adopts bool
-	errs   map[int]error // of answers, yet to be judged, that neither acknowledge nor refuse
+	errs   map[int]error // by attempt: errors of answers other than conflicts
 	wake   chan struct{}
-	orphan *keeper.Orphan // the watch for late records, until each attempt is settled
-	stop   func()         // ends the watch
+	orphan *keeper.Orphan // the watch for late records, until every attempt is settled
+	stop   func()         // stops the watch
 
 	firstForget [1]func() // most claims need only one
 }
 
-// claim begins a claim for the draft.
+// claim returns a new claim for the draft.
 func (b *Bid) claim() *claim {
 	d, cl := &b.Draft, &b.firstClaim
-	if cl.b != nil { // the first one may still get answers
+	if cl.b != nil { // the first claim may still get answers
 		cl = new(claim)
 	}
 	id := rand.Text()
 	cl.b, cl.k, cl.draft, cl.guard, cl.adopts, cl.wake = b.B, b.K, d, d.Guard, d.Adopts, make(chan struct{}, 1)
 	switch {
-	case d.Vacant != "": // a key that was left serves one claim
+	case d.Vacant != "": // a vacated key serves only one claim
 		cl.key, d.Vacant = d.Vacant, ""
 	case d.Body.Status == record.StatusWaiting:
 		cl.key = d.Keys.Place(id)
@@ -63,7 +63,7 @@ func (b *Bid) claim() *claim {
 	return cl
 }
 
-// answered handles an answer, however late. It runs on a goroutine of the store.
+// answered handles the answer to attempt n, however late. It runs on one of the store's goroutines.
 func (cl *claim) answered(n int, a kvstore.Answer) {
 	b := cl.b
 	at := b.Instant()
@@ -72,7 +72,7 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	}
 	answer := bucket.AnswerOf(a)
 	cl.mu.Lock()
-	// The deletion begins before the wait for the answer ends, so that a Close waits for one or the other.
+	// Start the deletion before the wait for the answer ends, so that Close always has one of the two to wait for.
 	if cl.state.AnswerArrived(core.Reply{N: n, Answer: answer, At: at}, b.Alone()) {
 		cl.k.Discard(cl.key, cl.state.ID, a.Revision)
 	}
@@ -91,7 +91,7 @@ func (cl *claim) answered(n int, a kvstore.Answer) {
 	}
 }
 
-// decided judges the answers that have arrived, until one of them decides the attempt or none is left.
+// decided judges the answers received so far until one of them decides the attempt. It returns false if none does.
 func (cl *claim) decided(ctx context.Context, newest int, blind bool) (Result, bool) {
 	for {
 		cl.mu.Lock()
@@ -122,10 +122,10 @@ func (cl *claim) decided(ctx context.Context, newest int, blind bool) (Result, b
 	}
 }
 
-// refusedBy returns the key whose record makes the server refuse attempts.
+// refusedBy returns the key whose revision the server checks.
 func (cl *claim) refusedBy() string { return cmp.Or(cl.guard, cl.key) }
 
-// result carries out a verdict.
+// result carries out verdict v and returns it as a Result.
 func (cl *claim) result(v core.Verdict, entry record.Entry, err error) Result {
 	if v.Delete != 0 {
 		cl.k.Discard(cl.key, cl.state.ID, v.Delete)
@@ -148,8 +148,8 @@ func (cl *claim) result(v core.Verdict, entry record.Entry, err error) Result {
 	return res
 }
 
-// denied settles an attempt on a subject that the server forbids to this user. The attempt leaves no orphan. A clean-up
-// would be forbidden too, and would hide the refusals of other requests, because the connection keeps only its last
+// denied settles attempt n on a subject that this user may not write to. Such an attempt leaves no orphan. Cleaning up
+// would be forbidden too and would hide the refusals of other requests, because the connection keeps only its last
 // error.
 func (cl *claim) denied(n int) {
 	cl.mu.Lock()
@@ -158,14 +158,14 @@ func (cl *claim) denied(n int) {
 	cl.forgets[n-1]()
 }
 
-// try makes one attempt and waits for its outcome, for at most within. If blind, it does not read the record for which
-// the attempt was refused.
+// try makes one attempt and waits at most within for its outcome. If blind, it does not read the record that caused a
+// refusal.
 func (cl *claim) try(ctx context.Context, expect uint64, blind bool, within time.Duration) Result {
 	b := cl.b
 	n, err := cl.send(expect)
 	switch {
 	case err == nil:
-	case b.Life().Err() != nil: // even if the server could not be reached
+	case b.Life().Err() != nil: // checked first, whether or not the server could be reached
 		return Result{Outcome: core.Ended, Err: context.Cause(b.Life())}
 	case bucket.IsAny(err, kvstore.ErrInvalidKey, clock.ErrInvalidTTL, kvstore.ErrClosed) || !errors.Is(err, bucket.ErrUnavailable):
 		return Result{Outcome: core.Failed, Err: err}
@@ -201,7 +201,7 @@ func (cl *claim) try(ctx context.Context, expect uint64, blind bool, within time
 	}
 }
 
-// send makes an attempt and returns its number.
+// send sends an attempt and returns its number.
 func (cl *claim) send(expect uint64) (int, error) {
 	b, n := cl.b, cl.state.Attempts()+1
 	t, err := cl.draft.terms()
@@ -218,7 +218,8 @@ func (cl *claim) send(expect uint64) (int, error) {
 	if err := cl.sends(core.Attempt{Expect: expect, Terms: t, Floor: b.Highest(), Since: body.Since, Waited: body.Waited, Meta: body.Meta, By: cl.draft.By, Sent: b.Instant()}); err != nil {
 		return 0, err
 	}
-	// The expectation is about the guard, if there is one: the server refuses a reader that arrives after the gate.
+	// If there is a guard, the expected revision is the guard's: the server refuses a reader that arrives after the
+	// gate.
 	forget, err := b.Send(kvstore.Write{Key: cl.key, Value: value, Expect: expect, Guard: cl.guard, TTL: t.TTL}, //safety:join-guarded
 		func(a kvstore.Answer) { cl.answered(n, a) })
 	if err != nil {
@@ -231,11 +232,11 @@ func (cl *claim) send(expect uint64) (int, error) {
 	return n, nil
 }
 
-// sends records an attempt that is being sent. The error tells why the bucket takes no more records.
+// sends records an attempt that is about to be sent. It returns an error if the bucket takes no more records.
 func (cl *claim) sends(a core.Attempt) error {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	// A claim that may already have a record, or frees a place when it is granted, needs no more room.
+	// A claim that may already have a record, or that frees a place once granted, needs no more room.
 	if !cl.adopts && !cl.draft.Queued && !cl.draft.Returns && cl.state.Unwritten() {
 		if err := cl.b.Admits(); err != nil { //safety:room-kept
 			return err

@@ -1,4 +1,4 @@
-// Package claim writes one record: the lock's, a place in its queue, or a reader's. It does so by conditional writes
+// Package claim obtains a single record, which may be a lock's, a queue place's or a reader's, by conditional writes
 // that the server has to acknowledge in time.
 //
 //	         send                 acknowledged, or found, in time
@@ -8,13 +8,15 @@
 //	  |   no answer      |
 //	  +------------------+
 //
-// A claim has one id. It makes attempts, each a conditional write with its own number, expectation and sending time,
-// until one is granted or the claim is given up. Any answer may be lost or late, so every attempt is judged by itself.
-// An attempt that is acknowledged before the end of its own validity is a grant. One that is acknowledged later is
-// lost: the record is deleted, and a new claim begins. One whose record is found in the bucket, under its own number,
-// is a grant that counts from its own sending. One that is acknowledged after the claim is over leads to the deletion
-// of exactly its own record.
+// A claim has one id and makes attempts until one is granted or the claim is given up. Each attempt is a conditional
+// write with its own number, expected revision and sending time. Because any answer may be lost or late, each attempt
+// is judged on its own:
 //
-// bid.go repeats attempts until the outcome is decided: see [Bid]. claim.go sends them, and has internal/core judge the
-// answers. orphan.go cleans up after claims that are over.
+//   - An attempt acknowledged before the end of its own validity is a grant.
+//   - An attempt acknowledged later is lost. Its record is deleted, and a new claim begins.
+//   - An attempt whose record, bearing its number, is found in the bucket is a grant that counts from its own sending.
+//   - If an attempt is acknowledged after the claim is over, exactly its own record is deleted.
+//
+// bid.go repeats attempts until the outcome is decided; see [Bid]. claim.go sends them and has internal/core judge the
+// answers. orphan.go cleans up after finished claims.
 package claim

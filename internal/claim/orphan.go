@@ -12,13 +12,13 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// GoneWithin limits how long a call that gives up waits for its records to be gone. It allows for a few round trips,
-// and is too short to notice.
+// GoneWithin limits how long a call that gives up waits for its records to be deleted. It allows for a few round trips
+// but is too short to notice.
 const GoneWithin = 100 * time.Millisecond
 
-// close ends the claim; n is the attempt that was granted, or 0. Answers that have arrived or will arrive only lead to
-// deletions. gone has a channel for each deletion that a caller should wait for, closed when that is over: see
-// [GoneWithin].
+// close ends the claim. n is the attempt that was granted, or 0 if none was. From now on, answers that have arrived or
+// will arrive only lead to deletions. gone holds a channel for each deletion that the caller should wait for, which is
+// closed when that deletion is over; see [GoneWithin].
 func (cl *claim) close(n int) (gone []<-chan struct{}) {
 	cl.mu.Lock()
 	unwanted, open, found := cl.state.Close(n)
@@ -30,7 +30,7 @@ func (cl *claim) close(n int) (gone []<-chan struct{}) {
 		cl.forgets[n-1]()
 	}
 	if len(open) > 0 {
-		// An answer that has not arrived within GoneWithin will not arrive soon, so the caller does not wait for it.
+		// An answer that has taken longer than GoneWithin will not arrive soon, so the caller does not wait for it.
 		if taken := cl.cleanUp(open, n == 0); cl.b.Instant().Sub(open[0].Sent) < GoneWithin {
 			gone = append(gone, taken)
 		}
@@ -38,9 +38,9 @@ func (cl *claim) close(n int) (gone []<-chan struct{}) {
 	return gone
 }
 
-// cleanUp deals with unanswered attempts when the claim is over. If the claim was given up, cleanUp takes away what
-// they expect, except for the record that an adoption expects: another client may adopt that. Then it closes the
-// channel.
+// cleanUp deals with the unanswered attempts of a finished claim. If the claim was given up, it also takes away the
+// records that they expect, except for the one that an adoption expects, which another client may still adopt. It
+// closes the returned channel when it is done.
 func (cl *claim) cleanUp(open []core.Attempt, givenUp bool) <-chan struct{} {
 	over := make(chan struct{})
 	for _, a := range open {
@@ -63,7 +63,7 @@ func (cl *claim) cleanUp(open []core.Attempt, givenUp bool) <-chan struct{} {
 	return over
 }
 
-// watchWhileOpen keeps w until each attempt is settled, or until the keeper ends the wait.
+// watchWhileOpen keeps w until every attempt is settled or the keeper ends the wait.
 func (cl *claim) watchWhileOpen(w kvstore.Watch) {
 	cl.mu.Lock()
 	settled := cl.state.Settled()
@@ -77,7 +77,7 @@ func (cl *claim) watchWhileOpen(w kvstore.Watch) {
 	}
 }
 
-// settle notes that an unanswered attempt can no longer be applied, or was applied and its record deleted.
+// settle records that an unanswered attempt can no longer be applied, or that it was applied and its record deleted.
 func (cl *claim) settle(n int) {
 	cl.mu.Lock()
 	cl.state.Settle(n)
@@ -86,7 +86,8 @@ func (cl *claim) settle(n int) {
 	cl.endWatch(settled)
 }
 
-// settled returns the watch for late records, once, if each attempt is settled. Under mu.
+// settled detaches and returns the watch for late records if every attempt is settled, and returns nil otherwise. The
+// caller holds mu.
 func (cl *claim) settled() (watch *keeper.Orphan) {
 	if cl.orphan != nil && cl.state.Settled() {
 		watch, cl.orphan = cl.orphan, nil
@@ -94,7 +95,7 @@ func (cl *claim) settled() (watch *keeper.Orphan) {
 	return watch
 }
 
-// endWatch ends the watch for late records, if there is one.
+// endWatch ends the watch for late records, unless watch is nil.
 func (cl *claim) endWatch(watch *keeper.Orphan) {
 	if watch != nil {
 		cl.k.Settle(watch)
@@ -102,7 +103,7 @@ func (cl *claim) endWatch(watch *keeper.Orphan) {
 	}
 }
 
-// takeAway takes away what an unanswered attempt expects.
+// takeAway takes away the record that an unanswered attempt expects; see [core.Taking].
 func (cl *claim) takeAway(ctx context.Context, t *core.Taking) {
 	if t.OnlyOwn {
 		entry, err := cl.readOwn(ctx)
@@ -122,7 +123,7 @@ func (cl *claim) takeAway(ctx context.Context, t *core.Taking) {
 	}
 }
 
-// awaitAnswer waits for the answer to attempt n of a claim that is over, at most for [bucket.AnswerTimeout].
+// awaitAnswer waits at most [bucket.AnswerTimeout] for the answer to attempt n of a finished claim.
 func (cl *claim) awaitAnswer(ctx context.Context, n int) {
 	ctx, cancel := context.WithTimeout(ctx, bucket.AnswerTimeout)
 	defer cancel()
@@ -134,14 +135,14 @@ func (cl *claim) awaitAnswer(ctx context.Context, n int) {
 			return
 		}
 		select {
-		case <-cl.wake: // no one else waits on a claim that is over
+		case <-cl.wake: // nothing else receives from wake once the claim is over
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// readOwn reads the claim's own key, and tries again while the server is down.
+// readOwn reads the claim's own key, retrying while the server is unavailable.
 func (cl *claim) readOwn(ctx context.Context) (record.Entry, error) {
 	b := cl.b
 	for try := 0; ; try++ {
@@ -153,7 +154,7 @@ func (cl *claim) readOwn(ctx context.Context) (record.Entry, error) {
 	}
 }
 
-// appeared deletes a record that the server stored for this claim after the claim was over.
+// appeared deletes a record of this claim that the server stored after the claim was over.
 func (cl *claim) appeared(ev kvstore.Event) {
 	if ev.Kind != kvstore.Put {
 		return
@@ -163,7 +164,7 @@ func (cl *claim) appeared(ev kvstore.Event) {
 	unwanted := cl.state.Unwanted(entry)
 	cl.mu.Unlock()
 	if unwanted {
-		// Any client may forge a notification, so the record itself has to show it.
+		// Any client can forge a notification, so the record itself has to be read.
 		cl.k.Work.Go(func(ctx context.Context) {
 			if e, err := cl.b.Read(ctx, cl.key, ev.Record.Revision); err == nil && cl.state.Strays(e) { //safety:notification-verified
 				cl.k.Discard(cl.key, cl.state.ID, e.Revision)

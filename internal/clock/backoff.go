@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// OutageBackoff returns the pause before try number try, from 0, of a request that got no answer. It grows from 50 ms
-// to 3 s, with jitter. A connection that comes back cuts the pause short.
+// OutageBackoff returns the pause before retry number try, counting from 0, of a request that got no answer. It grows
+// from 50 ms to 3 s, with jitter. Callers cut the pause short when the connection comes back.
 func OutageBackoff(try int) time.Duration {
 	d := 50 * time.Millisecond << min(try, 6)
 	return d/2 + rand.N(d)
 }
 
-// ShortBackoff returns the pause before a request that is likely to succeed soon: 1 to 64 ms. The jitter keeps two
-// clients from meeting again and again.
+// ShortBackoff returns the pause before retrying a request that is likely to succeed soon: 1 to 64 ms, with jitter so
+// that two clients do not keep colliding.
 func ShortBackoff(try int) time.Duration {
 	d := time.Millisecond << min(try, 6)
 	return d/2 + rand.N(d)
 }
 
-// immediately is the number of tries that follow without a pause when a write has met another one in flight. Between a
-// refusal and the next try a round trip passes, by which time the server has most likely stored the other write. Even
-// the shortest timer would take longer.
+// immediately is the number of retries that follow without a pause after a write has met another one in flight. A retry
+// reaches the server a round trip after the refusal, by which time the server has most likely stored the other write.
+// Even the shortest timer would take longer.
 const immediately = 6
 
-// InFlightBackoff returns the pause before another try of a write that has met another one in flight.
+// InFlightBackoff returns the pause before retrying a write that has met another one in flight.
 func InFlightBackoff(try int) time.Duration {
 	if try < immediately {
 		return 0
@@ -33,7 +33,7 @@ func InFlightBackoff(try int) time.Duration {
 	return ShortBackoff(try - immediately)
 }
 
-// Sleep waits for d or the end of ctx, whose cause it returns.
+// Sleep waits until d has passed or ctx is done. It returns ctx's cause in the latter case, and nil otherwise.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -2,6 +2,7 @@
 
 package clock
 
-// suspended returns 0, because the platform has only its monotonic clock. Go's clock counts suspend on Windows, but not
-// on macOS, where a lease can seem valid for as long as the machine slept; fencing tokens still hold.
+// suspended returns 0, because only the monotonic clock is available. Go's clock counts time spent suspended on Windows
+// but not on macOS, where a lease can seem valid for as long as the machine was asleep. Fencing tokens are not
+// affected.
 func suspended() int64 { return 0 }

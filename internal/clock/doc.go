@@ -1,3 +1,3 @@
-// Package clock measures the times of leases: it has a clock that counts suspend, the arithmetic of TTL, margin and
-// validity, and the pauses between tries.
+// Package clock provides the timing of leases: a clock that includes time spent suspended, the arithmetic of TTL,
+// margin and validity, and the backoff between attempts.
 package clock

@@ -7,25 +7,25 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// ErrInvalidTTL means that no lease can have the given duration.
+// ErrInvalidTTL reports a duration that no lease can have.
 var ErrInvalidTTL = kvstore.ErrInvalidTTL
 
 const (
-	// MinTTL is the shortest lease, because the server counts in whole seconds.
+	// MinTTL is the shortest TTL, because the server counts in whole seconds.
 	MinTTL = time.Second
-	// MaxTTL is the longest renewed lease.
+	// MaxTTL is the longest TTL of a renewed lease.
 	MaxTTL = 24 * time.Hour
-	// MaxFixedTTL is the longest lease that is not renewed.
+	// MaxFixedTTL is the longest TTL of a lease that is not renewed.
 	MaxFixedTTL = 366 * 24 * time.Hour
-	// maxMargin caps the margin of long leases. The floor of a thousandth of the TTL keeps leases of any length safe
-	// with clocks that run 0.1% apart.
+	// maxMargin caps the margin of long leases. marginFloor keeps the margin at a thousandth of the TTL or more, so
+	// that leases of any length are safe with clocks that run 0.1% apart.
 	maxMargin   = time.Second
 	marginFloor = 1000
 )
 
-// RoundTTL returns the TTL that the server keeps for d: whole seconds, rounded up. The error matches [ErrInvalidTTL].
-// It is returned even for a d below [MinTTL], because a lease that lasts several times as long as requested does not
-// help.
+// RoundTTL returns the TTL that the server uses for d, which is d rounded up to whole seconds. It returns an error
+// matching [ErrInvalidTTL] if d is out of bounds. A d below [MinTTL] is rejected instead of rounded up, because a lease
+// several times as long as requested is no help.
 func RoundTTL(d time.Duration, fixed bool) (time.Duration, error) {
 	longest := MaxTTL
 	if fixed {
@@ -42,19 +42,20 @@ func CeilSecond(d time.Duration) time.Duration {
 	return (d + time.Second - 1) / time.Second * time.Second //safety:lease-rounded-up
 }
 
-// Terms are the TTL and the margin of one lease.
+// Terms holds the TTL and the margin of a lease.
 type Terms struct {
-	TTL    time.Duration // the time for which the server keeps the record
+	TTL    time.Duration // how long the server keeps the record
 	Margin time.Duration // the part of the TTL that the holder leaves unused
 }
 
-// NewTerms returns the terms of a lease of ttl. The margin is a tenth of ttl, but at most a second, and at least a
-// thousandth of ttl.
+// NewTerms returns the terms of a lease with the given TTL. The margin is a tenth of the TTL, but at most one second
+// and at least a thousandth of the TTL.
 func NewTerms(ttl time.Duration) Terms {
 	return Terms{TTL: ttl, Margin: max(min(ttl/10, maxMargin), ttl/marginFloor)} //safety:margin-floor
 }
 
-// TermsUntil returns the shortest terms whose validity lasts for d.
+// TermsUntil returns the shortest terms whose validity lasts for d. It returns an error matching [ErrInvalidTTL] if d
+// is not positive or is too long.
 func TermsUntil(d time.Duration) (Terms, error) {
 	if d <= 0 {
 		return Terms{}, fmt.Errorf("%w: it ended %v ago", ErrInvalidTTL, -d)
@@ -65,7 +66,7 @@ func TermsUntil(d time.Duration) (Terms, error) {
 			return Terms{}, fmt.Errorf("%w: %v and the margin are more than %v", ErrInvalidTTL, d, MaxFixedTTL)
 		}
 		t := NewTerms(ttl)
-		// The validity has to last for d, and it ends a margin before the record.
+		// The validity, which ends a margin before the record does, has to cover d.
 		if t.TTL-t.Margin >= d { //safety:until-covered
 			return t, nil
 		}
@@ -73,22 +74,22 @@ func TermsUntil(d time.Duration) (Terms, error) {
 	}
 }
 
-// Validity returns the time for which the client relies on a write after sending it.
+// Validity returns how long after sending a write the client relies on it.
 func (t Terms) Validity() time.Duration { return t.TTL - t.Margin }
 
-// together limits how early a renewal is sent to go with others.
+// together limits how early a renewal may be sent so that it goes out with others.
 const together = 100 * time.Millisecond
 
-// NextRenewal returns the time at which to renew what was sent at time sent. A third of the TTL leaves room for two
-// more tries. Renewals that are due within the same few percent of the interval, or within the same tenth of a second,
-// are sent together. A renewal by itself costs twice as much, mostly in system calls.
+// NextRenewal returns when to renew a record that was written at time sent. Renewing after a third of the TTL leaves
+// room for two more attempts. Renewals due within the same three percent of the interval, or the same tenth of a second
+// if that is shorter, are sent together, because a renewal by itself costs twice as much, mostly in system calls.
 func (t Terms) NextRenewal(sent Instant) Instant {
 	after := t.TTL / 3
 	due := sent.Add(after)
 	step := Instant(max(min(after/32, together), 1))
-	return due - (due%step+step)%step // times may be negative
+	return due - (due%step+step)%step // instants may be negative
 }
 
-// End returns the end of the validity of a write sent at time sent. The validity counts from the sending, because the
-// server begins its own count no earlier, and ends a margin before the TTL, because clocks drift.
+// End returns when the validity of a write sent at time sent ends. The validity counts from the sending, because the
+// server starts its own count no earlier, and ends a margin before the TTL does, because clocks drift.
 func (t Terms) End(sent Instant) Instant { return sent.Add(t.TTL - t.Margin) } //safety:margin
