@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// HandOff ends the holder's part in the lease and hands the lock over: see [session.Holder.HandOff]. The waiters seek
-// another lease.
+// HandOff ends the holder's part in the lease and hands the lock over; see [session.Holder.HandOff]. The client's
+// waiters seek another lease.
 func (h *holder) HandOff(ctx context.Context) (handed session.Handed, err error) {
 	if err := h.MayHandOff(); err != nil {
 		return handed, err
@@ -27,14 +27,14 @@ func (h *holder) HandOff(ctx context.Context) (handed session.Handed, err error)
 		handed, h.result = h.Holder.HandOff(ctx)
 		err = h.result
 	})
-	if err == nil && handed.ID == "" { // another call has ended it meanwhile
+	if err == nil && handed.ID == "" { // another call has ended it in the meantime
 		_, _, err = h.Status()
 	}
 	return handed, err
 }
 
-// Adopt takes over a lock that its holder has handed over, by a claim that expects exactly the handed-over record and
-// keeps its token. The error matches [call.ErrNotHandedOver] if there is no such record, or it has expired.
+// Adopt takes over a lock that its holder has handed over. Its claim expects exactly the handed-over record and keeps
+// that record's token. The error matches [call.ErrNotHandedOver] if there is no such record or it has expired.
 func (c *Client) Adopt(ctx context.Context, req call.Request, from session.Handed) (Holding, error) {
 	req.Kind, req.Name, req.Once = from.Kind, from.Name, true
 	if req.TTL == 0 {
@@ -62,7 +62,7 @@ func (c *Client) Adopt(ctx context.Context, req call.Request, from session.Hande
 	k.founder = false
 	if lease != nil {
 		t := k.hold(lease, c.b.Instant())
-		t.drained = true // by the holder that has handed the lock over
+		t.drained = true // by the holder that handed the lock over
 		t.admit(h)
 	}
 	k.settle()

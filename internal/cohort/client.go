@@ -14,47 +14,47 @@ import (
 )
 
 const (
-	// DefaultTurn is the time after its grant for which a lease serves goroutines that arrived while other clients were
+	// DefaultTurn is how long after its grant a lease may serve goroutines that arrived while other clients were
 	// queued.
 	DefaultTurn = time.Millisecond
-	// DefaultMaxLingering limits the idle leases of a client.
+	// DefaultMaxLingering is the default limit on a client's idle leases.
 	DefaultMaxLingering = 10_000
 )
 
-// Client gets the locks for one client. The session holds them.
+// Client acquires locks on behalf of one client. The session keeps them.
 //
-// No code that runs under mu calls user code or waits for the network. Whatever has to do so is deferred with later,
-// and unlock runs it.
+// Code that runs under mu never calls user code or waits for the network. It defers such work with later, and unlock
+// runs it.
 type Client struct {
 	b     *bucket.Bucket
 	s     *session.Session
 	calls *call.Client
 	turn  time.Duration
-	most  int // the limit on idle leases
+	most  int // limit on idle leases
 
 	mu        sync.Mutex
-	after     []func()               // for unlock to do
+	after     []func()               // deferred until unlock
 	locks     map[string]*lock       // by gate
-	lone      map[string]*holder     // holders without a lock, by gate: see holder.fold
-	kinds     map[string]record.Kind // by name, as this client uses them
+	lone      map[string]*holder     // folded holders, by gate: see holder.fold
+	kinds     map[string]record.Kind // by name, as used by this client
 	idle      idleList
 	closed    bool
-	acquiring int           // goroutines that acquire, and seekers
-	quiet     chan struct{} // closed when closed and acquiring is 0
+	acquiring int           // number of goroutines that acquire, plus seekers
+	quiet     chan struct{} // closed when closed is set and acquiring is 0
 
 	closing closing
 }
 
-// closing is the Close under way, for which other calls of Close wait.
+// closing is the state of a Close under way, which other calls of Close wait for.
 type closing struct {
 	cut     chan struct{} // closed when another Close runs out of time
 	cutOnce sync.Once
 	over    chan struct{}
-	left    []string // its result
+	left    []string // the result
 }
 
-// New returns a Client, and starts nothing. turn is the turn of its leases: see [DefaultTurn]. If it is negative, each
-// goroutine that wants an exclusive lock queues by itself. lingering limits the idle leases of the client.
+// New returns a Client but starts nothing. turn is the turn of its leases; see [DefaultTurn]. If turn is negative, each
+// goroutine that wants an exclusive lock queues by itself. lingering limits the client's idle leases.
 func New(b *bucket.Bucket, s *session.Session, turn time.Duration, lingering int) *Client {
 	c := &Client{b: b, s: s, calls: call.NewClient(b, s, lingering > 0), turn: turn, most: lingering}
 	c.locks, c.lone = make(map[string]*lock), make(map[string]*holder)
@@ -63,10 +63,10 @@ func New(b *bucket.Bucket, s *session.Session, turn time.Duration, lingering int
 	return c
 }
 
-// later defers what must not run under mu.
+// later defers fn until unlock has released mu.
 func (c *Client) later(fn func()) { c.after = append(c.after, fn) }
 
-// unlock releases mu and runs what was deferred.
+// unlock releases mu and runs the deferred functions.
 func (c *Client) unlock() {
 	after := c.after
 	c.after = nil
@@ -76,7 +76,8 @@ func (c *Client) unlock() {
 	}
 }
 
-// enter registers an acquire or a seeker, so that Close can end it and wait for it. Under mu.
+// enter registers an acquire or a seeker, for which Close then waits. It returns false if the client is closed. The
+// caller holds mu.
 func (c *Client) enter() bool {
 	if c.closed {
 		return false
@@ -94,10 +95,10 @@ func (c *Client) leave() {
 	}
 }
 
-// Close stops taking locks, ends the waiters, and closes the session; see [session.Session.Close]. It returns the names
-// still held.
+// Close ends all waits, closes the session and prevents further acquisitions; see [session.Session.Close]. It returns
+// the names of the locks that are still held.
 //
-// A further Close waits for the first, and cuts the first one's wait short when its own ctx ends.
+// Further calls wait for the first one, and cut its wait short if their own ctx ends.
 func (c *Client) Close(ctx context.Context) []string {
 	c.mu.Lock()
 	first := !c.closed
@@ -110,7 +111,7 @@ func (c *Client) Close(ctx context.Context) []string {
 	}
 	c.mu.Unlock()
 	under := &c.closing
-	if worker.Within() { // an observer, for which a Close would wait
+	if worker.Within() { // called by an observer, which Close would wait for
 		c.s.ClosedWithin()
 	}
 	if !first {
@@ -125,7 +126,7 @@ func (c *Client) Close(ctx context.Context) []string {
 	c.recallIdle()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // ends with ctx, at the end of this function
+	go func() { // ends with ctx, when Close returns
 		select {
 		case <-under.cut:
 			cancel()
@@ -133,7 +134,7 @@ func (c *Client) Close(ctx context.Context) []string {
 		}
 	}()
 	defer close(under.over)
-	// Waiters leave without waiting for the server, unless the network holds up one of their writes.
+	// Waiters leave without waiting for the server, unless the network is holding up one of their writes.
 	select {
 	case <-c.quiet:
 	case <-ctx.Done():
@@ -162,7 +163,7 @@ func (c *Client) Held() (locks, waiting, idle int) {
 				case t.inside == 0:
 					idle++
 					locks--
-				case t.inside > 1 && !t.lease.Ended(now): // a lease that has ended does not count
+				case t.inside > 1 && !t.lease.Ended(now): // a lease that has ended is not held
 					locks += t.inside - 1
 				}
 			}
@@ -171,8 +172,8 @@ func (c *Client) Held() (locks, waiting, idle int) {
 	return max(locks, 0), waiting, idle
 }
 
-// WaitingFor returns the number of the client's goroutines that wait for a lock: in its queue, or behind its gate, for
-// readers to leave.
+// WaitingFor returns how many of the client's goroutines are waiting for a lock, either in its queue or, behind its
+// gate, for readers to leave.
 func (c *Client) WaitingFor(keys record.Keys) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,12 +194,12 @@ func (c *Client) WaitingFor(keys record.Keys) (n int) {
 
 var kindNames = [...]string{record.Mutex: "a mutex", record.RW: "a reader-writer lock", record.Semaphore: "a semaphore"}
 
-// maxKinds limits the names that the client remembers. Beyond it, some are forgotten.
+// maxKinds limits how many names the client remembers. Beyond that, it forgets some of them.
 const maxKinds = 1 << 16
 
-// Check records that all names are used as kind, before an acquire of all of them sends anything. If one of them is
-// already used as another kind, Check records none, and the error matches [record.ErrInvalidName]: there would be two
-// locks under one name. Acquire checks its own name.
+// Check records that all names are used as kind, before anything is sent to acquire them together. If any of them is
+// already used as another kind, there would be two locks of that name, so Check records none of them and returns an
+// error matching [record.ErrInvalidName]. Acquire checks its own name.
 func (c *Client) Check(kind record.Kind, names ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,7 +214,7 @@ func (c *Client) Check(kind record.Kind, names ...string) error {
 	return nil
 }
 
-// checkKind is part of [Client.Check]. Under mu.
+// checkKind returns an error if name is already used as another kind. The caller holds mu.
 func (c *Client) checkKind(kind record.Kind, name string) error {
 	if was, ok := c.kinds[name]; ok && was != kind {
 		return fmt.Errorf("%w: this client uses %q both as %s and as %s, which are different locks", record.ErrInvalidName, name, kindNames[was], kindNames[kind])
@@ -221,7 +222,7 @@ func (c *Client) checkKind(kind record.Kind, name string) error {
 	return nil
 }
 
-// noteKind is part of [Client.Check]. Under mu.
+// noteKind records that name is used as kind. The caller holds mu.
 func (c *Client) noteKind(kind record.Kind, name string) {
 	if _, ok := c.kinds[name]; ok {
 		return

@@ -12,85 +12,85 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// lock is what a client knows about a lock that its goroutines hold or want. All of it is under Client.mu.
+// lock is what a client knows about a lock that its goroutines hold or want. It is guarded by Client.mu.
 type lock struct {
 	c       *Client
 	keys    record.Keys
 	cohorts []*cohort
-	others  *others       // nil if not subscribed to the queue
-	queue   kvstore.Watch // nil if not subscribed
-	gate    kvstore.Watch // nil if not subscribed
-	blocked *time.Timer   // for readers that wait for the end of a writer's record; nil if there are none
+	others  *others       // nil until the client watches or lists the queue
+	queue   kvstore.Watch // nil if not watched
+	gate    kvstore.Watch // nil if not watched
+	blocked *time.Timer   // lists the queue again for waiting readers; nil if it is not set
 
-	// Most locks have one cohort with one lease.
+	// Inline storage, because most locks have one cohort with one lease.
 	firsts [1]*cohort
 	first  cohort
 }
 
-// group is what the goroutines of a cohort share: a record has one mode, one TTL and one end, and readers who are
-// inside together share its metadata.
+// group is what the goroutines of a cohort have in common. They share a record, which has one mode, one TTL and one
+// end, and readers that are inside together also share its metadata.
 type group struct {
 	mode    record.Mode
 	ttl     time.Duration
 	permits int
-	meta    map[string]string // of readers
+	meta    map[string]string // only for readers
 }
 
 func (g *group) equal(h *group) bool {
 	return g.mode == h.mode && g.ttl == h.ttl && g.permits == h.permits && maps.Equal(g.meta, h.meta)
 }
 
-// cohort is the set of a client's goroutines that can share one record: see the package comment.
+// cohort is a set of a client's goroutines that can share one record; see the package comment.
 type cohort struct {
 	lock     *lock
 	group    group
-	private  bool // serves one goroutine
+	private  bool // serves only one goroutine
 	fifo     fifo
-	asked    uint64  // the number of the last goroutine that has asked
-	clear    uint64  // the value of asked when the client last knew that no one else was waiting
+	asked    uint64  // number of the last goroutine that has asked
+	clear    uint64  // value of asked when the client last knew that no one else was waiting
 	founder  bool    // a founder's first write is under way
-	oneShots int     // one-shot acquires under way
+	oneShots int     // number of one-shot acquires under way
 	seeker   *seeker // nil if there is none
 	tenures  []*tenure
 	known    *known    // nil if nothing is known
-	hinted   []*holder // holders to notify when the lock is contended
+	hinted   []*holder // holders to notify when the lock becomes contended
 
 	firsts [1]*tenure
 	first  tenure
 }
 
-// known is what the client has learned while trying to get the lock, for error texts.
+// known is what the client has learned while trying to get the lock. Error texts include it.
 type known struct {
-	answered bool  // the server's last answer was that the lock is held, or that the cohort is queued
-	trouble  error // why the last request failed; nil if it was answered, or has no answer yet
+	answered bool  // the server's last answer was that the lock is held or the cohort is queued
+	trouble  error // why the last request failed; nil if it was answered or is still pending
 	state    call.LockState
 }
 
-// tenure is a lease of a cohort.
+// tenure is one of a cohort's leases.
 type tenure struct {
 	cohort   *cohort
 	lease    *session.Lease
-	inside   int    // the number of holders, and of goroutines about to become holders
-	over     bool   // no goroutine enters any more: the lease has ended, is released, or ends with its last holders
-	drained  bool   // no reader is left behind the gate
-	listened bool   // the end of the lease will be reported
-	deciding bool   // no holder is inside: the client lists the queue before it hands the lease on
-	idle     bool   // no holder is inside: the lease lingers
+	inside   int    // number of holders, including goroutines about to become holders
+	over     bool   // no goroutine may enter any more: the lease has ended, is released, or ends with its last holders
+	drained  bool   // all readers ahead of the gate have left
+	listened bool   // ended will be called
+	deciding bool   // no holder is inside, and the client has yet to decide who gets the lease
+	idle     bool   // no holder is inside, and the lease lingers
 	marked   bool   // mark is final
-	mark     uint64 // the last goroutine that is owed the lease
+	mark     uint64 // number of the last goroutine that is owed the lease
 	turnEnds clock.Instant
 
 	idleSince, idleEnds clock.Instant
-	older, newer        *tenure // among the client's idle tenures
+	older, newer        *tenure // links in the client's list of idle tenures
 }
 
-// fifo is a list of waiting goroutines.
+// fifo is a list of waiting goroutines, in the order in which they asked.
 type fifo struct {
 	first, last *holder
 	n           int
 }
 
-// insert puts a goroutine in its place: behind those that asked before it.
+// insert adds h behind all goroutines that asked before it.
 func (f *fifo) insert(h *holder) {
 	after := f.last
 	for after != nil && after.number > h.number {
@@ -128,10 +128,10 @@ func (f *fifo) remove(h *holder) {
 
 func (k *cohort) reads() bool { return k.group.mode == record.Shared }
 
-// limit returns the number of leases that the cohort may have.
+// limit returns how many leases the cohort may have.
 func (k *cohort) limit() int { return max(k.group.permits, 1) }
 
-// waiting returns the number of goroutines of the cohort that wait behind others.
+// waiting returns how many of the cohort's goroutines wait behind a holder or in the queue.
 func (k *cohort) waiting() int {
 	if len(k.tenures) > 0 || k.seeker != nil && k.seeker.place != nil {
 		return k.fifo.n
@@ -139,7 +139,7 @@ func (k *cohort) waiting() int {
 	return 0
 }
 
-// lockOf returns the lock with these keys, or a new one if there is none.
+// lockOf returns the lock with the given keys, creating it if necessary.
 func (c *Client) lockOf(keys record.Keys) *lock {
 	l := c.locks[keys.Gate]
 	if l == nil {
@@ -153,8 +153,8 @@ func (c *Client) lockOf(keys record.Keys) *lock {
 	return l
 }
 
-// fold forgets the lock and the cohort of a holder if no other goroutine of the client waits for the lock. Most locks
-// are held this way, and a client may hold very many. [lock.unfold] restores both for the next goroutine that asks.
+// fold forgets the lock and the cohort of a holder if no other goroutine of the client wants the lock. Most locks are
+// held this way, and a client may hold a great many of them. [lock.unfold] restores both when another goroutine asks.
 func (h *holder) fold() {
 	k, t := h.cohort, h.tenure
 	l := k.lock
@@ -176,7 +176,7 @@ func (l *lock) unfold(h *holder) {
 	h.cohort, h.tenure = k, t
 }
 
-// find returns the cohort that a goroutine can join, nil if there is none.
+// find returns the cohort that a goroutine with the given group can join, or nil if there is none.
 func (l *lock) find(g *group) *cohort {
 	for _, k := range l.cohorts {
 		if !k.private && k.group.equal(g) {
@@ -197,7 +197,7 @@ func (l *lock) open(g group, private bool) *cohort {
 	return k
 }
 
-// settle forgets a cohort that has nothing left, and a lock without cohorts.
+// settle forgets the cohort if it has nothing left, and the lock if that was its last cohort.
 func (k *cohort) settle() {
 	l := k.lock
 	if k.fifo.n > 0 || k.founder || k.oneShots > 0 || k.seeker != nil || len(k.tenures) > 0 {
@@ -221,10 +221,10 @@ const (
 	waits role = iota
 	founds
 	enters
-	informs // lists the queue first
+	informs // lists the queue, then asks again
 )
 
-// ask adds the caller to a cohort.
+// ask assigns h to a cohort and returns what h does next.
 func (c *Client) ask(h *holder) (does role) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -245,7 +245,7 @@ func (c *Client) ask(h *holder) (does role) {
 	h.cohort = k
 	k.asked++
 	h.number = k.asked
-	k.oneShots++ // keeps the cohort from being forgotten meanwhile
+	k.oneShots++ // keeps the cohort from being forgotten during this call
 	defer func() {
 		switch {
 		case does != founds:
@@ -258,7 +258,7 @@ func (c *Client) ask(h *holder) (does role) {
 	}()
 	h.awaits = l.recallFor(h)
 	for i := len(k.tenures) - 1; i >= 0; i-- {
-		if t := k.tenures[i]; t.lease.Ended(now) { // and its holder has not released it yet
+		if t := k.tenures[i]; t.lease.Ended(now) { // but its holder has not released it yet
 			if t.inside == 0 {
 				t.recall()
 			} else {
@@ -280,8 +280,8 @@ func (c *Client) ask(h *holder) (does role) {
 	return waits
 }
 
-// recallFor gives up the idle leases whose records would make the server refuse the claim of h. It returns the last
-// one, nil if there is none.
+// recallFor gives up the idle leases whose records would make the server refuse h's claim. It returns the last of them,
+// or nil if there are none.
 func (l *lock) recallFor(h *holder) (recalled *session.Lease) {
 	for i := len(l.cohorts) - 1; i >= 0; i-- { //safety:idle-before
 		x := l.cohorts[i]
@@ -292,7 +292,7 @@ func (l *lock) recallFor(h *holder) (recalled *session.Lease) {
 	return recalled
 }
 
-// shared returns the lease that readers can join, nil if there is none.
+// shared returns the lease that another reader can join, or nil if there is none.
 func (k *cohort) shared() *tenure {
 	if !k.reads() || len(k.tenures) == 0 || k.tenures[0].inside == 0 || k.fifo.n > 0 {
 		return nil
@@ -300,7 +300,7 @@ func (k *cohort) shared() *tenure {
 	return k.tenures[0]
 }
 
-// push makes a goroutine wait in the FIFO.
+// push makes h wait in the FIFO.
 func (k *cohort) push(h *holder, now clock.Instant) {
 	if k.lock.standing(k, now) == nobody {
 		k.clear = h.number
@@ -309,7 +309,7 @@ func (k *cohort) push(h *holder, now clock.Instant) {
 	k.joined(h, now)
 }
 
-// joined is called when a goroutine has joined the FIFO.
+// joined must be called after h has joined the FIFO.
 func (k *cohort) joined(h *holder, now clock.Instant) {
 	if h.wake == nil {
 		h.wake = make(chan struct{}, 1)
@@ -319,7 +319,7 @@ func (k *cohort) joined(h *holder, now clock.Instant) {
 	for _, t := range k.tenures {
 		t.listen()
 	}
-	// Otherwise it is announced with its place, or its grant.
+	// Otherwise h is announced when the cohort gets a place or a lease.
 	if len(k.tenures) >= k.limit() || k.seeker != nil && k.seeker.place != nil {
 		k.announce(h)
 	}
@@ -332,7 +332,8 @@ func (k *cohort) joined(h *holder, now clock.Instant) {
 	}
 }
 
-// announce publishes that a goroutine waits: with the ticket of the place, or behind the holder of the lease.
+// announce publishes that h is waiting. The event carries the id and ticket of the cohort's place or, if the cohort has
+// no place, the id of the lease that h waits behind.
 func (k *cohort) announce(h *holder) {
 	h.queued = true
 	ev := session.Event{Type: session.EventQueued, Kind: h.a.Req.Kind, Name: h.a.Req.Name}
@@ -345,8 +346,8 @@ func (k *cohort) announce(h *holder) {
 	k.lock.c.s.Notify(h.a.Parent, ev)
 }
 
-// announceAll publishes that the goroutines of the FIFO wait: at a new place all of them, behind a holder only those
-// that were not announced before.
+// announceAll publishes which goroutines in the FIFO are waiting: all of them at a new place, but behind a holder only
+// those that have not been announced before.
 func (k *cohort) announceAll(placed bool) {
 	for h := k.fifo.first; h != nil; h = h.next {
 		if placed || !h.queued && len(k.tenures) >= k.limit() {
@@ -355,7 +356,7 @@ func (k *cohort) announceAll(placed bool) {
 	}
 }
 
-// resize sets the number of goroutines for the next renewal of the record.
+// resize sets the number of goroutines that the next renewal will write to the record.
 func (k *cohort) resize() {
 	switch {
 	case k.seeker != nil && k.seeker.place != nil:
@@ -365,7 +366,7 @@ func (k *cohort) resize() {
 	}
 }
 
-// hold makes a lease a tenure of the cohort.
+// hold makes l a tenure of the cohort.
 func (k *cohort) hold(l *session.Lease, now clock.Instant) *tenure {
 	t := &k.first
 	if t.cohort != nil {
@@ -376,14 +377,14 @@ func (k *cohort) hold(l *session.Lease, now clock.Instant) *tenure {
 	return t
 }
 
-// admit lets a goroutine in, which then enters the lease by itself.
+// admit counts h as inside. h then enters the lease on its own goroutine.
 func (t *tenure) admit(h *holder) {
 	t.inside++
 	t.deciding = false
 	h.tenure = t
 }
 
-// listen arranges for ended to be called.
+// listen arranges for ended to be called when the lease ends.
 func (t *tenure) listen() {
 	if t.listened || t.over {
 		return
@@ -394,21 +395,21 @@ func (t *tenure) listen() {
 	}
 }
 
-// ended is called when the lease has ended.
+// ended handles the end of the lease.
 func (t *tenure) ended() {
 	c := t.cohort.lock.c
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
 	case t.over:
-	case t.inside == 0: // a broken record keeps others out until it is deleted
+	case t.inside == 0: // the record may be broken, in which case it keeps others out until it is deleted
 		t.recall()
 	default:
 		t.drop()
 	}
 }
 
-// drop removes a tenure from its cohort: no goroutine enters it any more, and the FIFO seeks another lease.
+// drop removes the tenure from its cohort, so that no more goroutines enter it and the FIFO seeks another lease.
 func (t *tenure) drop() {
 	k := t.cohort
 	if t.idle {
@@ -423,17 +424,17 @@ func (t *tenure) drop() {
 	k.settle()
 }
 
-// verdict is the fate of a lease that the first goroutine of the FIFO could get.
+// verdict is what happens to a lease that the first goroutine in the FIFO could get.
 type verdict uint8
 
 const (
-	handOn   verdict = iota // to that goroutine
-	askFirst                // list the queue: it is not known whether others wait
-	release                 // others are ahead of it
+	handOn   verdict = iota // the goroutine gets it
+	askFirst                // list the queue to learn whether others are waiting
+	release                 // others go first
 )
 
-// judge decides whether a goroutine enters the lease. h is the first of the FIFO, or nil for a reader that has just
-// arrived.
+// judge decides whether a goroutine may enter the lease. h is the first goroutine in the FIFO, or nil for a reader that
+// has just arrived.
 func (k *cohort) judge(t *tenure, h *holder, now clock.Instant) verdict {
 	if h != nil && t.marked && h.number <= t.mark { //safety:owed-bounded
 		return handOn
@@ -448,9 +449,9 @@ func (k *cohort) judge(t *tenure, h *holder, now clock.Instant) verdict {
 	return release
 }
 
-// serve decides the fate of a lease that a goroutine may get: when a holder has left it, when readers wait alongside
-// it, and when the client learns more about others. by is the holder that has left, which releases the lease if that
-// is the decision. If by is nil, the client releases it.
+// serve decides what happens to a lease that a goroutine may get. It is called when a holder has left the lease, when
+// readers are waiting alongside it, and when the client learns more about others. by is the holder that has left; if
+// the lease is to be released, by does so. If by is nil, the client does.
 func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 	for !t.over && (t.inside == 0 || k.reads()) {
 		h := k.fifo.first
@@ -460,7 +461,7 @@ func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 		if t.idle {
 			k.lock.c.idle.remove(t)
 		}
-		if k.founder && t.inside == 0 { // the founder asked earlier, and joins the FIFO if it is refused
+		if k.founder && t.inside == 0 { // the founder asked earlier and joins the FIFO if it is refused
 			t.deciding = true
 			return
 		}
@@ -497,7 +498,7 @@ func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 	}
 }
 
-// giveUp releases a lease that has no holder inside.
+// giveUp releases a lease that has no holder inside, or leaves its release to by if by is not nil.
 func (t *tenure) giveUp(by *holder) {
 	t.drop()
 	if by != nil {
@@ -507,13 +508,13 @@ func (t *tenure) giveUp(by *holder) {
 	t.leave()
 }
 
-// leave deletes the record of a tenure that is over, without the mutex, which the end of the lease takes again.
+// leave deletes the tenure's record once Client.mu is released, because the end of the lease acquires it again.
 func (t *tenure) leave() {
 	l := t.lease
 	t.cohort.lock.c.later(func() { l.Leave(record.StatusGone) })
 }
 
-// unqueued ends the seeker of a cohort if no goroutine waits.
+// unqueued ends the cohort's seeker if no goroutine is waiting.
 func (k *cohort) unqueued() {
 	if k.fifo.n == 0 && k.seeker != nil {
 		k.seeker.cancel()
@@ -522,8 +523,8 @@ func (k *cohort) unqueued() {
 	}
 }
 
-// lost continues the call of a goroutine whose lease ended before it had entered. The goroutine goes ahead of those
-// that waited behind it. If no other goroutine is inside the lease, lost deletes its record.
+// lost returns what h does next when its lease has ended before h could enter. h goes ahead of the goroutines that
+// waited behind it. If no other goroutine is inside the lease, lost deletes the record.
 func (h *holder) lost() (does role) {
 	k, t := h.cohort, h.tenure
 	c := k.lock.c
@@ -532,7 +533,7 @@ func (h *holder) lost() (does role) {
 	t.inside--
 	again := false
 	switch {
-	case !slices.Contains(k.lock.cohorts, k): // no other goroutine waits
+	case !slices.Contains(k.lock.cohorts, k): // forgotten, because no other goroutine was waiting
 		again = true
 	case h.a.Req.Once:
 		k.oneShots++
@@ -547,7 +548,7 @@ func (h *holder) lost() (does role) {
 	last := t.inside == 0 //safety:last-again
 	c.unlock()
 	if last {
-		t.lease.Leave(record.StatusGone) // a broken record keeps others out until it is deleted
+		t.lease.Leave(record.StatusGone) // the record may be broken, in which case it keeps others out until it is deleted
 	}
 	if again {
 		return c.ask(h)

@@ -35,36 +35,36 @@ type Holding interface {
 	Abandon()
 }
 
-// holder is one call of Acquire, and its result: first a goroutine that wants a lock, then its part in a lease.
+// holder is one call of Acquire and its result: first a goroutine that wants a lock, then its part in a lease.
 type holder struct {
-	session.Holder // set once it is inside
+	session.Holder // set once the holder is inside
 	c              *Client
-	a              *call.Call // nil once it is inside
+	a              *call.Call // nil once the holder is inside
 
-	// Under Client.mu.
+	// Guarded by Client.mu.
 	cohort     *cohort        // nil if the holder is folded
-	tenure     *tenure        // the one that it is inside of, or about to enter; nil while it waits
-	prev, next *holder        // in the FIFO
-	number     uint64         // in the order in which the goroutines of the cohort asked
+	tenure     *tenure        // the lease that it is inside of or about to enter; nil while it waits
+	prev, next *holder        // links in the FIFO
+	number     uint64         // in the order in which the cohort's goroutines asked
 	waits      bool           // it is in the FIFO
-	queued     bool           // announced as waiting
-	informed   bool           // it has listed the queue, before it enters an idle lease
-	confirms   bool           // the lease was idle for a long time, and has to be confirmed
+	queued     bool           // it was announced as waiting
+	informed   bool           // it has listed the queue before entering an idle lease
+	confirms   bool           // it has to confirm a lease that was idle for a long time
 	releases   bool           // it has to release the lease that it has left
-	failure    *claim.Result  // the cohort's; nil while there is none
-	awaits     *session.Lease // an idle lease that was given up: the claim waits until its record is gone; nil if there is none
-	wake       chan struct{}  // signals that it is admitted, or fails; nil if it has not waited
-	hint       chan struct{}  // closed when the lock is contended
+	failure    *claim.Result  // why the cohort failed; nil if it has not
+	awaits     *session.Lease // an idle lease given up for it, whose record must be gone before it claims; nil if there is none
+	wake       chan struct{}  // signals that it is admitted or has failed; nil if it has never waited
+	hint       chan struct{}  // closed when the lock becomes contended
 	left       bool           // it no longer holds the lock
-	gate       string         // of the lock of a folded holder
-	turnEnds   clock.Instant  // the turn of its lease
+	gate       string         // of the lock, if the holder is folded
+	turnEnds   clock.Instant  // of the lease, if the holder is folded
 
 	linger   time.Duration
 	released sync.Once
 	result   error // of the release
 }
 
-// signal wakes a waiting goroutine.
+// signal wakes h if it is waiting.
 func (h *holder) signal() {
 	select {
 	case h.wake <- struct{}{}:
@@ -72,8 +72,8 @@ func (h *holder) signal() {
 	}
 }
 
-// Acquire takes the lock that req names. It returns what is held, or an error: a [call.BusyError] (only with Once), a
-// [call.WaitError] if the context or the maximum wait ended the wait, or one that matches another sentinel.
+// Acquire takes the lock that req names. If it fails, it returns a [call.BusyError] (only with Once), a
+// [call.WaitError] if the context or the maximum wait ended the wait, or an error that matches another sentinel.
 func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error) {
 	a, err := c.begin(ctx, req)
 	if err != nil {
@@ -84,7 +84,7 @@ func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error)
 	h := &holder{c: c, a: a, linger: a.Req.Linger}
 	a.Join(h)
 	if req.Once && a.Drains() && !c.lingering(a) {
-		// This comes before the gate, so that a one-shot writer stalls no reader.
+		// Look for a reader before claiming the gate, so that a one-shot writer stalls no reader.
 		if reader, ok := a.CurrentReader(); ok {
 			return nil, a.Locked(reader)
 		}
@@ -95,7 +95,7 @@ func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error)
 	return h, nil
 }
 
-// begin checks a request, and registers the call. The caller calls leave.
+// begin checks a request and registers the call. Unless it returns an error, the caller must call leave.
 func (c *Client) begin(ctx context.Context, req call.Request) (*call.Call, error) {
 	a, err := c.calls.New(ctx, req)
 	if err != nil {
@@ -130,7 +130,7 @@ func (c *Client) begin(ctx context.Context, req call.Request) (*call.Call, error
 	return a, nil
 }
 
-// lingering reports whether the client has an idle lease that a one-shot writer can enter.
+// lingering reports whether the client has an idle lease on the lock that a one-shot writer could enter.
 func (c *Client) lingering(a *call.Call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +179,7 @@ func (h *holder) acquire(c *Client, does role) error {
 	}
 }
 
-// wait waits in the FIFO until the goroutine is admitted.
+// wait waits in the FIFO until h is admitted, fails, or gives up.
 func (h *holder) wait(c *Client) (claim.Result, role) {
 	select {
 	case <-h.wake:
@@ -198,10 +198,10 @@ func (h *holder) wait(c *Client) (claim.Result, role) {
 	return claim.Result{Outcome: core.Ended, Err: h.a.Over()}, waits
 }
 
-// informWithin limits the wait of a one-shot acquire for a list of the queue.
+// informWithin limits how long a one-shot acquire waits for a list of the queue.
 const informWithin = 250 * time.Millisecond
 
-// inform makes a one-shot acquire list the queue before it enters an idle lease, and ask again.
+// inform makes a one-shot acquire list the queue before it enters an idle lease, and then ask again.
 func (h *holder) inform(c *Client) role {
 	h.informed = true
 	l := h.cohort.lock
@@ -211,7 +211,7 @@ func (h *holder) inform(c *Client) role {
 	if o != nil {
 		ctx, cancel := context.WithTimeout(h.a.Context(), informWithin)
 		defer cancel()
-		_ = l.inform(ctx, o) // without an answer the lease is given up
+		_ = l.inform(ctx, o) // without an answer, ask gives up the lease
 		c.mu.Lock()
 		l.changed(c.b.Instant())
 		c.unlock()
@@ -219,8 +219,8 @@ func (h *holder) inform(c *Client) role {
 	return c.ask(h)
 }
 
-// found tries to get the lock with a first write on the caller's goroutine. If that is refused, the caller waits in the
-// FIFO, and the seeker continues its claim.
+// found tries to get the lock with a first write from the caller's goroutine. If the write is refused, the caller waits
+// in the FIFO and a seeker continues its claim, unless the acquire is one-shot.
 func (h *holder) found(c *Client) (claim.Result, role) {
 	a := h.a
 	res := h.firstWrite(c)
@@ -246,7 +246,7 @@ func (h *holder) found(c *Client) (claim.Result, role) {
 			k.announceAll(false)
 			k.resize()
 			if k.reads() {
-				// Readers that arrived before the answer enter with the founder, unless a writer is known.
+				// Unless a writer is known to wait, readers that arrived before the answer enter with the founder.
 				t.marked, t.mark = k.lock.standing(k, now) != somebody, k.asked
 				k.serve(t, nil, now)
 			}
@@ -260,26 +260,26 @@ func (h *holder) found(c *Client) (claim.Result, role) {
 		return claim.Result{}, waits
 	}
 	if errors.Is(res.Err, kvstore.ErrNoStream) && !a.Req.Once {
-		k.fail(res, now) // the leader is missing for all
+		k.fail(res, now) // none of the waiters can reach a leader
 	}
 	k.seek(now)
 	k.settle()
 	return res, waits
 }
 
-// firstWrite tries to get the lock at once.
+// firstWrite tries to get the lock without queueing.
 func (h *holder) firstWrite(c *Client) claim.Result {
 	a := h.a
 	for h.awaits != nil {
 		select {
-		case <-h.awaits.Leave(record.StatusGone): // which has begun
+		case <-h.awaits.Leave(record.StatusGone): // already under way
 		case <-a.Context().Done():
 			return claim.Result{Outcome: core.Ended, Err: a.Over()}
 		case <-c.b.Granting().Done():
 			return claim.Result{Outcome: core.Ended, Err: a.Over()}
 		}
 		c.mu.Lock()
-		h.awaits = h.cohort.lock.recallFor(h) // another one may have become idle
+		h.awaits = h.cohort.lock.recallFor(h) // another lease may have become idle
 		c.unlock()
 	}
 	a.Prepare()
@@ -301,8 +301,8 @@ func (h *holder) firstWrite(c *Client) claim.Result {
 	return res
 }
 
-// enter makes the goroutine a holder of its lease. The first writer drains the readers. Later writers enter behind the
-// same gate, which has admitted no reader since. Admit refuses all of them once the lease of the gate has ended.
+// enter makes h a holder of its lease. The first writer waits for the readers to leave. Later writers enter behind the
+// same gate, which has admitted no reader since. Once the gate's lease has ended, Admit refuses all of them.
 func (h *holder) enter() claim.Result {
 	a, t := h.a, h.tenure
 	c := h.c
@@ -319,7 +319,7 @@ func (h *holder) enter() claim.Result {
 		_ = t.lease.Confirm(a.Context()) // Admit decides
 	}
 	for {
-		// The bucket is checked here too, for a claim that was acknowledged just now, and a lease that was handed on.
+		// Check the bucket here as well, for a claim that was acknowledged just now or a lease that was handed on.
 		if err := a.Unfit(); err != nil { //safety:unfit-grants-none
 			return claim.Result{Outcome: core.Ended, Err: err}
 		}
@@ -334,18 +334,18 @@ func (h *holder) enter() claim.Result {
 		case err != nil:
 			return claim.Result{Outcome: core.Lost}
 		case !admitted:
-			if cause := a.Over(); cause != nil { // a one-shot acquire then waits for nothing
+			if cause := a.Over(); cause != nil { // a one-shot acquire whose time is over does not wait
 				return claim.Result{Outcome: core.Ended, Err: cause}
 			}
-			_ = t.lease.Renewed(a.Context()) // an error shows in the next try
+			_ = t.lease.Renewed(a.Context()) // an error shows on the next try
 			continue
 		}
 		return claim.Result{Outcome: core.Granted}
 	}
 }
 
-// giveUp removes the goroutine from its cohort. wait waits until its records are gone, so that no client meets the
-// place of a call that has returned.
+// giveUp removes h from its cohort. wait blocks until h's records are gone, so that no client runs into the place of a
+// call that has returned.
 func (h *holder) giveUp(c *Client) (wait func()) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -383,8 +383,8 @@ func (h *holder) giveUp(c *Client) (wait func()) {
 	return func() {}
 }
 
-// seen returns what is known about the lock, with the goroutine's position in the queue. The error is the reason why
-// the server may be unavailable to it, nil if the server's last answer was that the lock is held or the cohort queued.
+// seen returns what is known about the lock, including h's position in the queue. The error is why the server may be
+// unavailable to h, or nil if the server's last answer was that the lock is held or the cohort is queued.
 func (k *cohort) seen(h *holder, now clock.Instant) (*call.LockState, error) {
 	s := new(call.LockState)
 	var outage error = call.ErrUnanswered
@@ -406,7 +406,7 @@ func (k *cohort) seen(h *holder, now clock.Instant) (*call.LockState, error) {
 			switch {
 			case t == h.tenure || t.lease.Ended(now):
 			case k.reads() && x.reads():
-				if x == k { // it waits alongside readers of its client
+				if x == k { // h waits alongside readers of its own client
 					outage = nil
 				}
 			default:
@@ -430,8 +430,8 @@ func (k *cohort) seen(h *holder, now clock.Instant) (*call.LockState, error) {
 	return s, outage
 }
 
-// Release ends the holder's part in the lease. Either the first waiter is admitted, or the other readers continue, or
-// the lease is released: see [session.Lease.Release]. Further calls wait for the first and return its result.
+// Release ends the holder's part in the lease. Then the first waiter is admitted, the other readers continue, or the
+// lease is released; see [session.Lease.Release]. Further calls wait for the first and return its result.
 func (h *holder) Release(ctx context.Context) error {
 	h.released.Do(func() {
 		c := h.c
@@ -454,7 +454,7 @@ func (h *holder) Release(ctx context.Context) error {
 			return
 		}
 		c.unlock()
-		// Leave comes first: the next holder may release at once, or end the lease by giving up.
+		// Leave first, because the next holder may release immediately or end the lease by giving up.
 		h.result = h.Holder.Leave(now) //safety:one-at-a-time
 		c.mu.Lock()
 		t.inside--
@@ -470,11 +470,11 @@ func (h *holder) Release(ctx context.Context) error {
 	return h.result
 }
 
-// goesOn reports whether the lease is still of use when h leaves it.
+// goesOn reports whether the lease is still needed after h has left it.
 func (t *tenure) goesOn(h *holder, now clock.Instant) bool {
 	k := t.cohort
 	switch {
-	// This holds even if the lease has ended: the last reader to leave deletes a broken record.
+	// This applies even if the lease has ended, because the last reader to leave deletes a broken record.
 	case t.inside > 1: //safety:last-leaves
 		return true
 	case t.over:
@@ -485,8 +485,8 @@ func (t *tenure) goesOn(h *holder, now clock.Instant) bool {
 	return t.lingers(h.linger, now)
 }
 
-// Retire ends the holder's part in a lease that is not renewed, and leaves the record: see [session.Lease.Retire]. The
-// lease has no other holder.
+// Retire ends the holder's part in a lease that is not renewed, and leaves the record in place; see
+// [session.Lease.Retire]. Such a lease has no other holder.
 func (h *holder) Retire() error {
 	h.released.Do(func() {
 		h.result = h.Holder.Retire()
@@ -495,7 +495,7 @@ func (h *holder) Retire() error {
 	return h.result
 }
 
-// Abandon lets the lease run out, because the handle of a holder was dropped. No further reader joins it.
+// Abandon lets the lease run out, because the holder's handle was dropped. No more readers join the lease.
 func (h *holder) Abandon() {
 	h.released.Do(func() {
 		h.Holder.Abandon()
@@ -503,7 +503,7 @@ func (h *holder) Abandon() {
 	})
 }
 
-// part removes the holder's lease from its cohort: no other goroutine gets it.
+// part removes h's lease from the cohort, so that no other goroutine gets it.
 func (h *holder) part() {
 	c := h.c
 	c.mu.Lock()
@@ -518,8 +518,8 @@ func (h *holder) part() {
 	h.tenure.drop()
 }
 
-// Contended returns a channel that is closed when a goroutine or another client waits for what the holder has. The
-// first call makes the client subscribe to the queue and list it, in the background. The subscription ends with the
+// Contended returns a channel that is closed when another goroutine or another client is waiting for what h holds. The
+// first call makes the client subscribe to the queue and list it in the background. The subscription ends with the
 // lease.
 func (h *holder) Contended() <-chan struct{} {
 	c := h.c
@@ -530,7 +530,7 @@ func (h *holder) Contended() <-chan struct{} {
 	}
 	h.hint = make(chan struct{})
 	if h.cohort == nil && !h.left {
-		encoded, _ := record.EncodeName(h.Name()) // cannot fail: it was encoded before
+		encoded, _ := record.EncodeName(h.Name()) // cannot fail, because the name was encoded before
 		c.lockOf(record.KeysOf(h.Holder.Lease().Kind, encoded))
 	}
 	if h.left {
@@ -550,7 +550,7 @@ func (h *holder) Contended() <-chan struct{} {
 	return h.hint
 }
 
-// unhint stops the notification of a holder that leaves.
+// unhint stops contention notifications for h, which is leaving.
 func (h *holder) unhint() {
 	h.left = true
 	k := h.cohort

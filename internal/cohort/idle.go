@@ -7,24 +7,26 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// A lease lingers when its last holder has left and asked for that: the client keeps it, and the next goroutine that
-// asks for the lock is admitted without a message. The client gives up an idle lease when another client queues, or
-// when a goroutine that the lease cannot serve asks for the lock. The client keeps an idle lease only while a
-// subscription shows who queues. A notification may be lost, so a goroutine enters an idle lease only if the client has
-// listed the queue within [idleSilence], or lists it first. An idle lease that no goroutine enters ends when its time
-// is over.
+// A lease lingers if its last holder has asked for that: the client keeps the lease, and the next goroutine that asks
+// for the lock is admitted without a message to the server. The client gives up an idle lease when another client
+// queues, when a goroutine that the lease cannot serve asks for the lock, or when the linger time is over.
 //
-// An idle lease is never used again once its release has begun: recall removes it from its cohort first.
+// The client keeps an idle lease only while a subscription shows who queues. Because a notification may be lost, a
+// goroutine may enter an idle lease only if the client has listed the queue within [idleSilence]; otherwise the queue
+// is listed first.
+//
+// Once the release of an idle lease has begun, the lease is never used again, because recall first removes it from its
+// cohort.
 
-// sweepEvery is the shortest time between two rounds through the idle leases.
+// sweepEvery is the shortest time between two sweeps of the idle leases.
 const sweepEvery = 10 * time.Millisecond
 
-// idleList has the idle leases of a client, in the order in which they became idle.
+// idleList holds the idle leases of a client, in the order in which they became idle.
 type idleList struct {
 	oldest, newest *tenure
 	n              int
-	alarm          *time.Timer   // starts the next round; nil if no lease has ever been idle
-	rings          clock.Instant // when it is due; 0 if it is not set
+	alarm          *time.Timer   // triggers the next sweep; nil until a lease is idle for the first time
+	rings          clock.Instant // when alarm fires; 0 if it is not set
 }
 
 func (l *idleList) add(t *tenure) {
@@ -53,7 +55,7 @@ func (l *idleList) remove(t *tenure) {
 	l.n--
 }
 
-// idleTenure returns the lease of the cohort that lingers, nil if none does.
+// idleTenure returns the cohort's idle lease, or nil if there is none.
 func (k *cohort) idleTenure() *tenure {
 	if len(k.tenures) > 0 && k.tenures[0].idle {
 		return k.tenures[0]
@@ -72,7 +74,7 @@ func (t *tenure) lingers(linger time.Duration, now clock.Instant) bool {
 	return shown && now < until
 }
 
-// idles makes the lease idle.
+// idles makes the lease idle for up to linger.
 func (t *tenure) idles(linger time.Duration, now clock.Instant) {
 	c := t.cohort.lock.c
 	t.idleSince, t.idleEnds = now, now.Add(linger)
@@ -80,7 +82,7 @@ func (t *tenure) idles(linger time.Duration, now clock.Instant) {
 	c.idle.add(t)
 	t.listen()
 	t.lease.Idle()
-	if l := t.cohort.lock; !l.others.quiet(t.cohort.reads(), now) { // others may have queued before the subscription
+	if l := t.cohort.lock; !l.others.quiet(t.cohort.reads(), now) { // others may have queued before the client subscribed
 		l.list()
 	}
 	if c.idle.n > c.most {
@@ -89,9 +91,9 @@ func (t *tenure) idles(linger time.Duration, now clock.Instant) {
 	c.sweepAt(t.idleEnds)
 }
 
-// take lets a goroutine enter an idle lease if the client has listed the queue recently. Otherwise the goroutine waits
-// for a list. A one-shot acquire lists the queue itself, and claims the lock if that fails. If the lease was idle for a
-// long time, the goroutine first makes sure that the record is still there.
+// take lets h enter an idle lease if the client has listed the queue recently. Otherwise h waits for a list, unless it
+// is a one-shot acquire, which lists the queue itself and claims the lock if that fails. If the lease has been idle for
+// a long time, h first makes sure that its record still exists.
 func (t *tenure) take(h *holder, now clock.Instant) role {
 	k := t.cohort
 	l := k.lock
@@ -110,7 +112,7 @@ func (t *tenure) take(h *holder, now clock.Instant) role {
 		return founds
 	}
 	if now.Sub(l.others.heardAt(k.reads())) >= idleSilence*4/5 {
-		l.list() // before the last one is too old
+		l.list() // before the last list becomes too old
 	}
 	l.c.idle.remove(t)
 	sent, _ := t.lease.Confirmation()
@@ -119,7 +121,7 @@ func (t *tenure) take(h *holder, now clock.Instant) role {
 	return enters
 }
 
-// recall gives up a lease that has no holder inside.
+// recall gives up a lease that has no holder inside, and returns it.
 func (t *tenure) recall() *session.Lease {
 	t.drop() //safety:recall-closes
 	t.leave()
@@ -140,7 +142,7 @@ func (c *Client) recallIdle() {
 	}
 }
 
-// sweepAt sets the alarm for the next round through the idle leases.
+// sweepAt schedules a sweep for time at, unless an earlier one is already scheduled.
 func (c *Client) sweepAt(at clock.Instant) {
 	if c.idle.rings != 0 && c.idle.rings <= at {
 		return
@@ -153,7 +155,7 @@ func (c *Client) sweepAt(at clock.Instant) {
 	}
 }
 
-// sweep gives up the idle leases whose time is over.
+// sweep gives up the idle leases whose time is over and schedules the next sweep.
 func (c *Client) sweep() {
 	c.mu.Lock()
 	defer c.unlock()

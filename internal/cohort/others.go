@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// silence limits the age of a list that showed no waiter: the notification of a place may be lost.
+	// silence limits the age of a list that showed no waiters, because the notification of a place may be lost.
 	silence = time.Second
-	// idleSilence is that limit for a goroutine that enters an idle lease. A waiter renews its place at least that
-	// often, which is notified too.
+	// idleSilence is the same limit for entering an idle lease. Waiters renew their places at least this often, and
+	// each renewal sends another notification.
 	idleSilence = 5 * time.Second
 )
 
-// standing is what a client knows about others, outside a cohort, that want its lock. A mistake costs fairness for a
-// moment, never exclusion.
+// standing is what a client knows about others, outside a cohort, that want the cohort's lock. A mistake costs fairness
+// for a moment, but never exclusion.
 type standing uint8
 
 const (
@@ -30,20 +30,20 @@ const (
 	somebody
 )
 
-// others is what a client knows about other clients' places in the queue of a lock. A lock that only one of the
-// client's goroutines wants has none.
+// others is what a client knows about other clients' places in the queue of a lock. There is usually none while only
+// one of the client's goroutines wants the lock.
 //
-// A list shows what came before it, and the subscription what comes after. So a list counts only if the subscription
-// was in place when it was requested. The leader's answer to a write or a probe sent after the subscription proves
-// that. When another server takes over the subscription, the proof ends.
+// A list shows what happened before it was read, and the subscription shows what happens later. So a list is valid only
+// if the subscription was in place when the list was requested, which is proven by the leader's answer to a write or
+// probe sent after subscribing. The proof ends when another server takes over the subscription.
 //
-// It is plain data, under Client.mu.
+// others is plain data, guarded by Client.mu.
 type others struct {
-	queueIn, gateIn bool          // subscribed to
-	asked           [2]bool       // the subscription to the queue, and to the gate, is made or being made
+	queueIn, gateIn bool          // the client has subscribed to the queue, and to the gate
+	asked           [2]bool       // for the queue and the gate: the client has subscribed or is about to
 	proven          clock.Instant // since when the subscriptions are known to be in place; 0 if not known
 	epoch           uint32        // how often the proof has ended
-	listedAt        clock.Instant // when the last whole list of the queue was requested; 0 if never
+	listedAt        clock.Instant // when the last list of the whole queue was requested; 0 if never
 	listing         bool          // a list is under way
 	gate            gateSeen
 
@@ -52,11 +52,11 @@ type others struct {
 	swept  clock.Instant
 }
 
-// seat is the place of another client.
+// seat is another client's place.
 type seat struct {
 	reads bool
 	at    clock.Instant // when it was last seen
-	until clock.Instant // an upper bound for the end of its TTL
+	until clock.Instant // upper bound on the end of its TTL
 }
 
 // departure is the tombstone of a place, which an older list may still show.
@@ -67,34 +67,34 @@ type departure struct {
 
 // gateSeen is the last known record of the gate of a lock for which the client has readers.
 type gateSeen struct {
-	entry    *record.Entry // the last one that was live; nil if there is none
+	entry    *record.Entry // the last live record; nil if there is none
 	live     bool          // the last record is not a tombstone
-	listedAt clock.Instant // when it was last read along with the queue; 0 if never
+	listedAt clock.Instant // when the gate was last read along with the queue; 0 if never
 	revision uint64
-	at       clock.Instant // when it became known
-	until    clock.Instant // an upper bound for the end of its TTL
+	at       clock.Instant // when the last record became known
+	until    clock.Instant // upper bound on the end of its TTL
 }
 
 func (g *gateSeen) inPlace(now clock.Instant) bool { return g.live && now < g.until }
 
-// subscribed records a new subscription, to the queue or to the gate.
+// subscribed records a new subscription, to the gate or to the queue.
 func (o *others) subscribed(gate bool) {
 	if gate {
 		o.gateIn = true
 	} else {
 		o.queueIn = true
 	}
-	o.moved() // an answer to an earlier write is no proof of this one //safety:gate-subscribed
+	o.moved() // the answer to an earlier write does not prove this subscription //safety:gate-subscribed
 }
 
-// moved ends the proof of the subscriptions: another server serves them now.
+// moved ends the proof of the subscriptions, because one of them is new or is served by another server.
 func (o *others) moved() {
 	o.proven = 0 //safety:queue-recheck
 	o.epoch++
 }
 
-// prove records that the subscriptions have been in place at least since time since, unless the proof has ended since
-// epoch.
+// prove records that the subscriptions have been in place at least since the given time, unless their proof has ended
+// since epoch.
 func (o *others) prove(since clock.Instant, epoch uint32) {
 	if o.proven == 0 && o.epoch == epoch {
 		o.proven = since
@@ -106,19 +106,19 @@ func (o *others) proves(reads bool) bool {
 	return o != nil && o.proven != 0 && o.queueIn && (!reads || o.gateIn)
 }
 
-// fresh reports whether a list that was requested at time at still counts.
+// fresh reports whether a list that was requested at time at is still valid.
 func (o *others) fresh(at, now clock.Instant) bool {
-	// An older list does not show what happened between it and the subscription.
+	// An older list misses what happened between the list and the subscription.
 	return o.proven != 0 && at != 0 && at >= o.proven && now.Sub(at) < silence //safety:silence-bounded
 }
 
-// quiet reports whether a goroutine may enter an idle lease, as far as others are concerned.
+// quiet reports whether other clients leave a goroutine free to enter an idle lease.
 func (o *others) quiet(reads bool, now clock.Instant) bool {
 	at := o.heardAt(reads)
 	return o.proves(reads) && at != 0 && at >= o.proven && now.Sub(at) < idleSilence //safety:linger-informed
 }
 
-// heardAt returns when the queue, and for readers the gate too, was last listed; 0 if never.
+// heardAt returns when the queue, and for readers also the gate, was last listed, or 0 if it never was.
 func (o *others) heardAt(reads bool) clock.Instant {
 	if o == nil {
 		return 0
@@ -132,7 +132,7 @@ func (o *others) heardAt(reads bool) clock.Instant {
 	return min(o.listedAt, o.gate.listedAt)
 }
 
-// standing judges the known places, and for readers the gate. Readers do not block readers.
+// standing judges by the known places and, for readers, by the gate. Readers do not block readers.
 func (o *others) standing(reads bool, now clock.Instant) standing {
 	switch {
 	case o == nil:
@@ -145,7 +145,7 @@ func (o *others) standing(reads bool, now clock.Instant) standing {
 	return unknown
 }
 
-// earliest returns the time at which the first record that keeps goroutines out ends, 0 if there is none. It forgets
+// earliest returns the time at which the first record that keeps goroutines out ends, or 0 if there is none. It forgets
 // places whose TTL is over.
 func (o *others) earliest(reads bool, now clock.Instant) (until clock.Instant) {
 	note := func(end clock.Instant) {
@@ -167,8 +167,9 @@ func (o *others) earliest(reads bool, now clock.Instant) (until clock.Instant) {
 	return until
 }
 
-// placeSeen records a place of another client, from a notification or from a list that was requested at listedAt, which
-// is 0 for a notification. A list overrides a tombstone that was known before it, because a notification may be forged.
+// placeSeen records another client's place, from a notification or from a list that was requested at listedAt. For a
+// notification, listedAt is 0. A list overrides a tombstone known before the request, because a notification may be
+// forged.
 func (o *others) placeSeen(e record.Entry, listedAt, now clock.Instant) {
 	if e.Unreadable || e.Status != record.StatusWaiting {
 		return
@@ -183,8 +184,8 @@ func (o *others) placeSeen(e record.Entry, listedAt, now clock.Instant) {
 }
 
 // listed completes a list of the whole queue that was requested at time at, after its places have been recorded. It
-// forgets any place last seen before then that the list does not show. Such a place has ended, since the end of a TTL
-// is not notified, or never existed, since a notification may be forged.
+// forgets any place that was last seen before the request and is not in the list. Either the place's TTL is over, which
+// is not notified, or the place never existed, because its notification was forged.
 func (o *others) listed(at clock.Instant) {
 	o.listedAt = at
 	for key, s := range o.places {
@@ -194,7 +195,7 @@ func (o *others) listed(at clock.Instant) {
 	}
 }
 
-// placeGone records that a place is gone.
+// placeGone records the tombstone of a place and forgets old tombstones.
 func (o *others) placeGone(key string, revision uint64, now clock.Instant) {
 	delete(o.places, key)
 	if o.gone == nil {
@@ -211,8 +212,8 @@ func (o *others) placeGone(key string, revision uint64, now clock.Instant) {
 	}
 }
 
-// gateSeen records the gate, from a notification or from a list that was requested at listedAt, which is 0 for a
-// notification. A list overrides what was known before it, because a notification may be forged.
+// gateSeen records the gate, from a notification or from a list that was requested at listedAt. For a notification,
+// listedAt is 0. A list overrides anything known before the request, because a notification may be forged.
 func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
 	g := &o.gate
 	if e.Revision < g.revision && (listedAt == 0 || listedAt < g.at) {
@@ -221,7 +222,7 @@ func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
 	switch {
 	case listedAt != 0:
 		g.listedAt = listedAt
-	case !e.Live(): // a notification may be forged: a list has to show that the gate is gone
+	case !e.Live(): // the notification may be forged, so a list has to show that the gate is gone
 		g.listedAt = 0
 	}
 	g.revision, g.live, g.at = e.Revision, e.Live(), now
@@ -233,8 +234,8 @@ func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
 	}
 }
 
-// standing returns what is known about others, outside the cohort, that want the lock: other clients, and goroutines
-// of this client that the cohort's record cannot serve.
+// standing returns what is known about others, outside the cohort, that want the lock: other clients, and goroutines of
+// this client that the cohort's record cannot serve.
 func (l *lock) standing(k *cohort, now clock.Instant) standing {
 	for _, x := range l.cohorts {
 		switch {
@@ -246,7 +247,7 @@ func (l *lock) standing(k *cohort, now clock.Instant) standing {
 	return l.others.standing(k.reads(), now)
 }
 
-// anyReads reports whether a cohort of the lock reads, so that the gate matters.
+// anyReads reports whether any cohort of the lock reads, which makes the gate relevant.
 func (l *lock) anyReads() bool {
 	for _, k := range l.cohorts {
 		if k.reads() {
@@ -256,7 +257,7 @@ func (l *lock) anyReads() bool {
 	return false
 }
 
-// changed is called when the client learns more about others.
+// changed must be called when the client has learned more about others.
 func (l *lock) changed(now clock.Instant) {
 	for i := len(l.cohorts) - 1; i >= 0; i-- {
 		k := l.cohorts[i]
@@ -271,7 +272,7 @@ func (l *lock) changed(now clock.Instant) {
 			case waits && t.idle: //safety:place-recalls
 				t.recall()
 			case waits && !t.marked: //safety:mark-once
-				// Goroutines that have asked since then may have come after the first of the others.
+				// Goroutines that asked after k.clear may have come after the first of the others.
 				t.marked, t.mark = true, k.clear
 			}
 		}
@@ -282,13 +283,14 @@ func (l *lock) changed(now clock.Instant) {
 	l.contend(now)
 }
 
-// wakeReaders lists the queue again for readers that wait alongside a lease, unless a notification comes first: when
-// the writer's record that keeps them out ends, or after a while, because the end of a record may be missed.
+// wakeReaders schedules a list for readers that wait alongside a lease, in case no notification comes first. The queue
+// is listed when the first record that keeps the readers out ends, or after a while, because the client may miss that
+// end.
 func (l *lock) wakeReaders(now clock.Instant) {
 	if l.blocked != nil {
 		return
 	}
-	until := now.Add(silence) // after a list that did not succeed
+	until := now.Add(silence) // used if the last list failed
 	if l.others != nil {
 		until = min(cmp.Or(l.others.earliest(true, now), until), now.Add(2*silence))
 	}
@@ -302,7 +304,7 @@ func (l *lock) wakeReaders(now clock.Instant) {
 	})
 }
 
-// refresh lists the queue before the last list is too old to count.
+// refresh lists the queue before the last list becomes too old.
 func (l *lock) refresh(now clock.Instant) {
 	if o := l.others; o != nil && o.fresh(o.listedAt, now) && now.Sub(o.listedAt) < silence/2 {
 		return
@@ -329,25 +331,25 @@ func (l *lock) list() {
 		l.c.mu.Lock()
 		defer l.c.unlock()
 		l.listed(l.c.b.Instant())
-		o.listing = false // last: what a list does not show must not cause another one at once
+		o.listing = false // last, so that whatever the list did not show cannot trigger another list immediately
 	})
 }
 
-// listed is called at the end of a list, whether or not it has succeeded.
+// listed must be called at the end of a list, whether or not the list succeeded.
 func (l *lock) listed(now clock.Instant) {
 	l.changed(now)
 	for i := len(l.cohorts) - 1; i >= 0; i-- {
 		k := l.cohorts[i]
 		for j := len(k.tenures) - 1; j >= 0; j-- {
 			if t, h := k.tenures[j], k.fifo.first; t.deciding && !k.founder && (h == nil || k.judge(t, h, now) == askFirst) {
-				t.giveUp(nil) // the server gives no answer: the others go first
+				t.giveUp(nil) // the server does not answer, so others go first
 			}
 		}
 		k.decide(now)
 	}
 }
 
-// decide serves the leases that are being decided: no holder is inside, and goroutines wait.
+// decide serves the leases that are being decided: no holder is inside, and goroutines may be waiting.
 func (k *cohort) decide(now clock.Instant) {
 	for j := len(k.tenures) - 1; j >= 0; j-- {
 		if t := k.tenures[j]; t.deciding {
@@ -357,7 +359,8 @@ func (k *cohort) decide(now clock.Instant) {
 	}
 }
 
-// inform subscribes to the queue and lists it, with the gate if the client reads. It waits for the server.
+// inform subscribes to the queue and lists it, together with the gate if the client has readers. It waits for the
+// server.
 func (l *lock) inform(ctx context.Context, o *others) error {
 	c := l.c
 	l.subscribe()
@@ -366,7 +369,7 @@ func (l *lock) inform(ctx context.Context, o *others) error {
 	subscribed := o.queueIn && (o.gateIn || !reads)
 	c.mu.Unlock()
 	switch {
-	case !subscribed: // a list would not count
+	case !subscribed: // a list would not be valid
 		return errNoWatch
 	case !proven:
 		if _, err := c.b.Probe(ctx, l.probed()); err != nil {
@@ -397,7 +400,8 @@ func (l *lock) inform(ctx context.Context, o *others) error {
 	return nil
 }
 
-// probed returns the key whose refused write proves a subscription: one that a user of the lock may write.
+// probed returns the key to probe, by a write that is refused, in order to prove a subscription. Every user of the lock
+// may write this key.
 func (l *lock) probed() string {
 	if l.keys.Kind == record.Semaphore {
 		return l.keys.Slot(0)
@@ -407,7 +411,7 @@ func (l *lock) probed() string {
 
 var errNoWatch = errors.New("the queue cannot be watched")
 
-// noteList records a whole list of the queue that was requested at time at.
+// noteList records a list of the whole queue that was requested at time at.
 func (l *lock) noteList(o *others, queue []record.Entry, at clock.Instant) {
 	l.notePlaces(o, queue, at)
 	o.listed(at)
@@ -422,8 +426,8 @@ func (l *lock) notePlaces(o *others, queue []record.Entry, at clock.Instant) {
 	}
 }
 
-// subscribe starts watching the queue, and the gate if the client reads. The answer to a later write proves the
-// subscription. It returns what is known, and the epoch of the proof.
+// subscribe starts watching the queue, and the gate if the client has readers. The answer to a later write proves the
+// subscriptions. subscribe returns what is known about others, and the current epoch.
 func (l *lock) subscribe() (o *others, epoch uint32) {
 	c := l.c
 	c.mu.Lock()
@@ -449,7 +453,7 @@ func (l *lock) subscribe() (o *others, epoch uint32) {
 		switch {
 		case err != nil:
 			o.asked[i] = false
-		case l.others != o: // no goroutine waits any more
+		case l.others != o: // unwatched in the meantime
 			c.s.Send(w.Stop)
 		default:
 			*[2]*kvstore.Watch{&l.queue, &l.gate}[i] = w
@@ -462,7 +466,7 @@ func (l *lock) subscribe() (o *others, epoch uint32) {
 	return o, o.epoch
 }
 
-// silenced gives up the idle leases and the subscriptions: the bucket no longer publishes its changes.
+// silenced gives up the idle leases and the subscriptions, because the bucket no longer publishes its changes.
 func (l *lock) silenced() {
 	for i := len(l.cohorts) - 1; i >= 0; i-- {
 		if t := l.cohorts[i].idleTenure(); t != nil {
@@ -472,7 +476,7 @@ func (l *lock) silenced() {
 	l.unwatch()
 }
 
-// unwatch ends the subscriptions, and forgets what they have delivered.
+// unwatch ends the subscriptions and forgets what they have delivered.
 func (l *lock) unwatch() {
 	for _, w := range []*kvstore.Watch{&l.queue, &l.gate} {
 		if *w != nil {
@@ -487,13 +491,13 @@ func (l *lock) unwatch() {
 	l.others = nil
 }
 
-// notified handles a change to the queue or the gate.
+// notified handles a notification of a change to the queue or the gate.
 func (l *lock) notified(o *others, ev kvstore.Event) {
 	now := l.c.b.Instant()
 	var e record.Entry
 	if ev.Kind == kvstore.Put || ev.Record.Key == l.keys.Gate {
 		if e = record.Of(ev.Record); ev.Kind == kvstore.Put && e.Client == l.c.b.Client && e.Key != l.keys.Gate {
-			return // the lock itself knows more of this client's cohorts
+			return // the lock itself knows more about this client's cohorts
 		}
 	}
 	l.c.mu.Lock()
@@ -505,7 +509,7 @@ func (l *lock) notified(o *others, ev kvstore.Event) {
 	case ev.Kind == kvstore.Recheck: // another server serves the subscription now
 		o.moved()
 		for _, k := range l.cohorts {
-			if k.reads() && k.fifo.n > 0 && len(k.tenures) > 0 { // the reason for their wait may be over
+			if k.reads() && k.fifo.n > 0 && len(k.tenures) > 0 { // whatever keeps the readers waiting may be over
 				defer l.list()
 				break
 			}
@@ -531,7 +535,7 @@ func (k *cohort) contended(now clock.Instant) bool {
 	return k.fifo.n > 0 && !k.reads() || k.lock.standing(k, now) == somebody //safety:contended-asked
 }
 
-// contend notifies the holders that asked whether anyone waits.
+// contend notifies the holders that have called Contended if anyone waits for their leases.
 func (l *lock) contend(now clock.Instant) {
 	for _, k := range l.cohorts {
 		if len(k.hinted) > 0 && k.contended(now) {

@@ -13,28 +13,28 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// seeker is the goroutine that gets a lease for the FIFO of a cohort. It ends with a lease, with an error, or when no
-// goroutine waits any more. Without a lease, it withdraws its claim and its place. An acknowledgement that arrives
-// later leads to the deletion of its record, never to a grant.
+// seeker is the goroutine that gets a lease for a cohort's FIFO. It ends when it has a lease, when it fails, or when no
+// goroutine waits any more. If it has no lease, it withdraws its claim and its place. An acknowledgement that arrives
+// later causes the deletion of its record, never a grant.
 type seeker struct {
 	cohort *cohort
 	a      *call.Call
 	ctx    context.Context
 	cancel context.CancelFunc
-	queues bool          // others are ahead of the cohort: it queues before it claims
+	queues bool          // others are ahead of the cohort, so the seeker queues before it claims
 	gone   chan struct{} // closed when the seeker has ended
 
-	// Under Client.mu.
-	place *session.Place // its place in the queue; nil if there is none
-	asked uint64         // the end of the FIFO when the seeker began
-	mark  uint64         // the end of the FIFO when the ticket was sent; 0 if none was
-	proof func()         // to be called when the place is acknowledged
+	// Guarded by Client.mu.
+	place *session.Place // the seeker's place in the queue; nil if it has none
+	asked uint64         // number of the last goroutine that had asked when the seeker began
+	mark  uint64         // the same when the ticket was sent; 0 if none was
+	proof func()         // to be called when the place is acknowledged; may be nil
 }
 
-// seek starts a seeker for a cohort whose goroutines wait, if it may have another lease.
+// seek starts a seeker if goroutines are waiting and the cohort may have another lease.
 func (k *cohort) seek(now clock.Instant) { k.seekFrom(nil, now) }
 
-// seekFrom is seek with the claim of a founder that was refused.
+// seekFrom is like seek, but the seeker continues the claim of a founder that was refused.
 func (k *cohort) seekFrom(founder *call.Call, now clock.Instant) {
 	c := k.lock.c
 	if k.seeker != nil || k.founder || k.fifo.n == 0 || len(k.tenures) >= k.limit() || !c.enter() {
@@ -44,7 +44,7 @@ func (k *cohort) seekFrom(founder *call.Call, now clock.Instant) {
 		return
 	}
 	if founder == nil {
-		k.known = nil // it belongs to an earlier wait
+		k.known = nil // left over from an earlier wait
 	}
 	first := k.fifo.first
 	s := &seeker{cohort: k, asked: k.asked, gone: make(chan struct{}), queues: founder != nil || k.lock.standing(k, now) == somebody}
@@ -66,7 +66,7 @@ func (k *cohort) seekFrom(founder *call.Call, now clock.Instant) {
 			defer c.leave()
 			defer close(s.gone)
 			defer s.cancel()
-			if err != nil { // the time for which the lock was wanted is over
+			if err != nil { // the lock was wanted until a time that has passed
 				s.failed(claim.Result{Outcome: core.Failed, Err: err})
 				return
 			}
@@ -108,7 +108,7 @@ func (s *seeker) granted(l *session.Lease) bool {
 	k.seeker = nil
 	t := k.hold(l, now)
 	t.marked, t.mark = s.mark != 0, s.mark
-	// A claim from before the place, whose answer was lost, may have been granted.
+	// The grant may belong to a claim that was made before the place and whose answer was lost.
 	if s.place != nil && record.TokenRevision(l.Body.Token) < s.place.Ticket() { //safety:claim-found
 		t.mark = s.asked
 	}
@@ -134,8 +134,8 @@ func (s *seeker) failed(res claim.Result) {
 	}
 }
 
-// fail ends the wait of the FIFO with an error. If the stream has had no leader for a long time, waiters that have seen
-// little of that time get another seeker instead.
+// fail ends the wait of the FIFO with an error. If the reason is that the stream has had no leader for a long time,
+// goroutines that have waited for only a small part of that time get another seeker instead.
 func (k *cohort) fail(res claim.Result, now clock.Instant) {
 	leaderless := errors.Is(res.Err, kvstore.ErrNoStream)
 	for h := k.fifo.first; h != nil; {
@@ -154,7 +154,7 @@ func (k *cohort) fail(res claim.Result, now clock.Instant) {
 	k.settle()
 }
 
-// These methods implement [call.Cohort], for a seeker and for a founder.
+// The following methods implement [call.Cohort] for seekers and founders.
 
 func (s *seeker) Queueing() {
 	k := s.cohort
@@ -218,8 +218,8 @@ func (h *holder) Listed([]record.Entry, uint64, bool, clock.Instant) {}
 func (h *holder) Answered(err error)                                 { h.cohort.answered(err) }
 func (h *holder) HolderSeen(seen call.LockState)                     { h.cohort.holderSeen(seen) }
 
-// answered records the result of the last request. If another write is being replicated, that is neither an outage nor
-// the end of one.
+// answered records the result of the last request. A refusal because another write is being replicated neither begins
+// nor ends an outage, so it replaces no earlier result.
 func (k *cohort) answered(err error) {
 	c := k.lock.c
 	c.mu.Lock()
@@ -231,7 +231,6 @@ func (k *cohort) answered(err error) {
 	w.answered, w.trouble = err == nil, err
 }
 
-// holderSeen records what was seen of the lock.
 func (k *cohort) holderSeen(seen call.LockState) {
 	c := k.lock.c
 	c.mu.Lock()
