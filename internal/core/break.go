@@ -12,14 +12,15 @@ import (
 //	read --> its record: write the broken one --> acknowledged: done
 //	     |                                    --> refused: read again, as of the revision that the leader named
 //	     |                                    --> no answer: read again
-//	     --> gone, or broken already: read as of what the leader has stored, and then: done, or no claim to break
+//	     --> gone or already broken: read again, as of what the leader has stored --> done, or no claim to break
 //
-// A lagging replica or mirror may answer a read. If it shows the claim, the conditional write is the proof. Only a
-// state that contains what the leader had stored during the break proves that the claim is gone or already broken.
+// A read may be answered by a lagging replica or mirror. If it shows the claim, the conditional write is the proof.
+// Only a state that contains what the leader had stored at some point during the break proves that the claim is gone or
+// already broken.
 type Break struct {
 	ID          string // the claim that the operator saw
-	Immediately bool   // let the next client in at once
-	AsOf        uint64 // the revision that the next read has to contain
+	Immediately bool   // let the next client in immediately
+	AsOf        uint64 // revision that the next read has to contain
 	SeenBroken  bool   // a read has returned the broken record
 
 	sent, confirmed bool
@@ -29,15 +30,15 @@ type Break struct {
 type BreakStep uint8
 
 const (
-	// BreakRead: read again, as of AsOf.
+	// BreakRead reads the record again, as of AsOf.
 	BreakRead BreakStep = iota
-	// BreakWrite: replace the record.
+	// BreakWrite replaces the record.
 	BreakWrite
-	// BreakDone: the record is broken.
+	// BreakDone means that the record is broken.
 	BreakDone
-	// BreakGone: the claim is gone.
+	// BreakGone means that the claim is gone.
 	BreakGone
-	// BreakTaken: the claim is gone, and another claim has the lock.
+	// BreakTaken means that the claim is gone and another claim has the lock.
 	BreakTaken
 )
 
@@ -53,7 +54,7 @@ func (b *Break) RecordRead(e record.Entry, none bool, stored uint64) BreakStep {
 	case (gone || broken) && !b.confirmed: //safety:break-confirmed
 		b.AsOf, b.confirmed, b.SeenBroken = max(b.AsOf, stored), true, broken
 		return BreakRead
-	// An earlier write whose answer was lost counts too.
+	// An earlier write whose answer was lost has the same result.
 	case broken, gone && b.sent && e.Deleted && e.Status == record.StatusBroken && e.From(b.ID):
 		return BreakDone
 	case gone && e.Live():
@@ -65,15 +66,15 @@ func (b *Break) RecordRead(e record.Entry, none bool, stored uint64) BreakStep {
 	return BreakWrite
 }
 
-// WriteAnswered handles the answer to the write that was conditional on revision expected. stored is the last revision
-// that the leader had stored before that write.
+// WriteAnswered handles the answer to the write that expected revision expected. stored is the last revision that the
+// leader had stored before that write.
 func (b *Break) WriteAnswered(a Answer, expected, stored uint64) BreakStep {
 	if a.Refusal == Acknowledged {
 		return BreakDone
 	}
 	if a.Refusal == Conflict {
 		named := a.Last
-		if named <= expected { // the key is empty by now, or a deposed leader has answered
+		if named <= expected { // the key is empty by now, or the answer is a deposed leader's
 			named = stored
 		}
 		b.AsOf, b.confirmed = max(b.AsOf, named), true
@@ -81,22 +82,23 @@ func (b *Break) WriteAnswered(a Answer, expected, stored uint64) BreakStep {
 	return BreakRead
 }
 
-// BrokenFor returns the TTL of the broken record that replaces e, or 0 if a tombstone replaces it and frees the lock.
-// server is the server's time before the break. usual stands in for the TTL of a record that has none, because another
-// program wrote it.
+// BrokenFor returns the TTL of the broken record that replaces e, or 0 if a tombstone replaces e and frees the lock.
+// server is the server's time before the break. usual stands in for the TTL of a record without one, which some other
+// program must have written.
 func (b *Break) BrokenFor(e record.Entry, server time.Time, usual time.Duration) time.Duration {
 	// An overdue record has no holder to wait for.
 	if b.Immediately || e.OverdueAt(server) { //safety:break-waits
 		return 0
 	}
-	// The broken record lasts at least as long as the one it replaces would have: the holder may not have noticed yet.
+	// The holder may not have noticed the break yet, so the broken record lasts at least as long as the one that it
+	// replaces would have.
 	ttl := e.Record.TTL //safety:broken-outlasts
 	if ttl == 0 {
 		ttl = usual
 	}
 	if e.Fixed && !e.Unreadable {
-		// The clock of the server that stamped the record may be ahead. The record is at least as old as the
-		// difference, less the slack.
+		// The server that stamped the record may have a different clock, so the record is certain to be only as old as
+		// the difference less the slack.
 		age := max(server.Sub(e.Time)-record.OverdueSlack, 0) //safety:broken-age
 		ttl = max(clock.CeilSecond(ttl-age), time.Second)     //safety:broken-remainder
 	}

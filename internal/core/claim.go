@@ -7,10 +7,10 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Claim is one acquisition under one id. Of the attempts made under that id, at most one becomes a lease or a place.
+// Claim is one acquisition under one id. At most one of the attempts made under that id becomes a lease or a place.
 //
-// An attempt is a conditional write. Its answer may be lost, late, or overtaken by the answer to another attempt. So
-// each attempt is judged by itself, by its own expectation and its own sending time:
+// An attempt is a conditional write whose answer may be lost, late, or overtaken by the answer to another attempt. So
+// each attempt is judged separately, by its own expected revision and its own sending time:
 //
 //	           acknowledged in time, or its record is found in time
 //	open ---------------------------------------------------------> granted
@@ -23,21 +23,21 @@ import (
 //	  |
 //	  +-- refused: it is never applied ----------------------------> answered
 //
-// With replicas, a refusal is doubtful: a deposed leader may refuse a write that its successor applies. Such an attempt
-// is still granted if its record is found.
+// With replicas, a refusal is doubtful, because a deposed leader may refuse a write that its successor applies. Such an
+// attempt is still granted if its record is found.
 //
-// A claim is over once it is granted, given up, lost to a late answer, or found broken. From then on, an
-// acknowledgement of another of its attempts only causes the deletion of exactly that record, never a grant. So an
-// answer that arrives after the lock was given up cannot bring it back.
+// A claim is over once it is granted, given up, lost to a late answer, or found broken. After that, an acknowledgement
+// of another of its attempts only causes exactly that record to be deleted. It is never a grant, so an answer that
+// arrives after the lock was given up cannot bring the lock back.
 type Claim struct {
 	ID   string
 	over bool
 
 	attempts []Attempt // attempt n is attempts[n-1]
 	replies  []Reply   // not judged yet
-	granted  int       // the number of the attempt that became the lease
+	granted  int       // number of the attempt that was granted; 0 if none was
 
-	// Most claims need only one of each.
+	// Inline storage, because most claims need only one of each.
 	firstAttempt [1]Attempt
 	firstReply   [1]Reply
 }
@@ -48,44 +48,45 @@ type Attempt struct {
 	Expect uint64
 	Terms  clock.Terms
 	Sent   clock.Instant
-	Floor  uint64            // the highest revision known when it was sent
-	Since  int64             // the sending time stated in the record, in Unix milliseconds
-	Waited int64             // the wait before it, as stated in the record, in milliseconds
-	Meta   map[string]string // the metadata of the record
-	By     clock.Instant     // the time before which an adoption has to be known; 0 if not limited
+	Floor  uint64            // highest revision known when it was sent
+	Since  int64             // time of sending, as stated in the record, in Unix milliseconds
+	Waited int64             // wait before it, as stated in the record, in milliseconds
+	Meta   map[string]string // metadata of the record
+	By     clock.Instant     // deadline for an adoption to be known; 0 if there is none
 
 	answered bool
-	acked    bool // the reply decides as soon as it is judged
-	doubtful bool // refused, perhaps by a deposed leader: its successor may have applied it
+	acked    bool // acknowledged, so its reply decides once judged
+	doubtful bool // refused, but perhaps by a deposed leader whose successor may have applied it
 }
 
 // Answer is the server's answer to a write.
 type Answer struct {
 	Refusal  Refusal
 	Revision uint64 // of the record, if Acknowledged
-	Last     uint64 // the revision of the key, if Conflict; 0 if the key has none
+	Last     uint64 // revision of the key, if Conflict; 0 if the key has none
 }
 
-// Refusal is the kind of an answer: an acknowledgement, or the reason for a refusal.
+// Refusal classifies an answer: it is an acknowledgement or the reason for a refusal.
 type Refusal uint8
 
 const (
-	// Acknowledged: no refusal.
+	// Acknowledged means that the write was not refused.
 	Acknowledged Refusal = iota
-	// Conflict: the key does not have the expected revision.
+	// Conflict means that the key does not have the expected revision.
 	Conflict
-	// InFlight: another write of the key is being replicated.
+	// InFlight means that another write to the key is being replicated.
 	InFlight
-	// Full: there is no room for the record.
+	// Full means that there is no room for the record.
 	Full
-	// Never: the write was not sent, or no server takes it.
+	// Never means that the write was not sent or that no server takes it.
 	Never
-	// Unsure: the write may still be applied.
+	// Unsure means that the write may still be applied.
 	Unsure
 )
 
-// Final reports whether the answer settles an attempt that expects revision expect, whichever server gave it. Several
-// servers may believe that they lead. All of them refuse an attempt that expects a revision which has been replaced.
+// Final reports whether the answer settles an attempt that expects revision expect, no matter which server gave it.
+// Several servers may believe that they lead, but all of them refuse an attempt whose expected revision has been
+// replaced.
 func (a Answer) Final(expect uint64) bool {
 	switch a.Refusal {
 	case Conflict:
@@ -106,42 +107,42 @@ type Reply struct {
 // Verdict is what a reply, or a record that was read, means for a claim.
 type Verdict struct {
 	Outcome  Outcome
-	N        int    // the attempt, if Granted
-	Revision uint64 // of the record, if Granted; a lower bound for that of the key, if Refused
-	Delete   uint64 // delete the claim's record at this revision; 0 if there is none to delete
+	N        int    // number of the attempt, if Granted
+	Revision uint64 // of the record, if Granted; a lower bound on the key's, if Refused
+	Delete   uint64 // revision at which to delete the claim's record; 0 if there is none to delete
 }
 
 // Outcome is the result of a step towards a lock.
 type Outcome uint8
 
 const (
-	// Undecided: the step decides nothing.
+	// Undecided means that the step decided nothing.
 	Undecided Outcome = iota
-	// Granted: acknowledged, or found, in time.
+	// Granted means that the attempt was acknowledged, or its record found, in time.
 	Granted
-	// Again: not sent, refused for a passing reason, or without an answer.
+	// Again means that the attempt was not sent, was refused for a transient reason, or got no answer.
 	Again
-	// Free: refused, but no claim has the key: it has a tombstone, or is empty.
+	// Free means that the attempt was refused but no claim has the key, which is empty or has a tombstone.
 	Free
-	// Refused: because of a record that was not read.
+	// Refused means that the attempt was refused because of a record that was not read.
 	Refused
-	// Busy: refused because another claim has the key, or others are queued.
+	// Busy means that the attempt was refused because another claim has the key or others are queued.
 	Busy
-	// Lost: the claim is over without a grant; a new one may be made.
+	// Lost means that the claim is over without a grant. A new one may be made.
 	Lost
-	// Backwards: the bucket has assigned a revision that is not above all known ones.
+	// Backwards means that the bucket has assigned a revision that is not above all known ones.
 	Backwards
-	// NoRoom: the bucket has no room for the record.
+	// NoRoom means that the bucket has no room for the record.
 	NoRoom
-	// Failed: another try will not help.
+	// Failed means that another attempt would not help.
 	Failed
-	// Ended: the wait is over.
+	// Ended means that the wait is over.
 	Ended
-	// Further is the first value for outcomes that a caller adds.
+	// Further is the first value that callers may use for outcomes of their own.
 	Further
 )
 
-// Begin gives a claim its id.
+// Begin gives the claim its id.
 func (c *Claim) Begin(id string) {
 	c.ID, c.attempts, c.replies = id, c.firstAttempt[:0], c.firstReply[:0]
 }
@@ -159,16 +160,16 @@ func (c *Claim) AttemptSent(a Attempt) int {
 	return a.N
 }
 
-// AttemptNotSent forgets the last attempt, which was not sent.
+// AttemptNotSent forgets the last attempt, which was not sent after all.
 func (c *Claim) AttemptNotSent() { c.attempts = c.attempts[:len(c.attempts)-1] }
 
 // AnswerArrived records an answer, however late. alone means that only one server may answer. If unwanted is true, the
-// caller deletes the record: the claim is over, so no holder or waiter would release it.
+// caller has to delete the record, because the claim is over and no holder or waiter would release it.
 func (c *Claim) AnswerArrived(r Reply, alone bool) (unwanted bool) {
 	a := &c.attempts[r.N-1]
 	if r.Answer.Refusal != Unsure {
 		a.answered, a.acked = true, r.Answer.Refusal == Acknowledged
-		// A deposed leader refuses what its successor may apply.
+		// A deposed leader may refuse what its successor applies.
 		a.doubtful = !alone && !r.Answer.Final(a.Expect) //safety:refusal-doubted
 	}
 	if !c.over {
@@ -178,7 +179,7 @@ func (c *Claim) AnswerArrived(r Reply, alone bool) (unwanted bool) {
 	return r.Answer.Refusal == Acknowledged && r.N != c.granted //safety:over-answered
 }
 
-// Next returns the next reply to be judged, if there is one.
+// Next returns the next reply to judge, if there is one.
 func (c *Claim) Next() (r Reply, ok bool) {
 	if len(c.replies) == 0 {
 		return r, false
@@ -192,7 +193,8 @@ func (c *Claim) Next() (r Reply, ok bool) {
 func (c *Claim) JudgeReply(r Reply, newest int, now clock.Instant) Verdict {
 	switch {
 	case r.Answer.Refusal == Acknowledged:
-		// A reply that is judged late counts as late, because the lease would begin after its own end.
+		// A reply that is judged too late is late even if it arrived in time, because the lease would begin after its
+		// own end.
 		return c.take(r.N, r.Answer.Revision, max(r.At, now))
 	case r.N != newest:
 		return Verdict{}
@@ -204,9 +206,10 @@ func (c *Claim) JudgeReply(r Reply, newest int, now clock.Instant) Verdict {
 	return Verdict{Outcome: Refused, Revision: r.Answer.Last}
 }
 
-// RecordRead judges the claim by the record for which the newest attempt was refused, read from a state that contains
-// the revision named in the refusal. It never adopts a record of another claim, or one that an operator has broken. The
-// record of an earlier attempt whose answer was lost counts from the sending of that attempt.
+// RecordRead judges the claim by the record that caused the refusal of the newest attempt, read from a state that
+// contains the revision named in the refusal. It never adopts a record that belongs to another claim or that an
+// operator has broken. If an earlier attempt whose answer was lost wrote the record, the validity counts from the
+// sending of that attempt.
 func (c *Claim) RecordRead(e record.Entry, now clock.Instant) Verdict {
 	switch {
 	case !e.Live():
@@ -216,17 +219,17 @@ func (c *Claim) RecordRead(e record.Entry, now clock.Instant) Verdict {
 	case e.Status == record.StatusBroken: //safety:broken-not-adopted
 		return Verdict{Outcome: Lost, Delete: e.Revision}
 	case c.acknowledged(e.Attempt): //safety:acknowledged-first
-		return Verdict{} // its acknowledgement, not judged yet, decides
+		return Verdict{} // its acknowledgement decides, but has not been judged yet
 	case !c.open(e.Attempt):
 		return Verdict{Outcome: Busy} // not written by this client
 	}
 	return c.take(e.Attempt, e.Revision, now) //safety:own-sending
 }
 
-// take grants attempt n, stored at revision, if the client learned of that in time.
+// take grants attempt n, which was stored at revision, if the client learned of it in time.
 func (c *Claim) take(n int, revision uint64, at clock.Instant) Verdict {
 	a := c.attempts[n-1]
-	// The record may have ended since, and another client may hold the lock.
+	// The record may have ended in the meantime, and another client may hold the lock.
 	if at >= a.Terms.End(a.Sent) || a.By != 0 && at >= a.By { //safety:late-answer
 		return Verdict{Outcome: Lost, Delete: revision}
 	}
@@ -242,20 +245,20 @@ func (c *Claim) open(n int) bool {
 	return n >= 1 && n <= len(c.attempts) && (!c.attempts[n-1].answered || c.attempts[n-1].doubtful) //safety:attempt-open
 }
 
-// acknowledged reports whether the server has acknowledged attempt n. Its reply is not judged yet.
+// acknowledged reports whether attempt n was acknowledged. Its reply has not been judged yet.
 func (c *Claim) acknowledged(n int) bool {
 	return n >= 1 && n <= len(c.attempts) && c.attempts[n-1].acked
 }
 
-// Unwritten reports whether no attempt can have left a record.
+// Unwritten reports whether none of the attempts can have left a record.
 func (c *Claim) Unwritten() bool {
 	return !slices.ContainsFunc(c.attempts, func(a Attempt) bool { return !a.answered || a.acked || a.doubtful }) //safety:room-refused
 }
 
-// Close ends the claim. n is the attempt that was granted, 0 if none was. The caller deletes the records at the
-// revisions in unwanted. The attempts in open have no answer and may still be applied. found means that attempt n was
-// granted because its record was found, so its answer is no longer needed. If the claim is already over, Close returns
-// nothing.
+// Close ends the claim. n is the attempt that was granted, or 0 if none was. The caller deletes the records at the
+// unwanted revisions. The open attempts have no answer and may still be applied. found means that attempt n was granted
+// because its record was found, so that its answer is no longer needed. If the claim is already over, Close returns
+// zero values.
 func (c *Claim) Close(n int) (unwanted []uint64, open []Attempt, found bool) {
 	if c.over {
 		return nil, nil, false
@@ -279,7 +282,7 @@ func (c *Claim) Close(n int) (unwanted []uint64, open []Attempt, found bool) {
 	return unwanted, open, found
 }
 
-// Settle notes that attempt n can no longer be applied, or was applied and its record deleted.
+// Settle records that attempt n can no longer be applied, or that it was applied and its record deleted.
 func (c *Claim) Settle(n int) {
 	if n >= 1 && n <= len(c.attempts) {
 		c.attempts[n-1].answered = true
@@ -294,7 +297,7 @@ func (c *Claim) Settled() bool {
 // IsSettled reports whether attempt n is answered or settled.
 func (c *Claim) IsSettled(n int) bool { return c.attempts[n-1].answered }
 
-// Unwanted reports whether the claim is over and e is from an attempt that was not granted.
+// Unwanted reports whether the claim is over and e was written by an attempt that was not granted.
 func (c *Claim) Unwanted(e record.Entry) bool {
 	return c.over && e.From(c.ID) && e.Renewal == 0 && e.Attempt != c.granted && //safety:over-notified
 		(e.Status == record.StatusHeld || e.Status == record.StatusWaiting)

@@ -3,31 +3,31 @@ package core
 import "github.com/natslock/locks/internal/record"
 
 // Denial judges what a one-shot call has found. A denial must have been true at some moment during the call, but a
-// lagging server may show a holder, a reader or a waiter that has left. A grant needs no such judgement, because the
-// server checks the write.
+// lagging server may show a holder, reader or waiter that has already left. A grant needs no such judgement, because
+// the server checks the write.
 //
 //	found --> by a server that cannot lag, or of a revision that the leader has named: the denial is true
 //	      --> the holder's time may be over: ask the server's clock --> found
 //	      --> otherwise: ask the leader, and read again as of its answer --> found, by the leader
 type Denial struct {
 	Leader bool   // the finding is from a server that cannot lag, or as of the leader's answer
-	Named  uint64 // the revision of the key that the leader named during the call; 0 if it named none
+	Named  uint64 // revision of the key that the leader named during the call; 0 if it named none
 }
 
-// Doubt tells what to do with a finding.
+// Doubt tells how to verify a finding.
 type Doubt uint8
 
 const (
-	// NoDoubt: the denial is true.
+	// NoDoubt means that the denial is true.
 	NoDoubt Doubt = iota
-	// AskClock: ask whether the holder is overdue by the server's clock.
+	// AskClock asks whether the holder is overdue by the server's clock.
 	AskClock
-	// AskLeader: read again, as of the leader's answer.
+	// AskLeader reads again, as of the leader's answer.
 	AskLeader
 )
 
-// LockRead handles a read that found the lock free or busy. A lock is busy because of a holder's live record, or
-// because waiters are queued.
+// LockRead handles a read that found the lock free or busy. A lock is busy if a holder has a live record or waiters are
+// queued.
 func (d *Denial) LockRead(busy bool, holder record.Entry, queued bool) Doubt {
 	switch {
 	case busy && d.Leader && (holder.Live() || queued): //safety:denied-by-leader

@@ -16,29 +16,29 @@ import (
 //	     |   another process with the handle has extended it
 //	     --> anything else: it is lost
 //
-// Each read is as of what the leader had stored during the call, so what it shows is proof. If the answer to a write
-// does not arrive in time, the validity counts from the server's timestamp of the record.
+// Each read is as of what the leader had stored at some point during the call, so what it shows is proof. If the answer
+// to a write does not arrive in time, the validity counts from the server's timestamp of the record.
 //
-// The write expects the revision that was read, so no other client can have written the key in between. That is not
-// enough: the server may have removed the record and may bring it back after a crash, and a writer may pass a reader
-// whose validity is over. Neither changes the record. So an extension counts only if the server stored it inside the
-// validity of the record that it extends. The record itself states that deadline ([record.Body.By]), because the next
-// process to read it remembers nothing either.
+// Because the write expects the revision that was read, no other client can have written the key in between. That is
+// not enough. The server may have removed the record and may bring it back after a crash, and a writer may pass a
+// reader whose validity is over, in both cases without changing the record. So an extension is valid only if the server
+// stored it within the validity of the record that it extends. The extended record states that deadline
+// ([record.Body.By]), because the next process to read it remembers nothing either.
 type Extending struct {
 	Handle
-	TTL time.Duration // the wanted TTL, in whole seconds
+	TTL time.Duration // requested TTL, in whole seconds
 
-	AsOf     uint64        // the revision that the next read has to contain
-	Terms    clock.Terms   // of the next write, and of the extended record
-	By       time.Time     // the deadline for storing the next write, by the server's clock
-	Valid    clock.Instant // the end of the validity of the extended record
-	Last     uint64        // the revision of the extended record
+	AsOf     uint64        // revision that the next read has to contain
+	Terms    clock.Terms   // of the next write, or of the extended record
+	By       time.Time     // deadline for storing the next write, by the server's clock
+	Valid    clock.Instant // end of the extended record's validity
+	Last     uint64        // revision of the extended record
 	deadline clock.Instant // for the answer to the next write
-	first    uint64        // the revision of the first record read
+	first    uint64        // revision of the first record read
 }
 
-// RecordRead handles the record under the key, as of what the leader had stored when its clock showed server. asked is
-// when the leader was asked.
+// RecordRead handles the record under the key, read as of what the leader had stored when its clock showed server.
+// asked is when the leader was asked.
 func (x *Extending) RecordRead(e record.Entry, server time.Time, asked clock.Instant) HandleStep {
 	step, left := x.Judge(e, server)
 	if step != HandleWrite {
@@ -52,21 +52,21 @@ func (x *Extending) RecordRead(e record.Entry, server time.Time, asked clock.Ins
 	if x.first == 0 {
 		x.first = e.Revision
 	}
-	// Whatever was relied on so far stays true, even if less is wanted now.
+	// A validity that was relied on must not get shorter, even if less is requested now.
 	ttl := max(x.TTL, clock.CeilSecond(min(left+t.Margin, e.Record.TTL))) //safety:extend-never-shorter
 	x.Terms = clock.NewTerms(ttl)
 	x.By, x.deadline = server.Add(left), asked.Add(left)
 	return HandleWrite
 }
 
-// WriteAnswered handles the answer to the write, which was sent at time sent and expected revision expected.
+// WriteAnswered handles the answer to a write that was sent at time sent and expected revision expected.
 func (x *Extending) WriteAnswered(a Answer, expected uint64, sent, now clock.Instant) HandleStep {
 	v := ValidFrom(sent, x.Terms)
 	if a.Refusal == Acknowledged && v.InTime(now) && now < x.deadline { //safety:extend-in-time
 		x.Valid, x.Last = v.End, a.Revision
 		return HandleDone
 	}
-	// A deposed leader that refuses names a lower revision.
+	// A deposed leader that refuses the write names a lower revision.
 	x.AsOf = max(x.AsOf, expected, a.Last, a.Revision)
 	return HandleRead
 }

@@ -6,24 +6,24 @@ import "github.com/natslock/locks/internal/record"
 type Finding uint8
 
 const (
-	// FoundGone: nothing keeps others out any more.
+	// FoundGone means that nothing keeps others out any more.
 	FoundGone Finding = iota
-	// AsKnown: the record is as it should be.
+	// AsKnown means that the record is as expected.
 	AsKnown
-	// Confirms: it was written by a renewal whose answer was lost. The validity counts from the sending of that
-	// renewal.
+	// Confirms means that the record was written by a renewal whose answer was lost. The validity counts from the
+	// sending of that renewal.
 	Confirms
-	// FoundBroken: an operator has broken it. It keeps others out until the holder has stopped.
+	// FoundBroken means that an operator has broken the record. It keeps others out until the holder has stopped.
 	FoundBroken
-	// FoundEarlier: it was written by an attempt from before the grant, after the granted record was gone.
+	// FoundEarlier means that an attempt from before the grant wrote the record after the granted record was gone.
 	FoundEarlier
-	// FoundReplaced: another claim has been granted.
+	// FoundReplaced means that another claim has been granted.
 	FoundReplaced
 )
 
-// Find judges record e for the claim id, whose record had revision last when last known. sent is the number of its last
-// renewal. status is the status of the claim's records, which renewals do not change. current reports whether e is one
-// of these records.
+// Find judges record e for the claim with the given id. last is the last known revision of the claim's record, and sent
+// is the number of its last renewal. status is the status of the claim's records, which renewals do not change. current
+// reports whether e is one of these records.
 func Find(e record.Entry, id string, status record.Status, last, sent uint64) (f Finding, current bool) {
 	own := e.From(id)
 	// A broken record also belongs to the claim, but ends the lease.
