@@ -8,36 +8,36 @@ import (
 )
 
 // The first waiter of a queue claims a key of the lock as soon as that key seems to be free. A mutex and a
-// reader-writer lock have one key, a semaphore has one for each permit. A claim is a conditional write, so a mistake
-// about a key cannot make a second holder, unless the claim names the revision of a live record, which it would
-// replace. So a claim expects
+// reader-writer lock have one key, and a semaphore has one for each permit. Because a claim is a conditional write, a
+// mistake about a key can create a second holder only if the claim names the revision of a live record, which it would
+// then replace. So a claim expects one of the following:
 //
 //   - the revision of a tombstone that the waiter itself has read, that it has written over an overdue record, or for
-//     which its last claim was refused. A notification may be forged, so it only makes the waiter read;
-//   - or nothing (0), if the record's time is over by the estimate of the server's clock. The server refuses such a
+//     which its last claim was refused. A notification may be forged, so it only makes the waiter read.
+//   - no record (0), if the record's time is over by the estimate of the server's clock. The server refuses such a
 //     claim while the record is there.
 //
-// The waiter misses no release, because it reads the keys after its subscription is in place, and again when its timers
-// fire: a notification may be lost, and a record may end without one. A refused write proves the subscription. With one
-// key, the first claim itself is that write. With several keys it is a probe, followed by a read of all keys as of a
-// revision that the leader has named.
+// The waiter misses no release. A notification may be lost and a record may end without one, so the waiter reads the
+// keys after its subscription is in place and again whenever its timers fire. A refused write proves the subscription.
+// With one key, the first claim is that write. With several keys, the waiter sends a probe and then reads all keys as
+// of a revision that the leader has named.
 
 // First is the first waiter. The driver asks [First.Next] for a step, carries it out, and reports the result, until a
-// claim is granted. Each key has at most one step to do. If no key has one, the waiter stays until a notification
-// arrives, or until [First.At].
+// claim is granted. Each key has at most one pending step. If none has any, the waiter does nothing until a
+// notification arrives or until [First.At].
 type First struct {
-	Counts  bool // for a semaphore
-	Watched bool // the driver is notified of changes, and of the ends of the records that it tracks
+	Counts  bool // the lock is a semaphore
+	Watched bool // the driver is notified of changes and of the ends of the records that it tracks
 
 	keys   []firstKey
 	all    bool   // read all keys
 	proven bool   // the subscription is in place
-	asOf   uint64 // the revision that the next read of all keys has to contain
+	asOf   uint64 // revision that the next read of all keys has to contain
 	due    clock.Instant
 	late   Lateness
 }
 
-// firstKey is a key of the lock, with its record as far as known, and its step.
+// firstKey is a key of the lock, with its record as far as known and its pending step.
 type firstKey struct {
 	record.Entry
 	do Decision
@@ -51,17 +51,17 @@ func (f *First) Begin(keys int, vacant uint64, now clock.Instant) {
 	f.reread(vacant)
 }
 
-// reread makes the waiter read all keys and prove the subscription. If there is only one key, a claim of it does both.
+// reread makes the waiter read all keys and prove the subscription. If there is only one key, claiming it does both.
 func (f *First) reread(vacant uint64) {
 	if f.proven, f.all = false, f.Counts; !f.all {
 		f.keys[0].do, f.keys[0].at = Take, vacant
 	}
 }
 
-// Next returns the next step, which the driver carries out at once.
+// Next returns the next step, which the driver carries out immediately.
 func (f *First) Next() (do Decision, k int, revision uint64) {
 	for _, do := range [...]Decision{Reclaim, Take, Verify} {
-		for k := len(f.keys) - 1; k >= 0; k-- { // the highest first, since other waiters may know of fewer
+		for k := len(f.keys) - 1; k >= 0; k-- { // the highest first, since other waiters may know of fewer keys
 			if x := &f.keys[k]; x.do == do {
 				x.do = Stay
 				return do, k, x.at
@@ -78,8 +78,8 @@ func (f *First) Next() (do Decision, k int, revision uint64) {
 }
 
 // KeyRead handles the record of key k, as returned by a read or by the refusal of a claim. The driver has already
-// deleted an overdue one. own is the id of the claim under way, which may have written the record; "" if that claim has
-// judged the record itself, and does not adopt it.
+// deleted an overdue one. own is the id of the current claim, which may have written the record. It is "" if that claim
+// has already judged the record and does not adopt it.
 func (f *First) KeyRead(k int, e record.Entry, own string) {
 	x := &f.keys[k]
 	x.Entry, x.do, x.at = e, Take, e.Revision
@@ -92,27 +92,27 @@ func (f *First) KeyRead(k int, e record.Entry, own string) {
 	}
 }
 
-// SubscriptionProven notes that the subscription was in place when the leader had this revision stored.
+// SubscriptionProven records that the subscription was in place when the leader had this revision stored.
 func (f *First) SubscriptionProven(revision uint64) { f.proven, f.asOf = true, revision }
 
-// AllRead notes that every key was passed to [First.KeyRead].
+// AllRead records that every key has been passed to [First.KeyRead].
 func (f *First) AllRead() { f.all, f.asOf = false, 0 }
 
-// KeyNotRead notes that the read of one key had no answer. It reports whether to read all keys at once instead.
+// KeyNotRead records that the read of one key got no answer. It reports whether to read all keys immediately instead.
 func (f *First) KeyNotRead() bool {
 	f.all = f.Counts
 	return f.all
 }
 
-// ReadFailed notes that a read had no answer. The next read follows after pause.
+// ReadFailed records that a read got no answer. The next one follows after pause.
 func (f *First) ReadFailed(now clock.Instant, pause time.Duration) {
 	f.all, f.due = false, now.Add(pause)
 }
 
-// Has reports whether key k is known. Other clients may know of more keys.
+// Has reports whether the waiter knows key k. Other clients may know of more keys.
 func (f *First) Has(k int) bool { return k < len(f.keys) }
 
-// RecordNotified handles a record from a notification.
+// RecordNotified handles the notification of a record.
 func (f *First) RecordNotified(k int, e record.Entry, own string) {
 	x := &f.keys[k]
 	if e.Revision > x.Revision {
@@ -123,19 +123,19 @@ func (f *First) RecordNotified(k int, e record.Entry, own string) {
 	}
 }
 
-// TombstoneNotified handles the notification of a tombstone, which any client may forge.
+// TombstoneNotified handles the notification of a tombstone, which any client can forge.
 func (f *First) TombstoneNotified(k int, revision uint64) {
 	f.keys[k].do, f.keys[k].at = Verify, revision
 }
 
-// RecordExpired notes that the time of key k's record is over. A claim shows whether the key is free.
+// RecordExpired records that the time of key k's record is over. Claiming the key shows whether it is free.
 func (f *First) RecordExpired(k int) { f.keys[k].do, f.keys[k].at = Take, 0 }
 
-// SubscriptionMoved notes that another server now serves the subscription.
+// SubscriptionMoved records that another server now serves the subscription.
 func (f *First) SubscriptionMoved() { f.reread(0) }
 
-// TimeCame notes that [First.At] has come. If the record's time is over, the waiter claims the key, which takes no
-// longer than a read. It reads an overdue record, which is then deleted.
+// TimeCame records that [First.At] has come. If the record's time is over, the waiter claims the key, which takes no
+// longer than reading it. If the record is overdue, the waiter reads it instead, so that it is deleted.
 func (f *First) TimeCame(server time.Time) {
 	_, left := f.Shortest(server)
 	switch {
@@ -151,14 +151,14 @@ func (f *First) TimeCame(server time.Time) {
 // Record returns the record of key k, as far as known.
 func (f *First) Record(k int) record.Entry { return f.keys[k].Entry }
 
-// Tracks reports whether the driver tracks the end of key k's record. If its time is already over, the timers check it
-// instead.
+// Tracks reports whether the driver tracks the end of key k's record. If the record's time is already over, the timers
+// check it instead.
 func (f *First) Tracks(k int, server time.Time) bool {
 	return f.Watched && f.keys[k].Live() && f.keys[k].Remaining(server) != 0
 }
 
-// Shortest returns the key whose record has the least time left by the estimate of the server's clock. left is negative
-// if none of the records ends, and k if no key is held.
+// Shortest returns the key whose record has the least time left by the estimate of the server's clock. k is negative if
+// no key is held, and left is negative if none of the records ends.
 func (f *First) Shortest(server time.Time) (k int, left time.Duration) {
 	k, left = -1, -1
 	for i := range f.keys {
@@ -172,8 +172,8 @@ func (f *First) Shortest(server time.Time) (k int, left time.Duration) {
 	return k, left
 }
 
-// At returns the time of the waiter's next read. A notification, which may be forged, never puts it off. pause yields
-// the time until the next read if one is due now.
+// At returns the time of the waiter's next read. A notification never postpones it, because the notification may be
+// forged. pause returns the time until the read after one that is due now.
 func (f *First) At(now clock.Instant, server time.Time, pause func() time.Duration) clock.Instant {
 	switch _, left := f.Shortest(server); {
 	case left == 0 && f.due <= now:

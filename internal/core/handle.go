@@ -7,15 +7,15 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Handle names the claim of a lock whose process has left its fixed record in the bucket. A process with the handle
-// extends the record under the same id ([Extending]), or adopts the lock by a claim of its own. Either is a conditional
-// write at exactly the revision that was read, so if two are concurrent, the server refuses one.
+// Handle names the claim of a lock whose process has left a fixed record in the bucket. A process that has the handle
+// can extend the record under the same id ([Extending]) or adopt the lock by a claim of its own. Both are conditional
+// writes at exactly the revision that was read, so the server refuses one of two concurrent ones.
 //
-// The condition is not enough: a server that forgets TTLs may have removed the record, and may bring it back after a
-// crash although others have been inside meanwhile. So the write counts only if it is known before the validity of the
-// record ends.
+// The condition alone is not enough. A server that forgets TTLs may have removed the record and may bring it back after
+// a crash, although others have been inside in the meantime. So the write is valid only if the process learns of its
+// success before the validity of the record ends.
 type Handle struct {
-	ID    string // of the claim
+	ID    string // the claim's id
 	Token uint64
 }
 
@@ -23,26 +23,26 @@ type Handle struct {
 type HandleStep uint8
 
 const (
-	// HandleRead: read again.
+	// HandleRead reads the record again.
 	HandleRead HandleStep = iota
-	// HandleWrite: write at the revision that was read.
+	// HandleWrite writes at the revision that was read.
 	HandleWrite
-	// HandleDone: the lock is extended.
+	// HandleDone means that the lock is extended.
 	HandleDone
-	// HandleGone: the record is gone.
+	// HandleGone means that the record is gone.
 	HandleGone
-	// HandleTaken: another claim has the lock.
+	// HandleTaken means that another claim has the lock.
 	HandleTaken
-	// HandleKept: the holder renews the record.
+	// HandleKept means that the holder renews the record.
 	HandleKept
-	// HandleBroken: an operator has broken the lock.
+	// HandleBroken means that an operator has broken the lock.
 	HandleBroken
-	// HandleLate: the record is there, but its validity is over.
+	// HandleLate means that the record still exists but its validity is over.
 	HandleLate
 )
 
-// Judge judges the record under the key, as of what the leader had stored when its clock showed server. If the record
-// may be replaced, Judge returns HandleWrite and what was left of its validity at that time.
+// Judge judges the record under the key, read as of what the leader had stored when its clock showed server. If the
+// record may be replaced, Judge returns HandleWrite and how much of the record's validity was left at that time.
 func (h Handle) Judge(e record.Entry, server time.Time) (step HandleStep, left time.Duration) {
 	left = e.Time.Add(clock.NewTerms(e.Record.TTL).Validity()).Sub(server)
 	switch own := e.From(h.ID); {

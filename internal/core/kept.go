@@ -8,7 +8,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Kept is a record that the client keeps alive by renewals: the record of a lease, or of a place in a queue.
+// Kept is a record that the client keeps alive by renewing it: the record of a lease or of a place in a queue.
 //
 //	       validity over, replaced, deleted, broken
 //	Held -------------------------------------------> Lost, or Ended as planned
@@ -16,83 +16,83 @@ import (
 //	  |  EndByHolder                                    |  EndByHolder
 //	  +-------------------> Released <------------------+
 //
-// A renewal expects the last revision known, never 0, so it can neither bring back a deleted record nor overwrite a
-// stranger's. Its confirmation counts from its own sending, and only if it arrives inside the validity that it would
-// prolong.
+// A renewal expects the last known revision, which is never 0, so it can neither bring back a deleted record nor
+// overwrite another client's. Its confirmation counts from its own sending, and only if it arrives within the validity
+// that it would prolong.
 //
-// Only proof ends a record before its time: a read as of a state that contains the last confirmation. A hint (a
-// notification, a list without the record) may be forged or old, and a deposed leader may refuse a renewal. Both lead
-// only to such a read, or to a renewal.
+// Only proof ends a record early, namely a read from a state that contains the last confirmation. A hint (a
+// notification, or a list without the record) may be forged or old, and a refusal may come from a deposed leader. Both
+// only lead to such a read or to a renewal.
 type Kept struct {
-	Body    record.Body // the body of the next renewal, with the id of the claim
+	Body    record.Body // body of the next renewal, with the id of the claim
 	Granted clock.Terms // of the claim
 	Terms   clock.Terms // of the last confirmation
 	Want    clock.Terms // of the next renewal
 
 	Valid     Validity
-	Last      uint64        // the last revision known
-	LastSent  clock.Instant // when the write at Last was sent
-	Break     *string       // who broke it and why, according to a hint; nil if no hint said so
-	suspected uint64        // the highest revision that hints named while the record was not renewed; 0 if they named none
+	Last      uint64        // last known revision
+	LastSent  clock.Instant // when the write that produced Last was sent
+	Break     *string       // who broke the record and why, according to a hint; nil if no hint said so
+	suspected uint64        // highest revision named by hints while the record was not renewed; 0 if none
 
-	Waiting   int32   // the number of goroutines waiting for a confirmation
-	phase     float32 // spreads the renewals after one that was sent together with many; 0 if there was none
+	Waiting   int32   // number of goroutines waiting for a confirmation
+	phase     float32 // spreads the renewals that follow one sent together with many; 0 if there was none
 	Retries   uint8   // how often a renewal met another write in flight, at most 255
 	State     State
-	Cause     End // how it ended first; 0 while it is held
+	Cause     End // how the record first ended; 0 while it is held
 	Why       Why // the evidence for Cause
 	Kind      record.Kind
 	Once      bool // the key is never claimed again
 	Abandoned bool
-	resolving bool // a read is to settle a doubt
+	resolving bool // a read is under way to settle a doubt
 
-	sent        []Renewal     // the renewals without an answer, in the order of sending
-	n           uint64        // the number of the last renewal
-	need        uint64        // a renewal with at least this number is wanted at once
+	sent        []Renewal     // renewals without an answer, in the order of sending
+	n           uint64        // number of the last renewal
+	need        uint64        // a renewal with at least this number is wanted immediately
 	requestedAt clock.Instant // when a renewal was last due or sent
 	next        clock.Instant // when the next renewal is due
 
 }
 
-// Renewal is a renewal that has no answer yet.
+// Renewal is a renewal that has not been answered yet.
 type Renewal struct {
 	n     uint64
 	at    clock.Instant
 	terms clock.Terms
-	paced uint64 // its number among the writes of the client
+	paced uint64 // its number among the client's writes
 }
 
 // State is the state of a kept record.
 type State uint8
 
 const (
-	// StateHeld: inside its validity.
+	// StateHeld means that the record is within its validity.
 	StateHeld State = iota
-	// StateLost: ended without a release.
+	// StateLost means that the record ended without a release.
 	StateLost
-	// StateReleased: ended by its holder.
+	// StateReleased means that the holder ended the record.
 	StateReleased
-	// StateEnded: ended at the time until which it was taken.
+	// StateEnded means that the record ended at the time until which it was taken.
 	StateEnded
 )
 
-// End is the way a kept record ended.
+// End is how a kept record ended.
 type End uint8
 
 const (
-	// NoEnd: it has not ended.
+	// NoEnd means that the record has not ended.
 	NoEnd End = iota
-	// EndLost: the record is no longer this client's, or may not be.
+	// EndLost means that the record no longer belongs to this client, or may not.
 	EndLost
-	// EndBroken: an operator has broken it.
+	// EndBroken means that an operator has broken the record.
 	EndBroken
-	// EndPlanned: its time is over.
+	// EndPlanned means that the time until which the record was taken has come.
 	EndPlanned
-	// EndClosed: its client was closed.
+	// EndClosed means that the client was closed.
 	EndClosed
-	// EndReleased: its holder has left.
+	// EndReleased means that the holder has left.
 	EndReleased
-	// EndHandedOff: its holder has left it to another client.
+	// EndHandedOff means that the holder has left the record to another client.
 	EndHandedOff
 )
 
@@ -100,53 +100,53 @@ const (
 type Why uint8
 
 const (
-	// NoReason: the End says enough, or the caller gives the reason.
+	// NoReason means that the End says enough or that the caller gives the reason.
 	NoReason Why = iota
-	// Unconfirmed: no renewal was confirmed inside the validity.
+	// Unconfirmed means that no renewal was confirmed within the validity.
 	Unconfirmed
-	// ConfirmedLate: a confirmation came after the end of the validity.
+	// ConfirmedLate means that a confirmation arrived after the end of the validity.
 	ConfirmedLate
-	// RecordGone: the key has no record, or one from an attempt before the grant.
+	// RecordGone means that the key has no record, or one from an attempt before the grant.
 	RecordGone
-	// RecordReplaced: another claim has been granted.
+	// RecordReplaced means that another claim has been granted.
 	RecordReplaced
-	// RecordDeleted: it was deleted.
+	// RecordDeleted means that the record was deleted.
 	RecordDeleted
-	// RecordBroken: the record found says who has broken it.
+	// RecordBroken means that the record was found broken. It says who broke it.
 	RecordBroken
-	// BreakHinted: a hint said that it was broken, and its end now proves that.
+	// BreakHinted means that a hint reported a break, which the end of the record now confirms.
 	BreakHinted
 )
 
 // Consequence tells the caller what to do after an event.
 type Consequence struct {
-	End            End    // the record has ended now: publish this end. 0 if it has not
-	Read           uint64 // read the record as of this revision, and call [Kept.RecordRead]; 0 if no read is needed
-	Proven         bool   // a refusal has named the revision Read
-	Discard        uint64 // delete the record at this revision, because no holder relies on it: see [Consequence.Discards]
-	unlessCooldown bool   // do not discard while a minimum hold lasts
-	Confirmed      uint64 // the number of the renewal that is confirmed; 0 if none is
-	Enough         bool   // Confirmed is the renewal that was wanted at once, or a later one
-	Soon           bool   // renew again soon: another write is being replicated
-	Doubted        bool   // verify the bucket: it may have been deleted with the record
+	End            End    // the record has just ended this way, which the caller publishes; 0 if it has not
+	Read           uint64 // read the record as of this revision and call [Kept.RecordRead]; 0 if no read is needed
+	Proven         bool   // the revision in Read was named by a refusal
+	Discard        uint64 // delete the record at this revision, because no holder relies on it; see [Consequence.Discards]
+	unlessCooldown bool   // do not discard during a minimum hold
+	Confirmed      uint64 // number of the renewal that was confirmed; 0 if none was
+	Enough         bool   // Confirmed is at least the renewal that was wanted immediately
+	Soon           bool   // renew again soon, because another write is being replicated
+	Doubted        bool   // verify the bucket, which may have been deleted along with the record
 }
 
-// Discards reports whether to delete the record at Discard. rest is what is left of the minimum hold.
+// Discards reports whether to delete the record at Discard. rest is what remains of the minimum hold.
 func (u Consequence) Discards(rest time.Duration) bool {
 	return u.Discard != 0 && (rest <= 0 || !u.unlessCooldown) //safety:cooldown-not-discarded
 }
 
-// MinRetry is the shortest time between two renewals of one record.
+// MinRetry is the shortest time between two renewals of a record.
 const MinRetry = 50 * time.Millisecond
 
-// showEvery is the shortest time between two renewals that only show a holder.
+// showEvery is the shortest time between two renewals that only show a change of holder.
 const showEvery = 100 * time.Millisecond
 
-// Begin makes k the record that a claim was granted under key, by a write sent at time sent.
+// Begin makes k the record that a claim was granted under key by a write sent at time sent.
 func (k *Kept) Begin(body record.Body, key string, revision uint64, t clock.Terms, sent clock.Instant) {
 	k.Body = body
 	k.Body.Attempt = 0
-	if k.Body.Token == 0 { // if it was not adopted //safety:adopted-token
+	if k.Body.Token == 0 { // not adopted //safety:adopted-token
 		k.Body.Token = record.TokenOrTicket(key, revision)
 	}
 	k.Granted, k.Terms, k.Want, k.Valid = t, t, t, ValidFrom(sent, t)
@@ -154,18 +154,18 @@ func (k *Kept) Begin(body record.Body, key string, revision uint64, t clock.Term
 	k.next = t.NextRenewal(sent)
 }
 
-// IsLock reports whether the record is a holder's, not a waiter's.
+// IsLock reports whether the record belongs to a holder, as opposed to a waiter.
 func (k *Kept) IsLock() bool { return k.Body.Status == record.StatusHeld }
 
-// Renews reports whether the record is renewed. A fixed record is renewed only while a goroutine waits for a
+// Renews reports whether the record is renewed. A fixed record is renewed only while goroutines wait for a
 // confirmation.
 func (k *Kept) Renews() bool {
 	return k.State == StateHeld && !k.Abandoned && (!k.Body.Fixed || k.Waiting > 0)
 }
 
-// Due returns the time at which to call [Kept.Tick].
+// Due returns when to call [Kept.Tick].
 func (k *Kept) Due() clock.Instant {
-	// The context ends with the validity, whether the server answers or not.
+	// The context ends with the validity, whether or not the server answers.
 	due := k.Valid.End //safety:due-at-end
 	if k.Renews() && !k.resolving {
 		due = min(due, k.next)
@@ -173,7 +173,7 @@ func (k *Kept) Due() clock.Instant {
 	return due
 }
 
-// Tick ends the record, or begins a renewal, if either is due.
+// Tick ends the record or begins a renewal if either is due.
 func (k *Kept) Tick(now clock.Instant) (u Consequence, renew bool) {
 	switch {
 	case k.State != StateHeld:
@@ -186,7 +186,7 @@ func (k *Kept) Tick(now clock.Instant) (u Consequence, renew bool) {
 	return u, renew
 }
 
-// Check ends a record whose validity is over, for a caller that asks before Tick is called.
+// Check ends the record if its validity is over, for callers that may come before Tick.
 func (k *Kept) Check(now clock.Instant) (u Consequence) {
 	if k.State == StateHeld && k.Valid.Over(now) { //safety:state-by-clock
 		u = k.expire(now)
@@ -194,13 +194,13 @@ func (k *Kept) Check(now clock.Instant) (u Consequence) {
 	return u
 }
 
-// Late returns the time after which a due renewal counts as late, and goes ahead of all writes that end records.
+// Late returns the time after which a renewal that is due counts as late and goes ahead of all writes that end records.
 func (k *Kept) Late() clock.Instant { return k.Valid.End.Add(-k.Terms.Validity() / 3) }
 
-// AtRisk reports whether the record is renewed, and two thirds of its validity have passed without a confirmation.
+// AtRisk reports whether the record is renewed but two thirds of its validity have passed without a confirmation.
 func (k *Kept) AtRisk(now clock.Instant) bool { return k.Renews() && now > k.Late() }
 
-// Lag returns the delay of a late renewal, 0 if none is late.
+// Lag returns how late the renewal is, or 0 if it is on time.
 func (k *Kept) Lag(now clock.Instant) time.Duration {
 	if !k.Renews() {
 		return 0
@@ -208,8 +208,8 @@ func (k *Kept) Lag(now clock.Instant) time.Duration {
 	return max(now.Sub(k.Terms.NextRenewal(k.LastSent)), 0)
 }
 
-// Enough returns the last renewal if it has no answer yet and its confirmation would satisfy what is wanted; zero
-// otherwise.
+// Enough returns the last renewal if it is unanswered and its confirmation would satisfy all requests. Otherwise it
+// returns the zero Renewal.
 func (k *Kept) Enough() Renewal {
 	if last := len(k.sent) - 1; last >= 0 && k.sent[last].n >= k.need {
 		return k.sent[last]
@@ -217,7 +217,7 @@ func (k *Kept) Enough() Renewal {
 	return Renewal{}
 }
 
-// Wanted reports whether a renewal is wanted but not sent yet.
+// Wanted reports whether a renewal is wanted but has not been sent.
 func (k *Kept) Wanted() bool { return k.n < k.need }
 
 // Unanswered reports whether a renewal is under way.
@@ -226,8 +226,8 @@ func (k *Kept) Unanswered() bool { return len(k.sent) > 0 }
 // Renewal returns the number of the last renewal.
 func (k *Kept) Renewal() uint64 { return k.n }
 
-// BeginRenewal begins a renewal, as the client's write number paced. It returns the number of the renewal, 0 if none is
-// to be sent, and whether it shortens the validity.
+// BeginRenewal begins a renewal, which is the client's write number paced. It returns the number of the renewal, or 0
+// if none is to be sent, and reports whether the renewal shortens the validity.
 func (k *Kept) BeginRenewal(now clock.Instant, paced uint64) (n uint64, shorter bool) {
 	if !k.Renews() || k.resolving {
 		return 0, false
@@ -238,7 +238,7 @@ func (k *Kept) BeginRenewal(now clock.Instant, paced uint64) (n uint64, shorter 
 	return k.n, k.Valid.RenewalSent(now, k.Want)
 }
 
-// RenewalNotSent notes that renewal n was not sent.
+// RenewalNotSent forgets renewal n, which was not sent after all.
 func (k *Kept) RenewalNotSent(n uint64) {
 	if i := k.index(n); i >= 0 {
 		k.sent = append(k.sent[:i], k.sent[i+1:]...)
@@ -265,15 +265,15 @@ func (k *Kept) AnswerArrived(n uint64, a Answer, now clock.Instant) (u Consequen
 		u.Soon = true
 	case a.Refusal != Conflict:
 	case a.Last == 0 || a.Last > k.Last:
-		// The read is needed even if the key is empty: a deposed leader also refuses, and may have removed what has
-		// been renewed since. A state that contains the last confirmation shows the truth.
+		// Read even if the key is said to be empty, because the refusal may come from a deposed leader that has removed
+		// what has since been renewed. A state that contains the last confirmation shows the truth.
 		if !k.resolving {
 			k.resolving, u.Proven = true, true
 			u.Read = max(a.Last, k.Last) //safety:renewal-refused
 		}
 	case a.Last == k.Last && n == k.n && n >= k.need:
-		// The server refused this renewal because of one that was sent just before it and has been confirmed since.
-		// What this one was to confirm is still unconfirmed.
+		// The server refused this renewal because the one sent just before it was stored first, and that one has been
+		// confirmed in the meantime. What this renewal was to confirm is still unconfirmed.
 		k.RenewAgain(now)
 	}
 	return u
@@ -288,20 +288,20 @@ func (k *Kept) renewalConfirmed(n, revision uint64, now clock.Instant) (u Conseq
 		if i := k.index(n); i >= 0 {
 			u.Confirmed, u.Enough = n, k.prolong(i, revision)
 		}
-		return u // confirmed, or older than what is confirmed
+		return u // confirmed, or superseded by a later confirmation
 	case k.State == StateLost && k.Cause != EndLost: //safety:closed-not-deleted
-		return u // closed or broken: the work may still be stopping
+		return u // closed or broken, and the work may still be stopping
 	}
 	u = k.EndUnasked(EndLost, ConfirmedLate, now)
 	u.Discard, u.unlessCooldown = revision, true
 	return u
 }
 
-// prolong extends the validity, which must not be over yet, to that of renewal sent[i]. It reports whether this is the
-// renewal that was needed, or a later one.
+// prolong extends the validity, which must not be over yet, to that of renewal sent[i]. It reports whether that renewal
+// satisfies all requests.
 func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	s := k.sent[i]
-	k.sent = append(k.sent[:0], k.sent[i+1:]...) // the earlier ones expect a revision that is no longer the last
+	k.sent = append(k.sent[:0], k.sent[i+1:]...) // earlier ones expect a revision that is no longer the last
 	if revision > k.Last {
 		k.Last, k.LastSent = revision, s.at
 	}
@@ -320,24 +320,25 @@ func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	return true
 }
 
-// RenewNow makes a new renewal due at time at. The answer to one already sent would not show a later change.
+// RenewNow makes a new renewal due at time at. The confirmation of a renewal that was already sent would not cover a
+// later change.
 func (k *Kept) RenewNow(at clock.Instant) {
 	k.need = k.n + 1
 	k.next = min(k.next, at)
 }
 
-// RenewSoon makes a renewal due to show a change, but not too often.
+// RenewSoon makes a renewal due that shows a change, though not too soon after the last one.
 func (k *Kept) RenewSoon(now clock.Instant) { k.RenewNow(max(now, k.requestedAt.Add(showEvery))) }
 
-// RenewAgain makes another renewal due at time at, to replace one that was refused.
+// RenewAgain makes another renewal due at time at, in place of one that was refused.
 func (k *Kept) RenewAgain(at clock.Instant) { k.next = min(k.next, at) }
 
-// RenewAfter makes the next renewal due at time at, and not before.
+// RenewAfter makes the next renewal due at time at, and no earlier.
 func (k *Kept) RenewAfter(at clock.Instant) { k.next = at }
 
-// Reconnected handles a new connection: whatever was under way on the old one is lost. All records are renewed at
-// once. phase, which is above 0 and at most 1, is the fraction of the usual interval after which the record is renewed
-// again, so that later renewals are spread out.
+// Reconnected handles a new connection. Whatever was under way on the old one is lost, so all records are renewed
+// immediately. phase, which is above 0 and at most 1, is the fraction of the usual interval after which this record is
+// renewed again, so that later renewals are spread out.
 func (k *Kept) Reconnected(now clock.Instant, phase float32) (u Consequence) {
 	if !k.Renews() {
 		return k.Suspect(k.Last, now)
@@ -347,10 +348,10 @@ func (k *Kept) Reconnected(now clock.Instant, phase float32) (u Consequence) {
 	return u
 }
 
-// Suspect handles a hint, naming revision, that the record has changed.
+// Suspect handles a hint that the record changed at revision.
 func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 	if k.Renews() {
-		// Answer a flood of forged hints slowly.
+		// Respond slowly, in case this is a flood of forged hints.
 		k.RenewNow(max(now, k.requestedAt.Add(MinRetry/2)))
 		return u
 	}
@@ -361,13 +362,13 @@ func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 	return u
 }
 
-// Old reports whether a notification about revision brings nothing new. While the lock is held, that is so only up to
-// the last confirmed revision: a later one may be a break.
+// Old reports whether a notification about revision is no news. For a held record, that is true only up to the last
+// confirmed revision, because a later one may be a break.
 func (k *Kept) Old(revision uint64) bool {
 	return k.State != StateHeld || revision <= k.Last //safety:break-notified
 }
 
-// RecordNotified handles the record in a notification.
+// RecordNotified handles the notification of a record.
 func (k *Kept) RecordNotified(e record.Entry, now clock.Instant) (u Consequence) {
 	if k.Old(e.Revision) {
 		return u
@@ -378,12 +379,12 @@ func (k *Kept) RecordNotified(e record.Entry, now clock.Instant) (u Consequence)
 		k.Break = &why
 	}
 	if own && e.Live() && e.Status == record.StatusHeld && e.Renewal > 0 && e.Renewal <= k.n {
-		return u // a renewal of its own; the answer is on its way
+		return u // one of the client's renewals, whose answer is on its way
 	}
 	return k.Suspect(e.Revision, now)
 }
 
-// RecordRead handles the record under the key, read as of a state that contains revision.
+// RecordRead handles the record under the key, read from a state that contains revision.
 func (k *Kept) RecordRead(e record.Entry, revision uint64, now clock.Instant) (u Consequence) {
 	k.resolving = false
 	found, current := Find(e, k.Body.ID, k.Body.Status, k.Last, k.n)
@@ -393,7 +394,7 @@ func (k *Kept) RecordRead(e record.Entry, revision uint64, now clock.Instant) (u
 		hint := k.suspected
 		k.suspected = 0
 		if hint > revision {
-			u = k.Suspect(hint, now) // the hint came during the read
+			u = k.Suspect(hint, now) // the hint arrived during the read
 		} else {
 			k.Break = nil // the record is not broken, whatever a hint said
 		}
@@ -417,10 +418,10 @@ func (k *Kept) RecordRead(e record.Entry, revision uint64, now clock.Instant) (u
 	return u
 }
 
-// Trust keeps the record held when no read could settle a doubt.
+// Trust keeps the record held because no read could settle a doubt.
 func (k *Kept) Trust() { k.resolving, k.suspected = false, 0 }
 
-// expire ends a record whose validity is over: as planned, if it was taken until that time.
+// expire ends a record whose validity is over. The end is planned if the record was taken until that time.
 func (k *Kept) expire(now clock.Instant) Consequence {
 	if k.Valid.Planned() {
 		return k.EndUnasked(EndPlanned, NoReason, now)
@@ -428,13 +429,14 @@ func (k *Kept) expire(now clock.Instant) Consequence {
 	return k.EndUnasked(EndLost, Unconfirmed, now)
 }
 
-// EndUnasked ends a held record without its holder's request.
+// EndUnasked ends a held record without being asked by its holder.
 func (k *Kept) EndUnasked(end End, why Why, now clock.Instant) Consequence {
 	if k.State != StateHeld {
 		return Consequence{}
 	}
 	if k.Break != nil && (end == EndLost || end == EndPlanned) {
-		// It was broken immediately, so others got in at once: by now the record is theirs.
+		// The operator broke the record immediately, so others may have been let in and the record may be theirs by
+		// now.
 		end, why = EndBroken, BreakHinted
 	}
 	k.State = StateLost
@@ -444,7 +446,7 @@ func (k *Kept) EndUnasked(end End, why Why, now clock.Instant) Consequence {
 	return k.stop(end, why, now)
 }
 
-// EndByHolder ends the record for its holder. u.End is 0 if the record had ended before.
+// EndByHolder ends the record on behalf of its holder. u.End is 0 if the record had already ended.
 func (k *Kept) EndByHolder(end End, now clock.Instant) (u Consequence) {
 	was := k.State
 	k.State = StateReleased
@@ -464,9 +466,9 @@ func (k *Kept) stop(end End, why Why, now clock.Instant) Consequence {
 // Final returns the number of the last renewal, which [Kept.Closing] writes.
 func (k *Kept) Final() uint64 { return k.n + 1 }
 
-// Closing returns what the holder leaves behind: a tombstone, or a last renewal, which is fixed. It leaves the renewal
-// for a hand-over, or if rest is left of the minimum hold or of the time for which a finished job is kept. A broken
-// record is always deleted: the operator has decided.
+// Closing returns what the holder leaves behind, which is either a tombstone or a last, fixed renewal. It returns a
+// renewal for a hand-over, or if rest remains of the minimum hold or of the time for which a finished job is kept. A
+// broken record is always deleted, because the operator's decision prevails.
 func (k *Kept) Closing(rest time.Duration, broken bool) (body record.Body, deletes bool) {
 	if k.Cause == EndHandedOff {
 		rest = k.Granted.TTL

@@ -2,24 +2,25 @@ package core
 
 import "github.com/natslock/locks/internal/record"
 
-// An orphaned write is an unanswered attempt of a claim that is over. The server may still apply it, and then its
-// record keeps others out for a TTL. So the client still waits for the answer, watches the key for the record, and
-// replaces what the attempt expects. All of that is a courtesy to waiters; safety does not depend on it.
+// An orphaned write is an unanswered attempt of a finished claim. If the server still applies it, its record keeps
+// others out for a TTL. So the client keeps waiting for the answer, watches the key for the record, and replaces what
+// the attempt expects. All of this is a courtesy to waiters; safety does not depend on it.
 
 // Taking writes a tombstone at the revision that an orphaned write expects, so that the server has to refuse that
-// write. If the write was applied already, Taking removes its record. An attempt that expects a revision above 0 is
-// then settled for good, since the key never has that revision again. One that expects no record (0) is settled only
-// while the tombstone lasts: once that has expired, the server may apply the attempt, and the watch of the key then
-// finds its record.
+// write. If the write was already applied, Taking removes its record. An attempt that expects a revision above 0 is
+// then settled for good, because the key never has that revision again. One that expects no record (0) is settled only
+// while the tombstone lasts. After that, the server may apply the attempt, and the watch of the key then finds its
+// record.
 type Taking struct {
 	Removal
 	Attempt Attempt
-	// OnlyOwn is set for a guarded attempt, whose expectation is about the gate. It means that only the record that
-	// the attempt may have written is to be removed: read the claim's key, and call [Taking.OwnRecordRead].
+	// OnlyOwn is set for a guarded attempt, which expects a revision of the gate. In that case, only a record that the
+	// attempt itself may have written is to be removed: read the claim's key and call [Taking.OwnRecordRead].
 	OnlyOwn bool
 }
 
-// Takings returns one Taking for each expectation of the open attempts of a claim. guarded is true if they are guarded.
+// Takings returns one Taking for each revision that the open attempts of a claim expect. guarded reports whether these
+// attempts are guarded.
 func Takings(id string, open []Attempt, guarded bool) (all []Taking) {
 	taken := make(map[uint64]bool)
 	for _, a := range open {
@@ -31,8 +32,8 @@ func Takings(id string, open []Attempt, guarded bool) (all []Taking) {
 	return all
 }
 
-// OwnRecordRead handles the record under the claim's key, and reports whether to remove it. Otherwise the client waits
-// for the answer to the attempt: the server may have answered the read before it stored the claim.
+// OwnRecordRead handles the record under the claim's key and reports whether to remove it. If not, the client waits for
+// the answer to the attempt, because the server may have answered the read before it stored the claim.
 func (t *Taking) OwnRecordRead(e record.Entry) bool {
 	if !e.Live() || !e.From(t.ID) {
 		return false
@@ -41,7 +42,7 @@ func (t *Taking) OwnRecordRead(e record.Entry) bool {
 	return true
 }
 
-// Settled returns the attempts that the removal settles: they can no longer be applied, or their record is gone.
+// Settled returns the attempts that the removal settles, because they can no longer be applied or their record is gone.
 func (t *Taking) Settled() (n []int) {
 	if !t.final {
 		return nil
@@ -49,7 +50,7 @@ func (t *Taking) Settled() (n []int) {
 	if t.attempt > 0 {
 		n = append(n, t.attempt)
 	}
-	if t.Attempt.Expect > 0 && !t.OnlyOwn { // a later revision rules it out for good
+	if t.Attempt.Expect > 0 && !t.OnlyOwn { // ruled out for good by a later revision
 		n = append(n, t.Attempt.N)
 	}
 	return n

@@ -7,44 +7,43 @@ import (
 	"github.com/natslock/locks/internal/clock"
 )
 
-// Pace decides which write of a client is sent next, and when.
+// Pace decides which of a client's writes is sent next, and when.
 //
-// Each record waits here for at most one renewal, and the one whose validity ends first goes first. So a service that
-// is too slow for the due renewals loses no lock that it can carry. The number of unanswered writes under way is
-// limited to what the service answers within the time of its fastest answer plus a quarter of a second. More would wait
-// in the network, where no write can be overtaken or withdrawn, and would hold up every other request on the
-// connection. The limit never falls below what a service that has become slower needs to carry all records; see
-// [Pace.Add].
+// Each record has at most one renewal waiting here, and the record whose validity ends first goes first. So even a
+// service that is too slow for all due renewals loses no lock that it could carry. The number of writes under way is
+// limited to what the service answers within the time of its fastest answer plus a quarter of a second. Any more would
+// wait in the network, where no write can be overtaken or withdrawn, and would hold up every other request on the
+// connection. The limit never falls below what a slower service needs in order to carry all records; see [Pace.Add].
 //
-// The writes that end records count too, and take turns with the renewals as long as those are on time. They wait in
-// order of arrival.
+// Writes that end records are subject to the same limit and take turns with the renewals while those are on time. They
+// are sent in order of arrival.
 //
-// Writes are numbered as they are sent. Their answers arrive in about that order, so an answer shows that the answers
-// to earlier writes have arrived or never will.
+// Writes are numbered as they are sent. Since answers arrive in about the same order, an answer shows that each earlier
+// write has been answered or never will be.
 type Pace[R Paced, F Final] struct {
-	Open    bool // the client is closed: writes no longer wait for answers
-	Pumping bool // the sender is sending
+	Open    bool // the client is closed, so writes no longer wait for answers
+	Pumping bool // the sender is running
 
 	ready    readyHeap[R]
 	late     []R // records whose validity would end before an answer
 	finals   []F
-	turn     bool          // a final write went last
-	sent     uint64        // the number of the last write sent
-	answered uint64        // the highest number with an answer
-	heard    clock.Instant // when the last answer arrived, or when the first write after all were answered was sent
-	took     time.Duration // the time that the answer to number answered took
-	least    time.Duration // the shortest such time on this connection; 0 if not known
-	parts    int64         // the sum of the parts of all records
+	turn     bool          // the last write sent was a final one
+	sent     uint64        // number of the last write sent
+	answered uint64        // highest number that has been answered
+	heard    clock.Instant // when the last answer arrived, or the first write was sent after all had been answered
+	took     time.Duration // how long the answer to number answered took
+	least    time.Duration // the shortest such time on this connection; 0 if unknown
+	parts    int64         // sum of the parts of all records
 
-	second clock.Instant // when count began
-	count  int           // of answers since second
-	before int           // of answers in the second before
+	second clock.Instant // start of count
+	count  int           // number of answers since second
+	before int           // number of answers in the second before that
 }
 
 // Paced is a record that is renewed.
 type Paced interface {
 	comparable
-	// Slot is the place of the record in a [Pace], initially [NotReady].
+	// Slot is the record's position in a [Pace], initially [NotReady].
 	Slot() *int32
 }
 
@@ -56,21 +55,21 @@ type Final interface {
 
 // Turn is the state of a [Final] in a [Pace].
 type Turn struct {
-	Queued bool // it waits for its turn
+	Queued bool // it is waiting for its turn
 	Over   bool // no caller waits for it any more
 }
 
 const (
-	// leastUnderWay is the number of writes that may always be under way, even if there are few records.
+	// leastUnderWay is the number of writes that may always be under way, however few records there are.
 	leastUnderWay = 64
-	// backlog is the time that the writes under way may take beyond that of a single one.
+	// backlog is how much longer the writes under way may take than a single one.
 	backlog = 250 * time.Millisecond
-	// deaf limits the time without any answer. After that, all outstanding writes count as lost.
+	// deaf limits the time without any answer, after which all writes under way count as lost.
 	deaf = time.Second
 )
 
-// QueueRenewal queues record k for its renewal, which is late from time late on. The validity of k ends at time end.
-// QueueRenewal does nothing if k is already waiting.
+// QueueRenewal queues record k for a renewal that is late from time late on. The validity of k ends at time end. If k
+// is already waiting, QueueRenewal does nothing.
 func (p *Pace[R, F]) QueueRenewal(k R, late, end clock.Instant) {
 	if *k.Slot() == NotReady {
 		p.ready = append(p.ready, waiting[R]{k, late, end}) // heap.Push would allocate
@@ -79,7 +78,7 @@ func (p *Pace[R, F]) QueueRenewal(k R, late, end clock.Instant) {
 	}
 }
 
-// Drop forgets a record.
+// Drop forgets record k.
 func (p *Pace[R, F]) Drop(k R) {
 	if *k.Slot() >= 0 {
 		p.remove(int(*k.Slot()))
@@ -87,7 +86,8 @@ func (p *Pace[R, F]) Drop(k R) {
 	*k.Slot() = NotReady // even if it was late
 }
 
-// Next returns the record to renew now, or the last write of a record, with its number. n is 0 if there is neither.
+// Next returns the record to renew now or the final write to send now, along with the number of that write. n is 0 if
+// there is nothing to send.
 func (p *Pace[R, F]) Next(now clock.Instant) (k R, f F, n uint64) {
 	p.TimePassed(now)
 	if !p.room() {
@@ -103,7 +103,8 @@ func (p *Pace[R, F]) Next(now clock.Instant) (k R, f F, n uint64) {
 	return k, f, p.number(now)
 }
 
-// Take numbers a write that ends a record if nothing has to be sent ahead of it. It returns 0 if the write has to wait.
+// Take numbers a write that ends a record, provided that nothing has to be sent ahead of it. It returns 0 if the write
+// has to wait.
 func (p *Pace[R, F]) Take(now clock.Instant) (n uint64) {
 	p.TimePassed(now)
 	if !p.room() || !p.Open && p.waiting() > 0 {
@@ -112,19 +113,18 @@ func (p *Pace[R, F]) Take(now clock.Instant) (n uint64) {
 	return p.number(now)
 }
 
-// number numbers a write that is being sent.
+// number returns the number for a write that is being sent.
 func (p *Pace[R, F]) number(now clock.Instant) uint64 {
 	if p.sent == p.answered {
-		p.heard = now // silence counts from now on
+		p.heard = now // the silence begins now
 	}
 	p.sent++
 	return p.sent
 }
 
-// waiting returns the number of waiting writes.
 func (p *Pace[R, F]) waiting() int { return len(p.ready) + len(p.late) + len(p.finals) }
 
-// room reports whether one more write may be under way.
+// room reports whether another write may be under way.
 func (p *Pace[R, F]) room() bool { return p.Open || p.sent-p.answered < p.bound() }
 
 // final dequeues the final write that has waited longest, if it is its turn.
@@ -152,12 +152,12 @@ func (p *Pace[R, F]) dequeue() F {
 	return f
 }
 
-// first dequeues the record whose validity ends first. Records whose validity would end before an answer that takes as
-// long as the last one come after all others.
+// first dequeues the record whose validity ends first. A record whose validity would end before its answer, if that
+// takes as long as the last one did, comes after all others.
 func (p *Pace[R, F]) first(now clock.Instant) (none R) {
 	for len(p.late) > 0 && *p.late[0].Slot() != isLate {
 		p.late[0] = none
-		p.late = p.late[1:] // it has ended, as most of them do before their turn
+		p.late = p.late[1:] // ended before its turn, as most of them do
 	}
 	for len(p.ready) > 0 {
 		w := p.remove(0)
@@ -178,18 +178,18 @@ func (p *Pace[R, F]) first(now clock.Instant) (none R) {
 	return none
 }
 
-// bound limits the number of writes under way.
+// bound returns the limit on the number of writes under way.
 func (p *Pace[R, F]) bound() uint64 {
 	answerable := time.Duration(max(p.count, p.before)) * (p.least + backlog) / time.Second
 	return uint64(max(leastUnderWay, answerable, time.Duration(p.parts/whole)))
 }
 
-// Add counts a new record with the terms of its claim. For each record the bound leaves room for one renewal per
-// validity, assuming that an answer takes a fifteenth of the validity, or a second if that is less. So a service whose
-// answers become that slow still carries all records. Without this part, fewer and fewer renewals would be under way.
+// Add adds a new record with the terms of its claim. For each record, the bound allows one renewal per validity,
+// assuming that an answer takes a fifteenth of the validity, but at most a second. So a service whose answers become
+// that slow still carries all records. Without this allowance, ever fewer renewals would be under way.
 func (p *Pace[R, F]) Add(t clock.Terms) { p.parts += part(t) }
 
-// Remove notes that record k, which had the terms t, is over.
+// Remove removes record k, which was added with the terms t.
 func (p *Pace[R, F]) Remove(k R, t clock.Terms) {
 	p.Drop(k)
 	p.parts -= part(t)
@@ -200,14 +200,14 @@ func part(t clock.Terms) int64 {
 	return int64(min(time.Second, v/15)) * whole / int64(v)
 }
 
-// QueueFinal queues a final write for its turn.
+// QueueFinal queues a final write until its turn.
 func (p *Pace[R, F]) QueueFinal(f F) {
 	f.Turn().Queued = true
 	p.finals = append(p.finals, f)
 }
 
-// Withdraw gives up a final write, and returns the number of final writes that wait. was is false if f has been sent
-// already.
+// Withdraw gives up a final write and returns how many final writes are waiting. was is false if f has already been
+// sent.
 func (p *Pace[R, F]) Withdraw(f F) (waited int, was bool) {
 	f.Turn().Over = true
 	return len(p.finals), f.Turn().Queued
@@ -219,16 +219,17 @@ func (p *Pace[R, F]) Finals() int { return len(p.finals) }
 // Ready returns the number of records that wait for their renewal, except those that are late.
 func (p *Pace[R, F]) Ready() int { return len(p.ready) }
 
-// whole is one renewal, in the unit of parts.
+// whole stands for one renewal in the unit of parts.
 const whole = 1_000_000_000
 
 // Resumes reports whether the sender has to resume.
 func (p *Pace[R, F]) Resumes() bool { return !p.Pumping && p.waiting() > 0 && (p.Open || p.roomy()) }
 
-// roomy reports whether leastUnderWay/2 more writes may be under way: renewals sent in batches cost half as much.
+// roomy reports whether leastUnderWay/2 more writes may be under way, because renewals sent in batches cost half as
+// much.
 func (p *Pace[R, F]) roomy() bool { return p.sent-p.answered+leastUnderWay/2 <= p.bound() }
 
-// AnswerArrived records the answer to number n, which arrived took after its sending.
+// AnswerArrived records the answer to number n, which arrived the duration took after the write was sent.
 func (p *Pace[R, F]) AnswerArrived(n uint64, took time.Duration, now clock.Instant) {
 	p.TimePassed(now)
 	p.count++
@@ -241,11 +242,11 @@ func (p *Pace[R, F]) AnswerArrived(n uint64, took time.Duration, now clock.Insta
 	}
 }
 
-// WriteRefused notes that write n is not under way, because the connection refused it.
+// WriteRefused records that write n is not under way, because the connection refused it.
 func (p *Pace[R, F]) WriteRefused(n uint64) { p.answered = max(p.answered, n) }
 
-// WriteNotSent takes back number n, which was not sent. If a later number was given out since, n stays: the answer to
-// the later one accounts for it.
+// WriteNotSent takes back number n, which was not sent. If a later number has been given out, n is not taken back,
+// because the answer to the later one accounts for it.
 func (p *Pace[R, F]) WriteNotSent(n uint64) {
 	if n == p.sent {
 		p.sent--
@@ -253,9 +254,9 @@ func (p *Pace[R, F]) WriteNotSent(n uint64) {
 	}
 }
 
-// UnderWay reports whether the answer to renewal s may still come. The answer counts as lost when a later number has
-// one, or when it has taken more than twice as long as the last answer did. If any answer has arrived since s was sent,
-// the limit is backlog higher.
+// UnderWay reports whether the answer to renewal s may still arrive. The answer counts as lost once a later number has
+// been answered, or once it has taken more than twice as long as the last answer did. That limit is higher by backlog
+// if any answer has arrived since s was sent.
 func (p *Pace[R, F]) UnderWay(s Renewal, now clock.Instant) bool {
 	limit := 2 * p.took
 	if p.heard > s.at {
@@ -264,7 +265,8 @@ func (p *Pace[R, F]) UnderWay(s Renewal, now clock.Instant) bool {
 	return s.paced > p.answered && now.Sub(s.at) <= limit
 }
 
-// Behind returns the delay of the next renewal if it has to wait for answers; 0 if it is on time, or about to be sent.
+// Behind returns how late the next renewal is if it has to wait for answers. It returns 0 if the renewal is on time or
+// about to be sent.
 func (p *Pace[R, F]) Behind(now clock.Instant) time.Duration {
 	if len(p.ready) == 0 || p.roomy() {
 		return 0
@@ -272,9 +274,9 @@ func (p *Pace[R, F]) Behind(now clock.Instant) time.Duration {
 	return max(now.Sub(p.ready[0].late), 0)
 }
 
-// TimePassed begins a new second when due, and gives up on answers that do not come.
+// TimePassed begins a new second when it is due, and gives up on answers that do not arrive.
 func (p *Pace[R, F]) TimePassed(now clock.Instant) {
-	if p.sent == 0 { // times may be negative
+	if p.sent == 0 { // instants may be negative
 		p.second, p.heard = now, now
 	}
 	if d := now.Sub(p.second); d >= time.Second {
@@ -292,9 +294,9 @@ func (p *Pace[R, F]) TimePassed(now clock.Instant) {
 // Reset forgets the writes under way on a connection that was lost.
 func (p *Pace[R, F]) Reset() { p.answered, p.took, p.least = p.sent, 0, 0 }
 
-// The values of [Paced.Slot] other than an index into the heap.
+// Values of [Paced.Slot] other than an index into the heap.
 const (
-	// NotReady: the record does not wait.
+	// NotReady means that the record is not waiting.
 	NotReady int32 = -1
 	isLate   int32 = -2
 )
@@ -305,7 +307,7 @@ type waiting[R Paced] struct {
 	late, end clock.Instant
 }
 
-// remove takes a record out of the heap.
+// remove removes element i from the heap.
 func (p *Pace[R, F]) remove(i int) waiting[R] {
 	h, last := p.ready, len(p.ready)-1
 	h.Swap(i, last)
