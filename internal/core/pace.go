@@ -229,7 +229,7 @@ func (p *Pace[R, F]) Resumes() bool { return !p.Pumping && p.waiting() > 0 && (p
 // much.
 func (p *Pace[R, F]) roomy() bool { return p.sent-p.answered+leastUnderWay/2 <= p.bound() }
 
-// AnswerArrived records the answer to number n, which arrived the duration took after the write was sent.
+// AnswerArrived records the answer to number n. took is the time between the sending and the answer.
 func (p *Pace[R, F]) AnswerArrived(n uint64, took time.Duration, now clock.Instant) {
 	p.TimePassed(now)
 	p.count++

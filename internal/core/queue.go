@@ -8,59 +8,58 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Waiter reads the queue until it knows whom it waits for. It needs only the nearest place ahead of its own. If a
-// thousand clients arrived at once, lists of the whole queue would hold up their writes.
+// Waiter reads the queue until it knows whom it waits for. It needs only the nearest place ahead of its own, and if a
+// thousand clients arrived together, lists of the whole queue would hold up their writes.
 //
-//	begin: the queue from its start, or a part of it from right ahead of the ticket
-//	       if it is long, or if many clients seem to have arrived together
+//	begin: the queue from its start or, if it is long or many clients seem to have
+//	       arrived together, a part of it from right ahead of the ticket
 //	   --> a predecessor, which it waits for: successor.go
 //	   --> none in a part: a part from farther ahead of the ticket, and in the end the whole queue
 //	   --> none at all: once more, by a list that lacks no live record --> the first
 //	the predecessor is gone: what is left of the places ahead of it, or a list as at the beginning
 //
-// No place can get a lower ticket than one that is queued already. So the waiter only ever waits for places that a list
-// has shown ahead of its own, and later it reads these by key.
+// No place can get a lower ticket than one that is already queued. So the waiter only ever waits for places that a list
+// has shown ahead of its own, which it then reads by key.
 //
 // A list may be cut off after a number of records. The server sends records in order of revision, and a renewed place
-// has a revision above its ticket. So the part that was cut off may contain places with earlier tickets. Such a list
-// shows whom to wait for. It shows that no other place is in between only if no ticket is left there.
+// has a revision above its ticket, so the part that was cut off may contain places with earlier tickets. Such a list
+// shows whom to wait for, but it shows that no other place is in between only if no ticket is left there.
 //
-// In a crowd, when many clients have arrived together, the waiter reads each part record by record: before it sends
-// several records, the server counts those after them, which takes longer the longer the queue is. The waiter also
-// follows the place right ahead of its own, whatever its mode, so that the readers behind a writer do not all read at
-// once.
+// In a crowd, which is when many clients have arrived together, the waiter reads each part record by record. Otherwise
+// the server, before it sends several records, would count those after them, which takes longer the longer the queue
+// is. The waiter also follows the place right ahead of its own, whatever that place's mode, so that the readers behind
+// a writer do not all read at the same time.
 type Waiter struct {
-	ID     string // the claim of the place
+	ID     string // id of the place's claim
 	Ticket uint64
 	Reads  bool
 
-	AsOf   uint64 // what the next list has to contain: the waiter's place, and the proof that a predecessor is gone
+	AsOf   uint64 // revision that the next list has to contain: the waiter's place, and the proof that a predecessor is gone
 	Reach  Reach  // of the next list
-	Vacant uint64 // the tombstone of the lock, as last read; 0 if there is none
+	Vacant uint64 // tombstone of the lock, as last read; 0 if there is none
 
-	before  []record.Entry // the places ahead of its own, without a gap; nil if there may be gaps
-	kept    int            // the length of before when it was listed
+	before  []record.Entry // the places ahead of its own, without gaps; nil if there may be gaps
+	kept    int            // length of before when it was listed
 	glanced bool           // the waiter follows the last place in before, whatever its mode
 	whole   bool           // before was the whole queue ahead of the waiter's place
 	alone   bool           // before was read from the only server
-	served  bool           // a place in before was granted with none ahead of it, so those ahead of it are over
-	missing bool           // one of several servers has shown neither the record nor the tombstone of a place in before
-	seeks   seeking        // its search for the head, to take the lock out of turn
+	served  bool           // a place in before was granted with no place ahead of it, so any that were ahead of it are over
+	missing bool           // one of several servers has shown neither record nor tombstone of a place in before
+	seeks   seeking        // its search for the head, in order to take the lock out of turn
 	seekAt  clock.Instant  // when it may search for the head again
 	peeked  bool           // it has checked whether the queue is short
 	long    bool           // a read has shown that the queue is not short
 	crowd   bool           // many clients seem to have arrived together with it
 }
 
-// seeking is a waiter's search for the head, which it has not read.
+// seeking is a waiter's search for a head that it has not read.
 type seeking uint8
 
 const (
 	seeksNothing seeking = iota
-	// seeksShort lists the queue from its start, because it may be short.
+	// seeksShort lists the queue from its start, in case the queue is short.
 	seeksShort
-	// seeksNear reads again the places that the waiter knows. Listing a long queue pays off only when few of them are
-	// left.
+	// seeksNear reads the known places again. Listing a long queue pays off only when few of them are left.
 	seeksNear
 )
 
@@ -70,7 +69,7 @@ type Reach uint8
 const (
 	// Glance reads the two records right ahead of the ticket, if they are places.
 	Glance Reach = iota
-	// Start reads the queue from its start: all of it if it is short.
+	// Start reads the queue from its start, and all of it if it is short.
 	Start
 	// Near reads a part that begins a little ahead of the ticket. Each of the next three begins four times as far
 	// ahead.
@@ -78,25 +77,25 @@ const (
 	Far
 	Farther
 	Farthest
-	// Whole reads the queue whatever its length.
+	// Whole reads the whole queue, whatever its length.
 	Whole
 	// Named makes the leader name each place.
 	Named
 )
 
 const (
-	// shortQueue is the number of places that a list from the start reads.
+	// shortQueue is how many places a list from the start reads.
 	shortQueue = 32
-	// nearReach is the number of tickets ahead of the waiter's in the shortest part.
+	// nearReach is how many tickets ahead of the waiter's own the shortest part begins.
 	nearReach = 4
-	// crowdReads is the number of records that a waiter in a crowd reads from a part.
+	// crowdReads is how many records of a part a waiter in a crowd reads.
 	crowdReads = 4
-	// headReach is the largest number of places ahead of a waiter that looks for the head.
+	// headReach is how many places may be ahead of a waiter that looks for the head.
 	headReach = 2
 )
 
-// Extent returns the revision from which the next list reads the queue, 0 for all of it, and the limit on the number of
-// records, 0 for none. singly means to read them one by one.
+// Extent returns the revision from which the next list reads the queue, or 0 for all of it, and the limit on the number
+// of records, or 0 for none. If singly is true, the records are read one by one.
 func (w *Waiter) Extent() (from uint64, most int, singly bool) {
 	if w.Lists() {
 		from, most = Start.extent(w.Ticket)
@@ -113,7 +112,7 @@ func (r Reach) extent(ticket uint64) (from uint64, most int) {
 	case Glance:
 		return ticket - min(2, ticket-1), 2
 	case Start:
-		return 0, shortQueue + 2 // the waiter's place, and the lock
+		return 0, shortQueue + 2 // including the waiter's place and the lock
 	case Near, Far, Farther, Farthest:
 		n := nearReach << (2 * (r - Near))
 		return ticket - min(uint64(n), ticket-1), n + 2
@@ -121,29 +120,29 @@ func (r Reach) extent(ticket uint64) (from uint64, most int) {
 	return 0, 0
 }
 
-// Standing tells what a waiter does after a list.
+// Standing is what a waiter does after a list.
 type Standing uint8
 
 const (
-	// ListOn: list once more, as Reach says.
+	// ListOn lists the queue once more, as Reach says.
 	ListOn Standing = iota
-	// Behind: wait for the predecessor.
+	// Behind waits for the predecessor.
 	Behind
-	// Foremost: no place ahead blocks this waiter.
+	// Foremost means that no place ahead blocks the waiter.
 	Foremost
 )
 
-// Ahead is what a waiter knows of the places ahead of it.
+// Ahead is what a waiter knows about the places ahead of it.
 type Ahead struct {
 	Pred record.Entry // the predecessor
-	Head record.Entry // the first of the queue; zero if not known
-	Rank int          // the number of places ahead of it, as far as known
-	Sure bool         // no other place that it has to wait for is between the predecessor and the waiter
-	Next bool         // no place at all is between them; for the foremost waiter: no place at all is ahead of it
+	Head record.Entry // the first place in the queue; zero if not known
+	Rank int          // number of places ahead of the waiter, as far as known
+	Sure bool         // no other place that blocks the waiter is between the predecessor and the waiter
+	Next bool         // no place at all is between them or, if the waiter is foremost, ahead of it
 }
 
-// PlaceGone notes that the predecessor is gone, as a state that contains revision shows; 0 if the revision is not
-// known. A lagging replica would show the place again in the next list.
+// PlaceGone records that the predecessor is gone, as shown by a state that contains revision, which is 0 if not known.
+// The next list has to be as recent, because a lagging replica would show the place again.
 func (w *Waiter) PlaceGone(revision uint64) {
 	switch w.AsOf = max(w.AsOf, revision); { // the reach matters only if the waiter knows no places to read
 	case w.crowd && w.Reach < Whole:
@@ -153,30 +152,30 @@ func (w *Waiter) PlaceGone(revision uint64) {
 	}
 }
 
-// Seek makes the waiter search for the head. The next search follows after pause.
+// Seek makes the waiter search for the head now. It may search again after pause.
 func (w *Waiter) Seek(now clock.Instant, pause time.Duration) {
 	w.seeks, w.seekAt = seeksShort, now.Add(pause)
 }
 
-// Seeks returns the time from which the waiter may search for the head.
+// Seeks returns when the waiter may next search for the head.
 func (w *Waiter) Seeks() clock.Instant { return w.seekAt }
 
-// Peeks reports whether the waiter should check now if the queue is short. It does so only once.
+// Peeks reports whether the waiter should now check whether the queue is short. It returns true only once.
 func (w *Waiter) Peeks() bool {
 	first := !w.peeked
 	w.peeked = true
 	return first
 }
 
-// Lists reports whether the waiter lists the queue next, though it knows the places ahead of it.
+// Lists reports whether the waiter lists the queue next, even though it knows the places ahead of it.
 func (w *Waiter) Lists() bool { return w.seeks == seeksShort }
 
-// Knows reports whether the waiter knows a place with this id ahead of its own.
+// Knows reports whether the waiter knows of a place with this id ahead of its own.
 func (w *Waiter) Knows(id string) bool {
 	return slices.ContainsFunc(w.before, func(e record.Entry) bool { return e.ID == id })
 }
 
-// Beyond returns the place right ahead of the one with this id, zero if the waiter knows none.
+// Beyond returns the place right ahead of the one with this id, or the zero Entry if the waiter knows of none.
 func (w *Waiter) Beyond(id string) record.Entry {
 	if i := slices.IndexFunc(w.before, func(e record.Entry) bool { return e.ID == id }); i > 0 {
 		return w.before[i-1]
@@ -184,10 +183,10 @@ func (w *Waiter) Beyond(id string) record.Entry {
 	return record.Entry{}
 }
 
-// Begin begins the wait. surveyed is a revision of the state that was read before the place was written, 0 if none is
-// known, and length the length of the queue in that state. If much has been written since, many clients may have
-// arrived together, each right behind another. Then two cheap reads are likely to suffice, and a list would add to the
-// load.
+// Begin begins the wait. surveyed is a revision of the state that was read before the place was written, or 0 if not
+// known, and length is the length of the queue in that state. If much has been written since, many clients may have
+// arrived together, each right behind another. In that case two cheap reads are likely to suffice, whereas a list would
+// add to the load.
 func (w *Waiter) Begin(surveyed uint64, length int) {
 	w.AsOf = w.Ticket
 	w.long, w.crowd = length > shortQueue, surveyed > 0 && w.Ticket-surveyed > shortQueue
@@ -209,14 +208,14 @@ func (w *Waiter) Known() (keys []string) {
 	return keys
 }
 
-// Forget notes that these keys cannot be read together.
+// Forget forgets the known places, because their keys cannot be read together.
 func (w *Waiter) Forget() { w.before = nil }
 
-// QueueListed handles a list, or part of one, as of AsOf. vacant is the tombstone of the lock, read along with it. cut
-// means that more records follow the part. QueueListed returns the places ahead of the waiter's. Those from index over
-// on are directly ahead of it and overdue by the estimate of the server's clock: the waiter deletes them if the leader
-// agrees. Other overdue places are left to the waiters right behind them. there is false if the waiter's place is
-// gone.
+// QueueListed handles a list of the queue, or of part of it, as of AsOf. vacant is the tombstone of the lock, read
+// along with the list. cut means that more records follow the part. QueueListed returns the places ahead of the
+// waiter's. Those from index over on are directly ahead of the waiter and overdue by the estimate of the server's
+// clock. The waiter deletes them if the leader agrees, and leaves other overdue places to the waiters right behind
+// those. there is false if the waiter's own place is gone.
 func (w *Waiter) QueueListed(queue []record.Entry, cut bool, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
 	if w.Reach != Named { // a Named list does not read the lock
 		w.Vacant = vacant //safety:vacant-claimed
@@ -224,7 +223,7 @@ func (w *Waiter) QueueListed(queue []record.Entry, cut bool, vacant uint64, esti
 	i := slices.IndexFunc(queue, func(e record.Entry) bool { return e.ID == w.ID })
 	switch {
 	case i >= 0:
-	case cut: // the waiter's place is behind the cut
+	case cut: // the waiter's place is beyond the cut
 		for i = 0; i < len(queue) && queue[i].TokenOrTicket() < w.Ticket; i++ {
 		}
 	default:
@@ -234,9 +233,9 @@ func (w *Waiter) QueueListed(queue []record.Entry, cut bool, vacant uint64, esti
 	return before, over, true
 }
 
-// KnownRead handles the records, tombstones included, under the keys that the waiter knows, and under its own. alone
-// means that only one server can have answered: one of several may lack a renewed place. KnownRead returns the same as
-// [Waiter.QueueListed].
+// KnownRead handles the records, including tombstones, under the keys that the waiter knows and under its own. alone
+// means that only one server can have answered, whereas one of several may lack a renewed place. The results are those
+// of [Waiter.QueueListed].
 func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Time) (before []record.Entry, over int, there bool) {
 	served, shown := uint64(0), 0 // all places ahead of ticket served are over
 	for _, e := range records {
@@ -248,7 +247,7 @@ func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Tim
 		case e.ID == w.ID && e.Live():
 			there = true
 		case i < 0 || w.before[i].ID != e.ID:
-		case e.Live() && e.TokenOrTicket() == w.before[i].TokenOrTicket(): // otherwise stored again, behind others
+		case e.Live() && e.TokenOrTicket() == w.before[i].TokenOrTicket(): // with another ticket, the place was stored again, behind others
 			before = append(before, e)
 		case e.Deleted && e.Status == record.StatusGranted: //safety:served-before
 			served = max(served, w.before[i].TokenOrTicket())
@@ -264,7 +263,8 @@ func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Tim
 	return before, over, there
 }
 
-// trailing returns the index from which on all places are overdue by the estimate of the server's clock.
+// trailing returns before, and the index from which on all of its places are overdue by the estimate of the server's
+// clock.
 func trailing(before []record.Entry, estimate time.Time) ([]record.Entry, int) {
 	over := len(before)
 	for over > 0 && before[over-1].OverdueAt(estimate) {
@@ -281,7 +281,7 @@ type Read struct {
 	Alone bool   // only one server can have answered
 }
 
-// Judge decides from the places in a list that are still ahead of the waiter's.
+// Judge decides what to do, given the places in a list that are still ahead of the waiter's.
 func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 	i := len(before) - 1
 	for i >= 0 && !w.blocks(before[i]) { //safety:earlier-first
@@ -308,7 +308,7 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 		}
 	}
 	switch {
-	case r.From > 0 || r.Cut: // if there is a predecessor, this part does not show it //safety:part-of-queue
+	case r.From > 0 || r.Cut: // this part does not show the predecessor, if there is one //safety:part-of-queue
 		w.widen()
 		return ListOn, a
 	case i >= 0:
@@ -321,8 +321,8 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 		a.Head = before[0]
 		return Behind, a
 	case w.Reach != Named && !r.Alone: //safety:first-by-leader
-		// A replica that is catching up first removes what was overwritten, and later stores what has overwritten it:
-		// it lacks the places that were renewed.
+		// A replica that is catching up removes what was overwritten before it stores what has overwritten it. In
+		// between, it lacks the places that were renewed.
 		w.Reach = Named
 		return ListOn, a
 	}
@@ -330,15 +330,15 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 	return Foremost, a
 }
 
-// aheadOf returns what a waiter knows when it waits for place i of those ahead of it.
+// aheadOf returns what a waiter knows when it waits for before[i].
 func aheadOf(before []record.Entry, i int, sure bool) Ahead {
 	a := Ahead{Pred: before[i], Rank: len(before), Sure: sure}
 	a.Next = sure && i == len(before)-1 //safety:next-behind
 	return a
 }
 
-// widen makes the next list reach farther. In a crowd the server has no time for lists, so the waiter is slow to list
-// from the start, although the queue may be short after all.
+// widen makes the next list reach farther. In a crowd, the server has no time for lists, so the waiter is slow to list
+// the queue from its start, even though the queue may be short after all.
 func (w *Waiter) widen() {
 	switch {
 	case w.Reach == Glance:
@@ -352,12 +352,13 @@ func (w *Waiter) widen() {
 	}
 }
 
-// keep makes the waiter read these places, of which i is the predecessor, by key from now on. Of a part that was cut
-// off, it keeps the places after which no ticket is left for another one, if the predecessor is among them.
+// keep makes the waiter read these places by key from now on. before[i] is the predecessor. From a part that was cut
+// off, only the places after which no ticket is left for another one are kept, and only if the predecessor is among
+// them.
 func (w *Waiter) keep(before []record.Entry, i int, r Read) {
 	w.Vacant, w.served, w.glanced, w.whole, w.alone = 0, false, false, r.From == 0, r.Alone
 	first := 0
-	for first < len(before) && before[first].TokenOrTicket() < r.From { // others like it may be missing //safety:part-begins
+	for first < len(before) && before[first].TokenOrTicket() < r.From { // others with such low tickets may be missing //safety:part-begins
 		first++
 	}
 	for r.Cut && first < len(before) && w.Ticket-before[first].TokenOrTicket() != uint64(len(before)-first) { //safety:part-gapless
@@ -368,7 +369,8 @@ func (w *Waiter) keep(before []record.Entry, i int, r Read) {
 	}
 }
 
-// judgeKnown judges what is left of the places ahead of the waiter's. Place i is the last one that blocks it.
+// judgeKnown judges what is left of the places ahead of the waiter's. before[i] is the last one that blocks the waiter,
+// or i is negative if none does.
 func (w *Waiter) judgeKnown(before []record.Entry, i int) (s Standing, a Ahead) {
 	if w.glanced {
 		i = len(before) - 1
@@ -398,22 +400,22 @@ func (w *Waiter) judgeKnown(before []record.Entry, i int) (s Standing, a Ahead) 
 	return ListOn, a
 }
 
-// blocks reports whether this earlier waiter has to go first.
+// blocks reports whether the earlier waiter has to go first.
 func (w *Waiter) blocks(earlier record.Entry) bool {
 	return !w.Reads || record.Mode(earlier.Mode) == record.Exclusive //safety:queue-rule
 }
 
 // Places is what a waiter remembers of its earlier places.
 type Places struct {
-	Again   bool // it has had a place, and needs another one
-	Returns bool // it gave up the last place for lack of room, and the next one uses that room
-	full    int  // the number of places given up for lack of room
+	Again   bool // it has had a place and needs another one
+	Returns bool // it gave up its last place for lack of room, and its next one uses that room
+	full    int  // number of places given up for lack of room
 }
 
-// PlaceEnded handles the end of the wait at a place, with outcome o. gone means that the place is gone, and first that
-// no other place was ahead of it. PlaceEnded returns the status for the place's tombstone, and the number of the pause
-// before the next place, 0 if it may be written at once. Each time the bucket has no room, the pause is longer: the
-// room of the place may be enough for others.
+// PlaceEnded handles the end, with outcome o, of the wait at a place. gone means that the place is gone, and first that
+// no other place was ahead of it. PlaceEnded returns the status for the place's tombstone and the number of the pause
+// before the next place, or 0 if that may be written immediately. The pause gets longer each time the bucket has no
+// room, because the room that the place took may be enough for others.
 func (p *Places) PlaceEnded(o Outcome, gone, first bool) (left record.Status, pause int) {
 	switch {
 	case o == Granted && first:
@@ -428,5 +430,5 @@ func (p *Places) PlaceEnded(o Outcome, gone, first bool) (left record.Status, pa
 	return record.StatusGone, pause
 }
 
-// PlaceBegun notes that the waiter has a place again.
+// PlaceBegun records that the waiter has a place again.
 func (p *Places) PlaceBegun() { p.Again, p.Returns = false, false }

@@ -6,9 +6,9 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Removal ends a record of one claim by a conditional write: a tombstone at the revision of the record, or the last
-// renewal of a record that the client has kept. An attempt or a renewal may still be under way, and any answer may be
-// lost, so a read follows each refused write:
+// Removal ends a claim's record by a conditional write, which is either a tombstone at the record's revision or the
+// last renewal of a record that the client has kept. An attempt or a renewal may still be under way, and any answer may
+// be lost, so each refused write is followed by a read:
 //
 //	write --> acknowledged: over
 //	      --> refused --> read --> own, and newer: write at that revision
@@ -16,33 +16,34 @@ import (
 //	                          --> another's: over. It is lost, unless an earlier write may have been applied
 //	      --> no answer: it may have been applied; write again
 type Removal struct {
-	ID       string // of the claim
-	Final    uint64 // the number of the last renewal; 0 if there is none
-	HandsOff bool   // the last renewal is for an adopter: if it fails, write nothing else
+	ID       string // the claim's id
+	Final    uint64 // number of the last renewal; 0 if there is none
+	HandsOff bool   // the last renewal is for an adopter, so write nothing else if it fails
 	Exact    bool   // remove only the record at Revision
 	Revision uint64 // what the next write expects
 
 	Broken     *record.Entry // the record that an operator had broken; nil if none is known
 	unanswered bool          // a write may have been applied
 	attempt    int           // the attempt whose record was found and is being removed; 0 if there is none
-	final      bool          // a write that expects Revision, or an earlier one, can no longer be applied
+	final      bool          // a write that expects Revision or an earlier one can no longer be applied
 }
 
 // RemovalStep is the next step of a removal.
 type RemovalStep uint8
 
 const (
-	// Removed: the record has ended, broken or not.
+	// Removed means that the record has ended, broken or not.
 	Removed RemovalStep = iota
-	// LostBefore: it had already ended, by its TTL or an operator, and another client may have the lock.
+	// LostBefore means that the record had already ended, by its TTL or because of an operator, and that another client
+	// may have the lock.
 	LostBefore
-	// WriteAgain: write at Revision.
+	// WriteAgain writes at Revision.
 	WriteAgain
-	// ReadRecord: read the record as of the revision that the refusal names, and of Revision.
+	// ReadRecord reads the record from a state that contains Revision and the revision that the refusal named.
 	ReadRecord
-	// WriteSoon: write again once the write that is being replicated is stored.
+	// WriteSoon writes again once the write that is being replicated has been stored.
 	WriteSoon
-	// WriteLater: write again, after the pause for an outage.
+	// WriteLater writes again after the pause for an outage.
 	WriteLater
 )
 
@@ -53,10 +54,10 @@ func (r *Removal) WriteAnswered(a Answer, alone bool) RemovalStep {
 		r.final = true
 		return Removed
 	case a.Refusal == Conflict && r.Exact:
-		return Removed // it is gone, or is not the one to be removed
+		return Removed // the record is gone, or is not the one to be removed
 	case a.Refusal == Conflict:
 		return ReadRecord
-	// A deposed leader refuses in this way while its successor applies the write.
+	// A deposed leader may refuse in this way while its successor applies the write.
 	case a.Refusal != InFlight || !alone:
 		r.unanswered = true
 	}
@@ -73,15 +74,15 @@ const (
 	unseen  found = iota // no answer, or the answer of a server that lags
 	foreign              // nothing, or another claim's record
 	over                 // the claim's tombstone or last renewal, whose answer was lost
-	refused              // the claim's record that the write expected. A deposed leader that does not know it refused the write
+	refused              // the claim's record that the write expected, so a deposed leader that does not know it refused the write
 	newer                // an attempt or a renewal that was still under way
 )
 
-// removalSteps maps what was found to the next step. Another claim's record stays.
+// removalSteps maps a finding to the next step. Another claim's record is left in place.
 var removalSteps = [...]RemovalStep{unseen: WriteLater, foreign: LostBefore, over: Removed, refused: WriteSoon, newer: WriteAgain}
 
-// RecordRead handles the record after a refusal that named revision named. since is the time since the first write.
-// unread means that the read had no answer.
+// RecordRead handles the record that was read after a refusal. named is the revision that the refusal named, and since
+// is the time since the first write. unread means that the read got no answer.
 func (r *Removal) RecordRead(e record.Entry, unread bool, named uint64, alone bool, since time.Duration) RemovalStep {
 	found := r.find(e, unread, alone)
 	r.judge(e, found, named, alone, since)
@@ -90,11 +91,12 @@ func (r *Removal) RecordRead(e record.Entry, unread bool, named uint64, alone bo
 		r.Broken = &e
 	}
 	switch {
-	// If an earlier write was applied and is gone, nothing is left to adopt. What an operator has broken stays.
+	// If an earlier write was applied and its record is gone, nothing is left to adopt. A record that an operator has
+	// broken stays.
 	case r.HandsOff && found != unseen && (!own || e.Deleted || e.Status == record.StatusBroken): //safety:handed-gone
 		return LostBefore
 	case found == foreign && (r.unanswered || r.Broken != nil): //safety:release-unanswered
-		return Removed // by an earlier write, and another client has claimed the key since
+		return Removed // by an earlier write, after which another client claimed the key
 	case found == newer:
 		r.Revision, r.attempt = e.Revision, e.Attempt
 	}
@@ -103,7 +105,7 @@ func (r *Removal) RecordRead(e record.Entry, unread bool, named uint64, alone bo
 
 func (r *Removal) find(e record.Entry, unread, alone bool) found {
 	switch {
-	// A server that returns an older record than the acknowledged one lags.
+	// A server that returns a record older than the acknowledged one is lagging.
 	case unread || !e.Zero() && e.Revision < r.Revision && !alone:
 		return unseen
 	case !e.From(r.ID): //safety:release-own
@@ -116,10 +118,11 @@ func (r *Removal) find(e record.Entry, unread, alone bool) found {
 	return newer
 }
 
-// judge records what the refusal, together with what was found, says of the earlier writes.
+// judge records what the refusal and the finding together say about the earlier writes.
 func (r *Removal) judge(e record.Entry, found found, named uint64, alone bool, since time.Duration) {
-	// A refusal that does not know what was acknowledged may come from a deposed leader. Its successor may have applied
-	// the refused write, or may still apply it. If it had emptied the key, a tombstone would show that for a second.
+	// A refusal by a server that does not know what was acknowledged may come from a deposed leader, whose successor
+	// may have applied the refused write or may still do so. If that write had emptied the key, a tombstone would show
+	// it for a second.
 	own, none := e.From(r.ID), found == foreign && e.Zero() && since < record.TombstoneLife
 	if named < r.Revision && (own || !none && !alone) { //safety:release-deposed
 		r.unanswered = true

@@ -8,60 +8,61 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// A waiter that is not first watches its predecessor's place, and also reads it now and then, because a notification
-// may be lost. If a lock stays free, the waiter takes it out of turn, and deletes the place of the head, which should
-// have taken it. So a first waiter that has died, or is stopped, costs one pause, not one for each hand-over until its
-// place ends.
+// A waiter that is not first watches its predecessor's place and, because a notification may be lost, also reads it
+// from time to time. If a lock stays free, the waiter takes it out of turn and deletes the place of the head, which
+// should have taken it. So a first waiter that has died or is stopped costs one pause, rather than one for each
+// hand-over until its place ends.
 //
-// The silence of a place proves nothing: live waiters renew their places only now and then. What shows that the head is
-// dead is that the lock it is entitled to stays free and unclaimed. So the waiter goes from the free lock to the
-// deletion in these steps:
+// The silence of a place proves nothing, because live waiters renew their places only from time to time. What shows
+// that the head is dead is that the lock to which it is entitled stays free and unclaimed. So the waiter deletes the
+// head's place only after the following steps:
 //
-//   - Its own successful reads, never a notification, have seen the key free and unchanged for 1.2 s, always with the
-//     same head in place. Two consecutive answers are less than a second apart: a tombstone lives for a second, so no
-//     grant and release in between can go unseen. A failed read, a new connection, a suspension or a longer gap
-//     restarts the window.
-//   - Its claim at what it has read is acknowledged, soon after the last read.
-//   - It deletes the head's place by a write that expects the revision it has read. A place that was renewed since
-//     stays.
+//   - The waiter's own successful reads, never a notification, have seen the key free and unchanged for 1.2 s, always
+//     with the same head in place. Two consecutive answers are less than a second apart. Because a tombstone lives for
+//     a second, no grant and release in between can go unseen. A failed read, a new connection, a suspension or a
+//     longer gap restarts the window.
+//   - Its claim at the revision that it has read is acknowledged soon after the last read.
+//   - It deletes the head's place by a write that expects the revision it has read, so that a place that has been
+//     renewed since then stays.
 //
-// Exclusion does not depend on these steps: a conditional write grants each lock. A head that is alive but was too slow
-// finds its place gone and queues again, at the end. Until then both it and its successor may consider themselves
-// first, which is safe because their claims are conditional.
+// Exclusion does not depend on these steps, because only a conditional write grants a lock. A head that is alive but
+// was too slow finds its place gone and queues again, at the end. Until then, both it and its successor may consider
+// themselves first, which is safe because their claims are conditional.
 
 const (
-	// idleFor is the time for which a waiter has to see a lock free before it takes it out of turn.
+	// idleFor is how long a waiter has to see a lock free before it takes the lock out of turn.
 	idleFor = 1200 * time.Millisecond
-	// scanEvery is the time between its reads during that time.
+	// scanEvery is the time between a waiter's reads during that period.
 	scanEvery = 600 * time.Millisecond
-	// scanGap is the time between two answers within which no change goes unseen.
+	// scanGap limits the time between two answers so that no change in between goes unseen.
 	scanGap = time.Second
-	// scanAfter is the time for which it leaves a free lock to the head before it reads at all. As long as no client
-	// has died, no waiter reads more than usual.
+	// scanAfter is how long a waiter leaves a free lock to the head before it reads at all, so that no waiter reads
+	// more than usual unless a client has died.
 	scanAfter = 50 * time.Millisecond
 	// readAgain is the pause before a waiter's second read of a key that it found free.
 	readAgain = 20 * time.Millisecond
-	// rankAfter is the time by which each place ahead of a waiter delays its read at the end of a lease, so that a long
-	// queue behind a dead holder does not read all at once. The waiters ahead take the lock first if they are alive.
+	// rankAfter is how much each place ahead of a waiter delays the waiter's read at the end of a lease. Without this
+	// delay, a long queue behind a dead holder would read all at once. The waiters ahead take the lock first if they
+	// are alive.
 	rankAfter = 5 * time.Millisecond
-	// ScanJitter limits the extra time for waiters behind the second one.
+	// ScanJitter limits how much longer the waiters behind the second one wait.
 	ScanJitter = 200 * time.Millisecond
-	// renewedLate is the delay of a renewal after which a waiter watches the lock.
+	// renewedLate is how late a renewal may be before a waiter watches the lock.
 	renewedLate = 500 * time.Millisecond
 )
 
 // Successor is a waiter behind its predecessor. It reads the predecessor's place when a timer fires (readAt). When the
-// lock seems to be free, it scans (scanAt): it repeatedly reads the lock, the head, its predecessor and its own place,
-// until another client has taken the lock or its own window is over.
+// lock seems to be free, it scans (scanAt), which means that it keeps reading the lock, the head, its predecessor and
+// its own place until another client has taken the lock or its own window is over.
 type Successor struct {
-	ID     string        // the claim of its place
+	ID     string        // id of its place's claim
 	Ahead                // whom it waits for
-	Counts bool          // for a semaphore
-	Shared bool          // for a reader-writer lock
+	Counts bool          // the lock is a semaphore
+	Shared bool          // the lock is a reader-writer lock
 	Jitter time.Duration // how much longer it waits than the second waiter
 	Proven bool          // the subscription to the predecessor's place is in place
-	Seeks  clock.Instant // the time from which it may search for the head, if it does not know the head
-	Own    string        // the key that an earlier attempt of its claim got after all, to be adopted; "" if none
+	Seeks  clock.Instant // when it may search for the head, if it does not know the head
+	Own    string        // key that an earlier attempt of its claim obtained after all, to be adopted; "" if there is none
 
 	silent    bool          // the predecessor seems to be dead
 	lastWrite clock.Instant // when the predecessor last wrote, as far as known
@@ -69,21 +70,21 @@ type Successor struct {
 	windows   []window      // one for each key of the lock
 	readAt    clock.Instant
 	scanAt    clock.Instant     // 0 if no key is known to be free
-	free      map[string]uint64 // the revisions of the keys that were free in the last read
-	ends      clock.Instant     // the end of the first lease in that read that was not renewed in time; 0 if there is none
-	again     bool              // the next read comes soon, and shows whether they are still free
-	hinted    bool              // only notifications have set scanAt
+	free      map[string]uint64 // revisions of the keys that were free in the last read
+	ends      clock.Instant     // end of the first lease in that read that was not renewed in time; 0 if there is none
+	again     bool              // the next read comes soon and shows whether those keys are still free
+	hinted    bool              // only notifications have led to scanAt
 	scanLate  Lateness          // for the lock's record
 }
 
-// window is the time for which a waiter has seen a key free.
+// window is the period during which a waiter has seen a key free.
 type window struct {
-	since, last clock.Instant // the times of the first and the last answer; 0 if the key was not free
-	revision    uint64        // of the tombstone; 0 if there is nothing
+	since, last clock.Instant // times of the first and the last answer; 0 if the key was not free
+	revision    uint64        // of the tombstone; 0 if there is none
 	head        record.Entry  // as last read
 }
 
-// saw records what a successful read showed: the free key, and the head of the queue.
+// saw records that a successful read at time at showed the key free, along with the head of the queue.
 func (w *window) saw(key, head record.Entry, at clock.Instant) {
 	anew := w.since == 0 || at.Sub(w.last) >= scanGap //safety:window-gap
 	if key.Revision != 0 && key.Revision != w.revision {
@@ -98,8 +99,8 @@ func (w *window) saw(key, head record.Entry, at clock.Instant) {
 // Second reports whether the predecessor is the head.
 func (f *Successor) Second() bool { return f.Head.ID == f.Pred.ID }
 
-// Near reports whether the waiter may be the first live one: it is second or third, or its predecessor seems to be
-// dead. Far back in a long queue, it leaves the lock to those ahead of it.
+// Near reports whether the waiter may be the first live one, because it is second or third or because its predecessor
+// seems to be dead. Farther back in a long queue, a waiter leaves the lock to those ahead of it.
 func (f *Successor) Near() bool { return !f.Head.Zero() && (f.Rank <= headReach || f.silent) }
 
 // Begin begins the wait for a lock with the given number of keys. heard is when the predecessor last wrote its place.
@@ -107,7 +108,7 @@ func (f *Successor) Begin(keys int, heard, now clock.Instant) {
 	f.windows, f.lastWrite, f.readAt = make([]window, keys), heard, now
 }
 
-// At returns the time at which the waiter reads or scans next.
+// At returns when the waiter reads or scans next.
 func (f *Successor) At() clock.Instant {
 	at := f.readAt
 	if f.scanAt != 0 {
@@ -119,16 +120,16 @@ func (f *Successor) At() clock.Instant {
 	return at
 }
 
-// silentAt returns the time after which the predecessor's renewal is later than that of any live waiter. That proves
-// nothing: it only makes the waiter watch the lock.
+// silentAt returns the time after which the predecessor's renewal is later than any live waiter's. That proves nothing,
+// but it makes the waiter watch the lock.
 func (f *Successor) silentAt() clock.Instant {
 	return f.lastWrite.Add(f.Pred.Record.TTL/3 + renewedLate)
 }
 
 // Due reports whether to read the predecessor's place now, and whether to watch the lock from now on.
 //
-// The second waiter, and one whose predecessor seems to be dead, may be the first live one. Such a waiter watches the
-// lock from its second read on: if the lock changes hands quickly, the waiter becomes the first before that read.
+// The second waiter may be the first live one, and so may a waiter whose predecessor seems to be dead. Such a waiter
+// watches the lock, but not before its second read: if the lock changes hands quickly, it has become the first by then.
 func (f *Successor) Due(now clock.Instant) (reads, watches bool) {
 	if !f.silent && f.silentAt() <= now {
 		f.silent, f.readAt = true, now
@@ -137,14 +138,14 @@ func (f *Successor) Due(now clock.Instant) (reads, watches bool) {
 	return reads, reads && f.Proven && (f.Second() || f.silent && f.Near())
 }
 
-// PlaceWritten notes that the predecessor has renewed its place.
+// PlaceWritten records that the predecessor has renewed its place.
 func (f *Successor) PlaceWritten(now clock.Instant) { f.lastWrite = now }
 
 // Doubt makes the waiter read the predecessor's place now.
 func (f *Successor) Doubt(now clock.Instant) { f.readAt = now }
 
-// SubscriptionMoved notes that another server now serves the subscription, and that changes may have been missed
-// meanwhile.
+// SubscriptionMoved records that another server now serves the subscription, so that changes may have been missed in
+// the meantime.
 func (f *Successor) SubscriptionMoved() {
 	f.Proven = false
 	f.restartWindows()
@@ -155,23 +156,25 @@ func (f *Successor) restartWindows() {
 	clear(f.windows) //safety:window-anew
 }
 
-// LockFreed handles a notification that the lock is free. A live head takes it in a moment, which is notified too.
+// LockFreed handles a notification that the lock is free. A live head takes the lock in a moment, which sends another
+// notification.
 func (f *Successor) LockFreed(now clock.Instant) {
 	if f.scanAt == 0 {
 		f.scanAt, f.hinted = now.Add(scanAfter), true
 	}
 }
 
-// First reports whether the notification of the predecessor's tombstone makes this waiter the first: the predecessor
-// was granted the lock with no place ahead of it, and no place that the waiter has to wait for is between the two. A
-// notification may be forged. In the queue of a reader-writer lock, where several waiters are granted at once, a forged
-// one would let a waiter pass others for good. So there the waiter reads the tombstone: see [Waiter.KnownRead].
+// First reports whether the notification of the predecessor's tombstone makes this waiter the first. That is the case
+// if the predecessor was granted the lock with no place ahead of it, and no place between the two blocks this waiter. A
+// notification may be forged, and in the queue of a reader-writer lock, where several waiters may be granted at the
+// same time, a forged one would let a waiter pass others for good. So there the waiter reads the tombstone instead; see
+// [Waiter.KnownRead].
 func (f *Successor) First(tombstone record.Body) bool {
 	known := f.Sure && !f.Shared                                                          //safety:no-shortcut
 	return tombstone.Status == record.StatusGranted && tombstone.ID == f.Pred.ID && known //safety:shortcut-sure
 }
 
-// ReadFailed notes that a read had no answer. The next read follows after pause.
+// ReadFailed records that a read got no answer. The next one follows after pause.
 func (f *Successor) ReadFailed(now clock.Instant, pause time.Duration) {
 	f.restartWindows()
 	f.readNext(now, pause)
@@ -184,18 +187,19 @@ func (f *Successor) readNext(now clock.Instant, pause time.Duration) {
 	f.readAt = now.Add(pause)
 	if f.ends != 0 {
 		after := scanAfter + time.Duration(f.Rank)*rankAfter
-		if f.Head.Zero() { // more places are ahead of it than it knows
+		if f.Head.Zero() { // more places are ahead of the waiter than it knows
 			after += 5 * f.Jitter
 		}
-		if at := f.ends.Add(after); at > now { // otherwise this read was the one at the end
+		if at := f.ends.Add(after); at > now { // otherwise this was the read at the end
 			f.readAt = min(f.readAt, at) //safety:read-at-end
 		}
 	}
 }
 
-// PlaceRead handles e, as read under the key of the predecessor's place. written is when e was written, and left is
-// what remains of its TTL by the estimate of the server's clock. PlaceRead reports whether the predecessor is there,
-// and whether its record is over. Another claim may have the key by now, behind all places queued since.
+// PlaceRead handles record e, read under the key of the predecessor's place. written is when e was written, and left is
+// what remains of its TTL by the estimate of the server's clock. PlaceRead reports whether the predecessor is there and
+// whether its record is over. The key may belong to another claim by now, behind all places that were queued in the
+// meantime.
 func (f *Successor) PlaceRead(e record.Entry, written, now clock.Instant, left, pause time.Duration) (there, over bool) {
 	f.readNext(now, pause)
 	if !e.Live() || e.ID != f.Pred.ID || e.TokenOrTicket() != f.Pred.TokenOrTicket() {
@@ -212,11 +216,13 @@ func (f *Successor) PlaceRead(e record.Entry, written, now clock.Instant, left, 
 	return true, false
 }
 
-// KeysRead handles keys of the lock that were read along with the predecessor's place, and returns those that are held.
-// own is the id of the waiter's claim of the lock, "" if there is none. The waiter scans if two consecutive reads found
-// a key free at the same revision: a single read may have hit a hand-over. So the second read follows soon. A read also
-// follows when the lease of a held key ends: no notification comes then, and all waiters ahead may have died with the
-// holder. A live holder renews its lease after a third of the TTL, so only a lease in its second half counts.
+// KeysRead handles the keys of the lock that were read along with the predecessor's place, and returns those that are
+// held. own is the id of the waiter's claim of the lock, or "" if there is none.
+//
+// A single read may hit a hand-over, so the waiter scans only if two consecutive reads found a key free at the same
+// revision. The second one follows soon after the first. The waiter also reads when the lease of a held key ends,
+// because that sends no notification and all waiters ahead may have died with the holder. This only concerns leases in
+// their second half, because a live holder renews its lease after a third of the TTL.
 func (f *Successor) KeysRead(keys []string, beside []record.Entry, own string, server time.Time, now clock.Instant) (held []int) {
 	before, repeated := f.free, f.again
 	f.free, f.again, f.ends = nil, false, 0
@@ -229,7 +235,8 @@ func (f *Successor) KeysRead(keys []string, beside []record.Entry, own string, s
 			}
 			continue
 		}
-		// A record whose time is over, its removal, and an expired tombstone all mean the same free lock.
+		// A record whose time is over, the removal of such a record, and an expired tombstone all mean the same free
+		// lock.
 		is := e.Revision
 		if e.Live() {
 			is = 0
@@ -251,15 +258,15 @@ func (f *Successor) KeysRead(keys []string, beside []record.Entry, own string, s
 	return held
 }
 
-// maySeek reports whether the waiter may scan: it knows the head, or it may search for the head again.
+// maySeek reports whether the waiter may scan because it knows the head or may search for the head again.
 func (f *Successor) maySeek(now clock.Instant) bool {
 	return !f.Head.Zero() || now >= f.Seeks
 }
 
-// Looks reports whether the waiter lists the queue to find the head, which it does not know. oldest means that its
-// predecessor, or a known place ahead of that, was written before all others. Otherwise the waiter leaves the search to
-// a predecessor that renews its place, so that a thousand waiters that see a free lock do not all list the queue at
-// once. It looks again after pause.
+// Looks reports whether the waiter lists the queue to find a head that it does not know. oldest means that its
+// predecessor, or a known place ahead of that, was written before all others. Otherwise, if the predecessor renews its
+// place, the waiter leaves the search to the predecessor and looks again after pause. Without this rule, a thousand
+// waiters that see a free lock would all list the queue at the same time.
 func (f *Successor) Looks(oldest bool, now clock.Instant, pause time.Duration) bool {
 	if oldest || f.silent {
 		return true
@@ -268,17 +275,17 @@ func (f *Successor) Looks(oldest bool, now clock.Instant, pause time.Duration) b
 	return false
 }
 
-// isOver reports whether e no longer holds its key, or its time is over by the server's clock.
+// isOver reports whether e no longer holds its key or its time is over by the server's clock.
 func isOver(e record.Entry, server time.Time) bool { return !e.Live() || e.Remaining(server) == 0 }
 
-// isOwn reports whether e is the record of an attempt of the claim own.
+// isOwn reports whether e is the live record of an attempt of the claim own.
 func isOwn(e record.Entry, own string) bool { return own != "" && e.Live() && e.From(own) } //safety:own-record
 
-// Scans reports whether to scan now: see [Successor.LockScanned].
+// Scans reports whether to scan now; see [Successor.LockScanned].
 func (f *Successor) Scans(now clock.Instant) bool { return f.scanAt != 0 && f.scanAt <= now }
 
-// Scan begins a scan. freed means that notifications show the lock free. If only notifications prompted the scan, and
-// the head has taken the lock as expected, Scan returns false.
+// Scan begins a scan. freed means that notifications show the lock free. Scan returns false if only notifications
+// prompted the scan and the head has since taken the lock, as expected.
 func (f *Successor) Scan(freed bool) bool {
 	if f.hinted && !freed {
 		f.scanAt, f.hinted = 0, false
@@ -288,24 +295,24 @@ func (f *Successor) Scan(freed bool) bool {
 	return true
 }
 
-// ScanFailed notes that a scan had no answer. The next one follows after pause.
+// ScanFailed records that a scan got no answer. The next one follows after pause.
 func (f *Successor) ScanFailed(now clock.Instant, pause time.Duration) {
 	f.restartWindows()
 	f.scanAt = now.Add(pause)
 }
 
-// View is what a scan has read, all from one state that contains the waiter's place. Queue need only include the head,
-// the predecessor and that place.
+// View is what a scan has read, all of it from one state that contains the waiter's place. Queue may be limited to the
+// head, the predecessor and the waiter's own place.
 type View struct {
-	Keys   []record.Entry // of the lock; tombstones included, even those that replaced overdue records; zero for an empty key
+	Keys   []record.Entry // of the lock, including tombstones, even those that replaced overdue records; zero for an empty key
 	Queue  []record.Entry
 	Sent   clock.Instant // when the read was sent
-	Server time.Time     // the estimate of the server's clock
-	Own    string        // the id of the waiter's claim of the lock; "" if there is none
+	Server time.Time     // estimate of the server's clock
+	Own    string        // id of the waiter's claim of the lock; "" if there is none
 	Freed  bool          // notifications since the read show that the lock is free
 }
 
-// LockScanned handles what a scan has read. It returns whether to claim a key out of turn.
+// LockScanned handles what a scan has read and decides whether to claim a key out of turn.
 func (f *Successor) LockScanned(v View, now clock.Instant) (d Decision, k int, revision uint64) {
 	i := slices.IndexFunc(v.Queue, func(e record.Entry) bool { return e.ID == f.ID })
 	// A new head needs a window of its own.
@@ -324,7 +331,7 @@ func (f *Successor) LockScanned(v View, now clock.Instant) (d Decision, k int, r
 			ends = ends || isOver(e, v.Server)
 			continue
 		case f.Counts && k >= int(head.Permits): //safety:evicted-entitled
-			*w = window{} // the head does not know of the slot, and leaves it free, dead or alive
+			*w = window{} // the head does not know of the slot and leaves it free, dead or alive
 			continue
 		}
 		w.saw(e, head, now)
@@ -341,42 +348,42 @@ func (f *Successor) LockScanned(v View, now clock.Instant) (d Decision, k int, r
 		if at := f.takesAt(&f.windows[best]); at > now {
 			f.scanAt = min(f.scanAt, at)
 		}
-	case ends: // the server may remove it in a moment
+	case ends: // the server may remove the record in a moment
 		f.scanAt = now.Add(f.scanLate.Next())
 	default:
 		f.scanLate, f.scanAt = 0, 0
-		if v.Freed { // notified since the read
+		if v.Freed { // freed since the read
 			f.LockFreed(now)
 		}
 	}
 	return Stay, 0, 0
 }
 
-// takesAt returns the time at which the waiter takes the key of window w.
+// takesAt returns when the waiter takes the key of window w.
 func (f *Successor) takesAt(w *window) clock.Instant { return w.since.Add(idleFor + f.Jitter) }
 
-// Missed notes that another client was quicker to claim key k.
+// Missed records that another client was quicker to claim key k.
 func (f *Successor) Missed(k int, now clock.Instant) {
 	f.windows[k], f.scanAt = window{}, now.Add(scanAfter)
 }
 
-// Evicts returns the head's place, which the grant of key k has passed. The waiter deletes the place as it was read.
-// evicts is false if the last read was too long ago.
+// Evicts returns the head's place, which the grant of key k has passed over, as it was last read. The waiter deletes it
+// in that state. evicts is false if the last read was too long ago.
 func (f *Successor) Evicts(k int, now clock.Instant) (head record.Entry, evicts bool) {
 	w := f.windows[k]
 	return w.head, now.Sub(w.last) < scanGap //safety:evicted-granted
 }
 
 // Lateness yields the pauses between a waiter's checks of a record whose TTL is over by the estimate of the server's
-// clock. They are short while the server may only be a moment late, and longer once it has not removed an overdue
-// record that the waiter cannot delete either.
+// clock. They are short at first, when the server may only be a moment late. They get longer if the server does not
+// remove the overdue record and the waiter cannot delete it either.
 type Lateness int
 
 // Next returns the next pause.
 func (o *Lateness) Next() time.Duration {
 	*o++
 	switch {
-	case *o <= 15: // 300 ms in all, which is record.OverdueSlack
+	case *o <= 15: // 300 ms in total, which is record.OverdueSlack
 		return 20 * time.Millisecond
 	case *o <= 25:
 		return 100 * time.Millisecond

@@ -2,30 +2,31 @@ package core
 
 import "github.com/natslock/locks/internal/record"
 
-// Arrival is what a call that is not queued has read of a lock and its queue, in one state.
+// Arrival is what a call that is not queued has read of a lock and its queue, all of it from one state.
 type Arrival struct {
-	Keys    []record.Entry // of the lock; tombstones included, even those that replaced overdue records; zero for an empty key
-	Waiting int            // the number of places in the queue
-	More    bool           // others may wait: only part of the queue was read
-	Own     string         // the id of the claim under way; "" if there is none
+	Keys    []record.Entry // of the lock, including tombstones, even those that replaced overdue records; zero for an empty key
+	Waiting int            // number of places in the queue
+	More    bool           // only part of the queue was read, so others may be waiting
+	Own     string         // id of the current claim; "" if there is none
 }
 
-// KeyAt is a key of the lock, and the revision that a claim of it expects.
+// KeyAt is a key of the lock and the revision that a claim of it expects.
 type KeyAt struct {
 	K      int
 	Expect uint64
 }
 
-// Claims returns the keys to claim, in order: first that of an earlier attempt, which is adopted, then the free ones
-// from the highest down, to leave the lower ones to waiters that know of fewer keys. Claims returns none if all keys
-// are held, and then holder is one of their records; also if others are waiting, since they go first.
+// Claims returns the keys to claim, in order. The key of an earlier attempt comes first, because its record is adopted.
+// The free keys follow from the highest down, which leaves the lower ones to waiters that know of fewer keys. If all
+// keys are held, Claims returns none of them, and holder is one of their records. If others are waiting, Claims returns
+// nothing, because they go first.
 func (v Arrival) Claims() (claims []KeyAt, holder record.Entry) {
 	held := 0
 	for k := len(v.Keys) - 1; k >= 0; k-- {
 		switch e := v.Keys[k]; {
 		case isOwn(e, v.Own):
 			claims = append([]KeyAt{{k, 0}}, claims...)
-		// A claim at the revision of a live record would replace it.
+		// A claim at the revision of a live record would replace that record.
 		case e.Live(): //safety:newcomer-held
 			holder = e
 			held++
@@ -36,7 +37,7 @@ func (v Arrival) Claims() (claims []KeyAt, holder record.Entry) {
 	switch {
 	case held == len(v.Keys):
 		return nil, holder
-	// The waiters go first, and part of the queue does not show all of them.
+	// Waiters go first, and part of the queue does not show all of them.
 	case v.Waiting > 0 || v.More: //safety:newcomer-queues
 		return nil, record.Entry{}
 	}

@@ -9,17 +9,18 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Use records how the client's goroutines use a lease: one after another, side by side (readers) or, for a while, not
-// at all.
+// Use tracks how the client's goroutines use a lease: one after another, side by side (readers) or, for a while, not at
+// all.
 type Use struct {
-	Grants uint64 // the number of holders so far
-	Idle   bool   // the lease lingers, and has no holder at present
+	Grants uint64 // number of holders so far
+	Idle   bool   // the lease lingers and has no holder at present
 
-	// The record of a lease is watched from a certain age on, which spares short critical sections a subscription. The
-	// record of an idle lease is not watched: the next goroutine that asks, or the next renewal, will find a break.
+	// The record of a lease is watched only once the lease has been in use for some time, which spares short critical
+	// sections a subscription. The record of an idle lease is not watched, because the next goroutine that asks, or the
+	// next renewal, will discover a break.
 	Watching bool          // the watch has begun, or never will
 	watchAt  clock.Instant // when the watch is to begin; [never] while the lease is idle
-	since    clock.Instant // the end of the last idle time, or the beginning of the use
+	since    clock.Instant // end of the last idle period, or beginning of the use
 
 	marked clock.Instant // when the record began to linger; 0 if the claim already said so
 }
@@ -28,35 +29,35 @@ const never = clock.Instant(math.MaxInt64)
 
 // Entrant is a goroutine that wants to become a holder of a lease.
 type Entrant struct {
-	Waited  time.Duration // for the lock
+	Waited  time.Duration // how long it has waited for the lock
 	Queued  bool          // it has waited behind another holder
 	Lingers bool          // the client may keep the lease idle afterwards
 	Meta    map[string]string
-	Wall    int64 // the time, in Unix milliseconds
+	Wall    int64 // current time, in Unix milliseconds
 }
 
 // Admission is the fate of an [Entrant].
 type Admission uint8
 
 const (
-	// NotHeld: the lease has ended.
+	// NotHeld means that the lease has ended.
 	NotHeld Admission = iota
-	// RunsOut: a holder's handle was dropped, so the lease is no longer renewed.
+	// RunsOut means that a holder's handle was dropped, so the lease is no longer renewed.
 	RunsOut
-	// ConfirmFirst: a renewal has to be confirmed before the lease can have another holder.
+	// ConfirmFirst means that a renewal has to be confirmed before the lease can have another holder.
 	ConfirmFirst
-	// Admitted: it is a holder.
+	// Admitted means that the goroutine is a holder.
 	Admitted
 )
 
-// Begin begins the use of a lease. It is watched after watchAfter, never if that is negative.
+// Begin begins the use of a lease. Its record is watched after watchAfter, or never if watchAfter is negative.
 func (l *Use) Begin(now clock.Instant, watchAfter time.Duration) {
 	l.since = now
 	l.watchAt, l.Watching = now.Add(watchAfter), watchAfter < 0
 }
 
-// Admit makes a goroutine a holder of the lease. The server has granted the lease to the first one. Later ones are
-// admitted without a message.
+// Admit makes a goroutine a holder of the lease. The server has granted the lease to the first holder, and later ones
+// are admitted without a message to the server.
 func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Duration) (Admission, Consequence) {
 	u := k.Check(now)
 	switch {
@@ -75,7 +76,7 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 			waited = max(e.Waited.Milliseconds(), 1)
 		}
 		body.Grants, body.Waits = l.Grants, body.Waits+waited
-		if !k.Shared() { // the record of readers tells since when there have been any
+		if !k.Shared() { // readers' records state since when there have been any readers
 			body.Since, body.Waited = e.Wall, waited
 		}
 	}
@@ -87,8 +88,8 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 	if l.Idle {
 		l.becomeUsed(now, watchAfter)
 	}
-	// The attempt that was granted may have been another caller's. A lease that lingers changes hands often, and an
-	// ordinary renewal shows its holder.
+	// The granted attempt may have been another caller's. A lease that lingers changes hands often, so its current
+	// holder is shown only by ordinary renewals.
 	if l.Grants > 1 && !k.Shared() && !body.Lingers || !maps.Equal(body.Meta, e.Meta) {
 		body.Meta = e.Meta
 		k.RenewSoon(now)
@@ -96,20 +97,20 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 	return Admitted, u
 }
 
-// Shared reports whether the record is that of readers, who are inside together.
+// Shared reports whether the record belongs to readers, which are inside together.
 func (k *Kept) Shared() bool { return record.Mode(k.Body.Mode) == record.Shared }
 
-// renewAhead is the grant on one revision that requests the next revision, which is then there by the time the numbers
-// of this one run out.
+// renewAhead is the number of the grant that requests a new revision, so that the next one is there by the time the
+// current one runs out of numbers.
 const renewAhead = record.GrantsPerRevision / 2
 
-// admits reports whether the lease can have another holder now, and numbers its grant.
+// admits reports whether the lease can have another holder now, and numbers the grant.
 func (k *Kept) admits(now clock.Instant) bool {
 	// A new holder needs time to work.
 	if k.Valid.End.Sub(now) < k.Terms.Validity()/3 { //safety:admitted-early
 		return false
 	}
-	// A renewal's revision would put a reader above the writer after it.
+	// The revision of a renewal would put a reader's token above that of the writer after it.
 	if k.Shared() { //safety:token-of-readers
 		return true
 	}
@@ -130,8 +131,8 @@ func (k *Kept) admits(now clock.Instant) bool {
 	return true
 }
 
-// becomeUsed notes that an idle lease has a holder again. The watch begins if the holder stays for watchAfter, as with
-// any other lease. Most holders leave sooner, and cost the client no subscription.
+// becomeUsed records that an idle lease has a holder again. As with any other lease, the watch begins if the holder
+// stays for watchAfter. Most holders leave sooner and cost the client no subscription.
 func (l *Use) becomeUsed(now clock.Instant, watchAfter time.Duration) {
 	l.Idle, l.since = false, now
 	if !l.Watching && l.watchAt == never {
@@ -139,7 +140,7 @@ func (l *Use) becomeUsed(now clock.Instant, watchAfter time.Duration) {
 	}
 }
 
-// BecomeIdle notes that no holder is inside, or about to be. That drops the TTL set by an Extend, and ends the watch.
+// BecomeIdle records that no holder is inside or about to be, which drops the TTL set by Extend and ends the watch.
 // unwatch reports whether the caller has a watch to stop.
 func (l *Use) BecomeIdle(k *Kept, now clock.Instant, watchAfter time.Duration) (unwatch bool) {
 	l.Idle = true
@@ -152,7 +153,7 @@ func (l *Use) BecomeIdle(k *Kept, now clock.Instant, watchAfter time.Duration) (
 	return unwatch
 }
 
-// WatchDue returns the time at which to call [Use.Watch].
+// WatchDue returns when to call [Use.Watch].
 func (l *Use) WatchDue() clock.Instant {
 	if l.Watching {
 		return never
@@ -160,13 +161,13 @@ func (l *Use) WatchDue() clock.Instant {
 	return l.watchAt
 }
 
-// Watch reports whether the watch of the record begins now.
+// Watch reports whether to begin watching the record now.
 func (l *Use) Watch(now clock.Instant, watchAfter time.Duration) bool {
 	switch {
 	case l.Watching || now < l.watchAt:
 	case l.Idle:
 		l.watchAt = never
-	case now < l.since.Add(watchAfter): // it was idle meanwhile
+	case now < l.since.Add(watchAfter): // the lease was idle in the meantime
 		l.watchAt = l.since.Add(watchAfter)
 	default:
 		l.Watching = true
@@ -175,8 +176,8 @@ func (l *Use) Watch(now clock.Instant, watchAfter time.Duration) bool {
 	return false
 }
 
-// Standing returns the time until which the lease holds, the earliest possible time if it has ended, and whether the
-// record tells other clients that it may be idle now.
+// Standing returns when the lease ends, or the earliest possible time if it has ended. mayIdle reports whether the
+// record tells other clients that the lease may be idle now.
 func (l *Use) Standing(k *Kept, now clock.Instant) (until clock.Instant, mayIdle bool) {
 	if k.State != StateHeld || k.Abandoned {
 		return math.MinInt64, false
@@ -186,13 +187,13 @@ func (l *Use) Standing(k *Kept, now clock.Instant) (until clock.Instant, mayIdle
 
 // Wish is what a holder wants from its lease.
 type Wish struct {
-	Terms clock.Terms   // set by Extend; zero for those of the grant
-	Least time.Duration // the minimum hold; 0 if there is none
-	Since clock.Instant // the beginning of the hold
+	Terms clock.Terms   // set by Extend; zero for the terms of the grant
+	Least time.Duration // minimum hold; 0 if there is none
+	Since clock.Instant // beginning of the hold
 }
 
-// Cooldown returns what is left of the minimum hold. The holder's clock may run fast by up to the margin of the time it
-// has measured.
+// Cooldown returns what is left of the minimum hold. The holder's clock may run fast, by up to the margin of the time
+// that it has measured.
 func (w *Wish) Cooldown(now clock.Instant) time.Duration {
 	if w.Least == 0 {
 		return 0
@@ -201,11 +202,11 @@ func (w *Wish) Cooldown(now clock.Instant) time.Duration {
 	return w.Least - held + clock.NewTerms(held).Margin //safety:cooldown-margin
 }
 
-// Longer returns the longer of two terms: what others want, and what this holder wants. w is nil if the holder has no
-// wish.
+// Longer returns the longer of two terms: those that others want and those that this holder wants. w is nil if this
+// holder has no wish.
 func (w *Wish) Longer(others, granted clock.Terms) clock.Terms {
 	t := granted
-	// The TTL that covers a minimum hold stays: the holder may crash.
+	// The TTL that covers a minimum hold stays, in case the holder crashes.
 	if w != nil && w.Terms.TTL != 0 && (w.Least == 0 || w.Terms.TTL > t.TTL) { //safety:cooldown-covered
 		t = w.Terms
 	}
@@ -215,7 +216,7 @@ func (w *Wish) Longer(others, granted clock.Terms) clock.Terms {
 	return others
 }
 
-// WantTerms sets the terms of the next renewals. If they change, a renewal is due at once.
+// WantTerms sets the terms of the next renewals. If they change, a renewal is due immediately.
 func (k *Kept) WantTerms(t clock.Terms, now clock.Instant) {
 	if k.Want != t { //safety:extend-ends
 		k.Want = t

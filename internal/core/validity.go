@@ -6,36 +6,36 @@ import (
 	"github.com/natslock/locks/internal/clock"
 )
 
-// Validity limits the time for which a client relies on a record that it keeps alive. The validity of a write counts
-// from its sending, and ends a margin before its TTL does. A confirmation that arrives after the current end has no
-// effect: by then the client has ended the contexts of the work under the record.
+// Validity limits how long a client relies on a record that it keeps alive. The validity of a write counts from its
+// sending and ends a margin before its TTL does. A confirmation that arrives after the current end has no effect,
+// because by then the client has ended the contexts of the work under the record.
 type Validity struct {
 	End   clock.Instant
-	Until clock.Instant // the latest end; [unbounded] if there is none
+	Until clock.Instant // latest possible end; [unbounded] if there is none
 }
 
-// unbounded is the latest end of a record that is renewed while it is held.
+// unbounded is the latest end of a record that is renewed for as long as it is held.
 const unbounded = clock.Instant(math.MaxInt64)
 
-// ValidFrom returns the validity given by a write sent at time sent.
+// ValidFrom returns the validity that results from a write sent at time sent.
 func ValidFrom(sent clock.Instant, t clock.Terms) Validity {
 	return Validity{End: t.End(sent), Until: unbounded} //safety:from-sending
 }
 
-// Bound sets the latest end.
+// Bound sets the latest end of v.
 func (v *Validity) Bound(until clock.Instant) { v.Until, v.End = until, min(v.End, until) }
 
-// Bounded reports whether it has a latest end. That end is set before other goroutines know of the record, and stays.
+// Bounded reports whether v has a latest end, which is set before other goroutines know the record and never changes.
 func (v *Validity) Bounded() bool { return v.Until != unbounded }
 
-// Over reports whether it has ended.
+// Over reports whether v has ended.
 func (v Validity) Over(now clock.Instant) bool { return now >= v.End }
 
-// Planned reports whether it ends at the time until which the record was taken.
+// Planned reports whether v ends at the time until which the record was taken.
 func (v *Validity) Planned() bool { return v.Bounded() && v.End >= v.Until } //safety:planned-end
 
-// RenewalSent notes that a renewal is sent. The server may apply it at any time from now on, and its TTL may be shorter
-// than that of the record. In that case it shortens the validity at once, and returns true.
+// RenewalSent records that a renewal is being sent. The server may apply it at any time from now on, and its TTL may be
+// shorter than the record's. In that case, RenewalSent shortens the validity immediately and returns true.
 func (v *Validity) RenewalSent(sent clock.Instant, t clock.Terms) (shorter bool) {
 	if end := t.End(sent); end < v.End { //safety:shorter-at-once
 		v.End = end
@@ -44,13 +44,13 @@ func (v *Validity) RenewalSent(sent clock.Instant, t clock.Terms) (shorter bool)
 	return false
 }
 
-// InTime reports whether a confirmation that arrives now counts.
+// InTime reports whether a confirmation that arrives now is in time.
 func (v Validity) InTime(now clock.Instant) bool { return now < v.End } //safety:late-renewal
 
-// RenewalConfirmed handles the confirmation of a renewal that has arrived in time.
+// RenewalConfirmed handles the confirmation of a renewal. The caller has checked that it arrived in time.
 func (v *Validity) RenewalConfirmed(sent clock.Instant, t clock.Terms) {
 	v.End = max(v.End, t.End(sent)) //safety:renewal-from-sending
-	// The renewals of a gate must not outlast the time until which its lock was taken.
+	// Renewals of a gate must not outlast the time until which its lock was taken.
 	if v.Bounded() { //safety:until-kept
 		v.End = min(v.End, v.Until)
 	}
