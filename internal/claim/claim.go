@@ -17,8 +17,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// claim is one acquisition: a [core.Claim] with its I/O. It sends the attempts, passes on the answers, and performs the
-// reads that judging them requires.
+// claim is one acquisition: a [core.Claim] and its I/O. It sends the attempts, passes on the answers, and does the
+// reads that are needed to judge them.
 type claim struct {
 	b     *bucket.Bucket
 	k     *keeper.Keeper
@@ -32,7 +32,7 @@ type claim struct {
 	mu     sync.Mutex // guards the fields below; only the bid's goroutine adds attempts
 	state  core.Claim
 	adopts bool
-	errs   map[int]error // by attempt: errors of answers other than conflicts
+	errs   map[int]error // errors of answers other than conflicts, by attempt
 	wake   chan struct{}
 	orphan *keeper.Orphan // the watch for late records, until every attempt is settled
 	stop   func()         // stops the watch
@@ -125,7 +125,7 @@ func (cl *claim) decided(ctx context.Context, newest int, blind bool) (Result, b
 // refusedBy returns the key whose revision the server checks.
 func (cl *claim) refusedBy() string { return cmp.Or(cl.guard, cl.key) }
 
-// result carries out verdict v and returns it as a Result.
+// result carries out verdict v and turns it into a Result.
 func (cl *claim) result(v core.Verdict, entry record.Entry, err error) Result {
 	if v.Delete != 0 {
 		cl.k.Discard(cl.key, cl.state.ID, v.Delete)

@@ -1,5 +1,5 @@
-// Package claim obtains a single record, which may be a lock's, a queue place's or a reader's, by conditional writes
-// that the server has to acknowledge in time.
+// Package claim obtains one record, for a lock, for a place in its queue, or for a reader, by conditional writes that
+// the server has to acknowledge in time.
 //
 //	         send                 acknowledged, or found, in time
 //	claim ----------> attempt -----------------------------------> lease
@@ -14,7 +14,8 @@
 //
 //   - An attempt acknowledged before the end of its own validity is a grant.
 //   - An attempt acknowledged later is lost. Its record is deleted, and a new claim begins.
-//   - An attempt whose record, bearing its number, is found in the bucket is a grant that counts from its own sending.
+//   - An attempt whose record, bearing its number, is found in the bucket is a grant. Its validity counts from its own
+//     sending.
 //   - If an attempt is acknowledged after the claim is over, exactly its own record is deleted.
 //
 // bid.go repeats attempts until the outcome is decided; see [Bid]. claim.go sends them and has internal/core judge the

@@ -95,7 +95,7 @@ func (cl *claim) settled() (watch *keeper.Orphan) {
 	return watch
 }
 
-// endWatch ends the watch for late records, unless watch is nil.
+// endWatch ends the watch for late records, if there is one.
 func (cl *claim) endWatch(watch *keeper.Orphan) {
 	if watch != nil {
 		cl.k.Settle(watch)

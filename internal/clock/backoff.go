@@ -33,7 +33,7 @@ func InFlightBackoff(try int) time.Duration {
 	return ShortBackoff(try - immediately)
 }
 
-// Sleep waits until d has passed or ctx is done. It returns ctx's cause in the latter case, and nil otherwise.
+// Sleep waits until d has passed or ctx is done, and returns ctx's cause in the latter case.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

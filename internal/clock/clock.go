@@ -57,7 +57,7 @@ func Now() Instant {
 			break
 		}
 	}
-	// asleep is up to date by now, so a reader that sees the new values of asked and ahead also sees the new sum.
+	// asleep was updated first, so a reader that sees the new values of asked and ahead also sees the new sum.
 	d = asleep.Load()
 	asked.Store(mono)
 	ahead.Store(moved)

@@ -11,7 +11,7 @@ import (
 var ErrInvalidTTL = kvstore.ErrInvalidTTL
 
 const (
-	// MinTTL is the shortest TTL, because the server counts in whole seconds.
+	// MinTTL is the shortest TTL of a lease. The server counts in whole seconds.
 	MinTTL = time.Second
 	// MaxTTL is the longest TTL of a renewed lease.
 	MaxTTL = 24 * time.Hour

@@ -76,7 +76,7 @@ func (c *Client) unlock() {
 	}
 }
 
-// enter registers an acquire or a seeker, for which Close then waits. It returns false if the client is closed. The
+// enter registers an acquire or a seeker that Close has to wait for. It returns false if the client is closed. The
 // caller holds mu.
 func (c *Client) enter() bool {
 	if c.closed {
@@ -149,7 +149,7 @@ func (c *Client) Close(ctx context.Context) []string {
 	return under.left
 }
 
-// Held returns the numbers of locks held, of goroutines waiting in a queue, and of idle leases.
+// Held returns how many locks are held, how many goroutines are waiting in a queue, and how many leases are idle.
 func (c *Client) Held() (locks, waiting, idle int) {
 	locks = c.s.Held()
 	c.mu.Lock()

@@ -450,8 +450,8 @@ func (k *cohort) judge(t *tenure, h *holder, now clock.Instant) verdict {
 }
 
 // serve decides what happens to a lease that a goroutine may get. It is called when a holder has left the lease, when
-// readers are waiting alongside it, and when the client learns more about others. by is the holder that has left; if
-// the lease is to be released, by does so. If by is nil, the client does.
+// readers are waiting alongside it, and when the client learns more about others. A lease that is to be released is
+// left to by, the holder that has left it, or to the client if by is nil.
 func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 	for !t.over && (t.inside == 0 || k.reads()) {
 		h := k.fifo.first

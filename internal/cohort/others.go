@@ -535,7 +535,7 @@ func (k *cohort) contended(now clock.Instant) bool {
 	return k.fifo.n > 0 && !k.reads() || k.lock.standing(k, now) == somebody //safety:contended-asked
 }
 
-// contend notifies the holders that have called Contended if anyone waits for their leases.
+// contend notifies the holders that have called Contended if anyone is waiting for what they hold.
 func (l *lock) contend(now clock.Instant) {
 	for _, k := range l.cohorts {
 		if len(k.hinted) > 0 && k.contended(now) {

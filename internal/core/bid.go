@@ -23,8 +23,8 @@ type Bid struct {
 
 	// The remaining fields belong to the current offer.
 	tries, losses, flights, full int
-	// silent counts consecutive attempts without an answer. It is reset by an attempt from before an outage that turns
-	// up late and is lost.
+	// silent counts consecutive attempts without an answer. After an outage, attempts from before it may turn up late
+	// and be lost, which resets the count.
 	silent int
 }
 
@@ -33,7 +33,7 @@ type Bid struct {
 const NoStreamFor = 15 * time.Second
 
 // fullTries limits how often a waiter retries a claim for which the bucket has no room. Other records may end in the
-// meantime, but if none does, the waiter gives up its place.
+// meantime, but if there is still no room after that, the waiter gives up its place.
 const fullTries = 3
 
 // learnFor is how long servers, and reconnecting gateways and leaf nodes, may need to learn who takes writes to a
@@ -110,10 +110,10 @@ func (b *Bid) Bypasses(expect uint64) bool {
 	return b.Until != 0 && expect != 0
 }
 
-// Patience returns the factor by which the next attempt waits longer for its answer than the first. It exceeds 1 only
-// for a join. An unanswered join is repeated under a new id, and whatever it left behind has to be removed, so
-// repeating it quickly would only add to the load of a slow server. Other claims need no patience. They repeat attempts
-// under the same id, so the answer to any attempt still decides if it arrives within that attempt's validity.
+// Patience returns how many times as long as the first attempt the next one waits for its answer. The result exceeds 1
+// only for a join. An unanswered join is repeated under a new id, and whatever it left behind has to be removed, so
+// each repetition adds work for a slow server. Other claims need no patience. They repeat attempts under the same id,
+// so the answer to any attempt still decides if it arrives within that attempt's validity.
 func (b *Bid) Patience() time.Duration {
 	if b.Once || !b.Guarded {
 		return 1

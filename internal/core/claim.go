@@ -163,7 +163,7 @@ func (c *Claim) AttemptSent(a Attempt) int {
 // AttemptNotSent forgets the last attempt, which was not sent after all.
 func (c *Claim) AttemptNotSent() { c.attempts = c.attempts[:len(c.attempts)-1] }
 
-// AnswerArrived records an answer, however late. alone means that only one server may answer. If unwanted is true, the
+// AnswerArrived records an answer, however late. alone means that only one server can answer. If unwanted is true, the
 // caller has to delete the record, because the claim is over and no holder or waiter would release it.
 func (c *Claim) AnswerArrived(r Reply, alone bool) (unwanted bool) {
 	a := &c.attempts[r.N-1]

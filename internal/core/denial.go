@@ -6,8 +6,8 @@ import "github.com/natslock/locks/internal/record"
 // lagging server may show a holder, reader or waiter that has already left. A grant needs no such judgement, because
 // the server checks the write.
 //
-//	found --> by a server that cannot lag, or of a revision that the leader has named: the denial is true
-//	      --> the holder's time may be over: ask the server's clock --> found
+//	found --> by a server that cannot lag, or at a revision that the leader has named: the denial is true
+//	      --> but the holder's time may be over: ask the server's clock --> found
 //	      --> otherwise: ask the leader, and read again as of its answer --> found, by the leader
 type Denial struct {
 	Leader bool   // the finding is from a server that cannot lag, or as of the leader's answer

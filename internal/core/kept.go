@@ -17,12 +17,12 @@ import (
 //	  +-------------------> Released <------------------+
 //
 // A renewal expects the last known revision, which is never 0, so it can neither bring back a deleted record nor
-// overwrite another client's. Its confirmation counts from its own sending, and only if it arrives within the validity
-// that it would prolong.
+// overwrite another client's. Its confirmation takes effect only if it arrives within the validity that it would
+// prolong, and the new validity counts from the sending of the renewal.
 //
 // Only proof ends a record early, namely a read from a state that contains the last confirmation. A hint (a
-// notification, or a list without the record) may be forged or old, and a refusal may come from a deposed leader. Both
-// only lead to such a read or to a renewal.
+// notification, or a list without the record) may be forged or old, and a refusal may come from a deposed leader. Hints
+// and refusals only lead to such a read or to another renewal.
 type Kept struct {
 	Body    record.Body // body of the next renewal, with the id of the claim
 	Granted clock.Terms // of the claim
@@ -48,7 +48,7 @@ type Kept struct {
 
 	sent        []Renewal     // renewals without an answer, in the order of sending
 	n           uint64        // number of the last renewal
-	need        uint64        // a renewal with at least this number is wanted immediately
+	need        uint64        // a renewal with at least this number is wanted now
 	requestedAt clock.Instant // when a renewal was last due or sent
 	next        clock.Instant // when the next renewal is due
 
@@ -72,7 +72,7 @@ const (
 	StateLost
 	// StateReleased means that the holder ended the record.
 	StateReleased
-	// StateEnded means that the record ended at the time until which it was taken.
+	// StateEnded means that the record lasted until its requested end.
 	StateEnded
 )
 
@@ -86,7 +86,7 @@ const (
 	EndLost
 	// EndBroken means that an operator has broken the record.
 	EndBroken
-	// EndPlanned means that the time until which the record was taken has come.
+	// EndPlanned means that the record reached its requested end.
 	EndPlanned
 	// EndClosed means that the client was closed.
 	EndClosed
@@ -112,7 +112,7 @@ const (
 	RecordReplaced
 	// RecordDeleted means that the record was deleted.
 	RecordDeleted
-	// RecordBroken means that the record was found broken. It says who broke it.
+	// RecordBroken means that the record was found broken. The record says who broke it.
 	RecordBroken
 	// BreakHinted means that a hint reported a break, which the end of the record now confirms.
 	BreakHinted
@@ -126,7 +126,7 @@ type Consequence struct {
 	Discard        uint64 // delete the record at this revision, because no holder relies on it; see [Consequence.Discards]
 	unlessCooldown bool   // do not discard during a minimum hold
 	Confirmed      uint64 // number of the renewal that was confirmed; 0 if none was
-	Enough         bool   // Confirmed is at least the renewal that was wanted immediately
+	Enough         bool   // Confirmed is the renewal that was wanted now, or a later one
 	Soon           bool   // renew again soon, because another write is being replicated
 	Doubted        bool   // verify the bucket, which may have been deleted along with the record
 }
@@ -421,7 +421,7 @@ func (k *Kept) RecordRead(e record.Entry, revision uint64, now clock.Instant) (u
 // Trust keeps the record held because no read could settle a doubt.
 func (k *Kept) Trust() { k.resolving, k.suspected = false, 0 }
 
-// expire ends a record whose validity is over. The end is planned if the record was taken until that time.
+// expire ends a record whose validity is over. The end is planned if it is the requested one.
 func (k *Kept) expire(now clock.Instant) Consequence {
 	if k.Valid.Planned() {
 		return k.EndUnasked(EndPlanned, NoReason, now)

@@ -352,9 +352,9 @@ func (w *Waiter) widen() {
 	}
 }
 
-// keep makes the waiter read these places by key from now on. before[i] is the predecessor. From a part that was cut
-// off, only the places after which no ticket is left for another one are kept, and only if the predecessor is among
-// them.
+// keep makes the waiter read these places by key from now on. before[i] is the predecessor. If the part was cut off,
+// keep retains only the places after which no ticket is left for another one. It retains none unless the predecessor is
+// among them.
 func (w *Waiter) keep(before []record.Entry, i int, r Read) {
 	w.Vacant, w.served, w.glanced, w.whole, w.alone = 0, false, false, r.From == 0, r.Alone
 	first := 0

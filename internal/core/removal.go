@@ -11,10 +11,10 @@ import (
 // be lost, so each refused write is followed by a read:
 //
 //	write --> acknowledged: over
-//	      --> refused --> read --> own, and newer: write at that revision
-//	                          --> an own end: over, an earlier write was applied
-//	                          --> another's: over. It is lost, unless an earlier write may have been applied
-//	      --> no answer: it may have been applied; write again
+//	      --> refused --> read --> the claim's, and newer: write at that revision
+//	                          --> the claim's, and ended: over, because an earlier write was applied
+//	                          --> another claim's: over, and lost unless an earlier write may have been applied
+//	      --> no answer: the write may have been applied; write again
 type Removal struct {
 	ID       string // the claim's id
 	Final    uint64 // number of the last renewal; 0 if there is none
@@ -23,7 +23,7 @@ type Removal struct {
 	Revision uint64 // what the next write expects
 
 	Broken     *record.Entry // the record that an operator had broken; nil if none is known
-	unanswered bool          // a write may have been applied
+	unanswered bool          // an unanswered write may have been applied
 	attempt    int           // the attempt whose record was found and is being removed; 0 if there is none
 	final      bool          // a write that expects Revision or an earlier one can no longer be applied
 }
@@ -47,7 +47,7 @@ const (
 	WriteLater
 )
 
-// WriteAnswered handles the answer to a write. alone means that only one server may answer.
+// WriteAnswered handles the answer to a write. alone means that only one server can answer.
 func (r *Removal) WriteAnswered(a Answer, alone bool) RemovalStep {
 	switch {
 	case a.Refusal == Acknowledged:
@@ -75,7 +75,7 @@ const (
 	foreign              // nothing, or another claim's record
 	over                 // the claim's tombstone or last renewal, whose answer was lost
 	refused              // the claim's record that the write expected, so a deposed leader that does not know it refused the write
-	newer                // an attempt or a renewal that was still under way
+	newer                // the claim's attempt or renewal that was still under way
 )
 
 // removalSteps maps a finding to the next step. Another claim's record is left in place.
@@ -91,8 +91,7 @@ func (r *Removal) RecordRead(e record.Entry, unread bool, named uint64, alone bo
 		r.Broken = &e
 	}
 	switch {
-	// If an earlier write was applied and its record is gone, nothing is left to adopt. A record that an operator has
-	// broken stays.
+	// If an earlier write was applied and its record is gone, nothing is left to adopt. A broken record stays as it is.
 	case r.HandsOff && found != unseen && (!own || e.Deleted || e.Status == record.StatusBroken): //safety:handed-gone
 		return LostBefore
 	case found == foreign && (r.unanswered || r.Broken != nil): //safety:release-unanswered

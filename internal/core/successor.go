@@ -84,7 +84,7 @@ type window struct {
 	head        record.Entry  // as last read
 }
 
-// saw records that a successful read at time at showed the key free, along with the head of the queue.
+// saw records what a read that was answered at time at has shown: the free key and the head of the queue.
 func (w *window) saw(key, head record.Entry, at clock.Instant) {
 	anew := w.since == 0 || at.Sub(w.last) >= scanGap //safety:window-gap
 	if key.Revision != 0 && key.Revision != w.revision {
@@ -275,7 +275,7 @@ func (f *Successor) Looks(oldest bool, now clock.Instant, pause time.Duration) b
 	return false
 }
 
-// isOver reports whether e no longer holds its key or its time is over by the server's clock.
+// isOver reports whether e no longer holds its key, or has run out of time by the server's clock.
 func isOver(e record.Entry, server time.Time) bool { return !e.Live() || e.Remaining(server) == 0 }
 
 // isOwn reports whether e is the live record of an attempt of the claim own.
@@ -367,8 +367,8 @@ func (f *Successor) Missed(k int, now clock.Instant) {
 	f.windows[k], f.scanAt = window{}, now.Add(scanAfter)
 }
 
-// Evicts returns the head's place, which the grant of key k has passed over, as it was last read. The waiter deletes it
-// in that state. evicts is false if the last read was too long ago.
+// Evicts returns the head's place as it was last read, because the grant of key k has passed over the head. The waiter
+// deletes the place if it has not changed since. evicts is false if the last read was too long ago.
 func (f *Successor) Evicts(k int, now clock.Instant) (head record.Entry, evicts bool) {
 	w := f.windows[k]
 	return w.head, now.Sub(w.last) < scanGap //safety:evicted-granted

@@ -31,7 +31,7 @@ func (v *Validity) Bounded() bool { return v.Until != unbounded }
 // Over reports whether v has ended.
 func (v Validity) Over(now clock.Instant) bool { return now >= v.End }
 
-// Planned reports whether v ends at the time until which the record was taken.
+// Planned reports whether v ends at the record's requested end.
 func (v *Validity) Planned() bool { return v.Bounded() && v.End >= v.Until } //safety:planned-end
 
 // RenewalSent records that a renewal is being sent. The server may apply it at any time from now on, and its TTL may be
@@ -50,7 +50,7 @@ func (v Validity) InTime(now clock.Instant) bool { return now < v.End } //safety
 // RenewalConfirmed handles the confirmation of a renewal. The caller has checked that it arrived in time.
 func (v *Validity) RenewalConfirmed(sent clock.Instant, t clock.Terms) {
 	v.End = max(v.End, t.End(sent)) //safety:renewal-from-sending
-	// Renewals of a gate must not outlast the time until which its lock was taken.
+	// Renewals of a gate must not outlast the requested end of its lock.
 	if v.Bounded() { //safety:until-kept
 		v.End = min(v.End, v.Until)
 	}
