@@ -65,15 +65,15 @@ type Drain struct {
 }
 
 const (
-	// ProofWindow limits how long a proof may take with several replicas. It is the shortest lease less the possible
-	// difference between clocks.
+	// ProofWindow limits how long a proof may take with several replicas. It is the shortest lease less an allowance
+	// for differing clocks.
 	ProofWindow = clock.MinTTL * 4 / 5 //safety:proof-window
 	// drainTries limits the number of consecutive proofs that take too long. Beyond it, the link is too slow and the
 	// writer gives up.
 	drainTries = 10
 )
 
-// ReaderList is a server's answer to the question which readers there are.
+// ReaderList is a server's answer about the readers.
 type ReaderList struct {
 	Keys     []string // of readers, including tombstones
 	Last     uint64   // last revision that the server has applied

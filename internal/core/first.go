@@ -134,8 +134,8 @@ func (f *First) RecordExpired(k int) { f.keys[k].do, f.keys[k].at = Take, 0 }
 // SubscriptionMoved records that another server now serves the subscription.
 func (f *First) SubscriptionMoved() { f.reread(0) }
 
-// TimeCame records that [First.At] has come. If the record's time is over, the waiter claims the key, which takes no
-// longer than reading it. If the record is overdue, the waiter reads it instead, so that it is deleted.
+// TimeCame must be called when the time [First.At] has come. If the record's time is over, the waiter claims the key,
+// which takes no longer than reading it. If the record is overdue, the waiter reads it instead, so that it is deleted.
 func (f *First) TimeCame(server time.Time) {
 	_, left := f.Shortest(server)
 	switch {

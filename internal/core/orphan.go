@@ -42,7 +42,8 @@ func (t *Taking) OwnRecordRead(e record.Entry) bool {
 	return true
 }
 
-// Settled returns the attempts that the removal settles, because they can no longer be applied or their record is gone.
+// Settled returns the attempts that the removal has settled, either because they can no longer be applied or because
+// their record is gone.
 func (t *Taking) Settled() (n []int) {
 	if !t.final {
 		return nil

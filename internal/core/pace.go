@@ -184,9 +184,9 @@ func (p *Pace[R, F]) bound() uint64 {
 	return uint64(max(leastUnderWay, answerable, time.Duration(p.parts/whole)))
 }
 
-// Add adds a new record with the terms of its claim. For each record, the bound allows one renewal per validity,
-// assuming that an answer takes a fifteenth of the validity, but at most a second. So a service whose answers become
-// that slow still carries all records. Without this allowance, ever fewer renewals would be under way.
+// Add registers a new record with the terms of its claim. For each record, the bound allows one renewal per validity,
+// assuming that an answer takes a fifteenth of the validity or a second, whichever is less. So a service whose answers
+// become that slow still carries all records. Without this allowance, ever fewer renewals would be under way.
 func (p *Pace[R, F]) Add(t clock.Terms) { p.parts += part(t) }
 
 // Remove removes record k, which was added with the terms t.

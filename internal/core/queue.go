@@ -88,7 +88,7 @@ const (
 	shortQueue = 32
 	// nearReach is how many tickets ahead of the waiter's own the shortest part begins.
 	nearReach = 4
-	// crowdReads is how many records of a part a waiter in a crowd reads.
+	// crowdReads limits how many records a waiter in a crowd reads from a part.
 	crowdReads = 4
 	// headReach is how many places may be ahead of a waiter that looks for the head.
 	headReach = 2

@@ -34,7 +34,7 @@ type RemovalStep uint8
 const (
 	// Removed means that the record has ended, broken or not.
 	Removed RemovalStep = iota
-	// LostBefore means that the record had already ended, by its TTL or because of an operator, and that another client
+	// LostBefore means that the record had already ended, by its TTL or an operator's break, and that another client
 	// may have the lock.
 	LostBefore
 	// WriteAgain writes at Revision.

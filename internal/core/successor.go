@@ -235,8 +235,8 @@ func (f *Successor) KeysRead(keys []string, beside []record.Entry, own string, s
 			}
 			continue
 		}
-		// A record whose time is over, the removal of such a record, and an expired tombstone all mean the same free
-		// lock.
+		// A record whose time is over, the removal of that record, and an expired tombstone all mean that the lock is
+		// still free.
 		is := e.Revision
 		if e.Live() {
 			is = 0

@@ -97,11 +97,11 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 	return Admitted, u
 }
 
-// Shared reports whether the record belongs to readers, which are inside together.
+// Shared reports whether the record belongs to readers, who hold the lock together.
 func (k *Kept) Shared() bool { return record.Mode(k.Body.Mode) == record.Shared }
 
-// renewAhead is the number of the grant that requests a new revision, so that the next one is there by the time the
-// current one runs out of numbers.
+// renewAhead is the number of the grant at which a new revision is requested, so that the revision is there by the time
+// the current one runs out of numbers.
 const renewAhead = record.GrantsPerRevision / 2
 
 // admits reports whether the lease can have another holder now, and numbers the grant.
@@ -192,8 +192,8 @@ type Wish struct {
 	Since clock.Instant // beginning of the hold
 }
 
-// Cooldown returns what is left of the minimum hold. The holder's clock may run fast, by up to the margin of the time
-// that it has measured.
+// Cooldown returns what is left of the minimum hold. It allows for a clock that runs fast by up to the margin of the
+// time measured.
 func (w *Wish) Cooldown(now clock.Instant) time.Duration {
 	if w.Least == 0 {
 		return 0
