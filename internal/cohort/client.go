@@ -172,7 +172,7 @@ func (c *Client) Held() (locks, waiting, idle int) {
 	return max(locks, 0), waiting, idle
 }
 
-// WaitingFor returns how many of the client's goroutines are waiting for a lock, either in its queue or, behind its
+// WaitingFor returns how many of the client's goroutines are waiting for a lock, either in its queue or, having its
 // gate, for readers to leave.
 func (c *Client) WaitingFor(keys record.Keys) (n int) {
 	c.mu.Lock()

@@ -346,8 +346,8 @@ func (k *cohort) announce(h *holder) {
 	k.lock.c.s.Notify(h.a.Parent, ev)
 }
 
-// announceAll publishes which goroutines in the FIFO are waiting: all of them at a new place, but behind a holder only
-// those that have not been announced before.
+// announceAll announces the goroutines in the FIFO: all of them at a new place, but behind a holder only those that
+// have not been announced before.
 func (k *cohort) announceAll(placed bool) {
 	for h := k.fifo.first; h != nil; h = h.next {
 		if placed || !h.queued && len(k.tenures) >= k.limit() {

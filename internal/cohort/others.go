@@ -20,8 +20,8 @@ const (
 	idleSilence = 5 * time.Second
 )
 
-// standing is what a client knows about others, outside a cohort, that want the cohort's lock. A mistake costs fairness
-// for a moment, but never exclusion.
+// standing is what a client knows about whether anyone outside a cohort wants the cohort's lock. A mistake costs
+// fairness for a moment, but never exclusion.
 type standing uint8
 
 const (
@@ -77,7 +77,7 @@ type gateSeen struct {
 
 func (g *gateSeen) inPlace(now clock.Instant) bool { return g.live && now < g.until }
 
-// subscribed records a new subscription, to the gate or to the queue.
+// subscribed records a new subscription to the gate or the queue.
 func (o *others) subscribed(gate bool) {
 	if gate {
 		o.gateIn = true

@@ -37,8 +37,8 @@ const NoStreamFor = 15 * time.Second
 const fullTries = 3
 
 // learnFor is how long servers, and reconnecting gateways and leaf nodes, may need to learn who takes writes to a
-// subject. A bid is in no hurry to report a missing permission, because that ends elections and workers. Until then, it
-// backs off with a try number of at least unmappedPause.
+// subject. A bid is in no hurry to report a missing permission, because doing so ends elections and workers. Until
+// then, it backs off with a try number of at least unmappedPause.
 const (
 	learnFor      = 2 * time.Second
 	unmappedPause = 4

@@ -244,8 +244,8 @@ func (d *Drain) judge() DrainStep {
 		return DrainStep{Do: Drained}
 	case nobody:
 		return d.prove()
-	case !d.watched && !(d.Once && len(d.Left) > 0): // the writer asks again after that, so it misses nothing
-		return DrainStep{Do: WatchReaders, Probes: d.list.Replicas != 1} // the next answer of a single replica proves it
+	case !d.watched && !(d.Once && len(d.Left) > 0): // the writer asks again after subscribing, so it misses nothing
+		return DrainStep{Do: WatchReaders, Probes: d.list.Replicas != 1} // with a single replica, the next answer proves the subscription
 	}
 	return d.await()
 }

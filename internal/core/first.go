@@ -12,9 +12,9 @@ import (
 // mistake about a key can create a second holder only if the claim names the revision of a live record, which it would
 // then replace. So a claim expects one of the following:
 //
-//   - the revision of a tombstone that the waiter itself has read, that it has written over an overdue record, or for
+//   - The revision of a tombstone that the waiter itself has read, that it has written over an overdue record, or for
 //     which its last claim was refused. A notification may be forged, so it only makes the waiter read.
-//   - no record (0), if the record's time is over by the estimate of the server's clock. The server refuses such a
+//   - No record (0), if the record's time is over by the estimate of the server's clock. The server refuses such a
 //     claim while the record is there.
 //
 // The waiter misses no release. A notification may be lost and a record may end without one, so the waiter reads the

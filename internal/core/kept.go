@@ -114,7 +114,7 @@ const (
 	RecordDeleted
 	// RecordBroken means that the record was found broken. The record says who broke it.
 	RecordBroken
-	// BreakHinted means that a hint reported a break, which the end of the record now confirms.
+	// BreakHinted means that a hint reported a break, which the record's end now proves.
 	BreakHinted
 )
 
@@ -139,7 +139,7 @@ func (u Consequence) Discards(rest time.Duration) bool {
 // MinRetry is the shortest time between two renewals of a record.
 const MinRetry = 50 * time.Millisecond
 
-// showEvery is the shortest time between two renewals that only show a change of holder.
+// showEvery is the shortest time between two renewals that only show a change.
 const showEvery = 100 * time.Millisecond
 
 // Begin makes k the record that a claim was granted under key by a write sent at time sent.

@@ -9,8 +9,8 @@ import (
 
 // Pace decides which of a client's writes is sent next, and when.
 //
-// Each record has at most one renewal waiting here, and the record whose validity ends first goes first. So even a
-// service that is too slow for all due renewals loses no lock that it could carry. The number of writes under way is
+// Each record has at most one renewal waiting here, and the record whose validity ends first goes first. So a service
+// that is too slow for all due renewals still keeps every lock that it can carry. The number of writes under way is
 // limited to what the service answers within the time of its fastest answer plus a quarter of a second. Any more would
 // wait in the network, where no write can be overtaken or withdrawn, and would hold up every other request on the
 // connection. The limit never falls below what a slower service needs in order to carry all records; see [Pace.Add].
@@ -225,8 +225,8 @@ const whole = 1_000_000_000
 // Resumes reports whether the sender has to resume.
 func (p *Pace[R, F]) Resumes() bool { return !p.Pumping && p.waiting() > 0 && (p.Open || p.roomy()) }
 
-// roomy reports whether leastUnderWay/2 more writes may be under way, because renewals sent in batches cost half as
-// much.
+// roomy reports whether leastUnderWay/2 more writes may be under way. The sender waits for that much room because
+// renewals sent in batches cost half as much.
 func (p *Pace[R, F]) roomy() bool { return p.sent-p.answered+leastUnderWay/2 <= p.bound() }
 
 // AnswerArrived records the answer to number n. took is the time between the sending and the answer.

@@ -34,7 +34,7 @@ type Waiter struct {
 	Ticket uint64
 	Reads  bool
 
-	AsOf   uint64 // revision that the next list has to contain: the waiter's place, and the proof that a predecessor is gone
+	AsOf   uint64 // revision that the next list has to contain, so that it covers the waiter's place and any proof that a predecessor is gone
 	Reach  Reach  // of the next list
 	Vacant uint64 // tombstone of the lock, as last read; 0 if there is none
 
@@ -275,9 +275,9 @@ func trailing(before []record.Entry, estimate time.Time) ([]record.Entry, int) {
 
 // Read describes how a list was read.
 type Read struct {
-	From  uint64 // it contains the records from this revision on
-	Cut   bool   // it does not contain all of them
-	Named bool   // it was read by known keys
+	From  uint64 // the list contains the records from this revision on
+	Cut   bool   // the list does not contain all of them
+	Named bool   // the list was read by known keys
 	Alone bool   // only one server can have answered
 }
 

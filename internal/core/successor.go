@@ -190,7 +190,7 @@ func (f *Successor) readNext(now clock.Instant, pause time.Duration) {
 		if f.Head.Zero() { // more places are ahead of the waiter than it knows
 			after += 5 * f.Jitter
 		}
-		if at := f.ends.Add(after); at > now { // otherwise this was the read at the end
+		if at := f.ends.Add(after); at > now { // otherwise this was the read at the end of the lease
 			f.readAt = min(f.readAt, at) //safety:read-at-end
 		}
 	}
