@@ -64,7 +64,6 @@ type holder struct {
 	result   error // of the release
 }
 
-// signal wakes h if it is waiting.
 func (h *holder) signal() {
 	select {
 	case h.wake <- struct{}{}:

@@ -28,8 +28,8 @@ type Bid struct {
 	silent int
 }
 
-// NoStreamFor limits how long a bid tolerates a stream without a leader. Elections took 4 to 9 s when measured. There
-// is no such limit on silence or a broken connection, because these either pass or outlast the context of the wait.
+// NoStreamFor limits how long a bid tolerates a stream without a leader. Elections took 4 to 9 s when measured. Silence
+// and broken connections need no limit, because either they pass or the context of the wait ends.
 const NoStreamFor = 15 * time.Second
 
 // fullTries limits how often a waiter retries a claim for which the bucket has no room. Other records may end in the

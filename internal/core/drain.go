@@ -68,8 +68,8 @@ const (
 	// ProofWindow limits how long a proof may take with several replicas. It is the shortest lease less an allowance
 	// for differing clocks.
 	ProofWindow = clock.MinTTL * 4 / 5 //safety:proof-window
-	// drainTries limits the number of consecutive proofs that take too long. Beyond it, the link is too slow and the
-	// writer gives up.
+	// drainTries limits the number of consecutive proofs that take too long. After that many, the writer gives up
+	// because the link is too slow.
 	drainTries = 10
 )
 

@@ -82,7 +82,7 @@ type End uint8
 const (
 	// NoEnd means that the record has not ended.
 	NoEnd End = iota
-	// EndLost means that the record no longer belongs to this client, or may not.
+	// EndLost means that the record is no longer this client's, or may not be.
 	EndLost
 	// EndBroken means that an operator has broken the record.
 	EndBroken

@@ -64,11 +64,11 @@ const (
 	leastUnderWay = 64
 	// backlog is how much longer the writes under way may take than a single one.
 	backlog = 250 * time.Millisecond
-	// deaf limits the time without any answer, after which all writes under way count as lost.
+	// deaf limits the time without any answer. After that, all writes under way count as lost.
 	deaf = time.Second
 )
 
-// QueueRenewal queues record k for a renewal that is late from time late on. The validity of k ends at time end. If k
+// QueueRenewal queues record k for a renewal, which is late after time late. The validity of k ends at time end. If k
 // is already waiting, QueueRenewal does nothing.
 func (p *Pace[R, F]) QueueRenewal(k R, late, end clock.Instant) {
 	if *k.Slot() == NotReady {
@@ -301,7 +301,6 @@ const (
 	isLate   int32 = -2
 )
 
-// waiting is a record that waits for its renewal.
 type waiting[R Paced] struct {
 	k         R
 	late, end clock.Instant

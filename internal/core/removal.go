@@ -67,7 +67,7 @@ func (r *Removal) WriteAnswered(a Answer, alone bool) RemovalStep {
 	return WriteLater
 }
 
-// found is what a read has shown of the record.
+// found is what a read has revealed about the record.
 type found uint8
 
 const (
@@ -78,7 +78,7 @@ const (
 	newer                // the claim's attempt or renewal that was still under way
 )
 
-// removalSteps maps a finding to the next step. Another claim's record is left in place.
+// removalSteps maps what was found to the next step. Another claim's record is left in place.
 var removalSteps = [...]RemovalStep{unseen: WriteLater, foreign: LostBefore, over: Removed, refused: WriteSoon, newer: WriteAgain}
 
 // RecordRead handles the record that was read after a refusal. named is the revision that the refusal named, and since
