@@ -47,7 +47,7 @@ type Draft struct {
 	By      clock.Instant // see [core.Attempt]
 }
 
-// terms returns the terms of an attempt made now. If the lease has a requested end, they get shorter as the call waits.
+// terms returns the terms of an attempt made now. If the lease has a requested end, their TTL shrinks as the call waits.
 func (d *Draft) terms() (clock.Terms, error) {
 	if d.Until.IsZero() {
 		return clock.NewTerms(d.TTL), nil
