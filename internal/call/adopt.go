@@ -13,11 +13,11 @@ import (
 // ErrNotHandedOver means that there is nothing to adopt. Package natslock documents it.
 var ErrNotHandedOver = errors.New("lock not handed over")
 
-// Adopt claims the record of a lock that was handed over, at exactly the revision that it has read: see [core.Handle].
-// It returns granted, failed or ended.
+// Adopt claims a lock that was handed over, at exactly the revision that it has read: see [core.Handle]. It returns
+// granted, failed or ended.
 func (a *Call) Adopt(from session.Handed) claim.Result {
 	a.Prepare()
-	a.bid.Once = false // repeat an attempt without an answer
+	a.bid.Once = false // unanswered attempts are repeated
 	a.bid.Draft.Adopts, a.bid.Draft.Body.Token = true, from.Token
 	h := core.Handle{ID: from.ID, Token: from.Token}
 	for {
@@ -38,7 +38,7 @@ func (a *Call) Adopt(from session.Handed) claim.Result {
 	}
 }
 
-// notHandedOver returns the error for an adoption that has found something else.
+// notHandedOver explains why there is nothing to adopt.
 func notHandedOver(step core.HandleStep, e record.Entry) error {
 	switch step {
 	case core.HandleBroken:

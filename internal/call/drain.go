@@ -16,17 +16,17 @@ import (
 
 // The reader-writer lock works like the mutex, with three additions.
 //
-// The gate: a writer takes the record rw.<name> like a mutex. Readers join by writing records of their own on the
-// condition that the gate is free. The server refuses the join when a writer has come first. From the moment the gate
-// is in place, it admits no reader.
+// The gate: a writer takes the record rw.<name> as it would take a mutex. Readers join by writing records of their own
+// on condition that the gate is free, and the server refuses them if a writer came first. Once the gate is in place, it
+// admits no reader.
 //
 // The drain: a writer that has the gate waits for the readers ahead of it to leave. This file does the I/O for
 // [core.Drain].
 //
-// The queue rule: a reader is first when no earlier writer waits, a writer when no earlier reader or writer does. So
-// consecutive readers enter together, and a later reader never passes a waiting writer.
+// The queue rule: a reader is first if no writer waits ahead of it, and a writer is first if nobody does. So
+// consecutive readers enter together, and a later reader never overtakes a waiting writer.
 
-// errSlowLink tells why a writer can never get in.
+// errSlowLink explains why a writer can never get in.
 var errSlowLink = errors.New("the link to the server is too slow")
 
 // drain is a writer's wait behind its gate.
@@ -40,17 +40,17 @@ type drain struct {
 	err     error // of the last request
 
 	mu       sync.Mutex
-	departed map[string]uint64 // the revisions of notified tombstones that the core does not know yet
+	departed map[string]uint64 // revisions of notified tombstones that the core has not seen yet
 }
 
-// Drain waits until no reader is left behind the gate. It returns granted when the lock is the writer's, and lost when
-// the gate is gone.
+// Drain waits until no reader is left behind the gate. It returns granted once the writer has the lock, and lost if the
+// gate is gone.
 func (a *Call) Drain(gate *session.Lease) claim.Result {
 	d := drain{a: a, gate: gate, mailbox: newMailbox(), back: backstop{place: a.placeTTL()}, Drain: core.Drain{Once: a.Req.Once}}
 	gate.OnEnd(d.mailbox.signal)
 	defer a.WhileGranting()()
 	settled := func() bool { return true }
-	if a.Req.Fixed && a.Req.Until.IsZero() { // its TTL is for the work
+	if a.Req.Fixed && a.Req.Until.IsZero() { // the whole TTL is for the work, so the gate is renewed until then
 		settled = gate.Keep() //safety:drain-kept
 		defer settled()
 	}
@@ -60,14 +60,14 @@ func (a *Call) Drain(gate *session.Lease) claim.Result {
 		}
 	}()
 	for s := d.ask(); ; {
-		// If the gate has ended, readers may join now, and its lease admits no writer.
+		// Once the gate has ended, readers may join again, and its lease admits no writer.
 		if _, _, cause := gate.Status(); cause != nil {
 			return result{Outcome: lost}
 		}
 		switch s.Do {
 		case core.Drained:
-			// A process that remembers nothing may extend the gate later. It would mistake a renewal stored only then
-			// for proof that no other client could get in before.
+			// A process that remembers nothing may extend the gate later. It would mistake a renewal that the server
+			// stores only then for proof that no other client could have got in before.
 			if settled() {
 				return result{Outcome: granted}
 			}
@@ -101,7 +101,7 @@ func (a *Call) Drain(gate *session.Lease) claim.Result {
 	}
 }
 
-// ask asks the leader for the readers that are left, and reads and deletes as the core decides.
+// ask asks the leader which readers are left, and reads or deletes their records as the core decides.
 func (d *drain) ask() core.DrainStep {
 	a, b := d.a, d.a.c.b
 	ctx, cancel := context.WithTimeout(a.ctx, 2*bucket.AnswerTimeout)
@@ -155,14 +155,14 @@ func failureOf(err error) core.Failure {
 	return core.NoAnswer
 }
 
-// confirm renews the gate now, and waits for the acknowledgement.
+// confirm renews the gate immediately and waits for the acknowledgement.
 func (d *drain) confirm() core.DrainStep {
 	ctx, cancel := context.WithTimeout(d.a.ctx, bucket.AnswerTimeout)
 	defer cancel()
 	return d.GateConfirmed(d.gate.Confirm(ctx) == nil)
 }
 
-// subscribe begins to watch the readers.
+// subscribe starts watching the readers.
 func (d *drain) subscribe(probes bool) core.DrainStep {
 	b := d.a.c.b
 	d.departed = make(map[string]uint64)
@@ -187,7 +187,7 @@ func (d *drain) subscribe(probes bool) core.DrainStep {
 	return d.SubscriptionMade(err == nil)
 }
 
-// takeDepartures passes the notified departures to the core.
+// takeDepartures passes the notified departures on to the core.
 func (d *drain) takeDepartures() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -197,7 +197,7 @@ func (d *drain) takeDepartures() {
 	clear(d.departed)
 }
 
-// wait waits for a notification. answered is true if the leader has answered.
+// wait waits for a notification or the next read. answered reports whether the leader answered the last one.
 func (d *drain) wait(answered bool) core.DrainStep {
 	b := d.a.c.b
 	pause := d.Pause(d.back.after(answered), b.Now())

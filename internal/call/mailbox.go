@@ -12,11 +12,11 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// mailbox is a waiter's view of the keys that it watches: the newest event of each that it has not taken yet, and a
-// wake channel. Wake-ups coalesce. No transition of a key is lost, because tombstones and ends are newer than the
-// records that they end. The end of a record is an event at the revision of its last write, which may be below the
-// revision of an event for the previously watched key. New events are not compared with those already taken, because a
-// forged one may name any revision.
+// mailbox collects notifications for a waiter. It keeps the newest event of each watched key until the waiter takes it,
+// and wakes the waiter through a channel on which wake-ups coalesce. No transition of a key is lost, because a
+// tombstone or an expiry is newer than the record that it ends. An expiry has the revision of the record's last write,
+// which may be lower than that of an event for the previously watched key. New events are not compared with those
+// already taken, because a forged event may name any revision.
 type mailbox struct {
 	mu      sync.Mutex
 	prefix  string          // the prefix of the keys
@@ -28,7 +28,7 @@ type mailbox struct {
 
 func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
 
-// turn makes the mailbox accept events of the keys with this prefix from now on, and drops all earlier events.
+// turn discards all pending events. From now on the mailbox accepts only events for keys with the given prefix.
 func (m *mailbox) turn(prefix string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,7 +64,7 @@ func (m *mailbox) untilDeleted(ctx context.Context) (context.Context, context.Ca
 	return ctx, cancel
 }
 
-// cutShort ends the context of untilDeleted if a deletion was notified. Under mu.
+// cutShort ends the context of untilDeleted if a deletion is pending. m.mu must be held.
 func (m *mailbox) cutShort() {
 	if m.cut != nil && slices.ContainsFunc(m.events, func(ev kvstore.Event) bool { return ev.Kind == kvstore.Deleted }) {
 		m.cut()
@@ -86,7 +86,7 @@ func (m *mailbox) take() (events []kvstore.Event, recheck bool) {
 	return events, recheck
 }
 
-// one is take for a watch of a single key.
+// one is like take, for a watch on a single key.
 func (m *mailbox) one() (ev kvstore.Event, recheck bool) {
 	events, recheck := m.take()
 	if len(events) > 0 {
@@ -95,12 +95,12 @@ func (m *mailbox) one() (ev kvstore.Event, recheck bool) {
 	return ev, recheck
 }
 
-// backstop yields the pauses after which a waiter reads without a notification: short ones at first, then about the
-// time between two renewals of its place.
+// backstop determines how long a waiter waits for a notification before it reads anyway: only briefly at first, then
+// for about the time between two renewals of its place.
 type backstop struct {
 	place  time.Duration // the TTL of the place
 	tries  int
-	silent int // consecutive reads without an answer
+	silent int // consecutive unanswered reads
 }
 
 var early = [...]time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond}
@@ -112,8 +112,8 @@ func (b *backstop) next() time.Duration {
 	return b.place/3 + rand.N(b.place/30) //safety:waiter-reads
 }
 
-// after yields the pause after a read. A read without an answer is repeated soon: it may have followed a notification,
-// which does not come again.
+// after returns the pause after a read. An unanswered read is repeated soon, because a notification may have prompted
+// it, and notifications are not repeated.
 func (b *backstop) after(answered bool) time.Duration {
 	pause := b.next()
 	if answered {

@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Confirmed returns a result of a one-shot acquire that was true at some moment during the call: r, or the result of a
-// later read if r is a denial that [core.Denial] doubts.
+// Confirmed returns a result that was true at some point during a one-shot acquire. That is r itself, unless r is a
+// denial that [core.Denial] doubts, in which case it is the result of a later read.
 func (a *Call) Confirmed(r result) result {
 	b := a.c.b
 	d := core.Denial{Leader: b.Alone(), Named: a.named}
@@ -40,8 +40,8 @@ func (a *Call) Confirmed(r result) result {
 	return r
 }
 
-// CurrentReader returns a reader that is inside, before a one-shot writer takes the gate. It returns none if the server
-// does not answer: the drain then decides.
+// CurrentReader returns a reader that is inside, for a one-shot writer that is about to take the gate. If the server
+// does not answer, it returns none and leaves the decision to the drain.
 func (a *Call) CurrentReader() (record.Entry, bool) {
 	b := a.c.b
 	list := func() []record.Entry {
@@ -56,7 +56,7 @@ func (a *Call) CurrentReader() (record.Entry, bool) {
 			readers[i] = record.Of(r)
 		}
 		if readers, err = b.Clear(ctx, readers); err != nil {
-			return nil // the rest may be overdue
+			return nil // the remaining readers may be overdue
 		}
 		return readers
 	}

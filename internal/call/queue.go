@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Wait queues for the lock until a result is final. holder is the last known record of the lock.
+// Wait queues for the lock until the result is final. holder is the lock's last known record.
 func (a *Call) Wait(holder record.Entry) claim.Result {
 	if !holder.Zero() {
 		a.holderSeen(holder)
@@ -46,20 +46,20 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 	}
 }
 
-// enqueue writes a place under a new id, over the tombstone of a place that this client has left, or under a new key.
-// The place's revision is the ticket. begun is when the call began to queue.
+// enqueue writes a place with a new id, either over the tombstone of a place that this client has left or under a new
+// key. The place's revision is the ticket. begun is the time at which the call began to queue.
 func (a *Call) enqueue(begun clock.Instant) result {
 	c := a.c
 	var expect uint64
 	body := c.b.Body(record.StatusWaiting, a.Req.Meta)
 	body.Mode, body.Permits, body.Purpose = uint8(a.Req.Mode), record.Permits(a.Req.Permits), a.Req.Purpose
-	if a.Req.Patient { // every list of the queue would carry the metadata //safety:patient-place
+	if a.Req.Patient { // otherwise every list of the queue would carry the metadata //safety:patient-place
 		body.Meta = nil
 	}
 	a.queueing = &claim.Bid{B: c.b, K: c.s.Keeper, Caller: a, Bid: core.Bid{Begun: begun}, Draft: claim.Draft{
 		Name: a.Req.Name, Keys: a.Keys, Body: body, TTL: a.placeTTL(), Returns: a.places.Returns,
 	}}
-	if c.b.Current() { // otherwise a list may show what the key had before //safety:key-used-again
+	if c.b.Current() { // otherwise a list may show the key's previous record //safety:key-used-again
 		a.queueing.Draft.Vacant, expect = c.b.Recent.Vacancy(c.b.Instant(), a.Keys.Place(""))
 	}
 	a.of.Queueing()
@@ -73,9 +73,9 @@ func (a *Call) enqueue(begun clock.Instant) result {
 			a.RequestAnswered(nil)
 			a.bid.Draft.Queued = true
 			return r
-		case free, busy: // another client has deleted the tombstone, or written under this key: use a new one
+		case free, busy: // another client deleted the tombstone or wrote this key: use a new key
 			a.queueing.Close()
-		case ended: // Withdraw gives up the place
+		case ended: // Withdraw will give up the place
 			return r
 		default:
 			a.queueing.Close()
@@ -84,8 +84,8 @@ func (a *Call) enqueue(begun clock.Instant) result {
 	}
 }
 
-// waitInQueue waits at a place in the queue. It returns a final result and whether no other place was ahead of it, or
-// requeue if the place is gone.
+// waitInQueue waits at place until the result is final, or returns requeue if place is gone. first reports whether no
+// other place was ahead of it.
 func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 	w := core.Waiter{ID: place.ID(), Ticket: place.Ticket(), Reads: a.Reads()}
 	w.Begin(a.surveyed, a.length)
@@ -100,7 +100,7 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 			if err := a.bid.Pause(a.ctx, clock.OutageBackoff(try), up); err != nil {
 				return result{Outcome: ended, Err: err}, false
 			}
-			if place.Gone() { // queueing again will tell what is wrong
+			if place.Gone() { // queueing again will show what is wrong
 				return result{Outcome: requeue}, false
 			}
 			try++
@@ -135,18 +135,18 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 			return a.first(place, w.Vacant), ahead.Next
 		}
 		if r.Outcome != relist {
-			return r, false // if granted at all, then out of turn
+			return r, false // a grant here is out of turn
 		}
 		w.PlaceGone(r.Entry.Revision)
 	}
 }
 
-// listWithin limits a waiter's wait for the answer to its first list. For repeated lists the limit is up to four times
-// as long, because each repeated list adds work for a slow server.
+// listWithin limits how long a waiter waits for its first list. Repeated lists get up to four times as long, because
+// each one adds to the load on a slow server.
 const listWithin = 2 * bucket.AnswerTimeout
 
-// readAhead reads the places ahead of the waiter's, or those that are left. Those from index over on are overdue; over
-// is negative if the waiter's place is gone.
+// readAhead reads the places ahead of the waiter's, or only the known ones that are left. before[over:] are overdue;
+// over is negative if the waiter's place is gone.
 func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Duration) (before []record.Entry, over int, read core.Read, err error) {
 	b := a.c.b
 	read.Alone = b.Alone()
@@ -165,7 +165,7 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 		}
 		w.Forget()
 	}
-	if !b.Current() && w.Reach != core.Named { // a list reads each key anyway
+	if !b.Current() && w.Reach != core.Named { // the list would read each key anyway
 		w.Reach = core.Named
 	}
 	at := b.Instant()
@@ -177,16 +177,16 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 	switch {
 	case w.Reach == core.Named:
 		opts = append(opts, kvstore.Named())
-	case from == 0 && !a.Counts(): // one request reads both
+	case from == 0 && !a.Counts(): // one request reads the queue and the gate
 		opts = append(opts, kvstore.Beside(a.Keys.Gate))
 	}
-	// A state without the waiter's place may lack earlier places too.
+	// A state that lacks the waiter's place may lack earlier places too.
 	l, err := b.ListWithin(a.ctx, within, a.Keys.Place("*"), w.AsOf, opts...) //safety:queue-as-of
 	if err != nil {
 		return nil, 0, read, err
 	}
 	var vacant uint64
-	if l.Beside.Deleted { // a claim at a live record would replace it //safety:vacant-read
+	if l.Beside.Deleted { // claiming at a live record's revision would replace that record //safety:vacant-read
 		vacant = l.Beside.Revision
 	}
 	for n := 1; singly && n < most && !l.Whole && l.Revision+1 < w.Ticket; n++ {
@@ -194,7 +194,7 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 		if err != nil {
 			return nil, 0, read, err
 		}
-		// The later of the two states counts, because a renewed place may be in both.
+		// A renewed place may be in both states, in which case the later state wins.
 		l.Records = slices.DeleteFunc(l.Records, func(r kvstore.Record) bool {
 			return slices.ContainsFunc(next.Records, func(n kvstore.Record) bool { return n.Key == r.Key })
 		})
@@ -212,7 +212,6 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 	return before, over, read, nil
 }
 
-// entries decodes records.
 func entries(records []kvstore.Record) []record.Entry {
 	all := make([]record.Entry, len(records))
 	for i, r := range records {
@@ -221,7 +220,7 @@ func entries(records []kvstore.Record) []record.Entry {
 	return all
 }
 
-// Hold makes a granted claim a lease, and gives up the place, if any, at which the call has waited.
+// Hold turns a granted claim into a lease, and gives up the place at which the call waited, if any.
 func (a *Call) Hold(r claim.Result) *session.Lease {
 	l := a.c.s.Hold(a.bid.Grant(r), a.Req.Until)
 	if a.place != nil {

@@ -7,27 +7,26 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// A semaphore works like a mutex with several keys to claim. Each permit is a slot, and claiming a slot is like
-// claiming a mutex: the server refuses a second holder. So there can never be more holders than slots, however many
-// clients there are and whatever fails.
+// A semaphore works like a mutex with several keys. Each permit is a slot, and claiming a slot is like claiming a
+// mutex: the server refuses a second holder. So there can never be more holders than slots, no matter how many clients
+// there are or what fails.
 //
 // One queue serves all slots, strictly first come, first served: only the first waiter claims slots, and newcomers
 // queue behind any waiter. Clients may disagree about the number of permits. A client claims only slots below its own
-// number. The first waiter waits for one of those, and all others wait behind it, even while a slot that it does not
-// know of is free. Newcomers claim the highest free slot, to leave the lower ones to waiters that know of fewer.
+// number. The first waiter waits for one of those, and everyone else waits behind it even if a slot beyond its number
+// is free. Newcomers claim the highest free slot, which leaves the lower ones to waiters with a smaller number.
 //
-// A client has one place in the queue for all its goroutines, and after a grant it queues again as long as more of
-// them are waiting. It passes its permits on among them: see package cohort.
+// A client has one place in the queue for all its goroutines. It passes its permits on among them, and queues again
+// after a grant while more of them are waiting: see package cohort.
 
-// await waits for the end of the place from which a permit was granted: other permits may be free, and a one-shot
-// acquire must not mistake the place for that of a waiter. Without an answer, await waits for at most a quarter of the
-// lease's validity.
+// await waits for the deletion of the place from which a permit was granted, because other permits may be free and a
+// one-shot acquire must not mistake the place for that of a waiter. It waits no longer than a quarter of the lease's
+// validity.
 func (a *Call) await(left <-chan struct{}, l *session.Lease) {
 	_, validity, _ := l.Status()
 	a.deleted(left, min(bucket.AnswerTimeout, validity/4)) //safety:place-wait
 }
 
-// key returns key k of the lock.
 func (a *Call) key(k int) string {
 	if a.Counts() {
 		return a.Keys.Slot(k)
@@ -35,14 +34,12 @@ func (a *Call) key(k int) string {
 	return a.Keys.Gate
 }
 
-// aim aims the next claim at key k.
 func (a *Call) aim(k int) {
 	if a.Counts() {
 		a.bid.Aim(a.Keys.Slot(k))
 	}
 }
 
-// pattern returns the pattern of the lock's keys.
 func (a *Call) pattern() string {
 	if a.Counts() {
 		return a.Keys.Slots()
@@ -50,9 +47,9 @@ func (a *Call) pattern() string {
 	return a.Keys.Gate
 }
 
-// readSlots lists the slots, and what is under the pattern beside ("" for nothing), in one state that contains
-// revision. For a user that may not do so with one request, it reads the slots first, so the rest is from a state that
-// contains them.
+// readSlots lists the slots and whatever matches beside (nothing if it is "") in one state that contains revision. For
+// a user who may not read both in one request, it reads the slots first, so that the rest is from a state that contains
+// them.
 func (a *Call) readSlots(revision uint64, beside string, opts ...kvstore.ListOption) (all []record.Entry, rest []kvstore.Record, left int, err error) {
 	b, pattern, given := a.c.b, a.Keys.Slots(), len(opts)
 	opts = append(opts, kvstore.Tombstones())
@@ -71,7 +68,7 @@ func (a *Call) readSlots(revision uint64, beside string, opts ...kvstore.ListOpt
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	a.surveyed = max(l.Revision, 1) // an empty state names no revision
+	a.surveyed = max(l.Revision, 1) // an empty state names no revision, and 0 means unknown
 	all = make([]record.Entry, a.Req.Permits)
 	for _, r := range l.Records {
 		switch k, ok := record.ParseKey(r.Key); {

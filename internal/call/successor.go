@@ -14,22 +14,22 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// successor is a waiter behind its predecessor: it does the I/O for [core.Successor].
+// successor is a waiter behind its predecessor. It does the I/O for [core.Successor].
 type successor struct {
 	core.Successor
 	a      *Call
 	place  *session.Place
 	w      *core.Waiter
-	watch  kvstore.Watch // nil if there is none; then only the timers remain
+	watch  kvstore.Watch // nil if subscribing failed, which leaves only the timers
 	back   backstop
-	lock   kvstore.Watch // of the lock; nil if it is not watched
+	lock   kvstore.Watch // nil while the lock is not watched
 	freed  freed
 	slots  []string // read along with the predecessor's place
-	failed int      // consecutive scans without an answer
+	failed int      // consecutive unanswered scans
 }
 
-// awaitPredecessor waits until the predecessor is gone. The result is relist if the queue has to be read again, and
-// compete if the waiter is the first.
+// awaitPredecessor waits until the predecessor is gone. The result is relist if the queue must be read again, and
+// compete if the waiter is now the first.
 func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core.Ahead) result {
 	pred := ahead.Pred
 	a.mailbox.turn(pred.Key)
@@ -37,15 +37,15 @@ func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core
 		ID: place.ID(), Ahead: ahead, Counts: a.Counts(), Shared: a.Req.Kind == record.RW, Seeks: w.Seeks(),
 	}}
 	f.freed.box = a.mailbox
-	if !f.Second() { // the second waiter takes the lock before the others, if it is alive
+	if !f.Second() { // the others leave the lock to the second waiter, if it is alive
 		f.Jitter = core.ScanJitter/4 + rand.N(core.ScanJitter*3/4)
 	}
-	if f.Head.Zero() { // far back, the next read can wait
+	if f.Head.Zero() { // far back in the queue, the next read can wait
 		f.back.tries = len(early) - 1
 	}
 	if w, err := a.c.b.Watch(pred.Key, a.mailbox.deliver); err == nil {
 		defer w.Stop()
-		w.Track(kvstore.Record{}) // even if a clock shows the record to be over
+		w.Track(kvstore.Record{}) // even if a clock says that the record has expired
 		f.watch = w
 	}
 	defer func() {
@@ -72,7 +72,7 @@ func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core
 	}
 }
 
-// due reads the predecessor's place, and scans the lock, if that is due.
+// due reads the predecessor's place and scans the lock, if either is due.
 func (f *successor) due() (result, bool) {
 	b := f.a.c.b
 	if f.place.Gone() {
@@ -105,9 +105,9 @@ func (f *successor) due() (result, bool) {
 	return f.scan()
 }
 
-// short reports whether the queue may be short after all, because the waiter knows the place that was written before
-// all others. To find that place, the server looks at the whole queue. So the waiter first makes a cheap read of a
-// known place ahead of its predecessor: if that is there, the predecessor is not the head.
+// short reports whether the queue may be short after all, which is so if the waiter knows the least recently written
+// place. To find that place, the server has to look at the whole queue. So the waiter first makes a cheap read of a
+// known place ahead of its predecessor: if that place is still there, the predecessor is not the head.
 func (f *successor) short(ctx context.Context) bool {
 	if e := f.w.Beyond(f.Pred.ID); !e.Zero() {
 		if now, err := f.a.c.b.Read(ctx, e.Key, 0); err != nil || now.Live() && now.ID == e.ID {
@@ -118,7 +118,7 @@ func (f *successor) short(ctx context.Context) bool {
 	return err == nil && len(l.Records) > 0 && f.w.Knows(record.Of(l.Records[0]).ID)
 }
 
-// notified judges the notifications that have arrived.
+// notified handles the pending notifications.
 func (f *successor) notified() (result, bool) {
 	now := f.a.c.b.Instant()
 	ev, recheck := f.a.mailbox.one()
@@ -129,9 +129,9 @@ func (f *successor) notified() (result, bool) {
 		if body, err := record.Decode(ev.Record.Value); err == nil && f.First(body) {
 			return result{Outcome: compete}, true
 		}
-		return result{Outcome: relist}, true // a notification may be forged, and so may its revision
+		return result{Outcome: relist}, true // a notification may be forged, including its revision
 	case ev.Kind == kvstore.Put && record.Of(ev.Record).ID != f.Pred.ID:
-		return result{Outcome: relist}, true // its tombstone was overtaken
+		return result{Outcome: relist}, true // a later record has replaced the predecessor's tombstone
 	case ev.Kind == kvstore.Put:
 		f.PlaceWritten(now)
 	case ev.Kind == kvstore.Expired || recheck:
@@ -146,16 +146,16 @@ func (f *successor) notified() (result, bool) {
 	return result{}, false
 }
 
-// read reads the predecessor's record and, once the subscription is proven, the lock along with it. It returns what is
-// there now, and whether the predecessor is still there. A notification that the predecessor is gone cuts the read
-// short: the tombstone, which is read next, lives only for a second.
+// read reads the predecessor's place and, once the subscription is proven, the lock along with it. It returns the
+// record that it found, and whether the predecessor is still there. A notification that the predecessor is gone cuts
+// the read short, because the tombstone, which is read next, lives for only a second.
 func (f *successor) read(ctx context.Context) (entry record.Entry, there bool) {
 	a, b := f.a, f.a.c.b
 	var err error
 	if f.Proven {
 		entry, err = f.readBeside(ctx)
 	} else {
-		// Read the place as the leader has it, in a state no older than the subscription.
+		// Read the leader's version of the place, from a state no older than the subscription.
 		var last uint64
 		last, err = b.ProbeWithin(ctx, listWithin/2<<min(f.back.silent, 1), f.Pred.Key)
 		f.Proven = err == nil
@@ -169,7 +169,7 @@ func (f *successor) read(ctx context.Context) (entry record.Entry, there bool) {
 			a.RequestAnswered(err)
 		}
 		f.ReadFailed(b.Instant(), pause)
-		return entry, true // not known; the timers will try again
+		return entry, true // unknown; the timers will try again
 	}
 	there, over := f.PlaceRead(entry, f.written(entry), b.Instant(), entry.Remaining(b.Now()), pause)
 	if !there {
@@ -186,7 +186,7 @@ func (f *successor) read(ctx context.Context) (entry record.Entry, there bool) {
 	return entry, true
 }
 
-// readBeside reads the predecessor's record, and the lock or some of the slots.
+// readBeside reads the predecessor's place along with the lock or some of its slots.
 func (f *successor) readBeside(ctx context.Context) (now record.Entry, err error) {
 	a, b := f.a, f.a.c.b
 	keys := []string{a.Keys.Gate}
@@ -208,7 +208,7 @@ func (f *successor) readBeside(ctx context.Context) (now record.Entry, err error
 			}
 		}
 	}
-	if beside == nil { // this user may not be allowed to read them with one request
+	if beside == nil { // a gate, or slots that this user may not read in one request
 		beside = make([]record.Entry, 1)
 		if now, beside[0], err = b.ReadBeside(ctx, f.Pred, keys[0]); err != nil {
 			return now, err
@@ -223,11 +223,11 @@ func (f *successor) readBeside(ctx context.Context) (now record.Entry, err error
 	return now, nil
 }
 
-// mostSlots limits the slots that a waiter reads along with its predecessor's place.
+// mostSlots limits how many slots a waiter reads along with its predecessor's place.
 const mostSlots = 16
 
-// chooseSlots chooses the slots to read along with the predecessor's place: several, or only one for a waiter that is
-// not near the head.
+// chooseSlots chooses the slots to read along with the predecessor's place: several for a waiter near the head, one for
+// any other.
 func (f *successor) chooseSlots() {
 	n, begin := f.a.Req.Permits, rand.IntN(f.a.Req.Permits)
 	f.slots = nil
@@ -238,13 +238,12 @@ func (f *successor) chooseSlots() {
 	}
 }
 
-// written returns the time at which the predecessor wrote the place that was read.
+// written returns the time at which pred was written, by this client's clock.
 func (f *successor) written(pred record.Entry) clock.Instant {
 	b := f.a.c.b
 	return b.Instant().Add(-max(b.Now().Sub(pred.Time), 0))
 }
 
-// watchLock subscribes to the lock.
 func (f *successor) watchLock() {
 	if w, err := f.a.c.b.Watch(f.a.pattern(), f.freed.deliver); err == nil {
 		w.Track(kvstore.Record{})
@@ -252,8 +251,8 @@ func (f *successor) watchLock() {
 	}
 }
 
-// scan reads the lock and the queue, and takes the lock out of turn when its window is over. It returns false if
-// nothing is decided.
+// scan reads the lock and the queue, and takes the lock out of turn once it has seen it free for long enough. It
+// returns false if nothing is decided yet.
 func (f *successor) scan() (result, bool) {
 	a, b := f.a, f.a.c.b
 	if !f.Scan(f.freed.any()) {
@@ -300,7 +299,7 @@ func (f *successor) scan() (result, bool) {
 	return result{}, false
 }
 
-// view reads the lock, the head of the queue, the predecessor and the waiter's place.
+// view reads the lock, the head of the queue, the predecessor's place and the waiter's own.
 func (f *successor) view() (keys, queue []record.Entry, err error) {
 	a := f.a
 	l, err := a.c.b.ListSoon(a.ctx, f.place.Key, f.place.Ticket(), kvstore.Also(a.pattern(), f.Pred.Key, f.Head.Key), kvstore.Tombstones())
@@ -325,7 +324,7 @@ func (f *successor) view() (keys, queue []record.Entry, err error) {
 	return keys, record.Queue(places), nil
 }
 
-// take claims key k out of turn. It returns false if another client was quicker.
+// take claims key k out of turn. It returns false if another client was faster.
 func (f *successor) take(k int, revision uint64) (result, bool) {
 	a := f.a
 	a.aim(k)
@@ -343,7 +342,7 @@ func (f *successor) take(k int, revision uint64) (result, bool) {
 	return r, true
 }
 
-// evict deletes the place of the head that the call has passed, at the revision that was read.
+// evict deletes the place of the head that the call has overtaken, unless the place has changed since it was read.
 func (a *Call) evict() {
 	head := a.passed
 	if a.passed = (record.Entry{}); head.Zero() {
@@ -357,8 +356,8 @@ func (a *Call) evict() {
 	})
 }
 
-// freed is the set of a lock's keys that have become free according to notifications. These are hints: they only make a
-// waiter read.
+// freed is the set of a lock's keys that notifications say are free. Notifications are only hints: they make a waiter
+// read.
 type freed struct {
 	box *mailbox // to be signalled
 
@@ -372,7 +371,7 @@ func (f *freed) deliver(ev kvstore.Event) {
 	switch {
 	case ev.Kind == kvstore.Put:
 		delete(f.keys, ev.Record.Key)
-	case ev.Kind == kvstore.Recheck: // the predecessor's watch has it too
+	case ev.Kind == kvstore.Recheck: // the predecessor's watch reports it too
 	default:
 		if f.keys == nil {
 			f.keys = make(map[string]bool)
