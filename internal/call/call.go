@@ -16,62 +16,62 @@ import (
 )
 
 const (
-	// A place in a queue lives as long as the lock's own TTL, within these bounds. So a waiter that dies does not hold
-	// up those behind it for long, and the place of a live waiter outlasts the pauses of a busy machine.
+	// A place in a queue has the TTL of the lock, clamped to these bounds. The maximum keeps a dead waiter from holding
+	// up those behind it for long, and the minimum lets a live waiter's place outlast the pauses of a busy machine.
 	minPlaceTTL = 5 * time.Second
 	maxPlaceTTL = 15 * time.Second
 )
 
-// Call is one call under way.
+// Call is a call to Lock in progress.
 type Call struct {
 	Req       Request
 	Keys      record.Keys
 	Begun     clock.Instant
-	Since     clock.Instant   // the time from which core.NoStreamFor counts; 0 for the first request
-	Requested bool            // the call has begun to send requests
-	Parent    context.Context // the caller's
+	Since     clock.Instant   // when the core.NoStreamFor period began; 0 to begin it with the first request
+	Requested bool            // whether the call has begun to send requests
+	Parent    context.Context // the caller's context
 
 	c   *Client
 	of  Cohort
 	ttl time.Duration
-	ctx context.Context // ends the waiting
-	bid *claim.Bid      // its own, or a refused founder's; nil before its first claim
+	ctx context.Context // limits the wait
+	bid *claim.Bid      // the call's own, or taken over from a refused founder; nil before the first claim
 
-	// The state of the lock, as far as known.
+	// What the call knows about the lock.
 	known  LockState
 	places core.Places
-	queue  *int   // the number of goroutines that were queued when the call last read the queue; nil if not known
-	asOf   uint64 // a revision that the bucket had reached during this call; 0 if not read
-	named  uint64 // the last revision of the gate that the leader named during this call; 0 if it named none
+	queue  *int   // number of goroutines queued when the call last read the queue; nil if unknown
+	asOf   uint64 // a revision that the bucket is known to have reached during this call; 0 if none was read
+	named  uint64 // the gate's last revision as named by the leader during this call; 0 if it named none
 
-	// As of the time when it gave up.
-	seen   *LockState // nil if it knew nothing
-	outage error      // of the last request, or ErrUnanswered; nil if the lock was held, or the cohort queued
-	id     string     // the id of the claim that it gave up
+	// Recorded when the call gives up.
+	seen   *LockState // nil if nothing was known
+	outage error      // error of the last request, or ErrUnanswered; nil if the lock was held or the cohort queued
+	id     string     // the id of the abandoned claim
 
-	mailbox     *mailbox       // for the record that it waits for
-	queueing    *claim.Bid     // the bid for a place, while it has no answer
-	surveyed    uint64         // a revision of the state that was read before queueing; 0 if not known
-	length      int            // the length of the queue in that state
-	place       *session.Place // its place in the queue
-	placeStatus record.Status  // for the tombstone of the place
-	passed      record.Entry   // the place of the head, if a claim was granted out of turn
+	mailbox     *mailbox       // notifications about the watched keys
+	queueing    *claim.Bid     // the bid for a place, until it is answered
+	surveyed    uint64         // a revision of the state read before queueing; 0 if unknown
+	length      int            // length of the queue in that state
+	place       *session.Place // the call's place in the queue
+	placeStatus record.Status  // written to the place's tombstone
+	passed      record.Entry   // the place of the head, if the claim was granted out of turn
 }
 
 // LockState is what a call knows about the lock.
 type LockState struct {
-	Holder record.Entry // zero if not known
-	Ahead  int          // the number of goroutines in the queue ahead of the place, plus 1; 0 if not known
+	Holder record.Entry // zero if unknown
+	Ahead  int          // number of goroutines queued ahead of the place, plus 1; 0 if unknown
 }
 
-// Cohort is the goroutine of package cohort that makes the call. The call reports to it.
+// Cohort receives a call's progress reports. Package cohort implements it.
 type Cohort interface {
-	// Queueing is called before a place is written: the first one, or another one after a loss.
+	// Queueing is called before a place is written, whether it is the first one or replaces a lost one.
 	Queueing()
-	// Queued reports the place, nil once there is none.
+	// Queued reports the place, or nil once there is none.
 	Queued(*session.Place)
-	// Listed reports what a list requested at time at has read from revision from on: the part of the queue that
-	// contains the place. If cut, more records follow that part.
+	// Listed reports the part of the queue that contains the place, as read from revision from onwards by a list
+	// requested at time at. If cut is true, more records follow that part.
 	Listed(queue []record.Entry, from uint64, cut bool, at clock.Instant)
 	// HolderSeen reports what is known about the lock.
 	HolderSeen(LockState)
@@ -79,7 +79,7 @@ type Cohort interface {
 	Answered(error)
 }
 
-// New checks a request, before any I/O.
+// New validates req and returns a call for it. It does no I/O.
 func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
 	encoded, err := record.EncodeName(req.Name)
 	if err != nil {
@@ -105,7 +105,7 @@ func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
 			return nil, fmt.Errorf("lock %q: %w", req.Name, err)
 		}
 	}
-	if req.MinHold > 0 { // even if the client crashes
+	if req.MinHold > 0 { // MinHold must be kept even if the client crashes
 		t, err := clock.TermsUntil(req.MinHold)
 		if err != nil {
 			return nil, fmt.Errorf("lock %q: minimum hold: %w", req.Name, err)
@@ -127,44 +127,43 @@ func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
 // TTL returns the TTL of the lease.
 func (a *Call) TTL() time.Duration { return a.ttl }
 
-// Context returns the context that ends the wait of the call.
+// Context returns the context that ends the call's wait.
 func (a *Call) Context() context.Context { return a.ctx }
 
 // Join sets the cohort to which the call reports.
 func (a *Call) Join(of Cohort) { a.of = of }
 
-// holderSeen records the holder of the lock, as far as known.
+// holderSeen records the lock's holder, as far as it is known, and reports it to the cohort.
 func (a *Call) holderSeen(holder record.Entry) {
 	s := LockState{Holder: holder}
-	if a.bid != nil { // otherwise another call has claimed
+	if a.bid != nil { // otherwise the claim is another call's
 		a.known.Holder = holder
 		s = a.known
 	}
 	a.of.HolderSeen(s)
 }
 
-// RequestAnswered records the result of the last request, for the error from a wait that is given up. err is nil if the
-// server has answered that the lock is held, or that the cohort is queued. A request cut short by the end of the wait
-// says nothing.
+// RequestAnswered records the result of the last request, which becomes part of the error if the wait is given up. A
+// nil err means the server answered that the lock is held or that the cohort is queued. A request cut short by the end
+// of the wait proves nothing and is not recorded.
 func (a *Call) RequestAnswered(err error) {
 	if err == nil || a.Over() == nil {
 		a.of.Answered(err)
 	}
 }
 
-// waited returns how long the call has waited.
 func (a *Call) waited() time.Duration { return a.c.b.Instant().Sub(a.Begun) }
 
-// TakeOver makes this call continue the claim of a founder that was refused.
+// TakeOver makes the call continue the claim of a founder that was refused.
 func (a *Call) TakeOver(from *Call) {
 	a.bid, a.known, a.surveyed, a.length = from.bid, from.known, from.surveyed, from.length
-	from.bid = nil // it may have to claim anew
+	from.bid = nil // from may have to claim anew
 	body := a.body()
-	body.Lingers, body.InUse = a.bid.Draft.Body.Lingers, a.bid.Draft.Body.InUse // as the claim says
+	body.Lingers, body.InUse = a.bid.Draft.Body.Lingers, a.bid.Draft.Body.InUse // keep what the claim says
 	a.bid.Caller, a.bid.Once, a.bid.Draft.Body, a.bid.Draft.Begun = a, a.Req.Once, body, a.Begun
 }
 
-// GivesUp records what was known when the call gave up. claims reports whether the claim under way is its own.
+// GivesUp records what was known when the call gave up. claims reports whether the pending claim is the call's own.
 func (a *Call) GivesUp(seen *LockState, outage error, claims bool) {
 	a.seen, a.outage = seen, outage
 	if claims && a.bid != nil {
@@ -172,20 +171,21 @@ func (a *Call) GivesUp(seen *LockState, outage error, claims bool) {
 	}
 }
 
-// Withdraw gives up the place and the claim of the call. It waits until its records are gone, so that no client meets
-// the place of a call that has returned.
+// Withdraw gives up the call's place and claim. It waits until their records are deleted, so that no client finds the
+// place of a call that has returned.
 func (a *Call) Withdraw() {
 	left := append(a.bid.Close(), a.queueing.Close()...)
 	if a.place != nil { //safety:place-withdrawn
-		// Not StatusGranted: the successor would then consider itself first, which it need not be.
+		// StatusGranted would make the successor consider itself first, although it may not be.
 		gone := a.place.Leave(record.StatusGone) //safety:place-left
 		left = append(left, gone)
 	}
 	a.leaves(left...)
 }
 
-// Unused releases a lease that has admitted no goroutine. A writer returns only when its gate is gone, so that the gate
-// stalls no reader that arrives then. A one-shot writer, which has time, waits longer for that.
+// Unused releases a lease that has admitted no goroutine. A writer does not return before its gate is deleted, so that
+// the gate cannot stall readers that arrive afterwards. A one-shot writer has time, so it waits longer for the
+// deletion.
 func (a *Call) Unused(gate *session.Lease) {
 	gone := gate.Leave(record.StatusGone)
 	if a.Req.Once { //safety:refused-gate-gone
@@ -195,14 +195,14 @@ func (a *Call) Unused(gate *session.Lease) {
 	}
 }
 
-// Await waits until the record with which the call has waited is gone.
+// Await waits for the deletion of the place at which the call has waited.
 func (a *Call) Await(gone <-chan struct{}) { a.leaves(gone) }
 
-// leaves waits until the records that the call has given up are gone. The context of the call may have ended, so it
-// does not limit this wait.
+// leaves waits until the records that the call has given up are deleted. It ignores the call's context, which may have
+// ended.
 func (a *Call) leaves(left ...<-chan struct{}) {
 	if a.c.b.Away() || a.outage != nil && a.outage != ErrUnanswered { //safety:gone-awaited
-		return // no answer comes soon
+		return // no answer is likely soon
 	}
 	ctx, cancel := context.WithTimeout(a.c.b.Life(), claim.GoneWithin) //safety:gone-bounded
 	defer cancel()
@@ -215,14 +215,14 @@ func (a *Call) leaves(left ...<-chan struct{}) {
 	}
 }
 
-// Private reports whether the lease is for this call only. A lease with a cooldown after its holder does not serve
-// other goroutines.
+// Private reports whether the lease serves this call alone. Other goroutines cannot share a lease with a minimum hold,
+// because a cooldown follows its holder.
 func (a *Call) Private() bool { return a.Req.Fixed || a.Req.MinHold > 0 } //safety:cooldown-private
 
 // Reads reports whether the call is for a reader.
 func (a *Call) Reads() bool { return a.Req.Mode == record.Shared }
 
-// Drains reports whether the lock is granted behind a gate, when the readers have left.
+// Drains reports whether the call first takes a gate and is granted the lock once the readers have left.
 func (a *Call) Drains() bool { return a.Req.Kind == record.RW && !a.Reads() }
 
 // body returns the body of a claim's record.
@@ -236,7 +236,7 @@ func (a *Call) body() record.Body {
 	return body
 }
 
-// Prepare creates the bid of a call that claims. A call that only waits in its FIFO needs none.
+// Prepare creates the call's bid if it has none. A call that only waits in its cohort's FIFO needs none.
 func (a *Call) Prepare() {
 	if a.bid != nil {
 		return
@@ -244,12 +244,12 @@ func (a *Call) Prepare() {
 	a.bid = &claim.Bid{B: a.c.b, K: a.c.s.Keeper, Caller: a, Bid: core.Bid{Once: a.Req.Once, Begun: a.Since}, Draft: claim.Draft{
 		Name: a.Req.Name, Keys: a.Keys, Body: a.body(), TTL: a.ttl, Until: a.Req.Until, Begun: a.Begun,
 	}}
-	if a.Reads() { // each claim is a reader of its own, which the gate must admit
+	if a.Reads() { // each claim is a separate reader, which the gate must admit
 		a.bid.Draft.Guard = a.Keys.Gate
 	}
 }
 
-// Bound limits the wait as the request says. The caller lifts the limit with cancel.
+// Bound applies the request's limits to the wait. The caller must call cancel when the wait is over.
 func (a *Call) Bound() (cancel func()) {
 	cancel = func() {}
 	if !a.Req.Until.IsZero() {
@@ -267,8 +267,9 @@ func (a *Call) Bound() (cancel func()) {
 	return cancel
 }
 
-// WhileGranting makes [bucket.Bucket.Granting] end the requests of the call too, not only its waits: a bucket may be
-// unfit because it answers no write. The caller calls end. The fast path of an uncontended lock does without this.
+// WhileGranting makes the end of [bucket.Bucket.Granting] cut short the call's requests as well as its waits, because a
+// bucket may be unfit precisely because it answers no writes. The caller must call end. The fast path of an uncontended
+// lock does without this.
 func (a *Call) WhileGranting() (end func()) {
 	outer, granting := a.ctx, a.c.b.Granting()
 	ctx, cancel := context.WithCancelCause(outer)
@@ -281,7 +282,7 @@ func (a *Call) WhileGranting() (end func()) {
 	}
 }
 
-// ask makes the leader name a revision that the bucket has reached.
+// ask asks the leader for a revision that the bucket has reached.
 func (a *Call) ask() error {
 	st, err := a.c.b.Leader(a.ctx, 2*bucket.AnswerTimeout)
 	a.asOf = max(a.asOf, st.LastRevision)
@@ -296,7 +297,7 @@ func (a *Call) noAnswer(err error) result {
 	return result{Outcome: failed, Err: err}
 }
 
-// Over returns the cause of the end of the wait, nil if the wait continues.
+// Over returns the reason why the wait is over, or nil if it continues.
 func (a *Call) Over() error {
 	if a.ctx.Err() != nil {
 		return context.Cause(a.ctx)
@@ -304,7 +305,7 @@ func (a *Call) Over() error {
 	return context.Cause(a.c.b.Granting())
 }
 
-// Unfit returns the reason why the bucket is unfit, nil if the client knows of none.
+// Unfit returns the reason why the bucket is unfit, or nil if the client knows of none.
 func (a *Call) Unfit() error {
 	if err := context.Cause(a.c.b.Granting()); errors.Is(err, kvstore.ErrBucketConfig) {
 		return err
@@ -315,7 +316,7 @@ func (a *Call) Unfit() error {
 // Counts reports whether the call is for a semaphore.
 func (a *Call) Counts() bool { return a.Req.Kind == record.Semaphore }
 
-// deleted waits, for at most within, for the end of a record that the call leaves.
+// deleted waits for the deletion of a record that the call has left, but no longer than within or the call's context.
 func (a *Call) deleted(gone <-chan struct{}, within time.Duration) {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
@@ -326,5 +327,4 @@ func (a *Call) deleted(gone <-chan struct{}, within time.Duration) {
 	}
 }
 
-// placeTTL returns the TTL of a place in the queue.
 func (a *Call) placeTTL() time.Duration { return min(max(a.ttl, minPlaceTTL), maxPlaceTTL) }

@@ -9,20 +9,20 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Client is what a client's calls share.
+// Client holds the state that all calls of one client share.
 type Client struct {
 	b       *bucket.Bucket
 	s       *session.Session
 	lingers bool
 }
 
-// NewClient returns what a client's calls share. lingers is true if the client keeps idle leases at all.
+// NewClient returns the shared state for a client's calls. lingers reports whether the client keeps idle leases at all.
 func NewClient(b *bucket.Bucket, s *session.Session, lingers bool) *Client {
 	return &Client{b: b, s: s, lingers: lingers}
 }
 
-// AsOf returns the current time, and a revision that a list requested from now on has to contain: the server that
-// answers the list may not be the leader, and may lag.
+// AsOf returns the current time and a revision that every list requested from now on must contain, because the server
+// that answers a list may be a lagging replica. The revision is 0 if no replica can lag.
 func (c *Client) AsOf(ctx context.Context) (at clock.Instant, revision uint64, err error) {
 	b := c.b
 	at = b.Instant()

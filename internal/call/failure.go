@@ -22,12 +22,12 @@ func (a *Call) Failure(r result) error {
 		return a.GaveUp(r.Err)
 	}
 	if cause := a.Over(); cause != nil && !bucket.IsAny(r.Err, bucket.ErrPermission, errInvalidTTL, errSlowLink) {
-		return a.GaveUp(cause) // whatever else failed meanwhile
+		return a.GaveUp(cause) // the end of the wait takes precedence over any other failure
 	}
 	return fmt.Errorf("acquire lock %q: %w", a.Req.Name, r.Err)
 }
 
-// Locked returns the error for a one-shot acquire of a lock that is held, or for which others are queued.
+// Locked returns the error for a one-shot acquire that found the lock held, or other goroutines queued for it.
 func (a *Call) Locked(holder record.Entry) error {
 	err := &BusyError{Kind: a.Req.Kind, Name: a.Req.Name}
 	if holder.Live() {
@@ -44,14 +44,14 @@ func (a *Call) Locked(holder record.Entry) error {
 	return err
 }
 
-// unavailable returns the outage that the call met before it gave up, nil if there was none. The error matches no
-// context's error: this client ended the context of a request, not the caller.
+// unavailable returns the outage that the call ran into before it gave up, or nil if there was none. The error never
+// matches a context error, because this client, not the caller, ended the request's context.
 func (a *Call) unavailable() error {
 	err := a.outage
 	switch {
 	case !a.Requested:
 		return nil
-	case err == nil && a.Req.Once: // it waits for nothing but answers
+	case err == nil && a.Req.Once: // a one-shot call waits only for answers
 		return ErrUnanswered
 	case err == nil && a.c.b.Away():
 		return fmt.Errorf("%w: the connection is down", bucket.ErrUnavailable)
@@ -63,10 +63,10 @@ func (a *Call) unavailable() error {
 	return nil
 }
 
-// GaveUp returns the error for a call that gave up for a cause, and publishes the event.
+// GaveUp returns the error for a call that gave up because of cause, and publishes the event.
 func (a *Call) GaveUp(cause error) error {
 	waited := a.waited()
-	if cause == nil { // the bucket is fit again
+	if cause == nil { // the bucket was unfit but is fit again
 		cause = a.c.b.Refused()
 	}
 	var err error

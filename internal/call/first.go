@@ -10,17 +10,17 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// first is the first waiter of a queue: it carries out the steps of [core.First].
+// first is the first waiter in a queue. It carries out the steps of [core.First].
 type first struct {
 	core.First
 	a     *Call
-	watch kvstore.Watch // nil if there is none; then only the timers remain
+	watch kvstore.Watch // nil if subscribing failed, which leaves only the timers
 	back  backstop
 }
 
-// first waits for the lock once no place that it has to wait for is left ahead of it. vacant is the tombstone of the
-// lock if the lock was free when the queue was read: a head that has given up leaves a free lock, and the next waiter
-// claims it at once.
+// first waits for the lock once no place ahead of the call's own needs to be waited for. vacant is the revision of the
+// lock's tombstone if the lock was free when the queue was read: a head that gives up leaves a free lock, which the
+// next waiter claims immediately.
 func (a *Call) first(place *session.Place, vacant uint64) result {
 	b, pattern := a.c.b, a.pattern()
 	f := first{a: a, back: backstop{place: a.placeTTL()}, First: core.First{Counts: a.Counts()}}
@@ -55,7 +55,7 @@ func (a *Call) first(place *session.Place, vacant uint64) result {
 }
 
 // claim claims key k, which the server refuses while the key is held. The claim is sent after subscribing, so the
-// leader's answer proves that the subscription is in place.
+// leader's answer to it proves that the subscription is in place.
 func (f *first) claim(k int, revision uint64) result {
 	f.a.aim(k)
 	r := f.a.bid.Offer(f.a.ctx, revision)
@@ -66,7 +66,7 @@ func (f *first) claim(k int, revision uint64) result {
 	return result{}
 }
 
-// found reports the record of key k.
+// found passes the record of key k to the core.
 func (f *first) found(k int, e record.Entry, own string) {
 	f.KeyRead(k, e, own)
 	if f.Tracks(k, f.a.c.b.Now()) {
@@ -74,8 +74,8 @@ func (f *first) found(k int, e record.Entry, own string) {
 	}
 }
 
-// bury deletes the overdue records. If a deletion fails, for example because there is no room, a timer makes the waiter
-// read that record again.
+// bury deletes the overdue records. If a deletion fails, for example because the bucket is full, a timer makes the
+// waiter read that record again.
 func (f *first) bury(records ...record.Entry) []record.Entry {
 	now, err := f.a.c.b.Bury(f.a.ctx, records...)
 	if err != nil {
@@ -84,7 +84,6 @@ func (f *first) bury(records ...record.Entry) []record.Entry {
 	return now
 }
 
-// read reads key k.
 func (f *first) read(k int, revision uint64) result {
 	e, err := f.a.c.b.Read(f.a.ctx, f.a.key(k), revision)
 	switch {
@@ -97,8 +96,8 @@ func (f *first) read(k int, revision uint64) result {
 	return result{}
 }
 
-// prove makes the leader confirm the subscription to the slots, and name a revision. A list that contains this revision
-// misses nothing from before the subscription.
+// prove makes the leader confirm the subscription to the slots and name a revision. A list that contains this revision
+// misses nothing that happened before the subscription.
 func (f *first) prove() result {
 	_, err := f.a.c.b.Probe(f.a.ctx, f.a.Keys.Slot(0))
 	var revision uint64
@@ -112,7 +111,6 @@ func (f *first) prove() result {
 	return result{}
 }
 
-// readAll reads all slots.
 func (f *first) readAll(revision uint64) result {
 	all, _, _, err := f.a.readSlots(revision, "")
 	if err != nil {
@@ -131,7 +129,7 @@ func (f *first) answered() {
 	f.back.silent = 0
 }
 
-// failed reports a read without an answer. The read is repeated soon.
+// failed records that a read was not answered, and schedules another one soon.
 func (f *first) failed(err error) result {
 	a := f.a
 	if f.Counts && bucket.IsAny(err, bucket.ErrPermission) {
@@ -143,7 +141,7 @@ func (f *first) failed(err error) result {
 	return result{}
 }
 
-// stay waits for notifications and for the next read.
+// stay waits for a notification or until the next read is due.
 func (f *first) stay() result {
 	a, b := f.a, f.a.c.b
 	if k, _ := f.Shortest(b.Now()); k >= 0 {
@@ -162,7 +160,7 @@ func (f *first) stay() result {
 	return result{}
 }
 
-// notified reports the notifications that have arrived.
+// notified passes the pending notifications to the core.
 func (f *first) notified() {
 	events, recheck := f.a.mailbox.take()
 	for _, ev := range events {

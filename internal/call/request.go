@@ -15,24 +15,24 @@ type Request struct {
 	Kind     record.Kind
 	Mode     record.Mode
 	Name     string
-	TTL      time.Duration     // 0 for the client's
-	Until    time.Time         // if set: a lease that ends then and is never renewed
-	Fixed    bool              // not renewed by the client
-	MaxWait  time.Duration     // 0 if only the context limits it
+	TTL      time.Duration     // 0 means the client's TTL
+	Until    time.Time         // if set, the lease ends then and is never renewed
+	Fixed    bool              // the client does not renew the lease
+	MaxWait  time.Duration     // 0 means that only the context limits the wait
 	Meta     map[string]string // shown to operators
 	Detached bool              // the lease's context does not end with the caller's
 	Once     bool              // do not wait
-	Patient  bool              // pass no other client, and show Meta in the lease only
-	Linger   time.Duration     // the time for which to keep the lease for the next goroutine; 0 not to keep it
-	MinHold  time.Duration     // the shortest time for which to keep others out; 0 if there is none
-	Permits  int               // for a semaphore
+	Patient  bool              // never overtake another client, and show Meta only in the lease
+	Linger   time.Duration     // how long to keep the lease for the client's next goroutine; 0 for not at all
+	MinHold  time.Duration     // the minimum time to keep others out; 0 for none
+	Permits  int               // semaphores only
 	Purpose  record.Purpose    // shown to operators
 
 	WarnBefore time.Duration // 0 for no early warning
 	OnWarn     func()
 }
 
-// checkPermits checks the options that only a semaphore has, and those that it cannot have.
+// checkPermits validates the options of a semaphore, which needs a number of permits and cannot linger.
 func checkPermits(req Request) error {
 	switch {
 	case req.Kind != record.Semaphore:

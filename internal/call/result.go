@@ -5,11 +5,11 @@ import (
 	"github.com/natslock/locks/internal/core"
 )
 
-// result is the outcome of a step of a call: one of its claims, or one of the waits below.
+// result is the outcome of one step of a call, which is either a claim or one of the waits.
 type result = claim.Result
 
 const (
-	granted = core.Granted // also of a drain: no reader is left
+	granted = core.Granted // for a drain: no reader is left
 	free    = core.Free
 	refused = core.Refused
 	busy    = core.Busy
@@ -20,10 +20,10 @@ const (
 )
 
 const (
-	// relist: the predecessor is gone, and the queue has to be read again.
+	// relist means that the queue must be read again, usually because the predecessor is gone.
 	relist = core.Further + iota
-	// compete: the place is the first of the queue.
+	// compete means that the place is first in the queue.
 	compete
-	// requeue: the place in the queue is gone.
+	// requeue means that the place in the queue is gone.
 	requeue
 )
