@@ -16,55 +16,55 @@ import (
 )
 
 const (
-	// linger is the time for which the renewer stays without anything to renew, so that repeatedly taking and releasing
-	// one lock does not start a goroutine each time.
+	// linger is how long the renewer stays when there is nothing to renew, so that taking and releasing a lock
+	// repeatedly does not start a goroutine each time.
 	linger = time.Second
-	// napMax limits one sleep while there are records: Go's timers do not run while the machine is suspended, but
-	// leases do.
+	// napMax limits a single sleep while there are records, because Go's timers stop while the machine is suspended but
+	// leases do not.
 	napMax = time.Second
 )
 
-// Config is what a keeper needs from its client.
+// Config holds the functions through which a keeper reports to its client.
 type Config struct {
 	// Holding is called at least once a second while there are records.
 	Holding func()
-	// Doubted is called when a record is gone, which may mean that the bucket is gone too. It must not block.
+	// Doubted is called when a record has disappeared, because the bucket may have disappeared too. It must not block.
 	Doubted func()
 	// Warn logs a warning. It must not block.
 	Warn func(msg string, args ...any)
 }
 
-// Keeper renews every record of a client, ends those that are over, and removes them from the bucket.
+// Keeper renews all of a client's records, ends those whose validity is over, and removes them from the bucket.
 //
-// The renewer is one goroutine with one timer for all records, and it does no I/O at all: the context of a lease has to
-// end with its validity, whatever the network does. The sender, a second goroutine, encodes the renewals that are due
-// in the order of the pace. Clean-up runs in the group.
+// The renewer is one goroutine with one timer for all records. It does no I/O at all, because the context of a lease
+// has to end with its validity, whatever the network does. The sender, a second goroutine, encodes due renewals in the
+// order of the pace. Clean-up runs in the worker group.
 //
-// The mutex guards all records and the renewer. It is held for a few instructions at a time, and not across I/O or a
-// call to user code. Whatever an event under it leads to (the end of a context, a deletion) is deferred until
+// The mutex guards all records and the renewer. It is held for a few instructions at a time, never across I/O or a call
+// to user code. Whatever an event under the mutex leads to (the end of a context, a deletion) is deferred until
 // [Keeper.Unlock].
 type Keeper struct {
 	Work *worker.Group // clean-up, for which Close waits
 
 	cfg     Config
 	b       *bucket.Bucket
-	sender  *worker.Worker // sends renewals, and ends subscriptions, which a caller under the mutex cannot do itself
+	sender  *worker.Worker // sends renewals, and ends subscriptions for callers that hold the mutex
 	orphans orphans
 
 	mu      sync.Mutex
-	sequel  sequel   // for Unlock to do: nearly always at most one
-	sequels []sequel // the others
+	sequel  sequel   // the first one deferred to Unlock, and nearly always the only one
+	sequels []sequel // the rest
 
-	// The rest is the renewer's. Under mu.
-	due     dueHeap // all records that are held
+	// The renewer's state, guarded by mu.
+	due     dueHeap // all held records
 	pace    core.Pace[*Record, *Write]
-	behind  bool // renewals are late: no new lock is taken
-	locks   int  // the number of records in due that are locks, not places
+	behind  bool // renewals are late, so no new lock is taken
+	locks   int  // number of locks in due; the rest are places
 	running bool
 	stopped bool
 	wake    chan struct{}
-	sleep   clock.Instant // the time at which the goroutine wakes by itself
-	empty   chan struct{} // closed when no lock is held any more; nil if no Close waits for that
+	sleep   clock.Instant // when the goroutine wakes by itself
+	empty   chan struct{} // closed when no lock is held any more; nil if no Close is waiting for that
 	wg      sync.WaitGroup
 }
 
@@ -73,16 +73,16 @@ func New(b *bucket.Bucket, cfg Config) *Keeper {
 	return &Keeper{Work: worker.NewGroup(), cfg: cfg, b: b, sender: worker.New(), wake: make(chan struct{}, 1)}
 }
 
-// sequel is what follows from an event on a record once the mutex is released.
+// sequel is the consequence of an event, to be carried out once the mutex is released.
 type sequel struct {
 	k        *Record
 	over     bool     // the record has ended
-	open     []flight // renewals of a record that has ended: an answer may still bring a record to delete
+	open     []flight // unanswered renewals of an ended record; each may still create a record to delete
 	answered []flight // renewals whose answers are no longer awaited
-	discard  uint64   // the revision of a record that must not count; 0 if there is none
+	discard  uint64   // the revision of an unwanted record; 0 if there is none
 }
 
-// do carries out the sequel. A record is discarded so that no client has to wait for the end of its TTL.
+// do carries out the sequel. Discarding a record spares other clients the wait for its TTL.
 func (s *sequel) do() {
 	for _, f := range s.answered {
 		if f.forget != nil {
@@ -102,7 +102,7 @@ func (s *sequel) do() {
 	}
 }
 
-// later defers what must not happen under the mutex.
+// later defers s until the mutex is released.
 func (r *Keeper) later(s sequel) {
 	if r.sequel.k == nil {
 		r.sequel = s
@@ -111,10 +111,10 @@ func (r *Keeper) later(s sequel) {
 	}
 }
 
-// Lock locks all records of the client.
+// Lock locks all of the client's records.
 func (r *Keeper) Lock() { r.mu.Lock() }
 
-// Unlock releases the mutex, and then does what was deferred. Its caller must not hold another mutex if a record may
+// Unlock releases the mutex and then does what was deferred. The caller must not hold another mutex if a record may
 // have ended.
 func (r *Keeper) Unlock() {
 	first, others := r.sequel, r.sequels
@@ -129,10 +129,10 @@ func (r *Keeper) Unlock() {
 	}
 }
 
-// Send runs fn on the sender. It is for callers that hold a mutex that fn may take.
+// Send runs fn on the sender, for callers that hold a mutex which fn may lock.
 func (r *Keeper) Send(fn func()) { r.sender.Add(fn) }
 
-// Take puts the renewer in charge of a record made by [Keeper.Make].
+// Take hands a record made by [Keeper.Make] to the renewer.
 func (r *Keeper) Take(k *Record) {
 	r.mu.Lock()
 	defer r.Unlock()
@@ -145,12 +145,12 @@ func (r *Keeper) Take(k *Record) {
 	}
 	r.start(due)
 	r.nudge(due)
-	if r.stopped { // granted while the client was being closed: it would not be renewed
+	if r.stopped { // granted while the client was closing, so it would not be renewed
 		k.Fail(core.EndClosed, "")
 	}
 }
 
-// forget forgets a record that has ended. Under mu.
+// forget drops a record that has ended. mu must be held.
 func (r *Keeper) forget(k *Record) {
 	if k.slot.index < 0 {
 		return
@@ -166,7 +166,7 @@ func (r *Keeper) forget(k *Record) {
 	}
 }
 
-// start starts the renewer, which has nothing to do before due. Under mu.
+// start starts the renewer if it is not running. It has nothing to do before due. mu must be held.
 func (r *Keeper) start(due clock.Instant) {
 	if !r.stopped && !r.running {
 		r.running, r.sleep = true, due
@@ -174,7 +174,7 @@ func (r *Keeper) start(due clock.Instant) {
 	}
 }
 
-// nudge wakes the renewer if it would oversleep due. Under mu.
+// nudge wakes the renewer if it would sleep past due. mu must be held.
 func (r *Keeper) nudge(due clock.Instant) {
 	if due < r.sleep {
 		select {
@@ -184,7 +184,7 @@ func (r *Keeper) nudge(due clock.Instant) {
 	}
 }
 
-// schedule sets the time at which the renewer returns to a held record. Under mu.
+// schedule sets when the renewer returns to a held record. mu must be held.
 func (r *Keeper) schedule(k *Record, due clock.Instant) {
 	if k.slot.index >= 0 {
 		k.slot.due = due
@@ -193,7 +193,7 @@ func (r *Keeper) schedule(k *Record, due clock.Instant) {
 	}
 }
 
-// wantRenewal queues k for a renewal, unless a sufficient one is under way. Under mu.
+// wantRenewal queues a renewal of k, unless a sufficient one is already in flight. mu must be held.
 func (r *Keeper) wantRenewal(k *Record) {
 	if k.slot.index >= 0 && !r.pace.UnderWay(k.Enough(), r.b.Instant()) {
 		r.pace.QueueRenewal(k, k.Late(), k.Valid.End)
@@ -201,8 +201,8 @@ func (r *Keeper) wantRenewal(k *Record) {
 	}
 }
 
-// postpone keeps the client from taking new locks while renewals of the locks that it holds are late, because the
-// service cannot keep up with them. Under mu.
+// postpone keeps the client from taking new locks while renewals of its held locks are late because the service cannot
+// keep up. mu must be held.
 func (r *Keeper) postpone(now clock.Instant) {
 	by := r.pace.Behind(now)
 	if by == 0 && !r.behind {
@@ -224,14 +224,14 @@ func (r *Keeper) postpone(now clock.Instant) {
 	}
 }
 
-// pump makes the sender send what is ready. Under mu.
+// pump makes the sender send whatever is ready. mu must be held.
 func (r *Keeper) pump() {
 	if r.pace.Resumes() {
 		r.pace.Pumping = r.sender.Add(r.sendReady)
 	}
 }
 
-// sendReady sends what is ready. It runs on the sender.
+// sendReady sends whatever is ready. It runs on the sender.
 func (r *Keeper) sendReady() {
 	for {
 		now := r.b.Instant()
@@ -254,7 +254,7 @@ func (r *Keeper) sendReady() {
 }
 
 // answerArrived handles the answer to write number n, which was sent at time sent. refused is true if the connection
-// did not take the write.
+// rejected the write.
 func (r *Keeper) answerArrived(n uint64, sent, now clock.Instant, refused bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -279,7 +279,7 @@ func (r *Keeper) run() {
 		for len(r.due) > 0 && r.due[0].slot.due <= now {
 			k := r.due[0]
 			ripe = append(ripe, k)
-			k.slot.due = now.Add(napMax) // until its tick sets it
+			k.slot.due = now.Add(napMax) // until tick sets the actual time
 			heap.Fix(&r.due, 0)
 		}
 		r.mu.Unlock()
@@ -320,7 +320,7 @@ func (r *Keeper) run() {
 	}
 }
 
-// Each calls fn for every record that is held, under the mutex, which it releases in between.
+// Each calls fn for every held record. It holds the mutex during each call and releases it in between.
 func (r *Keeper) Each(fn func(k *Record)) {
 	r.mu.Lock()
 	all := slices.Clone(r.due)
@@ -334,9 +334,10 @@ func (r *Keeper) Each(fn func(k *Record)) {
 	}
 }
 
-// RenewAll makes every renewal due now: the connection is back, and whatever was under way when it broke is lost. No
-// renewal may wait longer: a server that has lost records in a restart refuses to renew locks that another client may
-// get now. The pace limits the number under way at once, and the renewals after those are spread again.
+// RenewAll makes every renewal due now. It is called when the connection is back, because whatever was in flight when
+// it broke is lost. No renewal may wait longer: a server that lost records in a restart refuses to renew those locks,
+// and another client may get them now. The pace limits how many renewals are in flight, and those that follow are
+// spread out again.
 func (r *Keeper) RenewAll() {
 	now := r.b.Instant()
 	r.mu.Lock()
@@ -345,7 +346,7 @@ func (r *Keeper) RenewAll() {
 	r.Each(func(k *Record) { k.Apply(k.Reconnected(now, k.phase()), "") })
 }
 
-// WarnAll tells the owners that their records are at risk.
+// WarnAll tells the owners of all records that these are at risk.
 func (r *Keeper) WarnAll(why error) {
 	r.Each(func(k *Record) { k.owner.AtRisk(why) })
 }
@@ -385,7 +386,7 @@ func (r *Keeper) AtRisk() error {
 	return nil
 }
 
-// RenewalLag returns the largest delay of a lock's renewal, 0 if all are on time.
+// RenewalLag returns the longest delay of any lock's renewal, or 0 if all are on time.
 func (r *Keeper) RenewalLag() (late time.Duration) {
 	now := r.b.Instant()
 	r.Each(func(k *Record) {
@@ -403,8 +404,8 @@ func (r *Keeper) Held() int {
 	return r.locks
 }
 
-// Close waits until ctx ends for the locks to be released, then ends the rest and returns their names. Work for ended
-// records continues: see [Keeper.Finish].
+// Close waits for the locks to be released until ctx ends, then ends all remaining records and returns the names of the
+// locks among them. Work for ended records continues: see [Keeper.Finish].
 func (r *Keeper) Close(ctx context.Context) (left []string) {
 	r.mu.Lock()
 	var empty chan struct{}
@@ -433,7 +434,7 @@ func (r *Keeper) Close(ctx context.Context) (left []string) {
 	return left
 }
 
-// Finish waits for writes and clean-up under way until grace ends, and ends the rest.
+// Finish waits until grace ends for pending writes and clean-up, then cancels what is left.
 func (r *Keeper) Finish(grace context.Context) {
 	r.sender.Stop(grace)
 	r.Work.Wait(grace)
@@ -442,14 +443,14 @@ func (r *Keeper) Finish(grace context.Context) {
 	r.orphans.close()
 }
 
-// slot is a record's place in the heaps. Under the mutex.
+// slot is a record's position in the heaps. It is guarded by the mutex.
 type slot struct {
 	due   clock.Instant
-	index int32 // in the heap of the keeper; -1 if it is not there
-	ready int32 // in the heap of the pace
+	index int32 // in the keeper's heap; -1 if the record is not there
+	ready int32 // in the pace's heap
 }
 
-// Slot is part of [core.Paced].
+// Slot implements [core.Paced].
 func (k *Record) Slot() *int32 { return &k.slot.ready }
 
 // dueHeap orders records by the time at which the renewer has to return to them.

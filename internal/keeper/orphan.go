@@ -8,23 +8,23 @@ import (
 // orphanLife limits the wait for the answer to an attempt whose claim is over.
 const orphanLife = 5 * time.Minute
 
-// orphans are the waits for answers that no caller wants any more: to attempts of a claim that is over, or renewals of
-// a record that has ended. When such an answer arrives, the client deletes the record that the write has made. That is
-// a courtesy to waiters; safety does not depend on it. This type only ends the waits.
+// orphans is the set of waits for answers that no caller wants any more: to attempts of a claim that is over, or to
+// renewals of a record that has ended. When such an answer arrives, the client deletes the record that the write
+// created. That is a courtesy to waiters; safety does not depend on it. This type only ends the waits.
 type orphans struct {
 	mu sync.Mutex
 	m  map[*Orphan]struct{}
 }
 
-// Orphan is one such wait. The zero value has not begun.
+// Orphan is a single such wait. The zero value is a wait that has not begun.
 type Orphan struct {
 	drop    func()
 	timer   *time.Timer
-	settled bool // there is nothing to wait for any more
+	settled bool // nothing is left to wait for
 }
 
-// Await begins the wait. It calls drop when the wait has lasted for [orphanLife], or the client is closed, unless
-// [Keeper.Settle] is called before.
+// Await begins the wait o. It calls drop once the wait has lasted for [orphanLife] or the client is closed, unless
+// [Keeper.Settle] is called first.
 func (r *Keeper) Await(o *Orphan, drop func()) {
 	g := &r.orphans
 	g.mu.Lock()
@@ -39,7 +39,7 @@ func (r *Keeper) Await(o *Orphan, drop func()) {
 	o.drop = drop
 	o.timer = time.AfterFunc(orphanLife, func() {
 		if g.settle(o) {
-			r.Send(drop) // it may end a subscription, which is I/O
+			r.Send(drop) // drop may end a subscription, which is I/O
 		}
 	})
 }
@@ -47,7 +47,7 @@ func (r *Keeper) Await(o *Orphan, drop func()) {
 // Settle ends the wait without calling drop.
 func (r *Keeper) Settle(o *Orphan) { r.orphans.settle(o) }
 
-// settle reports whether this call has settled o.
+// settle ends the wait o. It reports false if o had already been settled.
 func (g *orphans) settle(o *Orphan) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

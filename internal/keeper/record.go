@@ -10,20 +10,20 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Granted is a claim that the server has granted: the beginning of a lease or a place.
+// Granted describes a granted claim, with which a lease or a place begins.
 type Granted struct {
 	Kind     record.Kind
 	Once     bool   // the key is never claimed again
-	Name     string // the lock's
+	Name     string // the lock's name
 	Key      string
-	Revision uint64      // of the record
-	Body     record.Body // for the renewals to repeat, with the id of the claim
+	Revision uint64      // the record's
+	Body     record.Body // with the claim's id; repeated by renewals
 	Terms    clock.Terms
-	Sent     clock.Instant // when the attempt that was granted was sent
+	Sent     clock.Instant // when the granted attempt was sent
 }
 
-// Record is a record that this client keeps alive, of a lease or of a place in a queue. [core.Kept] has its states and
-// judges its events, and Record carries out the judgements.
+// Record is a lease's or place's record that this client keeps alive. [core.Kept] has its states and judges its events;
+// Record carries out the judgements.
 type Record struct {
 	keeper *Keeper
 	owner  Owner
@@ -31,63 +31,63 @@ type Record struct {
 	Name string
 	Key  string
 
-	// The following fields are under the keeper's mutex.
+	// The following fields are guarded by the keeper's mutex.
 	core.Kept
-	failure *error        // why the last renewal was not confirmed; nil if not known
-	flights []flight      // renewals without an answer
-	over    chan struct{} // closed when the end by the holder is over; nil before [Record.BeginEnd]
+	failure *error        // why the last renewal was not confirmed; nil if unknown
+	flights []flight      // unanswered renewals
+	over    chan struct{} // closed when the end by the holder is complete; nil before [Record.BeginEnd]
 	slot    slot
 }
 
-// flight is a renewal without an answer. forget ends the wait for the answer.
+// flight is an unanswered renewal. forget gives up the wait for its answer.
 type flight struct {
 	n      uint64
 	forget func()
 }
 
-// Owner is the lease or the place whose record is kept alive. All methods but Over are called under the mutex.
+// Owner is the lease or place whose record is kept alive. All methods except Over are called with the mutex held.
 type Owner interface {
 	// NextDuty returns the time of the owner's next duty, or due if that is earlier.
 	NextDuty(due clock.Instant) clock.Instant
-	// Perform does the duties that are due.
+	// Perform carries out the duties that are due.
 	Perform(now clock.Instant)
 	// Confirmed handles the confirmation of renewal n.
 	Confirmed(n uint64)
 	// Refused handles the refusal of a renewal by a server that may accept a later one.
 	Refused(err error)
-	// NoRoom handles the refusal of renewal n for lack of room. It reports whether the next one is smaller, so that
-	// there may be room for it.
+	// NoRoom handles the refusal of renewal n for lack of room. It reports whether the next renewal is smaller and so
+	// may fit.
 	NoRoom(n uint64, err error) (smaller bool)
-	// AtRisk handles a failure that may keep all further renewals from being confirmed.
+	// AtRisk handles a failure that may prevent any further renewal from being confirmed.
 	AtRisk(err error)
-	// Cooldown returns the time for which the record has to keep others out if its holder leaves now.
+	// Cooldown returns how long the record has to keep others out if its holder leaves now.
 	Cooldown(now clock.Instant) time.Duration
-	// NoteEnd records the end, with the evidence in words. It is called once.
+	// NoteEnd records the end. why describes the evidence. NoteEnd is called once.
 	NoteEnd(end core.End, why string)
-	// Over carries out what follows from the end. It is called once, after NoteEnd, without the mutex.
+	// Over handles the consequences of the end. It is called once, after NoteEnd, without the mutex.
 	Over()
 }
 
-// Make makes k the record of a granted claim. owner is the lease or the place of which k is a part. The record is not
-// renewed before [Keeper.Take].
+// Make initializes k as the record of a granted claim that belongs to owner. The record is not renewed before
+// [Keeper.Take].
 func (r *Keeper) Make(k *Record, g Granted, owner Owner) {
 	k.keeper, k.owner, k.Kind, k.Once, k.Name, k.Key = r, owner, g.Kind, g.Once, g.Name, g.Key
 	k.Begin(g.Body, g.Key, g.Revision, g.Terms, g.Sent)
 	k.slot.index, k.slot.ready = -1, core.NotReady
 }
 
-// Owner returns the lease or the place to which the record belongs.
+// Owner returns the lease or place to which the record belongs.
 func (k *Record) Owner() Owner { return k.owner }
 
-// EndIfOver ends the record if its validity is over at time now. Under the mutex.
+// EndIfOver ends the record if its validity is over at time now. The mutex must be held.
 func (k *Record) EndIfOver(now clock.Instant) {
 	if u := k.Check(now); u.End != core.NoEnd {
 		k.Apply(u, "")
 	}
 }
 
-// Status returns the state, and what is left of the validity. It does no I/O, and reads the clock itself, so it is
-// right even if the renewer has not run yet.
+// Status returns the state and the remaining validity. It does no I/O, and because it reads the clock itself, the
+// result is right even if the renewer has not run yet.
 func (k *Record) Status() (core.State, time.Duration) {
 	r := k.keeper
 	r.mu.Lock()
@@ -97,40 +97,40 @@ func (k *Record) Status() (core.State, time.Duration) {
 	return k.State, k.Valid.End.Sub(now)
 }
 
-// Confirmation returns the sending time and the revision of the last write that the server has acknowledged.
+// Confirmation returns the sending time and the revision of the last acknowledged write.
 func (k *Record) Confirmation() (sent clock.Instant, revision uint64) {
 	k.keeper.mu.Lock()
 	defer k.keeper.mu.Unlock()
 	return k.LastSent, k.Last
 }
 
-// SetSize sets the number of goroutines behind the record. The next renewal writes it.
+// SetSize sets the number of goroutines behind the record. The next renewal stores it.
 func (k *Record) SetSize(n int) {
 	k.keeper.mu.Lock()
 	defer k.keeper.mu.Unlock()
 	k.Body.Size = int32(n)
 }
 
-// Moved reschedules the record with the renewer after its times have changed. Under the mutex.
+// Moved reschedules the record with the renewer after its times have changed. The mutex must be held.
 func (k *Record) Moved() {
 	if k.State == core.StateHeld {
 		k.keeper.schedule(k, k.owner.NextDuty(k.Due()))
 	}
 }
 
-// Fail ends a record that is held, without its holder's request. why is the evidence in words. Under the mutex.
+// Fail ends a held record that its holder did not ask to end. why describes the evidence. The mutex must be held.
 func (k *Record) Fail(end core.End, why string) {
 	k.Apply(k.EndUnasked(end, core.NoReason, k.keeper.b.Instant()), why)
 }
 
-// EndBy ends the record for its holder, unless it has already ended. Under the mutex.
+// EndBy ends the record on behalf of its holder, unless it has already ended. The mutex must be held.
 func (k *Record) EndBy(end core.End) {
 	if u := k.EndByHolder(end, k.keeper.b.Instant()); u.End != core.NoEnd {
 		k.ended(u.End, "")
 	}
 }
 
-// tick does what is due: the end, the owner's duties, a renewal.
+// tick does whatever is due: ending the record, the owner's duties, a renewal.
 func (k *Record) tick(now clock.Instant) {
 	r := k.keeper
 	r.mu.Lock()
@@ -148,14 +148,14 @@ func (k *Record) tick(now clock.Instant) {
 	k.Apply(u, "")
 }
 
-// Apply carries out a judgement. why is the evidence for an end in words, if the caller knows it. What must not happen
-// under the mutex follows in [Keeper.Unlock]. Under the mutex.
+// Apply carries out a judgement. why describes the evidence for an end, if the caller knows it. Whatever must not
+// happen under the mutex is deferred to [Keeper.Unlock]. The mutex must be held.
 func (k *Record) Apply(u core.Consequence, why string) {
 	r := k.keeper
 	if u.Confirmed > 0 {
 		k.failure = nil
 		if u.Enough {
-			r.pace.Drop(k) // it no longer waits for its turn
+			r.pace.Drop(k) // no longer waits for its turn
 		}
 		k.owner.Confirmed(u.Confirmed)
 		if answered := k.landed(u.Confirmed); len(answered) > 0 {
@@ -177,7 +177,7 @@ func (k *Record) Apply(u core.Consequence, why string) {
 	k.Moved()
 }
 
-// ended handles the end of the record. Under the mutex.
+// ended handles the end of the record. The mutex must be held.
 func (k *Record) ended(end core.End, why string) {
 	if why == "" || k.Why == core.BreakHinted {
 		why = k.reason()
@@ -189,7 +189,7 @@ func (k *Record) ended(end core.End, why string) {
 	k.flights = nil
 }
 
-// reason returns the evidence for the end in words. Under the mutex.
+// reason describes the evidence for the end. The mutex must be held.
 func (k *Record) reason() string {
 	if k.Why == core.Unconfirmed && k.Abandoned {
 		return "its handle was dropped without Unlock, so the client renewed it no more"
@@ -213,7 +213,8 @@ func (k *Record) reason() string {
 	return ""
 }
 
-// Failed returns, for the text of an error, why renewals were not confirmed; "" if that is not known. Under the mutex.
+// Failed explains, for an error text, why renewals were not confirmed; it returns "" if the reason is unknown. The
+// mutex must be held.
 func (k *Record) Failed() string {
 	if k.failure == nil {
 		return ""
@@ -233,7 +234,7 @@ func (k *Record) Entry() record.Entry {
 	}
 }
 
-// RecordRead judges the record by the entry under its key, as of a state that contains revision.
+// RecordRead judges the record by entry, which was read under its key from a state that contains revision.
 func (k *Record) RecordRead(entry record.Entry, revision uint64) {
 	r := k.keeper
 	r.mu.Lock()
@@ -252,9 +253,10 @@ func (k *Record) RecordRead(entry record.Entry, revision uint64) {
 	}
 }
 
-// LoseAbsent ends the records that a read does not show in the bucket, and those whose read has no answer. The client
-// may already have been granted others in the new bucket. Comparing revisions would prove nothing: those of the new
-// bucket begin below old ones if the clock they come from is behind.
+// LoseAbsent ends the records that are no longer in the bucket according to read, and those that read fails to find out
+// about. It does not end all of them, because the client may already have been granted some in the new bucket.
+// Comparing revisions would prove nothing: those of the new bucket may start below old ones if the clock that they come
+// from is behind.
 func (r *Keeper) LoseAbsent(read func(key string, revision uint64) (record.Entry, error), why string) {
 	var all []*Record
 	r.Each(func(k *Record) { all = append(all, k) })

@@ -13,17 +13,17 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// removal ends a record at the server: one that the client has kept alive, or one that it has written and that does not
-// count. It repeats its writes until the server has confirmed the end, or their time is over.
+// removal ends a record at the server, either one that the client has kept alive or one left over from a claim. It
+// repeats its writes until the server has confirmed the end or time runs out.
 type removal struct {
 	*core.Removal
 	key    string
 	k      *Record      // nil if the client did not keep the record
-	body   *record.Body // for the tombstone of a record that was not kept; nil if it was never granted
+	body   *record.Body // for the tombstone of a record that was not kept; nil if the claim was never granted
 	status record.Status
 }
 
-// write returns the next write.
+// write returns the removal's next write.
 func (r *Keeper) write(m *removal) (w kvstore.Write, err error) {
 	if m.k != nil {
 		return m.k.closing(m.status, m.Revision, m.Broken != nil)
@@ -37,12 +37,13 @@ func (r *Keeper) write(m *removal) (w kvstore.Write, err error) {
 	return w, err
 }
 
-// remove tries to end a record until limit has passed since begun. first is a write that was posted at begun, nil if
+// remove tries to end a record until limit has passed since begun. first is a write that was posted at begun, or nil if
 // there was none. If the error is nil, the step is the last one.
 func (r *Keeper) remove(ctx context.Context, m *removal, begun time.Time, limit time.Duration, first *Write) (core.RemovalStep, error) {
 	b, end := r.b, begun.Add(limit)
 	for try := 0; ; try++ {
-		// The first write is nearly always the last one, and the wait for its answer is bounded anyway.
+		// The first write is nearly always the last, and the wait for its answer is bounded anyway, so it gets no
+		// deadline.
 		if try == 1 || try == 0 && time.Until(end) < bucket.AnswerTimeout {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithDeadlineCause(ctx, end, fmt.Errorf("%w: no answer within %v", bucket.ErrUnavailable, limit))
@@ -62,8 +63,8 @@ func (r *Keeper) remove(ctx context.Context, m *removal, begun time.Time, limit 
 		next := m.WriteAnswered(refusal, b.Alone())
 		if next == core.ReadRecord {
 			var entry record.Entry
-			// Read a state that contains the last write known: a deposed leader also refuses, and may have removed what
-			// has been renewed since.
+			// Read a state that contains the last known write. The refusal may come from a deposed leader, which may
+			// have removed a record that has been renewed since.
 			entry, err = b.Read(ctx, m.key, max(refusal.Last, m.Revision)) //safety:release-read
 			if next = m.RecordRead(entry, err != nil, refusal.Last, b.Alone(), time.Since(begun)); err == nil {
 				err = errBehind
@@ -96,36 +97,37 @@ func (r *Keeper) remove(ctx context.Context, m *removal, begun time.Time, limit 
 	}
 }
 
-// soonTries is the number of times that a removal meets another write of its key before it treats that as an outage.
+// soonTries limits how often a removal runs into another write to its key before it treats that as an outage.
 const soonTries = 20
 
-// errBehind means that a server has returned an older record than the one it acknowledged.
+// errBehind means that a server returned an older record than the one that was acknowledged.
 var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.ErrUnavailable)
 
-// Remove tries to delete a claim's record with tombstones, until the server has confirmed that or ctx ends.
+// Remove tries to write a tombstone over a claim's record until the server confirms it, ctx ends or [orphanLife] is
+// over.
 func (r *Keeper) Remove(ctx context.Context, key string, what *core.Removal) error {
 	_, err := r.remove(ctx, &removal{Removal: what, key: key}, time.Now(), orphanLife, nil)
 	return err
 }
 
-// RemoveGranted is [Keeper.Remove] for a claim that was granted, whose record has a body. It stops after limit. If the
-// error is nil, the step is the last one.
+// RemoveGranted is like [Keeper.Remove], but for a claim that was granted, whose record has a body. It stops after
+// limit. If the error is nil, the step is the last one.
 func (r *Keeper) RemoveGranted(ctx context.Context, key string, body *record.Body, what *core.Removal, limit time.Duration) (core.RemovalStep, error) {
 	return r.remove(ctx, &removal{Removal: what, key: key, body: body}, time.Now(), limit, nil)
 }
 
-// Discard deletes a record that this client has written for a claim and that does not count, at exactly this revision:
-// a courtesy, so that no client has to wait for its TTL. The channel is closed when the deletion is over.
+// Discard deletes, at exactly this revision, a record that this client wrote for a claim but does not want. That is a
+// courtesy, so that no client has to wait for the record's TTL. The channel is closed when the deletion is over.
 func (r *Keeper) Discard(key, id string, revision uint64) <-chan struct{} {
 	over := make(chan struct{})
-	r.Work.Go(func(ctx context.Context) { // callers are goroutines of the store
+	r.Work.Go(func(ctx context.Context) { // callers run on goroutines of the store
 		defer close(over)
 		_ = r.Remove(ctx, key, &core.Removal{ID: id, Revision: revision, Exact: true})
 	})
 	return over
 }
 
-// closing returns the write that ends the record at revision expect. broken is true if an operator has broken the
+// closing returns the write that ends the record at revision expect. broken reports whether an operator has broken the
 // record.
 func (k *Record) closing(status record.Status, expect uint64, broken bool) (w kvstore.Write, err error) {
 	k.keeper.mu.Lock()
@@ -141,7 +143,7 @@ func (k *Record) closing(status record.Status, expect uint64, broken bool) (w kv
 	return w, err
 }
 
-// deleted remembers a tombstone that the server has acknowledged, for the next claim of the key.
+// deleted remembers an acknowledged tombstone for the next claim of the key.
 func (k *Record) deleted(w kvstore.Write, revision uint64) {
 	if w.Delete && !k.Once {
 		k.keeper.b.Recent.Left(k.keeper.b.Instant(), k.Key, !k.IsLock(), revision)
@@ -150,13 +152,13 @@ func (k *Record) deleted(w kvstore.Write, revision uint64) {
 
 // Deletion is the result of ending a record at the server.
 type Deletion struct {
-	Err    error         // the record may still be there; nil if it has ended
-	Broken *record.Entry // the record as an operator had broken it; nil if none had
-	Gone   bool          // it had ended before, and the lock may be another client's
+	Err    error         // why the record may still be there; nil if it has ended
+	Broken *record.Entry // the record if an operator had broken it, otherwise nil
+	Gone   bool          // the record had already ended, and another client may have the lock
 }
 
-// Delete ends the record at the server when it has ended here. It tries until limit has passed since begun. first is
-// the first write, posted at begun, nil if there was none.
+// Delete ends at the server a record that has ended here. It tries until limit has passed since begun. first is the
+// first write if it was posted at begun, or nil.
 func (k *Record) Delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *Write) Deletion {
 	m := core.Removal{ID: k.Body.ID, HandsOff: k.Cause == core.EndHandedOff, Final: k.Final(), Revision: k.Last}
 	step, err := k.keeper.remove(ctx, &removal{Removal: &m, key: k.Key, k: k, status: status}, begun, limit, first)
@@ -166,18 +168,18 @@ func (k *Record) Delete(ctx context.Context, status record.Status, begun time.Ti
 	return Deletion{Broken: m.Broken, Gone: step == core.LostBefore}
 }
 
-// DeleteLater deletes the record in the background. It tries until the record would have ended by its TTL.
+// DeleteLater deletes the record in the background. It tries for as long as the record's TTL.
 func (k *Record) DeleteLater() {
-	if !k.keeper.b.Gone() { // otherwise nothing will reach the server
+	if !k.keeper.b.Gone() { // otherwise nothing reaches the server
 		k.keeper.Work.Go(func(ctx context.Context) {
 			k.Delete(ctx, record.StatusGone, time.Now(), k.Terms.TTL, nil)
 		})
 	}
 }
 
-// DeleteWithin deletes the record and waits until that is done, for at most d and no longer than until ctx ends. After
-// that the deletion continues in the background. DeleteWithin ends the work that its caller has begun in the group.
-// Most deletions end with the first write, and need no goroutine.
+// DeleteWithin deletes the record and waits until the deletion is confirmed, d has passed, or ctx ends. An unconfirmed
+// deletion continues in the background. DeleteWithin ends the work that its caller began in the group. Most deletions
+// succeed with the first write and need no goroutine.
 func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
 	r := k.keeper
 	w, err := k.closing(record.StatusGone, k.Last, false)
@@ -216,8 +218,8 @@ func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
 	}
 }
 
-// BeginEnd begins the end of the record by its holder. over is closed when the end has finished, by the caller if first
-// is true. Under the mutex.
+// BeginEnd begins the end of the record by its holder. over is closed when that end is complete; if first is true,
+// closing it is up to the caller. The mutex must be held.
 func (k *Record) BeginEnd() (over chan struct{}, first bool) {
 	if first = k.over == nil; first {
 		k.over = make(chan struct{})
@@ -225,9 +227,9 @@ func (k *Record) BeginEnd() (over chan struct{}, first bool) {
 	return k.over, first
 }
 
-// Leave ends a place in a queue, or a lock without a holder, without waiting for the answer. The body of the tombstone
-// tells a successor in the queue, and only it, whether it is first now. The channel is closed when the record is gone,
-// or when nothing more will be done about it.
+// Leave ends a place in a queue, or a lock without a holder, without waiting for the answer. The tombstone's body tells
+// the successor in the queue, and nobody else, whether it is now first. The channel is closed once the record is
+// deleted or nothing more will be done about it.
 func (k *Record) Leave(status record.Status) (gone <-chan struct{}) {
 	r := k.keeper
 	r.mu.Lock()
@@ -236,7 +238,7 @@ func (k *Record) Leave(status record.Status) (gone <-chan struct{}) {
 		r.mu.Unlock()
 		return over
 	}
-	// A Close has to wait from before the record's end until the record is gone: a renewal under way may make the
+	// Close must wait from before the record's end until the record is deleted, because a pending renewal may make the
 	// server refuse the first write, and then a second one follows.
 	working := false
 	if r.Work.Begin() { //safety:leave-awaited
@@ -247,7 +249,7 @@ func (k *Record) Leave(status record.Status) (gone <-chan struct{}) {
 	begun := time.Now()
 	var write *Write
 	if w, err := k.closing(status, k.Last, false); err == nil {
-		write = r.Post(w) // before anything that the caller sends next
+		write = r.Post(w) // ahead of anything that the caller sends next
 	}
 	if !working {
 		close(over)

@@ -12,16 +12,16 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// hashSeed makes the phases of two clients differ.
+// hashSeed makes the phases of different clients differ.
 var hashSeed = maphash.MakeSeed()
 
-// phase returns a share, above 0 and at most 1, of the time between two renewals. The record is renewed after that
-// share when the renewals of all records are spread again.
+// phase returns a fraction, above 0 and at most 1, of the interval between two renewals. When all renewals are spread
+// out again, the record is next renewed after that fraction.
 func (k *Record) phase() float32 {
 	return float32(maphash.String(hashSeed, k.Key)>>32+1) / (1 << 32)
 }
 
-// renew sends a renewal as write number paced, and reports whether it has sent one. It runs on the sender.
+// renew sends a renewal as write number paced, and reports whether it did. It runs on the sender.
 func (k *Record) renew(paced uint64) bool {
 	r := k.keeper
 	r.mu.Lock()
@@ -75,8 +75,8 @@ func (k *Record) renew(paced uint64) bool {
 	return err == nil
 }
 
-// answered handles the answer to renewal n, which was sent at time sent as write number paced. It runs on a goroutine
-// of the store.
+// answered handles the answer to renewal n, which was sent at time sent as write number paced. It runs on one of the
+// store's goroutines.
 func (k *Record) answered(n uint64, a kvstore.Answer, paced uint64, sent clock.Instant) {
 	r := k.keeper
 	now := r.b.Instant()
@@ -100,14 +100,15 @@ func (k *Record) answered(n uint64, a kvstore.Answer, paced uint64, sent clock.I
 	k.Apply(k.AnswerArrived(n, answer, now), "")
 }
 
-// shrinks reports whether the next renewal is smaller than renewal n, which was refused with err for its size. Under
-// the mutex.
+// shrinks reports whether renewal n was refused with err for lack of room and the next renewal is smaller. The mutex
+// must be held.
 func (k *Record) shrinks(n uint64, err error) bool {
 	return k.State == core.StateHeld && bucket.IsAny(err, kvstore.ErrTooLarge, kvstore.ErrFull) && k.owner.NoRoom(n, err)
 }
 
-// landed removes the renewals up to n from the flights: they are answered, or expect a revision that is no longer the
-// last. The caller ends the waits for their answers without the mutex. Under the mutex.
+// landed removes the renewals up to n from the flights and returns them, because they have been answered or expect a
+// revision that is no longer the last. The mutex must be held. The caller ends the waits for their answers after
+// releasing it.
 func (k *Record) landed(n uint64) (answered []flight) {
 	left := k.flights[:0]
 	for _, f := range k.flights {
@@ -121,9 +122,9 @@ func (k *Record) landed(n uint64) (answered []flight) {
 	return answered
 }
 
-// fails records why a renewal will not be confirmed. The next one is tried as usual. The owner is told once that the
-// server refuses to renew the record, whatever the reason: a full or sealed bucket, a size, a permission. An outage is
-// not a refusal. Under the mutex.
+// fails records why a renewal will not be confirmed. The next renewal is tried as usual. The owner is told once if the
+// server refuses to renew the record, whatever the reason: a full or sealed bucket, a record that is too large, a
+// missing permission. An outage is not a refusal. The mutex must be held.
 func (k *Record) fails(err error) {
 	before := k.failure
 	k.failure = &err
@@ -132,8 +133,8 @@ func (k *Record) fails(err error) {
 	}
 }
 
-// resolveLater reads and judges the record in the background, after a refusal or a hint that named revision. proven is
-// true for a refusal.
+// resolveLater reads and judges the record in the background, after a refusal or a hint that named revision. proven
+// reports whether it was a refusal.
 func (k *Record) resolveLater(revision uint64, proven bool) {
 	k.keeper.Work.Go(func(ctx context.Context) { k.resolve(ctx, revision, proven) })
 }
@@ -148,8 +149,8 @@ func (k *Record) resolve(ctx context.Context, revision uint64, proven bool) {
 		rctx, cancel := context.WithTimeout(ctx, min(left, time.Second<<min(try, 3)))
 		at := revision
 		if !proven && !r.b.Alone() {
-			// If any replica may answer a read, only a probe proves the subscription of a lease that is not renewed. If
-			// the probe has no answer, the read alone has to do.
+			// If any replica may answer a read, only a probe can prove the subscription of a lease that is not renewed.
+			// If the probe goes unanswered, the read has to do.
 			last, _ := r.b.Probe(rctx, k.Key)
 			at = max(at, last)
 		}

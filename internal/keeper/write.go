@@ -11,23 +11,23 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// Write is the last write of a record: nearly always a tombstone. It is sent at once, or queued while as many writes
-// wait for their answers as the [core.Pace] allows. So the server is not flooded, and answers soon after a write is
-// sent: an answer that has not arrived by then is lost. Repeating a write that is only waiting at the server would
-// delay all those behind it.
+// Write is the last write of a record, nearly always a tombstone. It is sent immediately, unless as many writes are
+// already waiting for answers as the [core.Pace] allows; then it is queued. This keeps the server from being flooded,
+// so it answers soon after a write is sent, and an answer that has not arrived by then is lost. In a flooded server the
+// write might merely be waiting, and repeating it would delay all writes behind it.
 type Write struct {
 	kvstore.Write
 	keeper  *Keeper
 	answers chan kvstore.Answer
-	forget  func()        // nil if it was not sent
-	turn    chan struct{} // closed when it has been sent; nil if it was sent at once
-	place   core.Turn     // under the keeper's mutex
+	forget  func()        // gives up the wait for the answer; nil if the write was not sent
+	turn    chan struct{} // closed once the write has been sent; nil if it was sent immediately
+	place   core.Turn     // guarded by the keeper's mutex
 }
 
-// Turn is part of [core.Final].
+// Turn implements [core.Final].
 func (w *Write) Turn() *core.Turn { return &w.place }
 
-// Post sends what, at once if the pace allows that, otherwise in its turn.
+// Post sends what immediately if the pace allows it, and otherwise queues it for its turn.
 func (r *Keeper) Post(what kvstore.Write) *Write {
 	w := &Write{Write: what, keeper: r, answers: make(chan kvstore.Answer, 1)}
 	now := r.b.Instant()
@@ -63,7 +63,7 @@ func (w *Write) send(n uint64, now clock.Instant) {
 	}
 }
 
-// soon waits for the answer, for at most d and no longer than until ctx ends.
+// soon waits for the answer until d has passed or ctx ends.
 func (w *Write) soon(ctx context.Context, d time.Duration) (a kvstore.Answer, answered bool) {
 	b := w.keeper.b
 	t := b.Timer(d)
@@ -81,7 +81,7 @@ func (w *Write) soon(ctx context.Context, d time.Duration) (a kvstore.Answer, an
 	}
 }
 
-// wait waits for the answer, at most for d, and at most for [bucket.AnswerTimeout] after the sending.
+// wait waits up to d for the answer, but no longer than [bucket.AnswerTimeout] after the write is sent.
 func (w *Write) wait(ctx context.Context, d time.Duration) kvstore.Answer {
 	b, begun := w.keeper.b, time.Now()
 	if w.turn != nil {
@@ -108,8 +108,8 @@ func (w *Write) wait(ctx context.Context, d time.Duration) kvstore.Answer {
 	return a
 }
 
-// withdraw gives up a write that has not been sent, and returns the number of writes that waited. was is false if w has
-// been sent.
+// withdraw gives up a write that has not been sent, and returns how many writes were waiting. was is false if w has
+// already been sent.
 func (w *Write) withdraw() (waited int, was bool) {
 	w.keeper.mu.Lock()
 	defer w.keeper.mu.Unlock()
