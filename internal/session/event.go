@@ -27,7 +27,7 @@ const (
 	EventAtRisk
 )
 
-// Event is one transition of one claim of this client.
+// Event describes a transition of one of this client's claims.
 type Event struct {
 	Type   EventType
 	Kind   record.Kind
@@ -36,10 +36,10 @@ type Event struct {
 	Token  uint64 // or the ticket, for EventQueued
 	Time   time.Time
 	Waited time.Duration // for EventGranted and EventGaveUp
-	Cause  error         // for the ends
+	Cause  error         // for EventGaveUp, EventAtRisk and all ends except EventReleased
 }
 
-// notifier passes events to the observer, on a goroutine that delays no other.
+// notifier passes events to the observer on a separate goroutine, so that a slow observer delays nothing else.
 type notifier struct {
 	observe func(context.Context, Event) // nil if there is no observer
 	worker  *worker.Worker
@@ -47,7 +47,7 @@ type notifier struct {
 }
 
 func (n *notifier) notify(ctx context.Context, ev Event) {
-	if ev.Type != EventRenewed { // a renewal is of a lease, which may have several holders
+	if ev.Type != EventRenewed { // Confirmed counts renewals, once per lease
 		n.counts[ev.Type].Add(1)
 	}
 	if n.observe == nil {
@@ -58,7 +58,7 @@ func (n *notifier) notify(ctx context.Context, ev Event) {
 	n.worker.Add(func() { n.observe(ctx, ev) })
 }
 
-// The sentinels of a lease's end, which package natslock documents.
+// Sentinel errors for the end of a lease. Package natslock documents them.
 var (
 	ErrLost     = errors.New("lock lost")
 	ErrBroken   = within("broken by an operator", ErrLost)
@@ -68,7 +68,7 @@ var (
 	ErrHandedOff = within("handed off", ErrReleased)
 )
 
-// within returns a sentinel that matches a wider one, and does not repeat its text.
+// within returns a sentinel that matches wider but does not repeat its text.
 func within(text string, wider error) error { return &sentinel{text, wider} }
 
 type sentinel struct {

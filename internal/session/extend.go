@@ -11,9 +11,9 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Extend renews the lease now and waits for the confirmation. ttl 0 keeps the TTL. Another ttl applies until this
-// holder leaves. While other readers share the lease, it can only lengthen it. If ctx ends first, the outcome is
-// unknown, and the lease is valid for as long as before, or for less if ttl is shorter.
+// Extend renews the lease immediately and waits for the confirmation. A ttl of 0 keeps the current TTL. Any other ttl
+// applies until this holder leaves, but can only lengthen a lease that other readers share. If ctx ends first, the
+// outcome is unknown, and the lease remains valid for as long as before, or for less if ttl is shorter.
 func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	l := h.lease
 	var t clock.Terms
@@ -53,9 +53,9 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	return h.confirm(ctx)
 }
 
-// SetMeta replaces the metadata in the record and waits for the confirmation of a renewal that carries them. If ctx
-// ends first, the next renewal still carries them. The record of a lease that is not renewed, or that readers share,
-// keeps its metadata.
+// SetMeta replaces the record's metadata and waits until a renewal that carries them is confirmed. If ctx ends first,
+// the next renewal still carries them. The metadata of a lease that is not renewed, or that readers share, cannot be
+// replaced.
 func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	l := h.lease
 	given, limit, fits := l.s.b.Body(record.StatusHeld, meta).Fits(l.s.b.MaxValue())
@@ -84,16 +84,16 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	return h.confirm(ctx)
 }
 
-// unstored is a SetMeta whose metadata are not confirmed.
+// unstored is a SetMeta call whose metadata have not been confirmed.
 type unstored struct {
-	before map[string]string // the metadata that it has replaced
-	after  uint64            // renewals with the new ones have higher numbers
+	before map[string]string // the metadata that it replaced
+	after  uint64            // renewals with higher numbers carry the new metadata
 }
 
 // confirm waits for the confirmation of the holder's wishes.
 func (h *Holder) confirm(ctx context.Context) error {
 	err := h.lease.Confirm(ctx)
-	if _, _, cause := h.Status(); cause != nil { // the holder left meanwhile
+	if _, _, cause := h.Status(); cause != nil { // the holder has left in the meantime
 		return cause
 	}
 	return err

@@ -12,17 +12,17 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Handed names a lock that its holder has handed over.
+// Handed identifies a lock that its holder has handed over.
 type Handed struct {
 	Kind  record.Kind
 	Name  string
-	ID    string // the id of the claim
+	ID    string // the claim's id
 	Token uint64
 	TTL   time.Duration
 }
 
 // MayHandOff returns nil if the holder can hand the lock over now. The error matches [record.ErrInvalidOption] if such
-// a lock can never be handed over. Otherwise it is the cause of the holder's end.
+// a lock can never be handed over; otherwise it is the cause of the holder's end.
 func (h *Holder) MayHandOff() error {
 	l := h.lease
 	if _, _, cause := h.Status(); cause != nil {
@@ -43,11 +43,11 @@ func (h *Holder) MayHandOff() error {
 	return nil
 }
 
-// HandOff ends the lease and, with a last renewal, which is fixed, leaves its record to a client that adopts the lock.
-// The context ends first: the work under it must not meet the next holder.
+// HandOff ends the lease and leaves its record to a client that adopts the lock, by a last renewal, which is fixed. The
+// context ends first, because the work under it must not overlap with the next holder's.
 //
-// HandOff returns nil if the server has confirmed that renewal inside the validity that the lease had before. Otherwise
-// the record is left to its TTL. Nothing else is ever written under the id of the claim. The caller must have called
+// HandOff returns nil if the server confirmed that renewal within the validity that the lease had before. Otherwise the
+// record is left to its TTL. Nothing else is ever written under the claim's id. The caller must have called
 // [Holder.MayHandOff].
 func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	l, s := h.lease, h.lease.s
@@ -67,7 +67,7 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 		return Handed{}, cause
 	}
 	defer close(over)
-	valid := l.Valid // before it ends here
+	valid := l.Valid // as it was before the lease ends here
 	l.EndBy(core.EndHandedOff)
 	s.Unlock() // this ends the context
 

@@ -10,18 +10,18 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Admission is what a caller brings to a lease.
+// Admission describes a caller that is to be admitted to a lease.
 type Admission struct {
-	Parent   context.Context // of the holder's context
-	Detached bool            // from the end of Parent
+	Parent   context.Context // parent of the holder's context
+	Detached bool            // the holder's context does not end with Parent
 	Meta     map[string]string
-	Begun    clock.Instant // of the wait
-	Queued   bool          // it has waited behind another holder
+	Begun    clock.Instant // when the wait began
+	Queued   bool          // the caller has waited behind another holder
 	Lingers  bool          // the client may keep the lease idle afterwards
-	Least    time.Duration // the shortest time for which the lease keeps others out, from now on
+	Least    time.Duration // the minimum time, from now on, for which the lease keeps others out
 
-	// Warn is called once after each confirmation, WarnBefore before the end of the validity, on a goroutine of its
-	// own, or never if it is nil. It may run after the end.
+	// Warn, if not nil, is called once after each confirmation, WarnBefore before the validity ends. It runs on its own
+	// goroutine and may run after the end.
 	Warn       func()
 	WarnBefore time.Duration
 }
@@ -29,33 +29,33 @@ type Admission struct {
 // Holder is one caller's part in a lease. It ends when the caller leaves or the lease ends.
 type Holder struct {
 	lease  *Lease
-	number uint64 // among the holders of the lease, from 1
+	number uint64 // among the holders of the lease, counting from 1
 	token  uint64
-	parent context.Context // the acquire's, for observers
+	parent context.Context // the acquire's context, for observers
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	// The following fields are under the keeper's mutex.
-	next   *Holder // in the list of those inside
-	wishes *wishes // nil if it wants nothing special from the lease
+	// The following fields are guarded by the keeper's mutex.
+	next   *Holder // in the list of holders inside
+	wishes *wishes // nil if the holder wants nothing special
 	state  State
 	warned bool
-	cause  *EndError     // of the end; nil while inside
-	left   clock.Instant // when it left a lease that goes on; 0 if it did not
+	cause  *EndError     // why the holder ended; nil while it is inside
+	left   clock.Instant // when the holder left a lease that continues; 0 if it did not
 }
 
-// wishes are what a holder wants from its lease. Most holders want nothing and have none, which keeps a Holder small.
-// Under the mutex.
+// wishes holds what a holder wants from its lease. Most holders want nothing special and have no wishes, which keeps a
+// Holder small. The mutex guards all fields.
 type wishes struct {
 	core.Wish
 	warnBefore time.Duration // 0 for no early warning
 	onWarn     func()
-	unstored   []unstored    // the SetMeta calls whose metadata are not confirmed
-	crowded    clock.Instant // since when goroutines of the client have waited behind the holder; 0 if none do
-	logged     bool          // that they do
+	unstored   []unstored    // SetMeta calls whose metadata have not been confirmed
+	crowded    clock.Instant // when goroutines of the client began to wait behind the holder; 0 if none do
+	logged     bool          // whether logCrowd has logged that
 }
 
-// wanted returns the wishes of the holder, for a change. Under the mutex.
+// wanted returns the holder's wishes so that they can be changed. The mutex must be held.
 func (h *Holder) wanted() *wishes {
 	if h.wishes == nil {
 		h.wishes = &wishes{}
@@ -63,16 +63,16 @@ func (h *Holder) wanted() *wishes {
 	return h.wishes
 }
 
-// Admit makes a caller a holder of the lease, and publishes the grant. The server has granted the lease to the first
-// holder. Later ones are admitted without a message: readers side by side, others one after another. h is the zero
-// Holder, which Admit fills in. If the lease has ended, Admit returns the cause. If it returns false without an error,
-// the lease has to be confirmed first: see [Lease.Renewed].
+// Admit makes a caller a holder of the lease and publishes the grant. The server granted the lease to the first holder.
+// Later ones are admitted without a message to the server: readers side by side, others one after another. h is the
+// zero Holder, which Admit fills in. If the lease has ended, Admit returns the cause. If it returns false without an
+// error, the lease has to be confirmed first: see [Lease.Renewed].
 func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	base := a.Parent
 	if a.Detached {
 		base = context.WithoutCancel(a.Parent)
 	}
-	ctx, cancel := context.WithCancelCause(base) // calls methods of a context that may be the user's
+	ctx, cancel := context.WithCancelCause(base) // outside the mutex, because the context may be the user's
 	defer func() {
 		if !admitted {
 			cancel(nil)
@@ -106,15 +106,15 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 	l.wanted()
 	ev := h.event(EventGranted, nil)
 	ev.Waited = waited
-	l.s.Notify(h.parent, ev) // before an event of its end
+	l.s.Notify(h.parent, ev) // ahead of any event for its end
 	return true, nil
 }
 
-// shared reports whether the lease is that of readers, who are inside together.
+// shared reports whether readers share the lease.
 func (l *Lease) shared() bool { return l.Shared() }
 
-// warn gives the early warning, once per confirmation, on a goroutine of its own: behind an
-// observer, or behind the warning of another lock, it would come too late. Under the mutex.
+// warn gives the early warning, once per confirmation. It does so on a separate goroutine, because behind an observer
+// or another lock's warning it would come too late. The mutex must be held.
 func (h *Holder) warn() {
 	if h.wishes != nil && h.wishes.onWarn != nil && !h.warned {
 		h.warned = true
@@ -122,7 +122,7 @@ func (h *Holder) warn() {
 	}
 }
 
-// wish returns what the holder wants from the lease, nil if nothing. Under the mutex.
+// wish returns what the holder wants from the lease, or nil if that is nothing special. The mutex must be held.
 func (h *Holder) wish() *core.Wish {
 	if h.wishes == nil {
 		return nil
@@ -134,13 +134,13 @@ func (h *Holder) event(t EventType, cause error) Event {
 	l := h.lease
 	ev := Event{Type: t, Kind: l.Kind, Name: l.Name, Token: h.token, Cause: cause}
 	if l.s.notifier.observe != nil {
-		ev.ID = h.ID() // for every holder but the first, the id has to be made
+		ev.ID = h.ID() // for every holder but the first, ID has to build a string
 	}
 	return ev
 }
 
-// Keep makes the release leave the record of a finished job, so that others stay out for d from now on. It does nothing
-// if the lease has ended.
+// Keep makes the release leave the record in place as that of a finished job, so that others stay out for d from now
+// on. It does nothing if the lease has ended.
 func (h *Holder) Keep(d time.Duration) {
 	l := h.lease
 	l.s.Lock()
@@ -160,7 +160,7 @@ func (h *Holder) Name() string { return h.lease.Name }
 // Key returns the key of the lease.
 func (h *Holder) Key() string { return h.lease.Key }
 
-// ID returns the holder's id: the claim's for the first holder, with a number for later ones.
+// ID returns the holder's id, which is the claim's id for the first holder and has a number appended for later ones.
 func (h *Holder) ID() string {
 	id := h.lease.Body.ID
 	if h.number > 1 {
@@ -172,11 +172,11 @@ func (h *Holder) ID() string {
 // Token returns the fencing token.
 func (h *Holder) Token() uint64 { return h.token }
 
-// Context returns a context that ends with the holder's part.
+// Context returns the holder's context, which ends when the holder does.
 func (h *Holder) Context() context.Context { return h.ctx }
 
-// Status returns the state, what is left of the validity, and the cause of the end. It does no I/O, and reads the clock
-// itself.
+// Status returns the state, the remaining validity, and the cause of the end. It does no I/O, because it reads the
+// clock itself.
 func (h *Holder) Status() (State, time.Duration, error) {
 	l := h.lease
 	_, left, _ := l.Status()
@@ -188,7 +188,7 @@ func (h *Holder) Status() (State, time.Duration, error) {
 	return Held, left, nil
 }
 
-// Left returns what is left of the validity, negative if it has ended.
+// Left returns the remaining validity, which is negative if it has ended.
 func (h *Holder) Left() time.Duration {
 	l := h.lease
 	l.s.Lock()
@@ -200,9 +200,9 @@ func (h *Holder) Left() time.Duration {
 	return end.Sub(l.s.b.Instant())
 }
 
-// Leave ends the holder's part in a lease that continues. The context ends first: the work under it must not meet the
-// next holder. Leave returns nil if the lease was valid at time now, when the caller began to leave, and otherwise the
-// cause of the end.
+// Leave ends the holder's part in a lease that continues. The context ends first, because the work under it must not
+// overlap with the next holder's. Leave returns nil if the lease was valid at time now, when the caller began to leave,
+// and otherwise the cause of the end.
 func (h *Holder) Leave(now clock.Instant) error {
 	l := h.lease
 	l.s.Lock()
@@ -231,17 +231,17 @@ func (h *Holder) Leave(now clock.Instant) error {
 	return nil
 }
 
-// Release ends the lease with its holder: see [Lease.Release].
+// Release ends the lease along with the holder: see [Lease.Release].
 func (h *Holder) Release(ctx context.Context) error { return h.lease.Release(ctx) }
 
-// Retire ends the lease with its holder, and leaves the record: see [Lease.Retire].
+// Retire ends the lease along with the holder but leaves the record in place: see [Lease.Retire].
 func (h *Holder) Retire() error { return h.lease.Retire() }
 
-// Abandon lets the lease run out, because the handle of its holder was dropped. See [Lease.Abandon].
+// Abandon lets the lease run out because its holder's handle was dropped: see [Lease.Abandon].
 func (h *Holder) Abandon() { h.lease.Abandon() }
 
-// end publishes the end of the holder's part. The event comes first, so that the counts contain an end before any
-// caller can see it. Without the mutex.
+// end ends the holder's context after publishing event. The event comes first, so that the counts include an end before
+// any caller can see it. The mutex must not be held.
 func (h *Holder) end(event EventType, cause *EndError) {
 	if event != 0 {
 		var why error

@@ -20,7 +20,7 @@ import (
 // State is the state of a lease or a place.
 type State = core.State
 
-// The states: see [core.State].
+// States of a lease or a place. See [core.State].
 const (
 	Held     = core.StateHeld
 	Lost     = core.StateLost
@@ -29,32 +29,32 @@ const (
 )
 
 // Lease is one of this client's locks: a record that is kept alive. At most one [Holder] is inside at a time, except
-// for readers, who share their lease.
+// that readers share their lease.
 //
-// After the record has ended, holders, watch, waiting and onEnd no longer change, so [Lease.Over] can read them without
+// Once the record has ended, holders, watch, waiting and onEnd no longer change, so [Lease.Over] can read them without
 // the mutex.
 type Lease struct {
 	keeper.Record
 	s *Session
 
-	// The following fields are under the keeper's mutex.
+	// The following fields are guarded by the keeper's mutex.
 	use     core.Use
-	holders *Holder // the newest of those that are inside, or were when the lease ended; nil if there are none
+	holders *Holder // the newest holder inside, or inside when the lease ended; nil if there is none
 	watch   kvstore.Watch
 	waiting []extension
 	onEnd   func()    // called once; may be nil
-	cause   *EndError // of the end; nil while the lease is held
+	cause   *EndError // why the lease ended; nil while it is held
 
-	result *error // of the release, when that is over; nil if there is none
+	result *error // the error of a completed release; nil if there is none
 }
 
-// extension waits for the confirmation of a renewal later than number after.
+// extension is a wait for the confirmation of a renewal with a number higher than after.
 type extension struct {
 	after uint64
 	done  chan error
 }
 
-// Hold makes a granted claim a lease. If until is not zero, the lease ends then at the latest.
+// Hold turns a granted claim into a lease. If until is not zero, the lease ends then at the latest.
 func (s *Session) Hold(g keeper.Granted, until time.Time) *Lease {
 	l := &Lease{s: s}
 	s.Make(&l.Record, g, l)
@@ -78,7 +78,7 @@ var events = [...]EventType{
 	core.EndReleased: EventReleased, core.EndHandedOff: EventReleased,
 }
 
-// NextDuty is part of [keeper.Owner]: a lease is watched from a certain age on, and warns early.
+// NextDuty implements [keeper.Owner]. A lease starts to watch its record at a certain age, and gives early warnings.
 func (l *Lease) NextDuty(due clock.Instant) clock.Instant {
 	due = min(due, l.use.WatchDue())
 	for h := l.holders; h != nil; h = h.next {
@@ -89,7 +89,7 @@ func (l *Lease) NextDuty(due clock.Instant) clock.Instant {
 	return due
 }
 
-// Perform is part of [keeper.Owner].
+// Perform implements [keeper.Owner].
 func (l *Lease) Perform(now clock.Instant) {
 	if l.use.Watch(now, l.s.WatchAfter) {
 		l.s.Send(l.startWatch)
@@ -101,7 +101,7 @@ func (l *Lease) Perform(now clock.Instant) {
 	}
 }
 
-// Confirmed is part of [keeper.Owner].
+// Confirmed implements [keeper.Owner].
 func (l *Lease) Confirmed(n uint64) {
 	waiting := l.waiting[:0]
 	for _, x := range l.waiting {
@@ -112,7 +112,7 @@ func (l *Lease) Confirmed(n uint64) {
 		}
 	}
 	l.waiting, l.Waiting = waiting, int32(len(waiting))
-	l.s.notifier.counts[EventRenewed].Add(1) // once, however many holders there are
+	l.s.notifier.counts[EventRenewed].Add(1) // once, no matter how many holders there are
 	for h := l.holders; h != nil; h = h.next {
 		l.s.Notify(h.parent, h.event(EventRenewed, nil))
 		h.warned = false
@@ -123,8 +123,8 @@ func (l *Lease) Confirmed(n uint64) {
 	}
 }
 
-// logCrowd logs once that goroutines of the client have waited behind the holder for a TTL. One of them may be the
-// holder itself: a lock is not reentrant. Under the mutex.
+// logCrowd logs once that goroutines of the client have waited behind the holder for a whole TTL. One of them may be
+// the holder itself, because a lock is not reentrant. The mutex must be held.
 func (h *Holder) logCrowd() {
 	l, now := h.lease, h.lease.s.b.Instant()
 	switch waiting := l.Body.Size - 1; {
@@ -141,7 +141,7 @@ func (h *Holder) logCrowd() {
 	}
 }
 
-// AtRisk is part of [keeper.Owner].
+// AtRisk implements [keeper.Owner].
 func (l *Lease) AtRisk(err error) {
 	for h := l.holders; h != nil; h = h.next {
 		h.warn()
@@ -152,7 +152,7 @@ func (l *Lease) AtRisk(err error) {
 	}
 }
 
-// Refused is part of [keeper.Owner]. The refusal may pass, so the early warning comes only when it is due.
+// Refused implements [keeper.Owner]. The refusal may be temporary, so the early warning comes only when it is due.
 func (l *Lease) Refused(err error) {
 	err = fmt.Errorf("renew lock %q: %w", l.Name, err)
 	for h := l.holders; h != nil; h = h.next {
@@ -162,7 +162,7 @@ func (l *Lease) Refused(err error) {
 		"left", l.Valid.End.Sub(l.s.b.Instant()).Round(time.Millisecond), "error", err)
 }
 
-// NoRoom is part of [keeper.Owner]. It restores the metadata from before the SetMeta that made the record too
+// NoRoom implements [keeper.Owner]. It restores the metadata from before the SetMeta call that made the record too
 // large. All waiting calls get the error.
 func (l *Lease) NoRoom(n uint64, err error) (smaller bool) {
 	for h := l.holders; h != nil; h = h.next {
@@ -177,7 +177,7 @@ func (l *Lease) NoRoom(n uint64, err error) (smaller bool) {
 	return smaller
 }
 
-// failWaiting ends the waits for a confirmation. Under the mutex.
+// failWaiting ends all waits for a confirmation with err. The mutex must be held.
 func (l *Lease) failWaiting(err error) {
 	for _, x := range l.waiting {
 		x.done <- fmt.Errorf("renew lock %q: %w", l.Name, err)
@@ -185,7 +185,7 @@ func (l *Lease) failWaiting(err error) {
 	l.waiting, l.Waiting = nil, 0
 }
 
-// Cooldown is part of [keeper.Owner]. It returns what is left of the minimum hold.
+// Cooldown implements [keeper.Owner]. It returns the remainder of the minimum hold.
 func (l *Lease) Cooldown(now clock.Instant) (left time.Duration) {
 	for h := l.holders; h != nil; h = h.next {
 		if h.wishes != nil {
@@ -195,7 +195,7 @@ func (l *Lease) Cooldown(now clock.Instant) (left time.Duration) {
 	return left
 }
 
-// NoteEnd is part of [keeper.Owner].
+// NoteEnd implements [keeper.Owner].
 func (l *Lease) NoteEnd(end core.End, why string) {
 	if l.Why == core.Unconfirmed && l.Body.Fixed && !l.Abandoned && l.Waiting == 0 && l.Failed() == "" {
 		why = "its lease is not renewed, and was not extended in time"
@@ -208,10 +208,10 @@ func (l *Lease) NoteEnd(end core.End, why string) {
 	}
 }
 
-// Over is part of [keeper.Owner].
+// Over implements [keeper.Owner].
 func (l *Lease) Over() {
 	event := events[l.Cause]
-	// Close itself reports what it has left.
+	// There is no warning for EndClosed, because Close reports those locks itself.
 	if l.holders != nil && (l.Cause == core.EndLost || l.Cause == core.EndBroken) {
 		l.s.warn("a held lock was lost; the work under it may not be alone any more", "lock", l.Name, "token", l.cause.Token, "cause", l.cause)
 	}
@@ -232,7 +232,7 @@ func (l *Lease) Over() {
 // ID returns the id of the claim.
 func (l *Lease) ID() string { return l.Body.ID }
 
-// Status is [keeper.Record.Status], with the cause of the end.
+// Status is like [keeper.Record.Status] but also returns the cause of the end.
 func (l *Lease) Status() (State, time.Duration, error) {
 	state, left := l.Record.Status()
 	if state == Held {
@@ -248,8 +248,8 @@ func (l *Lease) Ended(now clock.Instant) bool {
 	return l.State != Held || l.Abandoned || l.Valid.Over(now)
 }
 
-// Validity returns the end of the lease's validity, the earliest possible time if it has ended, and whether the lease
-// may be idle now, as the record tells other clients.
+// Validity returns the end of the lease's validity, which is the earliest possible time if the lease has ended. mayIdle
+// reports whether other clients must assume from the record that the lease may be idle now.
 func (l *Lease) Validity(now clock.Instant) (until clock.Instant, mayIdle bool) {
 	l.s.Lock()
 	defer l.s.Unlock()
@@ -284,8 +284,7 @@ func (l *Lease) Idle() {
 	l.Moved()
 }
 
-// Abandon stops the renewals of a lease, because the handle of a holder was dropped, so that no caller will ever
-// release it.
+// Abandon stops renewing a lease whose holder's handle was dropped, so that no caller will ever release it.
 func (l *Lease) Abandon() {
 	l.s.Lock()
 	l.Abandoned = true
@@ -293,17 +292,17 @@ func (l *Lease) Abandon() {
 	l.Moved()
 	l.s.Unlock()
 	if held {
-		// This does not use warn: the goroutine is the runtime's, and may be outside a bubble.
+		// This does not use warn, because the goroutine is the runtime's and may be outside a synctest bubble.
 		l.s.Logger.Warn("a held lock was dropped without Unlock; it is renewed no more and ends by its TTL",
 			"lock", l.Name, "token", token, "ttl", ttl)
 	}
 }
 
-// Confirm renews the lease now and waits for the confirmation.
+// Confirm renews the lease immediately and waits for the confirmation.
 func (l *Lease) Confirm(ctx context.Context) error { return l.confirm(ctx, true) }
 
-// Renewed waits for the next confirmation of the lease, or for the end of the client. It renews the lease if no renewal
-// is under way.
+// Renewed waits for the next confirmation of the lease or for the end of the client. It renews the lease if no renewal
+// is in flight.
 func (l *Lease) Renewed(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -311,15 +310,15 @@ func (l *Lease) Renewed(ctx context.Context) error {
 	return l.confirm(ctx, false)
 }
 
-// Keep renews the lease on time, even a fixed one, until stop is called. While the answer to a renewal is outstanding,
-// stop does nothing and returns false: that renewal may be stored when no process knows of it any more.
+// Keep renews the lease on time, even a fixed one, until stop is called. While a renewal is unanswered, stop does
+// nothing and returns false, because the server may store that renewal when no process knows about it any more.
 func (l *Lease) Keep() (stop func() (stopped bool)) {
 	l.s.Lock()
 	defer l.s.Unlock()
 	if l.State != Held {
 		return func() bool { return true }
 	}
-	x := extension{after: math.MaxUint64, done: make(chan error, 1)} // no renewal ends the wait
+	x := extension{after: math.MaxUint64, done: make(chan error, 1)} // no renewal can end this wait
 	l.waiting = append(l.waiting, x)
 	l.Waiting++
 	l.Moved()
@@ -327,7 +326,7 @@ func (l *Lease) Keep() (stop func() (stopped bool)) {
 }
 
 // forget ends a wait for a confirmation. If settled is true, it does nothing and returns false while the lease is held
-// and the answer to a renewal is outstanding.
+// and a renewal is unanswered.
 func (l *Lease) forget(x extension, settled bool) bool {
 	l.s.Lock()
 	defer l.s.Unlock()
@@ -351,7 +350,7 @@ func (l *Lease) forget(x extension, settled bool) bool {
 	return true
 }
 
-// confirm waits for the confirmation of a renewal: of one sent from now on if fresh, otherwise of any.
+// confirm waits for the confirmation of a renewal: one sent from now on if fresh is true, otherwise any.
 func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 	l.s.Lock()
 	if l.State != Held {
@@ -386,11 +385,11 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 }
 
 // startWatch subscribes to the lease's record. The renewal that follows proves that the subscription is in place and
-// that nothing was missed before. It runs on the keeper's sender.
+// that no earlier change was missed. startWatch runs on the keeper's sender.
 func (l *Lease) startWatch() {
 	w, err := l.s.b.Watch(l.Key, l.notified)
 	if err != nil {
-		return // the next renewal shows a break
+		return // the next renewal will reveal a break
 	}
 	l.s.Lock()
 	if l.State == Held && l.use.Watching && l.watch == nil {
@@ -412,7 +411,7 @@ func (l *Lease) notified(ev kvstore.Event) {
 	l.s.Lock()
 	old := l.Old(ev.Record.Revision)
 	l.s.Unlock()
-	if old { // most are: notifications of the client's own renewals, whose answers were quicker
+	if old { // nearly always a notification of the client's own renewal, whose answer was faster
 		return
 	}
 	entry := record.Of(ev.Record)
@@ -421,11 +420,11 @@ func (l *Lease) notified(ev kvstore.Event) {
 	l.Apply(l.RecordNotified(entry, l.s.b.Instant()), "")
 }
 
-// errAbandoned means that a lease runs out, because the handle of a holder was dropped.
+// errAbandoned means that a lease is running out because a holder's handle was dropped.
 var errAbandoned = errors.New("the handle of its holder was dropped")
 
-// wanted renews the lease at once if its holders want a different TTL: the longest counts, and the TTL set by an
-// Extend ends with its holder. Under the mutex.
+// wanted renews the lease immediately if its holders want a different TTL. The longest TTL wins, and a TTL set by
+// Extend lasts until its holder ends. The mutex must be held.
 func (l *Lease) wanted() {
 	var longest clock.Terms
 	for h := l.holders; h != nil; h = h.next {
@@ -437,10 +436,11 @@ func (l *Lease) wanted() {
 	l.Moved()
 }
 
-// Judge returns a function for each of the client's leases under this name. The function ends that lease at once. Its
-// argument, change, gets the key of the lease, changes the record there, and returns what is there now: a record or a
-// tombstone of another claim, a broken record, or nothing. Without Judge the client would learn of the change from a
-// notification or a renewal. The lease of a writer that waits for readers does not count, because no holder is inside.
+// Judge returns, for each of the client's leases with this name, a function that ends the lease immediately. That
+// function calls change with the lease's key. change modifies the record and returns what is there now: a record or
+// tombstone of another claim, a broken record, or nothing. Without Judge, the client would learn of the change from a
+// notification or a renewal. The lease of a writer that is waiting for readers is left out, because no holder is
+// inside.
 func (s *Session) Judge(name string) (ends []func(change func(key string) kvstore.Record)) {
 	s.Each(func(k *keeper.Record) {
 		if l, ok := k.Owner().(*Lease); ok && k.Name == name && (l.holders != nil || l.use.Idle) {
@@ -457,5 +457,5 @@ func (l *Lease) endBy(change func(key string) kvstore.Record) {
 	}
 	r := change(l.Key)
 	l.RecordRead(record.Of(r), r.Revision)
-	<-ended // a renewal may have found the change at the same time
+	<-ended // a renewal may have discovered the change at the same time
 }

@@ -10,14 +10,13 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Place is a place of this client in the queue of a lock: a record that is kept alive, and a waiter to wake when it
-// ends.
+// Place is this client's place in a lock's queue: a record to keep alive, and a waiter to wake when the record ends.
 type Place struct {
 	keeper.Record
 	wake func()
 }
 
-// Queue makes a granted claim a place. wake is called when the place has ended; it must not block.
+// Queue turns a granted claim into a place. wake is called when the place has ended, and must not block.
 func (s *Session) Queue(g keeper.Granted, wake func()) *Place {
 	p := &Place{wake: wake}
 	s.Make(&p.Record, g, p)
@@ -28,7 +27,7 @@ func (s *Session) Queue(g keeper.Granted, wake func()) *Place {
 // ID returns the id of the place's claim.
 func (p *Place) ID() string { return p.Body.ID }
 
-// Ticket returns the revision at which the place was first written: lower ones are served first.
+// Ticket returns the revision at which the place was first written. Lower tickets are served first.
 func (p *Place) Ticket() uint64 { return p.Body.Token }
 
 // Gone reports whether the place has ended.
@@ -37,7 +36,7 @@ func (p *Place) Gone() bool {
 	return state != Held
 }
 
-// A place has no duties of its own, and only its waiter cares about its end: see [keeper.Owner].
+// A place has no duties of its own as a [keeper.Owner], and only its waiter cares about its end.
 
 func (p *Place) NextDuty(due clock.Instant) clock.Instant { return due }
 func (p *Place) Perform(clock.Instant)                    {}
@@ -48,10 +47,10 @@ func (p *Place) AtRisk(error)                             {}
 func (p *Place) Cooldown(clock.Instant) time.Duration     { return 0 }
 func (p *Place) NoteEnd(core.End, string)                 {}
 
-// Over is part of [keeper.Owner].
+// Over implements [keeper.Owner].
 func (p *Place) Over() { p.wake() }
 
-// Places returns the number of places that the client has in the queue of a lock.
+// Places returns the number of places that the client has in a lock's queue.
 func (s *Session) Places(keys record.Keys) (n int) {
 	s.Each(func(k *keeper.Record) {
 		if strings.HasPrefix(k.Key, keys.Place("")) {

@@ -9,25 +9,26 @@ import (
 	"github.com/natslock/locks/internal/keeper"
 )
 
-// Release ends the lease and deletes its record. Further calls wait for the first and return its result. The context
-// ends first: the work under it must not meet the next holder.
+// Release ends the lease and deletes its record. The context ends first, because the work under it must not overlap
+// with the next holder's. Further calls wait for the first and return its result.
 //
-// Release returns nil if it was called inside the validity and nothing shows that the lock had been lost before.
+// Release returns nil if it was called within the validity and nothing shows that the lock had been lost before.
 // Otherwise it returns the cause of the end. If the server does not answer within the release timeout, the error
-// matches [bucket.ErrUnavailable], the deletion continues in the background, and the TTL frees the lock at the latest.
+// matches [bucket.ErrUnavailable], and the deletion continues in the background; the lock is free once its TTL has
+// passed, at the latest.
 //
-// If ctx ends during the wait for the server, the wait ends, and the deletion continues in the background. A ctx that
-// had ended before, or ends with the lease, is ignored.
+// If ctx ends while Release waits for the server, Release returns and the deletion continues in the background. A ctx
+// that has already ended, or that ends with the lease, is ignored.
 func (l *Lease) Release(ctx context.Context) error { return l.finish(ctx, true) }
 
-// Retire is Release, but leaves the record, which keeps others out until its TTL ends. The lease must no longer be
-// renewed. Retire sends nothing to the server.
+// Retire is like Release but leaves the record in place, which keeps others out until its TTL ends. The lease must no
+// longer be renewed. Retire sends nothing to the server.
 func (l *Lease) Retire() error { return l.finish(context.Background(), false) }
 
-// finish is Release, or Retire if the record is not to be deleted.
+// finish implements Release, and Retire if deletes is false.
 func (l *Lease) finish(ctx context.Context, deletes bool) error {
 	s := l.s
-	// The work begins before the lease ends: a Close waits for the end, and then for the work that is registered.
+	// Register the work before the lease ends, because Close waits for leases to end and then for registered work.
 	working := s.Work.Begin()
 	s.Lock()
 	over, first := l.BeginEnd()
@@ -65,12 +66,12 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 			result = fmt.Errorf("release lock %q: %w", l.Name, bucket.ErrClosed)
 		}
 	case !held && (cause.Kind != ErrBroken || s.b.Away()):
-		// The caller does not wait for the end of a record that is most likely gone. A broken record is still there,
-		// and keeps others out until it is deleted.
+		// The record is most likely gone, so the caller does not wait for its deletion. A broken record, by contrast,
+		// is still there and keeps others out until it is deleted.
 		l.DeleteLater()
 		s.Work.Done()
 	default:
-		if ctx.Err() != nil { // the lease's own context has ended by now
+		if ctx.Err() != nil { // it may be the lease's own context, which has ended by now
 			ctx = context.Background()
 		}
 		d := l.DeleteWithin(ctx, s.ReleaseTimeout)
@@ -78,7 +79,7 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 		case found != nil && (found.Kind == ErrBroken || s.b.Instant() < end):
 			result = found
 		case found != nil:
-			// Refused after the end of the validity: it has simply expired since.
+			// The refusal came after the end of the validity, so the record has simply expired.
 		case d.Err != nil:
 			result = fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL of %v has passed at the latest", l.Name, l.Body.Token, d.Err, l.Terms.TTL)
 		}
@@ -89,7 +90,7 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 	return l.resultIs(result)
 }
 
-// endFound returns the end that a deletion has found, nil if the record was the lease's own.
+// endFound returns the end that a deletion discovered, or nil if the record was still the lease's own.
 func (l *Lease) endFound(d keeper.Deletion) *EndError {
 	switch {
 	case d.Broken != nil:
@@ -102,7 +103,7 @@ func (l *Lease) endFound(d keeper.Deletion) *EndError {
 	return nil
 }
 
-// resultIs keeps the result of the release for the calls that wait for it.
+// resultIs stores the result of the release for the calls that are waiting for it.
 func (l *Lease) resultIs(err error) error {
 	if err != nil {
 		l.result = &err

@@ -20,26 +20,26 @@ import (
 )
 
 const (
-	// DefaultTTL suits three replicas, where a leader's death stops writes for 4 to 9 s.
+	// DefaultTTL suits a bucket with three replicas, where a leader's death stops writes for 4 to 9 s.
 	DefaultTTL = 15 * time.Second
-	// DefaultReleaseTimeout limits the time of a release.
+	// DefaultReleaseTimeout limits how long a release takes.
 	DefaultReleaseTimeout = 5 * time.Second
 	// DefaultWatchAfter spares short critical sections a subscription.
 	DefaultWatchAfter = time.Second
 )
 
-// Config configures how a client holds its leases. Zero means the default, except for WatchAfter, where it means at
-// once.
+// Config configures how a client holds its leases. A zero field means the default, except for WatchAfter, where it
+// means immediately.
 type Config struct {
 	TTL            time.Duration
 	ReleaseTimeout time.Duration
-	WatchAfter     time.Duration // never if negative
+	WatchAfter     time.Duration // negative means never
 	Logger         *slog.Logger
 	Observe        func(context.Context, Event) // nil if there is no observer
 }
 
-// Session is what one client holds: its leases, its places in queues, and the clean-up after both. Its goroutines start
-// with the first record and end with [Session.Close].
+// Session manages what a client holds: its leases, its places in queues, and the clean-up after both. Its goroutines
+// start with the first record and end with [Session.Close].
 type Session struct {
 	Config
 	*keeper.Keeper
@@ -47,25 +47,25 @@ type Session struct {
 	b        *bucket.Bucket
 	notifier notifier
 
-	verified atomic.Int64 // the time of the last verification of the bucket
-	doubted  atomic.Bool  // a verification of the bucket is under way
+	verified atomic.Int64 // when the bucket was last verified
+	doubted  atomic.Bool  // a verification by doubtBucket is in progress
 
 	verdict   sync.Mutex // guards the following fields
-	badBucket error      // the result of Verify
-	again     bool       // verifyAgain is running
+	badBucket error      // the last verdict on the bucket; nil if it is good
+	again     bool       // whether verifyAgain is running
 }
 
 const (
-	// verifyEvery is the time between two verifications while a client has leases or waits: others can change the
-	// settings of the bucket without any message.
+	// verifyEvery is the interval between verifications while a client has leases or waits, because others can change
+	// the bucket's settings without any notification.
 	verifyEvery = 5 * time.Minute
-	// verifyTaking is that time while the client takes locks: it must not take any in an unfit bucket.
+	// verifyTaking is that interval while the client takes locks, because it must not take any in an unfit bucket.
 	verifyTaking = 2 * time.Minute
-	// verifyBad is that time while the bucket is bad.
+	// verifyBad is that interval while the bucket is bad.
 	verifyBad = 5 * time.Second
 )
 
-// New returns a session on a bucket. It starts nothing, unless the bucket is nearly full.
+// New returns a session for a bucket. It starts nothing unless the bucket is nearly full.
 func New(b *bucket.Bucket, cfg Config) *Session {
 	cfg.TTL = cmp.Or(cfg.TTL, DefaultTTL)
 	cfg.ReleaseTimeout = cmp.Or(cfg.ReleaseTimeout, DefaultReleaseTimeout)
@@ -77,7 +77,7 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 		Doubted: s.doubtBucket, Warn: s.warn,
 		Holding: func() { s.verifyAfter(verifyEvery) },
 	})
-	s.verified.Store(int64(b.Instant())) // the time of opening
+	s.verified.Store(int64(b.Instant())) // opening the bucket counts as a verification
 	b.Notify(s.connectionChanged)
 	if full := b.Room(); full != nil {
 		s.judged(full)
@@ -85,20 +85,19 @@ func New(b *bucket.Bucket, cfg Config) *Session {
 	return s
 }
 
-// Notify passes an event to the observer. ctx is the acquire's.
+// Notify passes an event to the observer. ctx is the acquire's context.
 func (s *Session) Notify(ctx context.Context, ev Event) { s.notifier.notify(ctx, ev) }
 
 // warn logs a warning: see [Session.log].
 func (s *Session) warn(msg string, args ...any) { s.log(slog.LevelWarn, msg, args...) }
 
-// log logs on the goroutine of the observers, so that a blocking handler delays no lock. The entry has the time of the
-// call.
+// log logs on the observers' goroutine, so that a blocking handler delays no lock. The entry has the time of the call.
 func (s *Session) log(level slog.Level, msg string, args ...any) {
 	r := slog.NewRecord(time.Now(), level, msg, 0)
 	r.Add(args...)
 	s.notifier.worker.Add(func() {
 		if h := s.Logger.Handler(); h.Enabled(context.Background(), r.Level) {
-			_ = h.Handle(context.Background(), r) // there is nowhere to report it
+			_ = h.Handle(context.Background(), r) // there is nowhere to report the error
 		}
 	})
 }
@@ -113,20 +112,20 @@ func (s *Session) connectionChanged(state kvstore.ConnState) {
 		s.RenewAll()
 		s.Work.Go(s.Verify)
 	case kvstore.Closed:
-		// Nothing will be renewed any more. The contexts last until the end of their validity.
+		// Nothing will be renewed any more, but each context lasts until its validity ends.
 		s.WarnAll(fmt.Errorf("%w: connection closed", bucket.ErrUnavailable))
 	case kvstore.Doubtful:
 		s.doubtBucket()
 	}
 }
 
-// VerifyIfDue verifies the bucket if that is due. Each acquire calls it, because the renewer verifies only for a client
-// that holds something.
+// VerifyIfDue verifies the bucket if that is due. Every acquire calls it, because the renewer verifies the bucket only
+// while the client holds something.
 func (s *Session) VerifyIfDue() {
 	s.verifyAfter(verifyTaking) //safety:taking-verified
 }
 
-// verifyAfter verifies the bucket, in the background, if the last verification was at least d ago.
+// verifyAfter verifies the bucket in the background if the last verification was at least d ago.
 func (s *Session) verifyAfter(d time.Duration) {
 	now, last := s.b.Instant(), s.verified.Load()
 	if now.Sub(clock.Instant(last)) >= d && s.verified.CompareAndSwap(last, int64(now)) {
@@ -134,8 +133,8 @@ func (s *Session) verifyAfter(d time.Duration) {
 	}
 }
 
-// Verify checks the bucket again. If another bucket has replaced it, the leases of the old one are lost. While the
-// bucket is unfit or nearly full, no lock is granted.
+// Verify checks the bucket again. If another bucket has replaced it, the leases in the old one are lost. No lock is
+// granted while the bucket is unfit or nearly full.
 func (s *Session) Verify(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.TTL)
 	defer cancel()
@@ -145,19 +144,19 @@ func (s *Session) Verify(ctx context.Context) {
 	switch {
 	case bucket.IsAny(err, kvstore.ErrBucketConfig, kvstore.ErrFull):
 		s.judged(err)
-	case err == nil || remade: // the new one was verified
+	case err == nil || remade: // the new bucket was verified
 		s.judged(nil)
 	case bucket.IsAny(err, kvstore.ErrNotFound):
 		s.judged(err)
 		s.LoseAll(core.EndLost, err.Error())
 	}
-	if remade { // fit or not
+	if remade { // whether the new bucket is fit or not
 		s.LoseAbsent(func(key string, revision uint64) (record.Entry, error) { return s.b.Read(ctx, key, revision) }, kvstore.ErrRemade.Error()) //safety:bucket-gone
 	}
 }
 
-// judged handles the verdict on the bucket: an error if it is unfit, gone or nearly full. The holders of a bucket that
-// has become unfit are warned.
+// judged handles the verdict on the bucket, which is an error if the bucket is unfit, gone or nearly full. When a
+// bucket becomes unfit, the holders of its locks are warned.
 func (s *Session) judged(bad error) {
 	full := bucket.IsAny(bad, kvstore.ErrFull)
 	s.verdict.Lock()
@@ -191,7 +190,7 @@ func (s *Session) judged(bad error) {
 	}
 }
 
-// verifyAgain verifies a bad bucket until it is good again.
+// verifyAgain keeps verifying a bad bucket until it is good again or the client ends.
 func (s *Session) verifyAgain(ctx context.Context) {
 	for {
 		_ = s.b.Sleep(s.b.Life(), verifyBad, nil)
@@ -206,7 +205,7 @@ func (s *Session) verifyAgain(ctx context.Context) {
 	}
 }
 
-// doubtBucket verifies the bucket in the background: a missing record is the first sign of a deleted bucket.
+// doubtBucket verifies the bucket in the background, because a missing record is the first sign of a deleted bucket.
 func (s *Session) doubtBucket() {
 	if s.doubted.Swap(true) {
 		return
@@ -217,8 +216,8 @@ func (s *Session) doubtBucket() {
 	})
 }
 
-// Healthy returns nil, or everything that endangers the locks: the connection, a stream that accepts no writes, the
-// bucket, or unanswered renewals.
+// Healthy returns nil, or an error that lists everything that endangers the locks: the connection, a stream that
+// accepts no writes, the bucket, or unanswered renewals.
 func (s *Session) Healthy() error {
 	if s.b.Closed() {
 		return bucket.ErrClosed
@@ -229,18 +228,18 @@ func (s *Session) Healthy() error {
 	return plain.Join(s.b.Healthy(), bad, s.b.Backwards(), s.AtRisk())
 }
 
-// ClosedWithin notes that an observer closes the client: Close does not wait for it.
+// ClosedWithin notes that an observer is closing the client, so that Close does not wait for the observer.
 func (s *Session) ClosedWithin() { s.notifier.worker.StopWithin() }
 
-// Close waits until ctx ends for the holders to release their leases, and then ends what is left with cause
+// Close waits until ctx ends for the holders to release their leases, and then ends the remaining ones with cause
 // [bucket.ErrClosed]. It leaves their records to the TTL, because the holders' work may still be stopping. It returns
-// the names still held. Clean-up under way may take a release timeout longer.
+// the names of the locks still held. Pending clean-up may take another release timeout.
 func (s *Session) Close(ctx context.Context) (left []string) {
 	left = s.Keeper.Close(ctx)
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ReleaseTimeout)
 	defer cancel()
 	tail := make(chan struct{})
-	go func() { // on its own, because a stuck network can hold it up for a minute
+	go func() { // separately, because a stuck network can block this for a minute
 		defer close(tail)
 		if s.b.Healthy() != nil {
 			cancel()
