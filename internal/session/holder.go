@@ -175,8 +175,8 @@ func (h *Holder) Token() uint64 { return h.token }
 // Context returns the holder's context, which ends when the holder does.
 func (h *Holder) Context() context.Context { return h.ctx }
 
-// Status returns the state, the remaining validity, and the cause of the end. It does no I/O, because it reads the
-// clock itself.
+// Status returns the state, the remaining validity, and the cause of the end. It does no I/O and reads the clock
+// itself.
 func (h *Holder) Status() (State, time.Duration, error) {
 	l := h.lease
 	_, left, _ := l.Status()

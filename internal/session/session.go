@@ -91,7 +91,8 @@ func (s *Session) Notify(ctx context.Context, ev Event) { s.notifier.notify(ctx,
 // warn logs a warning: see [Session.log].
 func (s *Session) warn(msg string, args ...any) { s.log(slog.LevelWarn, msg, args...) }
 
-// log logs on the observers' goroutine, so that a blocking handler delays no lock. The entry has the time of the call.
+// log logs on the observers' goroutine, so that a blocking handler delays no lock. The entry is stamped with the time
+// of the call.
 func (s *Session) log(level slog.Level, msg string, args ...any) {
 	r := slog.NewRecord(time.Now(), level, msg, 0)
 	r.Add(args...)
