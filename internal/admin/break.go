@@ -14,30 +14,29 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// breakTries limits how often a break tries again after the holder has renewed its lease.
+// breakTries limits how often Break tries again after the holder has renewed its lease.
 const breakTries = 10
 
-// maxReason limits the reason of a break, in bytes.
+// maxReason limits the length of a break's reason, in bytes.
 const maxReason = 1 << 10
 
 // BreakRequest names the claim to break.
 type BreakRequest struct {
 	Kind        record.Kind
 	Name        string
-	ID          string // of the claim that the operator saw: [record.Entry.ClaimID]
+	ID          string // the claim that the operator saw: see [record.Entry.ClaimID]
 	Reason      string
-	Immediately bool // admit the next waiter at once: an exception to mutual exclusion
+	Immediately bool // admit the next waiter immediately, which suspends mutual exclusion
 }
 
 // Break replaces the claim's record with a broken one. The holder is notified and can no longer renew.
-// The next client gets in only when the holder has stopped or its lease is over. The broken record lives
-// at least as long as the record that it replaces could have lived.
+// Unless req.Immediately is set, the next client gets in only once the holder has stopped or its lease is
+// over, and the broken record lives at least as long as the replaced record could have.
 //
-// Break never breaks a claim other than the one named: the error then matches [session.ErrReleased].
-// Breaking a broken record again changes nothing.
+// Break never breaks a claim other than the named one. If that claim is gone, the error matches
+// [session.ErrReleased]. Breaking a broken record again changes nothing.
 //
-// While the bucket has no leader, the error matches [bucket.ErrUnavailable]. [core.Break] has the
-// states.
+// While the bucket has no leader, the error matches [bucket.ErrUnavailable]. [core.Break] has the states.
 func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	encoded, err := record.EncodeName(req.Name)
 	if err != nil {
@@ -105,9 +104,9 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	}
 }
 
-// claimKey returns the key of the claim with the id, from a list that contains revision. If the list has
-// no reader or permit with this id, listed is the list's revision and key is the gate, or a slot that is
-// not the claim's.
+// claimKey returns the key of the claim with this id, from a list that contains revision. If the list has
+// no reader or permit with this id, key is the gate or a slot that is not the claim's, and listed is the
+// list's revision.
 func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revision uint64) (key string, listed uint64, err error) {
 	var pattern string
 	switch keys.Kind {
@@ -128,7 +127,7 @@ func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revis
 		}
 	}
 	if keys.Kind == record.Semaphore {
-		return keys.Slot(record.MaxPermits - 1), l.Revision, nil // this user may read the key, and it is not the claim's
+		return keys.Slot(record.MaxPermits - 1), l.Revision, nil // a key that this user may read and that is not the claim's
 	}
 	return keys.Gate, l.Revision, nil
 }

@@ -17,8 +17,8 @@ import (
 // Left is the handle of a lock that no process renews. The lock's record stays in the bucket when
 // the process that took it ends. Later processes extend and release the lock by this handle.
 type Left struct {
-	Key   string // of the record
-	ID    string // of the claim
+	Key   string // the record's
+	ID    string // the claim's
 	Token uint64
 }
 
@@ -32,13 +32,13 @@ type Extended struct {
 // Valid returns the remaining validity.
 func (e Extended) Valid() time.Duration { return e.Until.Sub(clock.Now()) }
 
-// Free returns the shortest time after which the server can free the lock if no process extends it.
+// Free returns how long the lock stays taken, at least, if no process extends it.
 func (e Extended) Free() time.Duration { return e.Valid() + e.Margin }
 
-// Extend gives the lock a TTL from now on. It never shortens the time that the lock has left. The
-// error matches [session.ErrLost] if the lock was lost, and [session.ErrBroken] if an operator
-// broke it. If it matches [bucket.ErrUnavailable] or ctx's error, the server may have extended the
-// lock. [core.Extending] has the states.
+// Extend gives the lock a TTL that starts now. It never shortens the time that the lock has left.
+// The error matches [session.ErrLost] if the lock was lost, and [session.ErrBroken] if an operator
+// broke it. If it matches [bucket.ErrUnavailable] or ctx's error, the server may or may not have
+// extended the lock. [core.Extending] has the states.
 func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended, error) {
 	name := l.name()
 	ttl, err := clock.RoundTTL(ttl, true)
@@ -46,7 +46,7 @@ func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended
 		return Extended{}, fmt.Errorf("extend lock %q: %w", name, err)
 	}
 	x := core.Extending{Handle: core.Handle{ID: l.ID, Token: l.Token}, TTL: ttl}
-	var failed error // last request without an answer
+	var failed error // the last request's error; nil if it was answered
 	for try := 0; ; try++ {
 		step, e, err := a.found(ctx, &x, l)
 		if err == nil && step == core.HandleWrite {
@@ -69,8 +69,8 @@ func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended
 	}
 }
 
-// pause waits before the next try. It returns an error if ctx ends, or if another try would fail
-// too. failed is the error from the last request.
+// pause waits before the next try. It returns an error if ctx ends or if another try would fail as
+// well. failed is the last request's error.
 func (a *Admin) pause(ctx context.Context, try int, failed error) error {
 	if bucket.IsAny(failed, bucket.ErrPermission, kvstore.ErrInvalidKey, kvstore.ErrTooLarge) {
 		return failed
@@ -88,7 +88,7 @@ func (a *Admin) pause(ctx context.Context, try int, failed error) error {
 	return bucket.Unavailable(err)
 }
 
-// found reads the latest record of l that the leader has stored.
+// found reads l's latest record from the leader.
 func (a *Admin) found(ctx context.Context, x *core.Extending, l Left) (core.HandleStep, record.Entry, error) {
 	e, st, asked, err := a.b.ReadNow(ctx, l.Key, x.AsOf)
 	if err != nil {
@@ -114,7 +114,8 @@ func (a *Admin) extend(ctx context.Context, x *core.Extending, e record.Entry) (
 }
 
 // Release releases the lock. It returns nil if the lock was held until then. Otherwise the error is
-// as for [Admin.Extend], and the record of the lock is deleted nevertheless.
+// as for [Admin.Extend], and the record is deleted unless it is another claim's or its holder
+// renews it.
 func (a *Admin) Release(ctx context.Context, l Left) error {
 	x := core.Extending{Handle: core.Handle{ID: l.ID, Token: l.Token}, TTL: clock.MinTTL}
 	for try := 0; ; try++ {

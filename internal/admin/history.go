@@ -12,17 +12,17 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// EventGap marks a gap among the changes: some between its Time and its Until are missing. Without a
-// name, the missing changes are writes to the bucket, for any lock. With a name, they are those that
-// the lock's own records prove to be missing.
+// EventGap marks a gap: some changes between its Time and its Until are missing. If it has no name,
+// these are writes to the bucket that may concern any lock. If it has a name, they are those that the
+// lock's own records prove to be missing.
 const EventGap = EventWatching + 1
 
-// historyLead is how far before the caller's first change a history is read: the records of that time
+// historyLead is how far before the caller's start time a history is read. The records from that period
 // name the holders whose ends follow.
 const historyLead = time.Hour
 
-// History yields the changes to the locks whose names match pattern, from since on, as far as the
-// history of the bucket has kept them. A zero since means from the first change on.
+// History yields the changes to the locks whose names match pattern, starting at since, as far as the
+// bucket's history has kept them. A zero since means to start with the first change.
 func (a *Admin) History(ctx context.Context, pattern string, since time.Time) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		holders, readers, waiters, err := record.KeyPatterns(pattern)
@@ -61,10 +61,10 @@ type replay struct {
 	since time.Time
 	live  map[string]record.Entry
 	ends  ends
-	held  []*Change // in order, not yielded yet: an earlier end of a TTL may still turn up
+	held  []*Change // in order, but not yet yielded, because an earlier end of a TTL may still turn up
 	last  time.Time
-	// missing has the intervals of revisions in which writes are missing. revision is that of the last
-	// write.
+	// missing has the intervals of revisions in which writes are missing. revision is the revision of
+	// the last write.
 	missing  []span
 	revision uint64
 	done     bool // yield has returned false
@@ -73,7 +73,7 @@ type replay struct {
 // span is an open interval of revisions.
 type span struct{ after, before uint64 }
 
-// next handles the next write. It returns false if yield did.
+// next handles the next write. It returns false once yield has.
 func (r *replay) next(h kvstore.HistoryRecord) bool {
 	r.gap(h)
 	r.expire(h.Time, h.Key)
@@ -101,7 +101,7 @@ func (r *replay) next(h kvstore.HistoryRecord) bool {
 	}
 	r.last = h.Time
 	until := h.Time
-	if len(r.ends) > 0 && r.ends[0].at.Before(until) { // this end may turn up later
+	if len(r.ends) > 0 && r.ends[0].at.Before(until) { // this end may still turn up
 		until = r.ends[0].at
 	}
 	r.flush(until)
@@ -114,11 +114,11 @@ func (r *replay) gap(h kvstore.HistoryRecord) {
 		r.last = h.After
 	}
 	if h.Remade {
-		clear(r.live) // how the records of the old bucket ended is unknown
+		clear(r.live) // it is unknown how the old bucket's records ended
 		r.missing = nil
 	}
 	if h.Missed > 0 {
-		// The last write before the gap may be to a key that matches no pattern.
+		// The last write before the gap may have been to a key that matches no pattern.
 		r.missing = append(r.missing, span{max(r.revision, h.Revision-min(h.Revision, h.Missed+1)), h.Revision})
 	}
 	if h.Remade || h.Missed > 0 {
@@ -126,12 +126,12 @@ func (r *replay) gap(h kvstore.HistoryRecord) {
 	}
 }
 
-// lost records the writes to the lock of s that s proves to be missing. A token names the revision of
-// the claim's first write: if a gap contains that revision, the write is missing. If the claim follows
-// another one whose TTL was not over, the tombstone between the two is missing.
+// lost records which writes to the lock of s must be missing, given s. A token contains the revision of
+// its claim's first write, so if a gap contains that revision, the write is missing. If the claim
+// follows another one whose TTL was not over, the tombstone between the two is missing.
 //
-// lost finds no claim whose writes are all missing, and no tombstone of a record whose TTL ended
-// before the next claim.
+// lost cannot find a claim whose writes are all missing, or the missing tombstone of a record whose TTL
+// ended before the next claim.
 func (r *replay) lost(s step) {
 	if len(r.missing) == 0 || s.entry.Unreadable {
 		return
@@ -157,14 +157,14 @@ func (r *replay) lost(s step) {
 	}
 }
 
-// lacks reports whether writes from one revision to another are missing.
+// lacks reports whether any writes between two revisions, inclusive, are missing.
 func (r *replay) lacks(from, to uint64) bool {
 	i, _ := slices.BinarySearchFunc(r.missing, from, func(m span, rev uint64) int { return cmp.Compare(m.before, rev+1) })
 	return i < len(r.missing) && r.missing[i].after < to
 }
 
-// expire ends the records whose TTL is over at now. It skips the record under key: the write to that
-// key, which follows, says more about its end.
+// expire ends the records whose TTL is over at time now. It skips the record under key, because the
+// write to that key, which follows, says more about its end.
 func (r *replay) expire(now time.Time, key string) {
 	for len(r.ends) > 0 && !now.Before(r.ends[0].at.Add(record.OverdueSlack)) {
 		e := heap.Pop(&r.ends).(end)
@@ -186,7 +186,7 @@ func (r *replay) end(h *kvstore.History) {
 	r.flush(h.Now)
 }
 
-// add holds a change back until no earlier one can follow.
+// add inserts a change in order, and holds it back until no earlier one can follow.
 func (r *replay) add(c Change) {
 	at := len(r.held)
 	for at > 0 && r.held[at-1].Time.After(c.Time) {

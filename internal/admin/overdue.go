@@ -8,10 +8,9 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// RemoveOverdue deletes overdue records of the locks whose names match pattern, at most limit of
-// them: records of holders, readers and waiters. It returns how many of the overdue records have
-// been deleted and how many are left. It deletes a record as a waiter does: see
-// [bucket.Bucket.Clear].
+// RemoveOverdue deletes at most limit overdue records of holders, readers and waiters, for the
+// locks whose names match pattern. It returns how many overdue records it has deleted and how many
+// are left. It deletes a record the way a waiter does: see [bucket.Bucket.Clear].
 func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (removed, left int, err error) {
 	encoded, err := record.EncodePattern(pattern)
 	if err != nil {
@@ -23,7 +22,8 @@ func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (r
 	}
 	var overdue []record.Entry
 	for _, prefix := range record.Prefixes {
-		// A lagging replica may answer, because the server compares revisions before it deletes.
+		// It is safe to read from a lagging replica, because the server compares revisions before
+		// it deletes.
 		l, err := a.b.List(ctx, record.Pattern(prefix, encoded), 0)
 		if err != nil {
 			return 0, 0, err

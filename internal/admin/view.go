@@ -12,20 +12,20 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// View holds the records of one lock, as they were read.
+// View holds the records of one lock as they were read.
 type View struct {
 	Kind    record.Kind
 	Name    string
-	Holder  record.Entry // zero when free
+	Holder  record.Entry // zero if the lock is free
 	Readers []record.Entry
-	Slots   []record.Entry // taken slots of a semaphore, in order
+	Slots   []record.Entry // a semaphore's taken slots, in order
 	Queue   []record.Entry // in ticket order
 }
 
 // newest returns a revision that the bucket has reached, and the server's time. A read as of that revision
 // shows every write that was acknowledged before the call, whichever replica answers. If this user may not
-// ask the leader, both are zero, and the answer of a replica has to do. Without an answer from the leader
-// no server can prove that a record does not exist: the error matches [bucket.ErrUnavailable].
+// query the leader, both are zero and a replica's answer has to do. If the leader does not answer, no
+// server can prove that a record does not exist, and the error matches [bucket.ErrUnavailable].
 func (a *Admin) newest(ctx context.Context) (revision uint64, server time.Time, err error) {
 	st, err := a.b.Leader(ctx, bucket.AnswerTimeout)
 	if bucket.IsAny(err, bucket.ErrPermission) {
@@ -35,9 +35,9 @@ func (a *Admin) newest(ctx context.Context) (revision uint64, server time.Time, 
 }
 
 // reached waits until the leader has applied what a view shows, up to the revision seen. named is the
-// revision that the leader gave before the view was read. Without this wait the leader could refuse an
-// acquire because of a holder that the view no longer shows. While the bucket has no leader, a view may be
-// ahead of it. The error is the context's.
+// revision that the leader gave before the view was read. Without this wait, the leader could refuse an
+// acquire because of a holder that the view no longer shows. If the bucket has no leader, reached gives up,
+// and the view may be ahead of the next leader. The only possible error is the context's.
 func (a *Admin) reached(ctx context.Context, named, seen uint64) error {
 	if named == 0 || seen <= named || a.b.Alone() { //safety:view-reached
 		return nil
@@ -48,8 +48,8 @@ func (a *Admin) reached(ctx context.Context, named, seen uint64) error {
 	return nil
 }
 
-// named returns the option of a list as of a revision that the leader gave. A replica that is catching up
-// would lack the records renewed since then, so the leader names the keys too.
+// named returns the options for a list as of a revision that the leader gave. A replica that is catching up
+// would lack the records renewed since then, so the leader names the keys as well.
 func named(revision uint64) []kvstore.ListOption {
 	if revision == 0 { //safety:view-named
 		return nil
@@ -114,7 +114,7 @@ func (a *Admin) Inspect(ctx context.Context, kind record.Kind, name string) (Vie
 	return v, a.reached(ctx, min, seen)
 }
 
-// Add adds the record under a key.
+// Add adds the record with key k to the view.
 func (v *View) Add(k record.Key, e record.Entry) {
 	switch {
 	case k.Waits():
@@ -137,8 +137,8 @@ func (v *View) Sort() {
 	})
 }
 
-// Holder reads the holder of a mutex, without its queue. The entry is zero if the mutex is free. The
-// answer contains every change up to the revision. It takes one request if a single server keeps the
+// Holder reads the holder of a mutex without its queue. The entry is zero if the mutex is free. The result
+// reflects every change up to the returned revision. Holder needs one request if a single server keeps the
 // bucket, and two otherwise.
 func (a *Admin) Holder(ctx context.Context, name string) (holder record.Entry, revision uint64, err error) {
 	encoded, err := record.EncodeName(name)
@@ -162,19 +162,19 @@ func (a *Admin) Holder(ctx context.Context, name string) (holder record.Entry, r
 	return entry, revision, err
 }
 
-// read reads the record of a gate as of a state that contains revision.
+// read reads the record of a gate from a state that contains revision.
 func (a *Admin) read(ctx context.Context, gate string, revision uint64) (record.Entry, error) {
 	entry, err := a.b.Read(ctx, gate, revision)
-	if bucket.IsAny(err, kvstore.ErrWithheld) { // then the answer of any replica has to do
+	if bucket.IsAny(err, kvstore.ErrWithheld) { // any replica's answer has to do
 		entry, err = a.b.Read(ctx, gate, 0)
 	}
 	return entry, err
 }
 
-// partMax is how many records List reads at a time, the maximum for one request.
+// partMax is how many records List reads at a time, which is the maximum for one request.
 const partMax = 256
 
-// stored is a record that List is going to show.
+// stored is a record that List is about to show.
 type stored struct {
 	kind   record.Kind
 	name   string
@@ -205,7 +205,7 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			return err
 		}
-		if len(l.Keys) == 0 { // otherwise the later read counts
+		if len(l.Keys) == 0 { // otherwise the later read sets seen
 			seen = max(seen, l.Revision)
 		}
 		for _, key := range l.Keys {
@@ -219,7 +219,7 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 	reached := min
 	for len(all) > 0 {
 		part, keys := 0, []string(nil)
-		for i, s := range all { // never split a lock
+		for i, s := range all { // never split a lock between parts
 			if (i == 0 || s.name != all[i-1].name) && len(keys) >= partMax {
 				break
 			}
@@ -253,8 +253,8 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 	return a.reached(ctx, reached, seen)
 }
 
-// views yields the locks of all. read has the records that the list did not contain. It returns false if
-// yield did.
+// views calls yield for each lock in all, and returns false if yield did. read has the records that the
+// list did not contain.
 func views(all []stored, read map[string]kvstore.Record, server time.Time, yield func(View) bool) bool {
 	for len(all) > 0 {
 		v := View{Kind: all[0].kind, Name: all[0].name}

@@ -15,42 +15,44 @@ import (
 )
 
 // watchCheck is how often a watch checks that its bucket still exists. A re-created bucket has different notification
-// subjects, so the watch would never get another event.
+// subjects, so the watch would never receive another event.
 const watchCheck = 10 * time.Second
 
-// readTimeout limits the read of the existing locks, of which there may be many.
+// readTimeout limits how long it takes to read the existing locks, of which there may be many.
 const readTimeout = time.Minute
 
-// EventWatching marks the point from which on the watch reports changes. Only a read can show the changes that it
-// missed before.
+// EventWatching marks the point from which the watch reports changes. Only a read can show the changes that it missed
+// before.
 const EventWatching = session.EventAtRisk + 1
 
-// Change is an event of any client's lock.
+// Change describes an event on any client's lock.
 type Change struct {
 	Type session.EventType
 	Kind record.Kind
 	Mode record.Mode
 	Name string
 	Time time.Time // by the server's clock
-	// Grants is the number of grants that the change reports, and Waited is how long their holders waited. A client
-	// that passes a lock on among its goroutines writes both with its next renewal or with the release.
+	// Grants is the number of grants that the change reports, and Waited is how long their holders waited in total. A
+	// client that passes a lock on among its goroutines writes both with its next renewal or with the release.
 	Grants uint64
 	Waited time.Duration
 	// Late is set for a renewal that came later than planned: see [lateRenewal].
 	Late time.Duration
-	// Since is set for an [EventWatching] after an outage: changes from Since to Time may have been missed.
+	// Since is set for an [EventWatching] after an outage: changes between Since and Time may have been missed.
 	Since time.Time
-	// Until is the end of an [EventGap], which begins at Time. Missed is the number of missing writes to the bucket,
-	// 0 if unknown. With a name it is a lower bound for that lock. Remade reports that the bucket was re-created.
+	// Until is the end of an [EventGap] that begins at Time. Missed is the number of missing writes to the bucket, or
+	// 0 if unknown; if the gap has a name, it is a lower bound for that lock. Remade reports that the bucket was
+	// re-created.
 	Until  time.Time
 	Missed uint64
 	Remade bool
-	// Entry is the record of the claim that changed. If a record was deleted unseen, Entry has only its id and token.
+	// Entry is the record of the claim that changed. If a record was deleted before the watch saw it, Entry has only
+	// its id and token.
 	Entry record.Entry
 }
 
-// Step is one event on a key, with the changes to the lock that follow from it. An event may imply no change: the
-// renewal of a place, or the end of a place whose client has the lock. The Event of a mark is zero.
+// Step is an event on a key along with the changes to the lock that follow from it. Some events imply no change, such
+// as the renewal of a place, or the end of a place whose client has the lock. For [EventWatching], Event is zero.
 type Step struct {
 	Event   kvstore.Event
 	Changes []Change
@@ -62,19 +64,19 @@ type watcher struct {
 	deliver func(Step)
 	watches []kvstore.Watch
 	keys    []string      // patterns, one for each watch
-	missed  chan struct{} // after an interrupted connection
-	created time.Time     // the bucket's
-	checked time.Time     // last check, by the server's clock: no earlier change was missed
+	missed  chan struct{} // signalled after the connection was interrupted
+	created time.Time     // when the bucket was created
+	checked time.Time     // last check, by the server's clock; no earlier change was missed
 
 	mu      sync.Mutex
-	ended   map[string]uint64 // while the locks are read: the tombstones notified, by key
-	dropped time.Time         // no change before this time was dropped; zero if none was dropped at all
+	ended   map[string]uint64 // revisions of notified tombstones, by key; nil unless the locks are being read
+	dropped time.Time         // no change before this time was dropped; zero if no change was dropped at all
 }
 
-// Watch calls deliver for every change to a lock whose name matches pattern. It calls deliver with [EventWatching]
-// when it starts reporting changes: once at the start, and again whenever it may have missed some. Changes are hints.
-// If the bucket is deleted or re-created, no more changes can arrive, and Watch calls fail once. The returned
-// function stops the watch and waits for it to finish.
+// Watch calls deliver for every change to a lock whose name matches pattern. It delivers an [EventWatching] when it
+// starts reporting changes, and another whenever it may have missed some. Changes are hints. If the bucket is deleted
+// or re-created, no more changes can arrive, and Watch calls fail once. The returned function stops the watch and
+// waits for it to finish.
 func (a *Admin) Watch(pattern string, deliver func(Change), fail func(error)) (stop func(), err error) {
 	return a.Follow(pattern, eachOf(deliver), fail)
 }
@@ -88,7 +90,7 @@ func eachOf(deliver func(Change)) func(Step) {
 	}
 }
 
-// Follow is Watch for a copy of the locks: it also delivers each event on a key.
+// Follow is like Watch, for callers that maintain a copy of the locks: it also delivers every event on a key.
 func (a *Admin) Follow(pattern string, deliver func(Step), fail func(error)) (stop func(), err error) {
 	encoded, err := record.EncodePattern(pattern)
 	if err != nil {
@@ -101,7 +103,7 @@ func (a *Admin) Follow(pattern string, deliver func(Step), fail func(error)) (st
 	return a.watch(keys, deliver, fail)
 }
 
-// WatchHolder is Watch for the holder of one mutex, without its queue. It needs one subscription.
+// WatchHolder is like Watch, for the holder of a single mutex, without its queue. It needs only one subscription.
 func (a *Admin) WatchHolder(name string, deliver func(Change), fail func(error)) (stop func(), err error) {
 	encoded, err := record.EncodeName(name)
 	if err != nil {
@@ -118,7 +120,7 @@ func (a *Admin) watch(patterns []string, deliver func(Step), fail func(error)) (
 		watch, err := a.b.Watch(keys, func(ev kvstore.Event) {
 			if ev.Kind != kvstore.Recheck {
 				w.notified(ev)
-			} else if first { // all watches get it; one is enough
+			} else if first { // all watches get it, but one is enough
 				w.recheck(ev.Since)
 			}
 		})
@@ -126,7 +128,7 @@ func (a *Admin) watch(patterns []string, deliver func(Step), fail func(error)) (
 			w.stop()
 			return nil, err
 		}
-		watch.Track(kvstore.Record{}) // the ends of all future records
+		watch.Track(kvstore.Record{}) // reports the ends of all future records
 		w.watches, w.keys = append(w.watches, watch), append(w.keys, keys)
 	}
 	ctx, cancel := context.WithCancel(a.b.Life())
@@ -183,16 +185,16 @@ func (w *watcher) notified(ev kvstore.Event) {
 	w.deliver(Step{ev, changes})
 }
 
-// step is a decoded event on a key. before is the record that entry replaced, the zero Entry if there was none or it
-// is unknown.
+// step is a decoded event on a key. before is the record that entry replaced. It is the zero Entry if there was none
+// or if it is unknown.
 type step struct {
 	kind          kvstore.EventKind
 	entry, before record.Entry
 }
 
-// endBefore returns the end of a claim whose record was replaced by that of another claim, as s shows. The server
-// removes a record without a notification, and the next holder can be quicker than this client's clock. If the old
-// record had not expired by then, the watch has missed its tombstone, and how the claim ended is unknown.
+// endBefore returns the end of a claim whose record was replaced by another claim's, according to s. The server
+// removes an expired record without a notification, and the next holder can be faster than this client's clock. If
+// the old record had not expired by then, the watch has missed its tombstone, and it is unknown how the claim ended.
 func endBefore(s step) (Change, bool) {
 	entry, before := s.entry, s.before
 	if s.kind != kvstore.Put || before.Zero() || before.Record.TTL <= 0 {
@@ -212,8 +214,8 @@ func endBefore(s step) (Change, bool) {
 	return changeOf(step{kind: kvstore.Expired, entry: before})
 }
 
-// follow checks the bucket at the start, after each interruption of the connection, and at intervals. It returns nil
-// when ctx has ended.
+// follow checks the bucket at the start, after each interruption of the connection, and at regular intervals. It
+// returns nil once ctx has ended.
 func (w *watcher) follow(ctx context.Context) error {
 	read, try := true, 0
 	for {
@@ -227,7 +229,7 @@ func (w *watcher) follow(ctx context.Context) error {
 			return fmt.Errorf("%w: %w", bucket.ErrUnavailable, err)
 		case err == nil:
 			read, try = false, 0
-		default: // no answer: try again, at once if the connection is back
+		default: // no answer: try again, immediately if the connection comes back
 			w.a.s.Logger.Debug("watch locks", "error", err)
 			pause = min(clock.OutageBackoff(try), watchCheck)
 			try++
@@ -243,12 +245,12 @@ func (w *watcher) follow(ctx context.Context) error {
 	}
 }
 
-// settling is how long the subscriptions of a watch may take to reach every server of a cluster. Only a write would
-// prove that they have (see [kvstore.NoRevision]), and a user that watches need not be allowed to write.
+// settling is how long a watch's subscriptions may take to reach every server of a cluster. Only a write could prove
+// that they have (see [kvstore.NoRevision]), and a user who watches need not be allowed to write.
 const settling = 100 * time.Millisecond
 
-// check asks for the bucket. With read it also waits until the subscriptions, which were sent before, are in place,
-// delivers [EventWatching], and reads the locks.
+// check asks the server about the bucket. If read is true, it also waits until the subscriptions that were sent
+// earlier are in place, delivers [EventWatching], and reads the locks.
 func (w *watcher) check(ctx context.Context, read bool) error {
 	asking, cancel := context.WithTimeout(ctx, session.DefaultReleaseTimeout)
 	defer cancel()
@@ -261,7 +263,7 @@ func (w *watcher) check(ctx context.Context, read bool) error {
 		return kvstore.ErrRemade
 	}
 	w.created = st.Created
-	if !st.Notifies { // no longer: without an error the watch would stay silent
+	if !st.Notifies { // it no longer does, and without an error the watch would stay silent
 		return kvstore.ErrNoWatch
 	}
 	since := w.checked
@@ -269,7 +271,7 @@ func (w *watcher) check(ctx context.Context, read bool) error {
 	if !read {
 		return nil
 	}
-	if !w.a.b.Alone() { // the answer of a single server is proof enough
+	if !w.a.b.Alone() { // a single server's answer is proof enough
 		if err := clock.Sleep(ctx, settling); err != nil {
 			return err
 		}
@@ -300,7 +302,7 @@ func (w *watcher) read(ctx context.Context) {
 	for i, watch := range w.watches {
 		l, err := w.a.b.List(ctx, w.keys[i], 0)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-			// Probably not allowed to read. Notifications need no more.
+			// This user is probably not allowed to read. Notifications work without.
 			w.a.s.Logger.Debug("watch locks: read those held", "error", err)
 			return
 		}
@@ -314,8 +316,8 @@ func (w *watcher) read(ctx context.Context) {
 	}
 }
 
-// lateRenewal returns the time between a renewal and the write before it if that is more than two thirds of the TTL,
-// and 0 otherwise. By default a client renews its leases after a third.
+// lateRenewal returns the time between a renewal and the preceding write if that is more than two thirds of the TTL,
+// and 0 otherwise. By default, a client renews its leases after a third.
 func lateRenewal(entry, before record.Entry) time.Duration {
 	apart := entry.Time.Sub(before.Time)
 	if entry.Fixed || !before.From(entry.ID) || apart <= before.Record.TTL*2/3 {
@@ -324,7 +326,7 @@ func lateRenewal(entry, before record.Entry) time.Duration {
 	return apart
 }
 
-// meaning is what an event on a key means for the claim of the record.
+// meaning is what an event on a key means for the record's claim.
 type meaning uint8
 
 const (
@@ -334,12 +336,12 @@ const (
 	removed                // ended as planned, by a tombstone or by the TTL of its last renewal
 	served                 // place removed after a grant, in turn or out of turn
 	cleaned                // never granted
-	buried                 // the same, but its record was not seen
+	buried                 // like cleaned, but the record was not seen
 	expired                // its TTL is over
 )
 
-// reports has the type of change to report for each meaning, for the record of a holder and of a waiter; 0 reports
-// nothing.
+// reports maps each meaning to the type of change to report for a holder's record and for a waiter's; 0 means no
+// report.
 var reports = [...]struct{ holder, waiter session.EventType }{
 	written: {session.EventGranted, session.EventQueued},
 	renewed: {session.EventRenewed, 0}, // still waiting
@@ -347,7 +349,7 @@ var reports = [...]struct{ holder, waiter session.EventType }{
 	removed: {session.EventReleased, session.EventGaveUp},
 	served:  {0, 0}, // the grant is reported instead
 	cleaned: {0, session.EventGaveUp},
-	buried:  {0, 0}, // another waiter has deleted an overdue place, whose end was reported
+	buried:  {0, 0}, // another waiter deleted an overdue place, whose end was already reported
 	expired: {session.EventLost, session.EventGaveUp},
 }
 
@@ -374,8 +376,8 @@ func (s step) meaning() meaning {
 	return removed
 }
 
-// subject returns the record of the claim that the event is about. A tombstone at most names the claim. One without a
-// body is a deletion by hand.
+// subject returns the record of the claim that the event is about. A tombstone at most names the claim, and one
+// without a body is a manual deletion, so the preceding record is returned if it is the claim's.
 func (s step) subject() record.Entry {
 	named := s.entry.Unreadable || s.before.From(s.entry.ID)
 	if s.kind == kvstore.Deleted && !s.before.Zero() && s.entry.Status != record.StatusBroken && named {
@@ -392,7 +394,8 @@ func (s step) time() time.Time {
 	return s.entry.Time
 }
 
-// grants returns how many goroutines got the claim since the record before, and their total wait.
+// grants returns how many goroutines have got the lock by this claim since the preceding record, and their total
+// wait.
 func (s step) grants() (n uint64, waited time.Duration) {
 	if !s.before.From(s.entry.ID) || s.entry.Granted() <= s.before.Granted() {
 		return 0, 0

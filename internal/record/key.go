@@ -20,11 +20,11 @@ func (invalidName) Is(target error) bool { return target == kvstore.ErrInvalid }
 type Kind uint8
 
 const (
-	// Mutex is the mutual exclusion lock.
+	// Mutex is a mutual exclusion lock.
 	Mutex Kind = iota
-	// RW is the reader-writer lock.
+	// RW is a reader-writer lock.
 	RW
-	// Semaphore is the lock that several holders share, each with a permit.
+	// Semaphore is a lock that several holders share, each with a permit.
 	Semaphore
 )
 
@@ -40,7 +40,7 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// MaxPermits is the largest number of permits of a semaphore. One request can read that many slots, along with the
+// MaxPermits is the maximum number of permits of a semaphore. A single request can read that many slots along with the
 // queue.
 const MaxPermits = 256
 
@@ -48,36 +48,36 @@ const MaxPermits = 256
 type Mode uint8
 
 const (
-	// Exclusive: the holder has the lock to itself.
+	// Exclusive means that the holder has the lock to itself.
 	Exclusive Mode = iota
-	// Shared: together with other readers.
+	// Shared means that the holder is one of several readers.
 	Shared
 )
 
-// The prefixes of the keys, one for each sort of record.
+// Key prefixes, one for each sort of record.
 const (
 	LockPrefix   = "lock."  // the holder of a mutex
 	WaitPrefix   = "wait."  // a place in the queue of a mutex
-	GatePrefix   = "rw."    // the gate of a reader-writer lock: its writer
+	GatePrefix   = "rw."    // the gate of a reader-writer lock, held by its writer
 	RWaitPrefix  = "rwait." // a place in the queue of a reader-writer lock
 	ReaderPrefix = "read."  // a reader
-	SlotPrefix   = "sem."   // the holder of a permit of a semaphore
+	SlotPrefix   = "sem."   // the holder of a semaphore's permit
 	SWaitPrefix  = "swait." // a place in the queue of a semaphore
 )
 
-// Prefixes lists all of them.
+// Prefixes lists all key prefixes.
 var Prefixes = []string{LockPrefix, WaitPrefix, GatePrefix, RWaitPrefix, ReaderPrefix, SlotPrefix, SWaitPrefix}
 
-// Keys are the keys of one lock.
+// Keys provides the keys of one lock.
 type Keys struct {
-	// Gate is the key of the record that excludes others; for a mutex it is the holder's. A semaphore has no record
-	// under this key: its slots exclude others.
+	// Gate is the key of the record that excludes others, which for a mutex is its holder's. A semaphore has no record
+	// under this key, because its slots exclude others.
 	Gate    string
 	Kind    Kind
 	encoded string
 }
 
-// KeysOf returns the keys of the lock with this kind and encoded name.
+// KeysOf returns the keys of the lock with the given kind and encoded name.
 func KeysOf(kind Kind, encoded string) Keys {
 	k := Keys{Kind: kind, encoded: encoded}
 	switch kind {
@@ -91,7 +91,7 @@ func KeysOf(kind Kind, encoded string) Keys {
 	return k
 }
 
-// Place returns the key of the place with this id. The id "*" makes it a pattern of all places.
+// Place returns the key of the place with this id. If id is "*", the result is a pattern for all places.
 func (k Keys) Place(id string) string {
 	switch k.Kind {
 	case RW:
@@ -102,20 +102,20 @@ func (k Keys) Place(id string) string {
 	return WaitPrefix + k.encoded + "." + id
 }
 
-// Reader returns the key of the reader with this id. The id "*" makes it a pattern of all readers.
+// Reader returns the key of the reader with this id. If id is "*", the result is a pattern for all readers.
 func (k Keys) Reader(id string) string { return ReaderPrefix + k.encoded + "." + id }
 
-// Slot returns the key of slot n: each holder of a permit has one.
+// Slot returns the key of slot n. Each holder of a permit has a slot.
 func (k Keys) Slot(n int) string { return SlotPrefix + k.encoded + "." + strconv.Itoa(n) }
 
-// Slots returns the pattern of all slots.
+// Slots returns the pattern for all slots.
 func (k Keys) Slots() string { return SlotPrefix + k.encoded + ".*" }
 
-// maxName limits the bytes of an encoded name.
+// maxName limits the length of an encoded name, in bytes.
 const maxName = 512
 
-// EncodeName maps a lock's name one-to-one to part of a key. A dot between two non-empty tokens stays, so that names
-// keep a hierarchy that wildcards and permissions understand. Every byte outside [A-Za-z0-9_/-] becomes '=' and two
+// EncodeName maps a lock's name one-to-one to part of a key. A dot between two non-empty tokens is kept, so that names
+// form a hierarchy that wildcards and permissions understand. Any other byte outside [A-Za-z0-9_/-] becomes '=' and two
 // hex digits. The error matches [ErrInvalidName].
 func EncodeName(name string) (string, error) { return encode(name, stays) }
 
@@ -152,10 +152,10 @@ func encode(name string, keep func(name string, i int) bool) (string, error) {
 	return encoded, nil
 }
 
-// stays reports whether byte i of name is not escaped.
+// stays reports whether byte i of name is kept unescaped.
 func stays(name string, i int) bool {
 	switch c := name[i]; {
-	// No wildcard and no '=' stays, so that no encoded name is a pattern, and no two names share a key.
+	// Wildcards and '=' are escaped, so that no encoded name is a pattern and no two names share a key.
 	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '/', c == '-': //safety:name-escaped
 		return true
 	case c == '.':
@@ -164,8 +164,8 @@ func stays(name string, i int) bool {
 	return false
 }
 
-// decodeName is the inverse of [EncodeName]. It fails for a string that is not the encoding of a name, so that no
-// foreign key looks like a lock.
+// decodeName is the inverse of [EncodeName]. It fails for a string that does not encode a name, so that no foreign key
+// is mistaken for a lock.
 func decodeName(encoded string) (string, bool) {
 	name := encoded
 	if strings.Contains(encoded, "=") {
@@ -193,7 +193,7 @@ func decodeName(encoded string) (string, bool) {
 
 func unhex(c byte) int { return strings.IndexByte("0123456789ABCDEF", c) }
 
-// EncodePattern encodes a pattern of names. Tokens that are "*", and a last token that is ">", stay wildcards;
+// EncodePattern encodes a pattern of names. A token that is "*", or a last token that is ">", remains a wildcard;
 // everything else is encoded as in a name. A wildcard also matches names in which that token is literal.
 func EncodePattern(pattern string) (string, error) {
 	encoded, err := encode(pattern, func(p string, i int) bool { return stays(p, i) || wildcard(p, i) })
@@ -203,7 +203,7 @@ func EncodePattern(pattern string) (string, error) {
 	return encoded, nil
 }
 
-// wildcard reports whether byte i of a pattern is a wildcard: a token of its own between dots that stay dots.
+// wildcard reports whether byte i of a pattern is a wildcard: a whole token between dots that are kept.
 func wildcard(pattern string, i int) bool {
 	last := i == len(pattern)-1
 	return (pattern[i] == '*' || pattern[i] == '>' && last) &&
@@ -211,8 +211,8 @@ func wildcard(pattern string, i int) bool {
 		(last || pattern[i+1] == '.' && stays(pattern, i+1))
 }
 
-// Pattern returns the pattern of the keys under prefix whose names an encoded pattern matches. Keys of waiters and
-// readers end in an id, those of slots in a number, which must not be mistaken for part of the name.
+// Pattern returns the pattern for the keys under prefix whose names match an encoded pattern. The keys of waiters and
+// readers end in an id, and those of slots in a number, which must not be mistaken for part of the name.
 func Pattern(prefix, encoded string) string {
 	switch prefix {
 	case WaitPrefix, RWaitPrefix, ReaderPrefix, SlotPrefix, SWaitPrefix:
@@ -224,15 +224,15 @@ func Pattern(prefix, encoded string) string {
 	return prefix + encoded
 }
 
-// JoinName makes a name from parts that may contain any bytes, including dots. Different parts give different names:
-// ("a.b", "c") is not ("a", "b.c").
+// JoinName builds a name from parts that may contain any bytes, including dots. Different parts give different names:
+// ("a.b", "c") does not collide with ("a", "b.c").
 func JoinName(parts []string) string {
 	escape := strings.NewReplacer("=", "=3D", ".", "=2E")
 	out := make([]string, len(parts))
 	for i, p := range parts {
 		out[i] = escape.Replace(p)
 		if p == "" {
-			out[i] = "=" // an escape is always longer
+			out[i] = "=" // an escape is always longer, so this cannot collide
 		}
 	}
 	return strings.Join(out, ".")
@@ -242,7 +242,7 @@ func JoinName(parts []string) string {
 type Key struct {
 	Prefix string
 	Name   string // decoded
-	ID     string // of a waiter or a reader
+	ID     string // of a waiter or reader
 	Slot   int    // of a semaphore
 }
 
@@ -277,7 +277,7 @@ func ParseKey(key string) (Key, bool) {
 	return p, ok
 }
 
-// Kind returns the kind of the lock to which the key belongs.
+// Kind returns the kind of lock that the key belongs to.
 func (k Key) Kind() Kind {
 	switch k.Prefix {
 	case LockPrefix, WaitPrefix:
@@ -293,8 +293,8 @@ func (k Key) Waits() bool {
 	return k.Prefix == WaitPrefix || k.Prefix == RWaitPrefix || k.Prefix == SWaitPrefix
 }
 
-// KeyPatterns returns the patterns of the keys of locks whose names match pattern: of holders, writers and slots, of
-// readers, and of waiters. The error matches [ErrInvalidName].
+// KeyPatterns returns the patterns for the keys of locks whose names match pattern: those of holders, writers and
+// slots; those of readers; and those of waiters. The error matches [ErrInvalidName].
 func KeyPatterns(pattern string) (holders, readers, waiters []string, err error) {
 	encoded, err := EncodePattern(pattern)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// MaxGiven limits the size of a record that includes what its owner gave. It leaves room for what a claim, a renewal
-// and a break add.
+// MaxGiven limits the size of a record that contains what its owner supplied. It leaves room for what a claim, a
+// renewal and a break add.
 const MaxGiven = kvstore.MaxRecord - 2<<10
 
 // recordVersion is the version of the record format.
@@ -32,23 +32,23 @@ const recordVersion = 1
 type Status uint8
 
 const (
-	// StatusHeld is the record of a holder.
+	// StatusHeld marks a holder's record.
 	StatusHeld Status = iota + 1
-	// StatusWaiting is a place in a queue.
+	// StatusWaiting marks a place in a queue.
 	StatusWaiting
-	// StatusBroken is a holder's record that an operator has broken: it keeps others out until the holder has stopped
-	// or the lease is over.
+	// StatusBroken marks a holder's record that an operator has broken. The record keeps others out until the holder
+	// has stopped or the lease is over.
 	StatusBroken
-	// StatusGone is the body of a tombstone: released or given up.
+	// StatusGone marks a tombstone whose claim was released or given up.
 	StatusGone
-	// StatusGranted is the body of the tombstone of a waiter that was granted the lock with no place ahead of its own.
-	// Its successor is first now.
+	// StatusGranted marks the tombstone of a waiter that was granted the lock with no place ahead of its own, so its
+	// successor is now first.
 	StatusGranted
-	_ // 6, 7 and 8 mean nothing
+	_ // 6, 7 and 8 are unused
 	_
 	_
-	// StatusPassed is the body of the tombstone of a waiter that was granted the lock while others were ahead of it:
-	// out of turn, or alongside other readers. So its successor is not thereby first in the queue.
+	// StatusPassed marks the tombstone of a waiter that was granted the lock while others were ahead of it, either out
+	// of turn or alongside other readers, so its successor is not necessarily first.
 	StatusPassed
 )
 
@@ -59,40 +59,40 @@ type Body struct {
 	// Fixed marks a lease that is not renewed. A holder that leaves its record behind, for an adopter or for the rest
 	// of a minimum hold, sets it in its last renewal.
 	Fixed bool `msgpack:"f,omitempty"`
-	// Mode is the [Mode] of the claim: Shared in a reader's record and place.
+	// Mode is the claim's [Mode]. It is Shared in a reader's record and place.
 	Mode uint8 `msgpack:"m,omitempty"`
 	// Size is the number of goroutines behind the record: the waiters at a place or, for a lock, the holder and
 	// the waiters behind it. 0 means 1.
 	Size int32 `msgpack:"n,omitempty"`
-	// ID is the claim's id: 128 random bits, never used again.
+	// ID is the claim's id: 128 random bits, never reused.
 	ID string `msgpack:"id"`
 	// Client is the id of the client that made the claim.
 	Client string `msgpack:"c,omitempty"`
-	// Attempt is the number of the attempt that wrote an acquisition record, from 1. It is 0 in renewals.
+	// Attempt is the number of the attempt that wrote an acquisition record, counting from 1. It is 0 in renewals.
 	Attempt int `msgpack:"a,omitempty"`
-	// Renewal is the number of the renewal, from 1. It is 0 in acquisition records.
+	// Renewal is the number of the renewal, counting from 1. It is 0 in acquisition records.
 	Renewal uint64 `msgpack:"r,omitempty"`
-	// Token is the fencing token, or the ticket of a place; see [TokenOrTicket]. It is 0 in the write that first named
-	// this claim, whose revision it is made from.
+	// Token is the fencing token, or the ticket of a place: see [TokenOrTicket]. It is 0 in the write that first named
+	// this claim, because the token is derived from that write's revision.
 	Token uint64 `msgpack:"t,omitempty"`
 	// TTL is the TTL of the lease in seconds.
 	TTL int64 `msgpack:"l"`
 	// Since is when the claim began, in Unix milliseconds by its client's clock.
 	Since int64 `msgpack:"at,omitempty"`
-	// Waited is how long the claim had waited for the lock by then, in milliseconds, at least 1. It is 0 for a claim
-	// that did not queue.
+	// Waited is how long the claim had been waiting for the lock at Since, in milliseconds, at least 1. It is 0 for a
+	// claim that did not queue.
 	Waited int64 `msgpack:"w,omitempty"`
-	// Grants is the number of holders that the claim has had; 0 means 1. Waits is the total time that the holders after
-	// the first waited for the lock, in milliseconds.
+	// Grants is the number of holders that the claim has had; 0 means 1. Waits is how long the holders after the first
+	// waited for the lock in total, in milliseconds.
 	Grants uint64 `msgpack:"g,omitempty"`
 	Waits  int64  `msgpack:"gw,omitempty"`
 	// Lingers marks a lease that its client may keep idle for a while. In such a lease, InUse means that a goroutine
 	// was inside when the record was written.
 	Lingers bool    `msgpack:"k,omitempty"`
-	Permits Permits `msgpack:"q,omitempty"` // of the semaphore, as far as the claim knows; 0 for another lock
+	Permits Permits `msgpack:"q,omitempty"` // of the semaphore, according to the claim; 0 for other locks
 	InUse   bool    `msgpack:"u,omitempty"`
-	// By is set by a process that extends the lock with only its handle: the renewal counts only if the server stored
-	// it before By, in Unix milliseconds by the servers' clock. If it is 0, the renewal always counts.
+	// By is set by a process that extends the lock with only its handle. The renewal is void unless the server stored
+	// it before By, in Unix milliseconds by the servers' clock. If By is 0, there is no such limit.
 	By int64 `msgpack:"by,omitempty"`
 
 	// Purpose is for operators. No rule reads it.
@@ -103,17 +103,17 @@ type Body struct {
 	Started int64    `msgpack:"ps,omitempty"` // start of the process, in Unix milliseconds
 	Meta    metadata `msgpack:"d,omitempty"`
 
-	// For a broken record: the operator who broke it, the reason, and the time.
+	// In a broken record: the operator who broke it, the reason, and the time.
 	BrokenBy string `msgpack:"bb,omitempty"`
 	Reason   string `msgpack:"br,omitempty"`
 	BrokenAt int64  `msgpack:"ba,omitempty"`
 }
 
-// Purpose says why a record stays, or waits, for a long time by design. Alarms skip such records. Other packages
-// define their own words. It takes only 8 bytes, because every lease that a client holds has one.
+// Purpose says why a record stays, or waits, for a long time by design. Alarms skip such records. Other packages define
+// their own words. A Purpose takes only 8 bytes, because every lease that a client holds has one.
 type Purpose struct{ word unique.Handle[string] }
 
-// PurposeOf returns the purpose that word names, none if word is "".
+// PurposeOf returns the purpose named by word, or none if word is "".
 func PurposeOf(word string) (p Purpose) {
 	if word != "" {
 		p.word = unique.Make(word)
@@ -136,12 +136,12 @@ const (
 var (
 	// Job is the purpose of a finished job whose holder has left.
 	Job = PurposeOf("job")
-	// Rest is the purpose of the rest of a minimum hold whose holder has left.
+	// Rest is the purpose of the remainder of a minimum hold whose holder has left.
 	Rest = PurposeOf(rest)
 )
 
-// DecodeMsgpack implements [msgpack.CustomDecoder]. A value that cannot be a purpose counts as absent: a record must
-// not keep others out forever, or lose its place, because of a field that no rule reads.
+// DecodeMsgpack implements [msgpack.CustomDecoder]. A value that cannot be a purpose is treated as absent: a record
+// must neither keep others out forever nor lose its place because of a field that no rule reads.
 func (p *Purpose) DecodeMsgpack(d *msgpack.Decoder) error {
 	*p = Purpose{}
 	c, err := d.PeekCode()
@@ -163,8 +163,8 @@ type version uint8
 // Permits is the number of permits of a semaphore.
 type Permits uint16
 
-// narrow decodes a number. The codec would truncate a number that does not fit, and read version 257 as version 1.
-// narrow turns it into the largest number of the type, which no field allows.
+// narrow decodes a number. A number that does not fit becomes the largest number of the type, which no field allows.
+// The codec itself would truncate it, and read version 257 as version 1.
 func narrow[T ~uint8 | ~uint16](to *T, d *msgpack.Decoder) error {
 	n, err := d.DecodeInt64()
 	if *to = T(n); int64(*to) != n {
@@ -178,8 +178,8 @@ func (v *version) DecodeMsgpack(d *msgpack.Decoder) error { return narrow(v, d) 
 func (s *Status) DecodeMsgpack(d *msgpack.Decoder) error  { return narrow(s, d) }
 func (p *Permits) DecodeMsgpack(d *msgpack.Decoder) error { return narrow(p, d) }
 
-// metadata decodes entry by entry. The codec would make room for as many entries as a record announces, say a million,
-// before reading one. Every client that lists reads the records of all others.
+// metadata decodes entry by entry. Before reading the first entry, the codec would allocate as many as a record
+// announces, say a million, and every client that lists reads the records of all others.
 type metadata map[string]string
 
 // DecodeMsgpack implements [msgpack.CustomDecoder].
@@ -203,13 +203,13 @@ func (m *metadata) DecodeMsgpack(d *msgpack.Decoder) error {
 
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// Encode returns the value of a record that is not written again. It fails if the value is too large.
+// Encode returns the value of a record that is not renewed. It fails if the value is too large.
 func (b *Body) Encode() ([]byte, error) { return b.encode(func(int) int { return 0 }) }
 
 // EncodeKept returns the value of a record that its client renews, for a write that expects revision expect. A full
-// bucket on one server accepts a replacement that is not larger, so all records of a claim have the same size: the
-// fields that can grow, the digits of the expectation among the headers, and the padding add up to kept. Only new
-// metadata make a record larger. It fails if the value is too large.
+// bucket on a single server accepts a replacement that is not larger, so all records of a claim have the same size: the
+// fields that can grow, the digits of the expected revision in the headers, and the padding add up to kept. Only new
+// metadata make a record larger. EncodeKept fails if the value is too large.
 func (b *Body) EncodeKept(expect uint64) ([]byte, error) {
 	digits := len(strconv.AppendUint(make([]byte, 0, 20), expect, 10))
 	return b.encode(func(growing int) int {
@@ -223,7 +223,7 @@ const (
 	// other numbers, 1 each for Fixed and InUse, 18 for the keys of all these, restSize for Purpose, 16 for the digits
 	// of the expected revision, 2 more for the header of a map with more than 15 fields, and the minimum padding.
 	kept = 9 + 5*5 + 2 + 18 + restSize + 16 + 2 + minPadding
-	// restSize is the size of [Rest] with its key and its header, which the last record of a lease may contain.
+	// restSize is the size of [Rest] with its key and header, which a lease's last record may contain.
 	restSize = 3 + len(rest)
 	// minPadding is the size of empty padding: its key and the header of its value.
 	minPadding = 4
@@ -231,7 +231,7 @@ const (
 
 var spaces = strings.Repeat(" ", kept)
 
-// encode writes the map, and as many bytes of padding as padding returns for the size of the growing fields.
+// encode writes the map, and adds as many bytes of padding as padding returns for the size of the growing fields.
 func (b *Body) encode(padding func(growing int) int) ([]byte, error) {
 	b.Version = recordVersion
 	var count fieldWriter
@@ -257,20 +257,20 @@ func (b *Body) encode(padding func(growing int) int) ([]byte, error) {
 	return bytes.Clone(buf.Bytes()), err
 }
 
-// added limits what a claim and its renewals add to what the owner gave. A break adds more, and is refused if it does
-// not fit.
+// added limits what a claim and its renewals add to what the owner supplied. A break adds more, and is refused if that
+// does not fit.
 const added = 256
 
-// Fits reports whether the record, with what its owner gave, is small enough if a value may have at most most bytes. It
-// returns the number of bytes given, and the limit.
+// Fits reports whether the record, with what its owner supplied, is small enough when a value may have at most most
+// bytes. given is the record's size, and limit is the maximum for it.
 func (b Body) Fits(most int) (given, limit int, ok bool) {
 	limit = min(MaxGiven, most-added)
 	v, err := b.Encode()
 	return len(v), limit, err == nil && len(v) <= limit
 }
 
-// write writes the map that the tags above describe, with n fields and without its padding. The msgpack library itself
-// would allocate once per field, in every write of every lock.
+// write writes the map that the tags above describe, with n fields and without the padding. The msgpack library itself
+// would allocate once per field in every write of every lock.
 func (b *Body) write(enc *msgpack.Encoder, n int) error {
 	w := fieldWriter{enc: enc, err: enc.EncodeMapLen(n)}
 	b.fields(&w)
@@ -326,15 +326,15 @@ func (b *Body) fields(w *fieldWriter) {
 	w.number("ba", b.BrokenAt)
 }
 
-// fieldWriter writes fields that are not zero, or only counts them if it has no encoder.
+// fieldWriter writes fields that are not zero. Without an encoder, it only counts them.
 type fieldWriter struct {
 	enc     *msgpack.Encoder
 	n       int
-	growing int // bytes of the fields that can be larger in a later record of the claim
+	growing int // bytes of the fields that may be larger in a later record of the claim
 	err     error
 }
 
-// grows writes a number that can be larger in a later record of the claim.
+// grows writes a number that may be larger in a later record of the claim.
 func (w *fieldWriter) grows(key string, v uint64) {
 	if w.has(key, v != 0) {
 		w.err = w.enc.EncodeUint(v)
@@ -344,7 +344,7 @@ func (w *fieldWriter) grows(key string, v uint64) {
 	}
 }
 
-// intSize returns the number of bytes in the shortest form of a number.
+// intSize returns the number of bytes in the shortest encoding of a number.
 func intSize(v uint64) int {
 	switch {
 	case v <= math.MaxInt8:
@@ -359,7 +359,7 @@ func intSize(v uint64) int {
 	return 9
 }
 
-// mapHead returns the number of bytes by which the header of a map with n fields is longer than the shortest.
+// mapHead returns how much longer than the minimum the header of a map with n fields is, in bytes.
 func mapHead(n int) int {
 	if n <= 15 {
 		return 0
@@ -367,8 +367,8 @@ func mapHead(n int) int {
 	return 2
 }
 
-// has counts a field that is present. If there is an encoder, has writes the key, and reports whether the value has to
-// follow.
+// has counts a field if it is present. If there is an encoder, has also writes the key, and reports whether the value
+// must follow.
 func (w *fieldWriter) has(key string, there bool) bool {
 	if !there || w.err != nil {
 		return false
@@ -399,39 +399,39 @@ func (w *fieldWriter) text(key, v string) {
 	}
 }
 
-// ErrInvalidOption means that an option or a field of a request cannot be used.
+// ErrInvalidOption means that an option or a field of a request is not usable.
 var ErrInvalidOption = kvstore.ErrInvalidOption
 
 var errUnreadable = errors.New("unreadable record")
 
-// Decode reads a value. A value that it cannot read belongs to an unknown owner.
+// Decode decodes a value. A value that it cannot decode belongs to an unknown owner.
 func Decode(value []byte) (Body, error) {
 	var b Body
 	if len(value) == 0 || len(value) > kvstore.MaxRecord {
 		return Body{}, errUnreadable
 	}
-	// Unmarshal reuses decoders, which keep the room that a value made them allocate. A value that announces a length
-	// that is not there would cost another megabyte with each read. So this decoder is new.
+	// Unmarshal reuses decoders, which keep the memory that they allocated for a value. A value that announces a length
+	// it does not have would cost another megabyte with every read, so this decoder is new.
 	if err := msgpack.NewDecoder(bytes.NewReader(value)).Decode(&b); err != nil {
 		return Body{}, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	// The fields of another version may mean something else, and a record without an id names no claim.
+	// Fields of another version may have other meanings, and a record without an id names no claim.
 	if b.Version != recordVersion || b.ID == "" || b.Status < StatusHeld || b.Status > StatusPassed || b.TTL < 0 || b.TTL > int64(clock.MaxFixedTTL/time.Second) { //safety:record-judged
 		return Body{}, errUnreadable
 	}
-	if b.Permits > MaxPermits || int64(b.Token|b.Renewal|b.Grants) < 0 { // one is negative
+	if b.Permits > MaxPermits || int64(b.Token|b.Renewal|b.Grants) < 0 { // one of them is negative
 		return Body{}, errUnreadable
 	}
 	return b, nil
 }
 
-// Entry is a record as read.
+// Entry is a record as it was read.
 type Entry struct {
 	kvstore.Record
 	Body
-	// Unreadable marks a record that this library did not write: an unknown owner holds it.
+	// Unreadable marks a record that this library did not write, whose holder is unknown.
 	Unreadable bool
-	// Overdue marks a record in a view that was overdue by the server's clock.
+	// Overdue marks a record that was overdue by the server's clock when a view was made.
 	Overdue bool
 }
 
@@ -445,10 +445,10 @@ func Of(r kvstore.Record) Entry {
 	return Entry{Record: r, Body: b, Unreadable: err != nil} //safety:unknown-owner
 }
 
-// Zero reports whether there is no record at all.
+// Zero reports whether there is no record.
 func (e Entry) Zero() bool { return e.Revision == 0 }
 
-// TokenOrTicket returns the claim's fencing token or ticket. For an unreadable record, it is made from the revision,
+// TokenOrTicket returns the claim's fencing token or ticket. For an unreadable record, it is derived from the revision,
 // which shows how new the record is.
 func (e Entry) TokenOrTicket() uint64 {
 	if !e.Unreadable && e.Body.Token != 0 {
@@ -463,15 +463,14 @@ func (e Entry) Goroutines() int { return max(int(e.Size), 1) }
 // Granted returns the number of holders that the claim has had.
 func (e Entry) Granted() uint64 { return max(e.Grants, 1) }
 
-// Left reports whether the record looks like the last renewal of its holder, for views. The renewal of a lease that has
-// been fixed since its grant looks the same.
+// Left reports, for views, whether the record looks like its holder's last renewal. A renewal of a lease that has been
+// fixed since its grant looks the same.
 func (e Entry) Left() bool { return e.Status == StatusHeld && e.Fixed && e.Renewal > 0 && e.By == 0 }
 
 // Done reports whether the record marks a finished job.
 func (e Entry) Done() bool { return e.Left() && e.Purpose == Job }
 
-// Adopts reports whether the record's claim has adopted the lock from the claim of before, whose record it has
-// replaced.
+// Adopts reports whether the record's claim adopted the lock from the claim of before, the record that it replaced.
 func (e Entry) Adopts(before Entry) bool {
 	return e.Attempt > 0 && e.Body.Token != 0 && before.Left() && e.Body.Token == before.Body.Token && e.ID != before.ID
 }
@@ -479,7 +478,7 @@ func (e Entry) Adopts(before Entry) bool {
 // Live reports whether the record keeps others out.
 func (e Entry) Live() bool { return !e.Zero() && !e.Deleted }
 
-// ClaimID names the claim for operators. An unreadable record names none, so the name is made from its revision.
+// ClaimID names the claim for operators. An unreadable record names no claim, so the name is derived from its revision.
 func (e Entry) ClaimID() string {
 	if e.Unreadable {
 		return fmt.Sprintf("unreadable-%d", e.Revision)
@@ -487,37 +486,37 @@ func (e Entry) ClaimID() string {
 	return e.ID
 }
 
-// BrokenBecause names the operator who broke the record, and the reason, for an error or a log.
+// BrokenBecause names the operator who broke the record and the reason, for an error or a log.
 func (e Entry) BrokenBecause() string {
 	return "by " + plain.Text(e.BrokenBy) + ": " + plain.Text(e.Reason)
 }
 
-// StoredLate reports whether the record is a renewal that does not count because the server stored it too late: see By.
+// StoredLate reports whether the record is a renewal that is void because the server stored it too late: see By.
 func (e Entry) StoredLate() bool { return e.By != 0 && e.Time.UnixMilli() >= e.By }
 
-// From reports whether the claim with this id wrote the record.
+// From reports whether the record was written by the claim with this id.
 func (e Entry) From(id string) bool { return !e.Zero() && !e.Unreadable && e.ID == id }
 
 const (
-	// TombstoneLife is the time for which the server keeps a tombstone.
+	// TombstoneLife is how long the server keeps a tombstone.
 	TombstoneLife = time.Second
-	// Bypass is the time for which a client that has seen a queue empty may take the lock again without reading the
-	// queue. So the hot path stays at one round trip, and a new waiter waits at most that much longer.
+	// Bypass is how long a client that has seen an empty queue may take the lock again without reading the queue. This
+	// keeps the hot path at one round trip, and makes a new waiter wait at most that much longer.
 	Bypass = 100 * time.Millisecond
 )
 
-// OverdueSlack limits the difference between the clocks of two servers, one that stamped the record and one that
+// OverdueSlack limits the difference between the clocks of two servers, of which one stamped the record and the other
 // reports the time.
 const OverdueSlack = 300 * time.Millisecond
 
 // OverdueAt reports whether the entry, as read, no longer has a holder when the server's clock shows server. A record
-// without a TTL never ends, and an unreadable one belongs to an unknown holder.
+// without a TTL never becomes overdue, nor does an unreadable one, whose holder is unknown.
 func (e Entry) OverdueAt(server time.Time) bool {
 	return e.Live() && !e.Unreadable && e.Record.TTL > 0 && !server.Before(e.Time.Add(e.Record.TTL+OverdueSlack)) //safety:overdue
 }
 
-// Queue returns the places among records, in the order of their tickets. An unreadable record does not count as a
-// place: it must not hold up the queue.
+// Queue returns the places among records, ordered by ticket. It leaves out unreadable records, which must not hold up
+// the queue.
 func Queue(records []kvstore.Record) []Entry {
 	queue := make([]Entry, 0, len(records))
 	for _, r := range records {
@@ -529,7 +528,7 @@ func Queue(records []kvstore.Record) []Entry {
 	return queue
 }
 
-// SortByTicket sorts a queue. It cannot sort by revision, which a renewal changes.
+// SortByTicket sorts a queue by ticket. It cannot sort by revision, because a renewal changes the revision.
 func SortByTicket(queue []Entry) {
 	slices.SortFunc(queue, func(a, b Entry) int { return cmp.Compare(a.TokenOrTicket(), b.TokenOrTicket()) })
 }

@@ -249,7 +249,7 @@ func (l *Lease) Ended(now clock.Instant) bool {
 }
 
 // Validity returns the end of the lease's validity, which is the earliest possible time if the lease has ended. mayIdle
-// reports whether other clients must assume from the record that the lease may be idle now.
+// reports whether the record tells other clients that the lease may be idle now.
 func (l *Lease) Validity(now clock.Instant) (until clock.Instant, mayIdle bool) {
 	l.s.Lock()
 	defer l.s.Unlock()
