@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Join is [errors.Join] with its text on one line, for logs.
+// Join is like [errors.Join], but with its text on one line, for logs.
 func Join(errs ...error) error {
 	errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil })
 	switch len(errs) {
@@ -28,7 +28,7 @@ func (j *joined) Error() string {
 
 func (j *joined) Unwrap() []error { return j.all }
 
-// EndOf returns why ctx has ended: its error and, where they differ, its cause, on one line.
+// EndOf returns why ctx has ended: its error and, if that is different, its cause, on one line.
 func EndOf(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {

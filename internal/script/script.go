@@ -1,6 +1,6 @@
-// Package script has the locks that lockctl takes for scripts. No process renews such a lock. Its record
-// keeps the status held after the process that took the lock has ended, and the processes of the script
-// extend and release the lock by its handle.
+// Package script provides the locks that lockctl takes for scripts. No process renews such a lock. Its
+// record stays held after the process that took the lock has ended, and the script's processes extend and
+// release the lock by its handle.
 package script
 
 import (
@@ -18,17 +18,17 @@ import (
 	lockadmin "github.com/natslock/locks/natslock/admin"
 )
 
-// Handle names a lock of a script. Processes pass it on as text, and a script can use it any number of
-// times. It is not a secret: every client that may write the lock's record can use it.
+// Handle identifies a script's lock. Processes pass it on as text, and a script can use it any number of
+// times. It is not a secret: any client that may write the lock's record can use it.
 type Handle struct {
 	admin.Left
 	TTL time.Duration // as requested when the lock was taken
 }
 
-// Lasts says when a lock ends unless it is extended.
+// Lasts says how long a lock lasts unless it is extended.
 type Lasts = admin.Extended
 
-// handleText begins the text of every handle.
+// handleText is the prefix of every handle's text.
 const handleText = "natslock-script-1"
 
 // Kind returns the lock's kind.
@@ -45,7 +45,7 @@ func (h Handle) Mode() lockadmin.Mode {
 	return lockadmin.Exclusive
 }
 
-// Slot returns the permit of a semaphore.
+// Slot returns the number of the semaphore permit, if the lock is one.
 func (h Handle) Slot() (n int, ok bool) { return h.key().Slot, h.key().Prefix == record.SlotPrefix }
 
 func (h Handle) key() record.Key {
@@ -58,7 +58,7 @@ func (h Handle) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%s:%s:%s:%d:%d", handleText, h.Key, h.ID, h.Token, int64(h.TTL/time.Second)), nil
 }
 
-// UnmarshalText parses the text of a handle. If it fails, the error matches natslock.ErrInvalid and h is
+// UnmarshalText parses the text of a handle. On failure, the error matches natslock.ErrInvalid and h is
 // unchanged.
 func (h *Handle) UnmarshalText(text []byte) error {
 	fields := strings.Split(string(text), ":")
@@ -84,7 +84,7 @@ func (h *Handle) UnmarshalText(text []byte) error {
 
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
-// For makes the locks of a client name the script's process as their holder.
+// For returns an option that makes a client's locks name the script's process as their holder.
 func For(pid int) natslock.Option { return inside.Process(pid) }
 
 // Options returns the options for acquiring a lock for a handle.
@@ -93,11 +93,11 @@ func Options() []natslock.LockOption {
 }
 
 // Leave ends l, which the client does not renew, and leaves its record to whoever has the handle. ttl is
-// the TTL of the lock. The error matches natslock.ErrLost if the lock was already lost.
+// the lock's TTL. The error matches natslock.ErrLost if the lock was already lost.
 func Leave(l *natslock.Lock, ttl time.Duration) (Handle, Lasts, error) {
 	t := clock.NewTerms(clock.CeilSecond(ttl))
 	h := Handle{admin.Left{ID: l.ID(), Token: l.Token()}, t.TTL}
-	valid := l.Remaining() // Leave ends l
+	valid := l.Remaining() // read before Leave ends l
 	key, err := inside.Leave(l)
 	if err != nil {
 		return Handle{}, Lasts{}, err
@@ -106,8 +106,8 @@ func Leave(l *natslock.Lock, ttl time.Duration) (Handle, Lasts, error) {
 	return h, Lasts{TTL: t.TTL, Margin: t.Margin, Until: clock.Now().Add(valid)}, nil
 }
 
-// Extend gives the lock a TTL from now on: ttl, or the handle's if ttl is 0. It never shortens the time
-// that the lock has left. The error matches natslock.ErrLost if the lock was lost.
+// Extend gives the lock a TTL that starts now: ttl, or the handle's TTL if ttl is 0. It never shortens
+// the time that the lock has left. The error matches natslock.ErrLost if the lock was lost.
 func (h Handle) Extend(ctx context.Context, c *natslock.Client, ttl time.Duration) (Lasts, error) {
 	a, err := adminOf(ctx, c)
 	if err != nil {

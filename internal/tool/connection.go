@@ -12,13 +12,13 @@ import (
 	"golang.org/x/net/proxy"
 )
 
-// Connection says how to reach the server, by the flags, variables and contexts of the nats
-// command. A flag overrides the environment, which overrides the context. The ways to log in
-// count as one setting: if a flag names one, the others from the environment and the context
-// are ignored.
+// Connection says how to reach the server, by means of the nats command's flags, variables and
+// contexts. A flag overrides the environment, which overrides the context. All login methods
+// together are one setting: if a flag selects one, those in the environment and the context are
+// ignored.
 //
-// A command embeds Connection in the structure that kong fills, and then calls
-// [Connection.Parsed] and [Connection.Verify].
+// A command embeds Connection in the struct that kong fills, and then calls [Connection.Parsed]
+// and [Connection.Verify].
 type Connection struct {
 	Server      string        `short:"s" env:"NATS_URL" placeholder:"URL" help:"Servers to connect to, separated by commas (default nats://127.0.0.1:4222)."`
 	Context     string        `env:"NATS_CONTEXT" placeholder:"NAME" help:"Context of the nats command, or a file that holds one (default the selected one)."`
@@ -41,13 +41,12 @@ type Connection struct {
 	Timeout     time.Duration `env:"NATS_TIMEOUT" default:"5s" placeholder:"DURATION" help:"Limit for connecting and for single requests (default ${default})."`
 
 	given   map[string]bool // flags on the command line, by name
-	source  string          // what named the servers of the last Dial; "" if nothing did
-	by      string          // what gave its login; "" if nothing did
-	expired string          // message that the token of its login has expired, with the remedy; "" if it is valid
+	source  string          // what named the servers for the last Dial; "" if nothing did
+	by      string          // what supplied its login; "" if nothing did
+	expired string          // message that its login's token has expired, with the remedy; "" if the token is valid
 }
 
-// Parsed records which flags are on the command line. It leaves out those set by the
-// environment.
+// Parsed records which flags are on the command line, as opposed to set by the environment.
 func (c *Connection) Parsed(ctx *kong.Context) {
 	c.given = make(map[string]bool)
 	for _, p := range ctx.Path {
@@ -60,7 +59,7 @@ func (c *Connection) Parsed(ctx *kong.Context) {
 // Given reports whether flag is on the command line.
 func (c *Connection) Given(flag string) bool { return c.given[flag] }
 
-// layer is the origin of a setting. The greater one takes precedence.
+// layer is where a setting comes from. A higher layer takes precedence.
 type layer int
 
 const (
@@ -80,16 +79,16 @@ func (c *Connection) layer(name string, value ...string) layer {
 	return fromEnvironment
 }
 
-// login is one way to log in.
+// login is a login method.
 type login struct {
 	name  string
 	layer layer
 	apply func(*nats.Options) error
 }
 
-// login returns the way to log in that takes precedence. Its layer is nowhere if only the
-// context has one. Two flags that contradict each other are an error. Among variables the order
-// is that of the nats command.
+// login returns the login method that takes precedence. Its layer is nowhere if only the context
+// has one. Two flags that contradict each other are an error. Among variables, the order is that
+// of the nats command.
 func (c *Connection) login() (best login, err error) {
 	ways := []login{
 		{"--user", max(c.layer("user", c.User), c.layer("password", c.Password)), c.applyUser},
@@ -118,8 +117,8 @@ func (c *Connection) applyUser(o *nats.Options) error {
 	return nil
 }
 
-// Verify returns an error if settings from flags and environment contradict each other,
-// whatever the context.
+// Verify returns an error if settings from flags and the environment contradict each other,
+// whatever the context says.
 func (c *Connection) Verify() error {
 	switch {
 	case c.Timeout <= 0:
@@ -137,7 +136,7 @@ func (c *Connection) Verify() error {
 	return err
 }
 
-// servers returns the URLs of the servers and the layer they come from.
+// servers returns the servers' URLs and the layer that they come from.
 func (c *Connection) servers(of Context) (urls []string, from layer, err error) {
 	from = c.layer("server", c.Server)
 	source := "--server"
@@ -164,8 +163,8 @@ func (c *Connection) servers(of Context) (urls []string, from layer, err error) 
 	return urls, from, nil
 }
 
-// settle applies the settings from flags and environment to the options, and below them those
-// from the context.
+// settle applies the settings from flags and the environment to the options, and falls back to
+// those from the context.
 func (c *Connection) settle(of Context, o *nats.Options) error {
 	login, err := c.login()
 	if err != nil {
@@ -224,8 +223,8 @@ func (c *Connection) settle(of Context, o *nats.Options) error {
 	return c.applyTransport(o, "--socks-proxy")
 }
 
-// applyTransport applies the settings below the login to the options. An error names the
-// proxy's setting, proxy.
+// applyTransport applies the transport settings to the options. Errors name the proxy's setting
+// by proxy.
 func (c *Connection) applyTransport(o *nats.Options, proxy string) error {
 	var opts []nats.Option
 	if c.TLSCert != "" {

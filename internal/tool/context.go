@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Context has the settings of a context of the nats command that say how to reach a server.
-// Login and files are references: see [secret].
+// Context holds the settings of a nats command context that say how to reach a server. The
+// login and the files are references: see [secret].
 type Context struct {
 	URL         string `json:"url"`
 	User        string `json:"user"`
@@ -36,14 +36,14 @@ type Context struct {
 	APIPrefix   string `json:"jetstream_api_prefix"`
 }
 
-// readContext reads a context by its name or by a file name that ends with .json. Without a
-// name it reads the selected one, which is empty if there is none.
+// readContext reads a context by its name, or from a file whose name ends in .json. Without a
+// name it reads the selected context, which is empty if none is selected.
 func readContext(name string) (c Context, err error) {
 	file := name
 	if abs, err := filepath.Abs(name); !strings.HasSuffix(name, ".json") || err != nil || !isFile(abs) {
 		dir, err := configDir()
 		if name == "" {
-			// A service may have no home directory, or may not enter it. Then no context is
+			// A service may have no home directory, or no access to it. Then no context is
 			// selected.
 			selected := filepath.Join(dir, "context.txt")
 			if _, missing := os.Stat(selected); err != nil || missing != nil {
@@ -81,7 +81,7 @@ func readContext(name string) (c Context, err error) {
 	return c, nil
 }
 
-// configDir returns the directory of the nats command's settings.
+// configDir returns the directory that holds the nats command's settings.
 func configDir() (string, error) {
 	parent := os.Getenv("XDG_CONFIG_HOME")
 	if parent == "" {
@@ -94,8 +94,8 @@ func configDir() (string, error) {
 	return filepath.Join(parent, "nats"), nil
 }
 
-// login names the context's way to log in; "" if it has none. The order is that of the nats
-// command.
+// login returns the name of the context's login method, or "" if it has none. The order of
+// precedence is that of the nats command.
 func (c *Context) login() string {
 	for _, way := range []struct{ name, value string }{
 		{"user", c.User}, {"creds", c.Creds}, {"nsc", c.NSC}, {"nkey", c.Nkey}, {"user_jwt", c.JWT}, {"token", c.Token},
@@ -107,7 +107,7 @@ func (c *Context) login() string {
 	return ""
 }
 
-// applyLogin applies the context's way to log in to the options.
+// applyLogin applies the context's login method to the options.
 func (c *Context) applyLogin(o *nats.Options) (err error) {
 	switch c.login() {
 	case "user":
@@ -126,8 +126,8 @@ func (c *Context) applyLogin(o *nats.Options) (err error) {
 	return err
 }
 
-// transport returns the context's settings below the login that over does not override. It
-// refuses those that it cannot honour.
+// transport returns the context's transport settings, except those that over overrides. It
+// rejects settings that it cannot honour.
 func (c *Context) transport(over *Connection) (below Connection, err error) {
 	if over.TLSCert == "" {
 		switch {

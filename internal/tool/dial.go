@@ -16,8 +16,8 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// Dial connects. opts override all other settings. It returns the servers that it tried,
-// without credentials, and the context's settings for [Connection.JetStream].
+// Dial connects to the server. opts override all other settings. Dial also returns the servers
+// that it tried, without credentials, and the context's settings for [Connection.JetStream].
 func (c *Connection) Dial(opts ...nats.Option) (nc *nats.Conn, servers string, of Context, err error) {
 	if !c.NoContext {
 		if of, err = readContext(c.Context); err != nil {
@@ -33,13 +33,13 @@ func (c *Connection) Dial(opts ...nats.Option) (nc *nats.Conn, servers string, o
 	return nc, servers, of, err
 }
 
-// ofContext turns err into an error that names the chosen context.
+// ofContext wraps err in an error that names the chosen context.
 func (c *Connection) ofContext(err error) error {
 	return Usagef("%s: %w; choose one with --context, or --no-context", c.contextTitle(), err)
 }
 
-// ConnectError turns an error of [Connection.Dial] into a message that names the servers it
-// tried. remedy is the advice to give if no server answers and no setting has named one.
+// ConnectError turns an error from [Connection.Dial] into a message that names the servers it
+// tried. remedy is the advice to give if no server answers and no setting named one.
 func (c *Connection) ConnectError(servers string, err error, remedy string) error {
 	if _, ok := errors.AsType[*Error](err); ok {
 		return err
@@ -74,7 +74,7 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 	return Exitf(ExitUnavailable, "cannot connect to %s: %w", servers, err)
 }
 
-// TLSRemedy returns the remedy for a TLS error, "" if the error needs no further explanation.
+// TLSRemedy returns the remedy for a TLS error, or "" if the error needs no further explanation.
 func TLSRemedy(err error) string {
 	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError
@@ -96,7 +96,7 @@ func TLSRemedy(err error) string {
 	return ""
 }
 
-// contextTitle names the context in a message.
+// contextTitle returns a phrase that names the context, for messages.
 func (c *Connection) contextTitle() string {
 	if c.Context == "" {
 		return "the selected context"
@@ -109,8 +109,8 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// JetStream returns the JetStream that flags, environment or context name. A domain is a prefix
-// of its API, so a flag for one of them overrides the other in the context.
+// JetStream returns the JetStream that the flags, the environment or the context select. A domain
+// is a prefix of the API, so setting either one overrides both settings of the context.
 func (c *Connection) JetStream(nc *nats.Conn, of Context) (js jetstream.JetStream, err error) {
 	domain, prefix := c.Domain, c.APIPrefix
 	if domain == "" && prefix == "" {
@@ -130,8 +130,8 @@ func (c *Connection) JetStream(nc *nats.Conn, of Context) (js jetstream.JetStrea
 	return js, nil
 }
 
-// ConnectionOf returns a function that returns the number of nc's connection if it is up,
-// counted from 1, and 0 otherwise.
+// ConnectionOf returns a function that returns the number of nc's current connection, counting
+// from 1, or 0 if nc is not connected.
 func ConnectionOf(nc *nats.Conn) func() uint64 {
 	return func() uint64 {
 		if !nc.IsConnected() {

@@ -11,8 +11,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Exit codes. "lockctl run" also returns the exit code of its command, so its own codes are
-// those of sysexits.h and of the shells, which commands avoid for the same reason. 1 is what
+// Exit codes. Because "lockctl run" also returns the exit code of its command, its own codes
+// are those of sysexits.h and of shells, which commands avoid for the same reason. 1 is what
 // flock returns for a conflict.
 const (
 	ExitConflict    = 1   // run: the lock was not free in time. elect: nobody leads. extend, release: a used handle. break: nothing was broken
@@ -21,7 +21,7 @@ const (
 	ExitInternal    = 70  // EX_SOFTWARE: any other error
 	ExitLost        = 75  // EX_TEMPFAIL: the lock was lost and the command was ended
 	ExitPermission  = 77  // EX_NOPERM: the server refuses this user
-	ExitConfig      = 78  // EX_CONFIG: no bucket, or it is not fit for locks
+	ExitConfig      = 78  // EX_CONFIG: no bucket, or one that is not fit for locks
 	ExitNotExec     = 126 // as in shells: found, but not executable
 	ExitNotFound    = 127 // as in shells: no such command
 	ExitSignal      = 128 // as in shells: plus the signal's number
@@ -44,16 +44,16 @@ func (e *Error) Error() string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Exitf returns an [Error] with a code and the text of [fmt.Errorf].
+// Exitf returns an [Error] with this exit code and the text of [fmt.Errorf].
 func Exitf(code int, format string, args ...any) error {
 	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
 }
 
-// Usagef is [Exitf] for a wrong command line.
+// Usagef is [Exitf] for an invalid command line.
 func Usagef(format string, args ...any) error { return Exitf(ExitUsage, format, args...) }
 
-// CodeOf returns the exit code for an error: that of an [Error], or the one for an error of
-// the library or of NATS. It is 0 for nil.
+// CodeOf returns the exit code for err, which is that of an [Error] or the one that fits an
+// error of the library or of NATS. It is 0 for nil.
 func CodeOf(err error) int {
 	if err == nil {
 		return 0

@@ -10,8 +10,8 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// Names lets arguments and flags of the type "name" take the name of a lock, or a pattern, as it is
-// shown: in double quotes if it is not UTF-8, contains unprintable characters, or begins with a
+// Names lets arguments and flags of type "name" take the name of a lock, or a pattern, as it is
+// displayed: in double quotes if it is not UTF-8, contains unprintable characters, or begins with a
 // double quote.
 var Names = kong.NamedMapper("name", kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
 	var text string
@@ -33,8 +33,8 @@ var Names = kong.NamedMapper("name", kong.MapperFunc(func(ctx *kong.DecodeContex
 	return nil
 }))
 
-// CheckArguments returns an error if an argument is not UTF-8: the parser would replace each
-// invalid byte.
+// CheckArguments returns an error if an argument is not UTF-8, because the parser would replace
+// each invalid byte.
 func CheckArguments(args []string) error {
 	for _, arg := range args {
 		if !utf8.ValidString(arg) {

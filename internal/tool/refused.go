@@ -8,27 +8,27 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// RefusedNotifications reports whether err says that the server refused a subscription to the
-// bucket's notifications, because the user's permissions do not include the subject.
+// RefusedNotifications reports whether err means that the server refused a subscription to the
+// bucket's notifications because the user's permissions do not include the subject.
 func RefusedNotifications(nc *nats.Conn, err error) bool {
 	subject, ok := refusedSubscription(err)
 	return ok && !strings.HasPrefix(subject, inbox(nc))
 }
 
-// RefusedAnswers reports whether err says that the server refused the subscription to its
-// answers. The subjects of answers begin with the inbox prefix.
+// RefusedAnswers reports whether err means that the server refused the subscription to its replies,
+// whose subjects begin with the inbox prefix.
 func RefusedAnswers(nc *nats.Conn, err error) bool {
 	subject, ok := refusedSubscription(err)
 	return ok && strings.HasPrefix(subject, inbox(nc))
 }
 
-// inbox returns the beginning of the subjects of answers.
+// inbox returns the prefix of reply subjects.
 func inbox(nc *nats.Conn) string {
 	return cmp.Or(nc.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, ".")) + "."
 }
 
-// refusedSubscription returns the subject of the subscription that the server refused, if err
-// says so.
+// refusedSubscription returns the subject of the subscription that the server refused, if that is
+// what err reports.
 func refusedSubscription(err error) (subject string, ok bool) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return "", false

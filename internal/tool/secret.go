@@ -19,13 +19,13 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// A reference says where a credential is. The nats command knows these: a file, by its path or as
-// file://, with ~ and variables; env://NAME, a variable; data:;base64,TEXT, the credential itself,
-// as written by "nats context add --embed"; nsc://OPERATOR/ACCOUNT/USER, read with the command nsc;
-// and op://VAULT/ITEM/FIELD, read with the command op. Errors never quote a data: reference.
+// A reference says where a credential is. The nats command accepts these: a file, given as a path or
+// as file://, with ~ and variables; env://NAME, a variable; data:;base64,TEXT, the credential itself,
+// as written by "nats context add --embed"; nsc://OPERATOR/ACCOUNT/USER, read with the nsc command;
+// and op://VAULT/ITEM/FIELD, read with the op command. Errors never quote a data: reference.
 
-// reference splits a reference into its kind, "" for a file, and the file's path or the text after
-// the kind.
+// reference splits a reference into its kind, which is "" for a file, and the file's path or the text
+// after the kind.
 func reference(ref string) (kind, rest string) {
 	for _, kind := range []string{"file://", "env://", "nsc://", "op://", "data:"} {
 		if len(ref) >= len(kind) && strings.EqualFold(ref[:len(kind)], kind) {
@@ -49,7 +49,7 @@ func expanded(path string) string {
 	return path
 }
 
-// secret reads what a reference points to.
+// secret reads the credential that a reference points to.
 func secret(ref string) ([]byte, error) {
 	kind, rest := reference(ref)
 	switch kind {
@@ -78,8 +78,8 @@ func secret(ref string) ([]byte, error) {
 	return os.ReadFile(rest)
 }
 
-// literal returns the value of a setting whose text may be a reference, but not a plain path.
-// Usually the text itself is the value.
+// literal returns the value of a setting that may be a reference, but not a plain path. Usually the
+// text itself is the value.
 func literal(setting, text string) (string, error) {
 	if kind, _ := reference(text); kind == "" && !strings.HasPrefix(strings.ToLower(text), "file://") {
 		return text, nil
@@ -113,7 +113,7 @@ func nscProfile(user string) (p nscOutput, err error) {
 	return p, nil
 }
 
-// output runs another command that prints a credential.
+// output returns the output of a command that prints a credential.
 func output(name string, args ...string) ([]byte, error) {
 	cmd := exec.Command(name, args...)
 	var said bytes.Buffer
@@ -128,7 +128,8 @@ func output(name string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// applyCreds logs in by credentials. A file is read again for each connection.
+// applyCreds makes the client log in with credentials. A credentials file is read again for each
+// connection.
 func applyCreds(setting, ref string, o *nats.Options) error {
 	kind, path := reference(ref)
 	if kind == "" {
@@ -160,7 +161,7 @@ func applyNkey(setting, ref string, o *nats.Options) error {
 	return nats.Nkey(public, key.Sign)(o)
 }
 
-// applyJWT makes the client log in by a user's token and the seed of its nkey. Each may be a
+// applyJWT makes the client log in with a user's token and the seed of its nkey. Each may be a
 // reference or the text itself. A bearer token needs no seed.
 func applyJWT(setting, jwt, seedSetting, seed string, o *nats.Options) error {
 	token, err := fileOrLiteral(setting, jwt)
@@ -182,7 +183,7 @@ func applyJWT(setting, jwt, seedSetting, seed string, o *nats.Options) error {
 	return nats.UserJWT(func() (string, error) { return token, nil }, sign)(o)
 }
 
-// jwtEnd returns when a token expires, the zero time if it never does or is not a token.
+// jwtEnd returns when a token expires, or the zero time if it never does or is not a token.
 func jwtEnd(token string) time.Time {
 	var claims struct {
 		Expires int64 `json:"exp"`

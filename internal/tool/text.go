@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// WithoutCredentials removes user, password and token from each URL of a comma-separated
-// list, even from malformed ones.
+// WithoutCredentials removes the user, password and token from each URL in a comma-separated
+// list, even if the URL is malformed.
 func WithoutCredentials(list string) string {
 	urls := strings.Split(list, ",")
 	for i, raw := range urls {
@@ -30,17 +30,17 @@ func WithoutCredentials(list string) string {
 var errURL = errors.New(`not a valid URL; write the scheme before each login, and "/", "?", "#", "@", "," and "%" in a password as %2F, %3F, %23, %40, %2C and %25`)
 
 // checkURLs returns an error if one of the URLs is malformed. The error never contains a
-// login. A client that connects to a malformed URL may send the login without TLS, or show
+// login. A client that connects to a malformed URL might send the login without TLS, or show
 // part of the password as the host.
 func checkURLs(urls ...string) error {
 	for i, raw := range urls {
 		if i > 0 && strings.Contains(raw, "@") && !strings.Contains(raw, "://") {
-			return errURL // the rest of a password with a comma
+			return errURL // the rest of a password that contains a comma
 		}
 	}
 	for _, raw := range urls {
 		withScheme := raw
-		if !strings.Contains(raw, "://") { // as nats.go completes it
+		if !strings.Contains(raw, "://") { // nats.go adds this scheme
 			withScheme = "nats://" + raw
 		}
 		u, err := url.Parse(withScheme)
@@ -54,7 +54,7 @@ func checkURLs(urls ...string) error {
 	return nil
 }
 
-// WithoutURL returns err without the URL that it names, which may contain a login.
+// WithoutURL returns err without its URL, which may contain a login.
 func WithoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err

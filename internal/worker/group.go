@@ -5,18 +5,18 @@ import (
 	"sync"
 )
 
-// Group runs functions on goroutines of their own, which outlive their callers. A Close waits for them.
+// Group runs each function on its own goroutine, which outlives the caller. Closing the client waits for all of them.
 type Group struct {
-	ctx context.Context // of the functions; it ends when Close gives up on them
+	ctx context.Context // passed to the functions; it ends when Close gives up on them
 	end context.CancelFunc
 
 	mu    sync.Mutex
 	ended bool
-	n     int           // running
-	idled chan struct{} // closed when n falls to 0; nil if no Wait needs it
+	n     int           // number of running functions
+	idled chan struct{} // closed when n drops to 0; nil if no Wait needs it
 }
 
-// NewGroup returns a group in which nothing runs.
+// NewGroup returns an empty group.
 func NewGroup() *Group {
 	g := &Group{}
 	g.ctx, g.end = context.WithCancel(context.Background())
@@ -26,8 +26,8 @@ func NewGroup() *Group {
 // Context returns the context of the group's functions.
 func (g *Group) Context() context.Context { return g.ctx }
 
-// Begin registers work that the caller itself does, and ends with Done. It returns false after a Cancel; Done must not
-// be called then.
+// Begin registers work that the caller does itself and ends with Done. It returns false after Cancel, in which case
+// Done must not be called.
 func (g *Group) Begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -38,7 +38,7 @@ func (g *Group) Begin() bool {
 	return true
 }
 
-// Done ends work that Begin has registered.
+// Done ends work that was registered with Begin.
 func (g *Group) Done() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -48,14 +48,14 @@ func (g *Group) Done() {
 	}
 }
 
-// Go runs fn. After a Cancel it does nothing.
+// Go runs fn on a new goroutine. After Cancel, it does nothing.
 func (g *Group) Go(fn func(ctx context.Context)) {
 	if g.Begin() {
 		go func() { defer g.Done(); fn(g.ctx) }()
 	}
 }
 
-// Cancel refuses further functions and ends the context of the running ones.
+// Cancel rejects further functions and ends the context of the running ones.
 func (g *Group) Cancel() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -63,8 +63,8 @@ func (g *Group) Cancel() {
 	g.end()
 }
 
-// Wait waits until nothing runs, or until ctx ends. A [sync.WaitGroup] would not do, because functions begin during the
-// wait.
+// Wait waits until nothing is running or ctx ends. A [sync.WaitGroup] would not do, because functions may begin during
+// the wait.
 func (g *Group) Wait(ctx context.Context) {
 	g.mu.Lock()
 	if g.n == 0 {

@@ -1,4 +1,4 @@
-// Package worker runs functions one after another on a goroutine of their own.
+// Package worker runs functions in the background, either one after another or each on its own goroutine.
 package worker
 
 import (
@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// linger is the time for which a worker's goroutine stays without work. A new goroutine for every lock would have to
+// linger is how long a worker's goroutine stays when there is no work. A new goroutine for every lock would have to
 // grow its stack each time.
 const linger = time.Second
 
-// Worker runs functions one after another on a goroutine that exists only while there are any, and a little longer. The
-// queue has no limit, so that adding never blocks.
+// Worker runs functions one after another on a goroutine that exists only while there is work, and a little longer. The
+// queue is unbounded, so adding never blocks.
 type Worker struct {
 	mu      sync.Mutex
 	queue   []func()
@@ -23,18 +23,18 @@ type Worker struct {
 	stopped bool
 	wake    chan struct{}
 	wg      sync.WaitGroup
-	own     chan struct{} // closed when one of the worker's functions stops it; see [Worker.StopWithin]
+	own     chan struct{} // closed when one of the worker's functions stops the worker; see [Worker.StopWithin]
 	ownOnce sync.Once
 	made    time.Time
-	begun   atomic.Int64 // when it began to run the present functions, since made; 0 if it runs none
+	begun   atomic.Int64 // when the worker began to run its current functions, since made; 0 if it runs none
 }
 
-// New returns a worker without work.
+// New returns an idle worker.
 func New() *Worker {
 	return &Worker{wake: make(chan struct{}, 1), own: make(chan struct{}), made: time.Now()}
 }
 
-// Add queues fn. It returns false, and does not run fn, if the worker was stopped.
+// Add queues fn. It returns false, and does not run fn, if the worker has been stopped.
 func (w *Worker) Add(fn func()) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,7 +61,7 @@ func (w *Worker) run() {
 	timer := time.NewTimer(linger)
 	defer timer.Stop()
 	var batch []func()
-	used, idle := false, false // since the timer was set; when it fired
+	used, idle := false, false // work ran since the timer was set; none had when it fired
 	for {
 		w.mu.Lock()
 		batch, w.queue = w.queue, batch[:0]
@@ -81,7 +81,7 @@ func (w *Worker) run() {
 		w.begun.Store(0)
 		if idle = false; len(batch) > 0 {
 			used = true
-			if cap(batch) > 1024 { // of a burst
+			if cap(batch) > 1024 { // left over from a burst
 				batch = nil
 			}
 			continue
@@ -95,7 +95,7 @@ func (w *Worker) run() {
 	}
 }
 
-// Busy returns the time for which the worker has been running its present functions, or 0.
+// Busy returns how long the worker has been running its current functions, or 0 if it runs none.
 func (w *Worker) Busy() time.Duration {
 	if begun := w.begun.Load(); begun != 0 {
 		return time.Since(w.made) - time.Duration(begun)
@@ -103,8 +103,8 @@ func (w *Worker) Busy() time.Duration {
 	return 0
 }
 
-// Stop refuses new work and waits for what is queued, until ctx ends, or until one of the queued functions would wait
-// for Stop itself: see [Worker.StopWithin].
+// Stop rejects new work and waits for the queued functions until ctx ends, or until one of them would wait for Stop
+// itself: see [Worker.StopWithin].
 func (w *Worker) Stop(ctx context.Context) {
 	w.mu.Lock()
 	w.stopped = true
@@ -119,13 +119,13 @@ func (w *Worker) Stop(ctx context.Context) {
 	}
 }
 
-// StopWithin tells the worker that one of its own functions stops it. From then on no Stop waits for the worker,
-// because it would wait for that function.
+// StopWithin tells the worker that one of its own functions is stopping it. After that, no Stop waits for the worker,
+// because it would be waiting for that function.
 func (w *Worker) StopWithin() { w.ownOnce.Do(func() { close(w.own) }) }
 
-// Within reports whether the caller runs in a function of a worker.
+// Within reports whether the caller is running inside a worker's function.
 func Within() bool {
-	pcs := make([]uintptr, 1024) // a deep observer
+	pcs := make([]uintptr, 1024) // deep enough for an observer's stack
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
 	for {
 		f, more := frames.Next()
