@@ -163,7 +163,7 @@ func (a *Call) TakeOver(from *Call) {
 	a.bid.Caller, a.bid.Once, a.bid.Draft.Body, a.bid.Draft.Begun = a, a.Req.Once, body, a.Begun
 }
 
-// GivesUp records what was known when the call gave up. claims reports whether the pending claim is the call's own.
+// GivesUp records what was known when the call gave up. claims is true if the pending claim is the call's own.
 func (a *Call) GivesUp(seen *LockState, outage error, claims bool) {
 	a.seen, a.outage = seen, outage
 	if claims && a.bid != nil {
@@ -202,7 +202,7 @@ func (a *Call) Await(gone <-chan struct{}) { a.leaves(gone) }
 // ended.
 func (a *Call) leaves(left ...<-chan struct{}) {
 	if a.c.b.Away() || a.outage != nil && a.outage != ErrUnanswered { //safety:gone-awaited
-		return // no answer is likely soon
+		return // an answer is unlikely to come soon
 	}
 	ctx, cancel := context.WithTimeout(a.c.b.Life(), claim.GoneWithin) //safety:gone-bounded
 	defer cancel()
@@ -316,7 +316,8 @@ func (a *Call) Unfit() error {
 // Counts reports whether the call is for a semaphore.
 func (a *Call) Counts() bool { return a.Req.Kind == record.Semaphore }
 
-// deleted waits for the deletion of a record that the call has left, but no longer than within or the call's context.
+// deleted waits for the deletion of a record that the call has left, until within has passed or the call's context
+// ends.
 func (a *Call) deleted(gone <-chan struct{}, within time.Duration) {
 	timer := time.NewTimer(within)
 	defer timer.Stop()

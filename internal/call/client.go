@@ -16,7 +16,7 @@ type Client struct {
 	lingers bool
 }
 
-// NewClient returns the shared state for a client's calls. lingers reports whether the client keeps idle leases at all.
+// NewClient returns the shared state for a client's calls. lingers is true if the client keeps idle leases at all.
 func NewClient(b *bucket.Bucket, s *session.Session, lingers bool) *Client {
 	return &Client{b: b, s: s, lingers: lingers}
 }

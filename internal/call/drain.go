@@ -37,20 +37,20 @@ type drain struct {
 	mailbox *mailbox
 	watch   kvstore.Watch // nil before the subscription
 	back    backstop
-	err     error // of the last request
+	err     error // the last request's error
 
 	mu       sync.Mutex
 	departed map[string]uint64 // revisions of notified tombstones that the core has not seen yet
 }
 
-// Drain waits until no reader is left behind the gate. It returns granted once the writer has the lock, and lost if the
-// gate is gone.
+// Drain waits until the last reader has left. It returns granted once the writer has the lock, and lost if the gate is
+// gone.
 func (a *Call) Drain(gate *session.Lease) claim.Result {
 	d := drain{a: a, gate: gate, mailbox: newMailbox(), back: backstop{place: a.placeTTL()}, Drain: core.Drain{Once: a.Req.Once}}
 	gate.OnEnd(d.mailbox.signal)
 	defer a.WhileGranting()()
 	settled := func() bool { return true }
-	if a.Req.Fixed && a.Req.Until.IsZero() { // the whole TTL is for the work, so the gate is renewed until then
+	if a.Req.Fixed && a.Req.Until.IsZero() { // the TTL is meant for the work, so the gate is renewed during the drain
 		settled = gate.Keep() //safety:drain-kept
 		defer settled()
 	}
@@ -197,7 +197,7 @@ func (d *drain) takeDepartures() {
 	clear(d.departed)
 }
 
-// wait waits for a notification or the next read. answered reports whether the leader answered the last one.
+// wait waits for a notification or the next read. answered is true if the leader answered the last one.
 func (d *drain) wait(answered bool) core.DrainStep {
 	b := d.a.c.b
 	pause := d.Pause(d.back.after(answered), b.Now())

@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Sentinel errors of an acquire. Package natslock documents them.
+// Sentinel errors for a failed acquire. Package natslock documents them.
 var (
 	ErrLocked  = errors.New("lock is held")
 	ErrTimeout = errors.New("timed out waiting for the lock")

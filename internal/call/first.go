@@ -18,7 +18,7 @@ type first struct {
 	back  backstop
 }
 
-// first waits for the lock once no place ahead of the call's own needs to be waited for. vacant is the revision of the
+// first waits for the lock once the call need not wait for any place ahead of its own. vacant is the revision of the
 // lock's tombstone if the lock was free when the queue was read: a head that gives up leaves a free lock, which the
 // next waiter claims immediately.
 func (a *Call) first(place *session.Place, vacant uint64) result {

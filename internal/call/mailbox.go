@@ -54,7 +54,7 @@ func (m *mailbox) deliver(ev kvstore.Event) {
 	m.signal()
 }
 
-// untilDeleted returns a context that ends when a deletion is notified.
+// untilDeleted returns a context that ends when the mailbox receives a deletion.
 func (m *mailbox) untilDeleted(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	m.mu.Lock()

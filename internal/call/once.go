@@ -34,7 +34,7 @@ func (a *Call) Confirmed(r result) result {
 		r, d.Leader = a.survey(a.asOf), true
 		if r.Outcome == failed && bucket.IsAny(r.Err, kvstore.ErrWithheld) && (shown.Entry.Live() || queued) {
 			a.queue = queue
-			return shown // this user may not ask the leader
+			return shown // this user may not query the leader
 		}
 	}
 	return r

@@ -23,7 +23,7 @@ type Request struct {
 	Detached bool              // the lease's context does not end with the caller's
 	Once     bool              // do not wait
 	Patient  bool              // never overtake another client, and show Meta only in the lease
-	Linger   time.Duration     // how long to keep the lease for the client's next goroutine; 0 for not at all
+	Linger   time.Duration     // how long to keep the lease for the client's next goroutine; 0 not to keep it
 	MinHold  time.Duration     // the minimum time to keep others out; 0 for none
 	Permits  int               // semaphores only
 	Purpose  record.Purpose    // shown to operators

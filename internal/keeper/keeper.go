@@ -166,7 +166,7 @@ func (r *Keeper) forget(k *Record) {
 	}
 }
 
-// start starts the renewer if it is not running. It has nothing to do before due. mu must be held.
+// start starts the renewer, which has nothing to do before due, unless it is already running. mu must be held.
 func (r *Keeper) start(due clock.Instant) {
 	if !r.stopped && !r.running {
 		r.running, r.sleep = true, due
@@ -346,7 +346,7 @@ func (r *Keeper) RenewAll() {
 	r.Each(func(k *Record) { k.Apply(k.Reconnected(now, k.phase()), "") })
 }
 
-// WarnAll tells the owners of all records that these are at risk.
+// WarnAll tells the owner of every held record that the record is at risk.
 func (r *Keeper) WarnAll(why error) {
 	r.Each(func(k *Record) { k.owner.AtRisk(why) })
 }

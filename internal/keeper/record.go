@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Granted describes a granted claim, with which a lease or a place begins.
+// Granted describes a granted claim, from which a lease or a place is made.
 type Granted struct {
 	Kind     record.Kind
 	Once     bool   // the key is never claimed again
@@ -22,8 +22,8 @@ type Granted struct {
 	Sent     clock.Instant // when the granted attempt was sent
 }
 
-// Record is a lease's or place's record that this client keeps alive. [core.Kept] has its states and judges its events;
-// Record carries out the judgements.
+// Record is the record of a lease or a place that this client keeps alive. [core.Kept] has its states and judges its
+// events; Record carries out the judgements.
 type Record struct {
 	keeper *Keeper
 	owner  Owner
@@ -35,7 +35,7 @@ type Record struct {
 	core.Kept
 	failure *error        // why the last renewal was not confirmed; nil if unknown
 	flights []flight      // unanswered renewals
-	over    chan struct{} // closed when the end by the holder is complete; nil before [Record.BeginEnd]
+	over    chan struct{} // closed once the holder has ended the record; nil before [Record.BeginEnd]
 	slot    slot
 }
 
@@ -253,10 +253,9 @@ func (k *Record) RecordRead(entry record.Entry, revision uint64) {
 	}
 }
 
-// LoseAbsent ends the records that are no longer in the bucket according to read, and those that read fails to find out
-// about. It does not end all of them, because the client may already have been granted some in the new bucket.
-// Comparing revisions would prove nothing: those of the new bucket may start below old ones if the clock that they come
-// from is behind.
+// LoseAbsent reads every held record, and ends those that are no longer in the bucket or whose read fails. It spares
+// the others, because the client may already have been granted them in the new bucket. Comparing revisions would prove
+// nothing: those of the new bucket may start below old ones if the clock that they come from is behind.
 func (r *Keeper) LoseAbsent(read func(key string, revision uint64) (record.Entry, error), why string) {
 	var all []*Record
 	r.Each(func(k *Record) { all = append(all, k) })

@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// removal ends a record at the server, either one that the client has kept alive or one left over from a claim. It
+// removal ends a record on the server, either one that the client has kept alive or one left over from a claim. It
 // repeats its writes until the server has confirmed the end or time runs out.
 type removal struct {
 	*core.Removal
@@ -103,8 +103,8 @@ const soonTries = 20
 // errBehind means that a server returned an older record than the one that was acknowledged.
 var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.ErrUnavailable)
 
-// Remove tries to write a tombstone over a claim's record until the server confirms it, ctx ends or [orphanLife] is
-// over.
+// Remove tries to write a tombstone over a claim's record until the server confirms it, ctx ends, or [orphanLife] has
+// passed.
 func (r *Keeper) Remove(ctx context.Context, key string, what *core.Removal) error {
 	_, err := r.remove(ctx, &removal{Removal: what, key: key}, time.Now(), orphanLife, nil)
 	return err
@@ -127,7 +127,7 @@ func (r *Keeper) Discard(key, id string, revision uint64) <-chan struct{} {
 	return over
 }
 
-// closing returns the write that ends the record at revision expect. broken reports whether an operator has broken the
+// closing returns the write that ends the record at revision expect. broken is true if an operator has broken the
 // record.
 func (k *Record) closing(status record.Status, expect uint64, broken bool) (w kvstore.Write, err error) {
 	k.keeper.mu.Lock()
@@ -150,14 +150,14 @@ func (k *Record) deleted(w kvstore.Write, revision uint64) {
 	}
 }
 
-// Deletion is the result of ending a record at the server.
+// Deletion is the result of ending a record on the server.
 type Deletion struct {
 	Err    error         // why the record may still be there; nil if it has ended
 	Broken *record.Entry // the record if an operator had broken it, otherwise nil
 	Gone   bool          // the record had already ended, and another client may have the lock
 }
 
-// Delete ends at the server a record that has ended here. It tries until limit has passed since begun. first is the
+// Delete ends a record on the server after it has ended here. It tries until limit has passed since begun. first is the
 // first write if it was posted at begun, or nil.
 func (k *Record) Delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *Write) Deletion {
 	m := core.Removal{ID: k.Body.ID, HandsOff: k.Cause == core.EndHandedOff, Final: k.Final(), Revision: k.Last}
@@ -218,8 +218,8 @@ func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
 	}
 }
 
-// BeginEnd begins the end of the record by its holder. over is closed when that end is complete; if first is true,
-// closing it is up to the caller. The mutex must be held.
+// BeginEnd begins to end the record on behalf of its holder. over is closed once that is complete; if first is true,
+// the caller must close it. The mutex must be held.
 func (k *Record) BeginEnd() (over chan struct{}, first bool) {
 	if first = k.over == nil; first {
 		k.over = make(chan struct{})

@@ -15,8 +15,8 @@ import (
 // hashSeed makes the phases of different clients differ.
 var hashSeed = maphash.MakeSeed()
 
-// phase returns a fraction, above 0 and at most 1, of the interval between two renewals. When all renewals are spread
-// out again, the record is next renewed after that fraction.
+// phase returns the fraction of the renewal interval after which the record is renewed when all renewals are spread out
+// again. It is above 0 and at most 1.
 func (k *Record) phase() float32 {
 	return float32(maphash.String(hashSeed, k.Key)>>32+1) / (1 << 32)
 }
@@ -133,8 +133,8 @@ func (k *Record) fails(err error) {
 	}
 }
 
-// resolveLater reads and judges the record in the background, after a refusal or a hint that named revision. proven
-// reports whether it was a refusal.
+// resolveLater reads and judges the record in the background, after a refusal or a hint that named revision. proven is
+// true after a refusal.
 func (k *Record) resolveLater(revision uint64, proven bool) {
 	k.keeper.Work.Go(func(ctx context.Context) { k.resolve(ctx, revision, proven) })
 }

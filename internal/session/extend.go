@@ -90,7 +90,7 @@ type unstored struct {
 	after  uint64            // renewals with higher numbers carry the new metadata
 }
 
-// confirm waits for the confirmation of the holder's wishes.
+// confirm waits until the holder's wishes are confirmed.
 func (h *Holder) confirm(ctx context.Context) error {
 	err := h.lease.Confirm(ctx)
 	if _, _, cause := h.Status(); cause != nil { // the holder has left in the meantime

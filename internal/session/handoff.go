@@ -43,8 +43,8 @@ func (h *Holder) MayHandOff() error {
 	return nil
 }
 
-// HandOff ends the lease and leaves its record to a client that adopts the lock, by a last renewal, which is fixed. The
-// context ends first, because the work under it must not overlap with the next holder's.
+// HandOff ends the lease and leaves its record to a client that adopts the lock. It does so with a last renewal, which
+// marks the record as fixed. The context ends first, because the work under it must not overlap with the next holder's.
 //
 // HandOff returns nil if the server confirmed that renewal within the validity that the lease had before. Otherwise the
 // record is left to its TTL. Nothing else is ever written under the claim's id. The caller must have called
@@ -67,7 +67,7 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 		return Handed{}, cause
 	}
 	defer close(over)
-	valid := l.Valid // as it was before the lease ends here
+	valid := l.Valid // as it was before the lease ended here
 	l.EndBy(core.EndHandedOff)
 	s.Unlock() // this ends the context
 

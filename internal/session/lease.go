@@ -54,7 +54,7 @@ type extension struct {
 	done  chan error
 }
 
-// Hold turns a granted claim into a lease. If until is not zero, the lease ends then at the latest.
+// Hold turns a granted claim into a lease. If until is not zero, the lease ends no later than that.
 func (s *Session) Hold(g keeper.Granted, until time.Time) *Lease {
 	l := &Lease{s: s}
 	s.Make(&l.Record, g, l)

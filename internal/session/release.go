@@ -21,8 +21,8 @@ import (
 // that has already ended, or that ends with the lease, is ignored.
 func (l *Lease) Release(ctx context.Context) error { return l.finish(ctx, true) }
 
-// Retire is like Release but leaves the record in place, which keeps others out until its TTL ends. The lease must no
-// longer be renewed. Retire sends nothing to the server.
+// Retire is like Release but leaves the record in place, so that it keeps others out until its TTL ends. The lease must
+// no longer be renewed. Retire sends nothing to the server.
 func (l *Lease) Retire() error { return l.finish(context.Background(), false) }
 
 // finish implements Release, and Retire if deletes is false.
