@@ -1,5 +1,5 @@
 // Package admin reads, watches and breaks the locks of all clients, for operators. It also extends
-// and releases locks for processes that have nothing but a lock's handle.
+// and releases a lock for a process that has only the lock's handle.
 package admin
 
 import (

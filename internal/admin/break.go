@@ -26,7 +26,7 @@ type BreakRequest struct {
 	Name        string
 	ID          string // the claim that the operator saw: see [record.Entry.ClaimID]
 	Reason      string
-	Immediately bool // admit the next waiter immediately, which suspends mutual exclusion
+	Immediately bool // admit the next waiter immediately, at the expense of mutual exclusion
 }
 
 // Break replaces the claim's record with a broken one. The holder is notified and can no longer renew.
@@ -36,7 +36,8 @@ type BreakRequest struct {
 // Break never breaks a claim other than the named one. If that claim is gone, the error matches
 // [session.ErrReleased]. Breaking a broken record again changes nothing.
 //
-// While the bucket has no leader, the error matches [bucket.ErrUnavailable]. [core.Break] has the states.
+// While the bucket has no leader, the error matches [bucket.ErrUnavailable]. [core.Break] defines the
+// states.
 func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	encoded, err := record.EncodeName(req.Name)
 	if err != nil {

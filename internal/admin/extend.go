@@ -32,13 +32,13 @@ type Extended struct {
 // Valid returns the remaining validity.
 func (e Extended) Valid() time.Duration { return e.Until.Sub(clock.Now()) }
 
-// Free returns how long the lock stays taken, at least, if no process extends it.
+// Free returns the minimum time for which the lock stays taken if no process extends it.
 func (e Extended) Free() time.Duration { return e.Valid() + e.Margin }
 
 // Extend gives the lock a TTL that starts now. It never shortens the time that the lock has left.
 // The error matches [session.ErrLost] if the lock was lost, and [session.ErrBroken] if an operator
 // broke it. If it matches [bucket.ErrUnavailable] or ctx's error, the server may or may not have
-// extended the lock. [core.Extending] has the states.
+// extended the lock. [core.Extending] defines the states.
 func (a *Admin) Extend(ctx context.Context, l Left, ttl time.Duration) (Extended, error) {
 	name := l.name()
 	ttl, err := clock.RoundTTL(ttl, true)

@@ -126,8 +126,8 @@ func (r *replay) gap(h kvstore.HistoryRecord) {
 	}
 }
 
-// lost records which writes to the lock of s must be missing, given s. A token contains the revision of
-// its claim's first write, so if a gap contains that revision, the write is missing. If the claim
+// lost records the writes to the lock of s that s proves to be missing. A token contains the revision
+// of its claim's first write, so if a gap contains that revision, the write is missing. If the claim
 // follows another one whose TTL was not over, the tombstone between the two is missing.
 //
 // lost cannot find a claim whose writes are all missing, or the missing tombstone of a record whose TTL

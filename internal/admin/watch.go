@@ -18,7 +18,7 @@ import (
 // subjects, so the watch would never receive another event.
 const watchCheck = 10 * time.Second
 
-// readTimeout limits how long it takes to read the existing locks, of which there may be many.
+// readTimeout limits the time spent reading the existing locks, of which there may be many.
 const readTimeout = time.Minute
 
 // EventWatching marks the point from which the watch reports changes. Only a read can show the changes that it missed
@@ -302,7 +302,7 @@ func (w *watcher) read(ctx context.Context) {
 	for i, watch := range w.watches {
 		l, err := w.a.b.List(ctx, w.keys[i], 0)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-			// This user is probably not allowed to read. Notifications work without.
+			// This user is probably not allowed to read. Notifications do not require it.
 			w.a.s.Logger.Debug("watch locks: read those held", "error", err)
 			return
 		}
@@ -394,8 +394,8 @@ func (s step) time() time.Time {
 	return s.entry.Time
 }
 
-// grants returns how many goroutines have got the lock by this claim since the preceding record, and their total
-// wait.
+// grants returns how many goroutines have been granted the lock through this claim since the preceding record, and
+// their total wait.
 func (s step) grants() (n uint64, waited time.Duration) {
 	if !s.before.From(s.entry.ID) || s.entry.Granted() <= s.before.Granted() {
 		return 0, 0

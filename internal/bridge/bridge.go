@@ -1,6 +1,6 @@
-// Package bridge gives the packages of this module what they need of package natslock and users do not.
-// It sits below package natslock, so the types of that package are type parameters here. An importer
-// names them once, in the variable in which it keeps the result of [Natslock] or [Admin].
+// Package bridge gives the packages of this module access to what they need from package natslock but
+// users do not. It sits below package natslock, so the types of that package are type parameters here.
+// An importer names them once, where it stores the result of [Natslock] or [Admin] in a variable.
 package bridge
 
 import (
@@ -36,7 +36,7 @@ type Inside[Client, Lock, Option, LockOption, Holder any] interface {
 
 	// Logger returns a client's logger, for package election.
 	Logger(c Client) *slog.Logger
-	// Process returns an option that makes a client's records name another process than the client's
+	// Process returns an option that makes a client's records name a process other than the client's
 	// own, for package script.
 	Process(pid int) Option
 	// Leave ends a lock that the client does not renew, but leaves its record in the bucket until its

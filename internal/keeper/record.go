@@ -22,8 +22,8 @@ type Granted struct {
 	Sent     clock.Instant // when the granted attempt was sent
 }
 
-// Record is the record of a lease or a place that this client keeps alive. [core.Kept] has its states and judges its
-// events; Record carries out the judgements.
+// Record is the record of a lease or a place that this client keeps alive. [core.Kept] defines its states and judges
+// its events; Record carries out the judgements.
 type Record struct {
 	keeper *Keeper
 	owner  Owner

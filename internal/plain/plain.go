@@ -1,4 +1,4 @@
-// Package plain makes text from other clients, and the text of joined errors, fit on one line.
+// Package plain puts text from other clients, and the text of joined errors, on a single line.
 package plain
 
 import (

@@ -50,7 +50,7 @@ type Mode uint8
 const (
 	// Exclusive means that the holder has the lock to itself.
 	Exclusive Mode = iota
-	// Shared means that the holder is one of several readers.
+	// Shared means that readers hold the lock together.
 	Shared
 )
 

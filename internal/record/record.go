@@ -261,8 +261,8 @@ func (b *Body) encode(padding func(growing int) int) ([]byte, error) {
 // does not fit.
 const added = 256
 
-// Fits reports whether the record, with what its owner supplied, is small enough when a value may have at most most
-// bytes. given is the record's size, and limit is the maximum for it.
+// Fits reports whether the record, with what its owner supplied, is small enough if values are limited to most bytes.
+// given is the record's size, and limit is its maximum.
 func (b Body) Fits(most int) (given, limit int, ok bool) {
 	limit = min(MaxGiven, most-added)
 	v, err := b.Encode()
@@ -359,7 +359,7 @@ func intSize(v uint64) int {
 	return 9
 }
 
-// mapHead returns how much longer than the minimum the header of a map with n fields is, in bytes.
+// mapHead returns how many bytes longer than the minimum the header of a map with n fields is.
 func mapHead(n int) int {
 	if n <= 15 {
 		return 0

@@ -223,8 +223,8 @@ func (c *Connection) settle(of Context, o *nats.Options) error {
 	return c.applyTransport(o, "--socks-proxy")
 }
 
-// applyTransport applies the transport settings to the options. Errors name the proxy's setting
-// by proxy.
+// applyTransport applies the transport settings to the options. proxy is how errors refer to the
+// proxy's setting.
 func (c *Connection) applyTransport(o *nats.Options, proxy string) error {
 	var opts []nats.Option
 	if c.TLSCert != "" {

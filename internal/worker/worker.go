@@ -26,7 +26,7 @@ type Worker struct {
 	own     chan struct{} // closed when one of the worker's functions stops the worker; see [Worker.StopWithin]
 	ownOnce sync.Once
 	made    time.Time
-	begun   atomic.Int64 // when the worker began to run its current functions, since made; 0 if it runs none
+	begun   atomic.Int64 // when the worker began to run its current functions, relative to made; 0 if it runs none
 }
 
 // New returns an idle worker.
