@@ -70,8 +70,8 @@ type Cohort interface {
 	Queueing()
 	// Queued reports the place, or nil once there is none.
 	Queued(*session.Place)
-	// Listed reports the part of the queue that contains the place, as read from revision from onwards by a list
-	// requested at time at. If cut is true, more records follow that part.
+	// Listed reports the part of the queue that contains the place, read by a list that was requested at time at and
+	// started at revision from. If cut is true, more records follow that part.
 	Listed(queue []record.Entry, from uint64, cut bool, at clock.Instant)
 	// HolderSeen reports what is known about the lock.
 	HolderSeen(LockState)

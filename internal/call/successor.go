@@ -29,7 +29,7 @@ type successor struct {
 }
 
 // awaitPredecessor waits until the predecessor is gone. The result is relist if the queue must be read again, and
-// compete if the waiter is now the first.
+// compete if the waiter is now first.
 func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core.Ahead) result {
 	pred := ahead.Pred
 	a.mailbox.turn(pred.Key)
@@ -105,9 +105,9 @@ func (f *successor) due() (result, bool) {
 	return f.scan()
 }
 
-// short reports whether the queue may be short after all, which is so if the waiter knows the least recently written
-// place. To find that place, the server has to look at the whole queue. So the waiter first makes a cheap read of a
-// known place ahead of its predecessor: if that place is still there, the predecessor is not the head.
+// short reports whether the queue may be short after all, which is the case if the waiter knows the least recently
+// written place. To find that place, the server has to look at the whole queue. So the waiter first makes a cheap read
+// of a known place ahead of its predecessor: if that place is still there, the predecessor is not the head.
 func (f *successor) short(ctx context.Context) bool {
 	if e := f.w.Beyond(f.Pred.ID); !e.Zero() {
 		if now, err := f.a.c.b.Read(ctx, e.Key, 0); err != nil || now.Live() && now.ID == e.ID {

@@ -15,7 +15,7 @@ import (
 // are those of sysexits.h and of shells, which commands avoid for the same reason. 1 is what
 // flock returns for a conflict.
 const (
-	ExitConflict    = 1   // run: the lock was not free in time. elect: nobody leads. extend, release: a used handle. break: nothing was broken
+	ExitConflict    = 1   // run, acquire: the lock was not free in time; break, init: nothing was changed; demo: the lock did not exclude
 	ExitUsage       = 64  // EX_USAGE
 	ExitUnavailable = 69  // EX_UNAVAILABLE: no server, or no JetStream
 	ExitInternal    = 70  // EX_SOFTWARE: any other error
