@@ -25,6 +25,6 @@
 // orphan.go waits for answers that no caller wants any more. Those three know nothing about the renewer except its
 // pace.
 //
-// The core decides what an event means: [core.Kept] defines the states of a record, [core.Pace] chooses the next write to
-// send, and [core.Removal] ends a record.
+// The core decides what an event means: [core.Kept] defines the states of a record, [core.Pace] chooses the next write
+// to send, and [core.Removal] ends a record.
 package keeper
