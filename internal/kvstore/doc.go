@@ -1,7 +1,7 @@
-// Package kvstore keeps records under keys in a NATS JetStream key-value bucket. Every
-// record has a revision and a time to live, and every write is conditional. Watches
-// report changes. The package knows NATS and the settings that make a bucket safe for
-// such records. It does not know what keys and values mean to its callers.
+// Package kvstore stores expiring records in a NATS JetStream key-value bucket. Every
+// record has a revision and a time to live, every write is conditional, and watches report
+// changes. The package knows NATS and the settings that make a bucket safe for such
+// records, but it does not interpret keys or values.
 //
 // # Usage
 //
@@ -13,42 +13,43 @@
 //	...
 //	revision, err = store.Update(ctx, "job.42", value, 15*time.Second, revision)
 //
-// A write succeeds, fails with [ErrConflict], or has an unknown outcome when no answer
+// A write succeeds, fails with [ErrConflict], or has an unknown outcome if no reply
 // arrives. If the error matches [ErrInvalidKey] or [ErrInvalidTTL], nothing was sent.
-// Users of locks import package natslock instead.
+// Programs that need locks import package natslock instead.
 //
 // # Why not the key-value API of nats.go
 //
-// Its updates drop the TTL of a record. Each of its watches needs a consumer, and the
-// first snapshot of a watch can miss keys. Its configuration cannot express the bucket
-// that such records need. This package publishes plain messages with headers that the
-// server checks:
+// Its updates drop a record's TTL. Each of its watches needs a consumer, and a watch's
+// initial snapshot can miss keys. Its configuration cannot describe the bucket that these
+// records need. This package publishes plain messages instead, with headers that the server
+// checks:
 //
-//   - Nats-Expected-Last-Subject-Sequence makes the write a compare-and-set. The
-//     stream's leader evaluates it on the literal subject before it stores or proposes
-//     the message, so it refuses one of two conflicting writes.
-//   - Nats-TTL, in whole seconds, makes the server remove the record. The server would
-//     truncate a fraction of a second, so this package rounds it up.
-//   - KV-Operation: DEL marks a tombstone. A tombstone has a TTL too, so the server
-//     removes it as well.
+//   - Nats-Expected-Last-Subject-Sequence makes the write a compare-and-set. The stream
+//     leader checks it against the literal subject before it stores or proposes the
+//     message, so it rejects one of two conflicting writes.
+//   - Nats-TTL makes the server delete the record after that many seconds. The server would
+//     truncate fractions of a second, so this package rounds up.
+//   - KV-Operation: DEL marks a tombstone. A tombstone has a TTL too, so the server deletes
+//     it as well.
 //
-// # What an answer proves
+// # What a reply proves
 //
-// An acknowledgement proves that the server applied the write. A conflict proves that
-// it did not. Silence proves nothing: the server may apply the write at once, half a
-// minute later, or never. [Store.Send] therefore has no time limit. It reports an
-// answer whenever it arrives, and the caller decides when it is too late.
+// An acknowledgement proves that the server applied the write, and a conflict proves that
+// it did not. The absence of a reply proves nothing: the server may apply the write
+// immediately, half a minute later, or never. [Store.Send] therefore has no timeout. It
+// reports a reply whenever one arrives and leaves it to the caller to decide when that is
+// too late.
 //
 // # Watching
 //
-// The bucket republishes every change on plain subjects. A watch is a core
-// subscription to them, without a consumer or a goroutine. The server sends no message
-// when it removes an expired record, so a watch works out when the records it has seen
-// expire, and reports that as an event. Events are hints: they can be lost, late or
-// forged.
+// The bucket republishes every change on plain subjects. A watch is a core NATS
+// subscription to them and needs neither a consumer nor a goroutine. The server sends no
+// message when it deletes an expired record, so a watch works out when the records it has
+// seen will expire, and reports that as an event. Events are only hints, because they can
+// be lost, delayed or forged.
 //
 // # Concurrency
 //
-// A Store is safe for concurrent use. It starts its goroutines and subscriptions with
-// the first write or watch, and ends them in [Store.Close].
+// A Store is safe for concurrent use. It starts its goroutines and subscriptions on the
+// first write or watch and ends them in [Store.Close].
 package kvstore

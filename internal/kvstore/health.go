@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Denied reports a recent refusal of writes to key; see [KV].
+// Denied returns an error if a write to key was recently denied; see [KV].
 func (l *line) Denied(key string) error {
 	err := l.denied(l.goroutines.Context(), l.putPrefix+key)
 	if err != nil {
@@ -18,10 +18,10 @@ func (l *line) Denied(key string) error {
 }
 
 // Healthy returns nil if the connection is up and the stream accepts writes, as far as the store
-// knows without I/O. Otherwise the error matches [ErrUnavailable]. The store becomes unhealthy once
-// a write has gone unanswered for 5 s, or was refused for a reason other than a conflict, and the
-// server has acknowledged no later write. The next acknowledgement ends that state, as does a
-// minute without writes.
+// knows without I/O. Otherwise the error matches [ErrUnavailable]. The store becomes unhealthy 5
+// s after it sends a write that goes unanswered, or is refused for a reason other than a
+// conflict, unless the server has acknowledged a write since. It recovers with the next
+// acknowledgement, or after a minute without writes.
 func (l *line) Healthy() error {
 	if l.away() {
 		return fmt.Errorf("%w: connection is reconnecting", ErrUnavailable)

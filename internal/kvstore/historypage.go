@@ -13,26 +13,26 @@ import (
 
 const hdrSource = "Nats-Stream-Source"
 
-// historyPages reads pages of the stream that keeps another stream's history.
+// historyPages reads a history stream page by page.
 type historyPages struct {
 	s      *stream
 	stream string
 }
 
-// point is the position of a write in a history and in the bucket.
+// point is a write's position in a history and in the bucket.
 type point struct {
 	seq, revision uint64
 	at            time.Time
-	bucket        string // tells apart buckets of the same name, unless it is empty
+	bucket        string // distinguishes buckets of the same name; may be empty
 }
 
-// historyEntry is a message of a history.
+// historyEntry is a message in a history.
 type historyEntry struct {
 	point
 	record Record
 }
 
-// since makes a request begin at a time, or at the first record if t is zero.
+// since makes a request start at time t, or at the first record if t is zero.
 func (r pageRequest) since(t time.Time) pageRequest {
 	if t.IsZero() {
 		r.Seq = 1
@@ -42,8 +42,8 @@ func (r pageRequest) since(t time.Time) pageRequest {
 	return r
 }
 
-// historyAnswer is a pending answer. The goroutine of the replies owns its page until it
-// sends the end.
+// historyAnswer is a pending reply. The reply goroutine owns its page until it sends the
+// end.
 type historyAnswer struct {
 	h       historyPages
 	subject string
@@ -53,12 +53,12 @@ type historyAnswer struct {
 	err     error  // why nothing was sent
 }
 
-// page reads messages. more reports whether others may follow.
+// page reads a page of entries. more reports whether others may follow.
 func (h historyPages) page(ctx context.Context, req pageRequest) (page []historyEntry, more bool, err error) {
 	return h.ask(req).await(ctx)
 }
 
-// ask sends a request.
+// ask sends a request without waiting for the reply.
 func (h historyPages) ask(req pageRequest) *historyAnswer {
 	a := &historyAnswer{h: h, subject: h.s.apiPrefix + "DIRECT.GET." + h.stream}
 	a.end, a.drop, a.err = h.s.page(a.subject, req, func(m *nats.Msg) error {
@@ -69,7 +69,6 @@ func (h historyPages) ask(req pageRequest) *historyAnswer {
 	return a
 }
 
-// await waits for the answer.
 func (a *historyAnswer) await(ctx context.Context) (page []historyEntry, more bool, err error) {
 	if a.err != nil {
 		return nil, false, a.err
@@ -80,7 +79,7 @@ func (a *historyAnswer) await(ctx context.Context) (page []historyEntry, more bo
 		return nil, false, err
 	}
 	switch end.status {
-	case "", "404": // one record, or none
+	case "", "404": // a single record, or none
 		return a.page, end.status == "", nil
 	case "204":
 		return a.page, end.header.Get(hdrPending) != "0", nil
@@ -88,21 +87,20 @@ func (a *historyAnswer) await(ctx context.Context) (page []historyEntry, more bo
 	return nil, false, end.failed(a.subject)
 }
 
-// forget drops the answer.
 func (a *historyAnswer) forget() {
 	if a != nil && a.drop != nil {
 		a.drop()
 	}
 }
 
-// entry reads a message of the history.
+// entry parses a message of the history.
 func (h historyPages) entry(m *nats.Msg) (historyEntry, error) {
 	unreadable := func(what string, err error) (historyEntry, error) {
 		return historyEntry{}, fmt.Errorf("%w: message %.20q of %s: %s: %w", ErrUnavailable, lastOf(m.Header, hdrSequence), h.stream, what, err)
 	}
-	// The source is "KV_natslock 42 > > $KV.natslock.lock.deploy xTANiqXU": the stream,
-	// the sequence there, the filter and its transformation, and the subject. Recent
-	// servers add an id that changes when the stream is re-created.
+	// The source is "KV_natslock 42 > > $KV.natslock.lock.deploy xTANiqXU": the stream, the
+	// sequence in that stream, the filter, its transform, and the subject. Recent servers
+	// append an ID that changes when the stream is re-created.
 	source := strings.Fields(lastOf(m.Header, hdrSource))
 	key, ok := strings.CutPrefix(lastOf(m.Header, hdrSubject), h.s.prefix)
 	if !ok || len(source) < 5 || source[0] != h.s.name {

@@ -18,51 +18,50 @@ import (
 
 const (
 	defaultAPI = "$JS.API."
-	// notifications is the number of events that may wait for the dispatcher. Further
-	// ones are dropped, which watchers must tolerate anyway.
+	// notifications is the capacity of the dispatcher's queue. Further events are dropped,
+	// which watchers must tolerate anyway.
 	notifications = 8192
 )
 
-// line carries messages from a store to the server and their answers back, and tracks
-// the state of the connection. It knows the subject prefixes, but neither records nor
-// watches.
+// line carries messages between a store and the server and tracks the state of the
+// connection. It knows the subject prefixes but nothing about records or watches.
 type line struct {
 	sender
 	inFlight
 
 	bucket    string
-	prefix    string // of the subjects of keys, as the stream stores them
-	apiPrefix string // of the JetStream API
-	putPrefix string // prefix as this connection has to publish it
-	inboxes   string // the prefix of every inbox of the connection
+	prefix    string // prefix of the keys' subjects as the stream stores them
+	apiPrefix string // prefix of the JetStream API's subjects
+	putPrefix string // prefix under which this connection publishes keys
+	inboxes   string // prefix of all of the connection's inboxes
 
-	// Set by the watcher, called on the goroutine of the dispatcher.
-	onEvent  func(*nats.Msg) // a notification
-	onReturn func()          // the connection was down and is back: notifications sent meanwhile are lost
+	// Set by the watcher and called on the dispatcher's goroutine.
+	onEvent  func(*nats.Msg) // handles a notification
+	onReturn func()          // called when the connection is back or closed, since notifications were lost
 
-	// Used by the sender only.
-	runs       bool // whether the subscription to the answers and the dispatcher run
+	// Used only by the sender.
+	runs       bool // whether the reply subscription and the dispatcher are running
 	replies    *nats.Subscription
 	events     chan *nats.Msg
 	status     chan nats.Status
-	reconnects uint64 // of the connection, when the store was created
+	reconnects uint64 // the connection's reconnect count when the store was created
 
-	inbox      string // of this store's answers
+	inbox      string // prefix of this store's reply subjects
 	nextID     atomic.Uint64
-	maxPayload atomic.Int64 // of the server of the last connection
-	state      atomic.Int32 // the last nats.Status reported; DISCONNECTED if the store does not listen yet
+	maxPayload atomic.Int64 // the limit of the server last connected to
+	state      atomic.Int32 // last nats.Status reported, or DISCONNECTED before the store listens
 	goroutines *worker.Group
 	hooks      hooks
 }
 
-// hooks are called when the connection changes.
+// hooks holds the functions to call when the connection changes.
 type hooks struct {
 	mu   sync.Mutex
 	fns  map[int]func(ConnState)
 	last int
 }
 
-// API returns the prefix of the subjects of js, including the final dot.
+// API returns the JetStream API prefix that js uses, including the trailing dot.
 func API(js jetstream.JetStream) string {
 	switch opts := js.Options(); {
 	case opts.Domain != "":
@@ -87,14 +86,14 @@ func newLine(js jetstream.JetStream, bucket string) *line {
 	l.inboxes = cmp.Or(l.nc.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, ".")) + "."
 	l.putPrefix = l.prefix
 	if l.apiPrefix != defaultAPI {
-		// Through a domain or an import, publishes travel under the API prefix too.
+		// Through a domain or an import, keys are published under the API prefix too.
 		l.putPrefix = l.apiPrefix + l.prefix
 	}
 	l.reconnects = l.nc.Stats().Reconnects
 	return l
 }
 
-// run starts the reply subscription and the dispatcher if they are not running. It
+// run starts the reply subscription and the dispatcher unless they are already running. It
 // runs on the sender.
 func (l *line) run() error {
 	switch {
@@ -109,17 +108,17 @@ func (l *line) run() error {
 		l.goroutines.Done()
 		return connError(err)
 	}
-	// An answer dropped here would make the outcome unknown although the server
-	// answered.
+	// If a reply were dropped here, the outcome would be unknown even though the server
+	// replied.
 	_ = sub.SetPendingLimits(-1, -1)
 	l.runs, l.replies = true, sub
 	l.status = l.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
 	now := l.nc.Status()
-	l.state.Store(int32(now)) // before the dispatcher reports later changes
+	l.state.Store(int32(now)) // before the dispatcher can report later changes
 	missed := now == nats.CONNECTED && l.nc.Stats().Reconnects != l.reconnects
 	go func() {
 		defer l.goroutines.Done()
-		if missed { // the connection was down before the store listened //safety:reconnect-missed
+		if missed { // the connection was down before the store started listening //safety:reconnect-missed
 			l.connChanged(nats.CONNECTED)
 		}
 		l.dispatch()
@@ -127,11 +126,11 @@ func (l *line) run() error {
 	return nil
 }
 
-// away reports whether the connection is down, as far as it has told the store.
+// away reports whether the connection is down, as far as the store has been told.
 func (l *line) away() bool { return l.state.Load() == int32(nats.RECONNECTING) }
 
-// dispatch passes notifications and connection changes to the watches. It does no
-// I/O, so a stuck network cannot stop it.
+// dispatch passes notifications and connection changes on to the watches. It does no I/O,
+// so a stuck network cannot block it.
 func (l *line) dispatch() {
 	for {
 		select {
@@ -162,13 +161,13 @@ func (l *line) connChanged(st nats.Status) {
 	}
 	l.state.Store(int32(st))
 	if st == nats.CONNECTED {
-		l.storing() // the answers to earlier writes are lost, which says nothing about the stream
+		l.storing() // replies to earlier writes are lost, which says nothing about the stream
 		l.upSince.Store(int64(l.now()))
-		// The new server may have another limit.
+		// The new server may have a different limit.
 		l.calls.Add(func() { l.maxPayload.Store(l.nc.MaxPayload()) })
 	}
 	l.callHooks(state)
-	// Notifications sent in the meantime are lost, so each waiter has to check.
+	// Notifications sent in the meantime are lost, so every waiter has to check.
 	if state == Connected || state == Closed { //safety:recheck
 		l.onReturn()
 	}
@@ -183,14 +182,13 @@ func (l *line) callHooks(state ConnState) {
 	}
 }
 
-// reportClosed reports a connection that was found closed. It may have been closed
-// before the store listened.
+// reportClosed reports that the connection was found closed. It may have been closed before
+// the store started listening.
 func (l *line) reportClosed() {
 	l.goroutines.Go(func(context.Context) { l.connChanged(nats.CLOSED) })
 }
 
-// OnConnection registers fn, which the store calls when the connection changes; see
-// [KV].
+// OnConnection registers fn to be called when the connection changes; see [KV].
 func (l *line) OnConnection(fn func(ConnState)) (stop func()) {
 	h := &l.hooks
 	h.mu.Lock()
@@ -205,8 +203,8 @@ func (l *line) OnConnection(fn func(ConnState)) (stop func()) {
 	}
 }
 
-// close ends the pending answers, the subscription and the goroutines of the line,
-// and waits for none of them.
+// close drops pending replies and ends the line's subscription and goroutines, without
+// waiting for any of them.
 func (l *line) close() {
 	l.inFlight.close()
 	l.hooks.mu.Lock()
@@ -221,7 +219,7 @@ func (l *line) close() {
 	})
 }
 
-// awaitGoroutines waits for the goroutines to end, unless the network holds them up.
+// awaitGoroutines waits for the goroutines to end, unless a stuck network holds them up.
 func (l *line) awaitGoroutines() {
 	ctx, cancel := context.WithTimeout(context.Background(), stuckAfter)
 	defer cancel()

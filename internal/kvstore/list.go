@@ -16,14 +16,15 @@ import (
 
 const hdrUpTo = "Nats-UpTo-Sequence"
 
-// ErrApart says that no request can read several keys in one state, because this user or
-// this bucket does not allow it. It matches [ErrUnavailable].
+// ErrApart means that no single request can read several keys from one state, because this
+// user or this bucket does not allow it. It matches [ErrUnavailable].
 var ErrApart = fmt.Errorf("%w: not in one request", ErrUnavailable)
 
-// errTooMany: too many keys match for the server to read even some of them.
+// errTooMany means that so many keys match that the server does not return even some of
+// them.
 var errTooMany = fmt.Errorf("%w: too many keys", errIncomplete)
 
-// Current reports whether lists show each key as of min; see [KV].
+// Current reports whether lists show every key as of min; see [KV].
 func (s *reader) Current() bool {
 	seen := s.seen.Load()
 	return seen.alone || !seen.direct || s.multi()
@@ -31,10 +32,10 @@ func (s *reader) Current() bool {
 
 // List returns the live records under pattern; see [KV].
 //
-// One request cannot read more than 1024 keys, and cannot read several at all for a user
-// that may only read single keys. Then the leader names the keys, and List reads each. It
-// misses no key, but a record can be from a later state than the others, or from an older
-// one if a replica lags.
+// A single request cannot read more than 1024 keys, or more than one key if this user may
+// only read single keys. List then asks the leader for the keys and reads each of them. It
+// misses no key, but a record may come from a later state than the others or, if a replica
+// lags, from an earlier one.
 func (s *reader) List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error) {
 	what, err := parseOptions(pattern, opts)
 	if err != nil {
@@ -42,7 +43,7 @@ func (s *reader) List(ctx context.Context, pattern string, min uint64, opts ...L
 	}
 	var l Listing
 	switch {
-	case len(what.also) >= multiMax: // the request might not fit into a message
+	case len(what.also) >= multiMax: // the request might not fit in a message
 		err = errIncomplete
 	case len(what.keys) > 0:
 		l, err = s.listNamed(ctx, what.keys, min)
@@ -68,7 +69,7 @@ func (s *reader) List(ctx context.Context, pattern string, min uint64, opts ...L
 		}
 	}
 	switch {
-	case errors.Is(err, ErrNotFound): // the bucket was deleted, which is not an empty list
+	case errors.Is(err, ErrNotFound): // the bucket was deleted, which is not the same as an empty list
 		return Listing{}, fmt.Errorf("list %q: %w: the bucket is gone: %v", pattern, ErrUnavailable, err)
 	case err != nil:
 		return Listing{}, fmt.Errorf("list %q: %w", pattern, err)
@@ -77,8 +78,8 @@ func (s *reader) List(ctx context.Context, pattern string, min uint64, opts ...L
 	return l, nil
 }
 
-// snapshot reads everything under pattern from one state of one replica. The error
-// matches errIncomplete if that is not possible.
+// snapshot reads everything under pattern from a single state of one replica. The error
+// matches errIncomplete if that is impossible.
 func (s *reader) snapshot(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
 	subjects := []string{s.prefix + pattern}
 	for _, p := range what.also {
@@ -89,19 +90,19 @@ func (s *reader) snapshot(ctx context.Context, pattern string, min uint64, what 
 	}
 	for try := 0; ; try++ {
 		l, err := s.multiGet(ctx, subjects, what)
-		if l.Revision > 0 && l.Revision < what.reached { // a single server does not lag, so there are others
+		if l.Revision > 0 && l.Revision < what.reached { // a single server never lags, so there must be others
 			min = max(min, what.reached) //safety:lag-noticed
 			s.crowded(s.seen.Load())
 			s.doubtRefusal(doubtEvery)
 		}
-		// An older state need not contain the places that were taken since. A list that
-		// was cut off shows only what exists, and does not prove that anything is
-		// missing.
+		// An older state may lack places that were taken since. A truncated list may come
+		// from any state, because it shows only what exists and does not prove that
+		// anything is missing.
 		if err != nil || l.More || l.Revision >= min { //safety:list-as-of
 			return l, err
 		}
 		if l.Revision == 0 {
-			return Listing{}, errIncomplete // nothing found, in a state that the answer does not name
+			return Listing{}, errIncomplete // nothing found, and the reply does not identify its state
 		}
 		if err := lagged(ctx, try, errIncomplete); err != nil {
 			return Listing{}, err
@@ -110,8 +111,8 @@ func (s *reader) snapshot(ctx context.Context, pattern string, min uint64, what 
 }
 
 // listPages reads a list that is too long for one request, in revision order: first the
-// record of [Beside], and then as many others as are wanted. A record that is written
-// meanwhile comes after those already read, so it is not missed.
+// [Beside] record, then as many others as requested. A record written in the meantime comes
+// after those already read, so it is not missed.
 func (s *reader) listPages(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
 	var l Listing
 	if what.beside != "" {
@@ -122,7 +123,10 @@ func (s *reader) listPages(ctx context.Context, pattern string, min uint64, what
 	}
 	page, last := listing{from: max(what.from, 1), atMost: cmp.Or(what.atMost, batchMax), reached: what.reached}, make(map[string]Record)
 	asOf := max(min, l.Beside.Revision)
-	if what.atMost == 0 { // a single server, whose states contain all that it has acknowledged: a page names no state except its last record
+	// Without a limit this is a single server (see List), whose state contains everything
+	// that it has acknowledged. There is no need to compare revisions, and no way to,
+	// because a page identifies no state other than that of its last record.
+	if what.atMost == 0 {
 		asOf = 0
 	}
 	for {
@@ -142,7 +146,7 @@ func (s *reader) listPages(ctx context.Context, pattern string, min uint64, what
 	}
 }
 
-// listSlowly reads what one request cannot: the record of [Beside], then the list.
+// listSlowly reads what a single request cannot: first the [Beside] record, then the list.
 func (s *reader) listSlowly(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
 	if what.beside == "" {
 		return s.listKeys(ctx, pattern, min)
@@ -159,8 +163,8 @@ func (s *reader) listSlowly(ctx context.Context, pattern string, min uint64, wha
 	return l, err
 }
 
-// listKeys asks the leader for the keys and reads them. It reads again those that a
-// replica does not know yet.
+// listKeys asks the leader for the keys and reads them. It rereads those that a replica
+// does not have yet.
 func (s *reader) listKeys(ctx context.Context, pattern string, min uint64) (Listing, error) {
 	st, err := s.stateAt(ctx, pattern, min)
 	if err != nil {
@@ -175,11 +179,12 @@ func (s *reader) listKeys(ctx context.Context, pattern string, min uint64) (List
 		}
 		l.Records = append(l.Records, records...)
 		missing = lacking(missing, records)
-		// A key that the leader names and a replica lacks is a waiter, not a gap.
+		// A key that the leader names but a replica lacks is a waiter, not a gap.
 		if len(missing) == 0 { //safety:list-complete
 			return l, nil
 		}
-		// The missing ones have ended since, or this replica lags: the leader knows.
+		// The missing records have ended since, or this replica lags. The leader knows
+		// which.
 		if st, err = s.stateAt(ctx, pattern, min); err != nil {
 			return Listing{}, err
 		}
@@ -197,7 +202,7 @@ func (s *reader) listKeys(ctx context.Context, pattern string, min uint64) (List
 	}
 }
 
-// listNamed reads keys that the leader has named, in a state that contains revision min.
+// listNamed reads keys that the leader has named, from a state that contains revision min.
 func (s *reader) listNamed(ctx context.Context, keys []string, min uint64) (Listing, error) {
 	records, latest, err := s.readKeys(ctx, keys, min)
 	if err != nil {
@@ -207,13 +212,14 @@ func (s *reader) listNamed(ctx context.Context, keys []string, min uint64) (List
 	if len(records) == len(keys) || s.Alone() {
 		return l, nil
 	}
-	// The missing ones have ended since, or this replica lacks them: the leader knows.
+	// The missing records have ended since, or this replica lacks them. The leader knows
+	// which.
 	sure, err := s.readEach(ctx, lacking(keys, records), func(ctx context.Context, key string) (Record, error) { return s.Get(ctx, key, min) })
 	l.Records = append(l.Records, sure...)
 	return l, err
 }
 
-// lacking returns the keys that none of the records has.
+// lacking returns the keys for which there is no record.
 func lacking(keys []string, records []Record) []string {
 	found := make(map[string]bool, len(records))
 	for _, r := range records {
@@ -222,8 +228,8 @@ func lacking(keys []string, records []Record) []string {
 	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return found[k] })
 }
 
-// readKeys reads keys, in batches if the multi-key read is possible. It omits keys that do
-// not exist. latest is the latest revision of a state that it read.
+// readKeys reads keys, in batches if multi-key reads are possible, and omits those that do
+// not exist. latest is the revision of the latest state that it has read.
 func (s *reader) readKeys(ctx context.Context, keys []string, min uint64) (records []Record, latest uint64, err error) {
 	for keys := range slices.Chunk(keys, multiMax) {
 		subjects := make([]string, len(keys))
@@ -243,16 +249,16 @@ func (s *reader) readKeys(ctx context.Context, keys []string, min uint64) (recor
 		}
 		records, latest = append(records, l.Records...), max(latest, l.Revision)
 	}
-	for _, r := range records { // needed if each was read by itself
+	for _, r := range records { // needed if the keys were read one by one
 		latest = max(latest, r.Revision)
 	}
 	return records, latest, nil
 }
 
-// doubted reads again, from the leader, the keys that a replica shows as deleted in a
-// state that need not contain min: they may have been written again since. In a state
-// that is known to be older, a live record may have ended since, too. If the leader's
-// read is withheld, the replica's answer has to do.
+// doubted rereads from the leader the keys that a replica shows as deleted in a state that
+// need not contain min, because they may have been written again since. If the state is
+// known to be older than min, live records may also have ended, so doubted rereads those as
+// well. If this user may not read from the leader, the replica's records have to do.
 func (s *reader) doubted(ctx context.Context, records []Record, min uint64, older bool) ([]Record, error) {
 	if s.Alone() || !s.seen.Load().direct { //safety:deleted-as-of
 		return records, nil
@@ -274,16 +280,16 @@ func (s *reader) doubted(ctx context.Context, records []Record, min uint64, olde
 	}
 	for i, r := range sure {
 		if was := shown[r.Key]; r.Revision < was.Revision { //safety:older-leader
-			sure[i] = was // a deposed leader has answered
+			sure[i] = was // a deposed leader replied
 		}
 	}
 	return append(slices.DeleteFunc(records, doubtful), sure...), nil
 }
 
-// multiGet reads the last records of many subjects, tombstones included, from one replica. The
-// replica answers with one message for each record, and an end marker that identifies its
-// state. The error matches errIncomplete if the replica cannot answer this way. Revision is 0
-// if the replica has no records.
+// multiGet reads the last records on many subjects, including tombstones, from one replica.
+// The replica sends a message for each record and then an end marker that identifies its
+// state. The error matches errIncomplete if the replica cannot reply this way. Revision is
+// 0 if the replica has no records.
 func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) (Listing, error) {
 	if ctx.Err() != nil {
 		return Listing{}, plain.EndOf(ctx)
@@ -293,14 +299,15 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 	}
 	request := pageRequest{Subjects: subjects, Seq: what.from, Batch: cmp.Or(what.atMost, batchMax), MaxBytes: multiBytes}
 	if what.from > 0 && len(subjects) == 1 {
-		// A key has one record. A request for the last ones also counts those below the
-		// revision, and the server refuses more than 1024.
+		// Each key has only one record, so it need not ask for the last ones. A request for
+		// last records also counts those below the revision, and the server rejects it if
+		// there are more than 1024.
 		request.Subjects, request.Next = nil, subjects[0]
-		if what.atMost == 1 { // a request without a batch gets only the record: the server does not count the others
+		if what.atMost == 1 { // without a batch, the server sends one record and does not count the others
 			request.Batch, request.MaxBytes = 0, 0
 		}
 	}
-	var l Listing // owned by the goroutine of the replies until it sends the end
+	var l Listing // owned by the reply goroutine until it sends the end
 	subject := s.apiPrefix + "DIRECT.GET." + s.name
 	ch, forget, err := s.page(subject, request, func(m *nats.Msg) error {
 		r, err := s.record(m.Header, m.Data)
@@ -314,9 +321,9 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 		return Listing{}, err
 	}
 	defer forget()
-	// No other server can answer in place of a single one, and each repeat delays that one
-	// further. A waiter repeats its reads anyway, so only these wait longer: the answer to
-	// any other may be lost.
+	// A single server has no replica to reply in its place, and each retry delays it
+	// further. So give a waiter's reads more time, because the waiter repeats them anyway.
+	// Do not give it to other reads, whose reply may have been lost.
 	patient := s.Alone() && (what.atMost > 0 || len(what.also) > 0)
 	within := repeatAfter
 	if patient {
@@ -325,10 +332,10 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 	end, err := await(ctx, s.line, ch, subject, within)
 	switch {
 	case errors.Is(err, errNoAnswer) && ctx.Err() == nil && !patient:
-		return Listing{}, errIncomplete // the leader may answer although this replica did not
+		return Listing{}, errIncomplete // the leader may reply even though this replica did not
 	case errors.Is(err, ErrPermission):
-		// This request can read any key, so it may be withheld from users who may read
-		// single keys.
+		// This request can read any key, so it may be denied to users who may read single
+		// keys.
 		s.multiOff.Store(true)
 		return Listing{}, errIncomplete
 	}
@@ -337,28 +344,28 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 	}
 	n := len(l.Records)
 	switch end.status {
-	case "": // only the record
+	case "": // a single record
 		l.Revision, l.More = l.Records[0].Revision, true
 	case "204":
-		// Cut off at the limit of the request or at multiBytes.
+		// The reply was cut off at the requested limit or at multiBytes.
 		if pending := end.header.Get(hdrPending); pending != "0" { //safety:list-cut-off
 			l.Left, _ = strconv.Atoi(pending)
 			if l.More = what.atMost > 0 && n == what.atMost; !l.More {
 				return Listing{}, errIncomplete
 			}
 		}
-		// Servers before 2.11 do not say; then nothing is promised.
+		// Servers before 2.11 do not send this header, and then nothing is promised.
 		l.Revision, _ = strconv.ParseUint(end.header.Get(hdrUpTo), 10, 64)
-		if n > 0 && request.Next != "" { // such an answer has no hdrUpTo
+		if n > 0 && request.Next != "" { // such a reply has no hdrUpTo
 			l.Revision = l.Records[n-1].Revision
 		}
-	case "404": // the answer is also 404 if a record could not be loaded
+	case "404": // also sent if a record could not be loaded
 		if n > 0 {
 			return Listing{}, errIncomplete
 		}
 	case "413":
 		return Listing{}, errTooMany
-	case "503": // no server answers: direct gets are off, or not imported
+	case "503": // no server replied, because direct gets are disabled or not imported
 		return Listing{}, errIncomplete
 	default:
 		return Listing{}, end.failed(subject)

@@ -12,25 +12,25 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// Memory is a bucket in the memory of this process, for tests without a server. Its
-// stores see one another's records. They answer like a [Store] on a bucket with one
-// replica whose connection never fails. Memory uses the time of package time, so it works
-// inside a testing/synctest bubble. [NewMemory] creates it.
+// Memory is an in-memory bucket for tests without a server. Its stores see one another's
+// records, and they behave like a [Store] on a single-replica bucket whose connection never
+// fails. Memory gets the time from package time, so it works inside a testing/synctest
+// bubble. Use [NewMemory] to create one.
 type Memory struct {
 	bucket  string
 	created time.Time
 
 	mu      sync.Mutex
 	last    uint64            // the last revision
-	records map[string]Record // tombstones too
-	sweepAt int               // the number of records at which expired ones are removed
+	records map[string]Record // including tombstones
+	sweepAt int               // number of records at which to sweep expired ones
 	stores  map[*memoryStore]struct{}
 }
 
-// minSweep is the smallest number of records at which a Memory removes expired ones.
+// minSweep is the smallest number of records at which a Memory sweeps expired ones.
 const minSweep = 64
 
-// NewMemory returns an empty bucket. It starts nothing and does not need to be closed.
+// NewMemory returns an empty bucket. It starts no goroutines and need not be closed.
 func NewMemory(bucket string) *Memory {
 	now := time.Now()
 	return &Memory{
@@ -39,7 +39,7 @@ func NewMemory(bucket string) *Memory {
 	}
 }
 
-// Open returns a store on the bucket, as if for another client. Closing it keeps the
+// Open returns a store on the bucket, as if for another client. Closing the store keeps the
 // records.
 func (m *Memory) Open() KV {
 	s := &memoryStore{m: m, watches: make(map[*memoryWatch]struct{})}
@@ -49,7 +49,8 @@ func (m *Memory) Open() KV {
 	return s
 }
 
-// at returns the record under key at time now, or the zero record. Under mu.
+// at returns the record under key at time now, or the zero Record if there is none. The
+// caller must hold mu.
 func (m *Memory) at(key string, now time.Time) Record {
 	r := m.records[key]
 	if r.TTL > 0 && now.Sub(r.Time) >= r.TTL {
@@ -59,7 +60,8 @@ func (m *Memory) at(key string, now time.Time) Record {
 	return r
 }
 
-// match returns the records under the patterns, in revision order. Under mu.
+// match returns the records whose keys match any of the patterns, in revision order. The
+// caller must hold mu.
 func (m *Memory) match(patterns ...string) []Record {
 	var found []Record
 	now := time.Now()
@@ -74,7 +76,7 @@ func (m *Memory) match(patterns ...string) []Record {
 	return found
 }
 
-// apply applies a write as the server does. Under mu.
+// apply applies a write as a server would. The caller must hold mu.
 func (m *Memory) apply(w Write, ttl time.Duration) Answer {
 	now := time.Now()
 	expected := w.Key
@@ -122,20 +124,20 @@ func matches(pattern, key string) bool {
 	}
 }
 
-// memoryStore is one client's [KV] on a [Memory], whose mutex guards its fields.
+// memoryStore is one client's [KV] on a [Memory]. The Memory's mutex guards its fields.
 type memoryStore struct {
 	m       *Memory
 	watches map[*memoryWatch]struct{}
 	closed  bool
-	queue   []func() // answers and notifications
-	running bool     // the goroutine that delivers them runs
+	queue   []func() // replies and notifications to deliver
+	running bool     // deliver is running
 	wg      sync.WaitGroup
 }
 
 var _ KV = (*memoryStore)(nil)
 
-// later has fn called on a goroutine that lives while there is anything to deliver. Under
-// the mutex.
+// later queues fn for the delivery goroutine, which runs only while there is something to
+// deliver. The caller must hold the mutex.
 func (s *memoryStore) later(fn func()) {
 	if s.closed {
 		return
@@ -200,7 +202,8 @@ func (s *memoryStore) Send(w Write, done func(Answer)) (forget func(), err error
 	return func() { forgotten.Store(true) }, nil
 }
 
-// begin begins a read. If it returns nil, the caller must unlock the mutex.
+// begin starts a read. If it returns nil, it has locked the mutex and the caller must
+// unlock it.
 func (s *memoryStore) begin(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return plain.EndOf(ctx)
@@ -246,7 +249,7 @@ func (s *memoryStore) List(ctx context.Context, pattern string, _ uint64, opts .
 	}
 	for _, r := range found {
 		switch {
-		case what.parts && len(found) > batchMax: // as on a server
+		case what.parts && len(found) > batchMax: // as a server does
 			l.Keys = append(l.Keys, r.Key)
 		case r.Revision < what.from && r.Key != what.beside:
 		case what.atMost > 0 && len(l.Records) == what.atMost:
@@ -256,7 +259,7 @@ func (s *memoryStore) List(ctx context.Context, pattern string, _ uint64, opts .
 			l.Records = append(l.Records, r)
 		}
 	}
-	if what.from > 0 && what.atMost == 1 && len(l.Records) == 1 { // a server does not count the others
+	if what.from > 0 && what.atMost == 1 && len(l.Records) == 1 { // a server does not count the rest
 		l.More, l.Left = true, 0
 	}
 	l.answer(what)
@@ -312,7 +315,7 @@ func (w *memoryWatch) Stop() {
 	delete(w.s.watches, w)
 }
 
-// Close ends the watches, and waits for the goroutine to deliver the batch it has begun.
+// Close ends the watches and waits for the delivery goroutine to finish its current batch.
 func (s *memoryStore) Close() {
 	s.m.mu.Lock()
 	s.closed, s.queue = true, nil
@@ -325,7 +328,7 @@ func (s *memoryStore) Close() {
 	s.wg.Wait()
 }
 
-// The other methods of [KV] return constants.
+// The remaining methods of [KV] are trivial.
 
 func (s *memoryStore) Bucket() string                             { return s.m.bucket }
 func (s *memoryStore) Denied(string) error                        { return nil }

@@ -2,23 +2,24 @@ package kvstore
 
 import "time"
 
-// No message tells a client that it receives no notifications. A subscription that the server
-// forbids, or that an account does not import, is merely silent. But a client that watches a key
-// receives notifications of its own writes to it. If none arrives, the store warns.
+// Nothing tells a client that it is not receiving notifications. If the server denies a
+// subscription, or an account does not import it, the subscription is simply silent. But a
+// client that watches a key is also notified of its own writes to that key, so the store warns
+// if no such notification arrives.
 
 const (
 	// silences is the number of acknowledged writes without a notification after
 	// which the store warns.
 	silences = 3
-	// silentFor is the time allowed for the notification of the last of them. Behind a gateway it
-	// takes another route than the acknowledgement, and the first ones may be missed because the
-	// subscription was not yet in place there.
+	// silentFor is how long the store waits for the notification of the last of these writes.
+	// Behind a gateway, notifications take a different route from acknowledgements, and the
+	// first ones may be missed because the subscription is not yet in place there.
 	silentFor = time.Second
 )
 
-// unnotified counts the acknowledgement of a write to a key that was watched when the write was
-// sent. The store warns once about missing notifications, at the first write that follows the last
-// counted one by more than silentFor.
+// unnotified counts an acknowledged write to a key that was already watched when the write was
+// sent. The store warns about missing notifications once, on the first write that comes more
+// than silentFor after the last one counted.
 func (s *watcher) unnotified(w sentWrite) {
 	if s.notified.Load() {
 		return

@@ -10,8 +10,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Store is a bucket reached over a connection. It implements [KV]. Its parts read, write and
-// watch the stream's records. Each has its own state and knows nothing of the others.
+// Store is a bucket accessed over a connection. It implements [KV]. Its parts read, write
+// and watch the stream's records; each has its own state and knows nothing about the
+// others.
 type Store struct {
 	*stream
 	*reader
@@ -31,24 +32,27 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 	return &Store{stream: s, reader: &reader{stream: s}, writer: newWriter(s, w.unnotified), watcher: w}
 }
 
-// Close ends the store's watches, subscriptions and goroutines and waits for the goroutines,
-// so it must not be called from one of its callbacks. The connection belongs to the caller
-// and stays open. Answers that arrive later are dropped, and calls still waiting for one
-// return [ErrClosed].
+// Close ends the store's watches, subscriptions and goroutines. It waits for the
+// goroutines, so it must not be called from one of the store's callbacks. The connection
+// belongs to the caller and stays open. Replies that arrive later are dropped, and calls
+// that are still waiting for one return [ErrClosed].
 func (s *Store) Close() {
-	s.closing.Do(func() { // another Close meanwhile would stop the sender before it has the ends of the subscriptions
+	// Once makes a concurrent Close wait here. It would otherwise stop the sender before
+	// the subscriptions' ends are queued.
+	s.closing.Do(func() {
 		s.line.close()
 		s.watcher.close()
 	})
 	s.awaitGoroutines()
 }
 
-// Verify reads the bucket's settings again, because other users can change them or delete
-// the bucket. It logs settings that have become worse, and moves the watches if the
-// notifications now have other subjects. It returns nil, or an error matching
+// Verify rereads the bucket's settings, because other users can change them or delete the
+// bucket. It logs settings that have become worse, and it moves the watches if
+// notifications are now published on other subjects. It returns nil, or an error matching
 // [ErrBucketConfig], [ErrNotFound] (the bucket was deleted), [ErrRemade] or [ErrFull]. If
-// the bucket was re-created unfit, the error matches both ErrRemade and ErrBucketConfig.
-// Other errors match [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
+// the bucket was re-created with unsafe settings, the error matches both ErrRemade and
+// ErrBucketConfig. Other errors match [ErrUnavailable], [ErrPermission], [ErrClosed] or
+// ctx's error.
 func (s *Store) Verify(ctx context.Context) error {
 	info, err := s.ask(ctx, infoRequest{}, own)
 	if err != nil {
@@ -68,10 +72,11 @@ func (s *Store) Verify(ctx context.Context) error {
 			s.cfg.Logger.Warn("lock bucket was changed: its notifications have other subjects (republish). Those sent since then are lost: watches follow, and waiters check",
 				"bucket", s.cfg.Bucket, "subjects", now.notify+">")
 		}
-		s.recheck(time.Time{}) // events were missed, and after a deletion nothing watched exists any more
+		s.recheck(time.Time{}) // events were missed, and if the bucket was deleted, so was everything watched
 	}
-	// A deleted bucket ends its locks, whatever the new one holds and however it is set:
-	// someone may repair it before it is verified again.
+	// Deleting the bucket ended its locks, whatever the new bucket contains and however it
+	// is configured. Report that even if the new bucket is unfit, because someone may
+	// repair it before the next verification.
 	if remade { //safety:re-created
 		err := fmt.Errorf("bucket %q: %w", s.cfg.Bucket, ErrRemade)
 		if unfit != nil {

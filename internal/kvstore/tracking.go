@@ -6,29 +6,30 @@ import (
 	"time"
 )
 
-// tracking delivers events, and turns the silent ends of records into events too.
+// tracking delivers a watch's events. The server sends nothing when a record expires, so
+// tracking generates those events itself.
 type tracking struct {
 	deliver func(Event)
 	now     func() time.Time // estimates the servers' clock
 
-	// order makes an event and its change to the map one step, so that the end of a
-	// record is delivered before its successor. It is taken before mu.
+	// order makes delivering an event and updating the map a single step, so that a
+	// record's end is delivered before its successor. It is locked before mu.
 	order sync.Mutex
 
-	mu       sync.Mutex // held only around the map
+	mu       sync.Mutex // held only while accessing the map
 	stopped  bool
 	tracks   atomic.Bool
 	expiries map[string]*expiry
 }
 
-// expiry turns the silent end of a record into an event.
+// expiry times the end of a record's TTL.
 type expiry struct {
 	record Record
 	ends   time.Time
 	timer  *time.Timer
 }
 
-// end stops the timers. It returns false if it was called before.
+// end stops the timers. It returns false if it has already been called.
 func (w *tracking) end() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -43,7 +44,7 @@ func (w *tracking) end() bool {
 	return true
 }
 
-// Track has the end of r's TTL delivered as an event, and the ends of all later records.
+// Track makes the watch deliver an event when r's TTL ends, and when a later record's does.
 func (w *tracking) Track(r Record) {
 	w.tracks.Store(true)
 	if r.TTL > 0 && !r.Deleted {
@@ -51,7 +52,7 @@ func (w *tracking) Track(r Record) {
 	}
 }
 
-// track starts timing r and returns the older record under its key.
+// track starts timing r and returns the older record of the same key, if there is one.
 func (w *tracking) track(r Record, left time.Duration) (before Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,7 +82,7 @@ func (w *tracking) expired(key string) {
 	defer w.order.Unlock()
 	w.mu.Lock()
 	l := w.expiries[key]
-	if l == nil || time.Until(l.ends) > 0 { // deleted or renewed while the timer fired
+	if l == nil || time.Until(l.ends) > 0 { // deleted or renewed while the timer was firing
 		w.mu.Unlock()
 		return
 	}
@@ -90,8 +91,8 @@ func (w *tracking) expired(key string) {
 	w.deliver(Event{Kind: Expired, Record: l.record})
 }
 
-// forget stops timing a key that was deleted, or written without a TTL, and returns
-// its old record.
+// forget stops timing a key that was deleted, or written without a TTL, and returns the
+// key's previous record.
 func (w *tracking) forget(r Record) (before Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,7 +109,8 @@ func (w *tracking) event(e Event) {
 	defer w.order.Unlock()
 	switch {
 	case e.Kind == Put && e.Record.TTL > 0 && w.tracks.Load():
-		// The server stored it a moment ago, so there are no clocks to compare.
+		// The server has only just stored the record, so there is no need to compare
+		// clocks.
 		e.Before = w.track(e.Record, e.Record.TTL)
 	case e.Kind == Put && e.Record.TTL > 0:
 	default:

@@ -22,11 +22,11 @@ const (
 	hdrExpectSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
 )
 
-// writer writes records, and interprets the stream's answers.
+// writer writes records and interprets the stream's replies.
 type writer struct {
 	*stream
-	acknowledged func(sentWrite)        // called for each write that the stream has acknowledged
-	ackHead      atomic.Pointer[[]byte] // the part of acknowledgements before the sequence
+	acknowledged func(sentWrite)        // called for every acknowledged write
+	ackHead      atomic.Pointer[[]byte] // the part of an acknowledgement before the sequence
 }
 
 func newWriter(s *stream, acknowledged func(sentWrite)) *writer {
@@ -44,7 +44,7 @@ func (s *writer) Send(w Write, done func(Answer)) (forget func(), err error) {
 	return s.exchange(s.message(w, ttl), awaited{write: s.sending(s.now(), w.Key, w.Expect), written: done})
 }
 
-// written handles the answer to a write, or the reason why there will be none.
+// written handles the reply to a write, or the reason that none will arrive.
 func (s *writer) written(to awaited, m *nats.Msg, failure error) {
 	a := Answer{Err: failure}
 	if failure == nil {
@@ -60,8 +60,8 @@ func (s *writer) written(to awaited, m *nats.Msg, failure error) {
 	}
 }
 
-// message is the only place where the headers of a write are put together, because the
-// server silently accepts a guard with a misspelt subject.
+// message is the only place that assembles the headers of a write, because the server
+// silently accepts a guard with a misspelt subject.
 func (s *writer) message(w Write, ttl string) *outgoing {
 	o := s.outgoing(s.putPrefix, w.Key, w.Expect)
 	o.msg.Data, o.route, o.ends = w.Value, own, w.Delete
@@ -70,13 +70,14 @@ func (s *writer) message(w Write, ttl string) *outgoing {
 		values = append(values, value)
 		h[name] = values[len(values)-1 : len(values) : len(values)]
 	}
-	// Only a compare-and-set can grant a lock: each write says which revision it replaces.
+	// Only a compare-and-set can grant a lock, so every write names the revision that it
+	// replaces.
 	set(hdrExpect, o.expect) //safety:conditional
-	// The server frees a lock whose holder has died, because its record has a TTL.
+	// The TTL makes the server free a lock whose holder has died.
 	set(hdrTTL, ttl) //safety:record-ends
 	if w.Guard != "" {
-		// Always as the stream stores it, even behind an API prefix: under any other
-		// subject the server finds no record, and the guard proves nothing.
+		// Use the subject as the stream stores it, even behind an API prefix. Under any
+		// other subject the server finds no record, and the guard proves nothing.
 		set(hdrExpectSubject, s.prefix+w.Guard) //safety:guard
 	}
 	if w.Delete {
@@ -85,21 +86,22 @@ func (s *writer) message(w Write, ttl string) *outgoing {
 	return o
 }
 
-// Server errors that nats.go does not name.
+// Server error codes that nats.go does not define.
 const (
 	errCodeMsgTooLarge = 10054 // "message size exceeds maximum allowed"
-	errCodeNoRoom      = 10077 // "maximum bytes exceeded", and other failures of a store
+	errCodeNoRoom      = 10077 // "maximum bytes exceeded", and other storage failures
 )
 
-// headerRoom is the most that the headers of a write take, apart from those of a guard.
+// headerRoom is the most space that the headers of a write take, not counting the guard's.
 const headerRoom = 160
 
-// MaxValue returns the largest value in bytes, as far as the store knows; see [KV].
+// MaxValue returns the maximum size of a value in bytes, as far as the store knows; see
+// [KV].
 func (s *writer) MaxValue() int {
 	return min(MaxRecord, int(s.maxPayload.Load())-headerRoom)
 }
 
-// maxDigits is a number of digits that always fits into a sequence.
+// maxDigits is a number of decimal digits that always fits into a sequence.
 const maxDigits = 18
 
 type pubAck struct {
@@ -109,7 +111,7 @@ type pubAck struct {
 	Duplicate bool                `json:"duplicate"`
 }
 
-// answer interprets the server's answer to w.
+// answer interprets the server's reply to w.
 func (s *writer) answer(w sentWrite, m *nats.Msg) Answer {
 	if err := unanswerable(m); err != nil {
 		return Answer{Err: fmt.Errorf("write of %q: %w", w.key, err)}
@@ -125,39 +127,40 @@ func (s *writer) answer(w sentWrite, m *nats.Msg) Answer {
 		return Answer{Err: fmt.Errorf("%w: unreadable answer to a write of %q: %w", ErrUnavailable, w.key, err)}
 	}
 	switch e := ack.Error; {
-	// Only this stream, with a new sequence for this write, acknowledges it.
+	// Only this stream can acknowledge the write, and only with a new sequence.
 	case e == nil && ack.Stream == s.name && ack.Sequence > 0 && !ack.Duplicate: //safety:acknowledged
 		s.learnAck(m.Data, ack.Sequence)
 		return Answer{Revision: ack.Sequence}
 	case e == nil:
 		return Answer{Err: fmt.Errorf("%w: write of %q was answered by stream %q, sequence %d, duplicate %v", ErrUnavailable, w.key, ack.Stream, ack.Sequence, ack.Duplicate)}
 	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
-		// A refusal that names no sequence does not say that the key is empty.
+		// A conflict that names no sequence does not imply that the key is empty.
 		if last, ok := lastSequence(e.Description); ok { //safety:conflict-named
 			return Answer{Err: &ConflictError{Key: w.key, Expected: w.expect, Last: last}}
 		}
 		return Answer{Err: fmt.Errorf("%w: write of %q: conflict without a sequence: %w", ErrUnavailable, w.key, e)}
-	// Another write to the key is being replicated: this never means that the lock is held.
+	// Another write to the key is being replicated. That never means that the lock is held.
 	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant: //safety:in-flight
 		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.key, ErrInFlight, e)}
 	case e.ErrorCode == errCodeMsgTooLarge:
-		s.doubtRefusal(doubtEvery) // its limit may have been changed
+		s.doubtRefusal(doubtEvery) // the bucket's limit may have changed
 		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.key, ErrTooLarge, e)}
 	case e.ErrorCode == errCodeNoRoom:
-		// Clients that accept no more locks leave the room to renewals.
+		// Clients that know the bucket to be full grant no more locks and leave the room to
+		// renewals.
 		s.doubtRefusal(doubtFullEvery)
-		if !strings.HasPrefix(e.Description, "maximum") { // its storage has failed
+		if !strings.HasPrefix(e.Description, "maximum") { // the server's storage has failed
 			return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.key, e)}
 		}
 		return Answer{Err: fmt.Errorf("%w: write of %q: %w: %w", ErrUnavailable, w.key, ErrFull, e)}
-	default: // the settings may forbid it
+	default: // the settings may forbid the write
 		s.doubtRefusal(doubtEvery)
 		return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.key, e)}
 	}
 }
 
-// plainAck parses an acknowledgement that differs from the last decoded one only in the
-// sequence: the decoder takes ten times as long.
+// plainAck parses an acknowledgement that differs from the last decoded one only in its
+// sequence. Decoding the JSON takes ten times as long.
 func (s *writer) plainAck(data []byte) (uint64, bool) {
 	known := s.ackHead.Load()
 	if known == nil {
@@ -180,8 +183,8 @@ func (s *writer) plainAck(data []byte) (uint64, bool) {
 	return n, true
 }
 
-// learnAck keeps the text before the sequence of a decoded acknowledgement, if the
-// sequence is the last thing in it.
+// learnAck remembers the part of a decoded acknowledgement before its sequence, if the
+// sequence comes last.
 func (s *writer) learnAck(data []byte, sequence uint64) {
 	if head, ok := bytes.CutSuffix(data, []byte(`"seq":`+strconv.FormatUint(sequence, 10)+"}")); ok {
 		head = append(bytes.Clone(head), `"seq":`...)
@@ -189,7 +192,7 @@ func (s *writer) learnAck(data []byte, sequence uint64) {
 	}
 }
 
-// lastSequence parses N from "wrong last sequence: N": the server gives it only in the
+// lastSequence parses N from "wrong last sequence: N". The server reports it only in the
 // text.
 func lastSequence(description string) (uint64, bool) {
 	i := strings.LastIndexByte(description, ' ')
@@ -197,12 +200,12 @@ func lastSequence(description string) (uint64, bool) {
 	return n, err == nil
 }
 
-// write sends w and waits for the answer.
+// write sends w and waits for the reply.
 func (s *writer) write(ctx context.Context, w Write) (uint64, error) {
 	if ctx.Err() != nil {
 		return 0, plain.EndOf(ctx)
 	}
-	w.Value = bytes.Clone(w.Value) // it may be sent after the caller has returned
+	w.Value = bytes.Clone(w.Value) // it may be sent after write has returned
 	ch := make(chan Answer, 1)
 	subject := s.putPrefix + w.Key
 	forget, err := s.Send(w, func(a Answer) { ch <- a })
@@ -220,25 +223,24 @@ func (s *writer) write(ctx context.Context, w Write) (uint64, error) {
 	return a.Revision, a.Err
 }
 
-// Create writes a record under a key that must have none, not even a tombstone. The
-// server removes the record after ttl, which is rounded up to whole seconds. ttl must
-// be more than 0 and at most 366 days, and the value at most [MaxRecord] bytes long.
+// Create writes a record under a key that has neither a record nor a tombstone. The server
+// deletes the record after ttl, which is rounded up to whole seconds. ttl must be positive
+// and at most 366 days, and the value at most [MaxRecord] bytes long.
 //
-// Create returns the record's revision, or an error. It has written nothing if the error
-// matches [ErrExists] (a *[ConflictError]: the key has a record), [ErrInFlight],
-// [ErrNoStream], or, before any I/O, [ErrInvalidKey], [ErrInvalidTTL] or [ErrTooLarge].
+// Create returns the record's revision, or an error. Nothing was written if the error
+// matches [ErrExists] (a *[ConflictError], because the key has a record), [ErrInFlight],
+// [ErrNoStream] or, before any I/O, [ErrInvalidKey], [ErrInvalidTTL] or [ErrTooLarge].
 //
-// After every other error the outcome may be unknown. The error matches [ErrUnavailable]
-// if ctx ended or no answer came within 5 s, and [ErrClosed] if the store is closed. It
-// matches [ErrPermission] if the server refuses this user the write or its answer.
+// After any other error the outcome may be unknown. Such an error matches [ErrUnavailable]
+// if ctx ended or no reply arrived within 5 s, [ErrClosed] if the store is closed, and
+// [ErrPermission] if the server denies this user the write or its reply.
 func (s *writer) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (uint64, error) {
 	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl})
 }
 
-// CreateGuarded is Create on the condition that the last revision of the literal key
-// guard is expect (0: guard does not exist). The error matches [ErrConflict] if guard
-// has another revision. CreateGuarded does not check the revision of key itself, so key
-// should be new.
+// CreateGuarded is like Create but requires the literal key guard to have revision expect,
+// or not to exist if expect is 0. Otherwise the error matches [ErrConflict]. CreateGuarded
+// does not check the revision of key itself, so key should be new.
 func (s *writer) CreateGuarded(ctx context.Context, key string, value []byte, ttl time.Duration, guard string, expect uint64) (uint64, error) {
 	if err := checkKey(guard); err != nil {
 		return 0, err
@@ -246,15 +248,16 @@ func (s *writer) CreateGuarded(ctx context.Context, key string, value []byte, tt
 	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl, Guard: guard, Expect: expect})
 }
 
-// Update replaces the record at revision and returns the new revision. The TTL starts
-// again. Errors are those of [Store.Create], with [ErrConflict] if the key has another
-// revision.
+// Update replaces the record at revision and returns the new revision. The TTL starts over.
+// Errors are those of [Store.Create], with [ErrConflict] in place of [ErrExists] if the key
+// has a different revision.
 func (s *writer) Update(ctx context.Context, key string, value []byte, ttl time.Duration, revision uint64) (uint64, error) {
 	return s.write(ctx, Write{Key: key, Value: value, TTL: ttl, Expect: revision})
 }
 
-// Delete replaces the record at revision with a tombstone that the server removes after
-// a second, and returns the tombstone's revision. Errors are those of [Store.Update].
+// Delete replaces the record at revision with a tombstone and returns the tombstone's
+// revision. The server deletes the tombstone after a second. Errors are those of
+// [Store.Update].
 func (s *writer) Delete(ctx context.Context, key string, revision uint64) (uint64, error) {
 	return s.write(ctx, Write{Key: key, Delete: true, Expect: revision})
 }
