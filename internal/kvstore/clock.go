@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// clockReading is the server's wall-clock time from an answer, and both local clocks
-// when it arrived.
+// clockReading is a server's wall-clock time from a reply, along with both local clocks
+// when the reply arrived.
 type clockReading struct {
-	server, local time.Time // local has the monotonic clock's reading
+	server, local time.Time // local includes the monotonic clock reading
 	wall          time.Time
 }
 
 // serverClock estimates the servers' wall clock.
 type serverClock struct{ last atomic.Pointer[clockReading] }
 
-// now uses whichever local clock has advanced further since the last answer. An
-// operator may set the wall clock back, and the monotonic clock may stop while the
-// machine sleeps. An estimate that is ahead costs one request, whose answer corrects
-// it. One that is behind costs a wait.
+// now advances the server's time from the last reply by whichever local clock has moved
+// further since. The wall clock may have been set back, and the monotonic clock may stop
+// while the machine sleeps. An estimate that is ahead costs one request, whose reply
+// corrects it; an estimate that is behind costs a wait.
 func (c *serverClock) now() time.Time {
 	now := time.Now()
 	last := c.last.Load()
@@ -28,8 +28,8 @@ func (c *serverClock) now() time.Time {
 	return last.server.Add(max(now.Sub(last.local), now.Round(0).Sub(last.wall)))
 }
 
-// read records the server's wall-clock time from an answer. The answer has travelled
-// since, so the estimate is late by at most its travel time.
+// read records the server's wall-clock time from a reply. The estimate lags by at most the
+// time that the reply took to arrive.
 func (c *serverClock) read(server time.Time) {
 	if !server.IsZero() {
 		now := time.Now()

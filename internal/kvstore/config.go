@@ -12,64 +12,64 @@ import (
 )
 
 const (
-	// DefaultBucket is the name of the bucket when none is given.
+	// DefaultBucket is the name of the bucket if none is given.
 	DefaultBucket = "natslock"
-	// maxReplicas is the most that a server allows.
+	// maxReplicas is the largest number of replicas that a server allows.
 	maxReplicas = 5
-	// minMsgSize is the smallest size limit that a stream may have: the largest value and
-	// its headers, which the server counts too.
+	// minMsgSize is the smallest acceptable max_msg_size: that of the largest value and its
+	// headers, which the server counts too.
 	minMsgSize = MaxRecord + 4<<10
-	// protocol is the version of the protocol of keys, records and headers that
-	// this release knows. A bucket's metadata names the version that its records
-	// follow. A bucket without that entry is refused.
+	// protocol is the version of the protocol for keys, records and headers that this
+	// release uses. A bucket's metadata names the version that its records follow, and a
+	// bucket without that entry is refused.
 	protocol     = "3"
 	metaProtocol = "natslock.protocol"
 	metaID       = "natslock.id"
 	// tick is the unit of a bucket's first sequence.
 	tick = 10 * time.Microsecond
-	// lowFirstSeq separates sequences that started as a time from those that started
-	// at one, or at the time of a clock that is years behind. It is the first sequence
-	// of July 2025: all buckets of this protocol are younger.
+	// lowFirstSeq separates first sequences derived from a time from those that started at
+	// one, or came from a clock that was years behind. It is the first sequence of July
+	// 2025, and all buckets of this protocol are younger.
 	lowFirstSeq = 3e13
 )
 
-// epoch is the origin of the first sequences of buckets.
+// epoch is the time from which first sequences are counted.
 var epoch = time.Date(2016, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// firstSeq returns the first sequence of a bucket created at time at: the ticks since
-// epoch. As long as a bucket stores fewer than 100,000 records a second, its revisions
-// stay below the current tick, so they keep rising when the bucket is deleted and
-// re-created. A fencing token is 64 times its revision, and stays below 2^53 until
-// 2060.
+// firstSeq returns the first sequence of a bucket created at the given time: the number of
+// ticks since epoch. Provided that a bucket stores fewer than 100,000 records per second,
+// its revisions stay below the current tick, so revisions keep rising when the bucket is
+// deleted and re-created. A fencing token is 64 times its revision and stays below 2^53
+// until 2060.
 func firstSeq(at time.Time) uint64 {
 	return uint64(max(at.Sub(epoch)/tick, 1)) // a clock before the epoch has no ticks
 }
 
-// Config describes a bucket: how to find it, and how to create it if it is missing.
-// The zero value is a file-backed bucket named "natslock", created if missing.
+// Config describes a bucket: how to find it, and how to create it if it is missing. The
+// zero value describes a file-backed bucket named "natslock", to be created if it is
+// missing.
 type Config struct {
-	// Bucket is the bucket's name: letters, digits, '-' and '_'.
+	// Bucket is the bucket's name. It may contain letters, digits, '-' and '_'.
 	Bucket string
-	// Replicas is the number of servers that keep the bucket: 1, 3 or 5. 0 means 3 on
-	// a cluster, where locks then survive the loss of a server, and 1 elsewhere. For
-	// StreamConfig, which does no I/O, it means 1. It is used only when the bucket has
+	// Replicas is the number of servers that store the bucket: 1, 3 or 5. 0 means 3 on a
+	// cluster, where locks then survive the loss of a server, and 1 elsewhere. For
+	// StreamConfig, which does no I/O, 0 means 1. Replicas is used only if the bucket has
 	// to be created.
 	Replicas int
-	// Storage is file storage unless set otherwise. A memory bucket with one replica
-	// loses every record when its server restarts, so it is refused unless memory
-	// storage is set here.
+	// Storage defaults to file storage. A memory bucket with one replica loses all records
+	// when its server restarts, so it is refused unless memory storage is set here.
 	Storage jetstream.StorageType
-	// MaxBytes limits the size, in bytes, of a bucket that Open creates. 0 means no
-	// limit. A full bucket refuses new records and never evicts live ones. On a single
-	// server it accepts a replacement that is not larger than the record; a cluster
-	// may refuse even that.
+	// MaxBytes limits the size, in bytes, of a bucket that Open creates. 0 means no limit.
+	// A full bucket refuses new records and never evicts live ones. On a single server it
+	// still accepts a replacement that is no larger than the record, but a cluster may
+	// refuse even that.
 	MaxBytes int64
-	// Placement places a bucket that has to be created.
+	// Placement determines where a missing bucket is created.
 	Placement *jetstream.Placement
 	// NoCreate makes Open refuse a missing bucket instead of creating it.
 	NoCreate bool
-	// Logger receives warnings about settings that work but should be changed. Nil
-	// discards them.
+	// Logger receives warnings about settings that work but should be changed. If it is
+	// nil, they are discarded.
 	Logger *slog.Logger
 }
 
@@ -99,22 +99,23 @@ func (cfg Config) withDefaults() (Config, error) {
 	return cfg, nil
 }
 
-// maxBucketName leaves room for the names of the bucket's streams, which have at most
-// 255 bytes. A server closes a connection that sends a much longer name.
+// maxBucketName leaves room for the names of the bucket's streams, which are limited to 255
+// bytes. A server closes a connection that sends a much longer name.
 const maxBucketName = 240
 
 func streamName(bucket string) string    { return "KV_" + bucket }
 func subjectPrefix(bucket string) string { return "$KV." + bucket + "." }
 
-// StreamConfig returns the stream that Open would create for cfg, for declarative
-// tools. Each call makes a new notification id and a new first sequence. It does no
-// I/O. The error matches [ErrInvalidKey] if cfg has a name that no bucket can have.
+// StreamConfig returns the configuration of the stream that Open would create for cfg, for
+// use with declarative tools. Each call generates a new notification ID and a new first
+// sequence. It does no I/O. The error matches [ErrInvalidKey] if no bucket can have cfg's
+// name.
 func (cfg Config) StreamConfig() (jetstream.StreamConfig, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return jetstream.StreamConfig{}, err
 	}
-	// The id tells apart the notifications of two buckets with one name, in two
+	// The ID distinguishes the notifications of two buckets that have the same name in two
 	// JetStream domains of one account.
 	id := strings.ToLower(rand.Text()[:10])
 	maxBytes := cfg.MaxBytes

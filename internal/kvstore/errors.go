@@ -9,75 +9,80 @@ import (
 )
 
 var (
-	// ErrExists: the key already has a record. It matches [ErrConflict] too.
+	// ErrExists means that the key already has a record. The error also matches
+	// [ErrConflict].
 	ErrExists = errors.New("key exists")
-	// ErrConflict: the expected revision was not the last one.
+	// ErrConflict means that the key's last revision was not the expected one.
 	ErrConflict = errors.New("revision conflict")
-	// ErrInFlight: another write to the key or its guard is being replicated, and may
-	// succeed or fail. Try again after a short pause.
+	// ErrInFlight means that another write to the key or its guard is being replicated and
+	// may still succeed or fail. Try again after a short pause.
 	ErrInFlight = errors.New("a write is in flight")
-	// ErrNotFound: there is no record under the key, or no bucket.
+	// ErrNotFound means that the key has no record, or that there is no bucket.
 	ErrNotFound = errors.New("key not found")
-	// ErrInvalid: an argument is not valid. The store sent nothing. The errors below match it.
+	// ErrInvalid means that an argument is invalid. Nothing was written. [ErrInvalidKey],
+	// [ErrInvalidTTL], [ErrInvalidOption] and [ErrTooLarge] match it.
 	ErrInvalid = errors.New("invalid argument")
-	// ErrInvalidKey: the key is not valid.
+	// ErrInvalidKey means that a key, a pattern or the bucket's name is invalid.
 	ErrInvalidKey error = invalid("invalid key")
-	// ErrInvalidTTL: the TTL is zero, negative or above 366 days.
+	// ErrInvalidTTL means that the TTL is zero, negative or above 366 days.
 	ErrInvalidTTL error = invalid("invalid TTL")
-	// ErrInvalidOption: an option is nil, or out of its range.
+	// ErrInvalidOption means that an option is nil or out of range.
 	ErrInvalidOption error = invalid("invalid option")
-	// ErrTooLarge: the record is larger than the server (max_payload), the bucket
-	// (max_msg_size) or the protocol ([MaxRecord]) allows. Nothing was written. It matches
-	// [ErrInvalidOption].
+	// ErrTooLarge means that the record is larger than the server (max_payload), the bucket
+	// (max_msg_size) or the protocol ([MaxRecord]) allows. Nothing was written. The error
+	// also matches [ErrInvalidOption].
 	ErrTooLarge = fmt.Errorf("record too large: %w", ErrInvalidOption)
-	// ErrBucketConfig: the settings of the bucket are not safe. The error is a
-	// *[ConfigError] or joins several.
+	// ErrBucketConfig means that the bucket's settings are unsafe. The error is a
+	// *[ConfigError], or joins several of them.
 	ErrBucketConfig = errors.New("unsuitable bucket configuration")
-	// ErrUnavailable: the server or JetStream gave no usable answer.
+	// ErrUnavailable means that the server or JetStream gave no usable response.
 	ErrUnavailable = errors.New("lock service unavailable")
-	// ErrNoStream: no server accepts the write. The bucket was deleted, or its stream
-	// currently has no leader. It comes with [ErrUnavailable].
+	// ErrNoStream means that no server accepts the write, because the bucket was deleted or
+	// its stream currently has no leader. The error also matches [ErrUnavailable].
 	ErrNoStream = errors.New("no stream takes the write")
-	// ErrFull: the bucket has no room for another record, or reserves the rest for renewals
-	// and waiters; see [Room]. It comes with [ErrUnavailable].
+	// ErrFull means that the bucket has no room for another record, or reserves what is
+	// left for renewals and waiters; see [Room]. The error also matches [ErrUnavailable].
 	ErrFull = errors.New("bucket is full")
-	// ErrPermission: the server denies this user the subject.
+	// ErrPermission means that the server denies this user the subject.
 	ErrPermission = errors.New("permission denied")
-	// ErrWithheld: only the stream's leader can answer this read, and the server does not
-	// let this user, or its account, ask it. The next read may succeed: a replica catches
-	// up, and allow_direct can be switched on. It comes with [ErrUnavailable].
+	// ErrWithheld means that only the stream leader can serve this read, and the server
+	// does not let this user, or its account, ask the leader. A later read may succeed,
+	// because a replica may catch up or someone may enable allow_direct. The error also
+	// matches [ErrUnavailable].
 	ErrWithheld = errors.New("the leader's read is withheld")
-	// ErrNoWatch: the bucket does not publish its changes, so a watch is impossible.
+	// ErrNoWatch means that the bucket does not publish its changes and so cannot be
+	// watched.
 	ErrNoWatch = errors.New("bucket does not re-publish its changes")
-	// ErrRemade: the bucket was deleted and re-created since the last check. Every record
-	// is lost.
+	// ErrRemade means that the bucket was deleted and re-created since the last check, so
+	// all records are lost.
 	ErrRemade = errors.New("bucket was deleted and re-created")
-	// ErrConnectionClosed: the connection was closed for good, and no message sent on it
-	// will be answered. It is nats.ErrConnectionClosed, and comes with [ErrUnavailable].
+	// ErrConnectionClosed means that the connection was closed for good, so no message sent
+	// on it will be answered. It is nats.ErrConnectionClosed. The error also matches
+	// [ErrUnavailable].
 	ErrConnectionClosed = nats.ErrConnectionClosed
-	// ErrDraining: the connection is draining, and no longer receives anything. It is
-	// nats.ErrConnectionDraining, and comes with [ErrUnavailable].
+	// ErrDraining means that the connection is draining and no longer receives anything. It
+	// is nats.ErrConnectionDraining. The error also matches [ErrUnavailable].
 	ErrDraining = nats.ErrConnectionDraining
-	// ErrClosed: the store was closed.
+	// ErrClosed means that the store was closed.
 	ErrClosed = errors.New("store closed")
 )
 
-// Refused reports whether err is a refusal of a write, which another try may run into
-// again: by the server, for example because the bucket is full, by this connection's
-// message limit, or for lack of permission. A conflict is not a refusal, nor is the lack of
-// an answer, a leader or a connection.
+// Refused reports whether err is a refusal of a write that may recur on a retry. The
+// refusal may come from the server (for example because the bucket is full), from this
+// connection's message size limit, or from a missing permission. A conflict is not a
+// refusal, and neither is the lack of a reply, a leader or a connection.
 func Refused(err error) bool {
 	_, answered := errors.AsType[*jetstream.APIError](err)
 	return (answered || errors.Is(err, ErrPermission) || errors.Is(err, ErrTooLarge) || errors.Is(err, nats.ErrMaxPayload)) && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrInFlight)
 }
 
-// ConflictError names the revision that made the server refuse a write. It matches
-// [ErrConflict], and [ErrExists] if no record was expected.
+// ConflictError reports the revision that made the server refuse a write. It matches
+// [ErrConflict], and also [ErrExists] if no record was expected.
 type ConflictError struct {
 	Key string
 	// Expected is the revision that the write expected.
 	Expected uint64
-	// Last is the revision that the server named, or 0 if there is no record.
+	// Last is the actual revision according to the server, or 0 if there is no record.
 	Last uint64
 }
 
@@ -85,26 +90,26 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("write to %q expected revision %d, the server has %d", e.Key, e.Expected, e.Last)
 }
 
-// Is makes the error match its sentinels.
+// Is reports whether target is [ErrConflict] or, if no record was expected, [ErrExists].
 func (e *ConflictError) Is(target error) bool {
 	return target == ErrConflict || (target == ErrExists && e.Expected == 0)
 }
 
-// ConfigError names one setting of the bucket that is not safe for records with a TTL, or a
-// server that is too old. It matches [ErrBucketConfig].
+// ConfigError reports a bucket setting that is unsafe for records with a TTL, or a server
+// that is too old. It matches [ErrBucketConfig].
 type ConfigError struct {
 	Bucket  string
 	Setting string // the stream's setting, by its JSON name, or "nats-server"
-	Value   string // the present value
+	Value   string // the current value
 	Want    string // the required value
-	Repair  string // how to get there
+	Repair  string // how to fix it
 }
 
 func (e *ConfigError) Error() string {
 	return fmt.Sprintf("bucket %q: %s is %s, must be %s: %s", e.Bucket, e.Setting, e.Value, e.Want, e.Repair)
 }
 
-// Is makes the error match [ErrBucketConfig].
+// Is reports whether target is [ErrBucketConfig].
 func (e *ConfigError) Is(target error) bool { return target == ErrBucketConfig }
 
 // invalid is an error that matches [ErrInvalid].
@@ -112,5 +117,5 @@ type invalid string
 
 func (e invalid) Error() string { return string(e) }
 
-// Is makes the error match [ErrInvalid].
+// Is reports whether target is [ErrInvalid].
 func (e invalid) Is(target error) bool { return target == ErrInvalid }

@@ -18,11 +18,12 @@ import (
 type Level int
 
 const (
-	// Fine: the setting is as it should be.
+	// Fine means that the setting is as it should be.
 	Fine Level = iota
-	// Worse: the bucket is safe, but slower, riskier or less private than necessary.
+	// Worse means that the bucket is safe, but slower, riskier or less private than
+	// necessary.
 	Worse
-	// Unfit: the bucket is not safe. [Open] refuses it.
+	// Unfit means that the bucket is unsafe. [Open] refuses it.
 	Unfit
 )
 
@@ -30,15 +31,15 @@ const (
 type Finding struct {
 	Level   Level
 	Setting string // the stream's setting, by its JSON name, or "nats-server"
-	Value   string // the present value
+	Value   string // the current value
 	Want    string // the recommended or required value
-	// Why is the consequence of the value, and Repair the remedy. Both are empty if the
-	// setting is as it should be. Operators read them, so they name locks.
+	// Why is the consequence of the value, and Repair is the remedy. Both are empty if the
+	// setting is as it should be. They are written for operators, so they talk about locks.
 	Why, Repair string
-	// Update reports that an update of the stream repairs it; see [Repaired].
+	// Update reports whether an update of the stream repairs the setting; see [Repaired].
 	Update bool
-	// Remake reports that no update can repair it. The bucket has to be deleted and
-	// re-created, which ends every record in it.
+	// Remake reports whether the bucket has to be deleted and re-created, which ends every
+	// record in it, because no update can repair the setting.
 	Remake bool
 }
 
@@ -56,33 +57,33 @@ const (
 	byUpgrade = "upgrade nats-server to " + MinServer + " or later, then re-create the bucket"
 )
 
-// rule is the requirement on one setting.
+// rule is the requirement for one setting.
 type rule struct {
 	setting string
-	bad     Level // of a value that does not fit
-	// right is the value that a repair sets, nil for none. If other values fit too, fits
-	// accepts them and want describes them.
+	bad     Level // level of a value that does not fit
+	// right is the value that a repair sets, or nil if it removes the setting. If other
+	// values fit too, fits accepts them and want describes them.
 	right any
 	fits  func(value any) bool
 	want  string
-	is    string // describes the value if it is more than the setting
+	is    string // describes the value, if it is more than the setting
 	// See [Finding].
 	why, repair string
 }
 
-// free lists the settings that may have any value. All others have a rule.
+// free lists the settings that may have any value. Every other setting has a rule.
 var free = []string{"name", "description", "metadata", "placement", "max_msgs", "max_bytes", "max_consumers", "consumer_limits",
 	"duplicate_window", "compression", "mirror_direct", "template_owner"}
 
-// rules returns the requirements on the settings of the bucket of cfg. A violated Unfit
-// rule means that two clients may hold one lock, or that no client ever gets one. A
-// violated Worse rule causes a warning.
+// rules returns the requirements for the settings of cfg's bucket. If an Unfit rule is
+// violated, two clients may hold the same lock, or no client may ever get one. A violated
+// Worse rule only causes a warning.
 func rules(cfg Config, info *Info, s Settings) []rule {
 	own := subjectPrefix(cfg.Bucket) + ">"
 	level, server := serverOf(info.Config.Metadata)
 	spoken, named := info.Config.Metadata[metaProtocol]
 	is, remedy := fmt.Sprintf("%.32q", spoken), byRelease
-	switch { // no update changes records
+	switch { // an update of the stream does not change its records
 	case !named:
 		is, remedy = "unset", byRecords
 	case spoken == "1" || spoken == "2":
@@ -99,7 +100,7 @@ func rules(cfg Config, info *Info, s Settings) []rule {
 		retention = byRemake
 	}
 	if !off(s["allow_msg_schedules"]) {
-		rollup = byRemake // the server turns it on with them, and purges too
+		rollup = byRemake // with schedules, the server always allows rollups, and purges too
 	}
 	clustered, replicas := info.Cluster != nil && info.Cluster.Name != "", ""
 	if clustered && single {
@@ -144,8 +145,7 @@ func rules(cfg Config, info *Info, s Settings) []rule {
 		{setting: "deny_delete", bad: Worse, right: true, why: "records can be removed under their holders", repair: byUpdate},
 		{setting: "deny_purge", bad: Worse, right: true, why: "records can be removed under their holders", repair: rollup},
 		{setting: "allow_atomic", bad: Worse, right: true, why: "a later version cannot write several records in one step", repair: byUpdate},
-		// The server echoes the requested value, so the rule checks the actual
-		// sequence.
+		// The server echoes the requested value, so check the actual sequence instead.
 		{setting: "first_seq", bad: Worse, is: strconv.FormatUint(info.State.LastSeq, 10), fits: func(any) bool { return info.State.LastSeq >= lowFirstSeq },
 			want: "the time in ten-microsecond ticks since 2016", why: "fencing tokens repeat when the bucket is re-created", repair: byRemake},
 		{setting: "num_replicas", bad: Worse, right: 3, is: replicas, fits: func(any) bool { return !clustered || !single },
@@ -153,7 +153,7 @@ func rules(cfg Config, info *Info, s Settings) []rule {
 	}
 }
 
-// judge judges a value by the rule.
+// judge applies the rule to a value.
 func (r rule) judge(value any) Finding {
 	f := Finding{Setting: r.setting, Value: cmp.Or(r.is, text(r.setting, value)), Want: cmp.Or(r.want, text(r.setting, r.right))}
 	if r.fits == nil && same(value, r.right) || r.fits != nil && r.fits(value) {
@@ -164,12 +164,12 @@ func (r rule) judge(value any) Finding {
 	return f
 }
 
-// Examine judges every setting of a stream that is to be a bucket, in a fixed order.
-// The result includes the settings that are right, and those that are set but unknown
-// to this package. info is a server's answer, and names the version of the server that
-// leads the stream. Examine uses only Bucket and Storage of cfg: a memory bucket with
-// one replica is right only if cfg asks for it. Examine does no I/O. The error matches
-// [ErrInvalidKey] if the bucket name in cfg is not valid.
+// Examine judges every setting of a stream that is to serve as a bucket, in a fixed order.
+// The findings include settings that are fine, and settings that are set but unknown to
+// this package. info is a server's response, so it names the version of the server that
+// leads the stream. Examine uses only Bucket and Storage from cfg: a memory bucket with one
+// replica is acceptable only if cfg asks for it. Examine does no I/O. The error matches
+// [ErrInvalidKey] if cfg's bucket name is invalid.
 func Examine(cfg Config, info *Info) ([]Finding, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -186,8 +186,8 @@ func Examine(cfg Config, info *Info) ([]Finding, error) {
 		known = append(known, r.setting)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s)) {
-		// Servers that are upgraded one by one report new settings. None of these may
-		// stop the clients.
+		// Servers that are upgraded one by one report new settings, which must not stop the
+		// clients.
 		if !slices.Contains(known, name) && !off(s[name]) {
 			all = append(all, rule{setting: name, bad: Worse, why: "this program does not know the setting, nor whether locks are safe with it",
 				repair: "unset it, or use a release of this program that knows it"}.judge(s[name]))
@@ -203,7 +203,7 @@ func Examine(cfg Config, info *Info) ([]Finding, error) {
 }
 
 // notifies returns the prefix of the subjects on which a stream republishes its keys,
-// with the final dot, or "" if it republishes none.
+// including the trailing dot, or "" if it does not republish them.
 func notifies(rp *jetstream.RePublish, own string) string {
 	if rp == nil || rp.HeadersOnly || rp.Source != own || !strings.HasSuffix(rp.Destination, ".>") {
 		return ""
@@ -211,8 +211,8 @@ func notifies(rp *jetstream.RePublish, own string) string {
 	return strings.TrimSuffix(rp.Destination, ">")
 }
 
-// verify reports whether a stream can be the bucket that want describes. An error means
-// that it is unsafe, warnings that it is slower or riskier.
+// verify reports whether a stream can serve as the bucket that want describes. An error
+// means that it is unsafe, and warnings mean that it is slower or riskier than necessary.
 func verify(want Config, info *Info) (warnings []string, err error) {
 	findings, err := Examine(want, info)
 	if err != nil {
@@ -232,13 +232,13 @@ func verify(want Config, info *Info) (warnings []string, err error) {
 	return warnings, plain.Join(errs...)
 }
 
-// Repaired returns the bucket's stream with every setting repaired that an update of
-// the stream can repair. It also sets Replicas, MaxBytes and Placement to the values in
-// cfg, if set there. [Examine] reports the settings that remain. The error matches
-// [ErrInvalidKey] if the bucket name in cfg is not valid.
+// Repaired returns the bucket's stream with every setting repaired that an update of the
+// stream can repair. It also applies Replicas, MaxBytes and Placement from cfg, if they are
+// set. Pass the result to [Examine] to find the settings that remain. The error matches
+// [ErrInvalidKey] if cfg's bucket name is invalid.
 //
-// If the bucket would still be unfit, it has to be re-created, and Repaired returns
-// info unchanged. The same holds if nothing is wrong. Repaired does no I/O.
+// Repaired returns info unchanged if nothing is wrong, or if the bucket would still be
+// unfit and therefore has to be re-created. It does no I/O.
 func Repaired(cfg Config, info *Info) (*Info, error) {
 	right, err := cfg.StreamConfig()
 	if err != nil {
@@ -266,10 +266,10 @@ func Repaired(cfg Config, info *Info) (*Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	plain.State.LastSeq, plain.Cluster = lowFirstSeq, info.Cluster // no update changes these
+	plain.State.LastSeq, plain.Cluster = lowFirstSeq, info.Cluster // an update cannot change these
 	for _, r := range rules(cfg, plain, m) {
 		switch f := r.judge(m[r.setting]); {
-		case f.Level == Fine, r.setting == "num_replicas" && cfg.Replicas > 0: // as asked for
+		case f.Level == Fine, r.setting == "num_replicas" && cfg.Replicas > 0: // as requested
 		case r.setting == "republish":
 			m[r.setting] = right.RePublish
 			metadata, _ := m["metadata"].(map[string]any)
@@ -283,7 +283,7 @@ func Repaired(cfg Config, info *Info) (*Info, error) {
 		case f.Update:
 			m[r.setting] = r.right
 		case f.Level == Unfit:
-			// A configuration that does not come from a server names no server.
+			// A configuration that does not come from a server does not name one.
 			if r.setting != serverSetting || plain.Config.Metadata[metaLevel] != "" {
 				return info, nil
 			}

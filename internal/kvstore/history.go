@@ -17,30 +17,33 @@ import (
 )
 
 const (
-	// DefaultHistoryBytes is the size of a history when none is given: about a million
-	// lock writes.
+	// DefaultHistoryBytes is the default size limit of a history, enough for about a
+	// million lock writes.
 	DefaultHistoryBytes = 256 << 20
-	// metaHistoryFrom is the last revision of the bucket when its history was created.
+	// metaHistoryFrom names the metadata entry that records the bucket's last revision when
+	// its history was created.
 	metaHistoryFrom = "natslock.history.from"
 	// historyPage is the number of writes that one request reads.
 	historyPage = 4096
-	// historyLag limits the wait for the last writes: the server copies them into the
-	// history after it has acknowledged them. historyPoll is the time between two checks.
+	// historyLag limits the wait for the most recent writes, because the server copies a
+	// write into the history only after acknowledging it. historyPoll is the interval
+	// between checks.
 	historyLag  = 2 * time.Second
 	historyPoll = 20 * time.Millisecond
 )
 
-// ErrNoHistory: the bucket has no history; see [HistoryStream].
+// ErrNoHistory means that the bucket has no history; see [HistoryStream].
 var ErrNoHistory = errors.New("bucket has no history")
 
-// HistoryStream returns the stream that keeps the history of a bucket: each write for the
-// duration age, and never more than maxBytes. 0 bytes means [DefaultHistoryBytes]. bucket
-// is the bucket's stream, whose storage, replicas and placement the history shares. The
-// name of the history is "HISTORY_" and the bucket's name. HistoryStream does no I/O.
+// HistoryStream returns the configuration of a stream that keeps a bucket's history. The
+// history keeps each write for age, but never more than maxBytes in total; 0 means
+// [DefaultHistoryBytes]. bucket describes the bucket's stream, whose storage, replicas and
+// placement the history shares. The history is named "HISTORY_" followed by the bucket's
+// name. HistoryStream does no I/O.
 //
-// A stream cannot capture what the bucket republishes, so the history sources the bucket.
-// The TTLs of the records have no effect there. A record that is replaced before the
-// server has copied it is missing, and [History.Read] counts it.
+// A stream cannot capture what the bucket republishes, so the history sources the bucket
+// instead. The records' TTLs have no effect there. A record that is replaced before the
+// server has copied it is missing from the history, and [History.Read] counts it.
 func HistoryStream(bucket *jetstream.StreamInfo, age time.Duration, maxBytes int64) jetstream.StreamConfig {
 	c := bucket.Config
 	sc := jetstream.StreamConfig{
@@ -68,35 +71,35 @@ func HistoryStream(bucket *jetstream.StreamInfo, age time.Duration, maxBytes int
 
 func historyName(bucket string) string { return "HISTORY_" + bucket }
 
-// Historian is a [KV] whose bucket may have a history, such as a [Store].
+// Historian is implemented by a [KV] whose bucket may have a history, such as a [Store].
 type Historian interface {
 	// History opens the history; see [Store.History].
 	History(ctx context.Context) (*History, error)
 }
 
-// History is the content of a bucket's history when it was opened.
+// History is a bucket's history as of when it was opened.
 type History struct {
-	// Begin is the start of the history. This and all other times here are the server's.
+	// Begin is when the history begins. Like all other times here, it is the server's.
 	Begin time.Time
-	// Now is the time at which the history was opened.
+	// Now is when the history was opened.
 	Now time.Time
-	// Last is the revision of the last write in the history, or 0. The bucket never has a
-	// lower one, unless it was restored from a backup or re-created with a lower
-	// sequence.
+	// Last is the revision of the last write in the history, or 0 if there is none. The
+	// bucket's last revision is never lower, unless the bucket was restored from a backup
+	// or re-created with a lower sequence.
 	Last uint64
 	// Behind is the number of writes in the bucket that the history does not have yet.
 	Behind uint64
 
 	historyPages
-	last point // of the last write
-	base point // before the first write, if known
+	last point // the last write
+	base point // just before the first write, if known
 }
 
-// History opens the history of the bucket. It waits briefly for the history to catch up
-// with the bucket.
+// History opens the bucket's history. It waits briefly for the history to catch up with the
+// bucket.
 //
-// The error matches [ErrNoHistory] if there is none, and otherwise [ErrUnavailable],
-// [ErrPermission], [ErrNotFound] if the bucket was deleted, [ErrClosed] or ctx's error.
+// The error matches [ErrNoHistory] if there is none, [ErrNotFound] if the bucket was
+// deleted, and otherwise [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 func (s *stream) History(ctx context.Context) (*History, error) {
 	bucket, err := s.info(ctx, infoRequest{})
 	if err != nil {
@@ -116,7 +119,7 @@ func (s *stream) History(ctx context.Context) (*History, error) {
 	}
 }
 
-// refresh reads the state of the history and its last write.
+// refresh reads the history's state and its last write.
 func (h *History) refresh(ctx context.Context, bucket *infoResponse) error {
 	var info infoResponse
 	err := h.s.infoOf(ctx, "STREAM.INFO."+h.stream, nil, &info, own)
@@ -134,7 +137,7 @@ func (h *History) refresh(ctx context.Context, bucket *infoResponse) error {
 		h.Begin = info.State.LastTime
 	case info.State.FirstSeq > 1:
 		h.Begin = info.State.FirstTime
-	case err == nil && !bucket.Created.After(info.Created): // the revision is this bucket's
+	case err == nil && !bucket.Created.After(info.Created): // the metadata refers to this bucket
 		h.base = point{revision: from, at: info.Created}
 	}
 	h.last, h.Last, h.Behind = h.base, 0, 0
@@ -147,44 +150,43 @@ func (h *History) refresh(ctx context.Context, bucket *infoResponse) error {
 			h.last, h.Last = page[0].point, page[0].point.revision
 		}
 	}
-	if emptied { // all its writes were too old
+	if emptied { // all of its writes have aged out
 		return nil
 	}
-	// A bucket that was re-created begins with a higher number.
+	// A re-created bucket starts at a higher revision.
 	known := max(h.last.revision, max(bucket.Config.FirstSeq, 1)-1)
 	h.Behind = max(bucket.State.LastSeq, known) - known
 	return nil
 }
 
-// HistoryRecord is a write in a history.
+// HistoryRecord is a write in a history. If the last writes are missing, a HistoryRecord
+// without a key stands for them.
 type HistoryRecord struct {
-	// Record is the record written. Its Time is that of the copy in the history, just
-	// after the write. A record without a key follows the last write if writes are
-	// missing after it.
+	// Record is the record that was written. Its Time is when it was copied into the
+	// history, just after the write.
 	Record
 	// Missed is the number of writes missing between the previous record and this one.
-	// Their keys may match none of the patterns. After is the time of that previous
-	// record.
+	// Their keys may match none of the patterns. After is the previous record's time.
 	Missed uint64
 	After  time.Time
-	// Remade reports that the bucket was deleted and re-created between them. Missed is 0
-	// then, because the number is unknown.
+	// Remade reports whether the bucket was deleted and re-created between the two records.
+	// If so, the number of missing writes is unknown and Missed is 0.
 	Remade bool
 }
 
-// Read yields the writes from since on to keys that match one of the patterns, in order.
-// A zero since means from the first one. The patterns must not overlap. The sequence ends
-// after the last write that the history had when it was opened, or with an error. The
-// error matches [ErrInvalidKey], [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's
-// error.
+// Read yields, in order, the writes since the given time to keys that match one of the
+// patterns. A zero since means from the first write on. The patterns must not overlap. The
+// sequence ends after the last write that the history had when it was opened, or with an
+// error. The error matches [ErrInvalidKey], [ErrUnavailable], [ErrPermission], [ErrClosed]
+// or ctx's error.
 //
-// On a cluster a replica of the history answers. A lagging replica may lack the last
-// writes.
+// On a cluster, any replica of the history may serve the read, and a lagging one may lack
+// the last writes.
 func (h *History) Read(ctx context.Context, patterns []string, since time.Time) iter.Seq2[HistoryRecord, error] {
 	return func(yield func(HistoryRecord, error) bool) {
 		previous, err := h.start(ctx, since)
 		if err == nil && previous == (point{}) {
-			return // nothing since
+			return // nothing was written since then
 		}
 		for _, p := range patterns {
 			err = plain.Join(err, checkPattern(p))
@@ -212,17 +214,17 @@ func (h *History) Read(ctx context.Context, patterns []string, since time.Time) 
 	}
 }
 
-// Missing counts the writes since a time, from the first one in the history to the last.
-// It returns how many of them the history lacks, and how many there are in all, not
-// counting those in [History.Behind].
+// Missing counts the writes since the given time, from the first that the history has to
+// the last. It returns how many of them the history lacks and how many there are in total,
+// not counting those in [History.Behind].
 //
-// The error matches [ErrRemade] if the bucket was re-created in between. Otherwise it matches
+// The error matches [ErrRemade] if the bucket was re-created in between, and otherwise
 // [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 func (h *History) Missing(ctx context.Context, since time.Time) (missing, all uint64, err error) {
 	first, err := h.start(ctx, since)
 	gap := h.last.behind(first)
 	switch {
-	case err == nil && first == (point{}): // nothing since
+	case err == nil && first == (point{}): // nothing was written since then
 		return 0, 0, nil
 	case err == nil && gap.Remade:
 		err = ErrRemade
@@ -233,20 +235,20 @@ func (h *History) Missing(ctx context.Context, since time.Time) (missing, all ui
 	return gap.Missed, h.last.revision - first.revision, nil
 }
 
-// behind returns what lies between previous and p.
+// behind returns what is missing between previous and p.
 func (p point) behind(previous point) HistoryRecord {
 	r := HistoryRecord{After: previous.at}
 	switch apart, kept := p.revision-previous.revision, p.seq-previous.seq; {
 	case p.bucket != "" && previous.bucket != "" && p.bucket != previous.bucket || p.revision < previous.revision:
 		r.Remade = true
-	case apart > kept: // the bucket and the history each number writes consecutively
+	case apart > kept: // both the bucket and the history number writes consecutively
 		r.Missed = apart - kept
 	}
 	return r
 }
 
-// start returns the position from which the first gap is counted, or the zero position if
-// nothing was written since.
+// start returns the position from which to count the first gap, or the zero point if
+// nothing has been written since.
 func (h *History) start(ctx context.Context, since time.Time) (point, error) {
 	if h.last.seq == 0 {
 		return point{}, nil
@@ -261,7 +263,7 @@ func (h *History) start(ctx context.Context, since time.Time) (point, error) {
 	return h.base, nil
 }
 
-// follow yields the writes to keys under a pattern. It requests the next page before it
+// follow yields the writes to keys that match pattern. It requests the next page before it
 // yields the current one.
 func (h *History) follow(ctx context.Context, pattern string, since time.Time) iter.Seq2[historyEntry, error] {
 	return func(yield func(historyEntry, error) bool) {
@@ -269,7 +271,7 @@ func (h *History) follow(ctx context.Context, pattern string, since time.Time) i
 		for next := h.ask(req); next != nil; {
 			page, more, err := next.await(ctx)
 			if errors.Is(err, errIncomplete) && req.Batch > 0 {
-				req.Batch = 0 // one record at a time
+				req.Batch = 0 // fall back to one record at a time
 				next = h.ask(req)
 				continue
 			}
@@ -291,7 +293,7 @@ func (h *History) follow(ctx context.Context, pattern string, since time.Time) i
 	}
 }
 
-// merged yields the entries of several patterns in order.
+// merged yields the entries of all patterns in order.
 func merged(patterns []string, follow func(string) iter.Seq2[historyEntry, error]) iter.Seq2[historyEntry, error] {
 	type head struct {
 		historyEntry
@@ -308,7 +310,7 @@ func merged(patterns []string, follow func(string) iter.Seq2[historyEntry, error
 			}
 		}
 		for len(heads) > 0 {
-			first := slices.MinFunc(heads, func(a, b *head) int { return cmp.Compare(a.seq, b.seq) }) // an error has seq 0
+			first := slices.MinFunc(heads, func(a, b *head) int { return cmp.Compare(a.seq, b.seq) }) // an error has seq 0, so it comes first
 			if !yield(first.historyEntry, first.err) || first.err != nil {
 				return
 			}

@@ -13,34 +13,34 @@ import (
 )
 
 // A stream can stop accepting writes for good while its servers keep answering requests
-// about it, and a network can lose both. Unanswered writes reveal both cases, so the store
-// keeps the oldest one since the last acknowledgement.
+// about it, and a network can lose both. Unanswered writes reveal either problem, so the
+// store remembers the oldest one since the last acknowledgement.
 
 const (
 	// replyTimeout limits a request whose context has no earlier deadline.
 	replyTimeout = 5 * time.Second
-	// silentAfter is the age at which an unanswered write counts.
+	// silentAfter is the age at which an unanswered write makes the store unhealthy.
 	silentAfter = replyTimeout
-	// silentUntil is the time after the last write for which the stream's silence counts:
-	// an idle client knows nothing about the stream.
+	// silentUntil is how long after the last write the stream's silence still means
+	// anything. An idle client knows nothing about the stream.
 	silentUntil = time.Minute
-	// maxOrphans limits the answers kept for writes whose callers have given up. The first
-	// ones kept are the oldest, and only those count.
+	// maxOrphans limits the replies kept for writes whose callers have given up. The first
+	// ones kept are the oldest, and only the oldest matters.
 	maxOrphans = 64
 )
 
-// inFlight holds the messages that await an answer, and what the answers say about the
-// stream. Times are relative to the creation of the store.
+// inFlight tracks the messages that are awaiting replies, and what the replies reveal about
+// the stream. Times are relative to the store's creation.
 type inFlight struct {
-	onWritten func(awaited, *nats.Msg, error) // the writer's: handles the answer to a write
+	onWritten func(awaited, *nats.Msg, error) // set by the writer; handles the reply to a write
 
-	mu      sync.Mutex         // never held across I/O, nor during a call
+	mu      sync.Mutex         // never held across I/O or a callback
 	pending map[uint64]awaited // nil once the store is closed
 
 	health health
 }
 
-// register registers who awaits the answers to a message. It returns false once the store
+// register registers the recipient of a message's replies. It returns false once the store
 // is closed.
 func (f *inFlight) register(id uint64, a awaited) bool {
 	f.mu.Lock()
@@ -52,7 +52,7 @@ func (f *inFlight) register(id uint64, a awaited) bool {
 	return true
 }
 
-// registered returns who awaits the answers to a message, if anyone does.
+// registered returns the recipient of a message's replies, if it still has one.
 func (f *inFlight) registered(id uint64) (a awaited, wanted bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -60,46 +60,47 @@ func (f *inFlight) registered(id uint64) (a awaited, wanted bool) {
 	return a, wanted
 }
 
-// close drops what is awaited.
+// close drops everything that is pending.
 func (f *inFlight) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.pending = nil
 }
 
-// sentWrite is a write that was sent. The zero value means none.
+// sentWrite describes a write that was sent. The zero value means none.
 type sentWrite struct {
-	n      uint64        // its number in the store
-	at     time.Duration // since the store was made
+	n      uint64        // its number within the store
+	at     time.Duration // relative to the store's creation
 	key    string
-	expect uint64 // the revision that it expects
+	expect uint64 // the expected revision
 }
 
 // health is what the store knows about its writes.
 type health struct {
-	last atomic.Int64  // when the last write was sent, since the store was made
+	last atomic.Int64  // when the last write was sent, relative to the store's creation
 	sent atomic.Uint64 // number of writes sent
-	// stored is the number of them that had been sent at the last acknowledgement, or when
-	// the connection came back, since a reconnect loses answers.
+	// stored is the value of sent at the last acknowledgement or reconnect. A reconnect
+	// counts because it loses replies.
 	stored atomic.Uint64
-	// failed is the oldest write since then whose answer says that the stream did not
-	// judge it. Under mu.
+	// failed is the oldest write since then whose reply shows that the stream did not
+	// evaluate it. Guarded by mu.
 	failed sentWrite
-	// failure is the last such answer. Under mu.
+	// failure is the error in the last such reply, or nil if it came from no server.
+	// Guarded by mu.
 	failure error
-	// orphans are the ids of answers that only the store still awaits. Under mu.
+	// orphans are the IDs of replies that only the store still awaits. Guarded by mu.
 	orphans []uint64
 }
 
-// awaited is the recipient of the one answer to a write, or of the answers to a request.
+// awaited is the recipient of the single reply to a write, or of the replies to a request.
 type awaited struct {
 	write   sentWrite
-	written func(Answer) // nil if the caller has given up: see orphan
+	written func(Answer) // nil once the caller has given up; see orphan
 	answers answerTo     // nil for a write
 }
 
-// answerTo handles an answer, or the reason why there will be none: see [NotSent]. It
-// reports whether it awaits more answers.
+// answerTo handles a reply, or the reason that none will arrive (see [NotSent]). It reports
+// whether it expects more replies.
 type answerTo func(m *nats.Msg, failure error) (more bool)
 
 // sending records that a write is about to be sent.
@@ -120,7 +121,7 @@ func (f *inFlight) onReply(m *nats.Msg) {
 	}
 }
 
-// deliver passes an answer, or the reason why there will be none, to its recipient.
+// deliver passes a reply, or the reason that none will arrive, to its recipient.
 func (f *inFlight) deliver(id uint64, m *nats.Msg, failure error) {
 	f.mu.Lock()
 	a, found := f.pending[id]
@@ -143,9 +144,8 @@ func (f *inFlight) drop(id uint64) {
 	f.mu.Unlock()
 }
 
-// forget drops an answer that the caller no longer awaits. The store still awaits the
-// answer to a write: see orphan. A request that is still queued for the sender is not
-// sent.
+// forget drops a reply that the caller no longer awaits. The store still awaits the reply
+// to a write (see orphan). A request that is still queued for the sender is not sent.
 func (f *inFlight) forget(id uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,8 +154,8 @@ func (f *inFlight) forget(id uint64) {
 	}
 }
 
-// answered records the answer to a write. A refusal by the stream proves nothing: a leader
-// without followers refuses too, and stores nothing.
+// answered records the reply to a write. A conflict proves nothing about the stream,
+// because a leader without followers also refuses writes, but stores none.
 func (f *inFlight) answered(w sentWrite, a Answer) {
 	h := &f.health
 	switch {
@@ -166,15 +166,15 @@ func (f *inFlight) answered(w sentWrite, a Answer) {
 		if stored := h.stored.Load(); w.n > 0 && (h.failed.n <= stored || w.n < h.failed.n) {
 			h.failed = w
 		}
-		if h.failure = a.Err; errors.Is(a.Err, ErrNoStream) { // no server answered
+		if h.failure = a.Err; errors.Is(a.Err, ErrNoStream) { // no server replied
 			h.failure = nil
 		}
 		f.mu.Unlock()
 	}
 }
 
-// orphan keeps the answer to a write whose caller has given up, until the next
-// acknowledgement makes it worthless. Under mu.
+// orphan keeps the reply to a write whose caller has given up, until the next
+// acknowledgement makes it worthless. It reports whether it did. The caller must hold mu.
 func (f *inFlight) orphan(id uint64) bool {
 	h := &f.health
 	stored := h.stored.Load()
@@ -197,8 +197,8 @@ func (f *inFlight) orphan(id uint64) bool {
 	return true
 }
 
-// refused stops counting the writes to key, which the server has refused to this user
-// without an answer.
+// refused stops counting the writes to key, which the server has denied this user without a
+// reply.
 func (f *inFlight) refused(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -213,9 +213,9 @@ func (f *inFlight) refused(key string) {
 	}
 }
 
-// unanswered returns the oldest write since the last acknowledgement that has been
-// unanswered, or refused, for long enough to count. If it was refused, refusal is the last
-// such answer.
+// unanswered returns the oldest write since the last acknowledgement that has gone
+// unanswered, or stayed refused, for at least silentAfter. If a refused write is among
+// them, refusal is the last refusal.
 func (f *inFlight) unanswered(now time.Duration) (oldest sentWrite, refusal error, found bool) {
 	h := &f.health
 	stored := h.stored.Load()

@@ -10,14 +10,15 @@ import (
 const (
 	// maxTTL is the longest TTL a record can have: 366 days.
 	maxTTL = 366 * 24 * time.Hour
-	// tombstoneTTL is the shortest TTL that the server supports.
+	// tombstoneTTL is the TTL of a tombstone, the shortest that the server supports.
 	tombstoneTTL = time.Second
-	// maxKey limits a key. The server only limits the protocol line, to 4 KiB.
+	// maxKey is the maximum length of a key. The server limits only the protocol line, to 4
+	// KiB.
 	maxKey = 1024
 )
 
-// checkKey refuses everything that is not a literal key, so that no name can ever
-// be mistaken for a pattern.
+// checkKey rejects everything that is not a literal key, so that no name can ever be
+// mistaken for a pattern.
 func checkKey(key string) error {
 	if key == "" || len(key) > maxKey || key[0] == '.' || key[len(key)-1] == '.' || strings.Contains(key, "..") {
 		return fmt.Errorf("%w: %.64q", ErrInvalidKey, key)
@@ -34,8 +35,7 @@ func checkKey(key string) error {
 	return nil
 }
 
-// checkPattern is checkKey for keys in which whole tokens may be * and the last
-// one >.
+// checkPattern is like checkKey, but any whole token may be * and the last may be >.
 func checkPattern(pattern string) error {
 	if len(pattern) > maxKey {
 		return fmt.Errorf("%w: %.64q", ErrInvalidKey, pattern)
@@ -52,15 +52,14 @@ func checkPattern(pattern string) error {
 	return nil
 }
 
-// ttlHeader formats a TTL for the server in whole seconds, rounded up because the
-// server truncates.
+// ttlHeader formats a TTL in whole seconds, rounded up because the server truncates.
 func ttlHeader(d time.Duration) (string, error) {
-	// The server reads 0 as no TTL, and a TTL that overflows as one in the past.
+	// The server treats 0 as no TTL, and a TTL that overflows as one in the past.
 	if d <= 0 || d > maxTTL { //safety:ttl-in-range
 		return "", fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, maxTTL)
 	}
-	// A record that expired a fraction early would let the next holder in too
-	// soon.
+	// If a record expired even a fraction of a second early, the next holder would get in
+	// too soon.
 	seconds := int64((d + time.Second - 1) / time.Second) //safety:ttl-rounded-up
 	if seconds < int64(len(ttlHeaders)) {
 		return ttlHeaders[seconds], nil
@@ -76,7 +75,7 @@ var ttlHeaders = func() (all [64]string) {
 	return all
 }()
 
-// parseTTL parses a Nats-TTL header. The result is 0 if it cannot be parsed.
+// parseTTL parses a Nats-TTL header. It returns 0 if the header is invalid.
 func parseTTL(s string) time.Duration {
 	if s == "" {
 		return 0
@@ -94,8 +93,7 @@ func parseTTL(s string) time.Duration {
 	return d.Truncate(time.Second)
 }
 
-// check returns the TTL header of the write, or an error if the write is not
-// valid.
+// check returns the write's TTL header, or an error if the write is invalid.
 func (w Write) check() (ttl string, err error) {
 	// If the key were a pattern, the server would check one name and write
 	// another.
@@ -106,8 +104,7 @@ func (w Write) check() (ttl string, err error) {
 		return "", fmt.Errorf("%w: value under %q has %d bytes, at most %d fit", ErrTooLarge, w.Key, len(w.Value), MaxRecord)
 	}
 	if w.Guard != "" {
-		// The server compares literal subjects only, so a pattern would guard
-		// nothing.
+		// The server compares only literal subjects, so a pattern would guard nothing.
 		if err := checkKey(w.Guard); err != nil { //safety:guard-literal
 			return "", err
 		}

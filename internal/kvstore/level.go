@@ -6,17 +6,17 @@ import (
 	"strconv"
 )
 
-// MinServer is the oldest nats-server on which a bucket is safe. 2.11.0 to 2.11.6
-// skip the condition of a write when its headers come in a different order, and 2.11
-// ignores stream settings that it does not know. 2.10 has no TTLs.
+// MinServer is the oldest nats-server on which a bucket is safe. Versions 2.11.0 to 2.11.6
+// ignore a write's condition if its headers come in a different order, every 2.11 ignores
+// stream settings that it does not know, and 2.10 has no TTLs.
 const MinServer = "2.12"
 
 const (
 	// minLevel is the JetStream API level of MinServer.
 	minLevel = 2
-	// Servers since 2.11 add these to the configuration in their answers, but do not
-	// store them. They describe the server that leads the stream, whichever server
-	// the connection is to.
+	// Servers since 2.11 add these entries to the configuration in their responses, but do
+	// not store them. They describe the server that leads the stream, no matter which
+	// server the client is connected to.
 	metaLevel   = "_nats.level"
 	metaVersion = "_nats.ver"
 
@@ -24,8 +24,8 @@ const (
 	byServer      = "upgrade every server that may keep the bucket to " + MinServer + " or later"
 )
 
-// ServerFits reports whether a bucket is safe on a nats-server of this version, such
-// as "2.12.1". It returns false for a version that it cannot parse.
+// ServerFits reports whether a bucket is safe on the given version of nats-server, such as
+// "2.12.1". It returns false if it cannot parse version.
 func ServerFits(version string) bool {
 	var v, minimum [2]int
 	if _, err := fmt.Sscanf(version, "%d.%d", &v[0], &v[1]); err != nil {
@@ -35,15 +35,15 @@ func ServerFits(version string) bool {
 	return cmp.Or(cmp.Compare(v[0], minimum[0]), cmp.Compare(v[1], minimum[1])) >= 0
 }
 
-// serverOf returns the API level and a description of the server that answered with
-// this stream metadata.
+// serverOf returns the API level and a description of the server that reported this stream
+// metadata.
 func serverOf(metadata map[string]string) (level int, description string) {
 	level, _ = strconv.Atoi(metadata[metaLevel])
 	return level, describe(metadata[metaVersion], level)
 }
 
-// describe names a server by its version, or if that is empty by what its API level
-// says.
+// describe describes a server by its version or, if version is empty, by what its API level
+// implies.
 func describe(version string, level int) string {
 	switch {
 	case version != "":

@@ -15,30 +15,29 @@ import (
 )
 
 const (
-	// openTimeout limits Open when its context has no deadline.
+	// openTimeout limits Open if its context has no deadline.
 	openTimeout = 10 * time.Second
-	// connectionPoll is the time between two checks of a connection that is down.
+	// connectionPoll is the interval between checks of a connection that is down.
 	connectionPoll = 20 * time.Millisecond
-	// openGrace gives Open time after the end of its context to say what it was doing.
+	// openGrace is how much longer Open may take, after its context has ended, to report
+	// what it was doing.
 	openGrace = 50 * time.Millisecond
-	// leaderPoll is the time between two checks of a stream without a leader.
+	// leaderPoll is the interval between checks of a stream that has no leader.
 	leaderPoll = 100 * time.Millisecond
-	// levelTimeout limits the request for the API level, which goes unanswered if it
-	// is neither granted nor imported.
+	// levelTimeout limits the request for the API level, which goes unanswered if this user
+	// may not send it or the account does not import it.
 	levelTimeout = time.Second
 )
 
-// Open finds the bucket that cfg describes, and verifies its settings. It creates a
-// missing bucket, unless cfg forbids it. It uses the JetStream domain or API prefix of
-// js.
+// Open finds the bucket that cfg describes and verifies its settings. It creates the bucket
+// if it is missing, unless cfg forbids that. It uses js's JetStream domain or API prefix.
 //
-// The error matches [ErrInvalidKey] for a name that no bucket can have,
-// [ErrBucketConfig] for a bucket that is unsafe or on a server older than [MinServer],
-// [ErrNotFound] for a missing bucket that Open may not create, [ErrPermission] if this
-// user is not allowed to look up or create the bucket, and [ErrUnavailable] if
-// JetStream does not answer, or if a clustered stream has no leader and so accepts no
-// writes. If ctx has no deadline, Open waits at most 10 s, even for a connection that
-// is not yet up or is reconnecting.
+// The error matches [ErrInvalidKey] if no bucket can have the given name, [ErrBucketConfig]
+// if the bucket is unsafe or on a server older than [MinServer], [ErrNotFound] if the
+// bucket is missing and Open may not create it, [ErrPermission] if this user may not look
+// up or create the bucket, and [ErrUnavailable] if JetStream does not respond, or if a
+// clustered stream has no leader and therefore accepts no writes. If ctx has no deadline,
+// Open waits at most 10 s, even for a connection that is not up yet or is reconnecting.
 //
 // Open logs settings that are safe but not recommended; see [Config.Logger].
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
@@ -59,7 +58,8 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 		s   *Store
 		err error
 	}
-	// nats.go holds its mutex while it tries to connect, even after the end of ctx.
+	// nats.go holds its mutex while it tries to connect, even after ctx has ended, so
+	// opening the bucket may block for longer than Open does.
 	done := make(chan opened, 1)
 	go func() {
 		s, err := openConnected(parent, ctx, js, cfg)
@@ -71,7 +71,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 	case <-ctx.Done():
 	}
 	select {
-	case o := <-done: // it noticed the end of ctx itself, and says what it was doing
+	case o := <-done: // it noticed the end of ctx itself, and reports what it was doing
 		return o.s, o.err
 	case <-time.After(openGrace):
 		go func() {
@@ -112,7 +112,7 @@ func connected(parent, ctx context.Context, nc *nats.Conn) error {
 			if last := nc.LastError(); last != nil {
 				err = fmt.Errorf("%w (last error: %w)", err, last)
 			}
-			if parent.Err() == nil { // the error of a context that is not the caller's must not reach the caller
+			if parent.Err() == nil { // never return the error of a context that is not the caller's
 				return fmt.Errorf("%w: within %v", err, openTimeout)
 			}
 			return fmt.Errorf("%w: %w", err, plain.EndOf(parent))
@@ -120,7 +120,7 @@ func connected(parent, ctx context.Context, nc *nats.Conn) error {
 	}
 }
 
-// open is Open on a connection that is up.
+// open is Open for a connection that is already up.
 func open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, err error) {
 	s := newStore(js, cfg)
 	s.maxPayload.Store(s.nc.MaxPayload())
@@ -155,15 +155,15 @@ func open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 	return s, nil
 }
 
-// The server's errors that nats.go has no names for.
+// Server error codes that nats.go does not define.
 const (
 	errCodeNoPeers   = 10005 // "no suitable peers for placement"
 	errCodeNoStore   = 10049 // "error creating store for stream"
 	errCodeNoCluster = 10074 // "replicas > 1 not supported in non-clustered mode"
 )
 
-// create creates the bucket. If another client creates it first, that bucket is
-// verified like any other.
+// create creates the bucket. If another client creates it first, that bucket is verified
+// like any other.
 func (s *stream) create(ctx context.Context) (*infoResponse, error) {
 	if s.cfg.Replicas != 0 {
 		return s.createWith(ctx, s.cfg)
@@ -177,8 +177,8 @@ func (s *stream) create(ctx context.Context) (*infoResponse, error) {
 	apiErr, _ := errors.AsType[*jetstream.APIError](err)
 	switch {
 	case apiErr == nil:
-	// Only the servers of the other domain, or behind the other prefix, know whether
-	// they form a cluster.
+	// Only the servers in the other domain, or behind the other prefix, know whether they
+	// form a cluster.
 	case apiErr.ErrorCode == errCodeNoCluster:
 		cfg.Replicas = 1
 		return s.createWith(ctx, cfg)
@@ -188,7 +188,7 @@ func (s *stream) create(ctx context.Context) (*infoResponse, error) {
 	return resp, err
 }
 
-// replicas returns the number of replicas for a new bucket if the Config does not say.
+// replicas returns the default number of replicas for a new bucket.
 func (s *stream) replicas() int {
 	if s.apiPrefix == defaultAPI && s.nc.ConnectedClusterName() == "" {
 		return 1
@@ -196,7 +196,7 @@ func (s *stream) replicas() int {
 	return 3
 }
 
-// createWith creates the bucket that cfg describes.
+// createWith creates the bucket exactly as cfg describes it.
 func (s *stream) createWith(ctx context.Context, cfg Config) (*infoResponse, error) {
 	sc, err := cfg.StreamConfig()
 	if err != nil {
@@ -209,25 +209,25 @@ func (s *stream) createWith(ctx context.Context, cfg Config) (*infoResponse, err
 	var resp *infoResponse
 	var apiErr *jetstream.APIError
 	for try := 0; ; try++ {
-		resp = new(infoResponse) // an answer without an error leaves the error of the previous answer
+		resp = new(infoResponse) // a response without an error would keep the previous response's error
 		err = s.infoOf(ctx, "STREAM.CREATE."+s.name, body, resp, own)
 		apiErr, _ = errors.AsType[*jetstream.APIError](err)
 		if apiErr == nil || apiErr.ErrorCode != errCodeNoStore || try == 8 {
 			break
 		}
-		// The files of a stream of this name that was just deleted may still exist.
+		// The files of a recently deleted stream of the same name may still exist.
 		if err := pause(ctx, 10*time.Millisecond<<try); err != nil {
 			return nil, err
 		}
 	}
 	switch {
 	case err == nil:
-		// Logged because a client that forgot the domain creates a second bucket,
-		// which no other client uses.
+		// Log this, because a client that forgets the domain creates a second bucket that
+		// no other client uses.
 		s.cfg.Logger.Info("created lock bucket", "bucket", s.cfg.Bucket, "account", s.account(ctx), "domain", s.domainOf(resp),
 			"storage", resp.Config.Storage.String(), "replicas", resp.Config.Replicas)
 	case apiErr != nil && apiErr.ErrorCode == jetstream.JSErrCodeStreamNameInUse:
-		// In a cluster the name is taken before every server knows the stream.
+		// In a cluster, a name is taken before every server knows the stream.
 		for resp, err = s.ask(ctx, infoRequest{}, own); errors.Is(err, ErrNotFound); resp, err = s.ask(ctx, infoRequest{}, own) {
 			if err := pause(ctx, 20*time.Millisecond); err != nil {
 				return nil, err
@@ -240,9 +240,8 @@ func (s *stream) createWith(ctx context.Context, cfg Config) (*infoResponse, err
 	return resp, nil
 }
 
-// domainOf returns the domain of a newly created bucket, for a message. A server
-// outside a cluster does not name it. The result is "" if there is none, or if it is
-// unknown.
+// domainOf returns the domain of a newly created bucket, for a message. A server outside a
+// cluster does not name it. The result is "" if there is no domain or it is unknown.
 func (s *stream) domainOf(made *infoResponse) string {
 	named, _ := strings.CutPrefix(s.apiPrefix, "$JS.")
 	switch domain, isDomain := strings.CutSuffix(named, ".API."); {
@@ -256,8 +255,8 @@ func (s *stream) domainOf(made *infoResponse) string {
 	return ""
 }
 
-// awaitLeader returns when the stream has a leader. Without one it accepts no writes,
-// although its servers keep answering requests about it.
+// awaitLeader waits until the stream has a leader. Without one the stream accepts no
+// writes, although its servers keep answering requests about it.
 func (s *stream) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) error {
 	for c := info.Cluster; c != nil && c.Name != "" && c.Leader == ""; { //safety:has-leader
 		if pause(ctx, leaderPoll) == nil {
@@ -275,8 +274,8 @@ func (s *stream) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) er
 	return nil
 }
 
-// account returns the name of the connection's account for a message, or "" if the
-// server does not say.
+// account returns the name of the connection's account, for a message, or "" if the server
+// does not name it.
 func (s *stream) account(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -302,10 +301,10 @@ type accountResponse struct {
 
 func (r *accountResponse) apiError() *jetstream.APIError { return r.Error }
 
-// oldServers returns an error if the server that would create the bucket (in a
-// cluster, the meta leader) is too old. It returns nil if that is unknown, because the
-// request may be neither granted nor imported. The answer to the creation names the
-// server too.
+// oldServers returns an error if the server that would create the bucket (in a cluster, the
+// meta leader) is too old. It returns nil if the server's age is unknown, because the
+// request may be neither permitted nor imported. The response to the create request will
+// name the server anyway.
 func (s *stream) oldServers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
 	defer cancel()
@@ -319,15 +318,15 @@ func (s *stream) oldServers(ctx context.Context) error {
 	}
 }
 
-// settle returns once writes reach a newly created bucket of a cluster. The server of
-// this connection may learn later than others where the bucket is. Until then it
-// answers that no stream takes the write. settle gives up after a few seconds.
+// settle waits until writes reach a newly created bucket in a cluster. The server that this
+// client is connected to may be slower than others to learn where the bucket is, and until
+// then it reports that no stream accepts the write. settle gives up after a few seconds.
 func (s *Store) settle(ctx context.Context, info *jetstream.StreamInfo) {
 	if info.Cluster == nil || info.Cluster.Name == "" || info.TimeStamp.Sub(info.Created) > openTimeout {
 		return
 	}
 	for try := range 8 {
-		// No key has this revision, so the answer is a refusal by the stream.
+		// No key has this revision, so the stream can only refuse the write.
 		_, err := s.write(ctx, Write{Key: "probe", Expect: 1, TTL: tombstoneTTL})
 		if !errors.Is(err, ErrNoStream) || pause(ctx, 10*time.Millisecond<<try) != nil {
 			return
@@ -335,8 +334,8 @@ func (s *Store) settle(ctx context.Context, info *jetstream.StreamInfo) {
 	}
 }
 
-// Inspect returns the stream of cfg's bucket, fit or not, once it has a leader. It
-// creates no bucket. Its errors are those of [Open].
+// Inspect returns the info of the bucket's stream, fit or not, once the stream has a
+// leader. It never creates a bucket. Its errors are those of [Open].
 func Inspect(ctx context.Context, js jetstream.JetStream, cfg Config) (*Info, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

@@ -7,62 +7,63 @@ import (
 )
 
 const (
-	// multiMax is the number of keys that one request reads by name. It is below the 1024
-	// that the server answers, and the request fits into a message of 1 MiB.
+	// multiMax is the number of keys that one request reads by name. It is below the
+	// server's limit of 1024 and keeps the request within a 1 MiB message.
 	multiMax = 256
-	// batchMax is the largest number of records that a server sends. If more match, it sends
-	// nothing, even if the request is for only some of them.
+	// batchMax is the largest number of records that the server sends for one request. If
+	// more match, it sends none, even if the request asks for only some of them.
 	batchMax = 1024
-	// multiBytes limits one answer. The server itself only limits how far a client may fall
-	// behind before it disconnects it as a slow consumer.
+	// multiBytes limits the size of a reply. The server limits only how far a client may
+	// fall behind before it is disconnected as a slow consumer.
 	multiBytes = 2 * multiMax * MaxRecord
 )
 
-// From omits records whose revision is below revision.
+// From omits records with revisions below revision.
 func From(revision uint64) ListOption { return func(l *listing) { l.from = revision } }
 
-// Beside also reads the record under key. If one request cannot read both, List reads this
-// record first, and the list shows a state that contains it.
+// Beside also reads the record under key. If a single request cannot read both, List reads
+// this record first and then lists a state that contains it.
 func Beside(key string) ListOption { return func(l *listing) { l.beside = key } }
 
-// Also lists the records under other patterns too, in the same state. If one request cannot
-// read them, List returns an error that matches [ErrApart]. Also cannot be combined with
-// [Beside].
+// Also includes the records under other patterns, read from the same state. If a single
+// request cannot read them all, List returns an error that matches [ErrApart]. Also cannot
+// be combined with [Beside].
 func Also(patterns ...string) ListOption { return func(l *listing) { l.also = patterns } }
 
 // Tombstones includes tombstones; see [Record.Deleted].
 func Tombstones() ListOption { return func(l *listing) { l.dead = true } }
 
-// Reached says that the bucket has reached a revision. A list with min 0 need not contain
-// it: a single server (see Alone) has no older state. If the server's answer is older
-// nevertheless, there must be other servers by now. The store notes that, and the list
-// contains the revision.
+// Reached tells List that the bucket has reached a revision. A list with min 0 need not
+// contain it, because a single server (see Alone) has no older state. If the reply is from
+// an older state nevertheless, other servers must have joined. The store then makes a note
+// of that, and the list contains the revision.
 func Reached(revision uint64) ListOption { return func(l *listing) { l.reached = revision } }
 
-// AtMost limits the answer to the n records of the lowest revisions, counting tombstones and
-// the record of [Beside]. A cut-off answer may come from any state: it shows what exists,
+// AtMost limits the result to the n records with the lowest revisions, counting tombstones
+// and the [Beside] record. A truncated list may come from any state: it shows what exists
 // but not what is missing. If no request can read only part of the list, List reads
-// everything (see Listing.Whole), or only the record under the key of Beside if that is
-// live.
+// everything (see Listing.Whole), or only the Beside record if that is live.
 func AtMost(n int) ListOption { return func(l *listing) { l.atMost = n } }
 
-// Named makes the leader name the keys, and List reads each of them, so no key is missing.
-// The answer of one replica misses some keys while that replica catches up: it first removes
-// the records that the leader no longer has, and then stores the ones that replaced them
-// (nats-server 2.15, processSnapshotDeletes). With one replica Named has no effect.
+// Named makes List ask the leader for the keys and read each of them, so that no key is
+// missing. A replica's own list can miss keys while the replica is catching up, because it
+// first removes the records that the leader no longer has and only then stores the ones
+// that replaced them (nats-server 2.15, processSnapshotDeletes). Named has no effect on a
+// bucket with one replica.
 //
-// keys are keys that the leader has named before (see [InParts]). List then reads only
-// these, each under the pattern, and Named cannot be combined with other options.
+// If keys are given, they must be keys under the pattern that the leader has named before
+// (see [InParts]). List then reads only those, and Named cannot be combined with other
+// options.
 func Named(keys ...string) ListOption {
 	return func(l *listing) { l.named, l.keys = true, keys }
 }
 
-// InParts makes List return only the keys, in Listing.Keys, if one request cannot read all
-// the records. A list with [Named] then reads them, as many at a time as the caller likes.
-// InParts cannot be combined with [Also] and [Beside].
+// InParts makes List return only the keys, in Listing.Keys, if a single request cannot read
+// all the records. The caller can then read them with [Named], as many at a time as it
+// likes. InParts cannot be combined with [Also] or [Beside].
 func InParts() ListOption { return func(l *listing) { l.parts = true } }
 
-// parseOptions returns the listing that the options describe, or an error if one is invalid.
+// parseOptions returns the listing that opts describe, or an error if an option is invalid.
 func parseOptions(pattern string, opts []ListOption) (what listing, err error) {
 	for _, opt := range opts {
 		if opt == nil {
@@ -87,10 +88,10 @@ func parseOptions(pattern string, opts []ListOption) (what listing, err error) {
 	return what, nil
 }
 
-// answer turns the records read into the answer to a List: live records in order.
+// answer removes the records that were not requested and sorts the rest by revision.
 func (l *Listing) answer(what listing) {
 	l.Records = slices.DeleteFunc(l.Records, func(r Record) bool {
-		if what.beside != "" && r.Key == what.beside { // otherwise it was read before
+		if what.beside != "" && r.Key == what.beside { // if it is not among them, it was read earlier
 			l.Beside = r
 			return true
 		}

@@ -15,10 +15,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// reader reads records from the replicas of the stream, or from its leader.
+// reader reads records from the stream's replicas or from its leader.
 type reader struct {
 	*stream
-	multiOff  atomic.Bool // this user may not use the multi-key read
+	multiOff  atomic.Bool // this user may not use multi-key reads
 	leaderOff atomic.Bool // this user may not read from the leader
 }
 
@@ -32,7 +32,7 @@ func (s *reader) Get(ctx context.Context, key string, min uint64) (Record, error
 		return Record{}, err
 	}
 	r, err := s.read(ctx, key)
-	// A lagging replica may show a record that the caller knows has ended.
+	// A lagging replica may return a record that the caller knows to have ended.
 	if min > 0 && (errors.Is(err, ErrNotFound) || err == nil && r.Revision < min) { //safety:read-as-of
 		r, err = s.readAsOf(ctx, key, min)
 	}
@@ -42,7 +42,8 @@ func (s *reader) Get(ctx context.Context, key string, min uint64) (Record, error
 	return r, nil
 }
 
-// read reads a key from any replica, if the bucket allows that.
+// read reads a key from any replica, or from the leader if the bucket disallows direct
+// gets.
 func (s *reader) read(ctx context.Context, key string) (Record, error) {
 	if !s.seen.Load().direct {
 		r, err := s.leaderGet(ctx, key)
@@ -51,10 +52,10 @@ func (s *reader) read(ctx context.Context, key string) (Record, error) {
 	r, err := s.directGet(ctx, key)
 	switch {
 	case errors.Is(err, errUnreadable):
-		return s.leaderGet(ctx, key) // the leader's answer has the position outside the record's headers
+		return s.leaderGet(ctx, key) // the leader's reply has the position outside the record's headers
 	case errors.Is(err, nats.ErrNoResponders):
 		// An account that imports the bucket may not import direct gets, or an
-		// administrator has turned them off.
+		// administrator may have turned them off.
 		l, refused := s.leaderGet(ctx, key)
 		if refused == nil || errors.Is(refused, ErrNotFound) || errors.Is(refused, ErrPermission) {
 			s.doubtRefusal(doubtEvery)
@@ -64,9 +65,9 @@ func (s *reader) read(ctx context.Context, key string) (Record, error) {
 	return r, err
 }
 
-// undirected wraps the error of a read from the leader that no replica can answer
-// instead. A refusal is not a reason to give up, because an administrator can
-// repair the setting.
+// undirected makes a denied read from the leader match [ErrWithheld], and not
+// [ErrPermission], when no replica can serve the read instead. The caller should not give
+// up, because an administrator can repair the setting.
 func undirected(err error) error {
 	if errors.Is(err, ErrPermission) {
 		return fmt.Errorf("%w: %w: no server answers direct gets, as when allow_direct is off (\"lockctl init\" repairs it), and the leader refuses: %v", ErrUnavailable, ErrWithheld, err)
@@ -74,9 +75,9 @@ func undirected(err error) error {
 	return err
 }
 
-// readAsOf reads a key again after a read whose state may be older than revision
-// min: it found nothing, or a lower revision. The result stands if a leader that
-// has applied min confirms it.
+// readAsOf rereads a key after a read whose state may be older than revision min, because
+// it found nothing or a lower revision. The result stands only if a leader that has applied
+// min confirms it.
 func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, error) {
 	for try := 0; ; try++ {
 		st, err := s.stateAt(ctx, key, min)
@@ -88,9 +89,8 @@ func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, 
 		}
 		r, err := s.leaderGet(ctx, key)
 		if errors.Is(err, ErrNotFound) { //safety:nothing-proven
-			// The record has ended since, or a deposed leader that lacks min
-			// answered: only a state that contains min proves that there is
-			// nothing.
+			// Either the record has ended since, or a deposed leader that lacks min has
+			// replied. Only a state that contains min proves that there is no record.
 			if err := lagged(ctx, try, fmt.Errorf("%w: the leader names the key %q and has no record of it", ErrUnavailable, key)); err != nil {
 				return Record{}, err
 			}
@@ -99,9 +99,9 @@ func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, 
 		if !withheld(err) || !s.seen.Load().direct {
 			return r, undirected(err)
 		}
-		// The leader's read shows any key, so it may be withheld, or not imported,
-		// where reading single keys is granted. A replica that is not behind will
-		// do, and a single server is never behind.
+		// A read from the leader can return any key, so it may be withheld, or not
+		// imported, even if reading single keys is allowed. A replica that is not behind
+		// will do instead, and a single server is never behind.
 		r, direct := s.directGet(ctx, key)
 		if direct == nil && r.Revision >= min || errors.Is(direct, ErrPermission) || s.Alone() {
 			return r, direct
@@ -114,14 +114,14 @@ func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, 
 	}
 }
 
-// withheld reports whether err is that of a request which this user may not make,
-// or which its account does not import.
+// withheld reports whether err means that this user may not make the request, or that its
+// account does not import it.
 func withheld(err error) bool {
 	return errors.Is(err, ErrPermission) || errors.Is(err, nats.ErrNoResponders)
 }
 
-// directGet reads from any replica. This form of the request, with the key in the
-// subject, can be granted per prefix.
+// directGet reads from any replica. The request has the key in its subject, so it can be
+// permitted per prefix.
 func (s *reader) directGet(ctx context.Context, key string) (Record, error) {
 	m, err := s.roundTrip(ctx, s.directSubject(key), nil, own)
 	if err != nil {
@@ -134,7 +134,7 @@ func (s *reader) directSubject(key string) string {
 	return s.apiPrefix + "DIRECT.GET." + s.name + "." + s.prefix + key
 }
 
-// direct parses the answer to a direct get of key.
+// direct parses the reply to a direct get of key.
 func (s *reader) direct(key string, m *nats.Msg) (Record, error) {
 	switch status := statusOf(m); status {
 	case "":
@@ -163,9 +163,9 @@ type msgGetResponse struct {
 
 func (r *msgGetResponse) apiError() *jetstream.APIError { return r.Error }
 
-// leaderGet reads from the stream's leader. The request can read any key, so it
-// may be withheld where reading single keys is granted. A refusal is not an
-// answer, and takes time to notice, so the store asks only once.
+// leaderGet reads from the stream leader. The request can read any key, so it may be denied
+// even if reading single keys is allowed. The server does not reply to a denied request,
+// and the denial takes time to notice, so the store does not ask again after the first one.
 func (s *reader) leaderGet(ctx context.Context, key string) (Record, error) {
 	if s.leaderOff.Load() {
 		return Record{}, fmt.Errorf("%w: the server has refused this user to read from the stream's leader", ErrPermission)
@@ -179,8 +179,8 @@ func (s *reader) leaderGet(ctx context.Context, key string) (Record, error) {
 		return Record{}, err
 	}
 	m := resp.Message
-	// A header that cannot be parsed shows neither TTL nor deletion: to be safe,
-	// the record counts as one that stays.
+	// A header that cannot be parsed shows neither a TTL nor a deletion, so play it safe
+	// and treat the record as permanent.
 	h, _ := nats.DecodeHeadersMsg(m.Header)
 	return Record{
 		Key: strings.TrimPrefix(m.Subject, s.prefix), Value: m.Data, Revision: m.Seq, Time: m.Time,
@@ -188,11 +188,10 @@ func (s *reader) leaderGet(ctx context.Context, key string) (Record, error) {
 	}.of(key)
 }
 
-// readers is the number of keys read concurrently if each needs a request of its
-// own.
+// readers is the number of keys to read concurrently if each needs its own request.
 const readers = 32
 
-// readEach reads keys one by one, several concurrently.
+// readEach reads keys individually, several at a time.
 func (s *reader) readEach(ctx context.Context, keys []string, read func(context.Context, string) (Record, error)) ([]Record, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -223,10 +222,9 @@ func (s *reader) readEach(ctx context.Context, keys []string, read func(context.
 	return records, failed
 }
 
-// readAtOnce reads each key with a request of its own, and sends all requests
-// before it waits for an answer. Contenders without the multi-key read have many
-// keys to read, mostly tombstones of the last second. A key without a usable
-// answer is read a second time.
+// readAtOnce reads each key with its own request, and sends all the requests before it
+// waits for a reply. Contenders without multi-key reads have many keys to read, most of
+// them tombstones from the last second. A key without a usable reply is read again.
 func (s *reader) readAtOnce(ctx context.Context, keys []string) ([]Record, error) {
 	if len(keys) == 0 || !s.seen.Load().direct {
 		return s.readEach(ctx, keys, s.read)
@@ -255,7 +253,7 @@ func (s *reader) readAtOnce(ctx context.Context, keys []string) ([]Record, error
 	left := slices.Clone(keys)
 	last := len(left) - 1
 	for range keys {
-		for last > 0 && left[last] == "" { // of several refusals the connection reports that of the last request
+		for last > 0 && left[last] == "" { // of several denials, the connection reports only the one for the last request
 			last--
 		}
 		a, err := await(ctx, s.line, ch, s.directSubject(keys[last]), repeatAfter)

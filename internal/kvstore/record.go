@@ -18,19 +18,19 @@ const (
 	hdrTTL       = "Nats-TTL"
 	hdrOperation = "KV-Operation"
 	hdrPending   = "Nats-Num-Pending"
-	// hdrDescription is nats.go's name for the text behind a status.
+	// hdrDescription is nats.go's name for the text that follows a status.
 	hdrDescription = "Description"
 )
 
-// errUnreadable: the server's own headers are not where they should be, because the writer's
-// headers are broken, or the server's are those of another stream.
+// errUnreadable means that the server's own headers are not where they should be, because the
+// writer's headers are malformed or the server's are those of another stream.
 var errUnreadable = errors.New("unreadable record")
 
-// record parses a message that the server delivered with its position in the headers. The key comes
-// from there, since an import may rename the subject.
+// record parses a message that the server delivered with its position in the headers. The key
+// comes from those headers, because an import may rename the subject.
 func (s *stream) record(h nats.Header, data []byte) (Record, error) {
 	last := func(name string) string { return lastOf(h, name) }
-	// A mirror keeps records that the bucket has removed, of long-gone holders.
+	// A mirror keeps records that the bucket has deleted, whose holders are long gone.
 	if name := last(hdrStream); name != "" && name != s.name { //safety:mirror
 		s.mirrored(name)
 		return Record{}, fmt.Errorf("%w: it comes from stream %.64q", errUnreadable, name)
@@ -50,7 +50,7 @@ func (s *stream) record(h nats.Header, data []byte) (Record, error) {
 	return Record{Key: key, Value: data, Revision: seq, Time: at, TTL: parseTTL(h.Get(hdrTTL)), Deleted: isTombstone(h)}, nil
 }
 
-// lastOf returns the last value of a header. The server appends its headers to those of the
+// lastOf returns a header's last value. The server appends its own headers to those of the
 // record's writer, who may have used the same names.
 func lastOf(h nats.Header, name string) string {
 	if v := h[name]; len(v) > 0 {
@@ -61,12 +61,12 @@ func lastOf(h nats.Header, name string) string {
 
 func isTombstone(h nats.Header) bool {
 	op := h.Get(hdrOperation)
-	// A tombstone that counted as a record would deny a free lock to every client.
+	// Treating a tombstone as a record would deny a free lock to every client.
 	return op == "DEL" || op == "PURGE" || h.Get("Nats-Marker-Reason") != "" //safety:tombstone
 }
 
-// of returns r if it is a record of key. Any other answer says nothing about the key, least of all
-// that it has no record.
+// of returns r if it is a record of key. A reply about anything else says nothing about the key,
+// least of all that it has no record.
 func (r Record) of(key string) (Record, error) {
 	if r.Key != key || r.Revision == 0 { //safety:answer-of-key
 		return Record{}, fmt.Errorf("%w: asked for %q, the answer is about %.64q at revision %d", ErrUnavailable, key, r.Key, r.Revision)
@@ -75,7 +75,7 @@ func (r Record) of(key string) (Record, error) {
 }
 
 // mirrored warns once that a mirror answers reads. The store asks the leader again after such a
-// read, because a mirror may keep records that the bucket has removed.
+// read, because a mirror may keep records that the bucket has deleted.
 func (s *stream) mirrored(name string) {
 	if s.mirrorSeen.Swap(true) {
 		return
@@ -84,9 +84,9 @@ func (s *stream) mirrored(name string) {
 		"bucket", s.cfg.Bucket)
 }
 
-// pageRequest is the part of the server's JSApiMsgGetRequest that is used here. It asks for the
-// last records of subjects, or for those of one subject from a sequence or a time on. Without a
-// batch it asks for one record.
+// pageRequest is the part of the server's JSApiMsgGetRequest that this package uses. It requests
+// the last records of several subjects, or the records of one subject from a sequence or a time
+// on. Without a batch it requests a single record.
 type pageRequest struct {
 	Subjects []string   `json:"multi_last,omitempty"`
 	Next     string     `json:"next_by_subj,omitempty"`
@@ -96,18 +96,18 @@ type pageRequest struct {
 	MaxBytes int        `json:"max_bytes,omitempty"`
 }
 
-// pageEnd ends the answers to a pageRequest: a message with a status, the single record requested,
-// or an error.
+// pageEnd ends the replies to a pageRequest. It is a status message, the single record
+// requested, or an error.
 type pageEnd struct {
 	status string
 	header nats.Header
 	err    error
 }
 
-// page asks a stream for records, on the subject of its direct gets. It passes each record to take,
-// on the goroutine of the replies, before it sends the end. The error of a batch matches
-// errIncomplete if a request can get only one answer: behind an import, or while the connection
-// drains.
+// page requests records from a stream on its direct-get subject. It calls take for each record
+// on the reply goroutine, before it sends the end. The error of a batch matches errIncomplete if
+// a request can get only one reply, which is the case behind an import and while the connection
+// is draining.
 func (s *stream) page(subject string, req pageRequest, take func(*nats.Msg) error) (end <-chan pageEnd, forget func(), err error) {
 	body, err := json.Marshal(req)
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *stream) page(subject string, req pageRequest, take func(*nats.Msg) erro
 	return ch, forget, err
 }
 
-// failed returns the error for a status that is not the end of a page.
+// failed returns an error for a status that does not end a page normally.
 func (e pageEnd) failed(subject string) error {
 	return fmt.Errorf("%w: status %s %s on %s", ErrUnavailable, e.status, e.header.Get(hdrDescription), subject)
 }

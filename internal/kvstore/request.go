@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// repeatAfter is how long a request waits for its answer before it is sent again.
+	// repeatAfter is how long a request waits for a reply before it is sent again.
 	repeatAfter = time.Second
-	// lateAnswers limits the wait for an answer on a draining connection, where each
-	// answer needs a goroutine of its own.
+	// lateAnswers limits the wait for a reply on a draining connection, where each reply
+	// needs its own goroutine.
 	lateAnswers = 30 * time.Second
-	// pollMost is the longest pause between two checks for a refusal. Each pause is twice
-	// the last.
+	// pollMost is the longest interval between checks for a denial. The interval doubles up
+	// to this limit.
 	pollMost = 400 * time.Millisecond
 )
 
@@ -31,11 +31,12 @@ const (
 	hdrSequence = "Nats-Sequence" // of a stored record
 )
 
-// errIncomplete: the answer to a multi-key read does not contain everything.
+// errIncomplete means that the reply to a multi-key read does not contain everything.
 var errIncomplete = errors.New("incomplete answer")
 
-// exchange has o sent and passes every answer to a, until a awaits no more or the
-// returned function is called. It takes no mutex of the connection, except for Open.
+// exchange has o sent and passes every reply to a, until a expects no more or the caller
+// calls forget. It does not lock the connection's mutex, except on the shared route that
+// Open uses.
 func (l *line) exchange(o *outgoing, a awaited) (forget func(), err error) {
 	if err := l.down(); err != nil {
 		o.free()
@@ -46,7 +47,7 @@ func (l *line) exchange(o *outgoing, a awaited) (forget func(), err error) {
 		o.free()
 		return nil, ErrClosed
 	}
-	if o.route == shared { // used by Open, which starts nothing that stays, and limits the wait itself
+	if o.route == shared { // used by Open, which leaves nothing running and limits the wait itself
 		l.transmit(o)
 	} else {
 		l.calls.Add(o.send)
@@ -54,15 +55,15 @@ func (l *line) exchange(o *outgoing, a awaited) (forget func(), err error) {
 	return func() { l.forget(id) }, nil
 }
 
-// sendRequest sends a message without headers and passes its answers to answers.
+// sendRequest sends a message without headers and passes its replies to answers.
 func (l *line) sendRequest(subject string, body []byte, route route, answers answerTo) (forget func(), err error) {
 	o := l.outgoing(subject, "", 0)
 	o.msg.Data, o.route, o.ends = body, route, false
 	return l.exchange(o, awaited{answers: answers})
 }
 
-// down returns why nothing can be sent now, as far as the store knows without asking the
-// connection.
+// down returns the reason that nothing can be sent now, if there is one, as far as the
+// store knows without asking the connection.
 func (l *line) down() error {
 	switch {
 	case l.away():
@@ -75,15 +76,16 @@ func (l *line) down() error {
 	return nil
 }
 
-// gone reports that the connection was found closed, and returns the error.
+// gone tells the hooks that the connection was found closed, and returns the error.
 func (l *line) gone() error {
 	l.reportClosed()
 	return fmt.Errorf("%w: not sent: %w", ErrUnavailable, ErrConnectionClosed)
 }
 
-// transmit sends a message, unless its caller no longer wants it: a claim that was queued
-// for longer than its caller waits would only have to be deleted. A tombstone is sent
-// however late, even if the caller has closed the store. It runs on the sender.
+// transmit sends a message unless its caller no longer wants it. A claim that was queued
+// for longer than its caller waits would only have to be deleted. A tombstone is sent no
+// matter how late it is, even if the caller has closed the store. transmit runs on the
+// sender.
 func (l *line) transmit(o *outgoing) {
 	defer o.free()
 	a, wanted := l.registered(o.id)
@@ -103,8 +105,8 @@ func (l *line) transmit(o *outgoing) {
 func (l *line) publish(o *outgoing) error {
 	st := l.nc.Status()
 	if o.route != shared && !l.runs && (st == nats.CONNECTED || st == nats.RECONNECTING) {
-		// From here on the store learns when the connection is back: callers that
-		// fail now wait for that.
+		// From here on, the store learns when the connection comes back, which callers that
+		// fail now are waiting for.
 		if err := l.run(); err != nil && !o.late(err) {
 			return err
 		}
@@ -118,8 +120,8 @@ func (l *line) publish(o *outgoing) error {
 		}
 		o.route = shared
 	case nats.RECONNECTING, nats.CONNECTING:
-		// The client's reconnect buffer would send the message at a time when no caller
-		// wants it any more.
+		// nats.go's reconnect buffer would send the message later, when no caller wants it
+		// any more.
 		return errAway //safety:not-buffered
 	case nats.CLOSED:
 		return l.gone()
@@ -127,8 +129,8 @@ func (l *line) publish(o *outgoing) error {
 		return fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String()))
 	}
 	if st == nats.DRAINING_SUBS && l.nc.Opts.UseOldRequestStyle {
-		// No subscription for an answer is left, and none can be made. The message is
-		// still sent before the connection closes.
+		// No reply subscription is left, and none can be made. The message is still sent
+		// before the connection closes.
 		o.msg.Reply = ""
 		if err := l.nc.PublishMsg(&o.msg); err != nil {
 			return connError(err)
@@ -151,7 +153,7 @@ func (l *line) publish(o *outgoing) error {
 	return nil
 }
 
-// request sends msg on the shared route, on a goroutine of its own.
+// request sends msg on the shared route, from its own goroutine.
 func (l *line) request(id uint64, msg *nats.Msg, ends bool) error {
 	if !l.goroutines.Begin() {
 		return ErrClosed
@@ -167,7 +169,7 @@ func (l *line) request(id uint64, msg *nats.Msg, ends bool) error {
 		case errors.Is(err, nats.ErrConnectionClosed):
 			l.deliver(id, nil, fmt.Errorf("%w: no answer: %w", ErrUnavailable, err))
 			return
-		case err != nil && ends && l.goroutines.Context().Err() != nil: // maybe before it was sent. The server refuses a second tombstone
+		case err != nil && ends && l.goroutines.Context().Err() != nil: // maybe before it was sent; the server refuses a second tombstone
 			_ = l.nc.PublishMsg(msg)
 			return
 		case err != nil:
@@ -186,11 +188,11 @@ func copyOf(m *nats.Msg) *nats.Msg {
 	return &nats.Msg{Subject: m.Subject, Reply: m.Reply, Header: h, Data: slices.Clone(m.Data)}
 }
 
-// statusUnanswerable marks a local answer, which means that no answer will come: a
-// draining connection that uses the old style of requests no longer receives anything.
+// statusUnanswerable marks a reply that the client makes up to say that none will arrive,
+// because a draining connection with old-style requests no longer receives anything.
 const statusUnanswerable = "unanswerable"
 
-// unanswerable returns the error of an answer with statusUnanswerable, or nil.
+// unanswerable returns an error if m has statusUnanswerable, and nil otherwise.
 func unanswerable(m *nats.Msg) error {
 	if len(m.Data) > 0 || m.Subject != "" || statusOf(m) != statusUnanswerable {
 		return nil
@@ -198,12 +200,12 @@ func unanswerable(m *nats.Msg) error {
 	return fmt.Errorf("%w: sent, and no answer can come, since the connection uses the option UseOldRequestStyle: %w", ErrUnavailable, nats.ErrConnectionDraining)
 }
 
-// errNoAnswer: a request was not answered in time.
+// errNoAnswer means that a request was not answered in time.
 var errNoAnswer = fmt.Errorf("%w: no answer", ErrUnavailable)
 
-// roundTrip makes one request and waits for its answer until ctx ends, for at most
-// replyTimeout. Meanwhile it repeats the request, because servers stay silent about a
-// stream that has no leader yet. So it suits only requests that can be repeated. It sends
+// roundTrip makes a request and waits for the reply until ctx ends, but no longer than
+// replyTimeout. It repeats the request in the meantime, because servers stay silent about a
+// stream that has no leader yet, so it is only for requests that can be repeated. It sends
 // nothing once ctx has ended.
 func (l *line) roundTrip(ctx context.Context, subject string, body []byte, route route) (*nats.Msg, error) {
 	const attempts = int(replyTimeout / repeatAfter)
@@ -213,7 +215,7 @@ func (l *line) roundTrip(ctx context.Context, subject string, body []byte, route
 	}
 	ch := make(chan answer, attempts)
 	for try := 1; ; try++ {
-		switch { // a request without a caller could still create a bucket
+		switch { // a request that nobody waits for could still create a bucket
 		case ctx.Err() != nil && try == 1:
 			return nil, fmt.Errorf("not sent to %s: %w", subject, plain.EndOf(ctx))
 		case ctx.Err() != nil:
@@ -245,7 +247,7 @@ func (l *line) roundTrip(ctx context.Context, subject string, body []byte, route
 	}
 }
 
-// elsewhere says where else the bucket may be, or why the prefix does not lead to it.
+// elsewhere suggests where else the bucket may be, or why the prefix does not lead to it.
 func (l *line) elsewhere() string {
 	if l.apiPrefix == defaultAPI {
 		return "lives in another domain or account, which has to be named (jetstream.NewWithDomain, jetstream.NewWithAPIPrefix)"
@@ -253,8 +255,8 @@ func (l *line) elsewhere() string {
 	return "is not reached by this domain or API prefix: a domain may be misspelt, an account's import or export missing"
 }
 
-// statusOf returns the status of an answer that is a status message, and "" for a record,
-// which may have been stored with a Status header of its own.
+// statusOf returns the status of a status message. It returns "" for a record, which may
+// have been stored with its own Status header.
 func statusOf(m *nats.Msg) string {
 	// A message with a sequence is a stored record, whatever headers its writer set.
 	if m.Header.Get(hdrSequence) != "" { //safety:stored-status
@@ -267,13 +269,12 @@ func noResponders(m *nats.Msg) bool {
 	return len(m.Data) == 0 && statusOf(m) == "503"
 }
 
-// denied returns an error if the server has recently denied this connection the subject,
-// or the subscription to its inbox, where the answers arrive. The server reports it on
-// the connection, not in an answer, and nats.go keeps only the last such error. An old
-// error does not concern this request, and an error that is immediately followed by
-// another is missed.
+// denied returns an error if the server has recently denied this connection the subject, or
+// the subscription to its inbox, where replies arrive. The server reports a denial on the
+// connection rather than in a reply, and nats.go keeps only the last error. An old error is
+// not about this request, and an error that is immediately followed by another is missed.
 func (l *line) denied(ctx context.Context, subject string) error {
-	if l.away() { // it has sent nothing
+	if l.away() { // nothing was sent
 		return nil
 	}
 	at, err := l.lastDenial(ctx)
@@ -288,7 +289,7 @@ func (l *line) denied(ctx context.Context, subject string) error {
 	return fmt.Errorf("%w: %w", ErrPermission, err)
 }
 
-// mapped returns the subject on which a server of the domain itself checks permissions.
+// mapped returns the subject on which a server in the domain itself checks permissions.
 func (l *line) mapped(subject string) string {
 	rest, ok := strings.CutPrefix(subject, l.apiPrefix)
 	switch {
@@ -300,16 +301,17 @@ func (l *line) mapped(subject string) string {
 	return defaultAPI + rest
 }
 
-// await receives from ch, unless ctx ends, limit passes (errNoAnswer), the server denies
-// the subject, or the store or the connection is closed.
+// await receives from ch. It fails if ctx ends, limit passes (errNoAnswer), the server
+// denies the subject, or the store or the connection is closed.
 func await[T any](ctx context.Context, l *line, ch <-chan T, subject string, limit time.Duration) (T, error) {
 	var zero T
-	select { // the answer usually arrives before a timer would be worth its cost
+	select { // the reply usually arrives before a timer would be worth its cost
 	case v := <-ch:
 		return v, nil
 	default:
 	}
-	// A refusal comes soon, if at all. Later checks would only load a busy machine.
+	// A denial arrives soon, if at all. Checking often after that would only load a busy
+	// machine.
 	pause := permissionPoll
 	poll := time.NewTimer(pause)
 	defer poll.Stop()
@@ -350,45 +352,45 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// outgoing is a message being put together. nats.go has copied what it sends when a
-// publish returns, so its parts are reused.
+// outgoing is a message under construction. nats.go has copied everything it sends by the
+// time a publish returns, so messages are reused.
 type outgoing struct {
 	line   *line
-	send   func() // transmits it
+	send   func() // calls transmit
 	msg    nats.Msg
-	expect string    // the revision that a write expects
-	values [4]string // of the headers
-	id     uint64    // of the answer
+	expect string    // revision that a write expects
+	values [4]string // values of the headers
+	id     uint64    // identifies the reply
 	route  route
-	ends   bool // a tombstone
+	ends   bool // is a tombstone
 }
 
 // route determines how a message and its answers travel.
 type route uint8
 
 const (
-	// own: the answers arrive on the store's subscription. A draining connection no
-	// longer has that subscription, but handlers may still hold locks, so the exchange is
-	// then shared.
+	// own means that the replies arrive on the store's own subscription. A draining
+	// connection no longer has that subscription, but its handlers may still hold locks, so
+	// the exchange then becomes shared.
 	own route = iota
-	// whole is own for requests with several answers. They are not sent while the
-	// connection drains.
+	// whole is like own, but for requests with several replies. They are not sent while the
+	// connection is draining.
 	whole
-	// shared: the answer arrives on nats.go's own reply subscription, which lives to the
-	// end and passes one answer. Open uses it, so that it exists before the connection
-	// drains.
+	// shared means that the reply arrives on nats.go's own reply subscription, which lives
+	// until the end and passes on one reply. Open uses it so that the subscription exists
+	// before the connection drains.
 	shared
 )
 
 var outgoings = sync.Pool{New: func() any { return &outgoing{msg: nats.Msg{Header: make(nats.Header, 4)}} }}
 
-// outgoing returns a message to the subject of prefix and key, without headers and data.
-// One string holds everything that differs between messages: the subject, the reply
-// subject and the expected revision.
+// outgoing returns a message to the subject prefix+key, without headers or data. A single
+// string holds everything that differs between messages: the subject, the reply subject and
+// the expected revision.
 func (l *line) outgoing(prefix, key string, expect uint64) *outgoing {
 	o := outgoings.Get().(*outgoing)
 	clear(o.msg.Header)
-	if o.line, o.id = l, l.nextID.Add(1); o.send == nil { // it is new
+	if o.line, o.id = l, l.nextID.Add(1); o.send == nil { // newly allocated
 		o.send = func() { o.line.transmit(o) }
 	}
 	var buf [256]byte
@@ -401,12 +403,12 @@ func (l *line) outgoing(prefix, key string, expect uint64) *outgoing {
 	return o
 }
 
-// late reports whether err refuses a tombstone only because the store is closed: the
-// tombstone is sent all the same, and no caller awaits the answer.
+// late reports whether err refuses a tombstone only because the store is closed. Such a
+// tombstone is sent anyway, although no caller waits for the reply.
 func (o *outgoing) late(err error) bool { return o.ends && errors.Is(err, ErrClosed) }
 
-// free returns o for reuse.
+// free returns o to the pool.
 func (o *outgoing) free() {
-	o.line, o.msg.Data = nil, nil // let the collector free them
+	o.line, o.msg.Data = nil, nil // let them be collected
 	outgoings.Put(o)
 }

@@ -8,15 +8,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Room returns nil if a bucket may take new locks and waiters, and otherwise an error that
-// matches [ErrFull] and [ErrUnavailable]. It does no I/O.
+// Room returns nil if a bucket has room for new locks and waiters, and otherwise an error
+// that matches [ErrFull] and [ErrUnavailable]. It does no I/O.
 //
-// Servers that replicate a stream count a record in full until it has replaced the previous
-// one, so a full bucket refuses the renewals of held locks. Therefore the last quarter of
-// max_bytes and of max_msgs is reserved for them on two or more replicas. A single server
-// accepts each replacement that is not larger, and has room for all renewals until it is
-// full. It reserves a sixteenth, or a few records, for the claims of waiters: if new waiters
-// could fill the room that a holder leaves, all of them would wait forever.
+// Servers that replicate a stream count a record in full until it has replaced its
+// predecessor, so a full bucket refuses to renew held locks. With two or more replicas, the
+// last quarter of max_bytes and of max_msgs is therefore reserved for renewals. A single
+// server accepts any replacement that is no larger, and has room for all renewals until it
+// is full. Only a sixteenth, or room for a few records, is reserved there for the claims of
+// waiters, because if new waiters could take the room that a holder leaves, all of them
+// would wait forever.
 func Room(info *jetstream.StreamInfo) error {
 	for _, l := range limits(info) {
 		if l.left() < 0 {
@@ -27,19 +28,19 @@ func Room(info *jetstream.StreamInfo) error {
 	return nil
 }
 
-// limit is a limit that new records must not reach.
+// limit is a bucket limit that new records must not reach.
 type limit struct {
 	setting string
 	used    uint64
 	max     int64
-	record  int64 // what a new record uses
-	kept    int64 // what new records must leave free
+	record  int64 // how much a new record uses
+	kept    int64 // how much new records must leave free
 }
 
-// left returns how much new records may use.
+// left returns how much room new records may still use.
 func (l limit) left() int64 { return l.max - l.kept - int64(l.used) }
 
-// limits returns the limits of a bucket.
+// limits returns the limits that are set on a bucket.
 func limits(info *jetstream.StreamInfo) (all []limit) {
 	c, st := info.Config, info.State
 	add := func(setting string, used uint64, most, record int64) {
@@ -58,8 +59,8 @@ func limits(info *jetstream.StreamInfo) (all []limit) {
 	return all
 }
 
-// roomUntil returns the revision at which the bucket has used half of the room that is left,
-// whatever is written until then: each write adds at most one record.
+// roomUntil returns a revision by which the bucket has used half of its remaining room at
+// most, whatever is written until then, because each write adds at most one record.
 func roomUntil(info *jetstream.StreamInfo) uint64 {
 	until := uint64(math.MaxUint64)
 	for _, l := range limits(info) {

@@ -13,37 +13,38 @@ import (
 	"github.com/natslock/locks/internal/worker"
 )
 
-// nats.go holds the mutex of a connection while it writes to the network, for up to a minute
-// (its FlusherTimeout), and while it tries to connect. A context cannot interrupt the wait
-// for that mutex. So one goroutine, the sender, makes all calls that take it. Other
-// goroutines queue their calls and wait as long as they like. Queued calls are made in
-// order: a subscription comes before a write that is sent later.
+// nats.go holds a connection's mutex while it writes to the network, for up to a minute
+// (its FlusherTimeout), and while it tries to connect. A context cannot interrupt a
+// goroutine that waits for the mutex. Therefore every call that locks it is made by a
+// single goroutine, the sender. Other goroutines queue their calls and wait only as long as
+// they choose to. Queued calls run in order, so a subscription always precedes the writes
+// sent after it.
 
 const (
 	// stuckAfter is how long a call into the connection may take before the store considers
-	// it stuck and queues no more messages.
+	// it stuck and stops queueing messages.
 	stuckAfter = time.Second
 	// subscribeWithin is how long Watch waits to learn whether the connection is closed or
-	// drains. A subscription that takes longer is still made.
+	// draining. A subscription that takes longer completes in the background.
 	subscribeWithin = 100 * time.Millisecond
-	// permissionPoll is the pause between two checks for a refusal: the server reports a
-	// forbidden subject on the connection, not in an answer.
+	// permissionPoll is the initial interval between checks for a permission error, which
+	// the server reports on the connection rather than in a reply.
 	permissionPoll = 25 * time.Millisecond
-	// lookEvery is how long the store caches the last error of the connection: many callers
-	// may wait for an answer, and each read of that error occupies the sender.
+	// lookEvery is how long the store caches the connection's last error. Many callers may
+	// be waiting for replies, and each read of that error occupies the sender.
 	lookEvery = permissionPoll / 5
 )
 
-// sender makes the calls into the connection that take its mutex.
+// sender makes the calls that lock the connection's mutex.
 type sender struct {
-	calls   *worker.Worker // runs them
+	calls   *worker.Worker // runs the calls
 	nc      *nats.Conn
 	made    time.Time
-	upSince atomic.Int64 // when the connection last came back, since made
+	upSince atomic.Int64 // when the connection last came back, relative to made
 
 	mu       sync.Mutex // guards the fields below; never held across I/O
-	denial   error      // the connection's last error when it was last read, if it denies a subject
-	deniedAt time.Time  // when that was first read
+	denial   error      // the connection's last error as last read, if it is a permission violation
+	deniedAt time.Time  // when denial was first read
 	lookedAt time.Time  // when the last read began
 }
 
@@ -51,13 +52,13 @@ type sender struct {
 func (s *sender) now() time.Duration { return time.Since(s.made) }
 
 // stuck reports whether the sender has been waiting for the connection for more than
-// stuckAfter. When the connection comes back, that time starts again.
+// stuckAfter. A reconnect resets the clock.
 func (s *sender) stuck() bool {
 	return s.calls.Busy() > stuckAfter && s.now()-time.Duration(s.upSince.Load()) > stuckAfter
 }
 
-// fromConn runs fn, which calls the connection, on the sender and returns its result. It
-// waits for at most d, and not beyond the end of ctx.
+// fromConn runs fn, which calls into the connection, on the sender and returns its result.
+// It gives up, with ok false, after d or when ctx ends.
 func fromConn[T any](ctx context.Context, s *sender, d time.Duration, fn func() T) (v T, ok bool) {
 	answer := make(chan T, 1)
 	if s.stuck() || !s.calls.Add(func() { answer <- fn() }) {
@@ -74,8 +75,8 @@ func fromConn[T any](ctx context.Context, s *sender, d time.Duration, fn func() 
 	return v, false
 }
 
-// lastDenial returns the last error that the server reported on the connection, if it denies
-// a subject, and when it was first read.
+// lastDenial returns the last error that the server reported on the connection, if it is a
+// permission violation, and the time at which it was first read.
 func (s *sender) lastDenial(ctx context.Context) (at time.Time, err error) {
 	s.mu.Lock()
 	at, err = s.deniedAt, s.denial
@@ -101,13 +102,13 @@ func (s *sender) lastDenial(ctx context.Context) (at time.Time, err error) {
 	return s.deniedAt, err
 }
 
-// unsent is the error of a message that was certainly not sent.
+// unsent is the error of a message that is known not to have been sent.
 type unsent struct{ error }
 
 func (u unsent) Unwrap() error { return u.error }
 
-// NotSent reports whether err is the error of a write that the connection has not accepted
-// and will never send. The outcome of any other write without an answer is unknown.
+// NotSent reports whether err means that the connection has not accepted a write and will
+// never send it. The outcome of any other unanswered write is unknown.
 func NotSent(err error) bool {
 	_, ok := errors.AsType[unsent](err)
 	return ok
@@ -118,8 +119,7 @@ var (
 	errStuck = fmt.Errorf("%w: not sent, connection has taken no message for %v: its network is stuck, or it is reconnecting", ErrUnavailable, stuckAfter)
 )
 
-// connError makes a client-side failure to publish or subscribe match the package's
-// sentinels.
+// connError makes a client-side publish or subscribe error match [ErrUnavailable].
 func connError(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }

@@ -11,20 +11,19 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Settings is the configuration of a stream as its server names it in JSON, with
-// numbers as [json.Number]. It includes settings that no release of this package
-// knows.
+// Settings is a stream's configuration under its JSON names, with numbers as [json.Number].
+// It includes settings that this package does not know.
 type Settings map[string]any
 
-// Info is a server's answer about a stream.
+// Info describes a stream, as reported by a server.
 type Info struct {
-	// StreamInfo lacks the parts of the configuration that nats.go cannot parse.
+	// StreamInfo lacks any part of the configuration that nats.go cannot parse.
 	jetstream.StreamInfo
-	// Raw is the whole configuration.
+	// Raw is the complete configuration.
 	Raw json.RawMessage `json:"config"`
 }
 
-// Settings returns the configuration of the stream. It also fills Config.
+// Settings returns the stream's configuration. It also fills in Config.
 func (i *Info) Settings() (s Settings, err error) {
 	if err := i.read(); err != nil {
 		return nil, err
@@ -34,8 +33,8 @@ func (i *Info) Settings() (s Settings, err error) {
 	return s, dec.Decode(&s)
 }
 
-// read fills Config. A value unknown to nats.go, for example from a later server, must
-// not make the rest unreadable.
+// read fills in Config. A value that nats.go cannot parse, such as one from a newer server,
+// must not make the rest unreadable.
 func (i *Info) read() error {
 	i.Config = jetstream.StreamConfig{}
 	if json.Unmarshal(i.Raw, &i.Config) == nil {
@@ -54,7 +53,7 @@ func (i *Info) read() error {
 	return nil
 }
 
-// atLeast returns a check that accepts a limit that is off or at least least.
+// atLeast returns a check that accepts any limit of at least least, and one that is off.
 func atLeast(least int64) func(value any) bool {
 	return func(value any) bool {
 		n, _ := value.(json.Number)
@@ -63,23 +62,23 @@ func atLeast(least int64) func(value any) bool {
 	}
 }
 
-// off reports whether a server reads value as a setting that is not set.
+// off reports whether a server treats value as unset.
 func off(value any) bool {
 	return slices.Contains([]string{"null", "false", "0", "-1", `""`, "{}", "[]"}, asJSON(value))
 }
 
-// same reports whether two values mean the same to a server.
+// same reports whether a server treats a and b as the same value.
 func same(a, b any) bool { return off(a) && off(b) || asJSON(a) == asJSON(b) }
 
 func asJSON(value any) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // subjects have a >
+	enc.SetEscapeHTML(false) // subjects contain >
 	_ = enc.Encode(value)
 	return strings.TrimSpace(b.String())
 }
 
-// text formats a value for a message.
+// text formats a setting's value for a message.
 func text(name string, value any) string {
 	switch v := value.(type) {
 	case nil:

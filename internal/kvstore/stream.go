@@ -14,50 +14,49 @@ import (
 )
 
 const (
-	// doubtEvery is the shortest time between two verifications caused by refusals.
+	// doubtEvery is the minimum interval between verifications caused by refusals.
 	doubtEvery = 10 * time.Second
-	// doubtFullEvery is the shortest time between two that are caused by lack of room.
+	// doubtFullEvery is the minimum interval between verifications caused by a lack of
+	// room.
 	doubtFullEvery = time.Second
-	// roomStep is the number of further writes after which the store asks again if it
-	// got no answer.
+	// roomStep is the number of further writes after which the store verifies the bucket
+	// again if the last verification has not succeeded.
 	roomStep = 256
-	// lagRetries is the number of times that a lagging replica is asked again. Most lag
-	// by less than a millisecond: the pauses start at firstLag and double, 77 ms in
-	// all.
+	// lagRetries is how many times a lagging replica is asked again. Most lag by less than
+	// a millisecond, so the pauses start at firstLag and double, adding up to 77 ms.
 	lagRetries = 8
 	firstLag   = 300 * time.Microsecond
 )
 
-// stream holds what is known about the stream of a bucket, and asks its leader about
-// it.
+// stream keeps what the store knows about the bucket's stream, and asks the stream leader.
 type stream struct {
 	*line
 	cfg      Config
 	name     string
 	seen     atomic.Pointer[view]
-	imported bool // each request gets only one answer
+	imported bool // each request gets only one reply
 	clock    serverClock
 
-	roomUntil  atomic.Uint64 // the revision up to which there is room for records
-	doubtedAt  atomic.Int64  // when a refusal last had the bucket verified, since the store was created
-	mirrorSeen atomic.Bool   // a mirror has answered a read: a bucket on one server may have a mirror unnoticed
+	roomUntil  atomic.Uint64 // there is room for records up to this revision
+	doubtedAt  atomic.Int64  // when a refusal last caused a verification, relative to the store's creation
+	mirrorSeen atomic.Bool   // a mirror has answered a read; even a bucket on one server may have one unnoticed
 }
 
 func newStream(js jetstream.JetStream, cfg Config) *stream {
 	s := &stream{line: newLine(js, cfg.Bucket), cfg: cfg, name: streamName(cfg.Bucket)}
-	// A service import passes only one answer per request, unless its export says
-	// otherwise. Then each record needs a request of its own.
+	// A service import passes on only one reply per request, unless its export says
+	// otherwise. Each record then needs its own request.
 	s.imported = js.Options().Domain == "" && s.apiPrefix != defaultAPI
 	s.seen.Store(&view{})
 	s.doubtedAt.Store(-int64(doubtEvery))
 	return s
 }
 
-// view holds the properties of the stream at the last verification.
+// view is what the last verification found out about the stream.
 type view struct {
-	notify   string // prefix of republished subjects, with the final dot; "" if none
+	notify   string // prefix of republished subjects, with the trailing dot; "" if none
 	direct   bool
-	alone    bool // neither replicas nor mirrors
+	alone    bool // has neither replicas nor mirrors
 	room     error
 	created  time.Time
 	warnings []string
@@ -73,19 +72,19 @@ func (s *stream) Now() time.Time { return s.clock.now() }
 // Alone reports whether only one server answers; see [KV].
 func (s *stream) Alone() bool { return s.seen.Load().alone && !s.mirrorSeen.Load() }
 
-// Room returns the last verification's verdict on the room in the bucket; see [KV].
+// Room returns an error if the last verification found too little room; see [KV].
 func (s *stream) Room() error { return s.seen.Load().room }
 
-// checkRoom has the bucket verified once enough writes have been acknowledged that they
-// may have filled it.
+// checkRoom asks for a verification once the acknowledged writes may have filled the
+// bucket.
 func (s *stream) checkRoom(revision uint64) {
 	if until := s.roomUntil.Load(); revision > until && s.roomUntil.CompareAndSwap(until, revision+roomStep) {
 		s.doubt()
 	}
 }
 
-// adopt verifies a stream and remembers what the store needs to know about it, fit or
-// not.
+// adopt verifies a stream and remembers what the store needs to know about it, whether or
+// not it is fit.
 func (s *stream) adopt(info *Info) error {
 	warnings, err := verify(s.cfg, info)
 	s.roomUntil.Store(roomUntil(&info.StreamInfo))
@@ -99,13 +98,13 @@ func (s *stream) adopt(info *Info) error {
 	return err
 }
 
-// single reports whether no server but the one that answered may answer for the stream.
+// single reports whether only the server that replied may answer for the stream.
 func single(info *jetstream.StreamInfo) bool {
 	return servers(info) == 1 && len(info.Alternates) <= 1
 }
 
-// servers returns how many servers may answer for a stream. While the stream moves,
-// this is more than its configured number.
+// servers returns the number of servers that may answer for a stream. While the stream is
+// being moved, that is more than its configured number of replicas.
 func servers(info *jetstream.StreamInfo) int {
 	n := info.Config.Replicas
 	if info.Cluster != nil {
@@ -129,8 +128,8 @@ type infoResponse struct {
 
 func (r *infoResponse) apiError() *jetstream.APIError { return r.Error }
 
-// info asks the stream's leader about it. Each answer has the settings. If they differ
-// from the last verified ones, the store reports that.
+// info asks the stream leader for the stream's info, which includes the settings. If they
+// differ from those last verified, it asks for a verification.
 func (s *stream) info(ctx context.Context, req infoRequest) (*infoResponse, error) {
 	resp, err := s.ask(ctx, req, own)
 	if err == nil {
@@ -139,7 +138,7 @@ func (s *stream) info(ctx context.Context, req infoRequest) (*infoResponse, erro
 	return resp, err
 }
 
-// compare compares an answer with the last verified state.
+// compare asks for a verification if info differs from what was last verified.
 func (s *stream) compare(info *Info) {
 	seen := s.seen.Load()
 	alone := single(&info.StreamInfo)
@@ -152,20 +151,20 @@ func (s *stream) compare(info *Info) {
 	s.doubt()
 }
 
-// crowded records that other servers may answer too: any of them may lag.
+// crowded records that other servers may answer too, any of which may lag.
 func (s *stream) crowded(seen *view) {
 	if seen.alone {
 		now := *seen
 		now.alone = false
-		s.seen.CompareAndSwap(seen, &now) // fails if it was verified meanwhile
+		s.seen.CompareAndSwap(seen, &now) // fails if the bucket was verified in the meantime
 	}
 }
 
-// doubt has the bucket verified.
+// doubt asks for the bucket to be verified.
 func (s *stream) doubt() { s.callHooks(Doubtful) }
 
-// doubtRefusal has the bucket verified because of a refusal, but only now and then: the
-// refusal may have a cause other than the settings, and may persist.
+// doubtRefusal is doubt after a refusal, limited to once per interval, because the refusal
+// may have a cause other than the settings and may persist.
 func (s *stream) doubtRefusal(every time.Duration) {
 	now := s.now()
 	if last := s.doubtedAt.Load(); now-time.Duration(last) >= every && s.doubtedAt.CompareAndSwap(last, int64(now)) {
@@ -173,7 +172,7 @@ func (s *stream) doubtRefusal(every time.Duration) {
 	}
 }
 
-// ask asks the stream's leader about it.
+// ask asks the stream leader for the stream's info.
 func (s *stream) ask(ctx context.Context, req infoRequest, route route) (*infoResponse, error) {
 	var body []byte
 	if req != (infoRequest{}) {
@@ -187,7 +186,7 @@ func (s *stream) ask(ctx context.Context, req infoRequest, route route) (*infoRe
 	return &resp, nil
 }
 
-// infoOf makes a request whose answer contains the settings of a stream.
+// infoOf makes a request whose response contains a stream's settings.
 func (s *stream) infoOf(ctx context.Context, op string, body []byte, resp *infoResponse, route route) error {
 	if err := s.api(ctx, op, body, resp, route); err != nil {
 		return err
@@ -195,10 +194,10 @@ func (s *stream) infoOf(ctx context.Context, op string, body []byte, resp *infoR
 	return resp.read()
 }
 
-// apiReply is a JSON answer of the JetStream API.
+// apiReply is a JSON response of the JetStream API.
 type apiReply interface{ apiError() *jetstream.APIError }
 
-// api makes one request to the JetStream API and says what went wrong.
+// api makes a request to the JetStream API and decodes the response into resp.
 func (s *stream) api(ctx context.Context, op string, body []byte, resp apiReply, route route) error {
 	msg, err := s.roundTrip(ctx, s.apiPrefix+op, body, route)
 	if err != nil {
@@ -217,8 +216,8 @@ func (s *stream) api(ctx context.Context, op string, body []byte, resp apiReply,
 	}
 }
 
-// stateAt requests State again until the answer proves that a key it does not name does
-// not exist: it is complete, and its leader has applied revision min.
+// stateAt repeats State until the result proves that any key it does not name does not
+// exist. For that it must be complete and come from a leader that has applied revision min.
 func (s *stream) stateAt(ctx context.Context, pattern string, min uint64) (State, error) {
 	for try := 0; ; try++ {
 		st, err := s.State(ctx, pattern)
@@ -239,7 +238,7 @@ func (s *stream) stateAt(ctx context.Context, pattern string, min uint64) (State
 	}
 }
 
-// State asks the leader for its state and the keys under pattern; see [KV].
+// State asks the leader for its state and for the keys that match pattern; see [KV].
 func (s *stream) State(ctx context.Context, pattern string) (State, error) {
 	var req infoRequest
 	if pattern != "" {
@@ -249,27 +248,27 @@ func (s *stream) State(ctx context.Context, pattern string) (State, error) {
 		req.Filter = s.prefix + pattern
 	}
 	var st State
-	var led time.Time // since when the answering server has led the stream
+	var led time.Time // when the responding server became leader
 	for {
 		info, err := s.info(ctx, req)
 		if err != nil {
 			return State{}, err
 		}
 		if req.Offset == 0 {
-			// The server takes its state before its list of subjects, so every page
+			// The server reads its state before its list of subjects, so every page
 			// contains the state of the first page.
 			st = State{LastRevision: info.State.LastSeq, Created: info.Created, Time: info.TimeStamp, Replicas: servers(&info.StreamInfo), Notifies: notifies(info.Config.RePublish, s.prefix+">") != ""}
 			led = ledSince(&info.StreamInfo)
 			st.Complete = st.Replicas == 1 || !led.IsZero() //safety:state-complete
 		}
 		if !led.Equal(ledSince(&info.StreamInfo)) { //safety:state-term
-			st.Complete = false // two servers, or two terms: a key may be missing from both pages
+			st.Complete = false // two servers or two terms, so a key may be missing from both pages
 		}
 		for subject := range info.State.Subjects {
 			st.Keys = append(st.Keys, strings.TrimPrefix(subject, s.prefix))
 		}
 		req.Offset += len(info.State.Subjects)
-		// The server answers in pages: a reader on the second page still reads.
+		// The response is paged, and a reader on the second page still holds its lock.
 		if len(info.State.Subjects) == 0 || req.Offset >= info.Total { //safety:state-pages
 			slices.Sort(st.Keys)
 			return st, nil
@@ -277,10 +276,11 @@ func (s *stream) State(ctx context.Context, pattern string) (State, error) {
 	}
 }
 
-// ledSince returns when the answering server became the leader of the stream. It is zero if
-// the server is not the leader, or is the only one. A server reads its state first, then whether
-// it leads, then the keys. It leads only once it has applied its whole log, so a leader's answer
-// has all the keys, even if the server was elected during that answer.
+// ledSince returns when the responding server became the leader of the stream. The result
+// is zero if the server is not the leader, or is the only one. A server reads first its
+// state, then whether it leads, and then the keys. It leads only once it has applied its
+// whole log, so a leader's response has all the keys, even if the server was elected while
+// preparing it.
 func ledSince(info *jetstream.StreamInfo) time.Time {
 	if info.Cluster == nil || info.Cluster.LeaderSince == nil {
 		return time.Time{}
@@ -288,8 +288,8 @@ func ledSince(info *jetstream.StreamInfo) time.Time {
 	return *info.Cluster.LeaderSince
 }
 
-// lagged pauses before a lagging replica is asked again. It returns lasting at once after
-// enough attempts, and ctx's error if ctx ends.
+// lagged pauses before a lagging replica is asked again. After lagRetries attempts it
+// returns lasting without a pause. It returns ctx's error if ctx ends.
 func lagged(ctx context.Context, try int, lasting error) error {
 	if try == lagRetries {
 		return lasting

@@ -10,26 +10,26 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// watcher keeps the subscriptions to the changes that the bucket publishes, and passes the
-// changes to the watches.
+// watcher subscribes to the changes that the bucket publishes and passes them to the
+// watches.
 type watcher struct {
 	*stream
 
-	mu     sync.Mutex        // never held across I/O, nor together with the line's
+	mu     sync.Mutex        // never held across I/O or together with the line's mutex
 	topics map[string]*topic // nil once the store is closed
 
 	flood    flood
-	notified atomic.Bool // a notification has arrived, or the store has warned that none does
-	silence  int         // own writes whose notification has not arrived. Under mu
-	silentAt time.Time   // time of the last counted one. Under mu
+	notified atomic.Bool // a notification has arrived, or the store has warned that none has
+	silence  int         // own writes counted whose notification has not arrived; guarded by mu
+	silentAt time.Time   // when the last of them was counted; guarded by mu
 }
 
-// flood tracks whether notifications come faster than they are delivered.
+// flood tracks whether notifications arrive faster than they are delivered.
 type flood struct {
-	high    bool           // some may have been dropped. Used by the dispatcher, as are since and left
-	since   time.Time      // the time of the record before which none was dropped; zero if unknown
-	left    int            // notifications still to deliver before the counts of dropped ones are read
-	dropped map[*topic]int // drops already reported. Used by the sender
+	high    bool           // some may have been dropped; used by the dispatcher, like since and left
+	since   time.Time      // time of a record before which none was dropped; zero if unknown
+	left    int            // notifications to deliver before reading the drop counts
+	dropped map[*topic]int // drops already reported; used by the sender
 }
 
 func newWatcher(s *stream) *watcher {
@@ -58,7 +58,7 @@ func (s *watcher) close() {
 	}
 }
 
-// all returns all watches. Under mu.
+// all returns all watches. The caller must hold mu.
 func (s *watcher) all() (all []*watch) {
 	for _, t := range s.topics {
 		all = append(all, t.watches...)
@@ -66,19 +66,19 @@ func (s *watcher) all() (all []*watch) {
 	return all
 }
 
-// topic is one subscription to republished changes, shared by the watches with the same
+// topic is a subscription to republished changes, shared by the watches on the same
 // pattern.
 type topic struct {
 	pattern string
-	cut     uint32             // where the pattern of the keys begins in pattern
-	over    bool               // unsubscribed; used by the sender only
-	since   time.Duration      // when it was created, since the store was
-	sub     *nats.Subscription // used by the sender only
-	watches []*watch           // nearly always one; under watcher.mu, and replaced, never modified
+	cut     uint32             // where the key pattern begins in pattern
+	over    bool               // unsubscribed; used only by the sender
+	since   time.Duration      // when it was created, relative to the store's creation
+	sub     *nats.Subscription // used only by the sender
+	watches []*watch           // nearly always one; guarded by watcher.mu, and replaced rather than modified
 }
 
-// topicOf returns the topic of keys whose notifications have prefix. It creates a missing
-// one. Under mu.
+// topicOf returns the topic for the given key pattern under the notification prefix,
+// creating it if necessary. The caller must hold mu.
 func (s *watcher) topicOf(prefix, keys string) *topic {
 	pattern := prefix + keys
 	t := s.topics[pattern]
@@ -89,11 +89,11 @@ func (s *watcher) topicOf(prefix, keys string) *topic {
 	return t
 }
 
-// keys returns the pattern of the keys.
+// keys returns the topic's key pattern.
 func (t *topic) keys() string { return t.pattern[t.cut:] }
 
-// subscribe runs on the sender. All subscriptions share one channel, so none of them costs
-// a goroutine.
+// subscribe runs on the sender. All subscriptions share one channel, so none needs its own
+// goroutine.
 func (t *topic) subscribe(s *watcher) error {
 	if t.sub != nil || t.over {
 		return nil
@@ -119,12 +119,12 @@ func (t *topic) unsubscribe() {
 type watch struct {
 	tracking
 	s     *watcher
-	topic *topic // under watcher.mu
+	topic *topic // guarded by watcher.mu
 }
 
-// Watch subscribes to changes to the keys that match pattern; see [KV]. When it returns,
-// the subscription is on its way to the server. The answer to a write sent later proves
-// that it has arrived (see [NoRevision]).
+// Watch subscribes to changes to keys that match pattern; see [KV]. When it returns, the
+// subscription is on its way to the server. The reply to any later write proves that it has
+// arrived there (see [NoRevision]).
 func (s *watcher) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	if err := checkPattern(pattern); err != nil {
 		return nil, err
@@ -152,11 +152,11 @@ func (s *watcher) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	return w, nil
 }
 
-// join adds a watch to the topic of its pattern.
+// join adds a watch to the topic for its pattern.
 func (s *watcher) join(w *watch, pattern string) (*topic, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	notify := s.seen.Load().notify // under mu, or move could miss this watch
+	notify := s.seen.Load().notify // loaded under mu, or move could miss this watch
 	switch {
 	case s.topics == nil:
 		return nil, ErrClosed
@@ -168,7 +168,7 @@ func (s *watcher) join(w *watch, pattern string) (*topic, error) {
 	return w.topic, nil
 }
 
-// Stop ends the watch. Stopping the last watch of a pattern ends the subscription.
+// Stop ends the watch. Stopping the last watch on a pattern also ends the subscription.
 func (w *watch) Stop() {
 	if !w.end() {
 		return
@@ -184,13 +184,14 @@ func (w *watch) Stop() {
 	if s.topics[t.pattern] == t {
 		delete(s.topics, t.pattern)
 	}
-	s.calls.Add(t.unsubscribe) // under mu: a Close, which does not know the topic any more, would stop the sender before
+	// Queue this under mu. A Close, which no longer knows the topic, could otherwise stop
+	// the sender first.
+	s.calls.Add(t.unsubscribe)
 }
 
-// move makes the watches subscribe to other subjects, because the bucket was re-created or
-// an update has changed its notifications. It reports whether there were any watches to
-// move. While the bucket has no notifications, the watches stay where they are, and are
-// told so.
+// move moves the watches to other subjects, because the bucket was re-created or an update
+// has changed its notifications. It reports whether there were any watches to move. If the
+// bucket has no notifications, the watches stay where they are and are told so.
 func (s *watcher) move(to string) (moved bool) {
 	if to == "" {
 		s.tell(Event{Kind: Recheck, Silent: true})
@@ -210,18 +211,18 @@ func (s *watcher) move(to string) (moved bool) {
 		old.watches = nil
 		delete(s.topics, pattern)
 		moved = true
-		s.calls.Add(func() { // under mu: see Stop
+		s.calls.Add(func() { // under mu; see Stop
 			old.unsubscribe()
-			_ = now.subscribe(s) // fails where the connection is closed, which ends all watches
+			_ = now.subscribe(s) // fails if the connection is closed, which ends all watches
 		})
 	}
 	return moved
 }
 
-// flooded checks whether nats.go has dropped notifications because their queue was full. It
-// checks once a queue that was half full is empty again, or has been worked through once.
-// Dropped notifications are newer than all that were queued then. It runs on the
-// dispatcher.
+// flooded checks whether nats.go has dropped notifications because the queue was full. Once
+// the queue has been half full, flooded checks as soon as the queue is empty or a full
+// queue's worth has been delivered. Dropped notifications are newer than everything that
+// was queued when it was half full. flooded runs on the dispatcher.
 func (s *watcher) flooded(m *nats.Msg) {
 	f := &s.flood
 	switch {
