@@ -3,54 +3,55 @@ package kvstore
 import "github.com/natslock/locks/internal/kvstore"
 
 var (
-	// ErrExists: the key already has a record. It matches [ErrConflict] too.
+	// ErrExists means that the key already has a record. The error also matches [ErrConflict].
 	ErrExists = kvstore.ErrExists
-	// ErrConflict: the expected revision was not the last one. The error is a *[ConflictError].
+	// ErrConflict means that the key's last revision was not the expected one. The error is a
+	// *[ConflictError].
 	ErrConflict = kvstore.ErrConflict
-	// ErrInFlight: another write to the key is being replicated, and may succeed or fail. Try
-	// again after a short pause.
+	// ErrInFlight means that another write to the key is being replicated and may still succeed
+	// or fail. Try again after a short pause.
 	ErrInFlight = kvstore.ErrInFlight
-	// ErrNotFound: there is no record under the key, or no bucket.
+	// ErrNotFound means that the key has no record, or that there is no bucket.
 	ErrNotFound = kvstore.ErrNotFound
-	// ErrInvalid: an argument is invalid, and nothing was sent. [ErrInvalidKey],
+	// ErrInvalid means that an argument is invalid. Nothing was written. [ErrInvalidKey],
 	// [ErrInvalidTTL] and [ErrTooLarge] match it.
 	ErrInvalid = kvstore.ErrInvalid
-	// ErrInvalidKey: the key, a pattern or the bucket's name is invalid.
+	// ErrInvalidKey means that a key, a pattern or the bucket's name is invalid.
 	ErrInvalidKey = kvstore.ErrInvalidKey
-	// ErrInvalidTTL: the TTL is zero, negative or above 366 days.
+	// ErrInvalidTTL means that the TTL is zero, negative or above 366 days.
 	ErrInvalidTTL = kvstore.ErrInvalidTTL
-	// ErrTooLarge: the record is larger than 16 KiB, or than the server (max_payload) or the
-	// bucket (max_msg_size) accepts. Nothing was written.
+	// ErrTooLarge means that the record is larger than 16 KiB, or than the server (max_payload)
+	// or the bucket (max_msg_size) allows. Nothing was written.
 	ErrTooLarge = kvstore.ErrTooLarge
-	// ErrBucketConfig: the settings of the bucket are unsafe. The error is a *[ConfigError]
-	// or joins several.
+	// ErrBucketConfig means that the bucket's settings are unsafe. The error is a
+	// *[ConfigError], or joins several of them.
 	ErrBucketConfig = kvstore.ErrBucketConfig
-	// ErrUnavailable: the server or JetStream gave no usable answer.
+	// ErrUnavailable means that the server or JetStream gave no usable response.
 	ErrUnavailable = kvstore.ErrUnavailable
-	// ErrNoStream: no server accepts the write, because the bucket no longer exists or
-	// its stream currently has no leader. It comes with [ErrUnavailable].
+	// ErrNoStream means that no server accepts the write, because the bucket no longer exists or
+	// its stream currently has no leader. The error also matches [ErrUnavailable].
 	ErrNoStream = kvstore.ErrNoStream
-	// ErrFull: the bucket has no room for another record, or reserves the rest for renewals
-	// and waiters of locks. It comes with [ErrUnavailable].
+	// ErrFull means that the bucket has no room for another record, or reserves what is left for
+	// renewals and waiters of locks. The error also matches [ErrUnavailable].
 	ErrFull = kvstore.ErrFull
-	// ErrPermission: the server refuses this user the subject.
+	// ErrPermission means that the server denies this user the subject.
 	ErrPermission = kvstore.ErrPermission
-	// ErrNoWatch: the bucket does not publish its changes, so a watch is impossible.
+	// ErrNoWatch means that the bucket does not publish its changes and so cannot be watched.
 	ErrNoWatch = kvstore.ErrNoWatch
-	// ErrNoHistory: the bucket has no history; "lockctl init --history" makes one.
+	// ErrNoHistory means that the bucket has no history. "lockctl init --history" creates one.
 	ErrNoHistory = kvstore.ErrNoHistory
-	// ErrRemade: the bucket was deleted and re-created, and all records are lost.
+	// ErrRemade means that the bucket was deleted and re-created, so all records are lost.
 	ErrRemade = kvstore.ErrRemade
-	// ErrClosed: the store was closed.
+	// ErrClosed means that the store was closed.
 	ErrClosed = kvstore.ErrClosed
 )
 
-// ConflictError describes a refused write: the Key, the revision that was Expected, and the
-// Last one, 0 if there is no record. It matches [ErrConflict], and [ErrExists] if no record
-// was expected.
+// ConflictError describes a refused write. It has the Key, the revision that was Expected, and
+// the Last revision, which is 0 if there is no record. It matches [ErrConflict], and also
+// [ErrExists] if no record was expected.
 type ConflictError = kvstore.ConflictError
 
-// ConfigError describes a setting of the bucket that is unsafe for records with a TTL, or a
-// server that is too old: the Bucket, the Setting, its Value, the value to Want, and the
-// Repair. It matches [ErrBucketConfig].
+// ConfigError describes a bucket setting that is unsafe for records with a TTL, or a server that
+// is too old. It has the Bucket, the Setting, its Value, the value to Want, and the Repair. It
+// matches [ErrBucketConfig].
 type ConfigError = kvstore.ConfigError

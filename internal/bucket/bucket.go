@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// The sentinels of an exchange, which package natslock documents.
+// Sentinel errors, which package natslock documents.
 var (
 	ErrUnavailable = kvstore.ErrUnavailable
 	ErrPermission  = kvstore.ErrPermission
@@ -25,24 +25,24 @@ var (
 )
 
 const (
-	// AnswerTimeout limits the wait for the answer to one write. After that the outcome counts as unknown.
+	// AnswerTimeout limits the wait for the reply to one write. After that, the outcome is considered unknown.
 	AnswerTimeout = time.Second
-	// DeniedAfter is the time without an answer after which a client checks whether the server has refused the subject.
-	// It checks again at growing intervals.
+	// DeniedAfter is how long a client waits for a reply before it checks whether the server has denied the subject. It
+	// checks again at growing intervals.
 	DeniedAfter = 50 * time.Millisecond
 )
 
-// Bucket is the bucket of one client. It embeds the store, whose Now estimates the servers' clock. [Bucket.Instant]
-// reads the local one.
+// Bucket is one client's access to its bucket. It embeds the store, whose Now estimates the servers' clock.
+// [Bucket.Instant] reads the local clock.
 type Bucket struct {
 	kvstore.KV
-	Client    string // the id of the client, for its records
-	Recent    Recent // the locks that the client has released
+	Client    string // client ID for records
+	Recent    Recent // what the client has released recently
 	author    record.Body
 	clock     func() clock.Instant
 	timers    sync.Pool
 	highest   atomic.Uint64
-	backwards atomic.Pointer[error] // the error of a claim at a revision not above highest; nil once a later revision is
+	backwards atomic.Pointer[error] // error of a claim whose revision was not above highest; nil once a later revision is
 	conn      connection
 	life      context.Context
 	quit      context.CancelCauseFunc
@@ -52,11 +52,11 @@ type Bucket struct {
 	closed    atomic.Bool
 }
 
-// processStart tells apart two processes with the same pid.
+// processStart distinguishes processes that have the same PID.
 var processStart = time.Now().UnixMilli()
 
-// New returns a client's exchange with the bucket of kv. It starts nothing. owner is the name of the client's owner in
-// its records. If now is nil, [clock.Now] is used.
+// New returns a client's access to the bucket of kv. It starts nothing. owner names the client's owner in its records.
+// If now is nil, [clock.Now] is used.
 func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 	if now == nil {
 		now = clock.Now
@@ -69,13 +69,13 @@ func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 	return b
 }
 
-// StandFor makes the records name another process on this machine, for which the client takes locks.
+// StandFor makes the records name another process on this machine, on whose behalf the client takes locks.
 func (b *Bucket) StandFor(pid int) { b.author.PID, b.author.Started = pid, 0 }
 
-// Owner returns the name of the client's owner in its records.
+// Owner returns the name of the client's owner, as its records give it.
 func (b *Bucket) Owner() string { return b.author.Owner }
 
-// Body returns the part that all records of this client share.
+// Body returns the part of a record's body that all of this client's records share.
 func (b *Bucket) Body(status record.Status, meta map[string]string) record.Body {
 	body := b.author
 	body.Status, body.Meta = status, meta
@@ -85,21 +85,22 @@ func (b *Bucket) Body(status record.Status, meta map[string]string) record.Body 
 // Instant reads the local clock.
 func (b *Bucket) Instant() clock.Instant { return b.clock() }
 
-// Life returns the context of all waiting. It ends when the client or the connection is closed; its cause says which.
+// Life returns the context that bounds every wait. It ends when the client or the connection is closed, and its cause
+// tells which of them was.
 func (b *Bucket) Life() context.Context { return b.life }
 
-// granting is a period in which the client may, or may not, grant locks.
+// granting is a period in which the client either grants locks or refuses to.
 type granting struct {
 	ctx context.Context
 	end context.CancelCauseFunc
 }
 
 // Granting returns the context of all acquires. It ends with [Bucket.Life], or when the client learns that the bucket
-// is unfit; its cause says why.
+// is unfit, and its cause says why.
 func (b *Bucket) Granting() context.Context { return b.grants.Load().ctx }
 
-// Refuse ends all acquires, and refuses new ones until [Bucket.Grant]. In an unfit bucket, clients may fail to exclude
-// each other, or lose their records.
+// Refuse ends all acquires and rejects new ones until [Bucket.Grant] is called. In an unfit bucket, clients may fail to
+// exclude one another or may lose their records.
 func (b *Bucket) Refuse(why error) {
 	b.refused.Store(&why)
 	b.grantUntil(why)
@@ -108,7 +109,7 @@ func (b *Bucket) Refuse(why error) {
 // Grant allows acquires again.
 func (b *Bucket) Grant() { b.grantUntil(nil) }
 
-// grantUntil begins a period in which the client grants locks or, if ended is not nil, grants none for that reason.
+// grantUntil begins a new period. The client grants locks in it, unless ended is set to the reason for granting none.
 func (b *Bucket) grantUntil(ended error) {
 	g := &granting{}
 	g.ctx, g.end = context.WithCancelCause(b.life)
@@ -120,7 +121,7 @@ func (b *Bucket) grantUntil(ended error) {
 	}
 }
 
-// Refused returns the reason of the last [Bucket.Refuse], nil if there was none.
+// Refused returns the reason passed to the last [Bucket.Refuse], or nil if there was none.
 func (b *Bucket) Refused() error {
 	if why := b.refused.Load(); why != nil {
 		return *why
@@ -128,10 +129,12 @@ func (b *Bucket) Refused() error {
 	return nil
 }
 
-// Postpone stops new claims and places for the given reason, until a call with nil allows them again. It ends no wait.
+// Postpone stops new claims and places for the given reason, until it is called again with nil. It does not end any
+// wait.
 func (b *Bucket) Postpone(why error) { b.postponed.Store(&why) }
 
-// Admits returns nil, or the reason why no new claim or place may be written. The error matches [ErrUnavailable].
+// Admits returns nil if new claims and places may be written, and otherwise the reason that they may not. The error
+// matches [ErrUnavailable].
 func (b *Bucket) Admits() error {
 	if why := b.postponed.Load(); why != nil && *why != nil {
 		return *why
@@ -139,7 +142,7 @@ func (b *Bucket) Admits() error {
 	return b.Room()
 }
 
-// Quit ends [Bucket.Life]: the client is closed.
+// Quit ends [Bucket.Life] because the client was closed.
 func (b *Bucket) Quit() {
 	b.closed.Store(true)
 	b.quit(ErrClosed)
@@ -152,7 +155,7 @@ func (b *Bucket) Closed() bool { return b.closed.Load() }
 // Highest returns the highest revision that the server has acknowledged to this client.
 func (b *Bucket) Highest() uint64 { return b.highest.Load() }
 
-// Acknowledged notes a revision that the server has acknowledged.
+// Acknowledged records a revision that the server has acknowledged.
 func (b *Bucket) Acknowledged(revision uint64) {
 	for {
 		h := b.highest.Load()
@@ -166,11 +169,11 @@ func (b *Bucket) Acknowledged(revision uint64) {
 	}
 }
 
-// WentBackwards notes that the server has acknowledged a claim at a revision that is not above the highest known one.
-// Until the server acknowledges a revision above that one, the client gets no lock.
+// WentBackwards records that the server has acknowledged a claim at a revision no higher than the highest one known.
+// The client gets no lock until the server acknowledges a higher revision.
 func (b *Bucket) WentBackwards(why error) { b.backwards.Store(&why) }
 
-// Backwards returns the error from [Bucket.WentBackwards]; nil if the revisions rise.
+// Backwards returns the error passed to [Bucket.WentBackwards], or nil if revisions are rising.
 func (b *Bucket) Backwards() error {
 	if why := b.backwards.Load(); why != nil {
 		return *why
@@ -178,7 +181,7 @@ func (b *Bucket) Backwards() error {
 	return nil
 }
 
-// Timer is time.NewTimer with reused timers, for waits that are nearly always short. TimerDone gives the timer back.
+// Timer is time.NewTimer with reused timers, for waits that are nearly always short. Return the timer with TimerDone.
 // Each bucket has its own timers, because a timer from one synctest bubble cannot be used in another.
 func (b *Bucket) Timer(d time.Duration) *time.Timer {
 	if t, ok := b.timers.Get().(*time.Timer); ok {
@@ -188,19 +191,19 @@ func (b *Bucket) Timer(d time.Duration) *time.Timer {
 	return time.NewTimer(d)
 }
 
-// TimerDone stops a timer from [Bucket.Timer], for reuse.
+// TimerDone stops a timer returned by [Bucket.Timer] and keeps it for reuse.
 func (b *Bucket) TimerDone(t *time.Timer) {
 	t.Stop()
 	b.timers.Put(t)
 }
 
-// answerWithin limits the wait for an answer: without one the server is unavailable.
+// answerWithin limits the wait for a reply. After d, the context ends with a cause that matches [ErrUnavailable].
 func answerWithin(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%w: no answer within %v", ErrUnavailable, d))
 }
 
-// bounded returns err, or the cause of the end of ctx if ctx has ended and parent has not. The caller must not see the
-// error of a context that is not its own.
+// bounded returns ctx's cause if ctx has ended and parent has not, and otherwise err. The caller must not see the error
+// of a context that is not its own.
 func bounded(parent, ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && parent.Err() == nil {
 		return context.Cause(ctx)

@@ -12,7 +12,7 @@ import (
 
 var errGone = fmt.Errorf("%w: %w", ErrUnavailable, kvstore.ErrConnectionClosed)
 
-// connection is the state of the connection as last reported by the store. Asking the connection itself would take its
+// connection is the state of the connection as last reported by the store. Asking the connection itself would lock its
 // mutex, which a stuck write holds.
 type connection struct {
 	away atomic.Bool
@@ -24,7 +24,7 @@ type connection struct {
 	gone    chan struct{} // closed when the connection is closed for good
 }
 
-// Notify sets the function to call whenever the connection changes, once [Bucket.Listen] follows it. The function must
+// Notify sets the function to call when the connection changes. It is called only after [Bucket.Listen], and it must
 // not block.
 func (b *Bucket) Notify(notify func(kvstore.ConnState)) {
 	b.conn.mu.Lock()
@@ -32,12 +32,12 @@ func (b *Bucket) Notify(notify func(kvstore.ConnState)) {
 	b.conn.notify = notify
 }
 
-// Listen follows the connection from now on. Further calls do nothing.
+// Listen begins to follow the connection. Further calls do nothing.
 func (b *Bucket) Listen() {
 	b.conn.listens.Do(func() { b.KV.OnConnection(b.changed) })
 }
 
-// changed runs on a goroutine of the store and must not block.
+// changed runs on one of the store's goroutines and must not block.
 func (b *Bucket) changed(s kvstore.ConnState) {
 	c := &b.conn
 	if s == kvstore.Doubtful {
@@ -71,7 +71,8 @@ func (b *Bucket) changed(s kvstore.ConnState) {
 // Away reports whether the connection is down, as far as the client knows.
 func (b *Bucket) Away() bool { return b.conn.away.Load() }
 
-// Gone reports whether the connection was closed for good, as far as the client knows: no write will ever be answered.
+// Gone reports whether the connection was closed for good, as far as the client knows. If so, no write will ever be
+// answered.
 func (b *Bucket) Gone() bool {
 	select {
 	case <-b.conn.gone:
@@ -81,17 +82,17 @@ func (b *Bucket) Gone() bool {
 	}
 }
 
-// Online returns a channel that is closed the next time the connection comes back. Call it before a request: the
-// connection may come back between a failure and the pause after it.
+// Online returns a channel that is closed the next time the connection comes back. Call it before sending a request,
+// because the connection may come back between the request's failure and the pause that follows.
 func (b *Bucket) Online() <-chan struct{} {
 	b.conn.mu.Lock()
 	defer b.conn.mu.Unlock()
 	return b.conn.up
 }
 
-// Sleep waits for d, for the connection to come back, for the end of ctx, whose cause it returns, or for the final end
-// of the connection, whose error it returns. up is the result of [Bucket.Online] from before the request to be
-// repeated.
+// Sleep waits until d has passed or the connection comes back. If ctx ends first, it returns ctx's cause, and if the
+// connection is closed for good, an error that says so. up is the result of a call of [Bucket.Online] before the
+// request to be repeated.
 func (b *Bucket) Sleep(ctx context.Context, d time.Duration, up <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

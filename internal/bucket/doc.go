@@ -1,15 +1,15 @@
-// Package bucket is one client's exchange with its bucket: conditional writes and their answers, reads, questions to
-// the stream's leader, and the connection that carries them. It knows records, not locks.
+// Package bucket handles a client's exchanges with its bucket: conditional writes and their replies, reads, requests to
+// the stream leader, and the connection that carries them all. It knows about records but not about locks.
 //
-// # Answers
+// # Replies
 //
-// The outcome of a write without an answer is unknown. The server may have applied it, may never do so, or may do so
-// half a minute later. The caller decides what that means for its record. This package limits the wait for the answer
-// ([AnswerTimeout]), and finds out whether the server has refused the subject, for which the server sends no answer
-// ([DeniedAfter]).
+// If no reply to a write arrives, the outcome is unknown: the server may have applied the write, may apply it half a
+// minute later, or may never apply it. The caller decides what that means for its record. This package limits the wait
+// for the reply ([AnswerTimeout]). It also checks whether the server has denied the subject ([DeniedAfter]), because
+// the server sends no reply in that case.
 //
 // # Ownership
 //
 // A Bucket owns the highest revision that the server has acknowledged to the client, the state of the connection, and
-// the context of all waiting ([Bucket.Life]). It has no goroutine.
+// the context that bounds every wait ([Bucket.Life]). It has no goroutine.
 package bucket

@@ -12,7 +12,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Read returns the record under key as of a state that contains revision, or the zero entry if there is no record.
+// Read returns the record under key from a state that contains revision, or the zero Entry if there is no record.
 func (b *Bucket) Read(parent context.Context, key string, revision uint64) (record.Entry, error) {
 	ctx, cancel := answerWithin(parent, AnswerTimeout)
 	defer cancel()
@@ -26,15 +26,15 @@ func (b *Bucket) Read(parent context.Context, key string, revision uint64) (reco
 	return record.Of(r), nil
 }
 
-// ReadNow returns the record under key as of what the leader has stored during the call, and of revision. asked is when
-// the leader was asked for its state st.
+// ReadNow returns the record under key from a state that contains revision and everything that the leader has stored by
+// the time of the call. st is the leader's state, and asked is when it was requested.
 func (b *Bucket) ReadNow(ctx context.Context, key string, revision uint64) (e record.Entry, st kvstore.State, asked clock.Instant, err error) {
 	asked = b.Instant()
 	if st, err = b.Leader(ctx, AnswerTimeout); err != nil {
 		return e, st, asked, err
 	}
 	e, err = b.Read(ctx, key, max(revision, st.LastRevision)) //safety:read-now
-	if IsAny(err, kvstore.ErrWithheld) {                      // the user may still send the leader a write
+	if IsAny(err, kvstore.ErrWithheld) {                      // this user may still send the leader a write
 		var last uint64
 		if last, err = b.Probe(ctx, key); err == nil && last > 0 {
 			e, err = b.Read(ctx, key, max(revision, last))
@@ -44,7 +44,7 @@ func (b *Bucket) ReadNow(ctx context.Context, key string, revision uint64) (e re
 }
 
 // ReadBeside returns the record that is now under the key of entry, which was read before, and the record under another
-// key. It needs only one request for a user that may read many keys.
+// key. This takes a single request for a user who may read many keys.
 func (b *Bucket) ReadBeside(ctx context.Context, entry record.Entry, key string) (now, beside record.Entry, err error) {
 	ctx, cancel := answerWithin(ctx, AnswerTimeout)
 	defer cancel()
@@ -61,12 +61,12 @@ func (b *Bucket) ReadBeside(ctx context.Context, entry record.Entry, key string)
 	return now, beside, nil
 }
 
-// ListSoon is List with the usual limit on the wait for the answer.
+// ListSoon is List with the usual limit on the wait for a reply.
 func (b *Bucket) ListSoon(parent context.Context, pattern string, revision uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
 	return b.ListWithin(parent, 2*AnswerTimeout, pattern, revision, opts...)
 }
 
-// ListWithin is List with within as the limit for the answer.
+// ListWithin is List with a limit on the wait for a reply.
 func (b *Bucket) ListWithin(parent context.Context, within time.Duration, pattern string, revision uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
 	ctx, cancel := answerWithin(parent, within)
 	defer cancel()
@@ -74,13 +74,13 @@ func (b *Bucket) ListWithin(parent context.Context, within time.Duration, patter
 	return l, bounded(parent, ctx, err)
 }
 
-// Leader asks the stream's leader for its state, which names a revision that the bucket has reached, and the server's
-// time. It waits for at most within, even if there is no leader.
+// Leader asks the stream leader for its state, which includes a revision that the bucket has reached and the server's
+// time. It waits for up to within, even if there is no leader.
 func (b *Bucket) Leader(parent context.Context, within time.Duration) (kvstore.State, error) {
 	return b.leader(parent, within, 0)
 }
 
-// Led reports whether the stream has a leader. It returns false if the leader does not answer within [AnswerTimeout].
+// Led reports whether the stream has a leader. It returns false if the leader does not reply within [AnswerTimeout].
 func (b *Bucket) Led(ctx context.Context) bool {
 	ctx, cancel := answerWithin(ctx, AnswerTimeout)
 	defer cancel()
@@ -88,16 +88,16 @@ func (b *Bucket) Led(ctx context.Context) bool {
 	return err == nil && st.Complete
 }
 
-// Reached waits, for at most [AnswerTimeout], until the leader has applied a revision that a read has returned. A
-// follower can apply a write before the leader does. Until then the leader refuses acquires because of a record that
-// the read shows as gone.
+// Reached waits up to [AnswerTimeout] for the leader to apply a revision that a read has returned. A follower can apply
+// a write before the leader does, and until the leader catches up, it refuses acquires because of a record that the
+// read shows as deleted.
 func (b *Bucket) Reached(parent context.Context, revision uint64) error {
 	_, err := b.leader(parent, AnswerTimeout, revision)
 	return err
 }
 
-// leader asks for the state of a leader that has applied revision. While there is no leader, every replica answers,
-// even one that is far behind.
+// leader returns the state of a leader that has applied revision. It repeats the request until then, because every
+// replica replies while there is no leader, even one that is far behind.
 func (b *Bucket) leader(parent context.Context, within time.Duration, revision uint64) (kvstore.State, error) {
 	ctx, cancel := answerWithin(parent, within)
 	defer cancel()
@@ -122,21 +122,21 @@ func (b *Bucket) leader(parent context.Context, within time.Duration, revision u
 	}
 }
 
-// A server removes a record when its TTL is over, but it may be late under load, and after some restarts it forgets the
-// TTLs of what it has stored. So no client waits for the removal alone. A record is overdue when a server's clock has
-// passed the record's own time plus its TTL plus a slack. An overdue record has no holder: its validity ended a margin
-// before its TTL, and a renewal since then would have made a new revision. A client deletes the record, and continues
-// as if it had ended.
+// A server deletes a record when its TTL ends, but it may be late under load, and after some restarts it forgets the
+// TTLs of the records it has stored. Clients therefore do not rely on the server alone. A record is overdue when a
+// server's clock has passed the record's own time plus its TTL plus some slack. An overdue record has no holder,
+// because its validity ended a margin before its TTL did and any renewal since then would have created a new revision.
+// A client deletes such a record and carries on as if it had expired.
 //
-// Three lines keep that safe:
+// Three rules keep this safe:
 //
 //   - The record was read. A notification can be forged, so its times prove nothing.
-//   - The time is a server's. The local clock only tells when to ask for it.
-//   - The tombstone that replaces the record expects exactly the revision that was judged. If the record was renewed or
-//     claimed meanwhile, the server refuses it.
+//   - The time is a server's. The local clock only determines when to ask for it.
+//   - The tombstone that replaces the record expects exactly the revision that was judged. If the record has been
+//     renewed or claimed in the meantime, the server refuses the tombstone.
 
-// Overdue reports whether entry, as read, is overdue by a server's clock. It asks for the server's time only if the
-// entry is overdue by the local estimate.
+// Overdue reports whether entry, which must have been read, is overdue by a server's clock. It requests the server's
+// time only if entry is overdue by the local estimate.
 func (b *Bucket) Overdue(ctx context.Context, entry record.Entry) (bool, error) {
 	if !entry.OverdueAt(b.Now()) {
 		return false, nil
@@ -145,9 +145,10 @@ func (b *Bucket) Overdue(ctx context.Context, entry record.Entry) (bool, error) 
 	return err == nil && entry.OverdueAt(st.Time), err
 }
 
-// Bury deletes the overdue ones among entries, as read, each at exactly its revision. It returns what is under the keys
-// afterwards: the tombstones, what it has read after a refusal, and the other entries unchanged. It asks for the time
-// as [Bucket.Overdue] does, but once. After an error the remaining entries are unchanged.
+// Bury deletes the overdue entries, each at exactly its revision. The entries must have been read. Bury returns what is
+// under their keys afterwards: tombstones, whatever it read after a refusal, and the other entries unchanged. Like
+// [Bucket.Overdue], it requests the server's time only if necessary, and only once. After an error, the remaining
+// entries are unchanged.
 func (b *Bucket) Bury(ctx context.Context, entries ...record.Entry) ([]record.Entry, error) {
 	estimate := b.Now()
 	if !slices.ContainsFunc(entries, func(e record.Entry) bool { return e.OverdueAt(estimate) }) {
@@ -183,8 +184,8 @@ func (b *Bucket) bury(ctx context.Context, e record.Entry) (record.Entry, error)
 	return e, nil
 }
 
-// Clear deletes the overdue places in queue, and returns the others. These include a place whose deletion was refused
-// or not answered, unless a read shows that another client has deleted it.
+// Clear deletes the overdue places in queue and returns the others. It also returns a place whose deletion was refused
+// or went unanswered, unless a read shows that another client has deleted it.
 func (b *Bucket) Clear(ctx context.Context, queue []record.Entry) (rest []record.Entry, err error) {
 	now, err := b.Bury(ctx, queue...)
 	for i, e := range now {
@@ -200,8 +201,8 @@ func (b *Bucket) DeleteOverdue(ctx context.Context, entry record.Entry) error {
 	return b.Delete(ctx, entry.Key, entry.Revision, entry.ID)
 }
 
-// History opens the history of the bucket. The error matches [kvstore.ErrNoHistory] even for a store that can have
-// none.
+// History opens the bucket's history. The error matches [kvstore.ErrNoHistory] even if the store does not support
+// histories.
 func (b *Bucket) History(ctx context.Context) (*kvstore.History, error) {
 	h, ok := b.KV.(kvstore.Historian)
 	if !ok {

@@ -8,19 +8,19 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// recentMax limits the tombstones of locks and places that a client remembers.
+// recentMax limits how many tombstones of locks and places a client remembers.
 const recentMax = 4096
 
-// Recent remembers the tombstones that this client has left, for the second that they live. A claim at such a tombstone
-// needs no read while [Known.Until] allows that. The next place in a queue reuses the key of the last one, so that
-// lists contain few tombstones. The zero value is ready.
+// Recent remembers the tombstones that this client has left, for the second that they live. A claim that replaces such
+// a tombstone needs no read while [Known.Until] allows that. The next place in a queue reuses the key of the last one,
+// so that lists contain few tombstones. The zero value is ready to use.
 type Recent struct {
 	mu     sync.Mutex
 	m      map[string]trace
-	places map[string][]vacancy // by the prefix of the queue's keys
-	vacant int                  // the number of places
-	// swept is when expired entries were last removed; 0 if never. It limits how often that is done, because going
-	// through all entries costs more than a release.
+	places map[string][]vacancy // by the key prefix of the queue
+	vacant int                  // number of places
+	// swept is when expired entries were last removed, or 0 if never. It limits how often that happens, because
+	// scanning all entries costs more than a release.
 	swept clock.Instant
 }
 
@@ -30,15 +30,15 @@ type trace struct {
 	empty     clock.Instant // when the queue was last seen empty; 0 if never
 }
 
-// vacancy is a place that was left in a queue. Only the client that left it may reuse its key: other clients expect a
-// random key to be free.
+// vacancy is a place that this client has left in a queue. Other clients expect a random key to be free, so only this
+// client may reuse the vacancy's key.
 type vacancy struct {
 	key       string
 	tombstone uint64
 	at        clock.Instant
 }
 
-// Left records the client's own tombstone of a lock or a place.
+// Left records that the client has left a tombstone for a lock or a place.
 func (r *Recent) Left(now clock.Instant, key string, place bool, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +48,7 @@ func (r *Recent) Left(now clock.Instant, key string, place bool, revision uint64
 	full := len(r.m)+r.vacant >= recentMax
 	if place {
 		if full {
-			return // a new key will do
+			return // the next place will use a new key
 		}
 		if r.places == nil {
 			r.places = make(map[string][]vacancy)
@@ -64,13 +64,13 @@ func (r *Recent) Left(now clock.Instant, key string, place bool, revision uint64
 	}
 	t, known := r.m[key]
 	if !known && full || t.tombstone > revision {
-		return // a read will do
+		return // the next claim will read the lock
 	}
 	t.tombstone, t.at = revision, now
 	r.m[key] = t
 }
 
-// sweep removes what has expired. Under mu.
+// sweep removes expired entries. The caller must hold mu.
 func (r *Recent) sweep(now clock.Instant) {
 	r.swept = now
 	for k, t := range r.m {
@@ -83,7 +83,7 @@ func (r *Recent) sweep(now clock.Instant) {
 	}
 }
 
-// fade drops the expired vacancies of a queue. The oldest come first. Under mu.
+// fade drops the expired vacancies of a queue, which come first. The caller must hold mu.
 func (r *Recent) fade(queue string, now clock.Instant) {
 	all := r.places[queue]
 	n := 0
@@ -98,8 +98,8 @@ func (r *Recent) fade(queue string, now clock.Instant) {
 	}
 }
 
-// Vacancy returns the key and the tombstone of a place that this client has just left in the queue. Both are zero if
-// there is none.
+// Vacancy removes and returns the key and tombstone of a place that this client has just left in the queue. Both are
+// zero if there is none.
 func (r *Recent) Vacancy(now clock.Instant, queue string) (key string, tombstone uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +108,7 @@ func (r *Recent) Vacancy(now clock.Instant, queue string) (key string, tombstone
 	if len(all) == 0 {
 		return "", 0
 	}
-	v := all[len(all)-1] // the newest: it expires last
+	v := all[len(all)-1] // the newest, which expires last
 	r.vacant--
 	if r.places[queue] = all[:len(all)-1]; len(all) == 1 {
 		delete(r.places, queue)
@@ -116,7 +116,7 @@ func (r *Recent) Vacancy(now clock.Instant, queue string) (key string, tombstone
 	return v.key, v.tombstone
 }
 
-// Unqueued records that no waiter was queued for the lock at time at.
+// Unqueued records that no waiter was queued for the lock at the given time.
 func (r *Recent) Unqueued(key string, at clock.Instant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,15 +126,15 @@ func (r *Recent) Unqueued(key string, at clock.Instant) {
 	}
 }
 
-// Known is what a client knows about a lock without a request.
+// Known is what a client knows about a lock without sending a request.
 type Known struct {
-	Tombstone uint64 // its own, of the last second; 0 if there is none
-	// Until is the end of the time in which the lock may be taken without reading the queue: [record.Bypass] after the
-	// queue was seen empty. It is 0 if a read is needed now.
+	Tombstone uint64 // the client's own, from the last second; 0 if there is none
+	// Until is the end of the period in which the lock may be taken without reading the queue, [record.Bypass] after
+	// the queue was last seen empty. It is 0 if a read is needed now.
 	Until clock.Instant
 }
 
-// Known returns what is known about a lock that the client is about to take.
+// Known returns what the client knows about a lock that it is about to take.
 func (r *Recent) Known(now clock.Instant, key string) (k Known) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Write sends w and waits up to [AnswerTimeout] for its answer. After that the outcome is unknown.
+// Write sends w and waits up to [AnswerTimeout] for the reply. If none arrives, the outcome is unknown.
 func (b *Bucket) Write(ctx context.Context, w kvstore.Write) (uint64, error) {
 	return b.writeWithin(ctx, AnswerTimeout, w)
 }
@@ -29,8 +29,8 @@ func (b *Bucket) writeWithin(ctx context.Context, within time.Duration, w kvstor
 	return a.Revision, a.Err
 }
 
-// WriteAlone is [Bucket.Write], repeated until no other write to the key is in flight, because several clients may
-// delete the same record. It waits for the other writes and the answer, for at most [AnswerTimeout].
+// WriteAlone is like [Bucket.Write], but repeats the write until no other write to the key is in flight, because
+// several clients may be deleting the same record. It waits for up to [AnswerTimeout] in total.
 func (b *Bucket) WriteAlone(ctx context.Context, w kvstore.Write) (uint64, error) {
 	return b.writeAloneWithin(ctx, AnswerTimeout, w)
 }
@@ -49,13 +49,13 @@ func (b *Bucket) writeAloneWithin(ctx context.Context, within time.Duration, w k
 	}
 }
 
-// Tombstone returns the value of a tombstone for the claim of body. Its token is 0 for a claim that was not granted.
+// Tombstone returns the value of a tombstone for the claim in body. Its token is 0 if the claim was not granted.
 func (b *Bucket) Tombstone(status record.Status, body record.Body) ([]byte, error) {
 	left := record.Body{Status: status, ID: body.ID, Client: b.Client, Token: body.Token, Grants: body.Grants, Waits: body.Waits}
 	return left.Encode()
 }
 
-// Delete replaces the record under key, at exactly revision, with the tombstone of a claim that holds nothing.
+// Delete replaces the record under key, at exactly revision, with the tombstone of a claim that held nothing.
 func (b *Bucket) Delete(ctx context.Context, key string, revision uint64, id string) error {
 	_, err := b.delete(ctx, key, revision, id)
 	return err
@@ -69,13 +69,13 @@ func (b *Bucket) delete(ctx context.Context, key string, revision uint64, id str
 	return b.WriteAlone(ctx, kvstore.Write{Key: key, Value: value, Expect: revision, Delete: true})
 }
 
-// Probe asks the stream's leader for the last revision of a key, 0 if there is none, by a write that the leader
-// refuses. The answer proves that the subscriptions made before are in place; see [kvstore.NoRevision].
+// Probe returns the last revision of a key, or 0 if there is none. It sends the stream leader a write that the leader
+// refuses, and the refusal also proves that earlier subscriptions are in place; see [kvstore.NoRevision].
 func (b *Bucket) Probe(ctx context.Context, key string) (last uint64, err error) {
 	return b.ProbeWithin(ctx, AnswerTimeout, key)
 }
 
-// ProbeWithin is [Bucket.Probe] with within as the limit for the answer.
+// ProbeWithin is like [Bucket.Probe], but waits for up to within.
 func (b *Bucket) ProbeWithin(ctx context.Context, within time.Duration, key string) (last uint64, err error) {
 	_, err = b.writeAloneWithin(ctx, within, kvstore.Write{Key: key, Expect: kvstore.NoRevision, Delete: true}) //safety:probe-refused
 	conflict, refused := errors.AsType[*kvstore.ConflictError](err)
@@ -88,7 +88,7 @@ func (b *Bucket) ProbeWithin(ctx context.Context, within time.Duration, key stri
 	return 0, err
 }
 
-// Answer waits on ch for the answer to a write of key, for at most d. After that the error matches [ErrNoAnswer].
+// Answer waits up to d for ch to deliver the reply to a write of key. If none arrives, the error matches [ErrNoAnswer].
 func (b *Bucket) Answer(ctx context.Context, ch <-chan kvstore.Answer, key string, d time.Duration) (a kvstore.Answer, answered bool) {
 	pause := min(DeniedAfter, d)
 	waited := pause

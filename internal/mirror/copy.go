@@ -12,13 +12,13 @@ import (
 	locks "github.com/natslock/locks/natslock/admin"
 )
 
-// ID names a lock. Locks of different kinds are different locks.
+// ID identifies a lock. Locks of different kinds are different locks, even if they share a name.
 type ID struct {
 	Kind locks.Kind
 	Name string
 }
 
-// Compare orders by name, then by kind.
+// Compare orders IDs by name, then by kind.
 func (id ID) Compare(other ID) int {
 	return cmp.Or(strings.Compare(id.Name, other.Name), cmp.Compare(id.Kind, other.Kind))
 }
@@ -26,13 +26,13 @@ func (id ID) Compare(other ID) int {
 // IDOf returns the ID of a lock.
 func IDOf(info locks.Info) ID { return ID{info.Kind, info.Name} }
 
-// records is a copy of the records of locks. Revisions order the changes to a key, so events and lists may arrive in
-// any order.
+// records is a copy of the records of locks. Revisions order the changes to each key, so events and lists may arrive
+// in any order.
 type records struct {
 	byKey map[string]*stored
 	locks map[ID]*lock
-	// touched has the revision of the latest event of each key while a list is being read, and is nil otherwise.
-	// These events are newer than the list.
+	// touched holds the revision of each key's latest event while a list is being read, and is nil otherwise. Those
+	// events are newer than the list.
 	touched map[string]uint64
 	changed func(ID)
 }
@@ -40,7 +40,7 @@ type records struct {
 // lock is a lock that is held or waited for.
 type lock struct {
 	entries []*stored
-	info    *locks.Info // what the entries show; nil after they have changed
+	info    *locks.Info // derived from entries; nil after they have changed
 }
 
 type stored struct {
@@ -53,7 +53,7 @@ func newRecords(changed func(ID)) records {
 	return records{byKey: make(map[string]*stored), locks: make(map[ID]*lock), changed: changed}
 }
 
-// apply records an event on a key.
+// apply applies an event to the copy.
 func (r *records) apply(ev kvstore.Event) {
 	known, key := r.byKey[ev.Record.Key], ev.Record.Key
 	if r.touched != nil {
@@ -71,7 +71,7 @@ func (r *records) apply(ev kvstore.Event) {
 	}
 }
 
-// put sets the record of a key.
+// put stores e. If e does not belong to a lock, it drops the key's record instead.
 func (r *records) put(e record.Entry) {
 	s := r.byKey[e.Key]
 	key, ok := record.ParseKey(e.Key)
@@ -81,7 +81,7 @@ func (r *records) put(e record.Entry) {
 		}
 		return
 	}
-	e.Value = nil // Entry has the decoded body
+	e.Value = nil // the Entry has the decoded body
 	if s == nil {
 		s = &stored{id: ID{locks.Kind(key.Kind()), key.Name}, role: key}
 		r.byKey[e.Key] = s
@@ -96,7 +96,7 @@ func (r *records) put(e record.Entry) {
 	r.change(s.id)
 }
 
-// drop forgets the record of a key.
+// drop removes a key's record.
 func (r *records) drop(s *stored) {
 	delete(r.byKey, s.Key)
 	l := r.locks[s.id]
@@ -112,10 +112,10 @@ func (r *records) change(id ID) {
 	r.changed(id)
 }
 
-// listing begins a list, which [records.listed] ends.
+// listing marks the start of a list, which [records.listed] applies.
 func (r *records) listing() { r.touched = make(map[string]uint64) }
 
-// listed replaces the copy by a list, except for keys with events since [records.listing].
+// listed replaces the copy with a list, except for keys that have had events since [records.listing].
 func (r *records) listed(list []record.Entry) {
 	touched := r.touched
 	r.touched = nil
@@ -124,7 +124,7 @@ func (r *records) listed(list []record.Entry) {
 		there[e.Key] = struct{}{}
 		known := r.byKey[e.Key]
 		switch newer := touched[e.Key] >= e.Revision; {
-		case newer && !(e.Overdue && touched[e.Key] == e.Revision): // an expiry event goes by this machine's clock
+		case newer && !(e.Overdue && touched[e.Key] == e.Revision): // but an overdue record outweighs an expiry event, which goes by this machine's clock
 		case known != nil && (known.Revision > e.Revision || known.Revision == e.Revision && known.Overdue == e.Overdue):
 		default:
 			r.put(e)
@@ -145,7 +145,7 @@ func (r *records) clear() {
 	}
 }
 
-// info returns a lock, free if r has no record of it. The caller must not change it.
+// info returns a lock, which is free if r has no record of it. The caller must not modify the result.
 func (r *records) info(id ID) locks.Info {
 	l := r.locks[id]
 	if l == nil {
@@ -163,7 +163,7 @@ func (r *records) info(id ID) locks.Info {
 	return *l.info
 }
 
-// counts returns how many holders and places a lock has.
+// counts returns how many holders and how many places a lock has.
 func (r *records) counts(id ID) (held, queued int) {
 	if l := r.locks[id]; l != nil {
 		for _, s := range l.entries {
@@ -177,7 +177,7 @@ func (r *records) counts(id ID) (held, queued int) {
 	return held, queued
 }
 
-// infos returns the locks that match.
+// infos returns the locks whose IDs match.
 func (r *records) infos(match func(ID) bool) (all []locks.Info) {
 	for id := range maps.Keys(r.locks) {
 		if match(id) {

@@ -10,18 +10,18 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Condition is how far a mirror's copy of the locks can be trusted.
+// Condition tells how far a mirror's copy of the locks can be trusted.
 type Condition int
 
 const (
-	// Stale: the copy may lack changes, or there is no copy yet.
+	// Stale means that the copy may lack changes, or that there is no copy yet.
 	Stale Condition = iota
-	// Live: the copy is complete, a leader answers, and the bucket is fit. A lock that is missing from the copy is
-	// free.
+	// Live means that the copy is complete, a leader replies, and the bucket is fit. A lock that is not in the copy
+	// is free.
 	Live
-	// NoLeader: no server confirms a write or a read. Clients get no locks and lose those that they hold.
+	// NoLeader means that no server confirms writes or reads. Clients get no locks and lose the ones they hold.
 	NoLeader
-	// Unfit: clients grant no locks in the bucket, or it does not exist.
+	// Unfit means that clients grant no locks in the bucket, or that there is no bucket.
 	Unfit
 )
 
@@ -29,22 +29,22 @@ func (c Condition) String() string {
 	return [...]string{Stale: "stale", Live: "live", NoLeader: "no leader", Unfit: "unfit"}[c]
 }
 
-// State is the condition of a mirror and of its bucket.
+// State is the condition of a mirror and its bucket.
 type State struct {
 	Condition
-	Since time.Time // start of the condition, by this machine's clock
+	Since time.Time // when the condition began, by this machine's clock
 	Why   error     // nil while the mirror is live
-	// Current is how many of the bucket's Replicas have its records, including the leader. Both come from the last
-	// answer. Current is 0 without a leader.
+	// Current is how many of the bucket's Replicas have its records, including the leader, or 0 without a leader.
+	// Both come from the leader's last reply.
 	Current, Replicas int
 }
 
-// Writable reports whether clients can get locks in the bucket, judged by its last answer.
+// Writable reports whether clients can get locks in the bucket, according to the leader's last reply.
 func (s State) Writable() bool {
 	return s.Condition != NoLeader && s.Condition != Unfit && s.Current > 0
 }
 
-// String names the condition and, unless the mirror is live, its start and reason.
+// String returns the condition and, unless the mirror is live, when it began and why.
 func (s State) String() string {
 	if s.Why == nil {
 		return s.Condition.String()
@@ -52,8 +52,8 @@ func (s State) String() string {
 	return fmt.Sprintf("%v since %s: %v", s.Condition, s.Since.Format("15:04:05"), s.Why)
 }
 
-// Late returns how late the next renewal of a lease is at the server's time, 0 if it is in time. A client renews after
-// a third of the TTL.
+// Late returns how late the next renewal of a lease is at the given server time, or 0 if it is not late. A client
+// renews a lease after a third of its TTL.
 func Late(h admin.Holder, server time.Time) time.Duration {
 	if h.Fixed || h.Unreadable || h.Overdue || h.Broken != nil || h.Expires.IsZero() {
 		return 0
@@ -61,31 +61,31 @@ func Late(h admin.Holder, server time.Time) time.Duration {
 	return max(server.Sub(h.Expires)+h.TTL-h.TTL/3, 0)
 }
 
-// evidence is what a mirror knows of itself and of its bucket.
+// evidence is what a mirror knows about itself and its bucket.
 type evidence struct {
 	connected bool
-	missed    error  // why the copy may lack changes; nil once the locks are read
-	answer    answer // latest one
+	missed    error  // why the copy may lack changes; nil once the locks are listed
+	answer    answer // the latest
 }
 
-// answer is the leader's answer about the bucket, the zero answer if there is none.
+// answer is the leader's reply about the bucket, or the zero value if there is none.
 type answer struct {
 	info *kvstore.Info
-	err  error // instead of info
-	// highest is a revision that the bucket had reached before the mirror asked. behind counts the consecutive answers
-	// below highest: a newly elected leader may still be applying the last writes.
+	err  error // set instead of info
+	// highest is a revision that the bucket had reached before the mirror asked. behind counts the consecutive
+	// replies below highest, because a newly elected leader may still be applying the last writes.
 	highest uint64
 	behind  int
 }
 
 var (
-	// ErrReading is why a mirror that has missed nothing is stale: it is still listing the locks.
+	// ErrReading means that a mirror has missed nothing but is still listing the locks.
 	ErrReading = errors.New("reading the locks")
 	errAway    = errors.New("no connection to the server")
 )
 
-// judge returns the condition that follows from the evidence. A mirror that does not know whether there is a leader
-// cannot know whether a lock is held, so the state of the bucket comes before that of the copy.
+// judge returns the condition that the evidence implies. The state of the bucket takes precedence over that of the
+// copy, because a mirror that does not know whether there is a leader cannot know whether a lock is held.
 func (e evidence) judge(bucket string) (Condition, error) {
 	info := e.answer.info
 	switch {
@@ -95,7 +95,7 @@ func (e evidence) judge(bucket string) (Condition, error) {
 		return Stale, errAway
 	case errors.Is(e.answer.err, kvstore.ErrNotFound):
 		return Unfit, fmt.Errorf("there is no bucket %s: %w; make it with \"lockctl init\"", bucket, e.answer.err)
-	case errors.Is(e.answer.err, kvstore.ErrNoStream): // its text says the same
+	case errors.Is(e.answer.err, kvstore.ErrNoStream): // the error's own text says the same
 		return NoLeader, fmt.Errorf("%w: bucket %s has no leader, and nobody gets a lock; start the missing servers, and if none is missing, see \"lockctl doctor\"", natslock.ErrUnavailable, bucket)
 	case e.answer.err != nil:
 		return NoLeader, fmt.Errorf("no leader of bucket %s answers, and nobody gets a lock: %w; start the missing servers, and see \"lockctl doctor\"", bucket, e.answer.err)
@@ -119,15 +119,15 @@ func (e evidence) judge(bucket string) (Condition, error) {
 	return Live, nil
 }
 
-// fewWrites limits by how many writes a replica may lag and still count as current. While clients write, replicas
-// often lag for a moment.
+// fewWrites is how many writes a replica may lag and still be considered current. Replicas often lag for a moment
+// while clients write.
 const fewWrites = 1000
 
-// silent limits the time since the leader last heard from a replica. After that the replica counts as unreachable.
+// silent is how long the leader may go without hearing from a replica before the replica is considered unreachable.
 const silent = 10 * time.Second
 
-// replicas returns how many servers of a bucket the leader reaches, and how many of those have its records. Both
-// include the leader.
+// replicas returns how many of a bucket's servers the leader reaches, and how many of those have its records. Both
+// numbers include the leader.
 func replicas(info *kvstore.Info) (there, current int) {
 	there, current = 1, 1
 	if info.Cluster == nil {
@@ -144,7 +144,7 @@ func replicas(info *kvstore.Info) (there, current int) {
 	return there, current
 }
 
-// unfit returns an error for a setting that keeps clients from granting locks, with the repair.
+// unfit returns an error for a setting that keeps clients from granting locks, which also says how to repair it.
 func unfit(bucket string, info *kvstore.Info) error {
 	findings, err := kvstore.Examine(kvstore.Config{Bucket: bucket, Storage: info.Config.Storage}, info)
 	if err != nil {
@@ -171,7 +171,7 @@ func unfit(bucket string, info *kvstore.Info) error {
 		kvstore.ErrBucketConfig, first.Setting, bucket, first.Value, first.Want, first.Why, repair)
 }
 
-// remake returns the advice to make the bucket again.
+// remake returns advice on how to re-create the bucket.
 func remake(info *kvstore.Info) string {
 	return fmt.Sprintf("\"nats stream rm %s\" and \"lockctl init\" make the bucket again", info.Config.Name)
 }

@@ -1,9 +1,9 @@
-// Package mirror keeps a copy of the locks of a bucket, and knows whether the copy is complete. While the bucket's
-// stream has no leader, lists and subscriptions are silent, and silence looks just like a bucket without locks. So a
-// mirror also asks the leader. It is live only while the leader answers, the bucket is fit, and the copy has missed
-// nothing.
+// Package mirror keeps a copy of a bucket's locks and knows whether the copy is complete. While the bucket's stream
+// has no leader, lists and subscriptions are silent, and silence looks just like a bucket without locks. A mirror
+// therefore polls the leader as well. It is live only while the leader replies, the bucket is fit, and the copy has
+// missed nothing.
 //
-// lockctl and natslock-exporter show the locks of a mirror.
+// lockctl and natslock-exporter show a mirror's locks.
 package mirror
 
 import (
@@ -22,55 +22,58 @@ import (
 )
 
 const (
-	// askEach is how often the mirror asks the leader while all is well, and askSoon how often otherwise.
+	// The mirror asks the leader every askEach while all is well, and every askSoon otherwise.
 	askEach, askSoon = 10 * time.Second, time.Second
-	// answerTime limits the wait for an answer. An election takes less.
+	// answerTime limits the wait for a reply. An election takes less time than that.
 	answerTime = 4 * time.Second
-	// again is the pause between two tries to follow the bucket.
+	// again is the pause before another attempt to follow the bucket or list its locks.
 	again = time.Second
-	// listTime limits a list of all locks.
+	// listTime limits how long listing all the locks may take.
 	listTime = time.Minute
-	// The mirror lists the locks again even if it has missed no event, because notifications can be lost. Lists take
-	// at most 1/listShare of the time.
+	// The mirror lists the locks every listEach even if it has missed no event, because notifications can be lost. If
+	// a list takes long, the pause is listShare times as long, but at most listRarely.
 	listEach, listShare, listRarely = 10 * time.Second, 100, 5 * time.Minute
 )
 
 // Config configures a mirror.
 type Config struct {
 	Bucket, Pattern string
-	// Open opens a client on the bucket. The mirror closes it.
+	// Open opens a client on the bucket, which the mirror closes.
 	Open func(context.Context) (*natslock.Client, error)
-	// Ask returns the answer of the bucket's leader about the stream.
+	// Ask asks the bucket's leader about the stream.
 	Ask func(context.Context) (*kvstore.Info, error)
-	// Connection returns the number of the present connection, from 1, or 0 if it is down.
+	// Connection returns the number of the current connection, counting from 1, or 0 if the connection is down.
 	Connection func() uint64
 
-	// These functions may be nil. Event is called for each event, after the copy has changed. Turned is called for
-	// each new state. Changed is called for each lock that has changed, and must neither block nor call the mirror.
+	// The following functions may be nil. Event is called for each event, after the copy has changed. Turned is
+	// called for each new state. Changed is called for each lock that has changed, and must neither block nor call
+	// the mirror.
 	Event   func(locks.Event)
 	Turned  func(State)
 	Changed func(ID)
 }
 
-// Mirror is a copy of the locks of a bucket. Its methods are safe for concurrent use.
+// Mirror is a copy of a bucket's locks. Its methods are safe for concurrent use.
 type Mirror struct {
 	cfg   Config
-	doubt chan struct{} // asks the leader at once
-	read  chan struct{} // lists the locks at once
+	doubt chan struct{} // makes ask ask the leader now
+	read  chan struct{} // makes list list the locks now
 	turn  chan struct{} // wakes tell
 
 	mu       sync.Mutex
-	client   *natslock.Client // nil between two tries
+	client   *natslock.Client // nil between attempts to follow the bucket
 	records  records
 	evidence evidence
-	highest  uint64 // highest revision of the bucket seen
-	gaps     int    // how often the copy may have begun to lack changes; only a list that begins later repairs that
-	ahead    time.Duration
-	state    State
-	turns    []State // states still to be passed to Turned
+	highest  uint64 // highest bucket revision seen
+	// gaps counts the times at which the copy may have begun to lack changes. Only a list that starts later repairs
+	// that.
+	gaps  int
+	ahead time.Duration
+	state State
+	turns []State // states not yet passed to Turned
 }
 
-// New returns a mirror, which Run fills.
+// New returns a mirror. Run fills it.
 func New(cfg Config) *Mirror {
 	if cfg.Event == nil {
 		cfg.Event = func(locks.Event) {}
@@ -87,8 +90,9 @@ func New(cfg Config) *Mirror {
 	}
 }
 
-// Run follows the bucket across outages until ctx ends, and then returns nil. It returns an error if the first try
-// fails, or if waiting cannot help: the user may not read the locks, or the connection was closed for good.
+// Run follows the bucket across outages until ctx ends, and then returns nil. It returns an error if the first
+// attempt fails, or if waiting cannot help because the user may not read the locks or the connection was closed for
+// good.
 func (m *Mirror) Run(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -126,7 +130,7 @@ func (m *Mirror) follow(ctx context.Context, begun *bool) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = client.Close(context.WithoutCancel(ctx)) }() // it holds no locks
+	defer func() { _ = client.Close(context.WithoutCancel(ctx)) }() // the client holds no locks
 	m.use(client)
 	defer m.use(nil)
 	ctx, end := context.WithCancelCause(ctx)
@@ -143,12 +147,12 @@ func (m *Mirror) follow(ctx context.Context, begun *bool) error {
 	return context.Cause(ctx)
 }
 
-// apply applies a step of the watch. At an EventWatching the copy may lack earlier changes.
+// apply applies a step of the watch. At an EventWatching, the copy may lack earlier changes.
 func (m *Mirror) apply(s admin.Step) {
 	m.mu.Lock()
 	if s.Event.Record.Key != "" {
 		m.highest = max(m.highest, s.Event.Record.Revision)
-		// The expiry goes by this machine's clock and may be wrong: a mirror that misses changes has missed
+		// An expiry goes by this machine's clock and may be wrong, because a mirror that misses changes also misses
 		// renewals.
 		if s.Event.Kind == kvstore.Expired && m.state.Condition != Live {
 			m.mu.Unlock()
@@ -170,7 +174,7 @@ func (m *Mirror) apply(s admin.Step) {
 	}
 }
 
-// list lists the locks whenever a list is due. It returns an error if the first list fails or if waiting cannot help.
+// list lists the locks whenever that is due. It returns an error if the first list fails, or if waiting cannot help.
 func (m *Mirror) list(ctx context.Context, client *natslock.Client, begun *bool) error {
 	in, err := inside.Admin(ctx, client)
 	if err != nil {
@@ -226,7 +230,8 @@ func (m *Mirror) listAll(ctx context.Context, in *admin.Admin) error {
 	return nil
 }
 
-// ask asks the leader about the bucket every 10 s, after each doubt, and every second while the mirror is not live.
+// ask asks the leader about the bucket every 10 s, or every second while the mirror is not live, and after each
+// doubt.
 func (m *Mirror) ask(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.mu.Lock()
@@ -251,13 +256,13 @@ func (m *Mirror) ask(ctx context.Context) {
 	}
 }
 
-// answered records the leader's answer to a question sent on connection by, and reports whether all is well. While
-// there was no leader, changes may have been missed: the server of this connection may have been cut off from the
-// others.
+// answered records the leader's reply to a request that was sent on connection by, and reports whether all is well.
+// If there was no leader, changes may have been missed, because the server that this client is connected to may have
+// been cut off from the others.
 func (m *Mirror) answered(a answer, by uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if a.err != nil && (by == 0 || by != m.cfg.Connection()) { // the question was lost with the connection
+	if a.err != nil && (by == 0 || by != m.cfg.Connection()) { // the request was lost with the connection
 		return false
 	}
 	if a.info != nil {
@@ -282,7 +287,7 @@ func (m *Mirror) answered(a answer, by uint64) bool {
 	return m.state.Condition == Live && a.behind == 0
 }
 
-// missed records that the copy may lack changes from now on, and why. The caller holds mu.
+// missed records that the copy may lack changes from now on, and why. The caller must hold mu.
 func (m *Mirror) missed(why error) {
 	if m.evidence.missed == nil || errors.Is(m.evidence.missed, ErrReading) {
 		m.evidence.missed = why
@@ -291,7 +296,7 @@ func (m *Mirror) missed(why error) {
 	m.judge()
 }
 
-// Doubt records that the connection or the watch has ended, and why. The mirror asks the leader at once.
+// Doubt records that the connection or the watch has ended, and why. The mirror then asks the leader immediately.
 func (m *Mirror) Doubt(why error) {
 	m.mu.Lock()
 	m.evidence.missed = nil
@@ -300,7 +305,7 @@ func (m *Mirror) Doubt(why error) {
 	wake(m.doubt)
 }
 
-// judge judges the evidence. The caller holds mu.
+// judge updates the state from the evidence. The caller must hold mu.
 func (m *Mirror) judge() {
 	m.evidence.connected = m.cfg.Connection() != 0
 	condition, why := m.evidence.judge(m.cfg.Bucket)
@@ -353,35 +358,36 @@ func (m *Mirror) State() State {
 	return m.state
 }
 
-// Ahead returns by how much the server's clock is ahead of this machine's.
+// Ahead returns how far the server's clock is ahead of this machine's.
 func (m *Mirror) Ahead() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.ahead
 }
 
-// Lock returns a lock. The caller must not change the result.
+// Lock returns the lock with the given ID. The caller must not modify the result.
 func (m *Mirror) Lock(id ID) locks.Info {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.records.info(id)
 }
 
-// Counts returns how many holders and how many places in its queue a lock has.
+// Counts returns how many holders a lock has, and how many places are in its queue.
 func (m *Mirror) Counts(id ID) (held, queued int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.records.counts(id)
 }
 
-// Below returns the locks whose names begin with prefix, in any order. The caller must not change the results.
+// Below returns the locks whose names begin with prefix, in no particular order. The caller must not modify the
+// results.
 func (m *Mirror) Below(prefix string) []locks.Info {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.records.infos(func(id ID) bool { return strings.HasPrefix(id.Name, prefix) })
 }
 
-// Client returns the mirror's client, nil between two tries.
+// Client returns the mirror's client, or nil between attempts to follow the bucket.
 func (m *Mirror) Client() *natslock.Client {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -394,8 +400,8 @@ func (m *Mirror) use(client *natslock.Client) {
 	m.client = client
 }
 
-// Look asks the leader once whether clients can get locks in the bucket. Its error is that of a mirror that is not
-// live.
+// Look asks the leader once whether clients can get locks in the bucket. If they cannot, it returns the reason, as a
+// mirror's State would give it.
 func Look(ctx context.Context, bucket string, ask func(context.Context) (*kvstore.Info, error)) error {
 	info, err := ask(ctx)
 	_, why := evidence{connected: true, answer: answer{info: info, err: err}}.judge(bucket)
