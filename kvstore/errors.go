@@ -11,7 +11,7 @@ var (
 	// ErrInFlight means that another write to the key is being replicated and may still succeed
 	// or fail. Try again after a short pause.
 	ErrInFlight = kvstore.ErrInFlight
-	// ErrNotFound means that the key has no record, or that there is no bucket.
+	// ErrNotFound means that the key has no record, or that the bucket does not exist.
 	ErrNotFound = kvstore.ErrNotFound
 	// ErrInvalid means that an argument is invalid. Nothing was written. [ErrInvalidKey],
 	// [ErrInvalidTTL] and [ErrTooLarge] match it.
@@ -20,8 +20,8 @@ var (
 	ErrInvalidKey = kvstore.ErrInvalidKey
 	// ErrInvalidTTL means that the TTL is zero, negative or above 366 days.
 	ErrInvalidTTL = kvstore.ErrInvalidTTL
-	// ErrTooLarge means that the record is larger than 16 KiB, or than the server (max_payload)
-	// or the bucket (max_msg_size) allows. Nothing was written.
+	// ErrTooLarge means that the record exceeds 16 KiB, or the limit of the server (max_payload)
+	// or the bucket (max_msg_size). Nothing was written.
 	ErrTooLarge = kvstore.ErrTooLarge
 	// ErrBucketConfig means that the bucket's settings are unsafe. The error is a
 	// *[ConfigError], or joins several of them.
@@ -46,12 +46,12 @@ var (
 	ErrClosed = kvstore.ErrClosed
 )
 
-// ConflictError describes a refused write. It has the Key, the revision that was Expected, and
-// the Last revision, which is 0 if there is no record. It matches [ErrConflict], and also
-// [ErrExists] if no record was expected.
+// ConflictError describes a refused write: its Key, the Expected revision, and the Last one,
+// which is 0 if there is no record. It matches [ErrConflict], and also [ErrExists] if no record
+// was expected.
 type ConflictError = kvstore.ConflictError
 
 // ConfigError describes a bucket setting that is unsafe for records with a TTL, or a server that
-// is too old. It has the Bucket, the Setting, its Value, the value to Want, and the Repair. It
-// matches [ErrBucketConfig].
+// is too old. Bucket and Setting name what is wrong, Value is the current value, Want is the
+// required one, and Repair tells how to get there. It matches [ErrBucketConfig].
 type ConfigError = kvstore.ConfigError

@@ -17,9 +17,9 @@
 //
 // # Why not the key-value API of nats.go
 //
-// Its updates drop a record's TTL. Each of its watches needs a consumer, and a watch's initial
-// snapshot can miss keys. It sends no event when a record expires. Its configuration cannot
-// describe the bucket that these records need.
+// With that API, an update drops a record's TTL, every watch needs a consumer, a watch's initial
+// snapshot can miss keys, and no event reports that a record has expired. Nor can its
+// configuration describe the bucket that these records need.
 package kvstore
 
 import (
@@ -40,10 +40,10 @@ import (
 //   - Replicas is the number of servers that store the bucket: 1, 3 or 5. 0 means 3 on a cluster
 //     and 1 elsewhere.
 //   - Storage is jetstream.FileStorage or jetstream.MemoryStorage. Without replicas, records in
-//     memory are lost with their server.
+//     memory are lost when their server stops.
 //   - MaxBytes limits the size. 0 means no limit. A full bucket refuses new records.
 //   - Placement determines where a missing bucket is created.
-//   - NoCreate makes Open refuse a missing bucket.
+//   - NoCreate makes Open fail if the bucket is missing.
 //   - Logger receives warnings about settings that work but should be changed.
 //
 // Replicas, Storage, MaxBytes and Placement apply when the bucket is created. The StreamConfig
@@ -55,8 +55,8 @@ type Config = kvstore.Config
 // long the record has left to live.
 type Record = kvstore.Record
 
-// Event is a hint that something changed. It has a Kind, the Record, and the record Before it.
-// Any user who may publish on the notification subject can forge one.
+// Event is a hint that something changed: its Kind, the Record concerned, and the record Before
+// it. Any user who may publish on the notification subject can forge one.
 type Event = kvstore.Event
 
 // The kinds of [Event].

@@ -25,7 +25,7 @@ var (
 )
 
 const (
-	// AnswerTimeout limits the wait for the reply to one write. After that, the outcome is considered unknown.
+	// AnswerTimeout limits the wait for the reply to one write. After that, the outcome is treated as unknown.
 	AnswerTimeout = time.Second
 	// DeniedAfter is how long a client waits for a reply before it checks whether the server has denied the subject. It
 	// checks again at growing intervals.
@@ -55,8 +55,8 @@ type Bucket struct {
 // processStart distinguishes processes that have the same PID.
 var processStart = time.Now().UnixMilli()
 
-// New returns a client's access to the bucket of kv. It starts nothing. owner names the client's owner in its records.
-// If now is nil, [clock.Now] is used.
+// New returns the Bucket of a new client that uses kv. It starts nothing. owner is the owner's name to write into the
+// client's records. If now is nil, [clock.Now] is used.
 func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 	if now == nil {
 		now = clock.Now
@@ -72,7 +72,7 @@ func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 // StandFor makes the records name another process on this machine, on whose behalf the client takes locks.
 func (b *Bucket) StandFor(pid int) { b.author.PID, b.author.Started = pid, 0 }
 
-// Owner returns the name of the client's owner, as its records give it.
+// Owner returns the owner's name that the client writes into its records.
 func (b *Bucket) Owner() string { return b.author.Owner }
 
 // Body returns the part of a record's body that all of this client's records share.
@@ -86,7 +86,7 @@ func (b *Bucket) Body(status record.Status, meta map[string]string) record.Body 
 func (b *Bucket) Instant() clock.Instant { return b.clock() }
 
 // Life returns the context that bounds every wait. It ends when the client or the connection is closed, and its cause
-// tells which of them was.
+// tells which.
 func (b *Bucket) Life() context.Context { return b.life }
 
 // granting is a period in which the client either grants locks or refuses to.
@@ -142,7 +142,7 @@ func (b *Bucket) Admits() error {
 	return b.Room()
 }
 
-// Quit ends [Bucket.Life] because the client was closed.
+// Quit closes the client, which ends [Bucket.Life].
 func (b *Bucket) Quit() {
 	b.closed.Store(true)
 	b.quit(ErrClosed)

@@ -43,8 +43,8 @@ func (b *Bucket) ReadNow(ctx context.Context, key string, revision uint64) (e re
 	return e, st, asked, err
 }
 
-// ReadBeside returns the record that is now under the key of entry, which was read before, and the record under another
-// key. This takes a single request for a user who may read many keys.
+// ReadBeside rereads the key of entry and reads another key along with it. For a user who may read many keys, this
+// takes a single request.
 func (b *Bucket) ReadBeside(ctx context.Context, entry record.Entry, key string) (now, beside record.Entry, err error) {
 	ctx, cancel := answerWithin(ctx, AnswerTimeout)
 	defer cancel()
@@ -145,10 +145,10 @@ func (b *Bucket) Overdue(ctx context.Context, entry record.Entry) (bool, error) 
 	return err == nil && entry.OverdueAt(st.Time), err
 }
 
-// Bury deletes the overdue entries, each at exactly its revision. The entries must have been read. Bury returns what is
-// under their keys afterwards: tombstones, whatever it read after a refusal, and the other entries unchanged. Like
-// [Bucket.Overdue], it requests the server's time only if necessary, and only once. After an error, the remaining
-// entries are unchanged.
+// Bury deletes those entries that are overdue, each at exactly its revision. The entries must come from reads. Bury
+// returns what is under their keys afterwards: tombstones, whatever it read after a refusal, and the other entries
+// unchanged. Like [Bucket.Overdue], it requests the server's time only if necessary, and only once. After an error, the
+// remaining entries are unchanged.
 func (b *Bucket) Bury(ctx context.Context, entries ...record.Entry) ([]record.Entry, error) {
 	estimate := b.Now()
 	if !slices.ContainsFunc(entries, func(e record.Entry) bool { return e.OverdueAt(estimate) }) {

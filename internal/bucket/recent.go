@@ -128,9 +128,9 @@ func (r *Recent) Unqueued(key string, at clock.Instant) {
 
 // Known is what a client knows about a lock without sending a request.
 type Known struct {
-	Tombstone uint64 // the client's own, from the last second; 0 if there is none
-	// Until is the end of the period in which the lock may be taken without reading the queue, [record.Bypass] after
-	// the queue was last seen empty. It is 0 if a read is needed now.
+	Tombstone uint64 // the client's own tombstone, less than a second old; 0 if there is none
+	// Until is the deadline for taking the lock without reading the queue: [record.Bypass] after the queue was last
+	// seen empty. It is 0 if the queue has to be read now.
 	Until clock.Instant
 }
 

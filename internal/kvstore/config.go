@@ -66,7 +66,7 @@ type Config struct {
 	MaxBytes int64
 	// Placement determines where a missing bucket is created.
 	Placement *jetstream.Placement
-	// NoCreate makes Open refuse a missing bucket instead of creating it.
+	// NoCreate makes Open fail if the bucket is missing, instead of creating it.
 	NoCreate bool
 	// Logger receives warnings about settings that work but should be changed. If it is
 	// nil, they are discarded.

@@ -1,7 +1,7 @@
 // Package kvstore stores expiring records in a NATS JetStream key-value bucket. Every
 // record has a revision and a time to live, every write is conditional, and watches report
-// changes. The package knows NATS and the settings that make a bucket safe for such
-// records, but it does not interpret keys or values.
+// changes. The package handles NATS and the settings that make a bucket safe for such
+// records, and leaves the meaning of keys and values to its callers.
 //
 // # Usage
 //
@@ -15,14 +15,14 @@
 //
 // A write succeeds, fails with [ErrConflict], or has an unknown outcome if no reply
 // arrives. If the error matches [ErrInvalidKey] or [ErrInvalidTTL], nothing was sent.
-// Programs that need locks import package natslock instead.
+// Programs that need locks should import package natslock instead.
 //
 // # Why not the key-value API of nats.go
 //
-// Its updates drop a record's TTL. Each of its watches needs a consumer, and a watch's
-// initial snapshot can miss keys. Its configuration cannot describe the bucket that these
-// records need. This package publishes plain messages instead, with headers that the server
-// checks:
+// With that API, an update drops a record's TTL, every watch needs a consumer, and a
+// watch's initial snapshot can miss keys. Nor can its configuration describe the bucket
+// that these records need. This package publishes plain messages instead, with headers that
+// the server checks:
 //
 //   - Nats-Expected-Last-Subject-Sequence makes the write a compare-and-set. The stream
 //     leader checks it against the literal subject before it stores or proposes the

@@ -17,7 +17,7 @@ var (
 	// ErrInFlight means that another write to the key or its guard is being replicated and
 	// may still succeed or fail. Try again after a short pause.
 	ErrInFlight = errors.New("a write is in flight")
-	// ErrNotFound means that the key has no record, or that there is no bucket.
+	// ErrNotFound means that the key has no record, or that the bucket does not exist.
 	ErrNotFound = errors.New("key not found")
 	// ErrInvalid means that an argument is invalid. Nothing was written. [ErrInvalidKey],
 	// [ErrInvalidTTL], [ErrInvalidOption] and [ErrTooLarge] match it.
@@ -28,8 +28,8 @@ var (
 	ErrInvalidTTL error = invalid("invalid TTL")
 	// ErrInvalidOption means that an option is nil or out of range.
 	ErrInvalidOption error = invalid("invalid option")
-	// ErrTooLarge means that the record is larger than the server (max_payload), the bucket
-	// (max_msg_size) or the protocol ([MaxRecord]) allows. Nothing was written. The error
+	// ErrTooLarge means that the record exceeds the limit of the server (max_payload), the
+	// bucket (max_msg_size) or the protocol ([MaxRecord]). Nothing was written. The error
 	// also matches [ErrInvalidOption].
 	ErrTooLarge = fmt.Errorf("record too large: %w", ErrInvalidOption)
 	// ErrBucketConfig means that the bucket's settings are unsafe. The error is a
@@ -95,11 +95,11 @@ func (e *ConflictError) Is(target error) bool {
 	return target == ErrConflict || (target == ErrExists && e.Expected == 0)
 }
 
-// ConfigError reports a bucket setting that is unsafe for records with a TTL, or a server
+// ConfigError describes a bucket setting that is unsafe for records with a TTL, or a server
 // that is too old. It matches [ErrBucketConfig].
 type ConfigError struct {
 	Bucket  string
-	Setting string // the stream's setting, by its JSON name, or "nats-server"
+	Setting string // JSON name of the stream's setting, or "nats-server"
 	Value   string // the current value
 	Want    string // the required value
 	Repair  string // how to fix it

@@ -30,7 +30,7 @@ const (
 // Finding is the verdict on one setting of a bucket.
 type Finding struct {
 	Level   Level
-	Setting string // the stream's setting, by its JSON name, or "nats-server"
+	Setting string // JSON name of the stream's setting, or "nats-server"
 	Value   string // the current value
 	Want    string // the recommended or required value
 	// Why is the consequence of the value, and Repair is the remedy. Both are empty if the
@@ -100,7 +100,7 @@ func rules(cfg Config, info *Info, s Settings) []rule {
 		retention = byRemake
 	}
 	if !off(s["allow_msg_schedules"]) {
-		rollup = byRemake // with schedules, the server always allows rollups, and purges too
+		rollup = byRemake // schedules make the server allow rollups and purges too
 	}
 	clustered, replicas := info.Cluster != nil && info.Cluster.Name != "", ""
 	if clustered && single {

@@ -60,7 +60,6 @@ func (f *inFlight) registered(id uint64) (a awaited, wanted bool) {
 	return a, wanted
 }
 
-// close drops everything that is pending.
 func (f *inFlight) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,7 +84,7 @@ type health struct {
 	// failed is the oldest write since then whose reply shows that the stream did not
 	// evaluate it. Guarded by mu.
 	failed sentWrite
-	// failure is the error in the last such reply, or nil if it came from no server.
+	// failure is the error in the last such reply, or nil if there were no responders.
 	// Guarded by mu.
 	failure error
 	// orphans are the IDs of replies that only the store still awaits. Guarded by mu.
@@ -155,7 +154,7 @@ func (f *inFlight) forget(id uint64) {
 }
 
 // answered records the reply to a write. A conflict proves nothing about the stream,
-// because a leader without followers also refuses writes, but stores none.
+// because a leader without followers also refuses writes, but stores nothing.
 func (f *inFlight) answered(w sentWrite, a Answer) {
 	h := &f.health
 	switch {

@@ -21,9 +21,9 @@ type KV interface {
 	// If Send returns an error, it has sent nothing and will not call done. The error
 	// matches [ErrInvalidKey], [ErrInvalidTTL], [ErrTooLarge], [ErrClosed] or
 	// [ErrUnavailable]. Failures that only the connection can detect, such as draining, are
-	// passed to done instead (see [NotSent]). So is the failure of a write that a stuck
-	// connection has not accepted within a second: the store discards it unless it is a
-	// tombstone.
+	// passed to done instead (see [NotSent]). One of them is that a stuck connection has
+	// not accepted the write within a second; the store then discards the write unless it
+	// is a tombstone.
 	//
 	// Otherwise the store calls done at most once, on one of its own goroutines, when a
 	// reply arrives, however late. done must not block. If no reply arrives, the outcome is
@@ -45,8 +45,8 @@ type KV interface {
 	// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 	//
 	// If min is 0, any replica may serve the read, even one that lags. Otherwise min is a
-	// revision of this key or any other, and Get returns what is stored in a state that
-	// contains it. If the first replica lacks min, Get asks the stream leader.
+	// revision of this key or any other, and the result comes from a state that contains
+	// it. If the first replica lacks min, Get asks the stream leader.
 	Get(ctx context.Context, key string, min uint64) (Record, error)
 
 	// List returns the live records whose keys match pattern, which may contain NATS
@@ -228,18 +228,18 @@ type State struct {
 	Created time.Time
 	// Time is the server's wall-clock time when it replied.
 	Time time.Time
-	// Replicas is the number of servers that may answer for the stream. While the cluster
-	// is moving the stream, it exceeds the number of replicas.
+	// Replicas is the number of servers that may answer for the stream. It can exceed the
+	// configured number while the cluster is moving the stream.
 	Replicas int
 	// Notifies reports whether the bucket publishes its changes. If it does not, watches
 	// receive no events.
 	Notifies bool
-	// Complete reports whether Keys is known to contain every existing key, because the
-	// reply came from the only server, or from one that leads the stream and says since
-	// when. While a stream has no leader, each of its replicas replies, including one that
-	// is still catching up and lacks the records that replaced older ones. If a leader is
-	// elected while such a reply is being prepared, the reply even names that leader. Only
-	// a complete State proves that there is nothing under a key.
+	// Complete reports whether Keys is known to contain every existing key. That is the
+	// case if the reply came from the only server, or from one that leads the stream and
+	// says since when. While a stream has no leader, each of its replicas replies,
+	// including one that is still catching up and lacks the records that replaced older
+	// ones. If a leader is elected while such a reply is being prepared, the reply even
+	// names that leader. Only a complete State proves that there is nothing under a key.
 	Complete bool
 }
 

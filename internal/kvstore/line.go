@@ -37,7 +37,7 @@ type line struct {
 
 	// Set by the watcher and called on the dispatcher's goroutine.
 	onEvent  func(*nats.Msg) // handles a notification
-	onReturn func()          // called when the connection is back or closed, since notifications were lost
+	onReturn func()          // called after a reconnect or a close, because notifications were lost
 
 	// Used only by the sender.
 	runs       bool // whether the reply subscription and the dispatcher are running

@@ -32,10 +32,10 @@ func (s *reader) Current() bool {
 
 // List returns the live records under pattern; see [KV].
 //
-// A single request cannot read more than 1024 keys, or more than one key if this user may
-// only read single keys. List then asks the leader for the keys and reads each of them. It
-// misses no key, but a record may come from a later state than the others or, if a replica
-// lags, from an earlier one.
+// A single request reads at most 1024 keys, and only one if this user may not read several
+// at once. Beyond that, List asks the leader for the keys and reads each of them. It misses
+// no key, but a record may come from a later state than the others or, if a replica lags,
+// from an earlier one.
 func (s *reader) List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error) {
 	what, err := parseOptions(pattern, opts)
 	if err != nil {
@@ -123,9 +123,10 @@ func (s *reader) listPages(ctx context.Context, pattern string, min uint64, what
 	}
 	page, last := listing{from: max(what.from, 1), atMost: cmp.Or(what.atMost, batchMax), reached: what.reached}, make(map[string]Record)
 	asOf := max(min, l.Beside.Revision)
-	// Without a limit this is a single server (see List), whose state contains everything
-	// that it has acknowledged. There is no need to compare revisions, and no way to,
-	// because a page identifies no state other than that of its last record.
+	// Only a single server gets here without a limit (see List). Its state contains
+	// everything that it has acknowledged, so there is no need to compare revisions. Nor is
+	// there a way to, because a page identifies no state other than that of its last
+	// record.
 	if what.atMost == 0 {
 		asOf = 0
 	}
@@ -179,12 +180,13 @@ func (s *reader) listKeys(ctx context.Context, pattern string, min uint64) (List
 		}
 		l.Records = append(l.Records, records...)
 		missing = lacking(missing, records)
-		// A key that the leader names but a replica lacks is a waiter, not a gap.
+		// A key that the leader names but a replica lacks is a waiter that the list must
+		// not miss.
 		if len(missing) == 0 { //safety:list-complete
 			return l, nil
 		}
-		// The missing records have ended since, or this replica lags. The leader knows
-		// which.
+		// The missing records have either ended since or not reached this replica yet. The
+		// leader knows which.
 		if st, err = s.stateAt(ctx, pattern, min); err != nil {
 			return Listing{}, err
 		}
@@ -212,8 +214,8 @@ func (s *reader) listNamed(ctx context.Context, keys []string, min uint64) (List
 	if len(records) == len(keys) || s.Alone() {
 		return l, nil
 	}
-	// The missing records have ended since, or this replica lacks them. The leader knows
-	// which.
+	// The missing records have either ended since or not reached this replica yet. The
+	// leader knows which.
 	sure, err := s.readEach(ctx, lacking(keys, records), func(ctx context.Context, key string) (Record, error) { return s.Get(ctx, key, min) })
 	l.Records = append(l.Records, sure...)
 	return l, err
@@ -299,9 +301,9 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 	}
 	request := pageRequest{Subjects: subjects, Seq: what.from, Batch: cmp.Or(what.atMost, batchMax), MaxBytes: multiBytes}
 	if what.from > 0 && len(subjects) == 1 {
-		// Each key has only one record, so it need not ask for the last ones. A request for
-		// last records also counts those below the revision, and the server rejects it if
-		// there are more than 1024.
+		// Each key has only one record, so reading by sequence returns the same records. A
+		// request for last records also counts those below the revision, and the server
+		// rejects it if there are more than 1024.
 		request.Subjects, request.Next = nil, subjects[0]
 		if what.atMost == 1 { // without a batch, the server sends one record and does not count the others
 			request.Batch, request.MaxBytes = 0, 0
@@ -321,9 +323,9 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 		return Listing{}, err
 	}
 	defer forget()
-	// A single server has no replica to reply in its place, and each retry delays it
-	// further. So give a waiter's reads more time, because the waiter repeats them anyway.
-	// Do not give it to other reads, whose reply may have been lost.
+	// A single server has no replica to reply in its place, and every retry delays it
+	// further. A waiter repeats its reads anyway, so give them more time. Do not do so for
+	// other reads, whose replies may have been lost.
 	patient := s.Alone() && (what.atMost > 0 || len(what.also) > 0)
 	within := repeatAfter
 	if patient {

@@ -166,7 +166,6 @@ func (s *memoryStore) deliver() {
 	}
 }
 
-// notify passes an event to the matching watches.
 func (s *memoryStore) notify(e Event) {
 	var to []*memoryWatch
 	s.m.mu.Lock()

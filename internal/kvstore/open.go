@@ -302,9 +302,9 @@ type accountResponse struct {
 func (r *accountResponse) apiError() *jetstream.APIError { return r.Error }
 
 // oldServers returns an error if the server that would create the bucket (in a cluster, the
-// meta leader) is too old. It returns nil if the server's age is unknown, because the
-// request may be neither permitted nor imported. The response to the create request will
-// name the server anyway.
+// meta leader) is too old. It returns nil if it cannot tell, because the request may be
+// neither permitted nor imported. The response to the create request names the server
+// anyway.
 func (s *stream) oldServers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
 	defer cancel()

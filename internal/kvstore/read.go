@@ -100,7 +100,7 @@ func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, 
 			return r, undirected(err)
 		}
 		// A read from the leader can return any key, so it may be withheld, or not
-		// imported, even if reading single keys is allowed. A replica that is not behind
+		// imported, even if reading single keys is allowed. A replica that has caught up
 		// will do instead, and a single server is never behind.
 		r, direct := s.directGet(ctx, key)
 		if direct == nil && r.Revision >= min || errors.Is(direct, ErrPermission) || s.Alone() {

@@ -31,7 +31,7 @@ const (
 	hdrSequence = "Nats-Sequence" // of a stored record
 )
 
-// errIncomplete means that the reply to a multi-key read does not contain everything.
+// errIncomplete means that a multi-key read did not, or could not, return everything.
 var errIncomplete = errors.New("incomplete answer")
 
 // exchange has o sent and passes every reply to a, until a expects no more or the caller
@@ -365,7 +365,7 @@ type outgoing struct {
 	ends   bool // is a tombstone
 }
 
-// route determines how a message and its answers travel.
+// route determines how a message and its replies travel.
 type route uint8
 
 const (

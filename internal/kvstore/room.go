@@ -15,9 +15,9 @@ import (
 // predecessor, so a full bucket refuses to renew held locks. With two or more replicas, the
 // last quarter of max_bytes and of max_msgs is therefore reserved for renewals. A single
 // server accepts any replacement that is no larger, and has room for all renewals until it
-// is full. Only a sixteenth, or room for a few records, is reserved there for the claims of
-// waiters, because if new waiters could take the room that a holder leaves, all of them
-// would wait forever.
+// is full. It reserves only a sixteenth, or room for a few records, for the claims of
+// waiters. If new waiters could take the room that a holder leaves, they would all wait
+// forever.
 func Room(info *jetstream.StreamInfo) error {
 	for _, l := range limits(info) {
 		if l.left() < 0 {
@@ -59,8 +59,8 @@ func limits(info *jetstream.StreamInfo) (all []limit) {
 	return all
 }
 
-// roomUntil returns a revision by which the bucket has used half of its remaining room at
-// most, whatever is written until then, because each write adds at most one record.
+// roomUntil returns a revision up to which the bucket uses at most half of its remaining
+// room, no matter what is written, because each write adds at most one record.
 func roomUntil(info *jetstream.StreamInfo) uint64 {
 	until := uint64(math.MaxUint64)
 	for _, l := range limits(info) {

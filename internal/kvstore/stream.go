@@ -28,7 +28,8 @@ const (
 	firstLag   = 300 * time.Microsecond
 )
 
-// stream keeps what the store knows about the bucket's stream, and asks the stream leader.
+// stream keeps what the store knows about the bucket's stream, and sends requests to the
+// stream leader.
 type stream struct {
 	*line
 	cfg      Config
@@ -69,13 +70,13 @@ func (s *stream) Bucket() string { return s.cfg.Bucket }
 // Now estimates the servers' wall clock; see [KV].
 func (s *stream) Now() time.Time { return s.clock.now() }
 
-// Alone reports whether only one server answers; see [KV].
+// Alone reports whether only one server may answer; see [KV].
 func (s *stream) Alone() bool { return s.seen.Load().alone && !s.mirrorSeen.Load() }
 
 // Room returns an error if the last verification found too little room; see [KV].
 func (s *stream) Room() error { return s.seen.Load().room }
 
-// checkRoom asks for a verification once the acknowledged writes may have filled the
+// checkRoom requests a verification once the acknowledged writes may have filled the
 // bucket.
 func (s *stream) checkRoom(revision uint64) {
 	if until := s.roomUntil.Load(); revision > until && s.roomUntil.CompareAndSwap(until, revision+roomStep) {
@@ -129,7 +130,7 @@ type infoResponse struct {
 func (r *infoResponse) apiError() *jetstream.APIError { return r.Error }
 
 // info asks the stream leader for the stream's info, which includes the settings. If they
-// differ from those last verified, it asks for a verification.
+// differ from those last verified, it requests a verification.
 func (s *stream) info(ctx context.Context, req infoRequest) (*infoResponse, error) {
 	resp, err := s.ask(ctx, req, own)
 	if err == nil {
@@ -138,7 +139,7 @@ func (s *stream) info(ctx context.Context, req infoRequest) (*infoResponse, erro
 	return resp, err
 }
 
-// compare asks for a verification if info differs from what was last verified.
+// compare requests a verification if info differs from what was last verified.
 func (s *stream) compare(info *Info) {
 	seen := s.seen.Load()
 	alone := single(&info.StreamInfo)
@@ -160,11 +161,11 @@ func (s *stream) crowded(seen *view) {
 	}
 }
 
-// doubt asks for the bucket to be verified.
+// doubt requests a verification of the bucket.
 func (s *stream) doubt() { s.callHooks(Doubtful) }
 
-// doubtRefusal is doubt after a refusal, limited to once per interval, because the refusal
-// may have a cause other than the settings and may persist.
+// doubtRefusal requests a verification after a refusal, but only once per interval, because
+// the refusal may persist and may have a cause other than the settings.
 func (s *stream) doubtRefusal(every time.Duration) {
 	now := s.now()
 	if last := s.doubtedAt.Load(); now-time.Duration(last) >= every && s.doubtedAt.CompareAndSwap(last, int64(now)) {

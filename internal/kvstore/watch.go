@@ -20,7 +20,7 @@ type watcher struct {
 
 	flood    flood
 	notified atomic.Bool // a notification has arrived, or the store has warned that none has
-	silence  int         // own writes counted whose notification has not arrived; guarded by mu
+	silence  int         // own writes without a notification, as counted by unnotified; guarded by mu
 	silentAt time.Time   // when the last of them was counted; guarded by mu
 }
 

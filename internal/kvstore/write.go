@@ -146,8 +146,8 @@ func (s *writer) answer(w sentWrite, m *nats.Msg) Answer {
 		s.doubtRefusal(doubtEvery) // the bucket's limit may have changed
 		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.key, ErrTooLarge, e)}
 	case e.ErrorCode == errCodeNoRoom:
-		// Clients that know the bucket to be full grant no more locks and leave the room to
-		// renewals.
+		// Clients that know that the bucket is full take no more locks and leave the room
+		// to renewals.
 		s.doubtRefusal(doubtFullEvery)
 		if !strings.HasPrefix(e.Description, "maximum") { // the server's storage has failed
 			return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.key, e)}

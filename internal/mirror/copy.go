@@ -53,7 +53,6 @@ func newRecords(changed func(ID)) records {
 	return records{byKey: make(map[string]*stored), locks: make(map[ID]*lock), changed: changed}
 }
 
-// apply applies an event to the copy.
 func (r *records) apply(ev kvstore.Event) {
 	known, key := r.byKey[ev.Record.Key], ev.Record.Key
 	if r.touched != nil {
@@ -138,7 +137,6 @@ func (r *records) listed(list []record.Entry) {
 	}
 }
 
-// clear forgets all locks.
 func (r *records) clear() {
 	for _, s := range r.byKey {
 		r.drop(s)

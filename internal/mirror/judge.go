@@ -72,8 +72,9 @@ type evidence struct {
 type answer struct {
 	info *kvstore.Info
 	err  error // set instead of info
-	// highest is a revision that the bucket had reached before the mirror asked. behind counts the consecutive
-	// replies below highest, because a newly elected leader may still be applying the last writes.
+	// highest is a revision that the bucket had reached before the mirror asked. behind counts consecutive replies
+	// below highest. A single one proves nothing, because a newly elected leader may still be applying the last
+	// writes.
 	highest uint64
 	behind  int
 }

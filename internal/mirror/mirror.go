@@ -56,8 +56,8 @@ type Config struct {
 // Mirror is a copy of a bucket's locks. Its methods are safe for concurrent use.
 type Mirror struct {
 	cfg   Config
-	doubt chan struct{} // makes ask ask the leader now
-	read  chan struct{} // makes list list the locks now
+	doubt chan struct{} // triggers an immediate request to the leader
+	read  chan struct{} // triggers an immediate list of the locks
 	turn  chan struct{} // wakes tell
 
 	mu       sync.Mutex
@@ -372,7 +372,7 @@ func (m *Mirror) Lock(id ID) locks.Info {
 	return m.records.info(id)
 }
 
-// Counts returns how many holders a lock has, and how many places are in its queue.
+// Counts returns how many holders and how many queued waiters a lock has.
 func (m *Mirror) Counts(id ID) (held, queued int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -400,8 +400,8 @@ func (m *Mirror) use(client *natslock.Client) {
 	m.client = client
 }
 
-// Look asks the leader once whether clients can get locks in the bucket. If they cannot, it returns the reason, as a
-// mirror's State would give it.
+// Look asks the leader once whether clients can get locks in the bucket. It returns nil if they can, and otherwise
+// the error that a mirror would report in its State.
 func Look(ctx context.Context, bucket string, ask func(context.Context) (*kvstore.Info, error)) error {
 	info, err := ask(ctx)
 	_, why := evidence{connected: true, answer: answer{info: info, err: err}}.judge(bucket)
