@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Sentinel errors, which package natslock documents.
+// These sentinel errors are documented in package natslock.
 var (
 	ErrUnavailable = kvstore.ErrUnavailable
 	ErrPermission  = kvstore.ErrPermission
@@ -32,8 +32,8 @@ const (
 	DeniedAfter = 50 * time.Millisecond
 )
 
-// Bucket is one client's access to its bucket. It embeds the store, whose Now estimates the servers' clock.
-// [Bucket.Instant] reads the local clock.
+// Bucket gives a client access to its bucket. It embeds the store, whose Now estimates the servers' clock;
+// [Bucket.Instant] reads the local one.
 type Bucket struct {
 	kvstore.KV
 	Client    string // client ID for records
@@ -109,7 +109,8 @@ func (b *Bucket) Refuse(why error) {
 // Grant allows acquires again.
 func (b *Bucket) Grant() { b.grantUntil(nil) }
 
-// grantUntil begins a new period. The client grants locks in it, unless ended is set to the reason for granting none.
+// grantUntil starts a new granting period. If ended is not nil, it is the reason that the client grants no locks in
+// that period.
 func (b *Bucket) grantUntil(ended error) {
 	g := &granting{}
 	g.ctx, g.end = context.WithCancelCause(b.life)
@@ -181,8 +182,8 @@ func (b *Bucket) Backwards() error {
 	return nil
 }
 
-// Timer is time.NewTimer with reused timers, for waits that are nearly always short. Return the timer with TimerDone.
-// Each bucket has its own timers, because a timer from one synctest bubble cannot be used in another.
+// Timer is like time.NewTimer but reuses timers, for waits that are nearly always short. Pass the timer to TimerDone
+// when done. Each bucket has its own timers, because a timer from one synctest bubble cannot be used in another.
 func (b *Bucket) Timer(d time.Duration) *time.Timer {
 	if t, ok := b.timers.Get().(*time.Timer); ok {
 		t.Reset(d)

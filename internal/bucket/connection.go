@@ -91,8 +91,8 @@ func (b *Bucket) Online() <-chan struct{} {
 }
 
 // Sleep waits until d has passed or the connection comes back. If ctx ends first, it returns ctx's cause, and if the
-// connection is closed for good, an error that says so. up is the result of a call of [Bucket.Online] before the
-// request to be repeated.
+// connection is closed for good, an error that says so. up is the channel that [Bucket.Online] returned before the
+// request that is to be retried.
 func (b *Bucket) Sleep(ctx context.Context, d time.Duration, up <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -26,8 +26,8 @@ func (b *Bucket) Read(parent context.Context, key string, revision uint64) (reco
 	return record.Of(r), nil
 }
 
-// ReadNow returns the record under key from a state that contains revision and everything that the leader has stored by
-// the time of the call. st is the leader's state, and asked is when it was requested.
+// ReadNow returns the record under key from a state that contains revision and everything that the leader had stored
+// when it was asked for its state. st is that state, and asked is when it was requested.
 func (b *Bucket) ReadNow(ctx context.Context, key string, revision uint64) (e record.Entry, st kvstore.State, asked clock.Instant, err error) {
 	asked = b.Instant()
 	if st, err = b.Leader(ctx, AnswerTimeout); err != nil {
@@ -201,8 +201,8 @@ func (b *Bucket) DeleteOverdue(ctx context.Context, entry record.Entry) error {
 	return b.Delete(ctx, entry.Key, entry.Revision, entry.ID)
 }
 
-// History opens the bucket's history. The error matches [kvstore.ErrNoHistory] even if the store does not support
-// histories.
+// History opens the bucket's history. The error matches [kvstore.ErrNoHistory] if there is none, or if the store does
+// not support histories.
 func (b *Bucket) History(ctx context.Context) (*kvstore.History, error) {
 	h, ok := b.KV.(kvstore.Historian)
 	if !ok {

@@ -11,9 +11,9 @@ import (
 // recentMax limits how many tombstones of locks and places a client remembers.
 const recentMax = 4096
 
-// Recent remembers the tombstones that this client has left, for the second that they live. A claim that replaces such
-// a tombstone needs no read while [Known.Until] allows that. The next place in a queue reuses the key of the last one,
-// so that lists contain few tombstones. The zero value is ready to use.
+// Recent remembers the tombstones that this client has left, which live for a second. A claim that replaces such a
+// tombstone needs no read before [Known.Until]. The next place in a queue reuses the key of the last one, so that lists
+// contain few tombstones. The zero value is ready to use.
 type Recent struct {
 	mu     sync.Mutex
 	m      map[string]trace

@@ -16,8 +16,8 @@ const (
 	DefaultBucket = "natslock"
 	// maxReplicas is the largest number of replicas that a server allows.
 	maxReplicas = 5
-	// minMsgSize is the smallest acceptable max_msg_size: that of the largest value and its
-	// headers, which the server counts too.
+	// minMsgSize is the smallest acceptable max_msg_size. It leaves room for the largest
+	// value and its headers, which count toward the limit.
 	minMsgSize = MaxRecord + 4<<10
 	// protocol is the version of the protocol for keys, records and headers that this
 	// release uses. A bucket's metadata names the version that its records follow, and a

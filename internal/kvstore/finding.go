@@ -33,8 +33,9 @@ type Finding struct {
 	Setting string // JSON name of the stream's setting, or "nats-server"
 	Value   string // the current value
 	Want    string // the recommended or required value
-	// Why is the consequence of the value, and Repair is the remedy. Both are empty if the
-	// setting is as it should be. They are written for operators, so they talk about locks.
+	// Why explains the consequence of the value, and Repair gives the remedy. Both are
+	// empty if the setting is as it should be. They are written for operators, so they talk
+	// about locks.
 	Why, Repair string
 	// Update reports whether an update of the stream repairs the setting; see [Repaired].
 	Update bool
@@ -186,7 +187,7 @@ func Examine(cfg Config, info *Info) ([]Finding, error) {
 		known = append(known, r.setting)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s)) {
-		// Servers that are upgraded one by one report new settings, which must not stop the
+		// A rolling upgrade makes servers report new settings, which must not stop the
 		// clients.
 		if !slices.Contains(known, name) && !off(s[name]) {
 			all = append(all, rule{setting: name, bad: Worse, why: "this program does not know the setting, nor whether locks are safe with it",

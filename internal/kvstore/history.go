@@ -25,9 +25,9 @@ const (
 	metaHistoryFrom = "natslock.history.from"
 	// historyPage is the number of writes that one request reads.
 	historyPage = 4096
-	// historyLag limits the wait for the most recent writes, because the server copies a
-	// write into the history only after acknowledging it. historyPoll is the interval
-	// between checks.
+	// historyLag limits the wait for the most recent writes, which the server copies into
+	// the history only after acknowledging them. historyPoll is the interval between
+	// checks.
 	historyLag  = 2 * time.Second
 	historyPoll = 20 * time.Millisecond
 )
@@ -77,9 +77,10 @@ type Historian interface {
 	History(ctx context.Context) (*History, error)
 }
 
-// History is a bucket's history as of when it was opened.
+// History is a bucket's history at the time it was opened.
 type History struct {
-	// Begin is when the history begins. Like all other times here, it is the server's.
+	// Begin is when the history begins. Like every time in a History, it is by the server's
+	// clock.
 	Begin time.Time
 	// Now is when the history was opened.
 	Now time.Time
@@ -175,10 +176,10 @@ type HistoryRecord struct {
 }
 
 // Read yields, in order, the writes since the given time to keys that match one of the
-// patterns. A zero since means from the first write on. The patterns must not overlap. The
-// sequence ends after the last write that the history had when it was opened, or with an
-// error. The error matches [ErrInvalidKey], [ErrUnavailable], [ErrPermission], [ErrClosed]
-// or ctx's error.
+// patterns. If since is zero, it starts with the first write. The patterns must not
+// overlap. The sequence ends after the last write that the history had when it was opened,
+// or with an error. The error matches [ErrInvalidKey], [ErrUnavailable], [ErrPermission],
+// [ErrClosed] or ctx's error.
 //
 // On a cluster, any replica of the history may serve the read, and a lagging one may lack
 // the last writes.
@@ -214,9 +215,9 @@ func (h *History) Read(ctx context.Context, patterns []string, since time.Time) 
 	}
 }
 
-// Missing counts the writes since the given time, from the first that the history has to
-// the last. It returns how many of them the history lacks and how many there are in total,
-// not counting those in [History.Behind].
+// Missing counts the writes between the first one in the history since the given time and
+// the last one. It returns how many of these the history lacks and how many there are in
+// total, not counting those in [History.Behind].
 //
 // The error matches [ErrRemade] if the bucket was re-created in between, and otherwise
 // [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.

@@ -42,8 +42,8 @@ func (r pageRequest) since(t time.Time) pageRequest {
 	return r
 }
 
-// historyAnswer is a pending reply. The reply goroutine owns its page until it sends the
-// end.
+// historyAnswer is a pending reply. Until the reply goroutine sends the end, page belongs
+// to that goroutine.
 type historyAnswer struct {
 	h       historyPages
 	subject string
@@ -53,7 +53,7 @@ type historyAnswer struct {
 	err     error  // why nothing was sent
 }
 
-// page reads a page of entries. more reports whether others may follow.
+// page reads a page of entries. more reports whether another page may follow.
 func (h historyPages) page(ctx context.Context, req pageRequest) (page []historyEntry, more bool, err error) {
 	return h.ask(req).await(ctx)
 }

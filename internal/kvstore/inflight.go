@@ -21,11 +21,11 @@ const (
 	replyTimeout = 5 * time.Second
 	// silentAfter is the age at which an unanswered write makes the store unhealthy.
 	silentAfter = replyTimeout
-	// silentUntil is how long after the last write the stream's silence still means
-	// anything. An idle client knows nothing about the stream.
+	// silentUntil is how long after the last write the stream's silence is still a sign of
+	// trouble. An idle client learns nothing about the stream.
 	silentUntil = time.Minute
-	// maxOrphans limits the replies kept for writes whose callers have given up. The first
-	// ones kept are the oldest, and only the oldest matters.
+	// maxOrphans limits the number of replies kept for writes whose callers have given up.
+	// The first ones kept are the oldest, and only those matter.
 	maxOrphans = 64
 )
 
@@ -173,7 +173,7 @@ func (f *inFlight) answered(w sentWrite, a Answer) {
 }
 
 // orphan keeps the reply to a write whose caller has given up, until the next
-// acknowledgement makes it worthless. It reports whether it did. The caller must hold mu.
+// acknowledgement makes it irrelevant. It reports whether it did. The caller must hold mu.
 func (f *inFlight) orphan(id uint64) bool {
 	h := &f.health
 	stored := h.stored.Load()
@@ -213,8 +213,8 @@ func (f *inFlight) refused(key string) {
 }
 
 // unanswered returns the oldest write since the last acknowledgement that has gone
-// unanswered, or stayed refused, for at least silentAfter. If a refused write is among
-// them, refusal is the last refusal.
+// unanswered, or stayed refused, for at least silentAfter. If a refused write qualifies,
+// refusal is the error of the last refusal.
 func (f *inFlight) unanswered(now time.Duration) (oldest sentWrite, refusal error, found bool) {
 	h := &f.health
 	stored := h.stored.Load()

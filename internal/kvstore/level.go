@@ -7,8 +7,8 @@ import (
 )
 
 // MinServer is the oldest nats-server on which a bucket is safe. Versions 2.11.0 to 2.11.6
-// ignore a write's condition if its headers come in a different order, every 2.11 ignores
-// stream settings that it does not know, and 2.10 has no TTLs.
+// ignore a write's condition if its headers come in a different order, all 2.11 versions
+// ignore stream settings that they do not know, and 2.10 has no TTLs.
 const MinServer = "2.12"
 
 const (

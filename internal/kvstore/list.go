@@ -356,7 +356,7 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 				return Listing{}, errIncomplete
 			}
 		}
-		// Servers before 2.11 do not send this header, and then nothing is promised.
+		// Servers before 2.11 omit this header, and then Revision promises nothing.
 		l.Revision, _ = strconv.ParseUint(end.header.Get(hdrUpTo), 10, 64)
 		if n > 0 && request.Next != "" { // such a reply has no hdrUpTo
 			l.Revision = l.Records[n-1].Revision

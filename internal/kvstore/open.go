@@ -227,7 +227,8 @@ func (s *stream) createWith(ctx context.Context, cfg Config) (*infoResponse, err
 		s.cfg.Logger.Info("created lock bucket", "bucket", s.cfg.Bucket, "account", s.account(ctx), "domain", s.domainOf(resp),
 			"storage", resp.Config.Storage.String(), "replicas", resp.Config.Replicas)
 	case apiErr != nil && apiErr.ErrorCode == jetstream.JSErrCodeStreamNameInUse:
-		// In a cluster, a name is taken before every server knows the stream.
+		// In a cluster, a stream's name is taken before all servers have learned of the
+		// stream.
 		for resp, err = s.ask(ctx, infoRequest{}, own); errors.Is(err, ErrNotFound); resp, err = s.ask(ctx, infoRequest{}, own) {
 			if err := pause(ctx, 20*time.Millisecond); err != nil {
 				return nil, err
@@ -240,7 +241,7 @@ func (s *stream) createWith(ctx context.Context, cfg Config) (*infoResponse, err
 	return resp, nil
 }
 
-// domainOf returns the domain of a newly created bucket, for a message. A server outside a
+// domainOf returns the domain of a newly created bucket, for logging. A server outside a
 // cluster does not name it. The result is "" if there is no domain or it is unknown.
 func (s *stream) domainOf(made *infoResponse) string {
 	named, _ := strings.CutPrefix(s.apiPrefix, "$JS.")
@@ -274,7 +275,7 @@ func (s *stream) awaitLeader(ctx context.Context, info *jetstream.StreamInfo) er
 	return nil
 }
 
-// account returns the name of the connection's account, for a message, or "" if the server
+// account returns the name of the connection's account, for logging, or "" if the server
 // does not name it.
 func (s *stream) account(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)

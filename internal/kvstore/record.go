@@ -30,7 +30,8 @@ var errUnreadable = errors.New("unreadable record")
 // comes from those headers, because an import may rename the subject.
 func (s *stream) record(h nats.Header, data []byte) (Record, error) {
 	last := func(name string) string { return lastOf(h, name) }
-	// A mirror keeps records that the bucket has deleted, whose holders are long gone.
+	// A mirror may still show holders that are long gone, because it keeps records that the
+	// bucket has deleted.
 	if name := last(hdrStream); name != "" && name != s.name { //safety:mirror
 		s.mirrored(name)
 		return Record{}, fmt.Errorf("%w: it comes from stream %.64q", errUnreadable, name)
@@ -85,8 +86,8 @@ func (s *stream) mirrored(name string) {
 }
 
 // pageRequest is the part of the server's JSApiMsgGetRequest that this package uses. It requests
-// the last records of several subjects, or the records of one subject from a sequence or a time
-// on. Without a batch it requests a single record.
+// the last records of several subjects, or the records of one subject starting at a sequence or
+// a time. Without a batch it requests a single record.
 type pageRequest struct {
 	Subjects []string   `json:"multi_last,omitempty"`
 	Next     string     `json:"next_by_subj,omitempty"`

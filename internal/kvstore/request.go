@@ -34,9 +34,9 @@ const (
 // errIncomplete means that a multi-key read did not, or could not, return everything.
 var errIncomplete = errors.New("incomplete answer")
 
-// exchange has o sent and passes every reply to a, until a expects no more or the caller
-// calls forget. It does not lock the connection's mutex, except on the shared route that
-// Open uses.
+// exchange queues o for sending and passes every reply to a, until a expects no more or the
+// caller calls forget. It does not lock the connection's mutex, except on the shared route
+// that Open uses.
 func (l *line) exchange(o *outgoing, a awaited) (forget func(), err error) {
 	if err := l.down(); err != nil {
 		o.free()
@@ -105,8 +105,8 @@ func (l *line) transmit(o *outgoing) {
 func (l *line) publish(o *outgoing) error {
 	st := l.nc.Status()
 	if o.route != shared && !l.runs && (st == nats.CONNECTED || st == nats.RECONNECTING) {
-		// From here on, the store learns when the connection comes back, which callers that
-		// fail now are waiting for.
+		// From here on, the store learns when the connection comes back. Callers that fail
+		// now wait for that.
 		if err := l.run(); err != nil && !o.late(err) {
 			return err
 		}
@@ -129,7 +129,7 @@ func (l *line) publish(o *outgoing) error {
 		return fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String()))
 	}
 	if st == nats.DRAINING_SUBS && l.nc.Opts.UseOldRequestStyle {
-		// No reply subscription is left, and none can be made. The message is still sent
+		// No reply subscription is left and none can be made, but the message is still sent
 		// before the connection closes.
 		o.msg.Reply = ""
 		if err := l.nc.PublishMsg(&o.msg); err != nil {
@@ -188,8 +188,9 @@ func copyOf(m *nats.Msg) *nats.Msg {
 	return &nats.Msg{Subject: m.Subject, Reply: m.Reply, Header: h, Data: slices.Clone(m.Data)}
 }
 
-// statusUnanswerable marks a reply that the client makes up to say that none will arrive,
-// because a draining connection with old-style requests no longer receives anything.
+// statusUnanswerable marks a reply that the client generates itself. It means that no reply
+// will arrive from a server, because a draining connection with old-style requests no
+// longer receives anything.
 const statusUnanswerable = "unanswerable"
 
 // unanswerable returns an error if m has statusUnanswerable, and nil otherwise.
@@ -205,7 +206,7 @@ var errNoAnswer = fmt.Errorf("%w: no answer", ErrUnavailable)
 
 // roundTrip makes a request and waits for the reply until ctx ends, but no longer than
 // replyTimeout. It repeats the request in the meantime, because servers stay silent about a
-// stream that has no leader yet, so it is only for requests that can be repeated. It sends
+// stream that has no leader yet. Use it only for requests that can be repeated. It sends
 // nothing once ctx has ended.
 func (l *line) roundTrip(ctx context.Context, subject string, body []byte, route route) (*nats.Msg, error) {
 	const attempts = int(replyTimeout / repeatAfter)

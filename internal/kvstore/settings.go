@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Settings is a stream's configuration under its JSON names, with numbers as [json.Number].
+// Settings is a stream's configuration, keyed by JSON name, with numbers as [json.Number].
 // It includes settings that this package does not know.
 type Settings map[string]any
 
@@ -53,7 +53,7 @@ func (i *Info) read() error {
 	return nil
 }
 
-// atLeast returns a check that accepts any limit of at least least, and one that is off.
+// atLeast returns a function that reports whether a limit is off or at least least.
 func atLeast(least int64) func(value any) bool {
 	return func(value any) bool {
 		n, _ := value.(json.Number)

@@ -53,7 +53,7 @@ func newStream(js jetstream.JetStream, cfg Config) *stream {
 	return s
 }
 
-// view is what the last verification found out about the stream.
+// view holds what the last verification found.
 type view struct {
 	notify   string // prefix of republished subjects, with the trailing dot; "" if none
 	direct   bool
@@ -278,7 +278,7 @@ func (s *stream) State(ctx context.Context, pattern string) (State, error) {
 }
 
 // ledSince returns when the responding server became the leader of the stream. The result
-// is zero if the server is not the leader, or is the only one. A server reads first its
+// is zero if the server is not the leader, or is the only one. A server first reads its
 // state, then whether it leads, and then the keys. It leads only once it has applied its
 // whole log, so a leader's response has all the keys, even if the server was elected while
 // preparing it.

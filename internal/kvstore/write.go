@@ -101,7 +101,7 @@ func (s *writer) MaxValue() int {
 	return min(MaxRecord, int(s.maxPayload.Load())-headerRoom)
 }
 
-// maxDigits is a number of decimal digits that always fits into a sequence.
+// maxDigits limits the length of a sequence, so that parsing one cannot overflow.
 const maxDigits = 18
 
 type pubAck struct {

@@ -31,7 +31,7 @@ const (
 	// listTime limits how long listing all the locks may take.
 	listTime = time.Minute
 	// The mirror lists the locks every listEach even if it has missed no event, because notifications can be lost. If
-	// a list takes long, the pause is listShare times as long, but at most listRarely.
+	// a list takes long, the pause grows to listShare times its duration, but not beyond listRarely.
 	listEach, listShare, listRarely = 10 * time.Second, 100, 5 * time.Minute
 )
 
@@ -73,7 +73,7 @@ type Mirror struct {
 	turns []State // states not yet passed to Turned
 }
 
-// New returns a mirror. Run fills it.
+// New returns an empty mirror, which Run fills.
 func New(cfg Config) *Mirror {
 	if cfg.Event == nil {
 		cfg.Event = func(locks.Event) {}
@@ -147,7 +147,7 @@ func (m *Mirror) follow(ctx context.Context, begun *bool) error {
 	return context.Cause(ctx)
 }
 
-// apply applies a step of the watch. At an EventWatching, the copy may lack earlier changes.
+// apply applies a step of the watch. On an EventWatching, the copy may lack earlier changes.
 func (m *Mirror) apply(s admin.Step) {
 	m.mu.Lock()
 	if s.Event.Record.Key != "" {
