@@ -53,5 +53,5 @@ type ConflictError = kvstore.ConflictError
 
 // ConfigError describes a bucket setting that is unsafe for records with a TTL, or a server that
 // is too old. Bucket and Setting name what is wrong, Value is the current value, Want is the
-// required one, and Repair tells how to get there. It matches [ErrBucketConfig].
+// required one, and Repair says how to fix it. It matches [ErrBucketConfig].
 type ConfigError = kvstore.ConfigError

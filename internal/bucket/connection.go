@@ -90,8 +90,8 @@ func (b *Bucket) Online() <-chan struct{} {
 	return b.conn.up
 }
 
-// Sleep waits until d has passed or the connection comes back. If ctx ends first, it returns ctx's cause, and if the
-// connection is closed for good, an error that says so. up is the channel that [Bucket.Online] returned before the
+// Sleep waits until d has passed or the connection comes back. If ctx ends first, it returns ctx's cause. If the
+// connection is closed for good, it returns an error. up is the channel that [Bucket.Online] returned before the
 // request that is to be retried.
 func (b *Bucket) Sleep(ctx context.Context, d time.Duration, up <-chan struct{}) error {
 	t := time.NewTimer(d)

@@ -55,7 +55,7 @@ func (b *Bucket) Tombstone(status record.Status, body record.Body) ([]byte, erro
 	return left.Encode()
 }
 
-// Delete replaces the record under key, at exactly revision, with the tombstone of a claim that held nothing.
+// Delete replaces the record under key, at exactly revision, with the tombstone of a claim that holds nothing.
 func (b *Bucket) Delete(ctx context.Context, key string, revision uint64, id string) error {
 	_, err := b.delete(ctx, key, revision, id)
 	return err

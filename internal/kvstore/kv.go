@@ -253,7 +253,7 @@ const (
 	Deleted
 	// Expired means that the TTL of the last record seen has ended by this client's clock.
 	// Only a watch that tracks the record reports it. The server deletes the record at
-	// about the same time without sending a message.
+	// about the same time, but sends no message.
 	Expired
 	// Recheck means that events may have been missed, for example because the connection
 	// was lost and is back, or because events arrived faster than they could be delivered

@@ -374,12 +374,12 @@ const (
 	// connection no longer has that subscription, but its handlers may still hold locks, so
 	// the exchange then becomes shared.
 	own route = iota
-	// whole is like own, but for requests with several replies. They are not sent while the
-	// connection is draining.
+	// whole is like own, but for requests with several replies. Such requests are not sent
+	// while the connection is draining.
 	whole
 	// shared means that the reply arrives on nats.go's own reply subscription, which lives
-	// until the end and passes on one reply. Open uses it so that the subscription exists
-	// before the connection drains.
+	// as long as the connection and passes on only one reply. Open uses it so that the
+	// subscription exists before the connection drains.
 	shared
 )
 

@@ -65,8 +65,7 @@ type Mirror struct {
 	records  records
 	evidence evidence
 	highest  uint64 // highest bucket revision seen
-	// gaps counts the times at which the copy may have begun to lack changes. Only a list that starts later repairs
-	// that.
+	// gaps counts how often the copy may have begun to lack changes, which only a list that starts later repairs.
 	gaps  int
 	ahead time.Duration
 	state State
