@@ -14,8 +14,8 @@ import (
 
 func init() { bridge.SetNatslock[*Client, *Lock, Option, LockOption, *Holder](inside{}) }
 
-// inside gives other packages of this module access that users do not have: see
-// [bridge.Inside].
+// inside implements [bridge.Inside], which gives other packages of this module access that users
+// do not have.
 type inside struct{}
 
 func (inside) Acquire(ctx context.Context, c *Client, kind record.Kind, mode record.Mode, wait bool, name string, opts []LockOption) (*Lock, error) {

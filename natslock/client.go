@@ -25,8 +25,8 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Client takes locks in one bucket. Create it with [New]; one per connection is enough.
-// Methods of a zero Client return an error that matches [ErrInvalid], or zero values.
+// Client acquires locks in one bucket. Create it with [New]; one per connection is enough. The
+// methods of a zero Client return an error that matches [ErrInvalid], or zero values.
 type Client struct {
 	session *session.Session
 	locks   *cohort.Client
@@ -36,7 +36,7 @@ type Client struct {
 
 var errNoClient = fmt.Errorf("%w: a natslock.Client made without New", ErrInvalid)
 
-// ready refuses a client that was not made by New.
+// ready refuses a client that New did not create.
 func (c *Client) ready() error {
 	if c == nil || c.session == nil {
 		return errNoClient
@@ -46,7 +46,7 @@ func (c *Client) ready() error {
 
 var errNoContext = fmt.Errorf("%w: the context is nil", ErrInvalid)
 
-// readyFor refuses a client that was not made by New, and a nil context.
+// readyFor refuses a client that New did not create, and a nil context.
 func (c *Client) readyFor(ctx context.Context) error {
 	if err := c.ready(); err != nil {
 		return err
@@ -58,19 +58,20 @@ func (c *Client) readyFor(ctx context.Context) error {
 }
 
 // New opens the bucket and verifies that its settings are safe for locks. It creates a missing
-// bucket unless [WithCreate] forbids that. If ctx has no deadline, New waits up to 10 s for
-// the connection and the server.
+// bucket unless [WithCreate] forbids that. If ctx has no deadline, New waits up to 10 s for the
+// connection and the server. The error matches one of these:
 //
-// The error matches [ErrInvalid] for an invalid option, kvstore.ErrInvalidKey for an invalid
-// bucket name, or [ErrPermission]. It matches [ErrUnavailable] if there is no connection or no
-// JetStream, or the bucket has no leader, kvstore.ErrNotFound if the bucket is missing and may
-// not be created, and kvstore.ErrBucketConfig if the bucket is unsafe for locks: the error
-// names each setting and how to repair it.
+//   - [ErrInvalid]: an argument is invalid. For the bucket's name the error also matches
+//     kvstore.ErrInvalidKey.
+//   - [ErrPermission]: the server refuses this user a subject that New needs.
+//   - [ErrUnavailable]: there is no connection or no JetStream, or the bucket has no leader.
+//   - kvstore.ErrNotFound: the bucket is missing and may not be created.
+//   - kvstore.ErrBucketConfig: the bucket is unsafe for locks. The error names each setting and
+//     its repair.
 //
 // The connection remains the caller's. Open it with nats.MaxReconnects(-1) and
 // nats.IgnoreAuthErrorAbort(): by default nats.go closes a connection for good after an outage
-// of two minutes or a second refused login, and from then on all calls fail. Goroutines and
-// subscriptions start with the first lock.
+// of two minutes or a second refused login, and every later call then fails.
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg, err := configOf(opts)
 	if err != nil {
@@ -103,16 +104,16 @@ func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	return cfg.client(store), nil
 }
 
-// maxName is the longest connection name that goes into the default owner.
+// maxName is the longest connection name, in bytes, that the default owner includes.
 const maxName = 128
 
-// process names this process uniquely across machines.
+// process identifies this process across machines.
 func process() string {
 	host, _ := os.Hostname()
 	return fmt.Sprintf("%s:%d", host, os.Getpid())
 }
 
-// client returns a client of the bucket that kv is open on.
+// client returns a Client that stores its locks in kv.
 func (cfg config) client(kv kvstore.KV) *Client {
 	if cfg.wrap != nil {
 		kv = cfg.wrap(kv)
@@ -125,29 +126,27 @@ func (cfg config) client(kv kvstore.KV) *Client {
 	return &Client{session: held, locks: cohort.New(b, held, cfg.turn, cfg.lingering), admin: admin.New(b, held), bucket: b}
 }
 
-// Lock takes the mutex. It waits in the queue, through outages and without any other limit,
-// until ctx ends or [MaxWait] passes. ctx is also the parent of the lock's context: see
-// [Detached].
+// Lock acquires the mutex called name. It waits in the queue, even through outages, until ctx
+// ends or [MaxWait] passes. ctx is also the parent of the lock's context: see [Detached].
 //
 // Lock returns the held lock, or an error and no lock. If the wait ended, the error is a
 // *[TimeoutError]. The error matches [ErrUnavailable] if the bucket no longer exists, the
 // connection is closed, or the servers answer but the stream has had no leader for 15 s. It
-// matches kvstore.ErrBucketConfig if the settings of the bucket are no longer safe (see
+// matches kvstore.ErrBucketConfig if the bucket's settings are no longer safe (see
 // [Client.Healthy]), and otherwise [ErrInvalid], [ErrPermission] or [ErrClosed].
 //
 // When a wait ends, Lock deletes its place in the queue, and waits up to 100 ms for the server
-// to confirm that. In an outage it returns at once, and the place expires with its TTL of at
-// most 15 s. Lock can outlive ctx only while the network accepts no bytes but has not failed
-// yet: nats.go then blocks for up to a minute. Even then the contexts of held locks end in
-// time.
+// to confirm that. In an outage it returns immediately, and the place expires with its TTL of at
+// most 15 s. Lock outlives ctx only if the network accepts no bytes but has not failed yet:
+// nats.go then blocks for up to a minute. The contexts of held locks end in time even so.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, record.Mutex, record.Exclusive, true, name, opts)
 }
 
-// TryLock takes the mutex if it is free and has no queue. It never queues, and waits only for
-// the server's answers: up to 5 s, or one TTL if that is shorter. A lock that has been free
-// for a second despite its queue counts as free. TryLock takes a lock that this client keeps
-// idle, but not an idle lock of another client: see [Linger].
+// TryLock acquires the mutex called name if it is free and has no queue, or has been free for a
+// second despite its queue. It never queues, and waits only for the server's answers: up to 5 s,
+// or one TTL if that is shorter. TryLock takes a lock that this client keeps idle, but not
+// another client's idle lock: see [Linger].
 //
 // TryLock returns the held lock, or an error and no lock. If the lock is held or has a queue,
 // the error is a *[LockedError], which names the holder. If the server does not answer, the
@@ -158,8 +157,8 @@ func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (
 	return c.acquire(ctx, record.Mutex, record.Exclusive, false, name, opts)
 }
 
-// acquire implements [Client.Lock], [Client.TryLock] and the methods of package rwlock. A
-// mutex has only the exclusive mode.
+// acquire implements [Client.Lock], [Client.TryLock] and their counterparts in packages rwlock
+// and semaphore. A mutex is always exclusive.
 func (c *Client) acquire(ctx context.Context, kind record.Kind, mode record.Mode, wait bool, name string, opts []LockOption) (*Lock, error) {
 	if err := c.readyFor(ctx); err != nil {
 		return nil, fmt.Errorf("lock %q: %w", name, err)
@@ -175,7 +174,6 @@ func (c *Client) acquire(ctx context.Context, kind record.Kind, mode record.Mode
 	return c.take(ctx, cfg)
 }
 
-// take takes the lock that cfg describes.
 func (c *Client) take(ctx context.Context, cfg lockConfig) (*Lock, error) {
 	if cfg.req.Once {
 		cfg.req.MaxWait = 0
@@ -183,7 +181,8 @@ func (c *Client) take(ctx context.Context, cfg lockConfig) (*Lock, error) {
 	return cfg.handle(func(req call.Request) (cohort.Holding, error) { return c.locks.Acquire(ctx, req) })
 }
 
-// handle calls get to acquire a lock, and returns the lock's handle.
+// handle acquires a lease by calling get, and wraps it in a Lock with its cleanup and its early
+// warning.
 func (c *lockConfig) handle(get func(call.Request) (cohort.Holding, error)) (*Lock, error) {
 	var warns *warning
 	if c.warn != nil {
@@ -196,25 +195,27 @@ func (c *lockConfig) handle(get func(call.Request) (cohort.Holding, error)) (*Lo
 	}
 	l := &Lock{lease: inner}
 	l.self = l
-	// No one can unlock through a dropped handle, so let its lease run out instead of renewing
-	// it forever.
+	// Nobody can unlock a dropped handle, so let its lease run out instead of renewing it
+	// forever.
 	l.cleanup = runtime.AddCleanup(l, cohort.Holding.Abandon, inner)
-	if warns != nil { // last, because a warning that is already due uses the handle at once
+	if warns != nil { // last, because a warning that is already due uses the handle immediately
 		warns.handle = weak.Make(l)
 		close(warns.ready)
 	}
 	return l, nil
 }
 
-// warning calls fn with the handle, without keeping the handle alive.
+// warning calls fn with a lock's handle. The reference is weak, so that a dropped handle is
+// still collected.
 type warning struct {
 	fn     func(*Lock)
-	ready  chan struct{} // closed when handle is set
+	ready  chan struct{} // closed once handle is set
 	handle weak.Pointer[Lock]
-	given  atomic.Bool // fn was called and has not returned yet
+	given  atomic.Bool // fn is running
 }
 
-// give runs on a goroutine of its own: only the end of the lock holds a warning back.
+// give calls fn unless the handle was dropped, an earlier call is still running, or the lock has
+// ended. It runs on a goroutine of its own.
 func (w *warning) give() {
 	<-w.ready
 	l := w.handle.Value()
@@ -222,30 +223,31 @@ func (w *warning) give() {
 		return
 	}
 	defer w.given.Store(false)
-	if l.Remaining() > 0 { // a holder that has left needs no warning
+	if l.Remaining() > 0 { // an ended lock needs no warning
 		w.fn(l)
 	}
 }
 
-// Do takes the mutex like [Client.Lock], calls fn with the lock's context and the lock, and
+// Do acquires the mutex like [Client.Lock], calls fn with the lock's context and the lock, and
 // unlocks when fn returns or panics.
 //
-// Do returns nil if fn returned nil and the lock was held until then. If fn did not run, Do
-// returns the acquire's error, and otherwise fn's error joined with that of [Lock.Unlock]. If
-// the result matches [ErrLost], fn may have overlapped another holder. If it matches
-// [ErrEnded], fn outlasted an [Until] lock. A nil fn is refused with [ErrInvalid].
+// Do returns nil if fn returned nil and the lock was held until then. If the acquire fails, fn
+// does not run, and Do returns the acquire's error. Otherwise Do returns fn's error joined with
+// that of [Lock.Unlock]: if the result matches [ErrLost], fn may have overlapped another holder,
+// and if it matches [ErrEnded], fn outlasted an [Until] lock. A nil fn is refused with
+// [ErrInvalid].
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	return under(ctx, c.Lock, name, fn, opts)
 }
 
-// TryDo is [Client.Do] with [Client.TryLock]. If the lock was held or had a queue, fn did not
-// run, and the error is a *[LockedError]. If fn itself returns a *[LockedError], it looks the
-// same: where that matters, have fn note that it ran, or wrap its errors.
+// TryDo is like [Client.Do], but acquires with [Client.TryLock]. If the lock was held or had a
+// queue, fn did not run, and the error is a *[LockedError]. If fn itself may return a
+// *[LockedError], have fn record that it ran.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	return under(ctx, c.TryLock, name, fn, opts)
 }
 
-// under runs fn under the lock that take acquires.
+// under acquires a lock with take and runs fn under it.
 func under(ctx context.Context, take func(context.Context, string, ...LockOption) (*Lock, error), name string,
 	fn func(context.Context, *Lock) error, opts []LockOption,
 ) error {
@@ -263,25 +265,24 @@ func under(ctx context.Context, take func(context.Context, string, ...LockOption
 type Stats struct {
 	Held    int // locks held now
 	Waiting int // acquires queued now
-	Idle    int // locks kept idle now, not included in Held: see [Linger]
+	Idle    int // locks kept idle now, not included in Held (see [Linger])
 
-	Granted  uint64 // acquires that got the lock
+	Granted  uint64 // successful acquires
 	Renewed  uint64 // renewals that the server confirmed in time
-	Released uint64 // locks unlocked inside their validity
+	Released uint64 // locks unlocked within their validity
 	Lost     uint64 // locks that ended without an Unlock, excluding breaks and planned ends
 	Ended    uint64 // [Until] locks held to their planned end
-	Broken   uint64 // locks that an operator ended
+	Broken   uint64 // locks broken by an operator
 	GaveUp   uint64 // acquires ended by their context, MaxWait or Until
 
-	// RenewalLag is the delay of the most overdue renewal of a held or idle lock, 0 if none
-	// is overdue. A renewal is due a third of the TTL after the last confirmed write.
+	// RenewalLag is how overdue the latest renewal of any held or idle lock is, or 0 if none is
+	// overdue. A renewal is due a third of the TTL after the last confirmed write.
 	RenewalLag time.Duration
 }
 
-// Stats returns the counts since New, without I/O. Every reader counts, but a renewal of a
-// shared lease counts once. A lingering lock counts as granted and released each time a
-// goroutine takes and unlocks it, and not when it ends idle. The more locks there are, the
-// longer the call takes.
+// Stats returns the counts since New. It does no I/O, but takes longer the more locks there are.
+// Each reader counts, but the renewal of a shared lease counts once. A lingering lock counts as
+// granted and released each time a goroutine takes and unlocks it, but not when it ends idle.
 func (c *Client) Stats() Stats {
 	if c.ready() != nil {
 		return Stats{}
@@ -296,21 +297,20 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Healthy returns nil if the client can take and keep locks, and otherwise what is wrong. It
-// does no I/O. Use it for readiness probes, not liveness probes: a restart repairs nothing and
-// loses the held locks.
+// Healthy returns nil if the client can acquire and keep locks, and otherwise an error that says
+// what is wrong. It does no I/O. Use it for readiness probes, not for liveness probes: a restart
+// repairs nothing and loses the held locks.
 //
-// The error matches [ErrUnavailable] if there is no connection, if the renewal of a held lock
-// is overdue or was refused, or if no write has been acknowledged for 5 s since one went
-// unanswered or was refused for any reason but a conflict. The next acknowledgement ends that
-// state, and so does a minute without writes. A write refused for lack of permission does not
-// count. The error matches kvstore.ErrBucketConfig or kvstore.ErrNotFound if the bucket was
-// changed or deleted, kvstore.ErrFull if it has no room for new locks, and [ErrClosed] after
-// Close.
+// The error matches [ErrUnavailable] if there is no connection, or if the renewal of a held lock
+// is overdue or was refused. It also does if a write that was sent at least 5 s ago was refused
+// or has had no answer, and no later one has been acknowledged. The next acknowledgement ends
+// that state, and so does a minute without writes. Refusals for a conflict or for lack of
+// permission do not count.
 //
-// The client checks the settings after each reconnect, every 2 minutes while it takes locks,
-// and every 5 minutes while it holds one or waits. While they are unsafe it grants no lock,
-// warns its holders ([EarlyWarning]), and checks every 5 s.
+// The error matches kvstore.ErrBucketConfig or kvstore.ErrNotFound if the bucket was changed or
+// deleted, kvstore.ErrFull if it has no room for new locks, and [ErrClosed] after Close. While
+// the settings are unsafe, the client grants no lock and warns its holders ([EarlyWarning]). How
+// soon it notices is in docs/operate/bucket-changes.md.
 func (c *Client) Healthy() error {
 	if err := c.ready(); err != nil {
 		return err
@@ -318,18 +318,18 @@ func (c *Client) Healthy() error {
 	return c.session.Healthy()
 }
 
-// Close stops taking locks, fails the waiters with [ErrClosed], and waits until the holders
-// have unlocked or ctx ends. If ctx has already ended, as after a signal, Close does not wait
-// for any holder. It then ends the contexts of the remaining locks with the cause [ErrClosed],
-// and leaves their records to the TTL, because their work may still be stopping.
+// Close stops granting locks, fails the waiters with [ErrClosed], and waits until the holders
+// have unlocked or ctx ends. It then ends the contexts of the remaining locks with the cause
+// [ErrClosed], but leaves their records to the TTL, because their work may still be stopping. If
+// ctx has already ended, as after a signal, Close does not wait for any holder.
 //
-// Call Close before the connection is closed or drained: otherwise other clients wait for the
-// TTL of each held or idle lock. Close waits for pending calls to an observer, up to the
-// release timeout, unless an observer or an [EarlyWarning] calls it. The connection stays
-// open.
+// Close returns nil if no lock was left. Otherwise the error matches ctx's and names up to ten
+// of the locks. Further calls wait for the first one and name the same locks. A nil ctx is
+// refused with [ErrInvalid].
 //
-// It returns nil if no lock was left. Otherwise the error matches ctx's and names up to ten of
-// the locks. Further calls return the same result. A nil ctx is refused with [ErrInvalid].
+// Call Close before closing or draining the connection, which Close leaves open. Otherwise other
+// clients wait for the TTL of each held or idle lock. Close waits for pending observer calls, up
+// to the release timeout, unless an observer or an [EarlyWarning] calls it.
 func (c *Client) Close(ctx context.Context) error {
 	if err := c.readyFor(ctx); err != nil {
 		return err
@@ -340,7 +340,7 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	slices.Sort(left)
 	err := fmt.Errorf("closed with locks still held: %s", shortList(left, 10))
-	if ctx.Err() != nil { // not the context of another Close
+	if ctx.Err() != nil { // nil if another Close's context ended the wait
 		err = fmt.Errorf("%w: %w", err, plain.EndOf(ctx))
 	}
 	return err
@@ -361,7 +361,7 @@ func shortList(names []string, most int) string {
 	return b.String()
 }
 
-// Join builds a lock's name from parts that may hold any bytes. Different parts give different
-// names, and each part stays a single token for wildcards: Join("tenant", "a.b") is one token
-// below "tenant".
+// Join builds a lock's name from parts that may contain any bytes. Different parts give
+// different names, and each part is a single token to wildcards: Join("tenant", "a.b") is one
+// token below "tenant".
 func Join(parts ...string) string { return record.JoinName(parts) }

@@ -13,67 +13,69 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Errors to branch on with errors.Is.
+// Errors to match with errors.Is.
 var (
-	// ErrLocked: a one-shot acquire found the lock held, or clients queued for it. The error is
-	// a *[LockedError].
+	// ErrLocked means that a one-shot acquire found the lock held or clients queued for it. The
+	// error is a *[LockedError].
 	ErrLocked = call.ErrLocked
-	// ErrTimeout: the wait ended, because the context ended or [MaxWait] passed. The error
-	// is a *[TimeoutError].
+	// ErrTimeout means that an acquire gave up because its context ended or [MaxWait] passed.
+	// The error is a *[TimeoutError].
 	ErrTimeout = call.ErrTimeout
-	// ErrLost: the lock ended without an Unlock, before a planned end.
+	// ErrLost means that the lock ended without an Unlock and before any planned end.
 	ErrLost = session.ErrLost
-	// ErrBroken: an operator ended the lock. It matches [ErrLost] too.
+	// ErrBroken means that an operator broke the lock. It also matches [ErrLost].
 	ErrBroken = session.ErrBroken
-	// ErrReleased: the lock was unlocked, or the claim to be broken has already ended.
+	// ErrReleased means that the lock was unlocked, or that a claim to be broken had already
+	// ended.
 	ErrReleased = session.ErrReleased
-	// ErrEnded: an [Until] lock was held to its planned end. It does not match
+	// ErrEnded means that an [Until] lock was held to its planned end. It does not match
 	// [ErrLost].
 	ErrEnded = session.ErrEnded
-	// ErrHandedOff: the holder handed the lock over with [Lock.Handoff]. It matches
-	// [ErrReleased] too.
+	// ErrHandedOff means that the holder handed the lock over with [Lock.Handoff]. It also
+	// matches [ErrReleased].
 	ErrHandedOff = session.ErrHandedOff
-	// ErrNotHandedOver: the handle has nothing to adopt; see [Client.Adopt].
+	// ErrNotHandedOver means that there is nothing to adopt: see [Client.Adopt].
 	ErrNotHandedOver = call.ErrNotHandedOver
-	// ErrClosed: the client was closed.
+	// ErrClosed means that the client was closed.
 	ErrClosed = bucket.ErrClosed
-	// ErrInvalid: an argument is invalid, and the error says which and why. A name that this
-	// client already uses for one kind of lock is invalid for another. Nothing was sent.
+	// ErrInvalid means that an argument is invalid and nothing was sent. The error says which
+	// one and why. A name that this client already uses for one kind of lock is invalid for
+	// another.
 	ErrInvalid = kvstore.ErrInvalid
-	// ErrUnavailable: the server gave no usable answer. The error also matches the context's
-	// error if, and only if, the context of the call ended before the answer.
+	// ErrUnavailable means that the server gave no usable answer. The error also matches the
+	// context's if, and only if, the call's context ended before the answer.
 	ErrUnavailable = bucket.ErrUnavailable
-	// ErrDone: the job of a [Client.Once] is done. The error matches [ErrLocked] too.
+	// ErrDone means that the job of a [Client.Once] is done. The error also matches [ErrLocked].
 	ErrDone = errors.New("the job is done")
-	// ErrPermission: the server refuses this user a subject that the lock needs, or the accounts do
-	// not export and import that subject.
+	// ErrPermission means that the server refuses this user a subject that the lock needs, or
+	// that the accounts do not export and import that subject.
 	ErrPermission = bucket.ErrPermission
 )
 
 // LockedError describes a lock that a one-shot acquire did not get. It matches [ErrLocked].
 type LockedError struct {
 	Name string
-	// Holder held the lock at some point during the call. It is nil if this library
-	// cannot read the record, or if the lock is free but clients are queued. For a
-	// semaphore it is one of the holders.
+	// Holder held the lock at some point during the call. It is nil if this library cannot read
+	// the record, or if the lock is free but clients are queued. For a semaphore it is one of
+	// several holders.
 	Holder *Holder
-	// Own is true when this client holds the lock itself.
+	// Own is true if this client itself holds the lock.
 	Own bool
-	// Done is true when Holder has done the job of a [Client.Once]. The lock is kept until
+	// Done is true if Holder has done the job of a [Client.Once]. The lock is kept until
 	// Holder.Expires.
 	Done bool
 	// Lingers is true if the holder's client may keep the lock idle ([Linger]). Idle is true if
-	// no goroutine was inside when that client wrote the record, up to a third of the TTL ago.
-	// [Client.Lock] gets an idle lock at once, but a one-shot acquire does not.
+	// no goroutine was using the lock when that client wrote the record, up to a third of the
+	// TTL ago. [Client.Lock] gets an idle lock immediately, but a one-shot acquire does not.
 	Lingers, Idle bool
 	// Queued is the number of waiting goroutines, including those of the holder's client. Each
-	// client writes its number when it renews its record: within 5 s if it is queued, and
-	// within a third of the TTL if it holds the lock. Until then a client in the queue counts
-	// as one waiter.
+	// client updates its number when it renews its record: within 5 s if it is queued, and
+	// within a third of the TTL if it holds the lock. Until then a queued client counts as one
+	// waiter.
 	Queued int
 
-	entry   record.Entry // of the holder
-	permits bool         // for a semaphore, whose holder is one of several
+	entry   record.Entry // the holder's record
+	permits bool         // the lock is a semaphore, which can have several holders
 }
 
 func (e *LockedError) Error() string {
@@ -109,27 +111,27 @@ func (e *LockedError) Error() string {
 	return b.String()
 }
 
-// Is makes the error match [ErrLocked], and [ErrDone] if the job is done.
+// Is reports whether target is [ErrLocked], or [ErrDone] if the job is done.
 func (e *LockedError) Is(target error) bool {
 	return target == ErrLocked || e.Done && target == ErrDone
 }
 
 // TimeoutError describes a wait that was given up. It matches [ErrTimeout], and the context's
-// error if that ended the wait. In an outage, that is, unless the server's last word was that
-// the lock is held or the caller is queued, it also matches [ErrUnavailable].
+// error if the context ended the wait. It also matches [ErrUnavailable], unless the last word
+// from the server was that the lock is held or the caller is queued.
 type TimeoutError struct {
 	Name   string
 	Waited time.Duration // from the call to giving up
 	// Holder held the lock when the client last read it. It is nil if unknown.
 	Holder *Holder
-	// Own is true when this client held the lock itself: in another goroutine, or in the caller,
-	// which then waited for itself.
+	// Own is true if this client itself held the lock: either in another goroutine, or in the
+	// caller, which then waited for itself.
 	Own bool
-	// Position is the place in the queue, from 1, when the client last read it. It is 0 if the
-	// client was not queued, or did not count because the queue was long.
+	// Position is the caller's place in the queue, from 1, when the client last read it. It is 0
+	// if the client was not queued, or did not determine its place because the queue was long.
 	Position int
 
-	entry record.Entry // of the holder
+	entry record.Entry // the holder's record
 	cause error
 }
 
@@ -156,16 +158,16 @@ func (e *TimeoutError) Error() string {
 	return b.String()
 }
 
-// Is makes the error match [ErrTimeout].
+// Is reports whether target is [ErrTimeout].
 func (e *TimeoutError) Is(target error) bool { return target == ErrTimeout }
 
-// Timeout returns true, as for a net.Error that is a timeout.
+// Timeout returns true. It is the method of net.Error.
 func (e *TimeoutError) Timeout() bool { return true }
 
-// Unwrap makes the error match the context's, and [ErrUnavailable] in an outage.
+// Unwrap returns the context's error, [ErrUnavailable] in an outage, or both.
 func (e *TimeoutError) Unwrap() error { return e.cause }
 
-// public converts internal errors into those documented here.
+// public converts internal errors into the documented ones.
 func public(err error) error {
 	if busy, ok := errors.AsType[*call.BusyError](err); ok {
 		h := busy.Holder
@@ -179,7 +181,7 @@ func public(err error) error {
 	switch {
 	case errors.Is(err, kvstore.ErrClosed) && !errors.Is(err, ErrClosed):
 		return fmt.Errorf("%w: %w", ErrClosed, err)
-	case errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, ErrUnavailable): // it cannot mean a free lock, which is no error
+	case errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, ErrUnavailable): // a missing record means a free lock, which is no error, so the bucket is missing
 		return fmt.Errorf("%w: %w: the bucket is gone", err, ErrUnavailable)
 	}
 	return err

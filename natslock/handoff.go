@@ -15,23 +15,23 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Handle names a lock handed over with [Lock.Handoff], for [Client.Adopt]. It travels to
-// another process as text. It is not a secret: any client that may write the lock's record can
-// adopt the lock.
+// Handle identifies a lock that was handed over with [Lock.Handoff], so that [Client.Adopt] can
+// take it. As text it can travel to another process. It is not a secret: any client that may
+// write the lock's record can adopt the lock.
 type Handle struct {
 	Name  string        // of the lock
-	ID    string        // of the claim that was handed over, as in [Holder.ID]
+	ID    string        // of the claim, as in [Holder.ID]
 	Token uint64        // the fencing token, which the adopted lock keeps
-	TTL   time.Duration // of the record left in the bucket, and of the adopted lock
+	TTL   time.Duration // of the record in the bucket, and by default of the adopted lock
 
 	kind record.Kind
 }
 
-// handleText begins the text of every handle.
+// handleText is the prefix of every marshaled handle.
 const handleText = "natslock-handle-1"
 
-// MarshalText returns the handle as one word of printable characters. The error matches
-// [ErrInvalid] for a handle that was not made by Handoff.
+// MarshalText encodes the handle as one word of printable characters. The error matches
+// [ErrInvalid] if Handoff did not return the handle.
 func (h Handle) MarshalText() ([]byte, error) {
 	if err := h.check(); err != nil {
 		return nil, err
@@ -43,7 +43,8 @@ func (h Handle) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%s:%s:%s:%s:%d:%d", handleText, h.kind, encoded, h.ID, h.Token, int64(h.TTL/time.Second)), nil
 }
 
-// UnmarshalText reads the text of a handle. If the error matches [ErrInvalid], h is unchanged.
+// UnmarshalText decodes the text of a handle. The error matches [ErrInvalid] and leaves h
+// unchanged.
 func (h *Handle) UnmarshalText(text []byte) error {
 	fields := strings.Split(string(text), ":")
 	if len(fields) != 6 || fields[0] != handleText {
@@ -65,7 +66,7 @@ func (h *Handle) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// check refuses a handle that was not made by Handoff.
+// check refuses a handle that no Handoff can have returned.
 func (h Handle) check() error {
 	if h.kind != record.Mutex && h.kind != record.RW || h.Name == "" || h.ID == "" || strings.Contains(h.ID, ":") || h.Token == 0 || h.TTL < time.Second {
 		return fmt.Errorf("handle: %w: no Handoff has made it", ErrInvalid)
@@ -73,19 +74,18 @@ func (h Handle) check() error {
 	return nil
 }
 
-// Handoff ends the lock here and leaves it in the bucket, with its fencing token, for a client
-// that adopts it with the handle, in this process, in another or in a later one
-// ([Client.Adopt]). The lock's context ends first, with a cause that matches [ErrHandedOff]:
-// stop the work before the call. No one else gets the lock for one TTL, and it can be adopted
-// until a margin before that. Waiters keep waiting. If an operator breaks the lock, no one can
-// adopt it.
+// Handoff ends the lock here but leaves its record in the bucket, so that a client in this
+// process or another one can adopt the lock and its fencing token: see [Client.Adopt]. The
+// lock's context ends first, with a cause that matches [ErrHandedOff], so stop the work before
+// the call. For one TTL nobody else gets the lock, and waiters keep waiting. It can be adopted
+// until a margin before the TTL ends, unless an operator breaks it.
 //
-// It returns the handle if the server confirmed the record inside the validity of the lock. A
+// Handoff returns the handle if the server confirmed the record within the lock's validity. A
 // later [Lock.Unlock] then does nothing and returns nil. Otherwise the error matches one of
 // these:
 //
-//   - [ErrInvalid]: a lock with [Until] or [MinHold], a reader and a semaphore permit cannot be
-//     handed over. The lock is still held.
+//   - [ErrInvalid]: the lock is a reader or a semaphore permit, or has [Until] or [MinHold]. It
+//     is still held.
 //   - only ctx's error: ctx had ended before the call. The lock is still held.
 //   - [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost] or [ErrBroken]: the lock had ended,
 //     or an operator broke it in the meantime, and the TTL frees it.
@@ -107,21 +107,21 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 	return Handle{kind: handed.Kind, Name: handed.Name, ID: handed.ID, Token: handed.Token, TTL: handed.TTL}, nil
 }
 
-// Adopt takes a lock handed over with [Lock.Handoff]. The lock has the token of the handle, an
-// ID of its own, and the handle's TTL unless opts set another. It is not renewed if the TTL is
-// longer than 24 h: see [NoRenew]. Adopt waits only for the server's answers, up to 5 s, or one
-// TTL if that is shorter.
+// Adopt acquires a lock that was handed over with [Lock.Handoff]. The lock keeps the handle's
+// token, but has a new ID. It also keeps the handle's TTL unless opts set another. A lock that
+// keeps a TTL longer than 24 h is not renewed: see [NoRenew]. Adopt waits only for the server's
+// answers, up to 5 s, or one TTL if that is shorter.
 //
 // Adopt returns the held lock, or an error and no lock. If several calls use the same handle,
-// only one gets the lock. If there is nothing to adopt, the error matches [ErrNotHandedOver]
-// and says what the bucket has instead. It then also matches [ErrLocked] if the holder keeps
-// the lock or another claim has it, [ErrBroken] if an operator broke it, and [ErrLost] if the
-// record was removed or its validity is over. If the error matches [ErrUnavailable] or ctx's
-// error, the server may have applied the request, and the TTL frees the lock. Other errors are
-// those of [Client.TryLock].
+// only one gets the lock. If there is nothing to adopt, the error matches [ErrNotHandedOver] and
+// says what the bucket has instead. It then also matches [ErrLocked] if the holder kept the lock
+// or another claim has it, [ErrBroken] if an operator broke it, and [ErrLost] if the record was
+// removed or its validity is over. If the error matches [ErrUnavailable] or ctx's error, the
+// server may have applied the request, and the TTL frees the lock. Other errors are those of
+// [Client.TryLock].
 //
-// [Until], [Linger], [MinHold] and a handle not made by Handoff are refused with [ErrInvalid].
-// [MaxWait] has no effect.
+// [Until], [Linger], [MinHold] and a handle that Handoff did not return are refused with
+// [ErrInvalid]. [MaxWait] has no effect.
 func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock, error) {
 	if err := c.readyFor(ctx); err != nil {
 		return nil, fmt.Errorf("adopt lock %.512q: %w", h.Name, err)

@@ -9,12 +9,12 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Holder describes the holder of a lock in errors. Package admin shows more.
+// Holder describes the holder of a lock in an error. Package admin shows more. For an unreadable
+// record, Token and ID are derived from the revision.
 type Holder struct {
-	// Token is the fencing token. For an unreadable record it is derived from the revision.
+	// Token is the fencing token.
 	Token uint64
-	// ID names the claim, and is never reused. For an unreadable record it is derived from the
-	// revision.
+	// ID identifies the claim, and is never reused.
 	ID string
 	// Owner is the client's name: see [WithOwner].
 	Owner string
@@ -22,19 +22,19 @@ type Holder struct {
 	PID   int
 	// Since is the time of the grant by the holder's clock.
 	Since time.Time
-	// Expires is the time, by the server's clock, at which the server removes the record unless
-	// the holder renews it. Zero means never.
+	// Expires is the time, by the server's clock, at which the record is removed unless the
+	// holder renews it. Zero means never.
 	Expires time.Time
 	Meta    map[string]string // see [Meta]
 }
 
-// holderOf returns the holder that a record shows, or nil.
+// holderOf returns the holder that e describes, or nil if there is none.
 func holderOf(e record.Entry) *Holder {
 	if e.Zero() {
 		return nil
 	}
 	h := &Holder{Token: e.TokenOrTicket()}
-	if !e.Deleted && e.Record.TTL > 0 { // the TTL of a tombstone is not the lease's
+	if !e.Deleted && e.Record.TTL > 0 { // a tombstone's TTL is not the lease's
 		h.Expires = e.Time.Add(e.Record.TTL)
 	}
 	if e.Unreadable {
@@ -51,7 +51,7 @@ func holderOf(e record.Entry) *Holder {
 	return h
 }
 
-// knownHolder is holderOf for errors, which show an unknown holder as nil.
+// knownHolder is like holderOf, but returns nil for an unreadable record.
 func knownHolder(e record.Entry) *Holder {
 	if e.Unreadable {
 		return nil
@@ -59,10 +59,10 @@ func knownHolder(e record.Entry) *Holder {
 	return holderOf(e)
 }
 
-// describe names a holder, for the text of an error; e is its record.
+// describe returns the words that name h in an error. e is the holder's record.
 func describe(h Holder, e record.Entry) string {
 	s := h.Owner
-	if !strings.Contains(s, h.Host) { // the default owner names the host
+	if !strings.Contains(s, h.Host) { // the default owner includes the host
 		s += " on " + h.Host
 	}
 	s = plain.Text(s) + fmt.Sprintf(" (token %d)", h.Token)

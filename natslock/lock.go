@@ -11,16 +11,16 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Lock is a granted lock. Its holder must unlock it. If a Lock is dropped without Unlock, the
+// Lock is a granted lock, which its holder must unlock. If a Lock is dropped without Unlock, the
 // client logs a warning and stops renewing the lease. Do not copy a Lock.
 //
-// Methods of a zero Lock return an error that matches [ErrInvalid], an ended context, or zero
-// values.
+// The methods of a zero Lock return an error that matches [ErrInvalid], an ended context, or
+// zero values.
 type Lock struct {
 	_       noCopy
 	lease   cohort.Holding
 	cleanup runtime.Cleanup
-	self    *Lock // keeps the Lock, and so the lease, alive while there is a copy
+	self    *Lock // keeps the original Lock, and so the lease, alive while there is a copy
 }
 
 // noCopy makes go vet report copies of a Lock.
@@ -31,7 +31,7 @@ func (*noCopy) Unlock() {}
 
 var errNoLock = fmt.Errorf("%w: a natslock.Lock that no acquire has returned", ErrInvalid)
 
-// noLock is the holding of a zero Lock.
+// noLock is the lease of a zero Lock.
 type noLock struct{}
 
 func (noLock) Name() string                                     { return "" }
@@ -66,25 +66,26 @@ func (l *Lock) holding() cohort.Holding {
 // Name returns the lock's name.
 func (l *Lock) Name() string { return l.holding().Name() }
 
-// ID returns the unique id of this acquisition: the id of the claim ([Holder.ID]), followed by
-// a number if another goroutine of the client handed the lock on to this one, or reads
-// alongside it.
+// ID returns the unique ID of this acquisition: the claim's ID ([Holder.ID]), followed by a
+// number if another goroutine of the client passed the lock on to this one, or reads alongside
+// it.
 func (l *Lock) ID() string { return l.holding().ID() }
 
 // Token returns the fencing token. Tokens rise with every grant of the lock, even if the bucket
-// was deleted and created again. Renewals keep the token. A resource that refuses tokens below
-// the highest it has seen is safe from a holder that was paused past its validity. Tokens stay
-// below 2^53 until 2060, so JSON parsers that use doubles read them exactly.
+// was deleted and re-created, but not if it was restored from a backup. Renewals keep the token.
+// A resource that refuses tokens below the highest it has seen is safe from a holder that was
+// paused past its validity: see docs/guide/fencing.md. Tokens stay below 2^53 until 2060, so
+// JSON parsers that use doubles read them exactly.
 func (l *Lock) Token() uint64 { return l.holding().Token() }
 
 // Context returns a child of the acquire's context. It ends when the lock does, no later than
 // the validity, or when its parent ends. context.Cause returns an error that matches
 // [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost], [ErrBroken] or [ErrClosed]. If the
-// parent ended, the cause is the parent's, and the lock is still held.
+// parent ended first, the cause is the parent's, and the lock is still held.
 func (l *Lock) Context() context.Context { return l.holding().Context() }
 
-// Err returns nil while the lock is held and its context has not ended, and then the
-// cause.
+// Err returns nil while the lock is held and its context has not ended. After that it returns
+// the cause (see [Lock.Context]).
 func (l *Lock) Err() error {
 	if _, _, cause := l.holding().Status(); cause != nil {
 		return cause
@@ -92,8 +93,8 @@ func (l *Lock) Err() error {
 	return context.Cause(l.holding().Context())
 }
 
-// Remaining returns what is left of the validity, or 0 once the lock has ended. The time that
-// the machine sleeps counts as passed, if the platform has a clock for that.
+// Remaining returns how much of the validity is left, or 0 once the lock has ended. Time that
+// the machine spends asleep counts, on platforms that have a clock for it.
 func (l *Lock) Remaining() time.Duration {
 	_, left, cause := l.holding().Status()
 	if cause != nil {
@@ -102,17 +103,17 @@ func (l *Lock) Remaining() time.Duration {
 	return max(left, 0)
 }
 
-// Extend confirms the lock with the server now, with a new TTL, or the same one if ttl is 0. If
-// ctx never ends, Extend waits until the validity ends.
+// Extend renews the lock immediately, with a new TTL, or with the same one if ttl is 0. If ctx
+// never ends, Extend waits until the validity ends.
 //
-// It returns nil if the server confirmed the lock within the validity, which then starts when
-// this request was sent. The error matches [ErrInvalid] for a ttl outside the limits of [TTL],
-// for one whose validity is not longer than the [EarlyWarning], and for an [Until] lock. If the
-// lock has ended, the error is the cause (see [Lock.Context]).
+// Extend returns nil if the server confirmed the renewal within the validity, which then starts
+// anew when this request was sent. The error matches [ErrInvalid] for an [Until] lock, and for a
+// ttl that is outside the limits of [TTL] or whose validity is not longer than the
+// [EarlyWarning]. If the lock has ended, the error is the cause (see [Lock.Context]).
 //
 // If ctx had ended before the call, the error matches ctx's, and nothing was sent. If ctx ended
 // during the call, the error also matches [ErrUnavailable]: the server may have extended the
-// lock, but its validity stays as it was, or is shorter if ttl was.
+// lock, but the validity stays as it was, or gets shorter if ttl is.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	h := l.holding()
 	if ctx == nil && h != (noLock{}) {
@@ -124,12 +125,12 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 // SetMeta replaces the lock's metadata with m, within the limits of [Meta]. If ctx never ends,
-// SetMeta waits until the validity ends. If two calls are concurrent, the later one wins.
+// SetMeta waits until the validity ends. Of two concurrent calls, the later one wins.
 //
-// It returns nil if the server stored m within the validity, which the write renews. If the
-// lock has ended, the error is the cause (see [Lock.Context]). The error matches [ErrInvalid]
-// if m is too large, for an [Until] or [NoRenew] lock, and for a reader, because the readers of
-// a client share a record. The lock then keeps its metadata.
+// SetMeta returns nil if the server stored m within the validity, which the write renews. If the
+// lock has ended, the error is the cause (see [Lock.Context]). The error matches [ErrInvalid] if
+// m is too large, for an [Until] or [NoRenew] lock, and for a reader, because a client's readers
+// share a record. The lock then keeps its metadata.
 //
 // If ctx had ended before the call, the error matches ctx's, and nothing was sent. If ctx ended
 // during the call, the error also matches [ErrUnavailable], and the next renewal stores m if
@@ -144,35 +145,35 @@ func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 	return err
 }
 
-// Contended returns a channel that is closed when another client queues for the lock, or
-// another goroutine of this client waits for it: a hint to finish early. For a reader only
-// writers count. The channel is nil for a zero Lock, and stays open if no one queues before the
-// lock ends. Each call returns the same channel.
+// Contended returns a channel that is closed when another client queues for the lock, or another
+// goroutine of this client waits for it. Use it as a hint to finish early. For a reader only
+// writers count. The channel stays open if nobody queues before the lock ends, and is nil for a
+// zero Lock. Each call returns the same channel.
 //
 // Contended does not block. The first call makes the client subscribe to the queue and list it.
-// The client learns of a waiter at once, or within 5 s if the notification is lost.
+// The client learns of a waiter immediately, or within 5 s if the notification is lost.
 // [Client.TryLock] does not queue, so it does not close the channel. A user that may not read
-// the queue learns only of the goroutines of its client.
+// the queue learns only of its own client's goroutines.
 func (l *Lock) Contended() <-chan struct{} {
 	ch := l.holding().Contended()
 	runtime.KeepAlive(l)
 	return ch
 }
 
-// Unlock ends the lock's context and deletes its record. It waits for the server until ctx ends
-// or the release timeout passes (5 s by default, see [Tuning]). The release then continues in
-// the background. A ctx that is nil or had ended before the call is ignored, so a deferred
-// Unlock works. Further calls return the result of the first.
+// Unlock ends the lock's context, and then deletes its record. It waits for the server until ctx
+// ends or the release timeout passes (5 s by default, see [Tuning]), and then continues in the
+// background. A ctx that is nil or had ended before the call is ignored, so a deferred Unlock
+// works. Further calls return the result of the first.
 //
-// It returns nil if the call came inside the validity and nothing contradicts that. Otherwise
-// the error matches one of these:
+// Unlock returns nil if the call came within the validity and nothing shows that the lock had
+// been lost before. Otherwise the error matches one of these:
 //
 //   - [ErrLost] or [ErrBroken]: the lock had been lost, and other clients may have held it.
 //   - [ErrClosed]: [Client.Close] gave up waiting and ended the lock. Any later work was
 //     unprotected.
 //   - [ErrEnded]: the time of an [Until] lock was over. Any later work was unprotected.
-//   - [ErrUnavailable]: the lock was valid to the end, but the server did not confirm the
-//     release, so the next holder may have to wait for the TTL. The error matches ctx's too if,
+//   - [ErrUnavailable]: the lock was held until the call, but the server did not confirm the
+//     release, so the next holder may have to wait for the TTL. The error also matches ctx's if,
 //     and only if, ctx ended the wait, and nats.ErrConnectionClosed if the connection was
 //     closed.
 func (l *Lock) Unlock(ctx context.Context) error {
@@ -188,7 +189,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	return err
 }
 
-// retire ends the lock's context, and leaves its record to the TTL.
+// retire ends the lock's context and leaves the record to its TTL.
 func (l *Lock) retire() error {
 	l.cleanup.Stop()
 	err := l.holding().Retire()
@@ -196,9 +197,9 @@ func (l *Lock) retire() error {
 	return err
 }
 
-// Do runs fn with the lock's context, and unlocks when fn returns or panics. It returns fn's
-// error joined with that of [Lock.Unlock]. A nil fn is refused with [ErrInvalid], and the lock
-// stays held.
+// Do calls fn with the lock's context and the lock, and unlocks when fn returns or panics. It
+// returns fn's error joined with that of [Lock.Unlock]. A nil fn is refused with [ErrInvalid],
+// and the lock stays held.
 func (l *Lock) Do(fn func(ctx context.Context, l *Lock) error) error {
 	if l.holding() == (noLock{}) {
 		return errNoLock
@@ -209,7 +210,7 @@ func (l *Lock) Do(fn func(ctx context.Context, l *Lock) error) error {
 	return run(func() error { return fn(l.Context(), l) }, func() error { return l.Unlock(l.Context()) })
 }
 
-// run calls fn, and then unlock even if fn panics. It joins their errors.
+// run calls fn and then unlock, even if fn panics, and joins their errors.
 func run(fn, unlock func() error) (err error) {
 	returned := false
 	defer func() {

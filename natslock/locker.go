@@ -2,12 +2,13 @@ package natslock
 
 import "context"
 
-// Locker takes locks. Code that accepts a Locker instead of a *[Client] can be tested without a
-// server: package locktest has an in-memory Locker, and a test suite for your own. A *[Client]
-// is a Locker for mutexes, an RWLock of package rwlock is one for write locks, and its RLocker
-// one for read locks. The methods have the contracts of [Client.Lock], [Client.TryLock],
-// [Client.Do] and [Client.TryDo]. Code that calls [Client.Once] or [Client.LockAll] needs a
-// *[Client]; locktest has an in-memory one.
+// Locker is the interface of a *[Client] for mutexes, of an RWLock in package rwlock for write
+// locks, and of its RLocker for read locks. The methods have the contracts of [Client.Lock],
+// [Client.TryLock], [Client.Do] and [Client.TryDo].
+//
+// Code that accepts a Locker can be tested without a server: package locktest has an in-memory
+// Locker, and a test suite for your own. Code that calls [Client.Once] or [Client.LockAll] needs
+// a *[Client], which locktest has in memory too.
 type Locker interface {
 	Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error)
 	TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error)

@@ -22,10 +22,10 @@ const maxLockAll = 256
 // confirm the release of those it got.
 const giveBackWait = 250 * time.Millisecond
 
-// LockSet holds several mutexes granted by [Client.LockAll] or [Client.TryLockAll]. The
+// LockSet is a set of mutexes granted together by [Client.LockAll] or [Client.TryLockAll]. Its
 // holder must unlock it: see [Lock].
 //
-// Methods of a zero LockSet return an error that matches [ErrInvalid], an ended context, or
+// The methods of a zero LockSet return an error that matches [ErrInvalid], an ended context, or
 // zero values.
 type LockSet struct {
 	all    []*Lock // in the order of their encoded names
@@ -35,23 +35,21 @@ type LockSet struct {
 
 var errNoLocks = fmt.Errorf("%w: a natslock.LockSet that no acquire has returned", ErrInvalid)
 
-// LockAll takes the mutexes with these names, holding each until it has all of them. Like
-// [Client.Lock] it waits until ctx ends or [MaxWait] passes, which limits the whole call. ctx
-// is also the parent of [LockSet.Context].
-//
-// LockAll takes each name once, in the same order in every client, so calls that want the same
-// names do not deadlock, provided that the caller holds no other lock that such a call wants.
-// LockAll first tries all names at once, which takes one round trip if none is held or has a
-// queue. Otherwise it keeps the names that precede the first it did not get, releases the
-// rest, and waits for one name after another. The options apply to each lock. A [NoRenew]
-// lease can end while LockAll waits for another name.
-//
-// LockAll returns all locks, or an error and no lock. Before returning an error it releases
-// the locks it got, and waits up to 250 ms for the server to confirm that. If a lock is lost
-// or broken while LockAll waits for another one, the error matches the cause in [Lock.Context]
-// and names both. It matches [ErrInvalid] for an invalid name or option, no names or more than
-// 256, and [MinHold]: nothing was sent. Other errors are those of [Client.Lock], and name the
+// LockAll acquires the mutexes called names. It waits until ctx ends or [MaxWait] passes, which
+// limits the whole call. ctx is also the parent of [LockSet.Context]. The options apply to each
 // lock.
+//
+// Every client acquires names in the same order, each once, so such calls do not deadlock,
+// provided that the caller holds no other lock that another call wants. LockAll first tries all
+// names in one round trip. It then keeps those that precede the first it did not get, releases
+// the rest, and waits for one name after another. Meanwhile a [NoRenew] lease can end.
+//
+// LockAll returns all locks, or an error and no lock. Before returning an error it releases the
+// locks it got, and waits up to 250 ms for the server to confirm that. If a lock is lost or
+// broken while LockAll waits for another one, the error matches the cause in [Lock.Context] and
+// names both. It matches [ErrInvalid] for an invalid name or option, for no names or more than
+// 256, and for [MinHold]: nothing was sent. Other errors are those of [Client.Lock], and name
+// the lock.
 func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
 	if err != nil {
@@ -66,13 +64,12 @@ func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption
 	return g.result(g.lock())
 }
 
-// TryLockAll takes the mutexes with these names if all are free and have no queue. It never
-// queues. It asks for all at once: n names cost n messages and one round trip. If it does not
-// get all of them, it releases those it got.
+// TryLockAll acquires the mutexes called names if all are free and have no queue. It never
+// queues. n names cost n messages and one round trip.
 //
-// TryLockAll returns all locks, or the error from [Client.TryLock] for the first name that it
-// did not get, in the order of [Client.LockAll]. Limits, options and other errors are those of
-// [Client.LockAll]. [MaxWait] has no effect.
+// TryLockAll returns all locks, or releases those it got and returns the error of
+// [Client.TryLock] for the first name that it did not get, in the order of [Client.LockAll].
+// Limits, options and other errors are those of [Client.LockAll]. [MaxWait] has no effect.
 func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
 	if err != nil {
@@ -89,20 +86,20 @@ func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...LockOpt
 	return g.result(nil)
 }
 
-// gathering is an acquire of several locks in progress.
+// gathering is a call of LockAll or TryLockAll in progress.
 type gathering struct {
 	c     *Client
 	cfg   lockConfig
-	names []string // in the order in which they are taken
+	names []string // in the order of acquisition
 	begun time.Time
-	got   []*Lock // by name; nil if not held
+	got   []*Lock // one for each name; nil if not held
 	held  *LockSet
 
-	wait context.Context // of the acquires
+	wait context.Context // the context of the acquires
 	stop context.CancelCauseFunc
 }
 
-// gather checks the arguments, before any I/O.
+// gather checks the arguments without any I/O.
 func (c *Client) gather(ctx context.Context, names []string, opts []LockOption) (*gathering, error) {
 	fail := func(err error) (*gathering, error) {
 		return nil, fmt.Errorf("lock all of %d names: %w", len(names), err)
@@ -114,7 +111,7 @@ func (c *Client) gather(ctx context.Context, names []string, opts []LockOption) 
 	if err != nil {
 		return fail(err)
 	}
-	if cfg.req.MinHold != 0 { // or a lock that is given back would stay taken //safety:all-no-cooldown
+	if cfg.req.MinHold != 0 { // otherwise a lock that is given back would stay taken //safety:all-no-cooldown
 		return fail(invalid("MinHold", "does not go with several locks"))
 	}
 	if len(names) == 0 || len(names) > maxLockAll {
@@ -134,12 +131,13 @@ func (c *Client) gather(ctx context.Context, names []string, opts []LockOption) 
 	}
 	g.held.ctx, g.held.cancel = context.WithCancelCause(base)
 	g.wait, g.stop = context.WithCancelCause(ctx)
-	// Each lock's context ends only with that lock.
+	// Detach each lock's context from the wait, so that it ends only with its lock.
 	g.cfg.req.Kind, g.cfg.req.Detached = record.Mutex, true
 	return g, nil
 }
 
-// inOrder returns the names without duplicates, in the order in which all clients take them.
+// inOrder returns the names without duplicates, in the order in which every client acquires
+// them.
 func inOrder(names []string) ([]string, error) {
 	type key struct{ encoded, name string }
 	keys := make([]key, len(names))
@@ -150,7 +148,7 @@ func inOrder(names []string) ([]string, error) {
 		}
 		keys[i] = key{encoded, name}
 	}
-	// Two calls with different orders could each hold what the other waits for.
+	// In different orders, two calls could each hold what the other waits for.
 	slices.SortFunc(keys, func(a, b key) int { return strings.Compare(a.encoded, b.encoded) }) //safety:all-in-order
 	keys = slices.Compact(keys)
 	ordered := make([]string, len(keys))
@@ -160,7 +158,7 @@ func inOrder(names []string) ([]string, error) {
 	return ordered, nil
 }
 
-// lock takes the locks, waiting where it has to.
+// lock acquires the locks, and waits for those that are taken.
 func (g *gathering) lock() error {
 	n := 0
 	var back <-chan struct{}
@@ -178,7 +176,7 @@ func (g *gathering) lock() error {
 		if n < len(errs) && g.wait.Err() != nil && errors.Is(errs[n], ErrUnavailable) {
 			return g.failure(g.names[n], errs[n]) // the wait ended without an answer
 		}
-		// A client that waits for a name holds only smaller ones.
+		// While a client waits for a name, it holds only smaller ones.
 		back = g.giveBack(n) //safety:all-given-back
 	}
 	for ; n < len(g.names); n++ {
@@ -199,7 +197,7 @@ func (g *gathering) lock() error {
 	return nil
 }
 
-// try asks for all locks at once, and returns an error for each name.
+// try attempts all locks simultaneously, and returns one error per name.
 func (g *gathering) try() []error {
 	errs := make([]error, len(g.names))
 	var all sync.WaitGroup
@@ -216,20 +214,19 @@ func (g *gathering) take(name string, once bool) (*Lock, error) {
 	return g.c.take(g.wait, cfg)
 }
 
-// keep adds l to the locks that are held together: when l ends, so do the wait for
-// the others and the context of the set.
+// keep adds l to the set. When l ends, so do the set's context and the wait for the other locks.
 func (g *gathering) keep(l *Lock) {
 	g.held.all = append(g.held.all, l)
 	ctx, end, stop := l.Context(), g.held.cancel, g.stop
-	// The callback must not refer to l, so that a dropped handle is collected.
+	// The callback must not refer to l, or a dropped handle would never be collected.
 	context.AfterFunc(ctx, func() { //safety:all-end-together
 		end(context.Cause(ctx))
 		stop(context.Cause(ctx)) //safety:all-wait-together
 	})
 }
 
-// giveBack releases the locks from index n on, in the background. It closes the channel
-// when it is done.
+// giveBack releases the locks from index n on in the background, and closes the channel when it
+// is done.
 func (g *gathering) giveBack(n int) <-chan struct{} {
 	var all sync.WaitGroup
 	for i, l := range g.got[n:] {
@@ -246,7 +243,7 @@ func (g *gathering) giveBack(n int) <-chan struct{} {
 	return done
 }
 
-// result returns the result of the acquire. err is the error that ended it, or nil.
+// result returns the set, or releases all locks if err is not nil or one of them has ended.
 func (g *gathering) result(err error) (*LockSet, error) {
 	if err == nil {
 		if err = g.failure(g.names[len(g.names)-1], nil); err == nil {
@@ -269,8 +266,8 @@ func (g *gathering) result(err error) (*LockSet, error) {
 	return nil, err
 }
 
-// failure returns the whole acquire's error after the acquire of name returned err. The loss
-// of another lock takes precedence.
+// failure returns the error of the whole acquire after the acquire of name returned err. The
+// loss of another lock takes precedence.
 func (g *gathering) failure(name string, err error) error {
 	for _, l := range g.held.all {
 		if cause := l.Err(); cause != nil {
@@ -280,8 +277,7 @@ func (g *gathering) failure(name string, err error) error {
 	return err
 }
 
-// Names returns the names of the locks without duplicates, in the order in which LockAll takes
-// them.
+// Names returns the names of the locks without duplicates, in the order of acquisition.
 func (l *LockSet) Names() []string {
 	if l == nil {
 		return nil
@@ -293,9 +289,8 @@ func (l *LockSet) Names() []string {
 	return names
 }
 
-// Token returns the fencing token of the lock with this name, or 0 if it is not
-// among [LockSet.Names]. See [Lock.Token]. Only tokens of the same lock can be
-// compared.
+// Token returns the fencing token of the lock with this name, or 0 if the set has no such lock.
+// Only tokens of the same lock can be compared: see [Lock.Token].
 func (l *LockSet) Token(name string) uint64 {
 	if l == nil {
 		return 0
@@ -308,10 +303,10 @@ func (l *LockSet) Token(name string) uint64 {
 	return 0
 }
 
-// Context returns a child of the acquire's context. It ends when the first of the locks ends,
-// no later than its validity, when Unlock is called, or when its parent ends. context.Cause
-// returns the error of the lock that ended first, as [Lock.Context] does, or the parent's
-// cause: then the locks are still held.
+// Context returns a child of the acquire's context. It ends when the first of the locks ends, no
+// later than its validity, when Unlock is called, or when its parent ends. context.Cause returns
+// the cause in [Lock.Context] of the lock that ended first, or the parent's cause if the parent
+// ended first, in which case the locks are still held.
 func (l *LockSet) Context() context.Context {
 	if l == nil || l.ctx == nil {
 		return noContext
@@ -319,8 +314,8 @@ func (l *LockSet) Context() context.Context {
 	return l.ctx
 }
 
-// Err returns nil while all locks are held and their context has not ended, and then the cause
-// of a lock that has ended, or that of the context.
+// Err returns nil while all locks are held and the set's context has not ended. After that it
+// returns the cause of a lock that has ended, or that of the context.
 func (l *LockSet) Err() error {
 	if l == nil || l.ctx == nil {
 		return errNoLocks
@@ -340,10 +335,9 @@ func (l *LockSet) Err() error {
 	return context.Cause(l.ctx)
 }
 
-// Unlock ends the context and releases all locks at once. It waits and treats ctx as
-// [Lock.Unlock] does. It returns nil if the call came inside the validity of all locks and
-// nothing contradicts that, and otherwise the joined errors of [Lock.Unlock]. Further calls
-// return the result of the first.
+// Unlock ends the context and releases all locks simultaneously, with ctx as in [Lock.Unlock].
+// It returns nil if [Lock.Unlock] returns nil for each lock, and otherwise the joined errors.
+// Further calls return the result of the first.
 func (l *LockSet) Unlock(ctx context.Context) error {
 	if l == nil || l.ctx == nil {
 		return errNoLocks
@@ -364,8 +358,8 @@ func (l *LockSet) Unlock(ctx context.Context) error {
 	return plain.Join(errs...)
 }
 
-// Do runs fn with the context of the locks, and unlocks them when fn returns or panics. It
-// returns fn's error joined with that of [LockSet.Unlock]. A nil fn is refused with
+// Do calls fn with the context of the locks and the set, and unlocks the set when fn returns or
+// panics. It returns fn's error joined with that of [LockSet.Unlock]. A nil fn is refused with
 // [ErrInvalid], and the locks stay held.
 func (l *LockSet) Do(fn func(ctx context.Context, l *LockSet) error) error {
 	if l == nil || l.ctx == nil {

@@ -29,7 +29,7 @@ type config struct {
 	turn      time.Duration
 	lingering int
 	owner     string
-	pid       int // the process named in records; 0 for this one
+	pid       int // the process ID in records; 0 for that of this process
 	wrap      func(kv.KV) kv.KV
 }
 
@@ -70,8 +70,8 @@ func WithJetStream(js jetstream.JetStream) Option {
 	}
 }
 
-// WithBucket names the bucket, "natslock" by default: up to 240 letters, digits, '-' and '_'.
-// Locks in different buckets are different locks.
+// WithBucket sets the name of the bucket: up to 240 letters, digits, '-' and '_', "natslock" by
+// default. Locks in different buckets are different locks.
 func WithBucket(name string) Option {
 	return func(c *config) error {
 		if name == "" {
@@ -82,8 +82,8 @@ func WithBucket(name string) Option {
 	}
 }
 
-// WithReplicas sets the number of servers that store a bucket created by [New]: 1, 3 or 5, or
-// New returns [ErrInvalid]. The default is 3 on a cluster, so that locks survive the loss of a
+// WithReplicas sets how many servers store a bucket that [New] creates: 1, 3 or 5, or New
+// returns [ErrInvalid]. The default is 3 on a cluster, so that locks survive the loss of a
 // server, and 1 elsewhere. New never changes an existing bucket.
 func WithReplicas(n int) Option {
 	return func(c *config) error {
@@ -95,8 +95,8 @@ func WithReplicas(n int) Option {
 	}
 }
 
-// WithBucketConfig sets the storage, limits and placement of a bucket created by [New]: by
-// default file storage without a limit. [WithBucket] and [WithReplicas] take precedence. New
+// WithBucketConfig sets the storage, limits and placement of a bucket that [New] creates: by
+// default file storage without limits. [WithBucket] and [WithReplicas] take precedence. New
 // never changes an existing bucket.
 func WithBucketConfig(cfg kvstore.Config) Option {
 	return func(c *config) error {
@@ -105,8 +105,8 @@ func WithBucketConfig(cfg kvstore.Config) Option {
 	}
 }
 
-// WithCreate sets whether [New] may create a missing bucket, true by default. With false, New
-// returns an error that matches kvstore.ErrNotFound instead.
+// WithCreate sets whether [New] may create a missing bucket, true by default. If it may not, New
+// returns an error that matches kvstore.ErrNotFound.
 func WithCreate(allowed bool) Option {
 	return func(c *config) error {
 		c.create = allowed
@@ -114,10 +114,9 @@ func WithCreate(allowed bool) Option {
 	}
 }
 
-// WithTTL sets the lease of locks without a [TTL] of their own: 1 s to 24 h, rounded up to
-// whole seconds, 15 s by default. Anything else is refused with [ErrInvalid]. The TTL limits
-// how long a crashed holder keeps others out, and how long a holder survives without the
-// server.
+// WithTTL sets the TTL of locks without a [TTL] of their own: 1 s to 24 h, rounded up to whole
+// seconds, 15 s by default. Anything else is refused with [ErrInvalid]. The TTL limits how long
+// a crashed holder keeps others out, and how long a holder survives without the server.
 func WithTTL(d time.Duration) Option {
 	return func(c *config) (err error) {
 		c.session.TTL, err = clock.RoundTTL(d, false)
@@ -126,8 +125,8 @@ func WithTTL(d time.Duration) Option {
 }
 
 // WithOwner sets the holder's name that other clients see, up to 1024 bytes. It need not be
-// unique, and does not affect locking. The default is "name@host:pid" with the connection's
-// name (nats.Name), or "host:pid" if that is empty or longer than 128 bytes.
+// unique, and does not affect locking. The default is "name@host:pid", where name is the
+// connection's (nats.Name), or "host:pid" if that name is empty or longer than 128 bytes.
 func WithOwner(owner string) Option {
 	return func(c *config) error {
 		if len(owner) > 1024 {
@@ -138,10 +137,10 @@ func WithOwner(owner string) Option {
 	}
 }
 
-// WithLogger sets the logger for warnings. The default is [slog.Default] at the time of
-// [New]. The client warns of each held lock that is lost or broken, that the server refuses
-// to renew, or whose handle was dropped. It also warns of a bucket that has become unfit for
-// locks, and of settings that work but should be changed, such as one replica on a cluster.
+// WithLogger sets the logger for warnings. The default is [slog.Default] at the time of [New].
+// The client warns about each held lock that is lost or broken, whose renewal the server
+// refuses, or whose handle was dropped. It also warns about a bucket that has become unfit for
+// locks, and about settings that work but should be changed, such as one replica on a cluster.
 // It does not log errors that it returns, credentials, or values of records. A handler that
 // blocks does not delay held locks.
 func WithLogger(l *slog.Logger) Option {
@@ -154,29 +153,29 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// Tuning has settings that few services need. Zero keeps the default, and a value out of range
-// makes [New] return [ErrInvalid].
+// Tuning has settings that few services need. Zero keeps the default, and [New] refuses a value
+// out of range with [ErrInvalid].
 type Tuning struct {
-	// Turn limits the time after a grant in which the client hands the lock to its own
-	// goroutines that asked after another client had queued: 1 ms by default, 1 s at most. A
-	// client may wait one extra turn for each client ahead of it. Readers have no turn.
+	// Turn limits how long after a grant the client hands the lock to its own goroutines that
+	// asked after another client had queued: 1 ms by default, 1 s at most. A client may have to
+	// wait one extra turn for each client ahead of it. Readers have no turn.
 	//
-	// With a negative Turn each goroutine that wants a mutex or a write lock queues by
-	// itself. The goroutines of all clients are then served in the exact order in which they
-	// queue, each hand-over takes messages, and [Linger] is refused with [ErrInvalid], except
-	// for readers. For a semaphore, a negative Turn only removes the turn.
+	// With a negative Turn, each goroutine that wants a mutex or a write lock queues by itself.
+	// The goroutines of all clients are then served in the exact order in which they queue, but
+	// each hand-over takes messages, and [Linger] is refused with [ErrInvalid], except for
+	// readers. For a semaphore, a negative Turn only removes the turn.
 	Turn time.Duration
 	// WatchAfter is the age at which the client subscribes to the record of a held lock. The
-	// default of 1 s spares short critical sections the subscription. A client that is
-	// subscribed learns of a break at once, and otherwise at the next renewal. With less than
-	// a millisecond the client subscribes from the start, with a negative duration never.
+	// default of 1 s spares short critical sections the subscription. A subscribed client learns
+	// of a break immediately, and any other at its next renewal. A duration of less than a
+	// millisecond subscribes from the start, and a negative one never does.
 	WatchAfter time.Duration
 	// ReleaseTimeout limits how long [Lock.Unlock] waits for the server: 5 s by default,
 	// 1 h at most.
 	ReleaseTimeout time.Duration
-	// MaxLingering limits the locks that the client keeps idle for [Linger], 10,000 by
-	// default. Beyond it the client gives up the least recently used one. With a negative
-	// number it keeps none.
+	// MaxLingering limits how many locks the client keeps idle for [Linger], 10,000 by default.
+	// Beyond that the client gives up the least recently used one. With a negative number it
+	// keeps none.
 	MaxLingering int
 }
 
@@ -185,7 +184,7 @@ const (
 	maxReleaseTimeout = time.Hour
 )
 
-// WithTuning sets the nonzero fields of t.
+// WithTuning applies the nonzero fields of t.
 func WithTuning(t Tuning) Option {
 	return func(c *config) error {
 		switch {
