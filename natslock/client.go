@@ -25,8 +25,8 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Client acquires locks in one bucket. Create it with [New]; one per connection is enough. The
-// methods of a zero Client return an error that matches [ErrInvalid], or zero values.
+// Client acquires locks in one bucket. Create it with [New]; one per connection is enough.
+// Methods of a zero Client return an error that matches [ErrInvalid], or zero values.
 type Client struct {
 	session *session.Session
 	locks   *cohort.Client
@@ -59,15 +59,13 @@ func (c *Client) readyFor(ctx context.Context) error {
 
 // New opens the bucket and verifies that its settings are safe for locks. It creates a missing
 // bucket unless [WithCreate] forbids that. If ctx has no deadline, New waits up to 10 s for the
-// connection and the server. The error matches one of these:
+// connection and the server.
 //
-//   - [ErrInvalid]: an argument is invalid. For the bucket's name the error also matches
-//     kvstore.ErrInvalidKey.
-//   - [ErrPermission]: the server refuses this user a subject that New needs.
-//   - [ErrUnavailable]: there is no connection or no JetStream, or the bucket has no leader.
-//   - kvstore.ErrNotFound: the bucket is missing and may not be created.
-//   - kvstore.ErrBucketConfig: the bucket is unsafe for locks. The error names each setting and
-//     its repair.
+// The error matches [ErrInvalid] for an invalid argument, [ErrPermission], or [ErrUnavailable]
+// if there is no connection or no JetStream, or the bucket has no leader. It matches
+// kvstore.ErrNotFound if the bucket is missing and may not be created, and
+// kvstore.ErrBucketConfig if the bucket is unsafe for locks, in which case it names each setting
+// and its repair.
 //
 // The connection remains the caller's. Open it with nats.MaxReconnects(-1) and
 // nats.IgnoreAuthErrorAbort(): by default nats.go closes a connection for good after an outage
@@ -132,27 +130,24 @@ func (cfg config) client(kv kvstore.KV) *Client {
 // Lock returns the held lock, or an error and no lock. If the wait ended, the error is a
 // *[TimeoutError]. The error matches [ErrUnavailable] if the bucket no longer exists, the
 // connection is closed, or the servers answer but the stream has had no leader for 15 s. It
-// matches kvstore.ErrBucketConfig if the bucket's settings are no longer safe (see
-// [Client.Healthy]), and otherwise [ErrInvalid], [ErrPermission] or [ErrClosed].
+// matches kvstore.ErrBucketConfig if the bucket's settings are no longer safe, and otherwise
+// [ErrInvalid], [ErrPermission] or [ErrClosed].
 //
-// When a wait ends, Lock deletes its place in the queue, and waits up to 100 ms for the server
-// to confirm that. In an outage it returns immediately, and the place expires with its TTL of at
-// most 15 s. Lock outlives ctx only if the network accepts no bytes but has not failed yet:
-// nats.go then blocks for up to a minute. The contexts of held locks end in time even so.
+// When a wait ends, Lock gives the server up to 100 ms to confirm that its place in the queue is
+// deleted. In an outage it returns immediately, and the place expires within 15 s. Lock outlives
+// ctx only while the network accepts no bytes but has not failed, for up to a minute.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, record.Mutex, record.Exclusive, true, name, opts)
 }
 
 // TryLock acquires the mutex called name if it is free and has no queue, or has been free for a
 // second despite its queue. It never queues, and waits only for the server's answers: up to 5 s,
-// or one TTL if that is shorter. TryLock takes a lock that this client keeps idle, but not
-// another client's idle lock: see [Linger].
+// or one TTL if that is shorter. An idle lock of another client is not free: see [Linger].
 //
 // TryLock returns the held lock, or an error and no lock. If the lock is held or has a queue,
-// the error is a *[LockedError], which names the holder. If the server does not answer, the
-// error matches [ErrUnavailable]. If ctx ended, it matches [ErrTimeout] and ctx's error, and
-// also [ErrUnavailable] if ctx ended before the answer. The other errors are those of
-// [Client.Lock].
+// the error is a *[LockedError]. If the server does not answer, the error matches
+// [ErrUnavailable]. If ctx ended, it matches [ErrTimeout] and ctx's error, and also
+// [ErrUnavailable] if ctx ended before the answer. Other errors are those of [Client.Lock].
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, record.Mutex, record.Exclusive, false, name, opts)
 }
@@ -233,16 +228,15 @@ func (w *warning) give() {
 //
 // Do returns nil if fn returned nil and the lock was held until then. If the acquire fails, fn
 // does not run, and Do returns the acquire's error. Otherwise Do returns fn's error joined with
-// that of [Lock.Unlock]: if the result matches [ErrLost], fn may have overlapped another holder,
-// and if it matches [ErrEnded], fn outlasted an [Until] lock. A nil fn is refused with
-// [ErrInvalid].
+// that of [Lock.Unlock]. If that matches [ErrLost], [ErrClosed] or [ErrEnded], fn may have
+// overlapped another holder.
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	return under(ctx, c.Lock, name, fn, opts)
 }
 
-// TryDo is like [Client.Do], but acquires with [Client.TryLock]. If the lock was held or had a
-// queue, fn did not run, and the error is a *[LockedError]. If fn itself may return a
-// *[LockedError], have fn record that it ran.
+// TryDo is [Client.Do] with [Client.TryLock]. If the lock was held or had a queue, fn did not
+// run, and the error is a *[LockedError]. If fn itself may return a *[LockedError], have fn
+// record that it ran.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	return under(ctx, c.TryLock, name, fn, opts)
 }
@@ -297,20 +291,18 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Healthy returns nil if the client can acquire and keep locks, and otherwise an error that says
-// what is wrong. It does no I/O. Use it for readiness probes, not for liveness probes: a restart
-// repairs nothing and loses the held locks.
+// Healthy returns nil if the client can acquire and keep locks, and otherwise says what is
+// wrong. It does no I/O. Use it for readiness probes, not for liveness probes: a restart repairs
+// nothing and loses the held locks.
 //
-// The error matches [ErrUnavailable] if there is no connection, or if the renewal of a held lock
-// is overdue or was refused. It also does if a write that was sent at least 5 s ago was refused
-// or has had no answer, and no later one has been acknowledged. The next acknowledgement ends
-// that state, and so does a minute without writes. Refusals for a conflict or for lack of
-// permission do not count.
+// The error matches [ErrUnavailable] if there is no connection, if the renewal of a held lock is
+// overdue or was refused, or if a write is 5 s old and neither it nor a later one has been
+// acknowledged. Refusals for a conflict or for lack of permission do not count. It matches
+// kvstore.ErrBucketConfig or kvstore.ErrNotFound if the bucket was changed or deleted,
+// kvstore.ErrFull if it has no room for new locks, and [ErrClosed] after Close.
 //
-// The error matches kvstore.ErrBucketConfig or kvstore.ErrNotFound if the bucket was changed or
-// deleted, kvstore.ErrFull if it has no room for new locks, and [ErrClosed] after Close. While
-// the settings are unsafe, the client grants no lock and warns its holders ([EarlyWarning]). How
-// soon it notices is in docs/operate/bucket-changes.md.
+// While the bucket's settings are unsafe, the client grants no lock and warns its holders
+// ([EarlyWarning]). It can take up to 5 minutes to notice: see docs/operate/bucket-changes.md.
 func (c *Client) Healthy() error {
 	if err := c.ready(); err != nil {
 		return err
@@ -324,12 +316,11 @@ func (c *Client) Healthy() error {
 // ctx has already ended, as after a signal, Close does not wait for any holder.
 //
 // Close returns nil if no lock was left. Otherwise the error matches ctx's and names up to ten
-// of the locks. Further calls wait for the first one and name the same locks. A nil ctx is
-// refused with [ErrInvalid].
+// of the locks. Further calls wait for the first one and name the same locks.
 //
 // Call Close before closing or draining the connection, which Close leaves open. Otherwise other
-// clients wait for the TTL of each held or idle lock. Close waits for pending observer calls, up
-// to the release timeout, unless an observer or an [EarlyWarning] calls it.
+// clients wait for the TTL of each held or idle lock. Close also waits for pending observer
+// calls, up to the release timeout, unless an observer or an [EarlyWarning] calls it.
 func (c *Client) Close(ctx context.Context) error {
 	if err := c.readyFor(ctx); err != nil {
 		return err

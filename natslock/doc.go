@@ -18,49 +18,31 @@
 // caller must unlock. Run the work with [Lock.Context], and pass [Lock.Token] to the resource
 // that the work changes.
 //
-// The context of an acquire limits the wait, and because it is also the parent of the lock's
-// context, a deadline on it ends the work too. To limit only the wait, use [MaxWait], or
-// [Detached] to separate the two contexts.
+// The context of an acquire limits the wait and is also the parent of the lock's context, so a
+// deadline on it ends the work too. [MaxWait] limits only the wait, and [Detached] separates the
+// two contexts.
 //
 // # Outcomes
 //
-// An acquire returns a held lock, or an error and no lock. Errors match these sentinels with
-// errors.Is:
-//
-//   - [ErrLocked]: the lock is held or has a queue. Only one-shot acquires return it.
-//   - [ErrTimeout]: the context ended, or MaxWait passed. During an outage the error also
-//     matches [ErrUnavailable], so check for that first.
-//   - [ErrUnavailable]: the server gave no usable answer, the bucket no longer exists, or the
-//     connection is closed.
-//   - [ErrPermission]: the server refuses this user a subject that the lock needs.
-//   - [ErrClosed]: the client is closed.
-//   - [ErrInvalid]: an argument is invalid, and nothing was sent.
+// An acquire returns a held lock, or an error and no lock. In an outage a timeout matches both
+// [ErrTimeout] and [ErrUnavailable], so check for ErrUnavailable first. Invalid arguments,
+// including a nil context or function, are refused with [ErrInvalid], and nothing is sent.
 //
 // [Lock.Unlock] returns nil if the lock was held until the call and has been released. Otherwise
-// its error, like [Lock.Err] and the cause of [Lock.Context], tells how the lock ended:
-//
-//   - [ErrLost]: without an Unlock. The work may have overlapped another holder's. [ErrBroken],
-//     which reports a break by an operator, also matches ErrLost.
-//   - [ErrClosed]: [Client.Close] gave up waiting for the work. Any work done since then may
-//     have overlapped another holder's.
-//   - [ErrUnavailable], only from Unlock: the work did not overlap, but the server has not
-//     confirmed the release, so the next holder may have to wait for the TTL.
-//   - [ErrReleased], only from Err and Context: the lock was unlocked or handed over
-//     ([ErrHandedOff]).
-//   - [ErrEnded]: an [Until] lock reached its planned end. Any later work was unprotected.
+// its error, like [Lock.Err] and the cause of [Lock.Context], tells how the lock ended. After
+// [ErrLost], [ErrClosed] or [ErrEnded] the work may have overlapped another holder's. After
+// ErrUnavailable it did not, but the next holder may have to wait for the TTL.
 //
 // # Leases
 //
-// The TTL of a lock is 15 s by default and can be any whole number of seconds from 1 s to 24 h.
-// The client renews each lock three times per TTL, except for locks taken with [NoRenew] or
-// [Until].
+// The TTL of a lock is 15 s by default, and the client renews the lock three times per TTL. It
+// does not renew leases taken with [NoRenew] or [Until].
 //
-// A holder trusts its lease for less time than the server does. The lock's validity starts when
-// the client sends the write that the server then confirms, and ends a margin before the
-// server's lease does. The margin is a tenth of the TTL up to 1 s, or a thousandth of a TTL
-// above 1000 s. [Lock.Context] ends no later than the validity, so the context of a holder that
-// loses the server ends before another client can get the lock. A crashed holder keeps others
-// out until its TTL ends.
+// A lock is valid from the moment the client sends the write that the server then confirms,
+// until a margin before the server's lease ends: a tenth of the TTL up to 1 s, or a thousandth
+// of a TTL above 1000 s. [Lock.Context] ends no later than the validity, so a holder that loses
+// the server is told before another client can get the lock. A crashed holder keeps others out
+// until its TTL ends.
 //
 // At most one holder is inside its validity, provided that the client's clock drifts by less
 // than the margin (10% for a TTL up to 10 s, 6.7% for 15 s, 0.1% for 24 h), that the clocks of
@@ -73,9 +55,9 @@
 // A client can pass the queue after a crash or a pause, after a second without any change, or
 // within 100 ms of seeing the queue empty.
 //
-// Goroutines of one client that want the same lock share a place in the queue and pass the lease
-// on without a message, each with its own token. A goroutine that uses a different [TTL], or
-// [NoRenew], [Until] or [MinHold], queues by itself. See docs/guide/waiting.md.
+// Goroutines of one client share a place in the queue and pass the lease on without a message,
+// each with its own token. A goroutine that uses a different [TTL], or [NoRenew], [Until] or
+// [MinHold], queues by itself. See docs/guide/waiting.md.
 //
 // Locks are not reentrant: a client that takes a lock twice waits for itself. To take several
 // mutexes without the risk of a deadlock, use [Client.LockAll].
@@ -95,6 +77,5 @@
 // Clients and locks are safe for concurrent use.
 //
 // A name has 1 to 512 bytes: letters, digits, '-', '_', '/' and a dot between tokens count once,
-// most others three times. [Join] builds a name from arbitrary parts. Metadata and the owner's
-// name may take 14 KiB together.
+// most others three times. [Join] builds a name from arbitrary parts.
 package natslock

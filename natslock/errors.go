@@ -28,19 +28,18 @@ var (
 	// ErrReleased means that the lock was unlocked, or that a claim to be broken had already
 	// ended.
 	ErrReleased = session.ErrReleased
-	// ErrEnded means that an [Until] lock was held to its planned end. It does not match
-	// [ErrLost].
+	// ErrEnded means that an [Until] lock reached its planned end. It does not match [ErrLost].
 	ErrEnded = session.ErrEnded
-	// ErrHandedOff means that the holder handed the lock over with [Lock.Handoff]. It also
-	// matches [ErrReleased].
+	// ErrHandedOff means that [Lock.Handoff] handed the lock over. It also matches
+	// [ErrReleased].
 	ErrHandedOff = session.ErrHandedOff
 	// ErrNotHandedOver means that there is nothing to adopt: see [Client.Adopt].
 	ErrNotHandedOver = call.ErrNotHandedOver
-	// ErrClosed means that the client was closed.
+	// ErrClosed means that the client was closed. For a lock, [Client.Close] gave up waiting for
+	// it.
 	ErrClosed = bucket.ErrClosed
-	// ErrInvalid means that an argument is invalid and nothing was sent. The error says which
-	// one and why. A name that this client already uses for one kind of lock is invalid for
-	// another.
+	// ErrInvalid means that an argument is invalid and nothing was sent. A name that this client
+	// already uses for one kind of lock is invalid for another.
 	ErrInvalid = kvstore.ErrInvalid
 	// ErrUnavailable means that the server gave no usable answer. The error also matches the
 	// context's if, and only if, the call's context ended before the answer.
@@ -48,7 +47,7 @@ var (
 	// ErrDone means that the job of a [Client.Once] is done. The error also matches [ErrLocked].
 	ErrDone = errors.New("the job is done")
 	// ErrPermission means that the server refuses this user a subject that the lock needs, or
-	// that the accounts do not export and import that subject.
+	// that the accounts do not export and import it.
 	ErrPermission = bucket.ErrPermission
 )
 

@@ -16,8 +16,8 @@ import (
 )
 
 // Handle identifies a lock that was handed over with [Lock.Handoff], so that [Client.Adopt] can
-// take it. As text it can travel to another process. It is not a secret: any client that may
-// write the lock's record can adopt the lock.
+// take it, even in another process. It is not a secret: any client that may write the lock's
+// record can adopt the lock.
 type Handle struct {
 	Name  string        // of the lock
 	ID    string        // of the claim, as in [Holder.ID]
@@ -77,8 +77,8 @@ func (h Handle) check() error {
 // Handoff ends the lock here but leaves its record in the bucket, so that a client in this
 // process or another one can adopt the lock and its fencing token: see [Client.Adopt]. The
 // lock's context ends first, with a cause that matches [ErrHandedOff], so stop the work before
-// the call. For one TTL nobody else gets the lock, and waiters keep waiting. It can be adopted
-// until a margin before the TTL ends, unless an operator breaks it.
+// the call. For one TTL nobody else gets the lock. It can be adopted until a margin before the
+// TTL ends, unless an operator breaks it.
 //
 // Handoff returns the handle if the server confirmed the record within the lock's validity. A
 // later [Lock.Unlock] then does nothing and returns nil. Otherwise the error matches one of
@@ -88,10 +88,9 @@ func (h Handle) check() error {
 //     is still held.
 //   - only ctx's error: ctx had ended before the call. The lock is still held.
 //   - [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost] or [ErrBroken]: the lock had ended,
-//     or an operator broke it in the meantime, and the TTL frees it.
+//     or an operator broke it in the meantime. The TTL frees it.
 //   - [ErrUnavailable]: the server did not confirm the record before ctx ended, the release
-//     timeout passed ([Tuning]), or the validity was over. The lock has ended here, and the TTL
-//     frees it. The error matches ctx's if ctx ended.
+//     timeout passed, or the validity was over. The lock has ended here, and the TTL frees it.
 //   - [ErrClosed]: the client was closed.
 func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 	h := l.holding()
@@ -108,20 +107,16 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 }
 
 // Adopt acquires a lock that was handed over with [Lock.Handoff]. The lock keeps the handle's
-// token, but has a new ID. It also keeps the handle's TTL unless opts set another. A lock that
-// keeps a TTL longer than 24 h is not renewed: see [NoRenew]. Adopt waits only for the server's
-// answers, up to 5 s, or one TTL if that is shorter.
+// token, and its TTL unless opts set another, but has a new ID. If the TTL it keeps is longer
+// than 24 h, it is not renewed. Adopt waits only for the server's answers, up to 5 s, or one TTL
+// if that is shorter. It refuses [Until], [Linger] and [MinHold].
 //
 // Adopt returns the held lock, or an error and no lock. If several calls use the same handle,
-// only one gets the lock. If there is nothing to adopt, the error matches [ErrNotHandedOver] and
-// says what the bucket has instead. It then also matches [ErrLocked] if the holder kept the lock
-// or another claim has it, [ErrBroken] if an operator broke it, and [ErrLost] if the record was
-// removed or its validity is over. If the error matches [ErrUnavailable] or ctx's error, the
-// server may have applied the request, and the TTL frees the lock. Other errors are those of
-// [Client.TryLock].
-//
-// [Until], [Linger], [MinHold] and a handle that Handoff did not return are refused with
-// [ErrInvalid]. [MaxWait] has no effect.
+// only one gets the lock. If there is nothing to adopt, the error matches [ErrNotHandedOver],
+// and also [ErrLocked] if the holder kept the lock or another claim has it, [ErrBroken] if an
+// operator broke it, and [ErrLost] if the record was removed or its validity is over. If the
+// error matches [ErrUnavailable] or ctx's error, the server may have applied the request, and
+// the TTL frees the lock. Other errors are those of [Client.TryLock].
 func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock, error) {
 	if err := c.readyFor(ctx); err != nil {
 		return nil, fmt.Errorf("adopt lock %.512q: %w", h.Name, err)

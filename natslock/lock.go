@@ -12,10 +12,8 @@ import (
 )
 
 // Lock is a granted lock, which its holder must unlock. If a Lock is dropped without Unlock, the
-// client logs a warning and stops renewing the lease. Do not copy a Lock.
-//
-// The methods of a zero Lock return an error that matches [ErrInvalid], an ended context, or
-// zero values.
+// client logs a warning and stops renewing the lease. Do not copy a Lock. Methods of a zero Lock
+// return an error that matches [ErrInvalid], an ended context, or zero values.
 type Lock struct {
 	_       noCopy
 	lease   cohort.Holding
@@ -67,8 +65,7 @@ func (l *Lock) holding() cohort.Holding {
 func (l *Lock) Name() string { return l.holding().Name() }
 
 // ID returns the unique ID of this acquisition: the claim's ID ([Holder.ID]), followed by a
-// number if another goroutine of the client passed the lock on to this one, or reads alongside
-// it.
+// number if the client's goroutines share the claim and this one is not the first.
 func (l *Lock) ID() string { return l.holding().ID() }
 
 // Token returns the fencing token. Tokens rise with every grant of the lock, even if the bucket
@@ -79,9 +76,9 @@ func (l *Lock) ID() string { return l.holding().ID() }
 func (l *Lock) Token() uint64 { return l.holding().Token() }
 
 // Context returns a child of the acquire's context. It ends when the lock does, no later than
-// the validity, or when its parent ends. context.Cause returns an error that matches
-// [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost], [ErrBroken] or [ErrClosed]. If the
-// parent ended first, the cause is the parent's, and the lock is still held.
+// the validity, with a cause that matches [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost],
+// [ErrBroken] or [ErrClosed]. If its parent ends first, the cause is the parent's, and the lock
+// is still held.
 func (l *Lock) Context() context.Context { return l.holding().Context() }
 
 // Err returns nil while the lock is held and its context has not ended. After that it returns
@@ -94,7 +91,7 @@ func (l *Lock) Err() error {
 }
 
 // Remaining returns how much of the validity is left, or 0 once the lock has ended. Time that
-// the machine spends asleep counts, on platforms that have a clock for it.
+// the machine spends asleep counts, if the platform has a clock for it.
 func (l *Lock) Remaining() time.Duration {
 	_, left, cause := l.holding().Status()
 	if cause != nil {
@@ -108,12 +105,12 @@ func (l *Lock) Remaining() time.Duration {
 //
 // Extend returns nil if the server confirmed the renewal within the validity, which then starts
 // anew when this request was sent. The error matches [ErrInvalid] for an [Until] lock, and for a
-// ttl that is outside the limits of [TTL] or whose validity is not longer than the
-// [EarlyWarning]. If the lock has ended, the error is the cause (see [Lock.Context]).
+// ttl that [TTL] would refuse or whose validity is not longer than the [EarlyWarning]. If the
+// lock has ended, the error is the cause (see [Lock.Context]).
 //
-// If ctx had ended before the call, the error matches ctx's, and nothing was sent. If ctx ended
-// during the call, the error also matches [ErrUnavailable]: the server may have extended the
-// lock, but the validity stays as it was, or gets shorter if ttl is.
+// If ctx had ended before the call, the error matches only ctx's, and nothing was sent. If ctx
+// ended during the call, the error also matches [ErrUnavailable]: the server may have extended
+// the lock, but the validity stays as it was, or gets shorter if ttl is.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	h := l.holding()
 	if ctx == nil && h != (noLock{}) {
@@ -124,17 +121,17 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// SetMeta replaces the lock's metadata with m, within the limits of [Meta]. If ctx never ends,
-// SetMeta waits until the validity ends. Of two concurrent calls, the later one wins.
+// SetMeta replaces the lock's metadata with m, within the limits of [Meta], and renews the lock.
+// If ctx never ends, SetMeta waits until the validity ends. Of two concurrent calls, the later
+// one wins.
 //
-// SetMeta returns nil if the server stored m within the validity, which the write renews. If the
-// lock has ended, the error is the cause (see [Lock.Context]). The error matches [ErrInvalid] if
-// m is too large, for an [Until] or [NoRenew] lock, and for a reader, because a client's readers
-// share a record. The lock then keeps its metadata.
+// SetMeta returns nil if the server stored m within the validity. If the lock has ended, the
+// error is the cause (see [Lock.Context]). The error matches [ErrInvalid] if m is too large, for
+// an [Until] or [NoRenew] lock, and for a reader.
 //
-// If ctx had ended before the call, the error matches ctx's, and nothing was sent. If ctx ended
-// during the call, the error also matches [ErrUnavailable], and the next renewal stores m if
-// this request did not.
+// If ctx had ended before the call, the error matches only ctx's, and nothing was sent. If ctx
+// ended during the call, the error also matches [ErrUnavailable], and the next renewal stores m
+// if this request did not.
 func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 	h := l.holding()
 	if ctx == nil && h != (noLock{}) {
@@ -146,14 +143,13 @@ func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 }
 
 // Contended returns a channel that is closed when another client queues for the lock, or another
-// goroutine of this client waits for it. Use it as a hint to finish early. For a reader only
-// writers count. The channel stays open if nobody queues before the lock ends, and is nil for a
-// zero Lock. Each call returns the same channel.
+// goroutine of this client waits for it. Use it as a hint to finish early. The channel stays
+// open if nobody queues before the lock ends, and is nil for a zero Lock. For a reader only
+// writers count.
 //
-// Contended does not block. The first call makes the client subscribe to the queue and list it.
-// The client learns of a waiter immediately, or within 5 s if the notification is lost.
-// [Client.TryLock] does not queue, so it does not close the channel. A user that may not read
-// the queue learns only of its own client's goroutines.
+// Contended does not block. The client learns of a waiter immediately, or within 5 s if the
+// notification is lost, but never of a [Client.TryLock], which does not queue. A user that may
+// not read the queue learns only of its own client's goroutines.
 func (l *Lock) Contended() <-chan struct{} {
 	ch := l.holding().Contended()
 	runtime.KeepAlive(l)
@@ -174,8 +170,7 @@ func (l *Lock) Contended() <-chan struct{} {
 //   - [ErrEnded]: the time of an [Until] lock was over. Any later work was unprotected.
 //   - [ErrUnavailable]: the lock was held until the call, but the server did not confirm the
 //     release, so the next holder may have to wait for the TTL. The error also matches ctx's if,
-//     and only if, ctx ended the wait, and nats.ErrConnectionClosed if the connection was
-//     closed.
+//     and only if, ctx ended the wait.
 func (l *Lock) Unlock(ctx context.Context) error {
 	h := l.holding()
 	if h != (noLock{}) {
@@ -198,8 +193,7 @@ func (l *Lock) retire() error {
 }
 
 // Do calls fn with the lock's context and the lock, and unlocks when fn returns or panics. It
-// returns fn's error joined with that of [Lock.Unlock]. A nil fn is refused with [ErrInvalid],
-// and the lock stays held.
+// returns fn's error joined with that of [Lock.Unlock]. If fn is nil, the lock stays held.
 func (l *Lock) Do(fn func(ctx context.Context, l *Lock) error) error {
 	if l.holding() == (noLock{}) {
 		return errNoLock

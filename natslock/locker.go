@@ -2,13 +2,11 @@ package natslock
 
 import "context"
 
-// Locker is the interface of a *[Client] for mutexes, of an RWLock in package rwlock for write
-// locks, and of its RLocker for read locks. The methods have the contracts of [Client.Lock],
-// [Client.TryLock], [Client.Do] and [Client.TryDo].
-//
-// Code that accepts a Locker can be tested without a server: package locktest has an in-memory
-// Locker, and a test suite for your own. Code that calls [Client.Once] or [Client.LockAll] needs
-// a *[Client], which locktest has in memory too.
+// Locker is implemented by *[Client] for mutexes, and by RWLock and its RLocker in package
+// rwlock for write and read locks. The methods have the contracts of [Client]'s. Code that
+// accepts a Locker can be tested without a server, with the in-memory Locker of package
+// locktest. Code that calls [Client.Once] or [Client.LockAll] needs a *[Client], which locktest
+// has in memory too.
 type Locker interface {
 	Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error)
 	TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error)

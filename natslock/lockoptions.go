@@ -42,7 +42,7 @@ func lockConfigOf(opts []LockOption) (lockConfig, error) {
 }
 
 // TTL overrides the client's TTL for this lock: 1 s to 24 h, or up to 366 days with [NoRenew],
-// rounded up to whole seconds. Anything else is refused with [ErrInvalid].
+// rounded up to whole seconds.
 func TTL(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d < clock.MinTTL {
@@ -55,8 +55,7 @@ func TTL(d time.Duration) LockOption {
 
 // MaxWait limits the wait for the lock to d. After that the acquire returns a *[TimeoutError].
 // Unlike a deadline on the acquire's context, MaxWait does not end the work under the lock. By
-// default only the context limits the wait. A d that is not positive is refused with
-// [ErrInvalid]. One-shot acquires ignore MaxWait.
+// default only the context limits the wait. One-shot acquires ignore MaxWait.
 func MaxWait(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 {
@@ -69,8 +68,7 @@ func MaxWait(d time.Duration) LockOption {
 
 // Meta attaches metadata to the lock, which anyone who can read the bucket sees. [Lock.SetMeta]
 // replaces it. Metadata and the owner's name may take up to 14 KiB together, and no more than
-// the server's max_payload (1 MiB by default) less 416 bytes. Anything larger is refused with
-// [ErrInvalid].
+// the server's max_payload less 416 bytes.
 func Meta(m map[string]string) LockOption {
 	m = maps.Clone(m)
 	return func(c *lockConfig) error {
@@ -81,8 +79,7 @@ func Meta(m map[string]string) LockOption {
 
 // Until acquires a lock that ends at t, at most 365 days ahead, and is never renewed. The wait
 // for it also ends at t. The server frees it at Unlock, or else up to 2 s after t, or a
-// thousandth of the lock's length after t if that is more. A t in the past or too far ahead is
-// refused with [ErrInvalid], and so is a combination with [TTL] or [NoRenew].
+// thousandth of the lock's length after t if that is more. Until excludes [TTL] and [NoRenew].
 //
 // At t the lock ends as planned and is not lost: its context, and an Unlock after t, return an
 // error that matches [ErrEnded]. [Lock.Extend] does not move t.
@@ -113,16 +110,15 @@ const (
 // Linger makes the client keep the lock idle for up to d after the last Unlock, at most 1 h. The
 // client's next Lock then usually costs no message. Exclusion, order and tokens do not change.
 //
-// The client gives up an idle lock as soon as another client queues for it, a goroutine asks
-// with a different TTL or mode, the client is closed, or there are more than
-// [Tuning].MaxLingering. If the notification of a waiter is lost, it notices within 5 s. Where
-// notifications never arrive, the lock can stay idle for all of d: see docs/guide/waiting.md.
+// The client gives up an idle lock when another client queues for it, a goroutine asks with a
+// different TTL or mode, the client is closed, or there are more than [Tuning].MaxLingering. If
+// the notification of a waiter is lost, that takes up to 5 s, and up to d where notifications
+// never arrive: see docs/guide/waiting.md.
 //
 // An idle lock costs a renewal every third of its TTL and, if the client crashes, keeps others
-// out until its TTL ends. To another client's [Client.TryLock] it counts as held, and
-// [LockedError] says that it is idle. If several goroutines share the lock, the last to unlock
-// decides. Any other d is refused with [ErrInvalid], and so is Linger with [Until], [NoRenew],
-// [MinHold] or, except for readers, a negative [Tuning].Turn, and for a semaphore permit.
+// out until its TTL ends. To another client's [Client.TryLock] it counts as held. Linger
+// excludes [Until], [NoRenew], [MinHold], semaphore permits and, except for readers, a negative
+// [Tuning].Turn.
 func Linger(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxLinger {
@@ -133,20 +129,18 @@ func Linger(d time.Duration) LockOption {
 	}
 }
 
-// MinHold keeps others out for d after the grant, by the server's clock, however early the
-// holder unlocks. Use it for a short job that several replicas start at the same time: if their
-// clocks differ by less than d, the job runs once. See docs/guide/periodic.md.
+// MinHold keeps others out for d after the grant, by the server's clock and at most 12 h,
+// however early the holder unlocks. Use it for a short job that several replicas start at the
+// same time: if their clocks differ by less than d, the job runs once. See
+// docs/guide/periodic.md.
 //
 // An Unlock before d is over ends the lock's context, but leaves the record until then, with d
 // rounded up to whole seconds. It returns nil if the server has confirmed that. Others,
 // including goroutines of this client, get the lock up to about 1 s after d, or when an operator
-// breaks it immediately. A later Unlock releases the lock as usual.
+// breaks it immediately. The lock's TTL is at least d plus the margin, so others stay out for d
+// even if the client crashes or loses the lock.
 //
-// The lock's TTL is at least d plus the margin, and [Lock.Extend] does not shorten it, so others
-// stay out for d even if the client crashes or loses the lock.
-//
-// d is positive and at most 12 h, or the acquire returns [ErrInvalid]. MinHold is refused with
-// [Until] and [Linger], for readers and by [Client.LockAll].
+// MinHold excludes [Until], [Linger], readers and [Client.LockAll].
 func MinHold(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxMinHold {
@@ -169,12 +163,11 @@ func Detached() LockOption {
 // EarlyWarning calls fn when no more than d of the validity is left because the server confirms
 // no renewals, or when the client finds the bucket unfit (see [Client.Healthy]). A confirmation
 // re-arms the warning. Choose d well below two thirds of the TTL, which is what is left when a
-// renewal is due.
+// renewal is due. The acquire refuses a d that is not shorter than the validity of a new lease.
 //
 // fn runs immediately, on a goroutine of its own. It is not called while an earlier call is
-// still running, after the lock has ended, or for a dropped handle, and [Client.Close] does not
-// wait for it. The acquire returns [ErrInvalid] for a nil fn, and for a d that is not positive
-// or not shorter than the validity of a new lease. [Lock.Extend] refuses a TTL too short for d.
+// still running, after the lock has ended, or for a dropped handle. [Client.Close] does not wait
+// for it.
 func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || fn == nil {

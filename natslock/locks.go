@@ -24,9 +24,6 @@ const giveBackWait = 250 * time.Millisecond
 
 // LockSet is a set of mutexes granted together by [Client.LockAll] or [Client.TryLockAll]. Its
 // holder must unlock it: see [Lock].
-//
-// The methods of a zero LockSet return an error that matches [ErrInvalid], an ended context, or
-// zero values.
 type LockSet struct {
 	all    []*Lock // in the order of their encoded names
 	ctx    context.Context
@@ -35,9 +32,9 @@ type LockSet struct {
 
 var errNoLocks = fmt.Errorf("%w: a natslock.LockSet that no acquire has returned", ErrInvalid)
 
-// LockAll acquires the mutexes called names. It waits until ctx ends or [MaxWait] passes, which
-// limits the whole call. ctx is also the parent of [LockSet.Context]. The options apply to each
-// lock.
+// LockAll acquires the mutexes called names, at most 256. It waits until ctx ends or [MaxWait]
+// passes, which limits the whole call. ctx is also the parent of [LockSet.Context]. The options
+// apply to each lock, except that [MinHold] is refused.
 //
 // Every client acquires names in the same order, each once, so such calls do not deadlock,
 // provided that the caller holds no other lock that another call wants. LockAll first tries all
@@ -46,10 +43,8 @@ var errNoLocks = fmt.Errorf("%w: a natslock.LockSet that no acquire has returned
 //
 // LockAll returns all locks, or an error and no lock. Before returning an error it releases the
 // locks it got, and waits up to 250 ms for the server to confirm that. If a lock is lost or
-// broken while LockAll waits for another one, the error matches the cause in [Lock.Context] and
-// names both. It matches [ErrInvalid] for an invalid name or option, for no names or more than
-// 256, and for [MinHold]: nothing was sent. Other errors are those of [Client.Lock], and name
-// the lock.
+// broken while LockAll waits for another one, the error matches the cause in [Lock.Context].
+// Other errors are those of [Client.Lock], and name the lock.
 func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
 	if err != nil {
@@ -69,7 +64,7 @@ func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption
 //
 // TryLockAll returns all locks, or releases those it got and returns the error of
 // [Client.TryLock] for the first name that it did not get, in the order of [Client.LockAll].
-// Limits, options and other errors are those of [Client.LockAll]. [MaxWait] has no effect.
+// Limits and options are those of [Client.LockAll], but [MaxWait] has no effect.
 func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
 	if err != nil {
@@ -359,8 +354,8 @@ func (l *LockSet) Unlock(ctx context.Context) error {
 }
 
 // Do calls fn with the context of the locks and the set, and unlocks the set when fn returns or
-// panics. It returns fn's error joined with that of [LockSet.Unlock]. A nil fn is refused with
-// [ErrInvalid], and the locks stay held.
+// panics. It returns fn's error joined with that of [LockSet.Unlock]. If fn is nil, the locks
+// stay held.
 func (l *LockSet) Do(fn func(ctx context.Context, l *LockSet) error) error {
 	if l == nil || l.ctx == nil {
 		return errNoLocks

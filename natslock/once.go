@@ -12,24 +12,19 @@ const maxKeep = 365 * 24 * time.Hour
 
 // Once runs the job called name, unless a client is running it or has done it. The name includes
 // the key of the run, such as a date, a release or a batch, as in "report.2026-11-28". Once does
-// not wait, so call it repeatedly, for example every few minutes in each replica: see
-// docs/guide/periodic.md.
+// not wait, so call it every few minutes in each replica: see docs/guide/periodic.md.
 //
-// fn runs under the mutex of this name, as in [Client.TryDo]. If it returns nil, the job is
-// done: the lock stays for keep, 1 s to 365 days, and no client gets it. Choose a keep that
-// outlasts every call for this name. If fn returns an error or panics, the next call runs the
-// job again, and after a crash the next call after the TTL does. No two runs hold the lock at
-// the same time. A job that must not repeat the work of a crashed run has to record its progress
-// together with its data.
+// fn runs under the mutex of this name. If it returns nil, the job is done: the lock stays for
+// keep, 1 s to 365 days, and no client gets it. Choose a keep that outlasts every call for this
+// name. If fn returns an error, panics, unlocks l or hands it off, the next call runs the job
+// again, and after a crash the next call after the TTL does. No two runs hold the lock at the
+// same time, but a run can repeat work of a crashed one, so record progress together with its
+// data.
 //
 // Once returns nil if fn ran and the job is done. If fn did not run, the error is that of
 // [Client.TryLock]: it matches [ErrDone] and [ErrLocked] if the job is done, and only ErrLocked
 // while another call runs it. If fn ran, the error is fn's joined with that of [Lock.Unlock],
-// and the job may run again. [NoRenew], [Until], [Linger], [MinHold], a nil fn and any other
-// keep are refused with [ErrInvalid].
-//
-// To make a job run again, an operator breaks its lock immediately. If fn unlocks l or hands it
-// off, the job does not count as done.
+// and the job may run again. Once refuses [NoRenew], [Until], [Linger] and [MinHold].
 func (c *Client) Once(ctx context.Context, name string, keep time.Duration, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	cfg, err := c.onceConfig(ctx, keep, fn, opts)
 	if err != nil {

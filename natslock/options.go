@@ -82,9 +82,9 @@ func WithBucket(name string) Option {
 	}
 }
 
-// WithReplicas sets how many servers store a bucket that [New] creates: 1, 3 or 5, or New
-// returns [ErrInvalid]. The default is 3 on a cluster, so that locks survive the loss of a
-// server, and 1 elsewhere. New never changes an existing bucket.
+// WithReplicas sets how many servers store a bucket that [New] creates: 1, 3 or 5. The default
+// is 3 on a cluster, so that locks survive the loss of a server, and 1 elsewhere. New never
+// changes an existing bucket.
 func WithReplicas(n int) Option {
 	return func(c *config) error {
 		if n != 1 && n != 3 && n != 5 { // two servers are worse than one: the loss of either stops them
@@ -115,8 +115,8 @@ func WithCreate(allowed bool) Option {
 }
 
 // WithTTL sets the TTL of locks without a [TTL] of their own: 1 s to 24 h, rounded up to whole
-// seconds, 15 s by default. Anything else is refused with [ErrInvalid]. The TTL limits how long
-// a crashed holder keeps others out, and how long a holder survives without the server.
+// seconds, 15 s by default. The TTL limits how long a crashed holder keeps others out, and how
+// long a holder survives without the server.
 func WithTTL(d time.Duration) Option {
 	return func(c *config) (err error) {
 		c.session.TTL, err = clock.RoundTTL(d, false)
@@ -125,8 +125,8 @@ func WithTTL(d time.Duration) Option {
 }
 
 // WithOwner sets the holder's name that other clients see, up to 1024 bytes. It need not be
-// unique, and does not affect locking. The default is "name@host:pid", where name is the
-// connection's (nats.Name), or "host:pid" if that name is empty or longer than 128 bytes.
+// unique, and does not affect locking. The default is "name@host:pid" with the connection's name
+// (nats.Name), or "host:pid".
 func WithOwner(owner string) Option {
 	return func(c *config) error {
 		if len(owner) > 1024 {
@@ -138,11 +138,10 @@ func WithOwner(owner string) Option {
 }
 
 // WithLogger sets the logger for warnings. The default is [slog.Default] at the time of [New].
-// The client warns about each held lock that is lost or broken, whose renewal the server
-// refuses, or whose handle was dropped. It also warns about a bucket that has become unfit for
-// locks, and about settings that work but should be changed, such as one replica on a cluster.
-// It does not log errors that it returns, credentials, or values of records. A handler that
-// blocks does not delay held locks.
+// The client warns about each held lock that is lost, that the server refuses to renew, or whose
+// handle was dropped, and about bucket settings that are unsafe or should be changed. It logs no
+// errors that it returns, credentials or values of records. A handler that blocks does not delay
+// locks.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		if l == nil {
@@ -153,29 +152,27 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// Tuning has settings that few services need. Zero keeps the default, and [New] refuses a value
-// out of range with [ErrInvalid].
+// Tuning has settings that few services need. Zero keeps the default.
 type Tuning struct {
 	// Turn limits how long after a grant the client hands the lock to its own goroutines that
 	// asked after another client had queued: 1 ms by default, 1 s at most. A client may have to
 	// wait one extra turn for each client ahead of it. Readers have no turn.
 	//
 	// With a negative Turn, each goroutine that wants a mutex or a write lock queues by itself.
-	// The goroutines of all clients are then served in the exact order in which they queue, but
-	// each hand-over takes messages, and [Linger] is refused with [ErrInvalid], except for
-	// readers. For a semaphore, a negative Turn only removes the turn.
+	// All clients' goroutines are then served in the exact order in which they queue, but each
+	// hand-over takes messages, and [Linger] is refused except for readers. A semaphore only
+	// loses its turn.
 	Turn time.Duration
-	// WatchAfter is the age at which the client subscribes to the record of a held lock. The
-	// default of 1 s spares short critical sections the subscription. A subscribed client learns
-	// of a break immediately, and any other at its next renewal. A duration of less than a
-	// millisecond subscribes from the start, and a negative one never does.
+	// WatchAfter is the age at which the client subscribes to the record of a held lock, 1 s by
+	// default. A subscribed client learns of a break immediately, and any other at its next
+	// renewal. A duration of less than a millisecond subscribes from the start, and a negative
+	// one never does.
 	WatchAfter time.Duration
-	// ReleaseTimeout limits how long [Lock.Unlock] waits for the server: 5 s by default,
-	// 1 h at most.
+	// ReleaseTimeout limits how long [Lock.Unlock] waits for the server: 5 s by default, 1 h at
+	// most.
 	ReleaseTimeout time.Duration
-	// MaxLingering limits how many locks the client keeps idle for [Linger], 10,000 by default.
-	// Beyond that the client gives up the least recently used one. With a negative number it
-	// keeps none.
+	// MaxLingering limits how many locks the client keeps idle for [Linger], 10,000 by default,
+	// or none if negative. Beyond that the client gives up the least recently used one.
 	MaxLingering int
 }
 
