@@ -61,15 +61,14 @@ func (c *Client) readyFor(ctx context.Context) error {
 // bucket unless [WithCreate] forbids that. If ctx has no deadline, New waits up to 10 s for the
 // connection and the server.
 //
-// The error matches [ErrInvalid] for an invalid argument, [ErrPermission], or [ErrUnavailable]
-// if there is no connection or no JetStream, or the bucket has no leader. It matches
-// kvstore.ErrNotFound if the bucket is missing and may not be created, and
-// kvstore.ErrBucketConfig if the bucket is unsafe for locks, in which case it names each setting
-// and its repair.
+// The error matches [ErrInvalid], [ErrPermission], or [ErrUnavailable] if there is no connection
+// or no JetStream, or the bucket has no leader. It matches kvstore.ErrNotFound if the bucket is
+// missing and may not be created, and kvstore.ErrBucketConfig if the bucket is unsafe for locks,
+// with each setting and its repair.
 //
 // The connection remains the caller's. Open it with nats.MaxReconnects(-1) and
-// nats.IgnoreAuthErrorAbort(): by default nats.go closes a connection for good after an outage
-// of two minutes or a second refused login, and every later call then fails.
+// nats.IgnoreAuthErrorAbort(): by default nats.go closes it for good after an outage of two
+// minutes or a second refused login, and every later call fails.
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg, err := configOf(opts)
 	if err != nil {
@@ -133,21 +132,20 @@ func (cfg config) client(kv kvstore.KV) *Client {
 // matches kvstore.ErrBucketConfig if the bucket's settings are no longer safe, and otherwise
 // [ErrInvalid], [ErrPermission] or [ErrClosed].
 //
-// When a wait ends, Lock gives the server up to 100 ms to confirm that its place in the queue is
-// deleted. In an outage it returns immediately, and the place expires within 15 s. Lock outlives
-// ctx only while the network accepts no bytes but has not failed, for up to a minute.
+// When a wait ends, Lock takes up to 100 ms to leave the queue, and up to a minute if the
+// network accepts no bytes but has not failed.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, record.Mutex, record.Exclusive, true, name, opts)
 }
 
 // TryLock acquires the mutex called name if it is free and has no queue, or has been free for a
 // second despite its queue. It never queues, and waits only for the server's answers: up to 5 s,
-// or one TTL if that is shorter. An idle lock of another client is not free: see [Linger].
+// or one TTL if that is shorter. Another client's idle lock is not free: see [Linger].
 //
 // TryLock returns the held lock, or an error and no lock. If the lock is held or has a queue,
 // the error is a *[LockedError]. If the server does not answer, the error matches
 // [ErrUnavailable]. If ctx ended, it matches [ErrTimeout] and ctx's error, and also
-// [ErrUnavailable] if ctx ended before the answer. Other errors are those of [Client.Lock].
+// ErrUnavailable if ctx ended before the answer. Other errors are those of [Client.Lock].
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, record.Mutex, record.Exclusive, false, name, opts)
 }
@@ -228,8 +226,7 @@ func (w *warning) give() {
 //
 // Do returns nil if fn returned nil and the lock was held until then. If the acquire fails, fn
 // does not run, and Do returns the acquire's error. Otherwise Do returns fn's error joined with
-// that of [Lock.Unlock]. If that matches [ErrLost], [ErrClosed] or [ErrEnded], fn may have
-// overlapped another holder.
+// that of [Lock.Unlock], which says whether fn may have overlapped another holder.
 func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	return under(ctx, c.Lock, name, fn, opts)
 }
@@ -296,8 +293,7 @@ func (c *Client) Stats() Stats {
 // nothing and loses the held locks.
 //
 // The error matches [ErrUnavailable] if there is no connection, if the renewal of a held lock is
-// overdue or was refused, or if a write is 5 s old and neither it nor a later one has been
-// acknowledged. Refusals for a conflict or for lack of permission do not count. It matches
+// overdue or was refused, or if writes have gone unacknowledged for 5 s. It matches
 // kvstore.ErrBucketConfig or kvstore.ErrNotFound if the bucket was changed or deleted,
 // kvstore.ErrFull if it has no room for new locks, and [ErrClosed] after Close.
 //

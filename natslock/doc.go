@@ -45,19 +45,17 @@
 // until its TTL ends.
 //
 // At most one holder is inside its validity, provided that the client's clock drifts by less
-// than the margin (10% for a TTL up to 10 s, 6.7% for 15 s, 0.1% for 24 h), that the clocks of
-// the servers that store the bucket agree, that no acknowledged write is lost, and that no
-// operator breaks a lock immediately. See docs/guide/leases.md.
+// than the margin (10% for a TTL up to 10 s, 6.7% for 15 s, 0.1% for 24 h), the clocks of the
+// servers that store the bucket agree, no acknowledged write is lost, and no operator breaks a
+// lock immediately. See docs/guide/leases.md.
 //
 // # Waiting
 //
 // Clients are served in the order in which they queue, and so are the goroutines of one client.
 // A client can pass the queue after a crash or a pause, after a second without any change, or
-// within 100 ms of seeing the queue empty.
-//
-// Goroutines of one client share a place in the queue and pass the lease on without a message,
-// each with its own token. A goroutine that uses a different [TTL], or [NoRenew], [Until] or
-// [MinHold], queues by itself. See docs/guide/waiting.md.
+// within 100 ms of seeing the queue empty. Goroutines of one client share a place in the queue
+// and pass the lease on without a message, each with its own token. One that uses a different
+// [TTL], or [NoRenew], [Until] or [MinHold], queues by itself. See docs/guide/waiting.md.
 //
 // Locks are not reentrant: a client that takes a lock twice waits for itself. To take several
 // mutexes without the risk of a deadlock, use [Client.LockAll].
@@ -74,8 +72,7 @@
 //
 // # Concurrency and limits
 //
-// Clients and locks are safe for concurrent use.
-//
-// A name has 1 to 512 bytes: letters, digits, '-', '_', '/' and a dot between tokens count once,
-// most others three times. [Join] builds a name from arbitrary parts.
+// Clients and locks are safe for concurrent use. A name has 1 to 512 bytes: letters, digits,
+// '-', '_', '/' and a dot between tokens count once, most others three times. [Join] builds a
+// name from arbitrary parts.
 package natslock

@@ -15,11 +15,9 @@ import (
 
 // Errors to match with errors.Is.
 var (
-	// ErrLocked means that a one-shot acquire found the lock held or clients queued for it. The
-	// error is a *[LockedError].
+	// ErrLocked means that a one-shot acquire found the lock held or clients queued for it.
 	ErrLocked = call.ErrLocked
 	// ErrTimeout means that an acquire gave up because its context ended or [MaxWait] passed.
-	// The error is a *[TimeoutError].
 	ErrTimeout = call.ErrTimeout
 	// ErrLost means that the lock ended without an Unlock and before any planned end.
 	ErrLost = session.ErrLost
@@ -56,21 +54,18 @@ type LockedError struct {
 	Name string
 	// Holder held the lock at some point during the call. It is nil if this library cannot read
 	// the record, or if the lock is free but clients are queued. For a semaphore it is one of
-	// several holders.
+	// several.
 	Holder *Holder
 	// Own is true if this client itself holds the lock.
 	Own bool
-	// Done is true if Holder has done the job of a [Client.Once]. The lock is kept until
-	// Holder.Expires.
+	// Done is true if the job of a [Client.Once] is done. The lock is kept until Holder.Expires.
 	Done bool
 	// Lingers is true if the holder's client may keep the lock idle ([Linger]). Idle is true if
-	// no goroutine was using the lock when that client wrote the record, up to a third of the
-	// TTL ago. [Client.Lock] gets an idle lock immediately, but a one-shot acquire does not.
+	// the lock was idle when that client wrote the record, up to a third of the TTL ago.
 	Lingers, Idle bool
-	// Queued is the number of waiting goroutines, including those of the holder's client. Each
-	// client updates its number when it renews its record: within 5 s if it is queued, and
-	// within a third of the TTL if it holds the lock. Until then a queued client counts as one
-	// waiter.
+	// Queued is the number of waiting goroutines, including those of the holder's client. It
+	// lags by up to 5 s for clients in the queue, each of which first counts as one waiter, and
+	// by up to a third of the TTL for the holder's client.
 	Queued int
 
 	entry   record.Entry // the holder's record
@@ -116,18 +111,17 @@ func (e *LockedError) Is(target error) bool {
 }
 
 // TimeoutError describes a wait that was given up. It matches [ErrTimeout], and the context's
-// error if the context ended the wait. It also matches [ErrUnavailable], unless the last word
-// from the server was that the lock is held or the caller is queued.
+// error if that ended the wait. It also matches [ErrUnavailable], unless the last word from the
+// server was that the lock is held or the caller is queued.
 type TimeoutError struct {
 	Name   string
 	Waited time.Duration // from the call to giving up
 	// Holder held the lock when the client last read it. It is nil if unknown.
 	Holder *Holder
-	// Own is true if this client itself held the lock: either in another goroutine, or in the
-	// caller, which then waited for itself.
+	// Own is true if this client itself held the lock. If the caller did, it waited for itself.
 	Own bool
 	// Position is the caller's place in the queue, from 1, when the client last read it. It is 0
-	// if the client was not queued, or did not determine its place because the queue was long.
+	// if the client was not queued, or the queue was too long to count.
 	Position int
 
 	entry record.Entry // the holder's record

@@ -81,17 +81,15 @@ func (h Handle) check() error {
 // TTL ends, unless an operator breaks it.
 //
 // Handoff returns the handle if the server confirmed the record within the lock's validity. A
-// later [Lock.Unlock] then does nothing and returns nil. Otherwise the error matches one of
-// these:
+// later [Lock.Unlock] then does nothing and returns nil. The error matches [ErrInvalid] for a
+// reader, a semaphore permit, and a lock with [Until] or [MinHold], and only ctx's error if ctx
+// had ended before the call. The lock is then still held.
 //
-//   - [ErrInvalid]: the lock is a reader or a semaphore permit, or has [Until] or [MinHold]. It
-//     is still held.
-//   - only ctx's error: ctx had ended before the call. The lock is still held.
-//   - [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost] or [ErrBroken]: the lock had ended,
-//     or an operator broke it in the meantime. The TTL frees it.
-//   - [ErrUnavailable]: the server did not confirm the record before ctx ended, the release
-//     timeout passed, or the validity was over. The lock has ended here, and the TTL frees it.
-//   - [ErrClosed]: the client was closed.
+// After any other error the lock has ended here, and the TTL frees it. The error matches
+// [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost] or [ErrBroken] if the lock had ended or
+// an operator broke it in the meantime, [ErrUnavailable] if the server did not confirm the
+// record before ctx ended, the release timeout passed or the validity was over, and [ErrClosed]
+// if the client was closed.
 func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 	h := l.holding()
 	if ctx == nil && h != (noLock{}) {
@@ -107,16 +105,16 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 }
 
 // Adopt acquires a lock that was handed over with [Lock.Handoff]. The lock keeps the handle's
-// token, and its TTL unless opts set another, but has a new ID. If the TTL it keeps is longer
-// than 24 h, it is not renewed. Adopt waits only for the server's answers, up to 5 s, or one TTL
-// if that is shorter. It refuses [Until], [Linger] and [MinHold].
+// token, and its TTL unless opts set another, but has a new ID. A TTL of more than 24 h that it
+// keeps is not renewed. Adopt waits only for the server's answers, up to 5 s, or one TTL if that
+// is shorter. It refuses [Until], [Linger] and [MinHold].
 //
 // Adopt returns the held lock, or an error and no lock. If several calls use the same handle,
 // only one gets the lock. If there is nothing to adopt, the error matches [ErrNotHandedOver],
 // and also [ErrLocked] if the holder kept the lock or another claim has it, [ErrBroken] if an
 // operator broke it, and [ErrLost] if the record was removed or its validity is over. If the
-// error matches [ErrUnavailable] or ctx's error, the server may have applied the request, and
-// the TTL frees the lock. Other errors are those of [Client.TryLock].
+// error matches [ErrUnavailable] or ctx's error, the TTL frees the lock if the server applied
+// the request. Other errors are those of [Client.TryLock].
 func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock, error) {
 	if err := c.readyFor(ctx); err != nil {
 		return nil, fmt.Errorf("adopt lock %.512q: %w", h.Name, err)

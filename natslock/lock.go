@@ -105,8 +105,8 @@ func (l *Lock) Remaining() time.Duration {
 //
 // Extend returns nil if the server confirmed the renewal within the validity, which then starts
 // anew when this request was sent. The error matches [ErrInvalid] for an [Until] lock, and for a
-// ttl that [TTL] would refuse or whose validity is not longer than the [EarlyWarning]. If the
-// lock has ended, the error is the cause (see [Lock.Context]).
+// ttl that [TTL] or the [EarlyWarning] refuses. If the lock has ended, the error is the cause
+// (see [Lock.Context]).
 //
 // If ctx had ended before the call, the error matches only ctx's, and nothing was sent. If ctx
 // ended during the call, the error also matches [ErrUnavailable]: the server may have extended
@@ -122,16 +122,12 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 // SetMeta replaces the lock's metadata with m, within the limits of [Meta], and renews the lock.
-// If ctx never ends, SetMeta waits until the validity ends. Of two concurrent calls, the later
-// one wins.
+// Of two concurrent calls, the later one wins.
 //
-// SetMeta returns nil if the server stored m within the validity. If the lock has ended, the
-// error is the cause (see [Lock.Context]). The error matches [ErrInvalid] if m is too large, for
-// an [Until] or [NoRenew] lock, and for a reader.
-//
-// If ctx had ended before the call, the error matches only ctx's, and nothing was sent. If ctx
-// ended during the call, the error also matches [ErrUnavailable], and the next renewal stores m
-// if this request did not.
+// SetMeta returns nil if the server stored m within the validity. The error matches [ErrInvalid]
+// if m is too large, for an [Until] or [NoRenew] lock, and for a reader. If the lock has ended,
+// the error is the cause (see [Lock.Context]). ctx and its errors are as for [Lock.Extend], but
+// if ctx ended during the call, the next renewal stores m if this request did not.
 func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 	h := l.holding()
 	if ctx == nil && h != (noLock{}) {
@@ -144,11 +140,10 @@ func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 
 // Contended returns a channel that is closed when another client queues for the lock, or another
 // goroutine of this client waits for it. Use it as a hint to finish early. The channel stays
-// open if nobody queues before the lock ends, and is nil for a zero Lock. For a reader only
-// writers count.
+// open if nobody queues before the lock ends. For a reader only writers count.
 //
 // Contended does not block. The client learns of a waiter immediately, or within 5 s if the
-// notification is lost, but never of a [Client.TryLock], which does not queue. A user that may
+// notification is lost. A [Client.TryLock] does not queue and is not noticed. A user that may
 // not read the queue learns only of its own client's goroutines.
 func (l *Lock) Contended() <-chan struct{} {
 	ch := l.holding().Contended()
@@ -165,9 +160,8 @@ func (l *Lock) Contended() <-chan struct{} {
 // been lost before. Otherwise the error matches one of these:
 //
 //   - [ErrLost] or [ErrBroken]: the lock had been lost, and other clients may have held it.
-//   - [ErrClosed]: [Client.Close] gave up waiting and ended the lock. Any later work was
-//     unprotected.
-//   - [ErrEnded]: the time of an [Until] lock was over. Any later work was unprotected.
+//   - [ErrClosed]: [Client.Close] had ended the lock. Any later work was unprotected.
+//   - [ErrEnded]: an [Until] lock had ended as planned. Any later work was unprotected.
 //   - [ErrUnavailable]: the lock was held until the call, but the server did not confirm the
 //     release, so the next holder may have to wait for the TTL. The error also matches ctx's if,
 //     and only if, ctx ended the wait.

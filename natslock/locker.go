@@ -3,8 +3,8 @@ package natslock
 import "context"
 
 // Locker is implemented by *[Client] for mutexes, and by RWLock and its RLocker in package
-// rwlock for write and read locks. The methods have the contracts of [Client]'s. Code that
-// accepts a Locker can be tested without a server, with the in-memory Locker of package
+// rwlock for write and read locks. The methods have the contracts of [Client]'s. To test code
+// without a server, have it accept a Locker, and pass it the in-memory one from package
 // locktest. Code that calls [Client.Once] or [Client.LockAll] needs a *[Client], which locktest
 // has in memory too.
 type Locker interface {

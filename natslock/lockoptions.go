@@ -113,12 +113,11 @@ const (
 // The client gives up an idle lock when another client queues for it, a goroutine asks with a
 // different TTL or mode, the client is closed, or there are more than [Tuning].MaxLingering. If
 // the notification of a waiter is lost, that takes up to 5 s, and up to d where notifications
-// never arrive: see docs/guide/waiting.md.
+// never arrive. See docs/guide/waiting.md.
 //
-// An idle lock costs a renewal every third of its TTL and, if the client crashes, keeps others
-// out until its TTL ends. To another client's [Client.TryLock] it counts as held. Linger
-// excludes [Until], [NoRenew], [MinHold], semaphore permits and, except for readers, a negative
-// [Tuning].Turn.
+// If the client crashes, an idle lock keeps others out until its TTL ends. To another client's
+// [Client.TryLock] it counts as held. Linger excludes [Until], [NoRenew], [MinHold], semaphore
+// permits and, except for readers, a negative [Tuning].Turn.
 func Linger(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxLinger {
@@ -134,13 +133,11 @@ func Linger(d time.Duration) LockOption {
 // same time: if their clocks differ by less than d, the job runs once. See
 // docs/guide/periodic.md.
 //
-// An Unlock before d is over ends the lock's context, but leaves the record until then, with d
-// rounded up to whole seconds. It returns nil if the server has confirmed that. Others,
-// including goroutines of this client, get the lock up to about 1 s after d, or when an operator
-// breaks it immediately. The lock's TTL is at least d plus the margin, so others stay out for d
-// even if the client crashes or loses the lock.
-//
-// MinHold excludes [Until], [Linger], readers and [Client.LockAll].
+// An Unlock before d is over ends the lock's context, but leaves the record until then. It
+// returns nil if the server has confirmed that. Others, including goroutines of this client, get
+// the lock up to about 1 s after d, rounded up to whole seconds, or when an operator breaks it
+// immediately. The lock's TTL covers d, so others stay out even if the client crashes or loses
+// the lock. MinHold excludes [Until], [Linger], readers and [Client.LockAll].
 func MinHold(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxMinHold {
@@ -165,9 +162,9 @@ func Detached() LockOption {
 // re-arms the warning. Choose d well below two thirds of the TTL, which is what is left when a
 // renewal is due. The acquire refuses a d that is not shorter than the validity of a new lease.
 //
-// fn runs immediately, on a goroutine of its own. It is not called while an earlier call is
-// still running, after the lock has ended, or for a dropped handle. [Client.Close] does not wait
-// for it.
+// fn runs immediately, on a goroutine of its own, but not while an earlier call is still
+// running, after the lock has ended, or for a dropped handle. [Client.Close] does not wait for
+// it.
 func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || fn == nil {

@@ -36,10 +36,9 @@ var errNoLocks = fmt.Errorf("%w: a natslock.LockSet that no acquire has returned
 // passes, which limits the whole call. ctx is also the parent of [LockSet.Context]. The options
 // apply to each lock, except that [MinHold] is refused.
 //
-// Every client acquires names in the same order, each once, so such calls do not deadlock,
-// provided that the caller holds no other lock that another call wants. LockAll first tries all
-// names in one round trip. It then keeps those that precede the first it did not get, releases
-// the rest, and waits for one name after another. Meanwhile a [NoRenew] lease can end.
+// Every client acquires names in the same order, so such calls do not deadlock, provided that
+// the caller holds no other lock that another call wants. LockAll keeps the locks that it has
+// while it waits for the others. Meanwhile a [NoRenew] lease can end.
 //
 // LockAll returns all locks, or an error and no lock. Before returning an error it releases the
 // locks it got, and waits up to 250 ms for the server to confirm that. If a lock is lost or
@@ -63,7 +62,7 @@ func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption
 // queues. n names cost n messages and one round trip.
 //
 // TryLockAll returns all locks, or releases those it got and returns the error of
-// [Client.TryLock] for the first name that it did not get, in the order of [Client.LockAll].
+// [Client.TryLock] for the first name that it did not get, in the order of [LockSet.Names].
 // Limits and options are those of [Client.LockAll], but [MaxWait] has no effect.
 func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
@@ -298,10 +297,9 @@ func (l *LockSet) Token(name string) uint64 {
 	return 0
 }
 
-// Context returns a child of the acquire's context. It ends when the first of the locks ends, no
-// later than its validity, when Unlock is called, or when its parent ends. context.Cause returns
-// the cause in [Lock.Context] of the lock that ended first, or the parent's cause if the parent
-// ended first, in which case the locks are still held.
+// Context returns a child of the acquire's context. It ends when the first of the locks ends,
+// with the cause in its [Lock.Context], when Unlock is called, or when its parent ends. Then the
+// cause is the parent's, and the locks are still held.
 func (l *LockSet) Context() context.Context {
 	if l == nil || l.ctx == nil {
 		return noContext

@@ -155,13 +155,11 @@ func WithLogger(l *slog.Logger) Option {
 // Tuning has settings that few services need. Zero keeps the default.
 type Tuning struct {
 	// Turn limits how long after a grant the client hands the lock to its own goroutines that
-	// asked after another client had queued: 1 ms by default, 1 s at most. A client may have to
-	// wait one extra turn for each client ahead of it. Readers have no turn.
+	// asked after another client had queued: 1 ms by default, 1 s at most.
 	//
-	// With a negative Turn, each goroutine that wants a mutex or a write lock queues by itself.
-	// All clients' goroutines are then served in the exact order in which they queue, but each
-	// hand-over takes messages, and [Linger] is refused except for readers. A semaphore only
-	// loses its turn.
+	// With a negative Turn, each goroutine that wants a mutex or a write lock queues by itself,
+	// in the exact order, but each hand-over takes messages, and [Linger] is refused except for
+	// readers. A semaphore only loses its turn. See docs/guide/waiting.md.
 	Turn time.Duration
 	// WatchAfter is the age at which the client subscribes to the record of a held lock, 1 s by
 	// default. A subscribed client learns of a break immediately, and any other at its next
