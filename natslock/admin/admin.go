@@ -1,6 +1,6 @@
-// Package admin shows and breaks the locks of all clients of a bucket, for operators' tools and
-// monitoring: lockctl and natslock-exporter are built on it. A service that only takes locks does
-// not need it.
+// Package admin shows and breaks the locks of all clients of a bucket. It is for operators'
+// tools and monitoring, such as lockctl and natslock-exporter. A service that only takes locks
+// does not need it.
 //
 //	locks := admin.New(client) // client is a *natslock.Client
 //	for lock, err := range locks.List(ctx, "orders.>") {
@@ -9,8 +9,8 @@
 //
 // [Admin.List] and [Admin.Inspect] read locks, [Admin.Watch] yields events as they happen, and
 // [Admin.History] yields past events if the bucket has a history. [Admin.Break] ends a claim.
-// [Permissions] returns the subjects that a NATS user needs. [WithObserver] makes a client report
-// what its own locks do.
+// [Permissions] returns the subjects that a NATS user needs. [WithObserver] makes a client
+// report the events of its own locks.
 package admin
 
 import (
@@ -34,7 +34,8 @@ var (
 
 func init() { bridge.SetAdmin[*natslock.Client, *Holder, Info, Event](shown{}) }
 
-// shown gives packages election and mirror access that users do not have: see [bridge.InsideAdmin].
+// shown implements [bridge.InsideAdmin], which gives packages election and mirror access that
+// users do not have.
 type shown struct{}
 
 func (shown) Holder(ctx context.Context, c *natslock.Client, name string) (*Holder, uint64, error) {
@@ -61,14 +62,14 @@ func (shown) EventOf(c view.Change) Event {
 }
 
 // Admin reads, watches and breaks the locks of all clients of a bucket. Create it with [New].
-// Methods of a zero Admin, or one with a nil client, return an error that matches
+// Methods of a zero Admin, or of one with a nil client, return an error that matches
 // [natslock.ErrInvalid].
 type Admin struct {
 	c *natslock.Client
 }
 
-// New returns an Admin for the bucket of client c. It does no I/O, and the Admin does not need
-// to be closed: it ends with the client.
+// New returns an Admin for c's bucket. It does no I/O. An Admin does not need to be closed: it
+// ends with c.
 func New(c *natslock.Client) *Admin { return &Admin{c: c} }
 
 func (a *Admin) client() *natslock.Client {
@@ -78,16 +79,17 @@ func (a *Admin) client() *natslock.Client {
 	return a.c
 }
 
-// Inspect reads one lock. A free lock is not an error: its Info has neither holder nor queue.
+// Inspect returns the state of one lock. A free lock is not an error: its Info has neither a
+// holder nor a queue.
 //
 // The Info reflects every write that the server acknowledged before the call, and none that the
 // stream's leader has not applied, so a later acquire sees that state or a newer one. On a
 // bucket with replicas this requires a leader and the reads that [Access].OwnOnly withholds.
-// Without those reads, or if the leader has not caught up with a follower within a second, the
+// Without those reads, or if the leader does not catch up with a follower within a second, the
 // Info shows each record as the answering replica has it.
 //
-// The error matches [natslock.ErrInvalid], [natslock.ErrUnavailable] (even if no leader answers
-// within a second), [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
+// The error matches [natslock.ErrInvalid], [natslock.ErrUnavailable] (including when no leader
+// answers within a second), [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
 func (a *Admin) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
 	in, err := inside(ctx, a.client())
 	if err != nil {
@@ -100,11 +102,12 @@ func (a *Admin) Inspect(ctx context.Context, kind Kind, name string) (Info, erro
 	return infoOf(v), nil
 }
 
-// List reads the locks of all kinds that are held or waited for and whose names match a
-// pattern, ordered by name. A token of the pattern may be "*", and the last one ">" for the
-// rest of the name: ">" lists all locks. List reads the locks one after another, not as a
-// snapshot. An error ends the sequence: it matches [natslock.ErrInvalid] for a pattern that
-// matches no name, [natslock.ErrUnavailable] if no leader answers within a second,
+// List yields the locks of all kinds that are held or waited for and whose names match pattern,
+// ordered by name. A token of the pattern may be "*", and the last one ">" for the rest of the
+// name: ">" lists all locks. List reads one lock after another, so the result is not a snapshot.
+//
+// An error ends the sequence. It matches [natslock.ErrInvalid] for a pattern that matches no
+// name, [natslock.ErrUnavailable] (including when no leader answers within a second),
 // [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
 func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
@@ -119,16 +122,16 @@ func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error]
 	}
 }
 
-// RemoveOverdue removes records that the server has kept beyond their TTL, of locks whose names
-// match a pattern (see [Admin.List]): after some restarts a server keeps such records forever.
-// They keep no client out and only clutter lists, which mark them with [Holder.Overdue] and
-// [Waiter.Overdue]. RemoveOverdue removes up to limit of them, at least 1, one after another.
-// "lockctl doctor --repair" calls it.
+// RemoveOverdue deletes records that the server has kept beyond their TTL, which it does forever
+// after some restarts. It deletes up to limit of them, at least 1, one after another, for locks
+// whose names match pattern (see [Admin.List]). Overdue records keep no client out, but they
+// clutter lists, where [Holder.Overdue] and [Waiter.Overdue] mark them. "lockctl doctor
+// --repair" calls RemoveOverdue.
 //
-// It returns the number of records removed and the number left, even with an error. A record that
-// its client renews in the meantime counts as left and is not touched: the server compares
-// revisions. The error matches [natslock.ErrInvalid], [natslock.ErrUnavailable],
-// [natslock.ErrPermission], [natslock.ErrClosed] or the context's.
+// RemoveOverdue returns the number of records removed and the number left, even with an error.
+// If a client renews its record in the meantime, the record counts as left and is not touched,
+// because the server compares revisions. The error matches [natslock.ErrInvalid],
+// [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
 func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (removed, left int, err error) {
 	if limit < 1 {
 		return 0, 0, fmt.Errorf("remove overdue records of locks %.512q: %w: a limit of %d", pattern, record.ErrInvalidOption, limit)
@@ -144,36 +147,39 @@ func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (r
 	return removed, left, err
 }
 
-// BreakRequest names the claim that [Admin.Break] ends, and the reason.
+// BreakRequest says which claim [Admin.Break] ends, and why.
 type BreakRequest struct {
-	// Kind and Name name the lock.
+	// Kind and Name identify the lock.
 	Kind Kind
 	Name string
-	// ID names the claim: the [natslock.Holder.ID] of a holder or a reader, as
-	// returned by [Admin.Inspect] and [Admin.List].
+	// ID identifies the claim: the [natslock.Holder.ID] of a holder or a reader, as returned by
+	// [Admin.Inspect] and [Admin.List].
 	ID string
-	// Reason is shown to the holder, and by [Admin.Inspect], [Admin.List] and [Admin.Watch]: at
-	// most 1024 bytes.
+	// Reason is shown to the holder, and by [Admin.Inspect], [Admin.List] and [Admin.Watch]. It
+	// may have up to 1024 bytes.
 	Reason string
-	// Immediately lets the next client in at once, while the broken holder may still be working.
-	// This suspends mutual exclusion: two clients can work at the same time, and only resources
-	// that check fencing tokens stay safe. The broken holder's lock ends with a cause that
-	// matches [natslock.ErrBroken] if its client read or was notified of the break (see
-	// [natslock.Tuning]) before the next client had the lock. Otherwise its next renewal finds
-	// that another client has the lock. The lock then ends without delay, and the cause matches
-	// only [natslock.ErrLost]. A client that kept the lock idle learns of the break within 5 s.
+	// Immediately lets the next client in without waiting for the broken holder, which may still
+	// be working. This suspends mutual exclusion: two clients can work at the same time, and
+	// only resources that check fencing tokens stay safe.
+	//
+	// The broken holder's lock ends with a cause that matches [natslock.ErrBroken] if its client
+	// read or was notified of the break (see [natslock.Tuning]) before the next client got the
+	// lock. Otherwise the lock ends when its next renewal finds that another client has it, and
+	// the cause matches only [natslock.ErrLost]. A client that kept the lock idle learns of the
+	// break within 5 s.
 	Immediately bool
 }
 
-// Break ends one claim to a lock, the holder's or one reader's, and only ever the claim that
-// req names. The holder is notified and cannot renew its lease. Unless Immediately is set, no
-// other client gets in before the holder has unlocked or its lease would have ended anyway.
+// Break ends one claim to a lock, the holder's or one reader's, and never any claim other than
+// the one that req names. The holder is notified and cannot renew its lease. Unless
+// req.Immediately is set, no other client gets in before the holder has unlocked or its lease
+// would have ended anyway.
 //
-// It returns nil if the claim is broken, even by an earlier call. The error matches
-// [natslock.ErrReleased] if the claim has already ended, and [natslock.ErrInvalid] for a
-// request without an ID or with too long a Reason: nothing was sent. It matches
-// [natslock.ErrUnavailable], [natslock.ErrPermission] or ctx's error if the client does not
-// know whether the claim is broken.
+// Break returns nil if the claim is broken, even if an earlier call broke it. The error matches
+// [natslock.ErrReleased] if the claim has already ended, and [natslock.ErrInvalid] if req has no
+// ID or too long a Reason, in which case nothing was sent. If it matches
+// [natslock.ErrUnavailable], [natslock.ErrPermission] or ctx's error, the claim may or may not
+// be broken.
 func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 	in, err := inside(ctx, a.client())
 	if err != nil {

@@ -15,40 +15,41 @@ import (
 type EventType int
 
 const (
-	// EventQueued: a client began to wait.
+	// EventQueued means that a client began to wait.
 	EventQueued EventType = iota + 1
-	// EventGranted: a client got the lock.
+	// EventGranted means that a client got the lock.
 	EventGranted
-	// EventRenewed: the server confirmed a renewal.
+	// EventRenewed means that the server confirmed a renewal.
 	EventRenewed
-	// EventReleased: the holder unlocked. In Watch: the client released the lock, which it may
-	// have kept idle for a while (see [natslock.Linger]), or a minimum hold is over
-	// ([natslock.MinHold]). A lock that was handed over ([natslock.Lock.Handoff]) is released
-	// when a client adopts it, or when its TTL has passed.
+	// EventReleased means that the holder unlocked. Watch reports it when the client releases
+	// the lock, which it may have kept idle for a while ([natslock.Linger]), or when a minimum
+	// hold is over ([natslock.MinHold]). A lock that was handed over ([natslock.Lock.Handoff])
+	// is released when a client adopts it or its TTL has passed.
 	EventReleased
-	// EventExpired: a lease that its client neither renewed nor released has ended. For an
-	// observer: this client lost the lock, and the event's Cause says why. Watch also reports
+	// EventExpired means that a lease ended that its client neither renewed nor released. For an
+	// observer, this client lost the lock, and the event's Cause says why. Watch also reports
 	// the planned end of an [natslock.Until] lock this way, because the bucket shows no
 	// difference.
 	EventExpired
-	// EventEnded: an [natslock.Until] lock was held to its planned end. Observers only.
+	// EventEnded means that an [natslock.Until] lock reached its planned end. Observers only.
 	EventEnded
-	// EventBroken: an operator broke the lock.
+	// EventBroken means that an operator broke the lock.
 	EventBroken
-	// EventGaveUp: a waiter stopped waiting.
+	// EventGaveUp means that a waiter stopped waiting.
 	EventGaveUp
-	// EventAtRisk: the client cannot renew a held lock, and the event's Cause says why:
-	// the connection was closed, or the server refuses the renewal because it is full or
-	// the user may no longer write. The lock is held to the end of its validity, and
-	// longer if a later renewal is accepted. Or the client has found the bucket unfit: the
-	// Cause matches kvstore.ErrBucketConfig, and the lease continues, but may not keep out
-	// clients that have not noticed yet. Observers only.
+	// EventAtRisk means that the client cannot renew a held lock, or has found the bucket unfit.
+	// The event's Cause says why. Observers only.
+	//
+	// If the connection was closed, or the server refuses the renewal because it is full or the
+	// user may no longer write, the lock is held until the end of its validity, and longer if a
+	// later renewal is accepted. If the Cause matches kvstore.ErrBucketConfig, the bucket is
+	// unfit: the lease continues, but may not keep out clients that have not noticed yet.
 	EventAtRisk
-	// EventWatching: the watch reports changes from here on. For earlier ones, list
-	// the locks. It is the first event of [Admin.Watch], and is repeated after each
-	// outage of the connection. Watch only.
+	// EventWatching means that the watch reports changes from here on. For earlier ones, list
+	// the locks. It is the first event of [Admin.Watch], and is repeated after each connection
+	// outage. Watch only.
 	EventWatching
-	// EventGap: events between Time and Until are missing. [Admin.History] only.
+	// EventGap means that events between Time and Until are missing. [Admin.History] only.
 	EventGap
 )
 
@@ -61,52 +62,51 @@ func (t EventType) String() string {
 	return fmt.Sprintf("EventType(%d)", int(t))
 }
 
-// Event is a transition of a lock: one of this client's for an observer, any client's for
-// [Admin.Watch].
+// Event is a transition of a lock. An observer receives those of its own client's locks, and
+// [Admin.Watch] yields those of all clients' locks.
 //
 // An observer gets a grant and an end for each goroutine, even if the lock lingers, but no
-// events for the renewals, break or end of an idle lock. [Admin.Watch] reports the record:
-// one grant and one end, with renewals between them. The Holder of these events shows
-// whether the lock lingers and was idle.
+// events for the renewals, break or end of an idle lock. [Admin.Watch] reports what happens to
+// the record: one grant and one end, with renewals between them. The Holder of these events
+// shows whether the lock lingers and was idle.
 type Event struct {
 	Type EventType
 	Kind Kind
-	// Mode is the mode of the holder or waiter. Watch only.
+	// Mode is the holder's or waiter's mode. Watch only.
 	Mode Mode
 	Name string
-	ID   string // of the claim; for an observer the [natslock.Lock.ID]
-	// Token is the fencing token of a holder, or the ticket of a waiter. It is 0 for a
-	// goroutine that waits behind another goroutine of its client that holds the lock.
+	ID   string // the claim's; for an observer, the [natslock.Lock.ID]
+	// Token is a holder's fencing token or a waiter's ticket. It is 0 for a goroutine that waits
+	// while another goroutine of its client holds the lock.
 	Token uint64
 	Time  time.Time
-	// Waited is the time from the call to the grant, or to giving up. Watch rounds
-	// it to milliseconds, and reports 0 if the holder did not queue. For a waiter
-	// that gave up, Watch compares the clocks of the waiter and the server.
+	// Waited is the time from the call to the grant, or to giving up. Watch rounds it to
+	// milliseconds, and reports 0 if the holder did not queue. For a waiter that gave up, Watch
+	// compares the waiter's clock with the server's.
 	Waited time.Duration
-	// Grants is the number of grants that the event reports; Waited is then the sum of their
-	// waits. A client that hands a lock on among its goroutines, or takes an idle lock again,
-	// writes these grants with its next renewal or the release. Watch only.
+	// Grants is the number of grants that the event reports, in which case Waited is the sum of
+	// their waits. A client that hands a lock on among its goroutines, or takes an idle lock
+	// again, writes these grants with its next renewal or the release. Watch only.
 	Grants uint64
-	// Late is the time between an [EventRenewed] and the write before it, if that is more than
-	// two thirds of the TTL. The client renews after a third, so a renewal was lost or
-	// delayed. It is 0 for any other event. [Admin.Watch] and [Admin.History] only.
+	// Late is the time between an [EventRenewed] and the previous write, if that exceeds two
+	// thirds of the TTL. Because the client renews after a third, a renewal was lost or delayed.
+	// Late is 0 for any other event. [Admin.Watch] and [Admin.History] only.
 	Late time.Duration
-	// Since is set in an [EventWatching] that follows an outage of the connection, or events
-	// that came faster than they were taken: events between Since and Time may be missing. It
-	// is zero in the first one. Watch only.
+	// Since is set in an [EventWatching] that follows a connection outage, or events that
+	// arrived faster than they were consumed. Events between Since and Time may be missing. In
+	// the first EventWatching, Since is zero. Watch only.
 	Since time.Time
-	// Until is the end of an [EventGap], which begins at Time. Missed is the number of writes to the
-	// bucket that are missing, or 0 if that is unknown. Without a Name the writes may concern any
-	// lock. With a Name, Missed is a lower bound for the missing grants and ends of that lock,
-	// inferred from its later records. A gap without a Name counts them too.
+	// Until is the end of an [EventGap], which begins at Time. Missed is the number of missing
+	// writes to the bucket, or 0 if that is unknown. In a gap without a Name, the writes may
+	// concern any lock. In a gap with a Name, Missed is a lower bound for that lock's missing
+	// grants and ends, inferred from its later records. A gap without a Name includes them too.
 	Until  time.Time
 	Missed uint64
-	// Cause is the reason why a lock or a wait ended. Observers only, except that in
-	// a gap it is kvstore.ErrRemade if the bucket was re-created there.
+	// Cause is the reason why a lock or a wait ended. Observers only, except that the Cause of a
+	// gap is kvstore.ErrRemade if the bucket was re-created there.
 	Cause error
-	// Holder is the holder or waiter that the event is about, or nil if unknown.
-	// It has only the ID and the token after a release by a holder that this
-	// watch had not seen. Watch only.
+	// Holder is the holder or waiter that the event is about, or nil if unknown. It has only the
+	// ID and the token after a release by a holder that this watch had not seen. Watch only.
 	Holder *Holder
 }
 
@@ -138,8 +138,8 @@ func changed(ch view.Change) Event {
 }
 
 // WithObserver calls fn for every transition of the client's own locks, for metrics and traces.
-// The calls are made in order, one at a time, on a goroutine that delays no lock. Their context
-// has the values of the acquire's context. A nil fn makes natslock.New return
+// The calls are made in order, one at a time, on a goroutine that delays no lock. Each call's
+// context has the values of the acquire's context. A nil fn makes natslock.New return
 // [natslock.ErrInvalid].
 func WithObserver(fn func(context.Context, Event)) natslock.Option {
 	if fn == nil {

@@ -7,23 +7,22 @@ import (
 	"time"
 )
 
-// History yields, in order, the events from since on that the history of the bucket has kept
-// for all locks whose names match pattern (see [Admin.List]). A zero since starts with the
-// first event. "lockctl init --history" creates the history.
+// History yields, in order, the events since the given time that the bucket's history has kept
+// for the locks whose names match pattern (see [Admin.List]). If since is zero, it starts with
+// the first event. "lockctl init --history" creates the history.
 //
-// It yields the events of [Admin.Watch], with the times at which the server copied the writes
+// The events are those of [Admin.Watch], with the times at which the server copied the writes
 // into the history, shortly after the writes. The end of a hold does not name the holder if it
-// got the lock more than an hour before since and has not renewed it in that hour.
+// got the lock more than an hour before since and did not renew it in that hour.
 //
-// A history is not complete. History yields an [EventGap] wherever writes are missing: before
-// the history begins, where the server could not copy a write in time, and where the history is
-// behind the bucket. An EventGap without a name counts the writes of all locks, and one with a
-// name the missing grants and ends of that lock, as the lock's own records show. A hold that
-// ends in a gap may lack its end or show as expired, and a hold inside a gap may have left no
-// trace.
+// A history can be incomplete. History yields an [EventGap] wherever writes are missing: before
+// the history begins, where the server could not copy a write in time, and where the history
+// lags behind the bucket. An EventGap without a name counts the writes of all locks. One with a
+// name counts that lock's missing grants and ends, as its own records show. A hold that ends in
+// a gap may lack its end or appear as expired, and a hold inside a gap may have left no trace.
 //
-// The sequence ends with the events kept at the time of the call, or with an error that matches
-// kvstore.ErrNoHistory for a bucket without a history, [natslock.ErrInvalid],
+// The sequence ends with the last event kept at the time of the call, or with an error that
+// matches kvstore.ErrNoHistory for a bucket without a history, [natslock.ErrInvalid],
 // [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
 func (a *Admin) History(ctx context.Context, pattern string, since time.Time) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {

@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Kind is a kind of lock. Locks of different kinds are different locks, even with the
+// Kind is a kind of lock. Locks of different kinds are different locks, even if they have the
 // same name.
 type Kind int
 
@@ -25,13 +25,13 @@ const (
 // String returns "mutex", "rw" or "semaphore".
 func (k Kind) String() string { return record.Kind(k).String() }
 
-// Mode is the mode in which a client holds or waits for a lock.
+// Mode is the mode in which a client holds a lock or waits for it.
 type Mode int
 
 const (
-	// Exclusive: without any other holder, as for a mutex or a writer.
+	// Exclusive excludes all other holders, as a mutex or a writer does.
 	Exclusive Mode = iota
-	// Shared: together with other readers.
+	// Shared excludes only writers, as a reader does.
 	Shared
 )
 
@@ -46,23 +46,22 @@ func (m Mode) String() string {
 	return fmt.Sprintf("Mode(%d)", int(m))
 }
 
-// Info is a snapshot of one lock, which may change before the caller reads the Info.
+// Info is a snapshot of one lock. The lock may have changed by the time the caller reads it.
 type Info struct {
 	Kind Kind
 	Name string
-	// Holder is the holder, or the writer of a reader-writer lock, or nil if
-	// there is none.
+	// Holder is the holder, or the writer of a reader-writer lock. It is nil if there is none.
 	Holder *Holder
-	// Readers hold a reader-writer lock together.
+	// Readers are the current readers of a reader-writer lock.
 	Readers []Holder
 	// Permits are the holders of a semaphore's permits, in the order of their slots.
 	Permits []Holder
-	// Queue holds the waiters, next in line first.
+	// Queue lists the waiters, next in line first.
 	Queue []Waiter
 }
 
-// Waiting returns the number of goroutines that wait for the lock, in the queue or behind the
-// holder in its own client.
+// Waiting returns the number of goroutines that wait for the lock, whether in the queue or
+// behind another goroutine of the holder's client.
 func (i Info) Waiting() int {
 	n := 0
 	if i.Holder != nil {
@@ -77,47 +76,47 @@ func (i Info) Waiting() int {
 // Holder is a granted claim.
 type Holder struct {
 	natslock.Holder
-	// Waited is the time from the call to the grant, to the millisecond. It is 0
-	// if the holder did not queue.
+	// Waited is the time from the call to the grant, rounded to milliseconds. It is 0 if the
+	// holder did not queue.
 	Waited time.Duration
-	// Lingers is true if the client may keep the lock idle: see [natslock.Linger]. Idle is true if no
-	// goroutine of the client was inside when the client wrote the record, at the grant or its last
-	// renewal. One may be inside by now.
+	// Lingers is true if the client may keep the lock idle: see [natslock.Linger]. Idle is true
+	// if no goroutine of the client was using the lock when the client wrote the record, at the
+	// grant or its last renewal. One may be using it by now.
 	Lingers, Idle bool
-	// Fixed is true if the client does not renew the lease ([natslock.NoRenew], [natslock.Until]), or
-	// no longer does because it handed the lock over ([natslock.Lock.Handoff]) or unlocked it before
-	// its minimum hold was over ([natslock.MinHold]).
+	// Fixed is true if the client does not renew the lease ([natslock.NoRenew],
+	// [natslock.Until]), or no longer does because it handed the lock over
+	// ([natslock.Lock.Handoff]) or unlocked it before its minimum hold was over
+	// ([natslock.MinHold]).
 	Fixed bool
 	// Purpose says why a lock is meant to be held for long: "election", "member" or "partition"
-	// (package partition), "script", "job" (a job that is done: [natslock.Client.Once]) or "rest"
-	// (of a minimum hold). It is empty for other locks. Clients in other languages may use other
-	// words of at most 16 bytes.
+	// (package partition), "script", "job" (a job that is done: [natslock.Client.Once]) or
+	// "rest" (of a minimum hold). It is empty for other locks. Clients in other languages may
+	// use other words of at most 16 bytes.
 	Purpose string
-	// Waiting is the number of goroutines of the holder's client that were waiting behind the
-	// holder when the record was written.
+	// Waiting is the number of the client's goroutines that were waiting behind the holder when
+	// the record was written.
 	Waiting int
-	// Grants is the number of holders that the claim had had by then, including this one. The
-	// claim stays the same when goroutines of a client hand a lock on, or take an idle lock
-	// again.
+	// Grants is the number of holders that the claim had had when the record was written,
+	// including this one. A claim has more than one if its client hands the lock on among its
+	// goroutines or takes an idle lock again.
 	Grants uint64
 	TTL    time.Duration
-	// Overdue is true if the record's TTL has ended by a server's clock but the server has not
-	// removed the record. No one holds the lock through it, and the next acquire replaces it.
+	// Overdue is true if the TTL has passed by a server's clock but the server has not removed
+	// the record. Nobody holds the lock through it, and the next acquire replaces it.
 	Overdue bool
-	// Broken holds the operator's name and reason if an operator broke the lock.
-	// The holder may still be stopping.
+	// Broken is set if an operator broke the lock. The holder may still be stopping.
 	Broken *Broken
-	// Slot is the number of a semaphore's permit, from 0. Of is the number of permits that
-	// the semaphore has, according to the holder's client, or 0 for other locks.
+	// Slot is the number of the semaphore's permit, from 0. Of is the semaphore's number of
+	// permits according to the holder's client, or 0 for other locks.
 	Slot, Of int
-	// Revision is the revision of the record that was read.
+	// Revision is the revision of the record.
 	Revision uint64
-	// Unreadable marks a record that this version of the library cannot read: an
-	// unknown owner holds the lock.
+	// Unreadable is true if this version of the library cannot read the record. The lock is held
+	// by an unknown owner.
 	Unreadable bool
 }
 
-// Broken describes a break: the operator, the reason and the time.
+// Broken says who broke a lock, why and when.
 type Broken struct {
 	By, Reason string
 	At         time.Time // by the operator's clock
@@ -127,26 +126,25 @@ type Broken struct {
 type Waiter struct {
 	// Ticket orders the queue: lower tickets come first.
 	Ticket uint64
-	// Goroutines is the number of goroutines of the client that shared the place when its
-	// record was written, at least 1.
+	// Goroutines is the number of the client's goroutines that shared the place when its record
+	// was written, at least 1.
 	Goroutines int
 	ID         string
 	Owner      string
 	Host       string
 	PID        int
-	Purpose    string    // see [Holder]
-	Since      time.Time // by the waiter's own clock
+	Purpose    string    // as in [Holder]
+	Since      time.Time // by the waiter's clock
 	Mode       Mode
-	// Of is the number of permits that the semaphore has, according to the waiter, or 0
-	// for other locks.
+	// Of is the semaphore's number of permits according to the waiter, or 0 for other locks.
 	Of int
-	// TTL is the lifetime of the place's record. The client renews it three times per TTL.
+	// TTL is the TTL of the place's record, which the client renews three times per TTL.
 	TTL time.Duration
-	// Expires is the time, by the server's clock, at which the server removes the place
-	// unless the waiter renews it. Zero means never.
+	// Expires is the time, by the server's clock, at which the server removes the place unless
+	// the waiter renews it. Zero means never.
 	Expires time.Time
-	// Overdue is true if the place's TTL has ended by a server's clock but the server has
-	// not removed the record. No one waits because of it.
+	// Overdue is true if the TTL has passed by a server's clock but the server has not removed
+	// the record. Nobody waits because of it.
 	Overdue bool
 }
 
@@ -158,7 +156,7 @@ func holderOf(e record.Entry) *Holder {
 	if k, ok := record.ParseKey(e.Key); ok {
 		h.Slot = k.Slot
 	}
-	if !e.Deleted { // the TTL of a tombstone is not the lease's
+	if !e.Deleted { // a tombstone's TTL is not the lease's
 		h.TTL = e.Record.TTL
 	}
 	if e.Unreadable {

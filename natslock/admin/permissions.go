@@ -13,17 +13,18 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Role is the task of a NATS user; see [Permissions].
+// Role is what a NATS user may do: see [Permissions].
 type Role int
 
 const (
-	// RoleUser takes locks, waits for them and inspects them.
+	// RoleUser acquires locks, waits for them and inspects them.
 	RoleUser Role = iota
-	// RoleObserver lists, inspects and watches locks. It cannot write.
+	// RoleObserver lists, inspects and watches locks, but cannot write.
 	RoleObserver
-	// RoleOperator inspects locks and breaks them. It cannot queue.
+	// RoleOperator inspects locks and breaks them, but cannot queue.
 	RoleOperator
-	// RoleAdmin is user and operator, and also creates, repairs and deletes the bucket.
+	// RoleAdmin does what a user and an operator do, and also creates, repairs and deletes the
+	// bucket.
 	RoleAdmin
 )
 
@@ -41,66 +42,64 @@ func (r Role) String() string {
 	return fmt.Sprintf("Role(%d)", int(r))
 }
 
-// Access describes the NATS user that gets [Permissions]. The zero value is a
-// RoleUser for all locks in the default bucket, reached without a domain.
+// Access describes the NATS user for which [Permissions] returns the subjects. The zero value is
+// a RoleUser for all locks in the default bucket, reached without a domain.
 type Access struct {
-	// Pattern matches the names of the locks. A token may be "*", and the last one
-	// ">" for the rest of the name. Empty means ">". "orders.>" matches the names
-	// under orders, and not orders itself.
+	// Pattern matches the names of the locks. A token may be "*", and the last one ">" for the
+	// rest of the name. The default is ">". "orders.>" matches the names under orders, but not
+	// orders itself.
 	Pattern string
 	Role    Role
-	// Bucket is the bucket's name; empty means "natslock".
+	// Bucket is the bucket's name, "natslock" by default.
 	Bucket string
-	// Domain is the JetStream domain through which the user reaches the bucket from
-	// outside it. Leave it empty on a server of that domain: the server removes the domain
-	// from a subject before it checks permissions.
+	// Domain is the JetStream domain of the bucket if the user connects from outside that
+	// domain. Leave it empty on a server of the domain, which removes the domain from a subject
+	// before it checks permissions.
 	Domain string
-	// APIPrefix is the prefix under which another account's JetStream API is
-	// imported. It excludes Domain.
+	// APIPrefix is the prefix under which another account's JetStream API is imported. It cannot
+	// be combined with Domain.
 	APIPrefix string
-	// InboxPrefix is the prefix of the inboxes of the user's connections
-	// (nats.CustomInboxPrefix). Empty means _INBOX. If each user has its own prefix, no user
-	// can read the answers to another.
+	// InboxPrefix is the inbox prefix of the user's connections (nats.CustomInboxPrefix), _INBOX
+	// by default. If each user has its own prefix, no user can read the replies to another.
 	InboxPrefix string
-	// OwnOnly withholds the two requests that can read any record in the bucket, and so
-	// show the owners and metadata of all locks. Without them the library lists queues
-	// more slowly, the server logs one refusal of each per connection, and a read can
-	// return [natslock.ErrUnavailable] while a replica lags or the bucket's allow_direct
-	// is off.
+	// OwnOnly withholds the two requests that can read any record in the bucket and thus show
+	// the owners and metadata of all locks. Without them the library lists queues more slowly,
+	// the server logs one refusal of each request per connection, and a read can return
+	// [natslock.ErrUnavailable] while a replica lags or the bucket's allow_direct is off.
 	OwnOnly bool
-	// History allows reading the history of the bucket, for locks of any name: see
-	// [Admin.History]. An observer of all names always may. An admin may also create,
-	// change and delete it.
+	// History allows reading the bucket's history, which covers locks of any name: see
+	// [Admin.History]. An observer of all names may always read it. With History, an admin may
+	// also create, change and delete it.
 	History bool
 }
 
 // Permission is one subject that a user needs.
 type Permission struct {
 	Subject string
-	For     string // what the library uses it for
-	// Leaks describes everything that the permission allows or reveals beyond the names of
-	// [Access.Pattern]. Empty means nothing.
+	For     string // what the library uses the subject for
+	// Leaks describes everything that the permission allows or reveals beyond the locks that
+	// [Access.Pattern] matches. It is empty if there is nothing.
 	Leaks string
 }
 
-// PermissionSet is exactly what a user needs.
+// PermissionSet contains exactly the permissions that a user needs.
 type PermissionSet struct {
 	Publish, Subscribe []Permission
 }
 
-// maxPrefix limits the length of a domain, an API prefix and an inbox prefix.
+// maxPrefix limits a domain, an API prefix and an inbox prefix, in bytes.
 const maxPrefix = 255
 
 // Permissions returns the subjects that a NATS user needs for locks. The server can refuse all
-// others, and a call that needs a refused one returns [natslock.ErrPermission].
+// others. A call that needs a refused subject returns [natslock.ErrPermission].
 //
-// Permissions separate names, not people: a user of a lock can also delete its record or write
-// a false one. Within one account, a user that may publish any request can name another user's
-// key as its reply subject, and the server then stores the answer there. Give users that do
-// not trust each other separate accounts.
+// Permissions separate names, not people: a user of a lock can also delete its record or write a
+// false one. Within one account, a user that may publish any request can name another user's key
+// as its reply subject, and the server then stores the reply there. Give users that do not trust
+// each other separate accounts.
 //
-// The error matches [natslock.ErrInvalid] for a pattern that cannot match a name and for other
-// fields of a, or kvstore.ErrInvalidKey for a bucket.
+// The error matches [natslock.ErrInvalid] if a pattern cannot match any name or another field of
+// a is invalid, and kvstore.ErrInvalidKey if the bucket's name is invalid.
 func Permissions(a Access) (PermissionSet, error) {
 	var p PermissionSet
 	holders, readers, waiters, err := record.KeyPatterns(cmp.Or(a.Pattern, ">"))
@@ -144,10 +143,10 @@ func Permissions(a Access) (PermissionSet, error) {
 	write := func(keys []string, purpose, leaks string) {
 		for _, k := range keys {
 			publish(puts+k, purpose, leaks)
-			leaks = "" // said once
+			leaks = "" // listed only once
 		}
 	}
-	// Such an observer's names cover every record.
+	// The names of an observer of everything cover every record, including the history.
 	seesAll := a.Role == RoleObserver && cmp.Or(a.Pattern, ">") == ">"
 	const anyone = "also ends the hold of others on these locks: no permission tells their writes from the holder's"
 	switch a.Role {
@@ -190,7 +189,7 @@ func Permissions(a Access) (PermissionSet, error) {
 		publish("$SYS.REQ.USER.INFO", "name the account that a bucket was made in", "shows the user's own permissions")
 	}
 
-	// The id in the middle is the bucket's own, and differs in a re-created bucket.
+	// The token in the middle is the bucket's ID, which changes if the bucket is re-created.
 	republished := strings.TrimSuffix(strings.Replace(stream.RePublish.Destination, stream.Metadata["natslock.id"], "*", 1), ">")
 	for _, k := range read {
 		p.Subscribe = append(p.Subscribe, Permission{republished + k, "receive notifications of changes", ""})
@@ -203,8 +202,8 @@ func Permissions(a Access) (PermissionSet, error) {
 	return p, nil
 }
 
-// String returns the block of server configuration that gives a user exactly these
-// permissions. Its comments name the use and the leaks of each.
+// String returns a block of server configuration that grants a user exactly these permissions.
+// Comments in it describe what each one is used for and what it leaks.
 func (p PermissionSet) String() string {
 	var b strings.Builder
 	list := func(verb string, all []Permission) {

@@ -10,26 +10,26 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// maxUnread limits the events that a slow reader of Watch may leave unread.
+// maxUnread limits how many events a slow reader of Watch may leave unread.
 const maxUnread = 1 << 16
 
-// Watch yields the changes to all locks whose names match pattern (see [Admin.List]), whichever
-// client holds them, until ctx ends.
+// Watch yields the changes that any client makes to the locks whose names match pattern (see
+// [Admin.List]), until ctx ends.
 //
-// The first event has the type [EventWatching] and no name. There is no initial state: list the
-// locks when that event arrives. The list and the later events together miss nothing. Another
-// EventWatching follows each outage of the connection, because events may have been missed
-// since its Since: list again.
+// The first event has the type [EventWatching] and no name. Watch does not yield the current
+// state, so list the locks when that event arrives. The list and the later events together miss
+// nothing. Another EventWatching follows each connection outage, because events since its Since
+// may have been missed: list the locks again.
 //
-// Events are hints: any user that may publish notifications can forge them. If the end of a
-// lock is not notified, Watch yields it when the lease is over, even if the lock was held
-// before the watch began.
+// Events are hints, because any user that may publish notifications can forge them. If the
+// notification of a lock's end is missing, Watch reports the end when the lease is over, even
+// for a lock that was held before the watch began.
 //
-// The sequence ends without an error when ctx ends, or when the caller stops. Otherwise the
-// error matches [natslock.ErrInvalid], [natslock.ErrClosed], kvstore.ErrNoWatch for a bucket
-// that does not publish its changes, or [natslock.ErrUnavailable] if the connection was closed,
-// the bucket was deleted or re-created, or the caller left more than 65,536 events unread. A
-// user without permission to subscribe to the notifications gets neither events nor an error.
+// The sequence ends without an error when ctx ends or the caller stops. Otherwise the error
+// matches [natslock.ErrInvalid], [natslock.ErrClosed], kvstore.ErrNoWatch if the bucket does not
+// publish its changes, or [natslock.ErrUnavailable] if the connection was closed, the bucket was
+// deleted or re-created, or the caller left more than 65,536 events unread. A user that may not
+// subscribe to the notifications gets neither events nor an error.
 func (a *Admin) Watch(ctx context.Context, pattern string) iter.Seq2[Event, error] {
 	return watch(ctx, a.client(), pattern, eachOf((*view.Admin).Watch))
 }
@@ -37,14 +37,14 @@ func (a *Admin) Watch(ctx context.Context, pattern string) iter.Seq2[Event, erro
 // beginning starts a watch, which delivers values until stop is called.
 type beginning[T any] func(in *view.Admin, pattern string, deliver func(T), fail func(error)) (stop func(), err error)
 
-// eachOf makes a watch deliver changes as events.
+// eachOf wraps begin so that it delivers each change as an event.
 func eachOf(begin beginning[view.Change]) beginning[Event] {
 	return func(in *view.Admin, pattern string, deliver func(Event), fail func(error)) (func(), error) {
 		return begin(in, pattern, func(ch view.Change) { deliver(changed(ch)) }, fail)
 	}
 }
 
-// watch yields what begin delivers.
+// watch yields the values that begin delivers, until ctx or the client ends.
 func watch[T any](ctx context.Context, c *natslock.Client, pattern string, begin beginning[T]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
@@ -83,11 +83,11 @@ func watch[T any](ctx context.Context, c *natslock.Client, pattern string, begin
 	}
 }
 
-// unread holds the events that the reader of a watch has yet to take.
+// unread queues the events that the caller of a watch has not consumed yet.
 type unread[T any] struct {
 	mu     sync.Mutex
 	events []T
-	err    error // after the events
+	err    error // returned after the events
 	wake   chan struct{}
 }
 
