@@ -61,10 +61,10 @@ func (c *Client) readyFor(ctx context.Context) error {
 // bucket unless [WithCreate] forbids that. If ctx has no deadline, New waits up to 10 s for the
 // connection and the server.
 //
-// The error matches [ErrInvalid], [ErrPermission], or [ErrUnavailable] if there is no connection
-// or no JetStream, or the bucket has no leader. It matches kvstore.ErrNotFound if the bucket is
-// missing and may not be created, and kvstore.ErrBucketConfig if the bucket is unsafe for locks,
-// with each setting and its repair.
+// The error matches [ErrInvalid], [ErrPermission], or [ErrUnavailable] if there is no
+// connection, no JetStream or no leader of the bucket. It matches kvstore.ErrNotFound if the
+// bucket is missing and may not be created, and kvstore.ErrBucketConfig if the bucket is unsafe
+// for locks, in which case the text says how to repair it.
 //
 // The connection remains the caller's. Open it with nats.MaxReconnects(-1) and
 // nats.IgnoreAuthErrorAbort(): by default nats.go closes it for good after an outage of two
@@ -142,10 +142,10 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 // second despite its queue. It never queues, and waits only for the server's answers: up to 5 s,
 // or one TTL if that is shorter. Another client's idle lock is not free: see [Linger].
 //
-// TryLock returns the held lock, or an error and no lock. If the lock is held or has a queue,
-// the error is a *[LockedError]. If the server does not answer, the error matches
-// [ErrUnavailable]. If ctx ended, it matches [ErrTimeout] and ctx's error, and also
-// ErrUnavailable if ctx ended before the answer. Other errors are those of [Client.Lock].
+// If the lock is held or has a queue, the error is a *[LockedError]. If the server does not
+// answer, the error matches [ErrUnavailable]. If ctx ended, it matches [ErrTimeout] and ctx's
+// error, and also ErrUnavailable if ctx ended before the answer. Other errors are those of
+// [Client.Lock].
 func (c *Client) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, record.Mutex, record.Exclusive, false, name, opts)
 }
@@ -271,9 +271,9 @@ type Stats struct {
 	RenewalLag time.Duration
 }
 
-// Stats returns the counts since New. It does no I/O, but takes longer the more locks there are.
-// Each reader counts, but the renewal of a shared lease counts once. A lingering lock counts as
-// granted and released each time a goroutine takes and unlocks it, but not when it ends idle.
+// Stats returns the counts since New without I/O. Each reader counts, but the renewal of a
+// shared lease counts once. A lingering lock counts as granted and released each time a
+// goroutine takes and unlocks it, but not when it ends idle.
 func (c *Client) Stats() Stats {
 	if c.ready() != nil {
 		return Stats{}
@@ -288,14 +288,14 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Healthy returns nil if the client can acquire and keep locks, and otherwise says what is
-// wrong. It does no I/O. Use it for readiness probes, not for liveness probes: a restart repairs
-// nothing and loses the held locks.
+// Healthy returns nil if the client can acquire and keep locks, and otherwise an error that says
+// what is wrong. It does no I/O. Use it for readiness probes, not for liveness probes: a restart
+// repairs nothing and loses the held locks.
 //
-// The error matches [ErrUnavailable] if there is no connection, if the renewal of a held lock is
-// overdue or was refused, or if writes have gone unacknowledged for 5 s. It matches
-// kvstore.ErrBucketConfig or kvstore.ErrNotFound if the bucket was changed or deleted,
-// kvstore.ErrFull if it has no room for new locks, and [ErrClosed] after Close.
+// The error matches [ErrUnavailable] if there is no connection, if a held lock cannot be renewed
+// in time, or if writes have gone unacknowledged for 5 s. It matches kvstore.ErrBucketConfig or
+// kvstore.ErrNotFound if the bucket was changed or deleted, kvstore.ErrFull if it has no room
+// for new locks, and [ErrClosed] after Close.
 //
 // While the bucket's settings are unsafe, the client grants no lock and warns its holders
 // ([EarlyWarning]). It can take up to 5 minutes to notice: see docs/operate/bucket-changes.md.
@@ -315,8 +315,8 @@ func (c *Client) Healthy() error {
 // of the locks. Further calls wait for the first one and name the same locks.
 //
 // Call Close before closing or draining the connection, which Close leaves open. Otherwise other
-// clients wait for the TTL of each held or idle lock. Close also waits for pending observer
-// calls, up to the release timeout, unless an observer or an [EarlyWarning] calls it.
+// clients wait for the TTL of each held or idle lock. Unless an observer or an [EarlyWarning]
+// calls it, Close also waits for pending observer calls, up to the release timeout.
 func (c *Client) Close(ctx context.Context) error {
 	if err := c.readyFor(ctx); err != nil {
 		return err

@@ -33,8 +33,7 @@ var (
 	ErrHandedOff = session.ErrHandedOff
 	// ErrNotHandedOver means that there is nothing to adopt: see [Client.Adopt].
 	ErrNotHandedOver = call.ErrNotHandedOver
-	// ErrClosed means that the client was closed. For a lock, [Client.Close] gave up waiting for
-	// it.
+	// ErrClosed means that the client was closed, or that [Client.Close] ended the lock.
 	ErrClosed = bucket.ErrClosed
 	// ErrInvalid means that an argument is invalid and nothing was sent. A name that this client
 	// already uses for one kind of lock is invalid for another.
@@ -154,7 +153,7 @@ func (e *TimeoutError) Error() string {
 // Is reports whether target is [ErrTimeout].
 func (e *TimeoutError) Is(target error) bool { return target == ErrTimeout }
 
-// Timeout returns true. It is the method of net.Error.
+// Timeout returns true, like that of any net.Error that is a timeout.
 func (e *TimeoutError) Timeout() bool { return true }
 
 // Unwrap returns the context's error, [ErrUnavailable] in an outage, or both.

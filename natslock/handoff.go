@@ -105,16 +105,16 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 }
 
 // Adopt acquires a lock that was handed over with [Lock.Handoff]. The lock keeps the handle's
-// token, and its TTL unless opts set another, but has a new ID. A TTL of more than 24 h that it
-// keeps is not renewed. Adopt waits only for the server's answers, up to 5 s, or one TTL if that
-// is shorter. It refuses [Until], [Linger] and [MinHold].
+// token, and its TTL unless opts set another, but has a new ID. If the TTL is longer than 24 h,
+// the lock is not renewed. Adopt waits only for the server's answers: up to 5 s, or one TTL if
+// that is shorter. It refuses [Until], [Linger] and [MinHold].
 //
-// Adopt returns the held lock, or an error and no lock. If several calls use the same handle,
-// only one gets the lock. If there is nothing to adopt, the error matches [ErrNotHandedOver],
-// and also [ErrLocked] if the holder kept the lock or another claim has it, [ErrBroken] if an
-// operator broke it, and [ErrLost] if the record was removed or its validity is over. If the
-// error matches [ErrUnavailable] or ctx's error, the TTL frees the lock if the server applied
-// the request. Other errors are those of [Client.TryLock].
+// If several calls use the same handle, only one gets the lock. If there is nothing to adopt,
+// the error matches [ErrNotHandedOver], and also [ErrLocked] if the holder kept the lock or
+// another claim has it, [ErrBroken] if an operator broke it, and [ErrLost] if the record was
+// removed or its validity is over. If the error matches [ErrUnavailable] or ctx's error, the
+// server may have applied the request, and the TTL frees the lock. Other errors are those of
+// [Client.TryLock].
 func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock, error) {
 	if err := c.readyFor(ctx); err != nil {
 		return nil, fmt.Errorf("adopt lock %.512q: %w", h.Name, err)

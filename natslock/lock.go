@@ -143,8 +143,8 @@ func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 // open if nobody queues before the lock ends. For a reader only writers count.
 //
 // Contended does not block. The client learns of a waiter immediately, or within 5 s if the
-// notification is lost. A [Client.TryLock] does not queue and is not noticed. A user that may
-// not read the queue learns only of its own client's goroutines.
+// notification is lost, but not of a [Client.TryLock], which does not queue. A user that may not
+// read the queue learns only of its own client's goroutines.
 func (l *Lock) Contended() <-chan struct{} {
 	ch := l.holding().Contended()
 	runtime.KeepAlive(l)
@@ -160,8 +160,8 @@ func (l *Lock) Contended() <-chan struct{} {
 // been lost before. Otherwise the error matches one of these:
 //
 //   - [ErrLost] or [ErrBroken]: the lock had been lost, and other clients may have held it.
-//   - [ErrClosed]: [Client.Close] had ended the lock. Any later work was unprotected.
-//   - [ErrEnded]: an [Until] lock had ended as planned. Any later work was unprotected.
+//   - [ErrClosed] or [ErrEnded]: [Client.Close] had ended the lock, or the time of an [Until]
+//     lock was over. Any later work was unprotected.
 //   - [ErrUnavailable]: the lock was held until the call, but the server did not confirm the
 //     release, so the next holder may have to wait for the TTL. The error also matches ctx's if,
 //     and only if, ctx ended the wait.

@@ -112,8 +112,8 @@ const (
 //
 // The client gives up an idle lock when another client queues for it, a goroutine asks with a
 // different TTL or mode, the client is closed, or there are more than [Tuning].MaxLingering. If
-// the notification of a waiter is lost, that takes up to 5 s, and up to d where notifications
-// never arrive. See docs/guide/waiting.md.
+// the notification of a waiter is lost, that takes up to 5 s. Where notifications never arrive,
+// it can take as long as d: see docs/guide/waiting.md.
 //
 // If the client crashes, an idle lock keeps others out until its TTL ends. To another client's
 // [Client.TryLock] it counts as held. Linger excludes [Until], [NoRenew], [MinHold], semaphore
@@ -133,7 +133,7 @@ func Linger(d time.Duration) LockOption {
 // same time: if their clocks differ by less than d, the job runs once. See
 // docs/guide/periodic.md.
 //
-// An Unlock before d is over ends the lock's context, but leaves the record until then. It
+// An Unlock before d is over ends the lock's context, but leaves the record until then, and
 // returns nil if the server has confirmed that. Others, including goroutines of this client, get
 // the lock up to about 1 s after d, rounded up to whole seconds, or when an operator breaks it
 // immediately. The lock's TTL covers d, so others stay out even if the client crashes or loses

@@ -59,10 +59,10 @@ func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption
 }
 
 // TryLockAll acquires the mutexes called names if all are free and have no queue. It never
-// queues. n names cost n messages and one round trip.
+// queues, and costs one message per name and one round trip.
 //
 // TryLockAll returns all locks, or releases those it got and returns the error of
-// [Client.TryLock] for the first name that it did not get, in the order of [LockSet.Names].
+// [Client.TryLock] for the first name in the order of [LockSet.Names] that it did not get.
 // Limits and options are those of [Client.LockAll], but [MaxWait] has no effect.
 func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
@@ -298,8 +298,8 @@ func (l *LockSet) Token(name string) uint64 {
 }
 
 // Context returns a child of the acquire's context. It ends when the first of the locks ends,
-// with the cause in its [Lock.Context], when Unlock is called, or when its parent ends. Then the
-// cause is the parent's, and the locks are still held.
+// with the cause in its [Lock.Context], when Unlock is called, or when its parent ends. If the
+// parent ends first, the cause is the parent's, and the locks are still held.
 func (l *LockSet) Context() context.Context {
 	if l == nil || l.ctx == nil {
 		return noContext
@@ -351,9 +351,8 @@ func (l *LockSet) Unlock(ctx context.Context) error {
 	return plain.Join(errs...)
 }
 
-// Do calls fn with the context of the locks and the set, and unlocks the set when fn returns or
-// panics. It returns fn's error joined with that of [LockSet.Unlock]. If fn is nil, the locks
-// stay held.
+// Do calls fn with the set's context and the set, and unlocks the set when fn returns or panics.
+// It returns fn's error joined with that of [LockSet.Unlock]. If fn is nil, the locks stay held.
 func (l *LockSet) Do(fn func(ctx context.Context, l *LockSet) error) error {
 	if l == nil || l.ctx == nil {
 		return errNoLocks

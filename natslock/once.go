@@ -16,9 +16,9 @@ const maxKeep = 365 * 24 * time.Hour
 //
 // fn runs under the mutex of this name. If it returns nil, the job is done: the lock stays for
 // keep, 1 s to 365 days, and no client gets it. Choose a keep that outlasts every call for this
-// name. If fn returns an error, panics, unlocks l or hands it off, the next call runs the job
-// again, and after a crash the next call after the TTL does. No two runs hold the lock at the
-// same time, but a run may repeat work of a crashed one.
+// name. If fn returns an error or panics, the next call runs the job again, and after a crash
+// the next call after the TTL does. If fn unlocks l or hands it off, the job does not count as
+// done. No two runs hold the lock at the same time, but a run may repeat work of a crashed one.
 //
 // Once returns nil if fn ran and the job is done. If fn did not run, the error is that of
 // [Client.TryLock]: it matches [ErrDone] and [ErrLocked] if the job is done, and only ErrLocked

@@ -70,7 +70,7 @@ func WithJetStream(js jetstream.JetStream) Option {
 	}
 }
 
-// WithBucket sets the name of the bucket: up to 240 letters, digits, '-' and '_', "natslock" by
+// WithBucket sets the bucket's name: up to 240 letters, digits, '-' and '_', "natslock" by
 // default. Locks in different buckets are different locks.
 func WithBucket(name string) Option {
 	return func(c *config) error {
@@ -126,7 +126,7 @@ func WithTTL(d time.Duration) Option {
 
 // WithOwner sets the holder's name that other clients see, up to 1024 bytes. It need not be
 // unique, and does not affect locking. The default is "name@host:pid" with the connection's name
-// (nats.Name), or "host:pid".
+// (nats.Name), or "host:pid" without one.
 func WithOwner(owner string) Option {
 	return func(c *config) error {
 		if len(owner) > 1024 {
@@ -159,7 +159,8 @@ type Tuning struct {
 	//
 	// With a negative Turn, each goroutine that wants a mutex or a write lock queues by itself,
 	// in the exact order, but each hand-over takes messages, and [Linger] is refused except for
-	// readers. A semaphore only loses its turn. See docs/guide/waiting.md.
+	// readers. For a semaphore, a negative Turn only removes the turn. See
+	// docs/guide/waiting.md.
 	Turn time.Duration
 	// WatchAfter is the age at which the client subscribes to the record of a held lock, 1 s by
 	// default. A subscribed client learns of a break immediately, and any other at its next

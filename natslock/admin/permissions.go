@@ -146,7 +146,7 @@ func Permissions(a Access) (PermissionSet, error) {
 			leaks = "" // listed only once
 		}
 	}
-	// The names of an observer of everything cover every record, including the history.
+	// An observer of all names can read every record anyway, so it may read the history too.
 	seesAll := a.Role == RoleObserver && cmp.Or(a.Pattern, ">") == ">"
 	const anyone = "also ends the hold of others on these locks: no permission tells their writes from the holder's"
 	switch a.Role {
