@@ -132,7 +132,7 @@ func (cfg config) client(kv kvstore.KV) *Client {
 // matches kvstore.ErrBucketConfig if the bucket's settings are no longer safe, and otherwise
 // [ErrInvalid], [ErrPermission] or [ErrClosed].
 //
-// When a wait ends, Lock takes up to 100 ms to leave the queue, and up to a minute if the
+// When the wait ends, Lock takes up to 100 ms to leave the queue, or up to a minute if the
 // network accepts no bytes but has not failed.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, record.Mutex, record.Exclusive, true, name, opts)
@@ -271,9 +271,9 @@ type Stats struct {
 	RenewalLag time.Duration
 }
 
-// Stats returns the counts since New without I/O. Each reader counts, but the renewal of a
-// shared lease counts once. A lingering lock counts as granted and released each time a
-// goroutine takes and unlocks it, but not when it ends idle.
+// Stats returns the counts since New. Each reader counts, but the renewal of a shared lease
+// counts once. A lingering lock counts as granted and released each time a goroutine takes and
+// unlocks it, but not when it ends idle.
 func (c *Client) Stats() Stats {
 	if c.ready() != nil {
 		return Stats{}
@@ -314,8 +314,8 @@ func (c *Client) Healthy() error {
 // Close returns nil if no lock was left. Otherwise the error matches ctx's and names up to ten
 // of the locks. Further calls wait for the first one and name the same locks.
 //
-// Call Close before closing or draining the connection, which Close leaves open. Otherwise other
-// clients wait for the TTL of each held or idle lock. Unless an observer or an [EarlyWarning]
+// Call Close before closing or draining the connection, or other clients wait for the TTL of
+// each held or idle lock: see docs/guide/shutdown.md. Unless an observer or an [EarlyWarning]
 // calls it, Close also waits for pending observer calls, up to the release timeout.
 func (c *Client) Close(ctx context.Context) error {
 	if err := c.readyFor(ctx); err != nil {

@@ -62,9 +62,8 @@ type LockedError struct {
 	// Lingers is true if the holder's client may keep the lock idle ([Linger]). Idle is true if
 	// the lock was idle when that client wrote the record, up to a third of the TTL ago.
 	Lingers, Idle bool
-	// Queued is the number of waiting goroutines, including those of the holder's client. It
-	// lags by up to 5 s for clients in the queue, each of which first counts as one waiter, and
-	// by up to a third of the TTL for the holder's client.
+	// Queued is the number of waiting goroutines, including those of the holder's client. It can
+	// be out of date by 5 s, or by a third of the TTL for the goroutines of the holder's client.
 	Queued int
 
 	entry   record.Entry // the holder's record

@@ -86,10 +86,10 @@ func (h Handle) check() error {
 // had ended before the call. The lock is then still held.
 //
 // After any other error the lock has ended here, and the TTL frees it. The error matches
-// [ErrReleased], [ErrHandedOff], [ErrEnded], [ErrLost] or [ErrBroken] if the lock had ended or
-// an operator broke it in the meantime, [ErrUnavailable] if the server did not confirm the
-// record before ctx ended, the release timeout passed or the validity was over, and [ErrClosed]
-// if the client was closed.
+// [ErrUnavailable] if the server did not confirm the record within the validity and before ctx
+// ended or the release timeout passed, and [ErrClosed] if the client was closed. If the lock had
+// already ended, or an operator broke it in the meantime, the error says so, as in
+// [Lock.Context].
 func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 	h := l.holding()
 	if ctx == nil && h != (noLock{}) {

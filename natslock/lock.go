@@ -139,8 +139,8 @@ func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 }
 
 // Contended returns a channel that is closed when another client queues for the lock, or another
-// goroutine of this client waits for it. Use it as a hint to finish early. The channel stays
-// open if nobody queues before the lock ends. For a reader only writers count.
+// goroutine of this client waits for it. Use it as a hint to finish early. For a reader only
+// writers count.
 //
 // Contended does not block. The client learns of a waiter immediately, or within 5 s if the
 // notification is lost, but not of a [Client.TryLock], which does not queue. A user that may not

@@ -78,8 +78,8 @@ func Meta(m map[string]string) LockOption {
 }
 
 // Until acquires a lock that ends at t, at most 365 days ahead, and is never renewed. The wait
-// for it also ends at t. The server frees it at Unlock, or else up to 2 s after t, or a
-// thousandth of the lock's length after t if that is more. Until excludes [TTL] and [NoRenew].
+// for it also ends at t. The server frees it at Unlock, or else up to 2 s after t (a thousandth
+// of the lock's length if that is more). Until excludes [TTL] and [NoRenew].
 //
 // At t the lock ends as planned and is not lost: its context, and an Unlock after t, return an
 // error that matches [ErrEnded]. [Lock.Extend] does not move t.

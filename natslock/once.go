@@ -10,15 +10,15 @@ import (
 
 const maxKeep = 365 * 24 * time.Hour
 
-// Once runs the job called name, unless a client is running it or has done it. The name includes
-// the key of the run, such as a date or a release, as in "report.2026-11-28". Once does not
-// wait, so call it every few minutes in each replica: see docs/guide/periodic.md.
+// Once runs the job called name, unless a client is running it or has done it. Put the key of
+// the run into the name, such as the date in "report.2026-11-28". Once does not wait, so call it
+// every few minutes in each replica: see docs/guide/periodic.md.
 //
-// fn runs under the mutex of this name. If it returns nil, the job is done: the lock stays for
-// keep, 1 s to 365 days, and no client gets it. Choose a keep that outlasts every call for this
-// name. If fn returns an error or panics, the next call runs the job again, and after a crash
-// the next call after the TTL does. If fn unlocks l or hands it off, the job does not count as
-// done. No two runs hold the lock at the same time, but a run may repeat work of a crashed one.
+// fn runs under the mutex of this name. If it returns nil, the job is done, and no client gets
+// the lock for keep, 1 s to 365 days, which must outlast every call for this name. If fn returns
+// an error or panics, the next call runs the job again, and after a crash the next call after
+// the TTL does. If fn unlocks l or hands it off, the job does not count as done. No two runs
+// hold the lock at the same time, but a run may repeat work of a crashed one.
 //
 // Once returns nil if fn ran and the job is done. If fn did not run, the error is that of
 // [Client.TryLock]: it matches [ErrDone] and [ErrLocked] if the job is done, and only ErrLocked

@@ -83,8 +83,7 @@ func WithBucket(name string) Option {
 }
 
 // WithReplicas sets how many servers store a bucket that [New] creates: 1, 3 or 5. The default
-// is 3 on a cluster, so that locks survive the loss of a server, and 1 elsewhere. New never
-// changes an existing bucket.
+// is 3 on a cluster and 1 elsewhere. New never changes an existing bucket.
 func WithReplicas(n int) Option {
 	return func(c *config) error {
 		if n != 1 && n != 3 && n != 5 { // two servers are worse than one: the loss of either stops them
@@ -115,8 +114,7 @@ func WithCreate(allowed bool) Option {
 }
 
 // WithTTL sets the TTL of locks without a [TTL] of their own: 1 s to 24 h, rounded up to whole
-// seconds, 15 s by default. The TTL limits how long a crashed holder keeps others out, and how
-// long a holder survives without the server.
+// seconds, 15 s by default. See docs/guide/leases.md on how to choose it.
 func WithTTL(d time.Duration) Option {
 	return func(c *config) (err error) {
 		c.session.TTL, err = clock.RoundTTL(d, false)

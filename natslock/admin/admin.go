@@ -122,11 +122,11 @@ func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error]
 	}
 }
 
-// RemoveOverdue deletes records that the server has kept beyond their TTL, which it does forever
-// after some restarts. It deletes up to limit of them, at least 1, one after another, for locks
-// whose names match pattern (see [Admin.List]). Overdue records keep no client out, but they
-// clutter lists, where [Holder.Overdue] and [Waiter.Overdue] mark them. "lockctl doctor
-// --repair" calls RemoveOverdue.
+// RemoveOverdue deletes records that the server has kept beyond their TTL, as it does forever
+// after some restarts. It deletes at most limit records, one after another, of locks whose names
+// match pattern (see [Admin.List]). limit must be at least 1. Overdue records keep no client
+// out, but they clutter lists, where [Holder.Overdue] and [Waiter.Overdue] mark them. "lockctl
+// doctor --repair" calls RemoveOverdue.
 //
 // RemoveOverdue returns the number of records removed and the number left, even with an error.
 // If a client renews its record in the meantime, the record counts as left and is not touched,

@@ -93,13 +93,13 @@ const maxPrefix = 255
 // Permissions returns the subjects that a NATS user needs for locks. The server can refuse all
 // others. A call that needs a refused subject returns [natslock.ErrPermission].
 //
-// Permissions separate names, not people: a user of a lock can also delete its record or write a
-// false one. Within one account, a user that may publish any request can name another user's key
-// as its reply subject, and the server then stores the reply there. Give users that do not trust
-// each other separate accounts.
+// Permissions separate names, not people: a user that may take a lock can also delete its record
+// or write a false one. Within one account, a user that may publish any request can name another
+// user's key as its reply subject, and the server then stores the reply there. Give users that
+// do not trust each other separate accounts.
 //
-// The error matches [natslock.ErrInvalid] if a pattern cannot match any name or another field of
-// a is invalid, and kvstore.ErrInvalidKey if the bucket's name is invalid.
+// The error matches [natslock.ErrInvalid] if the pattern cannot match any name or another field
+// is invalid, and kvstore.ErrInvalidKey if the bucket's name is invalid.
 func Permissions(a Access) (PermissionSet, error) {
 	var p PermissionSet
 	holders, readers, waiters, err := record.KeyPatterns(cmp.Or(a.Pattern, ">"))

@@ -18,8 +18,8 @@ const maxUnread = 1 << 16
 //
 // The first event has the type [EventWatching] and no name. Watch does not yield the current
 // state, so list the locks when that event arrives. The list and the later events together miss
-// nothing. Another EventWatching follows each connection outage, because events since its Since
-// may have been missed: list the locks again.
+// nothing. Another EventWatching follows each connection outage. Events since its Since may have
+// been missed, so list the locks again.
 //
 // Events are hints, because any user that may publish notifications can forge them. If the
 // notification of a lock's end is missing, Watch reports the end when the lease is over, even
