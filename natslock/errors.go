@@ -109,8 +109,8 @@ func (e *LockedError) Is(target error) bool {
 }
 
 // TimeoutError describes a wait that was given up. It matches [ErrTimeout], and the context's
-// error if that ended the wait. It also matches [ErrUnavailable], unless the last word from the
-// server was that the lock is held or the caller is queued.
+// error if the context ended the wait. It also matches [ErrUnavailable], unless the last word
+// from the server was that the lock is held or the caller is queued.
 type TimeoutError struct {
 	Name   string
 	Waited time.Duration // from the call to giving up

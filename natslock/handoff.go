@@ -31,7 +31,7 @@ type Handle struct {
 const handleText = "natslock-handle-1"
 
 // MarshalText encodes the handle as one word of printable characters. The error matches
-// [ErrInvalid] if Handoff did not return the handle.
+// [ErrInvalid] if the handle does not come from Handoff.
 func (h Handle) MarshalText() ([]byte, error) {
 	if err := h.check(); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (h *Handle) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// check refuses a handle that no Handoff can have returned.
+// check refuses a handle that cannot come from Handoff.
 func (h Handle) check() error {
 	if h.kind != record.Mutex && h.kind != record.RW || h.Name == "" || h.ID == "" || strings.Contains(h.ID, ":") || h.Token == 0 || h.TTL < time.Second {
 		return fmt.Errorf("handle: %w: no Handoff has made it", ErrInvalid)
@@ -88,8 +88,8 @@ func (h Handle) check() error {
 // After any other error the lock has ended here, and the TTL frees it. The error matches
 // [ErrUnavailable] if the server did not confirm the record within the validity and before ctx
 // ended or the release timeout passed, and [ErrClosed] if the client was closed. If the lock had
-// already ended, or an operator broke it in the meantime, the error says so, as in
-// [Lock.Context].
+// already ended, or an operator broke it in the meantime, the error matches one of those listed
+// at [Lock.Context].
 func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 	h := l.holding()
 	if ctx == nil && h != (noLock{}) {

@@ -126,8 +126,8 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 //
 // SetMeta returns nil if the server stored m within the validity. The error matches [ErrInvalid]
 // if m is too large, for an [Until] or [NoRenew] lock, and for a reader. If the lock has ended,
-// the error is the cause (see [Lock.Context]). ctx and its errors are as for [Lock.Extend], but
-// if ctx ended during the call, the next renewal stores m if this request did not.
+// the error is the cause (see [Lock.Context]). ctx works as in [Lock.Extend], but if it ends
+// during the call, the next renewal stores m if this request did not.
 func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 	h := l.holding()
 	if ctx == nil && h != (noLock{}) {
@@ -139,8 +139,8 @@ func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 }
 
 // Contended returns a channel that is closed when another client queues for the lock, or another
-// goroutine of this client waits for it. Use it as a hint to finish early. For a reader only
-// writers count.
+// goroutine of this client waits for it. Use it as a hint to finish early. For a reader, only
+// waiting writers close the channel.
 //
 // Contended does not block. The client learns of a waiter immediately, or within 5 s if the
 // notification is lost, but not of a [Client.TryLock], which does not queue. A user that may not

@@ -339,7 +339,7 @@ func (l *LockSet) Unlock(ctx context.Context) error {
 	if cause == nil {
 		cause = fmt.Errorf("locks %s: %w", shortList(l.Names(), 3), ErrReleased)
 	}
-	// The work under the context must not meet the next holder of any of the locks.
+	// End the work's context before any of the locks can get its next holder.
 	l.cancel(cause) //safety:all-context-first
 	errs := make([]error, len(l.all))
 	var all sync.WaitGroup

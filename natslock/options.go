@@ -104,8 +104,8 @@ func WithBucketConfig(cfg kvstore.Config) Option {
 	}
 }
 
-// WithCreate sets whether [New] may create a missing bucket, true by default. If it may not, New
-// returns an error that matches kvstore.ErrNotFound.
+// WithCreate sets whether [New] may create a missing bucket. The default is true. With false,
+// New returns an error that matches kvstore.ErrNotFound.
 func WithCreate(allowed bool) Option {
 	return func(c *config) error {
 		c.create = allowed
@@ -137,9 +137,9 @@ func WithOwner(owner string) Option {
 
 // WithLogger sets the logger for warnings. The default is [slog.Default] at the time of [New].
 // The client warns about each held lock that is lost, that the server refuses to renew, or whose
-// handle was dropped, and about bucket settings that are unsafe or should be changed. It logs no
-// errors that it returns, credentials or values of records. A handler that blocks does not delay
-// locks.
+// handle was dropped, and about bucket settings that are unsafe or should be changed. It never
+// logs credentials, values of records, or errors that it returns. A handler that blocks does not
+// delay locks.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		if l == nil {
