@@ -67,8 +67,8 @@ func (c *Client) readyFor(ctx context.Context) error {
 // for locks, in which case the text says how to repair it.
 //
 // The connection remains the caller's. Open it with nats.MaxReconnects(-1) and
-// nats.IgnoreAuthErrorAbort(): by default nats.go closes it for good after an outage of two
-// minutes or a second refused login, and every later call fails.
+// nats.IgnoreAuthErrorAbort(), or nats.go closes it for good after an outage of two minutes or a
+// second refused login: see docs/guide/shutdown.md.
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg, err := configOf(opts)
 	if err != nil {
@@ -272,8 +272,7 @@ type Stats struct {
 }
 
 // Stats returns the counts since New. Each reader counts, but the renewal of a shared lease
-// counts once. A lingering lock counts as granted and released each time a goroutine takes and
-// unlocks it, but not when it ends idle.
+// counts once. Each use of a lingering lock counts as granted and released.
 func (c *Client) Stats() Stats {
 	if c.ready() != nil {
 		return Stats{}

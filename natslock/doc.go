@@ -30,8 +30,7 @@
 //
 // [Lock.Unlock] returns nil if the lock was held until the call and has been released. Otherwise
 // its error, like [Lock.Err] and the cause of [Lock.Context], tells how the lock ended. After
-// [ErrLost], [ErrClosed] or [ErrEnded] the work may have overlapped another holder's. After
-// ErrUnavailable it did not, but the next holder may have to wait for the TTL.
+// [ErrLost], [ErrClosed] or [ErrEnded] the work may have overlapped another holder's.
 //
 // # Leases
 //

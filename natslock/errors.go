@@ -60,10 +60,10 @@ type LockedError struct {
 	// Done is true if the job of a [Client.Once] is done. The lock is kept until Holder.Expires.
 	Done bool
 	// Lingers is true if the holder's client may keep the lock idle ([Linger]). Idle is true if
-	// the lock was idle when that client wrote the record, up to a third of the TTL ago.
+	// the lock was idle at its last renewal, up to a third of the TTL ago.
 	Lingers, Idle bool
-	// Queued is the number of waiting goroutines, including those of the holder's client. It can
-	// be out of date by 5 s, or by a third of the TTL for the goroutines of the holder's client.
+	// Queued is the number of waiting goroutines. It can be out of date by 5 s, or by a third of
+	// the TTL for goroutines of the holder's client.
 	Queued int
 
 	entry   record.Entry // the holder's record

@@ -64,8 +64,8 @@ func (l *Lock) holding() cohort.Holding {
 // Name returns the lock's name.
 func (l *Lock) Name() string { return l.holding().Name() }
 
-// ID returns the unique ID of this acquisition: the claim's ID ([Holder.ID]), followed by a
-// number if the client's goroutines share the claim and this one is not the first.
+// ID returns the unique ID of this acquisition. It begins with the claim's ID ([Holder.ID]),
+// which goroutines of one client can share.
 func (l *Lock) ID() string { return l.holding().ID() }
 
 // Token returns the fencing token. Tokens rise with every grant of the lock, even if the bucket
@@ -100,8 +100,8 @@ func (l *Lock) Remaining() time.Duration {
 	return max(left, 0)
 }
 
-// Extend renews the lock immediately, with a new TTL, or with the same one if ttl is 0. If ctx
-// never ends, Extend waits until the validity ends.
+// Extend renews the lock immediately, with a new TTL, or with the same one if ttl is 0. It waits
+// until ctx or the validity ends.
 //
 // Extend returns nil if the server confirmed the renewal within the validity, which then starts
 // anew when this request was sent. The error matches [ErrInvalid] for an [Until] lock, and for a

@@ -33,8 +33,8 @@ type LockSet struct {
 var errNoLocks = fmt.Errorf("%w: a natslock.LockSet that no acquire has returned", ErrInvalid)
 
 // LockAll acquires the mutexes called names, at most 256. It waits until ctx ends or [MaxWait]
-// passes, which limits the whole call. ctx is also the parent of [LockSet.Context]. The options
-// apply to each lock, except that [MinHold] is refused.
+// passes, which limits the whole call. The options apply to each lock, except that [MinHold] is
+// refused.
 //
 // Every client acquires names in the same order, so such calls do not deadlock, provided that
 // the caller holds no other lock that another call wants. LockAll keeps the locks that it has

@@ -156,14 +156,13 @@ type Tuning struct {
 	// asked after another client had queued: 1 ms by default, 1 s at most.
 	//
 	// With a negative Turn, each goroutine that wants a mutex or a write lock queues by itself,
-	// in the exact order, but each hand-over takes messages, and [Linger] is refused except for
-	// readers. For a semaphore, a negative Turn only removes the turn. See
-	// docs/guide/waiting.md.
+	// but each hand-over takes messages, and [Linger] is refused except for readers. A semaphore
+	// only loses its turn. See docs/guide/waiting.md.
 	Turn time.Duration
 	// WatchAfter is the age at which the client subscribes to the record of a held lock, 1 s by
 	// default. A subscribed client learns of a break immediately, and any other at its next
-	// renewal. A duration of less than a millisecond subscribes from the start, and a negative
-	// one never does.
+	// renewal. Less than a millisecond subscribes from the start, and a negative duration never
+	// does.
 	WatchAfter time.Duration
 	// ReleaseTimeout limits how long [Lock.Unlock] waits for the server: 5 s by default, 1 h at
 	// most.
