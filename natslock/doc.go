@@ -39,9 +39,9 @@
 //
 // A lock is valid from the moment the client sends the write that the server then confirms,
 // until a margin before the server's lease ends: a tenth of the TTL up to 1 s, or a thousandth
-// of a TTL above 1000 s. [Lock.Context] ends no later than the validity, so a holder that loses
-// the server is told before another client can get the lock. A crashed holder keeps others out
-// until its TTL ends.
+// of a TTL above 1000 s. [Lock.Context] ends no later than the validity, so if the holder loses
+// the server, its context ends before another client can get the lock. A crashed holder keeps
+// others out until its TTL ends.
 //
 // At most one holder is inside its validity, provided that the client's clock drifts by less
 // than the margin (10% for a TTL up to 10 s, 6.7% for 15 s, 0.1% for 24 h), the clocks of the

@@ -155,9 +155,10 @@ type Tuning struct {
 	// Turn limits how long after a grant the client hands the lock to its own goroutines that
 	// asked after another client had queued: 1 ms by default, 1 s at most.
 	//
-	// With a negative Turn, each goroutine that wants a mutex or a write lock queues by itself,
-	// but each hand-over takes messages, and [Linger] is refused except for readers. A semaphore
-	// only loses its turn. See docs/guide/waiting.md.
+	// With a negative Turn, each goroutine that wants a mutex or a write lock queues by itself.
+	// All clients' goroutines are then served in the exact order in which they queue, but each
+	// hand-over takes messages, and [Linger] is refused except for readers. For a semaphore, a
+	// negative Turn only removes the turn. See docs/guide/waiting.md.
 	Turn time.Duration
 	// WatchAfter is the age at which the client subscribes to the record of a held lock, 1 s by
 	// default. A subscribed client learns of a break immediately, and any other at its next
