@@ -62,7 +62,7 @@ func (c *Client) readyFor(ctx context.Context) error {
 // connection and the server.
 //
 // The error matches [ErrInvalid], [ErrPermission], or [ErrUnavailable] if there is no
-// connection, no JetStream or no leader of the bucket. It matches kvstore.ErrNotFound if the
+// connection or JetStream, or the bucket has no leader. It matches kvstore.ErrNotFound if the
 // bucket is missing and may not be created, and kvstore.ErrBucketConfig if the bucket is unsafe
 // for locks, in which case the text says how to repair it.
 //

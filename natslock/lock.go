@@ -101,7 +101,7 @@ func (l *Lock) Remaining() time.Duration {
 }
 
 // Extend renews the lock immediately, with a new TTL, or with the same one if ttl is 0. It waits
-// until ctx or the validity ends.
+// for the server until ctx or the validity ends.
 //
 // Extend returns nil if the server confirmed the renewal within the validity, which then starts
 // anew when this request was sent. The error matches [ErrInvalid] for an [Until] lock, and for a
