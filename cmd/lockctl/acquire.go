@@ -56,12 +56,12 @@ Exit code: 0, 128 + N if signal N ended the waiting, and
   75   the lock was lost before its handle could be printed`
 }
 
-// AfterApply checks what kong cannot.
+// AfterApply validates what kong's tags cannot express.
 func (c *acquireCmd) AfterApply() error { return cmp.Or(c.choice.check(), c.taking.check()) }
 
 func (c *acquireCmd) Run(g *session.Globals) error {
 	g.MayCreate = c.Create
-	caller := cmp.Or(os.Getppid(), os.Getpid()) // 0 means that the parent is outside the container
+	caller := cmp.Or(os.Getppid(), os.Getpid()) // the parent's PID is 0 if it is outside the container
 	owner := c.Owner
 	if owner == "" {
 		owner = fmt.Sprintf("%s:%d", session.Operator(), caller)
@@ -86,9 +86,9 @@ func (c *acquireCmd) Run(g *session.Globals) error {
 	if err != nil {
 		return err
 	}
-	signal.Ignore(syscall.SIGPIPE) // release the lock even if nobody reads the handle
+	signal.Ignore(syscall.SIGPIPE) // make a write to a closed pipe fail, so that the lock is released
 	select {
-	case sig := <-g.Signals(): // the reader of the handle has ended
+	case sig := <-g.Signals(): // nobody is left to read the handle
 		err = tool.Exitf(tool.ExitSignal+int(sig.(syscall.Signal)), "released lock %s: signal: %v", show.Plain(c.Name), sig)
 	default:
 		if err = printHeld(g, h, lasts, string(text), c.JSON); err != nil {
@@ -105,8 +105,8 @@ func (c *acquireCmd) Run(g *session.Globals) error {
 	return err
 }
 
-// handleJSON is the output of acquire --json and extend --json. Fields are added, never renamed.
-// The reference prints the tags.
+// handleJSON is the output of acquire --json and extend --json. Fields may be added but never
+// renamed. The reference prints the doc tags.
 type handleJSON struct {
 	Handle     string    `json:"handle" doc:"for lockctl extend and release"`
 	Kind       string    `json:"kind" doc:"mutex, rw or semaphore"`
@@ -121,7 +121,7 @@ type handleJSON struct {
 	Expires    time.Time `json:"expires" doc:"when the lock is free unless it is extended or released, by the clock of this machine"`
 }
 
-// printHeld prints text, or JSON if asked.
+// printHeld prints text or, if asJSON is set, the handle as JSON.
 func printHeld(g *session.Globals, h script.Handle, lasts script.Lasts, text string, asJSON bool) error {
 	if !asJSON {
 		_, err := fmt.Fprintln(g.Out, text)
@@ -139,8 +139,8 @@ func printHeld(g *session.Globals, h script.Handle, lasts script.Lasts, text str
 	return show.WriteJSON(g.Out, out)
 }
 
-// inSeconds formats a validity for a shell: rounded down to whole seconds, or below one second
-// with its milliseconds.
+// inSeconds formats d for a shell, rounded down to whole seconds or, below one second, to
+// milliseconds.
 func inSeconds(d time.Duration) string {
 	if d >= time.Second {
 		return strconv.FormatInt(int64(d/time.Second), 10)
@@ -148,10 +148,10 @@ func inSeconds(d time.Duration) string {
 	return fmt.Sprintf("0.%03d", max(d.Milliseconds(), 1))
 }
 
-// handle is a handle from the command line.
+// handle is a script handle given on the command line.
 type handle struct{ script.Handle }
 
-// UnmarshalText implements encoding.TextUnmarshaler, for kong.
+// UnmarshalText implements [encoding.TextUnmarshaler], which kong uses.
 func (h *handle) UnmarshalText(text []byte) error {
 	if len(text) == 0 { // an unset variable
 		return errors.New("the handle is empty: the command that was to print it has failed")
@@ -159,7 +159,8 @@ func (h *handle) UnmarshalText(text []byte) error {
 	return h.Handle.UnmarshalText(text)
 }
 
-// refused adds to an error what has become of the handle's lock, if the lock was lost.
+// refused adds the lock's current state to an error that reports a lost lock. It returns other
+// errors unchanged.
 func (h *handle) refused(ctx context.Context, s *session.Session, err error) error {
 	if !errors.Is(err, natslock.ErrLost) || errors.Is(err, natslock.ErrBroken) {
 		return err

@@ -51,12 +51,12 @@ Exit code 1: nothing was broken, because the holder is gone, is another one, or 
 answer was no.`
 }
 
-// AfterApply checks what kong cannot.
+// AfterApply validates what kong's tags cannot express.
 func (c *breakCmd) AfterApply() error {
 	switch {
 	case c.Kind != "" && c.Kind != admin.KindMutex.String() && c.Kind != admin.KindRW.String() && c.Kind != admin.KindSemaphore.String():
 		return fmt.Errorf("--kind %q: not mutex, rw or semaphore", c.Kind)
-	case c.ID != nil && *c.ID == "": // an unset variable; an empty id would match any
+	case c.ID != nil && *c.ID == "": // an unset variable; an empty id would match every holder
 		return errors.New("--id: the id is empty")
 	}
 	return nil
@@ -94,8 +94,8 @@ func (c *breakCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// choose finds the one holder to break. It never guesses: the holder was named, or is
-// the only one.
+// choose returns the holder to break. It never guesses: if the command line is ambiguous,
+// choose lists the candidates and returns an error.
 func (c *breakCmd) choose(g *session.Globals, s *session.Session) (show.Holding, error) {
 	infos, err := s.Find(g, c.Name)
 	if err != nil {
@@ -131,13 +131,13 @@ func (c *breakCmd) choose(g *session.Globals, s *session.Session) (show.Holding,
 	return show.Holding{}, c.nobody(held)
 }
 
-// means reports whether the command line allows h.
+// means reports whether h matches --kind and --id.
 func (c *breakCmd) means(h show.Holding) bool {
 	return (c.Kind == "" || c.Kind == h.Kind.String()) &&
 		(c.ID == nil || strings.HasPrefix(h.ID, *c.ID))
 }
 
-// nobody explains why no holder matches.
+// nobody returns the error for a command line that matches no holder.
 func (c *breakCmd) nobody(held []show.Holding) error {
 	var ids []string
 	for _, h := range held {
@@ -167,8 +167,8 @@ func listHoldings(w io.Writer, held []show.Holding) {
 	t.Render()
 }
 
-// confirm asks on the terminal. Without a terminal it refuses, so that a typo in a
-// script breaks no lock.
+// confirm asks the user for confirmation. Without a terminal it returns an error, so that a
+// typo in a script cannot break a lock.
 func (c *breakCmd) confirm(g *session.Globals, h show.Holding) error {
 	if c.Force {
 		return nil
@@ -179,7 +179,7 @@ func (c *breakCmd) confirm(g *session.Globals, h show.Holding) error {
 	fmt.Fprintf(g.Stderr, "%s. [y/N] ", show.BreakQuestion(h, c.Now))
 	answer, err := bufio.NewReader(g.Stdin).ReadString('\n')
 	if err != nil {
-		fmt.Fprintln(g.Stderr) // end the line of the prompt
+		fmt.Fprintln(g.Stderr) // end the prompt's line
 	}
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":
@@ -188,7 +188,8 @@ func (c *breakCmd) confirm(g *session.Globals, h show.Holding) error {
 	return tool.Exitf(tool.ExitConflict, "nothing was broken")
 }
 
-// outcome says when the lock becomes free, from what the bucket contains now.
+// outcome tells the user when the lock becomes free, based on the current contents of the
+// bucket.
 func (c *breakCmd) outcome(g *session.Globals, s *session.Session, broken show.Holding) string {
 	switch {
 	case c.Now:

@@ -59,11 +59,11 @@ says that nothing is known: 64 without a limit, 69 without a leader of the bucke
 the bucket is unfit.`
 }
 
-// excess describes locks that are beyond a limit.
+// excess describes an exceeded limit and the locks that exceed it.
 type excess struct {
-	infos []admin.Info // one lock, unless e counts partitions
+	infos []admin.Info // a single lock, except for limits on partitions
 	text  string
-	by    float64 // multiple of the limit
+	by    float64 // actual value as a multiple of the limit
 }
 
 func (c *checkCmd) Run(g *session.Globals) error {
@@ -121,7 +121,8 @@ func (c *checkCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// find reads the locks, or fails if clients cannot get any.
+// find reads the locks. It fails if the bucket has no leader, because no client can take a lock
+// then.
 func (c *checkCmd) find(g *session.Globals) ([]admin.Info, error) {
 	s, err := g.Open()
 	if err != nil {
@@ -132,8 +133,8 @@ func (c *checkCmd) find(g *session.Globals) ([]admin.Info, error) {
 	return ls.list(g, s)
 }
 
-// counts reports whether the limits apply to a holder or waiter with this purpose. Some
-// hold or wait by design.
+// counts reports whether the limits apply to a holder or waiter with the given purpose. A
+// holder or waiter that has a purpose, such as leading an election, holds or waits by design.
 func (c *checkCmd) counts(purpose string) bool {
 	return c.All || purpose == "" || c.Partitions != "" && purpose == "partition"
 }
@@ -149,15 +150,15 @@ func (c *checkCmd) print(g *session.Globals, found []excess, checked int) {
 		fmt.Fprintln(g.Out, found[0].text)
 	default:
 		unit := "lock"
-		if c.Partitions != "" { // some are about the group
+		if c.Partitions != "" { // some concern the group rather than a lock
 			unit = "report"
 		}
 		fmt.Fprintf(g.Out, "%s; and %s more\n", found[0].text, show.Count(len(found)-1, unit))
 	}
 }
 
-// judge returns the limit that a lock exceeds most, if any. both means that a lock of
-// another kind has the same name.
+// judge returns the limit that info exceeds by the largest factor, if any. both is set if a
+// lock of another kind has the same name.
 func (c *checkCmd) judge(info admin.Info, both bool, now time.Time) (worst excess, beyond bool) {
 	worst.infos = []admin.Info{info}
 	note := func(by float64, format string, args ...any) {
@@ -187,7 +188,7 @@ func (c *checkCmd) judge(info admin.Info, both bool, now time.Time) (worst exces
 	}
 	waiting := 0
 	if h := info.Holder; h != nil && !h.Overdue && c.counts(h.Purpose) {
-		waiting = h.Waiting // in its client
+		waiting = h.Waiting // in the holder's client
 	}
 	for _, w := range info.Queue {
 		if w.Overdue || !c.counts(w.Purpose) {
@@ -204,7 +205,7 @@ func (c *checkCmd) judge(info admin.Info, both bool, now time.Time) (worst exces
 
 func below0(n *int) bool { return n != nil && *n < 0 }
 
-// judgeGroup returns the limits for partitions that the group exceeds.
+// judgeGroup returns the partition limits that the group exceeds.
 func (c *checkCmd) judgeGroup(infos []admin.Info) (found []excess) {
 	name := "group " + show.Plain(c.Partitions)
 	groups := partition.Groups(infos)
@@ -235,7 +236,7 @@ func (c *checkCmd) judgeGroup(infos []admin.Info) (found []excess) {
 	return found
 }
 
-// lockOf returns a mutex from infos, free if it is not there.
+// lockOf returns the mutex called name, or a free mutex if infos does not contain it.
 func lockOf(infos []admin.Info, name string) admin.Info {
 	for _, info := range infos {
 		if info.Kind == admin.KindMutex && info.Name == name {

@@ -10,14 +10,14 @@ import (
 	"github.com/natslock/locks/semaphore"
 )
 
-// choice has the flags that select one of the locks with the same name.
+// choice is the set of flags that select the lock's kind and mode.
 type choice struct {
 	Read    bool `help:"Read, together with other readers."`
 	Write   bool `help:"Write, alone."`
 	Permits *int `placeholder:"N" help:"Take one of N permits (1 to 256)."`
 }
 
-// check checks what kong cannot.
+// check validates what kong's tags cannot express.
 func (c *choice) check() error {
 	switch {
 	case c.Read && c.Write:
@@ -30,7 +30,7 @@ func (c *choice) check() error {
 	return nil
 }
 
-// kind returns the lock's kind.
+// kind returns the kind of lock that the flags select.
 func (c *choice) kind() admin.Kind {
 	switch {
 	case c.Permits != nil:
@@ -41,7 +41,8 @@ func (c *choice) kind() admin.Kind {
 	return admin.KindMutex
 }
 
-// method returns the method that takes the lock.
+// method returns the function that takes the selected lock. It also records in how.nesting what
+// the command wants.
 func (c *choice) method(client *natslock.Client, how *taking) lockFunc {
 	how.nesting.shared = c.Read
 	switch rw := rwlock.New(client); {

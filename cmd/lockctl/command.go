@@ -15,27 +15,27 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// command is the user's command to run under a lock.
+// command is the command that the user wants to run under a lock.
 type command struct {
 	*console.Console
 	path string
-	args []string // starts with the command's name
+	args []string // args[0] is the command's name
 }
 
-// prepare finds the command and opens the bucket. The caller closes the session.
+// prepare looks up the command and opens the bucket. The caller must end the session.
 func prepare(g *session.Globals, sub string, args []string, name naming, ttl time.Duration, create bool) (command, *session.Session, error) {
 	c, err := lookUp(g.Console, sub, args)
 	if err != nil {
 		return c, nil, err
 	}
 	g.MayCreate = create
-	// Watch from the first second on, so that a break ends the command at once.
+	// Watch the lock from the start, so that a break ends the command immediately.
 	s, err := g.Open(natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}), name.as(c.args[0]))
 	return c, s, err
 }
 
-// lookUp finds the command before the lock is taken, so that a typo does not keep other
-// clients waiting.
+// lookUp resolves the command. It is called before the lock is taken, so that a typo does not
+// keep other clients waiting.
 func lookUp(con *console.Console, sub string, args []string) (command, error) {
 	if len(args) > 0 && args[0] == "--" {
 		args = args[1:]
@@ -50,7 +50,7 @@ func lookUp(con *console.Console, sub string, args []string) (command, error) {
 	return command{con, path, args}, nil
 }
 
-// under returns the command with the lock in its environment.
+// under returns the command to execute, with the lock's name, token and TTL in its environment.
 func (c command) under(lock supervise.Held, name string, ttl time.Duration) *exec.Cmd {
 	return &exec.Cmd{
 		Path: c.path, Args: c.args,
@@ -63,15 +63,15 @@ func (c command) under(lock supervise.Held, name string, ttl time.Duration) *exe
 	}
 }
 
-// outcome returns the error that lockctl ends with after the command has ended. start and
-// release are the errors from starting the command and from releasing its lock.
+// outcome returns the error that lockctl exits with after the command has ended. start is the
+// error from starting the command, and release is the error from releasing its lock.
 func (c command) outcome(end supervise.Ending, start, release error) error {
 	switch {
 	case start != nil:
 		return cannotRun(c.args[0], start)
 	case end.Lost != nil:
 		end.Code = tool.ExitLost
-	case errors.Is(release, natslock.ErrLost): // not noticed earlier
+	case errors.Is(release, natslock.ErrLost): // noticed only on release
 		c.Complain("%v; the command had ended, but may not have been alone", release)
 		end.Code = tool.ExitLost
 	case release != nil:

@@ -19,18 +19,18 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// completionLimit limits how long a shell waits for the names of locks, unless a timeout is set.
-// After a keystroke users wait no longer.
+// completionLimit is the default timeout for completing lock names. Users will not wait longer
+// after a keystroke.
 const completionLimit = time.Second
 
-// completionCmd is the library's command for bash and zsh, which complete paths where lockctl
-// offers nothing. For fish it adds a script that does the same, and also completes the command
-// after a "--".
+// completionCmd is the completion library's command. The library's scripts for bash and zsh
+// complete paths where lockctl offers nothing. completionCmd adds a script for fish that does
+// the same, and that also completes the command after "--".
 type completionCmd struct {
 	kongcompletion.Completion `embed:""`
 }
 
-// Run prints the code for the shell.
+// Run prints the completion script for the shell.
 func (c *completionCmd) Run(ctx *kong.Context) error {
 	if c.Shell != "fish" || !c.Code {
 		return c.Completion.Run(ctx)
@@ -59,8 +59,8 @@ end
 complete -f -c lockctl -a "(__complete_lockctl)"
 `
 
-// completed answers a shell that asks for completions of a command line, and reports whether it
-// was asked. It prints nothing but answers: an error must not spoil the line being typed.
+// completed prints completions if a shell has requested them, and reports whether one has. It
+// prints nothing else, because an error message would garble the line being typed.
 func completed(con *console.Console, parser *kong.Kong) bool {
 	line := con.Getenv("COMP_LINE")
 	if line == "" {
@@ -73,8 +73,8 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 	if err != nil {
 		return true
 	}
-	// The library counts a command's arguments by the command's own flags, so add the flags that
-	// every command has.
+	// To locate a command's arguments, the library skips only the command's own flags, so add
+	// the global flags.
 	if all, ok := root.Args.(*kongcompletion.PositionalPredictor); ok {
 		for _, sub := range root.Sub {
 			if p, ok := sub.Args.(*kongcompletion.PositionalPredictor); ok {
@@ -87,12 +87,12 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 	return true
 }
 
-// typable matches a name that needs no quotes in any shell. Other names are not offered: each
-// shell would need its own quoting, and the name of a lock must not become a command.
+// typable matches names that need no quoting in any shell. Other names are not offered, because
+// quoting differs between shells and a lock's name must never run as a command.
 var typable = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./,+%-]*$`)
 
-// namesOf returns the names of the locks or groups on the server that the line refers to. It
-// returns none if no answer arrives in time.
+// namesOf returns the names that of extracts from the locks on the server that line refers to.
+// It returns nil if the server does not respond in time.
 func namesOf(con *console.Console, line string, of func([]admin.Info) []string) []string {
 	var c cli
 	parser, err := newParser(con, &c)
@@ -116,7 +116,7 @@ func namesOf(con *console.Console, line string, of func([]admin.Info) []string) 
 	select {
 	case names := <-answer:
 		return names
-	case <-time.After(c.Timeout): // connecting and asking may each take that long, for every server
+	case <-time.After(c.Timeout): // each connection attempt and each request may take that long
 		return nil
 	}
 }
@@ -144,7 +144,7 @@ func groupNames(infos []admin.Info) (names []string) {
 	return names
 }
 
-// globalFlags returns those flags on a line, with their values, that every command has.
+// globalFlags returns the global flags in line, with their values.
 func globalFlags(parser *kong.Kong, line string) (flags []string) {
 	known := make(map[string]*kong.Flag)
 	for _, f := range parser.Model.Flags {

@@ -50,7 +50,7 @@ if it did not lead. With --once the command's, 128 + N if signal N killed it, an
   126  the command cannot be executed   127 there is none of that name`
 }
 
-// AfterApply checks what kong cannot.
+// AfterApply validates what kong's tags cannot express.
 func (c *electCmd) AfterApply() error {
 	if c.KillAfter < 0 {
 		return fmt.Errorf("--kill-after %v: negative", c.KillAfter)
@@ -58,10 +58,10 @@ func (c *electCmd) AfterApply() error {
 	return nil
 }
 
-// errEnough is why a campaign ends after its last term.
+// errEnough is the cause with which Run cancels the campaign after its last term.
 var errEnough = errors.New("no further term")
 
-// Run campaigns, and runs the command in each term.
+// Run campaigns for leadership, and runs the command during each term.
 func (c *electCmd) Run(g *session.Globals) error {
 	command, s, err := prepare(g, "elect", c.Command, c.naming, c.TTL, c.Create)
 	if err != nil {
@@ -79,8 +79,8 @@ func (c *electCmd) Run(g *session.Globals) error {
 	var last error // what lockctl returns after the last term
 	stuck, ended := make(chan struct{}), make(chan error, 1)
 	lead := func(_ context.Context, t *election.Term) error {
-		// From here on signals go to the command. A signal that arrived earlier ends
-		// the campaign.
+		// From here on, signals go to the command, but a signal that arrived earlier ends the
+		// campaign.
 		if stop(); ctx.Err() != nil {
 			return nil
 		}

@@ -32,7 +32,7 @@ func (c *extendCmd) Run(g *session.Globals) error {
 	var ttl time.Duration
 	if c.TTL != nil {
 		if ttl = *c.TTL; ttl == 0 {
-			ttl = -1 // no TTL either; 0 would mean the handle's
+			ttl = -1 // also invalid, whereas 0 would mean the handle's TTL
 		}
 	}
 	s, err := g.Open()
@@ -46,7 +46,7 @@ func (c *extendCmd) Run(g *session.Globals) error {
 	if err != nil {
 		return c.Handle.refused(ctx, s, err)
 	}
-	s.End() // may take a while, so the validity is read afterwards
+	s.End() // may take a while, so compute the validity afterwards
 	if lasts.Valid() <= 0 {
 		return tool.Exitf(tool.ExitLost, "lock %s was extended, and the time of that is over", show.Plain(c.Handle.Name()))
 	}

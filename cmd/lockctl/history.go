@@ -46,7 +46,7 @@ Exit code 0 even if nothing has happened, 77: see "lockctl perms PATTERN --histo
 bucket, or no history.`
 }
 
-// AfterApply checks what kong cannot.
+// AfterApply validates what kong's tags cannot express.
 func (c *historyCmd) AfterApply() error {
 	switch {
 	case c.Pattern == "": // an unset variable
@@ -67,8 +67,8 @@ func (c *historyCmd) Run(g *session.Globals) error {
 	if c.Since > 0 {
 		since = time.Now().Add(-c.Since)
 	}
-	// Garbage collection would take a tenth of the time, and the garbage of a long
-	// history is small compared with the memory of a machine.
+	// Garbage collection would take a tenth of the time, and even a long history's garbage is
+	// small compared with a machine's memory.
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	out := bufio.NewWriterSize(g.Out, 64<<10)
 	events, err := c.print(admin.New(s.Client).History(context.Background(), c.Pattern, since), out)
@@ -92,7 +92,7 @@ func (c *historyCmd) Run(g *session.Globals) error {
 
 // print prints the events and returns how many it printed.
 func (c *historyCmd) print(all iter.Seq2[admin.Event, error], out *bufio.Writer) (events int, err error) {
-	holders := make(map[string]bool) // holders whose grant was printed, or a renewal instead
+	holders := make(map[string]bool) // IDs of current holders that have had a grant or renewal printed
 	var others show.Gaps
 	defer func() {
 		if line := others.Line(); line != "" && err == nil {

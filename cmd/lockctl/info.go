@@ -51,7 +51,7 @@ func (c *infoCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// inspect returns the locks of that name.
+// inspect returns the locks called c.Name, one for each kind.
 func (c *infoCmd) inspect(g *session.Globals) ([]admin.Info, error) {
 	s, err := g.Open()
 	if err != nil {

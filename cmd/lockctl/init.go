@@ -58,7 +58,7 @@ Exit code: 0 if the bucket is as asked for, and
   78   the bucket is unfit, or not as asked for, and has to be re-created`
 }
 
-// AfterApply checks what kong cannot.
+// AfterApply validates what kong's tags cannot express.
 func (c *initCmd) AfterApply() error {
 	switch {
 	case c.Replicas < 0 || c.Replicas > 5:
@@ -113,7 +113,7 @@ func (c *initCmd) Run(g *session.Globals) error {
 	return c.history(g, s, cfg)
 }
 
-// make creates a bucket that does not exist.
+// make creates the missing bucket.
 func (c *initCmd) make(g *session.Globals, s *session.Session, cfg kvstore.Config) error {
 	asked := cfg.Replicas
 	cfg.Replicas = cmp.Or(asked, s.Replicas())
@@ -168,9 +168,9 @@ func (c *initCmd) make(g *session.Globals, s *session.Session, cfg kvstore.Confi
 // change is a setting that an update would change.
 type change struct{ setting, is, will string }
 
-// repair changes an existing bucket.
+// repair updates the settings of an existing bucket.
 func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Config, info *kvstore.Info) error {
-	if c.Storage == "" { // keep the present storage, even memory
+	if c.Storage == "" { // keep the current storage, even if it is memory
 		cfg.Storage = info.Config.Storage
 	}
 	repaired, err := kvstore.Repaired(cfg, info)
@@ -211,7 +211,8 @@ func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Con
 		return err
 	}
 	fmt.Fprintf(g.Out, "changed %s of bucket %s\n", show.Count(len(changes), "setting"), g.Bucket)
-	// Check the server's answer: an old server ignores settings that it does not know.
+	// Check what the server returned, because an old server ignores settings that it does not
+	// know.
 	now, err := kvstore.Examine(cfg, info)
 	unfit = unfit || slices.ContainsFunc(now, func(f kvstore.Finding) bool { return f.Level == kvstore.Unfit })
 	if err == nil && unfit {
@@ -228,7 +229,7 @@ func showChanges(w io.Writer, changes []change) {
 	t.Render()
 }
 
-// showLeft prints settings that no update can change.
+// showLeft prints the settings that no update can change.
 func showLeft(w io.Writer, stream string, left []kvstore.Finding) {
 	if len(left) == 0 {
 		return
@@ -251,7 +252,7 @@ func showLeft(w io.Writer, stream string, left []kvstore.Finding) {
 	}
 }
 
-// update changes the stream, unless another user has changed it since it was printed.
+// update changes the stream, unless someone else has changed it since its settings were shown.
 func (c *initCmd) update(g *session.Globals, s *session.Session, stream string, shown, wanted any) (*kvstore.Info, error) {
 	ctx, cancel := s.Unrefused(g.Timeout)
 	defer cancel()
@@ -272,8 +273,8 @@ func (c *initCmd) update(g *session.Globals, s *session.Session, stream string, 
 	}
 	info, err := ask(ctx, s, "STREAM.UPDATE."+stream, body)
 	if refusal, ok := errors.AsType[*jetstream.APIError](err); ok {
-		// A replica that has no room sends the same answer after the leader has changed
-		// the stream.
+		// A replica that has no room sends this error even after the leader has changed the
+		// stream.
 		if now, err := ask(ctx, s, "STREAM.INFO."+stream, nil); err == nil {
 			if left, err := difference(now.Raw, wanted); err == nil && len(left) == 0 {
 				g.Complain("a server has answered %q, and the bucket is changed all the same; see \"lockctl doctor\"", refusal.Description)
@@ -284,8 +285,8 @@ func (c *initCmd) update(g *session.Globals, s *session.Session, stream string, 
 	return info, s.NotDone(err)
 }
 
-// ask sends a request about a stream. nats.go would drop the settings that it does not
-// know, and an update would then reset them.
+// ask sends a JetStream API request about a stream and returns all of the stream's settings.
+// nats.go would drop settings that it does not know, and an update would then reset them.
 func ask(ctx context.Context, s *session.Session, op string, body []byte) (*kvstore.Info, error) {
 	m, err := s.NC.RequestWithContext(ctx, kvstore.API(s.JS)+op, body)
 	if err != nil {
@@ -304,7 +305,8 @@ func ask(ctx context.Context, s *session.Session, op string, body []byte) (*kvst
 	return &answer.Info, nil
 }
 
-// confirm asks on the terminal, if there is one.
+// confirm asks the user for confirmation. Without a terminal it returns an error, unless
+// --force is set.
 func (c *initCmd) confirm(g *session.Globals, question string) error {
 	if c.Force {
 		return nil

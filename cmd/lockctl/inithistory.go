@@ -16,7 +16,7 @@ import (
 // creation limits how long the server may take to create a stream.
 const creation = 15 * time.Second
 
-// history creates the history of an existing bucket, or changes it.
+// history creates the history stream of an existing bucket, or updates its settings.
 func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Config) error {
 	bucket, err := s.Bucket(g, cfg)
 	if err != nil {
@@ -37,9 +37,9 @@ func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Co
 	if err := c.confirm(g, "Make it?"); err != nil {
 		return err
 	}
-	// The requests get a new timeout, because the user may have taken long to answer. On a
-	// cluster the server answers only when the new stream has elected its leader, which
-	// can take 9 s.
+	// Start a new timeout, because the user may have taken a long time to answer. On a cluster
+	// the server does not respond until the new stream has elected a leader, which can take 9
+	// s.
 	ctx, cancel = s.Unrefused(max(g.Timeout, creation))
 	defer cancel()
 	if bucket, err = s.Bucket(g, cfg); err != nil {
@@ -52,7 +52,7 @@ func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Co
 	return nil
 }
 
-// changeHistory changes an existing history.
+// changeHistory updates the settings of an existing history stream.
 func (c *initCmd) changeHistory(g *session.Globals, s *session.Session, info *kvstore.Info, wanted jetstream.StreamConfig) error {
 	is, err := info.Settings()
 	if err != nil {

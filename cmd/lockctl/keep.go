@@ -9,10 +9,10 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// maxKeep is the limit of [natslock.Client.Once].
+// maxKeep is the longest period that [natslock.Client.Once] accepts.
 const maxKeep = 365 * 24 * time.Hour
 
-// checkKeep checks --keep and the flags used with it.
+// checkKeep validates --keep and the flags used with it, and makes --keep imply --nonblock.
 func (c *runCmd) checkKeep() error {
 	switch {
 	case c.Keep == nil:
@@ -28,21 +28,20 @@ func (c *runCmd) checkKeep() error {
 	return nil
 }
 
-// job is a job done once, by [natslock.Client.Once]. The function passed to Once waits
-// for the command to end.
+// job runs a command under [natslock.Client.Once]. The function passed to Once delivers the
+// lock and then waits for the command's result.
 type job struct {
 	client *natslock.Client
 	keep   time.Duration
-	result chan error // of the command
-	ended  chan error // of Once
+	result chan error // the command's result
+	ended  chan error // the error that Once returned
 }
 
 func newJob(client *natslock.Client, keep time.Duration) *job {
 	return &job{client, keep, make(chan error, 1), make(chan error, 1)}
 }
 
-// take is a [lockFunc]. Its error matches [natslock.ErrDone] if the job was already
-// done.
+// take is a [lockFunc]. Its error matches [natslock.ErrDone] if the job has already been done.
 func (j *job) take(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	held := make(chan *natslock.Lock, 1)
 	go func() {
@@ -61,8 +60,8 @@ func (j *job) take(ctx context.Context, name string, opts ...natslock.LockOption
 
 var errNotDone = errors.New("the job is not done")
 
-// end releases the lock, or keeps it if the job is done. It returns the error of the
-// release.
+// end records that the job is done, or releases the lock so that the job can run again. It
+// returns the error from Once.
 func (j *job) end(done bool) error {
 	if done {
 		j.result <- nil

@@ -76,7 +76,6 @@ func (c *lsCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// find reads the locks.
 func (c *lsCmd) find(g *session.Globals) ([]admin.Info, error) {
 	s, err := g.Open()
 	if err != nil {
@@ -106,7 +105,7 @@ func (c *lsCmd) list(g *session.Globals, s *session.Session) ([]admin.Info, erro
 	return infos, nil
 }
 
-// sort sorts the locks, which arrive sorted by name.
+// sort orders the locks as --sort requests. They arrive sorted by name.
 func (c *lsCmd) sort(infos []admin.Info) {
 	first := func(info admin.Info, of func(show.Holding) time.Time) time.Time { // zero if the lock is not held
 		var first time.Time
@@ -136,7 +135,7 @@ func (c *lsCmd) sort(infos []admin.Info) {
 	}
 }
 
-// columns returns the columns of a table of locks.
+// columns returns the table's column headers.
 func (c *lsCmd) columns() []string {
 	columns := []string{"kind", "name", "mode", "holder", "token", "held", "expires", "readers", "queue"}
 	if c.Wide {
@@ -145,7 +144,7 @@ func (c *lsCmd) columns() []string {
 	return append(columns, "") // for the note
 }
 
-// table returns an empty table with its header.
+// table returns an empty table with a header.
 func (c *lsCmd) table(w io.Writer) table.Writer {
 	t := show.NewTable(w)
 	var header table.Row
@@ -164,9 +163,9 @@ func (c *lsCmd) table(w io.Writer) table.Writer {
 	return t
 }
 
-// rows returns the rows of a lock: one for all readers or permits together, unless the table
-// is wide, and one for the holder or writer. Only the first row has the columns that
-// describe the lock itself.
+// rows returns a lock's table rows. Unless the table is wide, readers share a row, as do the
+// holders of permits. Every other holder has a row of its own. Only the first row fills the
+// columns that describe the lock itself.
 func (c *lsCmd) rows(info admin.Info, both bool) (rows []table.Row) {
 	readers, queue, note := "-", fmt.Sprint(info.Waiting()), ""
 	if info.Kind == admin.KindRW {
@@ -186,7 +185,7 @@ func (c *lsCmd) rows(info admin.Info, both bool) (rows []table.Row) {
 	held := show.Holdings(info)
 	permits := info.Kind == admin.KindSemaphore && len(held) > 0
 	if all := show.Together(info); !c.Wide && (len(all) > 1 || permits) {
-		first := len(held) - len(all) // the others come after the writer
+		first := len(held) - len(all) // they come after the writer
 		mode := admin.Shared.String()
 		switch {
 		case permits:
@@ -197,7 +196,7 @@ func (c *lsCmd) rows(info admin.Info, both bool) (rows []table.Row) {
 		row(mode, show.ReaderNames(all), "-", show.Brief(time.Since(show.HeldSince(info))), show.LastEnd(all))
 		held = held[:first]
 	}
-	// Holders come before a writer that is still waiting for readers.
+	// Show holders before a writer that is still waiting for readers to leave.
 	slices.SortStableFunc(held, func(a, b show.Holding) int { return cmp.Compare(b.Mode, a.Mode) })
 	for _, h := range held {
 		ttl := "-"

@@ -1,25 +1,24 @@
-// Command lockctl runs commands under the locks of package natslock, and shows and breaks these
-// locks.
+// Command lockctl runs commands under natslock locks, and inspects and breaks those locks.
 //
 //	lockctl run deploy -- ./deploy.sh      run a command under a lock
 //	lockctl run --read index -- ./query    share a lock with other readers
-//	lockctl elect scheduler -- ./serve     run it on one of several machines
-//	lockctl acquire deploy                 take a lock for several commands of a script
+//	lockctl elect scheduler -- ./serve     run a command on one of several machines
+//	lockctl acquire deploy                 hold a lock across several commands of a script
 //	lockctl ls 'orders.>'                  list holders and queues
 //	lockctl info deploy                    show one lock in detail
 //	lockctl watch 'orders.>'               print a line for each event
 //	lockctl history deploy                 show what has happened to a lock
 //	lockctl top                            show all locks live, full screen
-//	lockctl break deploy                   end the lock of a holder that hangs
-//	lockctl demo                           show it all, without a server
+//	lockctl break deploy                   take a lock away from a hung holder
+//	lockctl demo                           see all this in action, without a server
 //
-// lockctl finds its server by flags, NATS_* variables and contexts, like the nats command. "lockctl
-// run" returns the exit code of its command. Its own exit codes are 1 for a lock that was not free
-// in time, and 64 and above as in sysexits.h. "lockctl --help" lists them, and the help of a command
-// adds those of its own.
+// Like the nats command, lockctl finds its server through flags, NATS_* variables and contexts.
+// "lockctl run" exits with the exit code of the command it ran. lockctl itself exits with 1 if
+// a lock was not free in time, and with the codes of sysexits.h, 64 and above, for other
+// failures. "lockctl --help" lists them, and each command's help adds its own.
 //
-// lockctl works on locks through the public packages, so a service can do the same. The locks of
-// scripts, which no process renews, are in package internal/script.
+// lockctl works with locks through the public packages, so a service can do the same. Script
+// locks, which no process renews, are implemented in package internal/script.
 package main
 
 import (
@@ -43,7 +42,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// cli is the whole command line. The globals may come before or after the command.
+// cli is the command line. Global flags may precede or follow the command.
 type cli struct {
 	session.Globals
 	HelpConnection connectionHelp `help:"Show -s URL, --context NAME and the like."`
@@ -70,7 +69,8 @@ type cli struct {
 	History    historyCmd    `cmd:"" group:"see" help:"Show what has happened to a lock."`
 	Top        top.Command   `cmd:"" group:"see" help:"Show locks, holders and queues live, full screen."`
 
-	// Processes that lockctl itself starts. They are of no use by hand.
+	// Hidden commands, which lockctl or go generate starts. They are not meant to be run by
+	// hand.
 	Guard     supervise.Guard `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`
 	Reference referenceCmd    `cmd:"" hidden:"" help:"Write the reference as Markdown."`
 	Victim    demo.Victim     `cmd:"" hidden:"" help:"The demo's worker that gets killed."`
@@ -87,10 +87,11 @@ func main() {
 	os.Exit(mainCode(console.OfProcess(supervise.Signals), os.Args[1:]))
 }
 
-// ended is the parser's panic after --help and --version, which end the run.
+// ended is the value that the parser panics with after --help or --version, to end the run.
 type ended struct{ code int }
 
-// mainCode runs one command line and returns the exit code. All deferred calls have run by then.
+// mainCode runs one command line and returns its exit code, so that all deferred calls have run
+// before the process exits.
 func mainCode(con *console.Console, args []string) (code int) {
 	defer func() {
 		switch r := recover().(type) {
@@ -130,8 +131,8 @@ func mainCode(con *console.Console, args []string) (code int) {
 	return con.Report(con.End(ctx.Run(&c.Globals)))
 }
 
-// ofArgument rewords an error of the parser about a handle, the only argument whose text the library
-// parses.
+// ofArgument rewords the parser's error about an invalid handle to say where handles come from.
+// It returns other errors unchanged.
 func ofArgument(err error) error {
 	why, ok := strings.CutPrefix(err.Error(), "<handle>: ")
 	if !ok {
@@ -143,7 +144,7 @@ func ofArgument(err error) error {
 	return errors.New(why)
 }
 
-// newParser returns the parser that fills c, for a run on con.
+// newParser returns a parser that fills c and writes to con.
 func newParser(con *console.Console, c *cli) (*kong.Kong, error) {
 	c.Console = con
 	parser, err := kong.New(c,
@@ -177,8 +178,9 @@ func newParser(con *console.Console, c *cli) (*kong.Kong, error) {
 	return parser, nil
 }
 
-// shortHelp prints a help that fits on a screen. One line stands for the connection flags, which
-// every command has, and --version is shown only without a command.
+// shortHelp prints help that fits on one screen. It leaves out the connection flags, which
+// every command has and --help-connection shows, and shows --version only if no command is
+// selected.
 func shortHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	for _, flag := range ctx.Model.Flags {
 		flag.Hidden = flag.Hidden || flag.Group != nil && flag.Group.Key == "connection" || flag.Name == "version" && ctx.Selected() != nil
@@ -186,10 +188,10 @@ func shortHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	return kong.DefaultHelpPrinter(options, ctx)
 }
 
-// connectionHelp is a flag that prints the connection flags, as --help prints the others.
+// connectionHelp is a flag that prints help for the connection flags, which --help leaves out.
 type connectionHelp bool
 
-// BeforeReset ends the run before the rest of the command line is checked.
+// BeforeReset prints the help and exits before kong checks the rest of the command line.
 func (connectionHelp) BeforeReset(app *kong.Kong) error {
 	fmt.Fprintln(app.Stdout, "Connection, as for the nats command:")
 	for _, flag := range app.Model.Flags {
@@ -209,8 +211,8 @@ func (connectionHelp) BeforeReset(app *kong.Kong) error {
 	return nil
 }
 
-// useEnv makes a flag read its variable from the environment of this run. The parser itself reads
-// the environment of the process.
+// useEnv makes flag take its default from the environment of con. By itself the parser would
+// read the environment of the process.
 func useEnv(con *console.Console, flag *kong.Flag) {
 	names := flag.Envs
 	flag.Tag.Envs = nil
@@ -231,7 +233,7 @@ func useEnv(con *console.Console, flag *kong.Flag) {
 	}
 }
 
-// withVariable returns a flag's help, including the environment variable that sets it.
+// withVariable returns a flag's help text with the names of its environment variables appended.
 func withVariable(value *kong.Value) string {
 	if value.Flag == nil || len(value.Flag.Envs) == 0 || kong.HasInterpolatedVar(value.OrigHelp, "env") {
 		return value.Help
@@ -244,8 +246,7 @@ func withVariable(value *kong.Value) string {
 	return help
 }
 
-// version returns what the build recorded: the module's version if installed by "go install",
-// otherwise the commit.
+// version returns lockctl's module version, VCS commit and Go version.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

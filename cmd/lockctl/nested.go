@@ -16,18 +16,19 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// envHeld names the variable that lists the locks around a command, outermost first: "TOKEN:NAME
-// TOKEN:NAME", with the names escaped as in a URL's path.
+// envHeld is the environment variable that lists the locks held around a command, outermost
+// first, as TOKEN:NAME pairs separated by spaces. Names are escaped like URL path segments.
 const envHeld = "LOCKCTL_HELD"
 
-// withHeld returns the value of envHeld for a command that runs under one more lock.
+// withHeld returns the value of envHeld for a command that runs under the given lock, in
+// addition to the locks around this process.
 func withHeld(con *console.Console, name string, token uint64) string {
 	return strings.TrimSpace(con.Getenv(envHeld) + " " + strconv.FormatUint(token, 10) + ":" + url.PathEscape(name))
 }
 
-// tokensAround returns the tokens of the locks called name that this process runs under, according
-// to the environment. LOCK_NAME and LOCK_TOKEN count as well, because another program may have set
-// them.
+// tokensAround returns the fencing tokens of the locks called name that are held around this
+// process, according to its environment. It considers LOCK_NAME and LOCK_TOKEN in addition to
+// envHeld, because another program may have set them.
 func tokensAround(con *console.Console, name string) (tokens []uint64) {
 	add := func(token, of string) {
 		if n, err := strconv.ParseUint(token, 10, 64); err == nil && of == name && !slices.Contains(tokens, n) {
@@ -44,21 +45,22 @@ func tokensAround(con *console.Console, name string) (tokens []uint64) {
 	return tokens
 }
 
-// nesting is what a command needs from a lock, with the tokens of the locks of that name that the
-// command itself runs under.
+// nesting describes what a command wants from a lock, and which locks of the same name are
+// already held around the command.
 type nesting struct {
-	shared  bool // it wants to read
-	permits int  // permits of the semaphore
+	shared  bool // the command wants to read
+	permits int  // the command's number of permits for a semaphore
 	around  []uint64
 }
 
-// refuse returns an error if the command would wait for itself, that is, for a command that ends
-// only after this one. The token distinguishes a lock from one of the same name elsewhere. A
-// broken or overdue claim ends by itself.
+// refuse returns an error if the command would wait for itself, because the lock is held around
+// it and will not be released until it ends. Tokens distinguish that lock from a lock of the
+// same name elsewhere. A broken or overdue claim does not matter, because it ends by itself.
 //
-// A reader admits another reader unless a writer is ahead: the writer would wait for the reader
-// around this command. On a semaphore a command waits for itself if the commands around it hold
-// all slots that it knows of, or all that a waiter ahead of it knows of.
+// Readers share a lock unless a writer is ahead, which would wait for the reader around this
+// command. On a semaphore, the command would wait for itself if the commands around it hold
+// every slot within its own number of permits, or every slot within the number of a waiter
+// ahead of it.
 func (n nesting) refuse(info admin.Info) error {
 	var mine []show.Holding
 	for _, h := range show.Holdings(info) {
@@ -98,7 +100,7 @@ func (n nesting) refuse(info admin.Info) error {
 	return nil
 }
 
-// check calls refuse with the current state of the lock.
+// check calls refuse with the lock's current state.
 func (n nesting) check(ctx context.Context, s *session.Session, kind admin.Kind, name string) error {
 	if len(n.around) == 0 {
 		return nil
@@ -112,8 +114,9 @@ func (n nesting) check(ctx context.Context, s *session.Session, kind admin.Kind,
 	return n.refuse(info)
 }
 
-// reads returns the method that takes a lock for reading when the command may run under a read
-// lock already. It does not queue behind a writer that has arrived since the check.
+// reads returns a lockFunc that takes a lock for reading, on behalf of a command that may
+// already run under a read lock. It calls refuse again before it waits, so that it does not
+// queue behind a writer that has arrived since the first check.
 func (n *nesting) reads(client *natslock.Client, try, wait lockFunc) lockFunc {
 	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 		if len(n.around) > 0 {

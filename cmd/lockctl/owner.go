@@ -10,17 +10,17 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// naming is the flag of the commands that hold a lock while they run.
+// naming is the --owner flag of the commands that hold a lock while they run.
 type naming struct {
 	Owner string `placeholder:"TEXT" help:"Name of the holder (default USER@HOST:PID and the command's name without its arguments)."`
 }
 
-// maxCommandName limits how many bytes of a command's name are shown.
+// maxCommandName is the maximum length in bytes of a command's name in the owner.
 const maxCommandName = 64
 
-// as returns the option that names the client. Every user that may read the bucket sees the
-// name, and arguments of a command may be secret, so the name has only the command's base
-// name.
+// as returns the option that sets the client's owner. By default the owner contains the
+// command's base name but not its arguments: every user that may read the bucket can see the
+// owner, and arguments may be secret.
 func (n naming) as(command string) natslock.Option {
 	if n.Owner != "" {
 		return natslock.WithOwner(n.Owner)

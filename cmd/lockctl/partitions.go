@@ -84,7 +84,7 @@ func (c *partitionsCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// nobody returns the message for an empty list.
+// nobody returns the message to print if there are no groups to show.
 func (c *partitionsCmd) nobody() string {
 	if c.Group == "" {
 		return "no groups"
@@ -92,7 +92,7 @@ func (c *partitionsCmd) nobody() string {
 	return "nobody is in the group " + show.Plain(c.Group) + show.NoPattern(c.Group)
 }
 
-// find reads the group, or all groups.
+// find reads the group named on the command line, or all groups if none was named.
 func (c *partitionsCmd) find(g *session.Globals, s *session.Session) (groups []show.Group, err error) {
 	ctx, cancel := g.Bounded()
 	defer cancel()
@@ -133,7 +133,7 @@ func (c *partitionsCmd) print(w io.Writer, groups []show.Group) {
 	}
 }
 
-// groupTable lists groups.
+// groupTable prints one line per group.
 func groupTable(w io.Writer, groups []show.Group) {
 	t := numbered(w, 2, "group", "partitions", "members", "unowned", "in motion")
 	for _, g := range groups {
@@ -143,7 +143,8 @@ func groupTable(w io.Writer, groups []show.Group) {
 	t.Render()
 }
 
-// numbered returns a table whose columns are numeric from column from on.
+// numbered returns a table whose columns are right-aligned, starting with the 1-based column
+// from.
 func numbered(w io.Writer, from int, header ...any) table.Writer {
 	t := show.NewTable(w, header...)
 	var configs []table.ColumnConfig
@@ -154,7 +155,7 @@ func numbered(w io.Writer, from int, header ...any) table.Writer {
 	return t
 }
 
-// alarming returns the cell of a number that should be 0.
+// alarming formats a number that should be zero.
 func alarming(n int) string {
 	if n == 0 {
 		return "0"
@@ -162,8 +163,8 @@ func alarming(n int) string {
 	return show.Alarm.Sprint(n)
 }
 
-// printGroup prints a group: its members, and the partitions that are not as planned. A
-// wide one shows all partitions.
+// printGroup prints the group's members, and the partitions that are unowned or changing
+// owners. With --wide it prints all partitions.
 func (c *partitionsCmd) printGroup(w io.Writer, g show.Group) {
 	unowned, moving := show.Tally(g.State)
 	fmt.Fprintf(w, "%s: %s, %s, %s unowned, %d in motion\n\n", show.Plain(g.Group), show.Count(g.Count, "partition"), show.Count(len(g.Members), "member"), alarming(unowned), moving)
@@ -181,8 +182,8 @@ func (c *partitionsCmd) printGroup(w io.Writer, g show.Group) {
 	}
 }
 
-// members prints a line for each worker: first the members, then the owners that are
-// leaving.
+// members prints a line for each worker: first the members, then the workers that are leaving
+// but still own partitions.
 func (c *partitionsCmd) members(w io.Writer, g show.Group) {
 	header := []any{"member", "weight", "owned", "quota", "owner", "joined", "partitions"}
 	if c.Wide {
@@ -202,14 +203,14 @@ func (c *partitionsCmd) members(w io.Writer, g show.Group) {
 		t.AppendRow(row)
 		delete(owned, m.ID)
 	}
-	former := make(map[string][]int) // by process
+	former := make(map[string][]int) // keyed by process
 	for _, p := range g.Partitions {
 		if p.Former {
 			name := show.HolderName(*p.Holder)
 			former[name] = append(former[name], p.Number)
 		}
 	}
-	for _, p := range g.Partitions { // ordered by the first partition of each
+	for _, p := range g.Partitions { // in the order of each worker's first partition
 		if p.Member == "" {
 			continue
 		}
@@ -231,7 +232,7 @@ func (c *partitionsCmd) members(w io.Writer, g show.Group) {
 	t.Render()
 }
 
-// ownerOf names the owner of a partition in a cell.
+// ownerOf returns the table cell that names a partition's owner.
 func ownerOf(p partition.Placement) string {
 	switch {
 	case p.Former:
@@ -244,15 +245,15 @@ func ownerOf(p partition.Placement) string {
 	return show.Alarm.Sprint("nobody")
 }
 
-// changes prints the partitions that are not as planned, one line for each pair of
-// present and planned owner.
+// changes prints the partitions that are unowned or changing owners, with one line for each
+// pair of current and planned owner.
 func changes(w io.Writer, g show.Group) {
 	type change struct {
 		owner, planned string
 		unowned        bool
 		numbers        []int
 		waiting        int
-		since          time.Time // the earliest
+		since          time.Time // when the first of them became unowned
 	}
 	var all []*change
 	for _, p := range g.Partitions {
@@ -291,7 +292,7 @@ func changes(w io.Writer, g show.Group) {
 	t.Render()
 }
 
-// unownedFor returns how long a partition has been seen without an owner.
+// unownedFor formats how long a partition has been seen without an owner.
 func unownedFor(since time.Time) string {
 	if since.IsZero() {
 		return "-"
@@ -325,14 +326,14 @@ func allPartitions(w io.Writer, g show.Group) {
 }
 
 const (
-	// watchPause is the shortest time between two pictures of a group, however often it
+	// watchPause is the minimum time between two printouts of a group, however often it
 	// changes.
 	watchPause = 100 * time.Millisecond
 	// watchAgain is how often the times on a terminal are updated.
 	watchAgain = time.Second
 )
 
-// watch prints the group, and again after every change.
+// watch prints the group, and prints it again after every change.
 func (c *partitionsCmd) watch(g *session.Globals) error {
 	pattern, prefix := ">", ""
 	if c.Group != "" {
@@ -386,7 +387,7 @@ func (c *partitionsCmd) watch(g *session.Globals) error {
 	}
 }
 
-// groups returns the group among the locks infos, or all groups.
+// groups returns the groups that infos contains, limited to c.Group if one was named.
 func (c *partitionsCmd) groups(infos []admin.Info) (groups []show.Group) {
 	for _, state := range partition.Groups(infos) {
 		if c.Group == "" || state.Group == c.Group {
@@ -408,8 +409,8 @@ type groupWatch struct {
 	outage
 }
 
-// note records a list. A partition that was already unowned in the previous list keeps
-// its time.
+// note records the current groups. A partition that was already unowned keeps the time at which
+// watch first saw it unowned.
 func (w *groupWatch) note(groups []show.Group, now time.Time) {
 	before := w.groups
 	w.groups = groups
@@ -480,7 +481,7 @@ func (w *groupWatch) show(url, trouble string) error {
 	return err
 }
 
-// gone returns the names in before that are missing in now, sorted.
+// gone returns the names that are in before but not in now, sorted.
 func gone(before, now map[string]string) (names []string) {
 	for name := range before {
 		if _, there := now[name]; !there {
@@ -491,7 +492,7 @@ func gone(before, now map[string]string) (names []string) {
 	return names
 }
 
-// groupFingerprint returns a text that changes with each state worth printing.
+// groupFingerprint returns a string that changes whenever the group should be printed again.
 func groupFingerprint(g show.Group) string {
 	var b strings.Builder
 	fmt.Fprint(&b, g.Count)
@@ -507,7 +508,7 @@ func groupFingerprint(g show.Group) string {
 	return b.String()
 }
 
-// screen is a terminal, redrawn for every list.
+// screen is a terminal that is redrawn with every update.
 type screen struct {
 	f     *os.File
 	drawn bool
@@ -516,7 +517,7 @@ type screen struct {
 // draw prints the title and as many rows as fit.
 func (d *screen) draw(title, trouble string, rows []string) error {
 	columns, lines := console.TerminalSize(d.f)
-	if room := max(lines-2, 1); len(rows) > room { // the title, and no line end that scrolls
+	if room := max(lines-2, 1); len(rows) > room { // one line is for the title, and a newline on the last would scroll
 		rows = append(rows[:room-1], show.Faint.Sprint("..."))
 	}
 	title += ", " + time.Now().Format("15:04:05")
@@ -537,7 +538,8 @@ func (d *screen) draw(title, trouble string, rows []string) error {
 	return err
 }
 
-// outage is why a pipe or a file gets no list. Its start and its end are complaints.
+// outage is the reason why nothing is being printed to a pipe or a file. Its start and end are
+// reported on standard error.
 type outage struct{ trouble string }
 
 func (o *outage) goesOn(g *session.Globals, trouble string) bool {

@@ -48,7 +48,7 @@ of objects with "subject", "for" and "leaks".
   lockctl perms --role observer --inbox-prefix _INBOX_dashboard >>dashboard.conf`
 }
 
-// permsJSON is the output of --json. Scripts depend on it: fields are added, never
+// permsJSON is the output of --json. Scripts depend on it, so fields may be added but never
 // renamed.
 type permsJSON struct {
 	Role      string           `json:"role"`
@@ -61,7 +61,7 @@ type permsJSON struct {
 type permissionJSON struct {
 	Subject string `json:"subject"`
 	For     string `json:"for"`
-	Leaks   string `json:"leaks"` // empty if none
+	Leaks   string `json:"leaks"` // empty if nothing leaks
 }
 
 var roles = map[string]admin.Role{
@@ -74,7 +74,7 @@ func (c *permsCmd) Run(g *session.Globals) error {
 	switch {
 	case c.Pattern == nil && role == admin.RoleUser:
 		return tool.Usagef("name the locks of the user by a pattern; all names are \">\"")
-	case c.Pattern != nil && *c.Pattern == "": // an unset variable; it would mean all
+	case c.Pattern != nil && *c.Pattern == "": // an unset variable, which must not mean all names
 		return tool.Usagef("the pattern is empty; all names are \">\"")
 	case c.Pattern != nil:
 		pattern = *c.Pattern

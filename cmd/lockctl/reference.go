@@ -16,7 +16,7 @@ import (
 
 //go:generate go run . reference ../../docs/operate/lockctl.md
 
-// referenceCmd writes the texts of all commands as one page.
+// referenceCmd writes the help of all commands to a Markdown page.
 type referenceCmd struct {
 	File string `arg:"" type:"path" help:"Where to write it."`
 }
@@ -74,8 +74,8 @@ func usage(cmd *kong.Node) string {
 	return strings.Join(parts, " ")
 }
 
-// writeFlags writes a table of flags, with a column for their variables if they have
-// any.
+// writeFlags writes a table of flags, with a column for environment variables if any flag has
+// one.
 func writeFlags(w io.Writer, flags []*kong.Flag) {
 	flags = slices.DeleteFunc(slices.Clone(flags), func(f *kong.Flag) bool { return f.Hidden })
 	if len(flags) == 0 {
@@ -108,12 +108,12 @@ func writeFlags(w io.Writer, flags []*kong.Flag) {
 	fmt.Fprintln(w)
 }
 
-// cell escapes a text for a table.
+// cell escapes s for use in a table cell.
 func cell(s string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "\n", " ").Replace(s)
 }
 
-// markdown returns a help text with indented lines as code.
+// markdown converts a help text to Markdown, with its indented lines as code blocks.
 func markdown(help string) string {
 	var b strings.Builder
 	code := false
@@ -127,7 +127,7 @@ func markdown(help string) string {
 			b.WriteString("\n")
 			code = indented
 		}
-		if !indented { // kong-completion's help has lines of any length
+		if !indented { // kong-completion does not wrap its help
 			line = ansi.Wordwrap(line, 98, "")
 		}
 		b.WriteString(strings.TrimPrefix(line, "  ") + "\n")
@@ -138,8 +138,7 @@ func markdown(help string) string {
 	return b.String()
 }
 
-// language returns the language of a code block, judged by its first line: a command or
-// a table.
+// language guesses a code block's language from its first line.
 func language(line string) string {
 	first, _, _ := strings.Cut(strings.TrimSpace(line), " ")
 	if first == "lockctl" || strings.Contains(first, "=$(") {

@@ -78,7 +78,7 @@ Exit code: the command's, 128 + N if signal N killed it or ended the waiting, an
   126  the command cannot be executed   127 there is none of that name`
 }
 
-// AfterApply checks what kong cannot.
+// AfterApply validates what kong's tags cannot express.
 func (c *runCmd) AfterApply() error {
 	switch {
 	case c.KillAfter < 0:
@@ -89,7 +89,7 @@ func (c *runCmd) AfterApply() error {
 	return cmp.Or(c.choice.check(), c.taking.check(), c.checkKeep())
 }
 
-// words returns the command and its arguments.
+// words returns the command to run, followed by its arguments.
 func (c *runCmd) words(g *session.Globals) []string {
 	if c.Shell != nil {
 		return []string{cmp.Or(g.Getenv("SHELL"), "/bin/sh"), "-c", *c.Shell}
@@ -99,7 +99,7 @@ func (c *runCmd) words(g *session.Globals) []string {
 
 func (c *runCmd) Run(g *session.Globals) error {
 	words := c.words(g)
-	if len(words) == 0 && g.Server != g.Getenv("NATS_URL") { // flock has another -s
+	if len(words) == 0 && g.Server != g.Getenv("NATS_URL") { // to flock, -s means shared
 		return tool.Usagef("a command is missing; -s is the server, and --read shares the lock; see lockctl run --help")
 	}
 	command, s, err := prepare(g, "run", words, c.naming, c.TTL, c.Create)
@@ -142,8 +142,8 @@ func (c *runCmd) Run(g *session.Globals) error {
 	return command.outcome(end, err, unconfirmed)
 }
 
-// cannotRun returns the error for a command that could not be started, with a
-// shell's exit code.
+// cannotRun returns the error for a command that could not be started. It has the exit code
+// that a shell would use.
 func cannotRun(name string, err error) error {
 	code := tool.ExitNotExec
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {

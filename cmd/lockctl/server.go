@@ -31,7 +31,7 @@ that signal ignored, as nohup does.
 Exit code: 0 when a signal ended it, 69 when the port or the directory is taken.`
 }
 
-// AfterApply checks what kong cannot.
+// AfterApply validates what kong's tags cannot express.
 func (c *serverCmd) AfterApply() error {
 	if c.Port < 0 || c.Port > 65535 {
 		return fmt.Errorf("--port %d: not in 0 to 65535", c.Port)
@@ -42,7 +42,7 @@ func (c *serverCmd) AfterApply() error {
 func (c *serverCmd) Run(g *session.Globals) error {
 	signals := make(chan os.Signal, 1)
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
-		if !signal.Ignored(sig) { // as under nohup or in a script's background
+		if !signal.Ignored(sig) { // ignored under nohup, or in the background of a script
 			signal.Notify(signals, sig)
 		}
 	}
@@ -53,12 +53,12 @@ func (c *serverCmd) Run(g *session.Globals) error {
 	g.Connection, g.MayCreate = tool.Connection{Server: e.URL(), NoContext: true, Timeout: g.Timeout}, true
 	if s, err := g.Open(natslock.WithLogger(slog.New(slog.DiscardHandler))); err == nil {
 		s.End()
-	} else { // the server can still serve other requests, such as a repair of the bucket
+	} else { // the server is still of use, for example to repair the bucket
 		g.Complain("%v", err)
 	}
 	defer e.Stop()
 	if _, err := fmt.Fprintln(g.Out, e.URL()); err != nil {
-		return err // no client would learn the port
+		return err // without the URL no client can find the server
 	}
 	<-signals
 	return nil

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// difference returns the differences between two configurations, under the JSON names
-// of their settings.
+// difference returns the settings that differ between two configurations, under their JSON
+// names.
 func difference(a, b any) ([]change, error) {
 	is, err := settings(a)
 	if err != nil {
@@ -32,8 +32,8 @@ func difference(a, b any) ([]change, error) {
 	return changes, nil
 }
 
-// settings returns all settings of a configuration. A nested setting has its path as
-// its name.
+// settings returns a configuration's settings, keyed by JSON name. A nested setting is keyed by
+// its path.
 func settings(c any) (map[string]string, error) {
 	data, err := json.Marshal(c)
 	if err != nil {

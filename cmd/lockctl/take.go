@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-// taking has the flags of the commands that wait for a lock.
+// taking is the set of flags shared by the commands that wait for a lock.
 type taking struct {
 	Nonblock         bool              `short:"n" help:"Fail instead of waiting."`
 	Wait             *time.Duration    `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as -n."`
@@ -26,7 +26,7 @@ type taking struct {
 	nesting          nesting           `kong:"-"`
 }
 
-// check checks what kong cannot.
+// check validates what kong's tags cannot express.
 func (c *taking) check() error {
 	switch {
 	case c.Nonblock && c.Wait != nil:
@@ -39,13 +39,14 @@ func (c *taking) check() error {
 	return nil
 }
 
-// once reports whether the command does not wait.
+// once reports whether the command tries the lock once instead of waiting.
 func (c *taking) once() bool { return c.Nonblock || c.Wait != nil && *c.Wait == 0 }
 
-// lockFunc takes a lock of one kind in one mode.
+// lockFunc is a client method that takes a lock of one kind in one mode.
 type lockFunc func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
 
-// exclusive returns the method that takes a mutex, or a lock for writing.
+// exclusive returns the method that takes a mutex or, if write is set, a reader-writer lock for
+// writing.
 func (c *taking) exclusive(client *natslock.Client, write bool) lockFunc {
 	switch rw := rwlock.New(client); {
 	case write && c.once():
@@ -58,13 +59,14 @@ func (c *taking) exclusive(client *natslock.Client, write bool) lockFunc {
 	return client.Lock
 }
 
-// queueLimit limits the read of the queue, as the library limits the read of the lock.
+// queueLimit is the timeout for reading a lock and its queue.
 const queueLimit = 5 * time.Second
 
-// unqueued returns a method that calls try only if the lock has no queue. A client that has
-// not seen the lock tries with a single write, which the server accepts whenever the lock is
-// free. So a stopped waiter would keep lockctl out only for the second after each release in
-// which the server keeps the tombstone.
+// unqueued returns a lockFunc that calls try only if no client is queued for the lock. By
+// itself, try could overtake the queue: a client that has not seen the lock before tries it
+// with a single write, which the server accepts whenever the lock is free. A stopped waiter
+// would then keep lockctl out only for the second after each release during which the server
+// keeps the tombstone.
 func unqueued(client *natslock.Client, kind admin.Kind, try lockFunc) lockFunc {
 	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 		reading, cancel := context.WithTimeout(ctx, queueLimit)
@@ -89,12 +91,12 @@ func unqueued(client *natslock.Client, kind admin.Kind, try lockFunc) lockFunc {
 	}
 }
 
-// acquire waits for the lock. A signal ends the wait, with the exit code that the signal
-// would cause without a handler.
+// acquire takes the lock, waiting if the flags allow it. If a signal ends the wait, the error
+// has the exit code of a process killed by that signal.
 func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind admin.Kind, name string, ttl time.Duration, take lockFunc) (*natslock.Lock, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop := endBySignal(signals, cancel)
-	// Detached, because the end of the wait must not end the lock.
+	// Detached, because canceling ctx must end the wait but not the lock.
 	opts := []natslock.LockOption{natslock.TTL(ttl), natslock.Detached()}
 	if len(c.Meta) > 0 {
 		opts = append(opts, natslock.Meta(c.Meta))
@@ -116,15 +118,15 @@ func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind admi
 		}
 		return nil, tool.Exitf(tool.ExitSignal+int(sig.sig), "gave up waiting for lock %s: %v", show.Plain(name), sig)
 	}
-	// An outage is not a conflict: the lock may be free.
+	// An outage is not a conflict, because the lock may be free.
 	if errors.Is(err, natslock.ErrLocked) || errors.Is(err, natslock.ErrTimeout) && !errors.Is(err, natslock.ErrUnavailable) {
 		return nil, &tool.Error{Code: c.ConflictExitCode, Err: err}
 	}
 	return lock, err
 }
 
-// nested returns an error if this process runs inside a command that holds the lock, so that
-// waiting would mean waiting for itself.
+// nested returns an error if this process runs inside a command that holds the lock, because it
+// would then wait for itself.
 func (c *taking) nested(ctx context.Context, s *session.Session, kind admin.Kind, name string) error {
 	if c.once() {
 		return nil
@@ -133,12 +135,13 @@ func (c *taking) nested(ctx context.Context, s *session.Session, kind admin.Kind
 	return c.nesting.check(ctx, s, kind, name)
 }
 
-// signaled means that a signal ended a wait.
+// signaled is the cause with which a signal cancels a wait.
 type signaled struct{ sig syscall.Signal }
 
 func (s signaled) Error() string { return "signal: " + s.sig.String() }
 
-// endBySignal makes the next signal end a wait. stop leaves later signals in the channel.
+// endBySignal calls cancel when the next signal arrives. Once stop has returned, signals stay
+// in the channel.
 func endBySignal(signals <-chan os.Signal, cancel context.CancelCauseFunc) (stop func()) {
 	over, watched := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -12,13 +12,13 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// waitNotice is how long lockctl waits for a lock before it says so, and how often it
-// updates that line on a terminal.
+// waitNotice is how long lockctl waits for a lock before it tells the user, and on a terminal
+// the interval at which it updates that message.
 const waitNotice = time.Second
 
-// noticed starts to report what lockctl waits for and its place in the queue, if the
-// wait takes a while: on a terminal in a line that it keeps up to date, elsewhere once.
-// stop ends the reports and removes the line before lockctl continues.
+// noticed tells the user what lockctl is waiting for, and its place in the queue, if the wait
+// exceeds waitNotice. On a terminal it keeps a status line up to date; elsewhere it prints a
+// single message. stop ends the reporting and removes the status line before it returns.
 func noticed(ctx context.Context, s *session.Session, kind admin.Kind, name string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -59,8 +59,8 @@ func noticed(ctx context.Context, s *session.Session, kind admin.Kind, name stri
 	return func() { cancel(); <-done }
 }
 
-// waitText returns the text for what this process is waiting for, and its place in the
-// queue.
+// waitText describes what this process is waiting for, and its place in the queue. place is
+// empty if the process has none.
 func waitText(info admin.Info, err error) (blocked, place string) {
 	if err != nil {
 		return err.Error(), ""

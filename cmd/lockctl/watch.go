@@ -54,7 +54,7 @@ Events between "time" and "until" of the event "gap" may be missing: after an ou
 because the reader left 65,536 events unread. "remade": the bucket was re-created in the gap.`
 }
 
-// AfterApply checks what kong cannot.
+// AfterApply validates what kong's tags cannot express.
 func (c *watchCmd) AfterApply() error {
 	if c.Pattern == "" { // an unset variable
 		return errors.New("the pattern is empty")
@@ -65,7 +65,7 @@ func (c *watchCmd) AfterApply() error {
 func (c *watchCmd) Run(g *session.Globals) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A closed output ends the watch in order, not by a signal.
+	// End the watch in an orderly way when the output is closed, rather than by a signal.
 	signal.Ignore(syscall.SIGPIPE)
 	s, err := g.Connect()
 	if err != nil {
@@ -78,17 +78,17 @@ func (c *watchCmd) Run(g *session.Globals) error {
 	return f.Run(ctx)
 }
 
-// watchPrinter prints events to standard output, and interruptions to standard error.
+// watchPrinter prints events to standard output and interruptions to standard error.
 type watchPrinter struct {
 	c   *watchCmd
 	con *console.Console
 	url string
-	end func() // called when nobody reads the output any more
+	end func() // called when nobody reads the output anymore
 
 	mu      sync.Mutex
 	began   bool
 	missing string    // why there is nothing to watch
-	remade  bool      // it was missing or re-created meanwhile
+	remade  bool      // the bucket has been missing or re-created since the watch last began
 	last    time.Time // time of the last event
 }
 
@@ -116,7 +116,8 @@ func (p *watchPrinter) print(line string) {
 	}
 }
 
-// watching reports that a watch begins, and prints the gap before it.
+// watching reports that the watch has begun, or has begun again after a gap. With --json it
+// prints the gap, too.
 func (p *watchPrinter) watching(ev admin.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +125,7 @@ func (p *watchPrinter) watching(ev admin.Event) {
 	if p.began {
 		again = " again; events in between were missed"
 		gap := admin.Event{Type: admin.EventGap, Time: ev.Since, Until: ev.Time}
-		if gap.Time.IsZero() { // a new watch
+		if gap.Time.IsZero() { // the watch itself was restarted
 			gap.Time = p.last
 		}
 		if p.remade {
