@@ -371,7 +371,7 @@ func (c *partitionsCmd) watch(g *session.Globals) error {
 		case st.Condition == mirror.Live:
 			w.note(c.groups(m.Below(prefix)), time.Now())
 			err = w.show(s.URL, "")
-		case begun: // before that the mirror ends with the reason
+		case begun: // before that, Follow returns the reason itself
 			err = w.show(s.URL, show.Plain(st.Why.Error()))
 		}
 		if err != nil {
@@ -517,7 +517,7 @@ type screen struct {
 // draw prints the title and as many rows as fit.
 func (d *screen) draw(title, trouble string, rows []string) error {
 	columns, lines := console.TerminalSize(d.f)
-	if room := max(lines-2, 1); len(rows) > room { // one line is for the title, and a newline on the last would scroll
+	if room := max(lines-2, 1); len(rows) > room { // for the title, and a final newline
 		rows = append(rows[:room-1], show.Faint.Sprint("..."))
 	}
 	title += ", " + time.Now().Format("15:04:05")

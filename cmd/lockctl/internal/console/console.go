@@ -1,5 +1,4 @@
-// Package console gives one run of lockctl its surroundings: the streams, the environment
-// and the signals.
+// Package console provides a run of lockctl with its streams, environment and signals.
 package console
 
 import (
@@ -15,21 +14,21 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// Console has the surroundings of one run of lockctl, which reads and writes nothing else. A
-// process has one; tests have many at once.
+// Console has the streams, environment and signals of one run of lockctl, which uses no others.
+// A process has one Console, but tests have several at the same time.
 type Console struct {
 	Environ []string
 	Stdin   io.Reader
 	Out     *Output // standard output
 	Stderr  io.Writer
-	Signals func() <-chan os.Signal // signals for the command, from now on
+	Signals func() <-chan os.Signal // starts to receive the signals for the command
 
-	Complaints io.Writer  // where Complain writes: a buffer while top draws on the screen
+	Complaints io.Writer  // destination of Complain, which is a buffer while top has the screen
 	Status     StatusLine // bottom line of the terminal
-	Refused    Refusals   // refusals of the server
+	Refused    Refusals   // the server's refusals
 }
 
-// New returns the console of a run without signals.
+// New returns the console of a run that receives no signals.
 func New(environ []string, stdin io.Reader, stdout, stderr io.Writer) *Console {
 	c := &Console{Environ: environ, Stdin: stdin, Stderr: stderr, Complaints: stderr}
 	c.Out = &Output{W: stdout}
@@ -39,17 +38,17 @@ func New(environ []string, stdin io.Reader, stdout, stderr io.Writer) *Console {
 	return c
 }
 
-// OfProcess returns the console of this process. signals returns the signals for its
-// command.
+// OfProcess returns the console of this process. The signals function becomes its Signals
+// field.
 func OfProcess(signals func() <-chan os.Signal) *Console {
 	c := New(os.Environ(), os.Stdin, os.Stdout, os.Stderr)
 	c.Signals = signals
 	return c
 }
 
-// LookupEnv is [os.LookupEnv] of the run.
+// LookupEnv is like [os.LookupEnv], but for the run's own environment.
 func (c *Console) LookupEnv(name string) (value string, ok bool) {
-	for _, entry := range c.Environ { // the last entry counts
+	for _, entry := range c.Environ { // the last entry wins
 		if rest, found := strings.CutPrefix(entry, name+"="); found {
 			value, ok = rest, true
 		}
@@ -57,13 +56,13 @@ func (c *Console) LookupEnv(name string) (value string, ok bool) {
 	return value, ok
 }
 
-// Getenv is [os.Getenv] of the run.
+// Getenv is like [os.Getenv], but for the run's own environment.
 func (c *Console) Getenv(name string) string {
 	value, _ := c.LookupEnv(name)
 	return value
 }
 
-// Terminal returns stream as a terminal, or nil if it is not one.
+// Terminal returns stream as a file if it is a terminal, and nil otherwise.
 func Terminal(stream any) *os.File {
 	if f, ok := stream.(*os.File); ok && IsTerminal(f) {
 		return f
@@ -71,15 +70,15 @@ func Terminal(stream any) *os.File {
 	return nil
 }
 
-// Complain writes a message to standard error. Messages of lockctl itself start with its
-// name there, because the command that it runs writes to standard error too.
+// Complain writes a message to standard error. It starts each line with lockctl's name, because
+// the command that lockctl runs writes to standard error too.
 func (c *Console) Complain(format string, args ...any) {
 	msg := strings.TrimPrefix(fmt.Sprintf(format, args...), "natslock: ")
 	msg = strings.ReplaceAll(strings.TrimSpace(msg), "\n", "\nlockctl: ")
 	c.Status.above(func() { fmt.Fprintf(c.Complaints, "lockctl: %s\n", msg) })
 }
 
-// Report prints the error, unless it is silent, and returns the exit code.
+// Report prints err, unless err only carries an exit code, and returns the exit code.
 func (c *Console) Report(err error) int {
 	c.Refused.end(err)
 	if err == nil {
@@ -91,9 +90,9 @@ func (c *Console) Report(err error) int {
 	return tool.CodeOf(err)
 }
 
-// Output is standard output. Commands print to it without checking each error: Output keeps
-// the first error and writes nothing after it. mainCode reports that error, so no output is
-// cut short silently.
+// Output is standard output. It keeps the first error and writes nothing more, so commands can
+// print without checking for errors. mainCode reports the error, so output is never cut short
+// silently.
 type Output struct {
 	W   io.Writer
 	Err error // first error
@@ -132,8 +131,8 @@ func (c *Console) End(err error) error {
 	return err
 }
 
-// Self returns the path of this program, to start it again. An upgrade may have replaced the
-// file it was started from, so on Linux Self returns a path for the running image.
+// Self returns a path from which this program can be started again. On Linux that path refers
+// to the running image, because an upgrade may have replaced the original file.
 func Self() (string, error) {
 	if runtime.GOOS == "linux" {
 		return "/proc/self/exe", nil

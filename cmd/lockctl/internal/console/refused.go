@@ -7,12 +7,13 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// refusalDelay is how long a refusal waits for an error of lockctl that names it.
+// refusalDelay is how long to wait, before printing a refusal, for lockctl to fail with an
+// error that says the same.
 const refusalDelay = time.Second
 
-// Refusals are the server's refusals that no error of lockctl has named yet. Each is
-// printed once. Most refusals end the command, whose error says the same. If the command
-// goes on, they are printed a moment later.
+// Refusals collects the server's refusals and prints each of them once. Most refusals end the
+// command with an error that says the same, so they are printed only after a delay, and not at
+// all if lockctl ends with such an error.
 type Refusals struct {
 	complain func(format string, args ...any)
 
@@ -21,7 +22,7 @@ type Refusals struct {
 	pending []string
 }
 
-// Add records an error of the connection.
+// Add records a refusal that has arrived on the connection.
 func (r *Refusals) Add(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +49,7 @@ func (r *Refusals) print() {
 	}
 }
 
-// end prints the remaining refusals when lockctl ends with err.
+// end prints the remaining refusals, unless lockctl ends with an error that says the same.
 func (r *Refusals) end(err error) {
 	if err != nil && tool.CodeOf(err) == tool.ExitPermission {
 		r.mu.Lock()

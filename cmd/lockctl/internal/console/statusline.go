@@ -9,10 +9,10 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// StatusLine is the line at the bottom of the terminal that says what lockctl waits for.
+// StatusLine is the line at the bottom of the terminal that shows what lockctl is waiting for.
 type StatusLine struct {
 	w    io.Writer  // standard error
-	mu   sync.Mutex // held while writing too: a message and the line must not mix
+	mu   sync.Mutex // held while writing, so that messages and the line do not mix
 	text string     // as shown on the terminal
 }
 
@@ -32,7 +32,7 @@ func (l *StatusLine) Show(text string) {
 	l.draw(text)
 }
 
-// draw writes the line. The caller holds mu.
+// draw writes the line. The caller must hold mu.
 func (l *StatusLine) draw(text string) {
 	if l.text != "" || text != "" {
 		fmt.Fprint(l.w, clearLine+text)
@@ -40,7 +40,7 @@ func (l *StatusLine) draw(text string) {
 	l.text = text
 }
 
-// above calls print to write above the line.
+// above clears the line, calls print, and draws the line again.
 func (l *StatusLine) above(print func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,8 +50,7 @@ func (l *StatusLine) above(print func()) {
 	l.draw(text)
 }
 
-// OnForeground reports whether stream is a terminal that has this process in the
-// foreground.
+// OnForeground reports whether stream is a terminal on which this process is in the foreground.
 func OnForeground(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && inForeground(f)

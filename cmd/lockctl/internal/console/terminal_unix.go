@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsTerminal reports whether f is a terminal: only a terminal has a size.
+// IsTerminal reports whether f is a terminal, which it tells by whether f has a window size.
 func IsTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	return err == nil
 }
 
-// TerminalSize returns how many columns and lines a terminal has.
+// TerminalSize returns the size of a terminal in characters, or 80 by 24 if it is unknown.
 func TerminalSize(f *os.File) (columns, lines int) {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil || size.Col == 0 || size.Row == 0 {
@@ -23,7 +23,7 @@ func TerminalSize(f *os.File) (columns, lines int) {
 	return int(size.Col), int(size.Row)
 }
 
-// inForeground reports whether f is a terminal that has this process in the foreground.
+// inForeground reports whether f is a terminal on which this process is in the foreground.
 func inForeground(f *os.File) bool {
 	pgrp, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
 	return err == nil && pgrp == unix.Getpgrp()

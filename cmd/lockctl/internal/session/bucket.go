@@ -28,13 +28,14 @@ func (s *Session) Bucket(g *Globals, cfg kvstore.Config) (*kvstore.Info, error) 
 	return info, err
 }
 
-// StreamOf names the stream of a bucket.
+// StreamOf returns the name of a bucket's stream.
 func StreamOf(cfg kvstore.Config) string {
 	sc, _ := cfg.StreamConfig() // a bad name was refused earlier
 	return sc.Name
 }
 
-// Where names the place of the bucket: a forgotten domain leads to a second bucket.
+// Where describes where the bucket is, including its domain or API prefix, because leaving
+// those out leads to a different bucket.
 func (s *Session) Where() string {
 	place := s.URL
 	if o := s.JS.Options(); o.Domain != "" {
@@ -45,9 +46,9 @@ func (s *Session) Where() string {
 	return place
 }
 
-// Unrefused returns the context for a few requests. It ends when the server refuses
-// one, because a refusal arrives on the connection and the request itself stays
-// unanswered.
+// Unrefused returns a context for a few requests. It is cancelled if the server refuses one of
+// them, because a refusal arrives as an error on the connection and the request itself gets no
+// response.
 func (s *Session) Unrefused(limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	s.NC.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
@@ -84,8 +85,8 @@ func (s *Session) NotDone(err error) error {
 	return fmt.Errorf("%w: %w", natslock.ErrUnavailable, err)
 }
 
-// Find reads the locks called name, of all kinds, except those that are free and have
-// no waiters.
+// Find returns the locks of all kinds that are called name, except those that have neither
+// holders nor waiters.
 func (s *Session) Find(g *Globals, name string) ([]admin.Info, error) {
 	ctx, cancel := g.Bounded()
 	defer cancel()

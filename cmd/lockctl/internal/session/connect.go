@@ -1,5 +1,6 @@
-// Package session connects to the bucket of locks, with the flags that every command has. A feed
-// follows the locks across outages. The servers that run in this process are here too.
+// Package session connects to the bucket of locks, using the flags that every command has. Its
+// Feed follows the locks across outages, and its Server is a NATS server that runs in this
+// process.
 package session
 
 import (
@@ -22,19 +23,20 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Session is a connection with a client.
+// Session is a connection to a NATS server and, once the bucket is open, a client of the
+// bucket.
 type Session struct {
 	*natslock.Client
 	*console.Console
 	NC  *nats.Conn
-	JS  jetstream.JetStream // the JetStream of the bucket
+	JS  jetstream.JetStream // the bucket's JetStream
 	URL string              // without credentials
-	// unnotified receives the first refusal of a subscription to the notifications.
+	// unnotified receives the first refusal of a subscription to notifications.
 	unnotified chan error
 }
 
-// Open connects and opens the bucket. The caller closes the session. Errors name the server and the
-// remedy.
+// Open connects to the server and opens the bucket. The caller must end the session. Errors
+// name the server and a remedy.
 func (g *Globals) Open(opts ...natslock.Option) (_ *Session, err error) {
 	s, err := g.Connect()
 	if err != nil {
@@ -48,8 +50,9 @@ func (g *Globals) Open(opts ...natslock.Option) (_ *Session, err error) {
 	return s, s.Open(g, opts...)
 }
 
-// Open opens the bucket. It creates a missing bucket only if the user asks for it. Two
-// operators with a mistyped name, or a forgotten domain, must not get a lock each.
+// Open opens the bucket. It creates a missing bucket only if the user asks for it. Otherwise
+// two operators could each get the same lock, because one of them has mistyped the bucket's
+// name or forgotten the domain.
 func (s *Session) Open(g *Globals, opts ...natslock.Option) error {
 	ctx, cancel := g.Bounded()
 	defer cancel()
@@ -81,8 +84,8 @@ func (s *Session) tooFewServers(err error) error {
 	return tool.Exitf(tool.ExitConfig, "%w; wait until more servers are there, or let one keep the bucket: \"lockctl init --replicas 1\"", err)
 }
 
-// missingBucket is the error for a missing bucket. Its text is the remedy, without the library's
-// own words.
+// missingBucket is the error for a missing bucket. Its text gives a remedy instead of the
+// library's message.
 type missingBucket struct {
 	text string
 	err  error
@@ -91,9 +94,9 @@ type missingBucket struct {
 func (e *missingBucket) Error() string { return e.text }
 func (e *missingBucket) Unwrap() error { return e.err }
 
-// Replicated calls open with the default number of replicas: three on a cluster. Only the servers
-// of another domain, or behind another prefix, know whether they form a cluster, and they refuse
-// three replicas if they do not.
+// Replicated calls open with the default number of replicas, which is three on a cluster. Only
+// the servers of another domain, or behind an API prefix, know whether they form a cluster. If
+// they do not, they refuse three replicas, and Replicated calls open again with one.
 func (s *Session) Replicated(open func(replicas int) error) error {
 	replicas := s.Replicas()
 	err := open(replicas)
@@ -103,28 +106,28 @@ func (s *Session) Replicated(open func(replicas int) error) error {
 	return err
 }
 
-// Replicas returns the number of replicas for a new bucket.
+// Replicas returns the default number of replicas for a new bucket.
 func (s *Session) Replicas() int {
 	if o := s.JS.Options(); o.Domain == "" && o.APIPrefix == "" && s.NC.ConnectedClusterName() == "" {
 		return 1
 	}
-	// On a cluster, locks outlive the loss of a server.
+	// Three replicas let locks survive the loss of a server.
 	return 3 //safety:replicas
 }
 
-// Error codes of the server that nats.go does not define.
+// Server error codes that nats.go does not define.
 const (
 	errCodeNoPeers   = 10005 // "no suitable peers for placement"
 	errCodeNoCluster = 10074 // "replicas > 1 not supported in non-clustered mode"
 )
 
-// IsAPIError reports whether err is an error of the server with this code.
+// IsAPIError reports whether err is a JetStream API error with the given code.
 func IsAPIError(err error, code jetstream.ErrorCode) bool {
 	apiErr, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && apiErr.ErrorCode == code
 }
 
-// NoJetStream returns the error for a server that answers no JetStream request.
+// NoJetStream returns the error for a server that does not respond to JetStream requests.
 func (s *Session) NoJetStream() error {
 	if o := s.JS.Options(); o.Domain != "" || o.APIPrefix != "" {
 		return tool.Exitf(tool.ExitUnavailable, "nobody answers at %s: check the --js-domain or --js-api-prefix, and those of the context; what another account does not export, only its own users can do", s.Where())
@@ -132,13 +135,13 @@ func (s *Session) NoJetStream() error {
 	return tool.Exitf(tool.ExitUnavailable, "no JetStream at %s; switch it on there, as \"nats-server -js\" does, or name the --js-domain it is in", s.URL)
 }
 
-// Bounded returns the context of a single request.
+// Bounded returns a context for a single request, with the user's timeout.
 func (g *Globals) Bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), g.Timeout)
 }
 
-// Connect connects without opening a bucket. If no server has answered, it returns an error and a
-// session that has ended, with the URL that was tried.
+// Connect connects to the server without opening the bucket. If it fails, it returns an error
+// together with an ended session, whose URL is the one that was tried.
 func (g *Globals) Connect() (_ *Session, err error) {
 	s := &Session{Console: g.Console, unnotified: make(chan error, 1)}
 	defer func() {
@@ -149,7 +152,7 @@ func (g *Globals) Connect() (_ *Session, err error) {
 	opts := []nats.Option{
 		nats.Name("lockctl"),
 		nats.Timeout(g.Timeout),
-		// A lease lasts for seconds, so an outage must not cost more of it than necessary.
+		// A lease lasts only seconds, so reconnect quickly after an outage.
 		nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(100 * time.Millisecond),
@@ -181,8 +184,8 @@ func (g *Globals) Connect() (_ *Session, err error) {
 	return s, err
 }
 
-// doneWithout reports whether err is the refusal of a request that the library can do without (see
-// admin.Access.OwnOnly), or makes only of a new bucket.
+// doneWithout reports whether err is the refusal of a request that the library can do without
+// (see admin.Access.OwnOnly), or that it sends only for a new bucket.
 func doneWithout(err error, bucket string) bool {
 	text := err.Error()
 	return errors.Is(err, nats.ErrPermissionViolation) &&
@@ -190,7 +193,8 @@ func doneWithout(err error, bucket string) bool {
 			strings.Contains(text, "$KV."+bucket+`.probe"`))
 }
 
-// End leaves locks still held until their TTL ends.
+// End closes the session without releasing any locks. Those still held last until their TTL
+// ends.
 func (s *Session) End() {
 	if s.Client != nil {
 		ended, cancel := context.WithCancel(context.Background())
@@ -202,8 +206,8 @@ func (s *Session) End() {
 	}
 }
 
-// warner prints the log of the library in lockctl's format: warnings, and that a bucket was
-// created.
+// warner is a slog handler that prints the library's log in lockctl's format: its warnings, and
+// a message when it has created a bucket.
 type warner struct {
 	*console.Console
 	attrs string
@@ -212,7 +216,7 @@ type warner struct {
 func (w warner) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
 func (w warner) Handle(_ context.Context, r slog.Record) error {
-	if strings.HasPrefix(r.Message, "a held lock was lost") { // the command itself reports that
+	if strings.HasPrefix(r.Message, "a held lock was lost") { // the command reports that itself
 		return nil
 	}
 	var b strings.Builder
@@ -246,7 +250,7 @@ func attr(a slog.Attr) string {
 	return ""
 }
 
-// Operator names the person, not the process, that breaks a lock.
+// Operator identifies the user, rather than the process, that breaks a lock.
 func Operator() string {
 	name := "somebody"
 	if u, err := user.Current(); err == nil {

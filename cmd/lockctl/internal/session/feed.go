@@ -16,26 +16,28 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// bucketWait is how often a feed looks for a bucket that was deleted.
+// bucketWait is how often a feed looks for a bucket that has been deleted.
 const bucketWait = time.Second
 
-// leaderWait is how often a feed asks whether the bucket has a leader. A subscription to a bucket without a leader is
-// as silent as one to a bucket in which nothing happens.
+// leaderWait is how often a feed checks that the bucket has a leader. Without a leader, a
+// subscription is as silent as if nothing were happening in the bucket.
 const leaderWait = 10 * time.Second
 
-// Feed follows the locks of a bucket across outages, and while the bucket does not exist. It calls its functions one
-// at a time, and Event on a different goroutine than the others.
+// Feed follows the locks of a bucket across outages and while the bucket does not exist. It
+// calls Event and Absent on the goroutine that calls Run, and Disconnected on another
+// goroutine, possibly at the same time.
 type Feed struct {
 	Globals *Globals
-	Session *Session // connected; the feed owns its client
+	Session *Session // already connected; the feed opens and closes its client
 	Pattern string
 
 	Event        func(admin.Event)
 	Disconnected func()
-	Absent       func(why error) // the bucket does not exist or does not answer
+	Absent       func(why error) // called if the bucket does not exist or does not respond
 }
 
-// Run returns nil when ctx has ended, and an error when waiting cannot help.
+// Run follows the locks until ctx is done, and then returns nil. It returns an error if it
+// would be pointless to keep waiting.
 func (f *Feed) Run(ctx context.Context) error {
 	status := f.Session.NC.StatusChanged(nats.RECONNECTING)
 	defer f.Session.NC.RemoveStatusListener(status)
@@ -91,7 +93,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	}
 }
 
-// listen passes on events until they end or the bucket has no leader.
+// listen passes events on until the watch ends or the bucket has no leader.
 func (f *Feed) listen(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var asking sync.WaitGroup
@@ -121,8 +123,8 @@ func (f *Feed) listen(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// led returns an error if the bucket has no leader. It ignores outages of the connection, which the watch notices
-// itself.
+// led returns an error if the bucket has no leader. It ignores connection outages, which the
+// watch notices itself.
 func (f *Feed) led(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, f.Globals.Timeout)
 	defer cancel()

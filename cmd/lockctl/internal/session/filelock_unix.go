@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile locks the file at path, creating it if necessary. It fails at once if the
-// file is locked. The lock always ends with the process.
+// lockFile locks the file at path, creating it if necessary. It fails immediately if the file
+// is already locked. The lock always ends with the process.
 func lockFile(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -14,5 +14,5 @@ type Globals struct {
 	*console.Console `kong:"-"`
 	Version          kong.VersionFlag `help:"Print the version."`
 
-	MayCreate bool `kong:"-"` // a missing bucket may be created
+	MayCreate bool `kong:"-"` // create the bucket if it is missing
 }

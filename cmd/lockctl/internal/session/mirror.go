@@ -15,25 +15,25 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Ask returns a function that asks the bucket's leader.
+// Ask returns a function that requests the bucket's state from its leader.
 func (s *Session) Ask(g *Globals) func(context.Context) (*kvstore.Info, error) {
 	return func(ctx context.Context) (*kvstore.Info, error) {
 		return kvstore.Inspect(ctx, s.JS, kvstore.Config{Bucket: g.Bucket})
 	}
 }
 
-// Led returns nil if the bucket has a leader that reaches a majority. Without one, no
-// read can show that a lock is free: a leader that has just lost its majority still
-// answers for a few seconds.
+// Led returns nil if the bucket has a leader that can reach a majority of the replicas.
+// Otherwise no read can prove that a lock is free, because a leader that has just lost its
+// majority still responds for a few seconds.
 func (s *Session) Led(ctx context.Context, g *Globals) error {
 	return mirror.Look(ctx, g.Bucket, s.Ask(g))
 }
 
-// Mirror returns a mirror of the bucket on the session's connection. Follow runs it.
+// Mirror returns a mirror of the bucket that uses the session's connection. Follow runs it.
 func (s *Session) Mirror(g *Globals, cfg mirror.Config) *mirror.Mirror {
 	cfg.Bucket, cfg.Ask, cfg.Connection = g.Bucket, s.Ask(g), tool.ConnectionOf(s.NC)
 	cfg.Open = func(ctx context.Context) (*natslock.Client, error) {
-		own := *s // the mirror closes its client
+		own := *s // a copy, because the mirror closes its client
 		if err := own.Open(g, natslock.WithOwner(Operator())); err != nil {
 			return nil, err
 		}
@@ -74,8 +74,7 @@ func (s *Session) Follow(ctx context.Context, m *mirror.Mirror, pattern string) 
 	return err
 }
 
-// unnotified returns the error for a user that may not subscribe to the notifications
-// of locks.
+// unnotified returns the error for a user that may not subscribe to lock notifications.
 func unnotified(pattern string, err error) error {
 	return tool.Exitf(tool.ExitPermission, "cannot watch locks %s: %w; watch the names that this user may see, such as \"orders.>\"", show.Plain(pattern), err)
 }

@@ -15,25 +15,25 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// startLimit limits how long a server may take to read its store.
+// startLimit is how long a server may take to read its store.
 const startLimit = 10 * time.Second
 
 // startPoll is how often StartServer checks whether the server is ready.
 const startPoll = 10 * time.Millisecond
 
-// ServerVersion is the version of the NATS server in this process.
+// ServerVersion is the version of the NATS server built into lockctl.
 const ServerVersion = server.VERSION
 
-// Server is a NATS server in this process, on the loopback interface. It ends with the
-// process.
+// Server is a NATS server that runs in this process and listens on the loopback interface. It
+// ends with the process.
 type Server struct {
 	srv    *server.Server
 	unlock func()
 }
 
-// StartKept starts a server that keeps its data under dir, by default in the user's cache
-// directory. A file lock lets only one process at a time use dir, because the server does not
-// protect its own directory. Port 0 is any free port.
+// StartKept starts a server that keeps its data under dir or, if dir is empty, in the user's
+// cache directory. Port 0 means any free port. A file lock keeps other processes from using the
+// same directory, because the server does not protect it.
 func StartKept(dir string, port int) (*Server, error) {
 	if dir == "" {
 		cache, err := os.UserCacheDir()
@@ -61,7 +61,7 @@ func StartKept(dir string, port int) (*Server, error) {
 		return nil, err
 	}
 	s.unlock = unlock
-	// The URL of the server, for a process that finds the directory in use.
+	// Store the server's URL for a process that finds the directory in use.
 	if err := os.WriteFile(owner, fmt.Appendf(nil, "%s %d\n", s.URL(), os.Getpid()), 0o600); err != nil {
 		s.Stop()
 		return nil, tool.Exitf(tool.ExitUnavailable, "the server's data: %w", err)
@@ -69,7 +69,7 @@ func StartKept(dir string, port int) (*Server, error) {
 	return s, nil
 }
 
-// StartServer starts a server with its data in dir. Port 0 is any free port.
+// StartServer starts a server that keeps its data in dir. Port 0 means any free port.
 func StartServer(dir string, port int) (*Server, error) {
 	srv, err := server.NewServer(&server.Options{
 		Host: "127.0.0.1", Port: cmp.Or(port, server.RANDOM_PORT),
@@ -95,14 +95,14 @@ func StartServer(dir string, port int) (*Server, error) {
 // URL returns the server's URL.
 func (s *Server) URL() string { return s.srv.ClientURL() }
 
-// Stop returns when the server has written its data.
+// Stop shuts the server down and returns once it has written its data.
 func (s *Server) Stop() {
 	s.srv.Shutdown()
 	s.srv.WaitForShutdown()
 	s.unlock()
 }
 
-// serverLog keeps the first error of the server and drops the rest.
+// serverLog is a logger that keeps the server's first error and drops everything else.
 type serverLog struct {
 	mu  sync.Mutex
 	err string

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// instant is a point in time on the clock that now reads, in nanoseconds.
+// instant is a reading of the clock that now uses, in nanoseconds.
 type instant int64
 
 func (i instant) add(d time.Duration) instant { return i + instant(d) }
 
 func (i instant) sub(j instant) time.Duration { return time.Duration(i - j) }
 
-// never is an instant that never comes.
+// never is later than any reading of the clock.
 const never = instant(math.MaxInt64)

@@ -1,4 +1,4 @@
 package supervise
 
-// machineClock is CLOCK_MONOTONIC, which x/sys does not define here.
+// machineClock is CLOCK_MONOTONIC, which x/sys does not define for NetBSD.
 const machineClock = 3

@@ -4,6 +4,6 @@ package supervise
 
 import "golang.org/x/sys/unix"
 
-// machineClock includes suspend on macOS. Where it does not, neither does the clock of
-// the leases.
+// machineClock includes time spent in suspend on macOS. On other systems it may not, but then
+// neither does the clock that leases are judged by.
 const machineClock = unix.CLOCK_MONOTONIC

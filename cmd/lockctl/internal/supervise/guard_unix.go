@@ -19,35 +19,37 @@ import (
 )
 
 const (
-	// guardStep is how often the guard looks at the clock: its timers do not run while the machine
-	// is suspended, but the clock does.
+	// guardStep is how often the guard checks the clock, which advances while the machine is
+	// suspended, unlike the guard's timers.
 	guardStep = 250 * time.Millisecond
-	// guardWrite limits how long lockctl waits for a guard that reads nothing.
+	// guardWrite is how long lockctl waits for a guard that does not read its orders.
 	guardWrite = 100 * time.Millisecond
 )
 
-// now reads a clock that all processes of the machine share and that includes the time in suspend,
-// like the one that leases are judged by. An instant that lockctl computes means the same to the
-// guard, however late the guard reads it.
+// now reads a clock that all processes on the machine share and that includes time spent in
+// suspend, like the clock that leases are judged by. An instant that lockctl computes therefore
+// means the same to the guard, no matter how late the guard reads it.
 func now() instant {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(machineClock, &ts); err != nil {
-		return instant(time.Now().UnixNano()) // no system that lockctl runs on gets here
+		return instant(time.Now().UnixNano()) // unreachable on every system that lockctl supports
 	}
 	return instant(ts.Nano())
 }
 
-// guard is a second process of lockctl that ends the command's group when lockctl cannot: if lockctl
-// was killed, or if it is stopped or stuck while the validity of the lock ends.
+// guard is a second lockctl process, which ends the command's process group when lockctl
+// cannot: because lockctl has been killed, or because it is stopped or stuck when the lock's
+// validity ends.
 //
-// A pipe connects the two. lockctl sends its orders over the pipe, and the end of the pipe tells the
-// guard that lockctl is dead. A guard that is no longer needed is killed before its pipe is closed.
+// lockctl sends the guard its orders over a pipe, and the end of the pipe tells the guard that
+// lockctl is dead. A guard that is no longer needed is therefore killed before its pipe is
+// closed.
 type guard struct {
 	pipe *os.File
 	proc *os.Process
 }
 
-// startGuard starts a guard without orders.
+// startGuard starts a guard that has no orders yet.
 func startGuard() (*guard, error) {
 	self, err := console.Self()
 	if err != nil {
@@ -59,11 +61,12 @@ func startGuard() (*guard, error) {
 	}
 	defer r.Close()
 	cmd := &exec.Cmd{
-		// Killing lockctl by its name spares the guard: neither its file nor its process has that
-		// name.
+		// The guard does not run under the name lockctl, so that killing lockctl by name spares
+		// it.
 		Path: self, Args: []string{"natslock-guard", "guard"},
 		Env: []string{}, Dir: "/", Stdin: r,
-		// The terminal and signals to lockctl's group do not reach it.
+		// In a session of its own, the guard gets no signals from the terminal or for lockctl's
+		// group.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	if err := cmd.Start(); err != nil {
@@ -73,8 +76,8 @@ func startGuard() (*guard, error) {
 	return &guard{w, cmd.Process}, nil
 }
 
-// send replaces the guard's orders. An error means that the guard is dead, or has not read for
-// [guardWrite], which is as good as dead.
+// send replaces the guard's orders. An error means that the guard is dead, or as good as dead
+// because it has not read its pipe for [guardWrite].
 func (g *guard) send(pgid int, o orders) error {
 	_ = g.pipe.SetWriteDeadline(time.Now().Add(guardWrite))
 	_, err := fmt.Fprintln(g.pipe, pgid, int64(o.term), int64(o.kill), int64(o.grace))
@@ -83,13 +86,14 @@ func (g *guard) send(pgid int, o orders) error {
 
 func (g *guard) dismiss() {
 	_ = g.proc.Kill()
-	_, _ = g.proc.Wait() // not every system has an init that collects it
+	_, _ = g.proc.Wait() // not every system has an init that would reap it
 	g.pipe.Close()
 }
 
-// guardBy gives the guard its orders, and reports whether a guard has received them. It replaces a
-// guard that does not take them. A command under a lock without a guard is better than no command,
-// so if no guard can be started guardBy only prints a message.
+// guardBy sends orders to the guard, and reports whether a guard has received them. It starts a
+// guard if there is none, and replaces one that does not accept its orders. If no guard can be
+// started, guardBy only prints a message, because running the command under a lock without a
+// guard is better than not running it at all.
 func (j *job) guardBy(o orders) bool {
 	for range 2 {
 		if j.guard == nil {
@@ -107,18 +111,18 @@ func (j *job) guardBy(o orders) bool {
 			return true
 		}
 		j.guard.dismiss()
-		// A dead guard must not count as one: the next round starts another.
+		// Forget the dead guard, so that the next iteration starts another.
 		j.guard = nil //safety:guard-replaced
 	}
 	return false
 }
 
-// Guard is the command of the guard, the second process that ends a command's group when its lockctl
-// cannot. It reads its orders from standard input.
+// Guard is the hidden command that runs in the guard's process and ends the process group when
+// lockctl cannot. It reads its orders from standard input.
 type Guard struct{}
 
-// Run carries out the orders. It returns when it has killed the group, or when lockctl has ended and
-// the group is gone.
+// Run carries out its orders until it has killed the group. If lockctl dies, Run ends the group
+// on its own, with TERM and then KILL.
 func (*Guard) Run(*session.Globals) error {
 	if console.IsTerminal(os.Stdin) {
 		return tool.Usagef("guard is started by lockctl run")
@@ -134,7 +138,7 @@ func (*Guard) Run(*session.Globals) error {
 	}
 	// lockctl is dead.
 	if w.group.pid == 0 {
-		return nil // it had not started the command, or only just now
+		return nil // lockctl had not started the command, or had only just started it
 	}
 	if !w.asked {
 		w.group.terminate()
@@ -146,20 +150,20 @@ func (*Guard) Run(*session.Globals) error {
 	return nil
 }
 
-// watchman is the state of the guard.
+// watchman is the guard's state.
 type watchman struct {
 	group job
 	orders
-	rest  []byte // unfinished line of the input
-	asked bool   // the group has received TERM
-	done  bool   // and KILL
+	rest  []byte // incomplete last line of the input
+	asked bool   // the group has been sent TERM
+	done  bool   // the group has been sent KILL
 }
 
-// listen returns when there is something to do. By then it has read all orders that lockctl has
-// sent: a guard that was itself stopped must not act on old ones. It returns false at the end of the
-// input.
+// listen waits until there may be something to do. Before it returns, it reads all orders that
+// lockctl has sent, because a guard that was itself stopped must not act on outdated orders. It
+// returns false at the end of the input.
 func (w *watchman) listen() bool {
-	wait := -time.Millisecond // no limit until there are orders
+	wait := -time.Millisecond // block until there are orders
 	if w.group.pid != 0 {
 		wait = guardStep
 		for _, due := range []instant{w.term, w.kill} {
@@ -192,7 +196,7 @@ func (w *watchman) listen() bool {
 	}
 }
 
-// take replaces the orders.
+// take replaces the orders with those in line.
 func (w *watchman) take(line string) {
 	var pid int
 	var o orders
@@ -202,10 +206,10 @@ func (w *watchman) take(line string) {
 	}
 }
 
-// act sends the signal that is due.
+// act sends the group the signal that is due, if any.
 func (w *watchman) act(at instant) {
 	switch {
-	case w.group.pid == 0: // 0 is the guard's own group
+	case w.group.pid == 0: // no orders yet; 0 would mean the guard's own group
 	case at >= w.kill:
 		w.group.kill()
 		w.done = true

@@ -17,15 +17,15 @@ var platformRequests, platformMessages []os.Signal
 
 var started = time.Now()
 
-// now reads Go's clock. No other process needs to understand the result.
+// now returns the time since the program started. No other process has to understand it here.
 func now() instant { return instant(time.Since(started)) }
 
-// job is a command. On a system without process groups and signals it does only the
-// essentials: the command is killed when the lock is lost, but its children are not.
+// job is a running command. Without process groups and signals it does only the bare minimum:
+// when the lock is lost, it kills the command, but not the command's children.
 type job struct {
 	cmd     *exec.Cmd
 	ended   chan int
-	stopped chan syscall.Signal // never receives
+	stopped chan syscall.Signal // never receives a value
 	gone    chan struct{}
 }
 
@@ -64,8 +64,8 @@ func (j *job) alive() bool {
 	}
 }
 
-// Guard is the command of the guard, which this system does not have.
+// Guard is the guard's hidden command, which this system does not support.
 type Guard struct{}
 
-// Run returns an error of usage.
+// Run returns a usage error.
 func (*Guard) Run(*session.Globals) error { return tool.Usagef("there is no guard on this system") }

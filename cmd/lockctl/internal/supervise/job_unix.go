@@ -21,23 +21,24 @@ var (
 	platformMessages = []os.Signal{syscall.SIGUSR1, syscall.SIGUSR2}
 )
 
-// job is a command in a process group of its own. It behaves like a job of a shell: it gets the terminal if
-// lockctl has it, and if the user stops it, lockctl stops as well. Its methods are called from one goroutine.
+// job is a command in its own process group. It behaves like a shell's job: it gets the
+// terminal if lockctl has it, and when the user stops it, lockctl stops too. Apart from send,
+// its methods must be called from a single goroutine.
 type job struct {
 	complain func(format string, args ...any)
 	pid      int
 	ended    <-chan int            // receives the exit code once
-	stopped  <-chan syscall.Signal // receives the signal of each stop
+	stopped  <-chan syscall.Signal // receives the signals that stop the command
 
 	guard     *guard // nil if there is none
-	unguarded bool   // and the user has been told
+	unguarded bool   // no guard could be started, and the user has been told
 
 	tty    *os.File // nil without a controlling terminal
 	given  bool     // the group has been given the terminal
 	noStop chan os.Signal
 }
 
-// startJob starts the command. A separate goroutine starts it and waits for it.
+// startJob starts the command in a separate goroutine, which then waits for it to end.
 func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, error) {
 	ended, stopped, started := make(chan int, 1), make(chan syscall.Signal, 1), make(chan error)
 	j := &job{complain: complain, ended: ended, stopped: stopped}
@@ -50,14 +51,14 @@ func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, e
 		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, int(j.tty.Fd())
 		j.given = true
 	}
-	// lockctl receives the terminal's stop key, and stops the command first: the command must never run while
-	// lockctl cannot renew.
+	// Handle the terminal's stop key, so that lockctl can stop the command before it stops
+	// itself: the command must never run while lockctl cannot renew the lock.
 	j.noStop = make(chan os.Signal, 1)
 	if !signal.Ignored(syscall.SIGTSTP) {
 		signal.Notify(j.noStop, syscall.SIGTSTP)
 	}
-	// Otherwise a message to a standard error that no process reads would kill lockctl while the command runs.
-	// The command keeps the default.
+	// Without this, a message to a standard error that nobody reads would kill lockctl while
+	// the command is running. The command itself keeps the default.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	j.guard, _ = startGuard() // first, so that the command never runs without a guard
 	go func() {
@@ -83,14 +84,15 @@ func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, e
 	return j, nil
 }
 
-// startPoll is how often awaitStart checks a command that has not started.
+// startPoll is how often awaitStart checks on a command that has not started yet.
 const startPoll = 20 * time.Millisecond
 
 // awaitStart returns when the command is running or has failed to start.
 //
-// Between fork and exec the child is still a copy of lockctl, but it owns the terminal already, so ^Z stops it.
-// Nothing waits for the child yet, because the thread that forked it blocks until the exec. So this goroutine
-// continues the group that has the terminal, and that ^Z is lost.
+// Between fork and exec the child is still a copy of lockctl, but it already owns the terminal,
+// so ^Z stops it. Nobody is waiting for the child yet, because the thread that forked it blocks
+// until the exec. awaitStart therefore continues the group that owns the terminal, and that ^Z
+// is lost.
 func (j *job) awaitStart(started <-chan error) error {
 	if !j.given {
 		return <-started
@@ -109,8 +111,8 @@ func (j *job) awaitStart(started <-chan error) error {
 	}
 }
 
-// wait reports when the child stops and when it ends. The first process of a container is also the parent of all
-// orphans, and collects them.
+// wait reports when the child stops and when it ends. If lockctl is the first process of a
+// container, it inherits all orphans, and wait reaps them.
 func wait(pid int, ended chan<- int, stopped chan<- syscall.Signal) {
 	children := pid
 	if os.Getpid() == 1 {
@@ -144,7 +146,8 @@ func (j *job) send(sig syscall.Signal) { _ = syscall.Kill(-j.pid, sig) }
 // signal passes a signal on to the group.
 func (j *job) signal(sig os.Signal) { j.send(sig.(syscall.Signal)) }
 
-// terminate asks the group to end. A stopped group receives the signal only when it continues.
+// terminate asks the group to end. It also continues the group, because a stopped process does
+// not handle TERM until it continues.
 func (j *job) terminate() {
 	j.send(syscall.SIGTERM)
 	j.send(syscall.SIGCONT)
@@ -170,8 +173,9 @@ func (j *job) close() {
 	}
 }
 
-// interactive reports whether the command gets the terminal from its start: lockctl has the terminal, and is not
-// part of a pipeline whose other processes would lose it.
+// interactive reports whether the command gets the terminal when it starts. For that, lockctl
+// must have the terminal and must not be part of a pipeline, whose other processes would lose
+// it.
 func (j *job) interactive() bool {
 	return j.inForeground() && console.IsTerminal(os.Stdin) && console.IsTerminal(os.Stdout)
 }
@@ -189,9 +193,9 @@ func (j *job) giveTerminal() {
 	j.given = unix.IoctlSetPointerInt(int(j.tty.Fd()), unix.TIOCSPGRP, j.pid) == nil
 }
 
-// takeTerminal takes the terminal back from the group if the group still has it. The kernel stops a background
-// process that tries this, unless it ignores SIGTTOU. From here on lockctl ignores it, because nothing in lockctl
-// needs that signal any longer.
+// takeTerminal takes the terminal back from the group if the group still has it. The kernel
+// stops a background process that tries this unless the process ignores SIGTTOU, so
+// takeTerminal ignores that signal from here on. Nothing else in lockctl needs it.
 func (j *job) takeTerminal() {
 	if !j.given {
 		return
@@ -204,14 +208,15 @@ func (j *job) takeTerminal() {
 	_ = unix.IoctlSetPointerInt(int(j.tty.Fd()), unix.TIOCSPGRP, syscall.Getpgrp())
 }
 
-// suspend reacts to a stop of the command.
+// suspend handles a command that was stopped by sig.
 //
-// A command that was stopped because it wants the terminal gets it, if lockctl has the terminal to give.
-// Otherwise the user wants to stop the job, and the shell waits for lockctl to stop. Then the lease is not
-// renewed, and the guard ends the group before the validity ends. A lockctl that is continued in time continues
-// the command only while it still has the lock.
+// A command that was stopped because it wants the terminal gets it if lockctl has it. Otherwise
+// the user wants to stop the job, and the shell is waiting for lockctl to stop. While lockctl
+// is stopped, it does not renew the lease, and the guard ends the group before the lock's
+// validity ends. If lockctl is continued in time, it continues the command, but only if it
+// still has the lock.
 //
-// lockctl ignores a command that was stopped in any other way.
+// lockctl ignores any other stop.
 func (j *job) suspend(sig syscall.Signal, held func() bool) {
 	give := j.given
 	switch sig {
@@ -227,7 +232,7 @@ func (j *job) suspend(sig syscall.Signal, held func() bool) {
 		return
 	}
 	if !held() {
-		return // terminate continues it soon
+		return // terminate will continue the command
 	}
 	if give && j.inForeground() {
 		j.giveTerminal()
@@ -235,12 +240,12 @@ func (j *job) suspend(sig syscall.Signal, held func() bool) {
 	j.send(syscall.SIGCONT)
 }
 
-// stopSelf stops lockctl's own group, as the terminal would have done, and returns when the group is continued.
-// Without a shell that could continue it, stopSelf returns soon: the system does not let the terminal's signals
-// stop such a group.
+// stopSelf stops lockctl's own group, as the terminal would have done, and returns when the
+// group is continued. If there is no shell to continue the group, the group is orphaned and the
+// kernel does not let the terminal's signals stop it, so stopSelf returns after a short wait.
 //
-// It sends TTIN rather than TSTP: once a process is notified of TSTP, Go's runtime keeps that signal from
-// stopping it.
+// It sends TTIN rather than TSTP, because Go's runtime keeps TSTP from stopping a process that
+// has asked to be notified of it.
 func (j *job) stopSelf() {
 	cont := make(chan os.Signal, 1)
 	signal.Notify(cont, syscall.SIGCONT)

@@ -1,6 +1,6 @@
-// Package supervise runs a command under a lock. It passes signals on, and ends the command
-// in time when the lock is lost. When lockctl cannot do that, a guard does, which is a
-// separate process.
+// Package supervise runs a command under a lock. It passes signals on to the command, and ends
+// the command in time if the lock is lost. If lockctl cannot do that, a separate process, the
+// guard, does.
 package supervise
 
 import (
@@ -21,67 +21,67 @@ import (
 )
 
 const (
-	// groupPoll is how often to check a process group that has to end. The system reports
-	// when a child ends, but not when its children do.
+	// groupPoll is how often to check whether a process group has ended. The system reports
+	// when a child ends, but not when the child's own children do.
 	groupPoll = 10 * time.Millisecond
-	// afterKill limits the wait for a killed group to end. Only a process stuck in the kernel
-	// takes longer.
+	// afterKill is how long to wait for a killed group to end. Only a process that is stuck in
+	// the kernel takes longer.
 	afterKill = 2 * time.Second
 )
 
 // Ending describes how a command under a lock ended.
 type Ending struct {
-	Code  int   // exit code; 128 + N if signal N killed it
+	Code  int   // exit code, or 128 + N if signal N killed the command
 	Lost  error // why the lock was lost; nil if it was not
 	Stuck bool  // the command is still alive, so the lock must not be released
 }
 
-// orders say when the guard of a command acts, unless it gets new orders first. They name
-// instants, so orders that arrive late do not extend anything.
+// orders tell the guard when to act, unless it receives new orders first. They contain instants
+// rather than durations, so orders that arrive late give the command no extra time.
 type orders struct {
 	term, kill instant       // when the group gets TERM and KILL
-	grace      time.Duration // from TERM to KILL if lockctl dies, but not beyond kill
+	grace      time.Duration // from TERM to KILL if lockctl dies, but never past kill
 }
 
-// errStopped is why a command was ended although its lock was held.
+// errStopped is the reason for ending a command that had not lost its lock.
 var errStopped = errors.New("lockctl did not run until shortly before the end of the lock's validity")
 
-// Supervision ends a command in time when its lock is lost.
+// Supervision runs a command under a lock, and ends it in time if the lock is lost.
 type Supervision struct {
 	*console.Console
-	TTL       time.Duration // lease as the server keeps it: in whole seconds
-	killAfter time.Duration // from TERM to KILL
-	Asked     bool          // a signal from outside asked the command to end
+	TTL       time.Duration // the server's lease, in whole seconds
+	killAfter time.Duration // time from TERM to KILL
+	Asked     bool          // a signal has asked the command to end
 }
 
-// New returns the supervision of a command under a lock with a lease of ttl. killAfter is the
-// time from TERM to KILL, if the lease allows that much.
+// New returns a Supervision for a command whose lock has a lease of ttl. killAfter is the time
+// from TERM to KILL, which is shorter if the lease does not last that long.
 func New(con *console.Console, ttl, killAfter time.Duration) *Supervision {
 	return &Supervision{Console: con, TTL: (ttl + time.Second - 1).Truncate(time.Second), killAfter: killAfter}
 }
 
-// Held is the lock or the term that a command runs under.
+// Held is the lock or election term that a command runs under.
 type Held interface {
 	Token() uint64
-	Context() context.Context // ends only with the lock
+	Context() context.Context // done only when the lock has ended
 	Err() error
 	Remaining() time.Duration
 }
 
-// Run runs the command under the lock. It returns how the command ended, or why it could not
-// be started.
+// Run runs the command under the lock. It returns how the command ended, or an error if the
+// command could not be started.
 //
-// A single goroutine, this one, owns the job. While the lock is held, it passes signals on.
-// Once the lock is lost, it ends the whole group: TERM, then KILL.
+// The goroutine that calls Run owns the job. While the lock is held, it passes signals on to
+// the process group. Once the lock is lost, it ends the whole group with TERM and then KILL.
 //
-// The KILL must come before another client can get the lock. The lock's validity ends a
-// margin before the server's lease does (a tenth of the TTL, at most 1 s). Run uses half of
-// the margin, and leaves the other half for clocks that run wrong. A broken lock keeps the
-// others out for at least as long. So a lock that was lost by an outage leaves the command
-// little time, while one that was broken usually leaves it all of --kill-after.
+// The KILL must come before another client can get the lock. The lock's validity ends before
+// the server's lease does, by a margin of a tenth of the TTL but at most 1 s. Run uses half of
+// that margin and leaves the other half for inaccurate clocks. A broken lock keeps other
+// clients out for at least as long. So a command that has lost its lock in an outage has little
+// time left, whereas after a break it usually has all of --kill-after.
 //
-// A lockctl that is stopped or stuck does none of this. Its guard does it instead, and
-// earlier: see orders.
+// A lockctl that is stopped or stuck can do none of this. Its guard does it instead, and
+// earlier, as described at orders.
 func (w *Supervision) Run(cmd *exec.Cmd, lock Held, signals <-chan os.Signal, s *session.Session) (Ending, error) {
 	announceOutages(s, lock)
 	defer func() {
@@ -96,7 +96,7 @@ func (w *Supervision) Run(cmd *exec.Cmd, lock Held, signals <-chan os.Signal, s 
 
 	var deadline instant // when the whole group must be dead
 	acts := never        // when the guard acts
-	late := false        // it has acted
+	late := false        // the guard has acted
 	order := func(o orders) {
 		late = late || now() >= acts
 		if acts = never; j.guardBy(o) {
@@ -104,7 +104,8 @@ func (w *Supervision) Run(cmd *exec.Cmd, lock Held, signals <-chan os.Signal, s 
 		}
 	}
 	confirmed := func() {
-		// In this order, because a stop between the two makes end too early.
+		// Read the clock first, so that end is too early, not too late, if lockctl is stopped
+		// in between.
 		at := now()
 		end := at.add(lock.Remaining())
 		deadline = end.add(w.margin() / 2)
@@ -150,21 +151,21 @@ func (w *Supervision) pass(j *job, sig os.Signal) {
 // lease.
 func (w *Supervision) margin() time.Duration { return min(w.TTL/10, time.Second) }
 
-// tick returns how often the guard gets new orders.
+// tick returns the interval at which the guard gets new orders.
 func (w *Supervision) tick() time.Duration { return max(w.TTL/10, 100*time.Millisecond) }
 
-// orders returns the guard's orders for a lock whose validity ends at end.
+// orders returns the guard's orders at instant at, for a lock whose validity ends at end.
 //
-// A running lockctl renews the lock long before these orders are due. A stopped one does not,
-// and then the group is dead a margin before the validity ends. That is two margins before
-// the end of the server's lease, because a busy machine may run the guard late. If a running
-// lockctl cannot renew the lock, it ends the command itself, at the end of the validity. So
-// that the command does not get each signal twice, it replaces the orders in time by the KILL
+// A running lockctl renews the lock long before these orders are due. If lockctl is stopped,
+// the guard kills the group a margin before the lock's validity ends. That is two margins
+// before the server's lease ends, because a busy machine may run the guard late. If a running
+// lockctl cannot renew the lock, it ends the command itself when the validity ends. To keep the
+// command from getting every signal twice, lockctl replaces the orders in time with the KILL
 // that it would send itself.
 func (w *Supervision) orders(at, end instant) orders {
 	kill := end.add(-w.margin()) //safety:guard-in-time
 	term := kill.add(-min(w.killAfter, w.TTL/5))
-	// A running lockctl sends its own signals, and the guard comes after it.
+	// A running lockctl sends its own signals, so the guard must act after it.
 	if term.sub(at) < 2*w.tick() { //safety:guard-waits
 		term = end.add(w.margin() / 2)
 		kill = term
@@ -202,8 +203,8 @@ func (w *Supervision) end(j *job, deadline instant, signals <-chan os.Signal) (c
 	return code, true
 }
 
-// announceOutages reports when the connection is lost and when it is back. The lock survives
-// an outage, but not for long.
+// announceOutages tells the user when the connection is lost and when it is restored, because
+// the lock survives only a short outage.
 func announceOutages(s *session.Session, lock Held) {
 	s.NC.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
 		if !nc.IsClosed() && lock.Remaining() > 0 {

@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// onlyZombies reports whether a process group consists only of ended processes that no
-// parent has collected. In a container without an init they stay forever, and the group
+// onlyZombies reports whether every process in the group has ended but has not been reaped by
+// its parent. In a container without an init, such processes stay forever, and the group
 // accepts signals as if it were alive.
 func onlyZombies(pgid int) bool {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -18,9 +18,9 @@ func onlyZombies(pgid int) bool {
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // ended meanwhile
+			continue // the process has ended meanwhile
 		}
-		// The format is "pid (name) state ppid pgrp ...", with any text as the name.
+		// The format is "pid (name) state ppid pgrp ...", where the name can be any text.
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 		if len(fields) < 3 || string(fields[2]) != strconv.Itoa(pgid) {
 			continue

@@ -2,5 +2,5 @@
 
 package supervise
 
-// onlyZombies returns false: there is no portable way to tell.
+// onlyZombies returns false, because there is no portable way to tell.
 func onlyZombies(int) bool { return false }
