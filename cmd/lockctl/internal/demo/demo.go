@@ -1,6 +1,6 @@
-// Package demo is the show of "lockctl demo": workers, a process that gets killed, and an
-// operator contend for one lock on a server in this process. A stage judges whether the lock
-// excludes.
+// Package demo implements "lockctl demo". Workers and a process that gets killed contend for a
+// lock on a server in this process, and an operator breaks that lock. A stage checks that the
+// lock excludes.
 package demo
 
 import (
@@ -25,7 +25,7 @@ type Command struct {
 	TTL time.Duration `name:"ttl" default:"4s" placeholder:"DURATION" help:"Lease of the demo's lock (default ${default})."`
 }
 
-// Help returns the text of --help after the flags.
+// Help returns the detailed help for the command.
 func (*Command) Help() string {
 	return `Starts a server in this process, with its data in a temporary directory, and lets workers
 contend for one lock. One of them is a process that gets killed, another one's lock is
@@ -40,8 +40,8 @@ const (
 
 var demoWorkers = []string{"amber", "blue", "coral", "dune"}
 
-// Run runs the demo, for at most a minute, and prints what happens. Its error says what went
-// wrong, or that the lock did not exclude.
+// Run runs the demo for at most a minute and prints what happens. It returns an error if the
+// demo fails or if the lock did not exclude.
 func (c *Command) Run(g *session.Globals) error {
 	ctx, cancel := context.WithTimeout(context.Background(), demoLimit)
 	defer cancel()
@@ -72,13 +72,13 @@ func (c *Command) Run(g *session.Globals) error {
 	return st.summary(d.ttl)
 }
 
-// demo has the workers and what they do in each part. The stage reports the events.
+// demo has the workers, and a method for each part of the demo. The stage reports the events.
 type demo struct {
 	*stage
 	g       *session.Globals
 	ttl     time.Duration
 	workers []*worker
-	boss    *session.Session // reads and breaks the lock
+	boss    *session.Session // the operator, who reads and breaks the lock
 }
 
 type worker struct {
@@ -135,8 +135,8 @@ func (d *demo) turn(ctx context.Context, w *worker) error {
 	return l.Unlock(ctx)
 }
 
-// queued returns the number of waiters. It leaves out the claim besides, which was just
-// granted and may not have left the queue yet.
+// queued returns the number of waiters. It does not count the claim besides, which has just
+// been granted and may not have left the queue yet.
 func (d *demo) queued(ctx context.Context, besides string) int {
 	info, err := admin.New(d.boss.Client).Inspect(ctx, admin.KindMutex, demoLock)
 	if err != nil {
@@ -156,7 +156,7 @@ func (d *demo) sayQueue(ctx context.Context, v *visit, id string) {
 	v.granted(d.queued(ctx, id))
 }
 
-// awaitQueue returns when n clients wait.
+// awaitQueue waits until n clients are queued.
 func (d *demo) awaitQueue(ctx context.Context, n int) error {
 	for d.queued(ctx, "") != n {
 		select {
@@ -168,8 +168,8 @@ func (d *demo) awaitQueue(ctx context.Context, n int) error {
 	return nil
 }
 
-// contend makes all workers take turns. They increment a plain counter: without the lock it
-// would lose increments.
+// contend makes all workers take turns incrementing a plain counter, which would lose
+// increments without the lock.
 func (d *demo) contend(ctx context.Context) error {
 	d.title("%d workers want the lock, %d times each", len(d.workers), demoTurns)
 	return d.together(d.workers, func(w *worker) error {
@@ -214,7 +214,7 @@ func (d *demo) crash(ctx context.Context) error {
 	return <-waiting
 }
 
-// breaking makes an operator break a lock whose holder would not release it.
+// breaking makes an operator break a lock that its holder does not release.
 func (d *demo) breaking(ctx context.Context) error {
 	d.title("an operator breaks a lock")
 	slow, next := d.workers[0], d.workers[1]
@@ -250,7 +250,8 @@ func (d *demo) breaking(ctx context.Context) error {
 	return <-waiting
 }
 
-// summary judges the demo, only by what the stage has seen.
+// summary prints the summary. It returns an error if the lock did not exclude, judging only by
+// what the stage has seen.
 func (s *stage) summary(ttl time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,36 +11,36 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 )
 
-// stage is where the workers meet. It knows which worker is inside the lock, judges the
-// exclusion without asking the lock, and prints the events.
+// stage records which worker is inside the lock, and prints the events. It checks for mutual
+// exclusion without asking the lock.
 type stage struct {
 	out io.Writer
 
-	// counter counts the work: each worker reads it, works, and writes it back
-	// incremented. Only the lock protects it.
+	// counter is protected only by the lock. Each worker reads it, works, and writes it back
+	// incremented.
 	counter int
 
 	mu       sync.Mutex
 	start    time.Time
-	inside   *visit // nil if empty
+	inside   *visit // nil if nobody is inside
 	last     *visit // previous visit
-	token    uint64 // greatest so far
+	token    uint64 // greatest token so far
 	grants   int
-	counted  int // increments made
+	counted  int // number of increments made
 	overlaps int
 	falls    int
-	gaps     []time.Duration // between holders
+	gaps     []time.Duration // times between two holders
 	failover time.Duration
 }
 
-// visit is one holder's time inside.
+// visit is one holder's stay inside the lock.
 type visit struct {
 	s     *stage
 	name  string
 	token uint64
 	at    time.Time // time of the grant
-	note  string    // what is remarkable about the grant
-	left  time.Time // when it began to unlock or was killed
+	note  string    // remarks about the grant
+	left  time.Time // when the holder began to unlock or was killed
 	dead  bool
 }
 
@@ -79,7 +79,7 @@ func (s *stage) titleLocked(format string, args ...any) {
 	fmt.Fprintf(s.out, "\n%s\n", show.Bold.Sprintf(format, args...))
 }
 
-// enter records that a worker has got the lock. asked is when the worker asked for it.
+// enter records that a worker has been granted the lock. asked is when the worker requested it.
 func (s *stage) enter(name string, token uint64, asked time.Time) *visit {
 	now := time.Now()
 	s.mu.Lock()
@@ -124,7 +124,7 @@ func (v *visit) leave() {
 	v.out(time.Now())
 }
 
-// crashed records that a holder was killed at the time at.
+// crashed records that a holder was killed at time at.
 func (v *visit) crashed(at time.Time) {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
@@ -141,7 +141,7 @@ func (v *visit) out(at time.Time) {
 	}
 }
 
-// count does a worker's work: a slow increment.
+// count does a worker's work, a slow increment of the counter.
 func (s *stage) count(work time.Duration) {
 	n := s.counter
 	time.Sleep(work)

@@ -18,15 +18,15 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Victim is the command of the process that the demo kills. It takes the lock and keeps it,
-// and ends by itself only when the demo does.
+// Victim is the hidden command that runs in the process that the demo kills. It takes the lock
+// and keeps it, and ends on its own only if the demo does.
 type Victim struct {
 	Lock string        `arg:""`
 	TTL  time.Duration `required:""`
 }
 
-// Run reports the events of the lock to the demo, over standard output. It returns when its
-// standard input ends, or with the reason when the lock is lost.
+// Run reports the lock's events to the demo on standard output. It returns when standard input
+// ends, or with an error if the lock is lost.
 func (c *Victim) Run(g *session.Globals) error {
 	events := make(chan string, 64)
 	s, err := g.Open(natslock.WithOwner("victim"), natslock.WithTTL(c.TTL),
@@ -58,7 +58,7 @@ func (c *Victim) Run(g *session.Globals) error {
 	}
 }
 
-// victim is the demo's side of that process.
+// victim is the demo's side of the victim process.
 type victim struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -73,7 +73,7 @@ func (d *demo) startVictim() (*victim, error) {
 	}
 	cmd := exec.Command(self, "--no-context", "--server", d.g.Server, "--bucket", d.g.Bucket, "victim", "--ttl", d.ttl.String(), demoLock)
 	cmd.Stderr = os.Stderr
-	// The user's environment names other servers.
+	// The user's environment may name other servers.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "NATS_") || strings.HasPrefix(v, "LOCKCTL_")
 	})
@@ -92,7 +92,7 @@ func (d *demo) startVictim() (*victim, error) {
 	return &victim{cmd: cmd, stdin: stdin, lines: bufio.NewScanner(stdout)}, nil
 }
 
-// await returns the token of the next event of type want.
+// await waits for the next event of type want and returns its token.
 func (v *victim) await(want admin.EventType) (token uint64, err error) {
 	for v.lines.Scan() {
 		var typ string
@@ -118,7 +118,7 @@ func (v *victim) kill() (time.Time, error) {
 	return at, nil
 }
 
-// stop ends the victim if the demo fails.
+// stop ends the victim if it has not been killed.
 func (v *victim) stop() {
 	if !v.dead {
 		_ = v.stdin.Close()

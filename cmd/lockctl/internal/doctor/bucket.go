@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// bucket finds the bucket. It returns false if there is no bucket to check.
+// bucket finds the bucket, and returns false if there is no bucket to check.
 func (d *doctor) bucket() bool {
 	info, err := d.s.Bucket(d.g, d.cfg)
 	switch {
@@ -72,7 +72,7 @@ func (d *doctor) settings() {
 	}
 }
 
-// mirrors looks for streams that answer reads instead of the bucket.
+// mirrors looks for mirrors of the bucket, which may serve reads in its place.
 func (d *doctor) mirrors() {
 	ctx, cancel := d.quietly()
 	defer cancel()
@@ -95,8 +95,9 @@ func (d *doctor) mirrors() {
 	}
 }
 
-// domains looks for a bucket of the same name in other JetStream domains. A client that forgets the
-// domain uses that bucket, and so does a client behind a leaf node with its own JetStream.
+// domains looks for a bucket of the same name in other JetStream domains. A client that forgets
+// the domain, or that is behind a leaf node with its own JetStream, would use that bucket
+// instead.
 func (d *doctor) domains() {
 	asked := []string{}
 	note := func(domain string, js jetstream.JetStream, err error) {
@@ -139,7 +140,7 @@ func (d *doctor) domains() {
 	d.ok("other domains", "no second bucket in %s", strings.Join(asked, ", "))
 }
 
-// listen subscribes to the notifications of every bucket with this name, in any domain.
+// listen subscribes to the notifications of every bucket with this name, whatever its domain.
 func (d *doctor) listen() *nats.Subscription {
 	sub, err := d.s.NC.SubscribeSync("natslock." + d.g.Bucket + ".*.>")
 	if err != nil {
@@ -148,22 +149,22 @@ func (d *doctor) listen() *nats.Subscription {
 	return sub
 }
 
-// listening is how long the doctor listens for a second bucket. Its other checks may be over in 20 ms,
-// and a second bucket may change less often than that.
+// listening is how long the doctor listens for a second bucket. The other checks may take only
+// 20 ms, and a second bucket may well not change in that time.
 const listening = 250 * time.Millisecond
 
-// second checks whether any notification of a second bucket arrives before until. The subscription is
-// older than the other checks.
+// second warns if a second bucket sends a notification before until. The subscription was
+// created before the other checks.
 func (d *doctor) second(notified *nats.Subscription, until time.Time) {
 	if notified == nil || d.info.Config.RePublish == nil {
 		return
 	}
 	own := strings.TrimSuffix(d.info.Config.RePublish.Destination, ">")
-	var enough time.Time // limits the reading of what was sent until then
+	var enough time.Time // deadline for reading what was sent before until
 	for {
 		left := time.Until(until)
 		if left <= 0 && enough.IsZero() {
-			_ = d.s.NC.FlushTimeout(listening) // on a busy machine some of it has not been read yet
+			_ = d.s.NC.FlushTimeout(listening) // on a busy machine, some messages may not have been read yet
 			enough = time.Now().Add(listening)
 		}
 		if n, _, _ := notified.Pending(); !enough.IsZero() && (n == 0 || time.Now().After(enough)) {
@@ -211,7 +212,8 @@ func (d *doctor) replicas() {
 	}
 }
 
-// stopped returns the names of the servers that keep the bucket but run without JetStream.
+// stopped returns the names of the servers that have a replica of the bucket but run without
+// JetStream.
 func (d *doctor) stopped() (names []string) {
 	for _, p := range d.info.Cluster.Replicas {
 		if slices.ContainsFunc(d.visited, func(v visited) bool { return v.name == p.Name && !v.stored }) {
@@ -221,17 +223,17 @@ func (d *doctor) stopped() (names []string) {
 	return names
 }
 
-// catchingUp limits how long a replica may take to catch up. While clients write, replicas are often
-// one write behind for a moment.
+// catchingUp is how long a replica may take to catch up. While clients are writing, replicas
+// are often one write behind for a moment.
 const catchingUp = time.Second
 
-// missing returns which of the bucket's replicas could not take over, and why. It asks the leader
-// again while present replicas are catching up.
+// missing returns the replicas that could not take over as leader, each with the reason. While
+// replicas are still catching up, it keeps asking the leader, for up to catchingUp.
 func (d *doctor) missing() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), catchingUp)
 	defer cancel()
 	c, n := d.info.Cluster, d.info.Config.Replicas
-	current := map[string]bool{} // at any time
+	current := map[string]bool{} // replicas that have been up to date at any time
 	for {
 		away := missing(c, n, current)
 		if len(away) == 0 {
@@ -250,10 +252,10 @@ func (d *doctor) missing() []string {
 	}
 }
 
-// missing returns which of a bucket's replicas could not take over, and why. It adds the replicas that
-// are up to date to current; those already there have caught up. A server that is being added, after a
-// change of their number, is at first missing from the leader's list, and then listed before it is up
-// to date.
+// missing returns the replicas that could not take over as leader, each with the reason. It
+// adds the replicas that are up to date to current, and treats those already in current as
+// caught up. A server that is being added as a replica is at first missing from the leader's
+// list, and then listed before it is up to date.
 func missing(c *jetstream.ClusterInfo, replicas int, current map[string]bool) []string {
 	var away []string
 	for _, p := range c.Replicas {

@@ -1,5 +1,5 @@
-// Package doctor checks everything that locks depend on: the servers, the bucket and its
-// settings, its history, and the user's permissions. Finally it takes real locks.
+// Package doctor checks everything that locks depend on: the servers, the bucket with its
+// settings and history, and the user's permissions. Finally, it takes real locks.
 package doctor
 
 import (
@@ -31,7 +31,7 @@ type Command struct {
 	JSON        bool     `name:"json" help:"Print an object."`
 }
 
-// Help returns the text of --help after the flags.
+// Help returns the detailed help for the command.
 func (*Command) Help() string {
 	return `Checks everything that locks depend on: the servers that the context and the cluster name,
 their versions, certificates and clocks, JetStream, replicas, every setting of the bucket,
@@ -67,7 +67,7 @@ Exit code: 0 without warnings and errors, even if a row is unknown, and
   78   the bucket is missing or not fit for locks`
 }
 
-// States of a check. Scripts depend on these words.
+// Status of a check. Scripts depend on these words.
 const (
 	checkOK      = "ok"
 	checkUnknown = "unknown"
@@ -75,7 +75,8 @@ const (
 	checkError   = "error"
 )
 
-// finding is a row of the output. Scripts depend on it: fields are added, never renamed.
+// finding is a row of the output. Scripts depend on it, so fields may be added but never
+// renamed.
 type finding struct {
 	Check  string `json:"check"`
 	Status string `json:"status"`
@@ -85,7 +86,7 @@ type finding struct {
 	code int // exit code of an error
 }
 
-// omission is a check that was left out, because it does not suit the user's role or because
+// omission is a check that was left out because it does not suit the user's role, or because
 // the user has not said where to look.
 type omission struct {
 	Check string `json:"check"`
@@ -104,14 +105,14 @@ type diagnosis struct {
 	Renewals *renewals `json:"renewals"` // nil if the locks were not listed
 }
 
-// doctor is the state of one visit.
+// doctor is the state of one run of the command.
 type doctor struct {
 	*Command
 	g   *session.Globals
 	s   *session.Session
 	cfg kvstore.Config
-	// name and rwName are the locks that it tries, and subject is the one for the mutex's
-	// notifications.
+	// name and rwName are the locks that the doctor tries, and subject is the subject of the
+	// mutex's notifications.
 	name, rwName, subject string
 	role                  admin.Role // the role that the user's permissions match
 	visited               []visited
@@ -119,8 +120,8 @@ type doctor struct {
 	diagnosis
 }
 
-// Run makes the checks and prints them. Its error has the exit code of the worst row, or says
-// why there are no rows.
+// Run performs the checks and prints the results. Its error has the exit code of the worst
+// result, or says why there are no results.
 func (c *Command) Run(g *session.Globals) error {
 	name, err := ownName(c.Pattern)
 	if err != nil {
@@ -148,8 +149,8 @@ func (c *Command) Run(g *session.Globals) error {
 	return err
 }
 
-// visit makes the checks, except those that depend on one that failed. It returns only errors
-// of usage.
+// visit performs the checks, except those that depend on a check that failed. A failure becomes
+// a row; visit returns an error only for wrong usage or cancellation.
 func (d *doctor) visit() (err error) {
 	d.s, err = d.g.Connect()
 	if err != nil {
@@ -164,7 +165,7 @@ func (d *doctor) visit() (err error) {
 	d.Server = d.s.URL
 	d.connection()
 	d.servers()
-	// The rows name the refusals of the server, so the handler prints nothing.
+	// The rows report the server's refusals, so the handler need not print them.
 	d.s.NC.SetErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
 	if !d.jetStream() {
 		return nil
@@ -196,7 +197,7 @@ func (d *doctor) add(check, status, repair, format string, args ...any) {
 
 func (d *doctor) ok(check, format string, args ...any) { d.add(check, checkOK, "", format, args...) }
 
-// leave records a check that is left out.
+// leave records that a check was left out.
 func (d *doctor) leave(check, format string, args ...any) {
 	d.LeftOut = append(d.LeftOut, omission{check, show.Plain(fmt.Sprintf(format, args...))})
 }
@@ -224,7 +225,7 @@ func (d *doctor) conclude() {
 	case checkWarning:
 		d.Code = 1
 	case checkError:
-		// Codes of errors that can cause the others come first.
+		// If there are several codes, choose that of the error that can cause the others.
 		d.Code = tool.ExitInternal
 		for _, code := range []int{tool.ExitUnavailable, tool.ExitConfig, tool.ExitPermission} {
 			if codes[code] {

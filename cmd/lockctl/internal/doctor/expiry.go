@@ -11,13 +11,14 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// repairMost limits how many records a visit removes, and repairWithin how long that may take.
+// repairMost is the maximum number of records that one run removes, and repairWithin is how
+// long that may take.
 const (
 	repairMost   = 10_000
 	repairWithin = time.Minute
 )
 
-// repair removes the records whose TTL has ended but which the server has kept.
+// repair removes the records that the server has kept although their TTL has ended.
 func (d *doctor) repair() {
 	ctx, cancel := context.WithTimeout(context.Background(), repairWithin)
 	defer cancel()
@@ -35,8 +36,9 @@ func (d *doctor) removed(removed, left int, err error) {
 	}
 }
 
-// expiry looks for records that the server should have removed, or never will. From the same
-// list it counts the renewals that the others need, which saves a busy server a second one.
+// expiry looks for records that the server should have removed, or never will remove. It counts
+// the renewals that the other records need from the same list, to spare a busy server a second
+// one.
 func (d *doctor) expiry() {
 	ctx, cancel := d.g.Bounded()
 	defer cancel()
@@ -47,10 +49,10 @@ func (d *doctor) expiry() {
 	d.records(admin.New(d.s.Client).List(ctx, d.Pattern), r)
 }
 
-// records judges the records of locks, and counts their renewals.
+// records adds the rows for the records of locks and for their renewals.
 func (d *doctor) records(locks iter.Seq2[admin.Info, error], r *renewals) {
 	var overdue, lasting, stuck, mixed []string
-	var last admin.Info // the list is sorted by name
+	var last admin.Info // previous lock; the list is sorted by name
 	n := 0
 	for info, err := range locks {
 		if err != nil {

@@ -18,15 +18,17 @@ import (
 )
 
 const (
-	// errCodeOffline is the server's "stream is offline". nats.go does not define it.
+	// errCodeOffline is the server's code for "stream is offline", which nats.go does not
+	// define.
 	errCodeOffline = 10118
-	// lostSince is the period in which the doctor counts the writes that a history lacks.
+	// lostSince is how far back the doctor counts the writes that are missing from a history.
 	lostSince = time.Hour
-	// lostMany is how many lost writes make a warning, if they are also a quarter of all writes. Fewer are normal: the
-	// server cannot copy a record that is replaced at once.
+	// lostMany is the number of missing writes that cause a warning, provided that they are
+	// more than a quarter of all writes. Fewer are normal, because the server cannot copy a
+	// record that is replaced immediately.
 	lostMany = 1000
-	// unfed limits how long a source may be silent. The server receives a heartbeat each second, and sets up a silent
-	// source again after 10 s.
+	// unfed is how long a source may be silent. The server receives a heartbeat every second,
+	// and sets up a silent source again after 10 s.
 	unfed = time.Minute
 )
 
@@ -34,10 +36,10 @@ const (
 type kept struct {
 	bucket, info *jetstream.StreamInfo
 	*kvstore.History
-	missing, all uint64 // writes since lostSince
+	missing, all uint64 // writes within lostSince
 }
 
-// history checks the stream with the history of the bucket.
+// history checks the stream that keeps the bucket's history.
 func (d *doctor) history() {
 	ctx, cancel := d.quietly()
 	defer cancel()
@@ -60,7 +62,7 @@ func (d *doctor) history() {
 	if err == nil && d.wentBack(ctx, h.Last) {
 		return
 	}
-	if err != nil { // even after a timeout: there may be no history, and no server to say so
+	if err != nil { // even a timeout, because there may be no history and no server to say so
 		d.unseen("history", err, "the history cannot be read")
 		return
 	}
@@ -68,7 +70,7 @@ func (d *doctor) history() {
 	d.add("history", status, repair, "%s", found)
 }
 
-// ask reads the state of the stream.
+// ask requests the state of the history stream.
 func (h *kept) ask(ctx context.Context, d *doctor, name string) error {
 	stream, err := d.s.JS.Stream(ctx, name)
 	if err == nil {
@@ -77,7 +79,8 @@ func (h *kept) ask(ctx context.Context, d *doctor, name string) error {
 	return err
 }
 
-// read opens the history, which waits for the last writes, and counts the writes that are missing.
+// read opens the history, which waits for the latest writes, and counts the writes that are
+// missing.
 func (h *kept) read(ctx context.Context, d *doctor) error {
 	store, err := kvstore.Open(ctx, d.s.JS, d.cfg)
 	if err != nil {
@@ -88,15 +91,15 @@ func (h *kept) read(ctx context.Context, d *doctor) error {
 		return err
 	}
 	h.missing, h.all, err = h.Missing(ctx, h.Now.Add(-lostSince))
-	if err != nil && !errors.Is(err, kvstore.ErrRemade) { // then the number is unknown
+	if err != nil && !errors.Is(err, kvstore.ErrRemade) { // after ErrRemade, only the number is unknown
 		return err
 	}
 	return h.ask(ctx, d, h.info.Config.Name)
 }
 
-// wentBack adds an error if the bucket is below the last revision of its history, because then its tokens went
-// backwards. A history can copy a write before the leader has applied it, so wentBack asks the leader repeatedly for a
-// moment.
+// wentBack adds an error if the bucket's last revision is below that of its history, because
+// the bucket's tokens have then gone backwards. A history can copy a write before the leader
+// has applied it, so wentBack keeps asking the leader for up to catchingUp.
 func (d *doctor) wentBack(ctx context.Context, copied uint64) bool {
 	name := d.info.Config.Name
 	for end := time.Now().Add(catchingUp); ; {
@@ -115,11 +118,13 @@ func (d *doctor) wentBack(ctx context.Context, copied uint64) bool {
 	}
 }
 
-// lost returns the repair of a history that lacks writes, depending on the reason. Records that are replaced before
-// the server copies again are lost. If the history keeps its own leader, the server notices after 10 to 20 s that the
-// bucket's former leader sends nothing. If the history has a new leader too, and this one asks before the bucket has a
-// leader, it gets no answer: it waits for 30 s, and another 10 s before it asks again (srcConsumerWaitTime and
-// retryBackOff in nats-server 2.15).
+// lost returns the repair for a history that lacks writes, depending on the reason.
+//
+// After an election, records that are replaced before the server resumes copying are lost. If
+// the history keeps its leader, that leader notices after 10 to 20 s that the bucket's former
+// leader sends nothing. If the history has a new leader too, which asks before the bucket has
+// one, it gets no response: it waits for 30 s, and then another 10 s before it asks again
+// (srcConsumerWaitTime and retryBackOff in nats-server 2.15).
 func (h *kept) lost() string {
 	for _, info := range []*jetstream.StreamInfo{h.bucket, h.info} {
 		if c := info.Cluster; c != nil && c.LeaderSince != nil && h.Now.Sub(*c.LeaderSince) < lostSince {
@@ -132,7 +137,8 @@ func (h *kept) lost() string {
 
 const leaderlessRepair = "start the missing servers, and visit again in 20 s: the history lacks writes that end before it has a leader"
 
-// broken returns why the history does not copy the bucket's writes, and the repair.
+// broken returns why the history does not copy the bucket's writes, and the repair. Both are
+// empty if nothing is wrong.
 func (h *kept) broken() (found, repair string) {
 	name, of := h.info.Config.Name, h.bucket.Config.Name
 	if c := h.info.Cluster; c != nil && c.Name != "" && c.Leader == "" {
@@ -160,17 +166,17 @@ func (h *kept) broken() (found, repair string) {
 	return "", ""
 }
 
-// source returns the state of the copying from the bucket.
+// source returns how far the history has got in copying the bucket.
 func (h *kept) source() jetstream.StreamSourceInfo {
 	for _, s := range h.info.Sources {
 		if s.Name == h.bucket.Config.Name {
 			return *s
 		}
 	}
-	return jetstream.StreamSourceInfo{Active: -1} // not started
+	return jetstream.StreamSourceInfo{Active: -1} // copying has not started
 }
 
-// judge returns the row of a history that copies.
+// judge returns the row for a history that is copying the bucket's writes.
 func (h *kept) judge() (status, found, repair string) {
 	c, size, source := h.info.Config, h.info.State.Bytes, h.source()
 	found = fmt.Sprintf("since %s, %s of size", show.Clock(h.Begin), used(size, c.MaxBytes, bytesOf))
@@ -197,8 +203,8 @@ func (h *kept) judge() (status, found, repair string) {
 	return checkOK, found, ""
 }
 
-// enough returns the repair of a history that is too small: the size required for its age at the present rate of
-// writes, with a quarter to spare, or the age that its size suffices for.
+// enough returns the repair for a history that is too small: the size needed for its age at the
+// current write rate, with a quarter to spare, or the age that its current size is enough for.
 func enough(c jetstream.StreamConfig, size uint64, reach time.Duration) string {
 	rate := float64(size) / max(reach, time.Second).Seconds()
 	need := min(rate*c.MaxAge.Seconds()*5/4, 1<<62)
@@ -212,7 +218,7 @@ func enough(c jetstream.StreamConfig, size uint64, reach time.Duration) string {
 	return text
 }
 
-// ageOf returns the age of a history as a value for init.
+// ageOf returns a history's maximum age as a value for init --history.
 func ageOf(c jetstream.StreamConfig) string {
 	switch days := c.MaxAge / (24 * time.Hour); {
 	case c.MaxAge == 0: // init creates no history without a limit

@@ -9,29 +9,29 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// renewals compares the renewals that the records in the bucket need with those they got. Scripts
-// depend on it: fields are added, never renamed.
+// renewals compares the renewals that the records in the bucket need with the renewals that
+// they got. Scripts depend on it, so fields may be added but never renamed.
 type renewals struct {
 	Records   int     `json:"records"`              // records that clients renew
-	Demand    float64 `json:"demand_per_second"`    // sum of 3/TTL over these records
-	Confirmed float64 `json:"confirmed_per_second"` // part of the demand whose last write is recent enough
-	Late      int     `json:"late"`                 // the others
-	Latest    float64 `json:"latest_seconds"`       // delay of the latest of these
+	Demand    float64 `json:"demand_per_second"`    // sum of 3/TTL over those records
+	Confirmed float64 `json:"confirmed_per_second"` // demand of the records whose last write is recent enough
+	Late      int     `json:"late"`                 // number of the other records
+	Latest    float64 `json:"latest_seconds"`       // longest delay among the late records
 
 	at   time.Time // server's time before the records were read
-	name string    // name of the latest record
+	name string    // record with the longest delay
 }
 
-// lateBy is how long after a third of its TTL a renewal still counts as in time. A client sends
-// renewals that are due at about the same time together, and the server stores them one after the
-// other.
+// lateBy is how much later than a third of the TTL a renewal may arrive without being late. A
+// client sends renewals that are due at about the same time together, and the server stores
+// them one after another.
 const lateBy = time.Second
 
-// lateShare limits the part of the demand that may be late without a warning: some clients crash.
+// lateShare is the share of the demand that may be late without a warning, because some clients
+// crash.
 const lateShare = 0.1
 
-// count adds a record. Reading many records takes a while, and those renewed meanwhile count as
-// recent.
+// count adds a record. A record that is renewed while the list is being read is not late.
 func (r *renewals) count(ttl time.Duration, expires time.Time, name func() string) {
 	if ttl <= 0 {
 		return
@@ -50,13 +50,13 @@ func (r *renewals) count(ttl time.Duration, expires time.Time, name func() strin
 	}
 }
 
-// renewed reports whether a holder's client renews the record. It also renews the record of an idle
-// lock, but not that of a broken one.
+// renewed reports whether a holder's client renews the record. Clients renew the records of
+// idle locks, but not those of broken ones.
 func renewed(h admin.Holder) bool {
 	return !h.Fixed && !h.Unreadable && !h.Overdue && h.Broken == nil
 }
 
-// judge returns the row.
+// judge returns the row for the renewals.
 func (r *renewals) judge() (status, found, repair string) {
 	for _, v := range []*float64{&r.Demand, &r.Confirmed, &r.Latest} {
 		*v = math.Round(*v*1000) / 1000 // sums of thirds are inexact

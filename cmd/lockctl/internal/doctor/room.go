@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Error codes of the server for a write that finds no room. nats.go does not define them.
+// Server error codes for a write that there is no room for. nats.go does not define them.
 const (
 	errCodeAccountFull = 10002 // "resource limits exceeded for account"
 	errCodeServerFull  = 10023 // "insufficient resources"
@@ -22,7 +22,7 @@ const (
 	errCodeDiskFull    = 10047 // "insufficient storage resources available"
 )
 
-// room checks whether the limits of the bucket leave room for more records.
+// room checks whether the bucket's limits leave room for more records.
 func (d *doctor) room() {
 	c, state := d.info.Config, d.info.State
 	number := func(n uint64) string { return fmt.Sprint(n) }
@@ -52,7 +52,7 @@ func (d *doctor) enlarge() string {
 	return strings.Join(repairs, ", ")
 }
 
-// refusedWrite adds a row for the error of a lock's first write. It returns whether further
+// refusedWrite adds a row for the error of a lock's first write, and reports whether further
 // writes may succeed.
 func (d *doctor) refusedWrite(check string, err error) (again bool) {
 	refusal, _ := errors.AsType[*jetstream.APIError](err)
@@ -72,11 +72,11 @@ func (d *doctor) refusedWrite(check string, err error) (again bool) {
 		return again
 	}
 	d.fail(check, err, repair)
-	d.Checks[len(d.Checks)-1].code = tool.ExitInternal // since the server is there
+	d.Checks[len(d.Checks)-1].code = tool.ExitInternal // because the server is there
 	return again
 }
 
-// leader names the server that takes the bucket's writes.
+// leader returns the name of the server that handles the bucket's writes.
 func (d *doctor) leader() string {
 	if c := d.info.Cluster; c != nil && c.Leader != "" {
 		return c.Leader
@@ -87,22 +87,22 @@ func (d *doctor) leader() string {
 const (
 	// electing is how long the doctor waits for a leader. An election takes up to 9 s.
 	electing = 15 * time.Second
-	// electingPoll is how often it asks for the leader meanwhile.
+	// electingPoll is how often the doctor asks for the leader while it waits.
 	electingPoll = 500 * time.Millisecond
 )
 
-// leaderless adds the reason why the stream has no leader.
+// leaderless adds a row that says why the stream has no leader.
 //
-// A publish with a wrong Nats-Expected-Last-Msg-Id leaves a replicated stream of nats-server
-// 2.14 and 2.15 without a leader for good. The leader replicates the message before it
-// compares the ids. Each replica then fails to apply the entry, treats that as a failed
-// write to its disk, and no longer stands for election.
+// In nats-server 2.14 and 2.15, a publish with a wrong Nats-Expected-Last-Msg-Id permanently
+// leaves a replicated stream without a leader. The leader replicates the message before it
+// compares the IDs. Each replica then fails to apply the entry, treats that as a failed disk
+// write, and no longer stands for election.
 func (d *doctor) leaderless(cause error) {
 	away, found, led := d.electing()
 	ctx, cancel := d.quietly()
 	defer cancel()
-	// Only the leader of the cluster knows which servers are offline. Without it a server
-	// shows lost replicas as present.
+	// Only the cluster's leader knows which servers are offline. Without it, a server reports
+	// lost replicas as present.
 	_, err := d.s.JS.AccountInfo(ctx)
 	switch {
 	case led:
@@ -119,8 +119,8 @@ func (d *doctor) leaderless(cause error) {
 	}
 }
 
-// electing waits for a leader. If none is elected, it returns the replicas that are offline,
-// or found = false if no server answers for the stream.
+// electing waits for a leader, and reports in led whether there is one. Otherwise it returns
+// the replicas that are offline, or found = false if no server responds for the stream.
 func (d *doctor) electing() (away []string, found, led bool) {
 	for end := time.Now().Add(electing); time.Now().Before(end); time.Sleep(electingPoll) {
 		ctx, cancel := d.g.Bounded()

@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// slowLink is the longest round trip with which a writer can prove, at the default
-	// TTL, that the readers ahead of it have left. A write and an answer have to fit
-	// into half a margin of one second.
+	// slowLink is the longest round trip with which a writer can prove, at the default TTL,
+	// that the readers ahead of it have left. A write and its response must fit into half of
+	// the one-second margin.
 	slowLink = 250 * time.Millisecond
-	// clockSlack limits the difference between wall clocks. Above it the doctor warns.
+	// clockSlack is the difference between wall clocks above which the doctor warns.
 	clockSlack = time.Second
 )
 
@@ -49,7 +49,7 @@ func (d *doctor) connection() {
 	d.roundTrip(rtts)
 }
 
-// roundTrip judges the round trips to the server.
+// roundTrip adds the row for the round trips to the server.
 func (d *doctor) roundTrip(rtts []time.Duration) {
 	slices.Sort(rtts)
 	median, longest := rtts[len(rtts)/2], rtts[len(rtts)-1]
@@ -60,7 +60,7 @@ func (d *doctor) roundTrip(rtts []time.Duration) {
 	d.add("round trip", status, repair, "median of %d is %s, the longest %s", len(rtts), show.Brief(median), show.Brief(longest))
 }
 
-// jetStream checks the account. It returns false if there is no JetStream.
+// jetStream checks the account's limits. It returns false if there is no JetStream.
 func (d *doctor) jetStream() bool {
 	ctx, cancel := d.quietly()
 	defer cancel()
@@ -93,7 +93,7 @@ func (d *doctor) jetStream() bool {
 	return true
 }
 
-// usageOf returns how much of its limits an account uses, as text.
+// usageOf describes how much of its limits an account uses.
 func usageOf(t jetstream.Tier) string {
 	l := t.Limits
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
@@ -128,7 +128,8 @@ func bytesOf(n uint64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// quietly returns the context for a request that the server may refuse.
+// quietly returns a context for requests that the server may refuse. A refusal cancels the
+// context.
 func (d *doctor) quietly() (context.Context, context.CancelFunc) {
 	ctx, cancel := d.g.Bounded()
 	d.s.NC.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
@@ -139,8 +140,8 @@ func (d *doctor) quietly() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// unseen records a request that failed: as left out if the check does not suit this
-// user or account, else as unknown.
+// unseen records a request that failed. The check is left out if this user or account cannot
+// make the request at all, and unknown otherwise.
 func (d *doctor) unseen(check string, err error, what string) {
 	switch err = d.why(err); {
 	case errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, natslock.ErrPermission):
@@ -152,19 +153,19 @@ func (d *doctor) unseen(check string, err error, what string) {
 	}
 }
 
-// silent reports whether err says that no server answers the JetStream API.
+// silent reports whether err means that no server responds to JetStream API requests.
 func silent(err error) bool {
 	return errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, nats.ErrNoResponders)
 }
 
-// notImported reports whether a request needs an import that this account lacks. For
-// the bucket its own import is enough.
+// notImported reports whether err means that a request needs an import that this account lacks.
+// The bucket does not need that import, because its own is enough.
 func (d *doctor) notImported(err error) bool {
 	o := d.s.JS.Options()
 	return silent(err) && o.Domain == "" && o.APIPrefix != ""
 }
 
-// why returns the server's refusal if it cancelled the request, and err otherwise.
+// why returns the server's refusal if that is what cancelled the request, and err otherwise.
 func (d *doctor) why(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return d.s.NC.LastError()
@@ -185,8 +186,8 @@ type varz struct {
 	} `json:"jetstream"`
 }
 
-// disks asks the servers how acknowledged writes reach the disk. No account can see
-// that.
+// disks asks the servers' monitoring ports how acknowledged writes reach the disk, because an
+// account cannot see that.
 func (d *doctor) disks() {
 	const always = "set \"sync_interval: always\" in the jetstream block of the server's configuration"
 	if d.info.Config.Storage == jetstream.MemoryStorage {
@@ -239,7 +240,7 @@ func (d *doctor) ask(base string) (v varz, sent, got time.Time, err error) {
 	return v, sent, got, json.NewDecoder(resp.Body).Decode(&v)
 }
 
-// clock compares a server's time with the local times before and after it was read.
+// clock compares a server's time with the local times just before and after it was read.
 func (d *doctor) clock(check string, server, sent, got time.Time) {
 	// Compare wall clocks, not monotonic readings.
 	early, late := server.Sub(sent.Round(0)), server.Sub(got.Round(0))

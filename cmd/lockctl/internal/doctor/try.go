@@ -19,13 +19,14 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-// wordAfter limits the time from the grant of a lock to its notification. The server sends the
-// notification before it answers the acquire.
+// wordAfter is how long a lock's notification may take to arrive after the grant. The server
+// sends the notification before it responds to the acquire.
 const wordAfter = 2 * time.Second
 
-// permissions tries every subject that the library needs, with requests that change nothing: the
-// server reports a refusal before it answers a ping. The refusals reveal the user's role. A
-// refusal of something that this role needs is an error.
+// permissions tries every subject that the library needs, with requests that change nothing. A
+// ping after each request suffices, because the server reports a refusal before it responds to
+// the ping. The refusals reveal the user's role. It is an error if the server refuses something
+// that this role needs.
 func (d *doctor) permissions() {
 	o := d.s.JS.Options()
 	access := admin.Access{OwnOnly: true, Pattern: d.name, Bucket: d.g.Bucket, Domain: o.Domain, InboxPrefix: d.s.NC.Opts.InboxPrefix}
@@ -62,8 +63,8 @@ func (d *doctor) permissions() {
 	}
 }
 
-// roleOf returns the role of a user, judged by the writes that are refused: an operator writes to
-// no queue, and an observer only reads. Any other is a user, perhaps without all of its
+// roleOf infers the user's role from the writes that are refused. An operator may not write to
+// queues, and an observer may only read. Anyone else is a user, perhaps without all of a user's
 // permissions.
 func roleOf(user, operator, observer []admin.Permission, refused map[string]bool) admin.Role {
 	allowed := func(all, but []admin.Permission) bool {
@@ -82,8 +83,8 @@ func roleOf(user, operator, observer []admin.Permission, refused map[string]bool
 	return admin.RoleObserver
 }
 
-// judge adds rows for the permissions of a role that are refused. all also has the reads that
-// users may do without.
+// judge adds rows for refused permissions that the role needs. all includes reads that a user
+// can do without.
 func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused map[string]bool) {
 	args := "'" + show.Plain(d.Pattern) + "'"
 	if d.role != admin.RoleUser {
@@ -114,7 +115,7 @@ func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused 
 		case err != nil:
 			d.fail("permissions", err, "")
 			return
-		case denied != nil: // a refusal of answers would have ended the doctor earlier
+		case denied != nil: // a refused inbox would have ended the run earlier
 			lacks = true
 			d.add("permissions", checkWarning, repair, "refused to %s: subscribe to %s; waiters poll on timers", p.For, p.Subject)
 		}
@@ -124,7 +125,7 @@ func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused 
 	}
 }
 
-// tryPublish returns the server's refusal, nil if there is none.
+// tryPublish publishes to subject and returns the server's refusal, or nil if there is none.
 func (d *doctor) tryPublish(subject string) (refused, err error) {
 	m := nats.NewMsg(strings.ReplaceAll(subject, "*", "doctor"))
 	m.Reply = d.s.NC.NewInbox()
@@ -183,8 +184,8 @@ func (d *doctor) locks() {
 	d.expiry()
 }
 
-// mutex takes, renews and releases a lock. It returns false if the bucket did not store the first
-// write: then it will store no other either.
+// mutex takes, renews and releases a lock. It returns false if the bucket did not store the
+// first write and will not store any other.
 func (d *doctor) mutex() (stored bool) {
 	ctx, cancel := d.g.Bounded()
 	defer cancel()
@@ -254,12 +255,13 @@ func (d *doctor) readWrite() {
 	d.ok("reader-writer lock", "read and written in %s", show.Brief(time.Since(begun)))
 }
 
-// ownTokens begins the tokens that the doctor makes up. natslock-exporter counts names with this
-// prefix among the others, so a scheduled doctor does not use up the labels.
+// ownTokens is the prefix of the tokens that the doctor makes up. natslock-exporter does not
+// give names with this prefix their own labels, so a scheduled doctor does not use up the
+// labels.
 const ownTokens = "lockctl/doctor"
 
-// ownName returns a name that the pattern matches and that no other client uses. A pattern without
-// a wildcard is an error of usage.
+// ownName returns a name that the pattern matches and that no other client uses. It returns a
+// usage error if the pattern has no wildcard.
 func ownName(pattern string) (string, error) {
 	tokens := strings.Split(pattern, ".")
 	own := false

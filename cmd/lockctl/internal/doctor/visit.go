@@ -22,24 +22,24 @@ import (
 )
 
 const (
-	// visiting limits connecting to another server, and its answer.
+	// visiting is the timeout for connecting to another server, and for that server's response.
 	visiting = 2 * time.Second
-	// certificateWarning is how long before the end of a certificate the doctor begins to warn.
+	// certificateWarning is how long before a certificate expires the doctor begins to warn.
 	certificateWarning = 14 * 24 * time.Hour
 )
 
 // visited is a server that the doctor has connected to.
 type visited struct {
 	name   string
-	stored bool // it has JetStream
-	leads  bool // it reaches the bucket's leader
+	stored bool // the server has JetStream
+	leads  bool // the server reaches the bucket's leader
 	nc     *nats.Conn
 	js     jetstream.JetStream
 }
 
-// servers visits all servers that the user and the cluster name. The doctor then uses one that
-// reaches the leader of the bucket, if any does: a server that is cut off from most of the
-// others does not know what they do.
+// servers visits every server that the user or the cluster names. For the remaining checks, the
+// doctor uses a server that reaches the bucket's leader, if there is one, because a server that
+// is cut off from most of the others does not know what they are doing.
 func (d *doctor) servers() {
 	nc := d.s.NC
 	d.visited = []visited{d.look(nc, d.s.JS)}
@@ -55,7 +55,7 @@ func (d *doctor) servers() {
 		}
 		js, err := inPlaceOf(d.s.JS, other)
 		id := other.ConnectedServerId()
-		if err != nil || slices.Contains(seen, id) { // seen at another address
+		if err != nil || slices.Contains(seen, id) { // already seen at another address
 			other.Close()
 			continue
 		}
@@ -76,7 +76,7 @@ func (d *doctor) servers() {
 	}
 }
 
-// look adds the rows of a server, and asks it for the leader of the bucket.
+// look adds a server's rows, and checks whether the server reaches the bucket's leader.
 func (d *doctor) look(nc *nats.Conn, js jetstream.JetStream) visited {
 	v := visited{name: nc.ConnectedServerName(), nc: nc, js: js}
 	v.stored, _ = nc.ConnectedServerJetStream()
@@ -96,10 +96,10 @@ func (d *doctor) look(nc *nats.Conn, js jetstream.JetStream) visited {
 	return v
 }
 
-// certificate judges when a server's certificate ends.
+// certificate adds the row for the end of a server's certificate.
 func (d *doctor) certificate(server string, until, now time.Time) {
 	switch left := until.Sub(now); {
-	case left <= 0: // this client does not verify it
+	case left <= 0: // possible if this client does not verify it
 		d.add("certificate", checkError, "give the server a new certificate", "that of %s ended at %s", server, show.Clock(until))
 	case left < certificateWarning:
 		d.add("certificate", checkWarning, "give the server a new certificate, and have it read that with \"nats-server --signal reload\"", "that of %s ends at %s, in %s", server, show.Clock(until), show.Brief(left))
@@ -122,15 +122,15 @@ func (d *doctor) unreached(raw string, err error) {
 	d.add("server", checkWarning, cmp.Or(tool.TLSRemedy(err), repair), "%s cannot be reached from here: %v", raw, err)
 }
 
-// connectTo connects to one server like the first time.
+// connectTo connects to a single server with the options of the session's connection.
 func (d *doctor) connectTo(raw string) (*nats.Conn, error) {
 	nc := d.s.NC
 	opts := nc.Opts
 	opts.Servers, opts.Url = nil, withLogin(raw, nc.ConnectedUrl())
 	opts.AllowReconnect, opts.IgnoreDiscoveredServers, opts.Timeout = false, true, min(opts.Timeout, visiting)
 	opts.AsyncErrorCB, opts.DisconnectedErrCB = func(*nats.Conn, *nats.Subscription, error) {}, nil
-	// Like nats.go, expect a server that was discovered by its address to have the name of the
-	// first server in its certificate.
+	// Like nats.go, expect a server that was discovered by its IP address to have the first
+	// server's name in its certificate.
 	if host := hostOf(raw); net.ParseIP(host) != nil && slices.Contains(nc.DiscoveredServers(), raw) {
 		if named := hostOf(nc.ConnectedUrl()); net.ParseIP(named) == nil {
 			if opts.TLSConfig == nil {
@@ -151,7 +151,7 @@ func hostOf(raw string) string {
 	return u.Hostname()
 }
 
-// inPlaceOf returns the JetStream that nc reaches by the domain or prefix of js.
+// inPlaceOf returns a JetStream on nc with the domain or API prefix of js.
 func inPlaceOf(js jetstream.JetStream, nc *nats.Conn) (jetstream.JetStream, error) {
 	o := js.Options()
 	switch {
@@ -163,7 +163,7 @@ func inPlaceOf(js jetstream.JetStream, nc *nats.Conn) (jetstream.JetStream, erro
 	return jetstream.New(nc)
 }
 
-// withLogin returns raw with the login of another URL.
+// withLogin returns the URL raw with the credentials of the URL from.
 func withLogin(raw, from string) string {
 	u, err := url.Parse(raw)
 	login, err2 := url.Parse(from)
@@ -174,8 +174,8 @@ func withLogin(raw, from string) string {
 	return u.String()
 }
 
-// version checks the version of a server. If a domain or a prefix is given, another server may
-// keep the bucket, and the row nats-server has its version.
+// version checks a server's version. If a domain or an API prefix is given, the bucket may be
+// on another server, whose version is in the nats-server row.
 func (d *doctor) version(server, version string) {
 	o := d.s.JS.Options()
 	switch {

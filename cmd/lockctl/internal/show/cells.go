@@ -8,8 +8,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// ReaderNames returns the cell for readers or holders of permits: the first one, and how many more there are. readers
-// must not be empty.
+// ReaderNames returns a table cell for several readers or permit holders, which names the first
+// and says how many more there are. readers must not be empty.
 func ReaderNames(readers []admin.Holder) string {
 	if len(readers) == 1 {
 		return HolderName(readers[0])
@@ -21,7 +21,7 @@ func ReaderNames(readers []admin.Holder) string {
 		}
 	}
 	first := readers[0]
-	first.Broken = nil // already counted
+	first.Broken = nil // counted above
 	name := fmt.Sprintf("%s and %d more", HolderName(first), len(readers)-1)
 	if broken > 0 {
 		name += Alarm.Sprintf(" (%d broken)", broken)
@@ -29,11 +29,11 @@ func ReaderNames(readers []admin.Holder) string {
 	return name
 }
 
-// LastEnd returns the cell for the time until all holders are out even if they are all dead. readers must not be
-// empty.
+// LastEnd returns a table cell with the time until the last of the leases ends. readers must
+// not be empty.
 func LastEnd(readers []admin.Holder) string {
 	last := slices.MaxFunc(readers, func(a, b admin.Holder) int {
-		if a.Expires.IsZero() != b.Expires.IsZero() { // no end is last
+		if a.Expires.IsZero() != b.Expires.IsZero() { // a lease that never ends sorts last
 			return map[bool]int{true: 1, false: -1}[a.Expires.IsZero()]
 		}
 		return a.Expires.Compare(b.Expires)
@@ -41,7 +41,8 @@ func LastEnd(readers []admin.Holder) string {
 	return Expiry(last)
 }
 
-// BreakQuestion returns the question to ask before a break, an immediate one if now is set.
+// BreakQuestion returns the question to ask before h is broken. now is set for an immediate
+// break.
 func BreakQuestion(h Holding, now bool) string {
 	kept, next := "Nobody", "The next one"
 	if h.Mode == admin.Shared {
@@ -63,7 +64,8 @@ func BreakQuestion(h Holding, now bool) string {
 	return question
 }
 
-// HeldSince returns the time of the earliest grant among the present holders, the zero time if there are none.
+// HeldSince returns the time of the earliest grant among the current holders, or the zero time
+// if there are none.
 func HeldSince(info admin.Info) (t time.Time) {
 	for _, h := range Holdings(info) {
 		if t.IsZero() || h.Since.Before(t) {
@@ -73,8 +75,8 @@ func HeldSince(info admin.Info) (t time.Time) {
 	return t
 }
 
-// WaitsSince returns when the longest waiter began to wait. It ignores waiters whose records say that they wait by
-// design. It returns the zero time if there are no others.
+// WaitsSince returns when the longest waiter began to wait, or the zero time if there are no
+// waiters. It ignores waiters whose records state a purpose, because they wait by design.
 func WaitsSince(info admin.Info) (t time.Time) {
 	for _, w := range info.Queue {
 		if w.Purpose != "" {

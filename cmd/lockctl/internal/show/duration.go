@@ -12,15 +12,15 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Clock formats a time for readers on any day and any machine, with its date and the offset of its
-// zone.
+// Clock formats t with its date and zone offset, so that it can be read on another day or
+// machine.
 func Clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05Z07:00") }
 
 // clockMillis is Clock with milliseconds.
 func clockMillis(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05.000Z07:00") }
 
-// ClockOn formats a time for a screen that is read right away. It leaves out the date if that is
-// the day of now.
+// ClockOn formats t for a screen that is read immediately. It omits the date if t is on the
+// same day as now.
 func ClockOn(t, now time.Time) string {
 	t, now = t.Local(), now.Local()
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
@@ -29,8 +29,8 @@ func ClockOn(t, now time.Time) string {
 	return t.Format("2006-01-02 15:04:05.000")
 }
 
-// Durations lets every duration flag also take a number of seconds, as in flock and timeout. A
-// duration may begin with a number of days.
+// Durations makes every duration flag accept a plain number of seconds, as flock and timeout
+// do, and durations that begin with a number of days.
 var Durations = kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
@@ -47,7 +47,7 @@ var Durations = kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFun
 	return nil
 }))
 
-// parseDuration is time.ParseDuration with days of 24 hours, as in 7d and 1d12h.
+// parseDuration is like [time.ParseDuration] but accepts days of 24 hours, as in 7d and 1d12h.
 func parseDuration(text string) (time.Duration, error) {
 	days, rest, ok := strings.Cut(text, "d")
 	if !ok {

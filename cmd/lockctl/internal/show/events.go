@@ -47,7 +47,7 @@ func EventLine(ev admin.Event) string {
 	return strings.Join(parts, "  ")
 }
 
-// eventName returns the type of the event, but "late" for a late renewal.
+// eventName returns the name of the event's type, or "late" for a late renewal.
 func eventName(ev admin.Event) string {
 	if ev.Late > 0 {
 		return "late"
@@ -67,8 +67,8 @@ func EventWho(ev admin.Event) string {
 	}
 }
 
-// EventTimes returns how long the holder waited for the lock and how long it held it. A time is
-// nil if it does not apply or is not known.
+// EventTimes returns how long the holder waited for the lock and how long it has held the lock.
+// Either is nil if it does not apply or is unknown.
 func EventTimes(ev admin.Event) (waited, held *time.Duration) {
 	h := ev.Holder
 	if h == nil {
@@ -90,8 +90,8 @@ func EventTimes(ev admin.Event) (waited, held *time.Duration) {
 	return nil, nil
 }
 
-// eventJSON is an event in the output of watch --json. Scripts depend on it: fields are added,
-// never renamed. Times are RFC 3339, durations are in seconds.
+// eventJSON is an event in the output of watch --json. Scripts depend on it, so fields may be
+// added but never renamed. Times are in RFC 3339 format, durations in seconds.
 type eventJSON struct {
 	Time       time.Time         `json:"time"` // by the server's clock
 	Event      string            `json:"event"`
@@ -106,12 +106,12 @@ type eventJSON struct {
 	TTL        *float64          `json:"ttl"`
 	Expires    *time.Time        `json:"expires"`
 	Waited     *float64          `json:"waited"`
-	Grants     uint64            `json:"grants"` // grants that the event reports
+	Grants     uint64            `json:"grants"` // number of grants that the event reports
 	Held       *float64          `json:"held"`
 	Broken     *brokenJSON       `json:"broken"`
 	Unreadable bool              `json:"unreadable"`
 	Lingers    bool              `json:"lingers"`
-	Idle       bool              `json:"idle"`  // at the time the record was written
+	Idle       bool              `json:"idle"`  // when the record was written
 	Slot       int               `json:"slot"`  // for a semaphore
 	Of         int               `json:"of"`    // number of slots; 0 for other locks
 	After      *float64          `json:"after"` // for "late": the time since the last renewal

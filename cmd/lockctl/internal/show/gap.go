@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// gapJSON is the output of --json for missing events. Scripts depend on it: fields are added,
-// never renamed. The reference prints the tags.
+// gapJSON is the output of --json for missing events. Scripts depend on it, so fields may be
+// added but never renamed. The reference prints the doc tags.
 type gapJSON struct {
 	Time   *time.Time `json:"time" doc:"the gap's begin, by the server's clock; null: there was nothing before"`
 	Event  string     `json:"event" doc:"gap"`
@@ -57,19 +57,19 @@ func GapLine(ev admin.Event) string {
 	return Faint.Sprintf("%s  %-8s  %s", clockMillis(ev.Time), ev.Type, text)
 }
 
-// atLeast returns the text for the number of events that a lock has lost.
+// atLeast formats the minimum number of events that are missing for a lock.
 func atLeast(n uint64) string { return "at least " + Count(int(n), "event") }
 
-// Gaps sums up the gaps whose locks are unknown. In the history of one lock most of them
-// belong to other locks.
+// Gaps sums up the gaps that cannot be attributed to a lock. In the history of a single lock,
+// most gaps belong to other locks.
 type Gaps struct {
 	from, until time.Time
 	missed      uint64
 	n           int
 }
 
-// Add adds a gap to the sum. It returns false if the gap says more than how many writes are
-// missing.
+// Add adds a gap to the sum. It returns false, without adding the gap, if the gap says more
+// than how many writes are missing.
 func (g *Gaps) Add(ev admin.Event) bool {
 	if ev.Name != "" || ev.Missed == 0 || ev.Cause != nil {
 		return false
@@ -81,7 +81,7 @@ func (g *Gaps) Add(ev admin.Event) bool {
 	return true
 }
 
-// Line returns the line of text for the sum, "" if there are no gaps.
+// Line returns a line of text for the sum, or "" if there are no gaps.
 func (g *Gaps) Line() string {
 	if g.n == 0 {
 		return ""

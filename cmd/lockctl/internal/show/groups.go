@@ -8,8 +8,8 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// groupJSON is a group in the output of --json. Fields are added, never renamed. The reference
-// prints the tags.
+// groupJSON is a group in the output of --json. Fields may be added but never renamed. The
+// reference prints the doc tags.
 type groupJSON struct {
 	Group      string          `json:"group" doc:"its name"`
 	Count      int             `json:"count" doc:"how many partitions it has; without members what its owners show, at least"`
@@ -42,23 +42,23 @@ type partitionJSON struct {
 	Unowned  *time.Time  `json:"unowned_since" doc:"with --watch: since when this lockctl has seen no owner, by its clock; null: it has one, or nothing is known"`
 }
 
-// GroupShapes returns the JSON objects of groups, in the order of the reference.
+// GroupShapes returns the JSON objects that describe a group, in the order of the reference.
 func GroupShapes() []Shape {
 	return []Shape{{"A group, of partitions", groupJSON{}}, {"A member of a group", memberJSON{}}, {"A partition", partitionJSON{}}}
 }
 
-// Group is a group of workers, with what a command knows in addition.
+// Group is the state of a group of workers, with what the calling command has observed itself.
 type Group struct {
 	partition.State
 	Unowned map[int]time.Time // when partitions were first seen without an owner; nil if unknown
 }
 
-// Moves reports whether a partition has an owner and is to have another one.
+// Moves reports whether a partition has an owner other than the planned one.
 func Moves(p partition.Placement) bool {
 	return p.Holder != nil && p.Planned != "" && (p.Former || p.Planned != p.Member)
 }
 
-// Tally counts the partitions without an owner and the partitions in motion.
+// Tally returns how many partitions have no owner and how many are moving to another one.
 func Tally(g partition.State) (unowned, moving int) {
 	for _, p := range g.Partitions {
 		switch {
@@ -71,7 +71,8 @@ func Tally(g partition.State) (unowned, moving int) {
 	return unowned, moving
 }
 
-// Shares returns the partitions that each worker owns, and how many it is to own.
+// Shares returns the partitions that each worker owns and the number that it should own, both
+// keyed by worker ID.
 func Shares(g partition.State) (owned map[string][]int, quota map[string]int) {
 	owned, quota = make(map[string][]int), make(map[string]int)
 	for _, p := range g.Partitions {
@@ -85,7 +86,7 @@ func Shares(g partition.State) (owned map[string][]int, quota map[string]int) {
 	return owned, quota
 }
 
-// Object returns the group as JSON shows it.
+// Object returns the group as it is encoded for --json.
 func (g Group) Object() any {
 	out := groupJSON{Group: Name(g.Group), Count: g.Count, Members: []memberJSON{}, Refused: []memberJSON{}, Partitions: []partitionJSON{}}
 	out.Unowned, out.InMotion = Tally(g.State)
@@ -114,7 +115,7 @@ func (g Group) Object() any {
 	return out
 }
 
-// Ranges formats increasing numbers as in "0-3,7".
+// Ranges formats increasing numbers as ranges, such as "0-3,7".
 func Ranges(numbers []int) string {
 	var b strings.Builder
 	for i := 0; i < len(numbers); {

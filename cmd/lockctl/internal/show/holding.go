@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Holding is a granted claim and its part in the lock.
+// Holding is a granted claim to a lock and its role in that lock.
 type Holding struct {
 	admin.Holder
 	Kind  admin.Kind
@@ -18,7 +18,7 @@ type Holding struct {
 	Title string // "holder", "writer", "reader 2" or "slot 2"
 }
 
-// Holdings returns the holders of a lock, the readers after the writer.
+// Holdings returns a lock's holders, with the writer ahead of the readers.
 func Holdings(info admin.Info) []Holding {
 	var all []Holding
 	if info.Holder != nil {
@@ -48,8 +48,8 @@ func IsFree(info admin.Info) bool {
 	return info.Holder == nil && len(Together(info)) == 0 && len(info.Queue) == 0
 }
 
-// PermitsOf returns how many permits are taken, and of how many. If clients disagree about the
-// total, it names all totals.
+// PermitsOf returns how many permits are taken, as in "2 of 5". If clients disagree about the
+// total, it lists every total.
 func PermitsOf(info admin.Info) string {
 	var numbers []int
 	for _, h := range info.Permits {
@@ -68,14 +68,14 @@ func PermitsOf(info admin.Info) string {
 	return fmt.Sprintf("%d of %s", len(info.Permits), cmp.Or(strings.Join(of, " or "), "?"))
 }
 
-// waitsForReaders reports whether the writer is not in yet. A writer first takes the lock's gate,
-// which stops new readers, and gets in when the readers inside have left. Until then both are
-// visible.
+// waitsForReaders reports whether the writer is still waiting for readers to leave. A writer
+// first takes the lock's gate, which keeps out new readers, and enters once the readers inside
+// have left. Until then, both the writer and the readers are visible.
 func waitsForReaders(info admin.Info) bool {
 	return info.Kind == admin.KindRW && info.Holder != nil && len(info.Readers) > 0
 }
 
-// Role returns what the holder is called: "holder", "writer" or "reader".
+// Role returns "holder", "writer" or "reader".
 func (h Holding) Role() string {
 	switch {
 	case h.Kind != admin.KindRW:
@@ -86,8 +86,8 @@ func (h Holding) Role() string {
 	return "writer"
 }
 
-// Freed returns what the lock is after this holding: "free". For a reader it is "out", because
-// others may remain.
+// Freed returns what the lock becomes when this holding ends: "free", or "out" for a reader,
+// because other readers may remain.
 func (h Holding) Freed() string {
 	if h.Mode == admin.Shared {
 		return "out"
@@ -95,7 +95,7 @@ func (h Holding) Freed() string {
 	return "free"
 }
 
-// Name names the holder as HolderName does, and adds whether it waits for readers.
+// Name returns the holder's name, with a note if it is a writer that is waiting for readers.
 func (h Holding) Name() string {
 	name := HolderName(h.Holder)
 	if h.Waits {
@@ -107,7 +107,7 @@ func (h Holding) Name() string {
 // wasIdle reports whether no goroutine was inside when the client last renewed the lock.
 func (h Holding) wasIdle() bool { return h.Idle && h.Broken == nil && !h.Overdue }
 
-// ModeName returns the mode for a cell of a table: "idle" for an idle lock, the slot for a
+// ModeName returns the mode for a table cell: "idle" for an idle lock, and the slot for a
 // semaphore.
 func (h Holding) ModeName() string {
 	switch {
@@ -119,16 +119,16 @@ func (h Holding) ModeName() string {
 	return h.Mode.String()
 }
 
-// idleMode is the mode of a lock that no goroutine was inside when it was last renewed.
+// idleMode is the mode shown for a lock that was idle when it was last renewed.
 const idleMode = "idle"
 
-// AllIdle reports whether all holders of a lock were idle when their clients last renewed it.
+// AllIdle reports whether the lock has holders and all of them were idle when last renewed.
 func AllIdle(held []Holding) bool {
 	return len(held) > 0 && !slices.ContainsFunc(held, func(h Holding) bool { return !h.wasIdle() })
 }
 
-// BothKinds returns the names that locks of several kinds share. That is nearly always a mistake,
-// because these locks do not exclude each other.
+// BothKinds returns the names shared by locks of different kinds. Sharing a name is nearly
+// always a mistake, because such locks do not exclude each other.
 func BothKinds(infos []admin.Info) map[string]bool {
 	kind, both := make(map[string]admin.Kind), make(map[string]bool)
 	for _, info := range infos {
@@ -154,7 +154,7 @@ func modeOf(info admin.Info) string {
 // InWords returns n in words. n must not exceed three.
 func InWords(n int) string { return [...]string{"no", "one", "two", "three"}[n] }
 
-// Count returns n things in words: "1 lock", "2 locks".
+// Count returns n with its noun, as in "1 lock" or "2 locks".
 func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

@@ -68,7 +68,7 @@ func StateOf(info admin.Info, held []Holding) string {
 	return "held" + idle
 }
 
-// PrintHolder prints the block for a holder.
+// PrintHolder prints the details of one holder.
 func PrintHolder(w io.Writer, h Holding) {
 	t := NewTable(w)
 	row := func(label string, value any) { t.AppendRow(table.Row{"  " + Faint.Sprint(label), value}) }

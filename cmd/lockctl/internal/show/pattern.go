@@ -8,15 +8,16 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 )
 
-// CheckPattern warns of a "*" or ">" that is not a wildcard. Such a byte is part of a name,
-// so the pattern only matches a lock of that very name.
+// CheckPattern warns about a "*" or ">" that is not a wildcard. It is then an ordinary part of
+// a name, so the pattern matches only a lock with exactly that name.
 func CheckPattern(c *console.Console, pattern string) {
 	if _, literal := wildcards(pattern); literal {
 		c.Complain("the pattern %s matches only a lock of that very name: \"*\" and a last \">\" stand for others as whole tokens, as in \"orders.*\" or \"orders.>\"", strconv.Quote(pattern))
 	}
 }
 
-// NoPattern returns a hint for a name that no lock has, if it may be meant as a pattern.
+// NoPattern returns a hint if name, which no lock has, may be meant as a pattern, and ""
+// otherwise.
 func NoPattern(name string) string {
 	if wild, literal := wildcards(name); (wild || literal) && Plain(name) == name {
 		return fmt.Sprintf("; this takes the name of one lock and no pattern, which \"lockctl ls %s\" takes", shellQuoted(name))
@@ -28,7 +29,7 @@ func NoPattern(name string) string {
 func shellQuoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // wildcards reports whether a pattern has wildcards, and whether it has a "*" or ">" that is
-// none.
+// not a wildcard.
 func wildcards(pattern string) (wild, literal bool) {
 	tokens := strings.Split(pattern, ".")
 	for i, token := range tokens {

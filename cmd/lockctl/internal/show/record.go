@@ -18,8 +18,9 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// lockJSON is a lock in the output of --json. Scripts depend on it: fields are added, never renamed.
-// Times are RFC 3339, durations are in seconds. The reference prints the tags.
+// lockJSON is a lock in the output of --json. Scripts depend on it, so fields may be added but
+// never renamed. Times are in RFC 3339 format, durations in seconds. The reference prints the
+// doc tags.
 type lockJSON struct {
 	Kind        string       `json:"kind" doc:"mutex, rw or semaphore"`
 	Name        string       `json:"name" doc:"in quotes, as Go quotes, if it is not UTF-8 or begins with a quote"`
@@ -63,14 +64,14 @@ type holderJSON struct {
 	Of         int               `json:"of" doc:"of a semaphore: how many permits there are; 0: another lock"`
 }
 
-// brokenJSON is the break of a holder in JSON.
+// brokenJSON is a holder's break in the output of --json.
 type brokenJSON struct {
 	By     string    `json:"by" doc:"the operator"`
 	Reason string    `json:"reason" doc:"why"`
 	At     time.Time `json:"at" doc:"when, by the operator's clock"`
 }
 
-// waiterJSON is a waiter in JSON.
+// waiterJSON is a waiter in the output of --json.
 type waiterJSON struct {
 	Ticket uint64 `json:"ticket" doc:"the place: lower ones come first"`
 	ID     string `json:"id" doc:"of this claim"`
@@ -84,14 +85,14 @@ type waiterJSON struct {
 	Overdue    bool      `json:"overdue" doc:"the place has ended, and keeps nobody waiting"`
 }
 
-// Shape is an object in the output of --json. The doc tags of its fields describe it.
+// Shape is a type of object in the output of --json. The doc tags of its fields describe it.
 type Shape struct {
 	Title string
-	Of    any // its zero value
+	Of    any // the object's zero value
 }
 
-// Shapes returns the JSON objects of locks and their parts, in the order of the reference, and the object
-// of a gap.
+// Shapes returns the JSON objects that describe a lock, in the order of the reference, and the
+// object that describes a gap.
 func Shapes() (ofLocks []Shape, ofGap Shape) {
 	return []Shape{
 		{"A lock, of ls and info", lockJSON{}},
@@ -101,8 +102,8 @@ func Shapes() (ofLocks []Shape, ofGap Shape) {
 	}, Shape{"A gap, of watch and history", gapJSON{}}
 }
 
-// lockObject returns a lock as an object for JSON. both means that a lock of another kind has the same
-// name.
+// lockObject returns a lock as it is encoded for --json. both is set if a lock of another kind
+// has the same name.
 func lockObject(info admin.Info, both bool) lockJSON {
 	out := lockJSON{
 		Kind: info.Kind.String(), Name: Name(info.Name), Mode: modeOf(info), BothKinds: both,
@@ -147,12 +148,14 @@ func holderToJSON(h admin.Holder) holderJSON {
 	return out
 }
 
-// sinceSeconds returns the seconds since t, never less than 0, because clocks differ.
+// sinceSeconds returns the number of seconds since t, or 0 if t is in the future because clocks
+// differ.
 func sinceSeconds(t time.Time) float64 {
 	return max(time.Since(t), 0).Round(time.Millisecond).Seconds()
 }
 
-// PrintJSON prints the locks as one array, which may be empty. It returns only errors from w.
+// PrintJSON prints the locks as a single JSON array, which may be empty. It returns only errors
+// from w.
 func PrintJSON(w io.Writer, infos []admin.Info) error {
 	both := BothKinds(infos)
 	out := make([]lockJSON, 0, len(infos))
@@ -169,15 +172,15 @@ func WriteJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// OneLine returns v as one line of JSON. All types in v must have a JSON form.
+// OneLine returns v as a single line of JSON. v must be encodable.
 func OneLine(v any) string {
 	var b strings.Builder
 	_ = newEncoder(&b).Encode(v)
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// visible escapes unprintable characters in JSON, which the encoder leaves as they are. They could
-// control a terminal, and the escapes mean the same to every reader.
+// visible escapes unprintable characters in JSON, which the encoder leaves unchanged. They
+// could control a terminal, whereas their escapes mean the same to every JSON parser.
 type visible struct{ io.Writer }
 
 func (v visible) Write(p []byte) (int, error) {
@@ -195,8 +198,9 @@ func (v visible) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// Name returns the name of a lock for a script: in the form of [Plain] if neither JSON nor a command's
-// argument can hold the name itself, and the name itself otherwise.
+// Name returns a lock's name in a form that scripts can pass back to lockctl. It quotes the
+// name as [Plain] does if the name is not valid UTF-8 or begins with a double quote, and
+// returns it unchanged otherwise.
 func Name(name string) string {
 	if utf8.ValidString(name) && !plain.Quoted(name) {
 		return name
@@ -235,7 +239,7 @@ func HolderName(h admin.Holder) string {
 	return name
 }
 
-// ExpiresIn returns the time until a lease ends, "never" if it has no TTL.
+// ExpiresIn returns the time until the lease ends, or "never" if it has no TTL.
 func ExpiresIn(h admin.Holder) string {
 	if h.Expires.IsZero() {
 		return "never"
@@ -243,7 +247,8 @@ func ExpiresIn(h admin.Holder) string {
 	return Brief(time.Until(h.Expires))
 }
 
-// Expiry is ExpiresIn for a cell of a table, with "overdue" after the end.
+// Expiry is ExpiresIn for a table cell. It returns "overdue" for a lease that has already
+// ended.
 func Expiry(h admin.Holder) string {
 	if h.Overdue {
 		return Alarm.Sprint("overdue")
@@ -251,7 +256,7 @@ func Expiry(h admin.Holder) string {
 	return ExpiresIn(h)
 }
 
-// MetaList returns the metadata of a lock as text: key=value, sorted by key.
+// MetaList formats a lock's metadata as key=value pairs, sorted by key.
 func MetaList(m map[string]string) string {
 	var parts []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {

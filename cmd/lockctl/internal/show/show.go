@@ -1,5 +1,5 @@
-// Package show displays locks, holders and events: it has the words, tables, JSON and durations
-// that the commands of lockctl share.
+// Package show formats locks, holders and events. It provides the words, tables, JSON and
+// durations that lockctl's commands share.
 package show
 
 import (
@@ -32,15 +32,15 @@ func SetupColors() {
 	}
 }
 
-// Colours of text. While colours are disabled, their Sprint changes nothing.
+// Text colours. While colours are disabled, their Sprint methods leave the text unchanged.
 const (
 	Alarm = text.FgRed // for what a user should look at
 	Faint = text.Faint // for details
 	Bold  = text.Bold  // for names and titles
 )
 
-// NewTable returns a table without frames. Two blanks separate the columns, so it reads well
-// and awk can split it.
+// NewTable returns a table without borders. Its columns are separated by two spaces, which is
+// easy to read and lets awk split them.
 func NewTable(w io.Writer, header ...any) table.Writer {
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
@@ -57,8 +57,8 @@ func NewTable(w io.Writer, header ...any) table.Writer {
 	return t
 }
 
-// Plain makes a string from a record safe for this terminal: what other users wrote into a lock
-// must not control it.
+// Plain makes a string from a record safe to print. Text that other users have written into a
+// lock must not be able to control the terminal.
 func Plain(s string) string {
 	out := plain.Text(s)
 	if ASCII && !isASCII(out) {
@@ -67,11 +67,11 @@ func Plain(s string) string {
 	return out
 }
 
-// ASCII reports whether the terminal shows only ASCII. top sets it before it draws.
+// ASCII is set if the terminal can show only ASCII. top sets it before it draws.
 var ASCII bool
 
 // ASCIILocale reports whether the user's locale is limited to ASCII. POSIX defines the
-// variables and their order. Without any of them the locale is "C".
+// variables and their order. If none of them is set, the locale is "C".
 func ASCIILocale(getenv func(string) string) bool {
 	locale := cmp.Or(getenv("LC_ALL"), getenv("LC_CTYPE"), getenv("LANG"))
 	if locale == "" && runtime.GOOS == "windows" { // has no such variables
@@ -85,7 +85,7 @@ func isASCII(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII })
 }
 
-// Ellipsis returns the mark for text that is left out.
+// Ellipsis returns the mark for omitted text.
 func Ellipsis() string {
 	if ASCII {
 		return "~"
@@ -106,7 +106,7 @@ func Shown(s string) string {
 	}, s)
 }
 
-// Brief formats a duration for reading, with about two digits.
+// Brief formats a duration for people, with about two significant digits.
 func Brief(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Millisecond:
@@ -127,8 +127,8 @@ func Brief(d time.Duration) string {
 	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// EventType returns the column with an event's type, coloured so that grants, waits and lost
-// locks stand out.
+// EventType returns the table column for an event's type, coloured so that grants, waits and
+// lost locks stand out.
 func EventType(t admin.EventType, name string) string {
 	name = padded(name, 8)
 	switch t {
@@ -142,12 +142,12 @@ func EventType(t admin.EventType, name string) string {
 	return name
 }
 
-// padded pads s with blanks on the right, up to width.
+// padded pads s with spaces on the right to the given width.
 func padded(s string, width int) string {
 	return s + strings.Repeat(" ", max(width-len(s), 0))
 }
 
-// paint is color.Sprint, but costs nothing while colours are disabled.
+// paint is like color.Sprint, but costs nothing while colours are disabled.
 func paint(color text.Color, s string) string {
 	if !colored {
 		return s

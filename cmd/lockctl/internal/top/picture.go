@@ -11,26 +11,26 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// freeFor is how long a lock that has become free stays visible. Otherwise users would never
-// see locks that are held only briefly.
+// freeFor is how long a lock stays visible after it has become free. Otherwise users would
+// never see locks that are held only briefly.
 const freeFor = 2 * time.Second
 
-// picture is a mirror of the locks, with what top adds to it.
+// picture is a mirror of the locks, to which top adds rates and events.
 type picture struct {
 	mirror *mirror.Mirror
-	news   chan struct{} // something is to be drawn
+	news   chan struct{} // signals that there is something to draw
 
 	mu      sync.Mutex
 	version int                     // number of changes so far
-	freed   map[mirror.ID]time.Time // when locks became free that are still shown
+	freed   map[mirror.ID]time.Time // when each lock that is still shown became free
 	rates   rates
 	grants  map[mirror.ID]meter
 	past    *history
-	was     mirror.State // last state, or the first of an outage
+	was     mirror.State // latest state, or the first state of an outage
 	begun   bool         // the mirror has been live
 }
 
-// rates are how often something happens, summed over all locks.
+// rates measures how often something happens, over all locks.
 type rates struct{ grants, handovers meter }
 
 func newPicture() *picture {
@@ -54,8 +54,8 @@ func (p *picture) changedLocked() {
 	}
 }
 
-// turned records a state of the mirror. While the mirror was not live, events may have been
-// missed.
+// turned records a new state of the mirror. If the mirror is live again after an outage, events
+// may have been missed.
 func (p *picture) turned(to mirror.State) {
 	ahead := p.mirror.Ahead()
 	p.mu.Lock()
@@ -89,7 +89,7 @@ func (p *picture) event(ev admin.Event) {
 	p.changedLocked()
 }
 
-// countLocked counts the grants of an event.
+// countLocked adds an event's grants to the rates.
 func (p *picture) countLocked(id mirror.ID, ev admin.Event) {
 	if ev.Grants == 0 {
 		return
@@ -98,7 +98,7 @@ func (p *picture) countLocked(id mirror.ID, ev admin.Event) {
 	p.grants[id] = p.grants[id].add(ev.Grants, now)
 	p.rates.grants = p.rates.grants.add(ev.Grants, now)
 	queued := ev.Waited > 0
-	if ev.Type != admin.EventGranted { // inside a client: nearly all on an idle lock, if the lock lingers
+	if ev.Type != admin.EventGranted { // grants inside a client; if the lock lingers, nearly all were on an idle lock
 		queued = ev.Holder == nil || !ev.Holder.Lingers
 	}
 	if queued {
@@ -106,18 +106,18 @@ func (p *picture) countLocked(id mirror.ID, ev admin.Event) {
 	}
 }
 
-// shot is the picture at one moment.
+// shot is a snapshot of the picture.
 type shot struct {
 	version int
 	state   mirror.State
-	locks   []admin.Info // by name, including those that were held a moment ago
+	locks   []admin.Info // sorted by name, including locks that were held a moment ago
 	both    map[string]bool
 	grants  map[mirror.ID]meter
 	rates   rates
 	ahead   time.Duration // lead of the server's clock over this machine's
 }
 
-// shot returns a shot unless the picture is still of that version.
+// shot returns a snapshot of the picture, unless the picture still has the given version.
 func (p *picture) shot(version int) (shot, bool) {
 	p.mu.Lock()
 	maps.DeleteFunc(p.freed, func(_ mirror.ID, at time.Time) bool {

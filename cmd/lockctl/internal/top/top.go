@@ -1,5 +1,5 @@
-// Package top is the full-screen view of the locks. The model draws shots of a picture, which is a mirror of the
-// bucket with rates and events.
+// Package top implements the full-screen view of the locks. Its model draws snapshots of a
+// picture, which is a mirror of the bucket with rates and events.
 package top
 
 import (
@@ -26,7 +26,7 @@ type Command struct {
 	Reason  string `default:"broken with lockctl top" placeholder:"TEXT" help:"Reason of a break, shown to the holder and by lockctl info."`
 }
 
-// Help returns the text of --help after the flags.
+// Help returns the detailed help for the command.
 func (*Command) Help() string {
 	return `A live view of the locks, the most contended first, with the holder, the time since the
 grant, the end of the lease unless it is renewed, the length of the queue, the longest wait
@@ -67,7 +67,8 @@ func (c *Command) AfterApply() error {
 	return nil
 }
 
-// Run shows the screen until q or a signal ends it. Its error says why the screen ended for any other reason.
+// Run shows the screen until q or a signal ends it. It returns an error if the screen ends for
+// any other reason.
 func (c *Command) Run(g *session.Globals) error {
 	if console.Terminal(g.Stdin) == nil || console.Terminal(g.Out.W) == nil || g.Getenv("TERM") == "dumb" {
 		return tool.Usagef("top needs a terminal; see lockctl ls and lockctl watch")
@@ -82,7 +83,7 @@ func (c *Command) Run(g *session.Globals) error {
 	p := newPicture()
 	p.mirror = s.Mirror(g, mirror.Config{Pattern: c.Pattern, Event: p.event, Changed: p.changed, Turned: p.turned})
 	said := &complaint{after: g.Stderr}
-	g.Complaints = said // no other goroutine is running yet
+	g.Complaints = said // safe, because no other goroutine is running yet
 	show.CheckPattern(g.Console, c.Pattern)
 	ctx, cancel := context.WithCancel(context.Background())
 	program := tea.NewProgram(newTop(c, s.URL, g.Bucket, g.Timeout, p, said), tea.WithFPS(topFrames))
@@ -103,9 +104,9 @@ func (c *Command) Run(g *session.Globals) error {
 	return plain.Join(failed, err)
 }
 
-// complaint keeps the last complaint, as long as there is a screen to show it on.
+// complaint keeps the latest complaint while there is a screen to show it on.
 type complaint struct {
-	after io.Writer // receives the complaints after that
+	after io.Writer // receives the complaints once the screen has ended
 	mu    sync.Mutex
 	text  string
 	ended bool
@@ -128,7 +129,7 @@ func (c *complaint) end() {
 	c.ended = true
 }
 
-// take returns the complaint once.
+// take returns the complaint, and forgets it.
 func (c *complaint) take() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// breakOrder is a break that the user has to confirm.
+// breakOrder is a break that awaits the user's confirmation.
 type breakOrder struct {
 	name string
 	h    show.Holding
@@ -28,7 +28,7 @@ type brokenMsg struct {
 	err   error
 }
 
-// ask begins a break. If the lock has several holders, the user chooses one first.
+// ask starts a break. If the lock has several holders, the user chooses one of them first.
 func (m *top) ask(info admin.Info, now bool) {
 	held := show.Holdings(info)
 	m.opened = mirror.IDOf(info)
@@ -67,7 +67,7 @@ func (m *top) confirm(order breakOrder) {
 	m.asked = &order
 }
 
-// answered breaks what was asked about, if the answer was yes.
+// answered carries out the break that the user was asked about, if the answer was yes.
 func (m *top) answered(yes bool) tea.Cmd {
 	order := *m.asked
 	m.asked = nil
@@ -110,7 +110,7 @@ func (m *top) chooseLines() []string {
 		lines = append(lines, mark(padRight(line, m.width-1), i == m.option))
 	}
 	if over := len(lines) - m.bodyHeight(); over > 0 {
-		lines = slices.Delete(lines, 0, min(over, m.option+2)) // keep the chosen one visible
+		lines = slices.Delete(lines, 0, min(over, m.option+2)) // keep the selected line visible
 	}
 	return lines
 }

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// historyEach limits the events kept for each lock.
+	// historyEach is the maximum number of events kept per lock.
 	historyEach = 200
-	// historyAll limits the events of all locks together. Locks without a recent event
-	// lose theirs.
+	// historyAll is the maximum number of events kept for all locks. Beyond it, the locks
+	// without recent events lose theirs.
 	historyAll = 20_000
-	// historyGaps limits the outages kept.
+	// historyGaps is the maximum number of outages kept.
 	historyGaps = 20
 	// rateOver is the period that rates are averaged over.
 	rateOver = 4 * time.Second
@@ -32,10 +32,10 @@ type past struct {
 	text string
 }
 
-// history has the latest events of each lock.
+// history keeps the latest events of each lock.
 type history struct {
 	locks  map[mirror.ID]*list.Element // elements of recent
-	recent list.List                   // of *pasts, latest event first
+	recent list.List                   // of *pasts, the lock with the latest event first
 	size   int                         // number of events
 	gaps   []past
 }
@@ -68,7 +68,7 @@ func (h *history) add(id mirror.ID, ev admin.Event) {
 	}
 }
 
-// missed records an outage, during which events are unknown.
+// missed records an outage, during which events may have been missed.
 func (h *history) missed(from, until time.Time) {
 	if len(h.gaps) == historyGaps {
 		h.gaps = slices.Delete(h.gaps, 0, 1)
@@ -83,11 +83,11 @@ func (h *history) of(id mirror.ID) []past {
 		all = append(all, e.Value.(*pasts).events...)
 	}
 	slices.SortStableFunc(all, func(a, b past) int { return a.at.Compare(b.at) })
-	slices.Reverse(all) // even events of one moment
+	slices.Reverse(all) // including events with the same time
 	return all
 }
 
-// pastText returns the text of an event on the screen of its lock.
+// pastText formats an event for its lock's screen.
 func pastText(ev admin.Event) string {
 	parts := []string{show.EventType(ev.Type, ev.Type.String()), show.EventWho(ev)}
 	if ev.Kind == admin.KindRW {
@@ -108,7 +108,7 @@ func pastText(ev admin.Event) string {
 	return strings.Join(parts, "  ")
 }
 
-// meter averages how often something happens. Older events count less.
+// meter is an exponentially decaying average of how often something happens.
 type meter struct {
 	perSecond float64
 	at        time.Time

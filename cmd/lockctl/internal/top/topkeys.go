@@ -4,7 +4,7 @@ import (
 	"charm.land/bubbles/v2/key"
 )
 
-// topKeys are the keys of top.
+// topKeys are the key bindings of top.
 var topKeys = struct {
 	Up, Down, PageUp, PageDown, Home, End            key.Binding
 	Open, Back, Filter, Sort, Reverse                key.Binding
@@ -34,7 +34,7 @@ func bind(name, help string, keys ...string) key.Binding {
 	return key.NewBinding(key.WithKeys(keys...), key.WithHelp(name, help))
 }
 
-// keysOf returns the keys that have an effect on a screen, the most useful ones first.
+// keysOf returns the keys that work on a screen, most useful first.
 func keysOf(s topScreen) []key.Binding {
 	k := topKeys
 	switch s {
@@ -48,7 +48,7 @@ func keysOf(s topScreen) []key.Binding {
 	return []key.Binding{k.Open, k.Filter, k.Sort, k.Reverse, k.Break, k.Help, k.Quit}
 }
 
-// allKeys returns the keys for the help, in columns.
+// allKeys returns the keys for the help screen, in columns.
 func allKeys() [][]key.Binding {
 	k := topKeys
 	return [][]key.Binding{

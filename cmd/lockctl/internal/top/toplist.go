@@ -14,7 +14,6 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// columns are the columns of the list.
 var columns = []struct {
 	name  string
 	width int // 0 for a share of the rest
@@ -26,10 +25,11 @@ var columns = []struct {
 	{name: "WAIT", width: 6, right: true}, {name: "GRANTS", width: 6, right: true},
 }
 
-// minHolder is the width that a long name has to leave to the holder.
+// minHolder is the width that a long name must leave for the holder.
 const minHolder = 12
 
-// widths returns the widths of the columns. A name gets the width that it needs.
+// widths returns the widths of the columns, with -1 for a hidden column. The name column is as
+// wide as the longest name if there is room.
 func (m *top) widths() []int {
 	rest := m.width - 1 // for the mark
 	widths := make([]int, len(columns))
@@ -53,7 +53,7 @@ func (m *top) widths() []int {
 	return widths
 }
 
-// row joins the cells of a line.
+// row joins cells into a line of the list.
 func row(cells []string, widths []int) string {
 	var parts []string
 	for i, cell := range cells {
@@ -78,7 +78,7 @@ func (m *top) listLines() []string {
 	if len(m.rows) == 0 {
 		none := "no locks"
 		switch {
-		case m.shot.state.Condition != mirror.Live: // not known
+		case m.shot.state.Condition != mirror.Live: // unknown
 			none = ""
 		case m.filter.Value() != "":
 			none = "none of the locks"
@@ -91,7 +91,7 @@ func (m *top) listLines() []string {
 	return lines
 }
 
-// mark marks the selected line, visibly even on a terminal without colours.
+// mark marks the selected line so that it is visible even on a terminal without colours.
 func mark(line string, selected bool) string {
 	if !selected {
 		return " " + line
@@ -108,10 +108,10 @@ func (m *top) nameOf(info admin.Info) string {
 	return name
 }
 
-// kinds has short names for the kinds that need one.
+// kinds maps the kinds that need a short name to that name.
 var kinds = map[admin.Kind]string{admin.KindSemaphore: "sem"}
 
-// cells returns the cells for a lock in the list, one per column.
+// cells returns a lock's cells in the list, one per column.
 func (m *top) cells(info admin.Info) []string {
 	kind, held, expires, wait, grants := cmp.Or(kinds[info.Kind], info.Kind.String()), "-", "-", "-", "-"
 	if since := show.HeldSince(info); m.shot.held(info) {
@@ -144,13 +144,13 @@ func (m *top) cells(info admin.Info) []string {
 }
 
 const (
-	// unknownMode is the mode of a lock whose leases have ended as far as top knows. top has not
-	// read whether they were renewed.
+	// unknownMode is the mode of a lock whose leases have ended as far as top knows. They may
+	// have been renewed since top last read them.
 	unknownMode = "unknown"
 	overdueMode = "overdue"
 )
 
-// mode returns the mode of a lock for its line.
+// mode returns the mode that the list shows for a lock.
 func (m *top) mode(info admin.Info) string {
 	held := show.Holdings(info)
 	overdue := func(h show.Holding) bool { return h.Overdue }

@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// state returns the state of a lock for its own screen.
+// state describes a lock's state on the lock's own screen.
 func (m *top) state(info admin.Info) string {
 	state := show.StateOf(info, show.Holdings(info))
 	if m.mode(info) == unknownMode {
@@ -20,7 +20,7 @@ func (m *top) state(info admin.Info) string {
 	return state + m.asRead()
 }
 
-// asRead returns a note if the state may have changed.
+// asRead returns a note if the state may be out of date, and "" otherwise.
 func (m *top) asRead() string {
 	if m.outage() {
 		return show.Alarm.Sprintf(" (as last read: %s)", condition(m.shot.state))
@@ -39,7 +39,7 @@ func (m *top) lockLines() []string {
 	} else {
 		var all strings.Builder
 		show.PrintInfo(&all, info)
-		_, rest, _ := strings.Cut(all.String(), "\n") // without its state
+		_, rest, _ := strings.Cut(all.String(), "\n") // without the line that has the state
 		b.WriteString(m.state(info) + "\n" + rest)
 	}
 	if m.shot.both[info.Name] {

@@ -21,11 +21,11 @@ const (
 	// topTick is how long top waits for an event before it redraws anyway, to update the
 	// times.
 	topTick = 250 * time.Millisecond
-	// topFrames limits how often top redraws per second, however much happens.
+	// topFrames is the maximum number of redraws per second.
 	topFrames = 30
-	// drawShare limits the part of the time spent on drawing to 1/drawShare.
+	// drawShare limits drawing to 1/drawShare of the time.
 	drawShare = 4
-	// messageFor is how long a message stays.
+	// messageFor is how long a message stays on the screen.
 	messageFor = 8 * time.Second
 )
 
@@ -38,8 +38,8 @@ const (
 	screenHelp
 )
 
-// top is the model of the live view. It only ever shows a shot of the picture. Everything
-// that takes time happens elsewhere.
+// top is the model of the live view. It only draws snapshots of the picture, and leaves
+// anything slow to other goroutines.
 type top struct {
 	c       *Command
 	url     string
@@ -51,30 +51,30 @@ type top struct {
 
 	width, height int
 	screen        topScreen
-	behind        topScreen // where help returns to
+	behind        topScreen // screen to return to from the help
 	shot          shot
 	totals        totals   // of the shot
 	rows          []topRow // filtered and sorted
 	ranks         map[mirror.ID]*rank
 	ranked        time.Time // when ranks was filled
 	nameWidth     int       // width of the widest name in ranks
-	cursor, first int       // rows: chosen, and topmost on the screen
+	cursor, first int       // the selected row, and the topmost row on the screen
 	pinned        bool      // the cursor follows chosen; otherwise it stays on the first line
 	chosen        mirror.ID // the lock under the cursor
 	sort          int
 	reverse       bool
 	filter        textinput.Model
-	filtering     bool // the filter is being typed
+	filtering     bool // the user is typing the filter
 	help          help.Model
 
 	opened  mirror.ID // lock shown on screenLock
 	scroll  int       // first line shown on screenLock
-	chooser topScreen // where choosing returns to
+	chooser topScreen // screen to return to from screenChoose
 	options []breakOrder
 	option  int // index in options
 	asked   *breakOrder
 	message string
-	alarmed bool // the message is a failure
+	alarmed bool // the message reports a failure
 	until   time.Time
 }
 
@@ -98,7 +98,8 @@ func newTop(c *Command, url, bucket string, timeout time.Duration, p *picture, s
 	return m
 }
 
-// next waits until there is something to draw, at least for atLeast.
+// next waits for at least atLeast, and then until there is something to draw or topTick has
+// passed.
 func (m *top) next(atLeast time.Duration) tea.Cmd {
 	return func() tea.Msg {
 		time.Sleep(atLeast)
@@ -133,7 +134,7 @@ func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// refresh takes a new shot if there is one.
+// refresh takes a new snapshot if the picture has changed.
 func (m *top) refresh() {
 	s, changed := m.p.shot(m.shot.version)
 	if changed {
@@ -159,7 +160,7 @@ func (m *top) say(failure bool, format string, args ...any) {
 // rerank makes the next arrange compute new ranks.
 func (m *top) rerank() { m.ranked = time.Time{} }
 
-// rank returns the rank of a lock, and computes it if necessary.
+// rank returns a lock's rank, computing it if necessary.
 func (m *top) rank(info admin.Info, now time.Time) *rank {
 	id := mirror.IDOf(info)
 	r, found := m.ranks[id]
@@ -171,9 +172,9 @@ func (m *top) rank(info admin.Info, now time.Time) *rank {
 	return r
 }
 
-// arrange filters and sorts the shot. A cursor that the user has moved follows its lock.
-// Until then it stays on the first line, and the view at the top. If the cursor followed
-// the lock that was first, the user would not see the locks that now come before it.
+// arrange filters and sorts the locks of the snapshot. Once the user has moved the cursor, it
+// follows its lock. Until then it stays on the first line and the view stays at the top, so
+// that the user sees any locks that move ahead of the one that was first.
 func (m *top) arrange() {
 	now := time.Now()
 	if now.Sub(m.ranked) >= rankFor {
@@ -215,8 +216,7 @@ func (m *top) move(by int) {
 	m.first = max(min(m.first, m.cursor, len(m.rows)-height), m.cursor-height+1, 0)
 }
 
-// find returns a lock of the shot, or a free lock of that name if the shot does not have
-// it.
+// find returns a lock from the snapshot, or a free lock if the snapshot does not have it.
 func (m *top) find(id mirror.ID) admin.Info {
 	i, found := slices.BinarySearchFunc(m.shot.locks, admin.Info{Name: id.Name, Kind: id.Kind}, byName)
 	if !found {
@@ -282,7 +282,7 @@ func (m *top) pressList(msg tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// step returns by how much a key moves the selection among n items.
+// step returns how far a key moves the selection among n items.
 func (m *top) step(msg tea.KeyPressMsg, page, n int) int {
 	k := topKeys
 	switch {

@@ -9,19 +9,19 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// over reports whether a lease has ended by the server's clock. Its holder has lost the lock,
-// or has renewed it and top does not know.
+// over reports whether a lease has ended by the server's clock. In that case the holder has
+// lost the lock, or has renewed it without top knowing.
 func (s shot) over(h admin.Holder) bool {
 	return h.Overdue || !h.Expires.IsZero() && !time.Now().Add(s.ahead).Before(h.Expires)
 }
 
-// held reports whether any lease of the lock still runs.
+// held reports whether any of the lock's leases is still running.
 func (s shot) held(info admin.Info) bool {
 	goesOn := func(h admin.Holder) bool { return !s.over(h) }
 	return info.Holder != nil && goesOn(*info.Holder) || slices.ContainsFunc(show.Together(info), goesOn)
 }
 
-// totals sums up all locks.
+// totals are the totals over all locks.
 type totals struct {
 	locks, held, waiting int
 	waits                time.Time // when the first waiter began to wait; zero without waiters

@@ -11,16 +11,16 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// rankFor is how long a lock keeps its place in the list. A line that moved with each event could
-// not be read.
+// rankFor is how long a lock keeps its place in the list. A list whose lines moved with every
+// event would be unreadable.
 const rankFor = time.Second
 
-// rank decides the place of a lock.
+// rank determines a lock's place in the list.
 type rank struct {
 	id                   mirror.ID
 	waiting, readers     int
 	waits, held, expires time.Time // earliest of each, if any
-	grants               float64   // per second, rounded as shown
+	grants               float64   // per second, rounded as on the screen
 	owner                string
 }
 
@@ -37,8 +37,8 @@ type sortOrder struct {
 	cmp  func(a, b *rank) int
 }
 
-// sortOrders put what is most interesting first. Equal locks are sorted by how contended they are,
-// then by name.
+// sortOrders put the most interesting locks first. Equal locks are sorted by contention, then
+// by name.
 var sortOrders = []sortOrder{
 	{"queue", func(a, b *rank) int { return cmp.Compare(b.waiting, a.waiting) }},
 	{"wait", func(a, b *rank) int { return soonest(a.waits, b.waits) }},
@@ -56,7 +56,7 @@ func moreContended(a, b *rank) int {
 	return cmp.Or(cmp.Compare(b.waiting, a.waiting), soonest(a.waits, b.waits), cmp.Compare(b.grants, a.grants), a.id.Compare(b.id))
 }
 
-// soonest compares times. A zero time comes last.
+// soonest compares times, with the zero time last.
 func soonest(a, b time.Time) int {
 	if a.IsZero() != b.IsZero() {
 		return map[bool]int{true: 1, false: -1}[a.IsZero()]
@@ -64,7 +64,7 @@ func soonest(a, b time.Time) int {
 	return a.Compare(b)
 }
 
-// endsFirst returns the earliest end of a lease.
+// endsFirst returns the end of the lease that ends first.
 func endsFirst(info admin.Info) (t time.Time) {
 	for _, h := range show.Holdings(info) {
 		if t.IsZero() || !h.Expires.IsZero() && h.Expires.Before(t) {

@@ -19,13 +19,13 @@ const (
 	// aboveBody and belowBody are the number of lines above and below the body of a
 	// screen.
 	aboveBody, belowBody = 3, 2
-	// wideScreen is wide enough for whole tokens.
+	// wideScreen is the minimum width of a screen that shows whole tokens.
 	wideScreen = 110
 )
 
 const reversed = text.ReverseVideo
 
-// bodyHeight returns how many lines the body of a screen has.
+// bodyHeight returns the number of lines in a screen's body.
 func (m *top) bodyHeight() int { return max(m.height-aboveBody-belowBody, 1) }
 
 // listHeight is bodyHeight without the header of the list.
@@ -51,7 +51,7 @@ func (m *top) View() tea.View {
 	return v
 }
 
-// fitted cuts or pads lines to n.
+// fitted truncates or pads lines to n lines.
 func fitted(lines []string, n int) []string {
 	for len(lines) < n {
 		lines = append(lines, "")
@@ -118,7 +118,7 @@ func perSecond(rate float64) string {
 	return fmt.Sprintf("%.1f/s", rate)
 }
 
-// between puts right at the end of the line, and as much of left before it as fits.
+// between returns a line with right at its end, preceded by as much of left as fits.
 func between(left, right string, width int) string {
 	room := width - ansi.StringWidth(right) - 2
 	return padRight(left, room) + "  " + right
@@ -135,8 +135,8 @@ func padLeft(s string, width int) string {
 	return strings.Repeat(" ", width-ansi.StringWidth(s)) + s
 }
 
-// cut shortens s to width. It leaves out the middle, because names differ at their ends:
-// more of the end stays than of the beginning.
+// cut shortens s to width by leaving out the middle. It keeps more of the end than of the
+// beginning, because names tend to differ at the end.
 func cut(s string, width int) string {
 	all := ansi.StringWidth(s)
 	if all <= width || width < 1 {
@@ -147,7 +147,7 @@ func cut(s string, width int) string {
 	return ansi.Truncate(s, head, "") + show.Ellipsis() + ansi.TruncateLeft(s, all-tail, "")
 }
 
-// subtitle returns a line about the selection and the order.
+// subtitle returns a line about the filter and the sort order, or about an outage.
 func (m *top) subtitle() string {
 	switch {
 	case m.filtering:
