@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-// The figures of natslock alone that no test of the proof tier measures.
+// Figures that are measured only for natslock, and that no test of the proof tier measures.
 const (
 	brokenP50 = "broken_p50" // from the call of Break to the end of the holder's context
 	brokenP99 = "broken_p99"
@@ -22,11 +22,11 @@ const (
 func joinP50(readers int) string { return "join_" + strconv.Itoa(readers) + "_p50" }
 func joinP99(readers int) string { return "join_" + strconv.Itoa(readers) + "_p99" }
 
-// readers are the numbers of readers that join at the same moment.
+// readers lists the numbers of readers that join simultaneously.
 var readers = []int{2, 8, 32}
 
-// join makes n readers join at the same moment, over and over. Each has its own client,
-// because the readers of one client share a lease.
+// join makes n readers join simultaneously, over and over. Each reader has its own client,
+// because readers of the same client share a lease.
 func join(ctx context.Context, o *opened, name string, n int, d time.Duration) (Figures, error) {
 	locks := make([]*rwlock.RWLock, n)
 	for i := range locks {
@@ -64,7 +64,7 @@ func join(ctx context.Context, o *opened, name string, n int, d time.Duration) (
 	return Figures{joinP50(n): quantile(took, 0.5), joinP99(n): quantile(took, 0.99)}, nil
 }
 
-// breaks breaks watched locks, and waits for the contexts of their holders to end.
+// breaks breaks watched locks, and waits for their holders' contexts to end.
 func breaks(ctx context.Context, o *opened, name string, d time.Duration) (Figures, error) {
 	nc, c, err := openNatslock(ctx, o.servers, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 	if err != nil {
@@ -82,7 +82,7 @@ func breaks(ctx context.Context, o *opened, name string, d time.Duration) (Figur
 		if err != nil {
 			return nil, err
 		}
-		time.Sleep(50 * time.Millisecond) // the watch begins after the grant, and the client slows down under repeated hints
+		time.Sleep(50 * time.Millisecond) // the watch starts after the grant, and repeated hints slow the client down
 		begun := time.Now()
 		if err := admin.New(operator).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: l.Name(), ID: l.ID(), Reason: "measured"}); err != nil {
 			return nil, err

@@ -15,10 +15,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// bareSide is the upper bound: the speed of the same server with conditional publishes
-// to the same bucket, without a lock around them. A grant is one publish, a release is
-// one, and a hand-over is a release, a notification and a claim. It does not renew, has
-// no queue, resolves no lost answers and believes every notification.
+// bareSide is the upper bound: the speed of conditional publishes to the same bucket on the
+// same server, without a lock around them. A grant and a release are one publish each, and a
+// hand-over is a release, a notification and a claim. bareSide does not renew, has no queue,
+// does not resolve lost responses, and trusts every notification.
 var bareSide = Side{
 	Name: "bare publishes", Server: "nats", Waiters: 1,
 	Setup: "the limit: two conditional publishes on natslock's own bucket, no lock",
@@ -46,7 +46,7 @@ var bareSide = Side{
 type bareClient struct {
 	nc     *nats.Conn
 	stream jetstream.Stream
-	notify string // the prefix of a subject's notifications, instead of the bucket's
+	notify string // prefix that replaces barePrefix in the subjects of notifications
 
 	mu   sync.Mutex
 	last map[string]uint64 // this client's last tombstone, by subject
@@ -54,10 +54,10 @@ type bareClient struct {
 
 const barePrefix = "$KV.natslock."
 
-// bareValue is as large as a record of the library.
+// bareValue is as large as one of the library's records.
 var bareValue = make([]byte, 100)
 
-// refusedError is the refusal of a publish whose expectation was wrong.
+// refusedError is the server's refusal of a publish that expected the wrong last sequence.
 type refusedError struct{ last uint64 }
 
 func (r *refusedError) Error() string { return fmt.Sprintf("wrong last sequence: %d", r.last) }
@@ -95,7 +95,7 @@ func (c *bareClient) publish(ctx context.Context, subject string, expect uint64,
 			return 0, fmt.Errorf("%s: %w", r.Data, err)
 		}
 		switch n, found := strings.CutPrefix(ack.Error.Description, "wrong last sequence: "); {
-		case ack.Error.Code == 10164: // a write is in flight
+		case ack.Error.Code == 10164: // another write is in flight
 			time.Sleep(100 * time.Microsecond)
 		case found:
 			last, err := strconv.ParseUint(n, 10, 64)
@@ -109,7 +109,8 @@ func (c *bareClient) publish(ctx context.Context, subject string, expect uint64,
 	}
 }
 
-// sequence reads the sequence of an acknowledgement without the cost of a decoder.
+// sequence extracts the sequence from an acknowledgement without the cost of a decoder. It
+// returns false if there is none.
 func sequence(ack []byte) (uint64, bool) {
 	if bytes.Contains(ack, []byte(`"error"`)) {
 		return 0, false
@@ -155,7 +156,7 @@ func (c *bareClient) lock(ctx context.Context, name string) (Unlock, uint64, err
 	}, 0, nil
 }
 
-// wait claims the lock at the first notification of a tombstone.
+// wait claims the lock when the first notification of a tombstone arrives.
 func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
 	notices := make(chan *nats.Msg, 16)
 	sub, err := c.nc.ChanSubscribe(c.notify+strings.TrimPrefix(subject, barePrefix), notices)
@@ -163,7 +164,7 @@ func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
 		return 0, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	// The answer to this claim proves that the subscription is active.
+	// The response to this claim proves that the subscription is active.
 	held, err := c.publish(ctx, subject, 0, true)
 	refused, ok := errors.AsType[*refusedError](err)
 	if !ok {
@@ -175,7 +176,7 @@ func (c *bareClient) wait(ctx context.Context, subject string) (uint64, error) {
 			return held, nil
 		}
 	}
-	retry := time.NewTicker(time.Second) // tombstones live no longer
+	retry := time.NewTicker(time.Second) // tombstones last no longer than that
 	defer retry.Stop()
 	for {
 		expect := uint64(0)

@@ -18,8 +18,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// childEnv is the variable with the configuration of a child. When its server is ready, the
-// child prints childReady with the id of the server's process.
+// childEnv is the environment variable that contains a child's configuration. Once its server
+// is ready, the child prints childReady and the server's process ID.
 const (
 	childEnv   = "NATSLOCK_BENCH_SERVER"
 	childReady = "ready "
@@ -31,7 +31,7 @@ type childConfig struct {
 	Number int
 	Dir    string
 	Port   int
-	Peers  []int // of all servers of the cluster; a single one means no cluster
+	Peers  []int // peer ports of all servers; a single port means no cluster
 	Memory bool
 	Sync   bool
 	Redis  string
@@ -39,8 +39,8 @@ type childConfig struct {
 
 func (c childConfig) name(i int) string { return c.Kind + strconv.Itoa(i) }
 
-// runChild runs this program if it was started as a server, and does not return
-// then. Otherwise it returns at once.
+// runChild runs a server and exits if this process was started as a child. Otherwise it returns
+// immediately.
 func runChild() {
 	text := os.Getenv(childEnv)
 	if text == "" {
@@ -68,7 +68,8 @@ func runChild() {
 	os.Exit(0)
 }
 
-// serve reports to the parent that the server is ready, and waits for the parent to end.
+// serve tells the parent that the server is ready, and waits until the parent closes standard
+// input or ends.
 func serve(pid int) {
 	fmt.Println(childReady + strconv.Itoa(pid))
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -162,7 +163,7 @@ func runRedis(c childConfig) error {
 	return nil
 }
 
-// answers reports whether a redis server answers on a port.
+// answers reports whether a redis server responds on a port.
 func answers(port int) bool {
 	c, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), time.Second)
 	if err != nil {

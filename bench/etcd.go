@@ -12,8 +12,8 @@ import (
 
 var etcdSide = Side{
 	Name: "etcd", Server: "etcd",
-	// The server lets watches that begin in the past, as a waiter's does, catch
-	// up every 100 ms.
+	// The server lets a watch that starts in the past, as a waiter's does, catch up only every
+	// 100 ms.
 	Settle: 120 * time.Millisecond,
 	Setup: "`concurrency.Mutex`, sessions of 15 s, renewed, a session for each lock that is held or waited for. " +
 		"A lock is held for 120 ms before a hand-over, because the server notifies a new waiter only from its next tick of 100 ms on",
@@ -28,9 +28,9 @@ var etcdSide = Side{
 	},
 }
 
-// etcdClient keeps the sessions of free locks, because users of etcd do not
-// create one for each lock. Two waiters for one lock need two sessions, because
-// a session's mutexes do not exclude each other.
+// etcdClient reuses sessions, because users of etcd do not create one for each lock. Two
+// waiters for the same lock need two sessions, because mutexes of the same session do not
+// exclude each other.
 type etcdClient struct {
 	client *clientv3.Client
 

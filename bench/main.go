@@ -1,6 +1,6 @@
-// Command bench compares natslock with other distributed locks, each on the kind of
-// server that it needs. It starts these servers itself, and writes its measurements as
-// tables, plots and raw numbers. "make compare" runs it.
+// Command bench compares natslock with other distributed locks, each on the kind of server that
+// it needs. It starts the servers itself, and writes its results as tables, plots and raw
+// numbers. Run it with "make compare".
 package main
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 )
 
-// plan sets the extent of the measurements.
+// plan determines how long the measurements take.
 type plan struct {
 	rounds int
-	step   time.Duration // for each figure of each side in each round
+	step   time.Duration // duration of a step, for each side in each round
 }
 
 func main() {
@@ -73,7 +73,7 @@ func run(ctx context.Context) (err error) {
 	return errors.Join(result.Violations(), result.Failed())
 }
 
-// The titles of steps, for Side.Only.
+// Titles of steps that Side.Only can list.
 const (
 	stepCycle      = "cycle"
 	stepThroughput = "throughput"
@@ -110,7 +110,7 @@ func steps() []step {
 	return all
 }
 
-// opened is a side in a class, with two clients on separate connections.
+// opened is a side that is being measured in a class, with two clients on separate connections.
 type opened struct {
 	Side
 	clients []*Client
@@ -120,7 +120,7 @@ type opened struct {
 	servers *Servers
 }
 
-// open opens a side. If the side is not measured, its result says why, or what failed.
+// open connects to a side's servers. If the side cannot be measured, its result says why.
 func open(ctx context.Context, side Side, s *Servers) *opened {
 	o := &opened{Side: side, result: &SideResult{Name: side.Name, Figures: map[string][]float64{}}, servers: s}
 	if o.result.Skipped = side.unfit(s); o.result.Skipped != "" {
@@ -167,13 +167,14 @@ func (o *opened) close() {
 	}
 }
 
-// fails records that a case of the side has failed. Of several joined errors it keeps the first.
+// fails records a failure of the side. If err joins several errors, it keeps only the first.
 func (o *opened) fails(what string, err error) {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	o.result.Failures = append(o.result.Failures, what+": "+strings.ReplaceAll(line, "|", "/"))
 }
 
-// maxFailures limits the failures of a side in a class, because each may take as long as patience.
+// maxFailures is the number of failures after which a side is skipped in a class, because each
+// failure may take as long as patience.
 const maxFailures = 3
 
 // class measures all sides in a class.
@@ -189,7 +190,7 @@ func (p plan) class(ctx context.Context, class Class, dir, redis string) *ClassR
 	return p.measure(ctx, class, steps(), all)
 }
 
-// measure measures the sides in turn. It records a failed case in the result of its side.
+// measure measures the sides in turn. A failure is recorded in the result of its side.
 func (p plan) measure(ctx context.Context, class Class, steps []step, all []*opened) *ClassResult {
 	result := &ClassResult{Class: class}
 	for _, o := range all {

@@ -15,46 +15,46 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 )
 
-// The figures, by their names in raw.json. Times are in seconds.
+// Names of the figures in raw.json. Times are in seconds.
 const (
-	cycleP50    = "cycle_p50"   // an uncontended lock and unlock
+	cycleP50    = "cycle_p50"   // uncontended lock and unlock
 	cycleP99    = "cycle_p99"   //
-	allocs      = "allocs"      // of the client, per cycle
-	throughput  = "throughput"  // cycles per second, 64 goroutines on as many names
+	allocs      = "allocs"      // allocations in the client per cycle
+	throughput  = "throughput"  // cycles per second of 64 goroutines on as many names
 	waitingCPU  = "waiting_cpu" // cores used by the clients and their servers while 100 wait
-	contended   = "contended"   // grants per second, contenders of two clients for one name with empty sections
-	longestWait = "longest"     // of a contender meanwhile
+	contended   = "contended"   // grants per second to contenders in two clients, for one name and with empty critical sections
+	longestWait = "longest"     // longest wait of a contender in the meantime
 	sentEach    = "sent"        // messages sent by the clients per contended grant
-	localSuffix = "_local"      // the same three, with all contenders in one client
+	localSuffix = "_local"      // suffix of the same three with all contenders in one client
 )
 
 func handOverP50(waiters int) string { return "handover_" + strconv.Itoa(waiters) + "_p50" }
 
-// crowd lists the numbers of waiters with which a hand-over is measured.
+// crowd lists the numbers of waiters for which hand-overs are measured.
 var crowd = []int{1, 10, 100}
 
-// goroutines is the number of goroutines with which throughput is measured.
+// goroutines is the number of goroutines in the throughput step.
 const goroutines = 64
 
-// contenders is the number of goroutines that take one name over and over.
+// contenders is the number of goroutines that contend for one name.
 const contenders = 8
 
-// Figures is the result of one step.
+// Figures are the results of one step, keyed by name.
 type Figures map[string]float64
 
-// audit checks that the locks exclude. Each lock protects a plain number. A holder reads
-// the number when it gets the lock, and writes it back plus one before it releases the
-// lock. So two concurrent holders lose a section. (The race detector cannot see locks
-// that are kept elsewhere, and would report every one.)
+// audit checks that the locks exclude. Each lock protects a plain number, which a holder reads
+// when it gets the lock and writes back, incremented, before it releases the lock. Two
+// concurrent holders therefore lose a section. (The race detector is no help, because it cannot
+// see a lock that is kept on a server and would report every access.)
 type audit struct {
-	sections atomic.Int64 // in all
+	sections atomic.Int64 // total
 	lost     atomic.Int64
-	stale    atomic.Int64 // sections whose token was not above all earlier ones
+	stale    atomic.Int64 // sections whose token was not above all earlier tokens
 }
 
 type protected struct {
 	number   int64  // guarded only by the lock
-	token    uint64 // the same
+	token    uint64 // guarded only by the lock
 	sections atomic.Int64
 	stale    atomic.Int64
 }
@@ -91,7 +91,7 @@ func under(ctx context.Context, c *Client, name string, p *protected) error {
 	return nil
 }
 
-// warmUp is the number of cycles that do not count.
+// warmUp is the number of cycles that are run before measuring.
 const warmUp = 20
 
 func cycles(ctx context.Context, o *opened, name string, d time.Duration) (Figures, error) {
@@ -121,7 +121,7 @@ func cycles(ctx context.Context, o *opened, name string, d time.Duration) (Figur
 	}, nil
 }
 
-// quantile returns the q quantile of sorted times.
+// quantile returns the q-quantile of sorted times, in seconds.
 func quantile(took []time.Duration, q float64) float64 {
 	return took[min(int(float64(len(took))*q), len(took)-1)].Seconds()
 }
@@ -159,7 +159,8 @@ func manyNames(ctx context.Context, o *opened, name string, d time.Duration) (Fi
 	return Figures{throughput: float64(count.Load()) / time.Since(begun).Seconds()}, nil
 }
 
-// contention measures contention among the goroutines of two clients, and of one.
+// contention measures contention among goroutines of one client, and then among those of two
+// clients.
 func contention(ctx context.Context, o *opened, name string, d time.Duration) (Figures, error) {
 	figures, err := contend(ctx, o, o.clients[:1], name+"-local", localSuffix, d)
 	if err != nil {
@@ -170,8 +171,8 @@ func contention(ctx context.Context, o *opened, name string, d time.Duration) (F
 	return figures, err
 }
 
-// contend makes goroutines of the clients take one name over and over, with
-// nothing to do under the lock. The names of its figures end in suffix.
+// contend makes goroutines of the clients take and release one lock over and over, with empty
+// critical sections. It appends suffix to the names of its figures.
 func contend(ctx context.Context, o *opened, clients []*Client, name, suffix string, d time.Duration) (Figures, error) {
 	var p protected
 	defer o.audit.add(&p)
@@ -208,8 +209,8 @@ func contend(ctx context.Context, o *opened, clients []*Client, name, suffix str
 	return figures, nil
 }
 
-// sent sums the messages that the clients have sent. It returns false if nothing counts
-// them.
+// sent returns how many messages the clients have sent. It returns false if a client does not
+// count them.
 func sent(clients []*Client) (sum uint64, counted bool) {
 	for _, c := range clients {
 		if c.Sent == nil {
@@ -220,26 +221,25 @@ func sent(clients []*Client) (sum uint64, counted bool) {
 	return sum, true
 }
 
-// settle is the time for which a lock is held after all clients have called Lock,
-// long enough for them to queue.
+// settle is how long a lock is held after all clients have called Lock, to give them time to
+// queue.
 const settle = 5 * time.Millisecond
 
-// idleTime is the time over which CPU use is measured. Systems count it in steps of 10
-// ms.
+// idleTime is how long CPU use is measured. Operating systems count it in steps of 10 ms.
 const idleTime = time.Second
 
-// relay hands one lock on among waiters+1 clients. It measures the time from the call
-// of unlock to the return of the next holder's Lock.
+// relay passes one lock around among waiters+1 clients. It measures the time from a holder's
+// call of unlock until the next holder's Lock returns.
 type relay struct {
 	protected
 	name    string
 	waiters int
 	settle  time.Duration
 	d       time.Duration
-	procs   []*process.Process // their CPU use is measured while all wait
+	procs   []*process.Process // processes whose CPU use is measured while the clients wait
 
-	queued  chan struct{} // a client calls Lock
-	granted chan struct{} // the client that released may queue again
+	queued  chan struct{} // signals that a client is about to call Lock
+	granted chan struct{} // signals that the previous holder may queue again
 
 	// Guarded by the lock.
 	released time.Time
@@ -248,10 +248,10 @@ type relay struct {
 	figures  Figures
 }
 
-// warmRelay is the number of hand-overs that do not count.
+// warmRelay is the number of hand-overs that are made before measuring.
 const warmRelay = 3
 
-// handOver measures hand-overs with a number of waiters.
+// handOver measures hand-overs with the given number of waiters.
 func handOver(ctx context.Context, o *opened, name string, waiters int, d time.Duration) (Figures, error) {
 	r := &relay{
 		name: name, waiters: waiters, settle: max(settle, o.Settle), d: d, figures: Figures{},
@@ -260,8 +260,8 @@ func handOver(ctx context.Context, o *opened, name string, waiters int, d time.D
 	if waiters == crowd[len(crowd)-1] {
 		r.procs = o.procs
 	}
-	// One client for each, because goroutines of one client may hand a lock on among
-	// themselves without the server.
+	// Give each waiter a client of its own, because goroutines of the same client may pass a
+	// lock on without involving the server.
 	clients := slices.Clone(o.clients)
 	for len(clients) < waiters+1 {
 		c, err := o.Open(ctx, o.servers)
@@ -275,7 +275,7 @@ func handOver(ctx context.Context, o *opened, name string, waiters int, d time.D
 	defer stop(nil)
 	var all sync.WaitGroup
 	for i := range r.waiters + 1 {
-		time.Sleep(time.Millisecond) // they arrive one after the other
+		time.Sleep(time.Millisecond) // let them arrive one after another
 		all.Go(func() {
 			if err := r.run(ctx, clients[i], stop); err != nil {
 				stop(err)
@@ -306,7 +306,7 @@ func (r *relay) run(ctx context.Context, c *Client, stop context.CancelCauseFunc
 			return fmt.Errorf("lock: %w", err)
 		}
 		done := false
-		if ctx.Err() == nil { // otherwise the lock may have ended with it
+		if ctx.Err() == nil { // otherwise the lock may have ended with ctx
 			if done, err = r.hold(ctx, now, token); err != nil {
 				stop(err)
 			}
@@ -331,7 +331,7 @@ func (r *relay) run(ctx context.Context, c *Client, stop context.CancelCauseFunc
 	}
 }
 
-// hold is the work under the lock.
+// hold does a holder's work under the lock, and reports whether the measurement is done.
 func (r *relay) hold(ctx context.Context, now time.Time, token uint64) (done bool, err error) {
 	entered := r.enter(token)
 	first := r.released.IsZero()
@@ -350,7 +350,7 @@ func (r *relay) hold(ctx context.Context, now time.Time, token uint64) (done boo
 		}
 	}
 	if first {
-		time.Sleep(50*settle + time.Duration(r.waiters)*time.Millisecond) // many queue at the same time
+		time.Sleep(50*settle + time.Duration(r.waiters)*time.Millisecond) // many clients are queueing at the same time
 		if len(r.procs) > 0 {
 			if err := r.idle(); err != nil {
 				return false, err
@@ -369,7 +369,7 @@ func (r *relay) hold(ctx context.Context, now time.Time, token uint64) (done boo
 	return done, nil
 }
 
-// idle measures the CPU use of waiting.
+// idle measures the CPU use of waiting clients and their servers.
 func (r *relay) idle() error {
 	before, err := usage(r.procs)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 // naivePoll is the interval at which the naive lock tries again.
 const naivePoll = 50 * time.Millisecond
 
-// naiveSide is the lock that people write by hand on a key-value bucket: create,
-// try again after a while, delete. It does not renew, has no token, and deletes
-// without checking whose lock it is.
+// naiveSide is the lock that people write by hand on top of a key-value bucket. It creates a
+// key to lock, retries after a while if the key exists, and deletes the key to unlock. It does
+// not renew, has no fencing token, and deletes the key without checking whose lock it is.
 var naiveSide = Side{
 	Name: "naive NATS", Server: "nats",
 	Setup: "key-value `Create`, polled every 50 ms, `Delete`; the bucket's TTL is 15 s; no renewal",
@@ -52,8 +52,9 @@ func naiveLock(kv jetstream.KeyValue) func(context.Context, string) (Unlock, uin
 	}
 }
 
-// inFlight recognizes the answer of three replicas to racing clients. Without it the lock
-// fails there in every crowd, as people who write it by hand find out in production.
+// inFlight reports whether err is the error that three replicas return to racing clients.
+// Without this check the lock would fail under any contention, as people who write it by hand
+// find out in production.
 func inFlight(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == 10164

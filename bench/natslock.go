@@ -24,15 +24,16 @@ var exactSide = Side{
 	Open:  natslockWith([]natslock.Option{natslock.WithTuning(natslock.Tuning{Turn: -1})}),
 }
 
-// lingerSide lingers only briefly, because locks left idle by one step must not cost
-// anything in the next.
+// lingerSide lingers only briefly, so that locks left idle by one step cost nothing in the
+// next.
 var lingerSide = Side{
 	Name: "natslock, Linger", Server: "nats", Only: []string{stepCycle, stepThroughput, stepContention},
 	Setup: "natslock with `Linger(time.Second)`: the client keeps the lock until another client asks",
 	Open:  natslockWith(nil, natslock.Linger(time.Second)),
 }
 
-// natslockWith returns the Open of a side with options for its clients and for each lock.
+// natslockWith returns a side's Open function. opts apply to the side's clients, and each
+// applies to every lock.
 func natslockWith(opts []natslock.Option, each ...natslock.LockOption) func(context.Context, *Servers) (*Client, error) {
 	return func(ctx context.Context, s *Servers) (*Client, error) {
 		nc, c, err := openNatslock(ctx, s, opts...)
@@ -82,7 +83,7 @@ func storage(c Class) jetstream.StorageType {
 	return jetstream.FileStorage
 }
 
-// connectNATS connects to the first server, so that all sides on NATS take the same path.
+// connectNATS connects to the first server, so that all sides on NATS use the same one.
 func connectNATS(s *Servers) (*nats.Conn, error) {
 	return nats.Connect(strings.Join(s.addrs["nats"], ","), nats.DontRandomize())
 }
@@ -96,8 +97,7 @@ func connectJetStream(s *Servers) (*nats.Conn, jetstream.JetStream, error) {
 	return nc, js, err
 }
 
-// sentOn returns a function that counts the messages of a client that has its own
-// connection.
+// sentOn returns the Sent function of a client that has nc to itself.
 func sentOn(nc *nats.Conn) func() uint64 {
 	return func() uint64 { return nc.Stats().OutMsgs }
 }

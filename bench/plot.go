@@ -19,10 +19,10 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// plotted is one plot.
+// plotted describes one plot.
 type plotted struct {
 	File, Title, unit string
-	figure            string // by class; "" for hand-over by waiters
+	figure            string // the figure to plot by class, or "" for hand-overs by waiters
 	scale             float64
 }
 
@@ -35,7 +35,7 @@ var plottedAll = []plotted{
 // plottedSides are the sides that are measured in all steps.
 var plottedSides = slices.DeleteFunc(slices.Clone(sides), func(s Side) bool { return s.Only != nil })
 
-// palette has colours that colour-blind people can tell apart too.
+// palette contains colours that colour-blind people can tell apart.
 var palette = []color.RGBA{
 	{0x55, 0x55, 0x55, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x80, 0x80, 0x00, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x00, 0x72, 0xb2, 0xff},
 	{0x56, 0xb4, 0xe9, 0xff}, {0x00, 0x9e, 0x73, 0xff}, {0xcc, 0x79, 0xa7, 0xff},
@@ -138,7 +138,7 @@ func (r *Result) plot(what plotted) (*plot.Plot, error) {
 		p.NominalX(titles...)
 		p.X.Min, p.X.Max = -0.5, float64(len(titles))+0.3
 	}
-	p.Y.Min = math.Pow(10, math.Floor(math.Log10(p.Y.Min))) // whole decades get labels
+	p.Y.Min = math.Pow(10, math.Floor(math.Log10(p.Y.Min))) // only whole decades get labels
 	p.Y.Max = math.Pow(10, math.Ceil(math.Log10(p.Y.Max)))
 	return p, nil
 }
@@ -151,7 +151,7 @@ func ticks(values []int) []plot.Tick {
 	return all
 }
 
-// side finds a side's results in a class.
+// side returns a side's results in a class, which are empty if it has none.
 func (c *ClassResult) side(name string) *SideResult {
 	for _, s := range c.Sides {
 		if s.Name == name {
@@ -161,7 +161,8 @@ func (c *ClassResult) side(name string) *SideResult {
 	return &SideResult{}
 }
 
-// byClass returns a point for each class. The points of the sides stand side by side.
+// byClass returns a side's points, one for each class. They are offset so that the sides'
+// points appear next to each other.
 func (r *Result) byClass(i int, what plotted) plotter.XYs {
 	var points plotter.XYs
 	for x, c := range r.Classes {
@@ -172,7 +173,7 @@ func (r *Result) byClass(i int, what plotted) plotter.XYs {
 	return points
 }
 
-// handOvers returns a point for each number of waiters, in the file class.
+// handOvers returns a side's points in the file class, one for each number of waiters.
 func (r *Result) handOvers(side string, scale float64) plotter.XYs {
 	var points plotter.XYs
 	for _, c := range r.Classes {

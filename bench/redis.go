@@ -58,7 +58,7 @@ var redislockSide = Side{
 					if err == nil {
 						return l.Release, 0, nil
 					}
-					if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) { // Obtain gives up after a TTL
+					if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) { // Obtain gives up after one TTL
 						return nil, 0, err
 					}
 				}

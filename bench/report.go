@@ -34,12 +34,12 @@ type Result struct {
 	Note     string            `json:"note,omitempty"` // added by hand, about this run
 }
 
-// Machine describes the machine of the measurements.
+// Machine describes the machine that the measurements were made on.
 type Machine struct {
 	Cores      int     `json:"cores"`
 	CPU        string  `json:"cpu"`
 	System     string  `json:"system"`
-	LoadBefore float64 `json:"load_before"` // the average over a minute
+	LoadBefore float64 `json:"load_before"` // one-minute average
 	LoadAfter  float64 `json:"load_after"`
 }
 
@@ -49,15 +49,15 @@ type ClassResult struct {
 	Sides []*SideResult `json:"sides"`
 }
 
-// SideResult holds the figures of a side by name, one value per round.
+// SideResult holds a side's results. Each figure has one value per round.
 type SideResult struct {
 	Name     string               `json:"name"`
 	Skipped  string               `json:"skipped,omitempty"`
 	Failures []string             `json:"failures,omitempty"`
 	Figures  map[string][]float64 `json:"figures,omitempty"`
 	Sections int64                `json:"sections"` // critical sections that were checked
-	Lost     int64                `json:"lost"`     // sections in which there was another holder too
-	Stale    int64                `json:"stale"`    // sections whose fencing token was not above all earlier ones
+	Lost     int64                `json:"lost"`     // sections during which there was another holder
+	Stale    int64                `json:"stale"`    // sections whose fencing token was not above all earlier tokens
 }
 
 // median returns the median of a figure, or 0 if it was not measured.
@@ -120,8 +120,8 @@ func (r *Result) finish() {
 	}
 }
 
-// Violations returns an error naming the sides that did not exclude or whose
-// tokens did not rise.
+// Violations returns an error that names the sides that did not exclude or whose fencing tokens
+// did not rise.
 func (r *Result) Violations() error {
 	var errs []error
 	for _, c := range r.Classes {
@@ -137,7 +137,7 @@ func (r *Result) Violations() error {
 	return errors.Join(errs...)
 }
 
-// Failed returns the cases that failed, which the report also lists.
+// Failed returns an error that lists the failures. The report lists them as well.
 func (r *Result) Failed() error {
 	var errs []error
 	for _, row := range r.rows(func(s *SideResult) []string { return s.Failures }) {
@@ -191,7 +191,7 @@ func (r *Result) write(dir string) error {
 	return errors.Join(report.Execute(f, r), f.Close())
 }
 
-// rewrite writes the report and the plots from existing raw numbers.
+// rewrite regenerates the report and the plots from existing raw numbers.
 func rewrite(dir string) error {
 	raw, err := os.ReadFile(filepath.Join(dir, "benchmarks", "raw.json"))
 	if err != nil {
@@ -204,7 +204,7 @@ func rewrite(dir string) error {
 	return r.write(dir)
 }
 
-// rows returns a row for each text that of returns for a side in a class.
+// rows calls of for every side of every class, and returns a row for each text that of returns.
 func (r *Result) rows(of func(*SideResult) []string) (rows [][]string) {
 	for _, c := range r.Classes {
 		for _, s := range c.Sides {
@@ -216,7 +216,7 @@ func (r *Result) rows(of func(*SideResult) []string) (rows [][]string) {
 	return rows
 }
 
-// listed returns a table of texts, or the text nothing if there are no rows.
+// listed returns a table of rows. If there are none, the table contains only the text nothing.
 func listed(columns []string, nothing string, rows [][]string) string {
 	if len(rows) == 0 {
 		rows = [][]string{{"", "", nothing}}
@@ -224,7 +224,7 @@ func listed(columns []string, nothing string, rows [][]string) string {
 	return markdown("---", columns, rows)
 }
 
-// markdown returns a table whose columns after the first are aligned by align.
+// markdown returns a Markdown table. align is the separator for every column but the first.
 func markdown(align string, columns []string, rows [][]string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %s |\n|---|%s\n", strings.Join(columns, " | "), strings.Repeat(align+"|", len(columns)-1))
@@ -234,7 +234,7 @@ func markdown(align string, columns []string, rows [][]string) string {
 	return b.String()
 }
 
-// contentionTable returns the Markdown table of the contention in a class.
+// contentionTable returns the Markdown table of a class's contention figures.
 func contentionTable(c *ClassResult) string {
 	columns := []string{"8 contend", "one client: grants/s", "longest wait", "messages sent per grant", "two clients: grants/s", "longest wait", "messages sent per grant"}
 	var rows [][]string
@@ -251,7 +251,7 @@ func contentionTable(c *ClassResult) string {
 	return markdown("---:", columns, rows)
 }
 
-// aloneTable returns the Markdown table of the figures measured only for natslock.
+// aloneTable returns the Markdown table of the figures that are measured only for natslock.
 func (r *Result) aloneTable() string {
 	columns := []string{"", "notification of a break, p50", "p99"}
 	for _, n := range readers {
@@ -272,7 +272,7 @@ func (r *Result) aloneTable() string {
 	return markdown("---:", columns, rows)
 }
 
-// table returns the Markdown table of a class.
+// table returns the main Markdown table of a class.
 func table(c *ClassResult) string {
 	columns := []string{
 		"", "cycle p50", "p99", "to bare", "allocations", "cycles/s, 64 names", "to bare",
@@ -317,8 +317,8 @@ func table(c *ClassResult) string {
 	return markdown("---:", columns, rows)
 }
 
-// format formats the median of a figure, which may be 0, or returns "-" if it was
-// not measured.
+// format formats the median of a figure, or returns "-" if the figure was not measured. Unlike
+// number, it formats a median of 0.
 func (s *SideResult) format(figure, format string) string {
 	if len(s.Figures[figure]) == 0 {
 		return "-"
@@ -333,7 +333,7 @@ func number(v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-// duration formats a time with three digits.
+// duration formats a time with three significant digits.
 func duration(seconds float64) string {
 	switch {
 	case seconds == 0:

@@ -26,22 +26,22 @@ const patience = 30 * time.Second
 type Servers struct {
 	Class   Class
 	addrs   map[string][]string // host:port, by kind
-	missing map[string]string   // the kinds that are not installed, and why
-	failed  map[string]error    // the kinds that did not start
+	missing map[string]string   // why a kind cannot be started, by kind
+	failed  map[string]error    // why a kind failed to start, by kind
 	procs   map[string][]*child
 }
 
-// child is a process that ends when its standard input does, so not even a killed
-// bench leaves a child behind.
+// child is a server process. It ends when its standard input is closed, so that even a killed
+// bench leaves no child behind.
 type child struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	ready chan error
-	pid   int32 // of the server itself, set when it is ready
+	pid   int32 // the server's own process ID, set once the server is ready
 }
 
-// startServers starts the installed servers, with data below dir. It records a kind
-// that does not start in failed, and starts the others.
+// startServers starts the servers that are installed, with their data below dir. If a kind
+// fails to start, it records the error and starts the other kinds anyway.
 func startServers(ctx context.Context, class Class, dir, redisServer string) *Servers {
 	s := &Servers{
 		Class: class, addrs: map[string][]string{}, missing: map[string]string{}, failed: map[string]error{}, procs: map[string][]*child{},
@@ -193,12 +193,12 @@ func startChild(c childConfig) (*child, error) {
 	return p, nil
 }
 
-// tail returns the end of a text as one line.
+// tail returns the last n bytes of text as a single line.
 func tail(text []byte, n int) string {
 	return strings.Join(strings.Fields(string(text[max(0, len(text)-n):])), " ")
 }
 
-// freePorts finds ports on which no program listens.
+// freePorts returns n different ports that no program is listening on.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {
@@ -206,7 +206,7 @@ func freePorts(n int) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() // deferred until all are chosen, so none is chosen twice
+		defer l.Close() // stays open until all ports are chosen, so that none is chosen twice
 		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return ports, nil

@@ -6,48 +6,48 @@ import (
 	"time"
 )
 
-// leaseTTL is the lifetime of every side's lock without a renewal by its holder.
+// leaseTTL is how long every side's lock lasts unless its holder renews it.
 const leaseTTL = 15 * time.Second
 
-// Unlock waits until the release has been sent and, where the side reports that,
-// acknowledged.
+// Unlock releases a lock. It returns once the release has been sent and, if the side reports
+// that, acknowledged.
 type Unlock = func(context.Context) error
 
-// A Client is one process's access to one kind of lock, over its own connections.
+// A Client represents one process that uses one kind of lock over its own connections.
 type Client struct {
-	// Lock waits for the named lock, which is held until unlock is called. The token is 0
-	// if the side has none.
+	// Lock waits for the named lock, which is held until unlock is called. The token is 0 if
+	// the side has no fencing tokens.
 	Lock func(ctx context.Context, name string) (unlock Unlock, token uint64, err error)
-	// Sent returns the number of messages that the client has sent. It is nil if nothing
-	// counts them.
+	// Sent returns the number of messages that the client has sent. It is nil if the side does
+	// not count them.
 	Sent func() uint64
-	// Close closes the connections. No lock may be held.
+	// Close closes the connections. The client must not hold any locks.
 	Close func()
 }
 
-// A Side is one way to lock, set up as its users do.
+// A Side is a distributed lock, set up the way its users do.
 type Side struct {
 	Name string
-	// Server is the kind of server it needs: "nats", "redis" or "etcd".
+	// Server is the kind of server that the side needs: "nats", "redis" or "etcd".
 	Server string
-	// Waiters limits the waiters that it is measured with; 0 means no limit.
+	// Waiters is the largest number of waiters that the side is measured with; 0 means no
+	// limit.
 	Waiters int
-	// Only lists the titles of the steps it is measured in; nil means all.
+	// Only lists the titles of the steps that the side is measured in; nil means all.
 	Only []string
-	// Settle is the time that a waiter needs to reach its place in the queue; 0 means
-	// settle.
+	// Settle is how long a waiter needs to reach its place in the queue; 0 means settle.
 	Settle time.Duration
 	// Setup tells readers of the report how the side was set up.
 	Setup string
 	// Open connects to the servers of a class.
 	Open func(ctx context.Context, s *Servers) (*Client, error)
-	// NotInMemory and NotReplicated are the reasons why the side cannot be measured in
-	// such classes; "" if it can.
+	// NotInMemory and NotReplicated say why the side cannot be measured in memory or with
+	// replicas. They are empty if it can.
 	NotInMemory, NotReplicated string
 }
 
-// sides are all sides, in the order of the tables. The first is the upper bound with
-// which the others are compared.
+// sides lists all sides in the order of the tables. The first is the upper bound that the
+// others are compared with.
 var sides = []Side{bareSide, natslockSide, exactSide, lingerSide, naiveSide, redsyncSide, redislockSide, rueidislockSide, etcdSide}
 
 // measures reports whether the side is measured in a step.
@@ -69,12 +69,12 @@ func (s Side) unfit(servers *Servers) string {
 	return servers.missing[s.Server]
 }
 
-// A Class is a promise of durability. Only sides that make the same promise are compared.
+// A Class is a durability guarantee. Only sides that give the same guarantee are compared.
 type Class struct {
 	Name, Title string
 	Replicas    int
-	Memory      bool // nothing is written to a disk
-	Sync        bool // every write is on the disk before it is acknowledged
+	Memory      bool // nothing is written to disk
+	Sync        bool // every write is on disk before it is acknowledged
 }
 
 var classes = []Class{

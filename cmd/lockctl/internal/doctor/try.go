@@ -255,9 +255,9 @@ func (d *doctor) readWrite() {
 	d.ok("reader-writer lock", "read and written in %s", show.Brief(time.Since(begun)))
 }
 
-// ownTokens is the prefix of the tokens that the doctor makes up. natslock-exporter does not
-// give names with this prefix their own labels, so a scheduled doctor does not use up the
-// labels.
+// ownTokens is the prefix of the tokens that the doctor makes up. Unless it is given patterns,
+// natslock-exporter counts names with this prefix under one label, so that a scheduled doctor
+// does not use up the labels.
 const ownTokens = "lockctl/doctor"
 
 // ownName returns a name that the pattern matches and that no other client uses. It returns a
