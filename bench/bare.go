@@ -49,7 +49,7 @@ type bareClient struct {
 	notify string // prefix that replaces barePrefix in the subjects of notifications
 
 	mu   sync.Mutex
-	last map[string]uint64 // this client's last tombstone, by subject
+	last map[string]uint64 // sequence of this client's last tombstone, by subject
 }
 
 const barePrefix = "$KV.natslock."

@@ -22,8 +22,8 @@ const (
 	allocs      = "allocs"      // allocations in the client per cycle
 	throughput  = "throughput"  // cycles per second of 64 goroutines on as many names
 	waitingCPU  = "waiting_cpu" // cores used by the clients and their servers while 100 wait
-	contended   = "contended"   // grants per second to contenders in two clients, for one name and with empty critical sections
-	longestWait = "longest"     // longest wait of a contender in the meantime
+	contended   = "contended"   // grants per second of one name, contended by two clients
+	longestWait = "longest"     // a contender's longest wait
 	sentEach    = "sent"        // messages sent by the clients per contended grant
 	localSuffix = "_local"      // suffix of the same three with all contenders in one client
 )
@@ -43,9 +43,9 @@ const contenders = 8
 type Figures map[string]float64
 
 // audit checks that the locks exclude. Each lock protects a plain number, which a holder reads
-// when it gets the lock and writes back, incremented, before it releases the lock. Two
-// concurrent holders therefore lose a section. (The race detector is no help, because it cannot
-// see a lock that is kept on a server and would report every access.)
+// when it gets the lock and writes back, incremented, before it releases the lock. If two
+// clients hold the lock at the same time, an increment is lost. (The race detector is no help,
+// because it cannot see a lock that is kept on a server and would report every access.)
 type audit struct {
 	sections atomic.Int64 // total
 	lost     atomic.Int64

@@ -25,7 +25,7 @@ type Client struct {
 	Close func()
 }
 
-// A Side is a distributed lock, set up the way its users do.
+// A Side is a distributed lock, set up the way its users would.
 type Side struct {
 	Name string
 	// Server is the kind of server that the side needs: "nats", "redis" or "etcd".

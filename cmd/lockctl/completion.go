@@ -74,7 +74,7 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 		return true
 	}
 	// To locate a command's arguments, the library skips only the command's own flags, so add
-	// the global flags.
+	// the flags that every command has.
 	if all, ok := root.Args.(*kongcompletion.PositionalPredictor); ok {
 		for _, sub := range root.Sub {
 			if p, ok := sub.Args.(*kongcompletion.PositionalPredictor); ok {
@@ -91,8 +91,8 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 // quoting differs between shells and a lock's name must never run as a command.
 var typable = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./,+%-]*$`)
 
-// namesOf returns the names that of extracts from the locks on the server that line refers to.
-// It returns nil if the server does not respond in time.
+// namesOf applies of to the locks on the server that line refers to, and returns those of the
+// resulting names that can be typed. It returns nil if the server does not respond in time.
 func namesOf(con *console.Console, line string, of func([]admin.Info) []string) []string {
 	var c cli
 	parser, err := newParser(con, &c)

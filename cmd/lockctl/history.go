@@ -67,8 +67,8 @@ func (c *historyCmd) Run(g *session.Globals) error {
 	if c.Since > 0 {
 		since = time.Now().Add(-c.Since)
 	}
-	// Garbage collection would take a tenth of the time, and even a long history's garbage is
-	// small compared with a machine's memory.
+	// Garbage collection would take a tenth of the time, and even a long history produces
+	// little garbage compared with a machine's memory.
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	out := bufio.NewWriterSize(g.Out, 64<<10)
 	events, err := c.print(admin.New(s.Client).History(context.Background(), c.Pattern, since), out)
@@ -92,7 +92,7 @@ func (c *historyCmd) Run(g *session.Globals) error {
 
 // print prints the events and returns how many it printed.
 func (c *historyCmd) print(all iter.Seq2[admin.Event, error], out *bufio.Writer) (events int, err error) {
-	holders := make(map[string]bool) // IDs of current holders that have had a grant or renewal printed
+	holders := make(map[string]bool) // holders with a grant or renewal already printed
 	var others show.Gaps
 	defer func() {
 		if line := others.Line(); line != "" && err == nil {

@@ -69,8 +69,7 @@ type cli struct {
 	History    historyCmd    `cmd:"" group:"see" help:"Show what has happened to a lock."`
 	Top        top.Command   `cmd:"" group:"see" help:"Show locks, holders and queues live, full screen."`
 
-	// Hidden commands, which lockctl or go generate starts. They are not meant to be run by
-	// hand.
+	// Hidden commands, which are run by lockctl itself or by go generate rather than by hand.
 	Guard     supervise.Guard `cmd:"" hidden:"" help:"End a process group when its lockctl dies."`
 	Reference referenceCmd    `cmd:"" hidden:"" help:"Write the reference as Markdown."`
 	Victim    demo.Victim     `cmd:"" hidden:"" help:"The demo's worker that gets killed."`
@@ -211,8 +210,8 @@ func (connectionHelp) BeforeReset(app *kong.Kong) error {
 	return nil
 }
 
-// useEnv makes flag take its default from the environment of con. By itself the parser would
-// read the environment of the process.
+// useEnv makes flag take its default from con's environment. By itself, the parser would read
+// the process's environment.
 func useEnv(con *console.Console, flag *kong.Flag) {
 	names := flag.Envs
 	flag.Tag.Envs = nil

@@ -49,7 +49,7 @@ func tokensAround(con *console.Console, name string) (tokens []uint64) {
 // already held around the command.
 type nesting struct {
 	shared  bool // the command wants to read
-	permits int  // the command's number of permits for a semaphore
+	permits int  // number of permits that the command gives for the semaphore
 	around  []uint64
 }
 

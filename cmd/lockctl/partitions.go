@@ -143,8 +143,8 @@ func groupTable(w io.Writer, groups []show.Group) {
 	t.Render()
 }
 
-// numbered returns a table whose columns are right-aligned, starting with the 1-based column
-// from.
+// numbered returns a table that right-aligns column from and all columns after it. Columns are
+// numbered from 1.
 func numbered(w io.Writer, from int, header ...any) table.Writer {
 	t := show.NewTable(w, header...)
 	var configs []table.ColumnConfig
@@ -517,7 +517,7 @@ type screen struct {
 // draw prints the title and as many rows as fit.
 func (d *screen) draw(title, trouble string, rows []string) error {
 	columns, lines := console.TerminalSize(d.f)
-	if room := max(lines-2, 1); len(rows) > room { // for the title, and a final newline
+	if room := max(lines-2, 1); len(rows) > room { // leave room for the title and a final newline
 		rows = append(rows[:room-1], show.Faint.Sprint("..."))
 	}
 	title += ", " + time.Now().Format("15:04:05")

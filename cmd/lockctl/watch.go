@@ -65,7 +65,7 @@ func (c *watchCmd) AfterApply() error {
 func (c *watchCmd) Run(g *session.Globals) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// End the watch in an orderly way when the output is closed, rather than by a signal.
+	// When the output is closed, end the watch normally rather than by a signal.
 	signal.Ignore(syscall.SIGPIPE)
 	s, err := g.Connect()
 	if err != nil {
@@ -83,7 +83,7 @@ type watchPrinter struct {
 	c   *watchCmd
 	con *console.Console
 	url string
-	end func() // called when nobody reads the output anymore
+	end func() // called when nobody is reading the output
 
 	mu      sync.Mutex
 	began   bool

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsTerminal reports whether f is a terminal, which it tells by whether f has a window size.
+// IsTerminal reports whether f is a terminal. Only a terminal has a window size.
 func IsTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	return err == nil

@@ -72,7 +72,7 @@ func (c *Command) Run(g *session.Globals) error {
 	return st.summary(d.ttl)
 }
 
-// demo has the workers, and a method for each part of the demo. The stage reports the events.
+// demo is one run of the demo, with a method for each part. The stage reports the events.
 type demo struct {
 	*stage
 	g       *session.Globals
@@ -121,7 +121,7 @@ func (d *demo) together(workers []*worker, fn func(*worker) error) error {
 	return plain.Join(all...)
 }
 
-// turn takes the lock, counts, and unlocks.
+// turn takes the lock, increments the counter, and unlocks.
 func (d *demo) turn(ctx context.Context, w *worker) error {
 	asked := time.Now()
 	l, err := w.s.Lock(ctx, demoLock)
@@ -135,8 +135,8 @@ func (d *demo) turn(ctx context.Context, w *worker) error {
 	return l.Unlock(ctx)
 }
 
-// queued returns the number of waiters. It does not count the claim besides, which has just
-// been granted and may not have left the queue yet.
+// queued returns the number of waiters. It leaves out the claim with the ID besides, which has
+// just been granted and may not have left the queue yet.
 func (d *demo) queued(ctx context.Context, besides string) int {
 	info, err := admin.New(d.boss.Client).Inspect(ctx, admin.KindMutex, demoLock)
 	if err != nil {

@@ -29,7 +29,7 @@ type stage struct {
 	counted  int // number of increments made
 	overlaps int
 	falls    int
-	gaps     []time.Duration // times between two holders
+	gaps     []time.Duration // times from one holder to the next
 	failover time.Duration
 }
 

@@ -67,7 +67,7 @@ Exit code: 0 without warnings and errors, even if a row is unknown, and
   78   the bucket is missing or not fit for locks`
 }
 
-// Status of a check. Scripts depend on these words.
+// Statuses of a check. Scripts depend on these words.
 const (
 	checkOK      = "ok"
 	checkUnknown = "unknown"
@@ -150,7 +150,7 @@ func (c *Command) Run(g *session.Globals) error {
 }
 
 // visit performs the checks, except those that depend on a check that failed. A failure becomes
-// a row; visit returns an error only for wrong usage or cancellation.
+// a row; visit returns an error only for incorrect usage or cancellation.
 func (d *doctor) visit() (err error) {
 	d.s, err = d.g.Connect()
 	if err != nil {
@@ -225,7 +225,7 @@ func (d *doctor) conclude() {
 	case checkWarning:
 		d.Code = 1
 	case checkError:
-		// If there are several codes, choose that of the error that can cause the others.
+		// Prefer the code of an error that can cause the others.
 		d.Code = tool.ExitInternal
 		for _, code := range []int{tool.ExitUnavailable, tool.ExitConfig, tool.ExitPermission} {
 			if codes[code] {

@@ -62,7 +62,7 @@ func (d *doctor) history() {
 	if err == nil && d.wentBack(ctx, h.Last) {
 		return
 	}
-	if err != nil { // even a timeout, because there may be no history and no server to say so
+	if err != nil { // including a timeout: there may be no history, and no server to say so
 		d.unseen("history", err, "the history cannot be read")
 		return
 	}
@@ -97,9 +97,9 @@ func (h *kept) read(ctx context.Context, d *doctor) error {
 	return h.ask(ctx, d, h.info.Config.Name)
 }
 
-// wentBack adds an error if the bucket's last revision is below that of its history, because
-// the bucket's tokens have then gone backwards. A history can copy a write before the leader
-// has applied it, so wentBack keeps asking the leader for up to catchingUp.
+// wentBack adds an error if the bucket's last revision is below that of its history, which
+// means that the bucket's fencing tokens have gone backwards. A history can copy a write before
+// the leader has applied it, so wentBack keeps asking the leader for up to catchingUp.
 func (d *doctor) wentBack(ctx context.Context, copied uint64) bool {
 	name := d.info.Config.Name
 	for end := time.Now().Add(catchingUp); ; {
@@ -166,7 +166,7 @@ func (h *kept) broken() (found, repair string) {
 	return "", ""
 }
 
-// source returns how far the history has got in copying the bucket.
+// source returns the state of copying from the bucket.
 func (h *kept) source() jetstream.StreamSourceInfo {
 	for _, s := range h.info.Sources {
 		if s.Name == h.bucket.Config.Name {

@@ -22,13 +22,13 @@ type renewals struct {
 	name string    // record with the longest delay
 }
 
-// lateBy is how much later than a third of the TTL a renewal may arrive without being late. A
-// client sends renewals that are due at about the same time together, and the server stores
-// them one after another.
+// lateBy is the grace period for a renewal, which is due after a third of the TTL. A client
+// sends renewals that are due at about the same time together, and the server stores them one
+// after another.
 const lateBy = time.Second
 
-// lateShare is the share of the demand that may be late without a warning, because some clients
-// crash.
+// lateShare is the share of the demand that may be late without a warning. It allows for
+// clients that have crashed.
 const lateShare = 0.1
 
 // count adds a record. A record that is renewed while the list is being read is not late.

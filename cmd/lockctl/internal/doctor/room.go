@@ -14,7 +14,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Server error codes for a write that there is no room for. nats.go does not define them.
+// Server error codes for writes that are refused for lack of room. nats.go does not define
+// them.
 const (
 	errCodeAccountFull = 10002 // "resource limits exceeded for account"
 	errCodeServerFull  = 10023 // "insufficient resources"

@@ -159,7 +159,7 @@ func silent(err error) bool {
 }
 
 // notImported reports whether err means that a request needs an import that this account lacks.
-// The bucket does not need that import, because its own is enough.
+// Using the bucket does not require that import, because the bucket has its own.
 func (d *doctor) notImported(err error) bool {
 	o := d.s.JS.Options()
 	return silent(err) && o.Domain == "" && o.APIPrefix != ""

@@ -115,7 +115,7 @@ func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused 
 		case err != nil:
 			d.fail("permissions", err, "")
 			return
-		case denied != nil: // a refused inbox would have ended the run earlier
+		case denied != nil: // if the inbox were refused, the run would have ended earlier
 			lacks = true
 			d.add("permissions", checkWarning, repair, "refused to %s: subscribe to %s; waiters poll on timers", p.For, p.Subject)
 		}

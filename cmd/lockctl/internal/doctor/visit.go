@@ -96,7 +96,7 @@ func (d *doctor) look(nc *nats.Conn, js jetstream.JetStream) visited {
 	return v
 }
 
-// certificate adds the row for the end of a server's certificate.
+// certificate adds the row for the expiry of a server's certificate.
 func (d *doctor) certificate(server string, until, now time.Time) {
 	switch left := until.Sub(now); {
 	case left <= 0: // possible if this client does not verify it

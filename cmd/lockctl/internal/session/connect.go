@@ -50,9 +50,9 @@ func (g *Globals) Open(opts ...natslock.Option) (_ *Session, err error) {
 	return s, s.Open(g, opts...)
 }
 
-// Open opens the bucket. It creates a missing bucket only if the user asks for it. Otherwise
-// two operators could each get the same lock, because one of them has mistyped the bucket's
-// name or forgotten the domain.
+// Open opens the bucket. It creates a missing bucket only if the user asks for it. Otherwise,
+// if one of two operators mistyped the bucket's name or forgot the domain, both could get the
+// same lock.
 func (s *Session) Open(g *Globals, opts ...natslock.Option) error {
 	ctx, cancel := g.Bounded()
 	defer cancel()

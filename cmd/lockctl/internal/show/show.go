@@ -106,7 +106,7 @@ func Shown(s string) string {
 	}, s)
 }
 
-// Brief formats a duration for people, with about two significant digits.
+// Brief formats a duration for display, with about two significant digits.
 func Brief(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Millisecond:

@@ -38,8 +38,8 @@ func now() instant {
 }
 
 // guard is a second lockctl process, which ends the command's process group when lockctl
-// cannot: because lockctl has been killed, or because it is stopped or stuck when the lock's
-// validity ends.
+// cannot, either because lockctl has been killed or because it is stopped or stuck when the
+// lock's validity ends.
 //
 // lockctl sends the guard its orders over a pipe, and the end of the pipe tells the guard that
 // lockctl is dead. A guard that is no longer needed is therefore killed before its pipe is
@@ -65,7 +65,7 @@ func startGuard() (*guard, error) {
 		// it.
 		Path: self, Args: []string{"natslock-guard", "guard"},
 		Env: []string{}, Dir: "/", Stdin: r,
-		// In a session of its own, the guard gets no signals from the terminal or for lockctl's
+		// In a session of its own, the guard gets no signals from the terminal or to lockctl's
 		// group.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
@@ -121,8 +121,8 @@ func (j *job) guardBy(o orders) bool {
 // lockctl cannot. It reads its orders from standard input.
 type Guard struct{}
 
-// Run carries out its orders until it has killed the group. If lockctl dies, Run ends the group
-// on its own, with TERM and then KILL.
+// Run carries out the guard's orders until it has killed the group. If lockctl dies, Run ends
+// the group on its own, with TERM and then KILL.
 func (*Guard) Run(*session.Globals) error {
 	if console.IsTerminal(os.Stdin) {
 		return tool.Usagef("guard is started by lockctl run")

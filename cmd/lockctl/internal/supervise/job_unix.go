@@ -58,7 +58,7 @@ func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, e
 		signal.Notify(j.noStop, syscall.SIGTSTP)
 	}
 	// Without this, a message to a standard error that nobody reads would kill lockctl while
-	// the command is running. The command itself keeps the default.
+	// the command is running. The command itself keeps the default action.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	j.guard, _ = startGuard() // first, so that the command never runs without a guard
 	go func() {

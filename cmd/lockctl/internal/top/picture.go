@@ -54,8 +54,8 @@ func (p *picture) changedLocked() {
 	}
 }
 
-// turned records a new state of the mirror. If the mirror is live again after an outage, events
-// may have been missed.
+// turned records a new state of the mirror. If the mirror is live again after an outage, turned
+// also records that events may have been missed.
 func (p *picture) turned(to mirror.State) {
 	ahead := p.mirror.Ahead()
 	p.mu.Lock()

@@ -59,7 +59,7 @@ Exit code 64: usage, or no terminal. 69: no server at the start, or none any mor
 this user in.`
 }
 
-// AfterApply checks what kong cannot.
+// AfterApply validates what kong's tags cannot express.
 func (c *Command) AfterApply() error {
 	if c.Pattern == "" { // an unset variable
 		return errors.New("the pattern is empty")

@@ -78,7 +78,7 @@ func (m *top) listLines() []string {
 	if len(m.rows) == 0 {
 		none := "no locks"
 		switch {
-		case m.shot.state.Condition != mirror.Live: // unknown
+		case m.shot.state.Condition != mirror.Live: // unknown whether there are any
 			none = ""
 		case m.filter.Value() != "":
 			none = "none of the locks"
@@ -108,7 +108,7 @@ func (m *top) nameOf(info admin.Info) string {
 	return name
 }
 
-// kinds maps the kinds that need a short name to that name.
+// kinds contains short names for the kinds that need them.
 var kinds = map[admin.Kind]string{admin.KindSemaphore: "sem"}
 
 // cells returns a lock's cells in the list, one per column.

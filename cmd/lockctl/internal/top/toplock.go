@@ -39,7 +39,7 @@ func (m *top) lockLines() []string {
 	} else {
 		var all strings.Builder
 		show.PrintInfo(&all, info)
-		_, rest, _ := strings.Cut(all.String(), "\n") // without the line that has the state
+		_, rest, _ := strings.Cut(all.String(), "\n") // drop the line with the state
 		b.WriteString(m.state(info) + "\n" + rest)
 	}
 	if m.shot.both[info.Name] {

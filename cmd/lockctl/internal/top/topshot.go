@@ -21,7 +21,7 @@ func (s shot) held(info admin.Info) bool {
 	return info.Holder != nil && goesOn(*info.Holder) || slices.ContainsFunc(show.Together(info), goesOn)
 }
 
-// totals are the totals over all locks.
+// totals summarizes all locks.
 type totals struct {
 	locks, held, waiting int
 	waits                time.Time // when the first waiter began to wait; zero without waiters
