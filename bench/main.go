@@ -73,7 +73,7 @@ func run(ctx context.Context) (err error) {
 	return errors.Join(result.Violations(), result.Failed())
 }
 
-// Titles of steps that Side.Only can list.
+// Titles of the steps that Side.Only can list.
 const (
 	stepCycle      = "cycle"
 	stepThroughput = "throughput"

@@ -251,7 +251,7 @@ type relay struct {
 // warmRelay is the number of hand-overs that are made before measuring.
 const warmRelay = 3
 
-// handOver measures hand-overs with the given number of waiters.
+// handOver measures hand-overs while the given number of clients wait.
 func handOver(ctx context.Context, o *opened, name string, waiters int, d time.Duration) (Figures, error) {
 	r := &relay{
 		name: name, waiters: waiters, settle: max(settle, o.Settle), d: d, figures: Figures{},
@@ -382,8 +382,7 @@ func (r *relay) idle() error {
 	return err
 }
 
-// usage returns the CPU time used by procs, in seconds, with a resolution of a few
-// milliseconds.
+// usage returns the CPU time that procs have used, in seconds.
 func usage(procs []*process.Process) (float64, error) {
 	sum := 0.
 	for _, p := range procs {

@@ -144,7 +144,7 @@ func (s *Servers) Stop() {
 	}
 }
 
-// startChild starts this program again, as a server.
+// startChild runs this program again as a server.
 func startChild(c childConfig) (*child, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// maxKeep is the longest period that [natslock.Client.Once] accepts.
+// maxKeep is the longest keep that [natslock.Client.Once] accepts.
 const maxKeep = 365 * 24 * time.Hour
 
 // checkKeep validates --keep and the flags used with it, and makes --keep imply --nonblock.

@@ -36,8 +36,8 @@ type Feed struct {
 	Absent       func(why error) // called if the bucket does not exist or does not respond
 }
 
-// Run follows the locks until ctx is done, and then returns nil. It returns an error if it
-// would be pointless to keep waiting.
+// Run follows the locks until ctx is done, and then returns nil. It returns an error if the
+// first attempt fails, or later if it would be pointless to keep waiting.
 func (f *Feed) Run(ctx context.Context) error {
 	status := f.Session.NC.StatusChanged(nats.RECONNECTING)
 	defer f.Session.NC.RemoveStatusListener(status)

@@ -52,8 +52,8 @@ func (s *Session) Mirror(g *Globals, cfg mirror.Config) *mirror.Mirror {
 	return m
 }
 
-// Follow runs a mirror until ctx is done, and then returns nil. It returns an error if it would
-// be pointless to keep waiting.
+// Follow runs a mirror until ctx is done, and then returns nil. It returns an error if the
+// first attempt fails, or later if it would be pointless to keep waiting.
 func (s *Session) Follow(ctx context.Context, m *mirror.Mirror, pattern string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -41,8 +41,7 @@ func LastEnd(readers []admin.Holder) string {
 	return Expiry(last)
 }
 
-// BreakQuestion returns the question to ask before h is broken. now is set for an immediate
-// break.
+// BreakQuestion returns the question to ask before breaking h, immediately if now is set.
 func BreakQuestion(h Holding, now bool) string {
 	kept, next := "Nobody", "The next one"
 	if h.Mode == admin.Shared {
