@@ -91,8 +91,8 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 // quoting differs between shells and a lock's name must never run as a command.
 var typable = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./,+%-]*$`)
 
-// namesOf applies of to the locks on the server that line refers to, and returns those of the
-// resulting names that can be typed. It returns nil if the server does not respond in time.
+// namesOf applies of to the locks on the server that line refers to, and keeps only names that
+// need no quoting. It returns nil if the server does not respond in time.
 func namesOf(con *console.Console, line string, of func([]admin.Info) []string) []string {
 	var c cli
 	parser, err := newParser(con, &c)

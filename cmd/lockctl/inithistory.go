@@ -38,8 +38,8 @@ func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Co
 		return err
 	}
 	// Start a new timeout, because the user may have taken a long time to answer. On a cluster
-	// the server does not respond until the new stream has elected a leader, which can take 9
-	// s.
+	// the server does not respond until the new stream has elected a leader, which can take
+	// 9 s.
 	ctx, cancel = s.Unrefused(max(g.Timeout, creation))
 	defer cancel()
 	if bucket, err = s.Bucket(g, cfg); err != nil {

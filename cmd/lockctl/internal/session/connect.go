@@ -250,7 +250,7 @@ func attr(a slog.Attr) string {
 	return ""
 }
 
-// Operator identifies the user, rather than the process, that breaks a lock.
+// Operator identifies the user who breaks a lock, rather than the process.
 func Operator() string {
 	name := "somebody"
 	if u, err := user.Current(); err == nil {

@@ -64,7 +64,7 @@ func soonest(a, b time.Time) int {
 	return a.Compare(b)
 }
 
-// endsFirst returns the end of the lease that ends first.
+// endsFirst returns when the first of the leases ends.
 func endsFirst(info admin.Info) (t time.Time) {
 	for _, h := range show.Holdings(info) {
 		if t.IsZero() || !h.Expires.IsZero() && h.Expires.Before(t) {
