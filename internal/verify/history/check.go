@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Violation is a rule that a history breaks.
+// Violation describes how a history breaks a rule.
 type Violation struct {
-	Check int // its number, see the package comment
+	Check int // the number of the rule; see the package comment
 	Lock  string
 	At    time.Duration
 	What  string
@@ -20,18 +20,17 @@ func (v Violation) String() string {
 	return fmt.Sprintf("check %d, %v, %s: %s", v.Check, v.At, v.Lock, v.What)
 }
 
-// Options of a [Check].
+// Options configures a [Check].
 type Options struct {
-	// Least are the minimum counts, by the names of [History.Counts], that a history
-	// must reach to show anything.
+	// Least maps the names of [History.Counts] to the minimum counts without which a history
+	// proves nothing.
 	Least map[string]int
-	// Patience limits the search of check 4 for each stretch of operations. The
-	// default is a minute. A stretch that is undecided by then is a violation.
+	// Patience limits how long check 4 searches each stretch of operations. The default is a
+	// minute. A stretch that is still undecided by then is a violation.
 	Patience time.Duration
 }
 
-// Check judges a history. It must not be called in a bubble: check 4 needs real
-// time.
+// Check judges a history. It must not be called in a bubble, because check 4 needs real time.
 func Check(h *History, o Options) []Violation {
 	x := newIndex(h)
 	found := x.fouls
@@ -81,10 +80,10 @@ func Check(h *History, o Options) []Violation {
 	return found
 }
 
-// Counts reports how much happened: "grants", "reads", "writes", "readers at once",
-// "joins", "queued", "expired" and "superseded". It also counts every outcome, as in
-// "lock ok", and every fault. "expired" counts the holders whose lease ran out by
-// the clock, and "superseded" the uses that a resource refused.
+// Counts reports how much happened: "grants", "reads", "writes", "readers at once", "joins",
+// "queued", "expired" and "superseded". It includes a count for each outcome, such as "lock
+// ok", and for each kind of fault. "expired" counts the holders whose lease ran out by the
+// clock, and "superseded" counts the uses that a resource refused.
 func (h *History) Counts() map[string]int {
 	n := map[string]int{}
 	for what, k := range h.Faults {

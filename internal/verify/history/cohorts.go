@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	// silence is how long a client may be unaware of a place. It trusts a list of the queue
-	// for a second, and a busy machine may add to that.
+	// silence is how long a client may be unaware of a place. A client trusts a list of the
+	// queue for a second, and a busy machine may add to that.
 	silence = 1500 * time.Millisecond
-	// unlisted is how much longer a client without a list uses a lingering lease.
+	// unlisted is how much longer a client without a list may use a lingering lease.
 	unlisted = 4 * time.Second
-	// forgotten is how long a forged end of a place can make a client forget the place.
+	// forgotten is how long a client may ignore a place after a forged notification of its end.
 	forgotten = 20 * time.Second
-	// leaving is the time that a goroutine that gives up may take to return.
+	// leaving is how long a goroutine that gives up may take to return.
 	leaving = time.Second
-	// noted is the delay with which a busy machine may record a call.
+	// noted is how late a busy machine may record a call.
 	noted = time.Second
 )
 
-// tenure is a lease of a cohort: the goroutines of one client that want a lock in one mode,
-// with the same options. Its name is its claim.
+// tenure is a cohort's lease. A cohort consists of the goroutines of one client that want a
+// lock in the same mode with the same options. A tenure is named after its claim.
 type tenure struct {
 	Entry          // the first record
 	holds  []*Hold // in the order in which they were served
@@ -35,8 +35,8 @@ type tenure struct {
 // from returns when the first holder was granted the lock.
 func (t *tenure) from() time.Duration { return t.holds[0].From.At }
 
-// tenures returns the leases of a lock, including a slot, in the order of their records:
-// those of readers, or the others.
+// tenures returns the leases of a lock or slot in the order of their records. It returns only
+// readers' leases if shared is true, and only the others otherwise.
 func (x *index) tenures(lock string, shared bool) (list []*tenure) {
 	byClaim := map[string]*tenure{}
 	keys := []string{lock}
@@ -73,7 +73,7 @@ func (x *index) tenures(lock string, shared bool) (list []*tenure) {
 		}
 		t.direct = len(op.Tickets) == 0
 		for _, ticket := range op.Tickets {
-			if ticket.Ticket != 0 && ticket.Ticket < t.Revision { // it joined a lease, not a place
+			if ticket.Ticket != 0 && ticket.Ticket < t.Revision { // otherwise it joined a lease instead of a place
 				t.place = ticket
 			}
 		}
@@ -81,14 +81,14 @@ func (x *index) tenures(lock string, shared bool) (list []*tenure) {
 	return list
 }
 
-// passed reports whether the lease was granted although a place was ahead of it.
-// [index.order] judges that.
+// passed reports whether the lease was granted ahead of p. [index.order] judges whether it was
+// allowed to be.
 func (t *tenure) passed(p place) bool {
 	return p.first.Revision < t.Revision && (t.place.ID == "" || p.first.Revision < t.place.Ticket)
 }
 
-// opens returns the ids of the holders that began leases. All others were served by a holder
-// that left.
+// opens returns the ids of the holders that began a lease. Every other holder got the lock from
+// the one before it.
 func (x *index) opens(locks ...string) map[string]bool {
 	ids := map[string]bool{}
 	for _, lock := range locks {
@@ -104,7 +104,7 @@ func (x *index) opens(locks ...string) map[string]bool {
 }
 
 // served reports whether the cohort that waited at a place may have been granted the lock
-// before a revision, and so no longer stands there.
+// before a revision, in which case it no longer waits there.
 func served(tenures []*tenure, p place, revision uint64) bool {
 	i, _ := slices.BinarySearchFunc(tenures, p.first.Revision, func(t *tenure, at uint64) int { return cmp.Compare(t.Revision, at) })
 	for _, t := range tenures[i:] {
@@ -118,8 +118,8 @@ func served(tenures []*tenure, p place, revision uint64) bool {
 	return false
 }
 
-// notice returns how long the client of a holder may have been unaware of a foreign place
-// when the holder asked. If anything fails, it is longer for an idle lease.
+// notice returns how long a holder's client may have been unaware of a foreign place when the
+// holder asked. The time is longer if the lease was idle and the history is not calm.
 func (x *index) notice(h *Hold) time.Duration {
 	notice := cmp.Or(x.h.Notice, silence)
 	if x.h.Calm {
@@ -133,11 +133,12 @@ func (x *index) notice(h *Hold) time.Duration {
 	return notice + unlisted
 }
 
-// bound finds goroutines that were served past a foreign place. A cohort serves the first of
-// its goroutines by its own place in the queue. While a foreign place waits, it then serves
-// goroutines that asked before the place could be known, and others for one turn. Every
-// place except the cohort's own is foreign. For readers, only the places and gates of
-// writers count, and the turn ends when a writer queues after the grant.
+// bound finds goroutines that were served ahead of a foreign place. The first goroutine of a
+// cohort is served because of the cohort's own place in the queue. While a foreign place waits,
+// the cohort may then serve goroutines that asked before the place could be known, and others
+// for the length of one turn. Every place except the cohort's own is foreign. For readers, only
+// the places and gates of writers matter, and the turn ends when a writer queues after the
+// grant.
 func (x *index) bound(lock string, locks ...string) (found []Violation) {
 	if x.h.Lossy {
 		return nil
@@ -211,20 +212,22 @@ func own(op *Op, h *Hold) bool {
 	return op.Client == h.Client && op.Shared == h.Shared && op.Cohort == h.Cohort
 }
 
-// inTurn reports whether a cohort granted the lock to h by itself in the turn of its lease.
+// inTurn reports whether a cohort granted the lock to h on its own during the turn of its
+// lease.
 func (x *index) inTurn(t *tenure, before, h *Hold) bool {
 	ends := t.from() + x.h.Turn
 	if x.h.Turn > 0 && h.From.At < ends {
 		return true
 	}
-	// It was served in time, but had to wait for a revision because tokens had run out.
+	// It was served in time, but had to wait for a new revision because the tokens had run out.
 	return h.Token%record.GrantsPerRevision == 0 && before != nil && before.Unlock.At < ends
 }
 
-// exact finds goroutines that were granted a lock ahead of others that had queued when they
-// called. It applies if nothing fails and clients have no turns: then each goroutine that
-// wants a mutex or to write has a place of its own. A goroutine that has not queued yet may
-// be passed: it may find the lock free again and again while others are quicker.
+// exact finds goroutines that were granted a lock ahead of others that had already queued when
+// they called. It applies only if nothing fails and clients have no turns, because then each
+// goroutine that wants a mutex or a write lock has its own place. A goroutine that has not
+// queued yet may be passed: it may repeatedly find the lock free and still lose the race for
+// it.
 func (x *index) exact(lock string) (found []Violation) {
 	if !x.h.Calm || x.h.Turn > 0 {
 		return nil
@@ -277,17 +280,18 @@ func (x *index) exact(lock string) (found []Violation) {
 	return found
 }
 
-// cohort identifies goroutines of a client that are served in the order in which they asked.
+// cohort identifies goroutines of one client that must be served in the order in which they
+// asked.
 type cohort struct {
 	client, options string
 	shared          bool
 	permits         int
-	claim           string // of the lease, if only that is judged
+	claim           string // of the lease, if only that lease is judged
 }
 
-// fifo finds goroutines that were granted a lock while another one of their cohort that had
-// asked before them waited. If anything fails, it compares only the goroutines of one lease:
-// a client may then have several claims, and the answers to some are lost.
+// fifo finds goroutines that were granted a lock while another goroutine of their cohort, which
+// had asked earlier, was still waiting. If anything may fail, it compares only the goroutines
+// of one lease, because a client may then have several claims, some of them unanswered.
 func (x *index) fifo(lock string, ops []*Op) (found []Violation) {
 	cohorts := map[cohort][]*Op{}
 	for _, op := range ops { // in the order of the calls
@@ -314,10 +318,10 @@ func (x *index) fifo(lock string, ops []*Op) (found []Violation) {
 	}
 	for c, ops := range cohorts {
 		together := time.Duration(0)
-		if c.shared || c.permits > 1 { // goroutines that enter together return in any order
+		if c.shared || c.permits > 1 { // goroutines that enter together may return in any order
 			together = ask + x.h.Notice
 		}
-		var last *Op // of the goroutines that asked before, the last one to wait
+		var last *Op // the goroutine that waited longest among those that asked earlier
 		earlier := ops
 		for _, op := range ops {
 			for ; len(earlier) > 0 && earlier[0].Call.At+ask < op.Call.At; earlier = earlier[1:] {
@@ -335,9 +339,9 @@ func (x *index) fifo(lock string, ops []*Op) (found []Violation) {
 	return found
 }
 
-// outOfLine finds acquires that waited, undisturbed, for longer than the TTL and a second
-// while their client had neither a place nor a lease in their mode, so that others could
-// take the lock any number of times.
+// outOfLine finds undisturbed acquires that waited for longer than the TTL and a second while
+// their client had neither a place nor a lease in their mode. Others could have taken the lock
+// any number of times meanwhile.
 func (x *index) outOfLine(lock string, ops []*Op, locks ...string) (found []Violation) {
 	limit := max(x.h.TTL, shortest) + time.Second
 	if x.h.TTL == 0 || x.h.Lossy {
@@ -392,8 +396,8 @@ func (x *index) outOfLine(lock string, ops []*Op, locks ...string) (found []Viol
 	return found
 }
 
-// shown finds records that show holders that their claim never had, and tombstones that do
-// not count all of them.
+// shown finds records that name a holder or count grants that their claim never had, and
+// tombstones that leave out some of the grants.
 func (x *index) shown(lock string) (found []Violation) {
 	holders := map[string][]*Hold{}
 	for _, h := range x.holds[lock] {
@@ -426,14 +430,14 @@ func (x *index) shown(lock string) (found []Violation) {
 	return found
 }
 
-// misled reports whether a client recently got a forged notification of a place.
+// misled reports whether a client recently got a forged notification about a place.
 func (x *index) misled(client string, at time.Duration) bool {
 	list := x.forged[client]
 	i, _ := slices.BinarySearch(list, at-forgotten)
 	return i < len(list) && list[i] <= at
 }
 
-// revisionAt returns the last revision of the stream at a time.
+// revisionAt returns the stream's last revision at a given time.
 func (x *index) revisionAt(at time.Duration) uint64 {
 	i, _ := slices.BinarySearchFunc(x.h.Stream, at, func(e Entry, at time.Duration) int {
 		if e.At <= at {
@@ -448,14 +452,13 @@ func (x *index) revisionAt(at time.Duration) uint64 {
 }
 
 // places returns the places in the queue of a lock, or of slots, that goroutines knew to be
-// theirs, in ticket order. The goroutines of one cohort share a place.
+// theirs, in ticket order. The goroutines of a cohort share a place.
 func (x *index) places(locks ...string) (list []place) {
 	for _, lock := range locks {
 		for _, op := range x.ops[lock] {
 			for i, t := range op.Tickets {
 				key := x.waitKey(lock, t.ID)
-				// If the place ended before it was known, this is not the key's first
-				// record.
+				// If the place ended before it was known, this is not the key's first record.
 				if first, ok := x.before(key, t.Ticket+1); ok && t.Ticket > 0 && first.Revision == t.Ticket {
 					list = append(list, place{op, i, first})
 				}
@@ -466,8 +469,8 @@ func (x *index) places(locks ...string) (list []place) {
 	return list
 }
 
-// became reports whether a place was first in the queue when its cohort was granted the
-// lock, after a revision.
+// became reports whether a place was first in the queue when its cohort was granted the lock
+// after a revision.
 func (x *index) became(p place, revision uint64) bool {
 	return slices.ContainsFunc(x.keys[p.first.Key], func(e Entry) bool {
 		return e.Revision > revision && e.Deleted && e.Status == statusGranted && e.ID == p.first.ID

@@ -9,10 +9,10 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// overlaps finds conflicting holders of one lock whose beliefs overlap. holds are in the
+// overlaps finds conflicting holders of a lock whose beliefs overlap. holds must be in the
 // order of their grants.
 func (x *index) overlaps(holds []*Hold) (found []Violation) {
-	var in []*Hold // not over yet
+	var in []*Hold // those that are not over yet
 	for _, b := range holds {
 		kept := in[:0]
 		for _, a := range in {
@@ -31,9 +31,9 @@ func (x *index) overlaps(holds []*Hold) (found []Violation) {
 	return found
 }
 
-// backed finds holders that believed in a lock for longer than the server was certain to
-// keep its record. It looks at the stream as it was at each confirmation, and when the
-// belief ended.
+// backed finds holders that believed in a lock for longer than the server was certain to keep
+// its record. It judges each confirmation, and the end of the belief, by the stream as it was
+// at that time.
 func (x *index) backed(h *Hold) (found []Violation) {
 	if x.h.Lossy || h.Client == "" {
 		return nil
@@ -65,7 +65,7 @@ func (x *index) backed(h *Hold) (found []Violation) {
 	return found
 }
 
-// alone finds holders whose part was ended by another holder's Unlock.
+// alone finds holders whose lock was released by another holder's Unlock.
 func alone(holds []*Hold) (found []Violation) {
 	for _, h := range holds {
 		if h.Client != "" && h.Left && (h.Unlock.zero() || h.Ended.compare(h.Unlock) < 0) {
@@ -76,8 +76,8 @@ func alone(holds []*Hold) (found []Violation) {
 	return found
 }
 
-// numbered finds a token that does not rest on a record of its claim from before the
-// grant, or that rests on a record that was not acknowledged to the client.
+// numbered finds a token that does not rest on any record that its claim had before the grant,
+// or that rests on a record that was never acknowledged to the client.
 func (x *index) numbered(h *Hold) (found []Violation) {
 	if x.h.Lossy || h.Client == "" || len(x.claims[h.claim()]) == 0 { // [index.backed] judges that
 		return nil
@@ -98,13 +98,12 @@ func (x *index) numbered(h *Hold) (found []Violation) {
 	return found
 }
 
-// joins finds new readers that joined while a gate stood, by the order of the stream's own
-// revisions. Expiries leave no entry, so a gate counts as standing only until its TTL
-// after its last write has passed.
+// joins finds new readers that joined while a gate stood, going by the stream's revisions. An
+// expiry leaves no entry, so a gate is known to stand only until one TTL after its last write.
 func (x *index) joins() (found []Violation) {
 	type standing struct {
 		Entry
-		suspect []Violation // in a lossy stream: joins seen since its last write
+		suspect []Violation // in a lossy stream: joins seen since the gate's last write
 	}
 	gates := map[string]*standing{}
 	known := map[string]bool{}
@@ -125,7 +124,7 @@ func (x *index) joins() (found []Violation) {
 				continue
 			}
 			if x.h.Lossy && e.Renewal > 0 && e.Token < cmp.Or(g.Token, record.Token(g.Revision, 0)) {
-				continue // the join was missed: it came before the gate
+				continue // the join was missed, and came before the gate
 			}
 			v := Violation{Check: 1, Lock: lock, At: e.At, What: fmt.Sprintf(
 				"%s joined at %d behind the gate of %d", e.Key, e.Revision, g.Revision)}
@@ -139,8 +138,8 @@ func (x *index) joins() (found []Violation) {
 	return found
 }
 
-// writersOverReaders finds writers granted the lock while the stream shows the record of
-// an earlier reader as alive: written, not deleted, its TTL not over.
+// writersOverReaders finds writers that were granted the lock while an earlier reader's record
+// was alive according to the stream: written, not deleted, and within its TTL.
 func (x *index) writersOverReaders(lock string) (found []Violation) {
 	l := x.locks[lock]
 	if l == nil {
@@ -168,13 +167,13 @@ func (x *index) writersOverReaders(lock string) (found []Violation) {
 	return found
 }
 
-// tokens finds grants whose token is not above the tokens of all earlier holders that the
-// grant excludes.
+// tokens finds grants whose token is not above the tokens of all earlier holders that conflict
+// with the grant.
 func (x *index) tokens(holds []*Hold) (found []Violation) {
-	var exclusive, all *Hold // with the highest token so far
+	var exclusive, all *Hold // the holders with the highest tokens so far
 	for _, h := range holds {
 		if h.Until < h.From.At {
-			continue // it was over before its holder knew of it
+			continue // it was over before its holder knew about it
 		}
 		above := exclusive
 		if !h.Shared {
@@ -194,8 +193,8 @@ func (x *index) tokens(holds []*Hold) (found []Violation) {
 	return found
 }
 
-// resource finds uses that a resource accepted from a holder after a later holder had used
-// it, and uses refused inside validity.
+// resource finds uses that a resource accepted from a holder after it had accepted one from a
+// later holder, and uses that it refused inside the holder's validity.
 func (x *index) resource(lock string) (found []Violation) {
 	order := map[string]int{} // of grants
 	holds := map[string]*Hold{}
@@ -204,7 +203,7 @@ func (x *index) resource(lock string) (found []Violation) {
 			order[h.ID], holds[h.ID] = i, h
 		}
 	}
-	var exclusive, any *Hold // of the accepted holders, the last in the order of grants
+	var exclusive, any *Hold // the latest accepted holders, in the order of grants
 	for _, op := range x.ops[lock] {
 		h := holds[op.ID]
 		if op.Do != Use || h == nil {

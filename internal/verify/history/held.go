@@ -16,7 +16,7 @@ type Held struct {
 	hold *Hold
 }
 
-// Lock is the client's own handle. Unlock and Extend belong to the Held.
+// Lock returns the client's own handle. Call Unlock and Extend on the Held instead.
 func (h *Held) Lock() *natslock.Lock { return h.lock }
 
 // Unlock releases the lock.
@@ -25,7 +25,7 @@ func (h *Held) Unlock(ctx context.Context) error {
 	h.rec.mu.Lock()
 	h.hold.Unlock = op.Call
 	h.rec.mu.Unlock()
-	err := h.lock.Unlock(ctx) // from here on, ValidUntil is when it ended
+	err := h.lock.Unlock(ctx) // after this, ValidUntil is when the lock ended
 	h.rec.end(op, outcomeOf(err), err)
 	h.rec.mu.Lock()
 	defer h.rec.mu.Unlock()
@@ -35,8 +35,8 @@ func (h *Held) Unlock(ctx context.Context) error {
 	return err
 }
 
-// Drop loses the handle: no goroutine will unlock it. In a bubble the garbage
-// collector cannot end the lock, so Drop does.
+// Drop loses the handle, so no goroutine will unlock it. In a bubble the garbage collector
+// cannot end the lock, so Drop ends it.
 func (h *Held) Drop() { kit.Drop(h.lock) }
 
 // Extend confirms the lock now.
@@ -54,9 +54,9 @@ func (h *Held) op(do Action) *Op {
 	return h.rec.begin(Op{Client: h.hold.Client, Lock: h.hold.Lock, Shared: h.hold.Shared, Do: do, Token: h.hold.Token, ID: h.hold.ID})
 }
 
-// Use has the resource that the lock guards do something, and reports whether it did.
-// The resource refuses a token smaller than the largest one that it has seen from a
-// holder that excludes the caller.
+// Use asks the resource that the lock guards to do something, and reports whether it did. The
+// resource refuses a token smaller than the largest token that it has seen from a holder that
+// conflicts with the caller.
 func (h *Held) Use() bool {
 	op := h.op(Use)
 	r := h.rec

@@ -8,13 +8,13 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Moment is a point in a history. Seq orders moments with the same At.
+// Moment is a point in a history. Seq orders moments with equal At.
 type Moment struct {
 	At  time.Duration `json:"at"`
 	Seq int64         `json:"seq"`
 }
 
-// never is later than everything.
+// never is later than any other time.
 const never = time.Duration(1<<63 - 1)
 
 func (m Moment) zero() bool { return m == Moment{} }
@@ -42,44 +42,43 @@ const (
 // Outcome is the result of an operation.
 type Outcome string
 
-// The outcomes. Pending operations had not returned when the history ended.
+// The outcomes. A Pending operation had not returned when the history ended.
 const (
 	Pending Outcome = ""
 	OK      Outcome = "ok"
-	Refused Outcome = "refused" // by the lock's state, or by the resource
+	Refused Outcome = "refused" // by the lock's state or by the resource
 	GaveUp  Outcome = "gave up" // an acquire whose time ran out
 	Lost    Outcome = "lost"    // an unlock or extension of a lock that had been lost
-	Broken  Outcome = "broken"  // likewise, by a break
+	Broken  Outcome = "broken"  // an unlock or extension of a lock that had been broken
 	Unknown Outcome = "unknown" // no usable answer
 )
 
 // Op is one operation.
 type Op struct {
 	Client string `json:"client"`
-	// Lock is the key of the mutex, or of the reader-writer lock's gate. For a
-	// semaphore it is the key of the slot, or without a grant the prefix that its
-	// slots share.
+	// Lock is the key of the mutex or of the reader-writer lock's gate. For a semaphore it is
+	// the slot's key, or the prefix that all slots share if there was no grant.
 	Lock    string `json:"lock,omitempty"`
 	Shared  bool   `json:"shared,omitempty"`
 	Permits int    `json:"permits,omitempty"` // of the semaphore, as far as the caller knows
-	// Cohort names the options of an acquire that decide which goroutines of the
-	// client may share its lease. With [Alone] it shares none.
+	// Cohort names the acquire's options that decide which goroutines of the client may share
+	// its lease. [Alone] means that none may.
 	Cohort  string  `json:"cohort,omitempty"`
 	Do      Action  `json:"do"`
 	Call    Moment  `json:"call"`
 	Return  Moment  `json:"return"` // zero if pending
 	Outcome Outcome `json:"outcome"`
 	Err     string  `json:"err,omitempty"`
-	// Token is the token of the grant, of the holder that refused, or of the holder
-	// that is unlocked or broken.
+	// Token belongs to the grant, to the holder because of which the operation was refused, or
+	// to the holder that is unlocked or broken.
 	Token uint64 `json:"token,omitempty"`
-	// ID is the holder's id, for operations on a lock that was granted: see [claimOf].
+	// ID is the holder's id, for operations on a lock that was granted. See [claimOf].
 	ID string `json:"id,omitempty"`
-	// Bounded reports that the acquire's context could end.
+	// Bounded reports whether the acquire's context could end.
 	Bounded bool     `json:"bounded,omitempty"`
 	Tickets []Ticket `json:"tickets,omitempty"`
-	// Key and Revision are those of a deletion by hand. For a re-created bucket
-	// Revision is the first sequence.
+	// Key and Revision describe a deletion by hand. For a re-created bucket, Revision is its
+	// first sequence.
 	Key      string `json:"key,omitempty"`
 	Revision uint64 `json:"revision,omitempty"`
 }
@@ -87,7 +86,7 @@ type Op struct {
 // acquires reports whether the operation is an acquire.
 func (o *Op) acquires() bool { return o.Do == Lock || o.Do == Try }
 
-// end returns when the operation was over, never for a pending one.
+// end returns when the operation was over, or never if it is pending.
 func (o *Op) end() time.Duration {
 	if o.Return.zero() {
 		return never
@@ -99,14 +98,14 @@ func (o *Op) end() time.Duration {
 type Ticket struct {
 	ID     string        `json:"id"`
 	Ticket uint64        `json:"ticket"`
-	At     time.Duration `json:"at"` // when its owner learned of it
+	At     time.Duration `json:"at"` // when its owner learned about it
 }
 
-// Alone is the cohort of a goroutine that shares its lease with no other.
+// Alone is the cohort of a goroutine that shares its lease with no other goroutine.
 const Alone = "alone"
 
-// Hold is a lock as its holder believes to have it, from the return of the acquire
-// until the call of Unlock, the loss, or the end of the last validity.
+// Hold is a lock as its holder believes to have it: from the return of the acquire until the
+// call to Unlock, the loss, or the end of the last validity.
 type Hold struct {
 	Client string        `json:"client"`
 	Lock   string        `json:"lock"`
@@ -117,32 +116,32 @@ type Hold struct {
 	Asked  Moment        `json:"asked"` // the acquire's call
 	From   Moment        `json:"from"`
 	Until  time.Duration `json:"until"`
-	// Confirmed are the validity ends that the holder saw.
+	// Confirmed lists the validity ends that the holder saw.
 	Confirmed []Confirmation `json:"confirmed,omitempty"`
-	// Unlock is when Unlock was called, and Unlocked when it had returned. Each is
-	// zero if it did not happen, or was not seen.
+	// Unlock is when Unlock was called, and Unlocked is when it returned. Each is zero if that
+	// did not happen or was not seen.
 	Unlock   Moment `json:"unlock"`
 	Unlocked Moment `json:"unlocked"`
-	// Released reports that Unlock returned nil.
+	// Released reports whether Unlock returned nil.
 	Released bool `json:"released,omitempty"`
-	// Ended is when the lock's context ended, with Cause.
+	// Ended is when the lock's context ended, and Cause is why.
 	Ended Moment `json:"ended"`
 	Cause string `json:"cause,omitempty"`
-	// Left reports that the context ended like that of a lock that was unlocked.
+	// Left reports whether the context ended as it does for a lock that was unlocked.
 	Left bool `json:"left,omitempty"`
-	// Unknown reports that the client did not know the revision of the token. It is
-	// recorded only for a client whose store is wrapped by [Recorder.Over].
+	// Unknown reports whether the client did not know the token's revision. It is recorded only
+	// for a client whose store is wrapped by [Recorder.Over].
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// Confirmation is a validity end seen at a time.
+// Confirmation is a validity end that was seen at some time.
 type Confirmation struct {
 	At    time.Duration `json:"at"`
 	Until time.Duration `json:"until"`
 }
 
-// end returns when the belief ends. An end by the clock comes before everything that
-// was recorded at the same time.
+// end returns when the belief ends. If the clock ends it, that comes before everything recorded
+// at the same time.
 func (h *Hold) end() Moment {
 	if !h.Unlock.zero() && h.Unlock.At <= h.Until {
 		return h.Unlock
@@ -150,18 +149,18 @@ func (h *Hold) end() Moment {
 	return Moment{At: h.Until}
 }
 
-// claimOf returns the id of the claim to which a holder belongs. The first holder of a
-// claim has the claim's id, and the next ones have it with a number appended.
+// claimOf returns the id of a holder's claim. The claim's first holder has that id, and later
+// ones have it with a number appended.
 func claimOf(id string) string {
 	claim, _, _ := strings.Cut(id, ".")
 	return claim
 }
 
-// claim returns the id of the claim to which the holder belongs.
+// claim returns the id of the holder's claim.
 func (h *Hold) claim() string { return claimOf(h.ID) }
 
-// local reports whether the client granted the lock by itself, on a claim that was
-// another holder's before.
+// local reports whether the client granted the lock on its own, under a claim that an earlier
+// holder had made.
 func (h *Hold) local() bool { return h.claim() != h.ID }
 
 // conflicts reports whether the two exclude each other.
@@ -174,18 +173,18 @@ type Entry struct {
 	At       time.Duration `json:"at"`
 	TTL      time.Duration `json:"ttl"`
 	Deleted  bool          `json:"deleted,omitempty"`
-	// Remade reports that the bucket was re-created, with sequences from Revision on.
+	// Remade reports that the bucket was re-created, with sequences starting at Revision.
 	Remade bool `json:"remade,omitempty"`
 
-	// From the value.
+	// The fields below come from the value.
 	ID      string        `json:"id,omitempty"`
-	Owner   string        `json:"owner,omitempty"` // the id of the client
+	Owner   string        `json:"owner,omitempty"` // the client's id
 	Status  int           `json:"status,omitempty"`
 	Renewal uint64        `json:"renewal,omitempty"`
 	Token   uint64        `json:"token,omitempty"`
 	Grants  uint64        `json:"grants,omitempty"`
 	Shared  bool          `json:"shared,omitempty"`
-	Since   time.Duration `json:"since,omitempty"` // of the attempt, rounded down to milliseconds
+	Since   time.Duration `json:"since,omitempty"` // when the attempt began, rounded down to milliseconds
 }
 
 // ends returns when the server may remove the record.
@@ -196,17 +195,17 @@ func (e Entry) ends() time.Duration {
 	return e.At + e.TTL
 }
 
-// Disturbance is a time in which a client could not work as it should: a cut link, or,
-// if it takes no time, an injected fault.
+// Disturbance is a period in which a client could not work as it should. A cut link lasts for
+// some time, whereas an injected fault takes none.
 type Disturbance struct {
-	Client string        `json:"client"` // "": all clients
+	Client string        `json:"client"` // "" for all clients
 	What   string        `json:"what"`
 	From   time.Duration `json:"from"`
 	Until  time.Duration `json:"until"`
 }
 
-// PlaceForged is the [Disturbance] of a client that got a forged notification of a
-// place in a queue.
+// PlaceForged is the [Disturbance] of a client that got a forged notification about a place in
+// a queue.
 const PlaceForged = "place forged"
 
 // History is a record of operations, beliefs and changes to the stream.
@@ -215,33 +214,32 @@ type History struct {
 	Repeat string        `json:"repeat,omitempty"`
 	Began  time.Time     `json:"began"`
 	Ended  time.Duration `json:"ended"`
-	// TTL is the longest TTL of a lease that is renewed.
+	// TTL is the longest TTL of any renewed lease.
 	TTL   time.Duration `json:"ttl,omitempty"`
 	Ops   []*Op         `json:"ops"`
 	Holds []*Hold       `json:"holds"`
-	// Stream is in revision order. Tapped reports that it was recorded.
+	// Stream is in revision order. Tapped reports whether it was recorded.
 	Stream []Entry `json:"stream,omitempty"`
-	// Turn is the time after its grant in which a cohort may serve goroutines that
-	// came after a foreign place was known. 0 means none: clients serve in the exact
-	// order.
+	// Turn is how long after its grant a cohort may serve goroutines that came after a foreign
+	// place was known. If it is zero, clients serve goroutines in the exact order.
 	Turn time.Duration `json:"turn,omitempty"`
-	// Notice is the longest time for which a client is unaware of a foreign place. The
+	// Notice is the longest time for which a client may be unaware of a foreign place. The
 	// default is [silence].
 	Notice time.Duration `json:"notice,omitempty"`
 	// Calm reports that nothing fails.
 	Calm   bool `json:"calm,omitempty"`
 	Tapped bool `json:"tapped,omitempty"`
-	// Lossy reports that entries of the stream may be missing, for example because a
-	// leader steps down between storing a write and sending the notification. A record
-	// then counts as alive at a time only if the stream has entries of its key before
-	// and after it.
+	// Lossy reports that entries of the stream may be missing, for example because a leader
+	// steps down between storing a write and sending the notification. A record is then known
+	// to be alive at some time only if the stream has entries for its key both before and after
+	// that time.
 	Lossy        bool           `json:"lossy,omitempty"`
 	Disturbances []Disturbance  `json:"disturbances,omitempty"`
-	Faults       map[string]int `json:"faults,omitempty"` // injected, by kind
+	Faults       map[string]int `json:"faults,omitempty"` // the number of injected faults of each kind
 	Left         []string       `json:"left,omitempty"`   // records and the like that should have been removed by the end
 }
 
-// gateKey is the key that names a lock.
+// gateKey returns the key that names a lock.
 func gateKey(kind admin.Kind, name string) string {
 	switch kind {
 	case admin.KindRW:
@@ -252,9 +250,9 @@ func gateKey(kind admin.Kind, name string) string {
 	return "lock." + name
 }
 
-// lockOf returns the lock to which a key belongs, and the role of the key. The role is
-// "lock" or "rw" for the holder, "sem" for a slot, and "read" for a reader. It is
-// "wait", "rwait" or "swait" for a place in a queue. A slot is a lock of its own.
+// lockOf returns the lock to which a key belongs, and the key's role. The role is "lock" or
+// "rw" for the holder, "sem" for a slot, "read" for a reader, and "wait", "rwait" or "swait"
+// for a place in a queue. A slot is a lock of its own.
 func lockOf(key string) (lock, role string) {
 	role, rest, _ := strings.Cut(key, ".")
 	switch role {

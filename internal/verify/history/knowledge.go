@@ -8,13 +8,12 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// mostKnown limits the revisions kept for each key: a token rests on a recent
-// revision. Only the token of a writer rests on an older one, by as many revisions as
-// its gate is renewed while it drains.
+// mostKnown limits the revisions kept per key. A token rests on a recent revision, except that
+// a writer's token falls behind by one revision for each renewal of its gate during the drain.
 const mostKnown = 512
 
-// knowledge holds the revisions known to a client: those of its acknowledged writes,
-// and those that it has read. Under the recorder's mutex.
+// knowledge holds the revisions that a client knows from its acknowledged writes and from its
+// reads. The recorder's mutex guards it.
 type knowledge struct {
 	revisions map[string][]uint64 // by key
 }
@@ -35,8 +34,8 @@ func (k *knowledge) learn(key string, revision uint64) {
 	k.revisions[key] = list
 }
 
-// Over wraps a client's store and records the revisions that the client learns. It
-// must wrap the faults, which lose answers.
+// Over wraps a client's store and records the revisions that the client learns. It must wrap
+// the store that injects faults, because faults lose answers.
 func (r *Recorder) Over(client string, kv kvstore.KV) kvstore.KV {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,35 +12,35 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// The model of one lock has its holders, the claim whose gate stands, and the highest
-// tokens. A claim puts up a gate and takes it away. Its holders enter and leave between
-// the two, one after the other. A writer of a reader-writer lock claims the gate and
-// enters later. Meanwhile no reader joins, except by sharing the lease of a reader that is
-// in.
+// The model of a lock consists of its holders, the claim whose gate stands, and the highest
+// tokens so far. A claim puts up a gate and takes it down again, and in between its holders
+// enter and leave one after another. A writer of a reader-writer lock claims the gate before it
+// enters. While the gate stands, a reader can join only by sharing the lease of a reader that
+// is already in.
 //
-// A belief may end by the clock, or with an Unlock that was not confirmed. Its end is then
-// an operation of its own. The lock may become free at any time between the end of the
-// belief and the end of the record.
+// A belief may end by the clock, or with an Unlock that was not confirmed. Its end is then a
+// separate operation, and the lock may become free at any time between the end of the belief
+// and the end of the record.
 //
-// An acquire without a grant may or may not have taken effect. No client believes in it,
-// so it changes nothing in the model. A refusal may name the record of such an acquire,
-// and then the stream must have that record.
+// An acquire without a grant may or may not have taken effect. Because no client believes in
+// it, it changes nothing in the model. A refusal may still name the record of such an acquire,
+// and then the stream must contain that record.
 
-// state is comparable, as porcupine requires.
+// state is comparable because porcupine requires it.
 type state struct {
-	gate      uint64 // the first token of the claim; 0 if none
+	gate      uint64 // the claim's first token; 0 if none
 	writer    uint64 // 0 if none
 	readers   string // tokens in order, eight bytes each
-	exclusive uint64 // highest token of a writer
-	any       uint64 // highest token
+	exclusive uint64 // the highest token of any writer
+	any       uint64 // the highest token
 }
 
 // step is the effect of an operation on the model.
 type step struct {
-	do     string // "claim", "take", "leave", "free", "refused"
+	do     string // "claim", "take", "leave", "free" or "refused"
 	shared bool
 	token  uint64
-	gate   uint64 // of the token's claim
+	gate   uint64 // the gate of the token's claim
 	label  string
 }
 
@@ -116,7 +116,7 @@ func without(readers string, token uint64) (string, bool) {
 	return pack(slices.Delete(list, i, i+1)), true
 }
 
-// model returns the lease model that starts in a state.
+// model returns the lease model, starting in state from.
 func model(from state) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return from },
@@ -136,8 +136,8 @@ func model(from state) porcupine.Model {
 	}
 }
 
-// span is an operation of the model with the times that bound it. At equal times, the
-// class of the edges orders them: ends by the clock come first, ends of records last.
+// span is an operation of the model with the times that bound it. Edges at equal times are
+// ordered by class: ends by the clock come first, and ends of records come last.
 type span struct {
 	step
 	client   string
@@ -156,12 +156,12 @@ func (e edge) compare(o edge) int {
 	return cmp.Or(cmp.Compare(e.at, o.at), cmp.Compare(e.class, o.class), cmp.Compare(e.seq, o.seq))
 }
 
-// late is how long after its TTL a record may still keep others out. It becomes overdue
-// only after the slack, and clients find that out late because reads sometimes fail.
+// late is how long after its TTL a record may still keep others out. It becomes overdue only
+// after the slack, and clients may notice that late because reads sometimes fail.
 const late = time.Second
 
-// linear checks the operations on one lock against the model. It divides them into
-// stretches, between moments at which no operation was in progress and no holder was in.
+// linear checks the operations on a lock against the model. It splits them into stretches at
+// the moments when no operation was in progress and the lock had no holder.
 func (x *index) linear(lock string, o Options) (found []Violation) {
 	if slices.ContainsFunc(x.holds[lock], func(h *Hold) bool { return h.Client == "" }) {
 		return nil // only the grants were recorded
@@ -173,7 +173,7 @@ func (x *index) linear(lock string, o Options) (found []Violation) {
 			clients[s.client] = len(clients)
 		}
 	}
-	// Ranks instead of times, because porcupine's intervals are closed.
+	// Ranks replace times because porcupine's intervals are closed.
 	type end struct {
 		edge
 		span    int
@@ -259,12 +259,12 @@ func (x *index) readersRecord(lock string, op *Op) bool {
 	return false
 }
 
-// spans returns the operations of the model.
+// spans returns the operations on a lock in terms of the model.
 func (x *index) spans(lock string) (list []span, found []Violation) {
 	gates := x.gates(lock)
 	frees := map[uint64]span{} // the end of each gate
 	known := map[uint64]bool{} // tokens in the model
-	last := map[string]*Hold{} // of each claim, the holder that left last
+	last := map[string]*Hold{} // the holder of each claim that left last
 	for _, h := range x.holds[lock] {
 		if before := last[h.claim()]; before == nil || recorded(before.Unlocked).compare(recorded(h.Unlocked)) < 0 {
 			last[h.claim()] = h
@@ -273,7 +273,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 	for _, h := range x.holds[lock] {
 		ex, victim := x.victim[h.claim()]
 		if victim && ex.at <= h.From.At {
-			continue // its record was removed before the client knew of it
+			continue // its record was removed before the client knew about it
 		}
 		known[h.Token] = true
 		gate := h.Token
@@ -283,7 +283,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 		if gate == h.Token && !h.Shared {
 			from := recorded(h.Asked)
 			if records := x.claims[h.claim()]; len(records) > 0 && records[0].At < h.Asked.At {
-				from = edge{at: records[0].At, class: -1} // another goroutine of its cohort had asked for it
+				from = edge{at: records[0].At, class: -1} // another goroutine of its cohort had asked earlier
 			}
 			list = append(list, span{step{"claim", false, h.Token, gate, "claims"}, h.Client, from, recorded(h.From)})
 		}
@@ -302,15 +302,15 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 			}
 			leave.to = edge{at: max(x.gone(h), belief.At), class: 1}
 		}
-		if leave.from.compare(recorded(h.From)) <= 0 { // it was over when it began
+		if leave.from.compare(recorded(h.From)) <= 0 { // it was over before it began
 			leave.from = recorded(h.From)
 			leave.to = edge{at: max(leave.to.at, leave.from.at), class: 1}
 		}
 		gone := edge{at: x.gone(h), class: 1}
 		stays := !out && x.h.Tapped && !x.h.Lossy && leave.to.compare(gone) < 0
 		if h.Shared {
-			// The client may keep its last reader's lease idle. Until the record is
-			// removed, the lease keeps others out.
+			// The client may keep its last reader's lease idle. Until the record is removed,
+			// the lease keeps others out.
 			if stays && last[h.claim()] == h {
 				leave.to = gone
 			}
@@ -320,7 +320,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 		list = append(list, leave)
 		free := leave
 		free.do, free.label = "free", "frees"
-		if stays { // waiters in the cohort may be granted the lock, and give it up
+		if stays { // waiters in the cohort may be granted the lock and give it up again
 			free.to = gone
 		}
 		if before, ok := frees[gate]; !ok || before.from.compare(free.from) < 0 {
@@ -336,7 +336,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 		switch {
 		case op.Outcome != Refused || op.Token == 0 || !op.acquires() || x.h.Lossy:
 		case !known[op.Token] && x.otherAttempt(lock, op.Token, gate, frees[gate]):
-		case x.readersRecord(lock, op): // the record refuses others even while it lingers without a holder
+		case x.readersRecord(lock, op): // a record keeps others out even while it lingers without a holder
 		case known[op.Token] || frees[gate].do != "":
 			gate = cmp.Or(gate, op.Token)
 			list = append(list, span{step{"refused", op.Shared, op.Token, gate, "is refused by"}, op.Client, recorded(op.Call), recorded(op.Return)})
@@ -344,15 +344,15 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 			found = append(found, Violation{Check: 4, Lock: lock, At: op.Call.At, What: fmt.Sprintf(
 				"%s was refused by a holder with token %d, who never was", op.Client, op.Token)})
 		}
-		// Otherwise the refusal names an attempt that was not granted, or a victim.
+		// Otherwise the refusal names a victim, or an attempt that was not granted.
 	}
 	return list, found
 }
 
-// otherAttempt reports whether a token belongs to another attempt of a granted claim: to a
-// later one, which arrived after the claim had been released, or to an earlier one, which
-// was never answered and whose record had been removed by then. The record of such an
-// attempt keeps others out, and a break names it.
+// otherAttempt reports whether a token belongs to another attempt of a granted claim. A later
+// attempt arrived after the claim had been released. An earlier one was never answered, and its
+// record had been removed by the time of the grant. Such an attempt's record keeps others out,
+// and a break names it.
 func (x *index) otherAttempt(lock string, token, granted uint64, freed span) bool {
 	for _, e := range x.keys[lock] {
 		if !e.Deleted && e.Token == 0 && record.TokenOrTicket(e.Key, e.Revision) == token {
@@ -362,15 +362,14 @@ func (x *index) otherAttempt(lock string, token, granted uint64, freed span) boo
 	return false
 }
 
-// gates holds the claims of one lock.
+// gates holds the claims of a lock.
 type gates struct {
 	of     map[string]uint64 // the first token that each claim granted
 	claims map[uint64]string // the claim of each token
 }
 
-// gates finds the claims of a lock and their tokens. A renewal has the token of the holder
-// that was in when it was written. A record without a token may be an attempt that arrived
-// late.
+// gates finds a lock's claims and their tokens. A renewal carries the token of the holder at
+// the time of the write. A record without a token may come from an attempt that arrived late.
 func (x *index) gates(lock string) gates {
 	g := gates{map[string]uint64{}, map[uint64]string{}}
 	for _, e := range x.keys[lock] {
@@ -391,7 +390,7 @@ func (x *index) gates(lock string) gates {
 	return g
 }
 
-// gone returns when the record of a holder had certainly been removed.
+// gone returns the time by which a holder's record had certainly been removed.
 func (x *index) gone(h *Hold) time.Duration {
 	if !x.h.Tapped || x.h.Lossy {
 		return x.h.Ended

@@ -10,15 +10,15 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// memoryTap records the changes to a bucket in memory. It watches through a store that no
-// client uses, which gets each applied write, in order.
+// memoryTap records the changes to an in-memory bucket. It watches through a store that no
+// client uses and that receives every applied write in order.
 type memoryTap struct {
 	store kvstore.KV
 	mu    sync.Mutex
 	got   []Entry
 }
 
-// TapMemory records the changes to a bucket in memory from now on.
+// TapMemory records the changes to an in-memory bucket from now on.
 func (r *Recorder) TapMemory(t testing.TB, m *kvstore.Memory) {
 	t.Helper()
 	p := &memoryTap{store: m.Open()}
@@ -41,8 +41,8 @@ func (r *Recorder) TapMemory(t testing.TB, m *kvstore.Memory) {
 	r.taps = append(r.taps, p)
 }
 
-// all returns the changes so far. It first waits for the answer to a write of its own,
-// which arrives after the notifications of all earlier changes.
+// all returns the changes so far. It first waits for the answer to a write of its own, which
+// arrives after the notifications of all earlier changes.
 func (p *memoryTap) all() []Entry {
 	there := make(chan struct{})
 	_, err := p.store.Send(kvstore.Write{Key: "tap", Expect: kvstore.NoRevision, TTL: time.Second}, func(kvstore.Answer) { close(there) })

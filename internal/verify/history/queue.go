@@ -10,32 +10,32 @@ import (
 )
 
 const (
-	// bypass is how long a client that has seen an empty queue may still pass the
-	// waiters in it.
+	// bypass is how long a client that has seen an empty queue may still pass waiters that
+	// queue afterwards.
 	bypass = 100 * time.Millisecond
-	// idle is how long a lock has to be free before it may be taken out of turn: as long
-	// as a tombstone lives.
+	// idle is how long a lock has to be free before a waiter may take it out of turn. It equals
+	// the lifetime of a tombstone.
 	idle = time.Second
 )
 
-// shortest is the shortest TTL that check 6 assumes. A waiter whose notification was
-// lost reads the records that it waits for every 2.5 to 3.5 s. It may claim a lock that
-// an earlier waiter does not take once that has been idle for more than a second.
+// shortest is the shortest TTL that check 6 assumes. A waiter that missed a notification
+// rereads the records that it waits for every 2.5 to 3.5 s. It may claim a lock that an earlier
+// waiter leaves idle for more than a second.
 const shortest = 5 * time.Second
 
 // place is a waiter's place in a queue.
 type place struct {
 	op     *Op
 	number int   // the index of its ticket
-	first  Entry // its record; the revision is the ticket
+	first  Entry // its first record, whose revision is the ticket
 }
 
-// order finds grants that passed a waiter that had waited longer. A grant to a writer,
-// or of a mutex, must pass no waiter, and a grant to a reader no writer. order excuses a
-// claim of a lock that was idle, or whose holder's lease had run out. A claim may pass a
-// waiter that had left or was dying without another renewal, and one that had queued for
-// less than the bypass when the attempt was sent. [index.bound] judges the grants that a
-// client makes by itself.
+// order finds grants that passed a waiter that had waited longer. A grant of a mutex, or to a
+// writer, must pass no waiter, and a grant to a reader must pass no writer. order excuses a
+// claim of a lock that was idle or whose holder's lease had run out. A claim may pass a waiter
+// that had left, that was dying without another renewal, or that had queued for less than the
+// bypass when the attempt was sent. [index.bound] judges the grants that a client makes on its
+// own.
 func (x *index) order(lock string) (found []Violation) {
 	l := x.locks[lock]
 	if l == nil {
@@ -131,19 +131,19 @@ func (x *index) inGame(p place, granted Entry) bool {
 	switch {
 	case x.became(p, granted.Revision):
 		return true
-	case granted.At < first.Since+first.TTL-margin: // its first validity
+	case granted.At < first.Since+first.TTL-margin: // still in its first validity
 		return true
 	}
 	return slices.ContainsFunc(events, renewed)
 }
 
-// interval is a time in which waiters are not required to get in.
+// interval is a period in which waiters need not get in.
 type interval struct {
 	from, until time.Duration
 	id, owner   string
 }
 
-// busy returns the times at which records under the keys were alive, in order.
+// busy returns the periods in which records under the keys were alive, in order.
 func (x *index) busy(keys ...string) (list []interval) {
 	for _, key := range keys {
 		events := x.keys[key]
@@ -168,22 +168,23 @@ func (x *index) busy(keys ...string) (list []interval) {
 // patience is how long a client may wait for the answer to a lost request.
 const patience = 2 * time.Second
 
-// unanswered lists the disturbances after which a client waits for an answer in vain.
+// unanswered lists the disturbances that leave a client waiting for an answer that never
+// arrives.
 var unanswered = map[string]bool{"dropped": true, "answer lost": true, "read failed": true}
 
-// interval returns the time in which a client could not work as it should.
+// interval returns the period in which a client could not work as it should.
 func (d Disturbance) interval() interval {
 	until := d.Until
 	switch {
 	case until > d.From:
-		until += time.Second // to connect again
+		until += time.Second // the time to reconnect
 	case unanswered[d.What]:
 		until += patience
 	}
 	return interval{from: d.From, until: until}
 }
 
-// disturbed returns the times at which a client could not work as it should.
+// disturbed returns the periods in which a client could not work as it should.
 func (x *index) disturbed(client string) (list []interval) {
 	for _, d := range x.h.Disturbances {
 		if d.Client == "" || d.Client == client {
@@ -193,8 +194,8 @@ func (x *index) disturbed(client string) (list []interval) {
 	return list
 }
 
-// waits finds acquires that waited for longer than the TTL and a second, although by the
-// stream the lock was free for them and nothing disturbed their client.
+// waits finds acquires that waited for longer than the TTL and a second although the stream
+// shows that the lock was free for them and nothing disturbed their client.
 func (x *index) waits() (found []Violation) {
 	limit := max(x.h.TTL, shortest) + time.Second
 	if x.h.TTL == 0 || x.h.Lossy {
@@ -220,8 +221,8 @@ func (x *index) waits() (found []Violation) {
 			}
 			var in []interval
 			add := func(list []interval) {
-				// No interval of interest is longer than an hour: leases and outages are
-				// far shorter.
+				// No interval of interest is longer than an hour, because leases and outages
+				// are far shorter.
 				i, _ := slices.BinarySearchFunc(list, from-time.Hour, func(v interval, at time.Duration) int { return cmp.Compare(v.from, at) })
 				for _, v := range list[i:] {
 					if v.from > until {

@@ -16,8 +16,8 @@ import (
 	"github.com/natslock/locks/semaphore"
 )
 
-// Recorder records a [History]. It is safe for concurrent use, but only inside
-// one bubble or only outside.
+// Recorder records a [History]. It is safe for concurrent use, but only entirely inside one
+// bubble or entirely outside any.
 type Recorder struct {
 	began time.Time
 	taps  []tap
@@ -25,7 +25,7 @@ type Recorder struct {
 	mu       sync.Mutex // never held across I/O
 	h        History
 	seq      int64
-	open     map[*Held]struct{}    // not unlocked yet
+	open     map[*Held]struct{}    // those not unlocked yet
 	accepted map[string]acceptance // by resource
 	known    map[string]*knowledge // by client; see [Recorder.Over]
 }
@@ -41,32 +41,31 @@ func NewRecorder() *Recorder {
 	return r
 }
 
-// Lossy declares that notifications may get lost on the way to the tap.
+// Lossy declares that notifications may be lost on their way to the tap.
 func (r *Recorder) Lossy() { r.h.Lossy = true }
 
-// TTL sets the longest TTL of a lease that is renewed.
+// TTL sets the longest TTL of any renewed lease.
 func (r *Recorder) TTL(d time.Duration) { r.h.TTL = d }
 
-// Turn configures a history in fake time: the length of the clients' turns, the
-// longest time for which a client is unaware of a foreign place, and whether
-// nothing fails (calm).
+// Turn configures a history in fake time: how long a client's turn is, how long a client may be
+// unaware of a foreign place, and whether nothing fails (calm).
 func (r *Recorder) Turn(turn, notice time.Duration, calm bool) {
 	r.h.Turn, r.h.Notice, r.h.Calm = turn, notice, calm
 }
 
-// Repeat sets the command that produces such a history again. The result may
-// differ, since the order of goroutines is not repeated.
+// Repeat sets the command that produces such a history again. The result may differ because
+// goroutines are not scheduled in the same order.
 func (r *Recorder) Repeat(command string) { r.h.Repeat = command }
 
 func (r *Recorder) at(t time.Time) time.Duration { return t.Sub(r.began) }
 
-// now returns the next moment. Under mu.
+// now returns the next moment. The caller holds mu.
 func (r *Recorder) now() Moment {
 	r.seq++
 	return Moment{At: time.Since(r.began), Seq: r.seq}
 }
 
-// begin records the call of an operation.
+// begin records an operation's call.
 func (r *Recorder) begin(op Op) *Op {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +74,7 @@ func (r *Recorder) begin(op Op) *Op {
 	return &op
 }
 
-// end records the return of an operation.
+// end records an operation's return.
 func (r *Recorder) end(op *Op, out Outcome, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +84,7 @@ func (r *Recorder) end(op *Op, out Outcome, err error) {
 	}
 }
 
-// opKey is the context key of an acquire's operation.
+// opKey is the context key for an acquire's operation.
 type opKey struct{}
 
 // pending is an acquire in progress, and the resulting lock.
@@ -94,8 +93,8 @@ type pending struct {
 	held *Held
 }
 
-// Option lets the recorder see tickets and renewals. Every wrapped client needs
-// it. It takes the place of an observer.
+// Option lets the recorder see tickets and renewals. Every wrapped client needs it. It replaces
+// any other observer.
 func (r *Recorder) Option() natslock.Option {
 	return admin.WithObserver(func(ctx context.Context, ev admin.Event) {
 		p, ok := ctx.Value(opKey{}).(*pending)
@@ -115,7 +114,7 @@ func (r *Recorder) Option() natslock.Option {
 	})
 }
 
-// confirmed records the validity end that the holder sees. Under mu.
+// confirmed records the validity end that the holder sees. The caller holds mu.
 func (r *Recorder) confirmed(h *Held) {
 	c := Confirmation{At: time.Since(r.began), Until: r.at(kit.ValidUntil(h.lock))}
 	if c.Until > c.At {
@@ -125,14 +124,14 @@ func (r *Recorder) confirmed(h *Held) {
 
 // Client is a client whose operations are recorded.
 type Client struct {
-	// Name tells clients apart.
+	// Name distinguishes clients.
 	Name string
 	rec  *Recorder
 	c    *natslock.Client
 	rw   *rwlock.RWLock
 }
 
-// Client wraps a client, which must have been made with [Recorder.Option].
+// Client wraps a client, which must have been created with [Recorder.Option].
 func (r *Recorder) Client(name string, c *natslock.Client) *Client {
 	return &Client{Name: name, rec: r, c: c, rw: rwlock.New(c)}
 }
@@ -143,10 +142,10 @@ type Want struct {
 	Name string
 	Mode admin.Mode
 	Try  bool // do not wait
-	// Permits is the number of permits of a semaphore.
+	// Permits is the semaphore's number of permits.
 	Permits int
-	// Cohort names the options that decide which goroutines of the client may
-	// share a lease, as in [Op].
+	// Cohort names the options that decide which of the client's goroutines may share a lease,
+	// as in [Op].
 	Cohort string
 }
 
@@ -195,7 +194,7 @@ func (c *Client) permit(w Want) func(context.Context, string, ...natslock.LockOp
 	return s.Acquire
 }
 
-// outcomeOf maps the errors of the library to outcomes.
+// outcomeOf maps the library's errors to outcomes.
 func outcomeOf(err error) Outcome {
 	for _, m := range []struct {
 		err error
@@ -242,8 +241,8 @@ func (r *Recorder) granted(c *Client, p *pending, l *natslock.Lock) *Held {
 	return h
 }
 
-// Granted records the grant of a lock that was not acquired through the recorder.
-// It must be called right after the acquire has returned.
+// Granted records the grant of a lock that was not acquired through the recorder. It must be
+// called right after the acquire returns.
 func (r *Recorder) Granted(kind admin.Kind, mode admin.Mode, l *natslock.Lock) {
 	op := r.begin(Op{Lock: gateKey(kind, l.Name()), Shared: mode == admin.Shared, Do: Lock, Bounded: true})
 	r.granted(nil, &pending{op: op}, l)
@@ -264,7 +263,7 @@ func (c *Client) Break(ctx context.Context, kind admin.Kind, name string, h admi
 	return err
 }
 
-// ByHand records that do deletes the record under key by hand. do returns the
+// ByHand runs do, and records that it deleted the record under key by hand. do returns the
 // tombstone's revision.
 func (r *Recorder) ByHand(key string, do func() (uint64, error)) error {
 	lock, _ := lockOf(key)
@@ -277,8 +276,8 @@ func (r *Recorder) ByHand(key string, do func() (uint64, error)) error {
 	return err
 }
 
-// Remade records that do deletes the bucket and re-creates it. do returns the first
-// sequence of the new bucket.
+// Remade runs do, and records that it deleted and re-created the bucket. do returns the new
+// bucket's first sequence.
 func (r *Recorder) Remade(do func() (first uint64, err error)) error {
 	op := r.begin(Op{Client: "by hand", Do: Remake})
 	first, err := do()
@@ -290,7 +289,7 @@ func (r *Recorder) Remade(do func() (first uint64, err error)) error {
 	return err
 }
 
-// Fault records an injected fault that happens to a client now.
+// Fault records that a fault is injected into a client now.
 func (r *Recorder) Fault(client, what string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -310,7 +309,7 @@ func (r *Recorder) Outage(client, what string) (over func()) {
 	}
 }
 
-// Count adds to the count of faults injected by other means.
+// Count adds to the number of faults injected by other means.
 func (r *Recorder) Count(what string, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -324,8 +323,8 @@ func (r *Recorder) Left(what ...string) {
 	r.h.Left = append(r.h.Left, what...)
 }
 
-// History returns the history so far. A holder that still has a lock believes in
-// it until the end of its validity as known now.
+// History returns the history so far. A holder that still has a lock is taken to believe in it
+// until the end of its validity as known now.
 func (r *Recorder) History() *History {
 	stream, tapped := r.stream()
 	r.mu.Lock()
@@ -350,7 +349,7 @@ func (r *Recorder) History() *History {
 	return &h
 }
 
-// copies returns copies that an operation still in progress does not change.
+// copies returns copies that operations in progress cannot change.
 func copies[T any](list []*T) []*T {
 	out := make([]*T, len(list))
 	for i, p := range list {

@@ -12,19 +12,19 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 )
 
-// Replica is a replica of a bucket that stops following when a test says so. It is a
-// bucket of its own, to which its clients' writes go as well.
+// Replica is a replica of a bucket that stops following when a test tells it to. It is
+// implemented as a separate bucket that receives its clients' writes as well.
 type Replica struct {
 	t     testing.TB
 	store *kvstore.Store
 
 	mu     sync.Mutex
 	behind bool
-	last   uint64 // the revision it contains, once it is behind
+	last   uint64 // the revision that it contains, once it is behind
 }
 
-// NewReplica creates a replica of the bucket that nc reaches, which must have no
-// records yet.
+// NewReplica creates a replica of the bucket that nc reaches, which must not have any records
+// yet.
 func NewReplica(t testing.TB, nc *nats.Conn) *Replica {
 	t.Helper()
 	kit.OpenStore(t, nc) // the bucket has to exist
@@ -43,11 +43,11 @@ func NewReplica(t testing.TB, nc *nats.Conn) *Replica {
 	return &Replica{t: t, store: store}
 }
 
-// Over returns the store of a client whose reads the replica answers. Writes and
-// requests to the leader go to kv, which has to be the bucket.
+// Over returns a store for a client whose reads the replica answers. Writes and requests to the
+// leader go to kv, which has to be the bucket.
 func (r *Replica) Over(kv kvstore.KV) kvstore.KV { return &replicated{kv, r} }
 
-// Lag stops the replica from following. It answers the reads that its state can
+// Lag stops the replica from following. From then on it answers the reads that its state can
 // answer.
 func (r *Replica) Lag() {
 	r.t.Helper()

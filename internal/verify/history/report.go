@@ -13,12 +13,12 @@ import (
 	"testing"
 )
 
-// mostShown limits the violations that a failing test prints.
+// mostShown limits the number of violations that a failing test prints.
 const mostShown = 12
 
-// Verify checks a history, and fails the test if it breaks a rule. It then writes the
-// history to disk, with a picture of what check 4 found, and prints what happened around
-// the first violation. Verify returns the violations. It must not be called in a bubble.
+// Verify checks a history, fails the test if the history breaks a rule, and returns the
+// violations. On failure it writes the history to disk, with a picture of what check 4 found,
+// and prints what happened around the first violation. It must not be called in a bubble.
 func Verify(t testing.TB, h *History, o Options) []Violation {
 	t.Helper()
 	found := Check(h, o)
@@ -55,7 +55,7 @@ const shownBefore, shownAfter = 40, 10
 
 var longID = regexp.MustCompile(`[A-Z2-7]{26}`)
 
-// excerpt returns what happened to the lock of a violation around it, one event a line.
+// excerpt returns what happened to a lock around a violation, one event per line.
 func excerpt(h *History, v Violation) string {
 	type event struct {
 		at        Moment
@@ -110,8 +110,8 @@ func excerpt(h *History, v Violation) string {
 	return b.String()
 }
 
-// Check checks what has happened so far, and fails the test as [Verify] does. It
-// may be called in a bubble if only grants were recorded.
+// Check checks what has happened so far, and fails the test as [Verify] does. It may be called
+// in a bubble if only grants were recorded.
 func (r *Recorder) Check(t testing.TB) {
 	t.Helper()
 	Verify(t, r.History(), Options{})
@@ -155,7 +155,7 @@ func write(name string, h *History, found []Violation) (files []string, err erro
 	return files, nil
 }
 
-// plain replaces characters that a file name should not have.
+// plain replaces characters that do not belong in a file name.
 func plain(r rune) rune {
 	if r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
 		return r

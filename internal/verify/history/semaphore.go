@@ -12,11 +12,11 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// slotKey returns the key of slot n of the semaphore with the [gateKey] gate.
+// slotKey returns the key of slot n, given the semaphore's [gateKey].
 func slotKey(gate string, n int) string { return gate + "." + strconv.Itoa(n) }
 
-// slotOf returns the number of a slot, or false for other locks. A semaphore in a history
-// must not have a name that ends like the key of a slot.
+// slotOf returns the number of a slot, or false for other locks. A semaphore's name in a
+// history must not end like a slot's key.
 func slotOf(lock string) (n int, ok bool) {
 	if !strings.HasPrefix(lock, "sem.") {
 		return 0, false
@@ -36,7 +36,7 @@ func semaphoreOf(lock string) string {
 	return ""
 }
 
-// semaphores applies to each semaphore the rules about all of its slots.
+// semaphores applies to each semaphore the rules that concern all its slots.
 func (x *index) semaphores() (found []Violation) {
 	all, locks := map[string][]*Op{}, map[string][]string{}
 	for lock, ops := range x.ops {
@@ -61,8 +61,8 @@ func (x *index) semaphores() (found []Violation) {
 	return found
 }
 
-// slotOrder finds grants of slots that passed a goroutine which had waited longer,
-// whichever slots that goroutine knew. It excuses the same grants as [index.order].
+// slotOrder finds grants of slots that passed a goroutine that had waited longer, no matter
+// which slots that goroutine knew. It excuses the same grants as [index.order].
 func (x *index) slotOrder(s string, ops []*Op, opens map[string]bool, places []place) (found []Violation) {
 	for _, op := range ops {
 		if _, ok := slotOf(op.Lock); !ok || !op.acquires() || op.Outcome != OK || !opens[op.ID] {
@@ -103,10 +103,10 @@ func (x *index) slotOrder(s string, ops []*Op, opens map[string]bool, places []p
 	return found
 }
 
-// slotWaits finds undisturbed acquires that missed a free slot. Either a single slot known
-// to all clients stayed free for longer than the TTL and a second, or at any time some such
-// slot was free for twice as long. The second limit is longer because each grant of a slot
-// to another waiter restarts the waiter's timer for that slot; see [index.waits].
+// slotWaits finds undisturbed acquires that missed a free slot. Either a single slot known to
+// all clients stayed free for longer than the TTL and a second, or for twice as long there was
+// always some such slot free. The second limit is longer because each time a slot is granted to
+// another waiter, the acquire's timer for that slot restarts; see [index.waits].
 func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 	limit := max(x.h.TTL, shortest) + time.Second
 	if x.h.TTL == 0 || x.h.Lossy {
@@ -114,7 +114,7 @@ func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 	}
 	var slots [][]interval              // when each slot was taken
 	taken := map[int][]interval{0: nil} // when all slots below a number were taken
-	known := math.MaxInt                // clients know the slots below this
+	known := math.MaxInt                // all clients know the slots below this number
 	for _, op := range ops {
 		if op.Permits > 0 {
 			known = min(known, op.Permits)
@@ -152,8 +152,8 @@ func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 	return found
 }
 
-// longer returns the first interval between from and until that is longer than limit and
-// not covered by any of the lists.
+// longer returns the first interval between from and until that is longer than limit and not
+// covered by any of the lists.
 func longer(limit, from, until time.Duration, lists ...[]interval) (gap interval, ok bool) {
 	in := []interval{{from: until, until: until}}
 	for _, list := range lists {
@@ -174,7 +174,7 @@ func longer(limit, from, until time.Duration, lists ...[]interval) (gap interval
 	return gap, false
 }
 
-// both returns the overlaps of two lists of intervals.
+// both returns the intersection of two lists of intervals.
 func both(a, b []interval) (list []interval) {
 	for i, j := 0, 0; i < len(a) && j < len(b); {
 		if from, until := max(a[i].from, b[j].from), min(a[i].until, b[j].until); from < until {

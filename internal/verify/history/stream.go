@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// The numbers of the statuses in a record's value.
+// The status codes in a record's value.
 const (
 	statusHeld    = 1
 	statusBroken  = 3
@@ -21,25 +21,25 @@ const (
 // index is a history prepared for queries.
 type index struct {
 	h      *History
-	keys   map[string][]Entry // in revision order, with each remake
+	keys   map[string][]Entry // in revision order, including each remake
 	claims map[string][]Entry // the records written under an id
 	locks  map[string]*lockIndex
 	holds  map[string][]*Hold // by lock, in the order of their grants
 	ops    map[string][]*Op   // by lock
 	victim map[string]exception
-	forged map[string][]time.Duration // times of forged notifications of places, by client
+	forged map[string][]time.Duration // times of forged notifications about places, by client
 	fouls  []Violation                // found while indexing
 }
 
-// lockIndex is what the stream shows about one lock.
+// lockIndex is what the stream shows about a lock.
 type lockIndex struct {
 	readers []string        // their keys
 	places  []string        // the keys of its places in the queue
 	written map[uint64]bool // tokens for which its records may stand
 }
 
-// exception is the removal of a record that lets others in while its owner may
-// still believe in it.
+// exception is the removal of a record that lets others in while the record's owner may still
+// believe in it.
 type exception struct {
 	at   time.Duration
 	what Action
@@ -79,8 +79,8 @@ func newIndex(h *History) *index {
 		}
 		key, written := e.Key, e
 		if lock, role := lockOf(key); role == "wait" || role == "rwait" || role == "swait" {
-			// Several waiters may queue under one key, one after another. Their ids
-			// tell them apart. A deletion by hand has none.
+			// Several waiters may queue under the same key, one after another. Their ids
+			// distinguish them, but a deletion by hand has no id.
 			if e.ID != "" {
 				waiter[key] = e.ID
 			}
@@ -108,7 +108,7 @@ func newIndex(h *History) *index {
 func (x *index) note(e Entry) {
 	lock, role := lockOf(e.Key)
 	l := x.written(lock, e)
-	if role == "sem" { // a refusal may name any of its holders
+	if role == "sem" { // a refusal may name any of the semaphore's holders
 		x.written(semaphoreOf(lock), e)
 	}
 	if len(x.keys[e.Key]) > 1 {
@@ -136,9 +136,8 @@ func (x *index) written(lock string, e Entry) *lockIndex {
 	return l
 }
 
-// succeeds judges a change to a record that was not deleted. The record's owner must
-// have made the change, or the record must have been over, or the change is an
-// exception.
+// succeeds judges a change to a record that was not deleted. Either the record's owner made the
+// change, or the record was over, or the change is an exception.
 func (x *index) succeeds(was, e Entry) {
 	if e.At >= was.ends() || (e.ID == was.ID && e.ID != "" && !(e.Deleted && e.Status == statusBroken)) {
 		return
@@ -165,7 +164,7 @@ func (x *index) succeeds(was, e Entry) {
 		"revision %d of %s %s the live record %d of %s", e.Revision, short(e.ID), did, was.Revision, short(was.ID))})
 }
 
-// before returns the last entry of a key below a revision.
+// before returns a key's last entry below a revision.
 func (x *index) before(key string, revision uint64) (Entry, bool) {
 	events := x.keys[key]
 	i, _ := slices.BinarySearchFunc(events, revision, func(e Entry, r uint64) int { return cmp.Compare(e.Revision, r) })
@@ -175,7 +174,7 @@ func (x *index) before(key string, revision uint64) (Entry, bool) {
 	return events[i-1], true
 }
 
-// after returns the first entry of a key above a revision.
+// after returns a key's first entry above a revision.
 func (x *index) after(key string, revision uint64) (Entry, bool) {
 	events := x.keys[key]
 	i, _ := slices.BinarySearchFunc(events, revision+1, func(e Entry, r uint64) int { return cmp.Compare(e.Revision, r) })
@@ -185,8 +184,8 @@ func (x *index) after(key string, revision uint64) (Entry, bool) {
 	return events[i], true
 }
 
-// last returns the last entry of a key up to a time, and whether the stream has later
-// entries of the key.
+// last returns a key's last entry up to a given time, and whether the stream has later entries
+// for the key.
 func (x *index) last(key string, at time.Duration) (e Entry, laterKnown, ok bool) {
 	events := x.keys[key]
 	i, _ := slices.BinarySearchFunc(events, at, func(e Entry, at time.Duration) int {
@@ -201,9 +200,9 @@ func (x *index) last(key string, at time.Duration) (e Entry, laterKnown, ok bool
 	return events[i-1], i < len(events), true
 }
 
-// excused reports whether one of two holders is the victim of an exception against
-// the other. The other holder has a higher token, and was granted the lock no earlier
-// than the exception.
+// excused reports whether one of two holders is the victim of an exception in favour of the
+// other. The other holder has a higher token, and was granted the lock no earlier than the
+// exception.
 func (x *index) excused(a, b *Hold) bool { return x.lets(b, a) || x.lets(a, b) }
 
 // lets reports whether an exception removed the victim in favour of in.

@@ -16,8 +16,8 @@ import (
 // tap returns the changes recorded so far.
 type tap interface{ all() []Entry }
 
-// serverTap records every change to the bucket, independently of the clients and the
-// library, and also those of each bucket that replaces it.
+// serverTap records every change to the bucket, and to any bucket that replaces it,
+// independently of the clients and the library.
 type serverTap struct {
 	nc  *nats.Conn
 	sub *nats.Subscription
@@ -32,7 +32,7 @@ func (r *Recorder) Tap(t testing.TB, nc *nats.Conn) {
 	t.Helper()
 	p := &serverTap{nc: nc}
 	var err error
-	// A synchronous subscription would drop messages of a test that takes a day.
+	// A synchronous subscription would drop messages in a test that takes a day.
 	p.sub, err = nc.Subscribe("natslock.natslock.>", func(m *nats.Msg) {
 		e, ok := r.entry(m)
 		p.mu.Lock()
@@ -57,7 +57,7 @@ func (r *Recorder) stream() (all []Entry, tapped bool) {
 	return all, tapped
 }
 
-// all waits until all messages received have been recorded, and returns the changes.
+// all waits until all received messages have been recorded, and returns the changes.
 func (p *serverTap) all() []Entry {
 	_ = p.nc.Flush() // afterwards every message that the server has sent is here
 	for ; ; time.Sleep(time.Millisecond) {
@@ -91,7 +91,7 @@ func (r *Recorder) entry(m *nats.Msg) (Entry, bool) {
 	return e, true
 }
 
-// value parses the value of a record.
+// value parses a record's value.
 func (r *Recorder) value(e *Entry, data []byte) {
 	var body struct {
 		ID      string `msgpack:"id"`
@@ -111,8 +111,8 @@ func (r *Recorder) value(e *Entry, data []byte) {
 	}
 }
 
-// last returns the last value of a header: the server appends its own values to those of
-// the writer.
+// last returns a header's last value, because the server appends its own values to the
+// writer's.
 func last(m *nats.Msg, name string) string {
 	if v := m.Header.Values(name); len(v) > 0 {
 		return v[len(v)-1]

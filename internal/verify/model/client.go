@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// The client's side of a mutex: claims, leases, and the operator's break. Reading a
-// record and judging it are one step: a later judgement of the same content could
-// only be refused more often.
+// This file is the client's side of a mutex, plus the operator's break. Reading a record and
+// judging it are a single step, because a later judgement of the same content could only be
+// refused more often.
 
-// send puts a write in transit. It returns false if too many are in transit.
+// send puts a write in transit. It returns false if the scope allows no more.
 func (c *lockScope) send(n *lockState, w lockWrite) bool {
 	return put(n.ways[:c.ways], w, lockWrite.compare)
 }
 
-// discard deletes the record at exactly the revision rev. It is a courtesy: the
-// deletion may also never happen.
+// discard sends a deletion of the record at exactly revision rev. The deletion is a courtesy
+// that may never be applied.
 func (c *lockScope) discard(n *lockState, i, rev int8) {
 	w := lockWrite{verb: deleteLock, client: i, expect: rev}
 	if !slices.Contains(n.ways[:], w) {
@@ -23,8 +23,8 @@ func (c *lockScope) discard(n *lockState, i, rev int8) {
 	}
 }
 
-// end ends the claim or the lease. The messages and the record that it leaves behind
-// stay in the state.
+// end ends the claim or the lease. The record and the messages that it leaves behind stay in
+// the state.
 func (x *client) end() {
 	*x = client{phase: idle, made: x.made, behind: x.behind}
 }
@@ -43,7 +43,7 @@ func (c *lockScope) grant(n *lockState, i, number, rev, age int8) string {
 	return "holds"
 }
 
-// answered handles an answer to a write.
+// answered handles the answer to a write.
 func (c *lockScope) answered(n *lockState, a lockAnswer) string {
 	x := &n.c[a.client]
 	switch a.verb {
@@ -167,7 +167,7 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 	return "nothing to do"
 }
 
-// confirmed extends the lease by renewal number, stored at rev.
+// confirmed extends the lease after renewal number was stored at rev.
 func (c *lockScope) confirmed(n *lockState, i, number, rev int8) string {
 	x := &n.c[i]
 	if x.left <= 0 && c.weak != lateAnswer {
@@ -184,7 +184,7 @@ func (c *lockScope) confirmed(n *lockState, i, number, rev int8) string {
 	return "extended"
 }
 
-// client takes the steps that a client takes by itself.
+// client takes the steps that a client can take on its own.
 func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 	x := s.c[i]
 	if x.phase == over {
@@ -233,7 +233,7 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 		}
 		do(step, lockWrite{}, func(n *lockState, x *client) {
 			for _, a := range x.attempts {
-				if a.open == 1 { // the server refuses that attempt after this deletion
+				if a.open == 1 { // once this deletion is stored, the server refuses that attempt
 					c.discard(n, i, a.expect)
 				}
 			}
@@ -307,8 +307,8 @@ func (c *lockScope) unwanted(x client, i int8, r lockRecord) bool {
 	return true
 }
 
-// fresh returns the number of a new claim, or 0 if there may be none. It never
-// returns a number that a write, an answer or a record still has.
+// fresh returns a number for a new claim, or 0 if no more claims are allowed. It never reuses a
+// number that is still found in a write, an answer or a record.
 func (c *lockScope) fresh(s lockState, i int8) int8 {
 	if c.claims > 0 {
 		if s.c[i].made < c.claims {
@@ -343,7 +343,7 @@ func (c *lockScope) fresh(s lockState, i int8) int8 {
 	return 0
 }
 
-// operator reads the record, and breaks exactly the holder that it names.
+// operator reads the record, and then breaks exactly the holder that the record names.
 func (c *lockScope) operator(s lockState, j int8, to *steps[lockState]) {
 	o := s.op[j]
 	r := s.rec
@@ -358,7 +358,7 @@ func (c *lockScope) operator(s lockState, j int8, to *steps[lockState]) {
 			ttl = max(r.ttl-r.age-c.margin-1, 0)
 		}
 		early := c.weak == removedEarly && r.age+c.skew >= r.ttl
-		if c.overdue(r) || early { // no holder to wait for
+		if c.overdue(r) || early { // there is no holder to wait for
 			ttl = 0
 		}
 		n.op[j] = operator{phase: 1, rev: r.rev, token: r.tokenOf(), ttl: ttl}

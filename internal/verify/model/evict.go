@@ -1,36 +1,36 @@
 package model
 
-// A waiter that gets the lock out of turn deletes the place of the head of the queue, which
-// was entitled to the free lock and did not take it. The waiter's own grant is the proof: as
-// long as a running client is about to take the lock, no other waiter sees it free for 1.2 s.
+// A waiter that gets the lock out of turn deletes the place of the head of the queue, which was
+// entitled to the free lock but did not take it. The waiter's own grant is the proof: while a
+// running client is about to take the lock, no other waiter sees it free for 1.2 s.
 //
-// The deletion is a separate step after the grant. The waiter reads the place before it
-// claims, and the deletion expects the revision that it read, here the ticket: a place that
-// its owner has since written stays. The head may continue in between and consider itself
-// the first until it looks for its place: for a moment there are two firsts.
+// The deletion is a separate step after the grant. The waiter reads the place before it claims
+// the lock, and the deletion expects the revision that it read, which in this model is the
+// ticket. A place that its owner has written since then is therefore kept. In between, the head
+// may carry on and consider itself first until it looks for its place, so for a moment two
+// waiters can be first.
 //
-// A head whose read and claim take longer than a waiter watches is paused here: only running
-// waiters are entitled to their places.
+// A head whose read and claim take longer than those 1.2 s is modelled as paused, because only
+// running waiters are entitled to their places.
 
 const keepsPlace = "a running waiter that is not passed keeps its place"
 
-// entitled reports whether a client waits, runs, and will act when its turn comes.
+// entitled reports whether client i is waiting and running, and will act when its turn comes.
 func (c *queueScope) entitled(s *queueState, i int8) bool {
 	w := s.c[i]
 	if w.paused == 1 || w.place != 1 || w.phase < queued || w.phase > first {
 		return false
 	}
-	// It may unknowingly follow a place that has ended.
+	// The waiter may follow a place that has ended without its knowledge.
 	return w.phase != following || w.note != nothing || c.there(s, w)
 }
 
-// head returns the client with the earliest place ahead of i's ticket, and that place's
-// ticket.
+// head returns the client with the earliest place ahead of i's ticket, and that place's ticket.
 func (c *queueScope) head(s *queueState, i int8) (who, ticket int8) {
 	who, ticket = -1, s.c[i].ticket
 	for j := range int8(len(c.modes)) {
 		w := s.c[j]
-		if w.orphan > 0 && w.orphan < ticket { // even one of its own
+		if w.orphan > 0 && w.orphan < ticket { // even an orphan of its own
 			who, ticket = j+4, w.orphan
 		}
 		if j != i && w.place != 0 && w.ticket < ticket {
@@ -40,7 +40,7 @@ func (c *queueScope) head(s *queueState, i int8) (who, ticket int8) {
 	return who, ticket
 }
 
-// outOfTurn gives i the lock, and marks the place at the head.
+// outOfTurn gives i the lock, and marks the head's place for deletion.
 func (c *queueScope) outOfTurn(i int8) func(n *queueState, w *waiter) {
 	return func(n *queueState, w *waiter) {
 		c.marks(n, i)
@@ -48,7 +48,7 @@ func (c *queueScope) outOfTurn(i int8) func(n *queueState, w *waiter) {
 	}
 }
 
-// marks records the place that i will delete.
+// marks records which place i is going to delete.
 func (c *queueScope) marks(n *queueState, i int8) {
 	w := &n.c[i]
 	who, ticket := c.head(n, i)
@@ -66,7 +66,7 @@ func (c *queueScope) marks(n *queueState, i int8) {
 	}
 }
 
-// evicts has i delete the place that it has marked.
+// evicts makes i delete the place that it has marked.
 func (c *queueScope) evicts(i int8) func(n *queueState, w *waiter) {
 	return func(n *queueState, w *waiter) {
 		who, ticket, wrong := w.evicts-1, w.read, w.wrongs
@@ -92,8 +92,8 @@ func (c *queueScope) evicts(i int8) func(n *queueState, w *waiter) {
 	}
 }
 
-// passing takes the steps of a waiter that is not first and sees a free lock, and of a client
-// that got the lock that way.
+// passing takes the steps of a waiter that sees a free lock without being first, and of a
+// client that got the lock that way.
 func (c *queueScope) passing(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	free := s.lock == none || s.lock == tombstone

@@ -5,23 +5,23 @@ import "fmt"
 // handScope limits the exploration of a hand-over. A giver holds a lock and hands it over with its
 // last renewal, which is fixed. Two adopters have the handle, and each claims exactly the record
 // that it has read. A stranger claims the lock once the record has ended. Behind a gate the
-// stranger is a reader, which joins next to an overdue record and leaves it in place. That is worse
-// than what the protocol allows, where the reader first deletes such a record.
+// stranger is a reader that joins next to an overdue record and leaves it in place. That is worse
+// than what the protocol allows, where the reader has to delete such a record first.
 type handScope struct {
 	name        string
 	ttl, margin int8
-	slow        int8 // how far the clock of a client may fall behind
-	renewals    int8 // of the giver, before the last one
-	sends       int8 // how often the last renewal, and each adopter's claims, may be sent
+	slow        int8 // how far a client's clock may fall behind
+	renewals    int8 // the giver's renewals before its last one
+	sends       int8 // how often the last renewal, and each adopter's claim, may be sent
 	adopters    int8
-	longer      int8 // how much longer the TTL of the adopters is
+	longer      int8 // how much longer the adopters' TTL is
 	ways        int
 	answers     int
-	fixed       bool // the lease of the giver is fixed from the grant on
+	fixed       bool // the giver's lease is fixed from the grant
 	forged      bool // the adopters have a handle that no hand-over created
 	gate        bool
 	doubts      bool // a deposed leader may refuse a write that its successor stores
-	deaths      int8 // of adopters that hold the lock
+	deaths      int8 // how many adopters may die while they hold the lock
 	breaks      int8
 	servers
 	weak weakness
@@ -38,7 +38,7 @@ const (
 
 var handVerbs = [...]string{"", "renewal", "adoption", "claim", "deletion", "break"}
 
-// The actors that hold a lock, one after another.
+// The actors, as indices into handState.c. The adopters are 1 and 2.
 const (
 	giver    int8 = 0
 	stranger int8 = 3
@@ -68,12 +68,12 @@ const (
 	waitsHand int8 = iota
 	triesHand
 	holdsHand
-	givesHand // the giver: its work has ended, and it has sent its last renewal
+	givesHand // the giver has finished its work and sent its last renewal
 	overHand
 )
 
-// handClient is the giver, an adopter or the stranger. For attempt or renewal n, age is the time
-// since its sending, and by is what was then left of the record that it replaces.
+// handClient is the giver, an adopter or the stranger. age[n-1] is how long ago attempt or renewal
+// n was sent, and by[n-1] is how long the record that it replaces then had left.
 type handClient struct {
 	phase, left, last, n int8
 	age, by, expect      [2]int8
@@ -89,7 +89,7 @@ type handState struct {
 	answers        [2]handAnswer
 	c              [4]handClient
 	deaths, break_ int8
-	given          int8 // the giver has the handle: its last renewal is confirmed
+	given          int8 // the giver has the handle, because its last renewal is confirmed
 	wrong          int8
 }
 
@@ -227,7 +227,7 @@ func (c *handScope) server(s handState, to *steps[handState]) {
 	}
 }
 
-// store applies a write. A reader's write leaves the gate as it is.
+// store applies a write. A reader's write leaves the gate unchanged.
 func (c *handScope) store(n *handState, w handWrite) {
 	old, rev := n.rec, n.next
 	n.next++
@@ -252,7 +252,7 @@ func (c *handScope) store(n *handState, w handWrite) {
 	}
 }
 
-// answered handles an answer to a write.
+// answered handles the answer to a write.
 func (c *handScope) answered(n *handState, a handAnswer) string {
 	x := &n.c[a.who]
 	switch {
@@ -270,8 +270,8 @@ func (c *handScope) answered(n *handState, a handAnswer) string {
 	return c.reads(n, a.who)
 }
 
-// renewed handles the answer to a renewal of the giver, which counts only inside the previous
-// validity.
+// renewed handles the answer to one of the giver's renewals, which is valid only if it arrives
+// before the previous validity ends.
 func (c *handScope) renewed(n *handState, a handAnswer) string {
 	x := &n.c[giver]
 	switch {
@@ -303,7 +303,7 @@ func (c *handScope) renewed(n *handState, a handAnswer) string {
 	return "no news"
 }
 
-// granted turns an attempt, stored at revision rev, into a lease.
+// granted turns an attempt that was stored at revision rev into a lease.
 func (c *handScope) granted(n *handState, who, number, rev int8) string {
 	x := &n.c[who]
 	age, by := x.age[number-1], x.by[number-1]
@@ -326,7 +326,7 @@ func (c *handScope) granted(n *handState, who, number, rev int8) string {
 	return "holds"
 }
 
-// discard deletes the record at exactly one revision.
+// discard sends a deletion of the record at exactly revision rev.
 func (c *handScope) discard(n *handState, who, rev int8) {
 	if !(who == stranger && c.gate) {
 		c.send(n, handWrite{verb: deleteHand, who: who, expect: rev})
@@ -349,7 +349,7 @@ func (c *handScope) reads(n *handState, who int8) string {
 	return "another's, or nothing"
 }
 
-// mayAdopt reports whether a client considers the record one that it may adopt.
+// mayAdopt reports whether a client may adopt the record as far as it can tell.
 func (c *handScope) mayAdopt(n *handState, who int8) bool {
 	r := n.rec
 
@@ -424,7 +424,7 @@ func (c *handScope) adopter(s handState, i int8, to *steps[handState]) {
 				}
 			}
 		}
-		if x.phase == triesHand && c.weak == adoptsUnderOneID { // without an answer it reads
+		if x.phase == triesHand && c.weak == adoptsUnderOneID { // it reads because it has no answer
 			n := s
 			did := c.reads(&n, i)
 			to.do(step, n, "%s: reads revision %d: %s", handNames[i], s.rec.rev, did)
@@ -451,7 +451,7 @@ func (c *handScope) adopter(s handState, i int8, to *steps[handState]) {
 	}
 }
 
-// stranger claims a lock that is free or whose record is overdue.
+// stranger claims the lock once it is free or its record is overdue.
 func (c *handScope) stranger(s handState, to *steps[handState]) {
 	r, n := s.rec, s
 	x := &n.c[stranger]

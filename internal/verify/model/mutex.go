@@ -1,30 +1,29 @@
 package model
 
-// lockScope limits how much of a mutex is explored, and says which of its rules is
-// left out. There are two clients. The first may do everything. The second only
-// interferes.
+// lockScope limits how much of a mutex is explored, and selects the rule to leave out, if any.
+// Of the two clients the first may do everything, and the second only interferes.
 type lockScope struct {
 	name        string
 	ttl, margin int8
 	shorter     int8 // a renewal may ask for this TTL; 0 if none does
-	early, late int8 // how much before and after its TTL a server may remove a record
-	slow        int8 // how far the clock of a client may fall behind
-	claims      int8 // of each client; 0 for any number
+	early, late int8 // how much before and after the end of its TTL a server may remove a record
+	slow        int8 // how far a client's clock may fall behind
+	claims      int8 // claims per client; 0 for no limit
 	attempts    [2]int8
 	renewals    [2]int8
-	ways        int  // writes in transit at a time
-	answers     int  // answers in transit at a time
+	ways        int  // the maximum number of writes in transit
+	answers     int  // the maximum number of answers in transit
 	losses      bool // answers may be lost
-	proposals   bool // replicas: a write is checked first and stored later, or never
-	cuts        int8 // leaders that are deposed without knowing it
+	proposals   bool // the stream is replicated: a write is checked first, and stored later or never
+	cuts        int8 // leaders that are deposed without noticing
 	crashes     int8
 	closes      int8
 	operators   int8
 	rest        bool // a broken record lives for the rest of the lease
-	fixed       bool // after a hint the holder reads its record, as for a lease that is not renewed
-	now         bool // breaks let the next client in immediately: an exception to exclusion
+	fixed       bool // after a hint the holder reads its record, as with a lease that is not renewed
+	now         bool // breaks let the next client in immediately, which is an exception to exclusion
 	servers          // how servers treat ended records
-	tombs       bool // a restart may even bring back a tombstone
+	tombs       bool // a restart may bring back even a tombstone
 	weak        weakness
 }
 
@@ -38,9 +37,8 @@ const (
 
 var lockVerbs = [...]string{"", "attempt", "renewal", "deletion", "break"}
 
-// lockRecord is the record under the key. For an acquisition it has the attempt,
-// for a renewal the number and the token. since is the time that variants of the
-// rule "Overdue" add to its age.
+// lockRecord is the record under the key. An acquisition sets attempt, and a renewal sets
+// renewal and token. since is added to the record's age by variants of the rule "Overdue".
 type lockRecord struct{ rev, kind, client, claim, attempt, renewal, token, age, ttl, since int8 }
 
 func (r lockRecord) live() bool {
@@ -66,19 +64,19 @@ func (a lockAnswer) compare(b lockAnswer) int {
 	return compareAll([]int8{a.verb, a.client, a.claim, a.n, a.code, a.rev}, []int8{b.verb, b.client, b.claim, b.n, b.code, b.rev})
 }
 
-// attempt is an attempt of a claim. Its age counts from its sending, by the
-// client's clock.
+// attempt is an attempt of a claim. Its age starts when it is sent and follows the client's
+// clock.
 type attempt struct{ expect, age, open int8 }
 
 type client struct {
 	phase, claim, made int8
-	n                  int8 // attempts made
+	n                  int8 // attempts sent
 	attempts           [2]attempt
 	granted            int8 // 1 + the attempt that became the lease
 	left, token, last  int8
 	renewals           int8
 	renewed, asked     [2]int8 // age and TTL of each renewal
-	reads, least       int8    // reads is 1 while it reads the record, in a state that contains the revision least
+	reads, least       int8    // reads is 1 during a read of a state that contains the revision least
 	behind             int8    // how far its clock may still fall behind
 }
 
@@ -91,14 +89,14 @@ type lockState struct {
 	flightAge       int8
 	old             lockRecord // the record at a deposed leader
 	oldLast         int8       // that leader's last revision; 0 if there is none
-	past            lockRecord // the record that ended last: a restart may bring it back
+	past            lockRecord // the last record to end, which a restart may bring back
 	revives         int8
 	ways            [4]lockWrite
 	answers         [3]lockAnswer
 	c               [2]client
 	op              [2]operator
 	cuts, crash, cl int8
-	wrong           int8 // the invariant that a step has violated: its number in lockWrongs
+	wrong           int8 // the violated invariant, as an index into lockWrongs
 }
 
 const (
@@ -124,7 +122,7 @@ func (x *client) inside() bool {
 	return (x.phase == holding || x.phase == stopping) && x.left > 0
 }
 
-// holds reports whether claim is the client's lease, or its lease that is ending.
+// holds reports whether claim is the client's current lease, including one that is ending.
 func (x *client) holds(claim int8) bool {
 	return x.claim == claim && (x.phase == holding || x.phase == stopping || x.phase == leaving)
 }
@@ -156,8 +154,8 @@ func (c *lockScope) next(s lockState, to *steps[lockState]) {
 	}
 }
 
-// time passes, unless a record is as late as a server may be. A clock that falls
-// behind does not notice.
+// time passes unless a record is already as late as a server may be. A clock that falls behind
+// misses the tick.
 func (c *lockScope) time(s lockState, to *steps[lockState]) {
 	for _, r := range [...]lockRecord{s.rec, s.old} {
 		if r.kind != none && r.age >= r.ttl+c.late && !c.forgets {
@@ -195,8 +193,7 @@ func (c *lockScope) time(s lockState, to *steps[lockState]) {
 	}
 }
 
-// server removes expired records, and checks and stores the writes that have
-// arrived.
+// server removes expired records, and checks and stores the writes that have arrived.
 func (c *lockScope) server(s lockState, to *steps[lockState]) {
 	if r := s.rec; r.kind != none && r.age >= r.ttl-c.early {
 		n := s
@@ -260,8 +257,8 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 			answer(n, step, w, acked, s.next, "server")
 		}
 		if s.oldLast > 0 && w.expect != s.old.rev {
-			// The clients' writes reach both leaders. The other leader may still
-			// store this one after its client has trusted the answer.
+			// The clients' writes reach both leaders. The other leader may still store this
+			// write after its client has trusted the refusal.
 			answer(s, step, w, refused, s.old.rev, "deposed leader")
 		}
 	}
@@ -281,7 +278,7 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 	}
 }
 
-// store applies a write that was checked age ago. Its TTL counts from that check.
+// store applies a write that was checked age ago. The record's TTL starts at the check.
 func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 	old := n.rec
 	rev := n.next
@@ -323,8 +320,8 @@ func (c *lockScope) canon(s *lockState) {
 		var idle bool
 		switch a.verb {
 		case claimLock:
-			// If its claim is over, only the record that can still be deleted
-			// matters.
+			// Once the claim is over, an answer matters only if its record can still be
+			// deleted.
 			bids := x.phase == trying && x.claim == a.claim
 			idle = !bids && (a.code != acked || s.rec.rev != a.rev && c.weak != grantedWhenOver) || bids && a.code != acked && a.n != x.n
 		case renewLock:

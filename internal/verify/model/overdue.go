@@ -2,24 +2,24 @@ package model
 
 import "slices"
 
-// The rule "Overdue", for both locks: a client deletes a record that the server has
-// not removed in time, and continues as if it had ended. The tombstone expects
+// The rule "Overdue" is the same for both locks: a client deletes a record that the server has
+// failed to remove in time, and continues as if the record had ended. The tombstone expects
 // exactly the record's revision.
 
 // servers determines how servers treat ended records.
 type servers struct {
-	forgets bool // a server removes an ended record at any time, or never
-	revives int8 // restarts that bring an ended record back if no live one exists
-	// A record is overdue once a server's clock is past the record's time plus its
-	// TTL and the slack. Two servers' clocks differ by at most the skew.
+	forgets bool // a server may remove an ended record at any time, or never
+	revives int8 // restarts that bring back an ended record if no live one exists
+	// A record is overdue once a server's clock is past the record's time plus its TTL and the
+	// slack. Any two servers' clocks differ by at most the skew.
 	slack, skew int8
 }
 
 // past reports whether a record is overdue by the clock that is furthest ahead.
 func (c *servers) past(age, ttl int8) bool { return age >= ttl+c.slack-c.skew }
 
-// older returns a record's age after a tick. How long a record has been overdue
-// makes no difference.
+// older returns a record's age after a tick. The age stops growing once the record is overdue,
+// because how long it has been overdue makes no difference.
 func (c *servers) older(age, ttl int8) int8 {
 	if c.forgets {
 		return min(age+1, ttl+max(c.slack-c.skew, 0))
@@ -27,8 +27,8 @@ func (c *servers) older(age, ttl int8) int8 {
 	return age + 1
 }
 
-// removal returns the kind of step by which a server removes a record. Liveness
-// must not rely on a server that forgets.
+// removal returns the kind of step by which a server removes a record. It is a fault for a
+// server that forgets, because liveness must not rely on that server.
 func (c *servers) removal() kind {
 	if c.forgets {
 		return fault
@@ -36,8 +36,8 @@ func (c *servers) removal() kind {
 	return step
 }
 
-// certain returns an age that a record certainly has, by the clock that is furthest
-// ahead. An operator subtracts it from the TTL of a fixed lease.
+// certain returns a lower bound of a record's age, as seen by the clock that is furthest ahead.
+// An operator subtracts it from the TTL of a fixed lease.
 func (c *servers) certain(age int8, weak weakness) int8 {
 	if weak == brokenForTheRest {
 		return age + c.skew
@@ -45,7 +45,7 @@ func (c *servers) certain(age int8, weak weakness) int8 {
 	return max(age+c.skew-c.slack, 0)
 }
 
-// overdue reports whether a client considers a record that it reads overdue.
+// overdue reports whether a client that reads the record considers it overdue.
 func (c *lockScope) overdue(r lockRecord) bool {
 	ttl := r.ttl
 	switch c.weak {
@@ -57,8 +57,8 @@ func (c *lockScope) overdue(r lockRecord) bool {
 	return r.live() && c.past(r.age+r.since, ttl)
 }
 
-// since returns the age of a record when its successor replaces it, for the variant
-// that counts from there.
+// since returns the age that a record inherits from its predecessor under the given variant,
+// and 0 otherwise.
 func (c *lockScope) since(old lockRecord, variant weakness) int8 {
 	if c.weak == variant {
 		return min(old.age+old.since, old.ttl+c.slack)
@@ -66,8 +66,7 @@ func (c *lockScope) since(old lockRecord, variant weakness) int8 {
 	return 0
 }
 
-// expects returns the revisions that an attempt may expect, by the servers'
-// answers.
+// expects returns the revisions that an attempt may expect, given the servers' answers.
 func (c *lockScope) expects(s *lockState) []int8 {
 	if s.rec.kind == tombstone || s.rec.live() && c.weak == claimedOnNotification {
 		return []int8{0, s.rec.rev}
@@ -75,7 +74,7 @@ func (c *lockScope) expects(s *lockState) []int8 {
 	return []int8{0}
 }
 
-// buries deletes, at its revision, an overdue record that client i has read.
+// buries makes client i delete an overdue record that it has read, at the record's revision.
 func (c *lockScope) buries(s lockState, i int8, to *steps[lockState]) {
 	var revs []int8
 	if c.overdue(s.rec) {
@@ -96,8 +95,8 @@ func (c *lockScope) buries(s lockState, i int8, to *steps[lockState]) {
 	}
 }
 
-// ended keeps the record that a write or a removal ends: a restart may bring it
-// back.
+// ended remembers the record that a write or a removal is about to end, because a restart may
+// bring it back.
 func (c *lockScope) ended(n *lockState) {
 	if n.revives > 0 && (n.rec.live() || c.tombs && n.rec.kind == tombstone) {
 		n.past = n.rec
@@ -116,8 +115,8 @@ func (c *rwScope) buriesGate(s rwState, to *steps[rwState]) {
 	}
 }
 
-// listed reports whether a writer counts the reader under key j in the list of
-// readers. Only a reader's own tombstone makes it dead.
+// listed reports whether a writer treats the record under key j as a reader. Only a reader's
+// own tombstone proves it dead.
 func (c *rwScope) listed(s *rwState, j int8, k readKey) bool {
 	old := s.cut[0].keys[j]
 	switch {
@@ -130,8 +129,8 @@ func (c *rwScope) listed(s *rwState, j int8, k readKey) bool {
 	return k.kind == held
 }
 
-// sinceJoin returns the age of a reader's first record at its renewal, for the
-// variant that reads only that record.
+// sinceJoin returns the age of a reader's first record when it is renewed, for the variant that
+// reads only that record.
 func (c *rwScope) sinceJoin(old readKey) int8 {
 	if c.weak == overdueAsReadOnce {
 		return min(old.age+old.since, c.readTTL+c.slack)
@@ -153,7 +152,7 @@ func (c *rwScope) bury(s rwState, i int8, to *steps[rwState]) {
 	}
 }
 
-// endedGate and endedKey keep the record that a write or a removal ends.
+// endedGate and endedKey remember the record that a write or a removal is about to end.
 func (c *rwScope) endedGate(n *rwState) {
 	if n.revives > 0 && !n.gate.free() {
 		n.pastGate = n.gate
@@ -166,7 +165,7 @@ func (c *rwScope) endedKey(n *rwState, j int8) {
 	}
 }
 
-// restarts bring an ended record back.
+// restarts brings an ended record back.
 func (c *rwScope) restarts(s rwState, to *steps[rwState]) {
 	if s.revives == 0 {
 		return
@@ -198,8 +197,8 @@ func (c *queueScope) ended() int8 {
 	return 0
 }
 
-// bury deletes, at its revision, the overdue place that w follows. All waiters that
-// follow the place are notified of its tombstone.
+// bury makes w delete the overdue place that it follows, at its revision. The tombstone
+// notifies every waiter that follows the place.
 func (c *queueScope) bury(s queueState, w waiter, do doStep) {
 	p := s.c[w.follows%4]
 	place := w.follows < 4 && p.place == latePlace && p.ticket == w.behind
@@ -218,7 +217,7 @@ func (c *queueScope) bury(s queueState, w waiter, do doStep) {
 	}, "deletes the overdue place before it, by its timer")
 }
 
-// buryLock deletes the overdue lock, for a waiter that reads it.
+// buryLock makes a waiter that reads an overdue lock delete it.
 func (c *queueScope) buryLock(s queueState, do doStep) {
 	if s.lock != overdueLock {
 		return
@@ -229,9 +228,9 @@ func (c *queueScope) buryLock(s queueState, do doStep) {
 	}, "deletes the overdue lock")
 }
 
-// comesBack brings a place back after its end, through a restart of the server or a
-// late renewal of the overdue place. Its waiter never trusts the place again: it is
-// then an orphan, like a place whose answer was lost.
+// comesBack brings back a place that has ended, after a restart of the server or a late renewal
+// of the overdue place. The waiter never trusts that place again, so it becomes an orphan, like
+// a place whose answer was lost.
 func (c *queueScope) comesBack(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	waits := w.phase >= queued && w.phase <= first

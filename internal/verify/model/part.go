@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// partScope is a queue that waiters read in parts. A waiter chooses any start and any length of a
-// part, so the scope covers more parts than the clients ask for. Its actors are places in ticket
-// order: a waiter whose place has ended comes back as a later one.
+// partScope is a queue that waiters read in parts. A part may start anywhere and have any length,
+// so the scope covers more parts than clients request. The actors are places in ticket order: a
+// waiter whose place has ended comes back as a later place.
 type partScope struct {
 	name     string
 	modes    string // one letter per place: M mutex, R reader, W writer
-	renewals int8   // of places: each gives a place a later revision
-	writes   int8   // to other keys: each uses up a ticket
+	renewals int8   // renewals of places, each of which raises a place's revision
+	writes   int8   // writes to other keys, each of which uses up a ticket
 	quits    int8   // waiters that delete their places
 	crashes  int8
 	losses   int8 // lost notifications
-	lags     int8 // how often a replica stops applying writes: its lists show that state
+	lags     int8 // how often a replica stops applying writes, so that its lists become stale
 	weak     weakness
 }
 
@@ -26,27 +26,27 @@ type partScope struct {
 const (
 	unwritten int8 = iota
 	inQueue
-	grantedFirst // its tombstone says that it was granted, and no place at all was ahead of it
+	grantedFirst // its tombstone says that it was granted with no place at all ahead of it
 	ended        // it has another tombstone, or none any more
 )
 
 type partWaiter struct {
 	phase, place int8
 	ticket, rev  int8 // the revisions of its first and last writes
-	follows      int8 // 1 + the place for which it waits
-	sure         int8 // 1: no place that it has to wait for is between that one and its own
-	next         int8 // 1: no place at all is; if it is first: no place at all is ahead of it
-	known        int8 // the places that it reads again, one bit each
-	all          int8 // 1: no other place is left ahead of its own
+	follows      int8 // 1 + the place that it waits for
+	sure         int8 // 1 if no place between the followed one and its own blocks it
+	next         int8 // 1 if there is no place at all between the two, or none ahead of its own if it is first
+	known        int8 // a bit set of the places that it rereads
+	all          int8 // 1 if no other place is left ahead of its own
 	note         int8
-	passing      int8 // 1: takes the lock out of turn
+	passing      int8 // 1 if it takes the lock out of turn
 }
 
 type partState struct {
 	next                                           int8
 	renewals, writes, quits, crashes, losses, lags int8
-	lagging                                        int8    // 1: a replica has stopped
-	old                                            [5]int8 // the revisions of the places then; 0 if none
+	lagging                                        int8    // 1 if a replica has stopped applying writes
+	old                                            [5]int8 // the places' revisions when the replica stopped; 0 if none
 	c                                              [5]partWaiter
 	wrong                                          int8
 }
@@ -68,7 +68,7 @@ func (c *partScope) system() system[partState] {
 		},
 		canon: func(s *partState) {
 			if !slices.ContainsFunc(s.c[:len(c.modes)], func(w partWaiter) bool { return w.phase <= following }) {
-				s.lagging, s.old = 0, [5]int8{} // no waiter reads any more
+				s.lagging, s.old = 0, [5]int8{} // no waiter will read again
 			}
 			for i := range s.c {
 				if w := &s.c[i]; w.place != inQueue {
@@ -86,8 +86,8 @@ func (c *partScope) reads(i int) bool { return c.modes[i] == 'R' }
 // blocks reports whether place i waits for place j, which is ahead of it.
 func (c *partScope) blocks(j, i int) bool { return !c.reads(i) || !c.reads(j) }
 
-// free reports whether the lock is free for a waiter: readers share it, and a writer waits for them
-// later.
+// free reports whether a waiter finds the lock free. Readers share the lock, and a writer waits for
+// them later.
 func (c *partScope) free(s *partState) bool {
 	for i, w := range s.c[:len(c.modes)] {
 		if (w.phase == won || w.phase == holds) && !c.reads(i) {
@@ -166,7 +166,7 @@ func (c *partScope) steps(s partState, to *steps[partState]) {
 	}
 }
 
-// trouble takes the steps that befall a place or its waiter.
+// trouble takes the steps that can befall a place or its waiter.
 func (c *partScope) trouble(s *partState, i int, do doPart) {
 	w := s.c[i]
 	if w.runs() {
@@ -202,7 +202,7 @@ func (c *partScope) trouble(s *partState, i int, do doPart) {
 	}
 }
 
-// notify tells the waiters that follow a place how it ended.
+// notify tells the waiters that follow place i how it ended.
 func (s *partState) notify(i int) {
 	for j := range s.c {
 		if w := &s.c[j]; w.phase == following && int(w.follows) == i+1 {
@@ -224,8 +224,8 @@ func (s *partState) revisions() (revs [5]int8) {
 	return revs
 }
 
-// part returns the places from a revision on, but only the first n in revision order. cut reports
-// whether others follow.
+// part returns the first n places in revision order, starting at revision from. cut reports whether
+// more places follow.
 func part(revs [5]int8, from int8, n int) (shown []int, cut bool) {
 	for j, rev := range revs {
 		if rev >= from {
@@ -240,8 +240,9 @@ func part(revs [5]int8, from int8, n int) (shown []int, cut bool) {
 	return shown, cut
 }
 
-// lists reads every list of a state that a waiter may read. A list that was not cut off shows its
-// own place. A part that shows no place to wait for changes nothing: the waiter reads again.
+// lists reads every list of a state that a waiter could get. A list that was not cut off shows the
+// waiter's own place. A part that shows no place to wait for changes nothing, so the waiter reads
+// again.
 func (c *partScope) lists(s *partState, i int, revs [5]int8, where string, do doPart) {
 	for from := int8(1); from <= s.c[i].ticket; from++ {
 		for n := 1; n <= len(c.modes); n++ {
@@ -284,14 +285,14 @@ func (c *partScope) readsPart(s *partState, i int, shown []int, from int8, cut b
 			}
 			w.follow(j, w.known != 0, right)
 		}, "%s, and follows %s", words, c.who(j))
-		if c.blocks(j, i) { // otherwise a reader follows the reader right ahead of it, or the writer ahead of that
+		if c.blocks(j, i) { // otherwise a reader follows the reader right ahead of it, or the nearest writer
 			break
 		}
 	}
 }
 
-// kept returns the places of a part that a waiter reads again by their keys: no other place is
-// between them, nor between them and its own.
+// kept returns the places of a part that a waiter rereads by their keys. No other place is between
+// any of them, or between them and the waiter's own.
 func (c *partScope) kept(s *partState, i int, shown []int, from int8, cut bool) (set int8) {
 	for at, j := range shown {
 		switch ticket := s.c[j].ticket; {
@@ -314,8 +315,8 @@ func (w *partWaiter) follow(j int, sure, next bool) {
 	}
 }
 
-// judge makes a waiter follow the last of the places that it knows and has to wait for. If there is
-// none it is first, or has to list the queue.
+// judge makes a waiter follow the last place that it knows and has to wait for. If there is none,
+// the waiter either is first or has to list the queue.
 func (c *partScope) judge(s *partState, i int) {
 	w := &s.c[i]
 	last := true

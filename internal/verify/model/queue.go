@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// queueScope limits how much of a queue is explored, and says which of its rules is left
-// out. Taking the lock is one step here, because the other models cover holders. Time is
-// abstract: a running client acts on its knowledge within a second.
+// queueScope limits how much of a queue is explored, and selects the rule to leave out, if any.
+// Taking the lock is a single step, because the other models cover holders. Time is abstract: a
+// running client acts on what it knows within a second.
 type queueScope struct {
 	name    string
 	modes   string // one letter per client: M mutex, R reader, W writer
 	crashes int8
 	losses  int8 // lost notifications
-	pauses  int8 // clients that are stopped for a while
+	pauses  int8 // clients that are paused for a while
 	expires int8 // places that end while their waiters live
-	orphans int8 // places whose answer is lost: the waiter queues again
+	orphans int8 // places whose answer is lost, so that the waiter queues again
 	rounds  int8 // how often each client takes the lock again
-	stale   int8 // lists of the queue that a replica behind the leader may answer
-	prompt  bool // no client takes the lock out of turn, and all get in nevertheless
-	forgets bool // the server removes neither ended places nor the lock of a dead holder
-	revives int8 // restarts that bring an ended place back
+	stale   int8 // lists of the queue that a lagging replica may return
+	prompt  bool // no client takes the lock out of turn, yet all get in
+	forgets bool // the server removes neither ended places nor a dead holder's lock
+	revives int8 // restarts that bring back an ended place
 	weak    weakness
 }
 
@@ -30,7 +30,7 @@ const (
 	queued        // has a ticket but has not listed the queue
 	following
 	first
-	won // has the lock, and still its place
+	won // has the lock, and still has its place
 	holds
 	gone
 	dead
@@ -39,36 +39,36 @@ const (
 // The notifications to a waiter.
 const (
 	nothing     int8 = iota
-	wasGranted       // the predecessor's tombstone says that it was granted, with no place at all ahead of it
-	wasLeft          // the predecessor's place has ended otherwise
-	lockChanged      // the lock's tombstone
+	wasGranted       // the predecessor's tombstone says that it was granted with no place at all ahead of it
+	wasLeft          // the predecessor's place has ended in some other way
+	lockChanged      // the lock has a tombstone
 )
 
 type waiter struct {
 	phase, ticket, place int8
 	follows              int8 // the client ahead of it; +4 for that client's orphan
-	behind               int8 // the ticket of that place
+	behind               int8 // the ticket of the place that it follows
 	note                 int8
-	key                  int8 // 1: left its last place voluntarily, and may queue under the same key again
-	again                int8 // 1: has queued under the same key
+	key                  int8 // 1 if it left its last place voluntarily, and may queue again under the same key
+	again                int8 // 1 if it has queued again under the same key
 	paused               int8
-	next                 int8 // 1: no place at all is between its own and the one that it follows, or ahead of it if it is first
-	asFirst              int8 // 1: no place at all was ahead of it when it won
+	next                 int8 // 1 if there is no place at all between the followed one and its own, or none ahead of its own if it is first
+	asFirst              int8 // 1 if there was no place at all ahead of it when it won
 	holds                int8
-	window               int8 // 1: less than 100 ms have passed since it saw the queue empty
+	window               int8 // 1 if it saw the queue empty less than 100 ms ago
 	seen                 int8 // the lock's tombstone when it saw the queue empty
 	rounds               int8
-	orphan               int8 // the ticket of its place whose answer was lost
-	past                 int8 // the ticket of its place that ended last: a restart may bring it back
-	evicts, read         int8 // 1 + the place that it deletes (like follows), and the ticket that it read there
-	wrongs               int8 // 1: that place's waiter was entitled to it when the lock was taken
+	orphan               int8 // the ticket of the place whose answer was lost
+	past                 int8 // the ticket of its last place to end, which a restart may bring back
+	evicts, read         int8 // 1 + the place that it deletes (as in follows), and the ticket that it read there
+	wrongs               int8 // 1 if that place's waiter was entitled to it when the lock was taken
 	idle                 int8 // for a variant: it has seen the lock free once
 }
 
 type queueState struct {
 	next                                             int8
-	lock                                             int8 // none, held, tombstone, overdue
-	freed                                            int8 // revision of the tombstone
+	lock                                             int8 // none, held, tombstone or overdue
+	freed                                            int8 // the tombstone's revision
 	crashes, losses, pauses, expires, orphans, stale int8
 	revives                                          int8
 	c                                                [4]waiter
@@ -136,7 +136,7 @@ func (c *queueScope) system() system[queueState] {
 func (c *queueScope) rw() bool          { return c.modes[0] != 'M' }
 func (c *queueScope) reads(i int8) bool { return c.modes[i] == 'R' }
 
-// acts reports whether a running client is about to take the lock.
+// acts reports whether some running client is about to take the lock.
 func (c *queueScope) acts(s *queueState) bool {
 	for _, w := range s.c {
 		if w.paused == 0 && (w.phase == queued || w.phase == first || w.phase == won && w.place == 1 || w.phase == following && (w.note != nothing || w.place != 1)) {
@@ -146,14 +146,15 @@ func (c *queueScope) acts(s *queueState) bool {
 	return false
 }
 
-// predecessor returns the client that i has to follow, in the queue at a state with the
-// revisions below upTo, or -1. next is true if no place at all is between the two.
+// predecessor returns the client that i has to follow, or -1, in a queue that contains only
+// tickets below upTo. next is true if no place at all is between the two.
 func (c *queueScope) predecessor(s *queueState, i, upTo int8) (follows int8, next bool) {
 	follows = c.last(s, i, upTo, true)
 	return follows, follows == c.last(s, i, upTo, false)
 }
 
-// last returns the last place ahead of i: of all, or of those that i has to follow.
+// last returns the last place ahead of i, counting only the places that i has to wait for if
+// blocking is true.
 func (c *queueScope) last(s *queueState, i, upTo int8, blocking bool) (follows int8) {
 	follows, latest := int8(-1), int8(0)
 	me := s.c[i]
@@ -175,9 +176,8 @@ func (c *queueScope) last(s *queueState, i, upTo int8, blocking bool) (follows i
 	return follows
 }
 
-// passes reports whether i passes a running waiter whose place is ahead of its own. A
-// newcomer has no place: it passes a waiter whose place is older than the lock's
-// tombstone.
+// passes reports whether i overtakes a running waiter. A newcomer, which has no place,
+// overtakes a waiter whose place is older than the lock's tombstone.
 func (c *queueScope) passes(s *queueState, i int8) bool {
 	me := s.c[i]
 	for j := range int8(len(c.modes)) {
@@ -217,7 +217,7 @@ func (c *queueScope) steps(s queueState, to *steps[queueState]) {
 
 type doStep func(k kind, change func(n *queueState, w *waiter), words string, args ...any)
 
-// trouble takes the steps that befall a client.
+// trouble takes the steps that can befall a client.
 func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	waits := w.phase >= queued && w.phase <= first
@@ -262,7 +262,7 @@ func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 	}
 }
 
-// end notifies the waiters that follow a place of its end.
+// end notifies the waiters that follow a place that it has ended.
 func (s *queueState) end(who, note int8) {
 	for j := range s.c {
 		if w := &s.c[j]; w.phase == following && w.follows == who && note != nothing {
@@ -294,7 +294,7 @@ func (c *queueScope) win(i int8, ordinary bool) func(n *queueState, w *waiter) {
 // relist makes a waiter list the queue and follow the place ahead of its own.
 func (c *queueScope) relist(i, upTo int8) func(n *queueState, w *waiter) {
 	return func(n *queueState, w *waiter) {
-		w.note, w.orphan = nothing, 0 // the list shows an orphan of its own, which it deletes
+		w.note, w.orphan = nothing, 0 // the list shows the waiter's own orphan, which it deletes
 		follows, next := c.predecessor(n, i, upTo)
 		if w.next = 0; next {
 			w.next = 1
@@ -314,14 +314,14 @@ const everything = 127
 
 func enqueue(n *queueState, w *waiter) {
 	if w.place == latePlace && w.orphan == 0 {
-		w.orphan = w.ticket // stays under its own key
+		w.orphan = w.ticket // it is still stored under its own key
 	}
 	w.phase, w.ticket, w.place, w.note, w.window, w.key, w.again = queued, n.next, 1, nothing, 0, 0, 0
 	n.next++
 }
 
-// enqueueAgain queues under the key of the last place. A waiter that still follows that
-// place is notified of the new one, and of no earlier change.
+// enqueueAgain queues under the key of the client's last place. A waiter that still follows the
+// old place is notified of the new one, but of no earlier change.
 func (c *queueScope) enqueueAgain(i int8) func(n *queueState, w *waiter) {
 	return func(n *queueState, w *waiter) {
 		enqueue(n, w)
@@ -338,7 +338,8 @@ func (c *queueScope) enqueueAgain(i int8) func(n *queueState, w *waiter) {
 	}
 }
 
-// there reports whether a waiter's timer finds the place that it follows.
+// there reports whether the place that a waiter follows still exists when the waiter's timer
+// makes it look.
 func (c *queueScope) there(s *queueState, w waiter) bool {
 	if w.follows >= 4 {
 		return s.c[w.follows-4].orphan == w.behind
@@ -437,7 +438,7 @@ func (c *queueScope) arrives(s queueState, i int8, do doStep) {
 		}
 		sees(step, everything, "sees an empty queue")
 		if s.stale > 0 {
-			upTo := s.freed // in a state that contains the tombstone
+			upTo := s.freed // a state that contains the tombstone
 			if c.weak == newcomerSeesOld {
 				upTo = 1
 			}
@@ -461,7 +462,7 @@ func (c *queueScope) leaves(s queueState, i int8, do doStep) {
 	if !c.reads(i) {
 		for j := range s.c {
 			if int8(j) != i && s.c[j].holds == 1 && c.modes[j] == 'R' {
-				return // the lock drains
+				return // the lock still has readers to drain
 			}
 		}
 	}

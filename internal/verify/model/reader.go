@@ -1,6 +1,6 @@
 package model
 
-// reader takes the steps that a reader takes by itself.
+// reader takes the steps that a reader can take on its own.
 func (c *rwScope) reader(s rwState, i int8, to *steps[rwState]) {
 	r := s.r[i]
 	do := func(w rwWrite, change func(n *rwState, r *reader), words string) {
@@ -73,7 +73,7 @@ func (c *rwScope) reader(s rwState, i int8, to *steps[rwState]) {
 	}
 }
 
-// readerAnswered handles an answer.
+// readerAnswered handles the answer to a reader's write.
 func (c *rwScope) readerAnswered(n *rwState, a rwAnswer) string {
 	r := &n.r[a.who]
 	if a.verb == join {

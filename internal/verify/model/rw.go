@@ -1,28 +1,28 @@
 package model
 
-// rwScope limits how much of a reader-writer lock is explored, and says which of its
-// rules is left out.
+// rwScope limits how much of a reader-writer lock is explored, and selects the rule to leave
+// out, if any.
 type rwScope struct {
 	name             string
 	readers, writers int8
 	readTTL, readMargin,
 	gateTTL, gateMargin int8
-	early, late  int8 // how much before and after its TTL a server may remove a record
+	early, late  int8 // how much before and after the end of its TTL a server may remove a record
 	joins        int8 // ids that a reader may try in one call
 	readRenewals int8
 	gateRenewals int8
-	ways         int  // writes in transit at a time
-	answers      int  // answers in transit at a time
+	ways         int  // the maximum number of writes in transit
+	answers      int  // the maximum number of answers in transit
 	losses       bool // answers may be lost
-	several      bool // replicas: an answer may come from a deposed leader
-	cuts         int8 // leaders that are deposed without knowing it
-	holes        int8 // answers of a replica that is catching up and does not lead
+	several      bool // the stream is replicated, so an answer may come from a deposed leader
+	cuts         int8 // leaders that are deposed without noticing
+	holes        int8 // answers from a replica that is catching up and does not lead
 	window       int8 // how far apart the two answers of a proof may be
-	breaks       int8 // of readers
+	breaks       int8 // breaks of readers
 	gateBreaks   int8
 	rest         bool // a broken record lives for the rest of the lease
 	closes       int8
-	again        bool // writers start over forever, and have to get in
+	again        bool // writers start over forever, and must always get in
 	servers           // how servers treat ended records
 	weak         weakness
 }
@@ -33,9 +33,9 @@ const (
 	trying
 	draining // a writer that has the gate
 	holding
-	stopping // its context has ended, but not its work
+	stopping // its context has ended, but its work has not
 	leaving  // its deletion has been sent
-	handing  // its context has ended, and it has sent the write that hands the lock over
+	handing  // its context has ended, and it has sent the write that hands over the lock
 	over
 )
 
@@ -70,8 +70,8 @@ const (
 
 var rwVerbs = [...]string{"", "join", "renewal", "deletion", "break", "deletion as overdue", "gate claim", "gate renewal", "gate deletion", "gate break", "deletion of the gate as overdue"}
 
-// readKey is one reader's record. Reader i has the keys 2i and 2i+1: a repeated join
-// has a new id. since is the time that a variant of the rule "Overdue" adds to its age.
+// readKey is one reader's record. Reader i has the keys 2i and 2i+1, because a repeated join
+// has a new id. since is added to the record's age by a variant of the rule "Overdue".
 type readKey struct{ rev, kind, renewal, age, since int8 }
 
 type gateKey struct{ rev, kind, writer, renewal, age int8 }
@@ -82,7 +82,7 @@ func (a rwWrite) compare(b rwWrite) int {
 	return compareAll([]int8{a.verb, a.who, a.id, a.expect, a.n}, []int8{b.verb, b.who, b.id, b.expect, b.n})
 }
 
-// rwAnswer also has the result of the read after a refusal: the record's kind, if it is
+// rwAnswer includes what the client reads after a refusal: the record's kind if the record is
 // the client's own, and its renewal.
 type rwAnswer struct{ verb, who, id, n, code, rev, kind, renewal int8 }
 
@@ -93,36 +93,36 @@ func (a rwAnswer) compare(b rwAnswer) int {
 type reader struct {
 	phase, left, last, renewals int8
 	ids, id                     int8    // joins sent; the join that was granted
-	joined                      [2]int8 // age of each
+	joined                      [2]int8 // the age of each join
 	renewed                     [2]int8
 }
 
-// writer is a writer. The gate's writes are numbered; 0 is the claim.
+// writer is a writer. Its writes to the gate are numbered, and 0 is the claim.
 type writer struct {
 	phase, left, last, renewals, token int8
-	age                                [4]int8 // of each gate write since its sending
+	age                                [4]int8 // the age of each gate write
 	confirmed                          int8    // the last acknowledged gate write
-	holds                              int8    // the drain is over
-	// The stream info requested: 1 in transit, 2 answered.
+	holds                              int8    // 1 once the drain is over
+	// The request for the stream info: 1 in transit, 2 answered.
 	asked, askedFor, askedRev int8
 	answerRev, answerLive     int8
 	// The answer comes from a replica that is catching up, so it lacks recently renewed
 	// records.
 	answerHole int8
-	// The first empty answer of a proof: 1 + the gate write that it contained, and how
-	// many gate writes had been sent when it arrived.
+	// first is the first empty answer of a proof: 1 + the gate write that it contained.
+	// firstRenewals is the number of gate writes sent by the time it arrived.
 	first, firstRenewals int8
 }
 
-// copied is the state of a deposed leader. It removes records by its own clock, and
-// writes no longer reach it.
+// copied is the state of a deposed leader, which removes records by its own clock and receives
+// no more writes.
 type copied struct {
 	last int8
 	keys [4]readKey
 }
 
 type rwState struct {
-	next, token                  int8 // the next revision; the highest token of a writer
+	next, token                  int8 // the next revision; the highest token that a writer was granted
 	gate                         gateKey
 	keys                         [4]readKey
 	cut                          [2]copied
@@ -130,12 +130,12 @@ type rwState struct {
 	answers                      [3]rwAnswer
 	r                            [2]reader
 	w                            [2]writer
-	pastGate                     gateKey // the gate that ended last: a restart may bring it back
-	pastKey                      readKey // the readers' record that ended last
+	pastGate                     gateKey // the last gate to end, which a restart may bring back
+	pastKey                      readKey // the last reader's record to end
 	pastOf, revives              int8
 	cuts, breaks, gateBreaks, cl int8
 	holes                        int8
-	wrong                        int8 // the invariant that a step has violated: its number in rwWrongs
+	wrong                        int8 // the violated invariant, as an index into rwWrongs
 }
 
 // The invariants.
@@ -224,7 +224,7 @@ func (c *rwScope) next(s rwState, to *steps[rwState]) {
 	c.operator(s, to)
 }
 
-// time passes, unless a record is as late as a server may be.
+// time passes unless a record is already as late as a server may be.
 func (c *rwScope) time(s rwState, to *steps[rwState]) {
 	n := s
 	ok := true
@@ -344,9 +344,8 @@ func (c *rwScope) server(s rwState, to *steps[rwState]) {
 	}
 }
 
-// catchingUp returns the state of a replica that is catching up from a snapshot, at a
-// revision: it has removed all that the leader has replaced, and lacks the
-// replacements.
+// catchingUp returns the state of a replica that is catching up from a snapshot. It has removed
+// everything that the leader has replaced since revision last, but lacks the replacements.
 func catchingUp(keys [4]readKey, last int8) [4]readKey {
 	for i := range keys {
 		if keys[i].rev > last {

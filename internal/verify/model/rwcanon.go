@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// canon clears the fields that no step reads again, renumbers the revisions and sorts
-// the readers, which are all alike.
+// canon clears the fields that no step reads again, renumbers the revisions and sorts the
+// readers, which are interchangeable.
 func (c *rwScope) canon(s *rwState) {
 	forget(s.answers[:], func(a rwAnswer) bool {
 		switch a.verb {
@@ -66,7 +66,7 @@ func (c *rwScope) canon(s *rwState) {
 		switch {
 		case w.asked != 2:
 			w.answerRev, w.answerLive, w.answerHole = 0, 0, 0
-		case w.answerRev >= w.askedRev: // only whether it is matters, not by how much
+		case w.answerRev >= w.askedRev: // it only matters that the answer is new enough, not by how much
 			w.answerRev = w.askedRev
 		default:
 			w.answerRev = 0

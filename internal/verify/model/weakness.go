@@ -1,7 +1,7 @@
 package model
 
-// weakness is a rule of the protocol that is left out, to show that the protocol needs the
-// rule, and that the model notices.
+// weakness names a protocol rule that a scope leaves out, to show that the protocol needs the
+// rule and that the model notices its absence.
 type weakness string
 
 const (

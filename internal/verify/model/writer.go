@@ -1,6 +1,6 @@
 package model
 
-// writer takes the steps that a writer takes by itself.
+// writer takes the steps that a writer can take on its own.
 func (c *rwScope) writer(s rwState, i int8, to *steps[rwState]) {
 	w := s.w[i]
 	do := func(x rwWrite, change func(n *rwState, w *writer), words string) {
